@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Growing arrays, and allocation whose failure is reported rather than survived by luck. */
+#ifndef HSPMD_COMMON_ALLOC_H
+#define HSPMD_COMMON_ALLOC_H
+
+#include <stddef.h>
+#include <stdlib.h>
+
+/* Make room for one more element in a growing array. *base has *capacity elements of `size` bytes, `count` in use.
+ * Returns 0, or -1 (errno ENOMEM, array unchanged). New memory is zeroed. */
+int hspmd_grow(void *base, size_t *capacity, size_t count, size_t size);
+
+/* calloc that checks n * size for overflow and never returns NULL for n == 0. */
+void *hspmd_calloc(size_t n, size_t size);
+
+/* malloc + printf; NULL when memory is short. The caller frees. */
+char *hspmd_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int hspmd_fail(struct hspmd_error *err, const char *fmt, ...)
+{
+	int saved = errno;
+	if (err) {
+		va_list ap;
+		va_start(ap, fmt);
+		vsnprintf(err->text, sizeof err->text, fmt, ap);
+		va_end(ap);
+	}
+	errno = saved;
+	return -1;
+}
+
+int hspmd_fail_errno(struct hspmd_error *err, const char *fmt, ...)
+{
+	int saved = errno;
+	if (err) {
+		va_list ap;
+		va_start(ap, fmt);
+		int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
+		va_end(ap);
+		if (n >= 0 && (size_t)n < sizeof err->text)
+			snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", strerror(saved));
+	}
+	errno = saved;
+	return -1;
+}
+
+int hspmd_fail_memory(struct hspmd_error *err, const char *what)
+{
+	errno = ENOMEM;
+	return hspmd_fail(err, "out of memory while %s", what);
+}
+
+int hspmd_error_prefix(struct hspmd_error *err, const char *fmt, ...)
+{
+	if (err) {
+		char old[HSPMD_ERROR_MAX];
+		memcpy(old, err->text, sizeof old);
+		va_list ap;
+		va_start(ap, fmt);
+		int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
+		va_end(ap);
+		if (n >= 0 && (size_t)n < sizeof err->text)
+			snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", old);
+	}
+	return -1;
+}

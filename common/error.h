@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Errors a caller can print.
+ *
+ * A function that can fail returns 0 or -1 (or NULL for pointers) and, on failure, fills the `struct hspmd_error *` its
+ * caller gave. The caller owns the struct; NULL is allowed and means "do not tell me". A message is one line without a
+ * newline: what failed, where (file, JSON path, node, peer), and what to do where that is not plain.
+ */
+#ifndef HSPMD_COMMON_ERROR_H
+#define HSPMD_COMMON_ERROR_H
+
+#include <stddef.h>
+
+#define HSPMD_ERROR_MAX 1024
+
+struct hspmd_error {
+	char text[HSPMD_ERROR_MAX]; /* "" when nothing failed */
+};
+
+/* Format a message into err (may be NULL). Always returns -1, so that `return hspmd_fail(err, ...)` reads well. Keeps errno. */
+int hspmd_fail(struct hspmd_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* As hspmd_fail, with ": " and strerror(errno) appended. */
+int hspmd_fail_errno(struct hspmd_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* As hspmd_fail, for "out of memory" while doing `what`. */
+int hspmd_fail_memory(struct hspmd_error *err, const char *what);
+
+/* Put "prefix: " before the message that err holds (cut at HSPMD_ERROR_MAX). Returns -1. */
+int hspmd_error_prefix(struct hspmd_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd-cluster-1: the devices there are and how long a message between two of them takes. Plain data.
+ * Node names are expanded (one entry a node); devices of all nodes lie in one array, node after node, index after index. */
+#ifndef HSPMD_FORMAT_CLUSTER_H
+#define HSPMD_FORMAT_CLUSTER_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "common/error.h"
+#include "common/format/words.h"
+
+#define HSPMD_CLUSTER_FORMAT "hspmd-cluster-1"
+#define HSPMD_CLUSTER_MAX_DEVICES (1 << 17) /* of the whole cluster; more is refused */
+
+struct hspmd_device_type {
+	char *name;
+	enum hspmd_device_kind kind;
+	int64_t memory_bytes;
+	double gbytes_per_s;                       /* device memory */
+	double peak_tflops[HSPMD_PRECISION_COUNT]; /* 0: not given */
+	double tflops[HSPMD_PRECISION_COUNT];      /* measured on a large matrix product; 0: not measured */
+};
+
+struct hspmd_device_at {
+	int node;  /* index into nodes */
+	int index; /* within its node; the device is "name:index" */
+	int type;  /* index into types */
+	int numa;  /* -1: not given */
+	char *pci; /* NULL: not given */
+};
+
+struct hspmd_node {
+	char *name;
+	int first_device, device_count; /* run in devices */
+	double slowdown;                /* 1.0 healthy; 1.4 takes 1.4 times as long */
+	double network_gbytes_per_s;    /* shared by its devices towards other nodes; 0: not given */
+	double price_per_hour;          /* 0: not given */
+	char *rack;                     /* NULL: not given */
+};
+
+enum hspmd_link_scope { HSPMD_LINK_NODE, HSPMD_LINK_CLUSTER };
+
+struct hspmd_link {
+	enum hspmd_link_scope scope;
+	int types[2]; /* unordered pair of device types, or -1, -1 */
+	int nodes[2]; /* unordered pair of nodes, or -1, -1 */
+	int gpus[2];  /* devices taking part on each side (of types[0], types[1]), or 0, 0 */
+	double alpha_s, gbytes_per_s;
+	int point_count;     /* 0: alpha and rate; else at least 2, strictly growing bytes */
+	double (*points)[2]; /* [bytes, seconds] */
+};
+
+struct hspmd_cluster {
+	int type_count, node_count, device_count, link_count;
+	struct hspmd_device_type *types;
+	struct hspmd_node *nodes;
+	struct hspmd_device_at *devices;
+	struct hspmd_link *links;
+};
+
+/* Read and check. The caller destroys the result. NULL and err on failure. `name` is what messages call the text. */
+struct hspmd_cluster *hspmd_cluster_read(const char *path, struct hspmd_error *err);
+struct hspmd_cluster *hspmd_cluster_from_json(const json_t *value, const char *name, struct hspmd_error *err);
+/* New reference; nodes that differ in name only are folded into one hostlist entry. NULL when memory is short. */
+json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c);
+void hspmd_cluster_destroy(struct hspmd_cluster *c);
+
+/* Index into devices of "node:index", or -1 with err (names the nodes there are when the node is unknown). */
+int hspmd_cluster_device(const struct hspmd_cluster *c, const char *address, struct hspmd_error *err);
+/* Expand an address run ("n[0-1]:2-3" is not legal: one node, "node:first-last" or "node:index") into out[0..max); count or -1. */
+int hspmd_cluster_devices(const struct hspmd_cluster *c, const char *run, int *out, int max, struct hspmd_error *err);
+/* "node:index" of a device into buf. Returns buf. */
+const char *hspmd_cluster_address(const struct hspmd_cluster *c, int device, char *buf, size_t size);
+int hspmd_cluster_type(const struct hspmd_cluster *c, const char *name); /* -1: none */
+int hspmd_cluster_node(const struct hspmd_cluster *c, const char *name); /* -1: none; O(log n) after the read */
+
+/* The most specific link between devices a and b when n devices on a's side and m on b's send at once (FORMATS "cluster"), or NULL:
+ * no entry covers them. a == b is an error of the caller (asserted). Where no entry has exactly these n and m, the nearest entry that has `gpus`
+ * is not used: entries without `gpus` come next. */
+const struct hspmd_link *hspmd_cluster_link(const struct hspmd_cluster *c, int a, int b, int n, int m);
+/* Seconds for one message of `bytes` (of all senders of a side together). Straight lines between points, end slopes outside, never below 0. */
+double hspmd_link_seconds(const struct hspmd_link *link, double bytes);
+
+#endif

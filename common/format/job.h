@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd-job-1: what to train. Plain data. Paths are absolute after reading (relative ones are relative to the job file);
+ * $USER, $JOB and $HOME in checkpoint paths are kept as written and expanded by hspmd_job_path(). */
+#ifndef HSPMD_FORMAT_JOB_H
+#define HSPMD_FORMAT_JOB_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/error.h"
+#include "common/format/model.h"
+#include "common/format/words.h"
+
+#define HSPMD_JOB_FORMAT "hspmd-job-1"
+
+enum hspmd_data_kind { HSPMD_DATA_BYTES, HSPMD_DATA_UINT16, HSPMD_DATA_UINT32, HSPMD_DATA_MEGATRON };
+extern const char *const hspmd_data_kind_words[];
+enum hspmd_lr_schedule { HSPMD_LR_CONSTANT, HSPMD_LR_COSINE, HSPMD_LR_LINEAR };
+extern const char *const hspmd_lr_schedule_words[];
+
+struct hspmd_job {
+	char *file;       /* absolute path of the job file */
+	char *model_path; /* absolute */
+	char *init;       /* NULL: random; else absolute path of safetensors (file or folder) */
+	enum hspmd_data_kind data_kind;
+	int train_count, valid_count;
+	char **train, **valid;
+	int64_t seq_len, global_batch, steps;
+	uint64_t seed;
+	struct {
+		double lr, min_lr; /* min_lr: where cosine and linear end; default lr / 10 */
+		int64_t warmup_steps;
+		enum hspmd_lr_schedule schedule;
+		double weight_decay, beta1, beta2, eps; /* defaults 0.1, 0.9, 0.95, 1e-8 */
+		double clip;                            /* global norm; 0: none. Default 1.0 */
+	} optimizer;
+	enum hspmd_precision precision; /* FP32 or BF16 */
+	struct {
+		int min_nodes, max_nodes; /* defaults 1, and no limit (INT_MAX) */
+		char *policy;             /* default "default" */
+	} elastic;
+	struct {
+		char *local, *shared; /* NULL: none */
+		double every_s;       /* 0: chosen by the program */
+		int64_t every_steps;  /* 0: by time only */
+		int replicas, keep;   /* defaults 1, 2 */
+	} checkpoint;
+};
+
+/* Read and check the job file alone. */
+struct hspmd_job *hspmd_job_read(const char *path, struct hspmd_error *err);
+struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, struct hspmd_error *err);
+json_t *hspmd_job_to_json(const struct hspmd_job *j);
+void hspmd_job_destroy(struct hspmd_job *j);
+
+/* Look at what the job names: model config readable and supported (returned in *model when not NULL, caller destroys), data files there and holding at
+ * least one sample, seq_len within the model's positions. For submission and for the start of a run. */
+int hspmd_job_check_files(const struct hspmd_job *j, struct hspmd_model **model, struct hspmd_error *err);
+
+/* Expand $USER, $JOB (the Slurm job id, "local" outside), $HOME and ${NAME} forms of these. malloc'd; NULL and err on others. */
+char *hspmd_job_path(const char *path, const char *job_id, struct hspmd_error *err);
+
+/* Learning rate of step `step` (0-based). */
+double hspmd_job_lr(const struct hspmd_job *j, int64_t step);
+
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd-plan-1: who does what. Plain data; devices stay addresses until a plan is bound to a cluster. */
+#ifndef HSPMD_FORMAT_PLAN_H
+#define HSPMD_FORMAT_PLAN_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "common/error.h"
+#include "common/format/cluster.h"
+
+#define HSPMD_PLAN_FORMAT "hspmd-plan-1"
+
+enum hspmd_recompute { HSPMD_RECOMPUTE_NONE, HSPMD_RECOMPUTE_SELECTIVE, HSPMD_RECOMPUTE_FULL };
+extern const char *const hspmd_recompute_words[];
+enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_INTERLEAVED };
+extern const char *const hspmd_schedule_words[]; /* "1f1b", "gpipe", "interleaved" */
+
+struct hspmd_stage {
+	int layers[2];       /* [first, end) */
+	int device_count;
+	int *devices;        /* indexes into the cluster's devices, in tensor-parallel order */
+	double *shard_ratio; /* one per device of a tensor-parallel group (device_count / context), NULL: even */
+	int context;         /* groups that share the sequence; 1: none */
+	double *context_ratio; /* one per group, NULL: even */
+	enum hspmd_recompute recompute;
+};
+
+struct hspmd_pipeline {
+	int micro_batches;
+	int micro_batch; /* samples; the plan's unless it has its own */
+	int stage_count;
+	struct hspmd_stage *stages;
+};
+
+struct hspmd_predicted {
+	double step_s, compute_s, bubble_s, communication_s, sync_s; /* step_s 0: nothing predicted */
+	int device_count;                                            /* of memory_bytes */
+	int *devices;
+	double *memory_bytes;
+};
+
+struct hspmd_plan {
+	int global_batch, micro_batch, seq_len;
+	enum hspmd_schedule schedule;
+	int virtual_stages; /* interleaved: chunks a device; else 1 */
+	int zero_stage;     /* 0 or 1 */
+	int pipeline_count;
+	struct hspmd_pipeline *pipelines;
+	struct hspmd_predicted predicted;
+};
+
+/* Read, bind to the cluster's devices and check: layer ranges contiguous from 0 and not empty, micro-batches add up, no device twice, every
+ * device there, ratios positive and as many as they should be. `layers` is the model's or profile's layer count (-1: not checked). */
+struct hspmd_plan *hspmd_plan_read(const char *path, const struct hspmd_cluster *c, int layers, struct hspmd_error *err);
+struct hspmd_plan *hspmd_plan_from_json(const json_t *value, const char *name, const struct hspmd_cluster *c, int layers,
+					struct hspmd_error *err);
+json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluster *c); /* devices as runs "node:first-last" */
+struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p);
+void hspmd_plan_destroy(struct hspmd_plan *p);
+
+/* One line for people: "2 pipelines: [n0:0-1 x2 L0-6 | n1:0 L6-14] 5 mb, [n2:0 L0-14] 3 mb". malloc'd. */
+char *hspmd_plan_line(const struct hspmd_plan *p, const struct hspmd_cluster *c);
+/* How many devices the plan uses. */
+int hspmd_plan_devices(const struct hspmd_plan *p);
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Words that several formats share. */
+#ifndef HSPMD_FORMAT_WORDS_H
+#define HSPMD_FORMAT_WORDS_H
+
+/* Numeric precisions that rates are given for, in the order of FORMATS "peak_tflops". */
+enum hspmd_precision {
+	HSPMD_PRECISION_FP32,
+	HSPMD_PRECISION_TF32,
+	HSPMD_PRECISION_BF16,
+	HSPMD_PRECISION_FP16,
+	HSPMD_PRECISION_FP8,
+	HSPMD_PRECISION_FP64,
+	HSPMD_PRECISION_COUNT
+};
+extern const char *const hspmd_precision_words[]; /* NULL-terminated */
+
+/* What a device is. */
+enum hspmd_device_kind { HSPMD_DEVICE_CPU, HSPMD_DEVICE_CUDA, HSPMD_DEVICE_KIND_COUNT };
+extern const char *const hspmd_device_kind_words[];
+
+#endif

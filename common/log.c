@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/log.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char *const words[] = { "error", "warning", "info", "debug" };
+
+static char speaker[64] = "hspmd";
+static int level_max = -1; /* -1: HSPMD_LOG not looked at yet */
+static int with_time;
+static int tee_fd = -1;
+
+void hspmd_log_name(const char *name)
+{
+	snprintf(speaker, sizeof speaker, "%s", name);
+}
+
+void hspmd_log_level(enum hspmd_log_level level)
+{
+	level_max = (int)level;
+}
+
+void hspmd_log_time(int on)
+{
+	with_time = on;
+}
+
+void hspmd_log_tee(int fd)
+{
+	tee_fd = fd;
+}
+
+static int level_from_environment(void)
+{
+	const char *e = getenv("HSPMD_LOG");
+	for (int i = 0; e && i < 4; i++)
+		if (!strcmp(e, words[i]))
+			return i;
+	return HSPMD_LOG_INFO;
+}
+
+void hspmd_log(enum hspmd_log_level level, const char *fmt, ...)
+{
+	int saved = errno;
+	if (level_max < 0)
+		level_max = level_from_environment();
+	if ((int)level > level_max)
+		return;
+	char line[2048];
+	size_t n = 0;
+	if (with_time) {
+		struct timespec ts;
+		struct tm tm;
+		clock_gettime(CLOCK_REALTIME, &ts);
+		localtime_r(&ts.tv_sec, &tm);
+		n = strftime(line, sizeof line, "%H:%M:%S", &tm);
+		n += (size_t)snprintf(line + n, sizeof line - n, ".%03ld ", ts.tv_nsec / 1000000);
+	}
+	n += (size_t)snprintf(line + n, sizeof line - n, level == HSPMD_LOG_INFO ? "%s: " : "%s: %s: ", speaker, words[level]);
+	va_list ap;
+	va_start(ap, fmt);
+	int m = vsnprintf(line + n, sizeof line - n, fmt, ap);
+	va_end(ap);
+	n += m < 0 ? 0 : (size_t)m;
+	if (n > sizeof line - 2)
+		n = sizeof line - 2;
+	line[n++] = '\n';
+	ssize_t done = write(STDERR_FILENO, line, n);
+	if (tee_fd >= 0)
+		done = write(tee_fd, line, n);
+	(void)done; /* nobody is left to tell */
+	errno = saved;
+}
