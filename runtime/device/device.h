@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A device: a table of functions that allocates, copies and runs operators' kernels. One object a worker; not thread-safe unless said. */
+#ifndef HSPMD_DEVICE_DEVICE_H
+#define HSPMD_DEVICE_DEVICE_H
+
+#include "common/error.h"
+#include "common/format/words.h"
+#include "runtime/graph/box.h"
+#include "runtime/op/opcode.h"
+
+enum hspmd_dtype { HSPMD_F32, HSPMD_BF16, HSPMD_F64, HSPMD_I32, HSPMD_DTYPE_COUNT };
+size_t hspmd_dtype_bytes(enum hspmd_dtype dtype);
+extern const char *const hspmd_dtype_words[]; /* "F32", "BF16", "F64", "I32": safetensors' names */
+
+/* A tensor's local part: a packed row-major buffer holding `shape`, which begins at `start` of a tensor whose full shape is `full`. */
+struct hspmd_view {
+	void *data;
+	enum hspmd_dtype dtype;
+	int rank;
+	int64_t shape[HSPMD_MAX_RANK];
+	int64_t start[HSPMD_MAX_RANK];
+	int64_t full[HSPMD_MAX_RANK];
+	bool accumulate; /* outputs: add to what is there instead of overwriting */
+};
+
+#define HSPMD_OP_MAX_IO 10
+
+struct hspmd_kernel_args {
+	const struct hspmd_op_attr *attr;
+	int input_count, output_count;
+	struct hspmd_view in[HSPMD_OP_MAX_IO];  /* data NULL: optional input not given */
+	struct hspmd_view out[HSPMD_OP_MAX_IO]; /* data NULL: output not wanted */
+	void *workspace;                        /* at least what the device's workspace() said for these args; 64-byte aligned */
+	size_t workspace_bytes;
+};
+
+struct hspmd_device;
+
+struct hspmd_device_ops {
+	const char *name; /* "cpu", "cuda" */
+	enum hspmd_device_kind kind;
+	bool host_memory; /* buffers can be read and written by the CPU directly */
+	/* `index`: which GPU; `threads`: cores of a CPU device (0: all that the process may use). */
+	int (*open)(struct hspmd_device **dev, int index, int threads, struct hspmd_error *err);
+	void (*close)(struct hspmd_device *dev);
+	void *(*allocate)(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err); /* 64-byte aligned, not cleared */
+	void (*release)(struct hspmd_device *dev, void *data);
+	/* Copies are ordered with the kernels of this device; to_host is done on return. */
+	int (*to_device)(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
+	int (*to_host)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);
+	int (*zero)(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err);
+	/* Copy `part` between packed buffers holding dst_box and src_box; add: dst += src (floating types). */
+	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
+			const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err);
+	/* Bytes of workspace an operator needs for these args (data pointers unset). */
+	size_t (*workspace)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args);
+	int (*run)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err);
+	int (*synchronise)(struct hspmd_device *dev, struct hspmd_error *err);
+};
+
+/* First member of every device. */
+struct hspmd_device {
+	const struct hspmd_device_ops *ops;
+};
+
+/* By name: "cpu", "cuda" where built in. NULL and err (says what is built in) otherwise. */
+const struct hspmd_device_ops *hspmd_device_find(const char *name, struct hspmd_error *err);
+
+#endif

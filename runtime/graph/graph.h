@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A graph: what one device would run for one micro-batch, forward and backward. Two arrays, tensors and operators, named by small integers in the
+ * order they were made, which is an order they can run in. Built by runtime/model or by a user of libhspmd; later passes read it const. */
+#ifndef HSPMD_GRAPH_GRAPH_H
+#define HSPMD_GRAPH_GRAPH_H
+
+#include "common/error.h"
+#include "runtime/device/device.h"
+#include "runtime/graph/annotation.h"
+
+enum hspmd_tensor_role {
+	HSPMD_TENSOR_INPUT,      /* tokens, targets, segments: filled by the data reader */
+	HSPMD_TENSOR_PARAMETER,
+	HSPMD_TENSOR_ACTIVATION, /* made by a forward operator */
+	HSPMD_TENSOR_GRADIENT,   /* of an activation: made by a backward operator */
+	HSPMD_TENSOR_PARAMETER_GRADIENT, /* accumulated over micro-batches */
+	HSPMD_TENSOR_LOSS        /* scalar accumulated over micro-batches */
+};
+
+struct hspmd_tensor {
+	char *name; /* parameters: the Hugging Face name; unique */
+	enum hspmd_tensor_role role;
+	enum hspmd_dtype dtype;
+	struct hspmd_shape shape;
+	int layer;    /* plan layer it belongs to */
+	int producer; /* operator, -1: input or parameter */
+	int grad;     /* tensor that is its gradient, -1: none (yet) */
+	double init_deviation, init_mean; /* parameters: random start; deviation 0: constant init_mean */
+	bool decay;   /* parameters: weight decay applies */
+};
+
+struct hspmd_op {
+	enum hspmd_opcode opcode;
+	int input_count, output_count;
+	int in[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO]; /* -1: absent optional */
+	struct hspmd_op_attr attr;
+	int layer;
+	bool backward;
+};
+
+struct hspmd_graph {
+	size_t tensor_count, tensor_capacity, op_count, op_capacity;
+	struct hspmd_tensor *tensors;
+	struct hspmd_op *ops;
+	bool in_backward; /* operators appended now are backward ones */
+	bool failed;      /* a building call failed: later ones do nothing and return -1 */
+	struct hspmd_error error;
+};
+
+struct hspmd_graph *hspmd_graph_create(void); /* NULL: memory */
+void hspmd_graph_destroy(struct hspmd_graph *g);
+
+/* Building. Each returns a tensor number (the first output's for operators), or -1 with g->failed and g->error set; a negative tensor given as input
+ * after a failure is passed through, so a builder may check once at the end. */
+int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer);
+int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
+			  bool decay);
+/* Append an operator. Output shapes and dtypes come from the operator's shape rule. Inputs of -1 are absent optionals. `outputs` (may be NULL)
+ * receives all output tensors. */
+int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
+		       int input_count, int *outputs);
+
+/* For the backward rules of operators. */
+int hspmd_graph_grad_of(const struct hspmd_graph *g, int tensor); /* gradient so far, -1: none arrived */
+/* As hspmd_graph_append, but output i becomes (a contribution to) the gradient of tensor wrt[i]; wrt[i] -1: that output is not wanted. Gradients of parameters accumulate in
+ * place; further contributions to an activation's gradient are summed by an ADD. Outputs' shapes are those of wrt[i]. */
+int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
+			    int input_count, const int *wrt, int wrt_count);
+/* Append the backward operators for everything that `loss` (made by HSPMD_OP_LOSS) depends on. 0 or -1. */
+int hspmd_graph_differentiate(struct hspmd_graph *g);
+
+int hspmd_graph_find(const struct hspmd_graph *g, const char *name); /* tensor by name, -1: none */
+/* Whole graph for people, an operator a line. malloc'd. */
+char *hspmd_graph_text(const struct hspmd_graph *g);
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operators, with what goes in and out. B samples, T positions, H hidden width, V vocabulary; "acc": honours view.accumulate. A
+ * gradient of an optional input is an optional output. All activations and parameters of one call have one floating type (F32 or F64 on the
+ * CPU device; bf16 with F32 statistics on CUDA); tokens and targets are I32. `start` and `full` of a view tell where a local part lies. */
+#ifndef HSPMD_OP_OPCODE_H
+#define HSPMD_OP_OPCODE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum hspmd_opcode {
+	/* tokens[B,T], table[V,H] -> x[B,T,H]. Rows outside the local part of the table give zeros (a split of V makes x partial). */
+	HSPMD_OP_EMBED,
+	HSPMD_OP_EMBED_GRAD, /* tokens, dx -> dtable (acc); same bits whatever the number of threads */
+	/* x[B,T,H], table[P,H] -> x + table[position], position = x.start[1] + t */
+	HSPMD_OP_POSITION,
+	HSPMD_OP_POSITION_GRAD, /* dy -> dtable (acc), rows of the positions present */
+	/* x[..,H], gain[H], bias[H] (optional) -> y, stats[..,2] = mean, 1/std. attr.eps */
+	HSPMD_OP_LAYERNORM,
+	HSPMD_OP_LAYERNORM_GRAD, /* dy, x, gain, stats -> dx, dgain (acc), dbias (acc) */
+	/* x[..,H], gain[H] -> y, stats[..,1] = 1/rms */
+	HSPMD_OP_RMSNORM,
+	HSPMD_OP_RMSNORM_GRAD, /* dy, x, gain, stats -> dx, dgain (acc) */
+	/* x[..,K], w, bias[N..] (optional) -> y[..,N..]. attr.transposed: w is [K,N..] (GPT-2's Conv1D), else [N..,K]. N.. may be several
+	 * dimensions. Where K is split the bias is added by the part that starts at 0 (so that the sum has it once). */
+	HSPMD_OP_LINEAR,
+	HSPMD_OP_LINEAR_GRAD_X, /* dy, w -> dx (acc) */
+	HSPMD_OP_LINEAR_GRAD_W, /* dy, x -> dw (acc), dbias (acc, optional) */
+	/* q[B,Tq,heads*head_dim], k[B,Tk,kv*head_dim], v[same] -> o[B,Tq,heads*head_dim], lse[B,heads,Tq]; or one input
+	 * qkv[B,T,3,heads*head_dim]. Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped queries:
+	 * head h reads kv head h / (heads / kv), global head numbers. Optional last input segments[B,T] I32: positions of different segments do
+	 * not see one another. */
+	HSPMD_OP_ATTENTION,
+	HSPMD_OP_ATTENTION_GRAD, /* do, (q, k, v | qkv), o, lse, (segments) -> (dq, dk, dv | dqkv) */
+	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim */
+	HSPMD_OP_ROPE,
+	HSPMD_OP_ROPE_GRAD, /* dy -> dx */
+	/* x -> y; attr.exact: erf form, else tanh form */
+	HSPMD_OP_GELU,
+	HSPMD_OP_GELU_GRAD, /* dy, x -> dx */
+	/* gate, up -> silu(gate) * up */
+	HSPMD_OP_SWIGLU,
+	HSPMD_OP_SWIGLU_GRAD, /* dy, gate, up -> dgate, dup */
+	/* a, b -> a + b; may be done in place on a */
+	HSPMD_OP_ADD,
+	/* logits[B,T,V], targets[B,T] -> stats[1,B,T,3] of a tensor [P,B,T,3]: largest logit, sum of exp(logit - largest), target's logit or 0,
+	 * over the local part of V. P = attr.parts is the number of vocabulary shards; stats.start[0] is the shard. Targets < 0 are ignored by
+	 * loss and gradient. */
+	HSPMD_OP_VOCAB_STATS,
+	/* stats[P,B,T,3], targets[B,T] -> loss[1] F64 (acc) = attr.scale * sum over tokens of (log sum exp - target's logit) */
+	HSPMD_OP_LOSS,
+	/* logits, targets, stats[P,B,T,3] -> dlogits = attr.scale * (softmax - onehot); may overwrite logits in place */
+	HSPMD_OP_LOSS_GRAD,
+	/* Mixture of experts (Mixtral). Router logits r[B,T,E] -> weights[B,T,k] (softmax over the k chosen), choice[B,T,k] I32, and
+	 * aux[1] F64 (acc): attr.scale * load-balancing loss of these tokens, and load[E] F64 statistics the gradient needs */
+	HSPMD_OP_ROUTE,
+	HSPMD_OP_ROUTE_GRAD, /* dweights, r, weights, choice, load -> dr */
+	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F] -> y[B,T,H] with the local experts only (partial where E or F is split) */
+	HSPMD_OP_EXPERTS,
+	HSPMD_OP_EXPERTS_GRAD, /* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate (acc), dup (acc), ddown (acc) */
+	/* ---- what is not part of a model's graph */
+	HSPMD_OP_SUM_SQUARES, /* x -> sum[1] F64 (acc); same bits whatever the number of threads */
+	HSPMD_OP_ADAMW,       /* gradient; outputs updated in place: parameter, m, v. attr.adam; the gradient is read times attr.scale */
+	HSPMD_OP_NORMAL,      /* -> x: normal random numbers, attr.random: a pure function of (seed, stream, element's index in the full tensor) */
+	HSPMD_OP_FILL,        /* -> x = attr.scale */
+	HSPMD_OP_CAST,        /* x -> y of another floating type */
+	HSPMD_OP_COUNT
+};
+
+struct hspmd_op_attr {
+	int64_t head_dim;
+	int64_t heads, kv_heads; /* of the whole tensor */
+	int64_t window;
+	int parts;
+	int experts, experts_per_token;
+	bool transposed, exact;
+	double eps, theta, scale;
+	struct {
+		double lr, beta1, beta2, eps, weight_decay;
+		int64_t step; /* 1-based, for the bias correction */
+	} adam;
+	struct {
+		uint64_t seed, stream; /* stream: hash of the tensor's name */
+		double mean, deviation;
+	} random;
+};
+
+#endif
