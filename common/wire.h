@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Control messages: JSON objects, each in a frame of 4 bytes "HSP1", 4 bytes big-endian length, and the text. Bulk state never goes this way.
+ *
+ * Who talks: controller <-> agent over TCP (authenticated by the first message, see auth.h), agent <-> its workers over a socketpair (descriptor 3 of
+ * the worker), command line <-> controller over TCP. The agent passes messages between controller and workers on: towards a worker a message has
+ * "to": "n0:1" (a device address; "*" is every worker), from a worker the agent adds "from": "n0:1".
+ *
+ * Every message has "type" and, where it belongs to one, "generation"; what bears an old generation is dropped by the receiver.
+ *
+ * controller -> worker
+ *   job       job: hspmd-job-1 object, model: config.json object, output: folder, node, device ("n0:1"), threads, transport (name or null)
+ *             Sent once, first.
+ *   prepare   generation, cluster, plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
+ *             only give state away]. The worker specialises, opens its transport and answers `prepared` (or `fault`). May come while it still trains.
+ *   start     generation, addresses: [base64 transport address per member], step: the step that is to be run next (= steps done),
+ *             state: where it comes from, any of
+ *               init: true                                random or job.init
+ *               live: { cluster, plan, holders: [device addresses that still hold the state of `step` under that plan] }
+ *               manifest: { ... } and files: { "path": [device addresses of workers that can read it, nearest first] }
+ *             The worker connects, moves state, answers `started`, trains. If state of the old plan is held it stays valid until `started`.
+ *   stop      generation: end after the current step (agreed in the vote of the step); all answer `stopped`
+ *   checkpoint generation, id, local: folder or null, shared: folder or null: snapshot at the end of the current step (agreed in the vote), write in the
+ *             background, answer `written`
+ *   manifest  id, manifest: {...}, folders: [paths]: write the manifest durably into these folders, remove what `keep` no longer covers; answer `manifested`
+ *   abort     generation: stop waiting, throw the transport away, keep the state; answer `aborted`
+ *   settle    generation, apply: step or null, sums: [numbers] : apply (or drop) the step whose gradients were complete; answer `settled`
+ *   quit      end the process (state is thrown away)
+ *
+ * worker -> controller
+ *   hello     device, pid
+ *   prepared  generation, address: base64, memory_bytes: planned peak, seconds
+ *   started   generation, step, bytes: { local, peers, disk, shared }, seconds: { connect, move }
+ *   step      generation, step, loss, tokens, step_s, lr, grad_norm, compute_s   from the reporter (member 0 of the plan's devices);
+ *             other workers send `pulse` with step and compute_s at most once a second
+ *   stopped   generation, step (next to run), losses: [[step, loss], ...] the last few
+ *   finished  generation, step: all steps of the job are done; the state is kept until quit
+ *   written   id, step, extents: [...], bytes, seconds | error: text
+ *   manifested id | error: text
+ *   aborted   generation, step (next to run), ready: step whose gradients are complete but not applied, or null, sums: [numbers] when this worker
+ *             knows the step's totals; applied: last step applied
+ *   settled   generation, step
+ *   fault     generation, text: what this worker cannot do (peer does not answer, out of memory, bad file); it keeps its state and waits
+ */
+#ifndef HSPMD_COMMON_WIRE_H
+#define HSPMD_COMMON_WIRE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/error.h"
+
+#define HSPMD_WIRE_MAX (64u << 20) /* a longer frame is refused */
+
+/* One message as a frame, malloc'd. */
+int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err);
+
+/* Incremental decoder: feed bytes as they come, take messages out. */
+struct hspmd_wire_reader;
+struct hspmd_wire_reader *hspmd_wire_reader_create(size_t max_frame);
+void hspmd_wire_reader_destroy(struct hspmd_wire_reader *r);
+/* -1: not our protocol, frame too long, not JSON, no memory; the connection must be closed. */
+int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, struct hspmd_error *err);
+json_t *hspmd_wire_take(struct hspmd_wire_reader *r); /* new reference, NULL: no whole message yet */
+
+/* Blocking use of a descriptor, for workers and the command line. timeout_s < 0: no limit. */
+int hspmd_wire_send(int fd, const json_t *message, double timeout_s, struct hspmd_error *err);
+/* 1 message (new reference), 0 the peer closed, -1 error or deadline. */
+int hspmd_wire_receive(int fd, struct hspmd_wire_reader *r, double timeout_s, json_t **message, struct hspmd_error *err);
+
+#endif
