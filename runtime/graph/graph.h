@@ -66,6 +66,8 @@ int hspmd_graph_grad_of(const struct hspmd_graph *g, int tensor); /* gradient so
  * place; further contributions to an activation's gradient are summed by an ADD. Outputs' shapes are those of wrt[i]. */
 int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
 			    int input_count, const int *wrt, int wrt_count);
+/* `grad` (a tensor of wrt's shape) is (a contribution to) the gradient of wrt, as it stands: for operators that pass a gradient through. */
+int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer);
 /* Append the backward operators for everything that `loss` (made by HSPMD_OP_LOSS) depends on. 0 or -1. */
 int hspmd_graph_differentiate(struct hspmd_graph *g);
 

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/graph/graph.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/op/op.h"
+
+struct hspmd_graph *hspmd_graph_create(void)
+{
+	return calloc(1, sizeof(struct hspmd_graph));
+}
+
+void hspmd_graph_destroy(struct hspmd_graph *g)
+{
+	if (!g)
+		return;
+	for (size_t i = 0; i < g->tensor_count; i++)
+		free(g->tensors[i].name);
+	free(g->tensors);
+	free(g->ops);
+	free(g);
+}
+
+static int refuse(struct hspmd_graph *g)
+{
+	g->failed = true;
+	return -1;
+}
+
+/* Takes ownership of name (NULL: memory was short when it was made). */
+static int add_tensor(struct hspmd_graph *g, char *name, enum hspmd_tensor_role role, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer)
+{
+	if (!name || hspmd_grow(&g->tensors, &g->tensor_capacity, g->tensor_count, sizeof *g->tensors)) {
+		free(name);
+		hspmd_fail_memory(&g->error, "building the graph");
+		return refuse(g);
+	}
+	g->tensors[g->tensor_count] = (struct hspmd_tensor){
+		.name = name, .role = role, .dtype = dtype, .shape = shape, .layer = layer, .producer = -1, .grad = -1,
+	};
+	return (int)g->tensor_count++;
+}
+
+static int named_tensor(struct hspmd_graph *g, const char *name, enum hspmd_tensor_role role, enum hspmd_dtype dtype, struct hspmd_shape shape,
+			int layer)
+{
+	if (g->failed)
+		return -1;
+	if (shape.rank < 0 || shape.rank > HSPMD_MAX_RANK) {
+		hspmd_fail(&g->error, "tensor %s: rank %d is not 0..%d", name, shape.rank, HSPMD_MAX_RANK);
+		return refuse(g);
+	}
+	for (int d = 0; d < shape.rank; d++)
+		if (shape.dim[d] < 1) {
+			hspmd_fail(&g->error, "tensor %s: dimension %d is %" PRId64 ", expected at least 1", name, d, shape.dim[d]);
+			return refuse(g);
+		}
+	if (hspmd_graph_find(g, name) >= 0) {
+		hspmd_fail(&g->error, "tensor %s exists already", name);
+		return refuse(g);
+	}
+	return add_tensor(g, strdup(name), role, dtype, shape, layer);
+}
+
+int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer)
+{
+	return named_tensor(g, name, HSPMD_TENSOR_INPUT, dtype, shape, layer);
+}
+
+int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation, bool decay)
+{
+	int t = named_tensor(g, name, HSPMD_TENSOR_PARAMETER, HSPMD_F32, shape, layer);
+	if (t >= 0) {
+		g->tensors[t].init_mean = mean;
+		g->tensors[t].init_deviation = deviation;
+		g->tensors[t].decay = decay;
+	}
+	return t;
+}
+
+/* Room for an operator, its inputs checked and described to the operator's rules. NULL on failure. */
+static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
+			       int input_count, struct hspmd_op_view *view)
+{
+	if (g->failed)
+		return NULL;
+	const struct hspmd_op_type *type = hspmd_op_type(opcode);
+	if (input_count < type->min_inputs || input_count > type->max_inputs) {
+		hspmd_fail(&g->error, "operator %s takes %d to %d inputs, got %d", type->name, type->min_inputs, type->max_inputs, input_count);
+		refuse(g);
+		return NULL;
+	}
+	if (hspmd_grow(&g->ops, &g->op_capacity, g->op_count, sizeof *g->ops)) {
+		hspmd_fail_memory(&g->error, "building the graph");
+		refuse(g);
+		return NULL;
+	}
+	struct hspmd_op *op = &g->ops[g->op_count];
+	*op = (struct hspmd_op){ .opcode = opcode, .input_count = input_count, .layer = layer, .backward = g->in_backward };
+	if (attr)
+		op->attr = *attr;
+	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = input_count, .output_count = type->output_count };
+	for (int i = 0; i < input_count; i++) {
+		op->in[i] = inputs[i];
+		view->in[i].rank = -1;
+		if (inputs[i] >= (int)g->tensor_count) {
+			hspmd_fail(&g->error, "operator %s: input %d is no tensor of this graph", type->name, i);
+			refuse(g);
+			return NULL;
+		}
+		if (inputs[i] >= 0) {
+			view->in[i] = g->tensors[inputs[i]].shape;
+			view->in_dtype[i] = g->tensors[inputs[i]].dtype;
+		}
+	}
+	return op;
+}
+
+int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
+		       int input_count, int *outputs)
+{
+	struct hspmd_op_view view;
+	struct hspmd_op *op = new_op(g, opcode, attr, layer, inputs, input_count, &view);
+	if (!op)
+		return -1;
+	const struct hspmd_op_type *type = hspmd_op_type(opcode);
+	if (type->shape(&view, &g->error)) {
+		hspmd_error_prefix(&g->error, "operator %s", type->name);
+		return refuse(g);
+	}
+	op->output_count = view.output_count;
+	int number = (int)g->op_count;
+	for (int o = 0; o < view.output_count; o++) {
+		enum hspmd_tensor_role role = opcode == HSPMD_OP_LOSS      ? HSPMD_TENSOR_LOSS
+					      : g->in_backward ? HSPMD_TENSOR_GRADIENT
+							       : HSPMD_TENSOR_ACTIVATION;
+		int t = add_tensor(g, hspmd_asprintf("%s.%d:%d", type->name, number, o), role, view.out_dtype[o], view.out[o], layer);
+		if (t < 0)
+			return -1;
+		g->tensors[t].producer = number;
+		op->out[o] = t;
+		if (outputs)
+			outputs[o] = t;
+	}
+	g->op_count++;
+	return op->out[0];
+}
+
+int hspmd_graph_grad_of(const struct hspmd_graph *g, int tensor)
+{
+	return tensor >= 0 ? g->tensors[tensor].grad : -1;
+}
+
+int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer)
+{
+	if (g->failed || wrt < 0 || g->tensors[wrt].role == HSPMD_TENSOR_INPUT)
+		return g->failed ? -1 : 0;
+	if (g->tensors[wrt].grad < 0) {
+		g->tensors[wrt].grad = grad;
+		return 0;
+	}
+	int sum = hspmd_graph_append(g, HSPMD_OP_ADD, NULL, layer, (int[]){ g->tensors[wrt].grad, grad }, 2, NULL);
+	if (sum < 0)
+		return -1;
+	g->tensors[wrt].grad = sum;
+	return 0;
+}
+
+/* The tensor that output o of a gradient operator writes: the parameter's accumulator, or a fresh one. -1: not wanted; -2: failed. */
+static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_name)
+{
+	if (wrt < 0 || g->tensors[wrt].role == HSPMD_TENSOR_INPUT)
+		return -1;
+	const struct hspmd_tensor *of = &g->tensors[wrt];
+	if (of->role == HSPMD_TENSOR_PARAMETER) {
+		if (of->grad >= 0)
+			return of->grad;
+		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, of->dtype, of->shape, of->layer);
+		if (t >= 0)
+			g->tensors[wrt].grad = t;
+		return t < 0 ? -2 : t;
+	}
+	int t = add_tensor(g, hspmd_asprintf("%s.%zu:%d", op_name, g->op_count, o), HSPMD_TENSOR_GRADIENT, of->dtype, of->shape, of->layer);
+	return t < 0 ? -2 : t;
+}
+
+int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
+			    int input_count, const int *wrt, int wrt_count)
+{
+	struct hspmd_op_view view;
+	struct hspmd_op *op = new_op(g, opcode, attr, layer, inputs, input_count, &view);
+	if (!op)
+		return -1;
+	const char *name = hspmd_op_type(opcode)->name;
+	int wanted = 0;
+	op->output_count = wrt_count;
+	for (int o = 0; o < wrt_count; o++) {
+		op->out[o] = grad_target(g, wrt[o], o, name);
+		if (op->out[o] < -1)
+			return -1;
+		wanted += op->out[o] >= 0;
+	}
+	if (!wanted)
+		return 0; /* nobody needs it: the operator is not appended */
+	size_t number = g->op_count++;
+	for (int o = 0; o < wrt_count; o++) {
+		int t = g->ops[number].out[o]; /* op may have moved */
+		if (t < 0)
+			continue;
+		if (g->tensors[t].producer < 0)
+			g->tensors[t].producer = (int)number;
+		if (g->tensors[wrt[o]].role != HSPMD_TENSOR_PARAMETER && hspmd_graph_pass_grad(g, t, wrt[o], layer))
+			return -1;
+	}
+	return 0;
+}
+
+int hspmd_graph_differentiate(struct hspmd_graph *g)
+{
+	if (g->failed)
+		return -1;
+	g->in_backward = true;
+	for (size_t i = g->op_count; i-- > 0;) {
+		struct hspmd_op op = g->ops[i]; /* a copy: backward rules append, and the array moves */
+		const struct hspmd_op_type *type = hspmd_op_type(op.opcode);
+		bool reached = op.opcode == HSPMD_OP_LOSS || op.opcode == HSPMD_OP_ROUTE;
+		for (int o = 0; o < op.output_count; o++)
+			reached |= g->tensors[op.out[o]].grad >= 0;
+		if (reached && type->backward && type->backward(g, &op))
+			return refuse(g);
+	}
+	g->in_backward = false;
+	return g->failed ? -1 : 0;
+}
+
+int hspmd_graph_find(const struct hspmd_graph *g, const char *name)
+{
+	for (size_t i = 0; i < g->tensor_count; i++)
+		if (!strcmp(g->tensors[i].name, name))
+			return (int)i;
+	return -1;
+}
+
+static void print_tensor(FILE *f, const struct hspmd_graph *g, int t)
+{
+	if (t < 0) {
+		fputs(" -", f);
+		return;
+	}
+	fprintf(f, " %s[", g->tensors[t].name);
+	for (int d = 0; d < g->tensors[t].shape.rank; d++)
+		fprintf(f, "%s%" PRId64, d ? "," : "", g->tensors[t].shape.dim[d]);
+	fputc(']', f);
+}
+
+char *hspmd_graph_text(const struct hspmd_graph *g)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	for (size_t i = 0; i < g->op_count; i++) {
+		const struct hspmd_op *op = &g->ops[i];
+		fprintf(f, "%4zu L%-3d %c %-16s", i, op->layer, op->backward ? 'B' : 'F', hspmd_op_type(op->opcode)->name);
+		for (int k = 0; k < op->input_count; k++)
+			print_tensor(f, g, op->in[k]);
+		fputs(" ->", f);
+		for (int k = 0; k < op->output_count; k++)
+			print_tensor(f, g, op->out[k]);
+		fputc('\n', f);
+	}
+	if (fclose(f)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
