@@ -19,6 +19,7 @@
 
 #define HSPMD_DUPLICATE (-1)
 #define HSPMD_PARTIAL (-2)
+#define HSPMD_ANNOTATION_MAX_DEVICES 65536
 
 struct hspmd_split {
 	int dim;
@@ -44,18 +45,21 @@ struct hspmd_annotation {
 
 /* One subgroup of `count` devices with an empty state (copies the array): complete when count is 1, else add entries until their product is count. */
 struct hspmd_annotation *hspmd_annotation_single(const int *devices, int count);
-/* Append an entry, innermost so far, to subgroup `group`. weights may be NULL; copied. 0 or -1 (memory). */
+/* Append an entry, innermost so far, to subgroup `group`. weights may be NULL; copied. unit counts for dim >= 0 only. 0 or -1 (memory). */
 int hspmd_annotation_split(struct hspmd_annotation *a, int group, int dim, int parts, int64_t unit, const int64_t *weights);
-/* A union of `count` annotations' subgroups, in order; copies. */
+/* A union of `count` annotations' subgroups, in order; copies. How the subgroups within one of `parts` related is forgotten; hunit counts for
+ * hdim >= 0 only, and a union of one subgroup has hdim -1 whatever is asked. NULL: memory, as for all that make annotations. */
 struct hspmd_annotation *hspmd_annotation_union(const struct hspmd_annotation *const *parts, int count, int hdim, int64_t hunit,
 						const int64_t *hweights);
 struct hspmd_annotation *hspmd_annotation_copy(const struct hspmd_annotation *a);
 void hspmd_annotation_destroy(struct hspmd_annotation *a);
 
-/* Same devices holding the same boxes with the same partial structure for this shape (spelling may differ). */
+/* Same devices holding the same boxes with the same partial structure for this shape (spelling may differ). Both must have been checked for it.
+ * false also when memory is short. */
 bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape);
 
-/* Legal for a tensor of this shape: product of parts, disjoint groups, dimensions in range, positive weights, no device left with nothing. */
+/* Legal for a tensor of this shape: product of parts, disjoint groups, dimensions in range, positive weights, no device left with nothing.
+ * shape NULL: what does not depend on it. Or -1, and err says what is wrong and with which annotation. */
 int hspmd_annotation_check(const struct hspmd_annotation *a, const struct hspmd_shape *shape, struct hspmd_error *err);
 
 /* What one device holds. */
@@ -65,15 +69,18 @@ struct hspmd_share {
 	int position; /* which device of it */
 	int partial;  /* number of its addend among those whose sum is the value; 0 when not partial */
 	int partials; /* how many addends; 1 when not partial */
-	int replica;  /* number of its copy among equals; 0 is the one that counts where something must be counted once */
+	int replica;  /* number of its copy; what the devices with 0 hold covers each element (of each addend) once, so they are the ones that count */
 };
+/* Elements [*lo, *hi) of part k of a range of n elements cut into `parts`, by the rule above. weights may be NULL. */
+void hspmd_part_range(int64_t n, int64_t unit, int parts, const int64_t *weights, int k, int64_t *lo, int64_t *hi);
 /* false when the device is not in the annotation. The annotation must have been checked for this shape. */
 bool hspmd_annotation_share(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int device, struct hspmd_share *share);
 /* All devices in order of subgroups: fills devices[0..count) and shares[0..count) when not NULL; returns count. */
 int hspmd_annotation_shares(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int *devices, struct hspmd_share *shares);
 
-/* Text form, e.g. "{[0,1,2,3]: 0:2/64(5:3) -1:2 | [4]: } h0/1(2:1)"; parses what it prints. malloc'd; the grammar is in annotation_text.c. */
+/* Text form, e.g. "{[0-3]: 0:2/64(5:3) -1:2 | [4]} h0(2:1)"; parses what it prints. malloc'd; the grammar is in annotation_text.c. */
 char *hspmd_annotation_text(const struct hspmd_annotation *a);
+/* Also checks what does not depend on a shape. */
 struct hspmd_annotation *hspmd_annotation_parse(const char *text, struct hspmd_error *err);
 
 #endif

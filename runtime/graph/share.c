@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each device of an annotation holds. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/graph/annotation.h"
+
+/* Bound after the first k parts of n elements, as the head of annotation.h defines it. */
+static int64_t bound(int64_t n, int64_t unit, int parts, const int64_t *weights, int k)
+{
+	int64_t prefix = k, total = parts;
+	if (weights) {
+		prefix = total = 0;
+		for (int i = 0; i < parts; i++) {
+			prefix += i < k ? weights[i] : 0;
+			total += weights[i];
+		}
+	}
+	int64_t units = n / unit + (n % unit != 0);
+	__int128 at = (__int128)units * prefix / total * unit;
+	return at < n ? (int64_t)at : n;
+}
+
+void hspmd_part_range(int64_t n, int64_t unit, int parts, const int64_t *weights, int k, int64_t *lo, int64_t *hi)
+{
+	*lo = bound(n, unit, parts, weights, k);
+	*hi = bound(n, unit, parts, weights, k + 1);
+}
+
+static void cut(struct hspmd_box *box, int dim, int64_t unit, int parts, const int64_t *weights, int k)
+{
+	int64_t lo, hi;
+	hspmd_part_range(box->hi[dim] - box->lo[dim], unit, parts, weights, k, &lo, &hi);
+	box->hi[dim] = box->lo[dim] + hi;
+	box->lo[dim] += lo;
+}
+
+/* Product of the parts of the entries of `dim` (-1 or -2): copies or addends within a subgroup. */
+static int multiplicity(const struct hspmd_subgroup *g, int dim)
+{
+	int n = 1;
+	for (int s = 0; s < g->split_count; s++)
+		n *= g->splits[s].dim == dim ? g->splits[s].parts : 1;
+	return n;
+}
+
+/* What all devices of one subgroup have in common. */
+struct group_base {
+	struct hspmd_box box;
+	int partial, partials, replica;
+};
+
+static struct group_base group_base(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int group)
+{
+	struct group_base base = { .box = hspmd_box_whole(shape) };
+	if (a->hdim >= 0)
+		cut(&base.box, a->hdim, a->hunit, a->hsize, a->hweights, group);
+	base.partials = multiplicity(&a->groups[group], HSPMD_PARTIAL);
+	if (a->hdim == HSPMD_DUPLICATE)
+		for (int g = 0; g < group; g++)
+			base.replica += multiplicity(&a->groups[g], HSPMD_DUPLICATE);
+	if (a->hdim == HSPMD_PARTIAL) {
+		base.partials = 0;
+		for (int g = 0; g < a->hsize; g++) {
+			int addends = multiplicity(&a->groups[g], HSPMD_PARTIAL);
+			base.partial += g < group ? addends : 0;
+			base.partials += addends;
+		}
+	}
+	return base;
+}
+
+static struct hspmd_share device_share(const struct hspmd_subgroup *g, const struct group_base *base, int group, int position)
+{
+	struct hspmd_share share = { .box = base->box, .group = group, .position = position, .partials = base->partials };
+	int addend = 0, copy = 0, inner = g->device_count;
+	for (int s = 0; s < g->split_count; s++) {
+		const struct hspmd_split *split = &g->splits[s];
+		inner /= split->parts;
+		int digit = position / inner % split->parts;
+		if (split->dim == HSPMD_PARTIAL)
+			addend = addend * split->parts + digit;
+		else if (split->dim == HSPMD_DUPLICATE)
+			copy = copy * split->parts + digit;
+		else
+			cut(&share.box, split->dim, split->unit, split->parts, split->weights, digit);
+	}
+	share.partial = base->partial + addend;
+	share.replica = base->replica + copy;
+	return share;
+}
+
+bool hspmd_annotation_share(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int device, struct hspmd_share *share)
+{
+	for (int g = 0; g < a->hsize; g++)
+		for (int i = 0; i < a->groups[g].device_count; i++)
+			if (a->groups[g].devices[i] == device) {
+				struct group_base base = group_base(a, shape, g);
+				*share = device_share(&a->groups[g], &base, g, i);
+				return true;
+			}
+	return false;
+}
+
+int hspmd_annotation_shares(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int *devices, struct hspmd_share *shares)
+{
+	int n = 0;
+	for (int g = 0; g < a->hsize; g++) {
+		struct group_base base = { 0 };
+		if (shares)
+			base = group_base(a, shape, g);
+		for (int i = 0; i < a->groups[g].device_count; i++, n++) {
+			if (devices)
+				devices[n] = a->groups[g].devices[i];
+			if (shares)
+				shares[n] = device_share(&a->groups[g], &base, g, i);
+		}
+	}
+	return n;
+}
+
+enum relation { SAME_ADDEND, OTHER_ADDEND, ALTERNATIVE };
+
+/* How two devices whose boxes overlap stand to one another: the same addend, two addends of one sum, or parts of two ways to get the value. */
+static enum relation relate(const struct hspmd_annotation *a, const struct hspmd_share *x, const struct hspmd_share *y)
+{
+	if (x->group != y->group && a->hdim != HSPMD_PARTIAL)
+		return ALTERNATIVE;
+	return x->partial == y->partial ? SAME_ADDEND : OTHER_ADDEND;
+}
+
+struct placed {
+	int device;
+	struct hspmd_share share;
+};
+
+static int placed_order(const void *a, const void *b)
+{
+	int x = ((const struct placed *)a)->device, y = ((const struct placed *)b)->device;
+	return (x > y) - (x < y);
+}
+
+/* All shares in the order of device numbers; NULL: memory. */
+static struct placed *sorted_shares(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int count)
+{
+	struct placed *placed = hspmd_calloc((size_t)count, sizeof *placed);
+	int *devices = hspmd_calloc((size_t)count, sizeof *devices);
+	struct hspmd_share *shares = hspmd_calloc((size_t)count, sizeof *shares);
+	if (placed && devices && shares) {
+		hspmd_annotation_shares(a, shape, devices, shares);
+		for (int i = 0; i < count; i++)
+			placed[i] = (struct placed){ devices[i], shares[i] };
+		qsort(placed, (size_t)count, sizeof *placed, placed_order);
+	} else {
+		free(placed);
+		placed = NULL;
+	}
+	free(devices);
+	free(shares);
+	return placed;
+}
+
+static bool same_shares(const struct hspmd_annotation *a, const struct placed *x, const struct hspmd_annotation *b, const struct placed *y,
+			int count)
+{
+	for (int i = 0; i < count; i++)
+		if (x[i].device != y[i].device || x[i].share.partials != y[i].share.partials ||
+		    !hspmd_box_equal(&x[i].share.box, &y[i].share.box))
+			return false;
+	struct hspmd_box common;
+	for (int i = 0; i < count; i++) {
+		if (x[i].share.partials == 1)
+			continue; /* it has the value itself, whatever the others are called */
+		for (int j = i + 1; j < count; j++)
+			if (hspmd_box_intersect(&x[i].share.box, &x[j].share.box, &common) &&
+			    relate(a, &x[i].share, &x[j].share) != relate(b, &y[i].share, &y[j].share))
+				return false;
+	}
+	return true;
+}
+
+bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape)
+{
+	int count = hspmd_annotation_shares(a, shape, NULL, NULL);
+	if (a == b)
+		return true;
+	if (hspmd_annotation_shares(b, shape, NULL, NULL) != count)
+		return false;
+	struct placed *x = sorted_shares(a, shape, count), *y = sorted_shares(b, shape, count);
+	bool equal = x && y && same_shares(a, x, b, y, count);
+	free(x);
+	free(y);
+	return equal;
+}
