@@ -70,13 +70,16 @@ int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype 
 	return named_tensor(g, name, HSPMD_TENSOR_INPUT, dtype, shape, layer);
 }
 
-int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation, bool decay)
+int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
+			  bool decay, int split_dim, int64_t split_unit)
 {
 	int t = named_tensor(g, name, HSPMD_TENSOR_PARAMETER, HSPMD_F32, shape, layer);
 	if (t >= 0) {
 		g->tensors[t].init_mean = mean;
 		g->tensors[t].init_deviation = deviation;
 		g->tensors[t].decay = decay;
+		g->tensors[t].split_dim = split_dim;
+		g->tensors[t].split_unit = split_unit;
 	}
 	return t;
 }

@@ -27,6 +27,8 @@ struct hspmd_tensor {
 	int grad;     /* tensor that is its gradient, -1: none (yet) */
 	double init_deviation, init_mean; /* parameters: random start; deviation 0: constant init_mean */
 	bool decay;   /* parameters: weight decay applies */
+	int split_dim;      /* parameters: the dimension that tensor parallelism splits, -1: none (every device has all) */
+	int64_t split_unit; /* its granularity: heads for attention, else 1 */
 };
 
 struct hspmd_op {
@@ -54,7 +56,7 @@ void hspmd_graph_destroy(struct hspmd_graph *g);
  * after a failure is passed through, so a builder may check once at the end. */
 int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer);
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
-			  bool decay);
+			  bool decay, int split_dim, int64_t split_unit);
 /* Append an operator. Output shapes and dtypes come from the operator's shape rule. Inputs of -1 are absent optionals. `outputs` (may be NULL)
  * receives all output tensors. */
 int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.json -> graph of single operators, one micro-batch, forward and backward. Parameters bear their Hugging Face names. */
+#ifndef HSPMD_MODEL_BUILD_H
+#define HSPMD_MODEL_BUILD_H
+
+#include "common/format/model.h"
+#include "runtime/graph/graph.h"
+
+struct hspmd_model_build {
+	int64_t batch;     /* samples of a micro-batch */
+	int64_t seq_len;
+	int vocab_parts;   /* shards of the vocabulary in the head's stage, 1: none */
+	double loss_scale; /* of each token's loss: 1 / tokens of the global batch */
+	bool forward_only; /* no backward operators (evaluation) */
+};
+
+/* The tensors a driver has to fill or read. */
+#define HSPMD_TENSOR_TOKENS "tokens"   /* [B,T] I32 */
+#define HSPMD_TENSOR_TARGETS "targets" /* [B,T] I32, -1: not counted */
+
+/* NULL and err when memory is short or the sizes do not fit. The caller destroys the graph. */
+struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build *how, struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the model families share while their graphs are built. Failures stick in the graph (see graph.h), so nothing here is checked. */
+#ifndef HSPMD_MODEL_PARTS_H
+#define HSPMD_MODEL_PARTS_H
+
+#include "runtime/model/build.h"
+
+struct hspmd_builder {
+	struct hspmd_graph *g;
+	const struct hspmd_model *m;
+	const struct hspmd_model_build *how;
+	int layer;         /* plan layer being built */
+	char prefix[64];   /* of its parameters' names */
+	int tokens, targets;
+};
+
+#define HSPMD_SHAPE(...) ((struct hspmd_shape){ .rank = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), .dim = { __VA_ARGS__ } })
+
+/* Parameter "<prefix><name>". Matrices start as normal(0, deviation) and decay; vectors start as `value` and do not. split_dim, unit: how tensor
+ * parallelism splits it (see struct hspmd_tensor). */
+int hspmd_part_matrix(struct hspmd_builder *b, const char *name, struct hspmd_shape shape, double deviation, int split_dim, int64_t unit);
+int hspmd_part_vector(struct hspmd_builder *b, const char *name, struct hspmd_shape shape, double value, int split_dim, int64_t unit);
+
+/* One operator of this layer. Returns its first output. */
+int hspmd_part_op(struct hspmd_builder *b, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *inputs, int count, int *outputs);
+/* x * w (+ bias; -1: none). */
+int hspmd_part_linear(struct hspmd_builder *b, int x, int w, int bias, bool transposed);
+/* Layer or RMS norm with parameters "<name>.weight" (and ".bias"), as the model has it. */
+int hspmd_part_norm(struct hspmd_builder *b, int x, const char *name);
+int hspmd_part_add(struct hspmd_builder *b, int x, int y);
+/* Head matrix applied to x, loss over the vocabulary. */
+void hspmd_part_loss(struct hspmd_builder *b, int x, int head);
+
+/* The families: append everything up to the loss. 0 or -1 (see g->error). */
+int hspmd_build_gpt2(struct hspmd_builder *b);
+int hspmd_build_llama(struct hspmd_builder *b);
+
+#endif
