@@ -3,7 +3,7 @@
  *
  * Who talks: controller <-> agent over TCP (authenticated by the first message, see auth.h), agent <-> its workers over a socketpair (descriptor 3 of
  * the worker), command line <-> controller over TCP. The agent passes messages between controller and workers on: towards a worker a message has
- * "to": "n0:1" (a device address; "*" is every worker), from a worker the agent adds "from": "n0:1".
+ * "to": "n0:1" (a device address; or a list of them; "*" is every worker of the agent), from a worker the agent adds "from": "n0:1".
  *
  * Every message has "type" and, where it belongs to one, "generation"; what bears an old generation is dropped by the receiver.
  *
@@ -32,14 +32,30 @@
  *   started   generation, step, bytes: { local, peers, disk, shared }, seconds: { connect, move }
  *   step      generation, step, loss, tokens, step_s, lr, grad_norm, compute_s   from the reporter (member 0 of the plan's devices);
  *             other workers send `pulse` with step and compute_s at most once a second
- *   stopped   generation, step (next to run), losses: [[step, loss], ...] the last few
+ *   stopped   generation, step (next to run), losses: [[step, loss], ...] the last few (at least two), so that no line of metrics is
+ *             missing when the reporter dies between committing a step and telling of it
  *   finished  generation, step: all steps of the job are done; the state is kept until quit
  *   written   id, step, extents: [...], bytes, seconds | error: text
  *   manifested id | error: text
  *   aborted   generation, step (next to run), ready: step whose gradients are complete but not applied, or null, sums: [numbers] when this worker
- *             knows the step's totals; applied: last step applied
- *   settled   generation, step
+ *             knows the step's totals; applied: last step applied; losses as in `stopped`
+ *   settled   generation, step, losses as in `stopped`
  *   fault     generation, text: what this worker cannot do (peer does not answer, out of memory, bad file); it keeps its state and waits
+ *
+ * controller -> agent (no "to")
+ *   spawn     device, threads: start the worker of this device
+ *   kill      device: end it now (it hangs)
+ *   find      id, folders: [paths]: answer `found` with the checkpoints whose manifest lies in one of them
+ *   quit      end all workers, then yourself
+ *
+ * agent -> controller
+ *   hello     (sealed, see auth.h) role "agent", node, pid, cluster: the node's part, workers: [{ device, pid }] that still live
+ *   exited    device, status, signal (0: none), text
+ *   found     id, checkpoints: [...]
+ *   leaving   text: the agent was told to end by someone else (SIGTERM: preemption, cancellation, time limit); it goes on until it is killed
+ *
+ * An agent that loses the controller keeps its workers, which keep their state and wait, and calls again until its patience is over (DESIGN law 2); then it
+ * ends them and itself. Messages that fall into the gap are lost: whoever comes back tells with `hello` what it still has.
  */
 #ifndef HSPMD_COMMON_WIRE_H
 #define HSPMD_COMMON_WIRE_H
@@ -60,6 +76,7 @@ int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct 
 struct hspmd_wire_reader;
 struct hspmd_wire_reader *hspmd_wire_reader_create(size_t max_frame);
 void hspmd_wire_reader_destroy(struct hspmd_wire_reader *r);
+void hspmd_wire_reader_limit(struct hspmd_wire_reader *r, size_t max_frame); /* for frames still to come */
 /* -1: not our protocol, frame too long, not JSON, no memory; the connection must be closed. */
 int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, struct hspmd_error *err);
 json_t *hspmd_wire_take(struct hspmd_wire_reader *r); /* new reference, NULL: no whole message yet */

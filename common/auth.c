@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/auth.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/sha256.h"
+#include "config.h"
+
+#ifdef HAVE_MUNGE
+#include <munge.h>
+#endif
+
+#define COOKIE_MIN 32
+
+struct hspmd_auth {
+	char *cookie; /* NULL: MUNGE */
+	char *socket; /* of munged; NULL: the default */
+};
+
+struct hspmd_auth *hspmd_auth_munge(const char *socket, struct hspmd_error *err)
+{
+#ifdef HAVE_MUNGE
+	struct hspmd_auth *a = calloc(1, sizeof *a);
+	if (a && socket)
+		a->socket = strdup(socket);
+	if (!a || (socket && !a->socket)) {
+		free(a);
+		hspmd_fail_memory(err, "preparing MUNGE");
+		return NULL;
+	}
+	return a;
+#else
+	(void)socket;
+	hspmd_fail(err, "hspmd was built without MUNGE");
+	return NULL;
+#endif
+}
+
+struct hspmd_auth *hspmd_auth_cookie(const char *cookie, struct hspmd_error *err)
+{
+	if (!cookie || strlen(cookie) < COOKIE_MIN) {
+		hspmd_fail(err, "the secret cookie is missing or shorter than %d characters", COOKIE_MIN);
+		return NULL;
+	}
+	struct hspmd_auth *a = calloc(1, sizeof *a);
+	if (!a || !(a->cookie = strdup(cookie))) {
+		free(a);
+		hspmd_fail_memory(err, "keeping the cookie");
+		return NULL;
+	}
+	return a;
+}
+
+void hspmd_auth_destroy(struct hspmd_auth *a)
+{
+	if (!a)
+		return;
+	if (a->cookie)
+		explicit_bzero(a->cookie, strlen(a->cookie));
+	free(a->cookie);
+	free(a->socket);
+	free(a);
+}
+
+const char *hspmd_auth_secret(const struct hspmd_auth *a)
+{
+	return a->cookie;
+}
+
+int hspmd_auth_nonce(char hex[HSPMD_NONCE_HEX], struct hspmd_error *err)
+{
+	unsigned char bytes[32];
+	size_t have = 0;
+	while (have < sizeof bytes) {
+		ssize_t n = getrandom(bytes + have, sizeof bytes - have, 0);
+		if (n < 0 && errno != EINTR)
+			return hspmd_fail_errno(err, "asking the kernel for random bytes");
+		if (n > 0)
+			have += (size_t)n;
+	}
+	static const char digits[] = "0123456789abcdef";
+	for (size_t i = 0; i < sizeof bytes; i++) {
+		hex[2 * i] = digits[bytes[i] >> 4];
+		hex[2 * i + 1] = digits[bytes[i] & 15];
+	}
+	hex[2 * sizeof bytes] = 0;
+	return 0;
+}
+
+#ifdef HAVE_MUNGE
+static munge_ctx_t munge_context(const struct hspmd_auth *a, struct hspmd_error *err)
+{
+	munge_ctx_t ctx = munge_ctx_create();
+	if (!ctx) {
+		hspmd_fail_memory(err, "preparing MUNGE");
+		return NULL;
+	}
+	if (a->socket && munge_ctx_set(ctx, MUNGE_OPT_SOCKET, a->socket) != EMUNGE_SUCCESS) {
+		hspmd_fail(err, "MUNGE: socket %s: %s", a->socket, munge_ctx_strerror(ctx));
+		munge_ctx_destroy(ctx);
+		return NULL;
+	}
+	return ctx;
+}
+
+static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *words, struct hspmd_error *err)
+{
+	munge_ctx_t ctx = munge_context(a, err);
+	if (!ctx)
+		return NULL;
+	char *credential = NULL;
+	json_t *sealed = NULL;
+	munge_err_t rc = munge_encode(&credential, ctx, words, (int)strlen(words));
+	if (rc != EMUNGE_SUCCESS)
+		hspmd_fail(err, "MUNGE: %s", munge_ctx_strerror(ctx) ? munge_ctx_strerror(ctx) : munge_strerror(rc));
+	else if (!(sealed = json_pack("{s:s, s:s}", "type", purpose, "credential", credential)))
+		hspmd_fail_memory(err, "making a credential");
+	free(credential);
+	munge_ctx_destroy(ctx);
+	return sealed;
+}
+
+/* The words of a credential, malloc'd and NUL-terminated. */
+static char *munge_words(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
+{
+	const char *credential = json_string_value(json_object_get(sealed, "credential"));
+	if (!credential) {
+		hspmd_fail(err, "no MUNGE credential");
+		return NULL;
+	}
+	munge_ctx_t ctx = munge_context(a, err);
+	if (!ctx)
+		return NULL;
+	void *payload = NULL;
+	int length = 0;
+	gid_t group;
+	char *words = NULL;
+	munge_err_t rc = munge_decode(credential, ctx, &payload, &length, who, &group);
+	if (rc != EMUNGE_SUCCESS)
+		hspmd_fail(err, "MUNGE: %s", munge_ctx_strerror(ctx) ? munge_ctx_strerror(ctx) : munge_strerror(rc));
+	else if (!payload || length <= 0)
+		hspmd_fail(err, "MUNGE credential without a payload");
+	else if (!(words = strndup(payload, (size_t)length)))
+		hspmd_fail_memory(err, "reading a credential");
+	free(payload);
+	munge_ctx_destroy(ctx);
+	return words;
+}
+#else
+static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *words, struct hspmd_error *err)
+{
+	(void)a, (void)purpose, (void)words;
+	hspmd_fail(err, "hspmd was built without MUNGE");
+	return NULL;
+}
+
+static char *munge_words(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
+{
+	(void)a, (void)sealed, (void)who;
+	hspmd_fail(err, "hspmd was built without MUNGE");
+	return NULL;
+}
+#endif
+
+static json_t *cookie_seal(const struct hspmd_auth *a, const char *purpose, const char *words, struct hspmd_error *err)
+{
+	char mac[HSPMD_SHA256_HEX];
+	hspmd_hmac_sha256(a->cookie, strlen(a->cookie), words, strlen(words), mac);
+	json_t *sealed = json_pack("{s:s, s:s, s:s}", "type", purpose, "words", words, "mac", mac);
+	if (!sealed)
+		hspmd_fail_memory(err, "making a proof");
+	return sealed;
+}
+
+/* Compares all of both, so that the time it takes tells nothing. */
+static bool same(const char *x, const char *y, size_t n)
+{
+	unsigned char differ = 0;
+	for (size_t i = 0; i < n; i++)
+		differ |= (unsigned char)(x[i] ^ y[i]);
+	return !differ;
+}
+
+static char *cookie_words(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
+{
+	const char *words = json_string_value(json_object_get(sealed, "words"));
+	const char *given = json_string_value(json_object_get(sealed, "mac"));
+	char mac[HSPMD_SHA256_HEX];
+	if (words)
+		hspmd_hmac_sha256(a->cookie, strlen(a->cookie), words, strlen(words), mac);
+	if (!words || !given || strlen(given) != HSPMD_SHA256_HEX - 1 || !same(mac, given, HSPMD_SHA256_HEX - 1)) {
+		hspmd_fail(err, "does not know the job's cookie");
+		return NULL;
+	}
+	char *copy = strdup(words);
+	if (!copy)
+		hspmd_fail_memory(err, "reading a proof");
+	*who = getuid();
+	return copy;
+}
+
+json_t *hspmd_auth_seal(const struct hspmd_auth *a, const char *purpose, const char *nonce, json_t *content, struct hspmd_error *err)
+{
+	json_t *said = json_pack("{s:s, s:s, s:O}", "purpose", purpose, "nonce", nonce, "content", content);
+	char *words = said ? json_dumps(said, JSON_COMPACT) : NULL;
+	json_decref(said);
+	if (!words) {
+		hspmd_fail_memory(err, "making a proof");
+		return NULL;
+	}
+	json_t *sealed = a->cookie ? cookie_seal(a, purpose, words, err) : munge_seal(a, purpose, words, err);
+	free(words);
+	return sealed;
+}
+
+static bool text_is(const json_t *object, const char *key, const char *wanted)
+{
+	const char *text = json_string_value(json_object_get(object, key));
+	return text && !strcmp(text, wanted);
+}
+
+json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const char *nonce, const json_t *sealed, uid_t *who, struct hspmd_error *err)
+{
+	if (!text_is(sealed, "type", purpose)) {
+		const char *type = json_string_value(json_object_get(sealed, "type"));
+		hspmd_fail(err, "expected %s, got %.32s", purpose, type ? type : "a message without a type");
+		return NULL;
+	}
+	char *words = a->cookie ? cookie_words(a, sealed, who, err) : munge_words(a, sealed, who, err);
+	if (!words)
+		return NULL;
+	json_t *said = json_loads(words, JSON_REJECT_DUPLICATES, NULL);
+	free(words);
+	json_t *content = NULL;
+	if (!text_is(said, "purpose", purpose) || !text_is(said, "nonce", nonce))
+		hspmd_fail(err, "the %s is not an answer to this connection's challenge", purpose);
+	else if (!json_is_object(content = json_object_get(said, "content")))
+		hspmd_fail(err, "the %s says nothing", purpose), content = NULL;
+	json_incref(content);
+	json_decref(said);
+	return content;
+}
+
+/* The next message, which must be of this type unless it is "refused". */
+static json_t *next(struct hspmd_stream *s, const char *type, double deadline, struct hspmd_error *err)
+{
+	json_t *m;
+	double left = deadline - hspmd_now();
+	int rc = hspmd_stream_receive(s, left > 0 ? left : 0, &m, err);
+	if (rc < 0) {
+		hspmd_error_prefix(err, "waiting for the controller's %s", type);
+		return NULL;
+	}
+	if (!rc) {
+		hspmd_fail(err, "the controller closed the connection before its %s", type);
+		return NULL;
+	}
+	if (text_is(m, "type", type))
+		return m;
+	const char *why = text_is(m, "type", "refused") ? json_string_value(json_object_get(m, "text")) : NULL;
+	if (why)
+		hspmd_fail(err, "the controller refused: %.500s", why);
+	else
+		hspmd_fail(err, "the other side does not answer as a controller would");
+	json_decref(m);
+	return NULL;
+}
+
+int hspmd_auth_greet(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
+		     struct hspmd_error *err)
+{
+	double deadline = hspmd_now() + timeout_s;
+	char own[HSPMD_NONCE_HEX];
+	uid_t who = (uid_t)-1;
+	json_t *sealed = NULL, *answer = NULL, *content = NULL;
+	json_t *challenge = next(s, "challenge", deadline, err);
+	int rc = challenge ? hspmd_auth_nonce(own, err) : -1;
+	const char *nonce = json_string_value(json_object_get(challenge, "nonce"));
+	if (!rc && !nonce)
+		rc = hspmd_fail(err, "the controller's challenge has no nonce");
+	if (!rc && json_object_set_new(hello, "nonce", json_string(own)))
+		rc = hspmd_fail_memory(err, "saying hello");
+	if (!rc && (!(sealed = hspmd_auth_seal(a, "hello", nonce, hello, err)) || hspmd_stream_send(s, sealed, err)))
+		rc = -1;
+	if (!rc && (!(answer = next(s, "welcome", deadline, err)) || !(content = hspmd_auth_open(a, "welcome", own, answer, &who, err))))
+		rc = -1;
+	if (!rc && who != owner)
+		rc = hspmd_fail(err, "the controller's port is held by user %u, not by user %u", (unsigned)who, (unsigned)owner);
+	if (!rc && welcome)
+		*welcome = json_incref(content);
+	json_decref(challenge);
+	json_decref(sealed);
+	json_decref(answer);
+	json_decref(content);
+	return rc;
+}

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/wire.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+
+#define HEAD 8
+static const char magic[4] = { 'H', 'S', 'P', '1' };
+
+struct hspmd_wire_reader {
+	size_t max;            /* longest text that is accepted */
+	unsigned char *bytes;  /* what has come of the frame that is not whole yet */
+	size_t used, capacity;
+	json_t **messages;     /* whole ones, [taken, count) */
+	size_t taken, count, message_capacity;
+};
+
+static void put_length(unsigned char *at, uint32_t n)
+{
+	for (int i = 0; i < 4; i++)
+		at[i] = (unsigned char)(n >> (24 - 8 * i));
+}
+
+static uint32_t get_length(const unsigned char *at)
+{
+	return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+int hspmd_wire_encode(const json_t *message, char **frame, size_t *size, struct hspmd_error *err)
+{
+	*frame = NULL;
+	if (!json_is_object(message))
+		return hspmd_fail(err, "a control message must be a JSON object");
+	char *text = json_dumps(message, JSON_COMPACT);
+	if (!text)
+		return hspmd_fail_memory(err, "writing a control message");
+	size_t n = strlen(text);
+	if (n > HSPMD_WIRE_MAX) {
+		free(text);
+		return hspmd_fail(err, "control message of %zu bytes is longer than %u", n, HSPMD_WIRE_MAX);
+	}
+	char *out = malloc(HEAD + n);
+	if (!out) {
+		free(text);
+		return hspmd_fail_memory(err, "writing a control message");
+	}
+	memcpy(out, magic, sizeof magic);
+	put_length((unsigned char *)out + 4, (uint32_t)n);
+	memcpy(out + HEAD, text, n);
+	free(text);
+	*frame = out;
+	*size = HEAD + n;
+	return 0;
+}
+
+struct hspmd_wire_reader *hspmd_wire_reader_create(size_t max_frame)
+{
+	struct hspmd_wire_reader *r = calloc(1, sizeof *r);
+	if (r)
+		r->max = max_frame < HSPMD_WIRE_MAX ? max_frame : HSPMD_WIRE_MAX;
+	return r;
+}
+
+void hspmd_wire_reader_limit(struct hspmd_wire_reader *r, size_t max_frame)
+{
+	r->max = max_frame < HSPMD_WIRE_MAX ? max_frame : HSPMD_WIRE_MAX;
+}
+
+void hspmd_wire_reader_destroy(struct hspmd_wire_reader *r)
+{
+	if (!r)
+		return;
+	for (size_t i = r->taken; i < r->count; i++)
+		json_decref(r->messages[i]);
+	free(r->messages);
+	free(r->bytes);
+	free(r);
+}
+
+static int keep(struct hspmd_wire_reader *r, json_t *message)
+{
+	if (r->taken == r->count)
+		r->taken = r->count = 0;
+	if (hspmd_grow(&r->messages, &r->message_capacity, r->count, sizeof *r->messages))
+		return -1;
+	r->messages[r->count++] = message;
+	return 0;
+}
+
+/* Take one whole frame off the front of [at, at + have). Bytes used, 0 when it is not whole, -1 on error. */
+static ssize_t one_frame(struct hspmd_wire_reader *r, const unsigned char *at, size_t have, struct hspmd_error *err)
+{
+	if (have && memcmp(at, magic, have < sizeof magic ? have : sizeof magic))
+		return hspmd_fail(err, "the other side does not speak the hspmd protocol");
+	if (have < HEAD)
+		return 0;
+	size_t n = get_length(at + 4);
+	if (n > r->max)
+		return hspmd_fail(err, "message of %zu bytes where at most %zu are accepted", n, r->max);
+	if (have < HEAD + n)
+		return 0;
+	json_error_t why;
+	json_t *message = json_loadb((const char *)at + HEAD, n, JSON_REJECT_DUPLICATES, &why);
+	if (!message)
+		return hspmd_fail(err, "message is not JSON: %s", why.text);
+	if (!json_is_object(message) || keep(r, message)) {
+		bool object = json_is_object(message);
+		json_decref(message);
+		return object ? hspmd_fail_memory(err, "reading a control message") : hspmd_fail(err, "message is not a JSON object");
+	}
+	return (ssize_t)(HEAD + n);
+}
+
+static int append(struct hspmd_wire_reader *r, const void *data, size_t size)
+{
+	size_t need = r->used + size;
+	if (need > r->capacity) {
+		size_t wanted = r->capacity ? r->capacity : 4096;
+		while (wanted < need)
+			wanted *= 2;
+		unsigned char *bytes = realloc(r->bytes, wanted);
+		if (!bytes)
+			return -1;
+		r->bytes = bytes;
+		r->capacity = wanted;
+	}
+	memcpy(r->bytes + r->used, data, size);
+	r->used += size;
+	return 0;
+}
+
+int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, struct hspmd_error *err)
+{
+	if (size && append(r, data, size))
+		return hspmd_fail_memory(err, "reading a control message");
+	size_t at = 0;
+	ssize_t n;
+	while ((n = one_frame(r, r->bytes + at, r->used - at, err)) > 0)
+		at += (size_t)n;
+	if (n < 0)
+		return -1;
+	if (at) {
+		r->used -= at;
+		memmove(r->bytes, r->bytes + at, r->used);
+	}
+	return 0;
+}
+
+json_t *hspmd_wire_take(struct hspmd_wire_reader *r)
+{
+	return r->taken < r->count ? r->messages[r->taken++] : NULL;
+}
+
+/* Wait until fd is ready for `events`. 1 ready, 0 deadline passed, -1 error. deadline < 0: none. */
+static int wait_for(int fd, short events, double deadline)
+{
+	for (;;) {
+		int ms = -1;
+		if (deadline >= 0) {
+			double left = deadline - hspmd_now();
+			ms = left <= 0 ? 0 : left > 1e6 ? 1000000000 : (int)(left * 1e3) + 1;
+		}
+		struct pollfd p = { .fd = fd, .events = events };
+		int n = poll(&p, 1, ms);
+		if (n >= 0)
+			return n;
+		if (errno != EINTR)
+			return -1;
+	}
+}
+
+int hspmd_wire_send(int fd, const json_t *message, double timeout_s, struct hspmd_error *err)
+{
+	char *frame;
+	size_t size;
+	if (hspmd_wire_encode(message, &frame, &size, err))
+		return -1;
+	double deadline = timeout_s < 0 ? -1 : hspmd_now() + timeout_s;
+	size_t done = 0;
+	int rc = 0;
+	while (!rc && done < size) {
+		ssize_t n = send(fd, frame + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT);
+		if (n >= 0) {
+			done += (size_t)n;
+		} else if (errno == EAGAIN) {
+			int ready = wait_for(fd, POLLOUT, deadline);
+			if (ready < 0)
+				rc = hspmd_fail_errno(err, "sending a control message");
+			else if (!ready)
+				rc = hspmd_fail(err, "waited %.3g s for the other side to take a message", timeout_s);
+		} else if (errno != EINTR) {
+			rc = hspmd_fail_errno(err, "sending a control message");
+		}
+	}
+	free(frame);
+	return rc;
+}
+
+int hspmd_wire_receive(int fd, struct hspmd_wire_reader *r, double timeout_s, json_t **message, struct hspmd_error *err)
+{
+	double deadline = timeout_s < 0 ? -1 : hspmd_now() + timeout_s;
+	char bytes[65536];
+	while (!(*message = hspmd_wire_take(r))) {
+		int ready = wait_for(fd, POLLIN, deadline);
+		if (ready < 0)
+			return hspmd_fail_errno(err, "waiting for a control message");
+		if (!ready)
+			return hspmd_fail(err, "waited %.3g s for a message", timeout_s);
+		ssize_t n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+		if (n == 0)
+			return 0;
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
+			return hspmd_fail_errno(err, "receiving a control message");
+		if (n > 0 && hspmd_wire_feed(r, bytes, (size_t)n, err))
+			return -1;
+	}
+	return 1;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who speaks: what proves it, and what does not: another's cookie, a proof said again, said for another purpose, or with other words under it. */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/auth.h"
+#include "common/sha256.h"
+#include "config.h"
+
+#define COOKIE "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+/* FIPS 180-4 examples and RFC 4231 cases 1, 2 and 6. */
+static void test_sha256(void **state)
+{
+	(void)state;
+	char hex[HSPMD_SHA256_HEX];
+	hspmd_sha256("abc", 3, hex);
+	assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+	hspmd_sha256("", 0, hex);
+	assert_string_equal(hex, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+	hspmd_sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 56, hex);
+	assert_string_equal(hex, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+	char key[131];
+	memset(key, 0x0b, 20);
+	hspmd_hmac_sha256(key, 20, "Hi There", 8, hex);
+	assert_string_equal(hex, "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+	hspmd_hmac_sha256("Jefe", 4, "what do ya want for nothing?", 28, hex);
+	assert_string_equal(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+	memset(key, 0xaa, sizeof key);
+	hspmd_hmac_sha256(key, sizeof key, "Test Using Larger Than Block-Size Key - Hash Key First", 54, hex);
+	assert_string_equal(hex, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+}
+
+static struct hspmd_auth *by_cookie(const char *cookie)
+{
+	struct hspmd_error err;
+	struct hspmd_auth *a = hspmd_auth_cookie(cookie, &err);
+	assert_non_null(a);
+	return a;
+}
+
+static void opens_not(const struct hspmd_auth *a, const char *purpose, const char *nonce, const json_t *sealed, const char *says)
+{
+	struct hspmd_error err = { "" };
+	uid_t who;
+	assert_null(hspmd_auth_open(a, purpose, nonce, sealed, &who, &err));
+	if (!strstr(err.text, says))
+		fail_msg("expected \"%s\" in \"%s\"", says, err.text);
+}
+
+static void proofs(const struct hspmd_auth *a, const struct hspmd_auth *again)
+{
+	struct hspmd_error err = { "" };
+	char nonce[HSPMD_NONCE_HEX], other[HSPMD_NONCE_HEX];
+	assert_int_equal(hspmd_auth_nonce(nonce, &err), 0);
+	assert_int_equal(hspmd_auth_nonce(other, &err), 0);
+	assert_string_not_equal(nonce, other);
+	json_t *content = json_pack("{s:s, s:i}", "role", "agent", "pid", 7);
+	json_t *sealed = hspmd_auth_seal(a, "hello", nonce, content, &err);
+	if (!sealed)
+		fail_msg("%s", err.text);
+	uid_t who = (uid_t)-1;
+	opens_not(again, "welcome", nonce, sealed, "expected welcome, got hello");
+	json_t *got = hspmd_auth_open(again, "hello", nonce, sealed, &who, &err);
+	if (!got)
+		fail_msg("%s", err.text);
+	assert_true(json_equal(got, content));
+	assert_int_equal(who, getuid());
+	json_decref(got);
+	json_decref(sealed);
+
+	sealed = hspmd_auth_seal(a, "hello", nonce, content, &err);
+	opens_not(again, "hello", other, sealed, "not an answer");
+	json_decref(sealed);
+
+	sealed = hspmd_auth_seal(a, "hello", nonce, content, &err);
+	json_object_set_new(sealed, "type", json_string("welcome"));
+	opens_not(again, "welcome", nonce, sealed, "not an answer");
+	json_decref(sealed);
+	json_decref(content);
+}
+
+static void test_cookie(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	assert_null(hspmd_auth_cookie("short", &err));
+	assert_null(hspmd_auth_cookie(NULL, &err));
+	struct hspmd_auth *a = by_cookie(COOKIE), *b = by_cookie("x" COOKIE);
+	proofs(a, a);
+
+	char nonce[HSPMD_NONCE_HEX];
+	hspmd_auth_nonce(nonce, &err);
+	json_t *content = json_pack("{s:s}", "role", "command");
+	json_t *sealed = hspmd_auth_seal(a, "hello", nonce, content, &err);
+	opens_not(b, "hello", nonce, sealed, "cookie");
+	const char *words = json_string_value(json_object_get(sealed, "words"));
+	char *changed = strdup(words);
+	*strstr(changed, "command") = 'C';
+	json_object_set_new(sealed, "words", json_string(changed));
+	opens_not(a, "hello", nonce, sealed, "cookie");
+	free(changed);
+	json_object_set_new(sealed, "mac", json_string(""));
+	opens_not(a, "hello", nonce, sealed, "cookie");
+	json_object_del(sealed, "words");
+	opens_not(a, "hello", nonce, sealed, "cookie");
+	json_decref(sealed);
+	json_decref(content);
+	hspmd_auth_destroy(a);
+	hspmd_auth_destroy(b);
+	hspmd_auth_destroy(NULL);
+}
+
+/* The other side of a greeting, played in a thread: what to send after the hello. */
+struct server {
+	int fd;
+	const char *cookie;
+	int mode; /* 0 right, 1 refuses, 2 another's cookie, 3 silent, 4 closes */
+};
+
+static void *serve(void *arg)
+{
+	struct server *v = arg;
+	struct hspmd_error err;
+	struct hspmd_auth *a = by_cookie(v->cookie), *thief = by_cookie("thief" COOKIE);
+	struct hspmd_stream *s = hspmd_stream_create(v->fd, HSPMD_HELLO_MAX, 1 << 20, &err);
+	char nonce[HSPMD_NONCE_HEX];
+	hspmd_auth_nonce(nonce, &err);
+	json_t *challenge = json_pack("{s:s, s:s}", "type", "challenge", "nonce", nonce), *hello = NULL, *answer = NULL;
+	hspmd_stream_send(s, challenge, &err);
+	if (hspmd_stream_receive(s, 10, &hello, &err) == 1) {
+		uid_t who;
+		json_t *content = hspmd_auth_open(a, "hello", nonce, hello, &who, &err);
+		const char *client = json_string_value(json_object_get(content, "nonce"));
+		json_t *body = json_pack("{s:s}", "text", "in");
+		if (v->mode == 1)
+			answer = json_pack("{s:s, s:s}", "type", "refused", "text", "not today");
+		else if (v->mode == 0 || v->mode == 2)
+			answer = hspmd_auth_seal(v->mode ? thief : a, "welcome", client ? client : "", body, &err);
+		if (answer)
+			hspmd_stream_send(s, answer, &err);
+		json_decref(body);
+		json_decref(content);
+	}
+	if (v->mode == 3) { /* until the client has had enough and closes */
+		json_t *nothing;
+		while (hspmd_stream_receive(s, 10, &nothing, &err) == 1)
+			json_decref(nothing);
+	}
+	json_decref(challenge), json_decref(hello), json_decref(answer);
+	hspmd_stream_destroy(s);
+	hspmd_auth_destroy(a), hspmd_auth_destroy(thief);
+	return NULL;
+}
+
+static void test_greet(void **state)
+{
+	(void)state;
+	static const char *const says[] = { "", "refused: not today", "cookie", "waited", "closed" };
+	for (int mode = 0; mode < 5; mode++) {
+		int fd[2];
+		struct hspmd_error err = { "" };
+		assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+		struct server v = { .fd = fd[1], .cookie = COOKIE, .mode = mode };
+		pthread_t thread;
+		assert_int_equal(pthread_create(&thread, NULL, serve, &v), 0);
+		struct hspmd_auth *a = by_cookie(COOKIE);
+		struct hspmd_stream *s = hspmd_stream_create(fd[0], 1 << 20, 1 << 20, &err);
+		json_t *hello = json_pack("{s:s}", "role", "command"), *welcome = NULL;
+		int rc = hspmd_auth_greet(a, s, hello, getuid(), mode == 3 ? 0.05 : 10, &welcome, &err);
+		assert_int_equal(rc, mode ? -1 : 0);
+		if (!strstr(err.text, says[mode]))
+			fail_msg("expected \"%s\" in \"%s\"", says[mode], err.text);
+		if (!mode)
+			assert_string_equal(json_string_value(json_object_get(welcome, "text")), "in");
+		json_decref(hello);
+		json_decref(welcome);
+		hspmd_stream_destroy(s);
+		pthread_join(thread, NULL);
+		hspmd_auth_destroy(a);
+	}
+}
+
+#ifdef HAVE_MUNGE
+/* A munged of our own in a folder of its own; skipped where it is not installed. */
+static void test_munge(void **state)
+{
+	(void)state;
+	const char *daemon = access("/usr/sbin/munged", X_OK) ? NULL : "/usr/sbin/munged";
+	if (!daemon)
+		skip();
+	char folder[] = "/tmp/hspmd-test-XXXXXX", key[128], socket[128], pid[128], log[128], seed[128];
+	assert_non_null(mkdtemp(folder));
+	snprintf(key, sizeof key, "--key-file=%s/key", folder);
+	snprintf(socket, sizeof socket, "--socket=%s/socket", folder);
+	snprintf(pid, sizeof pid, "--pid-file=%s/pid", folder);
+	snprintf(log, sizeof log, "--log-file=%s/log", folder);
+	snprintf(seed, sizeof seed, "--seed-file=%s/seed", folder);
+	FILE *f = fopen(key + strlen("--key-file="), "w");
+	assert_non_null(f);
+	fputs(COOKIE COOKIE, f);
+	fclose(f);
+	chmod(key + strlen("--key-file="), 0600);
+	pid_t child = fork();
+	if (!child) {
+		execl(daemon, daemon, "--foreground", "--force", key, socket, pid, log, seed, (char *)NULL);
+		_exit(127);
+	}
+	struct hspmd_error err = { "" };
+	struct hspmd_auth *a = hspmd_auth_munge(socket + strlen("--socket="), &err);
+	assert_non_null(a);
+	assert_null(hspmd_auth_secret(a));
+	json_t *content = json_object(), *sealed = NULL;
+	for (int i = 0; i < 500 && !sealed && !waitpid(child, NULL, WNOHANG); i++) {
+		sealed = hspmd_auth_seal(a, "hello", "n", content, &err); /* until munged listens; each try waits a while by itself */
+		if (!sealed)
+			usleep(10000);
+	}
+	if (sealed) {
+		proofs(a, a);
+		uid_t who;
+		json_t *once = hspmd_auth_open(a, "hello", "n", sealed, &who, &err);
+		assert_non_null(once);
+		json_decref(once);
+		opens_not(a, "hello", "n", sealed, "MUNGE: "); /* munged itself has seen it */
+		json_object_set_new(sealed, "credential", json_string("MUNGE:AwQFAAAA:"));
+		opens_not(a, "hello", "n", sealed, "MUNGE: ");
+		json_decref(sealed);
+	}
+	bool ran = sealed;
+	json_decref(content);
+	hspmd_auth_destroy(a);
+	kill(child, SIGTERM);
+	waitpid(child, NULL, 0);
+	char clean[128];
+	snprintf(clean, sizeof clean, "rm -rf %s", folder);
+	assert_int_equal(system(clean), 0);
+	if (!ran)
+		fail_msg("%s", err.text);
+}
+#endif
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_sha256), cmocka_unit_test(test_cookie), cmocka_unit_test(test_greet),
+#ifdef HAVE_MUNGE
+		cmocka_unit_test(test_munge),
+#endif
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames of control messages: whole, in pieces, damaged, too long, and over connections whose other side does not read. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/stream.h"
+#include "common/wire.h"
+
+static json_t *sample(int i)
+{
+	return json_pack("{s:s, s:i, s:[f, f], s:{s:s}}", "type", "step", "generation", i, "values", 1.0 / 3.0, 5.4321e-300, "deep", "text", "\"}{\n");
+}
+
+static void frame_of(const json_t *m, char **frame, size_t *size)
+{
+	struct hspmd_error err;
+	assert_int_equal(hspmd_wire_encode(m, frame, size, &err), 0);
+}
+
+static void test_pieces(void **state)
+{
+	(void)state;
+	json_t *m[2] = { sample(1), sample(2) };
+	char *a, *b;
+	size_t na, nb;
+	frame_of(m[0], &a, &na);
+	frame_of(m[1], &b, &nb);
+	char *both = malloc(na + nb);
+	memcpy(both, a, na);
+	memcpy(both + na, b, nb);
+	struct hspmd_error err;
+	for (size_t cut = 0; cut <= na + nb; cut++) {
+		struct hspmd_wire_reader *r = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
+		assert_int_equal(hspmd_wire_feed(r, both, cut, &err), 0);
+		assert_int_equal(hspmd_wire_feed(r, both + cut, na + nb - cut, &err), 0);
+		for (int i = 0; i < 2; i++) {
+			json_t *got = hspmd_wire_take(r);
+			assert_true(json_equal(got, m[i]));
+			json_decref(got);
+		}
+		assert_null(hspmd_wire_take(r));
+		hspmd_wire_reader_destroy(r);
+	}
+	free(a), free(b), free(both);
+	json_decref(m[0]), json_decref(m[1]);
+}
+
+static void refused(const char *bytes, size_t size, size_t max, const char *says)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_wire_reader *r = hspmd_wire_reader_create(max);
+	assert_int_equal(hspmd_wire_feed(r, bytes, size, &err), -1);
+	if (!strstr(err.text, says))
+		fail_msg("expected \"%s\" in \"%s\"", says, err.text);
+	hspmd_wire_reader_destroy(r);
+}
+
+static void test_refused(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	refused("GET / HTTP/1.0\r\n\r\n", 18, 100, "does not speak");
+	struct hspmd_wire_reader *r = hspmd_wire_reader_create(100);
+	assert_int_equal(hspmd_wire_feed(r, "HSP1", 4, &err), 0);
+	assert_null(hspmd_wire_take(r));
+	hspmd_wire_reader_destroy(r);
+	refused("HSX", 3, 100, "does not speak");
+	refused("HSP1\0\0\0\x65", 8, 100, "101 bytes where at most 100");
+	refused("HSP1\xff\xff\xff\xff", 8, 1u << 31, "4294967295 bytes");
+	refused("HSP1\0\0\0\x03[1]", 11, 100, "not a JSON object");
+	refused("HSP1\0\0\0\x03{x}", 11, 100, "not JSON");
+	refused("HSP1\0\0\0\x0d{\"a\":1,\"a\":2}", 21, 100, "not JSON");
+	refused("HSP1\0\0\0\0", 8, 100, "not JSON");
+}
+
+/* Any single damaged byte gives an error or another message, never a crash or a read past the end (run under a sanitizer). */
+static void test_damage(void **state)
+{
+	(void)state;
+	char *a;
+	size_t n;
+	json_t *m = sample(7);
+	frame_of(m, &a, &n);
+	uint32_t seed = 12345;
+	for (int round = 0; round < 20000; round++) {
+		char *copy = malloc(n);
+		memcpy(copy, a, n);
+		for (int hits = 1 + round % 3; hits > 0; hits--) {
+			seed = seed * 1664525u + 1013904223u;
+			copy[(seed >> 8) % n] = (char)(seed >> 24);
+		}
+		struct hspmd_wire_reader *r = hspmd_wire_reader_create(4096);
+		struct hspmd_error err;
+		hspmd_wire_feed(r, copy, n, &err);
+		json_decref(hspmd_wire_take(r));
+		hspmd_wire_reader_destroy(r);
+		free(copy);
+	}
+	free(a);
+	json_decref(m);
+}
+
+static void test_blocking(void **state)
+{
+	(void)state;
+	int fd[2];
+	struct hspmd_error err;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	struct hspmd_wire_reader *r = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
+	json_t *m = sample(3), *got;
+	assert_int_equal(hspmd_wire_receive(fd[1], r, 0, &got, &err), -1);
+	assert_non_null(strstr(err.text, "waited 0 s"));
+	assert_int_equal(hspmd_wire_send(fd[0], m, 5, &err), 0);
+	assert_int_equal(hspmd_wire_receive(fd[1], r, 5, &got, &err), 1);
+	assert_true(json_equal(got, m));
+	json_decref(got);
+	close(fd[0]);
+	assert_int_equal(hspmd_wire_receive(fd[1], r, 5, &got, &err), 0);
+	assert_int_equal(hspmd_wire_send(fd[1], m, 5, &err), -1);
+	close(fd[1]);
+	hspmd_wire_reader_destroy(r);
+	json_decref(m);
+}
+
+static json_t *big(size_t size)
+{
+	char *text = malloc(size + 1);
+	memset(text, 'x', size);
+	text[size] = 0;
+	json_t *m = json_pack("{s:s, s:s}", "type", "big", "text", text);
+	free(text);
+	return m;
+}
+
+static void test_unread(void **state)
+{
+	(void)state;
+	int fd[2];
+	struct hspmd_error err;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	json_t *m = big(1 << 20), *got = NULL;
+	assert_int_equal(hspmd_wire_send(fd[0], m, 0.01, &err), -1);
+	assert_non_null(strstr(err.text, "to take a message"));
+	close(fd[0]), close(fd[1]);
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	struct hspmd_stream *a = hspmd_stream_create(fd[0], HSPMD_WIRE_MAX, 3 << 20, &err);
+	struct hspmd_stream *b = hspmd_stream_create(fd[1], HSPMD_WIRE_MAX, 3 << 20, &err);
+	assert_int_equal(hspmd_stream_send(a, m, &err), 0);
+	assert_true(hspmd_stream_unsent(a));
+	assert_int_equal(hspmd_stream_send(a, m, &err), 0);
+	int rc = 0;
+	for (int i = 0; i < 4 && !rc; i++)
+		rc = hspmd_stream_send(a, m, &err);
+	assert_int_equal(rc, -1);
+	assert_non_null(strstr(err.text, "unread"));
+	for (int took = 0; took < 2;) {
+		assert_int_equal(hspmd_stream_flush(a, &err), 0);
+		assert_int_equal(hspmd_stream_read(b, &err), 1);
+		while ((got = hspmd_stream_take(b))) {
+			assert_true(json_equal(got, m));
+			json_decref(got);
+			took++;
+		}
+	}
+	json_decref(m);
+	hspmd_stream_destroy(a);
+	hspmd_stream_destroy(b);
+}
+
+/* A limit that is raised once the peer is known counts for what comes after. */
+static void test_limit(void **state)
+{
+	(void)state;
+	int fd[2];
+	struct hspmd_error err;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+	struct hspmd_stream *b = hspmd_stream_create(fd[1], 64, 1 << 20, &err);
+	json_t *m = big(1000), *got;
+	hspmd_stream_limit(b, 1 << 20);
+	assert_int_equal(hspmd_wire_send(fd[0], m, 5, &err), 0);
+	assert_int_equal(hspmd_stream_receive(b, 5, &got, &err), 1);
+	json_decref(got);
+	hspmd_stream_limit(b, 64);
+	assert_int_equal(hspmd_wire_send(fd[0], m, 5, &err), 0);
+	assert_int_equal(hspmd_stream_receive(b, 5, &got, &err), -1);
+	assert_non_null(strstr(err.text, "at most 64"));
+	json_decref(m);
+	hspmd_stream_destroy(b);
+	close(fd[0]);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_pieces), cmocka_unit_test(test_refused), cmocka_unit_test(test_damage), cmocka_unit_test(test_blocking), cmocka_unit_test(test_unread), cmocka_unit_test(test_limit),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
