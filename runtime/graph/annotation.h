@@ -5,7 +5,7 @@
  * (dimension, parts), outermost first, whose product of parts is the number of devices; device number i has the digits of i in that mixed radix.
  * A dimension >= 0 is split, -1 is duplicated, -2 is partial (the true value is the sum over the parts). A dimension may appear more than
  * once: a later entry splits what an earlier one left (this is how ZeRO shards lie inside tensor-parallel shards). Splits may be unequal: the
- * bound after part k of a range of n elements is unit * floor(ceil(n / unit) * prefix_weight(k) / total_weight), cut at n, so that even splits
+ * bound after part k of a range of n elements is unit * round(ceil(n / unit) * prefix_weight(k) / total_weight), cut at n, so that even splits
  * that do not divide differ by one unit at most.
  * hdim says how subgroups relate: a dimension >= 0 (each has its part of that dimension, cut before the subgroup's own splits), -1 each has
  * all, -2 the sum over subgroups is the value. hsize 1 has hdim -1.

@@ -137,9 +137,8 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 	op->output_count = view.output_count;
 	int number = (int)g->op_count;
 	for (int o = 0; o < view.output_count; o++) {
-		enum hspmd_tensor_role role = opcode == HSPMD_OP_LOSS      ? HSPMD_TENSOR_LOSS
-					      : g->in_backward ? HSPMD_TENSOR_GRADIENT
-							       : HSPMD_TENSOR_ACTIVATION;
+		bool total = view.out_dtype[o] == HSPMD_F64 && hspmd_shape_elements(&view.out[o]) == 1;
+		enum hspmd_tensor_role role = total ? HSPMD_TENSOR_LOSS : g->in_backward ? HSPMD_TENSOR_GRADIENT : HSPMD_TENSOR_ACTIVATION;
 		int t = add_tensor(g, hspmd_asprintf("%s.%d:%d", type->name, number, o), role, view.out_dtype[o], view.out[o], layer);
 		if (t < 0)
 			return -1;

@@ -14,7 +14,7 @@ enum hspmd_tensor_role {
 	HSPMD_TENSOR_ACTIVATION, /* made by a forward operator */
 	HSPMD_TENSOR_GRADIENT,   /* of an activation: made by a backward operator */
 	HSPMD_TENSOR_PARAMETER_GRADIENT, /* accumulated over micro-batches */
-	HSPMD_TENSOR_LOSS        /* scalar accumulated over micro-batches */
+	HSPMD_TENSOR_LOSS        /* a scalar F64 output: a part of the loss, accumulated over micro-batches */
 };
 
 struct hspmd_tensor {

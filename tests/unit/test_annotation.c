@@ -56,18 +56,18 @@ static void splits_that_do_not_divide(void **state)
 {
 	(void)state;
 	struct hspmd_shape row = { 1, { 10 } };
-	/* floor(10 k / 4): 0 2 5 7 10 */
-	check_share("{[0-3]: 0:4}", row, 0, "[0:2] 0/1 0");
-	check_share("{[0-3]: 0:4}", row, 1, "[2:5] 0/1 0");
-	check_share("{[0-3]: 0:4}", row, 2, "[5:7] 0/1 0");
-	check_share("{[0-3]: 0:4}", row, 3, "[7:10] 0/1 0");
-	/* Units of 4: ceil(10/4) = 3 units, floor(3k/2): 0 1 3, cut at 10. */
-	check_share("{[0-1]: 0:2/4}", row, 0, "[0:4] 0/1 0");
-	check_share("{[0-1]: 0:2/4}", row, 1, "[4:10] 0/1 0");
-	/* 12 heads of 64 in the ratio 5:3: floor(12 * 5 / 8) = 7 heads. */
+	/* round(10 k / 4): 0 3 5 8 10 */
+	check_share("{[0-3]: 0:4}", row, 0, "[0:3] 0/1 0");
+	check_share("{[0-3]: 0:4}", row, 1, "[3:5] 0/1 0");
+	check_share("{[0-3]: 0:4}", row, 2, "[5:8] 0/1 0");
+	check_share("{[0-3]: 0:4}", row, 3, "[8:10] 0/1 0");
+	/* Units of 4: ceil(10/4) = 3 units, round(3k/2): 0 2 3, cut at 10. */
+	check_share("{[0-1]: 0:2/4}", row, 0, "[0:8] 0/1 0");
+	check_share("{[0-1]: 0:2/4}", row, 1, "[8:10] 0/1 0");
+	/* 12 heads of 64: weights that are 7:5 but for a rounding of the sixth digit mean 7:5. */
 	struct hspmd_shape heads = { 1, { 768 } };
-	check_share("{[0-1]: 0:2/64(5:3)}", heads, 0, "[0:448] 0/1 0");
-	check_share("{[0-1]: 0:2/64(5:3)}", heads, 1, "[448:768] 0/1 0");
+	check_share("{[0-1]: 0:2/64(583333:416667)}", heads, 0, "[0:448] 0/1 0");
+	check_share("{[0-1]: 0:2/64(583333:416667)}", heads, 1, "[448:768] 0/1 0");
 	/* Bounds are computed without overflow. */
 	struct hspmd_shape huge = { 1, { INT64_C(4611686018427387904) } };
 	check_share("{[0-1]: 0:2(4611686018427387903:1)}", huge, 1, "[4611686018427387903:4611686018427387904] 0/1 0");

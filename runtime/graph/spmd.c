@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/graph/spmd.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/op/op.h"
+
+/* What the passes carry along. */
+struct pass {
+	struct hspmd_spmd *s;
+	const struct hspmd_graph *g;
+	const struct hspmd_spmd_stage *stages;
+	const struct hspmd_link_cost *cost;
+	struct hspmd_error *err;
+};
+
+static const char *tensor_name(const struct pass *p, int value)
+{
+	return p->g->tensors[p->s->values[value].tensor].name;
+}
+
+/* ---- annotate */
+
+static int add_split(struct hspmd_annotation *a, int dim, int parts, int64_t unit, const int64_t *weights, struct hspmd_error *err)
+{
+	if (parts == 1)
+		return 0;
+	if (hspmd_annotation_split(a, 0, dim, parts, dim < 0 ? 1 : unit, dim < 0 ? NULL : weights))
+		return hspmd_fail_memory(err, "annotating");
+	return 0;
+}
+
+struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
+{
+	int width = stage->device_count / stage->context;
+	struct hspmd_annotation *a = hspmd_annotation_single(stage->devices, stage->device_count);
+	if (!a) {
+		hspmd_fail_memory(err, "annotating");
+		return NULL;
+	}
+	int dim = parameter->split_dim < 0 ? HSPMD_DUPLICATE : parameter->split_dim;
+	if (add_split(a, HSPMD_DUPLICATE, stage->context, 1, NULL, err) ||
+	    add_split(a, dim, width, parameter->split_unit, stage->tensor_weights, err) || hspmd_annotation_check(a, &parameter->shape, err)) {
+		hspmd_error_prefix(err, "parameter %s", parameter->name);
+		hspmd_annotation_destroy(a);
+		return NULL;
+	}
+	return a;
+}
+
+/* How activations [B, T, ..] lie in a stage when nothing else is said. */
+static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage, const struct hspmd_shape *shape, bool plain, struct hspmd_error *err)
+{
+	int width = stage->device_count / stage->context;
+	struct hspmd_annotation *a = hspmd_annotation_single(stage->devices, stage->device_count);
+	if (!a) {
+		hspmd_fail_memory(err, "annotating");
+		return NULL;
+	}
+	int sequence = shape->rank >= 2 ? 1 : HSPMD_DUPLICATE;
+	int inner = stage->sequence_parallel && !plain && shape->rank >= 2 ? 1 : HSPMD_DUPLICATE;
+	if (add_split(a, sequence, stage->context, 1, stage->context_weights, err) || add_split(a, inner, width, 1, NULL, err) ||
+	    hspmd_annotation_check(a, shape, err)) {
+		hspmd_annotation_destroy(a);
+		return NULL;
+	}
+	return a;
+}
+
+/* ---- values and nodes */
+
+/* Takes the annotation, also on failure. */
+static int add_value(struct pass *p, int tensor, int stage, struct hspmd_annotation *annotation)
+{
+	struct hspmd_spmd *s = p->s;
+	if (hspmd_grow(&s->values, &s->value_capacity, s->value_count, sizeof *s->values)) {
+		hspmd_annotation_destroy(annotation);
+		return hspmd_fail_memory(p->err, "annotating");
+	}
+	s->values[s->value_count] = (struct hspmd_value){ .tensor = tensor, .stage = stage, .annotation = annotation, .same_as = -1, .next = -1 };
+	int *link = &s->first_value[tensor];
+	while (*link >= 0)
+		link = &s->values[*link].next;
+	*link = (int)s->value_count;
+	return (int)s->value_count++;
+}
+
+static struct hspmd_spmd_node *add_node(struct pass *p, int op, int stage, int layer, bool backward)
+{
+	struct hspmd_spmd *s = p->s;
+	if (hspmd_grow(&s->nodes, &s->node_capacity, s->node_count, sizeof *s->nodes)) {
+		hspmd_fail_memory(p->err, "annotating");
+		return NULL;
+	}
+	struct hspmd_spmd_node *n = &s->nodes[s->node_count++];
+	*n = (struct hspmd_spmd_node){ .op = op, .stage = stage, .layer = layer, .backward = backward };
+	return n;
+}
+
+int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage)
+{
+	int v = s->first_value[tensor];
+	while (v >= 0 && s->values[v].stage != stage)
+		v = s->values[v].next;
+	return v;
+}
+
+/* A Reshard of `from` to lie as `want` in a stage, or a value that lies so already. Takes want, also on failure. */
+static int reshard(struct pass *p, int from, struct hspmd_annotation *want, int stage, int layer, bool backward)
+{
+	struct hspmd_spmd *s = p->s;
+	int tensor = s->values[from].tensor;
+	const struct hspmd_tensor *t = &p->g->tensors[tensor];
+	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next)
+		if (hspmd_annotation_equal(s->values[v].annotation, want, &t->shape)) {
+			hspmd_annotation_destroy(want);
+			return v;
+		}
+	struct hspmd_transfer *transfer =
+		hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
+	if (!transfer) {
+		hspmd_annotation_destroy(want);
+		return hspmd_error_prefix(p->err, "tensor %s", t->name);
+	}
+	int to = add_value(p, tensor, stage, want);
+	struct hspmd_spmd_node *n = to < 0 ? NULL : add_node(p, -1, stage, layer, backward);
+	if (!n || transfer->step_count == 0) {
+		if (n) { /* nothing to do: the bytes are those of `from` */
+			s->node_count--;
+			s->values[to].same_as = from;
+		}
+		hspmd_transfer_destroy(transfer);
+		return n ? to : -1;
+	}
+	n->input_count = n->output_count = 1;
+	n->in[0] = from;
+	n->out[0] = to;
+	n->transfer = transfer;
+	return to;
+}
+
+/* The value of an operator's input in the operator's stage: there already, a parameter or input that starts there, or brought from the stage that made it. */
+static int input_value(struct pass *p, int tensor, int stage, int layer, bool backward)
+{
+	const struct hspmd_tensor *t = &p->g->tensors[tensor];
+	int v = hspmd_spmd_value(p->s, tensor, stage);
+	if (v >= 0)
+		return v;
+	struct hspmd_annotation *a = t->role == HSPMD_TENSOR_PARAMETER
+					     ? hspmd_spmd_parameter(t, &p->stages[stage], p->err)
+					     : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
+	if (!a)
+		return hspmd_error_prefix(p->err, "tensor %s in stage %d", t->name, stage);
+	if (t->role == HSPMD_TENSOR_PARAMETER || t->role == HSPMD_TENSOR_INPUT)
+		return add_value(p, tensor, stage, a);
+	if (p->s->first_value[tensor] >= 0)
+		return reshard(p, p->s->first_value[tensor], a, stage, layer, backward);
+	hspmd_annotation_destroy(a);
+	return hspmd_fail(p->err, "tensor %s is used before anything makes it", t->name);
+}
+
+/* ---- deduce */
+
+static void destroy_all(struct hspmd_annotation **list)
+{
+	for (int i = 0; i < HSPMD_OP_MAX_IO; i++)
+		hspmd_annotation_destroy(list[i]);
+}
+
+/* Describe operator and inputs to the rule; with `values` as they lie. */
+static void describe(const struct pass *p, const struct hspmd_op *op, const int *values, struct hspmd_op_view *view)
+{
+	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
+	for (int i = 0; i < op->input_count; i++) {
+		view->in[i].rank = -1;
+		if (op->in[i] < 0)
+			continue;
+		view->in[i] = p->g->tensors[op->in[i]].shape;
+		view->in_dtype[i] = p->g->tensors[op->in[i]].dtype;
+		view->annotation[i] = p->s->values[values[i]].annotation;
+	}
+	for (int o = 0; o < op->output_count; o++) {
+		view->out[o].rank = -1;
+		if (op->out[o] >= 0) {
+			view->out[o] = p->g->tensors[op->out[o]].shape;
+			view->out_dtype[o] = p->g->tensors[op->out[o]].dtype;
+		}
+	}
+}
+
+/* Put the output where the rule said. An accumulator that another operator wrote before keeps its place, which must be the same. */
+static int output_value(struct pass *p, int tensor, int stage, struct hspmd_annotation *a)
+{
+	const struct hspmd_tensor *t = &p->g->tensors[tensor];
+	if (hspmd_annotation_check(a, &t->shape, p->err)) {
+		hspmd_annotation_destroy(a);
+		return hspmd_error_prefix(p->err, "tensor %s", t->name);
+	}
+	int v = hspmd_spmd_value(p->s, tensor, stage);
+	if (v < 0)
+		return add_value(p, tensor, stage, a);
+	bool same = hspmd_annotation_equal(a, p->s->values[v].annotation, &t->shape);
+	if (!same) {
+		char *is = hspmd_annotation_text(a), *was = hspmd_annotation_text(p->s->values[v].annotation);
+		hspmd_fail(p->err, "tensor %s is accumulated as %s and as %s", t->name, was ? was : "?", is ? is : "?");
+		free(is);
+		free(was);
+	}
+	hspmd_annotation_destroy(a);
+	return same ? v : -1;
+}
+
+static int place_op(struct pass *p, size_t number, int stage)
+{
+	const struct hspmd_op *op = &p->g->ops[number];
+	const struct hspmd_op_type *type = hspmd_op_type(op->opcode);
+	int in[HSPMD_OP_MAX_IO];
+	for (int i = 0; i < op->input_count; i++) {
+		in[i] = op->in[i] < 0 ? -1 : input_value(p, op->in[i], stage, op->layer, op->backward);
+		if (op->in[i] >= 0 && in[i] < 0)
+			return -1;
+	}
+	struct hspmd_op_view view;
+	struct hspmd_annotation *want[HSPMD_OP_MAX_IO] = { NULL }, *out[HSPMD_OP_MAX_IO] = { NULL };
+	describe(p, op, in, &view);
+	if (type->deduce(&view, want, out, p->err)) {
+		hspmd_error_prefix(p->err, "operator %s (layer %d, %s)", type->name, op->layer, op->in[0] >= 0 ? tensor_name(p, in[0]) : "-");
+		goto fail;
+	}
+	for (int i = 0; i < op->input_count; i++) {
+		if (!want[i])
+			continue;
+		struct hspmd_annotation *w = want[i];
+		want[i] = NULL;
+		in[i] = reshard(p, in[i], w, stage, op->layer, op->backward);
+		if (in[i] < 0)
+			goto fail;
+	}
+	struct hspmd_spmd_node *n = add_node(p, (int)number, stage, op->layer, op->backward);
+	if (!n)
+		goto fail;
+	n->input_count = op->input_count;
+	n->output_count = op->output_count;
+	memcpy(n->in, in, sizeof n->in);
+	for (int o = 0; o < op->output_count; o++) {
+		n->out[o] = -1;
+		if (op->out[o] < 0)
+			continue;
+		if (!out[o]) {
+			hspmd_fail(p->err, "operator %s says nothing of how its output %d lies", type->name, o);
+			goto fail;
+		}
+		struct hspmd_annotation *a = out[o];
+		out[o] = NULL;
+		n->out[o] = output_value(p, op->out[o], stage, a);
+		if (n->out[o] < 0)
+			goto fail;
+	}
+	destroy_all(want);
+	destroy_all(out);
+	return 0;
+fail:
+	destroy_all(want);
+	destroy_all(out);
+	return -1;
+}
+
+struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+				    const struct hspmd_link_cost *cost, struct hspmd_error *err)
+{
+	struct hspmd_spmd *s = calloc(1, sizeof *s);
+	if (!s) {
+		hspmd_fail_memory(err, "annotating");
+		return NULL;
+	}
+	s->graph = g;
+	s->first_value = malloc(g->tensor_count * sizeof *s->first_value);
+	if (!s->first_value) {
+		hspmd_fail_memory(err, "annotating");
+		hspmd_spmd_destroy(s);
+		return NULL;
+	}
+	for (size_t t = 0; t < g->tensor_count; t++)
+		s->first_value[t] = -1;
+	struct pass p = { s, g, stages, cost, err };
+	for (size_t i = 0; i < g->op_count; i++)
+		if (place_op(&p, i, stage_of_layer[g->ops[i].layer])) {
+			hspmd_spmd_destroy(s);
+			return NULL;
+		}
+	return s;
+}
+
+void hspmd_spmd_destroy(struct hspmd_spmd *s)
+{
+	if (!s)
+		return;
+	for (size_t i = 0; i < s->value_count; i++)
+		hspmd_annotation_destroy(s->values[i].annotation);
+	for (size_t i = 0; i < s->node_count; i++)
+		hspmd_transfer_destroy(s->nodes[i].transfer);
+	free(s->first_value);
+	free(s->values);
+	free(s->nodes);
+	free(s);
+}
+
+static void print_value(FILE *f, const struct hspmd_spmd *s, int v)
+{
+	if (v < 0) {
+		fputs(" -", f);
+		return;
+	}
+	char *a = hspmd_annotation_text(s->values[v].annotation);
+	fprintf(f, " %s %s", s->graph->tensors[s->values[v].tensor].name, a ? a : "?");
+	free(a);
+}
+
+char *hspmd_spmd_text(const struct hspmd_spmd *s)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	for (size_t i = 0; i < s->node_count; i++) {
+		const struct hspmd_spmd_node *n = &s->nodes[i];
+		fprintf(f, "%4zu S%d L%-3d %c %-16s", i, n->stage, n->layer, n->backward ? 'B' : 'F',
+			n->op < 0 ? "reshard" : hspmd_op_type(s->graph->ops[n->op].opcode)->name);
+		for (int k = 0; k < n->input_count; k++)
+			print_value(f, s, n->in[k]);
+		fputs(" ->", f);
+		for (int k = 0; k < n->output_count; k++)
+			print_value(f, s, n->out[k]);
+		for (int k = 0; n->transfer && k < n->transfer->step_count; k++)
+			fprintf(f, " %s%s", k ? "+ " : "by ", hspmd_comm_words[n->transfer->steps[k].kind]);
+		fputc('\n', f);
+	}
+	if (fclose(f)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}

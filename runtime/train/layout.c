@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/train/layout.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/alloc.h"
+
+/* Ratios become whole weights fine enough that no split of any width that fits memory rounds differently. */
+#define RATIO_STEPS 1048576.0
+
+static void whole_weights(const double *ratio, int n, int64_t *weights)
+{
+	double sum = 0;
+	for (int i = 0; i < n; i++)
+		sum += ratio[i];
+	for (int i = 0; i < n; i++)
+		weights[i] = (int64_t)fmax(1, round(ratio[i] / sum * RATIO_STEPS));
+}
+
+void hspmd_layout_stage(const struct hspmd_stage *stage, struct hspmd_spmd_stage *out, int64_t *weights)
+{
+	int width = stage->device_count / stage->context;
+	*out = (struct hspmd_spmd_stage){ .device_count = stage->device_count, .devices = stage->devices, .context = stage->context };
+	if (stage->shard_ratio) {
+		whole_weights(stage->shard_ratio, width, weights);
+		out->tensor_weights = weights;
+	}
+	if (stage->context_ratio) {
+		whole_weights(stage->context_ratio, stage->context, weights + width);
+		out->context_weights = weights + width;
+	}
+}
+
+int *hspmd_layout_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hspmd_error *err)
+{
+	int layers = pipeline->stages[pipeline->stage_count - 1].layers[1];
+	int *of = malloc((size_t)layers * sizeof *of);
+	if (!of) {
+		hspmd_fail_memory(err, "reading the plan");
+		return NULL;
+	}
+	for (int s = 0; s < pipeline->stage_count; s++)
+		for (int l = pipeline->stages[s].layers[0]; l < pipeline->stages[s].layers[1]; l++)
+			of[l] = s;
+	return of;
+}
+
+/* Which stages of the pipeline use the tensor, ascending, without repeats. */
+static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int *stages, int max)
+{
+	int n = 0;
+	for (size_t i = 0; i < g->op_count; i++) {
+		if (g->ops[i].backward)
+			continue;
+		for (int k = 0; k < g->ops[i].input_count; k++) {
+			int s = stage_of_layer[g->ops[i].layer], at = 0;
+			if (g->ops[i].in[k] != tensor)
+				continue;
+			while (at < n && stages[at] != s)
+				at++;
+			if (at == n && n < max)
+				stages[n++] = s;
+		}
+	}
+	return n;
+}
+
+/* ZeRO: every holder keeps its part of one dimension, the largest that tensor parallelism does not split. NULL: too small to cut, or memory (err set then). */
+static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const struct hspmd_annotation *used, bool *failed, struct hspmd_error *err)
+{
+	int dim = -1;
+	for (int d = 0; d < t->shape.rank; d++)
+		if (d != t->split_dim && (dim < 0 || t->shape.dim[d] > t->shape.dim[dim]))
+			dim = d;
+	if (dim < 0 || t->shape.dim[dim] < used->hsize)
+		dim = t->split_dim;
+	if (dim < 0)
+		return NULL;
+	struct hspmd_annotation *a = hspmd_annotation_copy(used);
+	if (!a) {
+		*failed = true;
+		hspmd_fail_memory(err, "laying out the optimizer's state");
+		return NULL;
+	}
+	a->hdim = dim;
+	a->hunit = 1;
+	struct hspmd_error too_small;
+	if (hspmd_annotation_check(a, &t->shape, &too_small)) { /* someone would get nothing: not worth cutting */
+		hspmd_annotation_destroy(a);
+		return NULL;
+	}
+	return a;
+}
+
+/* One pipeline's holders of a parameter and their annotations, appended. */
+static int add_holders(struct hspmd_layout_parameter *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int pipeline,
+		       const int *stage_of_layer, struct hspmd_annotation **parts, struct hspmd_error *err)
+{
+	const struct hspmd_pipeline *p = &plan->pipelines[pipeline];
+	int stages[16]; /* a parameter is used in one or two places: tied embeddings */
+	int n = using_stages(g, out->tensor, stage_of_layer, stages, 16);
+	for (int i = 0; i < n; i++) {
+		const struct hspmd_stage *stage = &p->stages[stages[i]];
+		int64_t *weights = malloc((size_t)(stage->device_count + stage->context) * sizeof *weights);
+		if (!weights)
+			return hspmd_fail_memory(err, "laying out parameters");
+		struct hspmd_spmd_stage view;
+		hspmd_layout_stage(stage, &view, weights);
+		struct hspmd_annotation *a = hspmd_spmd_parameter(&g->tensors[out->tensor], &view, err);
+		free(weights);
+		if (!a)
+			return hspmd_error_prefix(err, "pipelines[%d].stages[%d]", pipeline, stages[i]);
+		parts[out->holder_count] = a;
+		out->holders[out->holder_count++] = (struct hspmd_holder){ pipeline, stages[i] };
+	}
+	return 0;
+}
+
+static int lay_out(struct hspmd_layout_parameter *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int *const *stage_of_layer,
+		   struct hspmd_error *err)
+{
+	size_t most = 0;
+	for (int p = 0; p < plan->pipeline_count; p++)
+		most += (size_t)plan->pipelines[p].stage_count;
+	struct hspmd_annotation **parts = hspmd_calloc(most, sizeof *parts);
+	out->holders = hspmd_calloc(most, sizeof *out->holders);
+	int status = parts && out->holders ? 0 : hspmd_fail_memory(err, "laying out parameters");
+	for (int p = 0; !status && p < plan->pipeline_count; p++)
+		status = add_holders(out, g, plan, p, stage_of_layer[p], parts, err);
+	if (!status) {
+		out->used = hspmd_annotation_union((const struct hspmd_annotation *const *)parts, out->holder_count, HSPMD_DUPLICATE, 1, NULL);
+		bool failed = !out->used;
+		if (out->used && plan->zero_stage > 0 && out->holder_count > 1)
+			out->state = cut_state(&g->tensors[out->tensor], out->used, &failed, err);
+		if (!failed && !out->state)
+			failed = !(out->state = hspmd_annotation_copy(out->used));
+		if (failed)
+			status = hspmd_fail_memory(err, "laying out parameters");
+	}
+	for (int i = 0; parts && i < out->holder_count; i++)
+		hspmd_annotation_destroy(parts[i]);
+	free(parts);
+	return status;
+}
+
+struct hspmd_layouts *hspmd_layouts_build(const struct hspmd_graph *graph, const struct hspmd_plan *plan, struct hspmd_error *err)
+{
+	struct hspmd_layouts *l = calloc(1, sizeof *l);
+	int **stage_of_layer = hspmd_calloc((size_t)plan->pipeline_count, sizeof *stage_of_layer);
+	int status = 0, count = 0;
+	for (size_t t = 0; t < graph->tensor_count; t++)
+		count += graph->tensors[t].role == HSPMD_TENSOR_PARAMETER;
+	if (!l || !stage_of_layer || !(l->parameters = hspmd_calloc((size_t)count, sizeof *l->parameters)))
+		status = hspmd_fail_memory(err, "laying out parameters");
+	for (int p = 0; !status && p < plan->pipeline_count; p++)
+		if (!(stage_of_layer[p] = hspmd_layout_stage_of_layer(&plan->pipelines[p], err)))
+			status = -1;
+	for (size_t t = 0; !status && t < graph->tensor_count; t++) {
+		const struct hspmd_tensor *tensor = &graph->tensors[t];
+		if (tensor->role != HSPMD_TENSOR_PARAMETER)
+			continue;
+		struct hspmd_layout_parameter *out = &l->parameters[l->parameter_count++];
+		*out = (struct hspmd_layout_parameter){ .tensor = (int)t, .name = tensor->name, .shape = tensor->shape, .decay = tensor->decay };
+		status = lay_out(out, graph, plan, stage_of_layer, err);
+	}
+	for (int p = 0; stage_of_layer && p < plan->pipeline_count; p++)
+		free(stage_of_layer[p]);
+	free(stage_of_layer);
+	if (status) {
+		hspmd_layouts_destroy(l);
+		return NULL;
+	}
+	return l;
+}
+
+void hspmd_layouts_destroy(struct hspmd_layouts *l)
+{
+	if (!l)
+		return;
+	for (int i = 0; i < l->parameter_count; i++) {
+		free(l->parameters[i].holders);
+		hspmd_annotation_destroy(l->parameters[i].used);
+		hspmd_annotation_destroy(l->parameters[i].state);
+	}
+	free(l->parameters);
+	free(l);
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program: what one device does in one training step, as a flat array of instructions on slots of memory. Executing it is one loop; what `hspmd plan
+ * --program` prints is what runs.
+ *
+ * Instructions [0, vote) compute gradients of all micro-batches in the order of the schedule and bring them to where the optimizer state lies; the
+ * vote sums the step's totals over all devices; instructions [vote, end) change the state and bring parameters to where they are used (DESIGN law 3). */
+#ifndef HSPMD_TRAIN_PROGRAM_H
+#define HSPMD_TRAIN_PROGRAM_H
+
+#include "common/format/cluster.h"
+#include "common/format/plan.h"
+#include "runtime/graph/spmd.h"
+#include "runtime/model/build.h"
+
+#define HSPMD_PROGRAM_MAX_LOSSES 512 /* the loss itself and one auxiliary loss a layer of experts */
+
+/* Where a slot's bytes are. */
+enum hspmd_region {
+	HSPMD_REGION_ARENA, /* transient; offsets planned by liveness */
+	HSPMD_REGION_FIXED, /* parameters, accumulated gradients, optimizer state: live as long as the program */
+};
+
+/* How a local part looks; shared by the slots of one value over micro-batches. */
+struct hspmd_form {
+	int tensor; /* of the graph; -1: none (temporaries of a transfer have their tensor's) */
+	enum hspmd_dtype dtype;
+	struct hspmd_box box; /* of the full tensor */
+	struct hspmd_shape full;
+	size_t bytes;
+};
+
+struct hspmd_slot {
+	int form;
+	enum hspmd_region region;
+	int micro_batch; /* -1: the step's */
+	size_t offset;   /* in its region; 64-byte aligned */
+};
+
+enum hspmd_action {
+	HSPMD_ACTION_READ, /* fill out[0] (tokens or targets) with samples of the micro-batch */
+	HSPMD_ACTION_RUN,  /* an operator */
+	HSPMD_ACTION_COMM, /* this device's part of a transfer's step */
+	HSPMD_ACTION_NORM, /* in[0]: gradient; add its sum of squares to the step's total */
+	HSPMD_ACTION_ADAM, /* in[0]: gradient; out: parameter, m, v */
+};
+
+struct hspmd_instruction {
+	enum hspmd_action action;
+	enum hspmd_opcode opcode;
+	int micro_batch; /* -1: the step's */
+	int layer;
+	int turn; /* which pass of the schedule; grows along the program */
+	bool backward;
+	int input_count, output_count;
+	int in[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO]; /* slots, -1: absent */
+	unsigned accumulate;                           /* bit o: output o adds */
+	const struct hspmd_op_attr *attr;              /* borrowed from the graph */
+	const struct hspmd_transfer *transfer;         /* COMM; borrowed */
+	int step;
+	uint64_t tag;
+};
+
+/* One parameter's training state on this device. Slots -1: nothing of it here. */
+struct hspmd_program_state {
+	int tensor;                /* parameter, in the graph */
+	const char *name;          /* borrowed from the graph */
+	bool decay;
+	struct hspmd_share share;  /* of the state annotation */
+	int param, m, v;           /* slots; packed with share.box */
+	int used;                  /* the parameter as the operators use it: param's slot, or another when the state is cut finer (ZeRO); -1: not used here */
+	int grad;                  /* the summed gradient, packed with share.box */
+};
+
+struct hspmd_program {
+	struct hspmd_graph *graph; /* this device's pipeline; owned */
+	struct hspmd_spmd *spmd;   /* owned */
+	int device, pipeline, stage; /* stage -1: the device is in no stage */
+	int micro_batches, micro_batch; /* of the pipeline */
+	int64_t first_sample;        /* of the pipeline's first micro-batch within the global batch */
+	size_t form_count, form_capacity, slot_count, slot_capacity, instruction_count, instruction_capacity;
+	struct hspmd_form *forms;
+	struct hspmd_slot *slots;
+	struct hspmd_instruction *instructions;
+	size_t vote; /* index of the first instruction after it */
+	int state_count;
+	struct hspmd_program_state *states; /* every parameter of the model, graph order, also those not here */
+	struct hspmd_transfer **transfers;  /* of gradients and parameters; owned */
+	size_t transfer_count, transfer_capacity;
+	int turn; /* being built */
+	size_t arena_bytes, fixed_bytes, workspace_bytes;
+	int loss_count;      /* parts of the loss that this device counts (a duplicate elsewhere does not) */
+	int loss[HSPMD_PROGRAM_MAX_LOSSES]; /* slots */
+};
+
+/* Where a model's graph comes from: the built-in families, or a user's own function. */
+struct hspmd_graph_source {
+	struct hspmd_graph *(*build)(void *context, const struct hspmd_model_build *how, struct hspmd_error *err);
+	void *context;
+	int layers;
+};
+struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m);
+
+/* Specialise for one device (number in the cluster). The plan must have been checked against the cluster. `ops`: the device's, for workspace sizes; NULL: none counted.
+ * NULL and err when the plan cannot be run (names plan path, tensor, annotation). */
+struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+					  int device, struct hspmd_device *dev, struct hspmd_error *err);
+void hspmd_program_destroy(struct hspmd_program *p);
+
+/* An instruction a line, then the memory. malloc'd. */
+char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_cluster *cluster);
+
+/* ---- between the passes (program.c, specialise.c, sync.c, memory.c) */
+int hspmd_program_form(struct hspmd_program *p, const struct hspmd_form *form, struct hspmd_error *err);
+int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region region, int micro_batch, struct hspmd_error *err);
+struct hspmd_instruction *hspmd_program_add(struct hspmd_program *p, enum hspmd_action action, struct hspmd_error *err);
+/* This device's part of a transfer from slot `in` to slot `out` (either -1), with slots for its temporaries. */
+struct hspmd_program_route {
+	int tensor, in, out; /* slots in and out: -1 where this device has none */
+	int micro_batch, layer;
+	bool backward, again; /* again: a recomputation */
+	uint64_t number;      /* of the transfer, the same on all devices */
+};
+int hspmd_program_transfer(struct hspmd_program *p, const struct hspmd_transfer *t, const struct hspmd_program_route *route, struct hspmd_error *err);
+/* The micro-batches' part. */
+int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *plan, struct hspmd_error *err);
+/* Gradients to the optimizer's state, norm, update, parameters back. `spmds[q]`: the passes' result for every pipeline. */
+struct hspmd_layouts;
+int hspmd_program_synchronise(struct hspmd_program *p, const struct hspmd_layouts *layouts, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost,
+			      struct hspmd_error *err);
+/* Offsets of all slots. */
+int hspmd_program_place(struct hspmd_program *p, struct hspmd_error *err);
+
+#endif
