@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# The configuration files of one private cluster, all under $MINI_DIR.
+
+# free_ports COUNT: prints the first of COUNT consecutive TCP ports on which nobody listens, below the range that the kernel
+# hands out by itself. Another program may still take one before we do: the caller tries again then.
+free_ports() {
+	local count=$1 low=10000 high first port attempt hex
+	read -r high _ </proc/sys/net/ipv4/ip_local_port_range
+	((high > low + 1000)) || { low=40000; high=65000; }
+	local -A taken=()
+	while read -r hex; do
+		taken[$((16#${hex##*:}))]=1
+	done < <(awk 'FNR > 1 { print $2 }' /proc/net/tcp /proc/net/tcp6 2>/dev/null)
+	for ((attempt = 0; attempt < 100; attempt++)); do
+		first=$((low + (RANDOM * 32768 + RANDOM) % (high - low - count)))
+		for ((port = first; port < first + count; port++)); do
+			[[ -z ${taken[$port]-} ]] || continue 2
+		done
+		printf '%s\n' "$first"
+		return 0
+	done
+	return 1
+}
+
+node_names() {
+	local i
+	for ((i = 0; i < MINI_NODES; i++)); do
+		printf 'n%s\n' "$i"
+	done
+}
+
+slurm_version() {
+	slurmctld -V | sed -n 's/^slurm[a-z-]* \([0-9]*\)\.\([0-9]*\).*/\1\2/p'
+}
+
+write_config() { # FIRST_PORT
+	local last=$((MINI_NODES - 1)) node gres=
+	local range="n[0-$last]" ports="$(($1 + 2))-$(($1 + 2 + last))"
+	((last > 0)) || { range=n0; ports=$(($1 + 2)); }
+	((MINI_GRES == 0)) || gres="Gres=gpu:fake:$MINI_GRES"
+
+	{
+		slurm_conf_head "$1"
+		echo "NodeName=$range NodeHostname=localhost NodeAddr=127.0.0.1 Port=[$ports] CPUs=$MINI_CPUS Boards=1 SocketsPerBoard=1" \
+			"CoresPerSocket=$MINI_CPUS ThreadsPerCore=1 RealMemory=8192 State=UNKNOWN $gres"
+		# Whole nodes, as on most clusters that train: what a job grows by is never a node that it has already.
+		echo "PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE OverSubscribe=EXCLUSIVE"
+		echo "PartitionName=normal Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=$MINI_GRACE"
+		echo "PartitionName=high PriorityTier=10 PreemptMode=OFF"
+		[[ -z $MINI_EXTRA ]] || cat "$MINI_EXTRA"
+	} >"$MINI_DIR/etc/slurm.conf"
+
+	slurmdbd_conf "$1" >"$MINI_DIR/etc/slurmdbd.conf"
+	gres_conf "$range" >"$MINI_DIR/etc/gres.conf"
+	: >"$MINI_DIR/etc/plugstack.conf"
+	[[ -z $MINI_PLUGIN ]] || echo "optional $MINI_PLUGIN $MINI_PLUGIN_ARGS" >"$MINI_DIR/etc/plugstack.conf"
+	# From 23.11 on slurmd looks for cgroups although nothing here uses them.
+	(("$(slurm_version)" < 2311)) || echo "CgroupPlugin=disabled" >"$MINI_DIR/etc/cgroup.conf"
+	for node in $(node_names); do
+		mkdir -p "$MINI_DIR/spool/$node" "$MINI_DIR/tmp/$node"
+	done
+	# The daemons insist on it: it holds the password of a database that only this folder's socket reaches.
+	chmod 600 "$MINI_DIR/etc/slurmdbd.conf"
+}
+
+slurm_conf_head() { # FIRST_PORT
+	cat <<-END
+		ClusterName=mini
+		SlurmctldHost=localhost(127.0.0.1)
+		SlurmctldPort=$1
+		SlurmUser=$MINI_USER
+		SlurmdUser=$MINI_USER
+		AuthType=auth/munge
+		AuthInfo=socket=$MINI_DIR/run/munge,cred_expire=10
+		StateSaveLocation=$MINI_DIR/state
+		SlurmdSpoolDir=$MINI_DIR/spool/%n
+		TmpFS=$MINI_DIR/tmp/%n
+		SlurmctldPidFile=$MINI_DIR/run/slurmctld.self
+		SlurmdPidFile=$MINI_DIR/run/%n.self
+		SlurmctldLogFile=$MINI_DIR/log/slurmctld.log
+		SlurmdLogFile=$MINI_DIR/log/%n.log
+		SlurmctldDebug=info
+		SlurmdDebug=info
+		PlugStackConfig=$MINI_DIR/etc/plugstack.conf
+
+		# No privileges and no cgroups: everything runs as one ordinary user.
+		ProctrackType=proctrack/linuxproc
+		TaskPlugin=task/none
+		JobAcctGatherType=jobacct_gather/none
+		SelectType=select/cons_tres
+		SelectTypeParameters=CR_Core
+		SlurmdParameters=config_overrides
+		MpiDefault=none
+		$( ((MINI_GRES == 0)) || echo GresTypes=gpu)
+
+		# Resizing more than once needs accounting.
+		AccountingStorageType=accounting_storage/slurmdbd
+		AccountingStorageHost=localhost
+		AccountingStoragePort=$(($1 + 1))
+		AccountingStoragePass=$MINI_DIR/run/munge
+
+		# Decide at once; forgive nodes that come back.
+		SchedulerType=sched/backfill
+		SchedulerParameters=permit_job_expansion,batch_sched_delay=0,sched_interval=2,bf_interval=2
+		PreemptType=preempt/partition_prio
+		PreemptMode=REQUEUE
+		JobRequeue=1
+		MailProg=/bin/true
+		ReturnToService=2
+		KillWait=$MINI_KILL_WAIT
+		CompleteWait=0
+		InactiveLimit=0
+		MinJobAge=3600
+		SlurmdTimeout=60
+		MessageTimeout=30
+		TCPTimeout=5
+	END
+}
+
+slurmdbd_conf() { # FIRST_PORT
+	cat <<-END
+		AuthType=auth/munge
+		AuthInfo=socket=$MINI_DIR/run/munge,cred_expire=10
+		DbdHost=localhost
+		DbdAddr=127.0.0.1
+		DbdPort=$(($1 + 1))
+		SlurmUser=$MINI_USER
+		StorageType=accounting_storage/mysql
+		StorageHost=localhost
+		StorageLoc=slurm_acct
+		StorageUser=slurm
+		StoragePass=slurm
+		PidFile=$MINI_DIR/run/slurmdbd.self
+		LogFile=$MINI_DIR/log/slurmdbd.log
+		DebugLevel=info
+	END
+}
+
+# GPUs that exist on paper only: each is some device file, named anew for every node.
+gres_conf() { # NODES
+	((MINI_GRES > 0)) || return 0
+	local -a devices=(/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /dev/ptmx /dev/console)
+	local IFS=,
+	echo "NodeName=$1 Name=gpu Type=fake File=${devices[*]:0:MINI_GRES}"
+}

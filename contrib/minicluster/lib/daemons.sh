@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Starting and ending the daemons of one private cluster.
+
+require_programs() {
+	local program missing=()
+	for program in munged munge unmunge mariadb-install-db mariadbd mariadb-admin slurmdbd slurmctld slurmd sacctmgr scontrol sinfo setsid; do
+		command -v "$program" >/dev/null || missing+=("$program")
+	done
+	((${#missing[@]} == 0)) || die "not installed: ${missing[*]} (Debian and Ubuntu: munge mariadb-server slurm-wlm slurmdbd)"
+}
+
+start_munged() {
+	spawn munged munged --foreground --force --num-threads=2 --key-file="$MINI_DIR/etc/munge.key" --socket="$MINI_DIR/run/munge" \
+		--pid-file="$MINI_DIR/run/munged.self" --log-file="$MINI_DIR/log/munged.log" --seed-file="$MINI_DIR/run/munge.seed"
+}
+
+munge_answers() {
+	munge --socket="$MINI_DIR/run/munge" --no-input | unmunge --socket="$MINI_DIR/run/munge"
+}
+
+# The sizes keep the database small and quick to make; nothing here has to outlive a power cut.
+start_mariadb() {
+	local -a user=()
+	((EUID != 0)) || user=(--user=root)
+	mariadb-install-db --no-defaults "${user[@]}" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal --skip-test-db \
+		--innodb-log-file-size=8M >"$MINI_DIR/log/mariadb-install.out" 2>&1 || {
+		say "mariadb-install-db failed:"
+		tail -n 20 "$MINI_DIR/log/mariadb-install.out" >&2
+		return 1
+	}
+	cat >"$MINI_DIR/etc/mariadb-init.sql" <<-END
+		CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED BY 'slurm';
+		GRANT ALL ON slurm_acct.* TO 'slurm'@'localhost';
+	END
+	spawn mariadbd mariadbd --no-defaults "${user[@]}" --datadir="$MINI_DIR/db" --skip-networking --socket="$MINI_DIR/run/db" \
+		--pid-file="$MINI_DIR/run/mariadbd.self" --init-file="$MINI_DIR/etc/mariadb-init.sql" --innodb-log-file-size=8M \
+		--innodb-buffer-pool-size=32M --innodb-flush-log-at-trx-commit=0 --innodb-lock-wait-timeout=900 --performance-schema=OFF
+}
+
+start_slurmdbd() {
+	spawn slurmdbd env SLURM_CONF="$SLURM_CONF" MYSQL_UNIX_PORT="$MINI_DIR/run/db" slurmdbd -D
+}
+
+add_accounts() {
+	local user
+	sacctmgr -i add cluster mini >/dev/null &&
+		sacctmgr -i add account mini cluster=mini Description=mini Organization=mini >/dev/null || return 1
+	for user in "$MINI_USER" ${MINI_USERS//,/ }; do
+		# root is there already, with the account root.
+		sacctmgr -i add user "$user" account=mini cluster=mini DefaultAccount=mini AdminLevel=None >/dev/null || return 1
+		[[ $user == "$MINI_USER" ]] && { sacctmgr -i modify user "$user" set AdminLevel=Admin DefaultAccount=mini >/dev/null || return 1; }
+	done
+	return 0
+}
+
+start_slurmctld() {
+	spawn slurmctld slurmctld -D
+}
+
+start_slurmd() { # NODE
+	# Split on purpose: the wrapper is a command with its arguments.
+	# shellcheck disable=SC2086
+	MINICLUSTER_NODE=$1 spawn "$1" $MINI_NODE_WRAPPER ${MINI_NODE_WRAPPER:+"$1"} slurmd -D -N "$1"
+}
+
+nodes_idle() { # NODE...
+	local IFS=,
+	[[ $(sinfo -h -N -o %t -p normal -n "$*" | sort | uniq -c | tr -s ' ') == " $# idle" ]]
+}
+
+# return_node NODE SINCE: puts a node back into service once slurmctld has heard from a slurmd that started at SINCE or later.
+return_node() {
+	local line
+	line=$(scontrol show node "$1") || return 1
+	[[ $line =~ SlurmdStartTime=([^ ]+) ]] && (($(date -d "${BASH_REMATCH[1]}" +%s) >= $2)) || return 1
+	# Refused where the node is up already, which is as good.
+	scontrol update NodeName="$1" State=RESUME
+	[[ $(sinfo -h -n "$1" -o %t -p normal) =~ ^(idle|mix|alloc|plnd|resv|comp)$ ]]
+}
+
+# Brings everything up on ports from $1 on; on failure what has been started is left for the caller to end.
+start_daemons() {
+	local node limit=$MINI_TIMEOUT
+	write_config "$1"
+	start_munged
+	start_mariadb || return 1
+	wait_until "$limit" "munged to answer" munged munge_answers || return 1
+	wait_until "$limit" "MariaDB to answer" mariadbd mariadb-admin --no-defaults --socket="$MINI_DIR/run/db" --user=slurm --password=slurm ping ||
+		return 1
+	start_slurmdbd
+	wait_until "$limit" "slurmdbd to answer" slurmdbd sacctmgr -n list cluster || return 1
+	add_accounts || { say "sacctmgr could not add cluster, account and users"; return 1; }
+	start_slurmctld
+	for node in $(node_names); do
+		start_slurmd "$node"
+	done
+	wait_until "$limit" "slurmctld to answer" slurmctld scontrol ping || return 1
+	# shellcheck disable=SC2046
+	wait_until "$limit" "all nodes to be idle" slurmctld nodes_idle $(node_names) || {
+		sinfo -N -l >&2
+		return 1
+	}
+}

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Ending a private cluster, or one node of it: only what it started, and all of it.
+
+# job_pids [NODE]: prints the pids of what slurmd started there. Batch scripts and tasks carry this cluster's SLURM_CONF and
+# their node's name, slurmstepd the mark that start_slurmd left. What they started in turn is theirs, whatever its environment.
+job_pids() {
+	local file pid ppid node=${1:-n[0-9]+}
+	local -A found=()
+	while read -r file; do
+		! grep -qzxE "(SLURMD_NODENAME|MINICLUSTER_NODE)=$node" "$file" 2>/dev/null || found[${file//[!0-9]/}]=1
+	done < <(grep -lzxF "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ 2>/dev/null)
+	# Parents come before their children often enough; a child that slipped through is found in the caller's next round.
+	while read -r pid ppid; do
+		[[ -z ${found[$ppid]-} ]] || found[$pid]=1
+	done < <(ps -e -o pid=,ppid= --sort=start_time)
+	for pid in "${!found[@]}"; do
+		start_time "$pid" >/dev/null && ! is_ancestor "$pid" && printf '%s\n' "$pid"
+	done
+	return 0
+}
+
+daemon_pids() {
+	local file name
+	for file in "$MINI_DIR"/run/*.pid; do
+		name=${file##*/}
+		pid_of "${name%.pid}"
+	done
+	return 0
+}
+
+# kill_all COMMAND...: SIGKILLs what COMMAND lists until it lists nothing more.
+kill_all() {
+	local deadline=$((SECONDS + 10))
+	local -a pids
+	while mapfile -t pids < <("$@") && ((${#pids[@]} > 0)); do
+		end_pids KILL "${pids[@]}"
+		((SECONDS < deadline)) || { say "could not end: ${pids[*]}"; return 1; }
+		sleep 0.05
+	done
+}
+
+all_pids() {
+	daemon_pids
+	job_pids
+}
+
+# Slurm is asked first, so that srun and salloc outside of jobs learn of their end; it is given little time, for the
+# folder goes anyway.
+cancel_jobs() {
+	local deadline=$((SECONDS + 3))
+	local -a jobs pids
+	pid_of slurmctld >/dev/null || return 0
+	mapfile -t jobs < <(timeout 3 squeue -h -o %A 2>/dev/null)
+	((${#jobs[@]} > 0)) || return 0
+	timeout 3 scancel "${jobs[@]}" 2>/dev/null
+	while mapfile -t pids < <(job_pids | grep -vxFf <(daemon_pids)) && ((${#pids[@]} > 0 && SECONDS < deadline)); do
+		sleep 0.1
+	done
+	return 0
+}
+
+stop_cluster() {
+	local status=0
+	[[ -f $MINI_DIR/minicluster.conf && -O $MINI_DIR/minicluster.conf ]] || return 0
+	cancel_jobs
+	kill_all all_pids || status=1
+	rm -rf -- "$MINI_DIR" || status=1
+	return "$status"
+}
+
+node_pids() {
+	pid_of "$1"
+	job_pids "$1"
+}
+
+# What a power cut does to a node: slurmd, slurmstepd and all tasks gone at once, nobody told.
+kill_node() {
+	kill_all node_pids "$1"
+}
