@@ -9,11 +9,19 @@
 #ifndef HSPMD_COMMON_JSON_H
 #define HSPMD_COMMON_JSON_H
 
+#include <float.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "common/error.h"
+
+#define HSPMD_JSON_KEYS_MAX 48 /* known keys of one object; objects whose keys are data are read with hspmd_json_member */
+#define HSPMD_JSON_MAX_BYTES ((size_t)256 << 20)
+
+/* Bounds for the number readers: the least positive number (messages say "above 0"), and no upper bound. */
+#define HSPMD_JSON_POSITIVE DBL_MIN
+#define HSPMD_JSON_UNBOUNDED DBL_MAX
 
 struct hspmd_json_doc {
 	const char *file; /* name in messages; borrowed */
@@ -24,14 +32,19 @@ struct hspmd_json_doc {
 
 struct hspmd_json {
 	struct hspmd_json_doc *doc;
-	const struct hspmd_json *up; /* NULL at the root */
-	const char *key;             /* member of an object, or NULL */
-	size_t index;                /* element of an array, when key is NULL */
-	json_t *value;               /* borrowed; NULL after an error or when an optional key is absent */
-	uint64_t seen;               /* which of the object's first 64 members were asked for */
+	const struct hspmd_json *up;            /* NULL at the root */
+	const char *key;                        /* member of an object, or NULL */
+	size_t index;                           /* element of an array, when key is NULL */
+	json_t *value;                          /* borrowed; NULL after an error or when an optional key is absent */
+	const char *known[HSPMD_JSON_KEYS_MAX]; /* keys asked for, borrowed */
+	int known_count;
+	bool open;         /* its keys are data: hspmd_json_member was used */
+	void *iterator;    /* where hspmd_json_member is */
+	size_t iterated;   /* the member's number there */
 };
 
-/* Open a file ("-" is standard input) or a text; 0 or -1. Size limit 256 MiB, depth limit jansson's; duplicate keys are errors. */
+/* Open a file ("-" is standard input) or a text; 0 or -1. Size limit 256 MiB, depth limit jansson's; duplicate keys are errors.
+ * `path`, `name` and err are borrowed until hspmd_json_close. After a failure closing is not needed, but harmless. */
 int hspmd_json_open(struct hspmd_json_doc *doc, const char *path, struct hspmd_error *err);
 int hspmd_json_parse(struct hspmd_json_doc *doc, const char *name, const char *text, size_t length, struct hspmd_error *err);
 /* A document over a value that the caller has; takes a reference of its own. */
@@ -44,13 +57,15 @@ struct hspmd_json hspmd_json_root(struct hspmd_json_doc *doc);
 int hspmd_json_format(struct hspmd_json *root, const char *format);
 
 /* Members. The required forms fail when the key is absent; the optional ones return `absent` then. JSON null counts as absent.
- * After a failure they return 0 / NULL / a cursor with value NULL, on which every further call is harmless. */
+ * After a failure they return 0 / NULL / a cursor with value NULL, on which every further call is harmless (an absent optional
+ * object reads as one with no members: optional members give their `absent`, required ones 0 or NULL without an error). */
 bool hspmd_json_has(struct hspmd_json *obj, const char *key);
 struct hspmd_json hspmd_json_object(struct hspmd_json *obj, const char *key);
 struct hspmd_json hspmd_json_object_or_none(struct hspmd_json *obj, const char *key);
 struct hspmd_json hspmd_json_array(struct hspmd_json *obj, const char *key, size_t min, size_t max);
 struct hspmd_json hspmd_json_array_or_none(struct hspmd_json *obj, const char *key, size_t min, size_t max);
 struct hspmd_json hspmd_json_any(struct hspmd_json *obj, const char *key); /* of any type; value NULL when absent */
+/* A number without a fraction; 4e9 is one. */
 int64_t hspmd_json_int(struct hspmd_json *obj, const char *key, int64_t min, int64_t max);
 int64_t hspmd_json_int_or(struct hspmd_json *obj, const char *key, int64_t min, int64_t max, int64_t absent);
 double hspmd_json_number(struct hspmd_json *obj, const char *key, double min, double max); /* NaN, infinities refused */
@@ -72,17 +87,30 @@ bool hspmd_json_is_null(const struct hspmd_json *at);
 bool hspmd_json_expect_object(struct hspmd_json *at);
 bool hspmd_json_expect_array(struct hspmd_json *at, size_t min, size_t max);
 
-/* Member number `index` of an object in file order, for objects whose keys are data; false past the end. Marks it as known. */
+/* Member number `index` of an object in file order, for objects whose keys are data; false past the end. All keys count as known. */
 bool hspmd_json_member(struct hspmd_json *obj, size_t index, const char **key, struct hspmd_json *member);
 
-/* Fail when the object has a key that was not asked for (names the nearest known one when it looks like a slip). */
+/* Fail when the object has a key that was not asked for (names the nearest known one when it looks like a slip).
+ * -1 also when the document has failed before. */
 int hspmd_json_done(struct hspmd_json *obj);
 
 /* Report an error at this place. Always returns -1. The first error of a document is the one kept. */
 int hspmd_json_fail(const struct hspmd_json *at, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* The same for "out of memory". */
+int hspmd_json_fail_memory(const struct hspmd_json *at);
 bool hspmd_json_failed(const struct hspmd_json *at);
 
-/* Write a value to a file durably (temporary file, fsync, rename, fsync of the folder), indented by 2, or to stdout for "-". */
+/* ---- writing (json_write.c) */
+
+/* New reference to the shortest number: an integer where the value is one, null for NaN. NULL when memory is short. */
+json_t *hspmd_json_real(double value);
+/* `value`, or NULL (and one reference less) when `failed`: json_object_set_new and json_array_append_new refuse NULL and always take the reference,
+ * so building a value is a chain of `bad |= json_..._set_new(...)` that ends in `return hspmd_json_unless(bad, value)`. */
+json_t *hspmd_json_unless(int failed, json_t *value);
+/* The text that hspmd_json_save writes: indented by 2, what fits a line on one line, every number in the fewest digits that read back as the
+ * same value. malloc'd, ends in a newline; NULL when memory is short. */
+char *hspmd_json_text(const json_t *value);
+/* Write a value to a file durably (temporary file, fsync, rename, fsync of the folder), or to stdout for "-". */
 int hspmd_json_save(const json_t *value, const char *path, struct hspmd_error *err);
 
 #endif

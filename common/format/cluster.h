@@ -11,7 +11,8 @@
 #include "common/format/words.h"
 
 #define HSPMD_CLUSTER_FORMAT "hspmd-cluster-1"
-#define HSPMD_CLUSTER_MAX_DEVICES (1 << 17) /* of the whole cluster; more is refused */
+#define HSPMD_CLUSTER_MAX_DEVICES (1 << 17) /* of the whole cluster; more is refused (as are more nodes) */
+#define HSPMD_CLUSTER_MAX_TYPES 256
 
 struct hspmd_device_type {
 	char *name;
@@ -57,11 +58,14 @@ struct hspmd_cluster {
 	struct hspmd_node *nodes;
 	struct hspmd_device_at *devices;
 	struct hspmd_link *links;
+	struct hspmd_cluster_index *index; /* private: made by reading; without it the lookups below are right but slow */
 };
 
 /* Read and check. The caller destroys the result. NULL and err on failure. `name` is what messages call the text. */
 struct hspmd_cluster *hspmd_cluster_read(const char *path, struct hspmd_error *err);
 struct hspmd_cluster *hspmd_cluster_from_json(const json_t *value, const char *name, struct hspmd_error *err);
+/* (Re)make the index of a cluster that was put together or changed by hand. 0 or -1 (memory). */
+int hspmd_cluster_reindex(struct hspmd_cluster *c);
 /* New reference; nodes that differ in name only are folded into one hostlist entry. NULL when memory is short. */
 json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c);
 void hspmd_cluster_destroy(struct hspmd_cluster *c);
@@ -80,9 +84,9 @@ const char *hspmd_cluster_address(const struct hspmd_cluster *c, int device, cha
 int hspmd_cluster_type(const struct hspmd_cluster *c, const char *name); /* -1: none */
 int hspmd_cluster_node(const struct hspmd_cluster *c, const char *name); /* -1: none; O(log n) after the read */
 
-/* The most specific link between devices a and b when n devices on a's side and m on b's send at once (FORMATS "cluster"), or NULL:
- * no entry covers them. a == b is an error of the caller (asserted). Where no entry has exactly these n and m, the nearest entry that has `gpus`
- * is not used: entries without `gpus` come next. */
+/* The most specific link between devices a and b when n devices on a's side and m on b's send at once, or NULL: no entry covers them (or a == b).
+ * From the most specific: an entry for these two nodes, for these two types, for all; within each, one with `gpus` of exactly n and m, then one
+ * without `gpus`. An entry whose `gpus` differ is not used. Thread-safe; some ten nanoseconds. */
 const struct hspmd_link *hspmd_cluster_link(const struct hspmd_cluster *c, int a, int b, int n, int m);
 /* Seconds for one message of `bytes` (of all senders of a side together). Straight lines between points, end slopes outside, never below 0. */
 double hspmd_link_seconds(const struct hspmd_link *link, double bytes);

@@ -22,20 +22,20 @@ extern const char *const hspmd_lr_schedule_words[];
 struct hspmd_job {
 	char *file;       /* absolute path of the job file */
 	char *model_path; /* absolute */
-	char *init;       /* NULL: random; else absolute path of safetensors (file or folder) */
+	char *init;       /* NULL: random; else absolute path of safetensors (file or folder). Default random */
 	enum hspmd_data_kind data_kind;
 	int train_count, valid_count;
 	char **train, **valid;
 	int64_t seq_len, global_batch, steps;
-	uint64_t seed;
+	uint64_t seed; /* default 1 */
 	struct {
 		double lr, min_lr; /* min_lr: where cosine and linear end; default lr / 10 */
-		int64_t warmup_steps;
-		enum hspmd_lr_schedule schedule;
+		int64_t warmup_steps; /* default 0 */
+		enum hspmd_lr_schedule schedule; /* default constant */
 		double weight_decay, beta1, beta2, eps; /* defaults 0.1, 0.9, 0.95, 1e-8 */
 		double clip;                            /* global norm; 0: none. Default 1.0 */
 	} optimizer;
-	enum hspmd_precision precision; /* FP32 or BF16 */
+	enum hspmd_precision precision; /* FP32 (default) or BF16 */
 	struct {
 		int min_nodes, max_nodes; /* defaults 1, and no limit (INT_MAX) */
 		char *policy;             /* default "default" */
@@ -54,14 +54,16 @@ struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, str
 json_t *hspmd_job_to_json(const struct hspmd_job *j);
 void hspmd_job_destroy(struct hspmd_job *j);
 
-/* Look at what the job names: model config readable and supported (returned in *model when not NULL, caller destroys), data files there and holding at
- * least one sample, seq_len within the model's positions. For submission and for the start of a run. */
+/* Look at what the job names: model config readable and supported (returned in *model when not NULL, caller destroys), data files there, whole and
+ * each holding at least one sample of seq_len + 1 tokens, seq_len within the model's positions, weights to start from readable, the shared checkpoint
+ * folder writable. For submission and for the start of a run, so the node-local checkpoint folder is not looked at. */
 int hspmd_job_check_files(const struct hspmd_job *j, struct hspmd_model **model, struct hspmd_error *err);
 
-/* Expand $USER, $JOB (the Slurm job id, "local" outside), $HOME and ${NAME} forms of these. malloc'd; NULL and err on others. */
+/* Expand $USER, $JOB (the Slurm job id; "local" when job_id is NULL), $HOME and ${NAME} forms of these. malloc'd; NULL and err on others. */
 char *hspmd_job_path(const char *path, const char *job_id, struct hspmd_error *err);
 
-/* Learning rate of step `step` (0-based). */
+/* Learning rate of step `step` (0-based): rises linearly to lr over warmup_steps (step warmup_steps - 1 has lr), then constant, or down to min_lr at
+ * step `steps` along a half cosine or a line. */
 double hspmd_job_lr(const struct hspmd_job *j, int64_t step);
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-plan-1: who does what. Plain data; devices stay addresses until a plan is bound to a cluster. */
+/* hspmd-plan-1: who does what. Plain data; a plan is read against a cluster and holds indexes into its devices.
+ *
+ * An interleaved plan says where every chunk of layers lies: a pipeline's stages come in `virtual_stages` rounds of equal length, and stage k of a
+ * round has the same devices as stage k of every other round (the only case in which a device appears twice). */
 #ifndef HSPMD_FORMAT_PLAN_H
 #define HSPMD_FORMAT_PLAN_H
 
@@ -43,15 +46,15 @@ struct hspmd_predicted {
 struct hspmd_plan {
 	int global_batch, micro_batch, seq_len;
 	enum hspmd_schedule schedule;
-	int virtual_stages; /* interleaved: chunks a device; else 1 */
+	int virtual_stages; /* interleaved: chunks a device, see above; else 1 */
 	int zero_stage;     /* 0 or 1 */
 	int pipeline_count;
 	struct hspmd_pipeline *pipelines;
 	struct hspmd_predicted predicted;
 };
 
-/* Read, bind to the cluster's devices and check: layer ranges contiguous from 0 and not empty, micro-batches add up, no device twice, every
- * device there, ratios positive and as many as they should be. `layers` is the model's or profile's layer count (-1: not checked). */
+/* Read, bind to the cluster's devices and check: layer ranges contiguous from 0, not empty and to one and the same end, micro-batches add up, no
+ * device twice, every device there, ratios positive and as many as they should be. `layers` is the model's or profile's layer count (-1: not checked). */
 struct hspmd_plan *hspmd_plan_read(const char *path, const struct hspmd_cluster *c, int layers, struct hspmd_error *err);
 struct hspmd_plan *hspmd_plan_from_json(const json_t *value, const char *name, const struct hspmd_cluster *c, int layers,
 					struct hspmd_error *err);

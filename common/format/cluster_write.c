@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing hspmd-cluster-1. Every helper returns a new reference, or NULL when memory is short. */
+#include "common/format/cluster.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/hostlist.h"
+#include "common/json.h"
+
+#define COUNT_MAX 1024 /* devices of one entry, as the reader allows */
+
+static json_t *rates(const double *values)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
+		if (values[p] > 0)
+			bad |= json_object_set_new(o, hspmd_precision_words[p], hspmd_json_real(values[p]));
+	return hspmd_json_unless(bad, o);
+}
+
+static bool any_rate(const double *values)
+{
+	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
+		if (values[p] > 0)
+			return true;
+	return false;
+}
+
+static json_t *type_json(const struct hspmd_device_type *t)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "kind", json_string(hspmd_device_kind_words[t->kind]));
+	bad |= json_object_set_new(o, "memory_bytes", json_integer(t->memory_bytes));
+	bad |= json_object_set_new(o, "gbytes_per_s", hspmd_json_real(t->gbytes_per_s));
+	if (any_rate(t->peak_tflops))
+		bad |= json_object_set_new(o, "peak_tflops", rates(t->peak_tflops));
+	if (any_rate(t->tflops))
+		bad |= json_object_set_new(o, "tflops", rates(t->tflops));
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *types_json(const struct hspmd_cluster *c)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	for (int i = 0; i < c->type_count; i++)
+		bad |= json_object_set_new(o, c->types[i].name, type_json(&c->types[i]));
+	return hspmd_json_unless(bad, o);
+}
+
+/* ---- nodes */
+
+static bool same_text(const char *a, const char *b)
+{
+	return a == b || (a && b && !strcmp(a, b));
+}
+
+/* Whether two nodes can share an entry: equal in all but the name. */
+static bool alike(const struct hspmd_cluster *c, int i, int j)
+{
+	const struct hspmd_node *a = &c->nodes[i], *b = &c->nodes[j];
+	if (a->device_count != b->device_count || a->slowdown != b->slowdown || a->network_gbytes_per_s != b->network_gbytes_per_s ||
+	    a->price_per_hour != b->price_per_hour || !same_text(a->rack, b->rack))
+		return false;
+	for (int k = 0; k < a->device_count; k++) {
+		const struct hspmd_device_at *x = &c->devices[a->first_device + k], *y = &c->devices[b->first_device + k];
+		if (x->type != y->type || x->numa != y->numa || !same_text(x->pci, y->pci))
+			return false;
+	}
+	return true;
+}
+
+static json_t *device_runs(const struct hspmd_cluster *c, const struct hspmd_node *n)
+{
+	const struct hspmd_device_at *d = &c->devices[n->first_device];
+	json_t *runs = json_array();
+	int bad = !runs;
+	for (int i = 0, end; i < n->device_count; i = end) {
+		for (end = i + 1; end < n->device_count && d[end].type == d[i].type && end - i < COUNT_MAX; end++)
+			;
+		bad |= json_array_append_new(runs, json_pack("{s:s, s:i}", "type", c->types[d[i].type].name, "count", end - i));
+	}
+	return hspmd_json_unless(bad, runs);
+}
+
+/* An array with one value a device, if any device has one. */
+static int set_places(json_t *o, const struct hspmd_cluster *c, const struct hspmd_node *n)
+{
+	const struct hspmd_device_at *d = &c->devices[n->first_device];
+	bool has_numa = false, has_pci = false;
+	for (int i = 0; i < n->device_count; i++) {
+		has_numa |= d[i].numa >= 0;
+		has_pci |= d[i].pci != NULL;
+	}
+	json_t *numa = json_array(), *pci = json_array();
+	int bad = !numa || !pci;
+	for (int i = 0; i < n->device_count; i++) {
+		if (has_numa)
+			bad |= json_array_append_new(numa, d[i].numa >= 0 ? json_integer(d[i].numa) : json_null());
+		if (has_pci)
+			bad |= json_array_append_new(pci, d[i].pci ? json_string(d[i].pci) : json_null());
+	}
+	if (has_numa)
+		bad |= json_object_set(o, "numa", numa);
+	if (has_pci)
+		bad |= json_object_set(o, "pci", pci);
+	json_decref(numa);
+	json_decref(pci);
+	return bad;
+}
+
+/* The entry for nodes[first, end), which are alike. */
+static json_t *node_json(const struct hspmd_cluster *c, int first, int end)
+{
+	const struct hspmd_node *n = &c->nodes[first];
+	char **names = hspmd_calloc((size_t)(end - first), sizeof *names);
+	if (!names)
+		return NULL;
+	for (int i = first; i < end; i++)
+		names[i - first] = c->nodes[i].name;
+	char *folded = hspmd_hostlist_fold(names, end - first);
+	free(names);
+	json_t *o = folded ? json_object() : NULL;
+	int bad = !o;
+	if (!bad) {
+		bad |= json_object_set_new(o, "name", json_string(folded));
+		bad |= json_object_set_new(o, "devices", device_runs(c, n));
+		if (n->slowdown != 1.0)
+			bad |= json_object_set_new(o, "slowdown", hspmd_json_real(n->slowdown));
+		if (n->network_gbytes_per_s > 0)
+			bad |= json_object_set_new(o, "network_gbytes_per_s", hspmd_json_real(n->network_gbytes_per_s));
+		if (n->price_per_hour > 0)
+			bad |= json_object_set_new(o, "price_per_hour", hspmd_json_real(n->price_per_hour));
+		if (n->rack)
+			bad |= json_object_set_new(o, "rack", json_string(n->rack));
+		bad |= set_places(o, c, n);
+	}
+	free(folded);
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *nodes_json(const struct hspmd_cluster *c)
+{
+	json_t *a = json_array();
+	int bad = !a;
+	for (int i = 0, end; i < c->node_count && !bad; i = end) {
+		for (end = i + 1; end < c->node_count && alike(c, i, end); end++)
+			;
+		bad |= json_array_append_new(a, node_json(c, i, end));
+	}
+	return hspmd_json_unless(bad, a);
+}
+
+/* ---- links */
+
+static json_t *points_json(const struct hspmd_link *l)
+{
+	json_t *a = json_array();
+	int bad = !a;
+	for (int i = 0; i < l->point_count; i++) {
+		json_t *point = json_array();
+		bad |= json_array_append_new(point, hspmd_json_real(l->points[i][0]));
+		bad |= json_array_append_new(point, hspmd_json_real(l->points[i][1]));
+		bad |= json_array_append_new(a, point);
+	}
+	return hspmd_json_unless(bad, a);
+}
+
+static json_t *link_json(const struct hspmd_cluster *c, const struct hspmd_link *l)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "scope", json_string(l->scope == HSPMD_LINK_NODE ? "node" : "cluster"));
+	if (l->types[0] >= 0)
+		bad |= json_object_set_new(o, "types", json_pack("[ss]", c->types[l->types[0]].name, c->types[l->types[1]].name));
+	if (l->nodes[0] >= 0)
+		bad |= json_object_set_new(o, "nodes", json_pack("[ss]", c->nodes[l->nodes[0]].name, c->nodes[l->nodes[1]].name));
+	if (l->gpus[0])
+		bad |= json_object_set_new(o, "gpus", json_pack("[ii]", l->gpus[0], l->gpus[1]));
+	if (l->point_count) {
+		bad |= json_object_set_new(o, "points", points_json(l));
+	} else {
+		bad |= json_object_set_new(o, "alpha_s", hspmd_json_real(l->alpha_s));
+		bad |= json_object_set_new(o, "gbytes_per_s", hspmd_json_real(l->gbytes_per_s));
+	}
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *links_json(const struct hspmd_cluster *c)
+{
+	json_t *a = json_array();
+	int bad = !a;
+	for (int i = 0; i < c->link_count; i++)
+		bad |= json_array_append_new(a, link_json(c, &c->links[i]));
+	return hspmd_json_unless(bad, a);
+}
+
+json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "format", json_string(HSPMD_CLUSTER_FORMAT));
+	bad |= json_object_set_new(o, "device_types", types_json(c));
+	bad |= json_object_set_new(o, "nodes", nodes_json(c));
+	bad |= json_object_set_new(o, "links", links_json(c));
+	return hspmd_json_unless(bad, o);
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading, checking and writing hspmd-job-1. What the job names is looked at in job_files.c. */
+#include "common/format/job.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+
+#define SEQ_LEN_MAX (1 << 26)
+#define GLOBAL_BATCH_MAX (1 << 30)
+#define STEPS_MAX ((int64_t)1 << 40)
+#define FILES_MAX 65536
+#define NODES_MAX 65536
+#define LR_MAX 1000
+
+const char *const hspmd_data_kind_words[] = { "bytes", "uint16", "uint32", "megatron", NULL };
+const char *const hspmd_lr_schedule_words[] = { "constant", "cosine", "linear", NULL };
+
+static const char *const optimizer_words[] = { "adamw", NULL };
+static const char *const precision_words[] = { "fp32", "bf16", NULL };
+static const enum hspmd_precision precisions[] = { HSPMD_PRECISION_FP32, HSPMD_PRECISION_BF16 };
+
+/* ---- paths */
+
+/* The folder of an absolute path, with its last '/'. */
+static int folder_length(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	return slash ? (int)(slash - path) + 1 : 0;
+}
+
+static bool is_absolute(const char *path)
+{
+	return *path == '/' || !strncmp(path, "$HOME", 5) || !strncmp(path, "${HOME}", 7);
+}
+
+/* Put the path `text`, made absolute, into *out. */
+static void set_path(struct hspmd_job *j, const struct hspmd_json *at, const char *text, char **out)
+{
+	if (!text || hspmd_json_failed(at))
+		return;
+	*out = is_absolute(text) ? strdup(text) : hspmd_asprintf("%.*s%s", folder_length(j->file), j->file, text);
+	if (!*out)
+		hspmd_json_fail_memory(at);
+}
+
+static char *absolute(const char *path)
+{
+	if (*path == '/')
+		return strdup(path);
+	char *here = getcwd(NULL, 0);
+	char *whole = here ? hspmd_asprintf("%s/%s", here, path) : NULL;
+	free(here);
+	return whole;
+}
+
+/* ---- parts of the file */
+
+static int read_paths(struct hspmd_job *j, struct hspmd_json *all, char ***out, int *count)
+{
+	size_t n = hspmd_json_length(all);
+	if (!n)
+		return 0;
+	*out = hspmd_calloc(n, sizeof **out);
+	if (!*out)
+		return hspmd_json_fail_memory(all);
+	for (size_t i = 0; i < n; i++) {
+		struct hspmd_json one = hspmd_json_at(all, i);
+		set_path(j, &one, hspmd_json_string_value(&one), &(*out)[i]);
+		++*count;
+	}
+	return hspmd_json_failed(all) ? -1 : 0;
+}
+
+static int read_data(struct hspmd_job *j, struct hspmd_json *root)
+{
+	struct hspmd_json data = hspmd_json_object(root, "data");
+	struct hspmd_json train = hspmd_json_array(&data, "train", 1, FILES_MAX);
+	struct hspmd_json valid = hspmd_json_array_or_none(&data, "valid", 0, FILES_MAX);
+	j->data_kind = (enum hspmd_data_kind)hspmd_json_word(&data, "kind", hspmd_data_kind_words);
+	if (read_paths(j, &train, &j->train, &j->train_count) || read_paths(j, &valid, &j->valid, &j->valid_count))
+		return -1;
+	return hspmd_json_done(&data);
+}
+
+static void read_optimizer(struct hspmd_job *j, struct hspmd_json *root)
+{
+	struct hspmd_json o = hspmd_json_object(root, "optimizer");
+	hspmd_json_word_or(&o, "type", optimizer_words, 0);
+	j->optimizer.lr = hspmd_json_number(&o, "lr", HSPMD_JSON_POSITIVE, LR_MAX);
+	j->optimizer.min_lr = hspmd_json_number_or(&o, "min_lr", 0, j->optimizer.lr, j->optimizer.lr / 10);
+	j->optimizer.warmup_steps = hspmd_json_int_or(&o, "warmup_steps", 0, STEPS_MAX, 0);
+	j->optimizer.schedule = (enum hspmd_lr_schedule)hspmd_json_word_or(&o, "schedule", hspmd_lr_schedule_words, HSPMD_LR_CONSTANT);
+	j->optimizer.weight_decay = hspmd_json_number_or(&o, "weight_decay", 0, 1000, 0.1);
+	j->optimizer.beta1 = hspmd_json_number_or(&o, "beta1", 0, 1 - 1e-9, 0.9);
+	j->optimizer.beta2 = hspmd_json_number_or(&o, "beta2", 0, 1 - 1e-9, 0.95);
+	j->optimizer.eps = hspmd_json_number_or(&o, "eps", HSPMD_JSON_POSITIVE, 1, 1e-8);
+	j->optimizer.clip = hspmd_json_number_or(&o, "clip", 0, 1e9, 1.0);
+	hspmd_json_done(&o);
+}
+
+static int read_elastic(struct hspmd_job *j, struct hspmd_json *root)
+{
+	struct hspmd_json o = hspmd_json_object_or_none(root, "elastic");
+	j->elastic.min_nodes = (int)hspmd_json_int_or(&o, "min_nodes", 1, NODES_MAX, 1);
+	j->elastic.max_nodes = (int)hspmd_json_int_or(&o, "max_nodes", 1, NODES_MAX, INT_MAX);
+	const char *policy = hspmd_json_string_or(&o, "policy", "default");
+	struct hspmd_json max = hspmd_json_any(&o, "max_nodes");
+	if (!hspmd_json_failed(root) && j->elastic.max_nodes < j->elastic.min_nodes)
+		return hspmd_json_fail(&max, "expected at least min_nodes, %d, got %d", j->elastic.min_nodes, j->elastic.max_nodes);
+	if (hspmd_json_done(&o))
+		return -1;
+	j->elastic.policy = strdup(policy);
+	return j->elastic.policy ? 0 : hspmd_json_fail_memory(&o);
+}
+
+/* A checkpoint folder may hold variables; they are looked at now so that a slip is told at submission. */
+static void read_folder(struct hspmd_job *j, struct hspmd_json *o, const char *key, char **out)
+{
+	const char *text = hspmd_json_string_or(o, key, NULL);
+	struct hspmd_json at = hspmd_json_any(o, key);
+	struct hspmd_error why;
+	set_path(j, &at, text, out);
+	if (!*out)
+		return;
+	char *expanded = hspmd_job_path(*out, NULL, &why);
+	if (!expanded)
+		hspmd_json_fail(&at, "%s", why.text);
+	else if (*expanded != '/')
+		hspmd_json_fail(&at, "\"%s\" is not absolute once its variables are filled in", expanded);
+	free(expanded);
+}
+
+static void read_checkpoint(struct hspmd_job *j, struct hspmd_json *root)
+{
+	struct hspmd_json o = hspmd_json_object_or_none(root, "checkpoint");
+	read_folder(j, &o, "local", &j->checkpoint.local);
+	read_folder(j, &o, "shared", &j->checkpoint.shared);
+	j->checkpoint.every_s = hspmd_json_number_or(&o, "every_s", 0, 1e9, 0);
+	j->checkpoint.every_steps = hspmd_json_int_or(&o, "every_steps", 0, STEPS_MAX, 0);
+	j->checkpoint.replicas = (int)hspmd_json_int_or(&o, "replicas", 0, 16, 1);
+	j->checkpoint.keep = (int)hspmd_json_int_or(&o, "keep", 1, 1000, 2);
+	hspmd_json_done(&o);
+}
+
+static void read_sources(struct hspmd_job *j, struct hspmd_json *root)
+{
+	struct hspmd_json model = hspmd_json_any(root, "model"), init = hspmd_json_any(root, "init");
+	set_path(j, &model, hspmd_json_string(root, "model"), &j->model_path);
+	const char *from = hspmd_json_string_or(root, "init", "random");
+	if (from && strcmp(from, "random"))
+		set_path(j, &init, from, &j->init);
+}
+
+static int read_all(struct hspmd_job *j, struct hspmd_json *root)
+{
+	if (hspmd_json_format(root, HSPMD_JOB_FORMAT))
+		return -1;
+	read_sources(j, root);
+	if (read_data(j, root))
+		return -1;
+	j->seq_len = hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
+	j->global_batch = hspmd_json_int(root, "global_batch", 1, GLOBAL_BATCH_MAX);
+	j->steps = hspmd_json_int(root, "steps", 1, STEPS_MAX);
+	j->seed = (uint64_t)hspmd_json_int_or(root, "seed", 0, INT64_MAX, 1);
+	j->precision = precisions[hspmd_json_word_or(root, "precision", precision_words, 0)];
+	read_optimizer(j, root);
+	if (read_elastic(j, root))
+		return -1;
+	read_checkpoint(j, root);
+	return hspmd_json_done(root);
+}
+
+/* ---- the whole */
+
+static struct hspmd_job *from_doc(struct hspmd_json_doc *doc, const char *path)
+{
+	struct hspmd_json root = hspmd_json_root(doc);
+	struct hspmd_job *j = calloc(1, sizeof *j);
+	if (j)
+		j->file = absolute(path);
+	if (!j || !j->file)
+		hspmd_json_fail_memory(&root);
+	else if (!read_all(j, &root))
+		return j;
+	hspmd_job_destroy(j);
+	return NULL;
+}
+
+struct hspmd_job *hspmd_job_read(const char *path, struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	if (hspmd_json_open(&doc, path, err))
+		return NULL;
+	struct hspmd_job *j = from_doc(&doc, path);
+	hspmd_json_close(&doc);
+	return j;
+}
+
+struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	hspmd_json_wrap(&doc, path, (json_t *)value, err);
+	struct hspmd_job *j = from_doc(&doc, path);
+	hspmd_json_close(&doc);
+	return j;
+}
+
+static void destroy_paths(char **paths, int count)
+{
+	for (int i = 0; i < count; i++)
+		free(paths[i]);
+	free(paths);
+}
+
+void hspmd_job_destroy(struct hspmd_job *j)
+{
+	if (!j)
+		return;
+	destroy_paths(j->train, j->train_count);
+	destroy_paths(j->valid, j->valid_count);
+	free(j->file);
+	free(j->model_path);
+	free(j->init);
+	free(j->elastic.policy);
+	free(j->checkpoint.local);
+	free(j->checkpoint.shared);
+	free(j);
+}
+
+/* ---- writing: helpers return a new reference, or NULL when memory is short */
+
+static json_t *paths_json(char *const *paths, int count)
+{
+	json_t *a = json_array();
+	int bad = !a;
+	for (int i = 0; i < count; i++)
+		bad |= json_array_append_new(a, json_string(paths[i]));
+	return hspmd_json_unless(bad, a);
+}
+
+static json_t *data_json(const struct hspmd_job *j)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "train", paths_json(j->train, j->train_count));
+	bad |= json_object_set_new(o, "kind", json_string(hspmd_data_kind_words[j->data_kind]));
+	if (j->valid_count)
+		bad |= json_object_set_new(o, "valid", paths_json(j->valid, j->valid_count));
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *optimizer_json(const struct hspmd_job *j)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "type", json_string(optimizer_words[0]));
+	bad |= json_object_set_new(o, "lr", hspmd_json_real(j->optimizer.lr));
+	bad |= json_object_set_new(o, "min_lr", hspmd_json_real(j->optimizer.min_lr));
+	bad |= json_object_set_new(o, "warmup_steps", json_integer(j->optimizer.warmup_steps));
+	bad |= json_object_set_new(o, "schedule", json_string(hspmd_lr_schedule_words[j->optimizer.schedule]));
+	bad |= json_object_set_new(o, "weight_decay", hspmd_json_real(j->optimizer.weight_decay));
+	bad |= json_object_set_new(o, "beta1", hspmd_json_real(j->optimizer.beta1));
+	bad |= json_object_set_new(o, "beta2", hspmd_json_real(j->optimizer.beta2));
+	bad |= json_object_set_new(o, "eps", hspmd_json_real(j->optimizer.eps));
+	bad |= json_object_set_new(o, "clip", hspmd_json_real(j->optimizer.clip));
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *elastic_json(const struct hspmd_job *j)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "min_nodes", json_integer(j->elastic.min_nodes));
+	if (j->elastic.max_nodes != INT_MAX)
+		bad |= json_object_set_new(o, "max_nodes", json_integer(j->elastic.max_nodes));
+	bad |= json_object_set_new(o, "policy", json_string(j->elastic.policy));
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *checkpoint_json(const struct hspmd_job *j)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	if (j->checkpoint.local)
+		bad |= json_object_set_new(o, "local", json_string(j->checkpoint.local));
+	if (j->checkpoint.shared)
+		bad |= json_object_set_new(o, "shared", json_string(j->checkpoint.shared));
+	bad |= json_object_set_new(o, "every_s", hspmd_json_real(j->checkpoint.every_s));
+	bad |= json_object_set_new(o, "every_steps", json_integer(j->checkpoint.every_steps));
+	bad |= json_object_set_new(o, "replicas", json_integer(j->checkpoint.replicas));
+	bad |= json_object_set_new(o, "keep", json_integer(j->checkpoint.keep));
+	return hspmd_json_unless(bad, o);
+}
+
+json_t *hspmd_job_to_json(const struct hspmd_job *j)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "format", json_string(HSPMD_JOB_FORMAT));
+	bad |= json_object_set_new(o, "model", json_string(j->model_path));
+	bad |= json_object_set_new(o, "init", json_string(j->init ? j->init : "random"));
+	bad |= json_object_set_new(o, "data", data_json(j));
+	bad |= json_object_set_new(o, "seq_len", json_integer(j->seq_len));
+	bad |= json_object_set_new(o, "global_batch", json_integer(j->global_batch));
+	bad |= json_object_set_new(o, "steps", json_integer(j->steps));
+	bad |= json_object_set_new(o, "seed", json_integer((json_int_t)j->seed));
+	bad |= json_object_set_new(o, "optimizer", optimizer_json(j));
+	bad |= json_object_set_new(o, "precision", json_string(hspmd_precision_words[j->precision]));
+	bad |= json_object_set_new(o, "elastic", elastic_json(j));
+	bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
+	return hspmd_json_unless(bad, o);
+}
+
+/* ---- learning rate */
+
+double hspmd_job_lr(const struct hspmd_job *j, int64_t step)
+{
+	double lr = j->optimizer.lr, low = j->optimizer.min_lr;
+	int64_t warmup = j->optimizer.warmup_steps;
+	if (step < warmup)
+		return lr * (double)(step + 1) / (double)warmup;
+	if (j->optimizer.schedule == HSPMD_LR_CONSTANT)
+		return lr;
+	if (step >= j->steps)
+		return low;
+	double done = (double)(step - warmup) / (double)(j->steps - warmup);
+	double left = j->optimizer.schedule == HSPMD_LR_COSINE ? 0.5 * (1 + cos(M_PI * done)) : 1 - done;
+	return low + (lr - low) * left;
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job file names: variables in paths, and whether model, data and folders are there and fit. */
+#include "common/format/job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/durable.h"
+
+#define BYTE_VOCABULARY 256
+#define INDEX_HEAD_BYTES 34 /* magic, version, type of a token, number of sequences, number of documents */
+
+/* ---- variables in paths */
+
+/* Who runs this: the password file's word before the environment's, which may be a batch script's or a daemon's. */
+static char *user_entry(bool home)
+{
+	const char *given = getenv(home ? "HOME" : "USER");
+	struct passwd entry, *found = NULL;
+	size_t size = 16384;
+	char *buffer = malloc(size), *value = NULL;
+	if (!buffer)
+		return NULL;
+	if (home && given && *given == '/')
+		value = strdup(given);
+	else if (!getpwuid_r(geteuid(), &entry, buffer, size, &found) && found)
+		value = strdup(home ? found->pw_dir : found->pw_name);
+	else if (given && *given)
+		value = strdup(given);
+	free(buffer);
+	return value;
+}
+
+static char *variable(const char *name, size_t length, const char *job_id, struct hspmd_error *err)
+{
+	char *value = NULL;
+	if (length == 3 && !memcmp(name, "JOB", 3))
+		value = strdup(job_id ? job_id : "local");
+	else if (length == 4 && (!memcmp(name, "USER", 4) || !memcmp(name, "HOME", 4)))
+		value = user_entry(*name == 'H');
+	else {
+		hspmd_fail(err, "$%.*s is not a variable here; expected $USER, $JOB or $HOME", (int)(length < 64 ? length : 64), name);
+		return NULL;
+	}
+	if (!value)
+		hspmd_fail(err, "no value for $%.*s", (int)length, name);
+	return value;
+}
+
+/* The name behind a '$', in braces or not; *rest is what follows it. NULL: no name. */
+static const char *variable_name(const char *text, size_t *length, const char **rest)
+{
+	bool braces = *text == '{';
+	const char *name = text + braces;
+	*length = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_");
+	*rest = name + *length + braces;
+	return *length && (!braces || name[*length] == '}') ? name : NULL;
+}
+
+char *hspmd_job_path(const char *path, const char *job_id, struct hspmd_error *err)
+{
+	char *text = strdup("");
+	while (text && *path) {
+		size_t plain = strcspn(path, "$"), length = 0;
+		const char *rest = path + plain;
+		char *value = NULL;
+		if (*rest == '$') {
+			const char *name = variable_name(path + plain + 1, &length, &rest);
+			if (!name)
+				hspmd_fail(err, "\"%s\": expected $NAME or ${NAME}", path);
+			value = name ? variable(name, length, job_id, err) : NULL;
+			if (!value) {
+				free(text);
+				return NULL;
+			}
+		}
+		char *longer = hspmd_asprintf("%s%.*s%s", text, (int)plain, path, value ? value : "");
+		free(text);
+		free(value);
+		text = longer;
+		path = rest;
+	}
+	if (!text)
+		hspmd_fail_memory(err, "filling in a path");
+	return text;
+}
+
+/* ---- data */
+
+struct check {
+	const struct hspmd_job *j;
+	const struct hspmd_model *m;
+	struct hspmd_error *err;
+};
+
+/* Open a file for reading and find its size. -1 with err, which names job file, path in it and the file. */
+static int open_data(const struct check *k, const char *what, int i, const char *path, struct stat *st)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return hspmd_fail_errno(k->err, "%s: data.%s[%d]: %s", k->j->file, what, i, path);
+	const char *wrong = NULL;
+	if (fstat(fd, st))
+		wrong = strerror(errno);
+	else if (!S_ISREG(st->st_mode))
+		wrong = "expected a plain file";
+	else if (st->st_size == 0)
+		wrong = "file is empty";
+	if (!wrong)
+		return fd;
+	close(fd);
+	return hspmd_fail(k->err, "%s: data.%s[%d]: %s: %s", k->j->file, what, i, path, wrong);
+}
+
+static int check_length(const struct check *k, const char *what, int i, const char *path, int64_t bytes, int width)
+{
+	int64_t tokens = bytes / width, sample = k->j->seq_len + 1;
+	if (bytes % width)
+		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: its %lld bytes are no whole number of tokens of %d bytes", k->j->file, what, i,
+				  path, (long long)bytes, width);
+	if (tokens < sample)
+		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: %lld tokens are less than one sample of seq_len + 1 = %lld", k->j->file, what, i,
+				  path, (long long)tokens, (long long)sample);
+	return 0;
+}
+
+/* Bytes of a token by the index file's type code (Megatron-LM's indexed dataset, version 1); 0: not a token type. */
+static int token_width(unsigned char code)
+{
+	static const int widths[] = { [1] = 1, [2] = 1, [3] = 2, [4] = 4, [5] = 8, [8] = 2 };
+	return code < sizeof widths / sizeof *widths ? widths[code] : 0;
+}
+
+/* Read the head of a Megatron index and return the width of its tokens, or -1. */
+static int index_width(const struct check *k, const char *what, int i, const char *path)
+{
+	unsigned char head[INDEX_HEAD_BYTES];
+	struct stat st;
+	int fd = open_data(k, what, i, path, &st);
+	if (fd < 0)
+		return -1;
+	ssize_t n = pread(fd, head, sizeof head, 0);
+	close(fd);
+	if (n != sizeof head || memcmp(head, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) || !token_width(head[17]))
+		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: not an index of version 1 with integer tokens", k->j->file, what, i, path);
+	return token_width(head[17]);
+}
+
+/* "x", "x.bin" and "x.idx" all name the pair x.bin, x.idx. */
+static int check_megatron(const struct check *k, const char *what, int i, const char *path)
+{
+	size_t n = strlen(path);
+	bool suffix = n > 4 && (!strcmp(path + n - 4, ".bin") || !strcmp(path + n - 4, ".idx"));
+	int base = (int)(suffix ? n - 4 : n), rc = -1;
+	char *bin = hspmd_asprintf("%.*s.bin", base, path), *idx = hspmd_asprintf("%.*s.idx", base, path);
+	struct stat st;
+	if (!bin || !idx) {
+		hspmd_fail_memory(k->err, path);
+	} else {
+		int width = index_width(k, what, i, idx), fd = width < 0 ? -1 : open_data(k, what, i, bin, &st);
+		if (fd >= 0) {
+			close(fd);
+			rc = check_length(k, what, i, bin, st.st_size, width);
+		}
+	}
+	free(bin);
+	free(idx);
+	return rc;
+}
+
+static int check_data(const struct check *k, const char *what, char *const *paths, int count)
+{
+	static const int widths[] = { [HSPMD_DATA_BYTES] = 1, [HSPMD_DATA_UINT16] = 2, [HSPMD_DATA_UINT32] = 4 };
+	for (int i = 0; i < count; i++) {
+		struct stat st;
+		if (k->j->data_kind == HSPMD_DATA_MEGATRON) {
+			if (check_megatron(k, what, i, paths[i]))
+				return -1;
+			continue;
+		}
+		int fd = open_data(k, what, i, paths[i], &st);
+		if (fd < 0)
+			return -1;
+		close(fd);
+		if (check_length(k, what, i, paths[i], st.st_size, widths[k->j->data_kind]))
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- the rest */
+
+static int check_model(const struct check *k)
+{
+	const struct hspmd_job *j = k->j;
+	if (j->seq_len > k->m->max_positions)
+		return hspmd_fail(k->err, "%s: seq_len: expected at most %lld, the model's positions (%s), got %lld", j->file,
+				  (long long)k->m->max_positions, j->model_path, (long long)j->seq_len);
+	if (j->data_kind == HSPMD_DATA_BYTES && k->m->vocab < BYTE_VOCABULARY)
+		return hspmd_fail(k->err, "%s: data.kind: bytes need a vocabulary of %d, but the model's is %lld (%s)", j->file, BYTE_VOCABULARY,
+				  (long long)k->m->vocab, j->model_path);
+	if (j->init && access(j->init, R_OK))
+		return hspmd_fail_errno(k->err, "%s: init: %s", j->file, j->init);
+	return 0;
+}
+
+/* Whether a folder can be written, or made where the first one of its parents that is there can be. */
+static int writable(const char *folder)
+{
+	char *path = strdup(folder);
+	if (!path)
+		return -1;
+	int rc = access(path, W_OK | X_OK);
+	while (rc && errno == ENOENT && strlen(path) > 1) {
+		char *slash = strrchr(path, '/');
+		slash[slash == path] = '\0';
+		rc = access(path, W_OK | X_OK);
+	}
+	struct stat st;
+	if (!rc && !stat(path, &st) && !S_ISDIR(st.st_mode)) {
+		errno = ENOTDIR;
+		rc = -1;
+	}
+	int saved = errno;
+	free(path);
+	errno = saved;
+	return rc;
+}
+
+static int check_shared(const struct check *k)
+{
+	const struct hspmd_job *j = k->j;
+	if (!j->checkpoint.shared)
+		return 0;
+	char *folder = hspmd_job_path(j->checkpoint.shared, NULL, k->err);
+	if (!folder)
+		return hspmd_error_prefix(k->err, "%s: checkpoint.shared", j->file);
+	int rc = writable(folder);
+	if (rc)
+		hspmd_fail_errno(k->err, "%s: checkpoint.shared: cannot write to %s", j->file, folder);
+	free(folder);
+	return rc;
+}
+
+int hspmd_job_check_files(const struct hspmd_job *j, struct hspmd_model **model, struct hspmd_error *err)
+{
+	struct hspmd_model *m = hspmd_model_read(j->model_path, err);
+	if (!m)
+		return hspmd_error_prefix(err, "%s: model", j->file);
+	struct check k = { j, m, err };
+	if (check_model(&k) || check_data(&k, "train", j->train, j->train_count) || check_data(&k, "valid", j->valid, j->valid_count) ||
+	    check_shared(&k)) {
+		hspmd_model_destroy(m);
+		return -1;
+	}
+	if (model)
+		*model = m;
+	else
+		hspmd_model_destroy(m);
+	return 0;
+}

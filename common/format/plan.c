@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading and checking hspmd-plan-1. Writing is in plan_write.c. */
+#include "common/format/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+
+#define GLOBAL_BATCH_MAX (1 << 30)
+#define MICRO_BATCH_MAX (1 << 20)
+#define SEQ_LEN_MAX (1 << 26)
+#define LAYERS_MAX (1 << 20)
+#define VIRTUAL_STAGES_MAX 1024
+#define RATIO_MAX 1e9
+#define SECONDS_MAX 1e12
+
+const char *const hspmd_recompute_words[] = { "none", "selective", "full", NULL };
+const char *const hspmd_schedule_words[] = { "1f1b", "gpipe", "interleaved", NULL };
+
+/* Which stage has a device. */
+struct owner {
+	int pipeline, stage; /* pipeline -1: none */
+};
+
+struct reader {
+	struct hspmd_plan *p;
+	const struct hspmd_cluster *c;
+	int layers;          /* the model's, -1: not known */
+	struct owner *owners; /* one a device of the cluster */
+	int *found;           /* room for a run of devices */
+};
+
+/* ---- devices of a stage */
+
+static int take_device(struct reader *r, const struct hspmd_json *at, struct owner me, int device)
+{
+	struct owner *owner = &r->owners[device];
+	char address[300];
+	if (owner->pipeline < 0) {
+		*owner = me;
+		return 0;
+	}
+	hspmd_cluster_address(r->c, device, address, sizeof address);
+	if (owner->pipeline == me.pipeline && owner->stage == me.stage)
+		return hspmd_json_fail(at, "device %s is in this stage twice", address);
+	return hspmd_json_fail(at, "device %s is in pipelines[%d].stages[%d] already", address, owner->pipeline, owner->stage);
+}
+
+/* The devices of a run, appended to the stage's. Those of an interleaved plan's later rounds are compared with the first round's instead. */
+static int add_run(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, size_t *room, bool first_round)
+{
+	const char *run = hspmd_json_string_value(at);
+	if (!run)
+		return -1;
+	struct hspmd_error why;
+	int n = hspmd_cluster_devices(r->c, run, r->found, r->c->device_count, &why);
+	if (n < 0)
+		return hspmd_json_fail(at, "%s", why.text);
+	for (int i = 0; i < n; i++) {
+		if (s->device_count >= r->c->device_count)
+			return hspmd_json_fail(at, "more devices than the cluster has");
+		if (hspmd_grow(&s->devices, room, (size_t)s->device_count, sizeof *s->devices))
+			return hspmd_json_fail_memory(at);
+		if (first_round && take_device(r, at, me, r->found[i]))
+			return -1;
+		s->devices[s->device_count++] = r->found[i];
+	}
+	return 0;
+}
+
+static int read_devices(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, bool first_round)
+{
+	struct hspmd_json runs = hspmd_json_array(at, "devices", 1, SIZE_MAX);
+	size_t room = 0;
+	for (size_t i = 0; i < hspmd_json_length(&runs); i++) {
+		struct hspmd_json run = hspmd_json_at(&runs, i);
+		if (add_run(r, &run, me, s, &room, first_round))
+			return -1;
+	}
+	return hspmd_json_failed(at) ? -1 : 0;
+}
+
+/* ---- one stage */
+
+/* An optional array of `count` positive numbers; NULL when it is absent. */
+static int read_ratio(struct hspmd_json *at, const char *key, int count, double **out)
+{
+	struct hspmd_json a = hspmd_json_array_or_none(at, key, (size_t)count, (size_t)count);
+	if (!a.value)
+		return hspmd_json_failed(at) ? -1 : 0;
+	*out = hspmd_calloc((size_t)count, sizeof **out);
+	if (!*out)
+		return hspmd_json_fail_memory(&a);
+	for (int i = 0; i < count; i++) {
+		struct hspmd_json one = hspmd_json_at(&a, (size_t)i);
+		(*out)[i] = hspmd_json_number_value(&one, HSPMD_JSON_POSITIVE, RATIO_MAX);
+	}
+	return hspmd_json_failed(at) ? -1 : 0;
+}
+
+static int read_layers(struct hspmd_json *at, struct hspmd_stage *s, int first)
+{
+	struct hspmd_json layers = hspmd_json_array(at, "layers", 2, 2);
+	struct hspmd_json low = hspmd_json_at(&layers, 0), high = hspmd_json_at(&layers, 1);
+	s->layers[0] = (int)hspmd_json_int_value(&low, 0, LAYERS_MAX);
+	s->layers[1] = (int)hspmd_json_int_value(&high, 0, LAYERS_MAX);
+	if (hspmd_json_failed(at))
+		return -1;
+	if (s->layers[0] != first)
+		return hspmd_json_fail(&low, first ? "expected %d, where the stage before ends, got %d" : "expected %d, the first layer, got %d",
+				       first, s->layers[0]);
+	if (s->layers[1] <= s->layers[0])
+		return hspmd_json_fail(&layers, "[%d, %d) has no layer; every stage needs one", s->layers[0], s->layers[1]);
+	return 0;
+}
+
+static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, int first_layer, bool first_round)
+{
+	if (read_layers(at, s, first_layer) || read_devices(r, at, me, s, first_round))
+		return -1;
+	s->recompute = (enum hspmd_recompute)hspmd_json_word_or(at, "recompute", hspmd_recompute_words, HSPMD_RECOMPUTE_NONE);
+	s->context = (int)hspmd_json_int_or(at, "context", 1, HSPMD_CLUSTER_MAX_DEVICES, 1);
+	if (hspmd_json_failed(at))
+		return -1;
+	if (s->device_count % s->context) {
+		struct hspmd_json where = hspmd_json_any(at, "context");
+		return hspmd_json_fail(&where, "%d groups do not divide the stage's %d devices", s->context, s->device_count);
+	}
+	if (read_ratio(at, "shard_ratio", s->device_count / s->context, &s->shard_ratio) ||
+	    read_ratio(at, "context_ratio", s->context, &s->context_ratio))
+		return -1;
+	return hspmd_json_done(at);
+}
+
+/* ---- pipelines */
+
+static int check_round(const struct hspmd_json *stages, const struct hspmd_pipeline *pl, int i, int length)
+{
+	const struct hspmd_stage *s = &pl->stages[i], *first = &pl->stages[i % length];
+	if (s->device_count == first->device_count &&
+	    !memcmp(s->devices, first->devices, (size_t)s->device_count * sizeof *s->devices))
+		return 0;
+	struct hspmd_json at = hspmd_json_at(stages, (size_t)i);
+	return hspmd_json_fail(&at, "expected the devices of stages[%d], whose next chunk this is", i % length);
+}
+
+static int read_stages(struct reader *r, struct hspmd_json *at, int number, struct hspmd_pipeline *pl)
+{
+	struct hspmd_json stages = hspmd_json_array(at, "stages", 1, LAYERS_MAX);
+	size_t n = hspmd_json_length(&stages);
+	if (hspmd_json_failed(at))
+		return -1;
+	if (n % (size_t)r->p->virtual_stages)
+		return hspmd_json_fail(&stages, "expected a multiple of virtual_stages (%d), got %zu stages", r->p->virtual_stages, n);
+	int length = (int)n / r->p->virtual_stages, layer = 0;
+	pl->stages = hspmd_calloc(n, sizeof *pl->stages);
+	if (!pl->stages)
+		return hspmd_json_fail_memory(&stages);
+	for (int i = 0; i < (int)n; i++) {
+		struct hspmd_json stage = hspmd_json_at(&stages, (size_t)i);
+		struct owner me = { number, i };
+		pl->stage_count++;
+		if (read_stage(r, &stage, me, &pl->stages[i], layer, i < length) || (i >= length && check_round(&stages, pl, i, length)))
+			return -1;
+		layer = pl->stages[i].layers[1];
+	}
+	if (r->layers >= 0 && layer != r->layers)
+		return hspmd_json_fail(&stages, "the last stage ends at layer %d, but the model has %d", layer, r->layers);
+	r->layers = layer;
+	return 0;
+}
+
+static int read_pipelines(struct reader *r, struct hspmd_json *root)
+{
+	struct hspmd_plan *p = r->p;
+	struct hspmd_json all = hspmd_json_array(root, "pipelines", 1, HSPMD_CLUSTER_MAX_DEVICES);
+	size_t n = hspmd_json_length(&all);
+	int64_t samples = 0;
+	if (hspmd_json_failed(root))
+		return -1;
+	p->pipelines = hspmd_calloc(n, sizeof *p->pipelines);
+	if (!p->pipelines)
+		return hspmd_json_fail_memory(&all);
+	for (size_t i = 0; i < n; i++) {
+		struct hspmd_json at = hspmd_json_at(&all, i);
+		struct hspmd_pipeline *pl = &p->pipelines[p->pipeline_count++];
+		pl->micro_batches = (int)hspmd_json_int(&at, "micro_batches", 1, GLOBAL_BATCH_MAX);
+		pl->micro_batch = (int)hspmd_json_int_or(&at, "micro_batch", 1, MICRO_BATCH_MAX, p->micro_batch);
+		if (read_stages(r, &at, (int)i, pl) || hspmd_json_done(&at))
+			return -1;
+		samples += (int64_t)pl->micro_batches * pl->micro_batch;
+	}
+	if (samples != p->global_batch)
+		return hspmd_json_fail(&all, "their micro_batches times micro_batch add up to %lld, but global_batch is %d", (long long)samples,
+				       p->global_batch);
+	return 0;
+}
+
+/* ---- predicted */
+
+static int read_predicted_memory(struct reader *r, struct hspmd_json *at)
+{
+	struct hspmd_predicted *d = &r->p->predicted;
+	struct hspmd_json all = hspmd_json_object_or_none(at, "memory_bytes"), one;
+	size_t n = json_object_size(all.value);
+	const char *address;
+	if (hspmd_json_failed(at))
+		return -1;
+	if (!n)
+		return 0;
+	if (n > (size_t)r->c->device_count)
+		return hspmd_json_fail(&all, "more devices than the cluster has");
+	d->devices = hspmd_calloc(n, sizeof *d->devices);
+	d->memory_bytes = hspmd_calloc(n, sizeof *d->memory_bytes);
+	if (!d->devices || !d->memory_bytes)
+		return hspmd_json_fail_memory(&all);
+	for (size_t i = 0; hspmd_json_member(&all, i, &address, &one); i++) {
+		struct hspmd_error why;
+		d->devices[i] = hspmd_cluster_device(r->c, address, &why);
+		if (d->devices[i] < 0)
+			return hspmd_json_fail(&all, "%s", why.text);
+		d->memory_bytes[i] = hspmd_json_number_value(&one, 0, 1e18);
+		d->device_count++;
+	}
+	return hspmd_json_failed(at) ? -1 : 0;
+}
+
+static int read_predicted(struct reader *r, struct hspmd_json *root)
+{
+	struct hspmd_predicted *d = &r->p->predicted;
+	struct hspmd_json at = hspmd_json_object_or_none(root, "predicted");
+	d->step_s = hspmd_json_number(&at, "step_s", HSPMD_JSON_POSITIVE, SECONDS_MAX);
+	d->compute_s = hspmd_json_number_or(&at, "compute_s", 0, SECONDS_MAX, 0);
+	d->bubble_s = hspmd_json_number_or(&at, "bubble_s", 0, SECONDS_MAX, 0);
+	d->communication_s = hspmd_json_number_or(&at, "communication_s", 0, SECONDS_MAX, 0);
+	d->sync_s = hspmd_json_number_or(&at, "sync_s", 0, SECONDS_MAX, 0);
+	if (read_predicted_memory(r, &at))
+		return -1;
+	return hspmd_json_done(&at);
+}
+
+/* ---- the whole */
+
+static int read_head(struct reader *r, struct hspmd_json *root)
+{
+	struct hspmd_plan *p = r->p;
+	if (hspmd_json_format(root, HSPMD_PLAN_FORMAT))
+		return -1;
+	p->global_batch = (int)hspmd_json_int(root, "global_batch", 1, GLOBAL_BATCH_MAX);
+	p->micro_batch = (int)hspmd_json_int(root, "micro_batch", 1, MICRO_BATCH_MAX);
+	p->seq_len = (int)hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
+	p->schedule = (enum hspmd_schedule)hspmd_json_word_or(root, "schedule", hspmd_schedule_words, HSPMD_SCHEDULE_1F1B);
+	p->zero_stage = (int)hspmd_json_int_or(root, "zero_stage", 0, 1, 0);
+	p->virtual_stages = 1;
+	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
+		p->virtual_stages = (int)hspmd_json_int(root, "virtual_stages", 2, VIRTUAL_STAGES_MAX);
+	else
+		hspmd_json_int_or(root, "virtual_stages", 1, 1, 1);
+	return hspmd_json_failed(root) ? -1 : 0;
+}
+
+static struct hspmd_plan *from_doc(struct hspmd_json_doc *doc, const struct hspmd_cluster *c, int layers)
+{
+	struct hspmd_json root = hspmd_json_root(doc);
+	struct reader r = { .p = calloc(1, sizeof *r.p), .c = c, .layers = layers };
+	r.owners = hspmd_calloc((size_t)c->device_count, sizeof *r.owners);
+	r.found = hspmd_calloc((size_t)c->device_count, sizeof *r.found);
+	int rc = r.p && r.owners && r.found ? 0 : hspmd_json_fail_memory(&root);
+	for (int i = 0; !rc && i < c->device_count; i++)
+		r.owners[i].pipeline = -1;
+	if (rc || read_head(&r, &root) || read_pipelines(&r, &root) || read_predicted(&r, &root) || hspmd_json_done(&root)) {
+		hspmd_plan_destroy(r.p);
+		r.p = NULL;
+	}
+	free(r.owners);
+	free(r.found);
+	return r.p;
+}
+
+struct hspmd_plan *hspmd_plan_read(const char *path, const struct hspmd_cluster *c, int layers, struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	if (hspmd_json_open(&doc, path, err))
+		return NULL;
+	struct hspmd_plan *p = from_doc(&doc, c, layers);
+	hspmd_json_close(&doc);
+	return p;
+}
+
+struct hspmd_plan *hspmd_plan_from_json(const json_t *value, const char *name, const struct hspmd_cluster *c, int layers,
+					struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	hspmd_json_wrap(&doc, name, (json_t *)value, err);
+	struct hspmd_plan *p = from_doc(&doc, c, layers);
+	hspmd_json_close(&doc);
+	return p;
+}
+
+void hspmd_plan_destroy(struct hspmd_plan *p)
+{
+	if (!p)
+		return;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		for (int k = 0; k < p->pipelines[i].stage_count; k++) {
+			struct hspmd_stage *s = &p->pipelines[i].stages[k];
+			free(s->devices);
+			free(s->shard_ratio);
+			free(s->context_ratio);
+		}
+		free(p->pipelines[i].stages);
+	}
+	free(p->pipelines);
+	free(p->predicted.devices);
+	free(p->predicted.memory_bytes);
+	free(p);
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing, copying and describing plans. Helpers return a new reference, or NULL when memory is short. */
+#include "common/format/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+
+#define RUN_MAX_BYTES 300 /* "node:first-last" */
+
+/* "node:first-last" of the longest run that starts at devices[i], into text. Returns where the run ends. */
+static int run_text(const struct hspmd_cluster *c, const int *devices, int count, int i, char *text)
+{
+	const struct hspmd_device_at *first = &c->devices[devices[i]];
+	int end = i + 1;
+	while (end < count && devices[end] == devices[end - 1] + 1 && c->devices[devices[end]].node == first->node)
+		end++;
+	if (end - i == 1)
+		hspmd_cluster_address(c, devices[i], text, RUN_MAX_BYTES);
+	else
+		snprintf(text, RUN_MAX_BYTES, "%s:%d-%d", c->nodes[first->node].name, first->index, first->index + end - i - 1);
+	return end;
+}
+
+/* ---- to JSON */
+
+static json_t *devices_json(const struct hspmd_cluster *c, const int *devices, int count)
+{
+	char run[RUN_MAX_BYTES];
+	json_t *a = json_array();
+	int bad = !a;
+	for (int i = 0; i < count;) {
+		i = run_text(c, devices, count, i, run);
+		bad |= json_array_append_new(a, json_string(run));
+	}
+	return hspmd_json_unless(bad, a);
+}
+
+static json_t *ratio_json(const double *values, int count)
+{
+	json_t *a = json_array();
+	int bad = !a;
+	for (int i = 0; i < count; i++)
+		bad |= json_array_append_new(a, hspmd_json_real(values[i]));
+	return hspmd_json_unless(bad, a);
+}
+
+static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_stage *s)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "layers", json_pack("[ii]", s->layers[0], s->layers[1]));
+	bad |= json_object_set_new(o, "devices", devices_json(c, s->devices, s->device_count));
+	bad |= json_object_set_new(o, "recompute", json_string(hspmd_recompute_words[s->recompute]));
+	if (s->context > 1)
+		bad |= json_object_set_new(o, "context", json_integer(s->context));
+	if (s->shard_ratio)
+		bad |= json_object_set_new(o, "shard_ratio", ratio_json(s->shard_ratio, s->device_count / s->context));
+	if (s->context_ratio)
+		bad |= json_object_set_new(o, "context_ratio", ratio_json(s->context_ratio, s->context));
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *pipeline_json(const struct hspmd_cluster *c, const struct hspmd_plan *p, const struct hspmd_pipeline *pl)
+{
+	json_t *o = json_object(), *stages = json_array();
+	int bad = !o || !stages;
+	for (int i = 0; i < pl->stage_count; i++)
+		bad |= json_array_append_new(stages, stage_json(c, &pl->stages[i]));
+	bad |= json_object_set_new(o, "micro_batches", json_integer(pl->micro_batches));
+	if (pl->micro_batch != p->micro_batch)
+		bad |= json_object_set_new(o, "micro_batch", json_integer(pl->micro_batch));
+	bad |= json_object_set_new(o, "stages", stages);
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *predicted_json(const struct hspmd_cluster *c, const struct hspmd_predicted *d)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "step_s", hspmd_json_real(d->step_s));
+	bad |= json_object_set_new(o, "compute_s", hspmd_json_real(d->compute_s));
+	bad |= json_object_set_new(o, "bubble_s", hspmd_json_real(d->bubble_s));
+	bad |= json_object_set_new(o, "communication_s", hspmd_json_real(d->communication_s));
+	bad |= json_object_set_new(o, "sync_s", hspmd_json_real(d->sync_s));
+	if (d->device_count) {
+		json_t *memory = json_object();
+		char address[RUN_MAX_BYTES];
+		for (int i = 0; i < d->device_count; i++)
+			bad |= json_object_set_new(memory, hspmd_cluster_address(c, d->devices[i], address, sizeof address),
+						   hspmd_json_real(d->memory_bytes[i]));
+		bad |= json_object_set_new(o, "memory_bytes", memory);
+	}
+	return hspmd_json_unless(bad, o);
+}
+
+json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluster *c)
+{
+	json_t *o = json_object(), *pipelines = json_array();
+	int bad = !o || !pipelines;
+	for (int i = 0; i < p->pipeline_count; i++)
+		bad |= json_array_append_new(pipelines, pipeline_json(c, p, &p->pipelines[i]));
+	bad |= json_object_set_new(o, "format", json_string(HSPMD_PLAN_FORMAT));
+	bad |= json_object_set_new(o, "global_batch", json_integer(p->global_batch));
+	bad |= json_object_set_new(o, "micro_batch", json_integer(p->micro_batch));
+	bad |= json_object_set_new(o, "seq_len", json_integer(p->seq_len));
+	bad |= json_object_set_new(o, "schedule", json_string(hspmd_schedule_words[p->schedule]));
+	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
+		bad |= json_object_set_new(o, "virtual_stages", json_integer(p->virtual_stages));
+	bad |= json_object_set_new(o, "zero_stage", json_integer(p->zero_stage));
+	bad |= json_object_set_new(o, "pipelines", pipelines);
+	if (p->predicted.step_s > 0)
+		bad |= json_object_set_new(o, "predicted", predicted_json(c, &p->predicted));
+	return hspmd_json_unless(bad, o);
+}
+
+/* ---- copying */
+
+/* A copy of n elements; NULL for NULL. *failed is set when memory is short. */
+static void *copy_array(const void *from, size_t n, size_t size, int *failed)
+{
+	if (!from)
+		return NULL;
+	void *to = hspmd_calloc(n, size);
+	if (!to)
+		*failed = 1;
+	else
+		memcpy(to, from, n * size);
+	return to;
+}
+
+static void copy_stage(struct hspmd_stage *to, const struct hspmd_stage *from, int *failed)
+{
+	size_t n = (size_t)from->device_count, groups = (size_t)from->context;
+	*to = *from;
+	to->devices = copy_array(from->devices, n, sizeof *to->devices, failed);
+	to->shard_ratio = copy_array(from->shard_ratio, n / groups, sizeof *to->shard_ratio, failed);
+	to->context_ratio = copy_array(from->context_ratio, groups, sizeof *to->context_ratio, failed);
+}
+
+static void copy_pipeline(struct hspmd_pipeline *to, const struct hspmd_pipeline *from, int *failed)
+{
+	*to = *from;
+	to->stages = hspmd_calloc((size_t)from->stage_count, sizeof *to->stages);
+	if (!to->stages) {
+		to->stage_count = 0;
+		*failed = 1;
+	}
+	for (int i = 0; i < to->stage_count; i++)
+		copy_stage(&to->stages[i], &from->stages[i], failed);
+}
+
+struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p)
+{
+	struct hspmd_plan *copy = calloc(1, sizeof *copy);
+	int failed = 0;
+	if (!copy)
+		return NULL;
+	*copy = *p;
+	size_t n = (size_t)p->predicted.device_count;
+	copy->predicted.devices = copy_array(p->predicted.devices, n, sizeof *p->predicted.devices, &failed);
+	copy->predicted.memory_bytes = copy_array(p->predicted.memory_bytes, n, sizeof *p->predicted.memory_bytes, &failed);
+	copy->pipelines = hspmd_calloc((size_t)p->pipeline_count, sizeof *copy->pipelines);
+	if (!copy->pipelines) {
+		copy->pipeline_count = 0;
+		failed = 1;
+	}
+	for (int i = 0; i < copy->pipeline_count; i++)
+		copy_pipeline(&copy->pipelines[i], &p->pipelines[i], &failed);
+	if (!failed)
+		return copy;
+	hspmd_plan_destroy(copy);
+	return NULL;
+}
+
+/* ---- for people */
+
+static void print_pipeline(FILE *f, const struct hspmd_cluster *c, const struct hspmd_pipeline *pl)
+{
+	char run[RUN_MAX_BYTES];
+	fputc('[', f);
+	for (int i = 0; i < pl->stage_count; i++) {
+		const struct hspmd_stage *s = &pl->stages[i];
+		fputs(i ? " | " : "", f);
+		for (int k = 0; k < s->device_count;) {
+			fputs(k ? "," : "", f);
+			k = run_text(c, s->devices, s->device_count, k, run);
+			fputs(run, f);
+		}
+		if (s->device_count > 1)
+			fprintf(f, " x%d", s->device_count);
+		fprintf(f, " L%d-%d", s->layers[0], s->layers[1]);
+	}
+	fprintf(f, "] %d mb", pl->micro_batches);
+}
+
+char *hspmd_plan_line(const struct hspmd_plan *p, const struct hspmd_cluster *c)
+{
+	char *text = NULL;
+	size_t size = 0;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	fprintf(f, "%d pipeline%s: ", p->pipeline_count, p->pipeline_count == 1 ? "" : "s");
+	for (int i = 0; i < p->pipeline_count; i++) {
+		fputs(i ? ", " : "", f);
+		print_pipeline(f, c, &p->pipelines[i]);
+	}
+	int failed = ferror(f);
+	if (fclose(f) || failed) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+int hspmd_plan_devices(const struct hspmd_plan *p)
+{
+	int count = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int k = 0; k < p->pipelines[i].stage_count / p->virtual_stages; k++)
+			count += p->pipelines[i].stages[k].device_count;
+	return count;
+}
