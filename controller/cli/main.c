@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd COMMAND [options]: finds the command and runs it. */
+#include "config.h"
+
+#include <getopt.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "controller/cli/commands.h"
+
+static const struct {
+	const char *name;
+	hspmd_command *run;
+	const char *does;
+} commands[] = {
+	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
+};
+
+#define COMMAND_COUNT (sizeof commands / sizeof *commands)
+
+static void help(FILE *to)
+{
+	fputs("Usage: hspmd COMMAND [options]\n\nCommands:\n", to);
+	for (size_t i = 0; i < COMMAND_COUNT; i++)
+		fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].does);
+	fputs("\n  --help       print this\n  --version    print the version\n\n'hspmd COMMAND --help' says more; so does 'man hspmd-COMMAND'.\n"
+	      "Exit status: 0 done, 1 it could not be done, 2 wrong usage.\n",
+	      to);
+}
+
+/* Results that could not be written are a failure too. */
+static int finish(int status)
+{
+	if (fflush(stdout) || ferror(stdout)) {
+		hspmd_error_log("cannot write to standard output");
+		return status ? status : HSPMD_EXIT_FAILED;
+	}
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 2) {
+		help(stderr);
+		return HSPMD_EXIT_USAGE;
+	}
+	if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+		help(stdout);
+		return finish(HSPMD_EXIT_DONE);
+	}
+	if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
+		puts("hspmd " PACKAGE_VERSION);
+		return finish(HSPMD_EXIT_DONE);
+	}
+	for (size_t i = 0; i < COMMAND_COUNT; i++) {
+		if (strcmp(argv[1], commands[i].name))
+			continue;
+		char name[64];
+		snprintf(name, sizeof name, "hspmd %s", commands[i].name);
+		hspmd_log_name(name);
+		argv[1] = name; /* what getopt puts before its messages */
+		optind = 0;
+		return finish(commands[i].run(argc - 1, argv + 1));
+	}
+	hspmd_error_log("unknown command '%s'", argv[1]);
+	fputs("Try 'hspmd --help'.\n", stderr);
+	return HSPMD_EXIT_USAGE;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pipelines that differ in their devices' addresses alone are printed once, with how many there are. */
+#include "controller/cli/plan_table.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double device_bytes(const struct hspmd_plan *p, int device)
+{
+	for (int i = 0; i < p->predicted.device_count; i++)
+		if (p->predicted.devices[i] == device)
+			return p->predicted.memory_bytes[i];
+	return 0;
+}
+
+static int device_type(const struct hspmd_cluster *c, int device)
+{
+	return c->devices[device].type;
+}
+
+static bool same_shape(const struct hspmd_cluster *c, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
+{
+	if (a->stage_count != b->stage_count || a->micro_batches != b->micro_batches || a->micro_batch != b->micro_batch)
+		return false;
+	for (int s = 0; s < a->stage_count; s++) {
+		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
+		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->recompute != y->recompute)
+			return false;
+		for (int d = 0; d < x->device_count; d++)
+			if (device_type(c, x->devices[d]) != device_type(c, y->devices[d]))
+				return false;
+	}
+	return true;
+}
+
+/* "n0:0-3", "n0:0,2", "n0:0-1 n1:4": runs of a stage's devices, cut at width with "..". */
+static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage *s, char *out, size_t size)
+{
+	size_t used = 0;
+	out[0] = '\0';
+	for (int i = 0, end; i < s->device_count; i = end) {
+		const struct hspmd_device_at *a = &c->devices[s->devices[i]];
+		for (end = i + 1; end < s->device_count && s->devices[end] == s->devices[end - 1] + 1 && c->devices[s->devices[end]].node == a->node; end++)
+			;
+		char run[192];
+		if (end - i > 1)
+			snprintf(run, sizeof run, "%s%s:%d-%d", i ? " " : "", c->nodes[a->node].name, a->index, a->index + end - i - 1);
+		else
+			snprintf(run, sizeof run, "%s%s:%d", i ? " " : "", c->nodes[a->node].name, a->index);
+		if (used + strlen(run) + 3 > size) {
+			snprintf(out + used, size - used, "..");
+			return;
+		}
+		used += (size_t)snprintf(out + used, size - used, "%s", run);
+	}
+}
+
+static void stage_row(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_stage *s, const char *lead)
+{
+	char runs[29], layers[24];
+	double worst = 0, there = 0;
+	device_runs(c, s, runs, sizeof runs);
+	for (int d = 0; d < s->device_count; d++) {
+		double used = device_bytes(p, s->devices[d]), have = (double)c->types[device_type(c, s->devices[d])].memory_bytes;
+		if (d == 0 || used / have > worst / there) {
+			worst = used;
+			there = have;
+		}
+	}
+	snprintf(layers, sizeof layers, "%d-%d", s->layers[0], s->layers[1] - 1);
+	fprintf(to, "%-19s %-9s %-28s %-13.13s %-9s %6.2f of %.2f\n", lead, layers, runs, c->types[device_type(c, s->devices[0])].name,
+		hspmd_recompute_words[s->recompute], worst / 1e9, there / 1e9);
+}
+
+static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report)
+{
+	const struct hspmd_predicted *x = &p->predicted;
+	double tokens = (double)p->global_batch * p->seq_len;
+	fprintf(to, "\nstep %.4g s, %.0f tokens/s: compute %.4g s (%.0f%%), bubble %.4g s (%.0f%%), communication %.4g s (%.0f%%), sync %.4g s (%.0f%%)\n",
+		x->step_s, tokens / x->step_s, x->compute_s, 100 * x->compute_s / x->step_s, x->bubble_s, 100 * x->bubble_s / x->step_s,
+		x->communication_s, 100 * x->communication_s / x->step_s, x->sync_s, 100 * x->sync_s / x->step_s);
+	fprintf(to, "global batch %d, micro-batch %d, sequence %d, %s, ZeRO stage %d; %d of %d devices used\n", p->global_batch, p->micro_batch, p->seq_len,
+		hspmd_schedule_words[p->schedule], p->zero_stage, hspmd_plan_devices(p), c->device_count);
+	for (int i = 0; i < report->shortage_count && i < HSPMD_SHORTAGE_MAX; i++) {
+		char at[256];
+		const struct hspmd_shortage *s = &report->shortages[i];
+		fprintf(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short\n", hspmd_cluster_address(c, s->device, at, sizeof at),
+			s->pipeline, s->stage, s->need_bytes / 1e9, (s->need_bytes - s->have_bytes) / 1e9);
+	}
+}
+
+void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report)
+{
+	fprintf(to, "%-19s %-9s %-28s %-13s %-9s %s\n", "pipeline", "layers", "devices", "type", "recompute", "memory, GB");
+	for (int i = 0, end; i < p->pipeline_count; i = end) {
+		const struct hspmd_pipeline *pipe = &p->pipelines[i];
+		for (end = i + 1; end < p->pipeline_count && same_shape(c, pipe, &p->pipelines[end]); end++)
+			;
+		for (int s = 0; s < pipe->stage_count; s++) {
+			char lead[64] = "";
+			if (s == 0 && end - i > 1)
+				snprintf(lead, sizeof lead, "%d-%d: %d x %d", i, end - 1, pipe->micro_batches, pipe->micro_batch);
+			else if (s == 0)
+				snprintf(lead, sizeof lead, "%d: %d x %d", i, pipe->micro_batches, pipe->micro_batch);
+			stage_row(to, p, c, &pipe->stages[s], lead);
+		}
+	}
+	totals(to, p, c, report);
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a layer, a message and a stage cost: the cost model's tables, private to the solver.
+ *
+ * costs.c  facts of each layer (parameters, bytes, operations) from the model or the profile
+ * times.c  seconds of each layer on each device type, at each tensor-parallel share and micro-batch
+ * links.c  seconds of messages and collectives between devices
+ * memory.c bytes on each device of a stage
+ *
+ * "Share" is the part of a layer that one device of a tensor-parallel group holds: 1 / tp when even.
+ */
+#ifndef HSPMD_CONTROLLER_SOLVER_COSTS_H
+#define HSPMD_CONTROLLER_SOLVER_COSTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/error.h"
+#include "common/format/cluster.h"
+#include "common/format/model.h"
+#include "common/format/plan.h"
+#include "common/format/profile.h"
+
+#define HSPMD_RECOMPUTE_KINDS (HSPMD_RECOMPUTE_FULL + 1)
+#define HSPMD_MAX_TP 64 /* devices of one stage */
+
+/* One layer, whole (tp 1), one sample. */
+struct hspmd_layer_fact {
+	double params;
+	double output_bytes;                      /* what it hands to the next layer */
+	double kept_bytes[HSPMD_RECOMPUTE_KINDS]; /* activations kept for the backward pass */
+	double whole_bytes;                       /* part of kept_bytes that every device of a tensor-parallel group holds whole */
+	double working_bytes;                     /* alive only while the layer runs */
+	double flops;                             /* forward; of matrix products */
+	double moved_bytes;                       /* forward; traffic with device memory, weights apart */
+	double reduced_bytes;                     /* forward; all-reduced by a tensor-parallel group */
+	double rerun[HSPMD_RECOMPUTE_KINDS];      /* part of the forward pass done again in the backward pass */
+	int twin;                                 /* layer that it shares its weights with; -1: none */
+};
+
+/* Seconds of the layers of one type at one share and micro-batch, as sums from layer 0: layers [a, b) take x[b] - x[a]. */
+struct hspmd_layer_times {
+	int type, micro_batch;
+	double share;
+	bool measured; /* from the profile: tensor-parallel communication is inside */
+	double *forward, *backward, *optimizer;
+	double *rerun[HSPMD_RECOMPUTE_KINDS]; /* forward work repeated in the backward pass */
+};
+
+struct hspmd_costs {
+	const struct hspmd_cluster *cluster;
+	const struct hspmd_model *model;     /* may be NULL */
+	const struct hspmd_profile *profile; /* may be NULL */
+	enum hspmd_precision precision;
+	int seq_len, layer_count;
+	struct hspmd_layer_fact *layers;
+	double *params_sum; /* layer_count + 1 sums of params */
+	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* an element */
+	bool sequence_parallel;
+	struct hspmd_layer_times **times; /* cache, open addressing */
+	size_t times_size, times_count;
+	int warning_count;
+	char **warnings;
+};
+
+/* Tables for one input. The arguments must outlive the result. seq_len 0: the profile's, else the model's positions. NULL and err on failure. */
+struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				    enum hspmd_precision precision, int seq_len, struct hspmd_error *err);
+void hspmd_costs_destroy(struct hspmd_costs *c);
+/* Keep a warning, once. */
+void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision); /* sustained; 0: not known */
+/* times.c. The result belongs to the tables. NULL and err when there is nothing to compute it from. */
+const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err);
+void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
+
+/* links.c */
+/* The link between a's and b's node when n devices of a's side send to m of b's at once; counts no entry has fall back on smaller ones. */
+const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err);
+/* Seconds for `bytes`, those of all n senders together. -1: no link. */
+double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, int m, double bytes, struct hspmd_error *err);
+/* Seconds of an all-reduce of `bytes` on each of n devices, as a ring (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. -1: no link. */
+double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);
+
+/* A stage with a given micro-batch: seconds for one micro-batch and for the optimizer. */
+struct hspmd_stage_cost {
+	double forward, backward, optimizer;
+};
+/* stage.c. 0 or -1. */
+int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out, struct hspmd_error *err);
+
+/* memory.c. Bytes that device number `which` of stage s needs. in_flight: micro-batches whose activations are alive at once; copies: devices that
+ * share the optimizer's state under ZeRO (1: none). */
+double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight, double copies);
+/* Even share or shard_ratio of device `which`. */
+double hspmd_stage_share(const struct hspmd_stage *s, int which);
+
+#endif

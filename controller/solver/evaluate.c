@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan's step time: every pipeline simulated, transfers slowed by those that share their way, gradients synchronised, weights updated.
+ *
+ *     step = last gradient synchronised + slowest optimizer
+ * Clipping by the global norm needs all gradients, so no device updates before the last group is done.
+ */
+#include "controller/solver/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/solver/physics.h"
+#include "controller/solver/solver.h"
+
+void hspmd_timing_clear(struct hspmd_timing *t)
+{
+	free(t->first_stage);
+	free(t->stages);
+	*t = (struct hspmd_timing){ 0 };
+}
+
+/* A way between two nodes and what goes over it at once. */
+struct way {
+	int stage; /* that sends forward, in the timing's array */
+	int from_node, to_node, from, to, senders, receivers;
+	double bytes;
+};
+
+static int by_way(const void *a, const void *b)
+{
+	const struct way *x = a, *y = b;
+	if (x->from_node != y->from_node)
+		return x->from_node < y->from_node ? -1 : 1;
+	if (x->to_node != y->to_node)
+		return x->to_node < y->to_node ? -1 : 1;
+	return x->stage < y->stage ? -1 : x->stage > y->stage;
+}
+
+/* Pipelines work in step with one another, so what they send from one node to another goes at the same time. */
+static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	struct way *ways = hspmd_calloc((size_t)t->stage_total, sizeof *ways);
+	int count = 0, rc = -1;
+	if (!ways)
+		return hspmd_fail_memory(err, "evaluating a plan");
+	for (int i = 0; i < p->pipeline_count; i++) {
+		const struct hspmd_pipeline *pipe = &p->pipelines[i];
+		for (int s = 0; s + 1 < pipe->stage_count; s++) {
+			const struct hspmd_stage *a = &pipe->stages[s], *b = a + 1;
+			double bytes = c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch;
+			ways[count++] = (struct way){ t->first_stage[i] + s, c->cluster->devices[a->devices[0]].node,
+						      c->cluster->devices[b->devices[0]].node, a->devices[0], b->devices[0], a->device_count,
+						      b->device_count, bytes };
+		}
+	}
+	qsort(ways, (size_t)count, sizeof *ways, by_way);
+	for (int i = 0, end; i < count; i = end) {
+		struct way all = ways[i];
+		for (end = i + 1; end < count && ways[end].from_node == all.from_node && ways[end].to_node == all.to_node; end++) {
+			all.senders += ways[end].senders;
+			all.receivers += ways[end].receivers;
+			all.bytes += ways[end].bytes;
+		}
+		bool inside = all.from_node == all.to_node;
+		for (int k = i; k < end; k++) {
+			const struct way *w = inside ? &ways[k] : &all;
+			double there = hspmd_costs_transfer(c, w->from, w->to, w->senders, w->receivers, w->bytes, err);
+			double back = there < 0 ? -1 : hspmd_costs_transfer(c, w->to, w->from, w->receivers, w->senders, w->bytes, err);
+			if (back < 0)
+				goto out;
+			t->stages[ways[k].stage].send_forward = there;
+			t->stages[ways[k].stage + 1].send_backward = back;
+		}
+	}
+	rc = 0;
+out:
+	free(ways);
+	return rc;
+}
+
+static int simulate_pipeline(const struct hspmd_plan *p, int pipeline, struct hspmd_timing *t, double *end, struct hspmd_error *err)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	struct hspmd_stage_timing *st = &t->stages[t->first_stage[pipeline]];
+	size_t n = (size_t)pipe->stage_count;
+	struct hspmd_sim_stage *sim = hspmd_calloc(n, sizeof *sim);
+	double *ends = hspmd_calloc(n, sizeof *ends);
+	struct hspmd_sim_result result = { .stage_end = ends };
+	if (!sim || !ends)
+		goto memory;
+	for (size_t s = 0; s < n; s++)
+		sim[s] = (struct hspmd_sim_stage){ st[s].cost.forward, st[s].cost.backward, st[s].send_forward, st[s].send_backward };
+	if (hspmd_simulate(sim, pipe->stage_count, pipe->micro_batches, p->schedule, &result))
+		goto memory;
+	for (size_t s = 0; s < n; s++)
+		st[s].end = ends[s];
+	*end = result.end;
+	free(sim);
+	free(ends);
+	return 0;
+memory:
+	free(sim);
+	free(ends);
+	return hspmd_fail_memory(err, "simulating a pipeline");
+}
+
+static double busy(const struct hspmd_stage_timing *s)
+{
+	return s->cost.forward + s->cost.backward + s->send_forward + s->send_backward;
+}
+
+int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	*t = (struct hspmd_timing){ 0 };
+	t->first_stage = hspmd_calloc((size_t)p->pipeline_count, sizeof *t->first_stage);
+	if (!t->first_stage)
+		return hspmd_fail_memory(err, "evaluating a plan");
+	for (int i = 0; i < p->pipeline_count; i++) {
+		t->first_stage[i] = t->stage_total;
+		t->stage_total += p->pipelines[i].stage_count;
+	}
+	t->stages = hspmd_calloc((size_t)t->stage_total, sizeof *t->stages);
+	if (!t->stages) {
+		hspmd_fail_memory(err, "evaluating a plan");
+		goto fail;
+	}
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
+			struct hspmd_stage_timing *st = &t->stages[t->first_stage[i] + s];
+			if (hspmd_costs_stage(c, &p->pipelines[i].stages[s], p->pipelines[i].micro_batch, &st->cost, err))
+				goto fail;
+			t->optimizer_s = fmax(t->optimizer_s, st->cost.optimizer);
+		}
+	if (transfers(c, p, t, err))
+		goto fail;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		double end = 0;
+		if (simulate_pipeline(p, i, t, &end, err))
+			goto fail;
+		if (end > t->compute_end) {
+			t->compute_end = end;
+			t->worst_pipeline = i;
+		}
+	}
+	const struct hspmd_stage_timing *worst = &t->stages[t->first_stage[t->worst_pipeline]];
+	for (int s = 1; s < p->pipelines[t->worst_pipeline].stage_count; s++)
+		if (busy(&worst[s]) > busy(&worst[t->worst_stage]))
+			t->worst_stage = s;
+	if (hspmd_sync(c, p, t, err))
+		goto fail;
+	t->sync_end = t->compute_end;
+	for (int s = 0; s < t->stage_total; s++)
+		t->sync_end = fmax(t->sync_end, t->stages[s].sync_end);
+	t->step_s = t->sync_end + t->optimizer_s;
+	return 0;
+fail:
+	hspmd_timing_clear(t);
+	return -1;
+}
+
+double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	int in_flight = hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
+	return hspmd_costs_memory(c, &pipe->stages[stage], which, pipe->micro_batch, in_flight, p->zero_stage ? p->pipeline_count : 1);
+}
+
+double hspmd_usable_memory(const struct hspmd_device_type *type)
+{
+	return (double)type->memory_bytes - (type->kind == HSPMD_DEVICE_CUDA ? HSPMD_CONTEXT_BYTES : 0);
+}
+
+/* ---- predicted */
+
+static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	int devices = hspmd_plan_devices(p), at = 0;
+	int *ids = hspmd_calloc((size_t)devices, sizeof *ids);
+	double *bytes = hspmd_calloc((size_t)devices, sizeof *bytes);
+	if (!ids || !bytes) {
+		free(ids);
+		free(bytes);
+		return hspmd_fail_memory(err, "predicting memory");
+	}
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++, at++) {
+				ids[at] = p->pipelines[i].stages[s].devices[d];
+				bytes[at] = hspmd_plan_memory(c, p, i, s, d);
+				double have = hspmd_usable_memory(&c->cluster->types[c->cluster->devices[ids[at]].type]);
+				if (report && bytes[at] > have && hspmd_report_shortage(report, ids[at], i, s, bytes[at], have, err)) {
+					free(ids);
+					free(bytes);
+					return -1;
+				}
+			}
+	free(p->predicted.devices);
+	free(p->predicted.memory_bytes);
+	p->predicted.device_count = devices;
+	p->predicted.devices = ids;
+	p->predicted.memory_bytes = bytes;
+	return 0;
+}
+
+/* Where the step's time goes, seen from the busiest stage of the pipeline that ends last; the parts add up to the step. */
+static void fill_times(const struct hspmd_plan *p, const struct hspmd_timing *t, struct hspmd_predicted *out)
+{
+	const struct hspmd_stage_timing *w = &t->stages[t->first_stage[t->worst_pipeline] + t->worst_stage];
+	int m = p->pipelines[t->worst_pipeline].micro_batches;
+	double compute = m * (w->cost.forward + w->cost.backward), sent = m * (w->send_forward + w->send_backward);
+	out->step_s = t->step_s;
+	out->compute_s = compute + t->optimizer_s;
+	out->communication_s = sent;
+	out->sync_s = t->sync_end - t->compute_end;
+	out->bubble_s = fmax(0, t->compute_end - compute - sent);
+}
+
+int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	struct hspmd_timing t;
+	if (hspmd_timing_of(c, p, &t, err))
+		return -1;
+	fill_times(p, &t, &p->predicted);
+	hspmd_timing_clear(&t);
+	return fill_memory(c, p, report, err);
+}
+
+int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+		   enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	struct hspmd_costs *c = hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, err);
+	if (!c)
+		return -1;
+	int rc = hspmd_predict(c, plan, report, err);
+	if (!rc && report)
+		hspmd_report_take_warnings(report, c);
+	hspmd_costs_destroy(c);
+	return rc;
+}

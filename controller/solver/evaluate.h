@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan's step in detail: what hspmd_evaluate, the trace and the explanation read. Private to the solver. */
+#ifndef HSPMD_CONTROLLER_SOLVER_EVALUATE_H
+#define HSPMD_CONTROLLER_SOLVER_EVALUATE_H
+
+#include "controller/solver/costs.h"
+#include "controller/solver/simulate.h"
+#include "controller/solver/solver.h"
+
+struct hspmd_stage_timing {
+	struct hspmd_stage_cost cost;
+	double send_forward, send_backward; /* one micro-batch, contention included */
+	double end;                         /* of the last backward pass */
+	double sync_start, sync_end;        /* of its gradients */
+};
+
+struct hspmd_timing {
+	double step_s;
+	double compute_end;   /* the last backward pass anywhere */
+	double sync_end;      /* the last gradient everywhere */
+	double optimizer_s;
+	int worst_pipeline, worst_stage; /* the pipeline that ends last, its busiest stage */
+	int stage_total;
+	int *first_stage; /* per pipeline: index of its first stage in stages */
+	struct hspmd_stage_timing *stages;
+};
+
+/* 0 or -1. The caller clears it. */
+int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
+void hspmd_timing_clear(struct hspmd_timing *t);
+
+/* sync.c: fill sync_start and sync_end of every stage from `end`. 0 or -1. */
+int hspmd_sync(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
+
+/* Bytes device `which` of a stage needs under this plan. */
+double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which);
+/* Fill p->predicted; shortages go into report (may be NULL). 0 or -1. */
+int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err);
+/* report.c */
+int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline, int stage, double need, double have, struct hspmd_error *err);
+void hspmd_report_take_warnings(struct hspmd_solve_report *r, struct hspmd_costs *c); /* moves them */
+/* Bytes of a device that a plan may fill. */
+double hspmd_usable_memory(const struct hspmd_device_type *type);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One pipeline's step, event by event: 1F1B (PipeDream-flush, arXiv 2006.09503; Megatron-LM, 2104.04473) or GPipe (1811.06965). */
+#ifndef HSPMD_CONTROLLER_SOLVER_SIMULATE_H
+#define HSPMD_CONTROLLER_SOLVER_SIMULATE_H
+
+#include <stdbool.h>
+
+#include "common/format/plan.h"
+
+struct hspmd_sim_stage {
+	double forward, backward;           /* seconds of one micro-batch */
+	double send_forward, send_backward; /* seconds of its activation to the next stage, of its gradient to the one before */
+};
+
+/* An operation as it was simulated. */
+struct hspmd_sim_op {
+	int stage, micro_batch;
+	bool backward;
+	double start, end;
+};
+
+struct hspmd_sim_result {
+	double end;            /* of the last operation */
+	double *stage_end;     /* caller's array of one per stage, or NULL: when each stage has done its last backward pass */
+	double *stage_start;   /* likewise: when it began its last backward pass (gradients of its last layers are complete soon after) */
+	struct hspmd_sim_op *ops; /* caller's array of 2 * stages * micro_batches, or NULL */
+};
+
+/* 0, or -1 when memory is short. */
+int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_sim_result *result);
+
+/* Micro-batches whose activations stage `stage` holds at once at its fullest. */
+int hspmd_in_flight(int stage, int count, int micro_batches, enum hspmd_schedule schedule);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plans for small clusters are legal, sane and predicted. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "tests/unit/solver_inputs.h"
+
+static struct hspmd_plan *solve(const struct hspmd_cluster *c, const struct hspmd_model *m, int batch, struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = { .global_batch = batch, .seq_len = 128, .precision = HSPMD_PRECISION_FP32 };
+	return hspmd_solve(c, m, NULL, &r, NULL, err);
+}
+
+static void equal_devices_share_equally(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cpu_cluster((double[]){ 50, 50, 50, 50 }, 1.2);
+	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_plan *p = solve(c, m, 16, &err);
+	assert_non_null(p);
+	check_plan(p, c, 6);
+	assert_int_equal(p->pipeline_count, 4);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(p->pipelines[i].micro_batches, p->pipelines[0].micro_batches);
+	double parts = p->predicted.compute_s + p->predicted.bubble_s + p->predicted.communication_s + p->predicted.sync_s;
+	assert_true(fabs(parts - p->predicted.step_s) < 1e-6 * p->predicted.step_s);
+	assert_int_equal(p->predicted.device_count, 4);
+	hspmd_plan_destroy(p);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
+static void faster_devices_get_more(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cpu_cluster((double[]){ 100, 100, 50, 50 }, 1.2);
+	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_plan *p = solve(c, m, 24, &err);
+	assert_non_null(p);
+	check_plan(p, c, 6);
+	struct hspmd_cluster *slow = cpu_cluster((double[]){ 50, 50, 50, 50 }, 1.2);
+	struct hspmd_plan *q = solve(slow, m, 24, &err);
+	assert_non_null(q);
+	assert_true(p->predicted.step_s < 0.8 * q->predicted.step_s);
+	hspmd_plan_destroy(p);
+	hspmd_plan_destroy(q);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+	hspmd_cluster_destroy(slow);
+}
+
+static void a_batch_that_cannot_be_divided_is_told(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cpu_cluster((double[]){ 50, 50, 50, 50 }, 1.2);
+	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_solve_request r = { .global_batch = 10, .seq_len = 128, .micro_batch = 3 };
+	assert_null(hspmd_solve(c, m, NULL, &r, NULL, &err));
+	assert_non_null(strstr(err.text, "10"));
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(equal_devices_share_equally),
+		cmocka_unit_test(faster_devices_get_more),
+		cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
