@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rule a job gets, and what then holds for it. The first rule that matches decides; what it does not give comes from the defaults.
+ *
+ * At submission not all is known (a job that names no partition gets the default one). What is not known leaves a rule possible: then
+ * several rules are candidates, and a job is refused at submission only if every candidate refuses it. Slurm's own record of the job
+ * decides later.
+ */
+#ifndef HSPMD_POLICIES_MATCH_H
+#define HSPMD_POLICIES_MATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/error.h"
+#include "common/format/policy.h"
+
+#define HSPMD_POLICY_NO_RULE (-1) /* the defaults alone */
+
+/* Whose job, and where it runs. NULL: not known, except policy, where NULL is "default". */
+struct hspmd_policy_who {
+	const char *user, *account, *partition, *qos;
+	const char *policy; /* what the user asked for by --hspmd-policy or the job file */
+};
+
+enum hspmd_fit { HSPMD_FIT_NO, HSPMD_FIT_MAYBE, HSPMD_FIT_YES };
+
+/* Does a rule match? When not YES and why is not NULL, says in words what did not fit or is not known. */
+enum hspmd_fit hspmd_policy_fit(const struct hspmd_policy_rule *r, const struct hspmd_policy_who *who, char *why, size_t size);
+
+/* The rules that may decide, in order: those that may match up to the first that does, or HSPMD_POLICY_NO_RULE as the last where none surely
+ * does. Fills at most max (at least 1), returns how many, or -1 with err: the policy that was named is not there or not for this job. */
+int hspmd_policy_candidates(const struct hspmd_policy *p, const struct hspmd_policy_who *who, int *rules, int max, struct hspmd_error *err);
+
+/* As above when all is known: the one rule in *rule. */
+int hspmd_policy_decide_rule(const struct hspmd_policy *p, const struct hspmd_policy_who *who, int *rule, struct hspmd_error *err);
+
+/* What holds under a rule. Strings and lists are borrowed from p. `given` says what any file gave. */
+struct hspmd_policy_terms hspmd_policy_effective(const struct hspmd_policy *p, int rule);
+
+/* Where a field's value comes from, for people: "policy spot (20-spot.json)", "site default (00-site.json)", "built-in default". Returns buf. */
+const char *hspmd_policy_source(const struct hspmd_policy *p, int rule, int field, char *buf, size_t size);
+
+/* Number of a field, as "limits", "max_nodes"; -1: none. */
+int hspmd_policy_field(const char *section, const char *key);
+
+#endif
