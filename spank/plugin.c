@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Slurm's calls, sent to the file of their context. */
+#include "spank/plugin.h"
+
+#include <stdlib.h>
+
+SPANK_PLUGIN(hspmd, 1)
+
+static struct hspmd_spank_args args;
+static bool broken; /* plugstack.conf is wrong: do nothing */
+
+static bool submitting(void)
+{
+	spank_context_t c = spank_context();
+	return c == S_CTX_ALLOCATOR || c == S_CTX_LOCAL;
+}
+
+int slurm_spank_init(spank_t spank, int argc, char *argv[])
+{
+	struct hspmd_error err;
+	spank_context_t c = spank_context();
+	if (c != S_CTX_ALLOCATOR && c != S_CTX_LOCAL && c != S_CTX_REMOTE)
+		return ESPANK_SUCCESS;
+	if (hspmd_spank_args_read(&args, argc, argv, &err) < 0) {
+		slurm_error("hspmd: plugstack.conf: %s; the plugin does nothing", err.text);
+		broken = true;
+		return ESPANK_SUCCESS;
+	}
+	if (hspmd_spank_options_register(spank) < 0) {
+		slurm_error("hspmd: Slurm does not take the plugin's options; it does nothing");
+		broken = true;
+	}
+	return ESPANK_SUCCESS;
+}
+
+/* An `optional` plugin (a `required` one would break every command of a login node that lacks it) cannot stop a submission by what it
+ * returns, and no option's callback sees the options after it. So a bad job ends the command here, before anything was submitted. */
+int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
+{
+	struct hspmd_error err = { "" };
+	(void)argc;
+	(void)argv;
+	if (broken || !submitting())
+		return ESPANK_SUCCESS;
+	int rc = hspmd_spank_submit(spank, &args, &hspmd_spank_asked, &err);
+	if (rc < 0) {
+		slurm_error("hspmd: %s", err.text);
+		exit(EXIT_FAILURE);
+	}
+	return ESPANK_SUCCESS;
+}
+
+int slurm_spank_user_init(spank_t spank, int argc, char *argv[])
+{
+	(void)argc;
+	(void)argv;
+	if (!broken)
+		hspmd_spank_mirror(spank);
+	return ESPANK_SUCCESS;
+}
+
+int slurm_spank_exit(spank_t spank, int argc, char *argv[])
+{
+	(void)spank;
+	(void)argc;
+	(void)argv;
+	hspmd_spank_options_clear();
+	return ESPANK_SUCCESS;
+}

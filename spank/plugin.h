@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The Slurm plugin: what its parts hand one another. One file a context; plugin.c sends each of Slurm's calls to it.
+ *
+ *   sbatch, salloc, srun   submit.c  checks everything, refuses in words, puts HSPMD_* into the job's environment
+ *   slurmstepd             remote.c  mirrors HSPMD_* where the user's environment did not travel; never fails
+ */
+#ifndef HSPMD_SPANK_PLUGIN_H
+#define HSPMD_SPANK_PLUGIN_H
+
+#include <slurm/spank.h>
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "common/error.h"
+
+/* plugstack.conf: key=value arguments. Strings are borrowed from argv or static. */
+struct hspmd_spank_args {
+	const char *policies;          /* folder of policy files */
+	const char *owner;             /* user whose policy files are believed beside root's; NULL: "slurm" where there is such a user */
+	const char *default_partition; /* what a job that names none gets; NULL: not known */
+};
+
+/* -1 and err on an unknown key, an empty or a relative value. */
+int hspmd_spank_args_read(struct hspmd_spank_args *args, int argc, char *const *argv, struct hspmd_error *err);
+
+/* What the user asked for. Owned copies; NULL: not given. */
+struct hspmd_spank_asked {
+	char *file, *nodes, *policy, *checkpoint;
+};
+extern struct hspmd_spank_asked hspmd_spank_asked;
+
+/* Register --hspmd and its kin; their values come into hspmd_spank_asked. */
+int hspmd_spank_options_register(spank_t spank);
+void hspmd_spank_options_clear(void);
+
+/* Check the job that is about to be submitted and carry its options into its environment. 0, or -1 with what is wrong. */
+int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, struct hspmd_error *err);
+
+/* On the node, in the job's environment. Cannot fail: a failure here would drain the node. */
+void hspmd_spank_mirror(spank_t spank);
+
+/* What sbatch, salloc or srun was told for one of its own options ("partition"), malloc'd, or NULL: not given, or this Slurm does not tell. */
+char *hspmd_spank_slurm_option(const char *name);
+
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sbatch, salloc, srun: read all that the job names and all that the site says, refuse in words what cannot work, and put what was asked
+ * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT. */
+#include <errno.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/format/job.h"
+#include "common/format/policy.h"
+#include "common/range.h"
+#include "policies/limits.h"
+#include "policies/match.h"
+#include "spank/plugin.h"
+
+/* A submission from inside a job inherits that job's options from Slurm itself (with paths relative to a folder that may be another);
+ * what they mean is in HSPMD_* already. */
+static bool inherited(const struct hspmd_spank_asked *asked)
+{
+	const char *outer = getenv("SLURM_SPANK__SLURM_SPANK_OPTION_hspmd_hspmd");
+	return outer && getenv("HSPMD_JOB") && asked->file && !strcmp(outer, asked->file);
+}
+
+static int check_asked(const struct hspmd_spank_asked *asked, struct hspmd_error *err)
+{
+	if (!asked->file)
+		return hspmd_fail(err, "--hspmd-%s does nothing without --hspmd=FILE",
+				  asked->nodes ? "nodes" : asked->policy ? "policy" : "checkpoint");
+	if (!*asked->file)
+		return hspmd_fail(err, "--hspmd needs the job file's name");
+	if (asked->policy && !*asked->policy)
+		return hspmd_fail(err, "--hspmd-policy needs a name");
+	return 0;
+}
+
+/* Fewest and most nodes of --nodes; 0: not given or not known. Slurm writes "1-0" for "not given". */
+static void slurm_nodes(int *min, int *max)
+{
+	char *text = hspmd_spank_slurm_option("nodes");
+	*min = *max = 0;
+	if (text)
+		hspmd_range_parse(text, min, max, NULL);
+	free(text);
+}
+
+static int check_nodes(struct hspmd_job *job, const struct hspmd_spank_asked *asked, struct hspmd_error *err)
+{
+	int slurm_min, slurm_max, min, max;
+	if (asked->nodes) {
+		if (hspmd_range_parse(asked->nodes, &min, &max, err) < 0)
+			return hspmd_error_prefix(err, "--hspmd-nodes");
+		if (min < job->elastic.min_nodes || max > job->elastic.max_nodes)
+			return hspmd_fail(err, "--hspmd-nodes=%s goes beyond elastic.min_nodes (%d) or elastic.max_nodes (%d) of %s", asked->nodes,
+					  job->elastic.min_nodes, job->elastic.max_nodes, job->file);
+		job->elastic.min_nodes = min;
+		job->elastic.max_nodes = max;
+	}
+	slurm_nodes(&slurm_min, &slurm_max);
+	const char *whose = asked->nodes ? "--hspmd-nodes" : job->file;
+	if (slurm_max && slurm_max < job->elastic.min_nodes)
+		return hspmd_fail(err, "--nodes asks for at most %d, but the job needs at least %d (%s)", slurm_max, job->elastic.min_nodes, whose);
+	if (slurm_min > job->elastic.max_nodes)
+		return hspmd_fail(err, "--nodes asks for at least %d, but the job takes at most %d (%s)", slurm_min, job->elastic.max_nodes, whose);
+	return 0;
+}
+
+static int check_checkpoint(const char *folder, struct hspmd_error *err)
+{
+	struct stat st;
+	if (*folder != '/')
+		return hspmd_fail(err, "--hspmd-checkpoint: expected an absolute path, got \"%s\"", folder);
+	if (stat(folder, &st) < 0)
+		return errno == ENOENT ? 0 : hspmd_fail_errno(err, "--hspmd-checkpoint: %s", folder); /* made by the job, perhaps on other nodes */
+	if (!S_ISDIR(st.st_mode))
+		return hspmd_fail(err, "--hspmd-checkpoint: %s: not a folder", folder);
+	return access(folder, W_OK | X_OK) == 0 ? 0 : hspmd_fail_errno(err, "--hspmd-checkpoint: %s", folder);
+}
+
+/* ---- the site's policies */
+
+static int read_policies(const struct hspmd_spank_args *args, struct hspmd_policy **p, struct hspmd_error *err)
+{
+	struct hspmd_policy_trust trust = { 0 };
+	const struct passwd *owner = getpwnam(args->owner ? args->owner : "slurm");
+	if (owner)
+		trust.owner = owner->pw_uid;
+	else if (args->owner)
+		return hspmd_fail(err, "plugstack.conf: owner=%s: no such user", args->owner);
+	if (access(args->policies, F_OK) < 0 && errno == ENOENT)
+		*p = hspmd_policy_new(err); /* a site without policies has no limits */
+	else
+		*p = hspmd_policy_read(args->policies, &trust, err);
+	return *p ? 0 : -1;
+}
+
+/* Refused only where every rule that may come to hold refuses; the first one's words are told. */
+static int check_candidates(const struct hspmd_policy *p, const struct hspmd_policy_who *who, const struct hspmd_policy_ask *ask,
+			    struct hspmd_error *err)
+{
+	int rules[64];
+	int n = hspmd_policy_candidates(p, who, rules, 64, err);
+	if (n < 0)
+		return -1;
+	for (int i = 0; i < n; i++)
+		if (hspmd_policy_check_limits(p, rules[i], ask, i ? NULL : err) == 0)
+			return 0;
+	return -1;
+}
+
+static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_args *args, struct hspmd_error *err)
+{
+	struct hspmd_policy *p = NULL;
+	if (read_policies(args, &p, err) < 0)
+		return hspmd_error_prefix(err, "site policies");
+	const struct passwd *me = getpwuid(getuid());
+	char *user = me ? strdup(me->pw_name) : NULL;
+	char *partition = hspmd_spank_slurm_option("partition"), *account = hspmd_spank_slurm_option("account"), *qos = hspmd_spank_slurm_option("qos");
+	struct hspmd_policy_who who = { .user = user, .account = account, .qos = qos, .policy = job->elastic.policy };
+	who.partition = partition ? partition : args->default_partition;
+	if (partition && strchr(partition, ','))
+		who.partition = NULL; /* whichever starts the job first */
+	int min = 0, max = 0;
+	slurm_nodes(&min, &max);
+	struct hspmd_policy_ask ask = { .nodes = job->elastic.min_nodes };
+	if (job->elastic.max_nodes < INT_MAX)
+		ask.nodes = job->elastic.max_nodes;
+	else if (min > ask.nodes)
+		ask.nodes = min;
+	int rc = check_candidates(p, &who, &ask, err);
+	free(user);
+	free(partition);
+	free(account);
+	free(qos);
+	hspmd_policy_destroy(p);
+	return rc;
+}
+
+/* ---- what the job gets */
+
+/* setenv is what salloc's shell and srun's tasks get and what sbatch exports; the job-control copy reaches the batch script's node even under
+ * --export=NONE, where remote.c makes it HSPMD_* again. */
+static int carry(spank_t spank, const char *name, const char *value, struct hspmd_error *err)
+{
+	if (!value)
+		return 0;
+	if (setenv(name, value, 1) < 0)
+		return hspmd_fail_errno(err, "%s", name);
+	if (spank_job_control_setenv(spank, name, value, 1) != ESPANK_SUCCESS)
+		return hspmd_fail(err, "Slurm does not take %s into the job's environment", name);
+	return 0;
+}
+
+/* What an outer job or an earlier submission left must not be taken for this job's. */
+static void forget(spank_t spank, const char *name)
+{
+	char old[64];
+	snprintf(old, sizeof old, "SLURM_SPANK_%s", name);
+	unsetenv(name);
+	unsetenv(old);
+	(void)spank_job_control_unsetenv(spank, name);
+}
+
+static int carry_all(spank_t spank, const struct hspmd_spank_asked *asked, const char *file, struct hspmd_error *err)
+{
+	static const char *const names[] = { "HSPMD_JOB", "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT" };
+	const char *values[] = { file, asked->nodes, asked->policy, asked->checkpoint };
+	for (int i = 0; i < 4; i++)
+		forget(spank, names[i]);
+	for (int i = 0; i < 4; i++)
+		if (carry(spank, names[i], values[i], err) < 0)
+			return -1;
+	return 0;
+}
+
+static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, struct hspmd_job *job,
+		      struct hspmd_error *err)
+{
+	if (hspmd_job_check_files(job, NULL, err) < 0 || check_nodes(job, asked, err) < 0)
+		return -1;
+	if (asked->policy) {
+		char *name = strdup(asked->policy);
+		if (!name)
+			return hspmd_fail_memory(err, "checking the job");
+		free(job->elastic.policy);
+		job->elastic.policy = name;
+	}
+	if (asked->checkpoint && check_checkpoint(asked->checkpoint, err) < 0)
+		return -1;
+	if (check_policy(job, args, err) < 0)
+		return -1;
+	return carry_all(spank, asked, job->file, err);
+}
+
+int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, struct hspmd_error *err)
+{
+	if (!asked->file && !asked->nodes && !asked->policy && !asked->checkpoint)
+		return 0;
+	if (inherited(asked))
+		return 0;
+	if (check_asked(asked, err) < 0)
+		return -1;
+	struct hspmd_job *job = hspmd_job_read(asked->file, err);
+	if (!job)
+		return hspmd_error_prefix(err, "--hspmd");
+	int rc = submit_job(spank, args, asked, job, err);
+	hspmd_job_destroy(job);
+	return rc;
+}
