@@ -59,17 +59,23 @@ struct hspmd_transport_ops {
 	void (*close)(struct hspmd_transport *t);
 };
 
+/* First member of a malloc'd block that an abandoned request still reads or writes. */
+struct hspmd_kept {
+	struct hspmd_kept *next;
+};
+
 /* First members of every transport. */
 struct hspmd_transport {
 	const struct hspmd_transport_ops *ops;
 	struct hspmd_transport_options options;
+	struct hspmd_kept *kept;
 };
 
 /* By name; NULL name: the best that is built in. NULL and err (lists what there is). */
 const struct hspmd_transport_ops *hspmd_transport_find(const char *name, struct hspmd_error *err);
 
 /* Wait for requests (NULL entries are skipped, finished ones set to NULL). 0; or -1: failed, deadline ("waited 30 s for 4 MB from n2:0"), or aborted. On -1
- * the requests left are abandoned to close(). */
+ * the requests left are abandoned: their buffers stay in use until close(). The deadline starts anew when one of them finishes. */
 int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **requests, int count, struct hspmd_error *err);
 
 /* Everybody's `bytes` at own into all[rank * bytes], on every member of `ranks` (count of them, ascending or not, the same list everywhere; NULL: all
@@ -80,14 +86,19 @@ int hspmd_transport_gather(struct hspmd_transport *t, const int *ranks, int coun
 /* Sum `count` doubles of all members in rank order, same bits for everyone; a member gets the result only when all took part (DESIGN law 3). */
 int hspmd_transport_sum(struct hspmd_transport *t, uint64_t tag, double *values, int count, struct hspmd_error *err);
 
+/* Free this block when the transport is closed: for buffers of abandoned requests. */
+void hspmd_transport_keep(struct hspmd_transport *t, struct hspmd_kept *kept);
+
 /* ---- for transports */
 
 /* Check and copy options into t (names too); free them again. */
 int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport_ops *ops, const struct hspmd_transport_options *o,
 			 struct hspmd_error *err);
-void hspmd_transport_fini(struct hspmd_transport *t);
+void hspmd_transport_fini(struct hspmd_transport *t); /* when no request is left */
 /* "n2:0", or "rank 3" where there are no names, into buf; returns buf. */
 const char *hspmd_transport_peer(const struct hspmd_transport *t, int rank, char *buf, size_t size);
+/* Is there such a peer and tag? Self counts. */
+int hspmd_transport_check(const struct hspmd_transport *t, int peer, uint64_t tag, struct hspmd_error *err);
 bool hspmd_transport_aborted(const struct hspmd_transport *t);
 /* Seconds of a clock that only goes forward. */
 double hspmd_transport_now(void);

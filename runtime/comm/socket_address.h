@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a member of a generation listens, as a blob for its peers; and the addresses to try for reaching one. */
+#ifndef HSPMD_COMM_SOCKET_ADDRESS_H
+#define HSPMD_COMM_SOCKET_ADDRESS_H
+
+#include <netinet/in.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "common/error.h"
+#include "runtime/comm/transport.h"
+
+#define HSPMD_SOCKET_TOKEN 16
+
+/* A Unix socket for peers on this machine (same kernel, same network namespace) and a TCP socket for others. Whoever connects must show the token,
+ * so that a stranger who finds the port gets nowhere. */
+struct hspmd_socket_listener {
+	int unix_fd, tcp_fd; /* tcp_fd -1: this machine has no network */
+	struct sockaddr_un unix_name;
+	socklen_t unix_length;
+	uint8_t token[HSPMD_SOCKET_TOKEN];
+};
+
+int hspmd_socket_listen(struct hspmd_socket_listener *l, struct hspmd_error *err);
+void hspmd_socket_unlisten(struct hspmd_socket_listener *l);
+int hspmd_socket_address(const struct hspmd_socket_listener *l, struct hspmd_address *own, struct hspmd_error *err);
+
+/* A peer's blob, taken apart: its token and what to connect to, likeliest first. */
+struct hspmd_socket_route {
+	struct sockaddr_storage name;
+	socklen_t length;
+};
+struct hspmd_socket_target {
+	uint8_t token[HSPMD_SOCKET_TOKEN];
+	int count;
+	struct hspmd_socket_route *routes;
+};
+int hspmd_socket_target(const struct hspmd_address *blob, struct hspmd_socket_target *target, struct hspmd_error *err);
+
+/* "10.0.0.2 port 4711", "this machine". Returns buf. */
+const char *hspmd_socket_route_text(const struct hspmd_socket_route *route, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* UCX: shared memory on a node, TCP or RDMA between nodes, by its tag-matching calls.
+ *
+ * Endpoints are made with error mode NONE because the other mode leaves shared memory out. UCX then does not tell when a peer on the same node dies, and
+ * what is pending towards it can be neither finished nor cancelled; but a worker can be destroyed with all that pending. So every generation has a worker
+ * of its own, nobody asks UCX who is alive, and close() destroys the worker whole.
+ */
+#include <math.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <time.h>
+#include <ucp/api/ucp.h>
+
+#include "common/alloc.h"
+#include "runtime/comm/transport.h"
+
+/* How long a close waits for what was sent to leave this process. */
+#define FLUSH_S 2.0
+
+/* UCX matches 64 bits: the sender above the caller's tag. */
+#define TAG_BITS 44
+_Static_assert(HSPMD_TAG_LIMIT == UINT64_C(1) << TAG_BITS && HSPMD_TRANSPORT_MAX_RANKS <= 1 << (64 - TAG_BITS), "a rank and a tag fit in 64 bits");
+
+struct ucx_transport;
+
+struct ucx_message {
+	struct hspmd_request request;
+	TAILQ_ENTRY(ucx_message) all;
+	bool done;
+	ucs_status_t status;
+	size_t came; /* receives */
+};
+
+struct ucx_peer {
+	struct ucx_transport *transport;
+	void *address; /* until the endpoint is made */
+	ucp_ep_h ep;
+	ucs_status_t failed; /* UCS_OK while nothing is known */
+};
+
+struct ucx_transport {
+	struct hspmd_transport base;
+	ucp_context_h context;
+	ucp_worker_h worker;
+	int event_fd;
+	bool failed; /* some message failed: a flush could wait for the dead */
+	struct ucx_peer *peers;
+	TAILQ_HEAD(, ucx_message) all;
+};
+
+static int fail_ucx(struct hspmd_error *err, const char *what, ucs_status_t status)
+{
+	return hspmd_fail(err, "UCX: %s: %s", what, ucs_status_string(status));
+}
+
+static void close_flushed(struct ucx_transport *t)
+{
+	if (t->failed || hspmd_transport_aborted(&t->base))
+		return;
+	ucp_request_param_t param = { 0 };
+	void *flush = ucp_worker_flush_nbx(t->worker, &param);
+	double until = hspmd_transport_now() + fmin(FLUSH_S, t->base.options.timeout_s);
+	if (!UCS_PTR_IS_PTR(flush))
+		return;
+	while (ucp_request_check_status(flush) == UCS_INPROGRESS && hspmd_transport_now() < until && !hspmd_transport_aborted(&t->base))
+		ucp_worker_progress(t->worker);
+	ucp_request_free(flush);
+}
+
+static void ucx_close(struct hspmd_transport *base)
+{
+	struct ucx_transport *t = (struct ucx_transport *)base;
+	if (!t)
+		return;
+	struct ucx_message *m;
+	if (t->worker) {
+		bool pending = false;
+		TAILQ_FOREACH(m, &t->all, all)
+			pending |= !m->done;
+		if (!pending)
+			close_flushed(t);
+		/* May still call back into messages: they go afterwards. */
+		ucp_worker_destroy(t->worker);
+	}
+	if (t->context)
+		ucp_cleanup(t->context);
+	while ((m = TAILQ_FIRST(&t->all))) {
+		TAILQ_REMOVE(&t->all, m, all);
+		free(m);
+	}
+	for (int r = 0; t->peers && r < base->options.size; r++)
+		free(t->peers[r].address);
+	free(t->peers);
+	hspmd_transport_fini(base);
+	free(t);
+}
+
+static int open_worker(struct ucx_transport *t, struct hspmd_error *err)
+{
+	ucp_config_t *config;
+	ucs_status_t status = ucp_config_read(NULL, NULL, &config);
+	if (status != UCS_OK)
+		return fail_ucx(err, "reading its configuration", status);
+	ucp_params_t params = {
+		.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS,
+		.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP,
+		.estimated_num_eps = (size_t)t->base.options.size,
+	};
+	status = ucp_init(&params, config, &t->context);
+	ucp_config_release(config);
+	if (status != UCS_OK) {
+		t->context = NULL;
+		return fail_ucx(err, "starting", status);
+	}
+	/* The worker's main thread opens it, another may use it later; never two at once. */
+	ucp_worker_params_t worker = { .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SERIALIZED };
+	status = ucp_worker_create(t->context, &worker, &t->worker);
+	if (status != UCS_OK) {
+		t->worker = NULL;
+		return fail_ucx(err, "making a worker", status);
+	}
+	status = ucp_worker_get_efd(t->worker, &t->event_fd);
+	return status == UCS_OK ? 0 : fail_ucx(err, "asking for its event descriptor", status);
+}
+
+static int ucx_open(const struct hspmd_transport_options *o, struct hspmd_transport **out, struct hspmd_error *err)
+{
+	struct ucx_transport *t = hspmd_calloc(1, sizeof *t);
+	if (!t)
+		return hspmd_fail_memory(err, "opening a transport");
+	TAILQ_INIT(&t->all);
+	if (hspmd_transport_init(&t->base, &hspmd_transport_ucx, o, err)) {
+		free(t);
+		return -1;
+	}
+	t->peers = hspmd_calloc((size_t)o->size, sizeof *t->peers);
+	if (!t->peers || open_worker(t, err)) {
+		if (!t->peers)
+			hspmd_fail_memory(err, "opening a transport");
+		ucx_close(&t->base);
+		return -1;
+	}
+	*out = &t->base;
+	return 0;
+}
+
+static int ucx_address(struct hspmd_transport *base, struct hspmd_address *own, struct hspmd_error *err)
+{
+	struct ucx_transport *t = (struct ucx_transport *)base;
+	ucp_address_t *address;
+	size_t size;
+	ucs_status_t status = ucp_worker_get_address(t->worker, &address, &size);
+	if (status != UCS_OK)
+		return fail_ucx(err, "asking for the worker's address", status);
+	own->data = malloc(size);
+	own->size = size;
+	if (own->data)
+		memcpy(own->data, address, size);
+	ucp_worker_release_address(t->worker, address);
+	return own->data ? 0 : hspmd_fail_memory(err, "making an address");
+}
+
+static int ucx_connect(struct hspmd_transport *base, const struct hspmd_address *addresses, struct hspmd_error *err)
+{
+	struct ucx_transport *t = (struct ucx_transport *)base;
+	for (int r = 0; r < base->options.size; r++) {
+		char peer[80];
+		/* UCX has no call that checks an address; what is shorter than its fixed part would be read past its end. */
+		if (addresses[r].size < 16 || addresses[r].size > 1 << 20)
+			return hspmd_fail(err, "%s has sent no UCX address", hspmd_transport_peer(base, r, peer, sizeof peer));
+		t->peers[r].transport = t;
+		t->peers[r].address = malloc(addresses[r].size);
+		if (!t->peers[r].address)
+			return hspmd_fail_memory(err, "connecting");
+		memcpy(t->peers[r].address, addresses[r].data, addresses[r].size);
+	}
+	return 0;
+}
+
+static void on_peer_error(void *arg, ucp_ep_h ep, ucs_status_t status)
+{
+	(void)ep;
+	struct ucx_peer *peer = arg;
+	peer->failed = status;
+	peer->transport->failed = true;
+}
+
+static int endpoint(struct ucx_transport *t, int to, struct hspmd_error *err)
+{
+	struct ucx_peer *peer = &t->peers[to];
+	if (peer->failed != UCS_OK)
+		return fail_ucx(err, "the connection", peer->failed);
+	if (peer->ep)
+		return 0;
+	ucp_ep_params_t params = {
+		.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+		.address = peer->address,
+		.err_mode = UCP_ERR_HANDLING_MODE_NONE,
+		.err_handler = { .cb = on_peer_error, .arg = peer },
+	};
+	ucs_status_t status = ucp_ep_create(t->worker, &params, &peer->ep);
+	if (status != UCS_OK) {
+		peer->ep = NULL;
+		return fail_ucx(err, "connecting", status);
+	}
+	free(peer->address);
+	peer->address = NULL;
+	return 0;
+}
+
+static void on_sent(void *ucx, ucs_status_t status, void *arg)
+{
+	struct ucx_message *m = arg;
+	m->done = true;
+	m->status = status;
+	ucp_request_free(ucx);
+}
+
+static void on_received(void *ucx, ucs_status_t status, const ucp_tag_recv_info_t *info, void *arg)
+{
+	struct ucx_message *m = arg;
+	m->came = status == UCS_OK ? info->length : 0;
+	on_sent(ucx, status, arg);
+}
+
+static struct ucx_message *start(struct ucx_transport *t, int peer, bool sending, uint64_t tag, size_t bytes, struct hspmd_error *err)
+{
+	if (hspmd_transport_check(&t->base, peer, tag, err))
+		return NULL;
+	struct ucx_message *m = hspmd_calloc(1, sizeof *m);
+	if (!m) {
+		hspmd_fail_memory(err, "starting a message");
+		return NULL;
+	}
+	m->request = (struct hspmd_request){ .peer = peer, .sending = sending, .bytes = bytes, .tag = tag };
+	TAILQ_INSERT_TAIL(&t->all, m, all);
+	return m;
+}
+
+static int started(struct ucx_transport *t, struct ucx_message *m, ucs_status_ptr_t ucx, struct hspmd_request **r, struct hspmd_error *err)
+{
+	if (UCS_PTR_IS_ERR(ucx)) {
+		t->failed = true;
+		TAILQ_REMOVE(&t->all, m, all);
+		free(m);
+		return fail_ucx(err, "starting a message", UCS_PTR_STATUS(ucx));
+	}
+	if (!ucx)
+		m->done = true;
+	*r = &m->request;
+	return 0;
+}
+
+static int ucx_send(struct hspmd_transport *base, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
+		    struct hspmd_error *err)
+{
+	struct ucx_transport *t = (struct ucx_transport *)base;
+	struct ucx_message *m = start(t, to, true, tag, bytes, err);
+	if (!m)
+		return -1;
+	if (endpoint(t, to, err)) {
+		TAILQ_REMOVE(&t->all, m, all);
+		free(m);
+		return -1;
+	}
+	ucp_request_param_t param = {
+		.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+		.cb.send = on_sent,
+		.user_data = m,
+	};
+	return started(t, m, ucp_tag_send_nbx(t->peers[to].ep, data, bytes, (uint64_t)base->options.rank << TAG_BITS | tag, &param), r, err);
+}
+
+static int ucx_receive(struct hspmd_transport *base, int from, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
+		       struct hspmd_error *err)
+{
+	struct ucx_transport *t = (struct ucx_transport *)base;
+	struct ucx_message *m = start(t, from, false, tag, bytes, err);
+	if (!m)
+		return -1;
+	ucp_request_param_t param = {
+		.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL,
+		.cb.recv = on_received,
+		.user_data = m,
+	};
+	return started(t, m, ucp_tag_recv_nbx(t->worker, data, bytes, (uint64_t)from << TAG_BITS | tag, UINT64_MAX, &param), r, err);
+}
+
+static void ucx_progress(struct hspmd_transport *base)
+{
+	for (int i = 0; i < 64 && ucp_worker_progress(((struct ucx_transport *)base)->worker); i++)
+		;
+}
+
+static void ucx_block(struct hspmd_transport *base, double seconds)
+{
+	struct ucx_transport *t = (struct ucx_transport *)base;
+	if (ucp_worker_arm(t->worker) != UCS_OK)
+		return;
+	struct pollfd event = { .fd = t->event_fd, .events = POLLIN };
+	struct timespec limit = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
+	ppoll(&event, 1, &limit, NULL);
+}
+
+static int ucx_test(struct hspmd_transport *base, struct hspmd_request *r, struct hspmd_error *err)
+{
+	struct ucx_transport *t = (struct ucx_transport *)base;
+	struct ucx_message *m = (struct ucx_message *)r;
+	int rv = 0;
+	if (m->done && m->status != UCS_OK)
+		rv = fail_ucx(err, "the transfer", m->status);
+	else if (m->done)
+		rv = r->sending || m->came == r->bytes ? 1 : hspmd_fail(err, "%zu bytes came", m->came);
+	else if (t->peers[r->peer].failed != UCS_OK)
+		return fail_ucx(err, "the connection", t->peers[r->peer].failed); /* UCX may still own it: close() frees it */
+	if (rv) {
+		t->failed |= rv < 0;
+		TAILQ_REMOVE(&t->all, m, all);
+		free(m);
+	}
+	return rv;
+}
+
+const struct hspmd_transport_ops hspmd_transport_ucx = {
+	.name = "ucx",
+	.open = ucx_open,
+	.address = ucx_address,
+	.connect = ucx_connect,
+	.send = ucx_send,
+	.receive = ucx_receive,
+	.progress = ucx_progress,
+	.block = ucx_block,
+	.test = ucx_test,
+	.close = ucx_close,
+};

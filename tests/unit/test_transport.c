@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every transport alike: random traffic arrives whole and in order, sums have the same bits everywhere, waits end (deadline, abort flag, dead peer), close
+ * returns whatever is pending, and strangers get nowhere. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/comm/socket_address.h"
+#include "runtime/comm/transport.h"
+
+#define MEMBERS 5
+#define MESSAGES 24 /* a pair and direction */
+#define LIMIT_S 60.0
+#define BLOB_MAX 4096
+
+/* What the members of a test share: threads of this process, or processes made by fork. */
+struct shared {
+	atomic_int ready, done;
+	atomic_int abort;
+	struct {
+		size_t size;
+		char data[BLOB_MAX];
+	} blob[MEMBERS];
+	double sums[MEMBERS][3];
+	atomic_int progress; /* the death test: messages that arrived */
+	struct hspmd_error err[MEMBERS];
+};
+
+typedef int member_function(struct shared *s, const struct hspmd_transport_ops *ops, int rank);
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+	return x ^ (x >> 31);
+}
+
+static bool within(double until)
+{
+	struct timespec nap = { .tv_nsec = 200000 };
+	nanosleep(&nap, NULL);
+	return hspmd_transport_now() < until;
+}
+
+static int wait_for(atomic_int *what, int value, struct hspmd_error *err)
+{
+	double until = hspmd_transport_now() + LIMIT_S;
+	while (atomic_load(what) < value)
+		if (!within(until))
+			return hspmd_fail(err, "the other members of the test did not come");
+	return 0;
+}
+
+static struct hspmd_transport *join(struct shared *s, const struct hspmd_transport_ops *ops, int rank, int size, double timeout_s)
+{
+	static char names[MEMBERS][64] = { "a:0", "b:0", "c:0", "d:0", "e:0" };
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport_options o = { .rank = rank, .size = size, .abort = &s->abort, .timeout_s = timeout_s, .names = names };
+	struct hspmd_transport *t;
+	struct hspmd_address own, all[MEMBERS];
+	if (ops->open(&o, &t, err))
+		return NULL;
+	if (ops->address(t, &own, err))
+		return NULL;
+	if (own.size > BLOB_MAX) {
+		hspmd_fail(err, "an address of %zu bytes", own.size);
+		return NULL;
+	}
+	memcpy(s->blob[rank].data, own.data, own.size);
+	s->blob[rank].size = own.size;
+	free(own.data);
+	atomic_fetch_add(&s->ready, 1);
+	if (wait_for(&s->ready, size, err))
+		return NULL;
+	for (int r = 0; r < size; r++)
+		all[r] = (struct hspmd_address){ s->blob[r].data, s->blob[r].size };
+	return ops->connect(t, all, err) ? NULL : t;
+}
+
+/* ---- running members */
+
+struct runner {
+	struct shared *s;
+	const struct hspmd_transport_ops *ops;
+	member_function *f;
+	int rank, rv;
+	pthread_t thread;
+};
+
+static void *run_thread(void *arg)
+{
+	struct runner *r = arg;
+	r->rv = r->f(r->s, r->ops, r->rank);
+	return NULL;
+}
+
+static struct shared *share(void)
+{
+	struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_true(s != MAP_FAILED);
+	return s;
+}
+
+static pid_t run_process(struct shared *s, const struct hspmd_transport_ops *ops, member_function *f, int rank)
+{
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		alarm(120);
+		_exit(f(s, ops, rank) ? 1 : 0);
+	}
+	return pid;
+}
+
+static void run_members(struct shared *s, const struct hspmd_transport_ops *ops, int count, member_function *f)
+{
+	bool threads = !strcmp(ops->name, "memory");
+	struct runner runners[MEMBERS];
+	pid_t pids[MEMBERS];
+	for (int r = 0; r < count; r++) {
+		runners[r] = (struct runner){ .s = s, .ops = ops, .f = f, .rank = r };
+		if (threads)
+			assert_int_equal(pthread_create(&runners[r].thread, NULL, run_thread, &runners[r]), 0);
+		else
+			pids[r] = run_process(s, ops, f, r);
+	}
+	int failed = 0;
+	for (int r = 0; r < count; r++) {
+		int status = 0;
+		if (threads)
+			pthread_join(runners[r].thread, NULL);
+		else
+			assert_int_equal(waitpid(pids[r], &status, 0), pids[r]);
+		if (threads ? runners[r].rv : status) {
+			print_error("%s: member %d: %s (status %#x)\n", ops->name, r, s->err[r].text, status);
+			failed++;
+		}
+	}
+	assert_int_equal(failed, 0);
+}
+
+static const char *const names[] = { "memory", "socket", "ucx" };
+
+static void each_transport(int members, member_function *f, void (*check)(struct shared *s))
+{
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+		const struct hspmd_transport_ops *ops = hspmd_transport_find(names[i], NULL);
+		if (!ops)
+			continue;
+		struct shared *s = share();
+		run_members(s, ops, members, f);
+		if (check)
+			check(s);
+		munmap(s, sizeof *s);
+	}
+}
+
+/* ---- random traffic */
+
+static size_t size_of(int from, int to, int number)
+{
+	static const size_t most[] = { 1, 64, 5000, 70000, 300000, 3000000 };
+	uint64_t x = mix((uint64_t)(from * 1009 + to * 31 + number + 1));
+	return number % 7 ? (size_t)(mix(x) % most[x % 6]) : 0;
+}
+
+static unsigned char byte_of(int from, int to, int number, size_t i)
+{
+	return (unsigned char)(from * 5 + to * 11 + number * 17 + (int)(i % 251) + (int)(i / 65536));
+}
+
+static int check_message(const unsigned char *data, size_t bytes, int from, int to, int number, struct hspmd_error *err)
+{
+	for (size_t i = 0; i < bytes; i++)
+		if (data[i] != byte_of(from, to, number, i))
+			return hspmd_fail(err, "message %d from %d to %d differs at byte %zu of %zu", number, from, to, i, bytes);
+	return 0;
+}
+
+/* Two tags, so that order within a tag and independence of tags both matter. Receives are posted in three lots: before, among and after the sends. */
+static int traffic(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
+{
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport *t = join(s, ops, rank, MEMBERS, LIMIT_S);
+	if (!t)
+		return -1;
+	enum { ALL = MEMBERS * MESSAGES };
+	static _Thread_local unsigned char *in[ALL], *out[ALL];
+	struct hspmd_request *r[2 * ALL] = { NULL };
+	int n = 0;
+	for (int lot = 0; lot < 4; lot++) {
+		for (int k = 0; k < ALL; k++) {
+			int peer = (k / MESSAGES + rank) % MEMBERS, number = k % MESSAGES;
+			size_t comes = size_of(peer, rank, number), goes = size_of(rank, peer, number);
+			uint64_t tag = (uint64_t)(number & 1) << 40 | 7;
+			if (lot == 1) {
+				out[k] = malloc(goes + 1);
+				for (size_t i = 0; i < goes; i++)
+					out[k][i] = byte_of(rank, peer, number, i);
+				if (ops->send(t, peer, tag, out[k], goes, &r[n++], err))
+					return -1;
+			} else if ((lot == 0 && number < MESSAGES / 2) || (lot == 2 && number >= MESSAGES / 2)) {
+				in[k] = malloc(comes + 1);
+				if (ops->receive(t, peer, tag, in[k], comes, &r[n++], err))
+					return -1;
+			}
+			ops->progress(t);
+		}
+	}
+	if (hspmd_transport_wait(t, r, n, err))
+		return -1;
+	for (int k = 0; k < ALL; k++) {
+		int peer = (k / MESSAGES + rank) % MEMBERS, number = k % MESSAGES;
+		if (check_message(in[k], size_of(peer, rank, number), peer, rank, number, err))
+			return -1;
+		free(in[k]);
+		free(out[k]);
+	}
+	ops->close(t);
+	return 0;
+}
+
+static void test_traffic(void **state)
+{
+	(void)state;
+	each_transport(MEMBERS, traffic, NULL);
+}
+
+/* ---- sums and gathers */
+
+static double addend(int rank, int i)
+{
+	return (i ? 1e16 : 1.0 / 3) * (rank % 2 ? -1 : 1) + rank * 0.7 + i;
+}
+
+static int summing(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
+{
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport *t = join(s, ops, rank, MEMBERS, LIMIT_S);
+	if (!t)
+		return -1;
+	for (int round = 0; round < 3; round++) {
+		double v[3] = { addend(rank, 0), addend(rank, 1), addend(rank, 2) };
+		if (hspmd_transport_sum(t, 9, v, 3, err))
+			return -1;
+		memcpy(s->sums[rank], v, sizeof v);
+	}
+	static const int some[] = { 3, 0, 4 };
+	int32_t own = 100 + rank, all[3];
+	if (rank == 3 || rank == 0 || rank == 4) {
+		if (hspmd_transport_gather(t, some, 3, 10, &own, sizeof own, all, err))
+			return -1;
+		if (all[0] != 103 || all[1] != 100 || all[2] != 104)
+			return hspmd_fail(err, "gathered %d %d %d", all[0], all[1], all[2]);
+	}
+	ops->close(t);
+	return 0;
+}
+
+static void check_sums(struct shared *s)
+{
+	double sum[3];
+	for (int i = 0; i < 3; i++) {
+		sum[i] = addend(0, i);
+		for (int r = 1; r < MEMBERS; r++)
+			sum[i] += addend(r, i);
+	}
+	for (int r = 0; r < MEMBERS; r++)
+		assert_memory_equal(s->sums[r], sum, sizeof sum);
+}
+
+static void test_sum(void **state)
+{
+	(void)state;
+	each_transport(MEMBERS, summing, check_sums);
+}
+
+/* ---- waits that must end */
+
+static int deadline(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
+{
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport *t = join(s, ops, rank, 2, 0.05);
+	if (!t)
+		return -1;
+	char data[8];
+	struct hspmd_request *r = NULL;
+	/* A message of another tag and the silence of the peer are both no reason to end the wait. */
+	if (!rank) {
+		if (ops->receive(t, 1, 5, data, sizeof data, &r, err) || !hspmd_transport_wait(t, &r, 1, err))
+			return hspmd_fail(err, "a message came that nobody sent");
+		if (strcmp(err->text, "waited 0.05 s for 8 B from b:0"))
+			return -1;
+	}
+	atomic_fetch_add(&s->done, 1);
+	if (wait_for(&s->done, 2, err))
+		return -1;
+	ops->close(t);
+	return 0;
+}
+
+static void test_deadline(void **state)
+{
+	(void)state;
+	each_transport(2, deadline, NULL);
+}
+
+static int aborting(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
+{
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport *t = join(s, ops, rank, 2, LIMIT_S);
+	if (!t)
+		return -1;
+	if (rank) {
+		atomic_store(&s->abort, 1);
+	} else {
+		static char big[4 << 20];
+		struct hspmd_request *r[2] = { NULL };
+		if (ops->send(t, 1, 5, big, sizeof big, &r[0], err) || ops->receive(t, 1, 5, big, 1, &r[1], err) || !hspmd_transport_wait(t, r, 2, err))
+			return hspmd_fail(err, "the wait did not end as it should");
+		if (strncmp(err->text, "called off while waiting for ", 29))
+			return -1;
+	}
+	atomic_fetch_add(&s->done, 1);
+	if (wait_for(&s->done, 2, err))
+		return -1;
+	ops->close(t);
+	return 0;
+}
+
+static void test_abort(void **state)
+{
+	(void)state;
+	each_transport(2, aborting, NULL);
+}
+
+static int wrong_size(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
+{
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport *t = join(s, ops, rank, 2, LIMIT_S);
+	if (!t)
+		return -1;
+	char data[16] = "";
+	struct hspmd_request *r = NULL;
+	if (rank) {
+		if (ops->send(t, 0, 1, data, 8, &r, err) || hspmd_transport_wait(t, &r, 1, err))
+			return -1;
+	} else if (ops->receive(t, 1, 1, data, 16, &r, err) || !hspmd_transport_wait(t, &r, 1, err)) {
+		return hspmd_fail(err, "half a message was taken for a whole one");
+	}
+	atomic_fetch_add(&s->done, 1);
+	if (wait_for(&s->done, 2, err))
+		return -1;
+	ops->close(t);
+	return rank || !strcmp(err->text, "16 B from b:0: 8 bytes came") ? 0 : -1;
+}
+
+static void test_wrong_size(void **state)
+{
+	(void)state;
+	each_transport(2, wrong_size, NULL);
+}
+
+/* ---- a peer that is killed while messages are under way */
+
+enum { CHUNK = 8 << 20, DEPTH = 4 };
+
+/* Endless large messages both ways. Member 1 is killed; member 0 tells how its waits ended. */
+static int endless(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
+{
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport *t = join(s, ops, rank, 2, LIMIT_S);
+	if (!t)
+		return -1;
+	char *in = malloc((size_t)CHUNK * DEPTH), *out = calloc(DEPTH, CHUNK);
+	for (;;) {
+		struct hspmd_request *r[2 * DEPTH] = { NULL };
+		int rv = 0;
+		for (int i = 0; i < DEPTH && !rv; i++)
+			rv = ops->receive(t, 1 - rank, 1, in + (size_t)i * CHUNK, CHUNK, &r[2 * i], err) ||
+			     ops->send(t, 1 - rank, 1, out + (size_t)i * CHUNK, CHUNK, &r[2 * i + 1], err);
+		if (rv || hspmd_transport_wait(t, r, 2 * DEPTH, err))
+			break;
+		atomic_fetch_add(&s->progress, 1);
+	}
+	ops->close(t);
+	free(in);
+	free(out);
+	return strncmp(err->text, "waited", 6) ? 0 : -1;
+}
+
+static void kill_peer(const char *name, bool notices)
+{
+	const struct hspmd_transport_ops *ops = hspmd_transport_find(name, NULL);
+	if (!ops)
+		skip();
+	struct shared *s = share();
+	pid_t survivor = run_process(s, ops, endless, 0), victim = run_process(s, ops, endless, 1);
+	struct hspmd_error err = { "" };
+	int early = wait_for(&s->progress, 6, &err), status;
+	kill(victim, SIGKILL);
+	waitpid(victim, &status, 0);
+	/* A transport that cannot see the death is told, as the controller would tell it. */
+	if (!notices || early)
+		atomic_store(&s->abort, 1);
+	assert_int_equal(waitpid(survivor, &status, 0), survivor);
+	if (early || status)
+		print_error("%s: %s%s\n", name, err.text, s->err[0].text);
+	assert_int_equal(early, 0);
+	assert_int_equal(status, 0);
+	if (notices)
+		assert_null(strstr(s->err[0].text, "called off"));
+	munmap(s, sizeof *s);
+}
+
+static void test_kill_socket(void **state)
+{
+	(void)state;
+	kill_peer("socket", true);
+}
+
+static void test_kill_ucx(void **state)
+{
+	(void)state;
+	kill_peer("ucx", false);
+}
+
+/* ---- strangers on the socket transport's port */
+
+static int strangers(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
+{
+	struct hspmd_error *err = &s->err[rank];
+	struct hspmd_transport *t = join(s, ops, rank, 2, LIMIT_S);
+	if (!t)
+		return -1;
+	struct hspmd_socket_target target;
+	struct hspmd_address blob = { s->blob[1 - rank].data, s->blob[1 - rank].size };
+	if (hspmd_socket_target(&blob, &target, err))
+		return -1;
+	for (unsigned kind = 0; kind < 40; kind++) {
+		int fd = socket(target.routes[0].name.ss_family, SOCK_STREAM, 0);
+		if (connect(fd, (struct sockaddr *)&target.routes[0].name, target.routes[0].length))
+			return hspmd_fail_errno(err, "connecting as a stranger");
+		uint64_t noise[64];
+		for (size_t i = 0; i < 64; i++)
+			noise[i] = mix(kind * 64 + i + 1);
+		if (kind % 2) /* a good frame of each kind, with a wrong token or out of turn */
+			memcpy(noise, (uint32_t[]){ 0x68737031u, kind / 2 % 6 }, 8);
+		if (kind % 4 == 3)
+			memcpy(noise + 1, (uint64_t[]){ (uint64_t)rank, kind % 8 == 7 ? 16 : UINT64_MAX, 1 }, 24);
+		send(fd, noise, sizeof noise - kind, MSG_NOSIGNAL);
+		close(fd);
+	}
+	free(target.routes);
+	double v = rank + 1;
+	if (hspmd_transport_sum(t, 2, &v, 1, err))
+		return -1;
+	ops->close(t);
+	return v == 3.0 ? 0 : hspmd_fail(err, "the sum is %g", v);
+}
+
+static void test_strangers(void **state)
+{
+	(void)state;
+	struct shared *s = share();
+	run_members(s, hspmd_transport_find("socket", NULL), 2, strangers);
+	munmap(s, sizeof *s);
+}
+
+static void test_find(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	assert_non_null(hspmd_transport_find(NULL, &err));
+	assert_null(hspmd_transport_find("pigeon", &err));
+	assert_non_null(strstr(err.text, "socket"));
+}
+
+int main(void)
+{
+	setenv("HSPMD_LOG", "error", 1);
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_find),	   cmocka_unit_test(test_traffic),     cmocka_unit_test(test_sum),
+		cmocka_unit_test(test_deadline),   cmocka_unit_test(test_abort),       cmocka_unit_test(test_wrong_size),
+		cmocka_unit_test(test_kill_socket), cmocka_unit_test(test_kill_ucx),   cmocka_unit_test(test_strangers),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
