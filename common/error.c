@@ -49,8 +49,13 @@ int hspmd_error_prefix(struct hspmd_error *err, const char *fmt, ...)
 		va_start(ap, fmt);
 		int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
 		va_end(ap);
-		if (n >= 0 && (size_t)n < sizeof err->text)
-			snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", old);
+		if (n < 0 || (size_t)n + 3 > sizeof err->text)
+			return -1;
+		memcpy(err->text + n, ": ", 2);
+		n += 2;
+		size_t kept = strnlen(old, sizeof err->text - 1 - (size_t)n);
+		memcpy(err->text + n, old, kept);
+		err->text[(size_t)n + kept] = '\0';
 	}
 	return -1;
 }

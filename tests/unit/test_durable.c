@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files that are there whole or not at all. What a crash leaves is tested where checkpoints are. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/durable.h"
+
+static struct hspmd_error err;
+static char folder[] = "/tmp/hspmd-test-durable-XXXXXX";
+static char path[512];
+
+static int make_folder(void **state)
+{
+	(void)state;
+	return mkdtemp(folder) ? 0 : -1;
+}
+
+static int drop_folder(void **state)
+{
+	(void)state;
+	return hspmd_remove_tree(folder, &err);
+}
+
+static const char *in_folder(const char *name)
+{
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	return path;
+}
+
+static int entries(const char *where)
+{
+	DIR *d = opendir(where);
+	int n = 0;
+	assert_non_null(d);
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n - 2;
+}
+
+static void expect_content(const char *name, const char *wanted)
+{
+	size_t size;
+	char *text = hspmd_read_file(in_folder(name), 1 << 20, &size, &err);
+	assert_non_null(text);
+	assert_int_equal(size, strlen(wanted));
+	assert_string_equal(text, wanted);
+	free(text);
+}
+
+static void writes_and_replaces(void **state)
+{
+	(void)state;
+	assert_int_equal(hspmd_durable_write(in_folder("f"), "one", 3, &err), 0);
+	expect_content("f", "one");
+	assert_int_equal(chmod(in_folder("f"), 0640), 0);
+	assert_int_equal(hspmd_durable_write(in_folder("f"), "", 0, &err), 0);
+	expect_content("f", "");
+	struct stat st;
+	assert_int_equal(stat(in_folder("f"), &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0640);
+	assert_int_equal(entries(folder), 1);
+	assert_int_equal(hspmd_durable_sync(in_folder("f"), &err), 0);
+	assert_int_equal(hspmd_durable_sync(in_folder("none"), &err), -1);
+}
+
+static void keeps_links_and_devices(void **state)
+{
+	(void)state;
+	char target[512];
+	snprintf(target, sizeof target, "%s/target", folder);
+	assert_int_equal(hspmd_durable_write(target, "old", 3, &err), 0);
+	assert_int_equal(symlink("target", in_folder("link")), 0);
+	assert_int_equal(hspmd_durable_write(in_folder("link"), "new", 3, &err), 0);
+	expect_content("target", "new");
+	struct stat st;
+	assert_int_equal(lstat(in_folder("link"), &st), 0);
+	assert_true(S_ISLNK(st.st_mode));
+	assert_int_equal(hspmd_durable_write("/dev/null", "x", 1, &err), 0);
+	assert_int_equal(stat("/dev/null", &st), 0);
+	assert_true(S_ISCHR(st.st_mode));
+}
+
+static void failure_leaves_the_old_file(void **state)
+{
+	(void)state;
+	assert_int_equal(hspmd_durable_write(in_folder("nowhere/f"), "x", 1, &err), -1);
+	assert_non_null(strstr(err.text, "nowhere/f"));
+	assert_int_equal(hspmd_durable_write(folder, "x", 1, &err), -1);
+	assert_non_null(strstr(err.text, "Is a directory"));
+	if (geteuid()) {
+		assert_int_equal(hspmd_durable_mkdir(in_folder("shut"), 0755, &err), 0);
+		assert_int_equal(hspmd_durable_write(in_folder("shut/f"), "old", 3, &err), 0);
+		assert_int_equal(chmod(in_folder("shut"), 0500), 0);
+		assert_int_equal(hspmd_durable_write(in_folder("shut/f"), "new", 3, &err), -1);
+		expect_content("shut/f", "old");
+		assert_int_equal(chmod(in_folder("shut"), 0700), 0);
+	}
+	assert_int_equal(hspmd_write_all(-1, "x", 1), -1);
+	assert_int_equal(hspmd_durable_write("/dev/full", "x", 1, &err), -1);
+	assert_non_null(strstr(err.text, "/dev/full: No space left on device"));
+}
+
+static void makes_and_removes_folders(void **state)
+{
+	(void)state;
+	assert_int_equal(hspmd_durable_mkdir(in_folder("a/b//c/"), 0755, &err), 0);
+	assert_int_equal(hspmd_durable_mkdir(in_folder("a/b/c"), 0755, &err), 0);
+	assert_int_equal(hspmd_durable_write(in_folder("a/b/c/f"), "x", 1, &err), 0);
+	assert_int_equal(hspmd_durable_mkdir(in_folder("a/b/c/f"), 0755, &err), -1);
+	assert_int_equal(hspmd_durable_mkdir(in_folder("a/b/c/f/g"), 0755, &err), -1);
+	assert_non_null(strstr(err.text, "a/b/c/f: Not a directory"));
+	assert_int_equal(hspmd_durable_mkdir("", 0755, &err), -1);
+	assert_int_equal(hspmd_durable_write(in_folder("keep"), "x", 1, &err), 0);
+	assert_int_equal(symlink("../keep", in_folder("a/link")), 0);
+	assert_int_equal(symlink(".", in_folder("a/self")), 0);
+	assert_int_equal(hspmd_remove_tree(in_folder("a"), &err), 0);
+	assert_int_equal(access(in_folder("a"), F_OK), -1);
+	expect_content("keep", "x");
+	assert_int_equal(hspmd_remove_tree(in_folder("a"), &err), 0);
+	assert_int_equal(hspmd_remove_tree(in_folder("keep"), &err), 0);
+	assert_int_equal(access(in_folder("keep"), F_OK), -1);
+}
+
+static void reads_whole_files(void **state)
+{
+	(void)state;
+	size_t size;
+	assert_int_equal(hspmd_durable_write(in_folder("r"), "12345", 5, &err), 0);
+	char *text = hspmd_read_file(in_folder("r"), 5, &size, &err);
+	assert_non_null(text);
+	assert_int_equal(text[5], '\0');
+	free(text);
+	assert_null(hspmd_read_file(in_folder("r"), 4, &size, &err));
+	assert_non_null(strstr(err.text, "more than 4 bytes"));
+	assert_null(hspmd_read_file(in_folder("none"), 4, &size, &err));
+	assert_null(hspmd_read_file(folder, 1 << 20, &size, &err));
+	assert_non_null(strstr(err.text, "Is a directory"));
+	assert_null(hspmd_read_file("/dev/zero", 100000, &size, &err)); /* without end, and without a size to know it by */
+	assert_non_null(strstr(err.text, "more than 100000 bytes"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(writes_and_replaces),	       cmocka_unit_test(keeps_links_and_devices),
+		cmocka_unit_test(failure_leaves_the_old_file), cmocka_unit_test(makes_and_removes_folders),
+		cmocka_unit_test(reads_whole_files),
+	};
+	return cmocka_run_group_tests_name("durable", tests, make_folder, drop_folder);
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd-job-1: what is read, what is refused, paths, and what is said about the files a job names. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <limits.h>
+#include <math.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/durable.h"
+#include "common/format/job.h"
+#include "common/json.h"
+#include "edit.h"
+
+#define DATA HSPMD_SRCDIR "/tests/data/"
+
+static struct hspmd_error err;
+static char folder[] = "/tmp/hspmd-test-job-XXXXXX";
+
+static int make_folder(void **state)
+{
+	(void)state;
+	return mkdtemp(folder) ? 0 : -1;
+}
+
+static int drop_folder(void **state)
+{
+	(void)state;
+	return hspmd_remove_tree(folder, &err);
+}
+
+static struct hspmd_job *from_text(const char *text)
+{
+	struct hspmd_json_doc doc;
+	err.text[0] = '\0';
+	if (hspmd_json_parse(&doc, "/jobs/j.json", text, strlen(text), &err))
+		return NULL;
+	struct hspmd_job *j = hspmd_job_from_json(doc.root, "/jobs/j.json", &err);
+	hspmd_json_close(&doc);
+	return j;
+}
+
+static void reads_everything(void **state)
+{
+	(void)state;
+	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", &err);
+	assert_non_null(j);
+	assert_string_equal(j->file, DATA "job/full.json");
+	assert_string_equal(j->model_path, DATA "job/../model/gpt2.json");
+	assert_string_equal(j->init, DATA "job/weights/model.safetensors");
+	assert_int_equal(j->data_kind, HSPMD_DATA_UINT16);
+	assert_int_equal(j->train_count, 2);
+	assert_string_equal(j->train[0], DATA "job/corpus.bin");
+	assert_string_equal(j->train[1], "/data/more.bin");
+	assert_int_equal(j->valid_count, 1);
+	assert_true(j->seq_len == 1024 && j->global_batch == 64 && j->steps == 2000 && j->seed == 7);
+	assert_true(j->optimizer.lr == 6e-4 && j->optimizer.min_lr == 1e-5 && j->optimizer.warmup_steps == 100);
+	assert_true(j->optimizer.schedule == HSPMD_LR_COSINE && j->optimizer.weight_decay == 0.05 && j->optimizer.beta1 == 0.8);
+	assert_true(j->optimizer.beta2 == 0.99 && j->optimizer.eps == 1e-6 && j->optimizer.clip == 0.5);
+	assert_int_equal(j->precision, HSPMD_PRECISION_BF16);
+	assert_true(j->elastic.min_nodes == 2 && j->elastic.max_nodes == 8);
+	assert_string_equal(j->elastic.policy, "spot");
+	assert_string_equal(j->checkpoint.local, "/scratch/$USER/$JOB");
+	assert_string_equal(j->checkpoint.shared, "${HOME}/ckpt");
+	assert_true(j->checkpoint.every_s == 60 && j->checkpoint.every_steps == 50 && j->checkpoint.replicas == 2 && j->checkpoint.keep == 3);
+	hspmd_job_destroy(j);
+	hspmd_job_destroy(NULL);
+}
+
+static void defaults(void **state)
+{
+	(void)state;
+	struct hspmd_job *j = hspmd_job_read(DATA "job/least.json", &err);
+	assert_non_null(j);
+	assert_null(j->init);
+	assert_int_equal(j->valid_count, 0);
+	assert_true(j->seed == 1 && j->precision == HSPMD_PRECISION_FP32);
+	assert_true(j->optimizer.min_lr == 0.0001 && j->optimizer.warmup_steps == 0 && j->optimizer.schedule == HSPMD_LR_CONSTANT);
+	assert_true(j->optimizer.weight_decay == 0.1 && j->optimizer.beta1 == 0.9 && j->optimizer.beta2 == 0.95);
+	assert_true(j->optimizer.eps == 1e-8 && j->optimizer.clip == 1);
+	assert_true(j->elastic.min_nodes == 1 && j->elastic.max_nodes == INT_MAX);
+	assert_string_equal(j->elastic.policy, "default");
+	assert_true(!j->checkpoint.local && !j->checkpoint.shared && j->checkpoint.every_s == 0 && j->checkpoint.every_steps == 0);
+	assert_true(j->checkpoint.replicas == 1 && j->checkpoint.keep == 2);
+	hspmd_job_destroy(j);
+}
+
+static void round_trips(void **state)
+{
+	(void)state;
+	static const char *const names[] = { DATA "job/full.json", DATA "job/least.json" };
+	for (int i = 0; i < 2; i++) {
+		struct hspmd_job *j = hspmd_job_read(names[i], &err);
+		json_t *once = hspmd_job_to_json(j);
+		hspmd_job_destroy(j);
+		char *text = hspmd_json_text(once);
+		j = from_text(text); /* in another folder: paths are absolute by now */
+		json_t *twice = hspmd_job_to_json(j);
+		assert_true(json_equal(once, twice));
+		hspmd_job_destroy(j);
+		json_decref(once);
+		json_decref(twice);
+		free(text);
+	}
+}
+
+static const struct edit edits[] = {
+	{ "hspmd-job-1", "hspmd-plan-1", "/jobs/j.json: format: expected \"hspmd-job-1\", got \"hspmd-plan-1\"" },
+	{ "\"steps\"", "\"step\"", "j.json: steps: expected an integer in 1..1099511627776, but it is missing" },
+	{ "\"steps\": 100", "\"steps\": 100, \"stepss\": 1", "j.json: stepss: unknown key; did you mean \"steps\"?" },
+	{ "\"steps\": 100", "\"steps\": 0", "j.json: steps: expected 1..1099511627776, got 0" },
+	{ "\"steps\": 100", "\"steps\": \"many\"", "j.json: steps: expected an integer in 1..1099511627776, got \"many\"" },
+	{ "\"seq_len\": 128", "\"seq_len\": -5", "j.json: seq_len: expected 1..67108864, got -5" },
+	{ "\"seq_len\": 128", "\"seq_len\": 1.5", "j.json: seq_len: expected an integer in 1..67108864, got 1.5" },
+	{ "\"global_batch\": 8", "\"global_batch\": 99999999999", "j.json: global_batch: expected 1..1073741824, got 99999999999" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"chars\"", "j.json: data.kind: expected \"bytes\", \"uint16\", \"uint32\" or \"megatron\", got \"chars\"" },
+	{ ", \"kind\": \"bytes\"", "", "j.json: data.kind: expected" },
+	{ "[\"corpus.txt\"]", "[]", "j.json: data.train: expected an array of 1..65536, got 0 elements" },
+	{ "[\"corpus.txt\"]", "\"corpus.txt\"", "j.json: data.train: expected an array of 1..65536, got \"corpus.txt\"" },
+	{ "[\"corpus.txt\"]", "[\"a\", 3]", "j.json: data.train[1]: expected a string that is not empty, got 3" },
+	{ "\"model\": \"config.json\",", "", "j.json: model: expected a string that is not empty, but it is missing" },
+	{ "\"lr\": 0.001", "\"lr\": 0", "j.json: optimizer.lr: expected a number above 0 and at most 1000, got 0" },
+	{ "\"lr\": 0.001", "\"rl\": 1", "j.json: optimizer.lr: expected a number above 0 and at most 1000, but it is missing" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"type\": \"sgd\"", "j.json: optimizer.type: expected \"adamw\", got \"sgd\"" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"min_lr\": 2", "j.json: optimizer.min_lr: expected a number of at least 0 and at most 1, got 2" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"beta2\": 1", "j.json: optimizer.beta2: expected a number of at least 0 and at most 0.999999999, got 1" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"clip\": -1", "j.json: optimizer.clip: expected a number of at least 0" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"warmup\": 5", "j.json: optimizer.warmup: unknown key; known here: type, lr, min_lr, warmup_steps" },
+	{ "\"seq_len\"", "\"precision\": \"fp16\", \"seq_len\"", "j.json: precision: expected \"fp32\" or \"bf16\", got \"fp16\"" },
+	{ "\"seq_len\"", "\"seed\": -1, \"seq_len\"", "j.json: seed: expected an integer of at least 0, got -1" },
+	{ "\"seq_len\"", "\"elastic\": {\"min_nodes\": 4, \"max_nodes\": 2}, \"seq_len\"",
+	  "j.json: elastic.max_nodes: expected at least min_nodes, 4, got 2" },
+	{ "\"seq_len\"", "\"elastic\": {\"min_nodes\": 0}, \"seq_len\"", "j.json: elastic.min_nodes: expected 1..65536, got 0" },
+	{ "\"seq_len\"", "\"checkpoint\": {\"local\": \"/x/$JBO\"}, \"seq_len\"",
+	  "j.json: checkpoint.local: $JBO is not a variable here; expected $USER, $JOB or $HOME" },
+	{ "\"seq_len\"", "\"checkpoint\": {\"shared\": \"/x/${JOB\"}, \"seq_len\"",
+	  "j.json: checkpoint.shared: \"/x/${JOB\": expected $NAME or ${NAME}" },
+	{ "\"seq_len\"", "\"checkpoint\": {\"keep\": 0}, \"seq_len\"", "j.json: checkpoint.keep: expected 1..1000, got 0" },
+	{ "\"seq_len\"", "\"checkpoint\": {\"every_s\": -1}, \"seq_len\"", "j.json: checkpoint.every_s: expected a number of at least 0" },
+	{ "\"seq_len\"", "\"checkpoint\": {\"shared\": \"here/$USER\"}, \"seq_len\"", "" },
+};
+
+static void refuses(void **state)
+{
+	(void)state;
+	char *good = hspmd_read_file(DATA "job/least.json", 1 << 20, NULL, &err);
+	for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+		char *text = edited(good, edits[i].find, edits[i].replace);
+		assert_non_null(text);
+		struct hspmd_job *j = from_text(text);
+		if (*edits[i].error ? j != NULL || !strstr(err.text, edits[i].error) : !j)
+			fail_msg("%s -> %s: expected \"%s\", got \"%s\"", edits[i].find, edits[i].replace, edits[i].error, err.text);
+		hspmd_job_destroy(j);
+		free(text);
+	}
+	free(good);
+}
+
+static void fills_in_variables(void **state)
+{
+	(void)state;
+	setenv("HOME", "/home/someone", 1);
+	const struct passwd *me = getpwuid(geteuid());
+	char *expected = hspmd_asprintf("/x/%s/42/home/someone-42%s", me->pw_name, me->pw_name);
+	char *got = hspmd_job_path("/x/$USER/$JOB$HOME-${JOB}${USER}", "42", &err);
+	assert_string_equal(got, expected);
+	free(got);
+	free(expected);
+	got = hspmd_job_path("$JOB", NULL, &err);
+	assert_string_equal(got, "local");
+	free(got);
+	static const char *const wrong[] = { "$", "a$", "$PATH", "${JOB", "${}", "$JOBS", "$-" };
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+		assert_null(hspmd_job_path(wrong[i], "1", &err));
+}
+
+/* ---- the files a job names */
+
+static void write_file(const char *name, const void *data, size_t size)
+{
+	char *path = hspmd_asprintf("%s/%s", folder, name);
+	assert_int_equal(hspmd_durable_write(path, data, size, &err), 0);
+	free(path);
+}
+
+/* What hspmd_job_check_files says of the least job with `find` replaced; "" when nothing. The folder is left out. */
+static const char *checked(const char *find, const char *replace)
+{
+	static char said[HSPMD_ERROR_MAX];
+	char *good = hspmd_read_file(DATA "job/least.json", 1 << 20, NULL, &err), *text = edited(good, find, replace);
+	char *path = hspmd_asprintf("%s/job.json", folder);
+	assert_non_null(text);
+	assert_int_equal(hspmd_durable_write(path, text, strlen(text), &err), 0);
+	struct hspmd_job *j = hspmd_job_read(path, &err);
+	struct hspmd_model *m = NULL;
+	said[0] = '\0';
+	if (!j)
+		fail_msg("%s", err.text);
+	if (hspmd_job_check_files(j, &m, &err)) {
+		assert_null(m);
+		assert_int_equal(strncmp(err.text, path, strlen(path)), 0);
+		for (const char *p = err.text + strlen(path); *p; p++) {
+			if (!strncmp(p, folder, strlen(folder)))
+				p += strlen(folder);
+			strncat(said, p, 1);
+		}
+	} else {
+		assert_int_equal(m->vocab, 50257);
+	}
+	hspmd_model_destroy(m);
+	hspmd_job_destroy(j);
+	free(good);
+	free(text);
+	free(path);
+	return said;
+}
+
+static void checks_named_files(void **state)
+{
+	(void)state;
+	static const char zeros[1000];
+	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""), ": model: /config.json: No such file or directory");
+	write_file("config.json", "{\"model_type\": \"bert\"}", 22);
+	assert_non_null(strstr(checked("\"seq_len\"", "\"seq_len\""), ": model: /config.json: model_type: expected \"gpt2\""));
+	size_t size;
+	char *config = hspmd_read_file(DATA "model/gpt2.json", 1 << 20, &size, &err);
+	write_file("config.json", config, size);
+	free(config);
+	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""), ": data.train[0]: /corpus.txt: No such file or directory");
+	write_file("corpus.txt", "", 0);
+	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""), ": data.train[0]: /corpus.txt: file is empty");
+	write_file("corpus.txt", zeros, 128);
+	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""),
+			    ": data.train[0]: /corpus.txt: 128 tokens are less than one sample of seq_len + 1 = 129");
+	write_file("corpus.txt", zeros, 129);
+	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""), "");
+	assert_string_equal(checked("\"seq_len\": 128", "\"seq_len\": 1025"),
+			    ": seq_len: expected at most 1024, the model's positions (/config.json), got 1025");
+	assert_string_equal(checked("\"bytes\"", "\"uint16\""),
+			    ": data.train[0]: /corpus.txt: its 129 bytes are no whole number of tokens of 2 bytes");
+	write_file("corpus.txt", zeros, 512);
+	assert_string_equal(checked("\"bytes\"", "\"uint32\""),
+			    ": data.train[0]: /corpus.txt: 128 tokens are less than one sample of seq_len + 1 = 129");
+	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\", \".\"]"), ": data.train[1]: /.: expected a plain file");
+	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\"], \"valid\": [\"none\"]"), ": data.valid[0]: /none: No such file or directory");
+	assert_string_equal(checked("\"seq_len\"", "\"init\": \"w.safetensors\", \"seq_len\""), ": init: /w.safetensors: No such file or directory");
+	assert_string_equal(checked("\"seq_len\"", "\"checkpoint\": {\"shared\": \"a/$JOB/b\"}, \"seq_len\""), "");
+	assert_string_equal(checked("\"seq_len\"", "\"checkpoint\": {\"shared\": \"corpus.txt/x\"}, \"seq_len\""),
+			    ": checkpoint.shared: cannot write to /corpus.txt/x: Not a directory");
+	if (geteuid()) {
+		char *closed = hspmd_asprintf("%s/closed", folder);
+		mkdir(closed, 0500);
+		assert_string_equal(checked("\"seq_len\"", "\"checkpoint\": {\"shared\": \"closed/x\"}, \"seq_len\""),
+				    ": checkpoint.shared: cannot write to /closed/x: Permission denied");
+		free(closed);
+	}
+}
+
+static void checks_megatron_pairs(void **state)
+{
+	(void)state;
+	unsigned char index[64] = "MMIDIDX\0\0\1\0\0\0\0\0\0\0\x08";
+	static const char zeros[1000];
+	write_file("corpus.bin", zeros, 258);
+	const char *missing = ": data.train[0]: /corpus.idx: No such file or directory";
+	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", "\"corpus\"], \"kind\": \"megatron\""), missing);
+	write_file("corpus.idx", index, 33);
+	const char *bad = ": data.train[0]: /corpus.idx: not an index of version 1 with integer tokens";
+	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", "\"corpus.bin\"], \"kind\": \"megatron\""), bad);
+	write_file("corpus.idx", index, 64);
+	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", "\"corpus\"], \"kind\": \"megatron\""), "");
+	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", "\"corpus.idx\"], \"kind\": \"megatron\""), "");
+	index[17] = 7; /* float32 */
+	write_file("corpus.idx", index, 64);
+	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", "\"corpus\"], \"kind\": \"megatron\""), bad);
+	index[17] = 4;
+	write_file("corpus.idx", index, 64);
+	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", "\"corpus\"], \"kind\": \"megatron\""),
+			    ": data.train[0]: /corpus.bin: its 258 bytes are no whole number of tokens of 4 bytes");
+}
+
+static void learning_rate(void **state)
+{
+	(void)state;
+	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", &err);
+	double lr = 6e-4, low = 1e-5;
+	assert_true(fabs(hspmd_job_lr(j, 0) - lr / 100) < 1e-18);
+	assert_true(fabs(hspmd_job_lr(j, 49) - lr / 2) < 1e-18);
+	assert_true(hspmd_job_lr(j, 99) == lr);
+	assert_true(hspmd_job_lr(j, 100) == lr);
+	assert_true(fabs(hspmd_job_lr(j, 1050) - (low + (lr - low) / 2)) < 1e-15);
+	assert_true(hspmd_job_lr(j, 2000) == low);
+	assert_true(hspmd_job_lr(j, 5000) == low);
+	j->optimizer.schedule = HSPMD_LR_LINEAR;
+	assert_true(fabs(hspmd_job_lr(j, 100 + 475) - (lr - (lr - low) / 4)) < 1e-15);
+	j->optimizer.schedule = HSPMD_LR_CONSTANT;
+	assert_true(hspmd_job_lr(j, 1999) == lr);
+	hspmd_job_destroy(j);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(reads_everything),   cmocka_unit_test(defaults),	      cmocka_unit_test(round_trips),
+		cmocka_unit_test(refuses),	      cmocka_unit_test(fills_in_variables),   cmocka_unit_test(checks_named_files),
+		cmocka_unit_test(checks_megatron_pairs), cmocka_unit_test(learning_rate),
+	};
+	return cmocka_run_group_tests_name("job", tests, make_folder, drop_folder);
+}

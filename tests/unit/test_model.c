@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config.json: known parameter counts, defaults of absent keys, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/durable.h"
+#include "common/format/model.h"
+#include "common/json.h"
+#include "edit.h"
+
+#define DATA HSPMD_SRCDIR "/tests/data/model/"
+
+static struct hspmd_error err;
+
+static struct hspmd_model *read_model(const char *name)
+{
+	char path[256];
+	snprintf(path, sizeof path, DATA "%s.json", name);
+	struct hspmd_model *m = hspmd_model_read(path, &err);
+	if (!m)
+		fail_msg("%s", err.text);
+	return m;
+}
+
+static struct hspmd_model *from_text(const char *text)
+{
+	struct hspmd_json_doc doc;
+	err.text[0] = '\0';
+	if (hspmd_json_parse(&doc, "config.json", text, strlen(text), &err))
+		return NULL;
+	struct hspmd_model *m = hspmd_model_from_json(doc.root, "config.json", &err);
+	hspmd_json_close(&doc);
+	return m;
+}
+
+/* Published counts of the models with these configs. */
+static void counts_parameters(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name;
+		int64_t params;
+	} known[] = {
+		{ "gpt2", 124439808 }, { "llama", 6738415616 }, { "mistral", 7241732096 }, { "qwen2", 494032768 }, { "mixtral", 46702792704 },
+	};
+	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+		struct hspmd_model *m = read_model(known[i].name);
+		int64_t sum = 0;
+		for (int l = 0; l < hspmd_model_layers(m); l++)
+			sum += hspmd_model_layer_params(m, l);
+		assert_int_equal(sum, known[i].params);
+		assert_int_equal(hspmd_model_params(m), known[i].params);
+		hspmd_model_destroy(m);
+	}
+	hspmd_model_destroy(NULL);
+}
+
+static void reads_gpt2(void **state)
+{
+	(void)state;
+	struct hspmd_model *m = read_model("gpt2");
+	assert_int_equal(m->type, HSPMD_MODEL_GPT2);
+	assert_string_equal(m->name, "gpt2");
+	assert_int_equal(m->block_count, 12);
+	assert_int_equal(hspmd_model_layers(m), 14);
+	assert_int_equal(m->head_dim, 64);
+	assert_int_equal(m->ffn, 3072);
+	assert_int_equal(m->max_positions, 1024);
+	assert_true(m->norm_eps == 1e-5 && m->rope_theta == 0 && m->init_range == 0.02);
+	assert_true(!m->rms_norm && !m->gated && !m->gelu_exact && m->qkv_bias && m->out_bias && m->mlp_bias && m->tied && m->dropout);
+	assert_int_equal(json_integer_value(json_object_get(m->config, "bos_token_id")), 50256);
+	hspmd_model_destroy(m);
+}
+
+static void reads_the_others(void **state)
+{
+	(void)state;
+	struct hspmd_model *m = read_model("llama");
+	assert_string_equal(m->name, "llama-7b");
+	assert_true(m->rms_norm && m->gated && !m->qkv_bias && !m->tied && !m->dropout && m->rope_theta == 1e4);
+	assert_int_equal(m->sliding_window, 0);
+	hspmd_model_destroy(m);
+	m = read_model("mistral");
+	assert_int_equal(m->sliding_window, 4096);
+	assert_int_equal(m->kv_heads, 8);
+	hspmd_model_destroy(m);
+	m = read_model("qwen2");
+	assert_true(m->qkv_bias && !m->out_bias && m->tied && m->rope_theta == 1e6);
+	assert_int_equal(m->sliding_window, 0);
+	hspmd_model_destroy(m);
+	m = read_model("mixtral");
+	assert_int_equal(m->experts, 8);
+	assert_int_equal(m->experts_per_token, 2);
+	assert_int_equal(m->sliding_window, 0);
+	assert_true(m->router_aux_coef == 0.02);
+	hspmd_model_destroy(m);
+}
+
+#define SIZES "\"vocab_size\": 100, \"hidden_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 32, \"intermediate_size\": 96"
+
+static void defaults_of_absent_keys(void **state)
+{
+	(void)state;
+	struct hspmd_model *m = from_text("{\"model_type\": \"llama\", " SIZES "}");
+	assert_true(m->kv_heads == 32 && m->max_positions == 2048 && m->head_dim == 2 && m->rope_theta == 1e4 && m->norm_eps == 1e-6);
+	assert_true(!m->tied && !m->qkv_bias && !m->mlp_bias && m->init_range == 0.02);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"mistral\", " SIZES "}");
+	assert_true(m->kv_heads == 8 && m->max_positions == 131072 && m->sliding_window == 4096 && m->norm_eps == 1e-6);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"mistral\", \"sliding_window\": null, \"num_key_value_heads\": null, \"head_dim\": 6, " SIZES "}");
+	assert_true(m->kv_heads == 32 && m->sliding_window == 0 && m->head_dim == 6);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"qwen2\", " SIZES "}");
+	assert_true(m->kv_heads == 32 && m->max_positions == 32768 && m->qkv_bias && m->rope_theta == 1e4);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"mixtral\", " SIZES "}");
+	assert_true(m->kv_heads == 8 && m->norm_eps == 1e-5 && m->rope_theta == 1e6 && m->experts == 8 && m->experts_per_token == 2);
+	assert_true(m->router_aux_coef == 0.001);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, \"rope_parameters\": {\"rope_type\": \"default\","
+		      " \"rope_theta\": 5e5}, \"attention_dropout\": 0.1, \"tie_word_embeddings\": true, " SIZES "}");
+	assert_true(m->qkv_bias && m->out_bias && m->mlp_bias && m->rope_theta == 5e5 && m->dropout && m->tied);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_ctx\": 32, \"n_inner\": null,"
+		      " \"activation_function\": \"gelu\", \"tie_word_embeddings\": false}");
+	assert_true(m->ffn == 32 && m->max_positions == 32 && m->gelu_exact && !m->tied && m->norm_eps == 1e-5 && m->dropout);
+	assert_int_equal(hspmd_model_layer_params(m, 0), (9 + 32) * 8);
+	assert_int_equal(hspmd_model_layer_params(m, 1), 2 * 16 + 8 * 24 + 24 + 64 + 8 + 8 * 32 + 32 + 32 * 8 + 8);
+	assert_int_equal(hspmd_model_layer_params(m, 2), 16 + 72);
+	hspmd_model_destroy(m);
+}
+
+#define GPT2_SIZES "\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_positions\": 32"
+
+static const struct edit wrong[] = {
+	{ "{}", "", "config.json: model_type: expected \"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"mixtral\", but it is missing" },
+	{ "{\"model_type\": \"bert\"}", "", "model_type: expected \"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"mixtral\", got \"bert\"" },
+	{ "[]", "", "config.json: expected an object, got an array" },
+	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9}", "", "config.json: n_embd: expected an integer in 1..1048576, but it is missing" },
+	{ "{" GPT2_SIZES ", \"n_inner\": 0}", "", "config.json: n_inner: expected 1..16777216, got 0" },
+	{ "{" GPT2_SIZES ", \"activation_function\": \"relu\"}", "", "config.json: activation_function: expected \"gelu_new\"" },
+	{ "{" GPT2_SIZES ", \"scale_attn_by_inverse_layer_idx\": true}", "", "scale_attn_by_inverse_layer_idx: not supported; expected false" },
+	{ "{" GPT2_SIZES ", \"scale_attn_weights\": false}", "", "config.json: scale_attn_weights: not supported; expected true" },
+	{ "{" GPT2_SIZES ", \"add_cross_attention\": true}", "", "config.json: add_cross_attention: not supported; expected false" },
+	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 3, \"n_layer\": 1, \"n_positions\": 32}", "",
+	  "config.json: n_head: 3 does not divide the hidden size, 8" },
+	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}, " SIZES "}", "",
+	  "config.json: rope_scaling.rope_type: not supported; expected \"default\" rotary positions" },
+	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"factor\": 8}, " SIZES "}", "", "rope_scaling.factor: not supported; expected 1" },
+	{ "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\", " SIZES "}", "", "config.json: hidden_act: expected \"silu\" or \"swish\"" },
+	{ "{\"model_type\": \"llama\", \"quantization_config\": {}, " SIZES "}", "", "config.json: quantization_config: not supported; expected null" },
+	{ "{\"model_type\": \"llama\", \"attn_logit_softcapping\": 50, " SIZES "}", "", "attn_logit_softcapping: not supported; expected null" },
+	{ "{\"model_type\": \"llama\", \"num_key_value_heads\": 5, " SIZES "}", "",
+	  "config.json: num_key_value_heads: 5 does not divide the number of heads, 32" },
+	{ "{\"model_type\": \"llama\", \"head_dim\": 3, " SIZES "}", "", "config.json: heads of 3 elements cannot be rotated in pairs" },
+	{ "{\"model_type\": \"qwen2\", \"use_sliding_window\": true, " SIZES "}", "", "use_sliding_window: not supported; expected false" },
+	{ "{\"model_type\": \"qwen2\", \"layer_types\": [\"full_attention\", \"sliding_attention\"], " SIZES "}", "",
+	  "config.json: layer_types[1]: not supported; expected \"full_attention\"" },
+	{ "{\"model_type\": \"mixtral\", \"num_experts_per_tok\": 9, " SIZES "}", "",
+	  "config.json: num_experts_per_tok: 9 is more than the 8 experts there are" },
+	{ "{\"model_type\": \"mixtral\", \"router_jitter_noise\": 0.1, " SIZES "}", "", "router_jitter_noise: not supported; expected 0" },
+	{ "{\"model_type\": \"mixtral\", \"vocab_size\": 1, \"hidden_size\": 1048576, \"num_hidden_layers\": 16384, \"num_attention_heads\": 32,"
+	  " \"intermediate_size\": 16777216, \"num_local_experts\": 4096}",
+	  "", "config.json: these sizes make about 4e+21 parameters; at most 1e+16 can be handled" },
+};
+
+static void refuses(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+		struct hspmd_model *m = from_text(wrong[i].find);
+		if (m || !strstr(err.text, wrong[i].error))
+			fail_msg("%s: got \"%s\"", wrong[i].find, err.text);
+	}
+	assert_null(hspmd_model_read("/nowhere", &err));
+	assert_string_equal(err.text, "/nowhere: No such file or directory");
+	assert_null(hspmd_model_read(DATA, &err));
+	assert_non_null(strstr(err.text, "config.json: No such file or directory"));
+}
+
+static void counts_operations(void **state)
+{
+	(void)state;
+	struct hspmd_model *m = from_text("{" GPT2_SIZES "}");
+	assert_true(hspmd_model_layer_flops(m, 0, 10) == 0);
+	/* qkv 3, output 1, MLP 8 times hidden squared; scores and values over half of the pairs; two a multiply-add */
+	assert_true(hspmd_model_layer_flops(m, 1, 10) == 2 * 10 * 12 * 64 + 2 * 2 * 8 * 10 * 10 / 2);
+	assert_true(hspmd_model_layer_flops(m, 2, 10) == 2 * 10 * 8 * 9);
+	assert_int_equal(hspmd_model_layer_output(m, 0, 10), 80);
+	assert_int_equal(hspmd_model_layer_output(m, 2, 10), 1);
+	hspmd_model_destroy(m);
+	m = from_text("{\"model_type\": \"mixtral\", \"num_key_value_heads\": 8, \"sliding_window\": 4, " SIZES "}");
+	double projections = 2 * 10 * 64 * (2 * 64 + 2 * 16), pairs = 4 * (10 - 2), mlp = 2 * 10 * 64 * 96 * 3;
+	assert_true(hspmd_model_layer_flops(m, 1, 10) == projections + 2 * 2 * pairs * 64 + 2 * mlp + 2 * 10 * 64 * 8);
+	hspmd_model_destroy(m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(counts_parameters),	   cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others),
+		cmocka_unit_test(defaults_of_absent_keys), cmocka_unit_test(refuses),	 cmocka_unit_test(counts_operations),
+	};
+	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}

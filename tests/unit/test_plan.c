@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd-plan-1: what is read, what is refused, copies and descriptions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/durable.h"
+#include "common/format/plan.h"
+#include "common/json.h"
+#include "edit.h"
+
+#define DATA HSPMD_SRCDIR "/tests/data/"
+
+static struct hspmd_error err;
+static struct hspmd_cluster *cluster;
+
+static int read_cluster(void **state)
+{
+	(void)state;
+	cluster = hspmd_cluster_read(DATA "cluster/mixed.json", &err);
+	return cluster ? 0 : -1;
+}
+
+static int drop_cluster(void **state)
+{
+	(void)state;
+	hspmd_cluster_destroy(cluster);
+	return 0;
+}
+
+static struct hspmd_plan *read_plan(const char *name, int layers)
+{
+	char path[256];
+	snprintf(path, sizeof path, DATA "plan/%s.json", name);
+	struct hspmd_plan *p = hspmd_plan_read(path, cluster, layers, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	return p;
+}
+
+static struct hspmd_plan *from_text(const char *text, int layers)
+{
+	struct hspmd_json_doc doc;
+	err.text[0] = '\0';
+	if (hspmd_json_parse(&doc, "p.json", text, strlen(text), &err))
+		return NULL;
+	struct hspmd_plan *p = hspmd_plan_from_json(doc.root, "p.json", cluster, layers, &err);
+	hspmd_json_close(&doc);
+	return p;
+}
+
+static void reads_everything(void **state)
+{
+	(void)state;
+	struct hspmd_plan *p = read_plan("mixed", 24);
+	assert_int_equal(p->global_batch, 256);
+	assert_int_equal(p->seq_len, 2048);
+	assert_int_equal(p->zero_stage, 1);
+	assert_int_equal(p->virtual_stages, 1);
+	assert_int_equal(p->pipeline_count, 2);
+	const struct hspmd_stage *s = &p->pipelines[0].stages[1], *wide = &p->pipelines[1].stages[0];
+	assert_int_equal(s->layers[0], 11);
+	assert_int_equal(s->layers[1], 24);
+	assert_int_equal(s->device_count, 2);
+	assert_int_equal(s->devices[1], 9);
+	assert_int_equal(s->recompute, HSPMD_RECOMPUTE_FULL);
+	assert_true(s->shard_ratio[0] == 0.6 && s->shard_ratio[1] == 0.4);
+	assert_int_equal(s->context, 1);
+	assert_null(s->context_ratio);
+	assert_null(p->pipelines[0].stages[0].shard_ratio);
+	assert_int_equal(p->pipelines[0].micro_batch, 2);
+	assert_int_equal(p->pipelines[1].micro_batch, 4);
+	assert_int_equal(wide->device_count, 5);
+	assert_int_equal(wide->devices[4], 6);
+	assert_int_equal(wide->context, 5);
+	assert_true(wide->context_ratio[4] == 5.5);
+	assert_true(p->predicted.step_s == 1.91 && p->predicted.sync_s == 0.06);
+	assert_int_equal(p->predicted.device_count, 2);
+	assert_int_equal(p->predicted.devices[1], 9);
+	assert_true(p->predicted.memory_bytes[1] == 1e9);
+	assert_int_equal(hspmd_plan_devices(p), 11);
+	hspmd_plan_destroy(p);
+	hspmd_plan_destroy(NULL);
+	p = read_plan("interleaved", 8);
+	assert_int_equal(p->virtual_stages, 2);
+	assert_int_equal(p->pipelines[0].stages[0].recompute, HSPMD_RECOMPUTE_SELECTIVE);
+	assert_int_equal(hspmd_plan_devices(p), 3);
+	hspmd_plan_destroy(p);
+}
+
+static void round_trips(void **state)
+{
+	(void)state;
+	static const char *const names[] = { "mixed", "interleaved" };
+	for (int i = 0; i < 2; i++) {
+		char path[256];
+		snprintf(path, sizeof path, DATA "plan/%s.json", names[i]);
+		struct hspmd_plan *p = read_plan(names[i], -1), *copy = hspmd_plan_copy(p);
+		json_t *file = json_load_file(path, 0, NULL), *once = hspmd_plan_to_json(p, cluster);
+		hspmd_plan_destroy(p);
+		json_t *predicted = json_object_get(file, "predicted"); /* 1e9 is written as an integer */
+		if (predicted)
+			json_object_set_new(json_object_get(predicted, "memory_bytes"), "b-08:1", json_integer(1000000000));
+		assert_true(json_equal(once, file));
+		char *text = hspmd_json_text(once);
+		p = from_text(text, -1);
+		json_t *twice = hspmd_plan_to_json(p, cluster), *copied = hspmd_plan_to_json(copy, cluster);
+		assert_true(json_equal(once, twice));
+		assert_true(json_equal(once, copied));
+		hspmd_plan_destroy(p);
+		hspmd_plan_destroy(copy);
+		json_decref(file);
+		json_decref(once);
+		json_decref(twice);
+		json_decref(copied);
+		free(text);
+	}
+}
+
+static void describes(void **state)
+{
+	(void)state;
+	struct hspmd_plan *p = read_plan("mixed", -1);
+	char *line = hspmd_plan_line(p, cluster);
+	assert_string_equal(line, "2 pipelines: [a:0-3 x4 L0-11 | b-08:0-1 x2 L11-24] 100 mb, [a:4-5,b-09:0-1,a:6 x5 L0-24] 14 mb");
+	free(line);
+	hspmd_plan_destroy(p);
+}
+
+#define HEAD "\"format\": \"hspmd-plan-1\", \"global_batch\": 12, \"micro_batch\": 2, \"seq_len\": 16, \"schedule\": \"1f1b\", \"zero_stage\": 0"
+
+static const char good[] = "{" HEAD ", \"pipelines\": [{\"micro_batches\": 2, \"stages\": [{\"layers\": [0, 3], \"devices\": [\"a:0-1\"],"
+			   " \"recompute\": \"none\"}, {\"layers\": [3, 5], \"devices\": [\"a:2\"]}]}, {\"micro_batches\": 4, \"stages\": ["
+			   "{\"layers\": [0, 5], \"devices\": [\"b-08:0\", \"b-09:1\"]}]}], \"predicted\": {\"step_s\": 1}}";
+
+static const struct edit edits[] = {
+	{ "hspmd-plan-1", "hspmd-job-1", "p.json: format: expected \"hspmd-plan-1\", got \"hspmd-job-1\"" },
+	{ "\"schedule\"", "\"shcedule\"", "p.json: shcedule: unknown key; did you mean \"schedule\"?" },
+	{ "1f1b", "2f2b", "p.json: schedule: expected \"1f1b\", \"gpipe\" or \"interleaved\", got \"2f2b\"" },
+	{ "\"zero_stage\": 0", "\"zero_stage\": 2", "p.json: zero_stage: expected 0..1, got 2" },
+	{ "\"global_batch\": 12", "\"global_batch\": 13",
+	  "p.json: pipelines: their micro_batches times micro_batch add up to 12, but global_batch is 13" },
+	{ "\"micro_batches\": 4", "\"micro_batches\": 4, \"micro_batch\": 3", "add up to 16, but global_batch is 12" },
+	{ "\"micro_batches\": 4", "\"micro_batches\": 1, \"micro_batch\": 8", "" },
+	{ "\"micro_batches\": 4", "\"micro_batches\": 0", "p.json: pipelines[1].micro_batches: expected 1..1073741824, got 0" },
+	{ "\"global_batch\": 12", "\"global_batch\": 0", "p.json: global_batch: expected 1..1073741824, got 0" },
+	{ "\"seq_len\": 16,", "", "p.json: seq_len: expected an integer in 1..67108864, but it is missing" },
+	{ "[0, 3]", "[1, 3]", "p.json: pipelines[0].stages[0].layers[0]: expected 0, the first layer, got 1" },
+	{ "[3, 5]", "[4, 5]", "p.json: pipelines[0].stages[1].layers[0]: expected 3, where the stage before ends, got 4" },
+	{ "[3, 5]", "[2, 5]", "p.json: pipelines[0].stages[1].layers[0]: expected 3, where the stage before ends, got 2" },
+	{ "[3, 5]", "[3, 3]", "p.json: pipelines[0].stages[1].layers: [3, 3) has no layer" },
+	{ "[3, 5]", "[3, 6]", "p.json: pipelines[0].stages: the last stage ends at layer 6, but the model has 5" },
+	{ "[0, 5]", "[0, 4]", "p.json: pipelines[1].stages: the last stage ends at layer 4, but the model has 5" },
+	{ "[0, 3]", "[0, -3]", "p.json: pipelines[0].stages[0].layers[1]: expected 0..1048576, got -3" },
+	{ "[\"a:2\"]", "[]", "p.json: pipelines[0].stages[1].devices: expected an array of at least 1, got 0 elements" },
+	{ "\"a:2\"", "\"a:1\"", "p.json: pipelines[0].stages[1].devices[0]: device a:1 is in pipelines[0].stages[0] already" },
+	{ "\"b-09:1\"", "\"a:2\"", "p.json: pipelines[1].stages[0].devices[1]: device a:2 is in pipelines[0].stages[1] already" },
+	{ "\"b-09:1\"", "\"b-08:0\"", "p.json: pipelines[1].stages[0].devices[1]: device b-08:0 is in this stage twice" },
+	{ "\"a:2\"", "\"z:2\"", "p.json: pipelines[0].stages[1].devices[0]: z:2: there is no node \"z\"; nodes are a,b-[08-10],login,c" },
+	{ "\"a:2\"", "\"a:9\"", "p.json: pipelines[0].stages[1].devices[0]: a:9: node a has devices 0..7 only" },
+	{ "\"recompute\": \"none\"", "\"recompute\": \"some\"", "stages[0].recompute: expected \"none\", \"selective\" or \"full\", got \"some\"" },
+	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1]", "stages[0].shard_ratio: expected an array of 2, got 1 elements" },
+	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1, 0]", "stages[0].shard_ratio[1]: expected a number above 0" },
+	{ "\"recompute\": \"none\"", "\"shard_ratio\": [5, 3]", "" },
+	{ "\"recompute\": \"none\"", "\"context\": 3", "p.json: pipelines[0].stages[0].context: 3 groups do not divide the stage's 2 devices" },
+	{ "\"recompute\": \"none\"", "\"context\": 2, \"shard_ratio\": [1]", "" },
+	{ "\"recompute\": \"none\"", "\"context\": 2, \"context_ratio\": [1]", "stages[0].context_ratio: expected an array of 2, got 1 elements" },
+	{ "\"recompute\": \"none\"", "\"devcies\": 2", "p.json: pipelines[0].stages[0].devcies: unknown key; did you mean \"devices\"?" },
+	{ "\"step_s\": 1", "\"step_s\": 0", "p.json: predicted.step_s: expected a number above 0" },
+	{ "\"step_s\": 1", "\"step_s\": 1, \"memory_bytes\": {\"a:99\": 1}", "p.json: predicted.memory_bytes: a:99: node a has devices" },
+	{ ", \"predicted\": {\"step_s\": 1}", "", "" },
+	{ "\"1f1b\"", "\"1f1b\", \"virtual_stages\": 2", "p.json: virtual_stages: expected 1..1, got 2" },
+	{ "\"1f1b\"", "\"interleaved\"", "p.json: virtual_stages: expected an integer in 2..1024, but it is missing" },
+	{ "\"1f1b\"", "\"interleaved\", \"virtual_stages\": 2", "p.json: pipelines[0].stages[1]: expected the devices of stages[0]" },
+	{ "\"1f1b\"", "\"interleaved\", \"virtual_stages\": 3", "p.json: pipelines[0].stages: expected a multiple of virtual_stages (3), got 2" },
+};
+
+static void refuses(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+		char *text = edited(good, edits[i].find, edits[i].replace);
+		assert_non_null(text);
+		struct hspmd_plan *p = from_text(text, 5);
+		if (*edits[i].error ? p != NULL || !strstr(err.text, edits[i].error) : !p)
+			fail_msg("%s -> %s: expected \"%s\", got \"%s\"", edits[i].find, edits[i].replace, edits[i].error, err.text);
+		hspmd_plan_destroy(p);
+		free(text);
+	}
+	assert_null(hspmd_plan_read("/nowhere/p.json", cluster, -1, &err));
+	assert_string_equal(err.text, "/nowhere/p.json: No such file or directory");
+}
+
+/* Without the model's layer count the pipelines must still agree among themselves. */
+static void pipelines_end_alike(void **state)
+{
+	(void)state;
+	struct hspmd_plan *p = from_text(good, -1);
+	assert_non_null(p);
+	hspmd_plan_destroy(p);
+	char *text = edited(good, "[0, 5]", "[0, 6]");
+	assert_null(from_text(text, -1));
+	free(text);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(reads_everything), cmocka_unit_test(round_trips),	   cmocka_unit_test(describes),
+		cmocka_unit_test(refuses),	    cmocka_unit_test(pipelines_end_alike),
+	};
+	return cmocka_run_group_tests_name("plan", tests, read_cluster, drop_cluster);
+}
