@@ -15,7 +15,7 @@ static const char *number(const char *at, int *value)
 
 int hspmd_range_parse(const char *text, int *min, int *max, struct hspmd_error *err)
 {
-	int low, high;
+	int low = 0, high = 0;
 	const char *at = number(text, &low);
 	high = low;
 	if (at && *at == '-')
