@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/comm/comm_parts.h"
+
+struct hspmd_comm *hspmd_comm_create(struct hspmd_device *dev, struct hspmd_transport *transport, const int *rank_of, int count, int self,
+				     struct hspmd_error *err)
+{
+	if (self < 0 || self >= count || rank_of[self] != transport->options.rank) {
+		hspmd_fail(err, "communication: device %d of %d is not rank %d", self, count, transport->options.rank);
+		return NULL;
+	}
+	struct hspmd_comm *c = hspmd_calloc(1, sizeof *c);
+	if (c)
+		c->rank_of = hspmd_calloc((size_t)count, sizeof *c->rank_of);
+	if (!c || !c->rank_of) {
+		free(c);
+		hspmd_fail_memory(err, "preparing communication");
+		return NULL;
+	}
+	memcpy(c->rank_of, rank_of, (size_t)count * sizeof *c->rank_of);
+	c->dev = dev;
+	c->transport = transport;
+	c->count = count;
+	c->self = self;
+	return c;
+}
+
+void hspmd_comm_destroy(struct hspmd_comm *c)
+{
+	if (!c)
+		return;
+	if (c->device_scratch)
+		c->dev->ops->release(c->dev, c->device_scratch);
+	while (c->pool) {
+		struct hspmd_scratch *next = c->pool->next;
+		/* A message that was given up may still read or write it. */
+		if (c->pool->users)
+			hspmd_transport_keep(c->transport, &c->pool->kept);
+		else
+			free(c->pool);
+		c->pool = next;
+	}
+	free(c->pending);
+	free(c->rank_of);
+	free(c);
+}
+
+/* What this device holds of a value; data NULL where it holds nothing. */
+static struct hspmd_part part_of(const struct hspmd_comm *c, const struct hspmd_transfer *t, int value, enum hspmd_dtype dtype, void *data)
+{
+	struct hspmd_part p = { .element_bytes = t->element_bytes, .dtype = dtype, .on_host = c->dev->ops->host_memory };
+	int at = hspmd_layout_find(&t->layout[value], c->self);
+	if (at >= 0) {
+		p.box = t->layout[value].box[at];
+		p.data = data;
+	}
+	return p;
+}
+
+static int copy(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out,
+		struct hspmd_error *err)
+{
+	struct hspmd_box both;
+	if (!hspmd_box_intersect(&step->in[self], &step->out[self], &both))
+		return 0;
+	return c->dev->ops->copy_box(c->dev, out->data, &out->box, in->data, &in->box, &both, out->dtype, false, err);
+}
+
+static int zero(struct hspmd_comm *c, const struct hspmd_box *box, const struct hspmd_part *out, struct hspmd_error *err)
+{
+	const struct hspmd_device_ops *ops = c->dev->ops;
+	size_t bytes = (size_t)hspmd_box_elements(box) * out->element_bytes;
+	if (!bytes)
+		return 0;
+	char *at = hspmd_part_contiguous(out, box);
+	if (at)
+		return ops->zero(c->dev, at, bytes, err);
+	if (hspmd_comm_need_device_scratch(c, bytes, err) || ops->zero(c->dev, c->device_scratch, bytes, err))
+		return -1;
+	return ops->copy_box(c->dev, out->data, &out->box, c->device_scratch, box, box, out->dtype, false, err);
+}
+
+/* What moves between this device and the others in a collective that only moves: member i gives j what of i's input lies in j's output. */
+static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out,
+			uint64_t tag, struct hspmd_error *err)
+{
+	int n = step->member_count, count = 0;
+	struct hspmd_move *moves = hspmd_calloc(2 * (size_t)n, sizeof *moves);
+	if (!moves)
+		return hspmd_fail_memory(err, "exchanging");
+	for (int k = 0; k < 2 * n; k++) {
+		/* Receives first, then sends; the own part once. */
+		int i = k < n ? k : self, j = k < n ? self : k - n;
+		struct hspmd_move m = { .from = step->members[i], .to = step->members[j] };
+		if ((k >= n && j == self) || !hspmd_box_intersect(&step->in[i], &step->out[j], &m.box))
+			continue;
+		moves[count++] = m;
+	}
+	int rv = hspmd_comm_exchange(c, moves, (size_t)count, in, out, tag, err);
+	free(moves);
+	return rv;
+}
+
+static int send_receive(struct hspmd_comm *c, const struct hspmd_comm_step *step, const struct hspmd_part *in, const struct hspmd_part *out, uint64_t tag,
+			struct hspmd_error *err)
+{
+	struct hspmd_move m = { .from = step->members[0], .to = step->members[1], .box = step->in[0] };
+	return hspmd_comm_exchange(c, &m, 1, in, out, tag, err);
+}
+
+static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out, uint64_t tag,
+	       struct hspmd_error *err)
+{
+	switch (step->kind) {
+	case HSPMD_COMM_COPY:
+		return copy(c, step, self, in, out, err);
+	case HSPMD_COMM_ZERO:
+		return zero(c, &step->out[self], out, err);
+	case HSPMD_COMM_SEND_RECEIVE:
+		return send_receive(c, step, in, out, tag, err);
+	case HSPMD_COMM_ALL_REDUCE:
+		return hspmd_comm_all_reduce(c, step, self, in, out, tag, err);
+	case HSPMD_COMM_REDUCE_SCATTER:
+		return hspmd_comm_reduce_scatter(c, step, self, in, out, tag, err);
+	case HSPMD_COMM_ALL_GATHER:
+	case HSPMD_COMM_ALL_TO_ALL:
+		return exchange_all(c, step, self, in, out, tag, err);
+	case HSPMD_COMM_BATCHED:
+		return hspmd_comm_exchange(c, step->moves, (size_t)step->move_count, in, out, tag, err);
+	case HSPMD_COMM_KIND_COUNT:
+		break;
+	}
+	return hspmd_fail(err, "communication: step of unknown kind %d", (int)step->kind);
+}
+
+int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
+		   const void *in, void *out, uint64_t tag, struct hspmd_error *err)
+{
+	int self = 0;
+	while (self < step->member_count && step->members[self] != c->self)
+		self++;
+	if (self == step->member_count)
+		return 0;
+	for (int i = 0; i < step->member_count; i++)
+		if (step->members[i] < 0 || step->members[i] >= c->count || c->rank_of[step->members[i]] < 0)
+			return hspmd_fail(err, "communication: device %d is not in this generation", step->members[i]);
+	struct hspmd_part from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
+	struct hspmd_part to = part_of(c, transfer, step->output, dtype, out);
+	return run(c, step, self, &from, &to, tag, err);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/comm/comm_parts.h"
+
+/* Messages of one peer that may be on their way into buffers at a time. */
+#define WINDOW 4
+
+/* Tags within the step: moves that overwrite, and moves that add. */
+enum { TAG_MOVE = 0, TAG_ADD = 1 };
+
+/* What comes from one peer, message after message. */
+struct flow {
+	int device;
+	bool add;
+	struct hspmd_pieces pieces;
+	size_t posted, done;
+	struct hspmd_request *request[WINDOW]; /* of message m at m % WINDOW */
+	struct hspmd_scratch *scratch[WINDOW]; /* NULL: received in place */
+};
+
+struct exchange {
+	struct hspmd_comm *c;
+	const struct hspmd_part *in, *out;
+	uint64_t tag;
+	struct flow *flows;
+	size_t flow_count, flow_capacity;
+};
+
+static int post(struct exchange *e, struct flow *f, struct hspmd_error *err)
+{
+	while (f->posted < f->pieces.message_count && f->posted < f->done + WINDOW) {
+		size_t m = f->posted, slot = m % WINDOW, bytes = f->pieces.bytes[m];
+		char *to = f->add ? NULL : hspmd_pieces_in_place(&f->pieces, m, e->out);
+		f->scratch[slot] = to ? NULL : hspmd_comm_take(e->c, bytes, err);
+		if (!to && !f->scratch[slot])
+			return -1;
+		if (hspmd_comm_receive(e->c, f->device, e->tag | (f->add ? TAG_ADD : TAG_MOVE), to ? to : f->scratch[slot]->data, bytes,
+				       &f->request[slot], err)) {
+			hspmd_comm_give(f->scratch[slot]);
+			f->scratch[slot] = NULL;
+			return -1;
+		}
+		f->posted++;
+	}
+	return 0;
+}
+
+/* The next message of a flow: wait for it, put it where it belongs, let the one after the window come. */
+static int take_next(struct exchange *e, struct flow *f, struct hspmd_error *err)
+{
+	size_t slot = f->done % WINDOW;
+	if (hspmd_transport_wait(e->c->transport, &f->request[slot], 1, err))
+		return -1;
+	struct hspmd_scratch *s = f->scratch[slot];
+	f->scratch[slot] = NULL;
+	int rv = s ? hspmd_pieces_unpack(e->c, &f->pieces, f->done, e->out, s->data, f->add, err) : 0;
+	hspmd_comm_give(s);
+	f->done++;
+	return rv ? -1 : post(e, f, err);
+}
+
+/* The moves from (or to) one peer that add or do not, as pieces. */
+static int gather_pieces(const struct hspmd_move *moves, size_t count, int from, int to, bool add, size_t element_bytes, struct hspmd_pieces *p,
+			 struct hspmd_error *err)
+{
+	for (size_t i = 0; i < count; i++)
+		if (moves[i].from == from && moves[i].to == to && !moves[i].add == !add && hspmd_pieces_add(p, &moves[i].box, element_bytes, err))
+			return -1;
+	return hspmd_pieces_close(p, element_bytes, err);
+}
+
+/* Is this the first move of its pair and kind? Only that one starts a flow. */
+static bool first_of_pair(const struct hspmd_move *moves, size_t at)
+{
+	for (size_t i = at; i-- > 0;) {
+		if (moves[i].from != moves[at].from || moves[i].to != moves[at].to)
+			return true; /* ordered by (from, to) */
+		if (!moves[i].add == !moves[at].add)
+			return false;
+	}
+	return true;
+}
+
+static int start_receives(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
+{
+	int self = e->c->self;
+	for (size_t i = 0; i < count; i++) {
+		if (moves[i].to != self || moves[i].from == self || !first_of_pair(moves, i))
+			continue;
+		if (hspmd_grow(&e->flows, &e->flow_capacity, e->flow_count, sizeof *e->flows))
+			return hspmd_fail_memory(err, "receiving");
+		struct flow *f = &e->flows[e->flow_count++];
+		f->device = moves[i].from;
+		f->add = moves[i].add;
+		if (gather_pieces(moves, count, f->device, self, f->add, e->out->element_bytes, &f->pieces, err) || post(e, f, err))
+			return -1;
+	}
+	return 0;
+}
+
+static int send_pair(struct exchange *e, const struct hspmd_move *moves, size_t count, int to, bool add, struct hspmd_error *err)
+{
+	struct hspmd_pieces p = { 0 };
+	int rv = gather_pieces(moves, count, e->c->self, to, add, e->in->element_bytes, &p, err);
+	if (!rv)
+		rv = hspmd_comm_send_pieces(e->c, &p, e->in, to, e->tag | (add ? TAG_ADD : TAG_MOVE), err);
+	hspmd_pieces_free(&p);
+	return rv;
+}
+
+/* Those after this device in the list first, so that not everybody sends to the same one at once. */
+static int start_sends(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
+{
+	int self = e->c->self;
+	for (int turn = 0; turn < 2; turn++)
+		for (size_t i = 0; i < count; i++)
+			if (moves[i].from == self && moves[i].to != self && (moves[i].to > self) == !turn && first_of_pair(moves, i) &&
+			    send_pair(e, moves, count, moves[i].to, moves[i].add, err))
+				return -1;
+	return 0;
+}
+
+static int copy_here(struct exchange *e, const struct hspmd_move *m, struct hspmd_error *err)
+{
+	return e->c->dev->ops->copy_box(e->c->dev, e->out->data, &e->out->box, e->in->data, &e->in->box, &m->box, e->out->dtype, m->add, err);
+}
+
+static int finish_moves(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
+{
+	for (size_t i = 0; i < count; i++)
+		if (moves[i].from == e->c->self && moves[i].to == e->c->self && !moves[i].add && copy_here(e, &moves[i], err))
+			return -1;
+	for (bool more = true; more;) {
+		more = false;
+		for (size_t i = 0; i < e->flow_count; i++) {
+			struct flow *f = &e->flows[i];
+			if (f->add || f->done == f->pieces.message_count)
+				continue;
+			if (take_next(e, f, err))
+				return -1;
+			more = true;
+		}
+	}
+	return 0;
+}
+
+/* In the order of the list, which is that of the senders. */
+static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (moves[i].to != e->c->self || !moves[i].add)
+			continue;
+		if (moves[i].from == e->c->self) {
+			if (copy_here(e, &moves[i], err))
+				return -1;
+			continue;
+		}
+		for (size_t k = 0; k < e->flow_count; k++) {
+			struct flow *f = &e->flows[k];
+			while (f->add && f->device == moves[i].from && f->done < f->pieces.message_count)
+				if (take_next(e, f, err))
+					return -1;
+		}
+	}
+	return 0;
+}
+
+int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_part *in, const struct hspmd_part *out,
+			uint64_t tag, struct hspmd_error *err)
+{
+	struct exchange e = { .c = c, .in = in, .out = out, .tag = tag };
+	int rv = start_receives(&e, moves, count, err);
+	if (!rv)
+		rv = start_sends(&e, moves, count, err);
+	if (!rv)
+		rv = finish_moves(&e, moves, count, err);
+	if (!rv)
+		rv = finish_adds(&e, moves, count, err);
+	/* After a failure buffers of receives under way keep their user, so that nobody else gets them. */
+	for (size_t i = 0; i < e.flow_count; i++)
+		hspmd_pieces_free(&e.flows[i].pieces);
+	free(e.flows);
+	return rv;
+}
