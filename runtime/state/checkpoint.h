@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints on disk: written in two phases, read by slices. See manifest.h for what they consist of.
+ *
+ * Writing: each worker writes its shard into the checkpoint's folder in one or more places (temporary name, fsync, rename, fsync of the folder)
+ * and reports it; when all have, the controller assembles the manifest and has it committed in every place; only then may older ones be
+ * removed. Dying at any point leaves the old checkpoint or the new one, whole.
+ */
+#ifndef HSPMD_STATE_CHECKPOINT_H
+#define HSPMD_STATE_CHECKPOINT_H
+
+#include "runtime/device/device.h"
+#include "runtime/state/manifest.h"
+
+/* ---- writing (workers) */
+
+/* One part of the state, where it lives. Strings and data are the caller's. */
+struct hspmd_state_slice {
+	const char *tensor;
+	enum hspmd_state_kind kind;
+	enum hspmd_dtype dtype;
+	struct hspmd_shape shape;
+	struct hspmd_box box;
+	const void *data; /* packed, device memory */
+};
+
+struct hspmd_writer_job {
+	int64_t step, generation;
+	const char *file;           /* "n0-1.safetensors" */
+	const char *node;           /* this node */
+	const char *const *places;  /* folders in which the checkpoint's folder is made; copied */
+	int place_count;
+};
+
+/* One background thread and one buffer for an image of the shard. */
+struct hspmd_writer;
+struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_error *err); /* borrows dev */
+/* Waits for what is under way to end. */
+void hspmd_writer_destroy(struct hspmd_writer *w);
+
+/* Begin to write. The slices' data must not change until hspmd_writer_release returned; names and the array may go at once. -1 and err: the last one is
+ * still being written (hspmd_writer_busy), or memory is short. */
+int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
+		       struct hspmd_error *err);
+/* To be called before the state changes: returns as soon as the live data is no longer needed (a copy of it exists). Cheap when nothing is under way. */
+int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err);
+bool hspmd_writer_busy(struct hspmd_writer *w);
+/* 0 nothing new; 1 written (in at least one place): *report is a new reference to
+ *   { "shard": {"file", "bytes", "nodes": [this one], "extents": [...]}, "places": [{"place", "error": text or null}], "bytes", "seconds", "hold_s" }
+ * ; -1 and err: in no place. Each outcome is given once. timeout_s 0: do not wait. */
+int hspmd_writer_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err);
+/* The image of the last shard written (a whole file) for a peer that keeps a copy; valid until the next begin. NULL: none. */
+const void *hspmd_writer_image(struct hspmd_writer *w, size_t *bytes);
+
+/* Write another worker's image into a place, after checking it whole. *shard: as in the report, with `node`. */
+int hspmd_shard_store(const char *place, const char *node, int64_t step, int64_t generation, const char *file, const void *image, size_t bytes,
+		      json_t **shard, struct hspmd_error *err);
+
+/* ---- committing (one process a place) */
+
+/* Write the manifest into its checkpoint's folder in this place, durably. */
+int hspmd_checkpoint_commit(const char *place, const struct hspmd_manifest *m, struct hspmd_error *err);
+/* Remove all but the `keep` newest committed checkpoints of this place, and what was begun but never committed and is older than the newest committed.
+ * Nothing goes while no checkpoint is committed. */
+int hspmd_checkpoint_prune(const char *place, int keep, struct hspmd_error *err);
+
+/* ---- reading */
+
+/* Checkpoints under a folder: a place, a folder of places, or a checkpoint's own folder. */
+struct hspmd_found {
+	char *folder; /* the checkpoint's own */
+	struct hspmd_manifest *manifest;
+	char *error; /* why there is no manifest */
+};
+/* All of them, oldest first; *found is malloc'd, free with hspmd_found_free. A folder that is not there holds none. Count or -1. */
+int hspmd_checkpoint_list(const char *path, struct hspmd_found **found, struct hspmd_error *err);
+void hspmd_found_free(struct hspmd_found *found, int count);
+
+/* Reads one checkpoint from where its shards are. Folders (the checkpoint's own, nearest first) are looked through for each shard. */
+struct hspmd_reader;
+struct hspmd_reader *hspmd_reader_create(const struct hspmd_manifest *m, const char *const *folders, int count, struct hspmd_error *err); /* borrows m */
+void hspmd_reader_destroy(struct hspmd_reader *r);
+/* Is there a file of the right size? Its content is checked when it is read. */
+bool hspmd_reader_has(const struct hspmd_reader *r, int shard);
+/* Copy what of `box` lies in this extent into a packed host buffer that holds `box`. Only the blocks needed are read, and all of these are checked; a copy
+ * in the next folder is used where one is damaged or cannot be read (said in the log). -1 and err when no copy is good. */
+int hspmd_reader_read(struct hspmd_reader *r, int extent, const struct hspmd_box *box, void *data, struct hspmd_error *err);
+
+struct hspmd_state_need {
+	const char *tensor;
+	enum hspmd_state_kind kind;
+	enum hspmd_dtype dtype;
+	struct hspmd_box box;
+	void *data; /* packed, host memory */
+};
+struct hspmd_state_gap {
+	size_t need;
+	struct hspmd_box box;
+};
+/* Fill all needs from what can be read here, each element once. What cannot is listed in *gaps (malloc'd; NULL: then it is an error). bytes_read (may be
+ * NULL) counts bytes taken from each folder of the reader. */
+int hspmd_reader_load(struct hspmd_reader *r, const struct hspmd_state_need *needs, size_t count, struct hspmd_state_gap **gaps, size_t *gap_count,
+		      uint64_t *bytes_read, struct hspmd_error *err);
+/* Read and check every block of every shard that is there, in every folder. 0 all good; -1: err names the first bad one, *bad (may be NULL) counts. */
+int hspmd_reader_verify(struct hspmd_reader *r, int *bad, struct hspmd_error *err);
+
+#endif
