@@ -112,7 +112,7 @@ slurm_conf_head() { # FIRST_PORT
 		CompleteWait=0
 		InactiveLimit=0
 		MinJobAge=3600
-		SlurmdTimeout=60
+		SlurmdTimeout=30
 		MessageTimeout=30
 		TCPTimeout=5
 	END

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What the tests on a private Slurm share. A NAME.test sources it, defines functions test_..., and ends with run_tests.
+#
+# Each test runs under set -e in a folder of its own, on the cluster that start_cluster made for the file; the first command
+# that fails ends it. A line "ok", "not ok" or "skip" per test is the result; all else is for whoever reads the log.
+# Every wait has a deadline, counted in seconds, generous: tests must pass on two busy cores.
+set -uo pipefail
+
+top=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
+build=${HSPMD_BUILD:-$top/build}
+minicluster=$top/contrib/minicluster/minicluster
+export PATH=$build:$PATH
+
+note() {
+	printf '  %s\n' "$*"
+}
+
+fail() {
+	note "failed: $*"
+	return 1
+}
+
+skip() {
+	printf '%s\n' "$*" >"$WORK/skip"
+	exit 77
+}
+
+# wait_for SECONDS WHAT COMMAND...
+wait_for() {
+	local seconds=$1 what=$2
+	shift 2
+	local deadline=$((SECONDS + seconds))
+	until "$@"; do
+		((SECONDS < deadline)) || { fail "waited $seconds s for $what, in vain"; return 1; }
+		sleep 0.1
+	done
+}
+
+# refuses COMMAND...: it must fail; what it said is in $WORK/said.
+refuses() {
+	if "$@" >"$WORK/said" 2>&1; then
+		fail "should have been refused: $*"
+	fi
+}
+
+# says PATTERN: what the last refused command said matches.
+says() {
+	grep -qE -- "$1" "$WORK/said" || {
+		note "expected words that match: $1"
+		sed 's/^/  | /' "$WORK/said"
+		return 1
+	}
+}
+
+# not COMMAND...: unlike a plain "!", ends the test under set -e.
+not() {
+	! "$@"
+}
+
+equal() { # WHAT EXPECTED ACTUAL
+	[[ $2 == "$3" ]] || fail "$1: expected '$2', got '$3'"
+}
+
+# ---- the cluster
+
+start_cluster() { # [OPTION...]
+	trap 'exit 143' TERM HUP
+	trap 'exit 130' INT
+	trap '[[ -z ${HSPMD_MINI-} ]] || "$minicluster" stop' EXIT
+	local environment
+	environment=$("$minicluster" start "$@") || exit 1
+	eval "$environment"
+}
+
+start_cluster_with_plugin() { # [OPTION...]
+	local plugin=$build/.libs/hspmd.so
+	[[ -f $plugin ]] || { note "$plugin is not built"; exit 1; }
+	start_cluster --plugin "$plugin" --plugin-args "default_partition=normal" "$@"
+}
+
+job_state() { # JOB
+	squeue -h -j "$1" -o %T 2>/dev/null
+}
+
+# The last state of a job that may have left the queue, from slurmctld's memory.
+job_is() { # JOB STATE
+	[[ $(scontrol -o show job "$1" 2>/dev/null) == *"JobState=$2 "* ]]
+}
+
+job_nodes() { # JOB
+	squeue -h -j "$1" -o %N | xargs -r -n 1 scontrol show hostnames | tr '\n' ' '
+}
+
+job_has_nodes() { # JOB COUNT
+	[[ $(job_nodes "$1" | wc -w) == "$2" ]]
+}
+
+job_ended() { # JOB
+	[[ $(scontrol -o show job "$1" 2>/dev/null) =~ JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|DEADLINE|BOOT_FAIL) ]]
+}
+
+cancel_everything() {
+	local -a jobs
+	mapfile -t jobs < <(squeue -h -o %A)
+	((${#jobs[@]} == 0)) || scancel "${jobs[@]}"
+	wait_for 60 "the queue to be empty" queue_is_empty
+}
+
+queue_is_empty() {
+	[[ -z $(squeue -h) && ! $(sinfo -h -o %T) =~ completing ]]
+}
+
+# ---- running the tests of a file
+
+run_one() { # FUNCTION
+	local began=$SECONDS status name=${1#test_}
+	name=${name//_/ }
+	WORK=$HSPMD_MINI/work/$1
+	mkdir -p "$WORK"
+	(
+		set -eE
+		trap 'note "at ${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND"' ERR
+		trap - EXIT
+		cd "$WORK"
+		"$1"
+	)
+	status=$?
+	case $status in
+	0) echo "ok $name ($((SECONDS - began)) s)" ;;
+	77) echo "skip $name: $(cat "$WORK/skip")" ;;
+	*)
+		failures=$((failures + 1))
+		show_everything
+		echo "not ok $name ($((SECONDS - began)) s)"
+		;;
+	esac
+	cancel_everything || { show_everything; return 1; }
+}
+
+# What one wants to see of a failed test.
+show_everything() {
+	local file
+	squeue --all 2>&1 | sed 's/^/  | /'
+	sinfo -N 2>&1 | sed 's/^/  | /'
+	for file in "$WORK"/*.log "$WORK"/*/*.log "$WORK"/*/metrics.jsonl; do
+		[[ -s $file ]] || continue
+		note "the end of ${file#"$WORK/"}:"
+		tail -n 40 "$file" | cut -c 1-300 | sed 's/^/  | /'
+	done
+	note "the end of slurmctld's log:"
+	tail -n 30 "$HSPMD_MINI/log/slurmctld.log" | sed 's/^/  | /'
+}
+
+# Runs all functions test_... in the order in which they were written; HSPMD_ONLY chooses those whose name contains it.
+run_tests() {
+	local name failures=0
+	local -a names
+	mapfile -t names < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$0")
+	for name in "${names[@]}"; do
+		[[ $name == *"${HSPMD_ONLY-}"* ]] || continue
+		run_one "$name" </dev/null || break
+	done
+	exit $((failures > 0))
+}
