@@ -17,12 +17,12 @@
 #include "runtime/graph/annotation.h"
 
 enum hspmd_comm_kind {
-	HSPMD_COMM_COPY,           /* every member copies from its input box into its output box (identity, slice); no peer */
+	HSPMD_COMM_COPY,           /* every member copies its output box, which is its input box, from input to output value (identity, slice); no peer */
 	HSPMD_COMM_ZERO,           /* every member's output box is filled with zeros (addends of a partial destination) */
-	HSPMD_COMM_SEND_RECEIVE,   /* member 0 -> member 1, same box */
+	HSPMD_COMM_SEND_RECEIVE,   /* member 0 -> member 1: in[0] is out[1]; in[1] and out[0] are empty */
 	HSPMD_COMM_ALL_REDUCE,     /* every member has the same box and gets the sum of all */
-	HSPMD_COMM_REDUCE_SCATTER, /* every member has the same input box and gets its output box of the sum */
-	HSPMD_COMM_ALL_GATHER,     /* output box = union of the members' input boxes (disjoint; sizes may differ) */
+	HSPMD_COMM_REDUCE_SCATTER, /* every member has the same input box and gets its output box of the sum (disjoint; sizes differ, one may be empty) */
+	HSPMD_COMM_ALL_GATHER,     /* output box = union of the members' input boxes (disjoint; sizes differ, one may be empty) */
 	HSPMD_COMM_ALL_TO_ALL,     /* member i sends to member j the intersection of i's input and j's output box */
 	HSPMD_COMM_BATCHED,        /* the listed moves */
 	HSPMD_COMM_KIND_COUNT
@@ -32,7 +32,7 @@ extern const char *const hspmd_comm_words[]; /* "copy", "zero", "send-receive", 
 struct hspmd_move {
 	int from, to; /* devices; equal: a local copy */
 	struct hspmd_box box;
-	int add; /* 1: the receiver adds to what it holds, after all moves with add 0, in the order listed */
+	int add; /* place in a sum: 0 overwrites; 1, 2, .. add to what moves with lower numbers have put there */
 };
 
 struct hspmd_comm_step {
@@ -43,7 +43,7 @@ struct hspmd_comm_step {
 	struct hspmd_box *in;  /* per member, for collectives: what of the input takes part */
 	struct hspmd_box *out; /* per member */
 	int move_count;
-	struct hspmd_move *moves; /* BATCHED: ordered by (from, to); one message a pair of devices carries all its moves */
+	struct hspmd_move *moves; /* BATCHED: ordered by (add, from, to); one message a pair of devices carries all its moves, in this order */
 	double seconds;           /* predicted; for --explain */
 };
 

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One hop: the variants that can bring one placement to another, and the cheapest of them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/graph/resolver.h"
+
+void hspmd_hull_add(struct hspmd_box *hull, int64_t *volume, const struct hspmd_box *box)
+{
+	if (*volume == 0)
+		*hull = *box;
+	for (int d = 0; d < box->rank; d++) {
+		hull->lo[d] = box->lo[d] < hull->lo[d] ? box->lo[d] : hull->lo[d];
+		hull->hi[d] = box->hi[d] > hull->hi[d] ? box->hi[d] : hull->hi[d];
+	}
+	*volume += hspmd_box_elements(box);
+}
+
+bool hspmd_hull_is_box(const struct hspmd_box *hull, int64_t volume)
+{
+	return hspmd_box_elements(hull) == volume;
+}
+
+struct hspmd_comm_step *hspmd_hop_step(struct resolver *r, struct hop *hop, enum hspmd_comm_kind kind, int members)
+{
+	if (hspmd_arena_grow(r->arena, &hop->step, &hop->capacity, hop->count, sizeof *hop->step) != 0)
+		return NULL;
+	struct hspmd_comm_step step = { .kind = kind, .member_count = members };
+	step.members = hspmd_arena_alloc(r->arena, (size_t)members, sizeof *step.members);
+	step.in = hspmd_arena_alloc(r->arena, (size_t)members, sizeof *step.in);
+	step.out = hspmd_arena_alloc(r->arena, (size_t)members, sizeof *step.out);
+	if (!step.members || !step.in || !step.out)
+		return NULL;
+	struct hspmd_box nothing = { .rank = r->shape->rank };
+	if (nothing.rank == 0)
+		nothing.rank = 1; /* a box without dimensions holds one element */
+	for (int i = 0; i < members; i++)
+		step.in[i] = step.out[i] = nothing;
+	hop->step[hop->count] = step;
+	return &hop->step[hop->count++];
+}
+
+int hspmd_hop_move(struct resolver *r, struct move_list *l, int from, int to, const struct hspmd_box *box, int add)
+{
+	if (hspmd_arena_grow(r->arena, &l->move, &l->capacity, l->count, sizeof *l->move) != 0)
+		return -1;
+	l->move[l->count++] = (struct hspmd_move){ .from = from, .to = to, .box = *box, .add = add };
+	return 0;
+}
+
+static int move_order(const void *a, const void *b)
+{
+	const struct hspmd_move *x = a, *y = b;
+	if (x->add != y->add)
+		return x->add < y->add ? -1 : 1;
+	if (x->from != y->from)
+		return x->from < y->from ? -1 : 1;
+	if (x->to != y->to)
+		return x->to < y->to ? -1 : 1;
+	for (int d = 0; d < x->box.rank; d++)
+		if (x->box.lo[d] != y->box.lo[d])
+			return x->box.lo[d] < y->box.lo[d] ? -1 : 1;
+	return 0;
+}
+
+/* One step of all moves. */
+static int add_batch(struct resolver *r, struct hop *hop, struct move_list *moves)
+{
+	if (moves->count == 0)
+		return 0;
+	qsort(moves->move, moves->count, sizeof *moves->move, move_order);
+	bool *takes_part = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *takes_part);
+	if (!takes_part)
+		return -1;
+	int members = 0;
+	for (size_t i = 0; i < moves->count; i++)
+		takes_part[moves->move[i].from] = takes_part[moves->move[i].to] = true;
+	for (int d = 0; d < r->device_count; d++)
+		members += takes_part[d];
+	struct hspmd_comm_step *step = hspmd_hop_step(r, hop, HSPMD_COMM_BATCHED, members);
+	if (!step)
+		return -1;
+	members = 0;
+	for (int d = 0; d < r->device_count; d++)
+		if (takes_part[d])
+			step->members[members++] = d;
+	step->moves = moves->move;
+	step->move_count = (int)moves->count;
+	return 0;
+}
+
+struct variant {
+	bool collectives, gather, balanced;
+};
+
+static int build(struct resolver *r, const struct hop_view *v, const struct variant *how, size_t add_limit, struct hop *hop)
+{
+	struct move_list moves = { 0 };
+	bool *done = hspmd_arena_alloc(r->arena, v->region_count, sizeof *done);
+	*hop = (struct hop){ 0 };
+	if (!done)
+		return -1;
+	int rc = hspmd_hop_reduce(r, v, how->collectives, add_limit, hop, &moves);
+	if (rc != 0)
+		return rc;
+	if ((how->gather && hspmd_hop_gather(r, v, done, hop) != 0) || hspmd_hop_exchange(r, v, done, how->balanced, hop, &moves) != 0 ||
+	    add_batch(r, hop, &moves) != 0)
+		return -1;
+	for (size_t s = 0; s < hop->count; s++)
+		if (hspmd_step_cost(r, &hop->step[s]) != 0)
+			return -1;
+	if (hspmd_steps_spread(r, hop->step, hop->count) != 0)
+		return -1;
+	hop->seconds = hspmd_steps_seconds(r, hop->step, hop->count);
+	return hop->seconds < 0 ? -1 : 0;
+}
+
+static int view(struct resolver *r, const struct placement *x, const struct placement *y, struct hop_view *v)
+{
+	struct hspmd_box *box = hspmd_arena_alloc(r->arena, (size_t)x->count + (size_t)y->count, sizeof *box);
+	if (!box)
+		return hspmd_fail_memory(r->err, "resolving");
+	for (int i = 0; i < x->count; i++)
+		box[i] = x->piece[i].box;
+	for (int i = 0; i < y->count; i++)
+		box[x->count + i] = y->piece[i].box;
+	struct hspmd_region *region = NULL;
+	*v = (struct hop_view){ .x = x, .y = y };
+	if (hspmd_regions_find(r->arena, r->shape->rank, box, x->count, box + x->count, y->count, &region, &v->region_count, r->err) != 0)
+		return -1;
+	v->region = region;
+	for (size_t i = 0; i < v->region_count; i++)
+		if (region[i].x_count == 0) {
+			char text[256];
+			return hspmd_fail(r->err, "no device holds %s of the source", hspmd_box_text(&region[i].box, text, sizeof text));
+		}
+	return 0;
+}
+
+int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, size_t add_limit, struct hop *hop)
+{
+	/* On a tie the first wins: collectives before batches. */
+	static const struct variant variants[] = { { true, true, false }, { true, false, false }, { false, true, false }, { false, false, false } };
+	struct hop_view v;
+	if (view(r, x, y, &v) != 0)
+		return -1;
+	bool partial = hspmd_placement_is_partial(x), found = false;
+	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+		if (!partial && !variants[i].collectives)
+			continue;
+		struct hop candidate;
+		int rc = build(r, &v, &variants[i], add_limit, &candidate);
+		if (rc < 0)
+			return hspmd_fail_memory(r->err, "resolving");
+		if (rc == 0 && (!found || candidate.seconds < hop->seconds))
+			*hop = candidate;
+		found = found || rc == 0;
+	}
+	return found ? 0 : 1;
+}

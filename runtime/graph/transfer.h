@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From what resolution decided, in dense device numbers and arena memory, to the transfer its caller owns. Internal to runtime/graph. */
+#ifndef HSPMD_GRAPH_TRANSFER_H
+#define HSPMD_GRAPH_TRANSFER_H
+
+#include "runtime/graph/resolver.h"
+
+#define TRANSFER_LAST (-1) /* the destination, while the number of values is not known yet */
+
+struct transfer_plan {
+	size_t step_count, step_capacity;
+	struct hspmd_comm_step *step; /* input and output set: 0, 1 + index into between, TRANSFER_LAST */
+	size_t between_count, between_capacity;
+	const struct placement **between;
+	double seconds;
+};
+
+/* Append a route's steps and the values between them. 0 or -1 (memory). */
+int hspmd_transfer_append(struct resolver *r, struct transfer_plan *plan, const struct route *route);
+/* Source and destination layouts come from the annotations. NULL: memory. */
+struct hspmd_transfer *hspmd_transfer_create(const struct resolver *r, const struct transfer_plan *plan, const struct hspmd_annotation *source,
+					     const struct hspmd_annotation *destination, const char *why);
+
+#endif

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/transfer_run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t random_next(struct random *r)
+{
+	uint64_t z = r->state += UINT64_C(0x9e3779b97f4a7c15);
+	z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+	return z ^ z >> 31;
+}
+
+int64_t random_range(struct random *r, int64_t low, int64_t high)
+{
+	return low + (int64_t)(random_next(r) % (uint64_t)(high - low + 1));
+}
+
+/* ---- random annotations */
+
+static void random_weights(struct random *r, int count, int64_t *weights)
+{
+	for (int i = 0; i < count; i++)
+		weights[i] = random_range(r, 1, 5);
+}
+
+/* Split n devices into factors, outermost first, each with a random meaning. partial: may be partial. */
+static void random_state(struct random *r, struct hspmd_annotation *a, int n, int rank, bool partial)
+{
+	while (n > 1) {
+		int parts = (int)random_range(r, 2, n);
+		while (n % parts != 0)
+			parts--;
+		if (parts == 1)
+			continue;
+		int64_t weights[64];
+		int dim = (int)random_range(r, partial ? HSPMD_PARTIAL : HSPMD_DUPLICATE, rank - 1);
+		bool weighted = dim >= 0 && random_range(r, 0, 2) == 0;
+		if (weighted)
+			random_weights(r, parts, weights);
+		hspmd_annotation_split(a, 0, dim, parts, random_range(r, 0, 3) ? 1 : random_range(r, 2, 4), weighted ? weights : NULL);
+		n /= parts;
+	}
+}
+
+static struct hspmd_annotation *draw(struct random *r, const struct hspmd_shape *shape, int devices)
+{
+	int order[64], groups = random_range(r, 0, 1) ? 1 : (int)random_range(r, 1, 4), used = 0;
+	for (int d = 0; d < devices; d++)
+		order[d] = d;
+	if (random_range(r, 0, 1))
+		for (int d = devices - 1; d > 0; d--) {
+			int other = (int)random_range(r, 0, d), swap = order[d];
+			order[d] = order[other];
+			order[other] = swap;
+		}
+	struct hspmd_annotation *part[4];
+	bool partial = random_range(r, 0, 1), even = random_range(r, 0, 1);
+	int each = (int)random_range(r, 1, devices), count = 0;
+	for (; count < groups && used < devices; count++) {
+		int n = even && groups > 1 ? each / groups + 1 : (int)random_range(r, 1, devices - used);
+		n = n > devices - used ? devices - used : n;
+		part[count] = hspmd_annotation_single(order + used, n);
+		random_state(r, part[count], n, shape->rank, partial);
+		used += n;
+	}
+	int64_t weights[4];
+	random_weights(r, count, weights);
+	struct hspmd_annotation *a = hspmd_annotation_union((const struct hspmd_annotation *const *)part, count,
+							    (int)random_range(r, HSPMD_PARTIAL, shape->rank - 1), random_range(r, 1, 2),
+							    NULL);
+	if (a->hdim >= 0 && random_range(r, 0, 1)) {
+		a->hweights = malloc((size_t)count * sizeof *a->hweights);
+		memcpy(a->hweights, weights, (size_t)count * sizeof *a->hweights);
+	}
+	for (int i = 0; i < count; i++)
+		hspmd_annotation_destroy(part[i]);
+	return a;
+}
+
+struct hspmd_annotation *random_annotation(struct random *r, const struct hspmd_shape *shape, int devices)
+{
+	for (;;) {
+		struct hspmd_annotation *a = draw(r, shape, devices);
+		if (hspmd_annotation_check(a, shape, NULL) == 0)
+			return a;
+		hspmd_annotation_destroy(a);
+	}
+}
+
+/* ---- buffers */
+
+void buffers_destroy(struct buffers *b)
+{
+	for (int d = 0; d < b->devices; d++)
+		free(b->data[d]);
+	free(b->data);
+	*b = (struct buffers){ 0 };
+}
+
+static struct buffers buffers_blank(int devices)
+{
+	return (struct buffers){ devices, calloc((size_t)devices, sizeof(double *)) };
+}
+
+static double *filled(const struct hspmd_box *box, double value)
+{
+	int64_t n = hspmd_box_elements(box);
+	double *data = malloc((size_t)(n ? n : 1) * sizeof *data);
+	for (int64_t i = 0; i < n; i++)
+		data[i] = value;
+	return data;
+}
+
+struct buffers buffers_source(struct random *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape, const double *full, bool exact,
+			      int devices)
+{
+	struct buffers b = buffers_blank(devices);
+	struct hspmd_box whole = hspmd_box_whole(shape);
+	int64_t n = hspmd_box_elements(&whole);
+	int count = hspmd_annotation_shares(a, shape, NULL, NULL), device[64];
+	struct hspmd_share share[64];
+	hspmd_annotation_shares(a, shape, device, share);
+	for (int first = 0, end; first < count; first = end) { /* devices whose addends make one sum */
+		int addends = share[first].partials;
+		for (end = first; end < count && (a->hdim == HSPMD_PARTIAL || share[end].group == share[first].group);)
+			end++;
+		double *addend = malloc((size_t)(n * addends) * sizeof *addend);
+		memcpy(addend, full, (size_t)n * sizeof *addend);
+		for (int k = 1; k < addends; k++)
+			for (int64_t i = 0; i < n; i++) {
+				addend[k * n + i] = exact ? (double)random_range(r, -1000, 1000) : (double)random_next(r) / 1e18 - 9;
+				addend[i] -= addend[k * n + i];
+			}
+		for (int i = first; i < end; i++) {
+			b.data[device[i]] = filled(&share[i].box, 0);
+			hspmd_box_copy(b.data[device[i]], &share[i].box, addend + share[i].partial * n, &whole, &share[i].box,
+				       sizeof(double));
+		}
+		free(addend);
+	}
+	return b;
+}
+
+/* ---- interpreter */
+
+struct machine {
+	const struct hspmd_transfer *t;
+	struct buffers *value;
+	char *message;
+	size_t size;
+};
+
+static bool wrong(struct machine *m, const char *what, int step, int device)
+{
+	snprintf(m->message, m->size, "step %d, device %d: %s", step, device, what);
+	return false;
+}
+
+/* Where a device holds `box` of a value; NULL: it does not. */
+static const struct hspmd_box *held(struct machine *m, int value, int device, const struct hspmd_box *box)
+{
+	const struct hspmd_layout *l = &m->t->layout[value];
+	int at = hspmd_layout_find(l, device);
+	return at >= 0 && hspmd_box_contains(&l->box[at], box) ? &l->box[at] : NULL;
+}
+
+/* Put (add 0: every element once) or add packed data into a device's part of a value. */
+static bool deposit(struct machine *m, int step, int value, int device, const struct hspmd_box *box, const double *data, int add)
+{
+	const struct hspmd_box *home = held(m, value, device, box);
+	if (!home)
+		return wrong(m, "writes what it does not hold", step, device);
+	double *old = filled(box, 0), *buffer = m->value[value].data[device];
+	hspmd_box_copy(old, box, buffer, home, box, sizeof *old);
+	bool good = true;
+	for (int64_t i = 0; i < hspmd_box_elements(box); i++) {
+		good = good && isnan(old[i]) == (add == 0);
+		old[i] = add ? old[i] + data[i] : data[i];
+	}
+	hspmd_box_copy(buffer, home, old, box, box, sizeof *old);
+	free(old);
+	return good || wrong(m, add ? "adds to nothing" : "writes an element twice", step, device);
+}
+
+/* Packed copy of what a device has of a value; NULL: it has not. */
+static double *fetch(struct machine *m, int step, int value, int device, const struct hspmd_box *box)
+{
+	const struct hspmd_box *home = held(m, value, device, box);
+	double *data = home ? filled(box, 0) : NULL;
+	if (!home) {
+		wrong(m, "reads what it does not hold", step, device);
+		return NULL;
+	}
+	hspmd_box_copy(data, box, m->value[value].data[device], home, box, sizeof *data);
+	for (int64_t i = 0; i < hspmd_box_elements(box); i++)
+		if (isnan(data[i])) {
+			wrong(m, "reads what nothing has written", step, device);
+			free(data);
+			return NULL;
+		}
+	return data;
+}
+
+static bool pass(struct machine *m, int s, int from, int to, const struct hspmd_box *box, int add)
+{
+	const struct hspmd_comm_step *step = &m->t->steps[s];
+	double *data = fetch(m, s, step->input, from, box);
+	bool good = data && deposit(m, s, step->output, to, box, data, add);
+	free(data);
+	return good;
+}
+
+static bool run_moves(struct machine *m, int s)
+{
+	const struct hspmd_comm_step *step = &m->t->steps[s];
+	for (int i = 0; i < step->move_count; i++) {
+		if (i > 0 && step->moves[i].add < step->moves[i - 1].add)
+			return wrong(m, "moves out of order", s, step->moves[i].to);
+		if (!pass(m, s, step->moves[i].from, step->moves[i].to, &step->moves[i].box, step->moves[i].add))
+			return false;
+	}
+	return true;
+}
+
+/* Sum in member order of in[0], then each member's part. */
+static bool run_sum(struct machine *m, int s)
+{
+	const struct hspmd_comm_step *step = &m->t->steps[s];
+	const struct hspmd_box *in = &step->in[0];
+	double *sum = NULL;
+	bool good = true;
+	for (int i = 0; i < step->member_count && good; i++) {
+		double *data = fetch(m, s, step->input, step->members[i], in);
+		good = data && (hspmd_box_equal(&step->in[i], in) || wrong(m, "has another input box", s, step->members[i]));
+		if (good && !sum) {
+			sum = data;
+			continue;
+		}
+		for (int64_t k = 0; good && k < hspmd_box_elements(in); k++)
+			sum[k] += data[k];
+		free(data);
+	}
+	for (int i = 0; i < step->member_count && good; i++) {
+		const struct hspmd_box *out = &step->out[i];
+		if (hspmd_box_empty(out))
+			continue;
+		double *part = filled(out, 0);
+		good = hspmd_box_contains(in, out) || wrong(m, "gets more than was summed", s, step->members[i]);
+		if (good)
+			hspmd_box_copy(part, out, sum, in, out, sizeof *part);
+		good = good && deposit(m, s, step->output, step->members[i], out, part, 0);
+		free(part);
+	}
+	free(sum);
+	return good;
+}
+
+/* Every member sends everyone what that one's output box has in common with its own input box. */
+static bool run_exchange(struct machine *m, int s)
+{
+	const struct hspmd_comm_step *step = &m->t->steps[s];
+	for (int i = 0; i < step->member_count; i++)
+		for (int j = 0; j < step->member_count; j++) {
+			struct hspmd_box common;
+			if (!hspmd_box_empty(&step->in[i]) && !hspmd_box_empty(&step->out[j]) &&
+			    hspmd_box_intersect(&step->in[i], &step->out[j], &common) &&
+			    !pass(m, s, step->members[i], step->members[j], &common, 0))
+				return false;
+		}
+	return true;
+}
+
+static bool run_step(struct machine *m, int s)
+{
+	const struct hspmd_comm_step *step = &m->t->steps[s];
+	bool good = true;
+	switch (step->kind) {
+	case HSPMD_COMM_COPY:
+		for (int i = 0; i < step->member_count && good; i++)
+			good = hspmd_box_equal(&step->in[i], &step->out[i]) && pass(m, s, step->members[i], step->members[i], &step->out[i], 0);
+		return good;
+	case HSPMD_COMM_ZERO:
+		for (int i = 0; i < step->member_count && good; i++) {
+			double *zero = filled(&step->out[i], 0);
+			good = deposit(m, s, step->output, step->members[i], &step->out[i], zero, 0);
+			free(zero);
+		}
+		return good;
+	case HSPMD_COMM_SEND_RECEIVE:
+		return step->member_count == 2 && hspmd_box_equal(&step->in[0], &step->out[1]) && hspmd_box_empty(&step->out[0]) &&
+		       hspmd_box_empty(&step->in[1]) && pass(m, s, step->members[0], step->members[1], &step->in[0], 0);
+	case HSPMD_COMM_ALL_REDUCE:
+	case HSPMD_COMM_REDUCE_SCATTER:
+		return run_sum(m, s);
+	case HSPMD_COMM_ALL_GATHER:
+		for (int i = 1; i < step->member_count; i++)
+			if (!hspmd_box_equal(&step->out[i], &step->out[0]))
+				return wrong(m, "gathers another box", s, step->members[i]);
+		return run_exchange(m, s);
+	case HSPMD_COMM_ALL_TO_ALL:
+		return run_exchange(m, s);
+	case HSPMD_COMM_BATCHED:
+		return run_moves(m, s);
+	case HSPMD_COMM_KIND_COUNT:
+		break;
+	}
+	return wrong(m, "of no known kind", s, -1);
+}
+
+static bool complete(struct machine *m, int value)
+{
+	const struct hspmd_layout *l = &m->t->layout[value];
+	for (int i = 0; i < l->device_count; i++)
+		for (int64_t k = 0; k < hspmd_box_elements(&l->box[i]); k++)
+			if (isnan(m->value[value].data[l->devices[i]][k]))
+				return wrong(m, "some of its value is never written", m->t->step_count, l->devices[i]);
+	return true;
+}
+
+static struct buffers copy_source(const struct hspmd_transfer *t, const struct buffers *source)
+{
+	struct buffers b = buffers_blank(source->devices);
+	const struct hspmd_layout *l = &t->layout[0];
+	for (int i = 0; i < l->device_count; i++) {
+		int d = l->devices[i];
+		b.data[d] = filled(&l->box[i], 0);
+		memcpy(b.data[d], source->data[d], (size_t)hspmd_box_elements(&l->box[i]) * sizeof(double));
+	}
+	return b;
+}
+
+bool transfer_run(const struct hspmd_transfer *t, const struct buffers *source, struct buffers *result, char *message, size_t size)
+{
+	struct machine m = { t, calloc((size_t)t->value_count, sizeof *m.value), message, size };
+	message[0] = '\0';
+	m.value[0] = copy_source(t, source);
+	for (int v = 1; v < t->value_count; v++) {
+		m.value[v] = buffers_blank(source->devices);
+		for (int i = 0; i < t->layout[v].device_count; i++)
+			m.value[v].data[t->layout[v].devices[i]] = filled(&t->layout[v].box[i], NAN);
+	}
+	bool good = true;
+	for (int s = 0; s < t->step_count && good; s++) {
+		good = run_step(&m, s);
+		if (!good && !message[0])
+			wrong(&m, "has the wrong form", s, -1);
+	}
+	good = good && complete(&m, t->value_count - 1);
+	*result = m.value[t->value_count - 1];
+	for (int v = 0; v < t->value_count - 1; v++)
+		buffers_destroy(&m.value[v]);
+	free(m.value);
+	return good;
+}
+
+/* ---- comparison */
+
+/* Add what a device holds to the running sum of its scope, and compare with the copy of the same addend that came first. */
+static bool account(const double *data, const struct hspmd_box *box, const struct hspmd_box *whole, double *sum, double *copy)
+{
+	int64_t n = hspmd_box_elements(box);
+	double *old = malloc((size_t)n * sizeof *old), *total = malloc((size_t)n * sizeof *total);
+	hspmd_box_copy(old, box, copy, whole, box, sizeof *old);
+	hspmd_box_copy(total, box, sum, whole, box, sizeof *total);
+	bool good = true;
+	for (int64_t i = 0; i < n; i++) {
+		if (isnan(old[i])) {
+			old[i] = data[i];
+			total[i] += data[i];
+		}
+		good = good && memcmp(&old[i], &data[i], sizeof old[i]) == 0;
+	}
+	hspmd_box_copy(copy, whole, old, box, box, sizeof *old);
+	hspmd_box_copy(sum, whole, total, box, box, sizeof *total);
+	free(old);
+	free(total);
+	return good;
+}
+
+/* One scope: devices [first, end) of the shares. region: what they hold together. */
+static bool check_scope(const struct buffers *b, const int *device, const struct hspmd_share *share, int first, int end,
+			const struct hspmd_shape *shape, const double *full, double tolerance, char *message, size_t size)
+{
+	struct hspmd_box whole = hspmd_box_whole(shape);
+	int64_t n = hspmd_box_elements(&whole);
+	double *sum = filled(&whole, 0), *covered = filled(&whole, NAN);
+	bool good = true;
+	for (int addend = 0; addend < share[first].partials && good; addend++) {
+		double *copy = filled(&whole, NAN);
+		for (int i = first; i < end && good; i++) {
+			if (share[i].partial != addend)
+				continue;
+			good = b->data[device[i]] && account(b->data[device[i]], &share[i].box, &whole, sum, copy);
+			if (!good)
+				snprintf(message, size, "device %d: nothing, or a duplicate that differs", device[i]);
+		}
+		if (addend == 0)
+			memcpy(covered, copy, (size_t)n * sizeof *covered);
+		free(copy);
+	}
+	for (int64_t i = 0; i < n && good; i++)
+		if (!isnan(covered[i]) && !(fabs(sum[i] - full[i]) <= tolerance)) {
+			snprintf(message, size, "element %lld: %.17g, expected %.17g", (long long)i, sum[i], full[i]);
+			good = false;
+		}
+	free(sum);
+	free(covered);
+	return good;
+}
+
+bool buffers_check(const struct buffers *b, const struct hspmd_annotation *a, const struct hspmd_shape *shape, const double *full, double tolerance,
+		   char *message, size_t size)
+{
+	int count = hspmd_annotation_shares(a, shape, NULL, NULL), device[64];
+	struct hspmd_share share[64];
+	hspmd_annotation_shares(a, shape, device, share);
+	bool whole = true; /* copies in all subgroups must agree to the bit then */
+	for (int i = 0; i < count; i++)
+		whole = whole && share[i].partials == 1;
+	for (int first = 0, end; first < count; first = end) {
+		for (end = first; end < count && (whole || a->hdim == HSPMD_PARTIAL || share[end].group == share[first].group);)
+			end++;
+		if (!check_scope(b, device, share, first, end, shape, full, tolerance, message, size))
+			return false;
+	}
+	return true;
+}
