@@ -88,7 +88,7 @@ static void union_shares(void **state)
 	check_share("{[0,1]: 1:2 | [5]} h0(2:1)", MATRIX, 1, "[0:8, 5:10] 0/1 0");
 	check_share("{[0,1]: 1:2 | [5]} h0(2:1)", MATRIX, 5, "[8:12, 0:10] 0/1 0");
 	/* hdim cuts before the subgroup's own splits. */
-	check_share("{[0,1]: 0:2 | [2,3]: 0:2} h0/4", MATRIX, 2, "[4:8, 0:10] 0/1 0");
+	check_share("{[0,1]: 0:2 | [2,3]: 0:2} h0/4", MATRIX, 2, "[8:10, 0:10] 0/1 0");
 	check_share("{[0,1]: -1:2 | [2-4]: 0:3}", MATRIX, 1, "[0:12, 0:10] 0/1 1");
 	check_share("{[0,1]: -1:2 | [2-4]: 0:3}", MATRIX, 4, "[8:12, 0:10] 0/1 2");
 	check_share("{[0,1]: -2:2 | [2-4]: 0:3} h-2", MATRIX, 1, "[0:12, 0:10] 1/3 0");
@@ -135,7 +135,7 @@ static void illegal_annotations(void **state)
 	refuse("{[0,1]: 0:2 | [1]}", MATRIX, "device 1 occurs twice");
 	refuse("{[0,1]: 2:2}", MATRIX, "subgroup 0, entry 0: dimension 2: the tensor has 2 dimensions");
 	refuse("{[0] | [1]} h2", MATRIX, "hdim 2: the tensor has 2 dimensions");
-	refuse("{[0-12]: 0:13}", MATRIX, "device 0 (number 0 of subgroup 0) is left with nothing");
+	refuse("{[0-12]: 0:13}", MATRIX, "device 6 (number 6 of subgroup 0) is left with nothing");
 	refuse("{[7,3]: 0:2(1:100)}", MATRIX, "device 7 (number 0 of subgroup 0) is left with nothing");
 	refuse("{[0-3]: 1:2/5 1:2/5}", MATRIX, "is left with nothing");
 	refuse("{[0]}", (struct hspmd_shape){ 2, { 3, 0 } }, "dimension 1 has no elements");
