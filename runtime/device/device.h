@@ -28,8 +28,8 @@ struct hspmd_view {
 struct hspmd_kernel_args {
 	const struct hspmd_op_attr *attr;
 	int input_count, output_count;
-	struct hspmd_view in[HSPMD_OP_MAX_IO];  /* data NULL: optional input not given */
-	struct hspmd_view out[HSPMD_OP_MAX_IO]; /* data NULL: output not wanted */
+	struct hspmd_view in[HSPMD_OP_MAX_IO];  /* rank -1, data NULL: optional input not given */
+	struct hspmd_view out[HSPMD_OP_MAX_IO]; /* rank -1, data NULL: output not wanted */
 	void *workspace;                        /* at least what the device's workspace() said for these args; 64-byte aligned */
 	size_t workspace_bytes;
 };

@@ -130,7 +130,9 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 	if (!op)
 		return -1;
 	const struct hspmd_op_type *type = hspmd_op_type(opcode);
-	if (type->shape(&view, &g->error)) {
+	if (!type->shape)
+		hspmd_fail(&g->error, "it stands for a gradient and is appended by differentiation only");
+	if (!type->shape || type->shape(&view, &g->error)) {
 		hspmd_error_prefix(&g->error, "operator %s", type->name);
 		return refuse(g);
 	}

@@ -170,9 +170,10 @@ static void destroy_all(struct hspmd_annotation **list)
 }
 
 /* Describe operator and inputs to the rule; with `values` as they lie. */
-static void describe(const struct pass *p, const struct hspmd_op *op, const int *values, struct hspmd_op_view *view)
+static void describe(const struct pass *p, const struct hspmd_op *op, int stage, const int *values, struct hspmd_op_view *view)
 {
-	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
+	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count,
+					.sequence_parallel = p->stages[stage].sequence_parallel };
 	for (int i = 0; i < op->input_count; i++) {
 		view->in[i].rank = -1;
 		if (op->in[i] < 0)
@@ -224,8 +225,8 @@ static int place_op(struct pass *p, size_t number, int stage)
 	}
 	struct hspmd_op_view view;
 	struct hspmd_annotation *want[HSPMD_OP_MAX_IO] = { NULL }, *out[HSPMD_OP_MAX_IO] = { NULL };
-	describe(p, op, in, &view);
-	if (type->deduce(&view, want, out, p->err)) {
+	describe(p, op, stage, in, &view);
+	if (hspmd_op_deduce(op->opcode, &view, want, out, p->err)) {
 		hspmd_error_prefix(p->err, "operator %s (layer %d, %s)", type->name, op->layer, op->in[0] >= 0 ? tensor_name(p, in[0]) : "-");
 		goto fail;
 	}

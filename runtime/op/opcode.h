@@ -11,7 +11,7 @@
 enum hspmd_opcode {
 	/* tokens[B,T], table[V,H] -> x[B,T,H]. Rows outside the local part of the table give zeros (a split of V makes x partial). */
 	HSPMD_OP_EMBED,
-	HSPMD_OP_EMBED_GRAD, /* tokens, dx -> dtable (acc); same bits whatever the number of threads */
+	HSPMD_OP_EMBED_GRAD, /* tokens, dx, table (unread: its annotation decides how dtable lies) -> dtable (acc) */
 	/* x[B,T,H], table[P,H] -> x + table[position], position = x.start[1] + t */
 	HSPMD_OP_POSITION,
 	HSPMD_OP_POSITION_GRAD, /* dy -> dtable (acc), rows of the positions present */
@@ -52,7 +52,8 @@ enum hspmd_opcode {
 	/* logits, targets, stats[P,B,T,3] -> dlogits = attr.scale * (softmax - onehot); may overwrite logits in place */
 	HSPMD_OP_LOSS_GRAD,
 	/* Mixture of experts (Mixtral). Router logits r[B,T,E] -> weights[B,T,k] (softmax over the k chosen), choice[B,T,k] I32, and
-	 * aux[1] F64 (acc): attr.scale * load-balancing loss of these tokens, and load[E] F64 statistics the gradient needs */
+	 * aux[1] F64 (acc): attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to it) * (mean over the sample of
+	 * its probability among all), and load[B,E]: the tokens of each sample sent to each expert */
 	HSPMD_OP_ROUTE,
 	HSPMD_OP_ROUTE_GRAD, /* dweights, r, weights, choice, load -> dr */
 	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F] -> y[B,T,H] with the local experts only (partial where E or F is split) */

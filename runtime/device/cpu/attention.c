@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/cpu/attention.h"
+
+int64_t LOCAL(attention_inputs)(const struct hspmd_kernel_args *args, int first)
+{
+	return args->in[first].rank == 4 ? 1 : 3;
+}
+
+void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments)
+{
+	const struct hspmd_view *q = &args->in[first];
+	bool packed = LOCAL(attention_inputs)(args, first) == 1;
+	const struct hspmd_view *k = packed ? q : &args->in[first + 1], *v = packed ? q : &args->in[first + 2];
+	int last = q->rank - 1;
+	int64_t d = args->attr->head_dim, width = q->shape[last], kv_width = k->shape[last];
+	*a = (struct attention){ .args = args, .batches = q->shape[0], .head_dim = d, .queries = q->shape[1], .keys = k->shape[1],
+				 .query_start = q->start[1], .key_start = k->start[1], .heads = width / d, .kv_heads = kv_width / d,
+				 .first_head = q->start[last] / d, .first_kv = k->start[last] / d, .window = args->attr->window,
+				 .scale = (real)args->attr->scale };
+	a->group = q->full[last] / k->full[last];
+	if (args->input_count > segments && args->in[segments].rank >= 0) {
+		a->segments = args->in[segments].data;
+		a->segment_length = args->in[segments].shape[1];
+		a->segment_start = args->in[segments].start[1];
+	}
+	int64_t fold = packed ? 3 : 1;
+	a->q = (struct head_rows){ q->data, a->queries * fold * width, fold * width };
+	a->k = (struct head_rows){ k->data, a->keys * fold * kv_width, fold * kv_width };
+	a->v = (struct head_rows){ v->data, a->keys * fold * kv_width, fold * kv_width };
+	if (packed && q->data) {
+		a->k.data += width;
+		a->v.data += 2 * width;
+	}
+}
+
+/* Workspace of one thread: packed keys and values of one head, one block of queries, its scores, its output (transposed). */
+struct scratch {
+	real *keys, *values, *query, *scores, *output;
+};
+
+static int64_t lay_out(const struct attention *a, real *base, struct scratch *s)
+{
+	int64_t d = padded(a->head_dim), used = 0;
+	int64_t sizes[] = { padded(a->keys) * a->head_dim, a->keys * d, a->head_dim * QUERIES, (KEYS + MR) * QUERIES, d * QUERIES };
+	real **places[] = { &s->keys, &s->values, &s->query, &s->scores, &s->output };
+	for (int i = 0; i < 5; i++) {
+		if (base)
+			*places[i] = base + used;
+		used += (sizes[i] + 15) / 16 * 16;
+	}
+	return used;
+}
+
+/* Turn scores into exponentials against the running maximum, and bring sums and output up to the new maximum. */
+static void soften(int64_t keys, int64_t d, const struct scratch *s, vec most[NV], vec sum[NV])
+{
+	vec now[NV];
+	for (int j = 0; j < NV; j++) {
+		now[j] = most[j];
+		for (int64_t k = 0; k < keys; k++)
+			now[j] = larger(load(s->scores + k * QUERIES + j * LANES), now[j]);
+		vec factor = vexp(most[j] - now[j]);
+		most[j] = now[j];
+		sum[j] *= factor;
+		for (int64_t k = 0; k < keys; k++) {
+			real *at = s->scores + k * QUERIES + j * LANES;
+			vec e = vexp(load(at) - now[j]);
+			sum[j] += e;
+			store(at, e);
+		}
+		for (int64_t i = 0; i < d; i++)
+			store(s->output + i * QUERIES + j * LANES, load(s->output + i * QUERIES + j * LANES) * factor);
+	}
+}
+
+static void write_output(const struct attention *a, int64_t batch, int64_t head, int64_t q0, const struct scratch *s, const vec *most, const vec *sum)
+{
+	int64_t width = a->heads * a->head_dim, count = a->queries - q0 < QUERIES ? a->queries - q0 : QUERIES;
+	real inverse[QUERIES], lse[QUERIES];
+	for (int j = 0; j < NV; j++)
+		for (int i = 0; i < LANES; i++) {
+			inverse[j * LANES + i] = 1 / sum[j][i];
+			lse[j * LANES + i] = most[j][i] + (real)log(sum[j][i]);
+		}
+	real *o = (real *)a->args->out[0].data + (batch * a->queries + q0) * width + head * a->head_dim;
+	for (int64_t j = 0; j < count; j++)
+		for (int64_t d = 0; d < a->head_dim; d++)
+			o[j * width + d] = s->output[d * QUERIES + j] * inverse[j];
+	memcpy((real *)a->args->out[1].data + (batch * a->heads + head) * a->queries + q0, lse, (size_t)count * sizeof *lse);
+}
+
+static void attend_block(const struct attention *a, int64_t batch, int64_t head, int64_t q0, const struct scratch *s)
+{
+	int64_t d = a->head_dim, count = a->queries - q0 < QUERIES ? a->queries - q0 : QUERIES, first, end;
+	const real *q = a->q.data + batch * a->q.batch + q0 * a->q.row + head * d;
+	vec most[NV], sum[NV];
+	for (int j = 0; j < NV; j++) {
+		most[j] = splat(MASKED);
+		sum[j] = splat(0);
+	}
+	pack_panel_b(s->query, q, 1, a->q.row, d, count);
+	for (int64_t i = 0; i < d * QUERIES; i++)
+		s->query[i] *= a->scale;
+	memset(s->output, 0, (size_t)(padded(d) * QUERIES) * sizeof *s->output);
+	keys_seen(a, q0, q0 + count, &first, &end);
+	for (int64_t k0 = first / MR * MR; k0 < end; k0 += KEYS) {
+		int64_t k1 = k0 + KEYS < end ? k0 + KEYS : end;
+		multiply_panels(k1 - k0, d, s->keys + k0 * d, d * MR, s->query, s->scores, QUERIES, false);
+		mask_scores(a, batch, q0, k0, k1, s->scores);
+		soften(k1 - k0, d, s, most, sum);
+		multiply_panels(d, k1 - k0, s->values + k0 * MR, a->keys * MR, s->scores, s->output, QUERIES, true);
+	}
+	write_output(a, batch, head, q0, s, most, sum);
+}
+
+/* One part of the queries of one kv head of one sample. Keys and values are packed by each part: little beside what it saves later. */
+static void attend(void *context, int64_t item, int thread)
+{
+	const struct attention *a = context;
+	struct scratch s;
+	int64_t part = item % a->parts, kv = item / a->parts % a->kv_heads, batch = item / a->parts / a->kv_heads, d = a->head_dim;
+	lay_out(a, (real *)a->args->workspace + thread * a->scratch, &s);
+	pack_rows(s.keys, a->k.data + batch * a->k.batch + kv * d, a->k.row, 1, d, a->keys);
+	pack_rows(s.values, a->v.data + batch * a->v.batch + kv * d, 1, a->v.row, a->keys, d);
+	int64_t first, end;
+	heads_of(a, kv, &first, &end);
+	for (int64_t head = first; head < end; head++)
+		for (int64_t q0 = part * QUERIES; q0 < a->queries; q0 += a->parts * QUERIES)
+			attend_block(a, batch, head, q0, &s);
+}
+
+static void attention(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct attention a;
+	struct scratch none;
+	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0));
+	int64_t pairs = a.batches * a.kv_heads, wanted = 4 * hspmd_pool_threads(cpu->pool), blocks = (a.queries + QUERIES - 1) / QUERIES;
+	a.parts = pairs && pairs < wanted ? (wanted + pairs - 1) / pairs : 1;
+	a.parts = a.parts < blocks || !blocks ? a.parts : blocks;
+	a.scratch = lay_out(&a, NULL, &none);
+	hspmd_pool_for(cpu->pool, pairs * a.parts, attend, &a);
+}
+
+static size_t attention_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct attention a;
+	struct scratch none;
+	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0));
+	return (size_t)(lay_out(&a, NULL, &none) * hspmd_pool_threads(cpu->pool)) * sizeof(real);
+}
+
+const struct hspmd_cpu_kernel LOCAL(attention) = { attention, attention_workspace };

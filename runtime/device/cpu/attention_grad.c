@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/cpu/attention.h"
+
+/* Workspace of one thread. For one kv head: keys and values packed for scores (panels of keys), keys packed for dq (panels of head_dim), and sums of
+ * dk and dv. For one block of queries: q and do as right operands both ways round, scores and their gradient, also as left operands. */
+struct scratch {
+	real *keys, *values, *keys_across;
+	real *dk, *dv; /* [keys][columns] */
+	real *query, *dout;             /* [head_dim][QUERIES] */
+	real *query_rows, *dout_rows;   /* panels [QUERIES][NR] of columns */
+	real *p, *ds;                   /* [KEYS][QUERIES] */
+	real *p_across, *ds_across;     /* panels of keys: [QUERIES][MR] */
+	real *dq;                       /* [head_dim][QUERIES] */
+};
+
+static int64_t columns_of(const struct attention *a)
+{
+	return (a->head_dim + NR - 1) / NR * NR;
+}
+
+static int64_t lay_out(const struct attention *a, real *base, struct scratch *s)
+{
+	int64_t d = a->head_dim, wide = columns_of(a), keys = padded(a->keys), block = (KEYS + MR) * QUERIES, used = 0;
+	int64_t sizes[] = { keys * d, keys * d, a->keys * padded(d), keys * wide, keys * wide, d * QUERIES, d * QUERIES, wide * QUERIES,
+			    wide * QUERIES, block, block, block, block, padded(d) * QUERIES };
+	real **places[] = { &s->keys, &s->values, &s->keys_across, &s->dk, &s->dv, &s->query, &s->dout, &s->query_rows, &s->dout_rows,
+			    &s->p, &s->ds, &s->p_across, &s->ds_across, &s->dq };
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		if (base)
+			*places[i] = base + used;
+		used += (sizes[i] + 15) / 16 * 16;
+	}
+	return used;
+}
+
+static void pack_query_rows(const struct attention *a, real *to, const real *from, int64_t step, int64_t count)
+{
+	for (int64_t c = 0; c < a->head_dim; c += NR) {
+		real *panel = to + c * QUERIES;
+		pack_panel_b(panel, from + c, step, 1, count, a->head_dim - c < NR ? a->head_dim - c : NR);
+		memset(panel + count * NR, 0, (size_t)((QUERIES - count) * NR) * sizeof *panel);
+	}
+}
+
+/* p = exp(scores - lse), ds = p (dp - delta) scale, where ds holds dp; for `keys` rows. Rows up to a multiple of MR are cleared. */
+static void differentiate_scores(const struct attention *a, int64_t keys, const struct scratch *s, const real *lse, const real *delta)
+{
+	for (int j = 0; j < QUERIES; j += LANES) {
+		vec shift = load(lse + j), mean = load(delta + j);
+		for (int64_t k = 0; k < keys; k++) {
+			vec p = vexp(load(s->p + k * QUERIES + j) - shift);
+			store(s->p + k * QUERIES + j, p);
+			store(s->ds + k * QUERIES + j, p * (load(s->ds + k * QUERIES + j) - mean) * splat(a->scale));
+		}
+	}
+	size_t rest = (size_t)((padded(keys) - keys) * QUERIES) * sizeof(real);
+	memset(s->p + keys * QUERIES, 0, rest);
+	memset(s->ds + keys * QUERIES, 0, rest);
+}
+
+/* [keys][QUERIES] to panels of keys, [QUERIES][MR] each. */
+static void turn(real *restrict to, const real *restrict from, int64_t keys)
+{
+	for (int64_t k = 0; k < keys; k += MR, to += MR * QUERIES, from += MR * QUERIES)
+		for (int j = 0; j < QUERIES; j++)
+			for (int i = 0; i < MR; i++)
+				to[j * MR + i] = from[i * QUERIES + j];
+}
+
+static void add_to_keys(const struct attention *a, real *to, int64_t k0, int64_t keys, const real *left, const real *right)
+{
+	int64_t wide = columns_of(a);
+	for (int64_t c = 0; c < a->head_dim; c += NR)
+		multiply_panels(keys, QUERIES, left, QUERIES * MR, right + c * QUERIES, to + k0 * wide + c, wide, true);
+}
+
+/* lse and delta = sum of do * o of the block's queries; of what is beyond the last, such that p is 0. */
+static void query_terms(const struct attention *a, int64_t batch, int64_t head, int64_t q0, int64_t count, int out, real *lse, real *delta)
+{
+	int64_t d = a->head_dim, width = a->heads * d, at = (batch * a->queries + q0) * width + head * d;
+	const real *dout = (const real *)a->args->in[0].data + at, *o = (const real *)a->args->in[out].data + at;
+	memcpy(lse, (const real *)a->args->in[out + 1].data + (batch * a->heads + head) * a->queries + q0, (size_t)count * sizeof *lse);
+	for (int64_t j = 0; j < QUERIES; j++) {
+		real sum = 0;
+		for (int64_t i = 0; j < count && i < d; i++)
+			sum += dout[j * width + i] * o[j * width + i];
+		delta[j] = sum;
+		if (j >= count)
+			lse[j] = -MASKED;
+	}
+}
+
+struct grads {
+	struct attention a;
+	int out;                    /* input number of o; lse follows */
+	struct head_rows dq, dk, dv;
+};
+
+static void write_dq(const struct grads *g, int64_t batch, int64_t head, int64_t q0, int64_t count, const struct scratch *s)
+{
+	real *dq = g->dq.data + batch * g->dq.batch + q0 * g->dq.row + head * g->a.head_dim;
+	for (int64_t j = 0; j < count; j++)
+		for (int64_t i = 0; i < g->a.head_dim; i++)
+			dq[j * g->dq.row + i] = s->dq[i * QUERIES + j];
+}
+
+static void block_grad(const struct grads *g, int64_t batch, int64_t head, int64_t q0, const struct scratch *s)
+{
+	const struct attention *a = &g->a;
+	int64_t d = a->head_dim, width = a->heads * d, count = a->queries - q0 < QUERIES ? a->queries - q0 : QUERIES, first, end;
+	const real *q = a->q.data + batch * a->q.batch + q0 * a->q.row + head * d;
+	const real *dout = (const real *)a->args->in[0].data + (batch * a->queries + q0) * width + head * d;
+	real lse[QUERIES], delta[QUERIES];
+	query_terms(a, batch, head, q0, count, g->out, lse, delta);
+	pack_panel_b(s->query, q, 1, a->q.row, d, count);
+	for (int64_t i = 0; i < d * QUERIES; i++)
+		s->query[i] *= a->scale;
+	pack_panel_b(s->dout, dout, 1, width, d, count);
+	pack_query_rows(a, s->query_rows, q, a->q.row, count);
+	pack_query_rows(a, s->dout_rows, dout, width, count);
+	memset(s->dq, 0, (size_t)(padded(d) * QUERIES) * sizeof *s->dq);
+	keys_seen(a, q0, q0 + count, &first, &end);
+	for (int64_t k0 = first / MR * MR; k0 < end; k0 += KEYS) {
+		int64_t k1 = k0 + KEYS < end ? k0 + KEYS : end, keys = k1 - k0;
+		multiply_panels(keys, d, s->keys + k0 * d, d * MR, s->query, s->p, QUERIES, false);
+		multiply_panels(keys, d, s->values + k0 * d, d * MR, s->dout, s->ds, QUERIES, false);
+		mask_scores(a, batch, q0, k0, k1, s->p);
+		differentiate_scores(a, keys, s, lse, delta);
+		multiply_panels(d, keys, s->keys_across + k0 * MR, a->keys * MR, s->ds, s->dq, QUERIES, true);
+		turn(s->p_across, s->p, keys);
+		turn(s->ds_across, s->ds, keys);
+		add_to_keys(a, s->dv, k0, keys, s->p_across, s->dout_rows);
+		add_to_keys(a, s->dk, k0, keys, s->ds_across, s->query_rows);
+	}
+	if (g->dq.data)
+		write_dq(g, batch, head, q0, count, s);
+}
+
+static void write_keys(const struct attention *a, const struct head_rows *to, int64_t batch, int64_t kv, const real *from)
+{
+	int64_t wide = columns_of(a);
+	for (int64_t t = 0; to->data && t < a->keys; t++)
+		memcpy(to->data + batch * to->batch + t * to->row + kv * a->head_dim, from + t * wide, (size_t)a->head_dim * sizeof *from);
+}
+
+/* All queries that read one kv head of one sample: dk and dv are summed here alone, in one order. */
+static void kv_head_grad(void *context, int64_t item, int thread)
+{
+	const struct grads *g = context;
+	const struct attention *a = &g->a;
+	struct scratch s;
+	int64_t kv = item % a->kv_heads, batch = item / a->kv_heads, d = a->head_dim, first, end;
+	lay_out(a, (real *)a->args->workspace + thread * a->scratch, &s);
+	const real *k = a->k.data + batch * a->k.batch + kv * d;
+	pack_rows(s.keys, k, a->k.row, 1, d, a->keys);
+	pack_rows(s.values, a->v.data + batch * a->v.batch + kv * d, a->v.row, 1, d, a->keys);
+	pack_rows(s.keys_across, k, 1, a->k.row, a->keys, d);
+	size_t sums = (size_t)(padded(a->keys) * columns_of(a)) * sizeof(real);
+	memset(s.dk, 0, sums);
+	memset(s.dv, 0, sums);
+	heads_of(a, kv, &first, &end);
+	for (int64_t head = first; head < end; head++)
+		for (int64_t q0 = 0; q0 < a->queries; q0 += QUERIES)
+			block_grad(g, batch, head, q0, &s);
+	write_keys(a, &g->dk, batch, kv, s.dk);
+	write_keys(a, &g->dv, batch, kv, s.dv);
+}
+
+static void setup(struct grads *g, const struct hspmd_kernel_args *args)
+{
+	int inputs = (int)LOCAL(attention_inputs)(args, 1);
+	struct scratch none;
+	g->out = 1 + inputs;
+	LOCAL(attention_setup)(&g->a, args, 1, g->out + 2);
+	g->a.scratch = lay_out(&g->a, NULL, &none);
+	const struct attention *a = &g->a;
+	g->dq = (struct head_rows){ args->out[0].data, a->q.batch, a->q.row };
+	if (inputs == 1) {
+		g->dk = (struct head_rows){ g->dq.data ? g->dq.data + a->heads * a->head_dim : NULL, a->k.batch, a->k.row };
+		g->dv = (struct head_rows){ g->dq.data ? g->dq.data + 2 * a->heads * a->head_dim : NULL, a->v.batch, a->v.row };
+	} else {
+		g->dk = (struct head_rows){ args->out[1].data, a->k.batch, a->k.row };
+		g->dv = (struct head_rows){ args->out[2].data, a->v.batch, a->v.row };
+	}
+}
+
+static void attention_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct grads g;
+	setup(&g, args);
+	hspmd_pool_for(cpu->pool, g.a.batches * g.a.kv_heads, kv_head_grad, &g);
+}
+
+static size_t attention_grad_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct grads g;
+	setup(&g, args);
+	return (size_t)(g.a.scratch * hspmd_pool_threads(cpu->pool)) * sizeof(real);
+}
+
+const struct hspmd_cpu_kernel LOCAL(attention_grad) = { attention_grad, attention_grad_workspace };

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/cpu/cpu.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "runtime/op/op.h"
+
+static int usable_cores(void)
+{
+	cpu_set_t set;
+	if (sched_getaffinity(0, sizeof set, &set) == 0)
+		return CPU_COUNT(&set);
+	long n = sysconf(_SC_NPROCESSORS_ONLN);
+	return n > 0 ? (int)n : 1;
+}
+
+static void cpu_close(struct hspmd_device *dev)
+{
+	struct hspmd_cpu *cpu = (struct hspmd_cpu *)dev;
+	if (!cpu)
+		return;
+	hspmd_pool_destroy(cpu->pool);
+	free(cpu);
+}
+
+static int cpu_open(struct hspmd_device **dev, int index, int threads, struct hspmd_error *err)
+{
+	(void)index;
+	if (threads < 0)
+		return hspmd_fail(err, "a CPU device cannot have %d threads", threads);
+	struct hspmd_cpu *cpu = hspmd_calloc(1, sizeof *cpu);
+	if (!cpu)
+		return hspmd_fail_memory(err, "opening a CPU device");
+	cpu->base.ops = &hspmd_cpu_ops;
+	if (!hspmd_cpu_choose(&cpu->f32, &cpu->f64, err) ||
+	    !(cpu->pool = hspmd_pool_create(threads ? threads : usable_cores(), err))) {
+		cpu_close(&cpu->base);
+		return -1;
+	}
+	*dev = &cpu->base;
+	return 0;
+}
+
+static void *cpu_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
+{
+	(void)dev;
+	void *data = NULL;
+	if (posix_memalign(&data, 64, bytes ? bytes : 64)) {
+		hspmd_fail(err, "out of memory: %zu bytes for a tensor", bytes);
+		return NULL;
+	}
+	return data;
+}
+
+static void cpu_release(struct hspmd_device *dev, void *data)
+{
+	(void)dev;
+	free(data);
+}
+
+static int cpu_copy(struct hspmd_device *dev, void *dst, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	(void)dev;
+	(void)err;
+	memcpy(dst, src, bytes);
+	return 0;
+}
+
+static int cpu_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err)
+{
+	(void)dev;
+	(void)err;
+	memset(dst, 0, bytes);
+	return 0;
+}
+
+static int cpu_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
+{
+	(void)dev;
+	(void)err;
+	return 0;
+}
+
+/* The type a call computes in: that of its first floating input, else of its first output (random numbers, constants). */
+static enum hspmd_dtype compute_type(const struct hspmd_kernel_args *args)
+{
+	for (int i = 0; i < args->input_count; i++)
+		if (args->in[i].rank >= 0 && args->in[i].dtype != HSPMD_I32)
+			return args->in[i].dtype;
+	return args->out[0].dtype;
+}
+
+static const struct hspmd_cpu_kernel *find_kernel(const struct hspmd_cpu *cpu, enum hspmd_opcode op, const struct hspmd_kernel_args *args)
+{
+	enum hspmd_dtype type = compute_type(args);
+	if (op == HSPMD_OP_CAST) /* reads and writes any two types, so that one table has it */
+		return cpu->f32[op];
+	return type == HSPMD_F32 ? cpu->f32[op] : type == HSPMD_F64 ? cpu->f64[op] : NULL;
+}
+
+static size_t cpu_workspace(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args)
+{
+	const struct hspmd_cpu *cpu = (const struct hspmd_cpu *)dev;
+	const struct hspmd_cpu_kernel *kernel = find_kernel(cpu, op, args);
+	return kernel && kernel->workspace ? kernel->workspace(cpu, args) : 0;
+}
+
+static int cpu_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct hspmd_cpu *cpu = (struct hspmd_cpu *)dev;
+	const struct hspmd_cpu_kernel *kernel = find_kernel(cpu, op, args);
+	if (!kernel)
+		return hspmd_fail(err, "the CPU device has no kernel for %s on %s", hspmd_op_type(op)->name,
+				  hspmd_dtype_words[compute_type(args)]);
+	size_t need = kernel->workspace ? kernel->workspace(cpu, args) : 0;
+	if (need > args->workspace_bytes)
+		return hspmd_fail(err, "%s was given %zu bytes of workspace and needs %zu", hspmd_op_type(op)->name, args->workspace_bytes,
+				  need);
+	kernel->run(cpu, args);
+	return 0;
+}
+
+const struct hspmd_device_ops hspmd_cpu_ops = {
+	.name = "cpu",
+	.kind = HSPMD_DEVICE_CPU,
+	.host_memory = true,
+	.open = cpu_open,
+	.close = cpu_close,
+	.allocate = cpu_allocate,
+	.release = cpu_release,
+	.to_device = cpu_copy,
+	.to_host = cpu_copy,
+	.zero = cpu_zero,
+	.copy_box = hspmd_cpu_copy_box,
+	.workspace = cpu_workspace,
+	.run = cpu_run,
+	.synchronise = cpu_synchronise,
+};

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What makes tensors from nothing: random numbers and constants. */
+#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/random.h"
+
+#define ELEMENTS_PER_ITEM 4096
+
+static int64_t items_of(const struct hspmd_view *x)
+{
+	return (element_count(x) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM;
+}
+
+/* Index in the full tensor of local element i. */
+static int64_t global_index(const struct hspmd_view *x, int64_t i)
+{
+	int64_t index = 0, step = 1;
+	for (int d = x->rank - 1; d >= 0; d--) {
+		index += (x->start[d] + i % x->shape[d]) * step;
+		step *= x->full[d];
+		i /= x->shape[d];
+	}
+	return index;
+}
+
+static void normal_item(void *context, int64_t item, int thread)
+{
+	const struct hspmd_kernel_args *args = context;
+	(void)thread;
+	const struct hspmd_op_attr *attr = args->attr;
+	const struct hspmd_view *x = &args->out[0];
+	int64_t count = element_count(x), end = (item + 1) * ELEMENTS_PER_ITEM;
+	for (int64_t i = item * ELEMENTS_PER_ITEM; i < (end < count ? end : count); i++)
+		((real *)x->data)[i] = (real)(attr->random.mean + attr->random.deviation * hspmd_random_normal(attr->random.seed, attr->random.stream,
+													       (uint64_t)global_index(x, i)));
+}
+
+static void normal(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	hspmd_pool_for(cpu->pool, items_of(&args->out[0]), normal_item, (void *)args);
+}
+
+static void fill_item(void *context, int64_t item, int thread)
+{
+	const struct hspmd_kernel_args *args = context;
+	(void)thread;
+	int64_t count = element_count(&args->out[0]), end = (item + 1) * ELEMENTS_PER_ITEM;
+	for (int64_t i = item * ELEMENTS_PER_ITEM; i < (end < count ? end : count); i++)
+		((real *)args->out[0].data)[i] = (real)args->attr->scale;
+}
+
+static void fill(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	hspmd_pool_for(cpu->pool, items_of(&args->out[0]), fill_item, (void *)args);
+}
+
+const struct hspmd_cpu_kernel LOCAL(normal) = { normal, NULL };
+const struct hspmd_cpu_kernel LOCAL(fill) = { fill, NULL };

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel files share. Each is compiled once for every (floating type, instruction set): REAL_BITS is 32 or 64, ISA names the
+ * instruction set that the compiler's flags allow, and LOCAL() makes names of external linkage distinct. Vectors are GCC's; VECTOR_BYTES
+ * fits the instruction set. */
+#ifndef HSPMD_CPU_KERNEL_H
+#define HSPMD_CPU_KERNEL_H
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/device/cpu/cpu.h"
+
+#define LOCAL_(name, bits, isa) hspmd_cpu_##name##_f##bits##_##isa
+#define LOCAL_EXPANDED(name, bits, isa) LOCAL_(name, bits, isa)
+#define LOCAL(name) LOCAL_EXPANDED(name, REAL_BITS, ISA)
+
+#if REAL_BITS == 32
+typedef float real;
+typedef int32_t integer;
+#else
+typedef double real;
+typedef int64_t integer;
+#endif
+
+#if defined __AVX512F__
+#define VECTOR_BYTES 64
+#elif defined __AVX2__
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+#define LANES ((int)(VECTOR_BYTES / (REAL_BITS / 8)))
+
+typedef real vec __attribute__((vector_size(VECTOR_BYTES)));
+typedef integer ivec __attribute__((vector_size(VECTOR_BYTES)));
+
+static inline vec splat(real x)
+{
+	return x - (vec){ 0 };
+}
+
+static inline vec load(const real *p)
+{
+	vec v;
+	memcpy(&v, p, sizeof v);
+	return v;
+}
+
+static inline void store(real *p, vec v)
+{
+	memcpy(p, &v, sizeof v);
+}
+
+/* The first n < LANES elements; the rest of the vector is 0. */
+static inline vec load_part(const real *p, int64_t n)
+{
+	vec v = { 0 };
+	memcpy(&v, p, (size_t)n * sizeof *p);
+	return v;
+}
+
+static inline void store_part(real *p, vec v, int64_t n)
+{
+	memcpy(p, &v, (size_t)n * sizeof *p);
+}
+
+static inline vec choose(ivec mask, vec yes, vec no)
+{
+	return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));
+}
+
+static inline vec larger(vec a, vec b)
+{
+	return choose(a > b, a, b);
+}
+
+static inline real sum_lanes(vec v)
+{
+	real lane[LANES];
+	memcpy(lane, &v, sizeof v);
+	for (int n = LANES / 2; n; n /= 2)
+		for (int i = 0; i < n; i++)
+			lane[i] += lane[i + n];
+	return lane[0];
+}
+
+static inline real largest_lane(vec v)
+{
+	real lane[LANES];
+	memcpy(lane, &v, sizeof v);
+	for (int n = LANES / 2; n; n /= 2)
+		for (int i = 0; i < n; i++)
+			lane[i] = lane[i] > lane[i + n] ? lane[i] : lane[i + n];
+	return lane[0];
+}
+
+static inline vec root(vec v)
+{
+	for (int i = 0; i < LANES; i++)
+		v[i] = (real)sqrt(v[i]);
+	return v;
+}
+
+#if REAL_BITS == 32
+/* e^x within 2 units of the last place (range reduction by ln 2 in two parts, polynomial on [-ln2/2, ln2/2]); 0 below -87.3. */
+static inline vec vexp(vec x)
+{
+	const vec round = splat(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
+	ivec tiny = x < splat(-87.3f);
+	vec y = choose(x > splat(88.7f), splat(88.7f), choose(tiny, splat(-87.3f), x));
+	vec shifted = y * splat(1.44269504f) + round;
+	vec n = shifted - round;
+	vec r = y - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
+	vec p = splat(1.9875691500e-4f);
+	p = p * r + splat(1.3981999507e-3f);
+	p = p * r + splat(8.3334519073e-3f);
+	p = p * r + splat(4.1665795894e-2f);
+	p = p * r + splat(1.6666665459e-1f);
+	p = p * r + splat(5.0000001201e-1f);
+	p = p * (r * r) + r + splat(1.0f);
+	ivec scaled = (ivec)p + (((ivec)shifted - (ivec)round) << 23);
+	return choose(tiny | (x != x), choose(x != x, x, splat(0)), (vec)scaled);
+}
+#else
+static inline vec vexp(vec x)
+{
+	for (int i = 0; i < LANES; i++)
+		x[i] = exp(x[i]);
+	return x;
+}
+#endif
+
+static inline vec vsigmoid(vec x)
+{
+	return splat(1) / (splat(1) + vexp(-x));
+}
+
+/* Rows of the last dimension that a view holds, and the length of that dimension. */
+static inline int64_t row_length(const struct hspmd_view *v)
+{
+	return v->rank ? v->shape[v->rank - 1] : 1;
+}
+
+static inline int64_t row_count(const struct hspmd_view *v)
+{
+	int64_t n = 1;
+	for (int d = 0; d + 1 < v->rank; d++)
+		n *= v->shape[d];
+	return n;
+}
+
+static inline int64_t element_count(const struct hspmd_view *v)
+{
+	return row_count(v) * row_length(v);
+}
+
+/* Cut `count` things into at most `parts` items of near-equal size that do not depend on the number of threads: part i is [*first, *end). */
+static inline void cut(int64_t count, int64_t parts, int64_t i, int64_t *first, int64_t *end)
+{
+	*first = count * i / parts;
+	*end = count * (i + 1) / parts;
+}
+
+/* C[m,n] (+)= A[m,k] B[k,n] + bias. Element (i, j) of A lies at data[i * rows + j * columns], and so for B; C's rows are `ldc` apart. */
+struct matrix {
+	const real *data;
+	int64_t rows, columns;
+};
+struct product {
+	int64_t m, n, k;
+	struct matrix a, b;
+	real *c;
+	int64_t ldc;
+	const real *bias; /* added to every row; NULL: none */
+	bool accumulate;
+};
+void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *workspace);
+size_t LOCAL(multiply_workspace)(int threads, int64_t m, int64_t n, int64_t k);
+
+#endif

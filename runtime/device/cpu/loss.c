@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Softmax cross-entropy over a vocabulary that may be split: each shard's statistics of its logits, the loss from all shards' statistics, and
+ * the gradient of the shard's logits. */
+#include "runtime/device/cpu/kernel.h"
+
+#define ROWS_PER_ITEM 8
+
+static int64_t items_of(const struct hspmd_view *logits)
+{
+	return (row_count(logits) + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
+}
+
+static real largest_of(const real *x, int64_t n)
+{
+	vec most = splat(x[0]);
+	int64_t j = 0;
+	for (; j + LANES <= n; j += LANES)
+		most = larger(load(x + j), most);
+	real best = largest_lane(most);
+	for (; j < n; j++)
+		best = x[j] > best ? x[j] : best;
+	return best;
+}
+
+static real sum_of_exp(const real *x, int64_t n, real most)
+{
+	vec sum = { 0 };
+	int64_t j = 0;
+	for (; j + LANES <= n; j += LANES)
+		sum += vexp(load(x + j) - splat(most));
+	if (j < n) {
+		vec e = vexp(load_part(x + j, n - j) - splat(most));
+		real lane[LANES];
+		memcpy(lane, &e, sizeof e);
+		sum += load_part(lane, n - j);
+	}
+	return sum_lanes(sum);
+}
+
+static void stats_rows(void *context, int64_t item, int thread)
+{
+	const struct hspmd_kernel_args *args = context;
+	(void)thread;
+	const struct hspmd_view *logits = &args->in[0];
+	const int32_t *targets = args->in[1].data;
+	int64_t n = row_length(logits), first = logits->start[logits->rank - 1], end = (item + 1) * ROWS_PER_ITEM;
+	end = end < row_count(logits) ? end : row_count(logits);
+	for (int64_t r = item * ROWS_PER_ITEM; r < end; r++) {
+		const real *x = (const real *)logits->data + r * n;
+		real *stats = (real *)args->out[0].data + 3 * r;
+		stats[0] = largest_of(x, n);
+		stats[1] = sum_of_exp(x, n, stats[0]);
+		stats[2] = targets[r] >= first && targets[r] < first + n ? x[targets[r] - first] : 0;
+	}
+}
+
+static void vocab_stats(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), stats_rows, (void *)args);
+}
+
+/* Log of the sum of exponentials over all shards, and the target's logit, of row r. stats is [parts][rows][3]. */
+static double log_sum(const real *stats, int64_t parts, int64_t rows, int64_t r, double *target)
+{
+	double most = stats[3 * r], sum = 0;
+	*target = 0;
+	for (int64_t p = 0; p < parts; p++) {
+		const real *s = stats + 3 * (p * rows + r);
+		most = s[0] > most ? s[0] : most;
+		*target += s[2];
+	}
+	for (int64_t p = 0; p < parts; p++) {
+		const real *s = stats + 3 * (p * rows + r);
+		sum += s[1] * exp(s[0] - most);
+	}
+	return most + log(sum);
+}
+
+static void loss(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	(void)cpu;
+	const struct hspmd_view *stats = &args->in[0];
+	const int32_t *targets = args->in[1].data;
+	int64_t rows = element_count(&args->in[1]);
+	double total = 0, target;
+	for (int64_t r = 0; r < rows; r++)
+		if (targets[r] >= 0)
+			total += log_sum(stats->data, stats->shape[0], rows, r, &target) - target;
+	double *out = args->out[0].data;
+	*out = (args->out[0].accumulate ? *out : 0) + args->attr->scale * total;
+}
+
+static void grad_rows(void *context, int64_t item, int thread)
+{
+	const struct hspmd_kernel_args *args = context;
+	(void)thread;
+	const struct hspmd_view *logits = &args->in[0], *stats = &args->in[2];
+	const int32_t *targets = args->in[1].data;
+	int64_t n = row_length(logits), rows = row_count(logits), first = logits->start[logits->rank - 1], end = (item + 1) * ROWS_PER_ITEM;
+	real scale = (real)args->attr->scale;
+	for (int64_t r = item * ROWS_PER_ITEM; r < (end < rows ? end : rows); r++) {
+		const real *x = (const real *)logits->data + r * n;
+		real *dx = (real *)args->out[0].data + r * n;
+		if (targets[r] < 0) {
+			memset(dx, 0, (size_t)n * sizeof *dx);
+			continue;
+		}
+		double target;
+		vec shift = splat((real)log_sum(stats->data, stats->shape[0], rows, r, &target));
+		int64_t j = 0;
+		for (; j + LANES <= n; j += LANES)
+			store(dx + j, vexp(load(x + j) - shift) * splat(scale));
+		if (j < n)
+			store_part(dx + j, vexp(load_part(x + j, n - j) - shift) * splat(scale), n - j);
+		if (targets[r] >= first && targets[r] < first + n)
+			dx[targets[r] - first] -= scale;
+	}
+}
+
+static void loss_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), grad_rows, (void *)args);
+}
+
+const struct hspmd_cpu_kernel LOCAL(vocab_stats) = { vocab_stats, NULL };
+const struct hspmd_cpu_kernel LOCAL(loss) = { loss, NULL };
+const struct hspmd_cpu_kernel LOCAL(loss_grad) = { loss_grad, NULL };

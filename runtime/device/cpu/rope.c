@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head turns with element
+ * i + head_dim / 2 by the angle position * theta^(-2 i / head_dim). Angles are built in double from a multiple of BLOCK and a remainder, so
+ * that a position's sine and cosine are the same wherever a device's part of the sequence begins. */
+#include "runtime/device/cpu/kernel.h"
+
+#define BLOCK 64
+
+struct rotation {
+	const struct hspmd_kernel_args *args;
+	real direction;
+	int64_t half, first; /* half a head; position of the first row of the table */
+	double *fine;        /* cosine, sine of remainder * frequency: [BLOCK][half][2] */
+	real *table;         /* cosines [half], then sines [half], a row a position */
+};
+
+static double frequency(const struct hspmd_op_attr *attr, int64_t i)
+{
+	return pow(attr->theta, -2.0 * (double)i / (double)attr->head_dim);
+}
+
+static void fine_row(void *context, int64_t item, int thread)
+{
+	struct rotation *r = context;
+	(void)thread;
+	double *row = r->fine + item * r->half * 2;
+	for (int64_t i = 0; i < r->half; i++)
+		sincos((double)item * frequency(r->args->attr, i), &row[2 * i + 1], &row[2 * i]);
+}
+
+/* Table rows of one block of positions. */
+static void table_block(void *context, int64_t item, int thread)
+{
+	struct rotation *r = context;
+	(void)thread;
+	int64_t block = (r->first / BLOCK + item) * BLOCK, end = r->first + r->args->in[0].shape[1];
+	for (int64_t i = 0; i < r->half; i++) {
+		double c, s;
+		sincos((double)block * frequency(r->args->attr, i), &s, &c);
+		for (int64_t position = block > r->first ? block : r->first; position < block + BLOCK && position < end; position++) {
+			const double *f = r->fine + ((position - block) * r->half + i) * 2;
+			real *row = r->table + (position - r->first) * 2 * r->half;
+			row[i] = (real)(c * f[0] - s * f[1]);
+			row[r->half + i] = (real)(s * f[0] + c * f[1]);
+		}
+	}
+}
+
+static void rotate_rows(void *context, int64_t item, int thread)
+{
+	const struct rotation *r = context;
+	(void)thread;
+	const struct hspmd_view *x = &r->args->in[0];
+	int64_t width = row_length(x), length = x->shape[1], half = r->half;
+	int64_t end = (item + 1) * BLOCK < row_count(x) ? (item + 1) * BLOCK : row_count(x);
+	for (int64_t row = item * BLOCK; row < end; row++) {
+		const real *restrict cosine = r->table + row % length * 2 * half, *restrict sine = cosine + half;
+		for (int64_t head = 0; head < width; head += 2 * half) {
+			const real *from = (const real *)x->data + row * width + head;
+			real *to = (real *)r->args->out[0].data + row * width + head;
+			for (int64_t i = 0; i < half; i++) {
+				real a = from[i], b = from[half + i], s = r->direction * sine[i];
+				to[i] = a * cosine[i] - b * s;
+				to[half + i] = b * cosine[i] + a * s;
+			}
+		}
+	}
+}
+
+static void rotate(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, real direction)
+{
+	struct rotation r = { .args = args, .direction = direction, .half = args->attr->head_dim / 2, .first = args->in[0].start[1] };
+	r.fine = args->workspace;
+	r.table = (real *)(r.fine + BLOCK * r.half * 2);
+	int64_t length = args->in[0].shape[1];
+	hspmd_pool_for(cpu->pool, BLOCK, fine_row, &r);
+	hspmd_pool_for(cpu->pool, (r.first + length + BLOCK - 1) / BLOCK - r.first / BLOCK, table_block, &r);
+	hspmd_pool_for(cpu->pool, (row_count(&args->in[0]) + BLOCK - 1) / BLOCK, rotate_rows, &r);
+}
+
+static void rope(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	rotate(cpu, args, 1);
+}
+
+static void rope_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	rotate(cpu, args, -1);
+}
+
+static size_t rope_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	(void)cpu;
+	return (size_t)(args->attr->head_dim / 2) * 2 * (BLOCK * sizeof(double) + (size_t)args->in[0].shape[1] * sizeof(real));
+}
+
+const struct hspmd_cpu_kernel LOCAL(rope) = { rope, rope_workspace };
+const struct hspmd_cpu_kernel LOCAL(rope_grad) = { rope_grad, rope_workspace };

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Random numbers that are a pure function of (seed, stream, index): every device and every plan draws the same ones. Philox4x32-10 (Salmon et
+ * al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011) keyed by seed and counted by stream and index; normal ones by Box and Muller. */
+#ifndef HSPMD_DEVICE_RANDOM_H
+#define HSPMD_DEVICE_RANDOM_H
+
+#include <math.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define HSPMD_RANDOM static __host__ __device__ inline
+#else
+#define HSPMD_RANDOM static inline
+#endif
+
+HSPMD_RANDOM void hspmd_random_words(uint64_t seed, uint64_t stream, uint64_t index, uint32_t word[4])
+{
+	uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+	uint32_t x[4] = { (uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32) };
+	for (int round = 0; round < 10; round++) {
+		uint64_t a = (uint64_t)0xD2511F53u * x[0], b = (uint64_t)0xCD9E8D57u * x[2];
+		uint32_t next[4] = { (uint32_t)(b >> 32) ^ x[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ x[3] ^ key[1], (uint32_t)a };
+		for (int i = 0; i < 4; i++)
+			x[i] = next[i];
+		key[0] += 0x9E3779B9u;
+		key[1] += 0xBB67AE85u;
+	}
+	for (int i = 0; i < 4; i++)
+		word[i] = x[i];
+}
+
+/* Mean 0, deviation 1. */
+HSPMD_RANDOM double hspmd_random_normal(uint64_t seed, uint64_t stream, uint64_t index)
+{
+	uint32_t w[4];
+	hspmd_random_words(seed, stream, index, w);
+	double u = ((double)w[0] * 4294967296.0 + w[1] + 1) * 0x1p-64; /* in (0, 1] */
+	double angle = 6.283185307179586 * ((double)w[2] * 4294967296.0 + w[3]) * 0x1p-64;
+	return sqrt(-2 * log(u)) * cos(angle);
+}
+
+#endif

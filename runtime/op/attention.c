@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Causal attention (opcode.h). Split by heads it needs nothing from others; split along the sequence (context parallel) every device needs all keys and
+ * values, and its gradient of them is partial. Heads are counted in kv heads, so that queries stay with the keys they read. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "runtime/op/part.h"
+
+static bool is_packed(const struct hspmd_shape *first)
+{
+	return first->rank == 4;
+}
+
+static int check_heads(const struct hspmd_op_view *v, int i, struct hspmd_error *err)
+{
+	int64_t width = hspmd_op_last(&v->in[i]), d = v->attr->head_dim;
+	if (d < 1 || width % d)
+		return hspmd_fail(err, "width %" PRId64 " of input %d is no multiple of head_dim %" PRId64, width, i, d);
+	return 0;
+}
+
+static int check_separate(const struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	if (v->input_count < 3)
+		return hspmd_fail(err, "expected q, k and v, got %d inputs", v->input_count);
+	for (int i = 0; i < 3; i++)
+		if (hspmd_op_expect(v, i, 3, false, err) || check_heads(v, i, err) ||
+		    hspmd_op_expect_dim(v, i, 0, v->in[0].dim[0], "the samples of q", err))
+			return -1;
+	if (hspmd_op_expect_same(v, 1, 2, err))
+		return -1;
+	if (v->in[0].dim[2] % v->in[1].dim[2])
+		return hspmd_fail(err, "%" PRId64 " query heads are no multiple of %" PRId64 " kv heads", v->in[0].dim[2] / v->attr->head_dim,
+				  v->in[1].dim[2] / v->attr->head_dim);
+	if (v->in[0].dim[1] > v->in[1].dim[1])
+		return hspmd_fail(err, "%" PRId64 " positions of q, but %" PRId64 " of k", v->in[0].dim[1], v->in[1].dim[1]);
+	return 0;
+}
+
+static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	bool packed = is_packed(&v->in[0]);
+	int segments = packed ? 1 : 3;
+	if (packed ? hspmd_op_expect(v, 0, 4, false, err) || check_heads(v, 0, err) ||
+			     hspmd_op_expect_dim(v, 0, 2, 3, "query, key and value", err)
+		   : check_separate(v, err))
+		return -1;
+	const struct hspmd_shape *q = &v->in[0], *keys = packed ? q : &v->in[1];
+	if (v->input_count > segments + 1)
+		return hspmd_fail(err, "%d inputs are too many", v->input_count);
+	if (hspmd_op_given(v, segments) && (hspmd_op_expect(v, segments, 2, true, err) ||
+					    hspmd_op_expect_dim(v, segments, 0, q->dim[0], "the samples of q", err) ||
+					    hspmd_op_expect_dim(v, segments, 1, keys->dim[1], "the positions of k", err)))
+		return -1;
+	int64_t width = hspmd_op_last(q);
+	v->out[0] = (struct hspmd_shape){ 3, { q->dim[0], q->dim[1], width } };
+	v->out[1] = (struct hspmd_shape){ 3, { q->dim[0], width / v->attr->head_dim, q->dim[1] } };
+	v->out_dtype[0] = v->in_dtype[0];
+	v->out_dtype[1] = hspmd_op_stats_type(v->in_dtype[0]);
+	return 0;
+}
+
+/* Query elements that go with one kv head. */
+static int64_t query_step(const struct hspmd_op_view *v, int first)
+{
+	if (is_packed(&v->in[first]))
+		return v->attr->head_dim;
+	return v->in[first].dim[2] / v->in[first + 1].dim[2] * v->attr->head_dim;
+}
+
+/* The inputs q, k, v (or qkv) from number `first` on, and segments at the end. */
+static void rule_inputs(const struct hspmd_op_view *v, struct hspmd_op_rule *r, int first, int segments)
+{
+	if (is_packed(&v->in[first])) {
+		strcpy(r->in[first], "bT!h");
+		r->in_step[first] = v->attr->head_dim;
+	} else {
+		strcpy(r->in[first], "bth");
+		r->in_step[first] = query_step(v, first);
+		for (int i = first + 1; i < first + 3; i++) {
+			strcpy(r->in[i], "b!h");
+			r->in_step[i] = v->attr->head_dim;
+		}
+	}
+	if (hspmd_op_given(v, segments))
+		strcpy(r->in[segments], "b!");
+}
+
+static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	*r = (struct hspmd_op_rule){ .out = { "bth", "bht" } };
+	rule_inputs(v, r, 0, is_packed(&v->in[0]) ? 1 : 3);
+	r->out_step[0] = query_step(v, 0);
+	r->out_step[1] = query_step(v, 0) / v->attr->head_dim;
+}
+
+/* do, (q, k, v | qkv), o, lse, (segments). The forward outputs o and lse tell how it ran. */
+static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	bool packed = is_packed(&v->in[1]);
+	int o = packed ? 2 : 4;
+	*r = (struct hspmd_op_rule){ .in = { "bth" } };
+	rule_inputs(v, r, 1, o + 2);
+	strcpy(r->in[o], "bth");
+	strcpy(r->in[o + 1], "bht");
+	r->in_step[0] = r->in_step[o] = query_step(v, 1);
+	r->in_step[o + 1] = query_step(v, 1) / v->attr->head_dim;
+	snprintf(r->order, sizeof r->order, "%d0123456", o);
+	r->order[v->input_count + 1] = '\0';
+	strcpy(r->out[0], packed ? "b!!h/t" : "bth");
+	strcpy(r->out[1], "b!h/t");
+	strcpy(r->out[2], "b!h/t");
+	r->out_step[0] = r->in_step[1];
+	r->out_step[1] = r->out_step[2] = v->attr->head_dim;
+}
+
+static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	int in[HSPMD_OP_MAX_IO], n = 0;
+	int tensors = is_packed(&g->tensors[op->in[0]].shape) ? 1 : 3;
+	in[n++] = hspmd_graph_grad_of(g, op->out[0]);
+	for (int i = 0; i < tensors; i++)
+		in[n++] = op->in[i];
+	in[n++] = op->out[0];
+	in[n++] = op->out[1];
+	if (op->input_count > tensors)
+		in[n++] = op->in[tensors];
+	return hspmd_graph_append_grad(g, HSPMD_OP_ATTENTION_GRAD, &op->attr, op->layer, in, n, op->in, tensors);
+}
+
+/* Causal: half of the scores. `products`: matrix products over them. */
+static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *o, const struct hspmd_shape *k, double products, double *flops,
+		    double *bytes)
+{
+	double keys = (double)k->dim[1];
+	if (v->attr->window && (double)v->attr->window < keys / 2)
+		keys = 2 * (double)v->attr->window;
+	*flops = products * hspmd_op_elements(o) * keys;
+	*bytes = hspmd_op_bytes(v);
+}
+
+static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	cost_of(v, &v->out[0], &v->in[is_packed(&v->in[0]) ? 0 : 1], 2, flops, bytes);
+}
+
+static void cost_grad(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	cost_of(v, &v->in[0], &v->in[is_packed(&v->in[1]) ? 1 : 2], 5, flops, bytes);
+}
+
+extern const struct hspmd_op_type hspmd_op_attention, hspmd_op_attention_grad;
+const struct hspmd_op_type hspmd_op_attention = {
+	.name = "attention", .min_inputs = 1, .max_inputs = 4, .output_count = 2, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+};
+const struct hspmd_op_type hspmd_op_attention_grad = {
+	.name = "attention_grad", .min_inputs = 4, .max_inputs = 7, .output_count = 3, .rule = rule_grad, .cost = cost_grad,
+};

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* x[..,K], w, bias[N..] (optional) -> y[..,N..]; w is [K,N..] (attr.transposed) or [N..,K]. The weight decides how the work is shared: split along
+ * N (column-parallel) it leaves y split, along K (row-parallel) y is partial (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3). */
+#include <string.h>
+
+#include "runtime/op/part.h"
+
+/* First and last + 1 of w's dimensions that are outputs. */
+static void output_dims(bool transposed, int rank, int *first, int *end)
+{
+	*first = transposed ? 1 : 0;
+	*end = transposed ? rank : rank - 1;
+}
+
+static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	if (hspmd_op_expect(v, 0, -1, false, err) || hspmd_op_expect(v, 1, -1, false, err))
+		return -1;
+	const struct hspmd_shape *x = &v->in[0], *w = &v->in[1];
+	int first, end, columns = w->rank - 1;
+	if (x->rank < 1 || w->rank < 2)
+		return hspmd_fail(err, "inputs have %d and %d dimensions, expected at least 1 and 2", x->rank, w->rank);
+	if (columns > 3 || x->rank - 1 + columns > HSPMD_MAX_RANK)
+		return hspmd_fail(err, "the output would have too many dimensions");
+	output_dims(v->attr->transposed, w->rank, &first, &end);
+	if (hspmd_op_expect_dim(v, 1, v->attr->transposed ? 0 : end, hspmd_op_last(x), "the width of input 0", err))
+		return -1;
+	v->out[0] = (struct hspmd_shape){ .rank = x->rank - 1 + columns };
+	memcpy(v->out[0].dim, x->dim, (size_t)(x->rank - 1) * sizeof *x->dim);
+	memcpy(v->out[0].dim + x->rank - 1, w->dim + first, (size_t)columns * sizeof *w->dim);
+	v->out_dtype[0] = v->in_dtype[0];
+	if (!hspmd_op_given(v, 2))
+		return 0;
+	if (hspmd_op_expect(v, 2, columns, false, err))
+		return -1;
+	for (int d = 0; d < columns; d++)
+		if (hspmd_op_expect_dim(v, 2, d, w->dim[first + d], "the weight's outputs", err))
+			return -1;
+	return 0;
+}
+
+/* Indices of x's rows, of the outputs, and w's form of both. */
+struct indices {
+	char rows[HSPMD_MAX_RANK + 1], columns[4], weight[8];
+};
+
+static struct indices indices_of(bool transposed, int rows, int columns)
+{
+	struct indices x;
+	snprintf(x.rows, sizeof x.rows, "%s", hspmd_rule_leading(rows));
+	snprintf(x.columns, sizeof x.columns, "%.*s", columns, "nmo");
+	snprintf(x.weight, sizeof x.weight, transposed ? "k%s" : "%sk", x.columns);
+	return x;
+}
+
+/* With a bias x may not be partial: each part would add it. */
+static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	struct indices x = indices_of(v->attr->transposed, v->in[0].rank - 1, v->in[1].rank - 1);
+	*r = (struct hspmd_op_rule){ .order = "1201" };
+	snprintf(r->in[0], sizeof r->in[0], "%s%sk", hspmd_op_given(v, 2) ? "" : "+", x.rows);
+	strcpy(r->in[1], x.weight);
+	strcpy(r->in[2], x.columns);
+	snprintf(r->out[0], sizeof r->out[0], "%s%s/k", x.rows, x.columns);
+}
+
+static void rule_grad_x(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	int columns = v->in[1].rank - 1;
+	struct indices x = indices_of(v->attr->transposed, v->in[0].rank - columns, columns);
+	*r = (struct hspmd_op_rule){ .order = "10" };
+	snprintf(r->in[0], sizeof r->in[0], "+%s%s", x.rows, x.columns);
+	strcpy(r->in[1], x.weight);
+	snprintf(r->out[0], sizeof r->out[0], "%sk/%s", x.rows, x.columns);
+}
+
+/* Splits of widths stay before those of rows: they leave dw split as the weight is. */
+static void rule_grad_w(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	int rows = v->in[1].rank - 1;
+	struct indices x = indices_of(v->attr->transposed, rows, v->in[0].rank - rows);
+	*r = (struct hspmd_op_rule){ 0 };
+	snprintf(r->order, sizeof r->order, "0%s1k01", x.columns);
+	snprintf(r->in[0], sizeof r->in[0], "+%s%s", x.rows, x.columns);
+	snprintf(r->in[1], sizeof r->in[1], "%sk", x.rows);
+	snprintf(r->out[0], sizeof r->out[0], "%s/%s", x.weight, x.rows);
+	snprintf(r->out[1], sizeof r->out[1], "%s/%s", x.columns, x.rows);
+}
+
+static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	int dy = hspmd_graph_grad_of(g, op->out[0]);
+	int for_x[] = { dy, op->in[1] }, for_w[] = { dy, op->in[0] };
+	int wrt[] = { op->in[1], op->input_count > 2 ? op->in[2] : -1 };
+	if (hspmd_graph_append_grad(g, HSPMD_OP_LINEAR_GRAD_W, &op->attr, op->layer, for_w, 2, wrt, 2) < 0)
+		return -1;
+	return hspmd_graph_append_grad(g, HSPMD_OP_LINEAR_GRAD_X, &op->attr, op->layer, for_x, 2, op->in, 1);
+}
+
+static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	*flops = 2 * hspmd_op_elements(&v->in[0]) * hspmd_op_elements(&v->in[1]) / (double)hspmd_op_last(&v->in[0]);
+	*bytes = hspmd_op_bytes(v);
+}
+
+static void cost_grad_x(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	*flops = 2 * hspmd_op_elements(&v->out[0]) * hspmd_op_elements(&v->in[1]) / (double)hspmd_op_last(&v->out[0]);
+	*bytes = hspmd_op_bytes(v);
+}
+
+static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	*flops = 2 * hspmd_op_elements(&v->in[0]) * (double)hspmd_op_last(&v->in[1]);
+	*bytes = hspmd_op_bytes(v);
+}
+
+extern const struct hspmd_op_type hspmd_op_linear, hspmd_op_linear_grad_x, hspmd_op_linear_grad_w;
+const struct hspmd_op_type hspmd_op_linear = {
+	.name = "linear", .min_inputs = 2, .max_inputs = 3, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+};
+const struct hspmd_op_type hspmd_op_linear_grad_x = {
+	.name = "linear_grad_x", .min_inputs = 2, .max_inputs = 2, .output_count = 1, .rule = rule_grad_x, .cost = cost_grad_x,
+};
+const struct hspmd_op_type hspmd_op_linear_grad_w = {
+	.name = "linear_grad_w", .min_inputs = 2, .max_inputs = 2, .output_count = 2, .rule = rule_grad_w, .cost = cost_grad_w,
+};

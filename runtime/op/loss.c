@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics of each shard, gathered because they are tiny, then the loss;
+ * the gradient again by shard. */
+#include <inttypes.h>
+
+#include "runtime/op/part.h"
+
+static int expect_targets(const struct hspmd_op_view *v, int64_t b, int64_t t, struct hspmd_error *err)
+{
+	return hspmd_op_expect(v, 1, 2, true, err) || hspmd_op_expect_dim(v, 1, 0, b, "the samples of input 0", err) ||
+			       hspmd_op_expect_dim(v, 1, 1, t, "the positions of input 0", err)
+		       ? -1
+		       : 0;
+}
+
+static int stats_shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	const struct hspmd_shape *logits = &v->in[0];
+	if (hspmd_op_expect(v, 0, 3, false, err) || expect_targets(v, logits->dim[0], logits->dim[1], err))
+		return -1;
+	if (v->attr->parts < 1 || v->attr->parts > logits->dim[2])
+		return hspmd_fail(err, "a vocabulary of %" PRId64 " cannot lie in %d parts", logits->dim[2], v->attr->parts);
+	v->out[0] = (struct hspmd_shape){ 4, { v->attr->parts, logits->dim[0], logits->dim[1], 3 } };
+	v->out_dtype[0] = hspmd_op_stats_type(v->in_dtype[0]);
+	return 0;
+}
+
+static int loss_shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	const struct hspmd_shape *stats = &v->in[0];
+	if (hspmd_op_expect(v, 0, 4, false, err) || hspmd_op_expect_dim(v, 0, 3, 3, "the statistics of a token", err) ||
+	    expect_targets(v, stats->dim[1], stats->dim[2], err))
+		return -1;
+	v->out[0] = (struct hspmd_shape){ 1, { 1 } };
+	v->out_dtype[0] = HSPMD_F64;
+	return 0;
+}
+
+static void stats_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	(void)v;
+	*r = (struct hspmd_op_rule){ .in = { "btv", "bt" }, .out = { "Vbt!" } };
+}
+
+static void loss_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	(void)v;
+	*r = (struct hspmd_op_rule){ .in = { "!bt!", "bt" }, .out = { "!/bt" } };
+}
+
+static void loss_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	(void)v;
+	*r = (struct hspmd_op_rule){ .in = { "btv", "bt", "!bt!" }, .out = { "btv" } };
+}
+
+/* The gradient needs the logits, which the statistics were made of: the loss is what is differentiated, and it starts from 1. */
+static int loss_backward(struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	int producer = g->tensors[op->in[0]].producer;
+	if (producer < 0 || g->ops[producer].opcode != HSPMD_OP_VOCAB_STATS)
+		return hspmd_fail(&g->error, "the loss must be made from statistics of logits (vocab_stats) to be differentiated");
+	int logits = g->ops[producer].in[0];
+	int in[] = { logits, op->in[1], op->in[0] };
+	return hspmd_graph_append_grad(g, HSPMD_OP_LOSS_GRAD, &op->attr, op->layer, in, 3, &logits, 1);
+}
+
+static void stats_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	hspmd_op_cost_per_element(v, 12, flops, bytes);
+}
+
+static void loss_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	hspmd_op_cost_per_element(v, 20, flops, bytes);
+}
+
+extern const struct hspmd_op_type hspmd_op_vocab_stats, hspmd_op_loss, hspmd_op_loss_grad;
+const struct hspmd_op_type hspmd_op_vocab_stats = {
+	.name = "vocab_stats", .min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = stats_shape, .rule = stats_rule, .cost = stats_cost,
+};
+const struct hspmd_op_type hspmd_op_loss = {
+	.name = "loss", .min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = loss_shape, .rule = loss_rule, .backward = loss_backward,
+	.cost = loss_cost,
+};
+const struct hspmd_op_type hspmd_op_loss_grad = {
+	.name = "loss_grad", .min_inputs = 3, .max_inputs = 3, .output_count = 1, .rule = loss_grad_rule, .cost = stats_cost, .in_place = { 1 },
+};

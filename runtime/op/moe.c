@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Mixture of experts (Jiang et al., "Mixtral of Experts", arXiv 2401.04088, section 2.1). The router sends each token to the k experts of largest
+ * logit; experts may be shared out (expert parallel), and every device adds what its own give. Balance is asked of each sample by itself (the
+ * product of fractions in Fedus et al., "Switch Transformers", arXiv 2101.03961, section 2.2, taken over the tokens of a sample), so that the
+ * loss does not depend on how samples are shared among micro-batches and devices. */
+#include <inttypes.h>
+
+#include "runtime/op/part.h"
+
+static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	if (hspmd_op_expect(v, 0, 3, false, err) || hspmd_op_expect_dim(v, 0, 2, v->attr->experts, "the number of experts", err))
+		return -1;
+	int64_t b = v->in[0].dim[0], t = v->in[0].dim[1], k = v->attr->experts_per_token;
+	if (k < 1 || k > v->attr->experts)
+		return hspmd_fail(err, "%" PRId64 " experts a token, of %d", k, v->attr->experts);
+	v->out[0] = v->out[1] = (struct hspmd_shape){ 3, { b, t, k } };
+	v->out[2] = (struct hspmd_shape){ 1, { 1 } };
+	v->out[3] = (struct hspmd_shape){ 2, { b, v->attr->experts } };
+	v->out_dtype[0] = v->in_dtype[0];
+	v->out_dtype[1] = HSPMD_I32;
+	v->out_dtype[2] = HSPMD_F64;
+	v->out_dtype[3] = hspmd_op_stats_type(v->in_dtype[0]);
+	return 0;
+}
+
+/* Load is counted over a whole sample. */
+static void route_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	(void)v;
+	*r = (struct hspmd_op_rule){ .in = { "b!!" }, .out = { "b!!", "b!!", "!/b", "b!" } };
+}
+
+static void route_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	(void)v;
+	*r = (struct hspmd_op_rule){ .in = { "b!!", "b!!", "b!!", "b!!", "b!" }, .out = { "b!!" }, .order = "41230" };
+}
+
+static int route_backward(struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->out[0], op->out[1], op->out[3] };
+	return hspmd_graph_append_grad(g, HSPMD_OP_ROUTE_GRAD, &op->attr, op->layer, in, 5, op->in, 1);
+}
+
+static int experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	const struct hspmd_shape *x = &v->in[0], *gate = &v->in[3];
+	if (hspmd_op_expect(v, 0, 3, false, err) || hspmd_op_expect(v, 1, 3, true, err) || hspmd_op_expect(v, 2, 3, false, err) ||
+	    hspmd_op_expect(v, 3, 3, false, err) || hspmd_op_expect(v, 4, 3, false, err) || hspmd_op_expect(v, 5, 3, false, err) ||
+	    hspmd_op_expect_same(v, 1, 2, err) || hspmd_op_expect_same(v, 3, 4, err) ||
+	    hspmd_op_expect_dim(v, 1, 0, x->dim[0], "the samples of input 0", err) ||
+	    hspmd_op_expect_dim(v, 1, 1, x->dim[1], "the positions of input 0", err) ||
+	    hspmd_op_expect_dim(v, 3, 2, x->dim[2], "the width of input 0", err) ||
+	    hspmd_op_expect_dim(v, 5, 0, gate->dim[0], "the experts of input 3", err) ||
+	    hspmd_op_expect_dim(v, 5, 1, x->dim[2], "the width of input 0", err) ||
+	    hspmd_op_expect_dim(v, 5, 2, gate->dim[1], "the inner width of input 3", err))
+		return -1;
+	hspmd_op_like(v, 0, 0);
+	return 0;
+}
+
+static void experts_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	(void)v;
+	*r = (struct hspmd_op_rule){ .in = { "bt!", "bt!", "bt!", "ef!", "ef!", "e!f" }, .out = { "bt!/ef" }, .order = "345012" };
+}
+
+/* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate, dup, ddown */
+static void experts_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	(void)v;
+	*r = (struct hspmd_op_rule){ .in = { "+bt!", "bt!", "bt!", "bt!", "ef!", "ef!", "e!f" },
+				     .out = { "bt!/ef", "bt!/ef", "ef!/bt", "ef!/bt", "e!f/bt" },
+				     .order = "4561230" };
+}
+
+static int experts_backward(struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->in[1], op->in[2], op->in[3], op->in[4], op->in[5] };
+	int wrt[] = { op->in[0], op->in[2], op->in[3], op->in[4], op->in[5] };
+	return hspmd_graph_append_grad(g, HSPMD_OP_EXPERTS_GRAD, &op->attr, op->layer, in, 7, wrt, 5);
+}
+
+static void route_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	hspmd_op_cost_per_element(v, 20, flops, bytes);
+}
+
+/* Tokens spread evenly over all experts; here are those of `local` of them. */
+static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *x, const struct hspmd_shape *gate, double products, double *flops,
+		    double *bytes)
+{
+	double tokens = (double)(x->dim[0] * x->dim[1]) * v->attr->experts_per_token * (double)gate->dim[0] / v->attr->experts;
+	*flops = 2 * products * tokens * (double)(gate->dim[1] * gate->dim[2]);
+	*bytes = hspmd_op_bytes(v);
+}
+
+static void experts_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	cost_of(v, &v->in[0], &v->in[3], 3, flops, bytes);
+}
+
+static void experts_grad_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	cost_of(v, &v->in[1], &v->in[4], 8, flops, bytes);
+}
+
+extern const struct hspmd_op_type hspmd_op_route, hspmd_op_route_grad, hspmd_op_experts, hspmd_op_experts_grad;
+const struct hspmd_op_type hspmd_op_route = {
+	.name = "route", .min_inputs = 1, .max_inputs = 1, .output_count = 4, .shape = route_shape, .rule = route_rule,
+	.backward = route_backward, .cost = route_cost,
+};
+const struct hspmd_op_type hspmd_op_route_grad = {
+	.name = "route_grad", .min_inputs = 5, .max_inputs = 5, .output_count = 1, .rule = route_grad_rule, .cost = route_cost,
+};
+const struct hspmd_op_type hspmd_op_experts = {
+	.name = "experts", .min_inputs = 6, .max_inputs = 6, .output_count = 1, .shape = experts_shape, .rule = experts_rule,
+	.backward = experts_backward, .cost = experts_cost,
+};
+const struct hspmd_op_type hspmd_op_experts_grad = {
+	.name = "experts_grad", .min_inputs = 7, .max_inputs = 7, .output_count = 5, .rule = experts_grad_rule, .cost = experts_grad_cost,
+};

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* x[B,T,n*head_dim] -> y, every head turned by its position's angles: linear, and its gradient is the turn back. */
+#include <inttypes.h>
+
+#include "runtime/op/part.h"
+
+static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
+{
+	if (hspmd_op_expect(v, 0, 3, false, err))
+		return -1;
+	int64_t d = v->attr->head_dim;
+	if (d < 2 || d % 2 || v->in[0].dim[2] % d)
+		return hspmd_fail(err, "width %" PRId64 " is no multiple of head_dim %" PRId64 ", or that is odd", v->in[0].dim[2], d);
+	hspmd_op_like(v, 0, 0);
+	return 0;
+}
+
+static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	*r = (struct hspmd_op_rule){ .in = { "+bth" }, .out = { "bth" }, .in_step = { v->attr->head_dim }, .out_step = { v->attr->head_dim } };
+}
+
+static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
+{
+	int dy = hspmd_graph_grad_of(g, op->out[0]);
+	return hspmd_graph_append_grad(g, HSPMD_OP_ROPE_GRAD, &op->attr, op->layer, &dy, 1, op->in, 1);
+}
+
+static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	hspmd_op_cost_per_element(v, 3, flops, bytes);
+}
+
+extern const struct hspmd_op_type hspmd_op_rope, hspmd_op_rope_grad;
+const struct hspmd_op_type hspmd_op_rope = {
+	.name = "rope", .min_inputs = 1, .max_inputs = 1, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.in_place = { 1 },
+};
+const struct hspmd_op_type hspmd_op_rope_grad = {
+	.name = "rope_grad", .min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = rule, .cost = cost, .in_place = { 1 },
+};

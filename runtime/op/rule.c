@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Deduction from a rule: the devices of every subgroup share out the operator's loops. Each input, most important first, proposes how (its splits, at
+ * the same places of the device numbering); what fits beside what was taken before is taken. Then every input and output follows from the loops. */
+#include "runtime/op/rule.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/op/part.h"
+
+#define FREE '\0'   /* devices that differ here do the same */
+#define PARTIAL '+' /* ... have addends of linear inputs */
+#define MAX_PIECES 20 /* HSPMD_ANNOTATION_MAX_DEVICES is 2^16 */
+
+/* A digit of the device numbering, outermost first: `parts` values, and the index that they cut. */
+struct piece {
+	char index;
+	int parts;
+	int64_t unit; /* in steps of the index */
+	const int64_t *weights; /* borrowed */
+};
+
+struct sharing {
+	int count;
+	struct piece piece[MAX_PIECES];
+};
+
+struct deduction {
+	const struct hspmd_op_view *v;
+	struct hspmd_op_rule rule;
+	const struct hspmd_annotation *base; /* gives the subgroups */
+	struct sharing *groups;
+	struct piece across; /* how subgroups relate; parts is their number */
+	struct hspmd_error *err;
+};
+
+const char *hspmd_rule_leading(int rank)
+{
+	static const char *const leading[] = { "", "b", "bt", "bth", "bthc", "bthcd", "bthcde" };
+	return leading[rank];
+}
+
+static bool may_be_partial(const struct deduction *d, int input)
+{
+	return d->rule.in[input][0] == '+';
+}
+
+/* Characters of an input's dimensions. */
+static const char *pattern(const struct deduction *d, int input)
+{
+	return d->rule.in[input] + may_be_partial(d, input);
+}
+
+static bool usable(const struct deduction *d, int input)
+{
+	return input < d->v->input_count && d->v->annotation[input];
+}
+
+static bool same_groups(const struct hspmd_annotation *a, const struct hspmd_annotation *b)
+{
+	if (a->hsize != b->hsize)
+		return false;
+	for (int g = 0; g < a->hsize; g++)
+		if (a->groups[g].device_count != b->groups[g].device_count ||
+		    memcmp(a->groups[g].devices, b->groups[g].devices, (size_t)a->groups[g].device_count * sizeof(int)) != 0)
+			return false;
+	return true;
+}
+
+/* ---- from an input's dimension to an index */
+
+/* A cut of `size` elements into parts, told in steps of `step` elements: *unit becomes the granularity in steps. false when a bound lies within one. */
+static bool in_steps(int64_t size, int64_t step, int parts, const int64_t *weights, int64_t *unit)
+{
+	if (*unit % step == 0) {
+		*unit /= step;
+		return true;
+	}
+	for (int k = 0; k < parts; k++) {
+		int64_t lo, hi, step_lo, step_hi;
+		hspmd_part_range(size, *unit, parts, weights, k, &lo, &hi);
+		hspmd_part_range(size, step, parts, weights, k, &step_lo, &step_hi);
+		if (lo != step_lo || hi != step_hi)
+			return false;
+	}
+	*unit = 1;
+	return true;
+}
+
+/* The index that dimension `dim` of an input names; FREE: none. `step` receives its elements per step. */
+static char index_of(const struct deduction *d, int input, int dim, int64_t *step)
+{
+	char c = dim >= 0 ? pattern(d, input)[dim] : '!';
+	*step = c == 'h' && d->rule.in_step[input] ? d->rule.in_step[input] : 1;
+	return isalpha((unsigned char)c) ? (char)tolower((unsigned char)c) : FREE;
+}
+
+/* ---- the loops' sharing */
+
+/* Put `piece` where the devices' numbering has outer digits of `outer` values in all. false when that place is not free. */
+static bool place(struct sharing *s, int outer, const struct piece *piece)
+{
+	int before = 1, i = 0;
+	for (; i < s->count; before *= s->piece[i++].parts) {
+		int end = before * s->piece[i].parts;
+		if (s->piece[i].index == FREE && outer % before == 0 && end % (outer * piece->parts) == 0)
+			break;
+	}
+	if (i == s->count || s->count + 2 > MAX_PIECES)
+		return false;
+	int lead = outer / before, rest = s->piece[i].parts / lead / piece->parts;
+	struct piece put[3], spare = { .index = FREE };
+	int n = 0;
+	if (lead > 1)
+		put[n++] = (struct piece){ .index = spare.index, .parts = lead };
+	put[n++] = *piece;
+	if (rest > 1)
+		put[n++] = (struct piece){ .index = spare.index, .parts = rest };
+	memmove(s->piece + i + n, s->piece + i + 1, (size_t)(s->count - i - 1) * sizeof *s->piece);
+	memcpy(s->piece + i, put, (size_t)n * sizeof *put);
+	s->count += n - 1;
+	return true;
+}
+
+/* ---- from indices to tensors */
+
+struct lookup {
+	const char *dims;
+	int64_t step;
+	bool linear;    /* partial where the loops are */
+	const char *sum; /* outputs: indices summed over */
+};
+
+/* Where a piece appears in a tensor: its dimension, HSPMD_DUPLICATE or HSPMD_PARTIAL. *one: an element a part. */
+static int dim_of(const struct lookup *l, char index, bool *one)
+{
+	*one = false;
+	if (index == PARTIAL)
+		return l->linear ? HSPMD_PARTIAL : HSPMD_DUPLICATE;
+	if (index == FREE)
+		return HSPMD_DUPLICATE;
+	for (int dim = 0; l->dims[dim] && l->dims[dim] != '/'; dim++) {
+		if (l->dims[dim] == index)
+			return dim;
+		if (l->sum && l->dims[dim] == toupper((unsigned char)index)) {
+			*one = true;
+			return dim;
+		}
+	}
+	return l->sum && strchr(l->sum, index) ? HSPMD_PARTIAL : HSPMD_DUPLICATE;
+}
+
+static int64_t elements_per_step(const struct lookup *l, int dim)
+{
+	return dim >= 0 && l->dims[dim] == 'h' && l->step ? l->step : 1;
+}
+
+static struct hspmd_annotation *one_group(const struct deduction *d, int g, const struct lookup *l)
+{
+	const struct hspmd_subgroup *group = &d->base->groups[g];
+	struct hspmd_annotation *a = hspmd_annotation_single(group->devices, group->device_count);
+	for (int i = 0; a && i < d->groups[g].count; i++) {
+		const struct piece *p = &d->groups[g].piece[i];
+		bool one;
+		int dim = dim_of(l, p->index, &one);
+		if (hspmd_annotation_split(a, 0, dim, p->parts, dim < 0 || one ? 1 : p->unit * elements_per_step(l, dim),
+					   dim < 0 || one ? NULL : p->weights)) {
+			hspmd_annotation_destroy(a);
+			return NULL;
+		}
+	}
+	return a;
+}
+
+static struct hspmd_annotation *whole_union(const struct deduction *d, const struct lookup *l)
+{
+	int hsize = d->base->hsize;
+	struct hspmd_annotation **groups = hspmd_calloc((size_t)hsize, sizeof(*groups)), *a = NULL;
+	int made = 0;
+	while (groups && made < hsize && (groups[made] = one_group(d, made, l)))
+		made++;
+	if (groups && made == hsize) {
+		bool one;
+		int dim = dim_of(l, d->across.index, &one);
+		a = hspmd_annotation_union((const struct hspmd_annotation *const *)groups, hsize, dim,
+					   dim < 0 || one ? 1 : d->across.unit * elements_per_step(l, dim),
+					   dim < 0 || one ? NULL : d->across.weights);
+	}
+	for (int g = 0; g < made; g++)
+		hspmd_annotation_destroy(groups[g]);
+	free(groups);
+	return a;
+}
+
+static struct hspmd_annotation *input_annotation(const struct deduction *d, int input)
+{
+	struct lookup l = { .dims = pattern(d, input), .step = d->rule.in_step[input], .linear = may_be_partial(d, input) };
+	struct hspmd_annotation *a = whole_union(d, &l);
+	if (!a)
+		hspmd_fail_memory(d->err, "deducing annotations");
+	return a;
+}
+
+static struct hspmd_annotation *output_annotation(const struct deduction *d, int output)
+{
+	const char *slash = strchr(d->rule.out[output], '/');
+	struct lookup l = { .dims = d->rule.out[output], .step = d->rule.out_step[output], .linear = true, .sum = slash ? slash + 1 : "" };
+	struct hspmd_annotation *a = whole_union(d, &l);
+	if (!a)
+		hspmd_fail_memory(d->err, "deducing annotations");
+	return a;
+}
+
+/* Whether the sharing leaves every device a part of input `input`. */
+static bool leaves_all_some(const struct deduction *d, int input)
+{
+	struct hspmd_annotation *a = input_annotation(d, input);
+	bool fine = a && hspmd_annotation_check(a, &d->v->in[input], NULL) == 0;
+	hspmd_annotation_destroy(a);
+	return fine;
+}
+
+/* ---- proposals */
+
+/* Place a cut that `input` knows, unless two inputs' cuts of one index together leave some device nothing. */
+static bool try_place(struct deduction *d, int g, int outer, const struct piece *piece, int input)
+{
+	struct sharing before = d->groups[g];
+	if (!place(&d->groups[g], outer, piece))
+		return false;
+	if (leaves_all_some(d, input))
+		return true;
+	d->groups[g] = before;
+	return false;
+}
+
+/* What lies across subgroups. `only`: indices it is restricted to, "" all. */
+static void propose_across(struct deduction *d, int input, const char *only)
+{
+	const struct hspmd_annotation *a = d->v->annotation[input];
+	int64_t step;
+	char index = a->hsize > 1 ? index_of(d, input, a->hdim, &step) : FREE;
+	if (index == FREE || d->across.index != FREE || (*only && !strchr(only, index)))
+		return;
+	struct piece across = { .index = index, .parts = a->hsize, .unit = a->hunit, .weights = a->hweights }, before = d->across;
+	if (!in_steps(d->v->in[input].dim[a->hdim], step, a->hsize, a->hweights, &across.unit))
+		return;
+	d->across = across;
+	if (!leaves_all_some(d, input))
+		d->across = before;
+}
+
+static void propose_within(struct deduction *d, int input, int g, const char *only)
+{
+	const struct hspmd_annotation *a = d->v->annotation[input];
+	const struct hspmd_subgroup *group = &a->groups[g];
+	int outer = 1;
+	for (int i = 0; i < group->split_count; outer *= group->splits[i++].parts) {
+		const struct hspmd_split *s = &group->splits[i];
+		int64_t step, size = s->dim >= 0 ? d->v->in[input].dim[s->dim] : 0;
+		char index = index_of(d, input, s->dim, &step);
+		struct piece piece = { .index = index, .parts = s->parts, .unit = s->unit, .weights = s->weights };
+		if (index == FREE || s->parts == 1 || (*only && !strchr(only, index)))
+			continue;
+		/* bounds that fall on steps by luck are known of the whole dimension only */
+		bool cut_before = a->hdim == s->dim;
+		for (int j = 0; j < i; j++)
+			cut_before |= group->splits[j].dim == s->dim;
+		if (cut_before && s->unit % step)
+			continue;
+		if (in_steps(size, step, s->parts, s->weights, &piece.unit))
+			try_place(d, g, outer, &piece, input);
+	}
+}
+
+static void propose(struct deduction *d, int input, const char *only)
+{
+	if (!usable(d, input) || !same_groups(d->base, d->v->annotation[input]))
+		return;
+	propose_across(d, input, only);
+	for (int g = 0; g < d->base->hsize; g++)
+		propose_within(d, input, g, only);
+}
+
+/* The rule's order, an input at a time. Returns what follows, NULL at the end. */
+static const char *next_in_order(const char *order, int *input, char *only)
+{
+	if (!*order)
+		return NULL;
+	*input = *order++ - '0';
+	while (isalpha((unsigned char)*order))
+		*only++ = *order++;
+	*only = '\0';
+	return order;
+}
+
+static void propose_all(struct deduction *d)
+{
+	char only[sizeof d->rule.order];
+	int input;
+	for (const char *at = next_in_order(d->rule.order, &input, only); at; at = next_in_order(at, &input, only))
+		propose(d, input, only);
+}
+
+/* ---- partial inputs */
+
+static bool partial_at(const struct hspmd_subgroup *group, int outer, int parts)
+{
+	int before = 1;
+	for (int i = 0; i < group->split_count; before *= group->splits[i++].parts)
+		if (group->splits[i].dim == HSPMD_PARTIAL && before == outer && group->splits[i].parts == parts)
+			return true;
+	return false;
+}
+
+/* Whether all inputs that may be partial are so: at a digit of group g, or (g < 0) across groups. */
+static bool all_partial(const struct deduction *d, int g, int outer, int parts)
+{
+	for (int i = 0; i < d->v->input_count; i++) {
+		if (!usable(d, i) || !may_be_partial(d, i))
+			continue;
+		const struct hspmd_annotation *a = d->v->annotation[i];
+		if (!same_groups(d->base, a) || !(g < 0 ? a->hdim == HSPMD_PARTIAL : partial_at(&a->groups[g], outer, parts)))
+			return false;
+	}
+	return true;
+}
+
+/* Addends stay addends where the operator is linear; else, sequence parallel, their sum is best left split along dimension 1. */
+static void propose_partial(struct deduction *d, int input, int g)
+{
+	const struct hspmd_subgroup *group = &d->v->annotation[input]->groups[g];
+	int outer = 1;
+	for (int i = 0; i < group->split_count; outer *= group->splits[i++].parts) {
+		int parts = group->splits[i].parts;
+		if (group->splits[i].dim != HSPMD_PARTIAL || parts == 1)
+			continue;
+		struct piece piece = { .index = PARTIAL, .parts = parts, .unit = 1 };
+		if (may_be_partial(d, input) && all_partial(d, g, outer, parts) && place(&d->groups[g], outer, &piece))
+			continue;
+		piece.index = 't';
+		if (d->v->sequence_parallel && d->v->in[input].rank > 1 && pattern(d, input)[1] == 't')
+			try_place(d, g, outer, &piece, input);
+	}
+}
+
+static void propose_partials(struct deduction *d)
+{
+	bool linear = false;
+	for (int i = 0; i < d->v->input_count; i++) {
+		if (!usable(d, i) || !same_groups(d->base, d->v->annotation[i]))
+			continue;
+		linear |= may_be_partial(d, i);
+		for (int g = 0; g < d->base->hsize; g++)
+			propose_partial(d, i, g);
+	}
+	if (linear && d->across.index == FREE && d->base->hsize > 1 && all_partial(d, -1, 1, 1))
+		d->across = (struct piece){ .index = PARTIAL, .parts = d->base->hsize, .unit = 1 };
+}
+
+/* ---- outputs with an element a part */
+
+/* Cut an index in exactly `parts` in every group: as it is, or not and somewhere anew. */
+static int cut_exactly(struct deduction *d, char index, int64_t parts)
+{
+	if (d->across.index == index)
+		d->across = (struct piece){ .index = FREE, .parts = d->across.parts };
+	for (int g = 0; g < d->base->hsize; g++) {
+		struct sharing *s = &d->groups[g];
+		int64_t now = 1;
+		for (int i = 0; i < s->count; i++)
+			now *= s->piece[i].index == index ? s->piece[i].parts : 1;
+		if (now == parts)
+			continue;
+		for (int i = 0; i < s->count; i++)
+			if (s->piece[i].index == index)
+				s->piece[i] = (struct piece){ .index = FREE, .parts = s->piece[i].parts };
+		struct piece piece = { .index = index, .parts = (int)parts, .unit = 1 };
+		bool placed = parts == 1;
+		for (int outer = 1; !placed && outer <= d->base->groups[g].device_count; outer++)
+			placed = place(s, outer, &piece);
+		if (!placed)
+			return hspmd_fail(d->err, "%d devices cannot hold %d parts of index '%c'", d->base->groups[g].device_count, (int)parts, index);
+	}
+	return 0;
+}
+
+static int cut_for_outputs(struct deduction *d)
+{
+	for (int o = 0; o < d->v->output_count; o++)
+		for (int dim = 0; dim < d->v->out[o].rank; dim++)
+			if (isupper((unsigned char)d->rule.out[o][dim]) &&
+			    cut_exactly(d, (char)tolower((unsigned char)d->rule.out[o][dim]), d->v->out[o].dim[dim]))
+				return -1;
+	return 0;
+}
+
+/* ---- all together */
+
+/* The subgroups are those of the input that has most of them; of equals, the first in the rule's order. */
+static int choose_base(struct deduction *d)
+{
+	char only[sizeof d->rule.order];
+	int input;
+	for (int i = 0; !d->rule.order[0] && i < d->v->input_count; i++)
+		memcpy(d->rule.order + i, (char[]){ (char)('0' + i), '\0' }, 2);
+	for (const char *at = next_in_order(d->rule.order, &input, only); at; at = next_in_order(at, &input, only))
+		if (usable(d, input) && (!d->base || d->v->annotation[input]->hsize > d->base->hsize))
+			d->base = d->v->annotation[input];
+	if (!d->base)
+		return hspmd_fail(d->err, "no input has an annotation");
+	d->groups = hspmd_calloc((size_t)d->base->hsize, sizeof *d->groups);
+	if (!d->groups)
+		return hspmd_fail_memory(d->err, "deducing annotations");
+	for (int g = 0; g < d->base->hsize; g++)
+		if (d->base->groups[g].device_count > 1)
+			d->groups[g] = (struct sharing){ .count = 1, .piece = { { .index = FREE, .parts = d->base->groups[g].device_count } } };
+	d->across = (struct piece){ .index = FREE, .parts = d->base->hsize };
+	return 0;
+}
+
+static int settle(struct deduction *d, struct hspmd_annotation **want, struct hspmd_annotation **out)
+{
+	for (int i = 0; i < d->v->input_count; i++) {
+		if (!usable(d, i))
+			continue;
+		want[i] = input_annotation(d, i);
+		if (!want[i])
+			return -1;
+		if (hspmd_annotation_check(want[i], &d->v->in[i], d->err))
+			return hspmd_error_prefix(d->err, "input %d", i);
+		if (hspmd_annotation_equal(want[i], d->v->annotation[i], &d->v->in[i])) {
+			hspmd_annotation_destroy(want[i]);
+			want[i] = NULL;
+		}
+	}
+	for (int o = 0; o < d->v->output_count; o++) {
+		if (d->v->out[o].rank < 0)
+			continue;
+		out[o] = output_annotation(d, o);
+		if (!out[o])
+			return -1;
+		if (hspmd_annotation_check(out[o], &d->v->out[o], d->err))
+			return hspmd_error_prefix(d->err, "output %d", o);
+	}
+	return 0;
+}
+
+static void forget(struct hspmd_annotation **list, int count)
+{
+	for (int i = 0; i < count; i++) {
+		hspmd_annotation_destroy(list[i]);
+		list[i] = NULL;
+	}
+}
+
+int hspmd_op_deduce(enum hspmd_opcode opcode, const struct hspmd_op_view *v, struct hspmd_annotation **want, struct hspmd_annotation **out,
+		    struct hspmd_error *err)
+{
+	const struct hspmd_op_type *type = hspmd_op_type(opcode);
+	struct deduction d = { .v = v, .err = err };
+	memset(want, 0, (size_t)v->input_count * sizeof *want);
+	memset(out, 0, (size_t)v->output_count * sizeof *out);
+	if (!type->rule)
+		return hspmd_fail(err, "operator %s is no part of graphs", type->name);
+	type->rule(v, &d.rule);
+	int rc = choose_base(&d);
+	if (!rc) {
+		propose_all(&d);
+		propose_partials(&d);
+		rc = cut_for_outputs(&d) || settle(&d, want, out) ? -1 : 0;
+	}
+	if (rc) {
+		forget(want, v->input_count);
+		forget(out, v->output_count);
+	}
+	free(d.groups);
+	return rc;
+}

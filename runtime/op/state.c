@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operators on parameters, gradients and optimizer state, which drivers call and no graph holds; and the change of a floating type. */
+#include "runtime/op/part.h"
+
+static void cast_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	*r = (struct hspmd_op_rule){ 0 };
+	snprintf(r->in[0], sizeof r->in[0], "+%s", hspmd_rule_leading(v->in[0].rank));
+	snprintf(r->out[0], sizeof r->out[0], "%s", hspmd_rule_leading(v->in[0].rank));
+}
+
+static void sum_squares_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
+{
+	*r = (struct hspmd_op_rule){ 0 };
+	snprintf(r->in[0], sizeof r->in[0], "%s", hspmd_rule_leading(v->in[0].rank));
+	snprintf(r->out[0], sizeof r->out[0], "!/%s", hspmd_rule_leading(v->in[0].rank));
+}
+
+static void sum_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	hspmd_op_cost_per_element(v, 2, flops, bytes);
+}
+
+static void adamw_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	hspmd_op_cost_per_element(v, 15, flops, bytes);
+	*bytes += 3 * hspmd_op_elements(&v->in[0]) * (double)hspmd_dtype_bytes(v->in_dtype[0]); /* the outputs are read too */
+}
+
+static void fill_cost(const struct hspmd_op_view *v, double *flops, double *bytes)
+{
+	*flops = 0;
+	*bytes = hspmd_op_bytes(v);
+}
+
+extern const struct hspmd_op_type hspmd_op_sum_squares, hspmd_op_adamw, hspmd_op_normal, hspmd_op_fill, hspmd_op_cast;
+const struct hspmd_op_type hspmd_op_sum_squares = {
+	.name = "sum_squares", .min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = sum_squares_rule, .cost = sum_cost,
+};
+const struct hspmd_op_type hspmd_op_adamw = {
+	.name = "adamw", .min_inputs = 1, .max_inputs = 1, .output_count = 3, .cost = adamw_cost,
+};
+const struct hspmd_op_type hspmd_op_normal = {
+	.name = "normal", .min_inputs = 0, .max_inputs = 0, .output_count = 1, .cost = fill_cost,
+};
+const struct hspmd_op_type hspmd_op_fill = {
+	.name = "fill", .min_inputs = 0, .max_inputs = 0, .output_count = 1, .cost = fill_cost,
+};
+const struct hspmd_op_type hspmd_op_cast = {
+	.name = "cast", .min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = cast_rule, .cost = fill_cost,
+};

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/unit/op_case.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "runtime/device/random.h"
+#include "runtime/op/op.h"
+
+#define SHAPE(...) ((struct hspmd_shape){ .rank = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), .dim = { __VA_ARGS__ } })
+
+enum { VOCAB = 11 };
+
+static int parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *name, struct hspmd_shape shape)
+{
+	int t = hspmd_graph_parameter(g, name, shape, 0, 0, 1, true, -1, 1);
+	assert_true(t >= 0);
+	g->tensors[t].dtype = type;
+	return t;
+}
+
+static int append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *in, int count, int *out)
+{
+	int t = hspmd_graph_append(g, opcode, attr, 0, in, count, out);
+	if (t < 0)
+		fail_msg("%s", g->error.text);
+	return t;
+}
+
+static int build_embed(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(3, 5), 0), parameter(g, type, "table", SHAPE(VOCAB, 7)) };
+	return append(g, HSPMD_OP_EMBED, NULL, in, 2, NULL);
+}
+
+static int build_position(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 7)), parameter(g, type, "table", SHAPE(6, 7)) };
+	return append(g, HSPMD_OP_POSITION, NULL, in, 2, NULL);
+}
+
+static int build_layernorm(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .eps = 1e-5 };
+	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 37)), parameter(g, type, "gain", SHAPE(37)), parameter(g, type, "bias", SHAPE(37)) };
+	return append(g, HSPMD_OP_LAYERNORM, &attr, in, 3, (int[HSPMD_OP_MAX_IO]){ 0 });
+}
+
+static int build_rmsnorm(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .eps = 1e-5 };
+	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 37)), parameter(g, type, "gain", SHAPE(37)) };
+	return append(g, HSPMD_OP_RMSNORM, &attr, in, 2, (int[HSPMD_OP_MAX_IO]){ 0 });
+}
+
+static int build_linear(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 9)), parameter(g, type, "w", SHAPE(13, 9)) };
+	return append(g, HSPMD_OP_LINEAR, NULL, in, 2, NULL);
+}
+
+static int build_linear_bias(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 9)), parameter(g, type, "w", SHAPE(13, 9)), parameter(g, type, "bias", SHAPE(13)) };
+	return append(g, HSPMD_OP_LINEAR, NULL, in, 3, NULL);
+}
+
+static int build_linear_transposed(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .transposed = true };
+	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 9)), parameter(g, type, "w", SHAPE(9, 3, 7)), parameter(g, type, "bias", SHAPE(3, 7)) };
+	return append(g, HSPMD_OP_LINEAR, &attr, in, 3, NULL);
+}
+
+/* Large enough for several blocks in every direction. */
+static int build_linear_large(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { parameter(g, type, "x", SHAPE(2, 101, 407)), parameter(g, type, "w", SHAPE(67, 407)), parameter(g, type, "bias", SHAPE(67)) };
+	return append(g, HSPMD_OP_LINEAR, NULL, in, 3, NULL);
+}
+
+static int separate_attention(struct hspmd_graph *g, enum hspmd_dtype type, int64_t t, int64_t heads, int64_t kv, int64_t d, int64_t window, bool segments)
+{
+	struct hspmd_op_attr attr = { .head_dim = d, .heads = heads, .kv_heads = kv, .scale = 0.4, .window = window };
+	int in[] = { parameter(g, type, "q", SHAPE(2, t, heads * d)), parameter(g, type, "k", SHAPE(2, t, kv * d)),
+		     parameter(g, type, "v", SHAPE(2, t, kv * d)), -1 };
+	if (segments)
+		in[3] = hspmd_graph_input(g, "segments", HSPMD_I32, SHAPE(2, t), 0);
+	return append(g, HSPMD_OP_ATTENTION, &attr, in, segments ? 4 : 3, (int[HSPMD_OP_MAX_IO]){ 0 });
+}
+
+static int build_attention(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return separate_attention(g, type, 13, 4, 2, 6, 0, false);
+}
+
+static int build_attention_window(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return separate_attention(g, type, 135, 2, 1, 5, 40, false);
+}
+
+static int build_attention_segments(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return separate_attention(g, type, 130, 3, 3, 4, 0, true);
+}
+
+static int build_attention_packed(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 5, .heads = 4, .kv_heads = 4, .scale = 0.4 };
+	int in[] = { parameter(g, type, "qkv", SHAPE(2, 17, 3, 20)) };
+	return append(g, HSPMD_OP_ATTENTION, &attr, in, 1, (int[HSPMD_OP_MAX_IO]){ 0 });
+}
+
+static int build_rope(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 6, .theta = 10000 };
+	int in[] = { parameter(g, type, "x", SHAPE(2, 70, 12)) };
+	return append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
+}
+
+static int build_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 7)) };
+	return append(g, HSPMD_OP_GELU, NULL, in, 1, NULL);
+}
+
+static int build_gelu_exact(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .exact = true };
+	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 7)) };
+	return append(g, HSPMD_OP_GELU, &attr, in, 1, NULL);
+}
+
+static int build_swiglu(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { parameter(g, type, "gate", SHAPE(3, 5, 7)), parameter(g, type, "up", SHAPE(3, 5, 7)) };
+	return append(g, HSPMD_OP_SWIGLU, NULL, in, 2, NULL);
+}
+
+static int build_add(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { parameter(g, type, "a", SHAPE(3, 5, 7)), parameter(g, type, "b", SHAPE(3, 5, 7)) };
+	return append(g, HSPMD_OP_ADD, NULL, in, 2, NULL);
+}
+
+static int build_loss(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .parts = 1, .scale = 0.3 };
+	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 5), 0);
+	int in[] = { parameter(g, type, "logits", SHAPE(3, 5, VOCAB)), targets };
+	in[0] = append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2, NULL);
+	return append(g, HSPMD_OP_LOSS, &attr, in, 2, NULL);
+}
+
+const struct op_case op_cases[] = {
+	{ "embed", build_embed },
+	{ "position", build_position },
+	{ "layernorm", build_layernorm },
+	{ "rmsnorm", build_rmsnorm },
+	{ "linear", build_linear },
+	{ "linear with bias", build_linear_bias },
+	{ "linear transposed", build_linear_transposed },
+	{ "linear large", build_linear_large },
+	{ "attention", build_attention },
+	{ "attention window", build_attention_window },
+	{ "attention segments", build_attention_segments },
+	{ "attention packed", build_attention_packed },
+	{ "rope", build_rope },
+	{ "gelu", build_gelu },
+	{ "gelu exact", build_gelu_exact },
+	{ "swiglu", build_swiglu },
+	{ "add", build_add },
+	{ "loss", build_loss },
+};
+const size_t op_case_count = sizeof op_cases / sizeof *op_cases;
+
+int op_case_seed(const struct hspmd_graph *g)
+{
+	return hspmd_graph_find(g, "seed");
+}
+
+struct hspmd_graph *op_case_graph(const struct op_case *c, enum hspmd_dtype type)
+{
+	struct hspmd_graph *g = hspmd_graph_create();
+	assert_non_null(g);
+	int result = c->build(g, type);
+	if (g->tensors[result].role != HSPMD_TENSOR_LOSS) {
+		int seed = hspmd_graph_input(g, "seed", type, g->tensors[result].shape, 0);
+		assert_true(seed >= 0);
+		g->tensors[result].grad = seed;
+	}
+	if (hspmd_graph_differentiate(g))
+		fail_msg("%s: %s", c->name, g->error.text);
+	return g;
+}
+
+static int64_t elements(const struct hspmd_graph *g, int t)
+{
+	return hspmd_shape_elements(&g->tensors[t].shape);
+}
+
+void op_values_open(struct op_values *v, const struct hspmd_graph *g, int threads)
+{
+	struct hspmd_error err = { "" };
+	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
+	*v = (struct op_values){ .g = g };
+	if (!ops || ops->open(&v->dev, 0, threads, &err))
+		fail_msg("%s", err.text);
+	v->data = calloc(g->tensor_count, sizeof *v->data);
+	assert_non_null(v->data);
+	for (size_t t = 0; t < g->tensor_count; t++) {
+		size_t bytes = (size_t)elements(g, (int)t) * hspmd_dtype_bytes(g->tensors[t].dtype);
+		v->data[t] = ops->allocate(v->dev, bytes, &err);
+		assert_non_null(v->data[t]);
+		memset(v->data[t], 0xff, bytes); /* NaN: whoever reads what nobody wrote is seen */
+	}
+}
+
+void op_values_close(struct op_values *v)
+{
+	for (size_t t = 0; t < v->g->tensor_count; t++)
+		v->dev->ops->release(v->dev, v->data[t]);
+	free(v->data);
+	v->dev->ops->release(v->dev, v->workspace);
+	v->dev->ops->close(v->dev);
+}
+
+double op_value_get(const void *data, enum hspmd_dtype type, int64_t i)
+{
+	return type == HSPMD_F64 ? ((const double *)data)[i] : type == HSPMD_F32 ? (double)((const float *)data)[i] : ((const int32_t *)data)[i];
+}
+
+void op_value_set(void *data, enum hspmd_dtype type, int64_t i, double value)
+{
+	if (type == HSPMD_F64)
+		((double *)data)[i] = value;
+	else if (type == HSPMD_F32)
+		((float *)data)[i] = (float)value;
+	else
+		((int32_t *)data)[i] = (int32_t)value;
+}
+
+static int32_t integer_of(const struct hspmd_tensor *t, unsigned seed, int64_t i)
+{
+	uint32_t w[4];
+	hspmd_random_words(seed, 1, (uint64_t)i, w);
+	if (!strcmp(t->name, "segments")) {
+		int64_t length = t->shape.dim[1], at = i % length;
+		return (int32_t)((at > length / 3) + (at > length / 2));
+	}
+	int32_t token = (int32_t)(w[0] % VOCAB);
+	return !strcmp(t->name, "targets") && w[1] % 7 == 0 ? -1 : token;
+}
+
+void op_values_fill(struct op_values *v, unsigned seed)
+{
+	for (size_t t = 0; t < v->g->tensor_count; t++) {
+		const struct hspmd_tensor *tensor = &v->g->tensors[t];
+		if (tensor->role != HSPMD_TENSOR_INPUT && tensor->role != HSPMD_TENSOR_PARAMETER)
+			continue;
+		for (int64_t i = 0; i < elements(v->g, (int)t); i++)
+			op_value_set(v->data[t], tensor->dtype, i,
+				     tensor->dtype == HSPMD_I32 ? integer_of(tensor, seed, i)
+								: (double)(float)hspmd_random_normal(seed, 2 + t, (uint64_t)i));
+	}
+}
+
+void op_values_kernel(struct op_values *v, enum hspmd_opcode opcode, struct hspmd_kernel_args *args)
+{
+	struct hspmd_error err = { "" };
+	size_t need = v->dev->ops->workspace(v->dev, opcode, args);
+	if (need > v->workspace_bytes) {
+		v->dev->ops->release(v->dev, v->workspace);
+		v->workspace = v->dev->ops->allocate(v->dev, need, &err);
+		v->workspace_bytes = need;
+		assert_non_null(v->workspace);
+	}
+	if (v->workspace)
+		memset(v->workspace, 0xff, v->workspace_bytes);
+	args->workspace = v->workspace;
+	args->workspace_bytes = v->workspace_bytes;
+	if (v->dev->ops->run(v->dev, opcode, args, &err))
+		fail_msg("%s", err.text);
+}
+
+struct hspmd_view op_values_view(const struct op_values *v, int t)
+{
+	if (t < 0)
+		return (struct hspmd_view){ .rank = -1 };
+	const struct hspmd_tensor *tensor = &v->g->tensors[t];
+	struct hspmd_view view = { .data = v->data[t], .dtype = tensor->dtype, .rank = tensor->shape.rank };
+	memcpy(view.shape, tensor->shape.dim, sizeof view.shape);
+	memcpy(view.full, tensor->shape.dim, sizeof view.full);
+	return view;
+}
+
+void op_values_run(struct op_values *v, bool backward)
+{
+	for (size_t i = 0; i < v->g->op_count; i++) {
+		const struct hspmd_op *op = &v->g->ops[i];
+		struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
+		if (op->backward && !backward)
+			continue;
+		for (int k = 0; k < op->input_count; k++)
+			args.in[k] = op_values_view(v, op->in[k]);
+		for (int k = 0; k < op->output_count; k++)
+			args.out[k] = op_values_view(v, op->out[k]);
+		op_values_kernel(v, op->opcode, &args);
+	}
+}
+
+double op_case_loss(const struct op_values *v, int tensor)
+{
+	const struct hspmd_tensor *t = &v->g->tensors[tensor];
+	int seed = op_case_seed(v->g);
+	if (seed < 0)
+		return op_value_get(v->data[tensor], t->dtype, 0);
+	double sum = 0;
+	for (int64_t i = 0; i < elements(v->g, tensor); i++)
+		sum += op_value_get(v->data[tensor], t->dtype, i) * op_value_get(v->data[seed], t->dtype, i);
+	return sum;
+}

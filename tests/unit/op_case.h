@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small graphs around one operator each, with odd shapes, and a way to run them whole on one device: what the tests of operators share. */
+#ifndef HSPMD_TEST_OP_CASE_H
+#define HSPMD_TEST_OP_CASE_H
+
+#include "runtime/device/device.h"
+#include "runtime/graph/graph.h"
+
+struct op_case {
+	const char *name;
+	/* Append inputs and the operator(s); returns the tensor whose random projection is the test's loss, or that of an HSPMD_OP_LOSS. */
+	int (*build)(struct hspmd_graph *g, enum hspmd_dtype type);
+};
+extern const struct op_case op_cases[];
+extern const size_t op_case_count;
+
+/* The case's graph with its backward operators. Tensors that are the start of differentiation ("seed") are inputs. Never NULL: fails the test. */
+struct hspmd_graph *op_case_graph(const struct op_case *c, enum hspmd_dtype type);
+
+/* Values of all tensors of a graph on a device with host memory. */
+struct op_values {
+	const struct hspmd_graph *g;
+	struct hspmd_device *dev;
+	void **data;     /* per tensor, whole */
+	void *workspace;
+	size_t workspace_bytes;
+};
+void op_values_open(struct op_values *v, const struct hspmd_graph *g, int threads);
+/* Inputs and parameters: a pure function of `seed` and the tensor's number. */
+void op_values_fill(struct op_values *v, unsigned seed);
+void op_values_run(struct op_values *v, bool backward); /* all operators in order; accumulated outputs start from 0 */
+void op_values_close(struct op_values *v);
+struct hspmd_view op_values_view(const struct op_values *v, int tensor); /* whole; tensor -1: absent */
+/* Run one operator on given views (workspace is provided). */
+void op_values_kernel(struct op_values *v, enum hspmd_opcode opcode, struct hspmd_kernel_args *args);
+
+double op_value_get(const void *data, enum hspmd_dtype type, int64_t i);
+void op_value_set(void *data, enum hspmd_dtype type, int64_t i, double value);
+/* Sum over elements of `tensor` times the seed, or the loss itself. */
+double op_case_loss(const struct op_values *v, int tensor);
+int op_case_seed(const struct hspmd_graph *g); /* tensor number of the seed, -1: the case ends in a loss */
+
+#endif
