@@ -74,9 +74,9 @@ start_cluster() { # [OPTION...]
 }
 
 start_cluster_with_plugin() { # [OPTION...]
-	local plugin=$build/.libs/hspmd.so
+	local plugin=$build/spank/.libs/hspmd.so
 	[[ -f $plugin ]] || { note "$plugin is not built"; exit 1; }
-	start_cluster --plugin "$plugin" --plugin-args "default_partition=normal" "$@"
+	start_cluster --plugin "$plugin" "$@"
 }
 
 job_state() { # JOB

@@ -54,7 +54,9 @@ write_config() { # FIRST_PORT
 	slurmdbd_conf "$1" >"$MINI_DIR/etc/slurmdbd.conf"
 	gres_conf "$range" >"$MINI_DIR/etc/gres.conf"
 	: >"$MINI_DIR/etc/plugstack.conf"
-	[[ -z $MINI_PLUGIN ]] || echo "optional $MINI_PLUGIN $MINI_PLUGIN_ARGS" >"$MINI_DIR/etc/plugstack.conf"
+	mkdir "$MINI_DIR/etc/policies.d"
+	[[ -z $MINI_PLUGIN ]] || echo "optional $MINI_PLUGIN policies=$MINI_DIR/etc/policies.d owner=$MINI_USER default_partition=normal" \
+		"$MINI_PLUGIN_ARGS" >"$MINI_DIR/etc/plugstack.conf"
 	# From 23.11 on slurmd looks for cgroups although nothing here uses them.
 	(("$(slurm_version)" < 2311)) || echo "CgroupPlugin=disabled" >"$MINI_DIR/etc/cgroup.conf"
 	for node in $(node_names); do
