@@ -6,6 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Names and values from outside are in messages: none may start a new line or steer a terminal. */
+static void keep_one_line(struct hspmd_error *err)
+{
+	for (char *p = err->text; *p; p++)
+		if ((unsigned char)*p < ' ' || *p == 0x7f)
+			*p = '?';
+}
+
 int hspmd_fail(struct hspmd_error *err, const char *fmt, ...)
 {
 	int saved = errno;
@@ -14,6 +22,7 @@ int hspmd_fail(struct hspmd_error *err, const char *fmt, ...)
 		va_start(ap, fmt);
 		vsnprintf(err->text, sizeof err->text, fmt, ap);
 		va_end(ap);
+		keep_one_line(err);
 	}
 	errno = saved;
 	return -1;
@@ -29,6 +38,7 @@ int hspmd_fail_errno(struct hspmd_error *err, const char *fmt, ...)
 		va_end(ap);
 		if (n >= 0 && (size_t)n < sizeof err->text)
 			snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", strerror(saved));
+		keep_one_line(err);
 	}
 	errno = saved;
 	return -1;
@@ -49,6 +59,7 @@ int hspmd_error_prefix(struct hspmd_error *err, const char *fmt, ...)
 		va_start(ap, fmt);
 		int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
 		va_end(ap);
+		keep_one_line(err);
 		if (n < 0 || (size_t)n + 3 > sizeof err->text)
 			return -1;
 		memcpy(err->text + n, ": ", 2);

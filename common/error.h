@@ -3,7 +3,8 @@
  *
  * A function that can fail returns 0 or -1 (or NULL for pointers) and, on failure, fills the `struct hspmd_error *` its
  * caller gave. The caller owns the struct; NULL is allowed and means "do not tell me". A message is one line without a
- * newline: what failed, where (file, JSON path, node, peer), and what to do where that is not plain.
+ * newline: what failed, where (file, JSON path, node, peer), and what to do where that is not plain. Control characters that
+ * come in with a name or value are shown as '?'.
  */
 #ifndef HSPMD_COMMON_ERROR_H
 #define HSPMD_COMMON_ERROR_H

@@ -161,6 +161,10 @@ static void broken_texts(void **state)
 		assert_int_equal(hspmd_json_int(&root, "a", 0, 9), 0);
 		hspmd_json_close(&doc);
 	}
+	struct hspmd_json odd = parse("{\"a\nb\x1b[31m\": 1}");
+	assert_true(hspmd_json_failed(&odd));
+	assert_null(strpbrk(err.text, "\n\x1b"));
+	hspmd_json_close(&doc);
 	char deep[5001];
 	memset(deep, '[', 5000);
 	deep[5000] = '\0';

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/format/job.h"
+#include "fuzz.h"
+
+/* The rate must be a number between nothing and what was asked for, whatever the step. */
+static void look_around(const struct hspmd_job *j)
+{
+	const int64_t steps[] = { 0, 1, j->optimizer.warmup_steps, j->steps / 2, j->steps, INT64_MAX };
+	for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+		double lr = hspmd_job_lr(j, steps[i]);
+		fuzz_check(lr >= 0 && lr <= j->optimizer.lr, "a learning rate lies within its bounds");
+	}
+}
+
+static json_t *written(const json_t *value, struct hspmd_error *err)
+{
+	struct hspmd_job *x = hspmd_job_from_json(value, "/jobs/input", err);
+	if (!x)
+		return NULL;
+	look_around(x);
+	json_t *o = hspmd_job_to_json(x);
+	hspmd_job_destroy(x);
+	fuzz_check(o != NULL, "what was read can be written");
+	return o;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	return fuzz_round_trip(data, size, written);
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory running short: every allocation that reading, writing and copying make is made to fail in its turn, ours by the linker's --wrap and
+ * jansson's by its own hook. Each time the call must fail, say so, and give back all it took. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/durable.h"
+#include "common/format/cluster.h"
+#include "common/format/job.h"
+#include "common/format/model.h"
+#include "common/format/plan.h"
+#include "common/format/profile.h"
+#include "common/hostlist.h"
+#include "common/json.h"
+
+#define DATA HSPMD_SRCDIR "/tests/data/"
+
+/* ---- allocation that fails when told to */
+
+static long until_failure = -1; /* allocations that still succeed; below 0: all */
+static long held;               /* allocations that were not given back */
+static bool failed;
+static bool failed_in_jansson;
+
+static bool fails(void)
+{
+	if (until_failure < 0)
+		return false;
+	if (until_failure-- > 0)
+		return false;
+	failed = true;
+	return true;
+}
+
+static void *took(void *p)
+{
+	held += p != NULL;
+	return p;
+}
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *p, size_t size);
+void __real_free(void *p);
+char *__real_strdup(const char *text);
+char *__real_strndup(const char *text, size_t n);
+int __real_vasprintf(char **text, const char *fmt, va_list ap);
+char *__real_getcwd(char *buf, size_t size);
+FILE *__real_open_memstream(char **text, size_t *size);
+
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *p, size_t size);
+void __wrap_free(void *p);
+char *__wrap_strdup(const char *text);
+char *__wrap_strndup(const char *text, size_t n);
+int __wrap_vasprintf(char **text, const char *fmt, va_list ap);
+char *__wrap_getcwd(char *buf, size_t size);
+FILE *__wrap_open_memstream(char **text, size_t *size);
+
+void *__wrap_malloc(size_t size)
+{
+	return fails() ? NULL : took(__real_malloc(size));
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+	return fails() ? NULL : took(__real_calloc(n, size));
+}
+
+void *__wrap_realloc(void *p, size_t size)
+{
+	if (fails())
+		return NULL;
+	void *q = __real_realloc(p, size);
+	held += q && !p;
+	return q;
+}
+
+void __wrap_free(void *p)
+{
+	held -= p != NULL;
+	__real_free(p);
+}
+
+char *__wrap_strdup(const char *text)
+{
+	return fails() ? NULL : took(__real_strdup(text));
+}
+
+char *__wrap_strndup(const char *text, size_t n)
+{
+	return fails() ? NULL : took(__real_strndup(text, n));
+}
+
+int __wrap_vasprintf(char **text, const char *fmt, va_list ap)
+{
+	int n = fails() ? -1 : __real_vasprintf(text, fmt, ap);
+	held += n >= 0;
+	return n;
+}
+
+char *__wrap_getcwd(char *buf, size_t size)
+{
+	return fails() ? NULL : took(__real_getcwd(buf, size));
+}
+
+FILE *__wrap_open_memstream(char **text, size_t *size)
+{
+	return fails() ? NULL : took(__real_open_memstream(text, size)); /* its text is what the caller gives back */
+}
+
+/* jansson 2.14 drops a byte of a long key when the one allocation for that byte fails and the next succeeds; where memory has run out, the next
+ * fails as well. */
+static void *jansson_malloc(size_t size)
+{
+	failed_in_jansson |= fails();
+	return failed_in_jansson ? NULL : took(__real_malloc(size));
+}
+
+/* ---- what is tried: each returns whether it succeeded, and gives back all it made */
+
+static struct hspmd_error err;
+static struct hspmd_cluster *cluster;
+static struct hspmd_plan *plan;
+static struct hspmd_profile *profile;
+static struct hspmd_job *job;
+
+static bool read_cluster(void)
+{
+	struct hspmd_cluster *c = hspmd_cluster_read(DATA "cluster/mixed.json", &err);
+	hspmd_cluster_destroy(c);
+	return c != NULL;
+}
+
+static bool read_plan(void)
+{
+	struct hspmd_plan *p = hspmd_plan_read(DATA "plan/mixed.json", cluster, 24, &err);
+	hspmd_plan_destroy(p);
+	return p != NULL;
+}
+
+static bool read_profile(void)
+{
+	struct hspmd_profile *p = hspmd_profile_read(DATA "profile/opt.json", &err);
+	hspmd_profile_destroy(p);
+	return p != NULL;
+}
+
+static bool read_model(void)
+{
+	struct hspmd_model *m = hspmd_model_read(DATA "model/mixtral.json", &err);
+	hspmd_model_destroy(m);
+	return m != NULL;
+}
+
+static bool read_job(void)
+{
+	struct hspmd_job *j = hspmd_job_read(DATA "job/full.json", &err);
+	hspmd_job_destroy(j);
+	return j != NULL;
+}
+
+static bool kept(json_t *value)
+{
+	json_decref(value);
+	return value != NULL;
+}
+
+static bool write_cluster(void)
+{
+	return kept(hspmd_cluster_to_json(cluster));
+}
+
+static bool write_plan(void)
+{
+	return kept(hspmd_plan_to_json(plan, cluster));
+}
+
+static bool write_profile(void)
+{
+	return kept(hspmd_profile_to_json(profile));
+}
+
+static bool write_job(void)
+{
+	return kept(hspmd_job_to_json(job));
+}
+
+static bool copy_plan(void)
+{
+	struct hspmd_plan *copy = hspmd_plan_copy(plan);
+	hspmd_plan_destroy(copy);
+	return copy != NULL;
+}
+
+static bool print_plan(void)
+{
+	char *line = hspmd_plan_line(plan, cluster);
+	free(line);
+	return line != NULL;
+}
+
+static bool index_cluster(void)
+{
+	return !hspmd_cluster_reindex(cluster);
+}
+
+static bool expand_hosts(void)
+{
+	char **names = NULL;
+	int n = hspmd_hostlist_expand("a[1-3],b-[08-11]x", 100, &names, &err);
+	hspmd_hostlist_free(names, n);
+	return n >= 0;
+}
+
+static bool fill_path(void)
+{
+	char *path = hspmd_job_path("/x/$JOB/$USER/${HOME}", "7", &err);
+	free(path);
+	return path != NULL;
+}
+
+static bool save_text(void)
+{
+	json_t *value = hspmd_plan_to_json(plan, cluster);
+	int rc = value ? hspmd_json_save(value, "/dev/null", &err) : -1;
+	json_decref(value);
+	return !rc;
+}
+
+/* An error that is found must still be told when there is no memory to tell it well. */
+static bool refuse_cluster(void)
+{
+	static const char text[] = "{\"format\": \"hspmd-cluster-1\", \"odd key\": {\"a\": 1}, \"device_types\": {\"X\": {\"kind\": \"x\\ny\"}}}";
+	struct hspmd_json_doc doc;
+	if (hspmd_json_parse(&doc, "c.json", text, strlen(text), &err))
+		return false;
+	struct hspmd_cluster *c = hspmd_cluster_from_json(doc.root, "c.json", &err);
+	hspmd_json_close(&doc);
+	assert_null(c);
+	assert_true(!strncmp(err.text, "c.json: device_types.X.kind: ", 29) || strstr(err.text, "memory"));
+	return !failed;
+}
+
+/* ---- the tests */
+
+static int make_inputs(void **state)
+{
+	(void)state;
+	json_set_alloc_funcs(jansson_malloc, __wrap_free);
+	cluster = hspmd_cluster_read(DATA "cluster/mixed.json", &err);
+	plan = cluster ? hspmd_plan_read(DATA "plan/mixed.json", cluster, 24, &err) : NULL;
+	profile = hspmd_profile_read(DATA "profile/opt.json", &err);
+	job = hspmd_job_read(DATA "job/full.json", &err);
+	return cluster && plan && profile && job ? 0 : -1;
+}
+
+static int drop_inputs(void **state)
+{
+	(void)state;
+	hspmd_cluster_destroy(cluster);
+	hspmd_plan_destroy(plan);
+	hspmd_profile_destroy(profile);
+	hspmd_job_destroy(job);
+	return 0;
+}
+
+static void every_allocation_may_fail(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *name;
+		bool (*call)(void);
+		bool tells; /* fills err */
+	} calls[] = {
+		{ "read cluster", read_cluster, true },	  { "read plan", read_plan, true },	    { "read profile", read_profile, true },
+		{ "read model", read_model, true },	  { "read job", read_job, true },	    { "write cluster", write_cluster, false },
+		{ "write plan", write_plan, false },	  { "write profile", write_profile, false }, { "write job", write_job, false },
+		{ "copy plan", copy_plan, false },	  { "print plan", print_plan, false },	    { "index cluster", index_cluster, false },
+		{ "expand hosts", expand_hosts, true },	  { "fill path", fill_path, true },	    { "save text", save_text, false },
+		{ "refuse cluster", refuse_cluster, true },
+	};
+	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+		bool done = false;
+		for (long k = 0; !done && k < 100000; k++) {
+			long before = held;
+			err.text[0] = '\0';
+			failed = failed_in_jansson = false;
+			until_failure = k;
+			bool succeeded = calls[i].call();
+			until_failure = -1;
+			done = !failed;
+			if (held != before)
+				fail_msg("%s, allocation %ld: %ld not given back", calls[i].name, k, held - before);
+			if (succeeded != done)
+				fail_msg("%s, allocation %ld: %s (%s)", calls[i].name, k, succeeded ? "succeeded" : "failed", err.text);
+			if (failed && calls[i].tells && !*err.text)
+				fail_msg("%s, allocation %ld: failed without a word", calls[i].name, k);
+		}
+		assert_true(done);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(every_allocation_may_fail),
+	};
+	return cmocka_run_group_tests_name("format memory", tests, make_inputs, drop_inputs);
+}
