@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Training jobs in tests: made small, submitted, disturbed, and compared with the same job undisturbed.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+hspmd run --help >/dev/null 2>&1 || {
+	echo "skip ${0##*/}: this build has no 'hspmd run'"
+	exit 77
+}
+
+# prepare_job [JQ-FILTER]: job.json and all it names in this test's folder; the filter changes the example's settings.
+prepare_job() {
+	local corpus=$HSPMD_MINI/work/corpus.bin
+	[[ -s $corpus ]] || "$top/contrib/examples/make-corpus" -o "$corpus" 1000000
+	cp "$top"/contrib/examples/*.json "$top/contrib/examples/train.sbatch" .
+	jq --arg corpus "$corpus" --arg local "$HSPMD_MINI/tmp/ckpt-\$JOB" \
+		'.data.train = [$corpus] | .checkpoint.local = $local | .checkpoint.every_s = 5' "$top/contrib/examples/job.json" |
+		jq "${1-.}" >job.json
+	undisturbed
+}
+
+# undisturbed: sets $reference to the folder of the same job run by one worker with no Slurm; run once for all tests of a file.
+undisturbed() {
+	local key
+	key=$(jq -S 'del(.checkpoint, .elastic)' job.json | md5sum | cut -c 1-12)
+	reference=$HSPMD_MINI/work/undisturbed-$key
+	[[ -s $reference/metrics.jsonl ]] ||
+		hspmd run --job job.json --local 1 --output "$reference" >undisturbed.log 2>&1 || fail "the undisturbed run failed"
+}
+
+# submit [SBATCH-OPTION...]: sets $job and $output; returns once steps are being made.
+submit() {
+	submit_only "$@"
+	wait_for 120 "job $job to make steps" at_step 3
+}
+
+submit_only() {
+	job=$(sbatch --parsable --hspmd=job.json --output=job-%j.log "$@" train.sbatch)
+	output=$WORK/hspmd-$job
+}
+
+# lines FILTER: what a jq filter makes of the metrics' lines, one after the other; a line half written is passed over.
+lines() {
+	[[ -f $output/metrics.jsonl ]] || return 0
+	jq -rR "fromjson? | objects | $1" "$output/metrics.jsonl"
+}
+
+last_step() {
+	lines 'select(has("loss")) | .step' | tail -n 1
+}
+
+at_step() { # STEP
+	local step
+	still_running || return 1
+	step=$(last_step)
+	[[ -n $step ]] && ((step >= $1))
+}
+
+# A job that ended in a wait for its next step will never come to it: say so at once.
+still_running() {
+	! job_ended "$job" || { note "job $job has ended"; exit 1; }
+}
+
+steps_on() { # NODES FROM-STEP: it has made a step from there on, on that many nodes
+	still_running
+	[[ -n $(lines "select(has(\"loss\") and .nodes == $1 and .step >= $2) | .step") ]]
+}
+
+# trains_on NODES: waits until steps are made on so many nodes, and a few more.
+trains_on() {
+	local from
+	from=$(last_step)
+	wait_for 120 "steps on $1 nodes" steps_on "$1" "$((from + 1))"
+	wait_for 120 "some steps on $1 nodes" at_step $(($(last_step) + 3))
+}
+
+# the_job_is_done: the job ends well, every step of it is there, and with the losses of the undisturbed run.
+the_job_is_done() {
+	wait_for 300 "job $job to end" job_ended "$job"
+	job_is "$job" COMPLETED
+	"$top/tests/compare-losses" "$output/metrics.jsonl" "$reference/metrics.jsonl"
+	# Steps are told once each within a generation, in order.
+	equal "steps out of order" "" "$(lines 'select(has("loss")) | "\(.generation) \(.step)"' |
+		awk '$1 < g || ($1 == g && $2 != s + 1) { print } { g = $1; s = $2 }' | tail -n +2)"
+}
+
+resizes() { # prints "CAUSE NODES" of every resize
+	lines 'select(.event == "resize") | "\(.cause) \(.nodes)"'
+}
+
+# squeue and `hspmd status` name the same nodes, and as many as the metrics say.
+all_agree() {
+	local said
+	said=$(hspmd status "$job" --json | jq -r .nodes) || return 1
+	[[ $(scontrol show hostnames "$said" | tr '\n' ' ') == "$(job_nodes "$job")" ]]
+}
+
+worker_pids() { # NODE: of this job's workers there
+	local pid
+	for pid in $(pgrep -x hspmd; pgrep -x lt-hspmd); do
+		! { grep -qzxF "SLURM_JOB_ID=$job" "/proc/$pid/environ" && grep -qzxF "SLURMD_NODENAME=$1" "/proc/$pid/environ"; } 2>/dev/null ||
+			! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '[h]spmd worker' || echo "$pid"
+	done
+}
