@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
+#include "controller/cli/plan_program.h"
 #include "controller/cli/plan_table.h"
 #include "controller/solver/solver.h"
 
@@ -27,6 +28,7 @@ static const char help_text[] =
 	"  --current PLAN       the plan that runs now: prefer one near it\n"
 	"  --time-limit S       return the best plan found in S seconds\n"
 	"  --evaluate PLAN      predict this plan instead of solving\n"
+	"      --program DEVICE print what one device (node:index) of the plan runs, an instruction a line (needs --model)\n"
 	"  -o, --output FILE    write the plan to FILE ('-': standard output)\n"
 	"      --trace FILE     write the predicted schedule for Perfetto (ui.perfetto.dev)\n"
 	"      --explain        say what limits the plan\n"
@@ -34,7 +36,7 @@ static const char help_text[] =
 	"      --help           print this\n";
 
 struct plan_options {
-	const char *cluster, *model, *profile, *current, *evaluate, *output, *trace, *precision;
+	const char *cluster, *model, *profile, *current, *evaluate, *output, *trace, *precision, *program;
 	int64_t global_batch, seq_len, micro_batch;
 	double time_limit;
 	bool explain, json, help;
@@ -48,7 +50,7 @@ struct plan_inputs {
 	enum hspmd_precision precision;
 };
 
-enum { OPT_CLUSTER = 256, OPT_MODEL, OPT_PROFILE, OPT_BATCH, OPT_SEQ, OPT_MICRO, OPT_PRECISION, OPT_CURRENT, OPT_LIMIT, OPT_EVALUATE, OPT_TRACE,
+enum { OPT_CLUSTER = 256, OPT_MODEL, OPT_PROFILE, OPT_BATCH, OPT_SEQ, OPT_MICRO, OPT_PRECISION, OPT_CURRENT, OPT_LIMIT, OPT_EVALUATE, OPT_TRACE, OPT_PROGRAM,
        OPT_EXPLAIN, OPT_JSON, OPT_HELP };
 
 static const struct option long_options[] = {
@@ -64,6 +66,7 @@ static const struct option long_options[] = {
 	{ "evaluate", required_argument, NULL, OPT_EVALUATE },
 	{ "output", required_argument, NULL, 'o' },
 	{ "trace", required_argument, NULL, OPT_TRACE },
+	{ "program", required_argument, NULL, OPT_PROGRAM },
 	{ "explain", no_argument, NULL, OPT_EXPLAIN },
 	{ "json", no_argument, NULL, OPT_JSON },
 	{ "help", no_argument, NULL, OPT_HELP },
@@ -83,6 +86,7 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		case OPT_CURRENT: o->current = optarg; break;
 		case OPT_EVALUATE: o->evaluate = optarg; break;
 		case OPT_TRACE: o->trace = optarg; break;
+		case OPT_PROGRAM: o->program = optarg; break;
 		case 'o': o->output = optarg; break;
 		case OPT_BATCH: bad |= hspmd_option_int("global-batch", optarg, 1, INT_MAX, &o->global_batch); break;
 		case OPT_SEQ: bad |= hspmd_option_int("seq-len", optarg, 1, INT_MAX, &o->seq_len); break;
@@ -105,6 +109,8 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		return hspmd_usage_error("plan", "--cluster is missing");
 	if (!o->model && !o->profile)
 		return hspmd_usage_error("plan", "--model or --profile is missing");
+	if (o->program && !o->model)
+		return hspmd_usage_error("plan", "--program needs --model");
 	if (!o->evaluate && !o->global_batch)
 		return hspmd_usage_error("plan", "--global-batch is missing");
 	return 0;
@@ -186,6 +192,8 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 		return -1;
 	if (o->trace && save(hspmd_plan_trace(in->cluster, in->model, in->profile, in->precision, in->plan, err), o->trace, err))
 		return -1;
+	if (o->program)
+		return hspmd_plan_print_program(in->cluster, in->model, in->plan, o->program, err);
 	if (o->json)
 		return print_json(o, in, err);
 	if (!o->output || strcmp(o->output, "-"))

@@ -14,6 +14,8 @@
 
 #define HSPMD_PROGRAM_MAX_LOSSES 512 /* the loss itself and one auxiliary loss a layer of experts */
 
+#define HSPMD_PROGRAM_NODES (UINT64_C(1) << 19) /* transfers of micro-batches are numbered below, the step's from here on; fewer than 2^20 in all */
+
 /* Where a slot's bytes are. */
 enum hspmd_region {
 	HSPMD_REGION_ARENA, /* transient; offsets planned by liveness */
@@ -84,6 +86,7 @@ struct hspmd_program {
 	size_t vote; /* index of the first instruction after it */
 	int state_count;
 	struct hspmd_program_state *states; /* every parameter of the model, graph order, also those not here */
+	int *fixed_of_tensor;               /* slot of a parameter, its gradient or a loss in this stage, -1: none; while being built */
 	struct hspmd_transfer **transfers;  /* of gradients and parameters; owned */
 	size_t transfer_count, transfer_capacity;
 	int turn; /* being built */
@@ -105,6 +108,12 @@ struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m);
 struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
 					  int device, struct hspmd_device *dev, struct hspmd_error *err);
 void hspmd_program_destroy(struct hspmd_program *p);
+
+/* A slot as kernels see it. bases[region]: where the regions begin; NULL: data stays NULL. */
+struct hspmd_view hspmd_program_view(const struct hspmd_program *p, int slot, char *const *bases);
+
+/* What an instruction that runs a kernel gives it; a NORM's sum has no data yet. attr is NULL where the executor decides it. */
+void hspmd_program_args(const struct hspmd_program *p, const struct hspmd_instruction *in, char *const *bases, struct hspmd_kernel_args *args);
 
 /* An instruction a line, then the memory. malloc'd. */
 char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_cluster *cluster);

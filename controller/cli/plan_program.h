@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HSPMD_CONTROLLER_CLI_PLAN_PROGRAM_H
+#define HSPMD_CONTROLLER_CLI_PLAN_PROGRAM_H
+
+#include "common/format/cluster.h"
+#include "common/format/model.h"
+#include "common/format/plan.h"
+
+/* Print the program that one device ("node:index") runs under a plan, and its memory, on standard output. */
+int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const char *address,
+			     struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/train/data.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+
+/* How one token lies in a file. */
+enum width { WIDTH_U8, WIDTH_U16, WIDTH_U32, WIDTH_I16, WIDTH_I64 };
+static const int width_bytes[] = { 1, 2, 4, 2, 8 };
+
+struct file {
+	char *path;
+	const unsigned char *bytes;
+	size_t size;
+	int64_t first, tokens; /* of the stream */
+	enum width width;
+};
+
+struct hspmd_data {
+	struct file *files;
+	int file_count;
+	int64_t samples, seq_len, vocab;
+	uint64_t seed;
+};
+
+/* Megatron-LM's indexed data: PREFIX.bin holds the tokens, PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token type. */
+static int megatron_width(const char *prefix, enum width *width, struct hspmd_error *err)
+{
+	static const enum width of_code[] = { 0, WIDTH_U8, WIDTH_U8, WIDTH_I16, WIDTH_U32, WIDTH_I64, 0, 0, WIDTH_U16 };
+	unsigned char head[18];
+	char *path = hspmd_asprintf("%s.idx", prefix);
+	if (!path)
+		return hspmd_fail_memory(err, "opening data");
+	int fd = open(path, O_RDONLY | O_CLOEXEC), status = 0;
+	if (fd < 0)
+		status = hspmd_fail_errno(err, "%s", path);
+	else if (read(fd, head, sizeof head) != (ssize_t)sizeof head || memcmp(head, "MMIDIDX\0\0", 9) || head[9] != 1)
+		status = hspmd_fail(err, "%s: not an index of Megatron data (version 1)", path);
+	else if (head[17] < 1 || head[17] > 8 || head[17] == 6 || head[17] == 7)
+		status = hspmd_fail(err, "%s: tokens of type code %d, expected an integer type", path, head[17]);
+	else
+		*width = of_code[head[17]];
+	if (fd >= 0)
+		close(fd);
+	free(path);
+	return status;
+}
+
+static int open_file(struct file *f, enum hspmd_data_kind kind, const char *path, struct hspmd_error *err)
+{
+	static const enum width of_kind[] = { [HSPMD_DATA_BYTES] = WIDTH_U8, [HSPMD_DATA_UINT16] = WIDTH_U16, [HSPMD_DATA_UINT32] = WIDTH_U32 };
+	if (kind == HSPMD_DATA_MEGATRON) {
+		if (megatron_width(path, &f->width, err))
+			return -1;
+		f->path = hspmd_asprintf("%s.bin", path);
+	} else {
+		f->width = of_kind[kind];
+		f->path = strdup(path);
+	}
+	if (!f->path)
+		return hspmd_fail_memory(err, "opening data");
+	struct stat st;
+	int fd = open(f->path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st)) {
+		hspmd_fail_errno(err, "%s", f->path);
+		if (fd >= 0)
+			close(fd);
+		return -1;
+	}
+	f->size = (size_t)st.st_size;
+	f->tokens = (int64_t)(f->size / (size_t)width_bytes[f->width]);
+	void *map = f->size ? mmap(NULL, f->size, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+	int saved = errno;
+	close(fd);
+	if (map == MAP_FAILED) {
+		errno = saved;
+		return hspmd_fail_errno(err, "%s: cannot be mapped", f->path);
+	}
+	f->bytes = map;
+	if (map)
+		madvise(map, f->size, MADV_RANDOM);
+	return 0;
+}
+
+struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
+{
+	struct hspmd_data *d = calloc(1, sizeof *d);
+	if (!d || !(d->files = hspmd_calloc((size_t)job->train_count, sizeof *d->files))) {
+		free(d);
+		hspmd_fail_memory(err, "opening data");
+		return NULL;
+	}
+	d->seq_len = job->seq_len;
+	d->vocab = vocab;
+	d->seed = job->seed;
+	int64_t tokens = 0;
+	for (int i = 0; i < job->train_count; i++) {
+		struct file *f = &d->files[d->file_count++];
+		if (open_file(f, job->data_kind, job->train[i], err)) {
+			hspmd_data_close(d);
+			return NULL;
+		}
+		f->first = tokens;
+		tokens += f->tokens;
+	}
+	d->samples = (tokens - 1) / d->seq_len;
+	if (d->samples < 1) {
+		hspmd_fail(err, "%s: %" PRId64 " tokens in all training files, one sample takes seq_len + 1 = %" PRId64,
+			   job->train_count ? job->train[0] : job->file, tokens, d->seq_len + 1);
+		hspmd_data_close(d);
+		return NULL;
+	}
+	return d;
+}
+
+void hspmd_data_close(struct hspmd_data *d)
+{
+	if (!d)
+		return;
+	for (int i = 0; i < d->file_count; i++) {
+		if (d->files[i].bytes)
+			munmap((void *)d->files[i].bytes, d->files[i].size);
+		free(d->files[i].path);
+	}
+	free(d->files);
+	free(d);
+}
+
+int64_t hspmd_data_samples(const struct hspmd_data *d)
+{
+	return d->samples;
+}
+
+/* splitmix64's mixing (Steele, Lea, Flood 2014). */
+static uint64_t mix(uint64_t x)
+{
+	x += UINT64_C(0x9e3779b97f4a7c15);
+	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return x ^ (x >> 31);
+}
+
+/* A permutation of 0..n-1 keyed by (seed, epoch): a balanced Feistel network on the next even number of bits, walked until it lands inside (Black and Rogaway 2002). */
+static uint64_t permute(uint64_t i, uint64_t n, uint64_t key)
+{
+	int half = 1;
+	while (half < 32 && (UINT64_C(1) << (2 * half)) < n)
+		half++;
+	uint64_t mask = (UINT64_C(1) << half) - 1;
+	do {
+		uint64_t left = i >> half, right = i & mask;
+		for (int round = 0; round < 4; round++) {
+			uint64_t next = left ^ (mix(right ^ key ^ ((uint64_t)round << 56)) & mask);
+			left = right;
+			right = next;
+		}
+		i = left << half | right;
+	} while (i >= n);
+	return i;
+}
+
+static int64_t token_at(const struct file *f, int64_t i)
+{
+	const unsigned char *at = f->bytes + i * width_bytes[f->width];
+	switch (f->width) {
+	case WIDTH_U8:
+		return *at;
+	case WIDTH_U16:
+		return at[0] | at[1] << 8;
+	case WIDTH_I16:
+		return (int16_t)(at[0] | at[1] << 8);
+	case WIDTH_U32: {
+		uint32_t v;
+		memcpy(&v, at, sizeof v);
+		return v;
+	}
+	case WIDTH_I64: {
+		int64_t v;
+		memcpy(&v, at, sizeof v);
+		return v;
+	}
+	}
+	return -1;
+}
+
+int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err)
+{
+	uint64_t epoch = (uint64_t)(number / d->samples);
+	int64_t sample = (int64_t)permute((uint64_t)(number % d->samples), (uint64_t)d->samples, mix(d->seed ^ mix(epoch)));
+	int64_t at = sample * d->seq_len + start;
+	int file = 0;
+	for (int64_t i = 0; i < count; i++, at++) {
+		while (at >= d->files[file].first + d->files[file].tokens)
+			file++;
+		const struct file *f = &d->files[file];
+		int64_t t = token_at(f, at - f->first);
+		if (t < 0 || t >= d->vocab)
+			return hspmd_fail(err, "%s: token %" PRId64 " at position %" PRId64 " is not below the model's vocabulary of %" PRId64, f->path, t,
+					  at - f->first, d->vocab);
+		tokens[i] = (int32_t)t;
+	}
+	return 0;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training samples. The files' tokens are one stream; sample i is tokens [i T, i T + T], the last T of them its targets. Which sample comes when depends on the
+ * seed and the position alone (DESIGN law 1): every epoch is a permutation of the samples, computed, not stored. */
+#ifndef HSPMD_TRAIN_DATA_H
+#define HSPMD_TRAIN_DATA_H
+
+#include <stdint.h>
+
+#include "common/error.h"
+#include "common/format/job.h"
+
+struct hspmd_data;
+
+/* Opens (maps) the job's training files. NULL and err: names the file and what is wrong. */
+struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
+void hspmd_data_close(struct hspmd_data *d);
+int64_t hspmd_data_samples(const struct hspmd_data *d);
+
+/* `count` tokens beginning at offset `start` (0..T) of sample number `number` of all training (step * global batch + place in the batch): for inputs start is the
+ * position, for targets one more. -1 and err when a token is not below the vocabulary (names file and offset). */
+int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err);
+
+#endif

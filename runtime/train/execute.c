@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/train/execute.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "runtime/op/op.h"
+
+struct hspmd_executor {
+	struct hspmd_executor_options o;
+	const struct hspmd_program *p;
+	struct hspmd_comm *comm; /* NULL: one device */
+	char *bases[2];          /* by region, on the device */
+	void *workspace;
+	double *scalar;          /* on the device: sum of squares */
+	int32_t *tokens;         /* host: one READ's worth */
+};
+
+#define VOTE_TAG ((UINT64_C(1) << 44) - 256)
+
+static size_t largest_read(const struct hspmd_program *p)
+{
+	size_t most = 0;
+	for (size_t i = 0; i < p->instruction_count; i++)
+		if (p->instructions[i].action == HSPMD_ACTION_READ) {
+			size_t bytes = p->forms[p->slots[p->instructions[i].out[0]].form].bytes;
+			most = bytes > most ? bytes : most;
+		}
+	return most;
+}
+
+struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err)
+{
+	struct hspmd_executor *ex = calloc(1, sizeof *ex);
+	if (!ex) {
+		hspmd_fail_memory(err, "starting a generation");
+		return NULL;
+	}
+	ex->o = *o;
+	const struct hspmd_program *p = ex->p = o->program;
+	struct hspmd_device *dev = o->device;
+	ex->tokens = malloc(largest_read(p) + 1);
+	if (!ex->tokens) {
+		hspmd_fail_memory(err, "starting a generation");
+		goto fail;
+	}
+	size_t bytes[2] = { [HSPMD_REGION_ARENA] = p->arena_bytes, [HSPMD_REGION_FIXED] = p->fixed_bytes };
+	for (int r = 0; r < 2; r++)
+		if (!(ex->bases[r] = dev->ops->allocate(dev, bytes[r] + 64, err)))
+			goto fail;
+	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || !(ex->scalar = dev->ops->allocate(dev, 64, err)))
+		goto fail;
+	if (o->transport && !(ex->comm = hspmd_comm_create(dev, o->transport, o->rank_of, o->device_count, p->device, err)))
+		goto fail;
+	return ex;
+fail:
+	hspmd_executor_destroy(ex);
+	return NULL;
+}
+
+void hspmd_executor_destroy(struct hspmd_executor *ex)
+{
+	if (!ex)
+		return;
+	hspmd_comm_destroy(ex->comm);
+	struct hspmd_device *dev = ex->o.device;
+	for (int r = 0; r < 2; r++)
+		if (ex->bases[r])
+			dev->ops->release(dev, ex->bases[r]);
+	if (ex->workspace)
+		dev->ops->release(dev, ex->workspace);
+	if (ex->scalar)
+		dev->ops->release(dev, ex->scalar);
+	free(ex->tokens);
+	free(ex);
+}
+
+void hspmd_executor_disconnect(struct hspmd_executor *ex)
+{
+	hspmd_comm_destroy(ex->comm);
+	ex->comm = NULL;
+}
+
+void *hspmd_executor_slot(const struct hspmd_executor *ex, int slot)
+{
+	return slot < 0 ? NULL : ex->bases[ex->p->slots[slot].region] + ex->p->slots[slot].offset;
+}
+
+/* ---- the state's start */
+
+static int run_fill(struct hspmd_executor *ex, enum hspmd_opcode opcode, int slot, const struct hspmd_op_attr *attr, struct hspmd_error *err)
+{
+	struct hspmd_kernel_args args = { .attr = attr, .output_count = 1 };
+	args.out[0] = hspmd_program_view(ex->p, slot, ex->bases);
+	return ex->o.device->ops->run(ex->o.device, opcode, &args, err);
+}
+
+int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	for (int i = 0; i < ex->p->state_count; i++) {
+		const struct hspmd_program_state *s = &ex->p->states[i];
+		const struct hspmd_tensor *t = &ex->p->graph->tensors[s->tensor];
+		if (s->param < 0)
+			continue;
+		struct hspmd_op_attr attr = { .scale = t->init_mean };
+		attr.random.seed = ex->o.job->seed;
+		attr.random.stream = XXH3_64bits(s->name, strlen(s->name));
+		attr.random.mean = t->init_mean;
+		attr.random.deviation = t->init_deviation;
+		struct hspmd_op_attr zero = { .scale = 0 };
+		if (run_fill(ex, t->init_deviation > 0 ? HSPMD_OP_NORMAL : HSPMD_OP_FILL, s->param, &attr, err) ||
+		    run_fill(ex, HSPMD_OP_FILL, s->m, &zero, err) || run_fill(ex, HSPMD_OP_FILL, s->v, &zero, err))
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- instructions */
+
+static int read_samples(struct hspmd_executor *ex, const struct hspmd_instruction *in, int64_t step, struct hspmd_error *err)
+{
+	const struct hspmd_program *p = ex->p;
+	const struct hspmd_form *form = &p->forms[p->slots[in->out[0]].form];
+	bool targets = !strcmp(p->graph->tensors[form->tensor].name, HSPMD_TENSOR_TARGETS);
+	int64_t first = step * ex->o.job->global_batch + p->first_sample + (int64_t)in->micro_batch * p->micro_batch;
+	int64_t width = form->box.hi[1] - form->box.lo[1];
+	int32_t *to = ex->tokens;
+	for (int64_t b = form->box.lo[0]; b < form->box.hi[0]; b++, to += width)
+		if (hspmd_data_read(ex->o.data, first + b, form->box.lo[1] + targets, width, to, err))
+			return -1;
+	return ex->o.device->ops->to_device(ex->o.device, hspmd_executor_slot(ex, in->out[0]), ex->tokens, form->bytes, err);
+}
+
+/* What is being written must not be a message's source still under way. */
+static int flush_outputs(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
+{
+	for (int k = 0; ex->comm && k < in->output_count; k++)
+		if (in->out[k] >= 0 &&
+		    hspmd_comm_flush(ex->comm, hspmd_executor_slot(ex, in->out[k]), ex->p->forms[ex->p->slots[in->out[k]].form].bytes, err))
+			return -1;
+	return 0;
+}
+
+/* Run the kernel of an instruction; attr NULL: the instruction's own. */
+static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr, struct hspmd_error *err)
+{
+	struct hspmd_kernel_args args;
+	hspmd_program_args(ex->p, in, ex->bases, &args);
+	if (attr)
+		args.attr = attr;
+	if (in->action == HSPMD_ACTION_NORM)
+		args.out[0].data = ex->scalar;
+	args.workspace = ex->workspace;
+	args.workspace_bytes = ex->p->workspace_bytes;
+	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
+		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_op_type(in->opcode)->name, in->layer);
+	return 0;
+}
+
+static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
+{
+	const struct hspmd_form *form = &ex->p->forms[ex->p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].form];
+	if (!ex->comm)
+		return hspmd_fail(err, "a program for one device wants to communicate");
+	return hspmd_comm_run(ex->comm, in->transfer, &in->transfer->steps[in->step], form->dtype, hspmd_executor_slot(ex, in->in[0]),
+			      hspmd_executor_slot(ex, in->out[0]), in->tag, err);
+}
+
+static int run_norm(struct hspmd_executor *ex, const struct hspmd_instruction *in, double *square_sum, struct hspmd_error *err)
+{
+	static const struct hspmd_op_attr none;
+	double sum;
+	if (run_kernel(ex, in, &none, err) || ex->o.device->ops->to_host(ex->o.device, &sum, ex->scalar, sizeof sum, err))
+		return -1;
+	*square_sum += sum;
+	return 0;
+}
+
+int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times, struct hspmd_error *err)
+{
+	const struct hspmd_program *p = ex->p;
+	own->square_sum = own->loss = 0;
+	*times = (struct hspmd_step_times){ 0 };
+	double then = hspmd_now();
+	for (size_t i = 0; i < p->vote; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		int status = flush_outputs(ex, in, err);
+		if (!status)
+			status = in->action == HSPMD_ACTION_READ   ? read_samples(ex, in, step, err)
+				 : in->action == HSPMD_ACTION_RUN  ? run_kernel(ex, in, NULL, err)
+				 : in->action == HSPMD_ACTION_COMM ? run_comm(ex, in, err)
+								   : run_norm(ex, in, &own->square_sum, err);
+		if (status)
+			return -1;
+		double now = hspmd_now();
+		*(in->action == HSPMD_ACTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
+		then = now;
+	}
+	for (int i = 0; i < p->loss_count; i++) {
+		double loss;
+		if (ex->o.device->ops->to_host(ex->o.device, &loss, hspmd_executor_slot(ex, p->loss[i]), sizeof loss, err))
+			return -1;
+		own->loss += loss;
+	}
+	return ex->comm ? hspmd_comm_flush(ex->comm, NULL, 0, err) : 0;
+}
+
+int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all, struct hspmd_error *err)
+{
+	if (ex->o.voter_count == 1) {
+		*all = *own;
+		return 0;
+	}
+	struct hspmd_totals *each = hspmd_calloc((size_t)ex->o.voter_count, sizeof *each);
+	if (!each)
+		return hspmd_fail_memory(err, "voting");
+	int status = hspmd_transport_gather(ex->o.transport, ex->o.voters, ex->o.voter_count, VOTE_TAG, own, sizeof *own, each, err);
+	if (status) {
+		hspmd_error_prefix(err, "vote of step %" PRId64, step);
+	} else {
+		double *sum = (double *)all;
+		memset(all, 0, sizeof *all);
+		for (int r = 0; r < ex->o.voter_count; r++)
+			for (int k = 0; k < HSPMD_TOTALS_COUNT; k++)
+				sum[k] += ((const double *)&each[r])[k];
+	}
+	free(each);
+	return status;
+}
+
+int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err)
+{
+	const struct hspmd_job *job = ex->o.job;
+	double norm = sqrt(all->square_sum);
+	struct hspmd_op_attr attr = { .scale = job->optimizer.clip > 0 && norm > job->optimizer.clip ? job->optimizer.clip / norm : 1 };
+	attr.adam.lr = hspmd_job_lr(job, step);
+	attr.adam.beta1 = job->optimizer.beta1;
+	attr.adam.beta2 = job->optimizer.beta2;
+	attr.adam.eps = job->optimizer.eps;
+	attr.adam.step = step + 1;
+	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &ex->p->instructions[i];
+		if (in->action != HSPMD_ACTION_ADAM)
+			continue;
+		attr.adam.weight_decay = ex->p->states[in->step].decay ? job->optimizer.weight_decay : 0;
+		if (run_kernel(ex, in, &attr, err))
+			return -1;
+	}
+	return ex->o.device->ops->synchronise(ex->o.device, err);
+}
+
+int hspmd_executor_spread(struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++)
+		if (ex->p->instructions[i].action == HSPMD_ACTION_COMM &&
+		    (flush_outputs(ex, &ex->p->instructions[i], err) || run_comm(ex, &ex->p->instructions[i], err)))
+			return -1;
+	return ex->comm ? hspmd_comm_flush(ex->comm, NULL, 0, err) : 0;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Executing a program: one loop over its instructions. A step is gradients, vote, commit; nothing of the state changes before the vote has been
+ * answered by everyone (DESIGN law 3). */
+#ifndef HSPMD_TRAIN_EXECUTE_H
+#define HSPMD_TRAIN_EXECUTE_H
+
+#include "common/format/job.h"
+#include "runtime/comm/comm.h"
+#include "runtime/train/data.h"
+#include "runtime/train/program.h"
+
+struct hspmd_executor;
+
+struct hspmd_executor_options {
+	const struct hspmd_program *program; /* borrowed, like all here */
+	struct hspmd_device *device;
+	struct hspmd_transport *transport; /* NULL: the plan has one device */
+	const int *rank_of;                /* transport rank of a device number, -1: not a member */
+	int device_count;                  /* entries of rank_of */
+	const int *voters;                 /* transport ranks of the plan's devices, the same list everywhere */
+	int voter_count;
+	const struct hspmd_data *data;
+	const struct hspmd_job *job;
+};
+
+/* Allocates the program's memory on the device; state slots are not filled. NULL and err on failure. */
+struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err);
+void hspmd_executor_destroy(struct hspmd_executor *ex);
+/* The transport is about to be closed: only what is local works from now on (commit, slots). */
+void hspmd_executor_disconnect(struct hspmd_executor *ex);
+
+/* Where a slot's bytes are, on the device. */
+void *hspmd_executor_slot(const struct hspmd_executor *ex, int slot);
+/* Fill one state (parameter, zero moments) at random as the job's seed says: the same numbers under any plan. */
+int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err);
+/* Bring parameters from where their state lies to where they are used: after the state was filled, and after every commit. Collective. */
+int hspmd_executor_spread(struct hspmd_executor *ex, struct hspmd_error *err);
+
+/* What a step's vote sums over all devices. */
+struct hspmd_totals {
+	double square_sum; /* of the gradient */
+	double loss;
+	double stop;       /* how many devices were asked to stop after this step */
+	double checkpoint; /* how many were asked to keep a snapshot of this step's end */
+};
+#define HSPMD_TOTALS_COUNT ((int)(sizeof(struct hspmd_totals) / sizeof(double)))
+
+struct hspmd_step_times {
+	double compute_s, communication_s;
+};
+
+/* Gradients of step `step` (0-based) of the global batch. `own`: this device's part of the totals (stop and checkpoint untouched). */
+int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times, struct hspmd_error *err);
+/* The vote: everyone's `own` summed into `all` in the order of the voters, the same bits everywhere; finishing means that all gradients are complete. */
+int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all, struct hspmd_error *err);
+/* Change the state with the totals of the vote; local, cannot be aborted halfway. A failure here means that the device is lost. */
+int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/train/generation.h"
+
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/base64.h"
+
+static int read_members(struct hspmd_generation *g, json_t *members, struct hspmd_error *err)
+{
+	size_t n = json_array_size(members), devices = (size_t)g->cluster->device_count;
+	g->members = hspmd_calloc(n, sizeof *g->members);
+	g->rank_of = malloc((devices + 1) * sizeof *g->rank_of);
+	g->voters = malloc((n + 1) * sizeof *g->voters);
+	if (!g->members || !g->rank_of || !g->voters)
+		return hspmd_fail_memory(err, "preparing a generation");
+	memset(g->rank_of, -1, devices * sizeof *g->rank_of);
+	g->rank = -1;
+	for (size_t r = 0; r < n; r++) {
+		const char *address = json_string_value(json_array_get(members, r));
+		if (!address || strlen(address) >= sizeof *g->members)
+			return hspmd_fail(err, "prepare: members[%zu] is not a device address", r);
+		strcpy(g->members[r], address);
+		if (!strcmp(address, g->setup->address))
+			g->rank = (int)r;
+		struct hspmd_error not_there; /* who only gives state away may be of a node that has left the cluster */
+		int device = hspmd_cluster_device(g->cluster, address, &not_there);
+		if (device >= 0)
+			g->rank_of[device] = (int)r;
+		g->member_count++;
+	}
+	if (g->rank < 0)
+		return hspmd_fail(err, "prepare: %s is not among the members", g->setup->address);
+	return 0;
+}
+
+/* The plan's devices in plan order, as transport ranks. */
+static int find_voters(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	for (int p = 0; p < g->plan->pipeline_count; p++)
+		for (int s = 0; s < g->plan->pipelines[p].stage_count; s++)
+			for (int d = 0; d < g->plan->pipelines[p].stages[s].device_count; d++) {
+				int device = g->plan->pipelines[p].stages[s].devices[d];
+				char name[64];
+				if (g->rank_of[device] < 0 || g->voter_count == g->member_count)
+					return hspmd_fail(err, "prepare: the plan's device %s is not among the members",
+							  hspmd_cluster_address(g->cluster, device, name, sizeof name));
+				g->voters[g->voter_count++] = g->rank_of[device];
+			}
+	return 0;
+}
+
+static int open_transport(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	if (g->member_count == 1)
+		return 0;
+	const struct hspmd_transport_ops *ops = hspmd_transport_find(g->setup->transport, err);
+	struct hspmd_transport_options options = {
+		.rank = g->rank, .size = g->member_count, .abort = &g->abort, .timeout_s = g->setup->timeout_s, .names = g->members,
+	};
+	if (!ops || ops->open(&options, &g->transport, err))
+		return -1;
+	return ops->address(g->transport, &g->own_address, err);
+}
+
+struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
+{
+	struct hspmd_generation *g = calloc(1, sizeof *g);
+	if (!g) {
+		hspmd_fail_memory(err, "preparing a generation");
+		return NULL;
+	}
+	g->setup = setup;
+	g->number = (int)json_integer_value(json_object_get(message, "generation"));
+	g->cluster = hspmd_cluster_from_json(json_object_get(message, "cluster"), "cluster", err);
+	g->plan = g->cluster ? hspmd_plan_from_json(json_object_get(message, "plan"), "plan", g->cluster, setup->source.layers, err) : NULL;
+	int device = -1;
+	if (!g->plan || read_members(g, json_object_get(message, "members"), err) || find_voters(g, err))
+		goto fail;
+	struct hspmd_error not_there;
+	device = hspmd_cluster_device(g->cluster, setup->address, &not_there);
+	g->program = hspmd_program_build(&setup->source, g->plan, g->cluster, device, setup->device, err);
+	if (!g->program)
+		goto fail;
+	g->layouts = hspmd_layouts_build(g->program->graph, g->plan, err);
+	if (!g->layouts || open_transport(g, err))
+		goto fail;
+	return g;
+fail:
+	hspmd_generation_destroy(g);
+	return NULL;
+}
+
+int64_t hspmd_generation_memory(const struct hspmd_generation *g)
+{
+	return (int64_t)(g->program->arena_bytes + g->program->fixed_bytes + g->program->workspace_bytes);
+}
+
+static int connect_members(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+{
+	if (!g->transport)
+		return 0;
+	if (json_array_size(addresses) != (size_t)g->member_count)
+		return hspmd_fail(err, "start: %zu addresses for %d members", json_array_size(addresses), g->member_count);
+	struct hspmd_address *all = hspmd_calloc((size_t)g->member_count, sizeof *all);
+	int status = all ? 0 : hspmd_fail_memory(err, "connecting");
+	for (int r = 0; !status && r < g->member_count; r++) {
+		const char *text = json_string_value(json_array_get(addresses, (size_t)r));
+		all[r].data = text ? hspmd_base64_decode(text, &all[r].size) : NULL;
+		if (!all[r].data)
+			status = hspmd_fail(err, "start: addresses[%d] is not base64", r);
+	}
+	if (!status)
+		status = g->transport->ops->connect(g->transport, all, err);
+	for (int r = 0; all && r < g->member_count; r++)
+		free(all[r].data);
+	free(all);
+	return status;
+}
+
+int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+{
+	if (connect_members(g, addresses, err))
+		return -1;
+	struct hspmd_executor_options o = {
+		.program = g->program, .device = g->setup->device, .transport = g->transport, .rank_of = g->rank_of,
+		.device_count = g->cluster->device_count, .voters = g->voters, .voter_count = g->voter_count, .data = g->setup->data,
+		.job = g->setup->job,
+	};
+	g->executor = hspmd_executor_create(&o, err);
+	return g->executor ? 0 : -1;
+}
+
+void hspmd_generation_disconnect(struct hspmd_generation *g)
+{
+	atomic_store(&g->abort, 1);
+	if (g->executor)
+		hspmd_executor_disconnect(g->executor);
+	if (g->transport)
+		g->transport->ops->close(g->transport);
+	g->transport = NULL;
+}
+
+void hspmd_generation_destroy(struct hspmd_generation *g)
+{
+	if (!g)
+		return;
+	hspmd_generation_disconnect(g);
+	hspmd_executor_destroy(g->executor);
+	hspmd_layouts_destroy(g->layouts);
+	hspmd_program_destroy(g->program);
+	hspmd_plan_destroy(g->plan);
+	hspmd_cluster_destroy(g->cluster);
+	free(g->own_address.data);
+	free(g->members);
+	free(g->rank_of);
+	free(g->voters);
+	free(g);
+}
+
+/* ---- slices of state */
+
+static int state_slot(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box, int *slot, struct hspmd_error *err)
+{
+	const struct hspmd_program_state *s = &g->program->states[tensor / HSPMD_STATE_KIND_COUNT];
+	int kind = tensor % HSPMD_STATE_KIND_COUNT;
+	*slot = kind == HSPMD_STATE_PARAM ? s->param : kind == HSPMD_STATE_ADAM_M ? s->m : s->v;
+	char text[160];
+	if (*slot < 0 || !hspmd_box_contains(&s->share.box, box))
+		return hspmd_fail(err, "%s of %s, part %s, is not held by %s", hspmd_state_kind_words[kind], s->name,
+				  hspmd_box_text(box, text, sizeof text), g->setup->address);
+	return 0;
+}
+
+/* Between a slot and a packed host buffer holding `box`; through a buffer on the device where host code cannot reach it. */
+static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_box *box, void *host, bool out, struct hspmd_error *err)
+{
+	struct hspmd_device *dev = g->setup->device;
+	const struct hspmd_form *form = &g->program->forms[g->program->slots[slot].form];
+	void *at = hspmd_executor_slot(g->executor, slot);
+	size_t element = hspmd_dtype_bytes(form->dtype), bytes = (size_t)hspmd_box_elements(box) * element;
+	if (dev->ops->host_memory) {
+		if (out)
+			hspmd_box_copy(host, box, at, &form->box, box, element);
+		else
+			hspmd_box_copy(at, &form->box, host, box, box, element);
+		return 0;
+	}
+	void *staging = dev->ops->allocate(dev, bytes, err);
+	if (!staging)
+		return -1;
+	int status = out ? dev->ops->copy_box(dev, staging, box, at, &form->box, box, form->dtype, false, err)
+			 : dev->ops->to_device(dev, staging, host, bytes, err);
+	if (!status)
+		status = out ? dev->ops->to_host(dev, host, staging, bytes, err)
+			     : dev->ops->copy_box(dev, at, &form->box, staging, box, box, form->dtype, false, err);
+	if (!status)
+		status = dev->ops->synchronise(dev, err);
+	dev->ops->release(dev, staging);
+	return status;
+}
+
+int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err)
+{
+	int slot;
+	return state_slot(g, tensor, box, &slot, err) ? -1 : copy_slice(g, slot, box, host, true, err);
+}
+
+int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err)
+{
+	int slot;
+	return state_slot(g, tensor, box, &slot, err) ? -1 : copy_slice(g, slot, box, (void *)host, false, err);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A generation as one worker sees it: the plan's cluster and members, this device's program, its transport, and the memory that holds its share of the state. It is prepared
+ * (while the one before may still train), started, used, and thrown away whole. */
+#ifndef HSPMD_TRAIN_GENERATION_H
+#define HSPMD_TRAIN_GENERATION_H
+
+#include <jansson.h>
+#include <stdatomic.h>
+
+#include "runtime/train/execute.h"
+#include "runtime/train/layout.h"
+#include "runtime/train/moves.h"
+
+/* What does not change over a worker's life. */
+struct hspmd_worker_setup {
+	struct hspmd_job *job;
+	struct hspmd_model *model;
+	struct hspmd_graph_source source;
+	struct hspmd_data *data;
+	struct hspmd_device *device;
+	char *address;   /* "n0:1" */
+	char *node;
+	char *output;    /* folder */
+	char *transport; /* name, NULL: the best there is */
+	double timeout_s; /* of one wait for a peer */
+};
+
+struct hspmd_generation {
+	const struct hspmd_worker_setup *setup;
+	int number;
+	struct hspmd_cluster *cluster;
+	struct hspmd_plan *plan;
+	int member_count;
+	char (*members)[64]; /* device addresses by rank */
+	int rank;            /* own */
+	int *rank_of;        /* by device number of the cluster, -1 */
+	int *voters, voter_count;
+	struct hspmd_program *program;
+	struct hspmd_layouts *layouts; /* of `plan`, over program->graph */
+	struct hspmd_transport *transport; /* NULL with one member */
+	struct hspmd_address own_address;
+	atomic_int abort;
+	struct hspmd_executor *executor; /* from start on */
+};
+
+/* From a `prepare` message (common/wire.h). NULL and err on failure. */
+struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err);
+/* Bytes of device memory that it will take. */
+int64_t hspmd_generation_memory(const struct hspmd_generation *g);
+/* Connect to the members (addresses: `start`'s array) and allocate. */
+int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
+/* The transport is gone, waits end; program, memory and state stay. */
+void hspmd_generation_disconnect(struct hspmd_generation *g);
+void hspmd_generation_destroy(struct hspmd_generation *g);
+
+/* Fill the state from what `start` says (`state` object): at random, from the live state of the generation before (`old`, NULL when this worker has none), or from files. */
+struct hspmd_load_report {
+	int64_t local, peers, disk, shared; /* bytes by where they came from */
+	double move_s;
+};
+int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
+			  struct hspmd_error *err);
+
+/* One box of a state tensor between this worker's memory and a packed host buffer. */
+int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);
+int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err);
+
+#endif

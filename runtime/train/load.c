@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a generation's state comes from: the beginning, the generation before, or files. Every member makes the same plan of moves from the same message and carries out its part. */
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "runtime/train/generation.h"
+
+/* What holds and needs are collected into. */
+struct inventory {
+	struct hspmd_holding *have;
+	size_t have_count, have_capacity;
+	struct hspmd_need *need;
+	size_t need_count, need_capacity;
+	size_t *element_bytes; /* per state tensor */
+};
+
+static int start_inventory(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
+{
+	int tensors = g->layouts->parameter_count * HSPMD_STATE_KIND_COUNT;
+	*inv = (struct inventory){ .element_bytes = hspmd_calloc((size_t)tensors, sizeof *inv->element_bytes) };
+	if (!inv->element_bytes)
+		return hspmd_fail_memory(err, "planning state moves");
+	for (int t = 0; t < tensors; t++)
+		inv->element_bytes[t] = hspmd_dtype_bytes(g->program->graph->tensors[g->layouts->parameters[t / HSPMD_STATE_KIND_COUNT].tensor].dtype);
+	return 0;
+}
+
+static void end_inventory(struct inventory *inv)
+{
+	free(inv->have);
+	free(inv->need);
+	free(inv->element_bytes);
+}
+
+static int add_have(struct inventory *inv, int tensor, int holder, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	if (hspmd_grow(&inv->have, &inv->have_capacity, inv->have_count, sizeof *inv->have))
+		return hspmd_fail_memory(err, "planning state moves");
+	inv->have[inv->have_count++] = (struct hspmd_holding){ tensor, holder, *box };
+	return 0;
+}
+
+/* What every device of the new plan must end with, by transport rank. */
+static int add_needs(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
+{
+	for (int i = 0; i < g->layouts->parameter_count; i++) {
+		const struct hspmd_layout_parameter *l = &g->layouts->parameters[i];
+		for (int d = 0; d < g->cluster->device_count; d++) {
+			struct hspmd_share share;
+			if (g->rank_of[d] < 0 || !hspmd_annotation_share(l->state, &l->shape, d, &share))
+				continue;
+			for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
+				if (hspmd_grow(&inv->need, &inv->need_capacity, inv->need_count, sizeof *inv->need))
+					return hspmd_fail_memory(err, "planning state moves");
+				inv->need[inv->need_count++] = (struct hspmd_need){ i * HSPMD_STATE_KIND_COUNT + k, g->rank_of[d], share.box };
+			}
+		}
+	}
+	return 0;
+}
+
+static int rank_named(const struct hspmd_generation *g, const char *address)
+{
+	for (int r = 0; address && r < g->member_count; r++)
+		if (!strcmp(g->members[r], address))
+			return r;
+	return -1;
+}
+
+/* What survivors of the old plan hold. */
+static int add_live(const struct hspmd_generation *g, json_t *live, struct inventory *inv, struct hspmd_error *err)
+{
+	json_t *holders = json_object_get(live, "holders");
+	struct hspmd_cluster *cluster = hspmd_cluster_from_json(json_object_get(live, "cluster"), "live.cluster", err);
+	struct hspmd_plan *plan =
+		cluster ? hspmd_plan_from_json(json_object_get(live, "plan"), "live.plan", cluster, g->setup->source.layers, err) : NULL;
+	struct hspmd_layouts *old = plan ? hspmd_layouts_build(g->program->graph, plan, err) : NULL;
+	int status = old ? 0 : -1;
+	for (size_t h = 0; !status && h < json_array_size(holders); h++) {
+		const char *address = json_string_value(json_array_get(holders, h));
+		int rank = rank_named(g, address), device = address ? hspmd_cluster_device(cluster, address, err) : -1;
+		if (rank < 0 || device < 0) {
+			status = hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan", address ? address : "?");
+			break;
+		}
+		for (int i = 0; !status && i < old->parameter_count; i++) {
+			struct hspmd_share share;
+			if (hspmd_annotation_share(old->parameters[i].state, &old->parameters[i].shape, device, &share))
+				for (int k = 0; !status && k < HSPMD_STATE_KIND_COUNT; k++)
+					status = add_have(inv, i * HSPMD_STATE_KIND_COUNT + k, rank, &share.box, err);
+		}
+	}
+	hspmd_layouts_destroy(old);
+	hspmd_plan_destroy(plan);
+	hspmd_cluster_destroy(cluster);
+	return status;
+}
+
+struct ends {
+	struct hspmd_generation *now, *old;
+};
+
+static int get_live(void *context, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err)
+{
+	struct ends *e = context;
+	if (!e->old)
+		return hspmd_fail(err, "this worker is said to hold state but has none");
+	return hspmd_generation_get(e->old, tensor, box, host, err);
+}
+
+static int put_now(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err)
+{
+	return hspmd_generation_put(((struct ends *)context)->now, tensor, box, host, err);
+}
+
+static double link_seconds(const void *context, int from, int to, double bytes)
+{
+	const struct hspmd_generation *g = context;
+	struct hspmd_error err;
+	int a = hspmd_cluster_device(g->cluster, g->members[from], &err), b = hspmd_cluster_device(g->cluster, g->members[to], &err);
+	const struct hspmd_link *link = a >= 0 && b >= 0 && a != b ? hspmd_cluster_link(g->cluster, a, b, 1, 1) : NULL;
+	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9;
+}
+
+static int run_moves(struct hspmd_generation *g, const struct inventory *inv, const struct hspmd_move_end *end, struct hspmd_move_report *report,
+		     struct hspmd_error *err)
+{
+	struct hspmd_planned_move *moves = NULL;
+	size_t count = 0;
+	struct hspmd_link_cost cost = { link_seconds, g };
+	if (hspmd_plan_moves(inv->have, inv->have_count, inv->need, inv->need_count, inv->element_bytes, &cost, &moves, &count, err))
+		return -1;
+	int status = hspmd_moves_run(g->transport, g->rank, moves, count, inv->element_bytes, end, report, err);
+	free(moves);
+	return status;
+}
+
+static int load_live(struct hspmd_generation *g, struct hspmd_generation *old, json_t *live, struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	struct inventory inv;
+	struct ends ends = { g, old };
+	struct hspmd_move_end end = { &ends, get_live, put_now };
+	struct hspmd_move_report moved = { 0 };
+	int status = start_inventory(g, &inv, err);
+	if (!status)
+		status = add_needs(g, &inv, err) || add_live(g, live, &inv, err) ? -1 : run_moves(g, &inv, &end, &moved, err);
+	end_inventory(&inv);
+	report->local += moved.bytes_local;
+	report->peers += moved.bytes_received;
+	return status;
+}
+
+int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
+			  struct hspmd_error *err)
+{
+	double then = hspmd_now();
+	json_t *live = json_object_get(state, "live");
+	int status;
+	*report = (struct hspmd_load_report){ 0 };
+	if (live)
+		status = load_live(g, old, live, report, err);
+	else if (json_is_true(json_object_get(state, "init")))
+		status = hspmd_executor_initialise(g->executor, err);
+	else
+		status = hspmd_fail(err, "start: state says neither init, live nor manifest");
+	if (!status)
+		status = hspmd_executor_spread(g->executor, err);
+	report->move_s = hspmd_now() - then;
+	return status;
+}

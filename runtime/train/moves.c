@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/train/moves.h"
+
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+
+#define MOVE_TAG ((UINT64_C(1) << 44) - 512)
+#define BUCKET_BYTES ((size_t)8 << 20) /* large enough for full rate, small enough to overlap packing with sending; one slice may be larger */
+
+/* One direction between this member and a peer: its moves in order, a bucket of them under way. */
+struct channel {
+	int peer;
+	bool sending;
+	size_t next, end; /* moves not yet started: indexes into the plan, of which only those of this pair count (they are adjacent) */
+	size_t first;     /* of the bucket under way */
+	char *buffer;
+	size_t capacity;
+	struct hspmd_request *request;
+};
+
+struct engine {
+	struct hspmd_transport *transport;
+	int self;
+	const struct hspmd_planned_move *moves;
+	const size_t *element_bytes;
+	const struct hspmd_move_end *end;
+	struct hspmd_move_report *report;
+	struct hspmd_error *err;
+	struct channel *channels;
+	size_t channel_count, channel_capacity;
+};
+
+static size_t move_bytes(const struct engine *e, size_t i)
+{
+	return (size_t)hspmd_box_elements(&e->moves[i].box) * e->element_bytes[e->moves[i].tensor];
+}
+
+/* How many moves from `first` on go into one message; both sides cut alike. */
+static size_t bucket_end(const struct engine *e, size_t first, size_t end, size_t *bytes)
+{
+	size_t i = first;
+	*bytes = 0;
+	while (i < end && (i == first || *bytes + move_bytes(e, i) <= BUCKET_BYTES))
+		*bytes += move_bytes(e, i++);
+	return i;
+}
+
+static int reserve(struct engine *e, struct channel *c, size_t bytes)
+{
+	if (bytes <= c->capacity)
+		return 0;
+	char *larger = realloc(c->buffer, bytes);
+	if (!larger)
+		return hspmd_fail_memory(e->err, "moving state");
+	c->buffer = larger;
+	c->capacity = bytes;
+	return 0;
+}
+
+static int start_bucket(struct engine *e, struct channel *c)
+{
+	size_t bytes, stop = bucket_end(e, c->next, c->end, &bytes), at = 0;
+	if (reserve(e, c, bytes))
+		return -1;
+	for (size_t i = c->next; c->sending && i < stop; at += move_bytes(e, i++))
+		if (e->end->get(e->end->context, e->moves[i].tensor, &e->moves[i].box, c->buffer + at, e->err))
+			return -1;
+	c->first = c->next;
+	c->next = stop;
+	const struct hspmd_transport_ops *ops = e->transport->ops;
+	return c->sending ? ops->send(e->transport, c->peer, MOVE_TAG, c->buffer, bytes, &c->request, e->err)
+			  : ops->receive(e->transport, c->peer, MOVE_TAG, c->buffer, bytes, &c->request, e->err);
+}
+
+static int finish_bucket(struct engine *e, struct channel *c)
+{
+	size_t at = 0;
+	c->request = NULL;
+	for (size_t i = c->first; i < c->next; at += move_bytes(e, i++))
+		if (!c->sending && e->end->put(e->end->context, e->moves[i].tensor, &e->moves[i].box, c->buffer + at, e->err))
+			return -1;
+	*(c->sending ? &e->report->bytes_sent : &e->report->bytes_received) += (int64_t)at;
+	return 0;
+}
+
+/* One look at every channel. `busy`: something is still to do; `moved`: something was done. */
+static int turn(struct engine *e, bool *busy, bool *moved)
+{
+	*busy = *moved = false;
+	e->transport->ops->progress(e->transport);
+	for (size_t k = 0; k < e->channel_count; k++) {
+		struct channel *c = &e->channels[k];
+		if (c->request) {
+			int done = e->transport->ops->test(e->transport, c->request, e->err);
+			if (done < 0) {
+				c->request = NULL;
+				return -1;
+			}
+			if (done && finish_bucket(e, c))
+				return -1;
+			*moved |= done > 0;
+		}
+		if (!c->request && c->next < c->end) {
+			if (start_bucket(e, c))
+				return -1;
+			*moved = true;
+		}
+		*busy |= c->request != NULL;
+	}
+	return 0;
+}
+
+static int run_channels(struct engine *e)
+{
+	bool busy = true, moved;
+	double since = hspmd_now();
+	while (busy) {
+		if (hspmd_transport_aborted(e->transport))
+			return hspmd_fail(e->err, "moving state was called off");
+		if (turn(e, &busy, &moved))
+			return hspmd_error_prefix(e->err, "moving state");
+		if (moved)
+			since = hspmd_now();
+		else if (hspmd_now() - since > e->transport->options.timeout_s)
+			return hspmd_fail(e->err, "moving state: no message came or went for %.0f s", e->transport->options.timeout_s);
+		else if (busy)
+			e->transport->ops->block(e->transport, 0.01);
+	}
+	return 0;
+}
+
+static int copy_local(struct engine *e, size_t i)
+{
+	size_t bytes = move_bytes(e, i);
+	char *buffer = malloc(bytes + 1);
+	if (!buffer)
+		return hspmd_fail_memory(e->err, "moving state");
+	int status = e->end->get(e->end->context, e->moves[i].tensor, &e->moves[i].box, buffer, e->err);
+	if (!status)
+		status = e->end->put(e->end->context, e->moves[i].tensor, &e->moves[i].box, buffer, e->err);
+	free(buffer);
+	e->report->bytes_local += (int64_t)bytes;
+	return status;
+}
+
+static int add_channel(struct engine *e, int peer, bool sending, size_t first, size_t end)
+{
+	if (!e->transport)
+		return hspmd_fail(e->err, "state is to come from member %d, but this generation has one member", peer);
+	if (hspmd_grow(&e->channels, &e->channel_capacity, e->channel_count, sizeof *e->channels))
+		return hspmd_fail_memory(e->err, "moving state");
+	e->channels[e->channel_count++] = (struct channel){ .peer = peer, .sending = sending, .next = first, .end = end };
+	return 0;
+}
+
+int hspmd_moves_run(struct hspmd_transport *transport, int self, const struct hspmd_planned_move *moves, size_t count, const size_t *element_bytes,
+		    const struct hspmd_move_end *end, struct hspmd_move_report *report, struct hspmd_error *err)
+{
+	struct engine e = {
+		.transport = transport, .self = self, .moves = moves, .element_bytes = element_bytes, .end = end, .report = report, .err = err,
+	};
+	int status = 0;
+	for (size_t i = 0, stop; !status && i < count; i = stop) { /* the plan is ordered by (from, to) */
+		for (stop = i + 1; stop < count && moves[stop].from == moves[i].from && moves[stop].to == moves[i].to;)
+			stop++;
+		if (moves[i].from == self && moves[i].to == self)
+			for (size_t k = i; !status && k < stop; k++)
+				status = copy_local(&e, k);
+		else if (moves[i].from == self)
+			status = add_channel(&e, moves[i].to, true, i, stop);
+		else if (moves[i].to == self)
+			status = add_channel(&e, moves[i].from, false, i, stop);
+	}
+	if (!status && e.channel_count)
+		status = run_channels(&e);
+	for (size_t k = 0; k < e.channel_count; k++)
+		if (!status || !e.channels[k].request) /* a failed transport may still write into the buffer until it is closed */
+			free(e.channels[k].buffer);
+	free(e.channels);
+	return status;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Moving training state to where a new plan wants it: one function of (who holds what, who needs what) for live switches, recovery and loading. Each slice is moved
+ * once, from the nearest copy (DESIGN law 5), in buckets of bounded size, all pairs at the same time. */
+#ifndef HSPMD_TRAIN_MOVES_H
+#define HSPMD_TRAIN_MOVES_H
+
+#include "runtime/comm/transport.h"
+#include "runtime/graph/resolve.h"
+#include "runtime/state/manifest.h"
+
+/* State tensors are numbered HSPMD_STATE_KIND_COUNT * parameter + kind (runtime/state/manifest.h). */
+struct hspmd_move_end {
+	void *context;
+	/* Write the box of a state tensor that this place holds into a packed host buffer. */
+	int (*get)(void *context, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);
+	/* Take the box from a packed host buffer. */
+	int (*put)(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err);
+};
+
+struct hspmd_move_report {
+	int64_t bytes_local, bytes_received, bytes_sent;
+};
+
+/* Carry out this member's part of a plan that all members made alike (hspmd_plan_moves with transport ranks as devices). transport NULL: one member. element_bytes per
+ * tensor. Collective in the sense that every member must call it. */
+int hspmd_moves_run(struct hspmd_transport *transport, int self, const struct hspmd_planned_move *moves, size_t count, const size_t *element_bytes,
+		    const struct hspmd_move_end *end, struct hspmd_move_report *report, struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where every slot lies. Fixed slots follow one another. Arena slots live from the instruction that writes them to the last that reads them and are placed by best fit into the
+ * gaps that dead ones leave, so the arena's size is exactly the peak that the program needs. */
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/op/op.h"
+#include "runtime/train/program.h"
+
+#define ALIGN 64
+
+struct life {
+	size_t first, last;
+	bool used;
+};
+
+struct gap {
+	size_t offset, bytes;
+};
+
+struct placer {
+	struct hspmd_program *p;
+	struct hspmd_error *err;
+	struct life *lives; /* per slot */
+	size_t gap_count, gap_capacity;
+	struct gap *gaps; /* free, by offset, never touching one another; beyond arena_bytes all is free */
+};
+
+static size_t aligned(size_t bytes)
+{
+	return bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
+}
+
+static size_t slot_bytes(const struct hspmd_program *p, int slot)
+{
+	return aligned(p->forms[p->slots[slot].form].bytes);
+}
+
+static void touch(struct life *l, size_t at)
+{
+	if (!l->used)
+		l->first = at;
+	l->used = true;
+	l->last = at > l->last ? at : l->last;
+}
+
+/* A message may still be under way when its instruction is done: its source stays until the next turn is over. */
+static size_t end_of_next_turn(const struct hspmd_program *p, size_t at)
+{
+	int turn = p->instructions[at].turn + 1;
+	while (at + 1 < p->instruction_count && p->instructions[at + 1].turn <= turn)
+		at++;
+	return at;
+}
+
+static void find_lives(struct placer *pl)
+{
+	const struct hspmd_program *p = pl->p;
+	size_t turn_end = 0;
+	int turn = -1;
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->action == HSPMD_ACTION_COMM && in->turn != turn) {
+			turn = in->turn;
+			turn_end = end_of_next_turn(p, i);
+		}
+		for (int k = 0; k < in->input_count; k++)
+			if (in->in[k] >= 0)
+				touch(&pl->lives[in->in[k]], i);
+		for (int k = 0; k < in->output_count; k++)
+			if (in->out[k] >= 0)
+				touch(&pl->lives[in->out[k]], i);
+		if (in->action == HSPMD_ACTION_COMM && in->in[0] >= 0)
+			touch(&pl->lives[in->in[0]], turn_end);
+	}
+}
+
+static int give(struct placer *pl, size_t offset, size_t bytes)
+{
+	size_t at = 0;
+	while (at < pl->gap_count && pl->gaps[at].offset < offset)
+		at++;
+	bool joins_before = at > 0 && pl->gaps[at - 1].offset + pl->gaps[at - 1].bytes == offset;
+	bool joins_after = at < pl->gap_count && offset + bytes == pl->gaps[at].offset;
+	if (joins_before && joins_after) {
+		pl->gaps[at - 1].bytes += bytes + pl->gaps[at].bytes;
+		memmove(&pl->gaps[at], &pl->gaps[at + 1], (--pl->gap_count - at) * sizeof *pl->gaps);
+	} else if (joins_before) {
+		pl->gaps[at - 1].bytes += bytes;
+	} else if (joins_after) {
+		pl->gaps[at].offset = offset;
+		pl->gaps[at].bytes += bytes;
+	} else {
+		if (hspmd_grow(&pl->gaps, &pl->gap_capacity, pl->gap_count, sizeof *pl->gaps))
+			return hspmd_fail_memory(pl->err, "planning memory");
+		memmove(&pl->gaps[at + 1], &pl->gaps[at], (pl->gap_count++ - at) * sizeof *pl->gaps);
+		pl->gaps[at] = (struct gap){ offset, bytes };
+	}
+	return 0;
+}
+
+static size_t take(struct placer *pl, size_t bytes)
+{
+	size_t best = pl->gap_count;
+	for (size_t g = 0; g < pl->gap_count; g++)
+		if (pl->gaps[g].bytes >= bytes && (best == pl->gap_count || pl->gaps[g].bytes < pl->gaps[best].bytes))
+			best = g;
+	struct hspmd_program *p = pl->p;
+	if (best == pl->gap_count) { /* grow, from the last gap where it touches the end */
+		size_t offset = p->arena_bytes;
+		if (pl->gap_count && pl->gaps[pl->gap_count - 1].offset + pl->gaps[pl->gap_count - 1].bytes == p->arena_bytes)
+			offset = pl->gaps[--pl->gap_count].offset;
+		p->arena_bytes = offset + bytes;
+		return offset;
+	}
+	size_t offset = pl->gaps[best].offset;
+	pl->gaps[best].offset += bytes;
+	pl->gaps[best].bytes -= bytes;
+	if (!pl->gaps[best].bytes)
+		memmove(&pl->gaps[best], &pl->gaps[best + 1], (--pl->gap_count - best) * sizeof *pl->gaps);
+	return offset;
+}
+
+/* An output that may overwrite an input that dies here takes its place. Returns the input's number, -1: none. */
+static int overwrites(const struct placer *pl, size_t at, int output)
+{
+	const struct hspmd_program *p = pl->p;
+	const struct hspmd_instruction *in = &p->instructions[at];
+	if (in->action != HSPMD_ACTION_RUN)
+		return -1;
+	int k = hspmd_op_type(in->opcode)->in_place[output];
+	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].region != HSPMD_REGION_ARENA || pl->lives[in->in[k]].last != at)
+		return -1;
+	for (int other = 0; other < in->input_count; other++)
+		if (other != k && in->in[other] == in->in[k])
+			return -1;
+	return slot_bytes(p, in->in[k]) == slot_bytes(p, in->out[output]) ? k : -1;
+}
+
+static int place_outputs(struct placer *pl, size_t at, bool *kept)
+{
+	struct hspmd_program *p = pl->p;
+	const struct hspmd_instruction *in = &p->instructions[at];
+	for (int o = 0; o < in->output_count; o++) {
+		int slot = in->out[o];
+		if (slot < 0 || p->slots[slot].region != HSPMD_REGION_ARENA || pl->lives[slot].first != at)
+			continue;
+		int k = overwrites(pl, at, o);
+		if (k >= 0 && !kept[k]) {
+			kept[k] = true;
+			p->slots[slot].offset = p->slots[in->in[k]].offset;
+		} else {
+			p->slots[slot].offset = take(pl, slot_bytes(p, slot));
+		}
+	}
+	return 0;
+}
+
+/* Slots whose last use is at an instruction, as linked lists: head per instruction, next per slot. */
+static int place_arena(struct placer *pl)
+{
+	struct hspmd_program *p = pl->p;
+	int *head = malloc((p->instruction_count + 1) * sizeof *head), *next = malloc((p->slot_count + 1) * sizeof *next);
+	int status = head && next ? 0 : hspmd_fail_memory(pl->err, "planning memory");
+	if (!status) {
+		memset(head, -1, (p->instruction_count + 1) * sizeof *head);
+		for (size_t s = 0; s < p->slot_count; s++) {
+			if (!pl->lives[s].used || p->slots[s].region != HSPMD_REGION_ARENA)
+				continue;
+			next[s] = head[pl->lives[s].last];
+			head[pl->lives[s].last] = (int)s;
+		}
+	}
+	for (size_t i = 0; !status && i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		bool kept[HSPMD_OP_MAX_IO] = { false };
+		status = place_outputs(pl, i, kept);
+		for (int s = head[i]; !status && s >= 0; s = next[s]) {
+			bool taken_over = false;
+			for (int k = 0; k < in->input_count; k++)
+				taken_over |= kept[k] && in->in[k] == s;
+			if (!taken_over)
+				status = give(pl, p->slots[s].offset, slot_bytes(p, s));
+		}
+	}
+	free(head);
+	free(next);
+	return status;
+}
+
+int hspmd_program_place(struct hspmd_program *p, struct hspmd_error *err)
+{
+	struct placer pl = { .p = p, .err = err, .lives = hspmd_calloc(p->slot_count, sizeof(struct life)) };
+	if (!pl.lives)
+		return hspmd_fail_memory(err, "planning memory");
+	p->fixed_bytes = p->arena_bytes = 0;
+	for (size_t s = 0; s < p->slot_count; s++) {
+		if (p->slots[s].region != HSPMD_REGION_FIXED)
+			continue;
+		p->slots[s].offset = p->fixed_bytes;
+		p->fixed_bytes += slot_bytes(p, (int)s);
+	}
+	find_lives(&pl);
+	int status = place_arena(&pl);
+	free(pl.lives);
+	free(pl.gaps);
+	return status;
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/train/program.h"
+
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/op/op.h"
+#include "runtime/train/layout.h"
+
+int hspmd_program_form(struct hspmd_program *p, const struct hspmd_form *form, struct hspmd_error *err)
+{
+	if (hspmd_grow(&p->forms, &p->form_capacity, p->form_count, sizeof *p->forms))
+		return hspmd_fail_memory(err, "specialising");
+	p->forms[p->form_count] = *form;
+	p->forms[p->form_count].bytes = (size_t)hspmd_box_elements(&form->box) * hspmd_dtype_bytes(form->dtype);
+	return (int)p->form_count++;
+}
+
+int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region region, int micro_batch, struct hspmd_error *err)
+{
+	if (hspmd_grow(&p->slots, &p->slot_capacity, p->slot_count, sizeof *p->slots))
+		return hspmd_fail_memory(err, "specialising");
+	p->slots[p->slot_count] = (struct hspmd_slot){ .form = form, .region = region, .micro_batch = micro_batch };
+	return (int)p->slot_count++;
+}
+
+struct hspmd_instruction *hspmd_program_add(struct hspmd_program *p, enum hspmd_action action, struct hspmd_error *err)
+{
+	if (hspmd_grow(&p->instructions, &p->instruction_capacity, p->instruction_count, sizeof *p->instructions)) {
+		hspmd_fail_memory(err, "specialising");
+		return NULL;
+	}
+	struct hspmd_instruction *i = &p->instructions[p->instruction_count++];
+	*i = (struct hspmd_instruction){ .action = action, .micro_batch = -1, .layer = -1, .turn = p->turn };
+	return i;
+}
+
+/* Messages of a pair of devices are told apart by transfer, step, recomputation and micro-batch (modulo 512: equal tags arrive in order, and both sides take
+ * micro-batches in the same order). comm.h wants the low 8 bits free, transport.h less than 44 in all. */
+static uint64_t make_tag(const struct hspmd_program_route *route, int step)
+{
+	return route->number << 24 | (uint64_t)(step & 63) << 18 | (uint64_t)route->again << 17 | ((uint64_t)(route->micro_batch + 1) & 0x1ff) << 8;
+}
+
+static bool takes_part(const struct hspmd_comm_step *step, int device)
+{
+	for (int m = 0; m < step->member_count; m++)
+		if (step->members[m] == device)
+			return true;
+	return false;
+}
+
+/* The slot of a transfer's value on this device: given for the ends, made for what lies between. -1: nothing here; -2: failed. */
+static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, int value, const struct hspmd_program_route *route, int *slots,
+		      struct hspmd_error *err)
+{
+	if (value == 0)
+		return route->in;
+	if (value == t->value_count - 1)
+		return route->out;
+	int at = hspmd_layout_find(&t->layout[value], p->device);
+	if (at < 0)
+		return -1;
+	if (slots[value] < 0) {
+		const struct hspmd_tensor *tensor = &p->graph->tensors[route->tensor];
+		struct hspmd_form form = { .tensor = route->tensor, .dtype = tensor->dtype, .box = t->layout[value].box[at], .full = t->shape };
+		int f = hspmd_program_form(p, &form, err);
+		slots[value] = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_ARENA, route->micro_batch, err);
+		if (slots[value] < 0)
+			return -2;
+	}
+	return slots[value];
+}
+
+int hspmd_program_transfer(struct hspmd_program *p, const struct hspmd_transfer *t, const struct hspmd_program_route *route, struct hspmd_error *err)
+{
+	int *slots = malloc((size_t)t->value_count * sizeof *slots);
+	if (!slots)
+		return hspmd_fail_memory(err, "specialising");
+	for (int v = 0; v < t->value_count; v++)
+		slots[v] = -1;
+	int status = 0;
+	for (int s = 0; !status && s < t->step_count; s++) {
+		if (!takes_part(&t->steps[s], p->device))
+			continue;
+		int in = value_slot(p, t, t->steps[s].input, route, slots, err), out = value_slot(p, t, t->steps[s].output, route, slots, err);
+		struct hspmd_instruction *i = in == -2 || out == -2 ? NULL : hspmd_program_add(p, HSPMD_ACTION_COMM, err);
+		if (!i) {
+			status = -1;
+			break;
+		}
+		i->micro_batch = route->micro_batch;
+		i->layer = route->layer;
+		i->backward = route->backward;
+		i->input_count = i->output_count = 1;
+		i->in[0] = in;
+		i->out[0] = out;
+		i->transfer = t;
+		i->step = s;
+		i->tag = make_tag(route, s);
+	}
+	free(slots);
+	return status;
+}
+
+/* ---- building */
+
+static struct hspmd_graph *build_model(void *context, const struct hspmd_model_build *how, struct hspmd_error *err)
+{
+	return hspmd_model_graph(context, how, err);
+}
+
+struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m)
+{
+	return (struct hspmd_graph_source){ build_model, (void *)m, hspmd_model_layers(m) };
+}
+
+static double link_seconds(const void *context, int from, int to, double bytes)
+{
+	const struct hspmd_link *link = hspmd_cluster_link(context, from, to, 1, 1);
+	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9; /* as resolve.h's own default: slow, but the plan was accepted */
+}
+
+/* Graph and passes of one pipeline. */
+static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int number, const struct hspmd_link_cost *cost,
+			  struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
+{
+	const struct hspmd_pipeline *p = &plan->pipelines[number];
+	const struct hspmd_stage *last = &p->stages[p->stage_count - 1];
+	struct hspmd_model_build how = {
+		.batch = p->micro_batch,
+		.seq_len = plan->seq_len,
+		.vocab_parts = last->device_count / last->context,
+		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
+	};
+	struct hspmd_spmd_stage *stages = hspmd_calloc((size_t)p->stage_count, sizeof *stages);
+	int64_t **weights = hspmd_calloc((size_t)p->stage_count, sizeof *weights);
+	int *stage_of_layer = hspmd_layout_stage_of_layer(p, err);
+	int status = stages && weights ? 0 : hspmd_fail_memory(err, "reading the plan");
+	if (!stage_of_layer)
+		status = -1;
+	for (int s = 0; !status && s < p->stage_count; s++) {
+		weights[s] = malloc((size_t)(p->stages[s].device_count + p->stages[s].context) * sizeof **weights);
+		if (weights[s])
+			hspmd_layout_stage(&p->stages[s], &stages[s], weights[s]);
+		else
+			status = hspmd_fail_memory(err, "reading the plan");
+	}
+	*graph = status ? NULL : source->build(source->context, &how, err);
+	*spmd = *graph ? hspmd_spmd_build(*graph, stages, stage_of_layer, cost, err) : NULL;
+	if (!status && !*spmd)
+		status = hspmd_error_prefix(err, "pipelines[%d]", number);
+	for (int s = 0; weights && s < p->stage_count; s++)
+		free(weights[s]);
+	free(weights);
+	free(stages);
+	free(stage_of_layer);
+	return status;
+}
+
+/* Where the device stands in the plan. A device in no stage stands in pipeline 0, stage -1. */
+static void find_device(struct hspmd_program *p, const struct hspmd_plan *plan)
+{
+	p->stage = -1;
+	for (int q = 0; q < plan->pipeline_count; q++)
+		for (int s = 0; s < plan->pipelines[q].stage_count; s++)
+			for (int d = 0; d < plan->pipelines[q].stages[s].device_count; d++)
+				if (plan->pipelines[q].stages[s].devices[d] == p->device) {
+					p->pipeline = q;
+					p->stage = s;
+				}
+	for (int q = 0; q < p->pipeline; q++)
+		p->first_sample += (int64_t)plan->pipelines[q].micro_batches * plan->pipelines[q].micro_batch;
+	p->micro_batches = plan->pipelines[p->pipeline].micro_batches;
+	p->micro_batch = plan->pipelines[p->pipeline].micro_batch;
+}
+
+struct hspmd_view hspmd_program_view(const struct hspmd_program *p, int slot, char *const *bases)
+{
+	const struct hspmd_form *form = &p->forms[p->slots[slot].form];
+	struct hspmd_view v = { .dtype = form->dtype, .rank = form->box.rank };
+	for (int d = 0; d < v.rank; d++) {
+		v.shape[d] = form->box.hi[d] - form->box.lo[d];
+		v.start[d] = form->box.lo[d];
+		v.full[d] = form->full.dim[d];
+	}
+	if (bases)
+		v.data = bases[p->slots[slot].region] + p->slots[slot].offset;
+	return v;
+}
+
+void hspmd_program_args(const struct hspmd_program *p, const struct hspmd_instruction *in, char *const *bases, struct hspmd_kernel_args *args)
+{
+	*args = (struct hspmd_kernel_args){ .attr = in->attr, .input_count = in->input_count, .output_count = in->output_count };
+	for (int k = 0; k < in->input_count; k++)
+		if (in->in[k] >= 0)
+			args->in[k] = hspmd_program_view(p, in->in[k], bases);
+	for (int k = 0; k < in->output_count; k++)
+		if (in->out[k] >= 0) {
+			args->out[k] = hspmd_program_view(p, in->out[k], bases);
+			args->out[k].accumulate = in->accumulate >> k & 1;
+		}
+	if (in->action == HSPMD_ACTION_NORM) {
+		args->output_count = 1;
+		args->out[0] = (struct hspmd_view){ .dtype = HSPMD_F64, .rank = 1, .shape = { 1 }, .full = { 1 } };
+	}
+}
+
+static void measure_workspace(struct hspmd_program *p, struct hspmd_device *dev)
+{
+	static const struct hspmd_op_attr none;
+	for (size_t i = 0; dev && i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		struct hspmd_kernel_args args;
+		if (in->action == HSPMD_ACTION_READ || in->action == HSPMD_ACTION_COMM)
+			continue;
+		hspmd_program_args(p, in, NULL, &args);
+		if (!args.attr)
+			args.attr = &none;
+		size_t bytes = dev->ops->workspace(dev, in->opcode, &args);
+		if (bytes > p->workspace_bytes)
+			p->workspace_bytes = bytes;
+	}
+}
+
+struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+					  int device, struct hspmd_device *dev, struct hspmd_error *err)
+{
+	struct hspmd_program *p = calloc(1, sizeof *p);
+	size_t n = (size_t)plan->pipeline_count;
+	struct hspmd_graph **graphs = hspmd_calloc(n, sizeof *graphs);
+	struct hspmd_spmd **spmds = hspmd_calloc(n, sizeof *spmds);
+	struct hspmd_layouts *layouts = NULL;
+	struct hspmd_link_cost cost = { link_seconds, cluster };
+	int status = p && graphs && spmds ? 0 : hspmd_fail_memory(err, "specialising");
+	for (size_t q = 0; !status && q < n; q++)
+		status = build_pipeline(source, plan, (int)q, &cost, &graphs[q], &spmds[q], err);
+	if (!status) {
+		p->device = device;
+		find_device(p, plan);
+		p->graph = graphs[p->pipeline];
+		p->spmd = spmds[p->pipeline];
+		layouts = hspmd_layouts_build(p->graph, plan, err);
+		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &cost, err) ||
+		    hspmd_program_place(p, err))
+			status = -1;
+		else
+			measure_workspace(p, dev);
+	}
+	for (size_t q = 0; graphs && spmds && q < n; q++) {
+		if (p && p->spmd == spmds[q])
+			continue; /* the program's own now */
+		hspmd_spmd_destroy(spmds[q]);
+		hspmd_graph_destroy(graphs[q]);
+	}
+	hspmd_layouts_destroy(layouts);
+	free(graphs);
+	free(spmds);
+	if (status) {
+		hspmd_program_destroy(p);
+		return NULL;
+	}
+	return p;
+}
+
+void hspmd_program_destroy(struct hspmd_program *p)
+{
+	if (!p)
+		return;
+	for (size_t i = 0; i < p->transfer_count; i++)
+		hspmd_transfer_destroy(p->transfers[i]);
+	free(p->transfers);
+	free(p->states);
+	free(p->fixed_of_tensor);
+	free(p->instructions);
+	free(p->slots);
+	free(p->forms);
+	hspmd_spmd_destroy(p->spmd);
+	hspmd_graph_destroy(p->graph);
+	free(p);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+
+#include "runtime/op/op.h"
+#include "runtime/train/program.h"
+
+struct printer {
+	FILE *f;
+	const struct hspmd_program *p;
+	const struct hspmd_cluster *c;
+};
+
+static void print_slot(const struct printer *pr, int slot)
+{
+	if (slot < 0) {
+		fputs(" -", pr->f);
+		return;
+	}
+	const struct hspmd_slot *s = &pr->p->slots[slot];
+	const struct hspmd_form *form = &pr->p->forms[s->form];
+	char box[160];
+	fprintf(pr->f, " %s%s@%c%zu", pr->p->graph->tensors[form->tensor].name, hspmd_box_text(&form->box, box, sizeof box),
+		s->region == HSPMD_REGION_ARENA ? 'a' : 'f', s->offset);
+}
+
+/* Whom this device talks to in a step. */
+static void print_peers(const struct printer *pr, const struct hspmd_comm_step *step)
+{
+	char name[64];
+	const char *separator = " with ";
+	for (int m = 0; m < step->member_count; m++) {
+		if (step->members[m] == pr->p->device)
+			continue;
+		fprintf(pr->f, "%s%s", separator, hspmd_cluster_address(pr->c, step->members[m], name, sizeof name));
+		separator = ",";
+	}
+}
+
+static void print_instruction(const struct printer *pr, size_t i)
+{
+	const struct hspmd_instruction *in = &pr->p->instructions[i];
+	static const char *const actions[] = { "read", NULL, NULL, "norm", "adamw" };
+	const char *name = in->action == HSPMD_ACTION_RUN    ? hspmd_op_type(in->opcode)->name
+			   : in->action == HSPMD_ACTION_COMM ? hspmd_comm_words[in->transfer->steps[in->step].kind]
+							     : actions[in->action];
+	fprintf(pr->f, "%5zu ", i);
+	if (in->micro_batch >= 0)
+		fprintf(pr->f, "%c%-4d", in->backward ? 'B' : 'F', in->micro_batch);
+	else
+		fputs("step ", pr->f);
+	fprintf(pr->f, " L%-3d %-16s", in->layer, name);
+	for (int k = 0; k < in->input_count; k++)
+		print_slot(pr, in->in[k]);
+	fputs(" ->", pr->f);
+	for (int k = 0; k < in->output_count; k++) {
+		print_slot(pr, in->out[k]);
+		if (in->accumulate >> k & 1)
+			fputs("+=", pr->f);
+	}
+	if (in->action == HSPMD_ACTION_COMM)
+		print_peers(pr, &in->transfer->steps[in->step]);
+	fputc('\n', pr->f);
+}
+
+static void print_state(const struct printer *pr)
+{
+	for (int i = 0; i < pr->p->state_count; i++) {
+		const struct hspmd_program_state *s = &pr->p->states[i];
+		char box[160];
+		if (s->param >= 0)
+			fprintf(pr->f, "state %s%s copy %d\n", s->name, hspmd_box_text(&s->share.box, box, sizeof box), s->share.replica);
+	}
+}
+
+char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_cluster *cluster)
+{
+	char *text = NULL, name[64];
+	size_t size;
+	struct printer pr = { open_memstream(&text, &size), p, cluster };
+	if (!pr.f)
+		return NULL;
+	fprintf(pr.f, "device %s: pipeline %d, stage %d, %d micro-batches of %d\n", hspmd_cluster_address(cluster, p->device, name, sizeof name),
+		p->pipeline, p->stage, p->micro_batches, p->micro_batch);
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		if (i == p->vote)
+			fputs("      vote\n", pr.f);
+		print_instruction(&pr, i);
+	}
+	print_state(&pr);
+	fprintf(pr.f, "memory: %zu bytes fixed (parameters, gradients, optimizer), %zu bytes arena, %zu bytes workspace\n", p->fixed_bytes, p->arena_bytes,
+		p->workspace_bytes);
+	if (fclose(pr.f)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}

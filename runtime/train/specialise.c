@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The micro-batches' part of a program: progressive specialisation of the pipeline's nodes to what one device runs (HSPMD, arXiv 2504.20490, section 6), unrolled over the
+ * schedule's turns. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198, section 5) runs forward nodes of a block again, into fresh slots, right before the block's
+ * backward pass; the first run's slots are then free early, because nothing reads them any more. */
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/op/op.h"
+#include "runtime/train/program.h"
+#include "runtime/train/schedule.h"
+
+struct walk {
+	struct hspmd_program *p;
+	const struct hspmd_plan *plan;
+	struct hspmd_error *err;
+	int *slot_of;   /* [micro-batch][value]: slot that holds the value now, -1: none */
+	int *form_of;   /* per value, -1: not made */
+	bool *written;  /* per fixed slot's tensor: something of this step is in it */
+	bool *wanted;   /* per node: to be run again for the block at hand */
+	enum hspmd_recompute recompute;
+	bool again;
+};
+
+static int value_form(struct walk *w, int value)
+{
+	struct hspmd_program *p = w->p;
+	if (w->form_of[value] >= 0)
+		return w->form_of[value];
+	const struct hspmd_value *v = &p->spmd->values[value];
+	const struct hspmd_tensor *t = &p->graph->tensors[v->tensor];
+	struct hspmd_share share;
+	if (!hspmd_annotation_share(v->annotation, &t->shape, p->device, &share))
+		return -1;
+	struct hspmd_form form = { .tensor = v->tensor, .dtype = t->dtype, .box = share.box, .full = t->shape };
+	return w->form_of[value] = hspmd_program_form(p, &form, w->err);
+}
+
+/* Parameters, their gradients and losses outlive the micro-batch; a Reshard of one does not. */
+static bool is_fixed(const struct hspmd_program *p, int value)
+{
+	const struct hspmd_value *v = &p->spmd->values[value];
+	enum hspmd_tensor_role role = p->graph->tensors[v->tensor].role;
+	return (role == HSPMD_TENSOR_PARAMETER || role == HSPMD_TENSOR_PARAMETER_GRADIENT || role == HSPMD_TENSOR_LOSS) &&
+	       hspmd_spmd_value(p->spmd, v->tensor, v->stage) == value;
+}
+
+static int root_value(const struct hspmd_spmd *s, int value)
+{
+	while (s->values[value].same_as >= 0)
+		value = s->values[value].same_as;
+	return value;
+}
+
+/* A new slot for a value this device is about to make or receive. -1: the device holds nothing of it; -2: failed. */
+static int new_slot(struct walk *w, int value, int micro_batch)
+{
+	struct hspmd_program *p = w->p;
+	int form = value_form(w, value);
+	if (form < 0)
+		return hspmd_annotation_share(p->spmd->values[value].annotation, &p->graph->tensors[p->spmd->values[value].tensor].shape, p->device,
+					      &(struct hspmd_share){ 0 })
+			       ? -2
+			       : -1;
+	int tensor = p->spmd->values[value].tensor;
+	if (is_fixed(p, value)) {
+		if (p->fixed_of_tensor[tensor] < 0)
+			p->fixed_of_tensor[tensor] = hspmd_program_slot(p, form, HSPMD_REGION_FIXED, -1, w->err);
+		return p->fixed_of_tensor[tensor] < 0 ? -2 : p->fixed_of_tensor[tensor];
+	}
+	int slot = hspmd_program_slot(p, form, HSPMD_REGION_ARENA, micro_batch, w->err);
+	if (slot < 0)
+		return -2;
+	w->slot_of[(size_t)micro_batch * p->spmd->value_count + (size_t)value] = slot;
+	return slot;
+}
+
+/* Tokens and targets come from the data reader when they are first asked for. */
+static int read_input(struct walk *w, int value, int micro_batch)
+{
+	int slot = new_slot(w, value, micro_batch);
+	struct hspmd_instruction *i = slot < 0 ? NULL : hspmd_program_add(w->p, HSPMD_ACTION_READ, w->err);
+	if (!i)
+		return -2;
+	i->micro_batch = micro_batch;
+	i->layer = w->p->graph->tensors[w->p->spmd->values[value].tensor].layer;
+	i->output_count = 1;
+	i->out[0] = slot;
+	return slot;
+}
+
+/* The slot that an input value is read from. -1: nothing of it here; -2: failed. */
+static int old_slot(struct walk *w, int value, int micro_batch)
+{
+	struct hspmd_program *p = w->p;
+	value = root_value(p->spmd, value);
+	const struct hspmd_tensor *t = &p->graph->tensors[p->spmd->values[value].tensor];
+	if (is_fixed(p, value))
+		return new_slot(w, value, micro_batch);
+	int slot = w->slot_of[(size_t)micro_batch * p->spmd->value_count + (size_t)value];
+	if (slot < 0 && t->role == HSPMD_TENSOR_INPUT)
+		return read_input(w, value, micro_batch);
+	return slot;
+}
+
+static int run_reshard(struct walk *w, size_t number, int micro_batch)
+{
+	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
+	struct hspmd_program_route route = {
+		.tensor = w->p->spmd->values[n->in[0]].tensor, .micro_batch = micro_batch, .layer = n->layer, .backward = n->backward,
+		.again = w->again, .number = number,
+	};
+	route.in = old_slot(w, n->in[0], micro_batch);
+	route.out = new_slot(w, n->out[0], micro_batch);
+	if (route.in == -2 || route.out == -2)
+		return -1;
+	return hspmd_program_transfer(w->p, n->transfer, &route, w->err);
+}
+
+static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_batch)
+{
+	struct hspmd_program *p = w->p;
+	const struct hspmd_op *op = &p->graph->ops[n->op];
+	struct hspmd_instruction made = { .opcode = op->opcode, .input_count = n->input_count, .output_count = n->output_count };
+	for (int k = 0; k < n->input_count; k++) {
+		made.in[k] = n->in[k] < 0 ? -1 : old_slot(w, n->in[k], micro_batch);
+		if (made.in[k] == -2)
+			return -1;
+		if (n->in[k] >= 0 && made.in[k] < 0)
+			return hspmd_fail(w->err, "operator %s: input %d (%s) is not on device %d", hspmd_op_type(op->opcode)->name, k,
+					  p->graph->tensors[op->in[k]].name, p->device);
+	}
+	for (int k = 0; k < n->output_count; k++) {
+		made.out[k] = n->out[k] < 0 ? -1 : new_slot(w, n->out[k], micro_batch);
+		if (made.out[k] == -2)
+			return -1;
+		if (made.out[k] >= 0 && p->slots[made.out[k]].region == HSPMD_REGION_FIXED) {
+			bool *written = &w->written[p->spmd->values[n->out[k]].tensor];
+			made.accumulate |= (unsigned)*written << k;
+			*written = true;
+		}
+	}
+	struct hspmd_instruction *i = hspmd_program_add(p, HSPMD_ACTION_RUN, w->err);
+	if (!i)
+		return -1;
+	made.action = i->action;
+	made.turn = i->turn;
+	made.micro_batch = micro_batch;
+	made.layer = n->layer;
+	made.backward = n->backward;
+	made.attr = &op->attr;
+	*i = made;
+	return 0;
+}
+
+static int run_node(struct walk *w, size_t number, int micro_batch)
+{
+	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
+	if (n->op < 0)
+		return hspmd_layout_find(&n->transfer->layout[0], w->p->device) >= 0 ||
+				       hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) >= 0
+			       ? run_reshard(w, number, micro_batch)
+			       : 0;
+	return n->stage == w->p->stage ? run_op(w, n, micro_batch) : 0;
+}
+
+/* ---- recomputation */
+
+/* Cheap operators whose results are large: what "selective" throws away. */
+static bool is_cheap(enum hspmd_opcode opcode)
+{
+	return opcode == HSPMD_OP_LAYERNORM || opcode == HSPMD_OP_RMSNORM || opcode == HSPMD_OP_GELU || opcode == HSPMD_OP_SWIGLU ||
+	       opcode == HSPMD_OP_ROPE;
+}
+
+/* May this forward node be run again? Blocks only; never what another stage takes part in, or what accumulates. */
+static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
+{
+	const struct hspmd_program *p = w->p;
+	int last = p->graph->tensors[hspmd_graph_find(p->graph, HSPMD_TENSOR_TARGETS)].layer;
+	if (n->backward || n->stage != p->stage || n->layer < 1 || n->layer >= last)
+		return false;
+	if (n->op < 0)
+		return w->recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[root_value(p->spmd, n->in[0])].stage == p->stage;
+	if (w->recompute == HSPMD_RECOMPUTE_SELECTIVE && !is_cheap(p->graph->ops[n->op].opcode))
+		return false;
+	return true;
+}
+
+/* Which forward nodes of a block its backward pass needs the results of, directly or through one another. */
+static void mark_wanted(struct walk *w, int layer, bool *needed)
+{
+	const struct hspmd_spmd *s = w->p->spmd;
+	memset(needed, 0, s->value_count * sizeof *needed);
+	for (size_t i = 0; i < s->node_count; i++)
+		for (int k = 0; s->nodes[i].backward && s->nodes[i].layer == layer && k < s->nodes[i].input_count; k++)
+			if (s->nodes[i].in[k] >= 0)
+				needed[root_value(s, s->nodes[i].in[k])] = true;
+	for (size_t i = s->node_count; i-- > 0;) {
+		const struct hspmd_spmd_node *n = &s->nodes[i];
+		if (n->layer != layer || n->backward)
+			continue;
+		w->wanted[i] = false;
+		for (int k = 0; can_rerun(w, n) && k < n->output_count; k++)
+			w->wanted[i] |= n->out[k] >= 0 && needed[n->out[k]];
+		for (int k = 0; w->wanted[i] && k < n->input_count; k++)
+			if (n->in[k] >= 0)
+				needed[root_value(s, n->in[k])] = true;
+	}
+}
+
+static int rerun(struct walk *w, int layer, int micro_batch)
+{
+	const struct hspmd_spmd *s = w->p->spmd;
+	w->again = true;
+	for (size_t i = 0; i < s->node_count; i++)
+		if (s->nodes[i].layer == layer && !s->nodes[i].backward && w->wanted[i] && run_node(w, i, micro_batch))
+			return -1;
+	w->again = false;
+	return 0;
+}
+
+/* ---- turns */
+
+static int run_turn(struct walk *w, const struct hspmd_turn *turn)
+{
+	const struct hspmd_spmd *s = w->p->spmd;
+	int layer = -1;
+	for (size_t i = 0; i < s->node_count; i++) {
+		const struct hspmd_spmd_node *n = &s->nodes[i];
+		if (n->backward != turn->backward)
+			continue;
+		if (turn->backward && n->stage == w->p->stage && n->layer != layer) {
+			layer = n->layer;
+			if (w->recompute != HSPMD_RECOMPUTE_NONE && rerun(w, layer, turn->micro_batch))
+				return -1;
+		}
+		if (run_node(w, i, turn->micro_batch))
+			return -1;
+	}
+	w->p->turn++;
+	return 0;
+}
+
+/* The parts of the loss that this device is the one to count. */
+static int find_losses(struct walk *w)
+{
+	struct hspmd_program *p = w->p;
+	for (size_t t = 0; t < p->graph->tensor_count; t++) {
+		int value = p->fixed_of_tensor[t] >= 0 ? hspmd_spmd_value(p->spmd, (int)t, p->stage) : -1;
+		struct hspmd_share share;
+		if (value < 0 || p->graph->tensors[t].role != HSPMD_TENSOR_LOSS ||
+		    !hspmd_annotation_share(p->spmd->values[value].annotation, &p->graph->tensors[t].shape, p->device, &share) || share.replica)
+			continue;
+		if (p->loss_count == HSPMD_PROGRAM_MAX_LOSSES)
+			return hspmd_fail(w->err, "more than %d parts of the loss in one stage", HSPMD_PROGRAM_MAX_LOSSES);
+		p->loss[p->loss_count++] = p->fixed_of_tensor[t];
+	}
+	return 0;
+}
+
+static int walk_turns(struct walk *w)
+{
+	struct hspmd_program *p = w->p;
+	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
+	int turn_count = 2 * pipeline->micro_batches, status = 0;
+	struct hspmd_turn *turns = hspmd_calloc((size_t)turn_count, sizeof *turns);
+	bool *needed = hspmd_calloc(p->spmd->value_count, sizeof *needed);
+	if (!turns || !needed)
+		status = hspmd_fail_memory(w->err, "specialising");
+	const struct hspmd_stage *stage = &pipeline->stages[p->stage];
+	w->recompute = stage->recompute;
+	for (int l = stage->layers[0]; !status && w->recompute != HSPMD_RECOMPUTE_NONE && l < stage->layers[1]; l++)
+		mark_wanted(w, l, needed);
+	if (!status)
+		hspmd_schedule(w->plan->schedule, pipeline->stage_count, p->stage, pipeline->micro_batches, turns);
+	for (int t = 0; !status && t < turn_count; t++)
+		status = run_turn(w, &turns[t]);
+	free(turns);
+	free(needed);
+	return status ? status : find_losses(w);
+}
+
+int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *plan, struct hspmd_error *err)
+{
+	if (p->spmd->node_count >= HSPMD_PROGRAM_NODES || p->graph->tensor_count >= HSPMD_PROGRAM_NODES / 2)
+		return hspmd_fail(err, "the graph has more than %d operators", (int)HSPMD_PROGRAM_NODES);
+	size_t values = p->spmd->value_count, cells = values * (size_t)p->micro_batches, tensors = p->graph->tensor_count;
+	struct walk w = {
+		.p = p, .plan = plan, .err = err, .slot_of = malloc((cells + 1) * sizeof(int)), .form_of = malloc((values + 1) * sizeof(int)),
+		.written = hspmd_calloc(tensors, sizeof(bool)), .wanted = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
+	};
+	p->fixed_of_tensor = malloc((tensors + 1) * sizeof(int));
+	int status = -1;
+	if (!w.slot_of || !w.form_of || !w.written || !w.wanted || !p->fixed_of_tensor) {
+		hspmd_fail_memory(err, "specialising");
+	} else {
+		memset(w.slot_of, -1, cells * sizeof(int));
+		memset(w.form_of, -1, values * sizeof(int));
+		memset(p->fixed_of_tensor, -1, tensors * sizeof(int));
+		status = p->stage < 0 ? 0 : walk_turns(&w);
+	}
+	free(w.slot_of);
+	free(w.form_of);
+	free(w.written);
+	free(w.wanted);
+	return status;
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The worker's part in a checkpoint: an image of the state at the end of a step that all agreed on, written in the background, answered when it is on disk. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "runtime/state/checkpoint.h"
+#include "runtime/train/worker_parts.h"
+
+struct worker_checkpoints {
+	struct hspmd_writer *writer;
+	pthread_t waiter; /* tells the controller when the writer is done */
+	bool waiting;
+	char *local; /* the job's local folder, as the controller named it: this node's part is a folder in it */
+};
+
+/* What the waiter works on. */
+struct wait {
+	struct worker *w;
+	char *id;
+	int64_t step;
+	int generation;
+};
+
+void worker_ask_checkpoint(struct worker *w, json_t *message)
+{
+	pthread_mutex_lock(&w->lock);
+	json_decref(w->checkpoint_request); /* a later request takes the place of one not yet served */
+	w->checkpoint_request = json_incref(message);
+	pthread_mutex_unlock(&w->lock);
+}
+
+double worker_checkpoint_asked(struct worker *w)
+{
+	pthread_mutex_lock(&w->lock);
+	bool asked = w->checkpoint_request && w->active &&
+		     json_integer_value(json_object_get(w->checkpoint_request, "generation")) == w->active->number;
+	pthread_mutex_unlock(&w->lock);
+	return asked;
+}
+
+static json_t *take_request(struct worker *w)
+{
+	pthread_mutex_lock(&w->lock);
+	json_t *request = w->checkpoint_request;
+	w->checkpoint_request = NULL;
+	pthread_mutex_unlock(&w->lock);
+	return request;
+}
+
+/* The vote may tell of a request before the request itself has come; it is on its way from the same controller. */
+static json_t *await_request(struct worker *w, struct hspmd_error *err)
+{
+	double deadline = hspmd_now() + w->setup.timeout_s;
+	while (!worker_checkpoint_asked(w)) {
+		if (atomic_load(&w->active->abort) || hspmd_now() > deadline) {
+			hspmd_fail(err, "a checkpoint was agreed on, but its request did not come within %.0f s", w->setup.timeout_s);
+			return NULL;
+		}
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	return take_request(w);
+}
+
+static int answer(struct worker *w, const char *id, int64_t step, int generation, json_t *report, const char *error)
+{
+	json_t *m = report ? report : json_object();
+	json_t *head = json_pack("{ss,ss,sI,si,ss*}", "type", "written", "id", id, "step", (json_int_t)step, "generation", generation, "error", error);
+	if (!m || !head || json_object_update(m, head)) {
+		json_decref(m);
+		m = NULL;
+	}
+	json_decref(head);
+	return hspmd_inbox_send(w->inbox, m);
+}
+
+static void *wait_written(void *argument)
+{
+	struct wait *p = argument;
+	struct hspmd_error err = { "" };
+	json_t *report = NULL;
+	int status;
+	while ((status = hspmd_writer_result(p->w->checkpoints->writer, 1, &report, &err)) == 0)
+		if (!hspmd_writer_busy(p->w->checkpoints->writer))
+			break;
+	if (status == 0)
+		status = hspmd_writer_result(p->w->checkpoints->writer, 0, &report, &err);
+	answer(p->w, p->id, p->step, p->generation, status == 1 ? report : NULL, status == 1 ? NULL : err.text[0] ? err.text : "not written");
+	free(p->id);
+	free(p);
+	return NULL;
+}
+
+static void end_wait(struct worker_checkpoints *c)
+{
+	if (c->waiting)
+		pthread_join(c->waiter, NULL);
+	c->waiting = false;
+}
+
+/* The parts of the state that this worker answers for: of equal copies, the first holder's. */
+static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, size_t *count)
+{
+	const struct hspmd_program *p = g->program;
+	struct hspmd_state_slice *slices = hspmd_calloc((size_t)p->state_count * HSPMD_STATE_KIND_COUNT, sizeof *slices);
+	*count = 0;
+	for (int i = 0; slices && i < p->state_count; i++) {
+		const struct hspmd_program_state *s = &p->states[i];
+		const int slot[HSPMD_STATE_KIND_COUNT] = { s->param, s->m, s->v };
+		for (int k = 0; s->param >= 0 && !s->share.replica && k < HSPMD_STATE_KIND_COUNT; k++)
+			slices[(*count)++] = (struct hspmd_state_slice){
+				.tensor = s->name, .kind = (enum hspmd_state_kind)k, .dtype = p->graph->tensors[s->tensor].dtype,
+				.shape = p->graph->tensors[s->tensor].shape, .box = s->share.box, .data = hspmd_executor_slot(g->executor, slot[k]),
+			};
+	}
+	return slices;
+}
+
+static struct worker_checkpoints *checkpoints(struct worker *w, struct hspmd_error *err)
+{
+	if (w->checkpoints)
+		return w->checkpoints;
+	struct worker_checkpoints *c = calloc(1, sizeof *c);
+	if (!c) {
+		hspmd_fail_memory(err, "starting a checkpoint");
+		return NULL;
+	}
+	c->writer = hspmd_writer_create(w->setup.device, err);
+	if (!c->writer) {
+		free(c);
+		return NULL;
+	}
+	return w->checkpoints = c;
+}
+
+/* A job's local folder is the same path on every node; where nodes share a disk they must not meet in it. */
+static char *node_folder(const struct worker *w, const char *local)
+{
+	return hspmd_asprintf("%s/%s", local, w->setup.node);
+}
+
+static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
+{
+	const char *local = json_string_value(json_object_get(request, "local")), *shared = json_string_value(json_object_get(request, "shared"));
+	struct worker_checkpoints *c = checkpoints(w, err);
+	const struct hspmd_generation *g = w->active;
+	if (!c)
+		return -1;
+	end_wait(c);
+	free(c->local);
+	c->local = local ? strdup(local) : NULL;
+	char *own = local ? node_folder(w, local) : NULL, *file = strdup(w->setup.address);
+	size_t count;
+	struct hspmd_state_slice *slices = list_slices(g, &count);
+	int status = slices && file && (!local || (c->local && own)) ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
+	for (char *colon = file; colon && (colon = strchr(colon, ':'));)
+		*colon = '-';
+	char *name = file ? hspmd_asprintf("%s.safetensors", file) : NULL;
+	const char *places[2];
+	struct hspmd_writer_job job = { .step = w->step, .generation = g->number, .file = name, .node = w->setup.node, .places = places };
+	if (own)
+		places[job.place_count++] = own;
+	if (shared)
+		places[job.place_count++] = shared;
+	if (!status && !name)
+		status = hspmd_fail_memory(err, "starting a checkpoint");
+	if (!status && !job.place_count)
+		status = hspmd_fail(err, "checkpoint: neither a local nor a shared folder was named");
+	if (!status)
+		status = hspmd_writer_begin(c->writer, &job, slices, count, err);
+	free(slices);
+	free(own);
+	free(file);
+	free(name);
+	return status;
+}
+
+/* Begin, and leave a thread to tell how it ended. */
+static int serve(struct worker *w, json_t *request, struct hspmd_error *err)
+{
+	const char *id = json_string_value(json_object_get(request, "id"));
+	if (begin(w, request, err))
+		return answer(w, id ? id : "", w->step, w->active->number, NULL, err->text);
+	struct wait *p = calloc(1, sizeof *p);
+	if (p)
+		*p = (struct wait){ w, strdup(id ? id : ""), w->step, w->active->number };
+	if (!p || !p->id || pthread_create(&w->checkpoints->waiter, NULL, wait_written, p)) {
+		free(p ? p->id : NULL);
+		free(p);
+		return hspmd_fail_memory(err, "starting a checkpoint");
+	}
+	w->checkpoints->waiting = true;
+	return 0;
+}
+
+int worker_snapshot(struct worker *w, struct hspmd_error *err)
+{
+	json_t *request = await_request(w, err);
+	int status = request ? serve(w, request, err) : -1;
+	json_decref(request);
+	return status;
+}
+
+int worker_before_change(struct worker *w, struct hspmd_error *err)
+{
+	return w->checkpoints ? hspmd_writer_release(w->checkpoints->writer, err) : 0;
+}
+
+/* Put the manifest where it was asked for; what it replaces may go only then. */
+static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
+{
+	json_t *folders = json_object_get(message, "folders");
+	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(message, "manifest"), "manifest", err);
+	int status = m ? 0 : -1;
+	for (size_t i = 0; !status && i < json_array_size(folders); i++) {
+		const char *folder = json_string_value(json_array_get(folders, i));
+		bool own = folder && w->checkpoints && w->checkpoints->local && !strcmp(folder, w->checkpoints->local);
+		char *place = !folder ? NULL : own ? node_folder(w, folder) : strdup(folder);
+		status = !place ? hspmd_fail_memory(err, "committing a checkpoint") : hspmd_checkpoint_commit(place, m, err);
+		struct hspmd_error pruning;
+		if (!status && hspmd_checkpoint_prune(place, w->setup.job->checkpoint.keep, &pruning))
+			hspmd_warn("old checkpoints stay: %s", pruning.text);
+		free(place);
+	}
+	hspmd_manifest_destroy(m);
+	return status;
+}
+
+int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message)
+{
+	struct hspmd_error err = { "" };
+	if (!strcmp(type, "manifest")) {
+		const char *id = json_string_value(json_object_get(message, "id"));
+		int status = commit(w, message, &err);
+		return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss*}", "type", "manifested", "id", id ? id : "", "error", status ? err.text : NULL));
+	}
+	if (strcmp(type, "checkpoint") || w->training || !w->active || !w->active->executor || !worker_checkpoint_asked(w))
+		return 0; /* a running step serves it; or it has been served */
+	json_t *request = take_request(w);
+	int status = serve(w, request, &err);
+	json_decref(request);
+	return status;
+}
+
+void worker_end_checkpoints(struct worker *w)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	json_decref(w->checkpoint_request);
+	if (!c)
+		return;
+	end_wait(c);
+	hspmd_writer_destroy(c->writer);
+	free(c->local);
+	free(c);
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "runtime/train/data.h"
+
+static char folder[] = "/tmp/hspmd-data-XXXXXX";
+static char first[64], second[64];
+
+static void write_file(const char *path, const void *data, size_t size)
+{
+	FILE *f = fopen(path, "wb");
+	assert_non_null(f);
+	assert_int_equal(fwrite(data, 1, size, f), size);
+	assert_int_equal(fclose(f), 0);
+}
+
+static int set_up(void **state)
+{
+	(void)state;
+	unsigned char bytes[256];
+	for (int i = 0; i < 256; i++)
+		bytes[i] = (unsigned char)i;
+	if (!mkdtemp(folder))
+		return -1;
+	snprintf(first, sizeof first, "%s/a", folder);
+	snprintf(second, sizeof second, "%s/b", folder);
+	write_file(first, bytes, 100);
+	write_file(second, bytes + 100, 61);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	(void)state;
+	unlink(first);
+	unlink(second);
+	return rmdir(folder);
+}
+
+static struct hspmd_job job_of(char **files, int count, enum hspmd_data_kind kind, int64_t seq_len)
+{
+	return (struct hspmd_job){ .file = "job.json", .train = files, .train_count = count, .data_kind = kind, .seq_len = seq_len, .seed = 3 };
+}
+
+/* Every epoch has every sample once; another seed has another order; samples run over the border between files. */
+static void epochs(void **state)
+{
+	(void)state;
+	char *files[] = { first, second };
+	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 16);
+	struct hspmd_error err;
+	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	assert_non_null(d);
+	assert_int_equal(hspmd_data_samples(d), 10); /* 161 tokens */
+	int order[2][10];
+	for (int epoch = 0; epoch < 2; epoch++) {
+		int seen[10] = { 0 };
+		for (int i = 0; i < 10; i++) {
+			int32_t tokens[17];
+			assert_int_equal(hspmd_data_read(d, epoch * 10 + i, 0, 17, tokens, &err), 0);
+			assert_int_equal(tokens[0] % 16, 0);
+			for (int k = 1; k < 17; k++)
+				assert_int_equal(tokens[k], tokens[0] + k);
+			order[epoch][i] = tokens[0] / 16;
+			seen[tokens[0] / 16]++;
+		}
+		for (int i = 0; i < 10; i++)
+			assert_int_equal(seen[i], 1);
+	}
+	assert_memory_not_equal(order[0], order[1], sizeof order[0]);
+	hspmd_data_close(d);
+}
+
+static void parts_of_a_sample(void **state)
+{
+	(void)state;
+	char *files[] = { first, second };
+	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 16);
+	struct hspmd_error err;
+	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	assert_non_null(d);
+	int32_t whole[17], part[5];
+	assert_int_equal(hspmd_data_read(d, 4, 0, 17, whole, &err), 0);
+	assert_int_equal(hspmd_data_read(d, 4, 12, 5, part, &err), 0);
+	assert_memory_equal(part, whole + 12, sizeof part);
+	hspmd_data_close(d);
+}
+
+static void what_is_wrong_is_told(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	char *files[] = { first }, *none[] = { "/nonexistent/x" };
+	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 100);
+	assert_null(hspmd_data_open(&job, 256, &err)); /* one sample takes 101 tokens */
+	assert_non_null(strstr(err.text, first));
+	job = job_of(none, 1, HSPMD_DATA_BYTES, 10);
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_non_null(strstr(err.text, "/nonexistent/x"));
+	job = job_of(files, 1, HSPMD_DATA_MEGATRON, 10);
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_non_null(strstr(err.text, ".idx"));
+	job = job_of(files, 1, HSPMD_DATA_BYTES, 10);
+	struct hspmd_data *d = hspmd_data_open(&job, 50, &err);
+	int32_t tokens[11];
+	int bad = 0;
+	for (int i = 0; i < 9; i++)
+		bad += hspmd_data_read(d, i, 0, 11, tokens, &err) != 0;
+	assert_int_equal(bad, 5); /* samples with a byte of 50 or more */
+	assert_non_null(strstr(err.text, "vocabulary of 50"));
+	hspmd_data_close(d);
+}
+
+static void widths(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	char *files[] = { first };
+	int32_t tokens[3];
+	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_UINT16, 2);
+	struct hspmd_data *d = hspmd_data_open(&job, 65536, &err);
+	assert_non_null(d);
+	assert_int_equal(hspmd_data_samples(d), 24); /* 50 tokens */
+	assert_int_equal(hspmd_data_read(d, 0, 0, 3, tokens, &err), 0);
+	assert_int_equal(tokens[1] - tokens[0], 0x0202);
+	hspmd_data_close(d);
+	job = job_of(files, 1, HSPMD_DATA_UINT32, 2);
+	d = hspmd_data_open(&job, INT64_C(1) << 31, &err);
+	assert_non_null(d);
+	assert_int_equal(hspmd_data_samples(d), 12);
+	hspmd_data_close(d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(epochs),
+		cmocka_unit_test(parts_of_a_sample),
+		cmocka_unit_test(what_is_wrong_is_told),
+		cmocka_unit_test(widths),
+	};
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Law 1: the same losses under any plan, to rounding; a fixed plan twice, to the bit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "tests/unit/trainer.h"
+
+#define STEPS 12
+#define HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":"
+
+static const char one[] = HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}";
+
+static const struct {
+	const char *name, *plan;
+	int devices;
+} plans[] = {
+	{ "micro-batch of 8", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":8,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":"
+			      "[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}", 1 },
+	{ "4-way data parallel", HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],"
+				 "\"devices\":[\"n:1\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:2\"]}]},{\"micro_batches\":2,"
+				 "\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:3\"]}]}]}", 4 },
+	{ "4 stages", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],\"devices\":[\"n:1\"]},"
+			   "{\"layers\":[3,4],\"devices\":[\"n:2\"]},{\"layers\":[4,5],\"devices\":[\"n:3\"]}]}]}", 4 },
+	{ "2-way tensor parallel", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"]}]}]}", 2 },
+	{ "2-way tensor parallel, 2 stages", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},{\"layers\":[2,5],\"devices\":[\"n:2-3\"]}]}]}", 4 },
+	{ "tensor parallel 2 then 1", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},{\"layers\":[2,5],\"devices\":[\"n:2\"]}]}]}", 3 },
+	{ "pipelines of 3 and 1", HEAD "[{\"micro_batches\":5,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,4],\"devices\":[\"n:1\"]},"
+				       "{\"layers\":[4,5],\"devices\":[\"n:2\"]}]},{\"micro_batches\":3,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:3\"]}]}]}", 4 },
+	{ "unequal widths in two pipelines, ZeRO", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\","
+						   "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":5,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"]}]},"
+						   "{\"micro_batches\":3,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:2\"]},{\"layers\":[3,5],\"devices\":[\"n:3\"]}]}]}", 4 },
+	{ "recomputation, gpipe", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"gpipe\",\"zero_stage\":0,"
+				  "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"recompute\":\"full\"},"
+				  "{\"layers\":[2,5],\"devices\":[\"n:2\"],\"recompute\":\"selective\"}]}]}", 3 },
+	{ "context parallel", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"],\"context\":2}]}]}", 2 },
+	{ "context by tensor parallel", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-3\"],\"context\":2,\"context_ratio\":[0.6,0.4]}]}]}", 4 },
+};
+
+#define PLANS (sizeof plans / sizeof *plans)
+
+static double worst(const double *a, const double *b)
+{
+	double most = 0;
+	for (int s = 0; s < STEPS; s++)
+		most = fmax(most, fabs(a[s] - b[s]) / fabs(b[s]));
+	return most;
+}
+
+static void same_losses(const char *model, size_t count)
+{
+	struct hspmd_error err = { "" };
+	double want[STEPS], got[STEPS], again[STEPS];
+	if (trainer_run(model, one, 1, STEPS, want, &err))
+		fail_msg("one device: %s", err.text);
+	assert_true(want[STEPS - 1] < want[0] - 0.5); /* it learns */
+	for (size_t i = 0; i < count; i++) {
+		if (trainer_run(model, plans[i].plan, plans[i].devices, STEPS, got, &err))
+			fail_msg("%s: %s", plans[i].name, err.text);
+		if (!(worst(got, want) < 1e-5))
+			fail_msg("%s: losses differ by %g (%.17g against %.17g at the end)", plans[i].name, worst(got, want), got[STEPS - 1], want[STEPS - 1]);
+		if (trainer_run(model, plans[i].plan, plans[i].devices, STEPS, again, &err))
+			fail_msg("%s, again: %s", plans[i].name, err.text);
+		assert_memory_equal(got, again, sizeof got);
+	}
+}
+
+static void gpt2(void **state)
+{
+	(void)state;
+	same_losses(trainer_gpt2, PLANS - 2); /* context parallel: llama alone */
+}
+
+static void llama(void **state)
+{
+	(void)state;
+	same_losses(trainer_llama, PLANS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2), cmocka_unit_test(llama) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
