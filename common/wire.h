@@ -16,7 +16,8 @@
  *             state: where it comes from, any of
  *               init: true                                random or job.init
  *               live: { cluster, plan, holders: [device addresses that still hold the state of `step` under that plan] }
- *               manifest: { ... } and files: { "path": [device addresses of workers that can read it, nearest first] }
+ *               manifest: { hspmd-checkpoint-1 }, local and shared: folders or null (as in `checkpoint`), files: { "n0-1.safetensors": [device
+ *               addresses of members that can read this shard] }
  *             The worker connects, moves state, answers `started`, trains. If state of the old plan is held it stays valid until `started`.
  *   stop      generation: end after the current step (agreed in the vote of the step); all answer `stopped`
  *   checkpoint generation, id, local: folder or null, shared: folder or null: snapshot at the end of the current step (agreed in the vote), write in the

@@ -4,6 +4,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "runtime/state/checkpoint.h"
 #include "runtime/train/generation.h"
 
 /* What holds and needs are collected into. */
@@ -97,8 +98,33 @@ static int add_live(const struct hspmd_generation *g, json_t *live, struct inven
 	return status;
 }
 
+/* Who can read which part of a checkpoint. */
+static int add_stored(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct inventory *inv, struct hspmd_error *err)
+{
+	for (int x = 0; x < m->extent_count; x++) {
+		const struct hspmd_extent *e = &m->extents[x];
+		json_t *readers = json_object_get(files, m->shards[e->shard].file);
+		int p = 0;
+		while (p < g->layouts->parameter_count && strcmp(g->layouts->parameters[p].name, e->tensor))
+			p++;
+		if (p == g->layouts->parameter_count)
+			return hspmd_fail(err, "the checkpoint has a tensor %s, which the model has not", e->tensor);
+		if (e->shape.rank != g->layouts->parameters[p].shape.rank ||
+		    memcmp(e->shape.dim, g->layouts->parameters[p].shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim))
+			return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
+		for (size_t r = 0; r < json_array_size(readers); r++) {
+			int rank = rank_named(g, json_string_value(json_array_get(readers, r)));
+			if (rank >= 0 && add_have(inv, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
+				return -1;
+		}
+	}
+	return 0;
+}
+
 struct ends {
 	struct hspmd_generation *now, *old;
+	struct hspmd_reader *reader;
+	const struct hspmd_manifest *manifest;
 };
 
 static int get_live(void *context, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err)
@@ -107,6 +133,25 @@ static int get_live(void *context, int tensor, const struct hspmd_box *box, void
 	if (!e->old)
 		return hspmd_fail(err, "this worker is said to hold state but has none");
 	return hspmd_generation_get(e->old, tensor, box, host, err);
+}
+
+/* From this node's files: a box may lie in several extents of the shards that are here. */
+static int get_stored(void *context, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err)
+{
+	struct ends *e = context;
+	const char *name = e->now->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].name;
+	int64_t missing = hspmd_box_elements(box);
+	for (int x = 0; x < e->manifest->extent_count && missing > 0; x++) {
+		const struct hspmd_extent *extent = &e->manifest->extents[x];
+		struct hspmd_box part;
+		if ((int)extent->kind != tensor % HSPMD_STATE_KIND_COUNT || strcmp(extent->tensor, name) || !hspmd_box_intersect(&extent->box, box, &part) ||
+		    !hspmd_reader_has(e->reader, extent->shard))
+			continue;
+		if (hspmd_reader_read(e->reader, x, box, host, err))
+			return -1;
+		missing -= hspmd_box_elements(&part);
+	}
+	return missing > 0 ? hspmd_fail(err, "%s is not in the checkpoint's files on this node", name) : 0;
 }
 
 static int put_now(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err)
@@ -139,7 +184,7 @@ static int run_moves(struct hspmd_generation *g, const struct inventory *inv, co
 static int load_live(struct hspmd_generation *g, struct hspmd_generation *old, json_t *live, struct hspmd_load_report *report, struct hspmd_error *err)
 {
 	struct inventory inv;
-	struct ends ends = { g, old };
+	struct ends ends = { .now = g, .old = old };
 	struct hspmd_move_end end = { &ends, get_live, put_now };
 	struct hspmd_move_report moved = { 0 };
 	int status = start_inventory(g, &inv, err);
@@ -147,6 +192,43 @@ static int load_live(struct hspmd_generation *g, struct hspmd_generation *old, j
 		status = add_needs(g, &inv, err) || add_live(g, live, &inv, err) ? -1 : run_moves(g, &inv, &end, &moved, err);
 	end_inventory(&inv);
 	report->local += moved.bytes_local;
+	report->peers += moved.bytes_received;
+	return status;
+}
+
+/* A reader over the folders in which this node has the checkpoint: its own, then the shared one. */
+static struct hspmd_reader *open_reader(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *state, struct hspmd_error *err)
+{
+	const char *local = json_string_value(json_object_get(state, "local")), *shared = json_string_value(json_object_get(state, "shared"));
+	char name[64], *folders[2];
+	int count = 0;
+	hspmd_checkpoint_name(m->step, m->generation, name, sizeof name);
+	if (local && (folders[count] = hspmd_asprintf("%s/%s/%s", local, g->setup->node, name)))
+		count++;
+	if (shared && (folders[count] = hspmd_asprintf("%s/%s", shared, name)))
+		count++;
+	struct hspmd_reader *reader = hspmd_reader_create(m, (const char *const *)folders, count, err);
+	while (count)
+		free(folders[--count]);
+	return reader;
+}
+
+static int load_stored(struct hspmd_generation *g, json_t *state, struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	struct inventory inv = { 0 };
+	struct hspmd_move_report moved = { 0 };
+	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(state, "manifest"), "manifest", err);
+	struct hspmd_reader *reader = m ? open_reader(g, m, state, err) : NULL;
+	struct ends ends = { .now = g, .reader = reader, .manifest = m };
+	struct hspmd_move_end end = { &ends, get_stored, put_now };
+	int status = reader ? start_inventory(g, &inv, err) : -1;
+	if (!status)
+		status = add_needs(g, &inv, err) || add_stored(g, m, json_object_get(state, "files"), &inv, err) ? -1
+														   : run_moves(g, &inv, &end, &moved, err);
+	end_inventory(&inv);
+	hspmd_reader_destroy(reader);
+	hspmd_manifest_destroy(m);
+	report->disk += moved.bytes_local;
 	report->peers += moved.bytes_received;
 	return status;
 }
@@ -160,6 +242,8 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 	*report = (struct hspmd_load_report){ 0 };
 	if (live)
 		status = load_live(g, old, live, report, err);
+	else if (json_object_get(state, "manifest"))
+		status = load_stored(g, state, report, err);
 	else if (json_is_true(json_object_get(state, "init")))
 		status = hspmd_executor_initialise(g->executor, err);
 	else
