@@ -147,34 +147,45 @@ static int build_add(struct hspmd_graph *g, enum hspmd_dtype type)
 	return append(g, HSPMD_OP_ADD, NULL, in, 2, NULL);
 }
 
-static int build_loss(struct hspmd_graph *g, enum hspmd_dtype type)
+static int loss_in_parts(struct hspmd_graph *g, enum hspmd_dtype type, int parts)
 {
-	struct hspmd_op_attr attr = { .parts = 1, .scale = 0.3 };
+	struct hspmd_op_attr attr = { .parts = parts, .scale = 0.3 };
 	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 5), 0);
 	int in[] = { parameter(g, type, "logits", SHAPE(3, 5, VOCAB)), targets };
 	in[0] = append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2, NULL);
 	return append(g, HSPMD_OP_LOSS, &attr, in, 2, NULL);
 }
 
+static int build_loss(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return loss_in_parts(g, type, 1);
+}
+
+static int build_loss_parts(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return loss_in_parts(g, type, 2);
+}
+
 const struct op_case op_cases[] = {
-	{ "embed", build_embed },
-	{ "position", build_position },
-	{ "layernorm", build_layernorm },
-	{ "rmsnorm", build_rmsnorm },
-	{ "linear", build_linear },
-	{ "linear with bias", build_linear_bias },
-	{ "linear transposed", build_linear_transposed },
-	{ "linear large", build_linear_large },
-	{ "attention", build_attention },
-	{ "attention window", build_attention_window },
-	{ "attention segments", build_attention_segments },
-	{ "attention packed", build_attention_packed },
-	{ "rope", build_rope },
-	{ "gelu", build_gelu },
-	{ "gelu exact", build_gelu_exact },
-	{ "swiglu", build_swiglu },
-	{ "add", build_add },
-	{ "loss", build_loss },
+	{ "embed", build_embed, false },
+	{ "position", build_position, false },
+	{ "layernorm", build_layernorm, false },
+	{ "rmsnorm", build_rmsnorm, false },
+	{ "linear", build_linear, false },
+	{ "linear with bias", build_linear_bias, false },
+	{ "linear transposed", build_linear_transposed, false },
+	{ "linear large", build_linear_large, true },
+	{ "attention", build_attention, false },
+	{ "attention window", build_attention_window, true },
+	{ "attention segments", build_attention_segments, true },
+	{ "attention packed", build_attention_packed, false },
+	{ "rope", build_rope, false },
+	{ "gelu", build_gelu, false },
+	{ "gelu exact", build_gelu_exact, false },
+	{ "swiglu", build_swiglu, false },
+	{ "add", build_add, false },
+	{ "loss", build_loss, false },
+	{ "loss in 2 parts", build_loss_parts, false },
 };
 const size_t op_case_count = sizeof op_cases / sizeof *op_cases;
 
@@ -298,6 +309,33 @@ struct hspmd_view op_values_view(const struct op_values *v, int t)
 	return view;
 }
 
+/* Statistics of logits in several parts are made part by part: no device makes them all. */
+static void run_stats(struct op_values *v, const struct hspmd_op *op)
+{
+	struct hspmd_view logits = op_values_view(v, op->in[0]), stats = op_values_view(v, op->out[0]);
+	int64_t rows = logits.shape[0] * logits.shape[1], width = logits.shape[2], bytes = (int64_t)hspmd_dtype_bytes(logits.dtype);
+	char *part = malloc((size_t)(rows * width * bytes));
+	assert_non_null(part);
+	for (int p = 0; p < op->attr.parts; p++) {
+		struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = 2, .output_count = 1 };
+		int64_t lo, hi;
+		hspmd_part_range(width, 1, op->attr.parts, NULL, p, &lo, &hi);
+		for (int64_t r = 0; r < rows; r++)
+			memcpy(part + r * (hi - lo) * bytes, (char *)logits.data + (r * width + lo) * bytes, (size_t)((hi - lo) * bytes));
+		args.in[0] = logits;
+		args.in[0].data = part;
+		args.in[0].start[2] = lo;
+		args.in[0].shape[2] = hi - lo;
+		args.in[1] = op_values_view(v, op->in[1]);
+		args.out[0] = stats;
+		args.out[0].data = (char *)stats.data + p * rows * 3 * bytes;
+		args.out[0].start[0] = p;
+		args.out[0].shape[0] = 1;
+		op_values_kernel(v, op->opcode, &args);
+	}
+	free(part);
+}
+
 void op_values_run(struct op_values *v, bool backward)
 {
 	for (size_t i = 0; i < v->g->op_count; i++) {
@@ -305,6 +343,10 @@ void op_values_run(struct op_values *v, bool backward)
 		struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
 		if (op->backward && !backward)
 			continue;
+		if (op->opcode == HSPMD_OP_VOCAB_STATS) {
+			run_stats(v, op);
+			continue;
+		}
 		for (int k = 0; k < op->input_count; k++)
 			args.in[k] = op_values_view(v, op->in[k]);
 		for (int k = 0; k < op->output_count; k++)

@@ -10,6 +10,7 @@ struct op_case {
 	const char *name;
 	/* Append inputs and the operator(s); returns the tensor whose random projection is the test's loss, or that of an HSPMD_OP_LOSS. */
 	int (*build)(struct hspmd_graph *g, enum hspmd_dtype type);
+	bool large; /* slow to run again and again */
 };
 extern const struct op_case op_cases[];
 extern const size_t op_case_count;

@@ -224,7 +224,8 @@ static void test_accumulate(void **state)
 		op_values_fill(&v, 11);
 		op_values_run(&v, true);
 		for (size_t i = 0; i < g->op_count; i++)
-			check_accumulation(&v, i);
+			if (g->ops[i].opcode != HSPMD_OP_VOCAB_STATS)
+				check_accumulation(&v, i);
 		op_values_close(&v);
 		hspmd_graph_destroy(g);
 	}

@@ -6,15 +6,15 @@ int64_t LOCAL(attention_inputs)(const struct hspmd_kernel_args *args, int first)
 	return args->in[first].rank == 4 ? 1 : 3;
 }
 
-void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments)
+void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments, const struct hspmd_view *rows)
 {
 	const struct hspmd_view *q = &args->in[first];
 	bool packed = LOCAL(attention_inputs)(args, first) == 1;
 	const struct hspmd_view *k = packed ? q : &args->in[first + 1], *v = packed ? q : &args->in[first + 2];
 	int last = q->rank - 1;
 	int64_t d = args->attr->head_dim, width = q->shape[last], kv_width = k->shape[last];
-	*a = (struct attention){ .args = args, .batches = q->shape[0], .head_dim = d, .queries = q->shape[1], .keys = k->shape[1],
-				 .query_start = q->start[1], .key_start = k->start[1], .heads = width / d, .kv_heads = kv_width / d,
+	*a = (struct attention){ .args = args, .batches = q->shape[0], .head_dim = d, .queries = rows->shape[1], .keys = k->shape[1],
+				 .query_start = rows->start[1], .key_start = k->start[1], .heads = width / d, .kv_heads = kv_width / d,
 				 .first_head = q->start[last] / d, .first_kv = k->start[last] / d, .window = args->attr->window,
 				 .scale = (real)args->attr->scale };
 	a->group = q->full[last] / k->full[last];
@@ -24,13 +24,15 @@ void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args 
 		a->segment_start = args->in[segments].start[1];
 	}
 	int64_t fold = packed ? 3 : 1;
-	a->q = (struct head_rows){ q->data, a->queries * fold * width, fold * width };
+	a->q = (struct head_rows){ q->data, q->shape[1] * fold * width, fold * width };
 	a->k = (struct head_rows){ k->data, a->keys * fold * kv_width, fold * kv_width };
 	a->v = (struct head_rows){ v->data, a->keys * fold * kv_width, fold * kv_width };
 	if (packed && q->data) {
 		a->k.data += width;
 		a->v.data += 2 * width;
 	}
+	if (q->data)
+		a->q.data += (rows->start[1] - q->start[1]) * a->q.row;
 }
 
 /* Workspace of one thread: packed keys and values of one head, one block of queries, its scores, its output (transposed). */
@@ -133,7 +135,7 @@ static void attention(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 {
 	struct attention a;
 	struct scratch none;
-	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0));
+	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0), &args->out[0]);
 	int64_t pairs = a.batches * a.kv_heads, wanted = 4 * hspmd_pool_threads(cpu->pool), blocks = (a.queries + QUERIES - 1) / QUERIES;
 	a.parts = pairs && pairs < wanted ? (wanted + pairs - 1) / pairs : 1;
 	a.parts = a.parts < blocks || !blocks ? a.parts : blocks;
@@ -145,7 +147,7 @@ static size_t attention_workspace(const struct hspmd_cpu *cpu, const struct hspm
 {
 	struct attention a;
 	struct scratch none;
-	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0));
+	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0), &args->out[0]);
 	return (size_t)(lay_out(&a, NULL, &none) * hspmd_pool_threads(cpu->pool)) * sizeof(real);
 }
 

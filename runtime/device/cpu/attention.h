@@ -36,8 +36,9 @@ struct attention {
 	int64_t scratch;                 /* elements of workspace a thread */
 };
 
-/* in[first..] are q, k, v or qkv, and after the tensors that lie between, segments at in[segments] when given. */
-void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments);
+/* in[first..] are q, k, v or qkv; segments are in[segments] when given. `rows`: o or its gradient, whose positions are the queries that are worked on
+ * (qkv may hold more). */
+void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments, const struct hspmd_view *rows);
 int64_t LOCAL(attention_inputs)(const struct hspmd_kernel_args *args, int first); /* 1 (packed) or 3 */
 
 /* Local query heads [*first, *end) that read local kv head `kv`. */

@@ -94,14 +94,25 @@ struct grads {
 	struct attention a;
 	int out;                    /* input number of o; lse follows */
 	struct head_rows dq, dk, dv;
+	int64_t shift;              /* rows of dq before the first query (packed only) */
 };
 
 static void write_dq(const struct grads *g, int64_t batch, int64_t head, int64_t q0, int64_t count, const struct scratch *s)
 {
-	real *dq = g->dq.data + batch * g->dq.batch + q0 * g->dq.row + head * g->a.head_dim;
+	real *dq = g->dq.data + batch * g->dq.batch + (g->shift + q0) * g->dq.row + head * g->a.head_dim;
 	for (int64_t j = 0; j < count; j++)
 		for (int64_t i = 0; i < g->a.head_dim; i++)
 			dq[j * g->dq.row + i] = s->dq[i * QUERIES + j];
+}
+
+/* Rows of dqkv for queries that others work on. */
+static void clear_other_rows(const struct grads *g, int64_t batch, int64_t head)
+{
+	int64_t rows = g->dq.batch / g->dq.row;
+	real *dq = g->dq.data + batch * g->dq.batch + head * g->a.head_dim;
+	for (int64_t t = 0; t < rows; t++)
+		if (t < g->shift || t >= g->shift + g->a.queries)
+			memset(dq + t * g->dq.row, 0, (size_t)g->a.head_dim * sizeof *dq);
 }
 
 static void block_grad(const struct grads *g, int64_t batch, int64_t head, int64_t q0, const struct scratch *s)
@@ -159,9 +170,12 @@ static void kv_head_grad(void *context, int64_t item, int thread)
 	memset(s.dk, 0, sums);
 	memset(s.dv, 0, sums);
 	heads_of(a, kv, &first, &end);
-	for (int64_t head = first; head < end; head++)
+	for (int64_t head = first; head < end; head++) {
 		for (int64_t q0 = 0; q0 < a->queries; q0 += QUERIES)
 			block_grad(g, batch, head, q0, &s);
+		if (g->dq.data)
+			clear_other_rows(g, batch, head);
+	}
 	write_keys(a, &g->dk, batch, kv, s.dk);
 	write_keys(a, &g->dv, batch, kv, s.dv);
 }
@@ -170,14 +184,16 @@ static void setup(struct grads *g, const struct hspmd_kernel_args *args)
 {
 	int inputs = (int)LOCAL(attention_inputs)(args, 1);
 	struct scratch none;
-	g->out = 1 + inputs;
-	LOCAL(attention_setup)(&g->a, args, 1, g->out + 2);
+	*g = (struct grads){ .out = 1 + inputs };
+	LOCAL(attention_setup)(&g->a, args, 1, g->out + 2, &args->in[0]);
 	g->a.scratch = lay_out(&g->a, NULL, &none);
 	const struct attention *a = &g->a;
 	g->dq = (struct head_rows){ args->out[0].data, a->q.batch, a->q.row };
 	if (inputs == 1) {
-		g->dk = (struct head_rows){ g->dq.data ? g->dq.data + a->heads * a->head_dim : NULL, a->k.batch, a->k.row };
-		g->dv = (struct head_rows){ g->dq.data ? g->dq.data + 2 * a->heads * a->head_dim : NULL, a->v.batch, a->v.row };
+		real *dqkv = args->out[0].data;
+		g->dk = (struct head_rows){ dqkv ? dqkv + a->heads * a->head_dim : NULL, a->k.batch, a->k.row };
+		g->dv = (struct head_rows){ dqkv ? dqkv + 2 * a->heads * a->head_dim : NULL, a->v.batch, a->v.row };
+		g->shift = a->query_start - a->key_start;
 	} else {
 		g->dk = (struct head_rows){ args->out[1].data, a->k.batch, a->k.row };
 		g->dv = (struct head_rows){ args->out[2].data, a->v.batch, a->v.row };
