@@ -140,7 +140,8 @@ static int view(struct resolver *r, const struct placement *x, const struct plac
 int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, size_t add_limit, struct hop *hop)
 {
 	/* On a tie the first wins: collectives before batches. */
-	static const struct variant variants[] = { { true, true, false }, { true, false, false }, { false, true, false }, { false, false, false } };
+	static const struct variant variants[] = { { true, true, false },  { true, false, false }, { true, false, true },
+						   { false, true, false }, { false, false, false }, { false, false, true } };
 	struct hop_view v;
 	if (view(r, x, y, &v) != 0)
 		return -1;

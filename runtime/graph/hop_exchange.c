@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/graph/moves.h"
 #include "runtime/graph/resolver.h"
 
 struct delivery {
@@ -13,16 +14,16 @@ struct delivery {
 };
 
 struct component {
-	int device_count, remote; /* deliveries between two devices */
-	bool exchange;            /* its members exchange all they have and need, each part held once */
+	int device_count;
+	int remote;    /* deliveries from one device to another */
+	bool exchange; /* its members exchange all they have and need, each part held once */
 	bool listed;
-	size_t last;              /* a delivery of it */
 };
 
 struct exchange {
 	struct resolver *r;
 	const struct hop_view *v;
-	size_t count;
+	size_t count, capacity;
 	struct delivery *delivery;
 	int *parent;             /* union-find over devices */
 	struct component *about; /* by root */
@@ -53,20 +54,99 @@ static int choose_sender(struct exchange *e, const struct hspmd_region *region, 
 	return best;
 }
 
-static void deliver_nearest(struct exchange *e, const bool *done)
+static bool has(const struct exchange *e, int device, const struct hspmd_region *region)
+{
+	int piece = e->v->x->piece_of[device];
+	return piece >= 0 && hspmd_box_contains(&e->v->x->piece[piece].box, &region->box);
+}
+
+/* Whole, and not served otherwise. */
+static bool wanted(const struct exchange *e, const bool *done, size_t region)
+{
+	return !done[region] && e->v->x->piece[e->v->region[region].x[0]].addends == 1;
+}
+
+static int add_delivery(struct exchange *e, int from, int to, const struct hspmd_box *box, const struct hspmd_region *region)
+{
+	if (hspmd_arena_grow(e->r->arena, &e->delivery, &e->capacity, e->count, sizeof *e->delivery) != 0)
+		return -1;
+	e->delivery[e->count++] = (struct delivery){ from, to, *box, region };
+	return 0;
+}
+
+static int deliver_nearest(struct exchange *e, const bool *done)
 {
 	for (size_t i = 0; i < e->v->region_count; i++) {
 		const struct hspmd_region *region = &e->v->region[i];
-		if (done[i] || e->v->x->piece[region->x[0]].addends > 1)
-			continue;
 		int fetching = 0;
-		for (int j = 0; j < region->y_count; j++) {
-			int to = e->v->y->piece[region->y[j]].device, have = e->v->x->piece_of[to];
-			bool local = have >= 0 && hspmd_box_contains(&e->v->x->piece[have].box, &region->box);
-			int from = local ? to : choose_sender(e, region, fetching++, to);
-			e->delivery[e->count++] = (struct delivery){ from, to, region->box, region };
+		for (int j = 0; j < region->y_count && wanted(e, done, i); j++) {
+			int to = e->v->y->piece[region->y[j]].device;
+			int from = has(e, to, region) ? to : choose_sender(e, region, fetching++, to);
+			if (add_delivery(e, from, to, &region->box, region) != 0)
+				return -1;
 		}
 	}
+	return 0;
+}
+
+static int sender_order(const void *a, const void *b)
+{
+	int x = *(const int *)a, y = *(const int *)b;
+	return (x > y) - (x < y);
+}
+
+/* A fetch of the region by `to`, from its fastest holders. */
+static int describe_fetch(struct exchange *e, const struct hspmd_region *region, int to, struct fetch *f)
+{
+	int *holders = hspmd_arena_alloc(e->r->arena, (size_t)region->x_count, sizeof *holders);
+	int *senders = hspmd_arena_alloc(e->r->arena, (size_t)region->x_count, sizeof *senders);
+	double *seconds = hspmd_arena_alloc(e->r->arena, (size_t)region->x_count, sizeof *seconds);
+	if (!holders || !senders || !seconds)
+		return -1;
+	double bytes = (double)hspmd_box_elements(&region->box) * (double)e->r->element_bytes;
+	for (int i = 0; i < region->x_count; i++) {
+		holders[i] = e->v->x->piece[region->x[i]].device;
+		seconds[i] = hspmd_message_seconds(e->r->cost, e->r->real[holders[i]], e->r->real[to], bytes);
+	}
+	*f = (struct fetch){ .to = to, .box = region->box, .element_bytes = e->r->element_bytes, .senders = senders };
+	f->sender_count = hspmd_fastest(holders, seconds, region->x_count, senders);
+	qsort(senders, (size_t)f->sender_count, sizeof *senders, sender_order);
+	return 0;
+}
+
+/* As deliver_nearest, but the fastest holders of all regions together share the load evenly. */
+static int deliver_balanced(struct exchange *e, const bool *done)
+{
+	size_t most = 0, count = 0;
+	for (size_t i = 0; i < e->v->region_count; i++)
+		most += (size_t)e->v->region[i].y_count;
+	struct fetch *fetch = hspmd_arena_alloc(e->r->arena, most, sizeof *fetch);
+	const struct hspmd_region **from = hspmd_arena_alloc(e->r->arena, most, sizeof *from);
+	struct errands errands = { 0 };
+	if (!fetch || !from)
+		return -1;
+	for (size_t i = 0; i < e->v->region_count; i++) {
+		const struct hspmd_region *region = &e->v->region[i];
+		for (int j = 0; j < region->y_count && wanted(e, done, i); j++) {
+			int to = e->v->y->piece[region->y[j]].device;
+			if (has(e, to, region)) {
+				if (add_delivery(e, to, to, &region->box, region) != 0)
+					return -1;
+				continue;
+			}
+			from[count] = region;
+			if (describe_fetch(e, region, to, &fetch[count++]) != 0)
+				return -1;
+		}
+	}
+	if (hspmd_errands_deal(e->r->arena, fetch, count, e->r->device_count, &errands) != 0)
+		return -1;
+	for (size_t i = 0; i < errands.count; i++) {
+		const struct errand *errand = &errands.errand[i];
+		if (add_delivery(e, errand->from, fetch[errand->fetch].to, &errand->box, from[errand->fetch]) != 0)
+			return -1;
+	}
+	return 0;
 }
 
 static int delivery_order(const void *a, const void *b)
@@ -125,12 +205,8 @@ static void find_components(struct exchange *e)
 	}
 	for (size_t i = 0; i < e->count; i++)
 		e->parent[root(e, e->delivery[i].from)] = root(e, e->delivery[i].to);
-	for (size_t i = 0; i < e->count; i++) {
-		struct component *c = &e->about[root(e, e->delivery[i].to)];
-		c->remote += e->delivery[i].from != e->delivery[i].to;
-		c->last = i;
+	for (size_t i = 0; i < e->count; i++)
 		e->received[e->delivery[i].to] += hspmd_box_elements(&e->delivery[i].box);
-	}
 	check_held_once(e);
 	for (int d = 0; d < e->r->device_count; d++) {
 		struct component *c = &e->about[root(e, d)];
@@ -220,23 +296,17 @@ static int add_remote(struct exchange *e, struct hop *hop, struct move_list *mov
 
 int hspmd_hop_exchange(struct resolver *r, const struct hop_view *v, const bool *done, bool balanced, struct hop *hop, struct move_list *moves)
 {
-	(void)balanced;
 	struct exchange e = { .r = r, .v = v };
-	size_t most = 0;
-	for (size_t i = 0; i < v->region_count; i++)
-		most += (size_t)v->region[i].y_count;
-	e.delivery = hspmd_arena_alloc(r->arena, most, sizeof *e.delivery);
 	e.parent = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *e.parent);
 	e.about = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *e.about);
 	e.received = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *e.received);
-	if (!e.delivery || !e.parent || !e.about || !e.received)
+	if (!e.parent || !e.about || !e.received || (balanced ? deliver_balanced(&e, done) : deliver_nearest(&e, done)) != 0)
 		return -1;
-	deliver_nearest(&e, done);
+	if (e.count == 0)
+		return 0;
 	qsort(e.delivery, e.count, sizeof *e.delivery, delivery_order);
 	find_components(&e);
 	e.count = join_pairs(e.delivery, e.count);
-	for (int d = 0; d < r->device_count; d++)
-		e.about[d].remote = 0;
 	for (size_t i = 0; i < e.count; i++)
 		e.about[root(&e, e.delivery[i].to)].remote += e.delivery[i].from != e.delivery[i].to;
 	return add_remote(&e, hop, moves) != 0 || add_copies(&e, hop, moves) != 0 ? -1 : 0;

@@ -78,8 +78,9 @@ void hspmd_transfer_destroy(struct hspmd_transfer *t);
 int hspmd_layout_find(const struct hspmd_layout *layout, int device);
 
 /* Batched planning over many tensors at once: who sends which slice to whom so that every device ends with the boxes it needs. Each needed
- * slice is moved once, never when it is already local, over the fastest link, load spread over senders. Used by resolve, by switching between
- * plans and by recovery (a holder may be any place where a copy lies). */
+ * slice is moved once, never when it is already local, over the fastest link (those up to a tenth slower count as equal), load spread over senders: the
+ * largest is within 2 % of the least possible over those links. Used by resolve, by switching between plans and by recovery (a holder may be any place
+ * where a copy lies). A device's needs and a holder's boxes may overlap. */
 struct hspmd_holding {
 	int tensor; /* caller's number */
 	int holder; /* device or other place */
