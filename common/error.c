@@ -6,12 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names and values from outside are in messages: none may start a new line or steer a terminal. */
-static void keep_one_line(struct hspmd_error *err)
+void hspmd_one_line(char *text, size_t length)
 {
-	for (char *p = err->text; *p; p++)
-		if ((unsigned char)*p < ' ' || *p == 0x7f)
-			*p = '?';
+	for (size_t i = 0; i < length && text[i]; i++)
+		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
+			text[i] = '?';
 }
 
 int hspmd_fail(struct hspmd_error *err, const char *fmt, ...)
@@ -22,7 +21,7 @@ int hspmd_fail(struct hspmd_error *err, const char *fmt, ...)
 		va_start(ap, fmt);
 		vsnprintf(err->text, sizeof err->text, fmt, ap);
 		va_end(ap);
-		keep_one_line(err);
+		hspmd_one_line(err->text, sizeof err->text);
 	}
 	errno = saved;
 	return -1;
@@ -38,7 +37,7 @@ int hspmd_fail_errno(struct hspmd_error *err, const char *fmt, ...)
 		va_end(ap);
 		if (n >= 0 && (size_t)n < sizeof err->text)
 			snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", strerror(saved));
-		keep_one_line(err);
+		hspmd_one_line(err->text, sizeof err->text);
 	}
 	errno = saved;
 	return -1;
@@ -59,7 +58,7 @@ int hspmd_error_prefix(struct hspmd_error *err, const char *fmt, ...)
 		va_start(ap, fmt);
 		int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
 		va_end(ap);
-		keep_one_line(err);
+		hspmd_one_line(err->text, sizeof err->text);
 		if (n < 0 || (size_t)n + 3 > sizeof err->text)
 			return -1;
 		memcpy(err->text + n, ": ", 2);

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/error.h"
+
 static const char *const words[] = { "error", "warning", "info", "debug" };
 
 static char speaker[64] = "hspmd";
@@ -70,6 +72,7 @@ void hspmd_log(enum hspmd_log_level level, const char *fmt, ...)
 	n += m < 0 ? 0 : (size_t)m;
 	if (n > sizeof line - 2)
 		n = sizeof line - 2;
+	hspmd_one_line(line, n);
 	line[n++] = '\n';
 	ssize_t done = write(STDERR_FILENO, line, n);
 	if (tee_fd >= 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are there whole or not at all. What a crash leaves is tested where checkpoints are. */
+/* Files that are there whole or not at all. System calls are made to fail by the linker's --wrap; what a crash leaves is tested where checkpoints
+ * are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,52 @@
 #include <unistd.h>
 
 #include "common/durable.h"
+
+/* ---- system calls that fail when told to */
+
+static const char *failing; /* name of the call that fails with EIO, or NULL */
+static int until_failure;   /* calls of that name that still succeed */
+
+static int fails(const char *call)
+{
+	if (!failing || strcmp(failing, call) || until_failure-- > 0)
+		return 0;
+	errno = EIO;
+	return 1;
+}
+
+int __real_fsync(int fd);
+int __real_rename(const char *from, const char *to);
+int __real_fchmod(int fd, mode_t mode);
+ssize_t __real_write(int fd, const void *data, size_t size);
+
+int __wrap_fsync(int fd);
+int __wrap_rename(const char *from, const char *to);
+int __wrap_fchmod(int fd, mode_t mode);
+ssize_t __wrap_write(int fd, const void *data, size_t size);
+
+int __wrap_fsync(int fd)
+{
+	return fails("fsync") ? -1 : __real_fsync(fd);
+}
+
+int __wrap_rename(const char *from, const char *to)
+{
+	return fails("rename") ? -1 : __real_rename(from, to);
+}
+
+int __wrap_fchmod(int fd, mode_t mode)
+{
+	return fails("fchmod") ? -1 : __real_fchmod(fd, mode);
+}
+
+/* At most 3 bytes at a time, so that writing has to go on where it was. */
+ssize_t __wrap_write(int fd, const void *data, size_t size)
+{
+	return fails("write") ? -1 : __real_write(fd, data, size < 3 ? size : 3);
+}
+
+/* ---- the tests */
 
 static struct hspmd_error err;
 static char folder[] = "/tmp/hspmd-test-durable-XXXXXX";
@@ -112,6 +159,34 @@ static void failure_leaves_the_old_file(void **state)
 	assert_non_null(strstr(err.text, "/dev/full: No space left on device"));
 }
 
+static void failing_calls_leave_the_old_file(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *call;
+		int until;
+		const char *left;
+	} cases[] = {
+		{ "fchmod", 0, "old" }, { "write", 0, "old" }, { "write", 2, "old" },
+		{ "fsync", 0, "old" },	{ "rename", 0, "old" }, { "fsync", 1, "new and longer" }, /* the folder's: the file is there */
+	};
+	assert_int_equal(hspmd_durable_mkdir(in_folder("calls"), 0755, &err), 0);
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		assert_int_equal(hspmd_durable_write(in_folder("calls/f"), "old", 3, &err), 0);
+		failing = cases[i].call;
+		until_failure = cases[i].until;
+		assert_int_equal(hspmd_durable_write(in_folder("calls/f"), "new and longer", 14, &err), -1);
+		failing = NULL;
+		assert_non_null(strstr(err.text, "Input/output error"));
+		expect_content("calls/f", cases[i].left);
+		assert_int_equal(entries(in_folder("calls")), 1);
+	}
+	failing = "fsync";
+	until_failure = 0;
+	assert_int_equal(hspmd_durable_mkdir(in_folder("calls/unsynced"), 0755, &err), -1);
+	failing = NULL;
+}
+
 static void makes_and_removes_folders(void **state)
 {
 	(void)state;
@@ -156,7 +231,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(writes_and_replaces),	       cmocka_unit_test(keeps_links_and_devices),
 		cmocka_unit_test(failure_leaves_the_old_file), cmocka_unit_test(makes_and_removes_folders),
-		cmocka_unit_test(reads_whole_files),
+		cmocka_unit_test(failing_calls_leave_the_old_file), cmocka_unit_test(reads_whole_files),
 	};
 	return cmocka_run_group_tests_name("durable", tests, make_folder, drop_folder);
 }
