@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Any legal plan trains: random plans over 1 to 8 devices give the losses of one device (law 1). HSPMD_LONG=1 draws many more; HSPMD_SEED repeats a draw. */
+#include "config.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "tests/unit/trainer.h"
+
+#define STEPS 20
+#define BATCH 8
+
+struct model {
+	const char *name, *config;
+	int layers, heads; /* heads: units of tensor parallelism */
+};
+static const struct model models[] = {
+	{ "llama", trainer_llama, 5, 2 },
+	{ "gpt2", trainer_gpt2, 5, 4 },
+};
+
+static uint64_t state;
+
+/* splitmix64 */
+static unsigned draw(unsigned n)
+{
+	uint64_t z = (state += UINT64_C(0x9e3779b97f4a7c15));
+	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+	return (unsigned)((z ^ (z >> 31)) >> 33) % n;
+}
+
+/* n as `parts` numbers of at least 1. */
+static void compose(int n, int parts, int *out)
+{
+	for (int i = 0; i < parts; i++)
+		out[i] = 1;
+	for (int left = n - parts; left > 0; left--)
+		out[draw((unsigned)parts)]++;
+}
+
+static void put_ratio(FILE *f, const char *key, int parts, int units)
+{
+	int share[8];
+	if (parts < 2 || parts > units || draw(2))
+		return;
+	compose(units, parts, share);
+	fprintf(f, ",\"%s\":[", key);
+	for (int i = 0; i < parts; i++)
+		fprintf(f, "%s%g", i ? "," : "", (double)share[i] / units);
+	fputc(']', f);
+}
+
+/* A stage on `count` devices from number `first` on. */
+static void put_stage(FILE *f, const struct model *m, int layer, int end, int first, int count)
+{
+	static const char *const recompute[] = { "none", "selective", "full" };
+	int context = 1;
+	if (count % 2 == 0 && (count / 2 <= m->heads) && (count > m->heads || !draw(3)))
+		context = 2;
+	fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":\"%s\"", layer, end, first, first + count - 1, recompute[draw(3)]);
+	if (context > 1)
+		fprintf(f, ",\"context\":%d", context);
+	put_ratio(f, "shard_ratio", count / context, m->heads);
+	put_ratio(f, "context_ratio", context > 1 ? context : 0, 16);
+	fputc('}', f);
+}
+
+static void put_pipeline(FILE *f, const struct model *m, int first, int devices, int samples)
+{
+	int micro_batch = samples % 2 == 0 && draw(2) ? 2 : 1, stages = 1 + (int)draw((unsigned)(devices < m->layers ? devices : m->layers));
+	int width[8], layers[8], layer = 0;
+	for (bool fits = false; !fits;) { /* no stage wider than its heads can be split, unless the sequence is */
+		compose(devices, stages, width);
+		fits = true;
+		for (int s = 0; s < stages; s++)
+			fits &= width[s] <= m->heads || (width[s] % 2 == 0 && width[s] / 2 <= m->heads);
+		if (!fits && stages < m->layers && stages < devices)
+			stages++;
+	}
+	compose(m->layers, stages, layers);
+	fprintf(f, "{\"micro_batches\":%d,\"micro_batch\":%d,\"stages\":[", samples / micro_batch, micro_batch);
+	for (int s = 0; s < stages; s++) {
+		if (s)
+			fputc(',', f);
+		put_stage(f, m, layer, layer + layers[s], first, width[s]);
+		layer += layers[s];
+		first += width[s];
+	}
+	fputs("]}", f);
+}
+
+static char *draw_plan(const struct model *m, int devices)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	int pipelines = 1 + (int)draw((unsigned)(devices < 4 ? devices : 4)), width[8], samples[8], first = 0;
+	compose(devices, pipelines, width);
+	compose(BATCH, pipelines, samples);
+	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"%s\",\"zero_stage\":%u,\"pipelines\":[", BATCH,
+		draw(2) ? "1f1b" : "gpipe", draw(2));
+	for (int p = 0; p < pipelines; p++) {
+		if (p)
+			fputc(',', f);
+		put_pipeline(f, m, first, width[p], samples[p]);
+		first += width[p];
+	}
+	fputs("]}", f);
+	fclose(f);
+	return text;
+}
+
+static void one_device(const struct model *m, double *losses)
+{
+	struct hspmd_error err = { "" };
+	char *plan = NULL;
+	assert_true(asprintf(&plan,
+			     "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"
+			     "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]}",
+			     BATCH, BATCH, m->layers) > 0);
+	if (trainer_run(m->config, plan, 1, STEPS, losses, &err))
+		fail_msg("%s on one device: %s", m->name, err.text);
+	free(plan);
+}
+
+static void random_plans(void **unused)
+{
+	(void)unused;
+	const char *seed = getenv("HSPMD_SEED"), *is_long = getenv("HSPMD_LONG");
+	int count = is_long && *is_long == '1' ? 150 : 12;
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+		double want[STEPS], got[STEPS], worst = 0;
+		one_device(&models[k], want);
+		for (int i = 0; i < count; i++) {
+			uint64_t start = state = seed ? strtoull(seed, NULL, 0) : (uint64_t)i * 1000003 + k;
+			int devices = 1 + (int)draw(8);
+			char *plan = draw_plan(&models[k], devices);
+			struct hspmd_error err = { "" };
+			if (trainer_run(models[k].config, plan, devices, STEPS, got, &err))
+				fail_msg("%s, HSPMD_SEED=%llu: %s\n%s", models[k].name, (unsigned long long)start, err.text, plan);
+			for (int s = 0; s < STEPS; s++) {
+				double off = fabs(got[s] - want[s]) / fabs(want[s]);
+				if (!(off < 1e-5))
+					fail_msg("%s, HSPMD_SEED=%llu: loss of step %d is %.17g, not %.17g\n%s", models[k].name, (unsigned long long)start, s, got[s],
+						 want[s], plan);
+				worst = fmax(worst, off);
+			}
+			free(plan);
+		}
+		print_message("%s: %d random plans, losses differ by at most %.2g\n", models[k].name, count, worst);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(random_plans) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
