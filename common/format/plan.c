@@ -121,6 +121,7 @@ static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, 
 	if (read_layers(at, s, first_layer) || read_devices(r, at, me, s, first_round))
 		return -1;
 	s->recompute = (enum hspmd_recompute)hspmd_json_word_or(at, "recompute", hspmd_recompute_words, HSPMD_RECOMPUTE_NONE);
+	s->sequence_parallel = hspmd_json_bool_or(at, "sequence_parallel", false);
 	s->context = (int)hspmd_json_int_or(at, "context", 1, HSPMD_CLUSTER_MAX_DEVICES, 1);
 	if (hspmd_json_failed(at))
 		return -1;

@@ -7,6 +7,7 @@
 #define HSPMD_FORMAT_PLAN_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/error.h"
@@ -26,6 +27,7 @@ struct hspmd_stage {
 	double *shard_ratio; /* one per device of a tensor-parallel group (device_count / context), NULL: even */
 	int context;         /* groups that share the sequence; 1: none */
 	double *context_ratio; /* one per group, NULL: even */
+	bool sequence_parallel; /* activations between the split operators are split along the sequence too; optional key, default false */
 	enum hspmd_recompute recompute;
 };
 

@@ -55,6 +55,8 @@ static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_stag
 	bad |= json_object_set_new(o, "layers", json_pack("[ii]", s->layers[0], s->layers[1]));
 	bad |= json_object_set_new(o, "devices", devices_json(c, s->devices, s->device_count));
 	bad |= json_object_set_new(o, "recompute", json_string(hspmd_recompute_words[s->recompute]));
+	if (s->sequence_parallel)
+		bad |= json_object_set_new(o, "sequence_parallel", json_true());
 	if (s->context > 1)
 		bad |= json_object_set_new(o, "context", json_integer(s->context));
 	if (s->shard_ratio)

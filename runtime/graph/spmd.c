@@ -161,6 +161,24 @@ static int input_value(struct pass *p, int tensor, int stage, int layer, bool ba
 	return hspmd_fail(p->err, "tensor %s is used before anything makes it", t->name);
 }
 
+/* Where a stage's first activation is made as a sum, sequence parallelism begins: later operators find it split along the sequence. */
+static int enter_sequence(struct pass *p, int value, int layer)
+{
+	struct hspmd_spmd *s = p->s;
+	int tensor = s->values[value].tensor, stage = s->values[value].stage;
+	struct hspmd_annotation *a = activation(&p->stages[stage], &p->g->tensors[tensor].shape, false, p->err);
+	int split = a ? reshard(p, value, a, stage, layer, false) : -1;
+	if (split < 0 || split == value)
+		return split < 0 ? -1 : 0;
+	int *link = &s->first_value[tensor]; /* the first value of a stage is the one that is looked for */
+	while (*link != split)
+		link = &s->values[*link].next;
+	*link = s->values[split].next;
+	s->values[split].next = s->first_value[tensor];
+	s->first_value[tensor] = split;
+	return 0;
+}
+
 /* ---- deduce */
 
 static void destroy_all(struct hspmd_annotation **list)
@@ -261,7 +279,7 @@ static int place_op(struct pass *p, size_t number, int stage)
 	}
 	destroy_all(want);
 	destroy_all(out);
-	return 0;
+	return op->opcode == HSPMD_OP_EMBED && p->stages[stage].sequence_parallel ? enter_sequence(p, n->out[0], op->layer) : 0;
 fail:
 	destroy_all(want);
 	destroy_all(out);

@@ -21,7 +21,8 @@ static void whole_weights(const double *ratio, int n, int64_t *weights)
 void hspmd_layout_stage(const struct hspmd_stage *stage, struct hspmd_spmd_stage *out, int64_t *weights)
 {
 	int width = stage->device_count / stage->context;
-	*out = (struct hspmd_spmd_stage){ .device_count = stage->device_count, .devices = stage->devices, .context = stage->context };
+	*out = (struct hspmd_spmd_stage){ .device_count = stage->device_count, .devices = stage->devices, .context = stage->context,
+					  .sequence_parallel = stage->sequence_parallel };
 	if (stage->shard_ratio) {
 		whole_weights(stage->shard_ratio, width, weights);
 		out->tensor_weights = weights;

@@ -70,6 +70,8 @@ static void put_stage(FILE *f, const struct model *m, int layer, int end, int fi
 	fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":\"%s\"", layer, end, first, first + count - 1, recompute[draw(3)]);
 	if (context > 1)
 		fprintf(f, ",\"context\":%d", context);
+	if (draw(2))
+		fputs(",\"sequence_parallel\":true", f);
 	put_ratio(f, "shard_ratio", count / context, m->heads);
 	put_ratio(f, "context_ratio", context > 1 ? context : 0, 16);
 	fputc('}', f);
