@@ -71,7 +71,7 @@ json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c);
 void hspmd_cluster_destroy(struct hspmd_cluster *c);
 
 /* One cluster of the nodes of all parts, in their order (cluster_merge.c). Device types of one name and kind are one type where every figure agrees within
- * `tolerance` (0.1: a tenth): memory is then the least, rates the mean. Those that differ more are kept apart: the fastest group keeps the name,
+ * `tolerance` (0.1: a tenth; three times that for memory rates): memory is then the least, rates the mean. Those that differ more are kept apart: the fastest group keeps the name,
  * slower ones get "@80%" appended, their speed by the fastest. Links of equal scope and ends are one, the slower. NULL and err: a node twice. */
 struct hspmd_cluster *hspmd_cluster_merge(const struct hspmd_cluster *const *parts, int count, double tolerance, struct hspmd_error *err);
 

@@ -13,6 +13,7 @@ static const struct {
 	hspmd_command *run;
 	const char *does;
 } commands[] = {
+	{ "discover", hspmd_command_discover, "print what this node, or this allocation, has" },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
 };
 

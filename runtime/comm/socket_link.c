@@ -10,6 +10,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+
 /* One of several addresses that does not answer is given up after this. */
 #define ROUTE_S 3.0
 
@@ -105,7 +107,7 @@ static void try_routes(struct hspmd_socket_link *l)
 {
 	int error = 0;
 	for (; l->route < l->target.count; l->route++) {
-		l->since = hspmd_transport_now();
+		l->since = hspmd_now();
 		error = try_route(l);
 		if (!error)
 			return;
@@ -213,7 +215,7 @@ static void step_connecting(struct hspmd_socket_link *l)
 		flush(l);
 		return;
 	}
-	bool late = l->route + 1 < l->target.count && hspmd_transport_now() - l->since > ROUTE_S;
+	bool late = l->route + 1 < l->target.count && hspmd_now() - l->since > ROUTE_S;
 	if (!error && !late)
 		return;
 	close(l->fd);

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 
 /* How long a wait spins before it sleeps: about what a sleep and its wake-up cost, so that spinning at most doubles the price of a wait. */
 #define SPIN_S 30e-6
@@ -95,13 +95,6 @@ bool hspmd_transport_aborted(const struct hspmd_transport *t)
 	return t->options.abort && atomic_load_explicit(t->options.abort, memory_order_relaxed);
 }
 
-double hspmd_transport_now(void)
-{
-	struct timespec ts;
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
 /* "4.2 MB from n2:0" */
 static const char *describe(const struct hspmd_transport *t, const struct hspmd_request *r, char *buf, size_t size)
 {
@@ -152,7 +145,7 @@ int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **reque
 		int left = collect(t, requests, count, &first, err);
 		if (left <= 0)
 			return left;
-		double now = hspmd_transport_now();
+		double now = hspmd_now();
 		if (left < before) {
 			before = left;
 			since = now;

@@ -100,8 +100,6 @@ const char *hspmd_transport_peer(const struct hspmd_transport *t, int rank, char
 /* Is there such a peer and tag? Self counts. */
 int hspmd_transport_check(const struct hspmd_transport *t, int peer, uint64_t tag, struct hspmd_error *err);
 bool hspmd_transport_aborted(const struct hspmd_transport *t);
-/* Seconds of a clock that only goes forward. */
-double hspmd_transport_now(void);
 
 extern const struct hspmd_transport_ops hspmd_transport_memory, hspmd_transport_socket, hspmd_transport_ucx;
 

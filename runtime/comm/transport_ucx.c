@@ -14,6 +14,7 @@
 #include <ucp/api/ucp.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "runtime/comm/transport.h"
 
 /* How long a close waits for what was sent to leave this process. */
@@ -61,10 +62,10 @@ static void close_flushed(struct ucx_transport *t)
 		return;
 	ucp_request_param_t param = { 0 };
 	void *flush = ucp_worker_flush_nbx(t->worker, &param);
-	double until = hspmd_transport_now() + fmin(FLUSH_S, t->base.options.timeout_s);
+	double until = hspmd_now() + fmin(FLUSH_S, t->base.options.timeout_s);
 	if (!UCS_PTR_IS_PTR(flush))
 		return;
-	while (ucp_request_check_status(flush) == UCS_INPROGRESS && hspmd_transport_now() < until && !hspmd_transport_aborted(&t->base))
+	while (ucp_request_check_status(flush) == UCS_INPROGRESS && hspmd_now() < until && !hspmd_transport_aborted(&t->base))
 		ucp_worker_progress(t->worker);
 	ucp_request_free(flush);
 }

@@ -40,7 +40,8 @@ void hspmd_topology_destroy(struct hspmd_topology *t);
 /* Under srun with PMIx: put `own` up, wait for all tasks of the step, and on task 0 merge what came (one part a node: the task with local number 0 counts)
  * into *all (the caller destroys it); NULL on the other tasks. *rank (may be NULL) is this task's number. Outside of a step of several tasks *all is a
  * copy of own. PMIx is initialised and finalised within the call, so that work that fails later does not end the step. -1 and err: no PMIx where it
- * is needed (names --mpi=pmix), or a part that cannot be read. */
+ * is needed (names --mpi=pmix), or a part that cannot be read. own NULL: this node has nothing to give (its discovery failed), but takes its place so that
+ * the others do not wait for it in vain. */
 int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err);
 
 #endif

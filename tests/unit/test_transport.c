@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "runtime/comm/socket_address.h"
 #include "runtime/comm/transport.h"
 
@@ -51,12 +52,12 @@ static bool within(double until)
 {
 	struct timespec nap = { .tv_nsec = 200000 };
 	nanosleep(&nap, NULL);
-	return hspmd_transport_now() < until;
+	return hspmd_now() < until;
 }
 
 static int wait_for(atomic_int *what, int value, struct hspmd_error *err)
 {
-	double until = hspmd_transport_now() + LIMIT_S;
+	double until = hspmd_now() + LIMIT_S;
 	while (atomic_load(what) < value)
 		if (!within(until))
 			return hspmd_fail(err, "the other members of the test did not come");

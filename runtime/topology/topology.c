@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/topology/topology.h"
+
+#include <hwloc/glibc-sched.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "runtime/device/device.h"
+#include "runtime/topology/parts.h"
+
+/* Links nobody has measured yet, so that a plan can be made; `hspmd profile` measures them. Shared memory on a node and PCI express 4 between GPUs, as
+ * benchmarks commonly show; between nodes the rate of the fastest interface that is up, or of 10-gigabit Ethernet where none tells. */
+#define NODE_ALPHA_S 1e-5
+#define NODE_CPU_GBYTES_PER_S 3.0
+#define NODE_GPU_GBYTES_PER_S 20.0
+#define CLUSTER_ALPHA_S 5e-5
+#define CLUSTER_GBYTES_PER_S 1.25
+
+/* What a core does at best when nothing was measured: AVX2's two fused multiply-adds of eight, at 2.5 GHz. */
+#define CORE_TFLOPS (2 * 2 * 8 * 2.5e-3)
+#define CORE_GBYTES_PER_S 5.0
+
+/* Of the memory a process may use; the rest is for the system, page cache and messages. */
+#define MEMORY_SHARE 0.9
+
+/* A core this process may use. */
+struct core {
+	hwloc_bitmap_t cpus;
+	int numa;
+};
+
+struct discovery {
+	const struct hspmd_topology_options *o;
+	hwloc_topology_t hwloc;
+	hwloc_bitmap_t allowed; /* hardware threads of this process */
+	bool bound;             /* they are a real part of the machine's: cores may be told apart */
+	struct core *cores;
+	int core_count;
+	int64_t memory_bytes;
+	char cpu[64];
+	json_t *types, *runs, *numa, *pci; /* under construction */
+	struct hspmd_place *places;
+	size_t place_count, place_capacity;
+};
+
+/* ---- cores */
+
+static int load_hwloc(struct discovery *d, struct hspmd_error *err)
+{
+	if (hwloc_topology_init(&d->hwloc)) {
+		d->hwloc = NULL;
+		return hspmd_fail_errno(err, "hwloc cannot start");
+	}
+	/* GPUs come from the driver itself (gpu.c); these two would look for them again through libraries that take long or want a display. */
+	hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
+	hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
+	hwloc_topology_set_io_types_filter(d->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+	return hwloc_topology_load(d->hwloc) ? hspmd_fail_errno(err, "hwloc cannot look at this machine") : 0;
+}
+
+static int numa_of(struct discovery *d, hwloc_const_bitmap_t cpus)
+{
+	hwloc_obj_t node = NULL;
+	while ((node = hwloc_get_next_obj_by_type(d->hwloc, HWLOC_OBJ_NUMANODE, node)))
+		if (node->cpuset && hwloc_bitmap_intersects(node->cpuset, cpus))
+			return (int)node->os_index;
+	return -1;
+}
+
+/* Cores of which some hardware thread is ours, in hwloc's order (neighbours share caches); cut at what was granted by number. */
+static int find_cores(struct discovery *d, int granted, struct hspmd_error *err)
+{
+	d->allowed = hwloc_bitmap_alloc();
+	if (!d->allowed)
+		return hspmd_fail_memory(err, "listing cores");
+	if (hwloc_get_cpubind(d->hwloc, d->allowed, HWLOC_CPUBIND_PROCESS))
+		hwloc_bitmap_copy(d->allowed, hwloc_topology_get_allowed_cpuset(d->hwloc));
+	hwloc_bitmap_and(d->allowed, d->allowed, hwloc_topology_get_allowed_cpuset(d->hwloc));
+	bool has_cores = hwloc_get_nbobjs_by_type(d->hwloc, HWLOC_OBJ_CORE) > 0;
+	hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+	int most = hwloc_get_nbobjs_by_type(d->hwloc, type), threads = 0, used = 0;
+	d->cores = hspmd_calloc((size_t)(most > 0 ? most : 1), sizeof *d->cores);
+	if (!d->cores)
+		return hspmd_fail_memory(err, "listing cores");
+	for (hwloc_obj_t o = NULL; (o = hwloc_get_next_obj_by_type(d->hwloc, type, o));) {
+		if (!hwloc_bitmap_intersects(o->cpuset, d->allowed))
+			continue;
+		threads += hwloc_bitmap_weight(o->cpuset);
+		if (granted && used >= granted)
+			continue;
+		struct core *c = &d->cores[d->core_count++];
+		c->cpus = hwloc_bitmap_dup(o->cpuset);
+		if (!c->cpus)
+			return hspmd_fail_memory(err, "listing cores");
+		hwloc_bitmap_and(c->cpus, c->cpus, d->allowed);
+		c->numa = numa_of(d, c->cpus);
+		used += hwloc_bitmap_weight(c->cpus);
+	}
+	/* Granted by number alone, nobody knows which cores others were told to use. */
+	d->bound = !granted || granted >= hwloc_bitmap_weight(d->allowed);
+	return d->core_count ? 0 : hspmd_fail(err, "no core of this machine may be used by this process");
+}
+
+static int64_t usable_memory(struct discovery *d, int64_t limit)
+{
+	hwloc_obj_t root = hwloc_get_root_obj(d->hwloc);
+	int64_t bytes = root->total_memory ? (int64_t)root->total_memory : (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+	if (limit && limit < bytes)
+		bytes = limit;
+	return (int64_t)((double)bytes * MEMORY_SHARE);
+}
+
+/* ---- building the cluster */
+
+static struct hspmd_place *new_place(struct discovery *d, hwloc_const_bitmap_t cpus, struct hspmd_error *err)
+{
+	char *text = NULL;
+	if (hwloc_bitmap_list_asprintf(&text, d->bound ? cpus : d->allowed) < 0 ||
+	    hspmd_grow(&d->places, &d->place_capacity, d->place_count, sizeof *d->places)) {
+		free(text);
+		hspmd_fail_memory(err, "describing devices");
+		return NULL;
+	}
+	struct hspmd_place *p = &d->places[d->place_count++];
+	*p = (struct hspmd_place){ .cpus = text, .gpu = -1 };
+	return p;
+}
+
+static int add_device(struct discovery *d, const char *type, int numa, const char *pci, struct hspmd_error *err)
+{
+	int bad = json_array_append_new(d->runs, json_pack("{s:s, s:i}", "type", type, "count", 1));
+	bad |= json_array_append_new(d->numa, numa >= 0 ? json_integer(numa) : json_null());
+	bad |= json_array_append_new(d->pci, pci ? json_string(pci) : json_null());
+	return bad ? hspmd_fail_memory(err, "describing devices") : 0;
+}
+
+static json_t *rate_object(const double *rates)
+{
+	json_t *o = json_object();
+	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
+		if (rates[p] > 0 && json_object_set_new(o, hspmd_precision_words[p], hspmd_json_real(rates[p])))
+			return hspmd_json_unless(1, o);
+	return o;
+}
+
+static int add_type(struct discovery *d, const char *name, enum hspmd_device_kind kind, int64_t memory, double gbytes_per_s, const double *peak,
+		    const double *tflops, struct hspmd_error *err)
+{
+	bool measured = false;
+	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
+		measured |= tflops[p] > 0;
+	json_t *t = json_pack("{s:s, s:I, s:o, s:o}", "kind", hspmd_device_kind_words[kind], "memory_bytes", (json_int_t)memory, "gbytes_per_s",
+			      hspmd_json_real(gbytes_per_s), "peak_tflops", rate_object(peak));
+	int bad = !t;
+	if (measured)
+		bad |= json_object_set_new(t, "tflops", rate_object(tflops));
+	bad |= json_object_set(d->types, name, t);
+	json_decref(t);
+	return bad ? hspmd_fail_memory(err, "describing devices") : 0;
+}
+
+static int add_cpu_type(struct discovery *d, const char *name, int cores, hwloc_const_bitmap_t cpus, struct hspmd_error *err)
+{
+	struct hspmd_measured m = { .gbytes_per_s = cores * CORE_GBYTES_PER_S };
+	double peak[HSPMD_PRECISION_COUNT] = { [HSPMD_PRECISION_FP32] = cores * CORE_TFLOPS };
+	cpu_set_t set;
+	if (json_object_get(d->types, name))
+		return 0;
+	hwloc_cpuset_to_glibc_sched_affinity(d->hwloc, cpus, &set, sizeof set);
+	struct hspmd_measure_of of = { .kind = HSPMD_DEVICE_CPU, .threads = cores, .cpus = d->bound ? &set : NULL };
+	if (!d->o->skip_measure && hspmd_measure(&of, &m, err))
+		return -1;
+	/* A core of a kind the constant does not know is at least as fast as was seen. */
+	if (m.tflops[HSPMD_PRECISION_FP32] > peak[HSPMD_PRECISION_FP32])
+		peak[HSPMD_PRECISION_FP32] = m.tflops[HSPMD_PRECISION_FP32];
+	return add_type(d, name, HSPMD_DEVICE_CPU, d->memory_bytes / d->core_count * cores, m.gbytes_per_s, peak, m.tflops, err);
+}
+
+/* Cores [first, first + count) become a device. */
+static int add_cpu(struct discovery *d, int first, int count, struct hspmd_error *err)
+{
+	char name[96];
+	hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
+	int rv = -1;
+	if (!cpus)
+		return hspmd_fail_memory(err, "describing devices");
+	for (int i = first; i < first + count; i++)
+		hwloc_bitmap_or(cpus, cpus, d->cores[i].cpus);
+	snprintf(name, sizeof name, "cpu-%s-%dc", d->cpu, count);
+	struct hspmd_place *p = new_place(d, cpus, err);
+	if (p) {
+		p->kind = HSPMD_DEVICE_CPU;
+		p->cores = count;
+		rv = add_cpu_type(d, name, count, cpus, err);
+	}
+	if (!rv)
+		rv = add_device(d, name, d->cores[first].numa, NULL, err);
+	hwloc_bitmap_free(cpus);
+	return rv;
+}
+
+static int by_numa(const void *a, const void *b)
+{
+	const struct core *x = a, *y = b;
+	if (x->numa != y->numa)
+		return x->numa < y->numa ? -1 : 1;
+	int i = hwloc_bitmap_first(x->cpus), j = hwloc_bitmap_first(y->cpus);
+	return i < j ? -1 : i > j;
+}
+
+static int add_cpus(struct discovery *d, struct hspmd_error *err)
+{
+	int n = d->core_count, devices = d->o->devices, each = d->o->cores_per_device;
+	qsort(d->cores, (size_t)n, sizeof *d->cores, by_numa);
+	if (each > n || devices > n)
+		return hspmd_fail(err, "%d core%s wanted for CPU devices, but this process may use %d", each > n ? each : devices,
+				  (each > n ? each : devices) == 1 ? "" : "s", n);
+	if (each) {
+		for (int at = 0; at + each <= n; at += each)
+			if (add_cpu(d, at, each, err))
+				return -1;
+		return 0;
+	}
+	if (devices) {
+		for (int i = 0; i < devices; i++)
+			if (add_cpu(d, (int)((long)n * i / devices), (int)((long)n * (i + 1) / devices - (long)n * i / devices), err))
+				return -1;
+		return 0;
+	}
+	for (int first = 0, end; first < n; first = end) {
+		for (end = first; end < n && d->cores[end].numa == d->cores[first].numa; end++)
+			;
+		if (add_cpu(d, first, end - first, err))
+			return -1;
+	}
+	return 0;
+}
+
+/* The cores near a GPU, by its place on the PCI bus; all of ours when that is unknown. */
+static hwloc_const_bitmap_t near_gpu(struct discovery *d, const struct hspmd_gpu *g, hwloc_bitmap_t near)
+{
+	hwloc_obj_t pci = hwloc_get_pcidev_by_busidstring(d->hwloc, g->pci), host = pci ? hwloc_get_non_io_ancestor_obj(d->hwloc, pci) : NULL;
+	if (host && host->cpuset)
+		hwloc_bitmap_and(near, host->cpuset, d->allowed);
+	return host && host->cpuset && !hwloc_bitmap_iszero(near) ? near : d->allowed;
+}
+
+static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, int count, struct hspmd_error *err)
+{
+	char name[96];
+	double peak[HSPMD_PRECISION_COUNT], rate;
+	struct hspmd_measured m = { .gbytes_per_s = 0 };
+	struct hspmd_measure_of of = { .kind = HSPMD_DEVICE_CUDA, .uuid = g->uuid };
+	struct hspmd_error why;
+	hspmd_gpu_name(g->model, name, sizeof name);
+	hspmd_gpu_rates(g, peak, &rate);
+	/* The first of each model is measured, where this program can use GPUs at all; without it the data sheet has to do. */
+	if (!json_object_get(d->types, name)) {
+		bool can = !d->o->skip_measure && hspmd_device_find(hspmd_device_kind_words[HSPMD_DEVICE_CUDA], NULL);
+		if (can && hspmd_measure(&of, &m, &why))
+			hspmd_warn("%s", why.text);
+		if (add_type(d, name, HSPMD_DEVICE_CUDA, g->memory_bytes, rate, peak, m.tflops, err))
+			return -1;
+	}
+	hwloc_bitmap_t near = hwloc_bitmap_alloc();
+	hwloc_const_bitmap_t cpus = near ? near_gpu(d, g, near) : d->allowed;
+	struct hspmd_place *p = new_place(d, cpus, err);
+	int numa = cpus == d->allowed ? -1 : numa_of(d, cpus);
+	hwloc_bitmap_free(near);
+	if (!p)
+		return -1;
+	p->kind = HSPMD_DEVICE_CUDA;
+	p->cores = d->core_count / count > 0 ? d->core_count / count : 1;
+	p->gpu = index;
+	p->uuid = strdup(g->uuid);
+	return p->uuid ? add_device(d, name, numa, g->pci, err) : hspmd_fail_memory(err, "describing devices");
+}
+
+static int add_gpus(struct discovery *d, int *count, struct hspmd_error *err)
+{
+	struct hspmd_gpu *gpus;
+	*count = hspmd_gpus_find(&gpus, err);
+	int rv = *count < 0 ? -1 : 0;
+	for (int i = 0; i < *count && !rv; i++)
+		rv = add_gpu(d, &gpus[i], i, *count, err);
+	free(gpus);
+	return rv;
+}
+
+/* ---- links and the whole */
+
+/* Of the fastest interface that is up, in GB/s. */
+static double network_rate(struct discovery *d)
+{
+	double best = 0;
+	for (hwloc_obj_t o = NULL; (o = hwloc_get_next_osdev(d->hwloc, o));) {
+		char path[256];
+		double rate = 0;
+		snprintf(path, sizeof path, o->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS ? "/sys/class/infiniband/%s/ports/1/rate" : "/sys/class/net/%s/speed",
+			 o->name);
+		FILE *f = fopen(path, "re");
+		if (!f)
+			continue;
+		/* Megabits a second of an Ethernet, "100 Gb/sec (4X EDR)" of an InfiniBand port. */
+		if (fscanf(f, "%lf", &rate) == 1 && rate > 0)
+			rate /= o->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS ? 8 : 8000;
+		fclose(f);
+		best = rate > best ? rate : best;
+	}
+	return best > 0 ? best : CLUSTER_GBYTES_PER_S;
+}
+
+static json_t *default_links(struct discovery *d, int gpus)
+{
+	json_t *node = json_pack("{s:s, s:o, s:o}", "scope", "node", "alpha_s", hspmd_json_real(NODE_ALPHA_S), "gbytes_per_s",
+				 hspmd_json_real(gpus ? NODE_GPU_GBYTES_PER_S : NODE_CPU_GBYTES_PER_S));
+	json_t *cluster = json_pack("{s:s, s:o, s:o}", "scope", "cluster", "alpha_s", hspmd_json_real(CLUSTER_ALPHA_S), "gbytes_per_s",
+				    hspmd_json_real(network_rate(d)));
+	json_t *links = json_array();
+	int bad = json_array_append_new(links, node);
+	bad |= json_array_append_new(links, cluster);
+	return hspmd_json_unless(bad, links);
+}
+
+static const char *node_name(const struct discovery *d, char *buf, size_t size)
+{
+	const char *slurm = getenv("SLURMD_NODENAME");
+	if (d->o->node || slurm)
+		return d->o->node ? d->o->node : slurm;
+	if (gethostname(buf, size))
+		snprintf(buf, size, "localhost");
+	buf[size - 1] = '\0';
+	buf[strcspn(buf, ".")] = '\0';
+	return buf;
+}
+
+static bool any(const json_t *list)
+{
+	size_t i;
+	json_t *v;
+	json_array_foreach(list, i, v)
+		if (!json_is_null(v))
+			return true;
+	return false;
+}
+
+static struct hspmd_cluster *make_cluster(struct discovery *d, int gpus, struct hspmd_error *err)
+{
+	char host[256];
+	json_t *node = json_pack("{s:s, s:O}", "name", node_name(d, host, sizeof host), "devices", d->runs);
+	int bad = !node;
+	if (any(d->numa))
+		bad |= json_object_set(node, "numa", d->numa);
+	if (any(d->pci))
+		bad |= json_object_set(node, "pci", d->pci);
+	json_t *whole = json_pack("{s:s, s:O, s:[o], s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", d->types, "nodes", node, "links",
+				  default_links(d, gpus));
+	struct hspmd_cluster *c = NULL;
+	if (bad || !whole)
+		hspmd_fail_memory(err, "describing this node");
+	else
+		c = hspmd_cluster_from_json(whole, "this node", err);
+	json_decref(whole);
+	return c;
+}
+
+static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_error *err)
+{
+	struct hspmd_limits limits;
+	hspmd_limits_read(&limits);
+	if (load_hwloc(d, err) || find_cores(d, limits.cpus, err))
+		return -1;
+	d->memory_bytes = usable_memory(d, limits.memory_bytes);
+	const char *model = hwloc_obj_get_info_by_name(hwloc_get_root_obj(d->hwloc), "CPUModel");
+	hwloc_obj_t package = hwloc_get_obj_by_type(d->hwloc, HWLOC_OBJ_PACKAGE, 0);
+	if (!model && package)
+		model = hwloc_obj_get_info_by_name(package, "CPUModel");
+	hspmd_cpu_name(model ? model : "", d->cpu, sizeof d->cpu);
+	d->types = json_object();
+	d->runs = json_array();
+	d->numa = json_array();
+	d->pci = json_array();
+	if (!d->types || !d->runs || !d->numa || !d->pci)
+		return hspmd_fail_memory(err, "describing devices");
+	bool either = !d->o->cpu && !d->o->gpu;
+	int gpus = 0;
+	if ((d->o->gpu || either) && add_gpus(d, &gpus, err))
+		return -1;
+	if ((d->o->cpu || (either && !gpus)) && add_cpus(d, err))
+		return -1;
+	if (!d->place_count)
+		return hspmd_fail(err, "this node has no GPU that can be used%s", getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES is set)" : "");
+	t->cluster = make_cluster(d, gpus, err);
+	if (!t->cluster)
+		return -1;
+	t->places = d->places;
+	t->place_count = (int)d->place_count;
+	d->places = NULL;
+	d->place_count = 0;
+	return 0;
+}
+
+static void free_places(struct hspmd_place *places, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		free(places[i].cpus);
+		free(places[i].uuid);
+	}
+	free(places);
+}
+
+struct hspmd_topology *hspmd_topology_discover(const struct hspmd_topology_options *options, struct hspmd_error *err)
+{
+	static const struct hspmd_topology_options none;
+	struct discovery d = { .o = options ? options : &none };
+	struct hspmd_topology *t = hspmd_calloc(1, sizeof *t);
+	if (!t) {
+		hspmd_fail_memory(err, "looking at this node");
+		return NULL;
+	}
+	if (d.o->devices < 0 || d.o->cores_per_device < 0 || (d.o->devices && d.o->cores_per_device) || look(&d, t, err)) {
+		if (d.o->devices < 0 || d.o->cores_per_device < 0 || (d.o->devices && d.o->cores_per_device))
+			hspmd_fail(err, "give either the number of CPU devices or the cores of each");
+		free(t);
+		t = NULL;
+	}
+	free_places(d.places, d.place_count);
+	json_decref(d.types);
+	json_decref(d.runs);
+	json_decref(d.numa);
+	json_decref(d.pci);
+	for (int i = 0; i < d.core_count; i++)
+		hwloc_bitmap_free(d.cores[i].cpus);
+	free(d.cores);
+	hwloc_bitmap_free(d.allowed);
+	if (d.hwloc)
+		hwloc_topology_destroy(d.hwloc);
+	return t;
+}
+
+void hspmd_topology_destroy(struct hspmd_topology *t)
+{
+	if (!t)
+		return;
+	hspmd_cluster_destroy(t->cluster);
+	free_places(t->places, (size_t)t->place_count);
+	free(t);
+}
