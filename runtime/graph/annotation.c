@@ -273,3 +273,12 @@ int hspmd_annotation_check(const struct hspmd_annotation *a, const struct hspmd_
 	free(text);
 	return -1;
 }
+
+bool hspmd_annotation_is_partial(const struct hspmd_annotation *a)
+{
+	bool partial = a->hdim == HSPMD_PARTIAL;
+	for (int g = 0; g < a->hsize; g++)
+		for (int s = 0; s < a->groups[g].split_count; s++)
+			partial |= a->groups[g].splits[s].dim == HSPMD_PARTIAL && a->groups[g].splits[s].parts > 1;
+	return partial;
+}

@@ -58,6 +58,9 @@ void hspmd_annotation_destroy(struct hspmd_annotation *a);
  * false also when memory is short. */
 bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape);
 
+/* Whether some device holds an addend only. */
+bool hspmd_annotation_is_partial(const struct hspmd_annotation *a);
+
 /* Legal for a tensor of this shape: product of parts, disjoint groups, dimensions in range, positive weights, no device left with nothing.
  * shape NULL: what does not depend on it. Or -1, and err says what is wrong and with which annotation. */
 int hspmd_annotation_check(const struct hspmd_annotation *a, const struct hspmd_shape *shape, struct hspmd_error *err);

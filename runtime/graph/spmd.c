@@ -141,11 +141,20 @@ static int reshard(struct pass *p, int from, struct hspmd_annotation *want, int 
 	return to;
 }
 
+/* Of a tensor's values in a stage the first whose sum is done: what is added to it need not be reduced again. Without one, the first. */
+static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
+{
+	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next)
+		if (s->values[v].stage == stage && !hspmd_annotation_is_partial(s->values[v].annotation))
+			return v;
+	return hspmd_spmd_value(s, tensor, stage);
+}
+
 /* The value of an operator's input in the operator's stage: there already, a parameter or input that starts there, or brought from the stage that made it. */
 static int input_value(struct pass *p, int tensor, int stage, int layer, bool backward)
 {
 	const struct hspmd_tensor *t = &p->g->tensors[tensor];
-	int v = hspmd_spmd_value(p->s, tensor, stage);
+	int v = best_value(p->s, tensor, stage);
 	if (v >= 0)
 		return v;
 	struct hspmd_annotation *a = t->role == HSPMD_TENSOR_PARAMETER

@@ -34,20 +34,11 @@ static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	snprintf(r->order, sizeof r->order, "%s", v->input_count > 2 ? "120" : "10");
 }
 
-static bool is_partial(const struct hspmd_annotation *a)
-{
-	bool partial = a->hdim == HSPMD_PARTIAL;
-	for (int g = 0; g < a->hsize; g++)
-		for (int s = 0; s < a->groups[g].split_count; s++)
-			partial |= a->groups[g].splits[s].dim == HSPMD_PARTIAL && a->groups[g].splits[s].parts > 1;
-	return partial;
-}
-
 /* A partial addend is best brought to where the other lies. */
 static void rule_add(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	rule_of(v, r, "+");
-	if (v->annotation[0] && is_partial(v->annotation[0]))
+	if (v->annotation[0] && hspmd_annotation_is_partial(v->annotation[0]))
 		snprintf(r->order, sizeof r->order, "10");
 }
 
