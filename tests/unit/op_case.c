@@ -147,6 +147,23 @@ static int build_add(struct hspmd_graph *g, enum hspmd_dtype type)
 	return append(g, HSPMD_OP_ADD, NULL, in, 2, NULL);
 }
 
+static int build_route(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7 };
+	int in[] = { parameter(g, type, "logits", SHAPE(3, 6, 5)) };
+	return append(g, HSPMD_OP_ROUTE, &attr, in, 1, (int[HSPMD_OP_MAX_IO]){ 0 });
+}
+
+static int build_experts(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7 };
+	int logits = parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
+	append(g, HSPMD_OP_ROUTE, &attr, &logits, 1, routed);
+	int in[] = { parameter(g, type, "x", SHAPE(3, 6, 7)), routed[1], routed[0], parameter(g, type, "gate", SHAPE(5, 9, 7)),
+		     parameter(g, type, "up", SHAPE(5, 9, 7)), parameter(g, type, "down", SHAPE(5, 7, 9)) };
+	return append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
+}
+
 static int loss_in_parts(struct hspmd_graph *g, enum hspmd_dtype type, int parts)
 {
 	struct hspmd_op_attr attr = { .parts = parts, .scale = 0.3 };
@@ -184,15 +201,12 @@ const struct op_case op_cases[] = {
 	{ "gelu exact", build_gelu_exact, false },
 	{ "swiglu", build_swiglu, false },
 	{ "add", build_add, false },
+	{ "route", build_route, false },
+	{ "experts", build_experts, false },
 	{ "loss", build_loss, false },
 	{ "loss in 2 parts", build_loss_parts, false },
 };
 const size_t op_case_count = sizeof op_cases / sizeof *op_cases;
-
-int op_case_seed(const struct hspmd_graph *g)
-{
-	return hspmd_graph_find(g, "seed");
-}
 
 struct hspmd_graph *op_case_graph(const struct op_case *c, enum hspmd_dtype type)
 {
@@ -355,14 +369,18 @@ void op_values_run(struct op_values *v, bool backward)
 	}
 }
 
-double op_case_loss(const struct op_values *v, int tensor)
+double op_case_loss(const struct op_values *v)
 {
-	const struct hspmd_tensor *t = &v->g->tensors[tensor];
-	int seed = op_case_seed(v->g);
-	if (seed < 0)
-		return op_value_get(v->data[tensor], t->dtype, 0);
+	const struct hspmd_graph *g = v->g;
+	int seed = hspmd_graph_find(g, "seed");
 	double sum = 0;
-	for (int64_t i = 0; i < elements(v->g, tensor); i++)
-		sum += op_value_get(v->data[tensor], t->dtype, i) * op_value_get(v->data[seed], t->dtype, i);
+	for (size_t t = 0; t < g->tensor_count; t++) {
+		if (g->tensors[t].role == HSPMD_TENSOR_LOSS)
+			sum += op_value_get(v->data[t], g->tensors[t].dtype, 0);
+		if (seed < 0 || g->tensors[t].grad != seed || g->tensors[t].producer < 0)
+			continue;
+		for (int64_t i = 0; i < elements(g, (int)t); i++)
+			sum += op_value_get(v->data[t], g->tensors[t].dtype, i) * op_value_get(v->data[seed], g->tensors[t].dtype, i);
+	}
 	return sum;
 }

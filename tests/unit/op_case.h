@@ -37,8 +37,7 @@ void op_values_kernel(struct op_values *v, enum hspmd_opcode opcode, struct hspm
 
 double op_value_get(const void *data, enum hspmd_dtype type, int64_t i);
 void op_value_set(void *data, enum hspmd_dtype type, int64_t i, double value);
-/* Sum over elements of `tensor` times the seed, or the loss itself. */
-double op_case_loss(const struct op_values *v, int tensor);
-int op_case_seed(const struct hspmd_graph *g); /* tensor number of the seed, -1: the case ends in a loss */
+/* What is differentiated: all losses, and the result's projection onto the seed. */
+double op_case_loss(const struct op_values *v);
 
 #endif

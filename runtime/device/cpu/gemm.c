@@ -37,11 +37,11 @@ static int64_t block_columns(int64_t n)
 	return blocks ? round_up((n + blocks - 1) / blocks, NR) : 0;
 }
 
-size_t LOCAL(multiply_workspace)(int threads, int64_t m, int64_t n, int64_t k)
+/* Grows with n and k, so that what is enough for some sizes is enough for all smaller ones. */
+size_t LOCAL(multiply_workspace)(int threads, int64_t n, int64_t k)
 {
-	int64_t kc = block_depth(k);
-	(void)m;
-	return (size_t)(kc * (block_columns(n) + (int64_t)threads * MC)) * sizeof(real) + 64;
+	int64_t columns = round_up(n < NC_MAX ? n : NC_MAX, NR);
+	return (size_t)((k < KC_MAX ? k : KC_MAX) * (columns + (int64_t)threads * MC)) * sizeof(real);
 }
 
 static void pack_b_panel(void *context, int64_t item, int thread)
@@ -100,6 +100,8 @@ static void compute_block(void *context, int64_t item, int thread)
 
 void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *workspace)
 {
+	if (p->m == 0)
+		return;
 	struct blocks b = { .p = p, .kc = block_depth(p->k) };
 	int64_t nc = block_columns(p->n);
 	b.b_panels = workspace;
@@ -107,7 +109,7 @@ void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *wor
 	b.row_items = (p->m + MC - 1) / MC;
 	/* Few rows: share out columns too, so that every thread has work. */
 	int64_t wanted = 4 * hspmd_pool_threads(pool);
-	b.column_items = b.row_items && b.row_items < wanted ? (wanted + b.row_items - 1) / b.row_items : 1;
+	b.column_items = b.row_items < wanted ? (wanted + b.row_items - 1) / b.row_items : 1;
 	for (b.n0 = 0; b.n0 < p->n; b.n0 = b.n1) {
 		b.n1 = b.n0 + nc < p->n ? b.n0 + nc : p->n;
 		int64_t panels = (b.n1 - b.n0 + NR - 1) / NR;

@@ -175,6 +175,7 @@ struct product {
 	bool accumulate;
 };
 void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *workspace);
-size_t LOCAL(multiply_workspace)(int threads, int64_t m, int64_t n, int64_t k);
+/* Enough for any m, and for all smaller n and k. */
+size_t LOCAL(multiply_workspace)(int threads, int64_t n, int64_t k);
 
 #endif

@@ -17,7 +17,7 @@ static void linear(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 static size_t linear_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t k = row_length(&args->in[0]);
-	return LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), row_count(&args->in[0]), k ? element_count(&args->in[1]) / k : 0, k);
+	return LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), k ? element_count(&args->in[1]) / k : 0, k);
 }
 
 static void linear_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
@@ -33,7 +33,7 @@ static void linear_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_args 
 static size_t linear_grad_x_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t k = row_length(&args->out[0]);
-	return LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), row_count(&args->out[0]), k, k ? element_count(&args->in[1]) / k : 0);
+	return LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), k, k ? element_count(&args->in[1]) / k : 0);
 }
 
 static void sum_rows(void *context, int64_t item, int thread)
@@ -86,8 +86,7 @@ static void linear_grad_w(struct hspmd_cpu *cpu, const struct hspmd_kernel_args 
 static size_t linear_grad_w_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t k = row_length(&args->in[1]), rows = row_count(&args->in[1]), n = rows ? element_count(&args->in[0]) / rows : 0;
-	int64_t columns = args->attr->transposed ? n : k;
-	size_t product = LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), n + k - columns, columns, rows);
+	size_t product = LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), args->attr->transposed ? n : k, rows);
 	size_t sums = (size_t)(ITEMS * n) * sizeof(real);
 	return product > sums ? product : sums;
 }

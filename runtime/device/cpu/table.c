@@ -26,6 +26,10 @@
 	X(VOCAB_STATS, vocab_stats)                                                                                                          \
 	X(LOSS, loss)                                                                                                                        \
 	X(LOSS_GRAD, loss_grad)                                                                                                              \
+	X(ROUTE, route)                                                                                                                      \
+	X(ROUTE_GRAD, route_grad)                                                                                                            \
+	X(EXPERTS, experts)                                                                                                                  \
+	X(EXPERTS_GRAD, experts_grad)                                                                                                        \
 	X(SUM_SQUARES, sum_squares)                                                                                                          \
 	X(ADAMW, adamw)                                                                                                                      \
 	X(NORMAL, normal)                                                                                                                    \

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The local experts of a mixture, one after another: the tokens that chose it are gathered, go through its two layers, and are added where they came
+ * from. An expert sees its tokens in their order and a token its experts in theirs, so that sums have one order. */
+#include "runtime/device/cpu/kernel.h"
+
+#define ROWS_PER_ITEM 16
+
+/* One call, and within it one expert's tokens. */
+struct experts {
+	const struct hspmd_kernel_args *args;
+	struct hspmd_pool *pool;
+	int64_t tokens, width, inner, per_token;
+	const real *x, *dy; /* dy NULL: forward */
+	const int32_t *choice;
+	const real *weights;
+	real *dweights; /* NULL: not wanted */
+	real *to;       /* y or dx */
+	void *workspace;
+	/* the expert's */
+	int64_t count;
+	int32_t *token, *slot;      /* which token, and which of its choices */
+	real *rows, *rows_dy;       /* [count][width]: x, and dy */
+	real *gate, *up, *act;      /* [count][inner] */
+	real *result;               /* [count][width] */
+};
+
+static int64_t items_of(int64_t rows)
+{
+	return (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
+}
+
+static void item_range(const struct experts *e, int64_t item, int64_t *first, int64_t *end)
+{
+	*first = item * ROWS_PER_ITEM;
+	*end = *first + ROWS_PER_ITEM < e->count ? *first + ROWS_PER_ITEM : e->count;
+}
+
+static void find_tokens(struct experts *e, int32_t expert)
+{
+	e->count = 0;
+	for (int64_t t = 0; t < e->tokens; t++)
+		for (int64_t j = 0; j < e->per_token; j++)
+			if (e->choice[t * e->per_token + j] == expert) {
+				e->token[e->count] = (int32_t)t;
+				e->slot[e->count++] = (int32_t)j;
+			}
+}
+
+static real weight_of(const struct experts *e, int64_t i)
+{
+	return e->weights[e->token[i] * e->per_token + e->slot[i]];
+}
+
+static void gather(void *context, int64_t item, int thread)
+{
+	const struct experts *e = context;
+	(void)thread;
+	int64_t first, end;
+	size_t bytes = (size_t)e->width * sizeof(real);
+	item_range(e, item, &first, &end);
+	for (int64_t i = first; i < end; i++) {
+		memcpy(e->rows + i * e->width, e->x + e->token[i] * e->width, bytes);
+		if (e->dy)
+			memcpy(e->rows_dy + i * e->width, e->dy + e->token[i] * e->width, bytes);
+	}
+}
+
+/* act = silu(gate) * up */
+static void activate(void *context, int64_t item, int thread)
+{
+	const struct experts *e = context;
+	(void)thread;
+	int64_t first, end;
+	item_range(e, item, &first, &end);
+	for (int64_t i = first * e->inner; i < end * e->inner; i += LANES) {
+		int64_t n = end * e->inner - i;
+		vec g = n >= LANES ? load(e->gate + i) : load_part(e->gate + i, n), u = n >= LANES ? load(e->up + i) : load_part(e->up + i, n);
+		vec a = g * vsigmoid(g) * u;
+		if (n >= LANES)
+			store(e->act + i, a);
+		else
+			store_part(e->act + i, a, n);
+	}
+}
+
+static void scatter(void *context, int64_t item, int thread)
+{
+	const struct experts *e = context;
+	(void)thread;
+	int64_t first, end;
+	item_range(e, item, &first, &end);
+	for (int64_t i = first; i < end; i++) {
+		real w = e->dy ? 1 : weight_of(e, i);
+		const real *from = e->result + i * e->width;
+		real *to = e->to + e->token[i] * e->width;
+		for (int64_t j = 0; j < e->width; j++)
+			to[j] += w * from[j];
+	}
+}
+
+/* `act` holds act; `result`'s space is not yet used and holds dy * down, the gradient of act but for the token's weight. Gives that of the weight, and
+ * turns gate and up into their gradients, act into what ddown needs: weight * act. */
+static void differentiate(void *context, int64_t item, int thread)
+{
+	const struct experts *e = context;
+	(void)thread;
+	int64_t first, end;
+	item_range(e, item, &first, &end);
+	for (int64_t i = first; i < end; i++) {
+		real *gate = e->gate + i * e->inner, *up = e->up + i * e->inner, *act = e->act + i * e->inner;
+		const real *dact = e->result + i * e->inner;
+		real w = weight_of(e, i), dweight = 0;
+		for (int64_t j = 0; j < e->inner; j++) {
+			real s = 1 / (1 + (real)exp(-gate[j])), g = gate[j], da = w * dact[j];
+			dweight += act[j] * dact[j];
+			gate[j] = da * up[j] * s * (1 + g * (1 - s));
+			up[j] = da * g * s;
+			act[j] *= w;
+		}
+		if (e->dweights)
+			e->dweights[e->token[i] * e->per_token + e->slot[i]] = dweight;
+	}
+}
+
+/* C[m,n] (+)= A[m,k] B[k,n] with the strides of `a` and `b`. */
+static void multiply(const struct experts *e, int64_t m, int64_t n, int64_t k, struct matrix a, struct matrix b, real *c, bool accumulate)
+{
+	struct product p = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = n, .accumulate = accumulate };
+	LOCAL(multiply)(e->pool, &p, e->workspace);
+}
+
+/* gate and up of the gathered rows, and act of them. */
+static void first_layer(struct experts *e, const real *gate, const real *up)
+{
+	struct matrix rows = { e->rows, e->width, 1 };
+	hspmd_pool_for(e->pool, items_of(e->count), gather, e);
+	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ gate, 1, e->width }, e->gate, false);
+	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ up, 1, e->width }, e->up, false);
+	hspmd_pool_for(e->pool, items_of(e->count), activate, e);
+}
+
+/* Places in the workspace for every token choosing one expert; returns the bytes used. first: number of the first input, x. */
+static size_t lay_out(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward)
+{
+	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
+	*e = (struct experts){ .args = args, .pool = cpu->pool, .tokens = row_count(x), .width = row_length(x), .inner = gate->shape[1],
+			       .per_token = row_length(&args->in[first + 1]), .x = x->data, .choice = args->in[first + 1].data,
+			       .weights = args->in[first + 2].data, .workspace = args->workspace };
+	int64_t wide = e->width > e->inner ? e->width : e->inner, deep = e->tokens > wide ? e->tokens : wide;
+	int64_t sizes[] = { e->tokens * e->width, backward ? e->tokens * e->width : 0, e->tokens * e->inner, e->tokens * e->inner,
+			    e->tokens * e->inner, e->tokens * wide };
+	real **places[] = { &e->rows, &e->rows_dy, &e->gate, &e->up, &e->act, &e->result };
+	size_t used = LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), wide, deep), indices = (size_t)(e->tokens * 4 + 63) / 64 * 64;
+	used = (used + 63) / 64 * 64;
+	char *base = args->workspace;
+	for (int i = 0; i < 6; i++) {
+		*places[i] = base ? (real *)(base + used) : NULL;
+		used += (size_t)(sizes[i] + 15) / 16 * 16 * sizeof(real);
+	}
+	e->token = base ? (int32_t *)(base + used) : NULL;
+	e->slot = base ? (int32_t *)(base + used + indices) : NULL;
+	return used + 2 * indices;
+}
+
+static void experts(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	const struct hspmd_view *gate = &args->in[3];
+	lay_out(cpu, args, &e, 0, false);
+	e.to = args->out[0].data;
+	memset(e.to, 0, (size_t)(e.tokens * e.width) * sizeof *e.to);
+	for (int64_t k = 0; k < gate->shape[0]; k++) {
+		int64_t at = k * e.inner * e.width;
+		find_tokens(&e, (int32_t)(gate->start[0] + k));
+		first_layer(&e, (const real *)gate->data + at, (const real *)args->in[4].data + at);
+		multiply(&e, e.count, e.width, e.inner, (struct matrix){ e.act, e.inner, 1 },
+			 (struct matrix){ (const real *)args->in[5].data + at, 1, e.inner }, e.result, false);
+		hspmd_pool_for(cpu->pool, items_of(e.count), scatter, &e);
+	}
+}
+
+static size_t experts_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	return lay_out(cpu, args, &e, 0, false);
+}
+
+/* Gradient of one expert's matrix, or nothing where it is not wanted: left^T right over the expert's tokens. */
+static void matrix_grad(const struct experts *e, const struct hspmd_view *out, int64_t at, int64_t m, int64_t n, const real *left, const real *right)
+{
+	if (!out->data)
+		return;
+	real *to = (real *)out->data + at;
+	if (e->count > 0)
+		multiply(e, m, n, e->count, (struct matrix){ left, 1, m }, (struct matrix){ right, n, 1 }, to, out->accumulate);
+	else if (!out->accumulate)
+		memset(to, 0, (size_t)(m * n) * sizeof *to);
+}
+
+static void expert_grad(struct experts *e, int64_t k)
+{
+	const struct hspmd_kernel_args *args = e->args;
+	int64_t at = k * e->inner * e->width;
+	const real *gate = (const real *)args->in[4].data + at, *up = (const real *)args->in[5].data + at, *down = (const real *)args->in[6].data + at;
+	first_layer(e, gate, up);
+	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 }, e->result, false);
+	hspmd_pool_for(e->pool, items_of(e->count), differentiate, e);
+	matrix_grad(e, &args->out[2], at, e->inner, e->width, e->gate, e->rows);
+	matrix_grad(e, &args->out[3], at, e->inner, e->width, e->up, e->rows);
+	matrix_grad(e, &args->out[4], at, e->width, e->inner, e->rows_dy, e->act);
+	if (!e->to)
+		return;
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, e->result, false);
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, e->result, true);
+	hspmd_pool_for(e->pool, items_of(e->count), scatter, e);
+}
+
+static void experts_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	const struct hspmd_view *gate = &args->in[4];
+	lay_out(cpu, args, &e, 1, true);
+	e.dy = args->in[0].data;
+	e.to = args->out[0].data;
+	e.dweights = args->out[1].data;
+	if (e.dweights)
+		memset(e.dweights, 0, (size_t)(e.tokens * e.per_token) * sizeof *e.dweights);
+	if (e.to)
+		memset(e.to, 0, (size_t)(e.tokens * e.width) * sizeof *e.to);
+	for (int64_t k = 0; k < gate->shape[0]; k++) {
+		find_tokens(&e, (int32_t)(gate->start[0] + k));
+		expert_grad(&e, k);
+	}
+}
+
+static size_t experts_grad_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	return lay_out(cpu, args, &e, 1, true);
+}
+
+const struct hspmd_cpu_kernel LOCAL(experts) = { experts, experts_workspace };
+const struct hspmd_cpu_kernel LOCAL(experts_grad) = { experts_grad, experts_grad_workspace };
