@@ -57,8 +57,7 @@ write_config() { # FIRST_PORT
 	mkdir "$MINI_DIR/etc/policies.d"
 	[[ -z $MINI_PLUGIN ]] || echo "optional $MINI_PLUGIN policies=$MINI_DIR/etc/policies.d owner=$MINI_USER default_partition=normal" \
 		"$MINI_PLUGIN_ARGS" >"$MINI_DIR/etc/plugstack.conf"
-	# From 23.11 on slurmd looks for cgroups although nothing here uses them.
-	(("$(slurm_version)" < 2311)) || echo "CgroupPlugin=disabled" >"$MINI_DIR/etc/cgroup.conf"
+	cgroup_conf "$(slurm_version)" >"$MINI_DIR/etc/cgroup.conf"
 	for node in $(node_names); do
 		mkdir -p "$MINI_DIR/spool/$node" "$MINI_DIR/tmp/$node"
 	done
@@ -137,6 +136,15 @@ slurmdbd_conf() { # FIRST_PORT
 		LogFile=$MINI_DIR/log/slurmdbd.log
 		DebugLevel=info
 	END
+}
+
+# Nothing here uses cgroups, yet slurmd wants to know which it would. The first version's part does nothing until it is asked.
+cgroup_conf() { # VERSION
+	if (($1 >= 2405)); then
+		echo "CgroupPlugin=disabled"
+	else
+		echo "CgroupPlugin=cgroup/v1"
+	fi
 }
 
 # GPUs that exist on paper only: each is some device file, named anew for every node.

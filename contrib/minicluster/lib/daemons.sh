@@ -4,10 +4,10 @@
 
 require_programs() {
 	local program missing=()
-	for program in munged munge unmunge mariadb-install-db mariadbd mariadb-admin slurmdbd slurmctld slurmd sacctmgr scontrol sinfo setsid; do
+	for program in munged munge unmunge my_print_defaults mariadb-install-db mariadbd slurmdbd slurmctld slurmd sacctmgr scontrol sinfo setsid; do
 		command -v "$program" >/dev/null || missing+=("$program")
 	done
-	((${#missing[@]} == 0)) || die "not installed: ${missing[*]} (Debian and Ubuntu: munge mariadb-server slurm-wlm slurmdbd)"
+	((${#missing[@]} == 0)) || die "not installed: ${missing[*]} (Debian and Ubuntu: munge mariadb-server-core mariadb-client-core slurm-wlm slurmdbd)"
 }
 
 start_munged() {
@@ -86,8 +86,7 @@ start_daemons() {
 	start_munged
 	start_mariadb || return 1
 	wait_until "$limit" "munged to answer" munged munge_answers || return 1
-	wait_until "$limit" "MariaDB to answer" mariadbd mariadb-admin --no-defaults --socket="$MINI_DIR/run/db" --user=slurm --password=slurm ping ||
-		return 1
+	wait_until "$limit" "MariaDB to be ready" mariadbd grep -q 'ready for connections' "$MINI_DIR/log/mariadbd.out" || return 1
 	start_slurmdbd
 	wait_until "$limit" "slurmdbd to answer" slurmdbd sacctmgr -n list cluster || return 1
 	add_accounts || { say "sacctmgr could not add cluster, account and users"; return 1; }
@@ -99,6 +98,7 @@ start_daemons() {
 	# shellcheck disable=SC2046
 	wait_until "$limit" "all nodes to be idle" slurmctld nodes_idle $(node_names) || {
 		sinfo -N -l >&2
+		show_log n0
 		return 1
 	}
 }
