@@ -131,24 +131,26 @@ static int add_entries(struct hspmd_policy *p, int folder, const char *path, con
 	return rc;
 }
 
+int hspmd_policy_add_path(struct hspmd_policy *p, const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err)
+{
+	struct stat st;
+	int rc, fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOTDIR ? hspmd_policy_add_file(p, path, trust, err) : hspmd_fail_errno(err, "%s", path);
+	if (fstat(fd, &st) < 0)
+		rc = hspmd_fail_errno(err, "%s", path);
+	else if (check_trust(&st, path, trust, err) < 0)
+		rc = -1;
+	else
+		rc = add_entries(p, fd, path, trust, err);
+	close(fd);
+	return rc;
+}
+
 struct hspmd_policy *hspmd_policy_read(const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err)
 {
 	struct hspmd_policy *p = hspmd_policy_new(err);
-	struct stat st;
-	int rc = -1;
-	if (!p)
-		return NULL;
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0 && errno == ENOTDIR) {
-		rc = hspmd_policy_add_file(p, path, trust, err);
-	} else if (fd < 0 || fstat(fd, &st) < 0) {
-		hspmd_fail_errno(err, "%s", path);
-	} else if (check_trust(&st, path, trust, err) == 0) {
-		rc = add_entries(p, fd, path, trust, err);
-	}
-	if (fd >= 0)
-		close(fd);
-	if (rc < 0) {
+	if (p && hspmd_policy_add_path(p, path, trust, err) < 0) {
 		hspmd_policy_destroy(p);
 		return NULL;
 	}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "policies/curve.h"
+
+#include <math.h>
+
+void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, double slack)
+{
+	for (int i = 0; i < count; i++) {
+		int n = i + 1;
+		double v = isfinite(curve[i]) && curve[i] > 0 ? curve[i] : 0;
+		for (int k = 0; k < seen_count; k++) {
+			double reached = seen[k].tokens_per_s * slack;
+			if (seen[k].nodes == n)
+				v = seen[k].tokens_per_s;
+			else if (seen[k].nodes > n)
+				v = fmin(v, reached);
+			else if (seen[k].nodes > 0)
+				v = fmin(v, reached * n / seen[k].nodes);
+		}
+		curve[i] = v;
+	}
+	for (int i = 1; i < count; i++)
+		curve[i] = fmax(curve[i], curve[i - 1]);
+}
+
+static double value(const double *curve, int n)
+{
+	return n ? curve[n - 1] : 0;
+}
+
+void hspmd_curve_hull(const double *curve, int count, double *out)
+{
+	int at = 0;
+	while (at < count) {
+		int next = at + 1;
+		double best = -INFINITY;
+		for (int n = at + 1; n <= count; n++) {
+			double slope = (value(curve, n) - value(curve, at)) / (n - at);
+			if (slope >= best) {
+				best = slope;
+				next = n;
+			}
+		}
+		double from = value(curve, at);
+		for (int n = at + 1; n < next; n++)
+			out[n - 1] = from + best * (n - at);
+		out[next - 1] = value(curve, next);
+		at = next;
+	}
+}
+
+double hspmd_curve_at(const double *curve, int count, double size)
+{
+	if (!count || !(size > 0))
+		return 0;
+	if (size >= count)
+		return curve[count - 1];
+	int low = (int)size;
+	return value(curve, low) + (size - low) * (value(curve, low + 1) - value(curve, low));
+}

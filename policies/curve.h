@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gain curves: nodes -> tokens per second. Arrays of count values, [i] for i + 1 nodes; 0 nodes make 0. */
+#ifndef HSPMD_POLICIES_CURVE_H
+#define HSPMD_POLICIES_CURVE_H
+
+#include <stdbool.h>
+
+/* What was seen to be reached on so many nodes. */
+struct hspmd_curve_seen {
+	int nodes;
+	double tokens_per_s;
+};
+
+/* Bound what a controller claims by what was measured, in place: no more than in proportion from the nearest measured point below, no more
+ * than a larger measured size reached, and on a measured size what was measured. Values that are no numbers become 0; the curve is made
+ * non-decreasing (a job need not use a node). `slack` (1.05) lets noise pass. */
+void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, double slack);
+
+/* The least concave curve that lies nowhere below: out[0..count). Plateaus that divisibility leaves ("7 nodes do no more than 6, 8 do") do not
+ * hide what lies behind them. */
+void hspmd_curve_hull(const double *curve, int count, double *out);
+
+/* Value at a size between whole numbers, by straight lines; flat beyond the end. */
+double hspmd_curve_at(const double *curve, int count, double size);
+
+#endif

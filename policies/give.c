@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps 1 and 2: who gives back. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/alloc.h"
+#include "policies/desk.h"
+
+/* ---- limits */
+
+static bool over_limits(const struct desk_job *j)
+{
+	const struct hspmd_policy_terms *t = &j->e->terms;
+	return j->now.nodes > t->max_nodes || j->now.devices > t->max_devices || j->now.price > t->max_price_per_hour;
+}
+
+static int shrink_to_limits(struct desk *k, int job)
+{
+	struct desk_job *j = &k->jobs[job];
+	double before = desk_value(j, &j->was);
+	struct hspmd_action *a = NULL;
+	int node;
+	while (over_limits(j) && j->now.nodes > j->e->min_nodes && desk_choose(k, job, NULL, 1, &node) == 1) {
+		if (!a && !(a = desk_action(k, HSPMD_SHRINK, job, j->now.nodes)))
+			return -1;
+		desk_action_node(k, a, node);
+	}
+	if (a) {
+		a->gain = desk_value(j, &j->now) - before;
+		snprintf(a->reason, sizeof a->reason, "holds %d nodes, %d devices: more than its policy allows", j->was.nodes, j->was.devices);
+	}
+	return 0;
+}
+
+int step_limits(struct desk *k, struct hspmd_error *err)
+{
+	for (int i = 0; i < k->s->elastic_count; i++)
+		if (k->jobs[i].e->reachable && !k->jobs[i].e->asked && over_limits(&k->jobs[i]) && shrink_to_limits(k, i) < 0)
+			return hspmd_fail_memory(err, "deciding");
+	return 0;
+}
+
+/* ---- waiting jobs */
+
+/* Idle nodes the waiting job can use, and those on their way out of an elastic job: nobody else's so far. */
+static int count_free(const struct desk *k, const struct hspmd_site_pending *p)
+{
+	int n = 0;
+	for (int i = 0; i < k->s->node_count; i++) {
+		const struct hspmd_site_node *node = &k->s->nodes[i];
+		bool coming = node->state == HSPMD_SITE_HELD && node->leaving;
+		if (!k->taken[i] && p->usable[node->class] && (node->state == HSPMD_SITE_IDLE || coming))
+			n++;
+	}
+	return n;
+}
+
+/* Nodes of elastic jobs that Slurm may preempt for it. */
+static int count_preemptable(const struct desk *k, const struct hspmd_site_pending *p)
+{
+	int n = 0;
+	for (int i = 0; i < k->s->node_count; i++) {
+		const struct hspmd_site_node *node = &k->s->nodes[i];
+		bool held = node->state == HSPMD_SITE_HELD && !node->leaving && node->holder >= 0;
+		n += held && !k->taken[i] && p->usable[node->class] && k->jobs[node->holder].e->priority < p->priority;
+	}
+	return n;
+}
+
+static void promise(struct desk *k, const struct hspmd_site_pending *p, int n)
+{
+	/* Those on their way first (they were freed for somebody), then idle ones. */
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < k->s->node_count && n > 0; i++) {
+			const struct hspmd_site_node *node = &k->s->nodes[i];
+			bool fits = pass ? node->state == HSPMD_SITE_IDLE : node->state == HSPMD_SITE_HELD && node->leaving;
+			if (fits && !k->taken[i] && p->usable[node->class]) {
+				k->taken[i] = true;
+				n--;
+			}
+		}
+}
+
+static bool gives_for(const struct desk *k, const struct desk_job *j, const struct hspmd_site_pending *p)
+{
+	const struct hspmd_policy_terms *t = &j->e->terms;
+	bool higher = p->priority > j->e->priority || p->preempts;
+	if (!j->e->reachable || j->e->asked)
+		return false;
+	if (t->for_pending == HSPMD_PENDING_NONE || (t->for_pending == HSPMD_PENDING_HIGHER && !higher))
+		return false;
+	/* The pause between two shrinks is the job's comfort; being preempted whole would cost it more. */
+	bool pressing = t->yield_before_preemption && p->preempts;
+	return pressing || k->s->now_s - j->e->resized_s >= t->shrink_cooldown_s;
+}
+
+/* A job that may give, the nodes it would give (least missed first), and how many of them are chosen. */
+struct donor {
+	int job, count, given;
+	int *nodes; /* in one array with those of the others */
+	struct desk_hold hold;
+};
+
+static int find_donors(const struct desk *k, const struct hspmd_site_pending *p, struct donor *donors, int *nodes, int *sum)
+{
+	int n = 0, used = 0;
+	for (int i = 0; i < k->s->elastic_count; i++) {
+		const struct desk_job *j = &k->jobs[i];
+		int most = j->now.nodes - j->e->min_nodes;
+		if (most <= 0 || !gives_for(k, j, p))
+			continue;
+		int found = desk_choose(k, i, p->usable, most, nodes + used);
+		if (!found)
+			continue;
+		donors[n++] = (struct donor){ .job = i, .count = found, .nodes = nodes + used, .hold = j->now };
+		used += found;
+	}
+	*sum = used;
+	return n;
+}
+
+/* One node after the other, always from the job that loses least by it: optimal, as the losses of a concave curve only grow. */
+static void choose_least(const struct desk *k, struct donor *donors, int n, int wanted)
+{
+	for (; wanted > 0; wanted--) {
+		struct donor *best = NULL;
+		struct desk_hold best_hold = { 0 };
+		double least = INFINITY;
+		for (int i = 0; i < n; i++) {
+			struct donor *d = &donors[i];
+			if (d->given == d->count)
+				continue;
+			const struct desk_job *j = &k->jobs[d->job];
+			struct desk_hold less = desk_with(k, j, &d->hold, k->s->nodes[d->nodes[d->given]].class, -1);
+			double loss = desk_value(j, &d->hold) - desk_value(j, &less);
+			if (loss < least) {
+				least = loss;
+				best = d;
+				best_hold = less;
+			}
+		}
+		if (!best)
+			return;
+		best->given++;
+		best->hold = best_hold;
+	}
+}
+
+static int give_all(struct desk *k, const struct donor *donors, int n, int pending)
+{
+	const struct hspmd_site_pending *p = &k->s->pending[pending];
+	for (int i = 0; i < n; i++) {
+		const struct donor *d = &donors[i];
+		if (!d->given)
+			continue;
+		struct hspmd_action *a = desk_action(k, HSPMD_SHRINK, d->job, d->given);
+		if (!a)
+			return -1;
+		double before = desk_value(&k->jobs[d->job], &k->jobs[d->job].now);
+		for (int g = 0; g < d->given; g++)
+			desk_action_node(k, a, d->nodes[g]);
+		a->gain = desk_value(&k->jobs[d->job], &k->jobs[d->job].now) - before;
+		a->for_pending = pending;
+		snprintf(a->reason, sizeof a->reason, "waiting job %u (priority %.0f) needs %d nodes and starts if %d more come free%s", p->id, p->priority,
+			 p->nodes, d->given, p->preempts ? "; it would preempt" : "");
+	}
+	return 0;
+}
+
+/* ---- EASY backfill (Lifka, JSSPP'95), as Slurm does it: behind the first job that cannot start only those start that do not delay it */
+
+static int by_time(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* When the blocked job can start: as soon as enough of the nodes that now work for rigid jobs are added to the `there` that can be had at once. */
+static int reserve(struct desk *k, int pending, int there)
+{
+	const struct hspmd_site_pending *p = &k->s->pending[pending];
+	double *ends = hspmd_calloc((size_t)k->s->node_count, sizeof *ends);
+	int n = 0, lacking = p->nodes - there;
+	if (!ends)
+		return -1;
+	for (int i = 0; i < k->s->node_count; i++)
+		if (k->s->nodes[i].state == HSPMD_SITE_BUSY && p->usable[k->s->nodes[i].class])
+			ends[n++] = k->s->nodes[i].free_s;
+	qsort(ends, (size_t)n, sizeof *ends, by_time);
+	k->blocked = pending;
+	k->start_s = lacking <= n ? ends[lacking - 1] : INFINITY;
+	k->extra = there - p->nodes;
+	for (int i = 0; i < n && ends[i] <= k->start_s; i++)
+		k->extra++;
+	free(ends);
+	return 0;
+}
+
+static bool share_nodes(const struct desk *k, const struct hspmd_site_pending *a, const struct hspmd_site_pending *b)
+{
+	for (int c = 0; c < k->s->class_count; c++)
+		if (a->usable[c] && b->usable[c])
+			return true;
+	return false;
+}
+
+/* Would Slurm start this job now, before the blocked one? */
+static bool backfills(struct desk *k, const struct hspmd_site_pending *p)
+{
+	if (k->blocked < 0 || !share_nodes(k, &k->s->pending[k->blocked], p) || k->s->now_s + p->run_s <= k->start_s)
+		return true;
+	if (p->nodes > k->extra)
+		return false;
+	k->extra -= p->nodes;
+	return true;
+}
+
+static int block(struct desk *k, int pending, int there)
+{
+	const struct hspmd_site_pending *p = &k->s->pending[pending];
+	for (int c = 0; c < k->s->class_count; c++)
+		k->wanted[c] |= p->usable[c];
+	return k->blocked < 0 ? reserve(k, pending, there) : 0;
+}
+
+static int serve(struct desk *k, int pending, struct donor *donors, int *nodes)
+{
+	const struct hspmd_site_pending *p = &k->s->pending[pending];
+	int have = count_free(k, p), can = 0;
+	double *since = &k->d->could_start_s[pending];
+	*since = NAN;
+	if (have >= p->nodes) {
+		if (!backfills(k, p))
+			return 0;
+		*since = isnan(p->could_start_s) ? k->s->now_s : p->could_start_s;
+		if (k->s->now_s - *since < HSPMD_PATIENCE_S)
+			promise(k, p, p->nodes);
+		return 0;
+	}
+	int n = find_donors(k, p, donors, nodes, &can);
+	/* Where Slurm will preempt in any case, all that can be given is: whatever is not given is taken with the whole job that holds it. */
+	int there = have + (p->preempts ? count_preemptable(k, p) : can);
+	if (have + can < p->nodes && there < p->nodes)
+		return block(k, pending, there > have + can ? there : have + can);
+	if (!backfills(k, p))
+		return 0;
+	choose_least(k, donors, n, p->nodes - have < can ? p->nodes - have : can);
+	promise(k, p, have);
+	return give_all(k, donors, n, pending);
+}
+
+int step_pending(struct desk *k, struct hspmd_error *err)
+{
+	struct donor *donors = hspmd_calloc((size_t)k->s->elastic_count, sizeof *donors);
+	int *nodes = hspmd_calloc((size_t)k->s->node_count, sizeof *nodes);
+	int rc = donors && nodes ? 0 : -1;
+	for (int i = 0; i < k->s->pending_count && rc == 0; i++)
+		rc = serve(k, i, donors, nodes);
+	free(donors);
+	free(nodes);
+	return rc < 0 ? hspmd_fail_memory(err, "deciding") : 0;
+}

@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The policy engine: rule by rule on small sites, and against exhaustive search. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "policies/curve.h"
+#include "policies/desk.h"
+#include "tests/unit/site_maker.h"
+
+/* ---- growing */
+
+static void test_node_goes_where_it_brings_most(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1);
+	int slow = maker_elastic(&m, 100, 0.5), fast = maker_elastic(&m, 100, 0.9);
+	maker_nodes(&m, c, 1, slow, 0);
+	maker_nodes(&m, c, 1, fast, 0);
+	maker_nodes(&m, c, 1, -1, 100);
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_GROW, fast), 1);
+	assert_int_equal(maker_moved(&d, HSPMD_GROW, slow), 0);
+	hspmd_decision_clear(&d);
+	m.elastic[slow].terms.weight = 3;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_GROW, slow), 1);
+	hspmd_decision_clear(&d);
+}
+
+static void test_relative_share_ignores_scale(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1);
+	int tiny = maker_elastic(&m, 1e6, 0.5), large = maker_elastic(&m, 100, 0.9); /* a small model makes more tokens of the same node */
+	m.elastic[tiny].terms.by = m.elastic[large].terms.by = HSPMD_SHARE_RELATIVE;
+	maker_nodes(&m, c, 1, tiny, 0);
+	maker_nodes(&m, c, 1, large, 0);
+	maker_nodes(&m, c, 1, -1, 100);
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_GROW, large), 1);
+	hspmd_decision_clear(&d);
+}
+
+/* One case a rule: change one thing, and nothing may be taken. */
+static int grown(struct maker *m, const char *why)
+{
+	struct hspmd_decision d;
+	maker_decide(m, &d);
+	int n = maker_moved(&d, HSPMD_GROW, 0);
+	if (!n && why && !strstr(d.why[0], why))
+		fail_msg("why: \"%s\", expected \"%s\"", d.why[0], why);
+	hspmd_decision_clear(&d);
+	return n;
+}
+
+static void test_growth_rules(void **state)
+{
+	(void)state;
+	struct maker m, base;
+	maker_start(&base);
+	int c = maker_class(&base, 0, 8);
+	maker_elastic(&base, 100, 0.9);
+	maker_nodes(&base, c, 2, 0, 0);
+	maker_nodes(&base, c, 4, -1, 50);
+	base.classes[c].price_per_hour = 10;
+	maker_start(&m);
+#define CASE(expected, why, change)                              \
+	do {                                                     \
+		m = base;                                        \
+		m.site.classes = m.classes;                      \
+		m.site.nodes = m.nodes;                          \
+		m.site.elastic = m.elastic;                      \
+		m.site.pending = m.pending;                      \
+		m.elastic[0].usable = m.elastic_usable[0];       \
+		m.elastic[0].tokens_per_s = m.curves[0];         \
+		struct hspmd_policy_terms *t = &m.elastic[0].terms; \
+		(void)t;                                         \
+		change;                                          \
+		assert_int_equal(grown(&m, why), expected);      \
+	} while (0)
+	CASE(4, NULL, (void)0);
+	CASE(0, "policy does not let it", t->into_idle = false);
+	CASE(0, NULL, t->after_idle_s = 51);
+	CASE(4, NULL, t->after_idle_s = 50);
+	CASE(1, NULL, t->reserve_nodes = 3);
+	CASE(0, NULL, t->reserve_nodes = 4);
+	CASE(1, NULL, t->max_nodes = 3);
+	CASE(0, "as many nodes", m.elastic[0].max_nodes = 2);
+	CASE(2, NULL, t->max_devices = 39);
+	CASE(1, NULL, t->max_price_per_hour = 35);
+	CASE(0, NULL, m.elastic_usable[0][0] = 0);
+	CASE(0, "not long ago", (t->grow_cooldown_s = 120, m.elastic[0].resized_s = m.site.now_s - 119));
+	CASE(4, NULL, (t->grow_cooldown_s = 120, m.elastic[0].resized_s = m.site.now_s - 120));
+	CASE(0, "declined", m.elastic[0].declined_until_s = m.site.now_s + 1);
+	CASE(0, "under way", m.elastic[0].asked = true);
+	CASE(0, "does not answer", m.elastic[0].reachable = false);
+	CASE(0, "no gain curve", m.elastic[0].curve_count = 0);
+	CASE(0, "min_gain", t->min_gain = 2);                                    /* 6 nodes are 2.7 times 2 nodes: +169 % */
+	CASE(4, NULL, t->min_gain = 1.5);
+	CASE(0, "pause", (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60)); /* +169 % for 60 s do not pay for 110 s of nothing */
+	CASE(4, NULL, (m.elastic[0].pause_s = 90, t->grow_cooldown_s = 60));
+	CASE(0, "pause", (m.elastic[0].pause_s = 60, m.elastic[0].remaining_s = 30));
+	CASE(0, NULL, for (int i = 2; i < 6; i++) m.nodes[i].kept_for = 7);
+	CASE(4, NULL, (t->after_idle_s = 1000, m.nodes[2].kept_for = m.nodes[3].kept_for = m.nodes[4].kept_for = m.nodes[5].kept_for = 100));
+#undef CASE
+}
+
+static void test_device_types_limit(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	char *allowed[] = { "t1" };
+	maker_start(&m);
+	int a = maker_class(&m, 0, 1), b = maker_class(&m, 1, 1);
+	maker_elastic(&m, 100, 0.9);
+	m.elastic[0].terms.device_types = (struct hspmd_policy_list){ 1, allowed };
+	maker_nodes(&m, b, 1, 0, 0);
+	maker_nodes(&m, a, 2, -1, 100);
+	int ok = maker_nodes(&m, b, 1, -1, 100);
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 1);
+	assert_int_equal(d.actions[0].node_count, 1);
+	assert_int_equal(d.actions[0].nodes[0], ok);
+	hspmd_decision_clear(&d);
+}
+
+static void test_plateau_is_looked_over_and_trimmed(void **state)
+{
+	(void)state;
+	struct maker m;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1);
+	maker_elastic(&m, 100, 1);
+	for (int i = 0; i < MAKER_CURVE; i++)
+		m.curves[0][i] = 100 * (1 << (int)log2(i + 1)); /* 1, 2, 2, 4, 4, 4, 4, 8 */
+	maker_nodes(&m, c, 2, 0, 0);
+	maker_nodes(&m, c, 3, -1, 100);
+	assert_int_equal(grown(&m, NULL), 2); /* 4 nodes; the fifth brings nothing */
+}
+
+static void test_losses_make_growth_not_worth_it(void **state)
+{
+	(void)state;
+	struct maker m;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1);
+	maker_elastic(&m, 100, 0.5);
+	m.elastic[0].pause_s = 1;
+	m.elastic[0].lost_s = 59;
+	maker_nodes(&m, c, 2, 0, 0);
+	maker_nodes(&m, c, 20, -1, 100);
+	m.elastic[0].terms.grow_cooldown_s = 1000;
+	assert_int_equal(grown(&m, NULL), 20);
+	m.classes[c].losses_per_s = 1.0 / 600; /* sqrt(n) / (1 + 60 n / 600) is greatest at n = 10 */
+	assert_int_equal(grown(&m, NULL), 8);
+}
+
+/* ---- giving back */
+
+static void test_gives_what_the_waiting_job_lacks(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1);
+	maker_elastic(&m, 100, 0.9);
+	maker_nodes(&m, c, 4, 0, 0);
+	m.nodes[0].fixed = true;
+	maker_nodes(&m, c, 1, -1, 100);
+	maker_pending(&m, 3, 20);
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 1);
+	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, 0), 2);
+	assert_int_equal(d.actions[0].nodes[0], 3);
+	assert_int_equal(d.actions[0].nodes[1], 2);
+	assert_int_equal(d.actions[0].for_pending, 0);
+	hspmd_decision_clear(&d);
+}
+
+static int given(struct maker *m)
+{
+	struct hspmd_decision d;
+	maker_decide(m, &d);
+	int n = 0;
+	for (int i = 0; i < d.count; i++)
+		n += d.actions[i].kind == HSPMD_SHRINK ? d.actions[i].node_count : 0;
+	hspmd_decision_clear(&d);
+	return n;
+}
+
+static void test_giving_rules(void **state)
+{
+	(void)state;
+	struct maker m, base;
+	maker_start(&base);
+	int c = maker_class(&base, 0, 1);
+	maker_elastic(&base, 100, 0.9);
+	maker_nodes(&base, c, 4, 0, 0);
+	maker_pending(&base, 2, 20);
+	maker_start(&m);
+#define CASE(expected, change)                                      \
+	do {                                                        \
+		m = base;                                           \
+		m.site.classes = m.classes;                         \
+		m.site.nodes = m.nodes;                             \
+		m.site.elastic = m.elastic;                         \
+		m.site.pending = m.pending;                         \
+		m.elastic[0].usable = m.elastic_usable[0];          \
+		m.pending[0].usable = m.pending_usable[0];          \
+		m.pending[1].usable = m.pending_usable[1];          \
+		struct hspmd_policy_terms *t = &m.elastic[0].terms; \
+		(void)t;                                            \
+		change;                                             \
+		assert_int_equal(given(&m), expected);              \
+	} while (0)
+	CASE(2, (void)0);
+	CASE(0, t->for_pending = HSPMD_PENDING_NONE);
+	CASE(0, m.pending[0].priority = 10);
+	CASE(2, (m.pending[0].priority = 10, t->for_pending = HSPMD_PENDING_ANY));
+	CASE(0, m.pending_usable[0][0] = 0);
+	CASE(0, m.elastic[0].min_nodes = 3);                         /* one would not be enough, so none */
+	CASE(2, m.elastic[0].min_nodes = 2);
+	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.site.now_s - 59));
+	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.site.now_s - 59, m.pending[0].preempts = true));
+	CASE(2, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.site.now_s - 59, m.pending[0].preempts = t->yield_before_preemption = true));
+	CASE(0, (m.nodes[3].leaving = m.nodes[2].leaving = true));   /* enough are coming */
+	CASE(1, m.nodes[3].leaving = true);
+	CASE(0, m.elastic[0].asked = true);
+	CASE(0, m.pending[0].nodes = 5);
+	CASE(0, m.pending[0].nodes = 4); /* its last node it keeps ... */
+	CASE(3, (m.pending[0].nodes = 4, m.pending[0].preempts = true)); /* ... unless it will be taken anyhow: then the others go in peace */
+	CASE(2, (m.pending[0].nodes = 5, maker_pending(&m, 2, 20), m.pending[1].usable = m.pending_usable[1], m.pending_usable[0][0] = 0));
+	/* The first waits for two busy nodes: what would delay it, Slurm does not start; what ends before, or uses nodes left over, it does. */
+#define BEHIND(n) m.pending[0].nodes = (n), maker_nodes(&m, c, 2, -2, 0), maker_pending(&m, 2, 20), m.pending[1].usable = m.pending_usable[1]
+	CASE(0, (BEHIND(5)));
+	CASE(2, (BEHIND(5), m.pending[1].run_s = 900));
+	CASE(0, (BEHIND(5), m.pending[1].run_s = 1100));
+	CASE(2, (BEHIND(5), maker_nodes(&m, c, 3, -2, 0)));
+	CASE(2, (BEHIND(7))); /* it cannot start whatever ends: nothing is kept for it */
+#undef BEHIND
+#undef CASE
+}
+
+static void test_idle_nodes_are_promised_not_grown_into(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1);
+	maker_elastic(&m, 100, 0.9);
+	maker_nodes(&m, c, 2, 0, 0);
+	maker_nodes(&m, c, 3, -1, 100);
+	maker_pending(&m, 2, 1);
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_GROW, 0), 1);
+	assert_float_equal(d.could_start_s[0], m.site.now_s, 0);
+	hspmd_decision_clear(&d);
+	/* It could have started for long and did not: the nodes are kept for nothing. */
+	m.pending[0].could_start_s = m.site.now_s - HSPMD_PATIENCE_S;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_GROW, 0), 3);
+	hspmd_decision_clear(&d);
+	/* It cannot start: the nodes may be used meanwhile, but only by a job that would give them back. */
+	m.pending[0] = (struct hspmd_site_pending){ .id = 1, .nodes = 50, .run_s = INFINITY, .priority = 1, .could_start_s = NAN, .usable = m.pending_usable[0] };
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_GROW, 0), 3);
+	hspmd_decision_clear(&d);
+	m.elastic[0].terms.for_pending = HSPMD_PENDING_NONE;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_GROW, 0), 0);
+	hspmd_decision_clear(&d);
+}
+
+static void test_over_its_limit_gives_back(void **state)
+{
+	(void)state;
+	struct maker m;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 4);
+	maker_elastic(&m, 100, 0.9);
+	maker_nodes(&m, c, 5, 0, 0);
+	m.elastic[0].terms.max_nodes = 3;
+	assert_int_equal(given(&m), 2);
+	m.elastic[0].terms.max_devices = 8;
+	assert_int_equal(given(&m), 3);
+	m.elastic[0].min_nodes = 4;
+	assert_int_equal(given(&m), 1);
+}
+
+/* ---- moving between elastic jobs */
+
+static void test_rebalance(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1);
+	int a = maker_elastic(&m, 100, 0.8), b = maker_elastic(&m, 100, 0.8);
+	maker_nodes(&m, c, 7, a, 0);
+	maker_nodes(&m, c, 1, b, 0);
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 0);
+	hspmd_decision_clear(&d);
+	m.elastic[a].terms.rebalance = m.elastic[b].terms.rebalance = true;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, a), 3);
+	assert_int_equal(d.actions[0].for_job, b);
+	hspmd_decision_clear(&d);
+	m.elastic[a].terms.weight = 3; /* 7 : 1 is where the marginal gains meet */
+	maker_decide(&m, &d);
+	assert_true(maker_moved(&d, HSPMD_SHRINK, a) == 0);
+	hspmd_decision_clear(&d);
+}
+
+/* ---- curves */
+
+static void test_curve_bound(void **state)
+{
+	(void)state;
+	double curve[] = { 100, 1000, 1000, 1e9, NAN };
+	const struct hspmd_curve_seen seen[] = { { 2, 200 }, { 4, 380 } };
+	hspmd_curve_bound(curve, 5, seen, 2, 1.0);
+	const double expected[] = { 100, 200, 300, 380, 380 };
+	for (int i = 0; i < 5; i++)
+		assert_float_equal(curve[i], expected[i], 1e-9);
+}
+
+static void test_curve_hull(void **state)
+{
+	(void)state;
+	const double curve[] = { 10, 20, 20, 40, 41 };
+	double hull[5];
+	hspmd_curve_hull(curve, 5, hull);
+	const double expected[] = { 10, 20, 30, 40, 41 };
+	for (int i = 0; i < 5; i++)
+		assert_float_equal(hull[i], expected[i], 1e-9);
+	assert_float_equal(hspmd_curve_at(curve, 5, 0.5), 5, 1e-9);
+	assert_float_equal(hspmd_curve_at(curve, 5, 3.5), 30, 1e-9);
+	assert_float_equal(hspmd_curve_at(curve, 5, 9), 41, 1e-9);
+}
+
+/* ---- against exhaustive search */
+
+struct search {
+	const struct maker *m;
+	struct desk desk;
+	int idle[MAKER_MAX], idle_count;
+	struct desk_hold hold[8];
+	double best;
+};
+
+static double total(const struct search *s)
+{
+	double sum = 0;
+	for (int j = 0; j < s->m->site.elastic_count; j++)
+		sum += desk_value(&s->desk.jobs[j], &s->hold[j]);
+	return sum;
+}
+
+static void try_all(struct search *s, int at)
+{
+	if (at == s->idle_count) {
+		s->best = fmax(s->best, total(s));
+		return;
+	}
+	int class = s->m->nodes[s->idle[at]].class;
+	try_all(s, at + 1);
+	for (int j = 0; j < s->m->site.elastic_count; j++) {
+		struct desk_hold old = s->hold[j];
+		s->hold[j] = desk_with(&s->desk, &s->desk.jobs[j], &old, class, 1);
+		if (desk_allowed(&s->desk, &s->desk.jobs[j], &s->hold[j], class))
+			try_all(s, at + 1);
+		s->hold[j] = old;
+	}
+}
+
+/* The greatest sum there is, and the engine's. */
+static void compare(const struct maker *m, double *best, double *ours)
+{
+	struct search s = { .m = m };
+	struct hspmd_decision d, unused;
+	assert_int_equal(desk_open(&s.desk, &m->site, &unused, NULL), 0);
+	for (int j = 0; j < m->site.elastic_count; j++)
+		s.hold[j] = s.desk.jobs[j].was;
+	for (int i = 0; i < m->site.node_count; i++)
+		if (m->nodes[i].state == HSPMD_SITE_IDLE)
+			s.idle[s.idle_count++] = i;
+	try_all(&s, 0);
+	*best = s.best;
+	maker_decide(m, &d);
+	for (int a = 0; a < d.count; a++)
+		for (int n = 0; n < d.actions[a].node_count; n++) {
+			int job = d.actions[a].job;
+			s.hold[job] = desk_with(&s.desk, &s.desk.jobs[job], &s.hold[job], m->nodes[d.actions[a].nodes[n]].class, 1);
+		}
+	*ours = total(&s);
+	hspmd_decision_clear(&d);
+	hspmd_decision_clear(&unused);
+	desk_close(&s.desk);
+}
+
+/* Three jobs with concave curves, up to 8 idle nodes in three classes that not every job can use. */
+static void random_site(struct maker *m, uint64_t *seed, bool unequal)
+{
+	maker_start(m);
+	for (int c = 0; c < 3; c++)
+		maker_class(m, unequal ? c % 2 : 0, 1);
+	for (int j = 0; j < 3; j++) {
+		maker_elastic(m, 50 + 100 * maker_random(seed), 0.2 + 0.8 * maker_random(seed));
+		m->elastic[j].terms.weight = 0.5 + maker_random(seed);
+		m->elastic[j].max_nodes = 2 + (int)(4 * maker_random(seed));
+		m->worth[j][0] = 1;
+		m->worth[j][1] = 0.3 + 2 * maker_random(seed);
+		m->elastic[j].worth = unequal ? m->worth[j] : NULL;
+		for (int c = 0; c < 3; c++)
+			m->elastic_usable[j][c] = maker_random(seed) < 0.6;
+		maker_nodes(m, 0, 1, j, 0);
+	}
+	for (int c = 0; c < 3; c++)
+		maker_nodes(m, c, (int)(3.7 * maker_random(seed)) % (c == 2 ? 3 : 4), -1, 100);
+}
+
+static void test_equal_nodes_are_shared_optimally(void **state)
+{
+	(void)state;
+	uint64_t seed = 7;
+	int cases = getenv("HSPMD_LONG") ? 20000 : 400;
+	for (int i = 0; i < cases; i++) {
+		struct maker m;
+		double best, ours;
+		random_site(&m, &seed, false);
+		compare(&m, &best, &ours);
+		if (ours < best - 1e-9 * best)
+			fail_msg("case %d: %.9g, best %.9g", i, ours, best);
+	}
+}
+
+/* Unequal nodes make it a knapsack: no promise of the optimum, but of being near. */
+static void test_unequal_nodes_are_shared_well(void **state)
+{
+	(void)state;
+	uint64_t seed = 11;
+	int optimal = 0, cases = getenv("HSPMD_LONG") ? 20000 : 400;
+	for (int i = 0; i < cases; i++) {
+		struct maker m;
+		double best, ours;
+		random_site(&m, &seed, true);
+		compare(&m, &best, &ours);
+		if (ours < 0.9 * best)
+			fail_msg("case %d: %.9g, best %.9g", i, ours, best);
+		optimal += ours >= best - 1e-9 * best;
+	}
+	print_message("optimal in %d of %d cases with unequal nodes\n", optimal, cases);
+	assert_true(optimal >= 0.97 * cases);
+}
+
+/* What k nodes, of those the waiting job can use, cost at the least. */
+static double least_loss(struct search *s, int at, int k)
+{
+	if (!k)
+		return -total(s);
+	double best = INFINITY;
+	for (int i = at; i < s->m->site.node_count; i++) {
+		const struct hspmd_site_node *n = &s->m->nodes[i];
+		if (n->state != HSPMD_SITE_HELD || n->fixed || !s->m->pending_usable[0][n->class])
+			continue;
+		struct desk_hold old = s->hold[n->holder];
+		if (old.nodes <= s->m->elastic[n->holder].min_nodes)
+			continue;
+		s->hold[n->holder] = desk_with(&s->desk, &s->desk.jobs[n->holder], &old, n->class, -1);
+		best = fmin(best, least_loss(s, i + 1, k - 1));
+		s->hold[n->holder] = old;
+	}
+	return best;
+}
+
+static void test_giving_costs_least(void **state)
+{
+	(void)state;
+	uint64_t seed = 13;
+	for (int i = 0; i < 300; i++) {
+		struct maker m;
+		struct hspmd_decision d, unused;
+		maker_start(&m);
+		maker_class(&m, 0, 1);
+		maker_class(&m, 0, 1);
+		for (int j = 0; j < 3; j++) {
+			maker_elastic(&m, 50 + 100 * maker_random(&seed), 0.2 + 0.8 * maker_random(&seed));
+			m.elastic[j].min_nodes = 1 + (int)(2 * maker_random(&seed));
+			int first = maker_nodes(&m, (int)(2 * maker_random(&seed)), 1 + (int)(3 * maker_random(&seed)), j, 0);
+			m.nodes[first].fixed = true;
+			maker_nodes(&m, (int)(2 * maker_random(&seed)), (int)(2 * maker_random(&seed)), j, 0);
+		}
+		int k = 1 + (int)(3 * maker_random(&seed));
+		maker_pending(&m, k, 20);
+		m.pending_usable[0][1] = maker_random(&seed) < 0.5;
+		struct search s = { .m = &m };
+		assert_int_equal(desk_open(&s.desk, &m.site, &unused, NULL), 0);
+		for (int j = 0; j < 3; j++)
+			s.hold[j] = s.desk.jobs[j].was;
+		double least = least_loss(&s, 0, k);
+		maker_decide(&m, &d);
+		int got = 0;
+		for (int a = 0; a < d.count; a++)
+			for (int n = 0; n < d.actions[a].node_count; n++, got++) {
+				int job = d.actions[a].job, class = m.nodes[d.actions[a].nodes[n]].class;
+				assert_int_equal(m.pending_usable[0][class], 1);
+				s.hold[job] = desk_with(&s.desk, &s.desk.jobs[job], &s.hold[job], class, -1);
+				assert_true(s.hold[job].nodes >= m.elastic[job].min_nodes);
+			}
+		assert_int_equal(got, isinf(least) ? 0 : k);
+		if (got && -total(&s) > least + 1e-9 * fabs(least))
+			fail_msg("case %d: gave up %.9g more than needed", i, -total(&s) - least);
+		hspmd_decision_clear(&d);
+		hspmd_decision_clear(&unused);
+		desk_close(&s.desk);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_node_goes_where_it_brings_most),
+		cmocka_unit_test(test_relative_share_ignores_scale),
+		cmocka_unit_test(test_growth_rules),
+		cmocka_unit_test(test_device_types_limit),
+		cmocka_unit_test(test_plateau_is_looked_over_and_trimmed),
+		cmocka_unit_test(test_losses_make_growth_not_worth_it),
+		cmocka_unit_test(test_gives_what_the_waiting_job_lacks),
+		cmocka_unit_test(test_giving_rules),
+		cmocka_unit_test(test_idle_nodes_are_promised_not_grown_into),
+		cmocka_unit_test(test_over_its_limit_gives_back),
+		cmocka_unit_test(test_rebalance),
+		cmocka_unit_test(test_curve_bound),
+		cmocka_unit_test(test_curve_hull),
+		cmocka_unit_test(test_equal_nodes_are_shared_optimally),
+		cmocka_unit_test(test_unequal_nodes_are_shared_well),
+		cmocka_unit_test(test_giving_costs_least),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
