@@ -16,6 +16,7 @@ typedef int hspmd_command(int argc, char **argv);
 
 hspmd_command hspmd_command_discover;
 hspmd_command hspmd_command_plan;
+hspmd_command hspmd_command_policy;
 
 /* ---- helpers for commands (options.c) */
 

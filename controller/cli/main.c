@@ -15,6 +15,7 @@ static const struct {
 } commands[] = {
 	{ "discover", hspmd_command_discover, "print what this node, or this allocation, has" },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
+	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },
 };
 
 #define COMMAND_COUNT (sizeof commands / sizeof *commands)

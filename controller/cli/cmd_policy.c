@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd policy check | explain | simulate: is it right; what would a job get and why; what would it have done over a trace. */
+#include <getopt.h>
+#include <limits.h>
+#include <math.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/format/job.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "controller/cli/commands.h"
+#include "policies/limits.h"
+#include "policies/match.h"
+#include "policies/simulate.h"
+
+static const char help_text[] =
+	"Usage: hspmd policy check FILE|FOLDER...\n"
+	"       hspmd policy explain [--job J] [--user U] [--account A] [--partition P] [--qos Q] [--policy NAME] [--nodes N] [--json]\n"
+	"       hspmd policy simulate FILE|FOLDER --trace T [--mode MODE] [--json]\n"
+	"\n"
+	"Looks at the site's policies.\n"
+	"\n"
+	"check      reads and checks policy files, as one site's set; of a folder also owner, modes and links\n"
+	"explain    tells which rule a job gets, why not those before it, and what then holds\n"
+	"simulate   replays a trace of nodes and jobs and prints what the policy would have made of it\n"
+	"\n"
+	"  --policies PATH      folder or file of policies (explain; default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
+	"  --owner USER         whose files are believed in a folder, beside root's (default: yours)\n"
+	"  --job FILE           job file: gives the policy's name and the number of nodes\n"
+	"  --user NAME          default: you\n"
+	"  --account, --partition, --qos NAME\n"
+	"                       default: not known\n"
+	"  --policy NAME        what --hspmd-policy would say\n"
+	"  --nodes N            the most nodes that are asked for\n"
+	"  --trace FILE         what happened\n"
+	"  --mode MODE          policy (default), without (nobody resizes), preempt (whole jobs are preempted), or all\n"
+	"      --json           print the result as JSON\n"
+	"      --help           print this\n";
+
+struct policy_options {
+	const char *policies, *owner, *job, *trace, *mode;
+	struct hspmd_policy_who who;
+	int64_t nodes;
+	bool json, help;
+};
+
+enum { OPT_POLICIES = 256, OPT_OWNER, OPT_JOB, OPT_USER, OPT_ACCOUNT, OPT_PARTITION, OPT_QOS, OPT_POLICY, OPT_NODES, OPT_TRACE, OPT_MODE, OPT_JSON, OPT_HELP };
+
+static const struct option long_options[] = {
+	{ "policies", required_argument, NULL, OPT_POLICIES },
+	{ "owner", required_argument, NULL, OPT_OWNER },
+	{ "job", required_argument, NULL, OPT_JOB },
+	{ "user", required_argument, NULL, OPT_USER },
+	{ "account", required_argument, NULL, OPT_ACCOUNT },
+	{ "partition", required_argument, NULL, OPT_PARTITION },
+	{ "qos", required_argument, NULL, OPT_QOS },
+	{ "policy", required_argument, NULL, OPT_POLICY },
+	{ "nodes", required_argument, NULL, OPT_NODES },
+	{ "trace", required_argument, NULL, OPT_TRACE },
+	{ "mode", required_argument, NULL, OPT_MODE },
+	{ "json", no_argument, NULL, OPT_JSON },
+	{ "help", no_argument, NULL, OPT_HELP },
+	{ NULL, 0, NULL, 0 },
+};
+
+static int parse(int argc, char **argv, struct policy_options *o)
+{
+	int opt, bad = 0;
+	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+		switch (opt) {
+		case OPT_POLICIES: o->policies = optarg; break;
+		case OPT_OWNER: o->owner = optarg; break;
+		case OPT_JOB: o->job = optarg; break;
+		case OPT_USER: o->who.user = optarg; break;
+		case OPT_ACCOUNT: o->who.account = optarg; break;
+		case OPT_PARTITION: o->who.partition = optarg; break;
+		case OPT_QOS: o->who.qos = optarg; break;
+		case OPT_POLICY: o->who.policy = optarg; break;
+		case OPT_NODES: bad |= hspmd_option_int("nodes", optarg, 1, INT_MAX, &o->nodes); break;
+		case OPT_TRACE: o->trace = optarg; break;
+		case OPT_MODE: o->mode = optarg; break;
+		case OPT_JSON: o->json = true; break;
+		case OPT_HELP:
+		case 'h': o->help = true; break;
+		default: return hspmd_usage_hint("policy");
+		}
+	}
+	return bad ? hspmd_usage_hint("policy") : 0;
+}
+
+static int trusted(const struct policy_options *o, struct hspmd_policy_trust *trust, struct hspmd_error *err)
+{
+	trust->owner = getuid();
+	if (!o->owner)
+		return 0;
+	const struct passwd *pw = getpwnam(o->owner);
+	if (!pw)
+		return hspmd_fail(err, "--owner: no user '%s'", o->owner);
+	trust->owner = pw->pw_uid;
+	return 0;
+}
+
+static int failed(const struct hspmd_error *err)
+{
+	hspmd_error_log("%s", err->text);
+	return HSPMD_EXIT_FAILED;
+}
+
+static int print_json(json_t *value, struct hspmd_error *err)
+{
+	int rc = value ? hspmd_json_save(value, "-", err) : hspmd_fail_memory(err, "printing");
+	json_decref(value);
+	return rc;
+}
+
+/* ---- check */
+
+/* Several files and folders as one set, in the order given: a rule that two of them have is told. */
+static int add_all(struct hspmd_policy *p, int count, char **paths, const struct hspmd_policy_trust *trust, struct hspmd_error *err)
+{
+	for (int i = 0; i < count; i++)
+		if (hspmd_policy_add_path(p, paths[i], trust, err) < 0)
+			return -1;
+	return 0;
+}
+
+static int check(const struct policy_options *o, int count, char **paths)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_policy_trust trust;
+	if (!count)
+		return hspmd_usage_error("policy", "check: no file");
+	struct hspmd_policy *p = hspmd_policy_new(&err);
+	if (!p || trusted(o, &trust, &err) < 0 || add_all(p, count, paths, &trust, &err) < 0) {
+		hspmd_policy_destroy(p);
+		return failed(&err);
+	}
+	int rc = 0;
+	if (o->json)
+		rc = print_json(hspmd_policy_to_json(p), &err);
+	else
+		printf("%d file%s, %d rule%s: all right\n", p->file_count, p->file_count == 1 ? "" : "s", p->rule_count, p->rule_count == 1 ? "" : "s");
+	hspmd_policy_destroy(p);
+	return rc < 0 ? failed(&err) : HSPMD_EXIT_DONE;
+}
+
+/* ---- explain */
+
+struct explanation {
+	const struct hspmd_policy *p;
+	struct hspmd_policy_who who;
+	int nodes;
+	int rules[16], rule_count;
+	struct hspmd_error refused; /* "" when it is not */
+};
+
+static json_t *fit_json(const struct explanation *x)
+{
+	static const char *const words[] = { "no", "perhaps", "yes" };
+	json_t *array = json_array();
+	char why[700];
+	for (int i = 0; array && i < x->p->rule_count; i++) {
+		const struct hspmd_policy_rule *r = &x->p->rules[i];
+		why[0] = '\0';
+		enum hspmd_fit fit = hspmd_policy_fit(r, &x->who, why, sizeof why);
+		json_array_append_new(array, json_pack("{s:s, s:s, s:s, s:s}", "rule", r->name, "file", x->p->files[r->file], "matches", words[fit], "why", why));
+		if (fit == HSPMD_FIT_YES)
+			break;
+	}
+	return array;
+}
+
+static json_t *terms_json(const struct explanation *x, int rule)
+{
+	struct hspmd_policy_terms t = hspmd_policy_effective(x->p, rule);
+	json_t *array = json_array();
+	char from[160], key[64];
+	for (int i = 0; array && i < hspmd_policy_field_count; i++) {
+		snprintf(key, sizeof key, "%s.%s", hspmd_policy_fields[i].section, hspmd_policy_fields[i].key);
+		json_array_append_new(array, json_pack("{s:s, s:o, s:s}", "term", key, "value", hspmd_policy_value(&t, i), "from",
+						       hspmd_policy_source(x->p, rule, i, from, sizeof from)));
+	}
+	return array;
+}
+
+static json_t *explain_json(const struct explanation *x)
+{
+	json_t *array = json_array();
+	json_t *out = json_pack("{s:o, s:o, s:s?}", "considered", fit_json(x), "candidates", array, "refused", *x->refused.text ? x->refused.text : NULL);
+	for (int i = 0; out && i < x->rule_count; i++) {
+		int r = x->rules[i];
+		json_array_append_new(array, json_pack("{s:s?, s:o}", "rule", r < 0 ? NULL : x->p->rules[r].name, "terms", terms_json(x, r)));
+	}
+	return out;
+}
+
+static void explain_text(const json_t *out)
+{
+	const json_t *item, *term;
+	size_t i, k;
+	json_array_foreach(json_object_get(out, "considered"), i, item)
+		printf("rule %-20s %-24s %-8s %s\n", json_string_value(json_object_get(item, "rule")), json_string_value(json_object_get(item, "file")),
+		       json_string_value(json_object_get(item, "matches")), json_string_value(json_object_get(item, "why")));
+	json_array_foreach(json_object_get(out, "candidates"), i, item) {
+		const char *rule = json_string_value(json_object_get(item, "rule"));
+		printf("%s%s %s:\n", i ? "or, " : "", rule ? "by rule" : "by no rule, the defaults alone", rule ? rule : "");
+		json_array_foreach(json_object_get(item, "terms"), k, term) {
+			char *value = json_dumps(json_object_get(term, "value"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(10));
+			printf("  %-32s %-16s %s\n", json_string_value(json_object_get(term, "term")), value ? value : "?",
+			       json_string_value(json_object_get(term, "from")));
+			free(value);
+		}
+	}
+	const char *refused = json_string_value(json_object_get(out, "refused"));
+	if (refused)
+		printf("refused: %s\n", refused);
+}
+
+static int explain_with(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_job *job)
+{
+	struct explanation x = { .p = p, .who = o->who, .nodes = (int)o->nodes };
+	struct hspmd_error err = { "" };
+	if (!x.who.policy && job)
+		x.who.policy = job->elastic.policy;
+	if (!x.nodes && job)
+		x.nodes = job->elastic.max_nodes < INT_MAX ? job->elastic.max_nodes : job->elastic.min_nodes;
+	x.rule_count = hspmd_policy_candidates(p, &x.who, x.rules, 16, &x.refused);
+	struct hspmd_policy_ask ask = { .nodes = x.nodes };
+	bool fits = false;
+	for (int i = 0; i < x.rule_count && !fits; i++)
+		fits = hspmd_policy_check_limits(p, x.rules[i], &ask, i ? NULL : &x.refused) == 0;
+	if (fits)
+		x.refused.text[0] = '\0';
+	json_t *out = explain_json(&x);
+	if (!out)
+		return hspmd_fail_memory(&err, "explaining"), failed(&err);
+	int rc = 0;
+	if (o->json)
+		rc = hspmd_json_save(out, "-", &err);
+	else
+		explain_text(out);
+	json_decref(out);
+	return rc < 0 ? failed(&err) : HSPMD_EXIT_DONE;
+}
+
+static int explain(const struct policy_options *o)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_policy_trust trust;
+	struct policy_options with = *o;
+	const struct passwd *me = getpwuid(getuid());
+	if (!with.who.user && me)
+		with.who.user = me->pw_name;
+	if (trusted(o, &trust, &err) < 0)
+		return failed(&err);
+	struct hspmd_job *job = o->job ? hspmd_job_read(o->job, &err) : NULL;
+	if (o->job && !job)
+		return failed(&err);
+	struct hspmd_policy *p = hspmd_policy_read(o->policies ? o->policies : HSPMD_SYSCONFDIR "/hspmd/policies.d", &trust, &err);
+	int status = p ? explain_with(&with, p, job) : failed(&err);
+	hspmd_policy_destroy(p);
+	hspmd_job_destroy(job);
+	return status;
+}
+
+/* ---- simulate */
+
+/* Traces of nodes alone say nothing of jobs: one elastic job that may take all of them is put in, 1000 n^0.95 tokens per second on n nodes. */
+static json_t *with_a_job(const struct hspmd_trace *t)
+{
+	json_t *doc = hspmd_trace_to_json(t), *curve = json_array();
+	for (int n = 1; curve && n <= t->node_count; n++)
+		json_array_append_new(curve, json_real(1000 * pow(n, 0.95)));
+	json_t *event = json_pack("{s:f, s:s, s:{s:i, s:b, s:i, s:s, s:f, s:o}}", "time_s", 0.0, "event", "submit", "job", "id", 1, "elastic", 1, "max_nodes",
+				  t->node_count, "partition", "spot", "pause_s", 5.0, "tokens_per_s", curve);
+	if (!doc || json_array_insert_new(json_object_get(doc, "events"), 0, event) < 0) {
+		json_decref(doc);
+		return NULL;
+	}
+	return doc;
+}
+
+static struct hspmd_trace *read_trace(const char *path, struct hspmd_error *err)
+{
+	struct hspmd_trace *t = hspmd_trace_read(path, err), *filled = NULL;
+	if (!t || t->job_count || !t->node_count)
+		return t;
+	json_t *doc = with_a_job(t);
+	if (doc)
+		filled = hspmd_trace_from_json(doc, path, err);
+	else
+		hspmd_fail_memory(err, "simulating");
+	hspmd_info("the trace names no job; one elastic job that may take every node is assumed");
+	json_decref(doc);
+	hspmd_trace_destroy(t);
+	return filled;
+}
+
+static void print_result(const struct hspmd_sim_result *r)
+{
+	printf("%-9s nodes used %.1f of %.1f (%.1f %%), %d grows (%d nodes), %d shrinks (%d nodes), %d preemptions, %d nodes lost\n",
+	       hspmd_sim_mode_words[r->mode], r->end_s > 0 ? r->used_node_s / r->end_s : 0, r->end_s > 0 ? r->node_s / r->end_s : 0,
+	       r->node_s > 0 ? 100 * r->used_node_s / r->node_s : 0, r->grows, r->nodes_grown, r->shrinks, r->nodes_given, r->preemptions, r->node_losses);
+	if (r->rigid)
+		printf("          rigid jobs: %d of %d started, %d done, waited %.0f s in the mean, %.0f s at most\n", r->rigid_started, r->rigid, r->rigid_done,
+		       r->rigid_wait_s, r->rigid_wait_max_s);
+	if (r->elastic)
+		printf("          elastic jobs: %d of %d started, %d done, waited %.0f s in the mean; %.6g tokens\n", r->elastic_started, r->elastic,
+		       r->elastic_done, r->elastic_wait_s, r->tokens);
+	printf("          work lost: %.0f node seconds, %.6g tokens; stalled: %.0f node seconds\n", r->lost_node_s, r->lost_tokens, r->stalled_node_s);
+}
+
+static int simulate_mode(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_trace *t, enum hspmd_sim_mode mode,
+			 json_t *list, struct hspmd_error *err)
+{
+	struct hspmd_sim_options options = hspmd_sim_defaults;
+	struct hspmd_sim_result r;
+	options.mode = mode;
+	if (hspmd_policy_simulate(p, t, &options, &r, err) < 0)
+		return -1;
+	if (!o->json)
+		print_result(&r);
+	else if (json_array_append_new(list, hspmd_sim_result_to_json(&r)) < 0)
+		return hspmd_fail_memory(err, "printing");
+	return 0;
+}
+
+static int simulate_modes(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_trace *t, bool all, int mode,
+			  struct hspmd_error *err)
+{
+	json_t *list = json_array();
+	int rc = list ? 0 : hspmd_fail_memory(err, "simulating");
+	for (int m = all ? 0 : mode; rc == 0 && (all ? hspmd_sim_mode_words[m] != NULL : m == mode); m++)
+		rc = simulate_mode(o, p, t, (enum hspmd_sim_mode)m, list, err);
+	if (rc == 0 && o->json)
+		rc = hspmd_json_save(all ? list : json_array_get(list, 0), "-", err);
+	json_decref(list);
+	return rc;
+}
+
+static int simulate(const struct policy_options *o, int count, char **paths)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_policy_trust trust;
+	bool all = o->mode && !strcmp(o->mode, "all");
+	int mode = 0;
+	if (count != 1)
+		return hspmd_usage_error("policy", "simulate: expected one file or folder of policies");
+	if (!o->trace)
+		return hspmd_usage_error("policy", "simulate: --trace is missing");
+	while (o->mode && !all && hspmd_sim_mode_words[mode] && strcmp(hspmd_sim_mode_words[mode], o->mode) != 0)
+		mode++;
+	if (!hspmd_sim_mode_words[mode])
+		return hspmd_usage_error("policy", "--mode: unknown mode '%s'", o->mode);
+	if (trusted(o, &trust, &err) < 0)
+		return failed(&err);
+	struct hspmd_policy *p = hspmd_policy_new(&err);
+	struct hspmd_trace *t = NULL;
+	int rc = p && add_all(p, 1, paths, &trust, &err) == 0 && (t = read_trace(o->trace, &err)) ? 0 : -1;
+	if (rc == 0)
+		rc = simulate_modes(o, p, t, all, mode, &err);
+	hspmd_trace_destroy(t);
+	hspmd_policy_destroy(p);
+	return rc < 0 ? failed(&err) : HSPMD_EXIT_DONE;
+}
+
+int hspmd_command_policy(int argc, char **argv)
+{
+	struct policy_options o = { 0 };
+	int status = parse(argc, argv, &o);
+	if (status)
+		return status;
+	if (o.help) {
+		fputs(help_text, stdout);
+		return HSPMD_EXIT_DONE;
+	}
+	if (optind == argc)
+		return hspmd_usage_error("policy", "expected check, explain or simulate");
+	const char *verb = argv[optind++];
+	if (!strcmp(verb, "check"))
+		return check(&o, argc - optind, argv + optind);
+	if (!strcmp(verb, "simulate"))
+		return simulate(&o, argc - optind, argv + optind);
+	if (strcmp(verb, "explain") != 0)
+		return hspmd_usage_error("policy", "unknown '%s': expected check, explain or simulate", verb);
+	if (optind < argc)
+		return hspmd_usage_error("policy", "unexpected argument '%s'", argv[optind]);
+	return explain(&o);
+}
