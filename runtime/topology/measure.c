@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast a device is: a matrix product by the very kernel that training uses, and for cores a stream, each for about a tenth of a second, the best of
- * several runs, so that a moment's disturbance does not show. In a process of its own: the caller keeps its affinity and gets no library's threads; and one measurement at a time a user and machine,
+/* How fast a device is: a matrix product by the very kernel that training uses, and for cores a stream, the best of
+ * several short windows, so that a moment's disturbance does not show. In a process of its own: the caller keeps its affinity and gets no library's threads; and one measurement at a time a user and machine,
  * so that agents that share a machine (a test cluster) do not measure one another. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -20,7 +21,8 @@
 #include "runtime/device/device.h"
 #include "runtime/topology/parts.h"
 
-#define EACH_S 0.1
+#define WINDOWS 3
+#define WINDOW_S 0.08
 #define LIMIT_S 30.0
 
 /* Floats of each of a thread's three streams: all of them together lie beyond the caches. */
@@ -36,7 +38,12 @@ static double seconds_of(clockid_t clock)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* y = x w of `size` rows and columns on an open device, until the time is over: the best rate in Tflop/s, 0 when it cannot. threads 0: not the CPU's work. */
+static int multiply(struct hspmd_device *dev, const struct hspmd_kernel_args *args)
+{
+	return dev->ops->run(dev, HSPMD_OP_LINEAR, args, NULL) || dev->ops->synchronise(dev, NULL) ? -1 : 0;
+}
+
+/* y = x w of `size` rows and columns on an open device: the best rate in Tflop/s, 0 when it cannot. threads 0: not the CPU's work. */
 static double repeat_product(struct hspmd_device *dev, enum hspmd_dtype dtype, int size, int threads)
 {
 	struct hspmd_op_attr attr = { .transposed = true };
@@ -56,22 +63,23 @@ static double repeat_product(struct hspmd_device *dev, enum hspmd_dtype dtype, i
 	args.workspace = args.workspace_bytes ? dev->ops->allocate(dev, args.workspace_bytes, &err) : NULL;
 	if (args.workspace_bytes && !args.workspace)
 		return 0;
-	double flop = 2.0 * size * size * size, first = 0, until = 0;
-	for (int run = 0; run <= 4 || hspmd_now() < until; run++) {
-		double start = hspmd_now();
-		if (dev->ops->run(dev, HSPMD_OP_LINEAR, &args, &err) || dev->ops->synchronise(dev, &err))
-			return 0;
-		if (!run) { /* cold */
-			first = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
-			until = hspmd_now() + EACH_S;
-			continue;
-		}
-		double rate = flop / (hspmd_now() - start) / 1e12;
-		best = rate > best ? rate : best;
+	if (multiply(dev, &args)) /* cold */
+		return 0;
+	double flop = 2.0 * size * size * size;
+	for (int window = 0; window < WINDOWS; window++) {
+		double start = hspmd_now(), worked = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+		int runs = 0;
+		do {
+			double run = hspmd_now();
+			if (multiply(dev, &args))
+				return 0;
+			best = fmax(best, flop / (hspmd_now() - run) / 1e12);
+			runs++;
+		} while (hspmd_now() - start < WINDOW_S);
 		/* Time that other processes took from the cores is theirs: count what these threads worked. */
-		double mean = threads ? run * flop / ((seconds_of(CLOCK_PROCESS_CPUTIME_ID) - first) / threads) / 1e12 : 0;
-		if (run >= 4 && hspmd_now() >= until && mean > best)
-			best = mean;
+		worked = threads ? (seconds_of(CLOCK_PROCESS_CPUTIME_ID) - worked) / threads : 0;
+		if (worked > 0)
+			best = fmax(best, runs * flop / worked / 1e12);
 	}
 	return best;
 }

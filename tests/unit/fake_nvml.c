@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A management library with two H200s, of which the second is cut into two slices, and a GPU that was lost. */
+#include <stdio.h>
+#include <string.h>
+
+struct device {
+	const char *name, *uuid;
+	unsigned long long memory;
+	unsigned bus;
+};
+static struct device devices[] = {
+	{ "NVIDIA H200", "GPU-aaaa0000-1111", 150754820096ull, 0x3b },
+	{ "NVIDIA H200", "GPU-bbbb0000-2222", 150754820096ull, 0x86 },
+	{ NULL, NULL, 0, 0 },
+};
+static struct device slices[] = {
+	{ "NVIDIA H200 MIG 3g.71gb", "MIG-cccc0000-3333", 76000000000ull, 0x86 },
+	{ "NVIDIA H200 MIG 4g.71gb", "MIG-dddd0000-4444", 76000000000ull, 0x86 },
+};
+
+int nvmlInit_v2(void);
+int nvmlShutdown(void);
+int nvmlDeviceGetCount_v2(unsigned *n);
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d);
+int nvmlDeviceGetName(void *d, char *buf, unsigned size);
+int nvmlDeviceGetUUID(void *d, char *buf, unsigned size);
+int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *memory);
+int nvmlDeviceGetPciInfo_v3(void *d, void *info);
+int nvmlDeviceGetMigMode(void *d, unsigned *mode, unsigned *pending);
+int nvmlDeviceGetMaxMigDeviceCount(void *d, unsigned *n);
+int nvmlDeviceGetMigDeviceHandleByIndex(void *d, unsigned i, void **slice);
+
+int nvmlInit_v2(void)
+{
+	return 0;
+}
+
+int nvmlShutdown(void)
+{
+	return 0;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *n)
+{
+	*n = 3;
+	return 0;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **d)
+{
+	*d = &devices[i];
+	return devices[i].name ? 0 : 15;
+}
+
+int nvmlDeviceGetName(void *d, char *buf, unsigned size)
+{
+	snprintf(buf, size, "%s", ((struct device *)d)->name);
+	return 0;
+}
+
+int nvmlDeviceGetUUID(void *d, char *buf, unsigned size)
+{
+	snprintf(buf, size, "%s", ((struct device *)d)->uuid);
+	return 0;
+}
+
+int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *memory)
+{
+	memory[0] = ((struct device *)d)->memory;
+	memory[1] = memory[2] = 0;
+	return 0;
+}
+
+int nvmlDeviceGetPciInfo_v3(void *d, void *info)
+{
+	unsigned numbers[5] = { 0, ((struct device *)d)->bus, 0, 0, 0 };
+	memset(info, 0, 68);
+	memcpy((char *)info + 16, numbers, sizeof numbers);
+	return 0;
+}
+
+int nvmlDeviceGetMigMode(void *d, unsigned *mode, unsigned *pending)
+{
+	*mode = *pending = d == &devices[1];
+	return 0;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(void *d, unsigned *n)
+{
+	(void)d;
+	*n = 7;
+	return 0;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(void *d, unsigned i, void **slice)
+{
+	(void)d;
+	*slice = i < 2 ? &slices[i] : NULL;
+	return i < 2 ? 0 : 6;
+}

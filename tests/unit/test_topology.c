@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a node is said to have: on this very machine within an affinity, and with a make-believe driver the GPUs that CUDA_VISIBLE_DEVICES leaves. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/topology/parts.h"
+
+static void check_cpu(const char *model, const char *name)
+{
+	char buf[64];
+	assert_string_equal(hspmd_cpu_name(model, buf, sizeof buf), name);
+}
+
+static void check_gpu(const char *model, const char *name)
+{
+	char buf[64];
+	assert_string_equal(hspmd_gpu_name(model, buf, sizeof buf), name);
+}
+
+static void test_names(void **state)
+{
+	(void)state;
+	check_cpu("AMD EPYC 9B45 128-Core Processor", "amd-epyc-9b45");
+	check_cpu("Intel(R) Xeon(R) Gold 6248 CPU @ 2.50GHz", "intel-xeon-gold-6248");
+	check_cpu("", "unknown");
+	check_cpu("((((", "unknown");
+	check_gpu("NVIDIA H100 80GB HBM3", "H100-80GB-HBM3");
+	check_gpu("Tesla V100-SXM2-16GB", "V100-SXM2-16GB");
+	check_gpu("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100-SXM4-40GB-MIG-1g.5gb");
+	check_gpu("", "gpu");
+}
+
+static void use_one_core(cpu_set_t *before)
+{
+	cpu_set_t one;
+	int cpu = 0;
+	assert_int_equal(sched_getaffinity(0, sizeof *before, before), 0);
+	while (!CPU_ISSET(cpu, before))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+}
+
+static void test_cores(void **state)
+{
+	(void)state;
+	cpu_set_t before;
+	struct hspmd_error err = { "" };
+	struct hspmd_topology_options o = { .cpu = true, .node = "here", .devices = 1 };
+	use_one_core(&before);
+	struct hspmd_topology *t = hspmd_topology_discover(&o, &err);
+	if (!t)
+		print_error("%s\n", err.text);
+	assert_non_null(t);
+	assert_int_equal(t->place_count, 1);
+	assert_int_equal(t->places[0].cores, 1);
+	assert_int_equal(t->places[0].gpu, -1);
+	assert_string_equal(t->cluster->nodes[0].name, "here");
+	assert_int_equal(t->cluster->device_count, 1);
+	const struct hspmd_device_type *type = &t->cluster->types[0];
+	assert_int_equal(type->kind, HSPMD_DEVICE_CPU);
+	assert_string_equal(type->name + strlen(type->name) - 3, "-1c");
+	assert_true(type->tflops[HSPMD_PRECISION_FP32] > 0 && type->memory_bytes > 1 << 20);
+	/* A plan on what discover prints must find a link for any pair. */
+	assert_int_equal(t->cluster->link_count, 2);
+	struct hspmd_cluster *all;
+	int rank = -1;
+	assert_int_equal(hspmd_topology_exchange(t->cluster, &all, &rank, &err), 0);
+	assert_int_equal(rank, 0);
+	assert_int_equal(all->device_count, 1);
+	hspmd_cluster_destroy(all);
+	hspmd_topology_destroy(t);
+	o.skip_measure = true;
+	o.devices = 2;
+	assert_null(hspmd_topology_discover(&o, &err));
+	assert_string_equal(err.text, "2 cores wanted for CPU devices, but this process may use 1");
+	o.devices = 1;
+	o.cores_per_device = 1;
+	assert_null(hspmd_topology_discover(&o, &err));
+	sched_setaffinity(0, sizeof before, &before);
+}
+
+/* Slurm granted one CPU by number: one core counts, but which it is nobody knows. */
+static void test_granted_by_number(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	struct hspmd_topology_options o = { .cpu = true, .skip_measure = true };
+	setenv("SLURM_CPUS_ON_NODE", "1", 1);
+	setenv("SLURM_MEM_PER_NODE", "100", 1);
+	setenv("SLURMD_NODENAME", "n7", 1);
+	struct hspmd_topology *t = hspmd_topology_discover(&o, &err);
+	unsetenv("SLURM_CPUS_ON_NODE");
+	unsetenv("SLURM_MEM_PER_NODE");
+	unsetenv("SLURMD_NODENAME");
+	assert_non_null(t);
+	assert_int_equal(t->place_count, 1);
+	assert_int_equal(t->places[0].cores, 1);
+	assert_string_equal(t->cluster->nodes[0].name, "n7");
+	assert_true(t->cluster->types[0].memory_bytes <= 100 << 20);
+	hspmd_topology_destroy(t);
+}
+
+static int gpus(const char *visible, struct hspmd_gpu **g)
+{
+	struct hspmd_error err;
+	if (visible)
+		setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+	else
+		unsetenv("CUDA_VISIBLE_DEVICES");
+	int n = hspmd_gpus_find(g, &err);
+	unsetenv("CUDA_VISIBLE_DEVICES");
+	return n;
+}
+
+static void test_gpus(void **state)
+{
+	(void)state;
+	struct hspmd_gpu *g;
+	if (!dlopen(".libs/libnvidia-ml.so.1", RTLD_NOW) && !dlopen("./libnvidia-ml.so.1", RTLD_NOW)) {
+		print_error("%s\n", dlerror());
+		fail();
+	}
+	assert_int_equal(gpus(NULL, &g), 3);
+	assert_string_equal(g[0].uuid, "GPU-aaaa0000-1111");
+	assert_string_equal(g[0].pci, "0000:3b:00.0");
+	assert_string_equal(g[2].model, "NVIDIA H200 MIG 4g.71gb");
+	assert_true(g[2].share > 0.57 && g[2].share < 0.58);
+	double peak[HSPMD_PRECISION_COUNT], rate;
+	hspmd_gpu_rates(&g[0], peak, &rate);
+	assert_true(peak[HSPMD_PRECISION_BF16] == 989 && rate == 4800);
+	free(g);
+	assert_int_equal(gpus("", &g), 0);
+	assert_int_equal(gpus("-1", &g), 0);
+	assert_int_equal(gpus("0,0", &g), 0);
+	assert_int_equal(gpus("MIG-dddd,0,7,MIG-cccc", &g), 2); /* ends at the first that is not there */
+	assert_string_equal(g[0].uuid, "MIG-dddd0000-4444");
+	assert_string_equal(g[1].uuid, "GPU-aaaa0000-1111");
+	free(g);
+	struct hspmd_error err = { "" };
+	struct hspmd_topology_options o = { .skip_measure = true };
+	struct hspmd_topology *t = hspmd_topology_discover(&o, &err);
+	assert_non_null(t);
+	assert_int_equal(t->place_count, 3);
+	assert_int_equal(t->cluster->type_count, 3);
+	assert_string_equal(t->cluster->types[t->cluster->devices[0].type].name, "H200");
+	assert_string_equal(t->cluster->types[t->cluster->devices[1].type].name, "H200-MIG-3g.71gb");
+	assert_string_equal(t->cluster->devices[1].pci, "0000:86:00.0");
+	assert_int_equal(t->places[2].gpu, 2);
+	assert_string_equal(t->places[2].uuid, "MIG-dddd0000-4444");
+	hspmd_topology_destroy(t);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_names),
+		cmocka_unit_test(test_cores),
+		cmocka_unit_test(test_granted_by_number),
+		cmocka_unit_test(test_gpus),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
