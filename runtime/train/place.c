@@ -7,8 +7,6 @@
 #include "runtime/op/op.h"
 #include "runtime/train/program.h"
 
-#define ALIGN 64
-
 struct life {
 	size_t first, last;
 	bool used;
@@ -28,7 +26,7 @@ struct placer {
 
 static size_t aligned(size_t bytes)
 {
-	return bytes ? (bytes + ALIGN - 1) / ALIGN * ALIGN : ALIGN;
+	return bytes ? (bytes + HSPMD_PROGRAM_ALIGN - 1) / HSPMD_PROGRAM_ALIGN * HSPMD_PROGRAM_ALIGN : HSPMD_PROGRAM_ALIGN;
 }
 
 static size_t slot_bytes(const struct hspmd_program *p, int slot)
@@ -188,20 +186,43 @@ static int place_arena(struct placer *pl)
 	return status;
 }
 
+/* One after another, each run of slots that must follow one another in its order. */
+static int place_fixed(struct placer *pl)
+{
+	struct hspmd_program *p = pl->p;
+	int *next = malloc((p->slot_count + 1) * sizeof *next);
+	if (!next)
+		return hspmd_fail_memory(pl->err, "planning memory");
+	memset(next, -1, (p->slot_count + 1) * sizeof *next);
+	for (size_t s = 0; s < p->slot_count; s++)
+		if (p->slots[s].follows >= 0)
+			next[p->slots[s].follows] = (int)s;
+	for (size_t s = 0; s < p->slot_count; s++) {
+		if (p->slots[s].region != HSPMD_REGION_FIXED || p->slots[s].follows >= 0 || p->slots[s].overlays >= 0)
+			continue;
+		for (int at = (int)s; at >= 0; at = next[at]) {
+			p->slots[at].offset = p->fixed_bytes;
+			p->fixed_bytes += slot_bytes(p, at);
+		}
+	}
+	for (size_t s = 0; s < p->slot_count; s++)
+		if (p->slots[s].overlays >= 0)
+			p->slots[s].offset = p->slots[p->slots[s].overlays].offset;
+	free(next);
+	return 0;
+}
+
 int hspmd_program_place(struct hspmd_program *p, struct hspmd_error *err)
 {
 	struct placer pl = { .p = p, .err = err, .lives = hspmd_calloc(p->slot_count, sizeof(struct life)) };
 	if (!pl.lives)
 		return hspmd_fail_memory(err, "planning memory");
 	p->fixed_bytes = p->arena_bytes = 0;
-	for (size_t s = 0; s < p->slot_count; s++) {
-		if (p->slots[s].region != HSPMD_REGION_FIXED)
-			continue;
-		p->slots[s].offset = p->fixed_bytes;
-		p->fixed_bytes += slot_bytes(p, (int)s);
+	int status = place_fixed(&pl);
+	if (!status) {
+		find_lives(&pl);
+		status = place_arena(&pl);
 	}
-	find_lives(&pl);
-	int status = place_arena(&pl);
 	free(pl.lives);
 	free(pl.gaps);
 	return status;

@@ -20,7 +20,7 @@ int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region regi
 {
 	if (hspmd_grow(&p->slots, &p->slot_capacity, p->slot_count, sizeof *p->slots))
 		return hspmd_fail_memory(err, "specialising");
-	p->slots[p->slot_count] = (struct hspmd_slot){ .form = form, .region = region, .micro_batch = micro_batch };
+	p->slots[p->slot_count] = (struct hspmd_slot){ .form = form, .region = region, .micro_batch = micro_batch, .follows = -1, .overlays = -1 };
 	return (int)p->slot_count++;
 }
 

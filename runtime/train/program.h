@@ -16,6 +16,9 @@
 
 #define HSPMD_PROGRAM_NODES (UINT64_C(1) << 19) /* transfers of micro-batches are numbered below, the step's from here on; fewer than 2^20 in all */
 
+#define HSPMD_PROGRAM_ALIGN 64
+#define HSPMD_PROGRAM_BUCKET ((int64_t)64 << 20) /* bytes of gradients that travel together: far beyond where latency counts */
+
 /* Where a slot's bytes are. */
 enum hspmd_region {
 	HSPMD_REGION_ARENA, /* transient; offsets planned by liveness */
@@ -36,6 +39,8 @@ struct hspmd_slot {
 	enum hspmd_region region;
 	int micro_batch; /* -1: the step's */
 	size_t offset;   /* in its region; 64-byte aligned */
+	int follows;     /* fixed slots: the slot that must end where this begins, so that one message can carry both; -1: any */
+	int overlays;    /* fixed slots: begins where that slot begins and has no bytes of its own; -1: none */
 };
 
 enum hspmd_action {

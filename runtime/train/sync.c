@@ -80,14 +80,150 @@ static int lay_state(const struct sync *s, const struct hspmd_layout_parameter *
 	return state->param < 0 || state->m < 0 || state->v < 0 ? -1 : 0;
 }
 
-/* A transfer that is one all-reduce can leave the sum where the addends are. */
-static bool in_place(const struct hspmd_program *p, const struct hspmd_transfer *t, int slot, const struct hspmd_share *share)
+/* Does every device take part in one all-reduce of all that it has? Then the sum can stay where the addends are, and neighbours with the same groups can
+ * share a message. */
+static bool is_plain_sum(const struct hspmd_transfer *t)
 {
-	return slot >= 0 && t->step_count == 1 && t->steps[0].kind == HSPMD_COMM_ALL_REDUCE &&
-	       hspmd_box_equal(&p->forms[p->slots[slot].form].box, &share->box);
+	size_t members = 0;
+	for (int k = 0; k < t->step_count; k++) {
+		const struct hspmd_comm_step *step = &t->steps[k];
+		if (step->kind != HSPMD_COMM_ALL_REDUCE || step->input != 0 || step->output != t->value_count - 1)
+			return false;
+		for (int m = 0; m < step->member_count; m++) {
+			int at = hspmd_layout_find(&t->layout[0], step->members[m]);
+			if (at < 0 || !hspmd_box_equal(&step->in[m], &t->layout[0].box[at]) || !hspmd_box_equal(&step->out[m], &step->in[m]))
+				return false;
+		}
+		members += (size_t)step->member_count;
+	}
+	return t->step_count > 0 && members == (size_t)t->layout[0].device_count && t->layout[t->value_count - 1].device_count == t->layout[0].device_count;
 }
 
-static int sum_gradient(const struct sync *s, int number)
+static bool same_groups(const struct hspmd_transfer *a, const struct hspmd_transfer *b)
+{
+	if (a->step_count != b->step_count || a->element_bytes != b->element_bytes)
+		return false;
+	for (int k = 0; k < a->step_count; k++)
+		if (a->steps[k].member_count != b->steps[k].member_count ||
+		    memcmp(a->steps[k].members, b->steps[k].members, (size_t)a->steps[k].member_count * sizeof(int)))
+			return false;
+	return true;
+}
+
+/* Elements between the starts of two slots that follow one another. */
+static int64_t pitch(const struct hspmd_box *box, size_t element_bytes)
+{
+	size_t bytes = (size_t)hspmd_box_elements(box) * element_bytes;
+	return (int64_t)((bytes + HSPMD_PROGRAM_ALIGN - 1) / HSPMD_PROGRAM_ALIGN * HSPMD_PROGRAM_ALIGN / element_bytes);
+}
+
+/* Gradients that go in one message. */
+struct bucket {
+	const struct hspmd_transfer *first; /* whose groups it has; NULL: empty */
+	int number;   /* of its first parameter: names the transfer */
+	int count;
+	int first_slot, last_slot; /* on this device; -1: it takes no part */
+	int64_t *elements; /* per step, so far */
+};
+
+/* One all-reduce over all of a bucket: the groups of its members, over ranges instead of tensors. */
+static const struct hspmd_transfer *fuse(const struct sync *s, const struct bucket *b)
+{
+	struct hspmd_program *p = s->p;
+	struct hspmd_transfer *t = calloc(1, sizeof *t);
+	if (!t || hspmd_grow(&p->transfers, &p->transfer_capacity, p->transfer_count, sizeof *p->transfers)) {
+		free(t);
+		hspmd_fail_memory(s->err, "specialising");
+		return NULL;
+	}
+	p->transfers[p->transfer_count++] = t;
+	t->element_bytes = b->first->element_bytes;
+	t->shape = (struct hspmd_shape){ 1, { 0 } };
+	t->steps = hspmd_calloc((size_t)b->first->step_count, sizeof *t->steps);
+	t->layout = hspmd_calloc(2, sizeof *t->layout);
+	if (!t->steps || !t->layout) {
+		hspmd_fail_memory(s->err, "specialising");
+		return NULL;
+	}
+	t->value_count = 2;
+	for (int k = 0; k < b->first->step_count; k++) {
+		const struct hspmd_comm_step *like = &b->first->steps[k];
+		struct hspmd_comm_step *step = &t->steps[t->step_count++];
+		size_t n = (size_t)like->member_count;
+		*step = (struct hspmd_comm_step){ .kind = HSPMD_COMM_ALL_REDUCE, .output = 1, .member_count = like->member_count };
+		step->members = hspmd_calloc(n, sizeof *step->members);
+		step->in = hspmd_calloc(n, sizeof *step->in);
+		step->out = hspmd_calloc(n, sizeof *step->out);
+		if (!step->members || !step->in || !step->out) {
+			hspmd_fail_memory(s->err, "specialising");
+			return NULL;
+		}
+		memcpy(step->members, like->members, n * sizeof *step->members);
+		for (size_t m = 0; m < n; m++)
+			step->in[m] = step->out[m] = (struct hspmd_box){ .rank = 1, .hi = { b->elements[k] } };
+		t->shape.dim[0] = b->elements[k] > t->shape.dim[0] ? b->elements[k] : t->shape.dim[0];
+	}
+	return t;
+}
+
+/* Emit what a bucket holds and empty it. */
+static int flush(const struct sync *s, struct bucket *b)
+{
+	struct hspmd_program *p = s->p;
+	int tensor = s->layouts->parameters[b->number].tensor, slot = b->first_slot;
+	const struct hspmd_transfer *t = b->first;
+	if (!t)
+		return 0;
+	if (b->count > 1) {
+		t = fuse(s, b);
+		int step = 0;
+		for (int k = 0; t && slot >= 0 && k < t->step_count; k++)
+			for (int m = 0; m < t->steps[k].member_count; m++)
+				step = t->steps[k].members[m] == p->device ? k : step;
+		if (t && slot >= 0) {
+			struct hspmd_form form = {
+				.tensor = tensor, .dtype = p->graph->tensors[tensor].dtype, .box = t->steps[step].in[0], .full = t->shape,
+			};
+			int f = hspmd_program_form(p, &form, s->err);
+			slot = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_FIXED, -1, s->err);
+			if (slot < 0)
+				return -1;
+			p->slots[slot].overlays = b->first_slot;
+		}
+	}
+	struct hspmd_program_route route = {
+		.tensor = tensor, .in = slot, .out = slot, .micro_batch = -1, .layer = p->graph->tensors[tensor].layer, .backward = true,
+		.number = SYNC_NUMBER(b->number, 0),
+	};
+	b->first = NULL;
+	p->turn++;
+	return t ? hspmd_program_transfer(p, t, &route, s->err) : -1;
+}
+
+/* Put a gradient into the bucket, or empty the bucket first. */
+static int collect(const struct sync *s, struct bucket *b, const struct hspmd_transfer *t, int number, int slot)
+{
+	bool full = b->first && (!same_groups(b->first, t) || b->elements[0] * (int64_t)t->element_bytes > HSPMD_PROGRAM_BUCKET);
+	if (full && flush(s, b))
+		return -1;
+	if (!b->first) {
+		int64_t *elements = realloc(b->elements, (size_t)t->step_count * sizeof *elements);
+		if (!elements)
+			return hspmd_fail_memory(s->err, "specialising");
+		*b = (struct bucket){ .first = t, .number = number, .elements = elements, .first_slot = slot };
+		memset(elements, 0, (size_t)t->step_count * sizeof *elements);
+	} else if (slot >= 0) {
+		s->p->slots[slot].follows = b->last_slot;
+	}
+	b->last_slot = slot;
+	b->count++;
+	for (int k = 0; k < t->step_count; k++)
+		b->elements[k] += pitch(&t->steps[k].in[0], t->element_bytes);
+	return 0;
+}
+
+/* Bring one gradient to where its state lies, or leave it to the bucket. */
+static int sum_gradient(const struct sync *s, struct bucket *b, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_layout_parameter *l = &s->layouts->parameters[number];
@@ -98,24 +234,35 @@ static int sum_gradient(const struct sync *s, int number)
 	hspmd_annotation_destroy(from);
 	if (!t)
 		return -1;
-	if (t->step_count == 0 || in_place(p, t, own, &state->share))
-		state->grad = own;
-	else if (state->param >= 0 && (state->grad = state_slot(s, l, &state->share, HSPMD_REGION_ARENA)) < 0)
+	state->grad = own;
+	if (t->step_count == 0)
+		return 0;
+	if (is_plain_sum(t))
+		return collect(s, b, t, number, own);
+	if (flush(s, b))
+		return -1;
+	state->grad = -1;
+	if (state->param >= 0 && (state->grad = state_slot(s, l, &state->share, HSPMD_REGION_ARENA)) < 0)
 		return -1;
 	struct hspmd_program_route route = {
 		.tensor = l->tensor, .in = own, .out = state->grad, .micro_batch = -1, .layer = p->graph->tensors[l->tensor].layer, .backward = true,
 		.number = SYNC_NUMBER(number, 0),
 	};
-	if (hspmd_program_transfer(p, t, &route, s->err))
-		return -1;
 	p->turn++;
+	return hspmd_program_transfer(p, t, &route, s->err);
+}
+
+static int take_norm(const struct sync *s, int number)
+{
+	struct hspmd_program *p = s->p;
+	const struct hspmd_program_state *state = &p->states[number];
 	if (state->param < 0 || state->share.replica)
 		return 0; /* another device counts these elements */
 	struct hspmd_instruction *i = hspmd_program_add(p, HSPMD_ACTION_NORM, s->err);
 	if (!i)
 		return -1;
 	i->opcode = HSPMD_OP_SUM_SQUARES;
-	i->layer = route.layer;
+	i->layer = p->graph->tensors[state->tensor].layer;
 	i->backward = true;
 	i->input_count = 1;
 	i->in[0] = state->grad;
@@ -170,9 +317,17 @@ int hspmd_program_synchronise(struct hspmd_program *p, const struct hspmd_layout
 		if (lay_state(&s, &layouts->parameters[i], &p->states[i]))
 			return -1;
 	/* The order in which backward passes finish them, which all devices share. */
-	for (int i = p->state_count - 1; i >= 0; i--)
-		if (sum_gradient(&s, i))
-			return -1;
+	struct bucket bucket = { 0 };
+	int status = 0;
+	for (int i = p->state_count - 1; !status && i >= 0; i--)
+		status = sum_gradient(&s, &bucket, i);
+	if (!status)
+		status = flush(&s, &bucket);
+	free(bucket.elements);
+	for (int i = p->state_count - 1; !status && i >= 0; i--)
+		status = take_norm(&s, i);
+	if (status)
+		return -1;
 	p->vote = p->instruction_count;
 	for (int i = 0; i < p->state_count; i++)
 		if (update(&s, i))
