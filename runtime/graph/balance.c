@@ -35,7 +35,7 @@ static int network_build(struct network *n, struct hspmd_arena *arena)
 {
 	size_t classes = (size_t)n->class_count, senders = (size_t)n->sender_count, edges = 0;
 	for (size_t c = 0; c < classes; c++)
-		edges += (size_t)n->classes[c].sender_count;
+		edges += (size_t)n->classes[c].senders->count;
 	n->edge = hspmd_arena_alloc(arena, edges, sizeof *n->edge);
 	n->first_edge = hspmd_arena_alloc(arena, classes + 1, sizeof(int));
 	n->back = hspmd_arena_alloc(arena, edges, sizeof(int));
@@ -54,9 +54,9 @@ static int network_build(struct network *n, struct hspmd_arena *arena)
 	for (int c = 0; c < n->class_count; c++) {
 		n->first_edge[c] = at;
 		n->left[c] = n->classes[c].bytes;
-		for (int i = 0; i < n->classes[c].sender_count; i++) {
-			n->edge[at++] = (struct edge){ c, n->classes[c].senders[i], 0 };
-			n->first_back[n->classes[c].senders[i] + 2]++;
+		for (int i = 0; i < n->classes[c].senders->count; i++) {
+			n->edge[at++] = (struct edge){ c, n->classes[c].senders->senders[i], 0 };
+			n->first_back[n->classes[c].senders->senders[i] + 2]++;
 		}
 	}
 	n->first_edge[n->class_count] = at;
@@ -171,7 +171,7 @@ static int64_t first_limit(const struct network *n)
 {
 	int64_t total = 0, most = 0, senders = 0;
 	for (int c = 0; c < n->class_count; c++) {
-		int64_t average = (n->classes[c].bytes + n->classes[c].sender_count - 1) / n->classes[c].sender_count;
+		int64_t average = (n->classes[c].bytes + n->classes[c].senders->count - 1) / n->classes[c].senders->count;
 		most = average > most ? average : most;
 		total += n->classes[c].bytes;
 	}
@@ -190,7 +190,7 @@ int hspmd_balance(struct hspmd_arena *arena, struct balance_class *classes, size
 	while (fill(&n) > 0)
 		n.limit = cut_average(&n);
 	for (size_t c = 0; c < count; c++)
-		for (int i = 0; i < classes[c].sender_count; i++)
+		for (int i = 0; i < classes[c].senders->count; i++)
 			classes[c].quota[i] = n.edge[n.first_edge[c] + i].flow;
 	*most = n.limit;
 	return 0;

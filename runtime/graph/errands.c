@@ -8,7 +8,6 @@
 
 /* How far a division may move, of the smaller of the two quotas that it parts: no sender's load grows by more than twice this. */
 #define LEEWAY 0.01
-#define EQUALLY_FAST 1.1
 
 struct dealer {
 	struct hspmd_arena *arena;
@@ -18,28 +17,9 @@ struct dealer {
 	size_t row_count;
 };
 
-int hspmd_fastest(const int *senders, const double *seconds, int count, int *out)
-{
-	double least = 0;
-	int n = 0;
-	for (int i = 0; i < count; i++)
-		least = i == 0 || seconds[i] < least ? seconds[i] : least;
-	for (int i = 0; i < count; i++)
-		if (seconds[i] <= least * EQUALLY_FAST)
-			out[n++] = senders[i];
-	return n;
-}
-
 static int64_t fetch_bytes(const struct fetch *f)
 {
 	return hspmd_box_elements(&f->box) * (int64_t)f->element_bytes;
-}
-
-static int sender_order(const struct fetch *x, const struct fetch *y)
-{
-	if (x->sender_count != y->sender_count)
-		return x->sender_count < y->sender_count ? -1 : 1;
-	return x->senders == y->senders ? 0 : memcmp(x->senders, y->senders, (size_t)x->sender_count * sizeof *x->senders);
 }
 
 /* By senders, then receivers, so that what goes to one receiver tends to come from one sender. */
@@ -47,10 +27,11 @@ static int row_order(const void *a, const void *b, void *context)
 {
 	const struct fetch *fetch = context;
 	size_t i = *(const size_t *)a, j = *(const size_t *)b;
-	int order = sender_order(&fetch[i], &fetch[j]);
-	if (order == 0)
-		order = (fetch[i].to > fetch[j].to) - (fetch[i].to < fetch[j].to);
-	return order ? order : (i > j) - (i < j);
+	if (fetch[i].senders->id != fetch[j].senders->id)
+		return fetch[i].senders->id < fetch[j].senders->id ? -1 : 1;
+	if (fetch[i].to != fetch[j].to)
+		return fetch[i].to < fetch[j].to ? -1 : 1;
+	return (i > j) - (i < j);
 }
 
 static int add_errand(struct dealer *d, size_t fetch, int from, const struct hspmd_box *box)
@@ -111,17 +92,17 @@ static int deal_row(struct dealer *d, const size_t *row, size_t count, const str
 		int64_t unit = (int64_t)f->element_bytes, elements = hspmd_box_elements(&f->box), at = 0;
 		while (at < elements) {
 			int next = sender + 1;
-			while (next < class->sender_count && class->quota[next] == 0)
+			while (next < class->senders->count && class->quota[next] == 0)
 				next++;
 			int64_t cut = elements;
-			if (next < class->sender_count && bound < start + elements * unit) {
+			if (next < class->senders->count && bound < start + elements * unit) {
 				int64_t smaller = class->quota[sender] < class->quota[next] ? class->quota[sender] : class->quota[next];
 				cut = round_cut(&f->box, (bound - start) / unit, (int64_t)(LEEWAY * (double)smaller) / unit);
 			}
-			if (cut > at && add_range(d, row[i], class->senders[sender], &f->box, 0, at, cut) != 0)
+			if (cut > at && add_range(d, row[i], class->senders->senders[sender], &f->box, 0, at, cut) != 0)
 				return -1;
 			at = cut > at ? cut : at;
-			if (next < class->sender_count && (at < elements || bound <= start + elements * unit)) {
+			if (next < class->senders->count && (at < elements || bound <= start + elements * unit)) {
 				bound += class->quota[next];
 				sender = next;
 			}
@@ -136,10 +117,10 @@ static int classify(struct dealer *d, struct balance_class *classes, size_t *fir
 	*class_count = 0;
 	for (size_t i = 0; i < d->row_count; i++) {
 		const struct fetch *f = &d->fetch[d->row[i]];
-		if (i == 0 || sender_order(f, &d->fetch[d->row[i - 1]]) != 0) {
+		if (i == 0 || f->senders != d->fetch[d->row[i - 1]].senders) {
 			struct balance_class *c = &classes[*class_count];
-			*c = (struct balance_class){ .sender_count = f->sender_count, .senders = f->senders };
-			c->quota = hspmd_arena_alloc(d->arena, (size_t)f->sender_count, sizeof *c->quota);
+			c->senders = f->senders;
+			c->quota = hspmd_arena_alloc(d->arena, (size_t)f->senders->count, sizeof *c->quota);
 			if (!c->quota)
 				return -1;
 			first[(*class_count)++] = i;

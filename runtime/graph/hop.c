@@ -51,8 +51,6 @@ int hspmd_hop_move(struct resolver *r, struct move_list *l, int from, int to, co
 static int move_order(const void *a, const void *b)
 {
 	const struct hspmd_move *x = a, *y = b;
-	if (x->add != y->add)
-		return x->add < y->add ? -1 : 1;
 	if (x->from != y->from)
 		return x->from < y->from ? -1 : 1;
 	if (x->to != y->to)

@@ -95,23 +95,13 @@ static int sender_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A fetch of the region by `to`, from its fastest holders. */
-static int describe_fetch(struct exchange *e, const struct hspmd_region *region, int to, struct fetch *f)
+/* The devices that hold a region, as a set. */
+static const struct sender_set *holders_of(struct exchange *e, struct sender_sets *sets, const struct hspmd_region *region, int *scratch)
 {
-	int *holders = hspmd_arena_alloc(e->r->arena, (size_t)region->x_count, sizeof *holders);
-	int *senders = hspmd_arena_alloc(e->r->arena, (size_t)region->x_count, sizeof *senders);
-	double *seconds = hspmd_arena_alloc(e->r->arena, (size_t)region->x_count, sizeof *seconds);
-	if (!holders || !senders || !seconds)
-		return -1;
-	double bytes = (double)hspmd_box_elements(&region->box) * (double)e->r->element_bytes;
-	for (int i = 0; i < region->x_count; i++) {
-		holders[i] = e->v->x->piece[region->x[i]].device;
-		seconds[i] = hspmd_message_seconds(e->r->cost, e->r->real[holders[i]], e->r->real[to], bytes);
-	}
-	*f = (struct fetch){ .to = to, .box = region->box, .element_bytes = e->r->element_bytes, .senders = senders };
-	f->sender_count = hspmd_fastest(holders, seconds, region->x_count, senders);
-	qsort(senders, (size_t)f->sender_count, sizeof *senders, sender_order);
-	return 0;
+	for (int i = 0; i < region->x_count; i++)
+		scratch[i] = e->v->x->piece[region->x[i]].device;
+	qsort(scratch, (size_t)region->x_count, sizeof *scratch, sender_order);
+	return hspmd_sender_set(sets, scratch, region->x_count);
 }
 
 /* As deliver_nearest, but the fastest holders of all regions together share the load evenly. */
@@ -122,21 +112,32 @@ static int deliver_balanced(struct exchange *e, const bool *done)
 		most += (size_t)e->v->region[i].y_count;
 	struct fetch *fetch = hspmd_arena_alloc(e->r->arena, most, sizeof *fetch);
 	const struct hspmd_region **from = hspmd_arena_alloc(e->r->arena, most, sizeof *from);
+	int *scratch = hspmd_arena_alloc(e->r->arena, (size_t)e->v->x->count, sizeof *scratch);
+	struct sender_sets *sets = hspmd_sender_sets_create(e->r->arena, e->r->cost, e->r->real);
 	struct errands errands = { 0 };
-	if (!fetch || !from)
+	if (!fetch || !from || !scratch || !sets)
 		return -1;
 	for (size_t i = 0; i < e->v->region_count; i++) {
 		const struct hspmd_region *region = &e->v->region[i];
-		for (int j = 0; j < region->y_count && wanted(e, done, i); j++) {
+		if (!wanted(e, done, i))
+			continue;
+		const struct sender_set *holders = holders_of(e, sets, region, scratch);
+		double bytes = (double)hspmd_box_elements(&region->box) * (double)e->r->element_bytes;
+		if (!holders)
+			return -1;
+		for (int j = 0; j < region->y_count; j++) {
 			int to = e->v->y->piece[region->y[j]].device;
 			if (has(e, to, region)) {
 				if (add_delivery(e, to, to, &region->box, region) != 0)
 					return -1;
 				continue;
 			}
-			from[count] = region;
-			if (describe_fetch(e, region, to, &fetch[count++]) != 0)
+			struct fetch f = { .to = to, .box = region->box, .element_bytes = e->r->element_bytes };
+			f.senders = hspmd_sender_set_fastest(sets, holders, to, bytes);
+			if (!f.senders)
 				return -1;
+			from[count] = region;
+			fetch[count++] = f;
 		}
 	}
 	if (hspmd_errands_deal(e->r->arena, fetch, count, e->r->device_count, &errands) != 0)

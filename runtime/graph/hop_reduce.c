@@ -149,26 +149,60 @@ static int reduce_scatters(struct resolver *r, const struct hop_view *v, struct 
 	return 0;
 }
 
-/* Fetch every addend from its cheapest copy (starting at another one for each device that needs it) and add up in order. */
+/* The holder of an addend that is cheapest for `to` (itself, if it is one). */
+static int nearest(const struct resolver *r, const struct placement *x, const struct sum *sum, int addend, int to, double bytes)
+{
+	int best = -1;
+	double least = 0;
+	for (int j = 0; j < sum->start[addend + 1] - sum->start[addend]; j++) {
+		int from = holder(x, sum, addend, j);
+		double t = hspmd_message_seconds(r->cost, r->real[from], r->real[to], bytes);
+		if (best < 0 || t < least) {
+			best = from;
+			least = t;
+		}
+	}
+	return best;
+}
+
+struct addend {
+	int number, from;
+};
+
+static int addend_order(const void *a, const void *b)
+{
+	const struct addend *x = a, *y = b;
+	return (x->from > y->from) - (x->from < y->from);
+}
+
+static bool same_order(const struct addend *x, const struct addend *y, int count)
+{
+	for (int a = 0; a < count; a++)
+		if (x[a].number != y[a].number)
+			return false;
+	return true;
+}
+
+/* Every device that needs the region fetches the addends and adds them up in the order of their senders. All must have the same order, so the nearest
+ * copies are taken only where that leads to the order of the first device's. */
 static int add_up(struct resolver *r, const struct hop_view *v, const struct sum *sum, struct move_list *moves)
 {
 	double bytes = (double)hspmd_box_elements(&sum->region->box) * (double)r->element_bytes;
+	size_t n = (size_t)sum->addends;
+	struct addend *common = hspmd_arena_alloc(r->arena, n, sizeof *common), *own = hspmd_arena_alloc(r->arena, n, sizeof *own);
+	if (!common || !own)
+		return -1;
 	for (int i = 0; i < sum->region->y_count; i++) {
 		int to = v->y->piece[sum->region->y[i]].device;
-		for (int a = 0; a < sum->addends; a++) {
-			int copies = sum->start[a + 1] - sum->start[a], best = -1;
-			double least = 0;
-			for (int j = 0; j < copies; j++) {
-				int from = holder(v->x, sum, a, (i + j) % copies);
-				double t = hspmd_message_seconds(r->cost, r->real[from], r->real[to], bytes);
-				if (best < 0 || t < least) {
-					best = from;
-					least = t;
-				}
-			}
-			if (hspmd_hop_move(r, moves, best, to, &sum->region->box, a) != 0)
+		for (int a = 0; a < sum->addends; a++)
+			own[a] = (struct addend){ a, nearest(r, v->x, sum, a, to, bytes) };
+		qsort(own, n, sizeof *own, addend_order);
+		if (i == 0)
+			memcpy(common, own, n * sizeof *own);
+		const struct addend *taken = same_order(own, common, sum->addends) ? own : common;
+		for (int a = 0; a < sum->addends; a++)
+			if (hspmd_hop_move(r, moves, taken[a].from, to, &sum->region->box, a > 0) != 0)
 				return -1;
-		}
 	}
 	return 0;
 }

@@ -22,6 +22,7 @@ struct planner {
 	int *place;   /* dense -> holder or device, ascending */
 	int *stamp;   /* per place: last region that counted it */
 	int stamps;
+	struct sender_sets *sets;
 	size_t fetch_count, fetch_capacity, move_count, move_capacity;
 	struct fetch *fetch;
 	int *fetch_tensor;
@@ -92,21 +93,18 @@ struct tensor_work {
 	int have_count, need_count;
 	int *holder, *device; /* dense, by box */
 	struct hspmd_box *have, *need;
-	int *senders;         /* of the present region */
-	double *seconds;      /* scratch */
+	int *senders; /* of the present region */
 };
 
-static int add_fetch(struct planner *p, const struct tensor_work *w, const struct hspmd_region *region, int sender_count, int to)
+static int add_fetch(struct planner *p, const struct tensor_work *w, const struct hspmd_region *region, const struct sender_set *holders, int to)
 {
-	int *senders = hspmd_arena_alloc(p->arena, (size_t)sender_count, sizeof *senders);
-	if (!senders || hspmd_arena_grow(p->arena, &p->fetch, &p->fetch_capacity, p->fetch_count, sizeof *p->fetch) != 0 ||
+	if (hspmd_arena_grow(p->arena, &p->fetch, &p->fetch_capacity, p->fetch_count, sizeof *p->fetch) != 0 ||
 	    hspmd_arena_grow(p->arena, &p->fetch_tensor, &p->fetch_tensor_capacity, p->fetch_count, sizeof *p->fetch_tensor) != 0)
 		return -1;
-	struct fetch f = { .to = to, .box = region->box, .element_bytes = p->element_bytes[w->tensor], .senders = senders };
-	for (int i = 0; i < sender_count; i++)
-		w->seconds[i] = hspmd_message_seconds(p->cost, p->place[w->senders[i]], p->place[to],
-						      (double)hspmd_box_elements(&region->box) * (double)f.element_bytes);
-	f.sender_count = hspmd_fastest(w->senders, w->seconds, sender_count, senders);
+	struct fetch f = { .to = to, .box = region->box, .element_bytes = p->element_bytes[w->tensor] };
+	f.senders = hspmd_sender_set_fastest(p->sets, holders, to, (double)hspmd_box_elements(&region->box) * (double)f.element_bytes);
+	if (!f.senders)
+		return -1;
 	p->fetch_tensor[p->fetch_count] = w->tensor;
 	p->fetch[p->fetch_count++] = f;
 	return 0;
@@ -125,6 +123,9 @@ static int plan_region(struct planner *p, const struct tensor_work *w, const str
 			w->senders[senders++] = holder;
 		p->stamp[holder] = held;
 	}
+	const struct sender_set *holders = hspmd_sender_set(p->sets, w->senders, senders);
+	if (!holders)
+		return hspmd_fail_memory(p->err, "planning moves");
 	for (int i = 0; i < region->y_count; i++) {
 		int to = w->device[region->y[i]], rc = 0;
 		if (p->stamp[to] == served)
@@ -132,7 +133,7 @@ static int plan_region(struct planner *p, const struct tensor_work *w, const str
 		if (p->stamp[to] == held)
 			rc = add_move(p, w->tensor, p->place[to], p->place[to], &region->box);
 		else
-			rc = add_fetch(p, w, region, senders, to);
+			rc = add_fetch(p, w, region, holders, to);
 		p->stamp[to] = served;
 		if (rc != 0)
 			return hspmd_fail_memory(p->err, "planning moves");
@@ -161,11 +162,10 @@ static int work_alloc(struct planner *p, struct tensor_work *w, size_t have_coun
 {
 	w->holder = hspmd_arena_alloc(p->arena, have_count, sizeof *w->holder);
 	w->senders = hspmd_arena_alloc(p->arena, have_count, sizeof *w->senders);
-	w->seconds = hspmd_arena_alloc(p->arena, have_count, sizeof *w->seconds);
 	w->have = hspmd_arena_alloc(p->arena, have_count, sizeof *w->have);
 	w->device = hspmd_arena_alloc(p->arena, need_count, sizeof *w->device);
 	w->need = hspmd_arena_alloc(p->arena, need_count, sizeof *w->need);
-	return w->holder && w->senders && w->seconds && w->have && w->device && w->need ? 0 : -1;
+	return w->holder && w->senders && w->have && w->device && w->need ? 0 : -1;
 }
 
 static int plan_tensors(struct planner *p, size_t have_count, size_t need_count)
@@ -244,7 +244,7 @@ static void tidy(struct planner *p)
 static int plan(struct planner *p, size_t have_count, size_t need_count)
 {
 	struct errands errands = { 0 };
-	if (number_places(p, have_count, need_count) != 0)
+	if (number_places(p, have_count, need_count) != 0 || !(p->sets = hspmd_sender_sets_create(p->arena, p->cost, p->place)))
 		return hspmd_fail_memory(p->err, "planning moves");
 	if (plan_tensors(p, have_count, need_count) != 0)
 		return -1;

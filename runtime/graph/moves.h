@@ -6,17 +6,27 @@
 #include "common/arena.h"
 #include "runtime/graph/resolve.h"
 
-/* A slice that a device lacks, and who could send it at the least cost. Fetches with the same senders may share the array. */
+/* ---- sender_sets.c */
+struct sender_set {
+	int id, count;
+	int senders[]; /* ascending */
+};
+struct sender_sets;
+/* cost NULL: as in resolve.h. name[dense] is what the cost knows it by. All memory is the arena's; NULL: there is none, as for the next two. */
+struct sender_sets *hspmd_sender_sets_create(struct hspmd_arena *arena, const struct hspmd_link_cost *cost, const int *name);
+/* The one set of these senders (ascending). */
+const struct sender_set *hspmd_sender_set(struct sender_sets *s, const int *senders, int count);
+/* Those of a set whose messages of about so many bytes to `to` take the least time, or up to a tenth longer. */
+const struct sender_set *hspmd_sender_set_fastest(struct sender_sets *s, const struct sender_set *all, int to, double bytes);
+
+/* ---- errands.c */
+/* A slice that a device lacks, and who could send it at the least cost. */
 struct fetch {
 	int to;
 	struct hspmd_box box;
 	size_t element_bytes;
-	int sender_count;
-	const int *senders; /* ascending */
+	const struct sender_set *senders;
 };
-
-/* Those of senders[0..count) whose messages take the least time, or up to a tenth longer (measured links are never quite equal), into out; their number. */
-int hspmd_fastest(const int *senders, const double *seconds, int count, int *out);
 
 /* Part of a fetch (all of it, or a box cut off it), sent by `from`. */
 struct errand {
@@ -34,12 +44,12 @@ struct errands {
  * 0 or -1 (memory). */
 int hspmd_errands_deal(struct hspmd_arena *arena, const struct fetch *fetches, size_t count, int senders, struct errands *errands);
 
+/* ---- balance.c */
 /* Bytes that any of some senders can send. */
 struct balance_class {
 	int64_t bytes;
-	int sender_count;
-	const int *senders; /* ascending */
-	int64_t *quota;     /* out, per sender: its part of the bytes */
+	const struct sender_set *senders;
+	int64_t *quota; /* out, per sender: its part of the bytes */
 };
 /* Quotas whose largest sum over a sender is the least possible (to the byte, rounded up), which is *most. 0 or -1 (memory). */
 int hspmd_balance(struct hspmd_arena *arena, struct balance_class *classes, size_t count, int senders, int64_t *most);

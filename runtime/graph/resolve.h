@@ -32,7 +32,7 @@ extern const char *const hspmd_comm_words[]; /* "copy", "zero", "send-receive", 
 struct hspmd_move {
 	int from, to; /* devices; equal: a local copy */
 	struct hspmd_box box;
-	int add; /* place in a sum: 0 overwrites; 1, 2, .. add to what moves with lower numbers have put there */
+	int add; /* 1: the receiver adds to what it holds, after all moves with add 0, in the order listed */
 };
 
 struct hspmd_comm_step {
@@ -43,7 +43,8 @@ struct hspmd_comm_step {
 	struct hspmd_box *in;  /* per member, for collectives: what of the input takes part */
 	struct hspmd_box *out; /* per member */
 	int move_count;
-	struct hspmd_move *moves; /* BATCHED: ordered by (add, from, to); one message a pair of devices carries all its moves, in this order */
+	struct hspmd_move *moves; /* BATCHED: ordered by (from, to); one message a pair of devices carries all its moves. Sums of one element have their
+				   * addends in the same order on every device that adds them up */
 	double seconds;           /* predicted; for --explain */
 };
 

@@ -173,7 +173,7 @@ static int run_moves(struct hspmd_generation *g, const struct inventory *inv, co
 {
 	struct hspmd_planned_move *moves = NULL;
 	size_t count = 0;
-	struct hspmd_link_cost cost = { link_seconds, g };
+	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = g };
 	if (hspmd_plan_moves(inv->have, inv->have_count, inv->need, inv->need_count, inv->element_bytes, &cost, &moves, &count, err))
 		return -1;
 	int status = hspmd_moves_run(g->transport, g->rank, moves, count, inv->element_bytes, end, report, err);

@@ -231,7 +231,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	struct hspmd_graph **graphs = hspmd_calloc(n, sizeof *graphs);
 	struct hspmd_spmd **spmds = hspmd_calloc(n, sizeof *spmds);
 	struct hspmd_layouts *layouts = NULL;
-	struct hspmd_link_cost cost = { link_seconds, cluster };
+	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = cluster };
 	int status = p && graphs && spmds ? 0 : hspmd_fail_memory(err, "specialising");
 	for (size_t q = 0; !status && q < n; q++)
 		status = build_pipeline(source, plan, (int)q, &cost, &graphs[q], &spmds[q], err);

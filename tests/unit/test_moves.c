@@ -305,7 +305,7 @@ static void large_plan(void **state)
 		}
 	}
 	struct timespec start, end;
-	struct hspmd_link_cost cost = { tiered_seconds, NULL };
+	struct hspmd_link_cost cost = { .seconds = tiered_seconds };
 	struct hspmd_planned_move *moves;
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	assert_int_equal(hspmd_plan_moves(have, n, need, n, element_bytes, &cost, &moves, &count, NULL), 0);

@@ -60,7 +60,7 @@ static void one_case(uint64_t seed, struct tally *tally)
 	int devices = (int)random_range(&r, 1, MAX_DEVICES);
 	struct hspmd_annotation *a = random_annotation(&r, &shape, devices), *b = random_annotation(&r, &shape, devices);
 	bool exact = random_range(&r, 0, 3) > 0;
-	struct hspmd_link_cost cost = { node_seconds, NULL };
+	struct hspmd_link_cost cost = { .seconds = node_seconds };
 	struct hspmd_error err = { "" };
 	struct hspmd_transfer *t = hspmd_resolve(&shape, random_range(&r, 0, 1) ? 4 : 4000, a, b, random_range(&r, 0, 1) ? &cost : NULL, &err);
 	if (!t)

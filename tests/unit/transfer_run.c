@@ -214,15 +214,18 @@ static bool pass(struct machine *m, int s, int from, int to, const struct hspmd_
 	return good;
 }
 
+/* Moves that overwrite first, then those that add, in the order listed. */
 static bool run_moves(struct machine *m, int s)
 {
 	const struct hspmd_comm_step *step = &m->t->steps[s];
-	for (int i = 0; i < step->move_count; i++) {
-		if (i > 0 && step->moves[i].add < step->moves[i - 1].add)
-			return wrong(m, "moves out of order", s, step->moves[i].to);
-		if (!pass(m, s, step->moves[i].from, step->moves[i].to, &step->moves[i].box, step->moves[i].add))
-			return false;
-	}
+	for (int add = 0; add < 2; add++)
+		for (int i = 0; i < step->move_count; i++) {
+			const struct hspmd_move *move = &step->moves[i], *last = &step->moves[i ? i - 1 : 0];
+			if (move->from < last->from || (move->from == last->from && move->to < last->to))
+				return wrong(m, "moves out of order", s, move->to);
+			if (move->add == add && !pass(m, s, move->from, move->to, &move->box, add))
+				return false;
+		}
 	return true;
 }
 
