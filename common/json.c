@@ -10,8 +10,8 @@
 
 #include "common/durable.h"
 
-#define SHOWN_MAX 80  /* bytes of a wrong value that a message shows */
-#define SLIP_MAX 63   /* longest key for which a near one is looked for */
+#define SHOWN_MAX 80                     /* bytes of a wrong value that a message shows */
+#define SLIP_MAX 63                      /* longest key for which a near one is looked for */
 #define EXACT_INTEGER 9007199254740992.0 /* 2^53: above it a double may stand for several integers */
 
 /* ---- documents */

@@ -38,9 +38,9 @@ struct hspmd_json {
 	json_t *value;                          /* borrowed; NULL after an error or when an optional key is absent */
 	const char *known[HSPMD_JSON_KEYS_MAX]; /* keys asked for, borrowed */
 	int known_count;
-	bool open;         /* its keys are data: hspmd_json_member was used */
-	void *iterator;    /* where hspmd_json_member is */
-	size_t iterated;   /* the member's number there */
+	bool open;       /* its keys are data: hspmd_json_member was used */
+	void *iterator;  /* where hspmd_json_member is */
+	size_t iterated; /* the member's number there */
 };
 
 /* Open a file ("-" is standard input) or a text; 0 or -1. Size limit 256 MiB, depth limit jansson's; duplicate keys are errors.
@@ -71,7 +71,7 @@ int64_t hspmd_json_int_or(struct hspmd_json *obj, const char *key, int64_t min, 
 double hspmd_json_number(struct hspmd_json *obj, const char *key, double min, double max); /* NaN, infinities refused */
 double hspmd_json_number_or(struct hspmd_json *obj, const char *key, double min, double max, double absent);
 bool hspmd_json_bool_or(struct hspmd_json *obj, const char *key, bool absent);
-const char *hspmd_json_string(struct hspmd_json *obj, const char *key);                 /* borrowed from the document; not empty */
+const char *hspmd_json_string(struct hspmd_json *obj, const char *key); /* borrowed from the document; not empty */
 const char *hspmd_json_string_or(struct hspmd_json *obj, const char *key, const char *absent);
 /* One of the words of a NULL-terminated list; its index. */
 int hspmd_json_word(struct hspmd_json *obj, const char *key, const char *const *words);
@@ -104,11 +104,11 @@ bool hspmd_json_failed(const struct hspmd_json *at);
 
 /* New reference to the shortest number: an integer where the value is one, null for NaN. NULL when memory is short. */
 json_t *hspmd_json_real(double value);
-/* `value`, or NULL (and one reference less) when `failed`: json_object_set_new and json_array_append_new refuse NULL and always take the reference,
- * so building a value is a chain of `bad |= json_..._set_new(...)` that ends in `return hspmd_json_unless(bad, value)`. */
+/* `value`, or NULL (and one reference less) when `failed`: json_object_set_new and json_array_append_new refuse NULL and always take the
+ * reference, so building a value is a chain of `bad |= json_..._set_new(...)` that ends in `return hspmd_json_unless(bad, value)`. */
 json_t *hspmd_json_unless(int failed, json_t *value);
-/* The text that hspmd_json_save writes: indented by 2, what fits a line on one line, every number in the fewest digits that read back as the
- * same value. malloc'd, ends in a newline; NULL when memory is short. */
+/* The text that hspmd_json_save writes: indented by 2, what fits a line on one line, every number in the fewest digits that read back as
+ * the same value. malloc'd, ends in a newline; NULL when memory is short. */
 char *hspmd_json_text(const json_t *value);
 /* Write a value to a file durably (temporary file, fsync, rename, fsync of the folder), or to stdout for "-". */
 int hspmd_json_save(const json_t *value, const char *path, struct hspmd_error *err);

@@ -11,9 +11,9 @@
 #include "common/hostlist.h"
 #include "common/json.h"
 
-#define COUNT_MAX 1024                      /* devices of one entry */
-#define MEMORY_MAX ((int64_t)1 << 50)       /* bytes of one device */
-#define RATE_MAX 1e9                        /* GB/s, TFLOP/s: beyond it a unit is wrong */
+#define COUNT_MAX 1024                /* devices of one entry */
+#define MEMORY_MAX ((int64_t)1 << 50) /* bytes of one device */
+#define RATE_MAX 1e9                  /* GB/s, TFLOP/s: beyond it a unit is wrong */
 #define SECONDS_MAX 1e9
 #define LINKS_MAX (1 << 20)
 #define POINTS_MAX 4096
@@ -87,9 +87,9 @@ static int read_types(struct reader *r, struct hspmd_json *root)
 struct node_entry {
 	char **names;
 	int name_count;
-	int run_count;              /* entries of "devices" */
-	int (*runs)[2];             /* type, count */
-	int device_count;           /* of one node */
+	int run_count;    /* entries of "devices" */
+	int (*runs)[2];   /* type, count */
+	int device_count; /* of one node */
 	double slowdown, network_gbytes_per_s, price_per_hour;
 	const char *rack;
 	struct hspmd_json numa, pci;
@@ -188,17 +188,17 @@ static int add_nodes(struct reader *r, const struct hspmd_json *at, struct node_
 	int64_t nodes = (int64_t)c->node_count + e->name_count;
 	if (devices > HSPMD_CLUSTER_MAX_DEVICES || nodes > HSPMD_CLUSTER_MAX_DEVICES)
 		return hspmd_json_fail(at, "makes %lld devices on %lld nodes; at most %d of each can be handled", (long long)devices,
-				       (long long)nodes, HSPMD_CLUSTER_MAX_DEVICES);
+		                       (long long)nodes, HSPMD_CLUSTER_MAX_DEVICES);
 	for (int i = 0; i < e->name_count; i++) {
 		if (hspmd_grow(&c->nodes, &r->node_room, (size_t)c->node_count, sizeof *c->nodes))
 			return hspmd_json_fail_memory(at);
 		struct hspmd_node *n = &c->nodes[c->node_count++];
 		*n = (struct hspmd_node){ .name = e->names[i],
-					  .first_device = c->device_count,
-					  .device_count = e->device_count,
-					  .slowdown = e->slowdown,
-					  .network_gbytes_per_s = e->network_gbytes_per_s,
-					  .price_per_hour = e->price_per_hour };
+			                  .first_device = c->device_count,
+			                  .device_count = e->device_count,
+			                  .slowdown = e->slowdown,
+			                  .network_gbytes_per_s = e->network_gbytes_per_s,
+			                  .price_per_hour = e->price_per_hour };
 		e->names[i] = NULL;
 		if (e->rack && !(n->rack = strdup(e->rack)))
 			return hspmd_json_fail_memory(at);
@@ -278,7 +278,8 @@ static int read_points(struct hspmd_json *at, struct hspmd_link *l)
 		l->point_count++;
 	}
 	if (n > 1 && !hspmd_json_failed(at) && l->points[n - 1][1] < l->points[n - 2][1])
-		return hspmd_json_fail(&points, "the last point takes less time than the one before it, so larger messages would take none");
+		return hspmd_json_fail(&points,
+		                       "the last point takes less time than the one before it, so larger messages would take none");
 	return 0;
 }
 

@@ -21,8 +21,8 @@ enum level { FOR_NODES, FOR_TYPES, FOR_ALL };
 /* One direction of one link. */
 struct entry {
 	int level, scope;
-	int a, b;       /* nodes or types, 0 for FOR_ALL */
-	int gpus[2];    /* 0, 0: any */
+	int a, b;    /* nodes or types, 0 for FOR_ALL */
+	int gpus[2]; /* 0, 0: any */
 	int link;
 };
 
@@ -92,12 +92,7 @@ static struct entry link_entry(const struct hspmd_link *l, int number)
 
 static struct entry turned(struct entry e)
 {
-	return (struct entry){ .level = e.level,
-			       .scope = e.scope,
-			       .a = e.b,
-			       .b = e.a,
-			       .gpus = { e.gpus[1], e.gpus[0] },
-			       .link = e.link };
+	return (struct entry){ .level = e.level, .scope = e.scope, .a = e.b, .b = e.a, .gpus = { e.gpus[1], e.gpus[0] }, .link = e.link };
 }
 
 static void fill_entries(const struct hspmd_cluster *c, struct hspmd_cluster_index *x)
@@ -206,7 +201,7 @@ static int no_such_node(const struct hspmd_cluster *c, const char *address, cons
 	free(names);
 	if (there)
 		hspmd_fail(err, "%s: there is no node \"%s\"; nodes are %.*s%s", address, node, NODES_SHOWN, there,
-			   strlen(there) > NODES_SHOWN ? "..." : "");
+		           strlen(there) > NODES_SHOWN ? "..." : "");
 	else
 		hspmd_fail(err, "%s: there is no node \"%s\"", address, node);
 	free(there);
@@ -356,7 +351,7 @@ double hspmd_link_seconds(const struct hspmd_link *link, double bytes)
 {
 	if (!link->point_count)
 		return link->alpha_s + bytes / (link->gbytes_per_s * 1e9);
-	const double (*p)[2] = (const double (*)[2])link->points;
+	const double(*p)[2] = (const double(*)[2])link->points;
 	int low = 0, high = link->point_count - 1; /* the segment [low, low + 1] */
 	while (high - low > 1) {
 		int middle = low + (high - low) / 2;

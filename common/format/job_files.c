@@ -123,11 +123,11 @@ static int check_length(const struct check *k, const char *what, int i, const ch
 {
 	int64_t tokens = bytes / width, sample = k->j->seq_len + 1;
 	if (bytes % width)
-		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: its %lld bytes are no whole number of tokens of %d bytes", k->j->file, what, i,
-				  path, (long long)bytes, width);
+		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: its %lld bytes are no whole number of tokens of %d bytes", k->j->file, what,
+		                  i, path, (long long)bytes, width);
 	if (tokens < sample)
-		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: %lld tokens are less than one sample of seq_len + 1 = %lld", k->j->file, what, i,
-				  path, (long long)tokens, (long long)sample);
+		return hspmd_fail(k->err, "%s: data.%s[%d]: %s: %lld tokens are less than one sample of seq_len + 1 = %lld", k->j->file,
+		                  what, i, path, (long long)tokens, (long long)sample);
 	return 0;
 }
 
@@ -202,10 +202,10 @@ static int check_model(const struct check *k)
 	const struct hspmd_job *j = k->j;
 	if (j->seq_len > k->m->max_positions)
 		return hspmd_fail(k->err, "%s: seq_len: expected at most %lld, the model's positions (%s), got %lld", j->file,
-				  (long long)k->m->max_positions, j->model_path, (long long)j->seq_len);
+		                  (long long)k->m->max_positions, j->model_path, (long long)j->seq_len);
 	if (j->data_kind == HSPMD_DATA_BYTES && k->m->vocab < BYTE_VOCABULARY)
-		return hspmd_fail(k->err, "%s: data.kind: bytes need a vocabulary of %d, but the model's is %lld (%s)", j->file, BYTE_VOCABULARY,
-				  (long long)k->m->vocab, j->model_path);
+		return hspmd_fail(k->err, "%s: data.kind: bytes need a vocabulary of %d, but the model's is %lld (%s)", j->file,
+		                  BYTE_VOCABULARY, (long long)k->m->vocab, j->model_path);
 	if (j->init && access(j->init, R_OK))
 		return hspmd_fail_errno(k->err, "%s: init: %s", j->file, j->init);
 	return 0;

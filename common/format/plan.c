@@ -27,7 +27,7 @@ struct owner {
 struct reader {
 	struct hspmd_plan *p;
 	const struct hspmd_cluster *c;
-	int layers;          /* the model's, -1: not known */
+	int layers;           /* the model's, -1: not known */
 	struct owner *owners; /* one a device of the cluster */
 	int *found;           /* room for a run of devices */
 };
@@ -48,7 +48,8 @@ static int take_device(struct reader *r, const struct hspmd_json *at, struct own
 	return hspmd_json_fail(at, "device %s is in pipelines[%d].stages[%d] already", address, owner->pipeline, owner->stage);
 }
 
-/* The devices of a run, appended to the stage's. Those of an interleaved plan's later rounds are compared with the first round's instead. */
+/* The devices of a run, appended to the stage's. Those of an interleaved plan's later rounds are compared with the first round's instead.
+ */
 static int add_run(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, size_t *room, bool first_round)
 {
 	const char *run = hspmd_json_string_value(at);
@@ -109,8 +110,9 @@ static int read_layers(struct hspmd_json *at, struct hspmd_stage *s, int first)
 	if (hspmd_json_failed(at))
 		return -1;
 	if (s->layers[0] != first)
-		return hspmd_json_fail(&low, first ? "expected %d, where the stage before ends, got %d" : "expected %d, the first layer, got %d",
-				       first, s->layers[0]);
+		return hspmd_json_fail(&low,
+		                       first ? "expected %d, where the stage before ends, got %d" : "expected %d, the first layer, got %d",
+		                       first, s->layers[0]);
 	if (s->layers[1] <= s->layers[0])
 		return hspmd_json_fail(&layers, "[%d, %d) has no layer; every stage needs one", s->layers[0], s->layers[1]);
 	return 0;
@@ -140,8 +142,7 @@ static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, 
 static int check_round(const struct hspmd_json *stages, const struct hspmd_pipeline *pl, int i, int length)
 {
 	const struct hspmd_stage *s = &pl->stages[i], *first = &pl->stages[i % length];
-	if (s->device_count == first->device_count &&
-	    !memcmp(s->devices, first->devices, (size_t)s->device_count * sizeof *s->devices))
+	if (s->device_count == first->device_count && !memcmp(s->devices, first->devices, (size_t)s->device_count * sizeof *s->devices))
 		return 0;
 	struct hspmd_json at = hspmd_json_at(stages, (size_t)i);
 	return hspmd_json_fail(&at, "expected the devices of stages[%d], whose next chunk this is", i % length);
@@ -194,8 +195,8 @@ static int read_pipelines(struct reader *r, struct hspmd_json *root)
 		samples += (int64_t)pl->micro_batches * pl->micro_batch;
 	}
 	if (samples != p->global_batch)
-		return hspmd_json_fail(&all, "their micro_batches times micro_batch add up to %lld, but global_batch is %d", (long long)samples,
-				       p->global_batch);
+		return hspmd_json_fail(&all, "their micro_batches times micro_batch add up to %lld, but global_batch is %d",
+		                       (long long)samples, p->global_batch);
 	return 0;
 }
 
@@ -291,7 +292,7 @@ struct hspmd_plan *hspmd_plan_read(const char *path, const struct hspmd_cluster 
 }
 
 struct hspmd_plan *hspmd_plan_from_json(const json_t *value, const char *name, const struct hspmd_cluster *c, int layers,
-					struct hspmd_error *err)
+                                        struct hspmd_error *err)
 {
 	struct hspmd_json_doc doc;
 	hspmd_json_wrap(&doc, name, (json_t *)value, err);

@@ -150,7 +150,7 @@ static int check_repeated_times(const struct hspmd_json *all, const struct hspmd
 		const struct hspmd_profile_times *t = sorted[i];
 		if (!compare_times(&sorted[i - 1], &sorted[i]))
 			rc = hspmd_json_fail(all, "there are two entries for %s with tp %d and micro_batch %d", t->device_type, t->tp,
-					     t->micro_batch);
+			                     t->micro_batch);
 	}
 	free(sorted);
 	return rc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the fuzz targets share. A target reads its bytes as a file; when they are accepted, what is written must be accepted too and give the same again.
- * libFuzzer stops at a crash, a leak, undefined behaviour, a message that is not one line, or when a check here fails. */
+/* What the fuzz targets share. A target reads its bytes as a file; when they are accepted, what is written must be accepted too and give
+ * the same again. libFuzzer stops at a crash, a leak, undefined behaviour, a message that is not one line, or when a check here fails. */
 #ifndef HSPMD_TESTS_FUZZ_H
 #define HSPMD_TESTS_FUZZ_H
 
