@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking at a job and changing it through libslurm. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
+#include "controller/slurm/slurm.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+
+#include "common/alloc.h"
+#include "common/hostlist.h"
+#include "controller/slurm/session.h"
+
+#define NODES_MAX 65536
+
+static char *text(const char *from, bool *failed)
+{
+	char *copy = strdup(from ? from : "");
+	*failed |= !copy;
+	return copy;
+}
+
+static enum hspmd_slurm_state state_of(uint32_t state)
+{
+	switch (state & JOB_STATE_BASE) {
+	case JOB_PENDING:
+		return HSPMD_SLURM_PENDING;
+	case JOB_RUNNING:
+		return state & JOB_COMPLETING ? HSPMD_SLURM_ENDING : HSPMD_SLURM_RUNNING;
+	case JOB_SUSPENDED:
+		return HSPMD_SLURM_SUSPENDED;
+	default:
+		return HSPMD_SLURM_ENDING;
+	}
+}
+
+static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_error *err)
+{
+	struct hspmd_slurm_job *j = calloc(1, sizeof *j);
+	bool failed = !j;
+	if (j) {
+		*j = (struct hspmd_slurm_job){
+			.id = from->job_id, .state = state_of(from->job_state), .uid = from->user_id, .cpus = (int)from->num_cpus,
+			.priority = from->priority, .restarts = from->restart_cnt, .start = from->start_time, .end = from->end_time,
+			.resized = from->resize_time, .preempted = from->preempt_time,
+			.holds_gres = from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/"), .exclusive = from->shared == 0,
+		};
+		j->user = text(from->user_name, &failed);
+		j->partition = text(from->partition, &failed);
+		j->account = text(from->account, &failed);
+		j->qos = text(from->qos, &failed);
+		j->batch_host = text(from->batch_host, &failed);
+		j->comment = text(from->comment, &failed);
+		j->cluster = text(from->cluster, &failed);
+		j->name = text(from->name, &failed);
+		j->constraints = text(from->features, &failed);
+		j->reservation = text(from->resv_name, &failed);
+		j->gres = text(from->tres_per_node, &failed);
+	}
+	if (failed) {
+		hspmd_slurm_job_destroy(j);
+		hspmd_fail_memory(err, "reading a job");
+		return NULL;
+	}
+	if (from->nodes && *from->nodes && (j->node_count = hspmd_hostlist_expand(from->nodes, NODES_MAX, &j->nodes, err)) < 0) {
+		j->node_count = 0;
+		hspmd_slurm_job_destroy(j);
+		return NULL;
+	}
+	return j;
+}
+
+struct hspmd_slurm_job *hspmd_slurm_job_load(uint32_t id, struct hspmd_error *err)
+{
+	job_info_msg_t *answer = NULL;
+	if (hspmd_slurm_session(err))
+		return NULL;
+	if (slurm_load_job(&answer, id, SHOW_DETAIL)) {
+		hspmd_fail(err, "job %u: slurmctld says: %s", id, slurm_strerror(errno));
+		return NULL;
+	}
+	struct hspmd_slurm_job *j = NULL;
+	if (answer->record_count < 1)
+		hspmd_fail(err, "job %u is not known to slurmctld", id);
+	else
+		j = from_info(&answer->job_array[0], err);
+	slurm_free_job_info_msg(answer);
+	return j;
+}
+
+void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
+{
+	if (!j)
+		return;
+	char *const texts[] = { j->user, j->partition, j->account, j->qos, j->batch_host, j->comment, j->cluster, j->name, j->constraints, j->reservation,
+				j->gres };
+	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+		free(texts[i]);
+	hspmd_hostlist_free(j->nodes, j->node_count);
+	free(j);
+}
+
+int hspmd_slurm_update(job_desc_msg_t *change, uint32_t id, const char *what, struct hspmd_error *err)
+{
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
+	change->step_id.job_id = id;
+#else
+	change->job_id = id;
+#endif
+	change->user_id = NO_VAL;
+	if (slurm_update_job(change))
+		return hspmd_fail(err, "job %u: %s: slurmctld says: %s", id, what, slurm_strerror(errno));
+	return 0;
+}
+
+int hspmd_slurm_job_shrink(uint32_t id, char *const *keep, int count, struct hspmd_error *err)
+{
+	job_desc_msg_t change;
+	if (hspmd_slurm_session(err))
+		return -1;
+	char *nodes = hspmd_hostlist_fold(keep, count);
+	if (!nodes)
+		return hspmd_fail_memory(err, "shrinking the job");
+	slurm_init_job_desc_msg(&change);
+	change.req_nodes = nodes;
+	int status = hspmd_slurm_update(&change, id, "giving nodes back", err);
+	free(nodes);
+	return status;
+}
+
+int hspmd_slurm_job_comment(uint32_t id, const char *comment, struct hspmd_error *err)
+{
+	job_desc_msg_t change;
+	if (hspmd_slurm_session(err))
+		return -1;
+	slurm_init_job_desc_msg(&change);
+	change.comment = (char *)comment;
+	return hspmd_slurm_update(&change, id, "setting its comment", err);
+}
