@@ -73,6 +73,8 @@ static void reads_everything(void **state)
 	assert_int_equal(s->context, 1);
 	assert_null(s->context_ratio);
 	assert_null(p->pipelines[0].stages[0].shard_ratio);
+	assert_true(p->pipelines[0].stages[0].sequence_parallel);
+	assert_false(s->sequence_parallel);
 	assert_int_equal(p->pipelines[0].micro_batch, 2);
 	assert_int_equal(p->pipelines[1].micro_batch, 4);
 	assert_int_equal(wide->device_count, 5);
@@ -167,6 +169,7 @@ static const struct edit edits[] = {
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1]", "stages[0].shard_ratio: expected an array of 2, got 1 elements" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1, 0]", "stages[0].shard_ratio[1]: expected a number above 0" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [5, 3]", "" },
+	{ "\"recompute\": \"none\"", "\"sequence_parallel\": 1", "stages[0].sequence_parallel: expected true or false, got 1" },
 	{ "\"recompute\": \"none\"", "\"context\": 3", "p.json: pipelines[0].stages[0].context: 3 groups do not divide the stage's 2 devices" },
 	{ "\"recompute\": \"none\"", "\"context\": 2, \"shard_ratio\": [1]", "" },
 	{ "\"recompute\": \"none\"", "\"context\": 2, \"context_ratio\": [1]", "stages[0].context_ratio: expected an array of 2, got 1 elements" },
