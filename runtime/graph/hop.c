@@ -95,8 +95,8 @@ static int build(struct resolver *r, const struct hop_view *v, const struct vari
 {
 	struct move_list moves = { 0 };
 	bool *done = hspmd_arena_alloc(r->arena, v->region_count, sizeof *done);
-	*hop = (struct hop){ 0 };
-	if (!done)
+	*hop = (struct hop){ .port = hspmd_arena_alloc(r->arena, 2 * (size_t)r->node_count, sizeof *hop->port) };
+	if (!done || !hop->port)
 		return -1;
 	int rc = hspmd_hop_reduce(r, v, how->collectives, add_limit, hop, &moves);
 	if (rc != 0)
@@ -105,12 +105,11 @@ static int build(struct resolver *r, const struct hop_view *v, const struct vari
 	    add_batch(r, hop, &moves) != 0)
 		return -1;
 	for (size_t s = 0; s < hop->count; s++)
-		if (hspmd_step_cost(r, &hop->step[s]) != 0)
-			return -1;
+		hspmd_step_cost(r, &hop->step[s], hop->port);
 	if (hspmd_steps_spread(r, hop->step, hop->count) != 0)
 		return -1;
-	hop->seconds = hspmd_steps_seconds(r, hop->step, hop->count);
-	return hop->seconds < 0 ? -1 : 0;
+	hop->seconds = hspmd_steps_seconds(r, hop->step, hop->count, hop->port);
+	return 0;
 }
 
 static int view(struct resolver *r, const struct placement *x, const struct placement *y, struct hop_view *v)
@@ -151,7 +150,7 @@ int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct p
 		int rc = build(r, &v, &variants[i], add_limit, &candidate);
 		if (rc < 0)
 			return hspmd_fail_memory(r->err, "resolving");
-		if (rc == 0 && (!found || candidate.seconds < hop->seconds))
+		if (rc == 0 && (!found || hspmd_cheaper(candidate.seconds, hop->seconds)))
 			*hop = candidate;
 		found = found || rc == 0;
 	}

@@ -48,7 +48,8 @@ static bool holds(const struct group *g, int m, const struct hspmd_region *regio
 	return piece >= 0 && hspmd_box_contains(&g->v->x->piece[piece].box, &region->box);
 }
 
-/* How many members hold every part, when the parts that members hold are the same or disjoint and each has equally many holders; else 0. */
+/* How many members hold every part, when there are several parts, those that members hold are the same or disjoint, and each has equally many holders;
+ * else 0. */
 static int copies(struct group *g)
 {
 	for (int m = 0; m < g->member_count; m++) {
@@ -59,7 +60,7 @@ static int copies(struct group *g)
 		if (g->first[m] >= 0)
 			g->holders[g->first[m]]++;
 	}
-	int common = 0;
+	int common = 0, parts = 0;
 	for (size_t i = 0; i < g->count; i++) {
 		int part = -1, count = 0;
 		for (int m = 0; m < g->member_count; m++) {
@@ -74,7 +75,9 @@ static int copies(struct group *g)
 			return 0;
 		common = count;
 	}
-	return common;
+	for (size_t i = 0; i < g->count; i++)
+		parts += g->holders[i] > 0;
+	return parts > 1 ? common : 0;
 }
 
 /* Which of `rounds` gathers each member joins: holders of a part by their number, the others in turn. */

@@ -84,6 +84,7 @@ struct placement *hspmd_placement_reduced(struct resolver *r, const struct place
 struct sharer {
 	const struct piece *piece;
 	const struct hspmd_box *near;
+	int node; /* where nodes are told apart, else 0 */
 };
 
 static int corner_order(const struct hspmd_box *x, const struct hspmd_box *y)
@@ -101,6 +102,8 @@ static int sharer_order(const void *a, const void *b)
 {
 	const struct sharer *x = a, *y = b;
 	int order = corner_order(&x->piece->box, &y->piece->box);
+	if (order == 0)
+		order = (x->node > y->node) - (x->node < y->node);
 	if (order == 0 && x->near && y->near)
 		order = corner_order(x->near, y->near);
 	if (order == 0)
@@ -151,35 +154,118 @@ static bool complete(const struct sharer *sharers, int n)
 	return missing == 0;
 }
 
-const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near)
+static struct sharer *list_sharers(struct resolver *r, const struct placement *p, const struct placement *near, bool by_node)
 {
-	struct placement *scattered = hspmd_placement_create(r, p->count);
 	struct sharer *sharers = hspmd_arena_alloc(r->arena, (size_t)p->count, sizeof *sharers);
-	if (!scattered || !sharers)
+	if (!sharers)
 		return NULL;
 	for (int i = 0; i < p->count; i++) {
 		int at = near ? near->piece_of[p->piece[i].device] : -1;
-		sharers[i] = (struct sharer){ &p->piece[i], at < 0 ? NULL : &near->piece[at].box };
+		sharers[i] = (struct sharer){ &p->piece[i], at < 0 ? NULL : &near->piece[at].box, by_node ? r->node[p->piece[i].device] : 0 };
 	}
 	qsort(sharers, (size_t)p->count, sizeof *sharers, sharer_order);
+	return sharers;
+}
+
+/* How many of sharers[0..count) hold the same box as the first, and on the same node where nodes are told apart. */
+static int same_box(const struct sharer *sharers, int count, bool by_node)
+{
+	int n = 1;
+	while (n < count && (!by_node || sharers[n].node == sharers[0].node) && hspmd_box_equal(&sharers[n].piece->box, &sharers[0].piece->box))
+		n++;
+	return n;
+}
+
+/* Share the box of sharers[0..n) out among them; their parts are pieces of the addend given. */
+static void share_out(struct placement *p, const struct sharer *sharers, int n, int addend, int addends)
+{
+	for (int k = 0; k < n; k++) {
+		struct piece part = { .device = sharers[k].piece->device,
+				      .box = nth_part(&sharers[0].piece->box, n, k),
+				      .addend = addend,
+				      .addends = addends,
+				      .copies = 1 };
+		if (part.box.rank >= 0 && !hspmd_box_empty(&part.box))
+			hspmd_placement_add(p, &part);
+	}
+}
+
+const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near, bool by_node)
+{
+	struct placement *scattered = hspmd_placement_create(r, p->count);
+	struct sharer *sharers = list_sharers(r, p, near, by_node);
+	if (!scattered || !sharers)
+		return NULL;
 	bool shared = false;
 	for (int i = 0, n; i < p->count; i += n) {
-		for (n = 1; i + n < p->count && hspmd_box_equal(&sharers[i + n].piece->box, &sharers[i].piece->box);)
-			n++;
+		n = same_box(sharers + i, p->count - i, by_node);
 		if (!complete(sharers + i, n))
 			return p;
 		shared = shared || n > 1;
-		for (int k = 0; k < n; k++) {
-			struct piece part = { .device = sharers[i + k].piece->device,
-					      .box = nth_part(&sharers[i].piece->box, n, k),
-					      .addends = 1,
-					      .copies = 1 };
-			if (part.box.rank >= 0 && !hspmd_box_empty(&part.box))
-				hspmd_placement_add(scattered, &part);
-		}
+		share_out(scattered, sharers + i, n, 0, 1);
 	}
 	if (!shared)
 		return p;
 	hspmd_placement_finish(r, scattered);
 	return scattered;
+}
+
+/* Holders of all addends of one box, node by node: one addend for each node. */
+static void share_out_nodes(struct placement *p, const struct sharer *sharers, int count)
+{
+	int nodes = 0, addend = 0;
+	for (int i = 0, n; i < count; i += n, nodes++)
+		n = same_box(sharers + i, count - i, true);
+	for (int i = 0, n; i < count; i += n, addend++) {
+		n = same_box(sharers + i, count - i, true);
+		share_out(p, sharers + i, n, addend, nodes);
+	}
+}
+
+const struct placement *hspmd_placement_within(struct resolver *r, const struct placement *p)
+{
+	struct placement *within = hspmd_placement_create(r, p->count);
+	struct sharer *sharers = list_sharers(r, p, NULL, true);
+	if (!within || !sharers)
+		return NULL;
+	bool across = false, together = false; /* sums across nodes; several addends of one on a node */
+	for (int i = 0, n; i < p->count; i += n) {
+		n = same_box(sharers + i, p->count - i, false);
+		const struct piece *first = sharers[i].piece;
+		if (first->addends == 1) {
+			n = 1;
+			hspmd_placement_add(within, first);
+			continue;
+		}
+		if (n != first->addends || !complete(sharers + i, n))
+			return p;
+		across = across || sharers[i].node != sharers[i + n - 1].node;
+		together = together || same_box(sharers + i, n, true) > 1;
+		share_out_nodes(within, sharers + i, n);
+	}
+	if (!across || !together)
+		return p;
+	hspmd_placement_finish(r, within);
+	return within;
+}
+
+struct placement *hspmd_placement_of_node(struct resolver *r, const struct placement *p, int node)
+{
+	struct placement *part = hspmd_placement_create(r, p->count);
+	struct sharer *sharers = list_sharers(r, p, NULL, true);
+	if (!part || !sharers)
+		return NULL;
+	for (int i = 0, n; i < p->count; i += n) {
+		n = same_box(sharers + i, p->count - i, true);
+		for (int k = 0; k < n && sharers[i].node == node; k++) {
+			struct piece piece = *sharers[i + k].piece;
+			if (piece.addends > 1) {
+				piece.addend = k;
+				piece.addends = n;
+			}
+			hspmd_placement_add(part, &piece);
+		}
+	}
+	hspmd_placement_finish(r, part);
+	return part;
 }

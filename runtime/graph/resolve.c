@@ -87,7 +87,7 @@ static int number_devices(struct resolver *r, struct side *s, struct side *d)
 			all[count++] = all[i];
 	r->real = all;
 	r->device_count = count;
-	return renumber(r, s) != 0 || renumber(r, d) != 0 ? -1 : 0;
+	return renumber(r, s) != 0 || renumber(r, d) != 0 || hspmd_cost_prepare(r) != 0 ? -1 : 0;
 }
 
 /* Elements that share i of side s has in common with what its device holds on the other side. */
@@ -329,7 +329,8 @@ static int add_zeros(struct resolver *r, const struct side *d, const struct deal
 static int answer_deal(struct resolver *r, const struct side *s, const struct side *d, const struct deal *deal, struct answer *answer)
 {
 	double longest = -1;
-	if (add_zeros(r, d, deal, &answer->plan) != 0)
+	answer->plan.port = hspmd_arena_alloc(r->arena, 2 * (size_t)r->node_count, sizeof *answer->plan.port);
+	if (!answer->plan.port || add_zeros(r, d, deal, &answer->plan) != 0)
 		return hspmd_fail_memory(r->err, "resolving");
 	for (int problem = 0; problem < deal->problems; problem++) {
 		struct placement *from = place_source(r, s, deal, problem), *to = place_destination(r, d, deal, problem);
@@ -347,9 +348,9 @@ static int answer_deal(struct resolver *r, const struct side *s, const struct si
 			answer->why = route.why;
 		}
 	}
-	answer->plan.seconds = hspmd_steps_seconds(r, answer->plan.step, answer->plan.step_count);
+	answer->plan.seconds = hspmd_steps_seconds(r, answer->plan.step, answer->plan.step_count, answer->plan.port);
 	answer->found = true;
-	return answer->plan.seconds < 0 ? hspmd_fail_memory(r->err, "resolving") : 0;
+	return 0;
 }
 
 static int deal_alloc(struct resolver *r, const struct side *s, const struct side *d, struct deal *deal)
@@ -378,7 +379,7 @@ static int find_answer(struct resolver *r, const struct hspmd_annotation *source
 				continue;
 			if (answer_deal(r, &s, &d, &deal, &answer) != 0)
 				return -1;
-			if (!best->found || answer.plan.seconds < best->plan.seconds)
+			if (!best->found || hspmd_cheaper(answer.plan.seconds, best->plan.seconds))
 				*best = answer;
 		}
 	return 0;

@@ -65,11 +65,19 @@ struct hspmd_transfer {
 	char *why;      /* one line for --explain: what was chosen over what */
 };
 
-/* Link costs between devices, for choosing: seconds(from, to, bytes) of one message. A NULL cost means every link takes 1e-5 s + bytes / 1e9. */
+/* Link costs between devices, for choosing: seconds(from, to, bytes) of one message. A NULL cost (or seconds) means every link takes
+ * 1e-5 s + bytes / 1e9. node (may be NULL: each is alone) is a number for the node of a device: what its devices send to others, and what comes in for
+ * them, shares its network, of network(context, node) bytes per second; where that is NULL or returns 0, one link's rate is what the node has. */
 struct hspmd_link_cost {
 	double (*seconds)(const void *context, int from, int to, double bytes);
 	const void *context;
+	int (*node)(const void *context, int device);
+	double (*network)(const void *context, int node);
 };
+
+/* Costs between a cluster's devices, by their indexes. The cluster must outlive the result. */
+struct hspmd_cluster;
+struct hspmd_link_cost hspmd_link_cost_of_cluster(const struct hspmd_cluster *c);
 
 /* NULL and err when either annotation is illegal for the shape. The caller destroys the result. */
 struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,

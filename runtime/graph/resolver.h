@@ -17,6 +17,10 @@ struct resolver {
 	const struct hspmd_link_cost *cost;
 	int device_count;
 	const int *real; /* the caller's device numbers, ascending */
+	int node_count;
+	int *node;       /* per device, dense */
+	double *network; /* per node: bytes per second, 0: what a link has */
+	double *busy;    /* scratch of cost.c: two a device */
 	struct hspmd_error *err;
 };
 
@@ -38,6 +42,7 @@ struct placement {
 struct hop {
 	size_t count, capacity;
 	struct hspmd_comm_step *step; /* members and moves in dense numbers; input and output are set when hops are joined */
+	double *port;                 /* for how long each node's network is busy: all that goes out, node by node, then all that comes in */
 	double seconds;               /* until the last device is done */
 };
 
@@ -54,12 +59,17 @@ bool hspmd_placement_equal(const struct placement *a, const struct placement *b)
 bool hspmd_placement_is_partial(const struct placement *p);
 /* The sums, in place of their addends (of the first copies, as many as every addend has), and all that is whole already. */
 struct placement *hspmd_placement_reduced(struct resolver *r, const struct placement *p);
-/* Devices that hold the same box share it out, so that each has its part of the value. Returns p itself when no two hold the same or when addends
- * lie in unlike boxes. `near` (may be NULL): parts are ordered so that devices keep what they have there. */
-const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near);
+/* Devices (of a node, if by_node) that hold the same box share it out, so that each has its part of the value. Returns p itself when no two hold the
+ * same or when addends lie in unlike boxes. `near` (may be NULL): parts are ordered so that devices keep what they have there. */
+const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near, bool by_node);
+/* The sums within each node of a partial placement, each node's scattered over its devices, so that there is one addend a node. p itself when that is
+ * nothing new: sums lie within nodes, or nodes have one device of each sum, or addends lie in unlike boxes or have copies. */
+const struct placement *hspmd_placement_within(struct resolver *r, const struct placement *p);
+/* Pieces of one node, as a placement of its own whose sums are complete there; addends become numbers within the node. */
+struct placement *hspmd_placement_of_node(struct resolver *r, const struct placement *p, int node);
 
 /* ---- hop.c */
-/* Cheapest steps from x to y, which is not partial and whose boxes x covers. add_limit: return 1 rather than list more moves that add than this;
+/* Cheapest steps from x to y (hop is blank), which is not partial and whose boxes x covers. add_limit: return 1 rather than list more moves that add than this;
  * 0: no limit. 0 done, -1 failed. */
 int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, size_t add_limit, struct hop *hop);
 /* A new step with room for its members and their boxes (empty). */
@@ -85,17 +95,21 @@ bool hspmd_hull_is_box(const struct hspmd_box *hull, int64_t volume);
 
 /* ---- cost.c */
 double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes); /* the caller's device numbers */
-int hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step); /* fills step->seconds; -1: memory */
-/* Time until the last device is done when every device goes through its steps in order; negative: memory. */
-double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count);
-/* Reorder steps that do not depend on one another so that disjoint ones run at the same time. */
+int hspmd_cost_prepare(struct resolver *r); /* once devices are numbered; -1: memory */
+void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *port); /* fills step->seconds, adds to port */
+/* Time until the last device is done when every device goes through its steps in order, and not less than the busiest network needs. */
+double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *port);
+/* a is less than b by more than rounding. */
+bool hspmd_cheaper(double a, double b);
+/* Reorder steps that do not depend on one another so that disjoint ones run at the same time. -1: memory. */
 int hspmd_steps_spread(struct resolver *r, struct hspmd_comm_step *steps, size_t count);
 
 /* ---- route.c */
+#define ROUTE_HOPS 4
 struct route {
 	int hop_count;
-	struct hop hop[3];
-	const struct placement *between[2];
+	struct hop hop[ROUTE_HOPS];
+	const struct placement *between[ROUTE_HOPS - 1];
 	double seconds;
 	const char *why;
 };

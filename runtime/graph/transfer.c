@@ -64,6 +64,8 @@ int hspmd_transfer_append(struct resolver *r, struct transfer_plan *plan, const 
 			step->input = value;
 			step->output = next;
 		}
+		for (int p = 0; p < 2 * r->node_count && route->hop[h].port; p++)
+			plan->port[p] += route->hop[h].port[p];
 		value = next;
 	}
 	return 0;

@@ -12,6 +12,7 @@ struct transfer_plan {
 	struct hspmd_comm_step *step; /* input and output set: 0, 1 + index into between, TRANSFER_LAST */
 	size_t between_count, between_capacity;
 	const struct placement **between;
+	double *port; /* as of a hop, for all steps */
 	double seconds;
 };
 

@@ -35,6 +35,12 @@ static double node_seconds(const void *context, int from, int to, double bytes)
 	return from / 4 == to / 4 ? 2e-6 + bytes / 1e11 : 1e-5 + bytes / 1e10;
 }
 
+static int node_number(const void *context, int device)
+{
+	(void)context;
+	return device / 4;
+}
+
 static void fail_case(uint64_t seed, const struct hspmd_annotation *a, const struct hspmd_annotation *b, const char *message)
 {
 	char *from = hspmd_annotation_text(a), *to = hspmd_annotation_text(b);
@@ -58,9 +64,10 @@ static void one_case(uint64_t seed, struct tally *tally)
 	struct random r = { seed * 1000003 };
 	struct hspmd_shape shape = random_shape(&r);
 	int devices = (int)random_range(&r, 1, MAX_DEVICES);
-	struct hspmd_annotation *a = random_annotation(&r, &shape, devices), *b = random_annotation(&r, &shape, devices);
+	struct hspmd_annotation *a = random_annotation(&r, &shape, devices);
+	struct hspmd_annotation *b = random_range(&r, 0, 1) ? random_annotation(&r, &shape, devices) : random_relative(&r, a, &shape);
 	bool exact = random_range(&r, 0, 3) > 0;
-	struct hspmd_link_cost cost = { .seconds = node_seconds };
+	struct hspmd_link_cost cost = { .seconds = node_seconds, .node = random_range(&r, 0, 2) ? node_number : NULL };
 	struct hspmd_error err = { "" };
 	struct hspmd_transfer *t = hspmd_resolve(&shape, random_range(&r, 0, 1) ? 4 : 4000, a, b, random_range(&r, 0, 1) ? &cost : NULL, &err);
 	if (!t)
@@ -104,10 +111,132 @@ static void random_pairs(void **state)
 	assert_true(tally.identities > 0 && tally.compositions > 0);
 }
 
+/* ---- what is chosen */
+
+/* The steps as "kind members; ..", device numbers separated by commas; moves as "from>to". */
+static char *steps_text(const struct hspmd_transfer *t)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	for (int s = 0; s < t->step_count; s++) {
+		const struct hspmd_comm_step *step = &t->steps[s];
+		fprintf(f, "%s%s ", s ? "; " : "", hspmd_comm_words[step->kind]);
+		for (int i = 0; i < step->move_count; i++)
+			fprintf(f, "%s%d>%d%s", i ? "," : "", step->moves[i].from, step->moves[i].to, step->moves[i].add ? "+" : "");
+		for (int i = 0; i < step->member_count && step->move_count == 0; i++)
+			fprintf(f, "%s%d", i ? "," : "", step->members[i]);
+	}
+	fclose(f);
+	return text;
+}
+
+/* 4-byte elements; links as node_seconds has them, between nodes of 4. */
+static void check_steps(struct hspmd_shape shape, const char *from, const char *to, const char *want)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_link_cost cost = { .seconds = node_seconds, .node = node_number };
+	struct hspmd_annotation *a = hspmd_annotation_parse(from, &err), *b = a ? hspmd_annotation_parse(to, &err) : NULL;
+	struct hspmd_transfer *t = b ? hspmd_resolve(&shape, 4, a, b, &cost, &err) : NULL;
+	if (!t)
+		fail_msg("%s", err.text);
+	char *got = steps_text(t);
+	if (strcmp(got, want) != 0)
+		fail_msg("%s -> %s\n  got    %s\n  wanted %s\n  (%s)", from, to, got, want, t->why);
+	free(got);
+	hspmd_transfer_destroy(t);
+	hspmd_annotation_destroy(a);
+	hspmd_annotation_destroy(b);
+}
+
+static const struct hspmd_shape LARGE = { 2, { 96000, 64 } };
+
+static void one_collective(void **state)
+{
+	(void)state;
+	check_steps(LARGE, "{[0-3]: 0:4}", "{[0,1]: 0:2 | [2,3]: 0:2} h0", "");
+	check_steps(LARGE, "{[0-3]: -1:4}", "{[0-3]: 0:4}", "copy 0,1,2,3");
+	check_steps(LARGE, "{[0]}", "{[5]}", "send-receive 0,5");
+	check_steps(LARGE, "{[0-3]: -2:4}", "{[0-3]: -1:4}", "all-reduce 0,1,2,3");
+	check_steps(LARGE, "{[3,2,1,0]: -2:4}", "{[0-3]: -1:4}", "all-reduce 3,2,1,0");
+	check_steps(LARGE, "{[0-3]: -2:2 -1:2}", "{[0-3]: -1:4}", "all-reduce 0,2; all-reduce 1,3");
+	check_steps(LARGE, "{[0-3]: 1:2 -2:2}", "{[0-3]: 1:2 -1:2}", "all-reduce 0,1; all-reduce 2,3");
+	check_steps(LARGE, "{[0-3]: -2:4}", "{[0-3]: 0:4(8:9:9:8)}", "reduce-scatter 0,1,2,3");
+	check_steps(LARGE, "{[0-3]: -2:4}", "{[0-3]: 0:4(1:2:3:4)}", "reduce-scatter 0,1,2,3; all-to-all 0,1,2,3");
+	check_steps(LARGE, "{[0-3]: -2:2 1:2}", "{[0-3]: 0:2 1:2}", "reduce-scatter 0,2; reduce-scatter 1,3");
+	check_steps(LARGE, "{[0-3]: 0:4(8:9:9:8)}", "{[0-3]: -1:4}", "all-gather 0,1,2,3");
+	/* One large part among small ones is shared out first. */
+	check_steps(LARGE, "{[0-3]: 0:4(1:2:3:4)}", "{[0-3]: -1:4}", "all-to-all 0,1,2,3; all-gather 0,1,2,3");
+	check_steps(LARGE, "{[0-3]: 0:2 -1:2}", "{[0-3]: -1:4}", "all-gather 0,2; all-gather 1,3");
+	check_steps(LARGE, "{[0-3]: 0:4}", "{[0-3]: 1:4(1:2:3:4)}", "all-to-all 0,1,2,3");
+	check_steps(LARGE, "{[0-3]: 0:2 -1:2}", "{[0-3]: 1:2 -1:2}", "all-to-all 0,2; all-to-all 1,3");
+}
+
+/* Borders of stages. */
+static void between_groups(void **state)
+{
+	(void)state;
+	check_steps(LARGE, "{[0,1]: 0:2}", "{[4,5]: 0:2}", "send-receive 0,4; send-receive 1,5");
+	check_steps(LARGE, "{[0-3]: 0:4}", "{[4,5]: 0:2}", "batched 0>4,1>4,2>5,3>5");
+	check_steps(LARGE, "{[0,1]: 0:2}", "{[4-6]: 0:3}", "batched 0>4,0>5,1>5,1>6");
+	check_steps(LARGE, "{[0,1]: -1:2}", "{[4]}", "send-receive 0,4");
+	/* Copies share the sending, and what all receivers need crosses once. */
+	check_steps(LARGE, "{[0,1]: -1:2}", "{[4,5]: -1:2}", "send-receive 0,4; send-receive 1,5; all-gather 4,5");
+	/* A sum is made before it crosses. */
+	check_steps(LARGE, "{[0,1]: -2:2}", "{[4,5]: -1:2}", "reduce-scatter 0,1; send-receive 0,4; send-receive 1,5; all-gather 4,5");
+}
+
+/* Gradients of data-parallel subgroups with unequal tensor parallelism, and optimizer state cut over them. */
+static void between_subgroups(void **state)
+{
+	(void)state;
+	check_steps(LARGE, "{[0,1]: 1:2 | [4,5]: 1:2} h-2", "{[0,1]: 1:2 | [4,5]: 1:2}", "all-reduce 0,4; all-reduce 1,5");
+	check_steps(LARGE, "{[0-3]: 1:4 | [4,5]: 1:2} h-2", "{[0-3]: 1:4 | [4,5]: 1:2}",
+		    "all-reduce 0,4; all-reduce 2,5; all-reduce 1,4; all-reduce 3,5");
+	check_steps(LARGE, "{[0,1]: 1:2 | [4-6]: 1:3} h-2", "{[0,1]: 1:2 | [4-6]: 1:3} h0(2:1)",
+		    "reduce-scatter 0,4; reduce-scatter 1,5; reduce-scatter 0,5; reduce-scatter 1,6");
+	check_steps(LARGE, "{[0,1]: 1:2 | [4-6]: 1:3} h0(2:1)", "{[0,1]: 1:2 | [4-6]: 1:3}",
+		    "all-gather 0,4; all-gather 1,5; all-gather 0,5; all-gather 1,6");
+	/* What need not be summed yet stays apart. */
+	check_steps(LARGE, "{[0,1]: -2:2 | [4,5]: -2:2} h-2", "{[0,1]: 0:2 | [4,5]: 0:2} h-2", "reduce-scatter 0,1; reduce-scatter 4,5");
+	check_steps(LARGE, "{[0-3]: -2:2 0:2}", "{[0-3]: -2:2 1:2}", "all-to-all 0,1; all-to-all 2,3");
+	check_steps(LARGE, "{[0,1]: -1:2}", "{[0,1]: -2:2}", "zero 1; copy 0");
+	/* Two ways to a sum: only one is taken, so that all have the same bits. */
+	check_steps((struct hspmd_shape){ 1, { 8 } }, "{[0,1]: -2:2 | [2,3]: -2:2}", "{[0,1]: -1:2 | [2,3]: -1:2}",
+		    "all-reduce 0,1; send-receive 0,2; send-receive 1,3; copy 0,1");
+}
+
+/* Sums over several nodes begin within them. */
+static void across_nodes(void **state)
+{
+	(void)state;
+	check_steps(LARGE, "{[0,1,4,5]: -2:4}", "{[0,1,4,5]: -1:4}",
+		    "reduce-scatter 0,1; reduce-scatter 4,5; all-reduce 0,4; all-reduce 1,5; all-gather 0,1; all-gather 4,5");
+	check_steps(LARGE, "{[0,1,4,5]: 0:4}", "{[0,1,4,5]: -1:4}", "all-to-all 0,1,4,5; all-gather 0,1; all-gather 4,5");
+}
+
+static void refusals(void **state)
+{
+	(void)state;
+	struct hspmd_shape shape = { 1, { 2 } };
+	struct hspmd_error err = { "" };
+	struct hspmd_annotation *good = hspmd_annotation_parse("{[0,1]: 0:2}", NULL), *bad = hspmd_annotation_parse("{[0-2]: 0:3}", NULL);
+	assert_null(hspmd_resolve(&shape, 4, good, bad, NULL, &err));
+	assert_non_null(strstr(err.text, "annotation {[0-2]: 0:3} on tensor [0:2]: device"));
+	assert_null(hspmd_resolve(&shape, 4, bad, good, NULL, &err));
+	hspmd_annotation_destroy(good);
+	hspmd_annotation_destroy(bad);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(random_pairs),
+		cmocka_unit_test(one_collective),
+		cmocka_unit_test(between_groups),
+		cmocka_unit_test(between_subgroups),
+		cmocka_unit_test(across_nodes),
+		cmocka_unit_test(refusals),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

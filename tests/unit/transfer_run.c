@@ -46,6 +46,18 @@ static void random_state(struct random *r, struct hspmd_annotation *a, int n, in
 	}
 }
 
+/* The union of parts, which it takes, with random weights. */
+static struct hspmd_annotation *join(struct random *r, struct hspmd_annotation **part, int count, int hdim)
+{
+	int64_t weights[4];
+	random_weights(r, count, weights);
+	struct hspmd_annotation *a = hspmd_annotation_union((const struct hspmd_annotation *const *)part, count, hdim, random_range(r, 1, 2),
+							    hdim >= 0 && random_range(r, 0, 1) ? weights : NULL);
+	for (int i = 0; i < count; i++)
+		hspmd_annotation_destroy(part[i]);
+	return a;
+}
+
 static struct hspmd_annotation *draw(struct random *r, const struct hspmd_shape *shape, int devices)
 {
 	int order[64], groups = random_range(r, 0, 1) ? 1 : (int)random_range(r, 1, 4), used = 0;
@@ -67,18 +79,7 @@ static struct hspmd_annotation *draw(struct random *r, const struct hspmd_shape 
 		random_state(r, part[count], n, shape->rank, partial);
 		used += n;
 	}
-	int64_t weights[4];
-	random_weights(r, count, weights);
-	struct hspmd_annotation *a = hspmd_annotation_union((const struct hspmd_annotation *const *)part, count,
-							    (int)random_range(r, HSPMD_PARTIAL, shape->rank - 1), random_range(r, 1, 2),
-							    NULL);
-	if (a->hdim >= 0 && random_range(r, 0, 1)) {
-		a->hweights = malloc((size_t)count * sizeof *a->hweights);
-		memcpy(a->hweights, weights, (size_t)count * sizeof *a->hweights);
-	}
-	for (int i = 0; i < count; i++)
-		hspmd_annotation_destroy(part[i]);
-	return a;
+	return join(r, part, count, (int)random_range(r, HSPMD_PARTIAL, shape->rank - 1));
 }
 
 struct hspmd_annotation *random_annotation(struct random *r, const struct hspmd_shape *shape, int devices)
@@ -88,6 +89,23 @@ struct hspmd_annotation *random_annotation(struct random *r, const struct hspmd_
 		if (hspmd_annotation_check(a, shape, NULL) == 0)
 			return a;
 		hspmd_annotation_destroy(a);
+	}
+}
+
+struct hspmd_annotation *random_relative(struct random *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape)
+{
+	for (int tries = 0;; tries++) {
+		struct hspmd_annotation *part[4];
+		bool partial = random_range(r, 0, 1);
+		for (int g = 0; g < a->hsize; g++) {
+			part[g] = hspmd_annotation_single(a->groups[g].devices, a->groups[g].device_count);
+			random_state(r, part[g], a->groups[g].device_count, shape->rank, partial && tries < 100);
+		}
+		int hdim = random_range(r, 0, 1) ? a->hdim : (int)random_range(r, HSPMD_PARTIAL, shape->rank - 1);
+		struct hspmd_annotation *b = join(r, part, a->hsize, hdim);
+		if (hspmd_annotation_check(b, shape, NULL) == 0)
+			return b;
+		hspmd_annotation_destroy(b);
 	}
 }
 

@@ -18,6 +18,8 @@ int64_t random_range(struct random *r, int64_t low, int64_t high); /* both inclu
 
 /* A legal annotation for the shape over some of the devices 0 .. devices-1. */
 struct hspmd_annotation *random_annotation(struct random *r, const struct hspmd_shape *shape, int devices);
+/* A legal annotation over the same subgroups as `a`, in other states and another relation. */
+struct hspmd_annotation *random_relative(struct random *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape);
 
 /* One packed buffer a device, NULL where it holds nothing. */
 struct buffers {
