@@ -24,6 +24,7 @@
 #include "runtime/graph/box.h"
 
 #define HSPMD_CHECKPOINT_FORMAT "hspmd-checkpoint-1"
+#define HSPMD_SHARD_FORMAT "hspmd-shard-1" /* in a shard's metadata */
 #define HSPMD_MANIFEST_FILE "manifest.json"
 #define HSPMD_BLOCK_BYTES (1u << 20)
 

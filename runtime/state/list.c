@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "runtime/state/checkpoint.h"
+
+struct found_list {
+	struct hspmd_found *items;
+	size_t count, capacity;
+};
+
+static int add(struct found_list *l, const char *folder, struct hspmd_error *err)
+{
+	struct hspmd_error why = { "" };
+	char *path = hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, folder);
+	struct hspmd_found f = { .folder = strdup(folder) };
+	if (path && access(path, F_OK))
+		f.error = strdup(errno == ENOENT ? "never committed (no manifest)" : strerror(errno));
+	else if (path && !(f.manifest = hspmd_manifest_read(path, &why)))
+		f.error = strdup(why.text);
+	int rv = !path || !f.folder || (!f.manifest && !f.error) || hspmd_grow(&l->items, &l->capacity, l->count, sizeof *l->items) ? -1 : 0;
+	free(path);
+	if (rv) {
+		free(f.folder);
+		free(f.error);
+		hspmd_manifest_destroy(f.manifest);
+		return hspmd_fail_memory(err, "listing checkpoints");
+	}
+	l->items[l->count++] = f;
+	return 0;
+}
+
+/* depth 0: a checkpoint's folder or a place; 1: a place in a folder of places. */
+static int look(struct found_list *l, const char *path, int depth, struct hspmd_error *err)
+{
+	DIR *d = opendir(path);
+	struct dirent *entry;
+	int rv = 0;
+	if (!d)
+		return errno == ENOENT || errno == ENOTDIR ? 0 : hspmd_fail_errno(err, "%s", path);
+	while (!rv && (entry = readdir(d))) {
+		int64_t step, generation;
+		if (entry->d_name[0] == '.')
+			continue;
+		char *child = hspmd_asprintf("%s/%s", path, entry->d_name);
+		struct stat st;
+		if (!child)
+			rv = hspmd_fail_memory(err, "listing checkpoints");
+		else if (!lstat(child, &st) && S_ISDIR(st.st_mode) && hspmd_checkpoint_parse(entry->d_name, &step, &generation))
+			rv = add(l, child, err);
+		else if (!depth && S_ISDIR(st.st_mode))
+			rv = look(l, child, 1, err);
+		free(child);
+	}
+	closedir(d);
+	return rv;
+}
+
+static int by_age(const void *a, const void *b)
+{
+	const char *x = strrchr(((const struct hspmd_found *)a)->folder, '/'), *y = strrchr(((const struct hspmd_found *)b)->folder, '/');
+	int64_t s[2] = { 0, 0 }, g[2] = { 0, 0 };
+	hspmd_checkpoint_parse(x ? x + 1 : "", &s[0], &g[0]);
+	hspmd_checkpoint_parse(y ? y + 1 : "", &s[1], &g[1]);
+	if (s[0] != s[1])
+		return s[0] < s[1] ? -1 : 1;
+	if (g[0] != g[1])
+		return g[0] < g[1] ? -1 : 1;
+	return strcmp(((const struct hspmd_found *)a)->folder, ((const struct hspmd_found *)b)->folder);
+}
+
+int hspmd_checkpoint_list(const char *path, struct hspmd_found **found, struct hspmd_error *err)
+{
+	struct found_list l = { 0 };
+	char *manifest = hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, path);
+	int rv = manifest ? 0 : hspmd_fail_memory(err, "listing checkpoints");
+	if (!rv)
+		rv = access(manifest, F_OK) ? look(&l, path, 0, err) : add(&l, path, err);
+	free(manifest);
+	if (rv) {
+		hspmd_found_free(l.items, (int)l.count);
+		*found = NULL;
+		return -1;
+	}
+	if (l.count)
+		qsort(l.items, l.count, sizeof *l.items, by_age);
+	*found = l.items;
+	return (int)l.count;
+}
+
+void hspmd_found_free(struct hspmd_found *found, int count)
+{
+	for (int i = 0; i < count; i++) {
+		free(found[i].folder);
+		free(found[i].error);
+		hspmd_manifest_destroy(found[i].manifest);
+	}
+	free(found);
+}

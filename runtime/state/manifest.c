@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/manifest.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+#include "runtime/state/state_parts.h"
+
+const char *const hspmd_state_kind_words[] = { "param", "adam_m", "adam_v", NULL };
+
+/* ---- names */
+
+const char *hspmd_checkpoint_name(int64_t step, int64_t generation, char *buf, size_t size)
+{
+	snprintf(buf, size, "step-%010" PRId64 "-g%" PRId64, step, generation);
+	return buf;
+}
+
+bool hspmd_checkpoint_parse(const char *name, int64_t *step, int64_t *generation)
+{
+	int used = 0;
+	int64_t s, g;
+	char again[64];
+	if (sscanf(name, "step-%" SCNd64 "-g%" SCNd64 "%n", &s, &g, &used) != 2 || name[used] || s < 0 || g < 0)
+		return false;
+	if (strcmp(hspmd_checkpoint_name(s, g, again, sizeof again), name))
+		return false;
+	*step = s;
+	*generation = g;
+	return true;
+}
+
+/* ---- reading */
+
+static int read_lengths(struct hspmd_json *obj, const char *key, int64_t min, int64_t *out, int *rank)
+{
+	struct hspmd_json list = hspmd_json_array(obj, key, 0, HSPMD_MAX_RANK);
+	*rank = (int)hspmd_json_length(&list);
+	for (int d = 0; d < *rank; d++) {
+		struct hspmd_json at = hspmd_json_at(&list, (size_t)d);
+		out[d] = hspmd_json_int_value(&at, min, INT64_C(1) << 40);
+	}
+	return hspmd_json_failed(obj) ? -1 : 0;
+}
+
+static int read_sum(struct hspmd_json *obj, const char *key, uint64_t *out)
+{
+	const char *text = hspmd_json_string(obj, key);
+	if (!text)
+		return -1;
+	if (hspmd_sum_parse(text, out) != 16 || text[16]) {
+		struct hspmd_json at = hspmd_json_any(obj, key);
+		return hspmd_json_fail(&at, "expected 16 hexadecimal digits, got \"%s\"", text);
+	}
+	return 0;
+}
+
+int hspmd_extent_read_part(struct hspmd_json *at, struct hspmd_extent *e)
+{
+	int lo_rank = 0, hi_rank = 0;
+	const char *tensor;
+	if (!hspmd_json_expect_object(at) || !(tensor = hspmd_json_string(at, "tensor")))
+		return -1;
+	e->tensor = strdup(tensor);
+	if (!e->tensor)
+		return hspmd_json_fail_memory(at);
+	int kind = hspmd_json_word(at, "kind", hspmd_state_kind_words), rank;
+	read_lengths(at, "shape", 1, e->shape.dim, &e->shape.rank);
+	read_lengths(at, "lo", 0, e->box.lo, &lo_rank);
+	read_lengths(at, "hi", 0, e->box.hi, &hi_rank);
+	if (hspmd_json_failed(at))
+		return -1;
+	rank = e->box.rank = e->shape.rank;
+	e->kind = (enum hspmd_state_kind)kind;
+	if (lo_rank != rank || hi_rank != rank)
+		return hspmd_json_fail(at, "shape, lo and hi differ in length");
+	uint64_t elements = 1;
+	for (int d = 0; d < rank; d++) {
+		if (e->box.lo[d] >= e->box.hi[d] || e->box.hi[d] > e->shape.dim[d])
+			return hspmd_json_fail(at, "the part [lo, hi) is empty or outside of the shape");
+		elements *= (uint64_t)(e->box.hi[d] - e->box.lo[d]);
+		if (elements > UINT64_C(1) << 48)
+			return hspmd_json_fail(at, "the part has too many elements");
+	}
+	return 0;
+}
+
+static int read_extent(struct hspmd_json *at, struct hspmd_extent *e, uint64_t file_bytes)
+{
+	if (hspmd_extent_read_part(at, e))
+		return -1;
+	int dtype = hspmd_json_word(at, "dtype", hspmd_dtype_words);
+	e->offset = (uint64_t)hspmd_json_int(at, "offset", 0, INT64_C(1) << 52);
+	e->bytes = (uint64_t)hspmd_json_int(at, "bytes", 1, INT64_C(1) << 52);
+	read_sum(at, "xxh3", &e->xxh3);
+	if (hspmd_json_done(at))
+		return -1;
+	e->dtype = (enum hspmd_dtype)dtype;
+	uint64_t fits = (uint64_t)hspmd_box_elements(&e->box) * hspmd_dtype_bytes(e->dtype);
+	if (e->bytes != fits)
+		return hspmd_json_fail(at, "expected %" PRIu64 " bytes, got %" PRIu64, fits, e->bytes);
+	if (e->offset > file_bytes || e->bytes > file_bytes - e->offset)
+		return hspmd_json_fail(at, "lies outside of the file's %" PRIu64 " bytes", file_bytes);
+	return 0;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+	const struct hspmd_extent *const *x = a, *const *y = b;
+	return (*x)->offset < (*y)->offset ? -1 : (*x)->offset > (*y)->offset;
+}
+
+/* No byte of a file belongs to two extents. */
+static int check_apart(const struct hspmd_json *at, const struct hspmd_extent *e, int count)
+{
+	const struct hspmd_extent **order = hspmd_calloc((size_t)count, sizeof *order);
+	if (!order)
+		return hspmd_json_fail_memory(at);
+	for (int i = 0; i < count; i++)
+		order[i] = &e[i];
+	qsort(order, (size_t)count, sizeof *order, by_offset);
+	int rv = 0;
+	for (int i = 1; i < count && !rv; i++)
+		if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
+			rv = hspmd_json_fail(at, "two extents at offsets %" PRIu64 " and %" PRIu64 " overlap", order[i - 1]->offset, order[i]->offset);
+	free(order);
+	return rv;
+}
+
+static bool plain_name(const char *name)
+{
+	return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 200;
+}
+
+static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct extent_list *extents)
+{
+	const char *file;
+	struct hspmd_shard *s = &m->shards[m->shard_count];
+	if (!hspmd_json_expect_object(at) || !(file = hspmd_json_string(at, "file")))
+		return -1;
+	if (!plain_name(file) || !strcmp(file, HSPMD_MANIFEST_FILE))
+		return hspmd_json_fail(at, "\"%s\" is not the name of a shard", file);
+	for (int i = 0; i < m->shard_count; i++)
+		if (!strcmp(m->shards[i].file, file))
+			return hspmd_json_fail(at, "file %s is there twice", file);
+	s->file = strdup(file);
+	m->shard_count++;
+	if (!s->file)
+		return hspmd_json_fail_memory(at);
+	s->bytes = (uint64_t)hspmd_json_int(at, "bytes", 1, INT64_C(1) << 52);
+	struct hspmd_json nodes = hspmd_json_array(at, "nodes", 0, 1 << 20), list = hspmd_json_array(at, "extents", 0, 1 << 24);
+	s->nodes = hspmd_calloc(hspmd_json_length(&nodes), sizeof *s->nodes);
+	if (!s->nodes)
+		return hspmd_json_fail_memory(at);
+	for (size_t i = 0; i < hspmd_json_length(&nodes); i++) {
+		struct hspmd_json node = hspmd_json_at(&nodes, i);
+		const char *name = hspmd_json_string_value(&node);
+		s->nodes[i] = name ? strdup(name) : NULL;
+		if (!s->nodes[i])
+			return name ? hspmd_json_fail_memory(at) : -1;
+		s->node_count++;
+	}
+	s->first_extent = (int)extents->count;
+	for (size_t i = 0; i < hspmd_json_length(&list); i++) {
+		struct hspmd_json one = hspmd_json_at(&list, i);
+		if (extents->count >= 1u << 28 || hspmd_grow(&extents->items, &extents->capacity, extents->count, sizeof *extents->items))
+			return hspmd_json_fail_memory(&one);
+		struct hspmd_extent *e = &extents->items[extents->count++];
+		e->shard = m->shard_count - 1;
+		if (read_extent(&one, e, s->bytes))
+			return -1;
+		s->extent_count++;
+	}
+	if (hspmd_json_done(at))
+		return -1;
+	return check_apart(at, extents->items + s->first_extent, s->extent_count);
+}
+
+static int read_manifest(struct hspmd_json *root, struct hspmd_manifest *m)
+{
+	struct extent_list extents = { 0 };
+	if (hspmd_json_format(root, HSPMD_CHECKPOINT_FORMAT))
+		return -1;
+	m->step = hspmd_json_int(root, "step", 0, INT64_C(1) << 52);
+	m->generation = hspmd_json_int(root, "generation", 0, INT64_C(1) << 52);
+	m->time = hspmd_json_number_or(root, "time", 0, 1e12, 0);
+	struct hspmd_json job = hspmd_json_object(root, "job"), shards = hspmd_json_array(root, "shards", 1, 1 << 20);
+	if (hspmd_json_done(root))
+		return -1;
+	m->job = json_incref(job.value);
+	m->shards = hspmd_calloc(hspmd_json_length(&shards), sizeof *m->shards);
+	int rv = m->shards ? 0 : hspmd_json_fail_memory(root);
+	for (size_t i = 0; i < hspmd_json_length(&shards) && !rv; i++) {
+		struct hspmd_json at = hspmd_json_at(&shards, i);
+		rv = read_shard(&at, m, &extents);
+	}
+	m->extents = extents.items;
+	m->extent_count = (int)extents.count;
+	return rv;
+}
+
+static struct hspmd_manifest *from_doc(struct hspmd_json_doc *doc)
+{
+	struct hspmd_json root = hspmd_json_root(doc);
+	struct hspmd_manifest *m = hspmd_calloc(1, sizeof *m);
+	if (!m) {
+		hspmd_json_fail_memory(&root);
+		return NULL;
+	}
+	if (read_manifest(&root, m)) {
+		hspmd_manifest_destroy(m);
+		return NULL;
+	}
+	return m;
+}
+
+struct hspmd_manifest *hspmd_manifest_from_json(const json_t *value, const char *name, struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	if (hspmd_json_wrap(&doc, name, (json_t *)(uintptr_t)value, err))
+		return NULL;
+	struct hspmd_manifest *m = from_doc(&doc);
+	hspmd_json_close(&doc);
+	return m;
+}
+
+struct hspmd_manifest *hspmd_manifest_read(const char *path, struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	if (hspmd_json_open(&doc, path, err))
+		return NULL;
+	struct hspmd_manifest *m = from_doc(&doc);
+	hspmd_json_close(&doc);
+	return m;
+}
+
+void hspmd_manifest_destroy(struct hspmd_manifest *m)
+{
+	if (!m)
+		return;
+	for (int s = 0; s < m->shard_count; s++) {
+		for (int n = 0; n < m->shards[s].node_count; n++)
+			free(m->shards[s].nodes[n]);
+		free(m->shards[s].nodes);
+		free(m->shards[s].file);
+	}
+	for (int e = 0; e < m->extent_count; e++)
+		free(m->extents[e].tensor);
+	free(m->shards);
+	free(m->extents);
+	json_decref(m->job);
+	free(m);
+}
+
+/* ---- writing */
+
+static json_t *lengths(const int64_t *values, int count)
+{
+	json_t *a = json_array();
+	int bad = !a;
+	for (int i = 0; i < count; i++)
+		bad |= json_array_append_new(a, json_integer(values[i]));
+	return hspmd_json_unless(bad, a);
+}
+
+json_t *hspmd_extent_part_json(const struct hspmd_extent *e)
+{
+	json_t *o = json_object();
+	int bad = !o;
+	bad |= json_object_set_new(o, "tensor", json_string(e->tensor));
+	bad |= json_object_set_new(o, "kind", json_string(hspmd_state_kind_words[e->kind]));
+	bad |= json_object_set_new(o, "shape", lengths(e->shape.dim, e->shape.rank));
+	bad |= json_object_set_new(o, "lo", lengths(e->box.lo, e->box.rank));
+	bad |= json_object_set_new(o, "hi", lengths(e->box.hi, e->box.rank));
+	return hspmd_json_unless(bad, o);
+}
+
+static json_t *extent_json(const struct hspmd_extent *e)
+{
+	char sum[17];
+	json_t *o = hspmd_extent_part_json(e);
+	int bad = !o;
+	bad |= json_object_set_new(o, "dtype", json_string(hspmd_dtype_words[e->dtype]));
+	bad |= json_object_set_new(o, "offset", json_integer((json_int_t)e->offset));
+	bad |= json_object_set_new(o, "bytes", json_integer((json_int_t)e->bytes));
+	bad |= json_object_set_new(o, "xxh3", json_string(hspmd_sum_text(e->xxh3, sum)));
+	return hspmd_json_unless(bad, o);
+}
+
+json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents, int count)
+{
+	json_t *list = json_array(), *names = json_array(), *o = json_object();
+	int bad = !list || !names || !o;
+	for (int i = 0; i < count; i++)
+		bad |= json_array_append_new(list, extent_json(&extents[i]));
+	for (int i = 0; i < node_count; i++)
+		bad |= json_array_append_new(names, json_string(nodes[i]));
+	bad |= json_object_set_new(o, "file", json_string(file));
+	bad |= json_object_set_new(o, "bytes", json_integer((json_int_t)bytes));
+	bad |= json_object_set(o, "nodes", names);
+	bad |= json_object_set(o, "extents", list);
+	json_decref(list);
+	json_decref(names);
+	return hspmd_json_unless(bad, o);
+}
+
+json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m)
+{
+	json_t *shards = json_array(), *o = json_object();
+	int bad = !shards || !o;
+	for (int i = 0; i < m->shard_count; i++) {
+		const struct hspmd_shard *s = &m->shards[i];
+		bad |= json_array_append_new(shards, hspmd_shard_json(s->file, s->bytes, s->nodes, s->node_count, m->extents + s->first_extent,
+								      s->extent_count));
+	}
+	bad |= json_object_set_new(o, "format", json_string(HSPMD_CHECKPOINT_FORMAT));
+	bad |= json_object_set_new(o, "step", json_integer(m->step));
+	bad |= json_object_set_new(o, "generation", json_integer(m->generation));
+	bad |= json_object_set_new(o, "time", hspmd_json_real(m->time));
+	bad |= json_object_set(o, "job", m->job);
+	bad |= json_object_set(o, "shards", shards);
+	json_decref(shards);
+	return hspmd_json_unless(bad, o);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The safetensors format: 8 bytes little-endian length n, n bytes of JSON (padded with spaces), then the tensors' bytes without a gap.
+ *   { "__metadata__": { text: text }, "name": { "dtype": "F32", "shape": [2, 3], "data_offsets": [first, end) } } */
+#ifndef HSPMD_STATE_SAFETENSORS_H
+#define HSPMD_STATE_SAFETENSORS_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "common/error.h"
+#include "runtime/graph/box.h"
+
+#define HSPMD_SAFETENSORS_HEAD_MAX (100u << 20)
+
+struct hspmd_safetensor {
+	char *name;
+	char dtype[12]; /* "F32", "BF16", "I64", ... */
+	struct hspmd_shape shape;
+	uint64_t offset, bytes; /* in the file */
+};
+
+struct hspmd_safetensors {
+	size_t count;
+	struct hspmd_safetensor *tensors; /* in the order of their offsets */
+	json_t *metadata;                 /* an object; NULL: none */
+};
+
+/* Bytes of an element of a dtype; 0: unknown. */
+size_t hspmd_safetensors_element(const char *dtype);
+/* Take a header apart, strictly: known dtypes, shapes that fit, tensors that cover the data of a file of file_bytes without gap or overlap. `name` for messages.
+ * NULL and err. */
+struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_error *err);
+/* Read and take apart the header of an open file. */
+struct hspmd_safetensors *hspmd_safetensors_read(int fd, const char *name, struct hspmd_error *err);
+const struct hspmd_safetensor *hspmd_safetensors_find(const struct hspmd_safetensors *s, const char *name);
+void hspmd_safetensors_destroy(struct hspmd_safetensors *s);
+
+/* Length and JSON of a header, padded so that it ends at a multiple of `align`: malloc'd. The tensors' offsets count from the first one's. */
+char *hspmd_safetensors_head(const struct hspmd_safetensor *tensors, size_t count, const json_t *metadata, size_t align, size_t *bytes,
+			     struct hspmd_error *err);
+
+#endif

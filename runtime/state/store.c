@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shards, manifests and old checkpoints in a place. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/durable.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "runtime/state/state_parts.h"
+
+/* Written at a time. */
+#define CHUNK ((size_t)8 << 20)
+
+char *hspmd_store_folder(const char *place, int64_t step, int64_t generation, struct hspmd_error *err)
+{
+	char name[64];
+	char *folder = hspmd_asprintf("%s/%s", place, hspmd_checkpoint_name(step, generation, name, sizeof name));
+	if (!folder)
+		hspmd_fail_memory(err, "making a checkpoint's folder");
+	else if (!hspmd_durable_mkdir(folder, 0777, err))
+		return folder;
+	free(folder);
+	return NULL;
+}
+
+/* Past the page cache where the file system allows (the state is not read again soon, and training wants the memory): aligned chunks, then the rest in the
+ * ordinary way. */
+static int write_data(int fd, const char *data, size_t bytes)
+{
+	size_t done = 0, whole = (uintptr_t)data % HSPMD_IMAGE_ALIGN ? 0 : bytes / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
+	int flags = fcntl(fd, F_GETFL);
+	if (whole && flags >= 0 && !fcntl(fd, F_SETFL, flags | O_DIRECT)) {
+		while (done < whole) {
+			ssize_t n = write(fd, data + done, whole - done < CHUNK ? whole - done : CHUNK);
+			if (n < 0 && errno == EINTR)
+				continue;
+			if (n < 0 && (errno == EINVAL || errno == ENOTSUP))
+				break;
+			if (n <= 0)
+				return -1;
+			done += (size_t)n;
+			/* A short write may end off the grid. */
+			if (done % HSPMD_IMAGE_ALIGN)
+				break;
+		}
+		if (fcntl(fd, F_SETFL, flags))
+			return -1;
+	}
+	while (done < bytes) {
+		size_t n = bytes - done < CHUNK ? bytes - done : CHUNK;
+		if (hspmd_write_all(fd, data + done, n))
+			return -1;
+		/* Let the disk begin now instead of at the fsync. */
+		sync_file_range(fd, (off_t)done, (off_t)n, SYNC_FILE_RANGE_WRITE);
+		done += n;
+	}
+	return 0;
+}
+
+static int write_temporary(const char *path, const void *data, size_t bytes, struct hspmd_error *err)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+	if (fd < 0)
+		return hspmd_fail_errno(err, "%s", path);
+	/* Room for all of it now: a full disk shows before the time is spent. Not every file system can. */
+	int full = fallocate(fd, 0, 0, (off_t)bytes) && errno == ENOSPC;
+	int rv = full || write_data(fd, data, bytes) || fsync(fd) ? hspmd_fail_errno(err, "%s", path) : 0;
+	int saved = errno;
+	if (close(fd) && !rv)
+		rv = hspmd_fail_errno(err, "%s", path);
+	if (rv) {
+		unlink(path);
+		errno = saved;
+	}
+	return rv;
+}
+
+int hspmd_store_file(const char *folder, const char *file, const void *data, size_t bytes, struct hspmd_error *err)
+{
+	char *path = hspmd_asprintf("%s/%s", folder, file), *temporary = hspmd_asprintf("%s/.%s.new", folder, file);
+	int rv = -1;
+	if (!path || !temporary)
+		hspmd_fail_memory(err, "writing a shard");
+	else if (!write_temporary(temporary, data, bytes, err)) {
+		rv = rename(temporary, path) ? hspmd_fail_errno(err, "%s", path) : hspmd_durable_sync(folder, err);
+		if (rv)
+			unlink(temporary);
+	}
+	free(path);
+	free(temporary);
+	return rv;
+}
+
+int hspmd_shard_store(const char *place, const char *node, int64_t step, int64_t generation, const char *file, const void *image, size_t bytes,
+		      json_t **shard, struct hspmd_error *err)
+{
+	struct hspmd_extent *extents;
+	size_t count;
+	*shard = NULL;
+	if (hspmd_image_check(image, bytes, &extents, &count, err))
+		return hspmd_error_prefix(err, "%s", file);
+	char *folder = hspmd_store_folder(place, step, generation, err);
+	int rv = folder ? hspmd_store_file(folder, file, image, bytes, err) : -1;
+	if (!rv) {
+		char *name = (char *)(uintptr_t)node;
+		*shard = hspmd_shard_json(file, bytes, &name, 1, extents, (int)count);
+		rv = *shard ? 0 : hspmd_fail_memory(err, "describing a shard");
+	}
+	hspmd_extents_free(extents, count);
+	free(folder);
+	return rv;
+}
+
+int hspmd_checkpoint_commit(const char *place, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	char *folder = hspmd_store_folder(place, m->step, m->generation, err);
+	char *path = folder ? hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, folder) : NULL;
+	json_t *value = hspmd_manifest_to_json(m);
+	/* One line: a manifest of many devices has very many extents. */
+	char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+	int rv = -1;
+	if (folder && path && text)
+		rv = hspmd_durable_write(path, text, strlen(text), err);
+	else if (folder)
+		hspmd_fail_memory(err, "writing a manifest");
+	json_decref(value);
+	free(text);
+	free(path);
+	free(folder);
+	return rv;
+}
+
+/* ---- removing */
+
+struct kept {
+	char *folder;
+	int64_t step, generation;
+	bool committed;
+};
+struct kept_list {
+	struct kept *items;
+	size_t count, capacity;
+};
+
+static int newest_first(const void *a, const void *b)
+{
+	const struct kept *x = a, *y = b;
+	if (x->step != y->step)
+		return x->step > y->step ? -1 : 1;
+	return x->generation > y->generation ? -1 : x->generation < y->generation;
+}
+
+static int list_place(const char *place, struct kept_list *list, struct hspmd_error *err)
+{
+	DIR *d = opendir(place);
+	struct dirent *entry;
+	int rv = 0;
+	if (!d)
+		return errno == ENOENT ? 0 : hspmd_fail_errno(err, "%s", place);
+	while (!rv && (entry = readdir(d))) {
+		struct kept k;
+		if (!hspmd_checkpoint_parse(entry->d_name, &k.step, &k.generation))
+			continue;
+		k.folder = hspmd_asprintf("%s/%s", place, entry->d_name);
+		char *manifest = k.folder ? hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, k.folder) : NULL;
+		k.committed = manifest && !access(manifest, F_OK);
+		if (!manifest || hspmd_grow(&list->items, &list->capacity, list->count, sizeof *list->items)) {
+			free(k.folder);
+			rv = hspmd_fail_memory(err, "listing checkpoints");
+		} else {
+			list->items[list->count++] = k;
+		}
+		free(manifest);
+	}
+	closedir(d);
+	return rv;
+}
+
+/* The manifest first, durably: at no moment does a checkpoint that is half gone look whole. */
+static int remove_checkpoint(const struct kept *k, struct hspmd_error *err)
+{
+	char *manifest = hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, k->folder);
+	int rv = 0;
+	if (!manifest)
+		return hspmd_fail_memory(err, "removing a checkpoint");
+	if (k->committed && unlink(manifest) && errno != ENOENT)
+		rv = hspmd_fail_errno(err, "%s", manifest);
+	else if (k->committed)
+		rv = hspmd_durable_sync(k->folder, err);
+	free(manifest);
+	return rv ? rv : hspmd_remove_tree(k->folder, err);
+}
+
+int hspmd_checkpoint_prune(const char *place, int keep, struct hspmd_error *err)
+{
+	struct kept_list list = { 0 };
+	int rv = list_place(place, &list, err), committed = 0;
+	if (list.count)
+		qsort(list.items, list.count, sizeof *list.items, newest_first);
+	for (size_t i = 0; i < list.count; i++) {
+		struct kept *k = &list.items[i];
+		/* Newer than the newest committed one it may still be being written. */
+		bool old = committed > 0 && (!k->committed || committed >= keep);
+		committed += k->committed;
+		if (!rv && old)
+			rv = remove_checkpoint(k, err);
+		free(k->folder);
+	}
+	free(list.items);
+	return rv;
+}

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing a worker's shard while it trains on: a thread copies the live state into an image of the file while the next step computes gradients, which
+ * changes no state; before the state changes the caller helps with what is left of the copy, and only that holds training up. Sums and disk follow
+ * in the thread. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "runtime/state/state_parts.h"
+
+/* Copied at a time, so that two threads share the work evenly. */
+#define CHUNK ((size_t)4 << 20)
+
+enum phase { IDLE, COPYING, WRITING };
+
+struct chunk {
+	const char *from;
+	char *to;
+	size_t bytes;
+};
+
+struct hspmd_writer {
+	struct hspmd_device *dev;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	enum phase phase;
+	bool quit;
+	struct hspmd_image image;
+	bool image_good;
+	struct chunk *chunks;
+	size_t chunk_count, chunk_capacity, copied;
+	atomic_size_t next; /* chunk to copy */
+	int64_t step, generation;
+	char *file, *node, **places;
+	int place_count;
+	double begun, held_s;
+	int outcome; /* 0 none, 1 written, -1 not */
+	json_t *report;
+	struct hspmd_error error;
+};
+
+/* ---- the thread */
+
+/* Chunks nobody has taken yet. */
+static void copy_some(struct hspmd_writer *w)
+{
+	size_t done = 0, i;
+	while ((i = atomic_fetch_add(&w->next, 1)) < w->chunk_count) {
+		memcpy(w->chunks[i].to, w->chunks[i].from, w->chunks[i].bytes);
+		done++;
+	}
+	pthread_mutex_lock(&w->lock);
+	w->copied += done;
+	if (w->copied == w->chunk_count)
+		pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+}
+
+static int write_place(struct hspmd_writer *w, const char *place, struct hspmd_error *err)
+{
+	char *folder = hspmd_store_folder(place, w->step, w->generation, err);
+	int rv = folder ? hspmd_store_file(folder, w->file, w->image.data, w->image.bytes, err) : -1;
+	free(folder);
+	return rv;
+}
+
+/* All places; good when one is. */
+static json_t *write_places(struct hspmd_writer *w, struct hspmd_error *err)
+{
+	json_t *places = json_array();
+	int written = 0, bad = !places;
+	for (int i = 0; i < w->place_count && !bad; i++) {
+		struct hspmd_error why = { "" };
+		int rv = write_place(w, w->places[i], &why);
+		written += !rv;
+		if (rv) {
+			hspmd_warn("checkpoint of step %lld: %s", (long long)w->step, why.text);
+			*err = why;
+		}
+		bad |= json_array_append_new(places, json_pack("{s:s, s:o}", "place", w->places[i], "error", rv ? json_string(why.text) : json_null()));
+	}
+	if (bad)
+		hspmd_fail_memory(err, "reporting a checkpoint");
+	return hspmd_json_unless(bad || !written, places);
+}
+
+static json_t *write_image(struct hspmd_writer *w, struct hspmd_error *err)
+{
+	if (hspmd_image_seal(&w->image, err))
+		return NULL;
+	json_t *places = write_places(w, err);
+	if (!places)
+		return NULL;
+	json_t *shard = hspmd_shard_json(w->file, w->image.bytes, &w->node, 1, w->image.extents, (int)w->image.extent_count);
+	json_t *report = json_pack("{s:o, s:o, s:I, s:f, s:f}", "shard", shard, "places", places, "bytes", (json_int_t)w->image.bytes, "seconds",
+				   hspmd_now() - w->begun, "hold_s", w->held_s);
+	if (!report)
+		hspmd_fail_memory(err, "reporting a checkpoint");
+	return report;
+}
+
+static void *run(void *arg)
+{
+	struct hspmd_writer *w = arg;
+	pthread_mutex_lock(&w->lock);
+	for (;;) {
+		while (w->phase != COPYING && !w->quit)
+			pthread_cond_wait(&w->changed, &w->lock);
+		if (w->phase != COPYING)
+			break;
+		pthread_mutex_unlock(&w->lock);
+		copy_some(w);
+		pthread_mutex_lock(&w->lock);
+		while (w->copied < w->chunk_count)
+			pthread_cond_wait(&w->changed, &w->lock);
+		w->phase = WRITING;
+		pthread_mutex_unlock(&w->lock);
+		struct hspmd_error err = { "" };
+		json_t *report = write_image(w, &err);
+		pthread_mutex_lock(&w->lock);
+		w->report = report;
+		w->error = err;
+		w->outcome = report ? 1 : -1;
+		w->image_good = report != NULL;
+		w->phase = IDLE;
+		pthread_cond_broadcast(&w->changed);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return NULL;
+}
+
+/* ---- callers */
+
+struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_error *err)
+{
+	struct hspmd_writer *w = hspmd_calloc(1, sizeof *w);
+	if (!w) {
+		hspmd_fail_memory(err, "starting the checkpoint writer");
+		return NULL;
+	}
+	pthread_condattr_t attr;
+	w->dev = dev;
+	pthread_mutex_init(&w->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&w->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	int failed = pthread_create(&w->thread, NULL, run, w);
+	if (failed) {
+		pthread_cond_destroy(&w->changed);
+		pthread_mutex_destroy(&w->lock);
+		free(w);
+		errno = failed;
+		hspmd_fail_errno(err, "starting the checkpoint writer");
+		return NULL;
+	}
+	return w;
+}
+
+static void forget_job(struct hspmd_writer *w)
+{
+	for (int i = 0; i < w->place_count; i++)
+		free(w->places[i]);
+	free(w->places);
+	free(w->file);
+	free(w->node);
+	w->places = NULL;
+	w->file = w->node = NULL;
+	w->place_count = 0;
+}
+
+void hspmd_writer_destroy(struct hspmd_writer *w)
+{
+	if (!w)
+		return;
+	pthread_mutex_lock(&w->lock);
+	w->quit = true;
+	pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+	pthread_join(w->thread, NULL);
+	pthread_cond_destroy(&w->changed);
+	pthread_mutex_destroy(&w->lock);
+	forget_job(w);
+	hspmd_image_free(&w->image);
+	json_decref(w->report);
+	free(w->chunks);
+	free(w);
+}
+
+static int take_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, struct hspmd_error *err)
+{
+	forget_job(w);
+	w->step = job->step;
+	w->generation = job->generation;
+	w->file = strdup(job->file);
+	w->node = strdup(job->node);
+	w->places = hspmd_calloc((size_t)job->place_count, sizeof *w->places);
+	bool whole = w->file && w->node && w->places;
+	for (int i = 0; whole && i < job->place_count; i++) {
+		w->places[i] = strdup(job->places[i]);
+		whole = w->places[i] != NULL;
+		w->place_count += whole;
+	}
+	return whole ? 0 : hspmd_fail_memory(err, "beginning a checkpoint");
+}
+
+static int list_chunks(struct hspmd_writer *w, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
+{
+	w->chunk_count = 0;
+	for (size_t i = 0; i < count; i++) {
+		const struct hspmd_extent *e = &w->image.extents[i];
+		for (uint64_t at = 0; at < e->bytes; at += CHUNK) {
+			if (hspmd_grow(&w->chunks, &w->chunk_capacity, w->chunk_count, sizeof *w->chunks))
+				return hspmd_fail_memory(err, "beginning a checkpoint");
+			w->chunks[w->chunk_count++] = (struct chunk){ (const char *)slices[i].data + at, w->image.data + e->offset + at,
+								      e->bytes - at < CHUNK ? (size_t)(e->bytes - at) : CHUNK };
+		}
+	}
+	return 0;
+}
+
+static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
+		   struct hspmd_error *err)
+{
+	w->image_good = false;
+	if (take_job(w, job, err) || hspmd_image_lay_out(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
+		return -1;
+	w->copied = 0;
+	if (w->dev->ops->host_memory)
+		return 0;
+	/* A device is used by one thread: its memory is read here and now. */
+	for (size_t i = 0; i < w->chunk_count; i++)
+		if (w->dev->ops->to_host(w->dev, w->chunks[i].to, w->chunks[i].from, w->chunks[i].bytes, err))
+			return -1;
+	w->copied = w->chunk_count;
+	return 0;
+}
+
+int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
+		       struct hspmd_error *err)
+{
+	double start = hspmd_now();
+	if (hspmd_writer_busy(w))
+		return hspmd_fail(err, "the checkpoint of step %lld is still being written", (long long)w->step);
+	/* The thread is idle and stays so: nobody else looks at these fields. */
+	w->begun = start;
+	if (prepare(w, job, slices, count, err))
+		return -1;
+	pthread_mutex_lock(&w->lock);
+	json_decref(w->report);
+	w->report = NULL;
+	w->outcome = 0;
+	atomic_store(&w->next, w->copied);
+	w->held_s = hspmd_now() - start;
+	w->phase = COPYING;
+	pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+	return 0;
+}
+
+int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err)
+{
+	(void)err;
+	pthread_mutex_lock(&w->lock);
+	bool copying = w->phase == COPYING;
+	pthread_mutex_unlock(&w->lock);
+	if (!copying)
+		return 0;
+	double start = hspmd_now();
+	copy_some(w);
+	pthread_mutex_lock(&w->lock);
+	while (w->copied < w->chunk_count)
+		pthread_cond_wait(&w->changed, &w->lock);
+	w->held_s += hspmd_now() - start;
+	pthread_mutex_unlock(&w->lock);
+	return 0;
+}
+
+bool hspmd_writer_busy(struct hspmd_writer *w)
+{
+	pthread_mutex_lock(&w->lock);
+	bool busy = w->phase != IDLE;
+	pthread_mutex_unlock(&w->lock);
+	return busy;
+}
+
+static struct timespec deadline_after(double seconds)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	double whole = seconds > 1e8 ? 1e8 : seconds;
+	t.tv_sec += (time_t)whole;
+	t.tv_nsec += (long)((whole - (double)(time_t)whole) * 1e9);
+	if (t.tv_nsec >= 1000000000) {
+		t.tv_nsec -= 1000000000;
+		t.tv_sec++;
+	}
+	return t;
+}
+
+int hspmd_writer_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err)
+{
+	*report = NULL;
+	struct timespec until = deadline_after(timeout_s > 0 ? timeout_s : 0);
+	pthread_mutex_lock(&w->lock);
+	while (!w->outcome && w->phase != IDLE && timeout_s > 0)
+		if (pthread_cond_timedwait(&w->changed, &w->lock, &until))
+			break;
+	int outcome = w->outcome;
+	w->outcome = 0;
+	if (outcome) {
+		*report = w->report;
+		w->report = NULL;
+	}
+	if (outcome < 0 && err)
+		*err = w->error;
+	pthread_mutex_unlock(&w->lock);
+	return outcome;
+}
+
+const void *hspmd_writer_image(struct hspmd_writer *w, size_t *bytes)
+{
+	pthread_mutex_lock(&w->lock);
+	bool good = w->phase == IDLE && w->image_good;
+	pthread_mutex_unlock(&w->lock);
+	*bytes = good ? w->image.bytes : 0;
+	return good ? w->image.data : NULL;
+}
