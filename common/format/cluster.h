@@ -75,6 +75,9 @@ void hspmd_cluster_destroy(struct hspmd_cluster *c);
  * slower ones get "@80%" appended, their speed by the fastest. Links of equal scope and ends are one, the slower. NULL and err: a node twice. */
 struct hspmd_cluster *hspmd_cluster_merge(const struct hspmd_cluster *const *parts, int count, double tolerance, struct hspmd_error *err);
 
+/* One node of it, with all types and the links that name no nodes. NULL and err: memory. */
+struct hspmd_cluster *hspmd_cluster_part(const struct hspmd_cluster *c, int node, struct hspmd_error *err);
+
 /* Index into devices of "node:index", or -1 with err (names the nodes there are when the node is unknown). */
 int hspmd_cluster_device(const struct hspmd_cluster *c, const char *address, struct hspmd_error *err);
 /* Expand an address run ("n[0-1]:2-3" is not legal: one node, "node:first-last" or "node:index") into out[0..max); count or -1. */

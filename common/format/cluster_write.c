@@ -210,3 +210,22 @@ json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c)
 	bad |= json_object_set_new(o, "links", links_json(c));
 	return hspmd_json_unless(bad, o);
 }
+
+struct hspmd_cluster *hspmd_cluster_part(const struct hspmd_cluster *c, int node, struct hspmd_error *err)
+{
+	json_t *whole = hspmd_cluster_to_json(c), *own = node_json(c, node, node + 1), *links = json_array(), *link;
+	struct hspmd_cluster *part = NULL;
+	size_t i;
+	bool bad = !whole || !links;
+	json_array_foreach(json_object_get(whole, "links"), i, link)
+		if (!json_object_get(link, "nodes"))
+			bad |= json_array_append(links, link) != 0;
+	bad |= json_object_set_new(whole, "nodes", json_pack("[o]", own)) || json_object_set(whole, "links", links);
+	if (bad)
+		hspmd_fail_memory(err, "taking a node out of a cluster");
+	else
+		part = hspmd_cluster_from_json(whole, c->nodes[node].name, err);
+	json_decref(whole);
+	json_decref(links);
+	return part;
+}

@@ -15,7 +15,9 @@ enum hspmd_exit { HSPMD_EXIT_DONE = 0, HSPMD_EXIT_FAILED = 1, HSPMD_EXIT_USAGE =
 typedef int hspmd_command(int argc, char **argv);
 
 hspmd_command hspmd_command_discover;
+hspmd_command hspmd_command_agent;
 hspmd_command hspmd_command_plan;
+hspmd_command hspmd_command_worker;
 hspmd_command hspmd_command_policy;
 
 /* ---- helpers for commands (options.c) */

@@ -11,11 +11,13 @@
 static const struct {
 	const char *name;
 	hspmd_command *run;
-	const char *does;
+	const char *does; /* NULL: not for people, not listed */
 } commands[] = {
+	{ "agent", hspmd_command_agent, NULL },
 	{ "discover", hspmd_command_discover, "print what this node, or this allocation, has" },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
 	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },
+	{ "worker", hspmd_command_worker, NULL },
 };
 
 #define COMMAND_COUNT (sizeof commands / sizeof *commands)
@@ -24,7 +26,8 @@ static void help(FILE *to)
 {
 	fputs("Usage: hspmd COMMAND [options]\n\nCommands:\n", to);
 	for (size_t i = 0; i < COMMAND_COUNT; i++)
-		fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].does);
+		if (commands[i].does)
+			fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].does);
 	fputs("\n  --help       print this\n  --version    print the version\n\n'hspmd COMMAND --help' says more; so does 'man hspmd-COMMAND'.\n"
 	      "Exit status: 0 done, 1 it could not be done, 2 wrong usage.\n",
 	      to);

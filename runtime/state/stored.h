@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job controller's judgements about checkpoints, on the messages of common/wire.h. Pure. */
+#ifndef HSPMD_STATE_STORED_H
+#define HSPMD_STATE_STORED_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include "common/error.h"
+
+/* The manifest of what all workers wrote (their `written` answers). `job` is kept in it. New reference; NULL and err when something is missing. */
+json_t *hspmd_stored_manifest(json_t *written, json_t *job, struct hspmd_error *err);
+
+/* The newest checkpoint of which everything can be read. found: { node: `checkpoints` of its agent's `found`, or null }; readers: { node: device address that reads
+ * its files }. *manifest and *files (as `start` wants them) are new references. 0; -1 and err: there is none (says what the newest lacks). */
+int hspmd_stored_choose(json_t *found, json_t *readers, int64_t *step, json_t **manifest, json_t **files, struct hspmd_error *err);
+
+#endif
