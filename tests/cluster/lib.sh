@@ -113,6 +113,19 @@ queue_is_empty() {
 
 # ---- running the tests of a file
 
+# where LINE COMMAND: which command failed, and from which line of the test it was called.
+where() {
+	local i
+	note "at ${BASH_SOURCE[1]##*/}:$1: $2"
+	for ((i = 2; i < ${#BASH_SOURCE[@]}; i++)); do
+		[[ ${BASH_SOURCE[1]} != "$0" && ${BASH_SOURCE[i]} == "$0" ]] || continue
+		note "called at ${0##*/}:${BASH_LINENO[i - 1]}"
+		break
+	done
+	# Once is enough: callers fail in their turn.
+	trap - ERR
+}
+
 run_one() { # FUNCTION
 	local began=$SECONDS status name=${1#test_}
 	name=${name//_/ }
@@ -120,7 +133,7 @@ run_one() { # FUNCTION
 	mkdir -p "$WORK"
 	(
 		set -eE
-		trap 'note "at ${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND"' ERR
+		trap 'where "$LINENO" "$BASH_COMMAND"' ERR
 		trap - EXIT
 		cd "$WORK"
 		"$1"
@@ -154,12 +167,15 @@ show_everything() {
 
 # Runs all functions test_... in the order in which they were written; HSPMD_ONLY chooses those whose name contains it.
 run_tests() {
-	local name failures=0
+	local name stuck failures=0
 	local -a names
 	mapfile -t names < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$0")
 	for name in "${names[@]}"; do
 		[[ $name == *"${HSPMD_ONLY-}"* ]] || continue
-		run_one "$name" </dev/null || break
+		# Not "run_one || break": set -e has no effect in what stands before a "||".
+		run_one "$name" </dev/null
+		stuck=$?
+		((stuck == 0)) || break
 	done
 	exit $((failures > 0))
 }
