@@ -54,8 +54,7 @@ static void block_from_model(struct hspmd_layer_fact *f, const struct hspmd_mode
 	double attention = 2 * s * s * q; /* scores and their product with v, causal: half of 4 s^2 q */
 	f->flops = hspmd_model_layer_flops(m, 1, (int64_t)s);
 	f->rerun[HSPMD_RECOMPUTE_SELECTIVE] = f->flops > 0 ? attention / f->flops : 0;
-	/* Every kept tensor is written once and read once; the softmax is read and written twice more where it is materialised. */
-	f->moved_bytes = 2 * kept + (fused ? 0 : 4 * scores);
+	f->moved_bytes = kept + scores;
 	f->reduced_bytes = 2 * s * h * e;
 }
 
@@ -80,13 +79,26 @@ static void facts_from_model(struct hspmd_costs *c)
 			f->kept_bytes[k] = kept;
 		f->rerun[HSPMD_RECOMPUTE_FULL] = 0; /* neither end is recomputed: the embedding keeps nothing, the head runs backward at once */
 		f->working_bytes = l == 0 ? s * h * e : s * m->vocab * 4;
-		f->moved_bytes = l == 0 ? 2 * s * h * e : 2 * kept;
+		f->moved_bytes = l == 0 ? s * h * e : kept;
 		f->reduced_bytes = s * h * e;
 	}
 	if (m->tied) {
 		c->layers[0].twin = c->layer_count - 1;
 		c->layers[c->layer_count - 1].twin = 0;
+		c->layers[c->layer_count - 1].borrowed = (double)m->vocab * h;
 	}
+}
+
+/* Two operations a weight and token. The first layer looks words up. A layer without weights of its own that hands on more than it gets projects
+ * with another's. */
+static double profile_flops(const struct hspmd_profile *p, int l, double seq_len)
+{
+	double in = l ? p->layers[l - 1].output_elems : 0, out = p->layers[l].output_elems;
+	if (l == 0)
+		return 0;
+	if (p->layers[l].params == 0 && out > in)
+		return 2 * out * in / seq_len;
+	return 2 * p->layers[l].params * seq_len;
 }
 
 static void facts_from_profile(struct hspmd_costs *c)
@@ -114,17 +126,23 @@ static void facts_from_profile(struct hspmd_costs *c)
 			? kept * from_model[HSPMD_RECOMPUTE_SELECTIVE] / from_model[HSPMD_RECOMPUTE_NONE] : kept;
 		if (!c->model) {
 			f->whole_bytes = inner ? fmin(4 * input, kept) : 0;
-			f->working_bytes = kept;
-			f->flops = inner || l ? 2 * pl->params * c->seq_len : 0;
-			f->moved_bytes = 2 * kept;
+			f->working_bytes = kept + f->output_bytes; /* gradients of its inside and of its result */
+			f->flops = profile_flops(p, l, c->seq_len);
+			f->moved_bytes = kept;
 			f->reduced_bytes = 2 * input;
 			f->rerun[HSPMD_RECOMPUTE_FULL] = inner ? 1 : 0;
 		}
 		f->whole_bytes = fmin(f->whole_bytes, kept);
 	}
 	for (int i = 0; i < p->tied_count; i++) {
-		c->layers[p->tied[i][0]].twin = p->tied[i][1];
-		c->layers[p->tied[i][1]].twin = p->tied[i][0];
+		/* Weights listed with both are one and the same; listed with one, the other has to borrow them. */
+		struct hspmd_layer_fact *a = &c->layers[p->tied[i][0]], *b = &c->layers[p->tied[i][1]];
+		struct hspmd_layer_fact *owner = a->params >= b->params ? a : b, *other = owner == a ? b : a;
+		a->twin = p->tied[i][1];
+		b->twin = p->tied[i][0];
+		owner->borrowed = 0;
+		other->borrowed = other->params > 0 ? other->params : owner->params;
+		other->params -= fmin(other->params, other->borrowed);
 	}
 	if (guessed)
 		hspmd_costs_warn(c, "the profile does not say activation_bytes of every layer: modelled");
@@ -169,9 +187,9 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 	}
 	for (int l = 0; l < c->layer_count; l++)
 		c->layers[l].twin = -1;
-	/* Mixed precision keeps gradients and a master copy in fp32 beside Adam's two moments (arXiv 1710.03740). */
+	/* Mixed precision keeps a master copy in fp32 beside Adam's two moments (arXiv 1710.03740). */
 	c->param_bytes = profile ? profile->params_bytes : element_bytes(precision);
-	c->grad_bytes = profile ? profile->grads_bytes : 4;
+	c->grad_bytes = profile ? profile->grads_bytes : element_bytes(precision);
 	c->master_bytes = c->param_bytes < 4 ? 4 : 0;
 	c->moment_bytes = 8;
 	if (model)

@@ -21,7 +21,8 @@
 #include "common/format/profile.h"
 
 #define HSPMD_RECOMPUTE_KINDS (HSPMD_RECOMPUTE_FULL + 1)
-#define HSPMD_MAX_TP 64 /* devices of one stage */
+#define HSPMD_MAX_TP 64       /* devices of one stage */
+#define HSPMD_MEASURED_MAX 64 /* micro-batches of one type and tp that a profile may have */
 
 /* One layer, whole (tp 1), one sample. */
 struct hspmd_layer_fact {
@@ -31,10 +32,11 @@ struct hspmd_layer_fact {
 	double whole_bytes;                       /* part of kept_bytes that every device of a tensor-parallel group holds whole */
 	double working_bytes;                     /* alive only while the layer runs */
 	double flops;                             /* forward; of matrix products */
-	double moved_bytes;                       /* forward; traffic with device memory, weights apart */
+	double moved_bytes;                       /* what the forward pass writes once; it moves HSPMD_TRAFFIC times as much */
 	double reduced_bytes;                     /* forward; all-reduced by a tensor-parallel group */
 	double rerun[HSPMD_RECOMPUTE_KINDS];      /* part of the forward pass done again in the backward pass */
-	int twin;                                 /* layer that it shares its weights with; -1: none */
+	int twin;                                 /* layer that it shares weights with; -1: none */
+	double borrowed;                          /* weights of its twin that a stage without the twin must hold for it */
 };
 
 /* Seconds of the layers of one type at one share and micro-batch, as sums from layer 0: layers [a, b) take x[b] - x[a]. */
@@ -82,17 +84,22 @@ double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, in
 /* Seconds of an all-reduce of `bytes` on each of n devices, as a ring (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. -1: no link. */
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);
 
-/* A stage with a given micro-batch: seconds for one micro-batch and for the optimizer. */
+/* A stage with a given micro-batch: seconds for one micro-batch and for the optimizer, all of it on one copy. */
 struct hspmd_stage_cost {
 	double forward, backward, optimizer;
 };
 /* stage.c. 0 or -1. */
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out, struct hspmd_error *err);
-
-/* memory.c. Bytes that device number `which` of stage s needs. in_flight: micro-batches whose activations are alive at once; copies: devices that
- * share the optimizer's state under ZeRO (1: none). */
-double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight, double copies);
 /* Even share or shard_ratio of device `which`. */
 double hspmd_stage_share(const struct hspmd_stage *s, int which);
+/* How much longer a group of `group` devices takes when it works in step with all of the plan's `devices`: they wait for the slowest. */
+double hspmd_variation(int devices, int group);
+
+/* Weights of a whole stage, those it holds for a twin elsewhere included. */
+double hspmd_stage_params(const struct hspmd_costs *c, const struct hspmd_stage *s);
+
+/* memory.c. Bytes that device number `which` of stage s needs. in_flight: micro-batches whose activations are alive at once; copies: pipelines of
+ * the plan; they share the optimizer's state when zero. */
+double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight, int copies, bool zero);
 
 #endif

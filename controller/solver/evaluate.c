@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/physics.h"
 #include "controller/solver/solver.h"
 
 void hspmd_timing_clear(struct hspmd_timing *t)
@@ -21,10 +20,10 @@ void hspmd_timing_clear(struct hspmd_timing *t)
 	*t = (struct hspmd_timing){ 0 };
 }
 
-/* A way between two nodes and what goes over it at once. */
+/* An activation crosses from one stage to the next once, from one device to one. */
 struct way {
 	int stage; /* that sends forward, in the timing's array */
-	int from_node, to_node, from, to, senders, receivers;
+	int from_node, to_node, from, to;
 	double bytes;
 };
 
@@ -38,45 +37,69 @@ static int by_way(const void *a, const void *b)
 	return x->stage < y->stage ? -1 : x->stage > y->stage;
 }
 
-/* Pipelines work in step with one another, so what they send from one node to another goes at the same time. */
-static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+static int collect_ways(const struct hspmd_costs *c, const struct hspmd_plan *p, const struct hspmd_timing *t, struct way *ways)
 {
-	struct way *ways = hspmd_calloc((size_t)t->stage_total, sizeof *ways);
-	int count = 0, rc = -1;
-	if (!ways)
-		return hspmd_fail_memory(err, "evaluating a plan");
+	int count = 0;
 	for (int i = 0; i < p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i];
 		for (int s = 0; s + 1 < pipe->stage_count; s++) {
 			const struct hspmd_stage *a = &pipe->stages[s], *b = a + 1;
-			double bytes = c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch;
 			ways[count++] = (struct way){ t->first_stage[i] + s, c->cluster->devices[a->devices[0]].node,
-						      c->cluster->devices[b->devices[0]].node, a->devices[0], b->devices[0], a->device_count,
-						      b->device_count, bytes };
+						      c->cluster->devices[b->devices[0]].node, a->devices[0], b->devices[0],
+						      c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
 		}
 	}
 	qsort(ways, (size_t)count, sizeof *ways, by_way);
+	return count;
+}
+
+/* Seconds of `senders` messages of `bytes` together on one way, there and back; -1: no link. */
+static int there_and_back(const struct hspmd_costs *c, const struct way *w, int senders, double bytes, double seconds[2], struct hspmd_error *err)
+{
+	seconds[0] = hspmd_costs_transfer(c, w->from, w->to, senders, senders, bytes, err);
+	seconds[1] = seconds[0] < 0 ? -1 : hspmd_costs_transfer(c, w->to, w->from, senders, senders, bytes, err);
+	return seconds[1] < 0 ? -1 : 0;
+}
+
+/* Pipelines work in step with one another, so what they send from one node to others comes to its network at the same time and queues: the one in
+ * the middle of n waits for half of them, (own + all) / 2. */
+static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	struct way *ways = hspmd_calloc((size_t)t->stage_total, sizeof *ways);
+	double *leaving = hspmd_calloc((size_t)c->cluster->node_count * 2, sizeof *leaving), *returning = leaving + c->cluster->node_count;
+	int rc = -1, count;
+	if (!ways || !leaving) {
+		hspmd_fail_memory(err, "evaluating a plan");
+		goto out;
+	}
+	count = collect_ways(c, p, t, ways);
 	for (int i = 0, end; i < count; i = end) {
-		struct way all = ways[i];
-		for (end = i + 1; end < count && ways[end].from_node == all.from_node && ways[end].to_node == all.to_node; end++) {
-			all.senders += ways[end].senders;
-			all.receivers += ways[end].receivers;
-			all.bytes += ways[end].bytes;
+		double bytes = 0, seconds[2];
+		for (end = i; end < count && ways[end].from_node == ways[i].from_node && ways[end].to_node == ways[i].to_node; end++)
+			bytes += ways[end].bytes;
+		if (ways[i].from_node == ways[i].to_node)
+			continue;
+		if (there_and_back(c, &ways[i], end - i, bytes, seconds, err))
+			goto out;
+		leaving[ways[i].from_node] += seconds[0];
+		returning[ways[i].to_node] += seconds[1];
+	}
+	for (int i = 0; i < count; i++) {
+		const struct way *w = &ways[i];
+		double seconds[2];
+		if (there_and_back(c, w, 1, w->bytes, seconds, err))
+			goto out;
+		if (w->from_node != w->to_node) {
+			seconds[0] = (seconds[0] + leaving[w->from_node]) / 2;
+			seconds[1] = (seconds[1] + returning[w->to_node]) / 2;
 		}
-		bool inside = all.from_node == all.to_node;
-		for (int k = i; k < end; k++) {
-			const struct way *w = inside ? &ways[k] : &all;
-			double there = hspmd_costs_transfer(c, w->from, w->to, w->senders, w->receivers, w->bytes, err);
-			double back = there < 0 ? -1 : hspmd_costs_transfer(c, w->to, w->from, w->receivers, w->senders, w->bytes, err);
-			if (back < 0)
-				goto out;
-			t->stages[ways[k].stage].send_forward = there;
-			t->stages[ways[k].stage + 1].send_backward = back;
-		}
+		t->stages[w->stage].send_forward = seconds[0];
+		t->stages[w->stage + 1].send_backward = seconds[1];
 	}
 	rc = 0;
 out:
 	free(ways);
+	free(leaving);
 	return rc;
 }
 
@@ -113,6 +136,7 @@ static double busy(const struct hspmd_stage_timing *s)
 
 int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
+	int devices = hspmd_plan_devices(p);
 	*t = (struct hspmd_timing){ 0 };
 	t->first_stage = hspmd_calloc((size_t)p->pipeline_count, sizeof *t->first_stage);
 	if (!t->first_stage)
@@ -129,8 +153,13 @@ int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hs
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
 			struct hspmd_stage_timing *st = &t->stages[t->first_stage[i] + s];
-			if (hspmd_costs_stage(c, &p->pipelines[i].stages[s], p->pipelines[i].micro_batch, &st->cost, err))
+			const struct hspmd_stage *stage = &p->pipelines[i].stages[s];
+			if (hspmd_costs_stage(c, stage, p->pipelines[i].micro_batch, &st->cost, err))
 				goto fail;
+			double vary = hspmd_variation(devices, stage->device_count);
+			st->cost.forward *= vary;
+			st->cost.backward *= vary;
+			st->cost.optimizer *= p->zero_stage ? 1.0 / p->pipeline_count : 1;
 			t->optimizer_s = fmax(t->optimizer_s, st->cost.optimizer);
 		}
 	if (transfers(c, p, t, err))
@@ -164,12 +193,7 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	int in_flight = hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
-	return hspmd_costs_memory(c, &pipe->stages[stage], which, pipe->micro_batch, in_flight, p->zero_stage ? p->pipeline_count : 1);
-}
-
-double hspmd_usable_memory(const struct hspmd_device_type *type)
-{
-	return (double)type->memory_bytes - (type->kind == HSPMD_DEVICE_CUDA ? HSPMD_CONTEXT_BYTES : 0);
+	return hspmd_costs_memory(c, &pipe->stages[stage], which, pipe->micro_batch, in_flight, p->pipeline_count, p->zero_stage > 0);
 }
 
 /* ---- predicted */
@@ -189,7 +213,7 @@ static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++, at++) {
 				ids[at] = p->pipelines[i].stages[s].devices[d];
 				bytes[at] = hspmd_plan_memory(c, p, i, s, d);
-				double have = hspmd_usable_memory(&c->cluster->types[c->cluster->devices[ids[at]].type]);
+				double have = (double)c->cluster->types[c->cluster->devices[ids[at]].type].memory_bytes;
 				if (report && bytes[at] > have && hspmd_report_shortage(report, ids[at], i, s, bytes[at], have, err)) {
 					free(ids);
 					free(bytes);

@@ -39,7 +39,5 @@ int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solv
 /* report.c */
 int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline, int stage, double need, double have, struct hspmd_error *err);
 void hspmd_report_take_warnings(struct hspmd_solve_report *r, struct hspmd_costs *c); /* moves them */
-/* Bytes of a device that a plan may fill. */
-double hspmd_usable_memory(const struct hspmd_device_type *type);
 
 #endif

@@ -12,19 +12,22 @@ struct hspmd_sim_stage {
 	double send_forward, send_backward; /* seconds of its activation to the next stage, of its gradient to the one before */
 };
 
-/* An operation as it was simulated. */
+enum hspmd_sim_kind { HSPMD_SIM_FORWARD, HSPMD_SIM_BACKWARD, HSPMD_SIM_SEND_FORWARD, HSPMD_SIM_SEND_BACKWARD };
+
+/* An operation as it was simulated. Transfers are listed once, at the sender. */
 struct hspmd_sim_op {
+	enum hspmd_sim_kind kind;
 	int stage, micro_batch;
-	bool backward;
 	double start, end;
 };
 
 struct hspmd_sim_result {
-	double end;            /* of the last operation */
-	double *stage_end;     /* caller's array of one per stage, or NULL: when each stage has done its last backward pass */
-	double *stage_start;   /* likewise: when it began its last backward pass (gradients of its last layers are complete soon after) */
-	struct hspmd_sim_op *ops; /* caller's array of 2 * stages * micro_batches, or NULL */
+	double end;               /* of the last operation */
+	double *stage_end;        /* caller's array of one per stage, or NULL: when each stage has done its last backward pass */
+	struct hspmd_sim_op *ops; /* caller's array of hspmd_sim_op_count() elements, or NULL */
 };
+
+int hspmd_sim_op_count(int stages, int micro_batches);
 
 /* 0, or -1 when memory is short. */
 int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_sim_result *result);

@@ -80,8 +80,8 @@ static double split_cost(void *data, int stage, int first, int end)
 	struct hspmd_stage_cost cost;
 	fill_stage(&st, p->units[stage], devices, first, end, p->k->recompute);
 	int in_flight = hspmd_in_flight(stage, p->stages, p->micro_batches, HSPMD_SCHEDULE_1F1B);
-	double need = hspmd_costs_memory(c, &st, 0, p->k->micro_batch, in_flight, p->k->zero_stage ? p->pipelines : 1);
-	double have = hspmd_usable_memory(&c->cluster->types[p->units[stage]->type]);
+	double need = hspmd_costs_memory(c, &st, 0, p->k->micro_batch, in_flight, p->pipelines, p->k->zero_stage > 0);
+	double have = (double)c->cluster->types[p->units[stage]->type].memory_bytes;
 	if (need > have)
 		return INFINITY;
 	if (hspmd_costs_stage(c, &st, p->k->micro_batch, &cost, NULL))
@@ -188,7 +188,7 @@ static bool plan_fits(struct search *s, const struct hspmd_plan *p)
 		for (int st = 0; st < p->pipelines[i].stage_count; st++) {
 			int device = p->pipelines[i].stages[st].devices[0];
 			double need = hspmd_plan_memory(s->costs, p, i, st, 0);
-			if (need > hspmd_usable_memory(&s->costs->cluster->types[s->costs->cluster->devices[device].type]))
+			if (need > (double)s->costs->cluster->types[s->costs->cluster->devices[device].type].memory_bytes)
 				return false;
 		}
 	return true;

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one stage costs: seconds of a micro-batch and bytes on each device.
+/* What one micro-batch costs on one stage.
  *
  * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layers that were measured bring their
- * tensor-parallel communication along; computed ones add two all-reduces forward and two backward a block (Megatron-LM, arXiv 1909.08053).
- *
- * Memory of a device: its share of weights, gradients, optimizer state (divided among the copies under ZeRO-1, arXiv 1910.02054), the activations of all
- * micro-batches in flight, and what the largest layer needs while it runs.
+ * tensor-parallel communication along; computed ones, and groups that span nodes, add two all-reduces forward and two backward a block
+ * (Megatron-LM, arXiv 1909.08053).
  */
 #include "controller/solver/costs.h"
 
@@ -15,59 +13,85 @@
 
 double hspmd_stage_share(const struct hspmd_stage *s, int which)
 {
-	int tp = s->device_count / (s->context > 1 ? s->context : 1);
+	int tp = s->device_count / s->context;
 	return s->shard_ratio ? s->shard_ratio[which % tp] : 1.0 / tp;
 }
 
-static int communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, double *seconds, struct hspmd_error *err)
+static double context_share(const struct hspmd_stage *s, int which)
 {
-	double bytes = 0;
-	for (int l = s->layers[0]; l < s->layers[1]; l++)
-		bytes += c->layers[l].reduced_bytes * micro_batch;
-	/* An all-reduce a product pair: each moves half of what a layer moves in all. */
-	int blocks = s->layers[1] - s->layers[0];
-	double one = hspmd_costs_all_reduce(c, s->devices, s->device_count, bytes / (2 * blocks), err);
-	*seconds = one < 0 ? -1 : one * 2 * blocks;
-	return one < 0 ? -1 : 0;
+	int tp = s->device_count / s->context;
+	return s->context_ratio ? s->context_ratio[which / tp] : 1.0 / s->context;
+}
+
+/* Expected maximum of n standard normal draws, after Blom (1958): the quantile of (n - 0.375) / (n + 0.25), by Newton's method on the
+ * normal distribution. */
+static double expected_maximum(int n)
+{
+	double p = (n - 0.375) / (n + 0.25), x = 0;
+	if (n < 2)
+		return 0;
+	for (int i = 0; i < 50; i++) {
+		double step = (0.5 * erfc(-x / M_SQRT2) - p) / (exp(-x * x / 2) / sqrt(2 * M_PI));
+		x -= step;
+		if (fabs(step) < 1e-12)
+			break;
+	}
+	return x;
+}
+
+double hspmd_variation(int devices, int group)
+{
+	return 1 + HSPMD_DEVICE_DEVIATION * (expected_maximum(devices) - expected_maximum(group));
+}
+
+static bool in_one_node(const struct hspmd_cluster *c, const struct hspmd_stage *s)
+{
+	for (int i = 1; i < s->device_count; i++)
+		if (c->devices[s->devices[i]].node != c->devices[s->devices[0]].node)
+			return false;
+	return true;
+}
+
+/* Seconds of one pass's all-reduces for a micro-batch: two a layer, each of half the bytes. */
+static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_error *err)
+{
+	double seconds = 0, known_bytes = -1, known = 0;
+	for (int l = s->layers[0]; l < s->layers[1]; l++) {
+		double bytes = c->layers[l].reduced_bytes * micro_batch / s->context;
+		if (bytes != known_bytes) {
+			known = hspmd_costs_all_reduce(c, s->devices, s->device_count / s->context, bytes / 2, err);
+			known_bytes = bytes;
+		}
+		if (known < 0)
+			return -1;
+		seconds += 2 * known;
+	}
+	return seconds;
 }
 
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out, struct hspmd_error *err)
 {
-	bool measured = true;
-	*out = (struct hspmd_stage_cost){ 0 };
+	bool inside = in_one_node(c->cluster, s), measured = inside;
 	int a = s->layers[0], b = s->layers[1];
+	*out = (struct hspmd_stage_cost){ 0 };
 	for (int i = 0; i < s->device_count; i++) {
 		const struct hspmd_device_at *d = &c->cluster->devices[s->devices[i]];
 		const struct hspmd_layer_times *t = hspmd_costs_times(c, d->type, hspmd_stage_share(s, i), micro_batch, err);
 		if (!t)
 			return -1;
-		double slow = c->cluster->nodes[d->node].slowdown, part = s->context > 1 ? (s->context_ratio ? s->context_ratio[i / (s->device_count / s->context)] : 1.0 / s->context) : 1;
-		out->forward = fmax(out->forward, slow * part * (t->forward[b] - t->forward[a]));
-		out->backward = fmax(out->backward, slow * part * (t->backward[b] - t->backward[a] + t->rerun[s->recompute][b] - t->rerun[s->recompute][a]));
+		const double *rerun = t->rerun[s->recompute];
+		double slow = c->cluster->nodes[d->node].slowdown, part = slow * context_share(s, i);
+		out->forward = fmax(out->forward, part * (t->forward[b] - t->forward[a]));
+		out->backward = fmax(out->backward, part * (t->backward[b] - t->backward[a] + rerun[b] - rerun[a]));
 		out->optimizer = fmax(out->optimizer, slow * (t->optimizer[b] - t->optimizer[a]));
 		measured = measured && t->measured;
 	}
-	if (s->device_count > 1 && !measured) {
-		double seconds;
-		if (communication(c, s, micro_batch, &seconds, err))
-			return -1;
-		out->forward += seconds;
-		out->backward += seconds * (s->recompute == HSPMD_RECOMPUTE_FULL ? 2 : 1);
-	}
+	if (s->device_count == s->context || measured)
+		return 0;
+	double seconds = communication(c, s, micro_batch, err);
+	if (seconds < 0)
+		return -1;
+	out->forward += seconds;
+	out->backward += seconds * (s->recompute == HSPMD_RECOMPUTE_FULL ? 2 : 1);
 	return 0;
-}
-
-double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight, double copies)
-{
-	double share = hspmd_stage_share(s, which), part = s->context > 1 ? 1.0 / s->context : 1;
-	double params = (c->params_sum[s->layers[1]] - c->params_sum[s->layers[0]]) * share;
-	double kept = 0, working = 0;
-	for (int l = s->layers[0]; l < s->layers[1]; l++) {
-		const struct hspmd_layer_fact *f = &c->layers[l];
-		double whole = fmin(f->whole_bytes, f->kept_bytes[s->recompute]);
-		kept += (c->sequence_parallel ? whole * share : whole) + (f->kept_bytes[s->recompute] - whole) * share;
-		working = fmax(working, f->working_bytes * share);
-	}
-	double state = params * (c->param_bytes + c->grad_bytes + (c->master_bytes + c->moment_bytes) / copies);
-	return state + micro_batch * part * (in_flight * kept + working);
 }

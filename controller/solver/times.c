@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seconds of each layer on one device that holds a share of it.
  *
- * Measured where the profile has the device type: over micro-batches straight lines between the measured ones (a layer's time is a constant
- * part, launching and reading weights, and a part in proportion), over shares straight lines in 1 / tp. Else a roofline (Williams et al., 2009):
- *     forward = flops share micro_batch / rate + bytes moved / memory rate + kernels * launch
- * with the rate of a large matrix product as measured on the device, or SUSTAINED of its data sheet. Backward is twice forward: each product has
- * two gradients of the same size (Megatron-LM, arXiv 2104.04473, appendix).
+ * Work is what the hardware cannot do faster, a roofline (Williams et al., 2009) over one sample:
+ *     work = flops share / rate + bytes moved / memory rate
+ * with the rate of a large matrix product as measured on the device, or what a data sheet's peak sustains. Backward has two products for each
+ * one of forward (Megatron-LM, arXiv 2104.04473, appendix). What a layer takes besides, launching kernels that the device finishes sooner than the
+ * host can start the next, does not grow with the micro-batch.
+ *
+ * From a profile, where it has the device type:
+ *   micro-batch between measured ones   on the straight line between them; outside, on the line through the last two
+ *   one micro-batch measured alone      work (and the group's all-reduce) for each sample more; never more than the measured sample took
+ *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone
+ *   backward not measured               forward and its work once more. Times of exactly twice the forward pass in every layer were not measured
+ *                                       but made up by whoever wrote the profile, and count as not measured
+ * Without one: work + launches, and what it keeps is moved HSPMD_TRAFFIC times.
  */
 #include "controller/solver/costs.h"
 
@@ -96,33 +104,52 @@ double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precisio
 		if (t->tflops[p] > 0)
 			return t->tflops[p] * 1e12;
 		if (t->peak_tflops[p] > 0)
-			return t->peak_tflops[p] * 1e12 * HSPMD_SUSTAINED;
+			return t->peak_tflops[p] * 1e12 * HSPMD_SUSTAINED_FLOPS;
 	}
 	return 0;
 }
 
-/* ---- roofline */
+/* A profile does not say in which precision it was measured: the fastest the device could have used bounds its work from below. */
+static double fastest_units(const struct hspmd_device_type *t)
+{
+	double most = 0;
+	for (int p = HSPMD_PRECISION_FP32; p <= HSPMD_PRECISION_FP16; p++)
+		most = fmax(most, hspmd_device_flops(t, (enum hspmd_precision)p));
+	return most;
+}
+
+/* ---- work */
+
+/* Seconds of forward work of one sample of layer l, at `rate` operations a second. */
+static double forward_work(const struct hspmd_costs *c, int type, double share, double rate, int l)
+{
+	const struct hspmd_layer_fact *f = &c->layers[l];
+	const struct hspmd_device_type *t = &c->cluster->types[type];
+	double memory_rate = t->gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	double whole = f->whole_bytes, moved = HSPMD_TRAFFIC * (whole + (f->moved_bytes - whole) * share);
+	return (rate > 0 ? f->flops * share / rate : 0) + (memory_rate > 0 ? moved / memory_rate : 0);
+}
+
+/* Seconds of a stage's end: clipping and Adam over the layer's share. */
+static double update_time(const struct hspmd_costs *c, int type, double share, int l)
+{
+	double memory_rate = c->cluster->types[type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	double bytes = c->layers[l].params * share * (c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES);
+	return memory_rate > 0 ? bytes / memory_rate : 0;
+}
 
 static int fill_roofline(struct hspmd_costs *c, struct hspmd_layer_times *t, struct hspmd_error *err)
 {
 	const struct hspmd_device_type *type = &c->cluster->types[t->type];
-	double rate = hspmd_device_flops(type, c->precision), memory_rate = type->gbytes_per_s * 1e9;
+	double launch = type->kind == HSPMD_DEVICE_CUDA ? HSPMD_LAUNCH_S : 0;
+	double rate = hspmd_device_flops(type, c->precision);
 	if (rate <= 0)
 		return hspmd_fail(err, "device type %s: neither tflops nor peak_tflops for %s", type->name, hspmd_precision_words[c->precision]);
-	double launch = type->kind == HSPMD_DEVICE_CUDA ? HSPMD_LAUNCH_S : 0;
 	for (int l = 0; l < c->layer_count; l++) {
-		const struct hspmd_layer_fact *f = &c->layers[l];
-		double work = t->micro_batch * f->flops * t->share / rate;
-		double whole = fmin(f->whole_bytes, f->moved_bytes), split = f->moved_bytes - whole;
-		double weights = f->flops > 0 ? f->params * t->share * c->param_bytes : 0;
-		double moved = memory_rate > 0 ? (t->micro_batch * (whole + split * t->share) + weights) / memory_rate : 0;
-		double forward = work + moved + launch * (f->flops > 0 ? HSPMD_BLOCK_KERNELS : 2);
-		double update = memory_rate > 0 ? f->params * t->share * HSPMD_ADAM_BYTES / memory_rate : 0;
-		t->forward[l + 1] = forward;
-		t->backward[l + 1] = 2 * forward;
-		t->optimizer[l + 1] = update;
-		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
-			t->rerun[k][l + 1] = forward * f->rerun[k];
+		double work = t->micro_batch * forward_work(c, t->type, t->share, rate, l), launches = launch * HSPMD_BLOCK_KERNELS;
+		t->forward[l + 1] = work + launches;
+		t->backward[l + 1] = 2 * work + launches;
+		t->optimizer[l + 1] = update_time(c, t->type, t->share, l);
 	}
 	return 0;
 }
@@ -131,112 +158,179 @@ static int fill_roofline(struct hspmd_costs *c, struct hspmd_layer_times *t, str
 
 enum column { FORWARD, BACKWARD, OPTIMIZER };
 
-static double measured(const struct hspmd_profile_times *e, enum column column, int layer)
-{
-	const double *x = column == FORWARD ? e->forward_s : column == BACKWARD ? e->backward_s : e->optimizer_s;
-	return x ? x[layer] : NAN;
-}
+/* The profile's entries of one device type and tp, by growing micro-batch. */
+struct shelf {
+	int tp, count;
+	struct {
+		const struct hspmd_profile_times *times;
+		bool made_up; /* its backward times */
+	} entries[HSPMD_MEASURED_MAX];
+};
 
-/* Value of one layer at (tp, micro_batch) from the entries of a type and tp: on the line through the two nearest micro-batches. */
-static double over_micro_batch(const struct hspmd_costs *c, const char *type, int tp, int micro_batch, enum column column, int layer)
+/* Seconds a sample adds to one layer: forward work, one pass's all-reduces. */
+struct sample {
+	double work, reduce;
+};
+
+static bool backward_was_made_up(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
 {
-	const struct hspmd_profile_times *lo = NULL, *hi = NULL, *second = NULL;
-	for (int i = 0; i < c->profile->times_count; i++) {
-		const struct hspmd_profile_times *e = &c->profile->times[i];
-		if (e->tp != tp || strcmp(e->device_type, type) || isnan(measured(e, column, layer)))
+	bool any = false;
+	for (int l = 0; e->backward_s && l < p->layer_count; l++) {
+		if (isnan(e->backward_s[l]))
 			continue;
-		if (e->micro_batch == micro_batch)
-			return measured(e, column, layer);
-		if (e->micro_batch < micro_batch && (!lo || e->micro_batch > lo->micro_batch)) {
-			second = lo;
-			lo = e;
-		} else if (e->micro_batch < micro_batch && (!second || e->micro_batch > second->micro_batch)) {
-			second = e;
-		} else if (e->micro_batch > micro_batch && (!hi || e->micro_batch < hi->micro_batch)) {
-			hi = e;
-		}
+		/* Six significant digits are what a profile is printed with. */
+		if (fabs(e->backward_s[l] - 2 * e->forward_s[l]) > 2e-5 * e->forward_s[l])
+			return false;
+		any = any || e->forward_s[l] > 0;
 	}
-	if (!lo && !hi)
-		return NAN;
-	if (column == OPTIMIZER)
-		return measured(lo ? lo : hi, column, layer);
-	if (lo && hi) {
-		double a = measured(lo, column, layer), b = measured(hi, column, layer);
-		return a + (b - a) * (micro_batch - lo->micro_batch) / (hi->micro_batch - lo->micro_batch);
-	}
-	if (lo && second) {
-		double a = measured(second, column, layer), b = measured(lo, column, layer);
-		return fmax(b, b + (b - a) * (micro_batch - lo->micro_batch) / (lo->micro_batch - second->micro_batch));
-	}
-	const struct hspmd_profile_times *one = lo ? lo : hi;
-	return measured(one, column, layer) * micro_batch / one->micro_batch;
+	return any;
 }
 
-/* The measured tensor-parallel degrees of a type next to 1 / share: *below <= 1 / share <= *above; 0 where there is none. */
-static void degrees_around(const struct hspmd_costs *c, const char *type, double share, int *below, int *above)
+static void fill_shelf(const struct hspmd_profile *p, const char *type, int tp, struct shelf *s)
 {
-	*below = *above = 0;
+	s->tp = tp;
+	s->count = 0;
+	for (int i = 0; i < p->times_count && s->count < HSPMD_MEASURED_MAX; i++) {
+		const struct hspmd_profile_times *e = &p->times[i];
+		if (e->tp != tp || strcmp(e->device_type, type))
+			continue;
+		int at = s->count++;
+		for (; at > 0 && s->entries[at - 1].times->micro_batch > e->micro_batch; at--)
+			s->entries[at] = s->entries[at - 1];
+		s->entries[at].times = e;
+		s->entries[at].made_up = backward_was_made_up(p, e);
+	}
+}
+
+/* What entry number i says of one layer; NaN when it was not measured and cannot be told from what was. */
+static double told(const struct shelf *s, int i, enum column column, int layer, const struct sample *x)
+{
+	const struct hspmd_profile_times *e = s->entries[i].times;
+	double forward = e->forward_s[layer];
+	if (column == FORWARD)
+		return forward;
+	if (column == OPTIMIZER)
+		return e->optimizer_s ? e->optimizer_s[layer] : NAN;
+	if (e->backward_s && !isnan(e->backward_s[layer]) && !s->entries[i].made_up)
+		return e->backward_s[layer];
+	return fmin(2 * forward, forward + x->work * e->micro_batch);
+}
+
+/* Value of one layer at a micro-batch. */
+static double over_micro_batch(const struct shelf *s, int micro_batch, enum column column, int layer, const struct sample *x)
+{
+	int above = 0;
+	while (above < s->count && s->entries[above].times->micro_batch < micro_batch)
+		above++;
+	int low = above == s->count ? above - 1 : above; /* of the measured ones, the one to start from */
+	if (low < 0)
+		return NAN;
+	double at = told(s, low, column, layer, x), from = s->entries[low].times->micro_batch;
+	if (column == OPTIMIZER || from == micro_batch)
+		return at;
+	if (above > 0 && above < s->count) {
+		double before = told(s, above - 1, column, layer, x), start = s->entries[above - 1].times->micro_batch;
+		return before + (at - before) * (micro_batch - start) / (from - start);
+	}
+	int other = above ? low - 1 : low + 1;
+	double slope = (column == BACKWARD ? 2 : 1) * x->work + x->reduce;
+	if (other >= 0 && other < s->count)
+		slope = (told(s, other, column, layer, x) - at) / (s->entries[other].times->micro_batch - from);
+	return at + (micro_batch - from) * fmin(fmax(slope, 0), at / from);
+}
+
+/* The measured degrees of a type next to 1 / share: below <= 1 / share <= above; count 0 where there is none. False: the type was not measured. */
+static bool shelves_around(const struct hspmd_costs *c, const char *type, double share, struct shelf *below, struct shelf *above)
+{
+	int low = 0, high = 0;
+	below->count = above->count = 0;
 	for (int i = 0; i < c->profile->times_count; i++) {
 		const struct hspmd_profile_times *e = &c->profile->times[i];
 		if (strcmp(e->device_type, type))
 			continue;
-		if (e->tp <= 1 / share + 1e-9 && e->tp > *below)
-			*below = e->tp;
-		if (e->tp >= 1 / share - 1e-9 && (!*above || e->tp < *above))
-			*above = e->tp;
+		if (e->tp <= 1 / share + 1e-9 && e->tp > low)
+			low = e->tp;
+		if (e->tp >= 1 / share - 1e-9 && (!high || e->tp < high))
+			high = e->tp;
 	}
+	if (low)
+		fill_shelf(c->profile, type, low, below);
+	if (high && high != low)
+		fill_shelf(c->profile, type, high, above);
+	return low || high;
 }
 
-static double from_profile(const struct hspmd_costs *c, const char *type, int below, int above, double share, int mb, enum column column, int layer)
+/* Value of one layer at a share and micro-batch. */
+static double over_share(const struct shelf *below, const struct shelf *above, double share, int micro_batch, enum column column, int layer,
+			 const struct sample *whole)
 {
-	if (below == above || !below || !above) {
-		int tp = below ? below : above;
-		double t = over_micro_batch(c, type, tp, mb, column, layer);
-		return below == above ? t : t * share * tp; /* beyond what was measured: in proportion to the work */
-	}
-	double a = over_micro_batch(c, type, below, mb, column, layer), b = over_micro_batch(c, type, above, mb, column, layer);
-	double part = (1.0 / below - share) / (1.0 / below - 1.0 / above);
-	return a + (b - a) * part;
+	struct sample low = { below->count ? whole->work / below->tp : 0, whole->reduce }, high = { above->count ? whole->work / above->tp : 0, whole->reduce };
+	double a = below->count ? over_micro_batch(below, micro_batch, column, layer, &low) : NAN;
+	double b = above->count ? over_micro_batch(above, micro_batch, column, layer, &high) : NAN;
+	if (below->count && above->count)
+		return a + (b - a) * (1.0 / below->tp - share) / (1.0 / below->tp - 1.0 / above->tp);
+	if (above->count) /* a lower degree than any measured: all of it grows with the share */
+		return b * share * above->tp;
+	if (fabs(below->tp * share - 1) < 1e-9)
+		return a;
+	double factor = column == FORWARD ? micro_batch : column == BACKWARD ? 2 * micro_batch : 0;
+	double saved = column == OPTIMIZER ? a * (1 - share * below->tp) : factor * whole->work * (1.0 / below->tp - share);
+	return fmax(a - saved, a * share * below->tp);
 }
 
-static bool was_measured(const struct hspmd_costs *c, const char *type, int tp, int micro_batch)
+static bool has_micro_batch(const struct shelf *s, int micro_batch)
 {
-	for (int i = 0; i < c->profile->times_count; i++) {
-		const struct hspmd_profile_times *e = &c->profile->times[i];
-		if (e->tp == tp && e->micro_batch == micro_batch && !strcmp(e->device_type, type))
+	for (int i = 0; i < s->count; i++)
+		if (s->entries[i].times->micro_batch == micro_batch)
 			return true;
-	}
 	return false;
+}
+
+/* Seconds that `bytes` all-reduced take among 1 / share devices of a type in one node, an element a byte; 0 where no node has as many. */
+static double reduce_rate(const struct hspmd_costs *c, int type, double share)
+{
+	const struct hspmd_cluster *cl = c->cluster;
+	int n = (int)lround(1 / share);
+	const double probe = 1 << 22; /* large enough for latency not to matter: what grows with the micro-batch is sought */
+	for (int i = 0; n > 1 && i < cl->node_count; i++) {
+		int first = cl->nodes[i].first_device;
+		if (cl->nodes[i].device_count < n || cl->devices[first].type != type || cl->devices[first + n - 1].type != type)
+			continue;
+		double low = hspmd_costs_transfer(c, first, first + 1, 1, 1, probe, NULL);
+		double high = hspmd_costs_transfer(c, first, first + 1, 1, 1, 2 * probe, NULL);
+		return low < 0 || high < low ? 0 : 2 * (n - 1) * (high - low) / probe / n;
+	}
+	return 0;
 }
 
 /* Fill from the profile; false when it has nothing on the type. */
 static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 {
 	const char *type = c->cluster->types[t->type].name;
-	int below = 0, above = 0;
-	if (!c->profile)
+	struct shelf below, above;
+	if (!c->profile || !shelves_around(c, type, t->share, &below, &above))
 		return false;
-	degrees_around(c, type, t->share, &below, &above);
-	if (!below && !above)
-		return false;
-	double memory_rate = c->cluster->types[t->type].gbytes_per_s * 1e9;
+	bool made_up = false;
+	double reduce = reduce_rate(c, t->type, t->share), rate = fastest_units(&c->cluster->types[t->type]);
 	for (int l = 0; l < c->layer_count; l++) {
-		const struct hspmd_layer_fact *f = &c->layers[l];
-		double forward = from_profile(c, type, below, above, t->share, t->micro_batch, FORWARD, l);
-		double backward = from_profile(c, type, below, above, t->share, t->micro_batch, BACKWARD, l);
-		double optimizer = from_profile(c, type, below, above, t->share, t->micro_batch, OPTIMIZER, l);
-		t->forward[l + 1] = forward;
-		t->backward[l + 1] = isnan(backward) ? 2 * forward : backward;
-		t->optimizer[l + 1] = !isnan(optimizer) ? optimizer
-			: memory_rate > 0 ? f->params * t->share * HSPMD_ADAM_BYTES / memory_rate : 0;
-		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
-			t->rerun[k][l + 1] = forward * f->rerun[k];
+		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].reduced_bytes };
+		t->forward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, FORWARD, l, &whole);
+		t->backward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, BACKWARD, l, &whole);
+		double optimizer = over_share(&below, &above, t->share, t->micro_batch, OPTIMIZER, l, &whole);
+		t->optimizer[l + 1] = isnan(optimizer) ? update_time(c, t->type, t->share, l) : optimizer;
 	}
+	for (int i = 0; i < below.count; i++)
+		made_up = made_up || below.entries[i].made_up;
 	int tp = (int)lround(1 / t->share);
 	if (fabs(tp * t->share - 1) > 1e-9)
 		hspmd_costs_warn(c, "%s: unequal shards interpolated over the profile's tensor-parallel degrees", type);
-	else if (!was_measured(c, type, tp, t->micro_batch))
-		hspmd_costs_warn(c, "%s: tp %d, micro-batch %d is not in the profile: interpolated", type, tp, t->micro_batch);
+	else if ((below.count ? below.tp : above.tp) != tp)
+		hspmd_costs_warn(c, "%s: tp %d is not in the profile: %s", type, tp, below.count && above.count ? "interpolated" : "extrapolated");
+	else if (!has_micro_batch(&below, t->micro_batch))
+		hspmd_costs_warn(c, "%s, tp %d: micro-batch %d is not in the profile: %s", type, tp, t->micro_batch,
+				 below.count > 1 ? "interpolated" : "extrapolated from the one that was measured");
+	if (made_up)
+		hspmd_costs_warn(c, "%s: the profile's backward times are exactly twice its forward times: taken as not measured, and modelled", type);
 	t->measured = true;
 	return true;
 }
@@ -264,7 +358,10 @@ const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int typ
 	hspmd_fail(err, "the profile has no times for device type %s and no model is given to compute them from", c->cluster->types[type].name);
 	hspmd_layer_times_destroy(t);
 	return NULL;
-sum:;
+sum:
+	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
+		for (int l = 0; l < c->layer_count; l++)
+			t->rerun[k][l + 1] = t->forward[l + 1] * c->layers[l].rerun[k];
 	double *columns[3 + HSPMD_RECOMPUTE_KINDS] = { t->forward, t->backward, t->optimizer };
 	memcpy(columns + 3, t->rerun, sizeof t->rerun);
 	for (int k = 0; k < 3 + HSPMD_RECOMPUTE_KINDS; k++)

@@ -27,17 +27,14 @@ static int add_name(json_t *events, const char *kind, int pipeline, int stage, c
 	return add(events, json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "ph", "M", "name", kind, "pid", pipeline, "tid", stage, "args", "name", text));
 }
 
-static int add_ops(json_t *events, int pipeline, const struct hspmd_sim_op *ops, size_t count, const struct hspmd_stage_timing *st, int stages)
+static int add_ops(json_t *events, int pipeline, const struct hspmd_sim_op *ops, int count)
 {
-	for (size_t i = 0; i < count; i++) {
-		const struct hspmd_sim_op *op = &ops[i];
+	static const char *const letter[] = { "F", "B", "send", "send" };
+	static const char *const category[] = { "forward", "backward", "communication", "communication" };
+	for (int i = 0; i < count; i++) {
 		char name[32];
-		snprintf(name, sizeof name, "%s %d", op->backward ? "B" : "F", op->micro_batch);
-		if (add_span(events, pipeline, op->stage, name, op->backward ? "backward" : "forward", op->start, op->end))
-			return -1;
-		double send = op->backward ? st[op->stage].send_backward : st[op->stage].send_forward;
-		bool sends = op->backward ? op->stage > 0 : op->stage < stages - 1;
-		if (sends && add_span(events, pipeline, op->stage, "send", "communication", op->end, op->end + send))
+		snprintf(name, sizeof name, "%s %d", letter[ops[i].kind], ops[i].micro_batch);
+		if (add_span(events, pipeline, ops[i].stage, name, category[ops[i].kind], ops[i].start, ops[i].end))
 			return -1;
 	}
 	return 0;
@@ -47,8 +44,9 @@ static int add_pipeline(json_t *events, const struct hspmd_cluster *c, const str
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	const struct hspmd_stage_timing *st = &t->stages[t->first_stage[pipeline]];
-	size_t n = (size_t)pipe->stage_count, count = 2 * n * (size_t)pipe->micro_batches;
-	struct hspmd_sim_op *ops = hspmd_calloc(count, sizeof *ops);
+	size_t n = (size_t)pipe->stage_count;
+	int count = hspmd_sim_op_count(pipe->stage_count, pipe->micro_batches);
+	struct hspmd_sim_op *ops = hspmd_calloc((size_t)count, sizeof *ops);
 	struct hspmd_sim_stage *sim = hspmd_calloc(n, sizeof *sim);
 	struct hspmd_sim_result result = { .ops = ops };
 	int rc = -1;
@@ -71,7 +69,7 @@ static int add_pipeline(json_t *events, const struct hspmd_cluster *c, const str
 		    add_span(events, pipeline, s, "optimizer", "optimizer", t->sync_end, t->sync_end + st[s].cost.optimizer))
 			goto out;
 	}
-	rc = add_ops(events, pipeline, ops, count, st, pipe->stage_count);
+	rc = add_ops(events, pipeline, ops, count);
 out:
 	free(ops);
 	free(sim);

@@ -34,10 +34,10 @@ struct hspmd_cluster *cpu_cluster(const double gflops[4], double gbytes_per_s)
 {
 	char *text = hspmd_asprintf(
 		"{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
-		"\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
-		"\"b\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
-		"\"c\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
-		"\"d\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}}},"
+		"\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
+		"\"b\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
+		"\"c\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
+		"\"d\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}}},"
 		"\"nodes\": [{\"name\": \"n0\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}, {\"name\": \"n1\", \"devices\": [{\"type\": \"b\", \"count\": 1}]},"
 		"{\"name\": \"n2\", \"devices\": [{\"type\": \"c\", \"count\": 1}]}, {\"name\": \"n3\", \"devices\": [{\"type\": \"d\", \"count\": 1}]}],"
 		"\"links\": [{\"scope\": \"cluster\", \"alpha_s\": 5e-5, \"gbytes_per_s\": %g}]}",

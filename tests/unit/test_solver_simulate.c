@@ -37,14 +37,15 @@ static void unequal_stages_by_hand(void **state)
 {
 	(void)state;
 	struct hspmd_sim_stage stages[2] = { { 1, 2, 0, 0 }, { 3, 4, 0, 0 } };
-	struct hspmd_sim_op ops[8];
+	struct hspmd_sim_op ops[12];
 	double ends[2];
 	struct hspmd_sim_result result = { .ops = ops, .stage_end = ends };
 	assert_int_equal(hspmd_simulate(stages, 2, 2, HSPMD_SCHEDULE_1F1B, &result), 0);
 	assert_float_equal(result.end, 17, CLOSE);
 	assert_float_equal(ends[1], 15, CLOSE);
-	for (int i = 0; i < 8; i++)
-		if (ops[i].stage == 1 && ops[i].micro_batch == 1 && !ops[i].backward)
+	assert_int_equal(hspmd_sim_op_count(2, 2), 12);
+	for (int i = 0; i < 12; i++)
+		if (ops[i].stage == 1 && ops[i].micro_batch == 1 && ops[i].kind == HSPMD_SIM_FORWARD)
 			assert_float_equal(ops[i].start, 8, CLOSE);
 }
 
