@@ -14,6 +14,7 @@ enum hspmd_exit { HSPMD_EXIT_DONE = 0, HSPMD_EXIT_FAILED = 1, HSPMD_EXIT_USAGE =
 
 typedef int hspmd_command(int argc, char **argv);
 
+hspmd_command hspmd_command_checkpoint;
 hspmd_command hspmd_command_discover;
 hspmd_command hspmd_command_agent;
 hspmd_command hspmd_command_plan;

@@ -14,6 +14,7 @@ static const struct {
 	const char *does; /* NULL: not for people, not listed */
 } commands[] = {
 	{ "agent", hspmd_command_agent, NULL },
+	{ "checkpoint", hspmd_command_checkpoint, "list, verify, export and import checkpoints" },
 	{ "discover", hspmd_command_discover, "print what this node, or this allocation, has" },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
 	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "common/half.h"
 #include "runtime/comm/comm_parts.h"
 
 /* Elements summed at a time: the running sum stays in the first-level cache. */
@@ -25,38 +26,20 @@ ADD_SOURCES(add_f32, float)
 ADD_SOURCES(add_f64, double)
 ADD_SOURCES(add_u32, uint32_t) /* I32, without undefined overflow */
 
-static float widen(uint16_t v)
-{
-	uint32_t bits = (uint32_t)v << 16;
-	float f;
-	memcpy(&f, &bits, sizeof f);
-	return f;
-}
-
-/* To the nearest, ties to even; NaN stays NaN. */
-static uint16_t narrow(float f)
-{
-	uint32_t bits;
-	memcpy(&bits, &f, sizeof bits);
-	if ((bits & 0x7fffffffu) > 0x7f800000u)
-		return (uint16_t)(bits >> 16 | 0x40u);
-	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 static void add_bf16(uint16_t *dst, const void *const *src, int sources, size_t elements)
 {
 	for (size_t at = 0; at < elements; at += BLOCK) {
 		size_t n = elements - at < BLOCK ? elements - at : BLOCK;
 		float sum[BLOCK];
 		for (size_t i = 0; i < n; i++)
-			sum[i] = widen(((const uint16_t *)src[0])[at + i]);
+			sum[i] = hspmd_bf16_to_float(((const uint16_t *)src[0])[at + i]);
 		for (int s = 1; s < sources; s++) {
 			const uint16_t *from = (const uint16_t *)src[s] + at;
 			for (size_t i = 0; i < n; i++)
-				sum[i] += widen(from[i]);
+				sum[i] += hspmd_bf16_to_float(from[i]);
 		}
 		for (size_t i = 0; i < n; i++)
-			dst[at + i] = narrow(sum[i]);
+			dst[at + i] = hspmd_bf16_from_float(sum[i]);
 	}
 }
 

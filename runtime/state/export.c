@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A checkpoint's parameters as a Hugging Face model folder, and back. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/durable.h"
+#include "common/half.h"
+#include "common/json.h"
+#include "runtime/state/hf_names.h"
+#include "runtime/state/safetensors.h"
+#include "runtime/state/state_parts.h"
+#include "runtime/state/weights.h"
+
+#define FILE_MAX UINT64_C(5000000000)
+
+/* A tensor of the files, and where it comes from. */
+struct item {
+	char *name;         /* there */
+	const char *tensor; /* here */
+	struct hspmd_shape shape;
+	struct hspmd_box box;
+	int file;
+};
+
+struct export {
+	struct hspmd_reader *r;
+	const struct hspmd_export *how;
+	size_t element; /* bytes */
+	struct item *items;
+	size_t count, capacity;
+	int files;
+	uint64_t total;
+};
+
+static uint64_t item_bytes(const struct export *x, const struct item *i)
+{
+	return (uint64_t)hspmd_shape_elements(&i->shape) * x->element;
+}
+
+static int add_item(struct export *x, char *name, const char *tensor, const struct hspmd_shape *shape, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	if (!name || hspmd_grow(&x->items, &x->capacity, x->count, sizeof *x->items)) {
+		free(name);
+		return hspmd_fail_memory(err, "exporting");
+	}
+	x->items[x->count++] = (struct item){ name, tensor, *shape, *box, 0 };
+	return 0;
+}
+
+/* A tensor whole, or its experts one by one. */
+static int add_tensor(struct export *x, const struct hspmd_extent *e, struct hspmd_error *err)
+{
+	struct hspmd_box box = hspmd_box_whole(&e->shape);
+	struct hspmd_shape there = hspmd_hf_shape(e->tensor, &e->shape);
+	if (!hspmd_hf_stack(e->tensor))
+		return add_item(x, strdup(e->tensor), e->tensor, &there, &box, err);
+	struct hspmd_shape one = { .rank = e->shape.rank - 1 };
+	memcpy(one.dim, e->shape.dim + 1, sizeof one.dim - sizeof one.dim[0]);
+	for (int64_t i = 0; i < e->shape.dim[0]; i++) {
+		box.lo[0] = i;
+		box.hi[0] = i + 1;
+		if (add_item(x, hspmd_hf_member(e->tensor, i), e->tensor, &one, &box, err))
+			return -1;
+	}
+	return 0;
+}
+
+static int by_tensor(const void *a, const void *b)
+{
+	return strcmp((*(const struct hspmd_extent *const *)a)->tensor, (*(const struct hspmd_extent *const *)b)->tensor);
+}
+
+static int list_items(struct export *x, const struct hspmd_manifest *m, struct hspmd_error *err)
+{
+	const struct hspmd_extent **params = hspmd_calloc((size_t)m->extent_count, sizeof *params);
+	size_t n = 0;
+	int rv = params ? 0 : hspmd_fail_memory(err, "exporting");
+	for (int i = 0; params && i < m->extent_count; i++)
+		if (m->extents[i].kind == HSPMD_STATE_PARAM)
+			params[n++] = &m->extents[i];
+	if (n)
+		qsort(params, n, sizeof *params, by_tensor);
+	for (size_t i = 0; i < n && !rv; i++) {
+		if (params[i]->dtype != HSPMD_F32)
+			rv = hspmd_fail(err, "%s is %s in the checkpoint, not F32", params[i]->tensor, hspmd_dtype_words[params[i]->dtype]);
+		else if (!i || by_tensor(&params[i - 1], &params[i]))
+			rv = add_tensor(x, params[i], err);
+	}
+	free(params);
+	uint64_t most = x->how->max_bytes ? x->how->max_bytes : FILE_MAX, filled = 0;
+	for (size_t i = 0; i < x->count; i++) {
+		uint64_t bytes = item_bytes(x, &x->items[i]);
+		if (!x->files || filled + bytes > most) {
+			x->files++;
+			filled = 0;
+		}
+		filled += bytes;
+		x->total += bytes;
+		x->items[i].file = x->files - 1;
+	}
+	return rv || x->count ? rv : hspmd_fail(err, "there are no parameters in the checkpoint");
+}
+
+static char *file_name(const struct export *x, int file)
+{
+	return x->files == 1 ? strdup("model.safetensors") : hspmd_asprintf("model-%05d-of-%05d.safetensors", file + 1, x->files);
+}
+
+/* The head of one file, at its beginning. */
+static int write_head(const struct export *x, int fd, int file, const char *path, struct hspmd_error *err)
+{
+	struct hspmd_safetensor *t = hspmd_calloc(x->count, sizeof *t);
+	json_t *metadata = json_pack("{s:s}", "format", "pt");
+	size_t n = 0, bytes;
+	uint64_t at = 0;
+	for (size_t i = 0; t && i < x->count; i++) {
+		if (x->items[i].file != file)
+			continue;
+		t[n].name = x->items[i].name;
+		snprintf(t[n].dtype, sizeof t[n].dtype, "%s", x->how->bf16 ? "BF16" : "F32");
+		t[n].shape = x->items[i].shape;
+		t[n].offset = at;
+		t[n].bytes = item_bytes(x, &x->items[i]);
+		at += t[n++].bytes;
+	}
+	char *head = t && metadata ? hspmd_safetensors_head(t, n, metadata, 8, &bytes, err) : NULL;
+	int rv = head ? 0 : t && metadata ? -1 : hspmd_fail_memory(err, "exporting");
+	if (head && hspmd_write_all(fd, head, bytes))
+		rv = hspmd_fail_errno(err, "%s", path);
+	free(head);
+	free(t);
+	json_decref(metadata);
+	return rv;
+}
+
+static int write_item(const struct export *x, const struct item *i, int fd, const char *path, struct hspmd_error *err)
+{
+	size_t n = (size_t)hspmd_shape_elements(&i->shape);
+	float *data = hspmd_calloc(n, sizeof *data);
+	if (!data)
+		return hspmd_fail_memory(err, "exporting");
+	struct hspmd_state_need need = { i->tensor, HSPMD_STATE_PARAM, HSPMD_F32, i->box, data };
+	int rv = hspmd_reader_load(x->r, &need, 1, NULL, NULL, NULL, err);
+	/* In place, from the front: element k of the result ends before element k of the source. */
+	for (size_t k = 0; !rv && x->how->bf16 && k < n; k++) {
+		uint16_t half = hspmd_bf16_from_float(data[k]);
+		memcpy((char *)data + k * sizeof half, &half, sizeof half);
+	}
+	if (!rv && hspmd_write_all(fd, data, n * x->element))
+		rv = hspmd_fail_errno(err, "%s", path);
+	free(data);
+	return rv;
+}
+
+static int write_file(const struct export *x, int file, struct hspmd_error *err)
+{
+	char *name = file_name(x, file), *path = name ? hspmd_asprintf("%s/%s", x->how->folder, name) : NULL;
+	char *temporary = path ? hspmd_asprintf("%s.new", path) : NULL;
+	int rv = temporary ? 0 : hspmd_fail_memory(err, "exporting");
+	int fd = rv ? -1 : open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	if (!rv && fd < 0)
+		rv = hspmd_fail_errno(err, "%s", temporary);
+	if (!rv)
+		rv = write_head(x, fd, file, temporary, err);
+	for (size_t i = 0; i < x->count && !rv; i++)
+		if (x->items[i].file == file)
+			rv = write_item(x, &x->items[i], fd, temporary, err);
+	if (!rv && fsync(fd))
+		rv = hspmd_fail_errno(err, "%s", temporary);
+	if (fd >= 0 && close(fd) && !rv)
+		rv = hspmd_fail_errno(err, "%s", temporary);
+	if (!rv && rename(temporary, path))
+		rv = hspmd_fail_errno(err, "%s", path);
+	if (rv && fd >= 0)
+		unlink(temporary);
+	free(name);
+	free(path);
+	free(temporary);
+	return rv;
+}
+
+static int save_json(const json_t *value, const char *folder, const char *name, struct hspmd_error *err)
+{
+	char *path = hspmd_asprintf("%s/%s", folder, name);
+	int rv = path && value ? hspmd_json_save(value, path, err) : hspmd_fail_memory(err, "exporting");
+	free(path);
+	return rv;
+}
+
+static int write_index(const struct export *x, struct hspmd_error *err)
+{
+	json_t *map = json_object(), *index = json_object();
+	int bad = !map || !index;
+	for (size_t i = 0; i < x->count && !bad; i++) {
+		char *name = file_name(x, x->items[i].file);
+		bad |= json_object_set_new(map, x->items[i].name, name ? json_string(name) : NULL);
+		free(name);
+	}
+	bad |= json_object_set_new(index, "metadata", json_pack("{s:I}", "total_size", (json_int_t)x->total));
+	bad |= json_object_set(index, "weight_map", map);
+	json_decref(map);
+	index = hspmd_json_unless(bad, index);
+	int rv = save_json(index, x->how->folder, "model.safetensors.index.json", err);
+	json_decref(index);
+	return rv;
+}
+
+int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export *how, struct hspmd_error *err)
+{
+	struct export x = { .r = r, .how = how, .element = how->bf16 ? 2 : 4 };
+	int rv = list_items(&x, m, err);
+	if (!rv)
+		rv = hspmd_durable_mkdir(how->folder, 0777, err);
+	for (int f = 0; f < x.files && !rv; f++)
+		rv = write_file(&x, f, err);
+	if (!rv && x.files > 1)
+		rv = write_index(&x, err);
+	if (!rv && how->config)
+		rv = save_json(how->config, how->folder, "config.json", err);
+	if (!rv)
+		rv = hspmd_durable_sync(how->folder, err);
+	for (size_t i = 0; i < x.count; i++)
+		free(x.items[i].name);
+	free(x.items);
+	return rv;
+}
+
+/* ---- import */
+
+/* Tensors [first, end) with their moments as one shard. */
+static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *place, size_t number,
+			json_t **shard, struct hspmd_error *err)
+{
+	struct hspmd_image im = { 0 };
+	struct hspmd_state_slice *slices = hspmd_calloc(HSPMD_STATE_KIND_COUNT * (end - first), sizeof *slices);
+	size_t n = 0;
+	char file[64];
+	int rv = slices ? 0 : hspmd_fail_memory(err, "importing");
+	for (size_t i = first; slices && i < end; i++)
+		for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++)
+			slices[n++] = (struct hspmd_state_slice){ tensors[i].name, (enum hspmd_state_kind)k, HSPMD_F32, tensors[i].shape,
+								  hspmd_box_whole(&tensors[i].shape), NULL };
+	if (!rv)
+		rv = hspmd_image_lay_out(&im, slices, n, err);
+	for (size_t i = 0; i < n && !rv; i++) {
+		void *to = im.data + im.extents[i].offset;
+		if (slices[i].kind == HSPMD_STATE_PARAM)
+			rv = hspmd_weights_read(w, slices[i].tensor, &slices[i].shape, &slices[i].box, to, err);
+		else
+			memset(to, 0, im.extents[i].bytes);
+	}
+	if (!rv)
+		rv = hspmd_image_seal(&im, err);
+	snprintf(file, sizeof file, "import-%zu.safetensors", number);
+	if (!rv)
+		rv = hspmd_shard_store(place, "import", 0, 0, file, im.data, im.bytes, shard, err);
+	hspmd_image_free(&im);
+	free(slices);
+	return rv;
+}
+
+int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job, const char *place,
+			 struct hspmd_error *err)
+{
+	json_t **shards = hspmd_calloc(count, sizeof *shards);
+	size_t n = 0;
+	int rv = shards ? 0 : hspmd_fail_memory(err, "importing");
+	for (size_t first = 0, end; first < count && !rv; first = end) {
+		uint64_t bytes = 0;
+		for (end = first; end < count; end++) {
+			bytes += (uint64_t)hspmd_shape_elements(&tensors[end].shape) * sizeof(float) * HSPMD_STATE_KIND_COUNT;
+			if (end > first && bytes > FILE_MAX)
+				break;
+		}
+		rv = import_shard(w, tensors, first, end, place, n, &shards[n], err);
+		n += !rv;
+	}
+	struct hspmd_manifest *m = rv ? NULL : hspmd_manifest_assemble(0, 0, job, shards, n, err);
+	rv = m ? hspmd_checkpoint_commit(place, m, err) : -1;
+	hspmd_manifest_destroy(m);
+	for (size_t i = 0; i < n; i++)
+		json_decref(shards[i]);
+	free(shards);
+	return rv;
+}
