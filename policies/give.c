@@ -147,7 +147,7 @@ static void choose_least(const struct desk *k, struct donor *donors, int n, int 
 	}
 }
 
-static int give_all(struct desk *k, const struct donor *donors, int n, int pending)
+static int give_all(struct desk *k, const struct donor *donors, int n, int wanted, int pending)
 {
 	const struct hspmd_site_pending *p = &k->s->pending[pending];
 	for (int i = 0; i < n; i++) {
@@ -162,8 +162,8 @@ static int give_all(struct desk *k, const struct donor *donors, int n, int pendi
 			desk_action_node(k, a, d->nodes[g]);
 		a->gain = desk_value(&k->jobs[d->job], &k->jobs[d->job].now) - before;
 		a->for_pending = pending;
-		snprintf(a->reason, sizeof a->reason, "waiting job %u (priority %.0f) needs %d nodes and starts if %d more come free%s", p->id, p->priority,
-			 p->nodes, d->given, p->preempts ? "; it would preempt" : "");
+		snprintf(a->reason, sizeof a->reason, "waiting job %u needs %d node%s and starts if this job gives %d%s%s", p->id, p->nodes,
+			 p->nodes == 1 ? "" : "s", d->given, n > 1 && wanted > d->given ? " and others give theirs" : "", p->preempts ? "; it would preempt" : "");
 	}
 	return 0;
 }
@@ -245,9 +245,10 @@ static int serve(struct desk *k, int pending, struct donor *donors, int *nodes)
 		return block(k, pending, there > have + can ? there : have + can);
 	if (!backfills(k, p))
 		return 0;
-	choose_least(k, donors, n, p->nodes - have < can ? p->nodes - have : can);
+	int wanted = p->nodes - have < can ? p->nodes - have : can;
+	choose_least(k, donors, n, wanted);
 	promise(k, p, have);
-	return give_all(k, donors, n, pending);
+	return give_all(k, donors, n, wanted, pending);
 }
 
 int step_pending(struct desk *k, struct hspmd_error *err)

@@ -20,6 +20,7 @@ hspmd_command hspmd_command_agent;
 hspmd_command hspmd_command_plan;
 hspmd_command hspmd_command_worker;
 hspmd_command hspmd_command_policy;
+hspmd_command hspmd_command_cluster;
 
 /* ---- helpers for commands (options.c) */
 

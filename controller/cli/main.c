@@ -17,6 +17,7 @@ static const struct {
 	{ "checkpoint", hspmd_command_checkpoint, "list, verify, export and import checkpoints" },
 	{ "discover", hspmd_command_discover, "print what this node, or this allocation, has" },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
+	{ "cluster", hspmd_command_cluster, "show what hspmdctld sees and last decided" },
 	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },
 	{ "worker", hspmd_command_worker, NULL },
 };

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What controllers say, what the engine decides, and what is asked of the controllers for it. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "controller/ctld/daemon_private.h"
+#include "controller/ctld/protocol.h"
+
+#define FRESH_S 5.0  /* nothing is asked on the ground of an older look */
+#define KEEP_S 60.0  /* nodes that a job was asked to take are kept for it so long */
+
+const struct hspmd_view_job *view_job(const struct hspmd_view *v, uint32_t id)
+{
+	for (int i = 0; v && i < v->job_count; i++)
+		if (v->jobs[i].id == id)
+			return &v->jobs[i];
+	return NULL;
+}
+
+int nodes_of(const struct ctld *d, const struct ctld_peer *p)
+{
+	if (d->looking && !d->view)
+		return 0;
+	const struct hspmd_view_job *j = view_job(d->view, p->job);
+	int n = j ? j->held_count : 0;
+	for (int m = 0; m < p->member_count; m++) {
+		const struct hspmd_view_job *member = view_job(d->view, p->members[m]);
+		n += member && member->uid == p->uid ? member->held_count : 0;
+	}
+	return n;
+}
+
+/* ---- from the controllers */
+
+int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *err)
+{
+	struct ctld *d = context;
+	const struct hspmd_view_job *j = view_job(d->view, job);
+	int at = ctld_peers_find(&d->peers, job);
+	if (j && j->uid != uid)
+		return hspmd_fail(err, "job %u is not of user %u", job, (unsigned)uid);
+	if (!j && at >= 0 && d->peers.peers[at].uid != uid)
+		return hspmd_fail(err, "job %u greeted as another user before", job);
+	at = ctld_peers_greet(&d->peers, job, uid);
+	if (at < 0)
+		return hspmd_fail_memory(err, "greeting a controller");
+	if (!j)
+		look_soon(d); /* a new job; Slurm's word on whose it is decides */
+	record(d, "greeting", job, "its controller has greeted", NULL);
+	return 0;
+}
+
+void on_gone(void *context, uint32_t job)
+{
+	struct ctld *d = context;
+	int at = ctld_peers_find(&d->peers, job);
+	if (at < 0)
+		return;
+	d->peers.peers[at].reachable = false;
+	if (d->peers.records[at].ask_id)
+		ctld_peers_answered(&d->peers, at, d->peers.records[at].ask_id, false, "its controller is gone", hspmd_wall());
+	record(d, "gone", job, "its controller is gone", NULL);
+	look_soon(d);
+}
+
+static int on_answer(struct ctld *d, int at, json_t *message, struct hspmd_error *err)
+{
+	int64_t id = json_integer_value(json_object_get(message, "id"));
+	bool ok = json_is_true(json_object_get(message, "ok"));
+	const char *text = json_string_value(json_object_get(message, "text"));
+	uint32_t job = d->peers.peers[at].job;
+	if (ctld_peers_answered(&d->peers, at, id, ok, text ? text : "", hspmd_wall()) < 0)
+		return hspmd_fail(err, "job %u answered what it was not asked", job);
+	d->totals.declined += !ok;
+	record(d, ok ? "done" : "declined", job, d->peers.records[at].last, NULL);
+	look_soon(d);
+	return 0;
+}
+
+int on_controller_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err)
+{
+	struct ctld *d = context;
+	int at = ctld_peers_find(&d->peers, job);
+	const char *type = json_string_value(json_object_get(message, "type"));
+	if (at < 0 || !type)
+		return hspmd_fail(err, "job %u: a message without a type", job);
+	if (!strcmp(type, "answer"))
+		return on_answer(d, at, message, err);
+	if (strcmp(type, "state") != 0)
+		return hspmd_fail(err, "job %u: unknown message '%.40s'", job, type);
+	int rc = ctld_peers_state(&d->peers, at, message, nodes_of(d, &d->peers.peers[at]), err);
+	d->dirty |= rc > 0;
+	return rc < 0 ? hspmd_error_prefix(err, "job %u", job) : 0;
+}
+
+/* After a new look: controllers of jobs that are another's, or of none, have no business here. */
+void sweep_peers(struct ctld *d)
+{
+	for (int i = d->peers.count - 1; i >= 0; i--) {
+		struct ctld_peer *p = &d->peers.peers[i];
+		const struct hspmd_view_job *j = view_job(d->view, p->job);
+		uint32_t job = p->job;
+		if (j && j->uid == p->uid)
+			continue;
+		ctld_server_drop(d->server, job, j ? "this job is another user's" : "Slurm knows no such job");
+		int at = ctld_peers_find(&d->peers, job);
+		if (at >= 0)
+			ctld_peers_drop(&d->peers, at);
+	}
+}
+
+void answers_time(struct ctld *d)
+{
+	double now = hspmd_wall();
+	for (int i = 0; i < d->peers.count; i++) {
+		struct ctld_record *r = &d->peers.records[i];
+		if (!r->ask_id || now - r->asked_s < CTLD_ANSWER_S)
+			continue;
+		ctld_peers_answered(&d->peers, i, r->ask_id, false, "no answer in time", now);
+		d->totals.unanswered++;
+		record(d, "unanswered", d->peers.peers[i].job, r->last, NULL);
+	}
+}
+
+/* ---- to the controllers */
+
+static json_t *names_of(const struct ctld_site *s, const struct hspmd_action *a)
+{
+	json_t *names = json_array();
+	for (int i = 0; names && i < a->node_count; i++)
+		if (json_array_append_new(names, json_string(s->nodes[a->nodes[i]].name)) < 0) {
+			json_decref(names);
+			return NULL;
+		}
+	return names;
+}
+
+static void keep_nodes(struct ctld *d, const struct hspmd_action *a, uint32_t job, double now)
+{
+	for (int i = 0; i < a->node_count; i++) {
+		d->notes[a->nodes[i]].kept_for = job;
+		d->notes[a->nodes[i]].kept_till_s = now + KEEP_S;
+	}
+}
+
+static void ask(struct ctld *d, const struct ctld_site *s, const struct hspmd_action *a)
+{
+	int at = s->elastic_peer[a->job];
+	uint32_t job = d->peers.peers[at].job;
+	bool grow = a->kind == HSPMD_GROW;
+	double now = hspmd_wall();
+	char what[32];
+	json_t *names = names_of(s, a);
+	json_t *m = json_pack("{s:s, s:I, s:s, s:i, s:O, s:s}", "type", "ask", "id", (json_int_t)++d->asks, "command", grow ? "grow" : "shrink", "by",
+			      a->node_count, "names", names, "reason", a->reason);
+	snprintf(what, sizeof what, "%s by %d", grow ? "grow" : "shrink", a->node_count);
+	if (!m || ctld_server_send(d->server, job, m) < 0) {
+		json_decref(m);
+		json_decref(names);
+		return;
+	}
+	ctld_peers_asked(&d->peers, at, d->asks, what, now);
+	if (grow)
+		keep_nodes(d, a, job, now);
+	else if (a->for_job >= 0)
+		keep_nodes(d, a, s->elastic[a->for_job].id, now);
+	*(grow ? &d->totals.grows : &d->totals.shrinks) += 1;
+	*(grow ? &d->totals.nodes_asked : &d->totals.nodes_given) += (uint64_t)a->node_count;
+	record(d, grow ? "grow" : "shrink", job, a->reason, json_pack("{s:O, s:f, s:I}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->asks));
+	json_decref(m);
+	json_decref(names);
+}
+
+static int by_job(const void *a, const void *b)
+{
+	uint32_t x = ((const struct could_start *)a)->job, y = ((const struct could_start *)b)->job;
+	return x < y ? -1 : x > y;
+}
+
+static double could_start(void *context, uint32_t job)
+{
+	const struct ctld *d = context;
+	struct could_start key = { .job = job };
+	const struct could_start *found = d->could_count ? bsearch(&key, d->could, (size_t)d->could_count, sizeof key, by_job) : NULL;
+	return found ? found->since_s : NAN;
+}
+
+static void remember_could(struct ctld *d, const struct ctld_site *s, const struct hspmd_decision *e)
+{
+	struct could_start *could = hspmd_calloc((size_t)s->site.pending_count, sizeof *could);
+	if (!could)
+		return;
+	free(d->could);
+	d->could = could;
+	d->could_count = 0;
+	for (int i = 0; i < s->site.pending_count; i++)
+		if (!isnan(e->could_start_s[i]))
+			d->could[d->could_count++] = (struct could_start){ s->pending[i].id, e->could_start_s[i] };
+	qsort(d->could, (size_t)d->could_count, sizeof *d->could, by_job);
+}
+
+static void remember_why(struct ctld *d, const struct ctld_site *s, const struct hspmd_decision *e)
+{
+	for (int i = 0; i < s->site.elastic_count; i++)
+		memcpy(d->peers.records[s->elastic_peer[i]].why, e->why[i], HSPMD_REASON_MAX);
+}
+
+static void carry_out(struct ctld *d, const struct ctld_site *s, const struct hspmd_decision *e)
+{
+	/* What was seen may be long past: look again before anything is asked. */
+	if (e->count && hspmd_now() - d->looked_s > FRESH_S) {
+		look_soon(d);
+		d->dirty = true;
+		return;
+	}
+	remember_why(d, s, e);
+	for (int i = 0; i < e->count; i++)
+		ask(d, s, &e->actions[i]);
+	if (e->count)
+		look_soon(d);
+}
+
+void decide(struct ctld *d)
+{
+	struct ctld_site s;
+	struct hspmd_decision e;
+	struct hspmd_error err = { "" };
+	d->dirty = false;
+	d->decided_s = hspmd_now();
+	if (!d->view || !d->peers.count)
+		return;
+	memset(&e, 0, sizeof e);
+	int rc = ctld_build(&s, d->view, d->policy, d->peers.peers, d->peers.count, d->notes, hspmd_wall(), could_start, d, &err);
+	if (rc == 0)
+		rc = hspmd_policy_decide(&s.site, &e, &err);
+	d->totals.decisions++;
+	if (rc < 0)
+		record(d, "trouble", 0, err.text, NULL);
+	else {
+		remember_could(d, &s, &e);
+		carry_out(d, &s, &e);
+	}
+	hspmd_decision_clear(&e);
+	ctld_site_clear(&s);
+}

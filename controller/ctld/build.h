@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From what Slurm and the job controllers say to the snapshot that the engine decides on. Pure. */
+#ifndef HSPMD_CONTROLLER_CTLD_BUILD_H
+#define HSPMD_CONTROLLER_CTLD_BUILD_H
+
+#include "controller/slurm/view.h"
+#include "policies/decide.h"
+
+#define CTLD_CURVE_MAX 4096
+#define CTLD_MEMBERS_MAX 256
+#define CTLD_TYPES_MAX 32
+
+/* An elastic job as its controller tells of it, and what is known of their talk. */
+struct ctld_peer {
+	uint32_t job;    /* the anchor's id */
+	uid_t uid;       /* who the controller is, proved */
+	bool reachable;
+	int member_count;
+	uint32_t members[CTLD_MEMBERS_MAX]; /* further Slurm jobs whose nodes work for it */
+	int min_nodes, max_nodes;
+	char policy[HSPMD_POLICY_NAME_MAX + 1];
+	int curve_count;
+	double *curve;   /* bounded by what was measured; owned */
+	int type_count;
+	char types[CTLD_TYPES_MAX][32];
+	double worth[CTLD_TYPES_MAX];
+	double tokens_per_s, pause_s, lost_s;
+	int64_t step;
+	bool asked;      /* a request is not answered yet */
+	double resized_s, declined_until_s;
+};
+
+/* What is remembered of a node between rounds. Losing it costs nothing but time. */
+struct ctld_node_note {
+	uint32_t kept_for; /* elastic job that is to get it */
+	double kept_till_s;
+	double up_s;       /* watched while up */
+	int losses;        /* went without being asked to */
+};
+
+struct ctld_site {
+	struct hspmd_site site;
+	int *elastic_peer;  /* elastic index -> peer index */
+	int *pending_job;   /* waiting index -> view's job index */
+	/* what `site` borrows */
+	struct hspmd_site_class *classes;
+	struct hspmd_site_node *nodes;
+	struct hspmd_site_pending *pending;
+	struct hspmd_site_elastic *elastic;
+	const char **types;
+	char (*type_names)[32];
+	unsigned char *usable; /* [(pending + elastic) * classes] */
+	double *worth;         /* [elastic * types] */
+};
+
+/* Since when a waiting job could have started, by job id; NAN: not known. */
+typedef double ctld_could_start(void *context, uint32_t job);
+
+/* A peer whose job Slurm does not know as running and its user's is left out. Notes are one per node of the view. The caller clears the site in any
+ * case; it borrows from view, peers and policies. */
+int ctld_build(struct ctld_site *out, const struct hspmd_view *view, const struct hspmd_policy *policy, const struct ctld_peer *peers, int peer_count,
+	       const struct ctld_node_note *notes, double now_s, ctld_could_start *could_start, void *context, struct hspmd_error *err);
+void ctld_site_clear(struct ctld_site *s);
+
+/* May a job with these wishes run on a node: partition, features, GRES, CPUs, memory. What is not understood (counts, exclusive ors) does not fit. */
+bool ctld_fits(const struct hspmd_view *view, const struct hspmd_view_job *job, int node);
+bool ctld_features_fit(const char *wanted, const char *has);
+bool ctld_gres_fit(const char *wanted, const char *has);
+/* Device type and number from a node's GRES: "gpu:H20:8(S:0-1)" is 8 of "H20"; without GPUs 1 of "cpu". */
+int ctld_devices(const char *gres, char *type, size_t size);
+
+#endif

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/ctld/daemon.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "controller/ctld/daemon_private.h"
+
+#define TICK_MS 250
+#define AGAIN_S 2.0 /* time alone (cooldowns, how long a node is idle) changes what is right: decide again so often */
+
+static struct hspmd_policy *read_policies(const struct ctld *d, struct hspmd_error *err)
+{
+	return hspmd_policy_read(d->options->policies, &d->options->trust, err);
+}
+
+static void reload(struct ctld *d)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_policy *p = read_policies(d, &err);
+	if (!p) {
+		strcpy(d->policy_error, err.text);
+		hspmd_error_log("policies were not taken, the old ones stand: %s", err.text);
+		record(d, "policies_refused", 0, err.text, NULL);
+		return;
+	}
+	hspmd_policy_destroy(d->policy);
+	d->policy = p;
+	d->dirty = true;
+	*d->policy_error = '\0';
+	char text[80];
+	snprintf(text, sizeof text, "%d rules in %d files", p->rule_count, p->file_count);
+	record(d, "policies", 0, text, NULL);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+	struct ctld *d = handle->data;
+	struct hspmd_error err;
+	if (number != SIGHUP) {
+		uv_stop(&d->loop);
+		return;
+	}
+	reload(d);
+	if (record_open(d, &err) < 0)
+		hspmd_warn("%s", err.text);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+	struct ctld *d = timer->data;
+	double now = hspmd_now();
+	answers_time(d);
+	if (d->looking)
+		return;
+	if (now >= d->next_look_s) {
+		look_begin(d);
+		return;
+	}
+	if (d->dirty || now - d->decided_s >= AGAIN_S)
+		decide(d);
+}
+
+/* slurmctld saves its state soon after anything has changed. */
+static void on_folder(uv_fs_event_t *handle, const char *file, int events, int status)
+{
+	(void)events;
+	if (!status && file && (!strncmp(file, "job_state", 9) || !strncmp(file, "node_state", 10)))
+		look_soon(handle->data);
+}
+
+static int start(struct ctld *d, struct hspmd_error *err)
+{
+	static const int numbers[3] = { SIGTERM, SIGINT, SIGHUP };
+	if (!(d->policy = read_policies(d, err)) || record_open(d, err) < 0)
+		return -1;
+	d->auth = d->options->cookie ? hspmd_auth_cookie(d->options->cookie, err) : hspmd_auth_munge(d->options->munge_socket, err);
+	if (!d->auth)
+		return -1;
+	d->handlers = (struct ctld_handlers){ on_greet, on_controller_message, on_gone, on_show, d };
+	if (!(d->server = ctld_server_open(&d->loop, d->options->listen, d->auth, &d->handlers, err)))
+		return -1;
+	if (d->options->metrics && !(d->metrics = metrics_open(d, d->options->metrics, err)))
+		return -1;
+	uv_timer_start(&d->tick, on_tick, 0, TICK_MS);
+	for (int i = 0; i < 3; i++)
+		uv_signal_start(&d->signals[i], on_signal, numbers[i]);
+	if (d->options->state_folder && uv_fs_event_start(&d->folder, on_folder, d->options->state_folder, 0) < 0)
+		hspmd_info("%s cannot be watched; changes are seen when slurmctld is asked next", d->options->state_folder);
+	hspmd_info("listening on port %d; %d rules in %d files of %s", ctld_server_port(d->server), d->policy->rule_count, d->policy->file_count,
+		   d->options->policies);
+	return 0;
+}
+
+static void close_handle(uv_handle_t *handle, void *context)
+{
+	(void)context;
+	if (!uv_is_closing(handle))
+		uv_close(handle, NULL);
+}
+
+static void stop(struct ctld *d)
+{
+	d->stopping = true;
+	metrics_close(d->metrics);
+	ctld_server_close(d->server);
+	uv_run(&d->loop, UV_RUN_NOWAIT);
+	uv_walk(&d->loop, close_handle, NULL);
+	uv_run(&d->loop, UV_RUN_DEFAULT); /* waits for a look that is under way, too */
+	uv_loop_close(&d->loop);
+	hspmd_auth_destroy(d->auth);
+	hspmd_policy_destroy(d->policy);
+	hspmd_view_destroy(d->view);
+	ctld_peers_clear(&d->peers);
+	free(d->notes);
+	free(d->could);
+	if (d->log)
+		fclose(d->log);
+}
+
+int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
+{
+	struct ctld d = { .options = options, .interval_s = options->poll_least_s, .began_s = hspmd_now() };
+	uv_loop_init(&d.loop);
+	uv_timer_init(&d.loop, &d.tick);
+	uv_fs_event_init(&d.loop, &d.folder);
+	for (int i = 0; i < 3; i++) {
+		uv_signal_init(&d.loop, &d.signals[i]);
+		d.signals[i].data = &d;
+	}
+	d.tick.data = d.folder.data = &d;
+	signal(SIGPIPE, SIG_IGN);
+	int rc = start(&d, err);
+	if (rc == 0) {
+		uv_run(&d.loop, UV_RUN_DEFAULT);
+		record(&d, "stop", 0, "told to stop; jobs go on without", NULL);
+	}
+	stop(&d);
+	return rc;
+}

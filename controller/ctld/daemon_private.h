@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Private to controller/ctld. */
+#ifndef HSPMD_CONTROLLER_CTLD_DAEMON_PRIVATE_H
+#define HSPMD_CONTROLLER_CTLD_DAEMON_PRIVATE_H
+
+#include <stdio.h>
+
+#include "controller/ctld/daemon.h"
+#include "controller/ctld/peers.h"
+#include "controller/ctld/server.h"
+
+struct could_start {
+	uint32_t job;
+	double since_s;
+};
+
+struct totals {
+	uint64_t rpcs, rounds, failed_looks, decisions;
+	uint64_t grows, shrinks, declined, unanswered, nodes_asked, nodes_given;
+};
+
+struct ctld {
+	const struct ctld_options *options;
+	uv_loop_t loop;
+	uv_timer_t tick;
+	uv_signal_t signals[3];
+	uv_fs_event_t folder;
+	uv_work_t work;
+	struct hspmd_auth *auth;
+	struct ctld_handlers handlers;
+	struct ctld_server *server;
+	struct ctld_metrics *metrics;
+	FILE *log;
+	bool stopping;
+
+	struct hspmd_policy *policy;
+	char policy_error[HSPMD_ERROR_MAX]; /* of the last reload; "" when it was taken */
+	struct ctld_peers peers;
+	struct hspmd_view *view;            /* not touched while looking */
+	struct ctld_node_note *notes;       /* one per node of the view */
+	struct could_start *could;
+	int could_count;
+
+	bool looking;           /* a look is under way on another thread */
+	struct hspmd_view *new_view;
+	int look_rc, look_rpcs;
+	struct hspmd_error look_error;
+	double looked_s, next_look_s, interval_s; /* monotonic */
+	bool dirty;             /* something came in that decisions depend on */
+	double decided_s;
+	int64_t asks;           /* last id */
+	double began_s;
+	struct totals totals;
+	char trouble[HSPMD_ERROR_MAX]; /* why the last look failed; "" */
+};
+
+/* look.c */
+void look_begin(struct ctld *d);
+/* Soon, because something happened. */
+void look_soon(struct ctld *d);
+
+/* ask.c */
+void decide(struct ctld *d);
+void answers_time(struct ctld *d);
+int on_controller_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err);
+int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *err);
+void on_gone(void *context, uint32_t job);
+void sweep_peers(struct ctld *d);
+const struct hspmd_view_job *view_job(const struct hspmd_view *v, uint32_t id);
+int nodes_of(const struct ctld *d, const struct ctld_peer *p);
+
+/* show.c */
+json_t *on_show(void *context);
+
+/* record.c: a line of JSON an event, into the event log; what people should hear also to the log and syslog. Takes `more` over (may be NULL). */
+void record(struct ctld *d, const char *event, uint32_t job, const char *text, json_t *more);
+int record_open(struct ctld *d, struct hspmd_error *err);
+
+/* metrics.c: OpenMetrics over HTTP. */
+struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hspmd_error *err);
+void metrics_close(struct ctld_metrics *m);
+
+#endif

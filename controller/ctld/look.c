@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking at Slurm: seldom while nothing happens, off the loop, one look at a time. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "controller/ctld/daemon_private.h"
+
+#define SLOWER 1.5
+
+void look_soon(struct ctld *d)
+{
+	double at = d->looked_s + d->options->poll_least_s;
+	d->interval_s = d->options->poll_least_s;
+	d->next_look_s = fmin(d->next_look_s, fmax(at, hspmd_now()));
+}
+
+/* On a thread of the pool. */
+static void look(uv_work_t *work)
+{
+	struct ctld *d = work->data;
+	d->new_view = NULL;
+	d->look_rpcs = 0;
+	d->look_rc = d->options->look(d->options->look_context, d->view, &d->new_view, &d->look_rpcs, &d->look_error);
+}
+
+static bool same_nodes(const struct hspmd_view *a, const struct hspmd_view *b)
+{
+	if (!a || a->node_count != b->node_count)
+		return false;
+	for (int i = 0; i < a->node_count; i++)
+		if (strcmp(a->nodes[i].name, b->nodes[i].name) != 0)
+			return false;
+	return true;
+}
+
+/* What is remembered of nodes goes on; a node that was working and is not there any more was lost. */
+static int carry_notes(struct ctld *d, double dt)
+{
+	struct hspmd_view *v = d->new_view;
+	if (!same_nodes(d->view, v)) {
+		struct ctld_node_note *notes = hspmd_calloc((size_t)v->node_count, sizeof *notes);
+		if (!notes)
+			return -1;
+		free(d->notes);
+		d->notes = notes;
+		return 0;
+	}
+	for (int i = 0; i < v->node_count; i++) {
+		bool was_up = d->view->nodes[i].state != HSPMD_VIEW_UNUSABLE;
+		d->notes[i].up_s += was_up ? dt : 0;
+		d->notes[i].losses += d->view->nodes[i].state == HSPMD_VIEW_BUSY && v->nodes[i].state == HSPMD_VIEW_UNUSABLE;
+	}
+	return 0;
+}
+
+static void take_view(struct ctld *d, double dt)
+{
+	if (carry_notes(d, dt) < 0) {
+		hspmd_error_log("out of memory while looking at the cluster");
+		hspmd_view_destroy(d->new_view);
+		return;
+	}
+	hspmd_view_destroy(d->view);
+	d->view = d->new_view;
+	d->dirty = true;
+	sweep_peers(d);
+}
+
+static void looked(uv_work_t *work, int status)
+{
+	struct ctld *d = work->data;
+	double now = hspmd_now(), dt = now - d->looked_s;
+	(void)status;
+	d->looking = false;
+	if (d->stopping) {
+		hspmd_view_destroy(d->new_view);
+		return;
+	}
+	d->totals.rounds++;
+	d->totals.rpcs += (uint64_t)d->look_rpcs;
+	if (d->look_rc < 0) {
+		d->totals.failed_looks++;
+		if (strcmp(d->trouble, d->look_error.text) != 0)
+			record(d, "trouble", 0, d->look_error.text, NULL);
+		strcpy(d->trouble, d->look_error.text);
+		/* It may be limiting us: ask less, not more. */
+		d->interval_s = fmin(fmax(d->interval_s * 2, 2), d->options->poll_most_s);
+	} else {
+		d->looked_s = now;
+		if (*d->trouble)
+			record(d, "trouble_over", 0, "slurmctld answers again", NULL);
+		*d->trouble = '\0';
+		d->interval_s = d->look_rc ? d->options->poll_least_s : fmin(d->interval_s * SLOWER, d->options->poll_most_s);
+		if (d->look_rc)
+			take_view(d, dt);
+	}
+	d->next_look_s = now + d->interval_s;
+}
+
+void look_begin(struct ctld *d)
+{
+	d->work.data = d;
+	d->looking = uv_queue_work(&d->loop, &d->work, look, looked) == 0;
+	d->next_look_s = hspmd_now() + d->interval_s;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmdctld: options, and Slurm as the cluster that is looked at. */
+#include "config.h"
+
+#include <getopt.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "controller/ctld/daemon.h"
+#include "controller/ctld/protocol.h"
+
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+static const char help_text[] =
+	"Usage: hspmdctld [options]\n"
+	"\n"
+	"Grows and shrinks the cluster's elastic jobs by the site's policies. One a cluster, as SlurmUser or root.\n"
+	"\n"
+	"  --listen ADDRESS:PORT   where job controllers call (default: all addresses, port " TEXT(CTLD_PORT) ")\n"
+	"  --policies FOLDER       the site's policies (default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
+	"  --owner USER            whose policy files are believed, beside root's (default: SlurmUser)\n"
+	"  --metrics ADDRESS:PORT  OpenMetrics page (default 127.0.0.1:6898), or off\n"
+	"  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
+	"  --syslog                events to syslog too\n"
+	"  --poll LEAST,MOST       seconds between two looks at Slurm: when all changes, when nothing does (default 1,60)\n"
+	"  --munge-socket PATH     munged's socket (default: AuthInfo of slurm.conf)\n"
+	"      --help, --version\n";
+
+struct given {
+	const char *owner, *metrics;
+	struct ctld_options o;
+	bool help, version;
+};
+
+enum { OPT_LISTEN = 256, OPT_POLICIES, OPT_OWNER, OPT_METRICS, OPT_LOG, OPT_SYSLOG, OPT_POLL, OPT_MUNGE, OPT_HELP, OPT_VERSION };
+
+static const struct option long_options[] = {
+	{ "listen", required_argument, NULL, OPT_LISTEN },     { "policies", required_argument, NULL, OPT_POLICIES },
+	{ "owner", required_argument, NULL, OPT_OWNER },       { "metrics", required_argument, NULL, OPT_METRICS },
+	{ "event-log", required_argument, NULL, OPT_LOG },     { "syslog", no_argument, NULL, OPT_SYSLOG },
+	{ "poll", required_argument, NULL, OPT_POLL },         { "munge-socket", required_argument, NULL, OPT_MUNGE },
+	{ "help", no_argument, NULL, OPT_HELP },               { "version", no_argument, NULL, OPT_VERSION },
+	{ NULL, 0, NULL, 0 },
+};
+
+static int parse_poll(const char *text, struct ctld_options *o)
+{
+	char *end;
+	o->poll_least_s = strtod(text, &end);
+	if (*end == ',')
+		o->poll_most_s = strtod(end + 1, &end);
+	if (*end || !(o->poll_least_s >= 0.2) || !(o->poll_most_s >= o->poll_least_s) || o->poll_most_s > 3600) {
+		hspmd_error_log("--poll: expected LEAST,MOST seconds, 0.2 <= LEAST <= MOST <= 3600, got '%s'", text);
+		return -1;
+	}
+	return 0;
+}
+
+static int parse(int argc, char **argv, struct given *g)
+{
+	int opt;
+	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+		switch (opt) {
+		case OPT_LISTEN: g->o.listen = optarg; break;
+		case OPT_POLICIES: g->o.policies = optarg; break;
+		case OPT_OWNER: g->owner = optarg; break;
+		case OPT_METRICS: g->metrics = optarg; break;
+		case OPT_LOG: g->o.event_log = optarg; break;
+		case OPT_SYSLOG: g->o.syslog = true; break;
+		case OPT_MUNGE: g->o.munge_socket = optarg; break;
+		case OPT_POLL:
+			if (parse_poll(optarg, &g->o) < 0)
+				return -1;
+			break;
+		case OPT_HELP:
+		case 'h': g->help = true; break;
+		case OPT_VERSION: g->version = true; break;
+		default: return -1;
+		}
+	}
+	if (optind == argc)
+		return 0;
+	hspmd_error_log("unexpected argument '%s'", argv[optind]);
+	return -1;
+}
+
+static int look(void *context, const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err)
+{
+	(void)context;
+	return hspmd_view_look(old, new, rpcs, err);
+}
+
+static int run(struct given *g, struct hspmd_error *err)
+{
+	struct hspmd_view_settings slurm = { NULL, NULL, NULL };
+	hspmd_view_open();
+	/* slurmctld may start later than we do: then nobody is believed but root, or who is named. */
+	if (hspmd_view_settings(&slurm, err) < 0)
+		hspmd_warn("%s; going on", err->text);
+	const char *owner = g->owner ? g->owner : slurm.user;
+	const struct passwd *pw = owner ? getpwnam(owner) : NULL;
+	int rc = 0;
+	if (g->owner && !pw)
+		rc = hspmd_fail(err, "--owner: no user '%s'", g->owner);
+	g->o.trust.owner = pw ? pw->pw_uid : 0;
+	g->o.metrics = strcmp(g->metrics, "off") != 0 ? g->metrics : NULL;
+	g->o.look = look;
+	if (!g->o.munge_socket)
+		g->o.munge_socket = slurm.munge_socket;
+	g->o.state_folder = slurm.state_folder;
+	if (rc == 0)
+		rc = ctld_run(&g->o, err);
+	hspmd_view_settings_clear(&slurm);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct given g = { .metrics = "127.0.0.1:6898",
+			   .o = { .listen = ":" TEXT(CTLD_PORT), .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .poll_least_s = 1, .poll_most_s = 60 } };
+	struct hspmd_error err = { "" };
+	hspmd_log_name("hspmdctld");
+	if (parse(argc, argv, &g) < 0) {
+		fputs("Try 'hspmdctld --help'.\n", stderr);
+		return 2;
+	}
+	if (g.help || g.version) {
+		fputs(g.help ? help_text : "hspmdctld " PACKAGE_VERSION "\n", stdout);
+		return 0;
+	}
+	if (run(&g, &err) == 0)
+		return 0;
+	hspmd_error_log("%s", err.text);
+	return 1;
+}

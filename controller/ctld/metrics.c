@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* OpenMetrics over HTTP, served from the loop. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "controller/ctld/daemon_private.h"
+
+#ifdef HAVE_MICROHTTPD
+#include <microhttpd.h>
+#include <netdb.h>
+
+struct ctld_metrics {
+	struct MHD_Daemon *http;
+	struct ctld *d;
+	uv_poll_t poll;
+	uv_timer_t timer; /* for its own time-outs */
+	int handles;
+};
+
+static void family(FILE *f, const char *name, const char *type, const char *help)
+{
+	fprintf(f, "# TYPE hspmd_%s %s\n# HELP hspmd_%s %s\n", name, type, name, help);
+}
+
+static void counter(FILE *f, const char *name, const char *help, uint64_t value)
+{
+	family(f, name, "counter", help);
+	fprintf(f, "hspmd_%s_total %llu\n", name, (unsigned long long)value);
+}
+
+static void nodes(FILE *f, const struct ctld *d)
+{
+	static const char *const words[] = { "idle", "busy", "leaving", "unusable" };
+	int n[4] = { 0 };
+	for (int i = 0; d->view && i < d->view->node_count; i++)
+		n[d->view->nodes[i].state]++;
+	family(f, "nodes", "gauge", "Nodes by state.");
+	for (int i = 0; i < 4; i++)
+		fprintf(f, "hspmd_nodes{state=\"%s\"} %d\n", words[i], n[i]);
+}
+
+static void jobs(FILE *f, const struct ctld *d)
+{
+	family(f, "jobs", "gauge", "Elastic jobs by whether their controller listens.");
+	int reachable = 0;
+	for (int i = 0; i < d->peers.count; i++)
+		reachable += d->peers.peers[i].reachable;
+	fprintf(f, "hspmd_jobs{reachable=\"yes\"} %d\nhspmd_jobs{reachable=\"no\"} %d\n", reachable, d->peers.count - reachable);
+	family(f, "job_nodes", "gauge", "Nodes of an elastic job.");
+	for (int i = 0; i < d->peers.count; i++)
+		fprintf(f, "hspmd_job_nodes{job=\"%u\"} %d\n", d->peers.peers[i].job, nodes_of(d, &d->peers.peers[i]));
+	family(f, "job_tokens_per_second", "gauge", "What an elastic job makes now.");
+	for (int i = 0; i < d->peers.count; i++)
+		fprintf(f, "hspmd_job_tokens_per_second{job=\"%u\"} %g\n", d->peers.peers[i].job, d->peers.peers[i].tokens_per_s);
+	family(f, "job_pause_seconds", "gauge", "What the last resize of an elastic job cost.");
+	for (int i = 0; i < d->peers.count; i++)
+		fprintf(f, "hspmd_job_pause_seconds{job=\"%u\"} %g\n", d->peers.peers[i].job, d->peers.peers[i].pause_s);
+}
+
+static void all(FILE *f, const struct ctld *d)
+{
+	const struct totals *t = &d->totals;
+	nodes(f, d);
+	jobs(f, d);
+	family(f, "resizes", "counter", "Resizes asked of elastic jobs, by cause.");
+	fprintf(f, "hspmd_resizes_total{cause=\"grow\"} %llu\nhspmd_resizes_total{cause=\"shrink\"} %llu\n", (unsigned long long)t->grows,
+		(unsigned long long)t->shrinks);
+	counter(f, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_asked);
+	counter(f, "nodes_recalled", "Nodes that elastic jobs were asked to give back.", t->nodes_given);
+	counter(f, "declined", "Requests that a job declined.", t->declined);
+	counter(f, "unanswered", "Requests that a job did not answer in time.", t->unanswered);
+	counter(f, "decisions", "Runs of the policy engine.", t->decisions);
+	counter(f, "slurm_rpcs", "Calls made to slurmctld.", t->rpcs);
+	counter(f, "slurm_failures", "Looks at Slurm that failed.", t->failed_looks);
+	counter(f, "refused_connections", "Connections closed for what their peers did or did not.", ctld_server_counts(d->server).refused);
+	family(f, "seen_seconds", "gauge", "Age of the last look at Slurm.");
+	fprintf(f, "hspmd_seen_seconds %g\n", hspmd_now() - d->looked_s);
+	fputs("# EOF\n", f);
+}
+
+static enum MHD_Result reply(struct MHD_Connection *c, unsigned status, char *body, size_t size)
+{
+	struct MHD_Response *r = MHD_create_response_from_buffer(size, body, MHD_RESPMEM_MUST_FREE);
+	if (!r) {
+		free(body);
+		return MHD_NO;
+	}
+	MHD_add_response_header(r, "Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8");
+	enum MHD_Result rc = MHD_queue_response(c, status, r);
+	MHD_destroy_response(r);
+	return rc;
+}
+
+static enum MHD_Result on_request(void *context, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload,
+				  size_t *upload_size, void **state)
+{
+	const struct ctld_metrics *m = context;
+	char *body = NULL;
+	size_t size = 0;
+	(void)version;
+	(void)upload;
+	(void)state;
+	if (*upload_size || strcmp(method, "GET") != 0)
+		return MHD_NO;
+	bool found = !strcmp(url, "/metrics");
+	FILE *f = open_memstream(&body, &size);
+	if (!f)
+		return MHD_NO;
+	if (found)
+		all(f, m->d);
+	else
+		fputs("see /metrics\n", f);
+	if (fclose(f) != 0) {
+		free(body);
+		return MHD_NO;
+	}
+	return reply(c, found ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND, body, size);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+	(void)status;
+	(void)events;
+	MHD_run(((struct ctld_metrics *)poll->data)->http);
+}
+
+static void on_time(uv_timer_t *timer)
+{
+	MHD_run(((struct ctld_metrics *)timer->data)->http);
+}
+
+struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hspmd_error *err)
+{
+	struct ctld_metrics *m = calloc(1, sizeof *m);
+	struct addrinfo *at = m ? ctld_resolve(listen, 6898, 1, err) : NULL;
+	if (!m)
+		hspmd_fail_memory(err, "opening the metrics page");
+	if (at)
+		m->http = MHD_start_daemon(MHD_USE_EPOLL | (at->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL, on_request, m, MHD_OPTION_SOCK_ADDR,
+					   at->ai_addr, MHD_OPTION_CONNECTION_LIMIT, 32u, MHD_OPTION_CONNECTION_TIMEOUT, 10u, MHD_OPTION_END);
+	if (at)
+		freeaddrinfo(at);
+	if (!m || !m->http) {
+		if (at)
+			hspmd_fail(err, "the metrics page cannot listen on %s", listen);
+		free(m);
+		return NULL;
+	}
+	const union MHD_DaemonInfo *info = MHD_get_daemon_info(m->http, MHD_DAEMON_INFO_EPOLL_FD);
+	m->d = d;
+	uv_poll_init(&d->loop, &m->poll, info->epoll_fd);
+	uv_timer_init(&d->loop, &m->timer);
+	m->poll.data = m->timer.data = m;
+	uv_poll_start(&m->poll, UV_READABLE, on_poll);
+	uv_timer_start(&m->timer, on_time, 1000, 1000);
+	return m;
+}
+
+static void closed(uv_handle_t *handle)
+{
+	struct ctld_metrics *m = handle->data;
+	if (++m->handles < 2)
+		return;
+	MHD_stop_daemon(m->http);
+	free(m);
+}
+
+void metrics_close(struct ctld_metrics *m)
+{
+	if (!m)
+		return;
+	uv_close((uv_handle_t *)&m->poll, closed);
+	uv_close((uv_handle_t *)&m->timer, closed);
+}
+#else
+struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hspmd_error *err)
+{
+	(void)d;
+	hspmd_fail(err, "%s: hspmdctld was built without libmicrohttpd", listen);
+	return NULL;
+}
+
+void metrics_close(struct ctld_metrics *m)
+{
+	(void)m;
+}
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/ctld/peers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+
+#define SLACK 1.05 /* a claim may exceed what was measured by noise */
+
+int ctld_peers_find(const struct ctld_peers *p, uint32_t job)
+{
+	for (int i = 0; i < p->count; i++)
+		if (p->peers[i].job == job)
+			return i;
+	return -1;
+}
+
+int ctld_peers_greet(struct ctld_peers *p, uint32_t job, uid_t uid)
+{
+	int at = ctld_peers_find(p, job);
+	if (at >= 0) {
+		p->peers[at].reachable = true;
+		return at;
+	}
+	if (hspmd_grow(&p->peers, &p->peer_room, (size_t)p->count, sizeof *p->peers) < 0 ||
+	    hspmd_grow(&p->records, &p->record_room, (size_t)p->count, sizeof *p->records) < 0)
+		return -1;
+	p->peers[p->count] = (struct ctld_peer){ .job = job, .uid = uid, .reachable = true, .min_nodes = 1, .max_nodes = INT_MAX, .pause_s = 5,
+						 .resized_s = -INFINITY, .declined_until_s = -INFINITY };
+	p->records[p->count] = (struct ctld_record){ .last_s = NAN };
+	return p->count++;
+}
+
+void ctld_peers_drop(struct ctld_peers *p, int at)
+{
+	free(p->peers[at].curve);
+	p->count--;
+	if (at == p->count)
+		return;
+	p->peers[at] = p->peers[p->count];
+	p->records[at] = p->records[p->count];
+}
+
+void ctld_peers_clear(struct ctld_peers *p)
+{
+	while (p->count)
+		ctld_peers_drop(p, p->count - 1);
+	free(p->peers);
+	free(p->records);
+	memset(p, 0, sizeof *p);
+}
+
+/* ---- state */
+
+static void read_members(struct hspmd_json *obj, struct ctld_peer *p)
+{
+	struct hspmd_json array = hspmd_json_array_or_none(obj, "members", 0, CTLD_MEMBERS_MAX);
+	p->member_count = (int)hspmd_json_length(&array);
+	for (int i = 0; i < p->member_count; i++) {
+		struct hspmd_json at = hspmd_json_at(&array, (size_t)i);
+		p->members[i] = (uint32_t)hspmd_json_int_value(&at, 1, UINT32_MAX);
+	}
+}
+
+static void read_worth(struct hspmd_json *obj, struct ctld_peer *p)
+{
+	struct hspmd_json worth = hspmd_json_object_or_none(obj, "worth"), at;
+	const char *name;
+	p->type_count = 0;
+	for (size_t i = 0; worth.value && hspmd_json_member(&worth, i, &name, &at); i++) {
+		if (i == CTLD_TYPES_MAX || strlen(name) >= sizeof p->types[0]) {
+			hspmd_json_fail(&worth, "more than %d types, or a longer name than %zu", CTLD_TYPES_MAX, sizeof p->types[0] - 1);
+			return;
+		}
+		snprintf(p->types[i], sizeof p->types[i], "%s", name);
+		p->worth[i] = hspmd_json_number_value(&at, 0, 1000);
+		p->type_count++;
+	}
+}
+
+static void read_curve(struct hspmd_json *obj, struct ctld_peer *p)
+{
+	struct hspmd_json array = hspmd_json_array_or_none(obj, "curve", 0, CTLD_CURVE_MAX);
+	p->curve = NULL;
+	p->curve_count = 0;
+	size_t n = hspmd_json_length(&array);
+	if (!n)
+		return;
+	p->curve = hspmd_calloc(n, sizeof *p->curve);
+	if (!p->curve) {
+		hspmd_json_fail_memory(&array);
+		return;
+	}
+	p->curve_count = (int)n;
+	for (size_t i = 0; i < n; i++) {
+		struct hspmd_json at = hspmd_json_at(&array, i);
+		p->curve[i] = hspmd_json_number_value(&at, 0, 1e15);
+	}
+}
+
+static int read_state(struct hspmd_json *obj, struct ctld_peer *p, int *nodes)
+{
+	(void)hspmd_json_string(obj, "type");
+	p->min_nodes = (int)hspmd_json_int(obj, "min_nodes", 1, 1 << 20);
+	p->max_nodes = (int)hspmd_json_int(obj, "max_nodes", 1, INT_MAX);
+	const char *policy = hspmd_json_string_or(obj, "policy", "");
+	if (policy && strlen(policy) < sizeof p->policy)
+		snprintf(p->policy, sizeof p->policy, "%s", policy);
+	*nodes = (int)hspmd_json_int(obj, "nodes", 0, 1 << 20);
+	p->tokens_per_s = hspmd_json_number_or(obj, "tokens_per_s", 0, 1e15, 0);
+	p->pause_s = hspmd_json_number_or(obj, "pause_s", 0, 1e6, 5);
+	p->lost_s = hspmd_json_number_or(obj, "lost_s", 0, 1e6, 0);
+	p->step = hspmd_json_int_or(obj, "step", 0, INT64_MAX, 0);
+	read_members(obj, p);
+	read_worth(obj, p);
+	read_curve(obj, p);
+	hspmd_json_done(obj);
+	return hspmd_json_failed(obj) ? -1 : 0;
+}
+
+/* The newest word for each size; when all places are taken the size that is nearest gives way. */
+static void see(struct ctld_record *r, int nodes, double tokens_per_s)
+{
+	int at = 0, nearest = 0;
+	for (; at < r->seen_count && r->seen[at].nodes != nodes; at++)
+		if (abs(r->seen[at].nodes - nodes) < abs(r->seen[nearest].nodes - nodes))
+			nearest = at;
+	if (at == CTLD_SEEN_MAX)
+		at = nearest;
+	else if (at == r->seen_count)
+		r->seen_count++;
+	r->seen[at] = (struct hspmd_curve_seen){ nodes, tokens_per_s };
+}
+
+int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, struct hspmd_error *err)
+{
+	struct ctld_peer *old = &p->peers[at], new = *old;
+	struct hspmd_json_doc doc;
+	int nodes = 0;
+	if (hspmd_json_wrap(&doc, "state", message, err) < 0)
+		return -1;
+	struct hspmd_json root = hspmd_json_root(&doc);
+	new.curve = NULL;
+	int rc = read_state(&root, &new, &nodes);
+	hspmd_json_close(&doc);
+	if (rc < 0) {
+		free(new.curve);
+		return -1;
+	}
+	if (nodes > 0 && nodes == held && new.tokens_per_s > 0)
+		see(&p->records[at], nodes, new.tokens_per_s);
+	hspmd_curve_bound(new.curve, new.curve_count, p->records[at].seen, p->records[at].seen_count, SLACK);
+	bool changed = new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
+		       new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;
+	for (int i = 0; !changed && i < new.curve_count; i++)
+		changed = fabs(new.curve[i] - old->curve[i]) > 0.01 * old->curve[i];
+	free(old->curve);
+	*old = new;
+	return changed;
+}
+
+/* ---- asks */
+
+void ctld_peers_asked(struct ctld_peers *p, int at, int64_t id, const char *what, double now_s)
+{
+	struct ctld_record *r = &p->records[at];
+	r->ask_id = id;
+	r->asked_s = now_s;
+	snprintf(r->asked_what, sizeof r->asked_what, "%s", what);
+	p->peers[at].asked = true;
+}
+
+int ctld_peers_answered(struct ctld_peers *p, int at, int64_t id, bool ok, const char *text, double now_s)
+{
+	struct ctld_record *r = &p->records[at];
+	struct ctld_peer *peer = &p->peers[at];
+	if (!r->ask_id || r->ask_id != id)
+		return -1;
+	r->ask_id = 0;
+	peer->asked = false;
+	r->last_s = now_s;
+	snprintf(r->last, sizeof r->last, "%s: %s%s%.120s", r->asked_what, ok ? "done" : "declined", *text ? ": " : "", text);
+	if (ok) {
+		peer->resized_s = now_s;
+		r->declined = 0;
+		return 0;
+	}
+	double wait = 60 * pow(2, r->declined < 6 ? r->declined : 6);
+	peer->declined_until_s = now_s + fmin(wait, 3600);
+	r->declined++;
+	return 0;
+}

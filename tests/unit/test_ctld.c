@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmdctld without its loop: what fits where, what a claimed gain is worth, and the snapshot made of Slurm's view and the controllers' words. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "controller/ctld/build.h"
+#include "controller/ctld/peers.h"
+
+static void test_features(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *wanted, *has;
+		bool fits;
+	} cases[] = {
+		{ "", "", true },
+		{ "a", "a,b", true },
+		{ "a", "ab", false },
+		{ "a&b", "b,a", true },
+		{ "a&c", "a,b", false },
+		{ "a|c", "c", true },
+		{ "a,b", "a,b", true },
+		{ "(a|c)&b", "c,b", true },
+		{ "(a|c)&b", "c", false },
+		{ "a&(b|(c&d))", "a,d,c", true },
+		{ "[a|b]", "a", false },
+		{ "a*2", "a", false },
+		{ "a&", "a", false },
+		{ "(a", "a", false },
+		{ "((((((((((((((((((a))))))))))))))))))", "a", false },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		if (ctld_features_fit(cases[i].wanted, cases[i].has) != cases[i].fits)
+			fail_msg("\"%s\" in \"%s\"", cases[i].wanted, cases[i].has);
+}
+
+static void test_gres(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *wanted, *has;
+		bool fits;
+	} cases[] = {
+		{ "", "", true },
+		{ "gres:gpu:2", "gpu:fake:2(S:0-1)", true },
+		{ "gres:gpu:3", "gpu:fake:2(S:0-1)", false },
+		{ "gres/gpu:fake:2", "gpu:fake:2", true },
+		{ "gpu:H20:1", "gpu:fake:2", false },
+		{ "gpu:3", "gpu:a:2(S:0,1),gpu:b:2", true },
+		{ "gpu", "gpu:1", true },
+		{ "gpu:1,license:1", "gpu:1", false },
+		{ "gpu:a:b:1", "gpu:a:1", false },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+		if (ctld_gres_fit(cases[i].wanted, cases[i].has) != cases[i].fits)
+			fail_msg("\"%s\" in \"%s\"", cases[i].wanted, cases[i].has);
+	char type[32];
+	assert_int_equal(ctld_devices("gpu:H20:8(S:0-1),shard:4", type, sizeof type), 8);
+	assert_string_equal(type, "H20");
+	assert_int_equal(ctld_devices("", type, sizeof type), 1);
+	assert_string_equal(type, "cpu");
+}
+
+/* ---- peers */
+
+static int say(struct ctld_peers *p, int at, int held, const char *text, struct hspmd_error *err)
+{
+	json_t *m = json_loads(text, 0, NULL);
+	assert_non_null(m);
+	int rc = ctld_peers_state(p, at, m, held, err);
+	json_decref(m);
+	return rc;
+}
+
+static void test_claims_are_bounded_by_what_was_seen(void **state)
+{
+	(void)state;
+	struct ctld_peers p = { 0 };
+	struct hspmd_error err = { "" };
+	int at = ctld_peers_greet(&p, 7, 1000);
+	assert_int_equal(say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 200,"
+				       "\"curve\": [100, 200, 1e9, 1e9]}", &err), 1);
+	assert_float_equal(p.peers[at].curve[2], 315, 1e-9);
+	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
+	/* A rate at a size that Slurm does not confirm is not taken as seen. */
+	say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 4, \"tokens_per_s\": 1e9, \"curve\": [100, 200, 300, 1e9]}", &err);
+	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
+	/* The same again changes nothing that matters. */
+	assert_int_equal(say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 201,"
+				       "\"curve\": [100, 200, 300, 1e9]}", &err), 0);
+	ctld_peers_clear(&p);
+}
+
+static void test_ill_formed_states_change_nothing(void **state)
+{
+	(void)state;
+	static const char *const bad[] = {
+		"[]",
+		"{\"type\": \"state\"}",
+		"{\"type\": \"state\", \"min_nodes\": 0, \"max_nodes\": 4, \"nodes\": 1}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [\"x\"]}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [-1]}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"members\": [0]}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"worth\": {\"H20\": -1}}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"extra\": 1}",
+	};
+	struct ctld_peers p = { 0 };
+	struct hspmd_error err = { "" };
+	int at = ctld_peers_greet(&p, 7, 1000);
+	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"worth\": {\"H20\": 2.5}}", &err);
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		if (say(&p, at, 0, bad[i], &err) != -1)
+			fail_msg("taken: %s", bad[i]);
+		assert_int_equal(p.peers[at].min_nodes, 2);
+		assert_int_equal(p.peers[at].curve_count, 2);
+		assert_string_equal(p.peers[at].types[0], "H20");
+	}
+	ctld_peers_clear(&p);
+}
+
+static void test_answers(void **state)
+{
+	(void)state;
+	struct ctld_peers p = { 0 };
+	int at = ctld_peers_greet(&p, 7, 1000);
+	assert_int_equal(ctld_peers_answered(&p, at, 1, true, "", 10), -1);
+	ctld_peers_asked(&p, at, 1, "grow by 2", 10);
+	assert_int_equal(ctld_peers_answered(&p, at, 2, true, "", 10), -1);
+	assert_true(p.peers[at].asked);
+	assert_int_equal(ctld_peers_answered(&p, at, 1, false, "busy", 11), 0);
+	assert_false(p.peers[at].asked);
+	assert_float_equal(p.peers[at].declined_until_s, 71, 0);
+	ctld_peers_asked(&p, at, 2, "grow by 2", 100);
+	ctld_peers_answered(&p, at, 2, false, "busy", 100);
+	assert_float_equal(p.peers[at].declined_until_s, 220, 0);
+	ctld_peers_asked(&p, at, 3, "grow by 2", 300);
+	ctld_peers_answered(&p, at, 3, true, "", 300);
+	assert_float_equal(p.peers[at].resized_s, 300, 0);
+	assert_int_equal(p.records[at].declined, 0);
+	ctld_peers_clear(&p);
+}
+
+/* ---- the snapshot */
+
+static unsigned char in_all[6] = { 1, 1, 1, 1, 1, 1 }, in_half[6] = { 1, 1, 1, 0, 0, 0 };
+static char none[] = "", gpu[] = "gpu:H20:8", normal[] = "normal", high[] = "high", ann[] = "ann", host[] = "n0";
+static char names[6][3] = { "n0", "n1", "n2", "n3", "n4", "n5" };
+static int held_by_elastic[] = { 0, 1 }, held_by_other[] = { 3 }, held_by_member[] = { 2 };
+
+static struct hspmd_view_node nodes[6];
+static struct hspmd_view_partition partitions[2] = { { normal, 1, true, true, in_all }, { high, 5, true, true, in_half } };
+static struct hspmd_view_job jobs[4];
+
+/* n0 n1: elastic job 10, n2: its member 11, n3: job 12, n4 n5 idle; job 13 waits in `high`, which has n0 to n2. n5 has GPUs. */
+static struct hspmd_view make_view(void)
+{
+	for (int i = 0; i < 6; i++)
+		nodes[i] = (struct hspmd_view_node){ names[i], i < 4 ? HSPMD_VIEW_BUSY : HSPMD_VIEW_IDLE, 900, 4, 1000, none, i == 5 ? gpu : none, 1 };
+	struct hspmd_view_job base = { .uid = 1000, .state = HSPMD_VIEW_RUNNING, .user = ann, .account = none, .partition = normal, .qos = none,
+				       .features = none, .tres_per_node = none, .comment = none, .batch_host = host, .limit_s = 3600, .ends = 2000, .priority = 5 };
+	for (int i = 0; i < 4; i++)
+		jobs[i] = base;
+	jobs[0].id = 10;
+	jobs[0].held_count = 2;
+	jobs[0].held = held_by_elastic;
+	jobs[1].id = 11;
+	jobs[1].held_count = 1;
+	jobs[1].held = held_by_member;
+	jobs[2].id = 12;
+	jobs[2].held_count = 1;
+	jobs[2].held = held_by_other;
+	jobs[3].id = 13;
+	jobs[3].state = HSPMD_VIEW_WAITING;
+	jobs[3].ready = true;
+	jobs[3].partition = high;
+	jobs[3].nodes = 2;
+	return (struct hspmd_view){ .node_count = 6, .partition_count = 2, .job_count = 4, .nodes = nodes, .partitions = partitions, .jobs = jobs };
+}
+
+static struct hspmd_policy *make_policy(void)
+{
+	static const char text[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"x\", \"shrink\": {\"for_pending\": \"higher_priority\"}, \"limits\": {\"max_jobs_per_user\": 1},"
+				   "\"grow\": {\"into_idle\": true}}]}";
+	struct hspmd_policy *p = hspmd_policy_new(NULL);
+	assert_int_equal(hspmd_policy_add_text(p, text, strlen(text), "x.json", NULL), 0);
+	return p;
+}
+
+static void test_snapshot(void **state)
+{
+	(void)state;
+	struct hspmd_view v = make_view();
+	struct hspmd_policy *policy = make_policy();
+	struct ctld_peer peer = { .job = 10, .uid = 1000, .reachable = true, .member_count = 1, .members = { 11 }, .min_nodes = 1, .max_nodes = 8,
+				  .resized_s = -INFINITY, .declined_until_s = -INFINITY, .type_count = 1, .types = { "H20" }, .worth = { 20 } };
+	struct ctld_node_note notes[6] = { { 0 } };
+	struct ctld_site s;
+	notes[4] = (struct ctld_node_note){ .kept_for = 99, .kept_till_s = 1001 };
+	notes[3] = (struct ctld_node_note){ .up_s = 100, .losses = 1 };
+	assert_int_equal(ctld_build(&s, &v, policy, &peer, 1, notes, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.site.elastic_count, 1);
+	assert_int_equal(s.site.pending_count, 1);
+	assert_int_equal(s.site.class_count, 3); /* n0-n2 (in high too), n3 n4, n5 */
+	assert_int_equal(s.nodes[2].holder, 0);
+	assert_true(s.nodes[0].fixed);
+	assert_false(s.nodes[1].fixed);
+	assert_int_equal(s.nodes[3].state, HSPMD_SITE_BUSY);
+	assert_float_equal(s.nodes[3].free_s, 2000, 0);
+	assert_int_equal(s.nodes[4].kept_for, 99);
+	assert_int_equal(s.nodes[5].state, HSPMD_SITE_IDLE);
+	assert_float_equal(s.classes[s.nodes[3].class].losses_per_s, 0.01, 1e-12);
+	assert_int_equal(s.classes[s.nodes[5].class].devices, 8);
+	assert_float_equal(s.elastic[0].worth[s.classes[s.nodes[5].class].type], 20, 0);
+	assert_true(s.pending[0].priority > s.elastic[0].priority);
+	assert_true(s.pending[0].preempts);
+	assert_int_equal(s.pending[0].usable[s.nodes[0].class], 1);
+	assert_int_equal(s.pending[0].usable[s.nodes[4].class], 0);
+	ctld_site_clear(&s);
+	hspmd_policy_destroy(policy);
+}
+
+static void test_others_jobs_and_limits(void **state)
+{
+	(void)state;
+	struct hspmd_view v = make_view();
+	struct hspmd_policy *policy = make_policy();
+	struct ctld_node_note notes[6] = { { 0 } };
+	struct ctld_peer peers[2] = { { .job = 10, .uid = 1000, .min_nodes = 1, .max_nodes = 8 }, { .job = 12, .uid = 1000, .min_nodes = 1, .max_nodes = 8 } };
+	struct ctld_site s;
+	peers[0].member_count = 1;
+	peers[0].members[0] = 12;
+	jobs[2].uid = 1001; /* another's: neither a member nor a job of this user's controller */
+	assert_int_equal(ctld_build(&s, &v, policy, peers, 2, notes, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.site.elastic_count, 1);
+	assert_int_equal(s.nodes[3].state, HSPMD_SITE_BUSY);
+	ctld_site_clear(&s);
+	jobs[2].uid = 1000;
+	peers[0].member_count = 0;
+	assert_int_equal(ctld_build(&s, &v, policy, peers, 2, notes, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.site.elastic_count, 2);
+	assert_true(s.elastic[0].terms.into_idle);
+	assert_false(s.elastic[1].terms.into_idle); /* max_jobs_per_user is 1 */
+	ctld_site_clear(&s);
+	jobs[3].on_names = true;
+	assert_int_equal(ctld_build(&s, &v, policy, peers, 2, notes, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.site.pending_count, 0);
+	ctld_site_clear(&s);
+	hspmd_policy_destroy(policy);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_features),
+		cmocka_unit_test(test_gres),
+		cmocka_unit_test(test_claims_are_bounded_by_what_was_seen),
+		cmocka_unit_test(test_ill_formed_states_change_nothing),
+		cmocka_unit_test(test_answers),
+		cmocka_unit_test(test_snapshot),
+		cmocka_unit_test(test_others_jobs_and_limits),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
