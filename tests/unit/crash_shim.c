@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Preloaded into a program that changes files: at the call whose number HSPMD_CRASH_AT says it kills the process (a write has then written half), or, with
+ * HSPMD_CRASH_ERRNO, lets that call fail. With HSPMD_CRASH_LOG every call is written down, so that the order of writes, syncs and renames can be judged as a loss
+ * of power would. Only calls on paths under HSPMD_CRASH_UNDER, and on descriptors opened there, count. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DESCRIPTORS 1024
+
+static atomic_int calls;
+static char *names[DESCRIPTORS]; /* path of each descriptor that counts */
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static void append(const char *text)
+{
+	const char *log = getenv("HSPMD_CRASH_LOG");
+	int fd = log ? REAL(open)(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
+	if (fd < 0)
+		return;
+	if (REAL(write)(fd, text, strlen(text)) < 0)
+		_exit(99);
+	REAL(close)(fd);
+}
+
+static bool counts(const char *path)
+{
+	const char *under = getenv("HSPMD_CRASH_UNDER");
+	return under && path && !strncmp(path, under, strlen(under));
+}
+
+static const char *name_of(int fd)
+{
+	return fd >= 0 && fd < DESCRIPTORS ? names[fd] : NULL;
+}
+
+/* 0: go on; -1: this call fails, errno is set. half: done before the process is killed. */
+static int strike(const char *what, const char *path, const char *other, void (*half)(void *), void *arg)
+{
+	char line[1024];
+	if (!path)
+		return 0;
+	snprintf(line, sizeof line, "%s %s%s%s\n", what, path, other ? " " : "", other ? other : "");
+	append(line);
+	const char *at = getenv("HSPMD_CRASH_AT"), *error = getenv("HSPMD_CRASH_ERRNO");
+	if (!at || atomic_fetch_add(&calls, 1) + 1 != atoi(at))
+		return 0;
+	if (error) {
+		errno = atoi(error);
+		return -1;
+	}
+	if (half)
+		half(arg);
+	kill(getpid(), SIGKILL);
+	for (;;)
+		pause();
+}
+
+static int remember(int fd, const char *path)
+{
+	if (fd >= 0 && fd < DESCRIPTORS) {
+		free(names[fd]);
+		names[fd] = counts(path) ? strdup(path) : NULL;
+		/* A folder may be opened with a slash at its end. */
+		size_t n = names[fd] ? strlen(names[fd]) : 0;
+		while (n > 1 && names[fd][n - 1] == '/')
+			names[fd][--n] = '\0';
+	}
+	return fd;
+}
+
+#define OPEN(name)                                                                                         \
+	int name(const char *path, int flags, ...)                                                         \
+	{                                                                                                  \
+		va_list ap;                                                                                \
+		va_start(ap, flags);                                                                       \
+		mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;                                    \
+		va_end(ap);                                                                                \
+		if (flags & O_CREAT && counts(path) && strike("open", path, NULL, NULL, NULL))             \
+			return -1;                                                                         \
+		return remember(REAL(name)(path, flags, mode), path);                                      \
+	}
+OPEN(open)
+OPEN(open64)
+
+struct half_write {
+	int fd;
+	const void *data;
+	size_t bytes;
+};
+
+static void write_half(void *arg)
+{
+	const struct half_write *h = arg;
+	if (REAL(write)(h->fd, h->data, h->bytes / 2) < 0)
+		_exit(99);
+}
+
+ssize_t write(int fd, const void *data, size_t bytes)
+{
+	struct half_write h = { fd, data, bytes };
+	return strike("write", name_of(fd), NULL, write_half, &h) ? -1 : REAL(write)(fd, data, bytes);
+}
+
+int fsync(int fd)
+{
+	return strike("fsync", name_of(fd), NULL, NULL, NULL) ? -1 : REAL(fsync)(fd);
+}
+
+int close(int fd)
+{
+	int struck = strike("close", name_of(fd), NULL, NULL, NULL), error = errno;
+	if (fd >= 0 && fd < DESCRIPTORS) {
+		free(names[fd]);
+		names[fd] = NULL;
+	}
+	int rv = REAL(close)(fd);
+	if (struck)
+		errno = error;
+	return struck ? -1 : rv;
+}
+
+#define FALLOCATE(name)                                                                                    \
+	int name(int fd, int mode, off_t offset, off_t bytes)                                              \
+	{                                                                                                  \
+		return strike("fallocate", name_of(fd), NULL, NULL, NULL) ? -1 : REAL(name)(fd, mode, offset, bytes); \
+	}
+FALLOCATE(fallocate)
+FALLOCATE(fallocate64)
+
+int rename(const char *from, const char *to)
+{
+	return strike("rename", counts(to) ? from : NULL, to, NULL, NULL) ? -1 : REAL(rename)(from, to);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+	/* One that is there changes nothing. */
+	bool new = counts(path) && access(path, F_OK);
+	return strike("mkdir", new ? path : NULL, NULL, NULL, NULL) ? -1 : REAL(mkdir)(path, mode);
+}
+
+int unlink(const char *path)
+{
+	return strike("unlink", counts(path) ? path : NULL, NULL, NULL, NULL) ? -1 : REAL(unlink)(path);
+}
+
+int rmdir(const char *path)
+{
+	return strike("rmdir", counts(path) ? path : NULL, NULL, NULL, NULL) ? -1 : REAL(rmdir)(path);
+}
+
+/* Relative to a folder somewhere under: its descriptor need not be one of ours. */
+int unlinkat(int fd, const char *path, int flags)
+{
+	return strike("unlinkat", path, NULL, NULL, NULL) ? -1 : REAL(unlinkat)(fd, path, flags);
+}

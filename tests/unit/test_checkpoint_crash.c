@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checkpoint writer, stopped at every system call that changes a file: what is found afterwards is the old checkpoint or the new one, whole. The same with
+ * every such call failing. And the order of calls is such that a loss of power, which forgets what was not synced, would find no less. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/durable.h"
+#include "tests/unit/state_scene.h"
+
+enum { OLD = 1, NEW = 2, WORKERS = 2 };
+
+static char root[64];
+static const char *self;
+
+/* ---- the child: two workers' shards, the manifest, the old one removed */
+
+static const struct hspmd_device_ops host_ops = { .name = "host", .host_memory = true };
+
+static int write_worker(int worker, int64_t step, json_t **shard, struct hspmd_error *err)
+{
+	struct hspmd_device dev = { .ops = &host_ops };
+	struct hspmd_state_slice slices[SCENE_SLICES];
+	char place[128], node[8], file[32];
+	const char *places[] = { place };
+	size_t n = scene_slices(0, worker, WORKERS, step, slices);
+	snprintf(node, sizeof node, "n%d", worker);
+	snprintf(place, sizeof place, "%s/%s", root, node);
+	snprintf(file, sizeof file, "n%d-0.safetensors", worker);
+	struct hspmd_writer_job job = { .step = step, .generation = 1, .file = file, .node = node, .places = places, .place_count = 1 };
+	struct hspmd_writer *w = hspmd_writer_create(&dev, err);
+	json_t *report = NULL;
+	int rv = w ? hspmd_writer_begin(w, &job, slices, n, err) : -1;
+	if (!rv)
+		rv = hspmd_writer_result(w, 60, &report, err) == 1 ? 0 : -1;
+	*shard = json_incref(json_object_get(report, "shard"));
+	json_decref(report);
+	hspmd_writer_destroy(w);
+	scene_free(slices, n);
+	return rv;
+}
+
+static int write_checkpoint(int64_t step)
+{
+	struct hspmd_error err = { "" };
+	json_t *shards[WORKERS] = { NULL }, *job = json_object();
+	struct hspmd_manifest *m = NULL;
+	int rv = 0;
+	for (int i = 0; i < WORKERS && !rv; i++)
+		rv = write_worker(i, step, &shards[i], &err);
+	if (!rv) {
+		m = hspmd_manifest_assemble(step, 1, job, shards, WORKERS, &err);
+		rv = m ? 0 : -1;
+	}
+	char place[128];
+	for (int i = 0; i < WORKERS && !rv; i++) {
+		snprintf(place, sizeof place, "%s/n%d", root, i);
+		rv = hspmd_checkpoint_commit(place, m, &err);
+	}
+	for (int i = 0; i < WORKERS && !rv; i++) {
+		snprintf(place, sizeof place, "%s/n%d", root, i);
+		rv = hspmd_checkpoint_prune(place, 1, &err);
+	}
+	hspmd_manifest_destroy(m);
+	for (int i = 0; i < WORKERS; i++)
+		json_decref(shards[i]);
+	json_decref(job);
+	/* An error must have been told. */
+	return rv ? (err.text[0] ? 1 : 3) : 0;
+}
+
+/* ---- the parent */
+
+static const char *shim(void)
+{
+	static char path[512];
+	static const char *const places[] = { ".libs/libcrash_shim.so", "libcrash_shim.so" };
+	char here[256];
+	for (size_t i = 0; i < 2 && getcwd(here, sizeof here); i++) {
+		snprintf(path, sizeof path, "%s/%s", here, places[i]);
+		if (!access(path, R_OK))
+			return path;
+	}
+	return NULL;
+}
+
+/* Run the child with the shim; its wait status. */
+static int run_child(int at, int error, const char *log)
+{
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (!pid) {
+		char text[16];
+		setenv("LD_PRELOAD", shim(), 1);
+		setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
+		setenv("HSPMD_CRASH_UNDER", root, 1);
+		setenv("HSPMD_LOG", "error", 1);
+		snprintf(text, sizeof text, "%d", at);
+		if (at)
+			setenv("HSPMD_CRASH_AT", text, 1);
+		snprintf(text, sizeof text, "%d", error);
+		if (error)
+			setenv("HSPMD_CRASH_ERRNO", text, 1);
+		if (log)
+			setenv("HSPMD_CRASH_LOG", log, 1);
+		alarm(60);
+		execl(self, self, "write", root, (char *)NULL);
+		_exit(98);
+	}
+	int status;
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+/* The step of the newest whole checkpoint; its every element was compared. */
+static int64_t look(int at)
+{
+	struct hspmd_found *found;
+	struct hspmd_error err = { "" };
+	int n = hspmd_checkpoint_list(root, &found, &err);
+	int64_t best = -1;
+	for (int i = 0; i < n; i++) {
+		const struct hspmd_manifest *m = found[i].manifest;
+		if (!m || m->step <= best)
+			continue;
+		char name[64], folders[WORKERS][200];
+		const char *list[WORKERS];
+		for (int w = 0; w < WORKERS; w++) {
+			snprintf(folders[w], sizeof folders[w], "%s/n%d/%s", root, w, hspmd_checkpoint_name(m->step, m->generation, name, sizeof name));
+			list[w] = folders[w];
+		}
+		struct hspmd_reader *r = hspmd_reader_create(m, list, WORKERS, &err);
+		assert_non_null(r);
+		bool whole = true;
+		for (int s = 0; s < m->shard_count; s++)
+			whole &= hspmd_reader_has(r, s);
+		/* An older one of which a part was removed already stands behind a newer one. */
+		if (whole) {
+			for (int t = 0; t < SCENE_TENSORS; t++)
+				for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
+					struct hspmd_box box = hspmd_box_whole(&scene_tensors[t].shape);
+					float *data = calloc((size_t)hspmd_box_elements(&box), sizeof *data);
+					struct hspmd_state_need need = { scene_tensors[t].name, (enum hspmd_state_kind)k, HSPMD_F32, box, data };
+					if (hspmd_reader_load(r, &need, 1, NULL, NULL, NULL, &err) || scene_visit(t, k, m->step, &box, data, false)) {
+						print_error("call %d: step %lld: %s\n", at, (long long)m->step, err.text);
+						fail();
+					}
+					free(data);
+				}
+			best = m->step;
+		}
+		hspmd_reader_destroy(r);
+	}
+	hspmd_found_free(found, n);
+	return best;
+}
+
+static void fresh(void)
+{
+	hspmd_remove_tree(root, NULL);
+	assert_int_equal(write_checkpoint(OLD), 0);
+}
+
+/* The calls of an undisturbed run, a line each: malloc'd. */
+static char *record(int *count)
+{
+	struct hspmd_error err = { "" };
+	char log[128];
+	snprintf(log, sizeof log, "%s.log", root);
+	unlink(log);
+	fresh();
+	int status = run_child(0, 0, log);
+	assert_int_equal(status, 0);
+	char *text = hspmd_read_file(log, 1 << 20, NULL, &err);
+	assert_non_null(text);
+	unlink(log);
+	*count = 0;
+	for (const char *at = text; (at = strchr(at, '\n')); at++)
+		++*count;
+	return text;
+}
+
+static void stop_everywhere(int error)
+{
+	int calls, old = 0, new = 0;
+	free(record(&calls));
+	assert_true(calls > 30);
+	for (int at = 1; at <= calls; at++) {
+		fresh();
+		int status = run_child(at, error, NULL);
+		bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, done = WIFEXITED(status) && !WEXITSTATUS(status);
+		if (error ? !WIFEXITED(status) || WEXITSTATUS(status) > 1 : !killed) {
+			print_error("call %d: status %#x\n", at, status);
+			fail();
+		}
+		int64_t step = look(at);
+		/* What claims to have worked, worked. */
+		if (step != NEW && (step != OLD || done)) {
+			print_error("call %d: step %lld is found\n", at, (long long)step);
+			fail();
+		}
+		old += step == OLD;
+		new += step == NEW;
+		/* And a later checkpoint cleans up after all of it. */
+		if (at % 16 == 1) {
+			assert_int_equal(write_checkpoint(NEW + 1), 0);
+			assert_int_equal(look(at), NEW + 1);
+		}
+	}
+	assert_true(old > 10 && new > 5);
+}
+
+static void test_killed(void **state)
+{
+	(void)state;
+	stop_everywhere(0);
+}
+
+static void test_failing(void **state)
+{
+	(void)state;
+	/* All but the errno is as with a full disk. */
+	if (!getenv("HSPMD_LONG"))
+		skip();
+	stop_everywhere(EIO);
+}
+
+static void test_full(void **state)
+{
+	(void)state;
+	stop_everywhere(ENOSPC);
+}
+
+/* ---- what a loss of power would forget */
+
+struct unsynced {
+	char path[64][256];
+	int count;
+};
+
+static void dirty(struct unsynced *u, const char *path)
+{
+	for (int i = 0; i < u->count; i++)
+		if (!strcmp(u->path[i], path))
+			return;
+	assert_true(u->count < 64);
+	snprintf(u->path[u->count++], sizeof u->path[0], "%s", path);
+}
+
+static void dirty_parent(struct unsynced *u, const char *path)
+{
+	char parent[256];
+	snprintf(parent, sizeof parent, "%s", path);
+	*strrchr(parent, '/') = '\0';
+	dirty(u, parent);
+}
+
+static bool take(struct unsynced *u, const char *path)
+{
+	for (int i = 0; i < u->count; i++)
+		if (!strcmp(u->path[i], path)) {
+			memmove(u->path[i], u->path[u->count - 1], sizeof u->path[i]);
+			u->count--;
+			return true;
+		}
+	return false;
+}
+
+static bool ends(const char *text, const char *end)
+{
+	size_t n = strlen(text), m = strlen(end);
+	return n >= m && !strcmp(text + n - m, end);
+}
+
+static void nothing_unsynced(const struct unsynced *u, const char *when)
+{
+	if (u->count)
+		print_error("%s, but %s is not synced\n", when, u->path[0]);
+	assert_int_equal(u->count, 0);
+}
+
+static void test_power(void **state)
+{
+	(void)state;
+	int calls, manifests = 0;
+	struct unsynced u = { .count = 0 };
+	char *text = record(&calls), *rest = text, *line;
+	while ((line = strsep(&rest, "\n")) && *line) {
+		char what[16], path[256] = "", to[256] = "";
+		assert_true(sscanf(line, "%15s %255s %255s", what, path, to) >= 2);
+		if (!strcmp(what, "write")) {
+			dirty(&u, path);
+		} else if (!strcmp(what, "mkdir")) {
+			dirty_parent(&u, path);
+		} else if (!strcmp(what, "fsync")) {
+			take(&u, path);
+		} else if (!strcmp(what, "rename")) {
+			/* A manifest promises everything before it. */
+			bool manifest = ends(to, "/" HSPMD_MANIFEST_FILE);
+			if (take(&u, path) || (manifest && u.count))
+				nothing_unsynced(&u, line);
+			manifests += manifest;
+			dirty_parent(&u, to);
+		} else if (!strcmp(what, "unlink") && ends(path, HSPMD_MANIFEST_FILE)) {
+			nothing_unsynced(&u, line);
+			dirty_parent(&u, path);
+		} else if (!strcmp(what, "unlinkat")) {
+			nothing_unsynced(&u, line);
+		}
+	}
+	assert_int_equal(manifests, WORKERS);
+	free(text);
+}
+
+int main(int argc, char **argv)
+{
+	self = "/proc/self/exe";
+	if (argc == 3 && !strcmp(argv[1], "write")) {
+		snprintf(root, sizeof root, "%s", argv[2]);
+		return write_checkpoint(NEW);
+	}
+	setenv("HSPMD_LOG", "error", 1);
+	if (!shim()) {
+		fprintf(stderr, "the shim is not there\n");
+		return 1;
+	}
+	/* In memory where that is possible: a disk's syncs would take most of the time and show nothing. */
+	snprintf(root, sizeof root, "%s/hspmd-crash-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+	if (!mkdtemp(root))
+		return 1;
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_power),
+		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_failing),
+		cmocka_unit_test(test_full),
+	};
+	int rv = cmocka_run_group_tests(tests, NULL, NULL);
+	hspmd_remove_tree(root, NULL);
+	return rv;
+}
