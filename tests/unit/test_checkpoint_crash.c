@@ -303,10 +303,14 @@ static void test_power(void **state)
 		} else if (!strcmp(what, "fsync")) {
 			take(&u, path);
 		} else if (!strcmp(what, "rename")) {
-			/* A manifest promises everything before it. */
+			/* A manifest promises everything before it; any file what is in it. */
 			bool manifest = ends(to, "/" HSPMD_MANIFEST_FILE);
-			if (take(&u, path) || (manifest && u.count))
+			if (manifest)
 				nothing_unsynced(&u, line);
+			if (take(&u, path)) {
+				print_error("%s, but it is not synced\n", line);
+				fail();
+			}
 			manifests += manifest;
 			dirty_parent(&u, to);
 		} else if (!strcmp(what, "unlink") && ends(path, HSPMD_MANIFEST_FILE)) {
