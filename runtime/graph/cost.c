@@ -60,16 +60,16 @@ static double occupation(const struct resolver *r, int node, int from, int to, i
 	return seconds - message(r, from, to, 0);
 }
 
-/* One message, booked on the two devices and their nodes. */
-static void book(struct resolver *r, int from, int to, int64_t elements, double *port)
+/* As many messages, one after another, booked on the two devices and their nodes. */
+static void book(struct resolver *r, int from, int to, int64_t elements, int messages, double *port)
 {
 	double t = message(r, from, to, elements), *out = r->busy, *in = r->busy + r->device_count;
-	out[from] += t;
-	in[to] += t;
+	out[from] += messages * t;
+	in[to] += messages * t;
 	if (r->node[from] == r->node[to])
 		return;
-	port[r->node[from]] += occupation(r, r->node[from], from, to, elements, t);
-	port[r->node_count + r->node[to]] += occupation(r, r->node[to], from, to, elements, t);
+	port[r->node[from]] += messages * occupation(r, r->node[from], from, to, elements, t);
+	port[r->node_count + r->node[to]] += messages * occupation(r, r->node[to], from, to, elements, t);
 }
 
 static void book_begin(struct resolver *r)
@@ -92,7 +92,7 @@ static void book_parts(struct resolver *r, const struct hspmd_comm_step *step, d
 		int64_t elements = hspmd_box_elements(&step->out[j]);
 		for (int i = 0; i < step->member_count && elements > 0; i++)
 			if (i != j)
-				book(r, step->members[i], step->members[j], elements, port);
+				book(r, step->members[i], step->members[j], elements, 1, port);
 	}
 }
 
@@ -102,7 +102,7 @@ static void book_common(struct resolver *r, const struct hspmd_comm_step *step, 
 	for (int i = 0; i < step->member_count; i++)
 		for (int j = 0; j < step->member_count; j++)
 			if (i != j && hspmd_box_intersect(&step->in[i], &step->out[j], &common))
-				book(r, step->members[i], step->members[j], hspmd_box_elements(&common), port);
+				book(r, step->members[i], step->members[j], hspmd_box_elements(&common), 1, port);
 }
 
 /* Moves are ordered by pair, and a pair's are one message. */
@@ -114,7 +114,7 @@ static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, d
 		for (end = i; end < step->move_count && step->moves[end].from == first->from && step->moves[end].to == first->to; end++)
 			elements += hspmd_box_elements(&step->moves[end].box);
 		if (first->from != first->to)
-			book(r, first->from, first->to, elements, port);
+			book(r, first->from, first->to, elements, 1, port);
 	}
 }
 
@@ -142,8 +142,7 @@ static double all_reduce_seconds(struct resolver *r, const struct hspmd_comm_ste
 	for (int i = 0; i < n; i++)
 		for (int j = 0; j < n; j++)
 			if (i != j)
-				for (int phase = 0; phase < 2; phase++)
-					book(r, step->members[i], step->members[j], part, port);
+				book(r, step->members[i], step->members[j], part, 2, port);
 	double direct = book_end(r), gathered = gather_seconds(r, step);
 	return gathered < direct ? gathered : direct;
 }
@@ -154,7 +153,7 @@ void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *p
 	book_begin(r);
 	switch (step->kind) {
 	case HSPMD_COMM_SEND_RECEIVE:
-		book(r, step->members[0], step->members[1], hspmd_box_elements(&step->in[0]), port);
+		book(r, step->members[0], step->members[1], hspmd_box_elements(&step->in[0]), 1, port);
 		break;
 	case HSPMD_COMM_ALL_REDUCE:
 		step->seconds = all_reduce_seconds(r, step, port);

@@ -87,6 +87,12 @@ static int add_batch(struct resolver *r, struct hop *hop, struct move_list *move
 	return 0;
 }
 
+/* What a bounded search lists and looks at, at most. */
+#define ADD_LIMIT 4096
+#define CELL_LIMIT 65536
+/* More deliveries than this are not spelled out where all-gathers do them all. */
+#define DELIVERY_LIMIT 16384
+
 struct variant {
 	bool collectives, gather, balanced;
 };
@@ -112,7 +118,8 @@ static int build(struct resolver *r, const struct hop_view *v, const struct vari
 	return 0;
 }
 
-static int view(struct resolver *r, const struct placement *x, const struct placement *y, struct hop_view *v)
+/* 1: too many regions. */
+static int view(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop_view *v)
 {
 	struct hspmd_box *box = hspmd_arena_alloc(r->arena, (size_t)x->count + (size_t)y->count, sizeof *box);
 	if (!box)
@@ -123,8 +130,10 @@ static int view(struct resolver *r, const struct placement *x, const struct plac
 		box[x->count + i] = y->piece[i].box;
 	struct hspmd_region *region = NULL;
 	*v = (struct hop_view){ .x = x, .y = y };
-	if (hspmd_regions_find(r->arena, r->shape->rank, box, x->count, box + x->count, y->count, &region, &v->region_count, r->err) != 0)
-		return -1;
+	int rc = hspmd_regions_find(r->arena, r->shape->rank, box, x->count, box + x->count, y->count, bounded ? CELL_LIMIT : 0, &region,
+				    &v->region_count, r->err);
+	if (rc != 0)
+		return rc;
 	v->region = region;
 	for (size_t i = 0; i < v->region_count; i++)
 		if (region[i].x_count == 0) {
@@ -134,20 +143,55 @@ static int view(struct resolver *r, const struct placement *x, const struct plac
 	return 0;
 }
 
-int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, size_t add_limit, struct hop *hop)
+/* In what variants differ for these regions. */
+struct choices {
+	bool sums;         /* some region is a sum */
+	bool copies;       /* some region that is whole lies on several devices */
+	size_t deliveries; /* of regions that are whole */
+};
+
+static struct choices look(const struct hop_view *v)
+{
+	struct choices c = { 0 };
+	for (size_t i = 0; i < v->region_count; i++) {
+		const struct hspmd_region *region = &v->region[i];
+		bool sum = v->x->piece[region->x[0]].addends > 1;
+		c.sums = c.sums || sum;
+		c.copies = c.copies || (!sum && region->x_count > 1);
+		c.deliveries += sum ? 0 : (size_t)region->y_count;
+	}
+	return c;
+}
+
+/* Nothing but collectives and copies. */
+static bool is_collective(const struct hop *hop)
+{
+	for (size_t s = 0; s < hop->count; s++) {
+		enum hspmd_comm_kind kind = hop->step[s].kind;
+		if (kind == HSPMD_COMM_SEND_RECEIVE || kind == HSPMD_COMM_ALL_TO_ALL || kind == HSPMD_COMM_BATCHED)
+			return false;
+	}
+	return true;
+}
+
+int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop)
 {
 	/* On a tie the first wins: collectives before batches. */
 	static const struct variant variants[] = { { true, true, false },  { true, false, false }, { true, false, true },
 						   { false, true, false }, { false, false, false }, { false, false, true } };
 	struct hop_view v;
-	if (view(r, x, y, &v) != 0)
-		return -1;
-	bool partial = hspmd_placement_is_partial(x), found = false;
+	int rc = view(r, x, y, bounded, &v);
+	if (rc != 0)
+		return rc;
+	struct choices choices = look(&v);
+	bool found = false;
 	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-		if (!partial && !variants[i].collectives)
-			continue;
 		struct hop candidate;
-		int rc = build(r, &v, &variants[i], add_limit, &candidate);
+		if ((!choices.sums && !variants[i].collectives) || (!choices.copies && variants[i].balanced))
+			continue;
+		if (found && choices.deliveries > DELIVERY_LIMIT && is_collective(hop))
+			break;
+		rc = build(r, &v, &variants[i], bounded ? ADD_LIMIT : SIZE_MAX, &candidate);
 		if (rc < 0)
 			return hspmd_fail_memory(r->err, "resolving");
 		if (rc == 0 && (!found || hspmd_cheaper(candidate.seconds, hop->seconds)))

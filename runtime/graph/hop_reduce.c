@@ -263,7 +263,7 @@ int hspmd_hop_reduce(struct resolver *r, const struct hop_view *v, bool collecti
 	for (size_t i = 0; i < w.sum_count; i++)
 		if (w.fit[i] == FIT_NONE || (w.fit[i] == FIT_SCATTER && rest))
 			adds += (size_t)w.sums[i].region->y_count * (size_t)w.sums[i].addends;
-	if (add_limit && adds > add_limit)
+	if (adds > add_limit)
 		return 1;
 	for (size_t i = 0; i < w.sum_count; i++)
 		if ((w.fit[i] == FIT_NONE || (w.fit[i] == FIT_SCATTER && rest)) && add_up(r, v, &w.sums[i], moves) != 0)

@@ -148,8 +148,8 @@ static int plan_tensor(struct planner *p, const struct tensor_work *w)
 		return hspmd_fail_memory(p->err, "planning moves");
 	struct hspmd_region *regions;
 	size_t count;
-	int rc = hspmd_regions_find(arena, w->need_count ? w->need[0].rank : 0, w->have, w->have_count, w->need, w->need_count, &regions, &count,
-				    p->err);
+	int rc = hspmd_regions_find(arena, w->need_count ? w->need[0].rank : 0, w->have, w->have_count, w->need, w->need_count, 0, &regions,
+				    &count, p->err);
 	if (rc != 0)
 		hspmd_error_prefix(p->err, "tensor %d", w->tensor);
 	for (size_t i = 0; i < count && rc == 0; i++)

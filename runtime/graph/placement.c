@@ -98,47 +98,65 @@ static int corner_order(const struct hspmd_box *x, const struct hspmd_box *y)
 	return 0;
 }
 
+static int near_order(const struct sharer *x, const struct sharer *y)
+{
+	if (x->near && y->near)
+		return corner_order(x->near, y->near);
+	return (x->near == NULL) - (y->near == NULL);
+}
+
 static int sharer_order(const void *a, const void *b)
 {
 	const struct sharer *x = a, *y = b;
 	int order = corner_order(&x->piece->box, &y->piece->box);
 	if (order == 0)
 		order = (x->node > y->node) - (x->node < y->node);
-	if (order == 0 && x->near && y->near)
-		order = corner_order(x->near, y->near);
-	if (order == 0)
-		order = (x->near == NULL) - (y->near == NULL);
-	/* Copy before addend: what the holders of one set of addends share out is then one box. */
-	if (order == 0)
+	/* The holders of one set of addends come together, so that what they share out is one box. */
+	if (order == 0 && x->piece->addends > 1)
 		order = (x->piece->copy > y->piece->copy) - (x->piece->copy < y->piece->copy);
+	if (order == 0)
+		order = near_order(x, y);
 	if (order == 0)
 		order = (x->piece->addend > y->piece->addend) - (x->piece->addend < y->piece->addend);
 	return order ? order : (x->piece->device > y->piece->device) - (x->piece->device < y->piece->device);
 }
 
-/* Part k of n of a box: cut along its outermost dimension that is long enough, else along its longest. Empty when there are too few elements. */
-static struct hspmd_box nth_part(const struct hspmd_box *box, int n, int k)
+static int64_t extent(const struct hspmd_box *box, int dim)
 {
-	int dim = -1;
-	for (int d = 0; d < box->rank && dim < 0; d++)
-		if (box->hi[d] - box->lo[d] >= n)
-			dim = d;
-	for (int d = 0; d < box->rank && (dim < 0 || box->hi[dim] - box->lo[dim] < n); d++)
-		if (dim < 0 || box->hi[d] - box->lo[d] > box->hi[dim] - box->lo[dim])
-			dim = d;
-	struct hspmd_box part = *box;
-	if (dim >= 0) {
-		int64_t extent = box->hi[dim] - box->lo[dim], lo, hi;
-		int parts = extent < n ? (int)extent : n;
-		lo = hi = extent;
-		if (k < parts)
-			hspmd_part_range(extent, 1, parts, NULL, k, &lo, &hi);
-		part.lo[dim] = box->lo[dim] + lo;
-		part.hi[dim] = box->lo[dim] + hi;
-	} else if (k > 0) {
-		part.rank = -1; /* a scalar cannot be shared */
-	}
-	return part;
+	return box->hi[dim] - box->lo[dim];
+}
+
+/* Along which dimension to cut a box in n: one that is cut in `near` (may be NULL), so that the parts lie well with what is there; else the outermost that
+ * is long enough; else the longest. -1: a scalar. */
+static int cut_dimension(const struct hspmd_box *box, int n, const struct hspmd_box *near)
+{
+	for (int d = 0; near && d < box->rank; d++)
+		if (extent(box, d) >= n && extent(near, d) < extent(box, d))
+			return d;
+	for (int d = 0; d < box->rank; d++)
+		if (extent(box, d) >= n)
+			return d;
+	int longest = -1;
+	for (int d = 0; d < box->rank; d++)
+		if (longest < 0 || extent(box, d) > extent(box, longest))
+			longest = d;
+	return longest;
+}
+
+/* Part k of n of a box; false: there are too few elements for it. */
+static bool nth_part(const struct hspmd_box *box, int dim, int n, int k, struct hspmd_box *part)
+{
+	*part = *box;
+	if (dim < 0)
+		return k == 0;
+	int64_t length = extent(box, dim), lo, hi;
+	int parts = length < n ? (int)length : n;
+	if (k >= parts)
+		return false;
+	hspmd_part_range(length, 1, parts, NULL, k, &lo, &hi);
+	part->lo[dim] = box->lo[dim] + lo;
+	part->hi[dim] = box->lo[dim] + hi;
+	return true;
 }
 
 /* sharers[0..n) hold the same box; have they every addend of it? */
@@ -179,13 +197,10 @@ static int same_box(const struct sharer *sharers, int count, bool by_node)
 /* Share the box of sharers[0..n) out among them; their parts are pieces of the addend given. */
 static void share_out(struct placement *p, const struct sharer *sharers, int n, int addend, int addends)
 {
+	int dim = cut_dimension(&sharers[0].piece->box, n, sharers[0].near);
 	for (int k = 0; k < n; k++) {
-		struct piece part = { .device = sharers[k].piece->device,
-				      .box = nth_part(&sharers[0].piece->box, n, k),
-				      .addend = addend,
-				      .addends = addends,
-				      .copies = 1 };
-		if (part.box.rank >= 0 && !hspmd_box_empty(&part.box))
+		struct piece part = { .device = sharers[k].piece->device, .addend = addend, .addends = addends, .copies = 1 };
+		if (nth_part(&sharers[0].piece->box, dim, n, k, &part.box))
 			hspmd_placement_add(p, &part);
 	}
 }
@@ -222,10 +237,10 @@ static void share_out_nodes(struct placement *p, const struct sharer *sharers, i
 	}
 }
 
-const struct placement *hspmd_placement_within(struct resolver *r, const struct placement *p)
+const struct placement *hspmd_placement_within(struct resolver *r, const struct placement *p, const struct placement *near)
 {
 	struct placement *within = hspmd_placement_create(r, p->count);
-	struct sharer *sharers = list_sharers(r, p, NULL, true);
+	struct sharer *sharers = list_sharers(r, p, near, true);
 	if (!within || !sharers)
 		return NULL;
 	bool across = false, together = false; /* sums across nodes; several addends of one on a node */

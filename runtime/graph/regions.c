@@ -59,8 +59,9 @@ static const struct hspmd_box *nth_box(const struct hspmd_box *x, int x_count, c
 	return i < x_count ? &x[i] : &y[i - x_count];
 }
 
+/* 1: more cells than cell_limit (not 0). */
 static int grid_build(struct grid *g, struct hspmd_arena *arena, const struct hspmd_box *x, int x_count, const struct hspmd_box *y,
-		      struct hspmd_error *err)
+		      int64_t cell_limit, struct hspmd_error *err)
 {
 	size_t faces = (size_t)g->box_count * 2;
 	g->cells = 1;
@@ -79,7 +80,11 @@ static int grid_build(struct grid *g, struct hspmd_arena *arena, const struct hs
 			if (i == 0 || c[i] != c[distinct - 1])
 				c[distinct++] = c[i];
 		g->extent[d] = (int64_t)distinct - 1;
-		if (__builtin_mul_overflow(g->cells, g->extent[d], &g->cells) || g->cells > MAX_CELLS)
+		if (__builtin_mul_overflow(g->cells, g->extent[d], &g->cells))
+			g->cells = INT64_MAX;
+		if (cell_limit && g->cells > cell_limit)
+			return 1;
+		if (g->cells > MAX_CELLS)
 			return hspmd_fail(err, "annotations cut the tensor into more than %lld cells", (long long)MAX_CELLS);
 	}
 	int64_t stride = 1;
@@ -264,14 +269,15 @@ static int join_cells(struct grid *g, struct hspmd_arena *arena, const struct cl
 }
 
 int hspmd_regions_find(struct hspmd_arena *arena, int rank, const struct hspmd_box *x, int x_count, const struct hspmd_box *y, int y_count,
-		       struct hspmd_region **regions, size_t *count, struct hspmd_error *err)
+		       int64_t cell_limit, struct hspmd_region **regions, size_t *count, struct hspmd_error *err)
 {
 	struct grid g = { .rank = rank, .box_count = x_count + y_count };
 	*count = 0;
 	if (y_count == 0)
 		return 0;
-	if (grid_build(&g, arena, x, x_count, y, err) != 0)
-		return -1;
+	int rc = grid_build(&g, arena, x, x_count, y, cell_limit, err);
+	if (rc != 0)
+		return rc;
 	int class_limit;
 	if (refine(&g, arena, &class_limit) != 0)
 		return hspmd_fail_memory(err, "cutting a tensor into regions");

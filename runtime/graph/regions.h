@@ -15,8 +15,9 @@ struct hspmd_region {
 };
 
 /* Cut by the faces of all boxes in x and y. Regions that no y contains are left out; the others come in row-major order of their lowest corner and
- * cover the union of y once. All boxes have `rank` dimensions and are not empty. 0; -1 and err: memory, or a cut into more pieces than can be held. */
+ * cover the union of y once. All boxes have `rank` dimensions and are not empty. cell_limit: return 1 rather than look at more cells of the grid that the
+ * faces make; 0: only what memory holds. 0; -1 and err: memory, or more cells than can be held. */
 int hspmd_regions_find(struct hspmd_arena *arena, int rank, const struct hspmd_box *x, int x_count, const struct hspmd_box *y, int y_count,
-		       struct hspmd_region **regions, size_t *count, struct hspmd_error *err);
+		       int64_t cell_limit, struct hspmd_region **regions, size_t *count, struct hspmd_error *err);
 
 #endif

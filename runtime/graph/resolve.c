@@ -396,11 +396,10 @@ static struct hspmd_transfer *resolve(struct resolver *r, const struct hspmd_ann
 	return t;
 }
 
-struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
-				     const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost, struct hspmd_error *err)
+static struct hspmd_transfer *resolve_anew(const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
+					   const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost,
+					   struct hspmd_error *err)
 {
-	if (hspmd_annotation_check(source, shape, err) != 0 || hspmd_annotation_check(destination, shape, err) != 0)
-		return NULL;
 	struct resolver r = { .arena = hspmd_arena_create(), .shape = shape, .element_bytes = element_bytes, .cost = cost, .err = err };
 	if (!r.arena) {
 		hspmd_fail_memory(err, "resolving");
@@ -408,5 +407,28 @@ struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t ele
 	}
 	struct hspmd_transfer *t = resolve(&r, source, destination);
 	hspmd_arena_destroy(r.arena);
+	return t;
+}
+
+struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
+				     const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost, struct hspmd_error *err)
+{
+	struct hspmd_resolve_cache *cache = cost ? cost->cache : NULL;
+	struct resolve_key key = { 0 };
+	struct hspmd_transfer *t = NULL;
+	if (hspmd_annotation_check(source, shape, err) != 0 || hspmd_annotation_check(destination, shape, err) != 0)
+		return NULL;
+	if (cache && hspmd_resolve_key(&key, shape, element_bytes, source, destination) != 0) {
+		hspmd_fail_memory(err, "resolving");
+		return NULL;
+	}
+	if (cache)
+		t = hspmd_resolve_cache_find(cache, &key);
+	if (!t) {
+		t = resolve_anew(shape, element_bytes, source, destination, cost, err);
+		if (t && cache)
+			hspmd_resolve_cache_keep(cache, &key, t);
+	}
+	free(key.value);
 	return t;
 }

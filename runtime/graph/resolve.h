@@ -63,6 +63,7 @@ struct hspmd_transfer {
 	struct hspmd_comm_step *steps;
 	double seconds; /* predicted */
 	char *why;      /* one line for --explain: what was chosen over what */
+	int sharers;    /* how many others have this very transfer and will destroy it too; hspmd_transfer_destroy counts down */
 };
 
 /* Link costs between devices, for choosing: seconds(from, to, bytes) of one message. A NULL cost (or seconds) means every link takes
@@ -73,13 +74,20 @@ struct hspmd_link_cost {
 	const void *context;
 	int (*node)(const void *context, int device);
 	double (*network)(const void *context, int node);
+	struct hspmd_resolve_cache *cache; /* answers given before under this cost; NULL: none */
 };
+
+/* A model has hundreds of tensors and few different ways in which one must move: answers are kept by shape and annotations, and given again. For one
+ * cost, in one thread. May be destroyed before the transfers that came from it. */
+struct hspmd_resolve_cache;
+struct hspmd_resolve_cache *hspmd_resolve_cache_create(void); /* NULL: memory */
+void hspmd_resolve_cache_destroy(struct hspmd_resolve_cache *c);
 
 /* Costs between a cluster's devices, by their indexes. The cluster must outlive the result. */
 struct hspmd_cluster;
 struct hspmd_link_cost hspmd_link_cost_of_cluster(const struct hspmd_cluster *c);
 
-/* NULL and err when either annotation is illegal for the shape. The caller destroys the result. */
+/* NULL and err when either annotation is illegal for the shape. The caller destroys the result; with a cache it may be shared, so read it only. */
 struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
 				     const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost, struct hspmd_error *err);
 void hspmd_transfer_destroy(struct hspmd_transfer *t);

@@ -60,18 +60,18 @@ bool hspmd_placement_is_partial(const struct placement *p);
 /* The sums, in place of their addends (of the first copies, as many as every addend has), and all that is whole already. */
 struct placement *hspmd_placement_reduced(struct resolver *r, const struct placement *p);
 /* Devices (of a node, if by_node) that hold the same box share it out, so that each has its part of the value. Returns p itself when no two hold the
- * same or when addends lie in unlike boxes. `near` (may be NULL): parts are ordered so that devices keep what they have there. */
+ * same or when addends lie in unlike boxes. `near`: parts are cut and ordered so that they lie well with what devices have there. */
 const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near, bool by_node);
 /* The sums within each node of a partial placement, each node's scattered over its devices, so that there is one addend a node. p itself when that is
  * nothing new: sums lie within nodes, or nodes have one device of each sum, or addends lie in unlike boxes or have copies. */
-const struct placement *hspmd_placement_within(struct resolver *r, const struct placement *p);
+const struct placement *hspmd_placement_within(struct resolver *r, const struct placement *p, const struct placement *near);
 /* Pieces of one node, as a placement of its own whose sums are complete there; addends become numbers within the node. */
 struct placement *hspmd_placement_of_node(struct resolver *r, const struct placement *p, int node);
 
 /* ---- hop.c */
-/* Cheapest steps from x to y (hop is blank), which is not partial and whose boxes x covers. add_limit: return 1 rather than list more moves that add than this;
- * 0: no limit. 0 done, -1 failed. */
-int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, size_t add_limit, struct hop *hop);
+/* Cheapest steps from x to y, which is not partial and whose boxes x covers. bounded: return 1 where that is laborious (very many regions, or moves that
+ * add): there are other ways. 0 done, -1 failed. */
+int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop);
 /* A new step with room for its members and their boxes (empty). */
 struct hspmd_comm_step *hspmd_hop_step(struct resolver *r, struct hop *hop, enum hspmd_comm_kind kind, int members);
 int hspmd_hop_move(struct resolver *r, struct move_list *l, int from, int to, const struct hspmd_box *box, int add);
@@ -82,7 +82,8 @@ struct hop_view {
 	const struct hspmd_region *region;
 	size_t region_count;
 };
-/* hop_reduce.c: the regions whose value is a sum. collectives: use them where they fit; else and otherwise the needers add up themselves. */
+/* hop_reduce.c: the regions whose value is a sum. collectives: use them where they fit; else and otherwise the needers add up themselves, unless that
+ * takes more than add_limit moves (1 is returned then). */
 int hspmd_hop_reduce(struct resolver *r, const struct hop_view *v, bool collectives, size_t add_limit, struct hop *hop, struct move_list *moves);
 /* hop_gather.c: the regions that all-gathers can serve; marks them in done[]. */
 int hspmd_hop_gather(struct resolver *r, const struct hop_view *v, bool *done, struct hop *hop);

@@ -8,9 +8,6 @@
 
 #include "runtime/graph/resolver.h"
 
-/* More additions than this are listed one by one only where nothing else is possible. */
-#define ADD_LIMIT 4096
-
 enum stop { SOURCE, REDUCED, SCATTERED, ENTERED, NODES, DESTINATION, STOPS };
 
 static const enum stop PATHS[][4] = {
@@ -59,7 +56,7 @@ static int find_stops(struct map *m, const struct placement *from, const struct 
 		return -1;
 	if (hspmd_placement_is_partial(from)) {
 		m->at[REDUCED] = hspmd_placement_reduced(r, from);
-		m->at[SCATTERED] = hspmd_placement_scattered(r, from, NULL, false);
+		m->at[SCATTERED] = hspmd_placement_scattered(r, from, to, false);
 		if (!m->at[REDUCED] || !m->at[SCATTERED])
 			return -1;
 	}
@@ -70,10 +67,10 @@ static int find_stops(struct map *m, const struct placement *from, const struct 
 }
 
 /* 0 found, 1 not offered, -1 failed. */
-static int hop_between(struct map *m, enum stop from, enum stop to, size_t add_limit)
+static int hop_between(struct map *m, enum stop from, enum stop to, bool bounded)
 {
 	if (m->known[from][to] == UNKNOWN) {
-		int rc = hspmd_hop_find(m->r, m->at[from], m->at[to], add_limit, &m->hop[from][to]);
+		int rc = hspmd_hop_find(m->r, m->at[from], m->at[to], bounded, &m->hop[from][to]);
 		if (rc < 0)
 			return -1;
 		m->known[from][to] = rc == 0 ? FOUND : NOT_OFFERED;
@@ -103,7 +100,7 @@ static int cost_route(struct resolver *r, struct route *route)
 }
 
 /* The route of one path, after `before` (NULL: none) has brought the value to the map's source. 0 added, 1 not offered, -1 failed. */
-static int follow(struct map *m, const enum stop *path, const struct hop *before, size_t add_limit, struct candidates *list)
+static int follow(struct map *m, const enum stop *path, const struct hop *before, bool bounded, struct candidates *list)
 {
 	struct route route = { 0 };
 	if (before) {
@@ -111,7 +108,7 @@ static int follow(struct map *m, const enum stop *path, const struct hop *before
 		route.between[0] = m->at[SOURCE];
 	}
 	for (; *path != DESTINATION; path++) {
-		int rc = m->at[path[0]] && m->at[path[1]] ? hop_between(m, path[0], path[1], add_limit) : 1;
+		int rc = m->at[path[0]] && m->at[path[1]] ? hop_between(m, path[0], path[1], bounded) : 1;
 		if (rc != 0)
 			return rc;
 		if (route.hop_count > 0)
@@ -136,12 +133,12 @@ static int follow_all(struct resolver *r, const struct placement *from, const st
 	if (find_stops(m, from, to) != 0)
 		return hspmd_fail_memory(r->err, "resolving");
 	for (size_t p = 0; p < PATH_COUNT; p++)
-		if (follow(m, PATHS[p], before, ADD_LIMIT, list) < 0)
+		if (follow(m, PATHS[p], before, true, list) < 0)
 			return -1;
 	if (list->count > 0)
 		return 0;
 	m->known[SOURCE][DESTINATION] = UNKNOWN;
-	return follow(m, PATHS[0], before, 0, list);
+	return follow(m, PATHS[0], before, false, list);
 }
 
 /* Sums within every node at once. 0 found, 1 not offered, -1 failed. */
@@ -157,7 +154,7 @@ static int hop_within(struct resolver *r, const struct placement *from, const st
 			return hspmd_fail_memory(r->err, "resolving");
 		for (int i = 0; i < y->count; i++)
 			y->piece[i].addends = 1; /* in its node it is the value */
-		int rc = hspmd_hop_find(r, x, y, ADD_LIMIT, &part);
+		int rc = hspmd_hop_find(r, x, y, true, &part);
 		if (rc != 0)
 			return rc;
 		for (size_t s = 0; s < part.count; s++) {
@@ -240,7 +237,7 @@ int hspmd_route_find(struct resolver *r, const struct placement *from, const str
 	struct candidates list = { 0 };
 	if (follow_all(r, from, to, NULL, &list) != 0)
 		return -1;
-	const struct placement *within = hspmd_placement_within(r, from);
+	const struct placement *within = hspmd_placement_within(r, from, to);
 	if (!within)
 		return hspmd_fail_memory(r->err, "resolving");
 	if (within != from) {

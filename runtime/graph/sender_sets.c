@@ -37,7 +37,7 @@ static uint64_t mix(uint64_t h, uint64_t v)
 
 static uint64_t hash_numbers(const int *numbers, int count)
 {
-	uint64_t h = (uint64_t)count;
+	uint64_t h = 1;
 	for (int i = 0; i < count; i++)
 		h = mix(h, (uint64_t)numbers[i]);
 	return h;
@@ -45,7 +45,7 @@ static uint64_t hash_numbers(const int *numbers, int count)
 
 static uint64_t hash_choice(const struct sender_set *all, int to, int size)
 {
-	return mix(mix((uint64_t)all->id, (uint64_t)to), (uint64_t)size);
+	return mix(mix(mix(1, (uint64_t)all->id), (uint64_t)to), (uint64_t)size);
 }
 
 struct sender_sets *hspmd_sender_sets_create(struct hspmd_arena *arena, const struct hspmd_link_cost *cost, const int *name)

@@ -12,7 +12,7 @@ const char *const hspmd_comm_words[] = { "copy",       "zero",       "send-recei
 
 void hspmd_transfer_destroy(struct hspmd_transfer *t)
 {
-	if (!t)
+	if (!t || t->sharers-- > 0)
 		return;
 	int saved = errno;
 	for (int v = 0; t->layout && v < t->value_count; v++) {

@@ -22,4 +22,18 @@ int hspmd_transfer_append(struct resolver *r, struct transfer_plan *plan, const 
 struct hspmd_transfer *hspmd_transfer_create(const struct resolver *r, const struct transfer_plan *plan, const struct hspmd_annotation *source,
 					     const struct hspmd_annotation *destination, const char *why);
 
+/* ---- resolve_cache.c */
+/* What was asked, as bytes. */
+struct resolve_key {
+	size_t count, capacity;
+	int64_t *value;
+};
+/* 0 or -1 (memory). free(key->value) after. */
+int hspmd_resolve_key(struct resolve_key *key, const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
+		      const struct hspmd_annotation *destination);
+/* A further sharer of the answer kept for this, NULL: none is. */
+struct hspmd_transfer *hspmd_resolve_cache_find(const struct hspmd_resolve_cache *c, const struct resolve_key *key);
+/* Keep an answer; the cache becomes one of its sharers and takes the key's bytes. When memory is short nothing is kept. */
+void hspmd_resolve_cache_keep(struct hspmd_resolve_cache *c, struct resolve_key *key, struct hspmd_transfer *t);
+
 #endif

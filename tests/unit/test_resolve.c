@@ -228,6 +228,45 @@ static void refusals(void **state)
 	hspmd_annotation_destroy(bad);
 }
 
+/* The same question gets the same transfer, any other its own; they outlive the cache. */
+static void cached_answers(void **state)
+{
+	(void)state;
+	static const char *const texts[] = { "{[0,1]: -2:2}",		  "{[0,1]: -1:2}",	   "{[0,1]: 0:2}", "{[0,1]: 0:2(1:2)}",
+					     "{[0,1]: 0:2/2}",		  "{[1,0]: 0:2}",	   "{[0,2]: 0:2}", "{[0] | [1]} h0",
+					     "{[0] | [1]} h0(1:2)",	  "{[0,1]: 0:2 | [2]} h0" };
+	enum { COUNT = sizeof texts / sizeof *texts };
+	struct hspmd_annotation *a[COUNT];
+	struct hspmd_transfer *first[COUNT][COUNT], *again[COUNT][COUNT];
+	struct hspmd_link_cost cost = { .cache = hspmd_resolve_cache_create() };
+	struct hspmd_shape shape = { 2, { 12, 4 } };
+	for (int i = 0; i < COUNT; i++)
+		a[i] = hspmd_annotation_parse(texts[i], NULL);
+	for (int i = 0; i < COUNT * COUNT; i++)
+		assert_non_null(first[i / COUNT][i % COUNT] = hspmd_resolve(&shape, 4, a[i / COUNT], a[i % COUNT], &cost, NULL));
+	for (int i = 0; i < COUNT * COUNT; i++) {
+		again[i / COUNT][i % COUNT] = hspmd_resolve(&shape, 4, a[i / COUNT], a[i % COUNT], &cost, NULL);
+		assert_ptr_equal(again[i / COUNT][i % COUNT], first[i / COUNT][i % COUNT]);
+		for (int j = 0; j < i; j++)
+			assert_ptr_not_equal(first[i / COUNT][i % COUNT], first[j / COUNT][j % COUNT]);
+	}
+	struct hspmd_transfer *other = hspmd_resolve(&shape, 8, a[0], a[1], &cost, NULL);
+	assert_ptr_not_equal(other, first[0][1]);
+	hspmd_transfer_destroy(other);
+	shape.dim[0] = 13;
+	other = hspmd_resolve(&shape, 4, a[0], a[1], &cost, NULL);
+	assert_ptr_not_equal(other, first[0][1]);
+	hspmd_transfer_destroy(other);
+	hspmd_resolve_cache_destroy(cost.cache);
+	for (int i = 0; i < COUNT * COUNT; i++) {
+		assert_int_equal(first[i / COUNT][i % COUNT]->shape.dim[0], 12);
+		hspmd_transfer_destroy(first[i / COUNT][i % COUNT]);
+		hspmd_transfer_destroy(again[i / COUNT][i % COUNT]);
+	}
+	for (int i = 0; i < COUNT; i++)
+		hspmd_annotation_destroy(a[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -237,6 +276,7 @@ int main(void)
 		cmocka_unit_test(between_subgroups),
 		cmocka_unit_test(across_nodes),
 		cmocka_unit_test(refusals),
+		cmocka_unit_test(cached_answers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
