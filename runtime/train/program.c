@@ -115,12 +115,6 @@ struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m)
 	return (struct hspmd_graph_source){ build_model, (void *)m, hspmd_model_layers(m) };
 }
 
-static double link_seconds(const void *context, int from, int to, double bytes)
-{
-	const struct hspmd_link *link = hspmd_cluster_link(context, from, to, 1, 1);
-	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9; /* as resolve.h's own default: slow, but the plan was accepted */
-}
-
 /* Graph and passes of one pipeline. */
 static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int number, const struct hspmd_link_cost *cost,
 			  struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
@@ -231,8 +225,10 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	struct hspmd_graph **graphs = hspmd_calloc(n, sizeof *graphs);
 	struct hspmd_spmd **spmds = hspmd_calloc(n, sizeof *spmds);
 	struct hspmd_layouts *layouts = NULL;
-	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = cluster };
-	int status = p && graphs && spmds ? 0 : hspmd_fail_memory(err, "specialising");
+	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(cluster);
+	cost.node = NULL; /* gradients that share a message need all-reduces of one step, which sums within nodes first are not */
+	cost.cache = hspmd_resolve_cache_create();
+	int status = p && graphs && spmds && cost.cache ? 0 : hspmd_fail_memory(err, "specialising");
 	for (size_t q = 0; !status && q < n; q++)
 		status = build_pipeline(source, plan, (int)q, &cost, &graphs[q], &spmds[q], err);
 	if (!status) {
@@ -253,6 +249,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		hspmd_spmd_destroy(spmds[q]);
 		hspmd_graph_destroy(graphs[q]);
 	}
+	hspmd_resolve_cache_destroy(cost.cache);
 	hspmd_layouts_destroy(layouts);
 	free(graphs);
 	free(spmds);
