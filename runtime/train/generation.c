@@ -38,7 +38,7 @@ static int read_members(struct hspmd_generation *g, json_t *members, struct hspm
 static int find_voters(struct hspmd_generation *g, struct hspmd_error *err)
 {
 	for (int p = 0; p < g->plan->pipeline_count; p++)
-		for (int s = 0; s < g->plan->pipelines[p].stage_count; s++)
+		for (int s = 0; s < g->plan->pipelines[p].stage_count / g->plan->virtual_stages; s++)
 			for (int d = 0; d < g->plan->pipelines[p].stages[s].device_count; d++) {
 				int device = g->plan->pipelines[p].stages[s].devices[d];
 				char name[64];

@@ -42,13 +42,26 @@ static void touch(struct life *l, size_t at)
 	l->last = at > l->last ? at : l->last;
 }
 
-/* A message may still be under way when its instruction is done: its source stays until the next turn is over. */
+/* A message may still be under way when its instruction is done, and whoever writes over its source must wait for it. Within a stage all run the same
+ * instructions, so the end of the next turn is late enough for that wait to end. Between stages it is not: the receiver may be waiting for us. There the
+ * source stays until something has come from the receiver that it sent after it had received this (or, where nothing does, until the vote). */
 static size_t end_of_next_turn(const struct hspmd_program *p, size_t at)
 {
 	int turn = p->instructions[at].turn + 1;
 	while (at + 1 < p->instruction_count && p->instructions[at + 1].turn <= turn)
 		at++;
 	return at;
+}
+
+static size_t surely_received(const struct hspmd_program *p, size_t at)
+{
+	const struct hspmd_instruction *sent = &p->instructions[at];
+	for (size_t i = at + 1; i < p->vote; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->action == HSPMD_ACTION_COMM && in->peer_seat == sent->peer_seat && !in->gives && in->peer_turn >= sent->peer_turn)
+			return i;
+	}
+	return p->vote > at ? p->vote - 1 : at;
 }
 
 static void find_lives(struct placer *pl)
@@ -58,18 +71,19 @@ static void find_lives(struct placer *pl)
 	int turn = -1;
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		if (in->action == HSPMD_ACTION_COMM && in->turn != turn) {
-			turn = in->turn;
-			turn_end = end_of_next_turn(p, i);
-		}
 		for (int k = 0; k < in->input_count; k++)
 			if (in->in[k] >= 0)
 				touch(&pl->lives[in->in[k]], i);
 		for (int k = 0; k < in->output_count; k++)
 			if (in->out[k] >= 0)
 				touch(&pl->lives[in->out[k]], i);
-		if (in->action == HSPMD_ACTION_COMM && in->in[0] >= 0)
-			touch(&pl->lives[in->in[0]], turn_end);
+		if (in->action != HSPMD_ACTION_COMM || in->in[0] < 0)
+			continue;
+		if (in->turn != turn) {
+			turn = in->turn;
+			turn_end = end_of_next_turn(p, i);
+		}
+		touch(&pl->lives[in->in[0]], in->peer_seat >= 0 && in->gives ? surely_received(p, i) : turn_end);
 	}
 }
 

@@ -31,7 +31,7 @@ struct hspmd_instruction *hspmd_program_add(struct hspmd_program *p, enum hspmd_
 		return NULL;
 	}
 	struct hspmd_instruction *i = &p->instructions[p->instruction_count++];
-	*i = (struct hspmd_instruction){ .action = action, .micro_batch = -1, .layer = -1, .turn = p->turn };
+	*i = (struct hspmd_instruction){ .action = action, .micro_batch = -1, .layer = -1, .turn = p->turn, .peer_seat = -1 };
 	return i;
 }
 
@@ -98,6 +98,9 @@ int hspmd_program_transfer(struct hspmd_program *p, const struct hspmd_transfer 
 		i->transfer = t;
 		i->step = s;
 		i->tag = make_tag(route, s);
+		i->peer_seat = route->peer_seat;
+		i->peer_turn = route->peer_turn;
+		i->gives = route->gives;
 	}
 	free(slots);
 	return status;
@@ -157,7 +160,7 @@ static void find_device(struct hspmd_program *p, const struct hspmd_plan *plan)
 {
 	p->stage = -1;
 	for (int q = 0; q < plan->pipeline_count; q++)
-		for (int s = 0; s < plan->pipelines[q].stage_count; s++)
+		for (int s = 0; s < plan->pipelines[q].stage_count / plan->virtual_stages; s++)
 			for (int d = 0; d < plan->pipelines[q].stages[s].device_count; d++)
 				if (plan->pipelines[q].stages[s].devices[d] == p->device) {
 					p->pipeline = q;
@@ -165,8 +168,15 @@ static void find_device(struct hspmd_program *p, const struct hspmd_plan *plan)
 				}
 	for (int q = 0; q < p->pipeline; q++)
 		p->first_sample += (int64_t)plan->pipelines[q].micro_batches * plan->pipelines[q].micro_batch;
+	p->rounds = plan->virtual_stages;
+	p->round_stages = plan->pipelines[p->pipeline].stage_count / plan->virtual_stages;
 	p->micro_batches = plan->pipelines[p->pipeline].micro_batches;
 	p->micro_batch = plan->pipelines[p->pipeline].micro_batch;
+}
+
+bool hspmd_program_in_stage(const struct hspmd_program *p, int stage)
+{
+	return p->stage >= 0 && stage % p->round_stages == p->stage;
 }
 
 struct hspmd_view hspmd_program_view(const struct hspmd_program *p, int slot, char *const *bases)

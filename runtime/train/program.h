@@ -65,6 +65,8 @@ struct hspmd_instruction {
 	const struct hspmd_transfer *transfer;         /* COMM; borrowed */
 	int step;
 	uint64_t tag;
+	int peer_seat, peer_turn; /* between stages: where in a round the other side stands, and the turn in which it takes or gives this; -1: within a stage */
+	bool gives;               /* this side is the one that sends */
 };
 
 /* One parameter's training state on this device. Slots -1: nothing of it here. */
@@ -81,7 +83,8 @@ struct hspmd_program_state {
 struct hspmd_program {
 	struct hspmd_graph *graph; /* this device's pipeline; owned */
 	struct hspmd_spmd *spmd;   /* owned */
-	int device, pipeline, stage; /* stage -1: the device is in no stage */
+	int device, pipeline, stage; /* the first it is in; -1: none */
+	int round_stages, rounds;    /* stages of a round, and rounds: the device is in every round_stages-th stage from `stage` on (one unless interleaved) */
 	int micro_batches, micro_batch; /* of the pipeline */
 	int64_t first_sample;        /* of the pipeline's first micro-batch within the global batch */
 	size_t form_count, form_capacity, slot_count, slot_capacity, instruction_count, instruction_capacity;
@@ -114,6 +117,9 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 					  int device, struct hspmd_device *dev, struct hspmd_error *err);
 void hspmd_program_destroy(struct hspmd_program *p);
 
+/* Is the device in this stage of its pipeline? */
+bool hspmd_program_in_stage(const struct hspmd_program *p, int stage);
+
 /* A slot as kernels see it. bases[region]: where the regions begin; NULL: data stays NULL. */
 struct hspmd_view hspmd_program_view(const struct hspmd_program *p, int slot, char *const *bases);
 
@@ -133,6 +139,8 @@ struct hspmd_program_route {
 	int micro_batch, layer;
 	bool backward, again; /* again: a recomputation */
 	uint64_t number;      /* of the transfer, the same on all devices */
+	int peer_seat, peer_turn;
+	bool gives;           /* as in the instruction; peer_seat -1: within a stage */
 };
 int hspmd_program_transfer(struct hspmd_program *p, const struct hspmd_transfer *t, const struct hspmd_program_route *route, struct hspmd_error *err);
 /* The micro-batches' part. */

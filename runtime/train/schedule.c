@@ -1,21 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/train/schedule.h"
 
-void hspmd_schedule(enum hspmd_schedule schedule, int stages, int stage, int micro_batches, struct hspmd_turn *turns)
+/* Number `k` of the passes in one direction: groups of micro-batches, within a group round after round. */
+static struct hspmd_turn pass(const struct hspmd_seat *seat, bool backward, int k)
 {
-	bool all_first = schedule == HSPMD_SCHEDULE_GPIPE;
-	int ahead = all_first ? micro_batches : stages - stage - 1;
-	if (ahead > micro_batches)
-		ahead = micro_batches;
-	int n = 0, forward = 0, backward = 0;
+	int group = k / (seat->stages * seat->rounds), first = group * seat->stages;
+	int size = seat->micro_batches - first < seat->stages ? seat->micro_batches - first : seat->stages;
+	k -= group * seat->stages * seat->rounds;
+	int round = k / size;
+	return (struct hspmd_turn){ backward, first + k % size, backward ? seat->rounds - 1 - round : round };
+}
+
+int hspmd_schedule_turns(const struct hspmd_seat *seat)
+{
+	return 2 * seat->micro_batches * seat->rounds;
+}
+
+void hspmd_schedule(enum hspmd_schedule schedule, const struct hspmd_seat *seat, struct hspmd_turn *turns)
+{
+	struct hspmd_seat plain = *seat;
+	bool all_first = schedule == HSPMD_SCHEDULE_GPIPE, interleaved = schedule == HSPMD_SCHEDULE_INTERLEAVED;
+	if (!interleaved)
+		plain.stages = seat->micro_batches; /* one group: plain order */
+	int total = seat->micro_batches * seat->rounds, n = 0, forward = 0, backward = 0;
+	int ahead = all_first ? total : interleaved ? 2 * (seat->stages - seat->stage - 1) + (seat->rounds - 1) * seat->stages : seat->stages - seat->stage - 1;
+	if (ahead > total || (interleaved && seat->micro_batches % seat->stages))
+		ahead = total;
 	while (forward < ahead)
-		turns[n++] = (struct hspmd_turn){ false, forward++ };
-	while (forward < micro_batches) {
-		turns[n++] = (struct hspmd_turn){ false, forward++ };
-		turns[n++] = (struct hspmd_turn){ true, backward++ };
+		turns[n++] = pass(&plain, false, forward++);
+	while (forward < total) {
+		turns[n++] = pass(&plain, false, forward++);
+		turns[n++] = pass(&plain, true, backward++);
 	}
-	while (backward < micro_batches) {
-		turns[n++] = (struct hspmd_turn){ true, all_first ? micro_batches - 1 - backward : backward };
-		backward++;
+	for (; backward < total; backward++) {
+		turns[n++] = pass(&plain, true, backward);
+		if (all_first)
+			turns[n - 1].micro_batch = total - 1 - backward;
 	}
 }

@@ -10,10 +10,20 @@
 struct hspmd_turn {
 	bool backward;
 	int micro_batch;
+	int round; /* of the device's stages, which: 0 unless interleaved */
 };
 
-/* Fill turns[0 .. 2 * micro_batches). 1f1b: PipeDream-Flush (arXiv 2006.09503, section 3.2), stage `stage` of `stages` runs min(stages - stage - 1, micro_batches) forward passes
- * ahead. gpipe (arXiv 1811.06965): all forward, then all backward in reverse order. */
-void hspmd_schedule(enum hspmd_schedule schedule, int stages, int stage, int micro_batches, struct hspmd_turn *turns);
+/* Where a device stands: stage `stage` of `stages` in each of `rounds` rounds. */
+struct hspmd_seat {
+	int stage, stages, rounds, micro_batches;
+};
+
+/* Fill turns[0 .. 2 * micro_batches * rounds).
+ * 1f1b: PipeDream-Flush (arXiv 2006.09503, section 3.2), min(stages - stage - 1, micro_batches) forward passes ahead.
+ * gpipe (arXiv 1811.06965): all forward, then all backward in reverse order.
+ * interleaved (Megatron-LM, arXiv 2104.04473, section 2.2): micro-batches go through the rounds in groups of `stages`, 2 * (stages - stage - 1) +
+ * (rounds - 1) * stages passes ahead; where the last group is not full, which would make stages wait for one another in a circle, all forward first. */
+int hspmd_schedule_turns(const struct hspmd_seat *seat);
+void hspmd_schedule(enum hspmd_schedule schedule, const struct hspmd_seat *seat, struct hspmd_turn *turns);
 
 #endif

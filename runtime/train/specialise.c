@@ -16,8 +16,8 @@ struct walk {
 	int *slot_of;   /* [micro-batch][value]: slot that holds the value now, -1: none */
 	int *form_of;   /* per value, -1: not made */
 	bool *written;  /* per fixed slot's tensor: something of this step is in it */
-	bool *wanted;   /* per node: to be run again for the block at hand */
-	enum hspmd_recompute recompute;
+	bool *wanted;   /* per node: to be run again before its block's backward pass */
+	int *turn_of;   /* [seat][backward][round][micro-batch]: in which of its turns a seat has it */
 	bool again;
 };
 
@@ -102,13 +102,27 @@ static int old_slot(struct walk *w, int value, int micro_batch)
 	return slot;
 }
 
+/* Where a stage's devices are in each round, and in which of their turns a stage has a pass. */
+static int *turn_of(const struct walk *w, bool backward, int stage, int micro_batch)
+{
+	const struct hspmd_program *p = w->p;
+	int seat = stage % p->round_stages, round = stage / p->round_stages;
+	return &w->turn_of[((seat * 2 + backward) * p->rounds + round) * p->micro_batches + micro_batch];
+}
+
 static int run_reshard(struct walk *w, size_t number, int micro_batch)
 {
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
+	int from = w->p->spmd->values[n->in[0]].stage, seats = w->p->round_stages;
 	struct hspmd_program_route route = {
 		.tensor = w->p->spmd->values[n->in[0]].tensor, .micro_batch = micro_batch, .layer = n->layer, .backward = n->backward,
-		.again = w->again, .number = number,
+		.again = w->again, .number = number, .peer_seat = -1,
 	};
+	if (from % seats != n->stage % seats) {
+		route.gives = hspmd_program_in_stage(w->p, from);
+		route.peer_seat = (route.gives ? n->stage : from) % seats;
+		route.peer_turn = *turn_of(w, n->backward, route.gives ? n->stage : from, micro_batch);
+	}
 	route.in = old_slot(w, n->in[0], micro_batch);
 	route.out = new_slot(w, n->out[0], micro_batch);
 	if (route.in == -2 || route.out == -2)
@@ -152,15 +166,16 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 	return 0;
 }
 
-static int run_node(struct walk *w, size_t number, int micro_batch)
+/* A node's part in the turn of one stage. A transfer is received in the turn of the stage it serves and sent in the turn of the one it comes from. */
+static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
 {
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
-	if (n->op < 0)
-		return hspmd_layout_find(&n->transfer->layout[0], w->p->device) >= 0 ||
-				       hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) >= 0
-			       ? run_reshard(w, number, micro_batch)
-			       : 0;
-	return n->stage == w->p->stage ? run_op(w, n, micro_batch) : 0;
+	if (n->op >= 0)
+		return n->stage == stage ? run_op(w, n, micro_batch) : 0;
+	bool gets = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) >= 0;
+	bool gives = hspmd_layout_find(&n->transfer->layout[0], w->p->device) >= 0;
+	int in = gets ? n->stage : gives ? w->p->spmd->values[n->in[0]].stage : -1;
+	return in == stage ? run_reshard(w, number, micro_batch) : 0;
 }
 
 /* ---- recomputation */
@@ -176,14 +191,14 @@ static bool is_cheap(enum hspmd_opcode opcode)
 static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 {
 	const struct hspmd_program *p = w->p;
-	int last = p->graph->tensors[hspmd_graph_find(p->graph, HSPMD_TENSOR_TARGETS)].layer;
-	if (n->backward || n->stage != p->stage || n->layer < 1 || n->layer >= last)
+	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
+	enum hspmd_recompute recompute = pipeline->stages[n->stage].recompute;
+	int last = pipeline->stages[pipeline->stage_count - 1].layers[1] - 1;
+	if (n->backward || !hspmd_program_in_stage(p, n->stage) || n->layer < 1 || n->layer >= last || recompute == HSPMD_RECOMPUTE_NONE)
 		return false;
 	if (n->op < 0)
-		return w->recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[root_value(p->spmd, n->in[0])].stage == p->stage;
-	if (w->recompute == HSPMD_RECOMPUTE_SELECTIVE && !is_cheap(p->graph->ops[n->op].opcode))
-		return false;
-	return true;
+		return recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[root_value(p->spmd, n->in[0])].stage == n->stage;
+	return recompute == HSPMD_RECOMPUTE_FULL || is_cheap(p->graph->ops[n->op].opcode);
 }
 
 /* Which forward nodes of a block its backward pass needs the results of, directly or through one another. */
@@ -208,12 +223,12 @@ static void mark_wanted(struct walk *w, int layer, bool *needed)
 	}
 }
 
-static int rerun(struct walk *w, int layer, int micro_batch)
+static int rerun(struct walk *w, int stage, int layer, int micro_batch)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
 	w->again = true;
 	for (size_t i = 0; i < s->node_count; i++)
-		if (s->nodes[i].layer == layer && !s->nodes[i].backward && w->wanted[i] && run_node(w, i, micro_batch))
+		if (s->nodes[i].layer == layer && !s->nodes[i].backward && w->wanted[i] && run_node(w, i, stage, micro_batch))
 			return -1;
 	w->again = false;
 	return 0;
@@ -224,17 +239,17 @@ static int rerun(struct walk *w, int layer, int micro_batch)
 static int run_turn(struct walk *w, const struct hspmd_turn *turn)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
-	int layer = -1;
+	int layer = -1, stage = w->p->stage + turn->round * w->p->round_stages;
 	for (size_t i = 0; i < s->node_count; i++) {
 		const struct hspmd_spmd_node *n = &s->nodes[i];
 		if (n->backward != turn->backward)
 			continue;
-		if (turn->backward && n->stage == w->p->stage && n->layer != layer) {
+		if (turn->backward && n->stage == stage && n->layer != layer) {
 			layer = n->layer;
-			if (w->recompute != HSPMD_RECOMPUTE_NONE && rerun(w, layer, turn->micro_batch))
+			if (rerun(w, stage, layer, turn->micro_batch))
 				return -1;
 		}
-		if (run_node(w, i, turn->micro_batch))
+		if (run_node(w, i, stage, turn->micro_batch))
 			return -1;
 	}
 	w->p->turn++;
@@ -246,7 +261,7 @@ static int find_losses(struct walk *w)
 {
 	struct hspmd_program *p = w->p;
 	for (size_t t = 0; t < p->graph->tensor_count; t++) {
-		int value = p->fixed_of_tensor[t] >= 0 ? hspmd_spmd_value(p->spmd, (int)t, p->stage) : -1;
+		int value = p->fixed_of_tensor[t] >= 0 ? p->spmd->first_value[t] : -1; /* a loss is made in one stage */
 		struct hspmd_share share;
 		if (value < 0 || p->graph->tensors[t].role != HSPMD_TENSOR_LOSS ||
 		    !hspmd_annotation_share(p->spmd->values[value].annotation, &p->graph->tensors[t].shape, p->device, &share) || share.replica)
@@ -258,21 +273,34 @@ static int find_losses(struct walk *w)
 	return 0;
 }
 
+/* The turns of all seats, looked up by what they run; this device's own in `turns`. */
+static void lay_turns(struct walk *w, struct hspmd_turn *turns)
+{
+	const struct hspmd_program *p = w->p;
+	for (int i = 0; i < p->round_stages; i++) {
+		int seat_number = (p->stage + 1 + i) % p->round_stages; /* the own one last, so that it stays in `turns` */
+		struct hspmd_seat seat = { seat_number, p->round_stages, p->rounds, p->micro_batches };
+		hspmd_schedule(w->plan->schedule, &seat, turns);
+		for (int t = 0; t < hspmd_schedule_turns(&seat); t++)
+			*turn_of(w, turns[t].backward, seat_number + turns[t].round * p->round_stages, turns[t].micro_batch) = t;
+	}
+}
+
 static int walk_turns(struct walk *w)
 {
 	struct hspmd_program *p = w->p;
 	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
-	int turn_count = 2 * pipeline->micro_batches, status = 0;
+	int turn_count = 2 * pipeline->micro_batches * p->rounds, status = 0;
+	w->turn_of = hspmd_calloc((size_t)turn_count * (size_t)p->round_stages, sizeof *w->turn_of);
 	struct hspmd_turn *turns = hspmd_calloc((size_t)turn_count, sizeof *turns);
 	bool *needed = hspmd_calloc(p->spmd->value_count, sizeof *needed);
-	if (!turns || !needed)
+	if (!turns || !needed || !w->turn_of)
 		status = hspmd_fail_memory(w->err, "specialising");
-	const struct hspmd_stage *stage = &pipeline->stages[p->stage];
-	w->recompute = stage->recompute;
-	for (int l = stage->layers[0]; !status && w->recompute != HSPMD_RECOMPUTE_NONE && l < stage->layers[1]; l++)
-		mark_wanted(w, l, needed);
+	for (int s = p->stage; !status && s < pipeline->stage_count; s += p->round_stages)
+		for (int l = pipeline->stages[s].layers[0]; pipeline->stages[s].recompute != HSPMD_RECOMPUTE_NONE && l < pipeline->stages[s].layers[1]; l++)
+			mark_wanted(w, l, needed);
 	if (!status)
-		hspmd_schedule(w->plan->schedule, pipeline->stage_count, p->stage, pipeline->micro_batches, turns);
+		lay_turns(w, turns);
 	for (int t = 0; !status && t < turn_count; t++)
 		status = run_turn(w, &turns[t]);
 	free(turns);
@@ -303,5 +331,6 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 	free(w.form_of);
 	free(w.written);
 	free(w.wanted);
+	free(w.turn_of);
 	return status;
 }

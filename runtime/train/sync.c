@@ -126,6 +126,24 @@ struct bucket {
 	int64_t *elements; /* per step, so far */
 };
 
+/* What each device holds of a bucket. */
+static int lay_out_bucket(struct hspmd_transfer *t, const struct hspmd_layout *like)
+{
+	for (int v = 0; v < 2; v++) {
+		struct hspmd_layout *l = &t->layout[v];
+		l->devices = hspmd_calloc((size_t)like->device_count, sizeof *l->devices);
+		l->box = hspmd_calloc((size_t)like->device_count, sizeof *l->box);
+		if (!l->devices || !l->box)
+			return -1;
+		l->device_count = like->device_count;
+		memcpy(l->devices, like->devices, (size_t)like->device_count * sizeof *l->devices);
+		for (int k = 0; k < t->step_count; k++)
+			for (int m = 0; m < t->steps[k].member_count; m++)
+				l->box[hspmd_layout_find(l, t->steps[k].members[m])] = t->steps[k].in[m];
+	}
+	return 0;
+}
+
 /* One all-reduce over all of a bucket: the groups of its members, over ranges instead of tensors. */
 static const struct hspmd_transfer *fuse(const struct sync *s, const struct bucket *b)
 {
@@ -163,6 +181,10 @@ static const struct hspmd_transfer *fuse(const struct sync *s, const struct buck
 			step->in[m] = step->out[m] = (struct hspmd_box){ .rank = 1, .hi = { b->elements[k] } };
 		t->shape.dim[0] = b->elements[k] > t->shape.dim[0] ? b->elements[k] : t->shape.dim[0];
 	}
+	if (lay_out_bucket(t, &b->first->layout[0])) {
+		hspmd_fail_memory(s->err, "specialising");
+		return NULL;
+	}
 	return t;
 }
 
@@ -193,7 +215,7 @@ static int flush(const struct sync *s, struct bucket *b)
 	}
 	struct hspmd_program_route route = {
 		.tensor = tensor, .in = slot, .out = slot, .micro_batch = -1, .layer = p->graph->tensors[tensor].layer, .backward = true,
-		.number = SYNC_NUMBER(b->number, 0),
+		.number = SYNC_NUMBER(b->number, 0), .peer_seat = -1,
 	};
 	b->first = NULL;
 	p->turn++;
@@ -246,7 +268,7 @@ static int sum_gradient(const struct sync *s, struct bucket *b, int number)
 		return -1;
 	struct hspmd_program_route route = {
 		.tensor = l->tensor, .in = own, .out = state->grad, .micro_batch = -1, .layer = p->graph->tensors[l->tensor].layer, .backward = true,
-		.number = SYNC_NUMBER(number, 0),
+		.number = SYNC_NUMBER(number, 0), .peer_seat = -1,
 	};
 	p->turn++;
 	return hspmd_program_transfer(p, t, &route, s->err);
@@ -299,7 +321,7 @@ static int hand_back(const struct sync *s, int number)
 		return -1;
 	struct hspmd_program_route route = {
 		.tensor = l->tensor, .in = p->states[number].param, .out = p->states[number].used, .micro_batch = -1,
-		.layer = p->graph->tensors[l->tensor].layer, .number = SYNC_NUMBER(number, 1),
+		.layer = p->graph->tensors[l->tensor].layer, .number = SYNC_NUMBER(number, 1), .peer_seat = -1,
 	};
 	p->turn++;
 	return hspmd_program_transfer(p, t, &route, s->err);

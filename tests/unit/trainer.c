@@ -134,7 +134,7 @@ static int set_up(struct shared *s, const char *model, const char *plan, const c
 static void number_members(struct shared *s)
 {
 	for (int p = 0; p < s->plan->pipeline_count; p++)
-		for (int g = 0; g < s->plan->pipelines[p].stage_count; g++)
+		for (int g = 0; g < s->plan->pipelines[p].stage_count / s->plan->virtual_stages; g++)
 			for (int d = 0; d < s->plan->pipelines[p].stages[g].device_count; d++) {
 				s->rank_of[s->plan->pipelines[p].stages[g].devices[d]] = s->members;
 				s->voters[s->voter_count++] = s->members++;
@@ -166,6 +166,9 @@ int trainer_run(const char *model, const char *plan, int devices, int steps, dou
 			if (s.rank_of[d] >= 0)
 				pthread_join(members[d].thread, NULL);
 		pthread_barrier_destroy(&s.opened);
+		for (int d = 0; d < devices; d++)
+			if (getenv("TRAINER_DEBUG") && members[d].err.text[0])
+				fprintf(stderr, "device %d: %s\n", d, members[d].err.text);
 		for (int d = 0; d < devices; d++)
 			if (members[d].err.text[0] && (!status || strstr(err->text, "called off") || strstr(err->text, "abort"))) {
 				*err = members[d].err;
