@@ -5,6 +5,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/state/checkpoint.h"
+#include "runtime/state/weights.h"
 #include "runtime/train/generation.h"
 
 /* What holds and needs are collected into. */
@@ -233,6 +234,36 @@ static int load_stored(struct hspmd_generation *g, json_t *state, struct hspmd_l
 	return status;
 }
 
+/* Weights that somebody trained before, zero moments: every device reads its own part of the files. */
+static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	struct hspmd_weights *weights = hspmd_weights_open(g->setup->job->init, err);
+	int status = weights ? 0 : -1;
+	for (int i = 0; !status && i < g->program->state_count; i++) {
+		const struct hspmd_program_state *s = &g->program->states[i];
+		size_t elements = (size_t)hspmd_box_elements(&s->share.box);
+		float *host = s->param < 0 ? NULL : malloc(elements * sizeof *host + 1);
+		if (s->param < 0)
+			continue;
+		status = !host ? hspmd_fail_memory(err, "reading weights")
+			       : hspmd_weights_read(weights, s->name, &g->program->graph->tensors[s->tensor].shape, &s->share.box, host, err);
+		if (!status)
+			status = hspmd_generation_put(g, i * HSPMD_STATE_KIND_COUNT + HSPMD_STATE_PARAM, &s->share.box, host, err);
+		free(host);
+		report->shared += (int64_t)(elements * sizeof *host);
+	}
+	hspmd_weights_destroy(weights);
+	return status ? hspmd_error_prefix(err, "%s: init", g->setup->job->file) : 0;
+}
+
+/* The beginning: at random, or the job's weights in its place. */
+static int load_start(struct hspmd_generation *g, struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	if (hspmd_executor_initialise(g->executor, err))
+		return -1;
+	return g->setup->job->init ? load_weights(g, report, err) : 0;
+}
+
 int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
 			  struct hspmd_error *err)
 {
@@ -245,7 +276,7 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 	else if (json_object_get(state, "manifest"))
 		status = load_stored(g, state, report, err);
 	else if (json_is_true(json_object_get(state, "init")))
-		status = hspmd_executor_initialise(g->executor, err);
+		status = load_start(g, report, err);
 	else
 		status = hspmd_fail(err, "start: state says neither init, live nor manifest");
 	if (!status)
