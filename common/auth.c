@@ -9,7 +9,6 @@
 
 #include "common/clock.h"
 #include "common/sha256.h"
-#include "config.h"
 
 #ifdef HAVE_MUNGE
 #include <munge.h>

@@ -8,7 +8,8 @@
  * Every message has "type" and, where it belongs to one, "generation"; what bears an old generation is dropped by the receiver.
  *
  * controller -> worker
- *   job       job: hspmd-job-1 object, model: config.json object, output: folder, node, device ("n0:1"), threads, transport (name or null)
+ *   job       job: hspmd-job-1 object, file: its path, model: config.json object, output: folder, node, device ("n0:1"), kind ("cpu" or "cuda"), index (of
+ *             the GPU among the visible ones), threads, transport (name or null)
  *             Sent once, first.
  *   prepare   generation, cluster, plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
  *             only give state away]. The worker specialises, opens its transport and answers `prepared` (or `fault`). May come while it still trains.
@@ -38,21 +39,21 @@
  *   finished  generation, step: all steps of the job are done; the state is kept until quit
  *   written   id, step, extents: [...], bytes, seconds | error: text
  *   manifested id | error: text
- *   aborted   generation, step (next to run), ready: step whose gradients are complete but not applied, or null, sums: [numbers] when this worker
- *             knows the step's totals; applied: last step applied; losses as in `stopped`
+ *   aborted   generation, step (next to run), holds: generation whose share of the state it has, or null, ready: step whose gradients are complete but
+ *             not applied, or null, applied: last step applied, or null, sums: [numbers] the totals of `applied`; losses as in `stopped`
  *   settled   generation, step, losses as in `stopped`
  *   fault     generation, text: what this worker cannot do (peer does not answer, out of memory, bad file); it keeps its state and waits
  *
  * controller -> agent (no "to")
- *   spawn     device, threads: start the worker of this device
- *   kill      device: end it now (it hangs)
- *   find      id, folders: [paths]: answer `found` with the checkpoints whose manifest lies in one of them
+ *   spawn     device, serial: start the worker of this device
+ *   kill      device, serial: end it now (it hangs)
+ *   find      id, local, shared: folders or null: answer `found` with the checkpoints whose manifest lies in one of them
  *   quit      end all workers, then yourself
  *
  * agent -> controller
- *   hello     (sealed, see auth.h) role "agent", node, pid, cluster: the node's part, workers: [{ device, pid }] that still live
- *   exited    device, status, signal (0: none), text
- *   found     id, checkpoints: [...]
+ *   hello     (sealed, see auth.h) role "agent", node, pid, cluster: the node's part, places: [{ threads, index }] of its devices
+ *   exited    device, serial, status, signal (0: none), text
+ *   found     id, checkpoints: [{ manifest, shards: [files of it that are here] }]
  *   leaving   text: the agent was told to end by someone else (SIGTERM: preemption, cancellation, time limit); it goes on until it is killed
  *
  * An agent that loses the controller keeps its workers, which keep their state and wait, and calls again until its patience is over (DESIGN law 2); then it

@@ -24,6 +24,7 @@ static const struct option agent_options[] = {
 	{ "threads", required_argument, NULL, 't' },
 	{ "exchange", no_argument, NULL, 'x' },
 	{ "patience", required_argument, NULL, 'p' },
+	{ "munge-socket", required_argument, NULL, 'm' },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -40,6 +41,7 @@ int hspmd_command_agent(int argc, char **argv)
 		case 'd': bad |= hspmd_option_int("devices", optarg, 1, INT_MAX, &devices); break;
 		case 'k': bad |= hspmd_option_int("cores", optarg, 1, INT_MAX, &cores); break;
 		case 't': bad |= hspmd_option_int("threads", optarg, 1, INT_MAX, &threads); break;
+		case 'm': o.munge_socket = optarg; break;
 		case 'x': o.exchange = true; break;
 		case 'p': bad |= hspmd_option_number("patience", optarg, 0, 1e9, &o.patience_s); break;
 		default: return HSPMD_EXIT_USAGE;

@@ -13,6 +13,7 @@
 #include "common/log.h"
 #include "controller/cli/checkpoint_groups.h"
 #include "controller/cli/commands.h"
+#include "controller/cli/control.h"
 #include "runtime/model/build.h"
 #include "runtime/state/weights.h"
 
@@ -269,6 +270,8 @@ int hspmd_command_checkpoint(int argc, char **argv)
 {
 	struct checkpoint_options o = { .step = -1 };
 	struct hspmd_error err = { "" };
+	if (hspmd_control_names_job(argc, argv))
+		return hspmd_control_checkpoint(argc, argv);
 	int status = parse(argc, argv, &o), rv;
 	if (status)
 		return status;

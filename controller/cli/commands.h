@@ -14,13 +14,18 @@ enum hspmd_exit { HSPMD_EXIT_DONE = 0, HSPMD_EXIT_FAILED = 1, HSPMD_EXIT_USAGE =
 
 typedef int hspmd_command(int argc, char **argv);
 
+hspmd_command hspmd_command_agent;
 hspmd_command hspmd_command_checkpoint;
 hspmd_command hspmd_command_discover;
-hspmd_command hspmd_command_agent;
+hspmd_command hspmd_command_events;
+hspmd_command hspmd_command_grow;
 hspmd_command hspmd_command_plan;
-hspmd_command hspmd_command_worker;
 hspmd_command hspmd_command_policy;
 hspmd_command hspmd_command_cluster;
+hspmd_command hspmd_command_run;
+hspmd_command hspmd_command_shrink;
+hspmd_command hspmd_command_status;
+hspmd_command hspmd_command_worker;
 
 /* ---- helpers for commands (options.c) */
 

@@ -16,9 +16,14 @@ static const struct {
 	{ "agent", hspmd_command_agent, NULL },
 	{ "checkpoint", hspmd_command_checkpoint, "list, verify, export and import checkpoints" },
 	{ "discover", hspmd_command_discover, "print what this node, or this allocation, has" },
+	{ "events", hspmd_command_events, "print what happened to a running job" },
+	{ "grow", hspmd_command_grow, "give a running job more nodes" },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
 	{ "cluster", hspmd_command_cluster, "show what hspmdctld sees and last decided" },
 	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },
+	{ "run", hspmd_command_run, "train a job" },
+	{ "shrink", hspmd_command_shrink, "give nodes of a running job back" },
+	{ "status", hspmd_command_status, "print what a running job does" },
 	{ "worker", hspmd_command_worker, NULL },
 };
 

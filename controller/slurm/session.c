@@ -67,3 +67,22 @@ double hspmd_slurm_poll_interval(void)
 		slurm_free_ctl_conf(conf);
 	return seconds;
 }
+
+/* What stands behind "socket=" in AuthInfo, up to the next comma; malloc'd. */
+static char *socket_of(const char *info)
+{
+	const char *at = info ? strstr(info, "socket=") : NULL;
+	return at ? strndup(at + 7, strcspn(at + 7, ",")) : NULL;
+}
+
+int hspmd_slurm_munge_socket(char **socket, bool *munge, struct hspmd_error *err)
+{
+	slurm_conf_t *conf = load_conf(err);
+	if (!conf)
+		return -1;
+	*munge = conf->authtype && !strcmp(conf->authtype, "auth/munge");
+	*socket = *munge ? socket_of(conf->authinfo) : NULL;
+	bool lost = *munge && conf->authinfo && strstr(conf->authinfo, "socket=") && !*socket;
+	slurm_free_ctl_conf(conf);
+	return lost ? hspmd_fail_memory(err, "reading slurmctld's configuration") : 0;
+}

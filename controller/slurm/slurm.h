@@ -62,6 +62,9 @@ struct hspmd_slurm_step {
 };
 char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspmd_error *err);
 
+/* The socket of munged that the site's slurm.conf names (AuthInfo=socket=...), malloc'd; NULL: the default one. *munge: does the site use MUNGE at all? */
+int hspmd_slurm_munge_socket(char **socket, bool *munge, struct hspmd_error *err);
+
 /* Seconds between two looks at the queue that this site's slurmctld should not mind (its rate limits, its size). */
 double hspmd_slurm_poll_interval(void);
 

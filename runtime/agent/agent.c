@@ -106,7 +106,7 @@ static json_t *hello_of(struct agent *a)
 
 static int greet(struct agent *a, struct hspmd_stream *s, struct hspmd_error *err)
 {
-	struct hspmd_auth *auth = a->options->cookie ? hspmd_auth_cookie(a->options->cookie, err) : hspmd_auth_munge(NULL, err);
+	struct hspmd_auth *auth = a->options->cookie ? hspmd_auth_cookie(a->options->cookie, err) : hspmd_auth_munge(a->options->munge_socket, err);
 	json_t *hello = auth ? hello_of(a) : NULL;
 	int status = hello ? hspmd_auth_greet(auth, s, hello, getuid(), GREETING_S, NULL, err) : auth ? hspmd_fail_memory(err, "saying hello") : -1;
 	json_decref(hello);

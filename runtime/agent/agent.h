@@ -12,6 +12,7 @@
 struct hspmd_agent_options {
 	const char *controllers; /* "host:port[,host:port...]": addresses of the one controller, tried in order */
 	const char *cookie;      /* proves who speaks; NULL: MUNGE */
+	const char *munge_socket; /* munged's; NULL: the default one */
 	const char *node;        /* name; NULL: topology's */
 	const char *cluster;     /* a cluster file from which the node's part is taken (local play); NULL: discover */
 	struct hspmd_topology_options topology;

@@ -18,7 +18,6 @@
 
 #include "common/auth.h"
 #include "common/sha256.h"
-#include "config.h"
 
 #define COOKIE "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd status, events, grow, shrink, checkpoint: what is asked of a running job's controller. */
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/dial.h"
+#include "common/hostlist.h"
+#include "common/log.h"
+#include "controller/cli/commands.h"
+#include "controller/cli/control.h"
+
+#define ANSWER_S 30.0   /* for an answer that needs no work */
+#define RESIZE_S 600.0  /* for a resize or a checkpoint, where nobody says otherwise */
+
+struct control {
+	const char *command; /* "grow" */
+	const char *job, *count, *names;
+	bool json, watch, help;
+	double timeout, every;
+};
+
+enum { OPT_JSON = 256, OPT_WATCH, OPT_NODES, OPT_TIMEOUT, OPT_FOLLOW, OPT_HELP };
+
+static const struct option long_options[] = {
+	{ "json", no_argument, NULL, OPT_JSON },         { "watch", optional_argument, NULL, OPT_WATCH },
+	{ "nodes", required_argument, NULL, OPT_NODES }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
+	{ "follow", no_argument, NULL, OPT_FOLLOW },     { "help", no_argument, NULL, OPT_HELP },
+	{ NULL, 0, NULL, 0 },
+};
+
+/* positional: how many words there must be; 2 means a count before the job. */
+static int parse(int argc, char **argv, struct control *c, int positional)
+{
+	int opt, bad = 0;
+	c->timeout = RESIZE_S;
+	c->every = 2;
+	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+		switch (opt) {
+		case OPT_JSON: c->json = true; break;
+		case OPT_FOLLOW: c->watch = true; break;
+		case OPT_WATCH:
+			c->watch = true;
+			bad |= optarg && hspmd_option_number("watch", optarg, 0.1, 3600, &c->every);
+			break;
+		case OPT_NODES: c->names = optarg; break;
+		case OPT_TIMEOUT: bad |= hspmd_option_number("timeout", optarg, 1, 1e6, &c->timeout); break;
+		case 'h':
+		case OPT_HELP: c->help = true; return 0;
+		default: return hspmd_usage_hint(c->command);
+		}
+	}
+	if (bad)
+		return hspmd_usage_hint(c->command);
+	int have = argc - optind;
+	if (positional == 2 && c->names && have == 1)
+		have = 2, c->count = NULL, c->job = argv[optind];
+	else if (positional == 2 && have == 2)
+		c->count = argv[optind], c->job = argv[optind + 1];
+	else if (positional == 1 && have == 1)
+		c->job = argv[optind];
+	else if (positional == 1 && !have)
+		c->job = getenv("SLURM_JOB_ID");
+	else if (positional == 2 && have == 1)
+		c->count = argv[optind], c->job = getenv("SLURM_JOB_ID");
+	if (!c->job || have > positional)
+		return hspmd_usage_error(c->command, positional == 2 ? "expected a number of nodes and a job" : "expected a job");
+	return 0;
+}
+
+/* One request, one answer. NULL: it has been said what is wrong. */
+static json_t *ask(const struct control *c, json_t *hello, double timeout_s)
+{
+	struct hspmd_error err = { "" };
+	json_t *contact = hspmd_contact_find(c->job, getenv("SLURM_CLUSTER_NAME"), &err), *reply = NULL;
+	struct hspmd_stream *s = contact ? hspmd_contact_call(contact, hello, ANSWER_S, NULL, &err) : NULL;
+	int rc = s ? hspmd_stream_receive(s, timeout_s, &reply, &err) : -1;
+	if (rc == 0)
+		hspmd_fail(&err, "the controller closed the connection without an answer: is the job ending?");
+	if (rc <= 0)
+		hspmd_error_log("job %s: %s", c->job, err.text);
+	hspmd_stream_destroy(s);
+	json_decref(contact);
+	return rc > 0 ? reply : NULL;
+}
+
+static json_t *request(const struct control *c)
+{
+	return json_pack("{s:s, s:s, s:f}", "role", "command", "command", c->command, "timeout_s", c->timeout);
+}
+
+static int print_json(const json_t *v)
+{
+	json_dumpf(v, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+	putchar('\n');
+	return HSPMD_EXIT_DONE;
+}
+
+static const char *text(const json_t *o, const char *key)
+{
+	const char *s = json_string_value(json_object_get(o, key));
+	return s ? s : "";
+}
+
+static double number(const json_t *o, const char *key)
+{
+	return json_number_value(json_object_get(o, key));
+}
+
+static void print_status(const json_t *s)
+{
+	const json_t *saved = json_object_get(s, "checkpoint");
+	printf("job         %s: %s\n", text(s, "job"), text(s, "phase"));
+	if (*text(s, "waiting_for"))
+		printf("waiting for %s\n", text(s, "waiting_for"));
+	printf("nodes       %.0f: %s\n", number(s, "node_count"), text(s, "nodes"));
+	printf("generation  %.0f\n", number(s, "generation"));
+	printf("plan        %s\n", *text(s, "plan") ? text(s, "plan") : "-");
+	printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
+	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
+	if (json_is_object(saved))
+		printf("checkpoint  of step %.0f, %.0f s old\n", number(saved, "step"), number(saved, "age_s"));
+	else
+		puts("checkpoint  none");
+	if (*text(s, "trouble"))
+		printf("trouble     %s\n", text(s, "trouble"));
+	printf("output      %s\n", text(s, "output"));
+}
+
+static int status_once(const struct control *c)
+{
+	json_t *hello = request(c), *reply = hello ? ask(c, hello, ANSWER_S) : NULL;
+	const json_t *s = json_object_get(reply, "status");
+	if (s && c->json)
+		print_json(s);
+	else if (s)
+		print_status(s);
+	json_decref(hello);
+	json_decref(reply);
+	return s ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
+}
+
+int hspmd_command_status(int argc, char **argv)
+{
+	struct control c = { .command = "status" };
+	int status = parse(argc, argv, &c, 1);
+	if (c.help)
+		fputs("Usage: hspmd status [--json] [--watch[=SECONDS]] JOB\n\nPrints what a running job does: nodes, generation, plan, step, loss, speed, newest "
+		      "checkpoint.\nJOB is a job's id, its output folder, or \"local\" for the newest run outside of Slurm.\n",
+		      stdout);
+	if (status || c.help)
+		return status;
+	do {
+		status = status_once(&c);
+		if (!c.watch || status)
+			break;
+		putchar('\n');
+		fflush(stdout);
+		nanosleep(&(struct timespec){ .tv_sec = (time_t)c.every, .tv_nsec = (long)((c.every - (double)(time_t)c.every) * 1e9) }, NULL);
+	} while (!ferror(stdout));
+	return status;
+}
+
+static void print_events(const json_t *events, int64_t after, bool json)
+{
+	size_t i;
+	json_t *e;
+	json_array_foreach(events, i, e) {
+		char when[32] = "";
+		time_t t = (time_t)number(e, "time");
+		struct tm tm;
+		if (json_integer_value(json_object_get(e, "number")) <= after)
+			continue;
+		if (json) {
+			json_dumpf(e, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
+			putchar('\n');
+			continue;
+		}
+		if (localtime_r(&t, &tm))
+			strftime(when, sizeof when, "%F %T", &tm);
+		printf("%s  %s\n", when, text(e, "text"));
+	}
+}
+
+int hspmd_command_events(int argc, char **argv)
+{
+	struct control c = { .command = "events" };
+	int status = parse(argc, argv, &c, 1);
+	int64_t seen = 0;
+	if (c.help)
+		fputs("Usage: hspmd events [--json] [--follow] JOB\n\nPrints the last things that happened to a running job; with --json one object a line.\n", stdout);
+	if (status || c.help)
+		return status;
+	do {
+		json_t *hello = request(&c), *reply = hello ? ask(&c, hello, ANSWER_S) : NULL, *events = json_object_get(reply, "events");
+		if (events)
+			print_events(events, seen, c.json);
+		size_t n = json_array_size(events);
+		seen = n ? json_integer_value(json_object_get(json_array_get(events, n - 1), "number")) : seen;
+		status = events ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
+		json_decref(hello);
+		json_decref(reply);
+		fflush(stdout);
+		if (c.watch && !status)
+			sleep((unsigned)c.every);
+	} while (c.watch && !status && !ferror(stdout));
+	return status;
+}
+
+/* Send a request whose answer is a sentence. */
+static int tell(const struct control *c, json_t *hello)
+{
+	json_t *reply = hello ? ask(c, hello, c->timeout + ANSWER_S) : NULL;
+	bool ok = json_is_true(json_object_get(reply, "ok"));
+	if (reply && c->json)
+		print_json(reply);
+	else if (ok)
+		puts(text(reply, "text"));
+	if (reply && !ok)
+		hspmd_error_log("job %s: %s", c->job, text(reply, "text"));
+	json_decref(hello);
+	json_decref(reply);
+	return ok ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
+}
+
+bool hspmd_control_names_job(int argc, char **argv)
+{
+	if (argc < 2 || argv[1][0] == '-' ? argc < 3 : argc > 2)
+		return false;
+	const char *last = argv[argc - 1];
+	return !strcmp(last, "local") || (*last && strspn(last, "0123456789") == strlen(last));
+}
+
+int hspmd_control_checkpoint(int argc, char **argv)
+{
+	struct control c = { .command = "checkpoint" };
+	int status = parse(argc, argv, &c, 1);
+	if (c.help)
+		fputs("Usage: hspmd checkpoint [--json] [--timeout S] JOB\n\nMakes a running job keep its state now; returns when the checkpoint is complete.\n", stdout);
+	return status || c.help ? status : tell(&c, request(&c));
+}
+
+/* "4" is a total, "+2" and "-2" are differences. */
+static int add_count(json_t *hello, const struct control *c)
+{
+	int64_t n;
+	bool by = c->count[0] == '+' || c->count[0] == '-';
+	if (hspmd_option_int("nodes", c->count + by, by ? 1 : 0, 1 << 20, &n))
+		return -1;
+	if (by && (c->count[0] == '+') != !strcmp(c->command, "grow")) {
+		hspmd_error_log("%s by %s: the sign is the wrong one", c->command, c->count);
+		return -1;
+	}
+	return json_object_set_new(hello, by ? "by" : "nodes", json_integer(n));
+}
+
+static int add_names(json_t *hello, const struct control *c)
+{
+	struct hspmd_error err;
+	char **names;
+	int n = hspmd_hostlist_expand(c->names, 1 << 16, &names, &err);
+	json_t *list = json_array();
+	if (n < 0) {
+		hspmd_error_log("--nodes: %s", err.text);
+		json_decref(list);
+		return -1;
+	}
+	for (int i = 0; i < n; i++)
+		json_array_append_new(list, json_string(names[i]));
+	hspmd_hostlist_free(names, n);
+	return json_object_set_new(hello, "names", list);
+}
+
+static int resize(int argc, char **argv, const char *command, const char *help)
+{
+	struct control c = { .command = command };
+	/* "-2" is a count, not an option. */
+	char **words = calloc((size_t)argc + 2, sizeof *words);
+	int n = 0, status = words ? 0 : HSPMD_EXIT_FAILED;
+	bool cut = false;
+	for (int i = 0; words && i < argc; i++) {
+		if (!cut && i > 0 && argv[i][0] == '-' && argv[i][1] >= '0' && argv[i][1] <= '9') {
+			words[n++] = "--";
+			cut = true;
+		}
+		words[n++] = argv[i];
+	}
+	if (!status)
+		status = parse(n, words, &c, 2);
+	if (c.help)
+		fputs(help, stdout);
+	if (!status && !c.help) {
+		json_t *hello = request(&c);
+		if (!hello || (c.count && add_count(hello, &c)) || (c.names && add_names(hello, &c))) {
+			json_decref(hello);
+			status = HSPMD_EXIT_USAGE;
+		} else {
+			status = tell(&c, hello);
+		}
+	}
+	free(words);
+	return status;
+}
+
+int hspmd_command_grow(int argc, char **argv)
+{
+	return resize(argc, argv, "grow",
+		      "Usage: hspmd grow [--json] [--timeout S] N|+N JOB\n\nGives a running job more nodes: N in all, or +N more. Returns when it trains on them.\n");
+}
+
+int hspmd_command_shrink(int argc, char **argv)
+{
+	return resize(argc, argv, "shrink",
+		      "Usage: hspmd shrink [--json] [--timeout S] N|-N JOB\n       hspmd shrink [--json] [--timeout S] --nodes LIST JOB\n\nGives nodes of a running "
+		      "job back: down to N in all, or N fewer, or those of LIST. Its state is moved off them first;\nthe node with the batch script stays. Returns "
+		      "when Slurm has the nodes.\n");
+}

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmd run: trains a job, inside a Slurm job over its allocation, elsewhere over workers on this machine. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/durable.h"
+#include "common/json.h"
+#include "common/log.h"
+#include "controller/cli/commands.h"
+#include "controller/cli/run_state.h"
+#include "controller/run/cover.h"
+#include "controller/run/loop.h"
+#include "controller/slurm/slurm.h"
+
+#define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
+
+static const char help_text[] =
+	"Usage: hspmd run --job FILE [options]\n"
+	"\n"
+	"Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine.\n"
+	"\n"
+	"  --job FILE             the job file (default: $HSPMD_JOB)\n"
+	"  --plan FILE            begin with this plan instead of solving for one\n"
+	"  --output DIR           folder for metrics, plans and log (default: hspmd-JOBID here)\n"
+	"  --resume               go on with the run whose metrics lie in the output folder\n"
+	"  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
+	"  --cluster FILE         play the nodes of this cluster file on this machine\n"
+	"  --nodes N              begin with the first N of the cluster file's nodes\n"
+	"  --devices-per-node K   make K CPU devices of each node's cores (default: one a NUMA node)\n"
+	"  --port N               listen on this port (default: any)\n"
+	"  --transport NAME       what carries bytes between workers (default: the best there is)\n"
+	"  --step-deadline S      a step that takes longer is given up (default: learnt from the steps before)\n"
+	"  --patience S           how long agents keep the state when the controller is gone (default: 600)\n"
+	"  --no-pmix              start agents without PMIx\n"
+	"      --help             print this\n"
+	"\n"
+	"Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
+
+enum { OPT_JOB = 256, OPT_PLAN, OPT_OUTPUT, OPT_RESUME, OPT_LOCAL, OPT_CLUSTER, OPT_NODES, OPT_DEVICES, OPT_PORT, OPT_TRANSPORT, OPT_STEP, OPT_PATIENCE,
+       OPT_NO_PMIX, OPT_HELP };
+
+static const struct option long_options[] = {
+	{ "job", required_argument, NULL, OPT_JOB },
+	{ "plan", required_argument, NULL, OPT_PLAN },
+	{ "output", required_argument, NULL, OPT_OUTPUT },
+	{ "resume", no_argument, NULL, OPT_RESUME },
+	{ "local", required_argument, NULL, OPT_LOCAL },
+	{ "cluster", required_argument, NULL, OPT_CLUSTER },
+	{ "nodes", required_argument, NULL, OPT_NODES },
+	{ "devices-per-node", required_argument, NULL, OPT_DEVICES },
+	{ "port", required_argument, NULL, OPT_PORT },
+	{ "transport", required_argument, NULL, OPT_TRANSPORT },
+	{ "step-deadline", required_argument, NULL, OPT_STEP },
+	{ "patience", required_argument, NULL, OPT_PATIENCE },
+	{ "no-pmix", no_argument, NULL, OPT_NO_PMIX },
+	{ "help", no_argument, NULL, OPT_HELP },
+	{ NULL, 0, NULL, 0 },
+};
+
+struct options {
+	const char *job, *plan, *output, *cluster, *transport;
+	int64_t local, nodes, devices, port;
+	double step_deadline, patience;
+	bool resume, no_pmix, help;
+};
+
+/* All that a run holds; freed as a whole. */
+struct run {
+	struct options opt;
+	uint32_t slurm; /* job id; 0: local */
+	char id[32];
+	struct hspmd_job *job;
+	struct hspmd_model *model;
+	struct hspmd_cluster *cluster; /* local */
+	char *cluster_path, *local, *shared, *munge_socket;
+	struct run_output output;
+	struct hspmd_auth *auth;
+	struct run_allocation *allocation;
+	struct run_config config;
+	char exe[PATH_MAX], numbers[4][32];
+	const char *agent[24];
+};
+
+static int parse(int argc, char **argv, struct options *o)
+{
+	int opt, bad = 0;
+	o->patience = 600;
+	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
+		switch (opt) {
+		case OPT_JOB: o->job = optarg; break;
+		case OPT_PLAN: o->plan = optarg; break;
+		case OPT_OUTPUT: o->output = optarg; break;
+		case OPT_RESUME: o->resume = true; break;
+		case OPT_LOCAL: bad |= hspmd_option_int("local", optarg, 1, 1024, &o->local); break;
+		case OPT_CLUSTER: o->cluster = optarg; break;
+		case OPT_NODES: bad |= hspmd_option_int("nodes", optarg, 1, 1 << 16, &o->nodes); break;
+		case OPT_DEVICES: bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices); break;
+		case OPT_PORT: bad |= hspmd_option_int("port", optarg, 1, 65535, &o->port); break;
+		case OPT_TRANSPORT: o->transport = optarg; break;
+		case OPT_STEP: bad |= hspmd_option_number("step-deadline", optarg, 0.1, 1e7, &o->step_deadline); break;
+		case OPT_PATIENCE: bad |= hspmd_option_number("patience", optarg, 1, 1e7, &o->patience); break;
+		case OPT_NO_PMIX: o->no_pmix = true; break;
+		case 'h':
+		case OPT_HELP: o->help = true; return 0;
+		default: return hspmd_usage_hint("run");
+		}
+	}
+	if (bad)
+		return hspmd_usage_hint("run");
+	if (optind < argc)
+		return hspmd_usage_error("run", "unexpected argument '%s'", argv[optind]);
+	if (o->local && o->cluster)
+		return hspmd_usage_error("run", "--local and --cluster exclude one another");
+	if (o->nodes && !o->cluster)
+		return hspmd_usage_error("run", "--nodes needs --cluster");
+	if (!o->job && !(o->job = getenv("HSPMD_JOB")))
+		return hspmd_usage_error("run", "--job is missing (and HSPMD_JOB is not set)");
+	return 0;
+}
+
+/* ---- what the job names */
+
+static int read_job(struct run *r, struct hspmd_error *err)
+{
+	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, &r->model, err))
+		return -1;
+	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT");
+	int low, high, n;
+	if (nodes && r->slurm) { /* --hspmd-nodes of sbatch, checked there */
+		if (sscanf(nodes, "%d-%d%n", &low, &high, &n) != 2 || nodes[n] || low < 1 || high < low)
+			return hspmd_fail(err, "HSPMD_NODES: expected MIN-MAX, got '%s'", nodes);
+		r->job->elastic.min_nodes = low;
+		r->job->elastic.max_nodes = high;
+	}
+	if (folder && *folder && r->slurm) {
+		free(r->job->checkpoint.shared);
+		if (!(r->job->checkpoint.shared = strdup(folder)))
+			return hspmd_fail_memory(err, "reading the job");
+	}
+	return 0;
+}
+
+/* A folder that can be made and written, or the user learns it now. */
+static int expand_folder(struct run *r, const char *path, const char *key, char **out, struct hspmd_error *err)
+{
+	if (!path)
+		return 0;
+	if (!(*out = hspmd_job_path(path, r->id, err)) || hspmd_durable_mkdir(*out, 0700, err))
+		return hspmd_error_prefix(err, "%s: checkpoint.%s", r->job->file, key);
+	if (access(*out, W_OK | X_OK))
+		return hspmd_fail_errno(err, "%s: checkpoint.%s: %s", r->job->file, key, *out);
+	return 0;
+}
+
+static int read_plan(struct run *r, struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	const struct hspmd_cluster *c = r->cluster;
+	if (!r->opt.plan)
+		return 0;
+	if (hspmd_json_open(&doc, r->opt.plan, err))
+		return -1;
+	r->config.first_plan = json_incref(doc.root);
+	r->config.first_plan_name = r->opt.plan;
+	struct hspmd_json root = hspmd_json_root(&doc);
+	int64_t batch = hspmd_json_int(&root, "global_batch", 1, INT_MAX), seq = hspmd_json_int(&root, "seq_len", 1, INT_MAX);
+	if (!doc.failed && batch != r->job->global_batch)
+		hspmd_fail(err, "%s: global_batch: expected %" PRId64 ", as %s says, got %" PRId64, r->opt.plan, r->job->global_batch, r->job->file, batch);
+	else if (!doc.failed && seq != r->job->seq_len)
+		hspmd_fail(err, "%s: seq_len: expected %" PRId64 ", as %s says, got %" PRId64, r->opt.plan, r->job->seq_len, r->job->file, seq);
+	hspmd_json_close(&doc);
+	if (err->text[0] || !c)
+		return err->text[0] ? -1 : 0;
+	struct hspmd_plan *p = hspmd_plan_read(r->opt.plan, c, hspmd_model_layers(r->model), err);
+	hspmd_plan_destroy(p);
+	return p ? 0 : -1;
+}
+
+/* ---- nodes */
+
+/* N equal nodes of one CPU device, and some that the job may be grown by. Nothing is measured, so that the plan is an even one. */
+static json_t *local_cluster(const struct run *r, int count)
+{
+	double memory = 0.8 * (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE) / (double)r->opt.local;
+	char name[40];
+	snprintf(name, sizeof name, count > 1 ? "local-[0-%d]" : "local-0", count - 1);
+	return json_pack("{s:s, s:{s:{s:s, s:I, s:f, s:{s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}]}", "format", HSPMD_CLUSTER_FORMAT,
+			 "device_types", "cpu-core", "kind", "cpu", "memory_bytes", (json_int_t)memory, "gbytes_per_s", 10.0, "peak_tflops", "fp32", 0.05,
+			 "nodes", "name", name, "devices", "type", "cpu-core", "count", 1, "links", "scope", "cluster", "alpha_s", 2e-5,
+			 "gbytes_per_s", 2.0);
+}
+
+static int make_local_cluster(struct run *r, struct hspmd_error *err)
+{
+	int most = r->job->elastic.max_nodes;
+	int count = (int)r->opt.local + LOCAL_SPARE;
+	if (count > most)
+		count = most > r->opt.local ? most : (int)r->opt.local;
+	json_t *v = local_cluster(r, count);
+	r->cluster_path = hspmd_asprintf("%s/cluster.json", r->output.folder);
+	int rc = v && r->cluster_path ? run_output_save(&r->output, "cluster.json", v, err) : hspmd_fail_memory(err, "making up the nodes");
+	if (!rc && !(r->cluster = hspmd_cluster_from_json(v, "cluster.json", err)))
+		rc = -1;
+	json_decref(v);
+	return rc;
+}
+
+static int read_local_cluster(struct run *r, struct hspmd_error *err)
+{
+	if (!(r->cluster = hspmd_cluster_read(r->opt.cluster, err)))
+		return -1;
+	if (!r->cluster->device_count)
+		return hspmd_fail(err, "%s: nodes: there is no device", r->opt.cluster);
+	if (r->opt.nodes > r->cluster->node_count)
+		return hspmd_fail(err, "%s: nodes: %" PRId64 " were asked for, there are %d", r->opt.cluster, r->opt.nodes, r->cluster->node_count);
+	char real[PATH_MAX];
+	if (!realpath(r->opt.cluster, real))
+		return hspmd_fail_errno(err, "%s", r->opt.cluster);
+	return (r->cluster_path = strdup(real)) ? 0 : hspmd_fail_memory(err, "reading the cluster");
+}
+
+static int enough_nodes(const struct run *r, int have, struct hspmd_error *err)
+{
+	if (have < r->job->elastic.min_nodes)
+		return hspmd_fail(err, "%s: elastic.min_nodes: %d are needed, there are %d", r->job->file, r->job->elastic.min_nodes, have);
+	return 0;
+}
+
+static void agent_words(struct run *r, const char *const *words)
+{
+	size_t n = 0;
+	while (r->agent[n])
+		n++;
+	while (*words && n + 1 < sizeof r->agent / sizeof *r->agent)
+		r->agent[n++] = *words++;
+}
+
+/* How agents are started on nodes that this machine plays. */
+static int set_up_local(struct run *r, struct hspmd_error *err)
+{
+	long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	int held = r->opt.cluster ? (int)r->opt.nodes : (int)r->opt.local;
+	int have = held ? held : r->cluster->node_count, devices = 0;
+	for (int i = 0; i < have; i++)
+		devices += r->cluster->nodes[i].device_count;
+	if (enough_nodes(r, have, err))
+		return -1;
+	snprintf(r->numbers[0], sizeof *r->numbers, "%ld", cores > devices && devices > 0 ? cores / devices : 1);
+	agent_words(r, (const char *const[]){ "--cluster", r->cluster_path, "--threads", r->numbers[0], NULL });
+	r->allocation = run_allocation_local(r->cluster, held, err);
+	return r->allocation ? 0 : -1;
+}
+
+static int set_up_slurm(struct run *r, struct hspmd_error *err)
+{
+	if (r->opt.devices) {
+		snprintf(r->numbers[0], sizeof *r->numbers, "%" PRId64, r->opt.devices);
+		agent_words(r, (const char *const[]){ "--devices", r->numbers[0], NULL });
+	}
+	if (!hspmd_auth_secret(r->auth) && r->munge_socket)
+		agent_words(r, (const char *const[]){ "--munge-socket", r->munge_socket, NULL });
+	if (!r->opt.no_pmix)
+		agent_words(r, (const char *const[]){ "--exchange", NULL });
+	struct hspmd_slurm_job *j = hspmd_slurm_job_load(r->slurm, err);
+	if (!j)
+		return -1;
+	int rc = enough_nodes(r, j->node_count, err);
+	hspmd_slurm_job_destroy(j);
+	if (!rc)
+		r->allocation = run_allocation_slurm(r->slurm, !r->opt.no_pmix, err);
+	return r->allocation ? 0 : -1;
+}
+
+/* ---- who may speak */
+
+static int set_up_auth(struct run *r, struct hspmd_error *err)
+{
+	bool munge = false;
+	char cookie[HSPMD_NONCE_HEX];
+	if (r->slurm && hspmd_slurm_munge_socket(&r->munge_socket, &munge, err))
+		return -1;
+	if (munge)
+		return (r->auth = hspmd_auth_munge(r->munge_socket, err)) ? 0 : -1;
+	if (hspmd_auth_nonce(cookie, err) || !(r->auth = hspmd_auth_cookie(cookie, err)))
+		return -1;
+	/* The agents inherit it; their workers do not. */
+	return setenv("HSPMD_COOKIE", cookie, 1) ? hspmd_fail_errno(err, "setting HSPMD_COOKIE") : 0;
+}
+
+/* ---- all together */
+
+static int open_output(struct run *r, struct hspmd_error *err)
+{
+	char name[64];
+	const char *restarts = getenv("SLURM_RESTART_COUNT");
+	bool again = r->slurm && restarts && atoi(restarts) > 0;
+	snprintf(name, sizeof name, "hspmd-%s", r->id);
+	if (run_output_open(&r->output, r->opt.output ? r->opt.output : name, r->opt.resume || again, err))
+		return -1;
+	hspmd_log_tee(r->output.log);
+	return 0;
+}
+
+static int make_config(struct run *r, struct hspmd_error *err)
+{
+	struct run_config *c = &r->config;
+	c->job = r->job;
+	c->job_json = hspmd_job_to_json(r->job);
+	c->model_json = json_incref(r->model->config);
+	if (!c->job_json)
+		return hspmd_fail_memory(err, "reading the job");
+	c->layers = hspmd_model_layers(r->model);
+	c->job_id = r->id;
+	c->output = r->output.folder;
+	c->transport = r->opt.transport;
+	c->local = r->local;
+	c->shared = r->shared;
+	c->generation = r->output.generation;
+	c->last_step = r->output.told;
+	c->run = r->output.run;
+	c->resumed = r->output.resumed ? (r->slurm ? "requeue" : "resume") : NULL;
+	c->resizable = r->allocation->resizable;
+	c->max_attempts = 5;
+	c->patience = run_patience_default();
+	if (r->opt.step_deadline > 0) {
+		c->patience.step_least = c->patience.step_first = r->opt.step_deadline;
+		c->patience.step_factor = 0;
+	}
+	c->covered = hspmd_stages_cover;
+	c->manifest = run_state_manifest;
+	c->choose = run_state_choose;
+	return 0;
+}
+
+static int set_up(struct run *r, struct hspmd_error *err)
+{
+	const char *job = getenv("SLURM_JOB_ID");
+	bool local = r->opt.local || r->opt.cluster || !job;
+	if (!local && !(r->slurm = (uint32_t)strtoul(job, NULL, 10)))
+		return hspmd_fail(err, "SLURM_JOB_ID: expected a number, got '%s'", job);
+	if (local && !r->opt.cluster && !r->opt.local)
+		r->opt.local = 1;
+	if (local)
+		snprintf(r->id, sizeof r->id, "local-%d", (int)getpid());
+	else
+		snprintf(r->id, sizeof r->id, "%u", r->slurm);
+	if (read_job(r, err) || (r->opt.cluster && (read_local_cluster(r, err) || read_plan(r, err))) || open_output(r, err))
+		return -1;
+	if ((local && !r->opt.cluster && make_local_cluster(r, err)) || (!r->opt.cluster && read_plan(r, err)))
+		return -1;
+	if (local) /* outside of Slurm $JOB is "local" */
+		snprintf(r->id, sizeof r->id, "local");
+	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) || expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
+		return -1;
+	if (local)
+		snprintf(r->id, sizeof r->id, "%d", (int)getpid());
+	ssize_t n = readlink("/proc/self/exe", r->exe, sizeof r->exe - 1);
+	if (n < 0)
+		return hspmd_fail_errno(err, "finding this program's own file");
+	snprintf(r->numbers[1], sizeof *r->numbers, "%g", r->opt.patience);
+	agent_words(r, (const char *const[]){ r->exe, "agent", "--patience", r->numbers[1], NULL });
+	if (set_up_auth(r, err) || (local ? set_up_local(r, err) : set_up_slurm(r, err)))
+		return -1;
+	return make_config(r, err);
+}
+
+static void tear_down(struct run *r)
+{
+	if (r->allocation)
+		r->allocation->ops->destroy(r->allocation);
+	hspmd_auth_destroy(r->auth);
+	hspmd_log_tee(-1);
+	if (r->output.folder)
+		run_output_close(&r->output);
+	json_decref(r->config.job_json);
+	json_decref(r->config.model_json);
+	json_decref(r->config.first_plan);
+	hspmd_cluster_destroy(r->cluster);
+	hspmd_model_destroy(r->model);
+	hspmd_job_destroy(r->job);
+	free(r->cluster_path);
+	free(r->local);
+	free(r->shared);
+	free(r->munge_socket);
+}
+
+int hspmd_command_run(int argc, char **argv)
+{
+	struct run r = { 0 };
+	struct hspmd_error err = { "" };
+	int status = parse(argc, argv, &r.opt);
+	if (status || r.opt.help) {
+		if (!status)
+			fputs(help_text, stdout);
+		return status;
+	}
+	if (set_up(&r, &err)) {
+		hspmd_error_log("%s", err.text);
+		tear_down(&r);
+		return HSPMD_EXIT_FAILED;
+	}
+	const char *cluster = getenv("SLURM_CLUSTER_NAME");
+	struct run_loop_options o = {
+		.config = &r.config,
+		.model = r.model,
+		.allocation = r.allocation,
+		.output = &r.output,
+		.auth = r.auth,
+		.munge_socket = r.munge_socket,
+		.cluster = !r.slurm ? "local" : cluster ? cluster : "cluster",
+		.port = (int)r.opt.port,
+		.loopback = !r.slurm,
+		.agent_command = r.agent,
+		.solve_limit_s = 10,
+	};
+	status = run_loop(&o);
+	tear_down(&r);
+	return status;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the machine asks its surroundings to do. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/run/machine_private.h"
+
+json_t *need(struct hspmd_machine *m, json_t *value)
+{
+	if (!value)
+		m->failed = true;
+	return value;
+}
+
+static struct run_action *add(struct hspmd_machine *m, enum run_action_kind kind)
+{
+	struct run_actions *a = m->actions;
+	if (hspmd_grow(&a->list, &a->capacity, a->count, sizeof *a->list)) {
+		m->failed = true;
+		return NULL;
+	}
+	struct run_action *one = &a->list[a->count++];
+	memset(one, 0, sizeof *one);
+	one->kind = kind;
+	return one;
+}
+
+void act(struct hspmd_machine *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id)
+{
+	struct run_action *a = add(m, kind);
+	if (!a) {
+		json_decref(value);
+		return;
+	}
+	a->value = value;
+	a->id = id;
+	if (node && !(a->node = strdup(node)))
+		m->failed = true;
+}
+
+void say(struct hspmd_machine *m, enum hspmd_log_level level, const char *fmt, ...)
+{
+	char text[1500];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	struct run_action *a = add(m, RUN_LOG);
+	if (!a)
+		return;
+	a->id = level;
+	if (!(a->text = strdup(text)))
+		m->failed = true;
+}
+
+void send_node(struct hspmd_machine *m, const struct node *n, json_t *message)
+{
+	if (need(m, message))
+		act(m, RUN_SEND, n->name, message, 0);
+}
+
+void send_workers(struct hspmd_machine *m, struct worker *const *to, int count, json_t *message)
+{
+	if (!need(m, message))
+		return;
+	for (size_t k = 0; k < m->nodes; k++) {
+		json_t *list = NULL;
+		for (int i = 0; i < count; i++) {
+			if (to[i]->node != m->node[k] || to[i]->life != LIFE_UP)
+				continue;
+			if (!list && !need(m, list = json_array()))
+				break;
+			if (json_array_append_new(list, json_string(to[i]->address)))
+				m->failed = true;
+		}
+		if (!list)
+			continue;
+		json_t *copy = need(m, json_copy(message));
+		if (copy && json_object_set(copy, "to", list))
+			m->failed = true;
+		json_decref(list);
+		if (copy)
+			act(m, RUN_SEND, m->node[k]->name, copy, 0);
+	}
+	json_decref(message);
+}
+
+void reply(struct hspmd_machine *m, int64_t id, bool ok, const char *fmt, ...)
+{
+	char text[1200];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	json_t *value = need(m, json_pack("{s:s, s:b, s:s}", "type", "reply", "ok", ok, "text", text));
+	struct run_action *a = value ? add(m, RUN_REPLY) : NULL;
+	if (!a) {
+		json_decref(value);
+		return;
+	}
+	a->id = id;
+	a->value = value;
+	a->last = true;
+}
+
+void end_run(struct hspmd_machine *m, int status, const char *fmt, ...)
+{
+	va_list ap;
+	if (m->end == END_QUITTING || m->end == END_DONE)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(m->exit_text, sizeof m->exit_text, fmt, ap);
+	va_end(ap);
+	m->exit_status = status;
+	m->end = END_QUITTING;
+	m->end_deadline = m->now + m->config->patience.quit;
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->agent == LIFE_UP)
+			send_node(m, m->node[i], json_pack("{s:s}", "type", "quit"));
+}
+
+void note_event(struct hspmd_machine *m, const char *what, const char *fmt, ...)
+{
+	char text[1200];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	json_t *e = need(m, json_pack("{s:I, s:f, s:s, s:s, s:I}", "number", (json_int_t)++m->event_number, "time", m->wall, "event", what,
+				      "text", text, "generation", (json_int_t)m->generation));
+	if (e && json_array_append_new(m->events, e))
+		m->failed = true;
+	if (json_array_size(m->events) > EVENTS)
+		json_array_remove(m->events, 0);
+	say(m, HSPMD_LOG_INFO, "%s", text);
+}
+
+void run_actions_clear(struct run_actions *a)
+{
+	for (size_t i = 0; i < a->count; i++) {
+		free(a->list[i].node);
+		free(a->list[i].text);
+		json_decref(a->list[i].value);
+	}
+	free(a->list);
+	memset(a, 0, sizeof *a);
+}

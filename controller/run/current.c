@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The current generation: started, stopped at a step's end, or aborted and settled. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/run/machine_private.h"
+
+static int64_t number(const json_t *message, const char *key, int64_t absent)
+{
+	json_t *v = json_object_get(message, key);
+	return json_is_integer(v) ? json_integer_value(v) : absent;
+}
+
+/* Indexes into the layout's cluster of the devices whose workers hold the state of `step` under it. */
+static int holders(const struct layout *l, int64_t step, int *device)
+{
+	int count = 0;
+	for (int i = 0; i < l->devices; i++) {
+		const struct worker *w = l->device[i];
+		if (w->life == LIFE_UP && w->holds == l->generation && w->step == step)
+			device[count++] = hspmd_cluster_device(l->cluster, w->address, NULL);
+	}
+	return count;
+}
+
+static bool whole(const struct hspmd_machine *m, const struct layout *l, int64_t step)
+{
+	int *device = hspmd_calloc((size_t)l->devices, sizeof *device);
+	int count = device ? holders(l, step, device) : 0;
+	bool yes = count > 0 && m->config->covered(l->plan, l->cluster, device, count);
+	free(device);
+	return yes;
+}
+
+struct layout *held_layout(const struct hspmd_machine *m, int64_t *step)
+{
+	struct layout *best = NULL, *candidate[2] = { m->current.layout, m->older };
+	for (int k = 0; k < 2; k++) {
+		struct layout *l = candidate[k];
+		int64_t last = -1;
+		for (int i = 0; l && i < l->devices; i++)
+			if (l->device[i]->life == LIFE_UP && l->device[i]->holds == l->generation && l->device[i]->step > last)
+				last = l->device[i]->step;
+		if (last < 0 || (best && last <= *step) || !whole(m, l, last))
+			continue;
+		best = l;
+		*step = last;
+	}
+	return best;
+}
+
+static json_t *addresses(struct hspmd_machine *m, struct worker *const *w, int count)
+{
+	json_t *list = need(m, json_array());
+	for (int i = 0; i < count; i++)
+		if (w[i] && json_array_append_new(list, json_string(w[i]->address)))
+			m->failed = true;
+	return list;
+}
+
+static json_t *live_source(struct hspmd_machine *m, const struct layout *l, int64_t step)
+{
+	struct worker **who = hspmd_calloc((size_t)l->devices, sizeof *who);
+	int count = 0;
+	if (!who) {
+		m->failed = true;
+		return NULL;
+	}
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->life == LIFE_UP && l->device[i]->holds == l->generation && l->device[i]->step == step)
+			who[count++] = l->device[i];
+	json_t *value = need(m, json_pack("{s:{s:O, s:O, s:o}}", "live", "cluster", l->cluster_json, "plan", l->plan_json, "holders", addresses(m, who, count)));
+	free(who);
+	return value;
+}
+
+/* Which device reads the files of a node: the first of the members there. */
+static json_t *readers(struct hspmd_machine *m, const struct generation *g)
+{
+	json_t *map = need(m, json_object());
+	for (int i = g->members - 1; i >= 0; i--)
+		if (json_object_set_new(map, g->member[i]->node->name, json_string(g->member[i]->address)))
+			m->failed = true;
+	return map;
+}
+
+static json_t *stored_source(struct hspmd_machine *m, const struct generation *g, int64_t *step)
+{
+	struct run_checkpoint_choice choice = { 0 };
+	json_t *map = readers(m, g);
+	int rc = m->config->choose && map && json_object_size(m->find.found) ? m->config->choose(m->config, m->find.found, map, &choice) : -1;
+	json_decref(map);
+	if (rc) {
+		*step = 0;
+		if (m->told)
+			say(m, HSPMD_LOG_WARNING, "no copy of the state is left and no checkpoint was found: starting anew from step 0");
+		m->change.source = "init";
+		return need(m, json_pack("{s:b}", "init", 1));
+	}
+	*step = choice.step;
+	m->change.source = "checkpoint";
+	m->saved_step = choice.step;
+	m->saved_at = m->now;
+	return need(m, json_pack("{s:o, s:o}", "manifest", choice.manifest, "files", choice.files));
+}
+
+static bool members_have(const struct generation *g, const struct layout *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->life == LIFE_UP && l->device[i]->holds == l->generation && member_of(g, l->device[i]) < 0)
+			return false;
+	return true;
+}
+
+static json_t *transport_addresses(struct hspmd_machine *m, const struct generation *g)
+{
+	json_t *list = need(m, json_array());
+	for (int i = 0; i < g->members; i++) {
+		json_t *a = json_object_get(g->answer[i], "address");
+		if (json_array_append(list, a ? a : json_null()))
+			m->failed = true;
+	}
+	return list;
+}
+
+void start_generation(struct hspmd_machine *m)
+{
+	struct generation *g = &m->next;
+	int64_t step = 0;
+	struct layout *from = held_layout(m, &step);
+	if ((from && !members_have(g, from)) || (!from && !m->find.asked)) {
+		/* What is held has changed since it was prepared. */
+		next_drop(m);
+		m->change.wanted = true;
+		return;
+	}
+	json_t *source;
+	if (from) {
+		m->change.source = "live";
+		source = live_source(m, from, step);
+	} else {
+		source = stored_source(m, g, &step);
+	}
+	json_t *to = transport_addresses(m, g);
+	send_workers(m, g->member, g->members,
+		     json_pack("{s:s, s:I, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->layout->generation, "addresses", to, "step",
+			       (json_int_t)step, "state", source));
+	if (step < m->told) {
+		m->change.steps_lost += m->told - step;
+		m->told = step;
+	}
+	struct layout *left = m->older;
+	m->older = layout_keep(from); /* which may be the very one */
+	layout_drop(left);
+	m->change.last_step_at = m->last_step_at;
+	m->change.started = true;
+	generation_forget(&m->current);
+	m->current = *g;
+	memset(g, 0, sizeof *g);
+	m->step = step;
+	ask_again(&m->current, STAGE_STARTING, m->now, m->config->patience.start);
+}
+
+void stop_current(struct hspmd_machine *m)
+{
+	struct generation *g = &m->current;
+	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "stop", "generation", (json_int_t)g->layout->generation));
+	ask_again(g, STAGE_STOPPING, m->now, m->config->patience.stop);
+	step_patience(m);
+	if (m->step_deadline + m->config->patience.stop > g->deadline)
+		g->deadline = m->step_deadline + m->config->patience.stop;
+}
+
+void abort_current(struct hspmd_machine *m, const char *cause)
+{
+	struct generation *g = &m->current;
+	tell_early(m);
+	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->layout->generation, (long long)m->told, cause);
+	snprintf(m->trouble, sizeof m->trouble, "%s", cause);
+	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->layout->generation));
+	ask_again(g, STAGE_ABORTING, m->now, m->config->patience.abort);
+	m->step_deadline = INFINITY;
+}
+
+void end_silent(struct hspmd_machine *m, struct generation *g, const char *waited_for)
+{
+	char who[512];
+	still_silent(g, who, sizeof who);
+	say(m, HSPMD_LOG_WARNING, "waited %.1f s for \"%s\" from %s", m->now - g->since, waited_for, who);
+	int count = 0;
+	struct worker **silent = hspmd_calloc((size_t)g->members, sizeof *silent);
+	if (!silent) {
+		m->failed = true;
+		return;
+	}
+	for (int i = 0; i < g->members; i++)
+		if (!g->answer[i])
+			silent[count++] = g->member[i];
+	for (int i = 0; i < count; i++)
+		worker_kill(m, silent[i], waited_for);
+	free(silent);
+}
+
+static void add_bytes(struct hspmd_machine *m, const json_t *answer)
+{
+	json_t *b = json_object_get(answer, "bytes"), *s = json_object_get(answer, "seconds");
+	struct change *c = &m->change;
+	c->local += json_number_value(json_object_get(b, "local"));
+	c->peers += json_number_value(json_object_get(b, "peers"));
+	c->disk += json_number_value(json_object_get(b, "disk"));
+	c->shared += json_number_value(json_object_get(b, "shared"));
+	c->connected = fmax(c->connected, json_number_value(json_object_get(s, "connect")));
+	c->moved = fmax(c->moved, json_number_value(json_object_get(s, "move")));
+}
+
+/* A step is committed once all have loaded the state, but the word that they have comes on other connections, and may come later. */
+void tell_early(struct hspmd_machine *m)
+{
+	json_t *early = m->early, *pair;
+	size_t i;
+	m->early = NULL;
+	json_array_foreach(early, i, pair) {
+		struct worker *w = worker_find(m, json_string_value(json_array_get(pair, 0)));
+		json_t *message = json_array_get(pair, 1);
+		const char *type = json_string_value(json_object_get(message, "type"));
+		if (w && !strcmp(type, "step"))
+			on_step(m, w, message);
+		else if (w)
+			on_answer(m, w, type, message);
+	}
+	json_decref(early);
+}
+
+static void keep_early(struct hspmd_machine *m, const struct worker *w, json_t *message)
+{
+	json_t *pair = need(m, json_pack("[s, O]", w->address, message));
+	if (!m->early)
+		m->early = need(m, json_array());
+	if (!m->failed && json_array_append_new(m->early, pair))
+		m->failed = true;
+}
+
+/* All have started: what is left of the older generation may go. */
+static void training(struct hspmd_machine *m)
+{
+	struct generation *g = &m->current;
+	for (int i = 0; i < g->members; i++)
+		add_bytes(m, g->answer[i]);
+	for (int i = g->members - 1; i >= 0; i--) {
+		struct worker *w = g->member[i];
+		if (layout_uses(g->layout, w))
+			continue;
+		send_workers(m, &w, 1, json_pack("{s:s}", "type", "quit"));
+		generation_remove(g, w);
+		w->life = LIFE_NONE;
+		w->holds = 0;
+	}
+	layout_drop(m->older);
+	m->older = NULL;
+	ask_again(g, STAGE_TRAINING, m->now, 0);
+	m->recent_count = 0;
+	step_patience(m);
+	tell_early(m);
+}
+
+static void held(struct hspmd_machine *m)
+{
+	struct generation *g = &m->current;
+	m->step = 0;
+	for (int i = 0; i < g->members; i++) {
+		struct worker *w = g->member[i];
+		w->step = number(g->answer[i], "step", w->step);
+		if (w->holds && w->step > m->step)
+			m->step = w->step;
+		if (w->holds == g->layout->generation)
+			tell_losses(m, json_object_get(g->answer[i], "losses"));
+	}
+	g->stage = STAGE_HELD;
+	g->deadline = INFINITY;
+	m->step_deadline = INFINITY;
+	if (g->members && m->step >= m->config->job->steps)
+		g->finished = true;
+}
+
+bool advance_current(struct hspmd_machine *m)
+{
+	struct generation *g = &m->current;
+	switch (g->stage) {
+	case STAGE_STARTING:
+		if (all_answered(g)) {
+			training(m);
+			return true;
+		}
+		if (m->now < g->deadline)
+			return false;
+		m->attempts++;
+		end_silent(m, g, "started");
+		return true;
+	case STAGE_TRAINING:
+		if (g->members && all_answered(g)) { /* all have finished */
+			held(m);
+			return true;
+		}
+		if (m->now < m->step_deadline)
+			return false;
+		m->attempts++;
+		char text[200];
+		snprintf(text, sizeof text, "no step for %.1f s, where %.1f s were allowed", m->now - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at),
+			 m->step_deadline - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at));
+		abort_current(m, text);
+		want_plan(m, "hang");
+		return true;
+	case STAGE_STOPPING:
+		if (all_answered(g)) {
+			held(m);
+			return true;
+		}
+		if (m->now < g->deadline)
+			return false;
+		abort_current(m, "workers did not stop at a step's end");
+		want_plan(m, "hang");
+		return true;
+	case STAGE_ABORTING:
+		if (all_answered(g))
+			return settle_begin(m);
+		if (m->now < g->deadline)
+			return false;
+		end_silent(m, g, "aborted");
+		return true;
+	case STAGE_SETTLING:
+		if (all_answered(g)) {
+			held(m);
+			settle_end(m);
+			return true;
+		}
+		if (m->now < g->deadline)
+			return false;
+		end_silent(m, g, "settled");
+		return true;
+	default:
+		return false;
+	}
+}
+
+void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json_t *message)
+{
+	struct generation *g = &m->current;
+	if (!g->layout || number(message, "generation", -1) != g->layout->generation || member_of(g, w) < 0)
+		return;
+	if (g->stage == STAGE_STARTING && (!strcmp(type, "step") || !strcmp(type, "finished"))) {
+		keep_early(m, w, message);
+	} else if (!strcmp(type, "step")) {
+		on_step(m, w, message);
+	} else if (!strcmp(type, "started") && g->stage == STAGE_STARTING) {
+		bool stays = layout_uses(g->layout, w);
+		w->holds = stays ? g->layout->generation : 0;
+		w->step = m->step;
+		take_answer(g, w, message);
+	} else if (!strcmp(type, "finished") && (g->stage == STAGE_TRAINING || g->stage == STAGE_STOPPING)) {
+		take_answer(g, w, message);
+	} else if (!strcmp(type, "stopped") && g->stage == STAGE_STOPPING) {
+		take_answer(g, w, message);
+	} else if ((!strcmp(type, "aborted") && g->stage == STAGE_ABORTING) || (!strcmp(type, "settled") && g->stage == STAGE_SETTLING)) {
+		take_answer(g, w, message);
+	}
+}
+
+/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others. */
+static void blame(struct hspmd_machine *m, struct worker *w)
+{
+	m->attempts++;
+	if (++w->faults < 2 || w->node->benched || nodes_usable(m) <= m->config->job->elastic.min_nodes)
+		return;
+	w->node->benched = true;
+	note_event(m, "benched", "node %s is left out: worker %s failed %d times without a step between", w->node->name, w->address, w->faults);
+}
+
+bool give_up(struct hspmd_machine *m)
+{
+	if (m->attempts <= m->config->max_attempts || m->end != END_NONE)
+		return false;
+	end_run(m, 1, "given up after %d attempts without a step: %s", m->attempts, m->trouble);
+	return true;
+}
+
+void on_fault(struct hspmd_machine *m, struct worker *w, json_t *message)
+{
+	struct generation *g = &m->current;
+	int64_t of = number(message, "generation", -1);
+	const char *text = json_string_value(json_object_get(message, "text"));
+	bool next = m->next.layout && of == m->next.layout->generation;
+	bool now = g->layout && of == g->layout->generation &&
+		   (g->stage == STAGE_STARTING || g->stage == STAGE_TRAINING || g->stage == STAGE_STOPPING);
+	bool unfit = of == 0; /* it cannot even be set up */
+	if ((!next && !now && !unfit) || m->end != END_NONE)
+		return;
+	char cause[HSPMD_ERROR_MAX];
+	snprintf(cause, sizeof cause, "%s: %s", w->address, text ? text : "fault without a reason");
+	blame(m, w);
+	if (now) {
+		abort_current(m, cause);
+	} else {
+		snprintf(m->trouble, sizeof m->trouble, "%s", cause);
+		note_event(m, "fault", "%s: %s", unfit ? "a worker cannot be set up" : "a generation cannot begin", cause);
+		next_drop(m);
+	}
+	if (unfit)
+		worker_kill(m, w, "it cannot be set up");
+	act(m, RUN_POLL, NULL, NULL, 0);
+	want_plan(m, "fault");
+	give_up(m);
+}

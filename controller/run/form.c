@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The next generation: solved, its workers spawned, prepared; ready to be started the moment the current one has stopped. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "controller/run/machine_private.h"
+
+void want_plan(struct hspmd_machine *m, const char *cause)
+{
+	struct change *c = &m->change;
+	if (!c->open) {
+		memset(c, 0, sizeof *c);
+		c->open = true;
+		c->noticed = m->now;
+		c->last_step_at = NAN;
+		c->from_nodes = m->current.layout ? m->current.layout->nodes : 0;
+		snprintf(c->cause, sizeof c->cause, "%s", cause);
+	} else if (!strcmp(cause, "scontrol") && (!strcmp(c->cause, "node lost") || !strcmp(c->cause, "worker lost") || !strcmp(c->cause, "fault"))) {
+		/* Slurm says by now what the lost connection was about. */
+		snprintf(c->cause, sizeof c->cause, "%s", cause);
+	}
+	c->wanted = true;
+	c->not_before = m->now + m->config->patience.quiet;
+}
+
+void next_drop(struct hspmd_machine *m)
+{
+	generation_forget(&m->next);
+	m->solve = 0;
+}
+
+/* Nodes that were left out for failing are better than none. */
+static bool take_back_benched(struct hspmd_machine *m)
+{
+	bool any = false;
+	for (size_t i = 0; i < m->nodes; i++) {
+		any |= m->node[i]->benched;
+		m->node[i]->benched = false;
+	}
+	return any;
+}
+
+/* Enough nodes, and none that is about to come, to make a plan with? Says why not, once. */
+static bool enough_nodes(struct hspmd_machine *m)
+{
+	int usable = nodes_usable(m), least = m->config->job->elastic.min_nodes;
+	bool first = m->generation == m->config->generation;
+	if (first && nodes_pending(m) && m->now < m->gather_until)
+		return false;
+	if (usable >= least && usable > 0) {
+		m->short_until = 0;
+		return !(m->current.stage == STAGE_TRAINING && nodes_pending(m));
+	}
+	if (take_back_benched(m))
+		return enough_nodes(m);
+	if (nodes_pending(m) || m->short_until > 0)
+		return false;
+	if (first && m->current.stage == STAGE_NONE && m->now < m->gather_until && nodes_held(m) == 0)
+		return false;
+	m->short_until = m->now + m->config->patience.nodes;
+	note_event(m, "too_few_nodes", "%d usable node%s where the job needs at least %d: waiting up to %.0f s for more", usable,
+		   usable == 1 ? "" : "s", least, m->config->patience.nodes);
+	return false;
+}
+
+static bool next_from_plan(struct hspmd_machine *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err)
+{
+	struct layout *l = layout_create(m, cluster, plan, name, err);
+	if (!l)
+		return false;
+	m->next.layout = l;
+	l->generation = ++m->generation;
+	m->next.stage = STAGE_SPAWNING;
+	m->next.since = m->now;
+	m->change.wanted = false;
+	m->change.planned = m->now - m->change.noticed;
+	char *line = hspmd_plan_line(l->plan, l->cluster);
+	note_event(m, "plan", "generation %lld: %s", (long long)l->generation, line ? line : "?");
+	free(line);
+	act(m, RUN_SAVE_PLAN, NULL, json_incref(plan), l->generation);
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->life == LIFE_NONE)
+			worker_spawn(m, l->device[i]);
+	return true;
+}
+
+/* --plan: as it is for the first generation. A later life of the job may hold other nodes: then it is solved. */
+static bool take_first_plan(struct hspmd_machine *m, json_t *cluster)
+{
+	struct hspmd_error err = { "" };
+	if (!m->config->first_plan || m->first_plan_used)
+		return false;
+	m->first_plan_used = true;
+	if (next_from_plan(m, cluster, m->config->first_plan, m->config->first_plan_name, &err))
+		return true;
+	if (m->config->generation)
+		say(m, HSPMD_LOG_WARNING, "the plan that was given is not used: %s", err.text);
+	else
+		end_run(m, 1, "%s", err.text);
+	return m->end != END_NONE;
+}
+
+static bool begin(struct hspmd_machine *m)
+{
+	struct hspmd_error err = { "" };
+	if (!m->change.wanted || m->now < m->change.not_before || m->current.stage == STAGE_STARTING || !enough_nodes(m))
+		return false;
+	json_t *cluster = usable_cluster(m, &err);
+	if (!cluster) {
+		end_run(m, 1, "%s", err.text);
+		return true;
+	}
+	bool done = take_first_plan(m, cluster);
+	if (!done) {
+		const struct layout *now = m->current.layout;
+		json_t *current = now ? json_pack("{s:O, s:O}", "cluster", now->cluster_json, "plan", now->plan_json) : json_null();
+		m->solve = ++m->tickets;
+		act(m, RUN_SOLVE, NULL, need(m, json_pack("{s:O, s:o, s:i}", "cluster", cluster, "current", current, "max_nodes", m->config->job->elastic.max_nodes)),
+		    m->solve);
+		m->next.stage = STAGE_SOLVING;
+		m->next.since = m->now;
+		m->next.deadline = m->now + m->config->patience.solve;
+		m->change.wanted = false;
+	}
+	json_decref(cluster);
+	return true;
+}
+
+static bool same_work(json_t *a, json_t *b)
+{
+	static const char *const keys[] = { "pipelines", "micro_batch", "global_batch", "seq_len", "schedule", "zero_stage" };
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
+		if (x != y && !json_equal(x, y))
+			return false;
+	}
+	return true;
+}
+
+/* Nothing comes of it; but the line of a change that has been carried out is still owed. */
+static void change_close(struct hspmd_machine *m)
+{
+	m->change.open = m->change.started;
+	m->change.wanted = false;
+}
+
+static void no_plan(struct hspmd_machine *m, const char *why)
+{
+	next_drop(m);
+	if (m->current.stage == STAGE_TRAINING) {
+		note_event(m, "no_plan", "the plan stays: %s", why);
+		change_close(m);
+		return;
+	}
+	if (m->current.stage == STAGE_NONE && !m->told) {
+		end_run(m, 1, "%s", why);
+		return;
+	}
+	m->short_until = m->now + m->config->patience.nodes;
+	note_event(m, "no_plan", "waiting up to %.0f s for more nodes: %s", m->config->patience.nodes, why);
+}
+
+void on_plan(struct hspmd_machine *m, const struct run_event *e)
+{
+	struct hspmd_error err = { "" };
+	if (m->next.stage != STAGE_SOLVING || e->id != m->solve || m->end != END_NONE)
+		return;
+	m->solve = 0;
+	json_t *plan = json_object_get(e->value, "plan"), *cluster = json_object_get(e->value, "cluster");
+	if (!plan) {
+		no_plan(m, e->text ? e->text : "the solver found none");
+		return;
+	}
+	generation_forget(&m->next);
+	if (m->change.wanted)
+		return; /* something has changed since it was asked for */
+	if (m->current.stage == STAGE_TRAINING && same_work(plan, m->current.layout->plan_json)) {
+		say(m, HSPMD_LOG_INFO, "the plan stays as it is");
+		m->current.layout->nodes = nodes_usable(m);
+		change_close(m);
+		return;
+	}
+	if (!next_from_plan(m, cluster, plan, "plan", &err))
+		no_plan(m, err.text);
+}
+
+static bool all_up(const struct layout *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->life != LIFE_UP)
+			return false;
+	return true;
+}
+
+/* Nobody holds the state: what checkpoints are there? */
+static void ask_for_checkpoints(struct hspmd_machine *m)
+{
+	struct find *f = &m->find;
+	json_decref(f->found);
+	f->found = need(m, json_object());
+	f->id = ++m->tickets;
+	f->asked = true;
+	f->deadline = m->now + m->config->patience.find;
+	f->done = !m->config->local && !m->config->shared;
+	/* What lies there when a job begins its first life is another's. */
+	f->done |= !m->config->resumed && !m->told;
+	for (size_t i = 0; i < m->nodes && !f->done; i++)
+		if (node_usable(m->node[i]))
+			send_node(m, m->node[i], json_pack("{s:s, s:I, s:s?, s:s?}", "type", "find", "id", (json_int_t)f->id, "local", m->config->local,
+							   "shared", m->config->shared));
+}
+
+void on_found(struct hspmd_machine *m, struct node *n, json_t *message)
+{
+	if (!m->find.asked || json_integer_value(json_object_get(message, "id")) != m->find.id)
+		return;
+	json_t *list = json_object_get(message, "checkpoints");
+	if (json_object_set(m->find.found, n->name, list ? list : json_null()))
+		m->failed = true;
+}
+
+static void find_check(struct hspmd_machine *m)
+{
+	if (!m->find.asked || m->find.done)
+		return;
+	bool all = true;
+	for (size_t i = 0; i < m->nodes; i++)
+		if (node_usable(m->node[i]) && !json_object_get(m->find.found, m->node[i]->name))
+			all = false;
+	if (!all && m->now >= m->find.deadline)
+		say(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to look for checkpoints", m->config->patience.find);
+	m->find.done = all || m->now >= m->find.deadline;
+}
+
+static void prepare(struct hspmd_machine *m)
+{
+	struct generation *g = &m->next;
+	int64_t step;
+	struct layout *giver = m->current.stage == STAGE_TRAINING ? m->current.layout : held_layout(m, &step);
+	if (generation_members(m, g, g->layout, giver))
+		return;
+	json_t *members = need(m, json_array());
+	for (int i = 0; i < g->members; i++)
+		if (json_array_append_new(members, json_string(g->member[i]->address)))
+			m->failed = true;
+	m->find.asked = m->find.done = false;
+	if (!giver)
+		ask_for_checkpoints(m);
+	send_workers(m, g->member, g->members,
+		     json_pack("{s:s, s:I, s:O, s:O, s:o}", "type", "prepare", "generation", (json_int_t)g->layout->generation, "cluster",
+			       g->layout->cluster_json, "plan", g->layout->plan_json, "members", members));
+	ask_again(g, STAGE_PREPARING, m->now, m->config->patience.prepare);
+}
+
+void on_prepared(struct hspmd_machine *m, struct worker *w, json_t *message)
+{
+	if (m->next.stage == STAGE_PREPARING && json_integer_value(json_object_get(message, "generation")) == m->next.layout->generation)
+		take_answer(&m->next, w, message);
+}
+
+bool advance_next(struct hspmd_machine *m)
+{
+	struct generation *g = &m->next;
+	if (m->leaving || m->end != END_NONE || m->current.finished)
+		return false;
+	switch (g->stage) {
+	case STAGE_NONE:
+		if (m->short_until > 0 && m->now >= m->short_until) {
+			end_run(m, 1, "waited %.0f s for nodes: %d usable where at least %d are needed", m->config->patience.nodes, nodes_usable(m),
+				m->config->job->elastic.min_nodes);
+			return true;
+		}
+		return begin(m);
+	case STAGE_SOLVING:
+		if (m->now < g->deadline)
+			return false;
+		no_plan(m, "the solver did not answer in time");
+		return true;
+	case STAGE_SPAWNING:
+		if (!all_up(g->layout) || (m->current.stage != STAGE_NONE && m->current.stage != STAGE_TRAINING && m->current.stage != STAGE_HELD))
+			return false;
+		prepare(m);
+		return true;
+	case STAGE_PREPARING:
+		if (all_answered(g)) {
+			g->stage = STAGE_READY;
+			m->change.specialised = m->now - g->since;
+			return true;
+		}
+		if (m->now < g->deadline)
+			return false;
+		end_silent(m, g, "prepared");
+		return true;
+	case STAGE_READY:
+		find_check(m);
+		if (m->change.wanted && m->current.stage == STAGE_TRAINING) {
+			next_drop(m); /* yet another change: one pause for both */
+			return true;
+		}
+		if (m->current.stage == STAGE_TRAINING) {
+			stop_current(m);
+			return true;
+		}
+		if ((m->current.stage != STAGE_HELD && m->current.stage != STAGE_NONE) || (m->find.asked && !m->find.done))
+			return false;
+		start_generation(m);
+		return true;
+	default:
+		return false;
+	}
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Generations: a plan bound to workers, who takes part, and who has answered. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/run/machine_private.h"
+
+static int bind_workers(struct hspmd_machine *m, struct layout *l)
+{
+	l->device = hspmd_calloc((size_t)hspmd_plan_devices(l->plan), sizeof *l->device);
+	if (!l->device) {
+		m->failed = true;
+		return -1;
+	}
+	for (int p = 0; p < l->plan->pipeline_count; p++)
+		for (int s = 0; s < l->plan->pipelines[p].stage_count; s++) {
+			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
+			for (int d = 0; d < stage->device_count; d++) {
+				char address[ADDRESS_MAX];
+				hspmd_cluster_address(l->cluster, stage->devices[d], address, sizeof address);
+				struct worker *w = worker_find(m, address);
+				if (!w)
+					return -1;
+				l->device[l->devices++] = w;
+			}
+		}
+	return 0;
+}
+
+struct layout *layout_create(struct hspmd_machine *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err)
+{
+	struct layout *l = calloc(1, sizeof *l);
+	if (!l) {
+		m->failed = true;
+		return NULL;
+	}
+	l->refs = 1;
+	l->cluster_json = json_incref(cluster);
+	l->plan_json = json_incref(plan);
+	l->cluster = hspmd_cluster_from_json(cluster, "cluster", err);
+	l->plan = l->cluster ? hspmd_plan_from_json(plan, name, l->cluster, m->config->layers, err) : NULL;
+	if (l->plan && bind_workers(m, l)) {
+		hspmd_fail(err, "the plan names a device that has left");
+		layout_drop(l);
+		return NULL;
+	}
+	if (!l->plan) {
+		layout_drop(l);
+		return NULL;
+	}
+	l->nodes = nodes_usable(m);
+	return l;
+}
+
+struct layout *layout_keep(struct layout *l)
+{
+	if (l)
+		l->refs++;
+	return l;
+}
+
+void layout_drop(struct layout *l)
+{
+	if (!l || --l->refs)
+		return;
+	hspmd_plan_destroy(l->plan);
+	hspmd_cluster_destroy(l->cluster);
+	json_decref(l->plan_json);
+	json_decref(l->cluster_json);
+	free(l->device);
+	free(l);
+}
+
+bool layout_uses(const struct layout *l, const struct worker *w)
+{
+	for (int i = 0; l && i < l->devices; i++)
+		if (l->device[i] == w)
+			return true;
+	return false;
+}
+
+int member_of(const struct generation *g, const struct worker *w)
+{
+	for (int i = 0; i < g->members; i++)
+		if (g->member[i] == w)
+			return i;
+	return -1;
+}
+
+void generation_forget(struct generation *g)
+{
+	for (int i = 0; i < g->members; i++)
+		json_decref(g->answer[i]);
+	free(g->answer);
+	free(g->member);
+	layout_drop(g->layout);
+	memset(g, 0, sizeof *g);
+}
+
+int generation_members(struct hspmd_machine *m, struct generation *g, struct layout *l, struct layout *giver)
+{
+	int most = l->devices + (giver ? giver->devices : 0);
+	g->member = hspmd_calloc((size_t)most, sizeof *g->member);
+	g->answer = hspmd_calloc((size_t)most, sizeof *g->answer);
+	g->members = 0;
+	if (!g->member || !g->answer) {
+		m->failed = true;
+		return -1;
+	}
+	for (int i = 0; i < l->devices; i++)
+		g->member[g->members++] = l->device[i];
+	for (int i = 0; giver && i < giver->devices; i++)
+		if (giver->device[i]->life == LIFE_UP && giver->device[i]->holds == giver->generation && member_of(g, giver->device[i]) < 0)
+			g->member[g->members++] = giver->device[i];
+	return 0;
+}
+
+void take_answer(struct generation *g, const struct worker *w, json_t *message)
+{
+	int at = member_of(g, w);
+	if (at >= 0 && !g->answer[at])
+		g->answer[at] = json_incref(message);
+}
+
+void generation_remove(struct generation *g, const struct worker *w)
+{
+	int at = member_of(g, w);
+	if (at < 0)
+		return;
+	json_decref(g->answer[at]);
+	g->members--;
+	for (int i = at; i < g->members; i++) {
+		g->member[i] = g->member[i + 1];
+		g->answer[i] = g->answer[i + 1];
+	}
+}
+
+void ask_again(struct generation *g, enum stage stage, double now, double patience)
+{
+	for (int i = 0; i < g->members; i++) {
+		json_decref(g->answer[i]);
+		g->answer[i] = NULL;
+	}
+	g->stage = stage;
+	g->since = now;
+	g->deadline = now + patience;
+}
+
+bool all_answered(const struct generation *g)
+{
+	for (int i = 0; i < g->members; i++)
+		if (!g->answer[i])
+			return false;
+	return true;
+}
+
+void still_silent(const struct generation *g, char *text, size_t size)
+{
+	size_t n = 0;
+	int more = 0;
+	text[0] = 0;
+	for (int i = 0; i < g->members; i++) {
+		if (g->answer[i])
+			continue;
+		if (n + ADDRESS_MAX + 20 > size) {
+			more++;
+			continue;
+		}
+		n += (size_t)snprintf(text + n, size - n, "%s%s", n ? ", " : "", g->member[i]->address);
+	}
+	if (more)
+		snprintf(text + n, size - n, " and %d more", more);
+}

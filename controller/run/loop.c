@@ -1,0 +1,513 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/run/loop.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/dial.h"
+#include "common/log.h"
+#include "controller/run/loop_private.h"
+
+#define STATUS_EVERY_S 10 /* status.json is written at least this often while something happens */
+#define TELL_EVERY_S 10
+#define KILL_AFTER_MS 3000
+
+static const int ending_signals[3] = { SIGTERM, SIGINT, SIGHUP };
+
+/* ---- actions */
+
+static struct agent *agent_of(struct loop *l, const char *node)
+{
+	for (struct agent *a = l->agents; a; a = a->next)
+		if (!strcmp(a->node, node))
+			return a;
+	struct agent *a = calloc(1, sizeof *a);
+	if (!a || !(a->node = strdup(node))) {
+		free(a);
+		return NULL;
+	}
+	a->next = l->agents;
+	return l->agents = a;
+}
+
+static void to_agent(struct loop *l, const char *node, const json_t *message)
+{
+	struct agent *a = agent_of(l, node);
+	struct hspmd_error err;
+	if (!a || !a->peer || !run_peer_send(a->peer, message, &err))
+		return;
+	run_peer_close(a->peer);
+	a->peer = NULL;
+	struct run_event e = { .kind = RUN_AGENT_LOST, .node = node, .text = err.text };
+	loop_event(l, &e);
+}
+
+static void drop_agent(struct loop *l, const char *node)
+{
+	struct agent *a = agent_of(l, node);
+	if (a && a->peer)
+		run_peer_finish(a->peer);
+	if (a)
+		a->peer = NULL;
+}
+
+static void answer(struct loop *l, const struct run_action *x)
+{
+	for (struct command **at = &l->commands; *at; at = &(*at)->next) {
+		struct command *c = *at;
+		struct hspmd_error err;
+		if (c->id != x->id)
+			continue;
+		int rc = run_peer_send(c->peer, x->value, &err);
+		if (x->last || rc) {
+			run_peer_tag(c->peer, NULL);
+			run_peer_finish(c->peer);
+			*at = c->next;
+			free(c);
+		}
+		return;
+	}
+}
+
+static void save_status(struct loop *l, bool at_once)
+{
+	struct hspmd_error err;
+	double now = hspmd_now();
+	if (!at_once && now - l->status_at < STATUS_EVERY_S)
+		return;
+	l->status_at = now;
+	json_t *s = hspmd_machine_status(l->machine, now, hspmd_wall());
+	if (s && run_output_save(l->o->output, "status.json", s, &err))
+		hspmd_warn("%s", err.text);
+	json_decref(s);
+}
+
+/* A line for people now and then. */
+static void tell_progress(struct loop *l, const json_t *line)
+{
+	json_t *step = json_object_get(line, "step"), *loss = json_object_get(line, "loss");
+	double now = hspmd_now();
+	if (!json_is_number(loss) || now - l->told_at < TELL_EVERY_S)
+		return;
+	l->told_at = now;
+	hspmd_info("step %lld of %lld, loss %.4f, %.3g s a step", (long long)json_integer_value(step) + 1, (long long)l->o->config->job->steps,
+		   json_number_value(loss), json_number_value(json_object_get(line, "step_s")));
+}
+
+static void save_plan(struct loop *l, int64_t generation, const json_t *plan)
+{
+	struct hspmd_error err = { "" };
+	char name[64];
+	snprintf(name, sizeof name, "plan-%lld.json", (long long)generation);
+	json_t *run = json_pack("{s:s, s:I, s:s}", "run", l->o->output->run, "generation", (json_int_t)generation, "job", l->o->config->job_id);
+	if (!run || run_output_save(l->o->output, name, plan, &err) || run_output_save(l->o->output, "run.json", run, &err))
+		hspmd_warn("%s", err.text);
+	json_decref(run);
+}
+
+static void stop(struct loop *l, int status, const char *why)
+{
+	if (l->stopping)
+		return;
+	l->stopping = true;
+	l->status = status;
+	if (status)
+		hspmd_error_log("%s", why);
+	else
+		hspmd_info("%s", why);
+	save_status(l, true);
+	uv_stop(&l->uv);
+}
+
+static void queue_start(struct loop *l, const char *node)
+{
+	char *copy = strdup(node);
+	if (!copy || hspmd_grow(&l->to_start, &l->start_capacity, l->start_count, sizeof *l->to_start)) {
+		free(copy);
+		return; /* the machine waits for the agent with a deadline, and tries again */
+	}
+	l->to_start[l->start_count++] = copy;
+}
+
+static void carry_out(struct loop *l, const struct run_action *x)
+{
+	struct hspmd_error err = { "" };
+	switch (x->kind) {
+	case RUN_SEND:
+		to_agent(l, x->node, x->value);
+		break;
+	case RUN_SOLVE:
+		loop_solve(l, x->id, x->value);
+		break;
+	case RUN_LINE:
+		if (run_output_line(l->o->output, x->value, &err))
+			stop(l, 1, err.text);
+		tell_progress(l, x->value);
+		save_status(l, false);
+		break;
+	case RUN_SAVE_PLAN:
+		save_plan(l, x->id, x->value);
+		break;
+	case RUN_LOG:
+		hspmd_log((enum hspmd_log_level)x->id, "%s", x->text ? x->text : "");
+		break;
+	case RUN_START_AGENT:
+		queue_start(l, x->node);
+		break;
+	case RUN_DROP_AGENT:
+		drop_agent(l, x->node);
+		break;
+	case RUN_POLL:
+		loop_look(l);
+		break;
+	case RUN_GROW:
+		loop_resize(l, x->id, x->count, NULL);
+		break;
+	case RUN_SHRINK:
+		loop_resize(l, x->id, 0, x->value);
+		break;
+	case RUN_REPLY:
+		answer(l, x);
+		break;
+	case RUN_EXIT:
+		stop(l, x->count, x->text ? x->text : "ended");
+		break;
+	}
+}
+
+/* ---- events */
+
+static void on_clock(uv_timer_t *t);
+
+static void set_clock(struct loop *l)
+{
+	double next = hspmd_machine_deadline(l->machine);
+	if (isinf(next)) {
+		uv_timer_stop(&l->clock);
+		return;
+	}
+	double ms = ceil((next - hspmd_now()) * 1e3);
+	uv_update_time(&l->uv);
+	uv_timer_start(&l->clock, on_clock, ms < 1 ? 1 : ms > 1e9 ? 1000000000 : (uint64_t)ms, 0);
+}
+
+static void feed_one(struct loop *l, struct run_event *e)
+{
+	struct run_actions actions = { 0 };
+	e->now = hspmd_now();
+	e->wall = hspmd_wall();
+	int rc = hspmd_machine_feed(l->machine, e, &actions);
+	for (size_t i = 0; i < actions.count; i++)
+		carry_out(l, &actions.list[i]);
+	run_actions_clear(&actions);
+	if (rc)
+		stop(l, 1, "the job controller is out of memory");
+	if (l->start_count && !l->stopping)
+		loop_start_agents(l);
+}
+
+static void set_aside(struct loop *l, const struct run_event *e)
+{
+	struct pending *p = calloc(1, sizeof *p);
+	if (!p) {
+		stop(l, 1, "the job controller is out of memory");
+		return;
+	}
+	p->event = *e;
+	json_incref(p->event.value);
+	p->event.node = p->node = e->node ? strdup(e->node) : NULL;
+	p->event.text = p->text = e->text ? strdup(e->text) : NULL;
+	*l->last = p;
+	l->last = &p->next;
+}
+
+static void pending_free(struct pending *p)
+{
+	json_decref(p->event.value);
+	free(p->node);
+	free(p->text);
+	free(p);
+}
+
+/* Events that come up while actions are carried out wait their turn. */
+void loop_event(struct loop *l, const struct run_event *e)
+{
+	if (l->stopping)
+		return;
+	set_aside(l, e);
+	if (l->feeding)
+		return;
+	l->feeding = true;
+	while (l->first && !l->stopping) {
+		struct pending *p = l->first;
+		l->first = p->next;
+		if (!l->first)
+			l->last = &l->first;
+		feed_one(l, &p->event);
+		pending_free(p);
+	}
+	l->feeding = false;
+	if (!l->stopping)
+		set_clock(l);
+}
+
+static void on_clock(uv_timer_t *t)
+{
+	struct run_event e = { .kind = RUN_TIME };
+	loop_event(t->data, &e);
+}
+
+static void on_signal(uv_signal_t *s, int number)
+{
+	struct loop *l = s->data;
+	struct run_event e = { .kind = RUN_LEAVE, .text = number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGHUP" };
+	if (l->signals_seen++ && number == SIGINT)
+		stop(l, 1, "interrupted twice: ended at once");
+	else
+		loop_event(l, &e);
+}
+
+/* ---- the port */
+
+static int on_hello(void *context, struct run_peer *peer, json_t *hello, uid_t who, json_t **welcome, struct hspmd_error *err)
+{
+	struct loop *l = context;
+	const char *role = json_string_value(json_object_get(hello, "role")), *node = json_string_value(json_object_get(hello, "node"));
+	(void)who, (void)peer;
+	if (!role || (strcmp(role, "agent") && strcmp(role, "command")))
+		return hspmd_fail(err, "unknown role");
+	if (!strcmp(role, "agent") && (!node || !agent_of(l, node)))
+		return hspmd_fail(err, "an agent without a node");
+	if (!(*welcome = json_pack("{s:s}", "job", l->o->config->job_id)))
+		return hspmd_fail_memory(err, "greeting");
+	return 0;
+}
+
+static void take_command(struct loop *l, struct run_peer *peer, json_t *message);
+
+static void on_known(void *context, struct run_peer *peer, json_t *hello)
+{
+	struct loop *l = context;
+	struct agent *a;
+	if (strcmp(json_string_value(json_object_get(hello, "role")), "agent")) {
+		take_command(l, peer, hello);
+		return;
+	}
+	if (!(a = agent_of(l, json_string_value(json_object_get(hello, "node"))))) {
+		run_peer_close(peer);
+		return;
+	}
+	if (a->peer)
+		run_peer_close(a->peer);
+	a->peer = peer;
+	run_peer_tag(peer, a);
+	struct run_event e = { .kind = RUN_AGENT_UP, .node = a->node, .value = hello };
+	loop_event(l, &e);
+}
+
+static bool is_agent(const struct loop *l, const void *tag)
+{
+	for (const struct agent *a = l->agents; a; a = a->next)
+		if (a == tag)
+			return true;
+	return false;
+}
+
+static void take_command(struct loop *l, struct run_peer *peer, json_t *message)
+{
+	struct command *c = calloc(1, sizeof *c);
+	if (!c || run_peer_get_tag(peer)) { /* one at a time */
+		free(c);
+		run_peer_close(peer);
+		return;
+	}
+	c->id = ++l->command_count;
+	c->peer = peer;
+	c->next = l->commands;
+	l->commands = c;
+	run_peer_tag(peer, c);
+	struct run_event e = { .kind = RUN_COMMAND, .id = c->id, .value = message };
+	loop_event(l, &e);
+}
+
+static void on_message(void *context, struct run_peer *peer, json_t *message)
+{
+	struct loop *l = context;
+	void *tag = run_peer_get_tag(peer);
+	if (!is_agent(l, tag)) {
+		take_command(l, peer, message);
+		return;
+	}
+	struct agent *a = tag;
+	struct run_event e = { .kind = RUN_MESSAGE, .node = a->node, .value = message };
+	loop_event(l, &e);
+}
+
+static void on_gone(void *context, struct run_peer *peer, const char *why)
+{
+	struct loop *l = context;
+	void *tag = run_peer_get_tag(peer);
+	if (is_agent(l, tag)) {
+		struct agent *a = tag;
+		if (a->peer != peer)
+			return;
+		a->peer = NULL;
+		struct run_event e = { .kind = RUN_AGENT_LOST, .node = a->node, .text = why };
+		loop_event(l, &e);
+		return;
+	}
+	for (struct command **at = &l->commands; *at; at = &(*at)->next) {
+		struct command *c = *at;
+		if (c != tag)
+			continue;
+		*at = c->next;
+		struct run_event e = { .kind = RUN_HUNG_UP, .id = c->id };
+		free(c);
+		loop_event(l, &e);
+		return;
+	}
+}
+
+/* ---- being found */
+
+static int write_contacts(struct loop *l, json_t *addresses, struct hspmd_error *err)
+{
+	char host[256] = "";
+	gethostname(host, sizeof host - 1);
+	const char *secret = hspmd_auth_secret(l->o->auth);
+	json_t *c = json_pack("{s:s, s:s, s:I, s:O, s:s, s:s*, s:s*, s:s, s:i, s:s}", "job", l->o->config->job_id, "cluster", l->o->cluster, "user",
+			      (json_int_t)getuid(), "addresses", addresses, "auth", secret ? "cookie" : "munge", "cookie", secret, "munge_socket",
+			      secret ? NULL : l->o->munge_socket, "host", host, "pid", (int)getpid(), "output", l->o->output->folder);
+	if (!c)
+		return hspmd_fail_memory(err, "writing the contact file");
+	char *home = hspmd_contact_folder(NULL);
+	l->contact[0] = hspmd_asprintf("%s/contact.json", l->o->output->folder);
+	l->contact[1] = home ? hspmd_asprintf("%s/%s-%s.json", home, l->o->cluster, l->o->config->job_id) : NULL;
+	free(home);
+	int rc = l->contact[0] ? hspmd_contact_write(l->contact[0], c, err) : hspmd_fail_memory(err, "writing the contact file");
+	struct hspmd_error why;
+	if (!rc && (!l->contact[1] || hspmd_contact_write(l->contact[1], c, &why)))
+		hspmd_warn("hspmd status and its like will need the output folder in place of the job's id");
+	json_decref(c);
+	return rc;
+}
+
+static int make_agent_command(struct loop *l, json_t *addresses, struct hspmd_error *err)
+{
+	size_t n = 0, used = 0, i;
+	json_t *v;
+	while (l->o->agent_command[n])
+		n++;
+	size_t room = 1;
+	json_array_foreach(addresses, i, v)
+		room += json_string_length(v) + 1;
+	l->agent_command = calloc(1, (n + 3) * sizeof *l->agent_command + room);
+	if (!l->agent_command)
+		return hspmd_fail_memory(err, "starting agents");
+	char *text = (char *)(l->agent_command + n + 3);
+	for (i = 0; i < n; i++)
+		l->agent_command[i] = (char *)l->o->agent_command[i];
+	l->agent_command[n] = "--controller";
+	l->agent_command[n + 1] = text;
+	json_array_foreach(addresses, i, v)
+		used += (size_t)snprintf(text + used, room - used, "%s%s", used ? "," : "", json_string_value(v));
+	return 0;
+}
+
+/* ---- beginning and end */
+
+static int open_all(struct loop *l, struct hspmd_error *err)
+{
+	static const struct run_port_events events = { on_hello, on_known, on_message, on_gone };
+	l->last = &l->first;
+	if (uv_loop_init(&l->uv))
+		return hspmd_fail(err, "cannot make an event loop");
+	uv_timer_t *timers[3] = { &l->clock, &l->poll_timer, &l->kill_timer };
+	for (int i = 0; i < 3; i++) {
+		uv_timer_init(&l->uv, timers[i]);
+		timers[i]->data = l;
+		uv_signal_init(&l->uv, &l->signals[i]);
+		l->signals[i].data = l;
+		uv_signal_start(&l->signals[i], on_signal, ending_signals[i]);
+	}
+	l->machine = hspmd_machine_create(l->o->config, hspmd_now(), err);
+	l->port = l->machine ? run_port_open(&l->uv, l->o->port, l->o->loopback, l->o->auth, l->o->config->job_id, &events, l, err) : NULL;
+	if (!l->port)
+		return -1;
+	json_t *addresses = run_port_addresses(l->port);
+	int rc = !addresses ? hspmd_fail_memory(err, "opening the port") : write_contacts(l, addresses, err) || make_agent_command(l, addresses, err) ? -1 : 0;
+	json_decref(addresses);
+	return rc;
+}
+
+static void on_kill(uv_timer_t *t)
+{
+	loop_end_children(t->data, SIGKILL);
+}
+
+static void close_all(struct loop *l)
+{
+	l->stopping = true;
+	run_port_close(l->port);
+	for (int i = 0; i < 2; i++) {
+		if (l->contact[i])
+			unlink(l->contact[i]);
+		free(l->contact[i]);
+	}
+	loop_end_children(l, SIGTERM);
+	if (l->children) {
+		uv_timer_start(&l->kill_timer, on_kill, KILL_AFTER_MS, 0);
+		uv_unref((uv_handle_t *)&l->kill_timer);
+	}
+	uv_close((uv_handle_t *)&l->clock, NULL);
+	uv_close((uv_handle_t *)&l->poll_timer, NULL);
+	for (int i = 0; i < 3; i++)
+		uv_close((uv_handle_t *)&l->signals[i], NULL);
+	uv_run(&l->uv, UV_RUN_DEFAULT); /* until children have ended and work in other threads is done */
+	uv_close((uv_handle_t *)&l->kill_timer, NULL);
+	uv_run(&l->uv, UV_RUN_DEFAULT);
+	uv_loop_close(&l->uv);
+	while (l->first) {
+		struct pending *p = l->first;
+		l->first = p->next;
+		pending_free(p);
+	}
+	while (l->agents) {
+		struct agent *a = l->agents;
+		l->agents = a->next;
+		free(a->node);
+		free(a);
+	}
+	while (l->commands) {
+		struct command *c = l->commands;
+		l->commands = c->next;
+		free(c);
+	}
+	for (size_t i = 0; i < l->start_count; i++)
+		free(l->to_start[i]);
+	free(l->to_start);
+	free(l->agent_command);
+	hspmd_machine_destroy(l->machine);
+}
+
+int run_loop(const struct run_loop_options *o)
+{
+	struct loop l = { .o = o };
+	struct hspmd_error err = { "" };
+	signal(SIGPIPE, SIG_IGN);
+	if (open_all(&l, &err)) {
+		hspmd_error_log("%s", err.text);
+		l.status = 1;
+	} else {
+		loop_look(&l);
+		uv_run(&l.uv, UV_RUN_DEFAULT);
+	}
+	close_all(&l);
+	return l.status;
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The event loop around the machine: port, agents, solver, allocation, output folder, signals. */
+#ifndef HSPMD_CONTROLLER_RUN_LOOP_H
+#define HSPMD_CONTROLLER_RUN_LOOP_H
+
+#include "common/auth.h"
+#include "controller/run/allocation.h"
+#include "controller/run/machine.h"
+#include "controller/run/output.h"
+
+/* All borrowed. */
+struct run_loop_options {
+	const struct run_config *config;
+	const struct hspmd_model *model;
+	struct run_allocation *allocation;
+	struct run_output *output;
+	const struct hspmd_auth *auth;
+	const char *munge_socket;         /* for the contact file; NULL: the default */
+	const char *cluster;              /* Slurm's cluster name, or "local" */
+	int port;                         /* 0: any */
+	bool loopback;
+	const char *const *agent_command; /* what starts an agent, NULL-terminated; "--controller ADDRESSES" is added */
+	double solve_limit_s;
+};
+
+/* Runs the job. Returns the exit status; what went wrong has been logged. */
+int run_loop(const struct run_loop_options *o);
+
+#endif

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/log.h"
+#include "controller/run/loop_private.h"
+#include "controller/solver/solver.h"
+
+/* ---- solving */
+
+struct solve {
+	uv_work_t work;
+	struct loop *loop;
+	int64_t id;
+	json_t *ask, *answer;
+	struct hspmd_error err;
+};
+
+static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct hspmd_error *err)
+{
+	const struct hspmd_job *job = o->config->job;
+	json_t *now = json_object_get(ask, "current"), *result = NULL;
+	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(ask, "cluster"), "cluster", err), *old_c = NULL;
+	struct hspmd_plan *old = NULL, *plan = NULL;
+	if (json_is_object(now)) {
+		old_c = hspmd_cluster_from_json(json_object_get(now, "cluster"), "cluster", NULL);
+		old = old_c ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", old_c, o->config->layers, NULL) : NULL;
+	}
+	struct hspmd_solve_request request = {
+		.global_batch = (int)job->global_batch,
+		.seq_len = (int)job->seq_len,
+		.precision = job->precision,
+		.time_limit_s = o->solve_limit_s,
+		.limits.max_nodes = job->elastic.max_nodes,
+		.current = old,
+		.current_cluster = old_c,
+	};
+	if (c)
+		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
+	if (plan) {
+		json_t *p = hspmd_plan_to_json(plan, c);
+		result = p ? json_pack("{s:o, s:O}", "plan", p, "cluster", json_object_get(ask, "cluster")) : NULL;
+		if (!result)
+			hspmd_fail_memory(err, "planning");
+	}
+	hspmd_plan_destroy(plan);
+	hspmd_plan_destroy(old);
+	hspmd_cluster_destroy(old_c);
+	hspmd_cluster_destroy(c);
+	return result;
+}
+
+static void solve_work(uv_work_t *w)
+{
+	struct solve *s = w->data;
+	s->answer = solve_one(s->loop->o, s->ask, &s->err);
+}
+
+static void solve_done(uv_work_t *w, int status)
+{
+	struct solve *s = w->data;
+	struct loop *l = s->loop;
+	(void)status;
+	l->works--;
+	struct run_event e = { .kind = RUN_PLAN, .id = s->id, .value = s->answer, .text = s->answer ? NULL : s->err.text };
+	loop_event(l, &e);
+	json_decref(s->answer);
+	json_decref(s->ask);
+	free(s);
+}
+
+void loop_solve(struct loop *l, int64_t id, json_t *value)
+{
+	struct solve *s = calloc(1, sizeof *s);
+	if (!s) {
+		hspmd_error_log("out of memory while planning");
+		return; /* the machine's deadline for the solver ends the wait */
+	}
+	s->work.data = s;
+	s->loop = l;
+	s->id = id;
+	/* A copy of its own: reference counts are not for two threads. */
+	s->ask = json_deep_copy(value);
+	l->works++;
+	uv_queue_work(&l->uv, &s->work, solve_work, solve_done);
+}
+
+/* ---- looking at the allocation */
+
+struct look {
+	uv_work_t work;
+	struct loop *loop;
+	json_t *answer;
+	struct hspmd_error err;
+};
+
+static void look_work(uv_work_t *w)
+{
+	struct look *k = w->data;
+	struct run_allocation *a = k->loop->o->allocation;
+	k->answer = a->ops->look(a, &k->err);
+}
+
+static void on_poll_timer(uv_timer_t *t)
+{
+	loop_look(t->data);
+}
+
+static void look_done(uv_work_t *w, int status)
+{
+	struct look *k = w->data;
+	struct loop *l = k->loop;
+	double interval = l->o->allocation->ops->interval(l->o->allocation);
+	(void)status;
+	l->works--;
+	l->looking = false;
+	if (k->answer) {
+		l->look_failures = 0;
+		struct run_event e = { .kind = RUN_ALLOCATION, .value = k->answer };
+		loop_event(l, &e);
+	} else if (l->look_failures++ == 0) {
+		hspmd_warn("cannot look at the job: %s", k->err.text);
+	}
+	if (!k->answer && interval <= 0)
+		interval = 1;
+	for (int i = 0; i < l->look_failures && interval < 60; i++)
+		interval *= 2;
+	if (l->look_again && !l->stopping) {
+		l->look_again = false;
+		loop_look(l);
+	} else if (interval > 0 && !l->stopping) {
+		uv_timer_start(&l->poll_timer, on_poll_timer, (uint64_t)(fmin(interval, 60) * 1e3), 0);
+	}
+	json_decref(k->answer);
+	free(k);
+}
+
+void loop_look(struct loop *l)
+{
+	if (l->looking) {
+		l->look_again = true;
+		return;
+	}
+	struct look *k = calloc(1, sizeof *k);
+	if (!k)
+		return;
+	l->looking = true;
+	k->work.data = k;
+	k->loop = l;
+	l->works++;
+	uv_queue_work(&l->uv, &k->work, look_work, look_done);
+}
+
+/* ---- growing and shrinking */
+
+struct resize {
+	uv_work_t work;
+	struct loop *loop;
+	int64_t id;
+	int grow, rc;
+	char **keep;
+	int keep_count;
+	struct hspmd_error err;
+};
+
+static void resize_work(uv_work_t *w)
+{
+	struct resize *r = w->data;
+	struct run_allocation *a = r->loop->o->allocation;
+	r->rc = r->grow ? a->ops->grow(a, r->grow, &r->err) : a->ops->shrink(a, r->keep, r->keep_count, &r->err);
+}
+
+static void free_names(char **names, int count)
+{
+	for (int i = 0; i < count; i++)
+		free(names[i]);
+	free(names);
+}
+
+static void resize_done(uv_work_t *w, int status)
+{
+	struct resize *r = w->data;
+	struct loop *l = r->loop;
+	(void)status;
+	l->works--;
+	struct run_event e = { .kind = RUN_RESIZED, .id = r->id, .text = r->rc ? r->err.text : NULL };
+	loop_event(l, &e);
+	free_names(r->keep, r->keep_count);
+	free(r);
+}
+
+void loop_resize(struct loop *l, int64_t id, int grow, json_t *keep)
+{
+	struct resize *r = calloc(1, sizeof *r);
+	size_t n = json_array_size(keep);
+	if (r)
+		r->keep = hspmd_calloc(n + 1, sizeof *r->keep);
+	for (size_t i = 0; r && r->keep && i < n; i++)
+		if ((r->keep[i] = strdup(json_string_value(json_array_get(keep, i)))))
+			r->keep_count++;
+	if (!r || !r->keep || r->keep_count < (int)n) {
+		struct run_event e = { .kind = RUN_RESIZED, .id = id, .text = "out of memory" };
+		loop_event(l, &e);
+		if (r)
+			free_names(r->keep, r->keep_count);
+		free(r);
+		return;
+	}
+	r->work.data = r;
+	r->loop = l;
+	r->id = id;
+	r->grow = grow;
+	l->works++;
+	uv_queue_work(&l->uv, &r->work, resize_work, resize_done);
+}
+
+/* ---- processes that start agents */
+
+static void on_child_closed(uv_handle_t *h)
+{
+	struct child *c = h->data;
+	struct child **at = &c->loop->children;
+	while (*at != c)
+		at = &(*at)->next;
+	*at = c->next;
+	free_names(c->nodes, c->count);
+	free(c);
+}
+
+static bool connected(const struct loop *l, const char *node)
+{
+	for (const struct agent *a = l->agents; a; a = a->next)
+		if (a->peer && !strcmp(a->node, node))
+			return true;
+	return false;
+}
+
+static void on_child_exit(uv_process_t *p, int64_t status, int sig)
+{
+	struct child *c = p->data;
+	char text[100];
+	snprintf(text, sizeof text, sig ? "what started it was ended by signal %d" : "what started it ended with status %d", sig ? sig : (int)status);
+	c->running = false;
+	for (int i = 0; i < c->count; i++)
+		if (!connected(c->loop, c->nodes[i])) {
+			struct run_event e = { .kind = RUN_AGENT_LOST, .node = c->nodes[i], .text = text };
+			loop_event(c->loop, &e);
+		}
+	uv_close((uv_handle_t *)p, on_child_closed);
+}
+
+static int spawn(struct loop *l, char **nodes, int count, struct hspmd_error *err)
+{
+	struct run_allocation *a = l->o->allocation;
+	struct child *c = calloc(1, sizeof *c);
+	char **command = a->ops->start(a, nodes, count, (const char *const *)l->agent_command, err);
+	uv_stdio_container_t io[3] = { { .flags = UV_IGNORE },
+				       { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO },
+				       { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO } };
+	int rc = -1;
+	if (c && command && (c->nodes = hspmd_calloc((size_t)count, sizeof *c->nodes))) {
+		uv_process_options_t o = { .exit_cb = on_child_exit, .file = command[0], .args = command, .stdio_count = 3, .stdio = io };
+		for (int i = 0; i < count; i++)
+			if ((c->nodes[i] = strdup(nodes[i])))
+				c->count++;
+		c->loop = l;
+		c->process.data = c;
+		c->next = l->children;
+		l->children = c;
+		rc = uv_spawn(&l->uv, &c->process, &o);
+		c->running = !rc;
+		if (rc) {
+			hspmd_fail(err, "starting %s: %s", command[0], uv_strerror(rc));
+			uv_close((uv_handle_t *)&c->process, on_child_closed);
+		}
+	} else {
+		free(c);
+		if (command)
+			hspmd_fail_memory(err, "starting agents");
+	}
+	free(command);
+	return rc;
+}
+
+void loop_start_agents(struct loop *l)
+{
+	char **nodes = l->to_start;
+	int count = (int)l->start_count, step = l->o->allocation->one_by_one ? 1 : count;
+	l->to_start = NULL;
+	l->start_count = l->start_capacity = 0;
+	for (int i = 0; i < count; i += step) {
+		struct hspmd_error err = { "" };
+		if (!spawn(l, nodes + i, step, &err))
+			continue;
+		hspmd_error_log("%s", err.text);
+		for (int k = i; k < i + step; k++) {
+			struct run_event e = { .kind = RUN_AGENT_LOST, .node = nodes[k], .text = err.text };
+			loop_event(l, &e);
+		}
+	}
+	free_names(nodes, count);
+}
+
+void loop_end_children(struct loop *l, int sig)
+{
+	for (struct child *c = l->children; c; c = c->next)
+		if (c->running)
+			uv_process_kill(&c->process, sig);
+}

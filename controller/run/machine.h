@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job controller's mind: (state, event) -> (state, actions), without I/O and without a clock of its own, so that every order of events can be tried
+ * in a test. The loop around it (loop.c) feeds what happened and carries out what is asked for.
+ *
+ * A job lives in generations. One is current: starting -> training -> (stopping | aborting -> settling) -> held; another may be in the making while the
+ * current one still trains: solving -> spawning -> preparing -> ready. A planned change makes the next one ready first and only then stops the
+ * current one; an unplanned one aborts first. Handlers note facts; advance() (machine.c) decides what follows from them, so the order in which the
+ * facts came does not matter. Every wait has a deadline (hspmd_machine_deadline) and a name (hspmd_machine_waiting).
+ *
+ * Termination after a crash is that of a vote whose result may have reached some only (Gray & Lamport, "Consensus on transaction commit", section 3):
+ * when one survivor has applied the step, then all had voted yes, and whoever is ready applies it too; else it is dropped by all.
+ */
+#ifndef HSPMD_CONTROLLER_RUN_MACHINE_H
+#define HSPMD_CONTROLLER_RUN_MACHINE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/error.h"
+#include "common/format/cluster.h"
+#include "common/format/job.h"
+#include "common/format/model.h"
+#include "common/format/plan.h"
+
+enum run_event_kind {
+	RUN_TIME,       /* nothing but time has passed */
+	RUN_ALLOCATION, /* value { nodes: [names], state: "running" | "preempted" | "ending", end_in_s: seconds or null } what the job holds now */
+	RUN_AGENT_UP,   /* node; value: the agent's hello */
+	RUN_AGENT_LOST, /* node; text: why */
+	RUN_MESSAGE,    /* node; value: a message from its agent or, with "from", one of its workers */
+	RUN_PLAN,       /* id: of RUN_SOLVE; value: { plan, cluster } or NULL and text: why there is none */
+	RUN_COMMAND,    /* id: of the connection; value: the request { command, ... } */
+	RUN_HUNG_UP,    /* id: that connection is gone */
+	RUN_RESIZED,    /* id: of RUN_GROW or RUN_SHRINK; text: NULL or why it failed */
+	RUN_LEAVE,      /* save what is there and end within `seconds`; text: why ("SIGTERM") */
+};
+
+/* All borrowed for the call. */
+struct run_event {
+	enum run_event_kind kind;
+	double now, wall; /* seconds: monotonic, and since 1970 */
+	const char *node, *text;
+	json_t *value;
+	int64_t id;
+	double seconds;
+};
+
+enum run_action_kind {
+	RUN_SEND,        /* node, value: to its agent */
+	RUN_SOLVE,       /* id; value { cluster, current: { cluster, plan } or null } */
+	RUN_LINE,        /* value: a line of metrics.jsonl */
+	RUN_SAVE_PLAN,   /* id: generation; value: plan */
+	RUN_LOG,         /* id: enum hspmd_log_level; text */
+	RUN_START_AGENT, /* node */
+	RUN_DROP_AGENT,  /* node: close its connection */
+	RUN_POLL,        /* ask Slurm about the job now */
+	RUN_GROW,        /* id; count: nodes to add */
+	RUN_SHRINK,      /* id; value: [nodes to keep] */
+	RUN_REPLY,       /* id: connection; value; last: nothing more will come */
+	RUN_EXIT,        /* count: exit status; text: why, when it is not 0 */
+};
+
+struct run_action {
+	enum run_action_kind kind;
+	char *node, *text;
+	json_t *value;
+	int64_t id;
+	int count;
+	bool last;
+};
+
+struct run_actions {
+	struct run_action *list;
+	size_t count, capacity;
+};
+void run_actions_clear(struct run_actions *a);
+
+/* Waits, in seconds. */
+struct run_patience {
+	double gather;      /* for agents of the allocation's nodes */
+	double quiet;       /* after a change, for what belongs to it */
+	double solve, spawn, prepare, start, stop, abort, settle, find, checkpoint, quit;
+	double step_least;  /* a step's deadline is never below this */
+	double step_factor; /* and is this many times the slowest of the last steps */
+	double step_first;  /* before anything is known */
+	double nodes;       /* for nodes to come back when there are too few */
+};
+struct run_patience run_patience_default(void);
+
+struct run_checkpoint_choice {
+	int64_t step;
+	json_t *manifest, *files; /* as in `start` of wire.h; new references */
+};
+
+/* What the machine needs to know, and the pure judgements it borrows from other rooms. All borrowed for its whole life. */
+struct run_config {
+	const struct hspmd_job *job;
+	json_t *job_json, *model_json;
+	int layers; /* of the model; -1: unknown */
+	const char *job_id, *output;
+	const char *transport;               /* name, NULL: the workers' choice */
+	const char *local, *shared;          /* checkpoint folders, expanded; NULL: none */
+	json_t *first_plan;                  /* NULL: solve */
+	const char *first_plan_name;         /* what messages call it */
+	int64_t generation;                  /* number of the last generation of an earlier life of this job; 0: none */
+	int64_t last_step;                   /* steps that an earlier life reported as done; 0: none */
+	const char *run;                     /* name of this run, the same over its lives: checkpoints bear it */
+	const char *resumed;                 /* cause of the first resize line of a later life ("requeue"); NULL: first life */
+	bool resizable;                      /* the allocation can be grown and shrunk */
+	int max_attempts;                    /* generations in a row that fail without a step before the job is given up */
+	struct run_patience patience;
+	/* Do these devices (indexes into the cluster) together hold all state of the plan? */
+	bool (*covered)(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
+	/* The manifest of a checkpoint whose every slice is in `written` (one answer a worker, with "from"); NULL and err when something is missing. */
+	json_t *(*manifest)(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err);
+	/* The newest checkpoint that is whole, out of all agents' `found` answers ({ node: checkpoints }); -1 when there is none. `readers` maps a node to
+	 * the device address that reads its files. */
+	int (*choose)(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice);
+};
+
+struct hspmd_machine;
+struct hspmd_machine *hspmd_machine_create(const struct run_config *config, double now, struct hspmd_error *err);
+void hspmd_machine_destroy(struct hspmd_machine *m);
+
+/* Take an event in; what is to be done is appended to `actions` in order. -1: out of memory; the machine is of no more use. */
+int hspmd_machine_feed(struct hspmd_machine *m, const struct run_event *event, struct run_actions *actions);
+/* When RUN_TIME must be fed at the latest; INFINITY: never. */
+double hspmd_machine_deadline(const struct hspmd_machine *m);
+/* For `hspmd status`: new reference, NULL when memory is short. */
+json_t *hspmd_machine_status(const struct hspmd_machine *m, double now, double wall);
+
+#endif

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The machine's state and the calls between its files. Private to controller/run/machine*.c. */
+#ifndef HSPMD_CONTROLLER_RUN_MACHINE_PRIVATE_H
+#define HSPMD_CONTROLLER_RUN_MACHINE_PRIVATE_H
+
+#include "common/log.h"
+#include "controller/run/machine.h"
+
+#define ADDRESS_MAX 128
+#define RECENT 16   /* steps that the deadline is learnt from */
+#define EVENTS 256  /* that `hspmd events` can tell */
+
+enum life { LIFE_NONE, LIFE_STARTING, LIFE_UP };
+
+struct node;
+
+struct worker {
+	struct node *node;
+	int index;
+	char address[ADDRESS_MAX];
+	enum life life;
+	int64_t serial;        /* of its process: what an earlier one says no longer counts */
+	double deadline;       /* LIFE_STARTING */
+	int faults;            /* since the last committed step */
+	/* What it holds: the state of `step` (next to run) under the plan of generation `holds`; holds 0: nothing. */
+	int64_t holds, step;
+	json_t *report;        /* its `aborted`, until settled */
+};
+
+struct node {
+	char *name;
+	bool held;             /* in the allocation */
+	bool leaving;          /* to be given back */
+	bool benched;          /* its devices failed too often: not planned with */
+	bool ending;           /* its agent was told to end by someone else */
+	enum life agent;
+	double deadline;       /* LIFE_STARTING */
+	int attempts;
+	struct hspmd_cluster *part;
+	json_t *places;        /* per device: { threads, index }, for its worker's `job` */
+	struct worker **worker;
+	int workers, known;    /* of the part; ever seen (workers <= known) */
+};
+
+/* A plan with the cluster it is bound to; who does what in a generation. */
+struct layout {
+	int refs;
+	int64_t generation;
+	json_t *cluster_json, *plan_json;
+	struct hspmd_cluster *cluster;
+	struct hspmd_plan *plan;
+	struct worker **device; /* of the plan, in plan order; the first is the reporter */
+	int devices, nodes;     /* nodes: that the job had when it was made */
+};
+
+enum stage {
+	STAGE_NONE,
+	/* next */
+	STAGE_SOLVING,
+	STAGE_SPAWNING,
+	STAGE_PREPARING,
+	STAGE_READY,
+	/* current */
+	STAGE_STARTING,
+	STAGE_TRAINING,
+	STAGE_STOPPING,
+	STAGE_ABORTING,
+	STAGE_SETTLING,
+	STAGE_HELD,
+};
+
+struct generation {
+	enum stage stage;
+	double since, deadline;
+	struct layout *layout;
+	struct worker **member;
+	json_t **answer;       /* of each member to what was last asked; NULL: not yet */
+	int members;
+	bool finished;         /* all steps are done */
+};
+
+/* Why the plan is to be made anew, and what the change costs. */
+struct change {
+	bool wanted;           /* a new plan is to be made */
+	bool open;             /* a resize line is owed */
+	bool started;          /* by the first step of the current generation */
+	char cause[64];
+	double noticed;        /* when the cause was seen */
+	double not_before;     /* quiet time, for what belongs to the same change */
+	double last_step_at;   /* where the pause begins */
+	int64_t steps_lost;
+	double planned, specialised, connected, moved; /* seconds of the phases */
+	double local, peers, disk, shared;             /* bytes by source */
+	const char *source;    /* "live", "checkpoint", "init" */
+	int from_nodes;
+};
+
+struct find {
+	int64_t id;
+	bool asked, done;
+	double deadline;
+	json_t *found;         /* node -> checkpoints */
+};
+
+struct save {
+	enum { SAVE_NONE, SAVE_WRITING, SAVE_LISTING } stage;
+	char id[64];
+	int64_t number, step;
+	double since, deadline;
+	struct worker **member;
+	json_t **answer;
+	int members;
+	struct layout *layout;
+	json_t *manifest;
+};
+
+struct request {
+	int64_t id;
+	enum { REQUEST_CHECKPOINT, REQUEST_GROW, REQUEST_SHRINK } kind;
+	int target;
+	int64_t ticket;        /* of RUN_GROW or RUN_SHRINK; 0: not asked yet */
+	int64_t number;        /* of the save */
+	bool resized;          /* Slurm has done its part */
+	bool gone;             /* nobody waits for the reply any more */
+	double deadline;
+};
+
+struct hspmd_machine {
+	const struct run_config *config;
+	struct run_actions *actions; /* during a feed */
+	double now, wall, began;
+	bool failed;                 /* out of memory */
+	struct node **node;
+	size_t nodes, node_capacity;
+	double gather_until;         /* the first generation waits this long for agents */
+	double short_until;          /* too few nodes: given up then; 0: enough */
+
+	struct generation current, next;
+	struct layout *older;        /* whose state may still be held while the current one starts */
+	int64_t generation;          /* last number given */
+	int64_t step;                /* next to run, as settled */
+	int64_t told;                /* steps that metrics.jsonl has lines for */
+	int attempts;
+	char trouble[HSPMD_ERROR_MAX]; /* the last fault */
+	struct change change;
+	struct find find;
+	int64_t solve;               /* ticket of the solve under way; 0: none */
+	double solve_deadline;
+
+	double recent[RECENT];       /* step times */
+	int recent_count;
+	double step_deadline;
+	double last_step_at;         /* end of the last committed step that was told of; NAN: none */
+	bool first_plan_used;
+	double loss, step_s, tokens_per_s;
+	json_t *early;               /* [[address, message]]: what workers told of a generation before all had told that it started */
+
+	struct save save;
+	int64_t saves, saved_step;   /* last number; step of the newest complete one, -1: none */
+	double saved_at, save_cost, save_tried;
+	int64_t save_tried_step;
+
+	struct request *request;
+	size_t requests, request_capacity;
+	int64_t tickets;
+
+	double end_at;               /* of the allocation; INFINITY: none */
+	bool end_saved;
+	bool leaving;                /* told to end */
+	char leave_why[64];
+	double leave_until;
+	enum { END_NONE, END_SAVING, END_QUITTING, END_DONE } end;
+	double end_deadline;
+	int exit_status;
+	char exit_text[HSPMD_ERROR_MAX];
+
+	json_t *events;              /* the last, for `hspmd events` */
+	int64_t event_number;
+};
+
+/* actions.c */
+void act(struct hspmd_machine *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id);
+void say(struct hspmd_machine *m, enum hspmd_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Takes `message` over. `to`: the workers, each told through its node's agent; a list is sent once a node. */
+void send_workers(struct hspmd_machine *m, struct worker *const *to, int count, json_t *message);
+void send_node(struct hspmd_machine *m, const struct node *n, json_t *message);
+void reply(struct hspmd_machine *m, int64_t id, bool ok, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+json_t *need(struct hspmd_machine *m, json_t *value); /* NULL means memory is short: noted */
+void end_run(struct hspmd_machine *m, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void note_event(struct hspmd_machine *m, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* nodes.c */
+struct node *node_find(struct hspmd_machine *m, const char *name);
+struct worker *worker_find(struct hspmd_machine *m, const char *address);
+bool node_usable(const struct node *n);
+int nodes_usable(const struct hspmd_machine *m);
+int nodes_held(const struct hspmd_machine *m);
+bool nodes_pending(const struct hspmd_machine *m);
+json_t *usable_cluster(struct hspmd_machine *m, struct hspmd_error *err);
+void on_allocation(struct hspmd_machine *m, const struct run_event *e);
+void on_agent_up(struct hspmd_machine *m, const struct run_event *e);
+void on_agent_lost(struct hspmd_machine *m, const struct run_event *e);
+void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why);
+void worker_kill(struct hspmd_machine *m, struct worker *w, const char *why);
+void worker_spawn(struct hspmd_machine *m, struct worker *w);
+void on_worker_hello(struct hspmd_machine *m, struct worker *w);
+void nodes_time(struct hspmd_machine *m);
+void node_free(struct node *n);
+
+/* form.c: the next generation */
+/* A new plan is wanted: "grow", "shrink", "scontrol", "node lost", "worker lost", "fault", "hang", "start", "requeue". */
+void want_plan(struct hspmd_machine *m, const char *cause);
+bool advance_next(struct hspmd_machine *m);
+void next_drop(struct hspmd_machine *m);
+void on_plan(struct hspmd_machine *m, const struct run_event *e);
+void on_prepared(struct hspmd_machine *m, struct worker *w, json_t *message);
+void on_found(struct hspmd_machine *m, struct node *n, json_t *message);
+
+/* generation.c */
+struct layout *layout_create(struct hspmd_machine *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err);
+struct layout *layout_keep(struct layout *l);
+void layout_drop(struct layout *l);
+bool layout_uses(const struct layout *l, const struct worker *w);
+int generation_members(struct hspmd_machine *m, struct generation *g, struct layout *l, struct layout *giver);
+void generation_forget(struct generation *g);
+int member_of(const struct generation *g, const struct worker *w);
+void take_answer(struct generation *g, const struct worker *w, json_t *message);
+void ask_again(struct generation *g, enum stage stage, double now, double patience);
+bool all_answered(const struct generation *g);
+/* A member of the current generation that is gone: nothing is expected of it any more, even if its device gets a new worker. */
+void generation_remove(struct generation *g, const struct worker *w);
+void still_silent(const struct generation *g, char *text, size_t size);
+
+/* current.c: the current generation */
+bool advance_current(struct hspmd_machine *m);
+void start_generation(struct hspmd_machine *m);
+void abort_current(struct hspmd_machine *m, const char *cause);
+void stop_current(struct hspmd_machine *m);
+void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json_t *message);
+void on_fault(struct hspmd_machine *m, struct worker *w, json_t *message);
+/* Ends the run when it has failed too often without a step. */
+bool give_up(struct hspmd_machine *m);
+/* The best state that living workers hold between them: its layout (borrowed) and step; NULL: none is whole. */
+struct layout *held_layout(const struct hspmd_machine *m, int64_t *step);
+
+void tell_early(struct hspmd_machine *m);
+
+/* settle.c: what survivors of a crash agree on */
+bool settle_begin(struct hspmd_machine *m);
+void settle_end(struct hspmd_machine *m);
+
+/* Silent members are ended, so that the wait ends. */
+void end_silent(struct hspmd_machine *m, struct generation *g, const char *waited_for);
+
+/* train.c */
+void on_step(struct hspmd_machine *m, struct worker *w, json_t *message);
+void tell_losses(struct hspmd_machine *m, json_t *losses);
+void step_patience(struct hspmd_machine *m);
+void resize_line(struct hspmd_machine *m, double step_s);
+
+/* save.c: checkpoints */
+bool save_due(struct hspmd_machine *m);
+bool save_begin(struct hspmd_machine *m, const char *why);
+void on_written(struct hspmd_machine *m, struct worker *w, json_t *message);
+void on_manifested(struct hspmd_machine *m, struct worker *w, json_t *message);
+void save_lost(struct hspmd_machine *m, const struct worker *w);
+void save_time(struct hspmd_machine *m);
+void save_forget(struct hspmd_machine *m);
+double save_next(const struct hspmd_machine *m); /* when the next is due; INFINITY: not by time */
+
+/* request.c: commands of users and of hspmdctld */
+void on_command(struct hspmd_machine *m, const struct run_event *e);
+void on_hung_up(struct hspmd_machine *m, const struct run_event *e);
+void on_resized(struct hspmd_machine *m, const struct run_event *e);
+void requests_time(struct hspmd_machine *m);
+void requests_saved(struct hspmd_machine *m, int64_t number, const char *why_not);
+bool advance_requests(struct hspmd_machine *m);
+double requests_deadline(const struct hspmd_machine *m);
+
+/* leave.c */
+bool advance_end(struct hspmd_machine *m);
+void on_leave(struct hspmd_machine *m, const struct run_event *e);
+
+#endif

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes, agents and workers: who is there. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/run/machine_private.h"
+
+#define AGENT_ATTEMPTS 3    /* that a node's agent is started, before the node is given up until the allocation changes */
+#define TYPE_TOLERANCE 0.1  /* devices of one type that measure within this of one another compute alike */
+
+struct node *node_find(struct hspmd_machine *m, const char *name)
+{
+	for (size_t i = 0; name && i < m->nodes; i++)
+		if (!strcmp(m->node[i]->name, name))
+			return m->node[i];
+	return NULL;
+}
+
+struct worker *worker_find(struct hspmd_machine *m, const char *address)
+{
+	for (size_t i = 0; address && i < m->nodes; i++)
+		for (int k = 0; k < m->node[i]->workers; k++)
+			if (!strcmp(m->node[i]->worker[k]->address, address))
+				return m->node[i]->worker[k];
+	return NULL;
+}
+
+bool node_usable(const struct node *n)
+{
+	return n->held && n->agent == LIFE_UP && !n->leaving && !n->benched && !n->ending;
+}
+
+int nodes_usable(const struct hspmd_machine *m)
+{
+	int count = 0;
+	for (size_t i = 0; i < m->nodes; i++)
+		count += node_usable(m->node[i]);
+	return count;
+}
+
+int nodes_held(const struct hspmd_machine *m)
+{
+	int count = 0;
+	for (size_t i = 0; i < m->nodes; i++)
+		count += m->node[i]->held;
+	return count;
+}
+
+bool nodes_pending(const struct hspmd_machine *m)
+{
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->held && !m->node[i]->leaving && m->node[i]->agent == LIFE_STARTING)
+			return true;
+	return false;
+}
+
+void node_free(struct node *n)
+{
+	for (int i = 0; i < n->known; i++) {
+		json_decref(n->worker[i]->report);
+		free(n->worker[i]);
+	}
+	free(n->worker);
+	free(n->name);
+	json_decref(n->places);
+	hspmd_cluster_destroy(n->part);
+	free(n);
+}
+
+static struct node *node_add(struct hspmd_machine *m, const char *name)
+{
+	struct node *n = calloc(1, sizeof *n);
+	if (!n || !(n->name = strdup(name)) || hspmd_grow(&m->node, &m->node_capacity, m->nodes, sizeof *m->node)) {
+		if (n)
+			free(n->name);
+		free(n);
+		m->failed = true;
+		return NULL;
+	}
+	return m->node[m->nodes++] = n;
+}
+
+static void agent_start(struct hspmd_machine *m, struct node *n)
+{
+	n->agent = LIFE_STARTING;
+	n->attempts++;
+	n->deadline = m->now + m->config->patience.gather;
+	act(m, RUN_START_AGENT, n->name, NULL, 0);
+}
+
+/* The workers are gone with the agent, or with the node. */
+static void node_lost(struct hspmd_machine *m, struct node *n, const char *why)
+{
+	n->agent = LIFE_NONE;
+	for (int i = 0; i < n->workers; i++)
+		if (n->worker[i]->life != LIFE_NONE)
+			worker_lost(m, n->worker[i], why);
+}
+
+static void node_left(struct hspmd_machine *m, struct node *n)
+{
+	bool asked = n->leaving;
+	n->held = n->leaving = n->benched = false;
+	n->attempts = 0;
+	if (n->agent == LIFE_UP)
+		act(m, RUN_DROP_AGENT, n->name, NULL, 0);
+	bool had = n->agent != LIFE_NONE;
+	char why[200];
+	snprintf(why, sizeof why, "node %s left the job", n->name);
+	node_lost(m, n, why);
+	if (!asked) {
+		note_event(m, "node_left", "%s", why);
+		if (had || m->change.wanted || m->current.stage == STAGE_ABORTING || m->current.stage == STAGE_SETTLING)
+			want_plan(m, "scontrol");
+	}
+}
+
+static bool listed(const json_t *names, const char *name)
+{
+	size_t i;
+	json_t *v;
+	json_array_foreach(names, i, v)
+		if (json_is_string(v) && !strcmp(json_string_value(v), name))
+			return true;
+	return false;
+}
+
+void on_allocation(struct hspmd_machine *m, const struct run_event *e)
+{
+	json_t *names = json_object_get(e->value, "nodes"), *v, *end = json_object_get(e->value, "end_in_s");
+	size_t i;
+	for (i = 0; i < m->nodes; i++)
+		if (m->node[i]->held && !listed(names, m->node[i]->name))
+			node_left(m, m->node[i]);
+	json_array_foreach(names, i, v) {
+		const char *name = json_string_value(v);
+		struct node *n = name ? node_find(m, name) : NULL;
+		if (!name || (!n && !(n = node_add(m, name))))
+			continue;
+		if (!n->held && m->gather_until < m->now)
+			note_event(m, "node_came", "node %s joined the job", name);
+		n->held = true;
+		if (n->agent == LIFE_NONE && n->attempts < AGENT_ATTEMPTS && !n->leaving && !m->leaving && m->end == END_NONE)
+			agent_start(m, n);
+	}
+	m->end_at = json_is_number(end) ? m->now + json_number_value(end) : INFINITY;
+	const char *state = json_string_value(json_object_get(e->value, "state"));
+	if (state && strcmp(state, "running") && !m->leaving) {
+		struct run_event leave = *e;
+		leave.text = !strcmp(state, "preempted") ? "preemption" : "the end of the job";
+		leave.seconds = json_is_number(end) ? json_number_value(end) : 0;
+		on_leave(m, &leave);
+	}
+}
+
+/* Worker objects for the devices of a part; those that exist already are used again. */
+static int workers_make(struct hspmd_machine *m, struct node *n, int count)
+{
+	if (count > n->known) {
+		struct worker **more = realloc(n->worker, (size_t)count * sizeof *more);
+		if (!more)
+			return -1;
+		n->worker = more;
+		for (; n->known < count; n->known++) {
+			struct worker *w = calloc(1, sizeof *w);
+			if (!w)
+				return -1;
+			w->node = n;
+			w->index = n->known;
+			snprintf(w->address, sizeof w->address, "%s:%d", n->name, n->known);
+			n->worker[n->known] = w;
+		}
+	}
+	n->workers = count;
+	(void)m;
+	return 0;
+}
+
+void on_agent_up(struct hspmd_machine *m, const struct run_event *e)
+{
+	struct node *n = node_find(m, e->node);
+	struct hspmd_error err = { "" };
+	if (!n && !(n = node_add(m, e->node)))
+		return;
+	if (n->agent == LIFE_UP)
+		node_lost(m, n, "its agent was replaced by another");
+	struct hspmd_cluster *part = hspmd_cluster_from_json(json_object_get(e->value, "cluster"), e->node, &err);
+	if (part && (part->node_count != 1 || strcmp(part->nodes[0].name, e->node)))
+		hspmd_fail(&err, "agent of %s speaks for %d nodes, the first %s", e->node, part->node_count,
+			   part->node_count ? part->nodes[0].name : "-");
+	if (err.text[0]) {
+		say(m, HSPMD_LOG_WARNING, "node %s is not used: %s", e->node, err.text);
+		hspmd_cluster_destroy(part);
+		act(m, RUN_DROP_AGENT, e->node, NULL, 0);
+		return;
+	}
+	hspmd_cluster_destroy(n->part);
+	n->part = part;
+	json_decref(n->places);
+	n->places = json_incref(json_object_get(e->value, "places"));
+	if (workers_make(m, n, part->device_count))
+		m->failed = true;
+	n->agent = LIFE_UP;
+	n->ending = false;
+	if (m->current.layout)
+		say(m, HSPMD_LOG_INFO, "agent of %s is there: %d device%s", n->name, part->device_count, part->device_count == 1 ? "" : "s");
+	if (!n->held || n->leaving || m->end != END_NONE) {
+		send_node(m, n, json_pack("{s:s}", "type", "quit"));
+		return;
+	}
+	if (m->current.stage != STAGE_NONE || m->change.open)
+		want_plan(m, "grow");
+}
+
+void on_agent_lost(struct hspmd_machine *m, const struct run_event *e)
+{
+	struct node *n = node_find(m, e->node);
+	if (!n || n->agent == LIFE_NONE)
+		return;
+	if (m->end == END_NONE && !n->leaving) {
+		note_event(m, "agent_lost", "lost the agent of %s: %s", n->name, e->text ? e->text : "no reason given");
+		act(m, RUN_POLL, NULL, NULL, 0);
+	}
+	bool started = n->agent == LIFE_UP;
+	node_lost(m, n, "its agent is gone");
+	if (started)
+		n->attempts = 0;
+}
+
+void worker_spawn(struct hspmd_machine *m, struct worker *w)
+{
+	w->life = LIFE_STARTING;
+	w->holds = 0;
+	w->serial = ++m->tickets;
+	w->deadline = m->now + m->config->patience.spawn;
+	send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "spawn", "device", w->address, "serial", (json_int_t)w->serial));
+}
+
+void on_worker_hello(struct hspmd_machine *m, struct worker *w)
+{
+	if (w->life != LIFE_STARTING)
+		return;
+	w->life = LIFE_UP;
+	const struct hspmd_cluster *part = w->node->part;
+	json_t *job = json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:s, s:s*, s:s}", "type", "job", "job", m->config->job_json, "model", m->config->model_json,
+				"file", m->config->job->file, "output", m->config->output, "node", w->node->name, "device", w->address, "transport",
+				m->config->transport, "kind", hspmd_device_kind_words[part->types[part->devices[w->index].type].kind]);
+	json_t *place = json_array_get(w->node->places, (size_t)w->index); /* threads, index */
+	if (job && json_is_object(place) && json_object_update_missing(job, place))
+		m->failed = true;
+	send_workers(m, &w, 1, job);
+}
+
+/* What a worker that is gone was doing decides what is to be done about it. */
+void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why)
+{
+	const char *cause = w->node->held && w->node->agent == LIFE_UP ? "worker lost" : "node lost";
+	struct generation *g = &m->current;
+	bool giver = member_of(g, w) >= 0 && !layout_uses(g->layout, w);
+	bool needed = member_of(g, w) >= 0 && !(giver && (g->stage != STAGE_STARTING || g->answer[member_of(g, w)]));
+	bool in_next = member_of(&m->next, w) >= 0 || layout_uses(m->next.layout, w);
+	w->life = LIFE_NONE;
+	w->holds = 0;
+	json_decref(w->report);
+	w->report = NULL;
+	save_lost(m, w);
+	generation_remove(g, w);
+	if (m->end != END_NONE)
+		return;
+	if (in_next)
+		next_drop(m);
+	if (needed && (g->stage == STAGE_STARTING || g->stage == STAGE_TRAINING || g->stage == STAGE_STOPPING)) {
+		char text[300];
+		snprintf(text, sizeof text, "worker %s is gone: %s", w->address, why);
+		abort_current(m, text);
+	}
+	if (needed || in_next)
+		want_plan(m, cause);
+}
+
+void worker_kill(struct hspmd_machine *m, struct worker *w, const char *why)
+{
+	if (w->life == LIFE_NONE)
+		return;
+	say(m, HSPMD_LOG_WARNING, "ending worker %s: %s", w->address, why);
+	send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
+	worker_lost(m, w, why);
+}
+
+json_t *usable_cluster(struct hspmd_machine *m, struct hspmd_error *err)
+{
+	const struct hspmd_cluster **part = hspmd_calloc(m->nodes, sizeof *part);
+	int count = 0;
+	if (!part) {
+		m->failed = true;
+		return NULL;
+	}
+	for (size_t i = 0; i < m->nodes; i++)
+		if (node_usable(m->node[i]))
+			part[count++] = m->node[i]->part;
+	struct hspmd_cluster *all = count ? hspmd_cluster_merge(part, count, TYPE_TOLERANCE, err) : NULL;
+	if (!count)
+		hspmd_fail(err, "there is no node to train on");
+	json_t *value = all ? need(m, hspmd_cluster_to_json(all)) : NULL;
+	hspmd_cluster_destroy(all);
+	free(part);
+	return value;
+}
+
+void nodes_time(struct hspmd_machine *m)
+{
+	for (size_t i = 0; i < m->nodes; i++) {
+		struct node *n = m->node[i];
+		if (n->held && n->agent == LIFE_STARTING && m->now >= n->deadline) {
+			say(m, HSPMD_LOG_WARNING, "waited %.0f s for the agent of %s", m->config->patience.gather, n->name);
+			n->agent = LIFE_NONE;
+			if (n->attempts < AGENT_ATTEMPTS && m->end == END_NONE)
+				agent_start(m, n);
+		}
+		for (int k = 0; k < n->workers; k++)
+			if (n->worker[k]->life == LIFE_STARTING && m->now >= n->worker[k]->deadline) {
+				char why[64];
+				snprintf(why, sizeof why, "waited %.0f s for it to start", m->config->patience.spawn);
+				worker_kill(m, n->worker[k], why);
+			}
+	}
+}

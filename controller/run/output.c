@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/run/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/auth.h"
+#include "common/durable.h"
+#include "common/json.h"
+
+static char *in_folder(const struct run_output *o, const char *name, struct hspmd_error *err)
+{
+	char *path = hspmd_asprintf("%s/%s", o->folder, name);
+	if (!path)
+		hspmd_fail_memory(err, "opening the output folder");
+	return path;
+}
+
+static int open_append(const struct run_output *o, const char *name, struct hspmd_error *err)
+{
+	char *path = in_folder(o, name, err);
+	int fd = path ? open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644) : -1;
+	if (path && fd < 0)
+		hspmd_fail_errno(err, "%s", path);
+	free(path);
+	return fd;
+}
+
+static void take_line(struct run_output *o, const char *text, size_t size)
+{
+	json_t *line = json_loadb(text, size, 0, NULL);
+	json_t *step = json_object_get(line, "step"), *generation = json_object_get(line, "generation");
+	if (json_is_integer(generation) && json_integer_value(generation) > o->generation)
+		o->generation = json_integer_value(generation);
+	if (json_is_integer(step) && json_object_get(line, "loss"))
+		o->told = json_integer_value(step) + 1;
+	json_decref(line);
+}
+
+/* What earlier lives wrote. A last line that was cut off is cut away, so that what follows begins a line. */
+static int look_back(struct run_output *o, struct hspmd_error *err)
+{
+	FILE *f = fdopen(dup(o->metrics), "r");
+	char *line = NULL;
+	size_t capacity = 0;
+	ssize_t n;
+	off_t whole = 0;
+	if (!f)
+		return hspmd_fail_errno(err, "%s/metrics.jsonl", o->folder);
+	rewind(f);
+	while ((n = getline(&line, &capacity, f)) > 0 && line[n - 1] == '\n') {
+		take_line(o, line, (size_t)n);
+		whole += n;
+	}
+	free(line);
+	fclose(f);
+	if (ftruncate(o->metrics, whole))
+		return hspmd_fail_errno(err, "%s/metrics.jsonl", o->folder);
+	o->resumed = whole > 0;
+	return 0;
+}
+
+/* run.json: who this run is, and the last generation that was begun (metrics tell only of those that made a step). */
+static int take_name(struct run_output *o, struct hspmd_error *err)
+{
+	char *path = in_folder(o, "run.json", err);
+	json_t *v = path ? json_load_file(path, 0, NULL) : NULL;
+	const char *name = json_string_value(json_object_get(v, "run"));
+	json_t *generation = json_object_get(v, "generation");
+	int rc = path ? 0 : -1;
+	if (name && o->resumed)
+		snprintf(o->run, sizeof o->run, "%.64s", name);
+	else
+		rc = rc || hspmd_auth_nonce(o->run, err) ? -1 : 0;
+	o->run[32] = 0;
+	if (o->resumed && json_is_integer(generation) && json_integer_value(generation) > o->generation)
+		o->generation = json_integer_value(generation);
+	json_decref(v);
+	free(path);
+	return rc;
+}
+
+int run_output_open(struct run_output *o, const char *folder, bool resume, struct hspmd_error *err)
+{
+	memset(o, 0, sizeof *o);
+	o->metrics = o->log = -1;
+	char real[PATH_MAX];
+	if (hspmd_durable_mkdir(folder, 0755, err))
+		return -1;
+	if (!realpath(folder, real))
+		return hspmd_fail_errno(err, "%s", folder);
+	if (!(o->folder = strdup(real)))
+		return hspmd_fail_memory(err, "opening the output folder");
+	if ((o->metrics = open_append(o, "metrics.jsonl", err)) < 0 || (o->log = open_append(o, "hspmd.log", err)) < 0 || look_back(o, err) || take_name(o, err)) {
+		run_output_close(o);
+		return -1;
+	}
+	if (o->resumed && !resume) {
+		hspmd_fail(err, "%s/metrics.jsonl: another run has written here; --resume goes on with it, --output names another folder", real);
+		run_output_close(o);
+		return -1;
+	}
+	return 0;
+}
+
+void run_output_close(struct run_output *o)
+{
+	if (o->metrics >= 0)
+		close(o->metrics);
+	if (o->log >= 0)
+		close(o->log);
+	free(o->folder);
+	memset(o, 0, sizeof *o);
+	o->metrics = o->log = -1;
+}
+
+int run_output_line(struct run_output *o, const json_t *line, struct hspmd_error *err)
+{
+	char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17));
+	size_t n = text ? strlen(text) : 0;
+	if (!text)
+		return hspmd_fail_memory(err, "writing metrics");
+	text[n] = '\n'; /* in the place of the NUL, so that the line is one write */
+	int rc = hspmd_write_all(o->metrics, text, n + 1);
+	free(text);
+	return rc ? hspmd_fail_errno(err, "%s/metrics.jsonl", o->folder) : 0;
+}
+
+int run_output_save(struct run_output *o, const char *name, const json_t *value, struct hspmd_error *err)
+{
+	char *path = in_folder(o, name, err);
+	int rc = path ? hspmd_json_save(value, path, err) : -1;
+	free(path);
+	return rc;
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What users and hspmdctld ask of a running job: status, events, checkpoint, grow, shrink. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/run/machine_private.h"
+
+static struct request *add(struct hspmd_machine *m, const struct run_event *e, int kind)
+{
+	if (hspmd_grow(&m->request, &m->request_capacity, m->requests, sizeof *m->request)) {
+		m->failed = true;
+		return NULL;
+	}
+	struct request *r = &m->request[m->requests++];
+	memset(r, 0, sizeof *r);
+	r->id = e->id;
+	r->kind = kind;
+	double limit = json_number_value(json_object_get(e->value, "timeout_s"));
+	r->deadline = m->now + (limit > 0 ? limit : 600);
+	return r;
+}
+
+static void drop(struct hspmd_machine *m, struct request *r)
+{
+	*r = m->request[--m->requests];
+}
+
+static void answer(struct hspmd_machine *m, const struct request *r, bool ok, const char *text)
+{
+	if (!r->gone)
+		reply(m, r->id, ok, "%s", text);
+}
+
+static bool resize_under_way(const struct hspmd_machine *m)
+{
+	for (size_t i = 0; i < m->requests; i++)
+		if (m->request[i].kind != REQUEST_CHECKPOINT)
+			return true;
+	return false;
+}
+
+/* Why the job cannot be resized just now, or NULL. */
+static const char *not_now(const struct hspmd_machine *m)
+{
+	if (!m->config->resizable)
+		return "this job's nodes cannot be changed";
+	if (m->leaving || m->end != END_NONE || m->current.finished)
+		return "the job is ending";
+	if (resize_under_way(m))
+		return "another resize is under way";
+	return NULL;
+}
+
+static void grow(struct hspmd_machine *m, const struct run_event *e)
+{
+	int have = nodes_held(m), most = m->config->job->elastic.max_nodes;
+	json_t *v = json_object_get(e->value, "nodes"), *by = json_object_get(e->value, "by");
+	int64_t target = json_is_integer(by) ? have + json_integer_value(by) : json_is_integer(v) ? json_integer_value(v) : -1;
+	const char *no = not_now(m);
+	if (no)
+		reply(m, e->id, false, "%s", no);
+	else if (target <= have || target > INT_MAX)
+		reply(m, e->id, false, "the job has %d node%s already; it can only be grown to more (or by +N)", have, have == 1 ? "" : "s");
+	else if (target > most)
+		reply(m, e->id, false, "elastic.max_nodes of the job file is %d: it cannot grow to %lld", most, (long long)target);
+	else {
+		struct request *r = add(m, e, REQUEST_GROW);
+		if (!r)
+			return;
+		r->target = (int)target;
+		r->ticket = ++m->tickets;
+		note_event(m, "grow", "asked to grow from %d to %d nodes", have, r->target);
+		act(m, RUN_GROW, NULL, NULL, r->ticket);
+		if (!m->failed)
+			m->actions->list[m->actions->count - 1].count = r->target - have;
+	}
+}
+
+/* Mark who leaves: those named, else the last. The first node of the allocation has the batch script and stays. */
+static bool mark_leaving(struct hspmd_machine *m, json_t *names, int count, struct hspmd_error *err)
+{
+	size_t i;
+	json_t *v;
+	struct node *anchor = NULL;
+	for (i = 0; i < m->nodes && !anchor; i++)
+		if (m->node[i]->held)
+			anchor = m->node[i];
+	json_array_foreach(names, i, v) {
+		struct node *n = node_find(m, json_string_value(v));
+		if (!n || !n->held || n == anchor) {
+			for (size_t k = 0; k < m->nodes; k++)
+				m->node[k]->leaving = false;
+			hspmd_fail(err, n == anchor && n ? "node %s runs the batch script and must stay" : "the job does not hold node %s",
+				   json_string_value(v) ? json_string_value(v) : "?");
+			return false;
+		}
+		n->leaving = true;
+	}
+	for (i = m->nodes; i-- > 0 && json_array_size(names) == 0 && count > 0;)
+		if (m->node[i]->held && m->node[i] != anchor) {
+			m->node[i]->leaving = true;
+			count--;
+		}
+	return true;
+}
+
+static void shrink(struct hspmd_machine *m, const struct run_event *e)
+{
+	struct hspmd_error err = { "" };
+	int have = nodes_held(m), least = m->config->job->elastic.min_nodes;
+	json_t *v = json_object_get(e->value, "nodes"), *by = json_object_get(e->value, "by"), *names = json_object_get(e->value, "names");
+	int64_t target = json_array_size(names) ? have - (int64_t)json_array_size(names)
+			 : json_is_integer(by)  ? have - json_integer_value(by)
+			 : json_is_integer(v)   ? json_integer_value(v)
+						: -1;
+	const char *no = not_now(m);
+	if (no)
+		reply(m, e->id, false, "%s", no);
+	else if (target >= have)
+		reply(m, e->id, false, "the job has %d node%s already; it can only be shrunk to fewer (or by -N)", have, have == 1 ? "" : "s");
+	else if (target < least || target < 1)
+		reply(m, e->id, false, "elastic.min_nodes of the job file is %d: it cannot shrink to %lld", least, (long long)target);
+	else if (!mark_leaving(m, names, have - (int)target, &err))
+		reply(m, e->id, false, "%s", err.text);
+	else {
+		struct request *r = add(m, e, REQUEST_SHRINK);
+		if (!r)
+			return;
+		r->target = (int)target;
+		note_event(m, "shrink", "asked to shrink from %d to %d nodes", have, r->target);
+		want_plan(m, "shrink");
+	}
+}
+
+static void checkpoint(struct hspmd_machine *m, const struct run_event *e)
+{
+	if (!m->config->local && !m->config->shared)
+		reply(m, e->id, false, "the job file names no checkpoint folder");
+	else if (m->leaving || m->end != END_NONE)
+		reply(m, e->id, false, "the job is ending");
+	else
+		add(m, e, REQUEST_CHECKPOINT);
+}
+
+static void give(struct hspmd_machine *m, int64_t id, json_t *value)
+{
+	if (!need(m, value))
+		return;
+	act(m, RUN_REPLY, NULL, value, id);
+	if (!m->failed)
+		m->actions->list[m->actions->count - 1].last = true;
+}
+
+void on_command(struct hspmd_machine *m, const struct run_event *e)
+{
+	const char *command = json_string_value(json_object_get(e->value, "command"));
+	if (!command)
+		reply(m, e->id, false, "no command was given");
+	else if (!strcmp(command, "status"))
+		give(m, e->id, json_pack("{s:s, s:b, s:o}", "type", "reply", "ok", 1, "status", need(m, hspmd_machine_status(m, m->now, m->wall))));
+	else if (!strcmp(command, "events"))
+		give(m, e->id, json_pack("{s:s, s:b, s:O}", "type", "reply", "ok", 1, "events", m->events));
+	else if (!strcmp(command, "grow"))
+		grow(m, e);
+	else if (!strcmp(command, "shrink"))
+		shrink(m, e);
+	else if (!strcmp(command, "checkpoint"))
+		checkpoint(m, e);
+	else
+		reply(m, e->id, false, "unknown command '%.40s'", command);
+}
+
+void on_hung_up(struct hspmd_machine *m, const struct run_event *e)
+{
+	for (size_t i = 0; i < m->requests; i++)
+		if (m->request[i].id == e->id)
+			m->request[i].gone = true;
+}
+
+static void not_leaving(struct hspmd_machine *m)
+{
+	for (size_t i = 0; i < m->nodes; i++)
+		m->node[i]->leaving = false;
+}
+
+void on_resized(struct hspmd_machine *m, const struct run_event *e)
+{
+	for (size_t i = 0; i < m->requests; i++) {
+		struct request *r = &m->request[i];
+		if (!r->ticket || r->ticket != e->id)
+			continue;
+		if (e->text) {
+			note_event(m, "resize_failed", "%s: %s", r->kind == REQUEST_GROW ? "could not grow" : "could not shrink", e->text);
+			answer(m, r, false, e->text);
+			if (r->kind == REQUEST_SHRINK) {
+				not_leaving(m);
+				act(m, RUN_POLL, NULL, NULL, 0);
+			}
+			drop(m, r);
+		} else {
+			r->resized = true;
+			act(m, RUN_POLL, NULL, NULL, 0);
+		}
+		return;
+	}
+}
+
+void requests_saved(struct hspmd_machine *m, int64_t number, const char *why_not)
+{
+	for (size_t i = m->requests; i-- > 0;) {
+		struct request *r = &m->request[i];
+		if (r->kind != REQUEST_CHECKPOINT || r->number != number)
+			continue;
+		char text[200];
+		snprintf(text, sizeof text, "checkpoint of step %lld is complete", (long long)m->saved_step);
+		answer(m, r, !why_not, why_not ? why_not : text);
+		drop(m, r);
+	}
+}
+
+void requests_time(struct hspmd_machine *m)
+{
+	for (size_t i = m->requests; i-- > 0;) {
+		struct request *r = &m->request[i];
+		if (m->now < r->deadline)
+			continue;
+		answer(m, r, false, r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time" : "the resize was not done in time");
+		if (r->kind == REQUEST_SHRINK && !r->ticket)
+			not_leaving(m);
+		drop(m, r);
+	}
+}
+
+double requests_deadline(const struct hspmd_machine *m)
+{
+	double first = INFINITY;
+	for (size_t i = 0; i < m->requests; i++)
+		first = fmin(first, m->request[i].deadline);
+	return first;
+}
+
+/* Trains on, and nothing about the plan is open. */
+static bool calm(const struct hspmd_machine *m)
+{
+	return m->current.stage == STAGE_TRAINING && m->next.stage == STAGE_NONE && !m->change.open && !m->change.wanted;
+}
+
+static bool plan_uses_leaving(const struct hspmd_machine *m)
+{
+	for (int i = 0; i < m->current.layout->devices; i++)
+		if (m->current.layout->device[i]->node->leaving)
+			return true;
+	return false;
+}
+
+/* Nodes are given back once nothing of the job runs on them. */
+static bool advance_shrink(struct hspmd_machine *m, struct request *r)
+{
+	if (r->resized) {
+		if (nodes_held(m) > r->target)
+			return false;
+		char text[100];
+		snprintf(text, sizeof text, "the job has %d node%s, generation %lld", nodes_held(m), nodes_held(m) == 1 ? "" : "s", (long long)m->generation);
+		answer(m, r, true, text);
+		drop(m, r);
+		return true;
+	}
+	if (r->ticket || !calm(m))
+		return false;
+	if (plan_uses_leaving(m)) {
+		answer(m, r, false, "there is no plan for the nodes that would be left");
+		not_leaving(m);
+		drop(m, r);
+		return true;
+	}
+	bool gone = true;
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->leaving && m->node[i]->agent == LIFE_UP) {
+			gone = false;
+			if (!m->node[i]->ending)
+				send_node(m, m->node[i], json_pack("{s:s}", "type", "quit"));
+			m->node[i]->ending = true;
+		}
+	if (!gone)
+		return false;
+	json_t *keep = need(m, json_array());
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->held && !m->node[i]->leaving && json_array_append_new(keep, json_string(m->node[i]->name)))
+			m->failed = true;
+	r->ticket = ++m->tickets;
+	act(m, RUN_SHRINK, NULL, keep, r->ticket);
+	return true;
+}
+
+bool advance_requests(struct hspmd_machine *m)
+{
+	for (size_t i = 0; i < m->requests; i++) {
+		struct request *r = &m->request[i];
+		if (r->kind == REQUEST_CHECKPOINT && !r->number && m->save.stage == SAVE_NONE && save_begin(m, "asked for")) {
+			r->number = m->save.number;
+			return true;
+		}
+		if (r->kind == REQUEST_GROW && r->resized && nodes_held(m) >= r->target && nodes_usable(m) >= r->target && calm(m)) {
+			char text[100];
+			snprintf(text, sizeof text, "the job has %d nodes, generation %lld", nodes_held(m), (long long)m->generation);
+			answer(m, r, true, text);
+			drop(m, r);
+			return true;
+		}
+		if (r->kind == REQUEST_SHRINK && advance_shrink(m, r))
+			return true;
+	}
+	return false;
+}

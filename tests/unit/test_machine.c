@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job controller's machine in a played cluster (world.c): undisturbed, and under random faults in random order. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/world.h"
+
+#define MOVES 400000 /* more means that the job goes in a circle */
+
+static void run_until(struct world *w, int step)
+{
+	int status;
+	for (int i = 0; i < MOVES && !world_ended(w, &status) && world_steps_told(w) < step; i++)
+		if (!world_move(w))
+			world_wait(w);
+}
+
+static void run_out(struct world *w, uint64_t seed)
+{
+	int status;
+	for (int i = 0; i < MOVES && !world_ended(w, &status); i++)
+		if (!world_move(w))
+			world_wait(w);
+	if (!world_ended(w, &status)) {
+		json_t *s = world_status(w);
+		char *text = json_dumps(s, JSON_COMPACT);
+		fail_msg("seed %llu: no end: %s", (unsigned long long)seed, text);
+	}
+}
+
+static void test_undisturbed(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 5; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 2, .held = 4, .steps = 20 });
+		int status;
+		run_out(w, seed);
+		assert_true(world_ended(w, &status));
+		if (status)
+			fail_msg("%s", world_exit_text(w));
+		assert_int_equal(world_steps_told(w), 20);
+		assert_int_equal(world_resizes(w), 0);
+		world_destroy(w);
+	}
+}
+
+/* SIGTERM at any moment: it ends, and what was done is in a checkpoint that a later life begins with. */
+static void test_leave(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 30; when += 3) {
+		struct world *w = world_create(
+			&(struct world_options){ .seed = 77 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .checkpoints = true });
+		int status;
+		run_until(w, when);
+		world_leave(w);
+		run_out(w, 77);
+		assert_true(world_ended(w, &status));
+		assert_int_equal(status, 1);
+		assert_non_null(strstr(world_exit_text(w), "SIGTERM"));
+		if (world_steps_told(w) > 0 && strstr(world_exit_text(w), "is complete"))
+			assert_true(world_saved(w));
+		world_destroy(w);
+	}
+}
+
+static void punished(uint64_t seed, int faults, bool checkpoints)
+{
+	struct world_options o = { .seed = seed, .nodes = 2 + (int)(seed % 5), .devices_per_node = 1 + (int)(seed % 3), .checkpoints = checkpoints, .noise = true };
+	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
+	o.steps = 400;
+	struct world *w = world_create(&o);
+	int status;
+	uint64_t x = seed;
+	for (int i = 0; i < faults && !world_ended(w, &status); i++) {
+		x = x * 6364136223846793005u + 1442695040888963407u;
+		int moves = (int)(x >> 33) % ((x >> 20) % 3 ? 200 : 10);
+		for (int k = 0; k < moves && !world_ended(w, &status); k++)
+			if (!world_move(w))
+				world_wait(w);
+		world_fault(w);
+	}
+	world_heal(w);
+	run_out(w, seed);
+	world_ended(w, &status);
+	if (status && !strstr(world_exit_text(w), "checkpoint"))
+		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
+	assert_int_equal(world_steps_told(w), o.steps);
+	world_destroy(w);
+}
+
+static void test_punished(void **state)
+{
+	(void)state;
+	int runs = getenv("HSPMD_LONG") ? 3000 : 100;
+	const char *one = getenv("HSPMD_SEED");
+	if (one) {
+		punished(strtoull(one, NULL, 10), 25, strtoull(one, NULL, 10) % 2);
+		return;
+	}
+	for (int seed = 1; seed <= runs; seed++) {
+		if (getenv("HSPMD_WORLD"))
+			fprintf(stderr, "seed %d\n", seed);
+		punished((uint64_t)seed, 25, seed % 2);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_undisturbed),
+		cmocka_unit_test(test_leave),
+		cmocka_unit_test(test_punished),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A cluster to try the job controller's machine in: nodes, agents and workers played in memory, with whatever order of events and whatever faults a seed
+ * picks. The world checks as it goes what must hold in every order (world.c lists it). */
+#ifndef HSPMD_TESTS_WORLD_H
+#define HSPMD_TESTS_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "controller/run/machine.h"
+
+struct world;
+
+struct world_options {
+	uint64_t seed;
+	int nodes, devices_per_node; /* there are; the job begins with `held` of them */
+	int held, steps;
+	bool checkpoints;
+	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
+};
+
+struct world *world_create(const struct world_options *o);
+void world_destroy(struct world *w);
+
+/* One random thing that is no fault: a message delivered, a piece of a step done, an answer of the solver or of Slurm. False: nothing can happen but time. */
+bool world_move(struct world *w);
+/* Let time pass to the machine's next deadline. */
+void world_wait(struct world *w);
+/* One random fault or request: a worker or agent killed, a worker hung, a false alarm, nodes taken or given, grow, shrink, checkpoint. */
+void world_fault(struct world *w);
+/* Heal hung workers and give the job all nodes back, so that it can end. */
+void world_heal(struct world *w);
+void world_leave(struct world *w);
+
+bool world_ended(const struct world *w, int *status);
+int world_steps_told(const struct world *w);
+int world_generations(const struct world *w);
+int world_resizes(const struct world *w);
+int64_t world_steps_lost(const struct world *w);
+int world_replies(const struct world *w, bool ok);
+bool world_saved(const struct world *w); /* a complete checkpoint of where it stopped is there */
+json_t *world_status(const struct world *w);
+const char *world_exit_text(const struct world *w);
+
+#endif
