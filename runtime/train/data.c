@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "runtime/model/build.h"
 
 /* How one token lies in a file. */
 enum width { WIDTH_U8, WIDTH_U16, WIDTH_U32, WIDTH_I16, WIDTH_I64 };
@@ -208,4 +209,14 @@ int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, i
 		tokens[i] = (int32_t)t;
 	}
 	return 0;
+}
+
+static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
+{
+	return hspmd_data_read(context, number, start + !strcmp(name, HSPMD_TENSOR_TARGETS), count, to, err);
+}
+
+struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d)
+{
+	return (struct hspmd_sample_source){ read_input, (void *)d };
 }

@@ -8,6 +8,7 @@
 
 #include "common/error.h"
 #include "common/format/job.h"
+#include "runtime/train/execute.h"
 
 struct hspmd_data;
 
@@ -19,5 +20,8 @@ int64_t hspmd_data_samples(const struct hspmd_data *d);
 /* `count` tokens beginning at offset `start` (0..T) of sample number `number` of all training (step * global batch + place in the batch): for inputs start is the
  * position, for targets one more. -1 and err when a token is not below the vocabulary (names file and offset). */
 int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err);
+
+/* The inputs of a language model (runtime/model/build.h): tokens, and targets one position later. Borrows d. */
+struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d);
 
 #endif

@@ -17,7 +17,7 @@ struct hspmd_executor {
 	char *bases[2];          /* by region, on the device */
 	void *workspace;
 	double *scalar;          /* on the device: sum of squares */
-	int32_t *tokens;         /* host: one READ's worth */
+	char *samples;           /* host: one READ's worth */
 };
 
 #define VOTE_TAG ((UINT64_C(1) << 44) - 256)
@@ -43,8 +43,8 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	ex->o = *o;
 	const struct hspmd_program *p = ex->p = o->program;
 	struct hspmd_device *dev = o->device;
-	ex->tokens = malloc(largest_read(p) + 1);
-	if (!ex->tokens) {
+	ex->samples = malloc(largest_read(p) + 1);
+	if (!ex->samples) {
 		hspmd_fail_memory(err, "starting a generation");
 		goto fail;
 	}
@@ -75,7 +75,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 		dev->ops->release(dev, ex->workspace);
 	if (ex->scalar)
 		dev->ops->release(dev, ex->scalar);
-	free(ex->tokens);
+	free(ex->samples);
 	free(ex);
 }
 
@@ -125,14 +125,15 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 {
 	const struct hspmd_program *p = ex->p;
 	const struct hspmd_form *form = &p->forms[p->slots[in->out[0]].form];
-	bool targets = !strcmp(p->graph->tensors[form->tensor].name, HSPMD_TENSOR_TARGETS);
+	const char *name = p->graph->tensors[form->tensor].name;
 	int64_t first = step * ex->o.job->global_batch + p->first_sample + (int64_t)in->micro_batch * p->micro_batch;
-	int64_t width = form->box.hi[1] - form->box.lo[1];
-	int32_t *to = ex->tokens;
-	for (int64_t b = form->box.lo[0]; b < form->box.hi[0]; b++, to += width)
-		if (hspmd_data_read(ex->o.data, first + b, form->box.lo[1] + targets, width, to, err))
+	int64_t start = form->box.rank > 1 ? form->box.lo[1] : 0, count = form->box.rank > 1 ? form->box.hi[1] - start : 1;
+	size_t sample = form->bytes / (size_t)(form->box.hi[0] - form->box.lo[0]);
+	char *to = ex->samples;
+	for (int64_t b = form->box.lo[0]; b < form->box.hi[0]; b++, to += sample)
+		if (ex->o.samples.read(ex->o.samples.context, name, first + b, start, count, to, err))
 			return -1;
-	return ex->o.device->ops->to_device(ex->o.device, hspmd_executor_slot(ex, in->out[0]), ex->tokens, form->bytes, err);
+	return ex->o.device->ops->to_device(ex->o.device, hspmd_executor_slot(ex, in->out[0]), ex->samples, form->bytes, err);
 }
 
 /* What is being written must not be a message's source still under way. */

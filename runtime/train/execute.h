@@ -6,10 +6,16 @@
 
 #include "common/format/job.h"
 #include "runtime/comm/comm.h"
-#include "runtime/train/data.h"
 #include "runtime/train/program.h"
 
 struct hspmd_executor;
+
+/* Where the graph's inputs come from. `read` fills `to` with positions [start, start + count) of input `name` (dimension 1; a position may hold several elements) of sample
+ * number `number` of all training (step * global batch + place in the batch): the same for everyone who asks, whenever (DESIGN law 1). */
+struct hspmd_sample_source {
+	int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err);
+	void *context;
+};
 
 struct hspmd_executor_options {
 	const struct hspmd_program *program; /* borrowed, like all here */
@@ -19,7 +25,7 @@ struct hspmd_executor_options {
 	int device_count;                  /* entries of rank_of */
 	const int *voters;                 /* transport ranks of the plan's devices, the same list everywhere */
 	int voter_count;
-	const struct hspmd_data *data;
+	struct hspmd_sample_source samples;
 	const struct hspmd_job *job;
 };
 

@@ -124,7 +124,7 @@ int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, struct
 		return -1;
 	struct hspmd_executor_options o = {
 		.program = g->program, .device = g->setup->device, .transport = g->transport, .rank_of = g->rank_of,
-		.device_count = g->cluster->device_count, .voters = g->voters, .voter_count = g->voter_count, .data = g->setup->data,
+		.device_count = g->cluster->device_count, .voters = g->voters, .voter_count = g->voter_count, .samples = hspmd_data_source(g->setup->data),
 		.job = g->setup->job,
 	};
 	g->executor = hspmd_executor_create(&o, err);

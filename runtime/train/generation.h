@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <stdatomic.h>
 
+#include "runtime/train/data.h"
 #include "runtime/train/execute.h"
 #include "runtime/train/layout.h"
 #include "runtime/train/moves.h"

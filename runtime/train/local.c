@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/train/local.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include "common/alloc.h"
+
+struct shared {
+	const struct hspmd_local_options *o;
+	int members;
+	int *device_of, *rank_of, *voters; /* by rank, by device, all ranks */
+	struct hspmd_address *addresses;   /* by rank */
+	atomic_int failed;
+	pthread_mutex_t lock;
+	pthread_cond_t more;
+	int opened, expected; /* members that are ready to connect, and how many there will be */
+	struct hspmd_error first; /* what went wrong first */
+};
+
+struct member {
+	struct shared *s;
+	int rank;
+	pthread_t thread;
+	struct hspmd_device *device;
+	struct hspmd_program *program;
+	struct hspmd_transport *transport;
+	struct hspmd_executor *executor;
+};
+
+static void report(struct shared *s, const struct hspmd_error *err)
+{
+	pthread_mutex_lock(&s->lock);
+	if (!atomic_load(&s->failed))
+		s->first = *err;
+	atomic_store(&s->failed, 1);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static int open_member(struct member *m, struct hspmd_error *err)
+{
+	const struct hspmd_local_options *o = m->s->o;
+	int device = m->s->device_of[m->rank];
+	enum hspmd_device_kind kind = o->cluster->types[o->cluster->devices[device].type].kind;
+	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_words[kind], err);
+	if (!ops || ops->open(&m->device, o->cluster->devices[device].index, o->threads > 0 ? o->threads : 1, err))
+		return -1;
+	m->program = hspmd_program_build(&o->source, o->plan, o->cluster, device, m->device, err);
+	if (!m->program || m->s->members == 1)
+		return m->program ? 0 : -1;
+	struct hspmd_transport_options t = {
+		.rank = m->rank, .size = m->s->members, .abort = &m->s->failed, .timeout_s = o->timeout_s > 0 ? o->timeout_s : 60,
+	};
+	if (hspmd_transport_memory.open(&t, &m->transport, err))
+		return -1;
+	return m->transport->ops->address(m->transport, &m->s->addresses[m->rank], err);
+}
+
+static int train(struct member *m, struct hspmd_error *err)
+{
+	const struct hspmd_local_options *o = m->s->o;
+	struct hspmd_executor_options eo = {
+		.program = m->program, .device = m->device, .transport = m->transport, .rank_of = m->s->rank_of,
+		.device_count = o->cluster->device_count, .voters = m->s->voters, .voter_count = m->s->members, .samples = o->samples, .job = o->job,
+	};
+	if ((m->transport && m->transport->ops->connect(m->transport, m->s->addresses, err)) || !(m->executor = hspmd_executor_create(&eo, err)) ||
+	    hspmd_executor_initialise(m->executor, err) || hspmd_executor_spread(m->executor, err))
+		return -1;
+	for (int64_t step = 0; step < o->steps; step++) {
+		struct hspmd_totals own = { 0 }, all;
+		struct hspmd_step_times times;
+		if (hspmd_executor_gradients(m->executor, step, &own, &times, err) || hspmd_executor_vote(m->executor, step, &own, &all, err) ||
+		    hspmd_executor_commit(m->executor, step, &all, err) || hspmd_executor_spread(m->executor, err))
+			return -1;
+		if (m->rank == 0 && o->told)
+			o->told(o->context, step, all.loss);
+	}
+	return 0;
+}
+
+static void await_all(struct shared *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->opened++;
+	pthread_cond_broadcast(&s->more);
+	while (s->opened < s->expected)
+		pthread_cond_wait(&s->more, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void *run_member(void *argument)
+{
+	struct member *m = argument;
+	struct shared *s = m->s;
+	struct hspmd_error err;
+	if (open_member(m, &err))
+		report(s, &err);
+	await_all(s);
+	if (!atomic_load(&s->failed) && train(m, &err))
+		report(s, &err);
+	hspmd_executor_destroy(m->executor);
+	if (m->transport)
+		m->transport->ops->close(m->transport);
+	hspmd_program_destroy(m->program);
+	if (m->device)
+		m->device->ops->close(m->device);
+	return NULL;
+}
+
+/* Ranks in the plan's order; each device once, also where rounds of an interleaved plan name it again. */
+static void number_members(struct shared *s)
+{
+	const struct hspmd_plan *p = s->o->plan;
+	for (int q = 0; q < p->pipeline_count; q++)
+		for (int g = 0; g < p->pipelines[q].stage_count / p->virtual_stages; g++)
+			for (int d = 0; d < p->pipelines[q].stages[g].device_count; d++) {
+				s->device_of[s->members] = p->pipelines[q].stages[g].devices[d];
+				s->rank_of[s->device_of[s->members]] = s->members;
+				s->voters[s->members] = s->members;
+				s->members++;
+			}
+}
+
+static void run_all(struct shared *s, struct member *members)
+{
+	int started = 0;
+	s->expected = s->members;
+	while (started < s->members) {
+		members[started] = (struct member){ .s = s, .rank = started };
+		if (pthread_create(&members[started].thread, NULL, run_member, &members[started]))
+			break;
+		started++;
+	}
+	if (started < s->members) {
+		struct hspmd_error err;
+		hspmd_fail(&err, "cannot start a thread for each of %d devices", s->members);
+		report(s, &err);
+		pthread_mutex_lock(&s->lock);
+		s->expected = started; /* nobody else is coming */
+		pthread_cond_broadcast(&s->more);
+		pthread_mutex_unlock(&s->lock);
+	}
+	for (int r = 0; r < started; r++)
+		pthread_join(members[r].thread, NULL);
+}
+
+int hspmd_train_local(const struct hspmd_local_options *options, struct hspmd_error *err)
+{
+	size_t devices = (size_t)options->cluster->device_count;
+	struct shared s = { .o = options, .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER };
+	s.device_of = hspmd_calloc(devices, sizeof *s.device_of);
+	s.rank_of = hspmd_calloc(devices, sizeof *s.rank_of);
+	s.voters = hspmd_calloc(devices, sizeof *s.voters);
+	s.addresses = hspmd_calloc(devices, sizeof *s.addresses);
+	struct member *members = hspmd_calloc(devices, sizeof *members);
+	int status = 0;
+	if (!s.device_of || !s.rank_of || !s.voters || !s.addresses || !members) {
+		status = hspmd_fail_memory(err, "training");
+	} else {
+		memset(s.rank_of, -1, devices * sizeof *s.rank_of);
+		number_members(&s);
+		run_all(&s, members);
+		if (atomic_load(&s.failed)) {
+			if (err)
+				*err = s.first;
+			status = -1;
+		}
+	}
+	for (size_t r = 0; s.addresses && r < devices; r++)
+		free(s.addresses[r].data);
+	free(s.device_of);
+	free(s.rank_of);
+	free(s.voters);
+	free(s.addresses);
+	free(members);
+	return status;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Training within one process: a thread a device of the plan, messages through memory. For programs that use libhspmd directly, for small experiments and tests; what
+ * spans processes and survives them is `hspmd run`. */
+#ifndef HSPMD_TRAIN_LOCAL_H
+#define HSPMD_TRAIN_LOCAL_H
+
+#include "runtime/train/execute.h"
+
+struct hspmd_local_options {
+	struct hspmd_graph_source source;
+	const struct hspmd_cluster *cluster;
+	const struct hspmd_plan *plan;
+	const struct hspmd_job *job; /* seed, global_batch, optimizer; other fields are not looked at */
+	struct hspmd_sample_source samples; /* called from several threads at once */
+	int64_t steps;
+	int threads; /* of each CPU device; 0: 1 */
+	double timeout_s; /* of one wait for a peer; 0: 60 */
+	/* After every step, from one thread: the loss of the global batch. NULL: nothing is told. */
+	void (*told)(void *context, int64_t step, double loss);
+	void *context;
+};
+
+/* 0, or -1 with the first thing that went wrong. */
+int hspmd_train_local(const struct hspmd_local_options *options, struct hspmd_error *err);
+
+#endif
