@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory running short: every allocation that reading, writing and copying make is made to fail in its turn, ours by the linker's --wrap and
- * jansson's by its own hook. Each time the call must fail, say so, and give back all it took. */
+/* Memory running short under reading, writing and copying, in our own allocations and in jansson's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,111 +18,9 @@
 #include "common/format/profile.h"
 #include "common/hostlist.h"
 #include "common/json.h"
+#include "tests/unit/short_memory.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/"
-
-/* ---- allocation that fails when told to */
-
-static long until_failure = -1; /* allocations that still succeed; below 0: all */
-static long held;               /* allocations that were not given back */
-static bool failed;
-static bool failed_in_jansson;
-
-static bool fails(void)
-{
-	if (until_failure < 0)
-		return false;
-	if (until_failure-- > 0)
-		return false;
-	failed = true;
-	return true;
-}
-
-static void *took(void *p)
-{
-	held += p != NULL;
-	return p;
-}
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *p, size_t size);
-void __real_free(void *p);
-char *__real_strdup(const char *text);
-char *__real_strndup(const char *text, size_t n);
-int __real_vasprintf(char **text, const char *fmt, va_list ap);
-char *__real_getcwd(char *buf, size_t size);
-FILE *__real_open_memstream(char **text, size_t *size);
-
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *p, size_t size);
-void __wrap_free(void *p);
-char *__wrap_strdup(const char *text);
-char *__wrap_strndup(const char *text, size_t n);
-int __wrap_vasprintf(char **text, const char *fmt, va_list ap);
-char *__wrap_getcwd(char *buf, size_t size);
-FILE *__wrap_open_memstream(char **text, size_t *size);
-
-void *__wrap_malloc(size_t size)
-{
-	return fails() ? NULL : took(__real_malloc(size));
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-	return fails() ? NULL : took(__real_calloc(n, size));
-}
-
-void *__wrap_realloc(void *p, size_t size)
-{
-	if (fails())
-		return NULL;
-	void *q = __real_realloc(p, size);
-	held += q && !p;
-	return q;
-}
-
-void __wrap_free(void *p)
-{
-	held -= p != NULL;
-	__real_free(p);
-}
-
-char *__wrap_strdup(const char *text)
-{
-	return fails() ? NULL : took(__real_strdup(text));
-}
-
-char *__wrap_strndup(const char *text, size_t n)
-{
-	return fails() ? NULL : took(__real_strndup(text, n));
-}
-
-int __wrap_vasprintf(char **text, const char *fmt, va_list ap)
-{
-	int n = fails() ? -1 : __real_vasprintf(text, fmt, ap);
-	held += n >= 0;
-	return n;
-}
-
-char *__wrap_getcwd(char *buf, size_t size)
-{
-	return fails() ? NULL : took(__real_getcwd(buf, size));
-}
-
-FILE *__wrap_open_memstream(char **text, size_t *size)
-{
-	return fails() ? NULL : took(__real_open_memstream(text, size)); /* its text is what the caller gives back */
-}
-
-/* jansson 2.14 drops a byte of a long key when the one allocation for that byte fails and the next succeeds; where memory has run out, the next
- * fails as well. */
-static void *jansson_malloc(size_t size)
-{
-	failed_in_jansson |= fails();
-	return failed_in_jansson ? NULL : took(__real_malloc(size));
-}
 
 /* ---- what is tried: each returns whether it succeeded, and gives back all it made */
 
@@ -247,7 +144,7 @@ static bool refuse_cluster(void)
 	hspmd_json_close(&doc);
 	assert_null(c);
 	assert_true(!strncmp(err.text, "c.json: device_types.X.kind: ", 29) || strstr(err.text, "memory"));
-	return !failed;
+	return !short_memory_failed();
 }
 
 /* ---- the tests */
@@ -255,7 +152,7 @@ static bool refuse_cluster(void)
 static int make_inputs(void **state)
 {
 	(void)state;
-	json_set_alloc_funcs(jansson_malloc, __wrap_free);
+	json_set_alloc_funcs(short_memory_jansson, short_memory_free);
 	cluster = hspmd_cluster_read(DATA "cluster/mixed.json", &err);
 	plan = cluster ? hspmd_plan_read(DATA "plan/mixed.json", cluster, 24, &err) : NULL;
 	profile = hspmd_profile_read(DATA "profile/opt.json", &err);
@@ -276,11 +173,7 @@ static int drop_inputs(void **state)
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
-	static const struct {
-		const char *name;
-		bool (*call)(void);
-		bool tells; /* fills err */
-	} calls[] = {
+	static const struct short_memory_call calls[] = {
 		{ "read cluster", read_cluster, true },	  { "read plan", read_plan, true },	    { "read profile", read_profile, true },
 		{ "read model", read_model, true },	  { "read job", read_job, true },	    { "write cluster", write_cluster, false },
 		{ "write plan", write_plan, false },	  { "write profile", write_profile, false }, { "write job", write_job, false },
@@ -288,25 +181,7 @@ static void every_allocation_may_fail(void **state)
 		{ "expand hosts", expand_hosts, true },	  { "fill path", fill_path, true },	    { "save text", save_text, false },
 		{ "refuse cluster", refuse_cluster, true },
 	};
-	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-		bool done = false;
-		for (long k = 0; !done && k < 100000; k++) {
-			long before = held;
-			err.text[0] = '\0';
-			failed = failed_in_jansson = false;
-			until_failure = k;
-			bool succeeded = calls[i].call();
-			until_failure = -1;
-			done = !failed;
-			if (held != before)
-				fail_msg("%s, allocation %ld: %ld not given back", calls[i].name, k, held - before);
-			if (succeeded != done)
-				fail_msg("%s, allocation %ld: %s (%s)", calls[i].name, k, succeeded ? "succeeded" : "failed", err.text);
-			if (failed && calls[i].tells && !*err.text)
-				fail_msg("%s, allocation %ld: failed without a word", calls[i].name, k);
-		}
-		assert_true(done);
-	}
+	short_memory_try(calls, sizeof calls / sizeof *calls, &err);
 }
 
 int main(void)
