@@ -11,7 +11,7 @@
  *   job       job: hspmd-job-1 object, file: its path, model: config.json object, output: folder, node, device ("n0:1"), kind ("cpu" or "cuda"), index (of
  *             the GPU among the visible ones), threads, transport (name or null)
  *             Sent once, first.
- *   prepare   generation, cluster, plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
+ *   prepare   generation, cluster (of all members' nodes), plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
  *             only give state away]. The worker specialises, opens its transport and answers `prepared` (or `fault`). May come while it still trains.
  *   start     generation, addresses: [base64 transport address per member], step: the step that is to be run next (= steps done),
  *             state: where it comes from, any of

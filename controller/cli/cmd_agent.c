@@ -5,6 +5,7 @@
 #include <getopt.h>
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,6 +96,10 @@ int hspmd_command_worker(int argc, char **argv)
 			return HSPMD_EXIT_USAGE;
 		bind_to(optarg);
 	}
+	/* Slurm and terminals signal everyone; when a worker ends is the agent's to say. */
+	signal(SIGTERM, SIG_IGN);
+	signal(SIGINT, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
 	if (fcntl(CONTROL_FD, F_SETFD, FD_CLOEXEC))
 		return hspmd_usage_error("worker", "an agent starts this");
 	return hspmd_worker_main(CONTROL_FD);

@@ -104,7 +104,8 @@ static json_t *stored_source(struct hspmd_machine *m, const struct generation *g
 	m->change.source = "checkpoint";
 	m->saved_step = choice.step;
 	m->saved_at = m->now;
-	return need(m, json_pack("{s:o, s:o}", "manifest", choice.manifest, "files", choice.files));
+	return need(m, json_pack("{s:o, s:o, s:s*, s:s*}", "manifest", choice.manifest, "files", choice.files, "local", m->config->local, "shared",
+				 m->config->shared));
 }
 
 static bool members_have(const struct generation *g, const struct layout *l)
@@ -369,7 +370,7 @@ void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json
 }
 
 /* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others. */
-static void blame(struct hspmd_machine *m, struct worker *w)
+void blame(struct hspmd_machine *m, struct worker *w)
 {
 	m->attempts++;
 	if (++w->faults < 2 || w->node->benched || nodes_usable(m) <= m->config->job->elastic.min_nodes)

@@ -241,7 +241,13 @@ static void prepare(struct hspmd_machine *m)
 	struct layout *giver = m->current.stage == STAGE_TRAINING ? m->current.layout : held_layout(m, &step);
 	if (generation_members(m, g, g->layout, giver))
 		return;
-	json_t *members = need(m, json_array());
+	struct hspmd_error err;
+	json_t *members = need(m, json_array()), *cluster = members_cluster(m, g, &err);
+	if (!cluster) {
+		json_decref(members);
+		no_plan(m, err.text);
+		return;
+	}
 	for (int i = 0; i < g->members; i++)
 		if (json_array_append_new(members, json_string(g->member[i]->address)))
 			m->failed = true;
@@ -249,8 +255,8 @@ static void prepare(struct hspmd_machine *m)
 	if (!giver)
 		ask_for_checkpoints(m);
 	send_workers(m, g->member, g->members,
-		     json_pack("{s:s, s:I, s:O, s:O, s:o}", "type", "prepare", "generation", (json_int_t)g->layout->generation, "cluster",
-			       g->layout->cluster_json, "plan", g->layout->plan_json, "members", members));
+		     json_pack("{s:s, s:I, s:o, s:O, s:o}", "type", "prepare", "generation", (json_int_t)g->layout->generation, "cluster",
+			       cluster, "plan", g->layout->plan_json, "members", members));
 	ask_again(g, STAGE_PREPARING, m->now, m->config->patience.prepare);
 }
 

@@ -39,7 +39,14 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct h
 		.current = old,
 		.current_cluster = old_c,
 	};
+	/* Where memory allows, every pipeline keeps whole optimizer state: then a lost worker's is in others' memory, and nothing must be redone. */
+	struct hspmd_execution whole = hspmd_execution_default();
+	whole.max_zero_stage = 0;
+	request.exec = &whole;
 	if (c)
+		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
+	request.exec = NULL;
+	if (c && !plan)
 		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);

@@ -197,6 +197,8 @@ int nodes_usable(const struct hspmd_machine *m);
 int nodes_held(const struct hspmd_machine *m);
 bool nodes_pending(const struct hspmd_machine *m);
 json_t *usable_cluster(struct hspmd_machine *m, struct hspmd_error *err);
+/* Of the nodes that take part in g, those included that only give state away. */
+json_t *members_cluster(struct hspmd_machine *m, const struct generation *g, struct hspmd_error *err);
 void on_allocation(struct hspmd_machine *m, const struct run_event *e);
 void on_agent_up(struct hspmd_machine *m, const struct run_event *e);
 void on_agent_lost(struct hspmd_machine *m, const struct run_event *e);
@@ -238,6 +240,8 @@ void abort_current(struct hspmd_machine *m, const char *cause);
 void stop_current(struct hspmd_machine *m);
 void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json_t *message);
 void on_fault(struct hspmd_machine *m, struct worker *w, json_t *message);
+/* It failed: one attempt more. */
+void blame(struct hspmd_machine *m, struct worker *w);
 /* Ends the run when it has failed too often without a step. */
 bool give_up(struct hspmd_machine *m);
 /* The best state that living workers hold between them: its layout (borrowed) and step; NULL: none is whole. */

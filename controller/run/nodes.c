@@ -277,8 +277,14 @@ void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why)
 		snprintf(text, sizeof text, "worker %s is gone: %s", w->address, why);
 		abort_current(m, text);
 	}
-	if (needed || in_next)
-		want_plan(m, cause);
+	if (!needed && !in_next)
+		return;
+	want_plan(m, cause);
+	if (!strcmp(cause, "worker lost")) {
+		snprintf(m->trouble, sizeof m->trouble, "worker %s: %s", w->address, why);
+		blame(m, w);
+		give_up(m);
+	}
 }
 
 void worker_kill(struct hspmd_machine *m, struct worker *w, const char *why)
@@ -290,7 +296,9 @@ void worker_kill(struct hspmd_machine *m, struct worker *w, const char *why)
 	worker_lost(m, w, why);
 }
 
-json_t *usable_cluster(struct hspmd_machine *m, struct hspmd_error *err)
+/* The parts of the nodes that `takes` says yes to, as one cluster. */
+static json_t *merged(struct hspmd_machine *m, bool (*takes)(const struct node *n, const struct generation *g), const struct generation *g,
+		      struct hspmd_error *err)
 {
 	const struct hspmd_cluster **part = hspmd_calloc(m->nodes, sizeof *part);
 	int count = 0;
@@ -299,7 +307,7 @@ json_t *usable_cluster(struct hspmd_machine *m, struct hspmd_error *err)
 		return NULL;
 	}
 	for (size_t i = 0; i < m->nodes; i++)
-		if (node_usable(m->node[i]))
+		if (m->node[i]->part && takes(m->node[i], g))
 			part[count++] = m->node[i]->part;
 	struct hspmd_cluster *all = count ? hspmd_cluster_merge(part, count, TYPE_TOLERANCE, err) : NULL;
 	if (!count)
@@ -308,6 +316,30 @@ json_t *usable_cluster(struct hspmd_machine *m, struct hspmd_error *err)
 	hspmd_cluster_destroy(all);
 	free(part);
 	return value;
+}
+
+static bool is_usable(const struct node *n, const struct generation *g)
+{
+	(void)g;
+	return node_usable(n);
+}
+
+static bool has_member(const struct node *n, const struct generation *g)
+{
+	for (int i = 0; i < g->members; i++)
+		if (g->member[i]->node == n)
+			return true;
+	return false;
+}
+
+json_t *usable_cluster(struct hspmd_machine *m, struct hspmd_error *err)
+{
+	return merged(m, is_usable, NULL, err);
+}
+
+json_t *members_cluster(struct hspmd_machine *m, const struct generation *g, struct hspmd_error *err)
+{
+	return merged(m, has_member, g, err);
 }
 
 void nodes_time(struct hspmd_machine *m)
