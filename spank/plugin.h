@@ -16,7 +16,9 @@
 /* plugstack.conf: key=value arguments. Strings are borrowed from argv or static. */
 struct hspmd_spank_args {
 	const char *policies;          /* folder of policy files */
-	const char *owner;             /* user whose policy files are believed beside root's; NULL: "slurm" where there is such a user */
+	const char *owner;             /* user whose policy files are believed beside root's, and as whom hspmdctld runs; NULL: "slurm" where there is
+	                                  such a user */
+	const char *ctld;              /* HOST:PORT of hspmdctld; NULL: the site has none */
 	const char *default_partition; /* what a job that names none gets; NULL: not known */
 };
 
@@ -41,5 +43,10 @@ void hspmd_spank_mirror(spank_t spank);
 
 /* What sbatch, salloc or srun was told for one of its own options ("partition"), malloc'd, or NULL: not given, or this Slurm does not tell. */
 char *hspmd_spank_slurm_option(const char *name);
+/* Set one of them, as if the user had. False: this Slurm does not let us. */
+bool hspmd_spank_slurm_set(const char *name, const char *value);
+
+/* What a job gets, in its environment. NULL-terminated. */
+extern const char *const hspmd_spank_names[];
 
 #endif

@@ -9,11 +9,10 @@
 
 void hspmd_spank_mirror(spank_t spank)
 {
-	static const char *const names[] = { "HSPMD_JOB", "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT" };
 	char from[64], value[PATH_MAX];
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		snprintf(from, sizeof from, "SLURM_SPANK_%s", names[i]);
+	for (const char *const *name = hspmd_spank_names; *name; name++) {
+		snprintf(from, sizeof from, "SLURM_SPANK_%s", *name);
 		if (spank_getenv(spank, from, value, sizeof value) == ESPANK_SUCCESS)
-			(void)spank_setenv(spank, names[i], value, 0); /* "exists" is fine, and nothing here may fail the node */
+			(void)spank_setenv(spank, *name, value, 0); /* "exists" is fine, and nothing here may fail the node */
 	}
 }

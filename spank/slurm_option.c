@@ -19,3 +19,11 @@ char *hspmd_spank_slurm_option(const char *name)
 	const char *text = get(table, name);
 	return text && *text && strcmp(text, "unset") != 0 ? strdup(text) : NULL;
 }
+
+bool hspmd_spank_slurm_set(const char *name, const char *value)
+{
+	void *table = dlsym(RTLD_DEFAULT, "opt");
+	bool (*set)(void *, const char *, const char *, bool) = NULL;
+	*(void **)&set = dlsym(RTLD_DEFAULT, "slurm_option_set");
+	return table && set && set(table, name, value, false);
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sbatch, salloc, srun: read all that the job names and all that the site says, refuse in words what cannot work, and put what was asked
- * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT. */
+ * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT; and HSPMD_CTLD, where hspmdctld
+ * listens and as whom. */
 #include <errno.h>
 #include <limits.h>
 #include <pwd.h>
@@ -83,14 +84,21 @@ static int check_checkpoint(const char *folder, struct hspmd_error *err)
 
 /* ---- the site's policies */
 
+/* Who is believed beside root; root where no user is named and there is no "slurm". */
+static int site_owner(const struct hspmd_spank_args *args, uid_t *uid, struct hspmd_error *err)
+{
+	const struct passwd *owner = getpwnam(args->owner ? args->owner : "slurm");
+	if (!owner && args->owner)
+		return hspmd_fail(err, "plugstack.conf: owner=%s: no such user", args->owner);
+	*uid = owner ? owner->pw_uid : 0;
+	return 0;
+}
+
 static int read_policies(const struct hspmd_spank_args *args, struct hspmd_policy **p, struct hspmd_error *err)
 {
 	struct hspmd_policy_trust trust = { 0 };
-	const struct passwd *owner = getpwnam(args->owner ? args->owner : "slurm");
-	if (owner)
-		trust.owner = owner->pw_uid;
-	else if (args->owner)
-		return hspmd_fail(err, "plugstack.conf: owner=%s: no such user", args->owner);
+	if (site_owner(args, &trust.owner, err) < 0)
+		return -1;
 	if (access(args->policies, F_OK) < 0 && errno == ENOENT)
 		*p = hspmd_policy_new(err); /* a site without policies has no limits */
 	else
@@ -165,14 +173,20 @@ static void forget(spank_t spank, const char *name)
 	(void)spank_job_control_unsetenv(spank, name);
 }
 
-static int carry_all(spank_t spank, const struct hspmd_spank_asked *asked, const char *file, struct hspmd_error *err)
+static int carry_all(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, const char *file,
+		     struct hspmd_error *err)
 {
-	static const char *const names[] = { "HSPMD_JOB", "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT" };
-	const char *values[] = { file, asked->nodes, asked->policy, asked->checkpoint };
-	for (int i = 0; i < 4; i++)
-		forget(spank, names[i]);
-	for (int i = 0; i < 4; i++)
-		if (carry(spank, names[i], values[i], err) < 0)
+	char ctld[512];
+	uid_t owner = 0;
+	if (args->ctld && site_owner(args, &owner, err) < 0)
+		return -1;
+	if (args->ctld && (size_t)snprintf(ctld, sizeof ctld, "%u@%s", owner, args->ctld) >= sizeof ctld)
+		return hspmd_fail(err, "plugstack.conf: ctld=%.60s...: too long", args->ctld);
+	const char *values[] = { file, asked->nodes, asked->policy, asked->checkpoint, args->ctld ? ctld : NULL };
+	for (int i = 0; hspmd_spank_names[i]; i++)
+		forget(spank, hspmd_spank_names[i]);
+	for (int i = 0; hspmd_spank_names[i]; i++)
+		if (carry(spank, hspmd_spank_names[i], values[i], err) < 0)
 			return -1;
 	return 0;
 }
@@ -193,7 +207,9 @@ static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const 
 		return -1;
 	if (check_policy(job, args, err) < 0)
 		return -1;
-	return carry_all(spank, asked, job->file, err);
+	/* A lost node must not end the job. Where Slurm does not take this from us, the user's own --no-kill does it. */
+	(void)hspmd_spank_slurm_set("no-kill", "set");
+	return carry_all(spank, args, asked, job->file, err);
 }
 
 int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, struct hspmd_error *err)

@@ -55,6 +55,14 @@ int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *err)
 	return 0;
 }
 
+/* Nodes are kept for a job while it is asked to take them, no longer. */
+static void unkeep(struct ctld *d, uint32_t job)
+{
+	for (int i = 0; d->view && i < d->view->node_count; i++)
+		if (d->notes[i].kept_for == job)
+			d->notes[i].kept_for = 0;
+}
+
 void on_gone(void *context, uint32_t job)
 {
 	struct ctld *d = context;
@@ -64,6 +72,7 @@ void on_gone(void *context, uint32_t job)
 	d->peers.peers[at].reachable = false;
 	if (d->peers.records[at].ask_id)
 		ctld_peers_answered(&d->peers, at, d->peers.records[at].ask_id, false, "its controller is gone", hspmd_wall());
+	unkeep(d, job);
 	record(d, "gone", job, "its controller is gone", NULL);
 	look_soon(d);
 }
@@ -77,6 +86,7 @@ static int on_answer(struct ctld *d, int at, json_t *message, struct hspmd_error
 	if (ctld_peers_answered(&d->peers, at, id, ok, text ? text : "", hspmd_wall()) < 0)
 		return hspmd_fail(err, "job %u answered what it was not asked", job);
 	d->totals.declined += !ok;
+	unkeep(d, job); /* it has what it wanted, perhaps of other nodes, or does not want it */
 	record(d, ok ? "done" : "declined", job, d->peers.records[at].last, NULL);
 	look_soon(d);
 	return 0;

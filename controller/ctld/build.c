@@ -285,6 +285,17 @@ static void fill_node(struct building *b, int i)
 	n->leaving = from->state == HSPMD_VIEW_LEAVING;
 }
 
+/* The node that has the controller stays: the batch host, or for an allocation without a script its first. */
+static void fix_first(struct building *b, const struct hspmd_view_job *j)
+{
+	int at = 0;
+	for (int h = 0; j && h < j->held_count; h++)
+		if (!strcmp(b->v->nodes[j->held[h]].name, j->batch_host))
+			at = h;
+	if (j && j->held_count)
+		b->out->nodes[j->held[at]].fixed = true;
+}
+
 static void fill_nodes(struct building *b)
 {
 	for (int i = 0; i < b->v->node_count; i++)
@@ -299,14 +310,8 @@ static void fill_nodes(struct building *b)
 			n->free_s = isinf(n->free_s) ? ends : fmax(n->free_s, ends);
 		}
 	}
-	for (int e = 0; e < b->out->site.elastic_count; e++) {
-		const struct hspmd_view_job *j = job_by_id(b->v, b->out->elastic[e].id);
-		int host = j ? hspmd_view_find_node(b->v, j->batch_host) : -1;
-		if (host < 0 && j && j->held_count)
-			host = j->held[0]; /* salloc has no batch host; the first node has the controller */
-		if (host >= 0)
-			b->out->nodes[host].fixed = true;
-	}
+	for (int e = 0; e < b->out->site.elastic_count; e++)
+		fix_first(b, job_by_id(b->v, b->out->elastic[e].id));
 }
 
 static int allocate(struct ctld_site *s, struct building *b)

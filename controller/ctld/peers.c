@@ -189,7 +189,7 @@ int ctld_peers_answered(struct ctld_peers *p, int at, int64_t id, bool ok, const
 		r->declined = 0;
 		return 0;
 	}
-	double wait = 60 * pow(2, r->declined < 6 ? r->declined : 6);
+	double wait = 15 * pow(2, r->declined < 8 ? r->declined : 8);
 	peer->declined_until_s = now_s + fmin(wait, 3600);
 	r->declined++;
 	return 0;

@@ -135,10 +135,10 @@ static void test_answers(void **state)
 	assert_true(p.peers[at].asked);
 	assert_int_equal(ctld_peers_answered(&p, at, 1, false, "busy", 11), 0);
 	assert_false(p.peers[at].asked);
-	assert_float_equal(p.peers[at].declined_until_s, 71, 0);
+	assert_float_equal(p.peers[at].declined_until_s, 26, 0);
 	ctld_peers_asked(&p, at, 2, "grow by 2", 100);
 	ctld_peers_answered(&p, at, 2, false, "busy", 100);
-	assert_float_equal(p.peers[at].declined_until_s, 220, 0);
+	assert_float_equal(p.peers[at].declined_until_s, 130, 0);
 	ctld_peers_asked(&p, at, 3, "grow by 2", 300);
 	ctld_peers_answered(&p, at, 3, true, "", 300);
 	assert_float_equal(p.peers[at].resized_s, 300, 0);

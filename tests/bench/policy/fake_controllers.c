@@ -122,9 +122,11 @@ static void turn(const struct settings *s, struct fake *fakes, struct pollfd *fd
 		if (!fds[i].revents && now < ctld_link_deadline(fakes[i].link))
 			continue;
 		bool up = ctld_link_up(fakes[i].link);
+		const char *trouble = ctld_link_trouble(fakes[i].link);
+		bool in_trouble = *trouble;
 		ctld_link_run(fakes[i].link);
-		if (s->count == 1 && up != ctld_link_up(fakes[i].link))
-			printf("%.3f job %u: %s\n", hspmd_wall(), fakes[i].job, up ? ctld_link_trouble(fakes[i].link) : "hspmdctld listens");
+		if (s->count == 1 && (up != ctld_link_up(fakes[i].link) || in_trouble != !!*trouble))
+			printf("%.3f job %u: %s\n", hspmd_wall(), fakes[i].job, *trouble ? trouble : "hspmdctld listens");
 		for (json_t *ask; (ask = ctld_link_take(fakes[i].link));) {
 			answer(s, &fakes[i], ask);
 			json_decref(ask);

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmdctld over a made-up cluster, for benches: fake_ctld PORT JOBS NODES-PER-JOB IDLE-AFTER-S POLICIES COOKIE
+ * JOBS running jobs (ids from 1, of this user) of so many nodes each, and 16 more nodes that come idle after IDLE-AFTER-S seconds. Prints when they
+ * do, and at the end (SIGTERM) the processor time used and the calls that would have gone to slurmctld. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "controller/ctld/daemon.h"
+
+#define SPARE 16
+
+struct world {
+	int jobs, each;
+	double idle_at;
+	bool idle_seen;
+	long rpcs, looks;
+};
+
+static int fill(struct hspmd_view *v, const struct world *w, bool idle)
+{
+	for (int i = 0; i < v->node_count; i++) {
+		bool spare = i >= w->jobs * w->each;
+		v->nodes[i] = (struct hspmd_view_node){ .name = hspmd_asprintf("n%d", i), .state = spare && idle ? HSPMD_VIEW_IDLE : HSPMD_VIEW_BUSY, .cpus = 8,
+							.memory_mb = 1000, .features = strdup(""), .gres = strdup("gpu:H20:8") };
+		v->partitions[0].nodes[i] = 1;
+	}
+	v->partitions[0].name = strdup("main");
+	v->partitions[0].up = true;
+	for (int k = 0; k < w->jobs; k++) {
+		struct hspmd_view_job *j = &v->jobs[k];
+		*j = (struct hspmd_view_job){ .id = 1 + (uint32_t)k, .uid = getuid(), .state = HSPMD_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""),
+					      .partition = strdup("main"), .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""),
+					      .batch_host = hspmd_asprintf("n%d", k * w->each), .comment = strdup(""), .limit_s = INFINITY, .priority = 1 };
+		j->held = malloc((size_t)w->each * sizeof *j->held);
+		for (j->held_count = 0; j->held_count < w->each; j->held_count++)
+			j->held[j->held_count] = k * w->each + j->held_count;
+	}
+	return 1;
+}
+
+static int look(void *context, const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err)
+{
+	struct world *w = context;
+	bool idle = hspmd_now() >= w->idle_at;
+	(void)err;
+	*rpcs += 2;
+	w->rpcs += 2;
+	w->looks++;
+	*new = NULL;
+	if (old && idle == w->idle_seen)
+		return 0;
+	if (idle && !w->idle_seen)
+		printf("%.3f seen idle\n", hspmd_wall());
+	w->idle_seen = idle;
+	struct hspmd_view *v = calloc(1, sizeof *v);
+	v->node_count = w->jobs * w->each + SPARE;
+	v->partition_count = 1;
+	v->job_count = w->jobs;
+	v->nodes = calloc((size_t)v->node_count, sizeof *v->nodes);
+	v->partitions = calloc(1, sizeof *v->partitions);
+	v->partitions[0].nodes = calloc((size_t)v->node_count, 1);
+	v->jobs = calloc((size_t)w->jobs, sizeof *v->jobs);
+	*new = v;
+	return fill(v, w, idle);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 7) {
+		fputs("Usage: fake_ctld PORT JOBS NODES-PER-JOB IDLE-AFTER-S POLICIES COOKIE\n", stderr);
+		return 2;
+	}
+	struct world w = { .jobs = atoi(argv[2]), .each = atoi(argv[3]), .idle_at = hspmd_now() + atof(argv[4]) };
+	char listen[64];
+	struct hspmd_error err = { "" };
+	struct rlimit files = { 65536, 65536 };
+	setrlimit(RLIMIT_NOFILE, &files);
+	snprintf(listen, sizeof listen, "127.0.0.1:%s", argv[1]);
+	struct ctld_options o = { .listen = listen, .policies = argv[5], .cookie = argv[6], .trust = { getuid() }, .poll_least_s = 1, .poll_most_s = 60,
+				  .look = look, .look_context = &w };
+	double began = hspmd_now();
+	if (ctld_run(&o, &err) < 0) {
+		fprintf(stderr, "fake_ctld: %s\n", err.text);
+		return 1;
+	}
+	struct rusage u;
+	getrusage(RUSAGE_SELF, &u);
+	double cpu = (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec), s = hspmd_now() - began;
+	printf("%.1f s, %.2f s of a processor (%.2f %%), %ld looks, %ld calls, %ld MiB\n", s, cpu, 100 * cpu / s, w.looks, w.rpcs, u.ru_maxrss / 1024);
+	return 0;
+}
