@@ -10,8 +10,8 @@ struct hspmd_arena;
 struct hspmd_arena *hspmd_arena_create(void); /* NULL: memory */
 void hspmd_arena_destroy(struct hspmd_arena *a);
 
-/* n * size zeroed bytes, aligned for any type, valid until the arena is destroyed. Never NULL for n == 0; NULL (errno ENOMEM) when memory is short or
- * n * size overflows. */
+/* n * size zeroed bytes, aligned for any type, valid until the arena is destroyed. Never NULL for n == 0; NULL (errno ENOMEM) when memory
+ * is short or n * size overflows. */
 void *hspmd_arena_alloc(struct hspmd_arena *a, size_t n, size_t size);
 
 /* As hspmd_grow, for an array that lives in the arena (what it outgrows stays allocated until the end). 0 or -1. */

@@ -112,7 +112,7 @@ static int group_copy(struct hspmd_subgroup *to, const struct hspmd_subgroup *fr
 }
 
 struct hspmd_annotation *hspmd_annotation_union(const struct hspmd_annotation *const *parts, int count, int hdim, int64_t hunit,
-						const int64_t *hweights)
+                                                const int64_t *hweights)
 {
 	int hsize = 0;
 	for (int i = 0; i < count; i++)
@@ -192,8 +192,9 @@ static int check_cut(const char *what, int dim, int parts, int64_t unit, const i
 	int64_t total = 0;
 	for (int i = 0; weights && i < parts; i++)
 		if (weights[i] < 1 || __builtin_add_overflow(total, weights[i], &total))
-			return hspmd_fail(err, "%s: weight %" PRId64 " of part %d of dimension %d: expected 1 or more, and a sum below 2^63",
-					  what, weights[i], i, dim);
+			return hspmd_fail(err,
+			                  "%s: weight %" PRId64 " of part %d of dimension %d: expected 1 or more, and a sum below 2^63",
+			                  what, weights[i], i, dim);
 	return 0;
 }
 
@@ -219,7 +220,7 @@ static int check_structure(const struct hspmd_annotation *a, struct hspmd_error 
 		}
 		if (product != group->device_count)
 			return hspmd_fail(err, "subgroup %d: %d devices, but its state has %s parts", g, group->device_count,
-					  product > group->device_count ? "more" : "fewer");
+			                  product > group->device_count ? "more" : "fewer");
 	}
 	return 0;
 }
@@ -236,7 +237,7 @@ static int check_fit(const struct hspmd_annotation *a, const struct hspmd_shape 
 		for (int s = 0; s < a->groups[g].split_count; s++)
 			if (a->groups[g].splits[s].dim >= shape->rank)
 				return hspmd_fail(err, "subgroup %d, entry %d: dimension %d: the tensor has %d dimensions", g, s,
-						  a->groups[g].splits[s].dim, shape->rank);
+				                  a->groups[g].splits[s].dim, shape->rank);
 	int count = hspmd_annotation_shares(a, shape, NULL, NULL);
 	int *devices = hspmd_calloc((size_t)count, sizeof *devices);
 	struct hspmd_share *shares = hspmd_calloc((size_t)count, sizeof *shares);
@@ -248,7 +249,7 @@ static int check_fit(const struct hspmd_annotation *a, const struct hspmd_shape 
 		for (int i = 0; i < count && rc == 0; i++)
 			if (hspmd_box_empty(&shares[i].box))
 				rc = hspmd_fail(err, "device %d (number %d of subgroup %d) is left with nothing", devices[i],
-						shares[i].position, shares[i].group);
+				                shares[i].position, shares[i].group);
 	}
 	free(devices);
 	free(shares);

@@ -2,13 +2,15 @@
 /* Annotations: how a tensor lies on devices (HSPMD, arXiv 2504.20490, section 4; DESIGN "Words").
  *
  * An annotation is a union of subgroups. A subgroup is an ordered list of devices and a distributed state: an ordered list of
- * (dimension, parts), outermost first, whose product of parts is the number of devices; device number i has the digits of i in that mixed radix.
- * A dimension >= 0 is split, -1 is duplicated, -2 is partial (the true value is the sum over the parts). A dimension may appear more than
- * once: a later entry splits what an earlier one left (this is how ZeRO shards lie inside tensor-parallel shards). Splits may be unequal: the
- * bound after part k of a range of n elements is unit * round(ceil(n / unit) * prefix_weight(k) / total_weight), cut at n, so that even splits
- * that do not divide differ by one unit at most.
+ * (dimension, parts), outermost first, whose product of parts is the number of devices; device number i has the digits of i in that mixed
+ * radix. A dimension >= 0 is split, -1 is duplicated, -2 is partial (the true value is the sum over the parts). A dimension may appear more
+ * than once: a later entry splits what an earlier one left (this is how ZeRO shards lie inside tensor-parallel shards). Splits may be
+ * unequal: the bound after part k of a range of n elements is unit * round(ceil(n / unit) * prefix_weight(k) / total_weight), cut at n, so
+ * that even splits that do not divide differ by one unit at most.
+ *
  * hdim says how subgroups relate: a dimension >= 0 (each has its part of that dimension, cut before the subgroup's own splits), -1 each has
  * all, -2 the sum over subgroups is the value. hsize 1 has hdim -1.
+ *
  * Devices are small integers whose meaning is the caller's (device numbers of a cluster). Device groups of one union are disjoint.
  */
 #ifndef HSPMD_GRAPH_ANNOTATION_H
@@ -43,19 +45,20 @@ struct hspmd_annotation {
 	int64_t *hweights; /* one per subgroup; NULL: even */
 };
 
-/* One subgroup of `count` devices with an empty state (copies the array): complete when count is 1, else add entries until their product is count. */
+/* One subgroup of `count` devices with an empty state (copies the array): complete when count is 1, else add entries until their product is
+ * count. */
 struct hspmd_annotation *hspmd_annotation_single(const int *devices, int count);
 /* Append an entry, innermost so far, to subgroup `group`. weights may be NULL; copied. unit counts for dim >= 0 only. 0 or -1 (memory). */
 int hspmd_annotation_split(struct hspmd_annotation *a, int group, int dim, int parts, int64_t unit, const int64_t *weights);
-/* A union of `count` annotations' subgroups, in order; copies. How the subgroups within one of `parts` related is forgotten; hunit counts for
- * hdim >= 0 only, and a union of one subgroup has hdim -1 whatever is asked. NULL: memory, as for all that make annotations. */
+/* A union of `count` annotations' subgroups, in order; copies. How the subgroups within one of `parts` related is forgotten; hunit counts
+ * for hdim >= 0 only, and a union of one subgroup has hdim -1 whatever is asked. NULL: memory, as for all that make annotations. */
 struct hspmd_annotation *hspmd_annotation_union(const struct hspmd_annotation *const *parts, int count, int hdim, int64_t hunit,
-						const int64_t *hweights);
+                                                const int64_t *hweights);
 struct hspmd_annotation *hspmd_annotation_copy(const struct hspmd_annotation *a);
 void hspmd_annotation_destroy(struct hspmd_annotation *a);
 
-/* Same devices holding the same boxes with the same partial structure for this shape (spelling may differ). Both must have been checked for it.
- * false also when memory is short. */
+/* Same devices holding the same boxes with the same partial structure for this shape (spelling may differ). Both must have been checked for
+ * it. false also when memory is short. */
 bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape);
 
 /* Whether some device holds an addend only. */
@@ -72,7 +75,8 @@ struct hspmd_share {
 	int position; /* which device of it */
 	int partial;  /* number of its addend among those whose sum is the value; 0 when not partial */
 	int partials; /* how many addends; 1 when not partial */
-	int replica;  /* number of its copy; what the devices with 0 hold covers each element (of each addend) once, so they are the ones that count */
+	/* Number of its copy. What the devices with 0 hold covers each element (of each addend) once, so they are the ones that count. */
+	int replica;
 };
 /* Elements [*lo, *hi) of part k of a range of n elements cut into `parts`, by the rule above. weights may be NULL. */
 void hspmd_part_range(int64_t n, int64_t unit, int parts, const int64_t *weights, int k, int64_t *lo, int64_t *hi);

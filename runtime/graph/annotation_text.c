@@ -249,7 +249,7 @@ static struct hspmd_annotation *parse_union(struct parser *p, struct groups *gro
 	int64_t hdim = HSPMD_DUPLICATE, hunit = 1;
 	scratch->count = 0;
 	if (accept(p, 'h') && (number(p, HSPMD_PARTIAL, HSPMD_MAX_RANK - 1, "a dimension", &hdim) != 0 ||
-			       parse_cut(p, (int64_t)groups->count, &hunit, scratch) != 0))
+	                       parse_cut(p, (int64_t)groups->count, &hunit, scratch) != 0))
 		return NULL;
 	skip_spaces(p);
 	if (*p->at) {
@@ -264,9 +264,8 @@ static struct hspmd_annotation *parse_union(struct parser *p, struct groups *gro
 		expected(p, "no unit and no weights for what is not split");
 		return NULL;
 	}
-	struct hspmd_annotation *a =
-		hspmd_annotation_union((const struct hspmd_annotation *const *)groups->group, (int)groups->count, (int)hdim, hunit,
-				       scratch->count ? scratch->value : NULL);
+	struct hspmd_annotation *a = hspmd_annotation_union((const struct hspmd_annotation *const *)groups->group, (int)groups->count,
+	                                                    (int)hdim, hunit, scratch->count ? scratch->value : NULL);
 	if (!a)
 		hspmd_fail_memory(p->err, "reading an annotation");
 	return a;

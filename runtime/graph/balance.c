@@ -3,9 +3,9 @@
  *
  *     minimise T   subject to   sum over senders of x[c][s] = bytes[c],   sum over classes of x[c][s] <= T,   x >= 0
  *
- * solved exactly as a sequence of maximum flows (source -> class -> sender -> sink with capacity T; Dinic, 1970). Where the flow falls short, the
- * minimum cut is a set of classes whose bytes exceed what their senders may send, so T must be their average at least (Dinkelbach, 1967); with that T
- * the flow goes on. No T is passed that is not a lower bound, so the first that suffices is the least. */
+ * solved exactly as a sequence of maximum flows (source -> class -> sender -> sink with capacity T; Dinic, 1970). Where the flow falls
+ * short, the minimum cut is a set of classes whose bytes exceed what their senders may send, so T must be their average at least
+ * (Dinkelbach, 1967); with that T the flow goes on. No T is passed that is not a lower bound, so the first that suffices is the least. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,13 +22,13 @@ struct network {
 	int class_count, sender_count;
 	int64_t limit;
 	struct edge *edge;
-	int *first_edge;          /* per class, and one more */
-	int *back, *first_back;   /* edge numbers by sender */
-	int64_t *left;            /* per class: bytes not yet sent */
-	int64_t *load;            /* per sender */
+	int *first_edge;                 /* per class, and one more */
+	int *back, *first_back;          /* edge numbers by sender */
+	int64_t *left;                   /* per class: bytes not yet sent */
+	int64_t *load;                   /* per sender */
 	int *class_level, *sender_level; /* distance from a class with bytes left; -1: not reached */
 	int *class_next, *sender_next;   /* where a search goes on */
-	int *queue;               /* classes, then senders + class_count */
+	int *queue;                      /* classes, then senders + class_count */
 };
 
 static int network_build(struct network *n, struct hspmd_arena *arena)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What steps cost, as runtime/comm executes them: members send straight to one another, a collective moving as many bytes as a ring would (Patarasuk and
- * Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009), an all-reduce being a reduce-scatter and an all-gather or, when
- * small, a gather of everything in a logarithmic number of rounds (Bruck et al. 1997). What one device sends goes out one message after another, what it
- * receives comes in likewise, both at the same time (the one-port model); and what the devices of a node exchange with other nodes passes through the
- * node's network. What stays on a device is free. */
+/* What steps cost, as runtime/comm executes them: members send straight to one another, a collective moving as many bytes as a ring would
+ * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009), an all-reduce being a reduce-scatter
+ * and an all-gather or, when small, a gather of everything in a logarithmic number of rounds (Bruck et al. 1997). What one device sends
+ * goes out one message after another, what it receives comes in likewise, both at the same time (the one-port model); and what the devices
+ * of a node exchange with other nodes passes through the node's network. What stays on a device is free. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From quotas to boxes: the fetches that have the same possible senders stand in a row, the row's bytes are divided at the quotas, and a division that
- * falls inside a fetch moves to its end where that is near enough, else cuts it. */
+/* From quotas to boxes: the fetches that have the same possible senders stand in a row, the row's bytes are divided at the quotas, and a
+ * division that falls inside a fetch moves to its end where that is near enough, else cuts it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -131,7 +131,7 @@ static int view(struct resolver *r, const struct placement *x, const struct plac
 	struct hspmd_region *region = NULL;
 	*v = (struct hop_view){ .x = x, .y = y };
 	int rc = hspmd_regions_find(r->arena, r->shape->rank, box, x->count, box + x->count, y->count, bounded ? CELL_LIMIT : 0, &region,
-				    &v->region_count, r->err);
+	                            &v->region_count, r->err);
 	if (rc != 0)
 		return rc;
 	v->region = region;
@@ -177,8 +177,8 @@ static bool is_collective(const struct hop *hop)
 int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop)
 {
 	/* On a tie the first wins: collectives before batches. */
-	static const struct variant variants[] = { { true, true, false },  { true, false, false }, { true, false, true },
-						   { false, true, false }, { false, false, false }, { false, false, true } };
+	static const struct variant variants[] = { { true, true, false },  { true, false, false },  { true, false, true },
+		                                   { false, true, false }, { false, false, false }, { false, false, true } };
 	struct hop_view v;
 	int rc = view(r, x, y, bounded, &v);
 	if (rc != 0)

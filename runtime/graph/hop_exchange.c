@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves of what is whole. Every device that needs a region and does not hold it gets it from one that does; devices joined by such moves form a
- * component, and the shape of a component says what it is: nothing but copies, one message, an all-to-all, or a batch. */
+/* Moves of what is whole. Every device that needs a region and does not hold it gets it from one that does; devices joined by such moves
+ * form a component, and the shape of a component says what it is: nothing but copies, one message, an all-to-all, or a batch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,8 +37,8 @@ static int root(struct exchange *e, int d)
 	return d;
 }
 
-/* The n-th device that has to fetch a region: the cheapest link decides; among equals it starts at the n-th holder, so that n-th copies serve n-th
- * copies and the load spreads. */
+/* The n-th device that has to fetch a region: the cheapest link decides; among equals it starts at the n-th holder, so that n-th copies
+ * serve n-th copies and the load spreads. */
 static int choose_sender(struct exchange *e, const struct hspmd_region *region, int n, int to)
 {
 	double bytes = (double)hspmd_box_elements(&region->box) * (double)e->r->element_bytes, least = 0;
@@ -295,7 +295,8 @@ static int add_remote(struct exchange *e, struct hop *hop, struct move_list *mov
 	return 0;
 }
 
-int hspmd_hop_exchange(struct resolver *r, const struct hop_view *v, const bool *done, bool balanced, struct hop *hop, struct move_list *moves)
+int hspmd_hop_exchange(struct resolver *r, const struct hop_view *v, const bool *done, bool balanced, struct hop *hop,
+                       struct move_list *moves)
 {
 	struct exchange e = { .r = r, .v = v };
 	e.parent = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *e.parent);

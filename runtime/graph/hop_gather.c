@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-gathers, whole and split: the regions that the same devices need form a group, and where each of those devices holds its own part of it, they
- * gather the parts among themselves. Where m devices hold each part, m gathers run beside one another. */
+/* All-gathers, whole and split: the regions that the same devices need form a group, and where each of those devices holds its own part of
+ * it, they gather the parts among themselves. Where m devices hold each part, m gathers run beside one another. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,8 +48,8 @@ static bool holds(const struct group *g, int m, const struct hspmd_region *regio
 	return piece >= 0 && hspmd_box_contains(&g->v->x->piece[piece].box, &region->box);
 }
 
-/* How many members hold every part, when there are several parts, those that members hold are the same or disjoint, and each has equally many holders;
- * else 0. */
+/* How many members hold every part, when there are several parts, those that members hold are the same or disjoint, and each has equally
+ * many holders; else 0. */
 static int copies(struct group *g)
 {
 	for (int m = 0; m < g->member_count; m++) {

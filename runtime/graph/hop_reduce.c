@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums. Where the devices that need a region are those that hold one copy each of its addends, an all-reduce over them does it; where each of them
- * needs another region, a reduce-scatter; else every device that needs a region fetches the addends and adds them up in their order, so that all
- * get the same bits. A region that several sets of addends could serve (copies) goes by copy number: copy j of every addend form group j. */
+/* Sums. Where the devices that need a region are those that hold one copy each of its addends, an all-reduce over them does it; where each
+ * of them needs another region, a reduce-scatter; else every device that needs a region fetches the addends and adds them up in their
+ * order, so that all get the same bits. A region that several sets of addends could serve (copies) goes by copy number: copy j of every
+ * addend form group j. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -183,8 +184,8 @@ static bool same_order(const struct addend *x, const struct addend *y, int count
 	return true;
 }
 
-/* Every device that needs the region fetches the addends and adds them up in the order of their senders. All must have the same order, so the nearest
- * copies are taken only where that leads to the order of the first device's. */
+/* Every device that needs the region fetches the addends and adds them up in the order of their senders. All must have the same order, so
+ * the nearest copies are taken only where that leads to the order of the first device's. */
 static int add_up(struct resolver *r, const struct hop_view *v, const struct sum *sum, struct move_list *moves)
 {
 	double bytes = (double)hspmd_box_elements(&sum->region->box) * (double)r->element_bytes;
@@ -244,7 +245,8 @@ static void collect_scatters(const struct hop_view *v, struct work *w, const str
 	}
 }
 
-int hspmd_hop_reduce(struct resolver *r, const struct hop_view *v, bool collectives, size_t add_limit, struct hop *hop, struct move_list *moves)
+int hspmd_hop_reduce(struct resolver *r, const struct hop_view *v, bool collectives, size_t add_limit, struct hop *hop,
+                     struct move_list *moves)
 {
 	struct work w;
 	if (work_start(r, v, &w) != 0)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planning moves. Each tensor is cut into the regions within which the same holders have and the same devices need everything. A device that has a
- * region keeps it; every other one fetches it from the holders whose links to it are fastest, among which errands.c spreads the load. So every byte
- * that is lacking is moved once, which is the lower bound, and the largest sender is within 2 % of the least it can be, given those links. */
+/* Planning moves. Each tensor is cut into the regions within which the same holders have and the same devices need everything. A device
+ * that has a region keeps it; every other one fetches it from the holders whose links to it are fastest, among which errands.c spreads the
+ * load. So every byte that is lacking is moved once, which is the lower bound, and the largest sender is within 2 % of the least it can be,
+ * given those links. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,8 @@ struct planner {
 	const struct hspmd_link_cost *cost;
 	struct hspmd_error *err;
 	int place_count;
-	int *place;   /* dense -> holder or device, ascending */
-	int *stamp;   /* per place: last region that counted it */
+	int *place; /* dense -> holder or device, ascending */
+	int *stamp; /* per place: last region that counted it */
 	int stamps;
 	struct sender_sets *sets;
 	size_t fetch_count, fetch_capacity, move_count, move_capacity;
@@ -96,7 +97,8 @@ struct tensor_work {
 	int *senders; /* of the present region */
 };
 
-static int add_fetch(struct planner *p, const struct tensor_work *w, const struct hspmd_region *region, const struct sender_set *holders, int to)
+static int add_fetch(struct planner *p, const struct tensor_work *w, const struct hspmd_region *region, const struct sender_set *holders,
+                     int to)
 {
 	if (hspmd_arena_grow(p->arena, &p->fetch, &p->fetch_capacity, p->fetch_count, sizeof *p->fetch) != 0 ||
 	    hspmd_arena_grow(p->arena, &p->fetch_tensor, &p->fetch_tensor_capacity, p->fetch_count, sizeof *p->fetch_tensor) != 0)
@@ -149,7 +151,7 @@ static int plan_tensor(struct planner *p, const struct tensor_work *w)
 	struct hspmd_region *regions;
 	size_t count;
 	int rc = hspmd_regions_find(arena, w->need_count ? w->need[0].rank : 0, w->have, w->have_count, w->need, w->need_count, 0, &regions,
-				    &count, p->err);
+	                            &count, p->err);
 	if (rc != 0)
 		hspmd_error_prefix(p->err, "tensor %d", w->tensor);
 	for (size_t i = 0; i < count && rc == 0; i++)
@@ -227,7 +229,7 @@ static void tidy(struct planner *p)
 		struct hspmd_box hull = { 0 };
 		int64_t volume = 0;
 		for (end = i; end < p->move_count && p->move[end].from == first->from && p->move[end].to == first->to &&
-			      p->move[end].tensor == first->tensor;
+		              p->move[end].tensor == first->tensor;
 		     end++)
 			hspmd_hull_add(&hull, &volume, &p->move[end].box);
 		if (hspmd_hull_is_box(&hull, volume)) {
@@ -260,8 +262,8 @@ static int plan(struct planner *p, size_t have_count, size_t need_count)
 }
 
 int hspmd_plan_moves(const struct hspmd_holding *have, size_t have_count, const struct hspmd_need *need, size_t need_count,
-		     const size_t *element_bytes, const struct hspmd_link_cost *cost, struct hspmd_planned_move **moves, size_t *move_count,
-		     struct hspmd_error *err)
+                     const size_t *element_bytes, const struct hspmd_link_cost *cost, struct hspmd_planned_move **moves, size_t *move_count,
+                     struct hspmd_error *err)
 {
 	struct planner p = {
 		.arena = hspmd_arena_create(), .have = have, .need = need, .element_bytes = element_bytes, .cost = cost, .err = err

@@ -12,7 +12,8 @@ struct sender_set {
 	int senders[]; /* ascending */
 };
 struct sender_sets;
-/* cost NULL: as in resolve.h. name[dense] is what the cost knows it by. All memory is the arena's; NULL: there is none, as for the next two. */
+/* cost NULL: as in resolve.h. name[dense] is what the cost knows it by. All memory is the arena's; NULL: there is none, as for the next
+ * two. */
 struct sender_sets *hspmd_sender_sets_create(struct hspmd_arena *arena, const struct hspmd_link_cost *cost, const int *name);
 /* The one set of these senders (ascending). */
 const struct sender_set *hspmd_sender_set(struct sender_sets *s, const int *senders, int count);

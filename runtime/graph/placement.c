@@ -44,7 +44,8 @@ bool hspmd_placement_equal(const struct placement *a, const struct placement *b)
 		return false;
 	for (int i = 0; i < a->count; i++) {
 		int at = b->piece_of[a->piece[i].device];
-		if (at < 0 || a->piece[i].addends != 1 || b->piece[at].addends != 1 || !hspmd_box_equal(&a->piece[i].box, &b->piece[at].box))
+		if (at < 0 || a->piece[i].addends != 1 || b->piece[at].addends != 1 ||
+		    !hspmd_box_equal(&a->piece[i].box, &b->piece[at].box))
 			return false;
 	}
 	return true;
@@ -126,8 +127,8 @@ static int64_t extent(const struct hspmd_box *box, int dim)
 	return box->hi[dim] - box->lo[dim];
 }
 
-/* Along which dimension to cut a box in n: one that is cut in `near` (may be NULL), so that the parts lie well with what is there; else the outermost that
- * is long enough; else the longest. -1: a scalar. */
+/* Along which dimension to cut a box in n: one that is cut in `near` (may be NULL), so that the parts lie well with what is there; else the
+ * outermost that is long enough; else the longest. -1: a scalar. */
 static int cut_dimension(const struct hspmd_box *box, int n, const struct hspmd_box *near)
 {
 	for (int d = 0; near && d < box->rank; d++)
@@ -179,7 +180,8 @@ static struct sharer *list_sharers(struct resolver *r, const struct placement *p
 		return NULL;
 	for (int i = 0; i < p->count; i++) {
 		int at = near ? near->piece_of[p->piece[i].device] : -1;
-		sharers[i] = (struct sharer){ &p->piece[i], at < 0 ? NULL : &near->piece[at].box, by_node ? r->node[p->piece[i].device] : 0 };
+		sharers[i] =
+		        (struct sharer){ &p->piece[i], at < 0 ? NULL : &near->piece[at].box, by_node ? r->node[p->piece[i].device] : 0 };
 	}
 	qsort(sharers, (size_t)p->count, sizeof *sharers, sharer_order);
 	return sharers;
@@ -189,7 +191,8 @@ static struct sharer *list_sharers(struct resolver *r, const struct placement *p
 static int same_box(const struct sharer *sharers, int count, bool by_node)
 {
 	int n = 1;
-	while (n < count && (!by_node || sharers[n].node == sharers[0].node) && hspmd_box_equal(&sharers[n].piece->box, &sharers[0].piece->box))
+	while (n < count && (!by_node || sharers[n].node == sharers[0].node) &&
+	       hspmd_box_equal(&sharers[n].piece->box, &sharers[0].piece->box))
 		n++;
 	return n;
 }

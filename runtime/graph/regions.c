@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The faces of all boxes cut the index space into a grid of cells. Cells that lie in the same boxes form a class (found by partition refinement,
- * so that memory does not grow with boxes x cells); the cells of a class are then joined to boxes again. */
+/* The faces of all boxes cut the index space into a grid of cells. Cells that lie in the same boxes form a class (found by partition
+ * refinement, so that memory does not grow with boxes x cells); the cells of a class are then joined to boxes again. */
 #include "runtime/graph/regions.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static const struct hspmd_box *nth_box(const struct hspmd_box *x, int x_count, c
 
 /* 1: more cells than cell_limit (not 0). */
 static int grid_build(struct grid *g, struct hspmd_arena *arena, const struct hspmd_box *x, int x_count, const struct hspmd_box *y,
-		      int64_t cell_limit, struct hspmd_error *err)
+                      int64_t cell_limit, struct hspmd_error *err)
 {
 	size_t faces = (size_t)g->box_count * 2;
 	g->cells = 1;
@@ -110,7 +110,7 @@ static int grid_build(struct grid *g, struct hspmd_arena *arena, const struct hs
 /* Number the classes of cells that lie in the same boxes; their numbers are below *class_limit. */
 static int refine(struct grid *g, struct hspmd_arena *arena, int *class_limit)
 {
-	size_t limit = (size_t)g->cells * 2 + 1; /* live classes before and after one box */
+	size_t limit = (size_t)g->cells * 2 + 1;                     /* live classes before and after one box */
 	int *moved = hspmd_arena_alloc(arena, limit, sizeof *moved); /* where the cells of a class that lie in this box go */
 	int *stamp = hspmd_arena_alloc(arena, limit, sizeof *stamp); /* box (from 1) for which `moved` is valid */
 	int *size = hspmd_arena_alloc(arena, limit, sizeof *size);
@@ -143,7 +143,8 @@ static int refine(struct grid *g, struct hspmd_arena *arena, int *class_limit)
 	return 0;
 }
 
-struct class {
+struct class
+{
 	int64_t first; /* its first cell, which stands for all; -1: no cell */
 	int x_count, y_count;
 	int *x, *y;
@@ -255,10 +256,9 @@ static int join_cells(struct grid *g, struct hspmd_arena *arena, const struct cl
 		if (hspmd_arena_grow(arena, regions, &capacity, *count, sizeof **regions) != 0)
 			return -1;
 		struct hspmd_region *r = &(*regions)[(*count)++];
-		*r = (struct hspmd_region){ .x_count = classes[class].x_count,
-					    .y_count = classes[class].y_count,
-					    .x = classes[class].x,
-					    .y = classes[class].y };
+		*r = (struct hspmd_region){
+			.x_count = classes[class].x_count, .y_count = classes[class].y_count, .x = classes[class].x, .y = classes[class].y
+		};
 		r->box.rank = g->rank;
 		for (int d = 0; d < g->rank; d++) {
 			r->box.lo[d] = g->coordinate[d][span.lo[d]];
@@ -269,7 +269,7 @@ static int join_cells(struct grid *g, struct hspmd_arena *arena, const struct cl
 }
 
 int hspmd_regions_find(struct hspmd_arena *arena, int rank, const struct hspmd_box *x, int x_count, const struct hspmd_box *y, int y_count,
-		       int64_t cell_limit, struct hspmd_region **regions, size_t *count, struct hspmd_error *err)
+                       int64_t cell_limit, struct hspmd_region **regions, size_t *count, struct hspmd_error *err)
 {
 	struct grid g = { .rank = rank, .box_count = x_count + y_count };
 	*count = 0;

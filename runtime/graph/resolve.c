@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Resolution proper. What the source offers and the destination wants is brought to problems whose destination is not partial:
  *
- *   - Copies of a sum that have addends of their own (hdim -1 over partial subgroups) are ways to one value whose last bits may differ, so one way is
- *     taken, the same for all.
- *   - In a partial destination one addend gets the whole value and the others zero; or, where the source's addends can be dealt to the destination's,
- *     each of these gets the sum of its own. That keeps apart what need not be summed yet (gradients of data-parallel subgroups, for instance).
+ *   - Copies of a sum that have addends of their own (hdim -1 over partial subgroups) are ways to one value whose last bits may differ, so
+ * one way is taken, the same for all.
+ *   - In a partial destination one addend gets the whole value and the others zero; or, where the source's addends can be dealt to the
+ * destination's, each of these gets the sum of its own. That keeps apart what need not be summed yet (gradients of data-parallel subgroups,
+ * for instance).
  *
  * Every combination is routed and the cheapest is taken. */
 #include <stdlib.h>
@@ -27,9 +28,9 @@ struct side {
 /* The source's addends dealt to problems, one problem for each addend of the destination that does not become zero. */
 struct deal {
 	int problems;
-	int *from;            /* per source share: problem, -1: not used */
+	int *from;             /* per source share: problem, -1: not used */
 	int *addend, *addends; /* per source share, within its problem */
-	int *to;              /* per destination share: problem, -1: zero */
+	int *to;               /* per destination share: problem, -1: zero */
 };
 
 enum dealing { DEAL_ONE, DEAL_EVENLY, DEAL_GROUPS, DEALINGS };
@@ -279,11 +280,11 @@ static struct placement *place_source(struct resolver *r, const struct side *s, 
 			copies = copies_of(s, group, &first);
 		}
 		struct piece piece = { .device = s->device[i],
-				       .box = s->share[i].box,
-				       .addend = deal->addend[i],
-				       .addends = deal->addends[i],
-				       .copy = s->share[i].replica - first,
-				       .copies = copies };
+			               .box = s->share[i].box,
+			               .addend = deal->addend[i],
+			               .addends = deal->addends[i],
+			               .copy = s->share[i].replica - first,
+			               .copies = copies };
 		hspmd_placement_add(p, &piece);
 	}
 	if (p)
@@ -297,7 +298,9 @@ static struct placement *place_destination(struct resolver *r, const struct side
 	for (int j = 0; p && j < d->count; j++) {
 		if (deal->to[j] != problem)
 			continue;
-		struct piece piece = { .device = d->device[j], .box = d->share[j].box, .addends = 1, .copy = d->share[j].replica, .copies = 1 };
+		struct piece piece = {
+			.device = d->device[j], .box = d->share[j].box, .addends = 1, .copy = d->share[j].replica, .copies = 1
+		};
 		hspmd_placement_add(p, &piece);
 	}
 	if (p)
@@ -357,14 +360,14 @@ static int deal_alloc(struct resolver *r, const struct side *s, const struct sid
 {
 	size_t have = (size_t)s->count, want = (size_t)d->count;
 	*deal = (struct deal){ .from = hspmd_arena_alloc(r->arena, have, sizeof *deal->from),
-			       .addend = hspmd_arena_alloc(r->arena, have, sizeof *deal->addend),
-			       .addends = hspmd_arena_alloc(r->arena, have, sizeof *deal->addends),
-			       .to = hspmd_arena_alloc(r->arena, want, sizeof *deal->to) };
+		               .addend = hspmd_arena_alloc(r->arena, have, sizeof *deal->addend),
+		               .addends = hspmd_arena_alloc(r->arena, have, sizeof *deal->addends),
+		               .to = hspmd_arena_alloc(r->arena, want, sizeof *deal->to) };
 	return deal->from && deal->addend && deal->addends && deal->to ? 0 : -1;
 }
 
 static int find_answer(struct resolver *r, const struct hspmd_annotation *source, const struct hspmd_annotation *destination,
-		       struct answer *best)
+                       struct answer *best)
 {
 	struct side s, d;
 	struct deal deal;
@@ -397,8 +400,8 @@ static struct hspmd_transfer *resolve(struct resolver *r, const struct hspmd_ann
 }
 
 static struct hspmd_transfer *resolve_anew(const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
-					   const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost,
-					   struct hspmd_error *err)
+                                           const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost,
+                                           struct hspmd_error *err)
 {
 	struct resolver r = { .arena = hspmd_arena_create(), .shape = shape, .element_bytes = element_bytes, .cost = cost, .err = err };
 	if (!r.arena) {
@@ -411,7 +414,8 @@ static struct hspmd_transfer *resolve_anew(const struct hspmd_shape *shape, size
 }
 
 struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
-				     const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost, struct hspmd_error *err)
+                                     const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost,
+                                     struct hspmd_error *err)
 {
 	struct hspmd_resolve_cache *cache = cost ? cost->cache : NULL;
 	struct resolve_key key = { 0 };

@@ -53,7 +53,7 @@ static int add_annotation(struct resolve_key *key, const struct hspmd_annotation
 }
 
 int hspmd_resolve_key(struct resolve_key *key, const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
-		      const struct hspmd_annotation *destination)
+                      const struct hspmd_annotation *destination)
 {
 	int rc = add(key, (int64_t)element_bytes) | add(key, shape->rank);
 	for (int d = 0; d < shape->rank && rc == 0; d++)

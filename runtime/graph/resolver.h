@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of resolution. Internal to runtime/graph.
  *
- * Devices are renumbered densely while resolving, so that tables can be indexed by them. A placement says what devices hold of a value. A hop is
- * the steps that bring one placement to another; a route is a sequence of hops through placements between. All memory is the arena's. */
+ * Devices are renumbered densely while resolving, so that tables can be indexed by them. A placement says what devices hold of a value. A
+ * hop is the steps that bring one placement to another; a route is a sequence of hops through placements between. All memory is the
+ * arena's. */
 #ifndef HSPMD_GRAPH_RESOLVER_H
 #define HSPMD_GRAPH_RESOLVER_H
 
@@ -31,8 +32,8 @@ struct piece {
 	int copy, copies;    /* number among the pieces that hold this box of this addend, and how many those are */
 };
 
-/* Pieces ordered by (addend, copy, box), one a device at most. The value of an element is the sum over the distinct addends among the pieces
- * that contain it. */
+/* Pieces ordered by (addend, copy, box), one a device at most. The value of an element is the sum over the distinct addends among the
+ * pieces that contain it. */
 struct placement {
 	int count;
 	struct piece *piece;
@@ -42,8 +43,8 @@ struct placement {
 struct hop {
 	size_t count, capacity;
 	struct hspmd_comm_step *step; /* members and moves in dense numbers; input and output are set when hops are joined */
-	double *port;                 /* for how long each node's network is busy: all that goes out, node by node, then all that comes in */
-	double seconds;               /* until the last device is done */
+	double *port;   /* for how long each node's network is busy: all that goes out, node by node, then all that comes in */
+	double seconds; /* until the last device is done */
 };
 
 struct move_list {
@@ -59,18 +60,20 @@ bool hspmd_placement_equal(const struct placement *a, const struct placement *b)
 bool hspmd_placement_is_partial(const struct placement *p);
 /* The sums, in place of their addends (of the first copies, as many as every addend has), and all that is whole already. */
 struct placement *hspmd_placement_reduced(struct resolver *r, const struct placement *p);
-/* Devices (of a node, if by_node) that hold the same box share it out, so that each has its part of the value. Returns p itself when no two hold the
- * same or when addends lie in unlike boxes. `near`: parts are cut and ordered so that they lie well with what devices have there. */
-const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near, bool by_node);
-/* The sums within each node of a partial placement, each node's scattered over its devices, so that there is one addend a node. p itself when that is
- * nothing new: sums lie within nodes, or nodes have one device of each sum, or addends lie in unlike boxes or have copies. */
+/* Devices (of a node, if by_node) that hold the same box share it out, so that each has its part of the value. Returns p itself when no two
+ * hold the same or when addends lie in unlike boxes. `near`: parts are cut and ordered so that they lie well with what devices have there.
+ */
+const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near,
+                                                  bool by_node);
+/* The sums within each node of a partial placement, each node's scattered over its devices, so that there is one addend a node. p itself
+ * when that is nothing new: sums lie within nodes, or nodes have one device of each sum, or addends lie in unlike boxes or have copies. */
 const struct placement *hspmd_placement_within(struct resolver *r, const struct placement *p, const struct placement *near);
 /* Pieces of one node, as a placement of its own whose sums are complete there; addends become numbers within the node. */
 struct placement *hspmd_placement_of_node(struct resolver *r, const struct placement *p, int node);
 
 /* ---- hop.c */
-/* Cheapest steps from x to y, which is not partial and whose boxes x covers. bounded: return 1 where that is laborious (very many regions, or moves that
- * add): there are other ways. 0 done, -1 failed. */
+/* Cheapest steps from x to y, which is not partial and whose boxes x covers. bounded: return 1 where that is laborious (very many regions,
+ * or moves that add): there are other ways. 0 done, -1 failed. */
 int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop);
 /* A new step with room for its members and their boxes (empty). */
 struct hspmd_comm_step *hspmd_hop_step(struct resolver *r, struct hop *hop, enum hspmd_comm_kind kind, int members);
@@ -82,21 +85,24 @@ struct hop_view {
 	const struct hspmd_region *region;
 	size_t region_count;
 };
-/* hop_reduce.c: the regions whose value is a sum. collectives: use them where they fit; else and otherwise the needers add up themselves, unless that
- * takes more than add_limit moves (1 is returned then). */
-int hspmd_hop_reduce(struct resolver *r, const struct hop_view *v, bool collectives, size_t add_limit, struct hop *hop, struct move_list *moves);
+/* hop_reduce.c: the regions whose value is a sum. collectives: use them where they fit; else and otherwise the needers add up themselves,
+ * unless that takes more than add_limit moves (1 is returned then). */
+int hspmd_hop_reduce(struct resolver *r, const struct hop_view *v, bool collectives, size_t add_limit, struct hop *hop,
+                     struct move_list *moves);
 /* hop_gather.c: the regions that all-gathers can serve; marks them in done[]. */
 int hspmd_hop_gather(struct resolver *r, const struct hop_view *v, bool *done, struct hop *hop);
 /* hop_exchange.c: the whole regions not done: copies, send-receive, all-to-all, and what remains to `moves`. */
-int hspmd_hop_exchange(struct resolver *r, const struct hop_view *v, const bool *done, bool balanced, struct hop *hop, struct move_list *moves);
+int hspmd_hop_exchange(struct resolver *r, const struct hop_view *v, const bool *done, bool balanced, struct hop *hop,
+                       struct move_list *moves);
 
-/* Boxes joined to one: grow *hull (whose volume so far is *volume, 0 for none) by a disjoint box. The union is a box when hull's volume is *volume. */
+/* Boxes joined to one: grow *hull (whose volume so far is *volume, 0 for none) by a disjoint box. The union is a box when hull's volume is
+ * *volume. */
 void hspmd_hull_add(struct hspmd_box *hull, int64_t *volume, const struct hspmd_box *box);
 bool hspmd_hull_is_box(const struct hspmd_box *hull, int64_t volume);
 
 /* ---- cost.c */
 double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes); /* the caller's device numbers */
-int hspmd_cost_prepare(struct resolver *r); /* once devices are numbered; -1: memory */
+int hspmd_cost_prepare(struct resolver *r);                                           /* once devices are numbered; -1: memory */
 void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *port); /* fills step->seconds, adds to port */
 /* Time until the last device is done when every device goes through its steps in order, and not less than the busiest network needs. */
 double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *port);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Routes: compositions of hops. Between source and destination a value may stand reduced in place (all-reduce first), scattered over its source
- * (reduce-scatter first: less to send on), scattered over its destination (every byte enters once, then an all-gather) or over each node of it (every
- * byte enters each node once). A sum may begin within the nodes, so that less goes between them. All compositions of these are costed and the cheapest
- * is taken. */
+/* Routes: compositions of hops. Between source and destination a value may stand reduced in place (all-reduce first), scattered over its
+ * source (reduce-scatter first: less to send on), scattered over its destination (every byte enters once, then an all-gather) or over each
+ * node of it (every byte enters each node once). A sum may begin within the nodes, so that less goes between them. All compositions of
+ * these are costed and the cheapest is taken. */
 #include <stdio.h>
 #include <string.h>
 
@@ -124,7 +124,7 @@ static int follow(struct map *m, const enum stop *path, const struct hop *before
 }
 
 static int follow_all(struct resolver *r, const struct placement *from, const struct placement *to, const struct hop *before,
-		      struct candidates *list)
+                      struct candidates *list)
 {
 	struct map *m = hspmd_arena_alloc(r->arena, 1, sizeof *m);
 	if (!m)
@@ -211,7 +211,8 @@ static int explain(struct resolver *r, const struct candidates *list, struct rou
 	return 0;
 }
 
-/* What a route is worth: the prediction is not so exact that one more hop, with its buffer and its rendezvous, should be taken for less than this. */
+/* What a route is worth: the prediction is not so exact that one more hop, with its buffer and its rendezvous, should be taken for less
+ * than this. */
 #define WORTH_A_HOP 0.05
 
 static double worth(const struct route *route)

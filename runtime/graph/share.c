@@ -18,7 +18,8 @@ static int64_t bound(int64_t n, int64_t unit, int parts, const int64_t *weights,
 		}
 	}
 	int64_t units = n / unit + (n % unit != 0);
-	__int128 at = (2 * (__int128)units * prefix + total) / (2 * (__int128)total) * unit; /* to the nearest: a ratio of 7:5 given as fractions must not become 6:6 */
+	__int128 at = (2 * (__int128)units * prefix + total) / (2 * (__int128)total) *
+	              unit; /* to the nearest: a ratio of 7:5 given as fractions must not become 6:6 */
 	return at < n ? (int64_t)at : n;
 }
 
@@ -122,7 +123,8 @@ int hspmd_annotation_shares(const struct hspmd_annotation *a, const struct hspmd
 
 enum relation { SAME_ADDEND, OTHER_ADDEND, ALTERNATIVE };
 
-/* How two devices whose boxes overlap stand to one another: the same addend, two addends of one sum, or parts of two ways to get the value. */
+/* How two devices whose boxes overlap stand to one another: the same addend, two addends of one sum, or parts of two ways to get the value.
+ */
 static enum relation relate(const struct hspmd_annotation *a, const struct hspmd_share *x, const struct hspmd_share *y)
 {
 	if (x->group != y->group && a->hdim != HSPMD_PARTIAL)
@@ -162,7 +164,7 @@ static struct placed *sorted_shares(const struct hspmd_annotation *a, const stru
 }
 
 static bool same_shares(const struct hspmd_annotation *a, const struct placed *x, const struct hspmd_annotation *b, const struct placed *y,
-			int count)
+                        int count)
 {
 	for (int i = 0; i < count; i++)
 		if (x[i].device != y[i].device || x[i].share.partials != y[i].share.partials ||

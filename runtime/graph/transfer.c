@@ -8,7 +8,7 @@
 #include "common/alloc.h"
 
 const char *const hspmd_comm_words[] = { "copy",       "zero",       "send-receive", "all-reduce", "reduce-scatter",
-					 "all-gather", "all-to-all", "batched",	     NULL };
+	                                 "all-gather", "all-to-all", "batched",      NULL };
 
 void hspmd_transfer_destroy(struct hspmd_transfer *t)
 {
@@ -51,7 +51,8 @@ int hspmd_transfer_append(struct resolver *r, struct transfer_plan *plan, const 
 	for (int h = 0; h < route->hop_count; h++) {
 		int next = TRANSFER_LAST;
 		if (h < route->hop_count - 1) {
-			if (hspmd_arena_grow(r->arena, &plan->between, &plan->between_capacity, plan->between_count, sizeof *plan->between) != 0)
+			if (hspmd_arena_grow(r->arena, &plan->between, &plan->between_capacity, plan->between_count,
+			                     sizeof *plan->between) != 0)
 				return -1;
 			plan->between[plan->between_count++] = route->between[h];
 			next = (int)plan->between_count;
@@ -134,11 +135,11 @@ static int copy_step(const struct resolver *r, const struct hspmd_comm_step *fro
 {
 	size_t members = (size_t)from->member_count, moves = (size_t)from->move_count;
 	*to = (struct hspmd_comm_step){ .kind = from->kind,
-					.input = from->input,
-					.output = from->output == TRANSFER_LAST ? last : from->output,
-					.member_count = from->member_count,
-					.move_count = from->move_count,
-					.seconds = from->seconds };
+		                        .input = from->input,
+		                        .output = from->output == TRANSFER_LAST ? last : from->output,
+		                        .member_count = from->member_count,
+		                        .move_count = from->move_count,
+		                        .seconds = from->seconds };
 	to->members = hspmd_calloc(members, sizeof *to->members);
 	to->in = hspmd_calloc(members, sizeof *to->in);
 	to->out = hspmd_calloc(members, sizeof *to->out);
@@ -157,8 +158,9 @@ static int copy_step(const struct resolver *r, const struct hspmd_comm_step *fro
 	return 0;
 }
 
-struct hspmd_transfer *hspmd_transfer_create(const struct resolver *r, const struct transfer_plan *plan, const struct hspmd_annotation *source,
-					     const struct hspmd_annotation *destination, const char *why)
+struct hspmd_transfer *hspmd_transfer_create(const struct resolver *r, const struct transfer_plan *plan,
+                                             const struct hspmd_annotation *source, const struct hspmd_annotation *destination,
+                                             const char *why)
 {
 	struct hspmd_transfer *t = calloc(1, sizeof *t);
 	if (!t)

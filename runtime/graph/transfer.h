@@ -19,8 +19,9 @@ struct transfer_plan {
 /* Append a route's steps and the values between them. 0 or -1 (memory). */
 int hspmd_transfer_append(struct resolver *r, struct transfer_plan *plan, const struct route *route);
 /* Source and destination layouts come from the annotations. NULL: memory. */
-struct hspmd_transfer *hspmd_transfer_create(const struct resolver *r, const struct transfer_plan *plan, const struct hspmd_annotation *source,
-					     const struct hspmd_annotation *destination, const char *why);
+struct hspmd_transfer *hspmd_transfer_create(const struct resolver *r, const struct transfer_plan *plan,
+                                             const struct hspmd_annotation *source, const struct hspmd_annotation *destination,
+                                             const char *why);
 
 /* ---- resolve_cache.c */
 /* What was asked, as bytes. */
@@ -30,7 +31,7 @@ struct resolve_key {
 };
 /* 0 or -1 (memory). free(key->value) after. */
 int hspmd_resolve_key(struct resolve_key *key, const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
-		      const struct hspmd_annotation *destination);
+                      const struct hspmd_annotation *destination);
 /* A further sharer of the answer kept for this, NULL: none is. */
 struct hspmd_transfer *hspmd_resolve_cache_find(const struct hspmd_resolve_cache *c, const struct resolve_key *key);
 /* Keep an answer; the cache becomes one of its sharers and takes the key's bytes. When memory is short nothing is kept. */

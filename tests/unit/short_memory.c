@@ -103,8 +103,8 @@ FILE *__wrap_open_memstream(char **text, size_t *size)
 	return fails() ? NULL : took(__real_open_memstream(text, size)); /* its text is what the caller gives back */
 }
 
-/* jansson 2.14 drops a byte of a long key when the one allocation for that byte fails and the next succeeds; where memory has run out, the next
- * fails as well. */
+/* jansson 2.14 drops a byte of a long key when the one allocation for that byte fails and the next succeeds; where memory has run out, the
+ * next fails as well. */
 void *short_memory_jansson(size_t size)
 {
 	failed_in_jansson |= fails();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory running short: every allocation that a call makes is made to fail in its turn. Each time the call must fail, say so, and give back all it took.
- * A program that uses this is linked with SHORT_MEMORY_LINK, which put functions of short_memory.c before the allocating ones of libc. */
+/* Memory running short: every allocation that a call makes is made to fail in its turn. Each time the call must fail, say so, and give back
+ * all it took. A program that uses this is linked with SHORT_MEMORY_LINK, which put functions of short_memory.c before the allocating ones
+ * of libc. */
 #ifndef HSPMD_TEST_SHORT_MEMORY_H
 #define HSPMD_TEST_SHORT_MEMORY_H
 

@@ -101,7 +101,7 @@ static void first_replicas_cover_once(void **state)
 {
 	(void)state;
 	static const char *const texts[] = { "{[0-7]: 0:2 -1:2 1:2}", "{[0,1]: -1:2 | [2-4]: 0:3 | [5]}", "{[0-3]: 0:2 -1:2 | [4]} h1(1:4)",
-					     "{[0,1]: -2:2 | [2-5]: 0:2 -1:2} h-2" };
+		                             "{[0,1]: -2:2 | [2-5]: 0:2 -1:2} h-2" };
 	static const int addends[] = { 1, 1, 1, 3 };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
 		struct hspmd_annotation *a = parse(texts[i]);
@@ -158,11 +158,8 @@ static void illegal_annotations(void **state)
 static void text_round_trip(void **state)
 {
 	(void)state;
-	static const char *const texts[] = { "{[0]}",
-					     "{[0-3]: 0:2/64(5:3) -1:2 | [4]} h0/7(2:1)",
-					     "{[0,1]: -2:2 | [3,2]: 1:2} h-2",
-					     "{[9,4-6,2,1]: 5:6(1:2:3:4:5:6)}",
-					     "{[0,1]: 0:1 0:2 -1:1 | [7]}" };
+	static const char *const texts[] = { "{[0]}", "{[0-3]: 0:2/64(5:3) -1:2 | [4]} h0/7(2:1)", "{[0,1]: -2:2 | [3,2]: 1:2} h-2",
+		                             "{[9,4-6,2,1]: 5:6(1:2:3:4:5:6)}", "{[0,1]: 0:1 0:2 -1:1 | [7]}" };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
 		struct hspmd_annotation *a = parse(texts[i]);
 		char *text = hspmd_annotation_text(a);

@@ -121,9 +121,15 @@ static void every_allocation_may_fail(void **state)
 {
 	(void)state;
 	static const struct short_memory_call calls[] = {
-		{ "parse", parse, true },		  { "print", print, false },		    { "join", join, false },
-		{ "build", build, false },		  { "check", check, true },		    { "resolve sums", resolve_sums, true },
-		{ "resolve parts", resolve_parts, true }, { "resolve whole", resolve_whole, true }, { "plan moves", plan_moves, true },
+		{ "parse", parse, true },
+		{ "print", print, false },
+		{ "join", join, false },
+		{ "build", build, false },
+		{ "check", check, true },
+		{ "resolve sums", resolve_sums, true },
+		{ "resolve parts", resolve_parts, true },
+		{ "resolve whole", resolve_whole, true },
+		{ "plan moves", plan_moves, true },
 	};
 	short_memory_try(calls, sizeof calls / sizeof *calls, &err);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planned moves: random holdings and needs, checked element by element; the largest sender against the optimum of the linear program (GLPK). */
+/* Planned moves: random holdings and needs, checked element by element; the largest sender against the optimum of the linear program
+ * (GLPK). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,10 +61,10 @@ static void draw_instance(struct random *r, struct instance *in)
 		in->have[in->have_count++] = (struct hspmd_holding){ t, (int)random_range(r, 0, PLACES - 1), whole };
 		for (int64_t k = random_range(r, 0, 12); k > 0; k--)
 			in->have[in->have_count++] =
-				(struct hspmd_holding){ t, (int)random_range(r, 0, PLACES - 1), random_box(r, &in->shape[t]) };
+			        (struct hspmd_holding){ t, (int)random_range(r, 0, PLACES - 1), random_box(r, &in->shape[t]) };
 		for (int64_t k = random_range(r, 0, 12); k > 0; k--)
 			in->need[in->need_count++] =
-				(struct hspmd_need){ t, (int)random_range(r, 0, PLACES - 1), random_box(r, &in->shape[t]) };
+			        (struct hspmd_need){ t, (int)random_range(r, 0, PLACES - 1), random_box(r, &in->shape[t]) };
 	}
 }
 
@@ -229,7 +230,7 @@ static void random_instances(void **state)
 		size_t count;
 		struct hspmd_error err = { "" };
 		if (hspmd_plan_moves(in.have, in.have_count, in.need, in.need_count, in.element_bytes, in.cost.seconds ? &in.cost : NULL,
-				     &moves, &count, &err) != 0)
+		                     &moves, &count, &err) != 0)
 			fail_msg("HSPMD_SEED=%llu: %s", (unsigned long long)s, err.text);
 		int64_t load[PLACES] = { 0 }, total = 0, most = 0;
 		for (size_t i = 0; i < count; i++)
@@ -321,7 +322,7 @@ static void large_plan(void **state)
 	}
 	assert_int_equal(arrived, lacking);
 	print_message("%d devices, %d tensors: %zu moves planned in %.2f s\n", DEVICES, COUNT, count,
-		      (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9);
+	              (double)(end.tv_sec - start.tv_sec) + (double)(end.tv_nsec - start.tv_nsec) / 1e9);
 	free(moves);
 	free(have);
 	free(need);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resolution: random pairs of annotations are resolved, executed on simulated devices and compared with slices of the full tensor; and known cases
- * get the communication they should. HSPMD_LONG=1 runs the full number of cases; HSPMD_SEED=n one case. */
+/* Resolution: random pairs of annotations are resolved, executed on simulated devices and compared with slices of the full tensor; and
+ * known cases get the communication they should. HSPMD_LONG=1 runs the full number of cases; HSPMD_SEED=n one case. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "common/format/cluster.h"
 #include "tests/unit/transfer_run.h"
 
 #define MAX_DEVICES 16
@@ -69,7 +70,8 @@ static void one_case(uint64_t seed, struct tally *tally)
 	bool exact = random_range(&r, 0, 3) > 0;
 	struct hspmd_link_cost cost = { .seconds = node_seconds, .node = random_range(&r, 0, 2) ? node_number : NULL };
 	struct hspmd_error err = { "" };
-	struct hspmd_transfer *t = hspmd_resolve(&shape, random_range(&r, 0, 1) ? 4 : 4000, a, b, random_range(&r, 0, 1) ? &cost : NULL, &err);
+	struct hspmd_transfer *t =
+	        hspmd_resolve(&shape, random_range(&r, 0, 1) ? 4 : 4000, a, b, random_range(&r, 0, 1) ? &cost : NULL, &err);
 	if (!t)
 		fail_case(seed, a, b, err.text);
 	int64_t n = hspmd_shape_elements(&shape);
@@ -180,6 +182,9 @@ static void between_groups(void **state)
 	check_steps(LARGE, "{[0-3]: 0:4}", "{[4,5]: 0:2}", "batched 0>4,1>4,2>5,3>5");
 	check_steps(LARGE, "{[0,1]: 0:2}", "{[4-6]: 0:3}", "batched 0>4,0>5,1>5,1>6");
 	check_steps(LARGE, "{[0,1]: -1:2}", "{[4]}", "send-receive 0,4");
+	/* From where it is nearest. */
+	check_steps(LARGE, "{[0,4]: -1:2}", "{[1]}", "send-receive 0,1");
+	check_steps(LARGE, "{[0,4]: -1:2}", "{[5]}", "send-receive 4,5");
 	/* Copies share the sending, and what all receivers need crosses once. */
 	check_steps(LARGE, "{[0,1]: -1:2}", "{[4,5]: -1:2}", "send-receive 0,4; send-receive 1,5; all-gather 4,5");
 	/* A sum is made before it crosses. */
@@ -192,18 +197,18 @@ static void between_subgroups(void **state)
 	(void)state;
 	check_steps(LARGE, "{[0,1]: 1:2 | [4,5]: 1:2} h-2", "{[0,1]: 1:2 | [4,5]: 1:2}", "all-reduce 0,4; all-reduce 1,5");
 	check_steps(LARGE, "{[0-3]: 1:4 | [4,5]: 1:2} h-2", "{[0-3]: 1:4 | [4,5]: 1:2}",
-		    "all-reduce 0,4; all-reduce 2,5; all-reduce 1,4; all-reduce 3,5");
+	            "all-reduce 0,4; all-reduce 2,5; all-reduce 1,4; all-reduce 3,5");
 	check_steps(LARGE, "{[0,1]: 1:2 | [4-6]: 1:3} h-2", "{[0,1]: 1:2 | [4-6]: 1:3} h0(2:1)",
-		    "reduce-scatter 0,4; reduce-scatter 1,5; reduce-scatter 0,5; reduce-scatter 1,6");
+	            "reduce-scatter 0,4; reduce-scatter 1,5; reduce-scatter 0,5; reduce-scatter 1,6");
 	check_steps(LARGE, "{[0,1]: 1:2 | [4-6]: 1:3} h0(2:1)", "{[0,1]: 1:2 | [4-6]: 1:3}",
-		    "all-gather 0,4; all-gather 1,5; all-gather 0,5; all-gather 1,6");
+	            "all-gather 0,4; all-gather 1,5; all-gather 0,5; all-gather 1,6");
 	/* What need not be summed yet stays apart. */
 	check_steps(LARGE, "{[0,1]: -2:2 | [4,5]: -2:2} h-2", "{[0,1]: 0:2 | [4,5]: 0:2} h-2", "reduce-scatter 0,1; reduce-scatter 4,5");
 	check_steps(LARGE, "{[0-3]: -2:2 0:2}", "{[0-3]: -2:2 1:2}", "all-to-all 0,1; all-to-all 2,3");
 	check_steps(LARGE, "{[0,1]: -1:2}", "{[0,1]: -2:2}", "zero 1; copy 0");
 	/* Two ways to a sum: only one is taken, so that all have the same bits. */
 	check_steps((struct hspmd_shape){ 1, { 8 } }, "{[0,1]: -2:2 | [2,3]: -2:2}", "{[0,1]: -1:2 | [2,3]: -1:2}",
-		    "all-reduce 0,1; send-receive 0,2; send-receive 1,3; copy 0,1");
+	            "all-reduce 0,1; send-receive 0,2; send-receive 1,3; copy 0,1");
 }
 
 /* Sums over several nodes begin within them. */
@@ -211,7 +216,7 @@ static void across_nodes(void **state)
 {
 	(void)state;
 	check_steps(LARGE, "{[0,1,4,5]: -2:4}", "{[0,1,4,5]: -1:4}",
-		    "reduce-scatter 0,1; reduce-scatter 4,5; all-reduce 0,4; all-reduce 1,5; all-gather 0,1; all-gather 4,5");
+	            "reduce-scatter 0,1; reduce-scatter 4,5; all-reduce 0,4; all-reduce 1,5; all-gather 0,1; all-gather 4,5");
 	check_steps(LARGE, "{[0,1,4,5]: 0:4}", "{[0,1,4,5]: -1:4}", "all-to-all 0,1,4,5; all-gather 0,1; all-gather 4,5");
 }
 
@@ -228,13 +233,38 @@ static void refusals(void **state)
 	hspmd_annotation_destroy(bad);
 }
 
+static void cluster_costs(void **state)
+{
+	(void)state;
+	static const char text[] =
+	        "{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"G\": {\"kind\": \"cuda\", \"memory_bytes\": 1000000000, "
+	        "\"gbytes_per_s\": 1000, \"peak_tflops\": {\"fp32\": 10}}}, \"nodes\": [{\"name\": \"a\", \"devices\": [{\"type\": \"G\", "
+	        "\"count\": 2}]}, "
+	        "{\"name\": \"b\", \"devices\": [{\"type\": \"G\", \"count\": 2}], \"network_gbytes_per_s\": 40}], "
+	        "\"links\": [{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 10}]}";
+	struct hspmd_error err = { "" };
+	json_t *value = json_loads(text, 0, NULL);
+	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "cluster", &err);
+	json_decref(value);
+	if (!c)
+		fail_msg("%s", err.text);
+	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(c);
+	assert_float_equal(cost.seconds(cost.context, 0, 2, 1e9), 0.10001, 1e-6);
+	assert_float_equal(cost.seconds(cost.context, 0, 1, 1e9), 1.00001, 1e-6); /* no link says */
+	assert_int_equal(cost.node(cost.context, 1), cost.node(cost.context, 0));
+	assert_int_not_equal(cost.node(cost.context, 1), cost.node(cost.context, 2));
+	assert_float_equal(cost.network(cost.context, cost.node(cost.context, 0)), 0, 0);
+	assert_float_equal(cost.network(cost.context, cost.node(cost.context, 3)) / 40e9, 1, 1e-6);
+	hspmd_cluster_destroy(c);
+}
+
 /* The same question gets the same transfer, any other its own; they outlive the cache. */
 static void cached_answers(void **state)
 {
 	(void)state;
-	static const char *const texts[] = { "{[0,1]: -2:2}",		  "{[0,1]: -1:2}",	   "{[0,1]: 0:2}", "{[0,1]: 0:2(1:2)}",
-					     "{[0,1]: 0:2/2}",		  "{[1,0]: 0:2}",	   "{[0,2]: 0:2}", "{[0] | [1]} h0",
-					     "{[0] | [1]} h0(1:2)",	  "{[0,1]: 0:2 | [2]} h0" };
+	static const char *const texts[] = { "{[0,1]: -2:2}",       "{[0,1]: -1:2}",        "{[0,1]: 0:2}", "{[0,1]: 0:2(1:2)}",
+		                             "{[0,1]: 0:2/2}",      "{[1,0]: 0:2}",         "{[0,2]: 0:2}", "{[0] | [1]} h0",
+		                             "{[0] | [1]} h0(1:2)", "{[0,1]: 0:2 | [2]} h0" };
 	enum { COUNT = sizeof texts / sizeof *texts };
 	struct hspmd_annotation *a[COUNT];
 	struct hspmd_transfer *first[COUNT][COUNT], *again[COUNT][COUNT];
@@ -270,13 +300,9 @@ static void cached_answers(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(random_pairs),
-		cmocka_unit_test(one_collective),
-		cmocka_unit_test(between_groups),
-		cmocka_unit_test(between_subgroups),
-		cmocka_unit_test(across_nodes),
-		cmocka_unit_test(refusals),
-		cmocka_unit_test(cached_answers),
+		cmocka_unit_test(random_pairs),      cmocka_unit_test(one_collective), cmocka_unit_test(between_groups),
+		cmocka_unit_test(between_subgroups), cmocka_unit_test(across_nodes),   cmocka_unit_test(refusals),
+		cmocka_unit_test(cluster_costs),     cmocka_unit_test(cached_answers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

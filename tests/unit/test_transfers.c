@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resolved transfers on real executors: random pairs of annotations, one thread a device over the memory transport and CPU devices, must leave to the bit
- * what the interpreter leaves. Half of the cases have values whose sums depend on the order of additions. HSPMD_SEED=n runs one case. */
+/* Resolved transfers on real executors: random pairs of annotations, one thread a device over the memory transport and CPU devices, must
+ * leave to the bit what the interpreter leaves. Half of the cases have values whose sums depend on the order of additions. HSPMD_SEED=n
+ * runs one case. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -96,7 +97,7 @@ static void *run_member(void *argument)
 	struct hspmd_transport_options o = { .rank = rank_of_device(m->device), .size = DEVICES, .abort = &s->failed, .timeout_s = 60 };
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &m->err);
 	int rc = !ops || ops->open(&dev, m->device, 1, &m->err) || hspmd_transport_memory.open(&o, &transport, &m->err) ||
-		 hspmd_transport_memory.address(transport, &s->address[o.rank], &m->err);
+	         hspmd_transport_memory.address(transport, &s->address[o.rank], &m->err);
 	if (rc)
 		atomic_store(&s->failed, 1);
 	pthread_barrier_wait(&s->opened);

@@ -51,8 +51,8 @@ static struct hspmd_annotation *join(struct random *r, struct hspmd_annotation *
 {
 	int64_t weights[4];
 	random_weights(r, count, weights);
-	struct hspmd_annotation *a = hspmd_annotation_union((const struct hspmd_annotation *const *)part, count, hdim, random_range(r, 1, 2),
-							    hdim >= 0 && random_range(r, 0, 1) ? weights : NULL);
+	struct hspmd_annotation *a = hspmd_annotation_union((const struct hspmd_annotation *const *)part, count, hdim,
+	                                                    random_range(r, 1, 2), hdim >= 0 && random_range(r, 0, 1) ? weights : NULL);
 	for (int i = 0; i < count; i++)
 		hspmd_annotation_destroy(part[i]);
 	return a;
@@ -133,8 +133,8 @@ static double *filled(const struct hspmd_box *box, double value)
 	return data;
 }
 
-struct buffers buffers_source(struct random *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape, const double *full, bool exact,
-			      int devices)
+struct buffers buffers_source(struct random *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape, const double *full,
+                              bool exact, int devices)
 {
 	struct buffers b = buffers_blank(devices);
 	struct hspmd_box whole = hspmd_box_whole(shape);
@@ -156,7 +156,7 @@ struct buffers buffers_source(struct random *r, const struct hspmd_annotation *a
 		for (int i = first; i < end; i++) {
 			b.data[device[i]] = filled(&share[i].box, 0);
 			hspmd_box_copy(b.data[device[i]], &share[i].box, addend + share[i].partial * n, &whole, &share[i].box,
-				       sizeof(double));
+			               sizeof(double));
 		}
 		free(addend);
 	}
@@ -302,7 +302,8 @@ static bool run_step(struct machine *m, int s)
 	switch (step->kind) {
 	case HSPMD_COMM_COPY:
 		for (int i = 0; i < step->member_count && good; i++)
-			good = hspmd_box_equal(&step->in[i], &step->out[i]) && pass(m, s, step->members[i], step->members[i], &step->out[i], 0);
+			good = hspmd_box_equal(&step->in[i], &step->out[i]) &&
+			       pass(m, s, step->members[i], step->members[i], &step->out[i], 0);
 		return good;
 	case HSPMD_COMM_ZERO:
 		for (int i = 0; i < step->member_count && good; i++) {
@@ -404,7 +405,7 @@ static bool account(const double *data, const struct hspmd_box *box, const struc
 
 /* One scope: devices [first, end) of the shares. region: what they hold together. */
 static bool check_scope(const struct buffers *b, const int *device, const struct hspmd_share *share, int first, int end,
-			const struct hspmd_shape *shape, const double *full, double tolerance, char *message, size_t size)
+                        const struct hspmd_shape *shape, const double *full, double tolerance, char *message, size_t size)
 {
 	struct hspmd_box whole = hspmd_box_whole(shape);
 	int64_t n = hspmd_box_elements(&whole);
@@ -433,8 +434,8 @@ static bool check_scope(const struct buffers *b, const int *device, const struct
 	return good;
 }
 
-bool buffers_check(const struct buffers *b, const struct hspmd_annotation *a, const struct hspmd_shape *shape, const double *full, double tolerance,
-		   char *message, size_t size)
+bool buffers_check(const struct buffers *b, const struct hspmd_annotation *a, const struct hspmd_shape *shape, const double *full,
+                   double tolerance, char *message, size_t size)
 {
 	int count = hspmd_annotation_shares(a, shape, NULL, NULL), device[64];
 	struct hspmd_share share[64];
