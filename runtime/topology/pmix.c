@@ -10,6 +10,27 @@
 /* Nodes of one kind measure a little differently; a plan should not treat them as different. */
 #define TOLERANCE 0.1
 
+/* Tasks of the step this process is in; 1 outside of one. */
+static int step_tasks(void)
+{
+	const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+	return getenv("SLURM_PROCID") && tasks ? atoi(tasks) : 1;
+}
+
+static int alone(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err)
+{
+	*rank = 0;
+	if (!own)
+		return hspmd_fail(err, "this node has nothing to give");
+	*all = hspmd_cluster_merge(&own, 1, TOLERANCE, err);
+	return *all ? 0 : -1;
+}
+
+#ifdef HAVE_PMIX
+#include <pmix.h>
+
+#define KEY "hspmd.cluster"
+
 /* Parts as texts, in the order of tasks; NULL where a task has none to give. */
 struct parts {
 	char **text;
@@ -52,27 +73,6 @@ static int merge(const struct parts *p, struct hspmd_cluster **all, struct hspmd
 	free(part);
 	return rv;
 }
-
-/* Tasks of the step this process is in; 1 outside of one. */
-static int step_tasks(void)
-{
-	const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
-	return getenv("SLURM_PROCID") && tasks ? atoi(tasks) : 1;
-}
-
-static int alone(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err)
-{
-	*rank = 0;
-	if (!own)
-		return hspmd_fail(err, "this node has nothing to give");
-	*all = hspmd_cluster_merge(&own, 1, TOLERANCE, err);
-	return *all ? 0 : -1;
-}
-
-#ifdef HAVE_PMIX
-#include <pmix.h>
-
-#define KEY "hspmd.cluster"
 
 static int fail_pmix(struct hspmd_error *err, const char *what, pmix_status_t status)
 {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/topology/topology.h"
 
+#include <dirent.h>
 #include <hwloc/glibc-sched.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +45,8 @@ struct discovery {
 	struct core *cores;
 	int core_count;
 	int64_t memory_bytes;
+	struct hspmd_gpu *gpus;
+	int gpu_count;
 	char cpu[64];
 	json_t *types, *runs, *numa, *pci; /* under construction */
 	struct hspmd_place *places;
@@ -60,7 +64,11 @@ static int load_hwloc(struct discovery *d, struct hspmd_error *err)
 	/* GPUs come from the driver itself (gpu.c); these two would look for them again through libraries that take long or want a display. */
 	hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
 	hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
-	hwloc_topology_set_io_types_filter(d->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+	/* The PCI bus says which cores are near a GPU; without GPUs looking at it is lost time. */
+	if (d->gpu_count)
+		hwloc_topology_set_io_types_filter(d->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+	else
+		hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
 	return hwloc_topology_load(d->hwloc) ? hspmd_fail_errno(err, "hwloc cannot look at this machine") : 0;
 }
 
@@ -79,19 +87,18 @@ static int find_cores(struct discovery *d, int granted, struct hspmd_error *err)
 	d->allowed = hwloc_bitmap_alloc();
 	if (!d->allowed)
 		return hspmd_fail_memory(err, "listing cores");
-	if (hwloc_get_cpubind(d->hwloc, d->allowed, HWLOC_CPUBIND_PROCESS))
+	if (hwloc_get_cpubind(d->hwloc, d->allowed, HWLOC_CPUBIND_THREAD))
 		hwloc_bitmap_copy(d->allowed, hwloc_topology_get_allowed_cpuset(d->hwloc));
 	hwloc_bitmap_and(d->allowed, d->allowed, hwloc_topology_get_allowed_cpuset(d->hwloc));
 	bool has_cores = hwloc_get_nbobjs_by_type(d->hwloc, HWLOC_OBJ_CORE) > 0;
 	hwloc_obj_type_t type = has_cores ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
-	int most = hwloc_get_nbobjs_by_type(d->hwloc, type), threads = 0, used = 0;
+	int most = hwloc_get_nbobjs_by_type(d->hwloc, type), used = 0;
 	d->cores = hspmd_calloc((size_t)(most > 0 ? most : 1), sizeof *d->cores);
 	if (!d->cores)
 		return hspmd_fail_memory(err, "listing cores");
 	for (hwloc_obj_t o = NULL; (o = hwloc_get_next_obj_by_type(d->hwloc, type, o));) {
 		if (!hwloc_bitmap_intersects(o->cpuset, d->allowed))
 			continue;
-		threads += hwloc_bitmap_weight(o->cpuset);
 		if (granted && used >= granted)
 			continue;
 		struct core *c = &d->cores[d->core_count++];
@@ -282,46 +289,57 @@ static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, in
 	return p->uuid ? add_device(d, name, numa, g->pci, err) : hspmd_fail_memory(err, "describing devices");
 }
 
-static int add_gpus(struct discovery *d, int *count, struct hspmd_error *err)
+static int add_gpus(struct discovery *d, struct hspmd_error *err)
 {
-	struct hspmd_gpu *gpus;
-	*count = hspmd_gpus_find(&gpus, err);
-	int rv = *count < 0 ? -1 : 0;
-	for (int i = 0; i < *count && !rv; i++)
-		rv = add_gpu(d, &gpus[i], i, *count, err);
-	free(gpus);
+	int rv = 0;
+	for (int i = 0; i < d->gpu_count && !rv; i++)
+		rv = add_gpu(d, &d->gpus[i], i, d->gpu_count, err);
 	return rv;
 }
 
 /* ---- links and the whole */
 
-/* Of the fastest interface that is up, in GB/s. */
-static double network_rate(struct discovery *d)
+/* The number at the beginning of a file of an interface; 0: none. */
+static double interface_number(const char *folder, const char *name, const char *file)
 {
+	char path[512];
+	double value = 0;
+	snprintf(path, sizeof path, "%s/%s/%s", folder, name, file);
+	FILE *f = fopen(path, "re");
+	if (!f)
+		return 0;
+	if (fscanf(f, "%lf", &value) != 1 || value < 0)
+		value = 0;
+	fclose(f);
+	return value;
+}
+
+/* Of the fastest interface that is up, in GB/s: an Ethernet says megabits a second, an InfiniBand port "100 Gb/sec (4X EDR)". */
+static double network_rate(void)
+{
+	static const struct {
+		const char *folder, *file;
+		double to_gbytes;
+	} kinds[] = { { "/sys/class/net", "speed", 1.0 / 8000 }, { "/sys/class/infiniband", "ports/1/rate", 1.0 / 8 } };
 	double best = 0;
-	for (hwloc_obj_t o = NULL; (o = hwloc_get_next_osdev(d->hwloc, o));) {
-		char path[256];
-		double rate = 0;
-		snprintf(path, sizeof path, o->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS ? "/sys/class/infiniband/%s/ports/1/rate" : "/sys/class/net/%s/speed",
-			 o->name);
-		FILE *f = fopen(path, "re");
-		if (!f)
-			continue;
-		/* Megabits a second of an Ethernet, "100 Gb/sec (4X EDR)" of an InfiniBand port. */
-		if (fscanf(f, "%lf", &rate) == 1 && rate > 0)
-			rate /= o->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS ? 8 : 8000;
-		fclose(f);
-		best = rate > best ? rate : best;
+	for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+		DIR *d = opendir(kinds[k].folder);
+		struct dirent *entry;
+		while (d && (entry = readdir(d)))
+			if (entry->d_name[0] != '.')
+				best = fmax(best, interface_number(kinds[k].folder, entry->d_name, kinds[k].file) * kinds[k].to_gbytes);
+		if (d)
+			closedir(d);
 	}
 	return best > 0 ? best : CLUSTER_GBYTES_PER_S;
 }
 
-static json_t *default_links(struct discovery *d, int gpus)
+static json_t *default_links(bool gpus)
 {
 	json_t *node = json_pack("{s:s, s:o, s:o}", "scope", "node", "alpha_s", hspmd_json_real(NODE_ALPHA_S), "gbytes_per_s",
 				 hspmd_json_real(gpus ? NODE_GPU_GBYTES_PER_S : NODE_CPU_GBYTES_PER_S));
 	json_t *cluster = json_pack("{s:s, s:o, s:o}", "scope", "cluster", "alpha_s", hspmd_json_real(CLUSTER_ALPHA_S), "gbytes_per_s",
-				    hspmd_json_real(network_rate(d)));
+				    hspmd_json_real(network_rate()));
 	json_t *links = json_array();
 	int bad = json_array_append_new(links, node);
 	bad |= json_array_append_new(links, cluster);
@@ -350,7 +368,7 @@ static bool any(const json_t *list)
 	return false;
 }
 
-static struct hspmd_cluster *make_cluster(struct discovery *d, int gpus, struct hspmd_error *err)
+static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_error *err)
 {
 	char host[256];
 	json_t *node = json_pack("{s:s, s:O}", "name", node_name(d, host, sizeof host), "devices", d->runs);
@@ -360,7 +378,7 @@ static struct hspmd_cluster *make_cluster(struct discovery *d, int gpus, struct 
 	if (any(d->pci))
 		bad |= json_object_set(node, "pci", d->pci);
 	json_t *whole = json_pack("{s:s, s:O, s:[o], s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", d->types, "nodes", node, "links",
-				  default_links(d, gpus));
+				  default_links(d->gpu_count > 0));
 	struct hspmd_cluster *c = NULL;
 	if (bad || !whole)
 		hspmd_fail_memory(err, "describing this node");
@@ -374,6 +392,11 @@ static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_erro
 {
 	struct hspmd_limits limits;
 	hspmd_limits_read(&limits);
+	bool either = !d->o->cpu && !d->o->gpu;
+	if (d->o->gpu || either)
+		d->gpu_count = hspmd_gpus_find(&d->gpus, err);
+	if (d->gpu_count < 0)
+		return -1;
 	if (load_hwloc(d, err) || find_cores(d, limits.cpus, err))
 		return -1;
 	d->memory_bytes = usable_memory(d, limits.memory_bytes);
@@ -388,15 +411,13 @@ static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_erro
 	d->pci = json_array();
 	if (!d->types || !d->runs || !d->numa || !d->pci)
 		return hspmd_fail_memory(err, "describing devices");
-	bool either = !d->o->cpu && !d->o->gpu;
-	int gpus = 0;
-	if ((d->o->gpu || either) && add_gpus(d, &gpus, err))
+	if (add_gpus(d, err))
 		return -1;
-	if ((d->o->cpu || (either && !gpus)) && add_cpus(d, err))
+	if ((d->o->cpu || (either && !d->gpu_count)) && add_cpus(d, err))
 		return -1;
 	if (!d->place_count)
 		return hspmd_fail(err, "this node has no GPU that can be used%s", getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES is set)" : "");
-	t->cluster = make_cluster(d, gpus, err);
+	t->cluster = make_cluster(d, err);
 	if (!t->cluster)
 		return -1;
 	t->places = d->places;
@@ -431,6 +452,7 @@ struct hspmd_topology *hspmd_topology_discover(const struct hspmd_topology_optio
 		t = NULL;
 	}
 	free_places(d.places, d.place_count);
+	free(d.gpus);
 	json_decref(d.types);
 	json_decref(d.runs);
 	json_decref(d.numa);

@@ -29,7 +29,7 @@ static int write_worker(int worker, int64_t step, json_t **shard, struct hspmd_e
 {
 	struct hspmd_device dev = { .ops = &host_ops };
 	struct hspmd_state_slice slices[SCENE_SLICES];
-	char place[128], node[8], file[32];
+	char place[128], node[16], file[40];
 	const char *places[] = { place };
 	size_t n = scene_slices(0, worker, WORKERS, step, slices);
 	snprintf(node, sizeof node, "n%d", worker);

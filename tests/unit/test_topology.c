@@ -163,6 +163,8 @@ static void test_gpus(void **state)
 
 int main(void)
 {
+	/* hwloc unloads this part of itself with memory it forgot to free, which a leak checker then sees. */
+	setenv("HWLOC_COMPONENTS", "-pci", 1);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_cores),
