@@ -55,8 +55,8 @@ static int look_around(struct agent *a, struct hspmd_error *err)
 	const struct hspmd_cluster *part = t ? t->cluster : file;
 	int status = part ? 0 : -1;
 	struct hspmd_error exchange;
-	/* A node that found nothing takes its place in the exchange all the same: the others wait for it. */
-	if (o->exchange && hspmd_topology_exchange(part, &all, NULL, &exchange))
+	/* A node that found nothing takes its place in the exchange all the same: the others wait for it. A step of latecomers has no PMIx. */
+	if (o->exchange && getenv("PMIX_RANK") && hspmd_topology_exchange(part, &all, NULL, &exchange))
 		hspmd_warn("%s", exchange.text);
 	if (!status) {
 		a->node = strdup(part->nodes[0].name);
@@ -321,6 +321,7 @@ int hspmd_agent_main(const struct hspmd_agent_options *options)
 {
 	struct agent a = { .options = options };
 	signal(SIGPIPE, SIG_IGN);
+	setenv("UCX_LOG_LEVEL", "error", 0); /* in the workers UCX would warn of every message that a dead peer left behind */
 	int status = run(&a);
 	hspmd_stream_destroy(a.stream);
 	free(a.node);
