@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd agent, hspmd worker: what the job controller starts on the nodes. Not for people, so not in the list of commands. */
-#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
+#include "common/cores.h"
 #include "controller/cli/commands.h"
 #include "runtime/agent/agent.h"
 #include "runtime/train/worker.h"
@@ -62,31 +60,6 @@ int hspmd_command_agent(int argc, char **argv)
 	return status;
 }
 
-/* "0-3,8": run on these cores only. What is not allowed here is left out; nothing left: no binding. */
-static void bind_to(const char *cpus)
-{
-	cpu_set_t want, may;
-	CPU_ZERO(&want);
-	for (const char *at = cpus; *at;) {
-		char *end;
-		long first = strtol(at, &end, 10), last = first;
-		if (end == at)
-			return;
-		if (*end == '-')
-			last = strtol(end + 1, &end, 10);
-		for (long c = first; c >= 0 && c <= last && c < CPU_SETSIZE; c++)
-			CPU_SET((size_t)c, &want);
-		at = *end == ',' ? end + 1 : end;
-		if (*end && *end != ',')
-			return;
-	}
-	if (sched_getaffinity(0, sizeof may, &may))
-		return;
-	CPU_AND(&want, &want, &may);
-	if (CPU_COUNT(&want) && sched_setaffinity(0, sizeof want, &want))
-		hspmd_warn("cannot be bound to cores %s: %s", cpus, strerror(errno));
-}
-
 int hspmd_command_worker(int argc, char **argv)
 {
 	static const struct option options[] = { { "cpus", required_argument, NULL, 'c' }, { NULL, 0, NULL, 0 } };
@@ -94,7 +67,7 @@ int hspmd_command_worker(int argc, char **argv)
 	while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		if (opt != 'c')
 			return HSPMD_EXIT_USAGE;
-		bind_to(optarg);
+		hspmd_bind_to_cores(optarg);
 	}
 	/* Slurm and terminals signal everyone; when a worker ends is the agent's to say. */
 	signal(SIGTERM, SIG_IGN);

@@ -20,6 +20,7 @@ hspmd_command hspmd_command_discover;
 hspmd_command hspmd_command_events;
 hspmd_command hspmd_command_grow;
 hspmd_command hspmd_command_plan;
+hspmd_command hspmd_command_profile;
 hspmd_command hspmd_command_policy;
 hspmd_command hspmd_command_cluster;
 hspmd_command hspmd_command_run;

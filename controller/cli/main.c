@@ -21,6 +21,7 @@ static const struct {
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
 	{ "cluster", hspmd_command_cluster, "show what hspmdctld sees and last decided" },
 	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },
+	{ "profile", hspmd_command_profile, "measure layer times and links on the devices that are there" },
 	{ "run", hspmd_command_run, "train a job" },
 	{ "shrink", hspmd_command_shrink, "give nodes of a running job back" },
 	{ "status", hspmd_command_status, "print what a running job does" },

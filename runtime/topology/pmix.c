@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of all nodes of a step, exchanged over PMIx. A client that dies before it has finalised makes Slurm end the whole step, so PMIx is started,
- * used and finalised in here, and nothing that can fail for other reasons happens in between. */
+/* What the tasks of a step tell one another, over PMIx. A client that dies before it has finalised makes Slurm end the whole step. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +10,34 @@
 /* Nodes of one kind measure a little differently; a plan should not treat them as different. */
 #define TOLERANCE 0.1
 
+struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct hspmd_error *err)
+{
+	struct hspmd_cluster **part = hspmd_calloc((size_t)count, sizeof *part), *all = NULL;
+	int found = 0, rv = part ? 0 : hspmd_fail_memory(err, "putting the cluster together");
+	for (int i = 0; i < count && !rv; i++) {
+		if (!texts[i])
+			continue;
+		json_error_t where;
+		json_t *value = json_loads(texts[i], 0, &where);
+		char name[32];
+		snprintf(name, sizeof name, "task %d", i);
+		part[found] = value ? hspmd_cluster_from_json(value, name, err) : NULL;
+		if (!value)
+			hspmd_fail(err, "%s: %s", name, where.text);
+		rv = part[found] ? 0 : -1;
+		found += !rv;
+		json_decref(value);
+	}
+	if (!rv && !found)
+		rv = hspmd_fail(err, "no node of the step has anything to give");
+	if (!rv)
+		all = hspmd_cluster_merge((const struct hspmd_cluster *const *)part, found, TOLERANCE, err);
+	for (int i = 0; i < found; i++)
+		hspmd_cluster_destroy(part[i]);
+	free(part);
+	return all;
+}
+
 /* Tasks of the step this process is in; 1 outside of one. */
 static int step_tasks(void)
 {
@@ -17,62 +45,15 @@ static int step_tasks(void)
 	return getenv("SLURM_PROCID") && tasks ? atoi(tasks) : 1;
 }
 
-static int alone(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err)
-{
-	*rank = 0;
-	if (!own)
-		return hspmd_fail(err, "this node has nothing to give");
-	*all = hspmd_cluster_merge(&own, 1, TOLERANCE, err);
-	return *all ? 0 : -1;
-}
-
 #ifdef HAVE_PMIX
 #include <pmix.h>
 
-#define KEY "hspmd.cluster"
-
-/* Parts as texts, in the order of tasks; NULL where a task has none to give. */
-struct parts {
-	char **text;
-	int count;
+struct hspmd_step {
+	pmix_proc_t self;
+	bool alone; /* no PMIx: this is the only task */
+	int rank, size, local_rank;
+	unsigned gathered; /* how often; each has a key of its own */
 };
-
-static void free_parts(struct parts *p)
-{
-	for (int i = 0; i < p->count; i++)
-		free(p->text[i]);
-	free(p->text);
-}
-
-static int merge(const struct parts *p, struct hspmd_cluster **all, struct hspmd_error *err)
-{
-	struct hspmd_cluster **part = hspmd_calloc((size_t)p->count, sizeof *part);
-	int count = 0, rv = part ? 0 : hspmd_fail_memory(err, "putting the cluster together");
-	for (int i = 0; i < p->count && !rv; i++) {
-		if (!p->text[i])
-			continue;
-		json_error_t where;
-		json_t *value = json_loads(p->text[i], 0, &where);
-		char name[32];
-		snprintf(name, sizeof name, "task %d", i);
-		part[count] = value ? hspmd_cluster_from_json(value, name, err) : NULL;
-		if (!value)
-			hspmd_fail(err, "%s: %s", name, where.text);
-		rv = part[count] ? 0 : -1;
-		count += !rv;
-		json_decref(value);
-	}
-	if (!rv && !count)
-		rv = hspmd_fail(err, "no node of the step has anything to give");
-	if (!rv) {
-		*all = hspmd_cluster_merge((const struct hspmd_cluster *const *)part, count, TOLERANCE, err);
-		rv = *all ? 0 : -1;
-	}
-	for (int i = 0; i < count; i++)
-		hspmd_cluster_destroy(part[i]);
-	free(part);
-	return rv;
-}
 
 static int fail_pmix(struct hspmd_error *err, const char *what, pmix_status_t status)
 {
@@ -103,7 +84,7 @@ static pmix_status_t ask(const pmix_proc_t *who, const char *key, uint32_t *out)
 	return s;
 }
 
-static pmix_status_t put(const char *text)
+static pmix_status_t put(const char *key, const char *text)
 {
 	pmix_value_t v;
 	PMIX_VALUE_CONSTRUCT(&v);
@@ -111,7 +92,7 @@ static pmix_status_t put(const char *text)
 	v.data.string = strdup(text);
 	if (!v.data.string)
 		return PMIX_ERR_NOMEM;
-	pmix_status_t s = PMIx_Put(PMIX_GLOBAL, KEY, &v);
+	pmix_status_t s = PMIx_Put(PMIX_GLOBAL, key, &v);
 	free(v.data.string);
 	return s == PMIX_SUCCESS ? PMIx_Commit() : s;
 }
@@ -131,19 +112,19 @@ static pmix_status_t fence(const pmix_proc_t *self)
 	return s;
 }
 
-static pmix_status_t get(const pmix_proc_t *self, struct parts *p)
+static pmix_status_t get(const struct hspmd_step *step, const char *key, char **texts)
 {
-	for (int r = 0; r < p->count; r++) {
+	for (int r = 0; r < step->size; r++) {
 		pmix_proc_t who;
 		pmix_value_t *v = NULL;
 		PMIX_PROC_CONSTRUCT(&who);
-		PMIX_LOAD_PROCID(&who, self->nspace, (pmix_rank_t)r);
-		pmix_status_t s = PMIx_Get(&who, KEY, NULL, 0, &v);
+		PMIX_LOAD_PROCID(&who, step->self.nspace, (pmix_rank_t)r);
+		pmix_status_t s = PMIx_Get(&who, key, NULL, 0, &v);
 		if (s != PMIX_SUCCESS)
 			return s;
 		bool given = v->type == PMIX_STRING && v->data.string && *v->data.string;
-		p->text[r] = given ? strdup(v->data.string) : NULL;
-		bool short_of_memory = given && !p->text[r];
+		texts[r] = given ? strdup(v->data.string) : NULL;
+		bool short_of_memory = given && !texts[r];
 		PMIX_VALUE_RELEASE(v);
 		if (short_of_memory)
 			return PMIX_ERR_NOMEM;
@@ -151,78 +132,174 @@ static pmix_status_t get(const pmix_proc_t *self, struct parts *p)
 	return PMIX_SUCCESS;
 }
 
-/* Between init and finalise. Task 0 gets the parts. */
-static int exchange(const pmix_proc_t *self, const char *text, struct parts *p, struct hspmd_error *err)
+static int join(struct hspmd_step *step, struct hspmd_error *err)
 {
-	pmix_proc_t job;
-	uint32_t size = 0, local = 0;
-	PMIX_PROC_CONSTRUCT(&job);
-	PMIX_LOAD_PROCID(&job, self->nspace, PMIX_RANK_WILDCARD);
-	pmix_status_t s = ask(&job, PMIX_JOB_SIZE, &size);
-	if (s != PMIX_SUCCESS || !size || size > 1u << 20)
-		return fail_pmix(err, "asking for the number of tasks", s);
-	/* One part a node: other tasks of it would say the same. Unknown: every task counts, and a node named twice is then an error below. */
-	if (ask(self, PMIX_LOCAL_RANK, &local) != PMIX_SUCCESS)
-		local = 0;
-	s = put(local ? "" : text);
-	pmix_status_t fenced = fence(self);
-	if (s != PMIX_SUCCESS || fenced != PMIX_SUCCESS)
-		return fail_pmix(err, s != PMIX_SUCCESS ? "giving this node's part" : "waiting for the other nodes", s != PMIX_SUCCESS ? s : fenced);
-	if (self->rank)
-		return 0;
-	p->text = hspmd_calloc(size, sizeof *p->text);
-	if (!p->text)
-		return hspmd_fail_memory(err, "putting the cluster together");
-	p->count = (int)size;
-	s = get(self, p);
-	return s == PMIX_SUCCESS ? 0 : fail_pmix(err, "taking the other nodes' parts", s);
-}
-
-static int over_pmix(const char *text, struct parts *p, int *rank, struct hspmd_error *err)
-{
-	pmix_proc_t self;
-	pmix_status_t s = PMIx_Init(&self, NULL, 0);
+	pmix_status_t s = PMIx_Init(&step->self, NULL, 0);
 	if (s != PMIX_SUCCESS) {
 		fail_pmix(err, "starting", s);
 		return hspmd_error_prefix(err, "is the step started with srun --mpi=pmix?");
 	}
-	*rank = (int)self.rank;
-	int rv = exchange(&self, text, p, err);
-	s = PMIx_Finalize(NULL, 0);
-	return rv || s == PMIX_SUCCESS ? rv : fail_pmix(err, "ending", s);
+	pmix_proc_t job;
+	uint32_t size = 0, local = 0;
+	PMIX_PROC_CONSTRUCT(&job);
+	PMIX_LOAD_PROCID(&job, step->self.nspace, PMIX_RANK_WILDCARD);
+	s = ask(&job, PMIX_JOB_SIZE, &size);
+	if (s != PMIX_SUCCESS || !size || size > 1u << 20) {
+		PMIx_Finalize(NULL, 0);
+		return fail_pmix(err, "asking for the number of tasks", s);
+	}
+	/* Unknown: every task counts as its node's first, and a node named twice is then an error where parts are merged. */
+	if (ask(&step->self, PMIX_LOCAL_RANK, &local) != PMIX_SUCCESS)
+		local = 0;
+	step->rank = (int)step->self.rank;
+	step->size = (int)size;
+	step->local_rank = (int)local;
+	return 0;
 }
 
-int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err)
+struct hspmd_step *hspmd_step_open(struct hspmd_error *err)
 {
-	int dummy;
-	*all = NULL;
-	rank = rank ? rank : &dummy;
-	if (!getenv("PMIX_RANK") && step_tasks() <= 1)
-		return alone(own, all, rank, err);
-	json_t *value = own ? hspmd_cluster_to_json(own) : NULL;
-	char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
-	struct parts p = { 0 };
-	/* Even without a text this task takes its place in the fence: the others wait for it. */
-	int rv = over_pmix(text ? text : "", &p, rank, err);
-	if (!rv && own && !text)
-		rv = hspmd_fail_memory(err, "describing this node");
-	if (!rv && !*rank)
-		rv = merge(&p, all, err);
-	free_parts(&p);
-	free(text);
-	json_decref(value);
-	return rv;
+	struct hspmd_step *step = hspmd_calloc(1, sizeof *step);
+	if (!step) {
+		hspmd_fail_memory(err, "joining the step");
+		return NULL;
+	}
+	step->size = 1;
+	step->alone = !getenv("PMIX_RANK") && step_tasks() <= 1;
+	if (!step->alone && join(step, err)) {
+		free(step);
+		return NULL;
+	}
+	return step;
+}
+
+static int gather_over_pmix(struct hspmd_step *step, const char *own, bool wanted, char **texts, struct hspmd_error *err)
+{
+	char key[32];
+	snprintf(key, sizeof key, "hspmd.%u", step->gathered++);
+	pmix_status_t s = put(key, own ? own : ""), fenced = fence(&step->self);
+	if (s != PMIX_SUCCESS || fenced != PMIX_SUCCESS)
+		return fail_pmix(err, s != PMIX_SUCCESS ? "giving this node's part" : "waiting for the other nodes", s != PMIX_SUCCESS ? s : fenced);
+	s = wanted ? get(step, key, texts) : PMIX_SUCCESS;
+	return s == PMIX_SUCCESS ? 0 : fail_pmix(err, "taking the other nodes' parts", s);
+}
+
+int hspmd_step_close(struct hspmd_step *step, struct hspmd_error *err)
+{
+	if (!step)
+		return 0;
+	pmix_status_t s = step->alone ? PMIX_SUCCESS : PMIx_Finalize(NULL, 0);
+	free(step);
+	return s == PMIX_SUCCESS ? 0 : fail_pmix(err, "ending", s);
 }
 
 #else
 
-int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err)
+struct hspmd_step {
+	int rank, size, local_rank;
+	bool alone;
+};
+
+struct hspmd_step *hspmd_step_open(struct hspmd_error *err)
 {
-	int dummy;
-	*all = NULL;
+	struct hspmd_step *step = step_tasks() > 1 ? NULL : hspmd_calloc(1, sizeof *step);
 	if (step_tasks() > 1)
-		return hspmd_fail(err, "this step has %d tasks, but this hspmd was built without PMIx", step_tasks());
-	return alone(own, all, rank ? rank : &dummy, err);
+		hspmd_fail(err, "this step has %d tasks, but this hspmd was built without PMIx", step_tasks());
+	else if (!step)
+		hspmd_fail_memory(err, "joining the step");
+	if (step)
+		*step = (struct hspmd_step){ .size = 1, .alone = true };
+	return step;
+}
+
+static int gather_over_pmix(struct hspmd_step *step, const char *own, bool wanted, char **texts, struct hspmd_error *err)
+{
+	(void)step, (void)own, (void)wanted, (void)texts;
+	return hspmd_fail(err, "built without PMIx");
+}
+
+int hspmd_step_close(struct hspmd_step *step, struct hspmd_error *err)
+{
+	(void)err;
+	free(step);
+	return 0;
 }
 
 #endif
+
+int hspmd_step_rank(const struct hspmd_step *step)
+{
+	return step->rank;
+}
+
+int hspmd_step_size(const struct hspmd_step *step)
+{
+	return step->size;
+}
+
+int hspmd_step_local_rank(const struct hspmd_step *step)
+{
+	return step->local_rank;
+}
+
+void hspmd_step_free_texts(char **texts, int count)
+{
+	for (int i = 0; texts && i < count; i++)
+		free(texts[i]);
+	free(texts);
+}
+
+int hspmd_step_gather(struct hspmd_step *step, const char *own, char ***all, struct hspmd_error *err)
+{
+	char **texts = all ? hspmd_calloc((size_t)step->size, sizeof *texts) : NULL;
+	/* Also without memory: the others wait for this task. */
+	bool able = texts || !all;
+	int rv = 0;
+	if (!step->alone)
+		rv = gather_over_pmix(step, own, all && able, texts, err);
+	else if (texts && own && *own && !(texts[0] = strdup(own)))
+		able = false;
+	if (!rv && !able)
+		rv = hspmd_fail_memory(err, "gathering");
+	if (rv) {
+		hspmd_step_free_texts(texts, step->size);
+		texts = NULL;
+	}
+	if (all)
+		*all = texts;
+	return rv;
+}
+
+char *hspmd_topology_text(const struct hspmd_cluster *c)
+{
+	json_t *value = c ? hspmd_cluster_to_json(c) : NULL;
+	char *text = value ? json_dumps(value, JSON_COMPACT) : NULL;
+	json_decref(value);
+	return text;
+}
+
+int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err)
+{
+	*all = NULL;
+	struct hspmd_step *step = hspmd_step_open(err);
+	if (!step)
+		return -1;
+	char *text = hspmd_topology_text(own), **texts = NULL;
+	bool first = !hspmd_step_rank(step);
+	int size = hspmd_step_size(step);
+	if (rank)
+		*rank = hspmd_step_rank(step);
+	/* Even without a text this task takes its place: the others wait for it. One part a node: its other tasks would say the same. */
+	int rv = hspmd_step_gather(step, hspmd_step_local_rank(step) ? NULL : text, first ? &texts : NULL, err);
+	if (hspmd_step_close(step, rv ? NULL : err))
+		rv = -1;
+	if (!rv && own && !text)
+		rv = hspmd_fail_memory(err, "describing this node");
+	if (!rv && first) {
+		*all = hspmd_topology_merge(texts, size, err);
+		rv = *all ? 0 : -1;
+	}
+	hspmd_step_free_texts(texts, size);
+	free(text);
+	return rv;
+}

@@ -44,4 +44,20 @@ void hspmd_topology_destroy(struct hspmd_topology *t);
  * the others do not wait for it in vain. */
 int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err);
 
+/* A cluster as one line of JSON, malloc'd (NULL: none, or memory), and the cluster that several such parts make (NULL entries are left out). */
+char *hspmd_topology_text(const struct hspmd_cluster *c);
+struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct hspmd_error *err);
+
+/* For tasks that have more than one thing to tell one another: from open to close all tasks of the step make the same calls, whatever happens to
+ * them, or the others wait in vain; a task that dies in between takes the step with it. Outside of a step of several tasks there is one task. */
+struct hspmd_step;
+struct hspmd_step *hspmd_step_open(struct hspmd_error *err);
+int hspmd_step_rank(const struct hspmd_step *s);
+int hspmd_step_size(const struct hspmd_step *s);
+int hspmd_step_local_rank(const struct hspmd_step *s); /* among the tasks of this node */
+/* Every task gives a text (NULL: nothing) and, where all is not NULL, gets everybody's: size of them, NULL for nothing. */
+int hspmd_step_gather(struct hspmd_step *s, const char *own, char ***all, struct hspmd_error *err);
+void hspmd_step_free_texts(char **texts, int count);
+int hspmd_step_close(struct hspmd_step *s, struct hspmd_error *err); /* NULL is fine; s is gone in any case */
+
 #endif

@@ -181,12 +181,28 @@ static int run_norm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 	return 0;
 }
 
+/* Where somebody measures: enter what the instruction took, since *then. */
+static int take_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err)
+{
+	const struct hspmd_instruction *in = &ex->p->instructions[i], *next = in + 1;
+	if (!ex->o.seconds)
+		return 0;
+	bool last = i + 1 == ex->p->instruction_count || next->layer != in->layer || next->backward != in->backward ||
+		    next->micro_batch != in->micro_batch || next->action != in->action;
+	if (last && ex->o.device->ops->synchronise(ex->o.device, err))
+		return -1;
+	double now = hspmd_now();
+	ex->o.seconds[i] = now - *then;
+	*then = now;
+	return 0;
+}
+
 int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
 	own->square_sum = own->loss = 0;
 	*times = (struct hspmd_step_times){ 0 };
-	double then = hspmd_now();
+	double then = hspmd_now(), measured = then;
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		int status = flush_outputs(ex, in, err);
@@ -195,7 +211,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 				 : in->action == HSPMD_ACTION_RUN  ? run_kernel(ex, in, NULL, err)
 				 : in->action == HSPMD_ACTION_COMM ? run_comm(ex, in, err)
 								   : run_norm(ex, in, &own->square_sum, err);
-		if (status)
+		if (status || take_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
 		*(in->action == HSPMD_ACTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
@@ -243,12 +259,13 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 	attr.adam.beta2 = job->optimizer.beta2;
 	attr.adam.eps = job->optimizer.eps;
 	attr.adam.step = step + 1;
+	double measured = hspmd_now();
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &ex->p->instructions[i];
 		if (in->action != HSPMD_ACTION_ADAM)
 			continue;
 		attr.adam.weight_decay = ex->p->states[in->step].decay ? job->optimizer.weight_decay : 0;
-		if (run_kernel(ex, in, &attr, err))
+		if (run_kernel(ex, in, &attr, err) || take_time(ex, i, &measured, err))
 			return -1;
 	}
 	return ex->o.device->ops->synchronise(ex->o.device, err);

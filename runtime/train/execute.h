@@ -27,6 +27,8 @@ struct hspmd_executor_options {
 	int voter_count;
 	struct hspmd_sample_source samples;
 	const struct hspmd_job *job;
+	double *seconds; /* NULL, or an entry per instruction: what it took when it last ran. The device is waited for where layer or pass change, so an
+			  * instruction before may have done its work in the time of the last one of its layer. */
 };
 
 /* Allocates the program's memory on the device; state slots are not filled. NULL and err on failure. */

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layer times by a made-up job: the model with fewer blocks, a plan of one stage, tokens drawn at random. Of the two micro-batches of a step the second is
+ * measured, which adds to gradients as all but the first do. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "runtime/measure/measure.h"
+#include "runtime/train/execute.h"
+
+/* Blocks are measured until their state is larger than a processor's caches, as a whole model's is; so many at least. */
+#define STATE_BYTES ((int64_t)256 << 20)
+#define BLOCKS_MIN 3
+#define STATE_OF_PARAMETER 16 /* parameter, gradient and two moments */
+
+/* Of a device's memory, what a program may take: the rest is for messages and the libraries. */
+#define MEMORY_SHARE 0.9
+
+#define MICRO_BATCHES 2
+
+struct trial_step {
+	double seconds[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
+};
+
+struct hspmd_trial {
+	const struct hspmd_measure_place *place;
+	struct hspmd_model model; /* a shorter copy; what it points to is the caller's */
+	struct hspmd_plan *plan;
+	struct hspmd_job job;
+	struct hspmd_data *data;
+	struct hspmd_program *program;
+	struct hspmd_executor *executor;
+	int *rank_of;
+	double *seconds; /* by instruction */
+	int64_t step;
+	size_t count, capacity;
+	struct trial_step *steps; /* measured */
+};
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return x < y ? -1 : x > y;
+}
+
+double hspmd_middle_mean(double *values, int count)
+{
+	qsort(values, (size_t)count, sizeof *values, by_value);
+	int first = (count + 1) / 4, end = count - first;
+	double sum = 0;
+	for (int i = first; i < end; i++)
+		sum += values[i];
+	return end > first ? sum / (end - first) : 0;
+}
+
+/* ---- preparing */
+
+static int blocks_to_measure(const struct hspmd_model *m, int tp)
+{
+	int64_t state = hspmd_model_layer_params(m, 1) * STATE_OF_PARAMETER / tp, blocks = STATE_BYTES / (state > 0 ? state : 1) + 1;
+	blocks = blocks < BLOCKS_MIN ? BLOCKS_MIN : blocks;
+	return blocks < m->block_count ? (int)blocks : m->block_count;
+}
+
+static int make_plan(struct hspmd_trial *t, const int *group, int tp, int micro_batch, struct hspmd_error *err)
+{
+	const struct hspmd_cluster *c = t->place->cluster;
+	json_t *devices = json_array();
+	int bad = !devices, layers = hspmd_model_layers(&t->model);
+	char address[256];
+	for (int i = 0; i < tp; i++)
+		bad |= json_array_append_new(devices, json_string(hspmd_cluster_address(c, group[i], address, sizeof address)));
+	json_t *plan = json_pack("{ss,si,si,si,ss,si,s[{si,s[{s[ii],so}]}]}", "format", HSPMD_PLAN_FORMAT, "global_batch", MICRO_BATCHES * micro_batch,
+				 "micro_batch", micro_batch, "seq_len", t->place->seq_len, "schedule", "1f1b", "zero_stage", 0, "pipelines", "micro_batches",
+				 MICRO_BATCHES, "stages", "layers", 0, layers, "devices", devices);
+	if (bad || !plan)
+		hspmd_fail_memory(err, "measuring layers");
+	else
+		t->plan = hspmd_plan_from_json(plan, "measured plan", c, layers, err);
+	json_decref(plan);
+	return t->plan ? 0 : -1;
+}
+
+static int write_tokens(int fd, int64_t count, int64_t vocab, struct hspmd_error *err)
+{
+	uint32_t *tokens = hspmd_calloc((size_t)count, sizeof *tokens);
+	size_t bytes = (size_t)count * sizeof *tokens, done = 0;
+	uint64_t x = 0x9e3779b97f4a7c15u;
+	if (!tokens)
+		return hspmd_fail_memory(err, "making up tokens");
+	for (int64_t i = 0; i < count; i++) {
+		x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+		tokens[i] = (uint32_t)(x % (uint64_t)vocab);
+	}
+	for (ssize_t n = 1; done < bytes && n > 0; done += n > 0 ? (size_t)n : 0)
+		n = write(fd, (char *)tokens + done, bytes - done);
+	free(tokens);
+	return done == bytes ? 0 : hspmd_fail_errno(err, "making up tokens");
+}
+
+/* A job as training has it, its data in memory: reading samples is a part of the first and last layer's work. */
+static int make_job(struct hspmd_trial *t, struct hspmd_error *err)
+{
+	char path[64], *paths[] = { path };
+	int fd = memfd_create("hspmd-tokens", MFD_CLOEXEC);
+	if (fd < 0)
+		return hspmd_fail_errno(err, "making up tokens");
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	t->job = (struct hspmd_job){ .file = "measured job", .data_kind = HSPMD_DATA_UINT32, .train_count = 1, .train = paths, .seq_len = t->plan->seq_len,
+				     .global_batch = t->plan->global_batch, .steps = INT32_MAX, .seed = 1 };
+	t->job.optimizer.lr = 1e-6;
+	t->job.optimizer.beta1 = 0.9;
+	t->job.optimizer.beta2 = 0.95;
+	t->job.optimizer.eps = 1e-8;
+	t->job.optimizer.clip = 1;
+	int rv = write_tokens(fd, t->job.seq_len * t->job.global_batch + 1, t->model.vocab, err);
+	t->data = rv ? NULL : hspmd_data_open(&t->job, t->model.vocab, err);
+	t->job.train = NULL; /* it is open */
+	t->job.train_count = 0;
+	close(fd);
+	return t->data ? 0 : -1;
+}
+
+static int check_memory(const struct hspmd_trial *t, struct hspmd_error *err)
+{
+	const struct hspmd_cluster *c = t->place->cluster;
+	double need = (double)(t->program->arena_bytes + t->program->fixed_bytes + t->program->workspace_bytes);
+	double have = MEMORY_SHARE * (double)c->types[c->devices[t->place->device].type].memory_bytes;
+	return need <= have ? 0 : hspmd_fail(err, "needs %.3g GB of memory where there are %.3g GB", need / 1e9, have / 1e9);
+}
+
+static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct hspmd_error *err)
+{
+	size_t devices = (size_t)t->place->cluster->device_count;
+	t->rank_of = hspmd_calloc(devices, sizeof *t->rank_of);
+	t->seconds = hspmd_calloc(t->program->instruction_count, sizeof *t->seconds);
+	if (!t->rank_of || !t->seconds)
+		return hspmd_fail_memory(err, "measuring layers");
+	for (size_t d = 0; d < devices; d++)
+		t->rank_of[d] = (int)d;
+	struct hspmd_executor_options o = {
+		.program = t->program, .device = t->place->dev, .transport = tp > 1 ? t->place->transport : NULL, .rank_of = t->rank_of,
+		.device_count = (int)devices, .voters = group, .voter_count = tp, .data = t->data, .job = &t->job, .seconds = t->seconds,
+	};
+	t->executor = hspmd_executor_create(&o, err);
+	return t->executor ? hspmd_executor_initialise(t->executor, err) : -1;
+}
+
+struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, const int *group, int tp, int micro_batch, struct hspmd_error *err)
+{
+	struct hspmd_trial *t = hspmd_calloc(1, sizeof *t);
+	if (!t) {
+		hspmd_fail_memory(err, "measuring layers");
+		return NULL;
+	}
+	t->place = place;
+	t->model = *place->model;
+	t->model.block_count = blocks_to_measure(place->model, tp);
+	struct hspmd_graph_source source = hspmd_graph_source_model(&t->model);
+	if (make_plan(t, group, tp, micro_batch, err) || make_job(t, err))
+		goto fail;
+	t->program = hspmd_program_build(&source, t->plan, place->cluster, place->device, place->dev, err);
+	if (!t->program || check_memory(t, err) || make_executor(t, group, tp, err))
+		goto fail;
+	return t;
+fail:
+	hspmd_trial_destroy(t);
+	return NULL;
+}
+
+void hspmd_trial_destroy(struct hspmd_trial *t)
+{
+	if (!t)
+		return;
+	hspmd_executor_destroy(t->executor);
+	hspmd_program_destroy(t->program);
+	hspmd_data_close(t->data);
+	hspmd_plan_destroy(t->plan);
+	free(t->rank_of);
+	free(t->seconds);
+	free(t->steps);
+	free(t);
+}
+
+/* ---- running */
+
+static enum hspmd_layer_kind kind_of(const struct hspmd_trial *t, int layer)
+{
+	return layer < 1 ? HSPMD_LAYER_EMBEDDING : layer <= t->model.block_count ? HSPMD_LAYER_BLOCK : HSPMD_LAYER_HEAD;
+}
+
+static int layers_of_kind(const struct hspmd_trial *t, int kind)
+{
+	return kind == HSPMD_LAYER_BLOCK ? t->model.block_count : 1;
+}
+
+static int keep_step(struct hspmd_trial *t, struct hspmd_error *err)
+{
+	if (hspmd_grow(&t->steps, &t->capacity, t->count, sizeof *t->steps))
+		return hspmd_fail_memory(err, "measuring layers");
+	struct trial_step *s = &t->steps[t->count++];
+	for (size_t i = 0; i < t->program->instruction_count; i++) {
+		const struct hspmd_instruction *in = &t->program->instructions[i];
+		enum hspmd_layer_kind k = kind_of(t, in->layer);
+		if (in->micro_batch == 0 || (in->action == HSPMD_ACTION_COMM && i >= t->program->vote))
+			continue;
+		int time = in->micro_batch < 0 ? HSPMD_TIME_OPTIMIZER : in->backward ? HSPMD_TIME_BACKWARD : HSPMD_TIME_FORWARD;
+		s->seconds[k][time] += t->seconds[i] / layers_of_kind(t, k);
+	}
+	return 0;
+}
+
+int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *err)
+{
+	struct hspmd_totals own = { 0 };
+	struct hspmd_step_times times;
+	double then = hspmd_now();
+	if (hspmd_executor_gradients(t->executor, t->step, &own, &times, err) || hspmd_executor_commit(t->executor, t->step, &own, err) ||
+	    hspmd_executor_spread(t->executor, err))
+		return -1;
+	*took = hspmd_now() - then;
+	return t->step++ ? keep_step(t, err) : 0;
+}
+
+/* ---- results */
+
+/* Slots of a micro-batch that the forward pass writes and the backward pass reads. */
+static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND_COUNT], int *writer)
+{
+	const struct hspmd_program *p = t->program;
+	for (size_t s = 0; s < p->slot_count; s++)
+		writer[s] = -1;
+	for (size_t i = 0; i < p->vote; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->micro_batch != 0)
+			continue;
+		for (int k = 0; in->backward && k < in->input_count; k++) {
+			int s = in->in[k];
+			if (s < 0 || writer[s] < 0 || p->slots[s].region != HSPMD_REGION_ARENA)
+				continue;
+			enum hspmd_layer_kind kind = kind_of(t, writer[s]);
+			kept[kind] += (double)p->forms[p->slots[s].form].bytes / layers_of_kind(t, kind) / t->plan->micro_batch;
+			writer[s] = -1;
+		}
+		for (int k = 0; !in->backward && k < in->output_count; k++)
+			if (in->out[k] >= 0)
+				writer[in->out[k]] = in->layer;
+	}
+}
+
+static double middle(const struct hspmd_trial *t, int kind, int first, int end, double *values)
+{
+	for (size_t i = 0; i < t->count; i++) {
+		values[i] = 0;
+		for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
+			for (int time = first; time < end; time++)
+				if (kind < 0 || k == kind)
+					values[i] += t->steps[i].seconds[k][time] * (kind < 0 ? layers_of_kind(t, k) : 1);
+	}
+	return hspmd_middle_mean(values, (int)t->count);
+}
+
+/* What happens to a layer now and then (a device that has only a share of its cores' time is stopped once in a while) does not show in the middle of that
+ * layer's times, but in the whole step's: parts are stretched so that together they take what the whole takes. */
+static void stretch(const struct hspmd_trial *t, struct hspmd_trial_result *out, int first, int end, double *values)
+{
+	double whole = middle(t, -1, first, end, values), parts = 0;
+	for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
+		for (int time = first; time < end; time++) {
+			out->seconds[k][time] = middle(t, k, time, time + 1, values);
+			parts += out->seconds[k][time] * layers_of_kind(t, k);
+		}
+	for (int k = 0; parts > 0 && k < HSPMD_LAYER_KIND_COUNT; k++)
+		for (int time = first; time < end; time++)
+			out->seconds[k][time] *= whole / parts;
+}
+
+int hspmd_trial_result(const struct hspmd_trial *t, struct hspmd_trial_result *out, struct hspmd_error *err)
+{
+	if (!t->count)
+		return hspmd_fail(err, "nothing was measured yet");
+	double *values = hspmd_calloc(t->count, sizeof *values);
+	int *writer = hspmd_calloc(t->program->slot_count, sizeof *writer), rv = values && writer ? 0 : hspmd_fail_memory(err, "measuring layers");
+	*out = (struct hspmd_trial_result){ 0 };
+	if (!rv) {
+		stretch(t, out, HSPMD_TIME_FORWARD, HSPMD_TIME_OPTIMIZER, values);
+		stretch(t, out, HSPMD_TIME_OPTIMIZER, HSPMD_LAYER_TIME_COUNT, values);
+		count_kept(t, out->kept_bytes, writer);
+	}
+	free(values);
+	free(writer);
+	return rv;
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From what every device measured (rows, device.c) to a profile and a cluster.
+ *
+ * A type's times are those of its healthy nodes: those within a tenth of the fastest in what all of them measured. The others get a `slowdown`. Links are
+ * result_links.c's. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/log.h"
+#include "runtime/measure/measure.h"
+
+/* Nodes of a type that differ less are alike. */
+#define TOLERANCE 0.1
+
+#define ELEMENT_BYTES 4 /* the runtime computes in fp32 */
+
+/* One tp and micro-batch of a type on a node: the mean over its devices. */
+struct cell {
+	int type, node, tp, micro_batch, devices;
+	double seconds[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
+};
+
+struct result {
+	const struct hspmd_model *model;
+	const json_t *rows;
+	int seq_len;
+	struct hspmd_cluster *cluster;
+	struct cell *cells;
+	size_t cell_count, cell_capacity;
+	double kept[HSPMD_LAYER_KIND_COUNT]; /* NaN: not measured */
+	struct hspmd_profile *profile;
+};
+
+static int fail_row(struct hspmd_error *err)
+{
+	return hspmd_fail(err, "a device's measurement cannot be read");
+}
+
+/* ---- reading rows */
+
+static struct cell *find_cell(struct result *r, int device, int tp, int micro_batch)
+{
+	struct cell want = { .type = r->cluster->devices[device].type, .node = r->cluster->devices[device].node, .tp = tp, .micro_batch = micro_batch };
+	for (size_t i = 0; i < r->cell_count; i++) {
+		struct cell *c = &r->cells[i];
+		if (c->type == want.type && c->node == want.node && c->tp == tp && c->micro_batch == micro_batch)
+			return c;
+	}
+	if (hspmd_grow(&r->cells, &r->cell_capacity, r->cell_count, sizeof *r->cells))
+		return NULL;
+	r->cells[r->cell_count] = want;
+	return &r->cells[r->cell_count++];
+}
+
+static int add_layers(struct result *r, int device, const json_t *at, struct hspmd_error *err)
+{
+	double s[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
+	int tp, micro_batch;
+	if (json_unpack((json_t *)at, "{si,si,s[[FFF][FFF][FFF]]}", "tp", &tp, "micro_batch", &micro_batch, "seconds", &s[0][0], &s[0][1], &s[0][2], &s[1][0],
+			&s[1][1], &s[1][2], &s[2][0], &s[2][1], &s[2][2]))
+		return fail_row(err);
+	struct cell *c = find_cell(r, device, tp, micro_batch);
+	if (!c)
+		return hspmd_fail_memory(err, "writing the profile");
+	c->devices++;
+	for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
+		for (int t = 0; t < HSPMD_LAYER_TIME_COUNT; t++)
+			c->seconds[k][t] += (s[k][t] - c->seconds[k][t]) / c->devices;
+	return 0;
+}
+
+static bool said_before(const struct result *r, size_t row, const json_t *note)
+{
+	size_t k;
+	json_t *at;
+	for (size_t i = 0; i < row; i++)
+		json_array_foreach(json_object_get(json_array_get(r->rows, i), "notes"), k, at)
+			if (json_equal(at, note))
+				return true;
+	return false;
+}
+
+/* What could not be measured; devices that are alike say the same, so once. */
+static void tell_notes(const struct result *r, size_t row, int device, const json_t *notes)
+{
+	size_t k;
+	json_t *at;
+	char address[256];
+	json_array_foreach((json_t *)notes, k, at)
+		if (!said_before(r, row, at))
+			hspmd_warn("%s: %s", hspmd_cluster_address(r->cluster, device, address, sizeof address), json_string_value(at));
+}
+
+static int read_rows(struct result *r, struct hspmd_error *err)
+{
+	size_t i, k;
+	json_t *row, *at, *layers, *notes, *kept;
+	for (int x = 0; x < HSPMD_LAYER_KIND_COUNT; x++)
+		r->kept[x] = NAN;
+	json_array_foreach((json_t *)r->rows, i, row) {
+		int device;
+		if (json_unpack(row, "{si,so,so,so}", "device", &device, "layers", &layers, "notes", &notes, "kept", &kept) || device < 0 ||
+		    device >= r->cluster->device_count)
+			return fail_row(err);
+		json_array_foreach(layers, k, at)
+			if (add_layers(r, device, at, err))
+				return -1;
+		tell_notes(r, i, device, notes);
+		if (!json_is_null(kept) && json_unpack(kept, "[FFF]", &r->kept[0], &r->kept[1], &r->kept[2]))
+			return fail_row(err);
+	}
+	return r->cell_count ? 0 : hspmd_fail(err, "no device could measure a layer");
+}
+
+/* ---- nodes */
+
+static double cell_seconds(const struct result *r, const struct cell *c)
+{
+	double sum = 0;
+	for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
+		for (int t = 0; t < HSPMD_LAYER_TIME_COUNT; t++)
+			sum += c->seconds[k][t] * (k == HSPMD_LAYER_BLOCK ? r->model->block_count : 1);
+	return sum;
+}
+
+static const struct cell *cell_of(const struct result *r, int node, const struct cell *like)
+{
+	for (size_t i = 0; i < r->cell_count; i++)
+		if (r->cells[i].node == node && r->cells[i].type == like->type && r->cells[i].tp == like->tp && r->cells[i].micro_batch == like->micro_batch)
+			return &r->cells[i];
+	return NULL;
+}
+
+/* How much longer a node takes than another in all that both measured of a type; 0: nothing. */
+static double ratio(const struct result *r, int type, int node, int other)
+{
+	double a = 0, b = 0;
+	for (size_t i = 0; i < r->cell_count; i++) {
+		const struct cell *c = &r->cells[i], *o = c->node == node && c->type == type ? cell_of(r, other, c) : NULL;
+		if (o) {
+			a += cell_seconds(r, c);
+			b += cell_seconds(r, o);
+		}
+	}
+	return b > 0 ? a / b : 0;
+}
+
+/* The node of a type that no other is faster than; -1: nothing measured. */
+static int fastest_node(const struct result *r, int type)
+{
+	int best = -1;
+	for (int n = 0; n < r->cluster->node_count; n++)
+		if (ratio(r, type, n, n) > 0 && (best < 0 || (ratio(r, type, n, best) < 1 && ratio(r, type, n, best) > 0)))
+			best = n;
+	return best;
+}
+
+/* Slowdowns of nodes, by the type they are slowest at. */
+static void set_slowdowns(struct result *r)
+{
+	for (int type = 0; type < r->cluster->type_count; type++) {
+		int best = fastest_node(r, type);
+		for (int n = 0; best >= 0 && n < r->cluster->node_count; n++) {
+			double slow = ratio(r, type, n, best);
+			if (slow > 1 + TOLERANCE && slow > r->cluster->nodes[n].slowdown)
+				r->cluster->nodes[n].slowdown = slow;
+		}
+	}
+}
+
+/* ---- the profile */
+
+static enum hspmd_layer_kind kind_of(const struct result *r, int layer)
+{
+	return layer < 1 ? HSPMD_LAYER_EMBEDDING : layer <= r->model->block_count ? HSPMD_LAYER_BLOCK : HSPMD_LAYER_HEAD;
+}
+
+static int fill_layers(struct result *r, struct hspmd_error *err)
+{
+	const struct hspmd_model *m = r->model;
+	struct hspmd_profile *p = r->profile;
+	int layers = hspmd_model_layers(m);
+	p->layers = hspmd_calloc((size_t)layers, sizeof *p->layers);
+	p->model = p->layers ? strdup(m->name) : NULL;
+	if (!p->model)
+		return hspmd_fail_memory(err, "writing the profile");
+	for (int l = 0; l < layers; l++, p->layer_count++) {
+		enum hspmd_layer_kind k = kind_of(r, l);
+		struct hspmd_profile_layer *at = &p->layers[l];
+		at->params = (double)hspmd_model_layer_params(m, l);
+		/* Listed with both; "tied" says that it is one and the same. */
+		if (m->tied && k == HSPMD_LAYER_HEAD)
+			at->params += (double)m->vocab * (double)m->hidden;
+		at->output_elems = (double)hspmd_model_layer_output(m, l, r->seq_len);
+		at->activation_bytes = r->kept[k];
+		at->name = k == HSPMD_LAYER_EMBEDDING ? strdup("embedding") : k == HSPMD_LAYER_HEAD ? strdup("head") : hspmd_asprintf("block%d", l - 1);
+		if (!at->name)
+			return hspmd_fail_memory(err, "writing the profile");
+	}
+	if (m->tied && !(p->tied = hspmd_calloc(1, sizeof *p->tied)))
+		return hspmd_fail_memory(err, "writing the profile");
+	if (m->tied) {
+		p->tied[0][1] = layers - 1;
+		p->tied_count = 1;
+	}
+	p->params_bytes = p->grads_bytes = p->activation_bytes = ELEMENT_BYTES;
+	p->seq_len = r->seq_len;
+	return 0;
+}
+
+/* The mean over the healthy nodes of the cell's type. */
+static void mean_cell(const struct result *r, const struct cell *like, struct cell *out)
+{
+	*out = *like;
+	memset(out->seconds, 0, sizeof out->seconds);
+	out->devices = 0;
+	for (int healthy = 1; healthy >= 0 && !out->devices; healthy--)
+		for (int n = 0; n < r->cluster->node_count; n++) {
+			const struct cell *c = cell_of(r, n, like);
+			double slow = r->cluster->nodes[n].slowdown;
+			if (!c || (healthy && slow > 1))
+				continue;
+			out->devices++;
+			for (int k = 0; k < HSPMD_LAYER_KIND_COUNT; k++)
+				for (int t = 0; t < HSPMD_LAYER_TIME_COUNT; t++)
+					out->seconds[k][t] += (c->seconds[k][t] / slow - out->seconds[k][t]) / out->devices;
+		}
+}
+
+static int add_times(struct result *r, const struct cell *c, struct hspmd_error *err)
+{
+	struct hspmd_profile *p = r->profile;
+	struct hspmd_profile_times *t = &p->times[p->times_count++];
+	size_t layers = (size_t)p->layer_count;
+	t->device_type = strdup(r->cluster->types[c->type].name);
+	t->tp = c->tp;
+	t->micro_batch = c->micro_batch;
+	double **columns[HSPMD_LAYER_TIME_COUNT] = { &t->forward_s, &t->backward_s, &t->optimizer_s };
+	for (int time = 0; time < HSPMD_LAYER_TIME_COUNT; time++) {
+		double *column = *columns[time] = hspmd_calloc(layers, sizeof *column);
+		for (size_t l = 0; column && l < layers; l++)
+			column[l] = c->seconds[kind_of(r, (int)l)][time];
+	}
+	return t->device_type && t->forward_s && t->backward_s && t->optimizer_s ? 0 : hspmd_fail_memory(err, "writing the profile");
+}
+
+static int by_cell(const void *a, const void *b)
+{
+	const struct cell *x = a, *y = b;
+	return x->type != y->type ? x->type - y->type : x->tp != y->tp ? x->tp - y->tp : x->micro_batch - y->micro_batch;
+}
+
+static int fill_times(struct result *r, struct hspmd_error *err)
+{
+	r->profile->times = hspmd_calloc(r->cell_count, sizeof *r->profile->times);
+	if (!r->profile->times)
+		return hspmd_fail_memory(err, "writing the profile");
+	qsort(r->cells, r->cell_count, sizeof *r->cells, by_cell);
+	for (size_t i = 0; i < r->cell_count; i++) {
+		struct cell mean;
+		if (i && !by_cell(&r->cells[i - 1], &r->cells[i]))
+			continue;
+		mean_cell(r, &r->cells[i], &mean);
+		if (add_times(r, &mean, err))
+			return -1;
+	}
+	return 0;
+}
+
+struct hspmd_profile *hspmd_measure_profile(const struct hspmd_model *model, const json_t *rows, int seq_len, struct hspmd_cluster *cluster,
+					    struct hspmd_error *err)
+{
+	struct result r = { .model = model, .rows = rows, .seq_len = seq_len, .cluster = cluster, .profile = calloc(1, sizeof *r.profile) };
+	int rv = r.profile ? read_rows(&r, err) : hspmd_fail_memory(err, "writing the profile");
+	if (!rv)
+		set_slowdowns(&r);
+	if (!rv && (fill_layers(&r, err) || fill_times(&r, err) || hspmd_measure_fill_links(rows, cluster, err)))
+		rv = -1;
+	free(r.cells);
+	if (rv) {
+		hspmd_profile_destroy(r.profile);
+		return NULL;
+	}
+	return r.profile;
+}
