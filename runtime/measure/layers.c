@@ -2,10 +2,7 @@
 /* Layer times by a made-up job: the model with fewer blocks, a plan of one stage, tokens drawn at random. Of the two micro-batches of a step the second is
  * measured, which adds to gradients as all but the first do. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "common/alloc.h"
 #include "common/clock.h"
@@ -31,7 +28,6 @@ struct hspmd_trial {
 	struct hspmd_model model; /* a shorter copy; what it points to is the caller's */
 	struct hspmd_plan *plan;
 	struct hspmd_job job;
-	struct hspmd_data *data;
 	struct hspmd_program *program;
 	struct hspmd_executor *executor;
 	int *rank_of;
@@ -85,44 +81,28 @@ static int make_plan(struct hspmd_trial *t, const int *group, int tp, int micro_
 	return t->plan ? 0 : -1;
 }
 
-static int write_tokens(int fd, int64_t count, int64_t vocab, struct hspmd_error *err)
+/* Tokens and targets drawn at random, anew for each sample. */
+static int draw_tokens(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
-	uint32_t *tokens = hspmd_calloc((size_t)count, sizeof *tokens);
-	size_t bytes = (size_t)count * sizeof *tokens, done = 0;
-	uint64_t x = 0x9e3779b97f4a7c15u;
-	if (!tokens)
-		return hspmd_fail_memory(err, "making up tokens");
+	const struct hspmd_trial *t = context;
+	int32_t *tokens = to;
+	uint64_t x = 0x9e3779b97f4a7c15u * (uint64_t)(number * t->plan->seq_len + start + 1);
+	(void)name, (void)err;
 	for (int64_t i = 0; i < count; i++) {
 		x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-		tokens[i] = (uint32_t)(x % (uint64_t)vocab);
+		tokens[i] = (int32_t)(x % (uint64_t)t->model.vocab);
 	}
-	for (ssize_t n = 1; done < bytes && n > 0; done += n > 0 ? (size_t)n : 0)
-		n = write(fd, (char *)tokens + done, bytes - done);
-	free(tokens);
-	return done == bytes ? 0 : hspmd_fail_errno(err, "making up tokens");
+	return 0;
 }
 
-/* A job as training has it, its data in memory: reading samples is a part of the first and last layer's work. */
-static int make_job(struct hspmd_trial *t, struct hspmd_error *err)
+static void make_job(struct hspmd_trial *t)
 {
-	char path[64], *paths[] = { path };
-	int fd = memfd_create("hspmd-tokens", MFD_CLOEXEC);
-	if (fd < 0)
-		return hspmd_fail_errno(err, "making up tokens");
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-	t->job = (struct hspmd_job){ .file = "measured job", .data_kind = HSPMD_DATA_UINT32, .train_count = 1, .train = paths, .seq_len = t->plan->seq_len,
-				     .global_batch = t->plan->global_batch, .steps = INT32_MAX, .seed = 1 };
+	t->job = (struct hspmd_job){ .seq_len = t->plan->seq_len, .global_batch = t->plan->global_batch, .steps = INT32_MAX, .seed = 1 };
 	t->job.optimizer.lr = 1e-6;
 	t->job.optimizer.beta1 = 0.9;
 	t->job.optimizer.beta2 = 0.95;
 	t->job.optimizer.eps = 1e-8;
 	t->job.optimizer.clip = 1;
-	int rv = write_tokens(fd, t->job.seq_len * t->job.global_batch + 1, t->model.vocab, err);
-	t->data = rv ? NULL : hspmd_data_open(&t->job, t->model.vocab, err);
-	t->job.train = NULL; /* it is open */
-	t->job.train_count = 0;
-	close(fd);
-	return t->data ? 0 : -1;
 }
 
 static int check_memory(const struct hspmd_trial *t, struct hspmd_error *err)
@@ -144,7 +124,7 @@ static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct
 		t->rank_of[d] = (int)d;
 	struct hspmd_executor_options o = {
 		.program = t->program, .device = t->place->dev, .transport = tp > 1 ? t->place->transport : NULL, .rank_of = t->rank_of,
-		.device_count = (int)devices, .voters = group, .voter_count = tp, .data = t->data, .job = &t->job, .seconds = t->seconds,
+		.device_count = (int)devices, .voters = group, .voter_count = tp, .samples = { draw_tokens, t }, .job = &t->job, .seconds = t->seconds,
 	};
 	t->executor = hspmd_executor_create(&o, err);
 	return t->executor ? hspmd_executor_initialise(t->executor, err) : -1;
@@ -161,8 +141,9 @@ struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, 
 	t->model = *place->model;
 	t->model.block_count = blocks_to_measure(place->model, tp);
 	struct hspmd_graph_source source = hspmd_graph_source_model(&t->model);
-	if (make_plan(t, group, tp, micro_batch, err) || make_job(t, err))
+	if (make_plan(t, group, tp, micro_batch, err))
 		goto fail;
+	make_job(t);
 	t->program = hspmd_program_build(&source, t->plan, place->cluster, place->device, place->dev, err);
 	if (!t->program || check_memory(t, err) || make_executor(t, group, tp, err))
 		goto fail;
@@ -178,7 +159,6 @@ void hspmd_trial_destroy(struct hspmd_trial *t)
 		return;
 	hspmd_executor_destroy(t->executor);
 	hspmd_program_destroy(t->program);
-	hspmd_data_close(t->data);
 	hspmd_plan_destroy(t->plan);
 	free(t->rank_of);
 	free(t->seconds);
