@@ -94,8 +94,14 @@ int hspmd_dial(const json_t *addresses, double timeout_s, struct hspmd_error *er
 
 char *hspmd_contact_folder(struct hspmd_error *err)
 {
-	const char *home = getenv("HOME");
+	const char *home = getenv("HOME"), *other = getenv("HSPMD_CONTACTS");
 	struct passwd *p;
+	if (other && other[0] == '/') {
+		char *copy = strdup(other);
+		if (!copy)
+			hspmd_fail_memory(err, "finding contact files");
+		return copy;
+	}
 	if ((!home || home[0] != '/') && (p = getpwuid(getuid())))
 		home = p->pw_dir;
 	if (!home || home[0] != '/') {
@@ -206,6 +212,15 @@ json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_er
 	free(path);
 	free(folder);
 	return v;
+}
+
+void hspmd_contact_remove(const char *path, int64_t pid)
+{
+	struct hspmd_error err;
+	json_t *v = read_contact(path, &err);
+	if (v && json_integer_value(json_object_get(v, "pid")) == pid)
+		unlink(path);
+	json_decref(v);
 }
 
 struct hspmd_auth *hspmd_contact_auth(const json_t *contact, struct hspmd_error *err)

@@ -201,7 +201,10 @@ void end_silent(struct hspmd_machine *m, struct generation *g, const char *waite
 		if (!g->answer[i])
 			silent[count++] = g->member[i];
 	for (int i = 0; i < count; i++)
-		worker_kill(m, silent[i], waited_for);
+		if (silent[i]->life == LIFE_NONE)
+			worker_lost(m, silent[i], waited_for);
+		else
+			worker_kill(m, silent[i], waited_for);
 	free(silent);
 }
 
@@ -254,10 +257,13 @@ static void training(struct hspmd_machine *m)
 		struct worker *w = g->member[i];
 		if (layout_uses(g->layout, w))
 			continue;
-		send_workers(m, &w, 1, json_pack("{s:s}", "type", "quit"));
 		generation_remove(g, w);
-		w->life = LIFE_NONE;
 		w->holds = 0;
+		if (layout_uses(m->next.layout, w))
+			continue; /* wanted again already */
+		send_workers(m, &w, 1, json_pack("{s:s}", "type", "quit"));
+		w->life = LIFE_NONE;
+		save_lost(m, w);
 	}
 	layout_drop(m->older);
 	m->older = NULL;

@@ -17,7 +17,7 @@ void want_plan(struct hspmd_machine *m, const char *cause)
 		c->last_step_at = NAN;
 		c->from_nodes = m->current.layout ? m->current.layout->nodes : 0;
 		snprintf(c->cause, sizeof c->cause, "%s", cause);
-	} else if (!strcmp(cause, "scontrol") && (!strcmp(c->cause, "node lost") || !strcmp(c->cause, "worker lost") || !strcmp(c->cause, "fault"))) {
+	} else if (!strcmp(cause, "scontrol") && (!strcmp(c->cause, "node-lost") || !strcmp(c->cause, "worker-lost") || !strcmp(c->cause, "fault"))) {
 		/* Slurm says by now what the lost connection was about. */
 		snprintf(c->cause, sizeof c->cause, "%s", cause);
 	}
@@ -105,7 +105,7 @@ static bool take_first_plan(struct hspmd_machine *m, json_t *cluster)
 static bool begin(struct hspmd_machine *m)
 {
 	struct hspmd_error err = { "" };
-	if (!m->change.wanted || m->now < m->change.not_before || m->current.stage == STAGE_STARTING || !enough_nodes(m))
+	if (!m->change.wanted || m->now < m->change.not_before || m->now < m->look_until || m->current.stage == STAGE_STARTING || !enough_nodes(m))
 		return false;
 	json_t *cluster = usable_cluster(m, &err);
 	if (!cluster) {

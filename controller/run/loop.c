@@ -457,7 +457,7 @@ static void close_all(struct loop *l)
 	run_port_close(l->port);
 	for (int i = 0; i < 2; i++) {
 		if (l->contact[i])
-			unlink(l->contact[i]);
+			hspmd_contact_remove(l->contact[i], getpid());
 		free(l->contact[i]);
 	}
 	loop_end_children(l, SIGTERM);

@@ -13,7 +13,8 @@ struct run_patience run_patience_default(void)
 {
 	return (struct run_patience){
 		.gather = 120,
-		.quiet = 0.2,
+		.quiet = 0.1,
+		.look = 2,
 		.solve = 60,
 		.spawn = 60,
 		.prepare = 300,
@@ -203,6 +204,8 @@ static double next_deadline(const struct hspmd_machine *m)
 		first = m->next.deadline;
 	if (m->next.stage == STAGE_NONE && m->change.wanted && m->now < m->change.not_before)
 		first = fmin(first, m->change.not_before);
+	if (m->next.stage == STAGE_NONE && m->now < m->look_until)
+		first = fmin(first, m->look_until);
 	if (m->next.stage == STAGE_NONE && m->now < m->gather_until)
 		first = fmin(first, m->gather_until);
 	if (m->next.stage == STAGE_NONE && m->short_until > 0)
@@ -241,7 +244,7 @@ double hspmd_machine_deadline(const struct hspmd_machine *m)
 		first = fmin(first, m->end_deadline);
 	else if (m->leaving)
 		first = fmin(first, m->leave_until);
-	if (m->end == END_NONE && !m->leaving)
+	if (m->end == END_NONE && !m->leaving && !m->current.finished)
 		first = fmin(first, next_deadline(m));
 	return fmin(first, save_next(m));
 }

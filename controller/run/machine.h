@@ -80,6 +80,7 @@ void run_actions_clear(struct run_actions *a);
 struct run_patience {
 	double gather;      /* for agents of the allocation's nodes */
 	double quiet;       /* after a change, for what belongs to it */
+	double look;        /* for Slurm's word on a node whose agent was lost, before the next plan is made */
 	double solve, spawn, prepare, start, stop, abort, settle, find, checkpoint, quit;
 	double step_least;  /* a step's deadline is never below this */
 	double step_factor; /* and is this many times the slowest of the last steps */

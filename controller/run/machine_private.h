@@ -133,6 +133,7 @@ struct hspmd_machine {
 	struct node **node;
 	size_t nodes, node_capacity;
 	double gather_until;         /* the first generation waits this long for agents */
+	double look_until;           /* an agent was lost: Slurm may say by then that its node has left; 0: nothing is awaited */
 	double short_until;          /* too few nodes: given up then; 0: enough */
 
 	struct generation current, next;
@@ -210,7 +211,7 @@ void nodes_time(struct hspmd_machine *m);
 void node_free(struct node *n);
 
 /* form.c: the next generation */
-/* A new plan is wanted: "grow", "shrink", "scontrol", "node lost", "worker lost", "fault", "hang", "start", "requeue". */
+/* A new plan is wanted: "grow", "shrink", "scontrol", "node-lost", "worker-lost", "fault", "hang", "start", "requeue". */
 void want_plan(struct hspmd_machine *m, const char *cause);
 bool advance_next(struct hspmd_machine *m);
 void next_drop(struct hspmd_machine *m);

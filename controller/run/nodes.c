@@ -132,6 +132,7 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 {
 	json_t *names = json_object_get(e->value, "nodes"), *v, *end = json_object_get(e->value, "end_in_s");
 	size_t i;
+	m->look_until = 0;
 	for (i = 0; i < m->nodes; i++)
 		if (m->node[i]->held && !listed(names, m->node[i]->name))
 			node_left(m, m->node[i]);
@@ -223,6 +224,7 @@ void on_agent_lost(struct hspmd_machine *m, const struct run_event *e)
 	if (m->end == END_NONE && !n->leaving) {
 		note_event(m, "agent_lost", "lost the agent of %s: %s", n->name, e->text ? e->text : "no reason given");
 		act(m, RUN_POLL, NULL, NULL, 0);
+		m->look_until = m->now + m->config->patience.look;
 	}
 	bool started = n->agent == LIFE_UP;
 	node_lost(m, n, "its agent is gone");
@@ -257,7 +259,7 @@ void on_worker_hello(struct hspmd_machine *m, struct worker *w)
 /* What a worker that is gone was doing decides what is to be done about it. */
 void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why)
 {
-	const char *cause = w->node->held && w->node->agent == LIFE_UP ? "worker lost" : "node lost";
+	const char *cause = w->node->held && w->node->agent == LIFE_UP ? "worker-lost" : "node-lost";
 	struct generation *g = &m->current;
 	bool giver = member_of(g, w) >= 0 && !layout_uses(g->layout, w);
 	bool needed = member_of(g, w) >= 0 && !(giver && (g->stage != STAGE_STARTING || g->answer[member_of(g, w)]));
@@ -280,7 +282,7 @@ void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why)
 	if (!needed && !in_next)
 		return;
 	want_plan(m, cause);
-	if (!strcmp(cause, "worker lost")) {
+	if (!strcmp(cause, "worker-lost")) {
 		snprintf(m->trouble, sizeof m->trouble, "worker %s: %s", w->address, why);
 		blame(m, w);
 		give_up(m);

@@ -166,7 +166,7 @@ static void on_ready(uv_poll_t *h, int status, int events)
 	struct hspmd_error err = { "" };
 	int rc = 1;
 	if (status < 0)
-		rc = hspmd_fail(&err, "%s", uv_strerror(status));
+		rc = hspmd_fail(&err, "the connection broke");
 	if (rc == 1 && (events & UV_WRITABLE) && hspmd_stream_flush(peer->stream, &err))
 		rc = -1;
 	if (rc == 1 && (events & UV_READABLE))

@@ -526,8 +526,13 @@ static bool work(struct world *w)
 					report(w, member[i], "finished", member[i]->runs);
 				else if (stop)
 					report(w, member[i], "stopped", member[i]->runs);
-				if (stop || member[i]->step >= w->o.steps)
-					member[i]->runs = 0;
+				if (!stop && member[i]->step < w->o.steps)
+					continue;
+				member[i]->runs = 0;
+				if (member[i]->checkpoint) /* it was asked too late for the vote */
+					write_checkpoint(w, member[i], member[i]->checkpoint);
+				json_decref(member[i]->checkpoint);
+				member[i]->checkpoint = NULL;
 			}
 			return true;
 		}
