@@ -18,7 +18,7 @@
 #include "controller/cli/run_state.h"
 #include "controller/run/cover.h"
 #include "controller/run/loop.h"
-#include "controller/slurm/slurm.h"
+#include "controller/slurm/job.h"
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
 

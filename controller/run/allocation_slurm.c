@@ -5,7 +5,7 @@
 
 #include "common/alloc.h"
 #include "controller/run/allocation.h"
-#include "controller/slurm/slurm.h"
+#include "controller/slurm/job.h"
 
 #define GROW_WAIT_S 60.0 /* for idle nodes */
 

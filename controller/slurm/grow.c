@@ -16,7 +16,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "controller/slurm/session.h"
-#include "controller/slurm/slurm.h"
+#include "controller/slurm/job.h"
 
 extern char **environ;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looking at a job and changing it through libslurm. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
-#include "controller/slurm/slurm.h"
+#include "controller/slurm/job.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Built without Slurm: every call fails and says so. */
-#include "controller/slurm/slurm.h"
+#include "controller/slurm/job.h"
 
 #include <stddef.h>
 

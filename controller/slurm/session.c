@@ -7,7 +7,7 @@
 
 #include <slurm/slurm_errno.h>
 
-#include "controller/slurm/slurm.h"
+#include "controller/slurm/job.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 

@@ -5,7 +5,7 @@
 
 #include "common/alloc.h"
 #include "common/hostlist.h"
-#include "controller/slurm/slurm.h"
+#include "controller/slurm/job.h"
 
 #define FIXED_ARGUMENTS 16
 

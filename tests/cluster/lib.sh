@@ -129,7 +129,7 @@ where() {
 run_one() { # FUNCTION
 	local began=$SECONDS status name=${1#test_}
 	name=${name//_/ }
-	WORK=$HSPMD_MINI/work/$1
+	WORK=$HSPMD_MINI/jobs/$1
 	mkdir -p "$WORK"
 	(
 		set -eE

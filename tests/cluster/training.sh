@@ -10,7 +10,7 @@ hspmd run --help >/dev/null 2>&1 || {
 
 # prepare_job [JQ-FILTER]: job.json and all it names in this test's folder; the filter changes the example's settings.
 prepare_job() {
-	local corpus=$HSPMD_MINI/work/corpus.bin
+	local corpus=$HSPMD_MINI/jobs/corpus.bin
 	[[ -s $corpus ]] || "$top/contrib/examples/make-corpus" -o "$corpus" 1000000
 	cp "$top"/contrib/examples/*.json "$top/contrib/examples/train.sbatch" .
 	jq --arg corpus "$corpus" --arg local "$HSPMD_MINI/tmp/ckpt-\$JOB" \
@@ -23,7 +23,7 @@ prepare_job() {
 undisturbed() {
 	local key
 	key=$(jq -S 'del(.checkpoint, .elastic)' job.json | md5sum | cut -c 1-12)
-	reference=$HSPMD_MINI/work/undisturbed-$key
+	reference=$HSPMD_MINI/jobs/undisturbed-$key
 	[[ -s $reference/metrics.jsonl ]] ||
 		hspmd run --job job.json --local 1 --output "$reference" >undisturbed.log 2>&1 || fail "the undisturbed run failed"
 }

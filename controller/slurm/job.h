@@ -4,8 +4,8 @@
  *
  * Calls are blocking RPCs to slurmctld: call them from a worker thread, seldom. All are safe to call from one thread at a time.
  * Without Slurm at build time every call fails and says so. */
-#ifndef HSPMD_CONTROLLER_SLURM_SLURM_H
-#define HSPMD_CONTROLLER_SLURM_SLURM_H
+#ifndef HSPMD_CONTROLLER_SLURM_JOB_H
+#define HSPMD_CONTROLLER_SLURM_JOB_H
 
 #include <stdbool.h>
 #include <stdint.h>
