@@ -84,10 +84,11 @@ static void write_output(const struct attention *a, int64_t batch, int64_t head,
 			inverse[j * LANES + i] = 1 / sum[j][i];
 			lse[j * LANES + i] = most[j][i] + (real)log(sum[j][i]);
 		}
+	for (int64_t d = 0; d < a->head_dim; d++)
+		for (int j = 0; j < QUERIES; j++)
+			s->output[d * QUERIES + j] *= inverse[j];
 	real *o = (real *)a->args->out[0].data + (batch * a->queries + q0) * width + head * a->head_dim;
-	for (int64_t j = 0; j < count; j++)
-		for (int64_t d = 0; d < a->head_dim; d++)
-			o[j * width + d] = s->output[d * QUERIES + j] * inverse[j];
+	transpose_copy(o, width, s->output, QUERIES, a->head_dim, count);
 	memcpy((real *)a->args->out[1].data + (batch * a->heads + head) * a->queries + q0, lse, (size_t)count * sizeof *lse);
 }
 

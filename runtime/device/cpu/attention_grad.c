@@ -58,15 +58,6 @@ static void differentiate_scores(const struct attention *a, int64_t keys, const 
 	memset(s->ds + keys * QUERIES, 0, rest);
 }
 
-/* [keys][QUERIES] to panels of keys, [QUERIES][MR] each. */
-static void turn(real *restrict to, const real *restrict from, int64_t keys)
-{
-	for (int64_t k = 0; k < keys; k += MR, to += MR * QUERIES, from += MR * QUERIES)
-		for (int j = 0; j < QUERIES; j++)
-			for (int i = 0; i < MR; i++)
-				to[j * MR + i] = from[i * QUERIES + j];
-}
-
 static void add_to_keys(const struct attention *a, real *to, int64_t k0, int64_t keys, const real *left, const real *right)
 {
 	int64_t wide = columns_of(a);
@@ -100,9 +91,7 @@ struct grads {
 static void write_dq(const struct grads *g, int64_t batch, int64_t head, int64_t q0, int64_t count, const struct scratch *s)
 {
 	real *dq = g->dq.data + batch * g->dq.batch + (g->shift + q0) * g->dq.row + head * g->a.head_dim;
-	for (int64_t j = 0; j < count; j++)
-		for (int64_t i = 0; i < g->a.head_dim; i++)
-			dq[j * g->dq.row + i] = s->dq[i * QUERIES + j];
+	transpose_copy(dq, g->dq.row, s->dq, QUERIES, g->a.head_dim, count);
 }
 
 /* Rows of dqkv for queries that others work on. */
@@ -138,8 +127,8 @@ static void block_grad(const struct grads *g, int64_t batch, int64_t head, int64
 		mask_scores(a, batch, q0, k0, k1, s->p);
 		differentiate_scores(a, keys, s, lse, delta);
 		multiply_panels(d, keys, s->keys_across + k0 * MR, a->keys * MR, s->ds, s->dq, QUERIES, true);
-		turn(s->p_across, s->p, keys);
-		turn(s->ds_across, s->ds, keys);
+		pack_rows(s->p_across, s->p, QUERIES, 1, QUERIES, padded(keys));
+		pack_rows(s->ds_across, s->ds, QUERIES, 1, QUERIES, padded(keys));
 		add_to_keys(a, s->dv, k0, keys, s->p_across, s->dout_rows);
 		add_to_keys(a, s->dk, k0, keys, s->ds_across, s->query_rows);
 	}

@@ -6,12 +6,19 @@
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/micro.h"
 
-#define KC_MAX 384            /* depth of a block: a panel of B stays in the first-level cache */
-#define MC (MR * 12)          /* rows of a block of A: stays in the second-level cache */
-#define NC_MAX (NR * 96)      /* columns of a block of B: shared by the threads in the last-level cache */
+/* Depth of a block, rows of a block of A, columns of a block of B: a block of A and a panel of B stay in the second-level cache (a megabyte or more
+ * where there is AVX-512, else a quarter may be all), the block of B in the last-level cache that the threads share. */
+#ifdef __AVX512F__
+#define KC_MAX 768
+#else
+#define KC_MAX 384
+#endif
+#define MC 96 /* a multiple of MR */
+#define NC_MAX (NR * 96)
 
 struct blocks {
 	const struct product *p;
+	int64_t mc;         /* rows of blocks of A, at most MC */
 	int64_t kc, k0, k1; /* depth of blocks; this block's range of k */
 	int64_t n0, n1;     /* columns of this block of B */
 	int64_t row_items, column_items;
@@ -77,18 +84,31 @@ static void tile(const struct blocks *b, const real *a, const real *bp, int64_t 
 		memcpy(c + i * p->ldc, whole + i * NR, (size_t)columns * sizeof *c);
 }
 
+/* Panels of `rows` rows. A matrix that is stored by columns is read column by column, so that memory is read in order. */
+static void pack_a_block(real *restrict to, const real *restrict from, const struct matrix *m, int64_t depth, int64_t rows)
+{
+	int64_t whole = m->rows == 1 ? rows / MR * MR : 0;
+	for (int64_t k = 0; whole && k < depth; k++) {
+		const real *column = from + k * m->columns;
+		for (int64_t row = 0; row < whole; row += CACHE_LINE / (int)sizeof *to)
+			__builtin_prefetch(column + ROWS_AHEAD * m->columns + row);
+		for (int64_t row = 0; row < whole; row += MR)
+			memcpy(to + row * depth + k * MR, column + row, MR * sizeof *to);
+	}
+	for (int64_t row = whole; row < rows; row += MR)
+		pack_panel_a(to + row * depth, from + row * m->rows, m->rows, m->columns, depth, rows - row < MR ? rows - row : MR);
+}
+
 static void compute_block(void *context, int64_t item, int thread)
 {
 	struct blocks *b = context;
 	const struct matrix *m = &b->p->a;
 	int64_t depth = b->k1 - b->k0;
-	int64_t row0 = item / b->column_items * MC, row1 = row0 + MC < b->p->m ? row0 + MC : b->p->m;
+	int64_t row0 = item / b->column_items * b->mc, row1 = row0 + b->mc < b->p->m ? row0 + b->mc : b->p->m;
 	int64_t panels = (b->n1 - b->n0 + NR - 1) / NR, panel0, panel1;
 	cut(panels, b->column_items, item % b->column_items, &panel0, &panel1);
 	real *a = b->a_panels + (int64_t)thread * MC * b->kc;
-	for (int64_t row = row0; row < row1; row += MR)
-		pack_panel_a(a + (row - row0) * depth, m->data + row * m->rows + b->k0 * m->columns, m->rows, m->columns, depth,
-			     row1 - row < MR ? row1 - row : MR);
+	pack_a_block(a, m->data + row0 * m->rows + b->k0 * m->columns, m, depth, row1 - row0);
 	for (int64_t panel = panel0; panel < panel1; panel++) {
 		int64_t column = b->n0 + panel * NR;
 		int64_t columns = b->n1 - column < NR ? b->n1 - column : NR;
@@ -96,6 +116,16 @@ static void compute_block(void *context, int64_t item, int thread)
 			tile(b, a + (row - row0) * depth, b->b_panels + panel * NR * depth, row, column, row1 - row < MR ? row1 - row : MR,
 			     columns);
 	}
+}
+
+/* Share out the blocks of C so that all threads have as much to do, which no result depends on: a multiple of their number in rows or, where
+ * rows are few, columns as well. */
+static void share_out(struct blocks *b, int threads)
+{
+	int64_t m = b->p->m, blocks = round_up((m + MC - 1) / MC, threads);
+	b->mc = round_up((m + blocks - 1) / blocks, MR);
+	b->row_items = (m + b->mc - 1) / b->mc;
+	b->column_items = b->row_items < 4 * threads ? (4 * threads + b->row_items - 1) / b->row_items : 1;
 }
 
 void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *workspace)
@@ -106,10 +136,7 @@ void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *wor
 	int64_t nc = block_columns(p->n);
 	b.b_panels = workspace;
 	b.a_panels = b.b_panels + b.kc * nc;
-	b.row_items = (p->m + MC - 1) / MC;
-	/* Few rows: share out columns too, so that every thread has work. */
-	int64_t wanted = 4 * hspmd_pool_threads(pool);
-	b.column_items = b.row_items < wanted ? (wanted + b.row_items - 1) / b.row_items : 1;
+	share_out(&b, hspmd_pool_threads(pool));
 	for (b.n0 = 0; b.n0 < p->n; b.n0 = b.n1) {
 		b.n1 = b.n0 + nc < p->n ? b.n0 + nc : p->n;
 		int64_t panels = (b.n1 - b.n0 + NR - 1) / NR;

@@ -29,7 +29,7 @@ typedef int64_t integer;
 #else
 #define VECTOR_BYTES 16
 #endif
-#define LANES ((int)(VECTOR_BYTES / (REAL_BITS / 8)))
+#define LANES (VECTOR_BYTES * 8 / REAL_BITS)
 
 typedef real vec __attribute__((vector_size(VECTOR_BYTES)));
 typedef integer ivec __attribute__((vector_size(VECTOR_BYTES)));

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Seconds of a training step on CPU devices: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
+ * thread that share every layer), pp (that many pipeline stages). Prints one line of JSON with the median. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "runtime/device/random.h"
+#include "runtime/train/local.h"
+
+#define GPT2(width, layers, heads, vocab, length)                                                                                            \
+	"{\"model_type\":\"gpt2\",\"n_embd\":" #width ",\"n_layer\":" #layers ",\"n_head\":" #heads ",\"vocab_size\":" #vocab                    \
+	",\"n_positions\":" #length ",\"activation_function\":\"gelu_new\",\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}"
+
+struct bench_case {
+	const char *name, *model;
+	int layers, length, batch, vocab;
+};
+static const struct bench_case cases[] = {
+	{ "gpt2-11m", GPT2(384, 6, 6, 256, 256), 6, 256, 16, 256 },
+	{ "llama-11m",
+	  "{\"model_type\":\"llama\",\"hidden_size\":384,\"num_hidden_layers\":6,\"num_attention_heads\":6,\"num_key_value_heads\":6,\"vocab_size\":256,"
+	  "\"intermediate_size\":1024,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}",
+	  6, 256, 16, 256 },
+	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 512), 12, 512, 2, 50304 },
+};
+
+static const char cluster_text[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"core\":{\"kind\":\"cpu\",\"memory_bytes\":100000000000,"
+				   "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.2}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"core\","
+				   "\"count\":64}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+
+/* Micro-batches of a pipeline: eight fill two stages well. */
+static int micro_batches(const struct bench_case *c, bool pipeline)
+{
+	return !pipeline ? 1 : c->batch < 8 ? c->batch : 8;
+}
+
+static char *plan_of(const struct bench_case *c, const char *layout, int devices)
+{
+	int layers = c->layers + 2;
+	bool pipeline = !strcmp(layout, "pp");
+	int count = micro_batches(c, pipeline);
+	char *stages = strdup("");
+	for (int s = 0; s < (pipeline ? devices : 1); s++) {
+		char *next = hspmd_asprintf("%s%s{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"]}", stages ? stages : "", s ? "," : "",
+					    pipeline ? layers * s / devices : 0, pipeline ? layers * (s + 1) / devices : layers, pipeline ? s : 0,
+					    pipeline ? s : devices - 1);
+		free(stages);
+		stages = next;
+	}
+	char *plan = hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"zero_stage\":0,"
+				    "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[%s]}]}",
+				    c->batch, c->batch / count, c->length, count, stages ? stages : "");
+	free(stages);
+	return plan;
+}
+
+struct measurement {
+	const struct bench_case *c;
+	double *seconds, last, loss;
+};
+
+/* Random tokens over the whole vocabulary: targets are tokens one position later. */
+static int read_sample(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
+{
+	const struct measurement *m = context;
+	int64_t shift = strcmp(name, HSPMD_TENSOR_TARGETS) == 0;
+	(void)err;
+	for (int64_t i = 0; i < count; i++) {
+		uint32_t words[4];
+		hspmd_random_words(1, (uint64_t)number, (uint64_t)(start + i + shift), words);
+		((int32_t *)to)[i] = (int32_t)(words[0] % (uint32_t)m->c->vocab);
+	}
+	return 0;
+}
+
+static void take_time(void *context, int64_t step, double loss)
+{
+	struct measurement *m = context;
+	double now = hspmd_now();
+	m->seconds[step] = now - m->last;
+	m->last = now;
+	m->loss = loss;
+}
+
+static int train(struct measurement *m, const char *layout, int threads, int steps, struct hspmd_error *err)
+{
+	bool one = !strcmp(layout, "one");
+	char *text = plan_of(m->c, layout, one ? 1 : threads);
+	json_t *c = json_loads(cluster_text, 0, NULL), *p = text ? json_loads(text, 0, NULL) : NULL, *j = json_loads(m->c->model, 0, NULL);
+	struct hspmd_cluster *cluster = c ? hspmd_cluster_from_json(c, "cluster", err) : NULL;
+	struct hspmd_model *model = j ? hspmd_model_from_json(j, "model", err) : NULL;
+	struct hspmd_plan *plan = p && cluster && model ? hspmd_plan_from_json(p, "plan", cluster, hspmd_model_layers(model), err) : NULL;
+	struct hspmd_job job = { .global_batch = m->c->batch, .seq_len = m->c->length, .steps = steps, .seed = 1 };
+	job.optimizer.lr = job.optimizer.min_lr = 3e-4;
+	job.optimizer.weight_decay = 0.01;
+	job.optimizer.beta1 = 0.9;
+	job.optimizer.beta2 = 0.999;
+	job.optimizer.eps = 1e-8;
+	job.optimizer.clip = 1;
+	int rc = -1;
+	if (plan) {
+		struct hspmd_local_options o = { .source = hspmd_graph_source_model(model), .cluster = cluster, .plan = plan, .job = &job,
+						 .samples = { read_sample, m }, .steps = steps, .threads = one ? threads : 1,
+						 .told = take_time, .context = m };
+		m->last = hspmd_now();
+		rc = hspmd_train_local(&o, err);
+	}
+	hspmd_plan_destroy(plan);
+	hspmd_model_destroy(model);
+	hspmd_cluster_destroy(cluster);
+	json_decref(c);
+	json_decref(p);
+	json_decref(j);
+	free(text);
+	return rc;
+}
+
+static int ascending(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static int measure(const struct bench_case *c, const char *layout, int threads, int steps)
+{
+	const int warm = 2;
+	struct hspmd_error err = { "out of memory" };
+	struct measurement m = { .c = c, .seconds = hspmd_calloc((size_t)(steps + warm), sizeof(double)) };
+	int rc = m.seconds ? train(&m, layout, threads, steps + warm, &err) : -1;
+	if (rc) {
+		fprintf(stderr, "step: %s\n", err.text);
+	} else {
+		qsort(m.seconds + warm, (size_t)steps, sizeof *m.seconds, ascending);
+		double median = m.seconds[warm + steps / 2];
+		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"threads\": %d, \"step_s\": %.4f, \"least_s\": %.4f, \"tokens_s\": %.0f, "
+		       "\"loss\": %.3f}\n",
+		       c->name, layout, threads, median, m.seconds[warm], c->batch * c->length / median, m.loss);
+	}
+	free(m.seconds);
+	return rc ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+	int threads = argc == 5 ? atoi(argv[3]) : 0, steps = argc == 5 ? atoi(argv[4]) : 0;
+	for (size_t c = 0; threads > 0 && threads <= 64 && steps > 0 && c < sizeof cases / sizeof *cases; c++)
+		if (!strcmp(argv[1], cases[c].name) && (!strcmp(argv[2], "one") || !strcmp(argv[2], "tp") || !strcmp(argv[2], "pp")))
+			return measure(&cases[c], argv[2], threads, steps);
+	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp THREADS STEPS\n");
+	return 2;
+}
