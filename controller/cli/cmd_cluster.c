@@ -14,7 +14,7 @@
 #include "common/log.h"
 #include "controller/cli/commands.h"
 #include "controller/ctld/protocol.h"
-#include "controller/ctld/server.h"
+#include "controller/ctld/resolve.h"
 
 static const char help_text[] =
 	"Usage: hspmd cluster [--ctld [UID@]HOST:PORT] [--json]\n"

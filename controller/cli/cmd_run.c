@@ -415,6 +415,7 @@ int hspmd_command_run(int argc, char **argv)
 		.output = &r.output,
 		.auth = r.auth,
 		.munge_socket = r.munge_socket,
+		.ctld = r.slurm && !hspmd_auth_secret(r.auth) ? getenv("HSPMD_CTLD") : NULL,
 		.cluster = !r.slurm ? "local" : cluster ? cluster : "cluster",
 		.port = (int)r.opt.port,
 		.loopback = !r.slurm,

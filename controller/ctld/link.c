@@ -11,7 +11,7 @@
 
 #include "common/clock.h"
 #include "controller/ctld/protocol.h"
-#include "controller/ctld/server.h"
+#include "controller/ctld/resolve.h"
 
 #define FIRST_WAIT_S 1.0
 #define MOST_WAIT_S 30.0

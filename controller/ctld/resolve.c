@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "controller/ctld/server.h"
+#include "controller/ctld/resolve.h"
 
 struct addrinfo *ctld_resolve(const char *text, int default_port, int passive, struct hspmd_error *err)
 {

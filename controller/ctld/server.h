@@ -9,6 +9,7 @@
 #include <uv.h>
 
 #include "common/auth.h"
+#include "controller/ctld/resolve.h"
 
 struct ctld_server;
 
@@ -40,8 +41,5 @@ int ctld_server_send(struct ctld_server *s, uint32_t job, const json_t *message)
 void ctld_server_drop(struct ctld_server *s, uint32_t job, const char *why);
 /* Close all; the loop must run once more to be rid of the handles. */
 void ctld_server_close(struct ctld_server *s);
-
-/* "HOST:PORT", "[v6]:PORT", ":PORT" into a list of addresses (getaddrinfo's, freed by freeaddrinfo). NULL and err. */
-struct addrinfo *ctld_resolve(const char *text, int default_port, int passive, struct hspmd_error *err);
 
 #endif

@@ -64,6 +64,14 @@ static void answer(struct loop *l, const struct run_action *x)
 		struct hspmd_error err;
 		if (c->id != x->id)
 			continue;
+		if (!c->peer) {
+			if (!x->last)
+				return;
+			run_site_answer(l->site, c->ask, x->value);
+			*at = c->next;
+			free(c);
+			return;
+		}
 		int rc = run_peer_send(c->peer, x->value, &err);
 		if (x->last || rc) {
 			run_peer_tag(c->peer, NULL);
@@ -144,11 +152,13 @@ static void carry_out(struct loop *l, const struct run_action *x)
 		break;
 	case RUN_SOLVE:
 		loop_solve(l, x->id, x->value);
+		run_site_cluster(l->site, json_object_get(x->value, "cluster"));
 		break;
 	case RUN_LINE:
 		if (run_output_line(l->o->output, x->value, &err))
 			stop(l, 1, err.text);
 		tell_progress(l, x->value);
+		run_site_line(l->site, x->value);
 		save_status(l, false);
 		break;
 	case RUN_SAVE_PLAN:
@@ -374,6 +384,36 @@ static void on_gone(void *context, struct run_peer *peer, const char *why)
 	}
 }
 
+/* ---- hspmdctld */
+
+static void on_ask(void *context, int64_t ask, json_t *request)
+{
+	struct loop *l = context;
+	struct command *c = calloc(1, sizeof *c);
+	if (!c) {
+		json_t *no = json_pack("{s:b, s:s}", "ok", 0, "text", "out of memory");
+		run_site_answer(l->site, ask, no);
+		json_decref(no);
+		return;
+	}
+	*c = (struct command){ .next = l->commands, .id = ++l->command_count, .ask = ask };
+	l->commands = c;
+	struct run_event e = { .kind = RUN_COMMAND, .id = c->id, .value = request };
+	loop_event(l, &e);
+}
+
+/* A job without it trains all the same. */
+static void open_site(struct loop *l)
+{
+	struct hspmd_error err;
+	const struct run_config *c = l->o->config;
+	if (!l->o->ctld)
+		return;
+	l->site = run_site_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ask, l, &err);
+	if (!l->site)
+		hspmd_warn("hspmdctld will not hear of this job: %s", err.text);
+}
+
 /* ---- being found */
 
 static int write_contacts(struct loop *l, json_t *addresses, struct hspmd_error *err)
@@ -454,6 +494,7 @@ static void on_kill(uv_timer_t *t)
 static void close_all(struct loop *l)
 {
 	l->stopping = true;
+	run_site_close(l->site);
 	run_port_close(l->port);
 	for (int i = 0; i < 2; i++) {
 		if (l->contact[i])
@@ -505,6 +546,7 @@ int run_loop(const struct run_loop_options *o)
 		hspmd_error_log("%s", err.text);
 		l.status = 1;
 	} else {
+		open_site(&l);
 		loop_look(&l);
 		uv_run(&l.uv, UV_RUN_DEFAULT);
 	}

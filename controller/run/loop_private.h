@@ -7,6 +7,7 @@
 
 #include "controller/run/loop.h"
 #include "controller/run/port.h"
+#include "controller/run/site.h"
 
 struct agent {
 	struct agent *next;
@@ -17,7 +18,8 @@ struct agent {
 struct command {
 	struct command *next;
 	int64_t id;
-	struct run_peer *peer;
+	struct run_peer *peer; /* NULL: hspmdctld asked */
+	int64_t ask;           /* its number then */
 };
 
 /* An event that waits for the machine to be done with another. */
@@ -42,6 +44,7 @@ struct loop {
 	uv_timer_t clock, poll_timer, kill_timer;
 	uv_signal_t signals[3];
 	struct run_port *port;
+	struct run_site *site; /* NULL: no hspmdctld */
 	struct hspmd_machine *machine;
 	struct agent *agents;
 	struct command *commands;

@@ -7,7 +7,7 @@
 #include "common/hostlist.h"
 #include "controller/slurm/job.h"
 
-#define FIXED_ARGUMENTS 16
+#define FIXED_ARGUMENTS 19
 
 /* One block: the array, then the texts made here. */
 static char **lay_out(size_t arguments, size_t text, char **end)
@@ -39,6 +39,9 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	}
 	snprintf(count, sizeof count, "%d", step->node_count);
 	snprintf(job, sizeof job, "%u", step->job);
+	/* srun takes the list that the job began with for its size, even where --nodelist names nodes that came since. */
+	list[n++] = "env";
+	list[n++] = "--unset=SLURM_JOB_NODELIST";
 	list[n++] = "srun";
 	list[n++] = put(&end, "--jobid=", job);
 	list[n++] = put(&end, "--nodelist=", nodes);

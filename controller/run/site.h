@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job's line to hspmdctld on the loop: says what the job has and what more would bring, hands over what is asked of it. */
+#ifndef HSPMD_CONTROLLER_RUN_SITE_H
+#define HSPMD_CONTROLLER_RUN_SITE_H
+
+#include <jansson.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "common/auth.h"
+#include "common/format/job.h"
+#include "common/format/model.h"
+
+struct run_site;
+
+/* Something is asked: a request as `hspmd grow` and `hspmd shrink` make it. It is answered once, with this id. */
+typedef void run_site_ask(void *context, int64_t id, json_t *request);
+
+/* `where` is HSPMD_CTLD. All borrowed. NULL and err: it is ill-formed, or memory is short. */
+struct run_site *run_site_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth, const struct hspmd_job *job,
+			       const struct hspmd_model *model, run_site_ask *ask, void *context, struct hspmd_error *err);
+/* NULL is fine. The loop must run on until its handles, and a reckoning that is under way, are gone. */
+void run_site_close(struct run_site *s);
+
+void run_site_answer(struct run_site *s, int64_t id, const json_t *reply);
+/* The cluster as it was when a plan was wanted: what the gains are reckoned from, when its device types are new. */
+void run_site_cluster(struct run_site *s, const json_t *cluster);
+/* A line of metrics.jsonl: rate, nodes and pauses are read from it. */
+void run_site_line(struct run_site *s, const json_t *line);
+
+#endif
