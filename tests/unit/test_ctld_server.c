@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmdctld's port and those who mean it ill: forged, replayed, oversized, out of turn, too many; each loses its connection and nothing else. */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "controller/ctld/protocol.h"
+#include "controller/ctld/server.h"
+
+static const char secret[] = "0123456789abcdef0123456789abcdef", other[] = "fedcba9876543210fedcba9876543210";
+
+static uv_loop_t loop;
+static struct hspmd_auth *auth, *stranger;
+static struct ctld_server *server;
+static int greeted, gone, messages;
+
+static int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *err)
+{
+	(void)context, (void)uid;
+	greeted++;
+	return job == 7 ? 0 : hspmd_fail(err, "job %u is not yours", job);
+}
+
+static int on_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err)
+{
+	(void)context, (void)job;
+	messages++;
+	return json_object_get(message, "bad") ? hspmd_fail(err, "ill-formed") : 0;
+}
+
+static void on_gone(void *context, uint32_t job)
+{
+	(void)context, (void)job;
+	gone++;
+}
+
+static json_t *on_show(void *context)
+{
+	(void)context;
+	return json_pack("{s:s}", "type", "cluster");
+}
+
+static int open_server(void **state)
+{
+	static const struct ctld_handlers handlers = { on_greet, on_message, on_gone, on_show, NULL };
+	struct hspmd_error err;
+	(void)state;
+	greeted = gone = messages = 0;
+	uv_loop_init(&loop);
+	auth = hspmd_auth_cookie(secret, &err);
+	stranger = hspmd_auth_cookie(other, &err);
+	server = ctld_server_open(&loop, "127.0.0.1:0", auth, &handlers, &err);
+	return server ? 0 : -1;
+}
+
+static int close_server(void **state)
+{
+	(void)state;
+	ctld_server_close(server);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	hspmd_auth_destroy(auth);
+	hspmd_auth_destroy(stranger);
+	return uv_loop_close(&loop);
+}
+
+static struct hspmd_stream *call(void)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)ctld_server_port(server)), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+	struct hspmd_stream *s = hspmd_stream_create(fd, CTLD_FRAME, 8u << 20, NULL);
+	assert_non_null(s);
+	return s;
+}
+
+/* The next message while the server runs; NULL: it hung up. */
+static json_t *next(struct hspmd_stream *s)
+{
+	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline;) {
+		json_t *m = hspmd_stream_take(s);
+		if (m)
+			return m;
+		uv_run(&loop, UV_RUN_NOWAIT);
+		struct pollfd p = { .fd = hspmd_stream_fd(s), .events = POLLIN };
+		if (poll(&p, 1, 5) > 0 && hspmd_stream_read(s, NULL) <= 0)
+			return hspmd_stream_take(s);
+		hspmd_stream_flush(s, NULL);
+	}
+	fail_msg("no answer");
+	return NULL;
+}
+
+static void expect(struct hspmd_stream *s, const char *type)
+{
+	json_t *m = next(s);
+	if (!type && m)
+		fail_msg("expected the end, got %s", json_string_value(json_object_get(m, "type")));
+	if (type)
+		assert_string_equal(json_string_value(json_object_get(m, "type")), type);
+	json_decref(m);
+}
+
+static json_t *hello(const struct hspmd_auth *who, const char *nonce, const char *role, int job)
+{
+	json_t *content = json_pack("{s:s, s:i, s:s}", "role", role, "job", job, "nonce", "n");
+	json_t *sealed = hspmd_auth_seal(who, "hello", nonce, content, NULL);
+	json_decref(content);
+	return sealed;
+}
+
+/* Take the challenge and answer it as `who`. */
+static struct hspmd_stream *greet(const struct hspmd_auth *who, const char *role, int job)
+{
+	struct hspmd_stream *s = call();
+	json_t *challenge = next(s);
+	json_t *sealed = hello(who, json_string_value(json_object_get(challenge, "nonce")), role, job);
+	assert_int_equal(hspmd_stream_send(s, sealed, NULL), 0);
+	json_decref(challenge);
+	json_decref(sealed);
+	return s;
+}
+
+static void say(struct hspmd_stream *s, json_t *m)
+{
+	hspmd_stream_send(s, m, NULL);
+	json_decref(m);
+}
+
+static void test_who_proves_himself_is_heard(void **state)
+{
+	(void)state;
+	struct hspmd_stream *s = greet(auth, "controller", 7);
+	expect(s, "welcome");
+	json_t *ask = json_pack("{s:s}", "type", "ask");
+	assert_int_equal(ctld_server_send(server, 7, ask), 0);
+	assert_int_equal(ctld_server_send(server, 8, ask), -1);
+	json_decref(ask);
+	expect(s, "ask");
+	say(s, json_pack("{s:i}", "bad", 1));
+	expect(s, NULL);
+	assert_int_equal(messages, 1);
+	assert_int_equal(gone, 1);
+	hspmd_stream_destroy(s);
+}
+
+static void test_forged_and_foreign_are_refused(void **state)
+{
+	(void)state;
+	struct hspmd_stream *forged = greet(stranger, "controller", 7), *foreign = greet(auth, "controller", 8), *role = greet(auth, "king", 7);
+	expect(forged, "refused");
+	expect(foreign, "refused");
+	expect(role, "refused");
+	assert_int_equal(greeted, 1);
+	assert_int_equal(gone, 0);
+	hspmd_stream_destroy(forged);
+	hspmd_stream_destroy(foreign);
+	hspmd_stream_destroy(role);
+}
+
+static void test_replayed_is_refused(void **state)
+{
+	(void)state;
+	struct hspmd_stream *first = call(), *second = call();
+	json_t *challenge = next(first);
+	json_t *sealed = hello(auth, json_string_value(json_object_get(challenge, "nonce")), "controller", 7);
+	json_decref(challenge);
+	json_decref(next(second));
+	say(second, sealed);
+	expect(second, "refused");
+	assert_int_equal(greeted, 0);
+	hspmd_stream_destroy(first);
+	hspmd_stream_destroy(second);
+}
+
+static void test_oversized_and_gibberish_are_cut(void **state)
+{
+	(void)state;
+	static const char large[] = "HSP1\x7f\xff\xff\xff", noise[] = "GET / HTTP/1.1\r\n\r\n";
+	struct hspmd_stream *a = call(), *b = call();
+	json_decref(next(a));
+	json_decref(next(b));
+	assert_int_equal(write(hspmd_stream_fd(a), large, 8), 8);
+	assert_int_equal(write(hspmd_stream_fd(b), noise, sizeof noise - 1), (ssize_t)sizeof noise - 1);
+	expect(a, NULL);
+	expect(b, NULL);
+	assert_int_equal(ctld_server_counts(server).strangers, 0);
+	hspmd_stream_destroy(a);
+	hspmd_stream_destroy(b);
+}
+
+static void test_a_flood_is_cut(void **state)
+{
+	(void)state;
+	struct hspmd_stream *s = greet(auth, "controller", 7);
+	expect(s, "welcome");
+	for (int i = 0; i < 11 * CTLD_MESSAGES_S; i++)
+		say(s, json_pack("{s:s}", "type", "state"));
+	expect(s, NULL);
+	assert_true(messages <= 10 * CTLD_MESSAGES_S);
+	hspmd_stream_destroy(s);
+}
+
+static void test_who_calls_again_takes_over(void **state)
+{
+	(void)state;
+	struct hspmd_stream *old = greet(auth, "controller", 7);
+	expect(old, "welcome");
+	struct hspmd_stream *new = greet(auth, "controller", 7);
+	expect(new, "welcome");
+	expect(old, NULL);
+	assert_int_equal(gone, 0);
+	assert_int_equal(ctld_server_counts(server).controllers, 1);
+	hspmd_stream_destroy(old);
+	hspmd_stream_destroy(new);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_who_proves_himself_is_heard, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_forged_and_foreign_are_refused, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_replayed_is_refused, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_oversized_and_gibberish_are_cut, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_a_flood_is_cut, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_who_calls_again_takes_over, open_server, close_server),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
