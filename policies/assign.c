@@ -8,8 +8,8 @@
 #define IMPROVE_MAX_JOBS 64 /* moves and swaps are looked for where so many jobs at most take part: it is their square that costs */
 #define IMPROVE_MAX 1000    /* steps of improvement; each gains, so an end is sure, but it must be soon */
 
-/* Free a place in an empty pool by letting a job that took from it take from another, breadth first. Returns the pool at the end of the path
- * (one with nodes left; from_pool and from_job lead back to the start), -1: none. */
+/* Free a place in an empty pool by letting a job that took from it take from another, breadth first. Returns the pool at the end of the
+ * path (one with nodes left; from_pool and from_job lead back to the start), -1: none. */
 static int find_path(struct field *f, int start)
 {
 	int queue[256], head = 0, tail = 0;
@@ -187,7 +187,8 @@ static bool alike(const struct field *f)
 {
 	for (int p = 1; p < f->pool_count; p++) {
 		const struct hspmd_site_class *a = &f->k->s->classes[f->pools[0].class], *b = &f->k->s->classes[f->pools[p].class];
-		if (a->type != b->type || a->devices != b->devices || a->price_per_hour != b->price_per_hour || a->losses_per_s != b->losses_per_s)
+		if (a->type != b->type || a->devices != b->devices || a->price_per_hour != b->price_per_hour ||
+		    a->losses_per_s != b->losses_per_s)
 			return false;
 	}
 	return true;

@@ -16,8 +16,8 @@ struct hspmd_curve_seen {
  * non-decreasing (a job need not use a node). `slack` (1.05) lets noise pass. */
 void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, double slack);
 
-/* The least concave curve that lies nowhere below: out[0..count). Plateaus that divisibility leaves ("7 nodes do no more than 6, 8 do") do not
- * hide what lies behind them. */
+/* The least concave curve that lies nowhere below: out[0..count). Plateaus that divisibility leaves ("7 nodes do no more than 6, 8 do") do
+ * not hide what lies behind them. */
 void hspmd_curve_hull(const double *curve, int count, double *out);
 
 /* Value at a size between whole numbers, by straight lines; flat beyond the end. */

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The decision: policies and a snapshot in, actions with reasons out. Pure: no clock, no I/O, no memory of its own between calls, so the very
- * code that decides in production runs in `hspmd policy simulate` and in tests.
+/* The decision: policies and a snapshot in, actions with reasons out. Pure: no clock, no I/O, no memory of its own between calls, so the
+ * very code that decides in production runs in `hspmd policy simulate` and in tests.
  *
  * In this order:
  *  1. A job that holds more than its limits allow gives back the rest.
  *  2. Waiting jobs, as Slurm would start them: idle nodes that let one start are promised to it and not grown into. Where it lacks k nodes,
  *     elastic jobs that its policy lets give for it give exactly k that it can use, where that loses least, or nothing if k cannot be had.
- *  3. Idle nodes go, one after the other, to the elastic job that gains most by them. With equal nodes and concave curves that is optimal: the
- *     sets of increments that the nodes can serve form a matroid (exchange along augmenting paths), and a greedy choice is optimal on it.
+ *  3. Idle nodes go, one after the other, to the elastic job that gains most by them. With equal nodes and concave curves that is optimal:
+ * the sets of increments that the nodes can serve form a matroid (exchange along augmenting paths), and a greedy choice is optimal on it.
  *  4. Where policy says `rebalance`, nodes move from a job to one that gains more by them.
- * Gain is weight x tokens per second (or tokens per second relative to the job's fewest nodes), with what unforeseen losses cost taken off: the
- * expected rate of *committed* tokens, Parcae's liveput (Duan et al., NSDI'24, section 4). A resize must bring min_gain, and must earn its own
- * pause back before the next may follow (cooldown_s).
+ * Gain is weight x tokens per second (or tokens per second relative to the job's fewest nodes), with what unforeseen losses cost taken off:
+ * the expected rate of *committed* tokens, Parcae's liveput (Duan et al., NSDI'24, section 4). A resize must bring min_gain, and must earn
+ * its own pause back before the next may follow (cooldown_s).
  */
 #ifndef HSPMD_POLICIES_DECIDE_H
 #define HSPMD_POLICIES_DECIDE_H

@@ -191,7 +191,9 @@ struct hspmd_action *desk_action(struct desk *k, enum hspmd_action_kind kind, in
 		return NULL;
 	k->d->actions = actions;
 	struct hspmd_action *a = &actions[k->d->count];
-	*a = (struct hspmd_action){ .kind = kind, .job = job, .for_pending = -1, .for_job = -1, .nodes = hspmd_calloc((size_t)n, sizeof *a->nodes) };
+	*a = (struct hspmd_action){
+		.kind = kind, .job = job, .for_pending = -1, .for_job = -1, .nodes = hspmd_calloc((size_t)n, sizeof *a->nodes)
+	};
 	if (!a->nodes)
 		return NULL;
 	k->d->count++;

@@ -28,7 +28,8 @@ static int shrink_to_limits(struct desk *k, int job)
 	}
 	if (a) {
 		a->gain = desk_value(j, &j->now) - before;
-		snprintf(a->reason, sizeof a->reason, "holds %d nodes, %d devices: more than its policy allows", j->was.nodes, j->was.devices);
+		snprintf(a->reason, sizeof a->reason, "holds %d nodes, %d devices: more than its policy allows", j->was.nodes,
+		         j->was.devices);
 	}
 	return 0;
 }
@@ -163,7 +164,8 @@ static int give_all(struct desk *k, const struct donor *donors, int n, int wante
 		a->gain = desk_value(&k->jobs[d->job], &k->jobs[d->job].now) - before;
 		a->for_pending = pending;
 		snprintf(a->reason, sizeof a->reason, "waiting job %u needs %d node%s and starts if this job gives %d%s%s", p->id, p->nodes,
-			 p->nodes == 1 ? "" : "s", d->given, n > 1 && wanted > d->given ? " and others give theirs" : "", p->preempts ? "; it would preempt" : "");
+		         p->nodes == 1 ? "" : "s", d->given, n > 1 && wanted > d->given ? " and others give theirs" : "",
+		         p->preempts ? "; it would preempt" : "");
 	}
 	return 0;
 }
@@ -176,7 +178,8 @@ static int by_time(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* When the blocked job can start: as soon as enough of the nodes that now work for rigid jobs are added to the `there` that can be had at once. */
+/* When the blocked job can start: as soon as enough of the nodes that now work for rigid jobs are added to the `there` that can be had at
+ * once. */
 static int reserve(struct desk *k, int pending, int there)
 {
 	const struct hspmd_site_pending *p = &k->s->pending[pending];
@@ -239,7 +242,8 @@ static int serve(struct desk *k, int pending, struct donor *donors, int *nodes)
 		return 0;
 	}
 	int n = find_donors(k, p, donors, nodes, &can);
-	/* Where Slurm will preempt in any case, all that can be given is: whatever is not given is taken with the whole job that holds it. */
+	/* Where Slurm will preempt in any case, all that can be given is: whatever is not given is taken with the whole job that holds it.
+	 */
 	int there = have + (p->preempts ? count_preemptable(k, p) : can);
 	if (have + can < p->nodes && there < p->nodes)
 		return block(k, pending, there > have + can ? there : have + can);

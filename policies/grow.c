@@ -59,8 +59,9 @@ static int emit(struct field *f, int job)
 		for (int i = 0; i < *field_take(f, job, p); i++)
 			desk_action_node(f->k, a, f->pools[p].nodes[--f->pools[p].count]);
 	a->gain = after - before;
-	snprintf(a->reason, sizeof a->reason, "%d idle node%s bring%s it %.1f %% (%d -> %d nodes), the most that %s can bring to any job", n, n == 1 ? "" : "s",
-		 n == 1 ? "s" : "", before > 0 ? 100 * (after / before - 1) : 100, j->was.nodes, j->now.nodes, n == 1 ? "it" : "they");
+	snprintf(a->reason, sizeof a->reason, "%d idle node%s bring%s it %.1f %% (%d -> %d nodes), the most that %s can bring to any job",
+	         n, n == 1 ? "" : "s", n == 1 ? "s" : "", before > 0 ? 100 * (after / before - 1) : 100, j->was.nodes, j->now.nodes,
+	         n == 1 ? "it" : "they");
 	return 0;
 }
 

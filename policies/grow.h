@@ -36,8 +36,8 @@ struct desk_job *field_job(const struct field *f, int job);
 int *field_take(const struct field *f, int job, int pool);
 /* Move n nodes of a pool to (n > 0) or from a job. */
 void field_move(struct field *f, int job, int pool, int n);
-/* May this job have a node of this pool (as to age, keeping, limits, reserve), room in the pool apart? `instead` is a pool of which it gives one
- * up for it, or -1. */
+/* May this job have a node of this pool (as to age, keeping, limits, reserve), room in the pool apart? `instead` is a pool of which it
+ * gives one up for it, or -1. */
 bool field_fits(const struct field *f, int job, int pool, int instead);
 /* What one more (n = 1) or one fewer (n = -1) node of the pool changes for the job. */
 double field_change(const struct field *f, int job, int pool, int n);

@@ -25,7 +25,8 @@ static int check_types(const struct hspmd_policy *p, int rule, const struct hspm
 		list[0] = '\0';
 		for (k = 0; k < allowed->count && n < sizeof list; k++)
 			n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", k ? ", " : "", allowed->items[k]);
-		return hspmd_fail(err, "%s allows devices of type %s; %s asked", by(p, rule, "device_types", who, sizeof who), list, ask->types[i]);
+		return hspmd_fail(err, "%s allows devices of type %s; %s asked", by(p, rule, "device_types", who, sizeof who), list,
+		                  ask->types[i]);
 	}
 	return 0;
 }
@@ -38,12 +39,12 @@ int hspmd_policy_check_limits(const struct hspmd_policy *p, int rule, const stru
 		return hspmd_fail(err, "%s allows at most %d node%s; %d asked", by(p, rule, "max_nodes", who, sizeof who), t.max_nodes,
 				  t.max_nodes == 1 ? "" : "s", ask->nodes);
 	if (ask->devices > t.max_devices)
-		return hspmd_fail(err, "%s allows at most %d device%s; %d asked", by(p, rule, "max_devices", who, sizeof who), t.max_devices,
-				  t.max_devices == 1 ? "" : "s", ask->devices);
+		return hspmd_fail(err, "%s allows at most %d device%s; %d asked", by(p, rule, "max_devices", who, sizeof who),
+		                  t.max_devices, t.max_devices == 1 ? "" : "s", ask->devices);
 	if (ask->jobs_of_user > t.max_jobs_per_user)
 		return hspmd_fail(err, "%s allows a user at most %d elastic job%s; this would be number %d",
-				  by(p, rule, "max_jobs_per_user", who, sizeof who), t.max_jobs_per_user, t.max_jobs_per_user == 1 ? "" : "s",
-				  ask->jobs_of_user);
+		                  by(p, rule, "max_jobs_per_user", who, sizeof who), t.max_jobs_per_user,
+		                  t.max_jobs_per_user == 1 ? "" : "s", ask->jobs_of_user);
 	if (ask->price_per_hour > t.max_price_per_hour)
 		return hspmd_fail(err, "%s allows at most %g an hour; %g asked", by(p, rule, "max_price_per_hour", who, sizeof who),
 				  t.max_price_per_hour, ask->price_per_hour);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a plan is worth where nodes are taken away: the tokens that it commits, not those that it computes. After Parcae's liveput (Duan et al.,
- * NSDI'24, section 4: the expectation of throughput over the preemptions to come), with what each loss costs taken off, so that spare nodes and
- * copies of the state can be weighed against the throughput they cost. */
+/* What a plan is worth where nodes are taken away: the tokens that it commits, not those that it computes. After Parcae's liveput (Duan et
+ * al., NSDI'24, section 4: the expectation of throughput over the preemptions to come), with what each loss costs taken off, so that spare
+ * nodes and copies of the state can be weighed against the throughput they cost. */
 #ifndef HSPMD_POLICIES_LIVEPUT_H
 #define HSPMD_POLICIES_LIVEPUT_H
 
@@ -23,8 +23,8 @@ struct hspmd_liveput_plan {
 /* Chance that a loss takes a slice of the state with all its copies. */
 double hspmd_state_lost(const struct hspmd_risk *risk, int replicas);
 
-/* Expected committed tokens over the next horizon_s seconds, no node coming back. Exact for nodes that go on their own (how many are left is
- * binomial), with costs small against the time between losses; integrated by Simpson's rule. Never below 0. */
+/* Expected committed tokens over the next horizon_s seconds, no node coming back. Exact for nodes that go on their own (how many are left
+ * is binomial), with costs small against the time between losses; integrated by Simpson's rule. Never below 0. */
 double hspmd_liveput(const struct hspmd_liveput_plan *plan, const struct hspmd_risk *risk, double horizon_s);
 
 /* Index of the plan with the greatest liveput, the first of equal ones; -1 when count is 0. */

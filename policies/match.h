@@ -27,8 +27,9 @@ enum hspmd_fit { HSPMD_FIT_NO, HSPMD_FIT_MAYBE, HSPMD_FIT_YES };
 /* Does a rule match? When not YES and why is not NULL, says in words what did not fit or is not known. */
 enum hspmd_fit hspmd_policy_fit(const struct hspmd_policy_rule *r, const struct hspmd_policy_who *who, char *why, size_t size);
 
-/* The rules that may decide, in order: those that may match up to the first that does, or HSPMD_POLICY_NO_RULE as the last where none surely
- * does. Fills at most max (at least 1), returns how many, or -1 with err: the policy that was named is not there or not for this job. */
+/* The rules that may decide, in order: those that may match up to the first that does, or HSPMD_POLICY_NO_RULE as the last where none
+ * surely does. Fills at most max (at least 1), returns how many, or -1 with err: the policy that was named is not there or not for this
+ * job. */
 int hspmd_policy_candidates(const struct hspmd_policy *p, const struct hspmd_policy_who *who, int *rules, int max, struct hspmd_error *err);
 
 /* As above when all is known: the one rule in *rule. */
@@ -37,7 +38,8 @@ int hspmd_policy_decide_rule(const struct hspmd_policy *p, const struct hspmd_po
 /* What holds under a rule. Strings and lists are borrowed from p. `given` says what any file gave. */
 struct hspmd_policy_terms hspmd_policy_effective(const struct hspmd_policy *p, int rule);
 
-/* Where a field's value comes from, for people: "policy spot (20-spot.json)", "site default (00-site.json)", "built-in default". Returns buf. */
+/* Where a field's value comes from, for people: "policy spot (20-spot.json)", "site default (00-site.json)", "built-in default". Returns
+ * buf. */
 const char *hspmd_policy_source(const struct hspmd_policy *p, int rule, int field, char *buf, size_t size);
 
 /* Number of a field, as "limits", "max_nodes"; -1: none. */

@@ -17,8 +17,9 @@ static bool may_give(const struct desk *k, const struct desk_job *j)
 static bool may_get(const struct desk *k, const struct desk_job *j)
 {
 	const struct hspmd_site_elastic *e = j->e;
-	return e->terms.rebalance && e->terms.into_idle && e->reachable && !e->asked && !j->gave && e->curve_count && j->now.nodes == j->was.nodes &&
-	       j->now.nodes < e->max_nodes && k->s->now_s >= e->declined_until_s && k->s->now_s - e->resized_s >= e->terms.grow_cooldown_s;
+	return e->terms.rebalance && e->terms.into_idle && e->reachable && !e->asked && !j->gave && e->curve_count &&
+	       j->now.nodes == j->was.nodes && j->now.nodes < e->max_nodes && k->s->now_s >= e->declined_until_s &&
+	       k->s->now_s - e->resized_s >= e->terms.grow_cooldown_s;
 }
 
 /* The best number of nodes to move from a to b, its nodes in out (those least missed first): 0 when no move pays for both pauses. */
@@ -37,7 +38,8 @@ static int best_move(const struct desk *k, int a, int b, int *out, double *gain)
 		if (!desk_allowed(k, y, &get, class))
 			break;
 		double change = desk_true_value(x, &give) - before_x + desk_true_value(y, &get) - before_y;
-		double held_s = fmin(fmax(fmax(x->e->terms.grow_cooldown_s, y->e->terms.grow_cooldown_s), 60), fmin(x->e->remaining_s, y->e->remaining_s));
+		double held_s = fmin(fmax(fmax(x->e->terms.grow_cooldown_s, y->e->terms.grow_cooldown_s), 60),
+		                     fmin(x->e->remaining_s, y->e->remaining_s));
 		double pauses = before_x * x->e->pause_s + before_y * y->e->pause_s;
 		double least = fmax(x->e->terms.min_gain, y->e->terms.min_gain) * (before_x + before_y);
 		if (change > *gain && change >= least && change * held_s > pauses) {
@@ -57,7 +59,8 @@ static int move(struct desk *k, int a, int b, int n, const int *nodes, double ga
 		desk_action_node(k, act, nodes[i]);
 	act->for_job = b;
 	act->gain = gain;
-	snprintf(act->reason, sizeof act->reason, "%d node%s bring%s job %u more than this one", n, n == 1 ? "" : "s", n == 1 ? "s" : "", k->jobs[b].e->id);
+	snprintf(act->reason, sizeof act->reason, "%d node%s bring%s job %u more than this one", n, n == 1 ? "" : "s", n == 1 ? "s" : "",
+	         k->jobs[b].e->id);
 	k->jobs[b].gave = true; /* it takes part in no other move of this round */
 	return 0;
 }
@@ -87,7 +90,8 @@ static int one_move(struct desk *k, int *nodes, int *scratch)
 
 int step_rebalance(struct desk *k, struct hspmd_error *err)
 {
-	int *nodes = hspmd_calloc((size_t)k->s->node_count, sizeof *nodes), *scratch = hspmd_calloc((size_t)k->s->node_count, sizeof *scratch);
+	int *nodes = hspmd_calloc((size_t)k->s->node_count, sizeof *nodes),
+	    *scratch = hspmd_calloc((size_t)k->s->node_count, sizeof *scratch);
 	int rc = nodes && scratch ? 1 : -1;
 	while (rc > 0)
 		rc = one_move(k, nodes, scratch);

@@ -17,7 +17,8 @@ static int count_idle(const struct sim *s, const struct sim_job *j)
 static bool may_preempt(const struct sim *s, const struct sim_job *j, int victim)
 {
 	const struct sim_job *v = victim >= 0 ? &s->jobs[victim] : NULL;
-	bool now = s->options.mode == HSPMD_SIM_PREEMPT || (s->options.mode == HSPMD_SIM_POLICY && s->now_s - j->queued_s >= s->options.preempt_s);
+	bool now = s->options.mode == HSPMD_SIM_PREEMPT ||
+	           (s->options.mode == HSPMD_SIM_POLICY && s->now_s - j->queued_s >= s->options.preempt_s);
 	return v && now && v->t->elastic && v->state == SIM_RUNNING && v->t->priority < j->t->priority;
 }
 

@@ -24,8 +24,11 @@ static void snapshot_nodes(struct sim *s)
 {
 	for (int c = 0; c < s->class_count; c++) {
 		const struct sim_class *k = &s->classes[c];
-		s->site_classes[c] = (struct hspmd_site_class){ .type = k->type, .devices = k->devices, .price_per_hour = k->price_per_hour,
-								.losses_per_s = k->losses && k->up_node_s > 0 ? k->losses / k->up_node_s : 0 };
+		s->site_classes[c] =
+		        (struct hspmd_site_class){ .type = k->type,
+			                           .devices = k->devices,
+			                           .price_per_hour = k->price_per_hour,
+			                           .losses_per_s = k->losses && k->up_node_s > 0 ? k->losses / k->up_node_s : 0 };
 	}
 	for (int i = 0; i < s->node_count; i++) {
 		const struct sim_node *n = &s->nodes[i];
@@ -71,9 +74,13 @@ static int snapshot_jobs(struct sim *s)
 	}
 	for (int i = 0; i < s->waiting; i++) {
 		const struct sim_job *j = &s->jobs[s->queue[i]];
-		s->site_pending[i] = (struct hspmd_site_pending){ .id = j->t->id, .nodes = j->t->nodes,
-								  .run_s = j->t->elastic ? INFINITY : j->t->run_s, .priority = j->t->priority,
-								  .preempts = !j->t->elastic, .could_start_s = j->could_start_s, .usable = j->usable };
+		s->site_pending[i] = (struct hspmd_site_pending){ .id = j->t->id,
+			                                          .nodes = j->t->nodes,
+			                                          .run_s = j->t->elastic ? INFINITY : j->t->run_s,
+			                                          .priority = j->t->priority,
+			                                          .preempts = !j->t->elastic,
+			                                          .could_start_s = j->could_start_s,
+			                                          .usable = j->usable };
 	}
 	return elastic;
 }
@@ -103,9 +110,17 @@ int sim_decide(struct sim *s, struct hspmd_error *err)
 	if (!elastic)
 		return 0;
 	snapshot_nodes(s);
-	struct hspmd_site site = { .now_s = s->now_s, .type_count = s->type_count, .class_count = s->class_count, .node_count = s->node_count,
-				   .pending_count = s->waiting, .elastic_count = elastic, .types = s->types, .classes = s->site_classes,
-				   .nodes = s->site_nodes, .pending = s->site_pending, .elastic = s->site_elastic };
+	struct hspmd_site site = { .now_s = s->now_s,
+		                   .type_count = s->type_count,
+		                   .class_count = s->class_count,
+		                   .node_count = s->node_count,
+		                   .pending_count = s->waiting,
+		                   .elastic_count = elastic,
+		                   .types = s->types,
+		                   .classes = s->site_classes,
+		                   .nodes = s->site_nodes,
+		                   .pending = s->site_pending,
+		                   .elastic = s->site_elastic };
 	int rc = hspmd_policy_decide(&site, &d, err);
 	s->result->decisions++;
 	for (int i = 0; rc == 0 && i < s->waiting; i++)

@@ -11,7 +11,9 @@
 #include "policies/sim.h"
 
 const char *const hspmd_sim_mode_words[] = { "policy", "without", "preempt", NULL };
-const struct hspmd_sim_options hspmd_sim_defaults = { .mode = HSPMD_SIM_POLICY, .leave_s = 2, .preempt_s = 1, .checkpoint_s = 1800, .local_s = 60 };
+const struct hspmd_sim_options hspmd_sim_defaults = {
+	.mode = HSPMD_SIM_POLICY, .leave_s = 2, .preempt_s = 1, .checkpoint_s = 1800, .local_s = 60
+};
 
 /* ---- setting up */
 
@@ -32,7 +34,8 @@ static int class_number(struct sim *s, const struct hspmd_trace_event *e)
 		if (k->partition == e->partition && k->type == type && k->devices == e->devices && k->price_per_hour == e->price_per_hour)
 			return c;
 	}
-	s->classes[c] = (struct sim_class){ .partition = e->partition, .type = type, .devices = e->devices, .price_per_hour = e->price_per_hour };
+	s->classes[c] =
+	        (struct sim_class){ .partition = e->partition, .type = type, .devices = e->devices, .price_per_hour = e->price_per_hour };
 	return s->class_count++;
 }
 
@@ -137,8 +140,12 @@ static void happen(struct sim *s, int event)
 			sim_lose(s, e->nodes[i]);
 			continue;
 		}
-		*n = (struct sim_node){ .up = true, .class = s->event_class[event], .job = SIM_IDLE, .since_s = s->now_s, .leaves_s = INFINITY,
-					.kept_for = -1 };
+		*n = (struct sim_node){ .up = true,
+			                .class = s->event_class[event],
+			                .job = SIM_IDLE,
+			                .since_s = s->now_s,
+			                .leaves_s = INFINITY,
+			                .kept_for = -1 };
 		s->classes[n->class].up++;
 		s->up++;
 	}
@@ -212,7 +219,9 @@ static void sum_up(struct sim *s)
 int hspmd_policy_simulate(const struct hspmd_policy *p, const struct hspmd_trace *t, const struct hspmd_sim_options *options,
 		   struct hspmd_sim_result *result, struct hspmd_error *err)
 {
-	struct sim s = { .policy = p, .trace = t, .options = *options, .result = result, .node_count = t->node_count, .job_count = t->job_count };
+	struct sim s = {
+		.policy = p, .trace = t, .options = *options, .result = result, .node_count = t->node_count, .job_count = t->job_count
+	};
 	*result = (struct hspmd_sim_result){ .mode = options->mode };
 	int rc = set_up(&s, err);
 	if (rc == 0)
@@ -225,12 +234,14 @@ int hspmd_policy_simulate(const struct hspmd_policy *p, const struct hspmd_trace
 
 json_t *hspmd_sim_result_to_json(const struct hspmd_sim_result *r)
 {
-	return json_pack("{s:s, s:f, s:f, s:f, s:f, s:{s:i, s:i, s:i, s:f, s:f}, s:{s:i, s:i, s:i, s:f}, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:i}",
-			 "mode", hspmd_sim_mode_words[r->mode], "end_s", r->end_s, "utilisation", r->node_s > 0 ? r->used_node_s / r->node_s : 0,
-			 "nodes_used_mean", r->end_s > 0 ? r->used_node_s / r->end_s : 0, "stalled_node_s", r->stalled_node_s, "rigid", "jobs", r->rigid,
-			 "started", r->rigid_started, "done", r->rigid_done, "wait_mean_s", r->rigid_wait_s, "wait_max_s", r->rigid_wait_max_s, "elastic",
-			 "jobs", r->elastic, "started", r->elastic_started, "done", r->elastic_done, "wait_mean_s", r->elastic_wait_s, "preemptions",
-			 r->preemptions, "requeues", r->requeues, "node_losses", r->node_losses, "grows", r->grows, "shrinks", r->shrinks, "nodes_grown",
-			 r->nodes_grown, "nodes_given", r->nodes_given, "lost_node_s", r->lost_node_s, "lost_tokens", r->lost_tokens, "tokens", r->tokens,
-			 "decisions", r->decisions);
+	return json_pack("{s:s, s:f, s:f, s:f, s:f, s:{s:i, s:i, s:i, s:f, s:f}, s:{s:i, s:i, s:i, s:f}, s:i, s:i, s:i, s:i, s:i, s:i, "
+	                 "s:i, s:f, s:f, s:f, s:i}",
+	                 "mode", hspmd_sim_mode_words[r->mode], "end_s", r->end_s, "utilisation",
+	                 r->node_s > 0 ? r->used_node_s / r->node_s : 0, "nodes_used_mean", r->end_s > 0 ? r->used_node_s / r->end_s : 0,
+	                 "stalled_node_s", r->stalled_node_s, "rigid", "jobs", r->rigid, "started", r->rigid_started, "done", r->rigid_done,
+	                 "wait_mean_s", r->rigid_wait_s, "wait_max_s", r->rigid_wait_max_s, "elastic", "jobs", r->elastic, "started",
+	                 r->elastic_started, "done", r->elastic_done, "wait_mean_s", r->elastic_wait_s, "preemptions", r->preemptions,
+	                 "requeues", r->requeues, "node_losses", r->node_losses, "grows", r->grows, "shrinks", r->shrinks, "nodes_grown",
+	                 r->nodes_grown, "nodes_given", r->nodes_given, "lost_node_s", r->lost_node_s, "lost_tokens", r->lost_tokens,
+	                 "tokens", r->tokens, "decisions", r->decisions);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a policy would have done over a recorded (or made up) trace. The decisions are the engine's own; Slurm is played: jobs start in the order
- * of priority, then of submission, with EASY backfill; a node that goes takes its rigid job with it, which is requeued from the start. */
+/* What a policy would have done over a recorded (or made up) trace. The decisions are the engine's own; Slurm is played: jobs start in the
+ * order of priority, then of submission, with EASY backfill; a node that goes takes its rigid job with it, which is requeued from the
+ * start. */
 #ifndef HSPMD_POLICIES_SIMULATE_H
 #define HSPMD_POLICIES_SIMULATE_H
 
@@ -11,11 +12,12 @@
 #include "common/format/trace.h"
 
 enum hspmd_sim_mode {
-	HSPMD_SIM_POLICY,  /* elastic jobs start on what they ask for and are grown and shrunk by the policy; Slurm preempts them whole where they have
-	                      nothing left to give and the more important job has waited preempt_s, and they save their state when told to end */
+	HSPMD_SIM_POLICY, /* elastic jobs start on what they ask for and are grown and shrunk by the policy; Slurm preempts them whole where
+	                     they have nothing left to give and the more important job has waited preempt_s, and they save their state when
+	                     told to end */
 	HSPMD_SIM_WITHOUT, /* nobody resizes: an elastic job keeps what it started on */
-	HSPMD_SIM_PREEMPT  /* elastic jobs start on as many nodes as lie idle, up to max_nodes, and are preempted and requeued whole for jobs of
-	                      higher priority; they go on from their last checkpoint */
+	HSPMD_SIM_PREEMPT /* elastic jobs start on as many nodes as lie idle, up to max_nodes, and are preempted and requeued whole for jobs
+	                     of higher priority; they go on from their last checkpoint */
 };
 extern const char *const hspmd_sim_mode_words[]; /* "policy", "without", "preempt" */
 

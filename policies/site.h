@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A snapshot of a cluster and its queue: what the engine decides on. Plain data, put together by hspmdctld from Slurm and from the
- * controllers' greetings, by `hspmd policy simulate` from a trace, by tests by hand. Times are seconds of one clock. All pointers are borrowed.
+ * controllers' greetings, by `hspmd policy simulate` from a trace, by tests by hand. Times are seconds of one clock. All pointers are
+ * borrowed.
  *
- * Nodes that are alike in all that a job may ask for (partitions, features, GRES, device type, price) form a class; what a job can use is said
- * per class. So constraints are understood in one place, by who makes the snapshot, and the engine counts.
+ * Nodes that are alike in all that a job may ask for (partitions, features, GRES, device type, price) form a class; what a job can use is
+ * said per class. So constraints are understood in one place, by who makes the snapshot, and the engine counts.
  */
 #ifndef HSPMD_POLICIES_SITE_H
 #define HSPMD_POLICIES_SITE_H

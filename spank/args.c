@@ -9,7 +9,10 @@ int hspmd_spank_args_read(struct hspmd_spank_args *args, int argc, char *const *
 	const struct {
 		const char *key;
 		const char **value;
-	} known[] = { { "policies", &args->policies }, { "owner", &args->owner }, { "ctld", &args->ctld }, { "default_partition", &args->default_partition } };
+	} known[] = { { "policies", &args->policies },
+		      { "owner", &args->owner },
+		      { "ctld", &args->ctld },
+		      { "default_partition", &args->default_partition } };
 	for (int i = 0; i < argc; i++) {
 		const char *equals = strchr(argv[i], '=');
 		size_t n = equals ? (size_t)(equals - argv[i]) : 0, k = 0;
@@ -18,7 +21,8 @@ int hspmd_spank_args_read(struct hspmd_spank_args *args, int argc, char *const *
 		while (k < sizeof known / sizeof *known && (strlen(known[k].key) != n || strncmp(known[k].key, argv[i], n) != 0))
 			k++;
 		if (k == sizeof known / sizeof *known)
-			return hspmd_fail(err, "unknown argument \"%.*s\"; known: policies, owner, ctld, default_partition", (int)n, argv[i]);
+			return hspmd_fail(err, "unknown argument \"%.*s\"; known: policies, owner, ctld, default_partition", (int)n,
+			                  argv[i]);
 		if (!equals[1])
 			return hspmd_fail(err, "%s= needs a value", known[k].key);
 		*known[k].value = equals + 1;

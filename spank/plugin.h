@@ -16,8 +16,8 @@
 /* plugstack.conf: key=value arguments. Strings are borrowed from argv or static. */
 struct hspmd_spank_args {
 	const char *policies;          /* folder of policy files */
-	const char *owner;             /* user whose policy files are believed beside root's, and as whom hspmdctld runs; NULL: "slurm" where there is
-	                                  such a user */
+	const char *owner; /* user whose policy files are believed beside root's, and as whom hspmdctld runs; NULL: "slurm" where there is
+	                      such a user */
 	const char *ctld;              /* HOST:PORT of hspmdctld; NULL: the site has none */
 	const char *default_partition; /* what a job that names none gets; NULL: not known */
 };
@@ -41,7 +41,8 @@ int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const
 /* On the node, in the job's environment. Cannot fail: a failure here would drain the node. */
 void hspmd_spank_mirror(spank_t spank);
 
-/* What sbatch, salloc or srun was told for one of its own options ("partition"), malloc'd, or NULL: not given, or this Slurm does not tell. */
+/* What sbatch, salloc or srun was told for one of its own options ("partition"), malloc'd, or NULL: not given, or this Slurm does not tell.
+ */
 char *hspmd_spank_slurm_option(const char *name);
 /* Set one of them, as if the user had. False: this Slurm does not let us. */
 bool hspmd_spank_slurm_set(const char *name, const char *value);

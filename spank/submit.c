@@ -56,17 +56,19 @@ static int check_nodes(struct hspmd_job *job, const struct hspmd_spank_asked *as
 		if (hspmd_range_parse(asked->nodes, &min, &max, err) < 0)
 			return hspmd_error_prefix(err, "--hspmd-nodes");
 		if (min < job->elastic.min_nodes || max > job->elastic.max_nodes)
-			return hspmd_fail(err, "--hspmd-nodes=%s goes beyond elastic.min_nodes (%d) or elastic.max_nodes (%d) of %s", asked->nodes,
-					  job->elastic.min_nodes, job->elastic.max_nodes, job->file);
+			return hspmd_fail(err, "--hspmd-nodes=%s goes beyond elastic.min_nodes (%d) or elastic.max_nodes (%d) of %s",
+			                  asked->nodes, job->elastic.min_nodes, job->elastic.max_nodes, job->file);
 		job->elastic.min_nodes = min;
 		job->elastic.max_nodes = max;
 	}
 	slurm_nodes(&slurm_min, &slurm_max);
 	const char *whose = asked->nodes ? "--hspmd-nodes" : job->file;
 	if (slurm_max && slurm_max < job->elastic.min_nodes)
-		return hspmd_fail(err, "--nodes asks for at most %d, but the job needs at least %d (%s)", slurm_max, job->elastic.min_nodes, whose);
+		return hspmd_fail(err, "--nodes asks for at most %d, but the job needs at least %d (%s)", slurm_max, job->elastic.min_nodes,
+		                  whose);
 	if (slurm_min > job->elastic.max_nodes)
-		return hspmd_fail(err, "--nodes asks for at least %d, but the job takes at most %d (%s)", slurm_min, job->elastic.max_nodes, whose);
+		return hspmd_fail(err, "--nodes asks for at least %d, but the job takes at most %d (%s)", slurm_min, job->elastic.max_nodes,
+		                  whose);
 	return 0;
 }
 
@@ -76,7 +78,9 @@ static int check_checkpoint(const char *folder, struct hspmd_error *err)
 	if (*folder != '/')
 		return hspmd_fail(err, "--hspmd-checkpoint: expected an absolute path, got \"%s\"", folder);
 	if (stat(folder, &st) < 0)
-		return errno == ENOENT ? 0 : hspmd_fail_errno(err, "--hspmd-checkpoint: %s", folder); /* made by the job, perhaps on other nodes */
+		return errno == ENOENT
+		               ? 0
+		               : hspmd_fail_errno(err, "--hspmd-checkpoint: %s", folder); /* made by the job, perhaps on other nodes */
 	if (!S_ISDIR(st.st_mode))
 		return hspmd_fail(err, "--hspmd-checkpoint: %s: not a folder", folder);
 	return access(folder, W_OK | X_OK) == 0 ? 0 : hspmd_fail_errno(err, "--hspmd-checkpoint: %s", folder);
@@ -127,7 +131,8 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 		return hspmd_error_prefix(err, "site policies");
 	const struct passwd *me = getpwuid(getuid());
 	char *user = me ? strdup(me->pw_name) : NULL;
-	char *partition = hspmd_spank_slurm_option("partition"), *account = hspmd_spank_slurm_option("account"), *qos = hspmd_spank_slurm_option("qos");
+	char *partition = hspmd_spank_slurm_option("partition"), *account = hspmd_spank_slurm_option("account"),
+	     *qos = hspmd_spank_slurm_option("qos");
 	struct hspmd_policy_who who = { .user = user, .account = account, .qos = qos, .policy = job->elastic.policy };
 	who.partition = partition ? partition : args->default_partition;
 	if (partition && strchr(partition, ','))
@@ -150,7 +155,8 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 
 /* ---- what the job gets */
 
-/* setenv is what salloc's shell and srun's tasks get and what sbatch exports; the job-control copy reaches the batch script's node even under
+/* setenv is what salloc's shell and srun's tasks get and what sbatch exports; the job-control copy reaches the batch script's node even
+ * under
  * --export=NONE, where remote.c makes it HSPMD_* again. */
 static int carry(spank_t spank, const char *name, const char *value, struct hspmd_error *err)
 {

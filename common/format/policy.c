@@ -61,9 +61,9 @@ const struct hspmd_policy_terms hspmd_policy_builtin = {
 
 size_t hspmd_policy_field_size(int field)
 {
-	static const size_t sizes[] = { [HSPMD_POLICY_INT] = sizeof(int),	[HSPMD_POLICY_NUMBER] = sizeof(double), [HSPMD_POLICY_BOOL] = sizeof(bool),
-					[HSPMD_POLICY_WORD] = sizeof(int),	[HSPMD_POLICY_PATH] = sizeof(char *),
-					[HSPMD_POLICY_NAMES] = sizeof(struct hspmd_policy_list) };
+	static const size_t sizes[] = { [HSPMD_POLICY_INT] = sizeof(int),     [HSPMD_POLICY_NUMBER] = sizeof(double),
+		                        [HSPMD_POLICY_BOOL] = sizeof(bool),   [HSPMD_POLICY_WORD] = sizeof(int),
+		                        [HSPMD_POLICY_PATH] = sizeof(char *), [HSPMD_POLICY_NAMES] = sizeof(struct hspmd_policy_list) };
 	return sizes[hspmd_policy_fields[field].kind];
 }
 
@@ -222,7 +222,8 @@ static void check_terms(struct hspmd_json *obj, const struct hspmd_policy_terms 
 		hspmd_json_fail(obj, "limits.max_devices (%d) is less than limits.max_nodes (%d), but every node has at least one device",
 				t->max_devices, t->max_nodes);
 	if (given(t, &t->slower_than) && given(t, &t->back_below) && t->back_below >= t->slower_than)
-		hspmd_json_fail(obj, "straggler.back_below (%g) must be less than straggler.slower_than (%g)", t->back_below, t->slower_than);
+		hspmd_json_fail(obj, "straggler.back_below (%g) must be less than straggler.slower_than (%g)", t->back_below,
+		                t->slower_than);
 	if (given(t, &t->for_pending) && t->for_pending == HSPMD_PENDING_NONE && t->yield_before_preemption)
 		hspmd_json_fail(obj, "shrink.yield_before_preemption contradicts shrink.for_pending \"none\"");
 }
@@ -302,7 +303,8 @@ static int merge_defaults(struct hspmd_policy *p, struct hspmd_policy_terms *d, 
 		json_decref(old);
 		json_decref(new);
 		if (!same)
-			return hspmd_json_fail(root, "defaults.%s.%s differs from what %s gives", f->section, f->key, p->files[p->defaults_file[i]]);
+			return hspmd_json_fail(root, "defaults.%s.%s differs from what %s gives", f->section, f->key,
+			                       p->files[p->defaults_file[i]]);
 	}
 	for (int i = 0; i < hspmd_policy_field_count; i++) {
 		uint64_t bit = UINT64_C(1) << i;
@@ -453,7 +455,11 @@ static json_t *match_json(const struct hspmd_policy_match *m)
 	const struct {
 		const char *key;
 		const struct hspmd_policy_list *list;
-	} parts[] = { { "partition", &m->partition }, { "account", &m->account }, { "user", &m->user }, { "qos", &m->qos }, { "policy", &m->policy } };
+	} parts[] = { { "partition", &m->partition },
+		      { "account", &m->account },
+		      { "user", &m->user },
+		      { "qos", &m->qos },
+		      { "policy", &m->policy } };
 	json_t *out = json_object();
 	for (size_t i = 0; out && i < sizeof parts / sizeof *parts; i++)
 		if (parts[i].list->count && json_object_set_new(out, parts[i].key, list_json(parts[i].list)) < 0) {

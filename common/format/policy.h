@@ -113,8 +113,8 @@ int hspmd_policy_add_text(struct hspmd_policy *p, const char *text, size_t lengt
  * root's may write, and (in a folder) a link that leads out of it. What was checked is what is read: one open file. */
 int hspmd_policy_add_file(struct hspmd_policy *p, const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err);
 
-/* Add a folder's *.json (hidden ones left out) in the order of their names, or one file. The folder itself is checked as a file is. On failure some
- * of its files may have been added. */
+/* Add a folder's *.json (hidden ones left out) in the order of their names, or one file. The folder itself is checked as a file is. On
+ * failure some of its files may have been added. */
 int hspmd_policy_add_path(struct hspmd_policy *p, const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err);
 /* The set of one path. An empty folder is an empty set. */
 struct hspmd_policy *hspmd_policy_read(const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err);

@@ -109,7 +109,8 @@ static int by_name(const struct dirent **a, const struct dirent **b)
 	return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static int add_entries(struct hspmd_policy *p, int folder, const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err)
+static int add_entries(struct hspmd_policy *p, int folder, const char *path, const struct hspmd_policy_trust *trust,
+                       struct hspmd_error *err)
 {
 	struct dirent **entries = NULL;
 	int rc = 0, n = scandirat(folder, ".", &entries, wanted, by_name);

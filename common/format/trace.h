@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-trace-1: what happened to a cluster: nodes that came and went, jobs that were submitted. Plain data, events in the order of time. */
+/* hspmd-trace-1: what happened to a cluster: nodes that came and went, jobs that were submitted. Plain data, events in the order of time.
+ */
 #ifndef HSPMD_FORMAT_TRACE_H
 #define HSPMD_FORMAT_TRACE_H
 
@@ -55,8 +56,8 @@ struct hspmd_trace {
 	struct hspmd_trace_event *events;
 };
 
-/* Read and check: times do not go back and lie within 0 .. end_s, a node is not added while there nor removed while not, job ids differ. Names of
- * nodes may be hostlist expressions. */
+/* Read and check: times do not go back and lie within 0 .. end_s, a node is not added while there nor removed while not, job ids differ.
+ * Names of nodes may be hostlist expressions. */
 struct hspmd_trace *hspmd_trace_read(const char *path, struct hspmd_error *err);
 struct hspmd_trace *hspmd_trace_from_json(json_t *value, const char *name, struct hspmd_error *err);
 json_t *hspmd_trace_to_json(const struct hspmd_trace *t);

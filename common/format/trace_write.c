@@ -29,12 +29,13 @@ static json_t *curve_json(const struct hspmd_trace_job *j)
 static json_t *job_json(const struct hspmd_trace_job *j)
 {
 	json_t *o = json_pack("{s:I, s:i, s:s}", "id", (json_int_t)j->id, "nodes", j->nodes, "partition", j->partition);
-	bool fine = o && put_number(o, "priority", j->priority, 0) && put_string(o, "user", j->user) && put_string(o, "account", j->account) &&
-		    put_string(o, "qos", j->qos) && put_string(o, "policy", j->policy);
+	bool fine = o && put_number(o, "priority", j->priority, 0) && put_string(o, "user", j->user) &&
+	            put_string(o, "account", j->account) && put_string(o, "qos", j->qos) && put_string(o, "policy", j->policy);
 	if (fine && !j->elastic)
 		fine = json_object_set_new(o, "run_s", hspmd_json_real(j->run_s)) == 0;
 	else if (fine)
-		fine = json_object_set_new(o, "elastic", json_true()) == 0 && json_object_set_new(o, "min_nodes", json_integer(j->min_nodes)) == 0 &&
+		fine = json_object_set_new(o, "elastic", json_true()) == 0 &&
+		       json_object_set_new(o, "min_nodes", json_integer(j->min_nodes)) == 0 &&
 		       json_object_set_new(o, "max_nodes", json_integer(j->max_nodes)) == 0 && put_number(o, "run_s", j->run_s, 0) &&
 		       put_number(o, "tokens", j->tokens, 0) && put_number(o, "pause_s", j->pause_s, 2) &&
 		       json_object_set_new(o, "tokens_per_s", curve_json(j)) == 0;
@@ -63,8 +64,9 @@ static json_t *event_json(const struct hspmd_trace *t, const struct hspmd_trace_
 		fine = json_object_set_new(o, "job", job_json(&t->jobs[e->job])) == 0;
 	else if (fine)
 		fine = json_object_set_new(o, "nodes", nodes_json(t, e)) == 0 &&
-		       put_string(o, "partition", e->partition < 0 ? NULL : t->partitions[e->partition]) && put_string(o, "device_type", e->device_type) &&
-		       put_number(o, "devices", e->devices, 1) && put_number(o, "price_per_hour", e->price_per_hour, 0);
+		       put_string(o, "partition", e->partition < 0 ? NULL : t->partitions[e->partition]) &&
+		       put_string(o, "device_type", e->device_type) && put_number(o, "devices", e->devices, 1) &&
+		       put_number(o, "price_per_hour", e->price_per_hour, 0);
 	if (fine)
 		return o;
 	json_decref(o);

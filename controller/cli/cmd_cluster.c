@@ -95,7 +95,8 @@ static int dial(const char *where, struct hspmd_error *err)
 	return fd;
 }
 
-static int talk(struct hspmd_stream *s, const struct hspmd_auth *auth, uid_t owner, double timeout, json_t **cluster, struct hspmd_error *err)
+static int talk(struct hspmd_stream *s, const struct hspmd_auth *auth, uid_t owner, double timeout, json_t **cluster,
+                struct hspmd_error *err)
 {
 	json_t *hello = json_pack("{s:s}", "role", "viewer"), *ask = json_pack("{s:s}", "type", "show");
 	int rc = hello && ask ? hspmd_auth_greet(auth, s, hello, owner, timeout, NULL, err) : hspmd_fail_memory(err, "asking hspmdctld");
@@ -140,10 +141,11 @@ static void print_cluster(const json_t *c)
 {
 	const json_t *n = json_object_get(c, "nodes"), *t = json_object_get(c, "totals"), *job;
 	size_t i;
-	printf("nodes: %lld idle, %lld busy, %lld leaving, %lld unusable; %lld jobs wait; seen %.0f s ago\n", number_of(n, "idle"), number_of(n, "busy"),
-	       number_of(n, "leaving"), number_of(n, "unusable"), number_of(c, "waiting_jobs"), json_number_value(json_object_get(c, "seen_s_ago")));
-	printf("asked: %lld grows, %lld shrinks; %lld declined, %lld not answered; %lld calls to slurmctld\n", number_of(t, "grows"), number_of(t, "shrinks"),
-	       number_of(t, "declined"), number_of(t, "unanswered"), number_of(t, "rpcs"));
+	printf("nodes: %lld idle, %lld busy, %lld leaving, %lld unusable; %lld jobs wait; seen %.0f s ago\n", number_of(n, "idle"),
+	       number_of(n, "busy"), number_of(n, "leaving"), number_of(n, "unusable"), number_of(c, "waiting_jobs"),
+	       json_number_value(json_object_get(c, "seen_s_ago")));
+	printf("asked: %lld grows, %lld shrinks; %lld declined, %lld not answered; %lld calls to slurmctld\n", number_of(t, "grows"),
+	       number_of(t, "shrinks"), number_of(t, "declined"), number_of(t, "unanswered"), number_of(t, "rpcs"));
 	if (*text_of(c, "policy_error"))
 		printf("policies were not taken: %s\n", text_of(c, "policy_error"));
 	if (*text_of(c, "trouble"))
@@ -157,9 +159,11 @@ static void print_cluster(const json_t *c)
 			snprintf(nodes, sizeof nodes, "%lld (%lld-%lld)", number_of(job, "nodes"), number_of(job, "min_nodes"), most);
 		else
 			snprintf(nodes, sizeof nodes, "%lld (%lld-)", number_of(job, "nodes"), number_of(job, "min_nodes"));
-		const char *what = *text_of(job, "asked") ? text_of(job, "asked") : *text_of(job, "why") ? text_of(job, "why") : text_of(job, "last");
-		printf("%-10lld %-10s %-12s %-14s %-12lld %s\n", number_of(job, "job"), text_of(job, "user"), text_of(job, "partition"), nodes,
-		       number_of(job, "tokens_per_s"), what);
+		const char *what = *text_of(job, "asked") ? text_of(job, "asked")
+		                   : *text_of(job, "why") ? text_of(job, "why")
+		                                          : text_of(job, "last");
+		printf("%-10lld %-10s %-12s %-14s %-12lld %s\n", number_of(job, "job"), text_of(job, "user"), text_of(job, "partition"),
+		       nodes, number_of(job, "tokens_per_s"), what);
 	}
 }
 

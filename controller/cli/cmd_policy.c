@@ -47,7 +47,21 @@ struct policy_options {
 	bool json, help;
 };
 
-enum { OPT_POLICIES = 256, OPT_OWNER, OPT_JOB, OPT_USER, OPT_ACCOUNT, OPT_PARTITION, OPT_QOS, OPT_POLICY, OPT_NODES, OPT_TRACE, OPT_MODE, OPT_JSON, OPT_HELP };
+enum {
+	OPT_POLICIES = 256,
+	OPT_OWNER,
+	OPT_JOB,
+	OPT_USER,
+	OPT_ACCOUNT,
+	OPT_PARTITION,
+	OPT_QOS,
+	OPT_POLICY,
+	OPT_NODES,
+	OPT_TRACE,
+	OPT_MODE,
+	OPT_JSON,
+	OPT_HELP
+};
 
 static const struct option long_options[] = {
 	{ "policies", required_argument, NULL, OPT_POLICIES },
@@ -142,7 +156,8 @@ static int check(const struct policy_options *o, int count, char **paths)
 	if (o->json)
 		rc = print_json(hspmd_policy_to_json(p), &err);
 	else
-		printf("%d file%s, %d rule%s: all right\n", p->file_count, p->file_count == 1 ? "" : "s", p->rule_count, p->rule_count == 1 ? "" : "s");
+		printf("%d file%s, %d rule%s: all right\n", p->file_count, p->file_count == 1 ? "" : "s", p->rule_count,
+		       p->rule_count == 1 ? "" : "s");
 	hspmd_policy_destroy(p);
 	return rc < 0 ? failed(&err) : HSPMD_EXIT_DONE;
 }
@@ -166,7 +181,8 @@ static json_t *fit_json(const struct explanation *x)
 		const struct hspmd_policy_rule *r = &x->p->rules[i];
 		why[0] = '\0';
 		enum hspmd_fit fit = hspmd_policy_fit(r, &x->who, why, sizeof why);
-		json_array_append_new(array, json_pack("{s:s, s:s, s:s, s:s}", "rule", r->name, "file", x->p->files[r->file], "matches", words[fit], "why", why));
+		json_array_append_new(array, json_pack("{s:s, s:s, s:s, s:s}", "rule", r->name, "file", x->p->files[r->file], "matches",
+		                                       words[fit], "why", why));
 		if (fit == HSPMD_FIT_YES)
 			break;
 	}
@@ -189,10 +205,12 @@ static json_t *terms_json(const struct explanation *x, int rule)
 static json_t *explain_json(const struct explanation *x)
 {
 	json_t *array = json_array();
-	json_t *out = json_pack("{s:o, s:o, s:s?}", "considered", fit_json(x), "candidates", array, "refused", *x->refused.text ? x->refused.text : NULL);
+	json_t *out = json_pack("{s:o, s:o, s:s?}", "considered", fit_json(x), "candidates", array, "refused",
+	                        *x->refused.text ? x->refused.text : NULL);
 	for (int i = 0; out && i < x->rule_count; i++) {
 		int r = x->rules[i];
-		json_array_append_new(array, json_pack("{s:s?, s:o}", "rule", r < 0 ? NULL : x->p->rules[r].name, "terms", terms_json(x, r)));
+		json_array_append_new(array,
+		                      json_pack("{s:s?, s:o}", "rule", r < 0 ? NULL : x->p->rules[r].name, "terms", terms_json(x, r)));
 	}
 	return out;
 }
@@ -202,8 +220,9 @@ static void explain_text(const json_t *out)
 	const json_t *item, *term;
 	size_t i, k;
 	json_array_foreach(json_object_get(out, "considered"), i, item)
-		printf("rule %-20s %-24s %-8s %s\n", json_string_value(json_object_get(item, "rule")), json_string_value(json_object_get(item, "file")),
-		       json_string_value(json_object_get(item, "matches")), json_string_value(json_object_get(item, "why")));
+		printf("rule %-20s %-24s %-8s %s\n", json_string_value(json_object_get(item, "rule")),
+		       json_string_value(json_object_get(item, "file")), json_string_value(json_object_get(item, "matches")),
+		       json_string_value(json_object_get(item, "why")));
 	json_array_foreach(json_object_get(out, "candidates"), i, item) {
 		const char *rule = json_string_value(json_object_get(item, "rule"));
 		printf("%s%s %s:\n", i ? "or, " : "", rule ? "by rule" : "by no rule, the defaults alone", rule ? rule : "");
@@ -268,14 +287,15 @@ static int explain(const struct policy_options *o)
 
 /* ---- simulate */
 
-/* Traces of nodes alone say nothing of jobs: one elastic job that may take all of them is put in, 1000 n^0.95 tokens per second on n nodes. */
+/* Traces of nodes alone say nothing of jobs: one elastic job that may take all of them is put in, 1000 n^0.95 tokens per second on n nodes.
+ */
 static json_t *with_a_job(const struct hspmd_trace *t)
 {
 	json_t *doc = hspmd_trace_to_json(t), *curve = json_array();
 	for (int n = 1; curve && n <= t->node_count; n++)
 		json_array_append_new(curve, json_real(1000 * pow(n, 0.95)));
-	json_t *event = json_pack("{s:f, s:s, s:{s:i, s:b, s:i, s:s, s:f, s:o}}", "time_s", 0.0, "event", "submit", "job", "id", 1, "elastic", 1, "max_nodes",
-				  t->node_count, "partition", "spot", "pause_s", 5.0, "tokens_per_s", curve);
+	json_t *event = json_pack("{s:f, s:s, s:{s:i, s:b, s:i, s:s, s:f, s:o}}", "time_s", 0.0, "event", "submit", "job", "id", 1,
+	                          "elastic", 1, "max_nodes", t->node_count, "partition", "spot", "pause_s", 5.0, "tokens_per_s", curve);
 	if (!doc || json_array_insert_new(json_object_get(doc, "events"), 0, event) < 0) {
 		json_decref(doc);
 		return NULL;
@@ -303,18 +323,20 @@ static void print_result(const struct hspmd_sim_result *r)
 {
 	printf("%-9s nodes used %.1f of %.1f (%.1f %%), %d grows (%d nodes), %d shrinks (%d nodes), %d preemptions, %d nodes lost\n",
 	       hspmd_sim_mode_words[r->mode], r->end_s > 0 ? r->used_node_s / r->end_s : 0, r->end_s > 0 ? r->node_s / r->end_s : 0,
-	       r->node_s > 0 ? 100 * r->used_node_s / r->node_s : 0, r->grows, r->nodes_grown, r->shrinks, r->nodes_given, r->preemptions, r->node_losses);
+	       r->node_s > 0 ? 100 * r->used_node_s / r->node_s : 0, r->grows, r->nodes_grown, r->shrinks, r->nodes_given, r->preemptions,
+	       r->node_losses);
 	if (r->rigid)
-		printf("          rigid jobs: %d of %d started, %d done, waited %.0f s in the mean, %.0f s at most\n", r->rigid_started, r->rigid, r->rigid_done,
-		       r->rigid_wait_s, r->rigid_wait_max_s);
+		printf("          rigid jobs: %d of %d started, %d done, waited %.0f s in the mean, %.0f s at most\n", r->rigid_started,
+		       r->rigid, r->rigid_done, r->rigid_wait_s, r->rigid_wait_max_s);
 	if (r->elastic)
-		printf("          elastic jobs: %d of %d started, %d done, waited %.0f s in the mean; %.6g tokens\n", r->elastic_started, r->elastic,
-		       r->elastic_done, r->elastic_wait_s, r->tokens);
-	printf("          work lost: %.0f node seconds, %.6g tokens; stalled: %.0f node seconds\n", r->lost_node_s, r->lost_tokens, r->stalled_node_s);
+		printf("          elastic jobs: %d of %d started, %d done, waited %.0f s in the mean; %.6g tokens\n", r->elastic_started,
+		       r->elastic, r->elastic_done, r->elastic_wait_s, r->tokens);
+	printf("          work lost: %.0f node seconds, %.6g tokens; stalled: %.0f node seconds\n", r->lost_node_s, r->lost_tokens,
+	       r->stalled_node_s);
 }
 
-static int simulate_mode(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_trace *t, enum hspmd_sim_mode mode,
-			 json_t *list, struct hspmd_error *err)
+static int simulate_mode(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_trace *t,
+                         enum hspmd_sim_mode mode, json_t *list, struct hspmd_error *err)
 {
 	struct hspmd_sim_options options = hspmd_sim_defaults;
 	struct hspmd_sim_result r;

@@ -166,8 +166,8 @@ static void ask(struct ctld *d, const struct ctld_site *s, const struct hspmd_ac
 	double now = hspmd_wall();
 	char what[32];
 	json_t *names = names_of(s, a);
-	json_t *m = json_pack("{s:s, s:I, s:s, s:i, s:O, s:s}", "type", "ask", "id", (json_int_t)++d->asks, "command", grow ? "grow" : "shrink", "by",
-			      a->node_count, "names", names, "reason", a->reason);
+	json_t *m = json_pack("{s:s, s:I, s:s, s:i, s:O, s:s}", "type", "ask", "id", (json_int_t)++d->asks, "command",
+	                      grow ? "grow" : "shrink", "by", a->node_count, "names", names, "reason", a->reason);
 	snprintf(what, sizeof what, "%s by %d", grow ? "grow" : "shrink", a->node_count);
 	if (!m || ctld_server_send(d->server, job, m) < 0) {
 		json_decref(m);
@@ -181,7 +181,8 @@ static void ask(struct ctld *d, const struct ctld_site *s, const struct hspmd_ac
 		keep_nodes(d, a, s->elastic[a->for_job].id, now);
 	*(grow ? &d->totals.grows : &d->totals.shrinks) += 1;
 	*(grow ? &d->totals.nodes_asked : &d->totals.nodes_given) += (uint64_t)a->node_count;
-	record(d, grow ? "grow" : "shrink", job, a->reason, json_pack("{s:O, s:f, s:I}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->asks));
+	record(d, grow ? "grow" : "shrink", job, a->reason,
+	       json_pack("{s:O, s:f, s:I}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->asks));
 	json_decref(m);
 	json_decref(names);
 }

@@ -200,7 +200,8 @@ static void add_all_elastic(struct building *b)
 		struct hspmd_site_elastic *x = &b->out->elastic[e];
 		int before = 0;
 		for (int f = 0; f < b->out->site.elastic_count; f++)
-			before += b->peers[b->out->elastic_peer[f]].uid == b->peers[b->out->elastic_peer[e]].uid && b->out->elastic[f].id < x->id;
+			before += b->peers[b->out->elastic_peer[f]].uid == b->peers[b->out->elastic_peer[e]].uid &&
+			          b->out->elastic[f].id < x->id;
 		if (before >= x->terms.max_jobs_per_user)
 			x->terms.into_idle = false;
 	}
@@ -253,9 +254,13 @@ static int add_pending(struct building *b, ctld_could_start *could_start, void *
 		unsigned char *usable = s->usable + (size_t)(s->site.elastic_count + i) * (size_t)s->site.class_count;
 		fill_usable(b, j, usable);
 		s->pending_job[i] = order[i].job;
-		s->pending[i] = (struct hspmd_site_pending){ .id = j->id, .nodes = j->nodes > 0 ? j->nodes : 1, .run_s = j->limit_s, .priority = order[i].rank,
-							     .preempts = order[i].preempts, .could_start_s = could_start ? could_start(context, j->id) : NAN,
-							     .usable = usable };
+		s->pending[i] = (struct hspmd_site_pending){ .id = j->id,
+			                                     .nodes = j->nodes > 0 ? j->nodes : 1,
+			                                     .run_s = j->limit_s,
+			                                     .priority = order[i].rank,
+			                                     .preempts = order[i].preempts,
+			                                     .could_start_s = could_start ? could_start(context, j->id) : NAN,
+			                                     .usable = usable };
 	}
 	s->site.pending_count = n;
 	free(order);
@@ -328,8 +333,8 @@ static int allocate(struct ctld_site *s, struct building *b)
 	b->first = hspmd_calloc(nodes, sizeof *b->first);
 	b->holder = hspmd_calloc(nodes, sizeof *b->holder);
 	b->users = hspmd_calloc(nodes, sizeof *b->users);
-	if (!s->classes || !s->nodes || !s->pending || !s->pending_job || !s->elastic || !s->elastic_peer || !s->types || !s->type_names || !b->first ||
-	    !b->holder || !b->users)
+	if (!s->classes || !s->nodes || !s->pending || !s->pending_job || !s->elastic || !s->elastic_peer || !s->types || !s->type_names ||
+	    !b->first || !b->holder || !b->users)
 		return -1;
 	for (size_t i = 0; i < nodes; i++)
 		b->holder[i] = -1;
@@ -339,10 +344,13 @@ static int allocate(struct ctld_site *s, struct building *b)
 	return 0;
 }
 
-int ctld_build(struct ctld_site *out, const struct hspmd_view *view, const struct hspmd_policy *policy, const struct ctld_peer *peers, int peer_count,
-	       const struct ctld_node_note *notes, double now_s, ctld_could_start *could_start, void *context, struct hspmd_error *err)
+int ctld_build(struct ctld_site *out, const struct hspmd_view *view, const struct hspmd_policy *policy, const struct ctld_peer *peers,
+               int peer_count, const struct ctld_node_note *notes, double now_s, ctld_could_start *could_start, void *context,
+               struct hspmd_error *err)
 {
-	struct building b = { .out = out, .v = view, .policy = policy, .peers = peers, .peer_count = peer_count, .notes = notes, .now_s = now_s };
+	struct building b = {
+		.out = out, .v = view, .policy = policy, .peers = peers, .peer_count = peer_count, .notes = notes, .now_s = now_s
+	};
 	memset(out, 0, sizeof *out);
 	int rc = allocate(out, &b);
 	if (rc == 0) {

@@ -56,13 +56,15 @@ struct ctld_site {
 /* Since when a waiting job could have started, by job id; NAN: not known. */
 typedef double ctld_could_start(void *context, uint32_t job);
 
-/* A peer whose job Slurm does not know as running and its user's is left out. Notes are one per node of the view. The caller clears the site in any
- * case; it borrows from view, peers and policies. */
-int ctld_build(struct ctld_site *out, const struct hspmd_view *view, const struct hspmd_policy *policy, const struct ctld_peer *peers, int peer_count,
-	       const struct ctld_node_note *notes, double now_s, ctld_could_start *could_start, void *context, struct hspmd_error *err);
+/* A peer whose job Slurm does not know as running and its user's is left out. Notes are one per node of the view. The caller clears the
+ * site in any case; it borrows from view, peers and policies. */
+int ctld_build(struct ctld_site *out, const struct hspmd_view *view, const struct hspmd_policy *policy, const struct ctld_peer *peers,
+               int peer_count, const struct ctld_node_note *notes, double now_s, ctld_could_start *could_start, void *context,
+               struct hspmd_error *err);
 void ctld_site_clear(struct ctld_site *s);
 
-/* May a job with these wishes run on a node: partition, features, GRES, CPUs, memory. What is not understood (counts, exclusive ors) does not fit. */
+/* May a job with these wishes run on a node: partition, features, GRES, CPUs, memory. What is not understood (counts, exclusive ors) does
+ * not fit. */
 bool ctld_fits(const struct hspmd_view *view, const struct hspmd_view_job *job, int node);
 bool ctld_features_fit(const char *wanted, const char *has);
 bool ctld_gres_fit(const char *wanted, const char *has);

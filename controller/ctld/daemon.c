@@ -91,8 +91,8 @@ static int start(struct ctld *d, struct hspmd_error *err)
 		uv_signal_start(&d->signals[i], on_signal, numbers[i]);
 	if (d->options->state_folder && uv_fs_event_start(&d->folder, on_folder, d->options->state_folder, 0) < 0)
 		hspmd_info("%s cannot be watched; changes are seen when slurmctld is asked next", d->options->state_folder);
-	hspmd_info("listening on port %d; %d rules in %d files of %s", ctld_server_port(d->server), d->policy->rule_count, d->policy->file_count,
-		   d->options->policies);
+	hspmd_info("listening on port %d; %d rules in %d files of %s", ctld_server_port(d->server), d->policy->rule_count,
+	           d->policy->file_count, d->options->policies);
 	return 0;
 }
 

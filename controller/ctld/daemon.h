@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld: look at the cluster, decide, ask. It keeps nothing that matters: after a restart Slurm and the controllers, which call again, tell it all. */
+/* hspmdctld: look at the cluster, decide, ask. It keeps nothing that matters: after a restart Slurm and the controllers, which call again,
+ * tell it all. */
 #ifndef HSPMD_CONTROLLER_CTLD_DAEMON_H
 #define HSPMD_CONTROLLER_CTLD_DAEMON_H
 

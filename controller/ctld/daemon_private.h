@@ -72,7 +72,8 @@ int nodes_of(const struct ctld *d, const struct ctld_peer *p);
 /* show.c */
 json_t *on_show(void *context);
 
-/* record.c: a line of JSON an event, into the event log; what people should hear also to the log and syslog. Takes `more` over (may be NULL). */
+/* record.c: a line of JSON an event, into the event log; what people should hear also to the log and syslog. Takes `more` over (may be
+ * NULL). */
 void record(struct ctld *d, const char *event, uint32_t job, const char *text, json_t *more);
 int record_open(struct ctld *d, struct hspmd_error *err);
 

@@ -49,8 +49,13 @@ struct ctld_link *ctld_link_create(const char *where, uint32_t job, const struct
 	}
 	struct ctld_link *l = calloc(1, sizeof *l);
 	if (l)
-		*l = (struct ctld_link){ .where = strdup(end + 1), .owner = (uid_t)uid, .job = job, .auth = auth, .wait = FIRST_WAIT_S, .asks = json_array(),
-					 .said = -INFINITY };
+		*l = (struct ctld_link){ .where = strdup(end + 1),
+			                 .owner = (uid_t)uid,
+			                 .job = job,
+			                 .auth = auth,
+			                 .wait = FIRST_WAIT_S,
+			                 .asks = json_array(),
+			                 .said = -INFINITY };
 	if (l && l->where && l->asks)
 		return l;
 	ctld_link_destroy(l);
@@ -117,7 +122,9 @@ static void call(struct ctld_link *l)
 static int greet(struct ctld_link *l, const json_t *challenge, struct hspmd_error *err)
 {
 	const char *nonce = json_string_value(json_object_get(challenge, "nonce"));
-	if (!nonce || strcmp(json_string_value(json_object_get(challenge, "type")) ? json_string_value(json_object_get(challenge, "type")) : "", "challenge") != 0)
+	if (!nonce ||
+	    strcmp(json_string_value(json_object_get(challenge, "type")) ? json_string_value(json_object_get(challenge, "type")) : "",
+	           "challenge") != 0)
 		return hspmd_fail(err, "hspmdctld at %s does not begin with a challenge", l->where);
 	if (hspmd_auth_nonce(l->nonce, err) < 0)
 		return -1;

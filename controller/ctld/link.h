@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job controller's line to hspmdctld, for its event loop. It calls, proves itself, says its state, and hands over what is asked; when the line
- * breaks it calls again, after 1 s and then ever more seldom up to 30 s. A job without hspmdctld trains all the same. */
+/* A job controller's line to hspmdctld, for its event loop. It calls, proves itself, says its state, and hands over what is asked; when the
+ * line breaks it calls again, after 1 s and then ever more seldom up to 30 s. A job without hspmdctld trains all the same. */
 #ifndef HSPMD_CONTROLLER_CTLD_LINK_H
 #define HSPMD_CONTROLLER_CTLD_LINK_H
 
@@ -16,8 +16,8 @@ struct ctld_link;
 struct ctld_link *ctld_link_create(const char *where, uint32_t job, const struct hspmd_auth *auth, struct hspmd_error *err);
 void ctld_link_destroy(struct ctld_link *l);
 
-/* What to watch: descriptor (-1: none now), whether for writing too, and when to call ctld_link_run() at the latest (hspmd_now()'s seconds). All
- * may differ after each call below. */
+/* What to watch: descriptor (-1: none now), whether for writing too, and when to call ctld_link_run() at the latest (hspmd_now()'s
+ * seconds). All may differ after each call below. */
 int ctld_link_fd(const struct ctld_link *l);
 bool ctld_link_writes(const struct ctld_link *l);
 double ctld_link_deadline(const struct ctld_link *l);
@@ -25,7 +25,8 @@ double ctld_link_deadline(const struct ctld_link *l);
 void ctld_link_run(struct ctld_link *l);
 bool ctld_link_up(const struct ctld_link *l);
 
-/* The job's state (controller/ctld/protocol.h), kept and said now, after every call, and every 30 s. Takes a reference of its own; "type" is set. */
+/* The job's state (controller/ctld/protocol.h), kept and said now, after every call, and every 30 s. Takes a reference of its own; "type"
+ * is set. */
 void ctld_link_state(struct ctld_link *l, json_t *state);
 /* The next ask: new reference, NULL: none. */
 json_t *ctld_link_take(struct ctld_link *l);

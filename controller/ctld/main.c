@@ -122,7 +122,10 @@ static int run(struct given *g, struct hspmd_error *err)
 int main(int argc, char **argv)
 {
 	struct given g = { .metrics = "127.0.0.1:6898",
-			   .o = { .listen = ":" TEXT(CTLD_PORT), .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .poll_least_s = 1, .poll_most_s = 60 } };
+		           .o = { .listen = ":" TEXT(CTLD_PORT),
+		                  .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d",
+		                  .poll_least_s = 1,
+		                  .poll_most_s = 60 } };
 	struct hspmd_error err = { "" };
 	hspmd_log_name("hspmdctld");
 	if (parse(argc, argv, &g) < 0) {

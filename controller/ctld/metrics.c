@@ -94,8 +94,8 @@ static enum MHD_Result reply(struct MHD_Connection *c, unsigned status, char *bo
 	return rc;
 }
 
-static enum MHD_Result on_request(void *context, struct MHD_Connection *c, const char *url, const char *method, const char *version, const char *upload,
-				  size_t *upload_size, void **state)
+static enum MHD_Result on_request(void *context, struct MHD_Connection *c, const char *url, const char *method, const char *version,
+                                  const char *upload, size_t *upload_size, void **state)
 {
 	const struct ctld_metrics *m = context;
 	char *body = NULL;
@@ -139,8 +139,9 @@ struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hsp
 	if (!m)
 		hspmd_fail_memory(err, "opening the metrics page");
 	if (at)
-		m->http = MHD_start_daemon(MHD_USE_EPOLL | (at->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL, on_request, m, MHD_OPTION_SOCK_ADDR,
-					   at->ai_addr, MHD_OPTION_CONNECTION_LIMIT, 32u, MHD_OPTION_CONNECTION_TIMEOUT, 10u, MHD_OPTION_END);
+		m->http = MHD_start_daemon(MHD_USE_EPOLL | (at->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0), 0, NULL, NULL, on_request, m,
+		                           MHD_OPTION_SOCK_ADDR, at->ai_addr, MHD_OPTION_CONNECTION_LIMIT, 32u,
+		                           MHD_OPTION_CONNECTION_TIMEOUT, 10u, MHD_OPTION_END);
 	if (at)
 		freeaddrinfo(at);
 	if (!m || !m->http) {

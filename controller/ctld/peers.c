@@ -29,8 +29,14 @@ int ctld_peers_greet(struct ctld_peers *p, uint32_t job, uid_t uid)
 	if (hspmd_grow(&p->peers, &p->peer_room, (size_t)p->count, sizeof *p->peers) < 0 ||
 	    hspmd_grow(&p->records, &p->record_room, (size_t)p->count, sizeof *p->records) < 0)
 		return -1;
-	p->peers[p->count] = (struct ctld_peer){ .job = job, .uid = uid, .reachable = true, .min_nodes = 1, .max_nodes = INT_MAX, .pause_s = 5,
-						 .resized_s = -INFINITY, .declined_until_s = -INFINITY };
+	p->peers[p->count] = (struct ctld_peer){ .job = job,
+		                                 .uid = uid,
+		                                 .reachable = true,
+		                                 .min_nodes = 1,
+		                                 .max_nodes = INT_MAX,
+		                                 .pause_s = 5,
+		                                 .resized_s = -INFINITY,
+		                                 .declined_until_s = -INFINITY };
 	p->records[p->count] = (struct ctld_record){ .last_s = NAN };
 	return p->count++;
 }

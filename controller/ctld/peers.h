@@ -37,12 +37,12 @@ int ctld_peers_greet(struct ctld_peers *p, uint32_t job, uid_t uid);
 void ctld_peers_drop(struct ctld_peers *p, int at); /* the last takes its place */
 void ctld_peers_clear(struct ctld_peers *p);
 
-/* Take a `state` in. -1 and err: ill-formed, nothing is changed. 1: something changed that decisions depend on. `held` is how many nodes it has by
- * Slurm's word, 0: not known: a rate is taken as seen only where both agree. */
+/* Take a `state` in. -1 and err: ill-formed, nothing is changed. 1: something changed that decisions depend on. `held` is how many nodes it
+ * has by Slurm's word, 0: not known: a rate is taken as seen only where both agree. */
 int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, struct hspmd_error *err);
 
-/* An ask was sent; an answer came (or its time is over): ok, or declined with a text. A job that declines is left alone for 15 s, twice as long
- * each time in a row, an hour at most. */
+/* An ask was sent; an answer came (or its time is over): ok, or declined with a text. A job that declines is left alone for 15 s, twice as
+ * long each time in a row, an hour at most. */
 void ctld_peers_asked(struct ctld_peers *p, int at, int64_t id, const char *what, double now_s);
 /* 0, or -1: it was not asked this. */
 int ctld_peers_answered(struct ctld_peers *p, int at, int64_t id, bool ok, const char *text, double now_s);

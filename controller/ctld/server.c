@@ -261,7 +261,8 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 static void challenge(struct conn *c)
 {
 	struct hspmd_error err;
-	json_t *m = hspmd_auth_nonce(c->nonce, &err) == 0 ? json_pack("{s:s, s:s, s:i}", "type", "challenge", "nonce", c->nonce, "job", 0) : NULL;
+	json_t *m = hspmd_auth_nonce(c->nonce, &err) == 0 ? json_pack("{s:s, s:s, s:i}", "type", "challenge", "nonce", c->nonce, "job", 0)
+	                                                  : NULL;
 	if (m)
 		conn_send(c, m);
 	else
@@ -354,8 +355,8 @@ static int listen_on(const char *text, struct hspmd_error *err)
 	return fd;
 }
 
-struct ctld_server *ctld_server_open(uv_loop_t *loop, const char *listen_text, const struct hspmd_auth *auth, const struct ctld_handlers *handlers,
-				     struct hspmd_error *err)
+struct ctld_server *ctld_server_open(uv_loop_t *loop, const char *listen_text, const struct hspmd_auth *auth,
+                                     const struct ctld_handlers *handlers, struct hspmd_error *err)
 {
 	struct ctld_server *s = calloc(1, sizeof *s);
 	if (!s) {

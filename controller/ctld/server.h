@@ -31,8 +31,8 @@ struct ctld_counts {
 };
 
 /* Listen on "ADDRESS:PORT" (an empty address: all; port 0: any, see ctld_server_port). Borrows loop, auth and handlers. */
-struct ctld_server *ctld_server_open(uv_loop_t *loop, const char *listen, const struct hspmd_auth *auth, const struct ctld_handlers *handlers,
-				     struct hspmd_error *err);
+struct ctld_server *ctld_server_open(uv_loop_t *loop, const char *listen, const struct hspmd_auth *auth,
+                                     const struct ctld_handlers *handlers, struct hspmd_error *err);
 int ctld_server_port(const struct ctld_server *s);
 struct ctld_counts ctld_server_counts(const struct ctld_server *s);
 /* To a job's controller; -1: it is not there. */

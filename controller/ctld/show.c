@@ -11,8 +11,8 @@ static json_t *nodes_json(const struct ctld *d)
 	int n[4] = { 0 };
 	for (int i = 0; d->view && i < d->view->node_count; i++)
 		n[d->view->nodes[i].state]++;
-	return json_pack("{s:i, s:i, s:i, s:i}", "idle", n[HSPMD_VIEW_IDLE], "busy", n[HSPMD_VIEW_BUSY], "leaving", n[HSPMD_VIEW_LEAVING], "unusable",
-			 n[HSPMD_VIEW_UNUSABLE]);
+	return json_pack("{s:i, s:i, s:i, s:i}", "idle", n[HSPMD_VIEW_IDLE], "busy", n[HSPMD_VIEW_BUSY], "leaving", n[HSPMD_VIEW_LEAVING],
+	                 "unusable", n[HSPMD_VIEW_UNUSABLE]);
 }
 
 static json_t *job_json(const struct ctld *d, int at)
@@ -20,11 +20,11 @@ static json_t *job_json(const struct ctld *d, int at)
 	const struct ctld_peer *p = &d->peers.peers[at];
 	const struct ctld_record *r = &d->peers.records[at];
 	const struct hspmd_view_job *j = view_job(d->view, p->job);
-	json_t *o = json_pack("{s:I, s:s, s:s, s:i, s:i, s:o, s:b, s:f, s:f, s:I, s:s, s:s, s:s}", "job", (json_int_t)p->job, "user", j ? j->user : "?", "partition",
-			      j ? j->partition : "?", "nodes", nodes_of(d, p), "min_nodes", p->min_nodes, "max_nodes",
-			      p->max_nodes == INT_MAX ? json_null() : json_integer(p->max_nodes), "reachable", p->reachable, "tokens_per_s", p->tokens_per_s,
-			      "pause_s", p->pause_s, "step", (json_int_t)p->step, "asked", r->ask_id ? r->asked_what : "", "last", r->last, "why",
-			      r->why);
+	json_t *o = json_pack("{s:I, s:s, s:s, s:i, s:i, s:o, s:b, s:f, s:f, s:I, s:s, s:s, s:s}", "job", (json_int_t)p->job, "user",
+	                      j ? j->user : "?", "partition", j ? j->partition : "?", "nodes", nodes_of(d, p), "min_nodes", p->min_nodes,
+	                      "max_nodes", p->max_nodes == INT_MAX ? json_null() : json_integer(p->max_nodes), "reachable", p->reachable,
+	                      "tokens_per_s", p->tokens_per_s, "pause_s", p->pause_s, "step", (json_int_t)p->step, "asked",
+	                      r->ask_id ? r->asked_what : "", "last", r->last, "why", r->why);
 	if (o && !isnan(r->last_s))
 		json_object_set_new(o, "last_time", hspmd_json_real(r->last_s));
 	return o;
@@ -44,10 +44,10 @@ static json_t *jobs_json(const struct ctld *d)
 static json_t *totals_json(const struct ctld *d)
 {
 	const struct totals *t = &d->totals;
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rpcs", (json_int_t)t->rpcs, "rounds", (json_int_t)t->rounds, "failed_looks",
-			 (json_int_t)t->failed_looks, "decisions", (json_int_t)t->decisions, "grows", (json_int_t)t->grows, "shrinks",
-			 (json_int_t)t->shrinks, "declined", (json_int_t)t->declined, "unanswered", (json_int_t)t->unanswered, "refused_connections",
-			 (json_int_t)ctld_server_counts(d->server).refused);
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "rpcs", (json_int_t)t->rpcs, "rounds", (json_int_t)t->rounds,
+	                 "failed_looks", (json_int_t)t->failed_looks, "decisions", (json_int_t)t->decisions, "grows", (json_int_t)t->grows,
+	                 "shrinks", (json_int_t)t->shrinks, "declined", (json_int_t)t->declined, "unanswered", (json_int_t)t->unanswered,
+	                 "refused_connections", (json_int_t)ctld_server_counts(d->server).refused);
 }
 
 json_t *on_show(void *context)
@@ -57,7 +57,8 @@ json_t *on_show(void *context)
 	/* The view is being replaced by nobody while this runs: a look only reads it. */
 	for (int i = 0; d->view && i < d->view->job_count; i++)
 		waiting += d->view->jobs[i].state == HSPMD_VIEW_WAITING;
-	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_wall(), "up_s", hspmd_now() - d->began_s,
-			 "seen_s_ago", d->view ? hspmd_now() - d->looked_s : -1.0, "nodes", nodes_json(d), "waiting_jobs", waiting, "jobs", jobs_json(d),
-			 "totals", totals_json(d), "rules", d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->trouble);
+	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_wall(), "up_s",
+	                 hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->looked_s : -1.0, "nodes", nodes_json(d),
+	                 "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "rules", d->policy->rule_count,
+	                 "policy_error", d->policy_error, "trouble", d->trouble);
 }

@@ -51,12 +51,14 @@ json_t *run_gain_cluster(const json_t *cluster, int n, struct hspmd_error *err)
 }
 
 /* Tokens per second on n nodes; 0: there is no plan; -1: such a cluster cannot be reckoned with. */
-static double solve(const json_t *cluster, int n, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, struct hspmd_error *err)
+static double solve(const json_t *cluster, int n, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s,
+                    struct hspmd_error *err)
 {
 	json_t *part = run_gain_cluster(cluster, n, err);
 	struct hspmd_cluster *c = part ? hspmd_cluster_from_json(part, "cluster", err) : NULL;
-	struct hspmd_solve_request request = { .global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision,
-					       .time_limit_s = limit_s };
+	struct hspmd_solve_request request = {
+		.global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision, .time_limit_s = limit_s
+	};
 	struct hspmd_plan *plan = c ? hspmd_solve(c, model, NULL, &request, NULL, err) : NULL;
 	double rate = c ? 0 : -1;
 	if (plan && plan->predicted.step_s > 0)
@@ -67,8 +69,8 @@ static double solve(const json_t *cluster, int n, const struct hspmd_model *mode
 	return rate;
 }
 
-int run_gain_curve(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *curve, int max,
-		   struct hspmd_error *err)
+int run_gain_curve(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *curve,
+                   int max, struct hspmd_error *err)
 {
 	int done = 0;
 	double before = 0;

@@ -111,11 +111,13 @@ static void watch(struct run_site *s)
 /* As a user would ask: by how many, or which. */
 static void hand_over(struct run_site *s, const json_t *ask)
 {
-	const char *command = json_string_value(json_object_get(ask, "command")), *reason = json_string_value(json_object_get(ask, "reason"));
+	const char *command = json_string_value(json_object_get(ask, "command")),
+	           *reason = json_string_value(json_object_get(ask, "reason"));
 	json_t *names = json_object_get(ask, "names"), *request = NULL;
 	int64_t id = json_integer_value(json_object_get(ask, "id"));
 	if (command && !strcmp(command, "grow"))
-		request = json_pack("{s:s, s:I, s:i}", "command", command, "by", json_integer_value(json_object_get(ask, "by")), "timeout_s", GROW_PATIENCE_S);
+		request = json_pack("{s:s, s:I, s:i}", "command", command, "by", json_integer_value(json_object_get(ask, "by")),
+		                    "timeout_s", GROW_PATIENCE_S);
 	else if (command && !strcmp(command, "shrink") && json_array_size(names))
 		request = json_pack("{s:s, s:O}", "command", command, "names", names);
 	if (!request) {
@@ -133,9 +135,9 @@ static void say(struct run_site *s)
 	for (int i = 0; curve && i < s->curve_count; i++)
 		json_array_append_new(curve, json_real(s->curve[i]));
 	bool settled = s->steps >= SETTLED_STEPS;
-	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes", s->job->elastic.max_nodes,
-				  "policy", s->job->elastic.policy, "nodes", s->nodes, "tokens_per_s", settled ? s->rate : 0.0, "pause_s", s->pause_s, "step",
-				  (json_int_t)s->step, "curve", curve);
+	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes",
+	                          s->job->elastic.max_nodes, "policy", s->job->elastic.policy, "nodes", s->nodes, "tokens_per_s",
+	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve);
 	if (state)
 		ctld_link_state(s->link, state);
 	json_decref(state);
@@ -228,8 +230,9 @@ void run_site_cluster(struct run_site *s, const json_t *cluster)
 
 /* ---- open and close */
 
-struct run_site *run_site_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth, const struct hspmd_job *job,
-			       const struct hspmd_model *model, run_site_ask *ask, void *context, struct hspmd_error *err)
+struct run_site *run_site_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth,
+                               const struct hspmd_job *job, const struct hspmd_model *model, run_site_ask *ask, void *context,
+                               struct hspmd_error *err)
 {
 	struct run_site *s = calloc(1, sizeof *s);
 	if (!s) {

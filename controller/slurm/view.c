@@ -114,8 +114,8 @@ static int ask_partitions(struct hspmd_error *err)
 
 static enum hspmd_view_node_state node_state(uint32_t state)
 {
-	const uint32_t bad = NODE_STATE_DRAIN | NODE_STATE_FAIL | NODE_STATE_MAINT | NODE_STATE_RES | NODE_STATE_NO_RESPOND | NODE_STATE_POWERED_DOWN |
-			     NODE_STATE_POWERING_DOWN | NODE_STATE_POWERING_UP | NODE_STATE_REBOOT_REQUESTED;
+	const uint32_t bad = NODE_STATE_DRAIN | NODE_STATE_FAIL | NODE_STATE_MAINT | NODE_STATE_RES | NODE_STATE_NO_RESPOND |
+	                     NODE_STATE_POWERED_DOWN | NODE_STATE_POWERING_DOWN | NODE_STATE_POWERING_UP | NODE_STATE_REBOOT_REQUESTED;
 	uint32_t base = state & NODE_STATE_BASE;
 	if (base == NODE_STATE_ALLOCATED || base == NODE_STATE_MIXED)
 		return HSPMD_VIEW_BUSY;
@@ -237,9 +237,12 @@ static int take_job(struct hspmd_view *v, const slurm_job_info_t *from)
 	*j = (struct hspmd_view_job){
 		.id = from->job_id,
 		.uid = from->user_id,
-		.state = completing ? HSPMD_VIEW_COMPLETING : base == JOB_PENDING ? HSPMD_VIEW_WAITING : HSPMD_VIEW_RUNNING,
+		.state = completing            ? HSPMD_VIEW_COMPLETING
+		         : base == JOB_PENDING ? HSPMD_VIEW_WAITING
+		                               : HSPMD_VIEW_RUNNING,
 		.ready = base == JOB_PENDING && waits_for_nodes(from),
-		.on_names = (from->req_nodes && *from->req_nodes) || (from->exc_nodes && *from->exc_nodes) || (from->resv_name && *from->resv_name),
+		.on_names = (from->req_nodes && *from->req_nodes) || (from->exc_nodes && *from->exc_nodes) ||
+		            (from->resv_name && *from->resv_name),
 		.user = user_of(from),
 		.account = copy(from->account),
 		.partition = copy(from->partition),
@@ -261,7 +264,8 @@ static int take_job(struct hspmd_view *v, const slurm_job_info_t *from)
 	struct list held = { 0, NULL };
 	int n = base == JOB_PENDING ? 0 : take_list(v, from->node_inx, NULL, NULL);
 	held.items = j->held = hspmd_calloc((size_t)n, sizeof *j->held);
-	if (!j->user || !j->account || !j->partition || !j->qos || !j->features || !j->tres_per_node || !j->batch_host || !j->comment || !j->held)
+	if (!j->user || !j->account || !j->partition || !j->qos || !j->features || !j->tres_per_node || !j->batch_host || !j->comment ||
+	    !j->held)
 		return -1;
 	if (n)
 		take_list(v, from->node_inx, append, &held);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster and its queue as Slurm tells it, in plain data, so that what is made of it can be tested without a Slurm. Read with as few RPCs as
- * there can be: one for jobs and one for nodes a round, each answered "no change" where nothing changed. */
+/* The cluster and its queue as Slurm tells it, in plain data, so that what is made of it can be tested without a Slurm. Read with as few
+ * RPCs as there can be: one for jobs and one for nodes a round, each answered "no change" where nothing changed. */
 #ifndef HSPMD_CONTROLLER_SLURM_VIEW_H
 #define HSPMD_CONTROLLER_SLURM_VIEW_H
 
@@ -77,8 +77,9 @@ void hspmd_view_open(void);
 int hspmd_view_settings(struct hspmd_view_settings *s, struct hspmd_error *err);
 void hspmd_view_settings_clear(struct hspmd_view_settings *s);
 
-/* Look again: 1 and *new is what there is now, 0: nothing has changed since `old` (NULL: read it whole), -1 with err. *rpcs counts the calls made.
- * Partitions are asked for every five minutes only. Blocks as long as slurmctld does: call it off the event loop, one call at a time. */
+/* Look again: 1 and *new is what there is now, 0: nothing has changed since `old` (NULL: read it whole), -1 with err. *rpcs counts the
+ * calls made. Partitions are asked for every five minutes only. Blocks as long as slurmctld does: call it off the event loop, one call at a
+ * time. */
 int hspmd_view_look(const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err);
 void hspmd_view_destroy(struct hspmd_view *v);
 
