@@ -100,8 +100,11 @@ static json_t *write_image(struct hspmd_writer *w, struct hspmd_error *err)
 	if (!places)
 		return NULL;
 	json_t *shard = hspmd_shard_json(w->file, w->image.bytes, &w->node, 1, w->image.extents, (int)w->image.extent_count);
+	pthread_mutex_lock(&w->lock);
+	double held_s = w->held_s;
+	pthread_mutex_unlock(&w->lock);
 	json_t *report = json_pack("{s:o, s:o, s:I, s:f, s:f}", "shard", shard, "places", places, "bytes", (json_int_t)w->image.bytes, "seconds",
-				   hspmd_now() - w->begun, "hold_s", w->held_s);
+				   hspmd_now() - w->begun, "hold_s", held_s);
 	if (!report)
 		hspmd_fail_memory(err, "reporting a checkpoint");
 	return report;
