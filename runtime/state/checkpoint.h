@@ -8,6 +8,7 @@
 #ifndef HSPMD_STATE_CHECKPOINT_H
 #define HSPMD_STATE_CHECKPOINT_H
 
+#include "runtime/comm/transport.h"
 #include "runtime/device/device.h"
 #include "runtime/state/manifest.h"
 
@@ -23,12 +24,25 @@ struct hspmd_state_slice {
 	const void *data; /* packed, device memory */
 };
 
+/* Copies of shards on other nodes: who sends to whom over which transport. Every member of `transport` takes part in every checkpoint. */
+struct hspmd_copies {
+	struct hspmd_transport *transport; /* the writer's alone; a socket transport will do */
+	const int *to, *from;              /* ranks: who keeps this worker's shard, and whose shards it keeps */
+	int to_count, from_count;
+	const char *place; /* in which it keeps them */
+};
+
+/* Who keeps copies of worker `self`'s shard (out[0 .. replicas)), for workers that run on these nodes (node_of[rank], any numbers): each on another node, none on its
+ * own, spread evenly. Returns how many there are: fewer than `replicas` where there are too few nodes. Everybody gets the same answer. */
+int hspmd_copies_to(const int *node_of, int workers, int replicas, int self, int *out);
+
 struct hspmd_writer_job {
 	int64_t step, generation;
 	const char *file;           /* "n0-1.safetensors" */
 	const char *node;           /* this node */
 	const char *const *places;  /* folders in which the checkpoint's folder is made; copied */
 	int place_count;
+	const struct hspmd_copies *copies; /* NULL: none. With all it points to, left alone until the result is there or hspmd_writer_detach returned */
 };
 
 /* One background thread and one buffer for an image of the shard. */
@@ -45,9 +59,12 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err);
 bool hspmd_writer_busy(struct hspmd_writer *w);
 /* 0 nothing new; 1 written (in at least one place): *report is a new reference to
- *   { "shard": {"file", "bytes", "nodes": [this one], "extents": [...]}, "places": [{"place", "error": text or null}], "bytes", "seconds", "hold_s" }
+ *   { "shard": {"file", "bytes", "nodes": [this one], "extents": [...]}, "places": [{"place", "error": text or null}], "bytes", "seconds", "hold_s",
+ *     "copies": { "shards": [those of others that are kept here, like "shard"], "error": text or null } where copies were asked for }
  * ; -1 and err: in no place. Each outcome is given once. timeout_s 0: do not wait. */
 int hspmd_writer_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err);
+/* Return when the writer no longer uses the copies' transport, now or later: set its abort flag before. What is missing then is told in the report. */
+void hspmd_writer_detach(struct hspmd_writer *w);
 /* The image of the last shard written (a whole file) for a peer that keeps a copy; valid until the next begin. NULL: none. */
 const void *hspmd_writer_image(struct hspmd_writer *w, size_t *bytes);
 

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "common/alloc.h"
 #include "runtime/state/safetensors.h"
@@ -100,13 +101,17 @@ int hspmd_image_lay_out(struct hspmd_image *im, const struct hspmd_state_slice *
 		im->extents[i].offset = bytes;
 		bytes += im->extents[i].bytes;
 	}
-	size_t room = (bytes + HSPMD_IMAGE_ALIGN - 1) / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
+	/* In huge pages: the first copy into fresh memory holds training up, and most of it would be page faults. */
+	const size_t huge = 2u << 20, align = bytes > huge ? huge : HSPMD_IMAGE_ALIGN;
+	size_t room = (bytes + align - 1) / align * align;
 	if (room > im->capacity) {
 		free(im->data);
 		im->capacity = 0;
-		im->data = aligned_alloc(HSPMD_IMAGE_ALIGN, room);
+		im->data = aligned_alloc(align, room);
 		if (!im->data)
 			return hspmd_fail(err, "out of memory: a copy of the state needs %zu bytes", room);
+		if (align == huge)
+			madvise(im->data, room, MADV_HUGEPAGE);
 		im->capacity = room;
 	}
 	im->bytes = bytes;

@@ -73,8 +73,26 @@ void hspmd_shard_head_free(struct hspmd_shard_head *head);
 
 /* The checkpoint's folder in a place, made durably: malloc'd path. */
 char *hspmd_store_folder(const char *place, int64_t step, int64_t generation, struct hspmd_error *err);
-/* A whole file: temporary name, written past the page cache where the file system can, fsync, rename, fsync of the folder. data aligned to HSPMD_IMAGE_ALIGN
- * is written fastest. */
+/* A file that is there whole or not at all, written piece by piece: temporary name, past the page cache where the file system can, fsync, rename, fsync of
+ * the folder. Data aligned to HSPMD_IMAGE_ALIGN, in multiples of it but for the last piece, is written fastest. */
+struct hspmd_store {
+	int fd;
+	bool direct;
+	uint64_t done;
+	char *folder, *path, *temporary;
+};
+int hspmd_store_open(struct hspmd_store *s, const char *folder, const char *file, uint64_t bytes, struct hspmd_error *err);
+int hspmd_store_write(struct hspmd_store *s, const void *data, size_t bytes, struct hspmd_error *err);
+/* Make it stand (good) or throw it away. s is closed either way; the result is 0 when the file stands. */
+int hspmd_store_close(struct hspmd_store *s, bool good, struct hspmd_error *err);
+/* All at once. */
 int hspmd_store_file(const char *folder, const char *file, const void *data, size_t bytes, struct hspmd_error *err);
+
+/* ---- copies on other nodes (copies.c) */
+
+/* Send this worker's image to those who keep a copy and keep those of others; *kept: the shard objects of what was stored for others (new reference). Returns
+ * -1 and err when some copy could not be made; what could is there and in *kept all the same. */
+int hspmd_copies_run(const struct hspmd_copies *c, const char *node, int64_t step, int64_t generation, const char *file, const struct hspmd_image *image,
+		     json_t **kept, struct hspmd_error *err);
 
 #endif

@@ -30,72 +30,100 @@ char *hspmd_store_folder(const char *place, int64_t step, int64_t generation, st
 	return NULL;
 }
 
-/* Past the page cache where the file system allows (the state is not read again soon, and training wants the memory): aligned chunks, then the rest in the
- * ordinary way. */
-static int write_data(int fd, const char *data, size_t bytes)
+int hspmd_store_open(struct hspmd_store *s, const char *folder, const char *file, uint64_t bytes, struct hspmd_error *err)
 {
-	size_t done = 0, whole = (uintptr_t)data % HSPMD_IMAGE_ALIGN ? 0 : bytes / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
-	int flags = fcntl(fd, F_GETFL);
-	if (whole && flags >= 0 && !fcntl(fd, F_SETFL, flags | O_DIRECT)) {
-		while (done < whole) {
-			ssize_t n = write(fd, data + done, whole - done < CHUNK ? whole - done : CHUNK);
-			if (n < 0 && errno == EINTR)
-				continue;
-			if (n < 0 && (errno == EINVAL || errno == ENOTSUP))
-				break;
-			if (n <= 0)
-				return -1;
-			done += (size_t)n;
-			/* A short write may end off the grid. */
-			if (done % HSPMD_IMAGE_ALIGN)
-				break;
-		}
-		if (fcntl(fd, F_SETFL, flags))
+	*s = (struct hspmd_store){ .fd = -1, .folder = strdup(folder), .path = hspmd_asprintf("%s/%s", folder, file),
+				   .temporary = hspmd_asprintf("%s/.%s.new", folder, file) };
+	if (!s->folder || !s->path || !s->temporary) {
+		hspmd_fail_memory(err, "writing a shard");
+		return hspmd_store_close(s, false, NULL);
+	}
+	s->fd = open(s->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+	if (s->fd < 0) {
+		hspmd_fail_errno(err, "%s", s->temporary);
+		return hspmd_store_close(s, false, NULL);
+	}
+	/* Room for all of it now: a full disk shows before the time is spent. Not every file system can. */
+	if (fallocate(s->fd, 0, 0, (off_t)bytes) && errno == ENOSPC) {
+		hspmd_fail_errno(err, "%s", s->temporary);
+		return hspmd_store_close(s, false, NULL);
+	}
+	/* Past the page cache, where the file system allows: the state is not read again soon, and training wants the memory. */
+	int flags = fcntl(s->fd, F_GETFL);
+	s->direct = flags >= 0 && !fcntl(s->fd, F_SETFL, flags | O_DIRECT);
+	return 0;
+}
+
+static int leave_direct(struct hspmd_store *s)
+{
+	int flags = fcntl(s->fd, F_GETFL);
+	s->direct = false;
+	return flags < 0 || fcntl(s->fd, F_SETFL, flags & ~O_DIRECT) ? -1 : 0;
+}
+
+/* A part of data: all of it, or less when the direct way ends; -1 errno. */
+static ssize_t write_some(struct hspmd_store *s, const char *data, size_t bytes)
+{
+	size_t n = bytes < CHUNK ? bytes : CHUNK, whole = n / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
+	if (s->direct && ((uintptr_t)data % HSPMD_IMAGE_ALIGN || s->done % HSPMD_IMAGE_ALIGN || !whole) && leave_direct(s))
+		return -1;
+	if (s->direct) {
+		ssize_t done = write(s->fd, data, whole);
+		if (done >= 0 || (errno != EINVAL && errno != ENOTSUP))
+			return done;
+		if (leave_direct(s))
 			return -1;
 	}
-	while (done < bytes) {
-		size_t n = bytes - done < CHUNK ? bytes - done : CHUNK;
-		if (hspmd_write_all(fd, data + done, n))
-			return -1;
-		/* Let the disk begin now instead of at the fsync. */
-		sync_file_range(fd, (off_t)done, (off_t)n, SYNC_FILE_RANGE_WRITE);
-		done += n;
+	if (hspmd_write_all(s->fd, data, n))
+		return -1;
+	/* Let the disk begin now instead of at the fsync. */
+	sync_file_range(s->fd, (off_t)s->done, (off_t)n, SYNC_FILE_RANGE_WRITE);
+	return (ssize_t)n;
+}
+
+int hspmd_store_write(struct hspmd_store *s, const void *data, size_t bytes, struct hspmd_error *err)
+{
+	const char *at = data;
+	while (bytes) {
+		ssize_t n = write_some(s, at, bytes);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n ? hspmd_fail_errno(err, "%s", s->temporary) : hspmd_fail(err, "%s: nothing can be written", s->temporary);
+		s->done += (uint64_t)n;
+		at += n;
+		bytes -= (size_t)n;
 	}
 	return 0;
 }
 
-static int write_temporary(const char *path, const void *data, size_t bytes, struct hspmd_error *err)
+int hspmd_store_close(struct hspmd_store *s, bool good, struct hspmd_error *err)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-	if (fd < 0)
-		return hspmd_fail_errno(err, "%s", path);
-	/* Room for all of it now: a full disk shows before the time is spent. Not every file system can. */
-	int full = fallocate(fd, 0, 0, (off_t)bytes) && errno == ENOSPC;
-	int rv = full || write_data(fd, data, bytes) || fsync(fd) ? hspmd_fail_errno(err, "%s", path) : 0;
-	int saved = errno;
-	if (close(fd) && !rv)
-		rv = hspmd_fail_errno(err, "%s", path);
-	if (rv) {
-		unlink(path);
-		errno = saved;
-	}
+	int rv = good ? 0 : -1;
+	if (!rv && fsync(s->fd))
+		rv = hspmd_fail_errno(err, "%s", s->temporary);
+	if (s->fd >= 0 && close(s->fd) && !rv)
+		rv = hspmd_fail_errno(err, "%s", s->temporary);
+	if (!rv && rename(s->temporary, s->path))
+		rv = hspmd_fail_errno(err, "%s", s->path);
+	else if (!rv)
+		rv = hspmd_durable_sync(s->folder, err);
+	if (rv && s->fd >= 0)
+		unlink(s->temporary);
+	free(s->folder);
+	free(s->path);
+	free(s->temporary);
+	*s = (struct hspmd_store){ .fd = -1 };
 	return rv;
 }
 
 int hspmd_store_file(const char *folder, const char *file, const void *data, size_t bytes, struct hspmd_error *err)
 {
-	char *path = hspmd_asprintf("%s/%s", folder, file), *temporary = hspmd_asprintf("%s/.%s.new", folder, file);
-	int rv = -1;
-	if (!path || !temporary)
-		hspmd_fail_memory(err, "writing a shard");
-	else if (!write_temporary(temporary, data, bytes, err)) {
-		rv = rename(temporary, path) ? hspmd_fail_errno(err, "%s", path) : hspmd_durable_sync(folder, err);
-		if (rv)
-			unlink(temporary);
-	}
-	free(path);
-	free(temporary);
-	return rv;
+	struct hspmd_store s;
+	if (hspmd_store_open(&s, folder, file, bytes, err))
+		return -1;
+	bool good = !hspmd_store_write(&s, data, bytes, err);
+	return hspmd_store_close(&s, good, err);
 }
 
 int hspmd_shard_store(const char *place, const char *node, int64_t step, int64_t generation, const char *file, const void *image, size_t bytes,

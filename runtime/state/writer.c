@@ -41,6 +41,9 @@ struct hspmd_writer {
 	int64_t step, generation;
 	char *file, *node, **places;
 	int place_count;
+	const struct hspmd_copies *copies; /* NULL: none, or detached */
+	bool with_copies;                  /* the job asked for some */
+	bool copying_out;                  /* the thread uses their transport */
 	double begun, held_s;
 	int outcome; /* 0 none, 1 written, -1 not */
 	json_t *report;
@@ -92,21 +95,45 @@ static json_t *write_places(struct hspmd_writer *w, struct hspmd_error *err)
 	return hspmd_json_unless(bad || !written, places);
 }
 
-static json_t *write_image(struct hspmd_writer *w, struct hspmd_error *err)
+/* Copies are a gain, never a condition: what fails is told. */
+static json_t *make_copies(struct hspmd_writer *w)
 {
-	if (hspmd_image_seal(&w->image, err))
+	struct hspmd_error err = { "called off" };
+	json_t *kept = NULL;
+	pthread_mutex_lock(&w->lock);
+	const struct hspmd_copies *copies = w->copies;
+	w->copying_out = copies != NULL;
+	pthread_mutex_unlock(&w->lock);
+	int rv = copies ? hspmd_copies_run(copies, w->node, w->step, w->generation, w->file, &w->image, &kept, &err) : -1;
+	pthread_mutex_lock(&w->lock);
+	w->copying_out = false;
+	w->copies = NULL;
+	pthread_cond_broadcast(&w->changed);
+	pthread_mutex_unlock(&w->lock);
+	if (rv)
+		hspmd_warn("copies of the checkpoint of step %lld: %s", (long long)w->step, err.text);
+	return json_pack("{s:o, s:o}", "shards", kept ? kept : json_array(), "error", rv ? json_string(err.text) : json_null());
+}
+
+static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspmd_error *err)
+{
+	int sealed = hspmd_image_seal(&w->image, err);
+	json_t *places = sealed ? NULL : write_places(w, err);
+	/* Also when the own disk failed: the others wait for this worker, and a copy elsewhere is worth the more. */
+	json_t *copies = with_copies && !sealed ? make_copies(w) : NULL;
+	if (!places) {
+		json_decref(copies);
 		return NULL;
-	json_t *places = write_places(w, err);
-	if (!places)
-		return NULL;
+	}
 	json_t *shard = hspmd_shard_json(w->file, w->image.bytes, &w->node, 1, w->image.extents, (int)w->image.extent_count);
 	pthread_mutex_lock(&w->lock);
 	double held_s = w->held_s;
 	pthread_mutex_unlock(&w->lock);
 	json_t *report = json_pack("{s:o, s:o, s:I, s:f, s:f}", "shard", shard, "places", places, "bytes", (json_int_t)w->image.bytes, "seconds",
 				   hspmd_now() - w->begun, "hold_s", held_s);
-	if (!report)
+	if (!report || (copies && json_object_set(report, "copies", copies)))
 		hspmd_fail_memory(err, "reporting a checkpoint");
+	json_decref(copies);
 	return report;
 }
 
@@ -125,9 +152,10 @@ static void *run(void *arg)
 		while (w->copied < w->chunk_count)
 			pthread_cond_wait(&w->changed, &w->lock);
 		w->phase = WRITING;
+		bool with_copies = w->with_copies;
 		pthread_mutex_unlock(&w->lock);
 		struct hspmd_error err = { "" };
-		json_t *report = write_image(w, &err);
+		json_t *report = write_image(w, with_copies, &err);
 		pthread_mutex_lock(&w->lock);
 		w->report = report;
 		w->error = err;
@@ -263,6 +291,8 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 	w->outcome = 0;
 	atomic_store(&w->next, w->copied);
 	w->held_s = hspmd_now() - start;
+	w->copies = job->copies;
+	w->with_copies = job->copies != NULL;
 	w->phase = COPYING;
 	pthread_cond_broadcast(&w->changed);
 	pthread_mutex_unlock(&w->lock);
@@ -285,6 +315,15 @@ int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err)
 	w->held_s += hspmd_now() - start;
 	pthread_mutex_unlock(&w->lock);
 	return 0;
+}
+
+void hspmd_writer_detach(struct hspmd_writer *w)
+{
+	pthread_mutex_lock(&w->lock);
+	w->copies = NULL;
+	while (w->copying_out)
+		pthread_cond_wait(&w->changed, &w->lock);
+	pthread_mutex_unlock(&w->lock);
 }
 
 bool hspmd_writer_busy(struct hspmd_writer *w)

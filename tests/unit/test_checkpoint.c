@@ -285,6 +285,234 @@ static void test_peer_copy(void **state)
 	hspmd_manifest_destroy(m);
 }
 
+/* ---- copies over a transport: workers 0 and 1 on node 0, 2 on node 1, 3 on node 2 */
+
+enum { CREW = 4 };
+static const int crew_node[CREW] = { 0, 0, 1, 2 };
+
+struct crew {
+	atomic_int abort;
+	struct hspmd_transport *t[CREW];
+	struct hspmd_writer *w[CREW];
+	struct hspmd_copies copies[CREW];
+	int to[CREW][CREW], from[CREW][CREW];
+	struct hspmd_state_slice slices[CREW][SCENE_SLICES];
+	size_t slice_count[CREW];
+	json_t *report[CREW];
+	char place[CREW][64], file[CREW][40], node[CREW][8];
+	const char *places[CREW][1];
+	struct hspmd_device dev;
+};
+
+/* Everybody writes and copies; `spoil` (may be NULL) changes the transport of worker 2 first. */
+static struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hspmd_transport_ops *spoil)
+{
+	struct crew *c = calloc(1, sizeof *c);
+	struct hspmd_error err = { "" };
+	struct hspmd_address a[CREW];
+	c->dev.ops = &near_ops;
+	for (int i = 0; i < CREW; i++) {
+		struct hspmd_transport_options o = { .rank = i, .size = CREW, .timeout_s = 60, .abort = &c->abort };
+		must(hspmd_transport_memory.open(&o, &c->t[i], &err), &err);
+		must(hspmd_transport_memory.address(c->t[i], &a[i], &err), &err);
+	}
+	for (int i = 0; i < CREW; i++) {
+		must(hspmd_transport_memory.connect(c->t[i], a, &err), &err);
+		c->copies[i] = (struct hspmd_copies){ .transport = c->t[i], .to = c->to[i], .from = c->from[i], .place = c->place[i] };
+		c->copies[i].to_count = hspmd_copies_to(crew_node, CREW, replicas, i, c->to[i]);
+	}
+	for (int i = 0; i < CREW; i++) {
+		free(a[i].data);
+		for (int k = 0; k < c->copies[i].to_count; k++) {
+			struct hspmd_copies *peer = &c->copies[c->to[i][k]];
+			c->from[c->to[i][k]][peer->from_count++] = i;
+		}
+	}
+	if (spoil)
+		c->t[2]->ops = spoil;
+	if (call_off)
+		atomic_store(&c->abort, 1);
+	for (int i = 0; i < CREW; i++) {
+		snprintf(c->node[i], sizeof c->node[i], "n%d", crew_node[i]);
+		snprintf(c->place[i], sizeof c->place[i], "%.50s/%s", root, c->node[i]);
+		snprintf(c->file[i], sizeof c->file[i], "w%d.safetensors", i);
+		c->places[i][0] = c->place[i];
+		c->slice_count[i] = scene_slices(0, i, CREW, step, c->slices[i]);
+		struct hspmd_writer_job job = { .step = step, .generation = 1, .file = c->file[i], .node = c->node[i], .places = c->places[i], .place_count = 1,
+						.copies = &c->copies[i] };
+		c->w[i] = hspmd_writer_create(&c->dev, &err);
+		must(hspmd_writer_begin(c->w[i], &job, c->slices[i], c->slice_count[i], &err), &err);
+	}
+	for (int i = 0; i < CREW; i++) {
+		assert_int_equal(hspmd_writer_result(c->w[i], 60, &c->report[i], &err), 1);
+		hspmd_writer_detach(c->w[i]);
+	}
+	return c;
+}
+
+static void end_crew(struct crew *c)
+{
+	for (int i = 0; i < CREW; i++) {
+		hspmd_writer_destroy(c->w[i]);
+		hspmd_transport_memory.close(c->t[i]);
+		scene_free(c->slices[i], c->slice_count[i]);
+		json_decref(c->report[i]);
+	}
+	free(c);
+}
+
+static json_t *crew_copies(const struct crew *c, int worker, const char *key)
+{
+	return json_object_get(json_object_get(c->report[worker], "copies"), key);
+}
+
+static void test_copies_to(void **state)
+{
+	(void)state;
+	int out[8];
+	assert_int_equal(hspmd_copies_to(crew_node, CREW, 1, 0, out), 1);
+	assert_int_equal(out[0], 2);
+	assert_int_equal(hspmd_copies_to(crew_node, CREW, 5, 1, out), 2);
+	assert_true(out[0] == 2 && out[1] == 3);
+	assert_int_equal(hspmd_copies_to(crew_node, CREW, 1, 3, out), 1);
+	assert_int_equal(out[0], 0);
+	/* Eight workers on two nodes: each keeps exactly one other's. */
+	const int eight[8] = { 0, 0, 0, 0, 7, 7, 7, 7 };
+	int kept[8] = { 0 };
+	for (int i = 0; i < 8; i++) {
+		assert_int_equal(hspmd_copies_to(eight, 8, 3, i, out), 1);
+		assert_int_not_equal(eight[out[0]], eight[i]);
+		kept[out[0]]++;
+	}
+	for (int i = 0; i < 8; i++)
+		assert_int_equal(kept[i], 1);
+	assert_int_equal(hspmd_copies_to(eight, 4, 1, 0, out), 0);
+}
+
+static void test_copies(void **state)
+{
+	(void)state;
+	struct crew *c = run_crew(70, 1, false, NULL);
+	struct hspmd_error err = { "" };
+	json_t *shards[2 * CREW], *job = json_object();
+	size_t n = 0;
+	for (int i = 0; i < CREW; i++) {
+		assert_true(json_is_null(crew_copies(c, i, "error")));
+		shards[n++] = json_object_get(c->report[i], "shard");
+		for (size_t k = 0; k < json_array_size(crew_copies(c, i, "shards")); k++)
+			shards[n++] = json_array_get(crew_copies(c, i, "shards"), k);
+	}
+	assert_int_equal(n, 2 * CREW);
+	struct hspmd_manifest *m = hspmd_manifest_assemble(70, 1, job, shards, n, &err);
+	must(!m, &err);
+	assert_int_equal(m->shard_count, CREW);
+	for (int s = 0; s < CREW; s++)
+		assert_int_equal(m->shards[s].node_count, 2);
+	/* Any one node may go. */
+	for (int gone = 0; gone < 3; gone++) {
+		const char *folders[2];
+		char nodes[2][8];
+		for (int k = 0, i = 0; i < 3; i++)
+			if (i != gone) {
+				snprintf(nodes[k], sizeof nodes[k], "n%d", i);
+				folders[k] = folder(m, nodes[k]);
+				k++;
+			}
+		assert_int_equal(read_worker(m, folders, 2, 2, 0, 1), 0);
+	}
+	hspmd_manifest_destroy(m);
+	json_decref(job);
+	end_crew(c);
+}
+
+/* Images of several pieces, of unequal length. */
+static void test_copies_large(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_device dev = { .ops = &near_ops };
+	struct hspmd_transport *t[2];
+	struct hspmd_writer *w[2];
+	struct hspmd_address a[2];
+	static const int other[] = { 1, 0 };
+	static const char *const files[] = { "a.safetensors", "b.safetensors" }, *const nodes[] = { "n0", "n1" };
+	const char *places[2] = { path("n0"), path("n1") };
+	struct hspmd_copies copies[2];
+	float *data[2];
+	for (int i = 0; i < 2; i++) {
+		struct hspmd_transport_options o = { .rank = i, .size = 2, .timeout_s = 60 };
+		must(hspmd_transport_memory.open(&o, &t[i], &err), &err);
+		must(hspmd_transport_memory.address(t[i], &a[i], &err), &err);
+	}
+	for (int i = 0; i < 2; i++) {
+		must(hspmd_transport_memory.connect(t[i], a, &err), &err);
+		struct hspmd_shape shape = { 2, { i ? 7 : 5, 1000003 } };
+		size_t n = (size_t)hspmd_shape_elements(&shape);
+		data[i] = malloc(n * sizeof *data[i]);
+		for (size_t k = 0; k < n; k++)
+			data[i][k] = (float)(k % 65521) + (float)i;
+		struct hspmd_state_slice slice = { "big", HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_whole(&shape), data[i] };
+		copies[i] = (struct hspmd_copies){ t[i], &other[i], &other[i], 1, 1, places[i] };
+		struct hspmd_writer_job job = { .step = 80, .generation = 1, .file = files[i], .node = nodes[i], .places = &places[i], .place_count = 1,
+						.copies = &copies[i] };
+		w[i] = hspmd_writer_create(&dev, &err);
+		must(hspmd_writer_begin(w[i], &job, &slice, 1, &err), &err);
+	}
+	for (int i = 0; i < 2; i++) {
+		json_t *report;
+		assert_int_equal(hspmd_writer_result(w[i], 120, &report, &err), 1);
+		assert_true(json_is_null(json_object_get(json_object_get(report, "copies"), "error")));
+		json_decref(report);
+	}
+	for (int i = 0; i < 2; i++) {
+		size_t bytes, copied;
+		char *own = hspmd_read_file(path("%s/step-0000000080-g1/%s", nodes[i], files[i]), 1 << 30, &bytes, &err);
+		char *copy = hspmd_read_file(path("%s/step-0000000080-g1/%s", nodes[1 - i], files[i]), 1 << 30, &copied, &err);
+		assert_true(own && copy && bytes == copied && bytes > 20000000);
+		assert_memory_equal(own, copy, bytes);
+		free(own);
+		free(copy);
+		hspmd_writer_destroy(w[i]);
+	}
+	for (int i = 0; i < 2; i++) {
+		hspmd_transport_memory.close(t[i]);
+		free(a[i].data);
+		free(data[i]);
+	}
+}
+
+static int damaging_send(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r, struct hspmd_error *err)
+{
+	static char piece[16 << 20];
+	if (bytes < 100000)
+		return hspmd_transport_memory.send(t, to, tag, data, bytes, r, err);
+	memcpy(piece, data, bytes);
+	piece[bytes / 2] ^= 1;
+	return hspmd_transport_memory.send(t, to, tag, piece, bytes, r, err);
+}
+
+/* What fails is told, is no copy, and costs the checkpoint nothing. */
+static void test_copies_fail(void **state)
+{
+	(void)state;
+	struct crew *c = run_crew(71, 1, true, NULL);
+	for (int i = 0; i < CREW; i++) {
+		assert_int_equal(json_array_size(crew_copies(c, i, "shards")), 0);
+		assert_non_null(json_object_get(c->report[i], "shard"));
+		assert_non_null(strstr(json_string_value(crew_copies(c, i, "error")), "called off"));
+	}
+	end_crew(c);
+	struct hspmd_transport_ops spoil = hspmd_transport_memory;
+	spoil.send = damaging_send;
+	c = run_crew(72, 1, false, &spoil);
+	/* Worker 2's goes to node 2. */
+	assert_int_equal(json_array_size(crew_copies(c, 3, "shards")), 0);
+	assert_non_null(strstr(json_string_value(crew_copies(c, 3, "error")), "w2.safetensors arrived damaged"));
+	assert_int_equal(access(path("n2/step-0000000072-g1/w2.safetensors"), F_OK), -1);
+	assert_int_equal(json_array_size(crew_copies(c, 0, "shards")), 1);
+	end_crew(c);
+}
+
 static bool not_n1(void *context, int number, const struct hspmd_shard *s)
 {
 	(void)context;
@@ -453,6 +681,10 @@ int main(void)
 		IN_FOLDER(test_damage),
 		IN_FOLDER(test_peer_copy),
 		IN_FOLDER(test_choose),
+		cmocka_unit_test(test_copies_to),
+		IN_FOLDER(test_copies),
+		IN_FOLDER(test_copies_large),
+		IN_FOLDER(test_copies_fail),
 		IN_FOLDER(test_list_and_prune),
 		IN_FOLDER(test_bad_places),
 		IN_FOLDER(test_manifest_checks),

@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shards on other nodes' disks. Each worker sends its image piece by piece to those who keep a copy, and writes what it receives from others as it comes, so that a
+ * copy costs a few buffers and no second image. Sums of the pieces follow at the end: only a copy that agrees with them is given its name. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+#include "runtime/state/state_parts.h"
+
+/* A message, and how many of a pair may be on their way. */
+#define PIECE ((size_t)8 << 20)
+#define WINDOW 2
+
+enum { TAG_OFFER = 1, TAG_PIECE, TAG_SUMS };
+
+/* What comes first. */
+struct offer {
+	uint64_t bytes;
+	int64_t step, generation;
+	char file[232];
+};
+
+/* What comes from one worker. */
+struct source {
+	int rank;
+	struct offer offer;
+	struct hspmd_request *request[WINDOW];
+	char *piece[WINDOW];
+	uint64_t *sums, *told; /* of the pieces: as they came, and as they should be */
+	size_t pieces, posted;
+	struct hspmd_store store;
+	bool open;              /* the store; a disk that fails does not end the receiving, for the sender waits for it */
+	bool lost, whole;       /* nothing more comes; all has come and agrees */
+	struct hspmd_error err; /* what went wrong first */
+};
+
+struct target {
+	int rank;
+	struct hspmd_request *request[WINDOW];
+	bool lost;
+};
+
+/* Memory that messages use. After a failure it belongs to the transport, as messages that were given up may still be in it. */
+struct block {
+	struct hspmd_kept kept;
+	struct block *next;
+};
+
+struct run {
+	const struct hspmd_copies *c;
+	struct hspmd_transport *t;
+	const struct hspmd_image *image;
+	const char *node;
+	char *folder;
+	struct offer own;
+	uint64_t *sums; /* of the image's pieces */
+	size_t pieces;
+	struct source *sources;
+	struct target *targets;
+	struct block *blocks;
+	struct hspmd_error err; /* the first failure of any copy */
+};
+
+/* ---- who */
+
+int hspmd_copies_to(const int *node_of, int workers, int replicas, int self, int *out)
+{
+	int position = 0, found = 0;
+	for (int i = 0; i < self; i++)
+		position += node_of[i] == node_of[self];
+	/* The nodes that follow, each once; on each the worker of the same position, so that a node's workers go to different ones. */
+	for (int step = 1; step < workers && found < replicas; step++) {
+		int node = node_of[(self + step) % workers], there = 0, number = 0;
+		bool seen = node == node_of[self];
+		for (int i = 0; i < found && !seen; i++)
+			seen = node_of[out[i]] == node;
+		if (seen)
+			continue;
+		for (int i = 0; i < workers; i++)
+			there += node_of[i] == node;
+		for (int i = 0; i < workers; i++)
+			if (node_of[i] == node && number++ == position % there)
+				out[found] = i;
+		found++;
+	}
+	return found;
+}
+
+/* ---- memory */
+
+static void *room(struct run *r, size_t bytes)
+{
+	size_t whole = HSPMD_IMAGE_ALIGN + (bytes + HSPMD_IMAGE_ALIGN - 1) / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
+	struct block *b = aligned_alloc(HSPMD_IMAGE_ALIGN, whole);
+	if (!b)
+		return NULL;
+	memset(b, 0, bytes > PIECE / 2 ? sizeof *b : whole);
+	b->next = r->blocks;
+	r->blocks = b;
+	return (char *)b + HSPMD_IMAGE_ALIGN;
+}
+
+static void end_run(struct run *r, bool failed)
+{
+	while (r->blocks) {
+		struct block *next = r->blocks->next;
+		if (failed)
+			hspmd_transport_keep(r->t, &r->blocks->kept);
+		else
+			free(r->blocks);
+		r->blocks = next;
+	}
+	free(r->folder);
+}
+
+static size_t piece_count(uint64_t bytes)
+{
+	return (size_t)((bytes + PIECE - 1) / PIECE);
+}
+
+static size_t piece_bytes(uint64_t bytes, size_t piece)
+{
+	uint64_t rest = bytes - (uint64_t)piece * PIECE;
+	return rest < PIECE ? (size_t)rest : PIECE;
+}
+
+/* ---- receiving */
+
+static void lose(struct run *r, struct source *s)
+{
+	s->lost = true;
+	if (s->open)
+		hspmd_store_close(&s->store, false, NULL);
+	s->open = false;
+	if (!r->err.text[0])
+		r->err = s->err;
+}
+
+static int receive(struct run *r, struct source *s, uint64_t tag, void *data, size_t bytes, size_t slot)
+{
+	return r->t->ops->receive(r->t, s->rank, tag, data, bytes, &s->request[slot], &s->err);
+}
+
+static int wait_for(struct run *r, struct source *s, size_t slot)
+{
+	return hspmd_transport_wait(r->t, &s->request[slot], 1, &s->err);
+}
+
+static int post(struct run *r, struct source *s)
+{
+	if (s->posted == s->pieces)
+		return 0;
+	size_t number = s->posted++;
+	return receive(r, s, TAG_PIECE, s->piece[number % WINDOW], piece_bytes(s->offer.bytes, number), number % WINDOW);
+}
+
+static int take_offer(struct run *r, struct source *s)
+{
+	struct offer *o = &s->offer;
+	if (wait_for(r, s, 0))
+		return -1;
+	o->file[sizeof o->file - 1] = '\0';
+	if (o->step != r->own.step || o->generation != r->own.generation || !o->bytes || o->bytes > UINT64_C(1) << 52 || !*o->file || strchr(o->file, '/') ||
+	    *o->file == '.')
+		return hspmd_fail(&s->err, "rank %d offers a shard of another checkpoint", s->rank);
+	s->pieces = piece_count(o->bytes);
+	s->sums = room(r, s->pieces * sizeof *s->sums);
+	s->told = room(r, s->pieces * sizeof *s->told);
+	for (int i = 0; i < WINDOW; i++)
+		s->piece[i] = room(r, PIECE);
+	if (!s->sums || !s->told || !s->piece[0] || !s->piece[1])
+		return hspmd_fail_memory(&s->err, "keeping a copy");
+	s->open = !hspmd_store_open(&s->store, r->folder, o->file, o->bytes, &s->err);
+	for (int i = 0; i < WINDOW; i++)
+		if (post(r, s))
+			return -1;
+	return 0;
+}
+
+static int take_piece(struct run *r, struct source *s, size_t number)
+{
+	size_t slot = number % WINDOW, bytes = piece_bytes(s->offer.bytes, number);
+	if (wait_for(r, s, slot))
+		return -1;
+	s->sums[number] = hspmd_sum_block(s->piece[slot], bytes);
+	if (s->open && hspmd_store_write(&s->store, s->piece[slot], bytes, &s->err)) {
+		hspmd_store_close(&s->store, false, NULL);
+		s->open = false;
+	}
+	return post(r, s);
+}
+
+static int take_sums(struct run *r, struct source *s)
+{
+	size_t bytes = s->pieces * sizeof *s->told;
+	if (receive(r, s, TAG_SUMS, s->told, bytes, 0) || wait_for(r, s, 0))
+		return -1;
+	if (s->open && memcmp(s->told, s->sums, bytes))
+		return hspmd_fail(&s->err, "the copy of %s arrived damaged", s->offer.file);
+	if (!s->open)
+		return -1; /* the disk's failure was told */
+	s->open = false;
+	return hspmd_store_close(&s->store, true, &s->err);
+}
+
+/* Message `number`; false: there is none any more. */
+static bool receive_step(struct run *r, struct source *s, size_t number)
+{
+	int rv;
+	if (s->lost || s->whole)
+		return false;
+	if (!number)
+		rv = take_offer(r, s);
+	else if (number <= s->pieces)
+		rv = take_piece(r, s, number - 1);
+	else
+		rv = take_sums(r, s);
+	s->whole = !rv && number > s->pieces && number;
+	if (rv)
+		lose(r, s);
+	return true;
+}
+
+/* ---- sending */
+
+static int send_message(struct run *r, struct target *to, size_t number)
+{
+	struct hspmd_request **slot = &to->request[number % WINDOW];
+	const void *data = &r->own;
+	size_t bytes = sizeof r->own;
+	uint64_t tag = TAG_OFFER;
+	if (number && number <= r->pieces) {
+		data = r->image->data + (number - 1) * PIECE;
+		bytes = piece_bytes(r->image->bytes, number - 1);
+		tag = TAG_PIECE;
+	} else if (number) {
+		data = r->sums;
+		bytes = r->pieces * sizeof *r->sums;
+		tag = TAG_SUMS;
+	}
+	struct hspmd_error err;
+	if (hspmd_transport_wait(r->t, slot, 1, &err) || r->t->ops->send(r->t, to->rank, tag, data, bytes, slot, &err)) {
+		to->lost = true;
+		if (!r->err.text[0])
+			r->err = err;
+		return -1;
+	}
+	return 0;
+}
+
+static bool send_step(struct run *r, struct target *to, size_t number)
+{
+	if (to->lost || number > r->pieces + 1)
+		return false;
+	send_message(r, to, number);
+	return true;
+}
+
+/* ---- the whole */
+
+static int prepare(struct run *r, const char *file, int64_t step, int64_t generation)
+{
+	const struct hspmd_copies *c = r->c;
+	r->own = (struct offer){ .bytes = r->image->bytes, .step = step, .generation = generation };
+	if (snprintf(r->own.file, sizeof r->own.file, "%s", file) >= (int)sizeof r->own.file)
+		return hspmd_fail(&r->err, "the name %s is too long", file);
+	r->pieces = piece_count(r->image->bytes);
+	r->folder = hspmd_store_folder(c->place, step, generation, &r->err);
+	if (!r->folder)
+		return -1;
+	r->sums = room(r, r->pieces * sizeof *r->sums);
+	r->sources = room(r, (size_t)c->from_count * sizeof *r->sources);
+	r->targets = room(r, (size_t)c->to_count * sizeof *r->targets);
+	if (!r->sums || !r->sources || !r->targets)
+		return hspmd_fail_memory(&r->err, "making copies");
+	for (size_t i = 0; i < r->pieces; i++)
+		r->sums[i] = hspmd_sum_block(r->image->data + i * PIECE, piece_bytes(r->image->bytes, i));
+	for (int i = 0; i < c->to_count; i++)
+		r->targets[i].rank = c->to[i];
+	for (int i = 0; i < c->from_count; i++) {
+		struct source *s = &r->sources[i];
+		s->rank = c->from[i];
+		if (receive(r, s, TAG_OFFER, &s->offer, sizeof s->offer, 0)) {
+			r->err = s->err;
+			return -1;
+		}
+	}
+	return 0;
+}
+
+/* One message each way after the other, sends first: with everybody doing so, nobody waits for one who waits. A pair that breaks ends alone. */
+static void exchange(struct run *r)
+{
+	bool more = true;
+	for (size_t number = 0; more; number++) {
+		more = false;
+		for (int i = 0; i < r->c->to_count; i++)
+			more |= send_step(r, &r->targets[i], number);
+		for (int i = 0; i < r->c->from_count; i++)
+			more |= receive_step(r, &r->sources[i], number);
+	}
+	for (int i = 0; i < r->c->to_count; i++) {
+		struct hspmd_error err;
+		if (!r->targets[i].lost && hspmd_transport_wait(r->t, r->targets[i].request, WINDOW, &err) && !r->err.text[0])
+			r->err = err;
+	}
+}
+
+/* The shard object of a copy, from the copy itself. */
+static json_t *describe(const struct run *r, const struct source *s, struct hspmd_error *err)
+{
+	char *path = hspmd_asprintf("%s/%s", r->folder, s->offer.file), *node = (char *)(uintptr_t)r->node;
+	struct hspmd_shard_head head;
+	json_t *shard = NULL;
+	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	if (fd < 0) {
+		hspmd_fail_errno(err, "%s", s->offer.file);
+	} else if (!hspmd_shard_head_read(fd, path, &head, err)) {
+		shard = hspmd_shard_json(s->offer.file, s->offer.bytes, &node, 1, head.extents, (int)head.count);
+		hspmd_shard_head_free(&head);
+		if (!shard)
+			hspmd_fail_memory(err, "describing a copy");
+	}
+	if (fd >= 0)
+		close(fd);
+	free(path);
+	return shard;
+}
+
+static json_t *list_kept(struct run *r)
+{
+	json_t *kept = json_array();
+	for (int i = 0; kept && r->sources && i < r->c->from_count; i++) {
+		struct hspmd_error err;
+		json_t *shard = r->sources[i].whole ? describe(r, &r->sources[i], &err) : NULL;
+		if (r->sources[i].whole && (!shard || json_array_append_new(kept, shard)) && !r->err.text[0])
+			r->err = err;
+	}
+	return kept;
+}
+
+int hspmd_copies_run(const struct hspmd_copies *c, const char *node, int64_t step, int64_t generation, const char *file, const struct hspmd_image *image,
+		     json_t **kept, struct hspmd_error *err)
+{
+	struct run *r = NULL;
+	struct run first = { .c = c, .t = c->transport, .image = image, .node = node };
+	*kept = NULL;
+	/* The offer lies in it: it is memory that messages use. */
+	r = room(&first, sizeof *r);
+	if (!r)
+		return hspmd_fail_memory(err, "making copies");
+	*r = first;
+	if (!prepare(r, file, step, generation)) {
+		exchange(r);
+		*kept = list_kept(r);
+	}
+	bool failed = r->err.text[0] != '\0';
+	if (failed && err)
+		*err = r->err;
+	struct run last = *r; /* r goes with the blocks */
+	end_run(&last, failed);
+	return failed ? -1 : 0;
+}
