@@ -9,31 +9,45 @@
 #include "controller/cli/commands.h"
 #include "runtime/measure/measure.h"
 
-static const char help_text[] =
-	"Usage: hspmd profile --model CONFIG [options]\n"
-	"       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
-	"\n"
-	"Measures how long the layers of a model take on the devices that are there, and messages between them, by running both as training does.\n"
-	"Under srun with PMIx all nodes of the allocation measure and the first task writes the result.\n"
-	"\n"
-	"  --model CONFIG         the model's config.json\n"
-	"  --seq-len T            sequence length (default: the model's, at most 1024)\n"
-	"  --micro-batch LIST     micro-batches to measure (default: 1,2,4,8,16; as far as the time goes)\n"
-	"  --tp LIST              tensor-parallel degrees (default: 1,2,4,8; as far as a node has devices)\n"
-	"  --budget S             seconds that measuring may take (default: 50)\n"
-	"  -o, --output FILE      write the profile to FILE\n"
-	"      --cluster-out FILE write the cluster, with measured links and slow nodes, to FILE\n"
-	"      --json             print the profile instead of a table\n"
-	"      --transport NAME   measure messages over this transport (default: the best there is)\n"
-	"      --devices N        make N CPU devices of the node's cores (default: one a NUMA node)\n"
-	"      --cores N          give each CPU device N cores\n"
-	"      --cpu              CPU devices only (with --gpu: both)\n"
-	"      --gpu              GPUs only\n"
-	"      --node NAME        call this node so (default: Slurm's name for it, or the host's)\n"
-	"      --help             print this\n";
+static const char help_text[] = "Usage: hspmd profile --model CONFIG [options]\n"
+                                "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
+                                "\n"
+                                "Measures how long the layers of a model take on the devices that are there, and messages between them, by "
+                                "running both as training does.\n"
+                                "Under srun with PMIx all nodes of the allocation measure and the first task writes the result.\n"
+                                "\n"
+                                "  --model CONFIG         the model's config.json\n"
+                                "  --seq-len T            sequence length (default: the model's, at most 1024)\n"
+                                "  --micro-batch LIST     micro-batches to measure (default: 1,2,4,8,16; as far as the time goes)\n"
+                                "  --tp LIST              tensor-parallel degrees (default: 1,2,4,8; as far as a node has devices)\n"
+                                "  --budget S             seconds that measuring may take (default: 50)\n"
+                                "  -o, --output FILE      write the profile to FILE\n"
+                                "      --cluster-out FILE write the cluster, with measured links and slow nodes, to FILE\n"
+                                "      --json             print the profile instead of a table\n"
+                                "      --transport NAME   measure messages over this transport (default: the best there is)\n"
+                                "      --devices N        make N CPU devices of the node's cores (default: one a NUMA node)\n"
+                                "      --cores N          give each CPU device N cores\n"
+                                "      --cpu              CPU devices only (with --gpu: both)\n"
+                                "      --gpu              GPUs only\n"
+                                "      --node NAME        call this node so (default: Slurm's name for it, or the host's)\n"
+                                "      --help             print this\n";
 
-enum { OPT_MODEL = 256, OPT_SEQ_LEN, OPT_MICRO_BATCH, OPT_TP, OPT_BUDGET, OPT_CLUSTER_OUT, OPT_JSON, OPT_TRANSPORT, OPT_DEVICES, OPT_CORES, OPT_CPU,
-       OPT_GPU, OPT_NODE, OPT_HELP };
+enum {
+	OPT_MODEL = 256,
+	OPT_SEQ_LEN,
+	OPT_MICRO_BATCH,
+	OPT_TP,
+	OPT_BUDGET,
+	OPT_CLUSTER_OUT,
+	OPT_JSON,
+	OPT_TRANSPORT,
+	OPT_DEVICES,
+	OPT_CORES,
+	OPT_CPU,
+	OPT_GPU,
+	OPT_NODE,
+	OPT_HELP
+};
 
 static const struct option long_options[] = {
 	{ "model", required_argument, NULL, OPT_MODEL },
@@ -176,15 +190,18 @@ static int choose_seq_len(const struct hspmd_model *m, struct profile_options *o
 
 static void print_times(const struct hspmd_profile *p)
 {
-	printf("%s, sequences of %ld: milliseconds of one micro-batch (forward, backward) and of one step (optimizer)\n\n", p->model, (long)p->seq_len);
+	printf("%s, sequences of %ld: milliseconds of one micro-batch (forward, backward) and of one step (optimizer)\n\n", p->model,
+	       (long)p->seq_len);
 	printf("%-28s %3s %6s  %-24s %-24s %-24s\n", "", "", "micro-", "embedding", "block", "head");
-	printf("%-28s %3s %6s  %8s%8s%8s %8s%8s%8s %8s%8s%8s\n", "device type", "tp", "batch", "fwd", "bwd", "opt", "fwd", "bwd", "opt", "fwd", "bwd", "opt");
+	printf("%-28s %3s %6s  %8s%8s%8s %8s%8s%8s %8s%8s%8s\n", "device type", "tp", "batch", "fwd", "bwd", "opt", "fwd", "bwd", "opt",
+	       "fwd", "bwd", "opt");
 	for (int i = 0; i < p->times_count; i++) {
 		const struct hspmd_profile_times *t = &p->times[i];
 		int shown[] = { 0, p->layer_count > 2 ? 1 : 0, p->layer_count - 1 };
 		printf("%-28s %3d %6d ", t->device_type, t->tp, t->micro_batch);
 		for (int k = 0; k < 3; k++)
-			printf(" %8.3f%8.3f%8.3f", 1e3 * t->forward_s[shown[k]], 1e3 * t->backward_s[shown[k]], 1e3 * t->optimizer_s[shown[k]]);
+			printf(" %8.3f%8.3f%8.3f", 1e3 * t->forward_s[shown[k]], 1e3 * t->backward_s[shown[k]],
+			       1e3 * t->optimizer_s[shown[k]]);
 		putchar('\n');
 	}
 }
@@ -199,8 +216,9 @@ static void print_cluster(const struct hspmd_cluster *c)
 		else if (l->nodes[0] >= 0)
 			snprintf(ends, sizeof ends, "%s - %s", c->nodes[l->nodes[0]].name, c->nodes[l->nodes[1]].name);
 		double large = l->point_count ? l->points[l->point_count - 1][0] : 1 << 24;
-		printf("%s%-8s %-48s %8.1f us a small message, %.3g GB/s%s\n", i ? "" : "\n", l->scope == HSPMD_LINK_NODE ? "node" : "cluster", ends,
-		       1e6 * hspmd_link_seconds(l, 1024), large / hspmd_link_seconds(l, large) / 1e9, l->point_count ? "" : " (assumed)");
+		printf("%s%-8s %-48s %8.1f us a small message, %.3g GB/s%s\n", i ? "" : "\n",
+		       l->scope == HSPMD_LINK_NODE ? "node" : "cluster", ends, 1e6 * hspmd_link_seconds(l, 1024),
+		       large / hspmd_link_seconds(l, large) / 1e9, l->point_count ? "" : " (assumed)");
 	}
 	for (int n = 0; n < c->node_count; n++)
 		if (c->nodes[n].slowdown > 1)
@@ -228,8 +246,11 @@ static int give(const struct hspmd_profile *p, const struct hspmd_cluster *c, co
 
 int hspmd_command_profile(int argc, char **argv)
 {
-	struct profile_options o = { .wishes = { .tp_count = 4, .tps = { 1, 2, 4, 8 }, .micro_batch_count = 5, .micro_batches = { 1, 2, 4, 8, 16 },
-						 .budget_s = 50 } };
+	struct profile_options o = { .wishes = { .tp_count = 4,
+		                                 .tps = { 1, 2, 4, 8 },
+		                                 .micro_batch_count = 5,
+		                                 .micro_batches = { 1, 2, 4, 8, 16 },
+		                                 .budget_s = 50 } };
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *cluster = NULL;
 	struct hspmd_profile *profile = NULL;

@@ -6,8 +6,8 @@
  *   links      [{ to: device, points: [[bytes, seconds], ...] }], from the device that led
  *   notes      what could not be measured and why
  *
- * Devices of a type on a node agree on every trial: what each can do, and how long it takes the slowest. Nodes do not wait for one another before
- * the links. */
+ * Devices of a type on a node agree on every trial: what each can do, and how long it takes the slowest. Nodes do not wait for one another
+ * before the links. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,9 +29,9 @@
 struct session {
 	const struct hspmd_measure_place *place;
 	const struct hspmd_measure_wishes *wishes;
-	int *peers; /* devices of this type on this node, ascending */
-	int peer_count, self; /* which peer */
-	double until; /* of the layers */
+	int *peers;                          /* devices of this type on this node, ascending */
+	int peer_count, self;                /* which peer */
+	double until;                        /* of the layers */
 	double step_s[HSPMD_MEASURE_WISHES]; /* by tp: of the last trial, 0: none; negative: no larger one */
 	int step_of[HSPMD_MEASURE_WISHES];   /* its micro-batch */
 	json_t *layers, *links, *notes, *kept;
@@ -61,7 +61,7 @@ static int agree(struct session *s, double *value, struct hspmd_error *err)
 		return 0;
 	double *all = hspmd_calloc((size_t)s->peer_count, sizeof *all);
 	int rv = all ? hspmd_transport_gather(s->place->transport, s->peers, s->peer_count, AGREE_TAG, value, sizeof *value, all, err)
-		     : hspmd_fail_memory(err, "measuring");
+	             : hspmd_fail_memory(err, "measuring");
 	for (int i = 0; !rv && i < s->peer_count; i++)
 		*value = fmax(*value, all[i]);
 	free(all);
@@ -193,7 +193,8 @@ static int end_round(struct session *s, struct hspmd_error *err)
 {
 	size_t n = (size_t)s->place->cluster->device_count;
 	char own = 0, *all = hspmd_calloc(n, 1);
-	int rv = all ? hspmd_transport_gather(s->place->transport, NULL, (int)n, ROUND_TAG, &own, 1, all, err) : hspmd_fail_memory(err, "measuring links");
+	int rv = all ? hspmd_transport_gather(s->place->transport, NULL, (int)n, ROUND_TAG, &own, 1, all, err)
+	             : hspmd_fail_memory(err, "measuring links");
 	free(all);
 	return rv;
 }
@@ -236,8 +237,8 @@ json_t *hspmd_measure_device(const struct hspmd_measure_place *place, const stru
 	if (!rv && place->transport)
 		rv = measure_links(&s, links, err);
 	if (!rv) {
-		result = json_pack("{si,sO,sO,sO,so}", "device", place->device, "layers", s.layers, "links", s.links, "notes", s.notes, "kept",
-				   s.kept ? json_incref(s.kept) : json_null());
+		result = json_pack("{si,sO,sO,sO,so}", "device", place->device, "layers", s.layers, "links", s.links, "notes", s.notes,
+		                   "kept", s.kept ? json_incref(s.kept) : json_null());
 		if (!result)
 			hspmd_fail_memory(err, "measuring");
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer times by a made-up job: the model with fewer blocks, a plan of one stage, tokens drawn at random. Of the two micro-batches of a step the second is
- * measured, which adds to gradients as all but the first do. */
+/* Layer times by a made-up job: the model with fewer blocks, a plan of one stage, tokens drawn at random. Of the two micro-batches of a
+ * step the second is measured, which adds to gradients as all but the first do. */
 #include <math.h>
 #include <string.h>
 
@@ -70,9 +70,10 @@ static int make_plan(struct hspmd_trial *t, const int *group, int tp, int micro_
 	char address[256];
 	for (int i = 0; i < tp; i++)
 		bad |= json_array_append_new(devices, json_string(hspmd_cluster_address(c, group[i], address, sizeof address)));
-	json_t *plan = json_pack("{ss,si,si,si,ss,si,s[{si,s[{s[ii],so}]}]}", "format", HSPMD_PLAN_FORMAT, "global_batch", MICRO_BATCHES * micro_batch,
-				 "micro_batch", micro_batch, "seq_len", t->place->seq_len, "schedule", "1f1b", "zero_stage", 0, "pipelines", "micro_batches",
-				 MICRO_BATCHES, "stages", "layers", 0, layers, "devices", devices);
+	json_t *plan =
+	        json_pack("{ss,si,si,si,ss,si,s[{si,s[{s[ii],so}]}]}", "format", HSPMD_PLAN_FORMAT, "global_batch",
+	                  MICRO_BATCHES * micro_batch, "micro_batch", micro_batch, "seq_len", t->place->seq_len, "schedule", "1f1b",
+	                  "zero_stage", 0, "pipelines", "micro_batches", MICRO_BATCHES, "stages", "layers", 0, layers, "devices", devices);
 	if (bad || !plan)
 		hspmd_fail_memory(err, "measuring layers");
 	else
@@ -123,14 +124,23 @@ static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct
 	for (size_t d = 0; d < devices; d++)
 		t->rank_of[d] = (int)d;
 	struct hspmd_executor_options o = {
-		.program = t->program, .device = t->place->dev, .transport = tp > 1 ? t->place->transport : NULL, .rank_of = t->rank_of,
-		.device_count = (int)devices, .voters = group, .voter_count = tp, .samples = { draw_tokens, t }, .job = &t->job, .seconds = t->seconds,
+		.program = t->program,
+		.device = t->place->dev,
+		.transport = tp > 1 ? t->place->transport : NULL,
+		.rank_of = t->rank_of,
+		.device_count = (int)devices,
+		.voters = group,
+		.voter_count = tp,
+		.samples = { draw_tokens, t },
+		.job = &t->job,
+		.seconds = t->seconds,
 	};
 	t->executor = hspmd_executor_create(&o, err);
 	return t->executor ? hspmd_executor_initialise(t->executor, err) : -1;
 }
 
-struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, const int *group, int tp, int micro_batch, struct hspmd_error *err)
+struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, const int *group, int tp, int micro_batch,
+                                       struct hspmd_error *err)
 {
 	struct hspmd_trial *t = hspmd_calloc(1, sizeof *t);
 	if (!t) {
@@ -244,8 +254,8 @@ static double middle(const struct hspmd_trial *t, int kind, int first, int end, 
 	return hspmd_middle_mean(values, (int)t->count);
 }
 
-/* What happens to a layer now and then (a device that has only a share of its cores' time is stopped once in a while) does not show in the middle of that
- * layer's times, but in the whole step's: parts are stretched so that together they take what the whole takes. */
+/* What happens to a layer now and then (a device that has only a share of its cores' time is stopped once in a while) does not show in the
+ * middle of that layer's times, but in the whole step's: parts are stretched so that together they take what the whole takes. */
 static void stretch(const struct hspmd_trial *t, struct hspmd_trial_result *out, int first, int end, double *values)
 {
 	double whole = middle(t, -1, first, end, values), parts = 0;
@@ -264,7 +274,8 @@ int hspmd_trial_result(const struct hspmd_trial *t, struct hspmd_trial_result *o
 	if (!t->count)
 		return hspmd_fail(err, "nothing was measured yet");
 	double *values = hspmd_calloc(t->count, sizeof *values);
-	int *writer = hspmd_calloc(t->program->slot_count, sizeof *writer), rv = values && writer ? 0 : hspmd_fail_memory(err, "measuring layers");
+	int *writer = hspmd_calloc(t->program->slot_count, sizeof *writer),
+	    rv = values && writer ? 0 : hspmd_fail_memory(err, "measuring layers");
 	*out = (struct hspmd_trial_result){ 0 };
 	if (!rv) {
 		stretch(t, out, HSPMD_TIME_FORWARD, HSPMD_TIME_OPTIMIZER, values);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages there and back between two devices, in growing sizes. The first device decides how often; it tells the second before each run. */
+/* Messages there and back between two devices, in growing sizes. The first device decides how often; it tells the second before each run.
+ */
 #include <math.h>
 #include <string.h>
 
@@ -188,7 +189,8 @@ static int go(struct ping *g, const struct hspmd_transfer *t, uint64_t tag, bool
 /* There and back once. The answer says that all has arrived; the own send is over with it. */
 static int round_trip(struct ping *g, bool leads, struct hspmd_error *err)
 {
-	if (go(g, g->there, THERE_TAG, leads, err) || (!leads && hspmd_comm_flush(g->comm, NULL, 0, err)) || go(g, g->back, BACK_TAG, !leads, err))
+	if (go(g, g->there, THERE_TAG, leads, err) || (!leads && hspmd_comm_flush(g->comm, NULL, 0, err)) ||
+	    go(g, g->back, BACK_TAG, !leads, err))
 		return -1;
 	return hspmd_comm_flush(g->comm, NULL, 0, err);
 }
@@ -199,7 +201,7 @@ static int tell_count(struct ping *g, bool leads, int32_t *count, struct hspmd_e
 	struct hspmd_transport *t = g->place->transport;
 	struct hspmd_request *r = NULL;
 	int rv = leads ? t->ops->send(t, g->pair->to, COUNT_TAG, count, sizeof *count, &r, err)
-		       : t->ops->receive(t, g->pair->from, COUNT_TAG, count, sizeof *count, &r, err);
+	               : t->ops->receive(t, g->pair->from, COUNT_TAG, count, sizeof *count, &r, err);
 	return rv ? -1 : hspmd_transport_wait(t, &r, 1, err);
 }
 
@@ -208,7 +210,8 @@ static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS
 	double took[ROUNDS_MAX], last = 0;
 	int count = 0;
 	for (int k = 0; k < HSPMD_MEASURE_POINTS; k++) {
-		/* The first round tells how many more there is time for; larger messages take longer in the measure of their size at most. */
+		/* The first round tells how many more there is time for; larger messages take longer in the measure of their size at most.
+		 */
 		double expected = k ? last * (double)sizes[k] / (double)sizes[k - 1] : 0;
 		if (count >= 2 && hspmd_now() + (ROUNDS_MIN + 1) * 2 * expected > until)
 			break;
@@ -254,8 +257,8 @@ static int follow(struct ping *g, struct hspmd_error *err)
 	}
 }
 
-int hspmd_measure_pair(const struct hspmd_measure_place *place, const struct hspmd_pair *pair, double seconds, double points[HSPMD_MEASURE_POINTS][2],
-		       struct hspmd_error *err)
+int hspmd_measure_pair(const struct hspmd_measure_place *place, const struct hspmd_pair *pair, double seconds,
+                       double points[HSPMD_MEASURE_POINTS][2], struct hspmd_error *err)
 {
 	struct hspmd_device *dev = place->dev;
 	struct ping g = { .place = place, .pair = pair };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a model's layers and messages between devices take here, measured by running them: layers by programs of made-up plans under the executor that
- * trains, with their tensor-parallel communication; messages by the steps that resolution makes, over the transport that trains.
+/* How long a model's layers and messages between devices take here, measured by running them: layers by programs of made-up plans under the
+ * executor that trains, with their tensor-parallel communication; messages by the steps that resolution makes, over the transport that
+ * trains.
  *
  * Blocks of one model are alike: a few are measured and stand for all, so that models larger than the device can be measured. */
 #ifndef HSPMD_MEASURE_MEASURE_H
@@ -35,7 +36,8 @@ struct hspmd_measure_place {
 /* A made-up job of one stage on the devices `group` (tp of them, ascending, all of which make the same calls), two micro-batches a step. */
 struct hspmd_trial;
 /* NULL and err: the model cannot be split so, or its program needs more memory than the device has. */
-struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, const int *group, int tp, int micro_batch, struct hspmd_error *err);
+struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, const int *group, int tp, int micro_batch,
+                                       struct hspmd_error *err);
 /* A step; the first only warms up. *took: its seconds. */
 int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *err);
 
@@ -56,20 +58,20 @@ struct hspmd_pair {
 	int from, to; /* devices */
 };
 
-/* Whom to measure, by round: within every node its types with one another; between nodes all pairs where they are few, else neighbours, and every pair of
- * types at least once. *pairs malloc'd; count or -1 (memory). */
+/* Whom to measure, by round: within every node its types with one another; between nodes all pairs where they are few, else neighbours, and
+ * every pair of types at least once. *pairs malloc'd; count or -1 (memory). */
 int hspmd_measure_pairs(const struct hspmd_cluster *c, struct hspmd_pair **pairs, struct hspmd_error *err);
-/* One pair, called by its two devices: [bytes, seconds] of a message one way, into points (strictly growing bytes); their number, or -1. At least two,
- * more until `seconds` have passed. What the second device gets is nothing: 0. */
-int hspmd_measure_pair(const struct hspmd_measure_place *place, const struct hspmd_pair *pair, double seconds, double points[HSPMD_MEASURE_POINTS][2],
-		       struct hspmd_error *err);
+/* One pair, called by its two devices: [bytes, seconds] of a message one way, into points (strictly growing bytes); their number, or -1. At
+ * least two, more until `seconds` have passed. What the second device gets is nothing: 0. */
+int hspmd_measure_pair(const struct hspmd_measure_place *place, const struct hspmd_pair *pair, double seconds,
+                       double points[HSPMD_MEASURE_POINTS][2], struct hspmd_error *err);
 
 /* ---- everything (device.c, node.c, result.c) */
 
 #define HSPMD_MEASURE_WISHES 16
 
 struct hspmd_measure_wishes {
-	int tp_count, tps[HSPMD_MEASURE_WISHES];                   /* ascending; those that a node has too few devices for are left out */
+	int tp_count, tps[HSPMD_MEASURE_WISHES];                    /* ascending; those that a node has too few devices for are left out */
 	int micro_batch_count, micro_batches[HSPMD_MEASURE_WISHES]; /* ascending; larger ones are left out when the time is over */
 	int seq_len;
 	double budget_s;
@@ -79,20 +81,21 @@ struct hspmd_measure_wishes {
 /* All that one device measures, as JSON (device.c tells the keys). All devices of the cluster call it. NULL and err on failure. */
 json_t *hspmd_measure_device(const struct hspmd_measure_place *place, const struct hspmd_measure_wishes *wishes, struct hspmd_error *err);
 
-/* This node's devices, each in a process of its own, and under srun those of all nodes together. On task 0 *cluster (the caller destroys it) and *rows (a
- * new reference: what each device measured, by its number) are set, elsewhere NULL. */
-int hspmd_measure_step(const struct hspmd_topology_options *look, const struct hspmd_model *model, const struct hspmd_measure_wishes *wishes,
-		       struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err);
+/* This node's devices, each in a process of its own, and under srun those of all nodes together. On task 0 *cluster (the caller destroys
+ * it) and *rows (a new reference: what each device measured, by its number) are set, elsewhere NULL. */
+int hspmd_measure_step(const struct hspmd_topology_options *look, const struct hspmd_model *model,
+                       const struct hspmd_measure_wishes *wishes, struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err);
 
-/* What the rows say: a profile (the caller destroys it); and into the cluster go measured links, and the slowdown of nodes that were slower than the
- * fastest of their type. NULL and err on failure. */
+/* What the rows say: a profile (the caller destroys it); and into the cluster go measured links, and the slowdown of nodes that were slower
+ * than the fastest of their type. NULL and err on failure. */
 struct hspmd_profile *hspmd_measure_profile(const struct hspmd_model *model, const json_t *rows, int seq_len, struct hspmd_cluster *cluster,
-					    struct hspmd_error *err);
+                                            struct hspmd_error *err);
 
 /* The links' part of it: measured ones replace what was assumed. 0 or -1. */
 int hspmd_measure_fill_links(const json_t *rows, struct hspmd_cluster *cluster, struct hspmd_error *err);
 
-/* Mean of the middle half of the values (which are sorted): neither one that was disturbed counts, nor is what comes and goes lost, as in a median. */
+/* Mean of the middle half of the values (which are sorted): neither one that was disturbed counts, nor is what comes and goes lost, as in a
+ * median. */
 double hspmd_middle_mean(double *values, int count);
 
 #endif

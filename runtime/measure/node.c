@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The devices of a node, each in a process of its own as workers are, and the nodes of a step together.
  *
- * Between a node's task and a device's process, over a socketpair: `open` with the cluster and the device's number is answered by the transport's address;
- * `measure` with everybody's addresses by what was measured; either also by a fault. Processes are forked before the step is joined, because a library
- * that has threads does not survive a fork. Every task takes part in all three exchanges whatever has happened to it: the others wait for it. */
+ * Between a node's task and a device's process, over a socketpair: `open` with the cluster and the device's number is answered by the
+ * transport's address; `measure` with everybody's addresses by what was measured; either also by a fault. Processes are forked before the
+ * step is joined, because a library that has threads does not survive a fork. Every task takes part in all three exchanges whatever has
+ * happened to it: the others wait for it. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,7 +72,8 @@ static int open_transport(struct self *s, struct hspmd_cluster *cluster, int num
 		hspmd_cluster_address(cluster, (int)d, names[d], sizeof *names);
 	struct hspmd_transport_options o = { .rank = number, .size = (int)n, .timeout_s = patience(s->wishes), .names = names };
 	struct hspmd_address own = { 0 };
-	int rv = !ops || ops->open(&o, &s->place.transport, err) || s->place.transport->ops->address(s->place.transport, &own, err) ? -1 : 0;
+	int rv =
+	        !ops || ops->open(&o, &s->place.transport, err) || s->place.transport->ops->address(s->place.transport, &own, err) ? -1 : 0;
 	free(names);
 	free(*address);
 	*address = rv ? NULL : hspmd_base64_encode(own.data, own.size);
@@ -142,8 +144,8 @@ static void run_device(int fd, const struct hspmd_place *where, const struct hsp
 	prctl(PR_SET_NAME, "hspmd-device"); /* for who looks at processes */
 	hspmd_bind_to_cores(where->cpus);
 	s.reader = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
-	int rv = !s.reader || !ops || ops->open(&s.place.dev, where->gpu < 0 ? 0 : where->gpu, where->cores, &err) || answer_open(&s, &err) ||
-		 answer_measure(&s, &err);
+	int rv = !s.reader || !ops || ops->open(&s.place.dev, where->gpu < 0 ? 0 : where->gpu, where->cores, &err) ||
+	         answer_open(&s, &err) || answer_measure(&s, &err);
 	json_t *fault = rv ? json_pack("{ss}", "fault", err.text) : NULL;
 	if (fault)
 		hspmd_wire_send(fd, fault, START_S, NULL);
@@ -329,8 +331,8 @@ static bool is_first_of_node(void)
 	return !local || !strcmp(local, "0");
 }
 
-int hspmd_measure_step(const struct hspmd_topology_options *look, const struct hspmd_model *model, const struct hspmd_measure_wishes *wishes,
-		       struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err)
+int hspmd_measure_step(const struct hspmd_topology_options *look, const struct hspmd_model *model,
+                       const struct hspmd_measure_wishes *wishes, struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err)
 {
 	struct node n = { .wishes = wishes };
 	struct hspmd_error missing = { "" };

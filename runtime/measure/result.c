@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From what every device measured (rows, device.c) to a profile and a cluster.
  *
- * A type's times are those of its healthy nodes: those within a tenth of the fastest in what all of them measured. The others get a `slowdown`. Links are
- * result_links.c's. */
+ * A type's times are those of its healthy nodes: those within a tenth of the fastest in what all of them measured. The others get a
+ * `slowdown`. Links are result_links.c's. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +42,9 @@ static int fail_row(struct hspmd_error *err)
 
 static struct cell *find_cell(struct result *r, int device, int tp, int micro_batch)
 {
-	struct cell want = { .type = r->cluster->devices[device].type, .node = r->cluster->devices[device].node, .tp = tp, .micro_batch = micro_batch };
+	struct cell want = {
+		.type = r->cluster->devices[device].type, .node = r->cluster->devices[device].node, .tp = tp, .micro_batch = micro_batch
+	};
 	for (size_t i = 0; i < r->cell_count; i++) {
 		struct cell *c = &r->cells[i];
 		if (c->type == want.type && c->node == want.node && c->tp == tp && c->micro_batch == micro_batch)
@@ -58,8 +60,8 @@ static int add_layers(struct result *r, int device, const json_t *at, struct hsp
 {
 	double s[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
 	int tp, micro_batch;
-	if (json_unpack((json_t *)at, "{si,si,s[[FFF][FFF][FFF]]}", "tp", &tp, "micro_batch", &micro_batch, "seconds", &s[0][0], &s[0][1], &s[0][2], &s[1][0],
-			&s[1][1], &s[1][2], &s[2][0], &s[2][1], &s[2][2]))
+	if (json_unpack((json_t *)at, "{si,si,s[[FFF][FFF][FFF]]}", "tp", &tp, "micro_batch", &micro_batch, "seconds", &s[0][0], &s[0][1],
+	                &s[0][2], &s[1][0], &s[1][1], &s[1][2], &s[2][0], &s[2][1], &s[2][2]))
 		return fail_row(err);
 	struct cell *c = find_cell(r, device, tp, micro_batch);
 	if (!c)
@@ -76,7 +78,7 @@ static bool said_before(const struct result *r, size_t row, const json_t *note)
 	size_t k;
 	json_t *at;
 	for (size_t i = 0; i < row; i++)
-		json_array_foreach(json_object_get(json_array_get(r->rows, i), "notes"), k, at)
+		json_array_foreach (json_object_get(json_array_get(r->rows, i), "notes"), k, at)
 			if (json_equal(at, note))
 				return true;
 	return false;
@@ -88,7 +90,7 @@ static void tell_notes(const struct result *r, size_t row, int device, const jso
 	size_t k;
 	json_t *at;
 	char address[256];
-	json_array_foreach((json_t *)notes, k, at)
+	json_array_foreach ((json_t *)notes, k, at)
 		if (!said_before(r, row, at))
 			hspmd_warn("%s: %s", hspmd_cluster_address(r->cluster, device, address, sizeof address), json_string_value(at));
 }
@@ -99,12 +101,12 @@ static int read_rows(struct result *r, struct hspmd_error *err)
 	json_t *row, *at, *layers, *notes, *kept;
 	for (int x = 0; x < HSPMD_LAYER_KIND_COUNT; x++)
 		r->kept[x] = NAN;
-	json_array_foreach((json_t *)r->rows, i, row) {
+	json_array_foreach ((json_t *)r->rows, i, row) {
 		int device;
 		if (json_unpack(row, "{si,so,so,so}", "device", &device, "layers", &layers, "notes", &notes, "kept", &kept) || device < 0 ||
 		    device >= r->cluster->device_count)
 			return fail_row(err);
-		json_array_foreach(layers, k, at)
+		json_array_foreach (layers, k, at)
 			if (add_layers(r, device, at, err))
 				return -1;
 		tell_notes(r, i, device, notes);
@@ -128,7 +130,8 @@ static double cell_seconds(const struct result *r, const struct cell *c)
 static const struct cell *cell_of(const struct result *r, int node, const struct cell *like)
 {
 	for (size_t i = 0; i < r->cell_count; i++)
-		if (r->cells[i].node == node && r->cells[i].type == like->type && r->cells[i].tp == like->tp && r->cells[i].micro_batch == like->micro_batch)
+		if (r->cells[i].node == node && r->cells[i].type == like->type && r->cells[i].tp == like->tp &&
+		    r->cells[i].micro_batch == like->micro_batch)
 			return &r->cells[i];
 	return NULL;
 }
@@ -195,7 +198,9 @@ static int fill_layers(struct result *r, struct hspmd_error *err)
 			at->params += (double)m->vocab * (double)m->hidden;
 		at->output_elems = (double)hspmd_model_layer_output(m, l, r->seq_len);
 		at->activation_bytes = r->kept[k];
-		at->name = k == HSPMD_LAYER_EMBEDDING ? strdup("embedding") : k == HSPMD_LAYER_HEAD ? strdup("head") : hspmd_asprintf("block%d", l - 1);
+		at->name = k == HSPMD_LAYER_EMBEDDING ? strdup("embedding")
+		           : k == HSPMD_LAYER_HEAD    ? strdup("head")
+		                                      : hspmd_asprintf("block%d", l - 1);
 		if (!at->name)
 			return hspmd_fail_memory(err, "writing the profile");
 	}
@@ -270,7 +275,7 @@ static int fill_times(struct result *r, struct hspmd_error *err)
 }
 
 struct hspmd_profile *hspmd_measure_profile(const struct hspmd_model *model, const json_t *rows, int seq_len, struct hspmd_cluster *cluster,
-					    struct hspmd_error *err)
+                                            struct hspmd_error *err)
 {
 	struct result r = { .model = model, .rows = rows, .seq_len = seq_len, .cluster = cluster, .profile = calloc(1, sizeof *r.profile) };
 	int rv = r.profile ? read_rows(&r, err) : hspmd_fail_memory(err, "writing the profile");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measured links into a cluster: an entry for each pair of types, and one for each pair of nodes that differs from it. What was assumed goes where all that
- * it covered was measured. */
+/* Measured links into a cluster: an entry for each pair of types, and one for each pair of nodes that differs from it. What was assumed
+ * goes where all that it covered was measured. */
 #include <math.h>
 #include <string.h>
 
@@ -26,7 +26,8 @@ static int read_curve(struct curves *all, int from, const json_t *at, struct hsp
 {
 	const json_t *points = json_object_get(at, "points");
 	struct curve c = { .from = from, .to = (int)json_integer_value(json_object_get(at, "to")), .count = (int)json_array_size(points) };
-	if (c.count < 2 || c.count > HSPMD_MEASURE_POINTS || c.to < 0 || c.to >= all->c->device_count || from < 0 || from >= all->c->device_count)
+	if (c.count < 2 || c.count > HSPMD_MEASURE_POINTS || c.to < 0 || c.to >= all->c->device_count || from < 0 ||
+	    from >= all->c->device_count)
 		return hspmd_fail(err, "a measured link cannot be read");
 	for (int i = 0; i < c.count; i++)
 		for (size_t k = 0; k < 2; k++)
@@ -124,7 +125,8 @@ static int add_of_types(struct curves *all, enum hspmd_link_scope scope, int a, 
 		const struct curve *c = &all->list[i];
 		int x = all->c->devices[c->from].node, y = all->c->devices[c->to].node;
 		struct hspmd_link of_nodes = { .scope = scope, .types = { -1, -1 }, .nodes = { x, y } };
-		if (is_of(all, c, scope, a, b) && differs(c, points, count) && nodes_say_types(all, c) && add_link(all, &of_nodes, c->points, c->count))
+		if (is_of(all, c, scope, a, b) && differs(c, points, count) && nodes_say_types(all, c) &&
+		    add_link(all, &of_nodes, c->points, c->count))
 			return -1;
 	}
 	return 0;
@@ -184,8 +186,8 @@ int hspmd_measure_fill_links(const json_t *rows, struct hspmd_cluster *cluster, 
 	size_t i, k;
 	json_t *row, *at;
 	int rv = 0;
-	json_array_foreach((json_t *)rows, i, row)
-		json_array_foreach(json_object_get(row, "links"), k, at)
+	json_array_foreach ((json_t *)rows, i, row)
+		json_array_foreach (json_object_get(row, "links"), k, at)
 			if (!rv)
 				rv = read_curve(&all, (int)json_integer_value(json_object_get(row, "device")), at, err);
 	for (int scope = HSPMD_LINK_NODE; !rv && scope <= HSPMD_LINK_CLUSTER; scope++) {
