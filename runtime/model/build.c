@@ -60,8 +60,14 @@ int hspmd_part_add(struct hspmd_builder *b, int x, int y)
 	return hspmd_part_op(b, HSPMD_OP_ADD, NULL, (int[]){ x, y }, 2, NULL);
 }
 
-void hspmd_part_loss(struct hspmd_builder *b, int x, int head)
+void hspmd_part_head(struct hspmd_builder *b, int x, const char *prefix, const char *norm, int table)
 {
+	const struct hspmd_model *m = b->m;
+	b->layer = m->block_count + 1;
+	snprintf(b->prefix, sizeof b->prefix, "%s", prefix);
+	x = hspmd_part_norm(b, x, norm);
+	b->prefix[0] = '\0';
+	int head = m->tied ? table : hspmd_part_matrix(b, "lm_head.weight", HSPMD_SHAPE(m->vocab, m->hidden), m->init_range, 0, 1);
 	struct hspmd_op_attr attr = { .parts = b->how->vocab_parts, .scale = b->how->loss_scale };
 	int logits = hspmd_part_linear(b, x, head, -1, false);
 	int stats = hspmd_part_op(b, HSPMD_OP_VOCAB_STATS, &attr, (int[]){ logits, b->targets }, 2, NULL);

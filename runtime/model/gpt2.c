@@ -47,11 +47,6 @@ int hspmd_build_gpt2(struct hspmd_builder *b)
 		snprintf(b->prefix, sizeof b->prefix, "transformer.h.%d.", l);
 		x = block(b, x);
 	}
-	b->layer = m->block_count + 1;
-	snprintf(b->prefix, sizeof b->prefix, "transformer.");
-	x = hspmd_part_norm(b, x, "ln_f");
-	b->prefix[0] = '\0';
-	int head = m->tied ? table : hspmd_part_matrix(b, "lm_head.weight", HSPMD_SHAPE(m->vocab, m->hidden), m->init_range, 0, 1);
-	hspmd_part_loss(b, x, head);
+	hspmd_part_head(b, x, "transformer.", "ln_f", table);
 	return b->g->failed ? -1 : 0;
 }

@@ -78,11 +78,6 @@ int hspmd_build_llama(struct hspmd_builder *b)
 		int n = hspmd_part_norm(b, x, "post_attention_layernorm");
 		x = hspmd_part_add(b, x, m->experts ? expert_mlp(b, n) : dense_mlp(b, n));
 	}
-	b->layer = m->block_count + 1;
-	snprintf(b->prefix, sizeof b->prefix, "model.");
-	x = hspmd_part_norm(b, x, "norm");
-	b->prefix[0] = '\0';
-	int head = m->tied ? table : hspmd_part_matrix(b, "lm_head.weight", HSPMD_SHAPE(m->vocab, m->hidden), m->init_range, 0, 1);
-	hspmd_part_loss(b, x, head);
+	hspmd_part_head(b, x, "model.", "norm", table);
 	return b->g->failed ? -1 : 0;
 }

@@ -28,8 +28,8 @@ int hspmd_part_linear(struct hspmd_builder *b, int x, int w, int bias, bool tran
 /* Layer or RMS norm with parameters "<name>.weight" (and ".bias"), as the model has it. */
 int hspmd_part_norm(struct hspmd_builder *b, int x, const char *name);
 int hspmd_part_add(struct hspmd_builder *b, int x, int y);
-/* Head matrix applied to x, loss over the vocabulary. */
-void hspmd_part_loss(struct hspmd_builder *b, int x, int head);
+/* The last layer: norm "<prefix><norm>", the head's matrix (the embedding's table where the model ties them), loss over the vocabulary. */
+void hspmd_part_head(struct hspmd_builder *b, int x, const char *prefix, const char *norm, int table);
 
 /* The families: append everything up to the loss. 0 or -1 (see g->error). */
 int hspmd_build_gpt2(struct hspmd_builder *b);
