@@ -29,14 +29,23 @@ HSPMD_RANDOM void hspmd_random_words(uint64_t seed, uint64_t stream, uint64_t in
 		word[i] = x[i];
 }
 
-/* Mean 0, deviation 1. */
-HSPMD_RANDOM double hspmd_random_normal(uint64_t seed, uint64_t stream, uint64_t index)
+/* Four of mean 0 and deviation 1: those of indices 4 * block .. 4 * block + 3. */
+HSPMD_RANDOM void hspmd_random_normals(uint64_t seed, uint64_t stream, uint64_t block, double normal[4])
 {
 	uint32_t w[4];
-	hspmd_random_words(seed, stream, index, w);
-	double u = ((double)w[0] * 4294967296.0 + w[1] + 1) * 0x1p-64; /* in (0, 1] */
-	double angle = 6.283185307179586 * ((double)w[2] * 4294967296.0 + w[3]) * 0x1p-64;
-	return sqrt(-2 * log(u)) * cos(angle);
+	hspmd_random_words(seed, stream, block, w);
+	for (int i = 0; i < 4; i += 2) {
+		double size = sqrt(-2 * log(((double)w[i] + 0.5) * 0x1p-32)), angle = 6.283185307179586 * 0x1p-32 * (double)w[i + 1];
+		normal[i] = size * cos(angle);
+		normal[i + 1] = size * sin(angle);
+	}
+}
+
+HSPMD_RANDOM double hspmd_random_normal(uint64_t seed, uint64_t stream, uint64_t index)
+{
+	double normal[4];
+	hspmd_random_normals(seed, stream, index / 4, normal);
+	return normal[index % 4];
 }
 
 #endif

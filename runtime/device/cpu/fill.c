@@ -29,9 +29,16 @@ static void normal_item(void *context, int64_t item, int thread)
 	const struct hspmd_op_attr *attr = args->attr;
 	const struct hspmd_view *x = &args->out[0];
 	int64_t count = element_count(x), end = (item + 1) * ELEMENTS_PER_ITEM;
-	for (int64_t i = item * ELEMENTS_PER_ITEM; i < (end < count ? end : count); i++)
-		((real *)x->data)[i] = (real)(attr->random.mean + attr->random.deviation * hspmd_random_normal(attr->random.seed, attr->random.stream,
-													       (uint64_t)global_index(x, i)));
+	double four[4];
+	int64_t block = -1; /* whose numbers `four` holds */
+	for (int64_t i = item * ELEMENTS_PER_ITEM; i < (end < count ? end : count); i++) {
+		int64_t index = global_index(x, i);
+		if (index / 4 != block) {
+			block = index / 4;
+			hspmd_random_normals(attr->random.seed, attr->random.stream, (uint64_t)block, four);
+		}
+		((real *)x->data)[i] = (real)(attr->random.mean + attr->random.deviation * four[index % 4]);
+	}
 }
 
 static void normal(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

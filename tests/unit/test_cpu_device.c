@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU device beside its operators' gradients (test_op_gradient): threads, copies, optimizer, random numbers, errors. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define REAL_BITS 32
+#define ISA generic
+#include "runtime/device/cpu/kernel.h"
+#include "runtime/device/random.h"
+
+static struct hspmd_device *open_device(int threads)
+{
+	struct hspmd_error err;
+	struct hspmd_device *dev = NULL;
+	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
+	if (!ops || ops->open(&dev, 0, threads, &err))
+		fail_msg("%s", err.text);
+	return dev;
+}
+
+static struct hspmd_view vector(void *data, enum hspmd_dtype type, int64_t n)
+{
+	return (struct hspmd_view){ .data = data, .dtype = type, .rank = 1, .shape = { n }, .full = { n } };
+}
+
+static void run(struct hspmd_device *dev, enum hspmd_opcode op, struct hspmd_kernel_args *args)
+{
+	struct hspmd_error err;
+	size_t bytes = dev->ops->workspace(dev, op, args);
+	args->workspace = dev->ops->allocate(dev, bytes, &err);
+	args->workspace_bytes = bytes;
+	assert_non_null(args->workspace);
+	if (dev->ops->run(dev, op, args, &err))
+		fail_msg("%s", err.text);
+	dev->ops->release(dev, args->workspace);
+}
+
+static void count_item(void *context, int64_t item, int thread)
+{
+	(void)thread;
+	atomic_fetch_add(&((atomic_int *)context)[item], 1);
+}
+
+static void test_pool(void **state)
+{
+	(void)state;
+	for (int threads = 1; threads <= 7; threads += 2) {
+		struct hspmd_pool *pool = hspmd_pool_create(threads, NULL);
+		assert_non_null(pool);
+		assert_int_equal(hspmd_pool_threads(pool), threads);
+		for (int64_t count = 0; count < 300; count++) {
+			atomic_int seen[300] = { 0 };
+			hspmd_pool_for(pool, count, count_item, seen);
+			for (int64_t i = 0; i < 300; i++)
+				assert_int_equal(atomic_load(&seen[i]), i < count);
+		}
+		hspmd_pool_destroy(pool);
+	}
+	hspmd_pool_destroy(NULL);
+}
+
+static void test_exponential(void **state)
+{
+	(void)state;
+	double worst = 0;
+	for (double x = -87; x < 88; x += 0.00137) {
+		double exact = exp((double)(float)x);
+		worst = fmax(worst, fabs((double)vexp(splat((float)x))[0] - exact) / exact);
+	}
+	assert_true(worst < 1.5e-7);
+	assert_true(vexp(splat(-100))[1] == 0);
+	assert_true(vexp(splat(-INFINITY))[1] == 0);
+	assert_true(vexp(splat(0))[0] == 1);
+	assert_true(isnan(vexp(splat(NAN))[2]));
+	assert_true(vexp(splat(1e30f))[0] > 1e38f);
+}
+
+static void test_adamw(void **state)
+{
+	(void)state;
+	enum { N = 16384 + 37 };
+	struct hspmd_device *dev = open_device(3);
+	struct hspmd_op_attr attr = { .scale = 0.5 };
+	static float g[N], p[N], m[N], v[N], was[3][N];
+	attr.adam.lr = 0.01;
+	attr.adam.beta1 = 0.9;
+	attr.adam.beta2 = 0.95;
+	attr.adam.eps = 1e-8;
+	attr.adam.weight_decay = 0.1;
+	attr.adam.step = 3;
+	for (int i = 0; i < N; i++) {
+		g[i] = (float)hspmd_random_normal(1, 1, (uint64_t)i);
+		was[0][i] = p[i] = (float)hspmd_random_normal(1, 2, (uint64_t)i);
+		was[1][i] = m[i] = (float)hspmd_random_normal(1, 3, (uint64_t)i);
+		was[2][i] = v[i] = fabsf((float)hspmd_random_normal(1, 4, (uint64_t)i));
+	}
+	struct hspmd_kernel_args args = { .attr = &attr, .input_count = 1, .output_count = 3, .in = { vector(g, HSPMD_F32, N) },
+					  .out = { vector(p, HSPMD_F32, N), vector(m, HSPMD_F32, N), vector(v, HSPMD_F32, N) } };
+	run(dev, HSPMD_OP_ADAMW, &args);
+	for (int i = 0; i < N; i++) {
+		double gradient = g[i] * 0.5, first = 0.9 * was[1][i] + 0.1 * gradient, second = 0.95 * was[2][i] + 0.05 * gradient * gradient;
+		double step = 0.01 * (first / (1 - 0.9 * 0.9 * 0.9)) / (sqrt(second / (1 - 0.95 * 0.95 * 0.95)) + 1e-8);
+		assert_true(fabs(m[i] - first) < 1e-6 && fabs(v[i] - second) < 1e-6);
+		assert_true(fabs(p[i] - (was[0][i] * (1 - 0.01 * 0.1) - step)) < 1e-6);
+	}
+	dev->ops->close(dev);
+}
+
+static void test_sum_squares(void **state)
+{
+	(void)state;
+	enum { N = 3 * 16384 + 5 };
+	static float x[N];
+	double total = 100, expected = 100;
+	struct hspmd_device *dev = open_device(2);
+	for (int i = 0; i < N; i++) {
+		x[i] = (float)hspmd_random_normal(2, 1, (uint64_t)i);
+		expected += (double)x[i] * (double)x[i];
+	}
+	struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1, .in = { vector(x, HSPMD_F32, N) }, .out = { vector(&total, HSPMD_F64, 1) } };
+	args.out[0].accumulate = true;
+	run(dev, HSPMD_OP_SUM_SQUARES, &args);
+	assert_true(fabs(total - expected) < 1e-9 * expected);
+	dev->ops->close(dev);
+}
+
+/* A part of a tensor gets the numbers that the whole has there, and they are normal. */
+static void test_random(void **state)
+{
+	(void)state;
+	enum { ROWS = 40, COLUMNS = 257 };
+	static float whole[ROWS * COLUMNS], part[7 * 13];
+	struct hspmd_device *dev = open_device(2);
+	struct hspmd_op_attr attr = { .random = { .seed = 5, .stream = 9, .mean = 1, .deviation = 2 } };
+	struct hspmd_kernel_args args = { .attr = &attr, .output_count = 1 };
+	args.out[0] = (struct hspmd_view){ .data = whole, .dtype = HSPMD_F32, .rank = 2, .shape = { ROWS, COLUMNS }, .full = { ROWS, COLUMNS } };
+	run(dev, HSPMD_OP_NORMAL, &args);
+	double sum = 0, squares = 0;
+	for (int i = 0; i < ROWS * COLUMNS; i++) {
+		sum += whole[i];
+		squares += (whole[i] - 1.) * (whole[i] - 1.);
+	}
+	assert_true(fabs(sum / (ROWS * COLUMNS) - 1) < 0.06);
+	assert_true(fabs(sqrt(squares / (ROWS * COLUMNS)) - 2) < 0.06);
+	args.out[0] = (struct hspmd_view){ .data = part, .dtype = HSPMD_F32, .rank = 2, .shape = { 7, 13 }, .start = { 21, 106 },
+					   .full = { ROWS, COLUMNS } };
+	run(dev, HSPMD_OP_NORMAL, &args);
+	for (int r = 0; r < 7; r++)
+		assert_memory_equal(part + r * 13, whole + (21 + r) * COLUMNS + 106, 13 * sizeof *part);
+	attr.random.stream = 10;
+	run(dev, HSPMD_OP_NORMAL, &args);
+	assert_true(part[0] != whole[21 * COLUMNS + 106]);
+	dev->ops->close(dev);
+}
+
+static void test_cast(void **state)
+{
+	(void)state;
+	struct hspmd_device *dev = open_device(1);
+	/* 1 + 2^-8 lies between two bf16: to even, down; 1 + 3 * 2^-8 to even, up. */
+	float x[4] = { 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, NAN, -2.5f }, back[4];
+	uint16_t half[4];
+	struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1, .in = { vector(x, HSPMD_F32, 4) }, .out = { vector(half, HSPMD_BF16, 4) } };
+	run(dev, HSPMD_OP_CAST, &args);
+	args.in[0] = vector(half, HSPMD_BF16, 4);
+	args.out[0] = vector(back, HSPMD_F32, 4);
+	run(dev, HSPMD_OP_CAST, &args);
+	assert_true(back[0] == 1 && back[1] == 1 + 4 * 0x1p-8f && isnan(back[2]) && back[3] == -2.5f);
+	double wide[4];
+	args.out[0] = vector(wide, HSPMD_F64, 4);
+	run(dev, HSPMD_OP_CAST, &args);
+	assert_true(wide[0] == 1 && wide[3] == -2.5);
+	dev->ops->close(dev);
+}
+
+static void test_copies(void **state)
+{
+	(void)state;
+	struct hspmd_device *dev = open_device(1);
+	struct hspmd_error err;
+	struct hspmd_box from = { 3, { 0, 0, 0 }, { 2, 5, 6 } }, to = { 3, { 0, 1, 2 }, { 2, 4, 6 } }, part = { 3, { 0, 2, 3 }, { 2, 4, 5 } };
+	float src[60], dst[24];
+	for (int i = 0; i < 60; i++)
+		src[i] = (float)i;
+	for (int add = 0; add < 2; add++) {
+		for (int i = 0; i < 24; i++)
+			dst[i] = 1000;
+		assert_int_equal(dev->ops->copy_box(dev, dst, &to, src, &from, &part, HSPMD_F32, add, &err), 0);
+		for (int64_t a = 0; a < 2; a++)
+			for (int64_t b = 1; b < 4; b++)
+				for (int64_t c = 2; c < 6; c++) {
+					bool in = b >= 2 && c >= 3 && c < 5;
+					float expected = in ? src[(a * 5 + b) * 6 + c] + (add ? 1000 : 0) : 1000;
+					assert_true(dst[(a * 3 + b - 1) * 4 + c - 2] == expected);
+				}
+	}
+	assert_int_equal(dev->ops->copy_box(dev, dst, &to, src, &from, &part, HSPMD_I32, true, &err), -1);
+	dev->ops->close(dev);
+}
+
+static void test_errors(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	struct hspmd_device *dev = NULL;
+	assert_null(hspmd_device_find("abacus", &err));
+	assert_non_null(strstr(err.text, "no device kind 'abacus' in this build, which has: cpu"));
+	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
+	assert_non_null(ops);
+	setenv("HSPMD_CPU_ISA", "mmx", 1);
+	assert_int_equal(ops->open(&dev, 0, 1, &err), -1);
+	assert_non_null(strstr(err.text, "HSPMD_CPU_ISA=mmx"));
+	unsetenv("HSPMD_CPU_ISA");
+	assert_int_equal(ops->open(&dev, 0, -1, &err), -1);
+	dev = open_device(1);
+	uint16_t half[4] = { 0 };
+	struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1, .in = { vector(half, HSPMD_BF16, 4) }, .out = { vector(half, HSPMD_BF16, 4) } };
+	assert_int_equal(dev->ops->run(dev, HSPMD_OP_GELU, &args, &err), -1);
+	assert_string_equal(err.text, "the CPU device has no kernel for gelu on BF16");
+	double total;
+	float x[4] = { 0 };
+	args.in[0] = vector(x, HSPMD_F32, 4);
+	args.out[0] = vector(&total, HSPMD_F64, 1);
+	assert_int_equal(dev->ops->run(dev, HSPMD_OP_SUM_SQUARES, &args, &err), -1);
+	assert_string_equal(err.text, "sum_squares was given 0 bytes of workspace and needs 8");
+	dev->ops->close(dev);
+	ops->close(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_pool),	    cmocka_unit_test(test_exponential), cmocka_unit_test(test_adamw),
+		cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_random),	cmocka_unit_test(test_cast),
+		cmocka_unit_test(test_copies),	    cmocka_unit_test(test_errors),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
