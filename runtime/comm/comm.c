@@ -34,6 +34,7 @@ void hspmd_comm_destroy(struct hspmd_comm *c)
 {
 	if (!c)
 		return;
+	hspmd_comm_forget_early(c);
 	if (c->device_scratch)
 		c->dev->ops->release(c->dev, c->device_scratch);
 	while (c->pool) {
@@ -106,23 +107,23 @@ static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step
 	return rv;
 }
 
-static int send_receive(struct hspmd_comm *c, const struct hspmd_comm_step *step, const struct hspmd_part *in, const struct hspmd_part *out, uint64_t tag,
-			struct hspmd_error *err)
+static struct hspmd_move single_move(const struct hspmd_comm_step *step)
 {
-	struct hspmd_move m = { .from = step->members[0], .to = step->members[1], .box = step->in[0] };
-	return hspmd_comm_exchange(c, &m, 1, in, out, tag, err);
+	return (struct hspmd_move){ .from = step->members[0], .to = step->members[1], .box = step->in[0] };
 }
 
 static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out, uint64_t tag,
 	       struct hspmd_error *err)
 {
+	struct hspmd_move single;
 	switch (step->kind) {
 	case HSPMD_COMM_COPY:
 		return copy(c, step, self, in, out, err);
 	case HSPMD_COMM_ZERO:
 		return zero(c, &step->out[self], out, err);
 	case HSPMD_COMM_SEND_RECEIVE:
-		return send_receive(c, step, in, out, tag, err);
+		single = single_move(step);
+		return hspmd_comm_exchange(c, &single, 1, in, out, tag, err);
 	case HSPMD_COMM_ALL_REDUCE:
 		return hspmd_comm_all_reduce(c, step, self, in, out, tag, err);
 	case HSPMD_COMM_REDUCE_SCATTER:
@@ -152,4 +153,25 @@ int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, 
 	struct hspmd_part from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
 	struct hspmd_part to = part_of(c, transfer, step->output, dtype, out);
 	return run(c, step, self, &from, &to, tag, err);
+}
+
+int hspmd_comm_expect(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
+		      uint64_t tag, struct hspmd_error *err)
+{
+	struct hspmd_move single;
+	const struct hspmd_move *moves = step->moves;
+	size_t count = (size_t)step->move_count, comes = 0;
+	if (step->kind == HSPMD_COMM_SEND_RECEIVE) {
+		single = single_move(step);
+		moves = &single;
+		count = 1;
+	} else if (step->kind != HSPMD_COMM_BATCHED) {
+		return 0;
+	}
+	for (size_t i = 0; i < count; i++)
+		comes += moves[i].to == c->self && moves[i].from != c->self;
+	if (!comes)
+		return 0;
+	struct hspmd_part to = part_of(c, transfer, step->output, dtype, NULL);
+	return hspmd_comm_exchange_early(c, moves, count, &to, tag, err) ? -1 : 1;
 }

@@ -24,6 +24,10 @@ void hspmd_comm_destroy(struct hspmd_comm *c);
  * After a failure in and out stay in use until the transport is closed. */
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
 		   const void *in, void *out, uint64_t tag, struct hspmd_error *err);
+/* Let what a step will bring from others come now, into buffers, while something else is computed: a large message does not start before its receive is there.
+ * To be followed by hspmd_comm_run with the same step and tag. 1; 0: this step brings nothing, or is a collective in which all meet anyway; -1 and err. */
+int hspmd_comm_expect(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
+		      uint64_t tag, struct hspmd_error *err);
 /* Wait for every send under way that reads from [data, data + bytes); data NULL: all. */
 int hspmd_comm_flush(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err);
 

@@ -24,6 +24,8 @@ struct hspmd_scratch {
 	char *data;
 };
 
+struct exchange;
+
 struct pending_send {
 	struct hspmd_request *request;
 	struct hspmd_scratch *scratch; /* NULL: sent in place */
@@ -38,6 +40,7 @@ struct hspmd_comm {
 	struct hspmd_scratch *pool;
 	struct pending_send *pending;
 	size_t pending_count, pending_capacity;
+	struct exchange *early; /* receives begun before their step */
 	void *device_scratch; /* packed boxes on their way to or from the host, for devices with memory of their own */
 	size_t device_scratch_bytes;
 };
@@ -99,6 +102,10 @@ int hspmd_comm_send_pieces(struct hspmd_comm *c, const struct hspmd_pieces *p, c
 /* The moves that have this device as an end, in the order of the step (exchange.c). in or out data may be NULL where no move reads or writes it. */
 int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_part *in, const struct hspmd_part *out,
 			uint64_t tag, struct hspmd_error *err);
+/* Post the receives among these moves into buffers; hspmd_comm_exchange with this tag goes on from there. out: its data need not be known yet. */
+int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_part *out, uint64_t tag,
+			      struct hspmd_error *err);
+void hspmd_comm_forget_early(struct hspmd_comm *c);
 /* Sums in member order (sum.c); member `self` of `step` is this device. */
 int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in,
 			      const struct hspmd_part *out, uint64_t tag, struct hspmd_error *err);

@@ -16,9 +16,9 @@ struct flow {
 	int device;
 	bool add;
 	struct hspmd_pieces pieces;
-	size_t posted, done;
-	struct hspmd_request *request[WINDOW]; /* of message m at m % WINDOW */
-	struct hspmd_scratch *scratch[WINDOW]; /* NULL: received in place */
+	size_t posted, done, window;
+	struct hspmd_request **request; /* of message m at m % window */
+	struct hspmd_scratch **scratch; /* NULL: received in place */
 };
 
 struct exchange {
@@ -27,13 +27,15 @@ struct exchange {
 	uint64_t tag;
 	struct flow *flows;
 	size_t flow_count, flow_capacity;
+	bool early;            /* begun before there is a place for what comes: all of it into buffers */
+	struct exchange *next; /* in the list of those begun early */
 };
 
 static int post(struct exchange *e, struct flow *f, struct hspmd_error *err)
 {
-	while (f->posted < f->pieces.message_count && f->posted < f->done + WINDOW) {
-		size_t m = f->posted, slot = m % WINDOW, bytes = f->pieces.bytes[m];
-		char *to = f->add ? NULL : hspmd_pieces_in_place(&f->pieces, m, e->out);
+	while (f->posted < f->pieces.message_count && f->posted < f->done + f->window) {
+		size_t m = f->posted, slot = m % f->window, bytes = f->pieces.bytes[m];
+		char *to = f->add || e->early ? NULL : hspmd_pieces_in_place(&f->pieces, m, e->out);
 		f->scratch[slot] = to ? NULL : hspmd_comm_take(e->c, bytes, err);
 		if (!to && !f->scratch[slot])
 			return -1;
@@ -51,7 +53,7 @@ static int post(struct exchange *e, struct flow *f, struct hspmd_error *err)
 /* The next message of a flow: wait for it, put it where it belongs, let the one after the window come. */
 static int take_next(struct exchange *e, struct flow *f, struct hspmd_error *err)
 {
-	size_t slot = f->done % WINDOW;
+	size_t slot = f->done % f->window;
 	if (hspmd_transport_wait(e->c->transport, &f->request[slot], 1, err))
 		return -1;
 	struct hspmd_scratch *s = f->scratch[slot];
@@ -95,10 +97,28 @@ static int start_receives(struct exchange *e, const struct hspmd_move *moves, si
 		struct flow *f = &e->flows[e->flow_count++];
 		f->device = moves[i].from;
 		f->add = moves[i].add;
-		if (gather_pieces(moves, count, f->device, self, f->add, e->out->element_bytes, &f->pieces, err) || post(e, f, err))
+		if (gather_pieces(moves, count, f->device, self, f->add, e->out->element_bytes, &f->pieces, err))
+			return -1;
+		f->window = e->early ? f->pieces.message_count : WINDOW;
+		f->request = hspmd_calloc(f->window, sizeof *f->request);
+		f->scratch = hspmd_calloc(f->window, sizeof *f->scratch);
+		if (!f->request || !f->scratch)
+			return hspmd_fail_memory(err, "receiving");
+		if (post(e, f, err))
 			return -1;
 	}
 	return 0;
+}
+
+/* After a failure buffers of receives under way keep their user, so that nobody else gets them. */
+static void end(struct exchange *e)
+{
+	for (size_t i = 0; i < e->flow_count; i++) {
+		hspmd_pieces_free(&e->flows[i].pieces);
+		free(e->flows[i].request);
+		free(e->flows[i].scratch);
+	}
+	free(e->flows);
 }
 
 static int send_pair(struct exchange *e, const struct hspmd_move *moves, size_t count, int to, bool add, struct hspmd_error *err)
@@ -168,20 +188,63 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 	return 0;
 }
 
+int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_part *out, uint64_t tag,
+			      struct hspmd_error *err)
+{
+	struct exchange *e = hspmd_calloc(1, sizeof *e);
+	if (!e)
+		return hspmd_fail_memory(err, "receiving");
+	*e = (struct exchange){ .c = c, .out = out, .tag = tag, .early = true };
+	int rv = start_receives(e, moves, count, err);
+	e->out = NULL;
+	if (rv) {
+		end(e);
+		free(e);
+		return -1;
+	}
+	e->next = c->early;
+	c->early = e;
+	return 0;
+}
+
+static bool take_early(struct hspmd_comm *c, uint64_t tag, struct exchange *out)
+{
+	for (struct exchange **at = &c->early; *at; at = &(*at)->next) {
+		struct exchange *e = *at;
+		if (e->tag != tag)
+			continue;
+		*at = e->next;
+		*out = *e;
+		free(e);
+		return true;
+	}
+	return false;
+}
+
+void hspmd_comm_forget_early(struct hspmd_comm *c)
+{
+	while (c->early) {
+		struct exchange *next = c->early->next;
+		end(c->early);
+		free(c->early);
+		c->early = next;
+	}
+}
+
 int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_part *in, const struct hspmd_part *out,
 			uint64_t tag, struct hspmd_error *err)
 {
-	struct exchange e = { .c = c, .in = in, .out = out, .tag = tag };
-	int rv = start_receives(&e, moves, count, err);
+	struct exchange e = { .c = c, .tag = tag };
+	bool early = take_early(c, tag, &e);
+	e.in = in;
+	e.out = out;
+	int rv = early ? 0 : start_receives(&e, moves, count, err);
 	if (!rv)
 		rv = start_sends(&e, moves, count, err);
 	if (!rv)
 		rv = finish_moves(&e, moves, count, err);
 	if (!rv)
 		rv = finish_adds(&e, moves, count, err);
-	/* After a failure buffers of receives under way keep their user, so that nobody else gets them. */
-	for (size_t i = 0; i < e.flow_count; i++)
-		hspmd_pieces_free(&e.flows[i].pieces);
-	free(e.flows);
+	end(&e);
 	return rv;
 }

@@ -171,6 +171,24 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 			      hspmd_executor_slot(ex, in->out[0]), in->tag, err);
 }
 
+/* Let what the next receiving instruction brings come while those before it compute. *ahead: its number; p->vote when there is none. */
+static int expect_next(struct hspmd_executor *ex, size_t now, size_t *ahead, struct hspmd_error *err)
+{
+	const struct hspmd_program *p = ex->p;
+	if (!ex->comm || (*ahead > now && now))
+		return 0;
+	for (*ahead = now + 1; *ahead < p->vote; ++*ahead) {
+		const struct hspmd_instruction *in = &p->instructions[*ahead];
+		if (in->action != HSPMD_ACTION_COMM)
+			continue;
+		const struct hspmd_form *form = &p->forms[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].form];
+		int comes = hspmd_comm_expect(ex->comm, in->transfer, &in->transfer->steps[in->step], form->dtype, in->tag, err);
+		if (comes)
+			return comes < 0 ? -1 : 0;
+	}
+	return 0;
+}
+
 static int run_norm(struct hspmd_executor *ex, const struct hspmd_instruction *in, double *square_sum, struct hspmd_error *err)
 {
 	static const struct hspmd_op_attr none;
@@ -203,9 +221,12 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	own->square_sum = own->loss = 0;
 	*times = (struct hspmd_step_times){ 0 };
 	double then = hspmd_now(), measured = then;
+	size_t ahead = 0;
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		int status = flush_outputs(ex, in, err);
+		if (!status)
+			status = expect_next(ex, i, &ahead, err);
 		if (!status)
 			status = in->action == HSPMD_ACTION_READ   ? read_samples(ex, in, step, err)
 				 : in->action == HSPMD_ACTION_RUN  ? run_kernel(ex, in, NULL, err)
