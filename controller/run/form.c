@@ -7,6 +7,16 @@
 
 #include "controller/run/machine_private.h"
 
+/* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the most. */
+static int says_more(const char *cause)
+{
+	static const char *const order[] = { "fault", "hang", "worker-lost", "node-lost", "scontrol" };
+	for (int i = 0; i < 5; i++)
+		if (!strcmp(cause, order[i]))
+			return i;
+	return 5; /* what was asked for, or how it began, stays */
+}
+
 void want_plan(struct hspmd_machine *m, const char *cause)
 {
 	struct change *c = &m->change;
@@ -17,8 +27,7 @@ void want_plan(struct hspmd_machine *m, const char *cause)
 		c->last_step_at = NAN;
 		c->from_nodes = m->current.layout ? m->current.layout->nodes : 0;
 		snprintf(c->cause, sizeof c->cause, "%s", cause);
-	} else if (!strcmp(cause, "scontrol") && (!strcmp(c->cause, "node-lost") || !strcmp(c->cause, "worker-lost") || !strcmp(c->cause, "fault"))) {
-		/* Slurm says by now what the lost connection was about. */
+	} else if (says_more(cause) < 5 && says_more(cause) > says_more(c->cause)) {
 		snprintf(c->cause, sizeof c->cause, "%s", cause);
 	}
 	c->wanted = true;

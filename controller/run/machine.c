@@ -52,6 +52,8 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 	m->last_step_at = NAN;
 	m->step_deadline = INFINITY;
 	m->end_at = INFINITY;
+	m->look_next = INFINITY;
+	m->look_pause = 1;
 	m->gather_until = now + config->patience.gather;
 	want_plan(m, config->resumed ? config->resumed : "start");
 	return m;
@@ -217,7 +219,7 @@ static double next_deadline(const struct hspmd_machine *m)
 
 static double nodes_deadline(const struct hspmd_machine *m)
 {
-	double first = INFINITY;
+	double first = m->end == END_NONE ? m->look_next : INFINITY;
 	for (size_t i = 0; i < m->nodes; i++) {
 		const struct node *n = m->node[i];
 		if (n->held && n->agent == LIFE_STARTING)

@@ -134,6 +134,7 @@ struct hspmd_machine {
 	size_t nodes, node_capacity;
 	double gather_until;         /* the first generation waits this long for agents */
 	double look_until;           /* an agent was lost: Slurm may say by then that its node has left; 0: nothing is awaited */
+	double look_next, look_pause; /* when to ask Slurm about nodes without an agent; INFINITY: there are none */
 	double short_until;          /* too few nodes: given up then; 0: enough */
 
 	struct generation current, next;

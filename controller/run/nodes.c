@@ -344,8 +344,27 @@ json_t *members_cluster(struct hspmd_machine *m, const struct generation *g, str
 	return merged(m, has_member, g, err);
 }
 
+/* A node that is held but has no agent may be on its way out: Slurm is asked again soon, and then more and more seldom. */
+static void look_again(struct hspmd_machine *m)
+{
+	bool missing = false;
+	for (size_t i = 0; i < m->nodes; i++)
+		missing |= m->node[i]->held && !m->node[i]->leaving && m->node[i]->agent != LIFE_UP;
+	if (!missing || !m->generation || m->end != END_NONE) {
+		m->look_next = INFINITY;
+		m->look_pause = 1;
+	} else if (isinf(m->look_next)) {
+		m->look_next = m->now + m->look_pause;
+	} else if (m->now >= m->look_next) {
+		m->look_pause = fmin(30, m->look_pause * 2);
+		m->look_next = m->now + m->look_pause;
+		act(m, RUN_POLL, NULL, NULL, 0);
+	}
+}
+
 void nodes_time(struct hspmd_machine *m)
 {
+	look_again(m);
 	for (size_t i = 0; i < m->nodes; i++) {
 		struct node *n = m->node[i];
 		if (n->held && n->agent == LIFE_STARTING && m->now >= n->deadline) {
