@@ -181,7 +181,8 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 	c->layer_count = profile ? profile->layer_count : hspmd_model_layers(model);
 	c->layers = hspmd_calloc((size_t)c->layer_count, sizeof *c->layers);
 	c->params_sum = hspmd_calloc((size_t)c->layer_count + 1, sizeof *c->params_sum);
-	if (!c->layers || !c->params_sum) {
+	c->borrowers = hspmd_calloc((size_t)c->layer_count, sizeof *c->borrowers);
+	if (!c->layers || !c->params_sum || !c->borrowers) {
 		hspmd_fail_memory(err, "preparing the cost model");
 		goto fail;
 	}
@@ -196,8 +197,11 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 		facts_from_model(c);
 	if (profile)
 		facts_from_profile(c);
-	for (int l = 0; l < c->layer_count; l++)
+	for (int l = 0; l < c->layer_count; l++) {
 		c->params_sum[l + 1] = c->params_sum[l] + c->layers[l].params;
+		if (c->layers[l].borrowed > 0)
+			c->borrowers[c->borrower_count++] = l;
+	}
 	return c;
 fail:
 	hspmd_costs_destroy(c);
@@ -215,6 +219,7 @@ void hspmd_costs_destroy(struct hspmd_costs *c)
 	free(c->warnings);
 	free(c->times);
 	free(c->params_sum);
+	free(c->borrowers);
 	free(c->layers);
 	free(c);
 }

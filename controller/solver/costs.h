@@ -39,11 +39,22 @@ struct hspmd_layer_fact {
 	double borrowed;                          /* weights of its twin that a stage without the twin must hold for it */
 };
 
+/* What has to be told about layer times that were not measured as they are used. */
+enum hspmd_remark {
+	HSPMD_SHARES_BETWEEN = 1,
+	HSPMD_TP_BETWEEN = 2,
+	HSPMD_TP_BEYOND = 4,
+	HSPMD_BATCH_BETWEEN = 8,
+	HSPMD_BATCH_BEYOND = 16,
+	HSPMD_BACKWARD_MADE_UP = 32,
+};
+
 /* Seconds of the layers of one type at one share and micro-batch, as sums from layer 0: layers [a, b) take x[b] - x[a]. */
 struct hspmd_layer_times {
 	int type, micro_batch;
 	double share;
-	bool measured; /* from the profile: tensor-parallel communication is inside */
+	bool measured;    /* from the profile: tensor-parallel communication is inside */
+	unsigned remarks; /* enum hspmd_remark, or-ed */
 	double *forward, *backward, *optimizer;
 	double *rerun[HSPMD_RECOMPUTE_KINDS]; /* forward work repeated in the backward pass */
 };
@@ -56,10 +67,15 @@ struct hspmd_costs {
 	int seq_len, layer_count;
 	struct hspmd_layer_fact *layers;
 	double *params_sum; /* layer_count + 1 sums of params */
+	int borrower_count;
+	int *borrowers;     /* layers that borrow weights from a twin */
 	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* an element */
 	bool sequence_parallel;
 	struct hspmd_layer_times **times; /* cache, open addressing */
 	size_t times_size, times_count;
+	double variation[HSPMD_MAX_TP + 1]; /* expected maximum of as many draws, where known */
+	int last_devices;                   /* the last number asked for, and its maximum */
+	double last_maximum;
 	int warning_count;
 	char **warnings;
 };
@@ -74,6 +90,8 @@ void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__
 double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision); /* sustained; 0: not known */
 /* times.c. The result belongs to the tables. NULL and err when there is nothing to compute it from. */
 const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err);
+/* Warn of what is to be told about t. */
+void hspmd_costs_remark(struct hspmd_costs *c, const struct hspmd_layer_times *t);
 void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
 
 /* links.c */
@@ -93,13 +111,27 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 /* Even share or shard_ratio of device `which`. */
 double hspmd_stage_share(const struct hspmd_stage *s, int which);
 /* How much longer a group of `group` devices takes when it works in step with all of the plan's `devices`: they wait for the slowest. */
-double hspmd_variation(int devices, int group);
+double hspmd_variation(struct hspmd_costs *c, int devices, int group);
 
-/* Weights of a whole stage, those it holds for a twin elsewhere included. */
-double hspmd_stage_params(const struct hspmd_costs *c, const struct hspmd_stage *s);
+/* ---- memory.c: bytes of one device */
 
-/* memory.c. Bytes that device number `which` of stage s needs. in_flight: micro-batches whose activations are alive at once; copies: pipelines of
- * the plan; they share the optimizer's state when zero. */
-double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight, int copies, bool zero);
+/* How often a plan holds each layer: copies need buckets to reduce gradients with, and share the optimizer's state when zero. */
+struct hspmd_copies {
+	int pipelines;
+	bool zero;
+};
+
+/* What a layer keeps for the backward pass, and needs while it runs, of one sample on a device with a share of it. */
+double hspmd_layer_kept(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, double share);
+double hspmd_layer_working(const struct hspmd_costs *c, int layer, double share);
+/* Weights of layers [first, end), those they hold for a twin elsewhere included. */
+double hspmd_stage_params(const struct hspmd_costs *c, int first, int end);
+/* Bytes of weight, gradient and optimizer state for one weight. */
+double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_copies *copies);
+/* What weights and activations may fill of a device: what is left by the context and by fragmentation. */
+double hspmd_fillable_bytes(const struct hspmd_device_type *type);
+/* Device number `which` of stage s. in_flight: micro-batches whose activations are alive at once. */
+double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight,
+			  const struct hspmd_copies *copies);
 
 #endif

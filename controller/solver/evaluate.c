@@ -156,7 +156,7 @@ int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hs
 			const struct hspmd_stage *stage = &p->pipelines[i].stages[s];
 			if (hspmd_costs_stage(c, stage, p->pipelines[i].micro_batch, &st->cost, err))
 				goto fail;
-			double vary = hspmd_variation(devices, stage->device_count);
+			double vary = hspmd_variation(c, devices, stage->device_count);
 			st->cost.forward *= vary;
 			st->cost.backward *= vary;
 			st->cost.optimizer *= p->zero_stage ? 1.0 / p->pipeline_count : 1;
@@ -193,7 +193,8 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	int in_flight = hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
-	return hspmd_costs_memory(c, &pipe->stages[stage], which, pipe->micro_batch, in_flight, p->pipeline_count, p->zero_stage > 0);
+	struct hspmd_copies copies = { p->pipeline_count, p->zero_stage > 0 };
+	return hspmd_costs_memory(c, &pipe->stages[stage], which, pipe->micro_batch, in_flight, &copies);
 }
 
 /* ---- predicted */
@@ -241,6 +242,20 @@ static void fill_times(const struct hspmd_plan *p, const struct hspmd_timing *t,
 	out->bubble_s = fmax(0, t->compute_end - compute - sent);
 }
 
+static void remark(struct hspmd_costs *c, const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
+			const struct hspmd_stage *st = &p->pipelines[i].stages[s];
+			for (int d = 0; d < st->device_count; d++) {
+				const struct hspmd_layer_times *t = hspmd_costs_times(c, c->cluster->devices[st->devices[d]].type,
+										      hspmd_stage_share(st, d), p->pipelines[i].micro_batch, NULL);
+				if (t && t->remarks)
+					hspmd_costs_remark(c, t);
+			}
+		}
+}
+
 int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	struct hspmd_timing t;
@@ -248,6 +263,7 @@ int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solv
 		return -1;
 	fill_times(p, &t, &p->predicted);
 	hspmd_timing_clear(&t);
+	remark(c, p);
 	return fill_memory(c, p, report, err);
 }
 

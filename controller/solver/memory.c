@@ -15,27 +15,51 @@ static double divided(const struct hspmd_costs *c, double bytes, double whole, d
 	return (c->sequence_parallel ? whole * share : whole) + (bytes - whole) * share;
 }
 
-double hspmd_stage_params(const struct hspmd_costs *c, const struct hspmd_stage *s)
+double hspmd_layer_kept(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, double share)
 {
-	double params = c->params_sum[s->layers[1]] - c->params_sum[s->layers[0]];
-	for (int l = s->layers[0]; l < s->layers[1]; l++)
-		if (c->layers[l].borrowed > 0 && (c->layers[l].twin < s->layers[0] || c->layers[l].twin >= s->layers[1]))
+	const struct hspmd_layer_fact *f = &c->layers[layer];
+	return divided(c, f->kept_bytes[recompute], f->whole_bytes, share);
+}
+
+double hspmd_layer_working(const struct hspmd_costs *c, int layer, double share)
+{
+	const struct hspmd_layer_fact *f = &c->layers[layer];
+	return divided(c, f->working_bytes, f->whole_bytes, share);
+}
+
+double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)
+{
+	double params = c->params_sum[end] - c->params_sum[first];
+	for (int i = 0; i < c->borrower_count; i++) {
+		int l = c->borrowers[i], twin = c->layers[l].twin;
+		if (l >= first && l < end && (twin < first || twin >= end))
 			params += c->layers[l].borrowed;
+	}
 	return params;
 }
 
-double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight, int copies, bool zero)
+double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_copies *copies)
+{
+	double gradients = c->grad_bytes * (copies->pipelines > 1 ? 2 : 1);
+	return c->param_bytes + gradients + (c->master_bytes + c->moment_bytes) / (copies->zero ? copies->pipelines : 1);
+}
+
+double hspmd_fillable_bytes(const struct hspmd_device_type *type)
+{
+	double all = (double)type->memory_bytes;
+	return type->kind == HSPMD_DEVICE_CUDA ? (all - HSPMD_CONTEXT_BYTES) * HSPMD_FILLABLE : all;
+}
+
+double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight,
+			  const struct hspmd_copies *copies)
 {
 	double share = hspmd_stage_share(s, which), kept = 0, working = 0;
-	double params = hspmd_stage_params(c, s) * share;
 	for (int l = s->layers[0]; l < s->layers[1]; l++) {
-		const struct hspmd_layer_fact *f = &c->layers[l];
-		kept += divided(c, f->kept_bytes[s->recompute], f->whole_bytes, share);
-		working = fmax(working, divided(c, f->working_bytes, f->whole_bytes, share));
+		kept += hspmd_layer_kept(c, l, s->recompute, share);
+		working = fmax(working, hspmd_layer_working(c, l, share));
 	}
-	double gradients = c->grad_bytes * (copies > 1 ? 2 : 1), optimizer = (c->master_bytes + c->moment_bytes) / (zero ? copies : 1);
-	double state = params * (c->param_bytes + gradients + optimizer);
-	double bytes = state + micro_batch * (in_flight * kept + working) / s->context;
+	double params = hspmd_stage_params(c, s->layers[0], s->layers[1]) * share;
+	double bytes = params * hspmd_state_bytes(c, copies) + micro_batch * (in_flight * kept + working) / s->context;
 	if (c->cluster->types[c->cluster->devices[s->devices[which]].type].kind == HSPMD_DEVICE_CUDA)
 		bytes = bytes / HSPMD_FILLABLE + HSPMD_CONTEXT_BYTES;
 	return bytes;

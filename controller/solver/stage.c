@@ -39,9 +39,22 @@ static double expected_maximum(int n)
 	return x;
 }
 
-double hspmd_variation(int devices, int group)
+static double remembered_maximum(struct hspmd_costs *c, int n)
 {
-	return 1 + HSPMD_DEVICE_DEVIATION * (expected_maximum(devices) - expected_maximum(group));
+	if (n > HSPMD_MAX_TP)
+		return expected_maximum(n);
+	if (n > 1 && !(c->variation[n] > 0))
+		c->variation[n] = expected_maximum(n);
+	return c->variation[n];
+}
+
+double hspmd_variation(struct hspmd_costs *c, int devices, int group)
+{
+	if (devices != c->last_devices) {
+		c->last_devices = devices;
+		c->last_maximum = remembered_maximum(c, devices);
+	}
+	return 1 + HSPMD_DEVICE_DEVIATION * (c->last_maximum - remembered_maximum(c, group));
 }
 
 static bool in_one_node(const struct hspmd_cluster *c, const struct hspmd_stage *s)

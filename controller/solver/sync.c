@@ -184,17 +184,14 @@ static void collect(struct sync *y)
 			g->params -= borrowed_from(c, l);
 		layer = end;
 	}
-	for (int l = 0; l < c->layer_count; l++)
-		if (c->layers[l].borrowed > 0)
-			collect_twins(y, l);
+	for (int i = 0; i < c->borrower_count; i++)
+		collect_twins(y, c->borrowers[i]);
 }
 
 int hspmd_sync(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
-	size_t pipes = (size_t)p->pipeline_count, most = (size_t)c->layer_count, twins = 0;
+	size_t pipes = (size_t)p->pipeline_count, most = (size_t)c->layer_count, twins = (size_t)c->borrower_count;
 	most = (size_t)t->stage_total < most ? (size_t)t->stage_total : most;
-	for (int l = 0; l < c->layer_count; l++)
-		twins += c->layers[l].borrowed > 0;
 	struct sync y = { .c = c, .p = p, .t = t };
 	y.groups = hspmd_calloc(most + twins, sizeof *y.groups);
 	y.holders = hspmd_calloc((most + 2 * twins) * pipes, sizeof *y.holders);

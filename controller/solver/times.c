@@ -321,18 +321,30 @@ static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 	}
 	for (int i = 0; i < below.count; i++)
 		made_up = made_up || below.entries[i].made_up;
-	int tp = (int)lround(1 / t->share);
-	if (fabs(tp * t->share - 1) > 1e-9)
-		hspmd_costs_warn(c, "%s: unequal shards interpolated over the profile's tensor-parallel degrees", type);
-	else if ((below.count ? below.tp : above.tp) != tp)
-		hspmd_costs_warn(c, "%s: tp %d is not in the profile: %s", type, tp, below.count && above.count ? "interpolated" : "extrapolated");
-	else if (!has_micro_batch(&below, t->micro_batch))
-		hspmd_costs_warn(c, "%s, tp %d: micro-batch %d is not in the profile: %s", type, tp, t->micro_batch,
-				 below.count > 1 ? "interpolated" : "extrapolated from the one that was measured");
-	if (made_up)
-		hspmd_costs_warn(c, "%s: the profile's backward times are exactly twice its forward times: taken as not measured, and modelled", type);
+	bool in_steps = fabs(lround(1 / t->share) * t->share - 1) < 1e-9;
+	t->remarks |= made_up ? HSPMD_BACKWARD_MADE_UP : 0;
+	t->remarks |= !in_steps ? HSPMD_SHARES_BETWEEN : !below.count || !above.count ? 0 : HSPMD_TP_BETWEEN;
+	t->remarks |= in_steps && !above.count && below.tp != lround(1 / t->share) ? HSPMD_TP_BEYOND : 0;
+	t->remarks |= !below.count ? HSPMD_TP_BEYOND : 0;
+	if (!t->remarks || t->remarks == HSPMD_BACKWARD_MADE_UP)
+		t->remarks |= has_micro_batch(&below, t->micro_batch) ? 0 : below.count > 1 ? HSPMD_BATCH_BETWEEN : HSPMD_BATCH_BEYOND;
 	t->measured = true;
 	return true;
+}
+
+void hspmd_costs_remark(struct hspmd_costs *c, const struct hspmd_layer_times *t)
+{
+	const char *type = c->cluster->types[t->type].name;
+	int tp = (int)lround(1 / t->share);
+	if (t->remarks & HSPMD_SHARES_BETWEEN)
+		hspmd_costs_warn(c, "%s: unequal shards: layer times interpolated between the profile's tensor-parallel degrees", type);
+	if (t->remarks & (HSPMD_TP_BETWEEN | HSPMD_TP_BEYOND))
+		hspmd_costs_warn(c, "%s: tp %d is not in the profile: %s", type, tp, t->remarks & HSPMD_TP_BETWEEN ? "interpolated" : "extrapolated");
+	if (t->remarks & (HSPMD_BATCH_BETWEEN | HSPMD_BATCH_BEYOND))
+		hspmd_costs_warn(c, "%s, tp %d: micro-batch %d is not in the profile: %s", type, tp, t->micro_batch,
+				 t->remarks & HSPMD_BATCH_BETWEEN ? "interpolated" : "extrapolated from the one that was measured");
+	if (t->remarks & HSPMD_BACKWARD_MADE_UP)
+		hspmd_costs_warn(c, "%s: the profile's backward times are exactly twice its forward times: taken as not measured, and modelled", type);
 }
 
 const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err)

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/solver/draft.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/solver/shares.h"
+
+int hspmd_draft_pipelines(const struct hspmd_draft *d)
+{
+	int n = 0;
+	for (int i = 0; i < d->group_count; i++)
+		n += d->groups[i].copies;
+	return n;
+}
+
+int hspmd_draft_deal(struct hspmd_draft *d, int total)
+{
+	struct hspmd_taker takers[HSPMD_GROUPS_MAX];
+	int parts[HSPMD_GROUPS_MAX], extra[HSPMD_GROUPS_MAX];
+	for (int i = 0; i < d->group_count; i++) {
+		const struct hspmd_group *g = &d->groups[i];
+		takers[i] = (struct hspmd_taker){ g->shape.once - g->shape.cycle, g->shape.cycle, g->copies, g->shape.at_most };
+	}
+	int rc = hspmd_shares(takers, d->group_count, total, parts, extra);
+	d->seconds = 0;
+	for (int i = 0; !rc && i < d->group_count; i++) {
+		d->groups[i].parts = parts[i];
+		d->groups[i].extra = extra[i];
+		d->seconds = fmax(d->seconds, takers[i].fixed + takers[i].each * (parts[i] + (extra[i] > 0)));
+	}
+	return rc;
+}
+
+/* ---- placing */
+
+/* Free devices of the kinds: nodes in stacks by how many devices of the kind they have free. */
+struct room {
+	int *free;  /* per kind and node of it */
+	int *next;  /* below in its stack, -1: none */
+	int *top;   /* per kind and number of free devices */
+	int *first; /* per kind: where its nodes begin in free and next */
+	int widest;
+};
+
+static void push(struct room *r, int kind, int node)
+{
+	int *top = &r->top[kind * (r->widest + 1) + r->free[r->first[kind] + node]];
+	r->next[r->first[kind] + node] = *top;
+	*top = node;
+}
+
+/* Take a node off its stack wherever it lies in it. */
+static void unlink_node(struct room *r, int kind, int node)
+{
+	int *at = &r->top[kind * (r->widest + 1) + r->free[r->first[kind] + node]];
+	while (*at != node)
+		at = &r->next[r->first[kind] + *at];
+	*at = r->next[r->first[kind] + node];
+}
+
+static int room_new(struct room *r, const struct hspmd_kinds *kinds)
+{
+	int nodes = 0;
+	*r = (struct room){ 0 };
+	for (int k = 0; k < kinds->count; k++) {
+		nodes += kinds->kinds[k].node_count;
+		r->widest = kinds->kinds[k].per_node > r->widest ? kinds->kinds[k].per_node : r->widest;
+	}
+	r->free = hspmd_calloc((size_t)nodes, sizeof *r->free);
+	r->next = hspmd_calloc((size_t)nodes, sizeof *r->next);
+	r->top = hspmd_calloc((size_t)(kinds->count * (r->widest + 1)), sizeof *r->top);
+	r->first = hspmd_calloc((size_t)kinds->count, sizeof *r->first);
+	if (!r->free || !r->next || !r->top || !r->first)
+		return -1;
+	for (int i = 0; i < kinds->count * (r->widest + 1); i++)
+		r->top[i] = -1;
+	for (int k = 0, at = 0; k < kinds->count; at += kinds->kinds[k++].node_count) {
+		r->first[k] = at;
+		for (int n = kinds->kinds[k].node_count - 1; n >= 0; n--) {
+			r->free[at + n] = kinds->kinds[k].per_node;
+			push(r, k, n);
+		}
+	}
+	return 0;
+}
+
+static void room_clear(struct room *r)
+{
+	free(r->free);
+	free(r->next);
+	free(r->top);
+	free(r->first);
+}
+
+/* The node with the fewest free devices that has `wish` of them, else `need`; -1: none. */
+static int find_node(const struct room *r, int kind, int need, int wish)
+{
+	for (int pass = 0; pass < 2; pass++)
+		for (int n = pass || wish < need ? need : wish; n <= r->widest; n++)
+			if (r->top[kind * (r->widest + 1) + n] >= 0)
+				return r->top[kind * (r->widest + 1) + n];
+	return -1;
+}
+
+struct placing {
+	const struct hspmd_tables *t;
+	const struct hspmd_draft *d;
+	struct room room;
+	struct hspmd_plan *plan;
+	bool full, short_of_memory;
+};
+
+/* Devices of consecutive stages of one kind, from stage s on. */
+static int run_of(const struct placing *p, const struct hspmd_row *row, int s)
+{
+	int kind = p->t->units[row->unit[s]].kind, devices = 0;
+	for (; s < row->stages && p->t->units[row->unit[s]].kind == kind; s++)
+		devices += p->t->units[row->unit[s]].tp;
+	return devices;
+}
+
+/* Give a stage its devices, in the node `near` (of the whole cluster, -1: none) where it has room. */
+static void place_stage(struct placing *p, const struct hspmd_row *row, int s, int near, int wish, struct hspmd_stage *out)
+{
+	const struct hspmd_unit *u = &p->t->units[row->unit[s]];
+	const struct hspmd_kind *kind = &p->t->kinds->kinds[u->kind];
+	int node = -1;
+	if (near >= 0 && p->t->kinds->class_of[near] == kind->node_class &&
+	    p->room.free[p->room.first[u->kind] + p->t->kinds->in_class[near]] >= u->tp)
+		node = p->t->kinds->in_class[near];
+	if (node < 0)
+		node = find_node(&p->room, u->kind, u->tp, wish < kind->per_node ? wish : kind->per_node);
+	out->devices = node < 0 ? NULL : hspmd_calloc((size_t)u->tp, sizeof *out->devices);
+	p->full = p->full || node < 0;
+	p->short_of_memory = p->short_of_memory || (node >= 0 && !out->devices);
+	if (!out->devices)
+		return;
+	int *free = &p->room.free[p->room.first[u->kind] + node];
+	for (int i = 0; i < u->tp; i++)
+		out->devices[i] = hspmd_kind_device(p->t->costs->cluster, kind, node, kind->per_node - *free + i);
+	unlink_node(&p->room, u->kind, node);
+	*free -= u->tp;
+	push(&p->room, u->kind, node);
+}
+
+static void place_pipelines(struct placing *p, int group, int first)
+{
+	const struct hspmd_group *g = &p->d->groups[group];
+	const struct hspmd_cluster *c = p->t->costs->cluster;
+	for (int i = 0; i < g->copies && !p->full && !p->short_of_memory; i++) {
+		struct hspmd_stage *stages = p->plan->pipelines[first + i].stages;
+		for (int s = 0; s < g->shape.row.stages && !p->full && !p->short_of_memory; s++) {
+			int near = s ? c->devices[stages[s - 1].devices[0]].node : -1;
+			place_stage(p, &g->shape.row, s, near, run_of(p, &g->shape.row, s), &stages[s]);
+		}
+	}
+}
+
+static void place_stages(struct placing *p, int group, int first)
+{
+	const struct hspmd_group *g = &p->d->groups[group];
+	for (int s = 0; s < g->shape.row.stages; s++)
+		for (int i = 0; i < g->copies && !p->full && !p->short_of_memory; i++)
+			place_stage(p, &g->shape.row, s, -1, 0, &p->plan->pipelines[first + i].stages[s]);
+}
+
+static int make_pipelines(const struct hspmd_tables *t, const struct hspmd_draft *d, struct hspmd_plan *plan)
+{
+	for (int i = 0; i < d->group_count; i++) {
+		const struct hspmd_group *g = &d->groups[i];
+		for (int c = 0; c < g->copies; c++) {
+			struct hspmd_pipeline *pipe = &plan->pipelines[plan->pipeline_count];
+			pipe->micro_batches = g->parts + (c < g->extra);
+			pipe->micro_batch = t->micro_batch;
+			pipe->stages = hspmd_calloc((size_t)g->shape.row.stages, sizeof *pipe->stages);
+			if (!pipe->stages)
+				return -1;
+			pipe->stage_count = g->shape.row.stages;
+			plan->pipeline_count++;
+			for (int s = 0; s < pipe->stage_count; s++)
+				pipe->stages[s] = (struct hspmd_stage){
+					.layers = { s ? g->shape.ends[s - 1] : 0, g->shape.ends[s] },
+					.device_count = t->units[g->shape.row.unit[s]].tp,
+					.context = 1,
+					.recompute = (enum hspmd_recompute)g->shape.recompute[s],
+				};
+		}
+	}
+	return 0;
+}
+
+static int widest_unit(const struct hspmd_tables *t, const struct hspmd_group *g)
+{
+	int widest = 0;
+	for (int s = 0; s < g->shape.row.stages; s++)
+		if (t->units[g->shape.row.unit[s]].tp > widest)
+			widest = t->units[g->shape.row.unit[s]].tp;
+	return widest;
+}
+
+struct hspmd_plan *hspmd_draft_place(const struct hspmd_tables *t, const struct hspmd_draft *d, enum hspmd_placement how, bool zero, bool *full)
+{
+	struct placing p = { .t = t, .d = d };
+	int pipelines = hspmd_draft_pipelines(d);
+	*full = false;
+	p.plan = hspmd_calloc(1, sizeof *p.plan);
+	if (!p.plan || !(p.plan->pipelines = hspmd_calloc((size_t)pipelines, sizeof *p.plan->pipelines))) {
+		free(p.plan);
+		return NULL;
+	}
+	p.plan->micro_batch = t->micro_batch;
+	p.plan->seq_len = t->costs->seq_len;
+	p.plan->schedule = HSPMD_SCHEDULE_1F1B;
+	p.plan->virtual_stages = 1;
+	p.plan->zero_stage = zero && pipelines > 1;
+	p.short_of_memory = make_pipelines(t, d, p.plan) || room_new(&p.room, t->kinds);
+	for (int i = 0; i < pipelines && !p.short_of_memory; i++)
+		p.plan->global_batch += p.plan->pipelines[i].micro_batches * t->micro_batch;
+	/* Wide units first, while nodes are whole. */
+	for (int width = HSPMD_MAX_TP; width > 0 && !p.full && !p.short_of_memory; width--)
+		for (int i = 0, first = 0; i < d->group_count; first += d->groups[i++].copies) {
+			if (widest_unit(t, &d->groups[i]) != width)
+				continue;
+			if (how == HSPMD_PLACE_STAGES)
+				place_stages(&p, i, first);
+			else
+				place_pipelines(&p, i, first);
+		}
+	room_clear(&p.room);
+	if (p.full || p.short_of_memory) {
+		hspmd_plan_destroy(p.plan);
+		*full = p.full;
+		return NULL;
+	}
+	return p.plan;
+}

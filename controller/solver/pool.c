@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Timing drafts and keeping the best plans. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "controller/solver/search.h"
+
+bool hspmd_search_is_over(struct hspmd_search *s)
+{
+	struct timespec now;
+	if (s->timed_out || !(s->deadline > 0) || !s->pool.count)
+		return s->timed_out;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	s->timed_out = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec > s->deadline;
+	return s->timed_out;
+}
+
+void hspmd_pool_clear(struct hspmd_pool *p)
+{
+	for (int i = 0; i < p->count; i++)
+		hspmd_plan_destroy(p->best[i].plan);
+	p->count = 0;
+}
+
+/* Do two pipelines put the same on their devices, of the same types? Then one stands for both. */
+static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
+{
+	if (a->stage_count != b->stage_count || a->micro_batch != b->micro_batch || a->micro_batches < b->micro_batches)
+		return false;
+	for (int s = 0; s < a->stage_count; s++) {
+		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
+		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->recompute != y->recompute)
+			return false;
+		if (x->shard_ratio || y->shard_ratio || c->devices[x->devices[0]].type != c->devices[y->devices[0]].type)
+			return false;
+	}
+	return true;
+}
+
+bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++) {
+		if (i > 0 && weigh_alike(c->cluster, &p->pipelines[i - 1], &p->pipelines[i]))
+			continue;
+		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
+			const struct hspmd_stage *st = &p->pipelines[i].stages[s];
+			for (int d = 0; d < st->device_count; d++) {
+				double have = (double)c->cluster->types[c->cluster->devices[st->devices[d]].type].memory_bytes;
+				if (hspmd_plan_memory(c, p, i, s, d) > have)
+					return false;
+				if (!st->shard_ratio && d == 0 && c->cluster->devices[st->devices[0]].type ==
+									  c->cluster->devices[st->devices[st->device_count - 1]].type)
+					break; /* all alike */
+			}
+		}
+	}
+	return true;
+}
+
+double hspmd_objective(const struct hspmd_search *s, const struct hspmd_plan *p, double step_s)
+{
+	double weight = s->request->limits.cost_weight;
+	if (!(weight > 0))
+		return step_s;
+	double price = hspmd_plan_price(s->costs->cluster, p);
+	return price > 0 ? step_s * pow(price, weight) : step_s;
+}
+
+double hspmd_plan_price(const struct hspmd_cluster *c, const struct hspmd_plan *p)
+{
+	double price = 0;
+	bool *used = calloc((size_t)c->node_count, sizeof *used);
+	if (!used)
+		return 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
+				used[c->devices[p->pipelines[i].stages[s].devices[d]].node] = true;
+	for (int n = 0; n < c->node_count; n++)
+		price += used[n] ? c->nodes[n].price_per_hour : 0;
+	free(used);
+	return price;
+}
+
+int hspmd_pool_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds)
+{
+	struct hspmd_timing t;
+	struct hspmd_pool *p = &s->pool;
+	if (seconds)
+		*seconds = INFINITY;
+	if (!hspmd_plan_fits(s->costs, plan) || hspmd_timing_of(s->costs, plan, &t, NULL)) {
+		hspmd_plan_destroy(plan);
+		return 0;
+	}
+	s->evaluated++;
+	double step = t.step_s, objective = hspmd_objective(s, plan, step);
+	hspmd_timing_clear(&t);
+	if (seconds)
+		*seconds = step;
+	s->best_s = fmin(s->best_s, step);
+	int at = p->count;
+	while (at > 0 && p->best[at - 1].objective > objective)
+		at--;
+	bool twin = at > 0 && p->best[at - 1].objective == objective && p->best[at - 1].plan->pipeline_count == plan->pipeline_count;
+	if (twin || at == HSPMD_POOL_MAX) {
+		hspmd_plan_destroy(plan);
+		return 0;
+	}
+	if (p->count == HSPMD_POOL_MAX)
+		hspmd_plan_destroy(p->best[--p->count].plan);
+	for (int i = p->count++; i > at; i--)
+		p->best[i] = p->best[i - 1];
+	p->best[at].plan = plan;
+	p->best[at].objective = objective;
+	return 0;
+}
+
+int hspmd_pool_try(struct hspmd_search *s, const struct hspmd_tables *t, struct hspmd_draft *d, bool zero)
+{
+	int ways = hspmd_draft_pipelines(d) > 1 ? HSPMD_PLACEMENT_COUNT : 1;
+	for (int how = 0; how < ways; how++) {
+		bool full;
+		struct hspmd_plan *plan = hspmd_draft_place(t, d, (enum hspmd_placement)how, zero, &full);
+		if (!plan && !full)
+			return -1;
+		if (plan && hspmd_pool_offer(s, plan, NULL))
+			return -1;
+	}
+	return 0;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bound on a pipeline's speed: give each layer l a weight w(l), sum 1, the least part that it takes of any unit's time through all layers,
+ * scaled by W. A unit with rate r = 1 / (W all its time) then has w(l) <= r c(l) for every layer; over all stages of a pipeline, whose slowest takes
+ * the cycle, 1 = sum w <= sum r c <= cycle sum r. So micro-batches per second, 1 / cycle, are at most the sum of the rates, however layers are split.
+ */
+#include "controller/solver/units.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+
+#define QUEUE_MAX 16
+
+static bool tp_is_allowed(const struct hspmd_tables *t, int tp)
+{
+	const struct hspmd_model *m = t->costs->model;
+	if (tp > t->exec->max_tp || tp > HSPMD_MAX_TP)
+		return false;
+	if (m && (m->heads % tp || m->kv_heads % tp))
+		return false;
+	if (m || !t->costs->profile)
+		return true;
+	/* Without a model the profile says which degrees there are; others could only be guessed at. */
+	for (int i = 0; i < t->costs->profile->times_count; i++)
+		if (t->costs->profile->times[i].tp == tp)
+			return true;
+	return false;
+}
+
+static int measure(struct hspmd_tables *t, struct hspmd_unit *u, struct hspmd_error *err)
+{
+	struct hspmd_costs *c = t->costs;
+	const struct hspmd_kind *kind = &t->kinds->kinds[u->kind];
+	int devices[HSPMD_MAX_TP];
+	for (int i = 0; i < u->tp; i++)
+		devices[i] = hspmd_kind_device(c->cluster, kind, 0, i);
+	double slow = kind->slowdown / c->cluster->nodes[kind->nodes[0]].slowdown * hspmd_variation(c, c->cluster->device_count, u->tp);
+	for (int l = 0; l < t->layers; l++) {
+		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
+			struct hspmd_stage s = { .layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r };
+			struct hspmd_stage_cost cost;
+			if (hspmd_costs_stage(c, &s, t->micro_batch, &cost, err))
+				return -1;
+			u->work[r][l + 1] = u->work[r][l] + slow * (cost.forward + cost.backward);
+			u->forward[l + 1] = u->forward[l] + slow * cost.forward;
+			u->kept[r][l + 1] = u->kept[r][l] + t->micro_batch * hspmd_layer_kept(c, l, r, u->share);
+		}
+		u->working[0][l] = t->micro_batch * hspmd_layer_working(c, l, u->share);
+		u->params[l + 1] = c->params_sum[l + 1] * u->share;
+	}
+	for (int j = 1; j < HSPMD_RANGE_LEVELS; j++)
+		for (int l = 0; l + (1 << j) <= t->layers; l++)
+			u->working[j][l] = fmax(u->working[j - 1][l], u->working[j - 1][l + (1 << (j - 1))]);
+	return 0;
+}
+
+static void bound_rates(struct hspmd_tables *t)
+{
+	double total = 0;
+	for (int l = 0; l < t->layers; l++) {
+		double least = INFINITY;
+		for (int i = 0; i < t->unit_count; i++) {
+			const double *w = t->units[i].work[HSPMD_RECOMPUTE_NONE];
+			least = fmin(least, (w[l + 1] - w[l]) / w[t->layers]);
+		}
+		total += least;
+	}
+	t->alike = total;
+	for (int i = 0; i < t->unit_count; i++)
+		t->units[i].rate = 1 / (total * t->units[i].work[HSPMD_RECOMPUTE_NONE][t->layers]);
+}
+
+static int add_units(struct hspmd_tables *t, struct hspmd_error *err)
+{
+	const struct hspmd_cluster *c = t->costs->cluster;
+	size_t n = (size_t)t->layers + 1, arrays = 2 * HSPMD_RECOMPUTE_KINDS + 2 + HSPMD_RANGE_LEVELS;
+	for (int k = 0; k < t->kinds->count; k++)
+		for (int tp = 1; tp <= t->kinds->kinds[k].per_node; tp++)
+			if (tp_is_allowed(t, tp) && t->unit_count < HSPMD_UNITS_MAX)
+				t->units[t->unit_count++] = (struct hspmd_unit){ .kind = k, .tp = tp, .share = 1.0 / tp };
+	t->storage = hspmd_calloc((size_t)t->unit_count * arrays * n, sizeof *t->storage);
+	if (!t->storage)
+		return hspmd_fail_memory(err, "preparing the search");
+	double *at = t->storage;
+	for (int i = 0; i < t->unit_count; i++) {
+		struct hspmd_unit *u = &t->units[i];
+		const struct hspmd_device_type *type = &c->types[t->kinds->kinds[u->kind].type];
+		u->fillable = hspmd_fillable_bytes(type);
+		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++, at += 2 * n) {
+			u->work[r] = at;
+			u->kept[r] = at + n;
+		}
+		u->forward = at;
+		u->params = at + n;
+		at += 2 * n;
+		for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
+			u->working[j] = at;
+		if (measure(t, u, err))
+			return -1;
+	}
+	bound_rates(t);
+	return 0;
+}
+
+/* Of the sizes kept, the next larger one, else the largest. */
+static int nearest_size(const struct hspmd_tables *t, double bytes)
+{
+	int best = 0;
+	for (int i = 1; i < t->size_count; i++) {
+		double x = t->size_bytes[i], y = t->size_bytes[best];
+		if (x >= bytes ? y < bytes || x < y : y < bytes && x > y)
+			best = i;
+	}
+	return best;
+}
+
+static int add_sizes(struct hspmd_tables *t, struct hspmd_error *err)
+{
+	size_t n = (size_t)t->layers;
+	t->size_of = hspmd_calloc(n, sizeof *t->size_of);
+	t->size_bytes = hspmd_calloc(n, sizeof *t->size_bytes);
+	if (!t->size_of || !t->size_bytes)
+		return hspmd_fail_memory(err, "preparing the search");
+	for (int l = 0; l < t->layers; l++) {
+		double bytes = t->costs->layers[l].output_bytes * t->micro_batch;
+		int i = 0;
+		while (i < t->size_count && t->size_bytes[i] != bytes)
+			i++;
+		if (i == t->size_count && i < HSPMD_SIZES_MAX)
+			t->size_bytes[t->size_count++] = bytes;
+		t->size_of[l] = i < t->size_count ? i : nearest_size(t, bytes);
+	}
+	t->crossing_sides = t->kinds->count;
+	size_t cells = (size_t)(t->crossing_sides * t->crossing_sides * 2 * QUEUE_MAX * t->size_count);
+	t->crossings = hspmd_calloc(cells, sizeof *t->crossings);
+	if (!t->crossings)
+		return hspmd_fail_memory(err, "preparing the search");
+	for (size_t i = 0; i < cells; i++)
+		t->crossings[i] = -1;
+	return 0;
+}
+
+struct hspmd_tables *hspmd_tables_new(struct hspmd_costs *costs, const struct hspmd_kinds *kinds, const struct hspmd_execution *exec, int micro_batch,
+				      struct hspmd_error *err)
+{
+	struct hspmd_tables *t = hspmd_calloc(1, sizeof *t);
+	if (!t) {
+		hspmd_fail_memory(err, "preparing the search");
+		return NULL;
+	}
+	t->costs = costs;
+	t->kinds = kinds;
+	t->exec = exec;
+	t->micro_batch = micro_batch;
+	t->layers = costs->layer_count;
+	if (add_units(t, err) || add_sizes(t, err)) {
+		hspmd_tables_destroy(t);
+		return NULL;
+	}
+	return t;
+}
+
+double hspmd_tables_rate(const struct hspmd_tables *t, const int *available)
+{
+	double rates = 0;
+	for (int k = 0; k < t->kinds->count; k++) {
+		double most = 0;
+		for (int u = 0; u < t->unit_count; u++)
+			if (t->units[u].kind == k)
+				most = fmax(most, t->units[u].rate / t->units[u].tp);
+		rates += most * available[k];
+	}
+	return rates;
+}
+
+void hspmd_tables_destroy(struct hspmd_tables *t)
+{
+	if (!t)
+		return;
+	free(t->storage);
+	free(t->size_of);
+	free(t->size_bytes);
+	free(t->crossings);
+	free(t);
+}
+
+/* A device of kind a and another of kind b, in one node or not; false when there are no two such. */
+static bool two_devices(const struct hspmd_tables *t, int a, int b, bool same_node, int *from, int *to)
+{
+	const struct hspmd_cluster *c = t->costs->cluster;
+	const struct hspmd_kind *x = &t->kinds->kinds[a], *y = &t->kinds->kinds[b];
+	*from = hspmd_kind_device(c, x, 0, 0);
+	if (same_node) {
+		if (x->node_class != y->node_class || (a == b && x->per_node < 2))
+			return false;
+		*to = hspmd_kind_device(c, y, 0, a == b ? 1 : 0);
+		return true;
+	}
+	if (x->node_class == y->node_class && y->node_count < 2)
+		return false;
+	*to = hspmd_kind_device(c, y, x->node_class == y->node_class ? 1 : 0, 0);
+	return true;
+}
+
+static double crossing(const struct hspmd_tables *t, int a, int b, bool same_node, int queue, double bytes)
+{
+	int from, to;
+	if (!two_devices(t, a, b, same_node, &from, &to))
+		return INFINITY;
+	double own = hspmd_costs_transfer(t->costs, from, to, 1, 1, bytes, NULL), back = hspmd_costs_transfer(t->costs, to, from, 1, 1, bytes, NULL);
+	if (own < 0 || back < 0)
+		return INFINITY;
+	if (same_node || queue < 2)
+		return own + back;
+	double all = hspmd_costs_transfer(t->costs, from, to, queue, queue, queue * bytes, NULL);
+	double all_back = hspmd_costs_transfer(t->costs, to, from, queue, queue, queue * bytes, NULL);
+	return (own + all + back + all_back) / 2;
+}
+
+double hspmd_crossing(struct hspmd_tables *t, int a, int b, bool same_node, int queue, int size)
+{
+	int ka = t->units[a].kind, kb = t->units[b].kind;
+	queue = queue < 1 ? 1 : queue >= QUEUE_MAX ? QUEUE_MAX - 1 : queue;
+	double *cell = &t->crossings[(((ka * t->crossing_sides + kb) * 2 + same_node) * QUEUE_MAX + queue) * t->size_count + size];
+	if (*cell < 0)
+		*cell = crossing(t, ka, kb, same_node, queue, t->size_bytes[size]);
+	return *cell;
+}

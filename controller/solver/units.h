@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Units: the devices that may make up one stage, and all that a search asks about them, as tables for one micro-batch. Private to the solver. */
+#ifndef HSPMD_CONTROLLER_SOLVER_UNITS_H
+#define HSPMD_CONTROLLER_SOLVER_UNITS_H
+
+#include "controller/solver/costs.h"
+#include "controller/solver/kinds.h"
+#include "controller/solver/solver.h"
+
+#define HSPMD_UNITS_MAX 64
+#define HSPMD_SIZES_MAX 8 /* different sizes of what layers hand on; others count as the next larger */
+#define HSPMD_RANGE_LEVELS 12 /* powers of two of layers: models of up to 4095 layers */
+
+/* tp devices of one kind in one node. Arrays are sums over layers, layer_count + 1 long: layers [a, b) have x[b] - x[a]. */
+struct hspmd_unit {
+	int kind, tp;
+	double share;
+	double fillable;                     /* bytes of a device that weights and activations may fill */
+	double *params;                      /* weights of a device */
+	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds of a micro-batch, forward, backward and what is recomputed */
+	double *forward;
+	double *kept[HSPMD_RECOMPUTE_KINDS]; /* bytes of a micro-batch */
+	double *working[HSPMD_RANGE_LEVELS];  /* working[j][a]: the most that one of the layers [a, a + 2^j) needs while it runs */
+	double rate; /* no pipeline does more micro-batches a second than the sum of its units' rates */
+};
+
+struct hspmd_tables {
+	struct hspmd_costs *costs;
+	const struct hspmd_kinds *kinds;
+	const struct hspmd_execution *exec;
+	int micro_batch, layers;
+	double alike; /* W of units.c: how alike the units are in what each layer takes of their time, at most 1 */
+	int unit_count;
+	struct hspmd_unit units[HSPMD_UNITS_MAX];
+	double *storage;
+	int size_count;     /* different sizes of what a layer hands on */
+	int *size_of;       /* per layer: which */
+	double *size_bytes; /* of one micro-batch */
+	double *crossings;  /* memory of hspmd_crossing */
+	int crossing_sides;
+};
+
+/* Tables for one micro-batch. devices: how many the plan will use, about. NULL and err on failure. */
+struct hspmd_tables *hspmd_tables_new(struct hspmd_costs *costs, const struct hspmd_kinds *kinds, const struct hspmd_execution *exec, int micro_batch,
+				      struct hspmd_error *err);
+void hspmd_tables_destroy(struct hspmd_tables *t);
+
+/* Micro-batches a second that no plan of `available` devices of each kind can exceed. */
+double hspmd_tables_rate(const struct hspmd_tables *t, const int *available);
+
+/* Seconds of what a layer hands on (of size number `size`), there and back together, from unit a's device to b's; in the same node or not; with
+ * `queue` pipelines that send from the node at once. INFINITY: no link. */
+double hspmd_crossing(struct hspmd_tables *t, int a, int b, bool same_node, int queue, int size);
+
+#endif

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exhaustive search with cuts. A pipeline by itself, its transfers undisturbed and no gradients to sum, is never slower in company; devices that are
+ * still free do no more micro-batches a second than the sum of their rates (controller/solver/units.c). Nodes that are alike and untouched are taken in
+ * order, pipelines in the order of their first device: the same plan is not looked at twice.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/solver/evaluate.h"
+#include "controller/solver/units.h"
+#include "tests/bench/solver/instances.h"
+
+#define DEVICES_MOST 8
+#define STAGES_MOST 8
+
+struct brute {
+	struct hspmd_costs *c;
+	struct hspmd_tables *t;
+	const struct hspmd_kinds *kinds;
+	int micro_batch, total, zero;
+	double best;
+	struct hspmd_plan *found;
+	int free[DEVICES_MOST]; /* devices left in each node */
+	struct hspmd_plan plan;
+	struct hspmd_pipeline pipelines[DEVICES_MOST];
+	struct hspmd_stage stages[DEVICES_MOST][STAGES_MOST];
+	int devices[DEVICES_MOST][STAGES_MOST][DEVICES_MOST];
+};
+
+static void place_next(struct brute *b, int left);
+
+/* Micro-batches that the free devices could do by `best`, whatever is made of them. */
+static double free_rate(const struct brute *b)
+{
+	double rate = 0;
+	for (int n = 0; n < b->c->cluster->node_count; n++) {
+		int kind = b->kinds->of_device[b->c->cluster->nodes[n].first_device];
+		double most = 0;
+		for (int u = 0; u < b->t->unit_count; u++)
+			if (b->t->units[u].kind == kind)
+				most = fmax(most, b->t->units[u].rate / b->t->units[u].tp);
+		rate += most * b->free[n];
+	}
+	return rate;
+}
+
+static void time_plan(struct brute *b)
+{
+	struct hspmd_timing t;
+	struct hspmd_plan *p = &b->plan;
+	p->zero_stage = b->zero;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
+			struct hspmd_stage *st = &p->pipelines[i].stages[s];
+			double have = (double)b->c->cluster->types[b->c->cluster->devices[st->devices[0]].type].memory_bytes;
+			for (int k = 0;; k++) {
+				if (k == HSPMD_RECOMPUTE_KINDS)
+					return;
+				st->recompute = (enum hspmd_recompute)k;
+				if (hspmd_plan_memory(b->c, p, i, s, 0) <= have)
+					break;
+			}
+		}
+	if (hspmd_timing_of(b->c, p, &t, NULL))
+		return;
+	if (t.step_s < b->best) {
+		b->best = t.step_s;
+		hspmd_plan_destroy(b->found);
+		b->found = hspmd_plan_copy(p);
+		if (b->found)
+			b->found->predicted.step_s = t.step_s;
+	}
+	hspmd_timing_clear(&t);
+}
+
+/* Seconds of pipeline i for m micro-batches on its own. */
+static double alone(struct brute *b, int i, int m)
+{
+	struct hspmd_sim_stage sim[STAGES_MOST] = { 0 };
+	struct hspmd_sim_result result = { 0 };
+	const struct hspmd_pipeline *pipe = &b->pipelines[i];
+	for (int s = 0; s < pipe->stage_count; s++) {
+		struct hspmd_stage_cost cost;
+		const struct hspmd_stage *st = &pipe->stages[s];
+		if (hspmd_costs_stage(b->c, st, b->micro_batch, &cost, NULL))
+			return INFINITY;
+		double vary = hspmd_variation(b->c, st->device_count, st->device_count);
+		sim[s].forward = cost.forward * vary;
+		sim[s].backward = cost.backward * vary;
+		if (s + 1 < pipe->stage_count) {
+			double bytes = b->c->layers[st->layers[1] - 1].output_bytes * b->micro_batch;
+			sim[s].send_forward = hspmd_costs_transfer(b->c, st->devices[0], st[1].devices[0], 1, 1, bytes, NULL);
+			sim[s + 1].send_backward = hspmd_costs_transfer(b->c, st[1].devices[0], st->devices[0], 1, 1, bytes, NULL);
+		}
+	}
+	hspmd_simulate(sim, pipe->stage_count, m, HSPMD_SCHEDULE_1F1B, &result);
+	return result.end;
+}
+
+/* Every number of micro-batches that the pipeline at hand can do in time. */
+static void deal(struct brute *b, int i, int left)
+{
+	for (int m = 1; m <= left; m++) {
+		if (alone(b, i, m) >= b->best)
+			return;
+		b->pipelines[i].micro_batches = m;
+		if (m == left)
+			time_plan(b);
+		else if (free_rate(b) * b->best >= left - m)
+			place_next(b, left - m);
+	}
+}
+
+/* Every split of the layers from `first` on over the stages from s on. */
+static void split(struct brute *b, int i, int s, int first, int left)
+{
+	struct hspmd_pipeline *pipe = &b->pipelines[i];
+	int stages = pipe->stage_count, layers = b->c->layer_count;
+	pipe->stages[s].layers[0] = first;
+	if (s == stages - 1) {
+		pipe->stages[s].layers[1] = layers;
+		deal(b, i, left);
+		return;
+	}
+	for (int end = first + 1; end <= layers - (stages - 1 - s); end++) {
+		pipe->stages[s].layers[1] = end;
+		split(b, i, s + 1, end, left);
+	}
+}
+
+static bool alike_and_untouched(const struct brute *b, int n, int other)
+{
+	const struct hspmd_cluster *c = b->c->cluster;
+	return b->free[n] == c->nodes[n].device_count && b->free[other] == c->nodes[other].device_count &&
+	       b->kinds->class_of[n] == b->kinds->class_of[other];
+}
+
+/* Line up one group more in pipeline i, or leave it at what it has. */
+static void line_up(struct brute *b, int i, int least, int left)
+{
+	const struct hspmd_cluster *c = b->c->cluster;
+	struct hspmd_pipeline *pipe = &b->pipelines[i];
+	if (pipe->stage_count)
+		split(b, i, 0, 0, left);
+	if (pipe->stage_count == STAGES_MOST || pipe->stage_count == b->c->layer_count)
+		return;
+	for (int n = 0; n < c->node_count; n++) {
+		bool first_of_its_like = true;
+		for (int k = 0; k < n; k++)
+			first_of_its_like = first_of_its_like && !alike_and_untouched(b, n, k);
+		int at = c->nodes[n].first_device + c->nodes[n].device_count - b->free[n];
+		if (!first_of_its_like || (pipe->stage_count == 0 && at < least))
+			continue;
+		for (int tp = 1; tp <= b->free[n]; tp *= 2) {
+			struct hspmd_stage *st = &pipe->stages[pipe->stage_count];
+			*st = (struct hspmd_stage){ .device_count = tp, .context = 1, .devices = b->devices[i][pipe->stage_count] };
+			for (int k = 0; k < tp; k++)
+				st->devices[k] = at + k;
+			pipe->stage_count++;
+			b->free[n] -= tp;
+			line_up(b, i, least, left);
+			b->free[n] += tp;
+			pipe->stage_count--;
+		}
+	}
+}
+
+static void place_next(struct brute *b, int left)
+{
+	int i = b->plan.pipeline_count++;
+	int least = i ? b->pipelines[i - 1].stages[0].devices[0] : 0;
+	b->pipelines[i] = (struct hspmd_pipeline){ .micro_batch = b->micro_batch, .stages = b->stages[i] };
+	line_up(b, i, least, left);
+	b->plan.pipeline_count--;
+}
+
+static void search_micro_batch(struct brute *b, const struct instance *in)
+{
+	b->total = in->global_batch / b->micro_batch;
+	for (int n = 0; n < b->c->cluster->node_count; n++)
+		b->free[n] = b->c->cluster->nodes[n].device_count;
+	b->plan = (struct hspmd_plan){ .global_batch = in->global_batch, .micro_batch = b->micro_batch, .seq_len = b->c->seq_len,
+				       .schedule = HSPMD_SCHEDULE_1F1B, .virtual_stages = 1, .pipelines = b->pipelines };
+	place_next(b, b->total);
+}
+
+struct hspmd_plan *fastest_plan(const struct instance *in, double known, struct hspmd_error *err)
+{
+	struct brute *b = hspmd_calloc(1, sizeof *b);
+	struct hspmd_execution exec = hspmd_execution_default();
+	bool allowed[3] = { true, true, true };
+	if (!b)
+		return NULL;
+	b->best = known;
+	b->c = hspmd_costs_new(in->cluster, NULL, in->profile, HSPMD_PRECISION_FP32, 0, err);
+	struct hspmd_kinds *kinds = b->c ? hspmd_kinds_new(in->cluster, allowed, err) : NULL;
+	b->kinds = kinds;
+	for (b->micro_batch = 1; kinds && b->micro_batch <= in->global_batch; b->micro_batch++) {
+		if (in->global_batch % b->micro_batch)
+			continue;
+		b->t = hspmd_tables_new(b->c, kinds, &exec, b->micro_batch, err);
+		for (b->zero = 0; b->t && b->zero < 2; b->zero++)
+			search_micro_batch(b, in);
+		hspmd_tables_destroy(b->t);
+	}
+	struct hspmd_plan *found = b->found;
+	hspmd_kinds_destroy(kinds);
+	hspmd_costs_destroy(b->c);
+	free(b);
+	return found;
+}
