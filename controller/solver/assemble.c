@@ -22,6 +22,7 @@
 #define WORK_MOST 2000000 /* states x columns of the dynamic programme */
 #define DRAFTS_MOST 400   /* drafts kept for timing */
 #define TIMED_MOST 8000   /* stages timed for one micro-batch */
+#define TIMED_LEAST 24    /* plans as large as the most promising that are timed however large they are */
 #define HINDSIGHT 0.97    /* estimates may be that much too long */
 #define SETTLE_MOST 2048  /* micro-batches x stages^2 up to which borders are settled by simulation */
 #define EXACTLY 1e-7       /* precision of a split that is timed */
@@ -328,6 +329,14 @@ static void from_bases(struct assembly *a, const int *order, int count, double s
 
 /* ---- timing */
 
+static long stages_of(const struct assembly *a, const struct sketch *k)
+{
+	long stages = 0;
+	for (int g = 0; g < k->count; g++)
+		stages += (long)k->copies[g] * a->l->columns[k->column[g]].shape.row.stages;
+	return stages;
+}
+
 /* Suit each shape to the micro-batches that fell to it, then deal again; not where that is much work and fill and drain are little of a step. */
 static int settle(struct assembly *a, const struct sketch *k, struct hspmd_draft *d)
 {
@@ -346,13 +355,14 @@ static int time_sketches(struct assembly *a, bool zero)
 {
 	qsort(a->sketches, (size_t)a->sketch_count, sizeof *a->sketches, by_seconds);
 	long budget = TIMED_MOST;
+	if (a->sketch_count)
+		budget = budget > TIMED_LEAST * stages_of(a, &a->sketches[0]) ? budget : TIMED_LEAST * stages_of(a, &a->sketches[0]);
 	for (int i = 0; i < a->sketch_count && budget > 0 && !hspmd_search_is_over(a->s); i++) {
 		const struct sketch *k = &a->sketches[i];
 		struct hspmd_draft d = { .group_count = k->count };
 		if (k->working * HINDSIGHT >= a->s->best_s)
 			continue;
-		for (int g = 0; g < k->count; g++)
-			budget -= k->copies[g] * a->l->columns[k->column[g]].shape.row.stages;
+		budget -= stages_of(a, k);
 		for (int g = 0; g < k->count; g++) {
 			const struct hspmd_column *c = &a->l->columns[k->column[g]];
 			d.groups[g] = (struct hspmd_group){ .shape = c->shape, .copies = k->copies[g] };

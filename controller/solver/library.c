@@ -2,9 +2,9 @@
 /* Columns: which rows of units a pipeline may be made of.
  *
  * Where there are few, all: every multiset of units that the cluster can supply, in every order that differs (few classes, few devices). Where there
- * are many, those that the stock can be dealt into evenly: for every set of kinds, every degree of each, and every number of pipelines P, a row
+ * are many, those that the stock can be dealt into evenly: for every set of kinds, the best degrees of each, and every number of pipelines P, a row
  * has the P-th part of each kind's units, rounded down or up. Order matters little beyond which kinds come first, as early stages hold more
- * activations: kinds are kept together and tried in every order.
+ * activations: kinds are kept together and tried in a few orders. What did well with one micro-batch is tried alone with the next.
  *
  * Of rows with the same devices the best few are kept.
  */
@@ -18,12 +18,16 @@
 
 #define ROWS_ALL 20000    /* rows up to which all are tried */
 #define ORDERS_ALL 120   /* orders of one multiset that are tried where all rows are */
-#define ORDERS_EVEN 12   /* and in even deals */
-#define EVEN_WIDTH 6     /* degrees of one kind that are tried in even deals */
+#define ORDERS_EVEN 12   /* and in even deals of one or two kinds */
+#define ORDERS_MANY 4    /* and of more */
 #define ROUGHLY 2e-3     /* precision of a column's cycle */
 #define FRONT 8          /* columns kept of those with the same devices */
-#define COMBINATIONS 512 /* sets of kinds and degrees that are dealt evenly */
-#define ROWS_EVEN 6000   /* rows that are tried in even deals */
+#define CHOICES 64       /* choices of a degree for each kind of a set */
+#define KINDS_FEW 5      /* kinds of which every set is dealt */
+#define PIPELINE_STEP 12 /* numbers of pipelines beyond this are tried in steps */
+#define ROWS_LEAST 6000  /* rows that are tried in even deals: ROWS_WORK over the devices, within these */
+#define ROWS_MOST 16000
+#define ROWS_WORK 2000000
 
 struct builder {
 	struct hspmd_search *s;
@@ -33,7 +37,7 @@ struct builder {
 	struct hspmd_library *out;
 	int chosen[HSPMD_UNITS_MAX]; /* how many of each unit */
 	int use[HSPMD_KINDS_MAX];
-	int stages, rows;
+	int stages, rows, rows_most;
 	double fair; /* micro-batches a device */
 	bool short_of_memory;
 };
@@ -208,7 +212,7 @@ static void try_chosen(struct builder *b)
 	struct hspmd_row row = { 0 };
 	if (!b->stages || b->short_of_memory || hspmd_search_is_over(b->s))
 		return;
-	int most = b->out->complete ? ORDERS_ALL : ORDERS_EVEN;
+	int most = b->out->complete ? ORDERS_ALL : b->t->kinds->count <= 2 ? ORDERS_EVEN : ORDERS_MANY;
 	if (orders(b) <= most) {
 		for (int u = 0; u < b->t->unit_count; u++)
 			for (int n = 0; n < b->chosen[u]; n++)
@@ -260,18 +264,20 @@ static void multisets(struct builder *b, int unit, bool count_only)
 
 /* ---- even deals */
 
-/* Degrees of a kind worth trying, by the bound of their rate a device. */
-static int best_units(const struct builder *b, int kind, int *units)
+static double rate_of_device(const struct builder *b, int unit)
+{
+	return b->t->units[unit].rate / b->t->units[unit].tp;
+}
+
+/* The units of a kind, the fastest a device first. Count. */
+static int rank_units(const struct builder *b, int kind, int *units)
 {
 	int count = 0;
 	for (int u = 0; u < b->t->unit_count; u++) {
-		const struct hspmd_unit *x = &b->t->units[u];
-		if (x->kind != kind)
+		if (b->t->units[u].kind != kind)
 			continue;
-		int at = count < EVEN_WIDTH ? count++ : count - 1;
-		if (count == EVEN_WIDTH && at == count - 1 && units[at] != u && x->rate / x->tp <= b->t->units[units[at]].rate / b->t->units[units[at]].tp)
-			continue;
-		for (; at > 0 && b->t->units[units[at - 1]].rate / b->t->units[units[at - 1]].tp < x->rate / x->tp; at--)
+		int at = count++;
+		for (; at > 0 && rate_of_device(b, units[at - 1]) < rate_of_device(b, u); at--)
 			units[at] = units[at - 1];
 		units[at] = u;
 	}
@@ -286,70 +292,141 @@ static int units_there(const struct builder *b, int unit)
 	return whole < allowed ? whole : allowed;
 }
 
-/* Take `part` of kind k's units (rounded both ways) and go on with the next kind. */
-static void deal_kind(struct builder *b, const int *unit_of, int kind, int pipelines)
+/* What is dealt: a unit of each kind of a set. */
+struct deal {
+	int count, unit[HSPMD_KINDS_MAX], pipelines;
+	bool nearest; /* round each kind to the nearest whole number only, not both ways */
+};
+
+/* Take the part of the deal's `at`-th unit that falls to one pipeline and go on with the next. */
+static void deal_unit(struct builder *b, const struct deal *d, int at)
 {
 	if (b->short_of_memory || b->stages > deepest(b))
 		return;
-	if (kind == b->t->kinds->count) {
+	if (at == d->count) {
 		try_chosen(b);
 		return;
 	}
-	int unit = unit_of[kind];
-	if (unit < 0) {
-		deal_kind(b, unit_of, kind + 1, pipelines);
-		return;
-	}
-	int there = units_there(b, unit), down = there / pipelines, up = (there + pipelines - 1) / pipelines, tp = b->t->units[unit].tp;
-	for (int n = down; n <= up; n++) {
-		b->chosen[unit] = n;
+	const struct hspmd_unit *u = &b->t->units[d->unit[at]];
+	int there = units_there(b, d->unit[at]), low = there / d->pipelines, high = (there + d->pipelines - 1) / d->pipelines;
+	if (d->nearest)
+		low = high = (there + d->pipelines / 2) / d->pipelines;
+	for (int n = low; n <= high; n++) {
+		b->chosen[d->unit[at]] = n;
 		b->stages += n;
-		b->use[kind] += n * tp;
-		deal_kind(b, unit_of, kind + 1, pipelines);
-		b->chosen[unit] = 0;
+		b->use[u->kind] += n * u->tp;
+		deal_unit(b, d, at + 1);
+		b->chosen[d->unit[at]] = 0;
 		b->stages -= n;
-		b->use[kind] -= n * tp;
+		b->use[u->kind] -= n * u->tp;
 	}
 }
 
-/* Every number of pipelines that deals the chosen units differently. */
-static void deal_evenly(struct builder *b, const int *unit_of)
+/* Every number of pipelines that deals the units differently: all where they are few, else by steps of a tenth. */
+static void deal_evenly(struct builder *b, struct deal *d)
 {
 	int most = 0, sum = 0;
-	for (int k = 0; k < b->t->kinds->count; k++)
-		if (unit_of[k] >= 0) {
-			sum += units_there(b, unit_of[k]);
-			most = units_there(b, unit_of[k]) > most ? units_there(b, unit_of[k]) : most;
-		}
+	for (int i = 0; i < d->count; i++) {
+		sum += units_there(b, d->unit[i]);
+		most = units_there(b, d->unit[i]) > most ? units_there(b, d->unit[i]) : most;
+	}
 	most = most < b->at_most ? most : b->at_most;
-	for (int p = most, step = 1; p > 0 && (sum + p - 1) / p <= 2 * deepest(b); p -= step) {
-		b->copies.pipelines = p;
-		deal_kind(b, unit_of, 0, p);
-		/* Beyond a few dozen, neighbouring numbers of pipelines deal nearly alike. */
-		step = 1 + p / 24;
+	for (int p = most; p > 0 && (sum + p - 1) / p <= 2 * deepest(b) && !hspmd_search_is_over(b->s); p -= 1 + p / PIPELINE_STEP) {
+		d->pipelines = b->copies.pipelines = p;
+		deal_unit(b, d, 0);
 	}
 }
 
-static void even_deals(struct builder *b)
+/* All choices of one unit a kind, of the `widths` best ones each. */
+static void deal_set(struct builder *b, const int *kinds, int count)
 {
-	int units[HSPMD_KINDS_MAX][EVEN_WIDTH], widths[HSPMD_KINDS_MAX], at[HSPMD_KINDS_MAX] = { 0 }, unit_of[HSPMD_KINDS_MAX];
-	int kinds = b->t->kinds->count, widest = EVEN_WIDTH;
-	while (widest > 1 && pow(widest + 1, kinds) > COMBINATIONS)
+	int units[HSPMD_KINDS_MAX][HSPMD_UNITS_MAX], widths[HSPMD_KINDS_MAX], at[HSPMD_KINDS_MAX] = { 0 }, widest = HSPMD_UNITS_MAX;
+	struct deal d = { .count = count, .nearest = count > 2 };
+	while (widest > 1 && pow(widest, count) > (count == 1 ? HSPMD_UNITS_MAX : CHOICES))
 		widest--;
-	for (int k = 0; k < kinds; k++) {
-		widths[k] = best_units(b, k, units[k]);
-		widths[k] = widths[k] < widest ? widths[k] : widest;
+	for (int i = 0; i < count; i++) {
+		widths[i] = rank_units(b, kinds[i], units[i]);
+		widths[i] = widths[i] < widest ? widths[i] : widest;
 	}
-	/* The best degree of every kind first, leaving a kind out last. */
-	for (int k = 0; k < kinds && b->rows < ROWS_EVEN;) {
-		for (int i = 0; i < kinds; i++)
-			unit_of[i] = at[i] == widths[i] ? -1 : units[i][at[i]];
-		deal_evenly(b, unit_of);
+	for (int i = 0; i < count && b->rows < b->rows_most;) {
+		for (int k = 0; k < count; k++)
+			d.unit[k] = units[k][at[k]];
+		deal_evenly(b, &d);
 		if (b->short_of_memory || hspmd_search_is_over(b->s))
 			return;
-		for (k = 0; k < kinds && ++at[k] > widths[k]; k++)
-			at[k] = 0;
+		for (i = 0; i < count && ++at[i] >= widths[i]; i++)
+			at[i] = 0;
 	}
+}
+
+/* Sets of kinds: each by itself, all together, pairs, and the others where kinds are few. */
+static void even_deals(struct builder *b)
+{
+	int kinds = b->t->kinds->count, chosen[HSPMD_KINDS_MAX];
+	for (int turn = 0; turn < kinds; turn++) {
+		int size = turn == 0 ? 1 : turn == 1 ? kinds : turn;
+		for (unsigned set = 1; set < 1u << kinds; set++) {
+			int count = 0;
+			for (int k = 0; k < kinds; k++)
+				if ((set & 1u << k) && b->s->available[k] > 0)
+					chosen[count++] = k;
+			if (count != __builtin_popcount(set) || count != size || (kinds > KINDS_FEW && count > 2 && count < kinds))
+				continue;
+			deal_set(b, chosen, count);
+		}
+	}
+}
+
+/* ---- rows that did well with another micro-batch */
+
+static void try_favourites(struct builder *b)
+{
+	const struct hspmd_search *s = b->s;
+	for (int i = 0; i < s->favourite_count && !b->short_of_memory && !hspmd_search_is_over(b->s); i++) {
+		const struct hspmd_row *row = &s->favourites[i].row;
+		memset(b->use, 0, sizeof b->use);
+		for (int k = 0; k < row->stages; k++)
+			b->use[b->t->units[row->unit[k]].kind] += b->t->units[row->unit[k]].tp;
+		b->copies.pipelines = s->favourites[i].pipelines;
+		b->stages = row->stages;
+		try_row(b, row);
+	}
+	memset(b->use, 0, sizeof b->use);
+	b->stages = 0;
+}
+
+static int by_waste(const void *x, const void *y)
+{
+	const struct hspmd_column *a = x, *b = y;
+	double p = a->shape.cycle * a->rates, q = b->shape.cycle * b->rates;
+	if (p != q)
+		return p < q ? -1 : 1;
+	int d = a->shape.row.stages - b->shape.row.stages;
+	return d ? d : memcmp(a->shape.row.unit, b->shape.row.unit, (size_t)a->shape.row.stages);
+}
+
+/* Remember the rows that lose least time to imbalance; half of the places for the rows of each depth in turn, as a larger micro-batch may want more
+ * stages. */
+static void remember(struct hspmd_search *s, const struct hspmd_library *l)
+{
+	int of_depth[HSPMD_STAGES_MAX + 1] = { 0 };
+	qsort(l->columns, (size_t)l->count, sizeof *l->columns, by_waste);
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < l->count && s->favourite_count < (pass ? HSPMD_FAVOURITES : HSPMD_FAVOURITES / 2); i++) {
+			const struct hspmd_column *c = &l->columns[i];
+			bool deep = ++of_depth[c->shape.row.stages] > HSPMD_FAVOURITES / 32;
+			if (pass ? deep : i >= HSPMD_FAVOURITES / 2)
+				continue;
+			s->favourites[s->favourite_count].row = c->shape.row;
+			s->favourites[s->favourite_count++].pipelines = c->copies.pipelines;
+		}
+}
+
+bool hspmd_library_is_complete(struct hspmd_search *s, struct hspmd_tables *t)
+{
+	struct builder b = { .s = s, .t = t };
+	multisets(&b, 0, true);
+	return b.rows <= ROWS_ALL;
 }
 
 int hspmd_library_fill(struct hspmd_search *s, struct hspmd_tables *t, int pipelines, bool zero, struct hspmd_library *out)
@@ -359,12 +436,20 @@ int hspmd_library_fill(struct hspmd_search *s, struct hspmd_tables *t, int pipel
 	for (int k = 0; k < t->kinds->count; k++)
 		devices += s->available[k];
 	b.fair = (double)b.at_most / devices;
-	multisets(&b, 0, true);
-	out->complete = b.rows <= ROWS_ALL;
-	b.rows = 0;
-	if (out->complete)
+	b.rows_most = (int)fmin(fmax((double)ROWS_WORK / devices, ROWS_LEAST), ROWS_MOST);
+	out->complete = hspmd_library_is_complete(s, t);
+	if (out->complete) {
 		multisets(&b, 0, false);
-	else
+		return b.short_of_memory ? -1 : 0;
+	}
+	if (s->favourite_micro_batch <= t->micro_batch && s->favourite_zero == zero)
+		try_favourites(&b);
+	if (out->count * 2 <= s->favourite_count || !s->favourite_count || s->favourite_micro_batch > t->micro_batch || s->favourite_zero != zero) {
 		even_deals(&b);
+		s->favourite_count = 0;
+		s->favourite_micro_batch = t->micro_batch;
+		s->favourite_zero = zero;
+		remember(s, out);
+	}
 	return b.short_of_memory ? -1 : 0;
 }

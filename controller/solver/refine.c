@@ -15,7 +15,8 @@
 #include "common/alloc.h"
 #include "controller/solver/search.h"
 
-#define WORK_MOST 400000 /* stages timed while refining */
+#define WORK_MOST 400000 /* stages timed while refining, */
+#define WORK_LEAST 100    /* or plans as large as the best, if that is more */
 #define EPSILON 1e-9     /* relative gain that counts */
 
 struct refine {
@@ -264,8 +265,11 @@ static int refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 int hspmd_refine(struct hspmd_search *s)
 {
 	struct hspmd_plan *copies[HSPMD_POOL_MAX];
-	long budget = WORK_MOST;
 	int count = s->pool.count, rc = 0;
+	long stages = 0, budget = WORK_MOST;
+	for (int i = 0; count && i < s->pool.best[0].plan->pipeline_count; i++)
+		stages += s->pool.best[0].plan->pipelines[i].stage_count;
+	budget = budget > WORK_LEAST * stages ? budget : WORK_LEAST * stages;
 	for (int i = 0; i < count; i++) {
 		copies[i] = hspmd_plan_copy(s->pool.best[i].plan);
 		rc = rc || !copies[i] ? -1 : 0;

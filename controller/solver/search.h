@@ -29,6 +29,8 @@ struct hspmd_library {
 	bool tight;    /* memory stood in the way somewhere */
 };
 
+#define HSPMD_FAVOURITES 512
+
 #define HSPMD_POOL_MAX 24
 
 struct hspmd_pool {
@@ -47,6 +49,13 @@ struct hspmd_search {
 	int available[HSPMD_KINDS_MAX]; /* devices of each kind that may be used */
 	struct hspmd_pool pool;
 	double best_s; /* the fastest step of a plan that fits; INFINITY before the first */
+	int favourite_count; /* rows that did well with another micro-batch, and which that was */
+	int favourite_micro_batch;
+	bool favourite_zero;
+	struct {
+		struct hspmd_row row;
+		int pipelines;
+	} *favourites;
 	double deadline; /* 0: none */
 	bool timed_out;
 	int64_t evaluated;
@@ -57,6 +66,8 @@ bool hspmd_search_is_over(struct hspmd_search *s);
 
 /* library.c: all columns worth trying for one micro-batch, on the assumption of `pipelines` copies. 0 or -1 (memory). */
 int hspmd_library_fill(struct hspmd_search *s, struct hspmd_tables *t, int pipelines, bool zero, struct hspmd_library *out);
+/* Will all rows be tried, as there are few? */
+bool hspmd_library_is_complete(struct hspmd_search *s, struct hspmd_tables *t);
 void hspmd_library_clear(struct hspmd_library *l);
 
 /* assemble.c: make drafts of at most `pipelines` columns, time the most promising. 0 or -1 (memory). */

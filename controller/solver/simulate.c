@@ -2,10 +2,16 @@
 /* What a stage does, and in which order, is fixed by the schedule, so a step is a longest path: an operation starts when its stage is free and
  * what it needs has come.
  *
- * Stage s of S runs w = min(S - 1 - s, m) forward passes, then one forward and one backward in turn, then the w backward passes left. Between two
- * passes it exchanges with its neighbours: a pass's result is sent before the next pass starts, and its input is received then. A transfer needs both sides and holds both while it lasts, as sends and receives of one stream of
- * instructions do; so transfers are part of each stage's cycle, not only of the first micro-batch's way. In the
- * steady state gradients go before activations.
+ * Time is cut into rounds. In round i stage s of S runs the forward pass of micro-batch i + w(s) and then the backward pass of micro-batch i, as far as
+ * there are such; 1F1B has w(s) = S - 1 - s, GPipe m more. What a stage has made it exchanges with its neighbour before it goes on: neighbours
+ * meet once a round, after the forward pass of the one in front and the backward pass of the one behind; the gradient goes one way, then the
+ * activation the other. A transfer needs both sides and holds both while it lasts, as sends and receives in one stream of instructions do; so
+ * transfers are part of each stage's cycle, not only of the first micro-batch's way.
+ *
+ *     forward done  f(s, i) = l(s, i) + F(s)
+ *     met           l(s, i + 1) = max(b(s, i), f(s - 1, i)) + gradient(s) + activation(s - 1)
+ *     backward done b(s, i) = l(s + 1, i + 1) + B(s);   for the last stage f(s, i) + B(s)
+ * so that a round takes O(S), from the last stage to the first.
  */
 #include "controller/solver/simulate.h"
 
@@ -13,25 +19,12 @@
 
 #include "common/alloc.h"
 
-/* A transfer that one side has come to. */
-struct meeting {
-	bool waiting;
-	double since;
-};
-
-struct cursor {
-	int forwards, backwards; /* passes done */
-	int phase;               /* of the exchanges before the next pass */
-	bool last_forward;       /* the pass done last was a forward one */
-	double free;             /* when the stage can go on */
-};
+#define SMALL 64
 
 struct run {
 	const struct hspmd_sim_stage *stages;
-	int count, micro_batches;
-	enum hspmd_schedule schedule;
-	struct cursor *at;
-	struct meeting *activation, *gradient; /* at the border behind stage s */
+	int count, micro_batches, ahead; /* ahead: rounds between the last stage's first forward pass and first backward pass */
+	double *met, *forward_done;
 	struct hspmd_sim_result *result;
 	int ops;
 };
@@ -47,133 +40,86 @@ int hspmd_in_flight(int stage, int count, int micro_batches, enum hspmd_schedule
 	return deep < micro_batches ? deep : micro_batches;
 }
 
-static bool next_is_forward(const struct run *r, int s)
-{
-	const struct cursor *c = &r->at[s];
-	if (c->forwards == r->micro_batches)
-		return false;
-	return c->forwards - c->backwards < hspmd_in_flight(s, r->count, r->micro_batches, r->schedule);
-}
-
 static void note(struct run *r, enum hspmd_sim_kind kind, int stage, int micro_batch, double start, double end)
 {
 	if (r->result->ops)
 		r->result->ops[r->ops++] = (struct hspmd_sim_op){ kind, stage, micro_batch, start, end };
-	if (end > r->result->end)
-		r->result->end = end;
 }
 
-/* Stage s comes to a transfer with its neighbour `other`. True when both are there: it is then done for both. */
-static bool meet(struct run *r, struct meeting *m, int s, int other, double seconds, enum hspmd_sim_kind kind, int sender, int micro_batch)
+/* The micro-batch whose forward pass stage s runs in round i; none when out of range. */
+static int forward_of(const struct run *r, int s, int i)
 {
-	if (!m->waiting) {
-		*m = (struct meeting){ true, r->at[s].free };
-		return false;
+	return i + r->count - 1 - s + r->ahead;
+}
+
+static bool there_is(const struct run *r, int micro_batch)
+{
+	return micro_batch >= 0 && micro_batch < r->micro_batches;
+}
+
+/* Stage s, having done its backward pass of round i at `free`, meets the stage in front of it. When the latter can go on. */
+static double meet(struct run *r, int s, int i, double free)
+{
+	int next = forward_of(r, s, i + 1);
+	double at = r->forward_done[s - 1], gradient = r->stages[s].send_backward, activation = r->stages[s - 1].send_forward;
+	bool back = i >= 0, there = there_is(r, next);
+	r->met[s] = free;
+	if (!back && !there)
+		return at;
+	at = free > at ? free : at;
+	if (back) {
+		note(r, HSPMD_SIM_SEND_BACKWARD, s, i, at, at + gradient);
+		at += gradient;
 	}
-	double start = m->since > r->at[s].free ? m->since : r->at[s].free;
-	*m = (struct meeting){ 0 };
-	r->at[s].free = r->at[other].free = start + seconds;
-	r->at[s].phase++;
-	r->at[other].phase++;
-	note(r, kind, sender, micro_batch, start, start + seconds);
-	return true;
-}
-
-/* Does the stage behind s run the backward pass that s waits for before the forward pass that s has just made possible? Then it sends first. */
-static bool gradient_comes_first(const struct run *r, int s)
-{
-	const struct cursor *c = &r->at[s];
-	return s < r->count - 1 && c->forwards - c->backwards > hspmd_in_flight(s + 1, r->count, r->micro_batches, r->schedule);
-}
-
-/* The exchange that is due, by phase. Returns the neighbour it was done with, STAYS when the neighbour has not come yet, READY when the next
- * pass can start. */
-enum { SEND_GRADIENT, RECEIVE_EARLY, SEND_ACTIVATION, RECEIVE_LATE, RECEIVE_ACTIVATION, NONE_LEFT };
-enum { STAYS = -1, READY = -2 };
-
-static int exchange(struct run *r, int s, bool done, bool forward)
-{
-	struct cursor *c = &r->at[s];
-	int before = s - 1, after = s + 1;
-	bool begun = c->forwards > 0, last = after == r->count, wants_gradient = !done && !forward && !last;
-	bool early = gradient_comes_first(r, s), met;
-	for (; c->phase < NONE_LEFT; c->phase++) {
-		if (c->phase == SEND_GRADIENT && begun && !c->last_forward && s > 0)
-			met = meet(r, &r->gradient[before], s, before, r->stages[s].send_backward, HSPMD_SIM_SEND_BACKWARD, s, c->backwards - 1);
-		else if (wants_gradient && c->phase == (early ? RECEIVE_EARLY : RECEIVE_LATE))
-			met = meet(r, &r->gradient[s], s, after, r->stages[after].send_backward, HSPMD_SIM_SEND_BACKWARD, after, c->backwards);
-		else if (c->phase == SEND_ACTIVATION && begun && c->last_forward && !last)
-			met = meet(r, &r->activation[s], s, after, r->stages[s].send_forward, HSPMD_SIM_SEND_FORWARD, s, c->forwards - 1);
-		else if (c->phase == RECEIVE_ACTIVATION && !done && forward && s > 0)
-			met = meet(r, &r->activation[before], s, before, r->stages[before].send_forward, HSPMD_SIM_SEND_FORWARD, before, c->forwards);
-		else
-			continue;
-		return met ? (c->phase == SEND_GRADIENT + 1 || c->phase == RECEIVE_ACTIVATION + 1 ? before : after) : STAYS;
+	if (there) {
+		note(r, HSPMD_SIM_SEND_FORWARD, s - 1, next, at, at + activation);
+		at += activation;
 	}
-	return READY;
+	return r->met[s] = at;
 }
 
-static void pass(struct run *r, int s, bool forward)
+static void round_of(struct run *r, int i)
 {
-	struct cursor *c = &r->at[s];
-	double start = c->free, end = start + (forward ? r->stages[s].forward : r->stages[s].backward);
-	note(r, forward ? HSPMD_SIM_FORWARD : HSPMD_SIM_BACKWARD, s, forward ? c->forwards : c->backwards, start, end);
-	c->free = end;
-	c->last_forward = forward;
-	c->phase = 0;
-	if (forward)
-		c->forwards++;
-	else if (++c->backwards == r->micro_batches && r->result->stage_end)
-		r->result->stage_end[s] = end;
-}
-
-/* Run the stages on the stack until each waits for a neighbour or is done; a neighbour that was waited for goes back on. */
-static void drive(struct run *r, int *stack)
-{
-	int depth = 0;
-	for (int s = r->count - 1; s >= 0; s--)
-		stack[depth++] = s;
-	while (depth) {
-		int s = stack[--depth];
-		for (;;) {
-			bool done = r->at[s].backwards == r->micro_batches, forward = !done && next_is_forward(r, s);
-			int other = exchange(r, s, done, forward);
-			if (other >= 0) {
-				stack[depth++] = other;
-				continue;
-			}
-			if (other == STAYS || done)
-				break;
-			pass(r, s, forward);
+	for (int s = 0; s < r->count; s++) {
+		int micro_batch = forward_of(r, s, i);
+		r->forward_done[s] = r->met[s];
+		if (there_is(r, micro_batch)) {
+			r->forward_done[s] += r->stages[s].forward;
+			note(r, HSPMD_SIM_FORWARD, s, micro_batch, r->met[s], r->forward_done[s]);
 		}
+	}
+	double ready = r->forward_done[r->count - 1];
+	for (int s = r->count - 1; s >= 0; s--) {
+		double done = ready;
+		if (i >= 0) {
+			done += r->stages[s].backward;
+			note(r, HSPMD_SIM_BACKWARD, s, i, ready, done);
+			if (done > r->result->end)
+				r->result->end = done;
+			if (r->result->stage_end && i == r->micro_batches - 1)
+				r->result->stage_end[s] = done;
+		}
+		if (s > 0)
+			ready = meet(r, s, i, done);
+		else
+			r->met[0] = done;
 	}
 }
 
 int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_sim_result *result)
 {
-	enum { SMALL = 32 };
-	struct cursor few[SMALL];
-	struct meeting meetings[2 * SMALL];
-	int stack[SMALL];
-	size_t n = (size_t)count;
-	char *block = NULL;
-	struct run r = { stages, count, micro_batches, schedule, few, meetings, meetings + SMALL, result, 0 };
-	int *order = stack;
+	double few[2 * SMALL] = { 0 }, *many = NULL;
+	struct run r = { stages, count, micro_batches, schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : 0, few, few + SMALL, result, 0 };
 	if (count > SMALL) {
-		block = hspmd_calloc(n, sizeof(struct cursor) + 2 * sizeof(struct meeting) + sizeof(int));
-		if (!block)
+		many = hspmd_calloc((size_t)count * 2, sizeof *many);
+		if (!many)
 			return -1;
-		r.at = (struct cursor *)block;
-		r.activation = (struct meeting *)(r.at + n);
-		r.gradient = r.activation + n;
-		order = (int *)(r.gradient + n);
-	}
-	for (size_t s = 0; s < n; s++) {
-		r.at[s] = (struct cursor){ 0 };
-		r.activation[s] = r.gradient[s] = (struct meeting){ 0 };
+		r.met = many;
+		r.forward_done = many + count;
 	}
 	result->end = 0;
-	drive(&r, order);
-	free(block);
+	for (int i = 1 - count - r.ahead; i < micro_batches; i++)
+		round_of(&r, i);
+	free(many);
 	return 0;
 }

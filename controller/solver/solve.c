@@ -2,8 +2,8 @@
 /* The search, in two stages as in H2's HeteroAuto (arXiv 2505.17548, section 4): first pipelines, from kinds of devices rather than devices, with layers
  * split as well as can be (library.c), then plans made of them (assemble.c), timed by the simulator; the best are refined (refine.c).
  *
- * Each micro-batch that divides the global batch is searched by itself, the one that could be fastest first; one that could not beat what is
- * known, however well its devices worked together, is left out (units.c has the bound).
+ * Each micro-batch that divides the global batch is searched by itself; one that could not beat what is known, however well its devices worked
+ * together, is left out (units.c has the bound).
  */
 #include <limits.h>
 #include <math.h>
@@ -16,6 +16,7 @@
 
 #define MICRO_BATCH_MAX 128
 #define MICRO_BATCHES_MAX 64
+#define BEHIND 1.4 /* bound over the least one from which on a micro-batch comes last */
 
 struct hspmd_execution hspmd_execution_default(void)
 {
@@ -46,34 +47,36 @@ static double bound(const struct hspmd_search *s, const struct hspmd_tables *t)
 	return fmax(once * t->alike, s->request->global_batch / t->micro_batch / hspmd_tables_rate(t, s->available));
 }
 
-static int search_columns(struct hspmd_search *s, struct hspmd_tables *t, int pipelines, bool zero, bool *tight, bool *complete)
+struct lookup {
+	bool tight, complete;
+};
+
+static int search_columns(struct hspmd_search *s, struct hspmd_tables *t, int pipelines, bool zero, struct lookup *found)
 {
 	struct hspmd_library l = { 0 };
 	int rc = hspmd_library_fill(s, t, pipelines, zero, &l);
-	*tight = *tight || l.tight;
-	*complete = l.complete;
+	found->tight = found->tight || l.tight;
+	found->complete = l.complete;
 	if (!rc)
 		rc = hspmd_assemble(s, t, &l, l.complete && pipelines == 1 ? 1 : INT_MAX, zero);
 	hspmd_library_clear(&l);
 	return rc;
 }
 
-/* How much memory a stage needs depends on how many copies of it there will be: few columns are made for each case, many for the number of pipelines
- * that their deal leads to. */
+/* How much memory a stage needs depends on how many copies of it there will be. Many columns are made for the number of pipelines that their deal
+ * leads to, ZeRO-1 where it is allowed: it saves memory and the optimizer's time, and costs nothing but the order of messages. Few columns are
+ * made for every case. */
 static int search_micro_batch(struct hspmd_search *s, struct hspmd_tables *t)
 {
-	bool tight = false, complete;
+	struct lookup found = { 0 };
 	int most = s->request->global_batch / t->micro_batch;
-	if (search_columns(s, t, 2, false, &tight, &complete))
+	bool zero = s->exec.max_zero_stage > 0;
+	if (!hspmd_library_is_complete(s, t))
+		return search_columns(s, t, 2, zero, &found);
+	if (search_columns(s, t, 2, false, &found) || (found.tight && search_columns(s, t, 1, false, &found)))
 		return -1;
-	if (complete && tight && search_columns(s, t, 1, false, &tight, &complete))
-		return -1;
-	if (!tight || s->exec.max_zero_stage < 1)
-		return 0;
-	if (!complete)
-		return search_columns(s, t, 2, true, &tight, &complete);
-	for (int p = 2; p <= most && p <= s->costs->cluster->device_count; p++)
-		if (search_columns(s, t, p, true, &tight, &complete))
+	for (int p = 2; zero && found.tight && p <= most && p <= s->costs->cluster->device_count; p++)
+		if (search_columns(s, t, p, true, &found))
 			return -1;
 	return 0;
 }
@@ -85,12 +88,20 @@ struct turn {
 	double bound;
 };
 
-static int by_bound(const void *a, const void *b)
+/* Small ones first: the rows that do well with one are what is tried with the next, and what fits with a small one may not with a large one, hardly
+ * the other way round. Those that work much less well on these devices come last and will mostly be left out. */
+static void order_turns(struct turn *turns, int count)
 {
-	const struct turn *x = a, *y = b;
-	if (x->bound != y->bound)
-		return x->bound < y->bound ? -1 : 1;
-	return x->tables->micro_batch - y->tables->micro_batch;
+	double least = INFINITY;
+	for (int i = 0; i < count; i++)
+		least = fmin(least, turns[i].bound);
+	for (int i = 0, at = 0; i < count; i++) {
+		struct turn turn = turns[i];
+		if (turn.bound > BEHIND * least)
+			continue;
+		memmove(&turns[at + 1], &turns[at], (size_t)(i - at) * sizeof *turns);
+		turns[at++] = turn;
+	}
 }
 
 static int search(struct hspmd_search *s, struct hspmd_error *err)
@@ -107,10 +118,14 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 	}
 	if (!rc && s->request->micro_batch > MICRO_BATCH_MAX)
 		rc = hspmd_fail(err, "micro-batches of more than %d samples are not supported", MICRO_BATCH_MAX);
-	qsort(turns, (size_t)count, sizeof *turns, by_bound);
-	for (int i = 0; i < count; i++) {
-		if (!rc && turns[i].bound < s->best_s && !hspmd_search_is_over(s) && search_micro_batch(s, turns[i].tables))
+	order_turns(turns, count);
+	for (int i = 0, vain = 0; i < count; i++) {
+		double before = s->best_s;
+		/* Steps get shorter with the micro-batch, then longer: where work is much, two that did not help are enough. */
+		bool enough = vain >= 2 && !hspmd_library_is_complete(s, turns[i].tables);
+		if (!rc && !enough && turns[i].bound < s->best_s && !hspmd_search_is_over(s) && search_micro_batch(s, turns[i].tables))
 			rc = hspmd_fail_memory(err, "searching for a plan");
+		vain = isinf(s->best_s) || s->best_s < before ? 0 : vain + 1;
 		hspmd_tables_destroy(turns[i].tables);
 	}
 	if (!rc && hspmd_refine(s))
@@ -167,7 +182,8 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 		return -1;
 	for (int k = 0; k < s->kinds->count; k++)
 		s->available[k] = s->kinds->kinds[k].count;
-	return 0;
+	s->favourites = hspmd_calloc(HSPMD_FAVOURITES, sizeof *s->favourites);
+	return s->favourites ? 0 : hspmd_fail_memory(err, "preparing the search");
 }
 
 struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
@@ -203,6 +219,7 @@ struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct
 		report->price_per_hour = hspmd_plan_price(cluster, plan);
 	}
 	hspmd_pool_clear(&s.pool);
+	free(s.favourites);
 	hspmd_kinds_destroy(s.kinds);
 	hspmd_costs_destroy(s.costs);
 	return plan;
