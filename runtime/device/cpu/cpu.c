@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
@@ -45,14 +46,22 @@ static int cpu_open(struct hspmd_device **dev, int index, int threads, struct hs
 	return 0;
 }
 
+/* Large memory comes in large pages where the system has them: fewer faults, fewer misses of the address cache. */
+#define LARGE_PAGE ((size_t)2 << 20)
+
 static void *cpu_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
 {
 	(void)dev;
 	void *data = NULL;
-	if (posix_memalign(&data, 64, bytes ? bytes : 64)) {
+	bool large = bytes >= 8 * LARGE_PAGE;
+	if (posix_memalign(&data, large ? LARGE_PAGE : 64, bytes ? bytes : 64)) {
 		hspmd_fail(err, "out of memory: %zu bytes for a tensor", bytes);
 		return NULL;
 	}
+#ifdef MADV_HUGEPAGE
+	if (large)
+		madvise(data, bytes, MADV_HUGEPAGE);
+#endif
 	return data;
 }
 
