@@ -161,6 +161,10 @@ show_everything() {
 		note "the end of ${file#"$WORK/"}:"
 		tail -n 40 "$file" | cut -c 1-300 | sed 's/^/  | /'
 	done
+	if sinfo -h -o %T | grep -qE "drain|down"; then
+		note "why nodes are out: $(sinfo -h -R)"
+		tail -n 15 "$HSPMD_MINI"/log/n*.log | sed "s/^/  | /"
+	fi
 	note "the end of slurmctld's log:"
 	tail -n 30 "$HSPMD_MINI/log/slurmctld.log" | sed 's/^/  | /'
 }

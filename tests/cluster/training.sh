@@ -16,6 +16,7 @@ prepare_job() {
 	jq --arg corpus "$corpus" --arg local "$HSPMD_MINI/tmp/ckpt-\$JOB" \
 		'.data.train = [$corpus] | .checkpoint.local = $local | .checkpoint.every_s = 5' "$top/contrib/examples/job.json" |
 		jq "${1-.}" >job.json
+	mkdir shared
 	undisturbed
 }
 
@@ -79,6 +80,7 @@ the_job_is_done() {
 	wait_for 300 "job $job to end" job_ended "$job"
 	job_is "$job" COMPLETED
 	"$top/tests/compare-losses" "$output/metrics.jsonl" "$reference/metrics.jsonl"
+	equal "generations that began from nothing" "" "$(lines 'select(.state? == "init") | .generation')"
 	# Steps are told once each within a generation, in order.
 	equal "steps out of order" "" "$(lines 'select(has("loss")) | "\(.generation) \(.step)"' |
 		awk '$1 < g || ($1 == g && $2 != s + 1) { print } { g = $1; s = $2 }' | tail -n +2)"
@@ -88,11 +90,30 @@ resizes() { # prints "CAUSE NODES" of every resize
 	lines 'select(.event == "resize") | "\(.cause) \(.nodes)"'
 }
 
-# squeue and `hspmd status` name the same nodes, and as many as the metrics say.
+status_of() { # FIELD of what `hspmd status` says
+	hspmd status "$job" --json | jq -r "$1"
+}
+
+# squeue and `hspmd status` name the same nodes.
 all_agree() {
-	local said
-	said=$(hspmd status "$job" --json | jq -r .nodes) || return 1
-	[[ $(scontrol show hostnames "$said" | tr '\n' ' ') == "$(job_nodes "$job")" ]]
+	wait_for 60 "squeue and hspmd status to name the same nodes" same_nodes || {
+		note "squeue: $(job_nodes "$job"); hspmd status: $(status_of .nodes)"
+		return 1
+	}
+}
+
+same_nodes() {
+	[[ $(scontrol show hostnames "$(status_of .nodes)" | tr '\n' ' ') == "$(job_nodes "$job")" ]]
+}
+
+# Nodes that go without a word may take with them what nobody else has: then a checkpoint is what there is to go on from.
+has_checkpoint() {
+	wait_for 120 "a checkpoint" checkpoint_is_there
+}
+
+checkpoint_is_there() {
+	still_running
+	[[ $(status_of '.checkpoint.step // 0') -gt 0 ]]
 }
 
 worker_pids() { # NODE: of this job's workers there
