@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The figures that published measurements and plans hold the cost model and the search to. Skipped where the validation folder is not there. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+#include "controller/solver/solver.h"
+#include "tests/bench/solver/figures.h"
+
+static struct validation_case *cases;
+static int count;
+
+static int read_cases(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	char *path = hspmd_asprintf("%s/cases.json", validation_folder());
+	bool there = path && !access(path, R_OK);
+	free(path);
+	if (!there)
+		return 0;
+	count = validation_read(validation_folder(), &cases, &err);
+	if (count < 0)
+		fprintf(stderr, "%s\n", err.text);
+	return count < 0;
+}
+
+static int free_cases(void **state)
+{
+	(void)state;
+	validation_free(cases, count);
+	return 0;
+}
+
+static struct validation_figures figures(const char *group)
+{
+	if (!count)
+		skip();
+	return validation_figures(group, cases, count);
+}
+
+static void mixed_gpus_within_six_percent(void **state)
+{
+	(void)state;
+	assert_true(figures("sailor-mit").mean_error <= 0.06);
+}
+
+static void gh200_within_six_percent(void **state)
+{
+	(void)state;
+	assert_true(figures("sailor-clariden").mean_error <= 0.06);
+}
+
+static void alike_gpus_are_ranked(void **state)
+{
+	(void)state;
+	struct validation_figures f = figures("amp-homo");
+	assert_true(f.spearman >= 0.95);
+	assert_true(f.first_loss <= 0.03);
+	assert_int_equal(f.failed_predicted, f.failed);
+	assert_int_equal(f.ran_predicted_not, 0);
+}
+
+static void mixed_gpus_are_ranked(void **state)
+{
+	(void)state;
+	struct validation_figures f = figures("amp-het");
+	assert_true(f.spearman >= 0.7);
+	assert_true(f.spearman_small >= 0.8);
+	assert_true(f.first_loss <= 0.03);
+	assert_int_equal(f.ran_predicted_not, 0);
+}
+
+/* ---- planning */
+
+struct problem {
+	struct hspmd_cluster *cluster;
+	struct hspmd_profile *profile;
+	struct hspmd_model *model;
+};
+
+static char *in_folder(const char *part, const char *file)
+{
+	char *path = hspmd_asprintf("%s/%s%s", validation_folder(), part, file);
+	assert_non_null(path);
+	return path;
+}
+
+static void free_problem(struct problem *p)
+{
+	hspmd_cluster_destroy(p->cluster);
+	hspmd_profile_destroy(p->profile);
+	hspmd_model_destroy(p->model);
+}
+
+/* Our plan must not be slower than the one in the file, both timed by the same model. */
+static void expect_no_slower(const struct problem *p, const char *file, int batch, int seq_len)
+{
+	struct hspmd_error err = { "" };
+	int layers = p->profile ? p->profile->layer_count : hspmd_model_layers(p->model);
+	struct hspmd_plan *theirs = hspmd_plan_read(file, p->cluster, layers, &err);
+	assert_non_null(theirs);
+	assert_int_equal(hspmd_evaluate(p->cluster, p->model, p->profile, HSPMD_PRECISION_BF16, theirs, NULL, &err), 0);
+	struct hspmd_solve_request r = { .global_batch = batch, .seq_len = seq_len, .precision = HSPMD_PRECISION_BF16 };
+	struct hspmd_plan *ours = hspmd_solve(p->cluster, p->model, p->profile, &r, NULL, &err);
+	if (!ours)
+		fail_msg("%s: %s", file, err.text);
+	if (ours->predicted.step_s > theirs->predicted.step_s * (1 + 1e-9))
+		fail_msg("%s: %g s, ours %g s", file, theirs->predicted.step_s, ours->predicted.step_s);
+	hspmd_plan_destroy(ours);
+	hspmd_plan_destroy(theirs);
+}
+
+static void planning_problems_no_slower_than_the_best_known(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_json_doc doc;
+	char *list = in_folder("planning/", "problems.json");
+	if (access(list, R_OK)) {
+		free(list);
+		skip();
+	}
+	assert_int_equal(hspmd_json_open(&doc, list, &err), 0);
+	size_t i;
+	json_t *value;
+	json_array_foreach (doc.root, i, value) {
+		struct problem p = { 0 };
+		char *cluster = in_folder("planning/", json_string_value(json_object_get(value, "cluster")));
+		char *profile = in_folder("planning/", json_string_value(json_object_get(value, "profile")));
+		char *best = in_folder("planning/", json_string_value(json_object_get(json_object_get(value, "plans"), "best")));
+		p.cluster = hspmd_cluster_read(cluster, &err);
+		p.profile = hspmd_profile_read(profile, &err);
+		assert_non_null(p.cluster);
+		assert_non_null(p.profile);
+		expect_no_slower(&p, best, (int)json_integer_value(json_object_get(value, "global_batch")),
+				 (int)json_integer_value(json_object_get(value, "seq_len")));
+		free_problem(&p);
+		free(cluster);
+		free(profile);
+		free(best);
+	}
+	hspmd_json_close(&doc);
+	free(list);
+}
+
+static void published_hspmd_plans_are_not_faster_than_ours(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_json_doc doc;
+	char *list = in_folder("", "cases.json");
+	if (access(list, R_OK)) {
+		free(list);
+		skip();
+	}
+	assert_int_equal(hspmd_json_open(&doc, list, &err), 0);
+	size_t i;
+	json_t *value;
+	json_array_foreach (doc.root, i, value) {
+		if (strncmp(json_string_value(json_object_get(value, "name")), "hspmd", 5))
+			continue;
+		struct problem p = { 0 };
+		char *cluster = in_folder("", json_string_value(json_object_get(value, "cluster")));
+		char *model = in_folder("", json_string_value(json_object_get(value, "model")));
+		char *plan = in_folder("", json_string_value(json_object_get(value, "plan")));
+		p.cluster = hspmd_cluster_read(cluster, &err);
+		p.model = hspmd_model_read(model, &err);
+		assert_non_null(p.cluster);
+		assert_non_null(p.model);
+		expect_no_slower(&p, plan, 64, 4096);
+		free_problem(&p);
+		free(cluster);
+		free(model);
+		free(plan);
+	}
+	hspmd_json_close(&doc);
+	free(list);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(mixed_gpus_within_six_percent),
+		cmocka_unit_test(gh200_within_six_percent),
+		cmocka_unit_test(alike_gpus_are_ranked),
+		cmocka_unit_test(mixed_gpus_are_ranked),
+		cmocka_unit_test(planning_problems_no_slower_than_the_best_known),
+		cmocka_unit_test(published_hspmd_plans_are_not_faster_than_ours),
+	};
+	return cmocka_run_group_tests(tests, read_cases, free_cases);
+}

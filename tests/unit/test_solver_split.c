@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Splits of layers and shares of work against trying everything. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <limits.h>
+#include <math.h>
+
+#include "controller/solver/shares.h"
+#include "controller/solver/split.h"
+#include "tests/bench/solver/instances.h"
+
+/* ---- splits */
+
+static double cycle_of(struct hspmd_tables *t, const struct hspmd_row *row, const int *ends)
+{
+	double worst = 0;
+	for (int s = 0, first = 0; s < row->stages; first = ends[s++]) {
+		const double *work = t->units[row->unit[s]].work[HSPMD_RECOMPUTE_NONE];
+		double seconds = work[ends[s]] - work[first];
+		if (s > 0)
+			seconds += hspmd_crossing(t, row->unit[s - 1], row->unit[s], false, 1, t->size_of[first - 1]);
+		if (s < row->stages - 1)
+			seconds += hspmd_crossing(t, row->unit[s], row->unit[s + 1], false, 1, t->size_of[ends[s] - 1]);
+		worst = fmax(worst, seconds);
+	}
+	return worst;
+}
+
+static double least_cycle(struct hspmd_tables *t, const struct hspmd_row *row, int *ends, int s, int first)
+{
+	double best = INFINITY;
+	if (s == row->stages - 1) {
+		ends[s] = t->layers;
+		return cycle_of(t, row, ends);
+	}
+	for (int end = first + 1; end <= t->layers - (row->stages - 1 - s); end++) {
+		ends[s] = end;
+		best = fmin(best, least_cycle(t, row, ends, s + 1, end));
+	}
+	return best;
+}
+
+/* On clusters of one-device nodes every border crosses nodes, so the cycle can be computed by hand. */
+static void splits_have_the_least_cycle(void **state)
+{
+	(void)state;
+	struct hspmd_execution exec = hspmd_execution_default();
+	int compared = 0;
+	for (unsigned seed = 1; seed <= 200; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		bool allowed[3] = { true, true, true };
+		assert_int_equal(instance_new(seed, 6, 9, &in, &err), 0);
+		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
+		struct hspmd_kinds *kinds = hspmd_kinds_new(in.cluster, allowed, &err);
+		struct hspmd_tables *t = hspmd_tables_new(c, kinds, &exec, 1, &err);
+		assert_non_null(t);
+		struct hspmd_row row = { 0 };
+		for (int u = 0; u < t->unit_count; u++)
+			if (t->units[u].tp == 1 && kinds->kinds[t->units[u].kind].per_node == 1)
+				for (int n = 0; n < kinds->kinds[t->units[u].kind].node_count && row.stages < t->layers; n++)
+					row.unit[row.stages++] = (unsigned char)u;
+		struct hspmd_shape shape;
+		struct hspmd_copies copies = { 1, false };
+		int ends[HSPMD_STAGES_MAX];
+		if (!in.tight && row.stages > 1) {
+			assert_true(hspmd_split(t, &row, &copies, 64, 1e-9, &shape));
+			double best = least_cycle(t, &row, ends, 0, 0);
+			assert_true(fabs(shape.cycle - best) <= 1e-7 * best);
+			compared++;
+		}
+		hspmd_tables_destroy(t);
+		hspmd_kinds_destroy(kinds);
+		hspmd_costs_destroy(c);
+		instance_free(&in);
+	}
+	assert_true(compared > 20);
+}
+
+/* ---- shares */
+
+static double slowest(const struct hspmd_taker *t, int count, const int *parts, const int *extra)
+{
+	double worst = 0;
+	for (int i = 0; i < count; i++)
+		worst = fmax(worst, t[i].fixed + t[i].each * (parts[i] + (extra[i] > 0)));
+	return worst;
+}
+
+/* The least time by trying every number of parts of every taker (one copy each). */
+static double tried(const struct hspmd_taker *t, int count, int total)
+{
+	double best = INFINITY;
+	if (count == 1)
+		return total >= 1 && total <= t->most ? t->fixed + t->each * total : INFINITY;
+	for (int n = 1; n < total && n <= t->most; n++)
+		best = fmin(best, fmax(t->fixed + t->each * n, tried(t + 1, count - 1, total - n)));
+	return best;
+}
+
+static void shares_are_optimal_in_whole_parts(void **state)
+{
+	(void)state;
+	unsigned random = 1;
+	for (int round = 0; round < 300; round++) {
+		struct hspmd_taker t[3];
+		int parts[3], extra[3];
+		for (int i = 0; i < 3; i++) {
+			random = random * 1664525u + 1013904223u;
+			t[i] = (struct hspmd_taker){ (random >> 8) % 100 / 10.0, 1 + (random >> 16) % 90 / 10.0, 1,
+						     (random >> 24) % 4 ? INT_MAX : 1 + (int)(random >> 20) % 6 };
+		}
+		int total = 3 + (int)(random >> 12) % 20;
+		double best = tried(t, 3, total);
+		int rc = hspmd_shares(t, 3, total, parts, extra);
+		assert_int_equal(rc, isinf(best) ? 1 : 0);
+		if (rc)
+			continue;
+		int sum = 0;
+		for (int i = 0; i < 3; i++) {
+			sum += parts[i] + extra[i];
+			assert_true(parts[i] + extra[i] <= t[i].most);
+		}
+		assert_int_equal(sum, total);
+		assert_true(fabs(slowest(t, 3, parts, extra) - best) < 1e-9);
+	}
+}
+
+static void copies_take_alike(void **state)
+{
+	(void)state;
+	const struct hspmd_taker t[2] = { { 0, 1, 4, INT_MAX }, { 0, 2, 2, INT_MAX } };
+	int parts[2], extra[2];
+	assert_int_equal(hspmd_shares(t, 2, 22, parts, extra), 0);
+	assert_int_equal(4 * parts[0] + extra[0] + 2 * parts[1] + extra[1], 22);
+	assert_true(fabs(slowest(t, 2, parts, extra) - 5) < 1e-9);
+	assert_int_equal(hspmd_shares(t, 2, 5, parts, extra), 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(splits_have_the_least_cycle),
+		cmocka_unit_test(shares_are_optimal_in_whole_parts),
+		cmocka_unit_test(copies_take_alike),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
