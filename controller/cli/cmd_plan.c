@@ -150,11 +150,9 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 	return choose_precision(o, in, err);
 }
 
-static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
+static struct hspmd_solve_request request_of(const struct plan_options *o, const struct plan_inputs *in)
 {
-	if (in->plan)
-		return hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err);
-	struct hspmd_solve_request request = {
+	return (struct hspmd_solve_request){
 		.global_batch = (int)o->global_batch,
 		.seq_len = (int)o->seq_len,
 		.micro_batch = (int)o->micro_batch,
@@ -162,8 +160,26 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 		.time_limit_s = o->time_limit,
 		.current = in->current,
 	};
+}
+
+static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	if (in->plan)
+		return hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err);
+	struct hspmd_solve_request request = request_of(o, in);
 	in->plan = hspmd_solve(in->cluster, in->model, in->profile, &request, report, err);
 	return in->plan ? 0 : -1;
+}
+
+static int explain(const struct plan_options *o, const struct plan_inputs *in, struct hspmd_error *err)
+{
+	struct hspmd_solve_request request = request_of(o, in);
+	char *text = hspmd_plan_explain(in->cluster, in->model, in->profile, o->evaluate ? NULL : &request, in->plan);
+	if (!text)
+		return hspmd_fail_memory(err, "explaining the plan");
+	fputs(text, stdout);
+	free(text);
+	return 0;
 }
 
 static int save(json_t *value, const char *path, struct hspmd_error *err)
@@ -198,9 +214,7 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 		return print_json(o, in, err);
 	if (!o->output || strcmp(o->output, "-"))
 		hspmd_plan_table(stdout, in->plan, in->cluster, report);
-	if (report->explain)
-		fputs(report->explain, stdout);
-	return 0;
+	return o->explain ? explain(o, in, err) : 0;
 }
 
 int hspmd_command_plan(int argc, char **argv)
@@ -215,7 +229,7 @@ int hspmd_command_plan(int argc, char **argv)
 		fputs(help_text, stdout);
 		return HSPMD_EXIT_DONE;
 	}
-	struct hspmd_solve_report report = { .want_explain = o.explain };
+	struct hspmd_solve_report report = { 0 };
 	int rc = load(&o, &in, &err);
 	if (!rc)
 		rc = solve(&o, &in, &report, &err);

@@ -10,9 +10,8 @@ void hspmd_solve_report_clear(struct hspmd_solve_report *r)
 	for (int i = 0; i < r->warning_count; i++)
 		free(r->warnings[i]);
 	free(r->warnings);
-	free(r->explain);
 	free(r->shortages);
-	*r = (struct hspmd_solve_report){ .want_explain = r->want_explain };
+	*r = (struct hspmd_solve_report){ 0 };
 }
 
 int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline, int stage, double need, double have, struct hspmd_error *err)

@@ -69,8 +69,6 @@ struct hspmd_shortage {
 struct hspmd_solve_report {
 	int warning_count;
 	char **warnings;      /* one line each: what was interpolated, what was left out */
-	char *explain;        /* sentences, newline separated: what limits the plan, what one more device of each type would bring; may be NULL */
-	bool want_explain;    /* set by the caller: fill explain (costs a few more solves) */
 	bool timed_out;       /* the time limit cut the search short */
 	int64_t evaluated;    /* plans that were simulated */
 	double elapsed_s;
@@ -91,6 +89,11 @@ struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct
  * cannot be evaluated (a device pair without a link, a type the profile has no times for and no model to compute them from). */
 int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 		   enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err);
+
+/* What limits a plan (with `predicted` filled), a sentence a line: where the time goes, the fullest device, and, with a request, what one more device of each
+ * type would bring, each in a node of its own (solves once more for each). malloc'd; NULL when memory is short. */
+char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+			 const struct hspmd_solve_request *request, const struct hspmd_plan *plan);
 
 /* The predicted schedule of a plan as Chrome trace events (a new object {"traceEvents": [...]}), one process a pipeline, one thread a stage. */
 json_t *hspmd_plan_trace(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
