@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "common/alloc.h"
+#include "controller/solver/limits.h"
 #include "controller/solver/search.h"
 
 #define MICRO_BATCH_MAX 128
@@ -186,14 +187,12 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 	return s->favourites ? 0 : hspmd_fail_memory(err, "preparing the search");
 }
 
-struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-			       const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
+static struct hspmd_plan *solve_all(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				    const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	double start = now_s();
 	struct hspmd_search s = { .request = request, .best_s = INFINITY };
 	struct hspmd_plan *plan = NULL;
-	if (check_request(cluster, request, err))
-		return NULL;
 	s.exec = request->exec ? *request->exec : hspmd_execution_default();
 	s.deadline = request->time_limit_s > 0 ? start + request->time_limit_s : 0;
 	s.costs = hspmd_costs_new(cluster, model, profile, request->precision, request->seq_len, err);
@@ -222,5 +221,20 @@ struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct
 	free(s.favourites);
 	hspmd_kinds_destroy(s.kinds);
 	hspmd_costs_destroy(s.costs);
+	return plan;
+}
+
+struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+			       const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	struct hspmd_cluster *part = NULL;
+	if (check_request(cluster, request, err) || hspmd_limits_part(cluster, &request->limits, &part, err))
+		return NULL;
+	struct hspmd_plan *plan = solve_all(part ? part : cluster, model, profile, request, report, err);
+	if (plan && part && hspmd_limits_rebind(plan, part, cluster, err)) {
+		hspmd_plan_destroy(plan);
+		plan = NULL;
+	}
+	hspmd_cluster_destroy(part);
 	return plan;
 }
