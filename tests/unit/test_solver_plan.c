@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/unit/solver_inputs.h"
@@ -56,6 +57,28 @@ static void faster_devices_get_more(void **state)
 	hspmd_cluster_destroy(slow);
 }
 
+/* The fastest nodes within the limit, named as the whole cluster names them; and one device more is worth something. */
+static void limits_are_kept_and_explained(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cpu_cluster((double[]){ 50, 100, 50, 100 }, 1.2);
+	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_solve_request r = { .global_batch = 16, .seq_len = 128, .precision = HSPMD_PRECISION_FP32, .limits.max_devices = 2 };
+	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err);
+	assert_non_null(p);
+	assert_in_range(hspmd_plan_devices(p), 1, 2);
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			assert_int_equal(p->pipelines[i].stages[s].devices[0] % 2, 1);
+	char *text = hspmd_plan_explain(c, m, NULL, &r, p);
+	assert_non_null(strstr(text, "The fullest device"));
+	free(text);
+	hspmd_plan_destroy(p);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
 static void a_batch_that_cannot_be_divided_is_told(void **state)
 {
 	(void)state;
@@ -74,6 +97,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(equal_devices_share_equally),
 		cmocka_unit_test(faster_devices_get_more),
+		cmocka_unit_test(limits_are_kept_and_explained),
 		cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
