@@ -36,6 +36,22 @@ static enum hspmd_slurm_state state_of(uint32_t state)
 	}
 }
 
+static const char *over(uint32_t state)
+{
+	switch (state & JOB_STATE_BASE) {
+	case JOB_COMPLETE: return "has ended";
+	case JOB_CANCELLED: return "was cancelled";
+	case JOB_FAILED: return "has failed";
+	case JOB_TIMEOUT:
+	case JOB_DEADLINE: return "has timed out";
+	case JOB_NODE_FAIL: return "has lost its node";
+	case JOB_PREEMPTED: return "was preempted";
+	case JOB_BOOT_FAIL: return "could not boot its node";
+	case JOB_OOM: return "was out of memory";
+	default: return "";
+	}
+}
+
 static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_error *err)
 {
 	struct hspmd_slurm_job *j = calloc(1, sizeof *j);
@@ -46,7 +62,12 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 			.priority = from->priority, .restarts = from->restart_cnt, .start = from->start_time, .end = from->end_time,
 			.resized = from->resize_time, .preempted = from->preempt_time,
 			.holds_gres = from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/"), .exclusive = from->shared == 0,
+			.over = over(from->job_state),
 		};
+		if (from->pn_min_memory & MEM_PER_CPU)
+			j->cpu_memory_mb = from->pn_min_memory & ~MEM_PER_CPU;
+		else
+			j->node_memory_mb = from->pn_min_memory;
 		j->user = text(from->user_name, &failed);
 		j->partition = text(from->partition, &failed);
 		j->account = text(from->account, &failed);
@@ -100,6 +121,48 @@ void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
 		free(texts[i]);
 	hspmd_hostlist_free(j->nodes, j->node_count);
 	free(j);
+}
+
+void hspmd_slurm_jobs_free(struct hspmd_slurm_job **jobs, int count)
+{
+	for (int i = 0; i < count; i++)
+		hspmd_slurm_job_destroy(jobs[i]);
+	free(jobs);
+}
+
+static int by_id(const void *a, const void *b)
+{
+	uint32_t x = (*(struct hspmd_slurm_job *const *)a)->id, y = (*(struct hspmd_slurm_job *const *)b)->id;
+	return x < y ? -1 : x > y;
+}
+
+int hspmd_slurm_jobs_named(uint32_t uid, const char *name, struct hspmd_slurm_job ***jobs, struct hspmd_error *err)
+{
+	job_info_msg_t *answer = NULL;
+	int count = 0, rc = 0;
+	*jobs = NULL;
+	if (hspmd_slurm_session(err))
+		return -1;
+	if (slurm_load_job_user(&answer, uid, SHOW_DETAIL))
+		return hspmd_fail(err, "the jobs of user %u: slurmctld says: %s", uid, slurm_strerror(errno));
+	struct hspmd_slurm_job **list = hspmd_calloc(answer->record_count + 1, sizeof *list);
+	if (!list)
+		rc = hspmd_fail_memory(err, "looking at jobs");
+	for (uint32_t i = 0; !rc && i < answer->record_count; i++)
+		if (answer->job_array[i].name && !strcmp(answer->job_array[i].name, name)) {
+			if ((list[count] = from_info(&answer->job_array[i], err)))
+				count++;
+			else
+				rc = -1;
+		}
+	slurm_free_job_info_msg(answer);
+	if (rc) {
+		hspmd_slurm_jobs_free(list, count);
+		return -1;
+	}
+	qsort(list, (size_t)count, sizeof *list, by_id);
+	*jobs = list;
+	return count;
 }
 
 int hspmd_slurm_update(job_desc_msg_t *change, uint32_t id, const char *what, struct hspmd_error *err)

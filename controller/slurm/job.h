@@ -29,24 +29,38 @@ struct hspmd_slurm_job {
 	int node_count;
 	char **nodes;       /* in Slurm's order */
 	int cpus;           /* of the whole allocation */
+	uint64_t node_memory_mb, cpu_memory_mb; /* asked for, on each node or with each CPU; 0: not said */
 	bool holds_gres;    /* so it cannot be grown in place */
 	bool exclusive;
 	uint32_t priority;
 	int restarts;
 	time_t start, end, resized; /* 0: not known or never */
 	time_t preempted;   /* when its preemption was decided; 0: it is not being preempted */
+	const char *over;   /* "was preempted", "has timed out", ... ; "" while it is not over */
 };
 
 /* The job as slurmctld sees it now. NULL and err. */
 struct hspmd_slurm_job *hspmd_slurm_job_load(uint32_t id, struct hspmd_error *err);
 void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j);
 
+/* A user's jobs that bear this name, the oldest first, by one call: those that are over, too, as long as slurmctld remembers them. How many, or -1. */
+int hspmd_slurm_jobs_named(uint32_t uid, const char *name, struct hspmd_slurm_job ***jobs, struct hspmd_error *err);
+void hspmd_slurm_jobs_free(struct hspmd_slurm_job **jobs, int count);
+
 /* Give nodes back: keep these (which must hold the batch host). Their steps on the others are killed at once by Slurm, so drain them first. */
 int hspmd_slurm_job_shrink(uint32_t id, char *const *keep, int count, struct hspmd_error *err);
 
-/* Grow in place by `count` nodes like those it has, by a helper allocation that depends on it ("expand:ID") and hands its nodes over. Waits at most `wait_s` for the nodes. Fails, with
+/* Grow in place by `count` nodes like those it has, by a helper allocation that depends on it ("expand:ID") and hands its nodes over. Tries for `wait_s`. Fails, with
  * nothing left behind, where the site does not allow it (SchedulerParameters=permit_job_expansion), where the job holds GRES, or where no nodes are idle. */
 int hspmd_slurm_job_grow(const struct hspmd_slurm_job *job, int count, double wait_s, struct hspmd_error *err);
+
+/* Submit a member of `job`: a job of one node like those that it has, for as long as it has left, that runs `command` (NULL-terminated) as its only step. It is
+ * named hspmd_slurm_member_name(), is not requeued, writes to the file `log` (sbatch's patterns), and takes none of the nodes `without`. Returns its id, or 0. */
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without, int without_count,
+				   struct hspmd_error *err);
+void hspmd_slurm_member_name(uint32_t job, char name[static 32]);
+/* End a job. One that is over already is no error. */
+int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err);
 
 /* Set the job's comment. */
 int hspmd_slurm_job_comment(uint32_t id, const char *comment, struct hspmd_error *err);

@@ -18,6 +18,38 @@ void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
 	(void)j;
 }
 
+int hspmd_slurm_jobs_named(uint32_t uid, const char *name, struct hspmd_slurm_job ***jobs, struct hspmd_error *err)
+{
+	(void)uid, (void)name;
+	*jobs = NULL;
+	return hspmd_fail(err, "%s", why);
+}
+
+void hspmd_slurm_jobs_free(struct hspmd_slurm_job **jobs, int count)
+{
+	(void)jobs, (void)count;
+}
+
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without, int without_count,
+				   struct hspmd_error *err)
+{
+	(void)job, (void)command, (void)log, (void)without, (void)without_count;
+	hspmd_fail(err, "%s", why);
+	return 0;
+}
+
+void hspmd_slurm_member_name(uint32_t job, char name[static 32])
+{
+	(void)job;
+	name[0] = '\0';
+}
+
+int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
+{
+	(void)id;
+	return hspmd_fail(err, "%s", why);
+}
+
 int hspmd_slurm_job_shrink(uint32_t id, char *const *keep, int count, struct hspmd_error *err)
 {
 	(void)id, (void)keep, (void)count;

@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/agent/agent.h"
 
-#include <errno.h>
-#include <netdb.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
 #include "common/auth.h"
 #include "common/clock.h"
+#include "common/dial.h"
 #include "common/log.h"
 #include "runtime/agent/parts.h"
 
@@ -74,30 +72,6 @@ static int look_around(struct agent *a, struct hspmd_error *err)
 
 /* ---- the controller */
 
-static int connect_to(const char *host, const char *port, struct hspmd_error *err)
-{
-	struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *found = NULL;
-	int failed = getaddrinfo(host, port, &hints, &found), fd = -1;
-	if (failed)
-		return hspmd_fail(err, "%s: %s", host, gai_strerror(failed));
-	for (struct addrinfo *at = found; at && fd < 0; at = at->ai_next) {
-		struct timeval patience = { .tv_sec = (time_t)GREETING_S };
-		fd = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
-		if (fd >= 0)
-			setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience); /* bounds connect, too */
-		if (fd >= 0 && connect(fd, at->ai_addr, at->ai_addrlen)) {
-			int saved = errno;
-			close(fd);
-			fd = -1;
-			errno = saved;
-		}
-	}
-	if (fd < 0)
-		hspmd_fail_errno(err, "%s:%s", host, port);
-	freeaddrinfo(found);
-	return fd;
-}
-
 static json_t *hello_of(struct agent *a)
 {
 	return json_pack("{ss,ss,si,sO,sO,sO*,so}", "role", "agent", "node", a->node, "pid", (int)getpid(), "cluster", a->part, "places", a->places, "gathered",
@@ -122,33 +96,33 @@ static void watch(struct agent *a)
 	a->polling = !uv_poll_start(&a->poll, events, on_ready);
 }
 
-/* Try each address once. */
+/* One of the controller's addresses. */
+static struct hspmd_stream *call_one(struct agent *a, const char *address, struct hspmd_error *err)
+{
+	json_t *only = json_pack("[s]", address);
+	int fd = only ? hspmd_dial(only, GREETING_S, err) : hspmd_fail_memory(err, "calling the controller");
+	struct hspmd_stream *s = fd < 0 ? NULL : hspmd_stream_create(fd, HSPMD_WIRE_MAX, UNSENT_MAX, err);
+	json_decref(only);
+	if (s && greet(a, s, err)) {
+		hspmd_stream_destroy(s);
+		s = NULL;
+	}
+	return s;
+}
+
+/* Try each address once: one that answers may be another's, who does not prove himself. */
 static int call(struct agent *a, struct hspmd_error *err)
 {
 	char *list = strdup(a->options->controllers), *save = NULL;
-	struct hspmd_stream *s = NULL;
 	if (!list)
 		return hspmd_fail_memory(err, "calling the controller");
 	hspmd_fail(err, "no address of the controller was given");
-	for (char *at = strtok_r(list, ",", &save); at && !s; at = strtok_r(NULL, ",", &save)) {
-		char *colon = strrchr(at, ':');
-		if (!colon) {
-			hspmd_fail(err, "controller address %s: expected HOST:PORT", at);
-			continue;
-		}
-		*colon = '\0';
-		int fd = connect_to(at, colon + 1, err);
-		s = fd < 0 ? NULL : hspmd_stream_create(fd, HSPMD_WIRE_MAX, UNSENT_MAX, err);
-		if (s && greet(a, s, err)) {
-			hspmd_stream_destroy(s);
-			s = NULL;
-		}
-	}
+	for (char *at = strtok_r(list, ",", &save); at && !a->stream; at = strtok_r(NULL, ",", &save))
+		a->stream = call_one(a, at, err);
 	free(list);
-	if (!s)
+	if (!a->stream)
 		return -1;
-	a->stream = s;
-	if (uv_poll_init(&a->loop, &a->poll, hspmd_stream_fd(s)))
+	if (uv_poll_init(&a->loop, &a->poll, hspmd_stream_fd(a->stream)))
 		return hspmd_fail(err, "cannot watch the connection to the controller");
 	a->poll.data = a;
 	watch(a);

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Member jobs: what an elastic job grows by where its allocation cannot be made bigger. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+
+#include "common/alloc.h"
+#include "common/hostlist.h"
+#include "controller/slurm/job.h"
+#include "controller/slurm/outside.h"
+#include "controller/slurm/session.h"
+
+#define SUBMIT_S 30.0 /* for sbatch to be answered */
+
+void hspmd_slurm_member_name(uint32_t job, char name[static 32])
+{
+	snprintf(name, 32, "hspmd-member-%u", job);
+}
+
+static size_t quoted_length(const char *word)
+{
+	size_t n = 3; /* quotes, and a space */
+	for (; *word; word++)
+		n += *word == '\'' ? 4 : 1;
+	return n;
+}
+
+static char *quote(char *to, const char *word)
+{
+	*to++ = ' ';
+	*to++ = '\'';
+	for (; *word; word++)
+		if (*word == '\'')
+			to = stpcpy(to, "'\\''");
+		else
+			*to++ = *word;
+	*to++ = '\'';
+	return to;
+}
+
+/* A step of its own and not the batch script is what Slurm sends SIGTERM to as soon as it means to preempt the job. */
+static char *script(const char *const *command)
+{
+	static const char srun[] = "exec srun --nodes=1 --ntasks=1 --overlap --kill-on-bad-exit=0 --cpu-bind=none --mpi=none --input=none";
+	size_t size = sizeof srun;
+	for (int i = 0; command[i]; i++)
+		size += quoted_length(command[i]);
+	char *text = malloc(size), *at = text;
+	if (!text)
+		return NULL;
+	at = stpcpy(at, srun);
+	for (int i = 0; command[i]; i++)
+		at = quote(at, command[i]);
+	*at = '\0';
+	return text;
+}
+
+/* The line that sbatch --parsable answers with, among warnings: a number, and the cluster's name behind a semicolon. 0: none. */
+static uint32_t submitted(const char *text)
+{
+	for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line ? 1 : 0) {
+		char *end;
+		unsigned long id = strtoul(line, &end, 10);
+		if (end > line && (*end == '\n' || *end == ';' || !*end))
+			return (uint32_t)id;
+	}
+	return 0;
+}
+
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without, int without_count,
+				   struct hspmd_error *err)
+{
+	char name[32], said[4096] = "";
+	struct hspmd_slurm_words w = { 0 };
+	char *wrap = script(command), *nodes = without_count ? hspmd_hostlist_fold(without, without_count) : NULL;
+	uint32_t id = 0;
+	hspmd_slurm_member_name(job->id, name);
+	w.failed = !wrap || (without_count && !nodes);
+	hspmd_slurm_word(&w, "sbatch");
+	hspmd_slurm_word(&w, "--parsable");
+	hspmd_slurm_word(&w, "--job-name=%s", name);
+	hspmd_slurm_word(&w, "--output=%s", log);
+	hspmd_slurm_word(&w, "--open-mode=append");
+	hspmd_slurm_word(&w, "--no-requeue"); /* a member that is preempted is gone; growing again is the controller's to decide */
+	hspmd_slurm_word(&w, "--wrap=%s", wrap ? wrap : "");
+	hspmd_slurm_alike(&w, job, 1);
+	if (nodes)
+		hspmd_slurm_word(&w, "--exclude=%s", nodes);
+	int status = hspmd_slurm_run(&w, SUBMIT_S, said, sizeof said, err);
+	if (status >= 0 && (status || !(id = submitted(said))))
+		hspmd_fail(err, "a member of job %u cannot be submitted: sbatch: %s", job->id, hspmd_slurm_complaint(said));
+	hspmd_slurm_words_clear(&w);
+	free(wrap);
+	free(nodes);
+	return id;
+}
+
+int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
+{
+	if (hspmd_slurm_session(err))
+		return -1;
+	if (slurm_kill_job(id, SIGKILL, 0) && errno != ESLURM_ALREADY_DONE && errno != ESLURM_INVALID_JOB_ID)
+		return hspmd_fail(err, "job %u cannot be cancelled: slurmctld says: %s", id, slurm_strerror(errno));
+	return 0;
+}

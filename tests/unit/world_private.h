@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The played cluster's state and the calls between its files: world.c (what the machine asks for, and the checks), world_workers.c, world_site.c (agents, Slurm,
+ * the solver). */
+#ifndef HSPMD_TESTS_WORLD_PRIVATE_H
+#define HSPMD_TESTS_WORLD_PRIVATE_H
+
+#include "tests/unit/world.h"
+
+#define NODES 8
+#define DEVICES 4
+#define QUEUE 4096
+#define LAYERS 6
+
+struct queue {
+	json_t *item[QUEUE];
+	int first, count;
+};
+
+struct sim {
+	char address[64];
+	int node;
+	bool alive, hung;
+	int64_t serial;
+	int64_t prepared;    /* generation, 0: none */
+	bool prepared_in_plan, stays;
+	int64_t runs;        /* generation whose steps it runs; 0: none */
+	int64_t loading;     /* generation that is being started */
+	json_t *start;
+	int64_t holds, step, ready, applied;
+	int64_t stop, aborted; /* generations */
+	json_t *checkpoint;
+	bool reporter;
+};
+
+struct world {
+	struct world_options o;
+	uint64_t random;
+	struct run_config config;
+	struct hspmd_job job;
+	struct hspmd_machine *m;
+	double now;
+	bool held[NODES], agent[NODES];
+	struct queue up[NODES], down[NODES];
+	struct sim sim[NODES][DEVICES];
+	json_t *solve, *grow, *shrink; /* asked of the surroundings */
+	int64_t solve_id, grow_id, shrink_id;
+	bool poll;
+	int64_t generation;            /* newest prepared */
+	json_t *plans;                 /* generation -> { cluster, plan } */
+	int64_t next_line, lost;
+	int resizes, ok, refused, commands;
+	bool replied[4096];
+	int64_t saved_step;            /* of a complete checkpoint */
+	json_t *saved;                 /* stands for its manifest */
+	bool ended;
+	int status;
+	char text[1200];
+};
+
+/* world.c */
+uint64_t world_pick(struct world *w, uint64_t n);
+double world_loss(int64_t step);
+int64_t world_integer(const json_t *m, const char *key);      /* -1: none */
+const char *world_word(const json_t *m, const char *key);     /* "": none */
+bool world_named(const json_t *list, const char *address);
+struct sim *world_find(struct world *w, const char *address);
+void world_feed(struct world *w, struct run_event e);
+void world_put(struct queue *q, json_t *m); /* takes the message over */
+json_t *world_get(struct queue *q);
+void world_empty(struct queue *q);
+/* From a worker to the machine; takes the message over. */
+void world_say_up(struct world *w, struct sim *s, json_t *m);
+
+/* world_workers.c */
+void world_forget(struct sim *s);
+void world_worker_hears(struct world *w, struct sim *s, json_t *m);
+/* A piece of a step. Returns false when there is none to be done. */
+bool world_work(struct world *w);
+
+/* world_site.c */
+void world_agent_hears(struct world *w, int n, json_t *m);
+void world_agent_dies(struct world *w, int n);
+/* The next message of node n reaches the machine. */
+void world_deliver(struct world *w, int n);
+void world_tell_allocation(struct world *w);
+void world_solve(struct world *w);
+void world_resize(struct world *w);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Agents, Slurm and the solver. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/world_private.h"
+
+static json_t *part(const struct world *w, int n)
+{
+	char name[8];
+	snprintf(name, sizeof name, "n%d", n);
+	return json_pack("{s:s, s:{s:{s:s, s:I, s:i, s:{s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}, {s:s, s:f, s:f}]}", "format",
+			 HSPMD_CLUSTER_FORMAT, "device_types", "core", "kind", "cpu", "memory_bytes", (json_int_t)1 << 32, "gbytes_per_s", 20,
+			 "peak_tflops", "fp32", 0.05, "nodes", "name", name, "devices", "type", "core", "count", w->o.devices_per_node, "links", "scope",
+			 "node", "alpha_s", 1e-6, "gbytes_per_s", 5.0, "scope", "cluster", "alpha_s", 1e-5, "gbytes_per_s", 1.0);
+}
+
+void world_agent_hears(struct world *w, int n, json_t *m)
+{
+	const char *type = world_word(m, "type");
+	json_t *to = json_object_get(m, "to");
+	for (int d = 0; to && d < DEVICES; d++)
+		if (w->sim[n][d].alive && !w->sim[n][d].hung && world_named(to, w->sim[n][d].address))
+			world_worker_hears(w, &w->sim[n][d], m);
+	if (to)
+		return;
+	if (!strcmp(type, "spawn")) {
+		struct sim *s = world_find(w, world_word(m, "device"));
+		assert_false(s->alive);
+		world_forget(s);
+		s->alive = true;
+		s->serial = world_integer(m, "serial");
+		if (w->o.noise && world_pick(w, 50) == 0)
+			s->hung = true;
+		else
+			world_say_up(w, s, json_pack("{s:s, s:i}", "type", "hello", "pid", 1));
+	} else if (!strcmp(type, "kill")) {
+		struct sim *s = world_find(w, world_word(m, "device"));
+		if (s->alive && s->serial == world_integer(m, "serial")) {
+			world_forget(s);
+			world_put(&w->up[n], json_pack("{s:s, s:s, s:I}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial));
+		}
+	} else if (!strcmp(type, "find")) {
+		json_t *list = w->saved ? json_pack("[O]", w->saved) : json_array();
+		world_put(&w->up[n], json_pack("{s:s, s:I, s:o}", "type", "found", "id", (json_int_t)world_integer(m, "id"), "checkpoints", list));
+	} else if (!strcmp(type, "quit")) {
+		world_put(&w->up[n], json_pack("{s:s}", "type", "bye"));
+	}
+}
+
+void world_agent_dies(struct world *w, int n)
+{
+	char name[8];
+	snprintf(name, sizeof name, "n%d", n);
+	bool was = w->agent[n];
+	w->agent[n] = false;
+	for (int d = 0; d < DEVICES; d++)
+		world_forget(&w->sim[n][d]);
+	world_empty(&w->up[n]);
+	world_empty(&w->down[n]);
+	if (was)
+		world_feed(w, (struct run_event){ .kind = RUN_AGENT_LOST, .node = name, .text = "connection closed" });
+}
+
+void world_deliver(struct world *w, int n)
+{
+	char name[8];
+	snprintf(name, sizeof name, "n%d", n);
+	json_t *m = world_get(&w->up[n]);
+	if (!strcmp(world_word(m, "type"), "boot")) {
+		if (w->held[n] && !w->agent[n]) {
+			json_t *hello = json_pack("{s:s, s:o}", "node", name, "cluster", part(w, n));
+			w->agent[n] = true;
+			world_feed(w, (struct run_event){ .kind = RUN_AGENT_UP, .node = name, .value = hello });
+			json_decref(hello);
+		}
+	} else if (!strcmp(world_word(m, "type"), "bye")) {
+		world_agent_dies(w, n);
+	} else {
+		world_feed(w, (struct run_event){ .kind = RUN_MESSAGE, .node = name, .value = m });
+	}
+	json_decref(m);
+}
+
+/* ---- Slurm and the solver */
+
+void world_tell_allocation(struct world *w)
+{
+	json_t *nodes = json_array();
+	for (int n = 0; n < NODES; n++)
+		if (w->held[n]) {
+			char name[8];
+			snprintf(name, sizeof name, "n%d", n);
+			json_array_append_new(nodes, json_string(name));
+		}
+	json_t *value = json_pack("{s:o, s:s, s:n}", "nodes", nodes, "state", "running", "end_in_s");
+	w->poll = false;
+	world_feed(w, (struct run_event){ .kind = RUN_ALLOCATION, .value = value });
+	json_decref(value);
+}
+
+static json_t *stage(int first, int end, json_t *devices)
+{
+	return json_pack("{s:[i, i], s:o}", "layers", first, end, "devices", devices);
+}
+
+/* Data parallel over all devices, or pipelines of two stages, some with two devices a stage. */
+static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
+{
+	json_t *pipelines = json_array();
+	char a[64];
+	int kind = (int)world_pick(w, 3), at = 0, left = 48;
+	while (at < c->device_count) {
+		json_t *stages = json_array();
+		int take = kind == 0 || c->device_count - at < 2 ? 1 : kind == 2 && c->device_count - at >= 4 ? 4 : 2;
+		json_t *devices[2] = { json_array(), json_array() };
+		for (int i = 0; i < take; i++)
+			json_array_append_new(devices[take > 1 && i >= take / 2], json_string(hspmd_cluster_address(c, at + i, a, sizeof a)));
+		json_array_append_new(stages, stage(0, take > 1 ? 2 : LAYERS, devices[0]));
+		if (take > 1)
+			json_array_append_new(stages, stage(2, LAYERS, devices[1]));
+		else
+			json_decref(devices[1]);
+		at += take;
+		int micro = at < c->device_count ? 1 : left;
+		left -= micro;
+		json_array_append_new(pipelines, json_pack("{s:i, s:o}", "micro_batches", micro, "stages", stages));
+	}
+	return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8, "schedule",
+			 "1f1b", "zero_stage", 0, "pipelines", pipelines);
+}
+
+void world_solve(struct world *w)
+{
+	struct hspmd_error err = { "" };
+	json_t *cluster = json_object_get(w->solve, "cluster");
+	struct hspmd_cluster *c = hspmd_cluster_from_json(cluster, "cluster", &err);
+	if (!c)
+		fail_msg("%s", err.text);
+	json_t *value = json_pack("{s:O, s:o}", "cluster", cluster, "plan", plan_for(w, c));
+	hspmd_cluster_destroy(c);
+	json_decref(w->solve);
+	w->solve = NULL;
+	world_feed(w, (struct run_event){ .kind = RUN_PLAN, .id = w->solve_id, .value = value });
+	json_decref(value);
+}
+
+void world_resize(struct world *w)
+{
+	if (w->grow) {
+		int64_t left = json_integer_value(w->grow);
+		for (int n = 0; n < w->o.nodes && left > 0; n++)
+			if (!w->held[n]) {
+				w->held[n] = true;
+				left--;
+			}
+		json_decref(w->grow);
+		w->grow = NULL;
+		world_feed(w, (struct run_event){ .kind = RUN_RESIZED, .id = w->grow_id, .text = left ? "no nodes are free" : NULL });
+	} else {
+		for (int n = 0; n < NODES; n++) {
+			char name[8];
+			snprintf(name, sizeof name, "n%d", n);
+			if (w->held[n] && !world_named(w->shrink, name)) {
+				for (int d = 0; d < DEVICES; d++)
+					assert_false(w->sim[n][d].alive); /* given back only when nothing runs there */
+				w->held[n] = false;
+				world_agent_dies(w, n); /* one that came up too late */
+			}
+		}
+		json_decref(w->shrink);
+		w->shrink = NULL;
+		world_feed(w, (struct run_event){ .kind = RUN_RESIZED, .id = w->shrink_id });
+	}
+}

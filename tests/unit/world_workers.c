@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Workers that hold no state but its step, and do a step piece by piece. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/world_private.h"
+
+void world_forget(struct sim *s)
+{
+	json_decref(s->start);
+	json_decref(s->checkpoint);
+	s->start = s->checkpoint = NULL;
+	s->alive = s->hung = s->stays = s->reporter = false;
+	s->prepared = s->runs = s->loading = s->holds = s->stop = s->aborted = 0;
+	s->step = 0;
+	s->ready = s->applied = -1;
+}
+
+static json_t *losses(int64_t step)
+{
+	json_t *l = json_array();
+	for (int64_t s = 0; s < step; s++)
+		json_array_append_new(l, json_pack("[I, f]", (json_int_t)s, world_loss(s)));
+	return l;
+}
+
+static json_t *maybe(int64_t x)
+{
+	return x < 0 ? json_null() : json_integer(x);
+}
+
+static void report(struct world *w, struct sim *s, const char *type, int64_t g)
+{
+	world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:o}", "type", type, "generation", (json_int_t)g, "step", (json_int_t)s->step, "losses", losses(s->step)));
+}
+
+static void write_checkpoint(struct world *w, struct sim *s, json_t *m)
+{
+	bool bad = w->o.noise && world_pick(w, 40) == 0;
+	world_say_up(w, s, bad ? json_pack("{s:s, s:s, s:s}", "type", "written", "id", world_word(m, "id"), "error", "No space left on device")
+			 : json_pack("{s:s, s:s, s:I}", "type", "written", "id", world_word(m, "id"), "step", (json_int_t)s->step));
+}
+
+void world_worker_hears(struct world *w, struct sim *s, json_t *m)
+{
+	const char *type = world_word(m, "type");
+	int64_t g = world_integer(m, "generation");
+	if (!strcmp(type, "prepare")) {
+		struct hspmd_error err;
+		assert_true(g > s->prepared);
+		s->prepared = g;
+		struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(m, "cluster"), "cluster", &err);
+		struct hspmd_plan *p = hspmd_plan_from_json(json_object_get(m, "plan"), "plan", c, LAYERS, &err);
+		int d = hspmd_cluster_device(c, s->address, NULL);
+		s->prepared_in_plan = s->reporter = false;
+		for (int i = 0; p && i < p->pipeline_count; i++)
+			for (int k = 0; k < p->pipelines[i].stage_count; k++)
+				for (int j = 0; j < p->pipelines[i].stages[k].device_count; j++)
+					s->prepared_in_plan |= p->pipelines[i].stages[k].devices[j] == d;
+		assert_non_null(p);
+		hspmd_plan_destroy(p);
+		hspmd_cluster_destroy(c);
+		if (w->o.noise && world_pick(w, 60) == 0)
+			world_say_up(w, s, json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)g, "text", "cannot prepare"));
+		else
+			world_say_up(w, s, json_pack("{s:s, s:I, s:s}", "type", "prepared", "generation", (json_int_t)g, "address", s->address));
+	} else if (!strcmp(type, "start")) {
+		assert_int_equal(s->prepared, g);
+		assert_int_equal(s->runs, 0);
+		s->loading = g;
+		json_decref(s->start);
+		s->start = json_incref(m);
+	} else if (!strcmp(type, "stop")) {
+		s->stop = g;
+		if (!s->runs && s->holds == g && s->aborted < g)
+			report(w, s, "stopped", g);
+	} else if (!strcmp(type, "abort")) {
+		if (s->loading == g)
+			s->loading = 0;
+		if (s->runs == g)
+			s->runs = 0;
+		s->aborted = g;
+		json_t *a = json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "aborted", "generation", (json_int_t)g, "step", (json_int_t)s->step,
+				      "holds", s->holds ? json_integer(s->holds) : json_null(), "ready", maybe(s->ready), "applied", maybe(s->applied), "sums",
+				      s->applied >= 0 ? json_pack("[f]", world_loss(s->applied)) : json_null(), "losses", losses(s->step));
+		world_say_up(w, s, a);
+	} else if (!strcmp(type, "settle")) {
+		int64_t apply = world_integer(m, "apply");
+		if (apply >= 0) {
+			assert_int_equal(apply, s->ready);
+			assert_int_equal(apply, s->step);
+			assert_true(json_number_value(json_array_get(json_object_get(m, "sums"), 0)) == world_loss(apply));
+			s->applied = s->step++;
+		}
+		s->ready = -1;
+		report(w, s, "settled", g);
+	} else if (!strcmp(type, "checkpoint")) {
+		if (s->runs) {
+			json_decref(s->checkpoint);
+			s->checkpoint = json_incref(m);
+		} else {
+			write_checkpoint(w, s, m);
+		}
+	} else if (!strcmp(type, "manifest")) {
+		json_t *manifest = json_object_get(m, "manifest");
+		world_say_up(w, s, json_pack("{s:s, s:s}", "type", "manifested", "id", world_word(m, "id")));
+		if (json_array_size(json_object_get(m, "folders")) == 2) { /* the shared one */
+			w->saved_step = world_integer(manifest, "step");
+			if (world_integer(w->saved, "step") <= w->saved_step) {
+				json_decref(w->saved);
+				w->saved = json_incref(manifest);
+			}
+		}
+	} else if (!strcmp(type, "quit")) {
+		world_forget(s);
+	}
+}
+
+/* All who load generation g together: done when every member does. */
+static void loaded(struct world *w, int64_t g)
+{
+	bool first = true;
+	for (int n = 0; n < NODES; n++)
+		for (int d = 0; d < DEVICES; d++) {
+			struct sim *s = &w->sim[n][d];
+			if (s->loading != g)
+				continue;
+			s->loading = 0;
+			s->step = world_integer(s->start, "step");
+			s->holds = s->prepared_in_plan ? g : 0;
+			s->runs = s->prepared_in_plan ? g : 0;
+			s->ready = s->applied = -1;
+			s->stop = 0;
+			s->reporter = s->prepared_in_plan && first;
+			first = first && !s->prepared_in_plan;
+			world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:{s:i, s:i}}", "type", "started", "generation", (json_int_t)g, "step", (json_int_t)s->step,
+					       "bytes", "peers", 10, "shared", 1));
+		}
+}
+
+/* Members of the plan of g, those that take part in its steps; false when one of them is dead, hung or called off. */
+static int team(struct world *w, int64_t g, bool loading, struct sim **member, bool *complete)
+{
+	char key[32];
+	int count = 0;
+	snprintf(key, sizeof key, "%lld", (long long)g);
+	json_t *of = json_object_get(w->plans, key);
+	*complete = true;
+	struct hspmd_error err;
+	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(of, "cluster"), "cluster", &err);
+	struct hspmd_plan *p = hspmd_plan_from_json(json_object_get(of, "plan"), "plan", c, LAYERS, &err);
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int k = 0; k < p->pipelines[i].stage_count; k++)
+			for (int j = 0; j < p->pipelines[i].stages[k].device_count; j++) {
+				char address[64];
+				struct sim *s = world_find(w, hspmd_cluster_address(c, p->pipelines[i].stages[k].devices[j], address, sizeof address));
+				*complete &= s->alive && !s->hung && (loading ? s->loading == g : s->runs == g);
+				member[count++] = s;
+			}
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+	return count;
+}
+
+bool world_work(struct world *w)
+{
+	struct sim *member[NODES * DEVICES];
+	bool complete;
+	for (int n = 0; n < NODES; n++)
+		for (int d = 0; d < DEVICES; d++) {
+			struct sim *s = &w->sim[n][d];
+			if (!s->alive || s->hung)
+				continue;
+			if (s->loading) {
+				bool all = true;
+				team(w, s->loading, true, member, &complete);
+				for (int a = 0; a < NODES; a++)
+					for (int b = 0; b < DEVICES; b++)
+						if (w->sim[a][b].loading == s->loading && w->sim[a][b].hung)
+							all = false;
+				if (complete && all) {
+					loaded(w, s->loading);
+					return true;
+				}
+				continue;
+			}
+			if (!s->runs)
+				continue;
+			int count = team(w, s->runs, false, member, &complete);
+			if (!complete)
+				continue;
+			int64_t step = INT64_MAX;
+			for (int i = 0; i < count; i++)
+				step = member[i]->step < step ? member[i]->step : step;
+			if (step >= w->o.steps)
+				continue;
+			struct sim *one = member[world_pick(w, (uint64_t)count)];
+			bool all_ready = true;
+			for (int i = 0; i < count; i++)
+				all_ready &= member[i]->step > step || member[i]->ready == step;
+			w->now += 0.01;
+			if (!all_ready) {
+				if (one->step == step)
+					one->ready = step;
+				return true;
+			}
+			if (one->step > step)
+				return true;
+			/* The vote: what anybody asked for before it is agreed by the first who learns its result. */
+			bool stop = false, save = true;
+			for (int i = 0; i < count; i++) {
+				stop |= member[i]->stop == member[i]->runs;
+				save &= member[i]->checkpoint != NULL;
+			}
+			one->applied = one->step++;
+			one->ready = -1;
+			if (one == member[0])
+				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f, s:f}", "type", "step", "generation", (json_int_t)one->runs, "step",
+							 (json_int_t)step, "loss", world_loss(step), "step_s", 0.01));
+			bool last = true;
+			for (int i = 0; i < count; i++)
+				last &= member[i]->step > step;
+			if (!last)
+				return true;
+			for (int i = 0; i < count; i++) {
+				if (save) {
+					write_checkpoint(w, member[i], member[i]->checkpoint);
+					json_decref(member[i]->checkpoint);
+					member[i]->checkpoint = NULL;
+				}
+				if (member[i]->step >= w->o.steps)
+					report(w, member[i], "finished", member[i]->runs);
+				else if (stop)
+					report(w, member[i], "stopped", member[i]->runs);
+				if (!stop && member[i]->step < w->o.steps)
+					continue;
+				member[i]->runs = 0;
+				if (member[i]->checkpoint) /* it was asked too late for the vote */
+					write_checkpoint(w, member[i], member[i]->checkpoint);
+				json_decref(member[i]->checkpoint);
+				member[i]->checkpoint = NULL;
+			}
+			return true;
+		}
+	return false;
+}
