@@ -7,14 +7,18 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
 #include "common/clock.h"
-#include "common/sha256.h"
 
 #ifdef HAVE_MUNGE
 #include <munge.h>
 #endif
 
 #define COOKIE_MIN 32
+#define MAC_BYTES 32 /* SHA-256 */
 
 struct hspmd_auth {
 	char *cookie; /* NULL: MUNGE */
@@ -71,6 +75,16 @@ const char *hspmd_auth_secret(const struct hspmd_auth *a)
 	return a->cookie;
 }
 
+static void to_hex(const unsigned char *bytes, size_t size, char *hex)
+{
+	static const char digits[] = "0123456789abcdef";
+	for (size_t i = 0; i < size; i++) {
+		hex[2 * i] = digits[bytes[i] >> 4];
+		hex[2 * i + 1] = digits[bytes[i] & 15];
+	}
+	hex[2 * size] = '\0';
+}
+
 int hspmd_auth_nonce(char hex[HSPMD_NONCE_HEX], struct hspmd_error *err)
 {
 	unsigned char bytes[32];
@@ -82,12 +96,7 @@ int hspmd_auth_nonce(char hex[HSPMD_NONCE_HEX], struct hspmd_error *err)
 		if (n > 0)
 			have += (size_t)n;
 	}
-	static const char digits[] = "0123456789abcdef";
-	for (size_t i = 0; i < sizeof bytes; i++) {
-		hex[2 * i] = digits[bytes[i] >> 4];
-		hex[2 * i + 1] = digits[bytes[i] & 15];
-	}
-	hex[2 * sizeof bytes] = 0;
+	to_hex(bytes, sizeof bytes, hex);
 	return 0;
 }
 
@@ -166,33 +175,37 @@ static char *munge_words(const struct hspmd_auth *a, const json_t *sealed, uid_t
 }
 #endif
 
+/* HMAC-SHA256 of the words under the cookie. */
+static int mac_of(const struct hspmd_auth *a, const char *words, char hex[2 * MAC_BYTES + 1], struct hspmd_error *err)
+{
+	unsigned char mac[EVP_MAX_MD_SIZE];
+	unsigned int size = 0;
+	if (!HMAC(EVP_sha256(), a->cookie, (int)strlen(a->cookie), (const unsigned char *)words, strlen(words), mac, &size) || size != MAC_BYTES)
+		return hspmd_fail(err, "libcrypto gives no HMAC-SHA256");
+	to_hex(mac, size, hex);
+	return 0;
+}
+
 static json_t *cookie_seal(const struct hspmd_auth *a, const char *purpose, const char *words, struct hspmd_error *err)
 {
-	char mac[HSPMD_SHA256_HEX];
-	hspmd_hmac_sha256(a->cookie, strlen(a->cookie), words, strlen(words), mac);
+	char mac[2 * MAC_BYTES + 1];
+	if (mac_of(a, words, mac, err))
+		return NULL;
 	json_t *sealed = json_pack("{s:s, s:s, s:s}", "type", purpose, "words", words, "mac", mac);
 	if (!sealed)
 		hspmd_fail_memory(err, "making a proof");
 	return sealed;
 }
 
-/* Compares all of both, so that the time it takes tells nothing. */
-static bool same(const char *x, const char *y, size_t n)
-{
-	unsigned char differ = 0;
-	for (size_t i = 0; i < n; i++)
-		differ |= (unsigned char)(x[i] ^ y[i]);
-	return !differ;
-}
-
 static char *cookie_words(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
 {
 	const char *words = json_string_value(json_object_get(sealed, "words"));
 	const char *given = json_string_value(json_object_get(sealed, "mac"));
-	char mac[HSPMD_SHA256_HEX];
-	if (words)
-		hspmd_hmac_sha256(a->cookie, strlen(a->cookie), words, strlen(words), mac);
-	if (!words || !given || strlen(given) != HSPMD_SHA256_HEX - 1 || !same(mac, given, HSPMD_SHA256_HEX - 1)) {
+	char mac[2 * MAC_BYTES + 1];
+	if (words && mac_of(a, words, mac, err))
+		return NULL;
+	/* In a time that tells nothing. */
+	if (!words || !given || strlen(given) != 2 * MAC_BYTES || CRYPTO_memcmp(mac, given, 2 * MAC_BYTES)) {
 		hspmd_fail(err, "does not know the job's cookie");
 		return NULL;
 	}
