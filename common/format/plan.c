@@ -139,13 +139,24 @@ static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, 
 
 /* ---- pipelines */
 
+static bool same_ratio(const double *a, const double *b, int count)
+{
+	return !a == !b && (!a || !memcmp(a, b, (size_t)count * sizeof *a));
+}
+
+/* A parameter that both chunks use lies on the devices once, so both must split it alike. */
 static int check_round(const struct hspmd_json *stages, const struct hspmd_pipeline *pl, int i, int length)
 {
 	const struct hspmd_stage *s = &pl->stages[i], *first = &pl->stages[i % length];
-	if (s->device_count == first->device_count && !memcmp(s->devices, first->devices, (size_t)s->device_count * sizeof *s->devices))
-		return 0;
 	struct hspmd_json at = hspmd_json_at(stages, (size_t)i);
-	return hspmd_json_fail(&at, "expected the devices of stages[%d], whose next chunk this is", i % length);
+	if (s->device_count != first->device_count || memcmp(s->devices, first->devices, (size_t)s->device_count * sizeof *s->devices))
+		return hspmd_json_fail(&at, "expected the devices of stages[%d], whose next chunk this is", i % length);
+	if (s->context != first->context || s->sequence_parallel != first->sequence_parallel ||
+	    !same_ratio(s->shard_ratio, first->shard_ratio, s->device_count / s->context) ||
+	    !same_ratio(s->context_ratio, first->context_ratio, s->context))
+		return hspmd_json_fail(&at, "expected shard_ratio, sequence_parallel, context and context_ratio of stages[%d], whose next chunk this is",
+		                       i % length);
+	return 0;
 }
 
 static int read_stages(struct reader *r, struct hspmd_json *at, int number, struct hspmd_pipeline *pl)

@@ -71,6 +71,15 @@ static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage,
 
 /* ---- values and nodes */
 
+/* The first stage that these devices run: where parameters and their gradients lie, also for the stages of later rounds (interleaved schedules). */
+static int home_of(const struct pass *p, int stage)
+{
+	int home = 0;
+	while (p->stages[home].devices[0] != p->stages[stage].devices[0])
+		home++;
+	return home;
+}
+
 /* Takes the annotation, also on failure. */
 static int add_value(struct pass *p, int tensor, int stage, struct hspmd_annotation *annotation)
 {
@@ -154,6 +163,8 @@ static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
 static int input_value(struct pass *p, int tensor, int stage, int layer, bool backward)
 {
 	const struct hspmd_tensor *t = &p->g->tensors[tensor];
+	if (t->role == HSPMD_TENSOR_PARAMETER)
+		stage = home_of(p, stage);
 	int v = best_value(p->s, tensor, stage);
 	if (v >= 0)
 		return v;
@@ -226,6 +237,8 @@ static int output_value(struct pass *p, int tensor, int stage, struct hspmd_anno
 		hspmd_annotation_destroy(a);
 		return hspmd_error_prefix(p->err, "tensor %s", t->name);
 	}
+	if (t->role == HSPMD_TENSOR_PARAMETER_GRADIENT)
+		stage = home_of(p, stage);
 	int v = hspmd_spmd_value(p->s, tensor, stage);
 	if (v < 0)
 		return add_value(p, tensor, stage, a);

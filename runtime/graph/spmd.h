@@ -10,7 +10,8 @@
 #include "runtime/graph/graph.h"
 #include "runtime/graph/resolve.h"
 
-/* Who runs a stage and how its tensors are split: `context` groups share the sequence, the devices of a group share heads and widths. */
+/* Who runs a stage and how its tensors are split: `context` groups share the sequence, the devices of a group share heads and widths. Stages that have a
+ * device in common have all in common and are split alike. */
 struct hspmd_spmd_stage {
 	int device_count; /* context * tensor-parallel degree; group after group */
 	const int *devices;
@@ -51,7 +52,8 @@ struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hs
 				    const struct hspmd_link_cost *cost, struct hspmd_error *err);
 void hspmd_spmd_destroy(struct hspmd_spmd *s);
 
-/* The value of a parameter, its gradient, or another tensor in a stage: the first one made there; -1: none. */
+/* The value of a parameter, its gradient, or another tensor in a stage: the first one made there; -1: none. Parameters and their gradients are in the first
+ * stage that their devices run. */
 int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage);
 
 /* How a parameter lies in a stage. NULL and err (memory, or a device would get nothing: names the parameter). */

@@ -47,15 +47,15 @@ int *hspmd_layout_stage_of_layer(const struct hspmd_pipeline *pipeline, struct h
 	return of;
 }
 
-/* Which stages of the pipeline use the tensor, ascending, without repeats. */
-static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int *stages, int max)
+/* Which stages of the pipeline use the tensor, without repeats. Of stages that the same devices run (rounds of `length` stages) the first counts. */
+static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int length, int *stages, int max)
 {
 	int n = 0;
 	for (size_t i = 0; i < g->op_count; i++) {
 		if (g->ops[i].backward)
 			continue;
 		for (int k = 0; k < g->ops[i].input_count; k++) {
-			int s = stage_of_layer[g->ops[i].layer], at = 0;
+			int s = stage_of_layer[g->ops[i].layer] % length, at = 0;
 			if (g->ops[i].in[k] != tensor)
 				continue;
 			while (at < n && stages[at] != s)
@@ -100,7 +100,7 @@ static int add_holders(struct hspmd_layout_parameter *out, const struct hspmd_gr
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[pipeline];
 	int stages[16]; /* a parameter is used in one or two places: tied embeddings */
-	int n = using_stages(g, out->tensor, stage_of_layer, stages, 16);
+	int n = using_stages(g, out->tensor, stage_of_layer, p->stage_count / plan->virtual_stages, stages, 16);
 	for (int i = 0; i < n; i++) {
 		const struct hspmd_stage *stage = &p->stages[stages[i]];
 		int64_t *weights = malloc((size_t)(stage->device_count + stage->context) * sizeof *weights);

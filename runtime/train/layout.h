@@ -7,7 +7,7 @@
 #include "runtime/graph/spmd.h"
 
 struct hspmd_holder {
-	int pipeline, stage; /* uses the parameter */
+	int pipeline, stage; /* uses the parameter; of the first round, also when a later one does */
 };
 
 struct hspmd_layout_parameter {

@@ -198,7 +198,11 @@ static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 		return false;
 	if (n->op < 0)
 		return recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[root_value(p->spmd, n->in[0])].stage == n->stage;
-	return recompute == HSPMD_RECOMPUTE_FULL || is_cheap(p->graph->ops[n->op].opcode);
+	const struct hspmd_op *op = &p->graph->ops[n->op];
+	for (int o = 0; o < op->output_count; o++)
+		if (op->out[o] >= 0 && p->graph->tensors[op->out[o]].role == HSPMD_TENSOR_LOSS)
+			return false; /* it would be counted twice */
+	return recompute == HSPMD_RECOMPUTE_FULL || is_cheap(op->opcode);
 }
 
 /* Which forward nodes of a block its backward pass needs the results of, directly or through one another. */

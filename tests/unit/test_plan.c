@@ -199,6 +199,32 @@ static void refuses(void **state)
 	assert_string_equal(err.text, "/nowhere/p.json: No such file or directory");
 }
 
+/* Rounds of an interleaved plan have the same devices, which split their layers alike. */
+static void rounds_are_alike(void **state)
+{
+	(void)state;
+	static const char rounds[] = "{\"format\": \"hspmd-plan-1\", \"global_batch\": 2, \"micro_batch\": 1, \"seq_len\": 16, \"schedule\": \"interleaved\", "
+				     "\"virtual_stages\": 2, \"zero_stage\": 0, \"pipelines\": [{\"micro_batches\": 2, \"stages\": ["
+				     "{\"layers\": [0, 3], \"devices\": [\"a:0-1\"], \"shard_ratio\": [2, 1], \"recompute\": \"full\"},"
+				     "{\"layers\": [3, 5], \"devices\": [\"a:0-1\"], \"shard_ratio\": [2, 1.0]}]}]}";
+	static const char said[] = "p.json: pipelines[0].stages[1]: expected shard_ratio, sequence_parallel, context and context_ratio of stages[0]";
+	static const struct edit unlike[] = {
+		{ "[2, 1.0]", "[2, 1]", "" },
+		{ "[2, 1.0]", "[1, 2]", said },
+		{ ", \"shard_ratio\": [2, 1.0]", "", said },
+		{ "[2, 1.0]", "[2, 1], \"sequence_parallel\": true", said },
+		{ "\"shard_ratio\": [2, 1.0]", "\"context\": 2", said },
+	};
+	for (size_t i = 0; i < sizeof unlike / sizeof *unlike; i++) {
+		char *text = edited(rounds, unlike[i].find, unlike[i].replace);
+		struct hspmd_plan *p = from_text(text, 5);
+		if (*unlike[i].error ? p != NULL || !strstr(err.text, unlike[i].error) : !p)
+			fail_msg("%s: %s", unlike[i].replace, err.text);
+		hspmd_plan_destroy(p);
+		free(text);
+	}
+}
+
 /* Without the model's layer count the pipelines must still agree among themselves. */
 static void pipelines_end_alike(void **state)
 {
@@ -215,7 +241,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(reads_everything), cmocka_unit_test(round_trips),	   cmocka_unit_test(describes),
-		cmocka_unit_test(refuses),	    cmocka_unit_test(pipelines_end_alike),
+		cmocka_unit_test(refuses),	    cmocka_unit_test(pipelines_end_alike), cmocka_unit_test(rounds_are_alike),
 	};
 	return cmocka_run_group_tests_name("plan", tests, read_cluster, drop_cluster);
 }

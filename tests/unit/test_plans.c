@@ -26,6 +26,7 @@ struct model {
 static const struct model models[] = {
 	{ "llama", trainer_llama, 5, 2 },
 	{ "gpt2", trainer_gpt2, 5, 4 },
+	{ "mixtral", trainer_mixtral, 4, 4 }, /* as many experts: shares of a stage are whole experts */
 };
 
 static uint64_t state;
@@ -60,45 +61,73 @@ static void put_ratio(FILE *f, const char *key, int parts, int units)
 	fputc(']', f);
 }
 
-/* A stage on `count` devices from number `first` on. */
-static void put_stage(FILE *f, const struct model *m, int layer, int end, int first, int count)
+/* How a stage on `count` devices splits its layers. malloc'd. */
+static char *draw_splits(const struct model *m, int count)
 {
-	static const char *const recompute[] = { "none", "selective", "full" };
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
 	int context = 1;
 	if (count % 2 == 0 && (count / 2 <= m->heads) && (count > m->heads || !draw(3)))
 		context = 2;
-	fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":\"%s\"", layer, end, first, first + count - 1, recompute[draw(3)]);
 	if (context > 1)
 		fprintf(f, ",\"context\":%d", context);
 	if (draw(2))
 		fputs(",\"sequence_parallel\":true", f);
 	put_ratio(f, "shard_ratio", count / context, m->heads);
 	put_ratio(f, "context_ratio", context > 1 ? context : 0, 16);
-	fputc('}', f);
+	fclose(f);
+	return text;
 }
 
-static void put_pipeline(FILE *f, const struct model *m, int first, int devices, int samples)
+/* How wide each of at most `most` stages is: no wider than its heads can be split, unless the sequence is. Returns how many. */
+static int draw_widths(const struct model *m, int devices, int most, int *width)
 {
-	int micro_batch = samples % 2 == 0 && draw(2) ? 2 : 1, stages = 1 + (int)draw((unsigned)(devices < m->layers ? devices : m->layers));
-	int width[8], layers[8], layer = 0;
-	for (bool fits = false; !fits;) { /* no stage wider than its heads can be split, unless the sequence is */
+	int stages = 1 + (int)draw((unsigned)(devices < most ? devices : most));
+	for (bool fits = false; !fits;) {
 		compose(devices, stages, width);
 		fits = true;
 		for (int s = 0; s < stages; s++)
 			fits &= width[s] <= m->heads || (width[s] % 2 == 0 && width[s] / 2 <= m->heads);
-		if (!fits && stages < m->layers && stages < devices)
+		if (!fits && stages < most && stages < devices)
 			stages++;
 	}
-	compose(m->layers, stages, layers);
+	return stages;
+}
+
+/* `rounds`: chunks of layers a device has (virtual stages). */
+static void put_pipeline(FILE *f, const struct model *m, int rounds, int first, int devices, int samples)
+{
+	static const char *const recompute[] = { "none", "selective", "full" };
+	int micro_batch = samples % 2 == 0 && draw(2) ? 2 : 1, width[8], layers[8], layer = 0;
+	int stages = draw_widths(m, devices, m->layers / rounds, width);
+	char *splits[8];
+	for (int s = 0; s < stages; s++)
+		splits[s] = draw_splits(m, width[s]);
+	compose(m->layers, stages * rounds, layers);
 	fprintf(f, "{\"micro_batches\":%d,\"micro_batch\":%d,\"stages\":[", samples / micro_batch, micro_batch);
-	for (int s = 0; s < stages; s++) {
+	for (int s = 0, at = first; s < stages * rounds; s++) {
 		if (s)
 			fputc(',', f);
-		put_stage(f, m, layer, layer + layers[s], first, width[s]);
+		if (s % stages == 0)
+			at = first;
+		fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":\"%s\"%s}", layer, layer + layers[s], at, at + width[s % stages] - 1,
+			recompute[draw(3)], splits[s % stages]);
 		layer += layers[s];
-		first += width[s];
+		at += width[s % stages];
 	}
 	fputs("]}", f);
+	for (int s = 0; s < stages; s++)
+		free(splits[s]);
+}
+
+static void put_schedule(FILE *f, int *rounds)
+{
+	*rounds = draw(3) ? 1 : 2;
+	if (*rounds > 1)
+		fprintf(f, "\"schedule\":\"interleaved\",\"virtual_stages\":%d", *rounds);
+	else
+		fprintf(f, "\"schedule\":\"%s\"", draw(2) ? "1f1b" : "gpipe");
 }
 
 static char *draw_plan(const struct model *m, int devices)
@@ -106,15 +135,16 @@ static char *draw_plan(const struct model *m, int devices)
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
-	int pipelines = 1 + (int)draw((unsigned)(devices < 4 ? devices : 4)), width[8], samples[8], first = 0;
+	int pipelines = 1 + (int)draw((unsigned)(devices < 4 ? devices : 4)), width[8], samples[8], first = 0, rounds;
 	compose(devices, pipelines, width);
 	compose(BATCH, pipelines, samples);
-	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"%s\",\"zero_stage\":%u,\"pipelines\":[", BATCH,
-		draw(2) ? "1f1b" : "gpipe", draw(2));
+	fprintf(f, "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"zero_stage\":%u,", BATCH, draw(2));
+	put_schedule(f, &rounds);
+	fputs(",\"pipelines\":[", f);
 	for (int p = 0; p < pipelines; p++) {
 		if (p)
 			fputc(',', f);
-		put_pipeline(f, m, first, width[p], samples[p]);
+		put_pipeline(f, m, rounds, first, width[p], samples[p]);
 		first += width[p];
 	}
 	fputs("]}", f);
