@@ -17,7 +17,7 @@
 #define SECONDS_MAX 1e12
 
 const char *const hspmd_recompute_words[] = { "none", "selective", "full", NULL };
-const char *const hspmd_schedule_words[] = { "1f1b", "gpipe", "interleaved", NULL };
+const char *const hspmd_schedule_words[] = { "1f1b", "gpipe", "interleaved", "zb-h1", NULL };
 
 /* Which stage has a device. */
 struct owner {

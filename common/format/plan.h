@@ -17,8 +17,8 @@
 
 enum hspmd_recompute { HSPMD_RECOMPUTE_NONE, HSPMD_RECOMPUTE_SELECTIVE, HSPMD_RECOMPUTE_FULL };
 extern const char *const hspmd_recompute_words[];
-enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_INTERLEAVED };
-extern const char *const hspmd_schedule_words[]; /* "1f1b", "gpipe", "interleaved" */
+enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_INTERLEAVED, HSPMD_SCHEDULE_ZB_H1 };
+extern const char *const hspmd_schedule_words[]; /* "1f1b", "gpipe", "interleaved", "zb-h1" */
 
 struct hspmd_stage {
 	int layers[2];       /* [first, end) */

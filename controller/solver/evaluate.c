@@ -103,6 +103,13 @@ out:
 	return rc;
 }
 
+/* The gradients of weights are as many products as the forward pass; a backward pass is twice that, and more where it computes anew. */
+struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t)
+{
+	return (struct hspmd_sim_stage){ .forward = t->cost.forward, .backward = t->cost.backward, .weights = fmin(t->cost.forward, t->cost.backward / 2),
+					 .send_forward = t->send_forward, .send_backward = t->send_backward };
+}
+
 static int simulate_pipeline(const struct hspmd_plan *p, int pipeline, struct hspmd_timing *t, double *end, struct hspmd_error *err)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
@@ -114,7 +121,7 @@ static int simulate_pipeline(const struct hspmd_plan *p, int pipeline, struct hs
 	if (!sim || !ends)
 		goto memory;
 	for (size_t s = 0; s < n; s++)
-		sim[s] = (struct hspmd_sim_stage){ st[s].cost.forward, st[s].cost.backward, st[s].send_forward, st[s].send_backward };
+		sim[s] = hspmd_sim_stage_of(&st[s]);
 	if (hspmd_simulate(sim, pipe->stage_count, pipe->micro_batches, p->schedule, &result))
 		goto memory;
 	for (size_t s = 0; s < n; s++)

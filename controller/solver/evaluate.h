@@ -25,6 +25,9 @@ struct hspmd_timing {
 	struct hspmd_stage_timing *stages;
 };
 
+/* What the simulation wants to know of a stage. */
+struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t);
+
 /* 0 or -1. The caller clears it. */
 int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
 void hspmd_timing_clear(struct hspmd_timing *t);

@@ -11,7 +11,8 @@
  *     forward done  f(s, i) = l(s, i) + F(s)
  *     met           l(s, i + 1) = max(b(s, i), f(s - 1, i)) + gradient(s) + activation(s - 1)
  *     backward done b(s, i) = l(s + 1, i + 1) + B(s);   for the last stage f(s, i) + B(s)
- * so that a round takes O(S), from the last stage to the first.
+ * so that a round takes O(S), from the last stage to the first. ZB-H1 is 1F1B in which B(s) lacks the gradients of weights; stage s computes those of
+ * micro-batch i - s while it waits for its neighbours in round i, and what is left of them at the end.
  */
 #include "controller/solver/simulate.h"
 
@@ -23,20 +24,21 @@
 
 struct run {
 	const struct hspmd_sim_stage *stages;
+	bool apart; /* gradients of weights are */
 	int count, micro_batches, ahead; /* ahead: rounds between the last stage's first forward pass and first backward pass */
 	double *met, *forward_done;
 	struct hspmd_sim_result *result;
 	int ops;
 };
 
-int hspmd_sim_op_count(int stages, int micro_batches)
+int hspmd_sim_op_count(int stages, int micro_batches, enum hspmd_schedule schedule)
 {
-	return (4 * stages - 2) * micro_batches;
+	return ((schedule == HSPMD_SCHEDULE_ZB_H1 ? 5 : 4) * stages - 2) * micro_batches;
 }
 
 int hspmd_in_flight(int stage, int count, int micro_batches, enum hspmd_schedule schedule)
 {
-	int deep = schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : count - stage;
+	int deep = schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : schedule == HSPMD_SCHEDULE_ZB_H1 ? count : count - stage;
 	return deep < micro_batches ? deep : micro_batches;
 }
 
@@ -78,6 +80,17 @@ static double meet(struct run *r, int s, int i, double free)
 	return r->met[s] = at;
 }
 
+/* Stage s in round i has time for gradients of weights from `start` on. When it has done those that are due. */
+static double add_weights(struct run *r, int s, int i, double start)
+{
+	int left = i - s < 0 ? 0 : i - s, due = i == r->micro_batches - 1 ? r->micro_batches : i - s + 1;
+	for (; left < due; left++) {
+		note(r, HSPMD_SIM_WEIGHTS, s, left, start, start + r->stages[s].weights);
+		start += r->stages[s].weights;
+	}
+	return start;
+}
+
 static void round_of(struct run *r, int i)
 {
 	for (int s = 0; s < r->count; s++) {
@@ -90,26 +103,29 @@ static void round_of(struct run *r, int i)
 	}
 	double ready = r->forward_done[r->count - 1];
 	for (int s = r->count - 1; s >= 0; s--) {
-		double done = ready;
+		double done = ready, idle;
 		if (i >= 0) {
-			done += r->stages[s].backward;
+			done += r->stages[s].backward - (r->apart ? r->stages[s].weights : 0);
 			note(r, HSPMD_SIM_BACKWARD, s, i, ready, done);
-			if (done > r->result->end)
-				r->result->end = done;
-			if (r->result->stage_end && i == r->micro_batches - 1)
-				r->result->stage_end[s] = done;
 		}
+		idle = i >= 0 && r->apart ? add_weights(r, s, i, done) : done;
+		if (i >= 0 && idle > r->result->end)
+			r->result->end = idle;
+		if (r->result->stage_end && i == r->micro_batches - 1)
+			r->result->stage_end[s] = idle;
 		if (s > 0)
 			ready = meet(r, s, i, done);
 		else
 			r->met[0] = done;
+		r->met[s] = idle > r->met[s] ? idle : r->met[s];
 	}
 }
 
 int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_sim_result *result)
 {
 	double few[2 * SMALL] = { 0 }, *many = NULL;
-	struct run r = { stages, count, micro_batches, schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : 0, few, few + SMALL, result, 0 };
+	struct run r = { .stages = stages, .apart = schedule == HSPMD_SCHEDULE_ZB_H1, .count = count, .micro_batches = micro_batches,
+			 .ahead = schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : 0, .met = few, .forward_done = few + SMALL, .result = result };
 	if (count > SMALL) {
 		many = hspmd_calloc((size_t)count * 2, sizeof *many);
 		if (!many)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pipeline's step, event by event: 1F1B (PipeDream-flush, arXiv 2006.09503; Megatron-LM, 2104.04473) or GPipe (1811.06965). */
+/* One pipeline's step, event by event: 1F1B (PipeDream-flush, arXiv 2006.09503; Megatron-LM, 2104.04473), GPipe (1811.06965) or ZB-H1
+ * (2401.10241). */
 #ifndef HSPMD_CONTROLLER_SOLVER_SIMULATE_H
 #define HSPMD_CONTROLLER_SOLVER_SIMULATE_H
 
@@ -9,10 +10,11 @@
 
 struct hspmd_sim_stage {
 	double forward, backward;           /* seconds of one micro-batch */
+	double weights;                     /* of `backward`: what no other stage waits for; only zb-h1 puts it off */
 	double send_forward, send_backward; /* seconds of its activation to the next stage, of its gradient to the one before */
 };
 
-enum hspmd_sim_kind { HSPMD_SIM_FORWARD, HSPMD_SIM_BACKWARD, HSPMD_SIM_SEND_FORWARD, HSPMD_SIM_SEND_BACKWARD };
+enum hspmd_sim_kind { HSPMD_SIM_FORWARD, HSPMD_SIM_BACKWARD, HSPMD_SIM_SEND_FORWARD, HSPMD_SIM_SEND_BACKWARD, HSPMD_SIM_WEIGHTS };
 
 /* An operation as it was simulated. Transfers are listed once, at the sender. */
 struct hspmd_sim_op {
@@ -27,7 +29,7 @@ struct hspmd_sim_result {
 	struct hspmd_sim_op *ops; /* caller's array of hspmd_sim_op_count() elements, or NULL */
 };
 
-int hspmd_sim_op_count(int stages, int micro_batches);
+int hspmd_sim_op_count(int stages, int micro_batches, enum hspmd_schedule schedule);
 
 /* 0, or -1 when memory is short. */
 int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_sim_result *result);

@@ -125,7 +125,7 @@ static double step(const struct problem *p, const struct hspmd_shape *shape, int
 		const struct hspmd_unit *u = &p->t->units[p->row->unit[s]];
 		double work = u->work[shape->recompute[s]][shape->ends[s]] - u->work[shape->recompute[s]][a];
 		double forward = u->forward[shape->ends[s]] - u->forward[a], both = s ? border(p, s, a - 1) : 0;
-		sim[s] = (struct hspmd_sim_stage){ forward, work - forward, 0, both / 2 };
+		sim[s] = (struct hspmd_sim_stage){ .forward = forward, .backward = work - forward, .send_backward = both / 2 };
 		if (s > 0)
 			sim[s - 1].send_forward = both / 2;
 	}

@@ -29,8 +29,8 @@ static int add_name(json_t *events, const char *kind, int pipeline, int stage, c
 
 static int add_ops(json_t *events, int pipeline, const struct hspmd_sim_op *ops, int count)
 {
-	static const char *const letter[] = { "F", "B", "send", "send" };
-	static const char *const category[] = { "forward", "backward", "communication", "communication" };
+	static const char *const letter[] = { "F", "B", "send", "send", "W" };
+	static const char *const category[] = { "forward", "backward", "communication", "communication", "backward" };
 	for (int i = 0; i < count; i++) {
 		char name[32];
 		snprintf(name, sizeof name, "%s %d", letter[ops[i].kind], ops[i].micro_batch);
@@ -45,7 +45,7 @@ static int add_pipeline(json_t *events, const struct hspmd_cluster *c, const str
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	const struct hspmd_stage_timing *st = &t->stages[t->first_stage[pipeline]];
 	size_t n = (size_t)pipe->stage_count;
-	int count = hspmd_sim_op_count(pipe->stage_count, pipe->micro_batches);
+	int count = hspmd_sim_op_count(pipe->stage_count, pipe->micro_batches, p->schedule);
 	struct hspmd_sim_op *ops = hspmd_calloc((size_t)count, sizeof *ops);
 	struct hspmd_sim_stage *sim = hspmd_calloc(n, sizeof *sim);
 	struct hspmd_sim_result result = { .ops = ops };
@@ -54,7 +54,7 @@ static int add_pipeline(json_t *events, const struct hspmd_cluster *c, const str
 	if (!ops || !sim)
 		goto out;
 	for (size_t s = 0; s < n; s++)
-		sim[s] = (struct hspmd_sim_stage){ st[s].cost.forward, st[s].cost.backward, st[s].send_forward, st[s].send_backward };
+		sim[s] = hspmd_sim_stage_of(&st[s]);
 	if (hspmd_simulate(sim, pipe->stage_count, pipe->micro_batches, p->schedule, &result))
 		goto out;
 	snprintf(text, sizeof text, "pipeline %d: %d micro-batches of %d", pipeline, pipe->micro_batches, pipe->micro_batch);

@@ -17,6 +17,7 @@ struct walk {
 	int *form_of;   /* per value, -1: not made */
 	bool *written;  /* per fixed slot's tensor: something of this step is in it */
 	bool *wanted;   /* per node: to be run again before its block's backward pass */
+	bool *weights;  /* per node: nobody waits for it, so that it has a turn apart where the schedule says so */
 	int *turn_of;   /* [seat][backward][round][micro-batch]: in which of its turns a seat has it */
 	bool again;
 };
@@ -240,13 +241,34 @@ static int rerun(struct walk *w, int stage, int layer, int micro_batch)
 
 /* ---- turns */
 
+/* What only adds to gradients of parameters, which nothing reads before the step's end. */
+static int mark_weights(struct walk *w)
+{
+	const struct hspmd_spmd *s = w->p->spmd;
+	bool *read = hspmd_calloc(s->value_count, sizeof *read);
+	if (!read)
+		return hspmd_fail_memory(w->err, "specialising");
+	for (size_t i = 0; i < s->node_count; i++)
+		for (int k = 0; k < s->nodes[i].input_count; k++)
+			if (s->nodes[i].in[k] >= 0)
+				read[root_value(s, s->nodes[i].in[k])] = true;
+	for (size_t i = 0; i < s->node_count; i++) {
+		const struct hspmd_spmd_node *n = &s->nodes[i];
+		w->weights[i] = n->op >= 0 && n->backward;
+		for (int k = 0; w->weights[i] && k < n->output_count; k++)
+			w->weights[i] = n->out[k] < 0 || (is_fixed(w->p, n->out[k]) && !read[n->out[k]]);
+	}
+	free(read);
+	return 0;
+}
+
 static int run_turn(struct walk *w, const struct hspmd_turn *turn)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
 	int layer = -1, stage = w->p->stage + turn->round * w->p->round_stages;
 	for (size_t i = 0; i < s->node_count; i++) {
 		const struct hspmd_spmd_node *n = &s->nodes[i];
-		if (n->backward != turn->backward)
+		if (n->backward != (turn->backward || turn->weights) || w->weights[i] != turn->weights)
 			continue;
 		if (turn->backward && n->stage == stage && n->layer != layer) {
 			layer = n->layer;
@@ -285,8 +307,9 @@ static void lay_turns(struct walk *w, struct hspmd_turn *turns)
 		int seat_number = (p->stage + 1 + i) % p->round_stages; /* the own one last, so that it stays in `turns` */
 		struct hspmd_seat seat = { seat_number, p->round_stages, p->rounds, p->micro_batches };
 		hspmd_schedule(w->plan->schedule, &seat, turns);
-		for (int t = 0; t < hspmd_schedule_turns(&seat); t++)
-			*turn_of(w, turns[t].backward, seat_number + turns[t].round * p->round_stages, turns[t].micro_batch) = t;
+		for (int t = 0; t < hspmd_schedule_turns(w->plan->schedule, &seat); t++)
+			if (!turns[t].weights)
+				*turn_of(w, turns[t].backward, seat_number + turns[t].round * p->round_stages, turns[t].micro_batch) = t;
 	}
 }
 
@@ -294,8 +317,9 @@ static int walk_turns(struct walk *w)
 {
 	struct hspmd_program *p = w->p;
 	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
-	int turn_count = 2 * pipeline->micro_batches * p->rounds, status = 0;
-	w->turn_of = hspmd_calloc((size_t)turn_count * (size_t)p->round_stages, sizeof *w->turn_of);
+	struct hspmd_seat seat = { p->stage, p->round_stages, p->rounds, p->micro_batches };
+	int turn_count = hspmd_schedule_turns(w->plan->schedule, &seat), status = 0;
+	w->turn_of = hspmd_calloc(2 * (size_t)(p->micro_batches * p->rounds) * (size_t)p->round_stages, sizeof *w->turn_of);
 	struct hspmd_turn *turns = hspmd_calloc((size_t)turn_count, sizeof *turns);
 	bool *needed = hspmd_calloc(p->spmd->value_count, sizeof *needed);
 	if (!turns || !needed || !w->turn_of)
@@ -303,6 +327,8 @@ static int walk_turns(struct walk *w)
 	for (int s = p->stage; !status && s < pipeline->stage_count; s += p->round_stages)
 		for (int l = pipeline->stages[s].layers[0]; pipeline->stages[s].recompute != HSPMD_RECOMPUTE_NONE && l < pipeline->stages[s].layers[1]; l++)
 			mark_wanted(w, l, needed);
+	if (!status && w->plan->schedule == HSPMD_SCHEDULE_ZB_H1)
+		status = mark_weights(w);
 	if (!status)
 		lay_turns(w, turns);
 	for (int t = 0; !status && t < turn_count; t++)
@@ -320,10 +346,11 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 	struct walk w = {
 		.p = p, .plan = plan, .err = err, .slot_of = malloc((cells + 1) * sizeof(int)), .form_of = malloc((values + 1) * sizeof(int)),
 		.written = hspmd_calloc(tensors, sizeof(bool)), .wanted = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
+		.weights = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
 	};
 	p->fixed_of_tensor = malloc((tensors + 1) * sizeof(int));
 	int status = -1;
-	if (!w.slot_of || !w.form_of || !w.written || !w.wanted || !p->fixed_of_tensor) {
+	if (!w.slot_of || !w.form_of || !w.written || !w.wanted || !w.weights || !p->fixed_of_tensor) {
 		hspmd_fail_memory(err, "specialising");
 	} else {
 		memset(w.slot_of, -1, cells * sizeof(int));
@@ -335,6 +362,7 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 	free(w.form_of);
 	free(w.written);
 	free(w.wanted);
+	free(w.weights);
 	free(w.turn_of);
 	return status;
 }

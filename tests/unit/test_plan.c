@@ -143,7 +143,7 @@ static const char good[] = "{" HEAD ", \"pipelines\": [{\"micro_batches\": 2, \"
 static const struct edit edits[] = {
 	{ "hspmd-plan-1", "hspmd-job-1", "p.json: format: expected \"hspmd-plan-1\", got \"hspmd-job-1\"" },
 	{ "\"schedule\"", "\"shcedule\"", "p.json: shcedule: unknown key; did you mean \"schedule\"?" },
-	{ "1f1b", "2f2b", "p.json: schedule: expected \"1f1b\", \"gpipe\" or \"interleaved\", got \"2f2b\"" },
+	{ "1f1b", "2f2b", "p.json: schedule: expected \"1f1b\", \"gpipe\", \"interleaved\" or \"zb-h1\", got \"2f2b\"" },
 	{ "\"zero_stage\": 0", "\"zero_stage\": 2", "p.json: zero_stage: expected 0..1, got 2" },
 	{ "\"global_batch\": 12", "\"global_batch\": 13",
 	  "p.json: pipelines: their micro_batches times micro_batch add up to 12, but global_batch is 13" },

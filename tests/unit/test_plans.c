@@ -123,11 +123,12 @@ static void put_pipeline(FILE *f, const struct model *m, int rounds, int first, 
 
 static void put_schedule(FILE *f, int *rounds)
 {
+	static const char *const plain[] = { "1f1b", "gpipe", "zb-h1" };
 	*rounds = draw(3) ? 1 : 2;
 	if (*rounds > 1)
 		fprintf(f, "\"schedule\":\"interleaved\",\"virtual_stages\":%d", *rounds);
 	else
-		fprintf(f, "\"schedule\":\"%s\"", draw(2) ? "1f1b" : "gpipe");
+		fprintf(f, "\"schedule\":\"%s\"", plain[draw(3)]);
 }
 
 static char *draw_plan(const struct model *m, int devices)

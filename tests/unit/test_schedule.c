@@ -16,26 +16,28 @@
 static bool runs_through(enum hspmd_schedule schedule, int stages, int rounds, int micro_batches)
 {
 	static struct hspmd_turn turns[8][MOST];
-	static bool done[2][32][32]; /* [backward][stage][micro-batch] */
+	static bool done[3][32][32]; /* [forward, backward, weights][stage][micro-batch] */
 	int next[8] = { 0 }, left = 0;
 	memset(done, 0, sizeof done);
 	for (int s = 0; s < stages; s++) {
 		struct hspmd_seat seat = { s, stages, rounds, micro_batches };
 		hspmd_schedule(schedule, &seat, turns[s]);
-		left += hspmd_schedule_turns(&seat);
+		left += hspmd_schedule_turns(schedule, &seat);
 	}
 	for (bool moved = true; moved;) {
 		moved = false;
 		for (int s = 0; s < stages; s++) {
-			while (next[s] < 2 * micro_batches * rounds) {
+			struct hspmd_seat seat = { s, stages, rounds, micro_batches };
+			while (next[s] < hspmd_schedule_turns(schedule, &seat)) {
 				const struct hspmd_turn *t = &turns[s][next[s]];
 				int stage = s + t->round * stages, last = stages * rounds - 1, m = t->micro_batch;
 				assert_in_range(m, 0, micro_batches - 1);
-				assert_false(done[t->backward][stage][m]); /* each pass once */
-				bool ready = t->backward ? done[0][stage][m] && (stage == last || done[1][stage + 1][m]) : stage == 0 || done[0][stage - 1][m];
+				int pass = t->weights ? 2 : t->backward;
+				assert_false(done[pass][stage][m]); /* each pass once */
+				bool ready = t->weights ? done[1][stage][m] : t->backward ? done[0][stage][m] && (stage == last || done[1][stage + 1][m]) : stage == 0 || done[0][stage - 1][m];
 				if (!ready)
 					break;
-				done[t->backward][stage][m] = moved = true;
+				done[pass][stage][m] = moved = true;
 				next[s]++;
 				left--;
 			}
@@ -51,31 +53,90 @@ static void nobody_waits_for_ever(void **state)
 		for (int micro_batches = 1; micro_batches <= 13; micro_batches++) {
 			assert_true(runs_through(HSPMD_SCHEDULE_1F1B, stages, 1, micro_batches));
 			assert_true(runs_through(HSPMD_SCHEDULE_GPIPE, stages, 1, micro_batches));
+			assert_true(runs_through(HSPMD_SCHEDULE_ZB_H1, stages, 1, micro_batches));
 			for (int rounds = 2; stages > 1 && rounds <= 4; rounds++)
 				if (!runs_through(HSPMD_SCHEDULE_INTERLEAVED, stages, rounds, micro_batches))
 					fail_msg("interleaved: %d stages, %d rounds, %d micro-batches", stages, rounds, micro_batches);
 		}
 }
 
-/* 1F1B keeps as few micro-batches in flight as there are stages behind. */
+/* Micro-batches that a stage has begun and not ended, at most. */
+static int most_in_flight(enum hspmd_schedule schedule, struct hspmd_seat seat)
+{
+	struct hspmd_turn turns[MOST];
+	int now = 0, most = 0;
+	hspmd_schedule(schedule, &seat, turns);
+	for (int t = 0; t < hspmd_schedule_turns(schedule, &seat); t++) {
+		bool ends = schedule == HSPMD_SCHEDULE_ZB_H1 ? turns[t].weights : turns[t].backward;
+		now += ends ? -1 : !turns[t].backward;
+		most = now > most ? now : most;
+	}
+	return most;
+}
+
+/* As many as the papers say: GPipe all; 1F1B as many as there are stages behind; zb-h1 as the first stage of 1F1B; interleaved (Megatron-LM, section 2.2.2)
+ * one more than runs ahead. */
 static void in_flight(void **state)
 {
 	(void)state;
-	struct hspmd_turn turns[MOST];
-	for (int stage = 0; stage < 4; stage++) {
-		struct hspmd_seat seat = { stage, 4, 1, 9 };
-		int now = 0, most = 0;
-		hspmd_schedule(HSPMD_SCHEDULE_1F1B, &seat, turns);
-		for (int t = 0; t < hspmd_schedule_turns(&seat); t++) {
-			now += turns[t].backward ? -1 : 1;
-			most = now > most ? now : most;
+	for (int stage = 0; stage < 4; stage++)
+		for (int m = 1; m <= 12; m++) {
+			int behind = 4 - stage < m ? 4 - stage : m, all = 4 < m ? 4 : m;
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_GPIPE, (struct hspmd_seat){ stage, 4, 1, m }), m);
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_1F1B, (struct hspmd_seat){ stage, 4, 1, m }), behind);
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_ZB_H1, (struct hspmd_seat){ stage, 4, 1, m }), all);
+			int ahead = 2 * (4 - stage - 1) + 4, total = 2 * m;
+			int expected = m % 4 || ahead >= total ? total : ahead + 1;
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_INTERLEAVED, (struct hspmd_seat){ stage, 4, 2, m }), expected);
 		}
-		assert_int_equal(most, 4 - stage);
+}
+
+/* A backward pass whose gradients of weights follow later lets the stage before go on sooner. Two stages, two micro-batches, three passes of equal length: seven,
+ * where 1F1B takes nine. */
+static int length(enum hspmd_schedule schedule, int stages, int micro_batches)
+{
+	struct hspmd_turn turns[8][MOST];
+	int end[3][8][32] = { 0 }, free[8] = { 0 }, next[8] = { 0 }, last = 0;
+	for (int s = 0; s < stages; s++)
+		hspmd_schedule(schedule, &(struct hspmd_seat){ s, stages, 1, micro_batches }, turns[s]);
+	for (bool moved = true; moved;) {
+		moved = false;
+		for (int s = 0; s < stages; s++) {
+			const struct hspmd_turn *t = &turns[s][next[s]];
+			if (next[s] == hspmd_schedule_turns(schedule, &(struct hspmd_seat){ s, stages, 1, micro_batches }))
+				continue;
+			int pass = t->weights ? 2 : t->backward, m = t->micro_batch;
+			int from = pass == 0 ? s - 1 : s + 1;
+			int ready = pass == 2 || from < 0 || from == stages ? 1 : end[pass][from][m];
+			if (!ready)
+				continue;
+			int start = free[s] > ready - 1 ? free[s] : ready - 1; /* ends are kept plus one: 0 is not yet */
+			free[s] = start + (pass == 1 && schedule != HSPMD_SCHEDULE_ZB_H1 ? 2 : 1);
+			end[pass][s][m] = free[s] + 1;
+			last = free[s] > last ? free[s] : last;
+			next[s]++;
+			moved = true;
+		}
 	}
+	return last;
+}
+
+static void split_backward_is_shorter(void **state)
+{
+	(void)state;
+	assert_int_equal(length(HSPMD_SCHEDULE_1F1B, 2, 2), 9);
+	assert_int_equal(length(HSPMD_SCHEDULE_ZB_H1, 2, 2), 7);
+	for (int stages = 1; stages <= 6; stages++)
+		for (int m = stages; m <= 12; m++) {
+			assert_int_equal(length(HSPMD_SCHEDULE_1F1B, stages, m), 3 * m + 3 * (stages - 1));
+			assert_int_equal(length(HSPMD_SCHEDULE_ZB_H1, stages, m), 3 * m + stages - 1);
+		}
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(nobody_waits_for_ever), cmocka_unit_test(in_flight) };
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(nobody_waits_for_ever), cmocka_unit_test(in_flight), cmocka_unit_test(split_backward_is_shorter),
+	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

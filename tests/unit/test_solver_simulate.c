@@ -24,11 +24,13 @@ static void equal_stages_follow_the_closed_form(void **state)
 	(void)state;
 	struct hspmd_sim_stage stages[8];
 	for (int i = 0; i < 8; i++)
-		stages[i] = (struct hspmd_sim_stage){ 1, 2, 0, 0 };
+		stages[i] = (struct hspmd_sim_stage){ 1, 2, 1, 0, 0 };
 	for (int count = 1; count <= 8; count++)
 		for (int m = 1; m <= 20; m++) {
 			assert_float_equal(end_of(stages, count, m, HSPMD_SCHEDULE_1F1B), 3.0 * (m + count - 1), CLOSE);
 			assert_float_equal(end_of(stages, count, m, HSPMD_SCHEDULE_GPIPE), 3.0 * (m + count - 1), CLOSE);
+			if (m >= count) /* a third of the bubble (Zero Bubble Pipeline Parallelism, table 2) */
+				assert_float_equal(end_of(stages, count, m, HSPMD_SCHEDULE_ZB_H1), 3.0 * m + count - 1, CLOSE);
 		}
 }
 
@@ -36,14 +38,14 @@ static void equal_stages_follow_the_closed_form(void **state)
 static void unequal_stages_by_hand(void **state)
 {
 	(void)state;
-	struct hspmd_sim_stage stages[2] = { { 1, 2, 0, 0 }, { 3, 4, 0, 0 } };
+	struct hspmd_sim_stage stages[2] = { { 1, 2, 1, 0, 0 }, { 3, 4, 2, 0, 0 } };
 	struct hspmd_sim_op ops[12];
 	double ends[2];
 	struct hspmd_sim_result result = { .ops = ops, .stage_end = ends };
 	assert_int_equal(hspmd_simulate(stages, 2, 2, HSPMD_SCHEDULE_1F1B, &result), 0);
 	assert_float_equal(result.end, 17, CLOSE);
 	assert_float_equal(ends[1], 15, CLOSE);
-	assert_int_equal(hspmd_sim_op_count(2, 2), 12);
+	assert_int_equal(hspmd_sim_op_count(2, 2, HSPMD_SCHEDULE_1F1B), 12);
 	for (int i = 0; i < 12; i++)
 		if (ops[i].stage == 1 && ops[i].micro_batch == 1 && ops[i].kind == HSPMD_SIM_FORWARD)
 			assert_float_equal(ops[i].start, 8, CLOSE);
@@ -53,10 +55,27 @@ static void unequal_stages_by_hand(void **state)
 static void transfers_are_part_of_the_cycle(void **state)
 {
 	(void)state;
-	struct hspmd_sim_stage stages[2] = { { 1, 2, 0.5, 0 }, { 1, 2, 0, 0.25 } };
+	struct hspmd_sim_stage stages[2] = { { 1, 2, 1, 0.5, 0 }, { 1, 2, 1, 0, 0.25 } };
 	assert_float_equal(end_of(stages, 2, 1, HSPMD_SCHEDULE_1F1B), 6.75, CLOSE);
 	double per_cycle = (end_of(stages, 2, 101, HSPMD_SCHEDULE_1F1B) - end_of(stages, 2, 1, HSPMD_SCHEDULE_1F1B)) / 100;
 	assert_true(per_cycle > 3.2);
+}
+
+/* F00 0-1, F01 1-2 | F10 1-4, B10 4-6, F11 6-9, B11 9-11, W10 11-13, W11 13-15 | B00 6-7, W00 7-8, B01 11-12, W01 12-13. */
+static void split_backward_by_hand(void **state)
+{
+	(void)state;
+	struct hspmd_sim_stage stages[2] = { { 1, 2, 1, 0, 0 }, { 3, 4, 2, 0, 0 } };
+	struct hspmd_sim_op ops[16];
+	double ends[2], weights = 0;
+	struct hspmd_sim_result result = { .ops = ops, .stage_end = ends };
+	assert_int_equal(hspmd_sim_op_count(2, 2, HSPMD_SCHEDULE_ZB_H1), 16);
+	assert_int_equal(hspmd_simulate(stages, 2, 2, HSPMD_SCHEDULE_ZB_H1, &result), 0);
+	assert_float_equal(result.end, 15, CLOSE);
+	assert_float_equal(ends[0], 13, CLOSE);
+	for (int i = 0; i < 16; i++)
+		weights += ops[i].kind == HSPMD_SIM_WEIGHTS ? ops[i].end - ops[i].start : 0;
+	assert_float_equal(weights, 6, CLOSE);
 }
 
 static void in_flight_falls_along_the_pipeline(void **state)
@@ -66,6 +85,7 @@ static void in_flight_falls_along_the_pipeline(void **state)
 	assert_int_equal(hspmd_in_flight(3, 4, 8, HSPMD_SCHEDULE_1F1B), 1);
 	assert_int_equal(hspmd_in_flight(0, 4, 2, HSPMD_SCHEDULE_1F1B), 2);
 	assert_int_equal(hspmd_in_flight(3, 4, 8, HSPMD_SCHEDULE_GPIPE), 8);
+	assert_int_equal(hspmd_in_flight(3, 4, 8, HSPMD_SCHEDULE_ZB_H1), 4);
 }
 
 int main(void)
@@ -74,6 +94,7 @@ int main(void)
 		cmocka_unit_test(equal_stages_follow_the_closed_form),
 		cmocka_unit_test(unequal_stages_by_hand),
 		cmocka_unit_test(transfers_are_part_of_the_cycle),
+		cmocka_unit_test(split_backward_by_hand),
 		cmocka_unit_test(in_flight_falls_along_the_pipeline),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,6 +44,10 @@ static const struct {
 			 "\"recompute\":\"full\"},{\"layers\":[2,4],\"devices\":[\"n:0\"]},{\"layers\":[4,5],\"devices\":[\"n:1-2\"]}]},{\"micro_batches\":3,\"stages\":["
 			 "{\"layers\":[0,1],\"devices\":[\"n:3\"]},{\"layers\":[1,3],\"devices\":[\"n:4\"]},{\"layers\":[3,4],\"devices\":[\"n:3\"]},{\"layers\":[4,5],"
 			 "\"devices\":[\"n:4\"]}]}]}", 5 },
+	{ "gradients of weights apart", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"zb-h1\",\"zero_stage\":1,"
+					"\"pipelines\":[{\"micro_batches\":6,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],"
+					"\"devices\":[\"n:1-2\"],\"recompute\":\"full\"},{\"layers\":[3,5],\"devices\":[\"n:3\"]}]},{\"micro_batches\":2,\"stages\":["
+					"{\"layers\":[0,5],\"devices\":[\"n:4\"]}]}]}", 5 },
 	{ "context parallel", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"],\"context\":2}]}]}", 2 },
 	{ "context by tensor parallel", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-3\"],\"context\":2,\"context_ratio\":[0.6,0.4]}]}]}", 4 },
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seconds of a training step on CPU devices: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
- * thread that share every layer), pp (that many pipeline stages). Prints one line of JSON with the median. */
+ * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b). Prints one line of JSON with the median. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,15 +16,15 @@
 
 struct bench_case {
 	const char *name, *model;
-	int layers, length, batch, vocab;
+	int layers, width, length, batch, vocab;
 };
 static const struct bench_case cases[] = {
-	{ "gpt2-11m", GPT2(384, 6, 6, 256, 256), 6, 256, 16, 256 },
+	{ "gpt2-11m", GPT2(384, 6, 6, 256, 256), 6, 384, 256, 16, 256 },
 	{ "llama-11m",
 	  "{\"model_type\":\"llama\",\"hidden_size\":384,\"num_hidden_layers\":6,\"num_attention_heads\":6,\"num_key_value_heads\":6,\"vocab_size\":256,"
 	  "\"intermediate_size\":1024,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}",
-	  6, 256, 16, 256 },
-	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 512), 12, 512, 2, 50304 },
+	  6, 384, 256, 16, 256 },
+	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 512), 12, 768, 512, 2, 50304 },
 };
 
 static const char cluster_text[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"core\":{\"kind\":\"cpu\",\"memory_bytes\":100000000000,"
@@ -37,22 +37,41 @@ static int micro_batches(const struct bench_case *c, bool pipeline)
 	return !pipeline ? 1 : c->batch < 8 ? c->batch : 8;
 }
 
+/* What the layers before `end` take, in products of a token with one column of a matrix: a block has twelve matrices of width x width, and an attention
+ * whose products run at less than half the rate of those; the last layer has the vocabulary. */
+static double work(const struct bench_case *c, int end)
+{
+	int blocks = end < 1 ? 0 : end - 1 < c->layers ? end - 1 : c->layers;
+	return blocks * (12.0 * c->width + 2.25 * c->length) + (end == c->layers + 2 ? c->vocab : 0);
+}
+
+/* The first layer of stage `stage` of `stages`, so that each has about as much work. */
+static int first_layer(const struct bench_case *c, int stage, int stages)
+{
+	double wanted = work(c, c->layers + 2) * stage / stages;
+	int layer = stage;
+	while (work(c, layer + 1) - wanted < wanted - work(c, layer) && layer + 1 < c->layers + 2 - (stages - stage - 1))
+		layer++;
+	return layer;
+}
+
 static char *plan_of(const struct bench_case *c, const char *layout, int devices)
 {
 	int layers = c->layers + 2;
-	bool pipeline = !strcmp(layout, "pp");
+	bool pipeline = strcmp(layout, "tp") && strcmp(layout, "one");
 	int count = micro_batches(c, pipeline);
 	char *stages = strdup("");
 	for (int s = 0; s < (pipeline ? devices : 1); s++) {
 		char *next = hspmd_asprintf("%s%s{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"]}", stages ? stages : "", s ? "," : "",
-					    pipeline ? layers * s / devices : 0, pipeline ? layers * (s + 1) / devices : layers, pipeline ? s : 0,
+					    pipeline && s ? first_layer(c, s, devices) : 0,
+					    pipeline && s + 1 < devices ? first_layer(c, s + 1, devices) : layers, pipeline ? s : 0,
 					    pipeline ? s : devices - 1);
 		free(stages);
 		stages = next;
 	}
-	char *plan = hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"zero_stage\":0,"
-				    "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[%s]}]}",
-				    c->batch, c->batch / count, c->length, count, stages ? stages : "");
+	char *plan = hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"%s\","
+				    "\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":%d,\"stages\":[%s]}]}",
+				    c->batch, c->batch / count, c->length, strcmp(layout, "pp") ? "1f1b" : "zb-h1", count, stages ? stages : "");
 	free(stages);
 	return plan;
 }
@@ -145,10 +164,12 @@ static int measure(const struct bench_case *c, const char *layout, int threads, 
 
 int main(int argc, char **argv)
 {
+	static const char *const layouts[] = { "one", "tp", "pp", "1f1b" };
 	int threads = argc == 5 ? atoi(argv[3]) : 0, steps = argc == 5 ? atoi(argv[4]) : 0;
 	for (size_t c = 0; threads > 0 && threads <= 64 && steps > 0 && c < sizeof cases / sizeof *cases; c++)
-		if (!strcmp(argv[1], cases[c].name) && (!strcmp(argv[2], "one") || !strcmp(argv[2], "tp") || !strcmp(argv[2], "pp")))
-			return measure(&cases[c], argv[2], threads, steps);
-	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp THREADS STEPS\n");
+		for (size_t l = 0; !strcmp(argv[1], cases[c].name) && l < sizeof layouts / sizeof *layouts; l++)
+			if (!strcmp(argv[2], layouts[l]))
+				return measure(&cases[c], argv[2], threads, steps);
+	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n");
 	return 2;
 }
