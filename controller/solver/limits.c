@@ -1,99 +1,440 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/solver/limits.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "controller/solver/costs.h"
+#include "controller/solver/kinds.h"
+
+#define STOCKS_ALL 4096 /* stocks up to which all are looked at */
+
+struct class {
+	int *nodes, count; /* in the order in which they are taken */
+	int devices;       /* of one node, of types that may be used */
+	double speed;      /* of one node, in units of its own */
+	double price;
+};
+
+struct stock {
+	int nodes[HSPMD_KINDS_MAX];
+	double promise; /* a rough objective, to order stocks that were not searched */
+	double objective;
+	bool searched, spread; /* spread: those near it are listed */
+};
+
+struct hspmd_stocks {
+	const struct hspmd_cluster *c;
+	const struct hspmd_solve_limits *limits;
+	struct hspmd_kinds *kinds;
+	bool *allowed; /* per device type */
+	int class_count, searched, most;
+	struct class classes[HSPMD_KINDS_MAX];
+	struct stock *stocks;
+	size_t count, capacity;
+	int now; /* the one being searched */
+	bool short_of_memory;
+};
+
+bool hspmd_limits_bind(const struct hspmd_solve_limits *l)
+{
+	return l->max_devices > 0 || l->max_nodes > 0 || l->max_price_per_hour > 0 || l->cost_weight > 0;
+}
+
+/* ---- what a stock is worth */
+
+static int devices_of(const struct hspmd_stocks *s, const struct stock *k)
+{
+	int devices = 0;
+	for (int i = 0; i < s->class_count; i++)
+		devices += k->nodes[i] * s->classes[i].devices;
+	return devices;
+}
+
+static double price_of(const struct hspmd_stocks *s, const struct stock *k)
+{
+	double price = 0;
+	for (int i = 0; i < s->class_count; i++)
+		price += k->nodes[i] * s->classes[i].price;
+	return price;
+}
+
+/* The class whose last node gives up devices where there are too many: the slowest that has more than that in a node; -1: none. */
+static int class_to_trim(const struct hspmd_stocks *s, const struct stock *k, int excess)
+{
+	int best = -1;
+	for (int i = 0; i < s->class_count; i++) {
+		const struct class *x = &s->classes[i], *y = best < 0 ? NULL : &s->classes[best];
+		if (k->nodes[i] && x->devices > excess && (!y || x->speed * y->devices < y->speed * x->devices))
+			best = i;
+	}
+	return best;
+}
+
+static int excess_of(const struct hspmd_stocks *s, const struct stock *k)
+{
+	int devices = devices_of(s, k);
+	return s->limits->max_devices > 0 && devices > s->limits->max_devices ? devices - s->limits->max_devices : 0;
+}
+
+static bool within(const struct hspmd_stocks *s, const struct stock *k)
+{
+	int nodes = 0, excess = excess_of(s, k);
+	for (int i = 0; i < s->class_count; i++) {
+		if (k->nodes[i] < 0 || k->nodes[i] > s->classes[i].count)
+			return false;
+		nodes += k->nodes[i];
+	}
+	if (excess && class_to_trim(s, k, excess) < 0)
+		return false;
+	return nodes > 0 && (s->limits->max_nodes <= 0 || nodes <= s->limits->max_nodes) &&
+	       (!(s->limits->max_price_per_hour > 0) || price_of(s, k) <= s->limits->max_price_per_hour * (1 + 1e-12));
+}
+
+/* As if a step took one unit of work, spread evenly. */
+static double promise_of(const struct hspmd_stocks *s, const struct stock *k)
+{
+	double speed = 0, price = price_of(s, k);
+	int excess = excess_of(s, k), trimmed = excess ? class_to_trim(s, k, excess) : -1;
+	for (int i = 0; i < s->class_count; i++)
+		speed += k->nodes[i] * s->classes[i].speed;
+	if (trimmed >= 0)
+		speed -= s->classes[trimmed].speed * excess / s->classes[trimmed].devices;
+	return (price > 0 ? pow(price, s->limits->cost_weight) : 1) / speed;
+}
+
+/* ---- which stocks */
+
+static bool is_full(const struct hspmd_stocks *s, const struct stock *k)
+{
+	struct stock more = *k;
+	for (int i = 0; i < s->class_count; i++) {
+		more.nodes[i]++;
+		if (within(s, &more))
+			return false;
+		more.nodes[i]--;
+	}
+	return true;
+}
+
+static bool contains(const struct hspmd_stocks *s, const struct stock *a, const struct stock *b)
+{
+	for (int i = 0; i < s->class_count; i++)
+		if (a->nodes[i] < b->nodes[i])
+			return false;
+	return true;
+}
+
+/* List a stock that is allowed and new. Where cost does not count, one that another contains cannot be better. */
+static void list(struct hspmd_stocks *s, struct stock k)
+{
+	if (!within(s, &k) || s->short_of_memory)
+		return;
+	for (size_t i = 0; i < s->count; i++)
+		if (s->limits->cost_weight > 0 ? !memcmp(s->stocks[i].nodes, k.nodes, sizeof k.nodes) : contains(s, &s->stocks[i], &k))
+			return;
+	if (hspmd_grow(&s->stocks, &s->capacity, s->count, sizeof *s->stocks)) {
+		s->short_of_memory = true;
+		return;
+	}
+	k.promise = promise_of(s, &k);
+	k.searched = k.spread = false;
+	s->stocks[s->count++] = k;
+}
+
+/* Add as many nodes of class i as the limits allow. */
+static void fill(const struct hspmd_stocks *s, struct stock *k, int i)
+{
+	while (k->nodes[i]++ < s->classes[i].count && within(s, k))
+		;
+	k->nodes[i]--;
+}
+
+/* Fill class after class, from `first` on round. */
+static void list_filled(struct hspmd_stocks *s, struct stock k, int first)
+{
+	for (int i = 0; i < s->class_count && !(s->limits->cost_weight > 0); i++)
+		fill(s, &k, (first + i) % s->class_count);
+	list(s, k);
+}
+
+static void list_all(struct hspmd_stocks *s)
+{
+	struct stock k = { 0 };
+	for (int i = 0; i < s->class_count;) {
+		if (within(s, &k) && (s->limits->cost_weight > 0 || is_full(s, &k)))
+			list(s, k);
+		for (i = 0; i < s->class_count && ++k.nodes[i] > s->classes[i].count; i++)
+			k.nodes[i] = 0;
+	}
+}
+
+/* Each class first, then the others in turn; and all of each by itself. */
+static void list_first(struct hspmd_stocks *s)
+{
+	for (int i = 0; i < s->class_count; i++) {
+		struct stock k = { 0 };
+		fill(s, &k, i);
+		if (s->limits->cost_weight > 0)
+			list(s, k);
+		for (int j = 1; j < s->class_count; j++)
+			fill(s, &k, (i + j) % s->class_count);
+		list(s, k);
+	}
+}
+
+/* Stocks that differ from the best by a node or by half of a class. */
+static void list_near(struct hspmd_stocks *s, struct stock best)
+{
+	for (int i = 0; i < s->class_count; i++) {
+		int half = best.nodes[i] / 2, rest = (s->classes[i].count - best.nodes[i] + 1) / 2;
+		const int changes[] = { -1, 1, -half, rest, -best.nodes[i] };
+		for (size_t j = 0; j < sizeof changes / sizeof *changes; j++) {
+			struct stock k = best;
+			k.nodes[i] += changes[j];
+			if (!changes[j] || k.nodes[i] < 0)
+				continue;
+			/* Room for more of one class is made by fewer of another. */
+			for (int other = 0; other < s->class_count; other++) {
+				struct stock with = k;
+				while (changes[j] > 0 && other != i && with.nodes[other] > 0 && !within(s, &with))
+					with.nodes[other]--;
+				list_filled(s, with, other);
+			}
+		}
+	}
+}
+
+/* ---- the classes */
+
+static double node_speed(const struct hspmd_stocks *s, const struct hspmd_node *n, enum hspmd_precision precision, int *devices)
+{
+	double flops = 0, moved = 0;
+	bool all = true;
+	*devices = 0;
+	for (int d = n->first_device; d < n->first_device + n->device_count; d++) {
+		const struct hspmd_device_type *t = &s->c->types[s->c->devices[d].type];
+		if (!s->allowed[s->c->devices[d].type])
+			continue;
+		double rate = hspmd_device_flops(t, precision);
+		(*devices)++;
+		flops += rate;
+		moved += t->gbytes_per_s * 1e9;
+		all = all && rate > 0;
+	}
+	return (all ? flops : moved > 0 ? moved : *devices) / n->slowdown;
+}
 
 struct candidate {
 	int node;
-	double worth;
+	bool in_use;
+	double slowdown;
 };
 
-static double node_speed(const struct hspmd_cluster *c, const struct hspmd_node *n)
-{
-	double sum = 0;
-	for (int d = n->first_device; d < n->first_device + n->device_count; d++) {
-		const struct hspmd_device_type *t = &c->types[c->devices[d].type];
-		double best = 0;
-		for (int p = 0; p < HSPMD_PRECISION_COUNT; p++) {
-			double rate = t->tflops[p] > 0 ? t->tflops[p] : t->peak_tflops[p];
-			best = rate > best ? rate : best;
-		}
-		sum += best;
-	}
-	return sum / (n->slowdown > 0 ? n->slowdown : 1);
-}
-
-/* Best first; equal ones in the cluster's order. */
-static int by_worth(const void *a, const void *b)
+/* Those that the present plan uses, then the faster, then the cluster's order. */
+static int by_use(const void *a, const void *b)
 {
 	const struct candidate *x = a, *y = b;
-	if (x->worth != y->worth)
-		return x->worth > y->worth ? -1 : 1;
+	if (x->in_use != y->in_use)
+		return x->in_use ? -1 : 1;
+	if (x->slowdown != y->slowdown)
+		return x->slowdown < y->slowdown ? -1 : 1;
 	return x->node - y->node;
 }
 
-/* Mark the nodes to keep; how many. */
-static int choose(const struct hspmd_cluster *c, const struct hspmd_solve_limits *l, struct candidate *order, bool *keep)
+static void mark_used(const struct hspmd_stocks *s, const struct hspmd_solve_request *r, struct candidate *nodes)
 {
-	int nodes = 0, devices = 0;
-	double price = 0;
-	for (int n = 0; n < c->node_count; n++) {
-		const struct hspmd_node *node = &c->nodes[n];
-		order[n] = (struct candidate){ n, node_speed(c, node) };
-		if (l->max_price_per_hour > 0 && node->price_per_hour > 0)
-			order[n].worth /= node->price_per_hour;
-	}
-	qsort(order, (size_t)c->node_count, sizeof *order, by_worth);
-	for (int i = 0; i < c->node_count; i++) {
-		const struct hspmd_node *node = &c->nodes[order[i].node];
-		if ((l->max_nodes > 0 && nodes + 1 > l->max_nodes) || (l->max_devices > 0 && devices + node->device_count > l->max_devices) ||
-		    (l->max_price_per_hour > 0 && price + node->price_per_hour > l->max_price_per_hour))
-			continue;
-		keep[order[i].node] = true;
-		nodes++;
-		devices += node->device_count;
-		price += node->price_per_hour;
-	}
-	return nodes;
+	const struct hspmd_cluster *of = r->current_cluster ? r->current_cluster : s->c;
+	for (int i = 0; r->current && i < r->current->pipeline_count; i++)
+		for (int k = 0; k < r->current->pipelines[i].stage_count; k++) {
+			const struct hspmd_stage *st = &r->current->pipelines[i].stages[k];
+			for (int d = 0; d < st->device_count; d++) {
+				int node = hspmd_cluster_node(s->c, of->nodes[of->devices[st->devices[d]].node].name);
+				if (node >= 0)
+					nodes[node].in_use = true;
+			}
+		}
 }
 
-/* The parts of the nodes kept, put together again. */
-static struct hspmd_cluster *cut(const struct hspmd_cluster *c, const bool *keep, int count, struct hspmd_error *err)
+static int add_classes(struct hspmd_stocks *s, const struct hspmd_solve_request *r)
 {
-	struct hspmd_cluster **parts = hspmd_calloc((size_t)count, sizeof *parts), *whole = NULL;
-	int made = 0;
-	bool bad = !parts;
-	if (bad)
+	struct candidate *nodes = hspmd_calloc((size_t)s->c->node_count, sizeof *nodes);
+	int rc = nodes ? 0 : -1;
+	for (int n = 0; !rc && n < s->c->node_count; n++)
+		nodes[n] = (struct candidate){ n, false, s->c->nodes[n].slowdown };
+	if (!rc)
+		mark_used(s, r, nodes);
+	for (int class = 0; !rc && class < HSPMD_KINDS_MAX; class++) {
+		struct class *x = &s->classes[s->class_count];
+		int count = 0;
+		for (int n = 0; n < s->c->node_count; n++)
+			count += s->kinds->class_of[n] == class;
+		struct candidate *own = count ? hspmd_calloc((size_t)count, sizeof *own) : NULL;
+		if (!count)
+			continue;
+		x->nodes = hspmd_calloc((size_t)count, sizeof *x->nodes);
+		rc = own && x->nodes ? 0 : -1;
+		for (int n = 0, at = 0; !rc && n < s->c->node_count; n++)
+			if (s->kinds->class_of[n] == class)
+				own[at++] = nodes[n];
+		if (!rc)
+			qsort(own, (size_t)count, sizeof *own, by_use);
+		for (int n = 0; !rc && n < count; n++)
+			x->nodes[n] = own[n].node;
+		free(own);
+		x->count = count;
+		s->class_count++;
+		if (!rc) {
+			x->price = s->c->nodes[x->nodes[0]].price_per_hour;
+			x->speed = node_speed(s, &s->c->nodes[x->nodes[0]], r->precision, &x->devices);
+		}
+	}
+	free(nodes);
+	return rc;
+}
+
+static void allow(struct hspmd_stocks *s)
+{
+	for (int t = 0; t < s->c->type_count; t++) {
+		s->allowed[t] = s->limits->type_count == 0;
+		for (int i = 0; i < s->limits->type_count; i++)
+			s->allowed[t] = s->allowed[t] || !strcmp(s->limits->types[i], s->c->types[t].name);
+	}
+}
+
+static int list_stocks(struct hspmd_stocks *s, struct hspmd_error *err)
+{
+	double all = 1;
+	for (int i = 0; i < s->class_count; i++)
+		all *= s->classes[i].count + 1.0;
+	if (all <= STOCKS_ALL)
+		list_all(s);
+	else
+		list_first(s);
+	if (s->short_of_memory)
+		return hspmd_fail_memory(err, "keeping to the limits");
+	if (!s->count)
+		return hspmd_fail(err, "the limits (%d nodes, %d devices, %g an hour; 0: none) leave no node of the %d", s->limits->max_nodes,
+				  s->limits->max_devices, s->limits->max_price_per_hour, s->c->node_count);
+	return 0;
+}
+
+struct hspmd_stocks *hspmd_stocks_new(const struct hspmd_cluster *cluster, const struct hspmd_solve_request *request, struct hspmd_error *err)
+{
+	struct hspmd_stocks *s = hspmd_calloc(1, sizeof *s);
+	bool *allowed = hspmd_calloc((size_t)cluster->type_count, sizeof *allowed);
+	if (!s || !allowed) {
+		free(s);
+		free(allowed);
 		hspmd_fail_memory(err, "keeping to the limits");
-	for (int n = 0; !bad && n < c->node_count; n++)
-		if (keep[n] && !(parts[made++] = hspmd_cluster_part(c, n, err)))
-			bad = true;
+		return NULL;
+	}
+	*s = (struct hspmd_stocks){ .c = cluster, .limits = &request->limits, .allowed = allowed, .now = -1,
+				    .most = cluster->device_count <= 64 ? 48 : cluster->device_count <= 1024 ? 12 : 6 };
+	allow(s);
+	s->kinds = hspmd_kinds_new(cluster, s->allowed, err);
+	if (s->kinds && add_classes(s, request))
+		hspmd_fail_memory(err, "keeping to the limits");
+	else if (s->kinds && !list_stocks(s, err))
+		return s;
+	hspmd_stocks_destroy(s);
+	return NULL;
+}
+
+void hspmd_stocks_destroy(struct hspmd_stocks *s)
+{
+	if (!s)
+		return;
+	for (int i = 0; i < HSPMD_KINDS_MAX; i++)
+		free(s->classes[i].nodes);
+	hspmd_kinds_destroy(s->kinds);
+	free(s->allowed);
+	free(s->stocks);
+	free(s);
+}
+
+/* ---- one after another */
+
+/* The parts of the nodes taken, put together again. */
+static struct hspmd_cluster *cut(const struct hspmd_stocks *s, const struct stock *k, struct hspmd_error *err)
+{
+	int count = 0, made = 0, excess = excess_of(s, k), trimmed = excess ? class_to_trim(s, k, excess) : -1;
+	bool bad = false;
+	for (int i = 0; i < s->class_count; i++)
+		count += k->nodes[i];
+	struct hspmd_cluster **parts = hspmd_calloc((size_t)count, sizeof *parts), *whole = NULL;
+	if (!parts) {
+		hspmd_fail_memory(err, "keeping to the limits");
+		return NULL;
+	}
+	for (int i = 0; i < s->class_count; i++)
+		for (int n = 0; n < k->nodes[i] && !bad; n++) {
+			struct hspmd_cluster *part = hspmd_cluster_part(s->c, s->classes[i].nodes[n], err);
+			bad = !part;
+			if (part && i == trimmed && n == k->nodes[i] - 1)
+				part->device_count = part->nodes[0].device_count -= excess;
+			if (part)
+				parts[made++] = part;
+		}
 	if (!bad)
-		whole = hspmd_cluster_merge((const struct hspmd_cluster *const *)parts, count, 0, err);
-	for (int i = 0; parts && i < made; i++)
+		whole = hspmd_cluster_merge((const struct hspmd_cluster *const *)parts, made, 0, err);
+	for (int i = 0; i < made; i++)
 		hspmd_cluster_destroy(parts[i]);
 	free(parts);
 	return whole;
 }
 
-int hspmd_limits_part(const struct hspmd_cluster *cluster, const struct hspmd_solve_limits *limits, struct hspmd_cluster **part, struct hspmd_error *err)
+static int best_of(const struct hspmd_stocks *s)
 {
-	struct candidate *order = hspmd_calloc((size_t)cluster->node_count, sizeof *order);
-	bool *keep = hspmd_calloc((size_t)cluster->node_count, sizeof *keep);
-	int status = order && keep ? 0 : hspmd_fail_memory(err, "keeping to the limits");
-	int kept = status ? 0 : choose(cluster, limits, order, keep);
+	int best = -1;
+	for (size_t i = 0; i < s->count; i++)
+		if (s->stocks[i].searched && (best < 0 || s->stocks[i].objective < s->stocks[best].objective))
+			best = (int)i;
+	return best;
+}
+
+static int most_promising(const struct hspmd_stocks *s)
+{
+	int best = -1;
+	for (size_t i = 0; i < s->count; i++)
+		if (!s->stocks[i].searched && (best < 0 || s->stocks[i].promise < s->stocks[best].promise))
+			best = (int)i;
+	return best;
+}
+
+int hspmd_stocks_next(struct hspmd_stocks *s, struct hspmd_cluster **part, struct hspmd_error *err)
+{
+	int best = best_of(s);
 	*part = NULL;
-	if (!status && !kept)
-		status = hspmd_fail(err, "the limits (%d nodes, %d devices, %g an hour; 0: none) leave no node of the %d", limits->max_nodes, limits->max_devices,
-				    limits->max_price_per_hour, cluster->node_count);
-	if (!status && kept < cluster->node_count && !(*part = cut(cluster, keep, kept, err)))
-		status = -1;
-	free(order);
-	free(keep);
-	return status;
+	if (s->searched >= s->most)
+		return 0;
+	/* Half of the searches are for what promises most, the others for what lies near the best found. */
+	if (best >= 0 && !s->stocks[best].spread && (s->searched >= s->most / 2 || most_promising(s) < 0)) {
+		for (size_t i = 0; i < s->count;)
+			if (s->stocks[i].searched)
+				i++;
+			else
+				s->stocks[i] = s->stocks[--s->count];
+		best = best_of(s);
+		s->stocks[best].spread = true;
+		list_near(s, s->stocks[best]);
+	}
+	s->now = most_promising(s);
+	if (s->short_of_memory)
+		return hspmd_fail_memory(err, "keeping to the limits");
+	if (s->now < 0)
+		return 0;
+	*part = cut(s, &s->stocks[s->now], err);
+	return *part ? 1 : -1;
+}
+
+void hspmd_stocks_tell(struct hspmd_stocks *s, double objective)
+{
+	s->stocks[s->now].searched = true;
+	s->stocks[s->now].objective = objective;
+	s->searched++;
 }
 
 int hspmd_limits_rebind(struct hspmd_plan *plan, const struct hspmd_cluster *part, const struct hspmd_cluster *cluster, struct hspmd_error *err)

@@ -83,19 +83,25 @@ double hspmd_plan_price(const struct hspmd_cluster *c, const struct hspmd_plan *
 	return price;
 }
 
-int hspmd_pool_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds)
+double hspmd_pool_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds)
 {
 	struct hspmd_timing t;
-	struct hspmd_pool *p = &s->pool;
 	if (seconds)
 		*seconds = INFINITY;
-	if (!hspmd_plan_fits(s->costs, plan) || hspmd_timing_of(s->costs, plan, &t, NULL)) {
-		hspmd_plan_destroy(plan);
-		return 0;
-	}
+	if (!hspmd_plan_fits(s->costs, plan) || hspmd_timing_of(s->costs, plan, &t, NULL))
+		return INFINITY;
+	double step = t.step_s;
 	s->evaluated++;
-	double step = t.step_s, objective = hspmd_objective(s, plan, step);
 	hspmd_timing_clear(&t);
+	if (seconds)
+		*seconds = step;
+	return hspmd_objective(s, plan, step);
+}
+
+int hspmd_pool_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds)
+{
+	struct hspmd_pool *p = &s->pool;
+	double step, objective = hspmd_pool_time(s, plan, &step);
 	if (seconds)
 		*seconds = step;
 	s->best_s = fmin(s->best_s, step);
@@ -103,11 +109,11 @@ int hspmd_pool_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *se
 	while (at > 0 && p->best[at - 1].objective > objective)
 		at--;
 	bool twin = at > 0 && p->best[at - 1].objective == objective && p->best[at - 1].plan->pipeline_count == plan->pipeline_count;
-	if (twin || at == HSPMD_POOL_MAX) {
+	if (isinf(objective) || twin || at == p->most) {
 		hspmd_plan_destroy(plan);
 		return 0;
 	}
-	if (p->count == HSPMD_POOL_MAX)
+	if (p->count == p->most)
 		hspmd_plan_destroy(p->best[--p->count].plan);
 	for (int i = p->count++; i > at; i--)
 		p->best[i] = p->best[i - 1];

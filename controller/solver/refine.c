@@ -264,14 +264,14 @@ static int refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budge
 
 int hspmd_refine(struct hspmd_search *s)
 {
-	struct hspmd_plan *copies[HSPMD_POOL_MAX];
-	int count = s->pool.count, rc = 0;
+	struct hspmd_plan *copies[HSPMD_POOL_BEST + 1];
+	int best = s->pool.count < HSPMD_POOL_BEST ? s->pool.count : HSPMD_POOL_BEST, count = best + (best && s->start), rc = 0;
 	long stages = 0, budget = WORK_MOST;
 	for (int i = 0; count && i < s->pool.best[0].plan->pipeline_count; i++)
 		stages += s->pool.best[0].plan->pipelines[i].stage_count;
 	budget = budget > WORK_LEAST * stages ? budget : WORK_LEAST * stages;
 	for (int i = 0; i < count; i++) {
-		copies[i] = hspmd_plan_copy(s->pool.best[i].plan);
+		copies[i] = hspmd_plan_copy(i < best ? s->pool.best[i].plan : s->start);
 		rc = rc || !copies[i] ? -1 : 0;
 	}
 	for (int i = 0; i < count; i++) {

@@ -5,6 +5,7 @@
  * assemble.c  columns that fill the cluster: drafts
  * pool.c      drafts placed and timed by the simulator; the best plans so far
  * refine.c    single changes to the best plans, timed by the simulator, until none helps
+ * near.c      which of two plans lies nearer to the one that runs now
  */
 #ifndef HSPMD_CONTROLLER_SOLVER_SEARCH_H
 #define HSPMD_CONTROLLER_SOLVER_SEARCH_H
@@ -13,6 +14,7 @@
 
 #include "controller/solver/draft.h"
 #include "controller/solver/evaluate.h"
+#include "controller/solver/near.h"
 
 /* A row of units that can hold the model, split as well as can be. */
 struct hspmd_column {
@@ -31,10 +33,11 @@ struct hspmd_library {
 
 #define HSPMD_FAVOURITES 512
 
-#define HSPMD_POOL_MAX 24
+#define HSPMD_POOL_BEST 24 /* plans that are kept and refined */
+#define HSPMD_POOL_MAX 96  /* that are kept where one that is near the present plan is wanted */
 
 struct hspmd_pool {
-	int count;
+	int count, most;
 	struct {
 		struct hspmd_plan *plan;
 		double objective;
@@ -48,6 +51,8 @@ struct hspmd_search {
 	struct hspmd_kinds *kinds;
 	int available[HSPMD_KINDS_MAX]; /* devices of each kind that may be used */
 	struct hspmd_pool pool;
+	struct hspmd_near *near;  /* NULL: no present plan */
+	struct hspmd_plan *start; /* the present plan as far as it can go on; NULL: there is none */
 	double best_s; /* the fastest step of a plan that fits; INFINITY before the first */
 	int favourite_count; /* rows that did well with another micro-batch, and which that was */
 	int favourite_micro_batch;
@@ -77,6 +82,8 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_tables *t, const struct 
 int hspmd_pool_try(struct hspmd_search *s, const struct hspmd_tables *t, struct hspmd_draft *d, bool zero);
 /* Time a plan (which the pool then owns) and keep it if it is good and fits. *seconds (may be NULL): its step, INFINITY when it does not fit. */
 int hspmd_pool_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds);
+/* Time a plan that stays the caller's. Its objective; INFINITY when it does not fit or cannot be timed. *seconds (may be NULL): its step. */
+double hspmd_pool_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds);
 /* Does every device hold what the plan puts on it? */
 bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p);
 /* What is minimised: the step's seconds, weighed with its price. */
@@ -84,7 +91,7 @@ double hspmd_objective(const struct hspmd_search *s, const struct hspmd_plan *p,
 double hspmd_plan_price(const struct hspmd_cluster *c, const struct hspmd_plan *p); /* of the nodes it uses, an hour; 0: not known */
 void hspmd_pool_clear(struct hspmd_pool *p);
 
-/* refine.c: improve the pool's plans. 0 or -1 (memory). */
+/* refine.c: improve the pool's best plans, and the one the search started from. 0 or -1 (memory). */
 int hspmd_refine(struct hspmd_search *s);
 
 #endif

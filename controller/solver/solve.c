@@ -17,6 +17,7 @@
 
 #define MICRO_BATCH_MAX 128
 #define MICRO_BATCHES_MAX 64
+#define NEAR_ENOUGH 1.02 /* a plan that is so much worse than the best may still be preferred as it moves less */
 #define BEHIND 1.4 /* bound over the least one from which on a micro-batch comes last */
 
 struct hspmd_execution hspmd_execution_default(void)
@@ -142,6 +143,8 @@ static int check_request(const struct hspmd_cluster *c, const struct hspmd_solve
 		return hspmd_fail(err, "the cluster has no devices");
 	if (r->global_batch < 1)
 		return hspmd_fail(err, "the global batch is %d: at least 1 is needed", r->global_batch);
+	if (!(r->limits.cost_weight >= 0 && r->limits.cost_weight <= 1))
+		return hspmd_fail(err, "the weight of cost is %g: expected 0 (speed alone) to 1 (cost alone)", r->limits.cost_weight);
 	if (r->micro_batch < 0 || (r->micro_batch && r->global_batch % r->micro_batch))
 		return hspmd_fail(err, "a global batch of %d cannot be divided into micro-batches of %d", r->global_batch, r->micro_batch);
 	return 0;
@@ -167,6 +170,18 @@ static int allow_types(struct hspmd_search *s, bool *allowed)
 	return usable;
 }
 
+/* Where prices count, a node without one counts as free. */
+static void warn_of_prices(struct hspmd_search *s)
+{
+	const struct hspmd_solve_limits *l = &s->request->limits;
+	const struct hspmd_cluster *c = s->costs->cluster;
+	for (int n = 0; n < c->node_count && (l->max_price_per_hour > 0 || l->cost_weight > 0); n++)
+		if (!(c->nodes[n].price_per_hour > 0)) {
+			hspmd_costs_warn(s->costs, "node %s has no price_per_hour: it counts as free (and others may too)", c->nodes[n].name);
+			return;
+		}
+}
+
 static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = s->costs->cluster;
@@ -183,27 +198,86 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 		return -1;
 	for (int k = 0; k < s->kinds->count; k++)
 		s->available[k] = s->kinds->kinds[k].count;
+	warn_of_prices(s);
 	s->favourites = hspmd_calloc(HSPMD_FAVOURITES, sizeof *s->favourites);
 	return s->favourites ? 0 : hspmd_fail_memory(err, "preparing the search");
 }
 
-static struct hspmd_plan *solve_all(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				    const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
+/* Begin with the present plan: what could not beat it is not looked at. */
+static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
+{
+	const struct hspmd_solve_request *r = s->request;
+	if (!r->current)
+		return 0;
+	s->pool.most = HSPMD_POOL_MAX;
+	s->near = hspmd_near_new(s->costs, s->kinds, r->current, r->current_cluster ? r->current_cluster : s->costs->cluster, err);
+	if (!s->near)
+		return -1;
+	s->start = hspmd_near_start(s->near, r, &s->exec);
+	struct hspmd_plan *copy = s->start ? hspmd_plan_copy(s->start) : NULL;
+	return copy && hspmd_pool_offer(s, copy, NULL) ? hspmd_fail_memory(err, "starting from the current plan") : 0;
+}
+
+/* Of the plans that are good enough the one for which the fewest bytes move; the first where that is equal. The caller destroys it. NULL: memory. */
+static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
+{
+	double enough = s->pool.best[0].objective * (s->near ? NEAR_ENOUGH : 1);
+	struct hspmd_plan *chosen = NULL;
+	*moved = NAN;
+	if (!s->near)
+		return hspmd_plan_copy(s->pool.best[0].plan);
+	for (int i = 0; i <= s->pool.count; i++) {
+		struct hspmd_plan *plan = i < s->pool.count ? s->pool.best[i].plan : s->start;
+		double now = plan ? hspmd_near_bytes(s->near, plan) : NAN;
+		struct hspmd_plan *turned = isnan(now) || hspmd_pool_time(s, plan, NULL) > enough ? NULL : hspmd_plan_copy(plan);
+		if (!turned)
+			continue;
+		/* The same plan on other devices of the same kinds; not where they differ after all. */
+		double then = hspmd_near_settle(s->near, turned) ? NAN : hspmd_near_bytes(s->near, turned);
+		if (!(then < now) || hspmd_pool_time(s, turned, NULL) > enough) {
+			hspmd_plan_destroy(turned);
+			turned = hspmd_plan_copy(plan);
+			then = now;
+		}
+		if (turned && (!chosen || then < *moved)) {
+			hspmd_plan_destroy(chosen);
+			chosen = turned;
+			*moved = then;
+		} else {
+			hspmd_plan_destroy(turned);
+		}
+	}
+	return chosen;
+}
+
+static void clear_search(struct hspmd_search *s)
+{
+	hspmd_pool_clear(&s->pool);
+	hspmd_plan_destroy(s->start);
+	hspmd_near_destroy(s->near);
+	free(s->favourites);
+	hspmd_kinds_destroy(s->kinds);
+	hspmd_costs_destroy(s->costs);
+}
+
+static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	double start = now_s();
-	struct hspmd_search s = { .request = request, .best_s = INFINITY };
+	struct hspmd_search s = { .request = request, .best_s = INFINITY, .pool.most = HSPMD_POOL_BEST };
 	struct hspmd_plan *plan = NULL;
+	double moved = NAN;
 	s.exec = request->exec ? *request->exec : hspmd_execution_default();
 	s.deadline = request->time_limit_s > 0 ? start + request->time_limit_s : 0;
 	s.costs = hspmd_costs_new(cluster, model, profile, request->precision, request->seq_len, err);
 	if (!s.costs)
 		return NULL;
 	s.costs->sequence_parallel = s.exec.sequence_parallel;
-	if (!prepare(&s, err) && !search(&s, err)) {
-		if (s.pool.count)
-			plan = hspmd_plan_copy(s.pool.best[0].plan);
-		else
+	if (!prepare(&s, err) && !start_from_current(&s, err) && !search(&s, err)) {
+		if (!s.pool.count)
 			hspmd_fail(err, "no plan fits into the memory of the %d devices", cluster->device_count);
+		else if (!(plan = choose(&s, &moved)))
+			hspmd_fail_memory(err, "choosing a plan");
 	}
 	if (plan && hspmd_predict(s.costs, plan, report, err)) {
 		hspmd_plan_destroy(plan);
@@ -214,27 +288,75 @@ static struct hspmd_plan *solve_all(const struct hspmd_cluster *cluster, const s
 		report->evaluated = s.evaluated;
 		report->timed_out = s.timed_out;
 		report->elapsed_s = now_s() - start;
-		report->moved_bytes = NAN;
+		report->moved_bytes = moved;
 		report->price_per_hour = hspmd_plan_price(cluster, plan);
 	}
-	hspmd_pool_clear(&s.pool);
-	free(s.favourites);
-	hspmd_kinds_destroy(s.kinds);
-	hspmd_costs_destroy(s.costs);
+	clear_search(&s);
 	return plan;
+}
+
+/* A plan's worth to compare it with those of other parts of the cluster. */
+static double objective_of(const struct hspmd_solve_request *r, const struct hspmd_cluster *c, const struct hspmd_plan *p)
+{
+	struct hspmd_costs costs = { .cluster = c };
+	struct hspmd_search s = { .costs = &costs, .request = r };
+	return hspmd_objective(&s, p, p->predicted.step_s);
+}
+
+/* One part of the cluster after another; the best plan over the whole cluster. Its report, and what was evaluated in all, go into *report. */
+static struct hspmd_plan *solve_stocks(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				       struct hspmd_solve_request *r, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	struct hspmd_stocks *stocks = hspmd_stocks_new(cluster, r, err);
+	struct hspmd_plan *best = NULL;
+	double start = now_s(), limit = r->time_limit_s, best_objective = INFINITY;
+	int64_t evaluated = 0;
+	int more = stocks ? 1 : 0;
+	while (more > 0) {
+		struct hspmd_cluster *part;
+		struct hspmd_solve_report own = { 0 };
+		double left = limit > 0 ? limit - (now_s() - start) : 0;
+		if (best && limit > 0 && left <= 0) {
+			report->timed_out = true;
+			break;
+		}
+		r->time_limit_s = limit > 0 ? fmax(left, 1e-3) : 0;
+		more = hspmd_stocks_next(stocks, &part, err);
+		if (more <= 0)
+			break;
+		struct hspmd_plan *plan = solve_part(part, model, profile, r, &own, err);
+		double objective = plan ? objective_of(r, part, plan) : INFINITY;
+		hspmd_stocks_tell(stocks, objective);
+		evaluated += own.evaluated;
+		if (plan && objective < best_objective && !hspmd_limits_rebind(plan, part, cluster, err)) {
+			hspmd_plan_destroy(best);
+			hspmd_solve_report_clear(report);
+			best = plan;
+			best_objective = objective;
+			*report = own;
+		} else {
+			hspmd_plan_destroy(plan);
+			hspmd_solve_report_clear(&own);
+		}
+		hspmd_cluster_destroy(part);
+	}
+	report->evaluated = evaluated;
+	report->elapsed_s = now_s() - start;
+	hspmd_stocks_destroy(stocks);
+	return best;
 }
 
 struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 			       const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
-	struct hspmd_cluster *part = NULL;
-	if (check_request(cluster, request, err) || hspmd_limits_part(cluster, &request->limits, &part, err))
+	struct hspmd_solve_request r = *request;
+	struct hspmd_solve_report unread = { 0 };
+	if (check_request(cluster, request, err))
 		return NULL;
-	struct hspmd_plan *plan = solve_all(part ? part : cluster, model, profile, request, report, err);
-	if (plan && part && hspmd_limits_rebind(plan, part, cluster, err)) {
-		hspmd_plan_destroy(plan);
-		plan = NULL;
-	}
-	hspmd_cluster_destroy(part);
+	if (r.current && !r.current_cluster)
+		r.current_cluster = cluster;
+	struct hspmd_plan *plan = hspmd_limits_bind(&r.limits) ? solve_stocks(cluster, model, profile, &r, report ? report : &unread, err)
+							     : solve_part(cluster, model, profile, &r, report, err);
+	hspmd_solve_report_clear(&unread);
 	return plan;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exhaustive search with cuts. A pipeline by itself, its transfers undisturbed and no gradients to sum, is never slower in company; devices that are
- * still free do no more micro-batches a second than the sum of their rates (controller/solver/units.c). Nodes that are alike and untouched are taken in
- * order, pipelines in the order of their first device: the same plan is not looked at twice.
+ * still free do no more micro-batches a second than the sum of their rates (controller/solver/units.c), so what they cannot do falls to the
+ * pipeline at hand, and no stage of it may be too slow for that. Nodes that are alike and untouched are taken in order, pipelines in the order of their
+ * first device: the same plan is not looked at twice.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,12 +27,19 @@ struct brute {
 	struct hspmd_plan plan;
 	struct hspmd_pipeline pipelines[DEVICES_MOST];
 	struct hspmd_stage stages[DEVICES_MOST][STAGES_MOST];
+	const struct hspmd_unit *units[DEVICES_MOST][STAGES_MOST];
 	int devices[DEVICES_MOST][STAGES_MOST][DEVICES_MOST];
 };
 
 static void place_next(struct brute *b, int left);
 
-/* Micro-batches that the free devices could do by `best`, whatever is made of them. */
+/* Rates are told for devices that wait for all of the cluster; those of a plan with fewer wait less. */
+static double loosened(const struct brute *b, const struct hspmd_unit *u)
+{
+	return u->rate * hspmd_variation(b->c, b->c->cluster->device_count, u->tp) / hspmd_variation(b->c, u->tp, u->tp);
+}
+
+/* Micro-batches a second that the free devices could do, whatever is made of them. */
 static double free_rate(const struct brute *b)
 {
 	double rate = 0;
@@ -40,7 +48,7 @@ static double free_rate(const struct brute *b)
 		double most = 0;
 		for (int u = 0; u < b->t->unit_count; u++)
 			if (b->t->units[u].kind == kind)
-				most = fmax(most, b->t->units[u].rate / b->t->units[u].tp);
+				most = fmax(most, loosened(b, &b->t->units[u]) / b->t->units[u].tp);
 		rate += most * b->free[n];
 	}
 	return rate;
@@ -99,10 +107,17 @@ static double alone(struct brute *b, int i, int m)
 	return result.end;
 }
 
+/* The fewest micro-batches that fall to the pipeline at hand: what the free devices cannot do in time. */
+static int least_share(const struct brute *b, int left)
+{
+	double others = free_rate(b) * b->best;
+	return others >= left - 1 ? 1 : left - (int)floor(others * (1 + 1e-9));
+}
+
 /* Every number of micro-batches that the pipeline at hand can do in time. */
 static void deal(struct brute *b, int i, int left)
 {
-	for (int m = 1; m <= left; m++) {
+	for (int m = least_share(b, left); m <= left; m++) {
 		if (alone(b, i, m) >= b->best)
 			return;
 		b->pipelines[i].micro_batches = m;
@@ -113,20 +128,30 @@ static void deal(struct brute *b, int i, int left)
 	}
 }
 
-/* Every split of the layers from `first` on over the stages from s on. */
-static void split(struct brute *b, int i, int s, int first, int left)
+/* Seconds of a micro-batch on stage s with layers [first, end), at least: nothing sent, nobody waited for but within the group. */
+static double least_work(struct brute *b, int i, int s, int first, int end)
+{
+	const struct hspmd_unit *u = b->units[i][s];
+	double alone = hspmd_variation(b->c, u->tp, u->tp) / hspmd_variation(b->c, b->c->cluster->device_count, u->tp);
+	return alone * (u->work[HSPMD_RECOMPUTE_NONE][end] - u->work[HSPMD_RECOMPUTE_NONE][first]);
+}
+
+/* Every split of the layers from `first` on over the stages from s on. `before`: seconds of one micro-batch on the stages before. All that a stage does
+ * comes after the first micro-batch has come to it and before the last one's gradients have gone back. */
+static void split(struct brute *b, int i, int s, int first, double before, int left)
 {
 	struct hspmd_pipeline *pipe = &b->pipelines[i];
 	int stages = pipe->stage_count, layers = b->c->layer_count;
 	pipe->stages[s].layers[0] = first;
-	if (s == stages - 1) {
-		pipe->stages[s].layers[1] = layers;
-		deal(b, i, left);
-		return;
-	}
-	for (int end = first + 1; end <= layers - (stages - 1 - s); end++) {
+	for (int end = s == stages - 1 ? layers : first + 1; end <= layers - (stages - 1 - s); end++) {
+		double here = least_work(b, i, s, first, end);
+		if (before + least_share(b, left) * here >= b->best)
+			return;
 		pipe->stages[s].layers[1] = end;
-		split(b, i, s + 1, end, left);
+		if (s == stages - 1)
+			deal(b, i, left);
+		else
+			split(b, i, s + 1, end, before + here, left);
 	}
 }
 
@@ -137,13 +162,30 @@ static bool alike_and_untouched(const struct brute *b, int n, int other)
 	       b->kinds->class_of[n] == b->kinds->class_of[other];
 }
 
+/* Micro-batches a second that the pipeline at hand can do at most. */
+static double rate_of(const struct brute *b, int i)
+{
+	double rate = 0;
+	for (int s = 0; s < b->pipelines[i].stage_count; s++)
+		rate += loosened(b, b->units[i][s]);
+	return rate;
+}
+
+static const struct hspmd_unit *unit_of(const struct brute *b, int device, int tp)
+{
+	for (int u = 0; u < b->t->unit_count; u++)
+		if (b->t->units[u].kind == b->kinds->of_device[device] && b->t->units[u].tp == tp)
+			return &b->t->units[u];
+	return NULL;
+}
+
 /* Line up one group more in pipeline i, or leave it at what it has. */
 static void line_up(struct brute *b, int i, int least, int left)
 {
 	const struct hspmd_cluster *c = b->c->cluster;
 	struct hspmd_pipeline *pipe = &b->pipelines[i];
-	if (pipe->stage_count)
-		split(b, i, 0, 0, left);
+	if (pipe->stage_count && rate_of(b, i) * b->best >= least_share(b, left))
+		split(b, i, 0, 0, 0, left);
 	if (pipe->stage_count == STAGES_MOST || pipe->stage_count == b->c->layer_count)
 		return;
 	for (int n = 0; n < c->node_count; n++) {
@@ -158,6 +200,7 @@ static void line_up(struct brute *b, int i, int least, int left)
 			*st = (struct hspmd_stage){ .device_count = tp, .context = 1, .devices = b->devices[i][pipe->stage_count] };
 			for (int k = 0; k < tp; k++)
 				st->devices[k] = at + k;
+			b->units[i][pipe->stage_count] = unit_of(b, at, tp);
 			pipe->stage_count++;
 			b->free[n] -= tp;
 			line_up(b, i, least, left);
