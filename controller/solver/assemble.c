@@ -20,6 +20,8 @@
 #define SETS_MOST 20000   /* sets looked at where all are */
 #define SETS_COLUMNS 400  /* columns up to which that is tried */
 #define WORK_MOST 2000000 /* states x columns of the dynamic programme */
+#define WORK_FEW 400000   /* up to which the least time is looked for with it, */
+#define PRECISELY 2e-3    /* so precisely */
 #define DRAFTS_MOST 400   /* drafts kept for timing */
 #define TIMED_MOST 8000   /* stages timed for one micro-batch */
 #define TIMED_LEAST 24    /* plans as large as the most promising that are timed however large they are */
@@ -304,27 +306,44 @@ static void fill_greedily(const struct assembly *a, const int *order, int count,
 	}
 }
 
+/* Each column in turn as often as it goes (or, where columns are few, every number of times), the rest filled. */
 static void from_bases(struct assembly *a, const int *order, int count, double seconds)
 {
 	for (int i = 0; i < a->l->count; i++) {
 		const struct hspmd_column *c = &a->l->columns[i];
-		int stock[HSPMD_KINDS_MAX], copies = a->pipelines;
+		int most = a->pipelines;
 		for (int k = 0; k < a->t->kinds->count; k++)
-			if (c->use[k] && a->s->available[k] / c->use[k] < copies)
-				copies = a->s->available[k] / c->use[k];
-		if (copies < 1)
-			continue;
-		struct sketch k = { .count = 1, .column = { i }, .copies = { copies } };
-		consider(a, &k);
-		memcpy(stock, a->s->available, sizeof stock);
-		take(c, stock, copies);
-		if (a->value)
-			fill_by_programme(a, stock, &k);
-		else
-			fill_greedily(a, order, count, seconds, stock, &k);
-		if (k.count > 1 || k.copies[0] > copies)
+			if (c->use[k] && a->s->available[k] / c->use[k] < most)
+				most = a->s->available[k] / c->use[k];
+		for (int copies = most; copies > 0 && (copies == most || a->l->complete); copies--) {
+			struct sketch k = { .count = 1, .column = { i }, .copies = { copies } };
+			int stock[HSPMD_KINDS_MAX];
 			consider(a, &k);
+			memcpy(stock, a->s->available, sizeof stock);
+			take(c, stock, copies);
+			if (a->value)
+				fill_by_programme(a, stock, &k);
+			else
+				fill_greedily(a, order, count, seconds, stock, &k);
+			if (k.count > 1 || k.copies[0] > copies)
+				consider(a, &k);
+		}
 	}
+}
+
+/* The least time in which the columns can do the batch, by the programme; INFINITY: longer than `most`. */
+static double least_seconds(struct assembly *a, const int *order, int count, double least, double most)
+{
+	double found = INFINITY, longest = 1e6 * least;
+	while (isinf(most) ? least < longest : most - least > PRECISELY * most) {
+		double middle = isinf(most) ? 2 * least : (least + most) / 2;
+		programme(a, order, count, middle);
+		if (a->value[a->states - 1] >= a->total)
+			found = most = middle;
+		else
+			least = middle;
+	}
+	return found;
 }
 
 /* ---- timing */
@@ -392,10 +411,22 @@ static int prepare_programme(struct assembly *a, int *count)
 	return a->value && a->last ? 0 : -1;
 }
 
-/* About how long the batch takes: a little more than all devices would need that nothing ever kept waiting. */
-static double target(const struct assembly *a)
+/* Sketches for the least time, and for some longer ones: what the estimate leaves out may cost less with them. */
+static void from_programme(struct assembly *a, const int *order, int count)
 {
-	return fmin(a->s->best_s, TARGET * a->total / hspmd_tables_rate(a->t, a->s->available));
+	static const double longer[] = { 1, 1.04, 1.12, 1.25 };
+	double ideal = a->total / hspmd_tables_rate(a->t, a->s->available), seconds = TARGET * ideal;
+	if (!a->value) {
+		from_bases(a, order, count, fmin(a->s->best_s, seconds));
+		return;
+	}
+	bool few = a->states * (size_t)count <= WORK_FEW;
+	if (few)
+		seconds = least_seconds(a, order, count, ideal * HINDSIGHT, a->s->best_s / HINDSIGHT);
+	for (size_t i = 0; i < (few ? sizeof longer / sizeof *longer : 1) && seconds < INFINITY; i++) {
+		programme(a, order, count, longer[i] * seconds);
+		from_bases(a, order, count, longer[i] * seconds);
+	}
 }
 
 int hspmd_assemble(struct hspmd_search *s, struct hspmd_tables *t, const struct hspmd_library *l, int pipelines, bool zero)
@@ -418,12 +449,9 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_tables *t, const struct 
 		all_sets(a, order, l->count, 0, stock, 0, &k);
 	}
 	if (a->sets == 0 || a->sets >= SETS_MOST) {
-		double seconds = target(a);
 		if (prepare_programme(a, &count))
 			goto out;
-		if (a->value)
-			programme(a, order, count, seconds);
-		from_bases(a, order, l->count, seconds);
+		from_programme(a, order, count);
 	}
 	rc = time_sketches(a, zero);
 out:
