@@ -145,10 +145,35 @@ static void sink(struct assembly *a, int i)
 	}
 }
 
+/* The same columns as often, in whatever order? */
+static bool same_set(const struct sketch *a, const struct sketch *b)
+{
+	if (a->working != b->working || a->count != b->count)
+		return false;
+	for (int i = 0; i < a->count; i++) {
+		int k = 0;
+		while (k < b->count && b->column[k] != a->column[i])
+			k++;
+		if (k == b->count || b->copies[k] != a->copies[i])
+			return false;
+	}
+	return true;
+}
+
+static bool is_known(const struct assembly *a, const struct sketch *k)
+{
+	for (int i = 0; i < a->sketch_count; i++)
+		if (same_set(&a->sketches[i], k))
+			return true;
+	return false;
+}
+
 static void consider(struct assembly *a, struct sketch *k)
 {
 	k->working = working(a, k);
 	if (k->working * HINDSIGHT >= a->s->best_s || (a->sketch_count == DRAFTS_MOST && k->working >= a->sketches[0].seconds))
+		return;
+	if (is_known(a, k))
 		return;
 	k->seconds = k->working + summing(a, k);
 	if (a->sketch_count == DRAFTS_MOST) {
@@ -411,19 +436,19 @@ static int prepare_programme(struct assembly *a, int *count)
 	return a->value && a->last ? 0 : -1;
 }
 
-/* Sketches for the least time, and for some longer ones: what the estimate leaves out may cost less with them. */
+/* Sketches for about the time that all devices would need that nothing ever kept waiting; where that is little work, also for the least time in which these
+ * columns can do the batch and some longer ones, as what the estimate leaves out may cost less with them. */
 static void from_programme(struct assembly *a, const int *order, int count)
 {
 	static const double longer[] = { 1, 1.04, 1.12, 1.25 };
-	double ideal = a->total / hspmd_tables_rate(a->t, a->s->available), seconds = TARGET * ideal;
-	if (!a->value) {
-		from_bases(a, order, count, fmin(a->s->best_s, seconds));
+	double ideal = a->total / hspmd_tables_rate(a->t, a->s->available), seconds = fmin(a->s->best_s, TARGET * ideal);
+	if (a->value)
+		programme(a, order, count, seconds);
+	from_bases(a, order, count, seconds);
+	if (!a->value || a->states * (size_t)count > WORK_FEW)
 		return;
-	}
-	bool few = a->states * (size_t)count <= WORK_FEW;
-	if (few)
-		seconds = least_seconds(a, order, count, ideal * HINDSIGHT, a->s->best_s / HINDSIGHT);
-	for (size_t i = 0; i < (few ? sizeof longer / sizeof *longer : 1) && seconds < INFINITY; i++) {
+	seconds = least_seconds(a, order, count, ideal * HINDSIGHT, a->s->best_s / HINDSIGHT);
+	for (size_t i = 0; i < sizeof longer / sizeof *longer && seconds < INFINITY; i++) {
 		programme(a, order, count, longer[i] * seconds);
 		from_bases(a, order, count, longer[i] * seconds);
 	}
