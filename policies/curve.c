@@ -2,6 +2,48 @@
 #include "policies/curve.h"
 
 #include <math.h>
+#include <stddef.h>
+
+static bool predicted(const double *curve, int count, const struct hspmd_curve_seen *seen)
+{
+	return seen->nodes >= 1 && seen->nodes <= count && isfinite(curve[seen->nodes - 1]) && curve[seen->nodes - 1] > 0;
+}
+
+/* The greatest measured size that is not above n; NULL: none. */
+static const struct hspmd_curve_seen *seen_below(const double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, int n)
+{
+	const struct hspmd_curve_seen *best = NULL;
+	for (int k = 0; k < seen_count; k++)
+		if (seen[k].nodes <= n && predicted(curve, count, &seen[k]) && (!best || seen[k].nodes > best->nodes))
+			best = &seen[k];
+	return best;
+}
+
+static double ratio(const double *curve, const struct hspmd_curve_seen *seen)
+{
+	return seen->tokens_per_s / curve[seen->nodes - 1];
+}
+
+void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count)
+{
+	/* From the end: a size's ratio needs the predictions of smaller and of equal ones, and of the next measured one above, whose ratio is kept. */
+	const struct hspmd_curve_seen *above = NULL;
+	double above_ratio = 1;
+	for (int n = count; n >= 1; n--) {
+		const struct hspmd_curve_seen *below = seen_below(curve, count, seen, seen_count, n);
+		double r = above_ratio;
+		if (below) {
+			r = ratio(curve, below);
+			if (above)
+				r += (above_ratio - r) * (n - below->nodes) / (above->nodes - below->nodes);
+			if (below->nodes == n) {
+				above = below;
+				above_ratio = r = ratio(curve, below);
+			}
+		}
+		curve[n - 1] *= r;
+	}
+}
 
 void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, double slack)
 {

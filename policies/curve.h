@@ -11,6 +11,10 @@ struct hspmd_curve_seen {
 	double tokens_per_s;
 };
 
+/* Scale what a solver predicts to what was measured, in place: its shape says what a further node brings, the measured rates how much that is. Between
+ * two measured sizes the ratio of both changes by straight lines, outside it is that of the nearest. */
+void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count);
+
 /* Bound what a controller claims by what was measured, in place: no more than in proportion from the nearest measured point below, no more
  * than a larger measured size reached, and on a measured size what was measured. Values that are no numbers become 0; the curve is made
  * non-decreasing (a job need not use a node). `slack` (1.05) lets noise pass. */

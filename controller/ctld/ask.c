@@ -224,7 +224,7 @@ static void remember_why(struct ctld *d, const struct ctld_site *s, const struct
 static void carry_out(struct ctld *d, const struct ctld_site *s, const struct hspmd_decision *e)
 {
 	/* What was seen may be long past: look again before anything is asked. */
-	if (e->count && hspmd_now() - d->looked_s > FRESH_S) {
+	if (e->count && hspmd_now() - d->pace.looked_s > FRESH_S) {
 		look_soon(d);
 		d->dirty = true;
 		return;

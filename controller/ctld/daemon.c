@@ -57,7 +57,7 @@ static void on_tick(uv_timer_t *timer)
 	answers_time(d);
 	if (d->looking)
 		return;
-	if (now >= d->next_look_s) {
+	if (now >= d->pace.next_s) {
 		look_begin(d);
 		return;
 	}
@@ -124,7 +124,8 @@ static void stop(struct ctld *d)
 
 int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 {
-	struct ctld d = { .options = options, .interval_s = options->poll_least_s, .began_s = hspmd_now() };
+	struct ctld d = { .options = options, .began_s = hspmd_now() };
+	ctld_pace_start(&d.pace, options->poll_least_s, options->poll_most_s);
 	uv_loop_init(&d.loop);
 	uv_timer_init(&d.loop, &d.tick);
 	uv_fs_event_init(&d.loop, &d.folder);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "controller/ctld/daemon.h"
+#include "controller/ctld/pace.h"
 #include "controller/ctld/peers.h"
 #include "controller/ctld/server.h"
 
@@ -45,7 +46,8 @@ struct ctld {
 	struct hspmd_view *new_view;
 	int look_rc, look_rpcs;
 	struct hspmd_error look_error;
-	double looked_s, next_look_s, interval_s; /* monotonic */
+	struct ctld_pace pace;
+	double look_began_s, viewed_s; /* monotonic; viewed: when the view last became another */
 	bool dirty;             /* something came in that decisions depend on */
 	double decided_s;
 	int64_t asks;           /* last id */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looking at Slurm: seldom while nothing happens, off the loop, one look at a time. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,13 +8,9 @@
 #include "common/log.h"
 #include "controller/ctld/daemon_private.h"
 
-#define SLOWER 1.5
-
 void look_soon(struct ctld *d)
 {
-	double at = d->looked_s + d->options->poll_least_s;
-	d->interval_s = d->options->poll_least_s;
-	d->next_look_s = fmin(d->next_look_s, fmax(at, hspmd_now()));
+	ctld_pace_soon(&d->pace, hspmd_now());
 }
 
 /* On a thread of the pool. */
@@ -57,23 +52,32 @@ static int carry_notes(struct ctld *d, double dt)
 	return 0;
 }
 
-static void take_view(struct ctld *d, double dt)
+static void take_view(struct ctld *d, double now)
 {
-	if (carry_notes(d, dt) < 0) {
+	if (carry_notes(d, now - d->viewed_s) < 0) {
 		hspmd_error_log("out of memory while looking at the cluster");
 		hspmd_view_destroy(d->new_view);
 		return;
 	}
 	hspmd_view_destroy(d->view);
 	d->view = d->new_view;
+	d->viewed_s = now;
 	d->dirty = true;
 	sweep_peers(d);
+}
+
+static void look_failed(struct ctld *d)
+{
+	d->totals.failed_looks++;
+	if (strcmp(d->trouble, d->look_error.text) != 0)
+		record(d, "trouble", 0, d->look_error.text, NULL);
+	strcpy(d->trouble, d->look_error.text);
 }
 
 static void looked(uv_work_t *work, int status)
 {
 	struct ctld *d = work->data;
-	double now = hspmd_now(), dt = now - d->looked_s;
+	double now = hspmd_now();
 	(void)status;
 	d->looking = false;
 	if (d->stopping) {
@@ -82,28 +86,25 @@ static void looked(uv_work_t *work, int status)
 	}
 	d->totals.rounds++;
 	d->totals.rpcs += (uint64_t)d->look_rpcs;
+	enum ctld_look what = CTLD_LOOK_FAILED;
 	if (d->look_rc < 0) {
-		d->totals.failed_looks++;
-		if (strcmp(d->trouble, d->look_error.text) != 0)
-			record(d, "trouble", 0, d->look_error.text, NULL);
-		strcpy(d->trouble, d->look_error.text);
-		/* It may be limiting us: ask less, not more. */
-		d->interval_s = fmin(fmax(d->interval_s * 2, 2), d->options->poll_most_s);
+		look_failed(d);
 	} else {
-		d->looked_s = now;
 		if (*d->trouble)
 			record(d, "trouble_over", 0, "slurmctld answers again", NULL);
 		*d->trouble = '\0';
-		d->interval_s = d->look_rc ? d->options->poll_least_s : fmin(d->interval_s * SLOWER, d->options->poll_most_s);
-		if (d->look_rc)
-			take_view(d, dt);
+		bool same = !d->look_rc || (d->view && hspmd_view_same(d->view, d->new_view));
+		what = same ? CTLD_LOOK_SAME : CTLD_LOOK_NEWS;
 	}
-	d->next_look_s = now + d->interval_s;
+	ctld_pace_looked(&d->pace, d->look_began_s, now, what);
+	if (d->look_rc > 0)
+		take_view(d, now);
 }
 
 void look_begin(struct ctld *d)
 {
 	d->work.data = d;
+	d->look_began_s = hspmd_now();
 	d->looking = uv_queue_work(&d->loop, &d->work, look, looked) == 0;
-	d->next_look_s = hspmd_now() + d->interval_s;
+	d->pace.next_s = d->look_began_s + d->pace.interval_s;
 }

@@ -27,7 +27,7 @@ static const char help_text[] =
 	"  --metrics ADDRESS:PORT  OpenMetrics page (default 127.0.0.1:6898), or off\n"
 	"  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
 	"  --syslog                events to syslog too\n"
-	"  --poll LEAST,MOST       seconds between two looks at Slurm: when all changes, when nothing does (default 1,60)\n"
+	"  --poll LEAST,MOST       seconds between two looks at Slurm: when all changes, when nothing does (default 1,75)\n"
 	"  --munge-socket PATH     munged's socket (default: AuthInfo of slurm.conf)\n"
 	"      --help, --version\n";
 
@@ -125,7 +125,7 @@ int main(int argc, char **argv)
 		           .o = { .listen = ":" TEXT(CTLD_PORT),
 		                  .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d",
 		                  .poll_least_s = 1,
-		                  .poll_most_s = 60 } };
+		                  .poll_most_s = 75 } };
 	struct hspmd_error err = { "" };
 	hspmd_log_name("hspmdctld");
 	if (parse(argc, argv, &g) < 0) {

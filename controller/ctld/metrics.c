@@ -77,7 +77,7 @@ static void all(FILE *f, const struct ctld *d)
 	counter(f, "slurm_failures", "Looks at Slurm that failed.", t->failed_looks);
 	counter(f, "refused_connections", "Connections closed for what their peers did or did not.", ctld_server_counts(d->server).refused);
 	family(f, "seen_seconds", "gauge", "Age of the last look at Slurm.");
-	fprintf(f, "hspmd_seen_seconds %g\n", hspmd_now() - d->looked_s);
+	fprintf(f, "hspmd_seen_seconds %g\n", hspmd_now() - d->pace.looked_s);
 	fputs("# EOF\n", f);
 }
 

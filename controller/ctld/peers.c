@@ -159,6 +159,7 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, st
 	}
 	if (nodes > 0 && nodes == held && new.tokens_per_s > 0)
 		see(&p->records[at], nodes, new.tokens_per_s);
+	hspmd_curve_scale(new.curve, new.curve_count, p->records[at].seen, p->records[at].seen_count);
 	hspmd_curve_bound(new.curve, new.curve_count, p->records[at].seen, p->records[at].seen_count, SLACK);
 	bool changed = new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
 		       new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;

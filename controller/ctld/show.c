@@ -58,7 +58,7 @@ json_t *on_show(void *context)
 	for (int i = 0; d->view && i < d->view->job_count; i++)
 		waiting += d->view->jobs[i].state == HSPMD_VIEW_WAITING;
 	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_wall(), "up_s",
-	                 hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->looked_s : -1.0, "nodes", nodes_json(d),
+	                 hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->pace.looked_s : -1.0, "nodes", nodes_json(d),
 	                 "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "rules", d->policy->rule_count,
 	                 "policy_error", d->policy_error, "trouble", d->trouble);
 }

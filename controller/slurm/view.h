@@ -83,6 +83,9 @@ void hspmd_view_settings_clear(struct hspmd_view_settings *s);
 int hspmd_view_look(const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err);
 void hspmd_view_destroy(struct hspmd_view *v);
 
+/* Has nothing come, gone or changed hands? Priorities, times and loads, which Slurm touches all the time, do not count. */
+bool hspmd_view_same(const struct hspmd_view *a, const struct hspmd_view *b);
+
 /* Index of a node by name, -1: none. */
 int hspmd_view_find_node(const struct hspmd_view *v, const char *name);
 

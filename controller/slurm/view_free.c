@@ -41,6 +41,36 @@ void hspmd_view_destroy(struct hspmd_view *v)
 	free(v);
 }
 
+static bool same_node(const struct hspmd_view_node *a, const struct hspmd_view_node *b)
+{
+	return a->state == b->state && a->cpus == b->cpus && a->memory_mb == b->memory_mb && !strcmp(a->name, b->name) &&
+	       !strcmp(a->features, b->features) && !strcmp(a->gres, b->gres);
+}
+
+static bool same_job(const struct hspmd_view_job *a, const struct hspmd_view_job *b)
+{
+	return a->id == b->id && a->state == b->state && a->ready == b->ready && a->nodes == b->nodes && a->held_count == b->held_count &&
+	       !strcmp(a->partition, b->partition) && (!a->held_count || !memcmp(a->held, b->held, sizeof *a->held * (size_t)a->held_count));
+}
+
+static bool same_partition(const struct hspmd_view_partition *a, const struct hspmd_view_partition *b, int nodes)
+{
+	return a->tier == b->tier && a->up == b->up && a->preemptable == b->preemptable && !strcmp(a->name, b->name) &&
+	       !memcmp(a->nodes, b->nodes, (size_t)nodes);
+}
+
+bool hspmd_view_same(const struct hspmd_view *a, const struct hspmd_view *b)
+{
+	bool same = a->node_count == b->node_count && a->partition_count == b->partition_count && a->job_count == b->job_count;
+	for (int i = 0; same && i < a->node_count; i++)
+		same = same_node(&a->nodes[i], &b->nodes[i]);
+	for (int i = 0; same && i < a->partition_count; i++)
+		same = same_partition(&a->partitions[i], &b->partitions[i], a->node_count);
+	for (int i = 0; same && i < a->job_count; i++)
+		same = same_job(&a->jobs[i], &b->jobs[i]);
+	return same;
+}
+
 int hspmd_view_find_node(const struct hspmd_view *v, const char *name)
 {
 	for (int i = 0; i < v->node_count; i++)

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "controller/ctld/build.h"
+#include "controller/ctld/pace.h"
 #include "controller/ctld/peers.h"
 
 static void test_features(void **state)
@@ -254,9 +255,76 @@ static void test_others_jobs_and_limits(void **state)
 	hspmd_policy_destroy(policy);
 }
 
+/* ---- how often Slurm is looked at */
+
+/* Looks in an hour of the same answer, each taking `took` seconds. */
+static int looks_an_hour(struct ctld_pace *p, double took, enum ctld_look what)
+{
+	int n = 0;
+	for (double now = p->next_s, end = now + 3600; now < end; now = p->next_s, n++)
+		ctld_pace_looked(p, now, now + took, what);
+	return n;
+}
+
+static void test_pace(void **state)
+{
+	(void)state;
+	struct ctld_pace p;
+	ctld_pace_start(&p, 1, 75);
+	looks_an_hour(&p, 0.01, CTLD_LOOK_SAME);
+	/* Two calls a look, and one for partitions in five minutes. */
+	assert_true(2 * looks_an_hour(&p, 0.01, CTLD_LOOK_SAME) + 12 <= 2 * 60);
+	double now = p.looked_s + 30;
+	ctld_pace_soon(&p, now);
+	assert_float_equal(p.next_s, now, 0);
+	ctld_pace_looked(&p, now, now + 0.01, CTLD_LOOK_NEWS);
+	assert_float_equal(p.next_s, now + 1.01, 1e-9);
+	ctld_pace_soon(&p, now + 0.1);
+	assert_float_equal(p.next_s, now + 1.01, 1e-9);
+	assert_true(looks_an_hour(&p, 0.01, CTLD_LOOK_NEWS) > 3500);
+}
+
+static void test_pace_spares_a_busy_slurmctld(void **state)
+{
+	(void)state;
+	struct ctld_pace p;
+	ctld_pace_start(&p, 1, 75);
+	ctld_pace_looked(&p, 100, 103, CTLD_LOOK_NEWS); /* it limited us */
+	ctld_pace_soon(&p, 104);
+	assert_float_equal(p.next_s, 133, 0);
+	ctld_pace_looked(&p, 133, 133.1, CTLD_LOOK_FAILED);
+	ctld_pace_soon(&p, 133.2);
+	assert_float_equal(p.next_s, 135.1, 1e-9);
+	assert_true(looks_an_hour(&p, 0.1, CTLD_LOOK_FAILED) < 60);
+	double now = p.next_s;
+	ctld_pace_looked(&p, now, now, CTLD_LOOK_SAME); /* it is back */
+	assert_float_equal(p.next_s, now + 1, 0);
+}
+
+static void test_same_view(void **state)
+{
+	(void)state;
+	struct hspmd_view a = make_view(), b = a;
+	struct hspmd_view_job other[4];
+	assert_true(hspmd_view_same(&a, &b));
+	memcpy(other, a.jobs, sizeof other);
+	b.jobs = other;
+	other[0].priority += 10;
+	b.jobs_at++;
+	assert_true(hspmd_view_same(&a, &b));
+	other[0].held_count--;
+	assert_false(hspmd_view_same(&a, &b));
+	other[0].held_count++;
+	other[3].ready = !other[3].ready;
+	assert_false(hspmd_view_same(&a, &b));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_pace),
+		cmocka_unit_test(test_pace_spares_a_busy_slurmctld),
+		cmocka_unit_test(test_same_view),
 		cmocka_unit_test(test_features),
 		cmocka_unit_test(test_gres),
 		cmocka_unit_test(test_claims_are_bounded_by_what_was_seen),

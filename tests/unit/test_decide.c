@@ -341,6 +341,23 @@ static void test_curve_bound(void **state)
 		assert_float_equal(curve[i], expected[i], 1e-9);
 }
 
+static void test_curve_scale(void **state)
+{
+	(void)state;
+	/* A solver that is wrong by half everywhere, then by less the more nodes there are. */
+	double half[] = { 50, 95, 140, 180 }, less[] = { 50, 95, 140, 180 }, silent[] = { NAN, 0, 3, 4 };
+	const struct hspmd_curve_seen one[] = { { 2, 190 }, { 9, 1 } }, two[] = { { 3, 140 }, { 1, 100 } };
+	hspmd_curve_scale(half, 4, one, 2);
+	hspmd_curve_scale(less, 4, two, 2);
+	const double twice[] = { 100, 190, 280, 360 }, between[] = { 100, 142.5, 140, 180 };
+	for (int i = 0; i < 4; i++) {
+		assert_float_equal(half[i], twice[i], 1e-9);
+		assert_float_equal(less[i], between[i], 1e-9);
+	}
+	hspmd_curve_scale(silent, 4, one, 2);
+	assert_float_equal(silent[3], 4, 0);
+}
+
 static void test_curve_hull(void **state)
 {
 	(void)state;
@@ -548,6 +565,7 @@ int main(void)
 		cmocka_unit_test(test_over_its_limit_gives_back),
 		cmocka_unit_test(test_rebalance),
 		cmocka_unit_test(test_curve_bound),
+		cmocka_unit_test(test_curve_scale),
 		cmocka_unit_test(test_curve_hull),
 		cmocka_unit_test(test_equal_nodes_are_shared_optimally),
 		cmocka_unit_test(test_unequal_nodes_are_shared_well),

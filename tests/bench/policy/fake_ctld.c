@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld over a made-up cluster, for benches: fake_ctld PORT JOBS NODES-PER-JOB IDLE-AFTER-S POLICIES COOKIE
- * JOBS running jobs (ids from 1, of this user) of so many nodes each, and 16 more nodes that come idle after IDLE-AFTER-S seconds. Prints when they
- * do, and at the end (SIGTERM) the processor time used and the calls that would have gone to slurmctld. */
+/* hspmdctld over a made-up cluster, for benches: fake_ctld PORT JOBS NODES-PER-JOB FOLDER POLICIES COOKIE
+ * JOBS running jobs (ids from 1, of this user) of so many nodes each, and 16 more nodes that come idle when a file job_state appears in FOLDER, as
+ * slurmctld changes its own. Prints at the end (SIGTERM) the processor time used, the calls that would have gone to slurmctld, and how many of these
+ * a minute while nothing changed (from the fourth minute on, when looks have become as rare as they get). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +15,15 @@
 #include "controller/ctld/daemon.h"
 
 #define SPARE 16
+#define SETTLED_S 180.0
+#define PARTITIONS_S 300.0
 
 struct world {
 	int jobs, each;
-	double idle_at;
+	char state[4096];
+	double began, partitions_at, quiet_till;
 	bool idle_seen;
-	long rpcs, looks;
+	long rpcs, looks, quiet_rpcs;
 };
 
 static int fill(struct hspmd_view *v, const struct world *w, bool idle)
@@ -47,16 +51,22 @@ static int fill(struct hspmd_view *v, const struct world *w, bool idle)
 static int look(void *context, const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err)
 {
 	struct world *w = context;
-	bool idle = hspmd_now() >= w->idle_at;
+	bool idle = access(w->state, F_OK) == 0;
 	(void)err;
-	*rpcs += 2;
-	w->rpcs += 2;
+	double now = hspmd_now();
+	int calls = now >= w->partitions_at ? 3 : 2;
+	if (calls == 3)
+		w->partitions_at = now + PARTITIONS_S;
+	*rpcs += calls;
+	w->rpcs += calls;
+	if (now >= w->began + SETTLED_S && !idle) {
+		w->quiet_rpcs += calls;
+		w->quiet_till = now;
+	}
 	w->looks++;
 	*new = NULL;
 	if (old && idle == w->idle_seen)
 		return 0;
-	if (idle && !w->idle_seen)
-		printf("%.3f seen idle\n", hspmd_wall());
 	w->idle_seen = idle;
 	struct hspmd_view *v = calloc(1, sizeof *v);
 	v->node_count = w->jobs * w->each + SPARE;
@@ -73,25 +83,28 @@ static int look(void *context, const struct hspmd_view *old, struct hspmd_view *
 int main(int argc, char **argv)
 {
 	if (argc != 7) {
-		fputs("Usage: fake_ctld PORT JOBS NODES-PER-JOB IDLE-AFTER-S POLICIES COOKIE\n", stderr);
+		fputs("Usage: fake_ctld PORT JOBS NODES-PER-JOB FOLDER POLICIES COOKIE\n", stderr);
 		return 2;
 	}
-	struct world w = { .jobs = atoi(argv[2]), .each = atoi(argv[3]), .idle_at = hspmd_now() + atof(argv[4]) };
+	struct world w = { .jobs = atoi(argv[2]), .each = atoi(argv[3]), .began = hspmd_now() };
 	char listen[64];
+	snprintf(w.state, sizeof w.state, "%s/job_state", argv[4]);
 	struct hspmd_error err = { "" };
 	struct rlimit files = { 65536, 65536 };
 	setrlimit(RLIMIT_NOFILE, &files);
 	snprintf(listen, sizeof listen, "127.0.0.1:%s", argv[1]);
-	struct ctld_options o = { .listen = listen, .policies = argv[5], .cookie = argv[6], .trust = { getuid() }, .poll_least_s = 1, .poll_most_s = 60,
-				  .look = look, .look_context = &w };
-	double began = hspmd_now();
+	struct ctld_options o = { .listen = listen, .policies = argv[5], .cookie = argv[6], .trust = { getuid() }, .poll_least_s = 1, .poll_most_s = 75,
+				  .look = look, .look_context = &w, .state_folder = argv[4] };
 	if (ctld_run(&o, &err) < 0) {
 		fprintf(stderr, "fake_ctld: %s\n", err.text);
 		return 1;
 	}
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);
-	double cpu = (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec), s = hspmd_now() - began;
+	double cpu = (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec), s = hspmd_now() - w.began;
 	printf("%.1f s, %.2f s of a processor (%.2f %%), %ld looks, %ld calls, %ld MiB\n", s, cpu, 100 * cpu / s, w.looks, w.rpcs, u.ru_maxrss / 1024);
+	double quiet = w.quiet_till - w.began - SETTLED_S;
+	if (quiet > 0)
+		printf("while nothing changed: %.2f calls a minute, over %.0f s\n", 60 * (double)w.quiet_rpcs / quiet, quiet);
 	return 0;
 }
