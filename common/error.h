@@ -11,11 +11,7 @@
 
 #include <stddef.h>
 
-#define HSPMD_ERROR_MAX 1024
-
-struct hspmd_error {
-	char text[HSPMD_ERROR_MAX]; /* "" when nothing failed */
-};
+#include "common/public/error.h"
 
 /* Format a message into err (may be NULL). Always returns -1, so that `return hspmd_fail(err, ...)` reads well. Keeps errno. */
 int hspmd_fail(struct hspmd_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

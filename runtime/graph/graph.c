@@ -17,8 +17,10 @@ void hspmd_graph_destroy(struct hspmd_graph *g)
 {
 	if (!g)
 		return;
-	for (size_t i = 0; i < g->tensor_count; i++)
+	for (size_t i = 0; i < g->tensor_count; i++) {
 		free(g->tensors[i].name);
+		hspmd_annotation_destroy(g->tensors[i].lies);
+	}
 	free(g->tensors);
 	free(g->ops);
 	free(g);
@@ -82,6 +84,30 @@ int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_
 		g->tensors[t].split_unit = split_unit;
 	}
 	return t;
+}
+
+int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *lies)
+{
+	if (!g->failed && tensor >= 0 && lies) {
+		struct hspmd_tensor *t = &g->tensors[tensor];
+		char *text = hspmd_annotation_text(lies);
+		if (t->role != HSPMD_TENSOR_PARAMETER && t->role != HSPMD_TENSOR_INPUT)
+			hspmd_fail(&g->error, "tensor %s is annotated as %s, but follows from others: parameters and inputs are annotated", t->name, text ? text : "?");
+		else if (lies->hsize != 1 || hspmd_annotation_is_partial(lies))
+			hspmd_fail(&g->error, "tensor %s is annotated as %s, expected one subgroup and nothing partial", t->name, text ? text : "?");
+		else if (hspmd_annotation_check(lies, &t->shape, &g->error))
+			hspmd_error_prefix(&g->error, "tensor %s", t->name);
+		else {
+			hspmd_annotation_destroy(t->lies);
+			t->lies = lies;
+			lies = NULL;
+		}
+		free(text);
+	}
+	if (!lies)
+		return g->failed ? -1 : 0;
+	hspmd_annotation_destroy(lies);
+	return g->failed ? -1 : refuse(g);
 }
 
 /* Room for an operator, its inputs checked and described to the operator's rules. NULL on failure. */

@@ -29,6 +29,7 @@ struct hspmd_tensor {
 	bool decay;   /* parameters: weight decay applies */
 	int split_dim;      /* parameters: the dimension that tensor parallelism splits, -1: none (every device has all) */
 	int64_t split_unit; /* its granularity: heads for attention, else 1 */
+	struct hspmd_annotation *lies; /* parameters and inputs: how it lies on a stage whose devices are numbered from 0; NULL: as the stage splits its tensors */
 };
 
 struct hspmd_op {
@@ -57,6 +58,9 @@ void hspmd_graph_destroy(struct hspmd_graph *g);
 int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer);
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
 			  bool decay, int split_dim, int64_t split_unit);
+/* Say how a parameter or input lies on the devices of every stage that uses it, numbered from 0: one subgroup, nothing partial. Takes the annotation, also on
+ * failure. 0 or -1 as above. */
+int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *lies);
 /* Append an operator. Output shapes and dtypes come from the operator's shape rule. Inputs of -1 are absent optionals. `outputs` (may be NULL)
  * receives all output tensors. */
 int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,

@@ -32,10 +32,35 @@ static int add_split(struct hspmd_annotation *a, int dim, int parts, int64_t uni
 	return 0;
 }
 
+/* As the graph's builder said, on the stage's devices. */
+static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
+{
+	const struct hspmd_subgroup *said = &t->lies->groups[0];
+	bool fits = said->device_count == stage->device_count;
+	for (int d = 0; d < said->device_count; d++)
+		fits &= said->devices[d] < stage->device_count;
+	if (!fits) {
+		char *text = hspmd_annotation_text(t->lies);
+		hspmd_fail(err, "annotation %s is not over the %d devices of its stage, numbered from 0", text ? text : "?", stage->device_count);
+		free(text);
+		return NULL;
+	}
+	struct hspmd_annotation *a = hspmd_annotation_copy(t->lies);
+	for (int d = 0; a && d < said->device_count; d++)
+		a->groups[0].devices[d] = stage->devices[said->devices[d]];
+	if (!a)
+		hspmd_fail_memory(err, "annotating");
+	return a;
+}
+
 struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
 {
 	int width = stage->device_count / stage->context;
-	struct hspmd_annotation *a = hspmd_annotation_single(stage->devices, stage->device_count);
+	struct hspmd_annotation *a = parameter->lies ? annotated(parameter, stage, err) : hspmd_annotation_single(stage->devices, stage->device_count);
+	if (parameter->lies && !a)
+		hspmd_error_prefix(err, "parameter %s", parameter->name);
+	if (parameter->lies)
+		return a;
 	if (!a) {
 		hspmd_fail_memory(err, "annotating");
 		return NULL;
@@ -168,9 +193,9 @@ static int input_value(struct pass *p, int tensor, int stage, int layer, bool ba
 	int v = best_value(p->s, tensor, stage);
 	if (v >= 0)
 		return v;
-	struct hspmd_annotation *a = t->role == HSPMD_TENSOR_PARAMETER
-					     ? hspmd_spmd_parameter(t, &p->stages[stage], p->err)
-					     : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
+	struct hspmd_annotation *a = t->role == HSPMD_TENSOR_PARAMETER ? hspmd_spmd_parameter(t, &p->stages[stage], p->err)
+				     : t->lies			       ? annotated(t, &p->stages[stage], p->err)
+								       : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
 	if (!a)
 		return hspmd_error_prefix(p->err, "tensor %s in stage %d", t->name, stage);
 	if (t->role == HSPMD_TENSOR_PARAMETER || t->role == HSPMD_TENSOR_INPUT)

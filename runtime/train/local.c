@@ -43,7 +43,8 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	int device = m->s->device_of[m->rank];
 	enum hspmd_device_kind kind = o->cluster->types[o->cluster->devices[device].type].kind;
 	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_words[kind], err);
-	if (!ops || ops->open(&m->device, o->cluster->devices[device].index, o->threads > 0 ? o->threads : 1, err))
+	int threads = o->threads_of ? o->threads_of[device] : o->threads;
+	if (!ops || ops->open(&m->device, o->cluster->devices[device].index, threads > 0 ? threads : 1, err))
 		return -1;
 	m->program = hspmd_program_build(&o->source, o->plan, o->cluster, device, m->device, err);
 	if (!m->program || m->s->members == 1)
@@ -75,7 +76,12 @@ static int train(struct member *m, struct hspmd_error *err)
 		if (m->rank == 0 && o->told)
 			o->told(o->context, step, all.loss);
 	}
-	return 0;
+	if (!o->ended)
+		return 0;
+	pthread_mutex_lock(&m->s->lock);
+	int status = o->ended(o->context, m->program, m->executor, m->device, err);
+	pthread_mutex_unlock(&m->s->lock);
+	return status;
 }
 
 static void await_all(struct shared *s)

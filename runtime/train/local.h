@@ -14,10 +14,14 @@ struct hspmd_local_options {
 	struct hspmd_sample_source samples; /* called from several threads at once */
 	int64_t steps;
 	int threads; /* of each CPU device; 0: 1 */
+	const int *threads_of; /* by device of the cluster, where they differ; NULL: they do not */
 	double timeout_s; /* of one wait for a peer; 0: 60 */
 	/* After every step, from one thread: the loss of the global batch. NULL: nothing is told. */
 	void (*told)(void *context, int64_t step, double loss);
 	void *context;
+	/* At the end, from every device's thread, one at a time: its share of the state may be taken. 0 or -1. NULL: nobody wants it. */
+	int (*ended)(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device,
+		     struct hspmd_error *err);
 };
 
 /* 0, or -1 with the first thing that went wrong. */

@@ -183,3 +183,29 @@ run_tests() {
 	done
 	exit $((failures > 0))
 }
+
+# run_tests_in FOLDER: as run_tests, for tests that need no Slurm, each in a folder of its own below FOLDER.
+run_tests_in() {
+	local name began status failures=0
+	local -a names
+	mapfile -t names < <(sed -n 's/^\(test_[a-z0-9_]*\)() {.*/\1/p' "$0")
+	for name in "${names[@]}"; do
+		[[ $name == *"${HSPMD_ONLY-}"* ]] || continue
+		began=$SECONDS
+		WORK=$1/$name
+		mkdir "$WORK"
+		(
+			set -e
+			cd "$WORK"
+			"$name"
+		) # not in a condition: set -e would have no effect
+		status=$?
+		if ((status == 0)); then
+			echo "ok ${name#test_} ($((SECONDS - began)) s)"
+		else
+			echo "not ok ${name#test_} ($((SECONDS - began)) s)"
+			failures=$((failures + 1))
+		fi
+	done
+	exit $((failures > 0))
+}

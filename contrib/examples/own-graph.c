@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A graph of one's own on three unequal devices: which of three spirals is a point of the plane on? No language model, and no model that hspmd knows.
+ *
+ *     cc -o own-graph own-graph.c $(pkg-config --cflags --libs hspmd) -lm && ./own-graph
+ *
+ * n:0 has two cores and most of the first stage, n:1 has one and the rest of it, n:2 is the second stage. `./own-graph --program n:0` prints what n:0 does in
+ * a step instead of training. */
+#include <hspmd/hspmd.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPIRALS 3
+#define WIDTH 48
+#define STEPS 300
+
+static const char cluster[] = "{ \"format\": \"hspmd-cluster-1\","
+			      "  \"device_types\": {"
+			      "    \"big\":   { \"kind\": \"cpu\", \"memory_bytes\": 1073741824, \"gbytes_per_s\": 20, \"peak_tflops\": { \"fp32\": 0.1 } },"
+			      "    \"small\": { \"kind\": \"cpu\", \"memory_bytes\": 1073741824, \"gbytes_per_s\": 10, \"peak_tflops\": { \"fp32\": 0.05 } } },"
+			      "  \"nodes\": [ { \"name\": \"n\", \"devices\": [ { \"type\": \"big\", \"count\": 1 }, { \"type\": \"small\", \"count\": 2 } ] } ],"
+			      "  \"links\": [ { \"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5 } ] }";
+
+/* A sample is 64 points; 8 samples a step, two at a time. */
+static const char plan[] = "{ \"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 2, \"seq_len\": 64,"
+			   "  \"pipelines\": [ { \"micro_batches\": 4, \"stages\": ["
+			   "    { \"layers\": [0, 2], \"devices\": [\"n:0-1\"], \"shard_ratio\": [2, 1] },"
+			   "    { \"layers\": [2, 3], \"devices\": [\"n:2\"] } ] } ] }";
+
+static int weight(struct hspmd_net *net, const char *name, int64_t out, int64_t in)
+{
+	return hspmd_net_parameter(net, name, 2, (int64_t[]){ out, in }, 0, 1 / sqrt((double)in));
+}
+
+static int vector(struct hspmd_net *net, const char *name, int64_t n, double value)
+{
+	int v = hspmd_net_parameter(net, name, 1, (int64_t[]){ n }, value, 0);
+	hspmd_net_no_decay(net, v);
+	return v;
+}
+
+/* points -> 48 -> (norm, 48 -> 96 -> 48, added) -> 3 */
+static void build(void *context, struct hspmd_net *net)
+{
+	(void)context;
+	int points = hspmd_net_floats(net, "points", 2), targets = hspmd_net_integers(net, "spirals");
+
+	int w_in = weight(net, "in", WIDTH, 2), b_in = vector(net, "in.bias", WIDTH, 0);
+	int x = hspmd_net_gelu(net, hspmd_net_linear(net, points, w_in, b_in));
+
+	/* Split by hand: five parts of the inner width in eight lie on the stage's first device, the rest on its second, and so for the sums after it. */
+	hspmd_net_layer(net, 1);
+	int normed = hspmd_net_layer_norm(net, x, vector(net, "gain", WIDTH, 1), vector(net, "bias", WIDTH, 0), 1e-5);
+	int up = weight(net, "up", 2 * WIDTH, WIDTH), down = weight(net, "down", WIDTH, 2 * WIDTH);
+	hspmd_net_annotate(net, up, "{[0,1]: 0:2(5:3)}");
+	hspmd_net_annotate(net, down, "{[0,1]: 1:2(5:3)}");
+	int inner = hspmd_net_gelu(net, hspmd_net_linear(net, normed, up, -1));
+	x = hspmd_net_add(net, x, hspmd_net_linear(net, inner, down, -1));
+
+	hspmd_net_layer(net, 2);
+	int out = weight(net, "out", SPIRALS, WIDTH);
+	hspmd_net_loss(net, hspmd_net_linear(net, x, out, vector(net, "out.bias", SPIRALS, 0)), targets);
+}
+
+/* Point `number` of all, and its spiral: the same whenever it is asked for. */
+static int point(int64_t number, float *to)
+{
+	uint64_t z = (uint64_t)number * UINT64_C(0x9e3779b97f4a7c15) + 1;
+	z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+	z ^= z >> 27;
+	int spiral = (int)(z % SPIRALS);
+	double along = (double)(z >> 11 & 0xffff) / 65536, angle = 4 * along + 2 * M_PI / SPIRALS * spiral;
+	to[0] = (float)(2 * along * cos(angle));
+	to[1] = (float)(2 * along * sin(angle));
+	return spiral;
+}
+
+static int read_sample(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to)
+{
+	(void)context;
+	for (int64_t i = 0; i < count; i++) {
+		float at[2];
+		int spiral = point(number * 64 + start + i, at);
+		if (!strcmp(name, "points"))
+			memcpy((float *)to + 2 * i, at, sizeof at);
+		else
+			((int32_t *)to)[i] = spiral;
+	}
+	return 0;
+}
+
+struct losses {
+	double first, last;
+};
+
+static void take_loss(void *context, int64_t step, double loss)
+{
+	struct losses *l = context;
+	if (step == 0)
+		l->first = loss;
+	l->last = loss;
+	if (step % 50 == 0 || step == STEPS - 1)
+		printf("step %3d  loss %.4f\n", (int)step, loss);
+}
+
+static int train(struct hspmd_training *t, struct losses *losses, struct hspmd_error *err)
+{
+	float gain[WIDTH];
+	hspmd_training_samples(t, read_sample, NULL);
+	hspmd_training_told(t, take_loss, losses);
+	if (hspmd_training_threads(t, "n:0", 2, err) || hspmd_training_optimizer(t, "{ \"lr\": 0.005, \"warmup_steps\": 10, \"schedule\": \"cosine\", \"weight_decay\": 0 }", err) ||
+	    hspmd_training_run(t, STEPS, err) || hspmd_training_parameter(t, "gain", gain, WIDTH, err))
+		return -1;
+	printf("the norm's first gain is %.4f\n", gain[0]);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	struct hspmd_error err = { "" };
+	struct losses losses = { 0, 0 };
+	struct hspmd_training *t = hspmd_training_create(build, NULL, 3);
+	int status = t && !hspmd_training_cluster(t, cluster, &err) && !hspmd_training_plan(t, plan, &err) ? 0 : -1;
+	if (!status && argc == 3 && !strcmp(argv[1], "--program")) {
+		char *text = hspmd_training_program(t, argv[2], &err);
+		status = text ? 0 : -1;
+		fputs(text ? text : "", stdout);
+		free(text);
+	} else if (!status && !(status = train(t, &losses, &err)) && !(losses.last < losses.first / 4)) {
+		fprintf(stderr, "own-graph: the loss went from %g to %g only\n", losses.first, losses.last);
+		status = -1;
+	}
+	if (err.text[0])
+		fprintf(stderr, "own-graph: %s\n", err.text);
+	hspmd_training_destroy(t);
+	return status ? EXIT_FAILURE : EXIT_SUCCESS;
+}
