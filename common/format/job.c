@@ -83,6 +83,9 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	struct hspmd_json train = hspmd_json_array(&data, "train", 1, FILES_MAX);
 	struct hspmd_json valid = hspmd_json_array_or_none(&data, "valid", 0, FILES_MAX);
 	j->data_kind = (enum hspmd_data_kind)hspmd_json_word(&data, "kind", hspmd_data_kind_words);
+	j->documents = json_object_get(data.value, "document_end") != NULL;
+	if (j->documents)
+		j->document_end = hspmd_json_int(&data, "document_end", 0, INT32_MAX);
 	if (read_paths(j, &train, &j->train, &j->train_count) || read_paths(j, &valid, &j->valid, &j->valid_count))
 		return -1;
 	return hspmd_json_done(&data);
@@ -250,6 +253,8 @@ static json_t *data_json(const struct hspmd_job *j)
 	int bad = !o;
 	bad |= json_object_set_new(o, "train", paths_json(j->train, j->train_count));
 	bad |= json_object_set_new(o, "kind", json_string(hspmd_data_kind_words[j->data_kind]));
+	if (j->documents)
+		bad |= json_object_set_new(o, "document_end", json_integer(j->document_end));
 	if (j->valid_count)
 		bad |= json_object_set_new(o, "valid", paths_json(j->valid, j->valid_count));
 	return hspmd_json_unless(bad, o);

@@ -26,6 +26,8 @@ struct hspmd_job {
 	enum hspmd_data_kind data_kind;
 	int train_count, valid_count;
 	char **train, **valid;
+	bool documents;       /* the data are documents, each ended by the token document_end, and attention stays within one. Default false */
+	int64_t document_end;
 	int64_t seq_len, global_batch, steps;
 	uint64_t seed; /* default 1 */
 	struct {

@@ -203,6 +203,9 @@ static int check_model(const struct check *k)
 	if (j->seq_len > k->m->max_positions)
 		return hspmd_fail(k->err, "%s: seq_len: expected at most %lld, the model's positions (%s), got %lld", j->file,
 		                  (long long)k->m->max_positions, j->model_path, (long long)j->seq_len);
+	if (j->documents && j->document_end >= k->m->vocab)
+		return hspmd_fail(k->err, "%s: data.document_end: token %lld is not below the model's vocabulary of %lld (%s)", j->file,
+		                  (long long)j->document_end, (long long)k->m->vocab, j->model_path);
 	if (j->data_kind == HSPMD_DATA_BYTES && k->m->vocab < BYTE_VOCABULARY)
 		return hspmd_fail(k->err, "%s: data.kind: bytes need a vocabulary of %d, but the model's is %lld (%s)", j->file,
 		                  BYTE_VOCABULARY, (long long)k->m->vocab, j->model_path);

@@ -152,6 +152,8 @@ static int reshard(struct pass *p, int from, struct hspmd_annotation *want, int 
 			hspmd_annotation_destroy(want);
 			return v;
 		}
+	if (t->role == HSPMD_TENSOR_INPUT)
+		return add_value(p, tensor, stage, want); /* read as it is wanted */
 	struct hspmd_transfer *transfer =
 		hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
 	if (!transfer) {

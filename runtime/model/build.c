@@ -55,6 +55,15 @@ int hspmd_part_norm(struct hspmd_builder *b, int x, const char *name)
 	return hspmd_part_op(b, HSPMD_OP_LAYERNORM, &attr, (int[]){ x, gain, bias }, 3, outputs);
 }
 
+int hspmd_part_attention(struct hspmd_builder *b, const struct hspmd_op_attr *attr, const int *inputs, int count)
+{
+	int in[HSPMD_OP_MAX_IO], outputs[HSPMD_OP_MAX_IO];
+	memcpy(in, inputs, (size_t)count * sizeof *in);
+	if (b->segments >= 0)
+		in[count++] = b->segments;
+	return hspmd_part_op(b, HSPMD_OP_ATTENTION, attr, in, count, outputs);
+}
+
 int hspmd_part_add(struct hspmd_builder *b, int x, int y)
 {
 	return hspmd_part_op(b, HSPMD_OP_ADD, NULL, (int[]){ x, y }, 2, NULL);
@@ -88,6 +97,7 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 	struct hspmd_builder b = { .g = g, .m = m, .how = how };
 	b.tokens = hspmd_graph_input(g, HSPMD_TENSOR_TOKENS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0);
 	b.targets = hspmd_graph_input(g, HSPMD_TENSOR_TARGETS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), hspmd_model_layers(m) - 1);
+	b.segments = how->documents ? hspmd_graph_input(g, HSPMD_TENSOR_SEGMENTS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0) : -1;
 	if (families[m->type](&b) || (!how->forward_only && hspmd_graph_differentiate(g)) || g->failed) {
 		hspmd_fail(err, "model %s: %s", hspmd_model_type_words[m->type], g->error.text);
 		hspmd_graph_destroy(g);

@@ -11,12 +11,14 @@ struct hspmd_model_build {
 	int64_t seq_len;
 	int vocab_parts;   /* shards of the vocabulary in the head's stage, 1: none */
 	double loss_scale; /* of each token's loss: 1 / tokens of the global batch */
+	bool documents;    /* samples hold several documents, which do not attend to one another: there is an input "segments" */
 	bool forward_only; /* no backward operators (evaluation) */
 };
 
 /* The tensors a driver has to fill or read. */
 #define HSPMD_TENSOR_TOKENS "tokens"   /* [B,T] I32 */
 #define HSPMD_TENSOR_TARGETS "targets" /* [B,T] I32, -1: not counted */
+#define HSPMD_TENSOR_SEGMENTS "segments" /* [B,T] I32, the number of the position's document within the sample; only with `documents` */
 
 /* NULL and err when memory is short or the sizes do not fit. The caller destroys the graph. */
 struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build *how, struct hspmd_error *err);

@@ -18,8 +18,7 @@ static int block(struct hspmd_builder *b, int x)
 	struct hspmd_op_attr attr = {
 		.head_dim = m->head_dim, .heads = m->heads, .kv_heads = m->kv_heads, .scale = 1 / sqrt((double)m->head_dim),
 	};
-	int outputs[HSPMD_OP_MAX_IO];
-	int attention = hspmd_part_op(b, HSPMD_OP_ATTENTION, &attr, &qkv, 1, outputs);
+	int attention = hspmd_part_attention(b, &attr, &qkv, 1);
 	int projected = hspmd_part_linear(b, attention, hspmd_part_matrix(b, "attn.c_proj.weight", HSPMD_SHAPE(h, h), narrow, 0, m->head_dim),
 					  hspmd_part_vector(b, "attn.c_proj.bias", HSPMD_SHAPE(h), 0, -1, 1), true);
 	x = hspmd_part_add(b, x, projected);

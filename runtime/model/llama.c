@@ -36,8 +36,7 @@ static int attention(struct hspmd_builder *b, int x)
 	int v = projection(b, x, "self_attn.v_proj", kv_width, m->hidden, m->qkv_bias, by_kv_head);
 	q = hspmd_part_op(b, HSPMD_OP_ROPE, &attr, &q, 1, NULL);
 	k = hspmd_part_op(b, HSPMD_OP_ROPE, &attr, &k, 1, NULL);
-	int outputs[HSPMD_OP_MAX_IO];
-	int o = hspmd_part_op(b, HSPMD_OP_ATTENTION, &attr, (int[]){ q, k, v }, 3, outputs);
+	int o = hspmd_part_attention(b, &attr, (int[]){ q, k, v }, 3);
 	return projection(b, o, "self_attn.o_proj", m->hidden, width, m->out_bias, from_group);
 }
 

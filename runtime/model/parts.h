@@ -12,6 +12,7 @@ struct hspmd_builder {
 	int layer;         /* plan layer being built */
 	char prefix[64];   /* of its parameters' names */
 	int tokens, targets;
+	int segments; /* -1: samples are one document each */
 };
 
 #define HSPMD_SHAPE(...) ((struct hspmd_shape){ .rank = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), .dim = { __VA_ARGS__ } })
@@ -27,6 +28,8 @@ int hspmd_part_op(struct hspmd_builder *b, enum hspmd_opcode opcode, const struc
 int hspmd_part_linear(struct hspmd_builder *b, int x, int w, int bias, bool transposed);
 /* Layer or RMS norm with parameters "<name>.weight" (and ".bias"), as the model has it. */
 int hspmd_part_norm(struct hspmd_builder *b, int x, const char *name);
+/* Causal attention over q, k, v, or one input that has all three, within documents. */
+int hspmd_part_attention(struct hspmd_builder *b, const struct hspmd_op_attr *attr, const int *inputs, int count);
 int hspmd_part_add(struct hspmd_builder *b, int x, int y);
 /* The last layer: norm "<prefix><norm>", the head's matrix (the embedding's table where the model ties them), loss over the vocabulary. */
 void hspmd_part_head(struct hspmd_builder *b, int x, const char *prefix, const char *norm, int table);

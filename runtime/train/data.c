@@ -30,6 +30,7 @@ struct hspmd_data {
 	int file_count;
 	int64_t samples, seq_len, vocab;
 	uint64_t seed;
+	int64_t document_end; /* -1: no documents */
 };
 
 /* Megatron-LM's indexed data: PREFIX.bin holds the tokens, PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token type. */
@@ -102,6 +103,7 @@ struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, s
 	d->seq_len = job->seq_len;
 	d->vocab = vocab;
 	d->seed = job->seed;
+	d->document_end = job->documents ? job->document_end : -1;
 	int64_t tokens = 0;
 	for (int i = 0; i < job->train_count; i++) {
 		struct file *f = &d->files[d->file_count++];
@@ -211,8 +213,26 @@ int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, i
 	return 0;
 }
 
+int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments, struct hspmd_error *err)
+{
+	int32_t segment = 0, tokens[256];
+	for (int64_t at = 0; at < start + count; at += 256) {
+		int64_t n = start + count - at < 256 ? start + count - at : 256;
+		if (hspmd_data_read(d, number, at, n, tokens, err))
+			return -1;
+		for (int64_t i = 0; i < n; i++) {
+			if (at + i >= start)
+				segments[at + i - start] = segment;
+			segment += tokens[i] == d->document_end; /* the end belongs to what it ends */
+		}
+	}
+	return 0;
+}
+
 static int read_input(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
+	if (!strcmp(name, HSPMD_TENSOR_SEGMENTS))
+		return hspmd_data_segments(context, number, start, count, to, err);
 	return hspmd_data_read(context, number, start + !strcmp(name, HSPMD_TENSOR_TARGETS), count, to, err);
 }
 

@@ -21,7 +21,10 @@ int64_t hspmd_data_samples(const struct hspmd_data *d);
  * position, for targets one more. -1 and err when a token is not below the vocabulary (names file and offset). */
 int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err);
 
-/* The inputs of a language model (runtime/model/build.h): tokens, and targets one position later. Borrows d. */
+/* The number of the document, within sample `number`, of each of `count` positions from `start` on; of data that have documents. */
+int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments, struct hspmd_error *err);
+
+/* The inputs of a language model (runtime/model/build.h): tokens, targets one position later, and segments. Borrows d. */
 struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d);
 
 #endif

@@ -115,7 +115,7 @@ static struct hspmd_graph *build_model(void *context, const struct hspmd_model_b
 
 struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m)
 {
-	return (struct hspmd_graph_source){ build_model, (void *)m, hspmd_model_layers(m) };
+	return (struct hspmd_graph_source){ build_model, (void *)m, hspmd_model_layers(m), false };
 }
 
 /* Graph and passes of one pipeline. */
@@ -129,6 +129,7 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 		.seq_len = plan->seq_len,
 		.vocab_parts = last->device_count / last->context,
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
+		.documents = source->documents,
 	};
 	struct hspmd_spmd_stage *stages = hspmd_calloc((size_t)p->stage_count, sizeof *stages);
 	int64_t **weights = hspmd_calloc((size_t)p->stage_count, sizeof *weights);

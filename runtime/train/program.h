@@ -108,6 +108,7 @@ struct hspmd_graph_source {
 	struct hspmd_graph *(*build)(void *context, const struct hspmd_model_build *how, struct hspmd_error *err);
 	void *context;
 	int layers;
+	bool documents; /* passed on in struct hspmd_model_build */
 };
 struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m);
 

@@ -69,6 +69,7 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 	if (!s->model)
 		return -1;
 	s->source = hspmd_graph_source_model(s->model);
+	s->source.documents = s->job->documents;
 	s->address = strdup(address);
 	s->node = strdup(node);
 	s->output = strdup(output);

@@ -95,6 +95,28 @@ static void parts_of_a_sample(void **state)
 	hspmd_data_close(d);
 }
 
+/* A document's number grows behind its end, and parts of a sample agree with the whole. */
+static void documents(void **state)
+{
+	(void)state;
+	char *files[] = { first, second };
+	struct hspmd_job job = job_of(files, 2, HSPMD_DATA_BYTES, 160);
+	struct hspmd_error err;
+	job.documents = true;
+	for (int end = 0; end < 3; end++) {
+		job.document_end = (int[]){ 7, 0, 200 }[end];
+		struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+		struct hspmd_sample_source source = hspmd_data_source(d);
+		int32_t all[160], part[13];
+		assert_int_equal(source.read(source.context, "segments", 0, 0, 160, all, &err), 0);
+		for (int i = 0; i < 160; i++) /* token i is i */
+			assert_int_equal(all[i], i > job.document_end);
+		assert_int_equal(source.read(source.context, "segments", 0, 3, 13, part, &err), 0);
+		assert_memory_equal(part, all + 3, sizeof part);
+		hspmd_data_close(d);
+	}
+}
+
 static void what_is_wrong_is_told(void **state)
 {
 	(void)state;
@@ -144,7 +166,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(epochs),
-		cmocka_unit_test(parts_of_a_sample),
+		cmocka_unit_test(parts_of_a_sample), cmocka_unit_test(documents),
 		cmocka_unit_test(what_is_wrong_is_told),
 		cmocka_unit_test(widths),
 	};

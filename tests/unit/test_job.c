@@ -57,6 +57,7 @@ static void reads_everything(void **state)
 	assert_string_equal(j->model_path, DATA "job/../model/gpt2.json");
 	assert_string_equal(j->init, DATA "job/weights/model.safetensors");
 	assert_int_equal(j->data_kind, HSPMD_DATA_UINT16);
+	assert_true(j->documents && j->document_end == 50256);
 	assert_int_equal(j->train_count, 2);
 	assert_string_equal(j->train[0], DATA "job/corpus.bin");
 	assert_string_equal(j->train[1], "/data/more.bin");
@@ -135,6 +136,8 @@ static const struct edit edits[] = {
 	{ "\"lr\": 0.001", "\"lr\": 1, \"clip\": -1", "j.json: optimizer.clip: expected a number of at least 0" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"warmup\": 5", "j.json: optimizer.warmup: unknown key; known here: type, lr, min_lr, warmup_steps" },
 	{ "\"seq_len\"", "\"precision\": \"fp16\", \"seq_len\"", "j.json: precision: expected \"fp32\" or \"bf16\", got \"fp16\"" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": -1", "j.json: data.document_end: expected 0..2147483647, got -1" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0", "" },
 	{ "\"seq_len\"", "\"seed\": -1, \"seq_len\"", "j.json: seed: expected an integer of at least 0, got -1" },
 	{ "\"seq_len\"", "\"elastic\": {\"min_nodes\": 4, \"max_nodes\": 2}, \"seq_len\"",
 	  "j.json: elastic.max_nodes: expected at least min_nodes, 4, got 2" },
@@ -262,6 +265,8 @@ static void checks_named_files(void **state)
 				    ": checkpoint.shared: cannot write to /closed/x: Permission denied");
 		free(closed);
 	}
+	assert_non_null(strstr(checked("\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 50257"),
+			       ": data.document_end: token 50257 is not below the model's vocabulary of 50257"));
 }
 
 static void checks_megatron_pairs(void **state)

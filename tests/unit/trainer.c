@@ -24,6 +24,7 @@ struct job {
 	struct hspmd_plan *plan;
 	struct hspmd_data *data;
 	double *losses;
+	bool documents;
 };
 
 static void take_loss(void *context, int64_t step, double loss)
@@ -59,6 +60,8 @@ static int set_up(struct job *s, const char *model, const char *plan, const char
 		j = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,si,ss}}", "format", "hspmd-job-1", "model", "/none", "init", "random", "data", "train",
 			      corpus, "kind", "bytes", "seq_len", s->plan->seq_len, "global_batch", s->plan->global_batch, "steps", 1000, "seed", 7,
 			      "optimizer", "type", "adamw", "lr", 3e-3, "warmup_steps", 2, "schedule", "constant");
+	if (j && s->documents)
+		json_object_set_new(json_object_get(j, "data"), "document_end", json_integer('a'));
 	s->job = j ? hspmd_job_from_json(j, "/job.json", err) : NULL;
 	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, err) : NULL;
 	if (s->data)
@@ -71,10 +74,10 @@ static int set_up(struct job *s, const char *model, const char *plan, const char
 	return status;
 }
 
-int trainer_run(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+static int train(const char *model, const char *plan, int devices, int steps, bool documents, double *losses, struct hspmd_error *err)
 {
 	char corpus[] = "/tmp/hspmd-test-XXXXXX";
-	struct job s = { .losses = losses };
+	struct job s = { .losses = losses, .documents = documents };
 	int status = write_corpus(corpus);
 	if (!status)
 		status = set_up(&s, model, plan, corpus, devices, err);
@@ -84,6 +87,7 @@ int trainer_run(const char *model, const char *plan, int devices, int steps, dou
 			.source = hspmd_graph_source_model(s.model), .cluster = s.cluster, .plan = s.plan, .job = s.job,
 			.samples = hspmd_data_source(s.data), .steps = steps, .told = take_loss, .context = &s,
 		};
+		o.source.documents = documents;
 		status = hspmd_train_local(&o, err);
 	}
 	hspmd_data_close(s.data);
@@ -92,4 +96,14 @@ int trainer_run(const char *model, const char *plan, int devices, int steps, dou
 	hspmd_cluster_destroy(s.cluster);
 	hspmd_model_destroy(s.model);
 	return status;
+}
+
+int trainer_run(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+{
+	return train(model, plan, devices, steps, false, losses, err);
+}
+
+int trainer_documents(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
+{
+	return train(model, plan, devices, steps, true, losses, err);
 }
