@@ -4,10 +4,7 @@
 #include <string.h>
 
 #include "runtime/device/cpu/cpu.h"
-
-static const struct hspmd_device_ops *const built_in[] = {
-	&hspmd_cpu_ops,
-};
+#include "runtime/device/cuda/module.h"
 
 const char *const hspmd_dtype_words[] = { "F32", "BF16", "F64", "I32", NULL };
 
@@ -19,14 +16,10 @@ size_t hspmd_dtype_bytes(enum hspmd_dtype dtype)
 
 const struct hspmd_device_ops *hspmd_device_find(const char *name, struct hspmd_error *err)
 {
-	char have[64] = "";
-	for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++) {
-		if (!strcmp(built_in[i]->name, name))
-			return built_in[i];
-		if (i)
-			strcat(have, ", ");
-		strcat(have, built_in[i]->name);
-	}
-	hspmd_fail(err, "no device kind '%s' in this build, which has: %s", name, have);
+	if (!strcmp(name, hspmd_device_kind_words[HSPMD_DEVICE_CPU]))
+		return &hspmd_cpu_ops;
+	if (!strcmp(name, hspmd_device_kind_words[HSPMD_DEVICE_CUDA]))
+		return hspmd_cuda_load(err);
+	hspmd_fail(err, "no device kind '%s'; there are: cpu, cuda", name);
 	return NULL;
 }

@@ -63,7 +63,7 @@ struct hspmd_device {
 	const struct hspmd_device_ops *ops;
 };
 
-/* By name: "cpu", "cuda" where built in. NULL and err (says what is built in) otherwise. */
+/* By name: "cpu", or "cuda", which is a module that is loaded when it is first asked for. NULL and err otherwise. */
 const struct hspmd_device_ops *hspmd_device_find(const char *name, struct hspmd_error *err);
 
 #endif

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attention for heads of any size up to 256 and either type, in F32 on CUDA cores. A block takes TILE queries or keys; PARTS threads
+ * share each. */
+#include "runtime/device/cuda/attention.h"
+
+#define TILE 32
+#define PARTS 4
+#define THREADS (TILE * PARTS)
+#define EACH (TILE / PARTS)
+#define HIDDEN -1e30f
+
+/* Rows [first, first + TILE) of a head into shared memory, 0 beyond the last. */
+template <typename T> static __device__ __forceinline__ void load_rows(float *to, const struct head_rows &from, int batch, int head, int d, int first, int rows)
+{
+	const T *data = (const T *)from.data + batch * from.batch + (int64_t)head * d;
+	for (int i = threadIdx.x; i < TILE * d; i += THREADS) {
+		int r = i / d, c = i % d;
+		to[r * (d + 1) + c] = first + r < rows ? to_float(data[(int64_t)(first + r) * from.row + c]) : 0.0f;
+	}
+}
+
+static __device__ __forceinline__ float dot(const float *a, const float *b, int d)
+{
+	float sum = 0;
+	for (int c = 0; c < d; c++)
+		sum += a[c] * b[c];
+	return sum;
+}
+
+/* Over the threads that share a row. */
+template <typename How> static __device__ __forceinline__ float over_parts(float x)
+{
+	return over_warp<How>(x, PARTS);
+}
+
+template <typename T, int most> static __global__ void __launch_bounds__(THREADS) forward_kernel(struct attention a, int tiles)
+{
+	DYNAMIC_SHARED(float, shared);
+	int d = a.head_dim, pitch = d + 1;
+	float *query = shared, *key = query + TILE * pitch, *scores = key + TILE * pitch;
+	int own = threadIdx.x / PARTS, part = threadIdx.x % PARTS;
+	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * TILE, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads, first, end;
+	float out[most / PARTS] = {}, high = HIDDEN, sum = 0;
+	load_rows<T>(query, a.q, batch, head, d, q0, a.queries);
+	keys_seen(a, q0, TILE, &first, &end);
+	for (int k0 = first / TILE * TILE; k0 < end; k0 += TILE) {
+		__syncthreads();
+		load_rows<T>(key, a.k, batch, kv_of(a, head), d, k0, a.keys);
+		__syncthreads();
+		float s[EACH], now = high;
+		for (int i = 0; i < EACH; i++) {
+			int k = part + i * PARTS;
+			s[i] = sees(a, batch, q0 + own, k0 + k) ? a.scale * dot(query + own * pitch, key + k * pitch, d) : HIDDEN;
+			now = fmaxf(now, s[i]);
+		}
+		now = over_parts<larger_of>(now);
+		float factor = expf(high - now), more = 0;
+		high = now;
+		for (int i = 0; i < EACH; i++) {
+			float p = s[i] > HIDDEN ? expf(s[i] - now) : 0.0f;
+			more += p;
+			scores[own * (TILE + 1) + part + i * PARTS] = p;
+		}
+		sum = sum * factor + over_parts<add_up>(more);
+		__syncthreads(); /* all have read the keys */
+		load_rows<T>(key, a.v, batch, kv_of(a, head), d, k0, a.keys);
+		__syncthreads();
+#pragma unroll
+		for (int i = 0; i < most / PARTS; i++)
+			out[i] *= factor;
+#pragma unroll 1
+		for (int k = 0; k < TILE; k++) {
+			float p = scores[own * (TILE + 1) + k];
+#pragma unroll
+			for (int i = 0; i < most / PARTS; i++)
+				if (part + i * PARTS < d)
+					out[i] += p * key[k * pitch + part + i * PARTS];
+		}
+	}
+	if (q0 + own >= a.queries)
+		return;
+	T *o = (T *)a.o.data + batch * a.o.batch + (int64_t)(q0 + own) * a.o.row + (int64_t)head * d;
+#pragma unroll
+	for (int i = 0; i < most / PARTS; i++)
+		if (part + i * PARTS < d)
+			o[part + i * PARTS] = from_float<T>(out[i] / sum);
+	if (part == 0)
+		a.lse[stats_at(a, batch, head, q0 + own)] = high + logf(sum);
+}
+
+/* delta = sum of do * o, a warp a query and head */
+template <typename T> static __global__ void __launch_bounds__(THREADS) delta_kernel(struct attention a)
+{
+	int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+	int q = (int)(at % a.queries), head = (int)(at / a.queries % a.heads), batch = (int)(at / a.queries / a.heads), d = a.head_dim;
+	if (batch >= a.batches)
+		return;
+	const T *o = (const T *)a.o.data + batch * a.o.batch + q * a.o.row + (int64_t)head * d;
+	const T *dout = (const T *)a.dout.data + batch * a.dout.batch + q * a.dout.row + (int64_t)head * d;
+	float sum = 0;
+	for (int c = threadIdx.x % WARP; c < d; c += WARP)
+		sum += to_float(o[c]) * to_float(dout[c]);
+	sum = over_warp<add_up>(sum);
+	if (threadIdx.x % WARP == 0)
+		a.delta[stats_at(a, batch, head, q)] = sum;
+}
+
+/* Probability and gradient of the score of a query and a key, whose rows and statistics are given. */
+static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q, int k, const float *query, const float *dout, const float *key,
+						     const float *value, float lse, float delta, float *p, float *ds)
+{
+	*p = *ds = 0;
+	if (!sees(a, batch, q, k))
+		return;
+	*p = expf(a.scale * dot(query, key, a.head_dim) - lse);
+	*ds = *p * (dot(dout, value, a.head_dim) - delta) * a.scale;
+}
+
+template <typename T, int most> static __global__ void __launch_bounds__(THREADS) keys_grad_kernel(struct attention a, int tiles)
+{
+	DYNAMIC_SHARED(float, shared);
+	int d = a.head_dim, pitch = d + 1;
+	float *key = shared, *value = key + TILE * pitch, *query = value + TILE * pitch, *dout = query + TILE * pitch, *p = dout + TILE * pitch;
+	float *ds = p + TILE * (TILE + 1), *lse = ds + TILE * (TILE + 1), *delta = lse + TILE;
+	int own = threadIdx.x / PARTS, part = threadIdx.x % PARTS, row = own * (TILE + 1);
+	int k0 = (int)(blockIdx.x % tiles) * TILE, kv = blockIdx.x / tiles % a.kv_heads, batch = blockIdx.x / tiles / a.kv_heads, first, end;
+	float dk[most / PARTS] = {}, dv[most / PARTS] = {};
+	load_rows<T>(key, a.k, batch, kv, d, k0, a.keys);
+	load_rows<T>(value, a.v, batch, kv, d, k0, a.keys);
+	queries_seen(a, k0, TILE, &first, &end);
+	for (int head = 0; head < a.heads; head++) {
+		if (kv_of(a, head) != kv)
+			continue;
+		for (int q0 = first / TILE * TILE; q0 < end; q0 += TILE) {
+			__syncthreads();
+			load_rows<T>(query, a.q, batch, head, d, q0, a.queries);
+			load_rows<T>(dout, a.dout, batch, head, d, q0, a.queries);
+			if (threadIdx.x < TILE && q0 + (int)threadIdx.x < a.queries) {
+				lse[threadIdx.x] = a.lse[stats_at(a, batch, head, q0 + threadIdx.x)];
+				delta[threadIdx.x] = a.delta[stats_at(a, batch, head, q0 + threadIdx.x)];
+			}
+			__syncthreads();
+			for (int i = 0; i < EACH; i++) {
+				int q = part + i * PARTS;
+				differentiate(a, batch, q0 + q, k0 + own, query + q * pitch, dout + q * pitch, key + own * pitch, value + own * pitch, lse[q],
+					      delta[q], &p[row + q], &ds[row + q]);
+			}
+			__syncwarp();
+#pragma unroll 1
+			for (int q = 0; q < TILE; q++) {
+				float weight = p[row + q], slope = ds[row + q];
+#pragma unroll
+				for (int i = 0; i < most / PARTS; i++)
+					if (part + i * PARTS < d) {
+						dv[i] += weight * dout[q * pitch + part + i * PARTS];
+						dk[i] += slope * query[q * pitch + part + i * PARTS];
+					}
+			}
+		}
+	}
+	if (k0 + own >= a.keys)
+		return;
+	T *to_k = a.dk.data ? (T *)a.dk.data + batch * a.dk.batch + (int64_t)(k0 + own) * a.dk.row + (int64_t)kv * d : NULL;
+	T *to_v = a.dv.data ? (T *)a.dv.data + batch * a.dv.batch + (int64_t)(k0 + own) * a.dv.row + (int64_t)kv * d : NULL;
+#pragma unroll
+	for (int i = 0; i < most / PARTS; i++) {
+		int c = part + i * PARTS;
+		if (c < d && to_k)
+			to_k[c] = from_float<T>(dk[i]);
+		if (c < d && to_v)
+			to_v[c] = from_float<T>(dv[i]);
+	}
+}
+
+template <typename T, int most> static __global__ void __launch_bounds__(THREADS) queries_grad_kernel(struct attention a, int tiles)
+{
+	DYNAMIC_SHARED(float, shared);
+	int d = a.head_dim, pitch = d + 1;
+	float *query = shared, *dout = query + TILE * pitch, *key = dout + TILE * pitch, *value = key + TILE * pitch, *ds = value + TILE * pitch;
+	int own = threadIdx.x / PARTS, part = threadIdx.x % PARTS, row = own * (TILE + 1);
+	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * TILE, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads, first, end;
+	bool here = q0 + own < a.queries;
+	float dq[most / PARTS] = {}, lse = here ? a.lse[stats_at(a, batch, head, q0 + own)] : 0.0f;
+	float delta = here ? a.delta[stats_at(a, batch, head, q0 + own)] : 0.0f;
+	load_rows<T>(query, a.q, batch, head, d, q0, a.queries);
+	load_rows<T>(dout, a.dout, batch, head, d, q0, a.queries);
+	keys_seen(a, q0, TILE, &first, &end);
+	for (int k0 = first / TILE * TILE; k0 < end; k0 += TILE) {
+		__syncthreads();
+		load_rows<T>(key, a.k, batch, kv_of(a, head), d, k0, a.keys);
+		load_rows<T>(value, a.v, batch, kv_of(a, head), d, k0, a.keys);
+		__syncthreads();
+		for (int i = 0; i < EACH; i++) {
+			int k = part + i * PARTS;
+			float p;
+			differentiate(a, batch, q0 + own, k0 + k, query + own * pitch, dout + own * pitch, key + k * pitch, value + k * pitch, lse, delta, &p,
+				      &ds[row + k]);
+		}
+		__syncwarp();
+#pragma unroll 1
+		for (int k = 0; k < TILE; k++) {
+			float slope = ds[row + k];
+#pragma unroll
+			for (int i = 0; i < most / PARTS; i++)
+				if (part + i * PARTS < d)
+					dq[i] += slope * key[k * pitch + part + i * PARTS];
+		}
+	}
+	if (!here)
+		return;
+	T *to = (T *)a.dq.data + batch * a.dq.batch + (int64_t)(q0 + own) * a.dq.row + (int64_t)head * d;
+#pragma unroll
+	for (int i = 0; i < most / PARTS; i++)
+		if (part + i * PARTS < d)
+			to[part + i * PARTS] = from_float<T>(dq[i]);
+}
+
+/* ---- for the host */
+
+static int inputs_of(const struct hspmd_kernel_args *args, int first)
+{
+	return args->in[first].rank == 4 ? 1 : 3;
+}
+
+template <typename T> static void *moved(void *data, int64_t elements)
+{
+	return data ? (T *)data + elements : NULL;
+}
+
+/* in[first..] are q, k, v or qkv; segments are in[segments] when given. rows: o or its gradient, whose positions are the queries that are worked on (qkv may hold
+ * more). */
+template <typename T>
+static void set_up(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments, const struct hspmd_view *rows)
+{
+	const struct hspmd_view *q = &args->in[first];
+	bool packed = inputs_of(args, first) == 1;
+	const struct hspmd_view *k = packed ? q : &args->in[first + 1], *v = packed ? q : &args->in[first + 2];
+	int last = q->rank - 1;
+	int64_t d = args->attr->head_dim, width = q->shape[last], kv_width = k->shape[last], fold = packed ? 3 : 1;
+	*a = attention();
+	a->batches = (int)q->shape[0];
+	a->head_dim = (int)d;
+	a->queries = (int)rows->shape[1];
+	a->keys = (int)k->shape[1];
+	a->shift = (int)(rows->start[1] - k->start[1]);
+	a->heads = (int)(width / d);
+	a->kv_heads = (int)(kv_width / d);
+	a->first_head = (int)(q->start[last] / d);
+	a->first_kv = (int)(k->start[last] / d);
+	a->group = (int)(q->full[last] / k->full[last]);
+	a->window = (int)args->attr->window;
+	a->scale = (float)args->attr->scale;
+	if (args->input_count > segments && args->in[segments].rank >= 0) {
+		const struct hspmd_view *s = &args->in[segments];
+		a->segments = (const int32_t *)s->data + (k->start[1] - s->start[1]);
+		a->segment_length = s->shape[1];
+	}
+	a->q.batch = q->shape[1] * fold * width;
+	a->q.row = fold * width;
+	a->q.data = moved<T>(q->data, (rows->start[1] - q->start[1]) * a->q.row);
+	a->k.batch = a->v.batch = a->keys * fold * kv_width;
+	a->k.row = a->v.row = fold * kv_width;
+	a->k.data = moved<T>(k->data, packed ? width : 0);
+	a->v.data = moved<T>(v->data, packed ? 2 * width : 0);
+	a->o.batch = a->queries * width;
+	a->o.row = width;
+}
+
+/* Allow a kernel its shared memory. */
+static int allow(const void *kernel, size_t shared, struct hspmd_error *err)
+{
+	if (shared <= 48 * 1024)
+		return 0;
+	cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+	return status ? hspmd_cuda_failed(status, "heads too large for attention", err) : 0;
+}
+
+static size_t shared_bytes(int head_dim, int rows, int squares, int rests)
+{
+	return (size_t)(rows * TILE * (head_dim + 1) + squares * TILE * (TILE + 1) + rests * TILE) * sizeof(float);
+}
+
+template <typename T, int most> static int forward_of(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
+{
+	auto *kernel = forward_kernel<T, most>;
+	int tiles = (int)ceil_div(a->queries, TILE);
+	size_t shared = shared_bytes(a->head_dim, 2, 1, 0);
+	if (allow((const void *)kernel, shared, err))
+		return -1;
+	LAUNCH(kernel, (unsigned)(tiles * a->batches * a->heads), THREADS, shared, cuda->stream, *a, tiles);
+	return 0;
+}
+
+template <typename T, int most> static int backward_of(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
+{
+	auto *keys = keys_grad_kernel<T, most>;
+	auto *queries = queries_grad_kernel<T, most>;
+	int key_tiles = (int)ceil_div(a->keys, TILE), query_tiles = (int)ceil_div(a->queries, TILE);
+	size_t keys_shared = shared_bytes(a->head_dim, 4, 2, 2), queries_shared = shared_bytes(a->head_dim, 4, 1, 0);
+	if (allow((const void *)keys, keys_shared, err) || allow((const void *)queries, queries_shared, err))
+		return -1;
+	if (a->dk.data || a->dv.data)
+		LAUNCH(keys, (unsigned)(key_tiles * a->batches * a->kv_heads), THREADS, keys_shared, cuda->stream, *a, key_tiles);
+	if (a->dq.data)
+		LAUNCH(queries, (unsigned)(query_tiles * a->batches * a->heads), THREADS, queries_shared, cuda->stream, *a, query_tiles);
+	return 0;
+}
+
+static int check_size(const struct attention *a, struct hspmd_error *err)
+{
+	return a->head_dim <= 256 ? 0 : hspmd_fail(err, "the CUDA device has attention for heads of up to 256, not %d", a->head_dim);
+}
+
+template <typename T> static int run_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct attention a;
+	set_up<T>(&a, args, 0, inputs_of(args, 0), &args->out[0]);
+	a.o.data = args->out[0].data;
+	a.lse = (float *)args->out[1].data;
+	if (check_size(&a, err))
+		return -1;
+	if (!a.batches || !a.queries || !a.heads)
+		return 0;
+	return a.head_dim <= 128 ? forward_of<T, 128>(cuda, &a, err) : forward_of<T, 256>(cuda, &a, err);
+}
+
+template <typename T> static int run_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct attention a;
+	int inputs = inputs_of(args, 1), o = 1 + inputs;
+	const struct hspmd_view *q = &args->in[1];
+	set_up<T>(&a, args, 1, o + 2, &args->in[0]);
+	a.o.data = args->in[o].data;
+	a.lse = (float *)args->in[o + 1].data;
+	a.delta = (float *)args->workspace;
+	a.dout = a.o;
+	a.dout.data = args->in[0].data;
+	a.dq = a.q;
+	a.dk = a.k;
+	a.dv = a.v;
+	int64_t before = (args->in[0].start[1] - q->start[1]) * a.q.row, width = (int64_t)a.heads * a.head_dim;
+	a.dq.data = moved<T>(args->out[0].data, before);
+	a.dk.data = inputs == 1 ? moved<T>(args->out[0].data, width) : args->out[1].data;
+	a.dv.data = inputs == 1 ? moved<T>(args->out[0].data, 2 * width) : args->out[2].data;
+	if (check_size(&a, err))
+		return -1;
+	/* Queries that others work on get nothing from here. */
+	if (a.dq.data && a.queries < q->shape[1])
+		cudaMemsetAsync(args->out[0].data, 0, (size_t)hspmd_cuda_elements(&args->out[0]) * sizeof(T), cuda->stream);
+	if (!a.batches || !a.queries || !a.heads)
+		return 0;
+	auto *kernel = delta_kernel<T>;
+	LAUNCH(kernel, (unsigned)ceil_div((int64_t)a.batches * a.heads * a.queries, THREADS / WARP), THREADS, 0, cuda->stream, a);
+	return a.head_dim <= 128 ? backward_of<T, 128>(cuda, &a, err) : backward_of<T, 256>(cuda, &a, err);
+}
+
+static int attention_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	return BY_TYPE(args->in[0].dtype, run_forward, cuda, args, err);
+}
+
+static int attention_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	return BY_TYPE(args->in[0].dtype, run_backward, cuda, args, err);
+}
+
+static size_t grad_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
+{
+	const struct hspmd_view *dout = &args->in[0];
+	return (size_t)(hspmd_cuda_elements(dout) / args->attr->head_dim) * sizeof(float);
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_attention = { attention_forward, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_attention_grad = { attention_backward, grad_workspace };

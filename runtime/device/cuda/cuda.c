@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/device/cuda/product.h"
+
+#define ENTRY(opcode, name) [HSPMD_OP_##opcode] = &hspmd_cuda_##name,
+static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_CUDA_KERNELS(ENTRY) };
+
+static const struct hspmd_device_ops cuda_ops;
+
+int hspmd_cuda_failed(cudaError_t status, const char *what, struct hspmd_error *err)
+{
+	return hspmd_fail(err, "%s: %s", what, cudaGetErrorString(status));
+}
+
+size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype)
+{
+	return dtype == HSPMD_F64 ? 8 : dtype == HSPMD_BF16 ? 2 : 4;
+}
+
+static void cuda_close(struct hspmd_device *dev)
+{
+	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
+	if (!cuda)
+		return;
+	if (cuda->stream)
+		cudaStreamSynchronize(cuda->stream);
+	hspmd_cuda_blas_destroy(cuda);
+	hspmd_cuda_staging_destroy(cuda);
+	if (cuda->stream)
+		cudaStreamDestroy(cuda->stream);
+	free(cuda);
+}
+
+static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
+{
+	int count = 0, major = 0, minor = 0;
+	cudaError_t status = cudaGetDeviceCount(&count);
+	if (status)
+		return hspmd_cuda_failed(status, "no GPU can be used", err);
+	if (index < 0 || index >= count)
+		return hspmd_fail(err, "GPU %d of %d that can be seen (CUDA_VISIBLE_DEVICES=%s)", index, count,
+				  getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
+	cuda->index = index;
+	if ((status = cudaSetDevice(index)) || (status = cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index)) ||
+	    (status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)) ||
+	    (status = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index)))
+		return hspmd_cuda_failed(status, "opening a GPU", err);
+	if (major < 8)
+		return hspmd_fail(err, "GPU %d has compute capability %d.%d; 8.0 is the least that is supported", index, major, minor);
+	snprintf(cuda->model, sizeof cuda->model, "sm%d%d-%d", major, minor, cuda->multiprocessors);
+	return 0;
+}
+
+static int cuda_open(struct hspmd_device **dev, int index, int threads, struct hspmd_error *err)
+{
+	(void)threads;
+	struct hspmd_cuda *cuda = calloc(1, sizeof *cuda);
+	if (!cuda)
+		return hspmd_fail_memory(err, "opening a CUDA device");
+	cuda->base.ops = &cuda_ops;
+	int rv = find_gpu(cuda, index, err);
+	cudaError_t status = rv ? cudaSuccess : cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+	if (status)
+		rv = hspmd_cuda_failed(status, "opening a GPU", err);
+	if (rv || hspmd_cuda_staging_create(cuda, err) || hspmd_cuda_blas_create(cuda, err)) {
+		cuda_close(&cuda->base);
+		return -1;
+	}
+	*dev = &cuda->base;
+	return 0;
+}
+
+/* The current GPU is a thread's own, and a device may be handed from one thread to another. */
+static struct hspmd_cuda *enter(struct hspmd_device *dev)
+{
+	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
+	cudaSetDevice(cuda->index);
+	return cuda;
+}
+
+static void *cuda_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
+{
+	void *data = NULL;
+	enter(dev);
+	cudaError_t status = cudaMalloc(&data, bytes ? bytes : 64);
+	if (!status)
+		return data;
+	cudaGetLastError();
+	hspmd_fail(err, "%zu bytes on the GPU: %s", bytes, cudaGetErrorString(status));
+	return NULL;
+}
+
+static void cuda_release(struct hspmd_device *dev, void *data)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	if (!data)
+		return;
+	cudaStreamSynchronize(cuda->stream); /* who still uses it is done then */
+	cudaFree(data);
+}
+
+static int cuda_to_device(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err)
+{
+	return hspmd_cuda_upload(enter(dev), dst, host, bytes, err);
+}
+
+static int cuda_to_host(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	return hspmd_cuda_download(enter(dev), host, src, bytes, err);
+}
+
+static int cuda_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	cudaError_t status = cudaMemsetAsync(dst, 0, bytes, cuda->stream);
+	return status ? hspmd_cuda_failed(status, "clearing memory of the GPU", err) : 0;
+}
+
+static int cuda_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
+			 const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	if (hspmd_cuda_copy_box(cuda, dst, dst_box, src, src_box, part, dtype, add, err))
+		return -1;
+	cudaError_t status = cudaGetLastError();
+	return status ? hspmd_cuda_failed(status, "copying a box", err) : 0;
+}
+
+static size_t cuda_workspace(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args)
+{
+	const struct hspmd_cuda_kernel *kernel = kernels[op];
+	return kernel && kernel->workspace ? kernel->workspace(enter(dev), args) : 0;
+}
+
+/* F32 and BF16 are computed with; all floating operands of a call but statistics, sums and gradients of parameters share one of them. */
+static int check_types(const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	for (int i = 0; i < args->input_count; i++)
+		if (args->in[i].rank >= 0 && args->in[i].data && args->in[i].dtype == HSPMD_F64)
+			return hspmd_fail(err, "the CUDA device computes in F32 and BF16, not in F64");
+	return 0;
+}
+
+static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	const struct hspmd_cuda_kernel *kernel = kernels[op];
+	if (!kernel)
+		return hspmd_fail(err, "the CUDA device has no kernel for operator %d", (int)op);
+	if (check_types(args, err))
+		return -1;
+	size_t need = kernel->workspace ? kernel->workspace(cuda, args) : 0;
+	if (need > args->workspace_bytes)
+		return hspmd_fail(err, "an operator was given %zu bytes of workspace and needs %zu", args->workspace_bytes, need);
+	if (kernel->run(cuda, args, err))
+		return -1;
+	cudaError_t status = cudaGetLastError();
+	return status ? hspmd_cuda_failed(status, "starting a kernel", err) : 0;
+}
+
+static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	cudaError_t status = cudaStreamSynchronize(cuda->stream);
+	return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
+}
+
+static const struct hspmd_device_ops cuda_ops = {
+	.name = "cuda",
+	.kind = HSPMD_DEVICE_CUDA,
+	.host_memory = false,
+	.open = cuda_open,
+	.close = cuda_close,
+	.allocate = cuda_allocate,
+	.release = cuda_release,
+	.to_device = cuda_to_device,
+	.to_host = cuda_to_host,
+	.zero = cuda_zero,
+	.copy_box = cuda_copy_box,
+	.workspace = cuda_workspace,
+	.run = cuda_run,
+	.synchronise = cuda_synchronise,
+};
+
+extern const struct hspmd_cuda_module hspmd_cuda_module;
+const struct hspmd_cuda_module hspmd_cuda_module __attribute__((visibility("default"))) = { HSPMD_CUDA_MODULE_VERSION, &cuda_ops };

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA device: what its host files (C) and its kernel files (.cu) share. F32, and BF16 with statistics and gradients of parameters in F32.
+ *
+ * Everything a device does goes to one stream in the order it is asked for, so kernels and copies need no events among themselves. All of it is a loadable
+ * module of its own (load.c finds it), so that a program without it needs no CUDA library. The kernel files keep to what tests/gpu/emulate can run on
+ * a CPU: launches by LAUNCH, dynamic shared memory by DYNAMIC_SHARED, tensor cores and the like by the wrappers of kernel.h. */
+#ifndef HSPMD_CUDA_CUDA_H
+#define HSPMD_CUDA_CUDA_H
+
+#include <cuda_runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "runtime/device/cuda/module.h"
+
+struct hspmd_cuda_blas;
+struct hspmd_cuda_staging;
+
+struct hspmd_cuda {
+	struct hspmd_device base;
+	int index, multiprocessors;
+	char model[32]; /* "sm90-132": what measurements hold for */
+	cudaStream_t stream;
+	struct hspmd_cuda_blas *blas;
+	struct hspmd_cuda_staging *staging;
+};
+
+struct hspmd_cuda_kernel {
+	/* Enqueue; errors of launches are asked for by the caller. */
+	int (*run)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err);
+	size_t (*workspace)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args); /* NULL: needs none */
+};
+
+#define HSPMD_CUDA_KERNELS(X)                                                                                                                \
+	X(EMBED, embed)                                                                                                                      \
+	X(EMBED_GRAD, embed_grad)                                                                                                            \
+	X(POSITION, position)                                                                                                                \
+	X(POSITION_GRAD, position_grad)                                                                                                      \
+	X(LAYERNORM, layernorm)                                                                                                              \
+	X(LAYERNORM_GRAD, layernorm_grad)                                                                                                    \
+	X(RMSNORM, rmsnorm)                                                                                                                  \
+	X(RMSNORM_GRAD, rmsnorm_grad)                                                                                                        \
+	X(LINEAR, linear)                                                                                                                    \
+	X(LINEAR_GRAD_X, linear_grad_x)                                                                                                      \
+	X(LINEAR_GRAD_W, linear_grad_w)                                                                                                      \
+	X(ATTENTION, attention)                                                                                                              \
+	X(ATTENTION_GRAD, attention_grad)                                                                                                    \
+	X(ROPE, rope)                                                                                                                        \
+	X(ROPE_GRAD, rope_grad)                                                                                                              \
+	X(GELU, gelu)                                                                                                                        \
+	X(GELU_GRAD, gelu_grad)                                                                                                              \
+	X(SWIGLU, swiglu)                                                                                                                    \
+	X(SWIGLU_GRAD, swiglu_grad)                                                                                                          \
+	X(ADD, add)                                                                                                                          \
+	X(VOCAB_STATS, vocab_stats)                                                                                                          \
+	X(LOSS, loss)                                                                                                                        \
+	X(LOSS_GRAD, loss_grad)                                                                                                              \
+	X(ROUTE, route)                                                                                                                      \
+	X(ROUTE_GRAD, route_grad)                                                                                                            \
+	X(EXPERTS, experts)                                                                                                                  \
+	X(EXPERTS_GRAD, experts_grad)                                                                                                        \
+	X(SUM_SQUARES, sum_squares)                                                                                                          \
+	X(ADAMW, adamw)                                                                                                                      \
+	X(NORMAL, normal)                                                                                                                    \
+	X(FILL, fill)                                                                                                                        \
+	X(CAST, cast)
+
+#define HSPMD_CUDA_DECLARE(opcode, name) extern const struct hspmd_cuda_kernel hspmd_cuda_##name;
+HSPMD_CUDA_KERNELS(HSPMD_CUDA_DECLARE)
+
+/* fill.cu: as copy_box of device.h, but without the paths that are plain copies of memory. */
+int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
+			const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err);
+
+/* column.cu: sums[n] (+)= the sum of the rows of x[rows, n]; workspace of hspmd_cuda_column_workspace bytes. */
+void hspmd_cuda_sum_columns(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate, void *workspace);
+size_t hspmd_cuda_column_workspace(const struct hspmd_cuda *cuda, int64_t rows, int64_t n);
+
+/* ---- host memory on its way (staging.c) */
+
+int hspmd_cuda_staging_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
+void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda);
+/* Copy from pageable memory, which may be changed as soon as this returns; no wait as long as the ring has room. */
+int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
+/* Done on return. */
+int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
+
+size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype);
+
+/* A CUDA call that failed: -1 and err "what: why". */
+int hspmd_cuda_failed(cudaError_t status, const char *what, struct hspmd_error *err);
+
+/* ---- shapes, as the kernels see them */
+
+static inline int64_t hspmd_cuda_row_length(const struct hspmd_view *v)
+{
+	return v->rank ? v->shape[v->rank - 1] : 1;
+}
+
+static inline int64_t hspmd_cuda_row_count(const struct hspmd_view *v)
+{
+	int64_t n = 1;
+	for (int d = 0; d + 1 < v->rank; d++)
+		n *= v->shape[d];
+	return n;
+}
+
+static inline int64_t hspmd_cuda_elements(const struct hspmd_view *v)
+{
+	return hspmd_cuda_row_count(v) * hspmd_cuda_row_length(v);
+}
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The local experts of a mixture. The tokens are put in the order of their experts on the device, so that the host need not know how many each got: grids are as
+ * large as any share could need, and blocks beyond the last row end at once. Products are on CUDA cores in F32. */
+#include "runtime/device/cuda/kernel.h"
+#include "runtime/device/cuda/order.h"
+
+#define THREADS 256
+#define TILE 32
+
+/* One call. A "row" is one token of one expert; rows are sorted by expert, and order.list says which (token, choice) a row is. */
+struct experts {
+	struct hspmd_cuda_order order;
+	int64_t tokens, per_token, width, inner, count, most; /* local experts; rows there can be */
+	const void *x, *dy, *weights, *gate, *up, *down;
+	void *to, *dweights;
+	float *rows, *rows_dy, *act_gate, *act_up, *act, *result;
+};
+
+/* Expert whose rows tile number `tile` is of, and its first row; -1: there are fewer tiles. */
+static __device__ __forceinline__ int find_tile(const int32_t *first, int experts, int tile, int *row)
+{
+	for (int e = 0; e < experts; e++) {
+		int tiles = (first[e + 1] - first[e] + TILE - 1) / TILE;
+		if (tile < tiles) {
+			*row = first[e] + tile * TILE;
+			return e;
+		}
+		tile -= tiles;
+	}
+	return -1;
+}
+
+/* C[row][n] (+)= sum over k of A[row][k] B_e(k, n), where B_e(k, n) is at b[e * m * k elements + k * step_k + n * step_n]. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+	rows_kernel(const int32_t *first, int experts, const float *a, const T *b, float *c, int64_t n, int64_t depth, int64_t step_k, int64_t step_n, bool accumulate)
+{
+	__shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];
+	int row, e = find_tile(first, experts, blockIdx.y, &row);
+	if (e < 0)
+		return;
+	int end = first[e + 1], column = threadIdx.x % TILE, line = threadIdx.x / TILE;
+	int64_t n0 = (int64_t)blockIdx.x * TILE;
+	const T *own = b + e * n * depth;
+	float sum[TILE / 8] = {};
+	for (int64_t k0 = 0; k0 < depth; k0 += TILE) {
+		__syncthreads();
+		for (int i = line; i < TILE; i += 8) {
+			left[i][column] = row + i < end && k0 + column < depth ? a[(row + i) * depth + k0 + column] : 0.0f;
+			/* whichever way B lies, neighbouring threads read neighbouring elements */
+			int64_t k = k0 + (step_k == 1 ? column : i), m = n0 + (step_k == 1 ? i : column);
+			right[step_k == 1 ? column : i][step_k == 1 ? i : column] = k < depth && m < n ? to_float(own[k * step_k + m * step_n]) : 0.0f;
+		}
+		__syncthreads();
+		for (int k = 0; k < TILE; k++)
+			for (int i = 0; i < TILE / 8; i++)
+				sum[i] += left[line + 8 * i][k] * right[k][column];
+	}
+	for (int i = 0; i < TILE / 8; i++) {
+		int64_t r = row + line + 8 * i;
+		if (r < end && n0 + column < n)
+			c[r * n + n0 + column] = (accumulate ? c[r * n + n0 + column] : 0.0f) + sum[i];
+	}
+}
+
+/* C_e[m][n] (+)= sum over the rows of expert e of left[row][m] right[row][n] */
+static __global__ void __launch_bounds__(THREADS)
+	matrix_kernel(const int32_t *first, const float *left, const float *right, float *c, int64_t m, int64_t n, bool accumulate)
+{
+	__shared__ float a[TILE][TILE + 1], b[TILE][TILE + 1];
+	int e = blockIdx.z, end = first[e + 1], column = threadIdx.x % TILE, line = threadIdx.x / TILE;
+	int64_t n0 = (int64_t)blockIdx.x * TILE, m0 = (int64_t)blockIdx.y * TILE;
+	float sum[TILE / 8] = {};
+	for (int row = first[e]; row < end; row += TILE) {
+		__syncthreads();
+		for (int i = line; i < TILE; i += 8) {
+			a[i][column] = row + i < end && m0 + column < m ? left[(row + i) * m + m0 + column] : 0.0f;
+			b[i][column] = row + i < end && n0 + column < n ? right[(row + i) * n + n0 + column] : 0.0f;
+		}
+		__syncthreads();
+		for (int k = 0; k < TILE; k++)
+			for (int i = 0; i < TILE / 8; i++)
+				sum[i] += a[k][line + 8 * i] * b[k][column];
+	}
+	float *own = c + e * m * n;
+	for (int i = 0; i < TILE / 8; i++) {
+		int64_t r = m0 + line + 8 * i;
+		if (r < m && n0 + column < n)
+			own[r * n + n0 + column] = (accumulate ? own[r * n + n0 + column] : 0.0f) + sum[i];
+	}
+}
+
+template <typename T> static __global__ void __launch_bounds__(THREADS) gather_kernel(struct experts e, const T *from, float *to)
+{
+	int64_t row = blockIdx.x;
+	if (row >= e.order.first[e.count])
+		return;
+	int64_t token = e.order.list[row] / e.per_token;
+	for (int64_t j = threadIdx.x; j < e.width; j += THREADS)
+		to[row * e.width + j] = to_float(from[token * e.width + j]);
+}
+
+/* act = silu(gate) * up */
+static __global__ void __launch_bounds__(THREADS) activate_kernel(struct experts e)
+{
+	int64_t row = blockIdx.x;
+	if (row >= e.order.first[e.count])
+		return;
+	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS)
+		e.act[j] = e.act_gate[j] / (1.0f + expf(-e.act_gate[j])) * e.act_up[j];
+}
+
+/* A token's sum over its choices of what the local experts gave; weighted: times the choice's weight. */
+template <typename T> static __global__ void __launch_bounds__(THREADS) scatter_kernel(struct experts e, const int32_t *choice, int32_t lowest, bool weighted)
+{
+	int64_t token = blockIdx.x;
+	for (int64_t j = threadIdx.x; j < e.width; j += THREADS) {
+		float sum = 0;
+		for (int64_t k = token * e.per_token; k < (token + 1) * e.per_token; k++)
+			if (e.order.rank[k] >= 0)
+				sum += (weighted ? to_float(((const T *)e.weights)[k]) : 1.0f) *
+				       e.result[(int64_t)(e.order.first[choice[k] - lowest] + e.order.rank[k]) * e.width + j];
+		((T *)e.to)[token * e.width + j] = from_float<T>(sum);
+	}
+}
+
+/* result holds dy * down, the gradient of act but for the token's weight. Gives that of the weight, and turns gate and up into their gradients, act into what ddown
+ * needs: weight * act. */
+template <typename T> static __global__ void __launch_bounds__(THREADS) differentiate_kernel(struct experts e)
+{
+	__shared__ float room[WARP];
+	int64_t row = blockIdx.x;
+	if (row >= e.order.first[e.count])
+		return;
+	int64_t k = e.order.list[row];
+	float w = to_float(((const T *)e.weights)[k]), dweight = 0;
+	for (int64_t j = row * e.inner + threadIdx.x; j < (row + 1) * e.inner; j += THREADS) {
+		float gate = e.act_gate[j], s = 1.0f / (1.0f + expf(-gate)), dact = w * e.result[j], up = e.act_up[j];
+		dweight += e.act[j] * e.result[j];
+		e.act_gate[j] = dact * up * s * (1.0f + gate * (1.0f - s));
+		e.act_up[j] = dact * gate * s;
+		e.act[j] *= w;
+	}
+	dweight = over_block<add_up>(dweight, 0.0f, room);
+	if (threadIdx.x == 0 && e.dweights)
+		((T *)e.dweights)[k] = from_float<T>(dweight);
+}
+
+/* ---- for the host */
+
+/* Places in the workspace; the bytes used. first: number of the first input, x. */
+static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward)
+{
+	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
+	*e = experts();
+	e->tokens = hspmd_cuda_row_count(x);
+	e->width = hspmd_cuda_row_length(x);
+	e->inner = gate->shape[1];
+	e->count = gate->shape[0];
+	e->per_token = hspmd_cuda_row_length(&args->in[first + 1]);
+	e->most = e->tokens * e->per_token;
+	e->x = x->data;
+	e->weights = args->in[first + 2].data;
+	e->gate = gate->data;
+	e->up = args->in[first + 4].data;
+	e->down = args->in[first + 5].data;
+	int64_t wide = e->width > e->inner ? e->width : e->inner;
+	int64_t sizes[] = { e->width, backward ? e->width : 0, e->inner, e->inner, e->inner, wide };
+	float **places[] = { &e->rows, &e->rows_dy, &e->act_gate, &e->act_up, &e->act, &e->result };
+	size_t used = (hspmd_cuda_order_workspace(e->most, e->count) + 63) / 64 * 64;
+	char *base = (char *)args->workspace;
+	for (int i = 0; i < 6; i++) {
+		*places[i] = base ? (float *)(base + used) : NULL;
+		used += (size_t)ceil_div(e->most * sizes[i], 16) * 16 * sizeof(float);
+	}
+	return used;
+}
+
+template <typename T>
+static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, const float *a, const void *b, float *c, int64_t n, int64_t depth, bool turned, bool accumulate)
+{
+	auto *kernel = rows_kernel<T>;
+	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)(ceil_div(e->most, TILE) + e->count));
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, a, (const T *)b, c, n, depth, turned ? (int64_t)1 : n,
+	       turned ? depth : (int64_t)1, accumulate);
+}
+
+/* Rows in order, gathered, and through the first layer. */
+template <typename T> static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first)
+{
+	const struct hspmd_view *gate = &args->in[first + 3];
+	hspmd_cuda_order_make(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)gate->start[0], e->count, args->workspace, &e->order);
+	auto *gather = gather_kernel<T>;
+	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, e->rows);
+	multiply_rows<T>(cuda, e, e->rows, e->gate, e->act_gate, e->inner, e->width, true, false);
+	multiply_rows<T>(cuda, e, e->rows, e->up, e->act_up, e->inner, e->width, true, false);
+	LAUNCH(activate_kernel, (unsigned)e->most, THREADS, 0, cuda->stream, *e);
+}
+
+template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	lay_out(args, &e, 0, false);
+	e.to = args->out[0].data;
+	if (!e.most)
+		return 0;
+	first_layer<T>(cuda, args, &e, 0);
+	multiply_rows<T>(cuda, &e, e.act, e.down, e.result, e.width, e.inner, true, false);
+	auto *scatter = scatter_kernel<T>;
+	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[1].data, (int32_t)args->in[3].start[0], true);
+	return 0;
+}
+
+static void matrix_grad(struct hspmd_cuda *cuda, const struct experts *e, const struct hspmd_view *out, int64_t m, int64_t n, const float *left, const float *right)
+{
+	if (!out->data)
+		return;
+	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)ceil_div(m, TILE), (unsigned)e->count);
+	LAUNCH(matrix_kernel, grid, THREADS, 0, cuda->stream, e->order.first, left, right, (float *)out->data, m, n, out->accumulate);
+}
+
+template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	lay_out(args, &e, 1, true);
+	e.dy = args->in[0].data;
+	e.to = args->out[0].data;
+	e.dweights = args->out[1].data;
+	if (!e.most)
+		return 0;
+	if (e.dweights)
+		cudaMemsetAsync(e.dweights, 0, (size_t)e.most * sizeof(T), cuda->stream);
+	first_layer<T>(cuda, args, &e, 1);
+	auto *gather = gather_kernel<T>;
+	LAUNCH(gather, (unsigned)e.most, THREADS, 0, cuda->stream, e, (const T *)e.dy, e.rows_dy);
+	multiply_rows<T>(cuda, &e, e.rows_dy, e.down, e.result, e.inner, e.width, false, false);
+	auto *differentiate = differentiate_kernel<T>;
+	LAUNCH(differentiate, (unsigned)e.most, THREADS, 0, cuda->stream, e);
+	matrix_grad(cuda, &e, &args->out[2], e.inner, e.width, e.act_gate, e.rows);
+	matrix_grad(cuda, &e, &args->out[3], e.inner, e.width, e.act_up, e.rows);
+	matrix_grad(cuda, &e, &args->out[4], e.width, e.inner, e.rows_dy, e.act);
+	if (!e.to)
+		return 0;
+	multiply_rows<T>(cuda, &e, e.act_gate, e.gate, e.result, e.width, e.inner, false, false);
+	multiply_rows<T>(cuda, &e, e.act_up, e.up, e.result, e.width, e.inner, false, true);
+	auto *scatter = scatter_kernel<T>;
+	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[2].data, (int32_t)args->in[4].start[0], false);
+	return 0;
+}
+
+static int experts_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+{
+	return BY_TYPE(args->in[0].dtype, experts_of, cuda, args);
+}
+
+static size_t experts_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	return lay_out(args, &e, 0, false);
+}
+
+static int experts_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+{
+	return BY_TYPE(args->in[1].dtype, experts_grad_of, cuda, args);
+}
+
+static size_t experts_grad_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
+{
+	struct experts e;
+	return lay_out(args, &e, 1, true);
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_experts = { experts_forward, experts_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_experts_grad = { experts_backward, experts_grad_workspace };

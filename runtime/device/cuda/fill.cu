@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What makes tensors from nothing, and copies between types and places. */
+#include "runtime/device/cuda/kernel.h"
+#include "runtime/device/random.h"
+
+#define THREADS 256
+
+/* Index spaces as kernels get them: by value. */
+struct space {
+	int rank;
+	int64_t shape[HSPMD_MAX_RANK], start[HSPMD_MAX_RANK], full[HSPMD_MAX_RANK];
+};
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+	normal_kernel(T *x, int64_t count, struct space s, uint64_t seed, uint64_t stream, double mean, double deviation)
+{
+	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+	if (i >= count)
+		return;
+	int64_t index = 0, step = 1, rest = i;
+	for (int d = s.rank - 1; d >= 0; d--) {
+		index += (s.start[d] + rest % s.shape[d]) * step;
+		step *= s.full[d];
+		rest /= s.shape[d];
+	}
+	x[i] = from_float<T>((float)(mean + deviation * hspmd_random_normal(seed, stream, (uint64_t)index)));
+}
+
+template <typename T> static __global__ void __launch_bounds__(THREADS) fill_kernel(T *x, int64_t count, float value)
+{
+	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+	if (i < count)
+		x[i] = from_float<T>(value);
+}
+
+template <typename From, typename To> static __global__ void __launch_bounds__(THREADS) cast_kernel(const From *x, To *y, int64_t count)
+{
+	int64_t j = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
+	if (j >= count)
+		return;
+	float v[8];
+#pragma unroll
+	for (int i = 0; i < 8; i += pack<From>::count)
+		load_pack(v + i, x, j + i, count, true);
+#pragma unroll
+	for (int i = 0; i < 8; i += pack<To>::count)
+		store_pack(y, v + i, j + i, count, true);
+}
+
+/* Boxes in packed buffers: element `i` of the part lies at an offset and strides in each. */
+struct boxes {
+	int rank;
+	int64_t count, size[HSPMD_MAX_RANK], from_step[HSPMD_MAX_RANK], to_step[HSPMD_MAX_RANK];
+};
+
+template <typename T, bool adds> static __global__ void __launch_bounds__(THREADS) box_kernel(T *to, const T *from, struct boxes b)
+{
+	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, source = 0, target = 0, rest = i;
+	if (i >= b.count)
+		return;
+	for (int d = b.rank - 1; d >= 0; d--) {
+		int64_t at = rest % b.size[d];
+		rest /= b.size[d];
+		source += at * b.from_step[d];
+		target += at * b.to_step[d];
+	}
+	to[target] = adds ? from_float<T>(to_float(to[target]) + to_float(from[source])) : from[source];
+}
+
+/* Strides of a packed buffer, and where the part begins in it. */
+static int64_t lay_out(const struct hspmd_box *box, const struct hspmd_box *part, int64_t *step)
+{
+	int64_t size = 1, offset = 0;
+	for (int d = box->rank - 1; d >= 0; d--) {
+		step[d] = size;
+		offset += (part->lo[d] - box->lo[d]) * size;
+		size *= box->hi[d] - box->lo[d];
+	}
+	return offset;
+}
+
+template <typename T, bool adds> static void move_box(struct hspmd_cuda *cuda, void *dst, const void *src, int64_t to, int64_t from, const struct boxes *b)
+{
+	auto *kernel = box_kernel<T, adds>;
+	LAUNCH(kernel, (unsigned)ceil_div(b->count, THREADS), THREADS, 0, cuda->stream, (T *)dst + to, (const T *)src + from, *b);
+}
+
+/* Integers and their like are moved as floats of their size are: bit by bit. */
+int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
+			const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err)
+{
+	struct boxes b = {};
+	b.rank = part->rank;
+	b.count = 1;
+	for (int d = 0; d < part->rank; d++)
+		b.count *= b.size[d] = part->hi[d] > part->lo[d] ? part->hi[d] - part->lo[d] : 0;
+	if (!b.count)
+		return 0;
+	int64_t to = lay_out(dst_box, part, b.to_step), from = lay_out(src_box, part, b.from_step);
+	if (add && dtype == HSPMD_F32)
+		move_box<float, true>(cuda, dst, src, to, from, &b);
+	else if (add && dtype == HSPMD_BF16)
+		move_box<bf16, true>(cuda, dst, src, to, from, &b);
+	else if (add)
+		return hspmd_fail(err, "the CUDA device adds F32 and BF16 only into a buffer");
+	else if (dtype == HSPMD_BF16)
+		move_box<bf16, false>(cuda, dst, src, to, from, &b);
+	else if (dtype == HSPMD_F64)
+		return hspmd_fail(err, "the CUDA device has no F64 tensors");
+	else
+		move_box<float, false>(cuda, dst, src, to, from, &b);
+	return 0;
+}
+
+template <typename T> static int normal_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	const struct hspmd_view *x = &args->out[0];
+	int64_t count = hspmd_cuda_elements(x);
+	struct space s;
+	s.rank = x->rank;
+	for (int d = 0; d < HSPMD_MAX_RANK; d++) {
+		s.shape[d] = x->shape[d];
+		s.start[d] = x->start[d];
+		s.full[d] = x->full[d];
+	}
+	auto *kernel = normal_kernel<T>;
+	if (count)
+		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, cuda->stream, (T *)x->data, count, s, args->attr->random.seed,
+		       args->attr->random.stream, args->attr->random.mean, args->attr->random.deviation);
+	return 0;
+}
+
+template <typename T> static int fill_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	int64_t count = hspmd_cuda_elements(&args->out[0]);
+	auto *kernel = fill_kernel<T>;
+	if (count)
+		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, cuda->stream, (T *)args->out[0].data, count, (float)args->attr->scale);
+	return 0;
+}
+
+template <typename From, typename To> static int cast_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	int64_t count = hspmd_cuda_elements(&args->in[0]);
+	auto *kernel = cast_kernel<From, To>;
+	if (count)
+		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS * 8), THREADS, 0, cuda->stream, (const From *)args->in[0].data, (To *)args->out[0].data, count);
+	return 0;
+}
+
+static int normal(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+{
+	return BY_TYPE(args->out[0].dtype, normal_of, cuda, args);
+}
+
+static int fill(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+{
+	return BY_TYPE(args->out[0].dtype, fill_of, cuda, args);
+}
+
+static int cast(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	enum hspmd_dtype from = args->in[0].dtype, to = args->out[0].dtype;
+	if ((from != HSPMD_F32 && from != HSPMD_BF16) || (to != HSPMD_F32 && to != HSPMD_BF16))
+		return hspmd_fail(err, "the CUDA device casts between F32 and BF16 only");
+	if (from == to)
+		return from == HSPMD_F32 ? cast_of<float, float>(cuda, args) : cast_of<bf16, bf16>(cuda, args);
+	return from == HSPMD_F32 ? cast_of<float, bf16>(cuda, args) : cast_of<bf16, float>(cuda, args);
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_normal = { normal, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_fill = { fill, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_cast = { cast, NULL };

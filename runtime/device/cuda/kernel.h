@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel files share on the device: types, accesses of 16 bytes, sums over a block. Also compiled by a C++ compiler against the stand-ins of
+ * tests/gpu/emulate, which define EMULATE. */
+#ifndef HSPMD_CUDA_KERNEL_H
+#define HSPMD_CUDA_KERNEL_H
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+#include "runtime/device/cuda/cuda.h"
+
+#ifndef EMULATE
+#define LAUNCH(kernel, grid, threads, shared, stream, ...) kernel<<<grid, threads, shared, stream>>>(__VA_ARGS__)
+#define DYNAMIC_SHARED(type, name)                                                                                                           \
+	extern __shared__ __align__(16) unsigned char hspmd_dynamic_shared[];                                                                \
+	type *name = (type *)hspmd_dynamic_shared
+#endif
+
+typedef __nv_bfloat16 bf16;
+
+#define WARP 32
+#define ALL_LANES 0xffffffffu
+
+static __device__ __forceinline__ float to_float(float x)
+{
+	return x;
+}
+
+static __device__ __forceinline__ float to_float(bf16 x)
+{
+	return __bfloat162float(x);
+}
+
+template <typename T> static __device__ __forceinline__ T from_float(float x);
+
+template <> __device__ __forceinline__ float from_float<float>(float x)
+{
+	return x;
+}
+
+template <> __device__ __forceinline__ bf16 from_float<bf16>(float x)
+{
+	return __float2bfloat16_rn(x);
+}
+
+/* ---- accesses of 16 bytes */
+
+template <typename T> struct __align__(16) pack {
+	static const int count = 16 / sizeof(T);
+	T v[16 / sizeof(T)];
+};
+
+/* Elements [j, j + count) of a row as floats; 0 beyond its end. whole: rows begin on multiples of 16 bytes. */
+template <typename T> static __device__ __forceinline__ void load_pack(float *to, const T *row, int64_t j, int64_t width, bool whole)
+{
+	const int n = pack<T>::count;
+	if (whole && j + n <= width) {
+		pack<T> p = *(const pack<T> *)(row + j);
+#pragma unroll
+		for (int i = 0; i < n; i++)
+			to[i] = to_float(p.v[i]);
+	} else {
+#pragma unroll
+		for (int i = 0; i < n; i++)
+			to[i] = j + i < width ? to_float(row[j + i]) : 0.0f;
+	}
+}
+
+template <typename T> static __device__ __forceinline__ void store_pack(T *row, const float *from, int64_t j, int64_t width, bool whole)
+{
+	const int n = pack<T>::count;
+	if (whole && j + n <= width) {
+		pack<T> p;
+#pragma unroll
+		for (int i = 0; i < n; i++)
+			p.v[i] = from_float<T>(from[i]);
+		*(pack<T> *)(row + j) = p;
+	} else {
+#pragma unroll
+		for (int i = 0; i < n; i++)
+			if (j + i < width)
+				row[j + i] = from_float<T>(from[i]);
+	}
+}
+
+/* Do rows of so many elements of T all begin on multiples of 16 bytes? Buffers do. */
+template <typename T> static __host__ __device__ __forceinline__ bool is_whole(int64_t width)
+{
+	return width % (int64_t)(16 / sizeof(T)) == 0;
+}
+
+/* ---- sums over a warp and a block; every thread gets the result, always in the same order */
+
+struct add_up {
+	template <typename T> static __device__ __forceinline__ T join(T a, T b)
+	{
+		return a + b;
+	}
+};
+
+struct larger_of {
+	template <typename T> static __device__ __forceinline__ T join(T a, T b)
+	{
+		return a > b ? a : b;
+	}
+};
+
+template <typename How, typename T> static __device__ __forceinline__ T over_warp(T x, int lanes = WARP)
+{
+	for (int step = lanes / 2; step; step /= 2)
+		x = How::join(x, __shfl_xor_sync(ALL_LANES, x, step));
+	return x;
+}
+
+/* blockDim.x is a multiple of the warp. `room`: shared, WARP entries; free for use again after the next __syncthreads. */
+template <typename How, typename T> static __device__ __forceinline__ T over_block(T x, T nothing, T *room)
+{
+	int warps = blockDim.x / WARP;
+	x = over_warp<How>(x);
+	if (warps == 1)
+		return x;
+	__syncthreads();
+	if (threadIdx.x % WARP == 0)
+		room[threadIdx.x / WARP] = x;
+	__syncthreads();
+	x = (int)(threadIdx.x % WARP) < warps ? room[threadIdx.x % WARP] : nothing;
+	return over_warp<How>(x);
+}
+
+/* ---- for the host */
+
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+	return (a + b - 1) / b;
+}
+
+/* Threads of a block that goes over rows of `width` elements, `each` a thread at a time. */
+static inline int row_threads(int64_t width, int each, int most)
+{
+	int64_t threads = ceil_div(ceil_div(width, each), WARP) * WARP;
+	return (int)(threads < WARP ? WARP : threads > most ? most : threads);
+}
+
+/* Call f<T> for the floating type of a view. */
+#define BY_TYPE(view_dtype, f, ...) ((view_dtype) == HSPMD_F32 ? f<float>(__VA_ARGS__) : f<bf16>(__VA_ARGS__))
+
+#endif

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layer norm and root-mean-square norm, a block a row. A row of up to HELD packs a thread is read once and kept in registers; what is longer is read again.
+ * Backward, every block goes over its rows in order and sums gain and bias for itself; then the blocks' sums are added in order: the same bits every time. */
+#include "runtime/device/cuda/kernel.h"
+
+#define HELD 4
+#define MOST_THREADS 256
+
+struct norm {
+	const void *x, *gain, *bias; /* bias NULL: none */
+	void *y;
+	float *stats;
+	int64_t width;
+	float eps;
+	bool whole;
+};
+
+/* Packs of one row of this thread: the first HELD from registers. */
+template <typename T> struct row_of {
+	float held[HELD][pack<T>::count];
+	const T *row;
+	int64_t width;
+	bool whole;
+
+	__device__ __forceinline__ void load(const T *from, int64_t n, bool aligned)
+	{
+		row = from;
+		width = n;
+		whole = aligned;
+#pragma unroll
+		for (int h = 0; h < HELD; h++) {
+			int64_t j = at(h);
+			if (j < width)
+				load_pack(held[h], row, j, width, whole);
+		}
+	}
+	__device__ __forceinline__ int64_t at(int64_t h) const
+	{
+		return (h * blockDim.x + threadIdx.x) * pack<T>::count;
+	}
+	/* Call f(pack's floats, first element) for every pack of this thread. */
+	template <typename F> __device__ __forceinline__ void each(F f) const
+	{
+#pragma unroll
+		for (int h = 0; h < HELD; h++)
+			if (at(h) < width)
+				f(held[h], at(h));
+		for (int64_t h = HELD; at(h) < width; h++) {
+			float more[pack<T>::count];
+			load_pack(more, row, at(h), width, whole);
+			f(more, at(h));
+		}
+	}
+};
+
+template <typename T, bool centred> static __global__ void __launch_bounds__(MOST_THREADS) norm_kernel(struct norm a)
+{
+	const int n = pack<T>::count;
+	__shared__ float room[WARP];
+	int64_t r = blockIdx.x;
+	struct row_of<T> x;
+	x.load((const T *)a.x + r * a.width, a.width, a.whole);
+	float mean = 0, squares = 0;
+	if (centred) {
+		float sum = 0;
+		x.each([&](const float *v, int64_t) {
+			for (int i = 0; i < n; i++)
+				sum += v[i];
+		});
+		mean = over_block<add_up>(sum, 0.0f, room) / (float)a.width;
+	}
+	x.each([&](const float *v, int64_t j) {
+		for (int i = 0; i < n; i++)
+			if (j + i < a.width)
+				squares += (v[i] - mean) * (v[i] - mean);
+	});
+	float scale = 1.0f / sqrtf(over_block<add_up>(squares, 0.0f, room) / (float)a.width + a.eps);
+	T *y = (T *)a.y + r * a.width;
+	x.each([&](const float *v, int64_t j) {
+		float gain[n], bias[n], out[n];
+		load_pack(gain, (const T *)a.gain, j, a.width, a.whole);
+		if (a.bias)
+			load_pack(bias, (const T *)a.bias, j, a.width, a.whole);
+		for (int i = 0; i < n; i++)
+			out[i] = (v[i] - mean) * scale * gain[i] + (a.bias ? bias[i] : 0.0f);
+		store_pack(y, out, j, a.width, a.whole);
+	});
+	if (threadIdx.x == 0) {
+		if (centred)
+			a.stats[2 * r] = mean;
+		a.stats[centred ? 2 * r + 1 : r] = scale;
+	}
+}
+
+struct norm_grad {
+	const void *dy, *x, *gain;
+	const float *stats;
+	void *dx; /* NULL: not wanted */
+	float *gains, *biases; /* [blocks][width] */
+	int64_t rows, width;
+	bool whole;
+};
+
+/* One row's dx; adds its part of dgain and dbias to what this thread has in `gains` and `biases`, its own place of the workspace. */
+template <typename T, bool centred> static __device__ __forceinline__ void row_grad(const struct norm_grad &a, int64_t r, float *gains, float *biases, float *room)
+{
+	const int n = pack<T>::count;
+	float mean = centred ? a.stats[2 * r] : 0.0f, scale = a.stats[centred ? 2 * r + 1 : r], sum = 0, dot = 0;
+	struct row_of<T> x, dy;
+	x.load((const T *)a.x + r * a.width, a.width, a.whole);
+	dy.load((const T *)a.dy + r * a.width, a.width, a.whole);
+	auto part = [&](const float *v, const float *g, int64_t j) {
+		float gain[n];
+		load_pack(gain, (const T *)a.gain, j, a.width, a.whole);
+		for (int i = 0; i < n; i++) {
+			if (j + i >= a.width)
+				break;
+			float normal = (v[i] - mean) * scale;
+			gains[j + i] += g[i] * normal;
+			if (centred)
+				biases[j + i] += g[i];
+			sum += g[i] * gain[i];
+			dot += g[i] * gain[i] * normal;
+		}
+	};
+#pragma unroll
+	for (int h = 0; h < HELD; h++)
+		if (x.at(h) < a.width)
+			part(x.held[h], dy.held[h], x.at(h));
+	for (int64_t h = HELD; x.at(h) < a.width; h++) {
+		float v[n], g[n];
+		load_pack(v, x.row, x.at(h), a.width, a.whole);
+		load_pack(g, dy.row, x.at(h), a.width, a.whole);
+		part(v, g, x.at(h));
+	}
+	if (!a.dx)
+		return;
+	float average = centred ? over_block<add_up>(sum, 0.0f, room) / (float)a.width : 0.0f;
+	float slope = over_block<add_up>(dot, 0.0f, room) / (float)a.width;
+	T *dx = (T *)a.dx + r * a.width;
+	auto put = [&](const float *v, const float *g, int64_t j) {
+		float gain[n], out[n];
+		load_pack(gain, (const T *)a.gain, j, a.width, a.whole);
+		for (int i = 0; i < n; i++)
+			out[i] = (g[i] * gain[i] - average - (v[i] - mean) * scale * slope) * scale;
+		store_pack(dx, out, j, a.width, a.whole);
+	};
+#pragma unroll
+	for (int h = 0; h < HELD; h++)
+		if (x.at(h) < a.width)
+			put(x.held[h], dy.held[h], x.at(h));
+	for (int64_t h = HELD; x.at(h) < a.width; h++) {
+		float v[n], g[n];
+		load_pack(v, x.row, x.at(h), a.width, a.whole);
+		load_pack(g, dy.row, x.at(h), a.width, a.whole);
+		put(v, g, x.at(h));
+	}
+}
+
+template <typename T, bool centred> static __global__ void __launch_bounds__(MOST_THREADS) norm_grad_kernel(struct norm_grad a)
+{
+	__shared__ float room[WARP];
+	DYNAMIC_SHARED(float, sums); /* dgain[width], dbias[width]; an element belongs to one thread */
+	float *gains = sums, *biases = sums + a.width;
+	for (int64_t j = threadIdx.x; j < (centred ? 2 : 1) * a.width; j += blockDim.x)
+		sums[j] = 0;
+	__syncthreads();
+	for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x)
+		row_grad<T, centred>(a, r, gains, biases, room);
+	__syncthreads();
+	for (int64_t j = threadIdx.x; j < a.width; j += blockDim.x) {
+		a.gains[(int64_t)blockIdx.x * a.width + j] = gains[j];
+		if (centred)
+			a.biases[(int64_t)blockIdx.x * a.width + j] = biases[j];
+	}
+}
+
+/* to[j] (+)= the sum over parts of from[part][j], in order */
+static __global__ void add_parts(float *to, const float *from, int64_t parts, int64_t width, bool accumulate)
+{
+	int64_t j = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+	if (j >= width)
+		return;
+	float total = 0;
+	for (int64_t p = 0; p < parts; p++)
+		total += from[p * width + j];
+	to[j] = accumulate ? to[j] + total : total;
+}
+
+template <typename T, bool centred> static int forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	const struct hspmd_view *x = &args->in[0];
+	struct norm a = {};
+	a.x = x->data;
+	a.gain = args->in[1].data;
+	a.bias = centred && args->input_count > 2 ? args->in[2].data : NULL;
+	a.y = args->out[0].data;
+	a.stats = (float *)args->out[1].data;
+	a.width = hspmd_cuda_row_length(x);
+	a.eps = (float)args->attr->eps;
+	a.whole = is_whole<T>(a.width);
+	int64_t rows = hspmd_cuda_row_count(x);
+	auto *kernel = norm_kernel<T, centred>;
+	if (rows)
+		LAUNCH(kernel, (unsigned)rows, row_threads(a.width, pack<T>::count, MOST_THREADS), 0, cuda->stream, a);
+	return 0;
+}
+
+static int64_t grad_blocks(const struct hspmd_cuda *cuda, int64_t rows)
+{
+	int64_t most = 2 * (int64_t)cuda->multiprocessors;
+	return rows < most ? rows : most;
+}
+
+template <typename T, bool centred> static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	const struct hspmd_view *x = &args->in[1];
+	struct norm_grad a = {};
+	a.dy = args->in[0].data;
+	a.x = x->data;
+	a.gain = args->in[2].data;
+	a.stats = (const float *)args->in[3].data;
+	a.dx = args->out[0].data;
+	a.rows = hspmd_cuda_row_count(x);
+	a.width = hspmd_cuda_row_length(x);
+	a.whole = is_whole<T>(a.width);
+	int64_t blocks = grad_blocks(cuda, a.rows);
+	a.gains = (float *)args->workspace;
+	a.biases = a.gains + blocks * a.width;
+	size_t shared = (size_t)((centred ? 2 : 1) * a.width) * sizeof(float);
+	auto *kernel = norm_grad_kernel<T, centred>;
+	if (shared > 48 * 1024) {
+		cudaError_t status = cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+		if (status != cudaSuccess)
+			return hspmd_cuda_failed(status, "rows too long for a norm's gradient", err);
+	}
+	if (blocks)
+		LAUNCH(kernel, (unsigned)blocks, row_threads(a.width, pack<T>::count, MOST_THREADS), shared, cuda->stream, a);
+	for (int o = 1; o < args->output_count && o < 3; o++)
+		if (args->out[o].data)
+			LAUNCH(add_parts, (unsigned)ceil_div(a.width, 128), 128, 0, cuda->stream, (float *)args->out[o].data, o == 1 ? a.gains : a.biases,
+			       blocks, a.width, args->out[o].accumulate);
+	return 0;
+}
+
+static int layernorm(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+{
+	return args->in[0].dtype == HSPMD_F32 ? forward<float, true>(cuda, args) : forward<bf16, true>(cuda, args);
+}
+
+static int rmsnorm(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+{
+	return args->in[0].dtype == HSPMD_F32 ? forward<float, false>(cuda, args) : forward<bf16, false>(cuda, args);
+}
+
+static int layernorm_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	return args->in[0].dtype == HSPMD_F32 ? backward<float, true>(cuda, args, err) : backward<bf16, true>(cuda, args, err);
+}
+
+static int rmsnorm_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	return args->in[0].dtype == HSPMD_F32 ? backward<float, false>(cuda, args, err) : backward<bf16, false>(cuda, args, err);
+}
+
+static size_t grad_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	const struct hspmd_view *x = &args->in[1];
+	return (size_t)(2 * grad_blocks(cuda, hspmd_cuda_row_count(x)) * hspmd_cuda_row_length(x)) * sizeof(float);
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_layernorm = { layernorm, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_layernorm_grad = { layernorm_grad, grad_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_rmsnorm = { rmsnorm, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_rmsnorm_grad = { rmsnorm_grad, grad_workspace };

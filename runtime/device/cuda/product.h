@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products by cuBLASLt. Of the algorithms that its heuristics name for a shape the fastest is taken, by measurement when a program with that shape is
+ * built (never inside a step), and remembered: in memory, and in a file so that the next run takes the same one and gives the same bits.
+ *
+ * Environment: HSPMD_CUDA_TUNE=0 takes the heuristics' first without measuring; HSPMD_CUDA_CACHE names the file's folder (default
+ * $XDG_CACHE_HOME/hspmd or ~/.cache/hspmd; empty: no file); HSPMD_CUDA_TF32=1 lets products of F32 use TF32. */
+#ifndef HSPMD_CUDA_PRODUCT_H
+#define HSPMD_CUDA_PRODUCT_H
+
+#include "runtime/device/cuda/cuda.h"
+
+/* Row-major D[m, n] (+)= op(A) op(B) (+ bias[n]): A is [m, k], or [k, m] when turned; B is [k, n], or [n, k] when turned. No padding between rows. */
+struct hspmd_cuda_product {
+	int64_t m, n, k;
+	const void *a, *b;
+	void *d;
+	bool turn_a, turn_b, accumulate, has_bias;
+	const void *bias;              /* of d's type */
+	enum hspmd_dtype type, d_type; /* of a and b; of d: the same, or F32 for BF16 */
+};
+
+int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
+void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda);
+/* Finds the algorithm for products like this one (pointers are not looked at); the workspace that it needs. */
+size_t hspmd_cuda_product_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p);
+int hspmd_cuda_multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, void *workspace, size_t workspace_bytes, struct hspmd_error *err);
+
+#endif

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products: see cublasLt.h. */
+#include <stdio.h>
+#include <vector>
+
+#include "tests/gpu/emulate/cublasLt.h"
+#include "tests/gpu/emulate/cuda_bf16.h"
+
+struct emulate_blas {
+	int open;
+};
+struct emulate_layout {
+	cudaDataType_t type;
+	uint64_t rows, columns;
+	int64_t ld;
+};
+struct emulate_product {
+	cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
+	cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+	const void *bias = NULL;
+};
+struct emulate_preference {
+	size_t workspace = 0;
+};
+
+#define MAGIC 0x616c676f72697468ull
+#define WORKSPACE 64
+
+static double get(const void *data, cudaDataType_t type, size_t i)
+{
+	return type == CUDA_R_32F ? ((const float *)data)[i] : __bfloat162float(((const __nv_bfloat16 *)data)[i]);
+}
+
+static void put(void *data, cudaDataType_t type, size_t i, double value)
+{
+	if (type == CUDA_R_32F)
+		((float *)data)[i] = (float)value;
+	else
+		((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn((float)value);
+}
+
+/* op(X) as rows of doubles, so that both operands are read in order. */
+static std::vector<double> unfold(const void *data, const emulate_layout &l, bool rows_first)
+{
+	std::vector<double> out(l.rows * l.columns);
+	for (size_t c = 0; c < l.columns; c++)
+		for (size_t r = 0; r < l.rows; r++)
+			out[rows_first ? r * l.columns + c : c * l.rows + r] = get(data, l.type, c * (size_t)l.ld + r);
+	return out;
+}
+
+static bool fits(const emulate_product &p, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
+{
+	uint64_t m = p.a == CUBLAS_OP_T ? a.columns : a.rows, k = p.a == CUBLAS_OP_T ? a.rows : a.columns;
+	uint64_t n = p.b == CUBLAS_OP_T ? b.rows : b.columns, k2 = p.b == CUBLAS_OP_T ? b.columns : b.rows;
+	return m == d.rows && n == d.columns && k == k2 && k && (uint64_t)a.ld >= a.rows && (uint64_t)b.ld >= b.rows && (uint64_t)d.ld >= d.rows && a.type == b.type &&
+	       (d.type == a.type || d.type == CUDA_R_32F);
+}
+
+static void multiply(const emulate_product &p, const emulate_layout &la, const emulate_layout &lb, const emulate_layout &ld, const void *a, const void *b, float alpha,
+		     float beta, void *d)
+{
+	size_t k = p.a == CUBLAS_OP_T ? la.rows : la.columns;
+	std::vector<double> left = unfold(a, la, p.a == CUBLAS_OP_N), right = unfold(b, lb, p.b == CUBLAS_OP_T);
+	for (size_t n = 0; n < ld.columns; n++)
+		for (size_t m = 0; m < ld.rows; m++) {
+			const double *x = &left[m * k], *y = &right[n * k];
+			double sum = 0;
+			for (size_t i = 0; i < k; i++)
+				sum += x[i] * y[i];
+			size_t at = n * (size_t)ld.ld + m;
+			double value = alpha * sum + (beta != 0 ? beta * get(d, ld.type, at) : 0);
+			if (p.epilogue == CUBLASLT_EPILOGUE_BIAS)
+				value += get(p.bias, ld.type, m);
+			put(d, ld.type, at, value);
+		}
+}
+
+extern "C" {
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+	return status == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE" : "CUBLAS_STATUS_NOT_SUPPORTED";
+}
+
+size_t cublasLtGetVersion(void)
+{
+	return 1;
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+	*handle = new emulate_blas{ 1 };
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+	delete handle;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t, cudaDataType_t scale)
+{
+	if (scale != CUDA_R_32F)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	*desc = new emulate_product;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+	delete desc;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
+{
+	void *to = attribute == CUBLASLT_MATMUL_DESC_TRANSA	? (void *)&desc->a
+		   : attribute == CUBLASLT_MATMUL_DESC_TRANSB	? (void *)&desc->b
+		   : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&desc->epilogue
+								: (void *)&desc->bias;
+	if (size != (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : 4))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	memcpy(to, value, size);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows, uint64_t columns, int64_t ld)
+{
+	*layout = new emulate_layout{ type, rows, columns, ld };
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+	delete layout;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+	*preference = new emulate_preference;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+	delete preference;
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+						    size_t size)
+{
+	if (size != (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(size_t) : sizeof(uint32_t)))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+		memcpy(&preference->workspace, value, size);
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+					      cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted,
+					      cublasLtMatmulHeuristicResult_t *found, int *count)
+{
+	*count = 0;
+	if (!fits(*desc, *a, *b, *d))
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	for (int i = 0; i < 2 && i < wanted && preference->workspace >= WORKSPACE; i++) {
+		found[i] = cublasLtMatmulHeuristicResult_t();
+		found[i].algo.data[0] = MAGIC;
+		found[i].algo.data[1] = (uint64_t)i;
+		found[i].workspaceSize = WORKSPACE * (size_t)i;
+		++*count;
+	}
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t,
+				       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
+{
+	if (!fits(*desc, *a, *b, *d) || algo->data[0] != MAGIC || algo->data[1] > 1)
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	*result = cublasLtMatmulHeuristicResult_t();
+	result->workspaceSize = WORKSPACE * algo->data[1];
+	return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
+			      const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
+{
+	size_t need = WORKSPACE * algo->data[1];
+	if (!handle->open || !fits(*desc, *a_layout, *b_layout, *d_layout) || algo->data[0] != MAGIC || c != d || workspace_bytes < need || (need && !workspace) ||
+	    (desc->epilogue == CUBLASLT_EPILOGUE_BIAS && !desc->bias))
+		return CUBLAS_STATUS_INVALID_VALUE;
+	emulate_product p = *desc;
+	emulate_layout la = *a_layout, lb = *b_layout, ld = *d_layout;
+	float scale = *(const float *)alpha, keep = *(const float *)beta;
+	emulate_enqueue(stream, [=] {
+		if (need)
+			memset(workspace, 0, need);
+		multiply(p, la, lb, ld, a, b, scale, keep, d);
+	});
+	return CUBLAS_STATUS_SUCCESS;
+}
+}

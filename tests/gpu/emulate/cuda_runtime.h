@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A stand-in for CUDA's runtime, for tests on machines without a GPU: the CUDA device's sources compile against it and run on the CPU.
+ *
+ * A kernel's block runs as fibers, one a thread, that pass control on at barriers and at whatever a warp does together; what a fiber does between two of those
+ * is done at once, and HSPMD_EMULATE_ORDER (0 ascending, 1 descending, else a seed) says in which order, so that a barrier that is missing is seen as a result
+ * that depends on it. A stream's work is kept and done when someone waits for it, so that whoever does not wait is seen too. Memory ends at a page that cannot be
+ * touched. What is illegal (a barrier that not all reach, an unaligned access of 16 bytes) ends the process with a word. */
+#ifndef EMULATE_CUDA_RUNTIME_H
+#define EMULATE_CUDA_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define EMULATE 1
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 } cudaError_t;
+typedef struct emulate_stream *cudaStream_t;
+typedef struct emulate_event *cudaEvent_t;
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+typedef enum { CUDA_R_32F = 0, CUDA_R_16BF = 14 } cudaDataType_t;
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+
+const char *cudaGetErrorString(cudaError_t status);
+cudaError_t cudaGetLastError(void);
+cudaError_t cudaGetDeviceCount(int *count); /* HSPMD_EMULATE_GPUS, or 8 */
+cudaError_t cudaSetDevice(int index);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int index);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaMalloc(void **data, size_t bytes);
+cudaError_t cudaFree(void *data);
+cudaError_t cudaMallocHost(void **data, size_t bytes);
+cudaError_t cudaFreeHost(void *data);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaEventCreate(cudaEvent_t *event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
+
+#ifdef __cplusplus
+}
+
+#include <functional>
+#include <math.h>
+#include <string.h>
+#include <tuple>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(n)
+#define __align__(n) __attribute__((aligned(n)))
+/* One block at a time runs on a thread of the process. */
+#define __shared__ static thread_local
+#define DYNAMIC_SHARED(type, name) type *name = (type *)emulate_shared()
+#define LAUNCH(kernel, grid, threads, shared, stream, ...) emulate_launch(#kernel, grid, threads, shared, stream, kernel, __VA_ARGS__)
+
+struct dim3 {
+	unsigned x, y, z;
+	dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+
+struct float2 {
+	float x, y;
+};
+static inline float2 make_float2(float x, float y)
+{
+	return { x, y };
+}
+
+struct emulate_place {
+	dim3 thread, block, threads, blocks;
+};
+extern thread_local emulate_place emulate_here;
+#define threadIdx emulate_here.thread
+#define blockIdx emulate_here.block
+#define blockDim emulate_here.threads
+#define gridDim emulate_here.blocks
+
+void emulate_enqueue(cudaStream_t stream, std::function<void()> work);
+void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread);
+void *emulate_shared();
+void __syncthreads();
+/* Give `bytes` of `own` to the warp; what lane 0 gave comes back, that of lane i lies i * 64 bytes further. For at most 64 bytes; all lanes take part. */
+const char *emulate_exchange(const void *own, size_t bytes);
+[[noreturn]] void emulate_end(const char *why);
+
+template <typename... Formal, typename... Actual>
+static inline void emulate_launch(const char *name, dim3 grid, dim3 threads, size_t shared, cudaStream_t stream, void (*kernel)(Formal...), Actual... actual)
+{
+	std::tuple<Formal...> values(actual...);
+	emulate_enqueue(stream, [=] { emulate_run_kernel(name, grid, threads, shared, [&] { std::apply(kernel, values); }); });
+}
+
+static inline void __syncwarp()
+{
+	emulate_exchange("", 0);
+}
+
+template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int mask)
+{
+	T result;
+	unsigned lane = (emulate_here.thread.x % 32) ^ (unsigned)mask;
+	memcpy(&result, emulate_exchange(&x, sizeof x) + lane * 64, sizeof result);
+	return result;
+}
+
+static inline int atomicMax(int *at, int value)
+{
+	int was = *at;
+	*at = was > value ? was : value;
+	return was;
+}
+#endif
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/gpu/wide_case.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define SHAPE(...) ((struct hspmd_shape){ .rank = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), .dim = { __VA_ARGS__ } })
+
+static int parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *name, struct hspmd_shape shape)
+{
+	int t = hspmd_graph_parameter(g, name, shape, 0, 0, 1, true, -1, 1);
+	assert_true(t >= 0);
+	g->tensors[t].dtype = type;
+	return t;
+}
+
+static int append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *in, int count)
+{
+	int out[HSPMD_OP_MAX_IO], t = hspmd_graph_append(g, opcode, attr, 0, in, count, out);
+	if (t < 0)
+		fail_msg("%s", g->error.text);
+	return t;
+}
+
+/* Whole packs a row, and rows longer than a block keeps in registers. */
+static int norm(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_opcode opcode, int64_t width)
+{
+	struct hspmd_op_attr attr = { .eps = 1e-5 };
+	int in[] = { parameter(g, type, "x", SHAPE(2, 5, width)), parameter(g, type, "gain", SHAPE(width)), -1 };
+	if (opcode == HSPMD_OP_LAYERNORM)
+		in[2] = parameter(g, type, "bias", SHAPE(width));
+	return append(g, opcode, &attr, in, opcode == HSPMD_OP_LAYERNORM ? 3 : 2);
+}
+
+static int layernorm_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return norm(g, type, HSPMD_OP_LAYERNORM, 768);
+}
+
+static int rmsnorm_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return norm(g, type, HSPMD_OP_RMSNORM, 768);
+}
+
+static int rmsnorm_very_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return norm(g, type, HSPMD_OP_RMSNORM, 9003);
+}
+
+static int layernorm_very_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return norm(g, type, HSPMD_OP_LAYERNORM, 8448);
+}
+
+static int embed_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(4, 150), 0), parameter(g, type, "table", SHAPE(11, 64)) };
+	return append(g, HSPMD_OP_EMBED, NULL, in, 2);
+}
+
+static int gelu_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	int in[] = { parameter(g, type, "x", SHAPE(3, 17, 64)) };
+	return append(g, HSPMD_OP_GELU, NULL, in, 1);
+}
+
+static int rope_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 64, .theta = 10000 };
+	int in[] = { parameter(g, type, "x", SHAPE(2, 37, 192)) };
+	return append(g, HSPMD_OP_ROPE, &attr, in, 1);
+}
+
+static int attention(struct hspmd_graph *g, enum hspmd_dtype type, int64_t t, int64_t heads, int64_t kv, int64_t d, int64_t window, bool segments)
+{
+	struct hspmd_op_attr attr = { .head_dim = d, .heads = heads, .kv_heads = kv, .scale = 0.12, .window = window };
+	int in[] = { parameter(g, type, "q", SHAPE(2, t, heads * d)), parameter(g, type, "k", SHAPE(2, t, kv * d)), parameter(g, type, "v", SHAPE(2, t, kv * d)),
+		     segments ? hspmd_graph_input(g, "segments", HSPMD_I32, SHAPE(2, t), 0) : -1 };
+	return append(g, HSPMD_OP_ATTENTION, &attr, in, segments ? 4 : 3);
+}
+
+static int attention_64(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 70, 2, 1, 64, 0, false);
+}
+
+static int attention_128(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 130, 2, 2, 128, 0, false);
+}
+
+static int attention_64_window_segments(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 150, 4, 2, 64, 50, true);
+}
+
+static int attention_200(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 40, 1, 1, 200, 0, false);
+}
+
+static int attention_packed_64(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 64, .heads = 2, .kv_heads = 2, .scale = 0.125 };
+	int in[] = { parameter(g, type, "qkv", SHAPE(2, 97, 3, 128)) };
+	return append(g, HSPMD_OP_ATTENTION, &attr, in, 1);
+}
+
+static int experts_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .experts = 3, .experts_per_token = 2, .scale = 0.7 };
+	int logits = parameter(g, type, "logits", SHAPE(2, 45, 3)), routed[HSPMD_OP_MAX_IO];
+	if (hspmd_graph_append(g, HSPMD_OP_ROUTE, &attr, 0, &logits, 1, routed) < 0)
+		fail_msg("%s", g->error.text);
+	int in[] = { parameter(g, type, "x", SHAPE(2, 45, 40)), routed[1], routed[0], parameter(g, type, "gate", SHAPE(3, 48, 40)),
+		     parameter(g, type, "up", SHAPE(3, 48, 40)), parameter(g, type, "down", SHAPE(3, 40, 48)) };
+	return append(g, HSPMD_OP_EXPERTS, &attr, in, 6);
+}
+
+static int loss_wide(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .parts = 1, .scale = 0.3 };
+	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 50), 0), in[] = { parameter(g, type, "logits", SHAPE(3, 50, 1000)), targets };
+	in[0] = append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2);
+	return append(g, HSPMD_OP_LOSS, &attr, in, 2);
+}
+
+const struct op_case wide_cases[] = {
+	{ "layernorm of 768", layernorm_wide, false },
+	{ "rmsnorm of 768", rmsnorm_wide, false },
+	{ "layernorm of 8448", layernorm_very_wide, false },
+	{ "rmsnorm of 9003", rmsnorm_very_wide, false },
+	{ "embed of 600 tokens", embed_wide, false },
+	{ "gelu of whole packs", gelu_wide, false },
+	{ "rope of whole packs", rope_wide, false },
+	{ "attention, heads of 64", attention_64, false },
+	{ "attention, heads of 128", attention_128, true },
+	{ "attention, heads of 64, window and segments", attention_64_window_segments, true },
+	{ "attention, heads of 200", attention_200, true },
+	{ "attention packed, heads of 64", attention_packed_64, true },
+	{ "experts of 45 tokens", experts_wide, false },
+	{ "loss over 1000", loss_wide, false },
+};
+const size_t wide_case_count = sizeof wide_cases / sizeof *wide_cases;

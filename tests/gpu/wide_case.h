@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* More operators' cases (tests/unit/op_case.h): sizes at which a GPU's kernels take other ways than on the small odd ones. */
+#ifndef TESTS_WIDE_CASE_H
+#define TESTS_WIDE_CASE_H
+
+#include "tests/unit/op_case.h"
+
+extern const struct op_case wide_cases[];
+extern const size_t wide_case_count;
+
+#endif
