@@ -103,7 +103,8 @@ int on_controller_message(void *context, uint32_t job, json_t *message, struct h
 		return on_answer(d, at, message, err);
 	if (strcmp(type, "state") != 0)
 		return hspmd_fail(err, "job %u: unknown message '%.40s'", job, type);
-	int rc = ctld_peers_state(&d->peers, at, message, nodes_of(d, &d->peers.peers[at]), err);
+	const struct ctld_peer *p = &d->peers.peers[at];
+	int rc = ctld_peers_state(&d->peers, at, message, nodes_of(d, p), ctld_size(d->view, p), err);
 	d->dirty |= rc > 0;
 	return rc < 0 ? hspmd_error_prefix(err, "job %u", job) : 0;
 }

@@ -141,11 +141,12 @@ static void set_worth(struct building *b, int elastic, const struct ctld_peer *p
 {
 	struct ctld_site *s = b->out;
 	double *worth = s->worth + (size_t)elastic * (size_t)s->site.type_count;
-	for (int t = 0; t < s->site.type_count; t++) {
+	for (int t = 0; t < s->site.type_count; t++)
 		worth[t] = 1;
-		for (int k = 0; k < p->type_count; k++)
-			if (!strcmp(p->types[k], s->types[t]))
-				worth[t] = p->worth[k];
+	for (int k = 0; k < p->kind_count; k++) {
+		int node = hspmd_view_find_node(b->v, p->kinds[k]);
+		if (node >= 0)
+			worth[s->classes[s->nodes[node].class].type] = p->worth[k];
 	}
 	s->elastic[elastic].worth = worth;
 }
@@ -342,6 +343,38 @@ static int allocate(struct ctld_site *s, struct building *b)
 		for (int h = 0; h < b->v->jobs[k].held_count; h++)
 			b->users[b->v->jobs[k].held[h]]++;
 	return 0;
+}
+
+static double size_of(const struct hspmd_view *v, const struct ctld_peer *p, const struct hspmd_view_job *j)
+{
+	char kinds[CTLD_KINDS_MAX][32], type[32];
+	double size = 0;
+	for (int k = 0; k < p->kind_count; k++) {
+		int node = hspmd_view_find_node(v, p->kinds[k]);
+		*kinds[k] = '\0';
+		if (node >= 0)
+			ctld_devices(v->nodes[node].gres, kinds[k], sizeof kinds[k]);
+	}
+	for (int h = 0; h < j->held_count; h++) {
+		double worth = 1;
+		ctld_devices(v->nodes[j->held[h]].gres, type, sizeof type);
+		for (int k = 0; k < p->kind_count; k++)
+			if (!strcmp(kinds[k], type))
+				worth = p->worth[k];
+		size += worth;
+	}
+	return size;
+}
+
+double ctld_size(const struct hspmd_view *view, const struct ctld_peer *p)
+{
+	const struct hspmd_view_job *j = view ? job_by_id(view, p->job) : NULL;
+	double size = j ? size_of(view, p, j) : 0;
+	for (int m = 0; m < p->member_count && view; m++) {
+		const struct hspmd_view_job *member = job_by_id(view, p->members[m]);
+		size += member && member->uid == p->uid ? size_of(view, p, member) : 0;
+	}
+	return size;
 }
 
 int ctld_build(struct ctld_site *out, const struct hspmd_view *view, const struct hspmd_policy *policy, const struct ctld_peer *peers,

@@ -8,7 +8,7 @@
 
 #define CTLD_CURVE_MAX 4096
 #define CTLD_MEMBERS_MAX 256
-#define CTLD_TYPES_MAX 32
+#define CTLD_KINDS_MAX 32
 
 /* An elastic job as its controller tells of it, and what is known of their talk. */
 struct ctld_peer {
@@ -21,9 +21,9 @@ struct ctld_peer {
 	char policy[HSPMD_POLICY_NAME_MAX + 1];
 	int curve_count;
 	double *curve;   /* bounded by what was measured; owned */
-	int type_count;
-	char types[CTLD_TYPES_MAX][32];
-	double worth[CTLD_TYPES_MAX];
+	int kind_count;  /* of nodes that it knows: the name of one, and how many nodes of worth 1 it and those like it are */
+	char kinds[CTLD_KINDS_MAX][65];
+	double worth[CTLD_KINDS_MAX];
 	double tokens_per_s, pause_s, lost_s;
 	int64_t step;
 	bool asked;      /* a request is not answered yet */
@@ -62,6 +62,9 @@ int ctld_build(struct ctld_site *out, const struct hspmd_view *view, const struc
                int peer_count, const struct ctld_node_note *notes, double now_s, ctld_could_start *could_start, void *context,
                struct hspmd_error *err);
 void ctld_site_clear(struct ctld_site *s);
+
+/* What a job's nodes are together, in nodes of worth 1, by its own word on what they are worth. */
+double ctld_size(const struct hspmd_view *view, const struct ctld_peer *peer);
 
 /* May a job with these wishes run on a node: partition, features, GRES, CPUs, memory. What is not understood (counts, exclusive ors) does
  * not fit. */

@@ -76,16 +76,24 @@ static void read_worth(struct hspmd_json *obj, struct ctld_peer *p)
 {
 	struct hspmd_json worth = hspmd_json_object_or_none(obj, "worth"), at;
 	const char *name;
-	p->type_count = 0;
+	p->kind_count = 0;
 	for (size_t i = 0; worth.value && hspmd_json_member(&worth, i, &name, &at); i++) {
-		if (i == CTLD_TYPES_MAX || strlen(name) >= sizeof p->types[0]) {
-			hspmd_json_fail(&worth, "more than %d types, or a longer name than %zu", CTLD_TYPES_MAX, sizeof p->types[0] - 1);
+		if (i == CTLD_KINDS_MAX || strlen(name) >= sizeof p->kinds[0]) {
+			hspmd_json_fail(&worth, "more than %d kinds of nodes, or a longer name than %zu", CTLD_KINDS_MAX, sizeof p->kinds[0] - 1);
 			return;
 		}
-		snprintf(p->types[i], sizeof p->types[i], "%s", name);
+		snprintf(p->kinds[i], sizeof p->kinds[i], "%s", name);
 		p->worth[i] = hspmd_json_number_value(&at, 0, 1000);
-		p->type_count++;
+		p->kind_count++;
 	}
+}
+
+static bool same_worth(const struct ctld_peer *a, const struct ctld_peer *b)
+{
+	bool same = a->kind_count == b->kind_count;
+	for (int i = 0; same && i < a->kind_count; i++)
+		same = !strcmp(a->kinds[i], b->kinds[i]) && a->worth[i] == b->worth[i];
+	return same;
 }
 
 static void read_curve(struct hspmd_json *obj, struct ctld_peer *p)
@@ -142,7 +150,7 @@ static void see(struct ctld_record *r, int nodes, double tokens_per_s)
 	r->seen[at] = (struct hspmd_curve_seen){ nodes, tokens_per_s };
 }
 
-int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, struct hspmd_error *err)
+int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, struct hspmd_error *err)
 {
 	struct ctld_peer *old = &p->peers[at], new = *old;
 	struct hspmd_json_doc doc;
@@ -157,11 +165,15 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, st
 		free(new.curve);
 		return -1;
 	}
-	if (nodes > 0 && nodes == held && new.tokens_per_s > 0)
-		see(&p->records[at], nodes, new.tokens_per_s);
+	/* What was seen counts nodes by what they were said to be worth. */
+	bool same = same_worth(old, &new);
+	if (!same)
+		p->records[at].seen_count = 0;
+	if (same && nodes > 0 && nodes == held && new.tokens_per_s > 0 && size >= 0.5)
+		see(&p->records[at], (int)lround(size), new.tokens_per_s);
 	hspmd_curve_scale(new.curve, new.curve_count, p->records[at].seen, p->records[at].seen_count);
 	hspmd_curve_bound(new.curve, new.curve_count, p->records[at].seen, p->records[at].seen_count, SLACK);
-	bool changed = new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
+	bool changed = !same || new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
 		       new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;
 	for (int i = 0; !changed && i < new.curve_count; i++)
 		changed = fabs(new.curve[i] - old->curve[i]) > 0.01 * old->curve[i];

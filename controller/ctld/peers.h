@@ -38,8 +38,8 @@ void ctld_peers_drop(struct ctld_peers *p, int at); /* the last takes its place 
 void ctld_peers_clear(struct ctld_peers *p);
 
 /* Take a `state` in. -1 and err: ill-formed, nothing is changed. 1: something changed that decisions depend on. `held` is how many nodes it
- * has by Slurm's word, 0: not known: a rate is taken as seen only where both agree. */
-int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, struct hspmd_error *err);
+ * has by Slurm's word, 0: not known: a rate is taken as seen only where both agree. `size` is what these are (ctld_size), by what it said last. */
+int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, struct hspmd_error *err);
 
 /* An ask was sent; an answer came (or its time is over): ok, or declined with a text. A job that declines is left alone for 15 s, twice as
  * long each time in a row, an hour at most. */

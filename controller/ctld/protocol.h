@@ -4,9 +4,9 @@
  *
  * Role "controller": a job's controller calls hspmdctld (its address comes in HSPMD_CTLD, "UID@HOST:PORT", UID being who hspmdctld runs as)
  * and stays. hello     { role: "controller", job: id }     the user who proves it must be the job's, by Slurm's word
- *   -> state  { min_nodes, max_nodes, policy, members: [job ids], curve: [tokens_per_s on 1, 2, ... nodes], worth: { device type: nodes of
- * worth 1 }, nodes, tokens_per_s (now, 0: not training), pause_s, lost_s, step }          when something of it changes, at most once a
- * second
+ *   -> state  { min_nodes, max_nodes, policy, members: [job ids], curve: [tokens_per_s on 1, 2, ... nodes of worth 1], worth: { a node: what it and
+ *              those like it are worth }, nodes, tokens_per_s (now, 0: not training), pause_s, lost_s, step }
+ *                                               when something of it changes, at most once a second
  *   <- ask    { id, command: "grow", by: n, names: [nodes that lie idle for it], reason }
  *             { id, command: "shrink", names: [nodes to give back], reason }
  *   -> answer { id, ok, text }                     after the change, or at once when it declines

@@ -2,9 +2,12 @@
 #include "controller/run/gain.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "common/hostlist.h"
 #include "controller/solver/solver.h"
+
+#define LEAST_MAX 16 /* nodes */
 
 /* One entry a node, each with its own name. */
 static int unfold(const json_t *entry, json_t *out, int most, struct hspmd_error *err)
@@ -23,14 +26,14 @@ static int unfold(const json_t *entry, json_t *out, int most, struct hspmd_error
 	return rc;
 }
 
-json_t *run_gain_cluster(const json_t *cluster, int n, struct hspmd_error *err)
+json_t *run_gain_cluster(const json_t *cluster, const json_t *devices, int n, struct hspmd_error *err)
 {
 	json_t *out = json_copy((json_t *)cluster), *nodes = json_array();
 	const json_t *entry;
 	size_t i;
 	int rc = out && nodes && json_object_set(out, "nodes", nodes) == 0 ? 0 : hspmd_fail_memory(err, "reckoning gains");
 	json_array_foreach(json_object_get(cluster, "nodes"), i, entry)
-		if (rc == 0 && (int)json_array_size(nodes) < n)
+		if (rc == 0 && (int)json_array_size(nodes) < n && json_equal(json_object_get(entry, "devices"), devices))
 			rc = unfold(entry, nodes, n, err);
 	const json_t *last = json_array_get(nodes, json_array_size(nodes) - 1);
 	if (rc == 0 && !last)
@@ -50,11 +53,16 @@ json_t *run_gain_cluster(const json_t *cluster, int n, struct hspmd_error *err)
 	return NULL;
 }
 
-/* Tokens per second on n nodes; 0: there is no plan; -1: such a cluster cannot be reckoned with. */
-static double solve(const json_t *cluster, int n, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s,
+static const json_t *first_kind(const json_t *cluster)
+{
+	return json_object_get(json_array_get(json_object_get(cluster, "nodes"), 0), "devices");
+}
+
+/* Tokens per second on n nodes of a kind; 0: there is no plan; -1: such a cluster cannot be reckoned with. */
+static double solve(const json_t *cluster, const json_t *devices, int n, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s,
                     struct hspmd_error *err)
 {
-	json_t *part = run_gain_cluster(cluster, n, err);
+	json_t *part = run_gain_cluster(cluster, devices, n, err);
 	struct hspmd_cluster *c = part ? hspmd_cluster_from_json(part, "cluster", err) : NULL;
 	struct hspmd_solve_request request = {
 		.global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision, .time_limit_s = limit_s
@@ -75,7 +83,7 @@ int run_gain_curve(const json_t *cluster, const struct hspmd_model *model, const
 	int done = 0;
 	double before = 0;
 	for (int n = 1; done < max;) {
-		double rate = solve(cluster, n, model, job, limit_s, err);
+		double rate = solve(cluster, first_kind(cluster), n, model, job, limit_s, err);
 		if (rate < 0)
 			return done ? done : -1;
 		for (int k = done + 1; k <= n; k++)
@@ -89,4 +97,61 @@ int run_gain_curve(const json_t *cluster, const struct hspmd_model *model, const
 		n = n + step < max ? n + step : max;
 	}
 	return done;
+}
+
+/* The least power of two of nodes of the first kind that the model fits on, and what they make; 0: more than the most. */
+static int least_nodes(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *rate,
+                       struct hspmd_error *err)
+{
+	for (int n = 1; n <= LEAST_MAX; n *= 2) {
+		*rate = solve(cluster, first_kind(cluster), n, model, job, limit_s, err);
+		if (*rate != 0)
+			return *rate < 0 ? -1 : n;
+	}
+	return 0;
+}
+
+static bool seen_before(const json_t *nodes, size_t at)
+{
+	const json_t *devices = json_object_get(json_array_get(nodes, at), "devices");
+	for (size_t i = 0; i < at; i++)
+		if (json_equal(json_object_get(json_array_get(nodes, i), "devices"), devices))
+			return true;
+	return false;
+}
+
+static int name_kind(const json_t *entry, struct run_gain_kind *kind, struct hspmd_error *err)
+{
+	char **names = NULL;
+	const char *text = json_string_value(json_object_get(entry, "name"));
+	int n = text ? hspmd_hostlist_expand(text, 1 << 20, &names, err) : hspmd_fail(err, "a node without a name");
+	if (n <= 0)
+		return -1;
+	if (strlen(names[0]) < sizeof kind->node)
+		strcpy(kind->node, names[0]);
+	hspmd_hostlist_free(names, n);
+	return 0;
+}
+
+int run_gain_kinds(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, struct run_gain_kind *kinds, int max,
+		   struct hspmd_error *err)
+{
+	const json_t *nodes = json_object_get(cluster, "nodes"), *entry;
+	double base = 0;
+	int count = 0, n = least_nodes(cluster, model, job, limit_s, &base, err);
+	size_t i;
+	if (n < 0)
+		return -1;
+	json_array_foreach(nodes, i, entry) {
+		if (count == max || seen_before(nodes, i))
+			continue;
+		kinds[count] = (struct run_gain_kind){ .worth = 1 };
+		double rate = count && n ? solve(cluster, json_object_get(entry, "devices"), n, model, job, limit_s, err) : base;
+		if (rate < 0 || name_kind(entry, &kinds[count], err) < 0)
+			return -1;
+		if (n)
+			kinds[count].worth = rate / base;
+		count++;
+	}
+	return count;
 }

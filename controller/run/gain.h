@@ -11,13 +11,25 @@
 
 #define RUN_GAIN_MAX 256 /* nodes */
 
-/* Fill curve[0 .. max): [i] on i + 1 nodes: the first nodes of the cluster, and beyond these copies of its last. Few sizes are solved, each within
+/* Nodes that are alike. */
+struct run_gain_kind {
+	char node[65]; /* the first of them; "" where its name is longer */
+	double worth;  /* what one makes, over what one of the first kind makes */
+};
+
+/* Fill curve[0 .. max): [i] on i + 1 nodes of the cluster's first kind: its own, and beyond these copies of the last. Few sizes are solved, each within
  * limit_s; between them straight lines. Sizes with no plan make 0. Returns how many values there are (less than max where larger sizes cannot be
  * solved), or -1 with err. Takes long: call it off the event loop. */
 int run_gain_curve(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *curve, int max,
 		   struct hspmd_error *err);
 
-/* A cluster file's value with the first n nodes of another and copies of its last for the rest, a node an entry. New reference. */
-json_t *run_gain_cluster(const json_t *cluster, int n, struct hspmd_error *err);
+/* The cluster's kinds of nodes, the first first: as few nodes of each as hold the model (a power of two, 16 at most) are solved. Returns how many, at
+ * most max; -1 with err. Takes long. */
+int run_gain_kinds(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, struct run_gain_kind *kinds, int max,
+		   struct hspmd_error *err);
+
+/* A cluster file's value with the first n nodes of one kind, copies of their last where there are fewer, a node an entry. `devices` is the kind: what
+ * such a node's entry has. New reference. */
+json_t *run_gain_cluster(const json_t *cluster, const json_t *devices, int n, struct hspmd_error *err);
 
 #endif

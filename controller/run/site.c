@@ -14,6 +14,7 @@
 #define GAIN_LIMIT_S 1.0   /* to solve for one size */
 #define SETTLED_STEPS 5    /* after a change the first steps are slow: a rate counts from the fifth on */
 #define GROW_PATIENCE_S 120
+#define KINDS_MAX 32
 
 struct run_site {
 	uv_loop_t *uv;
@@ -34,11 +35,15 @@ struct run_site {
 	int64_t step;
 	double curve[RUN_GAIN_MAX];
 	int curve_count;
-	json_t *types;     /* the curve was reckoned for */
+	struct run_gain_kind kinds[KINDS_MAX];
+	int kind_count;
+	json_t *types;     /* the curve was reckoned for, with the kinds of nodes */
 	/* of the reckoning under way */
 	json_t *cluster;
 	double new_curve[RUN_GAIN_MAX];
 	int new_count;
+	struct run_gain_kind new_kinds[KINDS_MAX];
+	int new_kind_count;
 	struct hspmd_error why;
 	char trouble[HSPMD_ERROR_MAX]; /* last told */
 };
@@ -131,13 +136,16 @@ static void hand_over(struct run_site *s, const json_t *ask)
 
 static void say(struct run_site *s)
 {
-	json_t *curve = json_array();
+	json_t *curve = json_array(), *worth = json_object();
 	for (int i = 0; curve && i < s->curve_count; i++)
 		json_array_append_new(curve, json_real(s->curve[i]));
+	for (int i = 0; worth && i < s->kind_count; i++)
+		if (*s->kinds[i].node)
+			json_object_set_new(worth, s->kinds[i].node, json_real(s->kinds[i].worth));
 	bool settled = s->steps >= SETTLED_STEPS;
-	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes",
+	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes",
 	                          s->job->elastic.max_nodes, "policy", s->job->elastic.policy, "nodes", s->nodes, "tokens_per_s",
-	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve);
+	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve, "worth", worth);
 	if (state)
 		ctld_link_state(s->link, state);
 	json_decref(state);
@@ -197,6 +205,7 @@ static void reckon(uv_work_t *w)
 	struct run_site *s = w->data;
 	int most = s->job->elastic.max_nodes < RUN_GAIN_MAX ? s->job->elastic.max_nodes : RUN_GAIN_MAX;
 	s->new_count = run_gain_curve(s->cluster, s->model, s->job, GAIN_LIMIT_S, s->new_curve, most, &s->why);
+	s->new_kind_count = s->new_count < 0 ? -1 : run_gain_kinds(s->cluster, s->model, s->job, GAIN_LIMIT_S, s->new_kinds, KINDS_MAX, &s->why);
 }
 
 static void reckoned(uv_work_t *w, int status)
@@ -204,26 +213,50 @@ static void reckoned(uv_work_t *w, int status)
 	struct run_site *s = w->data;
 	(void)status;
 	s->reckoning = false;
-	if (s->new_count < 0) {
+	if (s->new_kind_count < 0) {
 		hspmd_warn("what more nodes would bring cannot be reckoned: %s", s->why.text);
 	} else {
 		memcpy(s->curve, s->new_curve, sizeof *s->curve * (size_t)s->new_count);
 		s->curve_count = s->new_count;
+		memcpy(s->kinds, s->new_kinds, sizeof *s->kinds * (size_t)s->new_kind_count);
+		s->kind_count = s->new_kind_count;
 	}
 	if (!s->closing)
 		turn(s);
 	maybe_free(s);
 }
 
+/* What gains depend on: device types, and the kinds of nodes they are in. */
+static json_t *kinds_of(const json_t *cluster)
+{
+	json_t *kinds = json_array(), *entry;
+	size_t i;
+	json_array_append(kinds, json_object_get(cluster, "device_types"));
+	json_array_foreach(json_object_get(cluster, "nodes"), i, entry) {
+		json_t *devices = json_object_get(entry, "devices");
+		size_t k = 1;
+		while (k < json_array_size(kinds) && !json_equal(json_array_get(kinds, k), devices))
+			k++;
+		if (k == json_array_size(kinds))
+			json_array_append(kinds, devices);
+	}
+	return kinds;
+}
+
 void run_site_cluster(struct run_site *s, const json_t *cluster)
 {
-	json_t *types = json_object_get(cluster, "device_types");
-	if (!s || s->reckoning || (s->types && json_equal(s->types, types)))
+	if (!s || s->reckoning)
 		return;
+	json_t *types = kinds_of(cluster);
+	if (s->types && json_equal(s->types, types)) {
+		json_decref(types);
+		return;
+	}
 	json_decref(s->types);
 	json_decref(s->cluster);
-	s->types = json_deep_copy(types);
-	s->cluster = json_deep_copy(cluster); /* reference counts are not for two threads */
+	s->types = json_deep_copy(types); /* reference counts are not for two threads */
+	s->cluster = json_deep_copy(cluster);
+	json_decref(types);
 	s->work.data = s;
 	s->reckoning = s->cluster && uv_queue_work(s->uv, &s->work, reckon, reckoned) == 0;
 }

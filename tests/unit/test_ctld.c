@@ -74,7 +74,7 @@ static int say(struct ctld_peers *p, int at, int held, const char *text, struct 
 {
 	json_t *m = json_loads(text, 0, NULL);
 	assert_non_null(m);
-	int rc = ctld_peers_state(p, at, m, held, err);
+	int rc = ctld_peers_state(p, at, m, held, held, err);
 	json_decref(m);
 	return rc;
 }
@@ -98,6 +98,25 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 	ctld_peers_clear(&p);
 }
 
+/* Rates are seen on so many nodes of worth 1; what was seen by another word on worth is forgotten. */
+static void test_worth_counts_in_what_is_seen(void **state)
+{
+	(void)state;
+	static const char *const words[] = {
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"worth\": {\"a\": 3}, \"curve\": [100, 200, 280, 350]}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"worth\": {\"a\": 9}, \"curve\": [100, 200, 280, 350]}",
+	};
+	struct ctld_peers p = { 0 };
+	int at = ctld_peers_greet(&p, 7, 1000);
+	for (int i = 0; i < 3; i++) {
+		json_t *m = json_loads(words[i / 2], 0, NULL);
+		assert_true(ctld_peers_state(&p, at, m, 1, 3, NULL) >= 0);
+		json_decref(m);
+		assert_int_equal(p.records[at].seen_count, i == 1);
+	}
+	ctld_peers_clear(&p);
+}
+
 static void test_ill_formed_states_change_nothing(void **state)
 {
 	(void)state;
@@ -108,19 +127,19 @@ static void test_ill_formed_states_change_nothing(void **state)
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [\"x\"]}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [-1]}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"members\": [0]}",
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"worth\": {\"H20\": -1}}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"worth\": {\"n5\": -1}}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"extra\": 1}",
 	};
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
 	int at = ctld_peers_greet(&p, 7, 1000);
-	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"worth\": {\"H20\": 2.5}}", &err);
+	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"worth\": {\"n5\": 2.5}}", &err);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		if (say(&p, at, 0, bad[i], &err) != -1)
 			fail_msg("taken: %s", bad[i]);
 		assert_int_equal(p.peers[at].min_nodes, 2);
 		assert_int_equal(p.peers[at].curve_count, 2);
-		assert_string_equal(p.peers[at].types[0], "H20");
+		assert_string_equal(p.peers[at].kinds[0], "n5");
 	}
 	ctld_peers_clear(&p);
 }
@@ -199,7 +218,7 @@ static void test_snapshot(void **state)
 	struct hspmd_view v = make_view();
 	struct hspmd_policy *policy = make_policy();
 	struct ctld_peer peer = { .job = 10, .uid = 1000, .reachable = true, .member_count = 1, .members = { 11 }, .min_nodes = 1, .max_nodes = 8,
-				  .resized_s = -INFINITY, .declined_until_s = -INFINITY, .type_count = 1, .types = { "H20" }, .worth = { 20 } };
+				  .resized_s = -INFINITY, .declined_until_s = -INFINITY, .kind_count = 2, .kinds = { "n5", "gone" }, .worth = { 20, 3 } };
 	struct ctld_node_note notes[6] = { { 0 } };
 	struct ctld_site s;
 	notes[4] = (struct ctld_node_note){ .kept_for = 99, .kept_till_s = 1001 };
@@ -218,6 +237,11 @@ static void test_snapshot(void **state)
 	assert_float_equal(s.classes[s.nodes[3].class].losses_per_s, 0.01, 1e-12);
 	assert_int_equal(s.classes[s.nodes[5].class].devices, 8);
 	assert_float_equal(s.elastic[0].worth[s.classes[s.nodes[5].class].type], 20, 0);
+	/* n0 n1 and the member's n2 are of a kind that it knows nothing of. */
+	assert_float_equal(ctld_size(&v, &peer), 3, 0);
+	nodes[2].gres = gpu;
+	assert_float_equal(ctld_size(&v, &peer), 22, 0);
+	nodes[2].gres = none;
 	assert_true(s.pending[0].priority > s.elastic[0].priority);
 	assert_true(s.pending[0].preempts);
 	assert_int_equal(s.pending[0].usable[s.nodes[0].class], 1);
@@ -328,6 +352,7 @@ int main(void)
 		cmocka_unit_test(test_features),
 		cmocka_unit_test(test_gres),
 		cmocka_unit_test(test_claims_are_bounded_by_what_was_seen),
+		cmocka_unit_test(test_worth_counts_in_what_is_seen),
 		cmocka_unit_test(test_ill_formed_states_change_nothing),
 		cmocka_unit_test(test_answers),
 		cmocka_unit_test(test_snapshot),
