@@ -94,6 +94,7 @@ struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t ele
                                      const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost,
                                      struct hspmd_error *err);
 void hspmd_transfer_destroy(struct hspmd_transfer *t);
+struct hspmd_transfer *hspmd_transfer_copy(const struct hspmd_transfer *t); /* of its own, to be changed; NULL: memory */
 /* Index of a device in a layout, -1: it holds nothing. */
 int hspmd_layout_find(const struct hspmd_layout *layout, int device);
 

@@ -32,6 +32,44 @@ void hspmd_transfer_destroy(struct hspmd_transfer *t)
 	errno = saved;
 }
 
+/* A malloc'd copy of `count` elements; NULL stays NULL. *failed: memory was short. */
+static void *copy_of(const void *of, int count, size_t size, bool *failed)
+{
+	void *copy = of ? hspmd_calloc((size_t)count, size) : NULL;
+	if (copy)
+		memcpy(copy, of, (size_t)count * size);
+	*failed |= of && !copy;
+	return copy;
+}
+
+struct hspmd_transfer *hspmd_transfer_copy(const struct hspmd_transfer *t)
+{
+	bool failed = false;
+	struct hspmd_transfer *c = copy_of(t, 1, sizeof *t, &failed);
+	if (!c)
+		return NULL;
+	c->sharers = 0;
+	c->layout = copy_of(t->layout, t->value_count, sizeof *t->layout, &failed);
+	c->steps = copy_of(t->steps, t->step_count, sizeof *t->steps, &failed);
+	c->why = t->why ? strdup(t->why) : NULL;
+	failed |= t->why && !c->why;
+	for (int v = 0; c->layout && v < t->value_count; v++) {
+		c->layout[v].devices = copy_of(t->layout[v].devices, t->layout[v].device_count, sizeof *t->layout[v].devices, &failed);
+		c->layout[v].box = copy_of(t->layout[v].box, t->layout[v].device_count, sizeof *t->layout[v].box, &failed);
+	}
+	for (int s = 0; c->steps && s < t->step_count; s++) {
+		const struct hspmd_comm_step *from = &t->steps[s];
+		c->steps[s].members = copy_of(from->members, from->member_count, sizeof *from->members, &failed);
+		c->steps[s].in = copy_of(from->in, from->member_count, sizeof *from->in, &failed);
+		c->steps[s].out = copy_of(from->out, from->member_count, sizeof *from->out, &failed);
+		c->steps[s].moves = copy_of(from->moves, from->move_count, sizeof *from->moves, &failed);
+	}
+	if (!failed)
+		return c;
+	hspmd_transfer_destroy(c);
+	return NULL;
+}
+
 int hspmd_layout_find(const struct hspmd_layout *layout, int device)
 {
 	int low = 0, high = layout->device_count;

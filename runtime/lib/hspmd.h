@@ -79,6 +79,10 @@ int hspmd_training_threads(struct hspmd_training *t, const char *device, int thr
  * answer whenever and whoever asks; called from several threads at once. Not 0: it could not be done, and training ends. */
 void hspmd_training_samples(struct hspmd_training *t, int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to),
 			    void *context);
+/* Steps of several lengths by one program: step s has samples of lengths[which(context, s)] positions, of `count` lengths up to the plan's seq_len. Before the
+ * first step one that cannot be split as the plan splits its own is refused, with the multiple that is expected. Without this all have the plan's. */
+int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*which)(void *context, int64_t step), void *context,
+			   struct hspmd_error *err);
 /* The loss of every step, from one of the threads. */
 void hspmd_training_told(struct hspmd_training *t, void (*told)(void *context, int64_t step, double loss), void *context);
 

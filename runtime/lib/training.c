@@ -28,6 +28,10 @@ struct hspmd_training {
 	void *read_context;
 	void (*told)(void *context, int64_t step, double loss);
 	void *told_context;
+	int64_t *lengths;
+	int length_count;
+	int (*which)(void *context, int64_t step);
+	void *which_context;
 	struct result *results;
 	int result_count;
 };
@@ -67,6 +71,7 @@ void hspmd_training_destroy(struct hspmd_training *t)
 	hspmd_cluster_destroy(t->cluster);
 	json_decref(t->optimizer);
 	free(t->threads);
+	free(t->lengths);
 	free(t);
 }
 
@@ -173,6 +178,23 @@ void hspmd_training_samples(struct hspmd_training *t, int (*read)(void *context,
 	t->read_context = context;
 }
 
+int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*which)(void *context, int64_t step), void *context,
+			   struct hspmd_error *err)
+{
+	if (count < 1)
+		return hspmd_fail(err, "%d sequence lengths, expected at least 1", count);
+	int64_t *copy = hspmd_calloc((size_t)count, sizeof *copy);
+	if (!copy)
+		return hspmd_fail_memory(err, "taking sequence lengths");
+	memcpy(copy, lengths, (size_t)count * sizeof *copy);
+	free(t->lengths);
+	t->lengths = copy;
+	t->length_count = count;
+	t->which = which;
+	t->which_context = context;
+	return 0;
+}
+
 void hspmd_training_told(struct hspmd_training *t, void (*told)(void *context, int64_t step, double loss), void *context)
 {
 	t->told = told;
@@ -267,7 +289,8 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 	drop_results(t);
 	struct hspmd_local_options o = {
 		.source = hspmd_net_graph_source(&t->source), .cluster = t->cluster, .plan = t->plan, .job = job, .samples = { read_sample, t },
-		.steps = steps, .threads_of = t->threads, .told = tell, .context = t, .ended = take_parameters,
+		.steps = steps, .threads_of = t->threads, .lengths = t->lengths, .length_count = t->length_count, .which = t->which,
+		.which_context = t->which_context, .told = tell, .context = t, .ended = take_parameters,
 	};
 	int status = hspmd_train_local(&o, err);
 	hspmd_job_destroy(job);

@@ -16,6 +16,7 @@ struct hspmd_executor {
 	struct hspmd_comm *comm; /* NULL: one device */
 	char *bases[2];          /* by region, on the device */
 	void *workspace;
+	size_t workspace_bytes;
 	double *scalar;          /* on the device: sum of squares */
 	char *samples;           /* host: one READ's worth */
 };
@@ -52,6 +53,7 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	for (int r = 0; r < 2; r++)
 		if (!(ex->bases[r] = dev->ops->allocate(dev, bytes[r] + 64, err)))
 			goto fail;
+	ex->workspace_bytes = p->workspace_bytes;
 	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || !(ex->scalar = dev->ops->allocate(dev, 64, err)))
 		goto fail;
 	if (o->transport && !(ex->comm = hspmd_comm_create(dev, o->transport, o->rank_of, o->device_count, p->device, err)))
@@ -77,6 +79,21 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 		dev->ops->release(dev, ex->scalar);
 	free(ex->samples);
 	free(ex);
+}
+
+int hspmd_executor_use(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err)
+{
+	struct hspmd_device *dev = ex->o.device;
+	if (program->workspace_bytes > ex->workspace_bytes) {
+		void *larger = dev->ops->allocate(dev, program->workspace_bytes + 64, err);
+		if (!larger)
+			return -1;
+		dev->ops->release(dev, ex->workspace);
+		ex->workspace = larger;
+		ex->workspace_bytes = program->workspace_bytes;
+	}
+	ex->p = program;
+	return 0;
 }
 
 void hspmd_executor_disconnect(struct hspmd_executor *ex)

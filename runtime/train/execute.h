@@ -37,6 +37,9 @@ void hspmd_executor_destroy(struct hspmd_executor *ex);
 /* The transport is about to be closed: only what is local works from now on (commit, slots). */
 void hspmd_executor_disconnect(struct hspmd_executor *ex);
 
+/* From the next step on run `program`: the one it was created with, or that at another length (length.h). The state stays. 0 or -1 (memory). */
+int hspmd_executor_use(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err);
+
 /* Where a slot's bytes are, on the device. */
 void *hspmd_executor_slot(const struct hspmd_executor *ex, int slot);
 /* Fill one state (parameter, zero moments) at random as the job's seed says: the same numbers under any plan. */

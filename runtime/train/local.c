@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/train/local.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/train/length.h"
 
 struct shared {
 	const struct hspmd_local_options *o;
@@ -24,6 +26,7 @@ struct member {
 	pthread_t thread;
 	struct hspmd_device *device;
 	struct hspmd_program *program;
+	struct hspmd_program **at_length; /* by the options' lengths */
 	struct hspmd_transport *transport;
 	struct hspmd_executor *executor;
 };
@@ -37,6 +40,30 @@ static void report(struct shared *s, const struct hspmd_error *err)
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* The program at every length that will be wanted, so that one that cannot be is told now. */
+static int open_lengths(struct member *m, struct hspmd_error *err)
+{
+	const struct hspmd_local_options *o = m->s->o;
+	m->at_length = hspmd_calloc((size_t)o->length_count, sizeof(*m->at_length));
+	if (!m->at_length)
+		return hspmd_fail_memory(err, "training");
+	for (int i = 0; i < o->length_count; i++)
+		if (!(m->at_length[i] = hspmd_program_at_length(m->program, &o->source, o->lengths[i], m->device, err)))
+			return -1;
+	return 0;
+}
+
+static int use_length(struct member *m, int64_t step, struct hspmd_error *err)
+{
+	const struct hspmd_local_options *o = m->s->o;
+	if (!o->length_count)
+		return 0;
+	int which = o->which(o->which_context, step);
+	if (which < 0 || which >= o->length_count)
+		return hspmd_fail(err, "step %" PRId64 ": length number %d of %d", step, which, o->length_count);
+	return hspmd_executor_use(m->executor, m->at_length[which], err);
+}
+
 static int open_member(struct member *m, struct hspmd_error *err)
 {
 	const struct hspmd_local_options *o = m->s->o;
@@ -47,8 +74,10 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	if (!ops || ops->open(&m->device, o->cluster->devices[device].index, threads > 0 ? threads : 1, err))
 		return -1;
 	m->program = hspmd_program_build(&o->source, o->plan, o->cluster, device, m->device, err);
-	if (!m->program || m->s->members == 1)
-		return m->program ? 0 : -1;
+	if (!m->program || open_lengths(m, err))
+		return -1;
+	if (m->s->members == 1)
+		return 0;
 	struct hspmd_transport_options t = {
 		.rank = m->rank, .size = m->s->members, .abort = &m->s->failed, .timeout_s = o->timeout_s > 0 ? o->timeout_s : 60,
 	};
@@ -70,7 +99,7 @@ static int train(struct member *m, struct hspmd_error *err)
 	for (int64_t step = 0; step < o->steps; step++) {
 		struct hspmd_totals own = { 0 }, all;
 		struct hspmd_step_times times;
-		if (hspmd_executor_gradients(m->executor, step, &own, &times, err) || hspmd_executor_vote(m->executor, step, &own, &all, err) ||
+		if (use_length(m, step, err) || hspmd_executor_gradients(m->executor, step, &own, &times, err) || hspmd_executor_vote(m->executor, step, &own, &all, err) ||
 		    hspmd_executor_commit(m->executor, step, &all, err) || hspmd_executor_spread(m->executor, err))
 			return -1;
 		if (m->rank == 0 && o->told)
@@ -107,6 +136,9 @@ static void *run_member(void *argument)
 	hspmd_executor_destroy(m->executor);
 	if (m->transport)
 		m->transport->ops->close(m->transport);
+	for (int i = 0; m->at_length && i < s->o->length_count; i++)
+		hspmd_program_destroy(m->at_length[i]);
+	free(m->at_length);
 	hspmd_program_destroy(m->program);
 	if (m->device)
 		m->device->ops->close(m->device);

@@ -13,6 +13,11 @@ struct hspmd_local_options {
 	const struct hspmd_job *job; /* seed, global_batch, optimizer; other fields are not looked at */
 	struct hspmd_sample_source samples; /* called from several threads at once */
 	int64_t steps;
+	/* Steps may be of several sequence lengths up to the plan's: step s of lengths[which(which_context, s)]. lengths NULL: all are of the plan's. */
+	const int64_t *lengths;
+	int length_count;
+	int (*which)(void *context, int64_t step);
+	void *which_context;
 	int threads; /* of each CPU device; 0: 1 */
 	const int *threads_of; /* by device of the cluster, where they differ; NULL: they do not */
 	double timeout_s; /* of one wait for a peer; 0: 60 */

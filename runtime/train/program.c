@@ -118,19 +118,25 @@ struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m)
 	return (struct hspmd_graph_source){ build_model, (void *)m, hspmd_model_layers(m), false };
 }
 
-/* Graph and passes of one pipeline. */
-static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int number, const struct hspmd_link_cost *cost,
-			  struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
+static struct hspmd_model_build how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int pipeline)
 {
-	const struct hspmd_pipeline *p = &plan->pipelines[number];
+	const struct hspmd_pipeline *p = &plan->pipelines[pipeline];
 	const struct hspmd_stage *last = &p->stages[p->stage_count - 1];
-	struct hspmd_model_build how = {
+	return (struct hspmd_model_build){
 		.batch = p->micro_batch,
 		.seq_len = plan->seq_len,
 		.vocab_parts = last->device_count / last->context,
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
 		.documents = source->documents,
 	};
+}
+
+/* Graph and passes of one pipeline. */
+static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int number, const struct hspmd_link_cost *cost,
+			  struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
+{
+	const struct hspmd_pipeline *p = &plan->pipelines[number];
+	struct hspmd_model_build how = how_to_build(source, plan, number);
 	struct hspmd_spmd_stage *stages = hspmd_calloc((size_t)p->stage_count, sizeof *stages);
 	int64_t **weights = hspmd_calloc((size_t)p->stage_count, sizeof *weights);
 	int *stage_of_layer = hspmd_layout_stage_of_layer(p, err);
@@ -211,7 +217,7 @@ void hspmd_program_args(const struct hspmd_program *p, const struct hspmd_instru
 	}
 }
 
-static void measure_workspace(struct hspmd_program *p, struct hspmd_device *dev)
+void hspmd_program_measure_workspace(struct hspmd_program *p, struct hspmd_device *dev)
 {
 	static const struct hspmd_op_attr none;
 	for (size_t i = 0; dev && i < p->instruction_count; i++) {
@@ -247,12 +253,13 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		find_device(p, plan);
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];
+		p->how = how_to_build(source, plan, p->pipeline);
 		layouts = hspmd_layouts_build(p->graph, plan, err);
 		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &cost, err) ||
 		    hspmd_program_place(p, err))
 			status = -1;
 		else
-			measure_workspace(p, dev);
+			hspmd_program_measure_workspace(p, dev);
 	}
 	for (size_t q = 0; graphs && spmds && q < n; q++) {
 		if (p && p->spmd == spmds[q])

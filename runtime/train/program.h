@@ -86,6 +86,7 @@ struct hspmd_program {
 	int device, pipeline, stage; /* the first it is in; -1: none */
 	int round_stages, rounds;    /* stages of a round, and rounds: the device is in every round_stages-th stage from `stage` on (one unless interleaved) */
 	int micro_batches, micro_batch; /* of the pipeline */
+	struct hspmd_model_build how;   /* what the graph was built for */
 	int64_t first_sample;        /* of the pipeline's first micro-batch within the global batch */
 	size_t form_count, form_capacity, slot_count, slot_capacity, instruction_count, instruction_capacity;
 	struct hspmd_form *forms;
@@ -152,5 +153,7 @@ int hspmd_program_synchronise(struct hspmd_program *p, const struct hspmd_layout
 			      struct hspmd_error *err);
 /* Offsets of all slots. */
 int hspmd_program_place(struct hspmd_program *p, struct hspmd_error *err);
+/* The most that any kernel wants; dev NULL: none counted. */
+void hspmd_program_measure_workspace(struct hspmd_program *p, struct hspmd_device *dev);
 
 #endif
