@@ -26,7 +26,7 @@ static int open_group(struct checkpoint_group *g, struct hspmd_error *err)
 	return 0;
 }
 
-/* The list is ordered by step and generation: a group is a run of it. */
+/* The list is ordered by step, generation and path: a group follows one upon the other in it. */
 static int fill(struct checkpoint_groups *g, struct hspmd_error *err)
 {
 	g->groups = hspmd_calloc((size_t)g->found_count, sizeof *g->groups);
@@ -42,7 +42,7 @@ static int fill(struct checkpoint_groups *g, struct hspmd_error *err)
 			generation = f->manifest->generation;
 		}
 		struct checkpoint_group *at = g->count ? &g->groups[g->count - 1] : NULL;
-		if (!at || at->step != step || at->generation != generation) {
+		if (!at || at->step != step || at->generation != generation || !hspmd_checkpoint_same_run(at->folders[0], f->folder)) {
 			at = &g->groups[g->count++];
 			at->step = step;
 			at->generation = generation;

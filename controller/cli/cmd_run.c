@@ -19,6 +19,7 @@
 #include "controller/run/cover.h"
 #include "controller/run/loop.h"
 #include "controller/slurm/job.h"
+#include "runtime/state/checkpoint.h"
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
 
@@ -153,7 +154,11 @@ static int expand_folder(struct run *r, const char *path, const char *key, char 
 {
 	if (!path)
 		return 0;
-	if (!(*out = hspmd_job_path(path, r->id, err)) || hspmd_durable_mkdir(*out, 0700, err))
+	char *folder = hspmd_job_path(path, r->id, err);
+	if (folder && !(*out = hspmd_checkpoint_run_folder(folder, r->output.run)))
+		hspmd_fail_memory(err, "naming a folder");
+	free(folder);
+	if (!*out || hspmd_durable_mkdir(*out, 0700, err))
 		return hspmd_error_prefix(err, "%s: checkpoint.%s", r->job->file, key);
 	if (access(*out, W_OK | X_OK))
 		return hspmd_fail_errno(err, "%s: checkpoint.%s: %s", r->job->file, key, *out);

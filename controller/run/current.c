@@ -204,7 +204,7 @@ void end_silent(struct hspmd_machine *m, struct generation *g, const char *waite
 		if (silent[i]->life == LIFE_NONE)
 			worker_lost(m, silent[i], waited_for);
 		else
-			worker_kill(m, silent[i], waited_for);
+			worker_kill(m, silent[i], "hang", waited_for);
 	free(silent);
 }
 
@@ -415,7 +415,7 @@ void on_fault(struct hspmd_machine *m, struct worker *w, json_t *message)
 		next_drop(m);
 	}
 	if (unfit)
-		worker_kill(m, w, "it cannot be set up");
+		worker_kill(m, w, "worker-lost", "it cannot be set up");
 	act(m, RUN_POLL, NULL, NULL, 0);
 	want_plan(m, "fault");
 	give_up(m);

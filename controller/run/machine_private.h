@@ -205,7 +205,7 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e);
 void on_agent_up(struct hspmd_machine *m, const struct run_event *e);
 void on_agent_lost(struct hspmd_machine *m, const struct run_event *e);
 void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why);
-void worker_kill(struct hspmd_machine *m, struct worker *w, const char *why);
+void worker_kill(struct hspmd_machine *m, struct worker *w, const char *cause, const char *why);
 void worker_spawn(struct hspmd_machine *m, struct worker *w);
 void on_worker_hello(struct hspmd_machine *m, struct worker *w);
 void nodes_time(struct hspmd_machine *m);

@@ -257,9 +257,8 @@ void on_worker_hello(struct hspmd_machine *m, struct worker *w)
 }
 
 /* What a worker that is gone was doing decides what is to be done about it. */
-void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why)
+static void lose(struct hspmd_machine *m, struct worker *w, const char *cause, const char *why)
 {
-	const char *cause = w->node->held && w->node->agent == LIFE_UP ? "worker-lost" : "node-lost";
 	struct generation *g = &m->current;
 	bool giver = member_of(g, w) >= 0 && !layout_uses(g->layout, w);
 	bool needed = member_of(g, w) >= 0 && !(giver && (g->stage != STAGE_STARTING || g->answer[member_of(g, w)]));
@@ -282,20 +281,30 @@ void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why)
 	if (!needed && !in_next)
 		return;
 	want_plan(m, cause);
-	if (!strcmp(cause, "worker-lost")) {
+	if (strcmp(cause, "node-lost") != 0) {
 		snprintf(m->trouble, sizeof m->trouble, "worker %s: %s", w->address, why);
 		blame(m, w);
 		give_up(m);
 	}
 }
 
-void worker_kill(struct hspmd_machine *m, struct worker *w, const char *why)
+static const char *lost_with(const struct worker *w, const char *cause)
+{
+	return w->node->held && w->node->agent == LIFE_UP ? cause : "node-lost";
+}
+
+void worker_lost(struct hspmd_machine *m, struct worker *w, const char *why)
+{
+	lose(m, w, lost_with(w, "worker-lost"), why);
+}
+
+void worker_kill(struct hspmd_machine *m, struct worker *w, const char *cause, const char *why)
 {
 	if (w->life == LIFE_NONE)
 		return;
 	say(m, HSPMD_LOG_WARNING, "ending worker %s: %s", w->address, why);
 	send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
-	worker_lost(m, w, why);
+	lose(m, w, lost_with(w, cause), why);
 }
 
 /* The parts of the nodes that `takes` says yes to, as one cluster. */
@@ -377,7 +386,7 @@ void nodes_time(struct hspmd_machine *m)
 			if (n->worker[k]->life == LIFE_STARTING && m->now >= n->worker[k]->deadline) {
 				char why[64];
 				snprintf(why, sizeof why, "waited %.0f s for it to start", m->config->patience.spawn);
-				worker_kill(m, n->worker[k], why);
+				worker_kill(m, n->worker[k], "hang", why);
 			}
 	}
 }

@@ -74,6 +74,11 @@ int hspmd_shard_store(const char *place, const char *node, int64_t step, int64_t
 
 /* ---- committing (one process a place) */
 
+/* Where a run keeps its checkpoints under a folder that its job names, so that no run removes or writes over another's. malloc'd; NULL: memory. */
+char *hspmd_checkpoint_run_folder(const char *folder, const char *run);
+/* Do two paths below such folders belong to one run? */
+bool hspmd_checkpoint_same_run(const char *a, const char *b);
+
 /* Write the manifest into its checkpoint's folder in this place, durably. */
 int hspmd_checkpoint_commit(const char *place, const struct hspmd_manifest *m, struct hspmd_error *err);
 /* Remove all but the `keep` newest committed checkpoints of this place, and what was begun but never committed and is older than the newest committed.
@@ -82,7 +87,7 @@ int hspmd_checkpoint_prune(const char *place, int keep, struct hspmd_error *err)
 
 /* ---- reading */
 
-/* Checkpoints under a folder: a place, a folder of places, or a checkpoint's own folder. */
+/* Checkpoints under a folder: one that a job names, a run's, a place, or a checkpoint's own. */
 struct hspmd_found {
 	char *folder; /* the checkpoint's own */
 	struct hspmd_manifest *manifest;

@@ -9,6 +9,8 @@
 #include "common/alloc.h"
 #include "runtime/state/checkpoint.h"
 
+#define RUN_PREFIX "run-"
+
 struct found_list {
 	struct hspmd_found *items;
 	size_t count, capacity;
@@ -35,7 +37,9 @@ static int add(struct found_list *l, const char *folder, struct hspmd_error *err
 	return 0;
 }
 
-/* depth 0: a checkpoint's folder or a place; 1: a place in a folder of places. */
+/* How deep places lie under a folder that jobs name: the run's, the node's. */
+#define PLACE_DEPTH 2
+
 static int look(struct found_list *l, const char *path, int depth, struct hspmd_error *err)
 {
 	DIR *d = opendir(path);
@@ -49,12 +53,13 @@ static int look(struct found_list *l, const char *path, int depth, struct hspmd_
 			continue;
 		char *child = hspmd_asprintf("%s/%s", path, entry->d_name);
 		struct stat st;
+		bool folder = child && !lstat(child, &st) && S_ISDIR(st.st_mode);
 		if (!child)
 			rv = hspmd_fail_memory(err, "listing checkpoints");
-		else if (!lstat(child, &st) && S_ISDIR(st.st_mode) && hspmd_checkpoint_parse(entry->d_name, &step, &generation))
+		else if (folder && hspmd_checkpoint_parse(entry->d_name, &step, &generation))
 			rv = add(l, child, err);
-		else if (!depth && S_ISDIR(st.st_mode))
-			rv = look(l, child, 1, err);
+		else if (folder && depth < PLACE_DEPTH)
+			rv = look(l, child, depth + 1, err);
 		free(child);
 	}
 	closedir(d);
@@ -72,6 +77,20 @@ static int by_age(const void *a, const void *b)
 	if (g[0] != g[1])
 		return g[0] < g[1] ? -1 : 1;
 	return strcmp(((const struct hspmd_found *)a)->folder, ((const struct hspmd_found *)b)->folder);
+}
+
+char *hspmd_checkpoint_run_folder(const char *folder, const char *run)
+{
+	return hspmd_asprintf("%s/" RUN_PREFIX "%.12s", folder, run);
+}
+
+bool hspmd_checkpoint_same_run(const char *a, const char *b)
+{
+	const char *x = strstr(a, "/" RUN_PREFIX), *y = strstr(b, "/" RUN_PREFIX);
+	if (!x || !y)
+		return !x && !y;
+	size_t n = strcspn(x + 1, "/");
+	return n == strcspn(y + 1, "/") && !strncmp(x + 1, y + 1, n);
 }
 
 int hspmd_checkpoint_list(const char *path, struct hspmd_found **found, struct hspmd_error *err)

@@ -589,6 +589,13 @@ static void test_list_and_prune(void **state)
 	must(hspmd_checkpoint_prune(path("n5"), 1, &err), &err);
 	assert_int_equal(found_steps(path("n5"), text, sizeof text), 1);
 	assert_int_equal(found_steps(path("nowhere"), text, sizeof text), 0);
+	char *run = hspmd_checkpoint_run_folder(root, "0123456789abcdef");
+	assert_string_equal(run, path("run-0123456789ab"));
+	free(run);
+	assert_true(hspmd_checkpoint_same_run("/c/run-ab/n0/step", "/c/run-ab/n1/step"));
+	assert_true(hspmd_checkpoint_same_run("/c/n0/step", "/c/n1/step"));
+	assert_false(hspmd_checkpoint_same_run("/c/run-ab/n0/step", "/c/run-abc/n0/step"));
+	assert_false(hspmd_checkpoint_same_run("/c/run-ab/n0/step", "/c/n0/step"));
 }
 
 /* Places that cannot be written are told; one good place is enough. */
