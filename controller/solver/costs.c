@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Facts of each layer, from a profile where there is one and from the model's shapes where the profile says nothing.
  *
- * Activations a transformer block keeps for its backward pass, per sample of s tokens, e bytes an element (after Korthikanti et al.,
- * "Reducing Activation Recomputation", arXiv 2205.05198, section 4, without dropout masks, which hspmd's models do not have):
- *   norm, q/k/v and MLP inputs and the residuals   4 s h e   (whole on every device of a group unless sequences are sharded too)
- *   q, k, v and the attention's result             s (2 q + 2 kv) e
- *   the MLP's inner activations                    s f e     twice, three times when gated
- *   attention's softmax                            a s^2 e   where it is materialised (cpu); a fused kernel keeps 4 s a bytes instead (2205.14135)
- * Full recomputation keeps the block's input alone, s h e; selective drops what the softmax holds.
- * The head keeps its input and the logits, once in e and once in 4 bytes (the loss is computed in fp32).
+ * Activations a transformer block keeps for its backward pass, per sample of s tokens, e bytes an element, as hspmd's programs do (after Korthikanti
+ * et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4, with fused attention, 2205.14135, and without dropout):
+ *   its input, the second residual, both norms' results   4 s h e   (whole on every device of a group unless sequences are sharded too)
+ *   q, k, v and the attention's result                    s (2 q + 2 kv) e
+ *   the MLP's inner activations                           s f e     twice, three times when gated; experts keep none and run again
+ *   norms' and softmax's statistics                       4 s (2 or 4 + a)
+ * Full recomputation keeps the block's input alone, s h e; selective drops the norms' results and the activation function's.
+ * The head keeps its input, the norm's result and the logits, whose gradient takes their place; three numbers a token stand for the softmax.
+ * While a layer runs backward it needs the gradients of its input and its result. A framework whose loss is not fused needs the last layer's result
+ * once more, for the softmax, whose gradient takes its place (Megatron-LM's vocabulary-parallel cross entropy).
  */
 #include "controller/solver/costs.h"
 
@@ -31,56 +33,51 @@ static double element_bytes(enum hspmd_precision precision)
 	return bytes[precision];
 }
 
-/* Softmax results are kept where attention is not one fused kernel: on cpu devices. */
-static bool attention_is_fused(const struct hspmd_cluster *c)
-{
-	for (int t = 0; t < c->type_count; t++)
-		if (c->types[t].kind == HSPMD_DEVICE_CPU)
-			return false;
-	return true;
-}
-
-static void block_from_model(struct hspmd_layer_fact *f, const struct hspmd_model *m, double s, double e, bool fused)
+static void block_from_model(struct hspmd_layer_fact *f, const struct hspmd_model *m, double s, double e)
 {
 	double h = m->hidden, q = (double)m->heads * m->head_dim, kv = (double)m->kv_heads * m->head_dim;
-	double experts = m->experts ? m->experts_per_token : 1, inner = (m->gated ? 3 : 2) * (double)m->ffn * experts;
-	double scores = fused ? 4 * s * m->heads : (double)m->heads * s * s * e;
-	f->whole_bytes = 4 * s * h * e;
-	double kept = f->whole_bytes + s * (2 * q + 2 * kv) * e + s * inner * e;
-	f->kept_bytes[HSPMD_RECOMPUTE_NONE] = kept + scores;
-	f->kept_bytes[HSPMD_RECOMPUTE_SELECTIVE] = kept;
-	f->kept_bytes[HSPMD_RECOMPUTE_FULL] = s * h * e;
-	f->working_bytes = kept + scores;
-	double attention = 2 * s * s * q; /* scores and their product with v, causal: half of 4 s^2 q */
-	f->flops = hspmd_model_layer_flops(m, 1, (int64_t)s);
-	f->rerun[HSPMD_RECOMPUTE_SELECTIVE] = f->flops > 0 ? attention / f->flops : 0;
-	f->moved_bytes = kept + scores;
+	double routed = s * m->ffn * e * (m->experts ? m->experts_per_token : 1), inner = m->experts ? 0 : s * m->ffn * e;
+	double act = inner * (m->gated ? 2 : 1), statistics = 4 * s * (m->gated ? 2 : 4) + s * m->experts * e;
+	struct hspmd_part none = { 4 * s * h * e + statistics, s * (2 * q + 2 * kv) * e + act + inner + 4 * s * m->heads };
+	f->kept[HSPMD_RECOMPUTE_NONE] = none;
+	f->kept[HSPMD_RECOMPUTE_SELECTIVE] = (struct hspmd_part){ none.whole / 2, none.split - inner };
+	f->kept[HSPMD_RECOMPUTE_FULL] = (struct hspmd_part){ s * h * e, 0 };
+	f->working = (struct hspmd_part){ 2 * s * h * e, 0 };
+	if (m->experts) /* all tokens may choose one expert: rows gathered, inner activations, results */
+		f->working = (struct hspmd_part){ 4 * s * h * e, s * (3.0 * m->ffn + fmax(m->ffn, h)) * e };
+	f->gathered_bytes = s * (m->gated ? 2 * kv : q + 2 * kv) * e;
+	f->moved = (struct hspmd_part){ none.whole, none.split - act - inner + routed * (m->gated ? 3 : 2) };
 	f->reduced_bytes = 2 * s * h * e;
+	f->lasting_bytes = 2 * f->reduced_bytes;
+}
+
+static void end_from_model(struct hspmd_layer_fact *f, const struct hspmd_model *m, bool head, double s, double e)
+{
+	double h = m->hidden;
+	struct hspmd_part kept = { head ? 2 * s * h * e + 24 * s : 8 * s, head ? s * m->vocab * e : 0 };
+	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
+		f->kept[k] = kept;
+	f->working = (struct hspmd_part){ head ? 0 : s * h * e, 0 };
+	f->moved = head ? kept : (struct hspmd_part){ s * h * e, 0 };
+	f->reduced_bytes = f->lasting_bytes = s * h * e;
 }
 
 static void facts_from_model(struct hspmd_costs *c)
 {
 	const struct hspmd_model *m = c->model;
 	double s = c->seq_len, e = element_bytes(c->precision), h = m->hidden;
-	bool fused = attention_is_fused(c->cluster);
 	for (int l = 0; l < c->layer_count; l++) {
 		struct hspmd_layer_fact *f = &c->layers[l];
+		bool block = l > 0 && l <= m->block_count;
 		f->params = hspmd_model_layer_params(m, l);
 		f->output_bytes = hspmd_model_layer_output(m, l, c->seq_len) * e;
-		f->rerun[HSPMD_RECOMPUTE_FULL] = 1;
-		if (l > 0 && l <= m->block_count) {
-			block_from_model(f, m, s, e, fused);
-			continue;
-		}
+		/* Neither end is recomputed: the embedding keeps nothing, the head runs backward at once. */
+		f->rerun = block;
 		f->flops = hspmd_model_layer_flops(m, l, c->seq_len);
-		double kept = l == 0 ? 8 * s : 2 * s * h * e + s * m->vocab * (e + 4);
-		f->whole_bytes = l == 0 ? 8 * s : 2 * s * h * e;
-		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
-			f->kept_bytes[k] = kept;
-		f->rerun[HSPMD_RECOMPUTE_FULL] = 0; /* neither end is recomputed: the embedding keeps nothing, the head runs backward at once */
-		f->working_bytes = l == 0 ? s * h * e : s * m->vocab * 4;
-		f->moved_bytes = l == 0 ? s * h * e : kept;
-		f->reduced_bytes = s * h * e;
+		if (block)
+			block_from_model(f, m, s, e);
+		else
+			end_from_model(f, m, l > 0, s, e);
 	}
 	if (m->tied) {
 		c->layers[0].twin = c->layer_count - 1;
@@ -101,6 +98,38 @@ static double profile_flops(const struct hspmd_profile *p, int l, double seq_len
 	return 2 * p->layers[l].params * seq_len;
 }
 
+/* A layer without weights of its own that hands on more elements than it gets multiplies with somebody's: with the first layer's, where that has as many. */
+static void find_tied(struct hspmd_costs *c)
+{
+	const struct hspmd_profile *p = c->profile;
+	double tokens = c->seq_len;
+	for (int l = 1; l < c->layer_count; l++) {
+		double in = p->layers[l - 1].output_elems / tokens, out = p->layers[l].output_elems / tokens;
+		if (p->layers[l].params > 0 || out <= in || c->layers[0].params < in * out)
+			continue;
+		c->layers[0].twin = l;
+		c->layers[l].twin = 0;
+		c->layers[l].borrowed = in * out;
+		hspmd_costs_warn(c, "layer %s has no weights to project with: taken to share %s's", p->layers[l].name, p->layers[0].name);
+		return;
+	}
+}
+
+/* What a layer keeps when the profile says it: in the proportions of the model where there is one. */
+static void keep(struct hspmd_layer_fact *f, double kept, double input, bool inner, bool modelled)
+{
+	const struct hspmd_part *none = &f->kept[HSPMD_RECOMPUTE_NONE];
+	double all = none->whole + none->split;
+	if (modelled && all > 0) {
+		for (int k = HSPMD_RECOMPUTE_KINDS - 1; k >= 0; k--)
+			f->kept[k] = (struct hspmd_part){ f->kept[k].whole * kept / all, f->kept[k].split * kept / all };
+		return;
+	}
+	double whole = inner ? fmin(4 * input, kept) : 0, least = inner ? fmin(input, kept) : kept;
+	f->kept[HSPMD_RECOMPUTE_NONE] = f->kept[HSPMD_RECOMPUTE_SELECTIVE] = (struct hspmd_part){ whole, kept - whole };
+	f->kept[HSPMD_RECOMPUTE_FULL] = inner ? (struct hspmd_part){ least, 0 } : f->kept[HSPMD_RECOMPUTE_NONE];
+}
+
 static void facts_from_profile(struct hspmd_costs *c)
 {
 	const struct hspmd_profile *p = c->profile;
@@ -108,32 +137,26 @@ static void facts_from_profile(struct hspmd_costs *c)
 	for (int l = 0; l < c->layer_count; l++) {
 		struct hspmd_layer_fact *f = &c->layers[l];
 		const struct hspmd_profile_layer *pl = &p->layers[l];
-		double from_model[HSPMD_RECOMPUTE_KINDS];
-		memcpy(from_model, f->kept_bytes, sizeof from_model);
 		f->params = pl->params;
 		f->output_bytes = pl->output_elems * p->activation_bytes;
-		double input = l ? p->layers[l - 1].output_elems * p->activation_bytes : 0;
+		double input = l ? p->layers[l - 1].output_elems * p->activation_bytes : 0, kept = pl->activation_bytes;
 		bool inner = l > 0 && l < c->layer_count - 1;
-		double kept = pl->activation_bytes;
 		if (isnan(kept)) {
 			/* The paper's 34 s h bytes at 2 bytes an element, 17 elements a token: no more is known about a layer without shapes. */
-			kept = c->model ? from_model[HSPMD_RECOMPUTE_NONE] : 17 * f->output_bytes;
+			kept = c->model ? f->kept[HSPMD_RECOMPUTE_NONE].whole + f->kept[HSPMD_RECOMPUTE_NONE].split : 17 * f->output_bytes;
 			guessed = true;
 		}
-		f->kept_bytes[HSPMD_RECOMPUTE_NONE] = kept;
-		f->kept_bytes[HSPMD_RECOMPUTE_FULL] = inner ? fmin(input, kept) : kept;
-		f->kept_bytes[HSPMD_RECOMPUTE_SELECTIVE] = c->model && from_model[HSPMD_RECOMPUTE_NONE] > 0
-			? kept * from_model[HSPMD_RECOMPUTE_SELECTIVE] / from_model[HSPMD_RECOMPUTE_NONE] : kept;
+		keep(f, kept, input, inner, c->model);
 		if (!c->model) {
-			f->whole_bytes = inner ? fmin(4 * input, kept) : 0;
-			f->working_bytes = kept + f->output_bytes; /* gradients of its inside and of its result */
+			f->working = inner ? (struct hspmd_part){ 2 * input, 0 } : (struct hspmd_part){ 0, l ? f->output_bytes : 0 };
 			f->flops = profile_flops(p, l, c->seq_len);
-			f->moved_bytes = kept;
+			f->moved = f->kept[HSPMD_RECOMPUTE_NONE];
 			f->reduced_bytes = 2 * input;
-			f->rerun[HSPMD_RECOMPUTE_FULL] = inner ? 1 : 0;
+			f->rerun = inner;
 		}
-		f->whole_bytes = fmin(f->whole_bytes, kept);
 	}
+	if (!p->tied_count)
+		find_tied(c);
 	for (int i = 0; i < p->tied_count; i++) {
 		/* Weights listed with both are one and the same; listed with one, the other has to borrow them. */
 		struct hspmd_layer_fact *a = &c->layers[p->tied[i][0]], *b = &c->layers[p->tied[i][1]];

@@ -24,17 +24,23 @@
 #define HSPMD_MAX_TP 64       /* devices of one stage */
 #define HSPMD_MEASURED_MAX 64 /* micro-batches of one type and tp that a profile may have */
 
+/* Bytes of which a tensor-parallel group divides one part, and every device of it holds the other. */
+struct hspmd_part {
+	double whole, split;
+};
+
 /* One layer, whole (tp 1), one sample. */
 struct hspmd_layer_fact {
 	double params;
-	double output_bytes;                      /* what it hands to the next layer */
-	double kept_bytes[HSPMD_RECOMPUTE_KINDS]; /* activations kept for the backward pass */
-	double whole_bytes;                       /* part of kept_bytes that every device of a tensor-parallel group holds whole */
-	double working_bytes;                     /* alive only while the layer runs */
-	double flops;                             /* forward; of matrix products */
-	double moved_bytes;                       /* what the forward pass writes once; it moves HSPMD_TRAFFIC times as much */
-	double reduced_bytes;                     /* forward; all-reduced by a tensor-parallel group */
-	double rerun[HSPMD_RECOMPUTE_KINDS];      /* part of the forward pass done again in the backward pass */
+	double output_bytes;                           /* what it hands to the next layer */
+	struct hspmd_part kept[HSPMD_RECOMPUTE_KINDS]; /* activations kept for the backward pass */
+	struct hspmd_part working;                     /* alive only while the layer runs backward */
+	struct hspmd_part moved;                       /* what the forward pass writes once; it moves HSPMD_TRAFFIC times as much */
+	double gathered_bytes;                         /* what a context group gathers: keys and values, as they are stored */
+	double lasting_bytes;                          /* sent by a tensor-parallel group in a pass there and a pass back */
+	double flops;                                  /* forward; of matrix products */
+	double reduced_bytes;                          /* forward; all-reduced by a tensor-parallel group */
+	bool rerun;                                    /* by full recomputation; else the layer does without */
 	int twin;                                 /* layer that it shares weights with; -1: none */
 	double borrowed;                          /* weights of its twin that a stage without the twin must hold for it */
 };
@@ -110,6 +116,8 @@ struct hspmd_stage_cost {
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out, struct hspmd_error *err);
 /* Even share or shard_ratio of device `which`. */
 double hspmd_stage_share(const struct hspmd_stage *s, int which);
+/* Its part of the sequence. */
+double hspmd_stage_part(const struct hspmd_stage *s, int which);
 /* How much longer a group of `group` devices takes when it works in step with all of the plan's `devices`: they wait for the slowest. */
 double hspmd_variation(struct hspmd_costs *c, int devices, int group);
 
@@ -121,17 +129,34 @@ struct hspmd_copies {
 	bool zero;
 };
 
-/* What a layer keeps for the backward pass, and needs while it runs, of one sample on a device with a share of it. */
-double hspmd_layer_kept(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, double share);
-double hspmd_layer_working(const struct hspmd_costs *c, int layer, double share);
+/* What one device of a stage has of its layers. */
+struct hspmd_cut {
+	double share;           /* of weights, and of what a tensor-parallel group divides */
+	double part;            /* of the sequence */
+	bool sequence_parallel; /* between the divided parts the sequence is divided too */
+};
+/* Bytes of one sample on such a device: what the layer keeps for the backward pass, of each micro-batch in flight; what stays for a while after it
+ * was sent, once whatever is in flight; what it needs while it runs, in which layers take turns. */
+double hspmd_layer_kept(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut);
+double hspmd_layer_lasting(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut);
+double hspmd_layer_working(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut);
 /* Weights of layers [first, end), those they hold for a twin elsewhere included. */
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end);
 /* Bytes of weight, gradient and optimizer state for one weight. */
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_copies *copies);
+/* For one weight, at the step's end alone. */
+double hspmd_end_bytes(const struct hspmd_costs *c, const struct hspmd_copies *copies);
 /* What weights and activations may fill of a device: what is left by the context and by fragmentation. */
-double hspmd_fillable_bytes(const struct hspmd_device_type *type);
-/* Device number `which` of stage s. in_flight: micro-batches whose activations are alive at once. */
-double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight,
-			  const struct hspmd_copies *copies);
+double hspmd_fillable_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type);
+/* Device number `which` of one stage or, interleaved, of the stages of all rounds. */
+struct hspmd_memory {
+	double state;     /* weights, gradients, optimizer */
+	double in_flight; /* of one micro-batch, while it is in flight: what layers keep, and what was sent to the next stage */
+	double once;      /* whatever is in flight */
+	double end;       /* at the step's end, when nothing is in flight */
+};
+struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, const struct hspmd_copies *copies);
+/* With what the device holds before any of it, and what fragments waste. */
+double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, double used);
 
 #endif

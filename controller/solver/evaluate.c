@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/schedule.h"
 #include "controller/solver/solver.h"
 
 void hspmd_timing_clear(struct hspmd_timing *t)
@@ -87,6 +88,8 @@ static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct h
 	for (int i = 0; i < count; i++) {
 		const struct way *w = &ways[i];
 		double seconds[2];
+		if (w->from == w->to)
+			continue;
 		if (there_and_back(c, w, 1, w->bytes, seconds, err))
 			goto out;
 		if (w->from_node != w->to_node) {
@@ -110,6 +113,14 @@ struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t)
 					 .send_forward = t->send_forward, .send_backward = t->send_backward };
 }
 
+int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const struct hspmd_sim_stage *stages, struct hspmd_sim_result *result)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
+		return hspmd_simulate_rounds(stages, pipe->stage_count, p->virtual_stages, pipe->micro_batches, result);
+	return hspmd_simulate(stages, pipe->stage_count, pipe->micro_batches, p->schedule, result);
+}
+
 static int simulate_pipeline(const struct hspmd_plan *p, int pipeline, struct hspmd_timing *t, double *end, struct hspmd_error *err)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
@@ -122,7 +133,7 @@ static int simulate_pipeline(const struct hspmd_plan *p, int pipeline, struct hs
 		goto memory;
 	for (size_t s = 0; s < n; s++)
 		sim[s] = hspmd_sim_stage_of(&st[s]);
-	if (hspmd_simulate(sim, pipe->stage_count, pipe->micro_batches, p->schedule, &result))
+	if (hspmd_simulate_pipeline(p, pipeline, sim, &result))
 		goto memory;
 	for (size_t s = 0; s < n; s++)
 		st[s].end = ends[s];
@@ -136,9 +147,37 @@ memory:
 	return hspmd_fail_memory(err, "simulating a pipeline");
 }
 
-static double busy(const struct hspmd_stage_timing *s)
+/* The devices of stage s of a pipeline: its timing, in all rounds. */
+static struct hspmd_stage_timing in_all_rounds(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s)
 {
-	return s->cost.forward + s->cost.backward + s->send_forward + s->send_backward;
+	const struct hspmd_stage_timing *stages = &t->stages[t->first_stage[pipeline]];
+	struct hspmd_stage_timing sum = { 0 };
+	int count = p->pipelines[pipeline].stage_count;
+	for (; s < count; s += count / p->virtual_stages) {
+		sum.cost.forward += stages[s].cost.forward;
+		sum.cost.backward += stages[s].cost.backward;
+		sum.cost.optimizer += stages[s].cost.optimizer;
+		sum.send_forward += stages[s].send_forward;
+		sum.send_backward += stages[s].send_backward;
+	}
+	return sum;
+}
+
+static double busy(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s)
+{
+	struct hspmd_stage_timing sum = in_all_rounds(p, t, pipeline, s);
+	return sum.cost.forward + sum.cost.backward + sum.send_forward + sum.send_backward;
+}
+
+/* The slowest optimizer, and the busiest devices of the pipeline that ends last. */
+static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			t->optimizer_s = fmax(t->optimizer_s, in_all_rounds(p, t, i, s).cost.optimizer);
+	for (int s = 1; s < p->pipelines[t->worst_pipeline].stage_count / p->virtual_stages; s++)
+		if (busy(p, t, t->worst_pipeline, s) > busy(p, t, t->worst_pipeline, t->worst_stage))
+			t->worst_stage = s;
 }
 
 int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
@@ -167,7 +206,6 @@ int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hs
 			st->cost.forward *= vary;
 			st->cost.backward *= vary;
 			st->cost.optimizer *= p->zero_stage ? 1.0 / p->pipeline_count : 1;
-			t->optimizer_s = fmax(t->optimizer_s, st->cost.optimizer);
 		}
 	if (transfers(c, p, t, err))
 		goto fail;
@@ -180,10 +218,7 @@ int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hs
 			t->worst_pipeline = i;
 		}
 	}
-	const struct hspmd_stage_timing *worst = &t->stages[t->first_stage[t->worst_pipeline]];
-	for (int s = 1; s < p->pipelines[t->worst_pipeline].stage_count; s++)
-		if (busy(&worst[s]) > busy(&worst[t->worst_stage]))
-			t->worst_stage = s;
+	find_slowest(p, t);
 	if (hspmd_sync(c, p, t, err))
 		goto fail;
 	t->sync_end = t->compute_end;
@@ -196,12 +231,46 @@ fail:
 	return -1;
 }
 
+/* The most that is in flight at once on stage `stage` of every round, in the order of its turns. */
+static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *rounds)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	struct hspmd_seat seat = { stage, pipe->stage_count / p->virtual_stages, p->virtual_stages, pipe->micro_batches };
+	int turns = hspmd_schedule_turns(p->schedule, &seat);
+	struct hspmd_turn *turn = hspmd_calloc((size_t)turns, sizeof *turn);
+	double now = 0, most = 0;
+	if (!turn)
+		return INFINITY;
+	hspmd_schedule(p->schedule, &seat, turn);
+	for (int i = 0; i < turns; i++) {
+		now += (turn[i].backward ? -1 : 1) * rounds[turn[i].round].in_flight;
+		most = fmax(most, now);
+	}
+	free(turn);
+	return most;
+}
+
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
-	int in_flight = hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
 	struct hspmd_copies copies = { p->pipeline_count, p->zero_stage > 0 };
-	return hspmd_costs_memory(c, &pipe->stages[stage], which, pipe->micro_batch, in_flight, &copies);
+	struct hspmd_memory one, *rounds = p->virtual_stages > 1 ? hspmd_calloc((size_t)p->virtual_stages, sizeof *rounds) : &one;
+	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[pipe->stages[stage].devices[which]].type];
+	int step = pipe->stage_count / p->virtual_stages;
+	double state = 0, once = 0, end = 0;
+	if (!rounds)
+		return INFINITY;
+	for (int r = 0; r < p->virtual_stages; r++) {
+		rounds[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch, &copies);
+		state += rounds[r].state;
+		once = fmax(once, rounds[r].once);
+		end += rounds[r].end;
+	}
+	double alive = p->virtual_stages > 1 ? fullest(p, pipeline, stage, rounds)
+					     : rounds[0].in_flight * hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
+	if (rounds != &one)
+		free(rounds);
+	return hspmd_device_bytes(c, type, state + fmax(once + alive, end));
 }
 
 /* ---- predicted */
@@ -217,7 +286,7 @@ static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct
 		return hspmd_fail_memory(err, "predicting memory");
 	}
 	for (int i = 0; i < p->pipeline_count; i++)
-		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++, at++) {
 				ids[at] = p->pipelines[i].stages[s].devices[d];
 				bytes[at] = hspmd_plan_memory(c, p, i, s, d);
@@ -239,9 +308,9 @@ static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct
 /* Where the step's time goes, seen from the busiest stage of the pipeline that ends last; the parts add up to the step. */
 static void fill_times(const struct hspmd_plan *p, const struct hspmd_timing *t, struct hspmd_predicted *out)
 {
-	const struct hspmd_stage_timing *w = &t->stages[t->first_stage[t->worst_pipeline] + t->worst_stage];
+	struct hspmd_stage_timing w = in_all_rounds(p, t, t->worst_pipeline, t->worst_stage);
 	int m = p->pipelines[t->worst_pipeline].micro_batches;
-	double compute = m * (w->cost.forward + w->cost.backward), sent = m * (w->send_forward + w->send_backward);
+	double compute = m * (w.cost.forward + w.cost.backward), sent = m * (w.send_forward + w.send_backward);
 	out->step_s = t->step_s;
 	out->compute_s = compute + t->optimizer_s;
 	out->communication_s = sent;

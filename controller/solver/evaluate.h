@@ -19,7 +19,7 @@ struct hspmd_timing {
 	double compute_end;   /* the last backward pass anywhere */
 	double sync_end;      /* the last gradient everywhere */
 	double optimizer_s;
-	int worst_pipeline, worst_stage; /* the pipeline that ends last, its busiest stage */
+	int worst_pipeline, worst_stage; /* the pipeline that ends last, its busiest stage (of the first round) */
 	int stage_total;
 	int *first_stage; /* per pipeline: index of its first stage in stages */
 	struct hspmd_stage_timing *stages;
@@ -32,10 +32,13 @@ struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t);
 int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
 void hspmd_timing_clear(struct hspmd_timing *t);
 
+/* One pipeline under the plan's schedule. 0, or -1 when memory is short. */
+int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const struct hspmd_sim_stage *stages, struct hspmd_sim_result *result);
+
 /* sync.c: fill sync_start and sync_end of every stage from `end`. 0 or -1. */
 int hspmd_sync(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
 
-/* Bytes device `which` of a stage needs under this plan. */
+/* Bytes device `which` of a stage (interleaved: of the first round) needs under this plan. INFINITY when memory is short here. */
 double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which);
 /* Fill p->predicted; shortages go into report (may be NULL). 0 or -1. */
 int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err);

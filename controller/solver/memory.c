@@ -1,30 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes on each device of a stage: its share of weights, gradients (where there are copies to reduce with, once more in the buckets they travel
- * in, as PyTorch's and most others do, arXiv 2006.15704) and optimizer state (divided among the copies under ZeRO-1, arXiv 1910.02054), the activations of all micro-batches in flight, what the largest layer needs
- * while it runs, and what the device holds before any of it. */
+/* Bytes on each device of a stage, as hspmd's programs lay them out (runtime/train/place.c; tests/unit/test_solver_memory.c holds both together):
+ *
+ *   state       weights, gradients, and the optimizer's (divided among the copies under ZeRO-1, arXiv 1910.02054; the updated weights are then
+ *               cut as finely, beside those that are used)
+ *   in flight   of each micro-batch what its layers keep for the backward pass, and what was sent to the next stage, which stays until that
+ *               stage is known to have it
+ *   once        gradients of the layer at hand and, recomputed, its activations; and what collectives within the stage have sent in the pass
+ *               at hand and the one before it: whoever reads it may be that far behind
+ *   or, when those are gone, the step's end: under ZeRO the sums that each copy got of its part of the gradients
+ *
+ * and on a GPU what the device holds before any of it. hspmd trains what it has a model of. Where there is but a profile some other framework is going to:
+ * it keeps gradients once more, in the buckets they are summed in (PyTorch's, arXiv 2006.15704, section 4.2), and its allocator leaves gaps.
+ */
 #include "controller/solver/costs.h"
 
 #include <math.h>
 
 #include "controller/solver/physics.h"
 
-/* Of a layer's bytes, what one device has: parts that a group does not divide count whole. */
-static double divided(const struct hspmd_costs *c, double bytes, double whole, double share)
+static double of(const struct hspmd_part *p, double share)
 {
-	whole = fmin(whole, bytes);
-	return (c->sequence_parallel ? whole * share : whole) + (bytes - whole) * share;
+	return p->whole + p->split * share;
 }
 
-double hspmd_layer_kept(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, double share)
+/* Sharded along the sequence, inputs of the divided parts are gathered whole; what lies between the parts, half of it, is not. */
+static double kept_of(const struct hspmd_layer_fact *f, const struct hspmd_part *p, const struct hspmd_cut *cut)
 {
-	const struct hspmd_layer_fact *f = &c->layers[layer];
-	return divided(c, f->kept_bytes[recompute], f->whole_bytes, share);
+	const struct hspmd_part *all = &f->kept[HSPMD_RECOMPUTE_NONE];
+	double whole = p->whole;
+	if (cut->sequence_parallel && cut->share < 1)
+		whole = fmin(p->whole, all->whole / 2) * cut->share + (p == &f->kept[HSPMD_RECOMPUTE_FULL] ? 0 : all->whole / 2);
+	double gathered = p == &f->kept[HSPMD_RECOMPUTE_FULL] ? 0 : f->gathered_bytes * cut->share * (1 - cut->part);
+	return (whole + p->split * cut->share) * cut->part + gathered;
 }
 
-double hspmd_layer_working(const struct hspmd_costs *c, int layer, double share)
+double hspmd_layer_kept(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut)
 {
 	const struct hspmd_layer_fact *f = &c->layers[layer];
-	return divided(c, f->working_bytes, f->whole_bytes, share);
+	return kept_of(f, &f->kept[recompute], cut);
+}
+
+double hspmd_layer_lasting(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut)
+{
+	const struct hspmd_layer_fact *f = &c->layers[layer];
+	double passes = recompute == HSPMD_RECOMPUTE_FULL ? 1.5 : 1; /* there, again, back */
+	double reduced = cut->share < 1 ? f->lasting_bytes * cut->part * (cut->sequence_parallel ? 1 + cut->share : 1) : 0;
+	double gathered = cut->part < 1 ? f->gathered_bytes * cut->share * (1 + cut->part) : 0;
+	return passes * (reduced + gathered);
+}
+
+double hspmd_layer_working(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut)
+{
+	const struct hspmd_layer_fact *f = &c->layers[layer];
+	double again = hspmd_layer_kept(c, layer, HSPMD_RECOMPUTE_NONE, cut) - hspmd_layer_kept(c, layer, recompute, cut);
+	return of(&f->working, cut->share) * cut->part + fmax(again, 0);
 }
 
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)
@@ -40,27 +69,48 @@ double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)
 
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_copies *copies)
 {
-	double gradients = c->grad_bytes * (copies->pipelines > 1 ? 2 : 1);
-	return c->param_bytes + gradients + (c->master_bytes + c->moment_bytes) / (copies->zero ? copies->pipelines : 1);
+	double own = c->param_bytes + c->grad_bytes;
+	if (!c->model && copies->pipelines > 1)
+		own += c->grad_bytes;
+	if (copies->zero && copies->pipelines > 1)
+		return own + (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines;
+	return own + c->master_bytes + c->moment_bytes;
 }
 
-double hspmd_fillable_bytes(const struct hspmd_device_type *type)
+double hspmd_end_bytes(const struct hspmd_costs *c, const struct hspmd_copies *copies)
+{
+	return copies->zero && copies->pipelines > 1 ? c->grad_bytes / copies->pipelines : 0;
+}
+
+/* Part of a device's memory that can be filled. */
+static double fillable(const struct hspmd_costs *c)
+{
+	return c->model ? 1 : HSPMD_FILLABLE;
+}
+
+double hspmd_fillable_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type)
 {
 	double all = (double)type->memory_bytes;
-	return type->kind == HSPMD_DEVICE_CUDA ? (all - HSPMD_CONTEXT_BYTES) * HSPMD_FILLABLE : all;
+	return type->kind == HSPMD_DEVICE_CUDA ? (all - HSPMD_CONTEXT_BYTES) * fillable(c) : all;
 }
 
-double hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, int in_flight,
-			  const struct hspmd_copies *copies)
+double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, double used)
 {
-	double share = hspmd_stage_share(s, which), kept = 0, working = 0;
+	return type->kind == HSPMD_DEVICE_CUDA ? used / fillable(c) + HSPMD_CONTEXT_BYTES : used;
+}
+
+struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, const struct hspmd_copies *copies)
+{
+	struct hspmd_cut cut = { hspmd_stage_share(s, which), hspmd_stage_part(s, which), s->sequence_parallel || c->sequence_parallel };
+	double kept = 0, lasting = 0, working = 0;
 	for (int l = s->layers[0]; l < s->layers[1]; l++) {
-		kept += hspmd_layer_kept(c, l, s->recompute, share);
-		working = fmax(working, hspmd_layer_working(c, l, share));
+		kept += hspmd_layer_kept(c, l, s->recompute, &cut);
+		lasting += hspmd_layer_lasting(c, l, s->recompute, &cut);
+		working = fmax(working, hspmd_layer_working(c, l, s->recompute, &cut));
 	}
-	double params = hspmd_stage_params(c, s->layers[0], s->layers[1]) * share;
-	double bytes = params * hspmd_state_bytes(c, copies) + micro_batch * (in_flight * kept + working) / s->context;
-	if (c->cluster->types[c->cluster->devices[s->devices[which]].type].kind == HSPMD_DEVICE_CUDA)
-		bytes = bytes / HSPMD_FILLABLE + HSPMD_CONTEXT_BYTES;
-	return bytes;
+	bool last = s->layers[1] == c->layer_count;
+	double sent = last ? 0 : c->layers[s->layers[1] - 1].output_bytes * cut.part * (cut.sequence_parallel ? cut.share : 1);
+	double params = hspmd_stage_params(c, s->layers[0], s->layers[1]) * cut.share;
+	return (struct hspmd_memory){ params * hspmd_state_bytes(c, copies), micro_batch * (kept + sent), micro_batch * (lasting + working),
+				      params * hspmd_end_bytes(c, copies) };
 }

@@ -29,16 +29,13 @@
 #define HSPMD_UPDATE_BYTES 44.0
 #define HSPMD_UPDATE_BYTES_MIXED 70.0
 
-/* Memory of a CUDA device that is not the program's: context and loaded kernels (300-500 MB on Volta and newer), library workspaces (cuBLAS: 8 to
- * 32 MiB a stream) and communication buffers (NCCL: 4 MB a channel and peer, some 100 MB a communicator). */
-#define HSPMD_CONTEXT_BYTES (700.0 * 1024 * 1024)
+/* Memory of a CUDA device that is taken before the program has any: context and kernels (Hugging Face Transformers' documentation, "Model training
+ * anatomy": 1343 MB with PyTorch). */
+#define HSPMD_CONTEXT_BYTES (1343.0 * 1024 * 1024)
 
-/* Part of a CUDA device's memory that can be filled: training loses 15 % to fragmentation on average (GMLake, ASPLOS'24, arXiv 2401.08156). */
+/* Part of a CUDA device's memory that a caching allocator can fill: it loses 15 % to fragments on average (GMLake, ASPLOS'24, arXiv 2401.08156,
+ * abstract). hspmd's own programs have none: place.c plans them whole. */
 #define HSPMD_FILLABLE 0.85
-
-/* Part of a link's rate that a ring collective reaches: it waits for its slowest member each of 2 (n - 1) times (NCCL's tests reach 80-95 % of
- * the bus rate on large messages). */
-#define HSPMD_COLLECTIVE_EFFICIENCY 0.85
 
 /* Standard deviation of one device's speed around its type's, over devices and over time: 8 % from slowest to fastest within a model on five
  * clusters (Sinha et al., "Not All GPUs Are Created Equal", SC'22, arXiv 2208.11035), four standard deviations. All devices of a step wait for

@@ -34,6 +34,9 @@ int hspmd_sim_op_count(int stages, int micro_batches, enum hspmd_schedule schedu
 /* 0, or -1 when memory is short. */
 int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_sim_result *result);
 
+/* interleave.c: the stages come in `rounds` of equal length, and stage k of every round runs on the same devices. 0, or -1 when memory is short. */
+int hspmd_simulate_rounds(const struct hspmd_sim_stage *stages, int count, int rounds, int micro_batches, struct hspmd_sim_result *result);
+
 /* Micro-batches whose activations stage `stage` holds at once at its fullest. */
 int hspmd_in_flight(int stage, int count, int micro_batches, enum hspmd_schedule schedule);
 

@@ -17,7 +17,7 @@ double hspmd_stage_share(const struct hspmd_stage *s, int which)
 	return s->shard_ratio ? s->shard_ratio[which % tp] : 1.0 / tp;
 }
 
-static double context_share(const struct hspmd_stage *s, int which)
+double hspmd_stage_part(const struct hspmd_stage *s, int which)
 {
 	int tp = s->device_count / s->context;
 	return s->context_ratio ? s->context_ratio[which / tp] : 1.0 / s->context;
@@ -93,7 +93,7 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 		if (!t)
 			return -1;
 		const double *rerun = t->rerun[s->recompute];
-		double slow = c->cluster->nodes[d->node].slowdown, part = slow * context_share(s, i);
+		double slow = c->cluster->nodes[d->node].slowdown, part = slow * hspmd_stage_part(s, i);
 		out->forward = fmax(out->forward, part * (t->forward[b] - t->forward[a]));
 		out->backward = fmax(out->backward, part * (t->backward[b] - t->backward[a] + rerun[b] - rerun[a]));
 		out->optimizer = fmax(out->optimizer, slow * (t->optimizer[b] - t->optimizer[a]));

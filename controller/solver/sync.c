@@ -15,7 +15,6 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/physics.h"
 
 struct holder {
 	int stage; /* in the timing's array */
@@ -100,7 +99,7 @@ static double flow_seconds(const struct sync *y, const struct flow *f, double by
 	double network = y->c->cluster->nodes[f->from_node].network_gbytes_per_s * 1e9;
 	if (s >= 0 && f->from_node != f->to_node && network > 0)
 		s = fmax(s, bytes / network);
-	return s < 0 ? s : s / HSPMD_COLLECTIVE_EFFICIENCY;
+	return s;
 }
 
 static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_error *err)

@@ -126,7 +126,7 @@ static double forward_work(const struct hspmd_costs *c, int type, double share, 
 	const struct hspmd_layer_fact *f = &c->layers[l];
 	const struct hspmd_device_type *t = &c->cluster->types[type];
 	double memory_rate = t->gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
-	double whole = f->whole_bytes, moved = HSPMD_TRAFFIC * (whole + (f->moved_bytes - whole) * share);
+	double moved = HSPMD_TRAFFIC * (f->moved.whole + f->moved.split * share);
 	return (rate > 0 ? f->flops * share / rate : 0) + (memory_rate > 0 ? moved / memory_rate : 0);
 }
 
@@ -136,6 +136,18 @@ static double update_time(const struct hspmd_costs *c, int type, double share, i
 	double memory_rate = c->cluster->types[type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
 	double bytes = c->layers[l].params * share * (c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES);
 	return memory_rate > 0 ? bytes / memory_rate : 0;
+}
+
+/* Seconds of forward work done again. Selective: norms and activation functions read as much as they write. */
+static double rerun_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, enum hspmd_recompute recompute, int l)
+{
+	const struct hspmd_layer_fact *f = &c->layers[l];
+	double rate = c->cluster->types[t->type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	if (recompute == HSPMD_RECOMPUTE_FULL)
+		return f->rerun ? t->forward[l + 1] : 0;
+	const struct hspmd_part *all = &f->kept[HSPMD_RECOMPUTE_NONE], *left = &f->kept[recompute];
+	double dropped = all->whole - left->whole + (all->split - left->split) * t->share;
+	return rate > 0 ? fmin(t->micro_batch * 2 * dropped / rate, t->forward[l + 1]) : 0;
 }
 
 static int fill_roofline(struct hspmd_costs *c, struct hspmd_layer_times *t, struct hspmd_error *err)
@@ -373,7 +385,7 @@ const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int typ
 sum:
 	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
 		for (int l = 0; l < c->layer_count; l++)
-			t->rerun[k][l + 1] = t->forward[l + 1] * c->layers[l].rerun[k];
+			t->rerun[k][l + 1] = rerun_time(c, t, (enum hspmd_recompute)k, l);
 	double *columns[3 + HSPMD_RECOMPUTE_KINDS] = { t->forward, t->backward, t->optimizer };
 	memcpy(columns + 3, t->rerun, sizeof t->rerun);
 	for (int k = 0; k < 3 + HSPMD_RECOMPUTE_KINDS; k++)

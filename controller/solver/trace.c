@@ -55,7 +55,7 @@ static int add_pipeline(json_t *events, const struct hspmd_cluster *c, const str
 		goto out;
 	for (size_t s = 0; s < n; s++)
 		sim[s] = hspmd_sim_stage_of(&st[s]);
-	if (hspmd_simulate(sim, pipe->stage_count, pipe->micro_batches, p->schedule, &result))
+	if (hspmd_simulate_pipeline(p, pipeline, sim, &result))
 		goto out;
 	snprintf(text, sizeof text, "pipeline %d: %d micro-batches of %d", pipeline, pipe->micro_batches, pipe->micro_batch);
 	if (add_name(events, "process_name", pipeline, 0, text))

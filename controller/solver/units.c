@@ -37,7 +37,9 @@ static int measure(struct hspmd_tables *t, struct hspmd_unit *u, struct hspmd_er
 	for (int i = 0; i < u->tp; i++)
 		devices[i] = hspmd_kind_device(c->cluster, kind, 0, i);
 	double slow = kind->slowdown / c->cluster->nodes[kind->nodes[0]].slowdown * hspmd_variation(c, c->cluster->device_count, u->tp);
+	struct hspmd_cut cut = { u->share, 1, c->sequence_parallel };
 	for (int l = 0; l < t->layers; l++) {
+		double working = hspmd_layer_working(c, l, HSPMD_RECOMPUTE_NONE, &cut);
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
 			struct hspmd_stage s = { .layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r };
 			struct hspmd_stage_cost cost;
@@ -45,9 +47,11 @@ static int measure(struct hspmd_tables *t, struct hspmd_unit *u, struct hspmd_er
 				return -1;
 			u->work[r][l + 1] = u->work[r][l] + slow * (cost.forward + cost.backward);
 			u->forward[l + 1] = u->forward[l] + slow * cost.forward;
-			u->kept[r][l + 1] = u->kept[r][l] + t->micro_batch * hspmd_layer_kept(c, l, r, u->share);
+			u->kept[r][l + 1] = u->kept[r][l] + t->micro_batch * hspmd_layer_kept(c, l, r, &cut);
+			u->again[r] = fmax(u->again[r], t->micro_batch * (hspmd_layer_working(c, l, r, &cut) - working));
 		}
-		u->working[0][l] = t->micro_batch * hspmd_layer_working(c, l, u->share);
+		u->working[0][l] = t->micro_batch * working;
+		u->lasting[l + 1] = u->lasting[l] + t->micro_batch * hspmd_layer_lasting(c, l, HSPMD_RECOMPUTE_FULL, &cut);
 		u->params[l + 1] = c->params_sum[l + 1] * u->share;
 	}
 	for (int j = 1; j < HSPMD_RANGE_LEVELS; j++)
@@ -75,7 +79,7 @@ static void bound_rates(struct hspmd_tables *t)
 static int add_units(struct hspmd_tables *t, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = t->costs->cluster;
-	size_t n = (size_t)t->layers + 1, arrays = 2 * HSPMD_RECOMPUTE_KINDS + 2 + HSPMD_RANGE_LEVELS;
+	size_t n = (size_t)t->layers + 1, arrays = 2 * HSPMD_RECOMPUTE_KINDS + 3 + HSPMD_RANGE_LEVELS;
 	for (int k = 0; k < t->kinds->count; k++)
 		for (int tp = 1; tp <= t->kinds->kinds[k].per_node; tp++)
 			if (tp_is_allowed(t, tp) && t->unit_count < HSPMD_UNITS_MAX)
@@ -87,14 +91,15 @@ static int add_units(struct hspmd_tables *t, struct hspmd_error *err)
 	for (int i = 0; i < t->unit_count; i++) {
 		struct hspmd_unit *u = &t->units[i];
 		const struct hspmd_device_type *type = &c->types[t->kinds->kinds[u->kind].type];
-		u->fillable = hspmd_fillable_bytes(type);
+		u->fillable = hspmd_fillable_bytes(t->costs, type);
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++, at += 2 * n) {
 			u->work[r] = at;
 			u->kept[r] = at + n;
 		}
 		u->forward = at;
 		u->params = at + n;
-		at += 2 * n;
+		u->lasting = at + 2 * n;
+		at += 3 * n;
 		for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
 			u->working[j] = at;
 		if (measure(t, u, err))

@@ -20,7 +20,9 @@ struct hspmd_unit {
 	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds of a micro-batch, forward, backward and what is recomputed */
 	double *forward;
 	double *kept[HSPMD_RECOMPUTE_KINDS]; /* bytes of a micro-batch */
+	double *lasting;                     /* bytes, whatever is in flight */
 	double *working[HSPMD_RANGE_LEVELS];  /* working[j][a]: the most that one of the layers [a, a + 2^j) needs while it runs */
+	double again[HSPMD_RECOMPUTE_KINDS]; /* the most that one layer needs more when it is recomputed */
 	double rate; /* no pipeline does more micro-batches a second than the sum of its units' rates */
 };
 

@@ -5,9 +5,9 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/schedule.h"
 #include "runtime/op/op.h"
 #include "runtime/train/program.h"
-#include "runtime/train/schedule.h"
 
 struct walk {
 	struct hspmd_program *p;

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/train/schedule.h"
+#include "common/schedule.h"
 
 #define MOST 128
 

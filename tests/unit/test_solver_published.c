@@ -65,18 +65,25 @@ static void alike_gpus_are_ranked(void **state)
 	(void)state;
 	struct validation_figures f = figures("amp-homo");
 	assert_true(f.spearman >= 0.95);
+	assert_true(f.spearman_small >= 0.95);
+	assert_true(f.mean_error <= 0.06);
 	assert_true(f.first_loss <= 0.03);
 	assert_int_equal(f.failed_predicted, f.failed);
 	assert_int_equal(f.ran_predicted_not, 0);
 }
 
+/* Four rows, those with tensor parallelism and more micro-batches than stages, were measured 1.25 to 1.8 times as slow as predicted, and nothing in their
+ * description says why: with tp 2 and 8 stages 16 micro-batches of 2 took 3.36 s, 8 of 4 took 1.79 s. The others are within 15 %. */
 static void mixed_gpus_are_ranked(void **state)
 {
 	(void)state;
 	struct validation_figures f = figures("amp-het");
-	assert_true(f.spearman >= 0.7);
-	assert_true(f.spearman_small >= 0.8);
+	assert_true(f.spearman >= 0.75);
+	assert_true(f.spearman_small >= 0.78);
+	assert_true(f.mean_error <= 0.11);
 	assert_true(f.first_loss <= 0.03);
+	assert_int_equal(f.failed_predicted, f.failed);
+	assert_int_equal(f.ran_bare, 0); /* so that memory is not why those did not run */
 	assert_int_equal(f.ran_predicted_not, 0);
 }
 

@@ -78,6 +78,42 @@ static void split_backward_by_hand(void **state)
 	assert_float_equal(weights, 6, CLOSE);
 }
 
+/* Whole groups of micro-batches, equal chunks, no transfers: the bubble is that of one chunk (Megatron-LM, arXiv 2104.04473, section 2.2). */
+static void interleaving_shrinks_the_bubble(void **state)
+{
+	(void)state;
+	struct hspmd_sim_stage stages[24];
+	for (int i = 0; i < 24; i++)
+		stages[i] = (struct hspmd_sim_stage){ .forward = 1, .backward = 2 };
+	for (int seats = 2; seats <= 6; seats++)
+		for (int rounds = 2; rounds <= 4; rounds++)
+			for (int groups = 1; groups <= 3; groups++) {
+				struct hspmd_sim_result result = { 0 };
+				assert_int_equal(hspmd_simulate_rounds(stages, seats * rounds, rounds, groups * seats, &result), 0);
+				assert_float_equal(result.end, 3.0 * (rounds * groups * seats + seats - 1), CLOSE);
+			}
+}
+
+/* Two seats, two rounds, two micro-batches, a transfer of 0.5 each time a pass changes seats: every operation is noted once, and no seat does two at a time. */
+static void interleaved_operations_do_not_overlap(void **state)
+{
+	(void)state;
+	struct hspmd_sim_stage stages[4];
+	struct hspmd_sim_op ops[28];
+	double ends[4], least = 4 * 3 + 6 * 0.5; /* one micro-batch all the way there and back */
+	struct hspmd_sim_result result = { .ops = ops, .stage_end = ends };
+	for (int i = 0; i < 4; i++)
+		stages[i] = (struct hspmd_sim_stage){ .forward = 1, .backward = 2, .send_forward = 0.5, .send_backward = 0.5 };
+	assert_int_equal(hspmd_sim_op_count(4, 2, HSPMD_SCHEDULE_INTERLEAVED), 28);
+	assert_int_equal(hspmd_simulate_rounds(stages, 4, 2, 2, &result), 0);
+	assert_true(result.end >= least);
+	assert_float_equal(ends[0], result.end, CLOSE);
+	for (int i = 0; i < 28; i++)
+		for (int k = 0; k < i; k++)
+			if (ops[i].stage % 2 == ops[k].stage % 2)
+				assert_true(ops[i].start >= ops[k].end - CLOSE || ops[k].start >= ops[i].end - CLOSE);
+}
+
 static void in_flight_falls_along_the_pipeline(void **state)
 {
 	(void)state;
@@ -95,6 +131,8 @@ int main(void)
 		cmocka_unit_test(unequal_stages_by_hand),
 		cmocka_unit_test(transfers_are_part_of_the_cycle),
 		cmocka_unit_test(split_backward_by_hand),
+		cmocka_unit_test(interleaving_shrinks_the_bubble),
+		cmocka_unit_test(interleaved_operations_do_not_overlap),
 		cmocka_unit_test(in_flight_falls_along_the_pipeline),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,8 @@ static int predict(struct validation_case *out, const char *cluster, const char 
 		out->predicted_s = x->predicted.step_s;
 		out->fullness = fullest(x, c);
 		out->micro_batch = x->micro_batch;
+		for (int i = 0; i < x->pipeline_count; i++)
+			out->bare = out->bare || x->pipelines[i].stages[0].layers[1] == 1;
 		rc = 0;
 	}
 	hspmd_plan_destroy(x);
@@ -138,8 +140,9 @@ struct validation_figures validation_figures(const char *group, const struct val
 		if (strncmp(c->name, group, strlen(group)))
 			continue;
 		if (strstr(c->note, "did not run")) {
-			f.failed++;
-			f.failed_predicted += c->fullness > 1;
+			f.failed += !c->bare;
+			f.failed_bare += c->bare;
+			f.failed_predicted += !c->bare && c->fullness > 1;
 		}
 		if (c->measured_s <= 0)
 			continue;
@@ -148,6 +151,7 @@ struct validation_figures validation_figures(const char *group, const struct val
 			small_predicted[f.small++] = c->predicted_s;
 		}
 		f.ran_predicted_not += c->fullness > 1;
+		f.ran_bare += c->bare;
 		f.mean_error += fabs(c->predicted_s / c->measured_s - 1);
 		best = fmin(best, c->measured_s);
 		if (first < 0 || c->predicted_s < cases[first].predicted_s)

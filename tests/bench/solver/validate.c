@@ -39,6 +39,8 @@ static void print_group(const char *group, const struct validation_case *cases, 
 		printf(", ranked first is %.1f%% slower than the best", 100 * f.first_loss);
 	if (f.failed)
 		printf("; %d of %d that did not run predicted not to fit", f.failed_predicted, f.failed);
+	if (f.failed_bare)
+		printf("; %d with the embedding alone in a stage did not run, %d did", f.failed_bare, f.ran_bare);
 	printf("; %d of %d that ran predicted not to fit\n", f.ran_predicted_not, f.measured);
 }
 

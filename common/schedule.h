@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In what order a stage runs the forward and backward passes of its micro-batches. */
-#ifndef HSPMD_TRAIN_SCHEDULE_H
-#define HSPMD_TRAIN_SCHEDULE_H
+#ifndef HSPMD_SCHEDULE_H
+#define HSPMD_SCHEDULE_H
 
 #include <stdbool.h>
 

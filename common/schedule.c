@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/train/schedule.h"
+#include "common/schedule.h"
 
 /* Number `k` of the passes in one direction: groups of micro-batches, within a group round after round. */
 static struct hspmd_turn pass(const struct hspmd_seat *seat, bool backward, int k)

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory that the solver predicts for a device against the memory plan of the program that the runtime specialises for it: models of every family,
+ * every parallelism, schedule and recomputation. Nothing is allocated, so the models are of a size at which kernels' workspaces (a few MB) count for
+ * little; vocabularies are small, since logits as large as a stage's activations can leave gaps in the plan that the solver does not know of. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "controller/solver/solver.h"
+#include "runtime/train/program.h"
+#include "tests/unit/solver_inputs.h"
+
+#define CLOSE 0.05
+
+static const char *const models[] = {
+	"{\"model_type\":\"gpt2\",\"n_embd\":1024,\"n_layer\":6,\"n_head\":16,\"n_positions\":512,\"vocab_size\":4096,"
+	"\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}",
+	"{\"model_type\":\"gpt2\",\"n_embd\":768,\"n_layer\":6,\"n_head\":12,\"n_positions\":1024,\"vocab_size\":2048,"
+	"\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}",
+	"{\"model_type\":\"llama\",\"hidden_size\":1024,\"intermediate_size\":2816,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
+	"\"num_key_value_heads\":4,\"max_position_embeddings\":512,\"vocab_size\":2048,\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-5}",
+	"{\"model_type\":\"mixtral\",\"hidden_size\":1024,\"intermediate_size\":2048,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
+	"\"num_key_value_heads\":8,\"max_position_embeddings\":512,\"vocab_size\":4096,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
+	"\"rms_norm_eps\":1e-5,\"sliding_window\":null}",
+};
+
+#define STAGE(a, b, devices, more) "{\"layers\":[" #a "," #b "],\"devices\":[\"n:" devices "\"]" more "}"
+#define PIPE(m, stages) "{\"micro_batches\":" #m ",\"stages\":[" stages "]}"
+
+static const struct {
+	const char *name, *head, *pipelines;
+} plans[] = {
+	{ "one device", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0", "")) },
+	{ "two pipelines", "\"schedule\":\"1f1b\"", PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO", "\"schedule\":\"1f1b\",\"zero_stage\":1", PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two stages", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) },
+	{ "four stages", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "2", "") "," STAGE(6, 8, "3", "")) },
+	{ "two stages, gpipe", "\"schedule\":\"gpipe\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) },
+	{ "recompute full", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":\"full\"") "," STAGE(4, 8, "1", ",\"recompute\":\"full\"")) },
+	{ "recompute selective", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":\"selective\"") "," STAGE(4, 8, "1", ",\"recompute\":\"selective\"")) },
+	{ "tp 2", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", "")) },
+	{ "tp 2, sequence parallel", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"sequence_parallel\":true")) },
+	{ "context 2", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2")) },
+	{ "tp 2 in two stages of two pipelines", "\"schedule\":\"1f1b\"",
+	  PIPE(5, STAGE(0, 4, "0-1", "") "," STAGE(4, 8, "2", "")) "," PIPE(3, STAGE(0, 8, "3", "")) },
+	{ "interleaved", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
+	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "0", "") "," STAGE(6, 8, "1", "")) },
+};
+
+/* Bytes of a device's program; a device computes nothing here, so nothing is allocated. */
+static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &err);
+	struct hspmd_device *dev = NULL;
+	assert_non_null(ops);
+	assert_int_equal(ops->open(&dev, 0, 1, &err), 0);
+	struct hspmd_program *program = hspmd_program_build(&source, p, c, device, dev, &err);
+	if (!program)
+		fail_msg("%s", err.text);
+	double bytes = (double)(program->fixed_bytes + program->arena_bytes + program->workspace_bytes);
+	hspmd_program_destroy(program);
+	dev->ops->close(dev);
+	return bytes;
+}
+
+static void memory_agrees_with_the_program(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"cpu\":{\"kind\":\"cpu\",\"memory_bytes\":68719476736,"
+					       "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
+					       "\"cpu\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5}]}");
+	int off = 0;
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+		struct hspmd_model *m = model_from(models[k]);
+		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+			char text[4096];
+			snprintf(text, sizeof text, "{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":2,\"seq_len\":512,%s,\"pipelines\":[%s]}",
+				 plans[i].head, plans[i].pipelines);
+			json_t *value = json_loads(text, 0, NULL);
+			assert_non_null(value);
+			struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, hspmd_model_layers(m), &err);
+			json_decref(value);
+			if (!p)
+				fail_msg("%s: %s", plans[i].name, err.text);
+			assert_int_equal(hspmd_evaluate(c, m, NULL, HSPMD_PRECISION_FP32, p, NULL, &err), 0);
+			for (int d = 0; d < p->predicted.device_count; d++) {
+				double there = planned(m, p, c, p->predicted.devices[d]), here = p->predicted.memory_bytes[d];
+				if (fabs(here - there) > CLOSE * there)
+					printf("model %zu, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n", k, plans[i].name,
+					       p->predicted.devices[d], here / 1e6, there / 1e6, 100 * (here / there - 1));
+				off += fabs(here - there) > CLOSE * there;
+			}
+			hspmd_plan_destroy(p);
+		}
+		hspmd_model_destroy(m);
+	}
+	hspmd_cluster_destroy(c);
+	assert_int_equal(off, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(memory_agrees_with_the_program) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
