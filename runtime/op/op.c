@@ -3,47 +3,14 @@
 
 #include <inttypes.h>
 
+#include "runtime/op/list.h"
 #include "runtime/op/part.h"
 
-#define TYPES(X)                                                                                                                             \
-	X(EMBED, embed)                                                                                                                      \
-	X(EMBED_GRAD, embed_grad)                                                                                                            \
-	X(POSITION, position)                                                                                                                \
-	X(POSITION_GRAD, position_grad)                                                                                                      \
-	X(LAYERNORM, layernorm)                                                                                                              \
-	X(LAYERNORM_GRAD, layernorm_grad)                                                                                                    \
-	X(RMSNORM, rmsnorm)                                                                                                                  \
-	X(RMSNORM_GRAD, rmsnorm_grad)                                                                                                        \
-	X(LINEAR, linear)                                                                                                                    \
-	X(LINEAR_GRAD_X, linear_grad_x)                                                                                                      \
-	X(LINEAR_GRAD_W, linear_grad_w)                                                                                                      \
-	X(ATTENTION, attention)                                                                                                              \
-	X(ATTENTION_GRAD, attention_grad)                                                                                                    \
-	X(ROPE, rope)                                                                                                                        \
-	X(ROPE_GRAD, rope_grad)                                                                                                              \
-	X(GELU, gelu)                                                                                                                        \
-	X(GELU_GRAD, gelu_grad)                                                                                                              \
-	X(SWIGLU, swiglu)                                                                                                                    \
-	X(SWIGLU_GRAD, swiglu_grad)                                                                                                          \
-	X(ADD, add)                                                                                                                          \
-	X(VOCAB_STATS, vocab_stats)                                                                                                          \
-	X(LOSS, loss)                                                                                                                        \
-	X(LOSS_GRAD, loss_grad)                                                                                                              \
-	X(ROUTE, route)                                                                                                                      \
-	X(ROUTE_GRAD, route_grad)                                                                                                            \
-	X(EXPERTS, experts)                                                                                                                  \
-	X(EXPERTS_GRAD, experts_grad)                                                                                                        \
-	X(SUM_SQUARES, sum_squares)                                                                                                          \
-	X(ADAMW, adamw)                                                                                                                      \
-	X(NORMAL, normal)                                                                                                                    \
-	X(FILL, fill)                                                                                                                        \
-	X(CAST, cast)
-
 #define DECLARE(opcode, name) extern const struct hspmd_op_type hspmd_op_##name;
-TYPES(DECLARE)
+HSPMD_OPS(DECLARE)
 
 #define ENTRY(opcode, name) [HSPMD_OP_##opcode] = &hspmd_op_##name,
-static const struct hspmd_op_type *const types[HSPMD_OP_COUNT] = { TYPES(ENTRY) };
+static const struct hspmd_op_type *const types[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
 
 const struct hspmd_op_type *hspmd_op_type(enum hspmd_opcode opcode)
 {

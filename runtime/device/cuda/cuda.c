@@ -8,7 +8,7 @@
 #include "runtime/device/cuda/product.h"
 
 #define ENTRY(opcode, name) [HSPMD_OP_##opcode] = &hspmd_cuda_##name,
-static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_CUDA_KERNELS(ENTRY) };
+static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
 
 static const struct hspmd_device_ops cuda_ops;
 

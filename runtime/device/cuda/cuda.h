@@ -14,6 +14,7 @@ extern "C" {
 #endif
 
 #include "runtime/device/cuda/module.h"
+#include "runtime/op/list.h"
 
 struct hspmd_cuda_blas;
 struct hspmd_cuda_staging;
@@ -33,42 +34,8 @@ struct hspmd_cuda_kernel {
 	size_t (*workspace)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args); /* NULL: needs none */
 };
 
-#define HSPMD_CUDA_KERNELS(X)                                                                                                                \
-	X(EMBED, embed)                                                                                                                      \
-	X(EMBED_GRAD, embed_grad)                                                                                                            \
-	X(POSITION, position)                                                                                                                \
-	X(POSITION_GRAD, position_grad)                                                                                                      \
-	X(LAYERNORM, layernorm)                                                                                                              \
-	X(LAYERNORM_GRAD, layernorm_grad)                                                                                                    \
-	X(RMSNORM, rmsnorm)                                                                                                                  \
-	X(RMSNORM_GRAD, rmsnorm_grad)                                                                                                        \
-	X(LINEAR, linear)                                                                                                                    \
-	X(LINEAR_GRAD_X, linear_grad_x)                                                                                                      \
-	X(LINEAR_GRAD_W, linear_grad_w)                                                                                                      \
-	X(ATTENTION, attention)                                                                                                              \
-	X(ATTENTION_GRAD, attention_grad)                                                                                                    \
-	X(ROPE, rope)                                                                                                                        \
-	X(ROPE_GRAD, rope_grad)                                                                                                              \
-	X(GELU, gelu)                                                                                                                        \
-	X(GELU_GRAD, gelu_grad)                                                                                                              \
-	X(SWIGLU, swiglu)                                                                                                                    \
-	X(SWIGLU_GRAD, swiglu_grad)                                                                                                          \
-	X(ADD, add)                                                                                                                          \
-	X(VOCAB_STATS, vocab_stats)                                                                                                          \
-	X(LOSS, loss)                                                                                                                        \
-	X(LOSS_GRAD, loss_grad)                                                                                                              \
-	X(ROUTE, route)                                                                                                                      \
-	X(ROUTE_GRAD, route_grad)                                                                                                            \
-	X(EXPERTS, experts)                                                                                                                  \
-	X(EXPERTS_GRAD, experts_grad)                                                                                                        \
-	X(SUM_SQUARES, sum_squares)                                                                                                          \
-	X(ADAMW, adamw)                                                                                                                      \
-	X(NORMAL, normal)                                                                                                                    \
-	X(FILL, fill)                                                                                                                        \
-	X(CAST, cast)
-
 #define HSPMD_CUDA_DECLARE(opcode, name) extern const struct hspmd_cuda_kernel hspmd_cuda_##name;
-HSPMD_CUDA_KERNELS(HSPMD_CUDA_DECLARE)
+HSPMD_OPS(HSPMD_CUDA_DECLARE)
 
 /* fill.cu: as copy_box of device.h, but without the paths that are plain copies of memory. */
 int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The operators of opcode.h as X(OPCODE, name), for tables of them. Those of HSPMD_OPS_TYPED compute in one floating type. */
+#ifndef HSPMD_OP_LIST_H
+#define HSPMD_OP_LIST_H
+
+#define HSPMD_OPS_TYPED(X)                                                                                                                 \
+	X(EMBED, embed)                                                                                                                    \
+	X(EMBED_GRAD, embed_grad)                                                                                                          \
+	X(POSITION, position)                                                                                                              \
+	X(POSITION_GRAD, position_grad)                                                                                                    \
+	X(LAYERNORM, layernorm)                                                                                                            \
+	X(LAYERNORM_GRAD, layernorm_grad)                                                                                                  \
+	X(RMSNORM, rmsnorm)                                                                                                                \
+	X(RMSNORM_GRAD, rmsnorm_grad)                                                                                                      \
+	X(LINEAR, linear)                                                                                                                  \
+	X(LINEAR_GRAD_X, linear_grad_x)                                                                                                    \
+	X(LINEAR_GRAD_W, linear_grad_w)                                                                                                    \
+	X(ATTENTION, attention)                                                                                                            \
+	X(ATTENTION_GRAD, attention_grad)                                                                                                  \
+	X(ROPE, rope)                                                                                                                      \
+	X(ROPE_GRAD, rope_grad)                                                                                                            \
+	X(GELU, gelu)                                                                                                                      \
+	X(GELU_GRAD, gelu_grad)                                                                                                            \
+	X(SWIGLU, swiglu)                                                                                                                  \
+	X(SWIGLU_GRAD, swiglu_grad)                                                                                                        \
+	X(ADD, add)                                                                                                                        \
+	X(VOCAB_STATS, vocab_stats)                                                                                                        \
+	X(LOSS, loss)                                                                                                                      \
+	X(LOSS_GRAD, loss_grad)                                                                                                            \
+	X(ROUTE, route)                                                                                                                    \
+	X(ROUTE_GRAD, route_grad)                                                                                                          \
+	X(EXPERTS, experts)                                                                                                                \
+	X(EXPERTS_GRAD, experts_grad)                                                                                                      \
+	X(SUM_SQUARES, sum_squares)                                                                                                        \
+	X(ADAMW, adamw)                                                                                                                    \
+	X(NORMAL, normal)                                                                                                                  \
+	X(FILL, fill)
+
+#define HSPMD_OPS(X) HSPMD_OPS_TYPED(X) X(CAST, cast)
+
+#endif
