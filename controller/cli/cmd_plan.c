@@ -31,7 +31,7 @@ static const char help_text[] =
 	"      --program DEVICE print what one device (node:index) of the plan runs, an instruction a line (needs --model)\n"
 	"  -o, --output FILE    write the plan to FILE ('-': standard output)\n"
 	"      --trace FILE     write the predicted schedule for Perfetto (ui.perfetto.dev)\n"
-	"      --explain        say what limits the plan\n"
+	"      --explain        say what limits the plan; with --program, why the device communicates as it does\n"
 	"      --json           print the plan as JSON; with --evaluate, what is predicted\n"
 	"      --help           print this\n";
 
@@ -209,7 +209,7 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 	if (o->trace && save(hspmd_plan_trace(in->cluster, in->model, in->profile, in->precision, in->plan, err), o->trace, err))
 		return -1;
 	if (o->program)
-		return hspmd_plan_print_program(in->cluster, in->model, in->plan, o->program, err);
+		return hspmd_plan_print_program(in->cluster, in->model, in->plan, o->program, o->explain, err);
 	if (o->json)
 		return print_json(o, in, err);
 	if (!o->output || strcmp(o->output, "-"))

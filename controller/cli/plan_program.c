@@ -16,7 +16,7 @@ static struct hspmd_device *open_device(enum hspmd_device_kind kind)
 }
 
 int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const char *address,
-			     struct hspmd_error *err)
+			     bool explain, struct hspmd_error *err)
 {
 	int device = hspmd_cluster_device(cluster, address, err);
 	if (device < 0)
@@ -25,10 +25,14 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 	struct hspmd_device *dev = open_device(cluster->types[cluster->devices[device].type].kind);
 	struct hspmd_program *program = hspmd_program_build(&source, plan, cluster, device, dev, err);
 	char *text = program ? hspmd_program_text(program, cluster) : NULL;
+	char *why = text && explain ? hspmd_program_explain(program) : NULL;
 	if (text)
 		fputs(text, stdout);
-	int status = text ? 0 : program ? hspmd_fail_memory(err, "printing the program") : -1;
+	if (why)
+		printf("\n%s", why);
+	int status = text && (why || !explain) ? 0 : program ? hspmd_fail_memory(err, "printing the program") : -1;
 	free(text);
+	free(why);
 	hspmd_program_destroy(program);
 	if (dev)
 		dev->ops->close(dev);

@@ -6,8 +6,8 @@
 #include "common/format/model.h"
 #include "common/format/plan.h"
 
-/* Print the program that one device ("node:index") runs under a plan, and its memory, on standard output. */
+/* Print the program that one device ("node:index") runs under a plan, and its memory, on standard output; `explain`: then why it communicates as it does. */
 int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const char *address,
-			     struct hspmd_error *err);
+			     bool explain, struct hspmd_error *err);
 
 #endif

@@ -131,6 +131,10 @@ void hspmd_program_args(const struct hspmd_program *p, const struct hspmd_instru
 /* An instruction a line, then the memory. malloc'd. */
 char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_cluster *cluster);
 
+/* Why this device communicates as it does: of every transfer that it takes part in, tensor, how it lies and must lie, the steps chosen and what they were
+ * chosen over, with the times that the cluster's links promise. malloc'd. */
+char *hspmd_program_explain(const struct hspmd_program *p);
+
 /* ---- between the passes (program.c, specialise.c, sync.c, memory.c) */
 int hspmd_program_form(struct hspmd_program *p, const struct hspmd_form *form, struct hspmd_error *err);
 int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region region, int micro_batch, struct hspmd_error *err);

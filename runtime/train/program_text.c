@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "runtime/op/op.h"
 #include "runtime/train/program.h"
@@ -90,6 +91,64 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 	fprintf(pr.f, "memory: %zu bytes fixed (parameters, gradients, optimizer), %zu bytes arena, %zu bytes workspace\n", p->fixed_bytes, p->arena_bytes,
 		p->workspace_bytes);
 	if (fclose(pr.f)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+/* ---- explaining */
+
+static bool takes_part(const struct hspmd_transfer *t, int device)
+{
+	return hspmd_layout_find(&t->layout[0], device) >= 0 || hspmd_layout_find(&t->layout[t->value_count - 1], device) >= 0;
+}
+
+static void explain_transfer(FILE *f, const char *tensor, const char *from, const char *to, const struct hspmd_transfer *t)
+{
+	fprintf(f, "%s", tensor);
+	if (from)
+		fprintf(f, " %s -> %s", from, to ? to : "?");
+	fprintf(f, ": %s\n", t->why ? t->why : "a sum of several tensors at once");
+}
+
+static void explain_nodes(FILE *f, const struct hspmd_program *p)
+{
+	for (size_t i = 0; i < p->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
+		if (n->op >= 0 || !takes_part(n->transfer, p->device))
+			continue;
+		const struct hspmd_value *from = &p->spmd->values[n->in[0]], *to = &p->spmd->values[n->out[0]];
+		char *lies = hspmd_annotation_text(from->annotation), *must = hspmd_annotation_text(to->annotation);
+		fprintf(f, "%c L%-3d ", n->backward ? 'B' : 'F', n->layer);
+		explain_transfer(f, p->graph->tensors[from->tensor].name, lies, must, n->transfer);
+		free(lies);
+		free(must);
+	}
+}
+
+/* What moves once a step: gradients to the optimizer's state, and parameters back. */
+static void explain_step(FILE *f, const struct hspmd_program *p)
+{
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->action != HSPMD_ACTION_COMM || in->micro_batch >= 0 || in->step > 0)
+			continue;
+		fprintf(f, "step L%-3d ", in->layer);
+		explain_transfer(f, p->graph->tensors[p->forms[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].form].tensor].name, NULL, NULL, in->transfer);
+	}
+}
+
+char *hspmd_program_explain(const struct hspmd_program *p)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	explain_nodes(f, p);
+	explain_step(f, p);
+	if (fclose(f)) {
 		free(text);
 		return NULL;
 	}

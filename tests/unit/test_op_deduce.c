@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Deduction against numbers: for every operator, every annotation of its inputs on up to 4 devices (all combinations where they are few, else a
- * random part of them): deduce, run every device's part on slices of the whole tensors, put the outputs together, compare with the
- * unsplit run. HSPMD_LONG=1 takes many more. */
+ * random part of them, which HSPMD_LONG=1 makes large enough that every annotation of every input is in it): deduce, run every device's part on slices of the whole tensors, put the outputs together, compare with the
+ * unsplit run. No operator that graphs have is left out. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -275,8 +275,9 @@ static size_t try_devices(struct op_values *v, size_t number, int devices, size_
 			uint32_t w[4];
 			if (op->in[i] < 0)
 				continue;
-			hspmd_random_words(seed, 100 + (uint64_t)i, k, w);
-			t.view.annotation[i] = list[i].item[tries == limit ? w[0] % list[i].count : rest % list[i].count];
+			/* all of them; or as many of the random ones as there are of one input have it in every way that is */
+			hspmd_random_words(seed, 100 + (uint64_t)i, k / list[i].count, w);
+			t.view.annotation[i] = list[i].item[tries == limit ? (k + w[0]) % list[i].count : rest % list[i].count];
 			rest /= list[i].count;
 		}
 		ran += try_one(&t, devices);
@@ -291,7 +292,7 @@ static void test_all_annotations(void **state)
 	(void)state;
 	bool thorough = getenv("HSPMD_LONG") && *getenv("HSPMD_LONG");
 	unsigned seed = getenv("HSPMD_SEED") ? (unsigned)strtoul(getenv("HSPMD_SEED"), NULL, 10) : 1;
-	size_t limit = thorough ? 20000 : 400, total = 0;
+	size_t limit = thorough ? 20000 : 400, total = 0, tried[HSPMD_OP_COUNT] = { 0 };
 	print_message("seed %u (HSPMD_SEED)\n", seed);
 	for (size_t c = 0; c < op_case_count; c++) {
 		struct hspmd_graph *g = op_case_graph(&op_cases[c], HSPMD_F64);
@@ -301,9 +302,14 @@ static void test_all_annotations(void **state)
 		op_values_run(&v, true);
 		for (size_t i = 0; i < g->op_count; i++)
 			for (int devices = 1; devices <= MAX_DEVICES; devices++)
-				total += try_devices(&v, i, devices, op_cases[c].large ? limit / 20 : limit, seed);
+				tried[g->ops[i].opcode] += try_devices(&v, i, devices, op_cases[c].large ? limit / 20 : limit, seed);
 		op_values_close(&v);
 		hspmd_graph_destroy(g);
+	}
+	for (int o = 0; o < HSPMD_OP_COUNT; o++) {
+		if (o < HSPMD_OP_SUM_SQUARES && tried[o] < 100)
+			fail_msg("operator %s: %zu combinations were tried", hspmd_op_type((enum hspmd_opcode)o)->name, tried[o]);
+		total += tried[o];
 	}
 	print_message("%zu combinations of annotations agree with the unsplit operator\n", total);
 }
