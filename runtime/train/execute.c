@@ -184,8 +184,12 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 	const struct hspmd_form *form = &ex->p->forms[ex->p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].form];
 	if (!ex->comm)
 		return hspmd_fail(err, "a program for one device wants to communicate");
-	return hspmd_comm_run(ex->comm, in->transfer, &in->transfer->steps[in->step], form->dtype, hspmd_executor_slot(ex, in->in[0]),
-			      hspmd_executor_slot(ex, in->out[0]), in->tag, err);
+	const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
+	if (!hspmd_comm_run(ex->comm, in->transfer, step, form->dtype, hspmd_executor_slot(ex, in->in[0]), hspmd_executor_slot(ex, in->out[0]), in->tag, err))
+		return 0;
+	const char *name = ex->p->graph->tensors[form->tensor].name, *word = hspmd_comm_words[step->kind];
+	return in->micro_batch < 0 ? hspmd_error_prefix(err, "%s of %s", word, name)
+				   : hspmd_error_prefix(err, "%s of %s, micro-batch %d", word, name, in->micro_batch);
 }
 
 /* Let what the next receiving instruction brings come while those before it compute. *ahead: its number; p->vote when there is none. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/train/moves.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
@@ -9,13 +10,19 @@
 #define MOVE_TAG ((UINT64_C(1) << 44) - 512)
 #define BUCKET_BYTES ((size_t)8 << 20) /* large enough for full rate, small enough to overlap packing with sending; one slice may be larger */
 
+/* What a message reads or writes; the transport's own once its message was given up. */
+struct block {
+	struct hspmd_kept kept;
+	_Alignas(64) char data[];
+};
+
 /* One direction between this member and a peer: its moves in order, a bucket of them under way. */
 struct channel {
 	int peer;
 	bool sending;
 	size_t next, end; /* moves not yet started: indexes into the plan, of which only those of this pair count (they are adjacent) */
 	size_t first;     /* of the bucket under way */
-	char *buffer;
+	struct block *block;
 	size_t capacity;
 	struct hspmd_request *request;
 };
@@ -51,10 +58,11 @@ static int reserve(struct engine *e, struct channel *c, size_t bytes)
 {
 	if (bytes <= c->capacity)
 		return 0;
-	char *larger = realloc(c->buffer, bytes);
-	if (!larger)
+	struct block *larger = NULL; /* nothing is under way in the old one */
+	if (posix_memalign((void **)&larger, _Alignof(struct block), sizeof *larger + bytes))
 		return hspmd_fail_memory(e->err, "moving state");
-	c->buffer = larger;
+	free(c->block);
+	c->block = larger;
 	c->capacity = bytes;
 	return 0;
 }
@@ -65,13 +73,13 @@ static int start_bucket(struct engine *e, struct channel *c)
 	if (reserve(e, c, bytes))
 		return -1;
 	for (size_t i = c->next; c->sending && i < stop; at += move_bytes(e, i++))
-		if (e->end->get(e->end->context, e->moves[i].tensor, &e->moves[i].box, c->buffer + at, e->err))
+		if (e->end->get(e->end->context, e->moves[i].tensor, &e->moves[i].box, c->block->data + at, e->err))
 			return -1;
 	c->first = c->next;
 	c->next = stop;
 	const struct hspmd_transport_ops *ops = e->transport->ops;
-	return c->sending ? ops->send(e->transport, c->peer, MOVE_TAG, c->buffer, bytes, &c->request, e->err)
-			  : ops->receive(e->transport, c->peer, MOVE_TAG, c->buffer, bytes, &c->request, e->err);
+	return c->sending ? ops->send(e->transport, c->peer, MOVE_TAG, c->block->data, bytes, &c->request, e->err)
+			  : ops->receive(e->transport, c->peer, MOVE_TAG, c->block->data, bytes, &c->request, e->err);
 }
 
 static int finish_bucket(struct engine *e, struct channel *c)
@@ -79,7 +87,7 @@ static int finish_bucket(struct engine *e, struct channel *c)
 	size_t at = 0;
 	c->request = NULL;
 	for (size_t i = c->first; i < c->next; at += move_bytes(e, i++))
-		if (!c->sending && e->end->put(e->end->context, e->moves[i].tensor, &e->moves[i].box, c->buffer + at, e->err))
+		if (!c->sending && e->end->put(e->end->context, e->moves[i].tensor, &e->moves[i].box, c->block->data + at, e->err))
 			return -1;
 	*(c->sending ? &e->report->bytes_sent : &e->report->bytes_received) += (int64_t)at;
 	return 0;
@@ -112,6 +120,17 @@ static int turn(struct engine *e, bool *busy, bool *moved)
 	return 0;
 }
 
+static int give_up(struct engine *e)
+{
+	size_t k = 0;
+	while (k + 1 < e->channel_count && !e->channels[k].request)
+		k++;
+	const struct channel *c = &e->channels[k];
+	char peer[80];
+	return hspmd_fail(e->err, "moving state: waited %.3g s for %zu bytes %s %s, slices %zu to %zu of %zu", e->transport->options.timeout_s, c->request->bytes,
+			  c->sending ? "to" : "from", hspmd_transport_peer(e->transport, c->peer, peer, sizeof peer), c->first, c->next - 1, c->end);
+}
+
 static int run_channels(struct engine *e)
 {
 	bool busy = true, moved;
@@ -124,7 +143,7 @@ static int run_channels(struct engine *e)
 		if (moved)
 			since = hspmd_now();
 		else if (hspmd_now() - since > e->transport->options.timeout_s)
-			return hspmd_fail(e->err, "moving state: no message came or went for %.0f s", e->transport->options.timeout_s);
+			return give_up(e);
 		else if (busy)
 			e->transport->ops->block(e->transport, 0.01);
 	}
@@ -176,8 +195,10 @@ int hspmd_moves_run(struct hspmd_transport *transport, int self, const struct hs
 	if (!status && e.channel_count)
 		status = run_channels(&e);
 	for (size_t k = 0; k < e.channel_count; k++)
-		if (!status || !e.channels[k].request) /* a failed transport may still write into the buffer until it is closed */
-			free(e.channels[k].buffer);
+		if (e.channels[k].request) /* given up: it may still be written until the transport is closed */
+			hspmd_transport_keep(transport, &e.channels[k].block->kept);
+		else
+			free(e.channels[k].block);
 	free(e.channels);
 	return status;
 }
