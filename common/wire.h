@@ -13,47 +13,49 @@
  *             Sent once, first.
  *   prepare   generation, cluster (of all members' nodes), plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
  *             only give state away]. The worker specialises, opens its transport and answers `prepared` (or `fault`). May come while it still trains.
- *   start     generation, addresses: [base64 transport address per member], step: the step that is to be run next (= steps done),
- *             state: where it comes from, any of
- *               init: true                                random or job.init
- *               live: { cluster, plan, holders: [device addresses that still hold the state of `step` under that plan] }
- *               manifest: { hspmd-checkpoint-1 }, local and shared: folders or null (as in `checkpoint`), files: { "n0-1.safetensors": [device
+ *   start     generation, addresses: [base64 transport address per member], copies: [the same of the transport that carries copies of checkpoints, or null],
+ *             step: the step that is to be run next (= steps done),
+ *             state: where it comes from: init: true (random or job.init), or one or both of
+ *               live: [{ cluster, plan, holders: [device addresses that still hold the state of `step` under that plan] }]
+ *               manifest: { hspmd-checkpoint-1 }, memory, local and shared: folders or null (as in `checkpoint`), files: { "n0-1.safetensors": [device
  *               addresses of members that can read this shard] }
  *             The worker connects, moves state, answers `started`, trains. If state of the old plan is held it stays valid until `started`.
  *   stop      generation: end after the current step (agreed in the vote of the step); all answer `stopped`
- *   checkpoint generation, id, local: folder or null, shared: folder or null: snapshot at the end of the current step (agreed in the vote), write in the
- *             background, answer `written`
- *   manifest  id, manifest: {...}, folders: [paths]: write the manifest durably into these folders, remove what `keep` no longer covers; answer `manifested`
+ *   checkpoint generation, id, memory, local, shared: folders or null: snapshot at the end of the current step (agreed in the vote), write in the background, send
+ *             copies to other nodes (as many as the job's `replicas`, where the plan does not hold the state twice anyway), answer `written`
+ *   manifest  id, manifest: {...}, folders: [paths], keep: number (default: the job's): write the manifest durably into these folders, remove what `keep` no
+ *             longer covers; answer `manifested`
  *   abort     generation: stop waiting, throw the transport away, keep the state; answer `aborted`
  *   settle    generation, apply: step or null, sums: [numbers] : apply (or drop) the step whose gradients were complete; answer `settled`
  *   quit      end the process (state is thrown away)
  *
  * worker -> controller
  *   hello     device, pid
- *   prepared  generation, address: base64, memory_bytes: planned peak, seconds
+ *   prepared  generation, address: base64, copies: base64 or absent, memory_bytes: planned peak, seconds
  *   started   generation, step, bytes: { local, peers, disk, shared }, seconds: { connect, move }
  *   step      generation, step, loss, tokens, step_s, lr, grad_norm, compute_s   from the reporter (member 0 of the plan's devices);
  *             other workers send `pulse` with step and compute_s at most once a second
  *   stopped   generation, step (next to run), losses: [[step, loss], ...] the last few (at least two), so that no line of metrics is
  *             missing when the reporter dies between committing a step and telling of it
  *   finished  generation, step: all steps of the job are done; the state is kept until quit
- *   written   id, step, extents: [...], bytes, seconds | error: text
+ *   written   id, step, generation, and the report of hspmd_writer_result (runtime/state/checkpoint.h) | error: text
  *   manifested id | error: text
  *   aborted   generation, step (next to run), holds: generation whose share of the state it has, or null, ready: step whose gradients are complete but
  *             not applied, or null, applied: last step applied, or null, sums: [numbers] the totals of `applied`; losses as in `stopped`
  *   settled   generation, step, losses as in `stopped`
- *   fault     generation, text: what this worker cannot do (peer does not answer, out of memory, bad file); it keeps its state and waits
+ *   fault     generation, text: what this worker cannot do (peer does not answer, out of memory, bad file); it keeps its state and waits. unreadable: { step,
+ *             generation, file } where it was said to have a shard of which no copy on its node is good
  *
  * controller -> agent (no "to")
  *   spawn     device, serial: start the worker of this device
  *   kill      device, serial: end it now (it hangs)
- *   find      id, local, shared: folders or null: answer `found` with the checkpoints whose manifest lies in one of them
+ *   find      id, memory, local, shared: folders or null: answer `found` with the checkpoints that lie in one of them
  *   quit      end all workers, then yourself
  *
  * agent -> controller
  *   hello     (sealed, see auth.h) role "agent", node, pid, cluster: the node's part, places: [{ threads, index }] of its devices
  *   exited    device, serial, status, signal (0: none), text
- *   found     id, checkpoints: [{ manifest, shards: [files of it that are here] }]
+ *   found     id, checkpoints: [{ place: "memory", "local" or "shared", manifest (or step, generation: it is not here), shards: [files of it that are here] }]
  *   leaving   text: the agent was told to end by someone else (SIGTERM: preemption, cancellation, time limit); it goes on until it is killed
  *
  * An agent that loses the controller keeps its workers, which keep their state and wait, and calls again until its patience is over (DESIGN law 2); then it

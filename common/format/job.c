@@ -145,9 +145,11 @@ static void read_checkpoint(struct hspmd_job *j, struct hspmd_json *root)
 	read_folder(j, &o, "local", &j->checkpoint.local);
 	read_folder(j, &o, "shared", &j->checkpoint.shared);
 	j->checkpoint.every_s = hspmd_json_number_or(&o, "every_s", 0, 1e9, 0);
+	j->checkpoint.shared_every_s = hspmd_json_number_or(&o, "shared_every_s", 0, 1e9, 0);
 	j->checkpoint.every_steps = hspmd_json_int_or(&o, "every_steps", 0, STEPS_MAX, 0);
 	j->checkpoint.replicas = (int)hspmd_json_int_or(&o, "replicas", 0, 16, 1);
 	j->checkpoint.keep = (int)hspmd_json_int_or(&o, "keep", 1, 1000, 2);
+	j->checkpoint.memory = hspmd_json_bool_or(&o, "memory", true);
 	hspmd_json_done(&o);
 }
 
@@ -297,9 +299,11 @@ static json_t *checkpoint_json(const struct hspmd_job *j)
 	if (j->checkpoint.shared)
 		bad |= json_object_set_new(o, "shared", json_string(j->checkpoint.shared));
 	bad |= json_object_set_new(o, "every_s", hspmd_json_real(j->checkpoint.every_s));
+	bad |= json_object_set_new(o, "shared_every_s", hspmd_json_real(j->checkpoint.shared_every_s));
 	bad |= json_object_set_new(o, "every_steps", json_integer(j->checkpoint.every_steps));
 	bad |= json_object_set_new(o, "replicas", json_integer(j->checkpoint.replicas));
 	bad |= json_object_set_new(o, "keep", json_integer(j->checkpoint.keep));
+	bad |= json_object_set_new(o, "memory", json_boolean(j->checkpoint.memory));
 	return hspmd_json_unless(bad, o);
 }
 

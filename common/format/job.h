@@ -45,8 +45,10 @@ struct hspmd_job {
 	struct {
 		char *local, *shared; /* NULL: none */
 		double every_s;       /* 0: chosen by the program */
+		double shared_every_s; /* to `shared`, where there is a local folder as well; 0: chosen by the program */
 		int64_t every_steps;  /* 0: by time only */
 		int replicas, keep;   /* defaults 1, 2 */
+		bool memory;          /* replicas are kept in other nodes' memory as well; default true */
 	} checkpoint;
 };
 

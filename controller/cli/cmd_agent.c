@@ -24,6 +24,7 @@ static const struct option agent_options[] = {
 	{ "exchange", no_argument, NULL, 'x' },
 	{ "patience", required_argument, NULL, 'p' },
 	{ "munge-socket", required_argument, NULL, 'm' },
+	{ "memory", required_argument, NULL, 'M' },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -41,6 +42,7 @@ int hspmd_command_agent(int argc, char **argv)
 		case 'k': bad |= hspmd_option_int("cores", optarg, 1, INT_MAX, &cores); break;
 		case 't': bad |= hspmd_option_int("threads", optarg, 1, INT_MAX, &threads); break;
 		case 'm': o.munge_socket = optarg; break;
+		case 'M': o.memory = optarg; break;
 		case 'x': o.exchange = true; break;
 		case 'p': bad |= hspmd_option_number("patience", optarg, 0, 1e9, &o.patience_s); break;
 		default: return HSPMD_EXIT_USAGE;

@@ -20,6 +20,7 @@
 #include "controller/run/loop.h"
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
+#include "runtime/state/memory_place.h"
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
 
@@ -81,7 +82,7 @@ struct run {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
 	struct hspmd_cluster *cluster; /* local */
-	char *cluster_path, *local, *shared, *munge_socket;
+	char *cluster_path, *local, *shared, *memory, *munge_socket;
 	struct run_output output;
 	struct hspmd_auth *auth;
 	struct run_allocation *allocation;
@@ -328,6 +329,7 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	c->transport = r->opt.transport;
 	c->local = r->local;
 	c->shared = r->shared;
+	c->memory = r->memory;
 	c->generation = r->output.generation;
 	c->last_step = r->output.told;
 	c->run = r->output.run;
@@ -365,6 +367,8 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
 	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) || expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
 		return -1;
+	if (r->job->checkpoint.memory && r->job->checkpoint.replicas)
+		r->memory = hspmd_memory_place(r->id);
 	if (local)
 		snprintf(r->id, sizeof r->id, "%d", (int)getpid());
 	ssize_t n = readlink("/proc/self/exe", r->exe, sizeof r->exe - 1);
@@ -372,6 +376,8 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return hspmd_fail_errno(err, "finding this program's own file");
 	snprintf(r->numbers[1], sizeof *r->numbers, "%g", r->opt.patience);
 	agent_words(r, (const char *const[]){ r->exe, "agent", "--patience", r->numbers[1], NULL });
+	if (r->memory)
+		agent_words(r, (const char *const[]){ "--memory", r->memory, NULL });
 	if (set_up_auth(r, err) || (local ? set_up_local(r, err) : set_up_slurm(r, err)))
 		return -1;
 	return make_config(r, err);
@@ -394,6 +400,7 @@ static void tear_down(struct run *r)
 	free(r->cluster_path);
 	free(r->local);
 	free(r->shared);
+	free(r->memory);
 	free(r->munge_socket);
 }
 

@@ -22,8 +22,9 @@ json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *c
 /* Another run's checkpoints in the same folder are not ours to resume from. */
 static bool ours(const struct run_config *c, const json_t *checkpoint)
 {
-	const char *run = json_string_value(json_object_get(json_object_get(json_object_get(checkpoint, "manifest"), "job"), "run"));
-	return run && !strcmp(run, c->run);
+	json_t *manifest = json_object_get(checkpoint, "manifest");
+	const char *run = json_string_value(json_object_get(json_object_get(manifest, "job"), "run"));
+	return !manifest || (run && !strcmp(run, c->run));
 }
 
 int run_state_choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice)
@@ -32,6 +33,7 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 	const char *node;
 	size_t i;
 	struct hspmd_error err = { "" };
+	struct hspmd_stored_choice stored = { 0 };
 	int rc = own ? 0 : -1;
 	json_object_foreach(found, node, list) {
 		json_t *kept = json_array();
@@ -42,9 +44,10 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 			rc = -1;
 	}
 	if (!rc)
-		rc = hspmd_stored_choose(own, readers, &choice->step, &choice->manifest, &choice->files, &err);
+		rc = hspmd_stored_choose(own, readers, &stored, &err);
 	if (rc)
 		hspmd_info("no checkpoint to go on from: %s", err.text[0] ? err.text : "out of memory");
 	json_decref(own);
+	*choice = (struct run_checkpoint_choice){ stored.step, stored.manifest, stored.files, stored.durable };
 	return rc;
 }

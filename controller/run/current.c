@@ -8,6 +8,8 @@
 #include "common/alloc.h"
 #include "controller/run/machine_private.h"
 
+#define ABORT_LEAST_S 3.0
+
 static int64_t number(const json_t *message, const char *key, int64_t absent)
 {
 	json_t *v = json_object_get(message, key);
@@ -52,29 +54,28 @@ struct layout *held_layout(const struct hspmd_machine *m, int64_t *step)
 	return best;
 }
 
-static json_t *addresses(struct hspmd_machine *m, struct worker *const *w, int count)
+/* Of the members of g, who holds `step`, by the plan they hold it under. What they hold together is what is not missing; NULL: nobody holds any. */
+static json_t *held_parts(struct hspmd_machine *m, const struct generation *g, int64_t step)
 {
-	json_t *list = need(m, json_array());
-	for (int i = 0; i < count; i++)
-		if (w[i] && json_array_append_new(list, json_string(w[i]->address)))
+	json_t *parts = need(m, json_array());
+	const struct layout *of[2] = { m->current.layout, m->older };
+	for (int k = 0; k < 2; k++) {
+		json_t *who = need(m, json_array());
+		for (int i = 0; of[k] && (k == 0 || of[1] != of[0]) && i < of[k]->devices; i++) {
+			const struct worker *w = of[k]->device[i];
+			if (w->life == LIFE_UP && w->holds == of[k]->generation && w->step == step && member_of(g, w) >= 0 &&
+			    json_array_append_new(who, json_string(w->address)))
+				m->failed = true;
+		}
+		if (json_array_size(who) && json_array_append_new(parts, json_pack("{s:O, s:O, s:O}", "cluster", of[k]->cluster_json, "plan", of[k]->plan_json,
+										   "holders", who)))
 			m->failed = true;
-	return list;
-}
-
-static json_t *live_source(struct hspmd_machine *m, const struct layout *l, int64_t step)
-{
-	struct worker **who = hspmd_calloc((size_t)l->devices, sizeof *who);
-	int count = 0;
-	if (!who) {
-		m->failed = true;
-		return NULL;
+		json_decref(who);
 	}
-	for (int i = 0; i < l->devices; i++)
-		if (l->device[i]->life == LIFE_UP && l->device[i]->holds == l->generation && l->device[i]->step == step)
-			who[count++] = l->device[i];
-	json_t *value = need(m, json_pack("{s:{s:O, s:O, s:o}}", "live", "cluster", l->cluster_json, "plan", l->plan_json, "holders", addresses(m, who, count)));
-	free(who);
-	return value;
+	if (json_array_size(parts))
+		return parts;
+	json_decref(parts);
+	return NULL;
 }
 
 /* Which device reads the files of a node: the first of the members there. */
@@ -87,12 +88,48 @@ static json_t *readers(struct hspmd_machine *m, const struct generation *g)
 	return map;
 }
 
+static bool is_bad(const struct hspmd_machine *m, const char *node, const json_t *one, const json_t *file)
+{
+	const json_t *of = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
+	size_t i;
+	json_t *bad;
+	json_array_foreach(m->find.bad, i, bad)
+		if (!strcmp(json_string_value(json_object_get(bad, "node")), node) && json_equal(json_object_get(bad, "file"), file) &&
+		    json_equal(json_object_get(bad, "step"), json_object_get(of, "step")) &&
+		    json_equal(json_object_get(bad, "generation"), json_object_get(of, "generation")))
+			return true;
+	return false;
+}
+
+/* What was found, without what could not be read when it was tried. */
+static json_t *good_ones(struct hspmd_machine *m)
+{
+	const char *node;
+	json_t *list, *one, *file, *all = need(m, json_object());
+	size_t i, k;
+	json_object_foreach(m->find.found, node, list) {
+		json_t *kept = need(m, json_array());
+		json_array_foreach(list, i, one) {
+			json_t *copy = need(m, json_copy(one)), *shards = need(m, json_array());
+			json_array_foreach(json_object_get(one, "shards"), k, file)
+				if (!is_bad(m, node, one, file) && json_array_append(shards, file))
+					m->failed = true;
+			if (json_object_set_new(copy, "shards", shards) || json_array_append_new(kept, copy))
+				m->failed = true;
+		}
+		if (json_object_set_new(all, node, kept))
+			m->failed = true;
+	}
+	return all;
+}
+
 static json_t *stored_source(struct hspmd_machine *m, const struct generation *g, int64_t *step)
 {
 	struct run_checkpoint_choice choice = { 0 };
-	json_t *map = readers(m, g);
-	int rc = m->config->choose && map && json_object_size(m->find.found) ? m->config->choose(m->config, m->find.found, map, &choice) : -1;
+	json_t *map = readers(m, g), *found = good_ones(m);
+	int rc = m->config->choose && map && json_object_size(found) ? m->config->choose(m->config, found, map, &choice) : -1;
 	json_decref(map);
+	json_decref(found);
 	if (rc) {
 		*step = 0;
 		if (m->told)
@@ -101,11 +138,13 @@ static json_t *stored_source(struct hspmd_machine *m, const struct generation *g
 		return need(m, json_pack("{s:b}", "init", 1));
 	}
 	*step = choice.step;
-	m->change.source = "checkpoint";
-	m->saved_step = choice.step;
-	m->saved_at = m->now;
-	return need(m, json_pack("{s:o, s:o, s:s*, s:s*}", "manifest", choice.manifest, "files", choice.files, "local", m->config->local, "shared",
-				 m->config->shared));
+	m->change.source = choice.durable ? "checkpoint" : "copies";
+	if (choice.durable) {
+		m->saved_step = choice.step;
+		m->saved_at = m->now;
+	}
+	return need(m, json_pack("{s:o, s:o, s:s*, s:s*, s:s*, s:o*}", "manifest", choice.manifest, "files", choice.files, "memory", m->config->memory,
+				 "local", m->config->local, "shared", m->config->shared, "live", held_parts(m, g, choice.step)));
 }
 
 static bool members_have(const struct generation *g, const struct layout *l)
@@ -116,11 +155,11 @@ static bool members_have(const struct generation *g, const struct layout *l)
 	return true;
 }
 
-static json_t *transport_addresses(struct hspmd_machine *m, const struct generation *g)
+static json_t *transport_addresses(struct hspmd_machine *m, const struct generation *g, const char *key)
 {
 	json_t *list = need(m, json_array());
 	for (int i = 0; i < g->members; i++) {
-		json_t *a = json_object_get(g->answer[i], "address");
+		json_t *a = json_object_get(g->answer[i], key);
 		if (json_array_append(list, a ? a : json_null()))
 			m->failed = true;
 	}
@@ -141,14 +180,13 @@ void start_generation(struct hspmd_machine *m)
 	json_t *source;
 	if (from) {
 		m->change.source = "live";
-		source = live_source(m, from, step);
+		source = need(m, json_pack("{s:o}", "live", held_parts(m, g, step)));
 	} else {
 		source = stored_source(m, g, &step);
 	}
-	json_t *to = transport_addresses(m, g);
 	send_workers(m, g->member, g->members,
-		     json_pack("{s:s, s:I, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->layout->generation, "addresses", to, "step",
-			       (json_int_t)step, "state", source));
+		     json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->layout->generation, "addresses",
+			       transport_addresses(m, g, "address"), "copies", transport_addresses(m, g, "copies"), "step", (json_int_t)step, "state", source));
 	if (step < m->told) {
 		m->change.steps_lost += m->told - step;
 		m->told = step;
@@ -179,6 +217,7 @@ void abort_current(struct hspmd_machine *m, const char *cause)
 {
 	struct generation *g = &m->current;
 	tell_early(m);
+	m->failures++;
 	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->layout->generation, (long long)m->told, cause);
 	snprintf(m->trouble, sizeof m->trouble, "%s", cause);
 	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->layout->generation));
@@ -269,6 +308,12 @@ static void training(struct hspmd_machine *m)
 	m->older = NULL;
 	ask_again(g, STAGE_TRAINING, m->now, 0);
 	m->recent_count = 0;
+	m->plain_s = 0;
+	g->layout->safe = layout_survives(m, g->layout, m->config->job->checkpoint.replicas);
+	m->copy_tried = -INFINITY; /* those there are do not know this plan's nodes: the first are made at once */
+	m->copy_tried_step = -1;
+	json_decref(m->find.bad);
+	m->find.bad = NULL;
 	step_patience(m);
 	tell_early(m);
 }
@@ -318,6 +363,8 @@ bool advance_current(struct hspmd_machine *m)
 		snprintf(text, sizeof text, "no step for %.1f s, where %.1f s were allowed", m->now - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at),
 			 m->step_deadline - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at));
 		abort_current(m, text);
+		/* Those that wait for the hung one hear at once; how long a step computes before it looks is known. */
+		g->deadline = fmin(g->deadline, m->now + fmax(ABORT_LEAST_S, 2 * slowest_step(m)));
 		want_plan(m, "hang");
 		return true;
 	case STAGE_STOPPING:
@@ -393,6 +440,16 @@ bool give_up(struct hspmd_machine *m)
 	return true;
 }
 
+/* A shard that cannot be read on this node is looked for elsewhere the next time. */
+static void avoid(struct hspmd_machine *m, const struct node *n, json_t *unreadable)
+{
+	json_t *bad = need(m, json_copy(unreadable));
+	if (!m->find.bad)
+		m->find.bad = need(m, json_array());
+	if (json_object_set_new(bad, "node", json_string(n->name)) || json_array_append_new(m->find.bad, bad))
+		m->failed = true;
+}
+
 void on_fault(struct hspmd_machine *m, struct worker *w, json_t *message)
 {
 	struct generation *g = &m->current;
@@ -402,11 +459,15 @@ void on_fault(struct hspmd_machine *m, struct worker *w, json_t *message)
 	bool now = g->layout && of == g->layout->generation &&
 		   (g->stage == STAGE_STARTING || g->stage == STAGE_TRAINING || g->stage == STAGE_STOPPING);
 	bool unfit = of == 0; /* it cannot even be set up */
+	json_t *unreadable = json_object_get(message, "unreadable");
 	if ((!next && !now && !unfit) || m->end != END_NONE)
 		return;
 	char cause[HSPMD_ERROR_MAX];
 	snprintf(cause, sizeof cause, "%s: %s", w->address, text ? text : "fault without a reason");
-	blame(m, w);
+	if (json_is_object(unreadable))
+		avoid(m, w->node, unreadable); /* and then it is no fault of the worker's */
+	else
+		blame(m, w);
 	if (now) {
 		abort_current(m, cause);
 	} else {

@@ -10,7 +10,7 @@
 /* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the most. */
 static int says_more(const char *cause)
 {
-	static const char *const order[] = { "fault", "hang", "worker-lost", "node-lost", "scontrol" };
+	static const char *const order[] = { "fault", "worker-lost", "hang", "node-lost", "scontrol" };
 	for (int i = 0; i < 5; i++)
 		if (!strcmp(cause, order[i]))
 			return i;
@@ -211,14 +211,15 @@ static void ask_for_checkpoints(struct hspmd_machine *m)
 	f->found = need(m, json_object());
 	f->id = ++m->tickets;
 	f->asked = true;
+	f->since = m->now;
 	f->deadline = m->now + m->config->patience.find;
-	f->done = !m->config->local && !m->config->shared;
+	f->done = !m->config->local && !m->config->shared && !m->config->memory;
 	/* What lies there when a job begins its first life is another's. */
 	f->done |= !m->config->resumed && !m->told;
 	for (size_t i = 0; i < m->nodes && !f->done; i++)
 		if (node_usable(m->node[i]))
-			send_node(m, m->node[i], json_pack("{s:s, s:I, s:s?, s:s?}", "type", "find", "id", (json_int_t)f->id, "local", m->config->local,
-							   "shared", m->config->shared));
+			send_node(m, m->node[i], json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "find", "id", (json_int_t)f->id, "local",
+							   m->config->local, "shared", m->config->shared, "memory", m->config->memory));
 }
 
 void on_found(struct hspmd_machine *m, struct node *n, json_t *message)
@@ -230,6 +231,16 @@ void on_found(struct hspmd_machine *m, struct node *n, json_t *message)
 		m->failed = true;
 }
 
+static bool found_any(const struct hspmd_machine *m)
+{
+	const char *node;
+	json_t *list;
+	json_object_foreach(m->find.found, node, list)
+		if (json_array_size(list))
+			return true;
+	return false;
+}
+
 static void find_check(struct hspmd_machine *m)
 {
 	if (!m->find.asked || m->find.done)
@@ -238,9 +249,14 @@ static void find_check(struct hspmd_machine *m)
 	for (size_t i = 0; i < m->nodes; i++)
 		if (node_usable(m->node[i]) && !json_object_get(m->find.found, m->node[i]->name))
 			all = false;
-	if (!all && m->now >= m->find.deadline)
-		say(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to look for checkpoints", m->config->patience.find);
-	m->find.done = all || m->now >= m->find.deadline;
+	if (all || m->now < m->find.deadline) {
+		m->find.done = all;
+		return;
+	}
+	say(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to look for checkpoints", m->now - m->find.since);
+	/* Beginning anew is the last thing to do: who is silent may have what there is. */
+	m->find.done = found_any(m) || m->now >= m->find.since + m->config->patience.nodes;
+	m->find.deadline = m->now + m->config->patience.find;
 }
 
 static void prepare(struct hspmd_machine *m)

@@ -51,6 +51,12 @@ struct layout *layout_create(struct hspmd_machine *m, json_t *cluster, json_t *p
 		return NULL;
 	}
 	l->nodes = nodes_usable(m);
+	for (int i = 0; i < l->devices; i++) {
+		bool seen = false;
+		for (int k = 0; k < i && !seen; k++)
+			seen = l->device[k]->node == l->device[i]->node;
+		l->nodes_used += !seen;
+	}
 	return l;
 }
 

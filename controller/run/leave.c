@@ -39,7 +39,7 @@ static bool save_last(struct hspmd_machine *m)
 		m->end = END_SAVING;
 		return true;
 	}
-	if (!save_begin(m, m->leaving ? m->leave_why : "all steps are done")) {
+	if (!save_begin(m, m->leaving ? m->leave_why : "all steps are done", SAVE_EVERYWHERE)) {
 		m->end = END_SAVING;
 		return true;
 	}

@@ -301,6 +301,19 @@ static int on_hello(void *context, struct run_peer *peer, json_t *hello, uid_t w
 
 static void take_command(struct loop *l, struct run_peer *peer, json_t *message);
 
+/* One that calls again has lost its connection; another one takes its place, and it must not come back. */
+static void replace_agent(struct agent *a, json_int_t pid)
+{
+	struct hspmd_error err;
+	json_t *quit = a->peer && a->pid != pid ? json_pack("{s:s}", "type", "quit") : NULL;
+	if (a->peer && quit && !run_peer_send(a->peer, quit, &err))
+		run_peer_finish(a->peer);
+	else if (a->peer)
+		run_peer_close(a->peer);
+	json_decref(quit);
+	a->pid = pid;
+}
+
 static void on_known(void *context, struct run_peer *peer, json_t *hello)
 {
 	struct loop *l = context;
@@ -313,8 +326,7 @@ static void on_known(void *context, struct run_peer *peer, json_t *hello)
 		run_peer_close(peer);
 		return;
 	}
-	if (a->peer)
-		run_peer_close(a->peer);
+	replace_agent(a, json_integer_value(json_object_get(hello, "pid")));
 	a->peer = peer;
 	run_peer_tag(peer, a);
 	struct run_event e = { .kind = RUN_AGENT_UP, .node = a->node, .value = hello };
@@ -355,6 +367,8 @@ static void on_message(void *context, struct run_peer *peer, json_t *message)
 		return;
 	}
 	struct agent *a = tag;
+	if (a->peer != peer)
+		return; /* another one has taken its place */
 	struct run_event e = { .kind = RUN_MESSAGE, .node = a->node, .value = message };
 	loop_event(l, &e);
 }

@@ -13,6 +13,7 @@ struct agent {
 	struct agent *next;
 	char *node;
 	struct run_peer *peer; /* NULL: not connected */
+	json_int_t pid;        /* as it said */
 };
 
 struct command {

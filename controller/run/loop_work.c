@@ -246,6 +246,16 @@ static bool connected(const struct loop *l, const char *node)
 	return false;
 }
 
+/* Has what starts this node's agent been started anew? Then the older's end tells nothing. */
+static bool started_anew(const struct child *c, const char *node)
+{
+	for (const struct child *n = c->loop->children; n && n != c; n = n->next) /* the newest first */
+		for (int i = 0; n->running && i < n->count; i++)
+			if (!strcmp(n->nodes[i], node))
+				return true;
+	return false;
+}
+
 static void on_child_exit(uv_process_t *p, int64_t status, int sig)
 {
 	struct child *c = p->data;
@@ -253,7 +263,7 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
 	snprintf(text, sizeof text, sig ? "what started it was ended by signal %d" : "what started it ended with status %d", sig ? sig : (int)status);
 	c->running = false;
 	for (int i = 0; i < c->count; i++)
-		if (!connected(c->loop, c->nodes[i])) {
+		if (!connected(c->loop, c->nodes[i]) && !started_anew(c, c->nodes[i])) {
 			struct run_event e = { .kind = RUN_AGENT_LOST, .node = c->nodes[i], .text = text };
 			loop_event(c->loop, &e);
 		}

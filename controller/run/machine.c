@@ -49,6 +49,8 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 	m->saved_step = -1;
 	m->save_tried = now;
 	m->save_tried_step = config->last_step;
+	m->shared_tried = -INFINITY;
+	m->copied_step = m->copy_tried_step = -1;
 	m->last_step_at = NAN;
 	m->step_deadline = INFINITY;
 	m->end_at = INFINITY;
@@ -72,6 +74,7 @@ void hspmd_machine_destroy(struct hspmd_machine *m)
 	free(m->node);
 	free(m->request);
 	json_decref(m->find.found);
+	json_decref(m->find.bad);
 	json_decref(m->events);
 	json_decref(m->early);
 	free(m);

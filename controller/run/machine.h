@@ -92,6 +92,7 @@ struct run_patience run_patience_default(void);
 struct run_checkpoint_choice {
 	int64_t step;
 	json_t *manifest, *files; /* as in `start` of wire.h; new references */
+	bool durable;             /* on some disk, not in memory alone */
 };
 
 /* What the machine needs to know, and the pure judgements it borrows from other rooms. All borrowed for its whole life. */
@@ -102,6 +103,7 @@ struct run_config {
 	const char *job_id, *output;
 	const char *transport;               /* name, NULL: the workers' choice */
 	const char *local, *shared;          /* checkpoint folders, expanded; NULL: none */
+	const char *memory;                  /* folder for copies in nodes' memory; NULL: none are made */
 	json_t *first_plan;                  /* NULL: solve */
 	const char *first_plan_name;         /* what messages call it */
 	int64_t generation;                  /* number of the last generation of an earlier life of this job; 0: none */
@@ -113,7 +115,8 @@ struct run_config {
 	struct run_patience patience;
 	/* Do these devices (indexes into the cluster) together hold all state of the plan? */
 	bool (*covered)(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
-	/* The manifest of a checkpoint whose every slice is in `written` (one answer a worker, with "from"); NULL and err when something is missing. */
+	/* The manifest of a checkpoint whose every slice is in `written` (one answer a worker, with "from"; some may tell of errors); NULL and err when something is
+	 * missing. */
 	json_t *(*manifest)(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err);
 	/* The newest checkpoint that is whole, out of all agents' `found` answers ({ node: checkpoints }); -1 when there is none. `readers` maps a node to
 	 * the device address that reads its files. */

@@ -51,6 +51,8 @@ struct layout {
 	struct hspmd_plan *plan;
 	struct worker **device; /* of the plan, in plan order; the first is the reporter */
 	int devices, nodes;     /* nodes: that the job had when it was made */
+	int nodes_used;         /* by the plan */
+	bool safe;              /* as many nodes as the job asks for copies may be lost, and living workers still hold everything */
 };
 
 enum stage {
@@ -98,12 +100,17 @@ struct change {
 struct find {
 	int64_t id;
 	bool asked, done;
-	double deadline;
+	double since, deadline;
 	json_t *found;         /* node -> checkpoints */
+	json_t *bad;           /* [{ node, step, generation, file }]: shards that could not be read there */
 };
+
+enum save_where { SAVE_DUE, SAVE_EVERYWHERE, SAVE_MEMORY };
 
 struct save {
 	enum { SAVE_NONE, SAVE_WRITING, SAVE_LISTING } stage;
+	bool local, shared, memory; /* where it goes */
+	double slowed;              /* seconds that steps have taken longer meanwhile */
 	char id[64];
 	int64_t number, step;
 	double since, deadline;
@@ -159,8 +166,14 @@ struct hspmd_machine {
 
 	struct save save;
 	int64_t saves, saved_step;   /* last number; step of the newest complete one, -1: none */
-	double saved_at, save_cost, save_tried;
-	int64_t save_tried_step;
+	double saved_at, save_tried, shared_tried;
+	double save_seconds, save_cost; /* from asking to standing; what the training lost by it */
+	int64_t save_tried_step, shared_step;
+	int64_t copied_step, copy_tried_step; /* in memory; -1: none */
+	double copied_at, copy_tried, copy_seconds, copy_cost;
+	int copy_failures;           /* in a row */
+	double plain_s;              /* of a step while nothing is written */
+	int failures;                /* losses that nobody had announced */
 
 	struct request *request;
 	size_t requests, request_capacity;
@@ -261,18 +274,25 @@ void end_silent(struct hspmd_machine *m, struct generation *g, const char *waite
 /* train.c */
 void on_step(struct hspmd_machine *m, struct worker *w, json_t *message);
 void tell_losses(struct hspmd_machine *m, json_t *losses);
+double slowest_step(const struct hspmd_machine *m); /* of the last ones, seconds; 0: none yet */
 void step_patience(struct hspmd_machine *m);
 void resize_line(struct hspmd_machine *m, double step_s);
 
 /* save.c: checkpoints */
-bool save_due(struct hspmd_machine *m);
-bool save_begin(struct hspmd_machine *m, const char *why);
+bool save_begin(struct hspmd_machine *m, const char *why, enum save_where where);
 void on_written(struct hspmd_machine *m, struct worker *w, json_t *message);
 void on_manifested(struct hspmd_machine *m, struct worker *w, json_t *message);
 void save_lost(struct hspmd_machine *m, const struct worker *w);
 void save_time(struct hspmd_machine *m);
 void save_forget(struct hspmd_machine *m);
+
+/* save_when.c */
+bool save_possible(const struct hspmd_machine *m); /* on some disk */
+bool save_shared_due(const struct hspmd_machine *m);
+bool save_due(struct hspmd_machine *m);
 double save_next(const struct hspmd_machine *m); /* when the next is due; INFINITY: not by time */
+void save_step_told(struct hspmd_machine *m, double step_s);
+bool layout_survives(struct hspmd_machine *m, const struct layout *l, int losses);
 
 /* request.c: commands of users and of hspmdctld */
 void on_command(struct hspmd_machine *m, const struct run_event *e);

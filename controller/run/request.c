@@ -300,7 +300,7 @@ bool advance_requests(struct hspmd_machine *m)
 {
 	for (size_t i = 0; i < m->requests; i++) {
 		struct request *r = &m->request[i];
-		if (r->kind == REQUEST_CHECKPOINT && !r->number && m->save.stage == SAVE_NONE && save_begin(m, "asked for")) {
+		if (r->kind == REQUEST_CHECKPOINT && !r->number && m->save.stage == SAVE_NONE && save_begin(m, "asked for", SAVE_EVERYWHERE)) {
 			r->number = m->save.number;
 			return true;
 		}

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints, in two phases: all write, then the manifest says that they have. Until it stands the old one does; a failure leaves it standing. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
 #include "controller/run/machine_private.h"
-
-/* Where the job file leaves the interval to us: the optimum for a cost C a checkpoint and a mean time M between failures is sqrt(2 C M) (Young, "A first
- * order approximation to the optimum checkpoint interval", CACM 1974). */
-#define FIRST_INTERVAL_S 120.0
-#define LEAST_INTERVAL_S 30.0
-#define MOST_INTERVAL_S 1800.0
-#define NODE_FAILURE_S (30 * 86400.0)
 
 void save_forget(struct hspmd_machine *m)
 {
@@ -25,41 +17,6 @@ void save_forget(struct hspmd_machine *m)
 	layout_drop(s->layout);
 	json_decref(s->manifest);
 	memset(s, 0, sizeof *s);
-}
-
-static bool possible(const struct hspmd_machine *m)
-{
-	return m->config->local || m->config->shared;
-}
-
-static double interval(const struct hspmd_machine *m)
-{
-	if (m->config->job->checkpoint.every_s > 0)
-		return m->config->job->checkpoint.every_s;
-	if (m->config->job->checkpoint.every_steps > 0)
-		return INFINITY;
-	if (m->save_cost <= 0)
-		return FIRST_INTERVAL_S;
-	int nodes = nodes_usable(m);
-	return fmin(MOST_INTERVAL_S, fmax(LEAST_INTERVAL_S, sqrt(2 * m->save_cost * NODE_FAILURE_S / (nodes > 0 ? nodes : 1))));
-}
-
-double save_next(const struct hspmd_machine *m)
-{
-	if (!possible(m) || m->current.stage != STAGE_TRAINING || m->save.stage != SAVE_NONE || m->leaving || m->told <= m->save_tried_step)
-		return INFINITY; /* by time, and not before there is something new */
-	return m->save_tried + interval(m);
-}
-
-bool save_due(struct hspmd_machine *m)
-{
-	int64_t steps = m->config->job->checkpoint.every_steps;
-	bool last_chance = !m->end_saved && m->end_at - m->now < fmax(30, 3 * m->save_cost);
-	bool due = m->now >= m->save_tried + interval(m) || (steps > 0 && m->told - m->save_tried_step >= steps);
-	if (!possible(m) || m->current.stage != STAGE_TRAINING || m->save.stage != SAVE_NONE || m->leaving || m->told <= m->save_tried_step)
-		return false;
-	m->end_saved |= last_chance;
-	return (last_chance || due) && save_begin(m, last_chance ? "the job's time is nearly over" : "");
 }
 
 /* Ask `member` again, for the next phase. */
@@ -82,17 +39,48 @@ static bool members(struct hspmd_machine *m, struct worker *const *who, int coun
 	return true;
 }
 
-bool save_begin(struct hspmd_machine *m, const char *why)
+/* Where it goes. False: nowhere. */
+static bool choose_places(struct hspmd_machine *m, enum save_where where)
+{
+	struct save *s = &m->save;
+	s->memory = where == SAVE_MEMORY && m->config->memory;
+	s->local = where != SAVE_MEMORY && m->config->local;
+	s->shared = where != SAVE_MEMORY && m->config->shared && (where == SAVE_EVERYWHERE || save_shared_due(m));
+	return s->memory || s->local || s->shared;
+}
+
+static void note_try(struct hspmd_machine *m)
+{
+	if (m->save.memory) {
+		m->copy_tried = m->now;
+		m->copy_tried_step = m->told;
+		return;
+	}
+	m->save_tried = m->now;
+	m->save_tried_step = m->told;
+	if (m->save.shared) {
+		m->shared_tried = m->now;
+		m->shared_step = m->told;
+	}
+}
+
+static const char *if_wanted(bool wanted, const char *folder)
+{
+	return wanted ? folder : NULL;
+}
+
+bool save_begin(struct hspmd_machine *m, const char *why, enum save_where where)
 {
 	struct save *s = &m->save;
 	const struct generation *g = &m->current;
-	if (!possible(m) || s->stage != SAVE_NONE || !g->layout || (g->stage != STAGE_TRAINING && g->stage != STAGE_HELD))
+	if (s->stage != SAVE_NONE || !g->layout || (g->stage != STAGE_TRAINING && g->stage != STAGE_HELD) || !choose_places(m, where))
 		return false;
 	s->number = ++m->saves;
 	snprintf(s->id, sizeof s->id, "g%lld-%lld", (long long)g->layout->generation, (long long)s->number);
 	s->layout = layout_keep(g->layout);
-	s->since = m->save_tried = m->now;
-	m->save_tried_step = m->told;
+	s->since = m->now;
+	s->slowed = 0;
+	note_try(m);
 	s->deadline = m->now + m->config->patience.checkpoint;
 	s->step = -1;
 	if (!members(m, g->layout->device, g->layout->devices))
@@ -101,18 +89,21 @@ bool save_begin(struct hspmd_machine *m, const char *why)
 	if (why[0])
 		say(m, HSPMD_LOG_INFO, "checkpoint %s: %s", s->id, why);
 	send_workers(m, s->member, s->members,
-		     json_pack("{s:s, s:I, s:s, s:s?, s:s?}", "type", "checkpoint", "generation", (json_int_t)g->layout->generation, "id", s->id, "local",
-			       m->config->local, "shared", m->config->shared));
+		     json_pack("{s:s, s:I, s:s, s:s?, s:s?, s:s*}", "type", "checkpoint", "generation", (json_int_t)g->layout->generation, "id", s->id,
+			       "local", if_wanted(s->local, m->config->local), "shared", if_wanted(s->shared, m->config->shared), "memory",
+			       if_wanted(s->memory, m->config->memory)));
 	return true;
 }
 
 static void failed(struct hspmd_machine *m, const char *why)
 {
 	char text[HSPMD_ERROR_MAX + 100];
-	snprintf(text, sizeof text, "checkpoint %s failed: %s", m->save.id, why);
+	bool memory = m->save.memory;
+	snprintf(text, sizeof text, "%s %s failed: %s", memory ? "copy in memory" : "checkpoint", m->save.id, why);
 	int64_t number = m->save.number;
 	save_forget(m);
-	note_event(m, "checkpoint_failed", "%s", text);
+	if (!memory || m->copy_failures++ == 0) /* then it is tried more and more seldom, and said once */
+		note_event(m, memory ? "copies_failed" : "checkpoint_failed", "%s", text);
 	requests_saved(m, number, text);
 }
 
@@ -124,23 +115,22 @@ static bool answered(const struct save *s)
 	return true;
 }
 
+/* Is this the last answer of the phase? One may tell of an error: what one could not write another may have. */
 static bool take(struct hspmd_machine *m, struct worker *w, json_t *message)
 {
 	struct save *s = &m->save;
 	const char *id = json_string_value(json_object_get(message, "id"));
-	const char *error = json_string_value(json_object_get(message, "error"));
 	if (s->stage == SAVE_NONE || !id || strcmp(id, s->id))
 		return false;
-	if (error) {
-		char why[HSPMD_ERROR_MAX];
-		snprintf(why, sizeof why, "%s: %s", w->address, error);
-		failed(m, why);
-		return false;
-	}
 	for (int i = 0; i < s->members; i++)
 		if (s->member[i] == w && !s->answer[i])
 			s->answer[i] = json_incref(message);
 	return answered(s);
+}
+
+static const char *error_of(const struct save *s, int i)
+{
+	return json_string_value(json_object_get(s->answer[i], "error"));
 }
 
 /* One worker a node puts the manifest into the node's folder, the first also into the shared one. */
@@ -157,7 +147,7 @@ static void list(struct hspmd_machine *m)
 		bool known = false;
 		for (int k = 0; k < count; k++)
 			known |= one[k]->node == s->member[i]->node;
-		if (!known && (m->config->local || count == 0))
+		if (!known && (s->local || s->memory || count == 0))
 			one[count++] = s->member[i];
 	}
 	s->stage = SAVE_LISTING;
@@ -165,11 +155,14 @@ static void list(struct hspmd_machine *m)
 	if (members(m, one, count))
 		for (int i = 0; i < count; i++) {
 			json_t *folders = need(m, json_array());
-			if (m->config->local && json_array_append_new(folders, json_string(m->config->local)))
+			const char *own = s->memory ? m->config->memory : s->local ? m->config->local : NULL;
+			if (own && json_array_append_new(folders, json_string(own)))
 				m->failed = true;
-			if (m->config->shared && i == 0 && json_array_append_new(folders, json_string(m->config->shared)))
+			if (s->shared && i == 0 && json_array_append_new(folders, json_string(m->config->shared)))
 				m->failed = true;
-			send_workers(m, &one[i], 1, json_pack("{s:s, s:s, s:O, s:o}", "type", "manifest", "id", s->id, "manifest", s->manifest, "folders", folders));
+			json_t *keep = s->memory ? json_integer(1) : NULL;
+			send_workers(m, &one[i], 1, json_pack("{s:s, s:s, s:O, s:o, s:o*}", "type", "manifest", "id", s->id, "manifest", s->manifest, "folders",
+							      folders, "keep", keep));
 		}
 	free(one);
 }
@@ -186,40 +179,85 @@ static json_t *with_sender(struct hspmd_machine *m, const struct save *s)
 	return all;
 }
 
+/* The step that all have written who have; false: they differ, or nobody has. */
+static bool one_step(struct save *s)
+{
+	for (int i = 0; i < s->members; i++) {
+		json_t *step = json_object_get(s->answer[i], "step");
+		if (error_of(s, i))
+			continue;
+		if (!json_is_integer(step) || (s->step >= 0 && json_integer_value(step) != s->step))
+			return false;
+		s->step = json_integer_value(step);
+	}
+	return s->step >= 0;
+}
+
 void on_written(struct hspmd_machine *m, struct worker *w, json_t *message)
 {
 	struct save *s = &m->save;
 	struct hspmd_error err = { "" };
 	if (s->stage != SAVE_WRITING || !take(m, w, message))
 		return;
-	for (int i = 0; i < s->members; i++) {
-		json_t *step = json_object_get(s->answer[i], "step");
-		if (!json_is_integer(step) || (i > 0 && json_integer_value(step) != s->step)) {
-			failed(m, "the workers wrote different steps");
-			return;
-		}
-		s->step = json_integer_value(step);
+	const char *first = NULL;
+	for (int i = 0; i < s->members && !first; i++)
+		first = error_of(s, i);
+	if (!one_step(s)) {
+		failed(m, s->step < 0 && first ? first : "the workers wrote different steps");
+		return;
 	}
 	json_t *written = with_sender(m, s);
 	s->manifest = m->config->manifest ? m->config->manifest(m->config, s->id, s->layout->cluster_json, s->layout->plan_json, written, &err)
 					  : json_pack("{s:s, s:I, s:O}", "id", s->id, "step", (json_int_t)s->step, "written", written);
 	json_decref(written);
-	if (!s->manifest)
+	if (!s->manifest) {
 		failed(m, err.text[0] ? err.text : "out of memory");
-	else
-		list(m);
+		return;
+	}
+	if (first)
+		note_event(m, "checkpoint_hurt", "checkpoint %s is whole only because of copies: %s", s->id, first);
+	list(m);
+}
+
+static void done(struct hspmd_machine *m)
+{
+	struct save *s = &m->save;
+	double seconds = m->now - s->since;
+	if (s->memory) {
+		m->copied_step = s->step;
+		m->copied_at = m->now;
+		m->copy_seconds = seconds;
+		m->copy_cost = m->copy_cost > 0 ? 0.7 * m->copy_cost + 0.3 * s->slowed : s->slowed;
+		m->copy_failures = 0;
+		return;
+	}
+	m->saved_step = s->step;
+	m->saved_at = m->now;
+	m->save_seconds = seconds;
+	m->save_cost = s->slowed;
+	note_event(m, "checkpoint", "checkpoint %s of step %lld is complete after %.2f s", s->id, (long long)s->step, seconds);
 }
 
 void on_manifested(struct hspmd_machine *m, struct worker *w, json_t *message)
 {
 	struct save *s = &m->save;
+	const char *error = NULL;
+	int bad = 0;
 	if (s->stage != SAVE_LISTING || !take(m, w, message))
 		return;
-	m->saved_step = s->step;
-	m->saved_at = m->now;
-	m->save_cost = m->now - s->since;
+	for (int i = 0; i < s->members; i++)
+		if (error_of(s, i)) {
+			bad++;
+			error = error_of(s, i);
+		}
+	if (bad == s->members) {
+		failed(m, error ? error : "nobody listed it");
+		return;
+	}
+	if (bad)
+		note_event(m, "checkpoint_hurt", "checkpoint %s is not listed on %d of %d nodes: %s", s->id, bad, s->members, error);
 	int64_t number = s->number;
-	note_event(m, "checkpoint", "checkpoint %s of step %lld is complete after %.2f s", s->id, (long long)s->step, m->save_cost);
+	done(m);
 	save_forget(m);
 	requests_saved(m, number, NULL);
 }

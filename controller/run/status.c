@@ -88,9 +88,13 @@ json_t *hspmd_machine_status(const struct hspmd_machine *m, double now, double w
 	free(nodes);
 	free(plan);
 	json_t *saved = m->saved_step >= 0 ? json_pack("{s:I, s:f, s:f}", "step", (json_int_t)m->saved_step, "age_s", now - m->saved_at, "seconds",
-						       m->save_cost)
+						       m->save_seconds)
 					   : json_null();
-	if (s && json_object_set_new(s, "checkpoint", saved)) {
+	json_t *copies = json_pack("{s:b}", "by_plan", l && l->safe);
+	if (copies && m->copied_step >= 0)
+		json_object_update_new(copies, json_pack("{s:I, s:f, s:f}", "step", (json_int_t)m->copied_step, "age_s", now - m->copied_at, "seconds",
+							 m->copy_seconds));
+	if (s && (json_object_set_new(s, "checkpoint", saved) || json_object_set_new(s, "copies", copies))) {
 		json_decref(s);
 		return NULL;
 	}

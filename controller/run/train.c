@@ -87,12 +87,18 @@ void tell_losses(struct hspmd_machine *m, json_t *losses)
 	}
 }
 
-void step_patience(struct hspmd_machine *m)
+double slowest_step(const struct hspmd_machine *m)
 {
-	const struct run_patience *p = &m->config->patience;
 	double slowest = 0;
 	for (int i = 0; i < m->recent_count && i < RECENT; i++)
 		slowest = fmax(slowest, m->recent[i]);
+	return slowest;
+}
+
+void step_patience(struct hspmd_machine *m)
+{
+	const struct run_patience *p = &m->config->patience;
+	double slowest = slowest_step(m);
 	m->step_deadline = m->now + (m->recent_count ? fmax(p->step_least, p->step_factor * slowest) : p->step_first);
 }
 
@@ -111,6 +117,7 @@ void on_step(struct hspmd_machine *m, struct worker *w, json_t *message)
 		resize_line(m, step_s);
 	line(m, json_integer_value(step), loss_value(json_object_get(message, "loss")), step_s, message);
 	m->step_s = step_s;
+	save_step_told(m, step_s);
 	m->tokens_per_s = step_s > 0 ? value(message, "tokens", job_tokens(m)) / step_s : 0;
 	m->recent[m->recent_count++ % RECENT] = step_s;
 	if (m->recent_count >= 1 << 30)

@@ -12,6 +12,7 @@
 #include "common/dial.h"
 #include "common/log.h"
 #include "runtime/agent/parts.h"
+#include "runtime/state/memory_place.h"
 
 #define GREETING_S 10.0
 #define UNSENT_MAX ((size_t)256 << 20)
@@ -260,6 +261,27 @@ static void close_handle(uv_handle_t *handle, void *unused)
 		uv_close(handle, NULL);
 }
 
+/* Without it copies are on disks alone. */
+static void take_memory(struct agent *a)
+{
+	struct hspmd_error err;
+	if (!a->options->memory)
+		return;
+	hspmd_memory_place_sweep();
+	a->memory = hspmd_memory_place_take(a->options->memory, a->node, &err);
+	if (a->memory < 0)
+		hspmd_warn("%s", err.text);
+}
+
+/* What is in it is of use as long as somebody may come back to this node: not when the agent was told to quit, or gives up waiting. */
+static void leave_memory(struct agent *a)
+{
+	if (a->memory < 0)
+		return;
+	hspmd_memory_place_remove(a->options->memory, a->node);
+	close(a->memory);
+}
+
 static int run(struct agent *a)
 {
 	struct hspmd_error err;
@@ -278,6 +300,7 @@ static int run(struct agent *a)
 		hspmd_error_log("the controller cannot be reached: %s", err.text);
 		a->status = 1;
 	} else {
+		take_memory(a);
 		uv_signal_start(&a->term, on_term, SIGTERM);
 		uv_signal_start(&a->interrupt, ignore, SIGINT);
 		uv_timer_start(&a->timer, on_time, TICK_MS, TICK_MS);
@@ -293,10 +316,11 @@ static int run(struct agent *a)
 
 int hspmd_agent_main(const struct hspmd_agent_options *options)
 {
-	struct agent a = { .options = options };
+	struct agent a = { .options = options, .memory = -1 };
 	signal(SIGPIPE, SIG_IGN);
 	setenv("UCX_LOG_LEVEL", "error", 0); /* in the workers UCX would warn of every message that a dead peer left behind */
 	int status = run(&a);
+	leave_memory(&a);
 	hspmd_stream_destroy(a.stream);
 	free(a.node);
 	json_decref(a.part);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which checkpoints this node can read, and which of their shards. */
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,20 +9,36 @@
 #include "runtime/agent/parts.h"
 #include "runtime/state/checkpoint.h"
 
-/* { "manifest": {...}, "shards": [files that are here] } */
-static json_t *describe(const struct hspmd_found *found, const char *folder)
+/* { "place": kind, "manifest": {...}, "shards": [files that are here] } */
+static json_t *describe(const struct hspmd_found *found, const char *place)
 {
 	struct hspmd_error err;
+	const char *folder = found->folder;
 	struct hspmd_reader *reader = hspmd_reader_create(found->manifest, &folder, 1, &err);
 	json_t *shards = json_array(), *manifest = hspmd_manifest_to_json(found->manifest);
 	for (int s = 0; reader && shards && s < found->manifest->shard_count; s++)
 		if (hspmd_reader_has(reader, s))
 			json_array_append_new(shards, json_string(found->manifest->shards[s].file));
 	hspmd_reader_destroy(reader);
-	return json_pack("{so,so}", "manifest", manifest, "shards", shards);
+	return json_pack("{ss,so,so}", "place", place, "manifest", manifest, "shards", shards);
 }
 
-static void add_folder(const char *folder, json_t *list)
+/* Shards whose manifest is not here: it may stand elsewhere. { "place", "step", "generation", "shards" } */
+static json_t *describe_shards(const char *folder, const char *place)
+{
+	const char *name = strrchr(folder, '/');
+	int64_t step, generation;
+	DIR *d = name && hspmd_checkpoint_parse(name + 1, &step, &generation) ? opendir(folder) : NULL;
+	json_t *shards = d ? json_array() : NULL;
+	for (struct dirent *e; shards && (e = readdir(d));)
+		if (e->d_name[0] != '.' && strcmp(e->d_name, HSPMD_MANIFEST_FILE))
+			json_array_append_new(shards, json_string(e->d_name));
+	if (d)
+		closedir(d);
+	return shards ? json_pack("{ss,sI,sI,so}", "place", place, "step", (json_int_t)step, "generation", (json_int_t)generation, "shards", shards) : NULL;
+}
+
+static void add_folder(const char *folder, const char *place, json_t *list)
 {
 	struct hspmd_error err;
 	struct hspmd_found *found = NULL;
@@ -31,23 +48,33 @@ static void add_folder(const char *folder, json_t *list)
 		return;
 	}
 	for (int i = 0; i < n; i++) {
-		if (!found[i].manifest)
-			hspmd_warn("%s: %s", found[i].folder, found[i].error ? found[i].error : "no manifest");
-		else
-			json_array_append_new(list, describe(&found[i], found[i].folder));
+		if (!found[i].manifest && found[i].error)
+			hspmd_warn("%s: %s", found[i].folder, found[i].error);
+		json_t *one = found[i].manifest ? describe(&found[i], place) : describe_shards(found[i].folder, place);
+		if (one)
+			json_array_append_new(list, one);
 	}
 	hspmd_found_free(found, n);
+}
+
+static void add_own(const struct agent *a, json_t *message, const char *key, json_t *list)
+{
+	const char *folder = json_string_value(json_object_get(message, key));
+	char *own = folder ? hspmd_asprintf("%s/%s", folder, a->node) : NULL;
+	if (own)
+		add_folder(own, key, list);
+	free(own);
 }
 
 void agent_find(struct agent *a, json_t *message)
 {
 	json_t *list = json_array();
-	const char *local = json_string_value(json_object_get(message, "local")), *shared = json_string_value(json_object_get(message, "shared"));
-	char *own = local ? hspmd_asprintf("%s/%s", local, a->node) : NULL;
-	if (own && list)
-		add_folder(own, list);
-	if (shared && list)
-		add_folder(shared, list);
-	free(own);
+	const char *shared = json_string_value(json_object_get(message, "shared"));
+	if (list) {
+		add_own(a, message, "memory", list);
+		add_own(a, message, "local", list);
+		if (shared)
+			add_folder(shared, "shared", list);
+	}
 	agent_send(a, json_pack("{ss,sO*,so}", "type", "found", "id", json_object_get(message, "id"), "checkpoints", list));
 }

@@ -38,6 +38,7 @@ struct agent {
 	double quit_by;
 	int status;
 	struct agent_worker *workers;
+	int memory; /* holds this node's part of the job's folder in memory; -1: it has none */
 };
 
 /* Send to the controller; steals the message; nothing happens while there is no controller. */

@@ -32,9 +32,18 @@ struct hspmd_copies {
 	const char *place; /* in which it keeps them */
 };
 
-/* Who keeps copies of worker `self`'s shard (out[0 .. replicas)), for workers that run on these nodes (node_of[rank], any numbers): each on another node, none on its
- * own, spread evenly. Returns how many there are: fewer than `replicas` where there are too few nodes. Everybody gets the same answer. */
-int hspmd_copies_to(const int *node_of, int workers, int replicas, int self, int *out);
+/* A worker's shard, for choosing who keeps copies of it. */
+struct hspmd_copies_worker {
+	int node;              /* number, below `nodes` */
+	uint64_t bytes;
+	int copies;            /* wanted */
+	const int *elsewhere;  /* nodes that have all of it anyway, so that a copy there would be none */
+	int elsewhere_count;
+};
+
+/* Who keeps copies: to[i * most ... i * most + most) are workers, -1 behind the last. Each is on another node than the shard's and than one another, and what nodes
+ * keep for others is balanced by size. There are fewer than wanted where there are too few nodes. Everybody gets the same answer. 0, or -1: memory. */
+int hspmd_copies_spread(const struct hspmd_copies_worker *w, int workers, int nodes, int most, int *to, struct hspmd_error *err);
 
 struct hspmd_writer_job {
 	int64_t step, generation;
@@ -58,8 +67,8 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 /* To be called before the state changes: returns as soon as the live data is no longer needed (a copy of it exists). Cheap when nothing is under way. */
 int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err);
 bool hspmd_writer_busy(struct hspmd_writer *w);
-/* 0 nothing new; 1 written (in at least one place): *report is a new reference to
- *   { "shard": {"file", "bytes", "nodes": [this one], "extents": [...]}, "places": [{"place", "error": text or null}], "bytes", "seconds", "hold_s",
+/* 0 nothing new; 1 written (in at least one place), or, where copies were asked for, tried: *report is a new reference to
+ *   { "shard": null where no place took it, or {"file", "bytes", "nodes": [this one], "extents": [...]}, "places": [{"place", "error": text or null}], "bytes", "seconds", "hold_s",
  *     "copies": { "shards": [those of others that are kept here, like "shard"], "error": text or null } where copies were asked for }
  * ; -1 and err: in no place. Each outcome is given once. timeout_s 0: do not wait. */
 int hspmd_writer_result(struct hspmd_writer *w, double timeout_s, json_t **report, struct hspmd_error *err);
@@ -103,6 +112,8 @@ struct hspmd_reader *hspmd_reader_create(const struct hspmd_manifest *m, const c
 void hspmd_reader_destroy(struct hspmd_reader *r);
 /* Is there a file of the right size? Its content is checked when it is read. */
 bool hspmd_reader_has(const struct hspmd_reader *r, int shard);
+/* Number of the first folder that has such a file; -1: none. */
+int hspmd_reader_folder(const struct hspmd_reader *r, int shard);
 /* Copy what of `box` lies in this extent into a packed host buffer that holds `box`. Only the blocks needed are read, and all of these are checked; a copy
  * in the next folder is used where one is damaged or cannot be read (said in the log). -1 and err when no copy is good. */
 int hspmd_reader_read(struct hspmd_reader *r, int extent, const struct hspmd_box *box, void *data, struct hspmd_error *err);

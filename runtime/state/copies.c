@@ -67,27 +67,55 @@ struct run {
 
 /* ---- who */
 
-int hspmd_copies_to(const int *node_of, int workers, int replicas, int self, int *out)
+/* Of the workers that may keep one more copy: on the node that keeps least, there the one that keeps least; of equals the first after `self`, so that they spread. */
+static int keeper(const struct hspmd_copies_worker *w, int workers, int self, const int *chosen, int count, const uint64_t *of_node, const uint64_t *of_worker)
 {
-	int position = 0, found = 0;
-	for (int i = 0; i < self; i++)
-		position += node_of[i] == node_of[self];
-	/* The nodes that follow, each once; on each the worker of the same position, so that a node's workers go to different ones. */
-	for (int step = 1; step < workers && found < replicas; step++) {
-		int node = node_of[(self + step) % workers], there = 0, number = 0;
-		bool seen = node == node_of[self];
-		for (int i = 0; i < found && !seen; i++)
-			seen = node_of[out[i]] == node;
-		if (seen)
+	int best = -1;
+	for (int step = 1; step < workers; step++) {
+		int k = (self + step) % workers;
+		bool there = w[k].node == w[self].node;
+		for (int i = 0; i < count && !there; i++)
+			there = w[chosen[i]].node == w[k].node;
+		for (int i = 0; i < w[self].elsewhere_count && !there; i++)
+			there = w[self].elsewhere[i] == w[k].node;
+		if (there)
 			continue;
-		for (int i = 0; i < workers; i++)
-			there += node_of[i] == node;
-		for (int i = 0; i < workers; i++)
-			if (node_of[i] == node && number++ == position % there)
-				out[found] = i;
-		found++;
+		if (best < 0 || of_node[w[k].node] < of_node[w[best].node] || (w[k].node == w[best].node && of_worker[k] < of_worker[best]))
+			best = k;
 	}
-	return found;
+	return best;
+}
+
+static int by_bytes(const void *a, const void *b, void *context)
+{
+	const struct hspmd_copies_worker *w = context;
+	int x = *(const int *)a, y = *(const int *)b;
+	return w[x].bytes != w[y].bytes ? (w[x].bytes < w[y].bytes ? 1 : -1) : x - y;
+}
+
+int hspmd_copies_spread(const struct hspmd_copies_worker *w, int workers, int nodes, int most, int *to, struct hspmd_error *err)
+{
+	uint64_t *of_node = hspmd_calloc((size_t)nodes, sizeof *of_node), *of_worker = hspmd_calloc((size_t)workers, sizeof *of_worker);
+	int *order = hspmd_calloc((size_t)workers, sizeof *order);
+	int rv = of_node && of_worker && order ? 0 : hspmd_fail_memory(err, "choosing who keeps copies");
+	for (int i = 0; !rv && i < workers; i++)
+		order[i] = i;
+	if (!rv && workers)
+		qsort_r(order, (size_t)workers, sizeof *order, by_bytes, (void *)(uintptr_t)w); /* the largest first, as in LPT scheduling (Graham 1969) */
+	for (int i = 0; !rv && i < workers; i++) {
+		int self = order[i], *own = &to[self * most], count = 0, k;
+		while (count < w[self].copies && count < most && (k = keeper(w, workers, self, own, count, of_node, of_worker)) >= 0) {
+			of_node[w[k].node] += w[self].bytes;
+			of_worker[k] += w[self].bytes;
+			own[count++] = k;
+		}
+		while (count < most)
+			own[count++] = -1;
+	}
+	free(of_node);
+	free(of_worker);
+	free(order);
+	return rv;
 }
 
 /* ---- memory */

@@ -106,12 +106,17 @@ struct hspmd_reader *hspmd_reader_create(const struct hspmd_manifest *m, const c
 	return r;
 }
 
-bool hspmd_reader_has(const struct hspmd_reader *r, int shard)
+int hspmd_reader_folder(const struct hspmd_reader *r, int shard)
 {
 	for (int f = 0; f < r->folder_count; f++)
 		if (r->copies[shard * r->folder_count + f].fd >= 0)
-			return true;
-	return false;
+			return f;
+	return -1;
+}
+
+bool hspmd_reader_has(const struct hspmd_reader *r, int shard)
+{
+	return hspmd_reader_folder(r, shard) >= 0;
 }
 
 /* ---- block sums */

@@ -4,15 +4,23 @@
 #define HSPMD_STATE_STORED_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/error.h"
 
-/* The manifest of what all workers wrote (their `written` answers). `job` is kept in it. New reference; NULL and err when something is missing. */
+/* The manifest of what all workers wrote (their `written` answers, of which some may tell of errors): what one could not write a copy may stand for. `job` is kept in it.
+ * New reference; NULL and err when something is missing. */
 json_t *hspmd_stored_manifest(json_t *written, json_t *job, struct hspmd_error *err);
 
+struct hspmd_stored_choice {
+	int64_t step;
+	json_t *manifest, *files; /* as `start` wants them; new references */
+	bool durable;             /* it is on some disk */
+};
+
 /* The newest checkpoint of which everything can be read. found: { node: `checkpoints` of its agent's `found`, or null }; readers: { node: device address that reads
- * its files }. *manifest and *files (as `start` wants them) are new references. 0; -1 and err: there is none (says what the newest lacks). */
-int hspmd_stored_choose(json_t *found, json_t *readers, int64_t *step, json_t **manifest, json_t **files, struct hspmd_error *err);
+ * its files }. 0; -1 and err: there is none (says what the newest lacks). */
+int hspmd_stored_choose(json_t *found, json_t *readers, struct hspmd_stored_choice *choice, struct hspmd_error *err);
 
 #endif

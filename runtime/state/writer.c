@@ -75,15 +75,16 @@ static int write_place(struct hspmd_writer *w, const char *place, struct hspmd_e
 	return rv;
 }
 
-/* All places; good when one is. */
-static json_t *write_places(struct hspmd_writer *w, struct hspmd_error *err)
+/* All places; *written counts those that took it. NULL: memory is short. */
+static json_t *write_places(struct hspmd_writer *w, int *written, struct hspmd_error *err)
 {
 	json_t *places = json_array();
-	int written = 0, bad = !places;
+	int bad = !places;
+	*written = 0;
 	for (int i = 0; i < w->place_count && !bad; i++) {
 		struct hspmd_error why = { "" };
 		int rv = write_place(w, w->places[i], &why);
-		written += !rv;
+		*written += !rv;
 		if (rv) {
 			hspmd_warn("checkpoint of step %lld: %s", (long long)w->step, why.text);
 			*err = why;
@@ -92,7 +93,7 @@ static json_t *write_places(struct hspmd_writer *w, struct hspmd_error *err)
 	}
 	if (bad)
 		hspmd_fail_memory(err, "reporting a checkpoint");
-	return hspmd_json_unless(bad || !written, places);
+	return hspmd_json_unless(bad, places);
 }
 
 /* Copies are a gain, never a condition: what fails is told. */
@@ -117,15 +118,16 @@ static json_t *make_copies(struct hspmd_writer *w)
 
 static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspmd_error *err)
 {
-	int sealed = hspmd_image_seal(&w->image, err);
-	json_t *places = sealed ? NULL : write_places(w, err);
+	int written = 0, sealed = hspmd_image_seal(&w->image, err);
+	json_t *places = sealed ? NULL : write_places(w, &written, err);
 	/* Also when the own disk failed: the others wait for this worker, and a copy elsewhere is worth the more. */
 	json_t *copies = with_copies && !sealed ? make_copies(w) : NULL;
-	if (!places) {
+	if (!places || (!written && !copies)) {
+		json_decref(places);
 		json_decref(copies);
 		return NULL;
 	}
-	json_t *shard = hspmd_shard_json(w->file, w->image.bytes, &w->node, 1, w->image.extents, (int)w->image.extent_count);
+	json_t *shard = written ? hspmd_shard_json(w->file, w->image.bytes, &w->node, 1, w->image.extents, (int)w->image.extent_count) : json_null();
 	pthread_mutex_lock(&w->lock);
 	double held_s = w->held_s;
 	pthread_mutex_unlock(&w->lock);

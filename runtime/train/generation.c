@@ -50,17 +50,42 @@ static int find_voters(struct hspmd_generation *g, struct hspmd_error *err)
 	return 0;
 }
 
-static int open_transport(struct hspmd_generation *g, struct hspmd_error *err)
+static int open_transport(struct hspmd_generation *g, const struct hspmd_transport_ops *ops, struct hspmd_transport **t, struct hspmd_address *own,
+			  struct hspmd_error *err)
 {
-	if (g->member_count == 1)
-		return 0;
-	const struct hspmd_transport_ops *ops = hspmd_transport_find(g->setup->transport, err);
 	struct hspmd_transport_options options = {
 		.rank = g->rank, .size = g->member_count, .abort = &g->abort, .timeout_s = g->setup->timeout_s, .names = g->members,
 	};
-	if (!ops || ops->open(&options, &g->transport, err))
+	if (!ops || ops->open(&options, t, err))
 		return -1;
-	return ops->address(g->transport, &g->own_address, err);
+	return ops->address(*t, own, err);
+}
+
+/* Who writes what into checkpoints. Members that are in no stage of the plan take no part in them. */
+static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	int *rank_of = malloc((size_t)(g->cluster->device_count + 1) * sizeof *rank_of);
+	if (!rank_of)
+		return hspmd_fail_memory(err, "preparing a generation");
+	for (int d = 0; d < g->cluster->device_count; d++) {
+		rank_of[d] = -1;
+		for (int v = 0; g->rank_of[d] >= 0 && v < g->voter_count; v++)
+			if (g->voters[v] == g->rank_of[d])
+				rank_of[d] = g->rank_of[d];
+	}
+	int status = hspmd_spread_plan(g->layouts, g->cluster, rank_of, g->rank, g->setup->job->checkpoint.replicas, &g->spread, err);
+	free(rank_of);
+	return status;
+}
+
+static int open_transports(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	if (g->member_count == 1)
+		return 0;
+	if (open_transport(g, hspmd_transport_find(g->setup->transport, err), &g->transport, &g->own_address, err))
+		return -1;
+	/* One of its own: it is used by the checkpoint's thread. */
+	return g->spread.any ? open_transport(g, &hspmd_transport_socket, &g->copies, &g->copies_address, err) : 0;
 }
 
 struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
@@ -83,7 +108,7 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 	if (!g->program)
 		goto fail;
 	g->layouts = hspmd_layouts_build(g->program->graph, g->plan, err);
-	if (!g->layouts || open_transport(g, err))
+	if (!g->layouts || spread_checkpoints(g, err) || open_transports(g, err))
 		goto fail;
 	return g;
 fail:
@@ -96,9 +121,9 @@ int64_t hspmd_generation_memory(const struct hspmd_generation *g)
 	return (int64_t)(g->program->arena_bytes + g->program->fixed_bytes + g->program->workspace_bytes);
 }
 
-static int connect_members(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+static int connect_members(struct hspmd_generation *g, struct hspmd_transport *t, json_t *addresses, struct hspmd_error *err)
 {
-	if (!g->transport)
+	if (!t)
 		return 0;
 	if (json_array_size(addresses) != (size_t)g->member_count)
 		return hspmd_fail(err, "start: %zu addresses for %d members", json_array_size(addresses), g->member_count);
@@ -111,16 +136,16 @@ static int connect_members(struct hspmd_generation *g, json_t *addresses, struct
 			status = hspmd_fail(err, "start: addresses[%d] is not base64", r);
 	}
 	if (!status)
-		status = g->transport->ops->connect(g->transport, all, err);
+		status = t->ops->connect(t, all, err);
 	for (int r = 0; all && r < g->member_count; r++)
 		free(all[r].data);
 	free(all);
 	return status;
 }
 
-int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err)
 {
-	if (connect_members(g, addresses, err))
+	if (connect_members(g, g->transport, addresses, err) || connect_members(g, g->copies, copies, err))
 		return -1;
 	struct hspmd_executor_options o = {
 		.program = g->program, .device = g->setup->device, .transport = g->transport, .rank_of = g->rank_of,
@@ -138,7 +163,9 @@ void hspmd_generation_disconnect(struct hspmd_generation *g)
 		hspmd_executor_disconnect(g->executor);
 	if (g->transport)
 		g->transport->ops->close(g->transport);
-	g->transport = NULL;
+	if (g->copies)
+		g->copies->ops->close(g->copies);
+	g->transport = g->copies = NULL;
 }
 
 void hspmd_generation_destroy(struct hspmd_generation *g)
@@ -151,7 +178,9 @@ void hspmd_generation_destroy(struct hspmd_generation *g)
 	hspmd_program_destroy(g->program);
 	hspmd_plan_destroy(g->plan);
 	hspmd_cluster_destroy(g->cluster);
+	hspmd_spread_free(&g->spread);
 	free(g->own_address.data);
+	free(g->copies_address.data);
 	free(g->members);
 	free(g->rank_of);
 	free(g->voters);

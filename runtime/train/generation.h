@@ -11,6 +11,7 @@
 #include "runtime/train/execute.h"
 #include "runtime/train/layout.h"
 #include "runtime/train/moves.h"
+#include "runtime/train/spread.h"
 
 /* What does not change over a worker's life. */
 struct hspmd_worker_setup {
@@ -40,6 +41,9 @@ struct hspmd_generation {
 	struct hspmd_layouts *layouts; /* of `plan`, over program->graph */
 	struct hspmd_transport *transport; /* NULL with one member */
 	struct hspmd_address own_address;
+	struct hspmd_spread spread;        /* of its checkpoints */
+	struct hspmd_transport *copies;    /* carries them to other nodes; NULL: they are not sent */
+	struct hspmd_address copies_address;
 	atomic_int abort;
 	struct hspmd_executor *executor; /* from start on */
 };
@@ -48,16 +52,18 @@ struct hspmd_generation {
 struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err);
 /* Bytes of device memory that it will take. */
 int64_t hspmd_generation_memory(const struct hspmd_generation *g);
-/* Connect to the members (addresses: `start`'s array) and allocate. */
-int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
-/* The transport is gone, waits end; program, memory and state stay. */
+/* Connect to the members (addresses, copies: `start`'s arrays) and allocate. */
+int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err);
+/* The transports are gone, waits end; program, memory and state stay. Nobody may use `copies` any more (worker_detach). */
 void hspmd_generation_disconnect(struct hspmd_generation *g);
 void hspmd_generation_destroy(struct hspmd_generation *g);
 
-/* Fill the state from what `start` says (`state` object): at random, from the live state of the generation before (`old`, NULL when this worker has none), or from files. */
+/* Fill the state from what `start` says (`state` object): at random, or from the live state of the generation before (`old`, NULL when this worker has none) and from
+ * files. *report is filled also on failure. */
 struct hspmd_load_report {
-	int64_t local, peers, disk, shared; /* bytes by where they came from */
+	int64_t local, peers, disk, shared; /* bytes by where they came from; local: this node's memory */
 	double move_s;
+	json_t *unreadable; /* { step, generation, file }: a shard that this node was said to have, and of which no copy here is good; NULL: none. A new reference */
 };
 int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
 			  struct hspmd_error *err);

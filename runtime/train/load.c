@@ -122,37 +122,65 @@ static int add_stored(const struct hspmd_generation *g, const struct hspmd_manif
 	return 0;
 }
 
+/* The folders in which a node may have a checkpoint, nearest first. */
+enum { IN_MEMORY, ON_DISK, SHARED, FOLDER_KINDS };
+
 struct ends {
 	struct hspmd_generation *now, *old;
 	struct hspmd_reader *reader;
 	const struct hspmd_manifest *manifest;
+	int kind[FOLDER_KINDS]; /* by folder of the reader */
+	struct hspmd_load_report *report;
 };
 
-static int get_live(void *context, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err)
+static size_t box_bytes(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box)
 {
-	struct ends *e = context;
-	if (!e->old)
-		return hspmd_fail(err, "this worker is said to hold state but has none");
-	return hspmd_generation_get(e->old, tensor, box, host, err);
+	return (size_t)hspmd_box_elements(box) * hspmd_dtype_bytes(g->program->graph->tensors[g->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].tensor].dtype);
+}
+
+static void note_unreadable(struct ends *e, int shard)
+{
+	if (!e->report->unreadable)
+		e->report->unreadable = json_pack("{sI,sI,ss}", "step", (json_int_t)e->manifest->step, "generation", (json_int_t)e->manifest->generation,
+						  "file", e->manifest->shards[shard].file);
 }
 
 /* From this node's files: a box may lie in several extents of the shards that are here. */
-static int get_stored(void *context, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err)
+static int get_stored(struct ends *e, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
 {
-	struct ends *e = context;
 	const char *name = e->now->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].name;
 	int64_t missing = hspmd_box_elements(box);
+	int64_t *const counts[FOLDER_KINDS] = { &e->report->local, &e->report->disk, &e->report->shared };
 	for (int x = 0; x < e->manifest->extent_count && missing > 0; x++) {
 		const struct hspmd_extent *extent = &e->manifest->extents[x];
 		struct hspmd_box part;
-		if ((int)extent->kind != tensor % HSPMD_STATE_KIND_COUNT || strcmp(extent->tensor, name) || !hspmd_box_intersect(&extent->box, box, &part) ||
-		    !hspmd_reader_has(e->reader, extent->shard))
+		int folder = hspmd_reader_folder(e->reader, extent->shard);
+		if ((int)extent->kind != tensor % HSPMD_STATE_KIND_COUNT || strcmp(extent->tensor, name) || folder < 0 ||
+		    !hspmd_box_intersect(&extent->box, box, &part))
 			continue;
-		if (hspmd_reader_read(e->reader, x, box, host, err))
+		if (hspmd_reader_read(e->reader, x, box, host, err)) {
+			note_unreadable(e, extent->shard);
 			return -1;
+		}
 		missing -= hspmd_box_elements(&part);
+		if (own)
+			*counts[e->kind[folder]] += (int64_t)box_bytes(e->now, tensor, &part);
 	}
 	return missing > 0 ? hspmd_fail(err, "%s is not in the checkpoint's files on this node", name) : 0;
+}
+
+/* Memory before files. */
+static int get(void *context, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
+{
+	struct ends *e = context;
+	struct hspmd_error no;
+	if (e->old && (!hspmd_generation_get(e->old, tensor, box, host, e->reader ? &no : err))) {
+		e->report->local += own ? (int64_t)box_bytes(e->now, tensor, box) : 0;
+		return 0;
+	}
+	if (e->reader)
+		return get_stored(e, tensor, box, own, host, err);
+	return e->old ? -1 : hspmd_fail(err, "this worker is said to hold state but has none");
 }
 
 static int put_now(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err)
@@ -182,54 +210,53 @@ static int run_moves(struct hspmd_generation *g, const struct inventory *inv, co
 	return status;
 }
 
-static int load_live(struct hspmd_generation *g, struct hspmd_generation *old, json_t *live, struct hspmd_load_report *report, struct hspmd_error *err)
+/* A reader over the folders in which this node may have the checkpoint. */
+static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 {
-	struct inventory inv;
-	struct ends ends = { .now = g, .old = old };
-	struct hspmd_move_end end = { &ends, get_live, put_now };
-	struct hspmd_move_report moved = { 0 };
-	int status = start_inventory(g, &inv, err);
-	if (!status)
-		status = add_needs(g, &inv, err) || add_live(g, live, &inv, err) ? -1 : run_moves(g, &inv, &end, &moved, err);
-	end_inventory(&inv);
-	report->local += moved.bytes_local;
-	report->peers += moved.bytes_received;
-	return status;
-}
-
-/* A reader over the folders in which this node has the checkpoint: its own, then the shared one. */
-static struct hspmd_reader *open_reader(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *state, struct hspmd_error *err)
-{
-	const char *local = json_string_value(json_object_get(state, "local")), *shared = json_string_value(json_object_get(state, "shared"));
-	char name[64], *folders[2];
+	static const char *const keys[FOLDER_KINDS] = { "memory", "local", "shared" };
+	char name[64], *folders[FOLDER_KINDS];
 	int count = 0;
-	hspmd_checkpoint_name(m->step, m->generation, name, sizeof name);
-	if (local && (folders[count] = hspmd_asprintf("%s/%s/%s", local, g->setup->node, name)))
-		count++;
-	if (shared && (folders[count] = hspmd_asprintf("%s/%s", shared, name)))
-		count++;
-	struct hspmd_reader *reader = hspmd_reader_create(m, (const char *const *)folders, count, err);
+	hspmd_checkpoint_name(e->manifest->step, e->manifest->generation, name, sizeof name);
+	for (int k = 0; k < FOLDER_KINDS; k++) {
+		const char *at = json_string_value(json_object_get(state, keys[k]));
+		if (!at)
+			continue;
+		folders[count] = k == SHARED ? hspmd_asprintf("%s/%s", at, name) : hspmd_asprintf("%s/%s/%s", at, e->now->setup->node, name);
+		e->kind[count] = k;
+		if (folders[count++])
+			continue;
+		while (count)
+			free(folders[--count]);
+		return hspmd_fail_memory(err, "opening a checkpoint");
+	}
+	e->reader = hspmd_reader_create(e->manifest, (const char *const *)folders, count, err);
 	while (count)
 		free(folders[--count]);
-	return reader;
+	return e->reader ? 0 : -1;
 }
 
-static int load_stored(struct hspmd_generation *g, json_t *state, struct hspmd_load_report *report, struct hspmd_error *err)
+/* From the memory of those who hold the state, from files, or, where both are of one step, from either. */
+static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report, struct hspmd_error *err)
 {
-	struct inventory inv = { 0 };
+	struct inventory inv;
+	json_t *live = json_object_get(state, "live"), *manifest = json_object_get(state, "manifest");
+	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
+	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
+	struct hspmd_move_end end = { &ends, get, put_now };
 	struct hspmd_move_report moved = { 0 };
-	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(state, "manifest"), "manifest", err);
-	struct hspmd_reader *reader = m ? open_reader(g, m, state, err) : NULL;
-	struct ends ends = { .now = g, .reader = reader, .manifest = m };
-	struct hspmd_move_end end = { &ends, get_stored, put_now };
-	int status = reader ? start_inventory(g, &inv, err) : -1;
-	if (!status)
-		status = add_needs(g, &inv, err) || add_stored(g, m, json_object_get(state, "files"), &inv, err) ? -1
-														   : run_moves(g, &inv, &end, &moved, err);
-	end_inventory(&inv);
-	hspmd_reader_destroy(reader);
+	int status = (manifest && (!m || open_reader(&ends, state, err))) || start_inventory(g, &inv, err) ? -1 : 0;
+	if (!status) {
+		status = add_needs(g, &inv, err);
+		for (size_t i = 0; !status && i < json_array_size(live); i++)
+			status = add_live(g, json_array_get(live, i), &inv, err);
+		if (!status && m)
+			status = add_stored(g, m, json_object_get(state, "files"), &inv, err);
+		if (!status)
+			status = run_moves(g, &inv, &end, &moved, err);
+		end_inventory(&inv);
+	}
+	hspmd_reader_destroy(ends.reader);
 	hspmd_manifest_destroy(m);
-	report->disk += moved.bytes_local;
 	report->peers += moved.bytes_received;
 	return status;
 }
@@ -268,13 +295,10 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 			  struct hspmd_error *err)
 {
 	double then = hspmd_now();
-	json_t *live = json_object_get(state, "live");
 	int status;
 	*report = (struct hspmd_load_report){ 0 };
-	if (live)
-		status = load_live(g, old, live, report, err);
-	else if (json_object_get(state, "manifest"))
-		status = load_stored(g, state, report, err);
+	if (json_object_get(state, "live") || json_object_get(state, "manifest"))
+		status = load_held(g, old, state, report, err);
 	else if (json_is_true(json_object_get(state, "init")))
 		status = load_start(g, report, err);
 	else

@@ -73,7 +73,7 @@ static int start_bucket(struct engine *e, struct channel *c)
 	if (reserve(e, c, bytes))
 		return -1;
 	for (size_t i = c->next; c->sending && i < stop; at += move_bytes(e, i++))
-		if (e->end->get(e->end->context, e->moves[i].tensor, &e->moves[i].box, c->block->data + at, e->err))
+		if (e->end->get(e->end->context, e->moves[i].tensor, &e->moves[i].box, false, c->block->data + at, e->err))
 			return -1;
 	c->first = c->next;
 	c->next = stop;
@@ -156,7 +156,7 @@ static int copy_local(struct engine *e, size_t i)
 	char *buffer = malloc(bytes + 1);
 	if (!buffer)
 		return hspmd_fail_memory(e->err, "moving state");
-	int status = e->end->get(e->end->context, e->moves[i].tensor, &e->moves[i].box, buffer, e->err);
+	int status = e->end->get(e->end->context, e->moves[i].tensor, &e->moves[i].box, true, buffer, e->err);
 	if (!status)
 		status = e->end->put(e->end->context, e->moves[i].tensor, &e->moves[i].box, buffer, e->err);
 	free(buffer);

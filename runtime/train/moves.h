@@ -11,8 +11,8 @@
 /* State tensors are numbered HSPMD_STATE_KIND_COUNT * parameter + kind (runtime/state/manifest.h). */
 struct hspmd_move_end {
 	void *context;
-	/* Write the box of a state tensor that this place holds into a packed host buffer. */
-	int (*get)(void *context, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);
+	/* Write the box of a state tensor that this place holds into a packed host buffer. `own`: it is for this member itself. */
+	int (*get)(void *context, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err);
 	/* Take the box from a packed host buffer. */
 	int (*put)(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err);
 };

@@ -40,7 +40,9 @@ static json_t *recent_losses(const struct worker *w)
 int worker_fault(struct worker *w, int generation, const struct hspmd_error *err)
 {
 	hspmd_warn("%s", err->text);
-	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss}", "type", "fault", "generation", generation, "text", err->text));
+	json_t *unreadable = w->unreadable;
+	w->unreadable = NULL;
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,so*}", "type", "fault", "generation", generation, "text", err->text, "unreadable", unreadable));
 }
 
 /* A report that bears the state's step and the last losses. */
@@ -118,12 +120,14 @@ static void *prepare(void *argument)
 	struct hspmd_generation *g = hspmd_generation_prepare(&w->setup, p->message, &err);
 	if (g) {
 		char *address = hspmd_base64_encode(g->own_address.data, g->own_address.size);
+		char *copies = g->copies ? hspmd_base64_encode(g->copies_address.data, g->copies_address.size) : NULL;
 		pthread_mutex_lock(&w->lock);
 		w->next = g;
 		pthread_mutex_unlock(&w->lock);
-		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,sI,sf}", "type", "prepared", "generation", number, "address", address ? address : "",
-						     "memory_bytes", (json_int_t)hspmd_generation_memory(g), "seconds", hspmd_now() - then));
+		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,ss*,sI,sf}", "type", "prepared", "generation", number, "address", address ? address : "",
+						     "copies", copies, "memory_bytes", (json_int_t)hspmd_generation_memory(g), "seconds", hspmd_now() - then));
 		free(address);
+		free(copies);
 	} else {
 		worker_fault(w, number, &err);
 	}
@@ -188,10 +192,12 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 		return hspmd_fail(err, "start of generation %d, which is not prepared", number);
 	struct hspmd_load_report report;
 	double then = hspmd_now();
-	if (hspmd_generation_start(g, json_object_get(m, "addresses"), err))
+	if (hspmd_generation_start(g, json_object_get(m, "addresses"), json_object_get(m, "copies"), err))
 		return -1;
 	double connect_s = hspmd_now() - then;
-	if (hspmd_generation_load(g, old, json_object_get(m, "state"), &report, err) || all_loaded(g, err))
+	int failed = hspmd_generation_load(g, old, json_object_get(m, "state"), &report, err);
+	w->unreadable = report.unreadable;
+	if (failed || all_loaded(g, err))
 		return -1;
 	if (worker_before_change(w, err)) /* an image of the old state may still be being taken */
 		return -1;
@@ -199,6 +205,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	w->active = g;
 	w->next = NULL;
 	pthread_mutex_unlock(&w->lock);
+	worker_detach(w, old);
 	hspmd_generation_destroy(old);
 	w->step = json_integer_value(json_object_get(m, "step"));
 	w->ready = w->applied = -1;
@@ -301,8 +308,10 @@ static int abort_generation(struct worker *w, json_t *m)
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
 	if (w->next && w->next->number == number)
 		drop_next(w);
-	if (w->active && w->active->number == number)
+	if (w->active && w->active->number == number) {
+		worker_detach(w, w->active);
 		hspmd_generation_disconnect(w->active);
+	}
 	json_t *answer = state_report(w, "aborted", number);
 	if (!answer)
 		return -1;
@@ -411,6 +420,7 @@ int hspmd_worker_main(int control)
 	if (!w.quit)
 		hspmd_error_log("the agent is gone; ending");
 	end_preparation(&w);
+	worker_detach(&w, w.active);
 	worker_end_checkpoints(&w);
 	hspmd_inbox_close(w.inbox);
 	hspmd_generation_destroy(w.next);

@@ -8,13 +8,17 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "runtime/state/checkpoint.h"
+#include "runtime/state/memory_place.h"
 #include "runtime/train/worker_parts.h"
 
 struct worker_checkpoints {
 	struct hspmd_writer *writer;
 	pthread_t waiter; /* tells the controller when the writer is done */
 	bool waiting;
-	char *local; /* the job's local folder, as the controller named it: this node's part is a folder in it */
+	/* Folders of the last request, as the controller named them; this node's part is a folder in each. NULL: not asked for. */
+	char *local, *memory;
+	struct hspmd_copies copies; /* what the writer may still use */
+	char *copies_place;
 };
 
 /* What the waiter works on. */
@@ -101,7 +105,7 @@ static void end_wait(struct worker_checkpoints *c)
 	c->waiting = false;
 }
 
-/* The parts of the state that this worker answers for: of equal copies, the first holder's. */
+/* The parts of the state that go into this worker's shard. */
 static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, size_t *count)
 {
 	const struct hspmd_program *p = g->program;
@@ -110,7 +114,7 @@ static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, s
 	for (int i = 0; slices && i < p->state_count; i++) {
 		const struct hspmd_program_state *s = &p->states[i];
 		const int slot[HSPMD_STATE_KIND_COUNT] = { s->param, s->m, s->v };
-		for (int k = 0; s->param >= 0 && !s->share.replica && k < HSPMD_STATE_KIND_COUNT; k++)
+		for (int k = 0; s->param >= 0 && g->spread.writes[i] && k < HSPMD_STATE_KIND_COUNT; k++)
 			slices[(*count)++] = (struct hspmd_state_slice){
 				.tensor = s->name, .kind = (enum hspmd_state_kind)k, .dtype = p->graph->tensors[s->tensor].dtype,
 				.shape = p->graph->tensors[s->tensor].shape, .box = s->share.box, .data = hspmd_executor_slot(g->executor, slot[k]),
@@ -142,39 +146,103 @@ static char *node_folder(const struct worker *w, const char *local)
 	return hspmd_asprintf("%s/%s", local, w->setup.node);
 }
 
-static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
+/* Where the folder named is one that each node has for itself: this node's. */
+static char *place_of(const struct worker *w, const char *folder)
 {
-	const char *local = json_string_value(json_object_get(request, "local")), *shared = json_string_value(json_object_get(request, "shared"));
-	struct worker_checkpoints *c = checkpoints(w, err);
-	const struct hspmd_generation *g = w->active;
-	if (!c)
-		return -1;
-	end_wait(c);
+	const struct worker_checkpoints *c = w->checkpoints;
+	bool own = c && ((c->local && !strcmp(folder, c->local)) || (c->memory && !strcmp(folder, c->memory)));
+	return own ? node_folder(w, folder) : strdup(folder);
+}
+
+static int remember_folders(struct worker_checkpoints *c, const char *local, const char *memory, struct hspmd_error *err)
+{
 	free(c->local);
+	free(c->memory);
 	c->local = local ? strdup(local) : NULL;
-	char *own = local ? node_folder(w, local) : NULL, *file = strdup(w->setup.address);
-	size_t count;
-	struct hspmd_state_slice *slices = list_slices(g, &count);
-	int status = slices && file && (!local || (c->local && own)) ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
-	for (char *colon = file; colon && (colon = strchr(colon, ':'));)
+	c->memory = memory ? strdup(memory) : NULL;
+	return (local && !c->local) || (memory && !c->memory) ? hspmd_fail_memory(err, "starting a checkpoint") : 0;
+}
+
+/* Copies for others, in the place on this node that is named first. */
+static int set_up_copies(struct worker *w, const char *place, struct hspmd_error *err)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	const struct hspmd_generation *g = w->active;
+	free(c->copies_place);
+	c->copies_place = strdup(place);
+	c->copies = (struct hspmd_copies){ .transport = g->copies, .to = g->spread.to, .from = g->spread.from, .to_count = g->spread.to_count,
+					   .from_count = g->spread.from_count, .place = c->copies_place };
+	return c->copies_place ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
+}
+
+/* Copies in memory may not push out what trains. */
+static int check_room(const struct worker *w, const char *memory, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
+{
+	uint64_t bytes = w->active->spread.kept_elements * hspmd_dtype_bytes(HSPMD_F32);
+	for (size_t i = 0; i < count; i++)
+		bytes += (uint64_t)hspmd_box_elements(&slices[i].box) * hspmd_dtype_bytes(slices[i].dtype);
+	return hspmd_memory_place_make(memory, err) ? -1 : hspmd_memory_place_room(memory, bytes, err);
+}
+
+/* "n0-1.safetensors" */
+static char *shard_name(const struct worker *w)
+{
+	char *name = hspmd_asprintf("%s.safetensors", w->setup.address);
+	for (char *colon = name; colon && (colon = strchr(colon, ':'));)
 		*colon = '-';
-	char *name = file ? hspmd_asprintf("%s.safetensors", file) : NULL;
-	const char *places[2];
-	struct hspmd_writer_job job = { .step = w->step, .generation = g->number, .file = name, .node = w->setup.node, .places = places };
-	if (own)
-		places[job.place_count++] = own;
-	if (shared)
-		places[job.place_count++] = shared;
-	if (!status && !name)
-		status = hspmd_fail_memory(err, "starting a checkpoint");
-	if (!status && !job.place_count)
-		status = hspmd_fail(err, "checkpoint: neither a local nor a shared folder was named");
+	return name;
+}
+
+static int begin_in(struct worker *w, const char *const *folders, int folder_count, const struct hspmd_state_slice *slices, size_t count,
+		    struct hspmd_error *err)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	const struct hspmd_generation *g = w->active;
+	char *places[3] = { NULL }, *name = shard_name(w);
+	struct hspmd_writer_job job = { .step = w->step, .generation = g->number, .file = name, .node = w->setup.node, .places = (const char *const *)places };
+	int status = slices && name ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
+	for (int i = 0; !status && i < folder_count; i++)
+		if (!(places[job.place_count++] = place_of(w, folders[i])))
+			status = hspmd_fail_memory(err, "starting a checkpoint");
+	if (!status && g->copies && (c->local || c->memory)) {
+		status = set_up_copies(w, places[0], err);
+		job.copies = &c->copies;
+	}
 	if (!status)
 		status = hspmd_writer_begin(c->writer, &job, slices, count, err);
-	free(slices);
-	free(own);
-	free(file);
+	for (int i = 0; i < job.place_count; i++)
+		free(places[i]);
 	free(name);
+	return status;
+}
+
+static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
+{
+	const char *memory = json_string_value(json_object_get(request, "memory")), *local = json_string_value(json_object_get(request, "local"));
+	const char *shared = json_string_value(json_object_get(request, "shared")), *folders[3];
+	struct worker_checkpoints *c = checkpoints(w, err);
+	int folder_count = 0;
+	if (!c)
+		return -1;
+	if (hspmd_writer_busy(c->writer)) /* waiting for it would stop the training */
+		return hspmd_fail(err, "the checkpoint before is still being written");
+	end_wait(c);
+	if (memory)
+		folders[folder_count++] = memory;
+	if (local)
+		folders[folder_count++] = local;
+	if (shared)
+		folders[folder_count++] = shared;
+	if (!folder_count)
+		return hspmd_fail(err, "checkpoint: no folder was named");
+	size_t count;
+	struct hspmd_state_slice *slices = list_slices(w->active, &count);
+	int status = slices ? remember_folders(c, local, memory, err) : hspmd_fail_memory(err, "starting a checkpoint");
+	if (!status && memory)
+		status = check_room(w, memory, slices, count, err);
+	if (!status)
+		status = begin_in(w, folders, folder_count, slices, count, err);
+	free(slices);
 	return status;
 }
 
@@ -209,19 +277,26 @@ int worker_before_change(struct worker *w, struct hspmd_error *err)
 	return w->checkpoints ? hspmd_writer_release(w->checkpoints->writer, err) : 0;
 }
 
+void worker_detach(struct worker *w, struct hspmd_generation *g)
+{
+	if (!g || !w->checkpoints)
+		return;
+	atomic_store(&g->abort, 1);
+	hspmd_writer_detach(w->checkpoints->writer);
+}
+
 /* Put the manifest where it was asked for; what it replaces may go only then. */
 static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
 {
-	json_t *folders = json_object_get(message, "folders");
+	json_t *folders = json_object_get(message, "folders"), *keep = json_object_get(message, "keep");
 	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(message, "manifest"), "manifest", err);
 	int status = m ? 0 : -1;
 	for (size_t i = 0; !status && i < json_array_size(folders); i++) {
 		const char *folder = json_string_value(json_array_get(folders, i));
-		bool own = folder && w->checkpoints && w->checkpoints->local && !strcmp(folder, w->checkpoints->local);
-		char *place = !folder ? NULL : own ? node_folder(w, folder) : strdup(folder);
+		char *place = folder ? place_of(w, folder) : NULL;
 		status = !place ? hspmd_fail_memory(err, "committing a checkpoint") : hspmd_checkpoint_commit(place, m, err);
 		struct hspmd_error pruning;
-		if (!status && hspmd_checkpoint_prune(place, w->setup.job->checkpoint.keep, &pruning))
+		if (!status && hspmd_checkpoint_prune(place, keep ? (int)json_integer_value(keep) : w->setup.job->checkpoint.keep, &pruning))
 			hspmd_warn("old checkpoints stay: %s", pruning.text);
 		free(place);
 	}
@@ -254,5 +329,7 @@ void worker_end_checkpoints(struct worker *w)
 	end_wait(c);
 	hspmd_writer_destroy(c->writer);
 	free(c->local);
+	free(c->memory);
+	free(c->copies_place);
 	free(c);
 }

@@ -32,6 +32,7 @@ struct worker {
 	double recent_loss[RECENT], last_pulse;
 	json_t *checkpoint_request; /* not yet served; NULL: none */
 	struct worker_checkpoints *checkpoints;
+	json_t *unreadable; /* what a load that failed could not read, for the fault that tells of it; NULL: none */
 };
 
 /* Tell the controller what this worker cannot do. -1: it cannot be told. */
@@ -44,6 +45,8 @@ double worker_checkpoint_asked(struct worker *w);              /* 1 or 0, for th
 int worker_snapshot(struct worker *w, struct hspmd_error *err);
 /* The state is about to change: 0 when an image of it is no longer being taken. */
 int worker_before_change(struct worker *w, struct hspmd_error *err);
+/* This generation's connections are about to go: no copies are sent over them any more. NULL is fine. */
+void worker_detach(struct worker *w, struct hspmd_generation *g);
 /* `checkpoint` outside of training, `manifest`. */
 int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message);
 void worker_end_checkpoints(struct worker *w);

@@ -304,6 +304,19 @@ struct crew {
 	struct hspmd_device dev;
 };
 
+static void spread_crew(struct crew *c, int replicas)
+{
+	struct hspmd_copies_worker w[CREW];
+	struct hspmd_error err;
+	int to[CREW * CREW];
+	for (int i = 0; i < CREW; i++)
+		w[i] = (struct hspmd_copies_worker){ .node = crew_node[i], .bytes = 10, .copies = replicas };
+	must(hspmd_copies_spread(w, CREW, 3, CREW, to, &err), &err);
+	for (int i = 0; i < CREW; i++)
+		for (int k = 0; k < CREW && to[i * CREW + k] >= 0; k++)
+			c->to[i][c->copies[i].to_count++] = to[i * CREW + k];
+}
+
 /* Everybody writes and copies; `spoil` (may be NULL) changes the transport of worker 2 first. */
 static struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hspmd_transport_ops *spoil)
 {
@@ -319,8 +332,8 @@ static struct crew *run_crew(int64_t step, int replicas, bool call_off, const st
 	for (int i = 0; i < CREW; i++) {
 		must(hspmd_transport_memory.connect(c->t[i], a, &err), &err);
 		c->copies[i] = (struct hspmd_copies){ .transport = c->t[i], .to = c->to[i], .from = c->from[i], .place = c->place[i] };
-		c->copies[i].to_count = hspmd_copies_to(crew_node, CREW, replicas, i, c->to[i]);
 	}
+	spread_crew(c, replicas);
 	for (int i = 0; i < CREW; i++) {
 		free(a[i].data);
 		for (int k = 0; k < c->copies[i].to_count; k++) {
@@ -366,27 +379,53 @@ static json_t *crew_copies(const struct crew *c, int worker, const char *key)
 	return json_object_get(json_object_get(c->report[worker], "copies"), key);
 }
 
-static void test_copies_to(void **state)
+static int spread(const int *node, const int *bytes, int workers, int nodes, int copies, const int *elsewhere, int *to)
+{
+	struct hspmd_copies_worker w[8];
+	struct hspmd_error err;
+	int found = 0;
+	for (int i = 0; i < workers; i++)
+		w[i] = (struct hspmd_copies_worker){ .node = node[i], .bytes = bytes ? (uint64_t)bytes[i] : 1, .copies = copies,
+						     .elsewhere = elsewhere ? &elsewhere[i] : NULL, .elsewhere_count = elsewhere ? 1 : 0 };
+	must(hspmd_copies_spread(w, workers, nodes, 3, to, &err), &err);
+	for (int i = 0; i < workers * 3; i++) {
+		found += to[i] >= 0;
+		assert_true(to[i] < 0 || node[to[i]] != node[i / 3]);
+		for (int k = i / 3 * 3; k < i; k++)
+			assert_true(to[i] < 0 || node[to[i]] != node[to[k]]);
+	}
+	return found;
+}
+
+static void test_copies_spread(void **state)
 {
 	(void)state;
-	int out[8];
-	assert_int_equal(hspmd_copies_to(crew_node, CREW, 1, 0, out), 1);
-	assert_int_equal(out[0], 2);
-	assert_int_equal(hspmd_copies_to(crew_node, CREW, 5, 1, out), 2);
-	assert_true(out[0] == 2 && out[1] == 3);
-	assert_int_equal(hspmd_copies_to(crew_node, CREW, 1, 3, out), 1);
-	assert_int_equal(out[0], 0);
+	int to[24];
+	assert_int_equal(spread(crew_node, NULL, CREW, 3, 1, NULL, to), 4);
+	assert_int_equal(spread(crew_node, NULL, CREW, 3, 3, NULL, to), 8); /* there are two other nodes for each */
 	/* Eight workers on two nodes: each keeps exactly one other's. */
-	const int eight[8] = { 0, 0, 0, 0, 7, 7, 7, 7 };
+	const int eight[8] = { 0, 0, 0, 0, 1, 1, 1, 1 };
 	int kept[8] = { 0 };
-	for (int i = 0; i < 8; i++) {
-		assert_int_equal(hspmd_copies_to(eight, 8, 3, i, out), 1);
-		assert_int_not_equal(eight[out[0]], eight[i]);
-		kept[out[0]]++;
-	}
+	assert_int_equal(spread(eight, NULL, 8, 2, 3, NULL, to), 8);
+	for (int i = 0; i < 8; i++)
+		kept[to[3 * i]]++;
 	for (int i = 0; i < 8; i++)
 		assert_int_equal(kept[i], 1);
-	assert_int_equal(hspmd_copies_to(eight, 4, 1, 0, out), 0);
+	assert_int_equal(spread(eight, NULL, 4, 1, 1, NULL, to), 0);
+	/* Unequal sizes: whoever keeps the large one keeps nothing else. */
+	const int four[4] = { 0, 1, 2, 3 }, sizes[4] = { 90, 30, 20, 20 };
+	uint64_t load[4] = { 0 }, most = 0;
+	assert_int_equal(spread(four, sizes, 4, 4, 1, NULL, to), 4);
+	for (int i = 0; i < 4; i++)
+		load[to[3 * i]] += (uint64_t)sizes[i];
+	for (int i = 0; i < 4; i++)
+		most = load[i] > most ? load[i] : most;
+	assert_int_equal(most, 90);
+	/* Where it lies anyway no copy goes. */
+	const int elsewhere[4] = { 1, 2, 3, 0 };
+	assert_int_equal(spread(four, NULL, 4, 4, 3, elsewhere, to), 8);
+	for (int i = 0; i < 12; i++)
+		assert_true(to[i] < 0 || four[to[i]] != elsewhere[i / 3]);
 }
 
 static void test_copies(void **state)
@@ -504,9 +543,10 @@ static void test_copies_fail(void **state)
 	struct hspmd_transport_ops spoil = hspmd_transport_memory;
 	spoil.send = losing_send;
 	struct crew *c = run_crew(71, 1, true, &spoil);
-	/* Worker 2's copy goes to worker 3, who would wait for it; the others may have had theirs before they looked at the flag. */
-	assert_int_equal(json_array_size(crew_copies(c, 3, "shards")), 0);
-	assert_non_null(strstr(json_string_value(crew_copies(c, 3, "error")), "called off"));
+	/* Who keeps worker 2's copy would wait for it; the others may have had theirs before they looked at the flag. */
+	int keeper = c->to[2][0];
+	assert_true(json_array_size(crew_copies(c, keeper, "shards")) < (size_t)c->copies[keeper].from_count);
+	assert_non_null(strstr(json_string_value(crew_copies(c, keeper, "error")), "called off"));
 	for (int i = 0; i < CREW; i++) {
 		assert_non_null(json_object_get(c->report[i], "shard"));
 		if (json_array_size(crew_copies(c, i, "shards")) < (size_t)c->copies[i].from_count)
@@ -515,11 +555,12 @@ static void test_copies_fail(void **state)
 	end_crew(c);
 	spoil.send = damaging_send;
 	c = run_crew(72, 1, false, &spoil);
-	/* Worker 2's goes to node 2. */
-	assert_int_equal(json_array_size(crew_copies(c, 3, "shards")), 0);
-	assert_non_null(strstr(json_string_value(crew_copies(c, 3, "error")), "w2.safetensors arrived damaged"));
-	assert_int_equal(access(path("n2/step-0000000072-g1/w2.safetensors"), F_OK), -1);
-	assert_int_equal(json_array_size(crew_copies(c, 0, "shards")), 1);
+	keeper = c->to[2][0];
+	assert_int_equal(json_array_size(crew_copies(c, keeper, "shards")), c->copies[keeper].from_count - 1);
+	assert_non_null(strstr(json_string_value(crew_copies(c, keeper, "error")), "w2.safetensors arrived damaged"));
+	assert_int_equal(access(path("n%d/step-0000000072-g1/w2.safetensors", crew_node[keeper]), F_OK), -1);
+	for (int i = 0; i < CREW; i++)
+		assert_int_equal(json_array_size(crew_copies(c, i, "shards")), c->copies[i].from_count - (i == keeper));
 	end_crew(c);
 }
 
@@ -698,7 +739,7 @@ int main(void)
 		IN_FOLDER(test_damage),
 		IN_FOLDER(test_peer_copy),
 		IN_FOLDER(test_choose),
-		cmocka_unit_test(test_copies_to),
+		cmocka_unit_test(test_copies_spread),
 		IN_FOLDER(test_copies),
 		IN_FOLDER(test_copies_large),
 		IN_FOLDER(test_copies_fail),

@@ -29,10 +29,10 @@ struct member {
 
 static const size_t element_bytes[] = { sizeof(float), sizeof(float) };
 
-static int get(void *context, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err)
+static int get(void *context, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
 {
 	struct member *m = context;
-	(void)err;
+	(void)own, (void)err;
 	memcpy(host, &m->held[tensor][box->lo[0]], (size_t)(box->hi[0] - box->lo[0]) * sizeof(float));
 	return 0;
 }

@@ -146,8 +146,8 @@ static void check_start(struct world *w, const json_t *m)
 	json_t *state = json_object_get(m, "state"), *live = json_object_get(state, "live");
 	int64_t step = world_integer(m, "step");
 	assert_int_equal(world_integer(m, "generation"), w->generation);
-	if (live)
-		check_covered(w, live, step);
+	if (live && !json_object_get(state, "manifest"))
+		check_covered(w, json_array_get(live, 0), step);
 	else if (json_object_get(state, "manifest"))
 		assert_int_equal(world_integer(json_object_get(state, "manifest"), "step"), step);
 	else
@@ -376,24 +376,35 @@ void world_leave(struct world *w)
 
 static json_t *manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err)
 {
-	(void)c, (void)cluster, (void)plan, (void)err;
+	size_t i;
+	json_t *one;
+	(void)c, (void)cluster, (void)plan;
+	json_array_foreach(written, i, one)
+		if (json_object_get(one, "error")) {
+			hspmd_fail(err, "%s", world_word(one, "error"));
+			return NULL;
+		}
 	return json_pack("{s:s, s:I}", "id", id, "step", (json_int_t)world_integer(json_array_get(written, 0), "step"));
 }
 
+/* The newest. */
 static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice)
 {
 	const char *key;
-	json_t *list;
+	size_t i;
+	json_t *list, *one, *best = NULL;
 	(void)c, (void)readers;
-	json_object_foreach(found, key, list) {
-		if (!json_array_size(list))
-			continue;
-		choice->manifest = json_incref(json_array_get(list, 0));
-		choice->files = json_object();
-		choice->step = world_integer(choice->manifest, "step");
-		return 0;
-	}
-	return -1;
+	json_object_foreach(found, key, list)
+		json_array_foreach(list, i, one)
+			if (!best || world_integer(json_object_get(one, "manifest"), "step") > world_integer(json_object_get(best, "manifest"), "step"))
+				best = one;
+	if (!best)
+		return -1;
+	choice->manifest = json_incref(json_object_get(best, "manifest"));
+	choice->files = json_object();
+	choice->step = world_integer(choice->manifest, "step");
+	choice->durable = !strcmp(world_word(best, "place"), "shared");
+	return 0;
 }
 
 struct world *world_create(const struct world_options *o)
@@ -412,6 +423,8 @@ struct world *world_create(const struct world_options *o)
 	w->job.elastic.min_nodes = 1;
 	w->job.elastic.max_nodes = o->nodes;
 	w->job.checkpoint.every_s = 0.5;
+	w->job.checkpoint.shared_every_s = 0.5;
+	w->job.checkpoint.replicas = 1;
 	w->config = (struct run_config){
 		.job = &w->job,
 		.job_json = json_object(),
@@ -421,6 +434,7 @@ struct world *world_create(const struct world_options *o)
 		.output = "/nowhere",
 		.local = o->checkpoints ? "/local" : NULL,
 		.shared = o->checkpoints ? "/shared" : NULL,
+		.memory = o->checkpoints && o->seed % 4 < 2 ? "/memory" : NULL,
 		.resizable = true,
 		.max_attempts = 1000,
 		.patience = run_patience_default(),
@@ -457,6 +471,7 @@ void world_destroy(struct world *w)
 	json_decref(w->shrink);
 	json_decref(w->plans);
 	json_decref(w->saved);
+	json_decref(w->copied);
 	json_decref(w->config.job_json);
 	json_decref(w->config.model_json);
 	free(w);

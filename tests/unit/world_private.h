@@ -52,6 +52,7 @@ struct world {
 	bool replied[4096];
 	int64_t saved_step;            /* of a complete checkpoint */
 	json_t *saved;                 /* stands for its manifest */
+	json_t *copied;                /* the same of one in memory, which here survives everything */
 	bool ended;
 	int status;
 	char text[1200];

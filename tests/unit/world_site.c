@@ -48,7 +48,11 @@ void world_agent_hears(struct world *w, int n, json_t *m)
 			world_put(&w->up[n], json_pack("{s:s, s:s, s:I}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial));
 		}
 	} else if (!strcmp(type, "find")) {
-		json_t *list = w->saved ? json_pack("[O]", w->saved) : json_array();
+		json_t *list = json_array();
+		if (w->saved)
+			json_array_append_new(list, json_pack("{s:s, s:O}", "place", "shared", "manifest", w->saved));
+		if (w->copied)
+			json_array_append_new(list, json_pack("{s:s, s:O}", "place", "memory", "manifest", w->copied));
 		world_put(&w->up[n], json_pack("{s:s, s:I, s:o}", "type", "found", "id", (json_int_t)world_integer(m, "id"), "checkpoints", list));
 	} else if (!strcmp(type, "quit")) {
 		world_put(&w->up[n], json_pack("{s:s}", "type", "bye"));

@@ -111,6 +111,10 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 	} else if (!strcmp(type, "manifest")) {
 		json_t *manifest = json_object_get(m, "manifest");
 		world_say_up(w, s, json_pack("{s:s, s:s}", "type", "manifested", "id", world_word(m, "id")));
+		if (!strcmp(json_string_value(json_array_get(json_object_get(m, "folders"), 0)), "/memory")) {
+			json_decref(w->copied);
+			w->copied = json_incref(manifest);
+		}
 		if (json_array_size(json_object_get(m, "folders")) == 2) { /* the shared one */
 			w->saved_step = world_integer(manifest, "step");
 			if (world_integer(w->saved, "step") <= w->saved_step) {

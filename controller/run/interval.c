@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/run/interval.h"
+
+#include <math.h>
+
+#define NODE_FAILURE_S (30 * 86400.0)
+
+double hspmd_checkpoint_interval(double cost_s, double failure_s)
+{
+	if (cost_s >= 2 * failure_s)
+		return failure_s;
+	double x = cost_s / (2 * failure_s);
+	return sqrt(2 * cost_s * failure_s) * (1 + sqrt(x) / 3 + x / 9) - cost_s;
+}
+
+double hspmd_failure_mean(int nodes, double run_s, int failures)
+{
+	if (nodes < 1)
+		nodes = 1;
+	return (NODE_FAILURE_S / nodes + run_s) / (1 + failures);
+}

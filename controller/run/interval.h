@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How often to write a checkpoint. */
+#ifndef HSPMD_CONTROLLER_RUN_INTERVAL_H
+#define HSPMD_CONTROLLER_RUN_INTERVAL_H
+
+/* Seconds between two checkpoints with which least time is lost, where one costs the training cost_s and failures come failure_s apart in the mean: Young, "A first order
+ * approximation to the optimum checkpoint interval", CACM 17(9), 1974, carried to higher order by Daly, "A higher order estimate of the optimum checkpoint interval for
+ * restart dumps", FGCS 22(3), 2006, equation 37. */
+double hspmd_checkpoint_interval(double cost_s, double failure_s);
+
+/* Mean seconds between failures that a job on `nodes` nodes must expect which has run for run_s and seen `failures`: what is known of nodes at large (one failure in 30
+ * days each) counts as one observation beside the job's own. */
+double hspmd_failure_mean(int nodes, double run_s, int failures);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The place for checkpoints in memory: a folder on the node's tmpfs. It outlives workers and agents, is read and written like any other place, and is gone with the
+ * machine. The job's folder is "/dev/shm/hspmd-UID-JOB"; in it each node has a folder of its name, as in a local place, and a lock that its agent holds, so that what an
+ * agent left behind can be told from what is in use. */
+#ifndef HSPMD_STATE_MEMORY_PLACE_H
+#define HSPMD_STATE_MEMORY_PLACE_H
+
+#include <stdint.h>
+
+#include "common/error.h"
+
+/* The job's folder for this user, malloc'd; NULL: memory is short, or this machine has no tmpfs for it. */
+char *hspmd_memory_place(const char *job_id);
+
+/* Make the job's folder, for its owner alone, or check that what is there is. */
+int hspmd_memory_place_make(const char *folder, struct hspmd_error *err);
+/* Is there memory for `bytes` more, and some to spare, on the file system, the machine and within this process's cgroup? -1 and err: there is not. */
+int hspmd_memory_place_room(const char *folder, uint64_t bytes, struct hspmd_error *err);
+
+/* For agents: take this node's part. Returns a descriptor that holds the lock; -1 and err: it cannot be made, or another agent has it. */
+int hspmd_memory_place_take(const char *folder, const char *node, struct hspmd_error *err);
+/* Remove the node's part, and the job's folder with the last. */
+void hspmd_memory_place_remove(const char *folder, const char *node);
+/* Remove what agents of this user left behind that died without a word, unless somebody may still come back for it. */
+void hspmd_memory_place_sweep(void);
+
+#endif
