@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "controller/solver/physics.h"
 
 static bool layers_are_alike(const struct hspmd_model *m, const struct hspmd_profile *p)
 {
@@ -36,7 +37,7 @@ static double element_bytes(enum hspmd_precision precision)
 static void block_from_model(struct hspmd_layer_fact *f, const struct hspmd_model *m, double s, double e)
 {
 	double h = m->hidden, q = (double)m->heads * m->head_dim, kv = (double)m->kv_heads * m->head_dim;
-	double routed = s * m->ffn * e * (m->experts ? m->experts_per_token : 1), inner = m->experts ? 0 : s * m->ffn * e;
+	double inner = m->experts ? 0 : s * m->ffn * e;
 	double act = inner * (m->gated ? 2 : 1), statistics = 4 * s * (m->gated ? 2 : 4) + s * m->experts * e;
 	struct hspmd_part none = { 4 * s * h * e + statistics, s * (2 * q + 2 * kv) * e + act + inner + 4 * s * m->heads };
 	f->kept[HSPMD_RECOMPUTE_NONE] = none;
@@ -46,7 +47,10 @@ static void block_from_model(struct hspmd_layer_fact *f, const struct hspmd_mode
 	if (m->experts) /* all tokens may choose one expert: rows gathered, inner activations, results */
 		f->working = (struct hspmd_part){ 4 * s * h * e, s * (3.0 * m->ffn + fmax(m->ffn, h)) * e };
 	f->gathered_bytes = s * (m->gated ? 2 * kv : q + 2 * kv) * e;
-	f->moved = (struct hspmd_part){ none.whole, none.split - act - inner + routed * (m->gated ? 3 : 2) };
+	/* Read and written, a kernel an operation: norms 2 each, residual sums 3 each, inputs of products as often as they are read; rotation in place. */
+	double routed = m->experts ? m->experts_per_token : 1, wide = routed * m->ffn;
+	f->moved.whole = s * e * h * (m->gated ? 4 + 6 + 3 + 1 : 4 + 6 + 1 + 1) + s * e * h * routed * (m->gated ? 3 : 2);
+	f->moved.split = s * e * (2 * (q + 2 * kv) + 2 * q + (m->gated ? 2 * (q + kv) + 6 * wide : 4 * wide));
 	f->reduced_bytes = 2 * s * h * e;
 	f->lasting_bytes = 2 * f->reduced_bytes;
 }
@@ -58,7 +62,7 @@ static void end_from_model(struct hspmd_layer_fact *f, const struct hspmd_model 
 	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
 		f->kept[k] = kept;
 	f->working = (struct hspmd_part){ head ? 0 : s * h * e, 0 };
-	f->moved = head ? kept : (struct hspmd_part){ s * h * e, 0 };
+	f->moved = head ? (struct hspmd_part){ 3 * s * h * e, 2 * s * m->vocab * e } : (struct hspmd_part){ 2 * s * h * e, 0 };
 	f->reduced_bytes = f->lasting_bytes = s * h * e;
 }
 
@@ -150,7 +154,8 @@ static void facts_from_profile(struct hspmd_costs *c)
 		if (!c->model) {
 			f->working = inner ? (struct hspmd_part){ 2 * input, 0 } : (struct hspmd_part){ 0, l ? f->output_bytes : 0 };
 			f->flops = profile_flops(p, l, c->seq_len);
-			f->moved = f->kept[HSPMD_RECOMPUTE_NONE];
+			const struct hspmd_part *all = &f->kept[HSPMD_RECOMPUTE_NONE];
+			f->moved = (struct hspmd_part){ HSPMD_TRAFFIC * all->whole, HSPMD_TRAFFIC * all->split };
 			f->reduced_bytes = 2 * input;
 			f->rerun = inner;
 		}

@@ -35,7 +35,7 @@ struct hspmd_layer_fact {
 	double output_bytes;                           /* what it hands to the next layer */
 	struct hspmd_part kept[HSPMD_RECOMPUTE_KINDS]; /* activations kept for the backward pass */
 	struct hspmd_part working;                     /* alive only while the layer runs backward */
-	struct hspmd_part moved;                       /* what the forward pass writes once; it moves HSPMD_TRAFFIC times as much */
+	struct hspmd_part moved;                       /* by the forward pass, reads and writes */
 	double gathered_bytes;                         /* what a context group gathers: keys and values, as they are stored */
 	double lasting_bytes;                          /* sent by a tensor-parallel group in a pass there and a pass back */
 	double flops;                                  /* forward; of matrix products */
@@ -59,7 +59,9 @@ enum hspmd_remark {
 struct hspmd_layer_times {
 	int type, micro_batch;
 	double share;
-	bool measured;    /* from the profile: tensor-parallel communication is inside */
+	bool measured;    /* from the profile */
+	bool reduced;     /* at a degree at which all-reduces among the devices of a node were part of it */
+	double per_byte;  /* seconds of these */
 	unsigned remarks; /* enum hspmd_remark, or-ed */
 	double *forward, *backward, *optimizer;
 	double *rerun[HSPMD_RECOMPUTE_KINDS]; /* forward work repeated in the backward pass */
@@ -105,6 +107,9 @@ void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
 const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err);
 /* Seconds for `bytes`, those of all n senders together. -1: no link. */
 double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, int m, double bytes, struct hspmd_error *err);
+/* Seconds of a collective over devices[0], devices[stride], ... as a ring: `rounds` times n - 1 messages of bytes / n; one round gathers `bytes` to all, or
+ * scatters their sums. -1: no link. */
+double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes, struct hspmd_error *err);
 /* Seconds of an all-reduce of `bytes` on each of n devices, as a ring (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. -1: no link. */
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);
 

@@ -24,17 +24,22 @@ double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, in
 	return link ? hspmd_link_seconds(link, bytes) : -1;
 }
 
-double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err)
+double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes, struct hspmd_error *err)
 {
 	if (n < 2 || bytes <= 0)
 		return 0;
 	double slowest = 0;
 	for (int i = 0; i < n; i++) {
-		int a = devices[i], b = devices[(i + 1) % n];
+		int a = devices[i * stride], b = devices[(i + 1) % n * stride];
 		double s = hspmd_costs_transfer(c, a, b, 1, 1, bytes / n, err);
 		if (s < 0)
 			return -1;
 		slowest = fmax(slowest, s);
 	}
-	return 2 * (n - 1) * slowest;
+	return rounds * (n - 1) * slowest;
+}
+
+double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err)
+{
+	return hspmd_costs_ring(c, devices, 1, n, 2, bytes, err);
 }

@@ -3,23 +3,23 @@
 #ifndef HSPMD_CONTROLLER_SOLVER_PHYSICS_H
 #define HSPMD_CONTROLLER_SOLVER_PHYSICS_H
 
-/* Part of a data sheet's peak that large matrix products sustain: 65-90 % for dimensions of some thousands (NVIDIA, "Matrix Multiplication
- * Background", on V100 and A100). Whole steps reach less (Megatron-LM 44-52 % of A100's peak, arXiv 2104.04473, table 1): the rest of a layer is
- * counted by the bytes it moves. */
+/* Part of a data sheet's peak that large matrix products sustain, where nobody measured `tflops`. It lies between what whole training steps reach, 44-52 %
+ * (Megatron-LM, arXiv 2104.04473, table 1), and all of it: the geometric mean of both bounds. */
 #define HSPMD_SUSTAINED_FLOPS 0.7
 
-/* Part of a data sheet's memory rate that streaming kernels reach: 83 % on V100, 69-74 % on T4 (Jia et al., arXiv 1804.06826 and 1903.07486). */
-#define HSPMD_SUSTAINED_MEMORY 0.75
+/* Part of a data sheet's memory rate that streaming kernels reach: 83 % on V100, 69 % on T4 (Jia et al., arXiv 1804.06826 and 1903.07486, memory throughput);
+ * their mean. */
+#define HSPMD_SUSTAINED_MEMORY 0.76
 
-/* How often a transformer's forward pass moves each byte that it keeps for the backward pass, reads and writes together.
- * Counted over a block of Megatron's (h: bytes of one hidden state, a: of one attention matrix): kept 17 h + 2.5 a; moved with one kernel an
- * operation and a softmax in fp32 47 h + 16 a, of which the products' own operands are 20 h + 3 a; where masks, softmax and dropout are separate
- * kernels with casts between them 100 h + 17 a. Both ratios lie near 6. Fused attention (arXiv 2205.14135) has no a at all. */
+/* How often the forward pass of a framework that fuses nothing moves each byte that it keeps for the backward pass, reads and writes together; for layers of
+ * which no more is known than what they keep (a model's are counted one by one). Counted over a block of Megatron's (h: bytes of one hidden state, a: of
+ * one attention matrix): kept 17 h + 2.5 a (arXiv 2205.05198, section 4.1); moved where masks, softmax and dropout are kernels of their own with
+ * casts between them 100 h + 17 a. */
 #define HSPMD_TRAFFIC 6.0
 
-/* Seconds between the starts of two kernels launched by a host program, and kernels of one block's forward pass: 3.4 us inside a stream, 9.6 us with
- * the launch (NVIDIA, "Getting Started with CUDA Graphs"); 2 norms, 4 products, attention, rotation, activation, 2 residuals, biases, layout. */
-#define HSPMD_LAUNCH_S 5e-6
+/* Seconds between two kernels that a host program launches one behind the other, and kernels of one block's forward pass: a kernel of 2.9 us takes 3.8 us
+ * (NVIDIA, "Getting Started with CUDA Graphs"); 2 norms, 4 products, attention, rotation, activation, 2 residuals, biases, layout. */
+#define HSPMD_LAUNCH_S 0.9e-6
 #define HSPMD_BLOCK_KERNELS 14
 
 /* Bytes moved for one parameter by a step's end, 4-byte elements: Adam reads weight, gradient, two moments and writes weight and moments (28);
@@ -37,9 +37,9 @@
  * abstract). hspmd's own programs have none: place.c plans them whole. */
 #define HSPMD_FILLABLE 0.85
 
-/* Standard deviation of one device's speed around its type's, over devices and over time: 8 % from slowest to fastest within a model on five
- * clusters (Sinha et al., "Not All GPUs Are Created Equal", SC'22, arXiv 2208.11035), four standard deviations. All devices of a step wait for
- * the slowest. */
+/* Standard deviation of one device's speed around its type's, over devices and over time: on five clusters 8 % variation within a model on average (Sinha et
+ * al., "Not All GPUs Are Created Equal", SC'22, arXiv 2208.11035, abstract), taken as the width that holds 95 %, four standard deviations. All devices
+ * of a step wait for the slowest. */
 #define HSPMD_DEVICE_DEVIATION 0.02
 
 #endif

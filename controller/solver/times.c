@@ -10,10 +10,11 @@
  * From a profile, where it has the device type:
  *   micro-batch between measured ones   on the straight line between them; outside, on the line through the last two
  *   one micro-batch measured alone      work (and the group's all-reduce) for each sample more; never more than the measured sample took
- *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone
+ *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone, on a CPU, which launches nothing and
+ *                                       whose time is all work, in proportion to it
  *   backward not measured               forward and its work once more. Times of exactly twice the forward pass in every layer were not measured
  *                                       but made up by whoever wrote the profile, and count as not measured
- * Without one: work + launches, and what it keeps is moved HSPMD_TRAFFIC times.
+ * Without one: work + launches.
  */
 #include "controller/solver/costs.h"
 
@@ -126,7 +127,7 @@ static double forward_work(const struct hspmd_costs *c, int type, double share, 
 	const struct hspmd_layer_fact *f = &c->layers[l];
 	const struct hspmd_device_type *t = &c->cluster->types[type];
 	double memory_rate = t->gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
-	double moved = HSPMD_TRAFFIC * (f->moved.whole + f->moved.split * share);
+	double moved = f->moved.whole + f->moved.split * share;
 	return (rate > 0 ? f->flops * share / rate : 0) + (memory_rate > 0 ? moved / memory_rate : 0);
 }
 
@@ -182,6 +183,7 @@ struct shelf {
 /* Seconds a sample adds to one layer: forward work, one pass's all-reduces. */
 struct sample {
 	double work, reduce;
+	double left; /* of the time at the highest degree measured, what there is at the share asked for; 0: the work that goes is told apart */
 };
 
 static bool backward_was_made_up(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
@@ -276,7 +278,8 @@ static bool shelves_around(const struct hspmd_costs *c, const char *type, double
 static double over_share(const struct shelf *below, const struct shelf *above, double share, int micro_batch, enum column column, int layer,
 			 const struct sample *whole)
 {
-	struct sample low = { below->count ? whole->work / below->tp : 0, whole->reduce }, high = { above->count ? whole->work / above->tp : 0, whole->reduce };
+	struct sample low = { below->count ? whole->work / below->tp : 0, whole->reduce, 0 };
+	struct sample high = { above->count ? whole->work / above->tp : 0, whole->reduce, 0 };
 	double a = below->count ? over_micro_batch(below, micro_batch, column, layer, &low) : NAN;
 	double b = above->count ? over_micro_batch(above, micro_batch, column, layer, &high) : NAN;
 	if (below->count && above->count)
@@ -285,6 +288,8 @@ static double over_share(const struct shelf *below, const struct shelf *above, d
 		return b * share * above->tp;
 	if (fabs(below->tp * share - 1) < 1e-9)
 		return a;
+	if (whole->left > 0 && column != OPTIMIZER)
+		return a * whole->left;
 	double factor = column == FORWARD ? micro_batch : column == BACKWARD ? 2 * micro_batch : 0;
 	double saved = column == OPTIMIZER ? a * (1 - share * below->tp) : factor * whole->work * (1.0 / below->tp - share);
 	return fmax(a - saved, a * share * below->tp);
@@ -322,10 +327,12 @@ static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 	struct shelf below, above;
 	if (!c->profile || !shelves_around(c, type, t->share, &below, &above))
 		return false;
-	bool made_up = false;
+	bool made_up = false, cpu = c->cluster->types[t->type].kind == HSPMD_DEVICE_CPU;
 	double reduce = reduce_rate(c, t->type, t->share), rate = fastest_units(&c->cluster->types[t->type]);
 	for (int l = 0; l < c->layer_count; l++) {
-		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].reduced_bytes };
+		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].reduced_bytes, 0 };
+		if (cpu && below.count && whole.work > 0)
+			whole.left = forward_work(c, t->type, t->share, rate, l) / forward_work(c, t->type, 1.0 / below.tp, rate, l);
 		t->forward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, FORWARD, l, &whole);
 		t->backward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, BACKWARD, l, &whole);
 		double optimizer = over_share(&below, &above, t->share, t->micro_batch, OPTIMIZER, l, &whole);
@@ -341,6 +348,8 @@ static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 	if (!t->remarks || t->remarks == HSPMD_BACKWARD_MADE_UP)
 		t->remarks |= has_micro_batch(&below, t->micro_batch) ? 0 : below.count > 1 ? HSPMD_BATCH_BETWEEN : HSPMD_BATCH_BEYOND;
 	t->measured = true;
+	t->reduced = t->share < 1 && (above.count || below.tp > 1);
+	t->per_byte = reduce;
 	return true;
 }
 
