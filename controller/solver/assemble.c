@@ -24,6 +24,8 @@
 #define PRECISELY 2e-3    /* so precisely */
 #define DRAFTS_MOST 400   /* drafts kept for timing */
 #define TIMED_MOST 8000   /* stages timed for one micro-batch */
+#define THOROUGH 10       /* times as many of these where all rows were tried: there are few devices */
+#define SEEN_MOST (1 << 17) /* sketches remembered so as not to keep one twice, at most half as many */
 #define TIMED_LEAST 24    /* plans as large as the most promising that are timed however large they are */
 #define HINDSIGHT 0.97    /* estimates may be that much too long */
 #define SETTLE_MOST 2048  /* micro-batches x stages^2 up to which borders are settled by simulation */
@@ -41,9 +43,10 @@ struct assembly {
 	struct hspmd_tables *t;
 	const struct hspmd_library *l;
 	int total, pipelines; /* micro-batches of the step; the most pipelines there may be */
-	int sketch_count;
-	struct sketch sketches[DRAFTS_MOST]; /* a heap, the slowest on top */
-	int sets;
+	int sketch_count, sketch_most;
+	struct sketch *sketches; /* a heap, the slowest on top */
+	uint64_t *seen;          /* open addressing by what they hold; 0: free */
+	int seen_count, sets, sets_most;
 	/* the dynamic programme: states of the stock in mixed radix */
 	size_t states, stride[HSPMD_KINDS_MAX];
 	int *value, *last; /* micro-batches done by then; the column put in last, -1: none */
@@ -145,38 +148,42 @@ static void sink(struct assembly *a, int i)
 	}
 }
 
-/* The same columns as often, in whatever order? */
-static bool same_set(const struct sketch *a, const struct sketch *b)
+/* The same number for the same columns as often, in whatever order (a sum of splitmix64, Steele et al., OOPSLA'14); two sets in 2^64 share one. */
+static uint64_t fingerprint(const struct sketch *k)
 {
-	if (a->working != b->working || a->count != b->count)
-		return false;
-	for (int i = 0; i < a->count; i++) {
-		int k = 0;
-		while (k < b->count && b->column[k] != a->column[i])
-			k++;
-		if (k == b->count || b->copies[k] != a->copies[i])
-			return false;
+	uint64_t sum = 0;
+	for (int i = 0; i < k->count; i++) {
+		uint64_t z = ((uint64_t)k->column[i] << 20) + (uint64_t)k->copies[i] + 0x9e3779b97f4a7c15u;
+		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+		sum += z ^ z >> 31;
 	}
-	return true;
+	return sum ? sum : 1;
 }
 
-static bool is_known(const struct assembly *a, const struct sketch *k)
+/* Has this set been kept before? From now on it has. */
+static bool is_known(struct assembly *a, const struct sketch *k)
 {
-	for (int i = 0; i < a->sketch_count; i++)
-		if (same_set(&a->sketches[i], k))
-			return true;
+	uint64_t what = fingerprint(k);
+	size_t at = (size_t)what % SEEN_MOST;
+	while (a->seen[at] && a->seen[at] != what)
+		at = (at + 1) % SEEN_MOST;
+	if (a->seen[at] || a->seen_count >= SEEN_MOST / 2)
+		return a->seen[at] != 0;
+	a->seen[at] = what;
+	a->seen_count++;
 	return false;
 }
 
 static void consider(struct assembly *a, struct sketch *k)
 {
 	k->working = working(a, k);
-	if (k->working * HINDSIGHT >= a->s->best_s || (a->sketch_count == DRAFTS_MOST && k->working >= a->sketches[0].seconds))
+	if (k->working * HINDSIGHT >= a->s->best_s || (a->sketch_count == a->sketch_most && k->working >= a->sketches[0].seconds))
 		return;
 	if (is_known(a, k))
 		return;
 	k->seconds = k->working + summing(a, k);
-	if (a->sketch_count == DRAFTS_MOST) {
+	if (a->sketch_count == a->sketch_most) {
 		if (k->seconds >= a->sketches[0].seconds)
 			return;
 		a->sketches[0] = *k;
@@ -217,7 +224,7 @@ static void take(const struct hspmd_column *c, int *stock, int times)
 /* Every set that goes on from column `from`; each is a sketch of its own, the rest of the stock spare. */
 static void all_sets(struct assembly *a, const int *order, int count, int from, int *stock, int depth, struct sketch *k)
 {
-	for (int i = from; i < count && a->sets < SETS_MOST && depth < a->pipelines; i++) {
+	for (int i = from; i < count && a->sets < a->sets_most && depth < a->pipelines; i++) {
 		const struct hspmd_column *c = &a->l->columns[order[i]];
 		if (!goes_in(a, c, stock))
 			continue;
@@ -398,7 +405,7 @@ static int settle(struct assembly *a, const struct sketch *k, struct hspmd_draft
 static int time_sketches(struct assembly *a, bool zero)
 {
 	qsort(a->sketches, (size_t)a->sketch_count, sizeof *a->sketches, by_seconds);
-	long budget = TIMED_MOST;
+	long budget = TIMED_MOST * (a->l->complete ? THOROUGH : 1);
 	if (a->sketch_count)
 		budget = budget > TIMED_LEAST * stages_of(a, &a->sketches[0]) ? budget : TIMED_LEAST * stages_of(a, &a->sketches[0]);
 	for (int i = 0; i < a->sketch_count && budget > 0 && !hspmd_search_is_over(a->s); i++) {
@@ -462,18 +469,24 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_tables *t, const struct 
 	int *order = rank_columns(l), count = l->count, rc = -1;
 	if (!a || !order)
 		goto out;
+	a->sketch_most = DRAFTS_MOST * (l->complete ? THOROUGH : 1);
+	a->sketches = hspmd_calloc((size_t)a->sketch_most, sizeof *a->sketches);
+	a->seen = hspmd_calloc(SEEN_MOST, sizeof *a->seen);
+	if (!a->sketches || !a->seen)
+		goto out;
 	a->s = s;
 	a->t = t;
 	a->l = l;
 	a->total = s->request->global_batch / t->micro_batch;
 	a->pipelines = pipelines < a->total ? pipelines : a->total;
-	if (l->count <= SETS_COLUMNS) {
+	a->sets_most = SETS_MOST * (l->complete ? THOROUGH : 1);
+	if (l->count <= SETS_COLUMNS * (l->complete ? 2 : 1)) {
 		int stock[HSPMD_KINDS_MAX];
 		struct sketch k = { 0 };
 		memcpy(stock, s->available, sizeof stock);
 		all_sets(a, order, l->count, 0, stock, 0, &k);
 	}
-	if (a->sets == 0 || a->sets >= SETS_MOST) {
+	if (a->sets == 0 || a->sets >= a->sets_most) {
 		if (prepare_programme(a, &count))
 			goto out;
 		from_programme(a, order, count);
@@ -483,6 +496,8 @@ out:
 	if (a) {
 		free(a->value);
 		free(a->last);
+		free(a->sketches);
+		free(a->seen);
 	}
 	free(a);
 	free(order);
