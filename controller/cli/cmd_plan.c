@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd plan: solves for the fastest plan, or predicts a given one, and prints it. */
-#include <getopt.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,38 +7,23 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
+#include "controller/cli/plan_limits.h"
 #include "controller/cli/plan_program.h"
 #include "controller/cli/plan_table.h"
 #include "controller/solver/solver.h"
 
-static const char help_text[] =
+static const char head[] =
 	"Usage: hspmd plan --cluster C (--model M | --profile P | both) --global-batch N [options]\n"
 	"       hspmd plan --evaluate PLAN --cluster C (--model M | --profile P | both) [--json]\n"
 	"\n"
-	"Finds the fastest way to train a model on a cluster and prints it as a table.\n"
-	"\n"
-	"  --cluster FILE       what there is (hspmd discover writes it)\n"
-	"  --model FILE         the model's config.json\n"
-	"  --profile FILE       measured layer times (hspmd profile writes it)\n"
-	"  --global-batch N     samples a step\n"
-	"  --seq-len T          tokens a sample (default: the profile's, or the model's positions)\n"
-	"  --micro-batch B      samples a micro-batch (default: chosen)\n"
-	"  --precision WORD     fp32, tf32, bf16, fp16, fp8 or fp64 (default bf16 where devices have it, else fp32)\n"
-	"  --current PLAN       the plan that runs now: prefer one near it\n"
-	"  --time-limit S       return the best plan found in S seconds\n"
-	"  --evaluate PLAN      predict this plan instead of solving\n"
-	"      --program DEVICE print what one device (node:index) of the plan runs, an instruction a line (needs --model)\n"
-	"  -o, --output FILE    write the plan to FILE ('-': standard output)\n"
-	"      --trace FILE     write the predicted schedule for Perfetto (ui.perfetto.dev)\n"
-	"      --explain        say what limits the plan; with --program, why the device communicates as it does\n"
-	"      --json           print the plan as JSON; with --evaluate, what is predicted\n"
-	"      --help           print this\n";
+	"Finds the fastest way to train a model on a cluster and prints it as a table.\n";
 
 struct plan_options {
-	const char *cluster, *model, *profile, *current, *evaluate, *output, *trace, *precision, *program;
-	int64_t global_batch, seq_len, micro_batch;
-	double time_limit;
-	bool explain, json, help;
+	const char *cluster, *model, *profile, *current, *evaluate, *output, *trace, *precision, *program, *policy, *rule;
+	int64_t global_batch, seq_len, micro_batch, max_nodes, max_devices;
+	double time_limit, max_price, cost_weight;
+	struct hspmd_option_list types;
+	bool explain, json;
 };
 
 struct plan_inputs {
@@ -47,64 +31,13 @@ struct plan_inputs {
 	struct hspmd_model *model;
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
+	struct hspmd_policy *policy; /* owns names in limits */
+	struct hspmd_solve_limits limits;
 	enum hspmd_precision precision;
 };
 
-enum { OPT_CLUSTER = 256, OPT_MODEL, OPT_PROFILE, OPT_BATCH, OPT_SEQ, OPT_MICRO, OPT_PRECISION, OPT_CURRENT, OPT_LIMIT, OPT_EVALUATE, OPT_TRACE, OPT_PROGRAM,
-       OPT_EXPLAIN, OPT_JSON, OPT_HELP };
-
-static const struct option long_options[] = {
-	{ "cluster", required_argument, NULL, OPT_CLUSTER },
-	{ "model", required_argument, NULL, OPT_MODEL },
-	{ "profile", required_argument, NULL, OPT_PROFILE },
-	{ "global-batch", required_argument, NULL, OPT_BATCH },
-	{ "seq-len", required_argument, NULL, OPT_SEQ },
-	{ "micro-batch", required_argument, NULL, OPT_MICRO },
-	{ "precision", required_argument, NULL, OPT_PRECISION },
-	{ "current", required_argument, NULL, OPT_CURRENT },
-	{ "time-limit", required_argument, NULL, OPT_LIMIT },
-	{ "evaluate", required_argument, NULL, OPT_EVALUATE },
-	{ "output", required_argument, NULL, 'o' },
-	{ "trace", required_argument, NULL, OPT_TRACE },
-	{ "program", required_argument, NULL, OPT_PROGRAM },
-	{ "explain", no_argument, NULL, OPT_EXPLAIN },
-	{ "json", no_argument, NULL, OPT_JSON },
-	{ "help", no_argument, NULL, OPT_HELP },
-	{ NULL, 0, NULL, 0 },
-};
-
-/* 0, or an exit status that is not 0. */
-static int parse(int argc, char **argv, struct plan_options *o)
+static int check(const struct plan_options *o)
 {
-	int opt, bad = 0;
-	while ((opt = getopt_long(argc, argv, "o:h", long_options, NULL)) != -1) {
-		switch (opt) {
-		case OPT_CLUSTER: o->cluster = optarg; break;
-		case OPT_MODEL: o->model = optarg; break;
-		case OPT_PROFILE: o->profile = optarg; break;
-		case OPT_PRECISION: o->precision = optarg; break;
-		case OPT_CURRENT: o->current = optarg; break;
-		case OPT_EVALUATE: o->evaluate = optarg; break;
-		case OPT_TRACE: o->trace = optarg; break;
-		case OPT_PROGRAM: o->program = optarg; break;
-		case 'o': o->output = optarg; break;
-		case OPT_BATCH: bad |= hspmd_option_int("global-batch", optarg, 1, INT_MAX, &o->global_batch); break;
-		case OPT_SEQ: bad |= hspmd_option_int("seq-len", optarg, 1, INT_MAX, &o->seq_len); break;
-		case OPT_MICRO: bad |= hspmd_option_int("micro-batch", optarg, 1, INT_MAX, &o->micro_batch); break;
-		case OPT_LIMIT: bad |= hspmd_option_number("time-limit", optarg, 1e-3, 1e9, &o->time_limit); break;
-		case OPT_EXPLAIN: o->explain = true; break;
-		case OPT_JSON: o->json = true; break;
-		case OPT_HELP:
-		case 'h': o->help = true; break;
-		default: return hspmd_usage_hint("plan");
-		}
-	}
-	if (o->help)
-		return 0;
-	if (bad)
-		return hspmd_usage_hint("plan");
-	if (optind < argc)
-		return hspmd_usage_error("plan", "unexpected argument '%s'", argv[optind]);
 	if (!o->cluster)
 		return hspmd_usage_error("plan", "--cluster is missing");
 	if (!o->model && !o->profile)
@@ -113,7 +46,44 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		return hspmd_usage_error("plan", "--program needs --model");
 	if (!o->evaluate && !o->global_batch)
 		return hspmd_usage_error("plan", "--global-batch is missing");
+	if (o->rule && !o->policy)
+		return hspmd_usage_error("plan", "--rule needs --policy");
 	return 0;
+}
+
+/* 0, or what hspmd_options_parse returns otherwise. */
+static int parse(int argc, char **argv, struct plan_options *o)
+{
+	const struct hspmd_option options[] = {
+		{ "cluster", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster, 0, 0, "what there is (hspmd discover writes it)" },
+		{ "model", 0, "FILE", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
+		{ "profile", 0, "FILE", HSPMD_OPTION_TEXT, &o->profile, 0, 0, "measured layer times (hspmd profile writes it)" },
+		{ "global-batch", 0, "N", HSPMD_OPTION_INT, &o->global_batch, 1, INT_MAX, "samples a step" },
+		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &o->seq_len, 1, INT_MAX, "tokens a sample (default: the profile's, or the model's positions)" },
+		{ "micro-batch", 0, "B", HSPMD_OPTION_INT, &o->micro_batch, 1, INT_MAX, "samples a micro-batch (default: chosen)" },
+		{ "precision", 0, "WORD", HSPMD_OPTION_TEXT, &o->precision, 0, 0,
+		  "fp32, tf32, bf16, fp16, fp8 or fp64 (default: bf16 where devices\nhave it, else fp32)" },
+		{ "current", 0, "PLAN", HSPMD_OPTION_TEXT, &o->current, 0, 0,
+		  "the plan that runs now: search starts from it, and of plans within\n2 % of the best the one that moves the fewest bytes is taken" },
+		{ "time-limit", 0, "S", HSPMD_OPTION_NUMBER, &o->time_limit, 1e-3, 1e9, "return the best plan found in S seconds" },
+		{ "policy", 0, "PATH", HSPMD_OPTION_TEXT, &o->policy, 0, 0, "keep to the limits of a policy file, or of a folder of them" },
+		{ "rule", 0, "NAME", HSPMD_OPTION_TEXT, &o->rule, 0, 0, "the rule of it (default: the first that may be yours)" },
+		{ "max-nodes", 0, "N", HSPMD_OPTION_INT, &o->max_nodes, 1, INT_MAX, "use at most N nodes" },
+		{ "max-devices", 0, "N", HSPMD_OPTION_INT, &o->max_devices, 1, INT_MAX, "use at most N devices" },
+		{ "device-types", 0, "LIST", HSPMD_OPTION_LIST, &o->types, 0, 0, "use these types only (A,B,...)" },
+		{ "max-price", 0, "X", HSPMD_OPTION_NUMBER, &o->max_price, 1e-9, 1e12, "nodes that cost at most X an hour together" },
+		{ "cost-weight", 0, "W", HSPMD_OPTION_NUMBER, &o->cost_weight, 0, 1, "0: the fastest plan (default); 1: the cheapest step; between: both" },
+		{ "evaluate", 0, "PLAN", HSPMD_OPTION_TEXT, &o->evaluate, 0, 0, "predict this plan instead of solving" },
+		{ "program", 0, "DEVICE", HSPMD_OPTION_TEXT, &o->program, 0, 0,
+		  "print what one device (node:index) of the plan runs, an instruction\na line (needs --model)" },
+		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write the plan to FILE ('-': standard output)" },
+		{ "trace", 0, "FILE", HSPMD_OPTION_TEXT, &o->trace, 0, 0, "write the predicted schedule for Perfetto (ui.perfetto.dev)" },
+		{ "explain", 0, NULL, HSPMD_OPTION_FLAG, &o->explain, 0, 0, "say what limits the plan; with --program, why the device communicates\nas it does" },
+		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the plan as JSON; with --evaluate, what is predicted" },
+		{ 0 },
+	};
+	int status = hspmd_options_parse("plan", head, options, argc, argv);
+	return status ? status : check(o);
 }
 
 static int choose_precision(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
@@ -147,6 +117,10 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 		return -1;
 	if (o->evaluate && !(in->plan = hspmd_plan_read(o->evaluate, in->cluster, layers, err)))
 		return -1;
+	const struct hspmd_solve_limits asked = { .max_nodes = (int)o->max_nodes, .max_devices = (int)o->max_devices, .type_count = o->types.count,
+						.types = o->types.words, .max_price_per_hour = o->max_price, .cost_weight = o->cost_weight };
+	if (hspmd_plan_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err))
+		return -1;
 	return choose_precision(o, in, err);
 }
 
@@ -158,6 +132,7 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 		.micro_batch = (int)o->micro_batch,
 		.precision = in->precision,
 		.time_limit_s = o->time_limit,
+		.limits = in->limits,
 		.current = in->current,
 	};
 }
@@ -213,7 +188,7 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 	if (o->json)
 		return print_json(o, in, err);
 	if (!o->output || strcmp(o->output, "-"))
-		hspmd_plan_table(stdout, in->plan, in->cluster, report);
+		hspmd_plan_table(stdout, in->plan, in->cluster, report, in->current && !o->evaluate);
 	return o->explain ? explain(o, in, err) : 0;
 }
 
@@ -224,11 +199,7 @@ int hspmd_command_plan(int argc, char **argv)
 	struct hspmd_error err = { "" };
 	int status = parse(argc, argv, &o);
 	if (status)
-		return status;
-	if (o.help) {
-		fputs(help_text, stdout);
-		return HSPMD_EXIT_DONE;
-	}
+		return status == HSPMD_OPTIONS_HELP ? HSPMD_EXIT_DONE : status;
 	struct hspmd_solve_report report = { 0 };
 	int rc = load(&o, &in, &err);
 	if (!rc)
@@ -238,6 +209,8 @@ int hspmd_command_plan(int argc, char **argv)
 	if (rc)
 		hspmd_error_log("%s", err.text);
 	hspmd_solve_report_clear(&report);
+	hspmd_plan_limits_clear(&in.limits);
+	hspmd_policy_destroy(in.policy);
 	hspmd_plan_destroy(in.plan);
 	hspmd_plan_destroy(in.current);
 	hspmd_profile_destroy(in.profile);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd profile: measures a model's layer times and the links between devices, here or under srun on a whole allocation. */
-#include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,64 +8,12 @@
 #include "controller/cli/commands.h"
 #include "runtime/measure/measure.h"
 
-static const char help_text[] = "Usage: hspmd profile --model CONFIG [options]\n"
-                                "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
-                                "\n"
-                                "Measures how long the layers of a model take on the devices that are there, and messages between them, by "
-                                "running both as training does.\n"
-                                "Under srun with PMIx all nodes of the allocation measure and the first task writes the result.\n"
-                                "\n"
-                                "  --model CONFIG         the model's config.json\n"
-                                "  --seq-len T            sequence length (default: the model's, at most 1024)\n"
-                                "  --micro-batch LIST     micro-batches to measure (default: 1,2,4,8,16; as far as the time goes)\n"
-                                "  --tp LIST              tensor-parallel degrees (default: 1,2,4,8; as far as a node has devices)\n"
-                                "  --budget S             seconds that measuring may take (default: 50)\n"
-                                "  -o, --output FILE      write the profile to FILE\n"
-                                "      --cluster-out FILE write the cluster, with measured links and slow nodes, to FILE\n"
-                                "      --json             print the profile instead of a table\n"
-                                "      --transport NAME   measure messages over this transport (default: the best there is)\n"
-                                "      --devices N        make N CPU devices of the node's cores (default: one a NUMA node)\n"
-                                "      --cores N          give each CPU device N cores\n"
-                                "      --cpu              CPU devices only (with --gpu: both)\n"
-                                "      --gpu              GPUs only\n"
-                                "      --node NAME        call this node so (default: Slurm's name for it, or the host's)\n"
-                                "      --help             print this\n";
-
-enum {
-	OPT_MODEL = 256,
-	OPT_SEQ_LEN,
-	OPT_MICRO_BATCH,
-	OPT_TP,
-	OPT_BUDGET,
-	OPT_CLUSTER_OUT,
-	OPT_JSON,
-	OPT_TRANSPORT,
-	OPT_DEVICES,
-	OPT_CORES,
-	OPT_CPU,
-	OPT_GPU,
-	OPT_NODE,
-	OPT_HELP
-};
-
-static const struct option long_options[] = {
-	{ "model", required_argument, NULL, OPT_MODEL },
-	{ "seq-len", required_argument, NULL, OPT_SEQ_LEN },
-	{ "micro-batch", required_argument, NULL, OPT_MICRO_BATCH },
-	{ "tp", required_argument, NULL, OPT_TP },
-	{ "budget", required_argument, NULL, OPT_BUDGET },
-	{ "output", required_argument, NULL, 'o' },
-	{ "cluster-out", required_argument, NULL, OPT_CLUSTER_OUT },
-	{ "json", no_argument, NULL, OPT_JSON },
-	{ "transport", required_argument, NULL, OPT_TRANSPORT },
-	{ "devices", required_argument, NULL, OPT_DEVICES },
-	{ "cores", required_argument, NULL, OPT_CORES },
-	{ "cpu", no_argument, NULL, OPT_CPU },
-	{ "gpu", no_argument, NULL, OPT_GPU },
-	{ "node", required_argument, NULL, OPT_NODE },
-	{ "help", no_argument, NULL, OPT_HELP },
-	{ NULL, 0, NULL, 0 },
-};
+static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
+			   "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
+			   "\n"
+			   "Measures how long the layers of a model take on the devices that are there, and messages between them, by\n"
+			   "running both as training does. Under srun with PMIx all nodes of the allocation measure and the first task\n"
+			   "writes the result.\n";
 
 #define LONGEST_SEQ_LEN 1024 /* taken without being asked for */
 
@@ -74,107 +21,62 @@ struct profile_options {
 	struct hspmd_topology_options look;
 	struct hspmd_measure_wishes wishes;
 	const char *model, *output, *cluster_out;
-	bool json, help;
+	bool json;
 };
 
-/* "1,2,4": whole numbers that grow. Their count, or -1 after a message. */
-static int read_list(const char *option, const char *text, int *out)
+/* Whole numbers that grow. 0 or -1 after a message; an option that was not given leaves what there is. */
+static int read_list(const char *option, const struct hspmd_option_list *list, int *out, int *count)
 {
-	int count = 0;
-	char *copy = strdup(text), *save = NULL;
-	for (char *word = copy ? strtok_r(copy, ",", &save) : NULL; word; word = strtok_r(NULL, ",", &save)) {
+	for (int i = 0; i < list->count; i++) {
 		int64_t value;
-		if (hspmd_option_int(option, word, 1, 1 << 20, &value)) {
-			count = -1;
-			break;
+		if (hspmd_option_int(option, list->words[i], 1, 1 << 20, &value))
+			return -1;
+		if (i == HSPMD_MEASURE_WISHES || (i && value <= out[i - 1])) {
+			hspmd_error_log("--%s: expected at most %d numbers that grow, got '%s'", option, HSPMD_MEASURE_WISHES, list->words[i]);
+			return -1;
 		}
-		if (count == HSPMD_MEASURE_WISHES || (count && value <= out[count - 1])) {
-			hspmd_error_log("--%s: expected at most %d numbers that grow, got '%s'", option, HSPMD_MEASURE_WISHES, text);
-			count = -1;
-			break;
-		}
-		out[count++] = (int)value;
+		out[i] = (int)value;
+		*count = i + 1;
 	}
-	if (!count)
-		hspmd_error_log("--%s: expected numbers with commas between them, got '%s'", option, text);
-	free(copy);
-	return count ? count : -1;
+	return 0;
 }
 
-static int parse_one(int opt, struct profile_options *o)
-{
-	int64_t value = 0;
-	int bad = 0;
-	switch (opt) {
-	case OPT_MODEL:
-		o->model = optarg;
-		break;
-	case OPT_SEQ_LEN:
-		bad = hspmd_option_int("seq-len", optarg, 1, 1 << 24, &value);
-		o->wishes.seq_len = (int)value;
-		break;
-	case OPT_MICRO_BATCH:
-		bad = (o->wishes.micro_batch_count = read_list("micro-batch", optarg, o->wishes.micro_batches)) < 0;
-		break;
-	case OPT_TP:
-		bad = (o->wishes.tp_count = read_list("tp", optarg, o->wishes.tps)) < 0;
-		break;
-	case OPT_BUDGET:
-		bad = hspmd_option_number("budget", optarg, 0.1, 1e6, &o->wishes.budget_s);
-		break;
-	case 'o':
-		o->output = optarg;
-		break;
-	case OPT_CLUSTER_OUT:
-		o->cluster_out = optarg;
-		break;
-	case OPT_JSON:
-		o->json = true;
-		break;
-	case OPT_TRANSPORT:
-		o->wishes.transport = optarg;
-		break;
-	case OPT_DEVICES:
-		bad = hspmd_option_int("devices", optarg, 1, 1024, &value);
-		o->look.devices = (int)value;
-		break;
-	case OPT_CORES:
-		bad = hspmd_option_int("cores", optarg, 1, 1 << 16, &value);
-		o->look.cores_per_device = (int)value;
-		break;
-	case OPT_CPU:
-		o->look.cpu = true;
-		break;
-	case OPT_GPU:
-		o->look.gpu = true;
-		break;
-	case OPT_NODE:
-		o->look.node = optarg;
-		break;
-	default: /* 'h', OPT_HELP */
-		o->help = true;
-	}
-	return bad;
-}
-
-/* 0, or an exit status that is not 0. */
+/* 0, or what hspmd_options_parse returns otherwise. */
 static int parse(int argc, char **argv, struct profile_options *o)
 {
-	int opt, bad = 0;
-	while ((opt = getopt_long(argc, argv, "o:h", long_options, NULL)) != -1) {
-		if (opt == '?' || opt == ':')
-			return hspmd_usage_hint("profile");
-		bad |= parse_one(opt, o);
-	}
-	if (o->help)
-		return 0;
-	if (optind < argc)
-		return hspmd_usage_error("profile", "unexpected argument '%s'", argv[optind]);
+	int64_t seq_len = 0, devices = 0, cores = 0;
+	struct hspmd_option_list micro_batches = { 0 }, tps = { 0 };
+	const struct hspmd_option options[] = {
+		{ "model", 0, "CONFIG", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
+		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &seq_len, 1, 1 << 24, "sequence length (default: the model's, at most 1024)" },
+		{ "micro-batch", 0, "LIST", HSPMD_OPTION_LIST, &micro_batches, 0, 0, "micro-batches to measure (default: 1,2,4,8,16; as far as the time goes)" },
+		{ "tp", 0, "LIST", HSPMD_OPTION_LIST, &tps, 0, 0, "tensor-parallel degrees (default: 1,2,4,8; as far as a node has devices)" },
+		{ "budget", 0, "S", HSPMD_OPTION_NUMBER, &o->wishes.budget_s, 0.1, 1e6, "seconds that measuring may take (default: 50)" },
+		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write the profile to FILE" },
+		{ "cluster-out", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster_out, 0, 0, "write the cluster, with measured links and slow nodes, to FILE" },
+		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the profile instead of a table" },
+		{ "transport", 0, "NAME", HSPMD_OPTION_TEXT, &o->wishes.transport, 0, 0, "measure messages over this transport (default: the best there is)" },
+		{ "devices", 0, "N", HSPMD_OPTION_INT, &devices, 1, 1024, "make N CPU devices of the node's cores (default: one a NUMA node)" },
+		{ "cores", 0, "N", HSPMD_OPTION_INT, &cores, 1, 1 << 16, "give each CPU device N cores" },
+		{ "cpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.cpu, 0, 0, "CPU devices only (with --gpu: both)" },
+		{ "gpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.gpu, 0, 0, "GPUs only" },
+		{ "node", 0, "NAME", HSPMD_OPTION_TEXT, &o->look.node, 0, 0, "call this node so (default: Slurm's name for it, or the host's)" },
+		{ 0 },
+	};
+	int status = hspmd_options_parse("profile", head, options, argc, argv);
+	if (status)
+		return status;
+	if (read_list("micro-batch", &micro_batches, o->wishes.micro_batches, &o->wishes.micro_batch_count) ||
+	    read_list("tp", &tps, o->wishes.tps, &o->wishes.tp_count))
+		return hspmd_usage_hint("profile");
 	if (!o->model)
 		return hspmd_usage_error("profile", "which model? --model CONFIG is missing");
-	if (o->look.devices && o->look.cores_per_device)
+	if (devices && cores)
 		return hspmd_usage_error("profile", "--devices and --cores exclude one another");
-	return bad ? HSPMD_EXIT_USAGE : 0;
+	o->wishes.seq_len = (int)seq_len;
+	o->look.devices = (int)devices;
+	o->look.cores_per_device = (int)cores;
+	return 0;
 }
 
 static int choose_seq_len(const struct hspmd_model *m, struct profile_options *o, struct hspmd_error *err)
@@ -257,11 +159,7 @@ int hspmd_command_profile(int argc, char **argv)
 	json_t *rows = NULL;
 	int status = parse(argc, argv, &o);
 	if (status)
-		return status;
-	if (o.help) {
-		fputs(help_text, stdout);
-		return HSPMD_EXIT_DONE;
-	}
+		return status == HSPMD_OPTIONS_HELP ? HSPMD_EXIT_DONE : status;
 	/* Every task of a step reads the same file; one that cannot ends the step, as it ends this command. */
 	struct hspmd_model *model = hspmd_model_read(o.model, &err);
 	int rv = !model || choose_seq_len(model, &o, &err) ? -1 : hspmd_measure_step(&o.look, model, &o.wishes, &cluster, &rows, &err);

@@ -7,6 +7,7 @@
 #ifndef HSPMD_CONTROLLER_CLI_COMMANDS_H
 #define HSPMD_CONTROLLER_CLI_COMMANDS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -27,6 +28,37 @@ hspmd_command hspmd_command_run;
 hspmd_command hspmd_command_shrink;
 hspmd_command hspmd_command_status;
 hspmd_command hspmd_command_worker;
+
+/* ---- options (options.c): one row says how an option is written, what it takes, where that goes and what is printed about it */
+
+enum hspmd_option_kind {
+	HSPMD_OPTION_FLAG,   /* to: bool */
+	HSPMD_OPTION_TEXT,   /* to: const char * */
+	HSPMD_OPTION_INT,    /* to: int64_t, within [min, max] */
+	HSPMD_OPTION_NUMBER, /* to: double, within [min, max] */
+	HSPMD_OPTION_LIST,   /* to: struct hspmd_option_list, words with commas between them */
+};
+
+#define HSPMD_OPTION_WORDS 64
+struct hspmd_option_list {
+	int count;
+	const char *words[HSPMD_OPTION_WORDS]; /* parts of the argument, which is cut up */
+};
+
+struct hspmd_option {
+	const char *name;
+	char letter;          /* 0: none */
+	const char *argument; /* what it is called in the help; NULL for a flag */
+	enum hspmd_option_kind kind;
+	void *to;
+	double min, max;
+	const char *help;     /* lines after the first begin below it */
+};
+
+/* Read argv by the rows (the last has no name); --help and -h are understood besides. Arguments that are no options are an error. 0; HSPMD_OPTIONS_HELP: help was
+ * asked for and printed, `head` first; else an exit status, after a message. */
+#define HSPMD_OPTIONS_HELP (-1)
+int hspmd_options_parse(const char *command, const char *head, const struct hspmd_option *options, int argc, char **argv);
 
 /* ---- helpers for commands (options.c) */
 

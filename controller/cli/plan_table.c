@@ -56,11 +56,26 @@ static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage 
 	}
 }
 
+/* "a", or "a+b" where devices of several types make up the stage. */
+static void type_names(const struct hspmd_cluster *c, const struct hspmd_stage *s, char *out, size_t size)
+{
+	size_t used = 0;
+	out[0] = '\0';
+	for (int i = 0; i < s->device_count; i++) {
+		bool named = false;
+		for (int k = 0; k < i; k++)
+			named = named || device_type(c, s->devices[k]) == device_type(c, s->devices[i]);
+		if (!named && used < size)
+			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "+" : "", c->types[device_type(c, s->devices[i])].name);
+	}
+}
+
 static void stage_row(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_stage *s, const char *lead)
 {
-	char runs[29], layers[24];
+	char runs[29], layers[24], types[14];
 	double worst = 0, there = 0;
 	device_runs(c, s, runs, sizeof runs);
+	type_names(c, s, types, sizeof types);
 	for (int d = 0; d < s->device_count; d++) {
 		double used = device_bytes(p, s->devices[d]), have = (double)c->types[device_type(c, s->devices[d])].memory_bytes;
 		if (d == 0 || used / have > worst / there) {
@@ -69,19 +84,24 @@ static void stage_row(FILE *to, const struct hspmd_plan *p, const struct hspmd_c
 		}
 	}
 	snprintf(layers, sizeof layers, "%d-%d", s->layers[0], s->layers[1] - 1);
-	fprintf(to, "%-19s %-9s %-28s %-13.13s %-9s %6.2f of %.2f\n", lead, layers, runs, c->types[device_type(c, s->devices[0])].name,
+	fprintf(to, "%-19s %-9s %-28s %-13s %-9s %6.2f of %.2f\n", lead, layers, runs, types,
 		hspmd_recompute_words[s->recompute], worst / 1e9, there / 1e9);
 }
 
-static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report)
+static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report, bool current)
 {
 	const struct hspmd_predicted *x = &p->predicted;
-	double tokens = (double)p->global_batch * p->seq_len;
-	fprintf(to, "\nstep %.4g s, %.0f tokens/s: compute %.4g s (%.0f%%), bubble %.4g s (%.0f%%), communication %.4g s (%.0f%%), sync %.4g s (%.0f%%)\n",
-		x->step_s, tokens / x->step_s, x->compute_s, 100 * x->compute_s / x->step_s, x->bubble_s, 100 * x->bubble_s / x->step_s,
-		x->communication_s, 100 * x->communication_s / x->step_s, x->sync_s, 100 * x->sync_s / x->step_s);
+	double tokens = (double)p->global_batch * p->seq_len, bubble = x->bubble_s > 1e-9 * x->step_s ? x->bubble_s : 0; /* sums leave crumbs */
+	fprintf(to, "\nstep %.4g s, %.0f tokens/s\n", x->step_s, tokens / x->step_s);
+	fprintf(to, "  compute %.4g s (%.0f%%), bubble %.4g s (%.0f%%), messages %.4g s (%.0f%%), sync %.4g s (%.0f%%)\n", x->compute_s,
+		100 * x->compute_s / x->step_s, bubble, 100 * bubble / x->step_s, x->communication_s,
+		100 * x->communication_s / x->step_s, x->sync_s, 100 * x->sync_s / x->step_s);
 	fprintf(to, "global batch %d, micro-batch %d, sequence %d, %s, ZeRO stage %d; %d of %d devices used\n", p->global_batch, p->micro_batch, p->seq_len,
 		hspmd_schedule_words[p->schedule], p->zero_stage, hspmd_plan_devices(p), c->device_count);
+	if (report->price_per_hour > 0)
+		fprintf(to, "its nodes cost %.6g an hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
+	if (current)
+		fprintf(to, "%.4g GB of training state move from the current plan\n", report->moved_bytes / 1e9);
 	for (int i = 0; i < report->shortage_count && i < HSPMD_SHORTAGE_MAX; i++) {
 		char at[256];
 		const struct hspmd_shortage *s = &report->shortages[i];
@@ -90,7 +110,7 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	}
 }
 
-void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report)
+void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report, bool current)
 {
 	fprintf(to, "%-19s %-9s %-28s %-13s %-9s %s\n", "pipeline", "layers", "devices", "type", "recompute", "memory, GB");
 	for (int i = 0, end; i < p->pipeline_count; i = end) {
@@ -106,5 +126,5 @@ void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_c
 			stage_row(to, p, c, &pipe->stages[s], lead);
 		}
 	}
-	totals(to, p, c, report);
+	totals(to, p, c, report, current);
 }

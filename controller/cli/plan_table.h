@@ -7,6 +7,7 @@
 
 #include "controller/solver/solver.h"
 
-void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report);
+/* current: there is a present plan, from which bytes move. */
+void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report, bool current);
 
 #endif

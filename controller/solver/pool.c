@@ -32,7 +32,24 @@ static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeli
 		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
 		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->recompute != y->recompute)
 			return false;
-		if (x->shard_ratio || y->shard_ratio || c->devices[x->devices[0]].type != c->devices[y->devices[0]].type)
+		if (x->shard_ratio || y->shard_ratio)
+			return false;
+		for (int d = 0; d < x->device_count; d++)
+			if (c->devices[x->devices[d]].type != c->devices[y->devices[d]].type)
+				return false;
+	}
+	return true;
+}
+
+bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage)
+{
+	const struct hspmd_stage *st = &p->pipelines[pipeline].stages[stage];
+	const struct hspmd_device_at *devices = c->cluster->devices;
+	for (int d = 0; d < st->device_count; d++) {
+		int type = devices[st->devices[d]].type;
+		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
+			continue; /* like the one before */
+		if (hspmd_plan_memory(c, p, pipeline, stage, d) > (double)c->cluster->types[type].memory_bytes)
 			return false;
 	}
 	return true;
@@ -43,17 +60,9 @@ bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p)
 	for (int i = 0; i < p->pipeline_count; i++) {
 		if (i > 0 && weigh_alike(c->cluster, &p->pipelines[i - 1], &p->pipelines[i]))
 			continue;
-		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
-			const struct hspmd_stage *st = &p->pipelines[i].stages[s];
-			for (int d = 0; d < st->device_count; d++) {
-				double have = (double)c->cluster->types[c->cluster->devices[st->devices[d]].type].memory_bytes;
-				if (hspmd_plan_memory(c, p, i, s, d) > have)
-					return false;
-				if (!st->shard_ratio && d == 0 && c->cluster->devices[st->devices[0]].type ==
-									  c->cluster->devices[st->devices[st->device_count - 1]].type)
-					break; /* all alike */
-			}
-		}
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			if (!hspmd_stage_fits(c, p, i, s))
+				return false;
 	}
 	return true;
 }

@@ -5,8 +5,8 @@
  *   give a micro-batch of the pipeline that ends last to another
  *   divide the optimizer's state (ZeRO-1) or not
  *   let two neighbouring stages change places
- *   do without the pipeline that ends last
- * What the estimates of the search leave out, uneven fill and drain, gradients that hide behind it, queues, is found here.
+ * What the estimates of the search leave out, uneven fill and drain, gradients that hide behind it, queues, is found here. Larger changes, after
+ * which these are made again, are in reshape.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -28,15 +28,17 @@ struct refine {
 	long budget;
 };
 
-static bool alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
+bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
 {
 	if (a->stage_count != b->stage_count || a->micro_batch != b->micro_batch)
 		return false;
 	for (int i = 0; i < a->stage_count; i++) {
 		const struct hspmd_stage *x = &a->stages[i], *y = &b->stages[i];
-		if (x->layers[1] != y->layers[1] || x->device_count != y->device_count ||
-		    s->kinds->of_device[x->devices[0]] != s->kinds->of_device[y->devices[0]])
+		if (x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->shard_ratio || y->shard_ratio)
 			return false;
+		for (int d = 0; d < x->device_count; d++)
+			if (s->kinds->of_device[x->devices[d]] != s->kinds->of_device[y->devices[d]])
+				return false;
 	}
 	return true;
 }
@@ -46,7 +48,7 @@ static void find_groups(struct refine *r)
 	for (int i = 0; i < r->p->pipeline_count; i++) {
 		r->group[i] = i;
 		for (int k = 0; k < i && r->group[i] == i; k++)
-			if (r->group[k] == k && alike(r->s, &r->p->pipelines[k], &r->p->pipelines[i]))
+			if (r->group[k] == k && hspmd_pipelines_alike(r->s, &r->p->pipelines[k], &r->p->pipelines[i]))
 				r->group[i] = k;
 	}
 }
@@ -80,10 +82,9 @@ static bool go_on(struct refine *r)
 static bool choose_recompute(struct refine *r, int i, int s)
 {
 	struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
-	double have = (double)r->s->costs->cluster->types[r->s->costs->cluster->devices[st->devices[0]].type].memory_bytes;
 	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++) {
 		st->recompute = (enum hspmd_recompute)k;
-		if ((r->s->exec.recompute & 1u << k) && hspmd_plan_memory(r->s->costs, r->p, i, s, 0) <= have)
+		if ((r->s->exec.recompute & 1u << k) && hspmd_stage_fits(r->s->costs, r->p, i, s))
 			return true;
 	}
 	return false;
@@ -207,12 +208,13 @@ static void swap_devices(struct refine *r, int i, int s)
 	for (int k = i; k < r->p->pipeline_count; k++) {
 		if (r->group[k] != r->group[i])
 			continue;
-		struct hspmd_stage *a = &r->p->pipelines[k].stages[s], *b = a + 1;
-		int count = a->device_count, *devices = a->devices;
+		struct hspmd_stage *a = &r->p->pipelines[k].stages[s], *b = a + 1, was = *a;
 		a->device_count = b->device_count;
 		a->devices = b->devices;
-		b->device_count = count;
-		b->devices = devices;
+		a->shard_ratio = b->shard_ratio;
+		b->device_count = was.device_count;
+		b->devices = was.devices;
+		b->shard_ratio = was.shard_ratio;
 	}
 }
 
@@ -236,7 +238,7 @@ static bool try_swaps(struct refine *r)
 	return any;
 }
 
-static int refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budget)
+int hspmd_refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budget)
 {
 	struct refine r = { .s = s, .p = p, .budget = *budget };
 	r.group = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.group);
@@ -278,7 +280,7 @@ int hspmd_refine(struct hspmd_search *s)
 		if (rc || budget <= 0 || hspmd_search_is_over(s))
 			hspmd_plan_destroy(copies[i]);
 		else
-			rc = refine_plan(s, copies[i], &budget);
+			rc = hspmd_refine_plan(s, copies[i], &budget);
 	}
-	return rc;
+	return rc ? rc : hspmd_reshape(s);
 }

@@ -5,6 +5,7 @@
  * assemble.c  columns that fill the cluster: drafts
  * pool.c      drafts placed and timed by the simulator; the best plans so far
  * refine.c    single changes to the best plans, timed by the simulator, until none helps
+ * reshape.c   larger changes, for few devices: spare devices joined, pipelines left out, mixed stages, micro-batches of a pipeline's own
  * near.c      which of two plans lies nearer to the one that runs now
  */
 #ifndef HSPMD_CONTROLLER_SOLVER_SEARCH_H
@@ -84,7 +85,8 @@ int hspmd_pool_try(struct hspmd_search *s, const struct hspmd_tables *t, struct 
 int hspmd_pool_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds);
 /* Time a plan that stays the caller's. Its objective; INFINITY when it does not fit or cannot be timed. *seconds (may be NULL): its step. */
 double hspmd_pool_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds);
-/* Does every device hold what the plan puts on it? */
+/* Does every device hold what the plan puts on it? Of one stage; of all. */
+bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);
 bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p);
 /* What is minimised: the step's seconds, weighed with its price. */
 double hspmd_objective(const struct hspmd_search *s, const struct hspmd_plan *p, double step_s);
@@ -93,5 +95,11 @@ void hspmd_pool_clear(struct hspmd_pool *p);
 
 /* refine.c: improve the pool's best plans, and the one the search started from. 0 or -1 (memory). */
 int hspmd_refine(struct hspmd_search *s);
+/* Refine a plan, which the pool then owns, while *budget (stages timed) lasts. 0 or -1 (memory). */
+int hspmd_refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budget);
+/* The same layers, on devices of the same kinds, in the same micro-batches? */
+bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b);
+/* reshape.c: make larger changes to the best plans and refine what comes of it. 0 or -1 (memory). */
+int hspmd_reshape(struct hspmd_search *s);
 
 #endif

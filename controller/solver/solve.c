@@ -24,6 +24,9 @@ struct hspmd_execution hspmd_execution_default(void)
 {
 	return (struct hspmd_execution){
 		.max_tp = 8,
+		.tp_across_nodes = true,
+		.mixed_stage = true,
+		.unequal_shards = true,
 		.unequal_micro_batch = true,
 		.recompute = 1u << HSPMD_RECOMPUTE_NONE | 1u << HSPMD_RECOMPUTE_SELECTIVE | 1u << HSPMD_RECOMPUTE_FULL,
 		.schedules = 1u << HSPMD_SCHEDULE_1F1B,
