@@ -105,10 +105,24 @@ static int divide(const struct sharding *x, int *parts, int *extra, struct hspmd
 	return rc;
 }
 
+/* Parts that every layer can be cut into: heads that share keys and values, and experts whole. */
+static int granules(const struct hspmd_model *m)
+{
+	if (!m)
+		return HSPMD_GRANULES;
+	int64_t a = m->kv_heads, b = m->experts;
+	while (b) {
+		int64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return (int)a;
+}
+
 int hspmd_shard_stage(struct hspmd_costs *c, struct hspmd_plan *p, int pipeline, int stage)
 {
 	struct hspmd_stage *s = &p->pipelines[pipeline].stages[stage];
-	struct sharding x = { c, p, pipeline, stage, c->model ? (int)c->model->kv_heads : HSPMD_GRANULES, s };
+	struct sharding x = { c, p, pipeline, stage, granules(c->model), s };
 	size_t n = (size_t)s->device_count;
 	double *was = s->shard_ratio;
 	if (s->context != 1 || x.granules < s->device_count)
