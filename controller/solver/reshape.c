@@ -18,7 +18,8 @@
 #define STAGES_FEW 24    /* stages of a plan that is reshaped */
 #define BASES 12         /* plans that are, in one round */
 #define ROUNDS 4
-#define WORK_MOST 60000  /* stages timed in all */
+#define WORK_MOST 60000  /* stages timed in all; a third where devices are more than FEW */
+#define FEW 16
 #define WORK_EACH 60     /* plans timed for one change, */
 #define SPLITS_MOST 3    /* and ways to give a new stage its layers */
 
@@ -340,7 +341,7 @@ static int reshape_best(struct reshape *r)
 
 int hspmd_reshape(struct hspmd_search *s)
 {
-	struct reshape r = { .s = s, .budget = WORK_MOST };
+	struct reshape r = { .s = s, .budget = s->costs->cluster->device_count > FEW ? WORK_MOST / 3 : WORK_MOST };
 	int rc = 0;
 	r.used = hspmd_calloc((size_t)s->costs->cluster->device_count, sizeof *r.used);
 	r.first = hspmd_calloc(STAGES_FEW, sizeof *r.first);
