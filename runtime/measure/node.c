@@ -4,7 +4,8 @@
  * Between a node's task and a device's process, over a socketpair: `open` with the cluster and the device's number is answered by the
  * transport's address; `measure` with everybody's addresses by what was measured; either also by a fault. Processes are forked before the
  * step is joined, because a library that has threads does not survive a fork. Every task takes part in all three exchanges whatever has
- * happened to it: the others wait for it. */
+ * happened to it, because the others wait for it; but one that loses a device while they measure ends the step, because other nodes' devices
+ * may be waiting for that one. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -291,8 +292,9 @@ static json_t *join_lists(char *const *texts, char *const *given, int size, stru
 	return all;
 }
 
-/* Every task comes through all of this, `err` being set by the first thing that fails. n->count 0: this task has nothing to give. */
-static int exchange(struct node *n, struct hspmd_step *step, struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err)
+/* Every task comes through all of this, `err` being set by the first thing that fails. n->count 0: this task has nothing to give. *failed: a device of this
+ * node failed while others may have been talking to it. */
+static int exchange(struct node *n, struct hspmd_step *step, struct hspmd_cluster **cluster, json_t **rows, bool *failed, struct hspmd_error *err)
 {
 	int size = hspmd_step_size(step);
 	bool first = !hspmd_step_rank(step);
@@ -308,8 +310,8 @@ static int exchange(struct node *n, struct hspmd_step *step, struct hspmd_cluste
 	lists = NULL;
 	free(own);
 	own = addresses && n->count ? measure_all(n, addresses, err) : NULL;
-	lost = lost || (addresses && n->count && !own);
-	rv = hspmd_step_gather(step, own, first ? &lists : NULL, addresses && !lost ? err : NULL) || !addresses || lost ? -1 : 0;
+	*failed = addresses && n->count && !own;
+	rv = *failed || hspmd_step_gather(step, own, first ? &lists : NULL, addresses && !lost ? err : NULL) || !addresses || lost ? -1 : 0;
 	if (!rv && first) {
 		*rows = join_lists(lists, parts, size, err);
 		*cluster = *rows ? all : NULL;
@@ -346,8 +348,11 @@ int hspmd_measure_step(const struct hspmd_topology_options *look, const struct h
 		n.count = 0;
 	}
 	struct hspmd_step *step = hspmd_step_open(err);
-	int rv = step ? exchange(&n, step, cluster, rows, err) : -1;
-	if (hspmd_step_close(step, rv ? NULL : err))
+	bool failed = false;
+	int rv = step ? exchange(&n, step, cluster, rows, &failed, err) : -1;
+	if (failed)
+		hspmd_step_leave(step);
+	else if (hspmd_step_close(step, rv ? NULL : err))
 		rv = -1;
 	if (!rv && wanted && !n.count)
 		hspmd_warn("this node was left out: %s", missing.text);

@@ -227,6 +227,11 @@ int hspmd_step_close(struct hspmd_step *step, struct hspmd_error *err)
 
 #endif
 
+void hspmd_step_leave(struct hspmd_step *step)
+{
+	free(step);
+}
+
 int hspmd_step_rank(const struct hspmd_step *step)
 {
 	return step->rank;

@@ -59,5 +59,7 @@ int hspmd_step_local_rank(const struct hspmd_step *s); /* among the tasks of thi
 int hspmd_step_gather(struct hspmd_step *s, const char *own, char ***all, struct hspmd_error *err);
 void hspmd_step_free_texts(char **texts, int count);
 int hspmd_step_close(struct hspmd_step *s, struct hspmd_error *err); /* NULL is fine; s is gone in any case */
+/* Instead of closing it, for who cannot go on while the others would wait for long: the end of this process takes the step with it. */
+void hspmd_step_leave(struct hspmd_step *s);
 
 #endif
