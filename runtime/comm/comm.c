@@ -86,14 +86,15 @@ static int zero(struct hspmd_comm *c, const struct hspmd_box *box, const struct 
 	return ops->copy_box(c->dev, out->data, &out->box, c->device_scratch, box, box, out->dtype, false, err);
 }
 
-/* What moves between this device and the others in a collective that only moves: member i gives j what of i's input lies in j's output. */
-static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out,
-			uint64_t tag, struct hspmd_error *err)
+/* What moves between a member and the others in a collective that only moves: member i gives j what of i's input lies in j's output. malloc'd. */
+static struct hspmd_move *moves_of(const struct hspmd_comm_step *step, int self, size_t *moved, struct hspmd_error *err)
 {
 	int n = step->member_count, count = 0;
 	struct hspmd_move *moves = hspmd_calloc(2 * (size_t)n, sizeof *moves);
-	if (!moves)
-		return hspmd_fail_memory(err, "exchanging");
+	if (!moves) {
+		hspmd_fail_memory(err, "exchanging");
+		return NULL;
+	}
 	for (int k = 0; k < 2 * n; k++) {
 		/* Receives first, then sends; the own part once. */
 		int i = k < n ? k : self, j = k < n ? self : k - n;
@@ -102,7 +103,16 @@ static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step
 			continue;
 		moves[count++] = m;
 	}
-	int rv = hspmd_comm_exchange(c, moves, (size_t)count, in, out, tag, err);
+	*moved = (size_t)count;
+	return moves;
+}
+
+static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out,
+			uint64_t tag, struct hspmd_error *err)
+{
+	size_t count;
+	struct hspmd_move *moves = moves_of(step, self, &count, err);
+	int rv = moves ? hspmd_comm_exchange(c, moves, count, in, out, tag, err) : -1;
 	free(moves);
 	return rv;
 }
@@ -174,4 +184,49 @@ int hspmd_comm_expect(struct hspmd_comm *c, const struct hspmd_transfer *transfe
 		return 0;
 	struct hspmd_part to = part_of(c, transfer, step->output, dtype, NULL);
 	return hspmd_comm_exchange_early(c, moves, count, &to, tag, err) ? -1 : 1;
+}
+
+/* A packed buffer of host memory that nobody touches: only where things would lie counts. */
+static struct hspmd_part imagined(const struct hspmd_transfer *t, int value, int device)
+{
+	static char somewhere;
+	struct hspmd_part p = { .data = &somewhere, .element_bytes = t->element_bytes, .on_host = true };
+	int at = hspmd_layout_find(&t->layout[value], device);
+	if (at >= 0)
+		p.box = t->layout[value].box[at];
+	return p;
+}
+
+int64_t hspmd_comm_scratch(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device, struct hspmd_error *err)
+{
+	struct hspmd_part in = imagined(transfer, step->input, device), out = imagined(transfer, step->output, device);
+	struct hspmd_move *moves, single;
+	size_t count;
+	int64_t bytes;
+	int self = 0;
+	while (self < step->member_count && step->members[self] != device)
+		self++;
+	if (self == step->member_count)
+		return 0;
+	switch (step->kind) {
+	case HSPMD_COMM_SEND_RECEIVE:
+		single = single_move(step);
+		return hspmd_comm_exchange_scratch(&single, 1, &in, &out, device, true, err);
+	case HSPMD_COMM_BATCHED:
+		return hspmd_comm_exchange_scratch(step->moves, (size_t)step->move_count, &in, &out, device, true, err);
+	case HSPMD_COMM_ALL_REDUCE:
+	case HSPMD_COMM_REDUCE_SCATTER:
+		return hspmd_comm_sum_scratch(step, self, &in, &out, err);
+	case HSPMD_COMM_ALL_GATHER:
+	case HSPMD_COMM_ALL_TO_ALL:
+		moves = moves_of(step, self, &count, err);
+		bytes = moves ? hspmd_comm_exchange_scratch(moves, count, &in, &out, device, false, err) : -1;
+		free(moves);
+		return bytes;
+	case HSPMD_COMM_COPY:
+	case HSPMD_COMM_ZERO:
+	case HSPMD_COMM_KIND_COUNT:
+		break;
+	}
+	return 0;
 }

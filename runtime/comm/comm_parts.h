@@ -48,6 +48,7 @@ struct hspmd_comm {
 /* A buffer with one user; NULL and err when memory is short. */
 struct hspmd_scratch *hspmd_comm_take(struct hspmd_comm *c, size_t bytes, struct hspmd_error *err);
 void hspmd_comm_give(struct hspmd_scratch *s);
+size_t hspmd_comm_scratch_size(size_t bytes); /* of the buffer that so many bytes get */
 
 /* Start a send that may outlive this call. scratch (may be NULL) gets one more user until it is done; `data` lies in it, or is the user's. */
 int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *data, size_t bytes, struct hspmd_scratch *scratch,
@@ -106,6 +107,11 @@ int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, si
 int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_part *out, uint64_t tag,
 			      struct hspmd_error *err);
 void hspmd_comm_forget_early(struct hspmd_comm *c);
+/* Bytes of buffers that such an exchange, or such a sum, holds at once (hspmd_comm_scratch). -1 and err: memory. */
+int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_part *in, const struct hspmd_part *out, int self,
+				    bool early, struct hspmd_error *err);
+int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out,
+			       struct hspmd_error *err);
 /* Sums in member order (sum.c); member `self` of `step` is this device. */
 int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in,
 			      const struct hspmd_part *out, uint64_t tag, struct hspmd_error *err);

@@ -248,3 +248,29 @@ int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, si
 	end(&e);
 	return rv;
 }
+
+int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_part *in, const struct hspmd_part *out, int self,
+				    bool early, struct hspmd_error *err)
+{
+	int64_t total = 0;
+	for (size_t i = 0; i < count; i++) {
+		bool gives = moves[i].from == self, gets = moves[i].to == self;
+		if (gives == gets || !first_of_pair(moves, i))
+			continue;
+		const struct hspmd_part *mine = gives ? in : out;
+		struct hspmd_pieces p = { 0 };
+		size_t all = 0, most = 0;
+		int rv = gather_pieces(moves, count, moves[i].from, moves[i].to, moves[i].add, mine->element_bytes, &p, err);
+		for (size_t m = 0; !rv && m < p.message_count; m++) {
+			bool buffered = (gets && (early || moves[i].add)) || !hspmd_pieces_in_place(&p, m, mine);
+			size_t bytes = buffered ? hspmd_comm_scratch_size(p.bytes[m]) : 0;
+			all += bytes;
+			most = bytes > most ? bytes : most;
+		}
+		hspmd_pieces_free(&p);
+		if (rv)
+			return -1;
+		total += (int64_t)(gets && !early && all > WINDOW * most ? WINDOW * most : all);
+	}
+	return total;
+}

@@ -8,6 +8,15 @@
 #define ALIGN 64
 #define SMALLEST 4096
 
+size_t hspmd_comm_scratch_size(size_t bytes)
+{
+	size_t size = SMALLEST;
+	while (size < bytes)
+		size *= 2;
+	/* Above a message's size, double steps waste too much. */
+	return size > HSPMD_COMM_MESSAGE ? (bytes + HSPMD_COMM_MESSAGE - 1) / HSPMD_COMM_MESSAGE * HSPMD_COMM_MESSAGE : size;
+}
+
 struct hspmd_scratch *hspmd_comm_take(struct hspmd_comm *c, size_t bytes, struct hspmd_error *err)
 {
 	struct hspmd_scratch *best = NULL;
@@ -16,12 +25,7 @@ struct hspmd_scratch *hspmd_comm_take(struct hspmd_comm *c, size_t bytes, struct
 			best = s;
 	/* A buffer many times too large would be missing for the message it was made for. */
 	if (!best || best->size / 4 > bytes + SMALLEST) {
-		size_t size = SMALLEST;
-		while (size < bytes)
-			size *= 2;
-		/* Above a message's size, double steps waste too much. */
-		if (size > HSPMD_COMM_MESSAGE)
-			size = (bytes + HSPMD_COMM_MESSAGE - 1) / HSPMD_COMM_MESSAGE * HSPMD_COMM_MESSAGE;
+		size_t size = hspmd_comm_scratch_size(bytes);
 		struct hspmd_scratch *s = size < bytes ? NULL : aligned_alloc(ALIGN, 2 * ALIGN + size);
 		if (!s) {
 			hspmd_fail_memory(err, "making room for a message");

@@ -288,3 +288,49 @@ int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *st
 	hspmd_comm_give(to.scratch);
 	return rv;
 }
+
+/* Of a box that goes in messages: the buffers of all of it, or of the `window` largest; what lies in place needs none unless it is an addend. */
+static int64_t buffers_of(const struct hspmd_box *box, const struct hspmd_part *part, size_t window, bool addends, struct hspmd_error *err)
+{
+	struct hspmd_pieces p = { 0 };
+	size_t all = 0, most = 0;
+	int rv = hspmd_pieces_of(&p, box, part->element_bytes, err);
+	for (size_t m = 0; !rv && m < p.message_count; m++) {
+		size_t bytes = addends || !hspmd_pieces_in_place(&p, m, part) ? hspmd_comm_scratch_size(p.bytes[m]) : 0;
+		all += bytes;
+		most = bytes > most ? bytes : most;
+	}
+	hspmd_pieces_free(&p);
+	return rv ? -1 : (int64_t)(window && all > window * most ? window * most : all);
+}
+
+static int64_t row_buffer(const struct hspmd_part *part, const struct hspmd_box *box)
+{
+	return hspmd_part_contiguous(part, box) ? 0 : (int64_t)hspmd_comm_scratch_size((size_t)hspmd_box_elements(box) * part->element_bytes);
+}
+
+int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out,
+			       struct hspmd_error *err)
+{
+	int n = step->member_count;
+	bool all = step->kind == HSPMD_COMM_ALL_REDUCE;
+	int64_t elements = hspmd_box_elements(&step->in[self]);
+	size_t bytes = (size_t)elements * in->element_bytes;
+	struct hspmd_box mine = all ? range(elements, n, self) : step->out[self];
+	struct hspmd_part row = { .data = in->data, .box = { .rank = 1, .hi = { elements } }, .element_bytes = in->element_bytes, .on_host = true };
+	int64_t total = all ? row_buffer(in, &step->in[self]) + row_buffer(out, &step->out[self]) : 0;
+	if (all && bytes * (size_t)n <= SMALL)
+		return total + (int64_t)hspmd_comm_scratch_size(bytes * (size_t)n);
+	int64_t addends = buffers_of(&mine, all ? &row : out, WINDOW, true, err);
+	int64_t own = all ? 0 : buffers_of(&mine, in, 1, false, err), sum = all ? 0 : buffers_of(&mine, out, 1, false, err);
+	if (addends < 0 || own < 0 || sum < 0)
+		return -1;
+	total += (n - 1) * addends + own + sum;
+	for (int to = 0; !all && to < n; to++) {
+		int64_t sent = to == self ? 0 : buffers_of(&step->out[to], in, 0, false, err);
+		if (sent < 0)
+			return -1;
+		total += sent;
+	}
+	return total;
+}

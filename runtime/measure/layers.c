@@ -109,7 +109,7 @@ static void make_job(struct hspmd_trial *t)
 static int check_memory(const struct hspmd_trial *t, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = t->place->cluster;
-	double need = (double)(t->program->arena_bytes + t->program->fixed_bytes + t->program->workspace_bytes);
+	double need = (double)hspmd_program_memory(t->program);
 	double have = MEMORY_SHARE * (double)c->types[c->devices[t->place->device].type].memory_bytes;
 	return need <= have ? 0 : hspmd_fail(err, "needs %.3g GB of memory where there are %.3g GB", need / 1e9, have / 1e9);
 }

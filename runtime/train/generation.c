@@ -118,7 +118,7 @@ fail:
 
 int64_t hspmd_generation_memory(const struct hspmd_generation *g)
 {
-	return (int64_t)(g->program->arena_bytes + g->program->fixed_bytes + g->program->workspace_bytes);
+	return (int64_t)hspmd_program_memory(g->program);
 }
 
 static int connect_members(struct hspmd_generation *g, struct hspmd_transport *t, json_t *addresses, struct hspmd_error *err)

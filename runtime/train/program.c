@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "runtime/comm/comm.h"
 #include "runtime/op/op.h"
 #include "runtime/train/layout.h"
 
@@ -234,6 +235,31 @@ void hspmd_program_measure_workspace(struct hspmd_program *p, struct hspmd_devic
 	}
 }
 
+/* What is sent and received: the buffers of the step that needs most, and those of one that was let come while another went on. */
+static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, struct hspmd_error *err)
+{
+	int64_t most = 0, early = 0;
+	for (size_t i = 0; dev && dev->ops->host_memory && i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->action != HSPMD_ACTION_COMM)
+			continue;
+		const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
+		int64_t bytes = hspmd_comm_scratch(in->transfer, step, p->device, err);
+		bool comes = step->kind == HSPMD_COMM_SEND_RECEIVE || step->kind == HSPMD_COMM_BATCHED;
+		if (bytes < 0)
+			return -1;
+		most = bytes > most ? bytes : most;
+		early = comes && bytes > early ? bytes : early;
+	}
+	p->message_bytes = (size_t)(most + early);
+	return 0;
+}
+
+size_t hspmd_program_memory(const struct hspmd_program *p)
+{
+	return p->fixed_bytes + p->arena_bytes + p->workspace_bytes + p->message_bytes;
+}
+
 struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
 					  int device, struct hspmd_device *dev, struct hspmd_error *err)
 {
@@ -256,7 +282,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		p->how = how_to_build(source, plan, p->pipeline);
 		layouts = hspmd_layouts_build(p->graph, plan, err);
 		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &cost, err) ||
-		    hspmd_program_place(p, err))
+		    hspmd_program_place(p, err) || measure_messages(p, dev, err))
 			status = -1;
 		else
 			hspmd_program_measure_workspace(p, dev);

@@ -99,7 +99,7 @@ struct hspmd_program {
 	struct hspmd_transfer **transfers;  /* of gradients and parameters; owned */
 	size_t transfer_count, transfer_capacity;
 	int turn; /* being built */
-	size_t arena_bytes, fixed_bytes, workspace_bytes;
+	size_t arena_bytes, fixed_bytes, workspace_bytes, message_bytes; /* the last: buffers of messages, where the device computes in host memory */
 	int loss_count;      /* parts of the loss that this device counts (a duplicate elsewhere does not) */
 	int loss[HSPMD_PROGRAM_MAX_LOSSES]; /* slots */
 };
@@ -118,6 +118,9 @@ struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m);
 struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
 					  int device, struct hspmd_device *dev, struct hspmd_error *err);
 void hspmd_program_destroy(struct hspmd_program *p);
+
+/* Bytes of the device's memory that running it takes. */
+size_t hspmd_program_memory(const struct hspmd_program *p);
 
 /* Is the device in this stage of its pipeline? */
 bool hspmd_program_in_stage(const struct hspmd_program *p, int stage);

@@ -88,8 +88,8 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 		print_instruction(&pr, i);
 	}
 	print_state(&pr);
-	fprintf(pr.f, "memory: %zu bytes fixed (parameters, gradients, optimizer), %zu bytes arena, %zu bytes workspace\n", p->fixed_bytes, p->arena_bytes,
-		p->workspace_bytes);
+	fprintf(pr.f, "memory: %zu bytes fixed (parameters, gradients, optimizer), %zu bytes arena, %zu bytes workspace, %zu bytes messages\n", p->fixed_bytes,
+		p->arena_bytes, p->workspace_bytes, p->message_bytes);
 	if (fclose(pr.f)) {
 		free(text);
 		return NULL;
