@@ -151,11 +151,13 @@ double hspmd_stage_params(const struct hspmd_costs *c, int first, int end);
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_copies *copies);
 /* For one weight, at the step's end alone. */
 double hspmd_end_bytes(const struct hspmd_costs *c, const struct hspmd_copies *copies);
+/* For one weight, beside the program: a checkpoint's image. */
+double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_copies *copies);
 /* What weights and activations may fill of a device: what is left by the context and by fragmentation. */
 double hspmd_fillable_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type);
 /* Device number `which` of one stage or, interleaved, of the stages of all rounds. */
 struct hspmd_memory {
-	double state;     /* weights, gradients, optimizer */
+	double state;     /* weights, gradients, optimizer, their image */
 	double in_flight; /* of one micro-batch, while it is in flight: what layers keep, and what was sent to the next stage */
 	double once;      /* whatever is in flight */
 	double end;       /* at the step's end, when nothing is in flight */

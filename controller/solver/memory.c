@@ -9,7 +9,8 @@
  *               at hand and the one before it: whoever reads it may be that far behind
  *   or, when those are gone, the step's end: under ZeRO the sums that each copy got of its part of the gradients
  *
- * and on a GPU what the device holds before any of it. hspmd trains what it has a model of. Where there is but a profile some other framework is going to:
+ * and on a GPU what the device holds before any of it; on a CPU, whose memory is the host's, also the image of weights and optimizer that a checkpoint is written
+ * from behind the program's back, of which each copy takes its part. hspmd trains what it has a model of. Where there is but a profile some other framework is going to:
  * it keeps gradients once more, in the buckets they are summed in (PyTorch's, arXiv 2006.15704, section 4.2), and its allocator leaves gaps.
  */
 #include "controller/solver/costs.h"
@@ -82,6 +83,11 @@ double hspmd_end_bytes(const struct hspmd_costs *c, const struct hspmd_copies *c
 	return copies->zero && copies->pipelines > 1 ? c->grad_bytes / copies->pipelines : 0;
 }
 
+double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_copies *copies)
+{
+	return c->model && type->kind == HSPMD_DEVICE_CPU ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines : 0;
+}
+
 /* Part of a device's memory that can be filled. */
 static double fillable(const struct hspmd_costs *c)
 {
@@ -111,6 +117,8 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	bool last = s->layers[1] == c->layer_count;
 	double sent = last ? 0 : c->layers[s->layers[1] - 1].output_bytes * cut.part * (cut.sequence_parallel ? cut.share : 1);
 	double params = hspmd_stage_params(c, s->layers[0], s->layers[1]) * cut.share;
-	return (struct hspmd_memory){ params * hspmd_state_bytes(c, copies), micro_batch * (kept + sent), micro_batch * (lasting + working),
+	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
+	double state = params * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies));
+	return (struct hspmd_memory){ state, micro_batch * (kept + sent), micro_batch * (lasting + working),
 				      params * hspmd_end_bytes(c, copies) };
 }

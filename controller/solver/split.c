@@ -23,7 +23,8 @@ struct problem {
 	int in_flight[HSPMD_STAGES_MAX];
 	bool same_node[HSPMD_STAGES_MAX]; /* as the stage before */
 	int queue[HSPMD_STAGES_MAX];      /* pipelines that send from this stage's node at once */
-	double state_bytes, end_bytes;    /* of one weight; the latter at the step's end alone */
+	double state_bytes[HSPMD_UNITS_MAX]; /* of one weight, by unit */
+	double end_bytes;                 /* at the step's end alone */
 	double crossing[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* into the stage, by what is handed on */
 };
 
@@ -56,8 +57,8 @@ static int fits(const struct problem *p, const struct hspmd_unit *u, int s, int 
 	int j = 31 - __builtin_clz((unsigned)(b - a));
 	double working = fmax(u->working[j][a], u->working[j][b - (1 << j)]);
 	double params = p->t->costs->borrower_count ? hspmd_stage_params(p->t->costs, a, b) * u->share : u->params[b] - u->params[a];
-	double left = u->fillable - params * p->state_bytes - working - (u->lasting[b] - u->lasting[a]);
-	if (params * p->end_bytes > u->fillable - params * p->state_bytes)
+	double room = u->fillable - params * p->state_bytes[u - p->t->units], left = room - working - (u->lasting[b] - u->lasting[a]);
+	if (params * p->end_bytes > room)
 		return -1;
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0;
 	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)
@@ -139,7 +140,10 @@ static void prepare(struct problem *p, struct hspmd_tables *t, const struct hspm
 {
 	p->t = t;
 	p->row = row;
-	p->state_bytes = hspmd_state_bytes(t->costs, copies);
+	for (int i = 0; i < t->unit_count; i++) {
+		const struct hspmd_device_type *type = &t->costs->cluster->types[t->kinds->kinds[t->units[i].kind].type];
+		p->state_bytes[i] = hspmd_state_bytes(t->costs, copies) + hspmd_image_bytes(t->costs, type, copies);
+	}
 	p->end_bytes = hspmd_end_bytes(t->costs, copies);
 	for (int s = 0; s < row->stages; s++)
 		p->in_flight[s] = row->stages - s < at_most ? row->stages - s : at_most;

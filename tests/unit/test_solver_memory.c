@@ -56,7 +56,7 @@ static const struct {
 	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "0", "") "," STAGE(6, 8, "1", "")) },
 };
 
-/* Bytes of a device's program; a device computes nothing here, so nothing is allocated. */
+/* Bytes of a device's program, and of its part of an image of parameters and moments; the device computes nothing here, so nothing is allocated. */
 static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device)
 {
 	struct hspmd_error err = { "" };
@@ -69,6 +69,9 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 	if (!program)
 		fail_msg("%s", err.text);
 	double bytes = (double)(program->fixed_bytes + program->arena_bytes + program->workspace_bytes);
+	for (int i = 0; i < program->state_count; i++)
+		if (program->states[i].param >= 0)
+			bytes += 3.0 * (double)program->forms[program->slots[program->states[i].param].form].bytes / (p->zero_stage ? 1 : p->pipeline_count);
 	hspmd_program_destroy(program);
 	dev->ops->close(dev);
 	return bytes;
