@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where every slot lies. Fixed slots follow one another. Arena slots live from the instruction that writes them to the last that reads them and are placed by best fit into the
- * gaps that dead ones leave, so the arena's size is exactly the peak that the program needs. */
+ * gaps that dead ones leave. Small ones that settle in the gap of a large one, the logits', can keep the next large one out; so the same is tried with the largest slots in a
+ * part of their own, and the smaller arena taken. */
+#include <stdint.h>
 #include <string.h>
 
 #include "common/alloc.h"
@@ -16,12 +18,19 @@ struct gap {
 	size_t offset, bytes;
 };
 
+/* A part of the arena. */
+struct heap {
+	size_t bytes;
+	size_t gap_count, gap_capacity;
+	struct gap *gaps; /* free, by offset, never touching one another; beyond `bytes` all is free */
+};
+
 struct placer {
 	struct hspmd_program *p;
 	struct hspmd_error *err;
 	struct life *lives; /* per slot */
-	size_t gap_count, gap_capacity;
-	struct gap *gaps; /* free, by offset, never touching one another; beyond arena_bytes all is free */
+	struct heap heaps[2];
+	size_t large; /* slots of so many bytes and more lie in the second heap */
 };
 
 static size_t aligned(size_t bytes)
@@ -87,49 +96,55 @@ static void find_lives(struct placer *pl)
 	}
 }
 
+static struct heap *heap_of(struct placer *pl, size_t bytes)
+{
+	return &pl->heaps[bytes >= pl->large];
+}
+
 static int give(struct placer *pl, size_t offset, size_t bytes)
 {
+	struct heap *h = heap_of(pl, bytes);
 	size_t at = 0;
-	while (at < pl->gap_count && pl->gaps[at].offset < offset)
+	while (at < h->gap_count && h->gaps[at].offset < offset)
 		at++;
-	bool joins_before = at > 0 && pl->gaps[at - 1].offset + pl->gaps[at - 1].bytes == offset;
-	bool joins_after = at < pl->gap_count && offset + bytes == pl->gaps[at].offset;
+	bool joins_before = at > 0 && h->gaps[at - 1].offset + h->gaps[at - 1].bytes == offset;
+	bool joins_after = at < h->gap_count && offset + bytes == h->gaps[at].offset;
 	if (joins_before && joins_after) {
-		pl->gaps[at - 1].bytes += bytes + pl->gaps[at].bytes;
-		memmove(&pl->gaps[at], &pl->gaps[at + 1], (--pl->gap_count - at) * sizeof *pl->gaps);
+		h->gaps[at - 1].bytes += bytes + h->gaps[at].bytes;
+		memmove(&h->gaps[at], &h->gaps[at + 1], (--h->gap_count - at) * sizeof *h->gaps);
 	} else if (joins_before) {
-		pl->gaps[at - 1].bytes += bytes;
+		h->gaps[at - 1].bytes += bytes;
 	} else if (joins_after) {
-		pl->gaps[at].offset = offset;
-		pl->gaps[at].bytes += bytes;
+		h->gaps[at].offset = offset;
+		h->gaps[at].bytes += bytes;
 	} else {
-		if (hspmd_grow(&pl->gaps, &pl->gap_capacity, pl->gap_count, sizeof *pl->gaps))
+		if (hspmd_grow(&h->gaps, &h->gap_capacity, h->gap_count, sizeof *h->gaps))
 			return hspmd_fail_memory(pl->err, "planning memory");
-		memmove(&pl->gaps[at + 1], &pl->gaps[at], (pl->gap_count++ - at) * sizeof *pl->gaps);
-		pl->gaps[at] = (struct gap){ offset, bytes };
+		memmove(&h->gaps[at + 1], &h->gaps[at], (h->gap_count++ - at) * sizeof *h->gaps);
+		h->gaps[at] = (struct gap){ offset, bytes };
 	}
 	return 0;
 }
 
 static size_t take(struct placer *pl, size_t bytes)
 {
-	size_t best = pl->gap_count;
-	for (size_t g = 0; g < pl->gap_count; g++)
-		if (pl->gaps[g].bytes >= bytes && (best == pl->gap_count || pl->gaps[g].bytes < pl->gaps[best].bytes))
+	struct heap *h = heap_of(pl, bytes);
+	size_t best = h->gap_count;
+	for (size_t g = 0; g < h->gap_count; g++)
+		if (h->gaps[g].bytes >= bytes && (best == h->gap_count || h->gaps[g].bytes < h->gaps[best].bytes))
 			best = g;
-	struct hspmd_program *p = pl->p;
-	if (best == pl->gap_count) { /* grow, from the last gap where it touches the end */
-		size_t offset = p->arena_bytes;
-		if (pl->gap_count && pl->gaps[pl->gap_count - 1].offset + pl->gaps[pl->gap_count - 1].bytes == p->arena_bytes)
-			offset = pl->gaps[--pl->gap_count].offset;
-		p->arena_bytes = offset + bytes;
+	if (best == h->gap_count) { /* grow, from the last gap where it touches the end */
+		size_t offset = h->bytes;
+		if (h->gap_count && h->gaps[h->gap_count - 1].offset + h->gaps[h->gap_count - 1].bytes == h->bytes)
+			offset = h->gaps[--h->gap_count].offset;
+		h->bytes = offset + bytes;
 		return offset;
 	}
-	size_t offset = pl->gaps[best].offset;
-	pl->gaps[best].offset += bytes;
-	pl->gaps[best].bytes -= bytes;
-	if (!pl->gaps[best].bytes)
-		memmove(&pl->gaps[best], &pl->gaps[best + 1], (--pl->gap_count - best) * sizeof *pl->gaps);
+	size_t offset = h->gaps[best].offset;
+	h->gaps[best].offset += bytes;
+	h->gaps[best].bytes -= bytes;
+	if (!h->gaps[best].bytes)
+		memmove(&h->gaps[best], &h->gaps[best + 1], (--h->gap_count - best) * sizeof *h->gaps);
 	return offset;
 }
 
@@ -200,6 +215,39 @@ static int place_arena(struct placer *pl)
 	return status;
 }
 
+/* Place them all, slots of at least `large` bytes in a part of their own behind the others. */
+static int place_with(struct placer *pl, size_t large)
+{
+	struct hspmd_program *p = pl->p;
+	pl->large = large;
+	for (int h = 0; h < 2; h++)
+		pl->heaps[h].bytes = pl->heaps[h].gap_count = 0;
+	if (place_arena(pl))
+		return -1;
+	for (size_t s = 0; s < p->slot_count; s++)
+		if (pl->lives[s].used && p->slots[s].region == HSPMD_REGION_ARENA && slot_bytes(p, (int)s) >= large)
+			p->slots[s].offset += pl->heaps[0].bytes;
+	p->arena_bytes = pl->heaps[0].bytes + pl->heaps[1].bytes;
+	return 0;
+}
+
+static int place_best(struct placer *pl)
+{
+	const struct hspmd_program *p = pl->p;
+	size_t largest = 0;
+	if (place_with(pl, SIZE_MAX))
+		return -1;
+	size_t together = p->arena_bytes;
+	for (size_t s = 0; s < p->slot_count; s++)
+		if (pl->lives[s].used && p->slots[s].region == HSPMD_REGION_ARENA && slot_bytes(p, (int)s) > largest)
+			largest = slot_bytes(p, (int)s);
+	if (!largest || largest == together)
+		return 0;
+	if (place_with(pl, largest))
+		return -1;
+	return p->arena_bytes > together ? place_with(pl, SIZE_MAX) : 0;
+}
+
 /* One after another, each run of slots that must follow one another in its order. */
 static int place_fixed(struct placer *pl)
 {
@@ -235,9 +283,10 @@ int hspmd_program_place(struct hspmd_program *p, struct hspmd_error *err)
 	int status = place_fixed(&pl);
 	if (!status) {
 		find_lives(&pl);
-		status = place_arena(&pl);
+		status = place_best(&pl);
 	}
 	free(pl.lives);
-	free(pl.gaps);
+	free(pl.heaps[0].gaps);
+	free(pl.heaps[1].gaps);
 	return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory that the solver predicts for a device against the memory plan of the program that the runtime specialises for it: models of every family,
  * every parallelism, schedule and recomputation. Nothing is allocated, so the models are of a size at which kernels' workspaces (a few MB) count for
- * little; vocabularies are small, since logits as large as a stage's activations can leave gaps in the plan that the solver does not know of. */
+ * little. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,10 +21,10 @@
 static const char *const models[] = {
 	"{\"model_type\":\"gpt2\",\"n_embd\":1024,\"n_layer\":6,\"n_head\":16,\"n_positions\":512,\"vocab_size\":4096,"
 	"\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}",
-	"{\"model_type\":\"gpt2\",\"n_embd\":768,\"n_layer\":6,\"n_head\":12,\"n_positions\":1024,\"vocab_size\":2048,"
+	"{\"model_type\":\"gpt2\",\"n_embd\":768,\"n_layer\":6,\"n_head\":12,\"n_positions\":1024,\"vocab_size\":50257,"
 	"\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}",
 	"{\"model_type\":\"llama\",\"hidden_size\":1024,\"intermediate_size\":2816,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
-	"\"num_key_value_heads\":4,\"max_position_embeddings\":512,\"vocab_size\":2048,\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-5}",
+	"\"num_key_value_heads\":4,\"max_position_embeddings\":512,\"vocab_size\":32000,\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-5}",
 	"{\"model_type\":\"mixtral\",\"hidden_size\":1024,\"intermediate_size\":2048,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
 	"\"num_key_value_heads\":8,\"max_position_embeddings\":512,\"vocab_size\":4096,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
 	"\"rms_norm_eps\":1e-5,\"sliding_window\":null}",
