@@ -14,6 +14,7 @@
 #include "common/alloc.h"
 #include "common/format/job.h"
 #include "common/format/policy.h"
+#include "common/gres.h"
 #include "common/range.h"
 #include "policies/limits.h"
 #include "policies/match.h"
@@ -124,6 +125,24 @@ static int check_candidates(const struct hspmd_policy *p, const struct hspmd_pol
 	return -1;
 }
 
+/* Devices of a node and their type, as far as --gres or --gpus-per-node says. */
+static void asked_devices(struct hspmd_policy_ask *ask, char *type, size_t size, const char *const *types)
+{
+	char *gres = hspmd_spank_slurm_option("gres"), *gpus = hspmd_spank_slurm_option("gpus-per-node"), text[256] = "";
+	if (gpus)
+		snprintf(text, sizeof text, "gpu:%s", gpus);
+	else if (gres)
+		snprintf(text, sizeof text, "%s", gres);
+	int each = hspmd_gres_devices(text, type, size);
+	if (strcmp(type, "cpu") != 0) {
+		ask->devices = ask->nodes > INT_MAX / each ? INT_MAX : ask->nodes * each;
+		ask->types = types;
+		ask->type_count = strcmp(type, "gpu") != 0;
+	}
+	free(gres);
+	free(gpus);
+}
+
 static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_args *args, struct hspmd_error *err)
 {
 	struct hspmd_policy *p = NULL;
@@ -144,6 +163,9 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 		ask.nodes = job->elastic.max_nodes;
 	else if (min > ask.nodes)
 		ask.nodes = min;
+	char type[64];
+	const char *const types[] = { type };
+	asked_devices(&ask, type, sizeof type, types);
 	int rc = check_candidates(p, &who, &ask, err);
 	free(user);
 	free(partition);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/gres.h"
 #include "policies/match.h"
 
 struct building {
@@ -57,7 +58,7 @@ static void make_classes(struct building *b)
 			c++;
 		if (c == s->site.class_count) {
 			char type[32];
-			int devices = ctld_devices(b->v->nodes[i].gres, type, sizeof type);
+			int devices = hspmd_gres_devices(b->v->nodes[i].gres, type, sizeof type);
 			s->classes[c] = (struct hspmd_site_class){ .type = type_of(s, type), .devices = devices };
 			b->first[c] = i;
 			s->site.class_count++;
@@ -353,11 +354,11 @@ static double size_of(const struct hspmd_view *v, const struct ctld_peer *p, con
 		int node = hspmd_view_find_node(v, p->kinds[k]);
 		*kinds[k] = '\0';
 		if (node >= 0)
-			ctld_devices(v->nodes[node].gres, kinds[k], sizeof kinds[k]);
+			hspmd_gres_devices(v->nodes[node].gres, kinds[k], sizeof kinds[k]);
 	}
 	for (int h = 0; h < j->held_count; h++) {
 		double worth = 1;
-		ctld_devices(v->nodes[j->held[h]].gres, type, sizeof type);
+		hspmd_gres_devices(v->nodes[j->held[h]].gres, type, sizeof type);
 		for (int k = 0; k < p->kind_count; k++)
 			if (!strcmp(kinds[k], type))
 				worth = p->worth[k];

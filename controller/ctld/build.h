@@ -70,8 +70,5 @@ double ctld_size(const struct hspmd_view *view, const struct ctld_peer *peer);
  * not fit. */
 bool ctld_fits(const struct hspmd_view *view, const struct hspmd_view_job *job, int node);
 bool ctld_features_fit(const char *wanted, const char *has);
-bool ctld_gres_fit(const char *wanted, const char *has);
-/* Device type and number from a node's GRES: "gpu:H20:8(S:0-1)" is 8 of "H20"; without GPUs 1 of "cpu". */
-int ctld_devices(const char *gres, char *type, size_t size);
 
 #endif

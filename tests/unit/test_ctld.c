@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/gres.h"
 #include "controller/ctld/build.h"
 #include "controller/ctld/pace.h"
 #include "controller/ctld/peers.h"
@@ -59,12 +60,12 @@ static void test_gres(void **state)
 		{ "gpu:a:b:1", "gpu:a:1", false },
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-		if (ctld_gres_fit(cases[i].wanted, cases[i].has) != cases[i].fits)
+		if (hspmd_gres_fit(cases[i].wanted, cases[i].has) != cases[i].fits)
 			fail_msg("\"%s\" in \"%s\"", cases[i].wanted, cases[i].has);
 	char type[32];
-	assert_int_equal(ctld_devices("gpu:H20:8(S:0-1),shard:4", type, sizeof type), 8);
+	assert_int_equal(hspmd_gres_devices("gpu:H20:8(S:0-1),shard:4", type, sizeof type), 8);
 	assert_string_equal(type, "H20");
-	assert_int_equal(ctld_devices("", type, sizeof type), 1);
+	assert_int_equal(hspmd_gres_devices("", type, sizeof type), 1);
 	assert_string_equal(type, "cpu");
 }
 
