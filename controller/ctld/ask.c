@@ -14,6 +14,8 @@
 #define FRESH_S 5.0  /* nothing is asked on the ground of an older look */
 #define KEEP_S 60.0  /* nodes that a job was asked to take are kept for it so long */
 
+const char *const cause_words[] = { "idle", "waiting", "rebalance", "limits", NULL };
+
 const struct hspmd_view_job *view_job(const struct hspmd_view *v, uint32_t id)
 {
 	for (int i = 0; v && i < v->job_count; i++)
@@ -92,6 +94,19 @@ static int on_answer(struct ctld *d, int at, json_t *message, struct hspmd_error
 	return 0;
 }
 
+/* Once a job: a bound that was needed says that its controller lies, or that its solver errs. Either has no effect. */
+static void tell_claim(struct ctld *d, int at)
+{
+	struct ctld_record *r = &d->peers.records[at];
+	char text[200];
+	if (!r->claim.nodes || r->claim_told)
+		return;
+	snprintf(text, sizeof text, "claims %.4g tokens/s on %d nodes; by what was measured no more than %.4g are believed", r->claim.tokens_per_s,
+	         r->claim.nodes, d->peers.peers[at].curve[r->claim.nodes - 1]);
+	record(d, "claim", d->peers.peers[at].job, text, NULL);
+	r->claim_told = true;
+}
+
 int on_controller_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err)
 {
 	struct ctld *d = context;
@@ -104,8 +119,11 @@ int on_controller_message(void *context, uint32_t job, json_t *message, struct h
 	if (strcmp(type, "state") != 0)
 		return hspmd_fail(err, "job %u: unknown message '%.40s'", job, type);
 	const struct ctld_peer *p = &d->peers.peers[at];
+	double pause_s = p->pause_s;
 	int rc = ctld_peers_state(&d->peers, at, message, nodes_of(d, p), ctld_size(d->view, p), err);
 	d->dirty |= rc > 0;
+	d->totals.pauses_s += p->pause_s != pause_s ? p->pause_s : 0; /* each resize tells its own */
+	tell_claim(d, at);
 	return rc < 0 ? hspmd_error_prefix(err, "job %u", job) : 0;
 }
 
@@ -159,6 +177,13 @@ static void keep_nodes(struct ctld *d, const struct hspmd_action *a, uint32_t jo
 	}
 }
 
+static enum cause cause_of(const struct hspmd_action *a)
+{
+	if (a->kind == HSPMD_GROW)
+		return CAUSE_IDLE;
+	return a->for_pending >= 0 ? CAUSE_WAITING : a->for_job >= 0 ? CAUSE_REBALANCE : CAUSE_LIMITS;
+}
+
 static void ask(struct ctld *d, const struct ctld_site *s, const struct hspmd_action *a)
 {
 	int at = s->elastic_peer[a->job];
@@ -180,10 +205,11 @@ static void ask(struct ctld *d, const struct ctld_site *s, const struct hspmd_ac
 		keep_nodes(d, a, job, now);
 	else if (a->for_job >= 0)
 		keep_nodes(d, a, s->elastic[a->for_job].id, now);
+	d->totals.asked_for[cause_of(a)]++;
 	*(grow ? &d->totals.grows : &d->totals.shrinks) += 1;
 	*(grow ? &d->totals.nodes_asked : &d->totals.nodes_given) += (uint64_t)a->node_count;
 	record(d, grow ? "grow" : "shrink", job, a->reason,
-	       json_pack("{s:O, s:f, s:I}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->asks));
+	       json_pack("{s:O, s:f, s:I, s:s}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->asks, "cause", cause_words[cause_of(a)]));
 	json_decref(m);
 	json_decref(names);
 }

@@ -15,9 +15,15 @@ struct could_start {
 	double since_s;
 };
 
+/* Why a resize was asked for. */
+enum cause { CAUSE_IDLE, CAUSE_WAITING, CAUSE_REBALANCE, CAUSE_LIMITS, CAUSES };
+extern const char *const cause_words[]; /* "idle", "waiting", "rebalance", "limits", NULL */
+
 struct totals {
 	uint64_t rpcs, rounds, failed_looks, decisions;
 	uint64_t grows, shrinks, declined, unanswered, nodes_asked, nodes_given;
+	uint64_t asked_for[CAUSES];
+	double pauses_s; /* of all resizes, by the jobs' word */
 };
 
 struct ctld {

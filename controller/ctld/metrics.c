@@ -65,9 +65,11 @@ static void all(FILE *f, const struct ctld *d)
 	const struct totals *t = &d->totals;
 	nodes(f, d);
 	jobs(f, d);
-	family(f, "resizes", "counter", "Resizes asked of elastic jobs, by cause.");
-	fprintf(f, "hspmd_resizes_total{cause=\"grow\"} %llu\nhspmd_resizes_total{cause=\"shrink\"} %llu\n", (unsigned long long)t->grows,
-		(unsigned long long)t->shrinks);
+	family(f, "resizes", "counter", "Resizes asked of elastic jobs, by cause: idle nodes, a waiting job, rebalancing, limits.");
+	for (int i = 0; i < CAUSES; i++)
+		fprintf(f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_words[i], (unsigned long long)t->asked_for[i]);
+	family(f, "pause_seconds", "counter", "What resizes have cost, by the jobs' word.");
+	fprintf(f, "hspmd_pause_seconds_total %g\n", t->pauses_s);
 	counter(f, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_asked);
 	counter(f, "nodes_recalled", "Nodes that elastic jobs were asked to give back.", t->nodes_given);
 	counter(f, "declined", "Requests that a job declined.", t->declined);

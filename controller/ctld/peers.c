@@ -9,6 +9,7 @@
 #include "common/alloc.h"
 #include "common/json.h"
 
+#define CLAIM 2    /* times what is believed: worth a word */
 #define SLACK 1.05 /* a claim may exceed what was measured by noise */
 
 int ctld_peers_find(const struct ctld_peers *p, uint32_t job)
@@ -150,6 +151,25 @@ static void see(struct ctld_record *r, int nodes, double tokens_per_s)
 	r->seen[at] = (struct hspmd_curve_seen){ nodes, tokens_per_s };
 }
 
+/* Bound the curve; what was claimed twice as high is noted. */
+static int bound(struct ctld_peer *p, struct ctld_record *r)
+{
+	double *claimed = hspmd_calloc((size_t)p->curve_count, sizeof *claimed), most = CLAIM;
+	if (!claimed)
+		return -1;
+	hspmd_curve_scale(p->curve, p->curve_count, r->seen, r->seen_count);
+	memcpy(claimed, p->curve, sizeof *claimed * (size_t)p->curve_count);
+	hspmd_curve_bound(p->curve, p->curve_count, r->seen, r->seen_count, SLACK);
+	r->claim.nodes = 0;
+	for (int i = 0; i < p->curve_count; i++)
+		if (claimed[i] > most * p->curve[i]) {
+			r->claim = (struct hspmd_curve_seen){ i + 1, claimed[i] };
+			most = claimed[i] / p->curve[i];
+		}
+	free(claimed);
+	return 0;
+}
+
 int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, struct hspmd_error *err)
 {
 	struct ctld_peer *old = &p->peers[at], new = *old;
@@ -171,8 +191,10 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 		p->records[at].seen_count = 0;
 	if (same && nodes > 0 && nodes == held && new.tokens_per_s > 0 && size >= 0.5)
 		see(&p->records[at], (int)lround(size), new.tokens_per_s);
-	hspmd_curve_scale(new.curve, new.curve_count, p->records[at].seen, p->records[at].seen_count);
-	hspmd_curve_bound(new.curve, new.curve_count, p->records[at].seen, p->records[at].seen_count, SLACK);
+	if (new.curve_count && bound(&new, &p->records[at]) < 0) {
+		free(new.curve);
+		return hspmd_fail_memory(err, "taking a state");
+	}
 	bool changed = !same || new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
 		       new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;
 	for (int i = 0; !changed && i < new.curve_count; i++)

@@ -14,6 +14,8 @@
 struct ctld_record {
 	struct hspmd_curve_seen seen[CTLD_SEEN_MAX];
 	int seen_count;
+	struct hspmd_curve_seen claim; /* where its last word went furthest beyond what was measured; nodes 0: nowhere by much */
+	bool claim_told;
 	int64_t ask_id;          /* not answered yet; 0: none */
 	double asked_s;
 	char asked_what[32];

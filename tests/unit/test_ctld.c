@@ -90,6 +90,8 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 				       "\"curve\": [100, 200, 1e9, 1e9]}", &err), 1);
 	assert_float_equal(p.peers[at].curve[2], 315, 1e-9);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
+	assert_int_equal(p.records[at].claim.nodes, 3);
+	assert_float_equal(p.records[at].claim.tokens_per_s, 1e9, 1);
 	/* A rate at a size that Slurm does not confirm is not taken as seen. */
 	say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 4, \"tokens_per_s\": 1e9, \"curve\": [100, 200, 300, 1e9]}", &err);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);

@@ -196,6 +196,24 @@ static void test_oversized_and_gibberish_are_cut(void **state)
 	hspmd_stream_destroy(b);
 }
 
+/* One says nothing, one has half a message for ever. */
+static void test_the_slow_are_cut(void **state)
+{
+	static const char half[] = { 0, 0, 1 };
+	(void)state;
+	struct hspmd_stream *silent = call(), *slow = call();
+	expect(silent, "challenge");
+	expect(slow, "challenge");
+	assert_int_equal(send(hspmd_stream_fd(slow), half, sizeof half, 0), sizeof half);
+	assert_int_equal(ctld_server_counts(server).strangers, 2);
+	expect(silent, NULL);
+	expect(slow, NULL);
+	assert_int_equal(ctld_server_counts(server).strangers, 0);
+	assert_int_equal(ctld_server_counts(server).refused, 2);
+	hspmd_stream_destroy(silent);
+	hspmd_stream_destroy(slow);
+}
+
 static void test_a_flood_is_cut(void **state)
 {
 	(void)state;
@@ -229,6 +247,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_forged_and_foreign_are_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_replayed_is_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_oversized_and_gibberish_are_cut, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_the_slow_are_cut, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_a_flood_is_cut, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_who_calls_again_takes_over, open_server, close_server),
 	};
