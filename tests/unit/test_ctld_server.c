@@ -199,7 +199,7 @@ static void test_oversized_and_gibberish_are_cut(void **state)
 /* One says nothing, one has half a message for ever. */
 static void test_the_slow_are_cut(void **state)
 {
-	static const char half[] = { 0, 0, 1 };
+	static const char half[] = { 'H', 'S', 'P', '1', 0, 0, 0, 20, '{' };
 	(void)state;
 	struct hspmd_stream *silent = call(), *slow = call();
 	expect(silent, "challenge");

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "policies/copies.h"
 #include "policies/liveput.h"
 #include "tests/unit/site_maker.h"
 
@@ -78,12 +79,34 @@ static void test_risk_decides_between_plans(void **state)
 	assert_float_equal(hspmd_state_lost(&rough, 2), 0.01, 1e-12);
 }
 
+static void test_risk_decides_on_copies(void **state)
+{
+	(void)state;
+	struct hspmd_copies c = { .nodes = 16, .least = 0, .most = 4, .state_bytes = 16e9, .bytes_per_s = 1e9, .every_s = 60, .pause_s = 5, .rollback_s = 900 };
+	const struct hspmd_risk never = { 0, 0 }, seldom = { 1e-9, 0.01 }, alone = { 1e-5, 0 }, racks = { 1e-4, 0.5 };
+	assert_int_equal(hspmd_copies_choose(&c, &never, 3600), 0);
+	/* One copy costs 1/61 of the rate, always: too much where nodes are hardly ever lost, and one is enough where they go alone. */
+	assert_int_equal(hspmd_copies_choose(&c, &seldom, 3600), 0);
+	c.state_bytes = 1e9;
+	assert_int_equal(hspmd_copies_choose(&c, &alone, 3600), 1);
+	assert_true(hspmd_copies_choose(&c, &racks, 3600) >= 2);
+	/* What the policy asks for stands; and no more copies than other nodes. */
+	c.least = 2;
+	assert_int_equal(hspmd_copies_choose(&c, &never, 3600), 2);
+	assert_int_equal(hspmd_copies_choose(&c, &alone, 3600), 2);
+	c.nodes = 2;
+	assert_int_equal(hspmd_copies_choose(&c, &racks, 3600), 1);
+	c.nodes = 1;
+	assert_int_equal(hspmd_copies_choose(&c, &racks, 3600), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_without_risk_it_is_throughput),
 		cmocka_unit_test(test_against_dice),
 		cmocka_unit_test(test_risk_decides_between_plans),
+		cmocka_unit_test(test_risk_decides_on_copies),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
