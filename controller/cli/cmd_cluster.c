@@ -1,20 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd cluster: what hspmdctld sees and last decided. */
-#include <errno.h>
 #include <getopt.h>
-#include <netdb.h>
-#include <pwd.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "common/auth.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "controller/cli/ask_cluster.h"
 #include "controller/cli/commands.h"
-#include "controller/ctld/protocol.h"
-#include "controller/ctld/resolve.h"
 
 static const char help_text[] =
 	"Usage: hspmd cluster [--ctld [UID@]HOST:PORT] [--json]\n"
@@ -62,68 +54,6 @@ static int parse(int argc, char **argv, struct cluster_options *o)
 		}
 	}
 	return optind < argc ? hspmd_usage_error("cluster", "unexpected argument '%s'", argv[optind]) : 0;
-}
-
-/* "UID@HOST:PORT" or "HOST:PORT". */
-static uid_t owner_of(const char **where)
-{
-	char *end;
-	unsigned long uid = strtoul(*where, &end, 10);
-	if (end != *where && *end == '@') {
-		*where = end + 1;
-		return (uid_t)uid;
-	}
-	const struct passwd *pw = getpwnam("slurm");
-	return pw ? pw->pw_uid : 0;
-}
-
-static int dial(const char *where, struct hspmd_error *err)
-{
-	struct addrinfo *list = ctld_resolve(where, CTLD_PORT, 0, err);
-	int fd = -1;
-	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
-		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0)
-			break;
-		hspmd_fail_errno(err, "calling hspmdctld at %s", where);
-		if (fd >= 0)
-			close(fd);
-		fd = -1;
-	}
-	if (list)
-		freeaddrinfo(list);
-	return fd;
-}
-
-static int talk(struct hspmd_stream *s, const struct hspmd_auth *auth, uid_t owner, double timeout, json_t **cluster,
-                struct hspmd_error *err)
-{
-	json_t *hello = json_pack("{s:s}", "role", "viewer"), *ask = json_pack("{s:s}", "type", "show");
-	int rc = hello && ask ? hspmd_auth_greet(auth, s, hello, owner, timeout, NULL, err) : hspmd_fail_memory(err, "asking hspmdctld");
-	if (rc == 0)
-		rc = hspmd_stream_send(s, ask, err);
-	if (rc == 0 && (rc = hspmd_stream_receive(s, timeout, cluster, err)) == 0)
-		hspmd_fail(err, "hspmdctld has hung up");
-	json_decref(hello);
-	json_decref(ask);
-	return rc > 0 ? 0 : -1;
-}
-
-static json_t *ask_cluster(const struct cluster_options *o, struct hspmd_error *err)
-{
-	const char *where = o->where;
-	uid_t owner = owner_of(&where);
-	json_t *cluster = NULL;
-	struct hspmd_auth *auth = hspmd_auth_munge(o->munge, err);
-	int fd = auth ? dial(where, err) : -1;
-	struct hspmd_stream *s = fd >= 0 ? hspmd_stream_create(fd, 64u << 20, 1u << 20, err) : NULL;
-	if (s && talk(s, auth, owner, o->timeout, &cluster, err) < 0) {
-		json_decref(cluster);
-		cluster = NULL;
-	}
-	hspmd_stream_destroy(s);
-	hspmd_auth_destroy(auth);
-	return cluster;
 }
 
 static const char *text_of(const json_t *o, const char *key)
@@ -179,7 +109,7 @@ int hspmd_command_cluster(int argc, char **argv)
 		fputs(help_text, stdout);
 		return HSPMD_EXIT_DONE;
 	}
-	json_t *cluster = ask_cluster(&o, &err);
+	json_t *cluster = hspmd_ask_cluster(o.where, o.munge, o.timeout, &err);
 	if (!cluster) {
 		hspmd_error_log("%s", err.text);
 		return HSPMD_EXIT_FAILED;

@@ -24,6 +24,9 @@ struct totals {
 	uint64_t grows, shrinks, declined, unanswered, nodes_asked, nodes_given;
 	uint64_t asked_for[CAUSES];
 	double pauses_s; /* of all resizes, by the jobs' word */
+	double up_node_s; /* nodes that were watched, and of these lost: how many, and the sum over these of the part of all others that went with them */
+	uint64_t lost_nodes;
+	double together;
 };
 
 struct ctld {

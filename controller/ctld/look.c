@@ -44,11 +44,19 @@ static int carry_notes(struct ctld *d, double dt)
 		d->notes = notes;
 		return 0;
 	}
+	int up = 0, lost = 0;
 	for (int i = 0; i < v->node_count; i++) {
 		bool was_up = d->view->nodes[i].state != HSPMD_VIEW_UNUSABLE;
+		bool goes = d->view->nodes[i].state == HSPMD_VIEW_BUSY && v->nodes[i].state == HSPMD_VIEW_UNUSABLE;
 		d->notes[i].up_s += was_up ? dt : 0;
-		d->notes[i].losses += d->view->nodes[i].state == HSPMD_VIEW_BUSY && v->nodes[i].state == HSPMD_VIEW_UNUSABLE;
+		d->notes[i].losses += goes;
+		up += was_up;
+		lost += goes;
 	}
+	d->totals.up_node_s += up * dt;
+	d->totals.lost_nodes += (uint64_t)lost;
+	if (lost > 1)
+		d->totals.together += (double)lost * (lost - 1) / (up - 1);
 	return 0;
 }
 

@@ -50,6 +50,14 @@ static json_t *totals_json(const struct ctld *d)
 	                 "refused_connections", (json_int_t)ctld_server_counts(d->server).refused);
 }
 
+/* For those who weigh copies of their state against what they cost. */
+static json_t *risk_json(const struct ctld *d)
+{
+	const struct totals *t = &d->totals;
+	return json_pack("{s:f, s:f}", "losses_per_node_s", t->up_node_s > 0 ? (double)t->lost_nodes / t->up_node_s : 0.0, "together",
+	                 t->lost_nodes ? t->together / (double)t->lost_nodes : 0.0);
+}
+
 json_t *on_show(void *context)
 {
 	const struct ctld *d = context;
@@ -57,8 +65,8 @@ json_t *on_show(void *context)
 	/* The view is being replaced by nobody while this runs: a look only reads it. */
 	for (int i = 0; d->view && i < d->view->job_count; i++)
 		waiting += d->view->jobs[i].state == HSPMD_VIEW_WAITING;
-	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_wall(), "up_s",
+	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_wall(), "up_s",
 	                 hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->pace.looked_s : -1.0, "nodes", nodes_json(d),
-	                 "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "rules", d->policy->rule_count,
+	                 "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "risk", risk_json(d), "rules", d->policy->rule_count,
 	                 "policy_error", d->policy_error, "trouble", d->trouble);
 }
