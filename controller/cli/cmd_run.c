@@ -14,7 +14,9 @@
 #include "common/durable.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "controller/cli/ask_cluster.h"
 #include "controller/cli/commands.h"
+#include "controller/cli/run_checkpoint.h"
 #include "controller/cli/run_state.h"
 #include "controller/run/cover.h"
 #include "controller/run/loop.h"
@@ -23,6 +25,8 @@
 #include "runtime/state/memory_place.h"
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
+
+#define CTLD_PATIENCE_S 2 /* for hspmdctld to say what it has seen */
 
 static const char help_text[] =
 	"Usage: hspmd run --job FILE [options]\n"
@@ -347,6 +351,22 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	return 0;
 }
 
+/* More copies of the state where nodes are lost often; hspmdctld has seen how often. A job without it goes by its job file. */
+static void site_copies(struct run *r)
+{
+	struct hspmd_error err = { "" };
+	const char *ctld = getenv("HSPMD_CTLD"), *nodes = getenv("SLURM_JOB_NUM_NODES");
+	int before = r->job->checkpoint.replicas;
+	if (!r->slurm || !ctld || !*ctld || !nodes || hspmd_auth_secret(r->auth))
+		return;
+	json_t *cluster = hspmd_ask_cluster(ctld, r->munge_socket, CTLD_PATIENCE_S, &err);
+	if (!cluster)
+		hspmd_info("%s; copies of the state are kept as the job file says", err.text);
+	else if (run_checkpoint_copies(r->job, r->model, atoi(nodes), cluster) > before)
+		hspmd_info("%d copies of the state instead of %d are kept, by how often nodes are lost here", r->job->checkpoint.replicas, before);
+	json_decref(cluster);
+}
+
 static int set_up(struct run *r, struct hspmd_error *err)
 {
 	const char *job = getenv("SLURM_JOB_ID");
@@ -380,6 +400,7 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		agent_words(r, (const char *const[]){ "--memory", r->memory, NULL });
 	if (set_up_auth(r, err) || (local ? set_up_local(r, err) : set_up_slurm(r, err)))
 		return -1;
+	site_copies(r);
 	return make_config(r, err);
 }
 
