@@ -128,6 +128,7 @@ static void look_done(uv_work_t *w, int status)
 	if (k->answer) {
 		l->look_failures = 0;
 		struct run_event e = { .kind = RUN_ALLOCATION, .value = k->answer };
+		run_site_allocation(l->site, k->answer);
 		loop_event(l, &e);
 	} else if (l->look_failures++ == 0) {
 		hspmd_warn("cannot look at the job: %s", k->err.text);

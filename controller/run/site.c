@@ -37,6 +37,7 @@ struct run_site {
 	int curve_count;
 	struct run_gain_kind kinds[KINDS_MAX];
 	int kind_count;
+	json_t *members;   /* their jobs' ids; NULL: none were told of */
 	json_t *types;     /* the curve was reckoned for, with the kinds of nodes */
 	/* of the reckoning under way */
 	json_t *cluster;
@@ -57,6 +58,7 @@ static void maybe_free(struct run_site *s)
 	if (!s->closing || s->handles || s->reckoning)
 		return;
 	ctld_link_destroy(s->link);
+	json_decref(s->members);
 	json_decref(s->types);
 	json_decref(s->cluster);
 	free(s);
@@ -146,6 +148,8 @@ static void say(struct run_site *s)
 	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes",
 	                          s->job->elastic.max_nodes, "policy", s->job->elastic.policy, "nodes", s->nodes, "tokens_per_s",
 	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve, "worth", worth);
+	if (state && json_array_size(s->members))
+		json_object_set(state, "members", s->members);
 	if (state)
 		ctld_link_state(s->link, state);
 	json_decref(state);
@@ -179,6 +183,32 @@ void run_site_answer(struct run_site *s, int64_t id, const json_t *reply)
 		return;
 	ctld_link_answer(s->link, id, json_is_true(json_object_get(reply, "ok")), text);
 	watch(s);
+}
+
+static void add_member(json_t *ids, const json_t *id)
+{
+	json_t *v;
+	size_t i;
+	json_array_foreach(ids, i, v)
+		if (json_equal(v, id))
+			return;
+	if (json_is_integer(id))
+		json_array_append_new(ids, json_integer(json_integer_value(id)));
+}
+
+void run_site_allocation(struct run_site *s, const json_t *allocation)
+{
+	const char *node;
+	json_t *v, *ids = s ? json_array() : NULL;
+	size_t i;
+	if (!ids)
+		return;
+	json_object_foreach(json_object_get(allocation, "members"), node, v)
+		add_member(ids, v);
+	json_array_foreach(json_object_get(allocation, "waiting"), i, v)
+		add_member(ids, v);
+	json_decref(s->members);
+	s->members = ids;
 }
 
 void run_site_line(struct run_site *s, const json_t *line)

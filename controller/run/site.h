@@ -25,6 +25,8 @@ void run_site_close(struct run_site *s);
 void run_site_answer(struct run_site *s, int64_t id, const json_t *reply);
 /* The cluster as it was when a plan was wanted: what the gains are reckoned from, when its device types are new. */
 void run_site_cluster(struct run_site *s, const json_t *cluster);
+/* What the job holds, as RUN_ALLOCATION of machine.h: the jobs of its members are told. */
+void run_site_allocation(struct run_site *s, const json_t *allocation);
 /* A line of metrics.jsonl: rate, nodes and pauses are read from it. */
 void run_site_line(struct run_site *s, const json_t *line);
 
