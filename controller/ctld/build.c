@@ -59,7 +59,9 @@ static void make_classes(struct building *b)
 		if (c == s->site.class_count) {
 			char type[32];
 			int devices = hspmd_gres_devices(b->v->nodes[i].gres, type, sizeof type);
-			s->classes[c] = (struct hspmd_site_class){ .type = type_of(s, type), .devices = devices };
+			s->classes[c] = (struct hspmd_site_class){ .type = type_of(s, type),
+				                                   .devices = devices,
+				                                   .price_per_hour = ctld_price(b->v->nodes[i].features) };
 			b->first[c] = i;
 			s->site.class_count++;
 		}

@@ -80,6 +80,20 @@ bool ctld_features_fit(const char *wanted, const char *has)
 	return v && !p.bad && !*p.at;
 }
 
+double ctld_price(const char *features)
+{
+	for (const char *at = features; *at;) {
+		size_t n = strcspn(at, ",");
+		if (!strncmp(at, "price:", 6)) {
+			char *end;
+			double price = strtod(at + 6, &end);
+			return end == at + n && price >= 0 && price < 1e9 ? price : 0;
+		}
+		at += n + (at[n] == ',');
+	}
+	return 0;
+}
+
 /* ---- all of it */
 
 /* A job may name several partitions, with commas. */

@@ -42,6 +42,17 @@ static void test_features(void **state)
 			fail_msg("\"%s\" in \"%s\"", cases[i].wanted, cases[i].has);
 }
 
+static void test_price(void **state)
+{
+	(void)state;
+	assert_float_equal(ctld_price("fast,price:2.5,ib"), 2.5, 0);
+	assert_float_equal(ctld_price("price:3"), 3, 0);
+	assert_float_equal(ctld_price("fast,overprice:3"), 0, 0);
+	assert_float_equal(ctld_price("price:,price:1"), 0, 0);
+	assert_float_equal(ctld_price("price:-1"), 0, 0);
+	assert_float_equal(ctld_price("price:nan"), 0, 0);
+}
+
 static void test_gres(void **state)
 {
 	(void)state;
@@ -354,6 +365,7 @@ int main(void)
 		cmocka_unit_test(test_same_view),
 		cmocka_unit_test(test_features),
 		cmocka_unit_test(test_gres),
+		cmocka_unit_test(test_price),
 		cmocka_unit_test(test_claims_are_bounded_by_what_was_seen),
 		cmocka_unit_test(test_worth_counts_in_what_is_seen),
 		cmocka_unit_test(test_ill_formed_states_change_nothing),
