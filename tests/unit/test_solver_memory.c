@@ -52,6 +52,9 @@ static const struct {
 	{ "context 2", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"context\":2")) },
 	{ "tp 2 in two stages of two pipelines", "\"schedule\":\"1f1b\"",
 	  PIPE(5, STAGE(0, 4, "0-1", "") "," STAGE(4, 8, "2", "")) "," PIPE(3, STAGE(0, 8, "3", "")) },
+	{ "zb-h1", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) },
+	{ "unequal shards", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"shard_ratio\":[0.75,0.25]")) },
+	{ "context 2 by tp 2, unequal", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", ",\"context\":2,\"context_ratio\":[0.75,0.25]")) },
 	{ "interleaved", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
 	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "0", "") "," STAGE(6, 8, "1", "")) },
 };
