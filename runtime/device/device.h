@@ -10,6 +10,11 @@
 
 enum hspmd_dtype { HSPMD_F32, HSPMD_BF16, HSPMD_F64, HSPMD_I32, HSPMD_DTYPE_COUNT };
 size_t hspmd_dtype_bytes(enum hspmd_dtype dtype);
+/* What is kept of values of a type that must not lose more: F32 of BF16, else the type. */
+static inline enum hspmd_dtype hspmd_dtype_wide(enum hspmd_dtype of)
+{
+	return of == HSPMD_BF16 ? HSPMD_F32 : of;
+}
 extern const char *const hspmd_dtype_words[]; /* "F32", "BF16", "F64", "I32": safetensors' names */
 
 /* A tensor's local part: a packed row-major buffer holding `shape`, which begins at `start` of a tensor whose full shape is `full`. */

@@ -75,7 +75,7 @@ int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype 
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
 			  bool decay, int split_dim, int64_t split_unit)
 {
-	int t = named_tensor(g, name, HSPMD_TENSOR_PARAMETER, HSPMD_F32, shape, layer);
+	int t = named_tensor(g, name, HSPMD_TENSOR_PARAMETER, g->computes_in, shape, layer);
 	if (t >= 0) {
 		g->tensors[t].init_mean = mean;
 		g->tensors[t].init_deviation = deviation;
@@ -208,7 +208,7 @@ static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_nam
 	if (of->role == HSPMD_TENSOR_PARAMETER) {
 		if (of->grad >= 0)
 			return of->grad;
-		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, of->dtype, of->shape, of->layer);
+		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, hspmd_dtype_wide(of->dtype), of->shape, of->layer);
 		if (t >= 0)
 			g->tensors[wrt].grad = t;
 		return t < 0 ? -2 : t;

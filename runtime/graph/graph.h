@@ -45,6 +45,8 @@ struct hspmd_graph {
 	size_t tensor_count, tensor_capacity, op_count, op_capacity;
 	struct hspmd_tensor *tensors;
 	struct hspmd_op *ops;
+	enum hspmd_dtype computes_in; /* of parameters as operators use them, and so of all that follows; F32 unless set before they are made. Their summed
+				       * gradients are hspmd_dtype_wide */
 	bool in_backward; /* operators appended now are backward ones */
 	bool failed;      /* a building call failed: later ones do nothing and return -1 */
 	struct hspmd_error error;

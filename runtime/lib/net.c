@@ -240,5 +240,5 @@ static struct hspmd_graph *build(void *context, const struct hspmd_model_build *
 
 struct hspmd_graph_source hspmd_net_graph_source(const struct hspmd_net_source *source)
 {
-	return (struct hspmd_graph_source){ build, (void *)source, source->layers, false };
+	return (struct hspmd_graph_source){ .build = build, .context = (void *)source, .layers = source->layers };
 }

@@ -94,6 +94,7 @@ struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct 
 		hspmd_fail_memory(err, "building the model's graph");
 		return NULL;
 	}
+	g->computes_in = how->bf16 ? HSPMD_BF16 : HSPMD_F32;
 	struct hspmd_builder b = { .g = g, .m = m, .how = how };
 	b.tokens = hspmd_graph_input(g, HSPMD_TENSOR_TOKENS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), 0);
 	b.targets = hspmd_graph_input(g, HSPMD_TENSOR_TARGETS, HSPMD_I32, HSPMD_SHAPE(how->batch, how->seq_len), hspmd_model_layers(m) - 1);

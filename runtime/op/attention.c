@@ -56,7 +56,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	v->out[0] = (struct hspmd_shape){ 3, { q->dim[0], q->dim[1], width } };
 	v->out[1] = (struct hspmd_shape){ 3, { q->dim[0], width / v->attr->head_dim, q->dim[1] } };
 	v->out_dtype[0] = v->in_dtype[0];
-	v->out_dtype[1] = hspmd_op_stats_type(v->in_dtype[0]);
+	v->out_dtype[1] = hspmd_dtype_wide(v->in_dtype[0]);
 	return 0;
 }
 

@@ -20,7 +20,7 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	v->out_dtype[0] = v->in_dtype[0];
 	v->out_dtype[1] = HSPMD_I32;
 	v->out_dtype[2] = HSPMD_F64;
-	v->out_dtype[3] = hspmd_op_stats_type(v->in_dtype[0]);
+	v->out_dtype[3] = hspmd_dtype_wide(v->in_dtype[0]);
 	return 0;
 }
 

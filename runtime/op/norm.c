@@ -21,7 +21,7 @@ static int shape_of(struct hspmd_op_view *v, int64_t stats, struct hspmd_error *
 	hspmd_op_like(v, 0, 0);
 	v->out[1] = v->in[0];
 	v->out[1].dim[v->out[1].rank - 1] = stats;
-	v->out_dtype[1] = hspmd_op_stats_type(v->in_dtype[0]);
+	v->out_dtype[1] = hspmd_dtype_wide(v->in_dtype[0]);
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operators, with what goes in and out. B samples, T positions, H hidden width, V vocabulary; "acc": honours view.accumulate. A
  * gradient of an optional input is an optional output. All activations and parameters of one call have one floating type (F32 or F64 on the
- * CPU device; bf16 with F32 statistics on CUDA); tokens and targets are I32. `start` and `full` of a view tell where a local part lies. */
+ * CPU device; F32 or BF16 on CUDA, there with statistics and gradients of parameters in F32); tokens and targets are I32. `start` and `full` of a view tell where a local part lies. */
 #ifndef HSPMD_OP_OPCODE_H
 #define HSPMD_OP_OPCODE_H
 
@@ -61,7 +61,8 @@ enum hspmd_opcode {
 	HSPMD_OP_EXPERTS_GRAD, /* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate (acc), dup (acc), ddown (acc) */
 	/* ---- what is not part of a model's graph */
 	HSPMD_OP_SUM_SQUARES, /* x -> sum[1] F64 (acc); same bits whatever the number of threads */
-	HSPMD_OP_ADAMW,       /* gradient; outputs updated in place: parameter, m, v. attr.adam; the gradient is read times attr.scale */
+	HSPMD_OP_ADAMW,       /* gradient; outputs updated in place: parameter, m, v; on CUDA optional: the parameter in BF16. attr.adam; the gradient is read
+			       * times attr.scale */
 	HSPMD_OP_NORMAL,      /* -> x: normal random numbers, attr.random: a pure function of (seed, stream, element's index in the full tensor) */
 	HSPMD_OP_FILL,        /* -> x = attr.scale */
 	HSPMD_OP_CAST,        /* x -> y of another floating type */

@@ -25,12 +25,6 @@ static inline void hspmd_op_like(struct hspmd_op_view *v, int o, int i)
 	v->out_dtype[o] = v->in_dtype[i];
 }
 
-/* Type of statistics of values of a type: bf16 is too coarse for them. */
-static inline enum hspmd_dtype hspmd_op_stats_type(enum hspmd_dtype of)
-{
-	return of == HSPMD_F64 ? HSPMD_F64 : HSPMD_F32;
-}
-
 /* Input i must be of `rank` (-1: any), and of type I32 or floating. */
 int hspmd_op_expect(const struct hspmd_op_view *v, int i, int rank, bool integer, struct hspmd_error *err);
 /* Dimension d of input i must be `size`, which is that of `what`. */

@@ -18,6 +18,7 @@ struct hspmd_executor {
 	void *workspace;
 	size_t workspace_bytes;
 	double *scalar;          /* on the device: sum of squares */
+	bool copied;             /* copies of parameters in the operators' type are up to date */
 	char *samples;           /* host: one READ's worth */
 };
 
@@ -170,8 +171,10 @@ static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction 
 	hspmd_program_args(ex->p, in, ex->bases, &args);
 	if (attr)
 		args.attr = attr;
-	if (in->action == HSPMD_ACTION_NORM)
+	if (in->action == HSPMD_ACTION_NORM) {
 		args.out[0].data = ex->scalar;
+		args.out[0].accumulate = true;
+	}
 	args.workspace = ex->workspace;
 	args.workspace_bytes = ex->p->workspace_bytes;
 	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
@@ -210,14 +213,10 @@ static int expect_next(struct hspmd_executor *ex, size_t now, size_t *ahead, str
 	return 0;
 }
 
-static int run_norm(struct hspmd_executor *ex, const struct hspmd_instruction *in, double *square_sum, struct hspmd_error *err)
+static int run_norm(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
 {
 	static const struct hspmd_op_attr none;
-	double sum;
-	if (run_kernel(ex, in, &none, err) || ex->o.device->ops->to_host(ex->o.device, &sum, ex->scalar, sizeof sum, err))
-		return -1;
-	*square_sum += sum;
-	return 0;
+	return run_kernel(ex, in, &none, err);
 }
 
 /* Where somebody measures: enter what the instruction took, since *then. */
@@ -243,6 +242,8 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	*times = (struct hspmd_step_times){ 0 };
 	double then = hspmd_now(), measured = then;
 	size_t ahead = 0;
+	if (ex->o.device->ops->zero(ex->o.device, ex->scalar, sizeof *ex->scalar, err))
+		return -1;
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		int status = flush_outputs(ex, in, err);
@@ -252,13 +253,15 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 			status = in->action == HSPMD_ACTION_READ   ? read_samples(ex, in, step, err)
 				 : in->action == HSPMD_ACTION_RUN  ? run_kernel(ex, in, NULL, err)
 				 : in->action == HSPMD_ACTION_COMM ? run_comm(ex, in, err)
-								   : run_norm(ex, in, &own->square_sum, err);
+								   : run_norm(ex, in, err);
 		if (status || take_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
 		*(in->action == HSPMD_ACTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
 		then = now;
 	}
+	if (ex->o.device->ops->to_host(ex->o.device, &own->square_sum, ex->scalar, sizeof own->square_sum, err))
+		return -1;
 	for (int i = 0; i < p->loss_count; i++) {
 		double loss;
 		if (ex->o.device->ops->to_host(ex->o.device, &loss, hspmd_executor_slot(ex, p->loss[i]), sizeof loss, err))
@@ -310,11 +313,31 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 		if (run_kernel(ex, in, &attr, err) || take_time(ex, i, &measured, err))
 			return -1;
 	}
+	ex->copied = true;
 	return ex->o.device->ops->synchronise(ex->o.device, err);
+}
+
+/* An update leaves them behind; a state that was filled from elsewhere does not. */
+static int copy_parameters(struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	for (int i = 0; i < ex->p->state_count && !ex->copied; i++) {
+		const struct hspmd_program_state *s = &ex->p->states[i];
+		struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1 };
+		if (s->copy < 0)
+			continue;
+		args.in[0] = hspmd_program_view(ex->p, s->param, ex->bases);
+		args.out[0] = hspmd_program_view(ex->p, s->copy, ex->bases);
+		if (ex->o.device->ops->run(ex->o.device, HSPMD_OP_CAST, &args, err))
+			return -1;
+	}
+	ex->copied = true;
+	return 0;
 }
 
 int hspmd_executor_spread(struct hspmd_executor *ex, struct hspmd_error *err)
 {
+	if (copy_parameters(ex, err))
+		return -1;
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++)
 		if (ex->p->instructions[i].action == HSPMD_ACTION_COMM &&
 		    (flush_outputs(ex, &ex->p->instructions[i], err) || run_comm(ex, &ex->p->instructions[i], err)))

@@ -17,6 +17,12 @@ struct inventory {
 	size_t *element_bytes; /* per state tensor */
 };
 
+/* Of a state tensor. */
+static size_t element_bytes(const struct hspmd_generation *g, int tensor)
+{
+	return hspmd_dtype_bytes(hspmd_dtype_wide(g->program->graph->tensors[g->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].tensor].dtype));
+}
+
 static int start_inventory(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
 {
 	int tensors = g->layouts->parameter_count * HSPMD_STATE_KIND_COUNT;
@@ -24,7 +30,7 @@ static int start_inventory(const struct hspmd_generation *g, struct inventory *i
 	if (!inv->element_bytes)
 		return hspmd_fail_memory(err, "planning state moves");
 	for (int t = 0; t < tensors; t++)
-		inv->element_bytes[t] = hspmd_dtype_bytes(g->program->graph->tensors[g->layouts->parameters[t / HSPMD_STATE_KIND_COUNT].tensor].dtype);
+		inv->element_bytes[t] = element_bytes(g, t);
 	return 0;
 }
 
@@ -135,7 +141,7 @@ struct ends {
 
 static size_t box_bytes(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box)
 {
-	return (size_t)hspmd_box_elements(box) * hspmd_dtype_bytes(g->program->graph->tensors[g->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].tensor].dtype);
+	return (size_t)hspmd_box_elements(box) * element_bytes(g, tensor);
 }
 
 static void note_unreadable(struct ends *e, int shard)

@@ -63,8 +63,7 @@ static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, i
 	if (at < 0)
 		return -1;
 	if (slots[value] < 0) {
-		const struct hspmd_tensor *tensor = &p->graph->tensors[route->tensor];
-		struct hspmd_form form = { .tensor = route->tensor, .dtype = tensor->dtype, .box = t->layout[value].box[at], .full = t->shape };
+		struct hspmd_form form = { .tensor = route->tensor, .dtype = route->dtype, .box = t->layout[value].box[at], .full = t->shape };
 		int f = hspmd_program_form(p, &form, err);
 		slots[value] = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_ARENA, route->micro_batch, err);
 		if (slots[value] < 0)
@@ -116,10 +115,10 @@ static struct hspmd_graph *build_model(void *context, const struct hspmd_model_b
 
 struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m)
 {
-	return (struct hspmd_graph_source){ build_model, (void *)m, hspmd_model_layers(m), false };
+	return (struct hspmd_graph_source){ .build = build_model, .context = (void *)m, .layers = hspmd_model_layers(m) };
 }
 
-static struct hspmd_model_build how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int pipeline)
+static struct hspmd_model_build how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int pipeline, bool bf16)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[pipeline];
 	const struct hspmd_stage *last = &p->stages[p->stage_count - 1];
@@ -129,15 +128,16 @@ static struct hspmd_model_build how_to_build(const struct hspmd_graph_source *so
 		.vocab_parts = last->device_count / last->context,
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
 		.documents = source->documents,
+		.bf16 = bf16,
 	};
 }
 
 /* Graph and passes of one pipeline. */
-static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int number, const struct hspmd_link_cost *cost,
+static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int number, bool bf16, const struct hspmd_link_cost *cost,
 			  struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[number];
-	struct hspmd_model_build how = how_to_build(source, plan, number);
+	struct hspmd_model_build how = how_to_build(source, plan, number, bf16);
 	struct hspmd_spmd_stage *stages = hspmd_calloc((size_t)p->stage_count, sizeof *stages);
 	int64_t **weights = hspmd_calloc((size_t)p->stage_count, sizeof *weights);
 	int *stage_of_layer = hspmd_layout_stage_of_layer(p, err);
@@ -161,6 +161,16 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 	free(stages);
 	free(stage_of_layer);
 	return status;
+}
+
+static bool all_on_gpus(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster)
+{
+	for (int q = 0; q < plan->pipeline_count; q++)
+		for (int s = 0; s < plan->pipelines[q].stage_count; s++)
+			for (int d = 0; d < plan->pipelines[q].stages[s].device_count; d++)
+				if (cluster->types[cluster->devices[plan->pipelines[q].stages[s].devices[d]].type].kind != HSPMD_DEVICE_CUDA)
+					return false;
+	return true;
 }
 
 /* Where the device stands in the plan. A device in no stage stands in pipeline 0, stage -1. */
@@ -270,16 +280,17 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	struct hspmd_layouts *layouts = NULL;
 	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(cluster);
 	cost.node = NULL; /* gradients that share a message need all-reduces of one step, which sums within nodes first are not */
+	bool bf16 = source->bf16 && all_on_gpus(plan, cluster);
 	cost.cache = hspmd_resolve_cache_create();
 	int status = p && graphs && spmds && cost.cache ? 0 : hspmd_fail_memory(err, "specialising");
 	for (size_t q = 0; !status && q < n; q++)
-		status = build_pipeline(source, plan, (int)q, &cost, &graphs[q], &spmds[q], err);
+		status = build_pipeline(source, plan, (int)q, bf16, &cost, &graphs[q], &spmds[q], err);
 	if (!status) {
 		p->device = device;
 		find_device(p, plan);
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];
-		p->how = how_to_build(source, plan, p->pipeline);
+		p->how = how_to_build(source, plan, p->pipeline, bf16);
 		layouts = hspmd_layouts_build(p->graph, plan, err);
 		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &cost, err) ||
 		    hspmd_program_place(p, err) || measure_messages(p, dev, err))

@@ -76,7 +76,8 @@ struct hspmd_program_state {
 	bool decay;
 	struct hspmd_share share;  /* of the state annotation */
 	int param, m, v;           /* slots; packed with share.box */
-	int used;                  /* the parameter as the operators use it: param's slot, or another when the state is cut finer (ZeRO); -1: not used here */
+	int copy;                  /* the parameter in the type that operators use, where that is not its own; may be `used`; -1: none */
+	int used;                  /* the parameter as the operators use it: param's slot, or another when the state is cut finer (ZeRO) or kept in a wider type; -1: not used here */
 	int grad;                  /* the summed gradient, packed with share.box */
 };
 
@@ -109,6 +110,7 @@ struct hspmd_graph_source {
 	struct hspmd_graph *(*build)(void *context, const struct hspmd_model_build *how, struct hspmd_error *err);
 	void *context;
 	int layers;
+	bool bf16;      /* compute in BF16 when every device of the plan is a GPU; else in F32 */
 	bool documents; /* passed on in struct hspmd_model_build */
 };
 struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m);
@@ -144,7 +146,9 @@ int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region regi
 struct hspmd_instruction *hspmd_program_add(struct hspmd_program *p, enum hspmd_action action, struct hspmd_error *err);
 /* This device's part of a transfer from slot `in` to slot `out` (either -1), with slots for its temporaries. */
 struct hspmd_program_route {
-	int tensor, in, out; /* slots in and out: -1 where this device has none */
+	int tensor;
+	enum hspmd_dtype dtype; /* of what is moved */
+	int in, out; /* slots in and out: -1 where this device has none */
 	int micro_batch, layer;
 	bool backward, again; /* again: a recomputation */
 	uint64_t number;      /* of the transfer, the same on all devices */

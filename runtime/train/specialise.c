@@ -116,7 +116,8 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
 	int from = w->p->spmd->values[n->in[0]].stage, seats = w->p->round_stages;
 	struct hspmd_program_route route = {
-		.tensor = w->p->spmd->values[n->in[0]].tensor, .micro_batch = micro_batch, .layer = n->layer, .backward = n->backward,
+		.tensor = w->p->spmd->values[n->in[0]].tensor,
+		.dtype = w->p->graph->tensors[w->p->spmd->values[n->in[0]].tensor].dtype, .micro_batch = micro_batch, .layer = n->layer, .backward = n->backward,
 		.again = w->again, .number = number, .peer_seat = -1,
 	};
 	if (from % seats != n->stage % seats) {

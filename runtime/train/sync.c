@@ -42,14 +42,14 @@ static struct hspmd_annotation *gradient_annotation(const struct sync *s, const 
 
 /* Resolve and keep the transfer with the program. NULL: failed. */
 static const struct hspmd_transfer *resolve(const struct sync *s, const struct hspmd_layout_parameter *l, const struct hspmd_annotation *from,
-					    const struct hspmd_annotation *to)
+					    const struct hspmd_annotation *to, enum hspmd_dtype dtype)
 {
 	struct hspmd_program *p = s->p;
 	if (hspmd_grow(&p->transfers, &p->transfer_capacity, p->transfer_count, sizeof *p->transfers)) {
 		hspmd_fail_memory(s->err, "specialising");
 		return NULL;
 	}
-	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(p->graph->tensors[l->tensor].dtype), from, to, s->cost, s->err);
+	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(dtype), from, to, s->cost, s->err);
 	if (!t) {
 		hspmd_error_prefix(s->err, "parameter %s", l->name);
 		return NULL;
@@ -57,9 +57,20 @@ static const struct hspmd_transfer *resolve(const struct sync *s, const struct h
 	return p->transfers[p->transfer_count++] = t;
 }
 
-static int state_slot(const struct sync *s, const struct hspmd_layout_parameter *l, const struct hspmd_share *share, enum hspmd_region region)
+/* The type that a parameter is used in, and the one that it, its gradient and its moments are kept in. */
+static enum hspmd_dtype used_type(const struct sync *s, const struct hspmd_layout_parameter *l)
 {
-	struct hspmd_form form = { .tensor = l->tensor, .dtype = s->p->graph->tensors[l->tensor].dtype, .box = share->box, .full = l->shape };
+	return s->p->graph->tensors[l->tensor].dtype;
+}
+
+static enum hspmd_dtype kept_type(const struct sync *s, const struct hspmd_layout_parameter *l)
+{
+	return hspmd_dtype_wide(used_type(s, l));
+}
+
+static int state_slot(const struct sync *s, const struct hspmd_layout_parameter *l, const struct hspmd_share *share, enum hspmd_dtype dtype, enum hspmd_region region)
+{
+	struct hspmd_form form = { .tensor = l->tensor, .dtype = dtype, .box = share->box, .full = l->shape };
 	int f = hspmd_program_form(s->p, &form, s->err);
 	return f < 0 ? -1 : hspmd_program_slot(s->p, f, region, -1, s->err);
 }
@@ -68,15 +79,19 @@ static int state_slot(const struct sync *s, const struct hspmd_layout_parameter 
 static int lay_state(const struct sync *s, const struct hspmd_layout_parameter *l, struct hspmd_program_state *state)
 {
 	struct hspmd_program *p = s->p;
-	*state = (struct hspmd_program_state){ .tensor = l->tensor, .name = l->name, .decay = l->decay, .param = -1, .m = -1, .v = -1, .used = -1,
+	*state = (struct hspmd_program_state){ .tensor = l->tensor, .name = l->name, .decay = l->decay, .param = -1, .m = -1, .v = -1, .copy = -1, .used = -1,
 					       .grad = -1 };
 	state->used = p->fixed_of_tensor[l->tensor];
 	if (!hspmd_annotation_share(l->state, &l->shape, p->device, &state->share))
 		return 0;
 	bool shared = state->used >= 0 && hspmd_box_equal(&p->forms[p->slots[state->used].form].box, &state->share.box);
-	state->param = shared ? state->used : state_slot(s, l, &state->share, HSPMD_REGION_FIXED);
-	state->m = state_slot(s, l, &state->share, HSPMD_REGION_FIXED);
-	state->v = state_slot(s, l, &state->share, HSPMD_REGION_FIXED);
+	enum hspmd_dtype kept = kept_type(s, l);
+	bool copied = kept != used_type(s, l);
+	if (copied && (state->copy = shared ? state->used : state_slot(s, l, &state->share, used_type(s, l), HSPMD_REGION_FIXED)) < 0)
+		return -1;
+	state->param = shared && !copied ? state->used : state_slot(s, l, &state->share, kept, HSPMD_REGION_FIXED);
+	state->m = state_slot(s, l, &state->share, kept, HSPMD_REGION_FIXED);
+	state->v = state_slot(s, l, &state->share, kept, HSPMD_REGION_FIXED);
 	return state->param < 0 || state->m < 0 || state->v < 0 ? -1 : 0;
 }
 
@@ -204,7 +219,7 @@ static int flush(const struct sync *s, struct bucket *b)
 				step = t->steps[k].members[m] == p->device ? k : step;
 		if (t && slot >= 0) {
 			struct hspmd_form form = {
-				.tensor = tensor, .dtype = p->graph->tensors[tensor].dtype, .box = t->steps[step].in[0], .full = t->shape,
+				.tensor = tensor, .dtype = hspmd_dtype_wide(p->graph->tensors[tensor].dtype), .box = t->steps[step].in[0], .full = t->shape,
 			};
 			int f = hspmd_program_form(p, &form, s->err);
 			slot = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_FIXED, -1, s->err);
@@ -214,7 +229,7 @@ static int flush(const struct sync *s, struct bucket *b)
 		}
 	}
 	struct hspmd_program_route route = {
-		.tensor = tensor, .in = slot, .out = slot, .micro_batch = -1, .layer = p->graph->tensors[tensor].layer, .backward = true,
+		.tensor = tensor, .dtype = hspmd_dtype_wide(p->graph->tensors[tensor].dtype), .in = slot, .out = slot, .micro_batch = -1, .layer = p->graph->tensors[tensor].layer, .backward = true,
 		.number = SYNC_NUMBER(b->number, 0), .peer_seat = -1,
 	};
 	b->first = NULL;
@@ -252,7 +267,7 @@ static int sum_gradient(const struct sync *s, struct bucket *b, int number)
 	struct hspmd_program_state *state = &p->states[number];
 	int own = p->graph->tensors[l->tensor].grad < 0 ? -1 : p->fixed_of_tensor[p->graph->tensors[l->tensor].grad];
 	struct hspmd_annotation *from = gradient_annotation(s, l);
-	const struct hspmd_transfer *t = from ? resolve(s, l, from, l->state) : NULL;
+	const struct hspmd_transfer *t = from ? resolve(s, l, from, l->state, kept_type(s, l)) : NULL;
 	hspmd_annotation_destroy(from);
 	if (!t)
 		return -1;
@@ -264,10 +279,10 @@ static int sum_gradient(const struct sync *s, struct bucket *b, int number)
 	if (flush(s, b))
 		return -1;
 	state->grad = -1;
-	if (state->param >= 0 && (state->grad = state_slot(s, l, &state->share, HSPMD_REGION_ARENA)) < 0)
+	if (state->param >= 0 && (state->grad = state_slot(s, l, &state->share, kept_type(s, l), HSPMD_REGION_ARENA)) < 0)
 		return -1;
 	struct hspmd_program_route route = {
-		.tensor = l->tensor, .in = own, .out = state->grad, .micro_batch = -1, .layer = p->graph->tensors[l->tensor].layer, .backward = true,
+		.tensor = l->tensor, .dtype = kept_type(s, l), .in = own, .out = state->grad, .micro_batch = -1, .layer = p->graph->tensors[l->tensor].layer, .backward = true,
 		.number = SYNC_NUMBER(number, 0), .peer_seat = -1,
 	};
 	p->turn++;
@@ -305,10 +320,11 @@ static int update(const struct sync *s, int number)
 	i->step = number;
 	i->input_count = 1;
 	i->in[0] = state->grad;
-	i->output_count = 3;
+	i->output_count = state->copy >= 0 ? 4 : 3;
 	i->out[0] = state->param;
 	i->out[1] = state->m;
 	i->out[2] = state->v;
+	i->out[3] = state->copy;
 	return 0;
 }
 
@@ -316,11 +332,12 @@ static int hand_back(const struct sync *s, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_layout_parameter *l = &s->layouts->parameters[number];
-	const struct hspmd_transfer *t = resolve(s, l, l->state, l->used);
+	const struct hspmd_transfer *t = resolve(s, l, l->state, l->used, used_type(s, l));
 	if (!t)
 		return -1;
 	struct hspmd_program_route route = {
-		.tensor = l->tensor, .in = p->states[number].param, .out = p->states[number].used, .micro_batch = -1,
+		.tensor = l->tensor, .dtype = used_type(s, l), .in = p->states[number].copy >= 0 ? p->states[number].copy : p->states[number].param,
+		.out = p->states[number].used, .micro_batch = -1,
 		.layer = p->graph->tensors[l->tensor].layer, .number = SYNC_NUMBER(number, 1), .peer_seat = -1,
 	};
 	p->turn++;

@@ -116,7 +116,7 @@ static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, s
 		const int slot[HSPMD_STATE_KIND_COUNT] = { s->param, s->m, s->v };
 		for (int k = 0; s->param >= 0 && g->spread.writes[i] && k < HSPMD_STATE_KIND_COUNT; k++)
 			slices[(*count)++] = (struct hspmd_state_slice){
-				.tensor = s->name, .kind = (enum hspmd_state_kind)k, .dtype = p->graph->tensors[s->tensor].dtype,
+				.tensor = s->name, .kind = (enum hspmd_state_kind)k, .dtype = hspmd_dtype_wide(p->graph->tensors[s->tensor].dtype),
 				.shape = p->graph->tensors[s->tensor].shape, .box = s->share.box, .data = hspmd_executor_slot(g->executor, slot[k]),
 			};
 	}

@@ -24,7 +24,6 @@ struct job {
 	struct hspmd_plan *plan;
 	struct hspmd_data *data;
 	double *losses;
-	bool documents;
 };
 
 static void take_loss(void *context, int64_t step, double loss)
@@ -45,13 +44,27 @@ static int write_corpus(char *path)
 	return f ? fclose(f) : -1;
 }
 
-static int set_up(struct job *s, const char *model, const char *plan, const char *corpus, int devices, struct hspmd_error *err)
+/* Devices in their order, each a run of one: "c" a CPU, "g" a GPU. */
+static char *write_cluster(const struct trainer_options *o)
 {
-	char *cluster = hspmd_asprintf("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
-				       "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":%d}]}],"
-				       "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}",
-				       devices);
-	json_t *c = cluster ? json_loads(cluster, 0, NULL) : NULL, *p = json_loads(plan, 0, NULL), *m = json_loads(model, 0, NULL), *j = NULL;
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	fputs("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":"
+	      "{\"fp32\":0.01}},\"g\":{\"kind\":\"cuda\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":"
+	      "[{\"name\":\"n\",\"devices\":[", f);
+	for (int d = 0; d < o->devices; d++)
+		fprintf(f, "%s{\"type\":\"%c\",\"count\":1}", d ? "," : "", o->gpus >> d & 1 ? 'g' : 'c');
+	fputs("]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}", f);
+	return fclose(f) ? NULL : text;
+}
+
+static int set_up(struct job *s, const struct trainer_options *o, const char *corpus, struct hspmd_error *err)
+{
+	char *cluster = write_cluster(o);
+	json_t *c = cluster ? json_loads(cluster, 0, NULL) : NULL, *p = json_loads(o->plan, 0, NULL), *m = json_loads(o->model, 0, NULL), *j = NULL;
 	int status = -1;
 	s->model = m ? hspmd_model_from_json(m, "model", err) : NULL;
 	s->cluster = c ? hspmd_cluster_from_json(c, "cluster", err) : NULL;
@@ -60,7 +73,7 @@ static int set_up(struct job *s, const char *model, const char *plan, const char
 		j = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,si,ss}}", "format", "hspmd-job-1", "model", "/none", "init", "random", "data", "train",
 			      corpus, "kind", "bytes", "seq_len", s->plan->seq_len, "global_batch", s->plan->global_batch, "steps", 1000, "seed", 7,
 			      "optimizer", "type", "adamw", "lr", 3e-3, "warmup_steps", 2, "schedule", "constant");
-	if (j && s->documents)
+	if (j && o->documents)
 		json_object_set_new(json_object_get(j, "data"), "document_end", json_integer('a'));
 	s->job = j ? hspmd_job_from_json(j, "/job.json", err) : NULL;
 	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, err) : NULL;
@@ -74,21 +87,22 @@ static int set_up(struct job *s, const char *model, const char *plan, const char
 	return status;
 }
 
-static int train(const char *model, const char *plan, int devices, int steps, bool documents, double *losses, struct hspmd_error *err)
+int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_error *err)
 {
 	char corpus[] = "/tmp/hspmd-test-XXXXXX";
-	struct job s = { .losses = losses, .documents = documents };
+	struct job s = { .losses = losses };
 	int status = write_corpus(corpus);
 	if (!status)
-		status = set_up(&s, model, plan, corpus, devices, err);
+		status = set_up(&s, o, corpus, err);
 	unlink(corpus);
 	if (!status) {
-		struct hspmd_local_options o = {
+		struct hspmd_local_options local = {
 			.source = hspmd_graph_source_model(s.model), .cluster = s.cluster, .plan = s.plan, .job = s.job,
-			.samples = hspmd_data_source(s.data), .steps = steps, .told = take_loss, .context = &s,
+			.samples = hspmd_data_source(s.data), .steps = o->steps, .told = take_loss, .context = &s,
 		};
-		o.source.documents = documents;
-		status = hspmd_train_local(&o, err);
+		local.source.documents = o->documents;
+		local.source.bf16 = o->bf16;
+		status = hspmd_train_local(&local, err);
 	}
 	hspmd_data_close(s.data);
 	hspmd_job_destroy(s.job);
@@ -100,10 +114,10 @@ static int train(const char *model, const char *plan, int devices, int steps, bo
 
 int trainer_run(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
-	return train(model, plan, devices, steps, false, losses, err);
+	return trainer_train(&(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps }, losses, err);
 }
 
 int trainer_documents(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
-	return train(model, plan, devices, steps, true, losses, err);
+	return trainer_train(&(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true }, losses, err);
 }

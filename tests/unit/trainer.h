@@ -3,12 +3,22 @@
 #ifndef TESTS_TRAINER_H
 #define TESTS_TRAINER_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "common/error.h"
 
-/* Train a model (config.json text) on a made-up byte file under a plan (hspmd-plan-1 text, devices "n:0" ...) on `devices` CPU devices of one thread. losses[steps]. The job has
- * global_batch and seq_len of the plan. trainer_documents: the same with a text of short documents. 0, or -1 with err. */
+struct trainer_options {
+	const char *model, *plan; /* config.json and hspmd-plan-1 as text; devices "n:0" ... */
+	int devices, steps;
+	unsigned gpus;  /* bit d: device d is a CUDA device, else a CPU device of one thread */
+	bool documents; /* a text of short documents */
+	bool bf16;
+};
+
+/* Train on a made-up byte file. losses[steps]. The job has global_batch and seq_len of the plan. 0, or -1 with err. */
+int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_error *err);
+/* The same on CPU devices; trainer_documents: with documents. */
 int trainer_run(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 int trainer_documents(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 

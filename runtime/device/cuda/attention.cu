@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention for heads of any size up to 256 and either type, in F32 on CUDA cores. A block takes TILE queries or keys; PARTS threads
- * share each. */
+ * share each. Where the kernels on tensor cores can do it, they do. */
 #include "runtime/device/cuda/attention.h"
 
 #define TILE 32
@@ -319,7 +319,7 @@ template <typename T> static int run_forward(struct hspmd_cuda *cuda, const stru
 	a.lse = (float *)args->out[1].data;
 	if (check_size(&a, err))
 		return -1;
-	if (!a.batches || !a.queries || !a.heads)
+	if (!a.batches || !a.queries || !a.heads || (sizeof(T) == 2 && hspmd_cuda_attention_mma(cuda, &a)))
 		return 0;
 	return a.head_dim <= 128 ? forward_of<T, 128>(cuda, &a, err) : forward_of<T, 256>(cuda, &a, err);
 }
@@ -351,6 +351,8 @@ template <typename T> static int run_backward(struct hspmd_cuda *cuda, const str
 		return 0;
 	auto *kernel = delta_kernel<T>;
 	LAUNCH(kernel, (unsigned)ceil_div((int64_t)a.batches * a.heads * a.queries, THREADS / WARP), THREADS, 0, cuda->stream, a);
+	if (sizeof(T) == 2 && hspmd_cuda_attention_mma_grad(cuda, &a))
+		return 0;
 	return a.head_dim <= 128 ? backward_of<T, 128>(cuda, &a, err) : backward_of<T, 256>(cuda, &a, err);
 }
 

@@ -60,4 +60,8 @@ static __device__ __forceinline__ int64_t stats_at(const struct attention &a, in
 	return ((int64_t)batch * a.heads + head) * a.queries + q;
 }
 
+/* Kernels on tensor cores for BF16 (attention_mma.cu). false: not for such heads. delta is there already for the gradient. */
+bool hspmd_cuda_attention_mma(struct hspmd_cuda *cuda, const struct attention *a);
+bool hspmd_cuda_attention_mma_grad(struct hspmd_cuda *cuda, const struct attention *a);
+
 #endif

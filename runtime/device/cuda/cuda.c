@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "runtime/device/cuda/product.h"
+#include "runtime/device/cuda/profile.h"
 
 #define ENTRY(opcode, name) [HSPMD_OP_##opcode] = &hspmd_cuda_##name,
 static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
@@ -29,6 +30,7 @@ static void cuda_close(struct hspmd_device *dev)
 		return;
 	if (cuda->stream)
 		cudaStreamSynchronize(cuda->stream);
+	hspmd_cuda_profile_close(cuda->profile);
 	hspmd_cuda_blas_destroy(cuda);
 	hspmd_cuda_staging_destroy(cuda);
 	if (cuda->stream)
@@ -42,6 +44,9 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 	cudaError_t status = cudaGetDeviceCount(&count);
 	if (status)
 		return hspmd_cuda_failed(status, "no GPU can be used", err);
+	const char *share = getenv("HSPMD_CUDA_SHARE"); /* =1: devices beyond the last GPU share those there are, for tests on few */
+	if (share && !strcmp(share, "1") && count > 0 && index >= 0)
+		index %= count;
 	if (index < 0 || index >= count)
 		return hspmd_fail(err, "GPU %d of %d that can be seen (CUDA_VISIBLE_DEVICES=%s)", index, count,
 				  getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
@@ -71,6 +76,7 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 		cuda_close(&cuda->base);
 		return -1;
 	}
+	cuda->profile = hspmd_cuda_profile_open();
 	*dev = &cuda->base;
 	return 0;
 }
@@ -157,8 +163,10 @@ static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct
 	size_t need = kernel->workspace ? kernel->workspace(cuda, args) : 0;
 	if (need > args->workspace_bytes)
 		return hspmd_fail(err, "an operator was given %zu bytes of workspace and needs %zu", args->workspace_bytes, need);
+	hspmd_cuda_profile_start(cuda->profile, op, cuda->stream);
 	if (kernel->run(cuda, args, err))
 		return -1;
+	hspmd_cuda_profile_end(cuda->profile, cuda->stream);
 	cudaError_t status = cudaGetLastError();
 	return status ? hspmd_cuda_failed(status, "starting a kernel", err) : 0;
 }

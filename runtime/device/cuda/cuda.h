@@ -17,6 +17,7 @@ extern "C" {
 #include "runtime/op/list.h"
 
 struct hspmd_cuda_blas;
+struct hspmd_cuda_profile;
 struct hspmd_cuda_staging;
 
 struct hspmd_cuda {
@@ -26,6 +27,7 @@ struct hspmd_cuda {
 	cudaStream_t stream;
 	struct hspmd_cuda_blas *blas;
 	struct hspmd_cuda_staging *staging;
+	struct hspmd_cuda_profile *profile; /* NULL: nobody asked */
 };
 
 struct hspmd_cuda_kernel {

@@ -4,7 +4,7 @@
 #include "runtime/device/cuda/kernel.h"
 
 #define MOST_THREADS 512
-#define LOSS_THREADS 1024
+#define LOSS_THREADS 512
 
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)

@@ -5,7 +5,7 @@
 #include "runtime/device/cuda/kernel.h"
 
 #define THREADS 256
-#define FINAL_THREADS 1024
+#define FINAL_THREADS 256
 #define BLOCK_ELEMENTS 16384 /* whatever the device, so that sums have one order */
 
 static __global__ void __launch_bounds__(THREADS) squares_kernel(const float *x, int64_t count, double *parts)

@@ -202,7 +202,7 @@ static bool start_trial(struct trial *t, const struct hspmd_cuda_product *p)
 			cudaGetLastError(); /* no room is no error */
 			return false;
 		}
-		if (cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->stream))
+		if (i < 3 && cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->stream))
 			return false;
 	}
 	return true;

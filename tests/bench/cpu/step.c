@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seconds of a training step on CPU devices: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
- * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b). Prints one line of JSON with the median. */
+/* Seconds of a training step: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
+ * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16), gpu-fp32. Prints one line of JSON with the median. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,19 +17,30 @@
 struct bench_case {
 	const char *name, *model;
 	int layers, width, length, batch, vocab;
+	bool gpu; /* of a GPU's size */
 };
+#define LLAMA(width, layers, heads, kv, ffn, length)                                                                                         \
+	"{\"model_type\":\"llama\",\"hidden_size\":" #width ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads                \
+	",\"num_key_value_heads\":" #kv ",\"intermediate_size\":" #ffn ",\"max_position_embeddings\":" #length                                  \
+	",\"vocab_size\":32000,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}"
 static const struct bench_case cases[] = {
-	{ "gpt2-11m", GPT2(384, 6, 6, 256, 256), 6, 384, 256, 16, 256 },
+	{ "gpt2-11m", GPT2(384, 6, 6, 256, 256), 6, 384, 256, 16, 256, false },
 	{ "llama-11m",
 	  "{\"model_type\":\"llama\",\"hidden_size\":384,\"num_hidden_layers\":6,\"num_attention_heads\":6,\"num_key_value_heads\":6,\"vocab_size\":256,"
 	  "\"intermediate_size\":1024,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}",
-	  6, 384, 256, 16, 256 },
-	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 512), 12, 768, 512, 2, 50304 },
+	  6, 384, 256, 16, 256, false },
+	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 512), 12, 768, 512, 2, 50304, false },
+	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 1024), 12, 768, 1024, 32, 50304, true },
+	{ "gpt2-1.5b", GPT2(1600, 48, 25, 50304, 1024), 48, 1600, 1024, 8, 50304, true },
+	{ "llama-160m", LLAMA(768, 12, 12, 12, 2048, 2048), 12, 768, 2048, 16, 32000, true },
+	{ "llama-1b", LLAMA(2048, 16, 32, 8, 8192, 4096), 16, 2048, 4096, 4, 32000, true },
+	{ "llama-7b-8l", LLAMA(4096, 8, 32, 32, 11008, 4096), 8, 4096, 4096, 2, 32000, true },
 };
 
 static const char cluster_text[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"core\":{\"kind\":\"cpu\",\"memory_bytes\":100000000000,"
-				   "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.2}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"core\","
-				   "\"count\":64}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+				   "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.2}},\"gpu\":{\"kind\":\"cuda\",\"memory_bytes\":140000000000,"
+				   "\"gbytes_per_s\":4800,\"peak_tflops\":{\"bf16\":800}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"core\","
+				   "\"count\":64}]},{\"name\":\"g\",\"devices\":[{\"type\":\"gpu\",\"count\":1}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
 
 /* Micro-batches of a pipeline: eight fill two stages well. */
 static int micro_batches(const struct bench_case *c, bool pipeline)
@@ -58,13 +69,13 @@ static int first_layer(const struct bench_case *c, int stage, int stages)
 static char *plan_of(const struct bench_case *c, const char *layout, int devices)
 {
 	int layers = c->layers + 2;
-	bool pipeline = strcmp(layout, "tp") && strcmp(layout, "one");
+	bool pipeline = !strcmp(layout, "pp") || !strcmp(layout, "1f1b");
 	int count = micro_batches(c, pipeline);
 	char *stages = strdup("");
 	for (int s = 0; s < (pipeline ? devices : 1); s++) {
-		char *next = hspmd_asprintf("%s%s{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"]}", stages ? stages : "", s ? "," : "",
+		char *next = hspmd_asprintf("%s%s{\"layers\":[%d,%d],\"devices\":[\"%s:%d-%d\"]}", stages ? stages : "", s ? "," : "",
 					    pipeline && s ? first_layer(c, s, devices) : 0,
-					    pipeline && s + 1 < devices ? first_layer(c, s + 1, devices) : layers, pipeline ? s : 0,
+					    pipeline && s + 1 < devices ? first_layer(c, s + 1, devices) : layers, c->gpu ? "g" : "n", pipeline ? s : 0,
 					    pipeline ? s : devices - 1);
 		free(stages);
 		stages = next;
@@ -78,7 +89,7 @@ static char *plan_of(const struct bench_case *c, const char *layout, int devices
 
 struct measurement {
 	const struct bench_case *c;
-	double *seconds, last, loss;
+	double *seconds, last, loss, bytes;
 };
 
 /* Random tokens over the whole vocabulary: targets are tokens one position later. */
@@ -104,9 +115,23 @@ static void take_time(void *context, int64_t step, double loss)
 	m->loss = loss;
 }
 
+/* Memory that the program takes on the GPU; 0: it cannot be told. Algorithms are chosen here too, before anything is timed. */
+static double bytes_of(const struct hspmd_local_options *o)
+{
+	struct hspmd_device *dev = NULL;
+	const struct hspmd_device_ops *ops = hspmd_device_find("cuda", NULL);
+	if (!ops || ops->open(&dev, 0, 0, NULL))
+		return 0;
+	struct hspmd_program *p = hspmd_program_build(&o->source, o->plan, o->cluster, o->plan->pipelines[0].stages[0].devices[0], dev, NULL);
+	double bytes = p ? (double)(p->arena_bytes + p->fixed_bytes + p->workspace_bytes) : 0;
+	hspmd_program_destroy(p);
+	ops->close(dev);
+	return bytes;
+}
+
 static int train(struct measurement *m, const char *layout, int threads, int steps, struct hspmd_error *err)
 {
-	bool one = !strcmp(layout, "one");
+	bool one = !strcmp(layout, "one") || m->c->gpu;
 	char *text = plan_of(m->c, layout, one ? 1 : threads);
 	json_t *c = json_loads(cluster_text, 0, NULL), *p = text ? json_loads(text, 0, NULL) : NULL, *j = json_loads(m->c->model, 0, NULL);
 	struct hspmd_cluster *cluster = c ? hspmd_cluster_from_json(c, "cluster", err) : NULL;
@@ -124,6 +149,8 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 		struct hspmd_local_options o = { .source = hspmd_graph_source_model(model), .cluster = cluster, .plan = plan, .job = &job,
 						 .samples = { read_sample, m }, .steps = steps, .threads = one ? threads : 1,
 						 .told = take_time, .context = m };
+		o.source.bf16 = !strcmp(layout, "gpu");
+		m->bytes = m->c->gpu ? bytes_of(&o) : 0;
 		m->last = hspmd_now();
 		rc = hspmd_train_local(&o, err);
 	}
@@ -155,8 +182,8 @@ static int measure(const struct bench_case *c, const char *layout, int threads, 
 		qsort(m.seconds + warm, (size_t)steps, sizeof *m.seconds, ascending);
 		double median = m.seconds[warm + steps / 2];
 		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"threads\": %d, \"step_s\": %.4f, \"least_s\": %.4f, \"tokens_s\": %.0f, "
-		       "\"loss\": %.3f}\n",
-		       c->name, layout, threads, median, m.seconds[warm], c->batch * c->length / median, m.loss);
+		       "\"loss\": %.3f, \"peak_gib\": %.2f}\n",
+		       c->name, layout, threads, median, m.seconds[warm], c->batch * c->length / median, m.loss, m.bytes / (1 << 30));
 	}
 	free(m.seconds);
 	return rc ? 1 : 0;
@@ -164,12 +191,13 @@ static int measure(const struct bench_case *c, const char *layout, int threads, 
 
 int main(int argc, char **argv)
 {
-	static const char *const layouts[] = { "one", "tp", "pp", "1f1b" };
+	static const char *const layouts[] = { "one", "tp", "pp", "1f1b", "gpu", "gpu-fp32" };
 	int threads = argc == 5 ? atoi(argv[3]) : 0, steps = argc == 5 ? atoi(argv[4]) : 0;
 	for (size_t c = 0; threads > 0 && threads <= 64 && steps > 0 && c < sizeof cases / sizeof *cases; c++)
 		for (size_t l = 0; !strcmp(argv[1], cases[c].name) && l < sizeof layouts / sizeof *layouts; l++)
-			if (!strcmp(argv[2], layouts[l]))
+			if (!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3))
 				return measure(&cases[c], argv[2], threads, steps);
-	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n");
+	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
+			"       step gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32 1 STEPS\n");
 	return 2;
 }

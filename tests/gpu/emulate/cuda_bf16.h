@@ -4,6 +4,7 @@
 #define EMULATE_CUDA_BF16_H
 
 #include "common/half.h"
+#include "cuda_runtime.h"
 
 struct __nv_bfloat16 {
 	uint16_t bits;
@@ -18,6 +19,82 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x)
 {
 	__nv_bfloat16 half = { hspmd_bf16_from_float(x) };
 	return half;
+}
+
+/* ---- runtime/device/cuda/mma.h's functions */
+
+static inline float emulate_half(uint32_t pair, int which)
+{
+	return hspmd_bf16_to_float((uint16_t)(pair >> 16 * which));
+}
+
+static inline uint32_t pack_pair(float low, float high)
+{
+	return (uint32_t)hspmd_bf16_from_float(low) | (uint32_t)hspmd_bf16_from_float(high) << 16;
+}
+
+static inline void multiply_add(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	uint32_t own[6] = { a[0], a[1], a[2], a[3], b0, b1 };
+	const char *all = emulate_exchange(own, sizeof own);
+	auto word = [&](unsigned lane, int i) {
+		uint32_t w;
+		memcpy(&w, all + lane * 64 + i * 4, sizeof w);
+		return w;
+	};
+	unsigned lane = threadIdx.x % 32;
+	for (int i = 0; i < 4; i++) {
+		unsigned row = lane / 4 + (i < 2 ? 0 : 8), column = lane % 4 * 2 + (i & 1);
+		double sum = c[i];
+		for (unsigned k = 0; k < 16; k++) {
+			unsigned from_a = row % 8 * 4 + k % 8 / 2, from_b = column * 4 + k % 8 / 2;
+			sum += (double)emulate_half(word(from_a, (row >= 8 ? 1 : 0) + (k >= 8 ? 2 : 0)), k & 1) * emulate_half(word(from_b, 4 + (k >= 8 ? 1 : 0)), k & 1);
+		}
+		c[i] = (float)sum;
+	}
+}
+
+static inline void emulate_load_matrices(uint32_t *to, const __nv_bfloat16 *row, bool turned)
+{
+	if ((uintptr_t)row % 16)
+		emulate_end("a matrix's row is not aligned to 16 bytes");
+	const char *all = emulate_exchange(row, 16);
+	unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+	auto element = [&](unsigned matrix, unsigned r, unsigned column) {
+		uint16_t bits;
+		memcpy(&bits, all + (matrix * 8 + r) * 64 + column * 2, sizeof bits);
+		return (uint32_t)bits;
+	};
+	for (unsigned i = 0; i < 4; i++)
+		to[i] = turned ? element(i, 2 * t, g) | element(i, 2 * t + 1, g) << 16 : element(i, g, 2 * t) | element(i, g, 2 * t + 1) << 16;
+}
+
+static inline void load_matrices(uint32_t *to, const __nv_bfloat16 *row)
+{
+	emulate_load_matrices(to, row, false);
+}
+
+static inline void load_matrices_turned(uint32_t *to, const __nv_bfloat16 *row)
+{
+	emulate_load_matrices(to, row, true);
+}
+
+/* Done as late as is allowed: by the wait. */
+static inline void copy_async(__nv_bfloat16 *to, const __nv_bfloat16 *from, bool valid)
+{
+	if ((uintptr_t)to % 16 || (valid && (uintptr_t)from % 16))
+		emulate_end("an asynchronous copy is not aligned to 16 bytes");
+	emulate_copy_later(to, valid ? from : NULL);
+}
+
+static inline void copies_commit()
+{
+	emulate_copies_commit();
+}
+
+template <int left> static inline void copies_wait()
+{
+	emulate_copies_wait(left);
 }
 
 #endif

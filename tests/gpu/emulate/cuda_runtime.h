@@ -95,6 +95,10 @@ void *emulate_shared();
 void __syncthreads();
 /* Give `bytes` of `own` to the warp; what lane 0 gave comes back, that of lane i lies i * 64 bytes further. For at most 64 bytes; all lanes take part. */
 const char *emulate_exchange(const void *own, size_t bytes);
+/* Asynchronous copies of 16 bytes of the running thread (from NULL: zeros), in groups; those of all but the last `left` groups are done by the wait. */
+void emulate_copy_later(void *to, const void *from);
+void emulate_copies_commit();
+void emulate_copies_wait(int left);
 [[noreturn]] void emulate_end(const char *why);
 
 template <typename... Formal, typename... Actual>

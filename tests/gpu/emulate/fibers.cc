@@ -14,11 +14,19 @@
 
 enum wait { READY, AT_BARRIER, AT_WARP, DONE };
 
+struct copy {
+	void *to;
+	const void *from;
+	unsigned group;
+};
+
 struct fiber {
 	void *stack, *at; /* `at`: its stack pointer while it does not run */
 	enum wait wait;
 	dim3 index;
 	unsigned rounds; /* what its warp did together, so far */
+	unsigned group;  /* of copies, now being filled */
+	std::vector<copy> copies;
 };
 
 struct warp {
@@ -119,6 +127,31 @@ const char *emulate_exchange(const void *own, size_t bytes)
 	return slots;
 }
 
+void emulate_copy_later(void *to, const void *from)
+{
+	fiber &f = current->fibers[current->now];
+	f.copies.push_back(copy{ to, from, f.group });
+}
+
+void emulate_copies_commit()
+{
+	current->fibers[current->now].group++;
+}
+
+void emulate_copies_wait(int left)
+{
+	fiber &f = current->fibers[current->now];
+	std::vector<copy> later;
+	for (const copy &c : f.copies)
+		if (c.group + (unsigned)left >= f.group)
+			later.push_back(c);
+		else if (c.from)
+			memcpy(c.to, c.from, 16);
+		else
+			memset(c.to, 0, 16);
+	f.copies = later;
+}
+
 void *emulate_shared()
 {
 	return (void *)(((uintptr_t)current->shared.data() + 15) & ~(uintptr_t)15);
@@ -186,7 +219,8 @@ static void run_block(const std::vector<size_t> &order)
 	size_t count = current->count;
 	for (size_t i = 0; i < count; i++) {
 		current->fibers[i].wait = READY;
-		current->fibers[i].rounds = 0;
+		current->fibers[i].rounds = current->fibers[i].group = 0;
+		current->fibers[i].copies.clear();
 		prepare(current->fibers[i], run_thread);
 	}
 	while (count_waiting(0, count, DONE) < count) {
@@ -214,7 +248,7 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 		void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (stack == MAP_FAILED)
 			emulate_end("no memory for its stacks");
-		current->fibers.push_back(fiber{ stack, NULL, READY, dim3(), 0 });
+		current->fibers.push_back(fiber{ stack, NULL, READY, dim3(), 0, 0, {} });
 	}
 	current->warps.resize((current->count + LANES - 1) / LANES);
 	std::vector<size_t> order = make_order(current->count);

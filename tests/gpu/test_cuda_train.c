@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole models on the CUDA device, alone, several, and mixed with CPU devices: the losses of one CPU device (law 1); in BF16 near to them. On a machine with one
+ * GPU the plans' GPUs are that one. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/gpu/gpu.h"
+#include "tests/unit/trainer.h"
+
+#define STEPS 5
+#define LONG_STEPS 100
+#define HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":#,\"pipelines\":"
+#define TAIL "]}"
+
+/* Devices of a plan, and which of them are GPUs. */
+static const struct plan {
+	const char *name, *text;
+	int devices, zero;
+	unsigned gpus;
+} plans[] = {
+	{ "one GPU", HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]}" TAIL, 1, 0, 1 },
+	{ "a GPU and a CPU as two stages", HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,@],\"devices\":[\"n:1\"]}]}" TAIL,
+	  2, 0, 1 },
+	{ "a CPU and a GPU, tensor parallel", HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true}]}" TAIL, 2, 0, 2 },
+	{ "two GPUs and a CPU, three pipelines, ZeRO",
+	  HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:1\"]}]},"
+	       "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:2\"]}]}" TAIL, 3, 1, 5 },
+	{ "three GPUs, two stages, recomputation",
+	  HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"recompute\":\"full\"},{\"layers\":[2,@],\"devices\":[\"n:2\"],"
+	       "\"recompute\":\"selective\"}]}" TAIL, 3, 1, 7 },
+	{ "two GPUs, ZeRO", HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],"
+				 "\"devices\":[\"n:1\"]}]}" TAIL, 2, 1, 3 },
+};
+
+static const struct model {
+	const char *name, *config;
+	int layers;
+} models[] = { { "gpt2", trainer_gpt2, 5 }, { "llama", trainer_llama, 5 }, { "mixtral", trainer_mixtral, 4 } };
+
+/* The plan's text with # as the ZeRO stage and @ as the number of layers. */
+static char *plan_text(const struct plan *p, int layers)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	assert_non_null(f);
+	for (const char *c = p->text; *c; c++)
+		if (*c == '#' || *c == '@')
+			fprintf(f, "%d", *c == '#' ? p->zero : layers);
+		else
+			fputc(*c, f);
+	fclose(f);
+	return text;
+}
+
+static void train(const struct model *m, const struct plan *p, unsigned gpus, bool bf16, bool documents, int steps, double *losses)
+{
+	struct hspmd_error err = { "" };
+	char *text = plan_text(p, m->layers);
+	struct trainer_options o = {
+		.model = m->config, .plan = text, .devices = p->devices, .steps = steps, .gpus = gpus, .bf16 = bf16, .documents = documents,
+	};
+	if (trainer_train(&o, losses, &err))
+		fail_msg("%s, %s: %s", m->name, p->name, err.text);
+	free(text);
+}
+
+static void compare(const struct model *m, const struct plan *p, const double *got, const double *want, int steps, double bound)
+{
+	for (int s = 0; s < steps; s++)
+		if (!(fabs(got[s] - want[s]) < bound * fabs(want[s])))
+			fail_msg("%s, %s: loss of step %d is %.9g, not %.9g", m->name, p->name, s, got[s], want[s]);
+}
+
+/* What a model is tried with where every step costs: GPT-2 takes all plans, the others the first and last. */
+static bool is_chosen(size_t model, size_t plan)
+{
+	return !gpu_is_emulated() || getenv("HSPMD_LONG") || model == 0 || plan == 0 || plan + 1 == sizeof plans / sizeof *plans;
+}
+
+static void plans_f32(void **state)
+{
+	(void)state;
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+		double want[STEPS], got[STEPS], again[STEPS];
+		train(&models[k], &plans[0], 0, false, false, STEPS, want);
+		assert_true(want[STEPS - 1] < want[0] - 0.1); /* it learns */
+		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+			if (!is_chosen(k, i))
+				continue;
+			train(&models[k], &plans[i], plans[i].gpus, false, false, STEPS, got);
+			compare(&models[k], &plans[i], got, want, STEPS, 1e-4);
+			if (i && gpu_is_emulated() && !getenv("HSPMD_LONG"))
+				continue;
+			train(&models[k], &plans[i], plans[i].gpus, false, false, STEPS, again);
+			assert_memory_equal(got, again, sizeof got);
+		}
+	}
+}
+
+static void documents(void **state)
+{
+	(void)state;
+	double want[STEPS], got[STEPS];
+	train(&models[1], &plans[0], 0, false, true, STEPS, want);
+	train(&models[1], &plans[0], 1, false, true, STEPS, got);
+	compare(&models[1], &plans[0], got, want, STEPS, 1e-4);
+}
+
+/* BF16 has a 256th of the precision; a few steps of a small model stay near. Mixed plans compute in F32. */
+static void plans_bf16(void **state)
+{
+	(void)state;
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+		double want[STEPS], got[STEPS];
+		train(&models[k], &plans[0], 0, false, false, STEPS, want);
+		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+			if (!is_chosen(k + 1, i))
+				continue;
+			bool all = plans[i].gpus + 1 == 1u << plans[i].devices;
+			train(&models[k], &plans[i], plans[i].gpus, true, false, STEPS, got);
+			compare(&models[k], &plans[i], got, want, STEPS, all ? 2e-2 : 1e-4);
+			if (all)
+				assert_true(fabs(got[0] - want[0]) > 1e-7 * want[0]); /* it was BF16 indeed */
+		}
+	}
+}
+
+static void hundred_steps(void **state)
+{
+	(void)state;
+	static double want[LONG_STEPS], got[LONG_STEPS];
+	if (gpu_is_emulated() && !getenv("HSPMD_LONG"))
+		skip();
+	for (size_t k = 0; k < 2; k++) {
+		train(&models[k], &plans[0], 0, false, false, LONG_STEPS, want);
+		train(&models[k], &plans[0], 1, false, false, LONG_STEPS, got);
+		compare(&models[k], &plans[0], got, want, LONG_STEPS, 1e-4);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(plans_f32), cmocka_unit_test(documents), cmocka_unit_test(plans_bf16), cmocka_unit_test(hundred_steps),
+	};
+	setenv("HSPMD_CUDA_SHARE", "1", 1);
+	setenv("HSPMD_CUDA_TUNE", "0", 0); /* test_cuda_ops chooses by measurement; here it would cost more than the steps */
+	struct hspmd_device *gpu = gpu_open(); /* or skip */
+	gpu->ops->close(gpu);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
