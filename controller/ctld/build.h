@@ -3,11 +3,11 @@
 #ifndef HSPMD_CONTROLLER_CTLD_BUILD_H
 #define HSPMD_CONTROLLER_CTLD_BUILD_H
 
+#include "controller/ctld/protocol.h"
 #include "controller/slurm/view.h"
 #include "policies/decide.h"
 
 #define CTLD_CURVE_MAX 4096
-#define CTLD_MEMBERS_MAX 256
 #define CTLD_KINDS_MAX 32
 
 /* An elastic job as its controller tells of it, and what is known of their talk. */

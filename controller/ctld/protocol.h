@@ -18,6 +18,7 @@
 #define HSPMD_CONTROLLER_CTLD_PROTOCOL_H
 
 #define CTLD_PORT 6899
+#define CTLD_MEMBERS_MAX 1024         /* of a job */
 #define CTLD_HELLO_FRAME (64u << 10)  /* longest from one who has not proved himself */
 #define CTLD_FRAME (1u << 20)         /* longest after */
 #define CTLD_HELLO_S 5.0              /* to prove oneself */

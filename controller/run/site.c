@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "controller/ctld/link.h"
+#include "controller/ctld/protocol.h"
 #include "controller/run/gain.h"
 
 #define GAIN_LIMIT_S 1.0   /* to solve for one size */
@@ -192,7 +193,7 @@ static void add_member(json_t *ids, const json_t *id)
 	json_array_foreach(ids, i, v)
 		if (json_equal(v, id))
 			return;
-	if (json_is_integer(id))
+	if (json_is_integer(id) && json_array_size(ids) < CTLD_MEMBERS_MAX)
 		json_array_append_new(ids, json_integer(json_integer_value(id)));
 }
 
