@@ -119,6 +119,9 @@ int hspmd_policy_add_path(struct hspmd_policy *p, const char *path, const struct
 /* The set of one path. An empty folder is an empty set. */
 struct hspmd_policy *hspmd_policy_read(const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err);
 
+/* As the plugin names them to a job (HSPMD_POLICIES): "UID@PATH", where only files of that user and of root are believed; a path alone: anybody's. */
+struct hspmd_policy *hspmd_policy_read_named(const char *where, struct hspmd_error *err);
+
 /* One document with all rules and defaults of the set. New reference; NULL when memory is short. */
 json_t *hspmd_policy_to_json(const struct hspmd_policy *p);
 /* The terms as FORMATS nests them, fields in `mask` only. */

@@ -157,3 +157,12 @@ struct hspmd_policy *hspmd_policy_read(const char *path, const struct hspmd_poli
 	}
 	return p;
 }
+
+struct hspmd_policy *hspmd_policy_read_named(const char *where, struct hspmd_error *err)
+{
+	char *end;
+	unsigned long uid = strtoul(where, &end, 10);
+	struct hspmd_policy_trust trust = { .owner = (uid_t)uid };
+	bool named = end != where && *end == '@';
+	return hspmd_policy_read(named ? end + 1 : where, named ? &trust : NULL, err);
+}

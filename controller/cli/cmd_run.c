@@ -383,6 +383,8 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return -1;
 	if ((local && !r->opt.cluster && make_local_cluster(r, err)) || (!r->opt.cluster && read_plan(r, err)))
 		return -1;
+	if (!local && run_checkpoint_site(r->job, err))
+		return -1;
 	if (local) /* $JOB outside of Slurm: runs must not share a checkpoint folder, the lives of one run must */
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
 	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) || expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))

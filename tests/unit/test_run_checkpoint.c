@@ -4,8 +4,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -42,6 +44,39 @@ static void test_terms(void **state)
 	free(job.checkpoint.local);
 }
 
+static void test_the_sites_policy_is_read(void **state)
+{
+	char file[] = "/tmp/hspmd-policy-XXXXXX";
+	struct hspmd_job job = { .checkpoint = { .every_s = 3600, .replicas = 1 } };
+	struct hspmd_error err;
+	(void)state;
+	int fd = mkstemp(file);
+	FILE *f = fdopen(fd, "w");
+	fputs("{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"a\", \"match\": {\"partition\": [\"long\"]}, \"checkpoint\": {\"max_interval_s\": 60}},"
+	      "{\"name\": \"b\", \"checkpoint\": {\"max_interval_s\": 600, \"min_replicas\": 2, \"shared\": \"/gpfs/$USER\"}}]}", f);
+	fclose(f);
+	setenv("HSPMD_POLICIES", file, 1);
+	setenv("SLURM_JOB_PARTITION", "normal", 1);
+	assert_int_equal(run_checkpoint_site(&job, &err), 0);
+	assert_float_equal(job.checkpoint.every_s, 600, 0);
+	assert_int_equal(job.checkpoint.replicas, 2);
+	assert_string_equal(job.checkpoint.shared, "/gpfs/$USER");
+	setenv("SLURM_JOB_PARTITION", "long", 1);
+	assert_int_equal(run_checkpoint_site(&job, &err), 0);
+	assert_float_equal(job.checkpoint.every_s, 60, 0);
+	/* A file of somebody else is not believed, and the job goes on without. */
+	char named[64];
+	snprintf(named, sizeof named, "%u@%s", (unsigned)getuid() + 1, file);
+	setenv("HSPMD_POLICIES", named, 1);
+	job.checkpoint.every_s = 3600;
+	assert_int_equal(run_checkpoint_site(&job, &err), 0);
+	assert_float_equal(job.checkpoint.every_s, getuid() ? 3600 : 60, 0); /* root's always is */
+	unsetenv("HSPMD_POLICIES");
+	assert_int_equal(run_checkpoint_site(&job, &err), 0);
+	unlink(file);
+	free(job.checkpoint.shared);
+}
+
 static int copies(int asked, int nodes, double losses, double together)
 {
 	struct hspmd_job job = { .checkpoint = { .every_s = 60, .replicas = asked } };
@@ -70,6 +105,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_terms),
+		cmocka_unit_test(test_the_sites_policy_is_read),
 		cmocka_unit_test(test_copies),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
