@@ -27,6 +27,7 @@
  *             longer covers; answer `manifested`
  *   abort     generation: stop waiting, throw the transport away, keep the state; answer `aborted`
  *   settle    generation, apply: step or null, sums: [numbers] : apply (or drop) the step whose gradients were complete; answer `settled`
+ *   report    generation: answer `reported` (a controller that was restarted asks)
  *   quit      end the process (state is thrown away)
  *
  * worker -> controller
@@ -43,6 +44,7 @@
  *   aborted   generation, step (next to run), holds: generation whose share of the state it has, or null, ready: step whose gradients are complete but
  *             not applied, or null, applied: last step applied, or null, sums: [numbers] the totals of `applied`; losses as in `stopped`
  *   settled   generation, step, losses as in `stopped`
+ *   reported  generation, step, holds as in `aborted`, training: whether that generation's steps are being run, losses as in `stopped`
  *   fault     generation, text: what this worker cannot do (peer does not answer, out of memory, bad file); it keeps its state and waits. unreadable: { step,
  *             generation, file } where it was said to have a shard of which no copy on its node is good
  *
@@ -53,13 +55,15 @@
  *   quit      end all workers, then yourself
  *
  * agent -> controller
- *   hello     (sealed, see auth.h) role "agent", node, pid, cluster: the node's part, places: [{ threads, index }] of its devices
+ *   hello     (sealed, see auth.h) role "agent", node, pid, cluster: the node's part, places: [{ threads, index }] of its devices, workers: [{ device,
+ *             serial, pid }] that live
  *   exited    device, serial, status, signal (0: none), text
  *   found     id, checkpoints: [{ place: "memory", "local" or "shared", manifest (or step, generation: it is not here), shards: [files of it that are here] }]
  *   leaving   text: the agent was told to end by someone else (SIGTERM: preemption, cancellation, time limit); it goes on until it is killed
  *
  * An agent that loses the controller keeps its workers, which keep their state and wait, and calls again until its patience is over (DESIGN law 2); then it
- * ends them and itself. Messages that fall into the gap are lost: whoever comes back tells with `hello` what it still has.
+ * ends them and itself. What workers say meanwhile it keeps and sends after its `hello`, which tells the workers that it still has; what was on its way when the
+ * controller went is lost.
  */
 #ifndef HSPMD_COMMON_WIRE_H
 #define HSPMD_COMMON_WIRE_H

@@ -18,6 +18,7 @@
 #include "controller/cli/commands.h"
 #include "controller/cli/run_checkpoint.h"
 #include "controller/cli/run_state.h"
+#include "controller/cli/supervise.h"
 #include "controller/run/cover.h"
 #include "controller/run/loop.h"
 #include "controller/slurm/job.h"
@@ -427,6 +428,91 @@ static void tear_down(struct run *r)
 	free(r->munge_socket);
 }
 
+/* ---- lives of the controller */
+
+static json_t *load_saved(const struct run *r, const char *name)
+{
+	char *path = hspmd_asprintf("%s/%s", r->output.folder, name);
+	json_t *v = path ? json_load_file(path, 0, NULL) : NULL;
+	free(path);
+	return v;
+}
+
+static void forget_journal(const struct run *r)
+{
+	char *path = hspmd_asprintf("%s/journal.json", r->output.folder);
+	if (path)
+		unlink(path);
+	free(path);
+}
+
+/* The port at which agents call; 0: not known. */
+static int port_before(const struct run *r)
+{
+	json_t *contact = load_saved(r, "contact.json");
+	const char *address = json_string_value(json_array_get(json_object_get(contact, "addresses"), 0));
+	const char *colon = address ? strrchr(address, ':') : NULL;
+	int port = colon ? atoi(colon + 1) : 0;
+	json_decref(contact);
+	return port;
+}
+
+/* What the life before has written is where this one goes on. */
+static int look_back(struct run *r, struct hspmd_error *err)
+{
+	struct run_output *o = &r->output;
+	char *folder = strdup(o->folder), name[sizeof o->run];
+	memcpy(name, o->run, sizeof name);
+	hspmd_log_tee(-1);
+	run_output_close(o);
+	int rc = folder ? run_output_open(o, folder, true, err) : hspmd_fail_memory(err, "going on");
+	free(folder);
+	if (rc)
+		return -1;
+	memcpy(o->run, name, sizeof name);
+	hspmd_log_tee(o->log);
+	r->config.output = o->folder;
+	r->config.generation = o->generation;
+	r->config.last_step = o->told;
+	r->config.resumed = "controller";
+	r->config.journal = load_saved(r, "journal.json");
+	if (!r->slurm && r->config.journal)
+		run_allocation_local_hold(r->allocation, json_object_get(r->config.journal, "nodes"));
+	return 0;
+}
+
+static int live(void *context, bool again)
+{
+	struct run *r = context;
+	struct hspmd_error err = { "" };
+	const char *cluster = getenv("SLURM_CLUSTER_NAME");
+	int port = (int)r->opt.port;
+	if (!again)
+		forget_journal(r);
+	else if (look_back(r, &err)) {
+		hspmd_error_log("%s", err.text);
+		return HSPMD_EXIT_FAILED;
+	}
+	struct run_loop_options o = {
+		.config = &r->config,
+		.model = r->model,
+		.allocation = r->allocation,
+		.output = &r->output,
+		.auth = r->auth,
+		.munge_socket = r->munge_socket,
+		.ctld = r->slurm && !hspmd_auth_secret(r->auth) ? getenv("HSPMD_CTLD") : NULL,
+		.cluster = !r->slurm ? "local" : cluster ? cluster : "cluster",
+		.port = again && !port ? port_before(r) : port,
+		.loopback = !r->slurm,
+		.agent_command = r->agent,
+		.solve_limit_s = 10,
+	};
+	int status = run_loop(&o);
+	json_decref(r->config.journal);
+	r->config.journal = NULL;
+	return status;
+}
+
 int hspmd_command_run(int argc, char **argv)
 {
 	struct run r = { 0 };
@@ -442,22 +528,7 @@ int hspmd_command_run(int argc, char **argv)
 		tear_down(&r);
 		return HSPMD_EXIT_FAILED;
 	}
-	const char *cluster = getenv("SLURM_CLUSTER_NAME");
-	struct run_loop_options o = {
-		.config = &r.config,
-		.model = r.model,
-		.allocation = r.allocation,
-		.output = &r.output,
-		.auth = r.auth,
-		.munge_socket = r.munge_socket,
-		.ctld = r.slurm && !hspmd_auth_secret(r.auth) ? getenv("HSPMD_CTLD") : NULL,
-		.cluster = !r.slurm ? "local" : cluster ? cluster : "cluster",
-		.port = (int)r.opt.port,
-		.loopback = !r.slurm,
-		.agent_command = r.agent,
-		.solve_limit_s = 10,
-	};
-	status = run_loop(&o);
+	status = hspmd_supervise(live, &r);
 	tear_down(&r);
 	return status;
 }

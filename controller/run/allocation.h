@@ -34,5 +34,7 @@ struct run_allocation {
 struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, struct hspmd_error *err);
 /* The nodes of a cluster file, `held` of them at first (0: all); agents are processes of this machine. The cluster is borrowed. */
 struct run_allocation *run_allocation_local(const struct hspmd_cluster *c, int held, struct hspmd_error *err);
+/* What an earlier life of the controller held of them: names. */
+void run_allocation_local_hold(struct run_allocation *a, const json_t *names);
 
 #endif

@@ -108,3 +108,15 @@ struct run_allocation *run_allocation_local(const struct hspmd_cluster *c, int f
 		l->held[i] = !first || i < first;
 	return &l->base;
 }
+
+void run_allocation_local_hold(struct run_allocation *a, const json_t *names)
+{
+	struct local *l = (struct local *)a;
+	size_t k;
+	json_t *v;
+	for (int i = 0; i < l->cluster->node_count; i++) {
+		l->held[i] = false;
+		json_array_foreach(names, k, v)
+			l->held[i] |= json_is_string(v) && !strcmp(json_string_value(v), l->cluster->nodes[i].name);
+	}
+}

@@ -184,9 +184,8 @@ void start_generation(struct hspmd_machine *m)
 	} else {
 		source = stored_source(m, g, &step);
 	}
-	send_workers(m, g->member, g->members,
-		     json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->layout->generation, "addresses",
-			       transport_addresses(m, g, "address"), "copies", transport_addresses(m, g, "copies"), "step", (json_int_t)step, "state", source));
+	json_t *start = json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->layout->generation, "addresses",
+				  transport_addresses(m, g, "address"), "copies", transport_addresses(m, g, "copies"), "step", (json_int_t)step, "state", source);
 	if (step < m->told) {
 		m->change.steps_lost += m->told - step;
 		m->told = step;
@@ -201,6 +200,8 @@ void start_generation(struct hspmd_machine *m)
 	memset(g, 0, sizeof *g);
 	m->step = step;
 	ask_again(&m->current, STAGE_STARTING, m->now, m->config->patience.start);
+	journal(m); /* before anybody lets go of the state before */
+	send_workers(m, m->current.member, m->current.members, start);
 }
 
 void stop_current(struct hspmd_machine *m)
@@ -216,7 +217,9 @@ void stop_current(struct hspmd_machine *m)
 void abort_current(struct hspmd_machine *m, const char *cause)
 {
 	struct generation *g = &m->current;
-	tell_early(m);
+	if (!m->adopt) /* else the answers tell what came before */
+		tell_early(m);
+	adopt_end(m);
 	m->failures++;
 	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->layout->generation, (long long)m->told, cause);
 	snprintf(m->trouble, sizeof m->trouble, "%s", cause);
@@ -269,15 +272,15 @@ void tell_early(struct hspmd_machine *m)
 		struct worker *w = worker_find(m, json_string_value(json_array_get(pair, 0)));
 		json_t *message = json_array_get(pair, 1);
 		const char *type = json_string_value(json_object_get(message, "type"));
-		if (w && !strcmp(type, "step"))
+		if (w && type && !strcmp(type, "step"))
 			on_step(m, w, message);
-		else if (w)
+		else if (w && type)
 			on_answer(m, w, type, message);
 	}
 	json_decref(early);
 }
 
-static void keep_early(struct hspmd_machine *m, const struct worker *w, json_t *message)
+void keep_early(struct hspmd_machine *m, const struct worker *w, json_t *message)
 {
 	json_t *pair = need(m, json_pack("[s, O]", w->address, message));
 	if (!m->early)
@@ -314,8 +317,18 @@ static void training(struct hspmd_machine *m)
 	m->copy_tried_step = -1;
 	json_decref(m->find.bad);
 	m->find.bad = NULL;
+	journal(m);
 	step_patience(m);
 	tell_early(m);
+}
+
+/* Nobody of the plan is gone: what is held can be saved as it is. */
+static bool all_there(const struct layout *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->life != LIFE_UP || l->device[i]->holds != l->generation)
+			return false;
+	return true;
 }
 
 static void held(struct hspmd_machine *m)
@@ -330,10 +343,11 @@ static void held(struct hspmd_machine *m)
 		if (w->holds == g->layout->generation)
 			tell_losses(m, json_object_get(g->answer[i], "losses"));
 	}
+	tell_early(m);
 	g->stage = STAGE_HELD;
 	g->deadline = INFINITY;
 	m->step_deadline = INFINITY;
-	if (g->members && m->step >= m->config->job->steps)
+	if (all_there(g->layout) && m->step >= m->config->job->steps)
 		g->finished = true;
 }
 
@@ -343,6 +357,8 @@ bool advance_current(struct hspmd_machine *m)
 	switch (g->stage) {
 	case STAGE_STARTING:
 		if (all_answered(g)) {
+			if (m->adopt && !adopt_answered(m))
+				return true;
 			training(m);
 			return true;
 		}
@@ -408,6 +424,8 @@ void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json
 		keep_early(m, w, message);
 	} else if (!strcmp(type, "step")) {
 		on_step(m, w, message);
+	} else if (!strcmp(type, "reported") && g->stage == STAGE_STARTING && m->adopt) {
+		take_answer(g, w, message);
 	} else if (!strcmp(type, "started") && g->stage == STAGE_STARTING) {
 		bool stays = layout_uses(g->layout, w);
 		w->holds = stays ? g->layout->generation : 0;

@@ -57,7 +57,10 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 	m->look_next = INFINITY;
 	m->look_pause = 1;
 	m->gather_until = now + config->patience.gather;
-	want_plan(m, config->resumed ? config->resumed : "start");
+	if (config->journal)
+		adopt_begin(m);
+	else
+		want_plan(m, config->resumed ? config->resumed : "start");
 	return m;
 }
 
@@ -76,6 +79,7 @@ void hspmd_machine_destroy(struct hspmd_machine *m)
 	json_decref(m->find.found);
 	json_decref(m->find.bad);
 	json_decref(m->events);
+	json_decref(m->adopt);
 	json_decref(m->early);
 	free(m);
 }
@@ -114,6 +118,8 @@ static void on_worker_message(struct hspmd_machine *m, struct worker *w, const c
 		on_worker_hello(m, w);
 	else if (w->life != LIFE_UP)
 		return;
+	else if (m->adopt && !m->current.layout)
+		keep_early(m, w, message); /* it is not known yet what it does */
 	else if (is(type, "prepared"))
 		on_prepared(m, w, message);
 	else if (is(type, "fault"))
@@ -195,7 +201,7 @@ int hspmd_machine_feed(struct hspmd_machine *m, const struct run_event *event, s
 	save_time(m);
 	requests_time(m);
 	for (int i = 0; i < ROUNDS && !m->failed; i++)
-		if (!advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) && !save_due(m))
+		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) && !save_due(m))
 			break;
 	m->actions = NULL;
 	return m->failed ? -1 : 0;
@@ -239,6 +245,8 @@ double hspmd_machine_deadline(const struct hspmd_machine *m)
 	if (m->end == END_DONE)
 		return INFINITY;
 	double first = fmin(requests_deadline(m), nodes_deadline(m));
+	if (m->adopt && !m->current.layout)
+		first = fmin(first, m->adopt_until);
 	if (m->current.stage == STAGE_TRAINING)
 		first = fmin(first, m->step_deadline);
 	else if (m->current.stage >= STAGE_STARTING && m->current.stage != STAGE_HELD)

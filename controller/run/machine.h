@@ -51,6 +51,7 @@ enum run_action_kind {
 	RUN_SOLVE,       /* id; value { cluster, current: { cluster, plan } or null } */
 	RUN_LINE,        /* value: a line of metrics.jsonl */
 	RUN_SAVE_PLAN,   /* id: generation; value: plan */
+	RUN_JOURNAL,     /* value: what a later life of the controller must know, kept durably before the next action */
 	RUN_LOG,         /* id: enum hspmd_log_level; text */
 	RUN_START_AGENT, /* node */
 	RUN_DROP_AGENT,  /* node: close its connection */
@@ -109,6 +110,7 @@ struct run_config {
 	int64_t generation;                  /* number of the last generation of an earlier life of this job; 0: none */
 	int64_t last_step;                   /* steps that an earlier life reported as done; 0: none */
 	const char *run;                     /* name of this run, the same over its lives: checkpoints bear it */
+	json_t *journal;                     /* of the life before, whose workers may still train; NULL: there are none */
 	const char *resumed;                 /* cause of the first resize line of a later life ("requeue"); NULL: first life */
 	bool resizable;                      /* the allocation can be grown and shrunk */
 	int max_attempts;                    /* generations in a row that fail without a step before the job is given up */

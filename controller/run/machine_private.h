@@ -144,6 +144,9 @@ struct hspmd_machine {
 	double look_next, look_pause; /* when to ask Slurm about nodes without an agent; INFINITY: there are none */
 	double short_until;          /* too few nodes: given up then; 0: enough */
 
+	json_t *adopt;               /* the journal, until its workers are taken over; NULL: done */
+	double adopt_until;          /* agents that have not called by then are started */
+
 	struct generation current, next;
 	struct layout *older;        /* whose state may still be held while the current one starts */
 	int64_t generation;          /* last number given */
@@ -263,6 +266,18 @@ bool give_up(struct hspmd_machine *m);
 struct layout *held_layout(const struct hspmd_machine *m, int64_t *step);
 
 void tell_early(struct hspmd_machine *m);
+void keep_early(struct hspmd_machine *m, const struct worker *w, json_t *message);
+
+/* adopt.c: what an earlier life of the controller left */
+void journal(struct hspmd_machine *m);
+void adopt_begin(struct hspmd_machine *m);
+bool adopt_holds(const struct hspmd_machine *m, const struct node *n); /* the job held this node, by the journal */
+/* An agent says which workers it has: those of the journal are taken, all others ended. */
+void adopt_workers(struct hspmd_machine *m, struct node *n, json_t *living);
+bool advance_adopt(struct hspmd_machine *m);
+/* All have said what they hold. False: they do not train on, and the generation was called off. */
+bool adopt_answered(struct hspmd_machine *m);
+void adopt_end(struct hspmd_machine *m);
 
 /* settle.c: what survivors of a crash agree on */
 bool settle_begin(struct hspmd_machine *m);

@@ -144,6 +144,10 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 		if (!n->held && m->gather_until < m->now)
 			note_event(m, "node_came", "node %s joined the job", name);
 		n->held = true;
+		if (n->agent == LIFE_NONE && m->adopt && m->now < m->adopt_until) {
+			n->agent = LIFE_STARTING; /* it calls again */
+			n->deadline = m->adopt_until;
+		}
 		if (n->agent == LIFE_NONE && n->attempts < AGENT_ATTEMPTS && !n->leaving && !m->leaving && m->end == END_NONE)
 			agent_start(m, n);
 	}
@@ -206,13 +210,15 @@ void on_agent_up(struct hspmd_machine *m, const struct run_event *e)
 		m->failed = true;
 	n->agent = LIFE_UP;
 	n->ending = false;
+	adopt_workers(m, n, json_object_get(e->value, "workers"));
 	if (m->current.layout)
 		say(m, HSPMD_LOG_INFO, "agent of %s is there: %d device%s", n->name, part->device_count, part->device_count == 1 ? "" : "s");
+	n->held |= adopt_holds(m, n); /* Slurm has not been heard yet */
 	if (!n->held || n->leaving || m->end != END_NONE) {
 		send_node(m, n, json_pack("{s:s}", "type", "quit"));
 		return;
 	}
-	if (m->current.stage != STAGE_NONE || m->change.open)
+	if (!m->adopt && (m->current.stage != STAGE_NONE || m->change.open))
 		want_plan(m, "grow");
 }
 

@@ -15,6 +15,7 @@
 #include "runtime/state/memory_place.h"
 
 #define GREETING_S 10.0
+#define UNSENT_MESSAGES 4096
 #define UNSENT_MAX ((size_t)256 << 20)
 #define CALL_AGAIN_S 1.0
 #define TICK_MS 100
@@ -90,6 +91,7 @@ static int greet(struct agent *a, struct hspmd_stream *s, struct hspmd_error *er
 }
 
 static void on_ready(uv_poll_t *poll, int status, int events);
+static void obey_all(struct agent *a);
 
 static void watch(struct agent *a)
 {
@@ -127,6 +129,12 @@ static int call(struct agent *a, struct hspmd_error *err)
 		return hspmd_fail(err, "cannot watch the connection to the controller");
 	a->poll.data = a;
 	watch(a);
+	json_t *unsent = a->unsent;
+	a->unsent = NULL;
+	for (size_t i = 0; i < json_array_size(unsent); i++)
+		agent_send(a, json_incref(json_array_get(unsent, i)));
+	json_decref(unsent);
+	obey_all(a); /* what came together with the welcome: no event tells of it */
 	return 0;
 }
 
@@ -162,9 +170,22 @@ static void lose_controller(struct agent *a, const char *why)
 		start_quitting(a, 1);
 }
 
+/* A controller that comes back wants to know which steps there were. */
+static void keep_unsent(struct agent *a, json_t *message)
+{
+	if (!a->unsent)
+		a->unsent = json_array();
+	if (json_array_size(a->unsent) >= UNSENT_MESSAGES)
+		json_array_remove(a->unsent, 0);
+	if (!a->unsent || json_array_append(a->unsent, message))
+		hspmd_error_log("out of memory: a message to the controller is lost");
+}
+
 void agent_send(struct agent *a, json_t *message)
 {
 	struct hspmd_error err;
+	if (message && !a->polling && !a->quitting)
+		keep_unsent(a, message);
 	if (message && a->polling) {
 		if (hspmd_stream_send(a->stream, message, &err))
 			lose_controller(a, err.text);
@@ -191,6 +212,12 @@ static void obey(struct agent *a, json_t *m)
 		start_quitting(a, 0);
 }
 
+static void obey_all(struct agent *a)
+{
+	for (json_t *m; a->polling && (m = hspmd_stream_take(a->stream)); json_decref(m))
+		obey(a, m);
+}
+
 static void on_ready(uv_poll_t *poll, int status, int events)
 {
 	struct agent *a = poll->data;
@@ -198,8 +225,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 	int open = status < 0 ? -1 : 1;
 	if (open > 0 && (events & UV_READABLE))
 		open = hspmd_stream_read(a->stream, &err);
-	for (json_t *m; a->polling && (m = hspmd_stream_take(a->stream)); json_decref(m))
-		obey(a, m);
+	obey_all(a);
 	if (open > 0 && a->polling && (events & UV_WRITABLE) && hspmd_stream_flush(a->stream, &err))
 		open = -1;
 	if (open <= 0)
@@ -325,6 +351,7 @@ int hspmd_agent_main(const struct hspmd_agent_options *options)
 	free(a.node);
 	json_decref(a.part);
 	json_decref(a.gathered);
+	json_decref(a.unsent);
 	json_decref(a.places);
 	return status;
 }

@@ -22,6 +22,7 @@ struct agent_worker {
 	struct hspmd_stream *stream; /* NULL: closed */
 	int closing;                 /* handles not yet closed */
 	bool exited, polling;
+	bool killed; /* another may take its place at once */
 };
 
 struct agent {
@@ -38,6 +39,7 @@ struct agent {
 	double quit_by;
 	int status;
 	struct agent_worker *workers;
+	json_t *unsent; /* what there was to say while there was no controller; NULL: nothing */
 	int memory; /* holds this node's part of the job's folder in memory; -1: it has none */
 };
 

@@ -16,7 +16,7 @@
 static struct agent_worker *find(struct agent *a, const char *device)
 {
 	struct agent_worker *w = a->workers;
-	while (w && (strcmp(w->device, device) || w->exited))
+	while (w && (strcmp(w->device, device) || w->exited || w->killed))
 		w = w->next;
 	return w;
 }
@@ -130,7 +130,7 @@ void agent_forward(struct agent *a, json_t *message)
 		return;
 	}
 	for (struct agent_worker *w = a->workers; w; w = w->next) {
-		if (w->exited || !is_for(to, w->device))
+		if (w->exited || w->killed || !is_for(to, w->device))
 			continue;
 		if (hspmd_stream_send_frame(w->stream, frame, size, &err)) {
 			hspmd_warn("worker %s: %s", w->device, err.text);
@@ -225,8 +225,10 @@ void agent_kill(struct agent *a, json_t *message)
 {
 	const char *device = json_string_value(json_object_get(message, "device"));
 	struct agent_worker *w = device ? find(a, device) : NULL;
-	if (w && w->serial == json_integer_value(json_object_get(message, "serial")))
+	if (w && w->serial == json_integer_value(json_object_get(message, "serial"))) {
+		w->killed = true;
 		uv_process_kill(&w->process, SIGKILL);
+	}
 }
 
 void agent_end_workers(struct agent *a, bool force)
@@ -244,7 +246,7 @@ json_t *agent_list_workers(const struct agent *a)
 {
 	json_t *list = json_array();
 	for (const struct agent_worker *w = a->workers; list && w; w = w->next)
-		if (!w->exited)
+		if (!w->exited && !w->killed)
 			json_array_append_new(list, json_pack("{ss,sI,si}", "device", w->device, "serial", (json_int_t)w->serial, "pid", w->process.pid));
 	return list;
 }

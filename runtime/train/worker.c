@@ -325,6 +325,17 @@ static int abort_generation(struct worker *w, json_t *m)
 	return hspmd_inbox_send(w->inbox, answer);
 }
 
+/* A controller that has come back asks what there is. */
+static int report_state(struct worker *w, int number)
+{
+	json_t *answer = state_report(w, "reported", number);
+	if (!answer)
+		return -1;
+	json_object_set_new(answer, "holds", w->active ? json_integer(w->active->number) : json_null());
+	json_object_set_new(answer, "training", json_boolean(w->training && w->active && w->active->number == number));
+	return hspmd_inbox_send(w->inbox, answer);
+}
+
 /* The controller has heard all survivors: the step in doubt happened for everyone or for nobody. */
 static int settle(struct worker *w, json_t *m)
 {
@@ -389,6 +400,8 @@ static int handle(struct worker *w, json_t *m)
 		return start_preparation(w, m, &err) ? worker_fault(w, number, &err) : 0;
 	if (!strcmp(type, "start"))
 		return start(w, m, &err) ? worker_fault(w, number, &err) : train(w);
+	if (!strcmp(type, "report"))
+		return report_state(w, number);
 	if (!strcmp(type, "abort"))
 		return abort_generation(w, m);
 	if (!strcmp(type, "settle"))

@@ -10,7 +10,7 @@
 #include "runtime/train/generation.h"
 #include "runtime/train/inbox.h"
 
-#define RECENT 8 /* losses kept for whoever asks after a fault */
+#define RECENT 64 /* losses kept for whoever asks after a fault */
 #define LOADED_TAG ((UINT64_C(1) << 44) - 768)
 
 struct worker_checkpoints;

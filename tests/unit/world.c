@@ -225,6 +225,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 			if (getenv("HSPMD_WORLD"))
 				fprintf(stderr, "%9.3f %s\n", w->now, x->text);
 			break;
+		case RUN_JOURNAL:
 		case RUN_SAVE_PLAN:
 			break;
 		}
