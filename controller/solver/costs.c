@@ -160,7 +160,7 @@ static void facts_from_profile(struct hspmd_costs *c)
 			f->rerun = inner;
 		}
 	}
-	if (!p->tied_count)
+	if (!p->tied_count && !c->model)
 		find_tied(c);
 	for (int i = 0; i < p->tied_count; i++) {
 		/* Weights listed with both are one and the same; listed with one, the other has to borrow them. */

@@ -10,8 +10,7 @@
  * From a profile, where it has the device type:
  *   micro-batch between measured ones   on the straight line between them; outside, on the line through the last two
  *   one micro-batch measured alone      work (and the group's all-reduce) for each sample more; never more than the measured sample took
- *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone, on a CPU, which launches nothing and
- *                                       whose time is all work, in proportion to it
+ *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone
  *   backward not measured               forward and its work once more. Times of exactly twice the forward pass in every layer were not measured
  *                                       but made up by whoever wrote the profile, and count as not measured
  * Without one: work + launches.
@@ -183,7 +182,6 @@ struct shelf {
 /* Seconds a sample adds to one layer: forward work, one pass's all-reduces. */
 struct sample {
 	double work, reduce;
-	double left; /* of the time at the highest degree measured, what there is at the share asked for; 0: the work that goes is told apart */
 };
 
 static bool backward_was_made_up(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
@@ -278,8 +276,8 @@ static bool shelves_around(const struct hspmd_costs *c, const char *type, double
 static double over_share(const struct shelf *below, const struct shelf *above, double share, int micro_batch, enum column column, int layer,
 			 const struct sample *whole)
 {
-	struct sample low = { below->count ? whole->work / below->tp : 0, whole->reduce, 0 };
-	struct sample high = { above->count ? whole->work / above->tp : 0, whole->reduce, 0 };
+	struct sample low = { below->count ? whole->work / below->tp : 0, whole->reduce };
+	struct sample high = { above->count ? whole->work / above->tp : 0, whole->reduce };
 	double a = below->count ? over_micro_batch(below, micro_batch, column, layer, &low) : NAN;
 	double b = above->count ? over_micro_batch(above, micro_batch, column, layer, &high) : NAN;
 	if (below->count && above->count)
@@ -288,8 +286,6 @@ static double over_share(const struct shelf *below, const struct shelf *above, d
 		return b * share * above->tp;
 	if (fabs(below->tp * share - 1) < 1e-9)
 		return a;
-	if (whole->left > 0 && column != OPTIMIZER)
-		return a * whole->left;
 	double factor = column == FORWARD ? micro_batch : column == BACKWARD ? 2 * micro_batch : 0;
 	double saved = column == OPTIMIZER ? a * (1 - share * below->tp) : factor * whole->work * (1.0 / below->tp - share);
 	return fmax(a - saved, a * share * below->tp);
@@ -327,12 +323,10 @@ static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 	struct shelf below, above;
 	if (!c->profile || !shelves_around(c, type, t->share, &below, &above))
 		return false;
-	bool made_up = false, cpu = c->cluster->types[t->type].kind == HSPMD_DEVICE_CPU;
+	bool made_up = false;
 	double reduce = reduce_rate(c, t->type, t->share), rate = fastest_units(&c->cluster->types[t->type]);
 	for (int l = 0; l < c->layer_count; l++) {
-		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].reduced_bytes, 0 };
-		if (cpu && below.count && whole.work > 0)
-			whole.left = forward_work(c, t->type, t->share, rate, l) / forward_work(c, t->type, 1.0 / below.tp, rate, l);
+		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].reduced_bytes };
 		t->forward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, FORWARD, l, &whole);
 		t->backward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, BACKWARD, l, &whole);
 		double optimizer = over_share(&below, &above, t->share, t->micro_batch, OPTIMIZER, l, &whole);
