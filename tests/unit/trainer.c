@@ -102,6 +102,7 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 		};
 		local.source.documents = o->documents;
 		local.source.bf16 = o->bf16;
+		local.timeout_s = o->gpus ? 600 : 0; /* an emulated GPU on a loaded machine is very slow */
 		status = hspmd_train_local(&local, err);
 	}
 	hspmd_data_close(s.data);

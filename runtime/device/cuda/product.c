@@ -24,6 +24,7 @@ struct plan {
 
 struct chosen {
 	struct hspmd_cuda_choice_key key;
+	bool none; /* cuBLASLt has no algorithm: hspmd_cuda_multiply_any */
 	cublasLtMatmulAlgo_t algorithm;
 	size_t workspace;
 	struct plan plan;
@@ -136,6 +137,7 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_pr
 	return failed(status, "describing a matrix product", err);
 }
 
+/* How many it found; 0: there is none. */
 static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found, struct hspmd_error *err)
 {
 	cublasLtMatmulPreference_t preference;
@@ -155,9 +157,9 @@ static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *pl
 	if (!status)
 		status = cublasLtMatmulAlgoGetHeuristic(b->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, preference, CANDIDATES, found, &count);
 	cublasLtMatmulPreferenceDestroy(preference);
-	if (status)
-		return failed(status, "choosing an algorithm", err);
-	return count ? count : hspmd_fail(err, "cuBLASLt has no algorithm for such a product");
+	if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+		return 0;
+	return status ? failed(status, "choosing an algorithm", err) : count;
 }
 
 static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_product *p,
@@ -284,6 +286,10 @@ static struct chosen *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_pr
 		free(c);
 		return NULL;
 	}
+	if (!count) {
+		c->none = true;
+		return b->chosen[b->count++] = c;
+	}
 	int best = b->tune ? fastest(b, &c->plan, p, found, count) : 0;
 	c->algorithm = found[best].algo;
 	c->workspace = found[best].workspaceSize;
@@ -326,6 +332,8 @@ int hspmd_cuda_multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_product
 	struct chosen *c = find(cuda, p, err);
 	if (!c)
 		return -1;
+	if (c->none)
+		return hspmd_cuda_multiply_any(cuda, p, err);
 	if (c->workspace > workspace_bytes)
 		return hspmd_fail(err, "a product was given %zu bytes of workspace and needs %zu", workspace_bytes, c->workspace);
 	/* One thread runs a device, and the call takes the pointer's value with it. */

@@ -9,6 +9,10 @@
 
 #include "runtime/device/cuda/cuda.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Row-major D[m, n] (+)= op(A) op(B) (+ bias[n]): A is [m, k], or [k, m] when turned; B is [k, n], or [n, k] when turned. No padding between rows. */
 struct hspmd_cuda_product {
 	int64_t m, n, k;
@@ -24,5 +28,11 @@ void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda);
 /* Finds the algorithm for products like this one (pointers are not looked at); the workspace that it needs. */
 size_t hspmd_cuda_product_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p);
 int hspmd_cuda_multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, void *workspace, size_t workspace_bytes, struct hspmd_error *err);
+/* product_any.cu: of any sizes, slowly; hspmd_cuda_multiply takes it where cuBLASLt has no algorithm. */
+int hspmd_cuda_multiply_any(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, struct hspmd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

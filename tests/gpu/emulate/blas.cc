@@ -165,7 +165,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 					      cublasLtMatmulHeuristicResult_t *found, int *count)
 {
 	*count = 0;
-	if (!fits(*desc, *a, *b, *d))
+	/* As the real one may, it refuses what fits no 16 bytes. */
+	if (!fits(*desc, *a, *b, *d) || (a->type == CUDA_R_16BF && (a->rows | a->columns | b->rows | b->columns) % 8))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	for (int i = 0; i < 2 && i < wanted && preference->workspace >= WORKSPACE; i++) {
 		found[i] = cublasLtMatmulHeuristicResult_t();
