@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/graph/spmd.h"
+#include "runtime/graph/pass.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -7,16 +7,7 @@
 #include "common/alloc.h"
 #include "runtime/op/op.h"
 
-/* What the passes carry along. */
-struct pass {
-	struct hspmd_spmd *s;
-	const struct hspmd_graph *g;
-	const struct hspmd_spmd_stage *stages;
-	const struct hspmd_link_cost *cost;
-	struct hspmd_error *err;
-};
-
-static const char *tensor_name(const struct pass *p, int value)
+static const char *tensor_name(const struct hspmd_pass *p, int value)
 {
 	return p->g->tensors[p->s->values[value].tensor].name;
 }
@@ -97,7 +88,7 @@ static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage,
 /* ---- values and nodes */
 
 /* The first stage that these devices run: where parameters and their gradients lie, also for the stages of later rounds (interleaved schedules). */
-static int home_of(const struct pass *p, int stage)
+static int home_of(const struct hspmd_pass *p, int stage)
 {
 	int home = 0;
 	while (p->stages[home].devices[0] != p->stages[stage].devices[0])
@@ -105,8 +96,7 @@ static int home_of(const struct pass *p, int stage)
 	return home;
 }
 
-/* Takes the annotation, also on failure. */
-static int add_value(struct pass *p, int tensor, int stage, struct hspmd_annotation *annotation)
+int hspmd_pass_add_value(struct hspmd_pass *p, int tensor, int stage, struct hspmd_annotation *annotation)
 {
 	struct hspmd_spmd *s = p->s;
 	if (hspmd_grow(&s->values, &s->value_capacity, s->value_count, sizeof *s->values)) {
@@ -121,7 +111,7 @@ static int add_value(struct pass *p, int tensor, int stage, struct hspmd_annotat
 	return (int)s->value_count++;
 }
 
-static struct hspmd_spmd_node *add_node(struct pass *p, int op, int stage, int layer, bool backward)
+struct hspmd_spmd_node *hspmd_pass_add_node(struct hspmd_pass *p, int op, int stage, int layer, bool backward)
 {
 	struct hspmd_spmd *s = p->s;
 	if (hspmd_grow(&s->nodes, &s->node_capacity, s->node_count, sizeof *s->nodes)) {
@@ -142,7 +132,7 @@ int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage)
 }
 
 /* A Reshard of `from` to lie as `want` in a stage, or a value that lies so already. Takes want, also on failure. */
-static int reshard(struct pass *p, int from, struct hspmd_annotation *want, int stage, int layer, bool backward)
+static int reshard(struct hspmd_pass *p, int from, struct hspmd_annotation *want, int stage, int layer, bool backward)
 {
 	struct hspmd_spmd *s = p->s;
 	int tensor = s->values[from].tensor;
@@ -153,15 +143,15 @@ static int reshard(struct pass *p, int from, struct hspmd_annotation *want, int 
 			return v;
 		}
 	if (t->role == HSPMD_TENSOR_INPUT)
-		return add_value(p, tensor, stage, want); /* read as it is wanted */
+		return hspmd_pass_add_value(p, tensor, stage, want); /* read as it is wanted */
 	struct hspmd_transfer *transfer =
 		hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
 	if (!transfer) {
 		hspmd_annotation_destroy(want);
 		return hspmd_error_prefix(p->err, "tensor %s", t->name);
 	}
-	int to = add_value(p, tensor, stage, want);
-	struct hspmd_spmd_node *n = to < 0 ? NULL : add_node(p, -1, stage, layer, backward);
+	int to = hspmd_pass_add_value(p, tensor, stage, want);
+	struct hspmd_spmd_node *n = to < 0 ? NULL : hspmd_pass_add_node(p, -1, stage, layer, backward);
 	if (!n || transfer->step_count == 0) {
 		if (n) { /* nothing to do: the bytes are those of `from` */
 			s->node_count--;
@@ -187,7 +177,7 @@ static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
 }
 
 /* The value of an operator's input in the operator's stage: there already, a parameter or input that starts there, or brought from the stage that made it. */
-static int input_value(struct pass *p, int tensor, int stage, int layer, bool backward)
+static int input_value(struct hspmd_pass *p, int tensor, int stage, int layer, bool backward)
 {
 	const struct hspmd_tensor *t = &p->g->tensors[tensor];
 	if (t->role == HSPMD_TENSOR_PARAMETER)
@@ -201,7 +191,7 @@ static int input_value(struct pass *p, int tensor, int stage, int layer, bool ba
 	if (!a)
 		return hspmd_error_prefix(p->err, "tensor %s in stage %d", t->name, stage);
 	if (t->role == HSPMD_TENSOR_PARAMETER || t->role == HSPMD_TENSOR_INPUT)
-		return add_value(p, tensor, stage, a);
+		return hspmd_pass_add_value(p, tensor, stage, a);
 	if (p->s->first_value[tensor] >= 0)
 		return reshard(p, p->s->first_value[tensor], a, stage, layer, backward);
 	hspmd_annotation_destroy(a);
@@ -209,7 +199,7 @@ static int input_value(struct pass *p, int tensor, int stage, int layer, bool ba
 }
 
 /* Where a stage's first activation is made as a sum, sequence parallelism begins: later operators find it split along the sequence. */
-static int enter_sequence(struct pass *p, int value, int layer)
+static int enter_sequence(struct hspmd_pass *p, int value, int layer)
 {
 	struct hspmd_spmd *s = p->s;
 	int tensor = s->values[value].tensor, stage = s->values[value].stage;
@@ -235,7 +225,7 @@ static void destroy_all(struct hspmd_annotation **list)
 }
 
 /* Describe operator and inputs to the rule; with `values` as they lie. */
-static void describe(const struct pass *p, const struct hspmd_op *op, int stage, const int *values, struct hspmd_op_view *view)
+static void describe(const struct hspmd_pass *p, const struct hspmd_op *op, int stage, const int *values, struct hspmd_op_view *view)
 {
 	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count,
 					.sequence_parallel = p->stages[stage].sequence_parallel };
@@ -257,7 +247,7 @@ static void describe(const struct pass *p, const struct hspmd_op *op, int stage,
 }
 
 /* Put the output where the rule said. An accumulator that another operator wrote before keeps its place, which must be the same. */
-static int output_value(struct pass *p, int tensor, int stage, struct hspmd_annotation *a)
+static int output_value(struct hspmd_pass *p, int tensor, int stage, struct hspmd_annotation *a)
 {
 	const struct hspmd_tensor *t = &p->g->tensors[tensor];
 	if (hspmd_annotation_check(a, &t->shape, p->err)) {
@@ -268,7 +258,7 @@ static int output_value(struct pass *p, int tensor, int stage, struct hspmd_anno
 		stage = home_of(p, stage);
 	int v = hspmd_spmd_value(p->s, tensor, stage);
 	if (v < 0)
-		return add_value(p, tensor, stage, a);
+		return hspmd_pass_add_value(p, tensor, stage, a);
 	bool same = hspmd_annotation_equal(a, p->s->values[v].annotation, &t->shape);
 	if (!same) {
 		char *is = hspmd_annotation_text(a), *was = hspmd_annotation_text(p->s->values[v].annotation);
@@ -280,7 +270,20 @@ static int output_value(struct pass *p, int tensor, int stage, struct hspmd_anno
 	return same ? v : -1;
 }
 
-static int place_op(struct pass *p, size_t number, int stage)
+static int plain_node(struct hspmd_pass *p, size_t number, int stage, const int *in, const int *out)
+{
+	const struct hspmd_op *op = &p->g->ops[number];
+	struct hspmd_spmd_node *n = hspmd_pass_add_node(p, (int)number, stage, op->layer, op->backward);
+	if (!n)
+		return -1;
+	n->input_count = op->input_count;
+	n->output_count = op->output_count;
+	memcpy(n->in, in, (size_t)op->input_count * sizeof *in);
+	memcpy(n->out, out, (size_t)op->output_count * sizeof *out);
+	return 0;
+}
+
+static int place_op(struct hspmd_pass *p, size_t number, int stage)
 {
 	const struct hspmd_op *op = &p->g->ops[number];
 	const struct hspmd_op_type *type = hspmd_op_type(op->opcode);
@@ -297,6 +300,7 @@ static int place_op(struct pass *p, size_t number, int stage)
 		hspmd_error_prefix(p->err, "operator %s (layer %d, %s)", type->name, op->layer, op->in[0] >= 0 ? tensor_name(p, in[0]) : "-");
 		goto fail;
 	}
+	bool ring = hspmd_ring_fits(p, op, stage, in, want);
 	for (int i = 0; i < op->input_count; i++) {
 		if (!want[i])
 			continue;
@@ -306,29 +310,26 @@ static int place_op(struct pass *p, size_t number, int stage)
 		if (in[i] < 0)
 			goto fail;
 	}
-	struct hspmd_spmd_node *n = add_node(p, (int)number, stage, op->layer, op->backward);
-	if (!n)
-		goto fail;
-	n->input_count = op->input_count;
-	n->output_count = op->output_count;
-	memcpy(n->in, in, sizeof n->in);
+	int made[HSPMD_OP_MAX_IO];
 	for (int o = 0; o < op->output_count; o++) {
-		n->out[o] = -1;
+		made[o] = -1;
 		if (op->out[o] < 0)
 			continue;
 		if (!out[o]) {
 			hspmd_fail(p->err, "operator %s says nothing of how its output %d lies", type->name, o);
 			goto fail;
 		}
-		struct hspmd_annotation *a = out[o];
+		struct hspmd_annotation *a = ring ? hspmd_ring_output(p, op, o, in, out[o]) : out[o];
 		out[o] = NULL;
-		n->out[o] = output_value(p, op->out[o], stage, a);
-		if (n->out[o] < 0)
+		made[o] = a ? output_value(p, op->out[o], stage, a) : hspmd_fail_memory(p->err, "annotating");
+		if (made[o] < 0)
 			goto fail;
 	}
+	if (ring ? hspmd_ring_place(p, number, stage, in, made) : plain_node(p, number, stage, in, made))
+		goto fail;
 	destroy_all(want);
 	destroy_all(out);
-	return op->opcode == HSPMD_OP_EMBED && p->stages[stage].sequence_parallel ? enter_sequence(p, n->out[0], op->layer) : 0;
+	return op->opcode == HSPMD_OP_EMBED && p->stages[stage].sequence_parallel ? enter_sequence(p, made[0], op->layer) : 0;
 fail:
 	destroy_all(want);
 	destroy_all(out);
@@ -352,7 +353,7 @@ struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hs
 	}
 	for (size_t t = 0; t < g->tensor_count; t++)
 		s->first_value[t] = -1;
-	struct pass p = { s, g, stages, cost, err };
+	struct hspmd_pass p = { s, g, stages, cost, err };
 	for (size_t i = 0; i < g->op_count; i++)
 		if (place_op(&p, i, stage_of_layer[g->ops[i].layer])) {
 			hspmd_spmd_destroy(s);

@@ -18,6 +18,7 @@ struct hspmd_spmd_stage {
 	int context;
 	const int64_t *context_weights; /* per group, NULL: even */
 	const int64_t *tensor_weights;  /* per device of a group, NULL: even */
+	bool ring;                      /* its devices' attention can be given keys and values part by part, so they need not be gathered for it */
 	bool sequence_parallel;         /* between the split operators activations lie split along the sequence too */
 };
 
@@ -36,6 +37,8 @@ struct hspmd_spmd_node {
 	bool backward;
 	int input_count, output_count;
 	int in[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO]; /* values, -1: absent */
+	unsigned accumulate;                           /* bit o: output o is there from a node before, and this one adds to it (ring.c) */
+	int idle;                                      /* so many first devices of the stage do not run it */
 	struct hspmd_transfer *transfer;               /* Reshards */
 };
 

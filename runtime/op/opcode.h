@@ -29,9 +29,10 @@ enum hspmd_opcode {
 	/* q[B,Tq,heads*head_dim], k[B,Tk,kv*head_dim], v[same] -> o[B,Tq,heads*head_dim], lse[B,heads,Tq]; or one input
 	 * qkv[B,T,3,heads*head_dim]. Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped queries:
 	 * head h reads kv head h / (heads / kv), global head numbers. Optional last input segments[B,T] I32: positions of different segments do
-	 * not see one another. */
+	 * not see one another. On the CPU device (acc): with k and v of other positions, o and lse become what they would be with those of before
+	 * and these. */
 	HSPMD_OP_ATTENTION,
-	HSPMD_OP_ATTENTION_GRAD, /* do, (q, k, v | qkv), o, lse, (segments) -> (dq, dk, dv | dqkv) */
+	HSPMD_OP_ATTENTION_GRAD, /* do, (q, k, v | qkv), o, lse, (segments) -> (dq, dk, dv: acc on the CPU device | dqkv) */
 	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim */
 	HSPMD_OP_ROPE,
 	HSPMD_OP_ROPE_GRAD, /* dy -> dx */

@@ -132,9 +132,18 @@ static struct hspmd_model_build how_to_build(const struct hspmd_graph_source *so
 	};
 }
 
+/* Does attention on these devices take keys and values part by part? (In bf16 every merging would round.) */
+static bool takes_parts(const struct hspmd_cluster *cluster, const struct hspmd_stage *stage)
+{
+	for (int d = 0; d < stage->device_count; d++)
+		if (cluster->types[cluster->devices[stage->devices[d]].type].kind != HSPMD_DEVICE_CPU)
+			return false;
+	return true;
+}
+
 /* Graph and passes of one pipeline. */
-static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int number, bool bf16, const struct hspmd_link_cost *cost,
-			  struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
+static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, int number, bool bf16,
+			  const struct hspmd_link_cost *cost, struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[number];
 	struct hspmd_model_build how = how_to_build(source, plan, number, bf16);
@@ -150,6 +159,7 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 			hspmd_layout_stage(&p->stages[s], &stages[s], weights[s]);
 		else
 			status = hspmd_fail_memory(err, "reading the plan");
+		stages[s].ring = !bf16 && takes_parts(cluster, &p->stages[s]);
 	}
 	*graph = status ? NULL : source->build(source->context, &how, err);
 	*spmd = *graph ? hspmd_spmd_build(*graph, stages, stage_of_layer, cost, err) : NULL;
@@ -284,7 +294,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	cost.cache = hspmd_resolve_cache_create();
 	int status = p && graphs && spmds && cost.cache ? 0 : hspmd_fail_memory(err, "specialising");
 	for (size_t q = 0; !status && q < n; q++)
-		status = build_pipeline(source, plan, (int)q, bf16, &cost, &graphs[q], &spmds[q], err);
+		status = build_pipeline(source, plan, cluster, (int)q, bf16, &cost, &graphs[q], &spmds[q], err);
 	if (!status) {
 		p->device = device;
 		find_device(p, plan);

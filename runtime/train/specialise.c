@@ -126,7 +126,7 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 		route.peer_turn = *turn_of(w, n->backward, route.gives ? n->stage : from, micro_batch);
 	}
 	route.in = old_slot(w, n->in[0], micro_batch);
-	route.out = new_slot(w, n->out[0], micro_batch);
+	route.out = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) < 0 ? -1 : new_slot(w, n->out[0], micro_batch);
 	if (route.in == -2 || route.out == -2)
 		return -1;
 	return hspmd_program_transfer(w->p, n->transfer, &route, w->err);
@@ -146,7 +146,9 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 					  p->graph->tensors[op->in[k]].name, p->device);
 	}
 	for (int k = 0; k < n->output_count; k++) {
-		made.out[k] = n->out[k] < 0 ? -1 : new_slot(w, n->out[k], micro_batch);
+		bool there = n->accumulate >> k & 1;
+		made.out[k] = n->out[k] < 0 ? -1 : there ? old_slot(w, n->out[k], micro_batch) : new_slot(w, n->out[k], micro_batch);
+		made.accumulate |= (unsigned)there << k;
 		if (made.out[k] == -2)
 			return -1;
 		if (made.out[k] >= 0 && p->slots[made.out[k]].region == HSPMD_REGION_FIXED) {
@@ -168,12 +170,21 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 	return 0;
 }
 
+static bool is_idle(const struct walk *w, const struct hspmd_spmd_node *n)
+{
+	const struct hspmd_stage *stage = &w->plan->pipelines[w->p->pipeline].stages[n->stage];
+	for (int d = 0; d < n->idle; d++)
+		if (stage->devices[d] == w->p->device)
+			return true;
+	return false;
+}
+
 /* A node's part in the turn of one stage. A transfer is received in the turn of the stage it serves and sent in the turn of the one it comes from. */
 static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
 {
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
 	if (n->op >= 0)
-		return n->stage == stage ? run_op(w, n, micro_batch) : 0;
+		return n->stage == stage && !is_idle(w, n) ? run_op(w, n, micro_batch) : 0;
 	bool gets = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) >= 0;
 	bool gives = hspmd_layout_find(&n->transfer->layout[0], w->p->device) >= 0;
 	int in = gets ? n->stage : gives ? w->p->spmd->values[n->in[0]].stage : -1;

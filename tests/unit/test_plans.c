@@ -70,9 +70,9 @@ static char *draw_splits(const struct model *m, int count)
 	char *text = NULL;
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
-	int context = 1;
-	if (count % 2 == 0 && (count / 2 <= m->heads) && (count > m->heads || !draw(3)))
-		context = 2;
+	int context = 1 + (int)draw(count > m->heads || !draw(3) ? (unsigned)count : 1);
+	while (count % context || count / context > m->heads)
+		context = context % count + 1;
 	if (context > 1)
 		fprintf(f, ",\"context\":%d", context);
 	if (draw(2))
@@ -83,15 +83,15 @@ static char *draw_splits(const struct model *m, int count)
 	return text;
 }
 
-/* How wide each of at most `most` stages is: no wider than its heads can be split, unless the sequence is. Returns how many. */
-static int draw_widths(const struct model *m, int devices, int most, int *width)
+/* How wide each of at most `most` stages is. Returns how many. */
+static int draw_widths(int devices, int most, int *width)
 {
 	int stages = 1 + (int)draw((unsigned)(devices < most ? devices : most));
 	for (bool fits = false; !fits;) {
 		compose(devices, stages, width);
 		fits = true;
 		for (int s = 0; s < stages; s++)
-			fits &= width[s] <= m->heads || (width[s] % 2 == 0 && width[s] / 2 <= m->heads);
+			fits &= width[s] <= 6; /* parts of the sequence are a few tokens then, and some are one */
 		if (!fits && stages < most && stages < devices)
 			stages++;
 	}
@@ -103,7 +103,7 @@ static void put_pipeline(FILE *f, const struct model *m, int rounds, int first, 
 {
 	static const char *const recompute[] = { "none", "selective", "full" };
 	int micro_batch = samples % 2 == 0 && draw(2) ? 2 : 1, width[8], layers[8], layer = 0;
-	int stages = draw_widths(m, devices, m->layers / rounds, width);
+	int stages = draw_widths(devices, m->layers / rounds, width);
 	char *splits[8];
 	for (int s = 0; s < stages; s++)
 		splits[s] = draw_splits(m, width[s]);

@@ -75,21 +75,40 @@ static void soften(int64_t keys, int64_t d, const struct scratch *s, vec most[NV
 	}
 }
 
+/* What queries saw of other keys before, and what they see of these: softmax over both. o is scaled, and what is added to it too. */
+static void merge_output(const struct attention *a, real *o, real *lse, int64_t count, const real *new_lse, real *new_output)
+{
+	int64_t width = a->heads * a->head_dim;
+	for (int64_t j = 0; j < count; j++) {
+		real most = lse[j] > new_lse[j] ? lse[j] : new_lse[j];
+		real old_part = (real)exp(lse[j] - most), new_part = (real)exp(new_lse[j] - most), sum = old_part + new_part;
+		lse[j] = most + (real)log(sum);
+		for (int64_t d = 0; d < a->head_dim; d++)
+			o[j * width + d] = (o[j * width + d] * old_part + new_output[d * QUERIES + j] * new_part) / sum;
+	}
+}
+
 static void write_output(const struct attention *a, int64_t batch, int64_t head, int64_t q0, const struct scratch *s, const vec *most, const vec *sum)
 {
 	int64_t width = a->heads * a->head_dim, count = a->queries - q0 < QUERIES ? a->queries - q0 : QUERIES;
 	real inverse[QUERIES], lse[QUERIES];
 	for (int j = 0; j < NV; j++)
 		for (int i = 0; i < LANES; i++) {
-			inverse[j * LANES + i] = 1 / sum[j][i];
-			lse[j * LANES + i] = most[j][i] + (real)log(sum[j][i]);
+			bool sees = sum[j][i] > 0;
+			inverse[j * LANES + i] = sees ? 1 / sum[j][i] : 0;
+			lse[j * LANES + i] = sees ? most[j][i] + (real)log(sum[j][i]) : MASKED;
 		}
 	for (int64_t d = 0; d < a->head_dim; d++)
 		for (int j = 0; j < QUERIES; j++)
 			s->output[d * QUERIES + j] *= inverse[j];
 	real *o = (real *)a->args->out[0].data + (batch * a->queries + q0) * width + head * a->head_dim;
+	real *lse_out = (real *)a->args->out[1].data + (batch * a->heads + head) * a->queries + q0;
+	if (a->args->out[0].accumulate) {
+		merge_output(a, o, lse_out, count, lse, s->output);
+		return;
+	}
 	transpose_copy(o, width, s->output, QUERIES, a->head_dim, count);
-	memcpy((real *)a->args->out[1].data + (batch * a->heads + head) * a->queries + q0, lse, (size_t)count * sizeof *lse);
+	memcpy(lse_out, lse, (size_t)count * sizeof *lse);
 }
 
 static void attend_block(const struct attention *a, int64_t batch, int64_t head, int64_t q0, const struct scratch *s)

@@ -91,7 +91,13 @@ struct grads {
 static void write_dq(const struct grads *g, int64_t batch, int64_t head, int64_t q0, int64_t count, const struct scratch *s)
 {
 	real *dq = g->dq.data + batch * g->dq.batch + (g->shift + q0) * g->dq.row + head * g->a.head_dim;
-	transpose_copy(dq, g->dq.row, s->dq, QUERIES, g->a.head_dim, count);
+	if (!g->a.args->out[0].accumulate) {
+		transpose_copy(dq, g->dq.row, s->dq, QUERIES, g->a.head_dim, count);
+		return;
+	}
+	for (int64_t j = 0; j < count; j++)
+		for (int64_t d = 0; d < g->a.head_dim; d++)
+			dq[j * g->dq.row + d] += s->dq[d * QUERIES + j];
 }
 
 /* Rows of dqkv for queries that others work on. */
@@ -136,11 +142,16 @@ static void block_grad(const struct grads *g, int64_t batch, int64_t head, int64
 		write_dq(g, batch, head, q0, count, s);
 }
 
-static void write_keys(const struct attention *a, const struct head_rows *to, int64_t batch, int64_t kv, const real *from)
+static void write_keys(const struct attention *a, const struct head_rows *to, bool add, int64_t batch, int64_t kv, const real *from)
 {
 	int64_t wide = columns_of(a);
-	for (int64_t t = 0; to->data && t < a->keys; t++)
-		memcpy(to->data + batch * to->batch + t * to->row + kv * a->head_dim, from + t * wide, (size_t)a->head_dim * sizeof *from);
+	for (int64_t t = 0; to->data && t < a->keys; t++) {
+		real *row = to->data + batch * to->batch + t * to->row + kv * a->head_dim;
+		if (!add)
+			memcpy(row, from + t * wide, (size_t)a->head_dim * sizeof *from);
+		for (int64_t d = 0; add && d < a->head_dim; d++)
+			row[d] += from[t * wide + d];
+	}
 }
 
 /* All queries that read one kv head of one sample: dk and dv are summed here alone, in one order. */
@@ -165,8 +176,9 @@ static void kv_head_grad(void *context, int64_t item, int thread)
 		if (g->dq.data)
 			clear_other_rows(g, batch, head);
 	}
-	write_keys(a, &g->dk, batch, kv, s.dk);
-	write_keys(a, &g->dv, batch, kv, s.dv);
+	bool separate = g->out > 2; /* else they are parts of the first output */
+	write_keys(a, &g->dk, separate && a->args->out[1].accumulate, batch, kv, s.dk);
+	write_keys(a, &g->dv, separate && a->args->out[2].accumulate, batch, kv, s.dv);
 }
 
 static void setup(struct grads *g, const struct hspmd_kernel_args *args)
