@@ -50,6 +50,8 @@ const struct hspmd_device_ops *hspmd_cuda_load(struct hspmd_error *err)
 	const char *named = getenv("HSPMD_CUDA_MODULE");
 	pthread_mutex_lock(&lock);
 	if (!loaded) {
+		/* Numbers as the management library counts, which discovered the GPUs: CUDA's own would put the fastest first. */
+		setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);
 		if (named && *named)
 			loaded = load_file(named, err);
 		else if (beside_program(path, sizeof path))
