@@ -65,7 +65,8 @@ static double solve(const json_t *cluster, const json_t *devices, int n, const s
 	json_t *part = run_gain_cluster(cluster, devices, n, err);
 	struct hspmd_cluster *c = part ? hspmd_cluster_from_json(part, "cluster", err) : NULL;
 	struct hspmd_solve_request request = {
-		.global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision, .time_limit_s = limit_s
+		.global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision, .time_limit_s = limit_s,
+		.no_diagnosis = true
 	};
 	struct hspmd_plan *plan = c ? hspmd_solve(c, model, NULL, &request, NULL, err) : NULL;
 	double rate = c ? 0 : -1;

@@ -43,9 +43,11 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct h
 	struct hspmd_execution whole = hspmd_execution_default();
 	whole.max_zero_stage = 0;
 	request.exec = &whole;
+	request.no_diagnosis = true;
 	if (c)
 		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
 	request.exec = NULL;
+	request.no_diagnosis = false;
 	if (c && !plan)
 		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
 	if (plan) {

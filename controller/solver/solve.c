@@ -14,9 +14,12 @@
 #include "common/alloc.h"
 #include "controller/solver/limits.h"
 #include "controller/solver/search.h"
+#include "controller/solver/shortage.h"
 
 #define MICRO_BATCH_MAX 128
 #define MICRO_BATCHES_MAX 64
+#define PARTS_MOST (1 << 15) /* micro-batches a step: each is simulated */
+#define DIAGNOSIS_S 5.0 /* seconds for finding out why there is no plan */
 #define NEAR_ENOUGH 1.02 /* a plan that is so much worse than the best may still be preferred as it moves less */
 #define BEHIND 1.4 /* bound over the least one from which on a micro-batch comes last */
 
@@ -114,7 +117,7 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 	struct turn turns[MICRO_BATCHES_MAX];
 	int count = 0, rc = 0, batch = s->request->global_batch;
 	for (int mb = 1; mb <= batch && mb <= MICRO_BATCH_MAX && count < MICRO_BATCHES_MAX && !rc; mb++) {
-		if (batch % mb || (s->request->micro_batch && mb != s->request->micro_batch))
+		if (batch % mb || (s->request->micro_batch && mb != s->request->micro_batch) || batch / mb > PARTS_MOST)
 			continue;
 		struct hspmd_tables *t = hspmd_tables_new(s->costs, s->kinds, &s->exec, mb, err);
 		rc = t ? 0 : -1;
@@ -123,6 +126,9 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 	}
 	if (!rc && s->request->micro_batch > MICRO_BATCH_MAX)
 		rc = hspmd_fail(err, "micro-batches of more than %d samples are not supported", MICRO_BATCH_MAX);
+	if (!rc && !count)
+		rc = hspmd_fail(err, "a global batch of %d cannot be divided into at most %d micro-batches of at most %d samples", batch, PARTS_MOST,
+				MICRO_BATCH_MAX);
 	order_turns(turns, count);
 	for (int i = 0, vain = 0; i < count; i++) {
 		double before = s->best_s;
@@ -264,7 +270,7 @@ static void clear_search(struct hspmd_search *s)
 }
 
 static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
+				     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	double start = now_s();
 	struct hspmd_search s = { .request = request, .best_s = INFINITY, .pool.most = HSPMD_POOL_BEST };
@@ -278,7 +284,7 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	s.costs->sequence_parallel = s.exec.sequence_parallel;
 	if (!prepare(&s, err) && !start_from_current(&s, err) && !search(&s, err)) {
 		if (!s.pool.count)
-			hspmd_fail(err, "no plan fits into the memory of the %d devices", cluster->device_count);
+			*too_large = hspmd_fail(err, "no plan fits into the memory of the %d devices", cluster->device_count) < 0;
 		else if (!(plan = choose(&s, &moved)))
 			hspmd_fail_memory(err, "choosing a plan");
 	}
@@ -308,7 +314,7 @@ static double objective_of(const struct hspmd_solve_request *r, const struct hsp
 
 /* One part of the cluster after another; the best plan over the whole cluster. Its report, and what was evaluated in all, go into *report. */
 static struct hspmd_plan *solve_stocks(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				       struct hspmd_solve_request *r, struct hspmd_solve_report *report, struct hspmd_error *err)
+				       struct hspmd_solve_request *r, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_stocks *stocks = hspmd_stocks_new(cluster, r, err);
 	struct hspmd_plan *best = NULL;
@@ -327,7 +333,7 @@ static struct hspmd_plan *solve_stocks(const struct hspmd_cluster *cluster, cons
 		more = hspmd_stocks_next(stocks, &part, err);
 		if (more <= 0)
 			break;
-		struct hspmd_plan *plan = solve_part(part, model, profile, r, &own, err);
+		struct hspmd_plan *plan = solve_part(part, model, profile, r, &own, too_large, err);
 		double objective = plan ? objective_of(r, part, plan) : INFINITY;
 		hspmd_stocks_tell(stocks, objective);
 		evaluated += own.evaluated;
@@ -354,12 +360,15 @@ struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct
 {
 	struct hspmd_solve_request r = *request;
 	struct hspmd_solve_report unread = { 0 };
+	bool too_large = false;
 	if (check_request(cluster, request, err))
 		return NULL;
 	if (r.current && !r.current_cluster)
 		r.current_cluster = cluster;
-	struct hspmd_plan *plan = hspmd_limits_bind(&r.limits) ? solve_stocks(cluster, model, profile, &r, report ? report : &unread, err)
-							     : solve_part(cluster, model, profile, &r, report, err);
+	struct hspmd_plan *plan = hspmd_limits_bind(&r.limits) ? solve_stocks(cluster, model, profile, &r, report ? report : &unread, &too_large, err)
+							     : solve_part(cluster, model, profile, &r, report, &too_large, err);
 	hspmd_solve_report_clear(&unread);
+	if (!plan && too_large && !r.no_diagnosis)
+		hspmd_explain_shortage(cluster, model, profile, request, DIAGNOSIS_S, err);
 	return plan;
 }

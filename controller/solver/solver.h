@@ -56,6 +56,7 @@ struct hspmd_solve_request {
 	struct hspmd_solve_limits limits;
 	const struct hspmd_execution *exec;           /* NULL: hspmd_execution_default() */
 	const struct hspmd_plan *current;             /* NULL: none. Search starts here, and among plans within 2 % the one that moves least wins */
+	bool no_diagnosis;                            /* when nothing fits, say so and no more: why takes a few seconds to find out */
 	const struct hspmd_cluster *current_cluster;  /* what current's device indexes refer to; NULL: the cluster given. Matched by address */
 };
 

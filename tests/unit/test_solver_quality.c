@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans for small problems are as fast as exhaustive search finds any: within 1 % always, equal in nine of ten. Forty problems; with HSPMD_LONG
- * three hundred and some larger ones. */
+/* Plans for small problems (at most 8 devices of 3 types, 10 layers) are as fast as exhaustive search finds any: within 1 % always, equal in nine of ten.
+ * Problems that it cannot decide in so many looks are told and do not count. Forty; with HSPMD_LONG as many as it takes for three hundred that are
+ * decided. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,53 +20,52 @@ static struct hspmd_plan *solve(const struct instance *in, struct hspmd_error *e
 	return hspmd_solve(in->cluster, NULL, in->profile, &r, NULL, err);
 }
 
-static void compare(int first, int last, int devices, int layers)
+/* Problems until `wanted` are decided, in so many looks each. */
+static void compare(int wanted, long looks, double may_stay_undecided)
 {
-	int solved = 0, equal = 0;
-	for (int seed = first; seed <= last; seed++) {
+	int decided = 0, equal = 0, undecided = 0, tried = 0;
+	for (unsigned seed = 1; decided < wanted; seed++, tried++) {
 		struct hspmd_error err = { "" };
 		struct instance in;
-		assert_int_equal(instance_new((unsigned)seed, devices, layers, &in, &err), 0);
+		bool all;
+		assert_int_equal(instance_new(seed, 8, 10, &in, &err), 0);
 		struct hspmd_plan *p = solve(&in, &err);
 		double ours = p ? p->predicted.step_s : INFINITY;
-		struct hspmd_plan *fastest = fastest_plan(&in, ours, &err);
+		struct hspmd_plan *fastest = fastest_plan(&in, ours, looks, &all, &err);
 		double best = fastest ? fastest->predicted.step_s : ours;
 		if (!p && fastest)
-			fail_msg("problem %d: no plan found, but there is one of %g s", seed, best);
+			fail_msg("problem %u: no plan found, but there is one of %g s", seed, best);
 		if (p) {
 			check_plan(p, in.cluster, in.profile->layer_count);
-			solved++;
-			equal += ours <= best * (1 + 1e-6);
+			decided += all;
+			undecided += !all;
+			equal += all && ours <= best * (1 + 1e-6);
 			if (ours > 1.01 * best)
-				fail_msg("problem %d: %g s, the fastest plan takes %g s", seed, ours, best);
+				fail_msg("problem %u: %g s, the fastest plan takes %g s", seed, ours, best);
 		}
 		hspmd_plan_destroy(p);
 		hspmd_plan_destroy(fastest);
 		instance_free(&in);
 	}
-	assert_true(solved >= 0.9 * (last - first + 1));
-	assert_true(equal >= 0.9 * solved);
+	print_message("%d problems decided, %d with the fastest plan, %d undecided\n", decided, equal, undecided);
+	assert_true(equal >= 0.9 * decided);
+	assert_true(undecided <= may_stay_undecided * tried);
 }
 
 static void small_problems_are_solved_to_optimality(void **state)
 {
 	(void)state;
-	compare(1, getenv("HSPMD_LONG") ? 300 : 40, 5, 6);
-}
-
-static void larger_ones_too(void **state)
-{
-	(void)state;
-	if (!getenv("HSPMD_LONG"))
-		skip();
-	compare(1000, 1100, 7, 8);
+	if (getenv("HSPMD_LONG"))
+		compare(300, 50000000, 0.1);
+	else
+		compare(40, 50000, 0.5);
 }
 
 /* The same problem twice: the same plan to the bit. */
 static void solving_is_deterministic(void **state)
 {
 	(void)state;
-	for (unsigned seed = 1; seed <= 20; seed++) {
+	for (unsigned seed = 1; seed <= 8; seed++) {
 		struct hspmd_error err = { "" };
 		struct instance in;
 		assert_int_equal(instance_new(seed, 8, 10, &in, &err), 0);
@@ -85,7 +85,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(small_problems_are_solved_to_optimality),
-		cmocka_unit_test(larger_ones_too),
 		cmocka_unit_test(solving_is_deterministic),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

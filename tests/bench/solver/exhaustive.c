@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exhaustive search with cuts. A pipeline by itself, its transfers undisturbed and no gradients to sum, is never slower in company; devices that are
  * still free do no more micro-batches a second than the sum of their rates (controller/solver/units.c), so what they cannot do falls to the
- * pipeline at hand, and no stage of it may be too slow for that. Nodes that are alike and untouched are taken in order, pipelines in the order of their
+ * pipeline at hand, and no stage of it may be too slow for that. Where there are two pipelines, the first layer's gradients are summed after the last
+ * backward pass of all, over a link that is no faster than the fastest. Nodes that are alike and untouched are taken in order, pipelines in the order of their
  * first device: the same plan is not looked at twice.
  */
 #include <math.h>
@@ -22,6 +23,8 @@ struct brute {
 	const struct hspmd_kinds *kinds;
 	int micro_batch, total, zero;
 	double best;
+	double tail; /* seconds of summing the first layer's gradients, at least */
+	long looked, most; /* splits looked at, and that may be */
 	struct hspmd_plan *found;
 	int free[DEVICES_MOST]; /* devices left in each node */
 	struct hspmd_plan plan;
@@ -107,23 +110,32 @@ static double alone(struct brute *b, int i, int m)
 	return result.end;
 }
 
+/* By when pipeline i must be done: together with others, or alone. */
+static double deadline(const struct brute *b, int i, bool more)
+{
+	return i > 0 || more ? b->best - b->tail : b->best;
+}
+
 /* The fewest micro-batches that fall to the pipeline at hand: what the free devices cannot do in time. */
 static int least_share(const struct brute *b, int left)
 {
-	double others = free_rate(b) * b->best;
-	return others >= left - 1 ? 1 : left - (int)floor(others * (1 + 1e-9));
+	double others = free_rate(b) * (b->best - b->tail);
+	return !(others > 0) ? left : others >= left - 1 ? 1 : left - (int)floor(others * (1 + 1e-9));
 }
 
 /* Every number of micro-batches that the pipeline at hand can do in time. */
 static void deal(struct brute *b, int i, int left)
 {
 	for (int m = least_share(b, left); m <= left; m++) {
-		if (alone(b, i, m) >= b->best)
-			return;
+		if (alone(b, i, m) >= deadline(b, i, m < left)) {
+			/* By itself it has some time more. */
+			m = i == 0 && m < left && alone(b, i, left) < b->best ? left - 1 : left;
+			continue;
+		}
 		b->pipelines[i].micro_batches = m;
 		if (m == left)
 			time_plan(b);
-		else if (free_rate(b) * b->best >= left - m)
+		else if (free_rate(b) * (b->best - b->tail) >= left - m)
 			place_next(b, left - m);
 	}
 }
@@ -141,11 +153,13 @@ static double least_work(struct brute *b, int i, int s, int first, int end)
 static void split(struct brute *b, int i, int s, int first, double before, int left)
 {
 	struct hspmd_pipeline *pipe = &b->pipelines[i];
+	if (b->looked++ >= b->most)
+		return;
 	int stages = pipe->stage_count, layers = b->c->layer_count;
 	pipe->stages[s].layers[0] = first;
 	for (int end = s == stages - 1 ? layers : first + 1; end <= layers - (stages - 1 - s); end++) {
 		double here = least_work(b, i, s, first, end);
-		if (before + least_share(b, left) * here >= b->best)
+		if (before + least_share(b, left) * here >= deadline(b, i, true) && (i > 0 || before + left * here >= b->best))
 			return;
 		pipe->stages[s].layers[1] = end;
 		if (s == stages - 1)
@@ -184,7 +198,7 @@ static void line_up(struct brute *b, int i, int least, int left)
 {
 	const struct hspmd_cluster *c = b->c->cluster;
 	struct hspmd_pipeline *pipe = &b->pipelines[i];
-	if (pipe->stage_count && rate_of(b, i) * b->best >= least_share(b, left))
+	if (pipe->stage_count && (rate_of(b, i) * deadline(b, i, true) >= least_share(b, left) || rate_of(b, i) * deadline(b, i, false) >= left))
 		split(b, i, 0, 0, 0, left);
 	if (pipe->stage_count == STAGES_MOST || pipe->stage_count == b->c->layer_count)
 		return;
@@ -229,7 +243,7 @@ static void search_micro_batch(struct brute *b, const struct instance *in)
 	place_next(b, b->total);
 }
 
-struct hspmd_plan *fastest_plan(const struct instance *in, double known, struct hspmd_error *err)
+struct hspmd_plan *fastest_plan(const struct instance *in, double known, long most, bool *all, struct hspmd_error *err)
 {
 	struct brute *b = hspmd_calloc(1, sizeof *b);
 	struct hspmd_execution exec = hspmd_execution_default();
@@ -237,7 +251,11 @@ struct hspmd_plan *fastest_plan(const struct instance *in, double known, struct 
 	if (!b)
 		return NULL;
 	b->best = known;
+	b->most = most;
 	b->c = hspmd_costs_new(in->cluster, NULL, in->profile, HSPMD_PRECISION_FP32, 0, err);
+	b->tail = INFINITY;
+	for (int l = 0; b->c && l < in->cluster->link_count; l++)
+		b->tail = fmin(b->tail, 2 * hspmd_link_seconds(&in->cluster->links[l], b->c->layers[0].params * b->c->grad_bytes / 2));
 	struct hspmd_kinds *kinds = b->c ? hspmd_kinds_new(in->cluster, allowed, err) : NULL;
 	b->kinds = kinds;
 	for (b->micro_batch = 1; kinds && b->micro_batch <= in->global_batch; b->micro_batch++) {
@@ -249,6 +267,7 @@ struct hspmd_plan *fastest_plan(const struct instance *in, double known, struct 
 		hspmd_tables_destroy(b->t);
 	}
 	struct hspmd_plan *found = b->found;
+	*all = b->looked <= most;
 	hspmd_kinds_destroy(kinds);
 	hspmd_costs_destroy(b->c);
 	free(b);

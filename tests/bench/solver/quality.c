@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How near the solver's plans are to the fastest possible: solves random small problems (numbers FIRST to LAST) and compares with exhaustive search. */
+/* How near the solver's plans are to the fastest possible: solves random small problems and compares with exhaustive search.
+ * Arguments: FIRST and LAST problem, most DEVICES, most LAYERS, most LOOKS of the exhaustive search. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,8 @@
 int main(int argc, char **argv)
 {
 	int first = argc > 1 ? atoi(argv[1]) : 1, last = argc > 2 ? atoi(argv[2]) : 300, devices = argc > 3 ? atoi(argv[3]) : 8;
-	int layers = argc > 4 ? atoi(argv[4]) : 10, solved = 0, equal = 0, near = 0, impossible = 0, missed = 0;
+	int layers = argc > 4 ? atoi(argv[4]) : 10, solved = 0, equal = 0, near = 0, impossible = 0, missed = 0, undecided = 0;
+	long looks = argc > 5 ? atol(argv[5]) : 20000000;
 	double worst = 0;
 	for (int seed = first; seed <= last; seed++) {
 		struct hspmd_error err = { "" };
@@ -22,7 +24,9 @@ int main(int argc, char **argv)
 		struct hspmd_solve_request r = { .global_batch = in.global_batch };
 		struct hspmd_plan *p = hspmd_solve(in.cluster, NULL, in.profile, &r, NULL, &err);
 		double ours = p ? p->predicted.step_s : INFINITY;
-		struct hspmd_plan *fastest = fastest_plan(&in, ours, &err);
+		bool all;
+		struct hspmd_plan *fastest = fastest_plan(&in, ours, looks, &all, &err);
+		undecided += !all;
 		double best = fastest ? fastest->predicted.step_s : ours;
 		if (isinf(ours)) {
 			impossible += isinf(best);
@@ -48,8 +52,8 @@ int main(int argc, char **argv)
 		hspmd_plan_destroy(fastest);
 		instance_free(&in);
 	}
-	printf("%d problems: %d solved, %d (%.1f%%) with the fastest plan, %d (%.1f%%) within 1%%, worst %.2f%% behind; %d impossible, %d missed\n",
+	printf("%d problems: %d solved, %d (%.1f%%) with the fastest plan, %d (%.1f%%) within 1%%, worst %.2f%% behind; %d impossible, %d missed, %d undecided\n",
 	       last - first + 1, solved, equal, 100.0 * equal / (solved ? solved : 1), near, 100.0 * near / (solved ? solved : 1), 100 * worst,
-	       impossible, missed);
+	       impossible, missed, undecided);
 	return 0;
 }

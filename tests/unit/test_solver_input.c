@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Input that is wrong or does not suffice gets one clear error, or a warning with the plan; never a wrong plan. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "tests/unit/solver_inputs.h"
+
+#define TYPE(memory) "\"a\": {\"kind\": \"cpu\", " memory "\"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 0.05}}"
+#define CLUSTER(type, name, count, links) \
+	"{\"format\": \"hspmd-cluster-1\", \"device_types\": {" type "}, \"nodes\": [{\"name\": \"" name "\", \"devices\": [{\"type\": \"a\", \"count\": " count "}]}]," \
+	"\"links\": [" links "]}"
+#define GOOD TYPE("\"memory_bytes\": 4000000000, ")
+#define LINKS "{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5}, {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 1}"
+
+/* Every word of `expected` (separated by '|') is in the text. */
+static void expect_words(const char *text, const char *expected)
+{
+	char *copy = strdup(expected), *save = NULL;
+	for (char *word = strtok_r(copy, "|", &save); word; word = strtok_r(NULL, "|", &save))
+		if (!strstr(text, word))
+			fail_msg("expected '%s' in: %s", word, text);
+	free(copy);
+}
+
+static void bad_clusters_are_refused(void **state)
+{
+	(void)state;
+	const struct {
+		const char *text, *says;
+	} bad[] = {
+		{ CLUSTER(GOOD, "n[0-1]", "2", LINKS ", {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 2}"), "links[2]|links[1]" },
+		{ CLUSTER(TYPE(""), "n[0-1]", "2", LINKS), "device_types.a.memory_bytes" },
+		{ CLUSTER(TYPE("\"memory_bytes\": 0, "), "n[0-1]", "2", LINKS), "device_types.a.memory_bytes|got 0" },
+		{ CLUSTER(TYPE("\"memory_bytes\": -5, "), "n[0-1]", "2", LINKS), "device_types.a.memory_bytes|got -5" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 0}"), "links[0].gbytes_per_s" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": -1, \"gbytes_per_s\": 1}"), "links[0].alpha_s" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"points\": [[1000, 1e-3], [2000, -1]]}"), "links[0].points[1][1]" },
+		{ CLUSTER(GOOD, "n[0-1]", "1000000", LINKS), "nodes[0].devices[0].count|1000000" },
+		{ CLUSTER(GOOD, "n[0-999999]", "1", LINKS), "nodes[0].name|131072" },
+		{ CLUSTER(GOOD, "n[0-1023]", "1024", LINKS), "131072" },
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct hspmd_error err = { "" };
+		json_t *value = json_loads(bad[i].text, 0, NULL);
+		assert_non_null(value);
+		assert_null(hspmd_cluster_from_json(value, "cluster", &err));
+		expect_words(err.text, bad[i].says);
+		json_decref(value);
+	}
+}
+
+static struct hspmd_plan *solve(const struct hspmd_cluster *c, struct hspmd_solve_request r, struct hspmd_error *err)
+{
+	struct hspmd_model *m = small_gpt2(4);
+	r.seq_len = 128;
+	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, err);
+	hspmd_model_destroy(m);
+	return p;
+}
+
+static void requests_that_cannot_be_are_refused(void **state)
+{
+	(void)state;
+	struct hspmd_cluster *c = cluster_from(CLUSTER(GOOD, "n[0-1]", "2", LINKS));
+	const struct {
+		struct hspmd_solve_request request;
+		const char *says;
+	} bad[] = {
+		{ { .global_batch = 10, .micro_batch = 3 }, "10|3|divided" },
+		{ { .global_batch = 0 }, "global batch" },
+		{ { .global_batch = -4 }, "global batch" },
+		{ { .global_batch = 1000000007 }, "1000000007|divided" },
+		{ { .global_batch = 1024, .micro_batch = 512 }, "128" },
+		{ { .global_batch = 8, .limits.cost_weight = 2 }, "cost" },
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct hspmd_error err = { "" };
+		assert_null(solve(c, bad[i].request, &err));
+		expect_words(err.text, bad[i].says);
+	}
+	hspmd_cluster_destroy(c);
+}
+
+static void devices_without_a_link_are_named(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(CLUSTER(GOOD, "n[0-1]", "2", ""));
+	assert_null(solve(c, (struct hspmd_solve_request){ .global_batch = 8 }, &err));
+	expect_words(err.text, "no link|n0:0|n0:1");
+	hspmd_cluster_destroy(c);
+}
+
+/* What is short, where, by how much, and what would do. */
+static void what_is_short_is_told(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(CLUSTER(TYPE("\"memory_bytes\": 3000000, "), "n0", "2", LINKS));
+	struct hspmd_plan *p = solve(c, (struct hspmd_solve_request){ .global_batch = 8 }, &err);
+	assert_null(p);
+	expect_words(err.text, "memory|n0:|layers|GB short|would do");
+	assert_null(solve(c, (struct hspmd_solve_request){ .global_batch = 8, .no_diagnosis = true }, &err));
+	assert_null(strstr(err.text, "GB short"));
+	hspmd_cluster_destroy(c);
+}
+
+/* A profile that was measured with one degree alone: it is said what was made of it. */
+static void what_was_interpolated_is_told(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(CLUSTER(GOOD, "n[0-1]", "2", LINKS));
+	json_t *value = json_loads("{\"format\": \"hspmd-profile-1\", \"model\": \"m\", \"seq_len\": 128, \"dtype_bytes\": 4, \"layers\": ["
+				   "{\"name\": \"e\", \"params\": 1000, \"output_elems\": 100, \"activation_bytes\": 100},"
+				   "{\"name\": \"h\", \"params\": 1000, \"output_elems\": 100, \"activation_bytes\": 100}],"
+				   "\"times\": [{\"device_type\": \"a\", \"tp\": 1, \"micro_batch\": 1, \"forward_s\": [0.1, 0.1], \"backward_s\": [0.2, 0.2],"
+				   "\"optimizer_s\": null}]}", 0, NULL);
+	assert_non_null(value);
+	struct hspmd_profile *profile = hspmd_profile_from_json(value, "profile", &err);
+	assert_non_null(profile);
+	json_t *plan = json_loads("{\"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 2, \"seq_len\": 128,"
+							       "\"schedule\": \"1f1b\", \"zero_stage\": 0, \"pipelines\": [{\"micro_batches\": 4, \"stages\": ["
+							       "{\"layers\": [0, 2], \"devices\": [\"n0:0-1\"]}]}]}", 0, NULL);
+	struct hspmd_plan *p = hspmd_plan_from_json(plan, "plan", c, 2, &err);
+	json_decref(plan);
+	if (!p)
+		fail_msg("%s", err.text);
+	struct hspmd_solve_report report = { 0 };
+	assert_int_equal(hspmd_evaluate(c, NULL, profile, HSPMD_PRECISION_FP32, p, &report, &err), 0);
+	bool tp = false;
+	for (int i = 0; i < report.warning_count; i++)
+		tp = tp || (strstr(report.warnings[i], "tp 2") && strstr(report.warnings[i], "extrapolated"));
+	assert_true(tp);
+	hspmd_solve_report_clear(&report);
+	hspmd_plan_destroy(p);
+	/* And no plan is made with a degree that nobody measured. */
+	struct hspmd_solve_request r = { .global_batch = 8, .micro_batch = 1 };
+	p = hspmd_solve(c, NULL, profile, &r, NULL, &err);
+	assert_non_null(p);
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			assert_int_equal(p->pipelines[i].stages[s].device_count, 1);
+	hspmd_plan_destroy(p);
+	hspmd_profile_destroy(profile);
+	json_decref(value);
+	hspmd_cluster_destroy(c);
+}
+
+/* Time is up before it began: the first plan found is returned, and said to be no more. */
+static void the_best_so_far_is_returned(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from(CLUSTER(GOOD, "n[0-63]", "4", LINKS));
+	struct hspmd_model *m = small_gpt2(24);
+	struct hspmd_solve_request r = { .global_batch = 256, .seq_len = 128, .time_limit_s = 1e-9 };
+	struct hspmd_solve_report report = { 0 };
+	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, &report, &err);
+	if (!p)
+		fail_msg("%s", err.text);
+	check_plan(p, c, 26);
+	assert_true(report.timed_out);
+	hspmd_solve_report_clear(&report);
+	hspmd_plan_destroy(p);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(bad_clusters_are_refused),
+		cmocka_unit_test(requests_that_cannot_be_are_refused),
+		cmocka_unit_test(devices_without_a_link_are_named),
+		cmocka_unit_test(what_is_short_is_told),
+		cmocka_unit_test(what_was_interpolated_is_told),
+		cmocka_unit_test(the_best_so_far_is_returned),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
