@@ -40,7 +40,7 @@ struct hspmd_instruction *hspmd_program_add(struct hspmd_program *p, enum hspmd_
  * micro-batches in the same order). comm.h wants the low 8 bits free, transport.h less than 44 in all. */
 static uint64_t make_tag(const struct hspmd_program_route *route, int step)
 {
-	return route->number << 24 | (uint64_t)(step & 63) << 18 | (uint64_t)route->again << 17 | ((uint64_t)(route->micro_batch + 1) & 0x1ff) << 8;
+	return route->number << 24 | (uint64_t)(step & (HSPMD_PROGRAM_MAX_STEPS - 1)) << 18 | (uint64_t)route->again << 17 | ((uint64_t)(route->micro_batch + 1) & 0x1ff) << 8;
 }
 
 static bool takes_part(const struct hspmd_comm_step *step, int device)
@@ -288,11 +288,12 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	struct hspmd_graph **graphs = hspmd_calloc(n, sizeof *graphs);
 	struct hspmd_spmd **spmds = hspmd_calloc(n, sizeof *spmds);
 	struct hspmd_layouts *layouts = NULL;
-	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(cluster);
-	cost.node = NULL; /* gradients that share a message need all-reduces of one step, which sums within nodes first are not */
+	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster), cost = across;
+	cost.node = NULL; /* between stages devices are few; what goes between nodes in bulk is gradients and parameters */
 	bool bf16 = source->bf16 && all_on_gpus(plan, cluster);
 	cost.cache = hspmd_resolve_cache_create();
-	int status = p && graphs && spmds && cost.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	across.cache = hspmd_resolve_cache_create();
+	int status = p && graphs && spmds && cost.cache && across.cache ? 0 : hspmd_fail_memory(err, "specialising");
 	for (size_t q = 0; !status && q < n; q++)
 		status = build_pipeline(source, plan, cluster, (int)q, bf16, &cost, &graphs[q], &spmds[q], err);
 	if (!status) {
@@ -302,7 +303,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		p->spmd = spmds[p->pipeline];
 		p->how = how_to_build(source, plan, p->pipeline, bf16);
 		layouts = hspmd_layouts_build(p->graph, plan, err);
-		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &cost, err) ||
+		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &across, err) ||
 		    hspmd_program_place(p, err) || measure_messages(p, dev, err))
 			status = -1;
 		else
@@ -315,6 +316,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		hspmd_graph_destroy(graphs[q]);
 	}
 	hspmd_resolve_cache_destroy(cost.cache);
+	hspmd_resolve_cache_destroy(across.cache);
 	hspmd_layouts_destroy(layouts);
 	free(graphs);
 	free(spmds);

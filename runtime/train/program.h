@@ -16,6 +16,8 @@
 
 #define HSPMD_PROGRAM_NODES (UINT64_C(1) << 19) /* transfers of micro-batches are numbered below, the step's from here on; fewer than 2^20 in all */
 
+#define HSPMD_PROGRAM_MAX_STEPS 64 /* of a transfer of several steps, as tags have them */
+
 #define HSPMD_PROGRAM_ALIGN 64
 #define HSPMD_PROGRAM_BUCKET ((int64_t)64 << 20) /* bytes of gradients that travel together: far beyond where latency counts */
 
@@ -156,6 +158,10 @@ struct hspmd_program_route {
 	bool gives;           /* as in the instruction; peer_seat -1: within a stage */
 };
 int hspmd_program_transfer(struct hspmd_program *p, const struct hspmd_transfer *t, const struct hspmd_program_route *route, struct hspmd_error *err);
+/* `like` is one all-reduce each of some groups of devices: the same of a row of elements[k] in group k, in place. *hops: some groups do it in several steps. The
+ * caller destroys it. NULL and err: memory. */
+struct hspmd_transfer *hspmd_program_fuse(const struct hspmd_transfer *like, const int64_t *elements, const struct hspmd_link_cost *cost, bool *hops,
+					  struct hspmd_error *err);
 /* The micro-batches' part. */
 int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *plan, struct hspmd_error *err);
 /* Gradients to the optimizer's state, norm, update, parameters back. `spmds[q]`: the passes' result for every pipeline. */

@@ -12,6 +12,7 @@ struct sync {
 	const struct hspmd_layouts *layouts;
 	struct hspmd_spmd *const *spmds;
 	const struct hspmd_link_cost *cost;
+	struct hspmd_link_cost alike; /* all links are: a sum that all want is then one all-reduce, and can share a message */
 	struct hspmd_error *err;
 };
 
@@ -40,21 +41,28 @@ static struct hspmd_annotation *gradient_annotation(const struct sync *s, const 
 	return all;
 }
 
-/* Resolve and keep the transfer with the program. NULL: failed. */
-static const struct hspmd_transfer *resolve(const struct sync *s, const struct hspmd_layout_parameter *l, const struct hspmd_annotation *from,
-					    const struct hspmd_annotation *to, enum hspmd_dtype dtype)
+/* The program owns it from now on, or it is gone. */
+static int keep(const struct sync *s, struct hspmd_transfer *t)
 {
 	struct hspmd_program *p = s->p;
 	if (hspmd_grow(&p->transfers, &p->transfer_capacity, p->transfer_count, sizeof *p->transfers)) {
-		hspmd_fail_memory(s->err, "specialising");
-		return NULL;
+		hspmd_transfer_destroy(t);
+		return hspmd_fail_memory(s->err, "specialising");
 	}
-	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(dtype), from, to, s->cost, s->err);
+	p->transfers[p->transfer_count++] = t;
+	return 0;
+}
+
+/* Resolve and keep the transfer with the program. NULL: failed. */
+static const struct hspmd_transfer *resolve(const struct sync *s, const struct hspmd_layout_parameter *l, const struct hspmd_annotation *from,
+					    const struct hspmd_annotation *to, enum hspmd_dtype dtype, const struct hspmd_link_cost *cost)
+{
+	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(dtype), from, to, cost, s->err);
 	if (!t) {
 		hspmd_error_prefix(s->err, "parameter %s", l->name);
 		return NULL;
 	}
-	return p->transfers[p->transfer_count++] = t;
+	return keep(s, t) ? NULL : t;
 }
 
 /* The type that a parameter is used in, and the one that it, its gradient and its moments are kept in. */
@@ -141,100 +149,37 @@ struct bucket {
 	int64_t *elements; /* per step, so far */
 };
 
-/* What each device holds of a bucket. */
-static int lay_out_bucket(struct hspmd_transfer *t, const struct hspmd_layout *like)
-{
-	for (int v = 0; v < 2; v++) {
-		struct hspmd_layout *l = &t->layout[v];
-		l->devices = hspmd_calloc((size_t)like->device_count, sizeof *l->devices);
-		l->box = hspmd_calloc((size_t)like->device_count, sizeof *l->box);
-		if (!l->devices || !l->box)
-			return -1;
-		l->device_count = like->device_count;
-		memcpy(l->devices, like->devices, (size_t)like->device_count * sizeof *l->devices);
-		for (int k = 0; k < t->step_count; k++)
-			for (int m = 0; m < t->steps[k].member_count; m++)
-				l->box[hspmd_layout_find(l, t->steps[k].members[m])] = t->steps[k].in[m];
-	}
-	return 0;
-}
-
-/* One all-reduce over all of a bucket: the groups of its members, over ranges instead of tensors. */
-static const struct hspmd_transfer *fuse(const struct sync *s, const struct bucket *b)
-{
-	struct hspmd_program *p = s->p;
-	struct hspmd_transfer *t = calloc(1, sizeof *t);
-	if (!t || hspmd_grow(&p->transfers, &p->transfer_capacity, p->transfer_count, sizeof *p->transfers)) {
-		free(t);
-		hspmd_fail_memory(s->err, "specialising");
-		return NULL;
-	}
-	p->transfers[p->transfer_count++] = t;
-	t->element_bytes = b->first->element_bytes;
-	t->shape = (struct hspmd_shape){ 1, { 0 } };
-	t->steps = hspmd_calloc((size_t)b->first->step_count, sizeof *t->steps);
-	t->layout = hspmd_calloc(2, sizeof *t->layout);
-	if (!t->steps || !t->layout) {
-		hspmd_fail_memory(s->err, "specialising");
-		return NULL;
-	}
-	t->value_count = 2;
-	for (int k = 0; k < b->first->step_count; k++) {
-		const struct hspmd_comm_step *like = &b->first->steps[k];
-		struct hspmd_comm_step *step = &t->steps[t->step_count++];
-		size_t n = (size_t)like->member_count;
-		*step = (struct hspmd_comm_step){ .kind = HSPMD_COMM_ALL_REDUCE, .output = 1, .member_count = like->member_count };
-		step->members = hspmd_calloc(n, sizeof *step->members);
-		step->in = hspmd_calloc(n, sizeof *step->in);
-		step->out = hspmd_calloc(n, sizeof *step->out);
-		if (!step->members || !step->in || !step->out) {
-			hspmd_fail_memory(s->err, "specialising");
-			return NULL;
-		}
-		memcpy(step->members, like->members, n * sizeof *step->members);
-		for (size_t m = 0; m < n; m++)
-			step->in[m] = step->out[m] = (struct hspmd_box){ .rank = 1, .hi = { b->elements[k] } };
-		t->shape.dim[0] = b->elements[k] > t->shape.dim[0] ? b->elements[k] : t->shape.dim[0];
-	}
-	if (lay_out_bucket(t, &b->first->layout[0])) {
-		hspmd_fail_memory(s->err, "specialising");
-		return NULL;
-	}
-	return t;
-}
-
 /* Emit what a bucket holds and empty it. */
 static int flush(const struct sync *s, struct bucket *b)
 {
 	struct hspmd_program *p = s->p;
 	int tensor = s->layouts->parameters[b->number].tensor, slot = b->first_slot;
 	const struct hspmd_transfer *t = b->first;
+	bool hops;
 	if (!t)
 		return 0;
-	if (b->count > 1) {
-		t = fuse(s, b);
-		int step = 0;
-		for (int k = 0; t && slot >= 0 && k < t->step_count; k++)
-			for (int m = 0; m < t->steps[k].member_count; m++)
-				step = t->steps[k].members[m] == p->device ? k : step;
-		if (t && slot >= 0) {
-			struct hspmd_form form = {
-				.tensor = tensor, .dtype = hspmd_dtype_wide(p->graph->tensors[tensor].dtype), .box = t->steps[step].in[0], .full = t->shape,
-			};
-			int f = hspmd_program_form(p, &form, s->err);
-			slot = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_FIXED, -1, s->err);
-			if (slot < 0)
-				return -1;
-			p->slots[slot].overlays = b->first_slot;
-		}
+	struct hspmd_transfer *fused = hspmd_program_fuse(b->first, b->elements, s->cost, &hops, s->err);
+	b->first = NULL;
+	if (!fused || keep(s, fused))
+		return -1;
+	if (b->count > 1 || hops)
+		t = fused;
+	int at = hspmd_layout_find(&t->layout[0], p->device);
+	if (t == fused && slot >= 0 && at >= 0) {
+		struct hspmd_form form = { .tensor = tensor, .dtype = hspmd_dtype_wide(p->graph->tensors[tensor].dtype), .box = t->layout[0].box[at],
+					   .full = t->shape };
+		int f = hspmd_program_form(p, &form, s->err);
+		slot = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_FIXED, -1, s->err);
+		if (slot < 0)
+			return -1;
+		p->slots[slot].overlays = b->first_slot;
 	}
 	struct hspmd_program_route route = {
 		.tensor = tensor, .dtype = hspmd_dtype_wide(p->graph->tensors[tensor].dtype), .in = slot, .out = slot, .micro_batch = -1, .layer = p->graph->tensors[tensor].layer, .backward = true,
 		.number = SYNC_NUMBER(b->number, 0), .peer_seat = -1,
 	};
-	b->first = NULL;
 	p->turn++;
-	return t ? hspmd_program_transfer(p, t, &route, s->err) : -1;
+	return hspmd_program_transfer(p, t, &route, s->err);
 }
 
 /* Put a gradient into the bucket, or empty the bucket first. */
@@ -267,7 +212,9 @@ static int sum_gradient(const struct sync *s, struct bucket *b, int number)
 	struct hspmd_program_state *state = &p->states[number];
 	int own = p->graph->tensors[l->tensor].grad < 0 ? -1 : p->fixed_of_tensor[p->graph->tensors[l->tensor].grad];
 	struct hspmd_annotation *from = gradient_annotation(s, l);
-	const struct hspmd_transfer *t = from ? resolve(s, l, from, l->state, kept_type(s, l)) : NULL;
+	const struct hspmd_transfer *t = from ? resolve(s, l, from, l->state, kept_type(s, l), &s->alike) : NULL;
+	if (t && t->step_count && !is_plain_sum(t))
+		t = resolve(s, l, from, l->state, kept_type(s, l), s->cost);
 	hspmd_annotation_destroy(from);
 	if (!t)
 		return -1;
@@ -332,7 +279,7 @@ static int hand_back(const struct sync *s, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_layout_parameter *l = &s->layouts->parameters[number];
-	const struct hspmd_transfer *t = resolve(s, l, l->state, l->used, used_type(s, l));
+	const struct hspmd_transfer *t = resolve(s, l, l->state, l->used, used_type(s, l), s->cost);
 	if (!t)
 		return -1;
 	struct hspmd_program_route route = {
@@ -347,22 +294,20 @@ static int hand_back(const struct sync *s, int number)
 int hspmd_program_synchronise(struct hspmd_program *p, const struct hspmd_layouts *layouts, struct hspmd_spmd *const *spmds,
 			      const struct hspmd_link_cost *cost, struct hspmd_error *err)
 {
-	struct sync s = { p, layouts, spmds, cost, err };
+	struct sync s = { p, layouts, spmds, cost, { .cache = hspmd_resolve_cache_create() }, err };
 	p->state_count = layouts->parameter_count;
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
-	if (!p->states)
-		return hspmd_fail_memory(err, "specialising");
-	for (int i = 0; i < p->state_count; i++)
-		if (lay_state(&s, &layouts->parameters[i], &p->states[i]))
-			return -1;
+	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	for (int i = 0; !status && i < p->state_count; i++)
+		status = lay_state(&s, &layouts->parameters[i], &p->states[i]);
 	/* The order in which backward passes finish them, which all devices share. */
 	struct bucket bucket = { 0 };
-	int status = 0;
 	for (int i = p->state_count - 1; !status && i >= 0; i--)
 		status = sum_gradient(&s, &bucket, i);
 	if (!status)
 		status = flush(&s, &bucket);
 	free(bucket.elements);
+	hspmd_resolve_cache_destroy(s.alike.cache);
 	for (int i = p->state_count - 1; !status && i >= 0; i--)
 		status = take_norm(&s, i);
 	if (status)

@@ -49,6 +49,8 @@ static char *write_cluster(const struct trainer_options *o)
 {
 	char *text = NULL;
 	size_t size;
+	if (o->cluster)
+		return strdup(o->cluster);
 	FILE *f = open_memstream(&text, &size);
 	if (!f)
 		return NULL;

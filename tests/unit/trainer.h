@@ -11,8 +11,9 @@
 struct trainer_options {
 	const char *model, *plan; /* config.json and hspmd-plan-1 as text; devices "n:0" ... */
 	int devices, steps;
-	unsigned gpus;  /* bit d: device d is a CUDA device, else a CPU device of one thread */
-	bool documents; /* a text of short documents */
+	unsigned gpus;       /* bit d: device d is a CUDA device, else a CPU device of one thread */
+	const char *cluster; /* hspmd-cluster-1 as text, whose devices the plan names; NULL: one node "n" of `devices` */
+	bool documents;      /* a text of short documents */
 	bool bf16;
 };
 
