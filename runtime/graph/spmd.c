@@ -189,7 +189,7 @@ static int input_value(struct hspmd_pass *p, int tensor, int stage, int layer, b
 				     : t->lies			       ? annotated(t, &p->stages[stage], p->err)
 								       : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
 	if (!a)
-		return hspmd_error_prefix(p->err, "tensor %s in stage %d", t->name, stage);
+		return t->role == HSPMD_TENSOR_PARAMETER ? -1 : hspmd_error_prefix(p->err, "tensor %s", t->name);
 	if (t->role == HSPMD_TENSOR_PARAMETER || t->role == HSPMD_TENSOR_INPUT)
 		return hspmd_pass_add_value(p, tensor, stage, a);
 	if (p->s->first_value[tensor] >= 0)
@@ -356,6 +356,7 @@ struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hs
 	struct hspmd_pass p = { s, g, stages, cost, err };
 	for (size_t i = 0; i < g->op_count; i++)
 		if (place_op(&p, i, stage_of_layer[g->ops[i].layer])) {
+			hspmd_error_prefix(err, "stages[%d]", stage_of_layer[g->ops[i].layer]);
 			hspmd_spmd_destroy(s);
 			return NULL;
 		}

@@ -50,7 +50,7 @@ struct hspmd_spmd {
 	int *first_value; /* per tensor, -1: none */
 };
 
-/* stage_of_layer[layer] for every layer of the graph. Errors name operator, tensor, annotation. cost as in resolve.h. NULL and err on failure. */
+/* stage_of_layer[layer] for every layer of the graph. Errors name stage ("stages[2]: .."), operator, tensor, annotation. cost as in resolve.h. NULL and err on failure. */
 struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
 				    const struct hspmd_link_cost *cost, struct hspmd_error *err);
 void hspmd_spmd_destroy(struct hspmd_spmd *s);

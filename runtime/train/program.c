@@ -141,6 +141,15 @@ static bool takes_parts(const struct hspmd_cluster *cluster, const struct hspmd_
 	return true;
 }
 
+/* What the passes say of a stage, with the plan's path. */
+static int in_pipeline(int number, struct hspmd_error *err)
+{
+	if (!err || strncmp(err->text, "stages[", 7) != 0)
+		return hspmd_error_prefix(err, "pipelines[%d]", number);
+	struct hspmd_error said = *err;
+	return hspmd_fail(err, "pipelines[%d].%s", number, said.text);
+}
+
 /* Graph and passes of one pipeline. */
 static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, int number, bool bf16,
 			  const struct hspmd_link_cost *cost, struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
@@ -164,7 +173,7 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 	*graph = status ? NULL : source->build(source->context, &how, err);
 	*spmd = *graph ? hspmd_spmd_build(*graph, stages, stage_of_layer, cost, err) : NULL;
 	if (!status && !*spmd)
-		status = hspmd_error_prefix(err, "pipelines[%d]", number);
+		status = in_pipeline(number, err);
 	for (int s = 0; weights && s < p->stage_count; s++)
 		free(weights[s]);
 	free(weights);
