@@ -275,6 +275,11 @@ static void lose(struct hspmd_machine *m, struct worker *w, const char *cause, c
 	w->report = NULL;
 	save_lost(m, w);
 	generation_remove(g, w);
+	if (m->end == END_SAVING && g->finished && !m->leaving && needed) {
+		/* The last checkpoint cannot be whole: what is lost is brought back first. */
+		m->end = END_NONE;
+		g->finished = false;
+	}
 	if (m->end != END_NONE)
 		return;
 	if (in_next)
