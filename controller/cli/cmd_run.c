@@ -390,8 +390,10 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
 	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) || expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
 		return -1;
+	char run[13]; /* clusters on one machine count their jobs alike */
+	snprintf(run, sizeof run, "%.12s", r->output.run);
 	if (r->job->checkpoint.memory && r->job->checkpoint.replicas)
-		r->memory = hspmd_memory_place(r->id);
+		r->memory = hspmd_memory_place(run);
 	if (local)
 		snprintf(r->id, sizeof r->id, "%d", (int)getpid());
 	ssize_t n = readlink("/proc/self/exe", r->exe, sizeof r->exe - 1);

@@ -23,9 +23,9 @@
 #define LOCK ".lock"
 #define LEFT_S 1800 /* a controller's patience with a lost agent is shorter */
 
-char *hspmd_memory_place(const char *job_id)
+char *hspmd_memory_place(const char *run)
 {
-	return access(TMPFS, W_OK | X_OK) ? NULL : hspmd_asprintf(TMPFS "/hspmd-%u-%s", (unsigned)geteuid(), job_id);
+	return access(TMPFS, W_OK | X_OK) ? NULL : hspmd_asprintf(TMPFS "/hspmd-%u-%s", (unsigned)geteuid(), run);
 }
 
 int hspmd_memory_place_make(const char *folder, struct hspmd_error *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The place for checkpoints in memory: a folder on the node's tmpfs. It outlives workers and agents, is read and written like any other place, and is gone with the
- * machine. The job's folder is "/dev/shm/hspmd-UID-JOB"; in it each node has a folder of its name, as in a local place, and a lock that its agent holds, so that what an
+ * machine. The job's folder is "/dev/shm/hspmd-UID-RUN"; in it each node has a folder of its name, as in a local place, and a lock that its agent holds, so that what an
  * agent left behind can be told from what is in use. */
 #ifndef HSPMD_STATE_MEMORY_PLACE_H
 #define HSPMD_STATE_MEMORY_PLACE_H
@@ -9,8 +9,8 @@
 
 #include "common/error.h"
 
-/* The job's folder for this user, malloc'd; NULL: memory is short, or this machine has no tmpfs for it. */
-char *hspmd_memory_place(const char *job_id);
+/* The folder of a run (its name) for this user, malloc'd; NULL: memory is short, or this machine has no tmpfs for it. */
+char *hspmd_memory_place(const char *run);
 
 /* Make the job's folder, for its owner alone, or check that what is there is. */
 int hspmd_memory_place_make(const char *folder, struct hspmd_error *err);
