@@ -35,7 +35,7 @@
  *   prepared  generation, address: base64, copies: base64 or absent, memory_bytes: planned peak, seconds
  *   started   generation, step, bytes: { local, peers, disk, shared }, seconds: { connect, move }
  *   step      generation, step, loss, tokens, step_s, lr, grad_norm, compute_s   from the reporter (member 0 of the plan's devices);
- *             other workers send `pulse` with step and compute_s at most once a second
+ *             other workers send `pulse` with step and compute_s (mean of the steps since the last) at most once a second
  *   stopped   generation, step (next to run), losses: [[step, loss], ...] the last few (at least two), so that no line of metrics is
  *             missing when the reporter dies between committing a step and telling of it
  *   finished  generation, step: all steps of the job are done; the state is kept until quit
@@ -55,7 +55,7 @@
  *   quit      end all workers, then yourself
  *
  * agent -> controller
- *   hello     (sealed, see auth.h) role "agent", node, pid, cluster: the node's part, places: [{ threads, index }] of its devices, workers: [{ device,
+ *   hello     (sealed, see auth.h) role "agent", node, job (of Slurm, that it is a step of), pid, cluster: the node's part, places: [{ threads, index }] of its devices, workers: [{ device,
  *             serial, pid }] that live
  *   exited    device, serial, status, signal (0: none), text
  *   found     id, checkpoints: [{ place: "memory", "local" or "shared", manifest (or step, generation: it is not here), shards: [files of it that are here] }]

@@ -5,7 +5,7 @@
 #include "spank/plugin.h"
 
 struct hspmd_spank_asked hspmd_spank_asked;
-const char *const hspmd_spank_names[] = { "HSPMD_JOB", "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT", "HSPMD_CTLD", NULL };
+const char *const hspmd_spank_names[] = { "HSPMD_JOB", "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT", "HSPMD_CTLD", "HSPMD_POLICIES", NULL };
 
 enum { FILE_OPTION, NODES_OPTION, POLICY_OPTION, CHECKPOINT_OPTION };
 

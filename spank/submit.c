@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sbatch, salloc, srun: read all that the job names and all that the site says, refuse in words what cannot work, and put what was asked
- * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT; and HSPMD_CTLD, where hspmdctld
- * listens and as whom. */
+ * into the environment: HSPMD_JOB (absolute path), HSPMD_NODES, HSPMD_POLICY, HSPMD_CHECKPOINT; HSPMD_CTLD, where hspmdctld listens and
+ * as whom; and HSPMD_POLICIES, where the site's policies lie and whose files are believed ("UID@FOLDER"). */
 #include <errno.h>
 #include <limits.h>
 #include <pwd.h>
@@ -204,13 +204,16 @@ static void forget(spank_t spank, const char *name)
 static int carry_all(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, const char *file,
 		     struct hspmd_error *err)
 {
-	char ctld[512];
+	char ctld[512], policies[PATH_MAX + 16];
 	uid_t owner = 0;
-	if (args->ctld && site_owner(args, &owner, err) < 0)
+	bool any = access(args->policies, F_OK) == 0;
+	if ((args->ctld || any) && site_owner(args, &owner, err) < 0)
 		return -1;
+	/* For the job's controller: what it may be grown to is the site's to say, too. */
+	snprintf(policies, sizeof policies, "%u@%s", owner, args->policies);
 	if (args->ctld && (size_t)snprintf(ctld, sizeof ctld, "%u@%s", owner, args->ctld) >= sizeof ctld)
 		return hspmd_fail(err, "plugstack.conf: ctld=%.60s...: too long", args->ctld);
-	const char *values[] = { file, asked->nodes, asked->policy, asked->checkpoint, args->ctld ? ctld : NULL };
+	const char *values[] = { file, asked->nodes, asked->policy, asked->checkpoint, args->ctld ? ctld : NULL, any ? policies : NULL };
 	for (int i = 0; hspmd_spank_names[i]; i++)
 		forget(spank, hspmd_spank_names[i]);
 	for (int i = 0; hspmd_spank_names[i]; i++)

@@ -110,21 +110,51 @@ static double number(const json_t *o, const char *key)
 	return json_number_value(json_object_get(o, key));
 }
 
+static void print_copies(const json_t *copies)
+{
+	size_t i;
+	json_t *c;
+	if (!json_array_size(copies))
+		puts("state       no copy yet");
+	json_array_foreach(copies, i, c) {
+		double count = number(c, "count");
+		printf("%-12s%s: step %.0f, %.0f s old", i ? "" : "state", text(c, "where"), number(c, "step"), number(c, "age_s"));
+		printf(count == 1 ? "\n" : ", %.0f copies\n", count);
+	}
+}
+
+/* "what  n4 (VALUE), n5 (VALUE)", where there are any. */
+static void print_nodes(const char *what, const json_t *nodes, const char *value)
+{
+	const char *name, *before = "";
+	json_t *v;
+	if (!json_object_size(nodes))
+		return;
+	printf("%-12s", what);
+	json_object_foreach((json_t *)nodes, name, v) {
+		char said[64];
+		snprintf(said, sizeof said, value, json_number_value(v));
+		printf("%s%s (%s)", before, name, said);
+		before = ", ";
+	}
+	putchar('\n');
+}
+
 static void print_status(const json_t *s)
 {
-	const json_t *saved = json_object_get(s, "checkpoint");
 	printf("job         %s: %s\n", text(s, "job"), text(s, "phase"));
 	if (*text(s, "waiting_for"))
 		printf("waiting for %s\n", text(s, "waiting_for"));
 	printf("nodes       %.0f: %s\n", number(s, "node_count"), text(s, "nodes"));
+	print_nodes("members", json_object_get(s, "members"), "job %.0f");
+	if (json_array_size(json_object_get(s, "members_waiting")))
+		printf("            %zu more wait for nodes\n", json_array_size(json_object_get(s, "members_waiting")));
+	print_nodes("slow", json_object_get(s, "stragglers"), "%.2f times");
 	printf("generation  %.0f\n", number(s, "generation"));
 	printf("plan        %s\n", *text(s, "plan") ? text(s, "plan") : "-");
 	printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
 	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
-	if (json_is_object(saved))
-		printf("checkpoint  of step %.0f, %.0f s old\n", number(saved, "step"), number(saved, "age_s"));
-	else
-		puts("checkpoint  none");
+	print_copies(json_object_get(s, "copies"));
 	if (*text(s, "trouble"))
 		printf("trouble     %s\n", text(s, "trouble"));
 	printf("output      %s\n", text(s, "output"));

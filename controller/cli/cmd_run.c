@@ -18,8 +18,10 @@
 #include "controller/cli/commands.h"
 #include "controller/cli/run_checkpoint.h"
 #include "controller/cli/run_state.h"
+#include "controller/cli/run_terms.h"
 #include "controller/cli/supervise.h"
 #include "controller/run/cover.h"
+#include "controller/run/expect.h"
 #include "controller/run/loop.h"
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
@@ -46,13 +48,14 @@ static const char help_text[] =
 	"  --transport NAME       what carries bytes between workers (default: the best there is)\n"
 	"  --step-deadline S      a step that takes longer is given up (default: learnt from the steps before)\n"
 	"  --patience S           how long agents keep the state when the controller is gone (default: 600)\n"
+	"  --policies PATH        outside of Slurm: play a site with these policies (a file or a folder)\n"
 	"  --no-pmix              start agents without PMIx\n"
 	"      --help             print this\n"
 	"\n"
 	"Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
 
 enum { OPT_JOB = 256, OPT_PLAN, OPT_OUTPUT, OPT_RESUME, OPT_LOCAL, OPT_CLUSTER, OPT_NODES, OPT_DEVICES, OPT_PORT, OPT_TRANSPORT, OPT_STEP, OPT_PATIENCE,
-       OPT_NO_PMIX, OPT_HELP };
+       OPT_POLICIES, OPT_NO_PMIX, OPT_HELP };
 
 static const struct option long_options[] = {
 	{ "job", required_argument, NULL, OPT_JOB },
@@ -67,13 +70,14 @@ static const struct option long_options[] = {
 	{ "transport", required_argument, NULL, OPT_TRANSPORT },
 	{ "step-deadline", required_argument, NULL, OPT_STEP },
 	{ "patience", required_argument, NULL, OPT_PATIENCE },
+	{ "policies", required_argument, NULL, OPT_POLICIES },
 	{ "no-pmix", no_argument, NULL, OPT_NO_PMIX },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ NULL, 0, NULL, 0 },
 };
 
 struct options {
-	const char *job, *plan, *output, *cluster, *transport;
+	const char *job, *plan, *output, *cluster, *transport, *policies;
 	int64_t local, nodes, devices, port;
 	double step_deadline, patience;
 	bool resume, no_pmix, help;
@@ -87,11 +91,12 @@ struct run {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
 	struct hspmd_cluster *cluster; /* local */
-	char *cluster_path, *local, *shared, *memory, *munge_socket;
+	char *cluster_path, *local, *shared, *memory, *munge_socket, *member_log;
 	struct run_output output;
 	struct hspmd_auth *auth;
 	struct run_allocation *allocation;
 	struct run_config config;
+	struct run_terms terms;
 	char exe[PATH_MAX], numbers[4][32];
 	const char *agent[24];
 };
@@ -114,6 +119,7 @@ static int parse(int argc, char **argv, struct options *o)
 		case OPT_TRANSPORT: o->transport = optarg; break;
 		case OPT_STEP: bad |= hspmd_option_number("step-deadline", optarg, 0.1, 1e7, &o->step_deadline); break;
 		case OPT_PATIENCE: bad |= hspmd_option_number("patience", optarg, 1, 1e7, &o->patience); break;
+		case OPT_POLICIES: o->policies = optarg; break;
 		case OPT_NO_PMIX: o->no_pmix = true; break;
 		case 'h':
 		case OPT_HELP: o->help = true; return 0;
@@ -126,6 +132,8 @@ static int parse(int argc, char **argv, struct options *o)
 		return hspmd_usage_error("run", "unexpected argument '%s'", argv[optind]);
 	if (o->local && o->cluster)
 		return hspmd_usage_error("run", "--local and --cluster exclude one another");
+	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
+		return hspmd_usage_error("run", "--policies is for runs outside of Slurm; in a job the site's own hold");
 	if (o->nodes && !o->cluster)
 		return hspmd_usage_error("run", "--nodes needs --cluster");
 	if (!o->job && !(o->job = getenv("HSPMD_JOB")))
@@ -139,7 +147,7 @@ static int read_job(struct run *r, struct hspmd_error *err)
 {
 	if (!(r->job = hspmd_job_read(r->opt.job, err)) || hspmd_job_check_files(r->job, &r->model, err))
 		return -1;
-	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT");
+	const char *nodes = getenv("HSPMD_NODES"), *folder = getenv("HSPMD_CHECKPOINT"), *policy = getenv("HSPMD_POLICY");
 	int low, high, n;
 	if (nodes && r->slurm) { /* --hspmd-nodes of sbatch, checked there */
 		if (sscanf(nodes, "%d-%d%n", &low, &high, &n) != 2 || nodes[n] || low < 1 || high < low)
@@ -150,6 +158,11 @@ static int read_job(struct run *r, struct hspmd_error *err)
 	if (folder && *folder && r->slurm) {
 		free(r->job->checkpoint.shared);
 		if (!(r->job->checkpoint.shared = strdup(folder)))
+			return hspmd_fail_memory(err, "reading the job");
+	}
+	if (policy && *policy && r->slurm) {
+		free(r->job->elastic.policy);
+		if (!(r->job->elastic.policy = strdup(policy)))
 			return hspmd_fail_memory(err, "reading the job");
 	}
 	return 0;
@@ -254,6 +267,19 @@ static void agent_words(struct run *r, const char *const *words)
 		r->agent[n++] = *words++;
 }
 
+/* Where the policies cannot be read here, those that held at submission have been looked at then; a rule that no longer takes the job is no reason to end it. */
+static void read_site(struct run *r, const struct hspmd_slurm_job *j)
+{
+	struct hspmd_error err;
+	const char *where = getenv("HSPMD_POLICIES");
+	struct hspmd_policy_who who = { .user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy };
+	if (!run_terms_read(&r->terms, where && *where ? where : NULL, &who, &err))
+		return;
+	hspmd_warn("the site's policies are left aside: %s", err.text);
+	if (run_terms_read(&r->terms, NULL, &who, &err))
+		hspmd_warn("%s", err.text);
+}
+
 /* How agents are started on nodes that this machine plays. */
 static int set_up_local(struct run *r, struct hspmd_error *err)
 {
@@ -262,7 +288,8 @@ static int set_up_local(struct run *r, struct hspmd_error *err)
 	int have = held ? held : r->cluster->node_count, devices = 0;
 	for (int i = 0; i < have; i++)
 		devices += r->cluster->nodes[i].device_count;
-	if (enough_nodes(r, have, err))
+	struct hspmd_policy_who who = { .policy = r->job->elastic.policy };
+	if (enough_nodes(r, have, err) || run_terms_read(&r->terms, r->opt.policies, &who, err))
 		return -1;
 	snprintf(r->numbers[0], sizeof *r->numbers, "%ld", cores > devices && devices > 0 ? cores / devices : 1);
 	agent_words(r, (const char *const[]){ "--cluster", r->cluster_path, "--threads", r->numbers[0], NULL });
@@ -280,13 +307,17 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 		agent_words(r, (const char *const[]){ "--munge-socket", r->munge_socket, NULL });
 	if (!r->opt.no_pmix)
 		agent_words(r, (const char *const[]){ "--exchange", NULL });
+	/* Members prove by MUNGE who they are: what is in a job's environment is no secret. */
+	if (!hspmd_auth_secret(r->auth) && !(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
+		return hspmd_fail_memory(err, "preparing for members");
 	struct hspmd_slurm_job *j = hspmd_slurm_job_load(r->slurm, err);
 	if (!j)
 		return -1;
 	int rc = enough_nodes(r, j->node_count, err);
+	read_site(r, j);
 	hspmd_slurm_job_destroy(j);
 	if (!rc)
-		r->allocation = run_allocation_slurm(r->slurm, !r->opt.no_pmix, err);
+		r->allocation = run_allocation_slurm(r->slurm, !r->opt.no_pmix, r->member_log, err);
 	return r->allocation ? 0 : -1;
 }
 
@@ -340,12 +371,16 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	c->run = r->output.run;
 	c->resumed = r->output.resumed ? (r->slurm ? "requeue" : "resume") : NULL;
 	c->resizable = r->allocation->resizable;
+	c->site = r->terms.site;
+	c->members = r->member_log != NULL;
 	c->max_attempts = 5;
 	c->patience = run_patience_default();
 	if (r->opt.step_deadline > 0) {
 		c->patience.step_least = c->patience.step_first = r->opt.step_deadline;
 		c->patience.step_factor = 0;
 	}
+	c->model = r->model;
+	c->expect = run_expect;
 	c->covered = hspmd_stages_cover;
 	c->manifest = run_state_manifest;
 	c->choose = run_state_choose;
@@ -428,6 +463,7 @@ static void tear_down(struct run *r)
 	free(r->shared);
 	free(r->memory);
 	free(r->munge_socket);
+	free(r->member_log);
 }
 
 /* ---- lives of the controller */

@@ -53,9 +53,10 @@ static int held(const struct local *l)
 	return count;
 }
 
-static int grow(struct run_allocation *a, int count, struct hspmd_error *err)
+static int grow(struct run_allocation *a, int count, const char *const *command, struct hspmd_error *err)
 {
 	struct local *l = (struct local *)a;
+	(void)command;
 	if (held(l) + count > l->cluster->node_count)
 		return hspmd_fail(err, "there are %d nodes, %d of them held: cannot add %d", l->cluster->node_count, held(l), count);
 	for (int i = 0; i < l->cluster->node_count && count > 0; i++)
@@ -66,17 +67,26 @@ static int grow(struct run_allocation *a, int count, struct hspmd_error *err)
 	return 0;
 }
 
-static int shrink(struct run_allocation *a, char *const *keep, int count, struct hspmd_error *err)
+static int shrink(struct run_allocation *a, char *const *nodes, int count, struct hspmd_error *err)
 {
 	struct local *l = (struct local *)a;
 	(void)err;
-	for (int i = 0; i < l->cluster->node_count; i++) {
-		bool stays = false;
+	for (int i = 0; i < l->cluster->node_count; i++)
 		for (int k = 0; k < count; k++)
-			stays |= !strcmp(keep[k], l->cluster->nodes[i].name);
-		l->held[i] = l->held[i] && stays;
-	}
+			if (!strcmp(nodes[k], l->cluster->nodes[i].name))
+				l->held[i] = false;
 	return 0;
+}
+
+static int call_off(struct run_allocation *a, struct hspmd_error *err)
+{
+	(void)a, (void)err;
+	return 0;
+}
+
+static void end(struct run_allocation *a)
+{
+	(void)a;
 }
 
 static double interval(struct run_allocation *a)
@@ -95,7 +105,7 @@ static void destroy(struct run_allocation *a)
 
 struct run_allocation *run_allocation_local(const struct hspmd_cluster *c, int first, struct hspmd_error *err)
 {
-	static const struct run_allocation_ops ops = { look, start, grow, shrink, interval, destroy };
+	static const struct run_allocation_ops ops = { look, start, grow, shrink, call_off, interval, end, destroy };
 	struct local *l = calloc(1, sizeof *l);
 	if (!l || !(l->held = hspmd_calloc((size_t)c->node_count, sizeof *l->held))) {
 		free(l);

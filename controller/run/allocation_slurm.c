@@ -1,41 +1,152 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/log.h"
 #include "controller/run/allocation.h"
 #include "controller/slurm/job.h"
 
-#define GROW_WAIT_S 60.0 /* for idle nodes */
+#define IN_PLACE_S 60.0      /* for idle nodes, where there is no other way to grow */
+#define IN_PLACE_FIRST_S 20.0 /* where there is: a busy slurmctld takes its time */
 
 struct slurm {
 	struct run_allocation base;
 	uint32_t job;
 	bool pmix, first;
+	const char *log;               /* members' output, as sbatch names it; NULL: no members */
+	char **command;                /* that members run, as last used: for those that take another's place */
+	pthread_mutex_t lock;          /* of command */
+	atomic_bool looked, has_members; /* an earlier life of the job may have left some */
 	double interval;
 };
 
-static json_t *look(struct run_allocation *a, struct hspmd_error *err)
+static bool active(const struct hspmd_slurm_job *j)
 {
-	struct slurm *s = (struct slurm *)a;
-	struct hspmd_slurm_job *j = hspmd_slurm_job_load(s->job, err);
-	if (!j)
-		return NULL;
+	return j->state != HSPMD_SLURM_ENDING;
+}
+
+static bool running(const struct hspmd_slurm_job *j)
+{
+	return j->state == HSPMD_SLURM_RUNNING || j->state == HSPMD_SLURM_SUSPENDED;
+}
+
+static int load_members(struct slurm *s, struct hspmd_slurm_job ***members, struct hspmd_error *err)
+{
+	char name[32];
+	*members = NULL;
+	if (!s->log || (atomic_load(&s->looked) && !atomic_load(&s->has_members)))
+		return 0;
+	hspmd_slurm_member_name(s->job, name);
+	int count = hspmd_slurm_jobs_named(getuid(), name, members, err);
+	if (count > 0)
+		atomic_store(&s->has_members, true);
+	if (count >= 0)
+		atomic_store(&s->looked, true);
+	return count;
+}
+
+/* ---- what is held */
+
+static bool append(json_t *list, const char *name)
+{
+	return !json_array_append_new(list, json_string(name));
+}
+
+static bool listed(const json_t *list, const char *name)
+{
+	size_t i;
+	json_t *v;
+	json_array_foreach(list, i, v)
+		if (!strcmp(json_string_value(v), name))
+			return true;
+	return false;
+}
+
+/* Nodes that are shared may give a member a part of one that is held already. It is of no use; another is asked for. */
+static void replace(struct slurm *s, const struct hspmd_slurm_job *anchor, const struct hspmd_slurm_job *member, const json_t *held)
+{
+	struct hspmd_error err;
+	size_t count = json_array_size(held);
+	char **without = hspmd_calloc(count + 1, sizeof *without);
+	hspmd_info("member job %u has a part of %s, which is held already: asking for another", member->id, member->nodes[0]);
+	for (size_t i = 0; without && i < count; i++)
+		without[i] = (char *)json_string_value(json_array_get(held, i));
+	pthread_mutex_lock(&s->lock);
+	bool again = without && s->command &&
+		     hspmd_slurm_member_submit(anchor, (const char *const *)s->command, s->log, without, (int)count, &err);
+	pthread_mutex_unlock(&s->lock);
+	if (!again)
+		hspmd_warn("%s", without && s->command ? err.text : "no other member is asked for");
+	if (hspmd_slurm_job_cancel(member->id, &err))
+		hspmd_warn("%s", err.text);
+	free(without);
+}
+
+/* Adds to `v` what members bring: { nodes: [more], members: { node: job }, waiting: [jobs], over: { job: how it ended } }. */
+static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job *anchor, struct hspmd_slurm_job *const *member, int count)
+{
+	json_t *nodes = json_object_get(v, "nodes"), *of = json_object(), *waiting = json_array(), *over = json_object();
+	bool whole = of && waiting && over;
+	for (int i = 0; whole && i < count; i++) {
+		const struct hspmd_slurm_job *j = member[i];
+		char id[16];
+		snprintf(id, sizeof id, "%u", j->id);
+		if (!active(j))
+			whole = !json_object_set_new(over, id, json_string(j->over));
+		else if (!running(j))
+			whole = !json_array_append_new(waiting, json_integer(j->id));
+		else if (j->node_count > 0 && listed(nodes, j->nodes[0]))
+			replace(s, anchor, j, nodes);
+		else
+			for (int n = 0; whole && n < j->node_count; n++)
+				whole = append(nodes, j->nodes[n]) && !json_object_set_new(of, j->nodes[n], json_integer(j->id));
+	}
+	whole = whole && !json_object_set(v, "members", of) && !json_object_set(v, "waiting", waiting) && !json_object_set(v, "over", over);
+	json_decref(of);
+	json_decref(waiting);
+	json_decref(over);
+	return whole;
+}
+
+static json_t *describe(struct slurm *s, const struct hspmd_slurm_job *j, struct hspmd_slurm_job *const *member, int count)
+{
 	json_t *nodes = json_array(), *end = j->end ? json_real(difftime(j->end, time(NULL))) : json_null(), *v = NULL;
 	bool whole = nodes && end;
 	/* The batch host first: it is the one that stays. */
 	for (int round = 0; whole && round < 2; round++)
-		for (int i = 0; i < j->node_count; i++)
-			if (!strcmp(j->nodes[i], j->batch_host) == !round && json_array_append_new(nodes, json_string(j->nodes[i])))
-				whole = false;
+		for (int i = 0; whole && i < j->node_count; i++)
+			if (!strcmp(j->nodes[i], j->batch_host) == !round)
+				whole = append(nodes, j->nodes[i]);
 	const char *state = j->preempted ? "preempted" : j->state == HSPMD_SLURM_ENDING ? "ending" : "running";
 	if (whole)
 		v = json_pack("{s:O, s:s, s:O}", "nodes", nodes, "state", state, "end_in_s", end);
-	if (!v)
-		hspmd_fail_memory(err, "looking at the job");
 	json_decref(nodes);
 	json_decref(end);
+	if (v && !add_members(s, v, j, member, count)) {
+		json_decref(v);
+		v = NULL;
+	}
+	return v;
+}
+
+static json_t *look(struct run_allocation *a, struct hspmd_error *err)
+{
+	struct slurm *s = (struct slurm *)a;
+	struct hspmd_slurm_job **members = NULL, *j = hspmd_slurm_job_load(s->job, err);
+	int count = j ? load_members(s, &members, err) : -1;
+	json_t *v = count >= 0 ? describe(s, j, members, count) : NULL;
+	if (count >= 0 && !v)
+		hspmd_fail_memory(err, "looking at the job");
+	if (count > 0)
+		hspmd_slurm_jobs_free(members, count);
+	else
+		free(members);
 	hspmd_slurm_job_destroy(j);
 	return v;
 }
@@ -49,18 +160,157 @@ static char **start(struct run_allocation *a, char *const *nodes, int count, con
 	return hspmd_slurm_step_command(&step, err);
 }
 
-static int grow(struct run_allocation *a, int count, struct hspmd_error *err)
+/* ---- more and fewer */
+
+/* Keep the command for members that are submitted later. */
+static int keep_command(struct slurm *s, const char *const *command, struct hspmd_error *err)
+{
+	size_t n = 0, size = 0;
+	for (; command[n]; n++)
+		size += strlen(command[n]) + 1;
+	char **copy = calloc(1, (n + 1) * sizeof *copy + size), *text = copy ? (char *)(copy + n + 1) : NULL;
+	if (!copy)
+		return hspmd_fail_memory(err, "growing the job");
+	for (size_t i = 0; i < n; i++) {
+		copy[i] = text;
+		text = stpcpy(text, command[i]) + 1;
+	}
+	pthread_mutex_lock(&s->lock);
+	free(s->command);
+	s->command = copy;
+	pthread_mutex_unlock(&s->lock);
+	return 0;
+}
+
+/* All or none: those that were submitted before one was refused are cancelled. */
+static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, char *const *without, int without_count, struct hspmd_error *err)
+{
+	uint32_t *id = hspmd_calloc((size_t)count, sizeof *id);
+	struct hspmd_error ignored;
+	int done = 0;
+	if (!id)
+		return hspmd_fail_memory(err, "growing the job");
+	atomic_store(&s->has_members, true);
+	while (done < count && (id[done] = hspmd_slurm_member_submit(anchor, (const char *const *)s->command, s->log, without, without_count, err))) {
+		hspmd_info("member job %u is submitted", id[done]);
+		done++;
+	}
+	for (int i = 0; done < count && i < done; i++)
+		hspmd_slurm_job_cancel(id[i], &ignored);
+	free(id);
+	return done < count ? -1 : 0;
+}
+
+static int grow_by_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, const char *const *command, struct hspmd_error *err)
+{
+	struct hspmd_slurm_job **members = NULL;
+	int n = keep_command(s, command, err) ? -1 : load_members(s, &members, err), have = 0, total = anchor->node_count, rc = -1;
+	for (int i = 0; i < n; i++)
+		total += members[i]->node_count;
+	char **without = n >= 0 ? hspmd_calloc((size_t)total + 1, sizeof *without) : NULL;
+	if (n >= 0 && !without)
+		hspmd_fail_memory(err, "growing the job");
+	for (int i = 0; without && i < anchor->node_count; i++)
+		without[have++] = anchor->nodes[i];
+	for (int i = 0; without && i < n; i++)
+		for (int k = 0; active(members[i]) && k < members[i]->node_count; k++)
+			without[have++] = members[i]->nodes[k];
+	if (without)
+		rc = submit_members(s, anchor, count, without, have, err);
+	free(without);
+	if (n >= 0)
+		hspmd_slurm_jobs_free(members, n);
+	return rc;
+}
+
+static int grow(struct run_allocation *a, int count, const char *const *command, struct hspmd_error *err)
 {
 	struct slurm *s = (struct slurm *)a;
 	struct hspmd_slurm_job *j = hspmd_slurm_job_load(s->job, err);
-	int rc = j ? hspmd_slurm_job_grow(j, count, GROW_WAIT_S, err) : -1;
+	int rc = j ? hspmd_slurm_job_grow(j, count, s->log ? IN_PLACE_FIRST_S : IN_PLACE_S, err) : -1;
+	if (j && rc && s->log) {
+		hspmd_info("%s; growing by member jobs", err->text);
+		rc = grow_by_members(s, j, count, command, err);
+	}
 	hspmd_slurm_job_destroy(j);
 	return rc;
 }
 
-static int shrink(struct run_allocation *a, char *const *keep, int count, struct hspmd_error *err)
+static bool named(const char *name, char *const *list, int count)
 {
-	return hspmd_slurm_job_shrink(((struct slurm *)a)->job, keep, count, err);
+	for (int i = 0; i < count; i++)
+		if (!strcmp(list[i], name))
+			return true;
+	return false;
+}
+
+/* End the members that `goes` says yes to; all are tried. */
+static int cancel_members(struct slurm *s, bool (*goes)(const struct hspmd_slurm_job *j, char *const *nodes, int count), char *const *nodes, int count,
+			  struct hspmd_error *err)
+{
+	struct hspmd_slurm_job **members = NULL;
+	int n = load_members(s, &members, err), rc = n < 0 ? -1 : 0;
+	for (int i = 0; i < n; i++)
+		if (active(members[i]) && goes(members[i], nodes, count) && hspmd_slurm_job_cancel(members[i]->id, err))
+			rc = -1;
+	if (n >= 0)
+		hspmd_slurm_jobs_free(members, n);
+	return rc;
+}
+
+static bool has_one_of(const struct hspmd_slurm_job *j, char *const *nodes, int count)
+{
+	for (int i = 0; i < j->node_count; i++)
+		if (named(j->nodes[i], nodes, count))
+			return true;
+	return false;
+}
+
+static bool waits(const struct hspmd_slurm_job *j, char *const *nodes, int count)
+{
+	(void)nodes, (void)count;
+	return !running(j);
+}
+
+static bool is_any(const struct hspmd_slurm_job *j, char *const *nodes, int count)
+{
+	(void)j, (void)nodes, (void)count;
+	return true;
+}
+
+static int shrink_anchor(struct slurm *s, char *const *nodes, int count, struct hspmd_error *err)
+{
+	struct hspmd_slurm_job *j = hspmd_slurm_job_load(s->job, err);
+	char **keep = j ? hspmd_calloc((size_t)j->node_count + 1, sizeof *keep) : NULL;
+	int n = 0, rc = 0;
+	if (j && !keep)
+		hspmd_fail_memory(err, "shrinking the job");
+	for (int i = 0; keep && i < j->node_count; i++)
+		if (!named(j->nodes[i], nodes, count))
+			keep[n++] = j->nodes[i];
+	if (!keep || (n < j->node_count && hspmd_slurm_job_shrink(s->job, keep, n, err)))
+		rc = -1;
+	free(keep);
+	hspmd_slurm_job_destroy(j);
+	return rc;
+}
+
+static int shrink(struct run_allocation *a, char *const *nodes, int count, struct hspmd_error *err)
+{
+	struct slurm *s = (struct slurm *)a;
+	return cancel_members(s, has_one_of, nodes, count, err) || shrink_anchor(s, nodes, count, err) ? -1 : 0;
+}
+
+static int call_off(struct run_allocation *a, struct hspmd_error *err)
+{
+	return cancel_members((struct slurm *)a, waits, NULL, 0, err);
+}
+
+static void end(struct run_allocation *a)
+{
+	struct hspmd_error err;
+	if (cancel_members((struct slurm *)a, is_any, NULL, 0, &err))
+		hspmd_warn("member jobs may be left: %s", err.text);
 }
 
 static double interval(struct run_allocation *a)
@@ -70,17 +320,28 @@ static double interval(struct run_allocation *a)
 
 static void destroy(struct run_allocation *a)
 {
-	free(a);
+	struct slurm *s = (struct slurm *)a;
+	if (!s)
+		return;
+	pthread_mutex_destroy(&s->lock);
+	free(s->command);
+	free(s);
 }
 
-struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, struct hspmd_error *err)
+struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char *member_log, struct hspmd_error *err)
 {
-	static const struct run_allocation_ops ops = { look, start, grow, shrink, interval, destroy };
+	static const struct run_allocation_ops ops = { look, start, grow, shrink, call_off, interval, end, destroy };
 	struct slurm *s = calloc(1, sizeof *s);
 	if (!s) {
 		hspmd_fail_memory(err, "looking at the job");
 		return NULL;
 	}
-	*s = (struct slurm){ .base = { .ops = &ops, .resizable = true }, .job = job, .pmix = pmix, .first = true, .interval = hspmd_slurm_poll_interval() };
+	s->base = (struct run_allocation){ .ops = &ops, .resizable = true };
+	s->job = job;
+	s->pmix = pmix;
+	s->log = member_log;
+	s->first = true;
+	s->interval = hspmd_slurm_poll_interval();
+	pthread_mutex_init(&s->lock, NULL);
 	return &s->base;
 }

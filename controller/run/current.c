@@ -226,6 +226,7 @@ void abort_current(struct hspmd_machine *m, const char *cause)
 	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->layout->generation));
 	ask_again(g, STAGE_ABORTING, m->now, m->config->patience.abort);
 	m->step_deadline = INFINITY;
+	m->aborted_at = m->now;
 }
 
 void end_silent(struct hspmd_machine *m, struct generation *g, const char *waited_for)
@@ -319,6 +320,7 @@ static void training(struct hspmd_machine *m)
 	m->find.bad = NULL;
 	journal(m);
 	step_patience(m);
+	pace_begin(m);
 	tell_early(m);
 }
 
@@ -334,6 +336,8 @@ static bool all_there(const struct layout *l)
 static void held(struct hspmd_machine *m)
 {
 	struct generation *g = &m->current;
+	if (g->stage == STAGE_SETTLING)
+		m->settled_at = m->now;
 	m->step = 0;
 	for (int i = 0; i < g->members; i++) {
 		struct worker *w = g->member[i];

@@ -7,14 +7,16 @@
 
 #include "controller/run/machine_private.h"
 
+#define SAYS_MOST 7
+
 /* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the most. */
 static int says_more(const char *cause)
 {
-	static const char *const order[] = { "fault", "worker-lost", "hang", "node-lost", "scontrol" };
-	for (int i = 0; i < 5; i++)
+	static const char *const order[] = { "straggler", "fault", "worker-lost", "hang", "node-lost", "scontrol", "member-left" };
+	for (int i = 0; i < SAYS_MOST; i++)
 		if (!strcmp(cause, order[i]))
 			return i;
-	return 5; /* what was asked for, or how it began, stays */
+	return SAYS_MOST; /* what was asked for, or how it began, stays */
 }
 
 void want_plan(struct hspmd_machine *m, const char *cause)
@@ -27,9 +29,11 @@ void want_plan(struct hspmd_machine *m, const char *cause)
 		c->last_step_at = NAN;
 		c->from_nodes = m->current.layout ? m->current.layout->nodes : 0;
 		snprintf(c->cause, sizeof c->cause, "%s", cause);
-	} else if (says_more(cause) < 5 && says_more(cause) > says_more(c->cause)) {
+		c->optional = !strcmp(cause, "straggler");
+	} else if (says_more(cause) < SAYS_MOST && says_more(cause) > says_more(c->cause)) {
 		snprintf(c->cause, sizeof c->cause, "%s", cause);
 	}
+	c->optional = c->optional && !strcmp(cause, "straggler");
 	c->wanted = true;
 	c->not_before = m->now + m->config->patience.quiet;
 }
@@ -74,11 +78,8 @@ static bool enough_nodes(struct hspmd_machine *m)
 	return false;
 }
 
-static bool next_from_plan(struct hspmd_machine *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err)
+static void next_from_layout(struct hspmd_machine *m, struct layout *l)
 {
-	struct layout *l = layout_create(m, cluster, plan, name, err);
-	if (!l)
-		return false;
 	m->next.layout = l;
 	l->generation = ++m->generation;
 	m->next.stage = STAGE_SPAWNING;
@@ -88,11 +89,10 @@ static bool next_from_plan(struct hspmd_machine *m, json_t *cluster, json_t *pla
 	char *line = hspmd_plan_line(l->plan, l->cluster);
 	note_event(m, "plan", "generation %lld: %s", (long long)l->generation, line ? line : "?");
 	free(line);
-	act(m, RUN_SAVE_PLAN, NULL, json_incref(plan), l->generation);
+	act(m, RUN_SAVE_PLAN, NULL, json_incref(l->plan_json), l->generation);
 	for (int i = 0; i < l->devices; i++)
 		if (l->device[i]->life == LIFE_NONE)
 			worker_spawn(m, l->device[i]);
-	return true;
 }
 
 /* --plan: as it is for the first generation. A later life of the job may hold other nodes: then it is solved. */
@@ -102,8 +102,11 @@ static bool take_first_plan(struct hspmd_machine *m, json_t *cluster)
 	if (!m->config->first_plan || m->first_plan_used)
 		return false;
 	m->first_plan_used = true;
-	if (next_from_plan(m, cluster, m->config->first_plan, m->config->first_plan_name, &err))
+	struct layout *l = layout_create(m, cluster, m->config->first_plan, m->config->first_plan_name, &err);
+	if (l) {
+		next_from_layout(m, l);
 		return true;
+	}
 	if (m->config->generation)
 		say(m, HSPMD_LOG_WARNING, "the plan that was given is not used: %s", err.text);
 	else
@@ -191,8 +194,14 @@ void on_plan(struct hspmd_machine *m, const struct run_event *e)
 		change_close(m);
 		return;
 	}
-	if (!next_from_plan(m, cluster, plan, "plan", &err))
+	struct layout *l = layout_create(m, cluster, plan, "plan", &err);
+	if (!l)
 		no_plan(m, err.text);
+	else if (m->change.optional && m->current.stage == STAGE_TRAINING && !pace_worth(m, l->plan, json_object_get(e->value, "stay_s")))
+		change_close(m);
+	else
+		next_from_layout(m, layout_keep(l));
+	layout_drop(l);
 }
 
 static bool all_up(const struct layout *l)

@@ -186,6 +186,9 @@ static void carry_out(struct loop *l, const struct run_action *x)
 	case RUN_SHRINK:
 		loop_resize(l, x->id, 0, x->value);
 		break;
+	case RUN_CALL_OFF:
+		loop_call_off(l);
+		break;
 	case RUN_REPLY:
 		answer(l, x);
 		break;
@@ -289,6 +292,11 @@ static void on_signal(uv_signal_t *s, int number)
 
 /* ---- the port */
 
+static bool same_text(const char *a, const char *b)
+{
+	return a && b ? !strcmp(a, b) : a == b;
+}
+
 static int on_hello(void *context, struct run_peer *peer, json_t *hello, uid_t who, json_t **welcome, struct hspmd_error *err)
 {
 	struct loop *l = context;
@@ -296,8 +304,12 @@ static int on_hello(void *context, struct run_peer *peer, json_t *hello, uid_t w
 	(void)who, (void)peer;
 	if (!role || (strcmp(role, "agent") && strcmp(role, "command")))
 		return hspmd_fail(err, "unknown role");
-	if (!strcmp(role, "agent") && (!node || !agent_of(l, node)))
+	struct agent *a = !strcmp(role, "agent") && node ? agent_of(l, node) : NULL;
+	if (!strcmp(role, "agent") && !a)
 		return hspmd_fail(err, "an agent without a node");
+	/* A member job that was given a part of a node that takes part already. */
+	if (a && a->peer && !same_text(a->job, json_string_value(json_object_get(hello, "job"))))
+		return hspmd_fail(err, "node %s takes part already, by job %s", node, a->job ? a->job : "?");
 	if (!(*welcome = json_pack("{s:s}", "job", l->o->config->job_id)))
 		return hspmd_fail_memory(err, "greeting");
 	return 0;
@@ -332,6 +344,9 @@ static void on_known(void *context, struct run_peer *peer, json_t *hello)
 	}
 	replace_agent(a, json_integer_value(json_object_get(hello, "pid")));
 	a->peer = peer;
+	const char *job = json_string_value(json_object_get(hello, "job"));
+	free(a->job);
+	a->job = job ? strdup(job) : NULL;
 	run_peer_tag(peer, a);
 	struct run_event e = { .kind = RUN_AGENT_UP, .node = a->node, .value = hello };
 	loop_event(l, &e);
@@ -512,6 +527,7 @@ static void on_kill(uv_timer_t *t)
 static void close_all(struct loop *l)
 {
 	l->stopping = true;
+	l->o->allocation->ops->end(l->o->allocation);
 	run_site_close(l->site);
 	run_port_close(l->port);
 	for (int i = 0; i < 2; i++) {
@@ -541,6 +557,7 @@ static void close_all(struct loop *l)
 		struct agent *a = l->agents;
 		l->agents = a->next;
 		free(a->node);
+		free(a->job);
 		free(a);
 	}
 	while (l->commands) {

@@ -12,6 +12,7 @@
 struct agent {
 	struct agent *next;
 	char *node;
+	char *job;             /* whose step it is, as it says; NULL: none */
 	struct run_peer *peer; /* NULL: not connected */
 	json_int_t pid;        /* as it said */
 };
@@ -72,7 +73,8 @@ void loop_event(struct loop *l, const struct run_event *e);
 /* loop_work.c */
 void loop_solve(struct loop *l, int64_t id, json_t *value);
 void loop_look(struct loop *l);
-void loop_resize(struct loop *l, int64_t id, int grow, json_t *keep);
+void loop_call_off(struct loop *l);
+void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes);
 void loop_start_agents(struct loop *l);
 void loop_end_children(struct loop *l, int signal);
 

@@ -20,6 +20,16 @@ struct solve {
 	struct hspmd_error err;
 };
 
+/* Seconds of a step of the plan that runs now, on the cluster as it has become; 0: it cannot run there. */
+static double stay(const struct run_loop_options *o, const json_t *now, const struct hspmd_cluster *c)
+{
+	struct hspmd_error err;
+	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->config->layers, &err) : NULL;
+	double step_s = p && !hspmd_evaluate(c, o->model, NULL, o->config->job->precision, p, NULL, &err) ? p->predicted.step_s : 0;
+	hspmd_plan_destroy(p);
+	return step_s;
+}
+
 static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = o->config->job;
@@ -52,7 +62,7 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct h
 		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);
-		result = p ? json_pack("{s:o, s:O}", "plan", p, "cluster", json_object_get(ask, "cluster")) : NULL;
+		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(ask, "cluster"), "stay_s", stay(o, now, c)) : NULL;
 		if (!result)
 			hspmd_fail_memory(err, "planning");
 	}
@@ -172,8 +182,8 @@ struct resize {
 	struct loop *loop;
 	int64_t id;
 	int grow, rc;
-	char **keep;
-	int keep_count;
+	char **nodes;
+	int node_count;
 	struct hspmd_error err;
 };
 
@@ -181,7 +191,7 @@ static void resize_work(uv_work_t *w)
 {
 	struct resize *r = w->data;
 	struct run_allocation *a = r->loop->o->allocation;
-	r->rc = r->grow ? a->ops->grow(a, r->grow, &r->err) : a->ops->shrink(a, r->keep, r->keep_count, &r->err);
+	r->rc = r->grow ? a->ops->grow(a, r->grow, (const char *const *)r->loop->agent_command, &r->err) : a->ops->shrink(a, r->nodes, r->node_count, &r->err);
 }
 
 static void free_names(char **names, int count)
@@ -199,24 +209,24 @@ static void resize_done(uv_work_t *w, int status)
 	l->works--;
 	struct run_event e = { .kind = RUN_RESIZED, .id = r->id, .text = r->rc ? r->err.text : NULL };
 	loop_event(l, &e);
-	free_names(r->keep, r->keep_count);
+	free_names(r->nodes, r->node_count);
 	free(r);
 }
 
-void loop_resize(struct loop *l, int64_t id, int grow, json_t *keep)
+void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes)
 {
 	struct resize *r = calloc(1, sizeof *r);
-	size_t n = json_array_size(keep);
+	size_t n = json_array_size(nodes);
 	if (r)
-		r->keep = hspmd_calloc(n + 1, sizeof *r->keep);
-	for (size_t i = 0; r && r->keep && i < n; i++)
-		if ((r->keep[i] = strdup(json_string_value(json_array_get(keep, i)))))
-			r->keep_count++;
-	if (!r || !r->keep || r->keep_count < (int)n) {
+		r->nodes = hspmd_calloc(n + 1, sizeof *r->nodes);
+	for (size_t i = 0; r && r->nodes && i < n; i++)
+		if ((r->nodes[i] = strdup(json_string_value(json_array_get(nodes, i)))))
+			r->node_count++;
+	if (!r || !r->nodes || r->node_count < (int)n) {
 		struct run_event e = { .kind = RUN_RESIZED, .id = id, .text = "out of memory" };
 		loop_event(l, &e);
 		if (r)
-			free_names(r->keep, r->keep_count);
+			free_names(r->nodes, r->node_count);
 		free(r);
 		return;
 	}
@@ -226,6 +236,41 @@ void loop_resize(struct loop *l, int64_t id, int grow, json_t *keep)
 	r->grow = grow;
 	l->works++;
 	uv_queue_work(&l->uv, &r->work, resize_work, resize_done);
+}
+
+struct call_off {
+	uv_work_t work;
+	struct loop *loop;
+};
+
+static void call_off_work(uv_work_t *w)
+{
+	struct call_off *c = w->data;
+	struct hspmd_error err;
+	struct run_allocation *a = c->loop->o->allocation;
+	if (a->ops->call_off(a, &err))
+		hspmd_warn("%s", err.text);
+}
+
+static void call_off_done(uv_work_t *w, int status)
+{
+	struct call_off *c = w->data;
+	(void)status;
+	c->loop->works--;
+	free(c);
+}
+
+void loop_call_off(struct loop *l)
+{
+	struct call_off *c = calloc(1, sizeof *c);
+	if (!c) {
+		hspmd_warn("out of memory: nodes that were asked for may still come");
+		return;
+	}
+	c->work.data = c;
+	c->loop = l;
+	l->works++;
+	uv_queue_work(&l->uv, &c->work, call_off_work, call_off_done);
 }
 
 /* ---- processes that start agents */

@@ -7,6 +7,7 @@
 
 #include "controller/run/machine_private.h"
 
+#define FIRST_PAUSE_S 1.0 /* what a change is taken to cost before there was one */
 #define ROUNDS 1000 /* of advancing after one event; more means that it goes in a circle */
 
 struct run_patience run_patience_default(void)
@@ -51,7 +52,9 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 	m->save_tried_step = config->last_step;
 	m->shared_tried = -INFINITY;
 	m->copied_step = m->copy_tried_step = -1;
-	m->last_step_at = NAN;
+	m->last_step_at = m->aborted_at = m->settled_at = NAN;
+	m->pause_s = FIRST_PAUSE_S;
+	m->pace_next = INFINITY;
 	m->step_deadline = INFINITY;
 	m->end_at = INFINITY;
 	m->look_next = INFINITY;
@@ -81,6 +84,8 @@ void hspmd_machine_destroy(struct hspmd_machine *m)
 	json_decref(m->events);
 	json_decref(m->adopt);
 	json_decref(m->early);
+	json_decref(m->waiting);
+	json_decref(m->over);
 	free(m);
 }
 
@@ -103,13 +108,26 @@ static void on_leaving(struct hspmd_machine *m, struct node *n, const struct run
 {
 	n->ending = true;
 	act(m, RUN_POLL, NULL, NULL, 0);
+	if (n->member) {
+		/* Whatever time it is given is used to go on without it. */
+		note_event(m, "member_leaving", "node %s is leaving: its member job %lld was told to end", n->name, (long long)n->member);
+		want_plan(m, "member-left");
+		return;
+	}
 	for (size_t i = 0; i < m->nodes; i++)
-		if (m->node[i]->held && m->node[i]->agent == LIFE_UP && !m->node[i]->ending)
+		if (m->node[i]->held && !m->node[i]->member && m->node[i]->agent == LIFE_UP && !m->node[i]->ending)
 			return;
 	struct run_event leave = *e;
 	leave.text = "SIGTERM to all agents";
 	leave.seconds = 0;
 	on_leave(m, &leave);
+}
+
+static void on_pulse(struct hspmd_machine *m, struct worker *w, const json_t *message)
+{
+	const struct layout *l = m->current.layout;
+	if (l && json_integer_value(json_object_get(message, "generation")) == l->generation && layout_uses(l, w))
+		pace_heard(w, message);
 }
 
 static void on_worker_message(struct hspmd_machine *m, struct worker *w, const char *type, json_t *message)
@@ -124,6 +142,8 @@ static void on_worker_message(struct hspmd_machine *m, struct worker *w, const c
 		on_prepared(m, w, message);
 	else if (is(type, "fault"))
 		on_fault(m, w, message);
+	else if (is(type, "pulse"))
+		on_pulse(m, w, message);
 	else if (is(type, "written"))
 		on_written(m, w, message);
 	else if (is(type, "manifested"))
@@ -198,10 +218,12 @@ int hspmd_machine_feed(struct hspmd_machine *m, const struct run_event *event, s
 	m->wall = event->wall;
 	take(m, event);
 	nodes_time(m);
+	pace_time(m);
 	save_time(m);
 	requests_time(m);
 	for (int i = 0; i < ROUNDS && !m->failed; i++)
-		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) && !save_due(m))
+		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) && !advance_members(m) &&
+		    !save_due(m))
 			break;
 	m->actions = NULL;
 	return m->failed ? -1 : 0;
@@ -228,7 +250,7 @@ static double next_deadline(const struct hspmd_machine *m)
 
 static double nodes_deadline(const struct hspmd_machine *m)
 {
-	double first = m->end == END_NONE ? m->look_next : INFINITY;
+	double first = m->end == END_NONE ? fmin(m->look_next, members_deadline(m)) : members_deadline(m);
 	for (size_t i = 0; i < m->nodes; i++) {
 		const struct node *n = m->node[i];
 		if (n->held && n->agent == LIFE_STARTING)
@@ -248,7 +270,7 @@ double hspmd_machine_deadline(const struct hspmd_machine *m)
 	if (m->adopt && !m->current.layout)
 		first = fmin(first, m->adopt_until);
 	if (m->current.stage == STAGE_TRAINING)
-		first = fmin(first, m->step_deadline);
+		first = fmin(first, fmin(m->step_deadline, pace_deadline(m)));
 	else if (m->current.stage >= STAGE_STARTING && m->current.stage != STAGE_HELD)
 		first = fmin(first, m->current.deadline);
 	if (m->save.stage != SAVE_NONE)

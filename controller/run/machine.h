@@ -25,11 +25,13 @@
 
 enum run_event_kind {
 	RUN_TIME,       /* nothing but time has passed */
-	RUN_ALLOCATION, /* value { nodes: [names], state: "running" | "preempted" | "ending", end_in_s: seconds or null } what the job holds now */
+	RUN_ALLOCATION, /* value { nodes: [names], state: "running" | "preempted" | "ending", end_in_s: seconds or null } what the job holds now; where it has
+			 * members, also members: { node: their job }, waiting: [jobs without a node yet], over: { job: how it ended } */
 	RUN_AGENT_UP,   /* node; value: the agent's hello */
 	RUN_AGENT_LOST, /* node; text: why */
 	RUN_MESSAGE,    /* node; value: a message from its agent or, with "from", one of its workers */
-	RUN_PLAN,       /* id: of RUN_SOLVE; value: { plan, cluster } or NULL and text: why there is none */
+	RUN_PLAN,       /* id: of RUN_SOLVE; value: { plan, cluster, stay_s: what a step of the current plan would take there } or NULL and text: why there is
+			 * none */
 	RUN_COMMAND,    /* id: of the connection; value: the request { command, ... } */
 	RUN_HUNG_UP,    /* id: that connection is gone */
 	RUN_RESIZED,    /* id: of RUN_GROW or RUN_SHRINK; text: NULL or why it failed */
@@ -57,7 +59,8 @@ enum run_action_kind {
 	RUN_DROP_AGENT,  /* node: close its connection */
 	RUN_POLL,        /* ask Slurm about the job now */
 	RUN_GROW,        /* id; count: nodes to add */
-	RUN_SHRINK,      /* id; value: [nodes to keep] */
+	RUN_SHRINK,      /* id, 0: nobody waits for it; value: [nodes to give back] */
+	RUN_CALL_OFF,    /* nodes that were asked for and have not come are wanted no more */
 	RUN_REPLY,       /* id: connection; value; last: nothing more will come */
 	RUN_EXIT,        /* count: exit status; text: why, when it is not 0 */
 };
@@ -99,6 +102,7 @@ struct run_checkpoint_choice {
 /* What the machine needs to know, and the pure judgements it borrows from other rooms. All borrowed for its whole life. */
 struct run_config {
 	const struct hspmd_job *job;
+	const struct hspmd_model *model; /* NULL: `expect` does not need it */
 	json_t *job_json, *model_json;
 	int layers; /* of the model; -1: unknown */
 	const char *job_id, *output;
@@ -113,8 +117,17 @@ struct run_config {
 	json_t *journal;                     /* of the life before, whose workers may still train; NULL: there are none */
 	const char *resumed;                 /* cause of the first resize line of a later life ("requeue"); NULL: first life */
 	bool resizable;                      /* the allocation can be grown and shrunk */
+	bool members;                        /* jobs beside it may join: agents of nodes that it does not hold yet are heard */
+	struct run_site_terms {              /* what the site's policy says of this job */
+		int max_nodes, max_devices;  /* INT_MAX: no limit */
+		const char *max_nodes_by, *max_devices_by; /* "policy spot (20-spot.json)", for messages */
+		double slower_than, slower_for_s, back_below; /* of stragglers; slower_than 0: they are not looked for */
+		double min_gain;             /* the least relative gain that is worth a resize */
+	} site;
 	int max_attempts;                    /* generations in a row that fail without a step before the job is given up */
 	struct run_patience patience;
+	/* Seconds that each device of the plan, in its order, is busy in a step. NULL, or -1: nobody knows, and no device is found to be slow. */
+	int (*expect)(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, double *busy_s);
 	/* Do these devices (indexes into the cluster) together hold all state of the plan? */
 	bool (*covered)(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
 	/* The manifest of a checkpoint whose every slice is in `written` (one answer a worker, with "from"; some may tell of errors); NULL and err when something is

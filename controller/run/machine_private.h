@@ -25,6 +25,9 @@ struct worker {
 	/* What it holds: the state of `step` (next to run) under the plan of generation `holds`; holds 0: nothing. */
 	int64_t holds, step;
 	json_t *report;        /* its `aborted`, until settled */
+	double expected_s;     /* that it is busy in a step of the current plan */
+	double busy_s;         /* that it was, in the sum of what has been heard of late */
+	int busy_count;
 };
 
 struct node {
@@ -33,10 +36,17 @@ struct node {
 	bool leaving;          /* to be given back */
 	bool benched;          /* its devices failed too often: not planned with */
 	bool ending;           /* its agent was told to end by someone else */
+	int64_t member;        /* job that brings it; 0: the job itself */
+	bool dismissed;        /* its agent was told to end by us, because it is ending */
+	bool abandoned;        /* a member without a use: it is being given back */
+	double guest_until;    /* its agent is up, but Slurm has not named the node yet: how long that may last; 0: it is no guest */
 	enum life agent;
 	double deadline;       /* LIFE_STARTING */
 	int attempts;
 	struct hspmd_cluster *part;
+	double base, slowdown; /* as its agent says; how much slower it was found to be since (1: not), which is in `part` */
+	int verdicts;          /* in a row that it is slower (> 0) or faster (< 0) than that */
+	double forgive_at, forgive_after; /* when it is tried again where it is left out; 0: not known yet */
 	json_t *places;        /* per device: { threads, index }, for its worker's `job` */
 	struct worker **worker;
 	int workers, known;    /* of the part; ever seen (workers <= known) */
@@ -86,6 +96,7 @@ struct change {
 	bool wanted;           /* a new plan is to be made */
 	bool open;             /* a resize line is owed */
 	bool started;          /* by the first step of the current generation */
+	bool optional;         /* only if it brings enough */
 	char cause[64];
 	double noticed;        /* when the cause was seen */
 	double not_before;     /* quiet time, for what belongs to the same change */
@@ -163,6 +174,9 @@ struct hspmd_machine {
 	int recent_count;
 	double step_deadline;
 	double last_step_at;         /* end of the last committed step that was told of; NAN: none */
+	double aborted_at, settled_at; /* the last time; NAN: never */
+	double pause_s;              /* of the last change */
+	double pace_next;            /* when devices are compared again; INFINITY: they are not */
 	bool first_plan_used;
 	double loss, step_s, tokens_per_s;
 	json_t *early;               /* [[address, message]]: what workers told of a generation before all had told that it started */
@@ -191,6 +205,8 @@ struct hspmd_machine {
 	double end_deadline;
 	int exit_status;
 	char exit_text[HSPMD_ERROR_MAX];
+
+	json_t *waiting, *over;      /* member jobs: without a node yet (a list, NULL: none); how they ended */
 
 	json_t *events;              /* the last, for `hspmd events` */
 	int64_t event_number;
@@ -227,8 +243,24 @@ void on_worker_hello(struct hspmd_machine *m, struct worker *w);
 void nodes_time(struct hspmd_machine *m);
 void node_free(struct node *n);
 
+/* members.c: nodes that other jobs of this user bring */
+void members_told(struct hspmd_machine *m, const json_t *allocation);
+/* Whose node it is, after the allocation was told. */
+void member_set(struct hspmd_machine *m, struct node *n, const json_t *allocation);
+/* How the member that brought this node ended, in words; false: it is not a member's, or nobody knows. */
+bool member_why(const struct hspmd_machine *m, const struct node *n, char *text, size_t size);
+/* An agent has come whose node the job does not hold: may it wait until Slurm has named the node? */
+bool member_guest(struct hspmd_machine *m, struct node *n, const json_t *hello);
+/* It does no good: its job is ended. */
+void member_abandon(struct hspmd_machine *m, struct node *n, const char *why);
+/* Ends agents of members that are leaving, once nothing is needed of them any more. */
+bool advance_members(struct hspmd_machine *m);
+void members_time(struct hspmd_machine *m);
+double members_deadline(const struct hspmd_machine *m);
+
 /* form.c: the next generation */
-/* A new plan is wanted: "grow", "shrink", "scontrol", "node-lost", "worker-lost", "fault", "hang", "start", "requeue". */
+/* A new plan is wanted: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start", "requeue"; "straggler":
+ * only if it brings enough. */
 void want_plan(struct hspmd_machine *m, const char *cause);
 bool advance_next(struct hspmd_machine *m);
 void next_drop(struct hspmd_machine *m);
@@ -293,6 +325,14 @@ double slowest_step(const struct hspmd_machine *m); /* of the last ones, seconds
 void step_patience(struct hspmd_machine *m);
 void resize_line(struct hspmd_machine *m, double step_s);
 
+/* pace.c: stragglers */
+void pace_begin(struct hspmd_machine *m); /* a generation has started to train */
+void pace_heard(struct worker *w, const json_t *message); /* `step` or `pulse` */
+void pace_time(struct hspmd_machine *m);
+double pace_deadline(const struct hspmd_machine *m);
+/* Does a plan that avoids a straggler win more than it costs? `stay`: seconds of a step without it. */
+bool pace_worth(struct hspmd_machine *m, const struct hspmd_plan *plan, const json_t *stay);
+
 /* save.c: checkpoints */
 bool save_begin(struct hspmd_machine *m, const char *why, enum save_where where);
 void on_written(struct hspmd_machine *m, struct worker *w, json_t *message);
@@ -317,6 +357,11 @@ void requests_time(struct hspmd_machine *m);
 void requests_saved(struct hspmd_machine *m, int64_t number, const char *why_not);
 bool advance_requests(struct hspmd_machine *m);
 double requests_deadline(const struct hspmd_machine *m);
+
+/* Trains on, and nothing about the plan is open. */
+bool calm(const struct hspmd_machine *m);
+/* The nodes that `goes` says yes to are given back; `ticket` of the request that waits for it, or 0. */
+void give_back(struct hspmd_machine *m, bool (*goes)(const struct node *n), int64_t ticket);
 
 /* leave.c */
 bool advance_end(struct hspmd_machine *m);

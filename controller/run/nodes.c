@@ -88,7 +88,8 @@ static void agent_start(struct hspmd_machine *m, struct node *n)
 	n->agent = LIFE_STARTING;
 	n->attempts++;
 	n->deadline = m->now + m->config->patience.gather;
-	act(m, RUN_START_AGENT, n->name, NULL, 0);
+	if (!n->member) /* a member's job starts its own */
+		act(m, RUN_START_AGENT, n->name, NULL, 0);
 }
 
 /* The workers are gone with the agent, or with the node. */
@@ -102,20 +103,23 @@ static void node_lost(struct hspmd_machine *m, struct node *n, const char *why)
 
 static void node_left(struct hspmd_machine *m, struct node *n)
 {
-	bool asked = n->leaving;
-	n->held = n->leaving = n->benched = false;
+	bool asked = n->leaving || n->abandoned;
+	char why[200];
+	bool member = member_why(m, n, why, sizeof why);
+	n->held = n->leaving = n->benched = n->abandoned = false;
 	n->attempts = 0;
 	if (n->agent == LIFE_UP)
 		act(m, RUN_DROP_AGENT, n->name, NULL, 0);
 	bool had = n->agent != LIFE_NONE;
-	char why[200];
-	snprintf(why, sizeof why, "node %s left the job", n->name);
+	if (!member)
+		snprintf(why, sizeof why, "node %s left the job", n->name);
 	node_lost(m, n, why);
 	if (!asked) {
 		note_event(m, "node_left", "%s", why);
 		if (had || m->change.wanted || m->current.stage == STAGE_ABORTING || m->current.stage == STAGE_SETTLING)
-			want_plan(m, "scontrol");
+			want_plan(m, n->member ? "member-left" : "scontrol");
 	}
+	n->member = 0;
 }
 
 static bool listed(const json_t *names, const char *name)
@@ -133,6 +137,7 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 	json_t *names = json_object_get(e->value, "nodes"), *v, *end = json_object_get(e->value, "end_in_s");
 	size_t i;
 	m->look_until = 0;
+	members_told(m, e->value);
 	for (i = 0; i < m->nodes; i++)
 		if (m->node[i]->held && !listed(names, m->node[i]->name))
 			node_left(m, m->node[i]);
@@ -143,12 +148,12 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 			continue;
 		if (!n->held && m->gather_until < m->now)
 			note_event(m, "node_came", "node %s joined the job", name);
-		n->held = true;
+		member_set(m, n, e->value);
 		if (n->agent == LIFE_NONE && m->adopt && m->now < m->adopt_until) {
 			n->agent = LIFE_STARTING; /* it calls again */
 			n->deadline = m->adopt_until;
 		}
-		if (n->agent == LIFE_NONE && n->attempts < AGENT_ATTEMPTS && !n->leaving && !m->leaving && m->end == END_NONE)
+		if (n->agent == LIFE_NONE && n->attempts < AGENT_ATTEMPTS && !n->leaving && !n->abandoned && !m->leaving && m->end == END_NONE)
 			agent_start(m, n);
 	}
 	m->end_at = json_is_number(end) ? m->now + json_number_value(end) : INFINITY;
@@ -204,17 +209,22 @@ void on_agent_up(struct hspmd_machine *m, const struct run_event *e)
 	}
 	hspmd_cluster_destroy(n->part);
 	n->part = part;
+	n->base = part->nodes[0].slowdown;
+	n->slowdown = 1;
+	n->verdicts = 0;
 	json_decref(n->places);
 	n->places = json_incref(json_object_get(e->value, "places"));
 	if (workers_make(m, n, part->device_count))
 		m->failed = true;
 	n->agent = LIFE_UP;
-	n->ending = false;
+	n->ending = n->dismissed = false;
 	adopt_workers(m, n, json_object_get(e->value, "workers"));
 	if (m->current.layout)
 		say(m, HSPMD_LOG_INFO, "agent of %s is there: %d device%s", n->name, part->device_count, part->device_count == 1 ? "" : "s");
 	n->held |= adopt_holds(m, n); /* Slurm has not been heard yet */
-	if (!n->held || n->leaving || m->end != END_NONE) {
+	if (member_guest(m, n, e->value))
+		return;
+	if (!n->held || n->leaving || n->abandoned || m->end != END_NONE) {
 		send_node(m, n, json_pack("{s:s}", "type", "quit"));
 		return;
 	}
@@ -227,7 +237,8 @@ void on_agent_lost(struct hspmd_machine *m, const struct run_event *e)
 	struct node *n = node_find(m, e->node);
 	if (!n || n->agent == LIFE_NONE)
 		return;
-	if (m->end == END_NONE && !n->leaving) {
+	n->guest_until = 0;
+	if (m->end == END_NONE && !n->leaving && n->held) {
 		note_event(m, "agent_lost", "lost the agent of %s: %s", n->name, e->text ? e->text : "no reason given");
 		act(m, RUN_POLL, NULL, NULL, 0);
 		m->look_until = m->now + m->config->patience.look;
@@ -385,12 +396,15 @@ static void look_again(struct hspmd_machine *m)
 void nodes_time(struct hspmd_machine *m)
 {
 	look_again(m);
+	members_time(m);
 	for (size_t i = 0; i < m->nodes; i++) {
 		struct node *n = m->node[i];
 		if (n->held && n->agent == LIFE_STARTING && m->now >= n->deadline) {
 			say(m, HSPMD_LOG_WARNING, "waited %.0f s for the agent of %s", m->config->patience.gather, n->name);
 			n->agent = LIFE_NONE;
-			if (n->attempts < AGENT_ATTEMPTS && m->end == END_NONE)
+			if (n->member)
+				member_abandon(m, n, "its member job started no agent that could join");
+			else if (n->attempts < AGENT_ATTEMPTS && m->end == END_NONE)
 				agent_start(m, n);
 		}
 		for (int k = 0; k < n->workers; k++)

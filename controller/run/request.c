@@ -35,12 +35,31 @@ static void answer(struct hspmd_machine *m, const struct request *r, bool ok, co
 		reply(m, r->id, ok, "%s", text);
 }
 
-static bool resize_under_way(const struct hspmd_machine *m)
+static struct request *resize_under_way(const struct hspmd_machine *m)
 {
 	for (size_t i = 0; i < m->requests; i++)
 		if (m->request[i].kind != REQUEST_CHECKPOINT)
-			return true;
-	return false;
+			return &m->request[i];
+	return NULL;
+}
+
+/* What has not come yet is wanted no more; what has come stays. */
+static void end_growing(struct hspmd_machine *m, struct request *r, const char *why)
+{
+	char text[300];
+	snprintf(text, sizeof text, "%s: the job has %d of %d nodes; what has not come is asked for no more", why, nodes_held(m), r->target);
+	note_event(m, "grow_ended", "%s", text);
+	answer(m, r, false, text);
+	act(m, RUN_CALL_OFF, NULL, NULL, 0);
+	drop(m, r);
+}
+
+/* Growing may wait for long, and must not keep others from having their nodes back. */
+static void make_way(struct hspmd_machine *m)
+{
+	struct request *r = resize_under_way(m);
+	if (r && r->kind == REQUEST_GROW && r->resized && nodes_held(m) < r->target)
+		end_growing(m, r, "a shrink was asked for");
 }
 
 /* Why the job cannot be resized just now, or NULL. */
@@ -55,9 +74,32 @@ static const char *not_now(const struct hspmd_machine *m)
 	return NULL;
 }
 
+/* What the site's policy has against it, as if new nodes were like those that are there; false: nothing. */
+static bool site_forbids(const struct hspmd_machine *m, int64_t target, char *why, size_t size)
+{
+	const struct run_site_terms *site = &m->config->site;
+	int devices = 0, known = 0;
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->held && m->node[i]->part) {
+			devices += m->node[i]->workers;
+			known++;
+		}
+	int64_t would = known ? (int64_t)ceil((double)devices / known * (double)target) : target;
+	if (site->max_nodes_by && target > site->max_nodes)
+		snprintf(why, size, "%s allows at most %d node%s: it cannot grow to %lld", site->max_nodes_by, site->max_nodes, site->max_nodes == 1 ? "" : "s",
+			 (long long)target);
+	else if (site->max_devices_by && would > site->max_devices)
+		snprintf(why, size, "%s allows at most %d device%s: it cannot grow to %lld nodes, which have %lld", site->max_devices_by, site->max_devices,
+			 site->max_devices == 1 ? "" : "s", (long long)target, (long long)would);
+	else
+		return false;
+	return true;
+}
+
 static void grow(struct hspmd_machine *m, const struct run_event *e)
 {
 	int have = nodes_held(m), most = m->config->job->elastic.max_nodes;
+	char why[400];
 	json_t *v = json_object_get(e->value, "nodes"), *by = json_object_get(e->value, "by");
 	int64_t target = json_is_integer(by) ? have + json_integer_value(by) : json_is_integer(v) ? json_integer_value(v) : -1;
 	const char *no = not_now(m);
@@ -67,6 +109,8 @@ static void grow(struct hspmd_machine *m, const struct run_event *e)
 		reply(m, e->id, false, "the job has %d node%s already; it can only be grown to more (or by +N)", have, have == 1 ? "" : "s");
 	else if (target > most)
 		reply(m, e->id, false, "elastic.max_nodes of the job file is %d: it cannot grow to %lld", most, (long long)target);
+	else if (site_forbids(m, target, why, sizeof why))
+		reply(m, e->id, false, "%s", why);
 	else {
 		struct request *r = add(m, e, REQUEST_GROW);
 		if (!r)
@@ -100,11 +144,13 @@ static bool mark_leaving(struct hspmd_machine *m, json_t *names, int count, stru
 		}
 		n->leaving = true;
 	}
-	for (i = m->nodes; i-- > 0 && json_array_size(names) == 0 && count > 0;)
-		if (m->node[i]->held && m->node[i] != anchor) {
-			m->node[i]->leaving = true;
-			count--;
-		}
+	/* Members first: their nodes go back as whole jobs. */
+	for (int round = 0; round < 2 && json_array_size(names) == 0; round++)
+		for (i = m->nodes; i-- > 0 && count > 0;)
+			if (m->node[i]->held && !m->node[i]->leaving && m->node[i] != anchor && (round || m->node[i]->member)) {
+				m->node[i]->leaving = true;
+				count--;
+			}
 	return true;
 }
 
@@ -117,6 +163,8 @@ static void shrink(struct hspmd_machine *m, const struct run_event *e)
 			 : json_is_integer(by)  ? have - json_integer_value(by)
 			 : json_is_integer(v)   ? json_integer_value(v)
 						: -1;
+	if (target < have && target >= least && target > 0)
+		make_way(m);
 	const char *no = not_now(m);
 	if (no)
 		reply(m, e->id, false, "%s", no);
@@ -228,6 +276,10 @@ void requests_time(struct hspmd_machine *m)
 		struct request *r = &m->request[i];
 		if (m->now < r->deadline)
 			continue;
+		if (r->kind == REQUEST_GROW && r->resized && nodes_held(m) < r->target) {
+			end_growing(m, r, "the time to grow is over");
+			continue;
+		}
 		answer(m, r, false, r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time" : "the resize was not done in time");
 		if (r->kind == REQUEST_SHRINK && !r->ticket)
 			not_leaving(m);
@@ -243,8 +295,7 @@ double requests_deadline(const struct hspmd_machine *m)
 	return first;
 }
 
-/* Trains on, and nothing about the plan is open. */
-static bool calm(const struct hspmd_machine *m)
+bool calm(const struct hspmd_machine *m)
 {
 	return m->current.stage == STAGE_TRAINING && m->next.stage == STAGE_NONE && !m->change.open && !m->change.wanted;
 }
@@ -255,6 +306,20 @@ static bool plan_uses_leaving(const struct hspmd_machine *m)
 		if (m->current.layout->device[i]->node->leaving)
 			return true;
 	return false;
+}
+
+void give_back(struct hspmd_machine *m, bool (*goes)(const struct node *n), int64_t ticket)
+{
+	json_t *list = need(m, json_array());
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->held && goes(m->node[i]) && json_array_append_new(list, json_string(m->node[i]->name)))
+			m->failed = true;
+	act(m, RUN_SHRINK, NULL, list, ticket);
+}
+
+static bool is_leaving(const struct node *n)
+{
+	return n->leaving;
 }
 
 /* Nodes are given back once nothing of the job runs on them. */
@@ -287,12 +352,8 @@ static bool advance_shrink(struct hspmd_machine *m, struct request *r)
 		}
 	if (!gone)
 		return false;
-	json_t *keep = need(m, json_array());
-	for (size_t i = 0; i < m->nodes; i++)
-		if (m->node[i]->held && !m->node[i]->leaving && json_array_append_new(keep, json_string(m->node[i]->name)))
-			m->failed = true;
 	r->ticket = ++m->tickets;
-	act(m, RUN_SHRINK, NULL, keep, r->ticket);
+	give_back(m, is_leaving, r->ticket);
 	return true;
 }
 

@@ -72,6 +72,42 @@ static char *folded(const struct hspmd_machine *m)
 	return text;
 }
 
+/* How often the whole state lies in workers' memory: with its optimizer spread over the pipelines, once. */
+static int in_memory(const struct layout *l)
+{
+	return !l ? 0 : l->plan->zero_stage ? 1 : l->plan->pipeline_count;
+}
+
+/* Copies of the state: where they lie, of which step they are, and how old. */
+static json_t *copies(const struct hspmd_machine *m, double now)
+{
+	json_t *list = json_array();
+	int live = in_memory(m->current.layout);
+	if (live && m->told > 0 && !isnan(m->last_step_at))
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "memory", "count", live, "step", (json_int_t)m->told, "age_s",
+						      now - m->last_step_at));
+	int nodes = m->current.layout ? m->current.layout->nodes : 1, disks = 1 + m->config->job->checkpoint.replicas;
+	if (m->saved_step >= 0 && m->config->local)
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "disk", "count", disks < nodes ? disks : nodes, "step",
+						      (json_int_t)m->saved_step, "age_s", now - m->saved_at));
+	if (m->saved_step >= 0 && m->config->shared)
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "shared", "count", 1, "step", (json_int_t)m->saved_step, "age_s",
+						      now - m->saved_at));
+	return list;
+}
+
+/* Nodes that members bring, and slow ones: { node: job }, { node: slowdown }. */
+static json_t *by_node(const struct hspmd_machine *m, bool slow)
+{
+	json_t *o = json_object();
+	for (size_t i = 0; i < m->nodes; i++) {
+		const struct node *n = m->node[i];
+		if (n->held && (slow ? n->slowdown > 1 : n->member != 0))
+			json_object_set_new(o, n->name, slow ? json_real(n->slowdown) : json_integer(n->member));
+	}
+	return o;
+}
+
 json_t *hspmd_machine_status(const struct hspmd_machine *m, double now, double wall)
 {
 	char wait[600];
@@ -97,6 +133,13 @@ json_t *hspmd_machine_status(const struct hspmd_machine *m, double now, double w
 	if (s && (json_object_set_new(s, "checkpoint", saved) || json_object_set_new(s, "copies", copies))) {
 		json_decref(s);
 		return NULL;
+	}
+	if (s) {
+		json_object_set_new(s, "copies", copies(m, now));
+		json_object_set_new(s, "members", by_node(m, false));
+		json_object_set_new(s, "stragglers", by_node(m, true));
+		if (json_array_size(m->waiting))
+			json_object_set(s, "members_waiting", m->waiting);
 	}
 	if (s && m->trouble[0] && m->attempts)
 		json_object_set_new(s, "trouble", json_string(m->trouble));

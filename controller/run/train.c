@@ -24,13 +24,17 @@ void resize_line(struct hspmd_machine *m, double step_s)
 	if (c->open && l && !first) {
 		double from = isnan(c->last_step_at) ? c->noticed : c->last_step_at;
 		double pause = fmax(0, m->now - step_s - from);
+		m->pause_s = pause;
 		json_t *line = json_pack("{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:I, s:f}", "event", "resize", "generation",
 					 (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost", (json_int_t)c->steps_lost,
 					 "bytes_moved", (json_int_t)(c->local + c->peers + c->disk + c->shared), "bytes_from_local",
 					 (json_int_t)(c->local + c->disk), "bytes_from_disk", (json_int_t)c->disk, "bytes_from_peers", (json_int_t)c->peers,
 					 "bytes_from_shared", (json_int_t)c->shared, "state", c->source, "from_nodes", c->from_nodes, "nodes", l->nodes,
 					 "step", (json_int_t)m->step, "time", m->wall);
-		json_t *phases = json_pack("{s:f, s:f, s:f, s:f}", "plan", c->planned, "specialise", c->specialised, "connect", c->connected, "move", c->moved);
+		bool hurt = m->aborted_at >= from;
+		json_t *phases = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "detect", hurt ? m->aborted_at - from : 0.0, "settle",
+					   hurt && m->settled_at >= m->aborted_at ? m->settled_at - m->aborted_at : 0.0, "plan", c->planned, "specialise",
+					   c->specialised, "connect", c->connected, "move", c->moved, "first_step", step_s);
 		if (!need(m, line) || !need(m, phases) || json_object_set(line, "phases_s", phases))
 			m->failed = true;
 		json_decref(phases);
@@ -115,6 +119,7 @@ void on_step(struct hspmd_machine *m, struct worker *w, json_t *message)
 	double step_s = value(message, "step_s", 0);
 	if (m->change.open && m->change.started)
 		resize_line(m, step_s);
+	pace_heard(w, message);
 	line(m, json_integer_value(step), loss_value(json_object_get(message, "loss")), step_s, message);
 	m->step_s = step_s;
 	save_step_told(m, step_s);

@@ -52,6 +52,37 @@ static const char *over(uint32_t state)
 	}
 }
 
+/* Those that the site does not account for are not in tres_alloc_str. */
+static bool holds_gres(const job_info_t *from)
+{
+	bool listed = from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/");
+	return listed || (from->gres_total && *from->gres_total) || (from->gres_detail_cnt > 0 && from->gres_detail_str && from->gres_detail_str[0]);
+}
+
+static bool is_there(const char *text)
+{
+	return text && *text;
+}
+
+/* What was asked for on a node; where it was asked for in another way, what the first node has: "gpu:fake:2(IDX:0-1)" without what is in parentheses. */
+static char *gres_of_a_node(const job_info_t *from, bool *failed)
+{
+	bool otherwise = is_there(from->tres_per_job) || is_there(from->tres_per_socket) || is_there(from->tres_per_task);
+	if (is_there(from->tres_per_node) || !otherwise || from->gres_detail_cnt < 1 || !from->gres_detail_str)
+		return text(from->tres_per_node, failed);
+	char *copy = text(from->gres_detail_str[0], failed), *to = copy;
+	int depth = 0;
+	for (const char *at = copy; copy && *at; at++) {
+		depth += *at == '(';
+		if (!depth)
+			*to++ = *at;
+		depth -= *at == ')';
+	}
+	if (copy)
+		*to = '\0';
+	return copy;
+}
+
 static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_error *err)
 {
 	struct hspmd_slurm_job *j = calloc(1, sizeof *j);
@@ -61,7 +92,7 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 			.id = from->job_id, .state = state_of(from->job_state), .uid = from->user_id, .cpus = (int)from->num_cpus,
 			.priority = from->priority, .restarts = from->restart_cnt, .start = from->start_time, .end = from->end_time,
 			.resized = from->resize_time, .preempted = from->preempt_time,
-			.holds_gres = from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/"), .exclusive = from->shared == 0,
+			.holds_gres = holds_gres(from), .exclusive = from->shared == 0,
 			.over = over(from->job_state),
 		};
 		if (from->pn_min_memory & MEM_PER_CPU)
@@ -78,7 +109,7 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 		j->name = text(from->name, &failed);
 		j->constraints = text(from->features, &failed);
 		j->reservation = text(from->resv_name, &failed);
-		j->gres = text(from->tres_per_node, &failed);
+		j->gres = gres_of_a_node(from, &failed);
 	}
 	if (failed) {
 		hspmd_slurm_job_destroy(j);

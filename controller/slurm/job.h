@@ -24,7 +24,7 @@ struct hspmd_slurm_job {
 	uint32_t id;
 	enum hspmd_slurm_state state;
 	char *user, *partition, *account, *qos, *batch_host, *comment, *cluster, *name; /* "" where Slurm says nothing */
-	char *constraints, *reservation, *gres; /* what was asked for, "" for none */
+	char *constraints, *reservation, *gres; /* what was asked for (GRES: on a node), "" for none */
 	uint32_t uid;
 	int node_count;
 	char **nodes;       /* in Slurm's order */

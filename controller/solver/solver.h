@@ -91,6 +91,10 @@ struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct
 int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 		   enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err);
 
+/* Seconds that each device of a plan is busy in a step, in the order of the plan: of pipelines, their stages, and the devices of these. */
+int hspmd_plan_busy(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile, enum hspmd_precision precision,
+		    const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err);
+
 /* What limits a plan (with `predicted` filled), a sentence a line: where the time goes, the fullest device, and, with a request, what one more device of each
  * type would bring, each in a node of its own (solves once more for each). malloc'd; NULL when memory is short. */
 char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,

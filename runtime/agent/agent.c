@@ -76,7 +76,7 @@ static int look_around(struct agent *a, struct hspmd_error *err)
 
 static json_t *hello_of(struct agent *a)
 {
-	return json_pack("{ss,ss,si,sO,sO,sO*,so}", "role", "agent", "node", a->node, "pid", (int)getpid(), "cluster", a->part, "places", a->places, "gathered",
+	return json_pack("{ss,ss,ss*,si,sO,sO,sO*,so}", "role", "agent", "node", a->node, "job", getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "cluster", a->part, "places", a->places, "gathered",
 			 a->gathered, "workers", agent_list_workers(a));
 }
 

@@ -210,6 +210,8 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	hspmd_generation_destroy(old);
 	w->step = json_integer_value(json_object_get(m, "step"));
 	w->ready = w->applied = -1;
+	w->busy_s = 0;
+	w->busy_steps = 0;
 	atomic_store(&w->stop, 0);
 	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,s{sI,sI,sI,sI},s{sf,sf}}", "type", "started", "generation", number, "step",
 						    (json_int_t)w->step, "bytes", "local", (json_int_t)report.local, "peers", (json_int_t)report.peers,
@@ -231,11 +233,16 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, double 
 							    (json_int_t)(w->setup.job->global_batch * w->setup.job->seq_len), "step_s", step_s, "lr",
 							    hspmd_job_lr(w->setup.job, done), "grad_norm", number_or_null(sqrt(all->square_sum)), "compute_s",
 							    times->compute_s));
+	w->busy_s += times->compute_s;
+	w->busy_steps++;
 	if (hspmd_now() - w->last_pulse < 1)
 		return 0;
 	w->last_pulse = hspmd_now();
+	double mean = w->busy_s / w->busy_steps;
+	w->busy_s = 0;
+	w->busy_steps = 0;
 	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,sf}", "type", "pulse", "generation", g->number, "step", (json_int_t)done, "compute_s",
-						    times->compute_s));
+						    mean));
 }
 
 /* One step. 0, or -1: nothing changed but what `ready` and `step` say. */

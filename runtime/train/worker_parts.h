@@ -30,6 +30,8 @@ struct worker {
 	struct hspmd_totals totals; /* of `applied` */
 	int64_t recent_step[RECENT];
 	double recent_loss[RECENT], last_pulse;
+	double busy_s;  /* computed in the steps since the last pulse */
+	int busy_steps;
 	json_t *checkpoint_request; /* not yet served; NULL: none */
 	struct worker_checkpoints *checkpoints;
 	json_t *unreadable; /* what a load that failed could not read, for the fault that tells of it; NULL: none */

@@ -71,9 +71,46 @@ static void test_leave(void **state)
 	}
 }
 
+/* Until the solver is told of node 1 that it is between these. */
+static void run_until_slowdown(struct world *w, double least, double most)
+{
+	int status;
+	for (int i = 0; i < MOVES && !world_ended(w, &status) && (world_slowdown(w, 1) < least || world_slowdown(w, 1) > most); i++)
+		if (!world_move(w))
+			world_wait(w);
+	if (world_ended(w, &status))
+		fail_msg("it ended, and node 1 has a slowdown of %g", world_slowdown(w, 1));
+}
+
+/* A slow node is planned with as it is, a slower one anew, and one that has recovered as before; one that is a little slow is left alone. */
+static void test_stragglers(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 4; seed++) {
+		struct world *w = world_create(
+			&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1 + (int)(seed % 2), .held = 3, .steps = 20000, .stragglers = true });
+		run_until(w, 50);
+		world_slow(w, 1, 1.4);
+		run_until(w, 600);
+		assert_int_equal(world_resizes(w), 0);
+		world_slow(w, 1, 3);
+		run_until_slowdown(w, 2.9, 3.1);
+		run_until(w, world_steps_told(w) + 600);
+		assert_true(world_slowdown(w, 1) > 2.9);
+		world_slow(w, 1, 6);
+		run_until_slowdown(w, 5.8, 6.2);
+		world_slow(w, 1, 1);
+		run_until_slowdown(w, 1, 1);
+		run_until(w, world_steps_told(w) + 600);
+		assert_true(world_slowdown(w, 1) == 1);
+		assert_int_equal(world_steps_lost(w), 0);
+		world_destroy(w);
+	}
+}
+
 static void punished(uint64_t seed, int faults, bool checkpoints)
 {
-	struct world_options o = { .seed = seed, .nodes = 2 + (int)(seed % 5), .devices_per_node = 1 + (int)(seed % 3), .checkpoints = checkpoints, .noise = true };
+	struct world_options o = { .seed = seed, .nodes = 2 + (int)(seed % 5), .devices_per_node = 1 + (int)(seed % 3), .checkpoints = checkpoints, .noise = true, .stragglers = true };
 	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
 	o.steps = 400;
 	struct world *w = world_create(&o);
@@ -117,6 +154,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_undisturbed),
 		cmocka_unit_test(test_leave),
+		cmocka_unit_test(test_stragglers),
 		cmocka_unit_test(test_punished),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -116,7 +116,8 @@ static void check_line(struct world *w, const json_t *line)
 	w->next_line++;
 }
 
-static void check_covered(struct world *w, json_t *live, int64_t step)
+/* Do those of one plan hold what they are said to, and is it the whole state? Whether one of them has died since nobody can know: then it may be. */
+static bool covers(struct world *w, json_t *live, int64_t step)
 {
 	struct hspmd_error err;
 	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(live, "cluster"), "cluster", &err);
@@ -135,10 +136,10 @@ static void check_covered(struct world *w, json_t *live, int64_t step)
 			fail_msg("%s does not hold step %lld under that plan", s->address, (long long)step);
 		device[count++] = hspmd_cluster_device(c, s->address, &err);
 	}
-	if (count == (int)json_array_size(json_object_get(live, "holders")))
-		assert_true(hspmd_stages_cover(p, c, device, count));
+	bool yes = count < (int)json_array_size(json_object_get(live, "holders")) || hspmd_stages_cover(p, c, device, count);
 	hspmd_plan_destroy(p);
 	hspmd_cluster_destroy(c);
+	return yes;
 }
 
 static void check_start(struct world *w, const json_t *m)
@@ -146,8 +147,13 @@ static void check_start(struct world *w, const json_t *m)
 	json_t *state = json_object_get(m, "state"), *live = json_object_get(state, "live");
 	int64_t step = world_integer(m, "step");
 	assert_int_equal(world_integer(m, "generation"), w->generation);
+	size_t i;
+	json_t *part;
+	bool whole = false;
+	json_array_foreach(live, i, part)
+		whole |= covers(w, part, step);
 	if (live && !json_object_get(state, "manifest"))
-		check_covered(w, json_array_get(live, 0), step);
+		assert_true(whole);
 	else if (json_object_get(state, "manifest"))
 		assert_int_equal(world_integer(json_object_get(state, "manifest"), "step"), step);
 	else
@@ -185,6 +191,8 @@ static void carry_out(struct world *w, struct run_actions *a)
 			check_line(w, x->value);
 			break;
 		case RUN_START_AGENT:
+			if (w->member[n])
+				fail_msg("the agent of n%d is started, but its member job has its own", n);
 			if (w->held[n])
 				world_put(&w->up[n], json_pack("{s:s}", "type", "boot"));
 			break;
@@ -203,8 +211,10 @@ static void carry_out(struct world *w, struct run_actions *a)
 			w->grow_id = x->id;
 			break;
 		case RUN_SHRINK:
-			w->shrink = json_incref(x->value);
-			w->shrink_id = x->id;
+			json_array_append_new(w->shrinks, json_pack("[I, O]", (json_int_t)x->id, x->value));
+			break;
+		case RUN_CALL_OFF:
+			w->waiting = 0;
 			break;
 		case RUN_REPLY:
 			assert_true(x->id > 0 && x->id <= w->commands && x->last);
@@ -252,9 +262,9 @@ bool world_move(struct world *w)
 	if (w->ended)
 		return false;
 	/* Any of the things that can happen, at random; the first that can, from a random start. */
-	int start = (int)world_pick(w, 2 * NODES + 4);
-	for (int k = 0; k < 2 * NODES + 4; k++) {
-		int what = (start + k) % (2 * NODES + 4);
+	int start = (int)world_pick(w, 2 * NODES + 5);
+	for (int k = 0; k < 2 * NODES + 5; k++) {
+		int what = (start + k) % (2 * NODES + 5);
 		if (what < NODES && w->up[what].count) {
 			world_deliver(w, what);
 			return true;
@@ -274,11 +284,13 @@ bool world_move(struct world *w)
 			world_tell_allocation(w);
 			return true;
 		}
-		if (what == 2 * NODES + 2 && (w->grow || w->shrink)) {
+		if (what == 2 * NODES + 2 && (w->grow || json_array_size(w->shrinks))) {
 			world_resize(w);
 			return true;
 		}
 		if (what == 2 * NODES + 3 && world_work(w))
+			return true;
+		if (what == 2 * NODES + 4 && w->waiting && world_member_starts(w))
 			return true;
 	}
 	return false;
@@ -308,7 +320,7 @@ void world_fault(struct world *w)
 	struct sim *s = &w->sim[n][world_pick(w, (uint64_t)w->o.devices_per_node)];
 	if (w->ended)
 		return;
-	switch (world_pick(w, 9)) {
+	switch (world_pick(w, 10)) {
 	case 0: /* kill -9 of a worker */
 		if (s->alive) {
 			world_put(&w->up[n], json_pack("{s:s, s:s, s:I, s:s}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial, "text",
@@ -319,6 +331,7 @@ void world_fault(struct world *w)
 	case 1: /* of an agent and all below it */
 		if (w->agent[n])
 			world_agent_dies(w, n);
+		world_member_ends(w, n, "has failed");
 		break;
 	case 2: /* SIGSTOP */
 		if (s->alive)
@@ -330,6 +343,7 @@ void world_fault(struct world *w)
 		break;
 	case 4: /* scontrol, without a warning */
 		if (n > 0 && w->held[n]) {
+			world_member_ends(w, n, "was preempted");
 			w->held[n] = false;
 			w->poll = true;
 			world_agent_dies(w, n);
@@ -346,6 +360,10 @@ void world_fault(struct world *w)
 		break;
 	case 7:
 		command(w, json_pack("{s:s, s:i, s:i}", "command", "shrink", "by", 1 + (int)world_pick(w, 2), "timeout_s", 1000));
+		break;
+	case 9: /* a preempted member has its grace */
+		if (w->member[n] && w->agent[n])
+			world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "leaving", "text", "Terminated"));
 		break;
 	case 8:
 		command(w, json_pack("{s:s}", "command", "checkpoint"));
@@ -408,6 +426,19 @@ static int choose(const struct run_config *c, json_t *found, json_t *readers, st
 	return 0;
 }
 
+/* All devices are alike, and so are their shares. */
+static int expect(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, double *busy_s)
+{
+	int n = hspmd_plan_devices(plan), at = 0;
+	(void)c;
+	for (int p = 0; p < plan->pipeline_count; p++)
+		for (int s = 0; s < plan->pipelines[p].stage_count; s++)
+			for (int d = 0; d < plan->pipelines[p].stages[s].device_count; d++, at++)
+				busy_s[at] = 0.02 * cluster->nodes[cluster->devices[plan->pipelines[p].stages[s].devices[d]].node].slowdown;
+	assert_int_equal(at, n);
+	return 0;
+}
+
 struct world *world_create(const struct world_options *o)
 {
 	struct world *w = calloc(1, sizeof *w);
@@ -416,6 +447,8 @@ struct world *world_create(const struct world_options *o)
 	w->o = *o;
 	w->random = o->seed * UINT64_C(0x9e3779b97f4a7c15) + 88172645463325252u;
 	w->plans = json_object();
+	w->shrinks = json_array();
+	w->over = json_object();
 	w->saved_step = -1;
 	w->job.steps = o->steps;
 	w->job.global_batch = 48;
@@ -437,12 +470,19 @@ struct world *world_create(const struct world_options *o)
 		.shared = o->checkpoints ? "/shared" : NULL,
 		.memory = o->checkpoints && o->seed % 4 < 2 ? "/memory" : NULL,
 		.resizable = true,
+		.members = true,
 		.max_attempts = 1000,
 		.patience = run_patience_default(),
 		.covered = hspmd_stages_cover,
 		.manifest = manifest,
 		.choose = choose,
 	};
+	if (o->stragglers) {
+		w->config.expect = expect;
+		w->config.site = (struct run_site_terms){ .slower_than = 1.5, .slower_for_s = 3, .back_below = 1.2 };
+	}
+	for (int n = 0; n < NODES; n++)
+		w->slow[n] = 1;
 	for (int n = 0; n < NODES; n++)
 		for (int d = 0; d < DEVICES; d++) {
 			w->sim[n][d].node = n;
@@ -469,13 +509,24 @@ void world_destroy(struct world *w)
 	}
 	json_decref(w->solve);
 	json_decref(w->grow);
-	json_decref(w->shrink);
+	json_decref(w->shrinks);
+	json_decref(w->over);
 	json_decref(w->plans);
 	json_decref(w->saved);
 	json_decref(w->copied);
 	json_decref(w->config.job_json);
 	json_decref(w->config.model_json);
 	free(w);
+}
+
+void world_slow(struct world *w, int node, double factor)
+{
+	w->slow[node] = factor;
+}
+
+double world_slowdown(const struct world *w, int node)
+{
+	return w->told_slow[node];
 }
 
 bool world_ended(const struct world *w, int *status)

@@ -16,6 +16,7 @@ struct world_options {
 	int nodes, devices_per_node; /* there are; the job begins with `held` of them */
 	int held, steps;
 	bool checkpoints;
+	bool stragglers; /* slow devices are looked for */
 	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
 
@@ -31,6 +32,10 @@ void world_fault(struct world *w);
 /* Heal hung workers and give the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
 void world_leave(struct world *w);
+/* The devices of a node take so many times as long from now on. */
+void world_slow(struct world *w, int node, double factor);
+/* What the solver was last told of a node. */
+double world_slowdown(const struct world *w, int node);
 
 bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);

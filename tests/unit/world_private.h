@@ -42,8 +42,12 @@ struct world {
 	bool held[NODES], agent[NODES];
 	struct queue up[NODES], down[NODES];
 	struct sim sim[NODES][DEVICES];
-	json_t *solve, *grow, *shrink; /* asked of the surroundings */
-	int64_t solve_id, grow_id, shrink_id;
+	json_t *solve, *grow, *shrinks; /* asked of the surroundings; of shrinks a list of [id, nodes] */
+	int64_t solve_id, grow_id;
+	int64_t member[NODES], members;/* job that brought the node, 0: the anchor; last such job */
+	int waiting;                   /* member jobs without a node */
+	double slow[NODES], told_slow[NODES];
+	json_t *over;                  /* member jobs that have ended: id -> how */
 	bool poll;
 	int64_t generation;            /* newest prepared */
 	json_t *plans;                 /* generation -> { cluster, plan } */
@@ -86,5 +90,9 @@ void world_deliver(struct world *w, int n);
 void world_tell_allocation(struct world *w);
 void world_solve(struct world *w);
 void world_resize(struct world *w);
+/* A member job starts on a free node, if there is one. */
+bool world_member_starts(struct world *w);
+/* The member job that has brought this node is over. */
+void world_member_ends(struct world *w, int n, const char *how);
 
 #endif

@@ -80,12 +80,16 @@ void world_deliver(struct world *w, int n)
 	json_t *m = world_get(&w->up[n]);
 	if (!strcmp(world_word(m, "type"), "boot")) {
 		if (w->held[n] && !w->agent[n]) {
-			json_t *hello = json_pack("{s:s, s:o}", "node", name, "cluster", part(w, n));
+			char job[24] = "7";
+			if (w->member[n])
+				snprintf(job, sizeof job, "%lld", (long long)w->member[n]);
+			json_t *hello = json_pack("{s:s, s:s, s:o}", "node", name, "job", job, "cluster", part(w, n));
 			w->agent[n] = true;
 			world_feed(w, (struct run_event){ .kind = RUN_AGENT_UP, .node = name, .value = hello });
 			json_decref(hello);
 		}
 	} else if (!strcmp(world_word(m, "type"), "bye")) {
+		world_member_ends(w, n, "has ended");
 		world_agent_dies(w, n);
 	} else {
 		world_feed(w, (struct run_event){ .kind = RUN_MESSAGE, .node = name, .value = m });
@@ -97,14 +101,16 @@ void world_deliver(struct world *w, int n)
 
 void world_tell_allocation(struct world *w)
 {
-	json_t *nodes = json_array();
+	json_t *nodes = json_array(), *members = json_object();
 	for (int n = 0; n < NODES; n++)
 		if (w->held[n]) {
 			char name[8];
 			snprintf(name, sizeof name, "n%d", n);
 			json_array_append_new(nodes, json_string(name));
+			if (w->member[n])
+				json_object_set_new(members, name, json_integer(w->member[n]));
 		}
-	json_t *value = json_pack("{s:o, s:s, s:n}", "nodes", nodes, "state", "running", "end_in_s");
+	json_t *value = json_pack("{s:o, s:s, s:n, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s", "members", members, "over", w->over);
 	w->poll = false;
 	world_feed(w, (struct run_event){ .kind = RUN_ALLOCATION, .value = value });
 	json_decref(value);
@@ -148,6 +154,8 @@ void world_solve(struct world *w)
 	struct hspmd_cluster *c = hspmd_cluster_from_json(cluster, "cluster", &err);
 	if (!c)
 		fail_msg("%s", err.text);
+	for (int i = 0; i < c->node_count; i++)
+		w->told_slow[c->nodes[i].name[1] - '0'] = c->nodes[i].slowdown;
 	json_t *value = json_pack("{s:O, s:o}", "cluster", cluster, "plan", plan_for(w, c));
 	hspmd_cluster_destroy(c);
 	json_decref(w->solve);
@@ -156,31 +164,72 @@ void world_solve(struct world *w)
 	json_decref(value);
 }
 
+bool world_member_starts(struct world *w)
+{
+	for (int n = 1; n < w->o.nodes; n++)
+		if (!w->held[n] && !w->agent[n]) {
+			w->held[n] = true;
+			w->member[n] = ++w->members;
+			w->waiting--;
+			w->poll |= world_pick(w, 2); /* or it is its agent that is heard of first */
+			world_put(&w->up[n], json_pack("{s:s}", "type", "boot"));
+			return true;
+		}
+	return false;
+}
+
+void world_member_ends(struct world *w, int n, const char *how)
+{
+	char id[24];
+	if (!w->member[n])
+		return;
+	snprintf(id, sizeof id, "%lld", (long long)w->member[n]);
+	json_object_set_new(w->over, id, json_string(how));
+	w->member[n] = 0;
+	w->held[n] = false;
+}
+
+/* In place, or by members, which come when they come. */
+static void grow(struct world *w)
+{
+	int64_t left = json_integer_value(w->grow);
+	bool by_members = world_pick(w, 2);
+	if (by_members)
+		w->waiting += (int)left;
+	for (int n = 0; n < w->o.nodes && left > 0 && !by_members; n++)
+		if (!w->held[n]) {
+			w->held[n] = true;
+			left--;
+		}
+	json_decref(w->grow);
+	w->grow = NULL;
+	world_feed(w, (struct run_event){ .kind = RUN_RESIZED, .id = w->grow_id, .text = left && !by_members ? "no nodes are free" : NULL });
+}
+
+static void shrink(struct world *w, int64_t id, const json_t *nodes)
+{
+	for (int n = 0; n < NODES; n++) {
+		char name[8];
+		snprintf(name, sizeof name, "n%d", n);
+		if (!w->held[n] || !world_named(nodes, name))
+			continue;
+		for (int d = 0; d < DEVICES; d++)
+			assert_false(w->sim[n][d].alive); /* given back only when nothing runs there */
+		world_member_ends(w, n, "was cancelled");
+		w->held[n] = false;
+		world_agent_dies(w, n); /* one that came up too late */
+	}
+	world_feed(w, (struct run_event){ .kind = RUN_RESIZED, .id = id });
+}
+
 void world_resize(struct world *w)
 {
 	if (w->grow) {
-		int64_t left = json_integer_value(w->grow);
-		for (int n = 0; n < w->o.nodes && left > 0; n++)
-			if (!w->held[n]) {
-				w->held[n] = true;
-				left--;
-			}
-		json_decref(w->grow);
-		w->grow = NULL;
-		world_feed(w, (struct run_event){ .kind = RUN_RESIZED, .id = w->grow_id, .text = left ? "no nodes are free" : NULL });
-	} else {
-		for (int n = 0; n < NODES; n++) {
-			char name[8];
-			snprintf(name, sizeof name, "n%d", n);
-			if (w->held[n] && !world_named(w->shrink, name)) {
-				for (int d = 0; d < DEVICES; d++)
-					assert_false(w->sim[n][d].alive); /* given back only when nothing runs there */
-				w->held[n] = false;
-				world_agent_dies(w, n); /* one that came up too late */
-			}
-		}
-		json_decref(w->shrink);
-		w->shrink = NULL;
-		world_feed(w, (struct run_event){ .kind = RUN_RESIZED, .id = w->shrink_id });
+		grow(w);
+		return;
 	}
+	json_t *first = json_incref(json_array_get(w->shrinks, 0));
+	json_array_remove(w->shrinks, 0);
+	shrink(w, json_integer_value(json_array_get(first, 0)), json_array_get(first, 1));
+	json_decref(first);
 }

@@ -225,9 +225,13 @@ bool world_work(struct world *w)
 			}
 			one->applied = one->step++;
 			one->ready = -1;
+			double busy = 0.01 * w->slow[one->node];
 			if (one == member[0])
-				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f, s:f}", "type", "step", "generation", (json_int_t)one->runs, "step",
-							 (json_int_t)step, "loss", world_loss(step), "step_s", 0.01));
+				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "type", "step", "generation", (json_int_t)one->runs, "step",
+							 (json_int_t)step, "loss", world_loss(step), "step_s", 0.01, "compute_s", busy));
+			else if (w->o.stragglers)
+				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f}", "type", "pulse", "generation", (json_int_t)one->runs, "step",
+							 (json_int_t)step, "compute_s", busy));
 			bool last = true;
 			for (int i = 0; i < count; i++)
 				last &= member[i]->step > step;

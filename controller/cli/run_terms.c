@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/cli/run_terms.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/format/policy.h"
+
+static struct hspmd_policy *read_policies(const char *where, struct hspmd_error *err)
+{
+	char *end;
+	if (!where)
+		return hspmd_policy_new(err);
+	unsigned long uid = strtoul(where, &end, 10);
+	if (end == where || *end != '@')
+		return hspmd_policy_read(where, NULL, err);
+	struct hspmd_policy_trust trust = { .owner = (uid_t)uid };
+	return hspmd_policy_read(end + 1, &trust, err);
+}
+
+int run_terms_read(struct run_terms *t, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err)
+{
+	int rule = HSPMD_POLICY_NO_RULE;
+	struct hspmd_policy *p = read_policies(where, err);
+	if (!p)
+		return -1;
+	int rc = where ? hspmd_policy_decide_rule(p, who, &rule, err) : 0;
+	if (!rc) {
+		struct hspmd_policy_terms e = hspmd_policy_effective(p, rule);
+		hspmd_policy_source(p, rule, hspmd_policy_field("limits", "max_nodes"), t->max_nodes_by, sizeof t->max_nodes_by);
+		hspmd_policy_source(p, rule, hspmd_policy_field("limits", "max_devices"), t->max_devices_by, sizeof t->max_devices_by);
+		t->site = (struct run_site_terms){ .max_nodes = e.max_nodes, .max_devices = e.max_devices, .max_nodes_by = t->max_nodes_by,
+						   .max_devices_by = t->max_devices_by, .slower_than = e.slower_than, .slower_for_s = e.slower_for_s,
+						   .back_below = e.back_below, .min_gain = e.min_gain };
+	}
+	hspmd_policy_destroy(p);
+	return rc;
+}

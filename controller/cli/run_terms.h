@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the site's policies say of a job that runs. */
+#ifndef HSPMD_CONTROLLER_CLI_RUN_TERMS_H
+#define HSPMD_CONTROLLER_CLI_RUN_TERMS_H
+
+#include "common/error.h"
+#include "controller/run/machine.h"
+#include "policies/match.h"
+
+struct run_terms {
+	struct run_site_terms site; /* points into the texts below */
+	char max_nodes_by[160], max_devices_by[160];
+};
+
+/* `where`: a policy file or folder, "UID@FOLDER" where only files of that user and of root are believed (HSPMD_POLICIES of the plugin), or NULL: what holds
+ * without any. */
+int run_terms_read(struct run_terms *t, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err);
+
+#endif
