@@ -154,7 +154,7 @@ static void print_status(const json_t *s)
 	printf("plan        %s\n", *text(s, "plan") ? text(s, "plan") : "-");
 	printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
 	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
-	print_copies(json_object_get(s, "copies"));
+	print_copies(json_object_get(s, "state"));
 	if (*text(s, "trouble"))
 		printf("trouble     %s\n", text(s, "trouble"));
 	printf("output      %s\n", text(s, "output"));

@@ -23,8 +23,8 @@ struct run_allocation_ops {
 	int (*shrink)(struct run_allocation *a, char *const *nodes, int count, struct hspmd_error *err);
 	int (*call_off)(struct run_allocation *a, struct hspmd_error *err);
 	double (*interval)(struct run_allocation *a); /* between two looks; 0: only when asked */
-	/* The run is over: what is held beside the job itself goes. May block for a call. */
-	void (*end)(struct run_allocation *a);
+	/* The run is over: what is held beside the job itself goes; with steps left to do, a job that is being preempted comes back. May block for some calls. */
+	void (*end)(struct run_allocation *a, bool done);
 	void (*destroy)(struct run_allocation *a);
 };
 

@@ -84,9 +84,9 @@ static int call_off(struct run_allocation *a, struct hspmd_error *err)
 	return 0;
 }
 
-static void end(struct run_allocation *a)
+static void end(struct run_allocation *a, bool done)
 {
-	(void)a;
+	(void)a, (void)done;
 }
 
 static double interval(struct run_allocation *a)

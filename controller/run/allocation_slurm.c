@@ -306,9 +306,25 @@ static int call_off(struct run_allocation *a, struct hspmd_error *err)
 	return cancel_members((struct slurm *)a, waits, NULL, 0, err);
 }
 
-static void end(struct run_allocation *a)
+/* A job that uses its grace and ends by itself would be over for Slurm: it is requeued before. */
+static void come_back(struct slurm *s)
 {
 	struct hspmd_error err;
+	struct hspmd_slurm_job *j = hspmd_slurm_job_load(s->job, &err);
+	if (j && j->preempted && running(j)) {
+		if (hspmd_slurm_job_requeue(s->job, &err))
+			hspmd_warn("preempted, and will not come back: %s", err.text);
+		else
+			hspmd_info("preempted; requeued");
+	}
+	hspmd_slurm_job_destroy(j);
+}
+
+static void end(struct run_allocation *a, bool done)
+{
+	struct hspmd_error err;
+	if (!done)
+		come_back((struct slurm *)a);
 	if (cancel_members((struct slurm *)a, is_any, NULL, 0, &err))
 		hspmd_warn("member jobs may be left: %s", err.text);
 }

@@ -29,6 +29,21 @@ static void end_left(struct hspmd_machine *m)
 		end_run(m, 1, "stopped by %s at step %lld without a checkpoint", m->leave_why, (long long)m->told);
 }
 
+/* Told to leave, who knows how long there is: first to the nodes' own disks, which are quick, and a whole copy; then to shared storage, which is there even where
+ * other nodes go on. */
+static bool in_two(const struct hspmd_machine *m)
+{
+	return m->leaving && m->config->local && m->config->shared;
+}
+
+static bool save_shared(struct hspmd_machine *m)
+{
+	if (!in_two(m) || m->left_shared || m->current.stage != STAGE_HELD || m->save.stage != SAVE_NONE || m->now >= m->leave_until)
+		return false;
+	m->left_shared = true;
+	return save_begin(m, "to shared storage, too", SAVE_SHARED);
+}
+
 /* A checkpoint of where it stops; workers that have stopped or finished take it at once. */
 static bool save_last(struct hspmd_machine *m)
 {
@@ -39,7 +54,7 @@ static bool save_last(struct hspmd_machine *m)
 		m->end = END_SAVING;
 		return true;
 	}
-	if (!save_begin(m, m->leaving ? m->leave_why : "all steps are done", SAVE_EVERYWHERE)) {
+	if (!save_begin(m, m->leaving ? m->leave_why : "all steps are done", in_two(m) ? SAVE_LOCAL : SAVE_EVERYWHERE)) {
 		m->end = END_SAVING;
 		return true;
 	}
@@ -75,6 +90,8 @@ bool advance_end(struct hspmd_machine *m)
 	case END_SAVING:
 		if (m->save.stage != SAVE_NONE && (!m->leaving || m->now < m->leave_until))
 			return false;
+		if (save_shared(m))
+			return true;
 		if (g->finished && (m->saved_step == m->step || !(m->config->local || m->config->shared)))
 			end_run(m, 0, "all %lld steps are done", (long long)m->step);
 		else if (g->finished)

@@ -527,7 +527,7 @@ static void on_kill(uv_timer_t *t)
 static void close_all(struct loop *l)
 {
 	l->stopping = true;
-	l->o->allocation->ops->end(l->o->allocation);
+	l->o->allocation->ops->end(l->o->allocation, l->status == 0);
 	run_site_close(l->site);
 	run_port_close(l->port);
 	for (int i = 0; i < 2; i++) {

@@ -51,7 +51,7 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 	m->save_tried = now;
 	m->save_tried_step = config->last_step;
 	m->shared_tried = -INFINITY;
-	m->copied_step = m->copy_tried_step = -1;
+	m->copied_step = m->copy_tried_step = m->shared_saved_step = -1;
 	m->last_step_at = m->aborted_at = m->settled_at = NAN;
 	m->pause_s = FIRST_PAUSE_S;
 	m->pace_next = INFINITY;

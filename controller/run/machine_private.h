@@ -8,6 +8,7 @@
 
 #define ADDRESS_MAX 128
 #define RECENT 16   /* steps that the deadline is learnt from */
+#define WINDOWS 3   /* in which a device must be slow to be called so */
 #define EVENTS 256  /* that `hspmd events` can tell */
 
 enum life { LIFE_NONE, LIFE_STARTING, LIFE_UP };
@@ -26,6 +27,7 @@ struct worker {
 	int64_t holds, step;
 	json_t *report;        /* its `aborted`, until settled */
 	double expected_s;     /* that it is busy in a step of the current plan */
+	double first_ratio;    /* of what it was to that, when the generation was young; 0: not known yet */
 	double busy_s;         /* that it was, in the sum of what has been heard of late */
 	int busy_count;
 };
@@ -46,6 +48,7 @@ struct node {
 	struct hspmd_cluster *part;
 	double base, slowdown; /* as its agent says; how much slower it was found to be since (1: not), which is in `part` */
 	int verdicts;          /* in a row that it is slower (> 0) or faster (< 0) than that */
+	double evidence[WINDOWS]; /* how slow it was by the last of them */
 	double forgive_at, forgive_after; /* when it is tried again where it is left out; 0: not known yet */
 	json_t *places;        /* per device: { threads, index }, for its worker's `job` */
 	struct worker **worker;
@@ -116,7 +119,7 @@ struct find {
 	json_t *bad;           /* [{ node, step, generation, file }]: shards that could not be read there */
 };
 
-enum save_where { SAVE_DUE, SAVE_EVERYWHERE, SAVE_MEMORY };
+enum save_where { SAVE_DUE, SAVE_EVERYWHERE, SAVE_MEMORY, SAVE_LOCAL, SAVE_SHARED };
 
 struct save {
 	enum { SAVE_NONE, SAVE_WRITING, SAVE_LISTING } stage;
@@ -186,6 +189,8 @@ struct hspmd_machine {
 	double saved_at, save_tried, shared_tried;
 	double save_seconds, save_cost; /* from asking to standing; what the training lost by it */
 	int64_t save_tried_step, shared_step;
+	int64_t shared_saved_step;   /* newest on shared storage, -1: none */
+	double shared_saved_at;
 	int64_t copied_step, copy_tried_step; /* in memory; -1: none */
 	double copied_at, copy_tried, copy_seconds, copy_cost;
 	int copy_failures;           /* in a row */
@@ -199,6 +204,7 @@ struct hspmd_machine {
 	double end_at;               /* of the allocation; INFINITY: none */
 	bool end_saved;
 	bool leaving;                /* told to end */
+	bool left_shared;            /* the last checkpoint has been taken to shared storage, too, or it has been tried */
 	char leave_why[64];
 	double leave_until;
 	enum { END_NONE, END_SAVING, END_QUITTING, END_DONE } end;

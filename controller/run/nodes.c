@@ -158,6 +158,8 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 	}
 	m->end_at = json_is_number(end) ? m->now + json_number_value(end) : INFINITY;
 	const char *state = json_string_value(json_object_get(e->value, "state"));
+	if (m->leaving && state && !strcmp(state, "preempted") && json_is_number(end))
+		m->leave_until = m->end_at; /* its agents were told before we knew how long there is */
 	if (state && strcmp(state, "running") && !m->leaving) {
 		struct run_event leave = *e;
 		leave.text = !strcmp(state, "preempted") ? "preemption" : "the end of the job";

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stragglers: devices that take longer over their share of a step than the plan says, for a while.
  *
- * What a device computed is compared with what it should have by the cost model, and this with the others of its kind (device type, size of group): an error of
- * the model or a slow day of the whole cluster concerns all alike. Kinds of which there is one are compared with everybody. A verdict needs WINDOWS means over a
- * third of the policy's `for_s` each that agree; between `back_below` and `slower_than` lies the hysteresis.
+ * How long a device computed, over how long it should have by the cost model, is compared with the others of its kind: those of its device type that do the same
+ * layers in groups of the same size. What the model takes wrongly, it takes wrongly for all of them. A device that is alone of its kind is compared with itself in
+ * the first window of the generation (which it began with the slowdown that the plan knew of), and how that changed with how it changed for the others: a slow
+ * day of the whole cluster makes nobody a straggler. A verdict needs WINDOWS windows that agree, of a third of the policy's `for_s` each; between `back_below` and
+ * `slower_than` lies the hysteresis.
  */
 #include <math.h>
 #include <stdio.h>
@@ -13,7 +15,6 @@
 #include "common/alloc.h"
 #include "controller/run/machine_private.h"
 
-#define WINDOWS 3
 #define SAMPLES 2         /* the fewest that make a mean */
 #define FORGIVE 10        /* times for_s: then a node that is left out for being slow is tried again; each time twice as long */
 
@@ -32,6 +33,12 @@ static void forget(struct hspmd_machine *m)
 	m->pace_next = m->now + least_window(m);
 }
 
+static void set_expected(struct worker *w, double busy_s)
+{
+	w->expected_s = busy_s;
+	w->first_ratio = 0;
+}
+
 void pace_begin(struct hspmd_machine *m)
 {
 	const struct layout *l = m->current.layout;
@@ -45,7 +52,7 @@ void pace_begin(struct hspmd_machine *m)
 	}
 	if (!m->config->expect(m->config, l->plan, l->cluster, busy)) {
 		for (int i = 0; i < l->devices; i++)
-			l->device[i]->expected_s = busy[i];
+			set_expected(l->device[i], busy[i]);
 		forget(m);
 	}
 	free(busy);
@@ -60,16 +67,41 @@ void pace_heard(struct worker *w, const json_t *message)
 	w->busy_count++;
 }
 
-/* Devices of the same type in groups of the same size are a kind. */
-static void kinds(const struct layout *l, int *kind)
+/* What is compared: a row a device of the plan. */
+struct row {
+	const struct hspmd_stage *stage;
+	int micro_batch, type;
+	int kind;      /* row of the first device of the same kind */
+	double ratio;  /* busy over expected */
+	double change; /* of ratio, since the generation's first window */
+	double is;     /* times as long as usual, by what it was planned with */
+};
+
+static bool same_kind(const struct row *a, const struct row *b)
+{
+	return a->stage->layers[0] == b->stage->layers[0] && a->stage->layers[1] == b->stage->layers[1] && a->stage->device_count == b->stage->device_count &&
+	       a->micro_batch == b->micro_batch && a->type == b->type;
+}
+
+static void fill(const struct layout *l, struct row *row)
 {
 	int at = 0;
 	for (int p = 0; p < l->plan->pipeline_count; p++)
 		for (int s = 0; s < l->plan->pipelines[p].stage_count; s++) {
 			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
 			for (int d = 0; d < stage->device_count; d++)
-				kind[at++] = l->cluster->devices[stage->devices[d]].type + l->cluster->type_count * stage->device_count;
+				row[at++] = (struct row){ .stage = stage, .micro_batch = l->plan->pipelines[p].micro_batch,
+							  .type = l->cluster->devices[stage->devices[d]].type };
 		}
+	for (int i = 0; i < l->devices; i++) {
+		struct worker *w = l->device[i];
+		while (row[i].kind < i && !same_kind(&row[i], &row[row[i].kind]))
+			row[i].kind++;
+		row[i].ratio = w->busy_s / w->busy_count / w->expected_s;
+		if (w->first_ratio <= 0)
+			w->first_ratio = row[i].ratio;
+		row[i].change = row[i].ratio / w->first_ratio;
+	}
 }
 
 static int by_size(const void *a, const void *b)
@@ -78,15 +110,30 @@ static int by_size(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The lower median of those of one kind (-1: of all); *count: how many they are. `room` has space for all. */
-static double middle(const double *ratio, const int *kind, int devices, int wanted, double *room, int *count)
+static double lower_median(double *value, int count)
 {
-	*count = 0;
-	for (int i = 0; i < devices; i++)
-		if (wanted < 0 || kind[i] == wanted)
-			room[(*count)++] = ratio[i];
-	qsort(room, (size_t)*count, sizeof *room, by_size);
-	return room[(*count - 1) / 2];
+	qsort(value, (size_t)count, sizeof *value, by_size);
+	return value[(count - 1) / 2];
+}
+
+static void compare(const struct layout *l, struct row *row, double *room)
+{
+	int n;
+	for (int i = 0; i < l->devices; i++)
+		room[i] = row[i].change;
+	double usual_change = lower_median(room, l->devices);
+	for (int k = 0; k < l->devices; k++) {
+		if (row[k].kind != k)
+			continue;
+		n = 0;
+		for (int i = k; i < l->devices; i++)
+			if (row[i].kind == k)
+				room[n++] = row[i].ratio;
+		double usual = lower_median(room, n);
+		for (int i = k; i < l->devices; i++)
+			if (row[i].kind == k)
+				row[i].is = n > 1 ? row[i].ratio / usual : row[i].change / usual_change;
+	}
 }
 
 /* What the plan took the node for, above what its own agent said. */
@@ -114,9 +161,13 @@ static void judge(struct hspmd_machine *m, struct node *n, double is)
 	const struct run_site_terms *t = &m->config->site;
 	double better = n->slowdown / t->slower_than;
 	int verdict = is > n->slowdown * t->slower_than ? 1 : n->slowdown > 1 && (is < t->back_below || is < better) ? -1 : 0;
-	n->verdicts = verdict == 0 ? 0 : (n->verdicts > 0) == (verdict > 0) ? n->verdicts + verdict : verdict;
-	if (abs(n->verdicts) >= WINDOWS)
-		declare(m, n, is < t->back_below ? 1 : fmax(1, round(is * 20) / 20));
+	bool again = verdict && (n->verdicts > 0 ? verdict > 0 : n->verdicts < 0 && verdict < 0);
+	n->verdicts = verdict + (again ? n->verdicts : 0);
+	n->evidence[abs(n->verdicts) % WINDOWS] = is;
+	if (abs(n->verdicts) < WINDOWS)
+		return;
+	is = lower_median(n->evidence, WINDOWS); /* it may have become slow in the middle of the first */
+	declare(m, n, is < t->back_below ? 1 : fmax(1, round(is * 20) / 20));
 }
 
 /* Nobody knows how fast a node is that has nothing to do. */
@@ -138,26 +189,18 @@ static void forgive(struct hspmd_machine *m)
 	}
 }
 
-static void compare(struct hspmd_machine *m, double *ratio, int *kind, double *room)
+/* A node is as slow as the slowest of its devices. */
+static void judge_all(struct hspmd_machine *m, const struct row *row)
 {
 	const struct layout *l = m->current.layout;
-	int count;
-	kinds(l, kind);
-	for (int i = 0; i < l->devices; i++)
-		ratio[i] = l->device[i]->busy_s / l->device[i]->busy_count / l->device[i]->expected_s;
 	for (size_t k = 0; k < m->nodes; k++) {
 		struct node *n = m->node[k];
 		double slowest = 0;
-		for (int i = 0; i < l->devices; i++) {
-			if (l->device[i]->node != n)
-				continue;
-			double usual = middle(ratio, kind, l->devices, kind[i], room, &count);
-			if (count < 2)
-				usual = middle(ratio, kind, l->devices, -1, room, &count);
-			slowest = fmax(slowest, ratio[i] / usual * planned_with(l, n));
-		}
+		for (int i = 0; i < l->devices; i++)
+			if (l->device[i]->node == n)
+				slowest = fmax(slowest, row[i].is);
 		if (slowest > 0 && n->part && node_usable(n))
-			judge(m, n, slowest);
+			judge(m, n, slowest * planned_with(l, n));
 	}
 }
 
@@ -170,16 +213,17 @@ void pace_time(struct hspmd_machine *m)
 	for (int i = 0; i < l->devices; i++)
 		if (l->device[i]->busy_count < SAMPLES || !(l->device[i]->expected_s > 0))
 			return; /* the window is made longer */
-	size_t n = (size_t)l->devices;
-	double *ratio = hspmd_calloc(n, sizeof *ratio), *room = hspmd_calloc(n, sizeof *room);
-	int *kind = hspmd_calloc(n, sizeof *kind);
-	if (ratio && room && kind)
-		compare(m, ratio, kind, room);
-	else
+	struct row *row = hspmd_calloc((size_t)l->devices, sizeof *row);
+	double *room = hspmd_calloc((size_t)l->devices, sizeof *room);
+	if (row && room) {
+		fill(l, row);
+		compare(l, row, room);
+		judge_all(m, row);
+	} else {
 		m->failed = true;
-	free(ratio);
+	}
+	free(row);
 	free(room);
-	free(kind);
 	forget(m);
 	forgive(m);
 }

@@ -44,8 +44,8 @@ static bool choose_places(struct hspmd_machine *m, enum save_where where)
 {
 	struct save *s = &m->save;
 	s->memory = where == SAVE_MEMORY && m->config->memory;
-	s->local = where != SAVE_MEMORY && m->config->local;
-	s->shared = where != SAVE_MEMORY && m->config->shared && (where == SAVE_EVERYWHERE || save_shared_due(m));
+	s->local = where != SAVE_MEMORY && where != SAVE_SHARED && m->config->local;
+	s->shared = m->config->shared && (where == SAVE_EVERYWHERE || where == SAVE_SHARED || (where == SAVE_DUE && save_shared_due(m)));
 	return s->memory || s->local || s->shared;
 }
 
@@ -230,6 +230,10 @@ static void done(struct hspmd_machine *m)
 		m->copy_cost = m->copy_cost > 0 ? 0.7 * m->copy_cost + 0.3 * s->slowed : s->slowed;
 		m->copy_failures = 0;
 		return;
+	}
+	if (s->shared) {
+		m->shared_saved_step = s->step;
+		m->shared_saved_at = m->now;
 	}
 	m->saved_step = s->step;
 	m->saved_at = m->now;

@@ -79,20 +79,23 @@ static int in_memory(const struct layout *l)
 }
 
 /* Copies of the state: where they lie, of which step they are, and how old. */
-static json_t *copies(const struct hspmd_machine *m, double now)
+static json_t *state_copies(const struct hspmd_machine *m, double now)
 {
 	json_t *list = json_array();
 	int live = in_memory(m->current.layout);
 	if (live && m->told > 0 && !isnan(m->last_step_at))
 		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "memory", "count", live, "step", (json_int_t)m->told, "age_s",
 						      now - m->last_step_at));
+	if (m->copied_step >= 0)
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "other nodes' memory", "count", 1, "step", (json_int_t)m->copied_step,
+						      "age_s", now - m->copied_at));
 	int nodes = m->current.layout ? m->current.layout->nodes : 1, disks = 1 + m->config->job->checkpoint.replicas;
 	if (m->saved_step >= 0 && m->config->local)
 		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "disk", "count", disks < nodes ? disks : nodes, "step",
 						      (json_int_t)m->saved_step, "age_s", now - m->saved_at));
-	if (m->saved_step >= 0 && m->config->shared)
-		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "shared", "count", 1, "step", (json_int_t)m->saved_step, "age_s",
-						      now - m->saved_at));
+	if (m->shared_saved_step >= 0)
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "shared", "count", 1, "step", (json_int_t)m->shared_saved_step, "age_s",
+						      now - m->shared_saved_at));
 	return list;
 }
 
@@ -135,7 +138,7 @@ json_t *hspmd_machine_status(const struct hspmd_machine *m, double now, double w
 		return NULL;
 	}
 	if (s) {
-		json_object_set_new(s, "copies", copies(m, now));
+		json_object_set_new(s, "state", state_copies(m, now));
 		json_object_set_new(s, "members", by_node(m, false));
 		json_object_set_new(s, "stragglers", by_node(m, true));
 		if (json_array_size(m->waiting))

@@ -224,6 +224,15 @@ int hspmd_slurm_job_shrink(uint32_t id, char *const *keep, int count, struct hsp
 	return status;
 }
 
+int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err)
+{
+	if (hspmd_slurm_session(err))
+		return -1;
+	if (slurm_requeue(id, 0))
+		return hspmd_fail(err, "job %u cannot be requeued: slurmctld says: %s", id, slurm_strerror(errno));
+	return 0;
+}
+
 int hspmd_slurm_job_comment(uint32_t id, const char *comment, struct hspmd_error *err)
 {
 	job_desc_msg_t change;

@@ -59,6 +59,8 @@ int hspmd_slurm_job_grow(const struct hspmd_slurm_job *job, int count, double wa
 uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without, int without_count,
 				   struct hspmd_error *err);
 void hspmd_slurm_member_name(uint32_t job, char name[static 32]);
+/* Put a running batch job back into the queue; it is ended at once. */
+int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err);
 /* End a job. One that is over already is no error. */
 int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err);
 

@@ -44,6 +44,12 @@ void hspmd_slurm_member_name(uint32_t job, char name[static 32])
 	name[0] = '\0';
 }
 
+int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err)
+{
+	(void)id;
+	return hspmd_fail(err, "%s", why);
+}
+
 int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
 {
 	(void)id;

@@ -449,7 +449,7 @@ struct world *world_create(const struct world_options *o)
 	w->plans = json_object();
 	w->shrinks = json_array();
 	w->over = json_object();
-	w->saved_step = -1;
+	w->saved_step = w->shared_step = -1;
 	w->job.steps = o->steps;
 	w->job.global_batch = 48;
 	w->job.seq_len = 8;
@@ -562,7 +562,7 @@ int world_replies(const struct world *w, bool ok)
 
 bool world_saved(const struct world *w)
 {
-	return w->saved_step == w->next_line;
+	return w->saved_step == w->next_line && w->shared_step == w->next_line;
 }
 
 json_t *world_status(const struct world *w)

@@ -54,7 +54,7 @@ struct world {
 	int64_t next_line, lost;
 	int resizes, ok, refused, commands;
 	bool replied[4096];
-	int64_t saved_step;            /* of a complete checkpoint */
+	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                 /* stands for its manifest */
 	json_t *copied;                /* the same of one in memory, which here survives everything */
 	bool ended;

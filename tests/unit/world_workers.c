@@ -115,7 +115,10 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 			json_decref(w->copied);
 			w->copied = json_incref(manifest);
 		}
-		if (json_array_size(json_object_get(m, "folders")) == 2) { /* the shared one */
+		json_t *folders = json_object_get(m, "folders");
+		if (world_named(folders, "/shared"))
+			w->shared_step = world_integer(manifest, "step");
+		if (world_named(folders, "/shared") || world_named(folders, "/local")) {
 			w->saved_step = world_integer(manifest, "step");
 			if (world_integer(w->saved, "step") <= w->saved_step) {
 				json_decref(w->saved);

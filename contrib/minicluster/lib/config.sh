@@ -111,6 +111,8 @@ slurm_conf_head() { # FIRST_PORT
 		MailProg=/bin/true
 		ReturnToService=2
 		KillWait=$MINI_KILL_WAIT
+		# On a busy machine killed processes take their time to go, and a node is not to be drained for it ("Kill task failed").
+		UnkillableStepTimeout=900
 		CompleteWait=0
 		InactiveLimit=0
 		MinJobAge=3600

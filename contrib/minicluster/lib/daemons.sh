@@ -19,16 +19,25 @@ munge_answers() {
 	munge --socket="$MINI_DIR/run/munge" --no-input | unmunge --socket="$MINI_DIR/run/munge"
 }
 
+# What it writes to meanwhile is in our folder: two that share a folder for temporary files can get in each other's way, and memory may be short for a moment.
+install_database() { # [--user=USER]
+	mkdir -p "$MINI_DIR/tmp/db" &&
+		TMPDIR=$MINI_DIR/tmp/db mariadb-install-db --no-defaults "$@" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal --skip-test-db \
+			--innodb-log-file-size=8M --tmpdir="$MINI_DIR/tmp/db" >"$MINI_DIR/log/mariadb-install.out" 2>&1
+}
+
 # The sizes keep the database small and quick to make; nothing here has to outlive a power cut.
 start_mariadb() {
 	local -a user=()
+	local attempt
 	((EUID != 0)) || user=(--user=root)
-	mariadb-install-db --no-defaults "${user[@]}" --datadir="$MINI_DIR/db" --auth-root-authentication-method=normal --skip-test-db \
-		--innodb-log-file-size=8M >"$MINI_DIR/log/mariadb-install.out" 2>&1 || {
+	for attempt in 1 2 3; do
+		install_database "${user[@]}" && break
 		say "mariadb-install-db failed:"
 		tail -n 20 "$MINI_DIR/log/mariadb-install.out" >&2
-		return 1
-	}
+		((attempt < 3)) || return 1
+		rm -rf -- "${MINI_DIR:?}/db"
+	done
 	cat >"$MINI_DIR/etc/mariadb-init.sql" <<-END
 		CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED BY 'slurm';
 		GRANT ALL ON slurm_acct.* TO 'slurm'@'localhost';
