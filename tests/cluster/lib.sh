@@ -161,7 +161,7 @@ show_everything() {
 		note "the end of ${file#"$WORK/"}:"
 		tail -n 40 "$file" | cut -c 1-300 | sed 's/^/  | /'
 	done
-	if sinfo -h -o %T | grep -qE "drain|down"; then
+	if [[ $(sinfo -h -o %T) =~ drain|down ]]; then
 		note "why nodes are out: $(sinfo -h -R)"
 		tail -n 15 "$HSPMD_MINI"/log/n*.log | sed "s/^/  | /"
 	fi
