@@ -12,8 +12,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 
-#define MOST_ENDS 20       /* of its process ... */
-#define WITHIN_S 600.0     /* ... in this time: more means that it will not do any better the next time */
+#define MOST_ENDS 20   /* of its process ... */
+#define WITHIN_S 600.0 /* ... in this time: more means that it will not do any better the next time */
 
 static volatile sig_atomic_t child;
 
@@ -80,12 +80,18 @@ int hspmd_supervise(int (*life)(void *context, bool again), void *context)
 		child = 0;
 		if (WIFEXITED(status))
 			return WEXITSTATUS(status);
+		int number = WTERMSIG(status);
+		if (number == SIGTERM || number == SIGINT ||
+		    number == SIGHUP) { /* its loop takes these: it was not there yet, or no longer */
+			hspmd_error_log("ended by signal %d (%s)", number, strsignal(number));
+			return 128 + number;
+		}
 		if (hspmd_now() - first > WITHIN_S) {
 			first = hspmd_now();
 			ends = 0;
 		}
-		hspmd_warn("the job controller was ended by signal %d (%s); the workers train on, and it is started anew", WTERMSIG(status),
-			   strsignal(WTERMSIG(status)));
+		hspmd_warn("the job controller was ended by signal %d (%s); the workers train on, and it is started anew", number,
+		           strsignal(number));
 		if (++ends > MOST_ENDS) {
 			hspmd_error_log("the job controller was ended %d times within %.0f s: given up", ends, hspmd_now() - first);
 			return 1;
