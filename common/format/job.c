@@ -340,5 +340,5 @@ double hspmd_job_lr(const struct hspmd_job *j, int64_t step)
 		return low;
 	double done = (double)(step - warmup) / (double)(j->steps - warmup);
 	double left = j->optimizer.schedule == HSPMD_LR_COSINE ? 0.5 * (1 + cos(M_PI * done)) : 1 - done;
-	return low + (lr - low) * left;
+	return fmin(lr, low + (lr - low) * left); /* rounding may reach beyond */
 }
