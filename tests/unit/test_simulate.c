@@ -48,7 +48,7 @@ static struct hspmd_sim_result simulate(const char *policy, const char *trace, e
 	struct hspmd_policy *p = policy_of(policy);
 	struct hspmd_trace *t = trace_of(trace, &err);
 	struct hspmd_sim_options options = hspmd_sim_defaults;
-	struct hspmd_sim_result r;
+	struct hspmd_sim_result r = { 0 };
 	options.mode = mode;
 	if (!t || hspmd_policy_simulate(p, t, &options, &r, &err) < 0)
 		fail_msg("%s", err.text);
