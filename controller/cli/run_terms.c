@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/cli/run_terms.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "common/format/policy.h"
-
-static struct hspmd_policy *read_policies(const char *where, struct hspmd_error *err)
-{
-	char *end;
-	if (!where)
-		return hspmd_policy_new(err);
-	unsigned long uid = strtoul(where, &end, 10);
-	if (end == where || *end != '@')
-		return hspmd_policy_read(where, NULL, err);
-	struct hspmd_policy_trust trust = { .owner = (uid_t)uid };
-	return hspmd_policy_read(end + 1, &trust, err);
-}
 
 int run_terms_read(struct run_terms *t, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err)
 {
 	int rule = HSPMD_POLICY_NO_RULE;
-	struct hspmd_policy *p = read_policies(where, err);
+	struct hspmd_policy *p = where ? hspmd_policy_read_named(where, err) : hspmd_policy_new(err);
 	if (!p)
 		return -1;
 	int rc = where ? hspmd_policy_decide_rule(p, who, &rule, err) : 0;
