@@ -159,12 +159,11 @@ static int check_request(const struct hspmd_cluster *c, const struct hspmd_solve
 	return 0;
 }
 
-/* Which device types may be used: allowed by the limits, with memory and with layer times. */
+/* Which device types may be used: allowed by the limits, with memory and with layer times. Returns how many devices that are. */
 static int allow_types(struct hspmd_search *s, bool *allowed)
 {
 	const struct hspmd_cluster *c = s->costs->cluster;
 	const struct hspmd_solve_limits *lim = &s->request->limits;
-	int usable = 0;
 	for (int t = 0; t < c->type_count; t++) {
 		struct hspmd_error why = { "" };
 		allowed[t] = lim->type_count == 0;
@@ -174,8 +173,10 @@ static int allow_types(struct hspmd_search *s, bool *allowed)
 			hspmd_costs_warn(s->costs, "%s; its devices are left out", why.text);
 			allowed[t] = false;
 		}
-		usable += allowed[t];
 	}
+	int usable = 0;
+	for (int d = 0; d < c->device_count; d++)
+		usable += allowed[c->devices[d].type];
 	return usable;
 }
 
@@ -200,7 +201,7 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 	if (allow_types(s, allowed))
 		s->kinds = hspmd_kinds_new(c, allowed, err);
 	else
-		hspmd_fail(err, "no device type of the cluster may be used%s%s", s->costs->warning_count ? ": " : "",
+		hspmd_fail(err, "no device of the cluster may be used%s%s", s->costs->warning_count ? ": " : "",
 			   s->costs->warning_count ? s->costs->warnings[0] : "");
 	free(allowed);
 	if (!s->kinds)
