@@ -28,6 +28,8 @@ int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, 
  * To be followed by hspmd_comm_run with the same step and tag. 1; 0: this step brings nothing, or is a collective in which all meet anyway; -1 and err. */
 int hspmd_comm_expect(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
 		      uint64_t tag, struct hspmd_error *err);
+/* Make progress. 1 while messages are under way, *sending when sends are among them; 0; -1 and err: a send failed. */
+int hspmd_comm_poll(struct hspmd_comm *c, bool *sending, struct hspmd_error *err);
 /* Bytes of host memory in which a device that computes in host memory has messages of its part of a step; those that were let come early count whole.
  * -1 and err: memory. */
 int64_t hspmd_comm_scratch(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device, struct hspmd_error *err);

@@ -92,6 +92,17 @@ int hspmd_comm_receive(struct hspmd_comm *c, int device, uint64_t tag, void *dat
 	return c->transport->ops->receive(c->transport, c->rank_of[device], tag, data, bytes, r, err);
 }
 
+int hspmd_comm_poll(struct hspmd_comm *c, bool *sending, struct hspmd_error *err)
+{
+	if (c->pending_count || c->early) {
+		c->transport->ops->progress(c->transport);
+		if (collect(c, err))
+			return -1;
+	}
+	*sending = c->pending_count > 0;
+	return *sending || c->early;
+}
+
 int hspmd_comm_flush(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err)
 {
 	const char *from = data;

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/comm/transport.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "common/alloc.h"
 #include "common/clock.h"
@@ -46,10 +49,15 @@ int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport
 	t->ops = ops;
 	t->options = *o;
 	t->options.names = NULL;
+	t->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (t->wake_fd < 0)
+		return hspmd_fail_errno(err, "making an event descriptor");
 	if (o->names) {
 		t->options.names = hspmd_calloc((size_t)o->size, sizeof *o->names);
-		if (!t->options.names)
+		if (!t->options.names) {
+			close(t->wake_fd);
 			return hspmd_fail_memory(err, "opening a transport");
+		}
 		memcpy(t->options.names, o->names, (size_t)o->size * sizeof *o->names);
 	}
 	return 0;
@@ -70,6 +78,21 @@ void hspmd_transport_fini(struct hspmd_transport *t)
 	}
 	free(t->options.names);
 	t->options.names = NULL;
+	close(t->wake_fd);
+}
+
+void hspmd_transport_signal(struct hspmd_transport *t)
+{
+	uint64_t one = 1;
+	while (write(t->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
+		;
+}
+
+void hspmd_transport_calm(struct hspmd_transport *t)
+{
+	uint64_t count;
+	while (read(t->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
+		;
 }
 
 const char *hspmd_transport_peer(const struct hspmd_transport *t, int rank, char *buf, size_t size)

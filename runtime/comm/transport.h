@@ -3,7 +3,7 @@
  * repaired (DESIGN). Ranks are 0 .. size-1 of the generation. Messages between a pair with equal tags arrive in order; tags are the caller's.
  *
  * A send may need the matching receive to be posted before it finishes, and a message is received in full or is an error: both sides name the
- * same number of bytes. Every wait has a deadline and looks at the abort flag. One thread uses a transport at a time. */
+ * same number of bytes. Every wait has a deadline and looks at the abort flag. One thread uses a transport at a time; any may wake it. */
 #ifndef HSPMD_COMM_TRANSPORT_H
 #define HSPMD_COMM_TRANSPORT_H
 
@@ -52,6 +52,8 @@ struct hspmd_transport_ops {
 	void (*progress)(struct hspmd_transport *t);
 	/* Sleep until progress may be possible, at most `seconds`. May return early. */
 	void (*block)(struct hspmd_transport *t, double seconds);
+	/* From any thread: the block under way, or else the next one, returns now. */
+	void (*wake)(struct hspmd_transport *t);
 	/* 1 done (request freed), 0 not yet, -1 failed (request freed). */
 	int (*test)(struct hspmd_transport *t, struct hspmd_request *r, struct hspmd_error *err);
 	/* Throw everything away, pending messages too; peers may be dead. What was sent and reported done still arrives, unless abort is set or a peer failed.
@@ -69,6 +71,7 @@ struct hspmd_transport {
 	const struct hspmd_transport_ops *ops;
 	struct hspmd_transport_options options;
 	struct hspmd_kept *kept;
+	int wake_fd; /* readable when somebody wants block to return; for transports that sleep on descriptors */
 };
 
 /* By name; NULL name: the best that is built in. NULL and err (lists what there is). */
@@ -95,6 +98,8 @@ void hspmd_transport_keep(struct hspmd_transport *t, struct hspmd_kept *kept);
 int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport_ops *ops, const struct hspmd_transport_options *o,
 			 struct hspmd_error *err);
 void hspmd_transport_fini(struct hspmd_transport *t); /* when no request is left */
+void hspmd_transport_signal(struct hspmd_transport *t); /* make wake_fd readable: a `wake` */
+void hspmd_transport_calm(struct hspmd_transport *t);   /* no longer */
 /* "n2:0", or "rank 3" where there are no names, into buf; returns buf. */
 const char *hspmd_transport_peer(const struct hspmd_transport *t, int rank, char *buf, size_t size);
 /* Is there such a peer and tag? Self counts. */

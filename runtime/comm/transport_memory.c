@@ -29,6 +29,7 @@ struct mailbox {
 	uint64_t id;
 	int references;
 	bool closed;
+	bool news; /* since its owner last slept */
 	pthread_cond_t changed;
 	struct message_list laid;
 };
@@ -57,6 +58,13 @@ static void unreference(struct mailbox *box)
 	TAILQ_REMOVE(&registry, box, registered);
 	pthread_cond_destroy(&box->changed);
 	free(box);
+}
+
+/* With the lock held. */
+static void tell(struct mailbox *box)
+{
+	box->news = true;
+	pthread_cond_broadcast(&box->changed);
 }
 
 static void free_messages(struct message_list *list)
@@ -90,7 +98,7 @@ static void memory_close(struct hspmd_transport *base)
 	for (int r = 0; t->peers && r < base->options.size; r++) {
 		if (!t->peers[r])
 			continue;
-		pthread_cond_broadcast(&t->peers[r]->changed);
+		tell(t->peers[r]);
 		unreference(t->peers[r]);
 	}
 	pthread_mutex_unlock(&lock);
@@ -198,7 +206,7 @@ static int memory_send(struct hspmd_transport *base, int to, uint64_t tag, const
 	if (!t->peers[to]->closed) {
 		m->at = t->peers[to];
 		TAILQ_INSERT_TAIL(&m->at->laid, m, laid);
-		pthread_cond_broadcast(&m->at->changed);
+		tell(m->at);
 	}
 	pthread_mutex_unlock(&lock);
 	*r = &m->request;
@@ -237,7 +245,7 @@ static void memory_progress(struct hspmd_transport *base)
 		if (m->offered == m->request.bytes && m->offered)
 			memcpy(m->data, s->data, m->offered);
 		if (t->peers[m->sender])
-			pthread_cond_broadcast(&t->peers[m->sender]->changed);
+			tell(t->peers[m->sender]);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -251,7 +259,17 @@ static void memory_block(struct hspmd_transport *base, double seconds)
 	until.tv_sec += (time_t)(ns / 1e9);
 	until.tv_nsec = (long)(ns - 1e9 * (double)(time_t)(ns / 1e9));
 	pthread_mutex_lock(&lock);
-	pthread_cond_timedwait(&t->own->changed, &lock, &until);
+	if (!t->own->news)
+		pthread_cond_timedwait(&t->own->changed, &lock, &until);
+	t->own->news = false;
+	pthread_mutex_unlock(&lock);
+}
+
+static void memory_wake(struct hspmd_transport *base)
+{
+	struct memory_transport *t = (struct memory_transport *)base;
+	pthread_mutex_lock(&lock);
+	tell(t->own);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -284,6 +302,7 @@ const struct hspmd_transport_ops hspmd_transport_memory = {
 	.receive = memory_receive,
 	.progress = memory_progress,
 	.block = memory_block,
+	.wake = memory_wake,
 	.test = memory_test,
 	.close = memory_close,
 };

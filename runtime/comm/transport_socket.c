@@ -20,7 +20,7 @@
 #define EAGER_MAX (64u << 10)
 #define EVENTS 64
 
-enum source { LISTENER, OUTGOING, INCOMING }; /* first member of what epoll reports */
+enum source { LISTENER, OUTGOING, INCOMING, WAKER }; /* first member of what epoll reports */
 
 enum stage {
 	POSTED,   /* receive: nothing has come; send: not all is written, or not granted yet */
@@ -75,7 +75,7 @@ struct peer {
 struct socket_transport {
 	struct hspmd_transport base;
 	int epoll;
-	enum source listener_source;
+	enum source listener_source, waker_source;
 	struct hspmd_socket_listener listener;
 	struct peer *peers;
 	TAILQ_HEAD(, incoming) incoming;
@@ -341,6 +341,8 @@ static void socket_progress(struct hspmd_transport *base)
 		if (*source == LISTENER) {
 			accept_all(t, t->listener.unix_fd);
 			accept_all(t, t->listener.tcp_fd);
+		} else if (*source == WAKER) {
+			hspmd_transport_calm(base);
 		} else if (*source == OUTGOING) {
 			hspmd_socket_link_step(&((struct peer *)events[i].data.ptr)->out);
 		} else {
@@ -505,13 +507,13 @@ static void socket_close(struct hspmd_transport *base)
 	free(t);
 }
 
-/* Two descriptors a peer. */
+/* Two descriptors a peer, and two transports a generation. */
 static void allow_descriptors(int peers)
 {
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_NOFILE, &limit))
 		return;
-	rlim_t wanted = (rlim_t)peers * 2 + 256;
+	rlim_t wanted = (rlim_t)peers * 4 + 256;
 	if (limit.rlim_cur >= wanted)
 		return;
 	limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
@@ -529,6 +531,10 @@ static int open_sockets(struct socket_transport *t, struct hspmd_error *err)
 	if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->listener.unix_fd, &e) ||
 	    (t->listener.tcp_fd >= 0 && epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->listener.tcp_fd, &e)))
 		return hspmd_fail_errno(err, "watching a listening socket");
+	t->waker_source = WAKER;
+	e.data.ptr = &t->waker_source;
+	if (epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->base.wake_fd, &e))
+		return hspmd_fail_errno(err, "watching an event descriptor");
 	return 0;
 }
 
@@ -590,6 +596,7 @@ const struct hspmd_transport_ops hspmd_transport_socket = {
 	.receive = socket_receive,
 	.progress = socket_progress,
 	.block = socket_block,
+	.wake = hspmd_transport_signal,
 	.test = socket_test,
 	.close = socket_close,
 };

@@ -300,9 +300,10 @@ static void ucx_block(struct hspmd_transport *base, double seconds)
 	struct ucx_transport *t = (struct ucx_transport *)base;
 	if (ucp_worker_arm(t->worker) != UCS_OK)
 		return;
-	struct pollfd event = { .fd = t->event_fd, .events = POLLIN };
+	struct pollfd events[] = { { .fd = t->event_fd, .events = POLLIN }, { .fd = base->wake_fd, .events = POLLIN } };
 	struct timespec limit = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
-	ppoll(&event, 1, &limit, NULL);
+	if (ppoll(events, 2, &limit, NULL) > 0 && events[1].revents)
+		hspmd_transport_calm(base);
 }
 
 static int ucx_test(struct hspmd_transport *base, struct hspmd_request *r, struct hspmd_error *err)
@@ -333,6 +334,7 @@ const struct hspmd_transport_ops hspmd_transport_ucx = {
 	.receive = ucx_receive,
 	.progress = ucx_progress,
 	.block = ucx_block,
+	.wake = hspmd_transport_signal,
 	.test = ucx_test,
 	.close = ucx_close,
 };

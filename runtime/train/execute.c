@@ -13,7 +13,9 @@
 struct hspmd_executor {
 	struct hspmd_executor_options o;
 	const struct hspmd_program *p;
-	struct hspmd_comm *comm; /* NULL: one device */
+	struct hspmd_engine *flow; /* what passes wait for; NULL: one device */
+	struct hspmd_engine *sums; /* of gradients, and what brings parameters back */
+	bool beside;               /* engines have threads */
 	char *bases[2];          /* by region, on the device */
 	void *workspace;
 	size_t workspace_bytes;
@@ -33,6 +35,34 @@ static size_t largest_read(const struct hspmd_program *p)
 			most = bytes > most ? bytes : most;
 		}
 	return most;
+}
+
+static void see_transfer(void *context, int number, double began, double ended)
+{
+	hspmd_timeline_add(context, HSPMD_LANE_TRANSFERS, number, began, ended);
+}
+
+static void see_sum(void *context, int number, double began, double ended)
+{
+	hspmd_timeline_add(context, HSPMD_LANE_SUMS, number, began, ended);
+}
+
+/* Who measures what an instruction takes wants them one after another. */
+static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	const struct hspmd_executor_options *o = &ex->o;
+	struct hspmd_engine_options e = {
+		.device = o->device, .transport = o->transport, .rank_of = o->rank_of, .count = o->device_count, .self = ex->p->device,
+		.threaded = o->device->ops->host_memory && o->sums && !o->seconds, .watch = o->timeline ? see_transfer : NULL, .context = o->timeline,
+	};
+	ex->beside = e.threaded;
+	ex->flow = hspmd_engine_create(&e, err);
+	if (!ex->flow)
+		return -1;
+	e.transport = o->sums ? o->sums : o->transport;
+	e.watch = o->timeline ? see_sum : NULL;
+	ex->sums = hspmd_engine_create(&e, err);
+	return ex->sums ? 0 : -1;
 }
 
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err)
@@ -57,7 +87,7 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	ex->workspace_bytes = p->workspace_bytes;
 	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || !(ex->scalar = dev->ops->allocate(dev, 64, err)))
 		goto fail;
-	if (o->transport && !(ex->comm = hspmd_comm_create(dev, o->transport, o->rank_of, o->device_count, p->device, err)))
+	if (o->transport && start_engines(ex, err))
 		goto fail;
 	return ex;
 fail:
@@ -69,7 +99,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 {
 	if (!ex)
 		return;
-	hspmd_comm_destroy(ex->comm);
+	hspmd_executor_disconnect(ex);
 	struct hspmd_device *dev = ex->o.device;
 	for (int r = 0; r < 2; r++)
 		if (ex->bases[r])
@@ -99,13 +129,19 @@ int hspmd_executor_use(struct hspmd_executor *ex, const struct hspmd_program *pr
 
 void hspmd_executor_disconnect(struct hspmd_executor *ex)
 {
-	hspmd_comm_destroy(ex->comm);
-	ex->comm = NULL;
+	hspmd_engine_destroy(ex->sums);
+	hspmd_engine_destroy(ex->flow);
+	ex->sums = ex->flow = NULL;
 }
 
 void *hspmd_executor_slot(const struct hspmd_executor *ex, int slot)
 {
 	return slot < 0 ? NULL : ex->bases[ex->p->slots[slot].region] + ex->p->slots[slot].offset;
+}
+
+static size_t slot_bytes(const struct hspmd_executor *ex, int slot)
+{
+	return slot < 0 ? 0 : ex->p->forms[ex->p->slots[slot].form].bytes;
 }
 
 /* ---- the state's start */
@@ -154,16 +190,6 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 	return ex->o.device->ops->to_device(ex->o.device, hspmd_executor_slot(ex, in->out[0]), ex->samples, form->bytes, err);
 }
 
-/* What is being written must not be a message's source still under way. */
-static int flush_outputs(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
-{
-	for (int k = 0; ex->comm && k < in->output_count; k++)
-		if (in->out[k] >= 0 &&
-		    hspmd_comm_flush(ex->comm, hspmd_executor_slot(ex, in->out[k]), ex->p->forms[ex->p->slots[in->out[k]].form].bytes, err))
-			return -1;
-	return 0;
-}
-
 /* Run the kernel of an instruction; attr NULL: the instruction's own. */
 static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr, struct hspmd_error *err)
 {
@@ -182,31 +208,89 @@ static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction 
 	return 0;
 }
 
+/* ---- communication */
+
+static struct hspmd_engine_job job_of(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
+{
+	const struct hspmd_program *p = ex->p;
+	const struct hspmd_form *form = &p->forms[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].form];
+	return (struct hspmd_engine_job){
+		.transfer = in->transfer, .step = &in->transfer->steps[in->step], .dtype = form->dtype, .in = hspmd_executor_slot(ex, in->in[0]),
+		.out = hspmd_executor_slot(ex, in->out[0]), .in_bytes = slot_bytes(ex, in->in[0]), .out_bytes = slot_bytes(ex, in->out[0]), .tag = in->tag,
+		.tensor = p->graph->tensors[form->tensor].name, .micro_batch = in->micro_batch, .number = (int)(in - p->instructions),
+	};
+}
+
+/* Gradients (and parameters, which go the same way back) have an engine of their own: what passes wait for never stands behind a sum whose peers are late. */
+static struct hspmd_engine *engine_of(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
+{
+	if (in->action != HSPMD_ACTION_COMM)
+		return NULL;
+	return in->micro_batch < 0 ? ex->sums : ex->flow;
+}
+
+/* Does the first operator to come use what this one brings? Then nothing can go on beside it. */
+static bool is_awaited(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
+{
+	const struct hspmd_instruction *next = in + 1, *end = ex->p->instructions + ex->p->vote;
+	while (next < end && next->action != HSPMD_ACTION_RUN)
+		next++;
+	if (next >= end)
+		return true;
+	for (int k = 0; k < next->input_count; k++)
+		if (next->in[k] == in->out[0])
+			return true;
+	for (int k = 0; k < next->output_count; k++)
+		if (next->out[k] == in->out[0])
+			return true;
+	return false;
+}
+
 static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
 {
-	const struct hspmd_form *form = &ex->p->forms[ex->p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].form];
-	if (!ex->comm)
+	struct hspmd_engine *engine = engine_of(ex, in);
+	if (!engine)
 		return hspmd_fail(err, "a program for one device wants to communicate");
-	const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
-	if (!hspmd_comm_run(ex->comm, in->transfer, step, form->dtype, hspmd_executor_slot(ex, in->in[0]), hspmd_executor_slot(ex, in->out[0]), in->tag, err))
-		return 0;
-	const char *name = ex->p->graph->tensors[form->tensor].name, *word = hspmd_comm_words[step->kind];
-	return in->micro_batch < 0 ? hspmd_error_prefix(err, "%s of %s", word, name)
-				   : hspmd_error_prefix(err, "%s of %s, micro-batch %d", word, name, in->micro_batch);
+	struct hspmd_engine_job job = job_of(ex, in);
+	if (engine == ex->sums)
+		return ex->o.seconds ? hspmd_engine_run(engine, &job, err) : hspmd_engine_issue(engine, &job, err);
+	if (!job.out)
+		return hspmd_engine_start(engine, &job, err);
+	return ex->beside && !is_awaited(ex, in) ? hspmd_engine_issue(engine, &job, err) : hspmd_engine_run(engine, &job, err);
+}
+
+/* What is read must have come, and what is written must be no message's source or destination still under way. Steps of one engine follow one another. */
+static int settle(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
+{
+	struct hspmd_engine *own = engine_of(ex, in), *engines[] = { ex->flow, ex->sums };
+	for (int e = 0; ex->flow && e < 2; e++) {
+		for (int k = 0; engines[e] != own && k < in->input_count; k++)
+			if (in->in[k] >= 0 && hspmd_engine_settle(engines[e], hspmd_executor_slot(ex, in->in[k]), slot_bytes(ex, in->in[k]), false, err))
+				return -1;
+		for (int k = 0; engines[e] != own && k < in->output_count; k++)
+			if (in->out[k] >= 0 && hspmd_engine_settle(engines[e], hspmd_executor_slot(ex, in->out[k]), slot_bytes(ex, in->out[k]), true, err))
+				return -1;
+	}
+	return 0;
+}
+
+static int drain(struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	return ex->flow && (hspmd_engine_drain(ex->sums, err) || hspmd_engine_drain(ex->flow, err)) ? -1 : 0;
 }
 
 /* Let what the next receiving instruction brings come while those before it compute. *ahead: its number; p->vote when there is none. */
 static int expect_next(struct hspmd_executor *ex, size_t now, size_t *ahead, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
-	if (!ex->comm || (*ahead > now && now))
+	if (!ex->flow || (*ahead > now && now))
 		return 0;
 	for (*ahead = now + 1; *ahead < p->vote; ++*ahead) {
 		const struct hspmd_instruction *in = &p->instructions[*ahead];
-		if (in->action != HSPMD_ACTION_COMM)
+		if (engine_of(ex, in) != ex->flow)
 			continue;
-		const struct hspmd_form *form = &p->forms[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].form];
-		int comes = hspmd_comm_expect(ex->comm, in->transfer, &in->transfer->steps[in->step], form->dtype, in->tag, err);
+		struct hspmd_engine_job job = job_of(ex, in);
+		int comes = hspmd_engine_expect(ex->flow, &job, err);
 		if (comes)
 			return comes < 0 ? -1 : 0;
 	}
@@ -242,13 +326,18 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	*times = (struct hspmd_step_times){ 0 };
 	double then = hspmd_now(), measured = then;
 	size_t ahead = 0;
+	if (ex->o.timeline)
+		hspmd_timeline_begin(ex->o.timeline, step);
 	if (ex->o.device->ops->zero(ex->o.device, ex->scalar, sizeof *ex->scalar, err))
 		return -1;
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		int status = flush_outputs(ex, in, err);
+		int status = settle(ex, in, err);
 		if (!status)
 			status = expect_next(ex, i, &ahead, err);
+		double began = hspmd_now();
+		times->communication_s += began - then;
+		then = began;
 		if (!status)
 			status = in->action == HSPMD_ACTION_READ   ? read_samples(ex, in, step, err)
 				 : in->action == HSPMD_ACTION_RUN  ? run_kernel(ex, in, NULL, err)
@@ -257,6 +346,8 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		if (status || take_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
+		if (ex->o.timeline && in->action != HSPMD_ACTION_COMM)
+			hspmd_timeline_add(ex->o.timeline, HSPMD_LANE_COMPUTE, (int)i, then, now);
 		*(in->action == HSPMD_ACTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
 		then = now;
 	}
@@ -268,7 +359,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 			return -1;
 		own->loss += loss;
 	}
-	return ex->comm ? hspmd_comm_flush(ex->comm, NULL, 0, err) : 0;
+	return drain(ex, err);
 }
 
 int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all, struct hspmd_error *err)
@@ -339,8 +430,7 @@ int hspmd_executor_spread(struct hspmd_executor *ex, struct hspmd_error *err)
 	if (copy_parameters(ex, err))
 		return -1;
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++)
-		if (ex->p->instructions[i].action == HSPMD_ACTION_COMM &&
-		    (flush_outputs(ex, &ex->p->instructions[i], err) || run_comm(ex, &ex->p->instructions[i], err)))
+		if (ex->p->instructions[i].action == HSPMD_ACTION_COMM && run_comm(ex, &ex->p->instructions[i], err))
 			return -1;
-	return ex->comm ? hspmd_comm_flush(ex->comm, NULL, 0, err) : 0;
+	return drain(ex, err);
 }

@@ -5,8 +5,9 @@
 #define HSPMD_TRAIN_EXECUTE_H
 
 #include "common/format/job.h"
-#include "runtime/comm/comm.h"
+#include "runtime/comm/engine.h"
 #include "runtime/train/program.h"
+#include "runtime/train/timeline.h"
 
 struct hspmd_executor;
 
@@ -21,12 +22,14 @@ struct hspmd_executor_options {
 	const struct hspmd_program *program; /* borrowed, like all here */
 	struct hspmd_device *device;
 	struct hspmd_transport *transport; /* NULL: the plan has one device */
+	struct hspmd_transport *sums;      /* another between the same members, for what goes on beside computation; NULL: nothing does */
 	const int *rank_of;                /* transport rank of a device number, -1: not a member */
 	int device_count;                  /* entries of rank_of */
 	const int *voters;                 /* transport ranks of the plan's devices, the same list everywhere */
 	int voter_count;
 	struct hspmd_sample_source samples;
 	const struct hspmd_job *job;
+	struct hspmd_timeline *timeline; /* NULL, or what the latest step did when */
 	double *seconds; /* NULL, or an entry per instruction: what it took when it last ran. The device is waited for where layer or pass change, so an
 			  * instruction before may have done its work in the time of the last one of its layer. */
 };
@@ -57,7 +60,7 @@ struct hspmd_totals {
 #define HSPMD_TOTALS_COUNT ((int)(sizeof(struct hspmd_totals) / sizeof(double)))
 
 struct hspmd_step_times {
-	double compute_s, communication_s;
+	double compute_s, communication_s; /* the latter: in which nothing was computed */
 };
 
 /* Gradients of step `step` (0-based) of the global batch. `own`: this device's part of the totals (stop and checkpoint untouched). */

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/train/generation.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
 #include "common/base64.h"
+#include "common/log.h"
+
+/* Names the folder in which every worker leaves its last step (man page of hspmd run). */
+#define TIMELINE "HSPMD_TIMELINE"
 
 static int read_members(struct hspmd_generation *g, json_t *members, struct hspmd_error *err)
 {
@@ -61,6 +67,43 @@ static int open_transport(struct hspmd_generation *g, const struct hspmd_transpo
 	return ops->address(*t, own, err);
 }
 
+/* Two addresses as one: the size of the first, the first, the second. */
+static int join_addresses(const struct hspmd_address *a, const struct hspmd_address *b, struct hspmd_address *both, struct hspmd_error *err)
+{
+	uint32_t first = (uint32_t)a->size;
+	both->size = sizeof first + a->size + b->size;
+	both->data = malloc(both->size);
+	if (!both->data)
+		return hspmd_fail_memory(err, "making an address");
+	memcpy(both->data, &first, sizeof first);
+	memcpy((char *)both->data + sizeof first, a->data, a->size);
+	memcpy((char *)both->data + sizeof first + a->size, b->data, b->size);
+	return 0;
+}
+
+/* Borrows from `both`. */
+static int part_address(const struct hspmd_address *both, int which, struct hspmd_address *part, struct hspmd_error *err)
+{
+	uint32_t first;
+	if (both->size >= sizeof first)
+		memcpy(&first, both->data, sizeof first);
+	if (both->size < sizeof first || first > both->size - sizeof first)
+		return hspmd_fail(err, "start: an address of %zu bytes is cut short", both->size);
+	part->data = (char *)both->data + sizeof first + (which ? first : 0);
+	part->size = which ? both->size - sizeof first - first : first;
+	return 0;
+}
+
+static int open_both(struct hspmd_generation *g, const struct hspmd_transport_ops *ops, struct hspmd_error *err)
+{
+	struct hspmd_address a = { 0 }, b = { 0 };
+	int status = open_transport(g, ops, &g->transport, &a, err) || open_transport(g, ops, &g->sums, &b, err) ||
+				     join_addresses(&a, &b, &g->own_address, err) ? -1 : 0;
+	free(a.data);
+	free(b.data);
+	return status;
+}
+
 /* Who writes what into checkpoints. Members that are in no stage of the plan take no part in them. */
 static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *err)
 {
@@ -82,7 +125,7 @@ static int open_transports(struct hspmd_generation *g, struct hspmd_error *err)
 {
 	if (g->member_count == 1)
 		return 0;
-	if (open_transport(g, hspmd_transport_find(g->setup->transport, err), &g->transport, &g->own_address, err))
+	if (open_both(g, hspmd_transport_find(g->setup->transport, err), err))
 		return -1;
 	/* One of its own: it is used by the checkpoint's thread. */
 	return g->spread.any ? open_transport(g, &hspmd_transport_socket, &g->copies, &g->copies_address, err) : 0;
@@ -121,36 +164,44 @@ int64_t hspmd_generation_memory(const struct hspmd_generation *g)
 	return (int64_t)hspmd_program_memory(g->program);
 }
 
-static int connect_members(struct hspmd_generation *g, struct hspmd_transport *t, json_t *addresses, struct hspmd_error *err)
+/* `which`: of addresses that are two in one; -1: they are not. */
+static int connect_members(struct hspmd_generation *g, struct hspmd_transport *t, json_t *addresses, int which, struct hspmd_error *err)
 {
 	if (!t)
 		return 0;
 	if (json_array_size(addresses) != (size_t)g->member_count)
 		return hspmd_fail(err, "start: %zu addresses for %d members", json_array_size(addresses), g->member_count);
-	struct hspmd_address *all = hspmd_calloc((size_t)g->member_count, sizeof *all);
-	int status = all ? 0 : hspmd_fail_memory(err, "connecting");
+	struct hspmd_address *all = hspmd_calloc((size_t)g->member_count, sizeof *all), *parts = hspmd_calloc((size_t)g->member_count, sizeof *parts);
+	int status = all && parts ? 0 : hspmd_fail_memory(err, "connecting");
 	for (int r = 0; !status && r < g->member_count; r++) {
 		const char *text = json_string_value(json_array_get(addresses, (size_t)r));
 		all[r].data = text ? hspmd_base64_decode(text, &all[r].size) : NULL;
 		if (!all[r].data)
 			status = hspmd_fail(err, "start: addresses[%d] is not base64", r);
+		else if (which < 0)
+			parts[r] = all[r];
+		else
+			status = part_address(&all[r], which, &parts[r], err);
 	}
 	if (!status)
-		status = t->ops->connect(t, all, err);
+		status = t->ops->connect(t, parts, err);
 	for (int r = 0; all && r < g->member_count; r++)
 		free(all[r].data);
 	free(all);
+	free(parts);
 	return status;
 }
 
 int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err)
 {
-	if (connect_members(g, g->transport, addresses, err) || connect_members(g, g->copies, copies, err))
+	if (connect_members(g, g->transport, addresses, 0, err) || connect_members(g, g->sums, addresses, 1, err) || connect_members(g, g->copies, copies, -1, err))
 		return -1;
+	if (getenv(TIMELINE) && !(g->timeline = hspmd_timeline_create(g->program->instruction_count)))
+		return hspmd_fail_memory(err, "preparing a timeline");
 	struct hspmd_executor_options o = {
-		.program = g->program, .device = g->setup->device, .transport = g->transport, .rank_of = g->rank_of,
+		.program = g->program, .device = g->setup->device, .transport = g->transport, .sums = g->sums, .rank_of = g->rank_of,
 		.device_count = g->cluster->device_count, .voters = g->voters, .voter_count = g->voter_count, .samples = hspmd_data_source(g->setup->data),
-		.job = g->setup->job,
+		.job = g->setup->job, .timeline = g->timeline,
 	};
 	g->executor = hspmd_executor_create(&o, err);
 	return g->executor ? 0 : -1;
@@ -163,9 +214,25 @@ void hspmd_generation_disconnect(struct hspmd_generation *g)
 		hspmd_executor_disconnect(g->executor);
 	if (g->transport)
 		g->transport->ops->close(g->transport);
+	if (g->sums)
+		g->sums->ops->close(g->sums);
 	if (g->copies)
 		g->copies->ops->close(g->copies);
-	g->transport = g->copies = NULL;
+	g->transport = g->sums = g->copies = NULL;
+}
+
+/* The last step's, in the folder that was named. */
+static void write_timeline(const struct hspmd_generation *g)
+{
+	char path[4096];
+	struct hspmd_error err;
+	if (!g->timeline || !getenv(TIMELINE))
+		return;
+	if (snprintf(path, sizeof path, "%s/timeline-%d-%s.json", getenv(TIMELINE), g->number, g->setup->address) >= (int)sizeof path)
+		hspmd_fail(&err, "%s: a path too long", TIMELINE);
+	else if (!hspmd_timeline_write(g->timeline, g->program, g->rank, g->setup->address, path, &err))
+		return;
+	hspmd_warn("%s", err.text);
 }
 
 void hspmd_generation_destroy(struct hspmd_generation *g)
@@ -173,7 +240,9 @@ void hspmd_generation_destroy(struct hspmd_generation *g)
 	if (!g)
 		return;
 	hspmd_generation_disconnect(g);
+	write_timeline(g);
 	hspmd_executor_destroy(g->executor);
+	hspmd_timeline_destroy(g->timeline);
 	hspmd_layouts_destroy(g->layouts);
 	hspmd_program_destroy(g->program);
 	hspmd_plan_destroy(g->plan);

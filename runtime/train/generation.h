@@ -40,12 +40,14 @@ struct hspmd_generation {
 	struct hspmd_program *program;
 	struct hspmd_layouts *layouts; /* of `plan`, over program->graph */
 	struct hspmd_transport *transport; /* NULL with one member */
-	struct hspmd_address own_address;
+	struct hspmd_transport *sums;      /* another, for what goes on beside computation */
+	struct hspmd_address own_address;  /* of both */
 	struct hspmd_spread spread;        /* of its checkpoints */
 	struct hspmd_transport *copies;    /* carries them to other nodes; NULL: they are not sent */
 	struct hspmd_address copies_address;
 	atomic_int abort;
 	struct hspmd_executor *executor; /* from start on */
+	struct hspmd_timeline *timeline; /* NULL: nobody asked for it */
 };
 
 /* From a `prepare` message (common/wire.h). NULL and err on failure. */

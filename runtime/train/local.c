@@ -12,7 +12,7 @@ struct shared {
 	const struct hspmd_local_options *o;
 	int members;
 	int *device_of, *rank_of, *voters; /* by rank, by device, all ranks */
-	struct hspmd_address *addresses;   /* by rank */
+	struct hspmd_address *addresses[2]; /* of both transports, by rank */
 	atomic_int failed;
 	pthread_mutex_t lock;
 	pthread_cond_t more;
@@ -27,7 +27,7 @@ struct member {
 	struct hspmd_device *device;
 	struct hspmd_program *program;
 	struct hspmd_program **at_length; /* by the options' lengths */
-	struct hspmd_transport *transport;
+	struct hspmd_transport *transports[2]; /* for passes, and for sums of gradients */
 	struct hspmd_executor *executor;
 };
 
@@ -81,19 +81,24 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	struct hspmd_transport_options t = {
 		.rank = m->rank, .size = m->s->members, .abort = &m->s->failed, .timeout_s = o->timeout_s > 0 ? o->timeout_s : 60,
 	};
-	if (hspmd_transport_memory.open(&t, &m->transport, err))
-		return -1;
-	return m->transport->ops->address(m->transport, &m->s->addresses[m->rank], err);
+	for (int k = 0; k < 2; k++)
+		if (hspmd_transport_memory.open(&t, &m->transports[k], err) ||
+		    m->transports[k]->ops->address(m->transports[k], &m->s->addresses[k][m->rank], err))
+			return -1;
+	return 0;
 }
 
 static int train(struct member *m, struct hspmd_error *err)
 {
 	const struct hspmd_local_options *o = m->s->o;
 	struct hspmd_executor_options eo = {
-		.program = m->program, .device = m->device, .transport = m->transport, .rank_of = m->s->rank_of,
+		.program = m->program, .device = m->device, .transport = m->transports[0], .sums = m->transports[1], .rank_of = m->s->rank_of,
 		.device_count = o->cluster->device_count, .voters = m->s->voters, .voter_count = m->s->members, .samples = o->samples, .job = o->job,
 	};
-	if ((m->transport && m->transport->ops->connect(m->transport, m->s->addresses, err)) || !(m->executor = hspmd_executor_create(&eo, err)) ||
+	for (int k = 0; k < 2; k++)
+		if (m->transports[k] && m->transports[k]->ops->connect(m->transports[k], m->s->addresses[k], err))
+			return -1;
+	if (!(m->executor = hspmd_executor_create(&eo, err)) ||
 	    hspmd_executor_initialise(m->executor, err) || hspmd_executor_spread(m->executor, err))
 		return -1;
 	for (int64_t step = 0; step < o->steps; step++) {
@@ -134,8 +139,9 @@ static void *run_member(void *argument)
 	if (!atomic_load(&s->failed) && train(m, &err))
 		report(s, &err);
 	hspmd_executor_destroy(m->executor);
-	if (m->transport)
-		m->transport->ops->close(m->transport);
+	for (int k = 0; k < 2; k++)
+		if (m->transports[k])
+			m->transports[k]->ops->close(m->transports[k]);
 	for (int i = 0; m->at_length && i < s->o->length_count; i++)
 		hspmd_program_destroy(m->at_length[i]);
 	free(m->at_length);
@@ -189,10 +195,11 @@ int hspmd_train_local(const struct hspmd_local_options *options, struct hspmd_er
 	s.device_of = hspmd_calloc(devices, sizeof *s.device_of);
 	s.rank_of = hspmd_calloc(devices, sizeof *s.rank_of);
 	s.voters = hspmd_calloc(devices, sizeof *s.voters);
-	s.addresses = hspmd_calloc(devices, sizeof *s.addresses);
+	for (int k = 0; k < 2; k++)
+		s.addresses[k] = hspmd_calloc(devices, sizeof *s.addresses[k]);
 	struct member *members = hspmd_calloc(devices, sizeof *members);
 	int status = 0;
-	if (!s.device_of || !s.rank_of || !s.voters || !s.addresses || !members) {
+	if (!s.device_of || !s.rank_of || !s.voters || !s.addresses[0] || !s.addresses[1] || !members) {
 		status = hspmd_fail_memory(err, "training");
 	} else {
 		memset(s.rank_of, -1, devices * sizeof *s.rank_of);
@@ -204,12 +211,14 @@ int hspmd_train_local(const struct hspmd_local_options *options, struct hspmd_er
 			status = -1;
 		}
 	}
-	for (size_t r = 0; s.addresses && r < devices; r++)
-		free(s.addresses[r].data);
+	for (int k = 0; k < 2; k++) {
+		for (size_t r = 0; s.addresses[k] && r < devices; r++)
+			free(s.addresses[k][r].data);
+		free(s.addresses[k]);
+	}
 	free(s.device_of);
 	free(s.rank_of);
 	free(s.voters);
-	free(s.addresses);
 	free(members);
 	return status;
 }

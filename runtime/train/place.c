@@ -86,7 +86,14 @@ static void find_lives(struct placer *pl)
 		for (int k = 0; k < in->output_count; k++)
 			if (in->out[k] >= 0)
 				touch(&pl->lives[in->out[k]], i);
-		if (in->action != HSPMD_ACTION_COMM || in->in[0] < 0)
+		if (in->action != HSPMD_ACTION_COMM)
+			continue;
+		/* Nobody waits for what goes on beside the passes before they are done, and its peers may be late. */
+		if (in->beside && in->out[0] >= 0)
+			touch(&pl->lives[in->out[0]], p->vote - 1);
+		if (in->beside && in->in[0] >= 0)
+			touch(&pl->lives[in->in[0]], p->vote - 1);
+		if (in->beside || in->in[0] < 0)
 			continue;
 		if (in->turn != turn) {
 			turn = in->turn;

@@ -264,23 +264,24 @@ void hspmd_program_measure_workspace(struct hspmd_program *p, struct hspmd_devic
 	}
 }
 
-/* What is sent and received: the buffers of the step that needs most, and those of one that was let come while another went on. */
+/* What is sent and received: the buffers of the step that needs most, and those of one that was let come while another went on; and the same of what
+ * is done once a step, which has an engine and buffers of its own. */
 static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, struct hspmd_error *err)
 {
-	int64_t most = 0, early = 0;
+	int64_t most[2] = { 0 }, early = 0;
 	for (size_t i = 0; dev && dev->ops->host_memory && i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		if (in->action != HSPMD_ACTION_COMM)
 			continue;
 		const struct hspmd_comm_step *step = &in->transfer->steps[in->step];
 		int64_t bytes = hspmd_comm_scratch(in->transfer, step, p->device, err);
-		bool comes = step->kind == HSPMD_COMM_SEND_RECEIVE || step->kind == HSPMD_COMM_BATCHED;
+		bool comes = step->kind == HSPMD_COMM_SEND_RECEIVE || step->kind == HSPMD_COMM_BATCHED, whole = in->micro_batch < 0;
 		if (bytes < 0)
 			return -1;
-		most = bytes > most ? bytes : most;
-		early = comes && bytes > early ? bytes : early;
+		most[whole] = bytes > most[whole] ? bytes : most[whole];
+		early = comes && !whole && bytes > early ? bytes : early;
 	}
-	p->message_bytes = (size_t)(most + early);
+	p->message_bytes = (size_t)(most[0] + early + most[1]);
 	return 0;
 }
 
@@ -310,6 +311,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		find_device(p, plan);
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];
+		p->overlaps = device >= 0 && cluster->types[cluster->devices[device].type].kind == HSPMD_DEVICE_CPU;
 		p->how = how_to_build(source, plan, p->pipeline, bf16);
 		layouts = hspmd_layouts_build(p->graph, plan, err);
 		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &across, err) ||

@@ -20,6 +20,7 @@
 
 #define HSPMD_PROGRAM_ALIGN 64
 #define HSPMD_PROGRAM_BUCKET ((int64_t)64 << 20) /* bytes of gradients that travel together: far beyond where latency counts */
+#define HSPMD_PROGRAM_PARCEL ((int64_t)1 << 20)  /* enough of them to go as soon as their layers' backward passes are done */
 
 /* Where a slot's bytes are. */
 enum hspmd_region {
@@ -69,6 +70,7 @@ struct hspmd_instruction {
 	uint64_t tag;
 	int peer_seat, peer_turn; /* between stages: where in a round the other side stands, and the turn in which it takes or gives this; -1: within a stage */
 	bool gives;               /* this side is the one that sends */
+	bool beside;              /* COMM: what it brings is not wanted before the gradients are complete, so that it may go on until then */
 };
 
 /* One parameter's training state on this device. Slots -1: nothing of it here. */
@@ -87,6 +89,7 @@ struct hspmd_program {
 	struct hspmd_graph *graph; /* this device's pipeline; owned */
 	struct hspmd_spmd *spmd;   /* owned */
 	int device, pipeline, stage; /* the first it is in; -1: none */
+	bool overlaps;               /* gradients are summed beside the backward passes of the layers before: the device computes in host memory */
 	int round_stages, rounds;    /* stages of a round, and rounds: the device is in every round_stages-th stage from `stage` on (one unless interleaved) */
 	int micro_batches, micro_batch; /* of the pipeline */
 	struct hspmd_model_build how;   /* what the graph was built for */
@@ -142,7 +145,7 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
  * chosen over, with the times that the cluster's links promise. malloc'd. */
 char *hspmd_program_explain(const struct hspmd_program *p);
 
-/* ---- between the passes (program.c, specialise.c, sync.c, memory.c) */
+/* ---- between the passes (program.c, specialise.c, sync.c, place.c) */
 int hspmd_program_form(struct hspmd_program *p, const struct hspmd_form *form, struct hspmd_error *err);
 int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region region, int micro_batch, struct hspmd_error *err);
 struct hspmd_instruction *hspmd_program_add(struct hspmd_program *p, enum hspmd_action action, struct hspmd_error *err);

@@ -60,6 +60,8 @@ static void print_instruction(const struct printer *pr, size_t i)
 	}
 	if (in->action == HSPMD_ACTION_COMM)
 		print_peers(pr, &in->transfer->steps[in->step]);
+	if (in->beside)
+		fputs(", beside what follows", pr->f);
 	fputc('\n', pr->f);
 }
 

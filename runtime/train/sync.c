@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The step's part of a program: every parameter's gradient is brought from wherever it was accumulated (other pipelines, other widths of tensor parallelism, other
  * stages for tied weights) to where the optimizer's state lies, its norm is taken, and after the vote the state is updated and parameters go where they are used. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
@@ -13,6 +14,10 @@ struct sync {
 	struct hspmd_spmd *const *spmds;
 	const struct hspmd_link_cost *cost;
 	struct hspmd_link_cost alike; /* all links are: a sum that all want is then one all-reduce, and can share a message */
+	size_t passes;                /* instructions of the micro-batches */
+	size_t *complete;             /* per slot: the first instruction after all that add to it; 0: none does */
+	size_t *when;                 /* per instruction of a sum: after how many of the micro-batches' it may go */
+	size_t when_count, when_capacity;
 	struct hspmd_error *err;
 };
 
@@ -122,6 +127,22 @@ static bool is_plain_sum(const struct hspmd_transfer *t)
 	return t->step_count > 0 && members == (size_t)t->layout[0].device_count && t->layout[t->value_count - 1].device_count == t->layout[0].device_count;
 }
 
+/* Does this device only add, to all that it has? Then its sum, too, can stay where the addends are. */
+static bool stays_here(const struct hspmd_transfer *t, int device)
+{
+	int last = t->value_count - 1, before = hspmd_layout_find(&t->layout[0], device), after = hspmd_layout_find(&t->layout[last], device);
+	if (before < 0 || after < 0 || !hspmd_box_equal(&t->layout[0].box[before], &t->layout[last].box[after]))
+		return false;
+	for (int k = 0; k < t->step_count; k++) {
+		const struct hspmd_comm_step *step = &t->steps[k];
+		for (int m = 0; m < step->member_count; m++)
+			if (step->members[m] == device && (step->kind != HSPMD_COMM_ALL_REDUCE || step->input != 0 || step->output != last ||
+							   !hspmd_box_equal(&step->in[m], &step->out[m])))
+				return false;
+	}
+	return true;
+}
+
 static bool same_groups(const struct hspmd_transfer *a, const struct hspmd_transfer *b)
 {
 	if (a->step_count != b->step_count || a->element_bytes != b->element_bytes)
@@ -144,13 +165,32 @@ static int64_t pitch(const struct hspmd_box *box, size_t element_bytes)
 struct bucket {
 	const struct hspmd_transfer *first; /* whose groups it has; NULL: empty */
 	int number;   /* of its first parameter: names the transfer */
+	int layer;    /* of the last one */
+	size_t ready; /* where they are all complete on this device */
 	int count;
 	int first_slot, last_slot; /* on this device; -1: it takes no part */
 	int64_t *elements; /* per step, so far */
 };
 
+/* Emit a sum of gradients that are complete at `ready`. */
+static int sum(struct sync *s, const struct hspmd_transfer *t, const struct hspmd_program_route *route, size_t ready)
+{
+	struct hspmd_program *p = s->p;
+	size_t first = p->instruction_count;
+	p->turn++;
+	if (hspmd_program_transfer(p, t, route, s->err))
+		return -1;
+	for (size_t i = first; i < p->instruction_count; i++) {
+		if (hspmd_grow(&s->when, &s->when_capacity, s->when_count, sizeof *s->when))
+			return hspmd_fail_memory(s->err, "specialising");
+		s->when[s->when_count++] = ready;
+		p->instructions[i].beside = p->overlaps;
+	}
+	return 0;
+}
+
 /* Emit what a bucket holds and empty it. */
-static int flush(const struct sync *s, struct bucket *b)
+static int flush(struct sync *s, struct bucket *b)
 {
 	struct hspmd_program *p = s->p;
 	int tensor = s->layouts->parameters[b->number].tensor, slot = b->first_slot;
@@ -178,14 +218,15 @@ static int flush(const struct sync *s, struct bucket *b)
 		.tensor = tensor, .dtype = hspmd_dtype_wide(p->graph->tensors[tensor].dtype), .in = slot, .out = slot, .micro_batch = -1, .layer = p->graph->tensors[tensor].layer, .backward = true,
 		.number = SYNC_NUMBER(b->number, 0), .peer_seat = -1,
 	};
-	p->turn++;
-	return hspmd_program_transfer(p, t, &route, s->err);
+	return sum(s, t, &route, b->ready);
 }
 
 /* Put a gradient into the bucket, or empty the bucket first. */
-static int collect(const struct sync *s, struct bucket *b, const struct hspmd_transfer *t, int number, int slot)
+static int collect(struct sync *s, struct bucket *b, const struct hspmd_transfer *t, int number, int slot)
 {
-	bool full = b->first && (!same_groups(b->first, t) || b->elements[0] * (int64_t)t->element_bytes > HSPMD_PROGRAM_BUCKET);
+	int layer = s->p->graph->tensors[s->layouts->parameters[number].tensor].layer;
+	int64_t bytes = b->first ? b->elements[0] * (int64_t)t->element_bytes : 0;
+	bool full = b->first && (!same_groups(b->first, t) || bytes > HSPMD_PROGRAM_BUCKET || (layer != b->layer && bytes > HSPMD_PROGRAM_PARCEL));
 	if (full && flush(s, b))
 		return -1;
 	if (!b->first) {
@@ -198,6 +239,8 @@ static int collect(const struct sync *s, struct bucket *b, const struct hspmd_tr
 		s->p->slots[slot].follows = b->last_slot;
 	}
 	b->last_slot = slot;
+	b->layer = layer;
+	b->ready = slot >= 0 && s->complete[slot] > b->ready ? s->complete[slot] : b->ready;
 	b->count++;
 	for (int k = 0; k < t->step_count; k++)
 		b->elements[k] += pitch(&t->steps[k].in[0], t->element_bytes);
@@ -205,7 +248,7 @@ static int collect(const struct sync *s, struct bucket *b, const struct hspmd_tr
 }
 
 /* Bring one gradient to where its state lies, or leave it to the bucket. */
-static int sum_gradient(const struct sync *s, struct bucket *b, int number)
+static int sum_gradient(struct sync *s, struct bucket *b, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_layout_parameter *l = &s->layouts->parameters[number];
@@ -225,15 +268,57 @@ static int sum_gradient(const struct sync *s, struct bucket *b, int number)
 		return collect(s, b, t, number, own);
 	if (flush(s, b))
 		return -1;
-	state->grad = -1;
-	if (state->param >= 0 && (state->grad = state_slot(s, l, &state->share, kept_type(s, l), HSPMD_REGION_ARENA)) < 0)
+	state->grad = own >= 0 && stays_here(t, p->device) ? own : -1;
+	if (state->grad < 0 && state->param >= 0 && (state->grad = state_slot(s, l, &state->share, kept_type(s, l), HSPMD_REGION_ARENA)) < 0)
 		return -1;
 	struct hspmd_program_route route = {
 		.tensor = l->tensor, .dtype = kept_type(s, l), .in = own, .out = state->grad, .micro_batch = -1, .layer = p->graph->tensors[l->tensor].layer, .backward = true,
 		.number = SYNC_NUMBER(number, 0), .peer_seat = -1,
 	};
-	p->turn++;
-	return hspmd_program_transfer(p, t, &route, s->err);
+	return sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
+}
+
+/* ---- sums between passes */
+
+static int find_complete(struct sync *s)
+{
+	const struct hspmd_program *p = s->p;
+	s->passes = p->instruction_count;
+	s->complete = hspmd_calloc(p->slot_count, sizeof *s->complete);
+	if (!s->complete)
+		return hspmd_fail_memory(s->err, "specialising");
+	for (size_t i = 0; i < p->instruction_count; i++)
+		for (int k = 0; k < p->instructions[i].output_count; k++)
+			if (p->instructions[i].out[k] >= 0)
+				s->complete[p->instructions[i].out[k]] = i + 1;
+	return 0;
+}
+
+/* Move every sum to where its gradients are complete, but not before the one that all devices have before it. What is not added to here at all, but
+ * received, need not be there before the last turn. */
+static int interleave(struct sync *s)
+{
+	struct hspmd_program *p = s->p;
+	size_t at = 0, out = 0, last_turn = s->passes;
+	struct hspmd_instruction *merged = hspmd_calloc(p->instruction_count, sizeof *merged);
+	if (!merged)
+		return hspmd_fail_memory(s->err, "specialising");
+	while (last_turn > 0 && p->instructions[last_turn - 1].turn == p->instructions[s->passes - 1].turn)
+		last_turn--;
+	for (size_t k = 0; k < s->when_count; k++) {
+		size_t ready = s->when[k] ? s->when[k] : last_turn;
+		while (at < ready)
+			merged[out++] = p->instructions[at++];
+		merged[out] = p->instructions[s->passes + k];
+		merged[out].turn = out ? merged[out - 1].turn : 0;
+		out++;
+	}
+	while (at < s->passes)
+		merged[out++] = p->instructions[at++];
+	free(p->instructions);
+	p->instructions = merged;
+	p->instruction_capacity = p->instruction_count;
+	return 0;
 }
 
 static int take_norm(const struct sync *s, int number)
@@ -294,19 +379,25 @@ static int hand_back(const struct sync *s, int number)
 int hspmd_program_synchronise(struct hspmd_program *p, const struct hspmd_layouts *layouts, struct hspmd_spmd *const *spmds,
 			      const struct hspmd_link_cost *cost, struct hspmd_error *err)
 {
-	struct sync s = { p, layouts, spmds, cost, { .cache = hspmd_resolve_cache_create() }, err };
+	struct sync s = { .p = p, .layouts = layouts, .spmds = spmds, .cost = cost, .alike = { .cache = hspmd_resolve_cache_create() }, .err = err };
 	p->state_count = layouts->parameter_count;
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
 	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
 	for (int i = 0; !status && i < p->state_count; i++)
 		status = lay_state(&s, &layouts->parameters[i], &p->states[i]);
+	if (!status)
+		status = find_complete(&s);
 	/* The order in which backward passes finish them, which all devices share. */
 	struct bucket bucket = { 0 };
 	for (int i = p->state_count - 1; !status && i >= 0; i--)
 		status = sum_gradient(&s, &bucket, i);
 	if (!status)
 		status = flush(&s, &bucket);
+	if (!status && p->overlaps)
+		status = interleave(&s);
 	free(bucket.elements);
+	free(s.complete);
+	free(s.when);
 	hspmd_resolve_cache_destroy(s.alike.cache);
 	for (int i = p->state_count - 1; !status && i >= 0; i--)
 		status = take_norm(&s, i);

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/comm/engine.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+
+/* The longest sleep while messages are under way: a transport reports what it can do, so this only bounds what a report that is lost would cost. */
+#define NAP_S 10e-3
+
+enum kind { RUN, EXPECT, FLUSH };
+
+struct task {
+	enum kind kind;
+	struct hspmd_engine_job job; /* FLUSH: of in and in_bytes alone */
+};
+
+/* Memory that issued steps still read or write; the caller's own list. */
+struct span {
+	uint64_t ticket;
+	const char *in, *out;
+	size_t in_bytes, out_bytes;
+};
+
+struct hspmd_engine {
+	struct hspmd_comm *comm;
+	struct hspmd_transport *transport;
+	hspmd_engine_watch *watch;
+	void *context;
+	int self;
+	bool threaded;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t work, done;
+	/* with the lock held */
+	struct task *tasks; /* ring of `capacity`: tickets finished + 1 .. issued, less the one that runs */
+	size_t first, waiting, capacity;
+	uint64_t issued, finished; /* tickets count from 1 */
+	uint64_t sent;             /* nothing up to this ticket is still being sent */
+	bool busy;                 /* someone uses comm and transport */
+	bool traffic;              /* messages are under way that want to be looked after */
+	bool stop, failed;
+	struct hspmd_error error;
+	/* the caller's */
+	struct span *spans;
+	size_t span_count, span_capacity;
+};
+
+/* ---- whoever has made itself busy */
+
+static int run_step(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
+{
+	double began = hspmd_now();
+	/* What is being written must not be a message's source still under way. */
+	if ((j->out && hspmd_comm_flush(e->comm, j->out, j->out_bytes, err)) ||
+	    hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err)) {
+		const char *word = hspmd_comm_words[j->step->kind];
+		return j->micro_batch < 0 ? hspmd_error_prefix(err, "%s of %s", word, j->tensor)
+					  : hspmd_error_prefix(err, "%s of %s, micro-batch %d", word, j->tensor, j->micro_batch);
+	}
+	if (e->watch)
+		e->watch(e->context, j->number, began, hspmd_now());
+	return 0;
+}
+
+static int run_task(struct hspmd_engine *e, const struct task *t, struct hspmd_error *err)
+{
+	switch (t->kind) {
+	case RUN:
+		return run_step(e, &t->job, err);
+	case EXPECT:
+		return hspmd_comm_expect(e->comm, t->job.transfer, t->job.step, t->job.dtype, t->job.tag, err) < 0 ? -1 : 0;
+	case FLUSH:
+		break;
+	}
+	return hspmd_comm_flush(e->comm, t->job.in, t->job.in_bytes, err);
+}
+
+/* Called and left with the lock held, which is free meanwhile. task NULL: look after messages under way. */
+static void be_busy(struct hspmd_engine *e, const struct task *task)
+{
+	struct hspmd_error err = { "" };
+	bool sending = false;
+	int under_way = 0;
+	e->busy = true;
+	pthread_mutex_unlock(&e->lock);
+	int status = task ? run_task(e, task, &err) : 0;
+	if (!status)
+		status = under_way = hspmd_comm_poll(e->comm, &sending, &err);
+	if (!task && under_way > 0)
+		e->transport->ops->block(e->transport, NAP_S);
+	pthread_mutex_lock(&e->lock);
+	e->busy = false;
+	if (status < 0) {
+		e->failed = true;
+		e->error = err;
+	}
+	e->traffic = under_way > 0;
+	if (task && !e->failed)
+		e->finished++;
+	if (!sending)
+		e->sent = e->finished;
+	pthread_cond_signal(&e->done);
+}
+
+static struct task take(struct hspmd_engine *e)
+{
+	struct task t = e->tasks[e->first];
+	e->first = (e->first + 1) % e->capacity;
+	e->waiting--;
+	return t;
+}
+
+static void *serve(void *argument)
+{
+	struct hspmd_engine *e = argument;
+	pthread_mutex_lock(&e->lock);
+	while (!e->stop) {
+		if (e->busy || e->failed || !(e->waiting || e->traffic)) {
+			pthread_cond_wait(&e->work, &e->lock);
+		} else if (e->waiting) {
+			struct task t = take(e);
+			be_busy(e, &t);
+		} else {
+			be_busy(e, NULL);
+		}
+	}
+	pthread_mutex_unlock(&e->lock);
+	return NULL;
+}
+
+/* ---- the caller */
+
+struct hspmd_engine *hspmd_engine_create(const struct hspmd_engine_options *o, struct hspmd_error *err)
+{
+	struct hspmd_engine *e = hspmd_calloc(1, sizeof *e);
+	if (!e) {
+		hspmd_fail_memory(err, "preparing communication");
+		return NULL;
+	}
+	e->transport = o->transport;
+	e->self = o->self;
+	e->watch = o->watch;
+	e->context = o->context;
+	pthread_mutex_init(&e->lock, NULL);
+	pthread_cond_init(&e->work, NULL);
+	pthread_cond_init(&e->done, NULL);
+	e->comm = hspmd_comm_create(o->device, o->transport, o->rank_of, o->count, o->self, err);
+	if (e->comm && o->threaded) {
+		e->threaded = !pthread_create(&e->thread, NULL, serve, e);
+		if (!e->threaded)
+			hspmd_fail(err, "cannot start a thread for communication");
+	}
+	if (e->comm && e->threaded == o->threaded)
+		return e;
+	hspmd_engine_destroy(e);
+	return NULL;
+}
+
+void hspmd_engine_destroy(struct hspmd_engine *e)
+{
+	if (!e)
+		return;
+	if (e->threaded) {
+		pthread_mutex_lock(&e->lock);
+		e->stop = true;
+		pthread_cond_signal(&e->work);
+		pthread_mutex_unlock(&e->lock);
+		e->transport->ops->wake(e->transport);
+		pthread_join(e->thread, NULL);
+	}
+	hspmd_comm_destroy(e->comm);
+	pthread_cond_destroy(&e->done);
+	pthread_cond_destroy(&e->work);
+	pthread_mutex_destroy(&e->lock);
+	free(e->tasks);
+	free(e->spans);
+	free(e);
+}
+
+static int failed(struct hspmd_engine *e, struct hspmd_error *err)
+{
+	if (err)
+		*err = e->error;
+	return -1;
+}
+
+/* With the lock held. */
+static int queue(struct hspmd_engine *e, const struct task *t, struct hspmd_error *err)
+{
+	if (e->failed)
+		return failed(e, err);
+	if (e->waiting == e->capacity) {
+		size_t more = e->capacity ? 2 * e->capacity : 16;
+		struct task *tasks = hspmd_calloc(more, sizeof *tasks);
+		if (!tasks)
+			return hspmd_fail_memory(err, "communicating");
+		for (size_t i = 0; i < e->waiting; i++)
+			tasks[i] = e->tasks[(e->first + i) % e->capacity];
+		free(e->tasks);
+		e->tasks = tasks;
+		e->capacity = more;
+		e->first = 0;
+	}
+	e->tasks[(e->first + e->waiting++) % e->capacity] = *t;
+	e->issued++;
+	return 0;
+}
+
+/* The thread sleeps where it waits for work, or in the transport when messages are under way. */
+static int hand_over(struct hspmd_engine *e, const struct task *t, struct hspmd_error *err)
+{
+	pthread_mutex_lock(&e->lock);
+	int status = queue(e, t, err);
+	bool wake = !status && e->threaded && e->busy;
+	if (!status && e->threaded)
+		pthread_cond_signal(&e->work);
+	pthread_mutex_unlock(&e->lock);
+	if (wake)
+		e->transport->ops->wake(e->transport);
+	return status;
+}
+
+/* Until so many tasks are finished. */
+static int await(struct hspmd_engine *e, uint64_t ticket, struct hspmd_error *err)
+{
+	int status = 0;
+	pthread_mutex_lock(&e->lock);
+	while (!e->failed && e->finished < ticket) {
+		if (e->threaded) {
+			pthread_cond_wait(&e->done, &e->lock); /* ends: every wait of a task has a deadline */
+		} else {
+			struct task t = take(e);
+			be_busy(e, &t);
+		}
+	}
+	if (e->failed)
+		status = failed(e, err);
+	pthread_mutex_unlock(&e->lock);
+	return status;
+}
+
+/* Now, in this thread, when nobody is before it; else through the engine's, and `wait` for it. */
+static int do_now(struct hspmd_engine *e, const struct task *t, bool wait, struct hspmd_error *err)
+{
+	pthread_mutex_lock(&e->lock);
+	bool free_now = !e->busy && !e->waiting && !e->failed;
+	int status = 0;
+	if (free_now) {
+		e->issued++;
+		be_busy(e, t);
+		status = e->failed ? failed(e, err) : 0;
+		if (e->threaded && e->traffic)
+			pthread_cond_signal(&e->work);
+	}
+	pthread_mutex_unlock(&e->lock);
+	if (free_now)
+		return status;
+	return hand_over(e, t, err) || (wait && await(e, e->issued, err)) ? -1 : 0;
+}
+
+/* Drop spans that nothing reads or writes any more. */
+static void prune(struct hspmd_engine *e)
+{
+	size_t left = 0;
+	pthread_mutex_lock(&e->lock);
+	uint64_t finished = e->finished, sent = e->sent;
+	pthread_mutex_unlock(&e->lock);
+	for (size_t i = 0; i < e->span_count; i++) {
+		struct span *s = &e->spans[i];
+		if (s->ticket > finished || (s->in && s->ticket > sent))
+			e->spans[left++] = *s;
+	}
+	e->span_count = left;
+}
+
+/* What a task that is about to be issued, as number e->issued + 1, reads and writes. */
+static int note(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
+{
+	if (e->span_count >= 16)
+		prune(e);
+	if (hspmd_grow(&e->spans, &e->span_capacity, e->span_count, sizeof *e->spans))
+		return hspmd_fail_memory(err, "communicating");
+	e->spans[e->span_count++] = (struct span){ e->issued + 1, j->in, j->out, j->in_bytes, j->out_bytes };
+	return 0;
+}
+
+int hspmd_engine_issue(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
+{
+	struct task t = { RUN, *job };
+	return note(e, job, err) || hand_over(e, &t, err) ? -1 : 0;
+}
+
+int hspmd_engine_run(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
+{
+	struct task t = { RUN, *job };
+	return note(e, job, err) || do_now(e, &t, true, err) ? -1 : 0;
+}
+
+int hspmd_engine_start(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
+{
+	struct task t = { RUN, *job };
+	return note(e, job, err) || do_now(e, &t, false, err) ? -1 : 0;
+}
+
+static bool brings(const struct hspmd_engine_job *j, int self)
+{
+	const struct hspmd_comm_step *s = j->step;
+	if (s->kind == HSPMD_COMM_SEND_RECEIVE)
+		return s->members[1] == self && s->members[0] != self;
+	for (int i = 0; s->kind == HSPMD_COMM_BATCHED && i < s->move_count; i++)
+		if (s->moves[i].to == self && s->moves[i].from != self)
+			return true;
+	return false;
+}
+
+int hspmd_engine_expect(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
+{
+	struct task t = { EXPECT, *job };
+	if (!brings(job, e->self))
+		return 0;
+	return do_now(e, &t, false, err) ? -1 : 1;
+}
+
+static bool touches(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+{
+	return a && a < b + b_bytes && b < a + a_bytes;
+}
+
+int hspmd_engine_settle(struct hspmd_engine *e, const void *data, size_t bytes, bool writing, struct hspmd_error *err)
+{
+	uint64_t ticket = 0;
+	bool flush = false;
+	for (size_t i = 0; i < e->span_count; i++) {
+		const struct span *s = &e->spans[i];
+		bool sends = writing && touches(s->in, s->in_bytes, data, bytes);
+		if (sends || touches(s->out, s->out_bytes, data, bytes))
+			ticket = s->ticket;
+		flush |= sends;
+	}
+	if (!ticket)
+		return 0;
+	if (await(e, ticket, err))
+		return -1;
+	prune(e);
+	for (size_t i = 0; flush && i < e->span_count; i++)
+		if (e->spans[i].ticket <= ticket && touches(e->spans[i].in, e->spans[i].in_bytes, data, bytes)) {
+			struct task t = { FLUSH, { .in = e->spans[i].in, .in_bytes = e->spans[i].in_bytes } };
+			if (do_now(e, &t, true, err))
+				return -1;
+			e->spans[i].in = NULL;
+		}
+	return 0;
+}
+
+int hspmd_engine_drain(struct hspmd_engine *e, struct hspmd_error *err)
+{
+	struct task all = { .kind = FLUSH };
+	if (!e->span_count)
+		return await(e, e->issued, err);
+	if (do_now(e, &all, true, err) || await(e, e->issued, err))
+		return -1;
+	e->span_count = 0;
+	return 0;
+}
