@@ -15,7 +15,7 @@ static int bind_workers(struct hspmd_machine *m, struct layout *l)
 		return -1;
 	}
 	for (int p = 0; p < l->plan->pipeline_count; p++)
-		for (int s = 0; s < l->plan->pipelines[p].stage_count; s++) {
+		for (int s = 0; s < l->plan->pipelines[p].stage_count / l->plan->virtual_stages; s++) { /* each device once: later rounds have the same */
 			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
 			for (int d = 0; d < stage->device_count; d++) {
 				char address[ADDRESS_MAX];

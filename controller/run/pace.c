@@ -87,7 +87,7 @@ static void fill(const struct layout *l, struct row *row)
 {
 	int at = 0;
 	for (int p = 0; p < l->plan->pipeline_count; p++)
-		for (int s = 0; s < l->plan->pipelines[p].stage_count; s++) {
+		for (int s = 0; s < l->plan->pipelines[p].stage_count / l->plan->virtual_stages; s++) {
 			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
 			for (int d = 0; d < stage->device_count; d++)
 				row[at++] = (struct row){ .stage = stage, .micro_batch = l->plan->pipelines[p].micro_batch,

@@ -9,11 +9,13 @@ int hspmd_plan_busy(const struct hspmd_cluster *cluster, const struct hspmd_mode
 	int rc = c ? 0 : -1, at = 0;
 	for (int i = 0; !rc && i < plan->pipeline_count; i++) {
 		const struct hspmd_pipeline *p = &plan->pipelines[i];
+		int seats = p->stage_count / plan->virtual_stages, first = at;
 		for (int k = 0; !rc && k < p->stage_count; k++) {
 			struct hspmd_stage_cost cost;
 			rc = hspmd_costs_stage(c, &p->stages[k], p->micro_batch, &cost, err);
-			for (int d = 0; !rc && d < p->stages[k].device_count; d++)
-				busy_s[at++] = p->micro_batches * (cost.forward + cost.backward) + cost.optimizer;
+			at = k % seats ? at : first; /* each round's stages are on the devices of the first's */
+			for (int d = 0; !rc && d < p->stages[k].device_count; d++, at++)
+				busy_s[at] = (k < seats ? 0 : busy_s[at]) + p->micro_batches * (cost.forward + cost.backward) + cost.optimizer;
 		}
 	}
 	hspmd_costs_destroy(c);

@@ -159,6 +159,7 @@ double hspmd_fillable_bytes(const struct hspmd_costs *c, const struct hspmd_devi
 struct hspmd_memory {
 	double state;     /* weights, gradients, optimizer, their image */
 	double in_flight; /* of one micro-batch, while it is in flight: what layers keep, and what was sent to the next stage */
+	double again;     /* of one micro-batch whose backward pass was done but for the gradients of weights: what it computed anew */
 	double once;      /* whatever is in flight */
 	double end;       /* at the step's end, when nothing is in flight */
 };

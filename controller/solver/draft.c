@@ -213,7 +213,7 @@ struct hspmd_plan *hspmd_draft_place(const struct hspmd_tables *t, const struct 
 	}
 	p.plan->micro_batch = t->micro_batch;
 	p.plan->seq_len = t->costs->seq_len;
-	p.plan->schedule = HSPMD_SCHEDULE_1F1B;
+	p.plan->schedule = t->schedule;
 	p.plan->virtual_stages = 1;
 	p.plan->zero_stage = zero && pipelines > 1;
 	p.short_of_memory = make_pipelines(t, d, p.plan) || room_new(&p.room, t->kinds);

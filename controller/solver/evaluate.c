@@ -106,10 +106,9 @@ out:
 	return rc;
 }
 
-/* The gradients of weights are as many products as the forward pass; a backward pass is twice that, and more where it computes anew. */
 struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t)
 {
-	return (struct hspmd_sim_stage){ .forward = t->cost.forward, .backward = t->cost.backward, .weights = fmin(t->cost.forward, t->cost.backward / 2),
+	return (struct hspmd_sim_stage){ .forward = t->cost.forward, .backward = t->cost.backward, .weights = hspmd_sim_weights(t->cost.forward, t->cost.backward),
 					 .send_forward = t->send_forward, .send_backward = t->send_backward };
 }
 
@@ -268,6 +267,7 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 	}
 	double alive = p->virtual_stages > 1 ? fullest(p, pipeline, stage, rounds)
 					     : rounds[0].in_flight * hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
+	alive += rounds[0].again * hspmd_put_off(stage, pipe->micro_batches, p->schedule);
 	if (rounds != &one)
 		free(rounds);
 	return hspmd_device_bytes(c, type, state + fmax(once + alive, end));

@@ -5,6 +5,7 @@
  *               cut as finely, beside those that are used)
  *   in flight   of each micro-batch what its layers keep for the backward pass, and what was sent to the next stage, which stays until that
  *               stage is known to have it
+ *   again       under zb-h1 of each micro-batch whose gradients of weights are still to come, what its backward pass computed anew
  *   once        gradients of the layer at hand and, recomputed, its activations; and what collectives within the stage have sent in the pass
  *               at hand and the one before it: whoever reads it may be that far behind
  *   or, when those are gone, the step's end: under ZeRO the sums that each copy got of its part of the gradients
@@ -50,11 +51,14 @@ double hspmd_layer_lasting(const struct hspmd_costs *c, int layer, enum hspmd_re
 	return passes * (reduced + gathered);
 }
 
+static double computed_anew(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut)
+{
+	return fmax(hspmd_layer_kept(c, layer, HSPMD_RECOMPUTE_NONE, cut) - hspmd_layer_kept(c, layer, recompute, cut), 0);
+}
+
 double hspmd_layer_working(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut)
 {
-	const struct hspmd_layer_fact *f = &c->layers[layer];
-	double again = hspmd_layer_kept(c, layer, HSPMD_RECOMPUTE_NONE, cut) - hspmd_layer_kept(c, layer, recompute, cut);
-	return of(&f->working, cut->share) * cut->part + fmax(again, 0);
+	return of(&c->layers[layer].working, cut->share) * cut->part + computed_anew(c, layer, recompute, cut);
 }
 
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)
@@ -108,9 +112,10 @@ double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device
 struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, const struct hspmd_copies *copies)
 {
 	struct hspmd_cut cut = { hspmd_stage_share(s, which), hspmd_stage_part(s, which), s->sequence_parallel || c->sequence_parallel };
-	double kept = 0, lasting = 0, working = 0;
+	double kept = 0, again = 0, lasting = 0, working = 0;
 	for (int l = s->layers[0]; l < s->layers[1]; l++) {
 		kept += hspmd_layer_kept(c, l, s->recompute, &cut);
+		again += computed_anew(c, l, s->recompute, &cut);
 		lasting += hspmd_layer_lasting(c, l, s->recompute, &cut);
 		working = fmax(working, hspmd_layer_working(c, l, s->recompute, &cut));
 	}
@@ -119,6 +124,9 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 	double params = hspmd_stage_params(c, s->layers[0], s->layers[1]) * cut.share;
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
 	double state = params * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies));
-	return (struct hspmd_memory){ state, micro_batch * (kept + sent), micro_batch * (lasting + working),
-				      params * hspmd_end_bytes(c, copies) };
+	return (struct hspmd_memory){ .state = state,
+				      .in_flight = micro_batch * (kept + sent),
+				      .again = micro_batch * again,
+				      .once = micro_batch * (lasting + working),
+				      .end = params * hspmd_end_bytes(c, copies) };
 }

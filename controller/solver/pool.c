@@ -24,8 +24,10 @@ void hspmd_pool_clear(struct hspmd_pool *p)
 }
 
 /* Do two pipelines put the same on their devices, of the same types? Then one stands for both. */
-static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
+static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b, bool interleaved)
 {
+	if (interleaved && a->micro_batches != b->micro_batches) /* what is in flight then depends on what does not fill a group */
+		return false;
 	if (a->stage_count != b->stage_count || a->micro_batch != b->micro_batch || a->micro_batches < b->micro_batches)
 		return false;
 	for (int s = 0; s < a->stage_count; s++) {
@@ -49,7 +51,7 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 		int type = devices[st->devices[d]].type;
 		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
 			continue; /* like the one before */
-		if (hspmd_plan_memory(c, p, pipeline, stage, d) > (double)c->cluster->types[type].memory_bytes)
+		if (hspmd_plan_memory(c, p, pipeline, stage % (p->pipelines[pipeline].stage_count / p->virtual_stages), d) > (double)c->cluster->types[type].memory_bytes)
 			return false;
 	}
 	return true;
@@ -58,9 +60,9 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p)
 {
 	for (int i = 0; i < p->pipeline_count; i++) {
-		if (i > 0 && weigh_alike(c->cluster, &p->pipelines[i - 1], &p->pipelines[i]))
+		if (i > 0 && weigh_alike(c->cluster, &p->pipelines[i - 1], &p->pipelines[i], p->virtual_stages > 1))
 			continue;
-		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
 			if (!hspmd_stage_fits(c, p, i, s))
 				return false;
 	}

@@ -5,6 +5,7 @@
  *   give a micro-batch of the pipeline that ends last to another
  *   divide the optimizer's state (ZeRO-1) or not
  *   let two neighbouring stages change places
+ *   run the passes in another order (1F1B, ZB-H1)
  * What the estimates of the search leave out, uneven fill and drain, gradients that hide behind it, queues, is found here. Larger changes, after
  * which these are made again, are in reshape.c.
  */
@@ -25,6 +26,7 @@ struct refine {
 	double seconds;
 	int *group;   /* per pipeline: the first pipeline like it */
 	double *ends; /* per pipeline: when its last backward pass is done */
+	unsigned char *recompute; /* per stage, of all pipelines: as it was */
 	long budget;
 };
 
@@ -202,6 +204,32 @@ static bool try_zero(struct refine *r)
 	return false;
 }
 
+/* 1F1B and ZB-H1 change for one another. */
+static bool try_schedule(struct refine *r)
+{
+	enum hspmd_schedule was = r->p->schedule, other = was == HSPMD_SCHEDULE_1F1B ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
+	bool deep = false, fits = true;
+	if ((was != HSPMD_SCHEDULE_1F1B && was != HSPMD_SCHEDULE_ZB_H1) || !(r->s->exec.schedules & 1u << other))
+		return false;
+	r->p->schedule = other;
+	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
+		for (int s = 0; s < r->p->pipelines[i].stage_count; s++) {
+			r->recompute[at++] = (unsigned char)r->p->pipelines[i].stages[s].recompute;
+			deep = deep || s > 0;
+			fits = fits && choose_recompute(r, i, s);
+		}
+	double seconds = deep && fits ? timed(r) : INFINITY;
+	if (better(r, seconds)) {
+		r->seconds = seconds;
+		return true;
+	}
+	r->p->schedule = was;
+	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
+		for (int s = 0; s < r->p->pipelines[i].stage_count; s++)
+			r->p->pipelines[i].stages[s].recompute = (enum hspmd_recompute)r->recompute[at++];
+	return false;
+}
+
 /* Neighbouring stages change their devices. */
 static void swap_devices(struct refine *r, int i, int s)
 {
@@ -221,6 +249,8 @@ static void swap_devices(struct refine *r, int i, int s)
 static bool try_swaps(struct refine *r)
 {
 	bool any = false;
+	if (r->p->virtual_stages > 1) /* a place has the same devices in every round */
+		return false;
 	for (int i = 0; i < r->p->pipeline_count && go_on(r); i++)
 		for (int s = 0; r->group[i] == i && s + 1 < r->p->pipelines[i].stage_count && go_on(r); s++) {
 			const struct hspmd_stage *a = &r->p->pipelines[i].stages[s], *b = a + 1;
@@ -241,11 +271,16 @@ static bool try_swaps(struct refine *r)
 int hspmd_refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budget)
 {
 	struct refine r = { .s = s, .p = p, .budget = *budget };
+	size_t stages = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		stages += (size_t)p->pipelines[i].stage_count;
 	r.group = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.group);
 	r.ends = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.ends);
-	if (!r.group || !r.ends) {
+	r.recompute = hspmd_calloc(stages, sizeof *r.recompute);
+	if (!r.group || !r.ends || !r.recompute) {
 		free(r.group);
 		free(r.ends);
+		free(r.recompute);
 		hspmd_plan_destroy(p);
 		return -1;
 	}
@@ -254,6 +289,7 @@ int hspmd_refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budget
 	bool again = true;
 	while (again && go_on(&r)) {
 		again = try_zero(&r);
+		again = try_schedule(&r) || again;
 		again = try_micro_batches(&r) || again;
 		again = try_borders(&r) || again;
 		again = try_swaps(&r) || again;
@@ -261,6 +297,7 @@ int hspmd_refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budget
 	*budget = r.budget;
 	free(r.group);
 	free(r.ends);
+	free(r.recompute);
 	return hspmd_pool_offer(s, p, NULL);
 }
 
@@ -282,5 +319,6 @@ int hspmd_refine(struct hspmd_search *s)
 		else
 			rc = hspmd_refine_plan(s, copies[i], &budget);
 	}
-	return rc ? rc : hspmd_reshape(s);
+	rc = rc ? rc : hspmd_reshape(s);
+	return rc ? rc : hspmd_interleave(s);
 }

@@ -5,6 +5,7 @@
  * assemble.c  columns that fill the cluster: drafts
  * pool.c      drafts placed and timed by the simulator; the best plans so far
  * refine.c    single changes to the best plans, timed by the simulator, until none helps
+ * rounds.c    the best plans interleaved
  * reshape.c   larger changes, for few devices: spare devices joined, pipelines left out, mixed stages, micro-batches of a pipeline's own
  * near.c      which of two plans lies nearer to the one that runs now
  */
@@ -99,6 +100,8 @@ int hspmd_refine(struct hspmd_search *s);
 int hspmd_refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budget);
 /* The same layers, on devices of the same kinds, in the same micro-batches? */
 bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b);
+/* rounds.c: interleave the best plans and refine what comes near the best. 0 or -1 (memory). */
+int hspmd_interleave(struct hspmd_search *s);
 /* reshape.c: make larger changes to the best plans and refine what comes of it. 0 or -1 (memory). */
 int hspmd_reshape(struct hspmd_search *s);
 

@@ -42,6 +42,16 @@ int hspmd_in_flight(int stage, int count, int micro_batches, enum hspmd_schedule
 	return deep < micro_batches ? deep : micro_batches;
 }
 
+int hspmd_put_off(int stage, int micro_batches, enum hspmd_schedule schedule)
+{
+	return schedule != HSPMD_SCHEDULE_ZB_H1 ? 0 : stage + 1 < micro_batches ? stage + 1 : micro_batches;
+}
+
+double hspmd_sim_weights(double forward, double backward)
+{
+	return forward < backward / 2 ? forward : backward / 2;
+}
+
 static void note(struct run *r, enum hspmd_sim_kind kind, int stage, int micro_batch, double start, double end)
 {
 	if (r->result->ops)

@@ -37,6 +37,13 @@ int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_ba
 /* interleave.c: the stages come in `rounds` of equal length, and stage k of every round runs on the same devices. 0, or -1 when memory is short. */
 int hspmd_simulate_rounds(const struct hspmd_sim_stage *stages, int count, int rounds, int micro_batches, struct hspmd_sim_result *result);
 
+/* Of a stage's backward pass what gradients of weights take. They are as many products as the forward pass; a backward pass is twice that, and more where it
+ * computes anew. */
+double hspmd_sim_weights(double forward, double backward);
+
+/* Micro-batches whose gradients of weights stage `stage` has still to compute, at most; 0 where they are not put off. */
+int hspmd_put_off(int stage, int micro_batches, enum hspmd_schedule schedule);
+
 /* Micro-batches whose activations stage `stage` holds at once at its fullest. */
 int hspmd_in_flight(int stage, int count, int micro_batches, enum hspmd_schedule schedule);
 

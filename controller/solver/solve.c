@@ -32,7 +32,7 @@ struct hspmd_execution hspmd_execution_default(void)
 		.unequal_shards = true,
 		.unequal_micro_batch = true,
 		.recompute = 1u << HSPMD_RECOMPUTE_NONE | 1u << HSPMD_RECOMPUTE_SELECTIVE | 1u << HSPMD_RECOMPUTE_FULL,
-		.schedules = 1u << HSPMD_SCHEDULE_1F1B,
+		.schedules = 1u << HSPMD_SCHEDULE_1F1B | 1u << HSPMD_SCHEDULE_ZB_H1 | 1u << HSPMD_SCHEDULE_INTERLEAVED,
 		.max_zero_stage = 1,
 	};
 }
@@ -46,13 +46,15 @@ static double now_s(void)
 
 /* ---- one micro-batch */
 
-/* Seconds that no plan with this micro-batch can beat: all devices at work all the time; one micro-batch through the whole model. */
+/* Seconds that no plan with this micro-batch can beat: all devices at work all the time; one micro-batch through the whole model, without the gradients of
+ * weights where they may be put off, which are at most half of it. */
 static double bound(const struct hspmd_search *s, const struct hspmd_tables *t)
 {
+	bool apart = s->exec.schedules & 1u << HSPMD_SCHEDULE_ZB_H1;
 	double once = INFINITY;
 	for (int u = 0; u < t->unit_count; u++)
 		once = fmin(once, t->units[u].work[HSPMD_RECOMPUTE_NONE][t->layers]);
-	return fmax(once * t->alike, s->request->global_batch / t->micro_batch / hspmd_tables_rate(t, s->available));
+	return fmax(once * t->alike * (apart ? 0.5 : 1), s->request->global_batch / t->micro_batch / hspmd_tables_rate(t, s->available));
 }
 
 struct lookup {
@@ -74,18 +76,38 @@ static int search_columns(struct hspmd_search *s, struct hspmd_tables *t, int pi
 /* How much memory a stage needs depends on how many copies of it there will be. Many columns are made for the number of pipelines that their deal
  * leads to, ZeRO-1 where it is allowed: it saves memory and the optimizer's time, and costs nothing but the order of messages. Few columns are
  * made for every case. */
-static int search_micro_batch(struct hspmd_search *s, struct hspmd_tables *t)
+static int search_copies(struct hspmd_search *s, struct hspmd_tables *t, bool complete)
 {
 	struct lookup found = { 0 };
 	int most = s->request->global_batch / t->micro_batch;
 	bool zero = s->exec.max_zero_stage > 0;
-	if (!hspmd_library_is_complete(s, t))
+	if (!complete)
 		return search_columns(s, t, 2, zero, &found);
 	if (search_columns(s, t, 2, false, &found) || (found.tight && search_columns(s, t, 1, false, &found)))
 		return -1;
 	for (int p = 2; zero && found.tight && p <= most && p <= s->costs->cluster->device_count; p++)
 		if (search_columns(s, t, p, true, &found))
 			return -1;
+	return 0;
+}
+
+/* Schedules that drafts are made for. Interleaved plans are made of others (rounds.c). */
+static const enum hspmd_schedule drafted[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1, HSPMD_SCHEDULE_GPIPE };
+#define DRAFTED ((int)(sizeof drafted / sizeof *drafted))
+
+/* What split is best depends on the schedule: few columns are made for each, many for the first allowed alone, as those that do well with it do well with
+ * the others, to which refinement changes. GPipe holds more than 1F1B and is no faster. */
+static int search_micro_batch(struct hspmd_search *s, struct hspmd_tables *t)
+{
+	bool complete = hspmd_library_is_complete(s, t), any = false;
+	for (int i = 0; i < DRAFTED; i++) {
+		if (!(s->exec.schedules & 1u << drafted[i]) || (any && (!complete || drafted[i] == HSPMD_SCHEDULE_GPIPE)) || hspmd_search_is_over(s))
+			continue;
+		any = true;
+		t->schedule = drafted[i];
+		if (search_copies(s, t, complete))
+			return -1;
+	}
 	return 0;
 }
 
@@ -210,7 +232,12 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 		s->available[k] = s->kinds->kinds[k].count;
 	warn_of_prices(s);
 	s->favourites = hspmd_calloc(HSPMD_FAVOURITES, sizeof *s->favourites);
-	return s->favourites ? 0 : hspmd_fail_memory(err, "preparing the search");
+	if (!s->favourites)
+		return hspmd_fail_memory(err, "preparing the search");
+	for (int i = 0; i < DRAFTED; i++)
+		if (s->exec.schedules & 1u << drafted[i])
+			return 0;
+	return hspmd_fail(err, "interleaved plans are made of those of another schedule, and none is allowed");
 }
 
 /* Begin with the present plan: what could not beat it is not looked at. */

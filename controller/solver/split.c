@@ -21,6 +21,7 @@ struct problem {
 	struct hspmd_tables *t;
 	const struct hspmd_row *row;
 	int in_flight[HSPMD_STAGES_MAX];
+	int apart[HSPMD_STAGES_MAX]; /* micro-batches whose gradients of weights are put off */
 	bool same_node[HSPMD_STAGES_MAX]; /* as the stage before */
 	int queue[HSPMD_STAGES_MAX];      /* pipelines that send from this stage's node at once */
 	double state_bytes[HSPMD_UNITS_MAX]; /* of one weight, by unit */
@@ -61,9 +62,11 @@ static int fits(const struct problem *p, const struct hspmd_unit *u, int s, int 
 	if (params * p->end_bytes > room)
 		return -1;
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0;
-	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++)
-		if ((p->t->exec->recompute & 1u << r) && p->in_flight[s] * (u->kept[r][b] - u->kept[r][a] + sent) + u->again[r] <= left)
+	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
+		double kept = u->kept[r][b] - u->kept[r][a], anew = u->kept[HSPMD_RECOMPUTE_NONE][b] - u->kept[HSPMD_RECOMPUTE_NONE][a] - kept;
+		if ((p->t->exec->recompute & 1u << r) && p->in_flight[s] * (kept + sent) + u->again[r] + p->apart[s] * anew <= left)
 			return r;
+	}
 	return -1;
 }
 
@@ -129,11 +132,12 @@ static double step(const struct problem *p, const struct hspmd_shape *shape, int
 		const struct hspmd_unit *u = &p->t->units[p->row->unit[s]];
 		double work = u->work[shape->recompute[s]][shape->ends[s]] - u->work[shape->recompute[s]][a];
 		double forward = u->forward[shape->ends[s]] - u->forward[a], both = s ? border(p, s, a - 1) : 0;
-		sim[s] = (struct hspmd_sim_stage){ .forward = forward, .backward = work - forward, .send_backward = both / 2 };
+		sim[s] = (struct hspmd_sim_stage){ .forward = forward, .backward = work - forward, .weights = hspmd_sim_weights(forward, work - forward),
+						   .send_backward = both / 2 };
 		if (s > 0)
 			sim[s - 1].send_forward = both / 2;
 	}
-	return hspmd_simulate(sim, stages, m, HSPMD_SCHEDULE_1F1B, &result) ? INFINITY : result.end;
+	return hspmd_simulate(sim, stages, m, p->t->schedule, &result) ? INFINITY : result.end;
 }
 
 static void prepare(struct problem *p, struct hspmd_tables *t, const struct hspmd_row *row, const struct hspmd_copies *copies, int at_most)
@@ -145,8 +149,10 @@ static void prepare(struct problem *p, struct hspmd_tables *t, const struct hspm
 		p->state_bytes[i] = hspmd_state_bytes(t->costs, copies) + hspmd_image_bytes(t->costs, type, copies);
 	}
 	p->end_bytes = hspmd_end_bytes(t->costs, copies);
-	for (int s = 0; s < row->stages; s++)
-		p->in_flight[s] = row->stages - s < at_most ? row->stages - s : at_most;
+	for (int s = 0; s < row->stages; s++) {
+		p->in_flight[s] = hspmd_in_flight(s, row->stages, at_most, t->schedule);
+		p->apart[s] = hspmd_put_off(s, at_most, t->schedule);
+	}
 	lay_out(p);
 	for (int s = 1; s < row->stages; s++)
 		for (int size = 0; size < t->size_count; size++)
@@ -167,13 +173,16 @@ static double through(const struct problem *p, const struct hspmd_shape *shape)
 /* Cycle, and what fill and drain add to one for each micro-batch but one: by simulation where m of them are few, else what they add at most. */
 static bool finish(const struct problem *p, int at_most, int m, struct hspmd_shape *out)
 {
+	int few = HSPMD_FEW * p->row->stages;
 	m = m < at_most ? m : at_most;
+	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) /* what it fills and drains with has no simple sum */
+		m = m < few ? m : few;
 	out->cycle = 0;
 	for (int s = 0, a = 0, recompute; s < p->row->stages; a = out->ends[s++])
 		out->cycle = fmax(out->cycle, cost(p, s, a, out->ends[s], &recompute));
 	out->row = *p->row;
 	out->at_most = at_most;
-	out->once = m <= HSPMD_FEW * p->row->stages ? step(p, out, m) - (m - 1) * out->cycle : through(p, out);
+	out->once = m <= few ? step(p, out, m) - (m - 1) * out->cycle : through(p, out);
 	return !isinf(out->once);
 }
 
@@ -252,7 +261,10 @@ static void enumerate(const struct problem *p, int s, int first, double before, 
 		now->ends[s] = (short)end;
 		now->recompute[s] = (unsigned char)recompute;
 		if (s < stages - 1) {
-			enumerate(p, s + 1, end, before + here - (s + 1 < stages ? border(p, s + 1, end - 1) : 0), m, now, best, out);
+			const double *forward = p->t->units[p->row->unit[s]].forward;
+			bool apart = p->t->schedule == HSPMD_SCHEDULE_ZB_H1; /* then only forward passes are sure to come before the next stage's work */
+			double passed = apart ? forward[end] - forward[first] : here - border(p, s + 1, end - 1);
+			enumerate(p, s + 1, end, before + passed, m, now, best, out);
 			continue;
 		}
 		double seconds = step(p, now, m);

@@ -31,6 +31,7 @@ struct hspmd_tables {
 	const struct hspmd_kinds *kinds;
 	const struct hspmd_execution *exec;
 	int micro_batch, layers;
+	enum hspmd_schedule schedule; /* of the plans to be drafted; the caller's to set, 1f1b at first */
 	double alike; /* W of units.c: how alike the units are in what each layer takes of their time, at most 1 */
 	int unit_count;
 	struct hspmd_unit units[HSPMD_UNITS_MAX];

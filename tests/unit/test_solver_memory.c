@@ -53,10 +53,23 @@ static const struct {
 	{ "tp 2 in two stages of two pipelines", "\"schedule\":\"1f1b\"",
 	  PIPE(5, STAGE(0, 4, "0-1", "") "," STAGE(4, 8, "2", "")) "," PIPE(3, STAGE(0, 8, "3", "")) },
 	{ "zb-h1", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) },
+	{ "zb-h1 in four stages", "\"schedule\":\"zb-h1\"",
+	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "2", "") "," STAGE(6, 8, "3", "")) },
+	{ "zb-h1, recompute full", "\"schedule\":\"zb-h1\"",
+	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":\"full\"") "," STAGE(4, 8, "1", ",\"recompute\":\"full\"")) },
+	{ "zb-h1, recompute selective", "\"schedule\":\"zb-h1\"",
+	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":\"selective\"") "," STAGE(4, 8, "1", ",\"recompute\":\"selective\"")) },
+	{ "zb-h1, tp 2", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 4, "0-1", "") "," STAGE(4, 8, "2-3", "")) },
 	{ "unequal shards", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"shard_ratio\":[0.75,0.25]")) },
 	{ "context 2 by tp 2, unequal", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", ",\"context\":2,\"context_ratio\":[0.75,0.25]")) },
 	{ "interleaved", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
 	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "0", "") "," STAGE(6, 8, "1", "")) },
+	{ "interleaved, recompute full", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
+	  PIPE(8, STAGE(0, 2, "0", ",\"recompute\":\"full\"") "," STAGE(2, 4, "1", ",\"recompute\":\"full\"") ","
+		  STAGE(4, 6, "0", ",\"recompute\":\"full\"") "," STAGE(6, 8, "1", ",\"recompute\":\"full\"")) },
+	{ "interleaved, tp 2, three rounds", "\"schedule\":\"interleaved\",\"virtual_stages\":3",
+	  PIPE(8, STAGE(0, 2, "0-1", "") "," STAGE(2, 3, "2-3", "") "," STAGE(3, 4, "0-1", "") "," STAGE(4, 6, "2-3", "") "," STAGE(6, 7, "0-1", "") ","
+		  STAGE(7, 8, "2-3", "")) },
 };
 
 /* Bytes of a device's program, and of its part of an image of parameters and moments; the device computes nothing here, so nothing is allocated. */

@@ -3,7 +3,7 @@
  * still free do no more micro-batches a second than the sum of their rates (controller/solver/units.c), so what they cannot do falls to the
  * pipeline at hand, and no stage of it may be too slow for that. Where there are two pipelines, the first layer's gradients are summed after the last
  * backward pass of all, over a link that is no faster than the fastest. Nodes that are alike and untouched are taken in order, pipelines in the order of their
- * first device: the same plan is not looked at twice.
+ * first device: the same plan is not looked at twice. Passes run as 1F1B or ZB-H1; interleaved plans are not looked at.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,9 +21,10 @@ struct brute {
 	struct hspmd_costs *c;
 	struct hspmd_tables *t;
 	const struct hspmd_kinds *kinds;
-	int micro_batch, total, zero;
+	int micro_batch, total;
+	enum hspmd_schedule schedule;
 	double best;
-	double tail; /* seconds of summing the first layer's gradients, at least */
+	double tail; /* seconds between the end of a pipeline's passes and the step's, at least */
 	long looked, most; /* splits looked at, and that may be */
 	struct hspmd_plan *found;
 	int free[DEVICES_MOST]; /* devices left in each node */
@@ -57,11 +58,12 @@ static double free_rate(const struct brute *b)
 	return rate;
 }
 
-static void time_plan(struct brute *b)
+static void time_with(struct brute *b, int zero)
 {
 	struct hspmd_timing t;
 	struct hspmd_plan *p = &b->plan;
-	p->zero_stage = b->zero;
+	p->zero_stage = zero;
+	p->schedule = b->schedule;
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
 			struct hspmd_stage *st = &p->pipelines[i].stages[s];
@@ -86,7 +88,14 @@ static void time_plan(struct brute *b)
 	hspmd_timing_clear(&t);
 }
 
-/* Seconds of pipeline i for m micro-batches on its own. */
+static void time_plan(struct brute *b)
+{
+	time_with(b, 0);
+	if (b->plan.pipeline_count > 1)
+		time_with(b, 1);
+}
+
+/* Seconds of pipeline i for m micro-batches on its own, nothing recomputed. */
 static double alone(struct brute *b, int i, int m)
 {
 	struct hspmd_sim_stage sim[STAGES_MOST] = { 0 };
@@ -94,19 +103,21 @@ static double alone(struct brute *b, int i, int m)
 	const struct hspmd_pipeline *pipe = &b->pipelines[i];
 	for (int s = 0; s < pipe->stage_count; s++) {
 		struct hspmd_stage_cost cost;
-		const struct hspmd_stage *st = &pipe->stages[s];
+		struct hspmd_stage *st = &pipe->stages[s];
+		st->recompute = HSPMD_RECOMPUTE_NONE;
 		if (hspmd_costs_stage(b->c, st, b->micro_batch, &cost, NULL))
 			return INFINITY;
 		double vary = hspmd_variation(b->c, st->device_count, st->device_count);
 		sim[s].forward = cost.forward * vary;
 		sim[s].backward = cost.backward * vary;
+		sim[s].weights = hspmd_sim_weights(sim[s].forward, sim[s].backward);
 		if (s + 1 < pipe->stage_count) {
 			double bytes = b->c->layers[st->layers[1] - 1].output_bytes * b->micro_batch;
 			sim[s].send_forward = hspmd_costs_transfer(b->c, st->devices[0], st[1].devices[0], 1, 1, bytes, NULL);
 			sim[s + 1].send_backward = hspmd_costs_transfer(b->c, st[1].devices[0], st->devices[0], 1, 1, bytes, NULL);
 		}
 	}
-	hspmd_simulate(sim, pipe->stage_count, m, HSPMD_SCHEDULE_1F1B, &result);
+	hspmd_simulate(sim, pipe->stage_count, m, b->schedule, &result);
 	return result.end;
 }
 
@@ -148,8 +159,15 @@ static double least_work(struct brute *b, int i, int s, int first, int end)
 	return alone * (u->work[HSPMD_RECOMPUTE_NONE][end] - u->work[HSPMD_RECOMPUTE_NONE][first]);
 }
 
+static double forward_part(const struct brute *b, int i, int s, int first, int end)
+{
+	const struct hspmd_unit *u = b->units[i][s];
+	return (u->forward[end] - u->forward[first]) / (u->work[HSPMD_RECOMPUTE_NONE][end] - u->work[HSPMD_RECOMPUTE_NONE][first]);
+}
+
 /* Every split of the layers from `first` on over the stages from s on. `before`: seconds of one micro-batch on the stages before. All that a stage does
- * comes after the first micro-batch has come to it and before the last one's gradients have gone back. */
+ * comes after the first micro-batch has come to it and before the last one's gradients have gone back; where gradients of weights are put off, these may come
+ * after that. */
 static void split(struct brute *b, int i, int s, int first, double before, int left)
 {
 	struct hspmd_pipeline *pipe = &b->pipelines[i];
@@ -165,7 +183,7 @@ static void split(struct brute *b, int i, int s, int first, double before, int l
 		if (s == stages - 1)
 			deal(b, i, left);
 		else
-			split(b, i, s + 1, end, before + here, left);
+			split(b, i, s + 1, end, before + (b->schedule == HSPMD_SCHEDULE_ZB_H1 ? here * forward_part(b, i, s, first, end) : here), left);
 	}
 }
 
@@ -239,7 +257,7 @@ static void search_micro_batch(struct brute *b, const struct instance *in)
 	for (int n = 0; n < b->c->cluster->node_count; n++)
 		b->free[n] = b->c->cluster->nodes[n].device_count;
 	b->plan = (struct hspmd_plan){ .global_batch = in->global_batch, .micro_batch = b->micro_batch, .seq_len = b->c->seq_len,
-				       .schedule = HSPMD_SCHEDULE_1F1B, .virtual_stages = 1, .pipelines = b->pipelines };
+				       .schedule = b->schedule, .virtual_stages = 1, .pipelines = b->pipelines };
 	place_next(b, b->total);
 }
 
@@ -253,17 +271,21 @@ struct hspmd_plan *fastest_plan(const struct instance *in, double known, long mo
 	b->best = known;
 	b->most = most;
 	b->c = hspmd_costs_new(in->cluster, NULL, in->profile, HSPMD_PRECISION_FP32, 0, err);
-	b->tail = INFINITY;
+	double summing = INFINITY; /* of the first layer's gradients */
 	for (int l = 0; b->c && l < in->cluster->link_count; l++)
-		b->tail = fmin(b->tail, 2 * hspmd_link_seconds(&in->cluster->links[l], b->c->layers[0].params * b->c->grad_bytes / 2));
+		summing = fmin(summing, 2 * hspmd_link_seconds(&in->cluster->links[l], b->c->layers[0].params * b->c->grad_bytes / 2));
 	struct hspmd_kinds *kinds = b->c ? hspmd_kinds_new(in->cluster, allowed, err) : NULL;
 	b->kinds = kinds;
 	for (b->micro_batch = 1; kinds && b->micro_batch <= in->global_batch; b->micro_batch++) {
 		if (in->global_batch % b->micro_batch)
 			continue;
 		b->t = hspmd_tables_new(b->c, kinds, &exec, b->micro_batch, err);
-		for (b->zero = 0; b->t && b->zero < 2; b->zero++)
+		for (int apart = 0; b->t && apart < 2; apart++) {
+			/* With ZB-H1 the first layer's stage may be done before the others. */
+			b->tail = apart ? 0 : summing;
+			b->schedule = apart ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
 			search_micro_batch(b, in);
+		}
 		hspmd_tables_destroy(b->t);
 	}
 	struct hspmd_plan *found = b->found;
