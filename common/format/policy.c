@@ -21,6 +21,7 @@ const struct hspmd_policy_field hspmd_policy_fields[] = {
 	{ "limits", "device_types", HSPMD_POLICY_NAMES, AT(device_types), 1, 1024, NULL },
 	{ "limits", "max_jobs_per_user", HSPMD_POLICY_INT, AT(max_jobs_per_user), 0, 1 << 20, NULL },
 	{ "limits", "max_price_per_hour", HSPMD_POLICY_NUMBER, AT(max_price_per_hour), 0, 1e9, NULL },
+	{ "plan", "cost_weight", HSPMD_POLICY_NUMBER, AT(cost_weight), 0, 1, NULL },
 	{ "grow", "into_idle", HSPMD_POLICY_BOOL, AT(into_idle), 0, 0, NULL },
 	{ "grow", "reserve_nodes", HSPMD_POLICY_INT, AT(reserve_nodes), 0, 1 << 20, NULL },
 	{ "grow", "after_idle_s", HSPMD_POLICY_NUMBER, AT(after_idle_s), 0, MAX_SECONDS, NULL },

@@ -37,6 +37,8 @@ struct hspmd_policy_terms {
 	int max_nodes, max_devices, max_jobs_per_user;
 	double max_price_per_hour;
 	struct hspmd_policy_list device_types;
+	/* plan */
+	double cost_weight; /* between speed (0) and cost (1) */
 	/* grow */
 	bool into_idle;
 	int reserve_nodes;

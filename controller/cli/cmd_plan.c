@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd plan: solves for the fastest plan, or predicts a given one, and prints it. */
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,7 +73,7 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		{ "max-devices", 0, "N", HSPMD_OPTION_INT, &o->max_devices, 1, INT_MAX, "use at most N devices" },
 		{ "device-types", 0, "LIST", HSPMD_OPTION_LIST, &o->types, 0, 0, "use these types only (A,B,...)" },
 		{ "max-price", 0, "X", HSPMD_OPTION_NUMBER, &o->max_price, 1e-9, 1e12, "nodes that cost at most X an hour together" },
-		{ "cost-weight", 0, "W", HSPMD_OPTION_NUMBER, &o->cost_weight, 0, 1, "0: the fastest plan (default); 1: the cheapest step; between: both" },
+		{ "cost-weight", 0, "W", HSPMD_OPTION_NUMBER, &o->cost_weight, 0, 1, "0: the fastest plan; 1: the cheapest step; between: both\n(default: the policy's, else 0)" },
 		{ "evaluate", 0, "PLAN", HSPMD_OPTION_TEXT, &o->evaluate, 0, 0, "predict this plan instead of solving" },
 		{ "program", 0, "DEVICE", HSPMD_OPTION_TEXT, &o->program, 0, 0,
 		  "print what one device (node:index) of the plan runs, an instruction\na line (needs --model)" },
@@ -194,7 +195,7 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 
 int hspmd_command_plan(int argc, char **argv)
 {
-	struct plan_options o = { 0 };
+	struct plan_options o = { .cost_weight = NAN };
 	struct plan_inputs in = { 0 };
 	struct hspmd_error err = { "" };
 	int status = parse(argc, argv, &o);

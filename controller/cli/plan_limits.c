@@ -54,6 +54,8 @@ static int apply_policy(const char *path, const char *rule, const struct hspmd_s
 	out->max_devices = tighter(asked->max_devices, terms.max_devices);
 	if (isfinite(terms.max_price_per_hour))
 		out->max_price_per_hour = asked->max_price_per_hour > 0 ? fmin(asked->max_price_per_hour, terms.max_price_per_hour) : terms.max_price_per_hour;
+	if (isnan(asked->cost_weight))
+		out->cost_weight = terms.cost_weight;
 	if (first == HSPMD_POLICY_NO_RULE)
 		hspmd_info("no rule of %s is for you: its defaults hold", path);
 	else
@@ -68,7 +70,9 @@ int hspmd_plan_limits(const char *path, const char *rule, const struct hspmd_sol
 	*out = *asked;
 	out->types = NULL;
 	out->type_count = 0;
-	return path ? apply_policy(path, rule, asked, set, out, err) : common_types(asked, &all, out, err);
+	int rc = path ? apply_policy(path, rule, asked, set, out, err) : common_types(asked, &all, out, err);
+	out->cost_weight = isnan(out->cost_weight) ? 0 : out->cost_weight;
+	return rc;
 }
 
 void hspmd_plan_limits_clear(struct hspmd_solve_limits *limits)
