@@ -150,7 +150,7 @@ static int solve(const struct plan_options *o, struct plan_inputs *in, struct hs
 static int explain(const struct plan_options *o, const struct plan_inputs *in, struct hspmd_error *err)
 {
 	struct hspmd_solve_request request = request_of(o, in);
-	char *text = hspmd_plan_explain(in->cluster, in->model, in->profile, o->evaluate ? NULL : &request, in->plan);
+	char *text = hspmd_plan_explain(in->cluster, in->model, in->profile, in->precision, o->evaluate ? NULL : &request, in->plan);
 	if (!text)
 		return hspmd_fail_memory(err, "explaining the plan");
 	fputs(text, stdout);

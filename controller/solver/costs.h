@@ -116,6 +116,7 @@ double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, i
 /* A stage with a given micro-batch: seconds for one micro-batch and for the optimizer, all of it on one copy. */
 struct hspmd_stage_cost {
 	double forward, backward, optimizer;
+	double grouped; /* of forward and backward: messages within the group, where they are not part of measured layer times */
 };
 /* stage.c. 0 or -1. */
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out, struct hspmd_error *err);

@@ -146,8 +146,7 @@ memory:
 	return hspmd_fail_memory(err, "simulating a pipeline");
 }
 
-/* The devices of stage s of a pipeline: its timing, in all rounds. */
-static struct hspmd_stage_timing in_all_rounds(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s)
+struct hspmd_stage_timing hspmd_timing_in_all_rounds(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s)
 {
 	const struct hspmd_stage_timing *stages = &t->stages[t->first_stage[pipeline]];
 	struct hspmd_stage_timing sum = { 0 };
@@ -155,6 +154,7 @@ static struct hspmd_stage_timing in_all_rounds(const struct hspmd_plan *p, const
 	for (; s < count; s += count / p->virtual_stages) {
 		sum.cost.forward += stages[s].cost.forward;
 		sum.cost.backward += stages[s].cost.backward;
+		sum.cost.grouped += stages[s].cost.grouped;
 		sum.cost.optimizer += stages[s].cost.optimizer;
 		sum.send_forward += stages[s].send_forward;
 		sum.send_backward += stages[s].send_backward;
@@ -164,7 +164,7 @@ static struct hspmd_stage_timing in_all_rounds(const struct hspmd_plan *p, const
 
 static double busy(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s)
 {
-	struct hspmd_stage_timing sum = in_all_rounds(p, t, pipeline, s);
+	struct hspmd_stage_timing sum = hspmd_timing_in_all_rounds(p, t, pipeline, s);
 	return sum.cost.forward + sum.cost.backward + sum.send_forward + sum.send_backward;
 }
 
@@ -173,7 +173,7 @@ static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
 {
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
-			t->optimizer_s = fmax(t->optimizer_s, in_all_rounds(p, t, i, s).cost.optimizer);
+			t->optimizer_s = fmax(t->optimizer_s, hspmd_timing_in_all_rounds(p, t, i, s).cost.optimizer);
 	for (int s = 1; s < p->pipelines[t->worst_pipeline].stage_count / p->virtual_stages; s++)
 		if (busy(p, t, t->worst_pipeline, s) > busy(p, t, t->worst_pipeline, t->worst_stage))
 			t->worst_stage = s;
@@ -204,6 +204,7 @@ int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hs
 			double vary = hspmd_variation(c, devices, stage->device_count);
 			st->cost.forward *= vary;
 			st->cost.backward *= vary;
+			st->cost.grouped *= vary;
 			st->cost.optimizer *= p->zero_stage ? 1.0 / p->pipeline_count : 1;
 		}
 	if (transfers(c, p, t, err))
@@ -308,7 +309,7 @@ static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct
 /* Where the step's time goes, seen from the busiest stage of the pipeline that ends last; the parts add up to the step. */
 static void fill_times(const struct hspmd_plan *p, const struct hspmd_timing *t, struct hspmd_predicted *out)
 {
-	struct hspmd_stage_timing w = in_all_rounds(p, t, t->worst_pipeline, t->worst_stage);
+	struct hspmd_stage_timing w = hspmd_timing_in_all_rounds(p, t, t->worst_pipeline, t->worst_stage);
 	int m = p->pipelines[t->worst_pipeline].micro_batches;
 	double compute = m * (w.cost.forward + w.cost.backward), sent = m * (w.send_forward + w.send_backward);
 	out->step_s = t->step_s;

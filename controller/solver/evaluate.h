@@ -32,6 +32,9 @@ struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t);
 int hspmd_timing_of(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
 void hspmd_timing_clear(struct hspmd_timing *t);
 
+/* The timing of stage s of the first round and of those on the same devices in the others: sums, of a micro-batch. */
+struct hspmd_stage_timing hspmd_timing_in_all_rounds(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s);
+
 /* One pipeline under the plan's schedule. 0, or -1 when memory is short. */
 int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const struct hspmd_sim_stage *stages, struct hspmd_sim_result *result);
 

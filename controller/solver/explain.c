@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What limits a plan, in sentences: where the step's time goes, which device is fullest, and what one more device of each type would bring (by solving again with it). */
+/* What limits a plan, in sentences: where the step's time goes, which stage of which pipeline is the limit and by what, which gradients are together last, which device
+ * is fullest, and what one more device of each type would bring (by solving again with it). */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "controller/solver/solver.h"
+#include "controller/solver/evaluate.h"
 
 static void say_time(FILE *f, const struct hspmd_predicted *p)
 {
@@ -23,21 +24,130 @@ static void say_time(FILE *f, const struct hspmd_predicted *p)
 		fprintf(f, "Of %.4g s a step, %.0f%% is %s: %s.\n", p->step_s, 100 * parts[most].s / p->step_s, parts[most].what, parts[most].means);
 }
 
-static void say_memory(FILE *f, const struct hspmd_cluster *c, const struct hspmd_predicted *p)
+/* "layers 0-3 and 8-11 on a:0-1 (2 x H20)" */
+static void say_place(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, int pipeline, int stage)
 {
-	int fullest = -1;
-	double most = 0;
-	char name[128];
-	for (int i = 0; i < p->device_count; i++) {
-		double share = p->memory_bytes[i] / (double)c->types[c->devices[p->devices[i]].type].memory_bytes;
-		if (share > most) {
-			most = share;
-			fullest = i;
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	const struct hspmd_stage *st = &pipe->stages[stage];
+	int seats = pipe->stage_count / p->virtual_stages;
+	char name[256];
+	fputs("layers ", f);
+	for (int s = stage; s < pipe->stage_count; s += seats)
+		fprintf(f, "%s%d-%d", s == stage ? "" : s + seats < pipe->stage_count ? ", " : " and ", pipe->stages[s].layers[0], pipe->stages[s].layers[1] - 1);
+	bool alike = true;
+	for (int d = 1; d < st->device_count; d++)
+		alike = alike && c->devices[st->devices[d]].type == c->devices[st->devices[0]].type;
+	fprintf(f, " on %s", hspmd_cluster_address(c, st->devices[0], name, sizeof name));
+	if (st->device_count > 1)
+		fprintf(f, " and %d more", st->device_count - 1);
+	fprintf(f, ", %s", alike ? c->types[c->devices[st->devices[0]].type].name : "of several types");
+}
+
+static double cycle_of(const struct hspmd_stage_timing *x)
+{
+	return x->cost.forward + x->cost.backward + x->send_forward + x->send_backward;
+}
+
+/* What the busiest stage of the pipeline that ends last does in a micro-batch, and how much less the least busy one has to do. */
+static void say_stage(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, const struct hspmd_timing *t)
+{
+	int pipeline = t->worst_pipeline, seats = p->pipelines[pipeline].stage_count / p->virtual_stages, least = t->worst_stage;
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	struct hspmd_stage_timing x = hspmd_timing_in_all_rounds(p, t, pipeline, t->worst_stage), low = x;
+	double cycle = cycle_of(&x), sent = x.send_forward + x.send_backward, grouped = x.cost.grouped;
+	for (int s = 0; s < seats; s++) {
+		struct hspmd_stage_timing y = hspmd_timing_in_all_rounds(p, t, pipeline, s);
+		if (cycle_of(&y) < cycle_of(&low)) {
+			low = y;
+			least = s;
 		}
 	}
-	if (fullest >= 0)
-		fprintf(f, "The fullest device, %s, needs %.1f%% of its memory.\n",
-			hspmd_cluster_address(c, p->devices[fullest], name, sizeof name), 100 * most);
+	if (p->pipeline_count > 1)
+		fprintf(f, "Pipeline %d ends last", pipeline);
+	else
+		fputs("There is one pipeline", f);
+	fprintf(f, "; its limit is stage %d (", t->worst_stage);
+	say_place(f, c, p, pipeline, t->worst_stage);
+	fprintf(f, "): a micro-batch takes it %.4g ms there and back, %.4g of them arithmetic", 1e3 * cycle, 1e3 * (cycle - sent - grouped));
+	if (grouped > 0)
+		fprintf(f, ", %.4g messages within its group", 1e3 * grouped);
+	if (sent > 0)
+		fprintf(f, ", %.4g messages to its neighbours", 1e3 * sent);
+	fprintf(f, "; its %d micro-batches are %.0f%% of the step.\n", pipe->micro_batches, 100 * pipe->micro_batches * cycle / t->step_s);
+	if (cycle_of(&low) < 0.97 * cycle)
+		fprintf(f, "Stage %d has the least to do, %.4g ms: layers cannot be divided more evenly, or memory or a border's messages stand against it.\n", least,
+			1e3 * cycle_of(&low));
+}
+
+/* Which gradients are there last. */
+static void say_sync(FILE *f, const struct hspmd_plan *p, const struct hspmd_timing *t)
+{
+	int pipeline = 0, stage = 0;
+	double last = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			if (t->stages[t->first_stage[i] + s].sync_end > last) {
+				last = t->stages[t->first_stage[i] + s].sync_end;
+				pipeline = i;
+				stage = s;
+			}
+	double waited = last - t->compute_end;
+	if (!(waited > 1e-3 * t->step_s))
+		return;
+	const int *layers = p->pipelines[pipeline].stages[stage].layers;
+	fprintf(f, "Gradients are together %.4g s after the last backward pass; last come those of layers %d-%d (stage %d of pipeline %d%s).\n", waited, layers[0],
+		layers[1] - 1, stage, pipeline, p->pipeline_count > 1 ? " and its likes" : "");
+}
+
+struct place {
+	int pipeline, stage, which;
+	double bytes, share;
+};
+
+static struct place fullest(const struct hspmd_cluster *c, const struct hspmd_plan *p)
+{
+	const struct hspmd_predicted *x = &p->predicted;
+	struct place most = { 0 };
+	int at = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count && at < x->device_count; d++, at++) {
+				double share = x->memory_bytes[at] / (double)c->types[c->devices[x->devices[at]].type].memory_bytes;
+				if (share > most.share)
+					most = (struct place){ i, s, d, x->memory_bytes[at], share };
+			}
+	return most;
+}
+
+static void say_memory(FILE *f, const struct hspmd_costs *costs, const struct hspmd_plan *p)
+{
+	const struct hspmd_cluster *c = costs->cluster;
+	struct place at = fullest(c, p);
+	const struct hspmd_pipeline *pipe = &p->pipelines[at.pipeline];
+	const struct hspmd_copies copies = { p->pipeline_count, p->zero_stage > 0 };
+	char name[256];
+	double state = 0;
+	if (!(at.share > 0))
+		return;
+	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages)
+		state += hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, &copies).state;
+	fprintf(f, "The fullest device, %s (pipeline %d, stage %d), needs %.1f%% of its memory: %.3g GB for weights, gradients and moments, %.3g GB for the rest.\n",
+		hspmd_cluster_address(c, pipe->stages[at.stage].devices[at.which], name, sizeof name), at.pipeline, at.stage, 100 * at.share, state / 1e9,
+		(at.bytes - state) / 1e9);
+}
+
+static void say_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+			enum hspmd_precision precision, const struct hspmd_plan *plan)
+{
+	struct hspmd_timing t;
+	struct hspmd_costs *c = hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, NULL);
+	if (c && !hspmd_timing_of(c, plan, &t, NULL)) {
+		say_stage(f, cluster, plan, &t);
+		say_sync(f, plan, &t);
+		hspmd_timing_clear(&t);
+		say_memory(f, c, plan);
+	}
+	hspmd_costs_destroy(c);
 }
 
 /* The cluster with a node more that has one device of this type. NULL: memory. */
@@ -55,7 +165,7 @@ static struct hspmd_cluster *with_one_more(const struct hspmd_cluster *c, int ty
 }
 
 char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-			 const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
+			 enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
 {
 	char *text = NULL;
 	size_t size;
@@ -63,7 +173,7 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 	if (!f)
 		return NULL;
 	say_time(f, &plan->predicted);
-	say_memory(f, cluster, &plan->predicted);
+	say_details(f, cluster, model, profile, precision, plan);
 	for (int t = 0; request && t < cluster->type_count; t++) {
 		struct hspmd_error err = { "" };
 		struct hspmd_cluster *more = with_one_more(cluster, t);

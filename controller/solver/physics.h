@@ -3,8 +3,8 @@
 #ifndef HSPMD_CONTROLLER_SOLVER_PHYSICS_H
 #define HSPMD_CONTROLLER_SOLVER_PHYSICS_H
 
-/* Part of a data sheet's peak that large matrix products sustain, where nobody measured `tflops`. It lies between what whole training steps reach, 44-52 %
- * (Megatron-LM, arXiv 2104.04473, table 1), and all of it: the geometric mean of both bounds. */
+/* Part of a data sheet's peak that large matrix products sustain, where nobody measured `tflops`. It lies between what whole training steps reach, 43-52 %
+ * (135 to 163 of an A100's 312 TFLOP/s; Megatron-LM, arXiv 2104.04473, table 1), and all of it: the geometric mean of 48 % and 100 %. */
 #define HSPMD_SUSTAINED_FLOPS 0.7
 
 /* Part of a data sheet's memory rate that streaming kernels reach: 83 % on V100, 69 % on T4 (Jia et al., arXiv 1804.06826 and 1903.07486, memory throughput);
@@ -33,8 +33,8 @@
  * anatomy": 1343 MB with PyTorch). */
 #define HSPMD_CONTEXT_BYTES (1343.0 * 1024 * 1024)
 
-/* Part of a CUDA device's memory that a caching allocator can fill: it loses 15 % to fragments on average (GMLake, ASPLOS'24, arXiv 2401.08156,
- * abstract). hspmd's own programs have none: place.c plans them whole. */
+/* Part of a CUDA device's memory that a caching allocator can fill: what an allocator without fragments wins back is 15 % on average over eight
+ * language models (GMLake, ASPLOS'24, arXiv 2401.08156, abstract). hspmd's own programs have none: place.c plans them whole. */
 #define HSPMD_FILLABLE 0.85
 
 /* Standard deviation of one device's speed around its type's, over devices and over time: on five clusters 8 % variation within a model on average (Sinha et

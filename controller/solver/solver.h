@@ -95,12 +95,14 @@ int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model
 int hspmd_plan_busy(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile, enum hspmd_precision precision,
 		    const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err);
 
-/* What limits a plan (with `predicted` filled), a sentence a line: where the time goes, the fullest device, and, with a request, what one more device of each
- * type would bring, each in a node of its own (solves once more for each). malloc'd; NULL when memory is short. */
+/* What limits a plan (with `predicted` filled), a sentence a line: where the time goes, the limiting stage and pipeline, the gradients that are together last, the
+ * fullest device, and, with a request, what one more device of each type would bring, each in a node of its own (solves once more for each). malloc'd; NULL
+ * when memory is short. */
 char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-			 const struct hspmd_solve_request *request, const struct hspmd_plan *plan);
+			 enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan);
 
-/* The predicted schedule of a plan as Chrome trace events (a new object {"traceEvents": [...]}), one process a pipeline, one thread a stage. */
+/* The predicted schedule of a plan as Chrome trace events (a new object {"traceEvents": [...]}), one process a pipeline, two threads a stage:
+ * what it computes and what it sends (trace.c). */
 json_t *hspmd_plan_trace(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 			 enum hspmd_precision precision, const struct hspmd_plan *plan, struct hspmd_error *err);
 

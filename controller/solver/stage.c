@@ -136,5 +136,6 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 	seconds += gathered;
 	out->forward += seconds;
 	out->backward += seconds * (s->recompute == HSPMD_RECOMPUTE_FULL ? 2 : 1);
+	out->grouped = seconds * (s->recompute == HSPMD_RECOMPUTE_FULL ? 3 : 2);
 	return 0;
 }

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,9 +72,48 @@ static void limits_are_kept_and_explained(void **state)
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			assert_int_equal(p->pipelines[i].stages[s].devices[0] % 2, 1);
-	char *text = hspmd_plan_explain(c, m, NULL, &r, p);
+	char *text = hspmd_plan_explain(c, m, NULL, HSPMD_PRECISION_FP32, &r, p);
+	assert_non_null(text);
 	assert_non_null(strstr(text, "The fullest device"));
+	for (int t = 0; t < c->type_count; t++) {
+		char more[128];
+		snprintf(more, sizeof more, "One more %s would ", c->types[t].name);
+		assert_non_null(strstr(text, more));
+	}
 	free(text);
+	hspmd_plan_destroy(p);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
+/* Two stages, of which the second is half as fast and has most of the layers; two copies, so that gradients have to be summed. */
+static void the_limiting_stage_is_named(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cpu_cluster((double[]){ 100, 50, 100, 50 }, 0.05);
+	struct hspmd_model *m = small_gpt2(4);
+	static const char text[] = "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":128,\"pipelines\":["
+				   "{\"micro_batches\":5,\"stages\":[{\"layers\":[0,2],\"devices\":[\"%1$s\"]},{\"layers\":[2,6],\"devices\":[\"%2$s\"]}]},"
+				   "{\"micro_batches\":3,\"stages\":[{\"layers\":[0,2],\"devices\":[\"%3$s\"]},{\"layers\":[2,6],\"devices\":[\"%4$s\"]}]}]}";
+	char name[4][64], whole[1024];
+	for (int d = 0; d < 4; d++)
+		hspmd_cluster_address(c, d, name[d], sizeof name[d]);
+	snprintf(whole, sizeof whole, text, name[0], name[1], name[2], name[3]);
+	json_t *value = json_loads(whole, 0, NULL);
+	assert_non_null(value);
+	struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, 6, &err);
+	json_decref(value);
+	if (!p || hspmd_evaluate(c, m, NULL, HSPMD_PRECISION_FP32, p, NULL, &err))
+		fail_msg("%s", err.text);
+	char *said = hspmd_plan_explain(c, m, NULL, HSPMD_PRECISION_FP32, NULL, p), limit[256];
+	assert_non_null(said);
+	snprintf(limit, sizeof limit, "Pipeline 0 ends last; its limit is stage 1 (layers 2-5 on %s, ", name[1]);
+	assert_non_null(strstr(said, limit));
+	assert_non_null(strstr(said, "messages to its neighbours; its 5 micro-batches are "));
+	assert_non_null(strstr(said, "Stage 0 has the least to do"));
+	assert_non_null(strstr(said, "Gradients are together "));
+	free(said);
 	hspmd_plan_destroy(p);
 	hspmd_model_destroy(m);
 	hspmd_cluster_destroy(c);
@@ -98,6 +138,7 @@ int main(void)
 		cmocka_unit_test(equal_devices_share_equally),
 		cmocka_unit_test(faster_devices_get_more),
 		cmocka_unit_test(limits_are_kept_and_explained),
+		cmocka_unit_test(the_limiting_stage_is_named),
 		cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
