@@ -93,7 +93,7 @@ static void devices_without_a_link_are_named(void **state)
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cluster_from(CLUSTER(GOOD, "n[0-1]", "2", ""));
 	assert_null(solve(c, (struct hspmd_solve_request){ .global_batch = 8 }, &err));
-	expect_words(err.text, "no link|n0:0|n0:1");
+	expect_words(err.text, "no entry|n0:0|n0:1");
 	hspmd_cluster_destroy(c);
 }
 
