@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoint writer, stopped at every system call that changes a file: what is found afterwards is the old checkpoint or the new one, whole. The same with
+/* The checkpoint writer, and those that keep copies of one another's shards, stopped at every system call that changes a file: what is found afterwards is the old checkpoint or the new one, whole. The same with
  * every such call failing. And the order of calls is such that a loss of power, which forgets what was not synced, would find no less. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,11 +14,18 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
-#include "tests/unit/state_scene.h"
+#include "tests/unit/state_crew.h"
 
 enum { OLD = 1, NEW = 2, WORKERS = 2 };
 
-static char root[64];
+/* Who writes: two workers for themselves, or a crew that keeps copies. Both commit on each of their nodes and remove the old one. */
+struct writers {
+	const char *name;
+	int nodes;
+	struct hspmd_manifest *(*write)(int64_t step, struct hspmd_error *err); /* the shards; what to commit */
+	bool spare; /* any one node may go */
+};
+
 static const char *self;
 
 /* ---- the child: two workers' shards, the manifest, the old one removed */
@@ -33,7 +40,7 @@ static int write_worker(int worker, int64_t step, json_t **shard, struct hspmd_e
 	const char *places[] = { place };
 	size_t n = scene_slices(0, worker, WORKERS, step, slices);
 	snprintf(node, sizeof node, "n%d", worker);
-	snprintf(place, sizeof place, "%s/%s", root, node);
+	snprintf(place, sizeof place, "%s/%s", scene_root, node);
 	snprintf(file, sizeof file, "n%d-0.safetensors", worker);
 	struct hspmd_writer_job job = { .step = step, .generation = 1, .file = file, .node = node, .places = places, .place_count = 1 };
 	struct hspmd_writer *w = hspmd_writer_create(&dev, err);
@@ -48,31 +55,44 @@ static int write_worker(int worker, int64_t step, json_t **shard, struct hspmd_e
 	return rv;
 }
 
-static int write_checkpoint(int64_t step)
+static struct hspmd_manifest *write_alone(int64_t step, struct hspmd_error *err)
 {
-	struct hspmd_error err = { "" };
 	json_t *shards[WORKERS] = { NULL }, *job = json_object();
-	struct hspmd_manifest *m = NULL;
 	int rv = 0;
 	for (int i = 0; i < WORKERS && !rv; i++)
-		rv = write_worker(i, step, &shards[i], &err);
-	if (!rv) {
-		m = hspmd_manifest_assemble(step, 1, job, shards, WORKERS, &err);
-		rv = m ? 0 : -1;
-	}
-	char place[128];
-	for (int i = 0; i < WORKERS && !rv; i++) {
-		snprintf(place, sizeof place, "%s/n%d", root, i);
-		rv = hspmd_checkpoint_commit(place, m, &err);
-	}
-	for (int i = 0; i < WORKERS && !rv; i++) {
-		snprintf(place, sizeof place, "%s/n%d", root, i);
-		rv = hspmd_checkpoint_prune(place, 1, &err);
-	}
-	hspmd_manifest_destroy(m);
+		rv = write_worker(i, step, &shards[i], err);
+	struct hspmd_manifest *m = rv ? NULL : hspmd_manifest_assemble(step, 1, job, shards, WORKERS, err);
 	for (int i = 0; i < WORKERS; i++)
 		json_decref(shards[i]);
 	json_decref(job);
+	return m;
+}
+
+static struct hspmd_manifest *write_with_copies(int64_t step, struct hspmd_error *err)
+{
+	struct crew *c = run_crew(step, 1, false, NULL);
+	struct hspmd_manifest *m = crew_manifest(c, step, err);
+	end_crew(c);
+	return m;
+}
+
+static const struct writers alone = { "alone", WORKERS, write_alone, false }, crew = { "crew", CREW_NODES, write_with_copies, true };
+
+static int write_checkpoint(const struct writers *by, int64_t step)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_manifest *m = by->write(step, &err);
+	int rv = m ? 0 : -1;
+	char place[128];
+	for (int i = 0; i < by->nodes && !rv; i++) {
+		snprintf(place, sizeof place, "%s/n%d", scene_root, i);
+		rv = hspmd_checkpoint_commit(place, m, &err);
+	}
+	for (int i = 0; i < by->nodes && !rv; i++) {
+		snprintf(place, sizeof place, "%s/n%d", scene_root, i);
+		rv = hspmd_checkpoint_prune(place, 1, &err);
+	}
+	hspmd_manifest_destroy(m);
 	/* An error must have been told. */
 	return rv ? (err.text[0] ? 1 : 3) : 0;
 }
@@ -93,7 +113,7 @@ static const char *shim(void)
 }
 
 /* Run the child with the shim; its wait status. */
-static int run_child(int at, int error, const char *log)
+static int run_child(const struct writers *by, int at, int error, const char *log)
 {
 	pid_t pid = fork();
 	assert_true(pid >= 0);
@@ -101,7 +121,7 @@ static int run_child(int at, int error, const char *log)
 		char text[16];
 		setenv("LD_PRELOAD", shim(), 1);
 		setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
-		setenv("HSPMD_CRASH_UNDER", root, 1);
+		setenv("HSPMD_CRASH_UNDER", scene_root, 1);
 		setenv("HSPMD_LOG", "error", 1);
 		snprintf(text, sizeof text, "%d", at);
 		if (at)
@@ -112,7 +132,7 @@ static int run_child(int at, int error, const char *log)
 		if (log)
 			setenv("HSPMD_CRASH_LOG", log, 1);
 		alarm(60);
-		execl(self, self, "write", root, (char *)NULL);
+		execl(self, self, by->name, scene_root, (char *)NULL);
 		_exit(98);
 	}
 	int status;
@@ -120,64 +140,88 @@ static int run_child(int at, int error, const char *log)
 	return status;
 }
 
+/* Every element of a checkpoint, from these folders. False: a shard is in none of them. */
+static bool is_whole(const struct hspmd_manifest *m, const char *const *folders, int count, int at)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_reader *r = hspmd_reader_create(m, folders, count, &err);
+	assert_non_null(r);
+	bool whole = true;
+	for (int s = 0; s < m->shard_count; s++)
+		whole &= hspmd_reader_has(r, s);
+	for (int t = 0; whole && t < SCENE_TENSORS; t++)
+		for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
+			struct hspmd_box box = hspmd_box_whole(&scene_tensors[t].shape);
+			float *data = calloc((size_t)hspmd_box_elements(&box), sizeof *data);
+			struct hspmd_state_need need = { scene_tensors[t].name, (enum hspmd_state_kind)k, HSPMD_F32, box, data };
+			if (hspmd_reader_load(r, &need, 1, NULL, NULL, NULL, &err) || scene_visit(t, k, m->step, &box, data, false)) {
+				print_error("call %d: step %lld: %s\n", at, (long long)m->step, err.text);
+				fail();
+			}
+			free(data);
+		}
+	hspmd_reader_destroy(r);
+	return whole;
+}
+
+/* Is it whole, and, where copies were promised, without any one of the nodes? */
+static bool as_promised(const struct writers *by, const struct hspmd_manifest *m, int at)
+{
+	char name[64], folders[CREW_NODES][200];
+	const char *list[CREW_NODES], *rest[CREW_NODES];
+	hspmd_checkpoint_name(m->step, m->generation, name, sizeof name);
+	for (int i = 0; i < by->nodes; i++) {
+		snprintf(folders[i], sizeof folders[i], "%s/n%d/%s", scene_root, i, name);
+		list[i] = folders[i];
+	}
+	if (!is_whole(m, list, by->nodes, at))
+		return false;
+	bool copied = by->spare;
+	for (int s = 0; s < m->shard_count; s++)
+		copied &= m->shards[s].node_count > 1;
+	for (int gone = 0; copied && m->step == NEW && gone < by->nodes; gone++) {
+		int n = 0;
+		for (int i = 0; i < by->nodes; i++)
+			if (i != gone)
+				rest[n++] = list[i];
+		if (!is_whole(m, rest, n, at)) {
+			print_error("call %d: step %lld is not whole without n%d\n", at, (long long)m->step, gone);
+			fail();
+		}
+	}
+	return true;
+}
+
 /* The step of the newest whole checkpoint; its every element was compared. */
-static int64_t look(int at)
+static int64_t look(const struct writers *by, int at)
 {
 	struct hspmd_found *found;
 	struct hspmd_error err = { "" };
-	int n = hspmd_checkpoint_list(root, &found, &err);
+	int n = hspmd_checkpoint_list(scene_root, &found, &err);
 	int64_t best = -1;
-	for (int i = 0; i < n; i++) {
-		const struct hspmd_manifest *m = found[i].manifest;
-		if (!m || m->step <= best)
-			continue;
-		char name[64], folders[WORKERS][200];
-		const char *list[WORKERS];
-		for (int w = 0; w < WORKERS; w++) {
-			snprintf(folders[w], sizeof folders[w], "%s/n%d/%s", root, w, hspmd_checkpoint_name(m->step, m->generation, name, sizeof name));
-			list[w] = folders[w];
-		}
-		struct hspmd_reader *r = hspmd_reader_create(m, list, WORKERS, &err);
-		assert_non_null(r);
-		bool whole = true;
-		for (int s = 0; s < m->shard_count; s++)
-			whole &= hspmd_reader_has(r, s);
-		/* An older one of which a part was removed already stands behind a newer one. */
-		if (whole) {
-			for (int t = 0; t < SCENE_TENSORS; t++)
-				for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
-					struct hspmd_box box = hspmd_box_whole(&scene_tensors[t].shape);
-					float *data = calloc((size_t)hspmd_box_elements(&box), sizeof *data);
-					struct hspmd_state_need need = { scene_tensors[t].name, (enum hspmd_state_kind)k, HSPMD_F32, box, data };
-					if (hspmd_reader_load(r, &need, 1, NULL, NULL, NULL, &err) || scene_visit(t, k, m->step, &box, data, false)) {
-						print_error("call %d: step %lld: %s\n", at, (long long)m->step, err.text);
-						fail();
-					}
-					free(data);
-				}
-			best = m->step;
-		}
-		hspmd_reader_destroy(r);
-	}
+	/* An older one of which a part was removed already stands behind a newer one. */
+	for (int i = 0; i < n; i++)
+		if (found[i].manifest && found[i].manifest->step > best && as_promised(by, found[i].manifest, at))
+			best = found[i].manifest->step;
 	hspmd_found_free(found, n);
 	return best;
 }
 
-static void fresh(void)
+static void fresh(const struct writers *by)
 {
-	hspmd_remove_tree(root, NULL);
-	assert_int_equal(write_checkpoint(OLD), 0);
+	hspmd_remove_tree(scene_root, NULL);
+	assert_int_equal(write_checkpoint(by, OLD), 0);
 }
 
 /* The calls of an undisturbed run, a line each: malloc'd. */
-static char *record(int *count)
+static char *record(const struct writers *by, int *count)
 {
 	struct hspmd_error err = { "" };
 	char log[128];
-	snprintf(log, sizeof log, "%s.log", root);
+	snprintf(log, sizeof log, "%s.log", scene_root);
 	unlink(log);
-	fresh();
-	int status = run_child(0, 0, log);
+	fresh(by);
+	int status = run_child(by, 0, 0, log);
 	assert_int_equal(status, 0);
 	char *text = hspmd_read_file(log, 1 << 20, NULL, &err);
 	assert_non_null(text);
@@ -188,20 +232,22 @@ static char *record(int *count)
 	return text;
 }
 
-static void stop_everywhere(int error)
+static void stop_everywhere(const struct writers *by, int error)
 {
 	int calls, old = 0, new = 0;
-	free(record(&calls));
+	free(record(by, &calls));
 	assert_true(calls > 30);
-	for (int at = 1; at <= calls; at++) {
-		fresh();
-		int status = run_child(at, error, NULL);
+	/* That copies outlive an error is seen at a part of the calls; that all stays whole when killed, at each. */
+	int stride = by->spare && error && !getenv("HSPMD_LONG") ? 3 : 1;
+	for (int at = 1; at <= calls; at += stride) {
+		fresh(by);
+		int status = run_child(by, at, error, NULL);
 		bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, done = WIFEXITED(status) && !WEXITSTATUS(status);
 		if (error ? !WIFEXITED(status) || WEXITSTATUS(status) > 1 : !killed) {
 			print_error("call %d: status %#x\n", at, status);
 			fail();
 		}
-		int64_t step = look(at);
+		int64_t step = look(by, at);
 		/* What claims to have worked, worked. */
 		if (step != NEW && (step != OLD || done)) {
 			print_error("call %d: step %lld is found\n", at, (long long)step);
@@ -211,17 +257,24 @@ static void stop_everywhere(int error)
 		new += step == NEW;
 		/* And a later checkpoint cleans up after all of it. */
 		if (at % 16 == 1) {
-			assert_int_equal(write_checkpoint(NEW + 1), 0);
-			assert_int_equal(look(at), NEW + 1);
+			assert_int_equal(write_checkpoint(by, NEW + 1), 0);
+			assert_int_equal(look(by, at), NEW + 1);
 		}
 	}
-	assert_true(old > 10 && new > 5);
+	/* Copies make up for one failure nearly everywhere. */
+	assert_true(new > 5 && (old > 10 || (by->spare && error)));
 }
 
 static void test_killed(void **state)
 {
 	(void)state;
-	stop_everywhere(0);
+	stop_everywhere(&alone, 0);
+}
+
+static void test_copies_killed(void **state)
+{
+	(void)state;
+	stop_everywhere(&crew, 0);
 }
 
 static void test_failing(void **state)
@@ -230,13 +283,20 @@ static void test_failing(void **state)
 	/* All but the errno is as with a full disk. */
 	if (!getenv("HSPMD_LONG"))
 		skip();
-	stop_everywhere(EIO);
+	stop_everywhere(&alone, EIO);
+	stop_everywhere(&crew, EIO);
 }
 
 static void test_full(void **state)
 {
 	(void)state;
-	stop_everywhere(ENOSPC);
+	stop_everywhere(&alone, ENOSPC);
+}
+
+static void test_copies_full(void **state)
+{
+	(void)state;
+	stop_everywhere(&crew, ENOSPC);
 }
 
 /* ---- what a loss of power would forget */
@@ -292,7 +352,7 @@ static void test_power(void **state)
 	(void)state;
 	int calls, manifests = 0;
 	struct unsynced u = { .count = 0 };
-	char *text = record(&calls), *rest = text, *line;
+	char *text = record(&alone, &calls), *rest = text, *line;
 	while ((line = strsep(&rest, "\n")) && *line) {
 		char what[16], path[256] = "", to[256] = "";
 		assert_true(sscanf(line, "%15s %255s %255s", what, path, to) >= 2);
@@ -327,9 +387,9 @@ static void test_power(void **state)
 int main(int argc, char **argv)
 {
 	self = "/proc/self/exe";
-	if (argc == 3 && !strcmp(argv[1], "write")) {
-		snprintf(root, sizeof root, "%s", argv[2]);
-		return write_checkpoint(NEW);
+	if (argc == 3) {
+		snprintf(scene_root, sizeof scene_root, "%s", argv[2]);
+		return write_checkpoint(strcmp(argv[1], crew.name) ? &alone : &crew, NEW);
 	}
 	setenv("HSPMD_LOG", "error", 1);
 	if (!shim()) {
@@ -337,16 +397,18 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	/* In memory where that is possible: a disk's syncs would take most of the time and show nothing. */
-	snprintf(root, sizeof root, "%s/hspmd-crash-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
-	if (!mkdtemp(root))
+	snprintf(scene_root, sizeof scene_root, "%s/hspmd-crash-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+	if (!mkdtemp(scene_root))
 		return 1;
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_power),
 		cmocka_unit_test(test_killed),
+		cmocka_unit_test(test_copies_killed),
 		cmocka_unit_test(test_failing),
 		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_copies_full),
 	};
 	int rv = cmocka_run_group_tests(tests, NULL, NULL);
-	hspmd_remove_tree(root, NULL);
+	hspmd_remove_tree(scene_root, NULL);
 	return rv;
 }
