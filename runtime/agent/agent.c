@@ -16,6 +16,7 @@
 
 #define GREETING_S 10.0
 #define UNSENT_MESSAGES 4096
+#define STEP_MESSAGES 256
 #define UNSENT_MAX ((size_t)256 << 20)
 #define CALL_AGAIN_S 1.0
 #define TICK_MS 100
@@ -99,6 +100,14 @@ static void watch(struct agent *a)
 	a->polling = !uv_poll_start(&a->poll, events, on_ready);
 }
 
+/* In order; takes the list. */
+static void send_list(struct agent *a, json_t *list)
+{
+	for (size_t i = 0; i < json_array_size(list); i++)
+		agent_send(a, json_incref(json_array_get(list, i)));
+	json_decref(list);
+}
+
 /* One of the controller's addresses. */
 static struct hspmd_stream *call_one(struct agent *a, const char *address, struct hspmd_error *err)
 {
@@ -129,11 +138,10 @@ static int call(struct agent *a, struct hspmd_error *err)
 		return hspmd_fail(err, "cannot watch the connection to the controller");
 	a->poll.data = a;
 	watch(a);
-	json_t *unsent = a->unsent;
-	a->unsent = NULL;
-	for (size_t i = 0; i < json_array_size(unsent); i++)
-		agent_send(a, json_incref(json_array_get(unsent, i)));
-	json_decref(unsent);
+	json_t *steps = a->steps, *unsent = a->unsent;
+	a->steps = a->unsent = NULL;
+	send_list(a, steps);
+	send_list(a, unsent);
 	obey_all(a); /* what came together with the welcome: no event tells of it */
 	return 0;
 }
@@ -170,22 +178,31 @@ static void lose_controller(struct agent *a, const char *why)
 		start_quitting(a, 1);
 }
 
-/* A controller that comes back wants to know which steps there were. */
-static void keep_unsent(struct agent *a, json_t *message)
+static void keep(json_t **list, json_t *message, size_t most)
 {
-	if (!a->unsent)
-		a->unsent = json_array();
-	if (json_array_size(a->unsent) >= UNSENT_MESSAGES)
-		json_array_remove(a->unsent, 0);
-	if (!a->unsent || json_array_append(a->unsent, message))
+	if (!*list)
+		*list = json_array();
+	if (json_array_size(*list) >= most)
+		json_array_remove(*list, 0);
+	if (!*list || json_array_append(*list, message))
 		hspmd_error_log("out of memory: a message to the controller is lost");
+}
+
+/* A controller that comes back wants to know which steps there were: also those that the one before was told of and did not live to write down. */
+static void remember(struct agent *a, json_t *message)
+{
+	const char *type = json_string_value(json_object_get(message, "type"));
+	if (!a->polling)
+		keep(&a->unsent, message, UNSENT_MESSAGES);
+	else if (type && !strcmp(type, "step"))
+		keep(&a->steps, message, STEP_MESSAGES);
 }
 
 void agent_send(struct agent *a, json_t *message)
 {
 	struct hspmd_error err;
-	if (message && !a->polling && !a->quitting)
-		keep_unsent(a, message);
+	if (message && !a->quitting)
+		remember(a, message);
 	if (message && a->polling) {
 		if (hspmd_stream_send(a->stream, message, &err))
 			lose_controller(a, err.text);
@@ -352,6 +369,7 @@ int hspmd_agent_main(const struct hspmd_agent_options *options)
 	json_decref(a.part);
 	json_decref(a.gathered);
 	json_decref(a.unsent);
+	json_decref(a.steps);
 	json_decref(a.places);
 	return status;
 }

@@ -40,6 +40,7 @@ struct agent {
 	int status;
 	struct agent_worker *workers;
 	json_t *unsent; /* what there was to say while there was no controller; NULL: nothing */
+	json_t *steps;  /* the last ones sent: a controller that died may not have read them, and the next passes over those it knows; NULL: none */
 	int memory; /* holds this node's part of the job's folder in memory; -1: it has none */
 };
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preloaded into a program that changes files: at the call whose number HSPMD_CRASH_AT says it kills the process (a write has then written half), or, with
  * HSPMD_CRASH_ERRNO, lets that call fail. With HSPMD_CRASH_LOG every call is written down, so that the order of writes, syncs and renames can be judged as a loss
- * of power would. Only calls on paths under HSPMD_CRASH_UNDER, and on descriptors opened there, count. */
+ * of power would. Only calls on paths that begin with HSPMD_CRASH_UNDER (several: with a colon between), and on descriptors opened there, count.
+ *
+ * A file that HSPMD_CRASH_ORDER names tells running processes what to do: "CALL TEXT WHAT" (or "any" call; TEXT is part of the path). The first process that comes to such
+ * a call removes the file and kills itself (WHAT is "kill"), stops itself ("stop"), or lets the call fail (an errno); "keep ERRNO" lets all fail while the file is there. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,13 +38,52 @@ static void append(const char *text)
 
 static bool counts(const char *path)
 {
-	const char *under = getenv("HSPMD_CRASH_UNDER");
-	return under && path && !strncmp(path, under, strlen(under));
+	for (const char *under = getenv("HSPMD_CRASH_UNDER"), *end; path && under && *under; under = *end ? end + 1 : end) {
+		end = strchrnul(under, ':');
+		if (!strncmp(path, under, (size_t)(end - under)))
+			return true;
+	}
+	return false;
 }
 
 static const char *name_of(int fd)
 {
 	return fd >= 0 && fd < DESCRIPTORS ? names[fd] : NULL;
+}
+
+static void die(void)
+{
+	kill(getpid(), SIGKILL);
+	for (;;)
+		pause();
+}
+
+/* As strike, by the order that lies there, if one does. */
+static int obey(const char *what, const char *path, void (*half)(void *), void *arg)
+{
+	const char *order = getenv("HSPMD_CRASH_ORDER");
+	int fd = order ? REAL(open)(order, O_RDONLY | O_CLOEXEC) : -1, error = 0;
+	char text[256], call[16], part[128], act[16];
+	if (fd < 0)
+		return 0;
+	ssize_t n = read(fd, text, sizeof text - 1);
+	REAL(close)(fd);
+	text[n > 0 ? n : 0] = '\0';
+	if (sscanf(text, "%15s %127s %15s %d", call, part, act, &error) < 3 || (strcmp(call, "any") && strcmp(call, what)) || !strstr(path, part))
+		return 0;
+	if (strcmp(act, "keep") && REAL(unlink)(order))
+		return 0; /* another was first */
+	if (!strcmp(act, "stop")) {
+		kill(getpid(), SIGSTOP);
+		return 0;
+	}
+	if (!strcmp(act, "kill")) {
+		if (half)
+			half(arg);
+		die();
+	}
+	errno = error ? error : atoi(act);
+	return -1;
 }
 
 /* 0: go on; -1: this call fails, errno is set. half: done before the process is killed. */
@@ -53,7 +95,9 @@ static int strike(const char *what, const char *path, const char *other, void (*
 	snprintf(line, sizeof line, "%s %s%s%s\n", what, path, other ? " " : "", other ? other : "");
 	append(line);
 	const char *at = getenv("HSPMD_CRASH_AT"), *error = getenv("HSPMD_CRASH_ERRNO");
-	if (!at || atomic_fetch_add(&calls, 1) + 1 != atoi(at))
+	if (!at)
+		return obey(what, path, half, arg);
+	if (atomic_fetch_add(&calls, 1) + 1 != atoi(at))
 		return 0;
 	if (error) {
 		errno = atoi(error);
@@ -61,9 +105,8 @@ static int strike(const char *what, const char *path, const char *other, void (*
 	}
 	if (half)
 		half(arg);
-	kill(getpid(), SIGKILL);
-	for (;;)
-		pause();
+	die();
+	return -1;
 }
 
 static int remember(int fd, const char *path)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Faults of a run on this machine: kill -9 of a worker, of a node's agent, of the job controller, of all of a node's processes together with its memory; a worker that
+# hangs (SIGSTOP); a disk that is full, or fails, while a checkpoint is written; a worker that dies or hangs at a drawn system call of a checkpoint; a resize; all
+# processes at once, and --resume. They fall at any time, into checkpoints, into switches from one plan to the next, into recoveries, and two at once.
+#
+# Devices are so small that no one of them could hold the whole state: what is lost with a worker is nowhere else but in copies.
+
+unset "${!SLURM@}"
+folder=$(mktemp -d "${TMPDIR:-/tmp}/hspmd-faults.XXXXXX")
+export HSPMD_CONTACTS=$folder/contacts
+metrics=$folder/o/metrics.jsonl log=$folder/o/hspmd.log order=$folder/order
+shim=$build/.libs/libcrash_shim.so
+run=0
+trap 'kill -KILL "$run" $(processes) 2>/dev/null; remove_memory; [[ -n ${HSPMD_KEEP-} ]] || rm -rf "$folder"' EXIT
+trap 'exit 143' TERM HUP INT
+cd "$folder" || exit 1
+[[ -f $shim ]] || make -s -C "$build" libcrash_shim.la || exit 1
+
+# ---- the run
+
+prepare() {
+	"$top/contrib/examples/make-corpus" -o corpus.bin 200000
+	jq '.n_layer = 3 | .n_embd = 64' "$top/contrib/examples/gpt2-tiny.json" >model.json
+	jq --arg ckpt "$folder/ckpt" --argjson nodes "$nodes" '.data.train = ["corpus.bin"] | .model = "model.json" | .steps = 1000000 | .seq_len = 64 | .global_batch = 12 | .optimizer.lr = 3e-4
+		| .optimizer.schedule = "constant" | .elastic = { min_nodes: 1, max_nodes: $nodes, policy: "default" }
+		| .checkpoint = { local: $ckpt, every_s: 2, replicas: 1, keep: 2 }' "$top/contrib/examples/job.json" >job.json
+	jq -n --argjson nodes "$nodes" '{ format: "hspmd-cluster-1", device_types: { core: { kind: "cpu", memory_bytes: 4000000, gbytes_per_s: 10, peak_tflops: { fp32: 0.05 } } },
+		nodes: [ { name: "n[0-\($nodes - 1)]", devices: [ { type: "core", count: 1 } ] } ], links: [ { scope: "cluster", alpha_s: 1e-5, gbytes_per_s: 1 } ] }' >cluster.json
+	jq -n --argjson nodes "$nodes" '{ format: "hspmd-plan-1", global_batch: 12, micro_batch: 1, seq_len: 64, schedule: "1f1b", zero_stage: 0, pipelines: [ { micro_batches: 12,
+		stages: [ range($nodes) as $i | { layers: [(5 * $i / $nodes | floor), (5 * ($i + 1) / $nodes | floor)], devices: ["n\($i):0"] } ] } ] }' >plan.json
+	((nodes <= 5)) || { echo "--nodes: at most 5 here"; exit 2; }
+}
+
+start() { # [OPTION...]
+	LD_PRELOAD=$shim HSPMD_CRASH_UNDER=$folder/ckpt:/dev/shm/hspmd- HSPMD_CRASH_ORDER=$order \
+		hspmd run --job job.json --cluster cluster.json --output o --step-deadline 5 "$@" >>run.log 2>&1 &
+	run=$!
+}
+
+alive() {
+	kill -0 "$run" 2>/dev/null
+}
+
+gone() { # PID
+	! kill -0 "$1" 2>/dev/null
+}
+
+show() {
+	tail -n 40 "$folder/run.log"
+}
+
+saved() {
+	alive || { show; exit 1; }
+	[[ $(hspmd status --json o 2>/dev/null | jq '.checkpoint.step // 0') -gt 0 ]]
+}
+
+end_run() {
+	local status=0
+	rm -f "$order"
+	kill -TERM "$run"
+	wait "$run" || status=$?
+	((status == 1)) && tail -n 1 run.log | grep -q 'stopped by SIGTERM' || { echo "the run ended with status $status"; return 1; }
+	[[ -z $(processes) ]] || { echo "processes are left: $(processes)"; return 1; }
+	hspmd checkpoint verify ckpt >verify.log 2>&1 || { cat verify.log; return 1; }
+}
+
+compare() {
+	jq --argjson steps "$(($(told) + 1))" '.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
+	hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
+	"$top/tests/compare-losses" "$metrics" undisturbed/metrics.jsonl &&
+		equal "generations that began from nothing" "" "$(jq -r 'select(.state? == "init") | .generation' "$metrics")"
+}
+
+# ---- its processes
+
+processes() {
+	local pid
+	for pid in $(pgrep -x hspmd; pgrep -x lt-hspmd); do
+		! grep -qzF "HSPMD_CONTACTS=$folder/" "/proc/$pid/environ" 2>/dev/null || echo "$pid"
+	done
+}
+
+agent() { # NODE-NUMBER
+	local pid
+	for pid in $(processes); do
+		! tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qE "agent .*--node n$1( |\$)" || echo "$pid"
+	done
+}
+
+workers() { # NODE-NUMBER
+	local pid
+	for pid in $(agent "$1"); do
+		pgrep -P "$pid"
+	done
+}
+
+remove_memory() {
+	local name
+	name=$(jq -r '.run[:12]' "$folder/o/run.json" 2>/dev/null)
+	[[ ! $name =~ ^[0-9a-f]{12}$ ]] || rm -rf /dev/shm/hspmd-*-"$name"
+}
+
+# ---- faults
+
+signal() { # SIGNAL WHAT PID...
+	say "$1 $2 (${*:3})"
+	# Some may have gone by themselves meanwhile.
+	(($# < 3)) || { kill "-$1" "${@:3}"; } 2>/dev/null || true
+}
+
+hurt() {
+	draw 16
+	local which=$drawn node controller
+	draw "$nodes"
+	node=$drawn
+	case $which in
+	0 | 1 | 2 | 3 | 4) signal KILL "worker of n$node" $(workers "$node") ;;
+	5 | 6 | 7) signal KILL "agent of n$node" $(agent "$node") ;;
+	8 | 9 | 10)
+		controller=$(jq .pid o/contact.json 2>/dev/null)
+		[[ $controller == "$run" ]] || signal KILL controller $controller
+		;;
+	11 | 12 | 13)
+		# All of its processes at once, and what its memory held.
+		signal KILL "node n$node" $(agent "$node") $(workers "$node")
+		rm -rf /dev/shm/hspmd-*-"$(jq -r '.run[:12]' o/run.json)/n$node"
+		;;
+	14) signal STOP "worker of n$node" $(workers "$node") ;;
+	15)
+		signal KILL "everything" "$run" $(processes)
+		wait "$run" 2>/dev/null
+		start --resume
+		;;
+	esac
+}
+
+perhaps_another() {
+	draw 4
+	((drawn)) || hurt
+}
+
+in_a_checkpoint() {
+	local -a calls=(open write fsync close rename mkdir fallocate unlink unlinkat any) parts=(safetensors manifest step- /n) acts=(kill kill kill stop 28 5 30)
+	local call part act deadline=$((SECONDS + 10))
+	draw "${#calls[@]}" && call=${calls[drawn]}
+	draw "${#parts[@]}" && part=${parts[drawn]}
+	draw "${#acts[@]}" && act=${acts[drawn]}
+	echo "$call $part $act" >order.new && mv order.new "$order"
+	while [[ -e $order ]] && ((SECONDS < deadline)) && alive; do
+		sleep 0.02
+	done
+	[[ ! -e $order ]] && say "at $call of $part in a checkpoint: $act" || say "no checkpoint came to $call of $part"
+	rm -f "$order"
+	perhaps_another
+}
+
+# A disk that is full or broken until one checkpoint has failed, or could be written in part.
+disk_fails() {
+	local -a errors=(28 5 30)
+	draw 3
+	local error=${errors[drawn]}
+	log_mark
+	echo "write safetensors keep $error" >order.new && mv order.new "$order"
+	log_says 'checkpoint g[0-9-]+ failed|is whole only because' 20
+	say "every write of a checkpoint failed with errno $error"
+	rm -f "$order"
+	perhaps_another
+}
+
+resize() {
+	{ hspmd shrink "$((nodes - 1))" o || hspmd grow "$nodes" o; } >>resize.log 2>&1 &
+	resizing=$!
+}
+
+in_a_switch() {
+	local -a phases=('asked to (grow|shrink)' 'generation [0-9]+: ' 'generation [0-9]+: ' 'generation [0-9]+ on ')
+	local phase
+	draw "${#phases[@]}" && phase=${phases[drawn]}
+	log_mark
+	resize
+	log_says "$phase" 20
+	instant 4
+	say "in a switch, after \"$phase\":"
+	hurt
+	perhaps_another
+	wait_for 120 "the resize to end" gone "$resizing" || { show; exit 1; }
+	# With all nodes again, so that there is always one to spare.
+	hspmd grow "$nodes" o >>resize.log 2>&1 || true
+}
+
+in_a_recovery() {
+	local -a phases=('is given up' 'generation [0-9]+: ')
+	local phase
+	draw "${#phases[@]}" && phase=${phases[drawn]}
+	draw "$nodes"
+	log_mark
+	signal KILL "worker of n$drawn" $(workers "$drawn")
+	log_says "$phase" 20
+	instant 3
+	say "while it recovers, after \"$phase\":"
+	hurt
+}
+
+one_fault() {
+	draw 20
+	case $drawn in
+	0 | 1 | 2 | 3 | 4 | 5 | 6) instant 6; hurt; perhaps_another ;;
+	7 | 8 | 9 | 10 | 11) in_a_checkpoint ;;
+	12) disk_fails ;;
+	13 | 14 | 15 | 16) in_a_switch ;;
+	*) in_a_recovery ;;
+	esac
+}
+
+prepare
+start --plan plan.json
+wait_for 120 "a checkpoint" saved || { show; exit 1; }
