@@ -9,7 +9,8 @@
  *
  * controller -> worker
  *   job       job: hspmd-job-1 object, file: its path, model: config.json object, output: folder, node, device ("n0:1"), kind ("cpu" or "cuda"), index (of
- *             the GPU among the visible ones), threads, transport (name or null)
+ *             the GPU among the visible ones), threads, transport (name or null),
+ *             memory: folder in the nodes' memory in which a CPU's worker has its state, so that it outlives the process, or null.
  *             Sent once, first.
  *   prepare   generation, cluster (of all members' nodes), plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
  *             only give state away]. The worker specialises, opens its transport and answers `prepared` (or `fault`). May come while it still trains.
@@ -25,7 +26,8 @@
  *             copies to other nodes (as many as the job's `replicas`, where the plan does not hold the state twice anyway), answer `written`
  *   manifest  id, manifest: {...}, folders: [paths], keep: number (default: the job's): write the manifest durably into these folders, remove what `keep` no
  *             longer covers; answer `manifested`
- *   abort     generation: stop waiting, throw the transport away, keep the state; answer `aborted`
+ *   abort     generation: stop waiting, throw the transport away, keep the state; answer `aborted`. revive: true: a process that holds nothing takes up first what the
+ *             one before it on this device left in memory
  *   settle    generation, apply: step or null, sums: [numbers] : apply (or drop) the step whose gradients were complete; answer `settled`
  *   report    generation: answer `reported` (a controller that was restarted asks)
  *   quit      end the process (state is thrown away)

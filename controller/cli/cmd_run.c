@@ -427,7 +427,7 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return -1;
 	char run[13]; /* clusters on one machine count their jobs alike */
 	snprintf(run, sizeof run, "%.12s", r->output.run);
-	if (r->job->checkpoint.memory && r->job->checkpoint.replicas)
+	if (r->job->checkpoint.memory)
 		r->memory = hspmd_memory_place(run);
 	if (local)
 		snprintf(r->id, sizeof r->id, "%d", (int)getpid());

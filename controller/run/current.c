@@ -214,6 +214,21 @@ void stop_current(struct hspmd_machine *m)
 		g->deadline = m->step_deadline + m->config->patience.stop;
 }
 
+void ask_holders(struct hspmd_machine *m)
+{
+	struct generation *g = &m->current;
+	double until = g->deadline; /* of who is being brought back */
+	bool revives = false;
+	for (int i = 0; i < g->members; i++) {
+		if (g->member[i]->life == LIFE_UP)
+			send_workers(m, &g->member[i], 1, json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->layout->generation));
+		revives |= g->member[i]->reviving;
+	}
+	ask_again(g, STAGE_ABORTING, m->now, m->config->patience.abort);
+	if (revives && !isinf(until))
+		g->deadline = fmax(g->deadline, until);
+}
+
 void abort_current(struct hspmd_machine *m, const char *cause)
 {
 	struct generation *g = &m->current;
@@ -223,8 +238,7 @@ void abort_current(struct hspmd_machine *m, const char *cause)
 	m->failures++;
 	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->layout->generation, (long long)m->told, cause);
 	snprintf(m->trouble, sizeof m->trouble, "%s", cause);
-	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->layout->generation));
-	ask_again(g, STAGE_ABORTING, m->now, m->config->patience.abort);
+	ask_holders(m);
 	m->step_deadline = INFINITY;
 	m->aborted_at = m->now;
 }
@@ -398,8 +412,10 @@ bool advance_current(struct hspmd_machine *m)
 		want_plan(m, "hang");
 		return true;
 	case STAGE_ABORTING:
-		if (all_answered(g))
-			return settle_begin(m);
+		if (all_answered(g)) {
+			settle_hear(m);
+			return revive_missing(m) || settle_begin(m);
+		}
 		if (m->now < g->deadline)
 			return false;
 		end_silent(m, g, "aborted");
@@ -440,6 +456,7 @@ void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json
 	} else if (!strcmp(type, "stopped") && g->stage == STAGE_STOPPING) {
 		take_answer(g, w, message);
 	} else if ((!strcmp(type, "aborted") && g->stage == STAGE_ABORTING) || (!strcmp(type, "settled") && g->stage == STAGE_SETTLING)) {
+		w->reviving = false;
 		take_answer(g, w, message);
 	}
 }

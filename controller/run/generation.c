@@ -143,6 +143,22 @@ void generation_remove(struct generation *g, const struct worker *w)
 	}
 }
 
+int generation_add(struct hspmd_machine *m, struct generation *g, struct worker *w)
+{
+	size_t count = (size_t)g->members + 1;
+	struct worker **member = realloc(g->member, count * sizeof *member);
+	g->member = member ? member : g->member;
+	json_t **answer = member ? realloc(g->answer, count * sizeof *answer) : NULL;
+	if (!answer) {
+		m->failed = true;
+		return -1;
+	}
+	g->answer = answer;
+	g->answer[g->members] = NULL;
+	g->member[g->members++] = w;
+	return 0;
+}
+
 void ask_again(struct generation *g, enum stage stage, double now, double patience)
 {
 	for (int i = 0; i < g->members; i++) {

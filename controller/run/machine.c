@@ -15,6 +15,8 @@ struct run_patience run_patience_default(void)
 	return (struct run_patience){
 		.gather = 120,
 		.quiet = 0.1,
+		.revive = 15,
+		.revive_agent = 3,
 		.look = 2,
 		.solve = 60,
 		.spawn = 60,
@@ -255,9 +257,12 @@ static double nodes_deadline(const struct hspmd_machine *m)
 		const struct node *n = m->node[i];
 		if (n->held && n->agent == LIFE_STARTING)
 			first = fmin(first, n->deadline);
-		for (int k = 0; k < n->workers; k++)
+		for (int k = 0; k < n->workers; k++) {
 			if (n->worker[k]->life == LIFE_STARTING)
 				first = fmin(first, n->worker[k]->deadline);
+			if (n->worker[k]->reviving)
+				first = fmin(first, n->worker[k]->revive_by);
+		}
 	}
 	return first;
 }

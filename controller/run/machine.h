@@ -84,6 +84,7 @@ void run_actions_clear(struct run_actions *a);
 struct run_patience {
 	double gather;      /* for agents of the allocation's nodes */
 	double quiet;       /* after a change, for what belongs to it */
+	double revive, revive_agent; /* for a process that takes up what a killed one left; and for its agent to come back first */
 	double look;        /* for Slurm's word on a node whose agent was lost, before the next plan is made */
 	double solve, spawn, prepare, start, stop, abort, settle, find, checkpoint, quit;
 	double step_least;  /* a step's deadline is never below this */
@@ -108,7 +109,7 @@ struct run_config {
 	const char *job_id, *output;
 	const char *transport;               /* name, NULL: the workers' choice */
 	const char *local, *shared;          /* checkpoint folders, expanded; NULL: none */
-	const char *memory;                  /* folder for copies in nodes' memory; NULL: none are made */
+	const char *memory;                  /* folder in nodes' memory, for copies and for what outlives workers; NULL: neither */
 	json_t *first_plan;                  /* NULL: solve */
 	const char *first_plan_name;         /* what messages call it */
 	int64_t generation;                  /* number of the last generation of an earlier life of this job; 0: none */

@@ -22,6 +22,9 @@ struct worker {
 	enum life life;
 	int64_t serial;        /* of its process: what an earlier one says no longer counts */
 	double deadline;       /* LIFE_STARTING */
+	bool reviving;         /* a process is to take up what the one before left in memory */
+	double revive_by;
+	int revivals;          /* tried since the last committed step */
 	int faults;            /* since the last committed step */
 	/* What it holds: the state of `step` (next to run) under the plan of generation `holds`; holds 0: nothing. */
 	int64_t holds, step;
@@ -287,12 +290,16 @@ void ask_again(struct generation *g, enum stage stage, double now, double patien
 bool all_answered(const struct generation *g);
 /* A member of the current generation that is gone: nothing is expected of it any more, even if its device gets a new worker. */
 void generation_remove(struct generation *g, const struct worker *w);
+/* It answers, too. -1: memory. */
+int generation_add(struct hspmd_machine *m, struct generation *g, struct worker *w);
 void still_silent(const struct generation *g, char *text, size_t size);
 
 /* current.c: the current generation */
 bool advance_current(struct hspmd_machine *m);
 void start_generation(struct hspmd_machine *m);
 void abort_current(struct hspmd_machine *m, const char *cause);
+/* Its members are asked what they hold, and stop. */
+void ask_holders(struct hspmd_machine *m);
 void stop_current(struct hspmd_machine *m);
 void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json_t *message);
 void on_fault(struct hspmd_machine *m, struct worker *w, json_t *message);
@@ -317,7 +324,20 @@ bool advance_adopt(struct hspmd_machine *m);
 bool adopt_answered(struct hspmd_machine *m);
 void adopt_end(struct hspmd_machine *m);
 
+/* revive.c: state that outlived its workers */
+/* Where the living do not hold all of it between them, workers that died are brought back to what they had. True: some are; they are members of the current
+ * generation, which waits for their word. */
+bool revive_missing(struct hspmd_machine *m);
+void revive_agent_up(struct hspmd_machine *m, struct node *n);
+/* To a process that has just started. */
+void revive_ask(struct hspmd_machine *m, struct worker *w);
+/* Nothing comes of it. */
+void revive_drop(struct hspmd_machine *m, struct worker *w);
+void revive_drop_node(struct hspmd_machine *m, struct node *n);
+void revive_time(struct hspmd_machine *m);
+
 /* settle.c: what survivors of a crash agree on */
+void settle_hear(struct hspmd_machine *m); /* what each says that it holds */
 bool settle_begin(struct hspmd_machine *m);
 void settle_end(struct hspmd_machine *m);
 

@@ -111,6 +111,7 @@ static void node_left(struct hspmd_machine *m, struct node *n)
 	if (n->agent == LIFE_UP)
 		act(m, RUN_DROP_AGENT, n->name, NULL, 0);
 	bool had = n->agent != LIFE_NONE;
+	revive_drop_node(m, n);
 	if (!member)
 		snprintf(why, sizeof why, "node %s left the job", n->name);
 	node_lost(m, n, why);
@@ -230,6 +231,7 @@ void on_agent_up(struct hspmd_machine *m, const struct run_event *e)
 		send_node(m, n, json_pack("{s:s}", "type", "quit"));
 		return;
 	}
+	revive_agent_up(m, n);
 	if (!m->adopt && (m->current.stage != STAGE_NONE || m->change.open))
 		want_plan(m, "grow");
 }
@@ -246,6 +248,8 @@ void on_agent_lost(struct hspmd_machine *m, const struct run_event *e)
 		m->look_until = m->now + m->config->patience.look;
 	}
 	bool started = n->agent == LIFE_UP;
+	if (!started)
+		revive_drop_node(m, n);
 	node_lost(m, n, "its agent is gone");
 	if (started)
 		n->attempts = 0;
@@ -266,13 +270,14 @@ void on_worker_hello(struct hspmd_machine *m, struct worker *w)
 		return;
 	w->life = LIFE_UP;
 	const struct hspmd_cluster *part = w->node->part;
-	json_t *job = json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:s, s:s*, s:s}", "type", "job", "job", m->config->job_json, "model", m->config->model_json,
+	json_t *job = json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:s, s:s*, s:s, s:s*}", "type", "job", "job", m->config->job_json, "model", m->config->model_json,
 				"file", m->config->job->file, "output", m->config->output, "node", w->node->name, "device", w->address, "transport",
-				m->config->transport, "kind", hspmd_device_kind_words[part->types[part->devices[w->index].type].kind]);
+				m->config->transport, "kind", hspmd_device_kind_words[part->types[part->devices[w->index].type].kind], "memory", m->config->memory);
 	json_t *place = json_array_get(w->node->places, (size_t)w->index); /* threads, index */
 	if (job && json_is_object(place) && json_object_update_missing(job, place))
 		m->failed = true;
 	send_workers(m, &w, 1, job);
+	revive_ask(m, w);
 }
 
 /* What a worker that is gone was doing decides what is to be done about it. */
@@ -288,6 +293,7 @@ static void lose(struct hspmd_machine *m, struct worker *w, const char *cause, c
 	w->report = NULL;
 	save_lost(m, w);
 	generation_remove(g, w);
+	revive_drop(m, w);
 	if (m->end == END_SAVING && g->finished && !m->leaving && needed) {
 		/* The last checkpoint cannot be whole: what is lost is brought back first. */
 		m->end = END_NONE;
@@ -301,6 +307,11 @@ static void lose(struct hspmd_machine *m, struct worker *w, const char *cause, c
 		char text[300];
 		snprintf(text, sizeof text, "worker %s is gone: %s", w->address, why);
 		abort_current(m, text);
+		revive_missing(m);
+	} else if (needed && (g->stage == STAGE_SETTLING || g->stage == STAGE_HELD) && revive_missing(m)) {
+		ask_holders(m); /* of one step they may be no more */
+	} else if (needed && g->stage == STAGE_ABORTING) {
+		revive_missing(m);
 	}
 	if (!needed && !in_next)
 		return;
@@ -399,6 +410,7 @@ void nodes_time(struct hspmd_machine *m)
 {
 	look_again(m);
 	members_time(m);
+	revive_time(m);
 	for (size_t i = 0; i < m->nodes; i++) {
 		struct node *n = m->node[i];
 		if (n->held && n->agent == LIFE_STARTING && m->now >= n->deadline) {

@@ -35,14 +35,22 @@ static int64_t step_to_apply(const struct generation *g)
 	return first < last && totals(g, last - 1) ? last - 1 : -1;
 }
 
-bool settle_begin(struct hspmd_machine *m)
+void settle_hear(struct hspmd_machine *m)
 {
 	struct generation *g = &m->current;
 	for (int i = 0; i < g->members; i++) {
+		struct worker *w = g->member[i];
 		json_t *holds = json_object_get(g->answer[i], "holds");
 		if (holds)
-			g->member[i]->holds = json_integer_value(holds); /* null: nothing */
+			w->holds = json_integer_value(holds); /* null: nothing */
+		if (w->holds != g->layout->generation && !(m->older && w->holds == m->older->generation))
+			w->holds = 0; /* left by a plan that nobody remembers */
 	}
+}
+
+bool settle_begin(struct hspmd_machine *m)
+{
+	struct generation *g = &m->current;
 	int64_t apply = step_to_apply(g);
 	json_t *sums = apply >= 0 ? json_incref(totals(g, apply)) : json_null();
 	int64_t generation = g->layout->generation;

@@ -129,7 +129,7 @@ void on_step(struct hspmd_machine *m, struct worker *w, json_t *message)
 		m->recent_count = RECENT;
 	for (size_t i = 0; i < m->nodes; i++)
 		for (int k = 0; k < m->node[i]->workers; k++)
-			m->node[i]->worker[k]->faults = 0;
+			m->node[i]->worker[k]->faults = m->node[i]->worker[k]->revivals = 0;
 	if (m->current.stage == STAGE_TRAINING)
 		step_patience(m);
 }

@@ -17,12 +17,15 @@ struct hspmd_executor {
 	struct hspmd_engine *sums; /* of gradients, and what brings parameters back */
 	bool beside;               /* engines have threads */
 	char *bases[2];          /* by region, on the device */
+	bool borrowed[2];        /* from o.lasting */
 	void *workspace;
 	size_t workspace_bytes;
 	double *scalar;          /* on the device: sum of squares */
 	bool copied;             /* copies of parameters in the operators' type are up to date */
 	char *samples;           /* host: one READ's worth */
 };
+
+_Static_assert(HSPMD_TOTALS_COUNT == HSPMD_LASTING_SUMS, "a step's totals outlive the process");
 
 #define VOTE_TAG ((UINT64_C(1) << 44) - 256)
 
@@ -65,6 +68,58 @@ static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
 	return ex->sums ? 0 : -1;
 }
 
+/* Gradients are summed in place, or where the device has a share of them, in the arena. */
+static bool sums_in_arena(const struct hspmd_program *p)
+{
+	for (int i = 0; i < p->state_count; i++)
+		if (p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].region == HSPMD_REGION_ARENA)
+			return true;
+	return false;
+}
+
+static size_t lasting_arena(const struct hspmd_program *p)
+{
+	return (p->fixed_bytes + HSPMD_PROGRAM_ALIGN + 4095) / 4096 * 4096;
+}
+
+size_t hspmd_executor_lasting_bytes(const struct hspmd_program *p)
+{
+	return lasting_arena(p) + (sums_in_arena(p) ? p->arena_bytes + HSPMD_PROGRAM_ALIGN : 0);
+}
+
+uint64_t hspmd_executor_lasting_layout(const struct hspmd_program *p)
+{
+	uint64_t hash = hspmd_executor_lasting_bytes(p);
+	for (int i = 0; i < p->state_count; i++) {
+		const struct hspmd_program_state *s = &p->states[i];
+		const int slot[] = { s->param, s->m, s->v, s->grad };
+		for (size_t k = 0; s->param >= 0 && k < sizeof slot / sizeof *slot; k++) {
+			const struct hspmd_slot *at = slot[k] < 0 ? NULL : &p->slots[slot[k]];
+			const uint64_t words[] = { hash, (uint64_t)i, at ? at->region : 0, at ? at->offset : 0, at ? p->forms[at->form].bytes : 0,
+						   at ? (uint64_t)p->forms[at->form].dtype : 0 };
+			hash = XXH3_64bits(words, sizeof words);
+		}
+	}
+	return hash;
+}
+
+static int allocate_regions(struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	const struct hspmd_program *p = ex->p;
+	struct hspmd_device *dev = ex->o.device;
+	char *lasting = ex->o.lasting ? hspmd_lasting_data(ex->o.lasting) : NULL;
+	ex->borrowed[HSPMD_REGION_FIXED] = lasting != NULL;
+	ex->borrowed[HSPMD_REGION_ARENA] = lasting && sums_in_arena(p);
+	size_t bytes[2] = { [HSPMD_REGION_ARENA] = p->arena_bytes, [HSPMD_REGION_FIXED] = p->fixed_bytes };
+	for (int r = 0; r < 2; r++) {
+		if (ex->borrowed[r])
+			ex->bases[r] = r == HSPMD_REGION_FIXED ? lasting : lasting + lasting_arena(p);
+		else if (!(ex->bases[r] = dev->ops->allocate(dev, bytes[r] + 64, err)))
+			return -1;
+	}
+	return 0;
+}
+
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err)
 {
 	struct hspmd_executor *ex = calloc(1, sizeof *ex);
@@ -80,10 +135,8 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 		hspmd_fail_memory(err, "starting a generation");
 		goto fail;
 	}
-	size_t bytes[2] = { [HSPMD_REGION_ARENA] = p->arena_bytes, [HSPMD_REGION_FIXED] = p->fixed_bytes };
-	for (int r = 0; r < 2; r++)
-		if (!(ex->bases[r] = dev->ops->allocate(dev, bytes[r] + 64, err)))
-			goto fail;
+	if (allocate_regions(ex, err))
+		goto fail;
 	ex->workspace_bytes = p->workspace_bytes;
 	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || !(ex->scalar = dev->ops->allocate(dev, 64, err)))
 		goto fail;
@@ -102,7 +155,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 	hspmd_executor_disconnect(ex);
 	struct hspmd_device *dev = ex->o.device;
 	for (int r = 0; r < 2; r++)
-		if (ex->bases[r])
+		if (ex->bases[r] && !ex->borrowed[r])
 			dev->ops->release(dev, ex->bases[r]);
 	if (ex->workspace)
 		dev->ops->release(dev, ex->workspace);
@@ -385,6 +438,37 @@ int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hs
 	return status;
 }
 
+/* `count` elements from `first` on, as a row. */
+static struct hspmd_view part_of(const struct hspmd_view *v, int64_t first, int64_t count)
+{
+	return (struct hspmd_view){ .data = v->data ? (char *)v->data + (size_t)first * hspmd_dtype_bytes(v->dtype) : NULL, .dtype = v->dtype,
+				    .rank = v->data ? 1 : -1, .shape = { count }, .full = { count } };
+}
+
+/* One parameter, block by block. *block: number of the first; of the one behind the last. */
+static int update_lasting(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr, uint64_t *block,
+			  struct hspmd_error *err)
+{
+	const struct hspmd_form *form = &ex->p->forms[ex->p->slots[in->out[0]].form];
+	int64_t size = (int64_t)hspmd_dtype_bytes(form->dtype), elements = (int64_t)form->bytes / size, most = (int64_t)HSPMD_LASTING_BLOCK / size;
+	for (int64_t first = 0; first < elements; first += most, ++*block) {
+		int64_t count = elements - first < most ? elements - first : most;
+		struct hspmd_kernel_args args;
+		hspmd_program_args(ex->p, in, ex->bases, &args);
+		for (int k = 0; k < args.input_count; k++)
+			args.in[k] = part_of(&args.in[k], first, count);
+		for (int k = 0; k < args.output_count; k++)
+			args.out[k] = part_of(&args.out[k], first, count);
+		args.attr = attr;
+		if (!hspmd_lasting_block(ex->o.lasting, *block, (void *const[]){ args.out[0].data, args.out[1].data, args.out[2].data }, (size_t)(count * size)))
+			continue;
+		if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
+			return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_op_type(in->opcode)->name, in->layer);
+		hspmd_lasting_block_done(ex->o.lasting, *block);
+	}
+	return 0;
+}
+
 int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = ex->o.job;
@@ -396,14 +480,20 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 	attr.adam.eps = job->optimizer.eps;
 	attr.adam.step = step + 1;
 	double measured = hspmd_now();
+	uint64_t block = 0;
+	if (ex->o.lasting)
+		hspmd_lasting_update(ex->o.lasting, (const double *)all);
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &ex->p->instructions[i];
 		if (in->action != HSPMD_ACTION_ADAM)
 			continue;
 		attr.adam.weight_decay = ex->p->states[in->step].decay ? job->optimizer.weight_decay : 0;
-		if (run_kernel(ex, in, &attr, err) || take_time(ex, i, &measured, err))
+		int status = ex->o.lasting ? update_lasting(ex, in, &attr, &block, err) : run_kernel(ex, in, &attr, err);
+		if (status || take_time(ex, i, &measured, err))
 			return -1;
 	}
+	if (ex->o.lasting)
+		hspmd_lasting_updated(ex->o.lasting);
 	ex->copied = true;
 	return ex->o.device->ops->synchronise(ex->o.device, err);
 }

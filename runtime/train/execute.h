@@ -6,6 +6,7 @@
 
 #include "common/format/job.h"
 #include "runtime/comm/engine.h"
+#include "runtime/state/lasting.h"
 #include "runtime/train/program.h"
 #include "runtime/train/timeline.h"
 
@@ -30,9 +31,15 @@ struct hspmd_executor_options {
 	struct hspmd_sample_source samples;
 	const struct hspmd_job *job;
 	struct hspmd_timeline *timeline; /* NULL, or what the latest step did when */
+	struct hspmd_lasting *lasting; /* holds what must outlive the process, of hspmd_executor_lasting_bytes; the device's memory is the host's. NULL: nothing does */
 	double *seconds; /* NULL, or an entry per instruction: what it took when it last ran. The device is waited for where layer or pass change, so an
 			  * instruction before may have done its work in the time of the last one of its layer. */
 };
+
+/* What outlives the process: parameters and moments, and the gradients with which a step that was voted for can be ended. */
+size_t hspmd_executor_lasting_bytes(const struct hspmd_program *p);
+/* Two programs of one layout have the same there. */
+uint64_t hspmd_executor_lasting_layout(const struct hspmd_program *p);
 
 /* Allocates the program's memory on the device; state slots are not filled. NULL and err on failure. */
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err);
@@ -67,7 +74,8 @@ struct hspmd_step_times {
 int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times, struct hspmd_error *err);
 /* The vote: everyone's `own` summed into `all` in the order of the voters, the same bits everywhere; finishing means that all gradients are complete. */
 int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all, struct hspmd_error *err);
-/* Change the state with the totals of the vote; local, cannot be aborted halfway. A failure here means that the device is lost. */
+/* Change the state with the totals of the vote; local, cannot be aborted halfway. A failure here means that the device is lost. Where `lasting` was torn in this
+ * step it is ended. */
 int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
 
 #endif

@@ -8,9 +8,11 @@
 #include "common/alloc.h"
 #include "common/base64.h"
 #include "common/log.h"
+#include "runtime/state/memory_place.h"
 
 /* Names the folder in which every worker leaves its last step (man page of hspmd run). */
 #define TIMELINE "HSPMD_TIMELINE"
+#define END_S 5.0 /* of a process that was killed, until nothing of it runs any more */
 
 static int read_members(struct hspmd_generation *g, json_t *members, struct hspmd_error *err)
 {
@@ -131,7 +133,8 @@ static int open_transports(struct hspmd_generation *g, struct hspmd_error *err)
 	return g->spread.any ? open_transport(g, &hspmd_transport_socket, &g->copies, &g->copies_address, err) : 0;
 }
 
-struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
+/* What the message says, without connections. */
+static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
 {
 	struct hspmd_generation *g = calloc(1, sizeof *g);
 	if (!g) {
@@ -139,6 +142,7 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 		return NULL;
 	}
 	g->setup = setup;
+	g->message = json_incref(message);
 	g->number = (int)json_integer_value(json_object_get(message, "generation"));
 	g->cluster = hspmd_cluster_from_json(json_object_get(message, "cluster"), "cluster", err);
 	g->plan = g->cluster ? hspmd_plan_from_json(json_object_get(message, "plan"), "plan", g->cluster, setup->source.layers, err) : NULL;
@@ -151,7 +155,7 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 	if (!g->program)
 		goto fail;
 	g->layouts = hspmd_layouts_build(g->program->graph, g->plan, err);
-	if (!g->layouts || spread_checkpoints(g, err) || open_transports(g, err))
+	if (!g->layouts || spread_checkpoints(g, err))
 		goto fail;
 	return g;
 fail:
@@ -159,9 +163,18 @@ fail:
 	return NULL;
 }
 
+struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
+{
+	struct hspmd_generation *g = specialise(setup, message, err);
+	if (!g || !open_transports(g, err))
+		return g;
+	hspmd_generation_destroy(g);
+	return NULL;
+}
+
 int64_t hspmd_generation_memory(const struct hspmd_generation *g)
 {
-	return (int64_t)hspmd_program_memory(g->program);
+	return (int64_t)hspmd_program_memory(g->program) + (g->setup->memory && g->setup->device->ops->host_memory ? (int64_t)hspmd_lasting_overhead("") : 0);
 }
 
 /* `which`: of addresses that are two in one; -1: they are not. */
@@ -192,19 +205,103 @@ static int connect_members(struct hspmd_generation *g, struct hspmd_transport *t
 	return status;
 }
 
-int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err)
+/* ---- what outlives the process */
+
+/* This node's part of the run's folder, and what the device's files there are called. */
+static int place_of(const struct hspmd_worker_setup *setup, char **folder, char **name, struct hspmd_error *err)
 {
-	if (connect_members(g, g->transport, addresses, 0, err) || connect_members(g, g->sums, addresses, 1, err) || connect_members(g, g->copies, copies, -1, err))
-		return -1;
+	*folder = hspmd_asprintf("%s/%s", setup->memory, setup->node);
+	*name = strdup(setup->address);
+	for (char *colon = *name; colon && (colon = strchr(colon, ':'));)
+		*colon = '-';
+	return *folder && *name ? 0 : hspmd_fail_memory(err, "naming a place in memory");
+}
+
+/* Without it the state is in memory that dies with the process: training goes on all the same. */
+static void make_lasting(struct hspmd_generation *g)
+{
+	struct hspmd_error err = { "" };
+	char *folder = NULL, *name = NULL, *text = NULL;
+	if (!g->setup->memory || !g->setup->device->ops->host_memory || g->program->stage < 0)
+		return;
+	if (!hspmd_memory_place_make(g->setup->memory, &err) && !place_of(g->setup, &folder, &name, &err)) {
+		text = json_dumps(g->message, JSON_COMPACT | JSON_REAL_PRECISION(17));
+		if (text)
+			g->lasting = hspmd_lasting_create(&(struct hspmd_lasting_about){ folder, name, g->number, hspmd_executor_lasting_layout(g->program),
+											 hspmd_executor_lasting_bytes(g->program), text }, &err);
+		else
+			hspmd_fail_memory(&err, "describing a generation");
+	}
+	if (!g->lasting)
+		hspmd_warn("the state will not outlive this process: %s", err.text);
+	free(folder);
+	free(name);
+	free(text);
+}
+
+static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
+{
 	if (getenv(TIMELINE) && !(g->timeline = hspmd_timeline_create(g->program->instruction_count)))
 		return hspmd_fail_memory(err, "preparing a timeline");
 	struct hspmd_executor_options o = {
 		.program = g->program, .device = g->setup->device, .transport = g->transport, .sums = g->sums, .rank_of = g->rank_of,
 		.device_count = g->cluster->device_count, .voters = g->voters, .voter_count = g->voter_count, .samples = hspmd_data_source(g->setup->data),
-		.job = g->setup->job, .timeline = g->timeline,
+		.job = g->setup->job, .lasting = g->lasting, .timeline = g->timeline,
 	};
 	g->executor = hspmd_executor_create(&o, err);
 	return g->executor ? 0 : -1;
+}
+
+int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err)
+{
+	if (connect_members(g, g->transport, addresses, 0, err) || connect_members(g, g->sums, addresses, 1, err) || connect_members(g, g->copies, copies, -1, err))
+		return -1;
+	make_lasting(g);
+	return make_executor(g, err);
+}
+
+/* The update that the kill came into. */
+static int end_update(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	struct hspmd_totals all;
+	int64_t step = hspmd_lasting_step(g->lasting);
+	if (!hspmd_lasting_is_torn(g->lasting))
+		return 0;
+	if (!hspmd_lasting_sums(g->lasting, step, (double *)&all))
+		return hspmd_fail(err, "the sums of step %lld are not there", (long long)step);
+	return hspmd_executor_commit(g->executor, step, &all, err);
+}
+
+struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup *setup, struct hspmd_error *err)
+{
+	char *folder = NULL, *name = NULL;
+	struct hspmd_lasting *l = NULL;
+	if (!setup->memory)
+		hspmd_fail(err, "nothing outlives a worker here");
+	else if (!place_of(setup, &folder, &name, err))
+		l = hspmd_lasting_open(folder, name, END_S, err);
+	free(folder);
+	free(name);
+	if (!l)
+		return NULL;
+	json_error_t why;
+	json_t *message = json_loads(hspmd_lasting_text(l), 0, &why);
+	struct hspmd_generation *g = message ? specialise(setup, message, err) : NULL;
+	if (!message)
+		hspmd_fail(err, "what a worker left cannot be read: %s", why.text);
+	json_decref(message);
+	if (!g) {
+		hspmd_lasting_close(l, true);
+		return NULL;
+	}
+	g->lasting = l;
+	bool same = hspmd_executor_lasting_layout(g->program) == hspmd_lasting_layout(l) && hspmd_executor_lasting_bytes(g->program) == hspmd_lasting_bytes(l);
+	if (!same)
+		hspmd_fail(err, "what a worker left lies otherwise than this program would have it");
+	if (same && !make_executor(g, err) && !end_update(g, err))
+		return g;
+	hspmd_generation_leave(g);
+	return NULL;
 }
 
 void hspmd_generation_disconnect(struct hspmd_generation *g)
@@ -235,7 +332,7 @@ static void write_timeline(const struct hspmd_generation *g)
 	hspmd_warn("%s", err.text);
 }
 
-void hspmd_generation_destroy(struct hspmd_generation *g)
+static void release(struct hspmd_generation *g, bool leave)
 {
 	if (!g)
 		return;
@@ -243,6 +340,8 @@ void hspmd_generation_destroy(struct hspmd_generation *g)
 	write_timeline(g);
 	hspmd_executor_destroy(g->executor);
 	hspmd_timeline_destroy(g->timeline);
+	hspmd_lasting_close(g->lasting, leave);
+	json_decref(g->message);
 	hspmd_layouts_destroy(g->layouts);
 	hspmd_program_destroy(g->program);
 	hspmd_plan_destroy(g->plan);
@@ -254,6 +353,16 @@ void hspmd_generation_destroy(struct hspmd_generation *g)
 	free(g->rank_of);
 	free(g->voters);
 	free(g);
+}
+
+void hspmd_generation_destroy(struct hspmd_generation *g)
+{
+	release(g, false);
+}
+
+void hspmd_generation_leave(struct hspmd_generation *g)
+{
+	release(g, true);
 }
 
 /* ---- slices of state */

@@ -24,6 +24,7 @@ struct hspmd_worker_setup {
 	char *node;
 	char *output;    /* folder */
 	char *transport; /* name, NULL: the best there is */
+	char *memory;    /* the run's folder in memory; NULL: nothing outlives this process */
 	double timeout_s; /* of one wait for a peer */
 };
 
@@ -46,12 +47,17 @@ struct hspmd_generation {
 	struct hspmd_transport *copies;    /* carries them to other nodes; NULL: they are not sent */
 	struct hspmd_address copies_address;
 	atomic_int abort;
+	json_t *message;                 /* `prepare`, from which another process can make the same */
+	struct hspmd_lasting *lasting;   /* what of it outlives this process; NULL: nothing */
 	struct hspmd_executor *executor; /* from start on */
 	struct hspmd_timeline *timeline; /* NULL: nobody asked for it */
 };
 
 /* From a `prepare` message (common/wire.h). NULL and err on failure. */
 struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err);
+/* What a process of this device that was killed had: its state, without connections. A step whose update it had begun is ended. NULL and err: there is nothing, or it is
+ * of no use; then it is left alone. */
+struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup *setup, struct hspmd_error *err);
 /* Bytes of device memory that it will take. */
 int64_t hspmd_generation_memory(const struct hspmd_generation *g);
 /* Connect to the members (addresses, copies: `start`'s arrays) and allocate. */
@@ -59,6 +65,8 @@ int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t
 /* The transports are gone, waits end; program, memory and state stay. Nobody may use `copies` any more (worker_detach). */
 void hspmd_generation_disconnect(struct hspmd_generation *g);
 void hspmd_generation_destroy(struct hspmd_generation *g);
+/* The same, but what outlives the process stays for the next. */
+void hspmd_generation_leave(struct hspmd_generation *g);
 
 /* Fill the state from what `start` says (`state` object): at random, or from the live state of the generation before (`old`, NULL when this worker has none) and from
  * files. *report is filled also on failure. */

@@ -56,14 +56,14 @@ static json_t *state_report(const struct worker *w, const char *type, int genera
 static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 {
 	struct hspmd_worker_setup *s = &w->setup;
-	const char *device = "cpu", *node = NULL, *address = NULL, *output = NULL, *transport = NULL;
+	const char *device = "cpu", *node = NULL, *address = NULL, *output = NULL, *transport = NULL, *memory = NULL;
 	int threads = 1, index = 0;
 	double timeout = 60;
 	json_t *job, *model;
 	if (s->job)
 		return hspmd_fail(err, "a second job message");
-	if (json_unpack(m, "{so,so,ss,ss,ss,s?i,s?s,s?s,s?i,s?F}", "job", &job, "model", &model, "output", &output, "node", &node, "device", &address,
-			"threads", &threads, "transport", &transport, "kind", &device, "index", &index, "timeout_s", &timeout))
+	if (json_unpack(m, "{so,so,ss,ss,ss,s?i,s?s,s?s,s?i,s?F,s?s}", "job", &job, "model", &model, "output", &output, "node", &node, "device", &address,
+			"threads", &threads, "transport", &transport, "kind", &device, "index", &index, "timeout_s", &timeout, "memory", &memory))
 		return hspmd_fail(err, "job: job, model, output, node or device is missing");
 	const char *file = json_string_value(json_object_get(m, "file"));
 	s->job = hspmd_job_from_json(job, file ? file : "job.json", err);
@@ -77,8 +77,9 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 	s->node = strdup(node);
 	s->output = strdup(output);
 	s->transport = transport ? strdup(transport) : NULL;
+	s->memory = memory ? strdup(memory) : NULL;
 	s->timeout_s = timeout;
-	if (!s->address || !s->node || !s->output)
+	if (!s->address || !s->node || !s->output || (memory && !s->memory))
 		return hspmd_fail_memory(err, "starting the worker");
 	char name[96];
 	snprintf(name, sizeof name, "hspmd worker %s", address);
@@ -102,6 +103,7 @@ static void tear_down(struct worker *w)
 	free(s->node);
 	free(s->output);
 	free(s->transport);
+	free(s->memory);
 }
 
 /* ---- preparing, in a thread of its own so that the present generation trains on */
@@ -202,13 +204,15 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 		return -1;
 	if (worker_before_change(w, err)) /* an image of the old state may still be being taken */
 		return -1;
+	w->step = json_integer_value(json_object_get(m, "step"));
+	if (g->lasting)
+		hspmd_lasting_begin(g->lasting, w->step);
 	pthread_mutex_lock(&w->lock);
 	w->active = g;
 	w->next = NULL;
 	pthread_mutex_unlock(&w->lock);
 	worker_detach(w, old);
 	hspmd_generation_destroy(old);
-	w->step = json_integer_value(json_object_get(m, "step"));
 	w->ready = w->applied = -1;
 	w->busy_s = 0;
 	w->busy_steps = 0;
@@ -245,6 +249,14 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, double 
 						    mean));
 }
 
+/* That all gradients are complete, or are so no more. */
+static void set_ready(struct worker *w, bool ready)
+{
+	w->ready = ready ? w->step : -1;
+	if (w->active && w->active->lasting)
+		hspmd_lasting_ready(w->active->lasting, ready);
+}
+
 /* One step. 0, or -1: nothing changed but what `ready` and `step` say. */
 static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
 {
@@ -252,12 +264,12 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	struct hspmd_totals own = { 0 };
 	struct hspmd_step_times times;
 	double then = hspmd_now();
-	w->ready = -1;
+	set_ready(w, false);
 	if (hspmd_executor_gradients(ex, w->step, &own, &times, err))
 		return -1;
 	own.stop = atomic_load(&w->stop) == w->active->number;
 	own.checkpoint = worker_checkpoint_asked(w);
-	w->ready = w->step;
+	set_ready(w, true);
 	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_change(w, err) || hspmd_executor_commit(ex, w->step, all, err))
 		return -1;
 	w->totals = *all;
@@ -311,9 +323,34 @@ static int train(struct worker *w)
 
 /* ---- ends that were not planned */
 
+/* What the process before had when it was killed is this one's now. */
+static void revive(struct worker *w)
+{
+	struct hspmd_error err = { "" };
+	double sums[HSPMD_LASTING_SUMS];
+	struct hspmd_generation *g = w->setup.job ? hspmd_generation_revive(&w->setup, &err) : NULL;
+	if (!g) {
+		hspmd_warn("nothing is left of the worker before: %s", w->setup.job ? err.text : "there is no job yet");
+		return;
+	}
+	w->step = hspmd_lasting_step(g->lasting);
+	w->ready = hspmd_lasting_is_ready(g->lasting) ? w->step : -1;
+	for (int64_t s = w->step > RECENT ? w->step - RECENT : 0; s < w->step; s++)
+		if (hspmd_lasting_sums(g->lasting, s, sums)) {
+			memcpy(&w->totals, sums, sizeof w->totals);
+			w->recent_step[s % RECENT] = w->applied = s;
+			w->recent_loss[s % RECENT] = w->totals.loss;
+		}
+	pthread_mutex_lock(&w->lock);
+	w->active = g;
+	pthread_mutex_unlock(&w->lock);
+}
+
 static int abort_generation(struct worker *w, json_t *m)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	if (json_is_true(json_object_get(m, "revive")) && !w->active)
+		revive(w);
 	if (w->next && w->next->number == number)
 		drop_next(w);
 	if (w->active && w->active->number == number) {
@@ -360,7 +397,7 @@ static int settle(struct worker *w, json_t *m)
 		w->totals = all;
 		w->applied = w->step++;
 	}
-	w->ready = -1;
+	set_ready(w, false);
 	return hspmd_inbox_send(w->inbox, state_report(w, "settled", number));
 }
 
@@ -445,7 +482,10 @@ int hspmd_worker_main(int control)
 	worker_end_checkpoints(&w);
 	hspmd_inbox_close(w.inbox);
 	hspmd_generation_destroy(w.next);
-	hspmd_generation_destroy(w.active);
+	if (w.quit)
+		hspmd_generation_destroy(w.active);
+	else
+		hspmd_generation_leave(w.active);
 	tear_down(&w);
 	return w.quit && !status ? 0 : 1;
 }

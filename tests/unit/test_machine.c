@@ -71,6 +71,36 @@ static void test_leave(void **state)
 	}
 }
 
+/* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was going on when it was killed, and when the one that takes it up is
+ * killed, too. Also that of a hung one that is ended, and of all workers of an agent. */
+static void test_revived(void **state)
+{
+	(void)state;
+	const char *one = getenv("HSPMD_SEED");
+	for (uint64_t seed = one ? strtoull(one, NULL, 10) : 1; seed <= (getenv("HSPMD_LONG") ? 3000 : 40); seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 120, .sole = true });
+		uint64_t x = seed;
+		int status;
+		for (int i = 0; i < 12 && !world_ended(w, &status); i++) {
+			x = x * 6364136223846793005u + 1442695040888963407u;
+			int moves = (int)(x >> 33) % ((x >> 20) % 3 ? 150 : 15);
+			run_until(w, 1); /* before there is a state none can be lost */
+			for (int k = 0; k < moves && !world_ended(w, &status); k++)
+				if (!world_move(w))
+					world_wait(w);
+			world_kill(w, (int)(x >> 40) % 3, (int)(x >> 50) % 2, seed % 3 == 0 ? (enum world_how)((x >> 55) % 3) : WORLD_KILL);
+		}
+		world_heal(w);
+		run_out(w, seed);
+		world_ended(w, &status);
+		if (status)
+			fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
+		if (world_steps_lost(w))
+			fail_msg("seed %llu: %lld steps lost", (unsigned long long)seed, (long long)world_steps_lost(w));
+		world_destroy(w);
+	}
+}
+
 /* Until the solver is told of node 1 that it is between these. */
 static void run_until_slowdown(struct world *w, double least, double most)
 {
@@ -153,7 +183,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_undisturbed),
-		cmocka_unit_test(test_leave),
+		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_stragglers),
 		cmocka_unit_test(test_punished),
 	};

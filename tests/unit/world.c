@@ -314,6 +314,28 @@ static void command(struct world *w, json_t *value)
 	json_decref(value);
 }
 
+static void killed(struct world *w, struct sim *s)
+{
+	if (!s->alive)
+		return;
+	world_put(&w->up[s->node], json_pack("{s:s, s:s, s:I, s:s}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial, "text",
+					     "killed by signal 9"));
+	world_killed(s);
+}
+
+void world_kill(struct world *w, int node, int device, enum world_how how)
+{
+	struct sim *s = &w->sim[node][device];
+	if (w->ended)
+		return;
+	if (how == WORLD_AGENT && w->agent[node])
+		world_agent_dies(w, node);
+	else if (how == WORLD_HANG)
+		s->hung |= s->alive;
+	else if (how == WORLD_KILL)
+		killed(w, s);
+}
+
 void world_fault(struct world *w)
 {
 	int n = (int)world_pick(w, (uint64_t)w->o.nodes);
@@ -322,11 +344,7 @@ void world_fault(struct world *w)
 		return;
 	switch (world_pick(w, 10)) {
 	case 0: /* kill -9 of a worker */
-		if (s->alive) {
-			world_put(&w->up[n], json_pack("{s:s, s:s, s:I, s:s}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial, "text",
-						 "killed by signal 9"));
-			world_forget(s);
-		}
+		killed(w, s);
 		break;
 	case 1: /* of an agent and all below it */
 		if (w->agent[n])
@@ -378,11 +396,8 @@ void world_heal(struct world *w)
 	w->poll = true;
 	for (int n = 0; n < NODES; n++)
 		for (int d = 0; d < DEVICES; d++)
-			if (w->sim[n][d].hung) {
-				world_put(&w->up[n], json_pack("{s:s, s:s, s:I}", "type", "exited", "device", w->sim[n][d].address, "serial",
-							 (json_int_t)w->sim[n][d].serial));
-				world_forget(&w->sim[n][d]);
-			}
+			if (w->sim[n][d].hung)
+				killed(w, &w->sim[n][d]);
 }
 
 void world_leave(struct world *w)
@@ -468,7 +483,7 @@ struct world *world_create(const struct world_options *o)
 		.output = "/nowhere",
 		.local = o->checkpoints ? "/local" : NULL,
 		.shared = o->checkpoints ? "/shared" : NULL,
-		.memory = o->checkpoints && o->seed % 4 < 2 ? "/memory" : NULL,
+		.memory = o->sole || o->seed % 4 < 2 ? "/memory" : NULL,
 		.resizable = true,
 		.members = true,
 		.max_attempts = 1000,

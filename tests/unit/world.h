@@ -17,6 +17,7 @@ struct world_options {
 	int held, steps;
 	bool checkpoints;
 	bool stragglers; /* slow devices are looked for */
+	bool sole;  /* one pipeline of all devices: each part of the state is in one place */
 	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
 
@@ -29,6 +30,9 @@ bool world_move(struct world *w);
 void world_wait(struct world *w);
 /* One random fault or request: a worker or agent killed, a worker hung, a false alarm, nodes taken or given, grow, shrink, checkpoint. */
 void world_fault(struct world *w);
+/* Kill -9 of worker `device` of a node, or hang it, or (agent) kill the node's agent and all below it. */
+enum world_how { WORLD_KILL, WORLD_HANG, WORLD_AGENT };
+void world_kill(struct world *w, int node, int device, enum world_how how);
 /* Heal hung workers and give the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
 void world_leave(struct world *w);

@@ -30,6 +30,9 @@ struct sim {
 	int64_t stop, aborted; /* generations */
 	json_t *checkpoint;
 	bool reporter;
+	struct {               /* what a process that was killed has left in its node's memory; holds 0: nothing */
+		int64_t holds, step, ready, applied;
+	} left;
 };
 
 struct world {
@@ -78,6 +81,7 @@ void world_say_up(struct world *w, struct sim *s, json_t *m);
 
 /* world_workers.c */
 void world_forget(struct sim *s);
+void world_killed(struct sim *s); /* the same, but what is in its node's memory stays */
 void world_worker_hears(struct world *w, struct sim *s, json_t *m);
 /* A piece of a step. Returns false when there is none to be done. */
 bool world_work(struct world *w);

@@ -44,7 +44,7 @@ void world_agent_hears(struct world *w, int n, json_t *m)
 	} else if (!strcmp(type, "kill")) {
 		struct sim *s = world_find(w, world_word(m, "device"));
 		if (s->alive && s->serial == world_integer(m, "serial")) {
-			world_forget(s);
+			world_killed(s);
 			world_put(&w->up[n], json_pack("{s:s, s:s, s:I}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial));
 		}
 	} else if (!strcmp(type, "find")) {
@@ -66,7 +66,7 @@ void world_agent_dies(struct world *w, int n)
 	bool was = w->agent[n];
 	w->agent[n] = false;
 	for (int d = 0; d < DEVICES; d++)
-		world_forget(&w->sim[n][d]);
+		world_killed(&w->sim[n][d]);
 	world_empty(&w->up[n]);
 	world_empty(&w->down[n]);
 	if (was)
@@ -126,10 +126,10 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 {
 	json_t *pipelines = json_array();
 	char a[64];
-	int kind = (int)world_pick(w, 3), at = 0, left = 48;
+	int kind = w->o.sole ? 1 : (int)world_pick(w, 3), at = 0, left = 48;
 	while (at < c->device_count) {
 		json_t *stages = json_array();
-		int take = kind == 0 || c->device_count - at < 2 ? 1 : kind == 2 && c->device_count - at >= 4 ? 4 : 2;
+		int take = w->o.sole ? c->device_count : kind == 0 || c->device_count - at < 2 ? 1 : kind == 2 && c->device_count - at >= 4 ? 4 : 2;
 		json_t *devices[2] = { json_array(), json_array() };
 		for (int i = 0; i < take; i++)
 			json_array_append_new(devices[take > 1 && i >= take / 2], json_string(hspmd_cluster_address(c, at + i, a, sizeof a)));

@@ -23,6 +23,27 @@ void world_forget(struct sim *s)
 	s->ready = s->applied = -1;
 }
 
+void world_killed(struct sim *s)
+{
+	if (s->alive && s->holds) {
+		s->left.holds = s->holds;
+		s->left.step = s->step;
+		s->left.ready = s->ready;
+		s->left.applied = s->applied;
+	}
+	world_forget(s);
+}
+
+/* A new process takes up what the one before left. */
+static void revive(struct sim *s)
+{
+	s->holds = s->left.holds;
+	s->step = s->left.step;
+	s->ready = s->left.ready;
+	s->applied = s->left.applied;
+	s->left.holds = 0;
+}
+
 static json_t *losses(int64_t step)
 {
 	json_t *l = json_array();
@@ -82,6 +103,8 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		if (!s->runs && s->holds == g && s->aborted < g)
 			report(w, s, "stopped", g);
 	} else if (!strcmp(type, "abort")) {
+		if (json_is_true(json_object_get(m, "revive")) && !s->holds && s->left.holds)
+			revive(s);
 		if (s->loading == g)
 			s->loading = 0;
 		if (s->runs == g)
@@ -144,6 +167,7 @@ static void loaded(struct world *w, int64_t g)
 			s->holds = s->prepared_in_plan ? g : 0;
 			s->runs = s->prepared_in_plan ? g : 0;
 			s->ready = s->applied = -1;
+			s->left.holds = 0;
 			s->stop = 0;
 			s->reporter = s->prepared_in_plan && first;
 			first = first && !s->prepared_in_plan;

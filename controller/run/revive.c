@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* State that outlived its workers. A CPU's worker has its state in memory that stays on the node when the process is killed (runtime/state/lasting.h). Where the
+ * living do not hold everything between them, a new process of the device is started at once, which takes that up; it counts as a survivor from then on: it is asked
+ * what it holds and told to settle like all others, and the next generation gets the state from it. Where the living hold everything nothing is waited for. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/alloc.h"
+#include "controller/run/machine_private.h"
+
+#define REVIVALS 10 /* of a worker in a row */
+
+/* Do the living hold all of what was held under the layout? They may be a step apart until they have settled. */
+static bool held_by_living(const struct hspmd_machine *m, const struct layout *l)
+{
+	int *device = hspmd_calloc((size_t)l->devices, sizeof *device), count = 0;
+	for (int i = 0; device && i < l->devices; i++)
+		if (l->device[i]->life == LIFE_UP && l->device[i]->holds == l->generation)
+			device[count++] = hspmd_cluster_device(l->cluster, l->device[i]->address, NULL);
+	bool yes = count > 0 && m->config->covered(l->plan, l->cluster, device, count);
+	free(device);
+	return yes;
+}
+
+/* May something be left of it on its node, and can a process be started there? */
+static bool may_revive(const struct hspmd_machine *m, const struct worker *w)
+{
+	const struct node *n = w->node;
+	bool agent = n->agent == LIFE_UP || n->agent == LIFE_STARTING || m->now < m->look_until;
+	return w->life == LIFE_NONE && !w->reviving && w->revivals < REVIVALS && n->held && !n->ending && agent && n->part && w->index < n->part->device_count &&
+	       n->part->types[n->part->devices[w->index].type].kind == HSPMD_DEVICE_CPU;
+}
+
+static void begin(struct hspmd_machine *m, struct worker *w)
+{
+	w->reviving = true;
+	w->revivals++;
+	w->revive_by = m->now + (w->node->agent == LIFE_UP ? m->config->patience.revive : m->config->patience.revive_agent);
+	m->current.deadline = fmax(m->current.deadline, w->revive_by);
+	note_event(m, "revive", "worker %s: its state is taken up from its node's memory", w->address);
+	if (w->node->agent == LIFE_UP)
+		worker_spawn(m, w);
+}
+
+bool revive_missing(struct hspmd_machine *m)
+{
+	struct generation *g = &m->current;
+	struct layout *of[2] = { g->layout, m->older };
+	bool any = false;
+	if (!m->config->memory || m->end != END_NONE)
+		return false;
+	for (int k = 0; k < 2; k++)
+		if (of[k] && held_by_living(m, of[k]))
+			return false;
+	for (int k = 0; k < 2; k++)
+		for (int i = 0; of[k] && (k == 0 || of[1] != of[0]) && i < of[k]->devices; i++) {
+			struct worker *w = of[k]->device[i];
+			if (!may_revive(m, w) || generation_add(m, g, w))
+				continue;
+			begin(m, w);
+			any = true;
+		}
+	return any;
+}
+
+void revive_agent_up(struct hspmd_machine *m, struct node *n)
+{
+	for (int i = 0; i < n->workers; i++)
+		if (n->worker[i]->reviving && n->worker[i]->life == LIFE_NONE) {
+			n->worker[i]->revive_by = m->now + m->config->patience.revive;
+			m->current.deadline = fmax(m->current.deadline, n->worker[i]->revive_by);
+			worker_spawn(m, n->worker[i]);
+		}
+}
+
+void revive_ask(struct hspmd_machine *m, struct worker *w)
+{
+	if (w->reviving && m->current.layout)
+		send_workers(m, &w, 1, need(m, json_pack("{s:s, s:I, s:b}", "type", "abort", "generation", (json_int_t)m->current.layout->generation, "revive", 1)));
+}
+
+void revive_drop(struct hspmd_machine *m, struct worker *w)
+{
+	if (!w->reviving)
+		return;
+	w->reviving = false;
+	generation_remove(&m->current, w);
+}
+
+void revive_drop_node(struct hspmd_machine *m, struct node *n)
+{
+	for (int i = 0; i < n->workers; i++)
+		if (n->worker[i]->life == LIFE_NONE && n->worker[i]->reviving) {
+			n->worker[i]->revivals = REVIVALS;
+			revive_drop(m, n->worker[i]);
+		}
+}
+
+void revive_time(struct hspmd_machine *m)
+{
+	for (size_t i = 0; i < m->nodes; i++)
+		for (int k = 0; k < m->node[i]->workers; k++) {
+			struct worker *w = m->node[i]->worker[k];
+			if (!w->reviving || m->now < w->revive_by)
+				continue;
+			if (w->life == LIFE_NONE) {
+				say(m, HSPMD_LOG_WARNING, "waited for the agent of %s, to take up what worker %s left", w->node->name, w->address);
+				w->revivals = REVIVALS;
+				revive_drop(m, w);
+			} else {
+				worker_kill(m, w, "hang", "it did not take up what the one before left");
+			}
+		}
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/lasting.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "runtime/state/memory_place.h"
+
+#define MAGIC "hspmd-lasting-1"
+#define PAGE ((size_t)4096)
+#define UNDO_BYTES (HSPMD_LASTING_PARTS * HSPMD_LASTING_BLOCK)
+
+enum { COMPUTING, READY, UPDATING, PHASES };
+
+struct sums {
+	int64_t step;
+	double sum[HSPMD_LASTING_SUMS];
+};
+
+/* The file's beginning; then the text, the undo place and the data. */
+struct record {
+	char magic[16];
+	uint64_t layout, text_bytes, data_at, bytes;
+	_Atomic uint64_t whole;    /* the data are a state */
+	_Atomic uint64_t phase;    /* PHASES * step + phase */
+	_Atomic uint64_t progress; /* of the update: 2 * block, and 1 while its undo is good and it may be half changed */
+	struct sums recent[HSPMD_LASTING_RECENT]; /* by step; that of one UPDATING is there before it is */
+};
+
+struct hspmd_lasting {
+	struct record *record;
+	char *data, *undo;
+	size_t mapped;
+	int fd;
+	char *folder, *name, *path;
+};
+
+static size_t whole_pages(size_t bytes)
+{
+	return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+size_t hspmd_lasting_overhead(const char *text)
+{
+	return whole_pages(sizeof(struct record) + strlen(text) + 1) + UNDO_BYTES;
+}
+
+/* ---- files */
+
+static struct hspmd_lasting *make(const char *folder, const char *name, int64_t generation, struct hspmd_error *err)
+{
+	struct hspmd_lasting *l = calloc(1, sizeof *l);
+	if (l) {
+		l->fd = -1;
+		l->folder = strdup(folder);
+		l->name = strdup(name);
+		l->path = hspmd_asprintf("%s/%s.g%" PRId64 ".live", folder, name, generation);
+	}
+	if (l && l->folder && l->name && l->path)
+		return l;
+	hspmd_lasting_close(l, true);
+	hspmd_fail_memory(err, "taking memory for the state");
+	return NULL;
+}
+
+void hspmd_lasting_close(struct hspmd_lasting *l, bool keep)
+{
+	if (!l)
+		return;
+	if (!keep && l->fd >= 0)
+		unlink(l->path);
+	if (l->record)
+		munmap(l->record, l->mapped);
+	if (l->fd >= 0)
+		close(l->fd);
+	free(l->folder);
+	free(l->name);
+	free(l->path);
+	free(l);
+}
+
+static int map(struct hspmd_lasting *l, size_t bytes, struct hspmd_error *err)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, l->fd, 0);
+	if (at == MAP_FAILED)
+		return hspmd_fail_errno(err, "%s: %zu bytes", l->path, bytes);
+#ifdef MADV_HUGEPAGE
+	madvise(at, bytes, MADV_HUGEPAGE); /* where the system lets tmpfs have them */
+#endif
+	l->record = at;
+	l->mapped = bytes;
+	return 0;
+}
+
+static void point(struct hspmd_lasting *l)
+{
+	l->data = (char *)l->record + l->record->data_at;
+	l->undo = l->data - UNDO_BYTES;
+}
+
+/* All of it now: a tmpfs that is full tells it here, and not by a signal in the middle of a step. */
+static int reserve(struct hspmd_lasting *l, size_t bytes, struct hspmd_error *err)
+{
+	l->fd = open(l->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (l->fd < 0 && errno == EEXIST && !unlink(l->path))
+		l->fd = open(l->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (l->fd < 0)
+		return hspmd_fail_errno(err, "%s", l->path);
+	if (flock(l->fd, LOCK_EX | LOCK_NB))
+		return hspmd_fail_errno(err, "%s", l->path);
+	if (hspmd_memory_place_room(l->folder, bytes, err))
+		return -1;
+	if (fallocate(l->fd, 0, 0, (off_t)bytes))
+		return hspmd_fail_errno(err, "%s: %zu bytes", l->path, bytes);
+	return map(l, bytes, err);
+}
+
+struct hspmd_lasting *hspmd_lasting_create(const struct hspmd_lasting_about *about, struct hspmd_error *err)
+{
+	size_t head = hspmd_lasting_overhead(about->text);
+	if (mkdir(about->folder, 0700) && errno != EEXIST) {
+		hspmd_fail_errno(err, "%s", about->folder);
+		return NULL;
+	}
+	struct hspmd_lasting *l = make(about->folder, about->name, about->generation, err);
+	if (l && reserve(l, head + whole_pages(about->bytes), err)) {
+		hspmd_lasting_close(l, false);
+		return NULL;
+	}
+	if (!l)
+		return NULL;
+	struct record *r = l->record;
+	memcpy(r->magic, MAGIC, sizeof MAGIC);
+	r->layout = about->layout;
+	r->text_bytes = strlen(about->text) + 1;
+	r->data_at = head;
+	r->bytes = about->bytes;
+	for (int i = 0; i < HSPMD_LASTING_RECENT; i++)
+		r->recent[i].step = -1;
+	memcpy(r + 1, about->text, r->text_bytes);
+	point(l);
+	return l;
+}
+
+/* The generation of a file of `name`; -1: it is none. */
+static int64_t generation_of(const char *file, const char *name)
+{
+	size_t n = strlen(name);
+	int64_t generation;
+	int end = 0;
+	if (strncmp(file, name, n) || sscanf(file + n, ".g%" SCNd64 ".live%n", &generation, &end) != 1 || !end || file[n + (size_t)end])
+		return -1;
+	return generation;
+}
+
+/* Its process may have been killed a moment ago. */
+static int lock(struct hspmd_lasting *l, double wait_s, struct hspmd_error *err)
+{
+	double until = hspmd_now() + wait_s;
+	while (flock(l->fd, LOCK_EX | LOCK_NB)) {
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return hspmd_fail_errno(err, "%s", l->path);
+		if (hspmd_now() > until)
+			return hspmd_fail(err, "%s: waited %.1f s for its process to end", l->path, wait_s);
+		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+	}
+	return 0;
+}
+
+static int check(const struct hspmd_lasting *l, struct hspmd_error *err)
+{
+	const struct record *r = l->record;
+	if (memcmp(r->magic, MAGIC, sizeof MAGIC) || r->data_at % PAGE || r->data_at > l->mapped || r->data_at < sizeof *r + UNDO_BYTES ||
+	    r->bytes > l->mapped - r->data_at || !r->text_bytes || r->text_bytes > r->data_at - sizeof *r - UNDO_BYTES ||
+	    ((const char *)(r + 1))[r->text_bytes - 1])
+		return hspmd_fail(err, "%s: not what a worker left", l->path);
+	return atomic_load(&r->whole) ? 0 : hspmd_fail(err, "%s: the state in it was not whole yet", l->path);
+}
+
+static int take(struct hspmd_lasting *l, double wait_s, struct hspmd_error *err)
+{
+	struct stat st;
+	l->fd = open(l->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+	if (l->fd < 0 || fstat(l->fd, &st))
+		return hspmd_fail_errno(err, "%s", l->path);
+	if (!S_ISREG(st.st_mode) || (size_t)st.st_size < sizeof(struct record))
+		return hspmd_fail(err, "%s: not what a worker left", l->path);
+	if (lock(l, wait_s, err) || map(l, (size_t)st.st_size, err) || check(l, err))
+		return -1;
+	point(l);
+	return 0;
+}
+
+/* The highest generation below `below` of which there is a file; -1: none. */
+static int64_t newest_below(const char *folder, const char *name, int64_t below)
+{
+	int64_t best = -1;
+	DIR *d = opendir(folder);
+	for (struct dirent *e; d && (e = readdir(d));) {
+		int64_t g = generation_of(e->d_name, name);
+		best = g < below && g > best ? g : best;
+	}
+	if (d)
+		closedir(d);
+	return best;
+}
+
+struct hspmd_lasting *hspmd_lasting_open(const char *folder, const char *name, double wait_s, struct hspmd_error *err)
+{
+	hspmd_fail(err, "%s: nothing of %s is there", folder, name);
+	for (int64_t g = INT64_MAX; (g = newest_below(folder, name, g)) >= 0;) {
+		struct hspmd_lasting *l = make(folder, name, g, err);
+		if (!l)
+			return NULL;
+		if (!take(l, wait_s, err))
+			return l;
+		hspmd_lasting_close(l, true);
+	}
+	return NULL;
+}
+
+static void remove_others(const struct hspmd_lasting *l)
+{
+	const char *own = strrchr(l->path, '/') + 1;
+	DIR *d = opendir(l->folder);
+	for (struct dirent *e; d && (e = readdir(d));)
+		if (generation_of(e->d_name, l->name) >= 0 && strcmp(e->d_name, own))
+			unlinkat(dirfd(d), e->d_name, 0);
+	if (d)
+		closedir(d);
+}
+
+void *hspmd_lasting_data(const struct hspmd_lasting *l)
+{
+	return l->data;
+}
+
+const char *hspmd_lasting_text(const struct hspmd_lasting *l)
+{
+	return (const char *)(l->record + 1);
+}
+
+uint64_t hspmd_lasting_layout(const struct hspmd_lasting *l)
+{
+	return l->record->layout;
+}
+
+size_t hspmd_lasting_bytes(const struct hspmd_lasting *l)
+{
+	return l->record->bytes;
+}
+
+/* ---- the record */
+
+static uint64_t phase(const struct hspmd_lasting *l)
+{
+	return atomic_load(&l->record->phase);
+}
+
+static void set_phase(struct hspmd_lasting *l, int64_t step, uint64_t to)
+{
+	atomic_store(&l->record->phase, PHASES * (uint64_t)step + to);
+}
+
+int64_t hspmd_lasting_step(const struct hspmd_lasting *l)
+{
+	return (int64_t)(phase(l) / PHASES);
+}
+
+bool hspmd_lasting_is_ready(const struct hspmd_lasting *l)
+{
+	return phase(l) % PHASES == READY;
+}
+
+bool hspmd_lasting_is_torn(const struct hspmd_lasting *l)
+{
+	return phase(l) % PHASES == UPDATING;
+}
+
+void hspmd_lasting_begin(struct hspmd_lasting *l, int64_t step)
+{
+	set_phase(l, step, COMPUTING);
+	atomic_store(&l->record->whole, 1);
+	remove_others(l);
+}
+
+void hspmd_lasting_ready(struct hspmd_lasting *l, bool ready)
+{
+	set_phase(l, hspmd_lasting_step(l), ready ? READY : COMPUTING);
+}
+
+bool hspmd_lasting_sums(const struct hspmd_lasting *l, int64_t step, double sums[HSPMD_LASTING_SUMS])
+{
+	const struct sums *s = &l->record->recent[step < 0 ? 0 : step % HSPMD_LASTING_RECENT];
+	if (step < 0 || s->step != step)
+		return false;
+	memcpy(sums, s->sum, sizeof s->sum);
+	return true;
+}
+
+void hspmd_lasting_update(struct hspmd_lasting *l, const double sums[HSPMD_LASTING_SUMS])
+{
+	int64_t step = hspmd_lasting_step(l);
+	if (hspmd_lasting_is_torn(l))
+		return;
+	struct sums *s = &l->record->recent[step % HSPMD_LASTING_RECENT];
+	memcpy(s->sum, sums, sizeof s->sum);
+	s->step = step;
+	atomic_store(&l->record->progress, 0);
+	set_phase(l, step, UPDATING);
+}
+
+bool hspmd_lasting_block(struct hspmd_lasting *l, uint64_t block, void *const parts[HSPMD_LASTING_PARTS], size_t bytes)
+{
+	uint64_t progress = atomic_load(&l->record->progress);
+	if (progress / 2 > block)
+		return false;
+	bool torn = progress == 2 * block + 1;
+	for (int k = 0; k < HSPMD_LASTING_PARTS; k++) {
+		void *undo = l->undo + (size_t)k * HSPMD_LASTING_BLOCK;
+		memcpy(torn ? parts[k] : undo, torn ? undo : parts[k], bytes);
+	}
+	atomic_store(&l->record->progress, 2 * block + 1);
+	return true;
+}
+
+void hspmd_lasting_block_done(struct hspmd_lasting *l, uint64_t block)
+{
+	atomic_store(&l->record->progress, 2 * block + 2);
+}
+
+void hspmd_lasting_updated(struct hspmd_lasting *l)
+{
+	set_phase(l, hspmd_lasting_step(l) + 1, COMPUTING);
+}
