@@ -214,6 +214,23 @@ static void warn_of_prices(struct hspmd_search *s)
 		}
 }
 
+/* Devices that no link joins are never put into one plan: whoever forgot an entry should hear of it. */
+static void warn_of_links(struct hspmd_search *s)
+{
+	const struct hspmd_cluster *c = s->costs->cluster;
+	for (int a = 0; a < s->kinds->count; a++)
+		for (int b = a; b < s->kinds->count; b++) {
+			const struct hspmd_kind *x = &s->kinds->kinds[a], *y = &s->kinds->kinds[b];
+			char one[256], other[256];
+			if (a == b && x->node_count < 2)
+				continue;
+			int from = hspmd_kind_device(c, x, 0, 0), to = hspmd_kind_device(c, y, a == b, 0);
+			if (c->devices[from].node != c->devices[to].node && !hspmd_costs_link(s->costs, from, to, 1, 1, NULL))
+				hspmd_costs_warn(s->costs, "no link covers %s and %s: no plan lets them and their likes work together",
+						 hspmd_cluster_address(c, from, one, sizeof one), hspmd_cluster_address(c, to, other, sizeof other));
+		}
+}
+
 static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = s->costs->cluster;
@@ -231,6 +248,7 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 	for (int k = 0; k < s->kinds->count; k++)
 		s->available[k] = s->kinds->kinds[k].count;
 	warn_of_prices(s);
+	warn_of_links(s);
 	s->favourites = hspmd_calloc(HSPMD_FAVOURITES, sizeof *s->favourites);
 	if (!s->favourites)
 		return hspmd_fail_memory(err, "preparing the search");

@@ -95,6 +95,20 @@ static void devices_without_a_link_are_named(void **state)
 	assert_null(solve(c, (struct hspmd_solve_request){ .global_batch = 8 }, &err));
 	expect_words(err.text, "no entry|n0:0|n0:1");
 	hspmd_cluster_destroy(c);
+	/* Nodes that are not linked to one another: each could do it alone, and it is told why it has to. */
+	c = cluster_from(CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":10}"));
+	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_solve_request r = { .global_batch = 8, .seq_len = 128 };
+	struct hspmd_solve_report report = { 0 };
+	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, &report, &err);
+	assert_non_null(p);
+	assert_in_range(hspmd_plan_devices(p), 1, 2);
+	assert_int_equal(report.warning_count, 1);
+	expect_words(report.warnings[0], "no link|n0:0|n1:0");
+	hspmd_solve_report_clear(&report);
+	hspmd_plan_destroy(p);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
 }
 
 /* What is short, where, by how much, and what would do. */
