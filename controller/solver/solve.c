@@ -3,7 +3,7 @@
  * split as well as can be (library.c), then plans made of them (assemble.c), timed by the simulator; the best are refined (refine.c).
  *
  * Each micro-batch that divides the global batch is searched by itself; one that could not beat what is known, however well its devices worked
- * together, is left out (units.c has the bound).
+ * together, is left out (units.c has the bound). Passes run as 1F1B or ZB-H1 (arXiv 2401.10241), whichever is faster (refine.c), or interleaved (rounds.c).
  */
 #include <limits.h>
 #include <math.h>

@@ -76,6 +76,12 @@ static double border(const struct problem *p, int stage, int layer)
 	return p->crossing[stage][p->t->size_of[layer]];
 }
 
+static double work(const struct problem *p, int s, int a, int b, int recompute)
+{
+	const double *sums = p->t->units[p->row->unit[s]].work[recompute];
+	return sums[b] - sums[a];
+}
+
 /* Seconds of a micro-batch on stage s with layers [a, b); INFINITY when they do not fit. */
 static double cost(const struct problem *p, int s, int a, int b, int *recompute)
 {
@@ -83,7 +89,7 @@ static double cost(const struct problem *p, int s, int a, int b, int *recompute)
 	*recompute = fits(p, u, s, a, b);
 	if (*recompute < 0)
 		return INFINITY;
-	double seconds = u->work[*recompute][b] - u->work[*recompute][a];
+	double seconds = work(p, s, a, b, *recompute);
 	if (s > 0)
 		seconds += border(p, s, a - 1);
 	if (s < p->row->stages - 1)
@@ -130,9 +136,9 @@ static double step(const struct problem *p, const struct hspmd_shape *shape, int
 	int stages = p->row->stages;
 	for (int s = 0, a = 0; s < stages; a = shape->ends[s++]) {
 		const struct hspmd_unit *u = &p->t->units[p->row->unit[s]];
-		double work = u->work[shape->recompute[s]][shape->ends[s]] - u->work[shape->recompute[s]][a];
+		double all = work(p, s, a, shape->ends[s], shape->recompute[s]);
 		double forward = u->forward[shape->ends[s]] - u->forward[a], both = s ? border(p, s, a - 1) : 0;
-		sim[s] = (struct hspmd_sim_stage){ .forward = forward, .backward = work - forward, .weights = hspmd_sim_weights(forward, work - forward),
+		sim[s] = (struct hspmd_sim_stage){ .forward = forward, .backward = all - forward, .weights = hspmd_sim_weights(forward, all - forward),
 						   .send_backward = both / 2 };
 		if (s > 0)
 			sim[s - 1].send_forward = both / 2;
@@ -175,13 +181,16 @@ static bool finish(const struct problem *p, int at_most, int m, struct hspmd_sha
 {
 	int few = HSPMD_FEW * p->row->stages;
 	m = m < at_most ? m : at_most;
-	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) /* what it fills and drains with has no simple sum */
-		m = m < few ? m : few;
+	out->row = *p->row;
+	out->at_most = at_most;
 	out->cycle = 0;
 	for (int s = 0, a = 0, recompute; s < p->row->stages; a = out->ends[s++])
 		out->cycle = fmax(out->cycle, cost(p, s, a, out->ends[s], &recompute));
-	out->row = *p->row;
-	out->at_most = at_most;
+	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) {
+		/* Gradients of weights fill what messages and neighbours leave; there is no simple sum for either. */
+		m = m < few ? m : few;
+		out->cycle = m > 1 ? (step(p, out, m) - step(p, out, m / 2)) / (m - m / 2) : out->cycle;
+	}
 	out->once = m <= few ? step(p, out, m) - (m - 1) * out->cycle : through(p, out);
 	return !isinf(out->once);
 }
@@ -250,19 +259,20 @@ static void descend(const struct problem *p, int m, double best, struct hspmd_sh
 }
 
 /* The best of all splits of the layers from `first` on over the stages from s on. A stage's m cycles come after the first micro-batch has passed
- * the stages before it and before its gradients pass them, which bounds what is worth simulating. */
+ * the stages before it and before its gradients pass them, which bounds what is worth simulating. With ZB-H1 only forward passes are sure to come before, and
+ * messages may pass while gradients of weights are computed. */
 static void enumerate(const struct problem *p, int s, int first, double before, int m, struct hspmd_shape *now, double *best, struct hspmd_shape *out)
 {
 	int stages = p->row->stages, layers = p->t->layers, recompute;
+	bool apart = p->t->schedule == HSPMD_SCHEDULE_ZB_H1;
 	for (int end = s == stages - 1 ? layers : first + 1; end <= layers - (stages - 1 - s); end++) {
 		double here = cost(p, s, first, end, &recompute);
-		if (before + m * here >= *best)
+		if (before + m * (apart && !isinf(here) ? work(p, s, first, end, recompute) : here) >= *best)
 			return;
 		now->ends[s] = (short)end;
 		now->recompute[s] = (unsigned char)recompute;
 		if (s < stages - 1) {
 			const double *forward = p->t->units[p->row->unit[s]].forward;
-			bool apart = p->t->schedule == HSPMD_SCHEDULE_ZB_H1; /* then only forward passes are sure to come before the next stage's work */
 			double passed = apart ? forward[end] - forward[first] : here - border(p, s + 1, end - 1);
 			enumerate(p, s + 1, end, before + passed, m, now, best, out);
 			continue;

@@ -20,36 +20,50 @@ static struct hspmd_plan *solve(const struct instance *in, struct hspmd_error *e
 	return hspmd_solve(in->cluster, NULL, in->profile, &r, NULL, err);
 }
 
+/* How many times the fastest plan's step ours takes, as far as so many looks tell; *all: they tell all. */
+static double behind(unsigned seed, long looks, bool *all)
+{
+	struct hspmd_error err = { "" };
+	struct instance in;
+	assert_int_equal(instance_new(seed, 8, 10, &in, &err), 0);
+	struct hspmd_plan *p = solve(&in, &err);
+	double ours = p ? p->predicted.step_s : INFINITY;
+	struct hspmd_plan *fastest = fastest_plan(&in, ours, looks, all, &err);
+	double best = fastest ? fastest->predicted.step_s : ours;
+	if (!p && fastest)
+		fail_msg("problem %u: no plan found, but there is one of %g s", seed, best);
+	if (p)
+		check_plan(p, in.cluster, in.profile->layer_count);
+	if (ours > 1.01 * best)
+		fail_msg("problem %u: %g s, the fastest plan takes %g s", seed, ours, best);
+	hspmd_plan_destroy(p);
+	hspmd_plan_destroy(fastest);
+	instance_free(&in);
+	return p ? ours / best : NAN;
+}
+
 /* Problems until `wanted` are decided, in so many looks each. */
 static void compare(int wanted, long looks, double may_stay_undecided)
 {
 	int decided = 0, equal = 0, undecided = 0, tried = 0;
 	for (unsigned seed = 1; decided < wanted; seed++, tried++) {
-		struct hspmd_error err = { "" };
-		struct instance in;
 		bool all;
-		assert_int_equal(instance_new(seed, 8, 10, &in, &err), 0);
-		struct hspmd_plan *p = solve(&in, &err);
-		double ours = p ? p->predicted.step_s : INFINITY;
-		struct hspmd_plan *fastest = fastest_plan(&in, ours, looks, &all, &err);
-		double best = fastest ? fastest->predicted.step_s : ours;
-		if (!p && fastest)
-			fail_msg("problem %u: no plan found, but there is one of %g s", seed, best);
-		if (p) {
-			check_plan(p, in.cluster, in.profile->layer_count);
-			decided += all;
-			undecided += !all;
-			equal += all && ours <= best * (1 + 1e-6);
-			if (ours > 1.01 * best)
-				fail_msg("problem %u: %g s, the fastest plan takes %g s", seed, ours, best);
-		}
-		hspmd_plan_destroy(p);
-		hspmd_plan_destroy(fastest);
-		instance_free(&in);
+		double times = behind(seed, looks, &all);
+		decided += all && !isnan(times);
+		undecided += !all && !isnan(times);
+		equal += all && times <= 1 + 1e-6;
 	}
 	print_message("%d problems decided, %d with the fastest plan, %d undecided\n", decided, equal, undecided);
 	assert_true(equal >= 0.9 * decided);
 	assert_true(undecided <= may_stay_undecided * tried);
+}
+
+/* Two stages whose messages pass while gradients of weights are computed: what is sent is not part of the slower one's cycle. */
+static void messages_hide_behind_gradients_of_weights(void **state)
+{
+	(void)state;
+	bool all;
+	assert_true(behind(272, 400000, &all) <= 1 + 1e-6);
 }
 
 static void small_problems_are_solved_to_optimality(void **state)
@@ -85,6 +99,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(small_problems_are_solved_to_optimality),
+		cmocka_unit_test(messages_hide_behind_gradients_of_weights),
 		cmocka_unit_test(solving_is_deterministic),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
