@@ -87,6 +87,7 @@ struct options {
 struct run {
 	struct options opt;
 	uint32_t slurm; /* job id; 0: local */
+	int slurm_nodes; /* that the job began with */
 	char id[32];
 	struct hspmd_job *job;
 	struct hspmd_model *model;
@@ -267,17 +268,24 @@ static void agent_words(struct run *r, const char *const *words)
 		r->agent[n++] = *words++;
 }
 
-/* Where the policies cannot be read here, those that held at submission have been looked at then; a rule that no longer takes the job is no reason to end it. */
-static void read_site(struct run *r, const struct hspmd_slurm_job *j)
+/* What Slurm knows of the job, and what the site's policies then say of it. Where they cannot be read here, those that held at submission have been looked at then; a rule
+ * that no longer takes the job is no reason to end it. */
+static int read_site(struct run *r, struct hspmd_error *err)
 {
-	struct hspmd_error err;
+	struct hspmd_error why;
 	const char *where = getenv("HSPMD_POLICIES");
+	struct hspmd_slurm_job *j = hspmd_slurm_job_load(r->slurm, err);
+	if (!j)
+		return -1;
 	struct hspmd_policy_who who = { .user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy };
-	if (!run_terms_read(&r->terms, where && *where ? where : NULL, &who, &err))
-		return;
-	hspmd_warn("the site's policies are left aside: %s", err.text);
-	if (run_terms_read(&r->terms, NULL, &who, &err))
-		hspmd_warn("%s", err.text);
+	r->slurm_nodes = j->node_count;
+	if (run_terms_read(&r->terms, r->job, where && *where ? where : NULL, &who, &why)) {
+		hspmd_warn("the site's policies are left aside: %s", why.text);
+		if (run_terms_read(&r->terms, r->job, NULL, &who, &why))
+			hspmd_warn("%s", why.text);
+	}
+	hspmd_slurm_job_destroy(j);
+	return 0;
 }
 
 /* How agents are started on nodes that this machine plays. */
@@ -289,7 +297,7 @@ static int set_up_local(struct run *r, struct hspmd_error *err)
 	for (int i = 0; i < have; i++)
 		devices += r->cluster->nodes[i].device_count;
 	struct hspmd_policy_who who = { .policy = r->job->elastic.policy };
-	if (enough_nodes(r, have, err) || run_terms_read(&r->terms, r->opt.policies, &who, err))
+	if (enough_nodes(r, have, err) || run_terms_read(&r->terms, NULL, r->opt.policies, &who, err))
 		return -1;
 	snprintf(r->numbers[0], sizeof *r->numbers, "%ld", cores > devices && devices > 0 ? cores / devices : 1);
 	agent_words(r, (const char *const[]){ "--cluster", r->cluster_path, "--threads", r->numbers[0], NULL });
@@ -310,13 +318,7 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 	/* Members prove by MUNGE who they are: what is in a job's environment is no secret. */
 	if (!hspmd_auth_secret(r->auth) && !(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
 		return hspmd_fail_memory(err, "preparing for members");
-	struct hspmd_slurm_job *j = hspmd_slurm_job_load(r->slurm, err);
-	if (!j)
-		return -1;
-	int rc = enough_nodes(r, j->node_count, err);
-	read_site(r, j);
-	hspmd_slurm_job_destroy(j);
-	if (!rc)
+	if (!enough_nodes(r, r->slurm_nodes, err))
 		r->allocation = run_allocation_slurm(r->slurm, !r->opt.no_pmix, r->member_log, err);
 	return r->allocation ? 0 : -1;
 }
@@ -419,7 +421,7 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return -1;
 	if ((local && !r->opt.cluster && make_local_cluster(r, err)) || (!r->opt.cluster && read_plan(r, err)))
 		return -1;
-	if (!local && run_checkpoint_site(r->job, err))
+	if (!local && read_site(r, err))
 		return -1;
 	if (local) /* $JOB outside of Slurm: runs must not share a checkpoint folder, the lives of one run must */
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);

@@ -5,9 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/log.h"
 #include "policies/copies.h"
-#include "policies/match.h"
 
 #define COPIES_MAX 4
 #define STATE_BYTES 16.0       /* of a parameter: fp32 master, two moments, and what belongs to them */
@@ -34,26 +32,6 @@ int run_checkpoint_terms(struct hspmd_job *job, const struct hspmd_policy_terms 
 	if (job->checkpoint.replicas < t->min_replicas)
 		job->checkpoint.replicas = t->min_replicas;
 	return 0;
-}
-
-int run_checkpoint_site(struct hspmd_job *job, struct hspmd_error *err)
-{
-	const char *where = getenv("HSPMD_POLICIES"), *name = getenv("HSPMD_POLICY");
-	struct hspmd_policy_who who = { .user = getenv("SLURM_JOB_USER"), .account = getenv("SLURM_JOB_ACCOUNT"), .partition = getenv("SLURM_JOB_PARTITION"),
-					.qos = getenv("SLURM_JOB_QOS"), .policy = name && *name ? name : job->elastic.policy };
-	struct hspmd_error why;
-	int rule, rc = 0;
-	if (!where || !*where)
-		return 0;
-	struct hspmd_policy *p = hspmd_policy_read_named(where, &why);
-	if (!p || hspmd_policy_decide_rule(p, &who, &rule, &why) < 0) {
-		hspmd_info("checkpoints are as the job file says: %s", why.text);
-	} else {
-		struct hspmd_policy_terms t = hspmd_policy_effective(p, rule);
-		rc = run_checkpoint_terms(job, &t, err);
-	}
-	hspmd_policy_destroy(p);
-	return rc;
 }
 
 int run_checkpoint_copies(struct hspmd_job *job, const struct hspmd_model *model, int nodes, const json_t *cluster)

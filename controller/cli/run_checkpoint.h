@@ -12,9 +12,6 @@
 /* Folders where the job names none, the longest interval, the fewest copies. 0 or -1 (memory). */
 int run_checkpoint_terms(struct hspmd_job *job, const struct hspmd_policy_terms *t, struct hspmd_error *err);
 
-/* The same by the policies of HSPMD_POLICIES, for this Slurm job. Where they cannot be read here nothing is changed, and the log says so. 0 or -1. */
-int run_checkpoint_site(struct hspmd_job *job, struct hspmd_error *err);
-
 /* Copies on other nodes: more than the job and the policy ask for where `cluster` (what hspmdctld answers to a viewer) has seen nodes lost so often, or so
  * many at once, that they bring more committed tokens than they cost (policies/copies.h). `nodes`: that it starts on. Returns how many there now are. */
 int run_checkpoint_copies(struct hspmd_job *job, const struct hspmd_model *model, int nodes, const json_t *cluster);

@@ -2,8 +2,9 @@
 #include "controller/cli/run_terms.h"
 
 #include "common/format/policy.h"
+#include "controller/cli/run_checkpoint.h"
 
-int run_terms_read(struct run_terms *t, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err)
+int run_terms_read(struct run_terms *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err)
 {
 	int rule = HSPMD_POLICY_NO_RULE;
 	struct hspmd_policy *p = where ? hspmd_policy_read_named(where, err) : hspmd_policy_new(err);
@@ -17,6 +18,7 @@ int run_terms_read(struct run_terms *t, const char *where, const struct hspmd_po
 		t->site = (struct run_site_terms){ .max_nodes = e.max_nodes, .max_devices = e.max_devices, .max_nodes_by = t->max_nodes_by,
 						   .max_devices_by = t->max_devices_by, .slower_than = e.slower_than, .slower_for_s = e.slower_for_s,
 						   .back_below = e.back_below, .min_gain = e.min_gain };
+		rc = job ? run_checkpoint_terms(job, &e, err) : 0;
 	}
 	hspmd_policy_destroy(p);
 	return rc;

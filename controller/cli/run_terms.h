@@ -4,6 +4,7 @@
 #define HSPMD_CONTROLLER_CLI_RUN_TERMS_H
 
 #include "common/error.h"
+#include "common/format/job.h"
 #include "controller/run/machine.h"
 #include "policies/match.h"
 
@@ -12,8 +13,9 @@ struct run_terms {
 	char max_nodes_by[160], max_devices_by[160];
 };
 
-/* `where`: a policy file or folder, "UID@FOLDER" where only files of that user and of root are believed (HSPMD_POLICIES of the plugin), or NULL: what holds
+/* ... and of its checkpoints, which goes into `job` (run_checkpoint.h); NULL: not wanted.
+ * `where`: a policy file or folder, "UID@FOLDER" where only files of that user and of root are believed (HSPMD_POLICIES of the plugin), or NULL: what holds
  * without any. */
-int run_terms_read(struct run_terms *t, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err);
+int run_terms_read(struct run_terms *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err);
 
 #endif

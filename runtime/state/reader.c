@@ -353,9 +353,11 @@ static int load_need(struct hspmd_reader *r, const struct hspmd_state_need *n, s
 	if (hspmd_grow(&open.items, &open.capacity, 0, sizeof *open.items))
 		return hspmd_fail_memory(err, "reading a checkpoint");
 	open.items[open.count++] = n->box;
-	for (int e = 0; e < r->m->extent_count && open.count && !rv; e++) {
+	/* What several have written is read where it is nearest. */
+	for (int i = 0; i < r->folder_count * r->m->extent_count && open.count && !rv; i++) {
+		int e = i % r->m->extent_count;
 		const struct hspmd_extent *x = &r->m->extents[e];
-		if (x->kind != n->kind || strcmp(x->tensor, n->tensor) || !hspmd_reader_has(r, x->shard))
+		if (x->kind != n->kind || hspmd_reader_folder(r, x->shard) != i / r->m->extent_count || strcmp(x->tensor, n->tensor))
 			continue;
 		if (x->dtype != n->dtype || x->box.rank != n->box.rank)
 			rv = hspmd_fail(err, "%s is %s with %d dimensions in the checkpoint, not %s with %d", n->tensor, hspmd_dtype_words[x->dtype],

@@ -135,7 +135,7 @@ struct ends {
 	struct hspmd_generation *now, *old;
 	struct hspmd_reader *reader;
 	const struct hspmd_manifest *manifest;
-	int kind[FOLDER_KINDS]; /* by folder of the reader */
+	int folders, kind[FOLDER_KINDS]; /* by folder of the reader */
 	struct hspmd_load_report *report;
 };
 
@@ -144,35 +144,38 @@ static size_t box_bytes(const struct hspmd_generation *g, int tensor, const stru
 	return (size_t)hspmd_box_elements(box) * element_bytes(g, tensor);
 }
 
-static void note_unreadable(struct ends *e, int shard)
+/* Shards of which some file is here, and which have what could not be read: the first. */
+static void note_unreadable(struct ends *e, const struct hspmd_state_need *n, const struct hspmd_box *box)
 {
-	if (!e->report->unreadable)
-		e->report->unreadable = json_pack("{sI,sI,ss}", "step", (json_int_t)e->manifest->step, "generation", (json_int_t)e->manifest->generation,
-						  "file", e->manifest->shards[shard].file);
+	const struct hspmd_manifest *m = e->manifest;
+	struct hspmd_box part;
+	for (int x = 0; x < m->extent_count && !e->report->unreadable; x++)
+		if (m->extents[x].kind == n->kind && !strcmp(m->extents[x].tensor, n->tensor) && hspmd_reader_has(e->reader, m->extents[x].shard) &&
+		    hspmd_box_intersect(&m->extents[x].box, box, &part))
+			e->report->unreadable = json_pack("{sI,sI,ss}", "step", (json_int_t)m->step, "generation", (json_int_t)m->generation, "file",
+							  m->shards[m->extents[x].shard].file);
 }
 
-/* From this node's files: a box may lie in several extents of the shards that are here. */
+/* From this node's files: a box may lie in several extents of the shards that are here, and in several of them. */
 static int get_stored(struct ends *e, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
 {
-	const char *name = e->now->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].name;
-	int64_t missing = hspmd_box_elements(box);
+	const struct hspmd_layout_parameter *l = &e->now->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT];
+	struct hspmd_state_need need = { .tensor = l->name, .kind = (enum hspmd_state_kind)(tensor % HSPMD_STATE_KIND_COUNT),
+					 .dtype = hspmd_dtype_wide(e->now->program->graph->tensors[l->tensor].dtype), .box = *box, .data = host };
 	int64_t *const counts[FOLDER_KINDS] = { &e->report->local, &e->report->disk, &e->report->shared };
-	for (int x = 0; x < e->manifest->extent_count && missing > 0; x++) {
-		const struct hspmd_extent *extent = &e->manifest->extents[x];
-		struct hspmd_box part;
-		int folder = hspmd_reader_folder(e->reader, extent->shard);
-		if ((int)extent->kind != tensor % HSPMD_STATE_KIND_COUNT || strcmp(extent->tensor, name) || folder < 0 ||
-		    !hspmd_box_intersect(&extent->box, box, &part))
-			continue;
-		if (hspmd_reader_read(e->reader, x, box, host, err)) {
-			note_unreadable(e, extent->shard);
-			return -1;
-		}
-		missing -= hspmd_box_elements(&part);
-		if (own)
-			*counts[e->kind[folder]] += (int64_t)box_bytes(e->now, tensor, &part);
+	uint64_t bytes[FOLDER_KINDS] = { 0 };
+	struct hspmd_state_gap *gaps = NULL;
+	size_t gap_count = 0;
+	if (hspmd_reader_load(e->reader, &need, 1, &gaps, &gap_count, bytes, err))
+		return -1;
+	for (int f = 0; own && f < e->folders; f++)
+		*counts[e->kind[f]] += (int64_t)bytes[f];
+	if (gap_count) {
+		note_unreadable(e, &need, &gaps[0].box);
+		hspmd_fail(err, "%s is not whole in the checkpoint's files on this node", l->name);
 	}
-	return missing > 0 ? hspmd_fail(err, "%s is not in the checkpoint's files on this node", name) : 0;
+	free(gaps);
+	return gap_count ? -1 : 0;
 }
 
 /* Memory before files. */
@@ -235,6 +238,7 @@ static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 			free(folders[--count]);
 		return hspmd_fail_memory(err, "opening a checkpoint");
 	}
+	e->folders = count;
 	e->reader = hspmd_reader_create(e->manifest, (const char *const *)folders, count, err);
 	while (count)
 		free(folders[--count]);

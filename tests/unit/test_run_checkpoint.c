@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "controller/cli/run_checkpoint.h"
+#include "controller/cli/run_terms.h"
 #include "tests/unit/solver_inputs.h"
 
 static void test_terms(void **state)
@@ -48,6 +49,8 @@ static void test_the_sites_policy_is_read(void **state)
 {
 	char file[] = "/tmp/hspmd-policy-XXXXXX";
 	struct hspmd_job job = { .checkpoint = { .every_s = 3600, .replicas = 1 } };
+	struct hspmd_policy_who who = { .partition = "normal" };
+	struct run_terms terms;
 	struct hspmd_error err;
 	(void)state;
 	int fd = mkstemp(file);
@@ -55,24 +58,20 @@ static void test_the_sites_policy_is_read(void **state)
 	fputs("{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"a\", \"match\": {\"partition\": [\"long\"]}, \"checkpoint\": {\"max_interval_s\": 60}},"
 	      "{\"name\": \"b\", \"checkpoint\": {\"max_interval_s\": 600, \"min_replicas\": 2, \"shared\": \"/gpfs/$USER\"}}]}", f);
 	fclose(f);
-	setenv("HSPMD_POLICIES", file, 1);
-	setenv("SLURM_JOB_PARTITION", "normal", 1);
-	assert_int_equal(run_checkpoint_site(&job, &err), 0);
+	assert_int_equal(run_terms_read(&terms, &job, file, &who, &err), 0);
 	assert_float_equal(job.checkpoint.every_s, 600, 0);
 	assert_int_equal(job.checkpoint.replicas, 2);
 	assert_string_equal(job.checkpoint.shared, "/gpfs/$USER");
-	setenv("SLURM_JOB_PARTITION", "long", 1);
-	assert_int_equal(run_checkpoint_site(&job, &err), 0);
+	who.partition = "long";
+	assert_int_equal(run_terms_read(&terms, &job, file, &who, &err), 0);
 	assert_float_equal(job.checkpoint.every_s, 60, 0);
-	/* A file of somebody else is not believed, and the job goes on without. */
+	/* A file of somebody else is not believed. */
 	char named[64];
 	snprintf(named, sizeof named, "%u@%s", (unsigned)getuid() + 1, file);
-	setenv("HSPMD_POLICIES", named, 1);
 	job.checkpoint.every_s = 3600;
-	assert_int_equal(run_checkpoint_site(&job, &err), 0);
-	assert_float_equal(job.checkpoint.every_s, getuid() ? 3600 : 60, 0); /* root's always is */
-	unsetenv("HSPMD_POLICIES");
-	assert_int_equal(run_checkpoint_site(&job, &err), 0);
+	assert_int_equal(run_terms_read(&terms, &job, named, &who, &err), getuid() ? -1 : 0); /* root's always is */
+	assert_float_equal(job.checkpoint.every_s, getuid() ? 3600 : 60, 0);
+	assert_int_equal(run_terms_read(&terms, NULL, NULL, &who, &err), 0);
 	unlink(file);
 	free(job.checkpoint.shared);
 }
