@@ -6,6 +6,7 @@
 
 #include "common/alloc.h"
 #include "runtime/comm/comm_parts.h"
+#include "runtime/comm/direct_parts.h"
 
 struct hspmd_comm *hspmd_comm_create(struct hspmd_device *dev, struct hspmd_transport *transport, const int *rank_of, int count, int self,
 				     struct hspmd_error *err)
@@ -28,6 +29,11 @@ struct hspmd_comm *hspmd_comm_create(struct hspmd_device *dev, struct hspmd_tran
 	c->count = count;
 	c->self = self;
 	return c;
+}
+
+void hspmd_comm_use_direct(struct hspmd_comm *c, struct hspmd_direct *direct)
+{
+	c->direct = direct;
 }
 
 void hspmd_comm_destroy(struct hspmd_comm *c)
@@ -149,6 +155,37 @@ static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int sel
 	return hspmd_fail(err, "communication: step of unknown kind %d", (int)step->kind);
 }
 
+static size_t part_bytes(const struct hspmd_part *p)
+{
+	return (size_t)hspmd_box_elements(&p->box) * p->element_bytes;
+}
+
+bool hspmd_comm_is_direct(const struct hspmd_comm *c, const struct hspmd_comm_step *step)
+{
+	struct hspmd_move single;
+	const struct hspmd_move *moves = step->moves;
+	int count = step->move_count;
+	if (!c->direct || step->kind == HSPMD_COMM_COPY || step->kind == HSPMD_COMM_ZERO)
+		return c->direct != NULL;
+	if (step->kind == HSPMD_COMM_SEND_RECEIVE) {
+		single = single_move(step);
+		moves = &single;
+		count = 1;
+	} else if (step->kind != HSPMD_COMM_BATCHED) {
+		return hspmd_direct_takes(c->direct, step);
+	}
+	for (int i = 0; i < count; i++)
+		if (moves[i].from != moves[i].to && (moves[i].from == c->self || moves[i].to == c->self) &&
+		    !hspmd_direct_pair(c->direct, moves[i].from, moves[i].to))
+			return false;
+	return true;
+}
+
+int hspmd_comm_join(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err)
+{
+	return c->direct ? hspmd_direct_join(c->direct, data, bytes, err) : 0;
+}
+
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
 		   const void *in, void *out, uint64_t tag, struct hspmd_error *err)
 {
@@ -162,6 +199,12 @@ int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, 
 			return hspmd_fail(err, "communication: device %d is not in this generation", step->members[i]);
 	struct hspmd_part from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
 	struct hspmd_part to = part_of(c, transfer, step->output, dtype, out);
+	/* Steps see one another's results. */
+	if (c->direct && ((from.data && hspmd_comm_join(c, from.data, part_bytes(&from), err)) || (to.data && hspmd_comm_join(c, to.data, part_bytes(&to), err))))
+		return -1;
+	int direct = c->direct ? hspmd_direct_collective(c->direct, step, self, &from, &to, err) : 0;
+	if (direct)
+		return direct < 0 ? -1 : 0;
 	return run(c, step, self, &from, &to, tag, err);
 }
 

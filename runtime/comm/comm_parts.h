@@ -41,6 +41,7 @@ struct hspmd_comm {
 	struct pending_send *pending;
 	size_t pending_count, pending_capacity;
 	struct exchange *early; /* receives begun before their step */
+	struct hspmd_direct *direct; /* NULL: everything goes over the transport */
 	void *device_scratch; /* packed boxes on their way to or from the host, for devices with memory of their own */
 	size_t device_scratch_bytes;
 };

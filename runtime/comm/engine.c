@@ -149,6 +149,8 @@ struct hspmd_engine *hspmd_engine_create(const struct hspmd_engine_options *o, s
 	pthread_cond_init(&e->work, NULL);
 	pthread_cond_init(&e->done, NULL);
 	e->comm = hspmd_comm_create(o->device, o->transport, o->rank_of, o->count, o->self, err);
+	if (e->comm && !o->threaded)
+		hspmd_comm_use_direct(e->comm, o->direct);
 	if (e->comm && o->threaded) {
 		e->threaded = !pthread_create(&e->thread, NULL, serve, e);
 		if (!e->threaded)
@@ -291,7 +293,9 @@ static int note(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct
 int hspmd_engine_issue(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
 {
 	struct task t = { RUN, *job };
-	return note(e, job, err) || hand_over(e, &t, err) ? -1 : 0;
+	if (note(e, job, err))
+		return -1;
+	return !e->threaded && hspmd_comm_is_direct(e->comm, job->step) ? do_now(e, &t, false, err) : hand_over(e, &t, err);
 }
 
 int hspmd_engine_run(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
@@ -341,10 +345,10 @@ int hspmd_engine_settle(struct hspmd_engine *e, const void *data, size_t bytes, 
 			ticket = s->ticket;
 		flush |= sends;
 	}
+	if ((ticket && await(e, ticket, err)) || (!e->threaded && hspmd_comm_join(e->comm, data, bytes, err)))
+		return -1;
 	if (!ticket)
 		return 0;
-	if (await(e, ticket, err))
-		return -1;
 	prune(e);
 	for (size_t i = 0; flush && i < e->span_count; i++)
 		if (e->spans[i].ticket <= ticket && touches(e->spans[i].in, e->spans[i].in_bytes, data, bytes)) {
@@ -360,7 +364,7 @@ int hspmd_engine_drain(struct hspmd_engine *e, struct hspmd_error *err)
 {
 	struct task all = { .kind = FLUSH };
 	if (!e->span_count)
-		return await(e, e->issued, err);
+		return await(e, e->issued, err) || (!e->threaded && hspmd_comm_join(e->comm, NULL, 0, err)) ? -1 : 0;
 	if (do_now(e, &all, true, err) || await(e, e->issued, err))
 		return -1;
 	e->span_count = 0;

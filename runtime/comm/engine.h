@@ -32,6 +32,7 @@ typedef void hspmd_engine_watch(void *context, int number, double began, double 
 struct hspmd_engine_options {
 	struct hspmd_device *device;
 	struct hspmd_transport *transport;
+	struct hspmd_direct *direct; /* of hspmd_comm_use_direct: what goes that way is enqueued when it is issued. Only where it is not `threaded`; may be NULL */
 	const int *rank_of; /* these three as of hspmd_comm_create */
 	int count, self;
 	bool threaded;      /* false: steps run in the caller, when they are waited for; for devices whose memory is not the host's */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/comm/comm_parts.h"
+#include "runtime/comm/direct_parts.h"
 
 /* Messages of one peer that may be on their way into buffers at a time. */
 #define WINDOW 4
@@ -19,6 +19,10 @@ struct flow {
 	size_t posted, done, window;
 	struct hspmd_request **request; /* of message m at m % window */
 	struct hspmd_scratch **scratch; /* NULL: received in place */
+	struct direct_group *direct;    /* comes straight to the device, all at once; NULL: as above */
+	struct direct_buffer *buffer;   /* NULL: in place */
+	uint64_t ticket;
+	bool taken;
 };
 
 struct exchange {
@@ -97,6 +101,12 @@ static int start_receives(struct exchange *e, const struct hspmd_move *moves, si
 		struct flow *f = &e->flows[e->flow_count++];
 		f->device = moves[i].from;
 		f->add = moves[i].add;
+		f->direct = e->c->direct ? hspmd_direct_pair(e->c->direct, f->device, self) : NULL;
+		if (f->direct) {
+			if (hspmd_direct_receive(e->c->direct, f->direct, moves, count, f->device, self, f->add, e->early, e->out, &f->buffer, &f->ticket, err))
+				return -1;
+			continue;
+		}
 		if (gather_pieces(moves, count, f->device, self, f->add, e->out->element_bytes, &f->pieces, err))
 			return -1;
 		f->window = e->early ? f->pieces.message_count : WINDOW;
@@ -124,6 +134,9 @@ static void end(struct exchange *e)
 static int send_pair(struct exchange *e, const struct hspmd_move *moves, size_t count, int to, bool add, struct hspmd_error *err)
 {
 	struct hspmd_pieces p = { 0 };
+	struct direct_group *g = e->c->direct ? hspmd_direct_pair(e->c->direct, e->c->self, to) : NULL;
+	if (g)
+		return hspmd_direct_send(e->c->direct, g, moves, count, e->c->self, to, add, e->in, err);
 	int rv = gather_pieces(moves, count, e->c->self, to, add, e->in->element_bytes, &p, err);
 	if (!rv)
 		rv = hspmd_comm_send_pieces(e->c, &p, e->in, to, e->tag | (add ? TAG_ADD : TAG_MOVE), err);
@@ -148,6 +161,15 @@ static int copy_here(struct exchange *e, const struct hspmd_move *m, struct hspm
 	return e->c->dev->ops->copy_box(e->c->dev, e->out->data, &e->out->box, e->in->data, &e->in->box, &m->box, e->out->dtype, m->add, err);
 }
 
+/* All of what came straight to the device. */
+static int take_direct(struct exchange *e, struct flow *f, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
+{
+	if (f->taken)
+		return 0;
+	f->taken = true;
+	return hspmd_direct_unpack(e->c->direct, f->direct, moves, count, f->device, e->c->self, f->add, e->out, f->buffer, f->ticket, err);
+}
+
 static int finish_moves(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
 {
 	for (size_t i = 0; i < count; i++)
@@ -164,6 +186,9 @@ static int finish_moves(struct exchange *e, const struct hspmd_move *moves, size
 			more = true;
 		}
 	}
+	for (size_t i = 0; i < e->flow_count; i++)
+		if (e->flows[i].direct && !e->flows[i].add && take_direct(e, &e->flows[i], moves, count, err))
+			return -1;
 	return 0;
 }
 
@@ -173,6 +198,9 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 	for (size_t i = 0; i < count; i++) {
 		if (moves[i].to != e->c->self || !moves[i].add)
 			continue;
+		/* What they add to may be on its way straight to its place. */
+		if (hspmd_comm_join(e->c, e->out->data, (size_t)hspmd_box_elements(&e->out->box) * e->out->element_bytes, err))
+			return -1;
 		if (moves[i].from == e->c->self) {
 			if (copy_here(e, &moves[i], err))
 				return -1;
@@ -180,6 +208,8 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 		}
 		for (size_t k = 0; k < e->flow_count; k++) {
 			struct flow *f = &e->flows[k];
+			if (f->add && f->direct && f->device == moves[i].from && take_direct(e, f, moves, count, err))
+				return -1;
 			while (f->add && f->device == moves[i].from && f->done < f->pieces.message_count)
 				if (take_next(e, f, err))
 					return -1;

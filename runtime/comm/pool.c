@@ -106,6 +106,8 @@ int hspmd_comm_poll(struct hspmd_comm *c, bool *sending, struct hspmd_error *err
 int hspmd_comm_flush(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err)
 {
 	const char *from = data;
+	if (hspmd_comm_join(c, data, bytes, err))
+		return -1;
 	if (!c->pending_count)
 		return 0;
 	c->transport->ops->progress(c->transport);

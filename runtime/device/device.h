@@ -40,6 +40,7 @@ struct hspmd_kernel_args {
 };
 
 struct hspmd_device;
+struct hspmd_group_ops;
 
 struct hspmd_device_ops {
 	const char *name; /* "cpu", "cuda" */
@@ -61,6 +62,7 @@ struct hspmd_device_ops {
 	size_t (*workspace)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args);
 	int (*run)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err);
 	int (*synchronise)(struct hspmd_device *dev, struct hspmd_error *err);
+	const struct hspmd_group_ops *groups; /* how such devices communicate without host memory (runtime/comm/group.h); NULL: not at all */
 };
 
 /* First member of every device. */

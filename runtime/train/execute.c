@@ -55,7 +55,7 @@ static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
 {
 	const struct hspmd_executor_options *o = &ex->o;
 	struct hspmd_engine_options e = {
-		.device = o->device, .transport = o->transport, .rank_of = o->rank_of, .count = o->device_count, .self = ex->p->device,
+		.device = o->device, .transport = o->transport, .direct = o->direct[0], .rank_of = o->rank_of, .count = o->device_count, .self = ex->p->device,
 		.threaded = o->device->ops->host_memory && o->sums && !o->seconds, .watch = o->timeline ? see_transfer : NULL, .context = o->timeline,
 	};
 	ex->beside = e.threaded;
@@ -63,6 +63,7 @@ static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
 	if (!ex->flow)
 		return -1;
 	e.transport = o->sums ? o->sums : o->transport;
+	e.direct = o->direct[1];
 	e.watch = o->timeline ? see_sum : NULL;
 	ex->sums = hspmd_engine_create(&e, err);
 	return ex->sums ? 0 : -1;
@@ -332,20 +333,26 @@ static int drain(struct hspmd_executor *ex, struct hspmd_error *err)
 	return ex->flow && (hspmd_engine_drain(ex->sums, err) || hspmd_engine_drain(ex->flow, err)) ? -1 : 0;
 }
 
-/* Let what the next receiving instruction brings come while those before it compute. *ahead: its number; p->vote when there is none. */
-static int expect_next(struct hspmd_executor *ex, size_t now, size_t *ahead, struct hspmd_error *err)
+/* How far receiving has got before the instructions: those looked at, and the last of them that receives. */
+struct ahead {
+	size_t looked, coming;
+};
+
+/* Let what the next receiving instruction brings come while those before it compute; all in the order of the program, which is that in which a group of devices has
+ * its messages. */
+static int expect_next(struct hspmd_executor *ex, size_t now, struct ahead *ahead, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
-	if (!ex->flow || (*ahead > now && now))
-		return 0;
-	for (*ahead = now + 1; *ahead < p->vote; ++*ahead) {
-		const struct hspmd_instruction *in = &p->instructions[*ahead];
+	while (ex->flow && ahead->coming <= now && ahead->looked < p->vote) {
+		const struct hspmd_instruction *in = &p->instructions[ahead->looked++];
 		if (engine_of(ex, in) != ex->flow)
 			continue;
 		struct hspmd_engine_job job = job_of(ex, in);
 		int comes = hspmd_engine_expect(ex->flow, &job, err);
+		if (comes < 0)
+			return -1;
 		if (comes)
-			return comes < 0 ? -1 : 0;
+			ahead->coming = ahead->looked - 1;
 	}
 	return 0;
 }
@@ -378,7 +385,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	own->square_sum = own->loss = 0;
 	*times = (struct hspmd_step_times){ 0 };
 	double then = hspmd_now(), measured = then;
-	size_t ahead = 0;
+	struct ahead ahead = { 0 };
 	if (ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, step);
 	if (ex->o.device->ops->zero(ex->o.device, ex->scalar, sizeof *ex->scalar, err))

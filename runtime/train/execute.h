@@ -23,6 +23,7 @@ struct hspmd_executor_options {
 	const struct hspmd_program *program; /* borrowed, like all here */
 	struct hspmd_device *device;
 	struct hspmd_transport *transport; /* NULL: the plan has one device */
+	struct hspmd_direct *direct[2];    /* what of passes, and of the rest, goes straight between devices; NULL: nothing */
 	struct hspmd_transport *sums;      /* another between the same members, for what goes on beside computation; NULL: nothing does */
 	const int *rank_of;                /* transport rank of a device number, -1: not a member */
 	int device_count;                  /* entries of rank_of */

@@ -23,6 +23,7 @@ struct hspmd_worker_setup {
 	char *address;   /* "n0:1" */
 	char *node;
 	char *output;    /* folder */
+	struct hspmd_direct_cache *groups; /* of the device's, from generation to generation; NULL where it can have none */
 	char *transport; /* name, NULL: the best there is */
 	char *memory;    /* the run's folder in memory; NULL: nothing outlives this process */
 	double timeout_s; /* of one wait for a peer */
@@ -42,7 +43,8 @@ struct hspmd_generation {
 	struct hspmd_layouts *layouts; /* of `plan`, over program->graph */
 	struct hspmd_transport *transport; /* NULL with one member */
 	struct hspmd_transport *sums;      /* another, for what goes on beside computation */
-	struct hspmd_address own_address;  /* of both */
+	struct hspmd_direct *direct[2];    /* what of each goes straight between devices; NULL: nothing */
+	struct hspmd_address own_address;  /* of all these */
 	struct hspmd_spread spread;        /* of its checkpoints */
 	struct hspmd_transport *copies;    /* carries them to other nodes; NULL: they are not sent */
 	struct hspmd_address copies_address;
@@ -60,6 +62,10 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup *setup, struct hspmd_error *err);
 /* Bytes of device memory that it will take. */
 int64_t hspmd_generation_memory(const struct hspmd_generation *g);
+/* While the one before may still train: begin to make what takes long, with the members' addresses. Does not wait. */
+int hspmd_generation_meet(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
+/* Has it been made? 1, 0, -1. */
+int hspmd_generation_met(struct hspmd_generation *g, struct hspmd_error *err);
 /* Connect to the members (addresses, copies: `start`'s arrays) and allocate. */
 int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err);
 /* The transports are gone, waits end; program, memory and state stay. Nobody may use `copies` any more (worker_detach). */

@@ -13,6 +13,7 @@ struct shared {
 	int members;
 	int *device_of, *rank_of, *voters; /* by rank, by device, all ranks */
 	struct hspmd_address *addresses[2]; /* of both transports, by rank */
+	struct hspmd_address *direct[2];    /* and of what goes straight between devices */
 	atomic_int failed;
 	pthread_mutex_t lock;
 	pthread_cond_t more;
@@ -28,6 +29,8 @@ struct member {
 	struct hspmd_program *program;
 	struct hspmd_program **at_length; /* by the options' lengths */
 	struct hspmd_transport *transports[2]; /* for passes, and for sums of gradients */
+	struct hspmd_direct_cache *groups;
+	struct hspmd_direct *direct[2];
 	struct hspmd_executor *executor;
 };
 
@@ -64,6 +67,21 @@ static int use_length(struct member *m, int64_t step, struct hspmd_error *err)
 	return hspmd_executor_use(m->executor, m->at_length[which], err);
 }
 
+static int open_direct(struct member *m, int lane, double timeout_s, struct hspmd_error *err)
+{
+	const struct hspmd_local_options *o = m->s->o;
+	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(o->cluster);
+	struct hspmd_direct_options d = {
+		.device = m->device, .cache = m->groups, .lane = lane, .rank = m->rank, .size = m->s->members, .rank_of = m->s->rank_of,
+		.count = o->cluster->device_count, .cost = &cost, .abort = &m->s->failed, .timeout_s = timeout_s,
+	};
+	struct hspmd_direct_use *uses = hspmd_program_uses(m->program, lane, &d.use_count);
+	d.uses = uses;
+	int status = uses ? hspmd_direct_open(&d, &m->direct[lane], err) : hspmd_fail_memory(err, "training");
+	free(uses);
+	return status ? -1 : hspmd_direct_address(m->direct[lane], &m->s->direct[lane][m->rank], err);
+}
+
 static int open_member(struct member *m, struct hspmd_error *err)
 {
 	const struct hspmd_local_options *o = m->s->o;
@@ -81,9 +99,11 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	struct hspmd_transport_options t = {
 		.rank = m->rank, .size = m->s->members, .abort = &m->s->failed, .timeout_s = o->timeout_s > 0 ? o->timeout_s : 60,
 	};
+	if (!(m->groups = hspmd_direct_cache_create()))
+		return hspmd_fail_memory(err, "training");
 	for (int k = 0; k < 2; k++)
 		if (hspmd_transport_memory.open(&t, &m->transports[k], err) ||
-		    m->transports[k]->ops->address(m->transports[k], &m->s->addresses[k][m->rank], err))
+		    m->transports[k]->ops->address(m->transports[k], &m->s->addresses[k][m->rank], err) || open_direct(m, k, t.timeout_s, err))
 			return -1;
 	return 0;
 }
@@ -92,11 +112,13 @@ static int train(struct member *m, struct hspmd_error *err)
 {
 	const struct hspmd_local_options *o = m->s->o;
 	struct hspmd_executor_options eo = {
-		.program = m->program, .device = m->device, .transport = m->transports[0], .sums = m->transports[1], .rank_of = m->s->rank_of,
+		.program = m->program, .device = m->device, .transport = m->transports[0], .sums = m->transports[1],
+		.direct = { m->direct[0], m->direct[1] }, .rank_of = m->s->rank_of,
 		.device_count = o->cluster->device_count, .voters = m->s->voters, .voter_count = m->s->members, .samples = o->samples, .job = o->job,
 	};
 	for (int k = 0; k < 2; k++)
-		if (m->transports[k] && m->transports[k]->ops->connect(m->transports[k], m->s->addresses[k], err))
+		if ((m->transports[k] && m->transports[k]->ops->connect(m->transports[k], m->s->addresses[k], err)) ||
+		    (m->direct[k] && (hspmd_direct_meet(m->direct[k], m->s->direct[k], err) || hspmd_direct_ready(m->direct[k], err))))
 			return -1;
 	if (!(m->executor = hspmd_executor_create(&eo, err)) ||
 	    hspmd_executor_initialise(m->executor, err) || hspmd_executor_spread(m->executor, err))
@@ -138,7 +160,10 @@ static void *run_member(void *argument)
 	await_all(s);
 	if (!atomic_load(&s->failed) && train(m, &err))
 		report(s, &err);
+	for (int k = 0; k < 2; k++)
+		hspmd_direct_close(m->direct[k], atomic_load(&s->failed));
 	hspmd_executor_destroy(m->executor);
+	hspmd_direct_cache_destroy(m->groups);
 	for (int k = 0; k < 2; k++)
 		if (m->transports[k])
 			m->transports[k]->ops->close(m->transports[k]);
@@ -195,11 +220,13 @@ int hspmd_train_local(const struct hspmd_local_options *options, struct hspmd_er
 	s.device_of = hspmd_calloc(devices, sizeof *s.device_of);
 	s.rank_of = hspmd_calloc(devices, sizeof *s.rank_of);
 	s.voters = hspmd_calloc(devices, sizeof *s.voters);
-	for (int k = 0; k < 2; k++)
+	for (int k = 0; k < 2; k++) {
 		s.addresses[k] = hspmd_calloc(devices, sizeof *s.addresses[k]);
+		s.direct[k] = hspmd_calloc(devices, sizeof *s.direct[k]);
+	}
 	struct member *members = hspmd_calloc(devices, sizeof *members);
 	int status = 0;
-	if (!s.device_of || !s.rank_of || !s.voters || !s.addresses[0] || !s.addresses[1] || !members) {
+	if (!s.device_of || !s.rank_of || !s.voters || !s.addresses[0] || !s.addresses[1] || !s.direct[0] || !s.direct[1] || !members) {
 		status = hspmd_fail_memory(err, "training");
 	} else {
 		memset(s.rank_of, -1, devices * sizeof *s.rank_of);
@@ -212,9 +239,12 @@ int hspmd_train_local(const struct hspmd_local_options *options, struct hspmd_er
 		}
 	}
 	for (int k = 0; k < 2; k++) {
-		for (size_t r = 0; s.addresses[k] && r < devices; r++)
-			free(s.addresses[k][r].data);
+		for (size_t r = 0; r < devices; r++) {
+			free(s.addresses[k] ? s.addresses[k][r].data : NULL);
+			free(s.direct[k] ? s.direct[k][r].data : NULL);
+		}
 		free(s.addresses[k]);
+		free(s.direct[k]);
 	}
 	free(s.device_of);
 	free(s.rank_of);

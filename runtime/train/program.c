@@ -285,6 +285,18 @@ static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, s
 	return 0;
 }
 
+struct hspmd_direct_use *hspmd_program_uses(const struct hspmd_program *p, int lane, size_t *count)
+{
+	struct hspmd_direct_use *uses = hspmd_calloc(p->instruction_count + 1, sizeof *uses);
+	*count = 0;
+	for (size_t i = 0; uses && i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->action == HSPMD_ACTION_COMM && (in->micro_batch < 0) == (lane == 1))
+			uses[(*count)++] = (struct hspmd_direct_use){ &in->transfer->steps[in->step], in->tag };
+	}
+	return uses;
+}
+
 size_t hspmd_program_memory(const struct hspmd_program *p)
 {
 	return p->fixed_bytes + p->arena_bytes + p->workspace_bytes + p->message_bytes;

@@ -87,6 +87,8 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 	const struct hspmd_device_ops *ops = hspmd_device_find(device, err);
 	if (!ops || ops->open(&s->device, index, threads, err))
 		return -1;
+	if (ops->groups && !(s->groups = hspmd_direct_cache_create()))
+		return hspmd_fail_memory(err, "starting the worker");
 	s->data = hspmd_data_open(s->job, s->model->vocab, err);
 	return s->data ? 0 : -1;
 }
@@ -95,6 +97,7 @@ static void tear_down(struct worker *w)
 {
 	struct hspmd_worker_setup *s = &w->setup;
 	hspmd_data_close(s->data);
+	hspmd_direct_cache_destroy(s->groups);
 	if (s->device)
 		s->device->ops->close(s->device);
 	hspmd_model_destroy(s->model);

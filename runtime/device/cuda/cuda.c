@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "common/clock.h"
+#include "runtime/comm/nccl/nccl.h"
 #include "runtime/device/cuda/product.h"
 #include "runtime/device/cuda/profile.h"
 
@@ -33,8 +36,11 @@ static void cuda_close(struct hspmd_device *dev)
 	hspmd_cuda_profile_close(cuda->profile);
 	hspmd_cuda_blas_destroy(cuda);
 	hspmd_cuda_staging_destroy(cuda);
+	if (cuda->mark)
+		cudaEventDestroy(cuda->mark);
 	if (cuda->stream)
 		cudaStreamDestroy(cuda->stream);
+	free(cuda->peers);
 	free(cuda);
 }
 
@@ -70,8 +76,12 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 	cuda->base.ops = &cuda_ops;
 	int rv = find_gpu(cuda, index, err);
 	cudaError_t status = rv ? cudaSuccess : cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+	if (!rv && !status)
+		status = cudaEventCreateWithFlags(&cuda->mark, cudaEventDisableTiming);
 	if (status)
 		rv = hspmd_cuda_failed(status, "opening a GPU", err);
+	if (!rv && !(cuda->peers = calloc(1, sizeof *cuda->peers)))
+		rv = hspmd_fail_memory(err, "opening a CUDA device");
 	if (rv || hspmd_cuda_staging_create(cuda, err) || hspmd_cuda_blas_create(cuda, err)) {
 		cuda_close(&cuda->base);
 		return -1;
@@ -87,6 +97,31 @@ static struct hspmd_cuda *enter(struct hspmd_device *dev)
 	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
 	cudaSetDevice(cuda->index);
 	return cuda;
+}
+
+/* How long a wait spins before it sleeps, and how often it looks at the groups. */
+#define SPIN_S 100e-6
+#define LOOK_S 1e-3
+
+int hspmd_cuda_await(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err)
+{
+	cudaError_t status;
+	if (!cuda->peers->groups) {
+		status = cudaEventSynchronize(event);
+		return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
+	}
+	double since = hspmd_now(), looked = since;
+	while ((status = cudaEventQuery(event)) == cudaErrorNotReady) {
+		double now = hspmd_now();
+		if (now - looked > LOOK_S) {
+			if (hspmd_nccl_check(cuda, err))
+				return -1;
+			looked = now;
+		}
+		if (now - since > SPIN_S)
+			nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+	}
+	return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
 }
 
 static void *cuda_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
@@ -174,8 +209,8 @@ static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct
 static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
-	cudaError_t status = cudaStreamSynchronize(cuda->stream);
-	return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
+	cudaError_t status = cudaEventRecord(cuda->mark, cuda->stream);
+	return status ? hspmd_cuda_failed(status, "the GPU", err) : hspmd_cuda_await(cuda, cuda->mark, err);
 }
 
 static const struct hspmd_device_ops cuda_ops = {
@@ -193,6 +228,7 @@ static const struct hspmd_device_ops cuda_ops = {
 	.workspace = cuda_workspace,
 	.run = cuda_run,
 	.synchronise = cuda_synchronise,
+	.groups = &hspmd_nccl_groups,
 };
 
 extern const struct hspmd_cuda_module hspmd_cuda_module;

@@ -17,6 +17,7 @@ extern "C" {
 #include "runtime/op/list.h"
 
 struct hspmd_cuda_blas;
+struct hspmd_cuda_peers;
 struct hspmd_cuda_profile;
 struct hspmd_cuda_staging;
 
@@ -25,8 +26,10 @@ struct hspmd_cuda {
 	int index, multiprocessors;
 	char model[32]; /* "sm90-132": what measurements hold for */
 	cudaStream_t stream;
+	cudaEvent_t mark; /* for waits for the whole stream */
 	struct hspmd_cuda_blas *blas;
 	struct hspmd_cuda_staging *staging;
+	struct hspmd_cuda_peers *peers; /* the groups it is in (runtime/comm/nccl) */
 	struct hspmd_cuda_profile *profile; /* NULL: nobody asked */
 };
 
@@ -55,6 +58,9 @@ void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda);
 int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 /* Done on return. */
 int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
+
+/* Wait on the host for what an event was recorded behind; where communication under way on the GPU has failed, takes too long or was called off, -1 and err. */
+int hspmd_cuda_await(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err);
 
 size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype);
 

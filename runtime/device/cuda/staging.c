@@ -45,11 +45,10 @@ int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size
 	for (size_t at = 0; at < bytes;) {
 		size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
 		char *piece = s->memory + (size_t)s->next * PIECE_BYTES;
-		cudaError_t status = cudaEventSynchronize(s->free[s->next]);
-		if (!status) {
-			memcpy(piece, (const char *)host + at, n);
-			status = cudaMemcpyAsync((char *)dst + at, piece, n, cudaMemcpyHostToDevice, cuda->stream);
-		}
+		if (hspmd_cuda_await(cuda, s->free[s->next], err))
+			return -1;
+		memcpy(piece, (const char *)host + at, n);
+		cudaError_t status = cudaMemcpyAsync((char *)dst + at, piece, n, cudaMemcpyHostToDevice, cuda->stream);
 		if (!status)
 			status = cudaEventRecord(s->free[s->next], cuda->stream);
 		if (status)
@@ -78,9 +77,8 @@ int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, si
 		}
 		size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
 		int piece = (int)(at / PIECE_BYTES % PIECES);
-		cudaError_t status = cudaEventSynchronize(s->free[piece]);
-		if (status)
-			return hspmd_cuda_failed(status, "copying from the GPU", err);
+		if (hspmd_cuda_await(cuda, s->free[piece], err))
+			return -1;
 		memcpy((char *)host + at, s->memory + (size_t)piece * PIECE_BYTES, n);
 		at += n;
 	}

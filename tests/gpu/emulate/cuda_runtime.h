@@ -3,8 +3,8 @@
  *
  * A kernel's block runs as fibers, one a thread, that pass control on at barriers and at whatever a warp does together; what a fiber does between two of those
  * is done at once, and HSPMD_EMULATE_ORDER (0 ascending, 1 descending, else a seed) says in which order, so that a barrier that is missing is seen as a result
- * that depends on it. A stream's work is kept and done when someone waits for it, so that whoever does not wait is seen too. Memory ends at a page that cannot be
- * touched. What is illegal (a barrier that not all reach, an unaligned access of 16 bytes) ends the process with a word. */
+ * that depends on it. A stream's work is kept and done when someone waits for it, so that whoever does not wait is seen too; with HSPMD_EMULATE_EAGER=1 a thread a stream
+ * does it at once, as work that waits for another process needs. Memory ends at a page that cannot be touched. What is illegal (a barrier that not all reach, an unaligned access of 16 bytes) ends the process with a word. */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H
 
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-typedef enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100 } cudaError_t;
+typedef enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100, cudaErrorNotReady = 600 } cudaError_t;
 typedef struct emulate_stream *cudaStream_t;
 typedef struct emulate_event *cudaEvent_t;
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
@@ -45,6 +45,10 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+/* Visible outside of the module, for libraries that stand in for others. */
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void *), void *argument) __attribute__((visibility("default")));
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);
 

@@ -1,31 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams, events and memory: see cuda_runtime.h. */
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 
 #include "tests/gpu/emulate/cuda_runtime.h"
 
+/* Records of an event count up; whoever waits keeps the state alive beside the event itself, as CUDA lets events go before their work is done. */
+struct event_state {
+	std::mutex lock;
+	std::condition_variable changed;
+	emulate_stream *stream = nullptr;   /* where it was last recorded; NULL: nowhere */
+	uint64_t recorded = 0;
+	std::atomic<uint64_t> reached { 0 };
+	double at = 0;
+};
+
 struct work {
 	std::function<void()> run;
-	struct emulate_event *event; /* NULL: none */
+	std::shared_ptr<event_state> event; /* NULL: none */
 	uint64_t number;
 };
 
 struct emulate_stream {
-	std::mutex lock; /* a stream may be waited for by several threads */
+	std::mutex lock;
+	std::condition_variable changed;
 	std::deque<work> waiting;
+	bool working = false, ending = false; /* the former: a piece of work was taken and is not done */
+	std::thread worker;                   /* with HSPMD_EMULATE_EAGER=1 */
 };
 
 struct emulate_event {
-	emulate_stream *stream;      /* where it was last recorded; NULL: nowhere */
-	uint64_t recorded, reached;  /* numbers of its records */
-	double at;
+	std::shared_ptr<event_state> state = std::make_shared<event_state>();
 };
 
 static double now_ms()
@@ -33,26 +49,73 @@ static double now_ms()
 	return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/* Do a stream's work up to the record `number` of an event, or all. */
-static void drain(emulate_stream *s, emulate_event *until, uint64_t number)
+static bool is_eager()
 {
-	std::lock_guard<std::mutex> guard(s->lock);
+	static const bool eager = getenv("HSPMD_EMULATE_EAGER") && !strcmp(getenv("HSPMD_EMULATE_EAGER"), "1");
+	return eager;
+}
+
+static void carry_out(const work &w)
+{
+	if (w.run)
+		w.run();
+	if (!w.event)
+		return;
+	std::lock_guard<std::mutex> guard(w.event->lock);
+	w.event->reached = w.number;
+	w.event->at = now_ms();
+	w.event->changed.notify_all();
+}
+
+/* Eager: one piece after another until the stream is destroyed. */
+static void work_along(emulate_stream *s)
+{
+	std::unique_lock<std::mutex> guard(s->lock);
+	for (;;) {
+		s->changed.wait(guard, [s] { return s->ending || !s->waiting.empty(); });
+		if (s->waiting.empty())
+			return;
+		work w = std::move(s->waiting.front());
+		s->waiting.pop_front();
+		s->working = true;
+		guard.unlock();
+		carry_out(w);
+		guard.lock();
+		s->working = false;
+		s->changed.notify_all();
+	}
+}
+
+/* Do a stream's work (or wait until it is done) up to the record `number` of an event, or all. */
+static void drain(emulate_stream *s, const std::shared_ptr<event_state> &until, uint64_t number)
+{
+	if (is_eager() && until) {
+		std::unique_lock<std::mutex> guard(until->lock);
+		until->changed.wait(guard, [&] { return until->reached >= number; });
+		return;
+	}
+	std::unique_lock<std::mutex> guard(s->lock);
+	if (is_eager()) {
+		s->changed.wait(guard, [s] { return s->waiting.empty() && !s->working; });
+		return;
+	}
 	while (!s->waiting.empty() && !(until && until->reached >= number)) {
 		work w = std::move(s->waiting.front());
 		s->waiting.pop_front();
-		if (w.run)
-			w.run();
-		if (w.event) {
-			w.event->reached = w.number;
-			w.event->at = now_ms();
-		}
+		carry_out(w);
 	}
+}
+
+static void enqueue(emulate_stream *s, work w)
+{
+	std::lock_guard<std::mutex> guard(s->lock);
+	s->waiting.push_back(std::move(w));
+	s->changed.notify_all();
 }
 
 void emulate_enqueue(cudaStream_t stream, std::function<void()> run)
 {
-	std::lock_guard<std::mutex> guard(stream->lock);
-	stream->waiting.push_back(work{ std::move(run), NULL, 0 });
+	enqueue(stream, work{ std::move(run), nullptr, 0 });
 }
 
 /* ---- memory: the end of a block lies at a page that cannot be touched, as near as 16-byte accesses allow; the bytes between are watched */
@@ -101,7 +164,7 @@ extern "C" {
 
 const char *cudaGetErrorString(cudaError_t status)
 {
-	return status == cudaSuccess ? "no error" : status == cudaErrorMemoryAllocation ? "out of memory" : status == cudaErrorNoDevice ? "no GPU" : "invalid value";
+	return status == cudaSuccess ? "no error" : status == cudaErrorMemoryAllocation ? "out of memory" : status == cudaErrorNoDevice ? "no GPU" : status == cudaErrorNotReady ? "not ready" : "invalid value";
 }
 
 cudaError_t cudaGetLastError(void)
@@ -130,19 +193,35 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
 	*stream = new emulate_stream;
+	if (is_eager())
+		(*stream)->worker = std::thread(work_along, *stream);
 	return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-	drain(stream, NULL, 0);
+	drain(stream, nullptr, 0);
 	return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-	drain(stream, NULL, 0);
+	drain(stream, nullptr, 0);
+	if (stream->worker.joinable()) {
+		{
+			std::lock_guard<std::mutex> guard(stream->lock);
+			stream->ending = true;
+			stream->changed.notify_all();
+		}
+		stream->worker.join();
+	}
 	delete stream;
+	return cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void *), void *argument)
+{
+	emulate_enqueue(stream, [=] { work(argument); });
 	return cudaSuccess;
 }
 
@@ -191,30 +270,54 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-	if (event->stream && event->reached < event->recorded)
-		drain(event->stream, event, event->recorded);
 	delete event;
 	return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-	std::lock_guard<std::mutex> guard(stream->lock);
-	event->stream = stream;
-	stream->waiting.push_back(work{ nullptr, event, ++event->recorded });
+	uint64_t number;
+	{
+		std::lock_guard<std::mutex> guard(event->state->lock);
+		event->state->stream = stream;
+		number = ++event->state->recorded;
+	}
+	enqueue(stream, work{ nullptr, event->state, number });
 	return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-	if (event->stream)
-		drain(event->stream, event, event->recorded);
+	if (event->state->stream)
+		drain(event->state->stream, event->state, event->state->recorded);
+	return cudaSuccess;
+}
+
+/* Where work waits to be waited for, asking has to do it. */
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+	if (!is_eager())
+		return cudaEventSynchronize(event);
+	std::lock_guard<std::mutex> guard(event->state->lock);
+	return event->state->reached >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+	std::shared_ptr<event_state> state = event->state;
+	emulate_stream *other = state->stream;
+	uint64_t number = state->recorded;
+	if (other && other != stream)
+		emulate_enqueue(stream, [=] {
+			if (state->reached < number)
+				drain(other, state, number);
+		});
 	return cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
 {
-	*milliseconds = (float)(end->at - start->at);
+	*milliseconds = (float)(end->state->at - start->state->at);
 	return cudaSuccess;
 }
 
