@@ -14,6 +14,8 @@
  *             Sent once, first.
  *   prepare   generation, cluster (of all members' nodes), plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
  *             only give state away]. The worker specialises, opens its transport and answers `prepared` (or `fault`). May come while it still trains.
+ *   meet      generation, addresses: as in `start`, while the generation before trains, where some answer to `prepare` says `meets`: the worker begins to make what
+ *             takes long between devices, and answers `met` when it is made
  *   start     generation, addresses: [base64 transport address per member], copies: [the same of the transport that carries copies of checkpoints, or null],
  *             step: the step that is to be run next (= steps done),
  *             state: where it comes from: init: true (random or job.init), or one or both of
@@ -34,7 +36,9 @@
  *
  * worker -> controller
  *   hello     device, pid
- *   prepared  generation, address: base64, copies: base64 or absent, memory_bytes: planned peak, seconds
+ *   prepared  generation, address: base64, copies: base64 or absent, memory_bytes: planned peak, seconds, meets: true where connections between devices take
+ *             long to make; else absent
+ *   met       generation
  *   started   generation, step, bytes: { local, peers, disk, shared }, seconds: { connect, move }
  *   step      generation, step, loss, tokens, step_s, lr, grad_norm, compute_s   from the reporter (member 0 of the plan's devices);
  *             other workers send `pulse` with step and compute_s (mean of the steps since the last) at most once a second

@@ -155,7 +155,7 @@ static bool members_have(const struct generation *g, const struct layout *l)
 	return true;
 }
 
-static json_t *transport_addresses(struct hspmd_machine *m, const struct generation *g, const char *key)
+json_t *transport_addresses(struct hspmd_machine *m, const struct generation *g, const char *key)
 {
 	json_t *list = need(m, json_array());
 	for (int i = 0; i < g->members; i++) {

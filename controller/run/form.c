@@ -300,6 +300,36 @@ void on_prepared(struct hspmd_machine *m, struct worker *w, json_t *message)
 		take_answer(&m->next, w, message);
 }
 
+static bool all_say(const struct generation *g, const char *key)
+{
+	for (int i = 0; i < g->members; i++)
+		if (json_is_true(json_object_get(g->answer[i], "meets")) && !json_is_true(json_object_get(g->answer[i], key)))
+			return false;
+	return true;
+}
+
+/* Devices that take long to connect do so now, as long as the current generation trains: it is stopped when they have, or when they take too long. */
+static void introduce(struct hspmd_machine *m)
+{
+	struct generation *g = &m->next;
+	g->stage = STAGE_READY;
+	if (m->current.stage != STAGE_TRAINING || all_say(g, "none"))
+		return;
+	send_workers(m, g->member, g->members, json_pack("{s:s, s:I, s:o}", "type", "meet", "generation", (json_int_t)g->layout->generation, "addresses",
+							 transport_addresses(m, g, "address")));
+	g->stage = STAGE_MEETING;
+	g->since = m->now;
+	g->deadline = m->now + m->config->patience.start;
+}
+
+void on_met(struct hspmd_machine *m, struct worker *w, json_t *message)
+{
+	struct generation *g = &m->next;
+	int i = g->stage == STAGE_MEETING && json_integer_value(json_object_get(message, "generation")) == g->layout->generation ? member_of(g, w) : -1;
+	if (i >= 0 && json_object_set_new(g->answer[i], "met", json_true()))
+		m->failed = true;
+}
+
 bool advance_next(struct hspmd_machine *m)
 {
 	struct generation *g = &m->next;
@@ -325,13 +355,18 @@ bool advance_next(struct hspmd_machine *m)
 		return true;
 	case STAGE_PREPARING:
 		if (all_answered(g)) {
-			g->stage = STAGE_READY;
 			m->change.specialised = m->now - g->since;
+			introduce(m);
 			return true;
 		}
 		if (m->now < g->deadline)
 			return false;
 		end_silent(m, g, "prepared");
+		return true;
+	case STAGE_MEETING:
+		if (m->current.stage == STAGE_TRAINING && m->now < g->deadline && !all_say(g, "met"))
+			return false;
+		g->stage = STAGE_READY; /* what is not made yet is waited for when it starts */
 		return true;
 	case STAGE_READY:
 		find_check(m);

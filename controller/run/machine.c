@@ -142,6 +142,8 @@ static void on_worker_message(struct hspmd_machine *m, struct worker *w, const c
 		keep_early(m, w, message); /* it is not known yet what it does */
 	else if (is(type, "prepared"))
 		on_prepared(m, w, message);
+	else if (is(type, "met"))
+		on_met(m, w, message);
 	else if (is(type, "fault"))
 		on_fault(m, w, message);
 	else if (is(type, "pulse"))
@@ -235,7 +237,7 @@ int hspmd_machine_feed(struct hspmd_machine *m, const struct run_event *event, s
 static double next_deadline(const struct hspmd_machine *m)
 {
 	double first = INFINITY;
-	if (m->next.stage == STAGE_SOLVING || m->next.stage == STAGE_PREPARING)
+	if (m->next.stage == STAGE_SOLVING || m->next.stage == STAGE_PREPARING || m->next.stage == STAGE_MEETING)
 		first = m->next.deadline;
 	if (m->next.stage == STAGE_NONE && m->change.wanted && m->now < m->change.not_before)
 		first = fmin(first, m->change.not_before);

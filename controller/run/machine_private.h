@@ -77,6 +77,7 @@ enum stage {
 	STAGE_SOLVING,
 	STAGE_SPAWNING,
 	STAGE_PREPARING,
+	STAGE_MEETING, /* connections that take long are made while the current one trains */
 	STAGE_READY,
 	/* current */
 	STAGE_STARTING,
@@ -275,6 +276,8 @@ bool advance_next(struct hspmd_machine *m);
 void next_drop(struct hspmd_machine *m);
 void on_plan(struct hspmd_machine *m, const struct run_event *e);
 void on_prepared(struct hspmd_machine *m, struct worker *w, json_t *message);
+void on_met(struct hspmd_machine *m, struct worker *w, json_t *message);
+json_t *transport_addresses(struct hspmd_machine *m, const struct generation *g, const char *key); /* of the members' answers, by rank */
 void on_found(struct hspmd_machine *m, struct node *n, json_t *message);
 
 /* generation.c */

@@ -32,6 +32,7 @@ static const char *phase(const struct hspmd_machine *m)
 		return "planning";
 	case STAGE_SPAWNING:
 	case STAGE_PREPARING:
+	case STAGE_MEETING:
 	case STAGE_READY:
 		return "preparing";
 	default:

@@ -227,7 +227,7 @@ void hspmd_direct_close(struct hspmd_direct *d, bool broken)
 		broken = true;
 	for (size_t i = 0; i < d->group_count; i++) {
 		if (d->groups[i].made)
-			hspmd_direct_give(d->o.cache, d->groups[i].made, broken);
+			hspmd_direct_give(d->o.cache, d->groups[i].made, d->watched, broken);
 		free(d->groups[i].ranks);
 	}
 	while (d->buffers) {

@@ -82,12 +82,12 @@ struct kept_group *hspmd_direct_make(struct hspmd_direct_cache *c, struct hspmd_
 	return k;
 }
 
-void hspmd_direct_give(struct hspmd_direct_cache *c, struct kept_group *k, bool broken)
+void hspmd_direct_give(struct hspmd_direct_cache *c, struct kept_group *k, bool used, bool broken)
 {
 	struct hspmd_group *group = NULL;
 	pthread_mutex_lock(&c->lock);
 	bool last = --k->users == 0;
-	if (broken || last) {
+	if ((broken && used) || last) {
 		group = k->group;
 		k->group = NULL; /* whoever shares it hears that it is gone */
 	}
@@ -98,7 +98,7 @@ void hspmd_direct_give(struct hspmd_direct_cache *c, struct kept_group *k, bool 
 				break;
 			}
 	pthread_mutex_unlock(&c->lock);
-	k->ops->close(group, broken);
+	k->ops->close(group, broken || !used);
 	if (last)
 		free(k);
 }

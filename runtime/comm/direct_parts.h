@@ -22,7 +22,8 @@ uint64_t hspmd_direct_held(struct hspmd_direct_cache *c, uint64_t key);
 struct kept_group *hspmd_direct_take(struct hspmd_direct_cache *c, uint64_t key, uint64_t made_of);
 struct kept_group *hspmd_direct_make(struct hspmd_direct_cache *c, struct hspmd_device *dev, uint64_t key, const unsigned char *id, int rank, int size,
 				     struct hspmd_error *err);
-void hspmd_direct_give(struct hspmd_direct_cache *c, struct kept_group *k, bool broken);
+/* used: its calls may be under way. Broken, nobody has it any more; else it ends with its last user. */
+void hspmd_direct_give(struct hspmd_direct_cache *c, struct kept_group *k, bool used, bool broken);
 uint64_t hspmd_direct_id_hash(const unsigned char *id); /* never 0 */
 
 /* ---- what this device takes part in */

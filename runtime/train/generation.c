@@ -271,6 +271,14 @@ static int connect_copies(struct hspmd_generation *g, json_t *addresses, struct 
 	return status;
 }
 
+bool hspmd_generation_meets(const struct hspmd_generation *g)
+{
+	int groups = 0, more = 0, made;
+	hspmd_direct_counts(g->direct[0], &groups, &made);
+	hspmd_direct_counts(g->direct[1], &more, &made);
+	return groups + more > 0;
+}
+
 int hspmd_generation_meet(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
 {
 	return meet_members(g, addresses, false, err);

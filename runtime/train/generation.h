@@ -62,6 +62,8 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup *setup, struct hspmd_error *err);
 /* Bytes of device memory that it will take. */
 int64_t hspmd_generation_memory(const struct hspmd_generation *g);
+/* Is there something that takes long to make? */
+bool hspmd_generation_meets(const struct hspmd_generation *g);
 /* While the one before may still train: begin to make what takes long, with the members' addresses. Does not wait. */
 int hspmd_generation_meet(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
 /* Has it been made? 1, 0, -1. */

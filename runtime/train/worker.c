@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
@@ -130,8 +131,9 @@ static void *prepare(void *argument)
 		pthread_mutex_lock(&w->lock);
 		w->next = g;
 		pthread_mutex_unlock(&w->lock);
-		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,ss*,sI,sf}", "type", "prepared", "generation", number, "address", address ? address : "",
-						     "copies", copies, "memory_bytes", (json_int_t)hspmd_generation_memory(g), "seconds", hspmd_now() - then));
+		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,ss*,sI,sf,so*}", "type", "prepared", "generation", number, "address", address ? address : "",
+						     "copies", copies, "memory_bytes", (json_int_t)hspmd_generation_memory(g), "seconds", hspmd_now() - then, "meets",
+						     hspmd_generation_meets(g) ? json_true() : NULL));
 		free(address);
 		free(copies);
 	} else {
@@ -155,6 +157,7 @@ static void drop_next(struct worker *w)
 	pthread_mutex_lock(&w->lock);
 	struct hspmd_generation *g = w->next;
 	w->next = NULL;
+	w->meeting = false;
 	pthread_mutex_unlock(&w->lock);
 	hspmd_generation_destroy(g);
 }
@@ -177,6 +180,39 @@ static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *er
 	return 0;
 }
 
+/* ---- connections between devices that are made while the present generation trains */
+
+static int tell_met(struct worker *w)
+{
+	struct hspmd_error err = { "" };
+	int met = w->meeting ? hspmd_generation_met(w->next, &err) : 0;
+	if (!met)
+		return 0;
+	w->meeting = false;
+	return met < 0 ? worker_fault(w, w->next->number, &err)
+		       : hspmd_inbox_send(w->inbox, json_pack("{ss,si}", "type", "met", "generation", w->next->number));
+}
+
+static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
+{
+	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	end_preparation(w);
+	if (!w->next || w->next->number != number)
+		return hspmd_fail(err, "meeting of generation %d, which is not prepared", number);
+	w->meeting = !hspmd_generation_meet(w->next, json_object_get(m, "addresses"), err);
+	if (!w->meeting)
+		return -1;
+	/* A worker that trains looks after every step. */
+	double until = hspmd_now() + w->setup.timeout_s;
+	while (!w->training && w->meeting && !atomic_load(&w->next->abort) && hspmd_now() < until) {
+		if (tell_met(w))
+			return hspmd_fail(err, "the controller cannot be reached");
+		if (w->meeting)
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	return 0;
+}
+
 /* ---- starting */
 
 /* Everyone has loaded when this ends well; until then nobody may let go of the state before. */
@@ -191,6 +227,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
 	end_preparation(w);
+	w->meeting = false;
 	struct hspmd_generation *g = w->next, *old = w->active;
 	if (w->training)
 		return hspmd_fail(err, "start of generation %d while generation %d trains", number, old->number);
@@ -303,6 +340,8 @@ static int run_steps(struct worker *w)
 		if (train_step(w, &all, &err))
 			return atomic_load(&g->abort) ? 0 : worker_fault(w, g->number, &err);
 		if (all.checkpoint > 0 && worker_snapshot(w, &err) && worker_fault(w, g->number, &err))
+			return -1;
+		if (tell_met(w))
 			return -1;
 		if (all.stop > 0 && w->step < w->setup.job->steps)
 			return tell_stopped(w, g->number);
@@ -445,6 +484,8 @@ static int handle(struct worker *w, json_t *m)
 		return set_up(w, m, &err) ? worker_fault(w, 0, &err) : 0;
 	if (!strcmp(type, "prepare"))
 		return start_preparation(w, m, &err) ? worker_fault(w, number, &err) : 0;
+	if (!strcmp(type, "meet"))
+		return meet(w, m, &err) ? worker_fault(w, number, &err) : 0;
 	if (!strcmp(type, "start"))
 		return start(w, m, &err) ? worker_fault(w, number, &err) : train(w);
 	if (!strcmp(type, "report"))

@@ -21,7 +21,7 @@ struct worker {
 	pthread_mutex_t lock; /* of active, next and checkpoint_request, which the reading thread looks at */
 	struct hspmd_generation *active, *next;
 	pthread_t preparer;
-	bool preparing, training, quit;
+	bool preparing, meeting, training, quit;
 	int stopped; /* generation that `stopped` was last told of */
 	atomic_int stop; /* generation that is to stop after its step */
 	int64_t step;    /* to be run next */

@@ -138,6 +138,8 @@ static void test_stragglers(void **state)
 	}
 }
 
+static int meetings[2]; /* in worlds without and with devices that take long to connect */
+
 static void punished(uint64_t seed, int faults, bool checkpoints)
 {
 	struct world_options o = { .seed = seed, .nodes = 2 + (int)(seed % 5), .devices_per_node = 1 + (int)(seed % 3), .checkpoints = checkpoints, .noise = true, .stragglers = seed % 4 == 0 };
@@ -160,12 +162,14 @@ static void punished(uint64_t seed, int faults, bool checkpoints)
 	if (status && !strstr(world_exit_text(w), "checkpoint"))
 		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
 	assert_int_equal(world_steps_told(w), o.steps);
+	meetings[seed % 2] += world_meetings(w);
 	world_destroy(w);
 }
 
 static void test_punished(void **state)
 {
 	(void)state;
+	meetings[0] = meetings[1] = 0;
 	int runs = getenv("HSPMD_LONG") ? 3000 : 100;
 	const char *one = getenv("HSPMD_SEED");
 	if (one) {
@@ -177,6 +181,8 @@ static void test_punished(void **state)
 			fprintf(stderr, "seed %d\n", seed);
 		punished((uint64_t)seed, 25, seed % 2);
 	}
+	assert_int_equal(meetings[0], 0);
+	assert_true(meetings[1] > runs / 10);
 }
 
 int main(void)

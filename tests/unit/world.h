@@ -44,6 +44,7 @@ double world_slowdown(const struct world *w, int node);
 bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);
 int world_generations(const struct world *w);
+int world_meetings(const struct world *w); /* of workers with others, before their generation started */
 int world_resizes(const struct world *w);
 int64_t world_steps_lost(const struct world *w);
 int world_replies(const struct world *w, bool ok);

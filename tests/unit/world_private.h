@@ -30,6 +30,7 @@ struct sim {
 	int64_t stop, aborted; /* generations */
 	json_t *checkpoint;
 	bool reporter;
+	int met;             /* meetings that it took part in */
 	struct {               /* what a process that was killed has left in its node's memory; holds 0: nothing */
 		int64_t holds, step, ready, applied;
 	} left;

@@ -69,6 +69,21 @@ static void write_checkpoint(struct world *w, struct sim *s, json_t *m)
 			 : json_pack("{s:s, s:s, s:I}", "type", "written", "id", world_word(m, "id"), "step", (json_int_t)s->step));
 }
 
+/* In every other world the devices of every other node take long to connect. */
+static bool world_has_gpu(const struct world *w, const struct sim *s)
+{
+	return w->o.seed % 2 && s->node % 2;
+}
+
+int world_meetings(const struct world *w)
+{
+	int meetings = 0;
+	for (int n = 0; n < NODES; n++)
+		for (int d = 0; d < DEVICES; d++)
+			meetings += w->sim[n][d].met;
+	return meetings;
+}
+
 void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 {
 	const char *type = world_word(m, "type");
@@ -91,7 +106,17 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		if (w->o.noise && world_pick(w, 60) == 0)
 			world_say_up(w, s, json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)g, "text", "cannot prepare"));
 		else
-			world_say_up(w, s, json_pack("{s:s, s:I, s:s}", "type", "prepared", "generation", (json_int_t)g, "address", s->address));
+			world_say_up(w, s, json_pack("{s:s, s:I, s:s, s:o*}", "type", "prepared", "generation", (json_int_t)g, "address", s->address, "meets",
+						  world_has_gpu(w, s) ? json_true() : NULL));
+	} else if (!strcmp(type, "meet")) {
+		assert_int_equal(s->prepared, g);
+		assert_int_equal(s->loading, 0);
+		s->met += world_has_gpu(w, s);
+		for (size_t i = 0; i < json_array_size(json_object_get(m, "addresses")); i++)
+			assert_true(json_is_string(json_array_get(json_object_get(m, "addresses"), i)));
+		/* Some never answer: that costs time and nothing else. */
+		if (world_has_gpu(w, s) && !(w->o.noise && world_pick(w, 10) == 0))
+			world_say_up(w, s, json_pack("{s:s, s:I}", "type", "met", "generation", (json_int_t)g));
 	} else if (!strcmp(type, "start")) {
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->runs, 0);
