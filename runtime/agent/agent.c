@@ -40,10 +40,13 @@ static struct hspmd_cluster *part_of_file(const char *path, const char *node, st
 static json_t *list_places(const struct hspmd_topology *t, const struct hspmd_cluster *part, int threads)
 {
 	json_t *list = json_array();
+	int gpus = 0;
 	for (int d = 0; list && d < part->device_count; d++) {
+		bool gpu = part->types[part->devices[d].type].kind == HSPMD_DEVICE_CUDA;
 		const struct hspmd_place *p = t ? &t->places[d] : NULL;
 		json_array_append_new(list, p ? json_pack("{si,si,ss*}", "threads", p->cores, "index", p->gpu < 0 ? 0 : p->gpu, "cpus", p->cpus)
-					      : json_pack("{si,si}", "threads", threads > 0 ? threads : 1, "index", 0));
+					      : json_pack("{si,si}", "threads", threads > 0 ? threads : 1, "index", gpu ? gpus : 0));
+		gpus += gpu;
 	}
 	return list;
 }

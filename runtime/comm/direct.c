@@ -214,6 +214,22 @@ int hspmd_direct_open(const struct hspmd_direct_options *o, struct hspmd_direct 
 	return 0;
 }
 
+static void give_groups(struct hspmd_direct *d, bool broken)
+{
+	for (size_t i = 0; i < d->group_count; i++) {
+		if (d->groups[i].made)
+			hspmd_direct_give(d->o.cache, d->groups[i].made, d->watched, broken);
+		d->groups[i].made = NULL;
+	}
+	d->span_count = 0;
+}
+
+void hspmd_direct_abandon(struct hspmd_direct *d)
+{
+	if (d)
+		give_groups(d, true);
+}
+
 void hspmd_direct_close(struct hspmd_direct *d, bool broken)
 {
 	struct hspmd_error ignored;
@@ -225,11 +241,9 @@ void hspmd_direct_close(struct hspmd_direct *d, bool broken)
 	/* Until what reads and writes the buffers is done, or was abandoned. */
 	if (!broken && d->buffers && dev->ops->synchronise(dev, &ignored))
 		broken = true;
-	for (size_t i = 0; i < d->group_count; i++) {
-		if (d->groups[i].made)
-			hspmd_direct_give(d->o.cache, d->groups[i].made, d->watched, broken);
+	give_groups(d, broken);
+	for (size_t i = 0; i < d->group_count; i++)
 		free(d->groups[i].ranks);
-	}
 	while (d->buffers) {
 		struct direct_buffer *next = d->buffers->next;
 		dev->ops->release(dev, d->buffers->data);

@@ -49,6 +49,8 @@ int hspmd_direct_meet(struct hspmd_direct *d, const struct hspmd_address *addres
 int hspmd_direct_made(struct hspmd_direct *d, struct hspmd_error *err);
 /* Wait until they are, and until every pair has met; nothing of another generation is running any more. */
 int hspmd_direct_ready(struct hspmd_direct *d, struct hspmd_error *err);
+/* Members are gone: end all groups at once. Of all lanes before any is closed, as what one waits for holds up the device that the other waits for. NULL is fine. */
+void hspmd_direct_abandon(struct hspmd_direct *d);
 /* broken: members may be gone, nothing is waited for and no group is kept. The device's memory that it used is free afterwards. NULL is fine. */
 void hspmd_direct_close(struct hspmd_direct *d, bool broken);
 

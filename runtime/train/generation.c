@@ -344,6 +344,11 @@ int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t
 	if (meet_members(g, addresses, true, err) || connect_copies(g, copies, err) || (g->direct[0] && hspmd_direct_ready(g->direct[0], err)) ||
 	    (g->direct[1] && hspmd_direct_ready(g->direct[1], err)))
 		return -1;
+	int groups[2], straight[2];
+	for (int lane = 0; lane < 2; lane++)
+		hspmd_direct_counts(g->direct[lane], &groups[lane], &straight[lane]);
+	if (groups[0] + groups[1])
+		hspmd_info("%d of %d groups of devices communicate straight", straight[0] + straight[1], groups[0] + groups[1]);
 	make_lasting(g);
 	return make_executor(g, err);
 }
@@ -395,8 +400,11 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 void hspmd_generation_disconnect(struct hspmd_generation *g)
 {
 	/* Before what waits for the device: members that are gone would keep it busy for ever. */
+	bool broken = atomic_load(&g->abort);
+	for (int lane = 0; broken && lane < 2; lane++)
+		hspmd_direct_abandon(g->direct[lane]);
 	for (int lane = 0; lane < 2; lane++) {
-		hspmd_direct_close(g->direct[lane], atomic_load(&g->abort));
+		hspmd_direct_close(g->direct[lane], broken);
 		g->direct[lane] = NULL;
 	}
 	atomic_store(&g->abort, 1);

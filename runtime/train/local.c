@@ -160,6 +160,8 @@ static void *run_member(void *argument)
 	await_all(s);
 	if (!atomic_load(&s->failed) && train(m, &err))
 		report(s, &err);
+	for (int k = 0; k < 2 && atomic_load(&s->failed); k++)
+		hspmd_direct_abandon(m->direct[k]);
 	for (int k = 0; k < 2; k++)
 		hspmd_direct_close(m->direct[k], atomic_load(&s->failed));
 	hspmd_executor_destroy(m->executor);
