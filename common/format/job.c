@@ -14,6 +14,7 @@
 #define SEQ_LEN_MAX (1 << 26)
 #define GLOBAL_BATCH_MAX (1 << 30)
 #define STEPS_MAX ((int64_t)1 << 40)
+#define LENGTHS_MAX 64
 #define FILES_MAX 65536
 #define NODES_MAX 65536
 #define LR_MAX 1000
@@ -77,6 +78,32 @@ static int read_paths(struct hspmd_job *j, struct hspmd_json *all, char ***out, 
 	return hspmd_json_failed(all) ? -1 : 0;
 }
 
+/* seq_len is added where it is not named. */
+static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
+{
+	struct hspmd_json all = hspmd_json_array_or_none(data, "lengths", 1, LENGTHS_MAX), ends = hspmd_json_any(data, "lengths");
+	size_t n = hspmd_json_length(&all);
+	if (!n || hspmd_json_failed(data))
+		return hspmd_json_failed(data) ? -1 : 0;
+	if (!j->documents)
+		return hspmd_json_fail(&ends, "expected document_end beside it: documents are grouped by length");
+	j->lengths = hspmd_calloc(n + 1, sizeof *j->lengths);
+	if (!j->lengths)
+		return hspmd_json_fail_memory(data);
+	for (size_t i = 0; i < n; i++) {
+		struct hspmd_json one = hspmd_json_at(&all, i);
+		int64_t least = i ? j->lengths[i - 1] + 1 : 1;
+		if (least > j->seq_len)
+			return hspmd_json_fail(&one, "expected no length after seq_len");
+		j->lengths[j->length_count++] = hspmd_json_int_value(&one, least, j->seq_len);
+		if (hspmd_json_failed(data))
+			return -1;
+	}
+	if (j->lengths[j->length_count - 1] != j->seq_len)
+		j->lengths[j->length_count++] = j->seq_len;
+	return 0;
+}
+
 static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json data = hspmd_json_object(root, "data");
@@ -86,7 +113,7 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	j->documents = json_object_get(data.value, "document_end") != NULL;
 	if (j->documents)
 		j->document_end = hspmd_json_int(&data, "document_end", 0, INT32_MAX);
-	if (read_paths(j, &train, &j->train, &j->train_count) || read_paths(j, &valid, &j->valid, &j->valid_count))
+	if (read_lengths(j, &data) || read_paths(j, &train, &j->train, &j->train_count) || read_paths(j, &valid, &j->valid, &j->valid_count))
 		return -1;
 	return hspmd_json_done(&data);
 }
@@ -167,9 +194,9 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 	if (hspmd_json_format(root, HSPMD_JOB_FORMAT))
 		return -1;
 	read_sources(j, root);
+	j->seq_len = hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
 	if (read_data(j, root))
 		return -1;
-	j->seq_len = hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
 	j->global_batch = hspmd_json_int(root, "global_batch", 1, GLOBAL_BATCH_MAX);
 	j->steps = hspmd_json_int(root, "steps", 1, STEPS_MAX);
 	j->seed = (uint64_t)hspmd_json_int_or(root, "seed", 0, INT64_MAX, 1);
@@ -232,6 +259,7 @@ void hspmd_job_destroy(struct hspmd_job *j)
 	free(j->file);
 	free(j->model_path);
 	free(j->init);
+	free(j->lengths);
 	free(j->elastic.policy);
 	free(j->checkpoint.local);
 	free(j->checkpoint.shared);
@@ -257,6 +285,12 @@ static json_t *data_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "kind", json_string(hspmd_data_kind_words[j->data_kind]));
 	if (j->documents)
 		bad |= json_object_set_new(o, "document_end", json_integer(j->document_end));
+	if (j->length_count) {
+		json_t *lengths = json_array();
+		for (int i = 0; i < j->length_count; i++)
+			bad |= json_array_append_new(lengths, json_integer(j->lengths[i]));
+		bad |= json_object_set_new(o, "lengths", lengths);
+	}
 	if (j->valid_count)
 		bad |= json_object_set_new(o, "valid", paths_json(j->valid, j->valid_count));
 	return hspmd_json_unless(bad, o);

@@ -28,6 +28,9 @@ struct hspmd_job {
 	char **train, **valid;
 	bool documents;       /* the data are documents, each ended by the token document_end, and attention stays within one. Default false */
 	int64_t document_end;
+	/* With documents: the lengths that they are grouped by, ascending, the last of them seq_len. Default none: every step is of seq_len. */
+	int64_t *lengths;
+	int length_count;
 	int64_t seq_len, global_batch, steps;
 	uint64_t seed; /* default 1 */
 	struct {

@@ -16,6 +16,7 @@
 #include "common/log.h"
 #include "controller/cli/ask_cluster.h"
 #include "controller/cli/commands.h"
+#include "controller/cli/plan_program.h"
 #include "controller/cli/run_checkpoint.h"
 #include "controller/cli/run_state.h"
 #include "controller/cli/run_terms.h"
@@ -205,8 +206,13 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 	if (err->text[0] || !c)
 		return err->text[0] ? -1 : 0;
 	struct hspmd_plan *p = hspmd_plan_read(r->opt.plan, c, hspmd_model_layers(r->model), err);
+	if (!p)
+		return -1;
+	int status = hspmd_plan_check_programs(c, r->model, p, r->job, err);
+	if (status && strncmp(err->text, r->job->file, strlen(r->job->file)) != 0)
+		hspmd_error_prefix(err, "%s", r->opt.plan);
 	hspmd_plan_destroy(p);
-	return p ? 0 : -1;
+	return status;
 }
 
 /* ---- nodes */

@@ -3,11 +3,17 @@
 #define HSPMD_CONTROLLER_CLI_PLAN_PROGRAM_H
 
 #include "common/format/cluster.h"
+#include "common/format/job.h"
 #include "common/format/model.h"
 #include "common/format/plan.h"
 
 /* Print the program that one device ("node:index") runs under a plan, and its memory, on standard output; `explain`: then why it communicates as it does. */
 int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const char *address,
 			     bool explain, struct hspmd_error *err);
+
+/* Can it be run? At the job's lengths, too, if it has some. -1 and err when not: names plan path, tensor, annotation, or the length. The programs of the first
+ * devices are made for it, the more so in small plans; what another device finds is told by its worker, also before a step. */
+int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const struct hspmd_job *job,
+			      struct hspmd_error *err);
 
 #endif

@@ -12,6 +12,8 @@
 
 #include "common/alloc.h"
 #include "runtime/model/build.h"
+#include "runtime/train/groups.h"
+#include "runtime/train/shuffle.h"
 
 /* How one token lies in a file. */
 enum width { WIDTH_U8, WIDTH_U16, WIDTH_U32, WIDTH_I16, WIDTH_I64 };
@@ -31,6 +33,7 @@ struct hspmd_data {
 	int64_t samples, seq_len, vocab;
 	uint64_t seed;
 	int64_t document_end; /* -1: no documents */
+	struct hspmd_groups *groups; /* NULL: all steps are of seq_len */
 };
 
 /* Megatron-LM's indexed data: PREFIX.bin holds the tokens, PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token type. */
@@ -92,6 +95,49 @@ static int open_file(struct file *f, enum hspmd_data_kind kind, const char *path
 	return 0;
 }
 
+static int64_t token_at(const struct file *f, int64_t i)
+{
+	const unsigned char *at = f->bytes + i * width_bytes[f->width];
+	switch (f->width) {
+	case WIDTH_U8:
+		return *at;
+	case WIDTH_U16:
+		return at[0] | at[1] << 8;
+	case WIDTH_I16:
+		return (int16_t)(at[0] | at[1] << 8);
+	case WIDTH_U32: {
+		uint32_t v;
+		memcpy(&v, at, sizeof v);
+		return v;
+	}
+	case WIDTH_I64: {
+		int64_t v;
+		memcpy(&v, at, sizeof v);
+		return v;
+	}
+	}
+	return -1;
+}
+
+/* Every document's place and length; all files are read once for it. */
+static int group_documents(struct hspmd_data *d, const struct hspmd_job *job, struct hspmd_error *err)
+{
+	int64_t start = 0, at = 0;
+	d->groups = hspmd_groups_create(job->lengths, job->length_count, job->global_batch, job->seed);
+	if (!d->groups)
+		return hspmd_fail_memory(err, "opening data");
+	for (int i = 0; i < d->file_count; i++) {
+		const struct file *f = &d->files[i];
+		for (int64_t k = 0; k < f->tokens; k++, at++)
+			if (token_at(f, k) == d->document_end || (k + 1 == f->tokens && i + 1 == d->file_count)) {
+				if (hspmd_groups_add(d->groups, start, at + 1 - start, err))
+					return -1;
+				start = at + 1;
+			}
+	}
+	return hspmd_groups_close(d->groups, err) ? hspmd_error_prefix(err, "%s: data.lengths", job->file) : 0;
+}
+
 struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
 {
 	struct hspmd_data *d = calloc(1, sizeof *d);
@@ -121,6 +167,10 @@ struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, s
 		hspmd_data_close(d);
 		return NULL;
 	}
+	if (job->length_count && group_documents(d, job, err)) {
+		hspmd_data_close(d);
+		return NULL;
+	}
 	return d;
 }
 
@@ -133,8 +183,14 @@ void hspmd_data_close(struct hspmd_data *d)
 			munmap((void *)d->files[i].bytes, d->files[i].size);
 		free(d->files[i].path);
 	}
+	hspmd_groups_destroy(d->groups);
 	free(d->files);
 	free(d);
+}
+
+int hspmd_data_length_of_step(const struct hspmd_data *d, int64_t step)
+{
+	return d->groups ? hspmd_groups_of_step(d->groups, step) : 0;
 }
 
 int64_t hspmd_data_samples(const struct hspmd_data *d)
@@ -142,65 +198,25 @@ int64_t hspmd_data_samples(const struct hspmd_data *d)
 	return d->samples;
 }
 
-/* splitmix64's mixing (Steele, Lea, Flood 2014). */
-static uint64_t mix(uint64_t x)
+/* Where token `offset` of a sample lies in the stream, and how many follow it there. */
+static int64_t find(const struct hspmd_data *d, int64_t number, int64_t offset, int64_t *run)
 {
-	x += UINT64_C(0x9e3779b97f4a7c15);
-	x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-	return x ^ (x >> 31);
-}
-
-/* A permutation of 0..n-1 keyed by (seed, epoch): a balanced Feistel network on the next even number of bits, walked until it lands inside (Black and Rogaway 2002). */
-static uint64_t permute(uint64_t i, uint64_t n, uint64_t key)
-{
-	int half = 1;
-	while (half < 32 && (UINT64_C(1) << (2 * half)) < n)
-		half++;
-	uint64_t mask = (UINT64_C(1) << half) - 1;
-	do {
-		uint64_t left = i >> half, right = i & mask;
-		for (int round = 0; round < 4; round++) {
-			uint64_t next = left ^ (mix(right ^ key ^ ((uint64_t)round << 56)) & mask);
-			left = right;
-			right = next;
-		}
-		i = left << half | right;
-	} while (i >= n);
-	return i;
-}
-
-static int64_t token_at(const struct file *f, int64_t i)
-{
-	const unsigned char *at = f->bytes + i * width_bytes[f->width];
-	switch (f->width) {
-	case WIDTH_U8:
-		return *at;
-	case WIDTH_U16:
-		return at[0] | at[1] << 8;
-	case WIDTH_I16:
-		return (int16_t)(at[0] | at[1] << 8);
-	case WIDTH_U32: {
-		uint32_t v;
-		memcpy(&v, at, sizeof v);
-		return v;
-	}
-	case WIDTH_I64: {
-		int64_t v;
-		memcpy(&v, at, sizeof v);
-		return v;
-	}
-	}
-	return -1;
+	if (d->groups)
+		return hspmd_groups_find(d->groups, number, offset, run);
+	uint64_t epoch = (uint64_t)(number / d->samples), key = hspmd_mix(d->seed ^ hspmd_mix(epoch));
+	*run = INT64_MAX;
+	return (int64_t)hspmd_shuffle((uint64_t)(number % d->samples), (uint64_t)d->samples, key) * d->seq_len + offset;
 }
 
 int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err)
 {
-	uint64_t epoch = (uint64_t)(number / d->samples);
-	int64_t sample = (int64_t)permute((uint64_t)(number % d->samples), (uint64_t)d->samples, mix(d->seed ^ mix(epoch)));
-	int64_t at = sample * d->seq_len + start;
+	int64_t at = 0, run = 0;
 	int file = 0;
-	for (int64_t i = 0; i < count; i++, at++) {
+	for (int64_t i = 0; i < count; i++, at++, run--) {
+		if (run == 0) {
+			at = find(d, number, start + i, &run);
+			file = 0;
+		}
 		while (at >= d->files[file].first + d->files[file].tokens)
 			file++;
 		const struct file *f = &d->files[file];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Training samples. The files' tokens are one stream; sample i is tokens [i T, i T + T], the last T of them its targets. Which sample comes when depends on the
- * seed and the position alone (DESIGN law 1): every epoch is a permutation of the samples, computed, not stored. */
+ * seed and the position alone (DESIGN law 1): every epoch is a permutation of the samples, computed, not stored. Documents may be grouped by length (groups.h). */
 #ifndef HSPMD_TRAIN_DATA_H
 #define HSPMD_TRAIN_DATA_H
 
@@ -16,6 +16,8 @@ struct hspmd_data;
 struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
 void hspmd_data_close(struct hspmd_data *d);
 int64_t hspmd_data_samples(const struct hspmd_data *d);
+/* Index into the job's lengths of that which the samples of a step have (groups.h); 0 for a job that has none. */
+int hspmd_data_length_of_step(const struct hspmd_data *d, int64_t step);
 
 /* `count` tokens beginning at offset `start` (0..T) of sample number `number` of all training (step * global batch + place in the batch): for inputs start is the
  * position, for targets one more. -1 and err when a token is not below the vocabulary (names file and offset). */

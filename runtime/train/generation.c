@@ -9,6 +9,7 @@
 #include "common/base64.h"
 #include "common/log.h"
 #include "runtime/state/memory_place.h"
+#include "runtime/train/length.h"
 
 /* Names the folder in which every worker leaves its last step (man page of hspmd run). */
 #define TIMELINE "HSPMD_TIMELINE"
@@ -156,6 +157,19 @@ static int open_transports(struct hspmd_generation *g, struct hspmd_error *err)
 	return g->spread.any ? open_transport(g, &hspmd_transport_socket, &g->copies, &g->copies_address, err) : 0;
 }
 
+/* Steps of other lengths, so that one that this plan's parts cannot be is told now. */
+static int build_lengths(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	const struct hspmd_job *job = g->setup->job;
+	g->at_length = job->length_count ? hspmd_calloc((size_t)job->length_count, sizeof(*g->at_length)) : NULL;
+	if (job->length_count && !g->at_length)
+		return hspmd_fail_memory(err, "preparing a generation");
+	for (int i = 0; g->program->stage >= 0 && i < job->length_count; i++)
+		if (!(g->at_length[i] = hspmd_program_at_length(g->program, &g->setup->source, job->lengths[i], g->setup->device, err)))
+			return hspmd_error_prefix(err, "%s: data.lengths[%d]", job->file, i);
+	return 0;
+}
+
 /* What the message says, without connections. */
 static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
 {
@@ -175,7 +189,7 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 	struct hspmd_error not_there;
 	device = hspmd_cluster_device(g->cluster, setup->address, &not_there);
 	g->program = hspmd_program_build(&setup->source, g->plan, g->cluster, device, setup->device, err);
-	if (!g->program)
+	if (!g->program || build_lengths(g, err))
 		goto fail;
 	g->layouts = hspmd_layouts_build(g->program->graph, g->plan, err);
 	if (!g->layouts || spread_checkpoints(g, err))
@@ -193,6 +207,13 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 		return g;
 	hspmd_generation_destroy(g);
 	return NULL;
+}
+
+int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err)
+{
+	int which = hspmd_data_length_of_step(g->setup->data, step);
+	*length = g->at_length ? g->setup->job->lengths[which] : g->setup->job->seq_len;
+	return g->at_length ? hspmd_executor_use(g->executor, g->at_length[which], err) : 0;
 }
 
 int64_t hspmd_generation_memory(const struct hspmd_generation *g)
@@ -444,6 +465,9 @@ static void release(struct hspmd_generation *g, bool leave)
 	hspmd_lasting_close(g->lasting, leave);
 	json_decref(g->message);
 	hspmd_layouts_destroy(g->layouts);
+	for (int i = 0; g->at_length && i < g->setup->job->length_count; i++)
+		hspmd_program_destroy(g->at_length[i]);
+	free(g->at_length);
 	hspmd_program_destroy(g->program);
 	hspmd_plan_destroy(g->plan);
 	hspmd_cluster_destroy(g->cluster);

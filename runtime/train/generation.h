@@ -40,6 +40,7 @@ struct hspmd_generation {
 	int *rank_of;        /* by device number of the cluster, -1 */
 	int *voters, voter_count;
 	struct hspmd_program *program;
+	struct hspmd_program **at_length; /* that at each of the job's lengths; NULL: it has none */
 	struct hspmd_layouts *layouts; /* of `plan`, over program->graph */
 	struct hspmd_transport *transport; /* NULL with one member */
 	struct hspmd_transport *sums;      /* another, for what goes on beside computation */
@@ -75,6 +76,8 @@ void hspmd_generation_disconnect(struct hspmd_generation *g);
 void hspmd_generation_destroy(struct hspmd_generation *g);
 /* The same, but what outlives the process stays for the next. */
 void hspmd_generation_leave(struct hspmd_generation *g);
+/* Make ready for a step of the length that it has. *length: that. */
+int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err);
 
 /* Fill the state from what `start` says (`state` object): at random, or from the live state of the generation before (`old`, NULL when this worker has none) and from
  * files. *report is filled also on failure. */

@@ -265,7 +265,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 
 /* ---- training */
 
-static int report_step(struct worker *w, const struct hspmd_totals *all, double step_s, const struct hspmd_step_times *times)
+static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s, const struct hspmd_step_times *times)
 {
 	const struct hspmd_generation *g = w->active;
 	int64_t done = w->step - 1;
@@ -274,7 +274,7 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, double 
 	if (g->rank == g->voters[0])
 		return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf}", "type", "step", "generation", g->number, "step",
 							    (json_int_t)done, "loss", number_or_null(all->loss), "tokens",
-							    (json_int_t)(w->setup.job->global_batch * w->setup.job->seq_len), "step_s", step_s, "lr",
+							    (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
 							    hspmd_job_lr(w->setup.job, done), "grad_norm", number_or_null(sqrt(all->square_sum)), "compute_s",
 							    times->compute_s));
 	w->busy_s += times->compute_s;
@@ -304,8 +304,9 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	struct hspmd_totals own = { 0 };
 	struct hspmd_step_times times;
 	double then = hspmd_now();
+	int64_t length;
 	set_ready(w, false);
-	if (hspmd_executor_gradients(ex, w->step, &own, &times, err))
+	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
 		return -1;
 	own.stop = atomic_load(&w->stop) == w->active->number;
 	own.checkpoint = worker_checkpoint_asked(w);
@@ -315,7 +316,7 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	w->totals = *all;
 	w->applied = w->step++;
 	w->ready = -1;
-	if (report_step(w, all, hspmd_now() - then, &times))
+	if (report_step(w, all, length, hspmd_now() - then, &times))
 		return hspmd_fail(err, "the controller cannot be reached");
 	return hspmd_executor_spread(ex, err);
 }

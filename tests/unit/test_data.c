@@ -117,6 +117,78 @@ static void documents(void **state)
 	}
 }
 
+/* Byte streams of documents of known lengths: the first byte of a document is its number, the end is 255, and between them positions count. */
+static void write_documents(const int *length, int count)
+{
+	FILE *f = fopen(second, "wb");
+	assert_non_null(f);
+	for (int d = 0; d < count; d++)
+		for (int i = 0; i < length[d]; i++)
+			fputc(i == length[d] - 1 ? 255 : i ? 100 + i : d, f);
+	assert_int_equal(fclose(f), 0);
+}
+
+/* Steps have samples of one length; a document goes to the shortest that holds it, whole and in order; an epoch has every batch of every group once. */
+static void grouped_by_length(void **state)
+{
+	(void)state;
+	static const int length[] = { 4, 30, 4, 8, 8, 3, 12, 16, 4, 16, 8, 8, 4, 2, 16, 8, 4, 4, 9, 16 };
+	enum { COUNT = sizeof length / sizeof *length };
+	int64_t lengths[] = { 4, 8, 16 }, tokens_of[3] = { 0 };
+	char *files[] = { second };
+	struct hspmd_job job = job_of(files, 1, HSPMD_DATA_BYTES, 16);
+	struct hspmd_error err;
+	write_documents(length, COUNT);
+	job.documents = true;
+	job.document_end = 255;
+	job.lengths = lengths;
+	job.length_count = 3;
+	job.global_batch = 2;
+	struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+	assert_non_null(d);
+	for (int i = 0; i < COUNT; i++)
+		tokens_of[length[i] <= 4 ? 0 : length[i] <= 8 ? 1 : 2] += length[i];
+	int batches[3], all = 0, order[2][64];
+	for (int g = 0; g < 3; g++)
+		all += batches[g] = (int)((tokens_of[g] - 1) / lengths[g] / 2);
+	assert_true(all >= 5 && all < 64);
+	for (int epoch = 0; epoch < 2; epoch++) {
+		int seen[3] = { 0 };
+		for (int s = 0; s < all; s++) {
+			int which = order[epoch][s] = hspmd_data_length_of_step(d, epoch * all + s);
+			seen[which]++;
+			for (int b = 0; b < 2; b++) {
+				int64_t number = 2 * (epoch * all + s) + b, n = lengths[which];
+				int32_t t[17], part[3], segments[16], segment = 0;
+				assert_int_equal(hspmd_data_read(d, number, 0, n + 1, t, &err), 0);
+				assert_int_equal(hspmd_data_read(d, number, n - 2, 3, part, &err), 0);
+				assert_memory_equal(part, t + n - 2, sizeof part);
+				assert_int_equal(hspmd_data_segments(d, number, 0, n, segments, &err), 0);
+				for (int i = 0; i <= n; i++) {
+					if (t[i] < COUNT) /* a document begins: it is of this group */
+						assert_true((length[t[i]] <= n || which == 2) && (which == 0 || length[t[i]] > lengths[which - 1]));
+					if (i && t[i] > 100 && t[i] != 255 && t[i - 1] != 255) /* and goes on */
+						assert_int_equal(t[i], t[i - 1] < COUNT ? 101 : t[i - 1] + 1);
+					if (i < n)
+						assert_int_equal(segments[i], segment);
+					segment += t[i] == 255;
+				}
+			}
+		}
+		for (int g = 0; g < 3; g++)
+			assert_int_equal(seen[g], batches[g]);
+	}
+	assert_memory_not_equal(order[0], order[1], sizeof(int) * (size_t)all);
+	hspmd_data_close(d);
+	job.global_batch = 1000;
+	assert_null(hspmd_data_open(&job, 256, &err));
+	assert_string_equal(err.text, "job.json: data.lengths: documents of no length fill a global batch of 1000 samples");
+	unsigned char bytes[61];
+	for (int i = 0; i < 61; i++)
+		bytes[i] = (unsigned char)(i + 100);
+	write_file(second, bytes, sizeof bytes);
+}
+
 static void what_is_wrong_is_told(void **state)
 {
 	(void)state;
@@ -166,7 +238,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(epochs),
-		cmocka_unit_test(parts_of_a_sample), cmocka_unit_test(documents),
+		cmocka_unit_test(parts_of_a_sample), cmocka_unit_test(documents), cmocka_unit_test(grouped_by_length),
 		cmocka_unit_test(what_is_wrong_is_told),
 		cmocka_unit_test(widths),
 	};
