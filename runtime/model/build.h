@@ -12,6 +12,7 @@ struct hspmd_model_build {
 	int vocab_parts;   /* shards of the vocabulary in the head's stage, 1: none */
 	double loss_scale; /* of each token's loss: 1 / tokens of the global batch */
 	bool documents;    /* samples hold several documents, which do not attend to one another: there is an input "segments" */
+	bool parts;        /* attention takes keys and values part by part somewhere: they are tensors of their own in every model */
 	bool bf16;         /* compute in BF16, else F32 */
 	bool forward_only; /* no backward operators (evaluation) */
 };

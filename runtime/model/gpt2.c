@@ -18,7 +18,10 @@ static int block(struct hspmd_builder *b, int x)
 	struct hspmd_op_attr attr = {
 		.head_dim = m->head_dim, .heads = m->heads, .kv_heads = m->kv_heads, .scale = 1 / sqrt((double)m->head_dim),
 	};
-	int attention = hspmd_part_attention(b, &attr, &qkv, 1);
+	int inputs[HSPMD_OP_MAX_IO] = { qkv };
+	if (b->how->parts)
+		hspmd_part_op(b, HSPMD_OP_UNPACK, NULL, &qkv, 1, inputs);
+	int attention = hspmd_part_attention(b, &attr, inputs, b->how->parts ? 3 : 1);
 	int projected = hspmd_part_linear(b, attention, hspmd_part_matrix(b, "attn.c_proj.weight", HSPMD_SHAPE(h, h), narrow, 0, m->head_dim),
 					  hspmd_part_vector(b, "attn.c_proj.bias", HSPMD_SHAPE(h), 0, -1, 1), true);
 	x = hspmd_part_add(b, x, projected);

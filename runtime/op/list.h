@@ -17,6 +17,8 @@
 	X(LINEAR_GRAD_W, linear_grad_w)                                                                                                    \
 	X(ATTENTION, attention)                                                                                                            \
 	X(ATTENTION_GRAD, attention_grad)                                                                                                  \
+	X(UNPACK, unpack)                                                                                                                  \
+	X(UNPACK_GRAD, unpack_grad)                                                                                                        \
 	X(ROPE, rope)                                                                                                                      \
 	X(ROPE_GRAD, rope_grad)                                                                                                            \
 	X(GELU, gelu)                                                                                                                      \

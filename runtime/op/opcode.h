@@ -33,6 +33,9 @@ enum hspmd_opcode {
 	 * and these. */
 	HSPMD_OP_ATTENTION,
 	HSPMD_OP_ATTENTION_GRAD, /* do, (q, k, v | qkv), o, lse, (segments) -> (dq, dk, dv: acc on the CPU device | dqkv) */
+	/* qkv[B,T,3,H] -> q, k, v [B,T,H] */
+	HSPMD_OP_UNPACK,
+	HSPMD_OP_UNPACK_GRAD, /* dq, dk, dv -> dqkv */
 	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim */
 	HSPMD_OP_ROPE,
 	HSPMD_OP_ROPE_GRAD, /* dy -> dx */

@@ -118,7 +118,26 @@ struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m)
 	return (struct hspmd_graph_source){ .build = build_model, .context = (void *)m, .layers = hspmd_model_layers(m) };
 }
 
-static struct hspmd_model_build how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, int pipeline, bool bf16)
+/* Does attention on these devices take keys and values part by part? (In bf16 every merging would round.) */
+static bool takes_parts(const struct hspmd_cluster *cluster, const struct hspmd_stage *stage)
+{
+	for (int d = 0; d < stage->device_count; d++)
+		if (cluster->types[cluster->devices[stage->devices[d]].type].kind != HSPMD_DEVICE_CPU)
+			return false;
+	return true;
+}
+
+/* All pipelines have the same tensors, whichever of them share the sequence. */
+static bool any_ring(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster)
+{
+	for (int q = 0; q < plan->pipeline_count; q++)
+		for (int s = 0; s < plan->pipelines[q].stage_count; s++)
+			if (plan->pipelines[q].stages[s].context > 1 && takes_parts(cluster, &plan->pipelines[q].stages[s]))
+				return true;
+	return false;
+}
+
+static struct hspmd_model_build how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, int pipeline, bool bf16)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[pipeline];
 	const struct hspmd_stage *last = &p->stages[p->stage_count - 1];
@@ -128,17 +147,9 @@ static struct hspmd_model_build how_to_build(const struct hspmd_graph_source *so
 		.vocab_parts = last->device_count / last->context,
 		.loss_scale = 1 / ((double)plan->global_batch * plan->seq_len),
 		.documents = source->documents,
+		.parts = !bf16 && any_ring(plan, cluster),
 		.bf16 = bf16,
 	};
-}
-
-/* Does attention on these devices take keys and values part by part? (In bf16 every merging would round.) */
-static bool takes_parts(const struct hspmd_cluster *cluster, const struct hspmd_stage *stage)
-{
-	for (int d = 0; d < stage->device_count; d++)
-		if (cluster->types[cluster->devices[stage->devices[d]].type].kind != HSPMD_DEVICE_CPU)
-			return false;
-	return true;
 }
 
 /* What the passes say of a stage, with the plan's path. */
@@ -155,7 +166,7 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 			  const struct hspmd_link_cost *cost, struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[number];
-	struct hspmd_model_build how = how_to_build(source, plan, number, bf16);
+	struct hspmd_model_build how = how_to_build(source, plan, cluster, number, bf16);
 	struct hspmd_spmd_stage *stages = hspmd_calloc((size_t)p->stage_count, sizeof *stages);
 	int64_t **weights = hspmd_calloc((size_t)p->stage_count, sizeof *weights);
 	int *stage_of_layer = hspmd_layout_stage_of_layer(p, err);
@@ -324,7 +335,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];
 		p->overlaps = device >= 0 && cluster->types[cluster->devices[device].type].kind == HSPMD_DEVICE_CPU;
-		p->how = how_to_build(source, plan, p->pipeline, bf16);
+		p->how = how_to_build(source, plan, cluster, p->pipeline, bf16);
 		layouts = hspmd_layouts_build(p->graph, plan, err);
 		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &across, err) ||
 		    hspmd_program_place(p, err) || measure_messages(p, dev, err))

@@ -115,6 +115,14 @@ static int build_attention_packed(struct hspmd_graph *g, enum hspmd_dtype type)
 	return append(g, HSPMD_OP_ATTENTION, &attr, in, 1, (int[HSPMD_OP_MAX_IO]){ 0 });
 }
 
+static int build_attention_unpacked(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = 5, .heads = 4, .kv_heads = 4, .scale = 0.4 };
+	int qkv = parameter(g, type, "qkv", SHAPE(2, 17, 3, 20)), in[HSPMD_OP_MAX_IO];
+	append(g, HSPMD_OP_UNPACK, NULL, &qkv, 1, in);
+	return append(g, HSPMD_OP_ATTENTION, &attr, in, 3, (int[HSPMD_OP_MAX_IO]){ 0 });
+}
+
 static int build_rope(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .head_dim = 6, .theta = 10000 };
@@ -196,6 +204,7 @@ const struct op_case op_cases[] = {
 	{ "attention window", build_attention_window, true },
 	{ "attention segments", build_attention_segments, true },
 	{ "attention packed", build_attention_packed, false },
+	{ "attention unpacked", build_attention_unpacked, false },
 	{ "rope", build_rope, false },
 	{ "gelu", build_gelu, false },
 	{ "gelu exact", build_gelu_exact, false },

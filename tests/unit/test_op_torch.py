@@ -89,6 +89,7 @@ CASES = {
     "attention window": lambda i: (attention(i["q"], i["k"], i["v"], 5, 0.4, window=40), 0),
     "attention segments": lambda i: (attention(i["q"], i["k"], i["v"], 4, 0.4, segments=i["segments"]), 0),
     "attention packed": lambda i: (attention(*i["qkv"].unbind(2), 5, 0.4), 0),
+    "attention unpacked": lambda i: (attention(*i["qkv"].unbind(2), 5, 0.4), 0),
     "rope": lambda i: (rope(i["x"], 6), 0),
     "gelu": lambda i: (F.gelu(i["x"], approximate="tanh"), 0),
     "gelu exact": lambda i: (F.gelu(i["x"]), 0),
