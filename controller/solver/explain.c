@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What limits a plan, in sentences: where the step's time goes, which stage of which pipeline is the limit and by what, which gradients are together last, which device
- * is fullest, and what one more device of each type would bring (by solving again with it). */
+/* What limits a plan, in sentences: where the step's time goes, which stage of which pipeline is the limit and by what, which gradients are
+ * together last, which device is fullest, and what one more device of each type would bring (by solving again with it). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,7 +21,8 @@ static void say_time(FILE *f, const struct hspmd_predicted *p)
 	for (size_t i = 1; i < sizeof parts / sizeof *parts; i++)
 		most = parts[i].s > parts[most].s ? i : most;
 	if (p->step_s > 0)
-		fprintf(f, "Of %.4g s a step, %.0f%% is %s: %s.\n", p->step_s, 100 * parts[most].s / p->step_s, parts[most].what, parts[most].means);
+		fprintf(f, "Of %.4g s a step, %.0f%% is %s: %s.\n", p->step_s, 100 * parts[most].s / p->step_s, parts[most].what,
+		        parts[most].means);
 }
 
 /* "layers 0-3 and 8-11 on a:0-1 (2 x H20)" */
@@ -33,7 +34,11 @@ static void say_place(FILE *f, const struct hspmd_cluster *c, const struct hspmd
 	char name[256];
 	fputs("layers ", f);
 	for (int s = stage; s < pipe->stage_count; s += seats)
-		fprintf(f, "%s%d-%d", s == stage ? "" : s + seats < pipe->stage_count ? ", " : " and ", pipe->stages[s].layers[0], pipe->stages[s].layers[1] - 1);
+		fprintf(f, "%s%d-%d",
+		        s == stage                      ? ""
+		        : s + seats < pipe->stage_count ? ", "
+		                                        : " and ",
+		        pipe->stages[s].layers[0], pipe->stages[s].layers[1] - 1);
 	bool alike = true;
 	for (int d = 1; d < st->device_count; d++)
 		alike = alike && c->devices[st->devices[d]].type == c->devices[st->devices[0]].type;
@@ -68,15 +73,18 @@ static void say_stage(FILE *f, const struct hspmd_cluster *c, const struct hspmd
 		fputs("There is one pipeline", f);
 	fprintf(f, "; its limit is stage %d (", t->worst_stage);
 	say_place(f, c, p, pipeline, t->worst_stage);
-	fprintf(f, "): a micro-batch takes it %.4g ms there and back, %.4g of them arithmetic", 1e3 * cycle, 1e3 * (cycle - sent - grouped));
+	fprintf(f, "): a micro-batch takes it %.4g ms there and back, %.4g of them arithmetic", 1e3 * cycle,
+	        1e3 * (cycle - sent - grouped));
 	if (grouped > 0)
 		fprintf(f, ", %.4g messages within its group", 1e3 * grouped);
 	if (sent > 0)
 		fprintf(f, ", %.4g messages to its neighbours", 1e3 * sent);
 	fprintf(f, "; its %d micro-batches are %.0f%% of the step.\n", pipe->micro_batches, 100 * pipe->micro_batches * cycle / t->step_s);
 	if (cycle_of(&low) < 0.97 * cycle)
-		fprintf(f, "Stage %d has the least to do, %.4g ms: layers cannot be divided more evenly, or memory or a border's messages stand against it.\n", least,
-			1e3 * cycle_of(&low));
+		fprintf(f,
+		        "Stage %d has the least to do, %.4g ms: layers cannot be divided more evenly, or memory or a border's messages "
+		        "stand against it.\n",
+		        least, 1e3 * cycle_of(&low));
 }
 
 /* Which gradients are there last. */
@@ -95,8 +103,10 @@ static void say_sync(FILE *f, const struct hspmd_plan *p, const struct hspmd_tim
 	if (!(waited > 1e-3 * t->step_s))
 		return;
 	const int *layers = p->pipelines[pipeline].stages[stage].layers;
-	fprintf(f, "Gradients are together %.4g s after the last backward pass; last come those of layers %d-%d (stage %d of pipeline %d%s).\n", waited, layers[0],
-		layers[1] - 1, stage, pipeline, p->pipeline_count > 1 ? " and its likes" : "");
+	fprintf(f,
+	        "Gradients are together %.4g s after the last backward pass; last come those of layers %d-%d (stage %d of pipeline "
+	        "%d%s).\n",
+	        waited, layers[0], layers[1] - 1, stage, pipeline, p->pipeline_count > 1 ? " and its likes" : "");
 }
 
 struct place {
@@ -131,13 +141,15 @@ static void say_memory(FILE *f, const struct hspmd_costs *costs, const struct hs
 		return;
 	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages)
 		state += hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, &copies).state;
-	fprintf(f, "The fullest device, %s (pipeline %d, stage %d), needs %.1f%% of its memory: %.3g GB for weights, gradients and moments, %.3g GB for the rest.\n",
-		hspmd_cluster_address(c, pipe->stages[at.stage].devices[at.which], name, sizeof name), at.pipeline, at.stage, 100 * at.share, state / 1e9,
-		(at.bytes - state) / 1e9);
+	fprintf(f,
+	        "The fullest device, %s (pipeline %d, stage %d), needs %.1f%% of its memory: %.3g GB for weights, gradients and moments, "
+	        "%.3g GB for the rest.\n",
+	        hspmd_cluster_address(c, pipe->stages[at.stage].devices[at.which], name, sizeof name), at.pipeline, at.stage,
+	        100 * at.share, state / 1e9, (at.bytes - state) / 1e9);
 }
 
 static void say_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-			enum hspmd_precision precision, const struct hspmd_plan *plan)
+                        enum hspmd_precision precision, const struct hspmd_plan *plan)
 {
 	struct hspmd_timing t;
 	struct hspmd_costs *c = hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, NULL);
@@ -165,7 +177,7 @@ static struct hspmd_cluster *with_one_more(const struct hspmd_cluster *c, int ty
 }
 
 char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-			 enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
+                         enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
 {
 	char *text = NULL;
 	size_t size;
@@ -179,10 +191,11 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 		struct hspmd_cluster *more = with_one_more(cluster, t);
 		struct hspmd_plan *better = more ? hspmd_solve(more, model, profile, request, NULL, &err) : NULL;
 		if (!better)
-			fprintf(f, "What one more %s would bring cannot be told: %s.\n", cluster->types[t].name, more ? err.text : "out of memory");
+			fprintf(f, "What one more %s would bring cannot be told: %s.\n", cluster->types[t].name,
+			        more ? err.text : "out of memory");
 		else if (better->predicted.step_s < plan->predicted.step_s * 0.999)
 			fprintf(f, "One more %s would make a step %.1f%% shorter (%.4g s).\n", cluster->types[t].name,
-				100 * (1 - better->predicted.step_s / plan->predicted.step_s), better->predicted.step_s);
+			        100 * (1 - better->predicted.step_s / plan->predicted.step_s), better->predicted.step_s);
 		else
 			fprintf(f, "One more %s would bring nothing.\n", cluster->types[t].name);
 		hspmd_plan_destroy(better);

@@ -47,11 +47,12 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 {
 	const struct hspmd_stage *st = &p->pipelines[pipeline].stages[stage];
 	const struct hspmd_device_at *devices = c->cluster->devices;
+	int place = stage % (p->pipelines[pipeline].stage_count / p->virtual_stages); /* the same devices in every round */
 	for (int d = 0; d < st->device_count; d++) {
 		int type = devices[st->devices[d]].type;
 		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
 			continue; /* like the one before */
-		if (hspmd_plan_memory(c, p, pipeline, stage % (p->pipelines[pipeline].stage_count / p->virtual_stages), d) > (double)c->cluster->types[type].memory_bytes)
+		if (hspmd_plan_memory(c, p, pipeline, place, d) > (double)c->cluster->types[type].memory_bytes)
 			return false;
 	}
 	return true;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interleaved plans (Megatron-LM, arXiv 2104.04473, section 2.2), made of the best plans that are not: the layers of every stage are dealt to v rounds, as
- * evenly as they go, in which the pipeline's devices come one after another. The bubble shrinks to a v-th; borders are crossed v times as often and more
- * micro-batches are in flight. Which is worth more the simulator says; what comes near the best plan is refined. */
+/* Interleaved plans (Megatron-LM, arXiv 2104.04473, section 2.2), made of the best plans that are not: the layers of every stage are dealt
+ * to v rounds, as evenly as they go, in which the pipeline's devices come one after another. The bubble shrinks to a v-th; borders are
+ * crossed v times as often and more micro-batches are in flight. Which is worth more the simulator says; what comes near the best plan is
+ * refined. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +31,9 @@ static int part_of(const struct hspmd_stage *s, int r, int rounds)
 static int copy_stage(const struct hspmd_stage *from, struct hspmd_stage *to)
 {
 	size_t n = (size_t)from->device_count;
-	*to = (struct hspmd_stage){ .device_count = from->device_count, .context = from->context, .sequence_parallel = from->sequence_parallel };
+	*to = (struct hspmd_stage){ .device_count = from->device_count,
+		                    .context = from->context,
+		                    .sequence_parallel = from->sequence_parallel };
 	to->devices = hspmd_calloc(n, sizeof *to->devices);
 	to->shard_ratio = from->shard_ratio ? hspmd_calloc(n, sizeof *to->shard_ratio) : NULL;
 	to->context_ratio = from->context_ratio ? hspmd_calloc(n, sizeof *to->context_ratio) : NULL;
@@ -81,8 +84,12 @@ static struct hspmd_plan *in_rounds(const struct hspmd_search *s, const struct h
 	*possible = true;
 	if (!p)
 		return NULL;
-	*p = (struct hspmd_plan){ .global_batch = base->global_batch, .micro_batch = base->micro_batch, .seq_len = base->seq_len,
-				  .schedule = HSPMD_SCHEDULE_INTERLEAVED, .virtual_stages = rounds, .zero_stage = base->zero_stage };
+	*p = (struct hspmd_plan){ .global_batch = base->global_batch,
+		                  .micro_batch = base->micro_batch,
+		                  .seq_len = base->seq_len,
+		                  .schedule = HSPMD_SCHEDULE_INTERLEAVED,
+		                  .virtual_stages = rounds,
+		                  .zero_stage = base->zero_stage };
 	p->pipelines = hspmd_calloc((size_t)base->pipeline_count, sizeof *p->pipelines);
 	int rc = p->pipelines ? 0 : -1;
 	for (int i = 0; !rc && i < base->pipeline_count; i++, p->pipeline_count++)

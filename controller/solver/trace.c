@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The predicted schedule in Chrome's Trace Event Format, which Perfetto opens; times in microseconds. One process a pipeline; of each stage's devices (interleaved: of the
- * stages of all rounds) one thread for what they compute, down to the step's end, and one for what they send, as gradients of weights may be computed meanwhile.
+/* The predicted schedule in Chrome's Trace Event Format, which Perfetto opens; times in microseconds. One process a pipeline; of each
+ * stage's devices (interleaved: of the stages of all rounds) one thread for what they compute, down to the step's end, and one for what
+ * they send, as gradients of weights may be computed meanwhile.
  *
  *   M      names of processes and threads, and their order
  *   X      complete events, which do not overlap within a thread
@@ -35,34 +36,38 @@ static int add_span(struct writer *w, int thread, const char *name, const char *
 {
 	if (end <= start)
 		return 0;
-	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f}", "ph", "X", "name", name, "cat", category, "pid", w->pipeline, "tid",
-							  thread, "ts", start * MICROSECONDS, "dur", (end - start) * MICROSECONDS));
+	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f}", "ph", "X", "name", name, "cat", category,
+	                                                  "pid", w->pipeline, "tid", thread, "ts", start * MICROSECONDS, "dur",
+	                                                  (end - start) * MICROSECONDS));
 }
 
 static int add_name(struct writer *w, const char *kind, int thread, const char *text)
 {
-	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "ph", "M", "name", kind, "pid", w->pipeline, "tid", thread, "args", "name",
-							  text));
+	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "ph", "M", "name", kind, "pid", w->pipeline,
+	                                                  "tid", thread, "args", "name", text));
 }
 
 static int add_order(struct writer *w, int thread)
 {
-	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:i, s:i, s:{s:i}}", "ph", "M", "name", "thread_sort_index", "pid", w->pipeline, "tid", thread, "args",
-							  "sort_index", thread));
+	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:i, s:i, s:{s:i}}", "ph", "M", "name", "thread_sort_index", "pid",
+	                                                  w->pipeline, "tid", thread, "args", "sort_index", thread));
 }
 
 /* An arrow from within a message to the beginning of a pass. */
 static int add_flow(struct writer *w, int from, double sent, int to, double taken)
 {
 	long long id = w->flows++;
-	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:f}", "ph", "s", "name", "message", "cat", "communication", "id",
-							  (json_int_t)id, "pid", w->pipeline, "tid", from, "ts", sent * MICROSECONDS)) ||
-	       json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:f}", "ph", "f", "bp", "e", "name", "message", "cat", "communication",
-							  "id", (json_int_t)id, "pid", w->pipeline, "tid", to, "ts", taken * MICROSECONDS));
+	return json_array_append_new(w->events,
+	                             json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:f}", "ph", "s", "name", "message", "cat", "communication",
+	                                       "id", (json_int_t)id, "pid", w->pipeline, "tid", from, "ts", sent * MICROSECONDS)) ||
+	       json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:f}", "ph", "f", "bp", "e", "name",
+	                                                  "message", "cat", "communication", "id", (json_int_t)id, "pid", w->pipeline,
+	                                                  "tid", to, "ts", taken * MICROSECONDS));
 }
 
 /* When the pass that a message is for begins: the next stage's forward pass, or the backward pass of the one before. */
-static const struct hspmd_sim_op *needs(const struct hspmd_sim_op *ops, const struct hspmd_sim_op *message, const int *at, int micro_batches)
+static const struct hspmd_sim_op *needs(const struct hspmd_sim_op *ops, const struct hspmd_sim_op *message, const int *at,
+                                        int micro_batches)
 {
 	bool back = message->kind == HSPMD_SIM_SEND_BACKWARD;
 	int stage = message->stage + (back ? -1 : 1);
@@ -81,7 +86,8 @@ static int add_ops(struct writer *w, const struct hspmd_sim_op *ops, int count, 
 		bool message = op->kind == HSPMD_SIM_SEND_FORWARD || op->kind == HSPMD_SIM_SEND_BACKWARD;
 		int thread = message ? sending(w, op->stage) : computing(w, op->stage);
 		char name[48];
-		snprintf(name, sizeof name, w->p->virtual_stages > 1 ? "%s %d, round %d" : "%s %d", letter[op->kind], op->micro_batch, op->stage / w->seats);
+		snprintf(name, sizeof name, w->p->virtual_stages > 1 ? "%s %d, round %d" : "%s %d", letter[op->kind], op->micro_batch,
+		         op->stage / w->seats);
 		if (add_span(w, thread, name, category[op->kind], op->start, op->end))
 			return -1;
 		const struct hspmd_sim_op *next = message && op->end > op->start ? needs(ops, op, at, micro_batches) : NULL;
@@ -103,8 +109,8 @@ static int add_stage(struct writer *w, const struct hspmd_cluster *c, const stru
 		start = x->end > start ? x->end : start;
 		end = x->sync_end > end ? x->sync_end : end;
 	}
-	snprintf(text, sizeof text, "stage %d: layers %d-%d%s on %d from %s", s, stage->layers[0], stage->layers[1] - 1, w->p->virtual_stages > 1 ? ", ..." : "",
-		 stage->device_count, hspmd_cluster_address(c, stage->devices[0], at, sizeof at));
+	snprintf(text, sizeof text, "stage %d: layers %d-%d%s on %d from %s", s, stage->layers[0], stage->layers[1] - 1,
+	         w->p->virtual_stages > 1 ? ", ..." : "", stage->device_count, hspmd_cluster_address(c, stage->devices[0], at, sizeof at));
 	if (add_name(w, "thread_name", computing(w, s), text) || add_order(w, computing(w, s)))
 		return -1;
 	snprintf(text, sizeof text, "stage %d: messages", s);
@@ -146,7 +152,7 @@ out:
 }
 
 json_t *hspmd_plan_trace(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-			 enum hspmd_precision precision, const struct hspmd_plan *plan, struct hspmd_error *err)
+                         enum hspmd_precision precision, const struct hspmd_plan *plan, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, err);
 	struct writer w = { .events = json_array(), .p = plan };

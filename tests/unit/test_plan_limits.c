@@ -12,8 +12,9 @@
 
 #include "controller/cli/plan_limits.h"
 
-static const char site[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"all\", \"limits\": {\"max_nodes\": 8, \"max_devices\": 64, "
-			   "\"device_types\": [\"A\", \"B\"], \"max_price_per_hour\": 200}, \"plan\": {\"cost_weight\": 0.25}}]}";
+static const char site[] =
+        "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"all\", \"limits\": {\"max_nodes\": 8, \"max_devices\": 64, "
+        "\"device_types\": [\"A\", \"B\"], \"max_price_per_hour\": 200}, \"plan\": {\"cost_weight\": 0.25}}]}";
 
 struct fixture {
 	char path[64];
@@ -60,7 +61,10 @@ static void the_tighter_limit_holds_and_the_weight_is_the_users(void **state)
 	(void)state;
 	const char *const types[] = { "B", "C" };
 	struct fixture f;
-	read_with(&f, site, &(struct hspmd_solve_limits){ .max_nodes = 4, .max_devices = 100, .types = types, .type_count = 2, .max_price_per_hour = 50, .cost_weight = 0 });
+	read_with(
+	        &f, site,
+	        &(struct hspmd_solve_limits){
+	                .max_nodes = 4, .max_devices = 100, .types = types, .type_count = 2, .max_price_per_hour = 50, .cost_weight = 0 });
 	assert_int_equal(f.out.max_nodes, 4);
 	assert_int_equal(f.out.max_devices, 64);
 	assert_int_equal(f.out.type_count, 1);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order in which passes run is part of what is searched: others than 1F1B are chosen where they are faster and memory allows, and only those that may be. */
+/* The order in which passes run is part of what is searched: others than 1F1B are chosen where they are faster and memory allows, and only
+ * those that may be. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,13 +23,14 @@ static struct hspmd_profile *layers_alike(void)
 	struct hspmd_error err = { "" };
 	json_t *layers = json_array(), *forward = json_array(), *backward = json_array();
 	for (int l = 0; l < LAYERS; l++) {
-		json_array_append_new(layers, json_pack("{s:s, s:f, s:f, s:f}", "name", "layer", "params", PARAMS, "output_elems", 1000.0, "activation_bytes", KEPT));
+		json_array_append_new(layers, json_pack("{s:s, s:f, s:f, s:f}", "name", "layer", "params", PARAMS, "output_elems", 1000.0,
+		                                        "activation_bytes", KEPT));
 		json_array_append_new(forward, json_real(1e-3));
 		json_array_append_new(backward, json_real(2.1e-3));
 	}
-	json_t *value = json_pack("{s:s, s:s, s:i, s:i, s:o, s:[{s:s, s:i, s:i, s:o, s:o, s:n}]}", "format", HSPMD_PROFILE_FORMAT, "model", "alike", "seq_len", 16,
-				  "dtype_bytes", 4, "layers", layers, "times", "device_type", "a", "tp", 1, "micro_batch", 1, "forward_s", forward,
-				  "backward_s", backward, "optimizer_s");
+	json_t *value = json_pack("{s:s, s:s, s:i, s:i, s:o, s:[{s:s, s:i, s:i, s:o, s:o, s:n}]}", "format", HSPMD_PROFILE_FORMAT, "model",
+	                          "alike", "seq_len", 16, "dtype_bytes", 4, "layers", layers, "times", "device_type", "a", "tp", 1,
+	                          "micro_batch", 1, "forward_s", forward, "backward_s", backward, "optimizer_s");
 	struct hspmd_profile *p = hspmd_profile_from_json(value, "profile", &err);
 	json_decref(value);
 	if (!p)
@@ -39,9 +41,12 @@ static struct hspmd_profile *layers_alike(void)
 /* Four devices of so many bytes. */
 static struct hspmd_cluster *four(double bytes)
 {
-	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"a\": {\"kind\": \"cpu\", \"memory_bytes\": %.0f, \"gbytes_per_s\": 100,"
-				    "\"peak_tflops\": {\"fp32\": 1}}}, \"nodes\": [{\"name\": \"n\", \"devices\": [{\"type\": \"a\", \"count\": 4}]}],"
-				    "\"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-7, \"gbytes_per_s\": 50}]}", bytes);
+	char *text = hspmd_asprintf(
+	        "{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"a\": {\"kind\": \"cpu\", \"memory_bytes\": %.0f, \"gbytes_per_s\": "
+	        "100,"
+	        "\"peak_tflops\": {\"fp32\": 1}}}, \"nodes\": [{\"name\": \"n\", \"devices\": [{\"type\": \"a\", \"count\": 4}]}],"
+	        "\"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-7, \"gbytes_per_s\": 50}]}",
+	        bytes);
 	struct hspmd_cluster *c = cluster_from(text);
 	free(text);
 	return c;

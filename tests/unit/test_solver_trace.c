@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The predicted schedule as a trace: every event is one that the Trace Event Format knows, with all the keys that it wants; nothing overlaps within a thread; all threads
- * and processes have names; every flow has both ends, each within an event; every pass is there once and the last thing that ends is the step. */
+/* The predicted schedule as a trace: every event is one that the Trace Event Format knows, with all the keys that it wants; nothing
+ * overlaps within a thread; all threads and processes have names; every flow has both ends, each within an event; every pass is there once
+ * and the last thing that ends is the step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,8 +24,10 @@ static const struct {
 	{ "\"1f1b\"", "{\"layers\":[0,4],\"devices\":[\"n:%d\"]},{\"layers\":[4,10],\"devices\":[\"n:%d\"]}", 1 },
 	{ "\"gpipe\"", "{\"layers\":[0,4],\"devices\":[\"n:%d\"]},{\"layers\":[4,10],\"devices\":[\"n:%d\"]}", 1 },
 	{ "\"zb-h1\",\"zero_stage\":1", "{\"layers\":[0,6],\"devices\":[\"n:%d\"]},{\"layers\":[6,10],\"devices\":[\"n:%d\"]}", 1 },
-	{ "\"interleaved\",\"virtual_stages\":2", "{\"layers\":[0,2],\"devices\":[\"n:%1$d\"]},{\"layers\":[2,5],\"devices\":[\"n:%2$d\"]},"
-	  "{\"layers\":[5,7],\"devices\":[\"n:%1$d\"]},{\"layers\":[7,10],\"devices\":[\"n:%2$d\"]}", 2 },
+	{ "\"interleaved\",\"virtual_stages\":2",
+	  "{\"layers\":[0,2],\"devices\":[\"n:%1$d\"]},{\"layers\":[2,5],\"devices\":[\"n:%2$d\"]},"
+	  "{\"layers\":[5,7],\"devices\":[\"n:%1$d\"]},{\"layers\":[7,10],\"devices\":[\"n:%2$d\"]}",
+	  2 },
 };
 
 struct span {
@@ -79,7 +82,7 @@ static bool has_name(const json_t *events, const char *kind, int pid, int tid)
 {
 	size_t i;
 	json_t *e;
-	json_array_foreach(events, i, e)
+	json_array_foreach (events, i, e)
 		if (is(e, "M") && !strcmp(word(e, "name"), kind) && whole(e, "pid") == pid && (tid < 0 || whole(e, "tid") == tid))
 			return json_string_value(json_object_get(json_object_get(e, "args"), "name")) != NULL;
 	return false;
@@ -102,11 +105,12 @@ static bool is_within(const json_t *events, const json_t *end)
 {
 	size_t i;
 	json_t *e;
-	json_array_foreach(events, i, e) {
+	json_array_foreach (events, i, e) {
 		if (!is(e, "X"))
 			continue;
 		struct span x = span_of(e);
-		if (x.pid == whole(end, "pid") && x.tid == whole(end, "tid") && x.start <= number(end, "ts") + CLOSE && number(end, "ts") < x.end)
+		if (x.pid == whole(end, "pid") && x.tid == whole(end, "tid") && x.start <= number(end, "ts") + CLOSE &&
+		    number(end, "ts") < x.end)
 			return true;
 	}
 	return false;
@@ -118,13 +122,13 @@ static int check_flows(const json_t *events)
 	size_t i, k;
 	json_t *from, *to;
 	int flows = 0, ends = 0;
-	json_array_foreach(events, i, from) {
+	json_array_foreach (events, i, from) {
 		int taken = 0;
 		ends += is(from, "f");
 		if (!is(from, "s"))
 			continue;
 		flows++;
-		json_array_foreach(events, k, to) {
+		json_array_foreach (events, k, to) {
 			if (i == k || (!is(to, "s") && !is(to, "f")) || whole(to, "id") != whole(from, "id"))
 				continue;
 			taken++;
@@ -166,7 +170,7 @@ static void check_trace(const json_t *trace, const struct hspmd_plan *p, int rou
 	size_t i;
 	json_t *e;
 	assert_non_null(spans);
-	json_array_foreach(events, i, e) {
+	json_array_foreach (events, i, e) {
 		if (is(e, "M")) {
 			check_names(e);
 			continue;
@@ -199,16 +203,20 @@ static void traces_are_well_formed(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	struct hspmd_cluster *c = cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"cpu\":{\"kind\":\"cpu\",\"memory_bytes\":68719476736,"
-					       "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
-					       "\"cpu\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":1}]}");
+	struct hspmd_cluster *c =
+	        cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"cpu\":{\"kind\":\"cpu\",\"memory_bytes\":68719476736,"
+	                     "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
+	                     "\"cpu\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":1}]}");
 	struct hspmd_model *m = small_gpt2(LAYERS - 2);
 	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 		char stages[2][512], text[2048];
 		for (int k = 0; k < 2; k++)
 			snprintf(stages[k], sizeof stages[k], plans[i].stages, 2 * k, 2 * k + 1);
-		snprintf(text, sizeof text, "{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":2,\"seq_len\":128,\"schedule\":%s,\"pipelines\":["
-			 "{\"micro_batches\":5,\"stages\":[%s]},{\"micro_batches\":3,\"stages\":[%s]}]}", plans[i].schedule, stages[0], stages[1]);
+		snprintf(
+		        text, sizeof text,
+		        "{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":2,\"seq_len\":128,\"schedule\":%s,\"pipelines\":["
+		        "{\"micro_batches\":5,\"stages\":[%s]},{\"micro_batches\":3,\"stages\":[%s]}]}",
+		        plans[i].schedule, stages[0], stages[1]);
 		json_t *value = json_loads(text, 0, NULL);
 		assert_non_null(value);
 		struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, LAYERS, &err);
