@@ -6,6 +6,8 @@
 #
 # Devices are so small that no one of them could hold the whole state: what is lost with a worker is nowhere else but in copies.
 
+. "$top/tests/faults/processes.sh"
+
 unset "${!SLURM@}"
 folder=$(mktemp -d "${TMPDIR:-/tmp}/hspmd-faults.XXXXXX")
 export HSPMD_CONTACTS=$folder/contacts
@@ -18,19 +20,6 @@ cd "$folder" || exit 1
 [[ -f $shim ]] || make -s -C "$build" libcrash_shim.la || exit 1
 
 # ---- the run
-
-prepare() {
-	"$top/contrib/examples/make-corpus" -o corpus.bin 200000
-	jq '.n_layer = 3 | .n_embd = 64' "$top/contrib/examples/gpt2-tiny.json" >model.json
-	jq --arg ckpt "$folder/ckpt" --argjson nodes "$nodes" '.data.train = ["corpus.bin"] | .model = "model.json" | .steps = 1000000 | .seq_len = 64 | .global_batch = 12 | .optimizer.lr = 3e-4
-		| .optimizer.schedule = "constant" | .elastic = { min_nodes: 1, max_nodes: $nodes, policy: "default" }
-		| .checkpoint = { local: $ckpt, every_s: 2, replicas: 1, keep: 2 }' "$top/contrib/examples/job.json" >job.json
-	jq -n --argjson nodes "$nodes" '{ format: "hspmd-cluster-1", device_types: { core: { kind: "cpu", memory_bytes: 4000000, gbytes_per_s: 10, peak_tflops: { fp32: 0.05 } } },
-		nodes: [ { name: "n[0-\($nodes - 1)]", devices: [ { type: "core", count: 1 } ] } ], links: [ { scope: "cluster", alpha_s: 1e-5, gbytes_per_s: 1 } ] }' >cluster.json
-	jq -n --argjson nodes "$nodes" '{ format: "hspmd-plan-1", global_batch: 12, micro_batch: 1, seq_len: 64, schedule: "1f1b", zero_stage: 0, pipelines: [ { micro_batches: 12,
-		stages: [ range($nodes) as $i | { layers: [(5 * $i / $nodes | floor), (5 * ($i + 1) / $nodes | floor)], devices: ["n\($i):0"] } ] } ] }' >plan.json
-	((nodes <= 5)) || { echo "--nodes: at most 5 here"; exit 2; }
-}
 
 start() { # [OPTION...]
 	LD_PRELOAD=$shim HSPMD_CRASH_UNDER=$folder/ckpt:/dev/shm/hspmd- HSPMD_CRASH_ORDER=$order \
@@ -71,35 +60,6 @@ compare() {
 	hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
 	"$top/tests/compare-losses" "$metrics" undisturbed/metrics.jsonl &&
 		equal "generations that began from nothing" "" "$(jq -r 'select(.state? == "init") | .generation' "$metrics")"
-}
-
-# ---- its processes
-
-processes() {
-	local pid
-	for pid in $(pgrep -x hspmd; pgrep -x lt-hspmd); do
-		! grep -qzF "HSPMD_CONTACTS=$folder/" "/proc/$pid/environ" 2>/dev/null || echo "$pid"
-	done
-}
-
-agent() { # NODE-NUMBER
-	local pid
-	for pid in $(processes); do
-		! tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qE "agent .*--node n$1( |\$)" || echo "$pid"
-	done
-}
-
-workers() { # NODE-NUMBER
-	local pid
-	for pid in $(agent "$1"); do
-		pgrep -P "$pid"
-	done
-}
-
-remove_memory() {
-	local name
-	name=$(jq -r '.run[:12]' "$folder/o/run.json" 2>/dev/null)
-	[[ ! $name =~ ^[0-9a-f]{12}$ ]] || rm -rf /dev/shm/hspmd-*-"$name"
 }
 
 # ---- faults
