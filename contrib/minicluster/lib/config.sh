@@ -35,14 +35,16 @@ slurm_version() {
 }
 
 write_config() { # FIRST_PORT
-	local last=$((MINI_NODES - 1)) node gres=
+	local last=$((MINI_NODES - 1)) node gres= address=127.0.0.1
 	local range="n[0-$last]" ports="$(($1 + 2))-$(($1 + 2 + last))"
 	((last > 0)) || { range=n0; ports=$(($1 + 2)); }
+	[[ -z $MINI_NETWORK ]] || address="$MINI_NETWORK.[10-$((10 + last))]"
+	[[ -z $MINI_NETWORK ]] || ((last > 0)) || address=$MINI_NETWORK.10
 	((MINI_GRES == 0)) || gres="Gres=gpu:fake:$MINI_GRES"
 
 	{
 		slurm_conf_head "$1"
-		echo "NodeName=$range NodeHostname=localhost NodeAddr=127.0.0.1 Port=[$ports] CPUs=$MINI_CPUS Boards=1 SocketsPerBoard=1" \
+		echo "NodeName=$range NodeHostname=localhost NodeAddr=$address Port=[$ports] CPUs=$MINI_CPUS Boards=1 SocketsPerBoard=1" \
 			"CoresPerSocket=$MINI_CPUS ThreadsPerCore=1 RealMemory=8192 State=UNKNOWN $gres"
 		# Whole nodes, as on most clusters that train: what a job grows by is never a node that it has already.
 		echo "PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE OverSubscribe=EXCLUSIVE"
@@ -69,7 +71,7 @@ write_config() { # FIRST_PORT
 slurm_conf_head() { # FIRST_PORT
 	cat <<-END
 		ClusterName=mini
-		SlurmctldHost=localhost(127.0.0.1)
+		SlurmctldHost=localhost(${MINI_NETWORK:-127.0.0}.1)
 		SlurmctldPort=$1
 		SlurmUser=$MINI_USER
 		SlurmdUser=$MINI_USER

@@ -70,7 +70,9 @@ start_slurmctld() {
 start_slurmd() { # NODE
 	# Split on purpose: the wrapper is a command with its arguments.
 	# shellcheck disable=SC2086
-	MINICLUSTER_NODE=$1 spawn "$1" $MINI_NODE_WRAPPER ${MINI_NODE_WRAPPER:+"$1"} slurmd -D -N "$1"
+	local -a space=()
+	[[ -z $MINI_NETWORK ]] || space=(ip netns exec "$(network_name "$1")")
+	MINICLUSTER_NODE=$1 spawn "$1" "${space[@]}" $MINI_NODE_WRAPPER ${MINI_NODE_WRAPPER:+"$1"} slurmd -D -N "$1"
 }
 
 nodes_idle() { # NODE...

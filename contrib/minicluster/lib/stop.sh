@@ -65,6 +65,7 @@ stop_cluster() {
 	[[ -f $MINI_DIR/minicluster.conf && -O $MINI_DIR/minicluster.conf ]] || return 0
 	cancel_jobs
 	kill_all all_pids || status=1
+	remove_networks
 	rm -rf -- "$MINI_DIR" || status=1
 	return "$status"
 }

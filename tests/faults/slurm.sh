@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Faults of a job on a private Slurm cluster: kill -9 or SIGSTOP of a worker, the job controller killed, a node that dies with all of its processes, a node's link cut
+# (network namespaces; as root), a shrink that nobody announced. They fall at any time, into switches, and two at once. What was lost comes back before the next.
+. "$top/tests/cluster/training.sh"
+
+isolate=()
+if [[ $EUID == 0 ]] && ip netns add hspmd-try-$$ 2>/dev/null; then
+	ip netns del hspmd-try-$$
+	isolate=(--isolate)
+else
+	note "no link is cut: network namespaces cannot be made here"
+fi
+start_cluster_with_plugin --nodes "$nodes" "${isolate[@]}"
+WORK=$HSPMD_MINI/jobs/punish
+mkdir -p "$WORK"
+cd "$WORK" || exit 1
+
+show() {
+	show_everything
+}
+
+alive() {
+	! job_ended "$job"
+}
+
+end_run() {
+	scancel "$job"
+	wait_for 120 "job $job to end" job_ended "$job"
+}
+
+compare() {
+	jq --argjson steps "$(($(told) + 1))" '.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
+	env -u SLURM_CONF hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
+	"$top/tests/compare-losses" "$metrics" undisturbed/metrics.jsonl &&
+		equal "generations that began from nothing" "" "$(lines 'select(.state? == "init") | .generation')"
+}
+
+# ---- faults; the first node, on which the controller is, is a node like others only to kill -9 of processes
+
+dead='' cut=''
+
+hurt() {
+	draw 9
+	local which=$drawn node
+	draw $((nodes - 1))
+	node=n$((drawn + 1))
+	# One node at a time: a copy on one other is what the job asked for.
+	[[ -z $dead$cut ]] || ((which < 4)) || which=0
+	case $which in
+	0 | 1) say "kill -9 of the workers on $node"; signal KILL $(worker_pids "$node") ;;
+	2) say "the controller is killed"; signal KILL "$(jq .pid "$output/contact.json" 2>/dev/null)" ;;
+	3) say "the workers on $node hang"; signal STOP $(worker_pids "$node") ;;
+	4 | 5) say "node $node dies"; "$minicluster" kill-node "$node" --down; dead=$node ;;
+	6)
+		say "scontrol takes $node without a word"
+		scontrol update JobId="$job" NodeList="$(job_nodes "$job" | tr ' ' '\n' | grep -vx "$node" | paste -sd ,)" || true
+		;;
+	*)
+		((${#isolate[@]})) || { say "kill -9 of the workers on $node"; signal KILL $(worker_pids "$node"); return; }
+		say "the link of $node is cut"
+		"$minicluster" cut-node "$node"
+		cut=$node
+		;;
+	esac
+}
+
+signal() { # SIGNAL PID...
+	(($# < 2)) || { kill "-$1" "${@:2}"; } 2>/dev/null || true
+}
+
+# Nodes and links are there again, and the job has them all.
+come_back() {
+	local since=${1:--1}
+	wait_for 240 "steps after that" beyond "$((since + 1))" || { show; exit 1; }
+	[[ -z $cut ]] || "$minicluster" join-node "$cut"
+	[[ -z $dead ]] || "$minicluster" start-node "$dead" || exit 1
+	dead='' cut=''
+	hspmd grow "$nodes" "$job" --timeout 60 >>grow.log 2>&1 || true
+}
+
+one_fault() {
+	local since
+	draw 4
+	if ((drawn == 0)); then
+		log_mark
+		{ hspmd shrink $((nodes - 1)) "$job" || hspmd grow "$nodes" "$job"; } >>resize.log 2>&1 &
+		log_says 'generation [0-9]+: ' 20
+	fi
+	instant 5
+	since=$(told)
+	hurt
+	draw 4
+	((drawn)) || hurt
+	come_back "$since"
+}
+
+prepare_job '.steps = 3 | .optimizer.schedule = "constant" | .optimizer.lr = 3e-4 | .checkpoint.replicas = 1 | .elastic.max_nodes = '"$nodes"
+jq '.steps = 1000000' job.json >long.json && mv long.json job.json
+submit -N "$nodes" || exit 1
+metrics=$output/metrics.jsonl log=$output/hspmd.log
+has_checkpoint || exit 1

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`hspmd checkpoint export`, loaded by Hugging Face's transformers: every tensor has a place there, and the logits are ours; `import` and a job's `init` bring it back.
+Skipped (exit 77) where Python has no transformers."""
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import transformers
+except ImportError:
+    system = "/usr/bin/python3"
+    if os.path.exists(system) and os.environ.get("HSPMD_TRANSFORMERS_TRIED") is None:
+        os.environ["HSPMD_TRANSFORMERS_TRIED"] = "1"
+        os.execv(system, [system] + sys.argv)
+    print("no transformers for", sys.executable, "- exported models are not loaded with it")
+    sys.exit(77)
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+BUILD = os.path.abspath(os.environ.get("builddir", "."))
+HSPMD = os.environ.get("HSPMD_BIN", os.path.join(BUILD, "hspmd"))
+TOLERANCE = 1e-4
+TOKENS = [(7 * i * i + 3 * i + 1) % 256 for i in range(48)]
+SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "max_position_embeddings": 64, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+GPT2 = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 3, "n_head": 4,
+        "activation_function": "gelu_new", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def model(kind, architecture, **more):
+    return dict(SIZES, model_type=kind, architectures=[architecture], **more)
+
+
+# Name -> (config.json, options of export).
+CASES = {
+    "gpt2": (dict(GPT2, tie_word_embeddings=True), []),
+    "gpt2 untied": (dict(GPT2, tie_word_embeddings=False), []),
+    "llama": (model("llama", "LlamaForCausalLM", tie_word_embeddings=False), ["--max-file-bytes", "100000"]),
+    "llama tied": (model("llama", "LlamaForCausalLM", tie_word_embeddings=True), []),
+    "mistral": (model("mistral", "MistralForCausalLM", tie_word_embeddings=False, sliding_window=16), []),
+    "qwen2": (model("qwen2", "Qwen2ForCausalLM", tie_word_embeddings=True), ["--max-file-bytes", "50000"]),
+    "mixtral": (model("mixtral", "MixtralForCausalLM", tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2), ["--max-file-bytes", "100000"]),
+}
+
+
+def run(*command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=300)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: {done.stderr.decode()[-2000:]}")
+    return done.stdout.decode()
+
+
+def train(name, steps, lr=3e-3, **more):
+    """Losses of a short run; its checkpoint is in NAME-ckpt."""
+    job = {"format": "hspmd-job-1", "model": "config.json", "data": {"train": ["data.bin"], "kind": "bytes"}, "seq_len": 32, "global_batch": 4, "steps": steps, "seed": 3,
+           "optimizer": {"type": "adamw", "lr": lr, "warmup_steps": 0, "schedule": "constant", "weight_decay": 0.0}, "precision": "fp32",
+           "checkpoint": {"shared": os.path.abspath(name + "-ckpt"), "every_s": 3600, "replicas": 0}}
+    job.update(more)
+    with open(name + ".json", "w") as f:
+        json.dump(job, f)
+    run(HSPMD, "run", "--job", name + ".json", "--local", "2", "--output", name)
+    with open(name + "/metrics.jsonl") as f:
+        return [line["loss"] for line in map(json.loads, f) if "loss" in line]
+
+
+def ours(folder):
+    out = run(os.path.join(BUILD, "tests/unit/logits"), folder, ",".join(map(str, TOKENS)))
+    return torch.tensor(json.loads(out[out.index("[["):out.rindex("]]") + 2]))
+
+
+def theirs(folder):
+    loaded, info = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, output_loading_info=True, attn_implementation="eager")
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[what]:
+            sys.exit(f"{folder}: {what}: {info[what]}")
+    loaded.eval()
+    with torch.no_grad():
+        return loaded(torch.tensor([TOKENS])).logits[0]
+
+
+def newest(path):
+    return sorted(glob.glob(path + "/**/manifest.json", recursive=True))[-1][: -len("/manifest.json")]
+
+
+def check(name, config, options):
+    with open("config.json", "w") as f:
+        json.dump(config, f)
+    train("first", 4)
+    run(HSPMD, "checkpoint", "export", "first-ckpt", "-o", "exported", *options)
+    if options and len(glob.glob("exported/model-*.safetensors")) < 2:
+        sys.exit(f"{name}: it was not split into several files")
+    mine = ours(newest("first-ckpt"))
+    off = (mine - theirs("exported")).abs().max().item()
+    if not off <= TOLERANCE:
+        sys.exit(f"{name}: logits differ by {off:.3g}")
+    run(HSPMD, "checkpoint", "import", "exported", "-o", "imported")
+    if not torch.equal(ours(newest("imported")), mine):
+        sys.exit(f"{name}: imported weights are not those that were exported")
+    # A job that starts from what another ended with begins at the same loss: the other's next to nothing of a learning rate changed nothing.
+    ended = train("still", 1, lr=1e-12)[0]
+    run(HSPMD, "checkpoint", "export", "still-ckpt", "-o", "still-exported")
+    begun = train("second", 1, lr=1e-12, init=os.path.abspath("still-exported"))[0]
+    if not abs(begun - ended) <= 1e-6 * ended:
+        sys.exit(f"{name}: began at {begun} from what ended at {ended}")
+    return off
+
+
+def main():
+    worst = {}
+    for name, (config, options) in CASES.items():
+        with tempfile.TemporaryDirectory(prefix="hspmd-export-") as folder:
+            os.chdir(folder)
+            os.environ["HSPMD_CONTACTS"] = os.path.join(folder, "contacts")
+            with open("data.bin", "wb") as f:
+                f.write(bytes((i * i + i // 7) % 256 for i in range(20000)))
+            worst[name] = check(name, config, options)
+            os.chdir("/")
+    print(f"transformers {transformers.__version__} computes our logits: largest differences " + ", ".join(f"{k} {v:.1e}" for k, v in worst.items()))
+
+
+main()
