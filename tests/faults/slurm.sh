@@ -8,6 +8,8 @@ isolate=()
 if [[ $EUID == 0 ]] && ip netns add hspmd-try-$$ 2>/dev/null; then
 	ip netns del hspmd-try-$$
 	isolate=(--isolate)
+	# It takes namespaces of one kernel for one machine, and would not use the link.
+	export UCX_TLS=tcp UCX_NET_DEVICES=eth0
 else
 	note "no link is cut: network namespaces cannot be made here"
 fi

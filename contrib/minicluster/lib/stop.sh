@@ -2,16 +2,23 @@
 # shellcheck shell=bash
 # Ending a private cluster, or one node of it: only what it started, and all of it.
 
-# job_pids [NODE]: prints the pids of what slurmd started there. Batch scripts and tasks carry this cluster's SLURM_CONF and
-# their node's name, slurmstepd the mark that start_slurmd left. What they started in turn is theirs, whatever its environment.
+# job_pids [NODE]: prints the pids of what slurmd started there. Batch scripts and tasks carry this cluster's SLURM_CONF and their node's name; slurmstepd carries
+# SLURM_CONF alone: its node is that of its tasks. What they started in turn is theirs, whatever its environment.
 job_pids() {
-	local file pid ppid node=${1:-n[0-9]+}
-	local -A found=()
+	local file pid ppid name node=${1:-n[0-9]+}
+	local -A found=() steps=()
 	while read -r file; do
-		! grep -qzxE "(SLURMD_NODENAME|MINICLUSTER_NODE)=$node" "$file" 2>/dev/null || found[${file//[!0-9]/}]=1
+		pid=${file//[!0-9]/}
+		if grep -qzxE "(SLURMD_NODENAME|MINICLUSTER_NODE)=$node" "$file" 2>/dev/null; then
+			found[$pid]=1
+		elif { read -r name <"/proc/$pid/comm"; } 2>/dev/null && [[ $name == slurmstepd ]]; then
+			steps[$pid]=1
+			[[ -n ${1-} ]] || found[$pid]=1
+		fi
 	done < <(grep -lzxF "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ 2>/dev/null)
 	# Parents come before their children often enough; a child that slipped through is found in the caller's next round.
 	while read -r pid ppid; do
+		[[ -z ${found[$pid]-} || -z ${steps[$ppid]-} ]] || found[$ppid]=1
 		[[ -z ${found[$ppid]-} ]] || found[$pid]=1
 	done < <(ps -e -o pid=,ppid= --sort=start_time)
 	for pid in "${!found[@]}"; do
@@ -40,9 +47,22 @@ kill_all() {
 	done
 }
 
+# What a job started may lose its parent when Slurm cancels the job, and with it all that tells whose it is: seen before, it is known by pid and start.
+declare -A seen=()
+look_at_jobs() {
+	local pid
+	for pid in $(job_pids); do
+		seen[$pid]=$(start_time "$pid") || unset "seen[$pid]"
+	done
+}
+
 all_pids() {
+	local pid
 	daemon_pids
 	job_pids
+	for pid in "${!seen[@]}"; do
+		[[ $(start_time "$pid") != "${seen[$pid]}" ]] || printf '%s\n' "$pid"
+	done
 }
 
 # Slurm is asked first, so that srun and salloc outside of jobs learn of their end; it is given little time, for the
@@ -63,6 +83,7 @@ cancel_jobs() {
 stop_cluster() {
 	local status=0
 	[[ -f $MINI_DIR/minicluster.conf && -O $MINI_DIR/minicluster.conf ]] || return 0
+	look_at_jobs
 	cancel_jobs
 	kill_all all_pids || status=1
 	remove_networks
