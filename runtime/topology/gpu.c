@@ -40,6 +40,11 @@ struct nvml {
 	int (*mig_mode)(nvml_device, unsigned *, unsigned *);
 	int (*mig_count)(nvml_device, unsigned *);
 	int (*mig_by_index)(nvml_device, unsigned, nvml_device *);
+	int (*nvlink_state)(nvml_device, unsigned, int *);
+	int (*nvlink_version)(nvml_device, unsigned, unsigned *);
+	int (*nvlink_remote)(nvml_device, unsigned, struct nvml_pci *);
+	int (*pcie_generation)(nvml_device, unsigned *);
+	int (*pcie_width)(nvml_device, unsigned *);
 };
 
 static bool load(struct nvml *n)
@@ -65,6 +70,11 @@ static bool load(struct nvml *n)
 		{ "nvmlDeviceGetMigMode", &n->mig_mode, false },
 		{ "nvmlDeviceGetMaxMigDeviceCount", &n->mig_count, false },
 		{ "nvmlDeviceGetMigDeviceHandleByIndex", &n->mig_by_index, false },
+		{ "nvmlDeviceGetNvLinkState", &n->nvlink_state, false },
+		{ "nvmlDeviceGetNvLinkVersion", &n->nvlink_version, false },
+		{ "nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->nvlink_remote, false },
+		{ "nvmlDeviceGetMaxPcieLinkGeneration", &n->pcie_generation, false },
+		{ "nvmlDeviceGetMaxPcieLinkWidth", &n->pcie_width, false },
 	};
 	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
 		void *found = dlsym(n->library, calls[i].symbol);
@@ -103,6 +113,32 @@ static bool describe(const struct nvml *n, nvml_device d, struct hspmd_gpu *g)
 	return true;
 }
 
+static void write_address(const struct nvml_pci *pci, char *text, size_t size)
+{
+	snprintf(text, size, "%04x:%02x:%02x.0", pci->domain, pci->bus, pci->device);
+}
+
+/* What a lane of PCI express carries by its generation, and an NVLink by its version, in one direction. */
+static void find_links(const struct nvml *n, nvml_device d, struct hspmd_gpu *g)
+{
+	static const double lane[] = { 0, 0.25, 0.5, 0.985, 1.97, 3.94, 7.56 }, nvlink[] = { 0, 20, 25, 25, 25, 50 };
+	unsigned generation = 0, width = 0, version = 0;
+	if (n->pcie_generation && n->pcie_width && !n->pcie_generation(d, &generation) && !n->pcie_width(d, &width) &&
+	    generation < sizeof lane / sizeof *lane)
+		g->pcie_gbytes_per_s = lane[generation] * width;
+	for (unsigned l = 0; n->nvlink_state && n->nvlink_remote && l < HSPMD_GPU_NVLINKS; l++) {
+		struct nvml_pci remote = { .domain = 0 };
+		int active = 0;
+		if (n->nvlink_state(d, l, &active) || !active || n->nvlink_remote(d, l, &remote))
+			continue;
+		if (n->nvlink_version && !n->nvlink_version(d, l, &version) && version > 0)
+			g->nvlink_gbytes_per_s = nvlink[version < 6 ? version : 5];
+		write_address(&remote, g->nvlink_to[g->nvlinks++], sizeof *g->nvlink_to);
+	}
+	if (g->nvlinks && g->nvlink_gbytes_per_s <= 0)
+		g->nvlink_gbytes_per_s = nvlink[1];
+}
+
 static int look(const struct nvml *n, unsigned index, struct found *f, struct hspmd_error *err)
 {
 	struct hspmd_gpu whole = { .share = 1 };
@@ -111,14 +147,16 @@ static int look(const struct nvml *n, unsigned index, struct found *f, struct hs
 	/* One that was lost or is not permitted is not there for us. */
 	if (n->by_index(index, &d) || !describe(n, d, &whole) || n->pci(d, &pci))
 		return 0;
-	snprintf(whole.pci, sizeof whole.pci, "%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
+	write_address(&pci, whole.pci, sizeof whole.pci);
 	unsigned cores = 0, clock = 0, mode = 0, pending, slots = 0;
 	if (n->cores && !n->cores(d, &cores))
 		whole.multiprocessors = (int)(cores / 128);
 	if (n->max_clock && !n->max_clock(d, NVML_CLOCK_SM, &clock))
 		whole.clock_mhz = (int)clock;
-	if (!n->mig_mode || !n->mig_count || !n->mig_by_index || n->mig_mode(d, &mode, &pending) || !mode || n->mig_count(d, &slots))
+	if (!n->mig_mode || !n->mig_count || !n->mig_by_index || n->mig_mode(d, &mode, &pending) || !mode || n->mig_count(d, &slots)) {
+		find_links(n, d, &whole);
 		return add(f, &whole, (int)index, err);
+	}
 	for (unsigned i = 0; i < slots; i++) {
 		struct hspmd_gpu part = whole;
 		nvml_device s;

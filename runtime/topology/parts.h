@@ -32,6 +32,7 @@ struct hspmd_measured {
 int hspmd_measure(const struct hspmd_measure_of *of, struct hspmd_measured *out, struct hspmd_error *err);
 
 /* ---- gpu.c */
+#define HSPMD_GPU_NVLINKS 18
 struct hspmd_gpu {
 	char model[96]; /* as the driver says, "NVIDIA H200"; with " 1g.18gb" for a MIG slice */
 	char uuid[96];
@@ -39,12 +40,21 @@ struct hspmd_gpu {
 	int64_t memory_bytes;
 	int multiprocessors, clock_mhz; /* 0: unknown */
 	double share;                   /* of the whole GPU's multiprocessors: 1, or a MIG slice's part */
+	double pcie_gbytes_per_s;       /* of its slot, 0: unknown */
+	int nvlinks;                    /* active ones; none of a slice, which can use none */
+	double nvlink_gbytes_per_s;     /* of one, in one direction */
+	char nvlink_to[HSPMD_GPU_NVLINKS][32]; /* bus address of what is at the other end: a GPU or a switch */
 };
 /* GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; *gpus malloc'd. Count, 0 where there is no driver; -1 and err. */
 int hspmd_gpus_find(struct hspmd_gpu **gpus, struct hspmd_error *err);
 /* Rates of a model by the maker's data sheet: teraflops by precision and memory rate; what is not in the table is estimated from the
  * multiprocessors and clock. */
 void hspmd_gpu_rates(const struct hspmd_gpu *g, double *peak_tflops, double *gbytes_per_s);
+
+/* ---- gpu_links.c */
+/* How fast two GPUs of one node reach one another, by their NVLinks (direct, or through switches), else over PCI express, of which hwloc (may have no PCI devices) knows
+ * what is between them. 0 and *alpha_s, *gbytes_per_s; -1: not known. */
+int hspmd_gpu_distance(hwloc_topology_t hwloc, const struct hspmd_gpu *gpus, int count, int a, int b, double *alpha_s, double *gbytes_per_s);
 
 /* ---- name.c */
 /* "AMD EPYC 9B45 128-Core Processor" -> "amd-epyc-9b45"; "NVIDIA H100 80GB HBM3" -> "H100-80GB-HBM3". Returns buf. */

@@ -17,7 +17,7 @@
 #include "runtime/topology/parts.h"
 
 /* Links nobody has measured yet, so that a plan can be made; `hspmd profile` measures them. Shared memory on a node and PCI express 4 between GPUs, as
- * benchmarks commonly show; between nodes the rate of the fastest interface that is up, or of 10-gigabit Ethernet where none tells. */
+ * benchmarks commonly show; between nodes the rate of the fastest interface that is up, or of 10-gigabit Ethernet where none tells. GPUs of a node: by their NVLinks and slots (gpu_links.c). */
 #define NODE_ALPHA_S 1e-5
 #define NODE_CPU_GBYTES_PER_S 3.0
 #define NODE_GPU_GBYTES_PER_S 20.0
@@ -334,8 +334,42 @@ static double network_rate(void)
 	return best > 0 ? best : CLUSTER_GBYTES_PER_S;
 }
 
-static json_t *default_links(bool gpus)
+/* One entry a pair of GPU models, as fast as the slowest of such pairs is: a plan may put any of them next to one another. */
+static int add_gpu_links(const struct discovery *d, json_t *links)
 {
+	for (int a = 0; a < d->gpu_count; a++)
+		for (int b = a + 1; b < d->gpu_count; b++) {
+			char x[96], y[96];
+			double alpha, rate;
+			if (hspmd_gpu_distance(d->hwloc, d->gpus, d->gpu_count, a, b, &alpha, &rate))
+				continue;
+			hspmd_gpu_name(d->gpus[a].model, x, sizeof x);
+			hspmd_gpu_name(d->gpus[b].model, y, sizeof y);
+			const char *first = strcmp(x, y) <= 0 ? x : y, *second = first == x ? y : x;
+			json_t *entry = NULL, *known;
+			size_t i;
+			json_array_foreach(links, i, known) {
+				json_t *types = json_object_get(known, "types");
+				const char *p = json_string_value(json_array_get(types, 0)), *q = json_string_value(json_array_get(types, 1));
+				if (p && q && !strcmp(p, first) && !strcmp(q, second))
+					entry = known;
+			}
+			if (entry && json_number_value(json_object_get(entry, "gbytes_per_s")) <= rate)
+				continue;
+			if (!entry) {
+				entry = json_pack("{s:s, s:[s, s]}", "scope", "node", "types", first, second);
+				if (json_array_append_new(links, entry))
+					return -1;
+			}
+			if (json_object_set_new(entry, "alpha_s", hspmd_json_real(alpha)) || json_object_set_new(entry, "gbytes_per_s", hspmd_json_real(rate)))
+				return -1;
+		}
+	return 0;
+}
+
+static json_t *default_links(const struct discovery *d)
+{
+	bool gpus = d->gpu_count > 0;
 	json_t *node = json_pack("{s:s, s:o, s:o}", "scope", "node", "alpha_s", hspmd_json_real(NODE_ALPHA_S), "gbytes_per_s",
 				 hspmd_json_real(gpus ? NODE_GPU_GBYTES_PER_S : NODE_CPU_GBYTES_PER_S));
 	json_t *cluster = json_pack("{s:s, s:o, s:o}", "scope", "cluster", "alpha_s", hspmd_json_real(CLUSTER_ALPHA_S), "gbytes_per_s",
@@ -343,6 +377,7 @@ static json_t *default_links(bool gpus)
 	json_t *links = json_array();
 	int bad = json_array_append_new(links, node);
 	bad |= json_array_append_new(links, cluster);
+	bad |= add_gpu_links(d, links);
 	return hspmd_json_unless(bad, links);
 }
 
@@ -378,7 +413,7 @@ static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_erro
 	if (any(d->pci))
 		bad |= json_object_set(node, "pci", d->pci);
 	json_t *whole = json_pack("{s:s, s:O, s:[o], s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", d->types, "nodes", node, "links",
-				  default_links(d->gpu_count > 0));
+				  default_links(d));
 	struct hspmd_cluster *c = NULL;
 	if (bad || !whole)
 		hspmd_fail_memory(err, "describing this node");

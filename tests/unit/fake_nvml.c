@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A management library with two H200s, of which the second is cut into two slices, and a GPU that was lost. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct device {
@@ -29,6 +30,61 @@ int nvmlDeviceGetPciInfo_v3(void *d, void *info);
 int nvmlDeviceGetMigMode(void *d, unsigned *mode, unsigned *pending);
 int nvmlDeviceGetMaxMigDeviceCount(void *d, unsigned *n);
 int nvmlDeviceGetMigDeviceHandleByIndex(void *d, unsigned i, void **slice);
+
+/* FAKE_NVML_LINKS: "switch" or "direct", how the first two GPUs' links go; then neither is cut into slices. */
+int nvmlDeviceGetNvLinkState(void *d, unsigned link, int *active);
+int nvmlDeviceGetNvLinkVersion(void *d, unsigned link, unsigned *version);
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *d, unsigned link, void *info);
+int nvmlDeviceGetMaxPcieLinkGeneration(void *d, unsigned *generation);
+int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *width);
+
+static const char *links(void)
+{
+	const char *how = getenv("FAKE_NVML_LINKS");
+	return how ? how : "";
+}
+
+static void write_pci(void *info, unsigned bus)
+{
+	unsigned numbers[5] = { 0, bus, 0, 0, 0 };
+	memset(info, 0, 68);
+	memcpy((char *)info + 16, numbers, sizeof numbers);
+}
+
+int nvmlDeviceGetNvLinkState(void *d, unsigned link, int *active)
+{
+	(void)d;
+	*active = link < (!strcmp(links(), "switch") ? 18 : !strcmp(links(), "direct") ? 4 : 0);
+	return 0;
+}
+
+int nvmlDeviceGetNvLinkVersion(void *d, unsigned link, unsigned *version)
+{
+	(void)d;
+	(void)link;
+	*version = 4;
+	return 0;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *d, unsigned link, void *info)
+{
+	write_pci(info, !strcmp(links(), "switch") ? 0xc0 + link % 4 : d == &devices[0] ? devices[1].bus : devices[0].bus);
+	return 0;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(void *d, unsigned *generation)
+{
+	(void)d;
+	*generation = 5;
+	return 0;
+}
+
+int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *width)
+{
+	(void)d;
+	*width = 16;
+	return 0;
+}
 
 int nvmlInit_v2(void)
 {
@@ -73,15 +129,13 @@ int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *memory)
 
 int nvmlDeviceGetPciInfo_v3(void *d, void *info)
 {
-	unsigned numbers[5] = { 0, ((struct device *)d)->bus, 0, 0, 0 };
-	memset(info, 0, 68);
-	memcpy((char *)info + 16, numbers, sizeof numbers);
+	write_pci(info, ((struct device *)d)->bus);
 	return 0;
 }
 
 int nvmlDeviceGetMigMode(void *d, unsigned *mode, unsigned *pending)
 {
-	*mode = *pending = d == &devices[1];
+	*mode = *pending = d == &devices[1] && !getenv("FAKE_NVML_LINKS");
 	return 0;
 }
 

@@ -7,10 +7,12 @@
 
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/topology/parts.h"
 
@@ -161,6 +163,93 @@ static void test_gpus(void **state)
 	hspmd_topology_destroy(t);
 }
 
+/* A machine of two processors, each with a PCI switch; GPUs at 3b and 86 as in the played library. */
+static char *machine(bool one_switch, bool one_processor)
+{
+	static const char bridge[] = "<object type=\"Bridge\" gp_index=\"%d\" bridge_type=\"%s\" depth=\"%d\" bridge_pci=\"0000:[%02x-%02x]\" %s>";
+	static const char gpu[] = "<object type=\"PCIDev\" gp_index=\"%d\" pci_busid=\"0000:%02x:00.0\" pci_type=\"0302 [10de:2335] [10de:18be] a1\" pci_link_speed=\"0\"/>";
+	static const char plx[] = "pci_busid=\"0000:%02x:00.0\" pci_type=\"0604 [1000:c030] [1000:100b] b0\" pci_link_speed=\"0\"";
+	char path[] = "/tmp/hspmd-machine-XXXXXX", more[160];
+	int fd = mkstemp(path), id = 20;
+	FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+	assert_non_null(f);
+	fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\"><topology version=\"2.0\">"
+	      "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" allowed_cpuset=\"0x3\" nodeset=\"0x3\" complete_nodeset=\"0x3\" "
+	      "allowed_nodeset=\"0x3\" gp_index=\"1\">", f);
+	for (int p = 0; p < 2; p++) {
+		fprintf(f, "<object type=\"Package\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" complete_nodeset=\"0x%d\" gp_index=\"%d\">"
+			"<object type=\"NUMANode\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" complete_nodeset=\"0x%d\" gp_index=\"%d\" "
+			"local_memory=\"1000000000\"/><object type=\"Core\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" complete_nodeset=\"0x%d\" "
+			"gp_index=\"%d\"><object type=\"PU\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" complete_nodeset=\"0x%d\" gp_index=\"%d\"/></object>",
+			p, p + 1, p + 1, p + 1, p + 1, p + 2, p, p + 1, p + 1, p + 1, p + 1, p + 4, p, p + 1, p + 1, p + 1, p + 1, p + 6, p, p + 1, p + 1, p + 1, p + 1, p + 8);
+		for (int g = 0; g < 2; g++) {
+			int bus = g ? 0x86 : 0x3b, at = g && !one_processor ? 1 : 0;
+			bool shared = one_switch && one_processor;
+			if (at != p)
+				continue;
+			if (!(shared && g)) {
+				fprintf(f, bridge, id++, "0-1", 0, bus - 1, shared ? 0x87 : bus + 1, "");
+				snprintf(more, sizeof more, plx, bus - 1);
+				fprintf(f, bridge, id++, "1-1", 1, bus, shared ? 0x87 : bus, more);
+			}
+			fprintf(f, gpu, id++, bus);
+			if (!shared || g)
+				fputs("</object></object>", f);
+		}
+		fputs("</object>", f);
+	}
+	fputs("</object></topology>", f);
+	assert_int_equal(fclose(f), 0);
+	return strdup(path);
+}
+
+static double distance(const struct hspmd_gpu *g, bool one_switch, bool one_processor, double *alpha)
+{
+	char *path = machine(one_switch, one_processor);
+	hwloc_topology_t t;
+	double rate = 0;
+	hwloc_topology_init(&t);
+	hwloc_topology_set_io_types_filter(t, HWLOC_TYPE_FILTER_KEEP_ALL);
+	assert_int_equal(hwloc_topology_set_xml(t, path), 0);
+	assert_int_equal(hwloc_topology_load(t), 0);
+	assert_int_equal(hspmd_gpu_distance(t, g, 2, 0, 1, alpha, &rate), 0);
+	hwloc_topology_destroy(t);
+	unlink(path);
+	free(path);
+	return rate;
+}
+
+static void test_distances(void **state)
+{
+	(void)state;
+	struct hspmd_gpu *g;
+	double alpha;
+	setenv("FAKE_NVML_LINKS", "none", 1);
+	assert_int_equal(gpus(NULL, &g), 2);
+	double near = distance(g, true, true, &alpha), bridges = distance(g, false, true, &alpha), far = distance(g, false, false, &alpha);
+	assert_true(near > bridges && bridges > far && far > 20);
+	assert_true(fabs(near - 0.8 * 3.94 * 16) < 1e-9);
+	free(g);
+	setenv("FAKE_NVML_LINKS", "direct", 1);
+	assert_int_equal(gpus(NULL, &g), 2);
+	assert_true(fabs(distance(g, false, false, &alpha) - 0.8 * 4 * 25) < 1e-9);
+	free(g);
+	setenv("FAKE_NVML_LINKS", "switch", 1);
+	assert_int_equal(gpus(NULL, &g), 2);
+	assert_true(fabs(distance(g, false, false, &alpha) - 0.8 * 18 * 25) < 1e-9 && alpha < 1e-5);
+	free(g);
+	struct hspmd_error err = { "" };
+	struct hspmd_topology_options o = { .skip_measure = true };
+	struct hspmd_topology *t = hspmd_topology_discover(&o, &err);
+	assert_non_null(t);
+	const struct hspmd_link *link = hspmd_cluster_link(t->cluster, 0, 1, 1, 1);
+	assert_non_null(link);
+	double seconds = hspmd_link_seconds(link, 1e9);
+	assert_true(seconds > 1 / 361.0 && seconds < 1 / 355.0);
+	hspmd_topology_destroy(t);
+	unsetenv("FAKE_NVML_LINKS");
+}
+
 int main(void)
 {
 	/* hwloc unloads this part of itself with memory it forgot to free, which a leak checker then sees. */
@@ -170,6 +259,7 @@ int main(void)
 		cmocka_unit_test(test_cores),
 		cmocka_unit_test(test_granted_by_number),
 		cmocka_unit_test(test_gpus),
+		cmocka_unit_test(test_distances),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
