@@ -291,18 +291,17 @@ static void disagreement(void **state)
 }
 
 /* What a member sees whose peer never comes: `word`. */
-static void check_alone(double timeout_s, void (*happens)(struct pair *p), const char *word)
+static void check_alone(void (*happens)(struct pair *p), const char *word)
 {
 	struct pair p;
 	float host[ROW];
 	struct hspmd_error err = { "" };
-	open_pair(&p, &all_reduce, timeout_s);
+	open_pair(&p, &all_reduce, 60);
 	assert_int_equal(begin(&p, TAG, &err), 0);
 	check_sums(&p);
 	fill(&p);
 	assert_int_equal(sum(&p, 0, &err), 0); /* it is on its way; nobody has waited for it */
-	if (happens)
-		happens(&p);
+	happens(&p);
 	assert_int_equal(cuda()->to_host(p.dev[0], host, p.row[0], sizeof host, &err), -1);
 	if (!strstr(err.text, word))
 		fail_msg("\"%s\" does not say \"%s\"", err.text, word);
@@ -312,6 +311,11 @@ static void check_alone(double timeout_s, void (*happens)(struct pair *p), const
 	check_sums(&p);
 	end(&p, false);
 	close_pair(&p);
+}
+
+static void lose_patience(struct pair *p)
+{
+	cuda()->groups->watch(p->dev[0], &(struct hspmd_group_watch){ &p->abort, 0.2 });
 }
 
 static void call_off(struct pair *p)
@@ -331,9 +335,9 @@ static void break_all(struct pair *p)
 static void members_gone(void **state)
 {
 	(void)state;
-	check_alone(0.5, NULL, "waited 0.5 s for the other members");
-	check_alone(60, call_off, "called off");
-	check_alone(60, break_all, "remote process exited");
+	check_alone(lose_patience, "waited 0.2 s for the other members");
+	check_alone(call_off, "called off");
+	check_alone(break_all, "remote process exited");
 }
 
 /* A member that is not there when groups are made. */

@@ -10,6 +10,7 @@
 #include "runtime/comm/nccl/nccl.h"
 #include "runtime/device/cuda/product.h"
 #include "runtime/device/cuda/profile.h"
+#include "runtime/device/cuda/share.h"
 
 #define ENTRY(opcode, name) [HSPMD_OP_##opcode] = &hspmd_cuda_##name,
 static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
@@ -40,6 +41,7 @@ static void cuda_close(struct hspmd_device *dev)
 		cudaEventDestroy(cuda->mark);
 	if (cuda->stream)
 		cudaStreamDestroy(cuda->stream);
+	hspmd_cuda_share_close(cuda);
 	free(cuda->peers);
 	free(cuda);
 }
@@ -75,7 +77,9 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 		return hspmd_fail_memory(err, "opening a CUDA device");
 	cuda->base.ops = &cuda_ops;
 	int rv = find_gpu(cuda, index, err);
-	cudaError_t status = rv ? cudaSuccess : cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+	if (!rv)
+		rv = hspmd_cuda_share(cuda, index, err);
+	cudaError_t status = rv || cuda->stream ? cudaSuccess : cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
 	if (!rv && !status)
 		status = cudaEventCreateWithFlags(&cuda->mark, cudaEventDisableTiming);
 	if (status)

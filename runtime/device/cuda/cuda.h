@@ -26,6 +26,7 @@ struct hspmd_cuda {
 	int index, multiprocessors;
 	char model[32]; /* "sm90-132": what measurements hold for */
 	cudaStream_t stream;
+	void *share;      /* the green context that stream is of; NULL: the whole GPU */
 	cudaEvent_t mark; /* for waits for the whole stream */
 	struct hspmd_cuda_blas *blas;
 	struct hspmd_cuda_staging *staging;

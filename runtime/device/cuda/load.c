@@ -52,6 +52,8 @@ const struct hspmd_device_ops *hspmd_cuda_load(struct hspmd_error *err)
 	if (!loaded) {
 		/* Numbers as the management library counts, which discovered the GPUs: CUDA's own would put the fastest first. */
 		setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 0);
+		/* Streams that share one of the device's queues wait for one another; groups of devices have a stream each. */
+		setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 		if (named && *named)
 			loaded = load_file(named, err);
 		else if (beside_program(path, sizeof path))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seconds of a training step: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
- * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16), gpu-fp32. Prints one line of JSON with the median. */
+ * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16), gpu-fp32,
+ * split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_SHARE=1 and HSPMD_CUDA_SHARES=88,44 two parts of one). Prints one line of JSON with the median. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static const struct bench_case cases[] = {
 static const char cluster_text[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"core\":{\"kind\":\"cpu\",\"memory_bytes\":100000000000,"
 				   "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.2}},\"gpu\":{\"kind\":\"cuda\",\"memory_bytes\":140000000000,"
 				   "\"gbytes_per_s\":4800,\"peak_tflops\":{\"bf16\":800}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"core\","
-				   "\"count\":64}]},{\"name\":\"g\",\"devices\":[{\"type\":\"gpu\",\"count\":1}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+				   "\"count\":64}]},{\"name\":\"g\",\"devices\":[{\"type\":\"gpu\",\"count\":2}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
 
 /* Micro-batches of a pipeline: eight fill two stages well. */
 static int micro_batches(const struct bench_case *c, bool pipeline)
@@ -64,6 +65,16 @@ static int first_layer(const struct bench_case *c, int stage, int stages)
 	while (work(c, layer + 1) - wanted < wanted - work(c, layer) && layer + 1 < c->layers + 2 - (stages - stage - 1))
 		layer++;
 	return layer;
+}
+
+/* Two devices, data parallel, with so many micro-batches each. */
+static char *split_plan(const struct bench_case *c, int first, int second)
+{
+	int each = c->batch / (first + second) > 0 ? c->batch / (first + second) : 1;
+	return hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"zero_stage\":0,"
+			      "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"g:0\"]}]},"
+			      "{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"g:1\"]}]}]}",
+			      each * (first + second), each, c->length, first, c->layers + 2, second, c->layers + 2);
 }
 
 static char *plan_of(const struct bench_case *c, const char *layout, int devices)
@@ -90,6 +101,7 @@ static char *plan_of(const struct bench_case *c, const char *layout, int devices
 struct measurement {
 	const struct bench_case *c;
 	double *seconds, last, loss, bytes;
+	int64_t samples; /* a step */
 };
 
 /* Random tokens over the whole vocabulary: targets are tokens one position later. */
@@ -132,12 +144,14 @@ static double bytes_of(const struct hspmd_local_options *o)
 static int train(struct measurement *m, const char *layout, int threads, int steps, struct hspmd_error *err)
 {
 	bool one = !strcmp(layout, "one") || m->c->gpu;
-	char *text = plan_of(m->c, layout, one ? 1 : threads);
+	int first, second;
+	bool split = sscanf(layout, "split-%d-%d", &first, &second) == 2;
+	char *text = split ? split_plan(m->c, first, second) : plan_of(m->c, layout, one ? 1 : threads);
 	json_t *c = json_loads(cluster_text, 0, NULL), *p = text ? json_loads(text, 0, NULL) : NULL, *j = json_loads(m->c->model, 0, NULL);
 	struct hspmd_cluster *cluster = c ? hspmd_cluster_from_json(c, "cluster", err) : NULL;
 	struct hspmd_model *model = j ? hspmd_model_from_json(j, "model", err) : NULL;
 	struct hspmd_plan *plan = p && cluster && model ? hspmd_plan_from_json(p, "plan", cluster, hspmd_model_layers(model), err) : NULL;
-	struct hspmd_job job = { .global_batch = m->c->batch, .seq_len = m->c->length, .steps = steps, .seed = 1 };
+	struct hspmd_job job = { .global_batch = plan ? plan->global_batch : 0, .seq_len = m->c->length, .steps = steps, .seed = 1 };
 	job.optimizer.lr = job.optimizer.min_lr = 3e-4;
 	job.optimizer.weight_decay = 0.01;
 	job.optimizer.beta1 = 0.9;
@@ -149,7 +163,8 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 		struct hspmd_local_options o = { .source = hspmd_graph_source_model(model), .cluster = cluster, .plan = plan, .job = &job,
 						 .samples = { read_sample, m }, .steps = steps, .threads = one ? threads : 1,
 						 .told = take_time, .context = m };
-		o.source.bf16 = !strcmp(layout, "gpu");
+		o.source.bf16 = split || !strcmp(layout, "gpu");
+		m->samples = plan->global_batch;
 		m->bytes = m->c->gpu ? bytes_of(&o) : 0;
 		m->last = hspmd_now();
 		rc = hspmd_train_local(&o, err);
@@ -183,7 +198,7 @@ static int measure(const struct bench_case *c, const char *layout, int threads, 
 		double median = m.seconds[warm + steps / 2];
 		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"threads\": %d, \"step_s\": %.4f, \"least_s\": %.4f, \"tokens_s\": %.0f, "
 		       "\"loss\": %.3f, \"peak_gib\": %.2f}\n",
-		       c->name, layout, threads, median, m.seconds[warm], c->batch * c->length / median, m.loss, m.bytes / (1 << 30));
+		       c->name, layout, threads, median, m.seconds[warm], (double)m.samples * c->length / median, m.loss, m.bytes / (1 << 30));
 	}
 	free(m.seconds);
 	return rc ? 1 : 0;
@@ -195,9 +210,9 @@ int main(int argc, char **argv)
 	int threads = argc == 5 ? atoi(argv[3]) : 0, steps = argc == 5 ? atoi(argv[4]) : 0;
 	for (size_t c = 0; threads > 0 && threads <= 64 && steps > 0 && c < sizeof cases / sizeof *cases; c++)
 		for (size_t l = 0; !strcmp(argv[1], cases[c].name) && l < sizeof layouts / sizeof *layouts; l++)
-			if (!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3))
+			if ((!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3)) || (cases[c].gpu && !strncmp(argv[2], "split-", 6)))
 				return measure(&cases[c], argv[2], threads, steps);
 	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
-			"       step gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32 1 STEPS\n");
+			"       step gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n");
 	return 2;
 }
