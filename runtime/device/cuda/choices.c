@@ -38,7 +38,7 @@ static char *find_folder(void)
 
 static char *find_path(const char *model, size_t version)
 {
-	char name[96], *folder = find_folder(), *path;
+	char name[128], *folder = find_folder(), *path;
 	if (!folder)
 		return NULL;
 	snprintf(name, sizeof name, "%s", model);

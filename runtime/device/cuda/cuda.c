@@ -65,7 +65,10 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 		return hspmd_cuda_failed(status, "opening a GPU", err);
 	if (major < 8)
 		return hspmd_fail(err, "GPU %d has compute capability %d.%d; 8.0 is the least that is supported", index, major, minor);
-	snprintf(cuda->model, sizeof cuda->model, "sm%d%d-%d", major, minor, cuda->multiprocessors);
+	struct cudaDeviceProp *about = calloc(1, sizeof *about);
+	bool named = about && !cudaGetDeviceProperties(about, index);
+	snprintf(cuda->model, sizeof cuda->model, "sm%d%d-%d-%.64s", major, minor, cuda->multiprocessors, named ? about->name : "");
+	free(about);
 	return 0;
 }
 

@@ -24,7 +24,7 @@ struct hspmd_cuda_staging;
 struct hspmd_cuda {
 	struct hspmd_device base;
 	int index, multiprocessors;
-	char model[32]; /* "sm90-132": what measurements hold for */
+	char model[96]; /* "sm90-132-NVIDIA H200": what measurements hold for */
 	cudaStream_t stream;
 	void *share;      /* the green context that stream is of; NULL: the whole GPU */
 	cudaEvent_t mark; /* for waits for the whole stream */

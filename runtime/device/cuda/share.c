@@ -3,6 +3,7 @@
  * for: no older driver is shut out, and nothing is linked. */
 #include "runtime/device/cuda/share.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,6 +106,8 @@ int hspmd_cuda_share(struct hspmd_cuda *cuda, int index, struct hspmd_error *err
 	cuda->share = context;
 	cuda->stream = (cudaStream_t)stream;
 	cuda->multiprocessors = (int)own.sm.smCount;
+	size_t named = strlen(cuda->model);
+	snprintf(cuda->model + named, sizeof cuda->model - named, " part of %d", cuda->multiprocessors);
 	return 0;
 }
 

@@ -30,6 +30,10 @@ const char *cudaGetErrorString(cudaError_t status);
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaGetDeviceCount(int *count); /* HSPMD_EMULATE_GPUS, or 8 */
 cudaError_t cudaSetDevice(int index);
+struct cudaDeviceProp {
+	char name[256];
+};
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int index);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int index);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
