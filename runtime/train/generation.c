@@ -106,7 +106,8 @@ static int open_direct(struct hspmd_generation *g, int lane, struct hspmd_addres
 		.rank_of = g->rank_of, .count = g->cluster->device_count, .cost = &cost, .abort = &g->abort, .timeout_s = g->setup->timeout_s,
 	};
 	if (g->setup->groups) {
-		struct hspmd_direct_use *uses = hspmd_program_uses(g->program, lane, &o.use_count);
+		struct hspmd_direct_use *uses = hspmd_program_uses(g->program, g->program->stage < 0 ? NULL : g->at_length, g->setup->job->length_count, lane,
+								       &o.use_count);
 		o.uses = uses;
 		int status = uses ? hspmd_direct_open(&o, &g->direct[lane], err) : hspmd_fail_memory(err, "preparing a generation");
 		free(uses);

@@ -75,7 +75,7 @@ static int open_direct(struct member *m, int lane, double timeout_s, struct hspm
 		.device = m->device, .cache = m->groups, .lane = lane, .rank = m->rank, .size = m->s->members, .rank_of = m->s->rank_of,
 		.count = o->cluster->device_count, .cost = &cost, .abort = &m->s->failed, .timeout_s = timeout_s,
 	};
-	struct hspmd_direct_use *uses = hspmd_program_uses(m->program, lane, &d.use_count);
+	struct hspmd_direct_use *uses = hspmd_program_uses(m->program, m->at_length, o->length_count, lane, &d.use_count);
 	d.uses = uses;
 	int status = uses ? hspmd_direct_open(&d, &m->direct[lane], err) : hspmd_fail_memory(err, "training");
 	free(uses);

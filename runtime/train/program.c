@@ -296,14 +296,20 @@ static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, s
 	return 0;
 }
 
-struct hspmd_direct_use *hspmd_program_uses(const struct hspmd_program *p, int lane, size_t *count)
+struct hspmd_direct_use *hspmd_program_uses(const struct hspmd_program *p, struct hspmd_program *const *more, int more_count, int lane, size_t *count)
 {
-	struct hspmd_direct_use *uses = hspmd_calloc(p->instruction_count + 1, sizeof *uses);
+	size_t most = p->instruction_count + 1;
+	for (int i = 0; more && i < more_count; i++)
+		most += more[i]->instruction_count;
+	struct hspmd_direct_use *uses = hspmd_calloc(most, sizeof *uses);
 	*count = 0;
-	for (size_t i = 0; uses && i < p->instruction_count; i++) {
-		const struct hspmd_instruction *in = &p->instructions[i];
-		if (in->action == HSPMD_ACTION_COMM && (in->micro_batch < 0) == (lane == 1))
-			uses[(*count)++] = (struct hspmd_direct_use){ &in->transfer->steps[in->step], in->tag };
+	for (int i = -1; uses && i < (more ? more_count : 0); i++) {
+		const struct hspmd_program *one = i < 0 ? p : more[i];
+		for (size_t k = 0; k < one->instruction_count; k++) {
+			const struct hspmd_instruction *in = &one->instructions[k];
+			if (in->action == HSPMD_ACTION_COMM && (in->micro_batch < 0) == (lane == 1))
+				uses[(*count)++] = (struct hspmd_direct_use){ &in->transfer->steps[in->step], in->tag };
+		}
 	}
 	return uses;
 }

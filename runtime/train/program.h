@@ -126,9 +126,10 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 					  int device, struct hspmd_device *dev, struct hspmd_error *err);
 void hspmd_program_destroy(struct hspmd_program *p);
 
-/* Its communication, in its order: of the passes (lane 0), or of the step's sums and parameters (lane 1). malloc'd; NULL: memory. */
+/* Its communication, in its order, and then that of `more` programs (the same at other lengths; NULL: none): of the passes (lane 0), or of the step's sums and parameters
+ * (lane 1). malloc'd; NULL: memory. */
 struct hspmd_direct_use;
-struct hspmd_direct_use *hspmd_program_uses(const struct hspmd_program *p, int lane, size_t *count);
+struct hspmd_direct_use *hspmd_program_uses(const struct hspmd_program *p, struct hspmd_program *const *more, int more_count, int lane, size_t *count);
 
 /* Bytes of the device's memory that running it takes. */
 size_t hspmd_program_memory(const struct hspmd_program *p);

@@ -3,7 +3,7 @@
  * memory. Like the real one it does not say when a member is gone, does nothing before all members are there, does its work in the order of the stream, and
  * says "in progress" for a while after every call.
  *
- * FAKE_NCCL_VERSION is the version it claims (22703). nccl_fake_made counts the communicators of this process; nccl_fake_break lets all of them fail. */
+ * FAKE_NCCL_VERSION is the version it claims (22703), FAKE_NCCL_DIR where its files are (/dev/shm; of a killed process they stay). nccl_fake_made counts the communicators of this process; nccl_fake_break lets all of them fail. */
 #include <atomic>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -290,7 +290,8 @@ static void remove_files()
 int ncclGetUniqueId(id *i)
 {
 	memset(i, 0, sizeof *i);
-	snprintf(i->path, sizeof i->path, "/dev/shm/hspmd-nccl-%d-XXXXXX", (int)getpid());
+	const char *folder = getenv("FAKE_NCCL_DIR");
+	snprintf(i->path, sizeof i->path, "%s/hspmd-nccl-%d-XXXXXX", folder ? folder : "/dev/shm", (int)getpid());
 	int fd = mkstemp(i->path), failed = fd < 0 || ftruncate(fd, sizeof(board));
 	if (fd >= 0)
 		close(fd);
