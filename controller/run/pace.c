@@ -4,7 +4,7 @@
  * How long a device computed, over how long it should have by the cost model, is compared with the others of its kind: those of its device type that do the same
  * layers in groups of the same size. What the model takes wrongly, it takes wrongly for all of them. A device that is alone of its kind is compared with itself in
  * the first window of the generation (which it began with the slowdown that the plan knew of), and how that changed with how it changed for the others: a slow
- * day of the whole cluster makes nobody a straggler. A verdict needs WINDOWS windows that agree, of a third of the policy's `for_s` each; between `back_below` and
+ * day of the whole cluster makes nobody a straggler, and another's recovery nobody else. A verdict needs WINDOWS windows that agree, of a third of the policy's `for_s` each; between `back_below` and
  * `slower_than` lies the hysteresis.
  */
 #include <math.h>
@@ -43,18 +43,18 @@ void pace_begin(struct hspmd_machine *m)
 {
 	const struct layout *l = m->current.layout;
 	m->pace_next = INFINITY;
-	if (!m->config->expect || m->config->site.slower_than <= 0 || l->devices < 2)
+	if (!m->config->expect || m->config->site.slower_than <= 0)
 		return;
 	double *busy = hspmd_calloc((size_t)l->devices, sizeof *busy);
 	if (!busy) {
 		m->failed = true;
 		return;
 	}
-	if (!m->config->expect(m->config, l->plan, l->cluster, busy)) {
-		for (int i = 0; i < l->devices; i++)
-			set_expected(l->device[i], busy[i]);
-		forget(m);
-	}
+	/* One alone is compared with nobody; but what was left out may be forgiven. */
+	bool known = l->devices > 1 && !m->config->expect(m->config, l->plan, l->cluster, busy);
+	for (int i = 0; i < l->devices; i++)
+		set_expected(l->device[i], known ? busy[i] : 0);
+	forget(m);
 	free(busy);
 }
 
@@ -110,18 +110,34 @@ static int by_size(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static double lower_median(double *value, int count)
+/* Of two in the middle the lower or the upper one. */
+static double median(double *value, int count, bool upper)
 {
 	qsort(value, (size_t)count, sizeof *value, by_size);
-	return value[(count - 1) / 2];
+	return value[(count - !upper) / 2];
+}
+
+static double lower_median(double *value, int count)
+{
+	return median(value, count, false);
+}
+
+/* How a device has changed that is alone of its kind. The others' change is taken off where it goes the same way: that one of them was slow or has recovered is not
+ * this one's doing. */
+static double changed(const struct layout *l, const struct row *row, int self, double *room)
+{
+	double own = row[self].change;
+	int n = 0;
+	for (int i = 0; i < l->devices; i++)
+		if (i != self)
+			room[n++] = row[i].change;
+	double usual = n ? median(room, n, own < 1) : 1;
+	return own > 1 ? fmax(1, own / fmax(1, usual)) : fmin(1, own / fmin(1, usual));
 }
 
 static void compare(const struct layout *l, struct row *row, double *room)
 {
 	int n;
-	for (int i = 0; i < l->devices; i++)
-		room[i] = row[i].change;
-	double usual_change = lower_median(room, l->devices);
 	for (int k = 0; k < l->devices; k++) {
 		if (row[k].kind != k)
 			continue;
@@ -132,7 +148,7 @@ static void compare(const struct layout *l, struct row *row, double *room)
 		double usual = lower_median(room, n);
 		for (int i = k; i < l->devices; i++)
 			if (row[i].kind == k)
-				row[i].is = n > 1 ? row[i].ratio / usual : row[i].change / usual_change;
+				row[i].is = n > 1 ? row[i].ratio / usual : changed(l, row, i, room);
 	}
 }
 
@@ -204,27 +220,35 @@ static void judge_all(struct hspmd_machine *m, const struct row *row)
 	}
 }
 
+/* Else the window is made longer. */
+static bool window_is_full(const struct layout *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->busy_count < SAMPLES || !(l->device[i]->expected_s > 0))
+			return false;
+	return true;
+}
+
 void pace_time(struct hspmd_machine *m)
 {
 	const struct layout *l = m->current.layout;
 	if (m->current.stage != STAGE_TRAINING || m->now < m->pace_next || m->leaving)
 		return;
 	m->pace_next = m->now + least_window(m);
-	for (int i = 0; i < l->devices; i++)
-		if (l->device[i]->busy_count < SAMPLES || !(l->device[i]->expected_s > 0))
-			return; /* the window is made longer */
-	struct row *row = hspmd_calloc((size_t)l->devices, sizeof *row);
-	double *room = hspmd_calloc((size_t)l->devices, sizeof *room);
-	if (row && room) {
-		fill(l, row);
-		compare(l, row, room);
-		judge_all(m, row);
-	} else {
-		m->failed = true;
+	if (window_is_full(l)) {
+		struct row *row = hspmd_calloc((size_t)l->devices, sizeof *row);
+		double *room = hspmd_calloc((size_t)l->devices, sizeof *room);
+		if (row && room) {
+			fill(l, row);
+			compare(l, row, room);
+			judge_all(m, row);
+		} else {
+			m->failed = true;
+		}
+		free(row);
+		free(room);
+		forget(m);
 	}
-	free(row);
-	free(room);
-	forget(m);
 	forgive(m);
 }
 

@@ -138,6 +138,31 @@ static void test_stragglers(void **state)
 	}
 }
 
+/* A slow node that is left out altogether, so that nobody sees it recover: also where one device is left. */
+static void test_left_out(void **state)
+{
+	(void)state;
+	for (int nodes = 2; nodes <= 3; nodes++) {
+		struct world *w = world_create(&(struct world_options){
+			.seed = 5, .nodes = nodes, .devices_per_node = 1, .held = nodes, .steps = 1000000, .stragglers = true, .avoids = true });
+		run_until(w, 50);
+		world_slow(w, 1, 6);
+		run_until_slowdown(w, 5.8, 6.2);
+		run_until(w, world_steps_told(w) + 100);
+		world_slow(w, 1, 1);
+		run_until_slowdown(w, 1, 1);
+		/* Still slow when it is tried again, it is left out for longer. */
+		world_slow(w, 1, 6);
+		run_until_slowdown(w, 5.8, 6.2);
+		run_until_slowdown(w, 1, 1);
+		run_until_slowdown(w, 5.8, 6.2);
+		world_slow(w, 1, 1);
+		run_until_slowdown(w, 1, 1);
+		assert_int_equal(world_steps_lost(w), 0);
+		world_destroy(w);
+	}
+}
+
 static int meetings[2]; /* in worlds without and with devices that take long to connect */
 
 static void punished(uint64_t seed, int faults, bool checkpoints)
@@ -190,7 +215,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_undisturbed),
 		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived),
-		cmocka_unit_test(test_stragglers),
+		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_punished),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -257,6 +257,15 @@ void world_feed(struct world *w, struct run_event e)
 
 /* ---- what happens */
 
+/* Nobody trains far ahead of what is told of it. */
+static bool heard(const struct world *w)
+{
+	for (int n = 0; n < NODES; n++)
+		if (w->up[n].count > QUEUE / 8)
+			return false;
+	return true;
+}
+
 bool world_move(struct world *w)
 {
 	if (w->ended)
@@ -288,7 +297,7 @@ bool world_move(struct world *w)
 			world_resize(w);
 			return true;
 		}
-		if (what == 2 * NODES + 3 && world_work(w))
+		if (what == 2 * NODES + 3 && heard(w) && world_work(w))
 			return true;
 		if (what == 2 * NODES + 4 && w->waiting && world_member_starts(w))
 			return true;

@@ -18,6 +18,7 @@ struct world_options {
 	bool checkpoints;
 	bool stragglers; /* slow devices are looked for */
 	bool sole;  /* one pipeline of all devices: each part of the state is in one place */
+	bool avoids; /* plans leave slow nodes out; of one device a node, and 2 or 3 nodes */
 	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
 

@@ -126,6 +126,19 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 {
 	json_t *pipelines = json_array();
 	char a[64];
+	if (w->o.avoids) { /* one device, the first of those that are least slow */
+		int best = 0;
+		for (int d = 1; d < c->device_count; d++)
+			if (c->nodes[c->devices[d].node].slowdown < c->nodes[c->devices[best].node].slowdown)
+				best = d;
+		bool even = c->nodes[c->devices[best].node].slowdown == c->nodes[c->devices[c->device_count - 1].node].slowdown;
+		for (int d = 0; d < c->device_count; d++)
+			if (even || d == best)
+				json_array_append_new(pipelines, json_pack("{s:i, s:[o]}", "micro_batches", even ? 48 / c->device_count : 48, "stages",
+									   stage(0, LAYERS, json_pack("[s]", hspmd_cluster_address(c, d, a, sizeof a)))));
+		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8,
+				 "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
+	}
 	int kind = w->o.sole ? 1 : (int)world_pick(w, 3), at = 0, left = 48;
 	while (at < c->device_count) {
 		json_t *stages = json_array();
