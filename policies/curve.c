@@ -49,14 +49,15 @@ void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *
 {
 	for (int i = 0; i < count; i++) {
 		int n = i + 1;
-		double v = isfinite(curve[i]) && curve[i] > 0 ? curve[i] : 0;
+		const struct hspmd_curve_seen *measured = NULL;
+		for (int k = 0; k < seen_count && !measured; k++)
+			measured = seen[k].nodes == n ? &seen[k] : NULL;
+		double v = measured ? measured->tokens_per_s : isfinite(curve[i]) && curve[i] > 0 ? curve[i] : 0;
 		for (int k = 0; k < seen_count; k++) {
 			double reached = seen[k].tokens_per_s * slack;
-			if (seen[k].nodes == n)
-				v = seen[k].tokens_per_s;
-			else if (seen[k].nodes > n)
+			if (seen[k].nodes > n && !measured)
 				v = fmin(v, reached);
-			else if (seen[k].nodes > 0)
+			else if (seen[k].nodes > 0 && seen[k].nodes < n)
 				v = fmin(v, reached * n / seen[k].nodes);
 		}
 		curve[i] = v;

@@ -15,9 +15,10 @@ struct hspmd_curve_seen {
  * two measured sizes the ratio of both changes by straight lines, outside it is that of the nearest. */
 void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count);
 
-/* Bound what a controller claims by what was measured, in place: no more than in proportion from the nearest measured point below, no more
- * than a larger measured size reached, and on a measured size what was measured. Values that are no numbers become 0; the curve is made
- * non-decreasing (a job need not use a node). `slack` (1.05) lets noise pass. */
+/* Bound what a controller claims by what was measured, in place: on a measured size what was measured, else no more than a larger measured size
+ * reached, and never more than in proportion from any smaller measured one: measurements are the controller's own word too, and of two that
+ * cannot both be true the smaller counts. Values that are no numbers become 0; the curve is made non-decreasing (a job need not use a node).
+ * `slack` (1.05) lets noise pass. */
 void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, double slack);
 
 /* The least concave curve that lies nowhere below: out[0..count). Plateaus that divisibility leaves ("7 nodes do no more than 6, 8 do") do

@@ -14,17 +14,35 @@ static double rate(const struct desk_job *j, const double *curve, const struct d
 {
 	double tokens = curve ? hspmd_curve_at(curve, j->e->curve_count, h->size) : j->slope * h->size;
 	/* Renewal-reward: between two losses 1/losses seconds are worked, then pause and lost work go by. */
-	return j->scale * tokens / (1 + h->losses * (j->e->pause_s + j->e->lost_s));
+	return tokens / (1 + h->losses * (j->e->pause_s + j->e->lost_s));
+}
+
+/* The logarithm is bent so that it is finite where nothing is made; a job's scale is then a hundredth of its rate on its fewest nodes. */
+static double worth(const struct desk_job *j, double rate)
+{
+	if (j->e->terms.by == HSPMD_SHARE_PROPORTIONAL)
+		return j->e->terms.weight * log1p(rate / j->scale);
+	return j->scale * rate;
 }
 
 double desk_value(const struct desk_job *j, const struct desk_hold *h)
 {
-	return rate(j, j->hull, h);
+	return worth(j, rate(j, j->hull, h));
+}
+
+double desk_rate(const struct desk_job *j, const struct desk_hold *h)
+{
+	return rate(j, j->hull ? j->e->tokens_per_s : NULL, h);
 }
 
 double desk_true_value(const struct desk_job *j, const struct desk_hold *h)
 {
-	return rate(j, j->hull ? j->e->tokens_per_s : NULL, h);
+	return worth(j, desk_rate(j, h));
+}
+
+double desk_whole(const struct desk_job *j, const struct desk_hold *h)
+{
+	return j->e->terms.by == HSPMD_SHARE_PROPORTIONAL ? j->e->terms.weight : desk_true_value(j, h);
 }
 
 static double worth_of(const struct hspmd_site_elastic *e, int type)
@@ -52,16 +70,21 @@ static bool type_allowed(const struct desk *k, const struct hspmd_policy_list *t
 	return !types->count;
 }
 
+bool desk_type_allowed(const struct desk *k, const struct desk_job *j, int class)
+{
+	return type_allowed(k, &j->e->terms.device_types, k->s->classes[class].type);
+}
+
 bool desk_allowed(const struct desk *k, const struct desk_job *j, const struct desk_hold *h, int class)
 {
 	const struct hspmd_policy_terms *t = &j->e->terms;
 	return j->e->usable[class] && h->nodes <= j->e->max_nodes && h->nodes <= t->max_nodes && h->devices <= t->max_devices &&
-	       h->price <= t->max_price_per_hour && type_allowed(k, &t->device_types, k->s->classes[class].type);
+	       h->price <= t->max_price_per_hour && desk_type_allowed(k, j, class);
 }
 
 bool desk_worth_it(const struct desk_job *j, const struct desk_hold *was, const struct desk_hold *now)
 {
-	double before = desk_true_value(j, was), gain = desk_true_value(j, now) - before;
+	double before = desk_rate(j, was), gain = desk_rate(j, now) - before;
 	double held_s = fmin(fmax(j->e->terms.grow_cooldown_s, 60), j->e->remaining_s);
 	return gain > 0 && gain >= j->e->terms.min_gain * before && gain * held_s > before * j->e->pause_s;
 }
@@ -128,11 +151,11 @@ static void mean_slope(struct desk *k)
 
 static void set_scale(struct desk_job *j)
 {
-	j->scale = j->e->terms.weight;
-	if (j->e->terms.by != HSPMD_SHARE_RELATIVE)
-		return;
 	double fewest = j->hull ? hspmd_curve_at(j->hull, j->e->curve_count, j->e->min_nodes) : j->slope * j->e->min_nodes;
-	if (fewest > 0)
+	j->scale = j->e->terms.weight;
+	if (j->e->terms.by == HSPMD_SHARE_PROPORTIONAL)
+		j->scale = fewest > 0 ? fewest / 100 : 1;
+	else if (j->e->terms.by == HSPMD_SHARE_RELATIVE && fewest > 0)
 		j->scale /= fewest;
 }
 

@@ -17,7 +17,7 @@ struct desk_job {
 	const struct hspmd_site_elastic *e;
 	double *hull;          /* concave form of its curve; NULL: not told */
 	double slope;          /* without a curve: tokens per second a node, the mean of the others */
-	double scale;          /* weight, over the rate on its fewest nodes where shares are relative */
+	double scale;          /* weight, over the rate on its fewest nodes where shares are relative; see desk.c where they are proportional */
 	struct desk_hold was, now;
 	int held_count;
 	int *held;             /* its nodes, in desk.held */
@@ -40,14 +40,20 @@ struct desk {
 int desk_open(struct desk *k, const struct hspmd_site *s, struct hspmd_decision *d, struct hspmd_error *err);
 void desk_close(struct desk *k);
 
-/* Weighted expected rate of committed tokens, on the hull and on the true curve. */
+/* What the expected rate of committed tokens is worth to the site, on the hull and on the true curve: weight times the rate, or where shares are
+ * proportional weight times its logarithm (proportional fairness: Kelly, European Transactions on Telecommunications 8, 1997). */
 double desk_value(const struct desk_job *j, const struct desk_hold *h);
 double desk_true_value(const struct desk_job *j, const struct desk_hold *h);
+/* The rate itself, and what in terms of value all of it is: a pause of so many seconds costs so many times that. */
+double desk_rate(const struct desk_job *j, const struct desk_hold *h);
+double desk_whole(const struct desk_job *j, const struct desk_hold *h);
 
 /* What one node of a class adds to or takes from what is held. */
 struct desk_hold desk_with(const struct desk *k, const struct desk_job *j, const struct desk_hold *h, int class, int count);
 /* May the job hold this, and nodes of this class at all? */
 bool desk_allowed(const struct desk *k, const struct desk_job *j, const struct desk_hold *h, int class);
+/* Its devices, as far as their type goes. */
+bool desk_type_allowed(const struct desk *k, const struct desk_job *j, int class);
 
 /* New empty action for a job, room for n nodes; NULL: out of memory. desk_action_node appends and marks the node as taken. */
 struct hspmd_action *desk_action(struct desk *k, enum hspmd_action_kind kind, int job, int n);

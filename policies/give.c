@@ -15,31 +15,48 @@ static bool over_limits(const struct desk_job *j)
 	return j->now.nodes > t->max_nodes || j->now.devices > t->max_devices || j->now.price > t->max_price_per_hour;
 }
 
-static int shrink_to_limits(struct desk *k, int job)
+/* Which node is to go: first those of types that it may not use, then as long as there are too many the least missed. -1: none. */
+static int next_to_go(const struct desk *k, int job, unsigned char *foreign)
+{
+	const struct desk_job *j = &k->jobs[job];
+	int node;
+	if (j->now.nodes <= j->e->min_nodes)
+		return -1;
+	for (int c = 0; c < k->s->class_count; c++)
+		foreign[c] = !desk_type_allowed(k, j, c);
+	if (j->e->terms.device_types.count && desk_choose(k, job, foreign, 1, &node) == 1)
+		return node;
+	return over_limits(j) && desk_choose(k, job, NULL, 1, &node) == 1 ? node : -1;
+}
+
+static int shrink_to_limits(struct desk *k, int job, unsigned char *foreign)
 {
 	struct desk_job *j = &k->jobs[job];
 	double before = desk_value(j, &j->was);
 	struct hspmd_action *a = NULL;
-	int node;
-	while (over_limits(j) && j->now.nodes > j->e->min_nodes && desk_choose(k, job, NULL, 1, &node) == 1) {
+	bool over = over_limits(j);
+	for (int node; (node = next_to_go(k, job, foreign)) >= 0;) {
 		if (!a && !(a = desk_action(k, HSPMD_SHRINK, job, j->now.nodes)))
 			return -1;
 		desk_action_node(k, a, node);
 	}
 	if (a) {
 		a->gain = desk_value(j, &j->now) - before;
-		snprintf(a->reason, sizeof a->reason, "holds %d nodes, %d devices: more than its policy allows", j->was.nodes,
-		         j->was.devices);
+		snprintf(a->reason, sizeof a->reason, "holds %d nodes, %d devices: %s its policy allows", j->was.nodes, j->was.devices,
+			 over ? "more than" : "not of the types that");
 	}
 	return 0;
 }
 
 int step_limits(struct desk *k, struct hspmd_error *err)
 {
-	for (int i = 0; i < k->s->elastic_count; i++)
-		if (k->jobs[i].e->reachable && !k->jobs[i].e->asked && over_limits(&k->jobs[i]) && shrink_to_limits(k, i) < 0)
-			return hspmd_fail_memory(err, "deciding");
-	return 0;
+	unsigned char *foreign = hspmd_calloc((size_t)k->s->class_count, 1);
+	int rc = foreign ? 0 : -1;
+	for (int i = 0; i < k->s->elastic_count && rc == 0; i++)
+		if (k->jobs[i].e->reachable && !k->jobs[i].e->asked)
+			rc = shrink_to_limits(k, i, foreign);
+	free(foreign);
+	return rc < 0 ? hspmd_fail_memory(err, "deciding") : 0;
 }
 
 /* ---- waiting jobs */

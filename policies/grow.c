@@ -27,7 +27,7 @@ static bool bar_worst(struct field *f)
 		trim(f, i);
 		if (j->now.nodes == j->was.nodes || desk_worth_it(j, &j->was, &j->now))
 			continue;
-		double relative = desk_true_value(j, &j->now) / desk_true_value(j, &j->was) - 1;
+		double relative = desk_rate(j, &j->now) / desk_rate(j, &j->was) - 1;
 		if (worst < 0 || !(relative >= least)) {
 			worst = i;
 			least = relative;
@@ -51,14 +51,14 @@ static int emit(struct field *f, int job)
 			desk_why(f->k, f->jobs[job], "no idle node that it may use brings it more than it brings others");
 		return 0;
 	}
-	double before = desk_true_value(j, &j->was), after = desk_true_value(j, &j->now);
+	double before = desk_rate(j, &j->was), after = desk_rate(j, &j->now);
 	struct hspmd_action *a = desk_action(f->k, HSPMD_GROW, f->jobs[job], n);
 	if (!a)
 		return -1;
 	for (int p = 0; p < f->pool_count; p++)
 		for (int i = 0; i < *field_take(f, job, p); i++)
 			desk_action_node(f->k, a, f->pools[p].nodes[--f->pools[p].count]);
-	a->gain = after - before;
+	a->gain = desk_true_value(j, &j->now) - desk_true_value(j, &j->was);
 	snprintf(a->reason, sizeof a->reason, "%d idle node%s bring%s it %.1f %% (%d -> %d nodes), the most that %s can bring to any job",
 	         n, n == 1 ? "" : "s", n == 1 ? "s" : "", before > 0 ? 100 * (after / before - 1) : 100, j->was.nodes, j->now.nodes,
 	         n == 1 ? "it" : "they");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policies/limits.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,4 +50,10 @@ int hspmd_policy_check_limits(const struct hspmd_policy *p, int rule, const stru
 		return hspmd_fail(err, "%s allows at most %g an hour; %g asked", by(p, rule, "max_price_per_hour", who, sizeof who),
 				  t.max_price_per_hour, ask->price_per_hour);
 	return t.device_types.count ? check_types(p, rule, &t.device_types, ask, err) : 0;
+}
+
+bool hspmd_policy_wants_quote(const struct hspmd_policy *p, int rule)
+{
+	struct hspmd_policy_terms t = hspmd_policy_effective(p, rule);
+	return t.max_jobs_per_user < INT_MAX || isfinite(t.max_price_per_hour);
 }

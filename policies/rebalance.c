@@ -40,8 +40,9 @@ static int best_move(const struct desk *k, int a, int b, int *out, double *gain)
 		double change = desk_true_value(x, &give) - before_x + desk_true_value(y, &get) - before_y;
 		double held_s = fmin(fmax(fmax(x->e->terms.grow_cooldown_s, y->e->terms.grow_cooldown_s), 60),
 		                     fmin(x->e->remaining_s, y->e->remaining_s));
-		double pauses = before_x * x->e->pause_s + before_y * y->e->pause_s;
-		double least = fmax(x->e->terms.min_gain, y->e->terms.min_gain) * (before_x + before_y);
+		double whole_x = desk_whole(x, &x->now), whole_y = desk_whole(y, &y->now);
+		double pauses = whole_x * x->e->pause_s + whole_y * y->e->pause_s;
+		double least = fmax(x->e->terms.min_gain, y->e->terms.min_gain) * (whole_x + whole_y);
 		if (change > *gain && change >= least && change * held_s > pauses) {
 			*gain = change;
 			best = i + 1;

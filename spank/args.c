@@ -5,13 +5,14 @@
 
 int hspmd_spank_args_read(struct hspmd_spank_args *args, int argc, char *const *argv, struct hspmd_error *err)
 {
-	*args = (struct hspmd_spank_args){ .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d" };
+	*args = (struct hspmd_spank_args){ .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .hspmd = HSPMD_BINDIR "/hspmd" };
 	const struct {
 		const char *key;
 		const char **value;
 	} known[] = { { "policies", &args->policies },
 		      { "owner", &args->owner },
 		      { "ctld", &args->ctld },
+		      { "hspmd", &args->hspmd },
 		      { "default_partition", &args->default_partition } };
 	for (int i = 0; i < argc; i++) {
 		const char *equals = strchr(argv[i], '=');
@@ -21,7 +22,7 @@ int hspmd_spank_args_read(struct hspmd_spank_args *args, int argc, char *const *
 		while (k < sizeof known / sizeof *known && (strlen(known[k].key) != n || strncmp(known[k].key, argv[i], n) != 0))
 			k++;
 		if (k == sizeof known / sizeof *known)
-			return hspmd_fail(err, "unknown argument \"%.*s\"; known: policies, owner, ctld, default_partition", (int)n,
+			return hspmd_fail(err, "unknown argument \"%.*s\"; known: policies, owner, ctld, hspmd, default_partition", (int)n,
 			                  argv[i]);
 		if (!equals[1])
 			return hspmd_fail(err, "%s= needs a value", known[k].key);

@@ -19,6 +19,7 @@ struct hspmd_spank_args {
 	const char *owner; /* user whose policy files are believed beside root's, and as whom hspmdctld runs; NULL: "slurm" where there is
 	                      such a user */
 	const char *ctld;              /* HOST:PORT of hspmdctld; NULL: the site has none */
+	const char *hspmd;             /* the program, by which hspmdctld is asked */
 	const char *default_partition; /* what a job that names none gets; NULL: not known */
 };
 
@@ -37,6 +38,15 @@ void hspmd_spank_options_clear(void);
 
 /* Check the job that is about to be submitted and carry its options into its environment. 0, or -1 with what is wrong. */
 int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, struct hspmd_error *err);
+
+/* What hspmdctld says of a job of so many nodes that is about to be submitted: how many elastic jobs its user has already, and what the nodes cost an hour at
+ * least. Any of the words may be NULL. False: there is no hspmdctld, or it does not answer within a few seconds; then the job's start is what is looked at. */
+struct hspmd_spank_quote {
+	int jobs;
+	double price_per_hour;
+};
+bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nodes, const char *partition, const char *features, const char *gres,
+		       struct hspmd_spank_quote *quote);
 
 /* On the node, in the job's environment. Cannot fail: a failure here would drain the node. */
 void hspmd_spank_mirror(spank_t spank);

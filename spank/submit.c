@@ -111,14 +111,33 @@ static int read_policies(const struct hspmd_spank_args *args, struct hspmd_polic
 	return *p ? 0 : -1;
 }
 
+static void ask_quote(const struct hspmd_spank_args *args, const char *partition, struct hspmd_policy_ask *ask)
+{
+	struct hspmd_spank_quote q;
+	struct hspmd_error err;
+	uid_t owner = 0;
+	char *features = hspmd_spank_slurm_option("constraint"), *gres = hspmd_spank_slurm_option("gres");
+	if (site_owner(args, &owner, &err) == 0 && hspmd_spank_quote(args, owner, ask->nodes, partition, features, gres, &q)) {
+		ask->jobs_of_user = q.jobs + 1;
+		ask->price_per_hour = q.price_per_hour;
+	}
+	free(features);
+	free(gres);
+}
+
 /* Refused only where every rule that may come to hold refuses; the first one's words are told. */
-static int check_candidates(const struct hspmd_policy *p, const struct hspmd_policy_who *who, const struct hspmd_policy_ask *ask,
-			    struct hspmd_error *err)
+static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spank_args *args, const struct hspmd_policy_who *who,
+			    struct hspmd_policy_ask *ask, const char *partition, struct hspmd_error *err)
 {
 	int rules[64];
 	int n = hspmd_policy_candidates(p, who, rules, 64, err);
 	if (n < 0)
 		return -1;
+	bool quote = false;
+	for (int i = 0; i < n; i++)
+		quote |= hspmd_policy_wants_quote(p, rules[i]);
+	if (quote)
+		ask_quote(args, partition, ask);
 	for (int i = 0; i < n; i++)
 		if (hspmd_policy_check_limits(p, rules[i], ask, i ? NULL : err) == 0)
 			return 0;
@@ -166,7 +185,7 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 	char type[64];
 	const char *const types[] = { type };
 	asked_devices(&ask, type, sizeof type, types);
-	int rc = check_candidates(p, &who, &ask, err);
+	int rc = check_candidates(p, args, &who, &ask, partition ? partition : args->default_partition, err);
 	free(user);
 	free(partition);
 	free(account);
@@ -240,6 +259,10 @@ static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const 
 		return -1;
 	/* A lost node must not end the job. Where Slurm does not take this from us, the user's own --no-kill does it. */
 	(void)hspmd_spank_slurm_set("no-kill", "set");
+	char *comment = hspmd_spank_slurm_option("comment");
+	if (!comment)
+		(void)hspmd_spank_slurm_set("comment", HSPMD_JOB_MARK);
+	free(comment);
 	return carry_all(spank, args, asked, job->file, err);
 }
 

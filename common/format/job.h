@@ -13,6 +13,8 @@
 #include "common/format/words.h"
 
 #define HSPMD_JOB_FORMAT "hspmd-job-1"
+/* Comment of the Slurm jobs that are trained by such a file, where their users gave none: by it they are known while they wait. */
+#define HSPMD_JOB_MARK "hspmd"
 
 enum hspmd_data_kind { HSPMD_DATA_BYTES, HSPMD_DATA_UINT16, HSPMD_DATA_UINT32, HSPMD_DATA_MEGATRON };
 extern const char *const hspmd_data_kind_words[];

@@ -10,7 +10,7 @@
 #include "common/json.h"
 
 const char *const hspmd_for_pending_words[] = { "none", "higher_priority", "any", NULL };
-const char *const hspmd_share_by_words[] = { "tokens", "relative", NULL };
+const char *const hspmd_share_by_words[] = { "tokens", "relative", "proportional", NULL };
 
 #define MAX_SECONDS (366.0 * 86400)
 #define AT(member) offsetof(struct hspmd_policy_terms, member)

@@ -22,9 +22,9 @@
 
 enum hspmd_for_pending { HSPMD_PENDING_NONE, HSPMD_PENDING_HIGHER, HSPMD_PENDING_ANY };
 extern const char *const hspmd_for_pending_words[]; /* "none", "higher_priority", "any" */
-/* What a gain is counted in when jobs are compared: tokens per second, or these over what the job makes on its fewest nodes. */
-enum hspmd_share_by { HSPMD_SHARE_TOKENS, HSPMD_SHARE_RELATIVE };
-extern const char *const hspmd_share_by_words[]; /* "tokens", "relative" */
+/* What a gain is counted in when jobs are compared: tokens per second, these over what the job makes on its fewest nodes, or the logarithm of its rate. */
+enum hspmd_share_by { HSPMD_SHARE_TOKENS, HSPMD_SHARE_RELATIVE, HSPMD_SHARE_PROPORTIONAL };
+extern const char *const hspmd_share_by_words[]; /* "tokens", "relative", "proportional" */
 
 struct hspmd_policy_list {
 	int count;

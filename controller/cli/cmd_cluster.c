@@ -2,35 +2,50 @@
 /* hspmd cluster: what hspmdctld sees and last decided. */
 #include <getopt.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "common/json.h"
 #include "common/log.h"
-#include "controller/cli/ask_cluster.h"
+#include "controller/cli/ask_ctld.h"
 #include "controller/cli/commands.h"
+#include "controller/slurm/job.h"
+
+#define MUNGED "/run/munge/munge.socket.2"
 
 static const char help_text[] =
 	"Usage: hspmd cluster [--ctld [UID@]HOST:PORT] [--json]\n"
+	"       hspmd cluster --quote NODES [--partition P] [--constraint C] [--gres G] [--json]\n"
 	"\n"
-	"Shows what hspmdctld sees of the cluster and its elastic jobs, what it last asked of them, and why.\n"
+	"Shows what hspmdctld sees of the cluster and its elastic jobs, what it last asked of them, and why; or what a job\n"
+	"would be held to that is submitted now: how many elastic jobs you have, and what so many nodes cost at least.\n"
 	"\n"
 	"  --ctld WHERE          hspmdctld's address and the user it runs as (default: HSPMD_CTLD, else localhost and user slurm)\n"
-	"  --munge-socket PATH   munged's socket, where it is not the usual one\n"
+	"  --quote NODES         what so many of the cheapest nodes cost that fit the next three, which are sbatch's\n"
+	"  --partition P[,P...]\n"
+	"  --constraint C\n"
+	"  --gres G\n"
+	"  --munge-socket PATH   munged's socket (default: AuthInfo of slurm.conf)\n"
 	"  --timeout S           give up after S seconds (default 10)\n"
 	"      --json            print all as JSON\n"
 	"      --help            print this\n";
 
 struct cluster_options {
-	const char *where, *munge;
+	const char *where, *munge, *partition, *constraint, *gres;
 	double timeout;
+	int64_t nodes; /* to quote; 0: show the cluster */
 	bool json, help;
 };
 
-enum { OPT_CTLD = 256, OPT_MUNGE, OPT_TIMEOUT, OPT_JSON, OPT_HELP };
+enum { OPT_CTLD = 256, OPT_MUNGE, OPT_TIMEOUT, OPT_QUOTE, OPT_PARTITION, OPT_CONSTRAINT, OPT_GRES, OPT_JSON, OPT_HELP };
 
 static const struct option long_options[] = {
 	{ "ctld", required_argument, NULL, OPT_CTLD },
 	{ "munge-socket", required_argument, NULL, OPT_MUNGE },
 	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
+	{ "quote", required_argument, NULL, OPT_QUOTE },
+	{ "partition", required_argument, NULL, OPT_PARTITION },
+	{ "constraint", required_argument, NULL, OPT_CONSTRAINT },
+	{ "gres", required_argument, NULL, OPT_GRES },
 	{ "json", no_argument, NULL, OPT_JSON },
 	{ "help", no_argument, NULL, OPT_HELP },
 	{ NULL, 0, NULL, 0 },
@@ -47,6 +62,13 @@ static int parse(int argc, char **argv, struct cluster_options *o)
 			if (hspmd_option_number("timeout", optarg, 0.1, 3600, &o->timeout) < 0)
 				return hspmd_usage_hint("cluster");
 			break;
+		case OPT_QUOTE:
+			if (hspmd_option_int("quote", optarg, 1, 1 << 20, &o->nodes) < 0)
+				return hspmd_usage_hint("cluster");
+			break;
+		case OPT_PARTITION: o->partition = optarg; break;
+		case OPT_CONSTRAINT: o->constraint = optarg; break;
+		case OPT_GRES: o->gres = optarg; break;
 		case OPT_JSON: o->json = true; break;
 		case OPT_HELP:
 		case 'h': o->help = true; break;
@@ -97,29 +119,57 @@ static void print_cluster(const json_t *c)
 	}
 }
 
+static json_t *make_ask(const struct cluster_options *o)
+{
+	if (!o->nodes)
+		return json_pack("{s:s}", "type", "show");
+	return json_pack("{s:s, s:I, s:s*, s:s*, s:s*}", "type", "quote", "nodes", (json_int_t)o->nodes, "partition", o->partition, "features",
+			 o->constraint, "gres", o->gres);
+}
+
+static void print_quote(const struct cluster_options *o, const json_t *q)
+{
+	printf("elastic jobs you have: %lld\n%lld nodes cost an hour, at least: %g\n", number_of(q, "jobs"), (long long)o->nodes,
+	       json_number_value(json_object_get(q, "price_per_hour")));
+}
+
+static int run(const struct cluster_options *o, struct hspmd_error *err)
+{
+	char *socket = NULL;
+	bool munge = false;
+	int rc = 0;
+	/* slurmctld is asked only where it must be. */
+	if (!o->munge && access(MUNGED, F_OK) < 0)
+		(void)hspmd_slurm_munge_socket(&socket, &munge, err);
+	json_t *(*ask)(const char *, const char *, json_t *, double, struct hspmd_error *) = o->nodes ? hspmd_ask_quote : hspmd_ask_ctld;
+	json_t *answer = ask(o->where, o->munge ? o->munge : socket, make_ask(o), o->timeout, err);
+	if (!answer)
+		rc = -1;
+	else if (o->json)
+		rc = hspmd_json_save(answer, "-", err);
+	else if (o->nodes)
+		print_quote(o, answer);
+	else
+		print_cluster(answer);
+	json_decref(answer);
+	free(socket);
+	return rc;
+}
+
 int hspmd_command_cluster(int argc, char **argv)
 {
 	const char *env = getenv("HSPMD_CTLD");
 	struct cluster_options o = { .where = env && *env ? env : "localhost", .timeout = 10 };
 	struct hspmd_error err = { "" };
-	int status = parse(argc, argv, &o), rc = 0;
+	int status = parse(argc, argv, &o);
 	if (status)
 		return status;
 	if (o.help) {
 		fputs(help_text, stdout);
 		return HSPMD_EXIT_DONE;
 	}
-	json_t *cluster = hspmd_ask_cluster(o.where, o.munge, o.timeout, &err);
-	if (!cluster) {
-		hspmd_error_log("%s", err.text);
-		return HSPMD_EXIT_FAILED;
-	}
-	if (o.json)
-		rc = hspmd_json_save(cluster, "-", &err);
-	else
-		print_cluster(cluster);
-	json_decref(cluster);
-	if (rc < 0)
-		hspmd_error_log("%s", err.text);
-	return rc < 0 ? HSPMD_EXIT_FAILED : HSPMD_EXIT_DONE;
+	if (run(&o, &err) == 0)
+		return HSPMD_EXIT_DONE;
+	hspmd_error_log("%s", err.text);
+	return HSPMD_EXIT_FAILED;
 }

@@ -12,9 +12,10 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "common/durable.h"
+#include "common/gres.h"
 #include "common/json.h"
 #include "common/log.h"
-#include "controller/cli/ask_cluster.h"
+#include "controller/cli/ask_ctld.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/plan_program.h"
 #include "controller/cli/run_checkpoint.h"
@@ -88,7 +89,7 @@ struct options {
 struct run {
 	struct options opt;
 	uint32_t slurm; /* job id; 0: local */
-	int slurm_nodes; /* that the job began with */
+	struct hspmd_slurm_job *slurm_job; /* as it began */
 	char id[32];
 	struct hspmd_job *job;
 	struct hspmd_model *model;
@@ -280,18 +281,40 @@ static int read_site(struct run *r, struct hspmd_error *err)
 {
 	struct hspmd_error why;
 	const char *where = getenv("HSPMD_POLICIES");
-	struct hspmd_slurm_job *j = hspmd_slurm_job_load(r->slurm, err);
+	const struct hspmd_slurm_job *j = r->slurm_job = hspmd_slurm_job_load(r->slurm, err);
 	if (!j)
 		return -1;
 	struct hspmd_policy_who who = { .user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy };
-	r->slurm_nodes = j->node_count;
 	if (run_terms_read(&r->terms, r->job, where && *where ? where : NULL, &who, &why)) {
 		hspmd_warn("the site's policies are left aside: %s", why.text);
 		if (run_terms_read(&r->terms, r->job, NULL, &who, &why))
 			hspmd_warn("%s", why.text);
 	}
-	hspmd_slurm_job_destroy(j);
 	return 0;
+}
+
+/* What submission could not know, or did not: the nodes themselves, and the user's jobs that came before. */
+static int within_limits(struct run *r, const struct hspmd_slurm_job *j, struct hspmd_error *err)
+{
+	char type[64];
+	const char *const types[] = { type }, *ctld = getenv("HSPMD_CTLD");
+	int each = hspmd_gres_devices(j->gres, type, sizeof type);
+	struct hspmd_policy_ask ask = { .nodes = j->node_count, .devices = each * j->node_count, .types = types };
+	struct hspmd_error why = { "" };
+	ask.type_count = strcmp(type, "gpu") != 0 && strcmp(type, "cpu") != 0;
+	if (run_terms_want_quote(&r->terms) && ctld && *ctld && !hspmd_auth_secret(r->auth)) {
+		json_t *names = json_array();
+		for (int i = 0; names && i < j->node_count; i++)
+			json_array_append_new(names, json_string(j->nodes[i]));
+		json_t *q = hspmd_ask_quote(ctld, r->munge_socket, json_pack("{s:s, s:I, s:o}", "type", "quote", "job", (json_int_t)j->id, "names", names),
+					    CTLD_PATIENCE_S, &why);
+		if (!q)
+			hspmd_warn("%s; limits on jobs and price are hspmdctld's to hold", why.text);
+		ask.jobs_of_user = (int)json_integer_value(json_object_get(q, "jobs")) + 1;
+		ask.price_per_hour = json_number_value(json_object_get(q, "price_per_hour"));
+		json_decref(q);
+	}
+	return run_terms_check(&r->terms, &ask, err);
 }
 
 /* How agents are started on nodes that this machine plays. */
@@ -324,7 +347,7 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 	/* Members prove by MUNGE who they are: what is in a job's environment is no secret. */
 	if (!hspmd_auth_secret(r->auth) && !(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
 		return hspmd_fail_memory(err, "preparing for members");
-	if (!enough_nodes(r, r->slurm_nodes, err))
+	if (!enough_nodes(r, r->slurm_job->node_count, err) && !within_limits(r, r->slurm_job, err))
 		r->allocation = run_allocation_slurm(r->slurm, !r->opt.no_pmix, r->member_log, err);
 	return r->allocation ? 0 : -1;
 }
@@ -403,7 +426,7 @@ static void site_copies(struct run *r)
 	int before = r->job->checkpoint.replicas;
 	if (!r->slurm || !ctld || !*ctld || !nodes || hspmd_auth_secret(r->auth))
 		return;
-	json_t *cluster = hspmd_ask_cluster(ctld, r->munge_socket, CTLD_PATIENCE_S, &err);
+	json_t *cluster = hspmd_ask_ctld(ctld, r->munge_socket, json_pack("{s:s}", "type", "show"), CTLD_PATIENCE_S, &err);
 	if (!cluster)
 		hspmd_info("%s; copies of the state are kept as the job file says", err.text);
 	else if (run_checkpoint_copies(r->job, r->model, atoi(nodes), cluster) > before)
@@ -456,6 +479,8 @@ static void tear_down(struct run *r)
 {
 	if (r->allocation)
 		r->allocation->ops->destroy(r->allocation);
+	hspmd_slurm_job_destroy(r->slurm_job);
+	run_terms_clear(&r->terms);
 	hspmd_auth_destroy(r->auth);
 	hspmd_log_tee(-1);
 	if (r->output.folder)

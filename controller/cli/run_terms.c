@@ -7,6 +7,7 @@
 int run_terms_read(struct run_terms *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err)
 {
 	int rule = HSPMD_POLICY_NO_RULE;
+	run_terms_clear(t);
 	struct hspmd_policy *p = where ? hspmd_policy_read_named(where, err) : hspmd_policy_new(err);
 	if (!p)
 		return -1;
@@ -20,6 +21,27 @@ int run_terms_read(struct run_terms *t, struct hspmd_job *job, const char *where
 						   .back_below = e.back_below, .min_gain = e.min_gain };
 		rc = job ? run_checkpoint_terms(job, &e, err) : 0;
 	}
-	hspmd_policy_destroy(p);
-	return rc;
+	if (rc) {
+		hspmd_policy_destroy(p);
+		return rc;
+	}
+	t->policy = p;
+	t->rule = rule;
+	return 0;
+}
+
+void run_terms_clear(struct run_terms *t)
+{
+	hspmd_policy_destroy(t->policy);
+	*t = (struct run_terms){ 0 };
+}
+
+bool run_terms_want_quote(const struct run_terms *t)
+{
+	return t->policy && hspmd_policy_wants_quote(t->policy, t->rule);
+}
+
+int run_terms_check(const struct run_terms *t, const struct hspmd_policy_ask *ask, struct hspmd_error *err)
+{
+	return t->policy ? hspmd_policy_check_limits(t->policy, t->rule, ask, err) : 0;
 }

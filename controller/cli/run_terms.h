@@ -6,16 +6,25 @@
 #include "common/error.h"
 #include "common/format/job.h"
 #include "controller/run/machine.h"
+#include "policies/limits.h"
 #include "policies/match.h"
 
 struct run_terms {
 	struct run_site_terms site; /* points into the texts below */
 	char max_nodes_by[160], max_devices_by[160];
+	struct hspmd_policy *policy; /* and which of its rules holds; NULL: nothing was read */
+	int rule;
 };
 
 /* ... and of its checkpoints, which goes into `job` (run_checkpoint.h); NULL: not wanted.
  * `where`: a policy file or folder, "UID@FOLDER" where only files of that user and of root are believed (HSPMD_POLICIES of the plugin), or NULL: what holds
  * without any. */
 int run_terms_read(struct run_terms *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err);
+void run_terms_clear(struct run_terms *t);
+
+/* Are the user's other jobs, or what nodes cost, limited? Then somebody who knows must be asked. */
+bool run_terms_want_quote(const struct run_terms *t);
+/* May a job of this rule start so? 0, or -1 in the words that the plugin has at submission. */
+int run_terms_check(const struct run_terms *t, const struct hspmd_policy_ask *ask, struct hspmd_error *err);
 
 #endif

@@ -69,6 +69,7 @@ double ctld_size(const struct hspmd_view *view, const struct ctld_peer *peer);
 /* May a job with these wishes run on a node: partition, features, GRES, CPUs, memory. What is not understood (counts, exclusive ors) does
  * not fit. */
 bool ctld_fits(const struct hspmd_view *view, const struct hspmd_view_job *job, int node);
+bool ctld_wishes_fit(const struct hspmd_view_job *job, const struct hspmd_view_node *node); /* the partition apart */
 bool ctld_features_fit(const char *wanted, const char *has);
 /* A node's price an hour: what follows "price:" in one of its features; 0: none. */
 double ctld_price(const char *features);

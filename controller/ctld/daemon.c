@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "controller/ctld/daemon_private.h"
+#include "controller/ctld/notify.h"
 
 #define TICK_MS 250
 #define AGAIN_S 2.0 /* time alone (cooldowns, how long a node is idle) changes what is right: decide again so often */
@@ -37,6 +38,21 @@ static void reload(struct ctld *d)
 	record(d, "policies", 0, text, NULL);
 }
 
+static void ready(const struct ctld *d)
+{
+	char text[HSPMD_ERROR_MAX + 100];
+	snprintf(text, sizeof text, "READY=1\nSTATUS=%s%s", *d->policy_error ? "old policies stand: " : "policies are taken", d->policy_error);
+	ctld_notify(text);
+}
+
+static void still_alive(struct ctld *d, double now)
+{
+	if (!d->watchdog_s || now < d->watchdog_at)
+		return;
+	ctld_notify("WATCHDOG=1");
+	d->watchdog_at = now + d->watchdog_s;
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
 	struct ctld *d = handle->data;
@@ -45,15 +61,18 @@ static void on_signal(uv_signal_t *handle, int number)
 		uv_stop(&d->loop);
 		return;
 	}
+	ctld_notify_reloading();
 	reload(d);
 	if (record_open(d, &err) < 0)
 		hspmd_warn("%s", err.text);
+	ready(d);
 }
 
 static void on_tick(uv_timer_t *timer)
 {
 	struct ctld *d = timer->data;
 	double now = hspmd_now();
+	still_alive(d, now);
 	answers_time(d);
 	if (d->looking)
 		return;
@@ -63,6 +82,13 @@ static void on_tick(uv_timer_t *timer)
 	}
 	if (d->dirty || now - d->decided_s >= AGAIN_S)
 		decide(d);
+}
+
+void tick_at(struct ctld *d, double when_s)
+{
+	double ms = ceil((when_s - hspmd_now()) * 1e3);
+	if (ms < TICK_MS && ms < (double)uv_timer_get_due_in(&d->tick))
+		uv_timer_start(&d->tick, on_tick, ms > 0 ? (uint64_t)ms : 0, TICK_MS);
 }
 
 /* slurmctld saves its state soon after anything has changed. */
@@ -91,6 +117,8 @@ static int start(struct ctld *d, struct hspmd_error *err)
 		uv_signal_start(&d->signals[i], on_signal, numbers[i]);
 	if (d->options->state_folder && uv_fs_event_start(&d->folder, on_folder, d->options->state_folder, 0) < 0)
 		hspmd_info("%s cannot be watched; changes are seen when slurmctld is asked next", d->options->state_folder);
+	d->watchdog_s = ctld_notify_every();
+	ready(d);
 	hspmd_info("listening on port %d; %d rules in %d files of %s", ctld_server_port(d->server), d->policy->rule_count,
 	           d->policy->file_count, d->options->policies);
 	return 0;
@@ -138,6 +166,7 @@ int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 	int rc = start(&d, err);
 	if (rc == 0) {
 		uv_run(&d.loop, UV_RUN_DEFAULT);
+		ctld_notify("STOPPING=1");
 		record(&d, "stop", 0, "told to stop; jobs go on without", NULL);
 	}
 	stop(&d);

@@ -61,9 +61,13 @@ struct ctld {
 	double decided_s;
 	int64_t asks;           /* last id */
 	double began_s;
+	double watchdog_s, watchdog_at; /* a sign of life to the service manager, if it wants any */
 	struct totals totals;
 	char trouble[HSPMD_ERROR_MAX]; /* why the last look failed; "" */
 };
+
+/* daemon.c: what is due then is done then, and not at the next tick. Monotonic seconds. */
+void tick_at(struct ctld *d, double when_s);
 
 /* look.c */
 void look_begin(struct ctld *d);
@@ -81,7 +85,7 @@ const struct hspmd_view_job *view_job(const struct hspmd_view *v, uint32_t id);
 int nodes_of(const struct ctld *d, const struct ctld_peer *p);
 
 /* show.c */
-json_t *on_show(void *context);
+json_t *on_show(void *context, uid_t uid, json_t *message, struct hspmd_error *err);
 
 /* record.c: a line of JSON an event, into the event log; what people should hear also to the log and syslog. Takes `more` over (may be
  * NULL). */

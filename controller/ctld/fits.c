@@ -111,9 +111,13 @@ static bool in_partition(const struct hspmd_view *v, const char *list, int node)
 	return false;
 }
 
+bool ctld_wishes_fit(const struct hspmd_view_job *job, const struct hspmd_view_node *n)
+{
+	return job->node_cpus <= n->cpus && job->node_memory_mb <= n->memory_mb && ctld_features_fit(job->features, n->features) &&
+	       hspmd_gres_fit(job->tres_per_node, n->gres);
+}
+
 bool ctld_fits(const struct hspmd_view *view, const struct hspmd_view_job *job, int node)
 {
-	const struct hspmd_view_node *n = &view->nodes[node];
-	return in_partition(view, job->partition, node) && job->node_cpus <= n->cpus && job->node_memory_mb <= n->memory_mb &&
-	       ctld_features_fit(job->features, n->features) && hspmd_gres_fit(job->tres_per_node, n->gres);
+	return in_partition(view, job->partition, node) && ctld_wishes_fit(job, &view->nodes[node]);
 }

@@ -11,6 +11,7 @@
 void look_soon(struct ctld *d)
 {
 	ctld_pace_soon(&d->pace, hspmd_now());
+	tick_at(d, d->pace.next_s);
 }
 
 /* On a thread of the pool. */
@@ -107,6 +108,10 @@ static void looked(uv_work_t *work, int status)
 	ctld_pace_looked(&d->pace, d->look_began_s, now, what);
 	if (d->look_rc > 0)
 		take_view(d, now);
+	/* At once: somebody may be waiting for just this. */
+	if (d->dirty)
+		decide(d);
+	tick_at(d, d->pace.next_s);
 }
 
 void look_begin(struct ctld *d)

@@ -12,6 +12,7 @@ struct ctld_pace {
 	double least_s, most_s; /* between two looks: when all changes, when nothing does */
 	double interval_s;
 	double looked_s;        /* when a look last succeeded */
+	double news_s;          /* and when one last brought something new */
 	double next_s;          /* the next one is due */
 	double rest_till_s;     /* slurmctld is not asked before, whatever happens */
 	bool failing;

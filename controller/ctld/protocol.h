@@ -11,8 +11,9 @@
  *             { id, command: "shrink", names: [nodes to give back], reason }
  *   -> answer { id, ok, text }                     after the change, or at once when it declines
  *
- * Role "viewer": `hspmd cluster`.
+ * Role "viewer": `hspmd cluster`, and through it the plugin at submission; a job's controller when it starts.
  *   -> show {}            <- cluster { ... }       what is seen, was decided, and why
+ *   -> quote { job, partition, features, gres, nodes, names }   <- quote { jobs, price_per_hour, seen_s_ago }      see quote.h; it has Slurm looked at
  */
 #ifndef HSPMD_CONTROLLER_CTLD_PROTOCOL_H
 #define HSPMD_CONTROLLER_CTLD_PROTOCOL_H

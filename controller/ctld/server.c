@@ -28,6 +28,7 @@ struct conn {
 	uv_poll_t poll;
 	enum role role;
 	uint32_t job;
+	uid_t uid; /* proved; of a viewer */
 	char nonce[HSPMD_NONCE_HEX];
 	double since, heard;
 	int messages; /* in the current span of 10 s */
@@ -150,6 +151,7 @@ static int admit(struct conn *c, json_t *content, uid_t uid, struct hspmd_error 
 	json_int_t job = json_integer_value(json_object_get(content, "job"));
 	if (role && !strcmp(role, "viewer")) {
 		c->role = VIEWER;
+		c->uid = uid;
 		return 0;
 	}
 	if (!role || strcmp(role, "controller") != 0)
@@ -207,12 +209,12 @@ static bool too_many(struct conn *c)
 
 static void show(struct conn *c, json_t *message)
 {
-	const char *type = json_string_value(json_object_get(message, "type"));
-	json_t *answer = type && !strcmp(type, "show") ? c->server->handlers->show(c->server->handlers->context) : NULL;
+	struct hspmd_error err = { "out of memory" };
+	json_t *answer = c->server->handlers->show(c->server->handlers->context, c->uid, message, &err);
 	if (answer)
 		conn_send(c, answer);
 	else
-		conn_close(c, "a viewer asked for something unknown");
+		conn_close(c, err.text);
 	json_decref(answer);
 }
 

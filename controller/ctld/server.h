@@ -20,8 +20,8 @@ struct ctld_handlers {
 	/* A message from it: 0, or -1 and why the connection is to be closed. */
 	int (*message)(void *context, uint32_t job, json_t *message, struct hspmd_error *err);
 	void (*gone)(void *context, uint32_t job);
-	/* What a viewer sees: new reference, NULL: out of memory. */
-	json_t *(*show)(void *context);
+	/* What a viewer, who has proved to be this user, gets for what he asks: new reference; NULL: the connection is to be closed. */
+	json_t *(*show)(void *context, uid_t uid, json_t *message, struct hspmd_error *err);
 	void *context;
 };
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `hspmd cluster` shows. */
+/* What viewers are told: `hspmd cluster`, the plugin and jobs that start. */
 #include <math.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/json.h"
 #include "controller/ctld/daemon_private.h"
+#include "controller/ctld/quote.h"
 
 static json_t *nodes_json(const struct ctld *d)
 {
@@ -58,9 +60,19 @@ static json_t *risk_json(const struct ctld *d)
 	                 t->lost_nodes ? t->together / (double)t->lost_nodes : 0.0);
 }
 
-json_t *on_show(void *context)
+static json_t *quote(struct ctld *d, uid_t uid, json_t *message, struct hspmd_error *err)
 {
-	const struct ctld *d = context;
+	struct ctld_quote_ask ask;
+	struct ctld_quote q;
+	if (ctld_quote_read(&ask, message, err) < 0 || ctld_quote(&q, d->view, d->peers.peers, d->peers.count, uid, &ask, err) < 0)
+		return NULL;
+	look_soon(d); /* who may not wait for it asks again */
+	return json_pack("{s:s, s:i, s:f, s:f}", "type", "quote", "jobs", q.jobs, "price_per_hour", q.price_per_hour, "seen_s_ago",
+			 d->view ? hspmd_now() - d->pace.looked_s : -1.0);
+}
+
+static json_t *cluster(const struct ctld *d)
+{
 	int waiting = 0;
 	/* The view is being replaced by nobody while this runs: a look only reads it. */
 	for (int i = 0; d->view && i < d->view->job_count; i++)
@@ -69,4 +81,15 @@ json_t *on_show(void *context)
 	                 hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->pace.looked_s : -1.0, "nodes", nodes_json(d),
 	                 "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "risk", risk_json(d), "rules", d->policy->rule_count,
 	                 "policy_error", d->policy_error, "trouble", d->trouble);
+}
+
+json_t *on_show(void *context, uid_t uid, json_t *message, struct hspmd_error *err)
+{
+	const char *type = json_string_value(json_object_get(message, "type"));
+	if (type && !strcmp(type, "show"))
+		return cluster(context);
+	if (type && !strcmp(type, "quote"))
+		return quote(context, uid, message, err);
+	hspmd_fail(err, "a viewer asked for something unknown");
+	return NULL;
 }

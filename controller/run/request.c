@@ -295,9 +295,15 @@ double requests_deadline(const struct hspmd_machine *m)
 	return first;
 }
 
+/* All train by the plan that was wanted, though perhaps no step of it is done yet: somebody is waiting for the nodes it does not use. */
+static bool switched(const struct hspmd_machine *m)
+{
+	return m->current.stage == STAGE_TRAINING && m->next.stage == STAGE_NONE && !m->change.wanted;
+}
+
 bool calm(const struct hspmd_machine *m)
 {
-	return m->current.stage == STAGE_TRAINING && m->next.stage == STAGE_NONE && !m->change.open && !m->change.wanted;
+	return switched(m) && !m->change.open;
 }
 
 static bool plan_uses_leaving(const struct hspmd_machine *m)
@@ -334,7 +340,7 @@ static bool advance_shrink(struct hspmd_machine *m, struct request *r)
 		drop(m, r);
 		return true;
 	}
-	if (r->ticket || !calm(m))
+	if (r->ticket || !switched(m))
 		return false;
 	if (plan_uses_leaving(m)) {
 		answer(m, r, false, "there is no plan for the nodes that would be left");

@@ -232,13 +232,3 @@ int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err)
 		return hspmd_fail(err, "job %u cannot be requeued: slurmctld says: %s", id, slurm_strerror(errno));
 	return 0;
 }
-
-int hspmd_slurm_job_comment(uint32_t id, const char *comment, struct hspmd_error *err)
-{
-	job_desc_msg_t change;
-	if (hspmd_slurm_session(err))
-		return -1;
-	slurm_init_job_desc_msg(&change);
-	change.comment = (char *)comment;
-	return hspmd_slurm_update(&change, id, "setting its comment", err);
-}

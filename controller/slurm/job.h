@@ -64,9 +64,6 @@ int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err);
 /* End a job. One that is over already is no error. */
 int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err);
 
-/* Set the job's comment. */
-int hspmd_slurm_job_comment(uint32_t id, const char *comment, struct hspmd_error *err);
-
 /* The command that starts one task on each of these nodes as a step of the job that goes on when some of its nodes or tasks die. `command` is NULL-terminated. The result is one malloc'd block
  * (free it), NULL-terminated; strings of command and nodes are borrowed. `pmix`: the step is to have a PMIx server. */
 struct hspmd_slurm_step {

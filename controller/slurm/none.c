@@ -68,12 +68,6 @@ int hspmd_slurm_job_grow(const struct hspmd_slurm_job *job, int count, double wa
 	return hspmd_fail(err, "%s", why);
 }
 
-int hspmd_slurm_job_comment(uint32_t id, const char *comment, struct hspmd_error *err)
-{
-	(void)id, (void)comment;
-	return hspmd_fail(err, "%s", why);
-}
-
 double hspmd_slurm_poll_interval(void)
 {
 	return 5;

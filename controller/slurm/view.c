@@ -10,6 +10,7 @@
 #include <slurm/slurm_errno.h>
 
 #include "common/alloc.h"
+#include "common/format/job.h"
 
 #define PARTITIONS_EVERY_S 300
 
@@ -250,7 +251,7 @@ static int take_job(struct hspmd_view *v, const slurm_job_info_t *from)
 		.features = copy(from->features),
 		.tres_per_node = copy(from->tres_per_node),
 		.batch_host = copy(from->batch_host),
-		.comment = copy(from->comment),
+		.elastic = from->comment && !strcmp(from->comment, HSPMD_JOB_MARK),
 		.nodes = (int)from->num_nodes,
 		.node_cpus = from->pn_min_cpus,
 		.node_memory_mb = memory_of(from),
@@ -264,8 +265,7 @@ static int take_job(struct hspmd_view *v, const slurm_job_info_t *from)
 	struct list held = { 0, NULL };
 	int n = base == JOB_PENDING ? 0 : take_list(v, from->node_inx, NULL, NULL);
 	held.items = j->held = hspmd_calloc((size_t)n, sizeof *j->held);
-	if (!j->user || !j->account || !j->partition || !j->qos || !j->features || !j->tres_per_node || !j->batch_host || !j->comment ||
-	    !j->held)
+	if (!j->user || !j->account || !j->partition || !j->qos || !j->features || !j->tres_per_node || !j->batch_host || !j->held)
 		return -1;
 	if (n)
 		take_list(v, from->node_inx, append, &held);

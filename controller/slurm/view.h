@@ -45,7 +45,7 @@ struct hspmd_view_job {
 	bool on_names; /* asks for nodes by name, or for a reservation */
 	char *user, *account, *partition, *qos;
 	char *features, *tres_per_node; /* "" when not asked for */
-	char *comment;
+	bool elastic; /* its comment is HSPMD_JOB_MARK */
 	char *batch_host;
 	int nodes; /* WAITING: the fewest it can start on; else those it has */
 	int node_cpus;

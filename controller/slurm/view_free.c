@@ -16,7 +16,6 @@ static void free_jobs(struct hspmd_view *v)
 		free(j->features);
 		free(j->tres_per_node);
 		free(j->batch_host);
-		free(j->comment);
 		free(j->held);
 	}
 	free(v->jobs);

@@ -264,6 +264,12 @@ static bool workers_left(const struct agent *a)
 	return false;
 }
 
+void agent_worker_gone(struct agent *a)
+{
+	if (a->quitting && !workers_left(a))
+		uv_stop(&a->loop); /* somebody waits for this node */
+}
+
 static void on_time(uv_timer_t *timer)
 {
 	struct agent *a = timer->data;

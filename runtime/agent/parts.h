@@ -46,6 +46,8 @@ struct agent {
 
 /* Send to the controller; steals the message; nothing happens while there is no controller. */
 void agent_send(struct agent *a, json_t *message);
+/* A worker has ended: with the last of them an agent that is to quit does so. */
+void agent_worker_gone(struct agent *a);
 
 /* ---- workers.c */
 void agent_spawn(struct agent *a, json_t *message);

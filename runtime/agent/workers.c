@@ -82,6 +82,7 @@ static void on_exit_of_worker(uv_process_t *process, int64_t status, int signal)
 	stop_polling(w);
 	uv_close((uv_handle_t *)&w->process, on_closed);
 	uv_close((uv_handle_t *)&w->poll, on_closed);
+	agent_worker_gone(w->agent);
 }
 
 /* ---- messages */

@@ -13,6 +13,7 @@
 #include "controller/ctld/build.h"
 #include "controller/ctld/pace.h"
 #include "controller/ctld/peers.h"
+#include "controller/ctld/quote.h"
 
 static void test_features(void **state)
 {
@@ -112,6 +113,21 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 	ctld_peers_clear(&p);
 }
 
+/* Two rates that cannot both be true: of a job that makes 100 on one node, more than in proportion on two is not believed, whenever it is told. */
+static void test_measured_rates_are_held_to_one_another(void **state)
+{
+	(void)state;
+	struct ctld_peers p = { 0 };
+	struct hspmd_error err = { "" };
+	int at = ctld_peers_greet(&p, 7, 1000);
+	say(&p, at, 1, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 100, \"curve\": [100, 200, 300, 400]}", &err);
+	say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 1e6, \"curve\": [100, 1e6, 1e7, 1e8]}", &err);
+	assert_float_equal(p.peers[at].curve[0], 100, 1e-9);
+	assert_float_equal(p.peers[at].curve[1], 210, 1e-9);
+	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
+	ctld_peers_clear(&p);
+}
+
 /* Rates are seen on so many nodes of worth 1; what was seen by another word on worth is forgotten. */
 static void test_worth_counts_in_what_is_seen(void **state)
 {
@@ -197,7 +213,7 @@ static struct hspmd_view make_view(void)
 	for (int i = 0; i < 6; i++)
 		nodes[i] = (struct hspmd_view_node){ names[i], i < 4 ? HSPMD_VIEW_BUSY : HSPMD_VIEW_IDLE, 900, 4, 1000, none, i == 5 ? gpu : none, 1 };
 	struct hspmd_view_job base = { .uid = 1000, .state = HSPMD_VIEW_RUNNING, .user = ann, .account = none, .partition = normal, .qos = none,
-				       .features = none, .tres_per_node = none, .comment = none, .batch_host = host, .limit_s = 3600, .ends = 2000, .priority = 5 };
+				       .features = none, .tres_per_node = none, .batch_host = host, .limit_s = 3600, .ends = 2000, .priority = 5 };
 	for (int i = 0; i < 4; i++)
 		jobs[i] = base;
 	jobs[0].id = 10;
@@ -293,6 +309,59 @@ static void test_others_jobs_and_limits(void **state)
 	hspmd_policy_destroy(policy);
 }
 
+/* ---- what is told to who submits */
+
+static struct ctld_quote quoted(const struct hspmd_view *v, const struct ctld_peer *peers, int count, const char *text)
+{
+	struct ctld_quote_ask ask;
+	struct ctld_quote q;
+	json_t *m = json_loads(text, 0, NULL);
+	assert_int_equal(ctld_quote_read(&ask, m, NULL), 0);
+	assert_int_equal(ctld_quote(&q, v, peers, count, 1000, &ask, NULL), 0);
+	json_decref(m);
+	return q;
+}
+
+static void test_quote(void **state)
+{
+	(void)state;
+	struct hspmd_view v = make_view();
+	static char two[] = "ib,price:2", three[] = "price:3";
+	/* 10 and 12 of this user and 9 of another have greeted; 11 is a member, 13 waits. */
+	struct ctld_peer peers[3] = { { .job = 10, .uid = 1000, .member_count = 1, .members = { 11 } }, { .job = 12, .uid = 1000 }, { .job = 9, .uid = 1001 } };
+	nodes[0].features = nodes[1].features = two;
+	nodes[2].features = nodes[3].features = three;
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 12}").jobs, 1);
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 10}").jobs, 0);
+	jobs[1].elastic = jobs[3].elastic = true; /* by its comment; a member is no job of its own */
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 3);
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 14}").jobs, 2); /* who waits does not come before who starts */
+	jobs[0].state = HSPMD_VIEW_COMPLETING;
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
+	/* The cheapest that fit: n4 and n5 cost nothing, are not in `high`. */
+	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 4}").price_per_hour, 4, 0);
+	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 3, \"partition\": \"high\"}").price_per_hour, 7, 0);
+	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 9, \"features\": \"ib\"}").price_per_hour, 4, 0);
+	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 1, \"gres\": \"gpu:H20:8\"}").price_per_hour, 0, 0);
+	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"names\": [\"n0\", \"n2\", \"gone\"]}").price_per_hour, 5, 0);
+}
+
+static void test_ill_formed_quotes(void **state)
+{
+	(void)state;
+	static const char *const bad[] = { "{\"type\": \"quote\", \"nodes\": -1}", "{\"type\": \"quote\", \"names\": [1]}", "{\"type\": \"quote\", \"names\": {}}",
+					   "{\"type\": \"quote\", \"partition\": 5}", "{\"type\": \"quote\", \"uid\": 0}" };
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct ctld_quote_ask ask;
+		struct hspmd_error err;
+		json_t *m = json_loads(bad[i], 0, NULL);
+		if (ctld_quote_read(&ask, m, &err) == 0)
+			fail_msg("taken: %s", bad[i]);
+		json_decref(m);
+	}
+}
+
 /* ---- how often Slurm is looked at */
 
 /* Looks in an hour of the same answer, each taking `took` seconds. */
@@ -320,6 +389,12 @@ static void test_pace(void **state)
 	ctld_pace_soon(&p, now + 0.1);
 	assert_float_equal(p.next_s, now + 1.01, 1e-9);
 	assert_true(looks_an_hour(&p, 0.01, CTLD_LOOK_NEWS) > 3500);
+	/* After news it stays awake for as long as slurmctld may keep the next to itself. */
+	now = p.looked_s;
+	while (p.next_s < now + 5) {
+		assert_float_equal(p.interval_s, 1, 0);
+		ctld_pace_looked(&p, p.next_s, p.next_s, CTLD_LOOK_SAME);
+	}
 }
 
 static void test_pace_spares_a_busy_slurmctld(void **state)
@@ -363,10 +438,13 @@ int main(void)
 		cmocka_unit_test(test_pace),
 		cmocka_unit_test(test_pace_spares_a_busy_slurmctld),
 		cmocka_unit_test(test_same_view),
+		cmocka_unit_test(test_quote),
+		cmocka_unit_test(test_ill_formed_quotes),
 		cmocka_unit_test(test_features),
 		cmocka_unit_test(test_gres),
 		cmocka_unit_test(test_price),
 		cmocka_unit_test(test_claims_are_bounded_by_what_was_seen),
+		cmocka_unit_test(test_measured_rates_are_held_to_one_another),
 		cmocka_unit_test(test_worth_counts_in_what_is_seen),
 		cmocka_unit_test(test_ill_formed_states_change_nothing),
 		cmocka_unit_test(test_answers),

@@ -42,8 +42,9 @@ static void on_gone(void *context, uint32_t job)
 	gone++;
 }
 
-static json_t *on_show(void *context)
+static json_t *on_show(void *context, uid_t uid, json_t *message, struct hspmd_error *err)
 {
+	(void)uid, (void)message, (void)err;
 	(void)context;
 	return json_pack("{s:s}", "type", "cluster");
 }

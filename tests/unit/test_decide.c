@@ -36,6 +36,33 @@ static void test_node_goes_where_it_brings_most(void **state)
 	hspmd_decision_clear(&d);
 }
 
+/* A policy that no longer allows a type: its nodes are asked back, the job's first and its fewest apart. */
+static void test_nodes_of_forbidden_types_are_asked_back(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	static char good[] = "good";
+	char *allowed[] = { good };
+	maker_start(&m);
+	m.types[0] = "good";
+	m.types[1] = "bad";
+	int a = maker_class(&m, 0, 1), b = maker_class(&m, 1, 1);
+	int j = maker_elastic(&m, 100, 0.9);
+	m.site.type_count = 2;
+	maker_nodes(&m, a, 2, j, 0);
+	maker_nodes(&m, b, 2, j, 0);
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, j), 0);
+	hspmd_decision_clear(&d);
+	m.elastic[j].terms.device_types = (struct hspmd_policy_list){ 1, allowed };
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, j), 2);
+	assert_int_equal(m.nodes[d.actions[0].nodes[0]].class, b);
+	assert_non_null(strstr(d.actions[0].reason, "not of the types"));
+	hspmd_decision_clear(&d);
+}
+
 static void test_relative_share_ignores_scale(void **state)
 {
 	(void)state;
@@ -51,6 +78,38 @@ static void test_relative_share_ignores_scale(void **state)
 	maker_decide(&m, &d);
 	assert_int_equal(maker_moved(&d, HSPMD_GROW, large), 1);
 	hspmd_decision_clear(&d);
+}
+
+/* Nodes that the first of two jobs on a node each gets of 14 idle ones, by this rule, if it claims to scale so, and the other scales as n^0.8. */
+static int taken(enum hspmd_share_by by, double rate, double power)
+{
+	struct maker m;
+	struct hspmd_decision d;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1);
+	int liar = maker_elastic(&m, rate, power), honest = maker_elastic(&m, 100, 0.8);
+	m.elastic[liar].terms.by = m.elastic[honest].terms.by = by;
+	maker_nodes(&m, c, 1, liar, 0);
+	maker_nodes(&m, c, 1, honest, 0);
+	maker_nodes(&m, c, 14, -1, 100);
+	maker_decide(&m, &d);
+	int n = maker_moved(&d, HSPMD_GROW, liar);
+	assert_int_equal(n + maker_moved(&d, HSPMD_GROW, honest), 14);
+	hspmd_decision_clear(&d);
+	return n;
+}
+
+/* What hspmdctld cannot measure is a job's own word: its rate, and that it scales without loss (more than that is cut). Where shares are proportional the
+ * first brings nothing, and the second at most one over the power by which the others scale: 8.9 nodes to 7.1 here. */
+static void test_a_liar_gains_little_where_shares_are_proportional(void **state)
+{
+	(void)state;
+	assert_int_equal(taken(HSPMD_SHARE_PROPORTIONAL, 100, 0.8), 7);
+	assert_int_equal(taken(HSPMD_SHARE_PROPORTIONAL, 1e9, 0.8), 7);
+	assert_int_equal(taken(HSPMD_SHARE_PROPORTIONAL, 1e9, 1), 8);
+	assert_int_equal(taken(HSPMD_SHARE_TOKENS, 1e9, 1), 14);
+	assert_int_equal(taken(HSPMD_SHARE_RELATIVE, 1e9, 0.8), 7);
+	assert_int_equal(taken(HSPMD_SHARE_RELATIVE, 100, 1), 14);
 }
 
 /* One case a rule: change one thing, and nothing may be taken. */
@@ -555,6 +614,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_node_goes_where_it_brings_most),
 		cmocka_unit_test(test_relative_share_ignores_scale),
+		cmocka_unit_test(test_nodes_of_forbidden_types_are_asked_back),
+		cmocka_unit_test(test_a_liar_gains_little_where_shares_are_proportional),
 		cmocka_unit_test(test_growth_rules),
 		cmocka_unit_test(test_device_types_limit),
 		cmocka_unit_test(test_plateau_is_looked_over_and_trimmed),

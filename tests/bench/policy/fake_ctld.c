@@ -40,7 +40,7 @@ static int fill(struct hspmd_view *v, const struct world *w, bool idle)
 		struct hspmd_view_job *j = &v->jobs[k];
 		*j = (struct hspmd_view_job){ .id = 1 + (uint32_t)k, .uid = getuid(), .state = HSPMD_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""),
 					      .partition = strdup("main"), .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""),
-					      .batch_host = hspmd_asprintf("n%d", k * w->each), .comment = strdup(""), .limit_s = INFINITY, .priority = 1 };
+					      .batch_host = hspmd_asprintf("n%d", k * w->each), .limit_s = INFINITY, .priority = 1 };
 		j->held = malloc((size_t)w->each * sizeof *j->held);
 		for (j->held_count = 0; j->held_count < w->each; j->held_count++)
 			j->held[j->held_count] = k * w->each + j->held_count;

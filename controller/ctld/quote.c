@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/ctld/quote.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/json.h"
+
+int ctld_quote_read(struct ctld_quote_ask *ask, json_t *message, struct hspmd_error *err)
+{
+	struct hspmd_json_doc doc;
+	if (hspmd_json_wrap(&doc, "quote", message, err) < 0)
+		return -1;
+	struct hspmd_json root = hspmd_json_root(&doc);
+	(void)hspmd_json_string(&root, "type");
+	*ask = (struct ctld_quote_ask){ .job = (uint32_t)hspmd_json_int_or(&root, "job", 1, UINT32_MAX, 0),
+					.nodes = (int)hspmd_json_int_or(&root, "nodes", 0, INT_MAX, 0),
+					.partition = hspmd_json_string_or(&root, "partition", NULL),
+					.features = hspmd_json_string_or(&root, "features", NULL),
+					.gres = hspmd_json_string_or(&root, "gres", NULL) };
+	struct hspmd_json names = hspmd_json_array_or_none(&root, "names", 0, 1 << 20);
+	for (size_t i = 0; i < hspmd_json_length(&names); i++) {
+		struct hspmd_json at = hspmd_json_at(&names, i);
+		(void)hspmd_json_string_value(&at);
+	}
+	ask->names = json_object_get(message, "names");
+	hspmd_json_done(&root);
+	int rc = hspmd_json_failed(&root) ? -1 : 0;
+	hspmd_json_close(&doc);
+	return rc;
+}
+
+static const struct hspmd_view_job *job_of(const struct hspmd_view *v, uint32_t id)
+{
+	for (int i = 0; v && i < v->job_count; i++)
+		if (v->jobs[i].id == id)
+			return &v->jobs[i];
+	return NULL;
+}
+
+static bool is_peer(const struct ctld_peer *peers, int count, uint32_t job)
+{
+	for (int i = 0; i < count; i++) {
+		bool member = peers[i].job == job;
+		for (int m = 0; m < peers[i].member_count && !member; m++)
+			member = peers[i].members[m] == job;
+		if (member)
+			return true;
+	}
+	return false;
+}
+
+static int jobs_before(const struct hspmd_view *v, const struct ctld_peer *peers, int count, uid_t uid, uint32_t job)
+{
+	int n = 0;
+	for (int i = 0; i < count; i++) {
+		const struct hspmd_view_job *j = job_of(v, peers[i].job);
+		n += peers[i].uid == uid && peers[i].job != job && (!job || peers[i].job < job) && (!j || j->state != HSPMD_VIEW_COMPLETING);
+	}
+	for (int i = 0; v && i < v->job_count; i++) {
+		const struct hspmd_view_job *j = &v->jobs[i];
+		bool comes = !job || (j->state == HSPMD_VIEW_RUNNING && j->id < job);
+		n += j->uid == uid && comes && j->elastic && j->state != HSPMD_VIEW_COMPLETING && j->id != job && !is_peer(peers, count, j->id);
+	}
+	return n;
+}
+
+static int by_price(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* The cheapest so many of those it could get; where there are fewer, all. */
+static int cheapest(const struct hspmd_view *v, const struct ctld_quote_ask *ask, double *price, struct hspmd_error *err)
+{
+	double *prices = hspmd_calloc((size_t)v->node_count, sizeof *prices);
+	struct hspmd_view_job wish = { .partition = (char *)ask->partition, .features = (char *)(ask->features ? ask->features : ""),
+				       .tres_per_node = (char *)(ask->gres ? ask->gres : "") };
+	int n = 0;
+	if (!prices)
+		return hspmd_fail_memory(err, "quoting");
+	for (int i = 0; i < v->node_count; i++)
+		if (ask->partition ? ctld_fits(v, &wish, i) : ctld_wishes_fit(&wish, &v->nodes[i]))
+			prices[n++] = ctld_price(v->nodes[i].features);
+	qsort(prices, (size_t)n, sizeof *prices, by_price);
+	for (int i = 0; i < n && i < ask->nodes; i++)
+		*price += prices[i];
+	free(prices);
+	return 0;
+}
+
+int ctld_quote(struct ctld_quote *q, const struct hspmd_view *v, const struct ctld_peer *peers, int peer_count, uid_t uid, const struct ctld_quote_ask *ask,
+	       struct hspmd_error *err)
+{
+	const json_t *name;
+	size_t i;
+	*q = (struct ctld_quote){ .jobs = jobs_before(v, peers, peer_count, uid, ask->job) };
+	if (!v)
+		return 0;
+	if (!ask->names)
+		return cheapest(v, ask, &q->price_per_hour, err);
+	json_array_foreach(ask->names, i, name) {
+		int node = hspmd_view_find_node(v, json_string_value(name));
+		q->price_per_hour += node >= 0 ? ctld_price(v->nodes[node].features) : 0;
+	}
+	return 0;
+}

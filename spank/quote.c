@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asking hspmdctld at submission. By a program of its own: what is loaded into every sbatch is to stay small, and must not wait for long. */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/log.h"
+#include "spank/plugin.h"
+
+#define ASK_S "2"      /* for each step of the call */
+#define MOST_MS 5000   /* for all of it */
+#define ANSWER_MAX 4096
+
+extern char **environ;
+
+static pid_t start(const char *program, char *const *words, int *from)
+{
+	int ends[2];
+	pid_t pid = -1;
+	posix_spawn_file_actions_t files;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return -1;
+	if (posix_spawn_file_actions_init(&files) == 0) {
+		/* What it has to say of a daemon that is not there is nothing to one who submits a job. */
+		int rc = posix_spawn_file_actions_adddup2(&files, ends[1], 1) || posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0) ||
+			 posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0) || posix_spawn(&pid, program, &files, NULL, words, environ);
+		if (rc)
+			pid = -1;
+		posix_spawn_file_actions_destroy(&files);
+	}
+	close(ends[1]);
+	if (pid < 0)
+		close(ends[0]);
+	*from = ends[0];
+	return pid;
+}
+
+/* All that it writes till it ends, or as much as it has by then. */
+static size_t gather(int fd, char *text, size_t size)
+{
+	size_t n = 0;
+	for (int left = MOST_MS; n < size && left > 0; left -= 50) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		if (poll(&p, 1, 50) <= 0)
+			continue;
+		ssize_t got = read(fd, text + n, size - n);
+		if (got == 0 || (got < 0 && errno != EINTR))
+			break;
+		n += got > 0 ? (size_t)got : 0;
+		left += 50;
+	}
+	return n;
+}
+
+static bool take(const char *text, size_t n, struct hspmd_spank_quote *quote)
+{
+	json_t *v = json_loadb(text, n, 0, NULL), *jobs = json_object_get(v, "jobs"), *price = json_object_get(v, "price_per_hour");
+	bool good = json_is_integer(jobs) && json_is_number(price) && json_integer_value(jobs) >= 0 && json_integer_value(jobs) < 1 << 30;
+	if (good)
+		*quote = (struct hspmd_spank_quote){ (int)json_integer_value(jobs), json_number_value(price) };
+	json_decref(v);
+	return good;
+}
+
+bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nodes, const char *partition, const char *features, const char *gres,
+		       struct hspmd_spank_quote *quote)
+{
+	char where[300], count[16], text[ANSWER_MAX];
+	const char *words[16] = { "hspmd", "cluster", "--json", "--timeout", ASK_S, "--ctld", where, "--quote", count };
+	const char *const more[] = { "--partition", partition, "--constraint", features, "--gres", gres };
+	int from, status, n = 9;
+	if (!args->ctld || (size_t)snprintf(where, sizeof where, "%u@%s", owner, args->ctld) >= sizeof where)
+		return false;
+	snprintf(count, sizeof count, "%d", nodes);
+	for (int i = 0; i < 6; i += 2)
+		if (more[i + 1]) {
+			words[n++] = more[i];
+			words[n++] = more[i + 1];
+		}
+	pid_t pid = start(args->hspmd, (char *const *)words, &from);
+	if (pid < 0)
+		return false;
+	size_t size = gather(from, text, sizeof text);
+	close(from);
+	kill(pid, SIGKILL); /* it has said all, or is too slow */
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	return take(text, size, quote);
+}

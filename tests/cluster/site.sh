@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# A site: hspmdctld beside a private Slurm, and several users.
+. "$(dirname "${BASH_SOURCE[0]}")/training.sh"
+
+ctld_start() {
+	# Its descriptors are its own: a test must not wait for it.
+	hspmdctld --listen "127.0.0.1:$port" --policies "$HSPMD_MINI/etc/policies.d" --metrics "127.0.0.1:$((port + 1))" \
+		--event-log "$HSPMD_MINI/log/ctld.jsonl" </dev/null >>"$HSPMD_MINI/log/ctld.log" 2>&1 &
+	echo $! >"$HSPMD_MINI/run/ctld"
+	wait_for 20 "hspmdctld to listen" cluster_answers
+}
+
+ctld_stop() {
+	local pid
+	pid=$(cat "$HSPMD_MINI/run/ctld")
+	kill -"${1:-TERM}" "$pid" 2>/dev/null
+	wait_for 20 "hspmdctld to end" not kill -0 "$pid" 2>/dev/null
+}
+
+cluster() {
+	hspmd cluster --ctld "$(id -u)@127.0.0.1:$port" --munge-socket "$socket" "$@"
+}
+
+cluster_answers() {
+	cluster >/dev/null 2>&1
+}
+
+cluster_knows() { # JOB NODES
+	cluster --json | jq -e --argjson j "$1" --argjson n "$2" '.jobs[] | select(.job == $j and .reachable and .nodes == $n)' >/dev/null
+}
+
+since() { # TIME: seconds, for the log
+	awk -v a="$1" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }'
+}
+
+# as USER COMMAND...: as another user, where we can; else as ourselves.
+as() {
+	local user=$1
+	shift
+	if [[ $user == "$(id -un)" ]]; then "$@"; else runuser -u "$user" -- "$@"; fi
+}
+
+# start_site [OPTION...]: the cluster, as start_cluster_with_plugin starts it; sets $port, $socket and the users $me, $second and $third (one user where we
+# may not be others).
+start_site() {
+	local extra users=()
+	me=$(id -un) second=$me third=$me
+	if [[ $(id -u) == 0 ]] && getent passwd games mail >/dev/null; then
+		second=games third=mail
+		users=(--users games,mail)
+	fi
+	extra=$(mktemp)
+	echo "PartitionName=elastic Nodes=ALL PriorityTier=1 PreemptMode=OFF" >"$extra"
+	port=$((20000 + RANDOM % 10000))
+	start_cluster_with_plugin --nodes 4 --slurm-conf-extra "$extra" --plugin-args "ctld=127.0.0.1:$port hspmd=$build/hspmd" "${users[@]}" "$@"
+	rm -f "$extra"
+	trap 'ctld_stop KILL; "$minicluster" stop' EXIT
+	socket=$(sed -n 's/^AuthInfo=socket=\([^,]*\).*/\1/p' "$SLURM_CONF")
+	mkdir -p "$HSPMD_MINI/jobs"
+	chmod 755 "$HSPMD_MINI" "$HSPMD_MINI/jobs"
+	cp "$top/contrib/site/job_submit.lua" "$(dirname "$SLURM_CONF")/"
+	echo "JobSubmitPlugins=lua" >>"$SLURM_CONF"
+	scontrol reconfigure
+}
