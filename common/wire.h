@@ -13,7 +13,8 @@
  *             memory: folder in the nodes' memory in which a CPU's worker has its state, so that it outlives the process, or null.
  *             Sent once, first.
  *   prepare   generation, cluster (of all members' nodes), plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
- *             only give state away]. The worker specialises, opens its transport and answers `prepared` (or `fault`). May come while it still trains.
+ *             only give state away], replicas: copies on other nodes that are kept of what only one worker has (default: the job's). The worker specialises,
+ *             opens its transport and answers `prepared` (or `fault`). May come while it still trains.
  *   meet      generation, addresses: as in `start`, while the generation before trains, where some answer to `prepare` says `meets`: the worker begins to make what
  *             takes long between devices, and answers `met` when it is made
  *   start     generation, addresses: [base64 transport address per member], copies: [the same of the transport that carries copies of checkpoints, or null],
@@ -25,7 +26,7 @@
  *             The worker connects, moves state, answers `started`, trains. If state of the old plan is held it stays valid until `started`.
  *   stop      generation: end after the current step (agreed in the vote of the step); all answer `stopped`
  *   checkpoint generation, id, memory, local, shared: folders or null: snapshot at the end of the current step (agreed in the vote), write in the background, send
- *             copies to other nodes (as many as the job's `replicas`, where the plan does not hold the state twice anyway), answer `written`
+ *             copies to other nodes (as many as the generation's `replicas`, where the plan does not hold the state twice anyway), answer `written`
  *   manifest  id, manifest: {...}, folders: [paths], keep: number (default: the job's): write the manifest durably into these folders, remove what `keep` no
  *             longer covers; answer `manifested`
  *   abort     generation: stop waiting, throw the transport away, keep the state; answer `aborted`. revive: true: a process that holds nothing takes up first what the

@@ -62,6 +62,13 @@ void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *
 		}
 		curve[i] = v;
 	}
+	double least = INFINITY; /* a node, so far */
+	for (int i = 0; i < count; i++) {
+		if (!(curve[i] > 0))
+			continue;
+		curve[i] = fmin(curve[i], slack * least * (i + 1));
+		least = fmin(least, curve[i] / (i + 1));
+	}
 	for (int i = 1; i < count; i++)
 		curve[i] = fmax(curve[i], curve[i - 1]);
 }

@@ -17,7 +17,7 @@ void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_seen *
 
 /* Bound what a controller claims by what was measured, in place: on a measured size what was measured, else no more than a larger measured size
  * reached, and never more than in proportion from any smaller measured one: measurements are the controller's own word too, and of two that
- * cannot both be true the smaller counts. Values that are no numbers become 0; the curve is made non-decreasing (a job need not use a node).
+ * cannot both be true the smaller counts. Before anything was measured the claim is held to itself in this way. Values that are no numbers become 0; the curve is made non-decreasing (a job need not use a node).
  * `slack` (1.05) lets noise pass. */
 void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, double slack);
 

@@ -25,6 +25,7 @@
 #include "controller/run/cover.h"
 #include "controller/run/expect.h"
 #include "controller/run/loop.h"
+#include "controller/run/risk.h"
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
 #include "runtime/state/memory_place.h"
@@ -418,19 +419,17 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	return 0;
 }
 
-/* More copies of the state where nodes are lost often; hspmdctld has seen how often. A job without it goes by its job file. */
-static void site_copies(struct run *r)
+/* How nodes are lost here, by which copies and plans are weighed: hspmdctld has seen it, and goes on telling. A job without it goes by its job file. */
+static void read_risk(struct run *r)
 {
 	struct hspmd_error err = { "" };
-	const char *ctld = getenv("HSPMD_CTLD"), *nodes = getenv("SLURM_JOB_NUM_NODES");
-	int before = r->job->checkpoint.replicas;
-	if (!r->slurm || !ctld || !*ctld || !nodes || hspmd_auth_secret(r->auth))
+	const char *ctld = getenv("HSPMD_CTLD");
+	if (!r->slurm || !ctld || !*ctld || hspmd_auth_secret(r->auth))
 		return;
 	json_t *cluster = hspmd_ask_ctld(ctld, r->munge_socket, json_pack("{s:s}", "type", "show"), CTLD_PATIENCE_S, &err);
 	if (!cluster)
 		hspmd_info("%s; copies of the state are kept as the job file says", err.text);
-	else if (run_checkpoint_copies(r->job, r->model, atoi(nodes), cluster) > before)
-		hspmd_info("%d copies of the state instead of %d are kept, by how often nodes are lost here", r->job->checkpoint.replicas, before);
+	r->config.risk = run_risk_read(json_object_get(cluster, "risk"));
 	json_decref(cluster);
 }
 
@@ -471,7 +470,7 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		agent_words(r, (const char *const[]){ "--memory", r->memory, NULL });
 	if (set_up_auth(r, err) || (local ? set_up_local(r, err) : set_up_slurm(r, err)))
 		return -1;
-	site_copies(r);
+	read_risk(r);
 	return make_config(r, err);
 }
 

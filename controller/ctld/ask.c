@@ -263,6 +263,30 @@ static void carry_out(struct ctld *d, const struct ctld_site *s, const struct hs
 		look_soon(d);
 }
 
+static bool differs(double now, double told)
+{
+	return fabs(now - told) > 0.2 * fabs(told);
+}
+
+/* Jobs weigh their copies and plans by it. */
+static void tell_risk(struct ctld *d)
+{
+	double losses, together;
+	risk_seen(d, &losses, &together);
+	for (int i = 0; i < d->peers.count; i++) {
+		struct ctld_record *r = &d->peers.records[i];
+		bool known = r->risk_told[0] >= 0;
+		if (!d->peers.peers[i].reachable || (known && !differs(losses, r->risk_told[0]) && !differs(together, r->risk_told[1])))
+			continue;
+		json_t *m = json_pack("{s:s, s:f, s:f}", "type", "risk", "losses_per_node_s", losses, "together", together);
+		if (m && ctld_server_send(d->server, d->peers.peers[i].job, m) == 0) {
+			r->risk_told[0] = losses;
+			r->risk_told[1] = together;
+		}
+		json_decref(m);
+	}
+}
+
 void decide(struct ctld *d)
 {
 	struct ctld_site s;
@@ -272,6 +296,7 @@ void decide(struct ctld *d)
 	d->decided_s = hspmd_now();
 	if (!d->view || !d->peers.count)
 		return;
+	tell_risk(d);
 	memset(&e, 0, sizeof e);
 	int rc = ctld_build(&s, d->view, d->policy, d->peers.peers, d->peers.count, d->notes, hspmd_wall(), could_start, d, &err);
 	if (rc == 0)

@@ -85,6 +85,8 @@ const struct hspmd_view_job *view_job(const struct hspmd_view *v, uint32_t id);
 int nodes_of(const struct ctld *d, const struct ctld_peer *p);
 
 /* show.c */
+/* How often a node was lost a second, and which part of the others in the same moment. */
+void risk_seen(const struct ctld *d, double *losses, double *together);
 json_t *on_show(void *context, uid_t uid, json_t *message, struct hspmd_error *err);
 
 /* record.c: a line of JSON an event, into the event log; what people should hear also to the log and syslog. Takes `more` over (may be

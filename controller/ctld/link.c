@@ -32,7 +32,7 @@ struct ctld_link {
 	double deadline; /* of this step; DOWN: when to call */
 	double wait;
 	char nonce[HSPMD_NONCE_HEX];
-	json_t *state, *asks;
+	json_t *state, *asks, *risk;
 	bool unsaid; /* the state has changed since it was said */
 	double said;
 	char trouble[HSPMD_ERROR_MAX];
@@ -70,6 +70,7 @@ void ctld_link_destroy(struct ctld_link *l)
 	hspmd_stream_destroy(l->stream);
 	json_decref(l->state);
 	json_decref(l->asks);
+	json_decref(l->risk);
 	free(l->where);
 	free(l);
 }
@@ -178,6 +179,11 @@ static int on_message(struct ctld_link *l, json_t *message, struct hspmd_error *
 		return hspmd_fail(err, "hspmdctld refuses: %s", json_string_value(json_object_get(message, "text")));
 	if (type && !strcmp(type, "ask") && json_array_append(l->asks, message) < 0)
 		return hspmd_fail_memory(err, "taking an ask");
+	if (type && !strcmp(type, "risk")) {
+		json_incref(message);
+		json_decref(l->risk);
+		l->risk = message;
+	}
 	return 0;
 }
 
@@ -256,6 +262,13 @@ json_t *ctld_link_take(struct ctld_link *l)
 	if (ask)
 		json_array_remove(l->asks, 0);
 	return ask;
+}
+
+json_t *ctld_link_risk(struct ctld_link *l)
+{
+	json_t *risk = l->risk;
+	l->risk = NULL;
+	return risk;
 }
 
 void ctld_link_answer(struct ctld_link *l, int64_t id, bool ok, const char *text)

@@ -30,6 +30,8 @@ bool ctld_link_up(const struct ctld_link *l);
 void ctld_link_state(struct ctld_link *l, json_t *state);
 /* The next ask: new reference, NULL: none. */
 json_t *ctld_link_take(struct ctld_link *l);
+/* How nodes are lost here, { losses_per_node_s, together }, where that was said since this was last asked: new reference, else NULL. */
+json_t *ctld_link_risk(struct ctld_link *l);
 void ctld_link_answer(struct ctld_link *l, int64_t id, bool ok, const char *text);
 /* Why the line is down, for the log; "" when it is up. */
 const char *ctld_link_trouble(const struct ctld_link *l);

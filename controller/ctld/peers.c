@@ -25,6 +25,7 @@ int ctld_peers_greet(struct ctld_peers *p, uint32_t job, uid_t uid)
 	int at = ctld_peers_find(p, job);
 	if (at >= 0) {
 		p->peers[at].reachable = true;
+		p->records[at].risk_told[0] = -1; /* it may be another life of it */
 		return at;
 	}
 	if (hspmd_grow(&p->peers, &p->peer_room, (size_t)p->count, sizeof *p->peers) < 0 ||
@@ -38,7 +39,7 @@ int ctld_peers_greet(struct ctld_peers *p, uint32_t job, uid_t uid)
 		                                 .pause_s = 5,
 		                                 .resized_s = -INFINITY,
 		                                 .declined_until_s = -INFINITY };
-	p->records[p->count] = (struct ctld_record){ .last_s = NAN };
+	p->records[p->count] = (struct ctld_record){ .last_s = NAN, .risk_told = { -1, 0 } };
 	return p->count++;
 }
 

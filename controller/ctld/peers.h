@@ -16,6 +16,7 @@ struct ctld_record {
 	int seen_count;
 	struct hspmd_curve_seen claim; /* where its last word went furthest beyond what was measured; nodes 0: nowhere by much */
 	bool claim_told;
+	double risk_told[2];     /* as last told to it: losses of a node a second, and together; -1: not yet */
 	int64_t ask_id;          /* not answered yet; 0: none */
 	double asked_s;
 	char asked_what[32];

@@ -9,6 +9,7 @@
  *                                               when something of it changes, at most once a second
  *   <- ask    { id, command: "grow", by: n, names: [nodes that lie idle for it], reason }
  *             { id, command: "shrink", names: [nodes to give back], reason }
+ *   <- risk   { losses_per_node_s, together }      how nodes are lost, as far as was seen: after the first state, and when it has changed by a fifth
  *   -> answer { id, ok, text }                     after the change, or at once when it declines
  *
  * Role "viewer": `hspmd cluster`, and through it the plugin at submission; a job's controller when it starts.

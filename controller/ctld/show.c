@@ -52,12 +52,19 @@ static json_t *totals_json(const struct ctld *d)
 	                 "refused_connections", (json_int_t)ctld_server_counts(d->server).refused);
 }
 
+void risk_seen(const struct ctld *d, double *losses, double *together)
+{
+	const struct totals *t = &d->totals;
+	*losses = t->up_node_s > 0 ? (double)t->lost_nodes / t->up_node_s : 0;
+	*together = t->lost_nodes ? t->together / (double)t->lost_nodes : 0;
+}
+
 /* For those who weigh copies of their state against what they cost. */
 static json_t *risk_json(const struct ctld *d)
 {
-	const struct totals *t = &d->totals;
-	return json_pack("{s:f, s:f}", "losses_per_node_s", t->up_node_s > 0 ? (double)t->lost_nodes / t->up_node_s : 0.0, "together",
-	                 t->lost_nodes ? t->together / (double)t->lost_nodes : 0.0);
+	double losses, together;
+	risk_seen(d, &losses, &together);
+	return json_pack("{s:f, s:f}", "losses_per_node_s", losses, "together", together);
 }
 
 static json_t *quote(struct ctld *d, uid_t uid, json_t *message, struct hspmd_error *err)

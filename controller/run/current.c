@@ -327,7 +327,7 @@ static void training(struct hspmd_machine *m)
 	ask_again(g, STAGE_TRAINING, m->now, 0);
 	m->recent_count = 0;
 	m->plain_s = 0;
-	g->layout->safe = layout_survives(m, g->layout, m->config->job->checkpoint.replicas);
+	g->layout->safe = layout_survives(m, g->layout, g->layout->copies);
 	m->copy_tried = -INFINITY; /* those there are do not know this plan's nodes: the first are made at once */
 	m->copy_tried_step = -1;
 	json_decref(m->find.bad);

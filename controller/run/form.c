@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "controller/run/machine_private.h"
+#include "controller/run/risk.h"
 
 #define SAYS_MOST 7
 
@@ -127,9 +128,12 @@ static bool begin(struct hspmd_machine *m)
 	bool done = take_first_plan(m, cluster);
 	if (!done) {
 		const struct layout *now = m->current.layout;
+		int copies = run_risk_copies(m->config->job, m->config->model, nodes_usable(m), &m->risk);
 		json_t *current = now ? json_pack("{s:O, s:O}", "cluster", now->cluster_json, "plan", now->plan_json) : json_null();
 		m->solve = ++m->tickets;
-		act(m, RUN_SOLVE, NULL, need(m, json_pack("{s:O, s:o, s:i}", "cluster", cluster, "current", current, "max_nodes", m->config->job->elastic.max_nodes)),
+		act(m, RUN_SOLVE, NULL, need(m, json_pack("{s:O, s:o, s:i, s:i, s:{s:f, s:f}}", "cluster", cluster, "current", current, "max_nodes",
+								     m->config->job->elastic.max_nodes, "copies", copies, "risk", "losses_per_node_s",
+								     m->risk.losses_per_s, "together", m->risk.together)),
 		    m->solve);
 		m->next.stage = STAGE_SOLVING;
 		m->next.since = m->now;
@@ -188,7 +192,7 @@ void on_plan(struct hspmd_machine *m, const struct run_event *e)
 	generation_forget(&m->next);
 	if (m->change.wanted)
 		return; /* something has changed since it was asked for */
-	if (m->current.stage == STAGE_TRAINING && same_work(plan, m->current.layout->plan_json)) {
+	if (m->current.stage == STAGE_TRAINING && strcmp(m->change.cause, "risk") != 0 && same_work(plan, m->current.layout->plan_json)) {
 		say(m, HSPMD_LOG_INFO, "the plan stays as it is");
 		m->current.layout->nodes = nodes_usable(m);
 		change_close(m);
@@ -289,8 +293,8 @@ static void prepare(struct hspmd_machine *m)
 	if (!giver)
 		ask_for_checkpoints(m);
 	send_workers(m, g->member, g->members,
-		     json_pack("{s:s, s:I, s:o, s:O, s:o}", "type", "prepare", "generation", (json_int_t)g->layout->generation, "cluster",
-			       cluster, "plan", g->layout->plan_json, "members", members));
+		     json_pack("{s:s, s:I, s:o, s:O, s:o, s:i}", "type", "prepare", "generation", (json_int_t)g->layout->generation, "cluster",
+			       cluster, "plan", g->layout->plan_json, "members", members, "replicas", g->layout->copies));
 	ask_again(g, STAGE_PREPARING, m->now, m->config->patience.prepare);
 }
 

@@ -435,6 +435,12 @@ static void on_ask(void *context, int64_t ask, json_t *request)
 	loop_event(l, &e);
 }
 
+static void on_risk(void *context, json_t *risk)
+{
+	struct run_event e = { .kind = RUN_RISK, .value = risk };
+	loop_event(context, &e);
+}
+
 /* A job without it trains all the same. */
 static void open_site(struct loop *l)
 {
@@ -442,7 +448,7 @@ static void open_site(struct loop *l)
 	const struct run_config *c = l->o->config;
 	if (!l->o->ctld)
 		return;
-	l->site = run_site_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ask, l, &err);
+	l->site = run_site_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ask, on_risk, l, &err);
 	if (!l->site)
 		hspmd_warn("hspmdctld will not hear of this job: %s", err.text);
 }

@@ -8,6 +8,7 @@
 #include "common/alloc.h"
 #include "common/log.h"
 #include "controller/run/loop_private.h"
+#include "controller/run/risk.h"
 #include "controller/solver/solver.h"
 
 /* ---- solving */
@@ -28,6 +29,20 @@ static double stay(const struct run_loop_options *o, const json_t *now, const st
 	double step_s = p && !hspmd_evaluate(c, o->model, NULL, o->config->job->precision, p, NULL, &err) ? p->predicted.step_s : 0;
 	hspmd_plan_destroy(p);
 	return step_s;
+}
+
+/* Where it is known how nodes are lost, a plan that shards the state may be worth more: what it gains every day against what it loses some days. */
+static struct hspmd_plan *weigh(const struct run_loop_options *o, const json_t *ask, const struct hspmd_cluster *c, struct hspmd_solve_request *request,
+				struct hspmd_plan *whole)
+{
+	struct hspmd_risk risk = run_risk_read(json_object_get(ask, "risk"));
+	struct hspmd_error err;
+	if (!(risk.losses_per_s > 0))
+		return whole;
+	struct hspmd_plan *other = hspmd_solve(c, o->model, NULL, request, NULL, &err);
+	bool better = other && run_risk_prefers(o->config->job, o->model, c->node_count, (int)json_integer_value(json_object_get(ask, "copies")), &risk, whole, other);
+	hspmd_plan_destroy(better ? whole : other);
+	return better ? other : whole;
 }
 
 static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct hspmd_error *err)
@@ -60,6 +75,8 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct h
 	request.no_diagnosis = false;
 	if (c && !plan)
 		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
+	else if (c)
+		plan = weigh(o, ask, c, &request, plan);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);
 		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(ask, "cluster"), "stay_s", stay(o, now, c)) : NULL;

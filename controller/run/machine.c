@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "controller/run/machine_private.h"
+#include "controller/run/risk.h"
 
 #define FIRST_PAUSE_S 1.0 /* what a change is taken to cost before there was one */
 #define ROUNDS 1000 /* of advancing after one event; more means that it goes in a circle */
@@ -49,6 +50,7 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 	m->now = m->began = now;
 	m->generation = config->generation;
 	m->told = config->last_step;
+	m->risk = config->risk;
 	m->saved_step = -1;
 	m->save_tried = now;
 	m->save_tried_step = config->last_step;
@@ -176,6 +178,21 @@ static void on_message(struct hspmd_machine *m, const struct run_event *e)
 	}
 }
 
+/* Fewer copies than would pay are mended as soon as nothing else is under way, at the cost of a switch; too many are let go with the next generation. */
+static bool advance_risk(struct hspmd_machine *m)
+{
+	const struct layout *l = m->current.layout;
+	if (!m->risk_changed || !calm(m) || m->end != END_NONE || m->leaving)
+		return false;
+	m->risk_changed = false;
+	int wanted = run_risk_copies(m->config->job, m->config->model, l->nodes, &m->risk);
+	if (wanted <= l->copies || wanted >= l->nodes)
+		return false;
+	note_event(m, "risk", "%d copies of the state instead of %d, by how often nodes are lost here", wanted, l->copies);
+	want_plan(m, "risk");
+	return true;
+}
+
 static void take(struct hspmd_machine *m, const struct run_event *e)
 {
 	switch (e->kind) {
@@ -205,6 +222,10 @@ static void take(struct hspmd_machine *m, const struct run_event *e)
 	case RUN_RESIZED:
 		on_resized(m, e);
 		break;
+	case RUN_RISK:
+		m->risk = run_risk_read(e->value);
+		m->risk_changed = true;
+		break;
 	case RUN_LEAVE:
 		on_leave(m, e);
 		break;
@@ -227,7 +248,7 @@ int hspmd_machine_feed(struct hspmd_machine *m, const struct run_event *event, s
 	requests_time(m);
 	for (int i = 0; i < ROUNDS && !m->failed; i++)
 		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) && !advance_members(m) &&
-		    !save_due(m))
+		    !advance_risk(m) && !save_due(m))
 			break;
 	m->actions = NULL;
 	return m->failed ? -1 : 0;

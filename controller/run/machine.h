@@ -22,6 +22,7 @@
 #include "common/format/job.h"
 #include "common/format/model.h"
 #include "common/format/plan.h"
+#include "policies/liveput.h"
 
 enum run_event_kind {
 	RUN_TIME,       /* nothing but time has passed */
@@ -35,6 +36,7 @@ enum run_event_kind {
 	RUN_COMMAND,    /* id: of the connection; value: the request { command, ... } */
 	RUN_HUNG_UP,    /* id: that connection is gone */
 	RUN_RESIZED,    /* id: of RUN_GROW or RUN_SHRINK; text: NULL or why it failed */
+	RUN_RISK,       /* value { losses_per_node_s, together }: how nodes are lost here, as far as hspmdctld has seen */
 	RUN_LEAVE,      /* save what is there and end within `seconds`; text: why ("SIGTERM") */
 };
 
@@ -50,7 +52,7 @@ struct run_event {
 
 enum run_action_kind {
 	RUN_SEND,        /* node, value: to its agent */
-	RUN_SOLVE,       /* id; value { cluster, current: { cluster, plan } or null } */
+	RUN_SOLVE,       /* id; value { cluster, current: { cluster, plan } or null, copies: that are kept, risk: as in RUN_RISK } */
 	RUN_LINE,        /* value: a line of metrics.jsonl */
 	RUN_SAVE_PLAN,   /* id: generation; value: plan */
 	RUN_JOURNAL,     /* value: what a later life of the controller must know, kept durably before the next action */
@@ -125,6 +127,7 @@ struct run_config {
 		double slower_than, slower_for_s, back_below; /* of stragglers; slower_than 0: they are not looked for */
 		double min_gain;             /* the least relative gain that is worth a resize */
 	} site;
+	struct hspmd_risk risk;              /* as known at the start; 0: nothing is */
 	int max_attempts;                    /* generations in a row that fail without a step before the job is given up */
 	struct run_patience patience;
 	/* Seconds that each device of the plan, in its order, is busy in a step. NULL, or -1: nobody knows, and no device is found to be slow. */

@@ -68,6 +68,7 @@ struct layout {
 	struct worker **device; /* of the plan, in plan order; the first is the reporter */
 	int devices, nodes;     /* nodes: that the job had when it was made */
 	int nodes_used;         /* by the plan */
+	int copies;             /* of the state that are kept on other nodes */
 	bool safe;              /* as many nodes as the job asks for copies may be lost, and living workers still hold everything */
 };
 
@@ -165,6 +166,8 @@ struct hspmd_machine {
 	json_t *adopt;               /* the journal, until its workers are taken over; NULL: done */
 	double adopt_until;          /* agents that have not called by then are started */
 
+	struct hspmd_risk risk;      /* how nodes are lost here */
+	bool risk_changed;           /* and it has not been looked whether the copies there are will do */
 	struct generation current, next;
 	struct layout *older;        /* whose state may still be held while the current one starts */
 	int64_t generation;          /* last number given */

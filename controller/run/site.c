@@ -29,6 +29,7 @@ struct run_site {
 	const struct hspmd_job *job;
 	const struct hspmd_model *model;
 	run_site_ask *ask;
+	run_site_risk *risk;
 	void *context;
 	/* what is told */
 	int nodes, steps;
@@ -173,6 +174,10 @@ static void turn(struct run_site *s)
 		hand_over(s, ask);
 		json_decref(ask);
 	}
+	json_t *risk = s->closing ? NULL : ctld_link_risk(s->link);
+	if (risk)
+		s->risk(s->context, risk);
+	json_decref(risk);
 	if (!s->closing)
 		watch(s);
 }
@@ -295,7 +300,7 @@ void run_site_cluster(struct run_site *s, const json_t *cluster)
 /* ---- open and close */
 
 struct run_site *run_site_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth,
-                               const struct hspmd_job *job, const struct hspmd_model *model, run_site_ask *ask, void *context,
+                               const struct hspmd_job *job, const struct hspmd_model *model, run_site_ask *ask, run_site_risk *risk, void *context,
                                struct hspmd_error *err)
 {
 	struct run_site *s = calloc(1, sizeof *s);
@@ -303,7 +308,7 @@ struct run_site *run_site_open(uv_loop_t *uv, const char *where, const char *job
 		hspmd_fail_memory(err, "preparing the line to hspmdctld");
 		return NULL;
 	}
-	*s = (struct run_site){ .uv = uv, .fd = -1, .job = job, .model = model, .ask = ask, .context = context, .pause_s = 5 };
+	*s = (struct run_site){ .uv = uv, .fd = -1, .job = job, .model = model, .ask = ask, .risk = risk, .context = context, .pause_s = 5 };
 	s->link = ctld_link_create(where, (uint32_t)strtoul(job_id, NULL, 10), auth, err);
 	if (!s->link) {
 		free(s);

@@ -16,9 +16,12 @@ struct run_site;
 /* Something is asked: a request as `hspmd grow` and `hspmd shrink` make it. It is answered once, with this id. */
 typedef void run_site_ask(void *context, int64_t id, json_t *request);
 
+/* hspmdctld has seen nodes being lost otherwise than it said before: { losses_per_node_s, together }. */
+typedef void run_site_risk(void *context, json_t *risk);
+
 /* `where` is HSPMD_CTLD. All borrowed. NULL and err: it is ill-formed, or memory is short. */
 struct run_site *run_site_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth, const struct hspmd_job *job,
-			       const struct hspmd_model *model, run_site_ask *ask, void *context, struct hspmd_error *err);
+			       const struct hspmd_model *model, run_site_ask *ask, run_site_risk *risk, void *context, struct hspmd_error *err);
 /* NULL is fine. The loop must run on until its handles, and a reckoning that is under way, are gone. */
 void run_site_close(struct run_site *s);
 

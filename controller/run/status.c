@@ -90,7 +90,8 @@ static json_t *state_copies(const struct hspmd_machine *m, double now)
 	if (m->copied_step >= 0)
 		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "other nodes' memory", "count", 1, "step", (json_int_t)m->copied_step,
 						      "age_s", now - m->copied_at));
-	int nodes = m->current.layout ? m->current.layout->nodes : 1, disks = 1 + m->config->job->checkpoint.replicas;
+	int nodes = m->current.layout ? m->current.layout->nodes : 1;
+	int disks = 1 + (m->current.layout ? m->current.layout->copies : m->config->job->checkpoint.replicas);
 	if (m->saved_step >= 0 && m->config->local)
 		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "disk", "count", disks < nodes ? disks : nodes, "step",
 						      (json_int_t)m->saved_step, "age_s", now - m->saved_at));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/slurm/view.h"
 
+#include <errno.h>
 #include <math.h>
 #include <pwd.h>
 #include <stdlib.h>
@@ -53,7 +54,7 @@ int hspmd_view_settings(struct hspmd_view_settings *s, struct hspmd_error *err)
 	slurm_conf_t *conf = NULL;
 	*s = (struct hspmd_view_settings){ NULL, NULL, NULL };
 	if (slurm_load_ctl_conf(0, &conf) != SLURM_SUCCESS)
-		return hspmd_fail(err, "asking slurmctld for its settings: %s", slurm_strerror(slurm_get_errno()));
+		return hspmd_fail(err, "asking slurmctld for its settings: %s", slurm_strerror(errno));
 	preempt_mode = conf->preempt_mode;
 	s->state_folder = copy(conf->state_save_location);
 	s->user = copy(conf->slurm_user_name);
@@ -72,7 +73,7 @@ static int judge(int rc, const char *what, struct hspmd_error *err)
 {
 	if (rc == SLURM_SUCCESS)
 		return 1;
-	int code = slurm_get_errno();
+	int code = errno;
 	if (code == SLURM_NO_CHANGE_IN_DATA)
 		return 0;
 	return hspmd_fail(err, "asking slurmctld for its %s: %s", what, slurm_strerror(code));

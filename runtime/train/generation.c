@@ -143,7 +143,7 @@ static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *er
 			if (g->voters[v] == g->rank_of[d])
 				rank_of[d] = g->rank_of[d];
 	}
-	int status = hspmd_spread_plan(g->layouts, g->cluster, rank_of, g->rank, g->setup->job->checkpoint.replicas, &g->spread, err);
+	int status = hspmd_spread_plan(g->layouts, g->cluster, rank_of, g->rank, g->replicas, &g->spread, err);
 	free(rank_of);
 	return status;
 }
@@ -182,6 +182,8 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 	g->setup = setup;
 	g->message = json_incref(message);
 	g->number = (int)json_integer_value(json_object_get(message, "generation"));
+	json_t *replicas = json_object_get(message, "replicas");
+	g->replicas = json_is_integer(replicas) ? (int)json_integer_value(replicas) : setup->job->checkpoint.replicas;
 	g->cluster = hspmd_cluster_from_json(json_object_get(message, "cluster"), "cluster", err);
 	g->plan = g->cluster ? hspmd_plan_from_json(json_object_get(message, "plan"), "plan", g->cluster, setup->source.layers, err) : NULL;
 	int device = -1;

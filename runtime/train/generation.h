@@ -32,6 +32,7 @@ struct hspmd_worker_setup {
 struct hspmd_generation {
 	const struct hspmd_worker_setup *setup;
 	int number;
+	int replicas; /* copies on other nodes of what only one worker has */
 	struct hspmd_cluster *cluster;
 	struct hspmd_plan *plan;
 	int member_count;

@@ -120,6 +120,11 @@ static void test_measured_rates_are_held_to_one_another(void **state)
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
 	int at = ctld_peers_greet(&p, 7, 1000);
+	/* So is a claim before anything was measured; sizes without a plan say nothing. */
+	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 0, \"curve\": [0, 100, 1e6, 1e7]}", &err);
+	assert_float_equal(p.peers[at].curve[1], 100, 1e-9);
+	assert_float_equal(p.peers[at].curve[2], 157.5, 1e-9);
+	assert_float_equal(p.peers[at].curve[3], 210, 1e-9);
 	say(&p, at, 1, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 100, \"curve\": [100, 200, 300, 400]}", &err);
 	say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 1e6, \"curve\": [100, 1e6, 1e7, 1e8]}", &err);
 	assert_float_equal(p.peers[at].curve[0], 100, 1e-9);

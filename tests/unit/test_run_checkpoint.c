@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the site's terms and the losses that were seen make of a job's checkpoints. */
+/* What the site's terms make of a job's checkpoints. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,6 @@
 
 #include "controller/cli/run_checkpoint.h"
 #include "controller/cli/run_terms.h"
-#include "tests/unit/solver_inputs.h"
 
 static void test_terms(void **state)
 {
@@ -76,36 +75,11 @@ static void test_the_sites_policy_is_read(void **state)
 	free(job.checkpoint.shared);
 }
 
-static int copies(int asked, int nodes, double losses, double together)
-{
-	struct hspmd_job job = { .checkpoint = { .every_s = 60, .replicas = asked } };
-	struct hspmd_model *model = small_gpt2(8);
-	json_t *cluster = json_pack("{s:{s:f, s:f}}", "risk", "losses_per_node_s", losses, "together", together);
-	int n = run_checkpoint_copies(&job, model, nodes, cluster);
-	json_decref(cluster);
-	hspmd_model_destroy(model);
-	return n;
-}
-
-static void test_copies(void **state)
-{
-	(void)state;
-	assert_int_equal(copies(1, 8, 0, 0), 1);
-	assert_int_equal(copies(0, 8, 0, 0), 0);
-	assert_int_equal(copies(0, 8, 1e-4, 0), 1);
-	assert_true(copies(1, 8, 1e-3, 0.5) > 1);
-	assert_int_equal(copies(3, 2, 1e-3, 0.5), 3);
-	assert_int_equal(copies(1, 1, 1e-3, 0.5), 1);
-	struct hspmd_job job = { .checkpoint = { .replicas = 1 } };
-	assert_int_equal(run_checkpoint_copies(&job, NULL, 1, NULL), 1); /* hspmdctld is not there */
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_terms),
 		cmocka_unit_test(test_the_sites_policy_is_read),
-		cmocka_unit_test(test_copies),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

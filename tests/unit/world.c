@@ -171,6 +171,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 			if (!strcmp(world_word(x->value, "type"), "prepare") && g != w->generation) {
 				assert_true(g > w->generation);
 				w->generation = g;
+				w->copies = (int)world_integer(x->value, "replicas");
 				char key[32];
 				snprintf(key, sizeof key, "%lld", (long long)g);
 				json_object_set_new(w->plans, key, json_pack("{s:O, s:O}", "cluster", json_object_get(x->value, "cluster"), "plan",
@@ -415,6 +416,18 @@ void world_leave(struct world *w)
 		world_feed(w, (struct run_event){ .kind = RUN_LEAVE, .text = "SIGTERM", .seconds = 20 });
 }
 
+void world_risk(struct world *w, double losses_per_node_s, double together)
+{
+	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses_per_node_s, "together", together);
+	world_feed(w, (struct run_event){ .kind = RUN_RISK, .value = v });
+	json_decref(v);
+}
+
+int world_copies(const struct world *w)
+{
+	return w->copies;
+}
+
 /* ---- making and asking */
 
 static json_t *manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err)
@@ -485,6 +498,7 @@ struct world *world_create(const struct world_options *o)
 	w->job.checkpoint.replicas = 1;
 	w->config = (struct run_config){
 		.job = &w->job,
+		.model = o->model,
 		.job_json = json_object(),
 		.model_json = json_object(),
 		.layers = LAYERS,

@@ -19,6 +19,7 @@ struct world_options {
 	bool stragglers; /* slow devices are looked for */
 	bool sole;  /* one pipeline of all devices: each part of the state is in one place */
 	bool avoids; /* plans leave slow nodes out; of one device a node, and 2 or 3 nodes */
+	const struct hspmd_model *model; /* borrowed; NULL: none is known */
 	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
 
@@ -37,6 +38,10 @@ void world_kill(struct world *w, int node, int device, enum world_how how);
 /* Heal hung workers and give the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
 void world_leave(struct world *w);
+/* hspmdctld tells how nodes are lost. */
+void world_risk(struct world *w, double losses_per_node_s, double together);
+/* Copies on other nodes that the last generation was prepared with. */
+int world_copies(const struct world *w);
 /* The devices of a node take so many times as long from now on. */
 void world_slow(struct world *w, int node, double factor);
 /* What the solver was last told of a node. */

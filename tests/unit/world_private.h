@@ -54,6 +54,7 @@ struct world {
 	json_t *over;                  /* member jobs that have ended: id -> how */
 	bool poll;
 	int64_t generation;            /* newest prepared */
+	int copies;                    /* with so many */
 	json_t *plans;                 /* generation -> { cluster, plan } */
 	int64_t next_line, lost;
 	int resizes, ok, refused, commands;
