@@ -7,7 +7,7 @@
 int run_terms_read(struct run_terms *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_who *who, struct hspmd_error *err)
 {
 	int rule = HSPMD_POLICY_NO_RULE;
-	run_terms_clear(t);
+	t->policy = NULL;
 	struct hspmd_policy *p = where ? hspmd_policy_read_named(where, err) : hspmd_policy_new(err);
 	if (!p)
 		return -1;

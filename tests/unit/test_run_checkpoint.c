@@ -49,7 +49,7 @@ static void test_the_sites_policy_is_read(void **state)
 	char file[] = "/tmp/hspmd-policy-XXXXXX";
 	struct hspmd_job job = { .checkpoint = { .every_s = 3600, .replicas = 1 } };
 	struct hspmd_policy_who who = { .partition = "normal" };
-	struct run_terms terms;
+	struct run_terms terms = { 0 };
 	struct hspmd_error err;
 	(void)state;
 	int fd = mkstemp(file);
@@ -58,19 +58,23 @@ static void test_the_sites_policy_is_read(void **state)
 	      "{\"name\": \"b\", \"checkpoint\": {\"max_interval_s\": 600, \"min_replicas\": 2, \"shared\": \"/gpfs/$USER\"}}]}", f);
 	fclose(f);
 	assert_int_equal(run_terms_read(&terms, &job, file, &who, &err), 0);
+	run_terms_clear(&terms);
 	assert_float_equal(job.checkpoint.every_s, 600, 0);
 	assert_int_equal(job.checkpoint.replicas, 2);
 	assert_string_equal(job.checkpoint.shared, "/gpfs/$USER");
 	who.partition = "long";
 	assert_int_equal(run_terms_read(&terms, &job, file, &who, &err), 0);
+	run_terms_clear(&terms);
 	assert_float_equal(job.checkpoint.every_s, 60, 0);
 	/* A file of somebody else is not believed. */
 	char named[64];
 	snprintf(named, sizeof named, "%u@%s", (unsigned)getuid() + 1, file);
 	job.checkpoint.every_s = 3600;
 	assert_int_equal(run_terms_read(&terms, &job, named, &who, &err), getuid() ? -1 : 0); /* root's always is */
+	run_terms_clear(&terms);
 	assert_float_equal(job.checkpoint.every_s, getuid() ? 3600 : 60, 0);
 	assert_int_equal(run_terms_read(&terms, NULL, NULL, &who, &err), 0);
+	run_terms_clear(&terms);
 	unlink(file);
 	free(job.checkpoint.shared);
 }
