@@ -6,8 +6,8 @@
 #define SLOWER 1.5
 #define CALM_S 6.0   /* after news: slurmctld saves its state, by which we hear of changes, every 5 s at most, and one change brings others */
 #define FAILED_S 2.0 /* after the first failure, twice as long after each further one */
-#define LONG_S 0.5   /* a look that takes longer: slurmctld is busy, or Slurm's library waits because rl_enable limits us */
-#define REST 10      /* then it is left in peace for so many times as long */
+#define LONG_S 1.0   /* a look that takes longer: slurmctld is busy, or Slurm's library waits because rl_enable limits us */
+#define REST 5       /* then it is left in peace for so many times as long */
 
 void ctld_pace_start(struct ctld_pace *p, double least_s, double most_s)
 {

@@ -409,10 +409,10 @@ static void test_pace_spares_a_busy_slurmctld(void **state)
 	ctld_pace_start(&p, 1, 75);
 	ctld_pace_looked(&p, 100, 103, CTLD_LOOK_NEWS); /* it limited us */
 	ctld_pace_soon(&p, 104);
-	assert_float_equal(p.next_s, 133, 0);
-	ctld_pace_looked(&p, 133, 133.1, CTLD_LOOK_FAILED);
-	ctld_pace_soon(&p, 133.2);
-	assert_float_equal(p.next_s, 135.1, 1e-9);
+	assert_float_equal(p.next_s, 118, 0);
+	ctld_pace_looked(&p, 118, 118.1, CTLD_LOOK_FAILED);
+	ctld_pace_soon(&p, 118.2);
+	assert_float_equal(p.next_s, 120.1, 1e-9);
 	assert_true(looks_an_hour(&p, 0.1, CTLD_LOOK_FAILED) < 60);
 	double now = p.next_s;
 	ctld_pace_looked(&p, now, now, CTLD_LOOK_SAME); /* it is back */
