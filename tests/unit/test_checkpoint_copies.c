@@ -78,7 +78,7 @@ static void test_copies(void **state)
 	/* Any one node may go. */
 	for (int gone = 0; gone < 3; gone++) {
 		const char *folders[2];
-		char nodes[2][8];
+		char nodes[2][16];
 		for (int k = 0, i = 0; i < 3; i++)
 			if (i != gone) {
 				snprintf(nodes[k], sizeof nodes[k], "n%d", i);
