@@ -54,7 +54,7 @@ struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hs
 		atomic_store(&c->abort, 1);
 	for (int i = 0; i < CREW; i++) {
 		snprintf(c->node[i], sizeof c->node[i], "n%d", crew_node[i]);
-		snprintf(c->place[i], sizeof c->place[i], "%.50s/%s", scene_root, c->node[i]);
+		snprintf(c->place[i], sizeof c->place[i], "%.50s/n%d", scene_root, crew_node[i]);
 		snprintf(c->file[i], sizeof c->file[i], "w%d.safetensors", i);
 		c->places[i][0] = c->place[i];
 		c->slice_count[i] = scene_slices(0, i, CREW, step, c->slices[i]);

@@ -14,7 +14,7 @@
 
 static json_t *part(const struct world *w, int n)
 {
-	char name[8];
+	char name[16];
 	snprintf(name, sizeof name, "n%d", n);
 	return json_pack("{s:s, s:{s:{s:s, s:I, s:i, s:{s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}, {s:s, s:f, s:f}]}", "format",
 			 HSPMD_CLUSTER_FORMAT, "device_types", "core", "kind", "cpu", "memory_bytes", (json_int_t)1 << 32, "gbytes_per_s", 20,
@@ -61,7 +61,7 @@ void world_agent_hears(struct world *w, int n, json_t *m)
 
 void world_agent_dies(struct world *w, int n)
 {
-	char name[8];
+	char name[16];
 	snprintf(name, sizeof name, "n%d", n);
 	bool was = w->agent[n];
 	w->agent[n] = false;
@@ -75,7 +75,7 @@ void world_agent_dies(struct world *w, int n)
 
 void world_deliver(struct world *w, int n)
 {
-	char name[8];
+	char name[16];
 	snprintf(name, sizeof name, "n%d", n);
 	json_t *m = world_get(&w->up[n]);
 	if (!strcmp(world_word(m, "type"), "boot")) {
@@ -104,7 +104,7 @@ void world_tell_allocation(struct world *w)
 	json_t *nodes = json_array(), *members = json_object();
 	for (int n = 0; n < NODES; n++)
 		if (w->held[n]) {
-			char name[8];
+			char name[16];
 			snprintf(name, sizeof name, "n%d", n);
 			json_array_append_new(nodes, json_string(name));
 			if (w->member[n])
@@ -222,7 +222,7 @@ static void grow(struct world *w)
 static void shrink(struct world *w, int64_t id, const json_t *nodes)
 {
 	for (int n = 0; n < NODES; n++) {
-		char name[8];
+		char name[16];
 		snprintf(name, sizeof name, "n%d", n);
 		if (!w->held[n] || !world_named(nodes, name))
 			continue;
