@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@
 static const char *const words[] = { "error", "warning", "info", "debug" };
 
 static char speaker[64] = "hspmd";
-static int level_max = -1; /* -1: HSPMD_LOG not looked at yet */
+static atomic_int level_max = -1; /* -1: HSPMD_LOG not looked at yet */
 static int with_time;
 static int tee_fd = -1;
 
@@ -50,9 +51,10 @@ static int level_from_environment(void)
 void hspmd_log(enum hspmd_log_level level, const char *fmt, ...)
 {
 	int saved = errno;
-	if (level_max < 0)
-		level_max = level_from_environment();
-	if ((int)level > level_max)
+	int most = atomic_load_explicit(&level_max, memory_order_relaxed);
+	if (most < 0)
+		atomic_store_explicit(&level_max, most = level_from_environment(), memory_order_relaxed);
+	if ((int)level > most)
 		return;
 	char line[2048];
 	size_t n = 0;

@@ -11,13 +11,18 @@
 #define SAYS_MOST 7
 
 /* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the most. */
-static int says_more(const char *cause)
+static int rank_of(const char *cause)
 {
 	static const char *const order[] = { "straggler", "fault", "worker-lost", "hang", "node-lost", "scontrol", "member-left" };
 	for (int i = 0; i < SAYS_MOST; i++)
 		if (!strcmp(cause, order[i]))
 			return i;
 	return SAYS_MOST; /* what was asked for, or how it began, stays */
+}
+
+static bool says_more(const char *cause, const char *than)
+{
+	return rank_of(cause) < SAYS_MOST && rank_of(cause) > rank_of(than);
 }
 
 void want_plan(struct hspmd_machine *m, const char *cause)
@@ -31,9 +36,11 @@ void want_plan(struct hspmd_machine *m, const char *cause)
 		c->from_nodes = m->current.layout ? m->current.layout->nodes : 0;
 		snprintf(c->cause, sizeof c->cause, "%s", cause);
 		c->optional = !strcmp(cause, "straggler");
-	} else if (says_more(cause) < SAYS_MOST && says_more(cause) > says_more(c->cause)) {
+	} else if (says_more(cause, c->cause)) {
 		snprintf(c->cause, sizeof c->cause, "%s", cause);
 	}
+	if (!c->wanted || says_more(cause, c->next))
+		snprintf(c->next, sizeof c->next, "%s", cause);
 	c->optional = c->optional && !strcmp(cause, "straggler");
 	c->wanted = true;
 	c->not_before = m->now + m->config->patience.quiet;

@@ -106,6 +106,7 @@ struct change {
 	bool started;          /* by the first step of the current generation */
 	bool optional;         /* only if it brings enough */
 	char cause[64];
+	char next[64];         /* wanted: why; the change after this one's, when this one only waits for its first step */
 	double noticed;        /* when the cause was seen */
 	double not_before;     /* quiet time, for what belongs to the same change */
 	double last_step_at;   /* where the pause begins */

@@ -47,7 +47,7 @@ void resize_line(struct hspmd_machine *m, double step_s)
 	struct change told = *c;
 	memset(c, 0, sizeof *c);
 	if (told.wanted) { /* another has begun meanwhile */
-		want_plan(m, told.cause);
+		want_plan(m, told.next);
 		c->not_before = told.not_before;
 	}
 }

@@ -62,6 +62,12 @@ equal() { # WHAT EXPECTED ACTUAL
 	[[ $2 == "$3" ]] || fail "$1: expected '$2', got '$3'"
 }
 
+# undisturbed_job METRICS: job.json for as many steps as were made, by whichever generation: steps that were lost may not have been made again yet.
+undisturbed_job() {
+	jq --argjson steps "$(jq -rR 'fromjson? | objects | select(has("loss")) | .step' "$1" | jq -s 'max + 1')" \
+		'.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json
+}
+
 # ---- the cluster
 
 start_cluster() { # [OPTION...]

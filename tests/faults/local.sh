@@ -60,7 +60,7 @@ end_run() {
 }
 
 compare() {
-	jq --argjson steps "$(($(told) + 1))" '.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
+	undisturbed_job "$metrics" >same.json
 	hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
 	"$top/tests/compare-losses" "$metrics" undisturbed/metrics.jsonl &&
 		equal "generations that began from nothing" "" "$(jq -r 'select(.state? == "init") | .generation' "$metrics")"

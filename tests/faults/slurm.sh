@@ -32,7 +32,7 @@ end_run() {
 }
 
 compare() {
-	jq --argjson steps "$(($(told) + 1))" '.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
+	undisturbed_job "$metrics" >same.json
 	env -u SLURM_CONF hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
 	"$top/tests/compare-losses" "$metrics" undisturbed/metrics.jsonl &&
 		equal "generations that began from nothing" "" "$(lines 'select(.state? == "init") | .generation')"
