@@ -51,6 +51,33 @@ static void test_undisturbed(void **state)
 	}
 }
 
+/* A growth asked for between a shrink's answer and the first step after it is told as one. */
+static void test_causes(void **state)
+{
+	(void)state;
+	int between = 0;
+	for (uint64_t seed = 50; seed <= 80; seed++) { /* with 65 the node comes before the step */
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 400 });
+		int status;
+		run_until(w, 10);
+		world_ask(w, "shrink", 1);
+		for (int i = 0; i < MOVES && !world_replies(w, true); i++)
+			if (!world_move(w))
+				world_wait(w);
+		bool early = !world_resizes(w);
+		between += early;
+		world_ask(w, "grow", 1);
+		run_out(w, seed);
+		assert_true(world_ended(w, &status) && !status);
+		if (early) {
+			assert_int_equal(world_resizes(w), 2);
+			assert_string_equal(world_cause(w), "grow");
+		}
+		world_destroy(w);
+	}
+	assert_true(between > 0);
+}
+
 /* SIGTERM at any moment: it ends, and what was done is in a checkpoint that a later life begins with. */
 static void test_leave(void **state)
 {
@@ -214,6 +241,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_undisturbed),
+		cmocka_unit_test(test_causes),
 		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_punished),

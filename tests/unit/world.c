@@ -101,6 +101,7 @@ static void check_line(struct world *w, const json_t *line)
 	if (json_object_get(line, "event")) {
 		assert_string_equal(world_word(line, "event"), "resize");
 		w->resizes++;
+		snprintf(w->cause, sizeof w->cause, "%s", world_word(line, "cause"));
 		int64_t lost = world_integer(line, "steps_lost");
 		assert_true(lost >= 0 && lost <= w->next_line);
 		w->next_line -= lost;
@@ -384,10 +385,10 @@ void world_fault(struct world *w)
 		}
 		break;
 	case 6:
-		command(w, json_pack("{s:s, s:i, s:i}", "command", "grow", "by", 1 + (int)world_pick(w, 2), "timeout_s", 1000));
+		world_ask(w, "grow", 1 + (int)world_pick(w, 2));
 		break;
 	case 7:
-		command(w, json_pack("{s:s, s:i, s:i}", "command", "shrink", "by", 1 + (int)world_pick(w, 2), "timeout_s", 1000));
+		world_ask(w, "shrink", 1 + (int)world_pick(w, 2));
 		break;
 	case 9: /* a preempted member has its grace */
 		if (w->member[n] && w->agent[n])
@@ -397,6 +398,11 @@ void world_fault(struct world *w)
 		command(w, json_pack("{s:s}", "command", "checkpoint"));
 		break;
 	}
+}
+
+void world_ask(struct world *w, const char *what, int by)
+{
+	command(w, json_pack("{s:s, s:i, s:i}", "command", what, "by", by, "timeout_s", 1000));
 }
 
 void world_heal(struct world *w)
@@ -581,6 +587,11 @@ int world_steps_told(const struct world *w)
 int world_generations(const struct world *w)
 {
 	return (int)json_object_size(w->plans);
+}
+
+const char *world_cause(const struct world *w)
+{
+	return w->cause;
 }
 
 int world_resizes(const struct world *w)

@@ -36,6 +36,8 @@ void world_fault(struct world *w);
 enum world_how { WORLD_KILL, WORLD_HANG, WORLD_AGENT };
 void world_kill(struct world *w, int node, int device, enum world_how how);
 /* Heal hung workers and give the job all nodes back, so that it can end. */
+/* A user's command: "grow" or "shrink" by so many nodes. */
+void world_ask(struct world *w, const char *what, int by);
 void world_heal(struct world *w);
 void world_leave(struct world *w);
 /* hspmdctld tells how nodes are lost. */
@@ -52,6 +54,7 @@ int world_steps_told(const struct world *w);
 int world_generations(const struct world *w);
 int world_meetings(const struct world *w); /* of workers with others, before their generation started */
 int world_resizes(const struct world *w);
+const char *world_cause(const struct world *w); /* of the last resize; "": none */
 int64_t world_steps_lost(const struct world *w);
 int world_replies(const struct world *w, bool ok);
 bool world_saved(const struct world *w); /* a complete checkpoint of where it stopped is there */

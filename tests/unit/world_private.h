@@ -58,6 +58,7 @@ struct world {
 	json_t *plans;                 /* generation -> { cluster, plan } */
 	int64_t next_line, lost;
 	int resizes, ok, refused, commands;
+	char cause[64]; /* of the last resize */
 	bool replied[4096];
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                 /* stands for its manifest */
