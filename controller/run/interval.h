@@ -3,6 +3,9 @@
 #ifndef HSPMD_CONTROLLER_RUN_INTERVAL_H
 #define HSPMD_CONTROLLER_RUN_INTERVAL_H
 
+/* Local checkpoints to one on shared storage, where the job does not say: they are there for the loss of nodes, the shared one for that of all. */
+#define HSPMD_LOCAL_TO_SHARED 10
+
 /* Seconds between two checkpoints with which least time is lost, where one costs the training cost_s and failures come failure_s apart in the mean: Young, "A first order
  * approximation to the optimum checkpoint interval", CACM 17(9), 1974, carried to higher order by Daly, "A higher order estimate of the optimum checkpoint interval for
  * restart dumps", FGCS 22(3), 2006, equation 37. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
+#include "controller/run/interval.h"
 #include "policies/copies.h"
 
 #define COPIES_MAX 4
@@ -34,7 +35,7 @@ static double state_bytes(const struct hspmd_model *model)
 /* Shared storage is written less often and read by all nodes at once. */
 static double from_shared_s(const struct hspmd_job *job, const struct hspmd_model *model)
 {
-	return 10 * every(job) + state_bytes(model) / NODE_BYTES_PER_S;
+	return HSPMD_LOCAL_TO_SHARED * every(job) + state_bytes(model) / NODE_BYTES_PER_S;
 }
 
 int run_risk_copies(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, const struct hspmd_risk *risk)

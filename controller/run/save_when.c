@@ -11,7 +11,6 @@
 #define FIRST_INTERVAL_S 120.0 /* nothing is measured yet */
 #define LEAST_INTERVAL_S 10.0
 #define MOST_INTERVAL_S 1800.0
-#define SHARED_EVERY 10        /* local checkpoints are there for the loss of nodes; the shared one for that of all */
 #define COPY_COST 100          /* copies in memory may cost the training a 100th of its time */
 #define COPY_MOST_S 600.0
 #define LOSSES_TRIED 2000      /* sets of lost nodes */
@@ -41,7 +40,7 @@ bool save_shared_due(const struct hspmd_machine *m)
 		return m->config->shared != NULL;
 	if (every > 0)
 		return m->now >= m->shared_tried + every;
-	return m->now >= m->shared_tried + SHARED_EVERY * interval(m) || (steps > 0 && m->told - m->shared_step >= SHARED_EVERY * steps);
+	return m->now >= m->shared_tried + HSPMD_LOCAL_TO_SHARED * interval(m) || (steps > 0 && m->told - m->shared_step >= HSPMD_LOCAL_TO_SHARED * steps);
 }
 
 /* ---- copies in memory */

@@ -62,10 +62,14 @@ equal() { # WHAT EXPECTED ACTUAL
 	[[ $2 == "$3" ]] || fail "$1: expected '$2', got '$3'"
 }
 
-# undisturbed_job METRICS: job.json for as many steps as were made, by whichever generation: steps that were lost may not have been made again yet.
-undisturbed_job() {
+# as_undisturbed METRICS: a run on one worker, for as many steps as any generation made (steps that were lost may not have been made again yet), has the same losses,
+# and no generation began from nothing.
+as_undisturbed() {
 	jq --argjson steps "$(jq -rR 'fromjson? | objects | select(has("loss")) | .step' "$1" | jq -s 'max + 1')" \
-		'.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json
+		'.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
+	env -u SLURM_CONF hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
+	"$top/tests/compare-losses" "$1" undisturbed/metrics.jsonl &&
+		equal "generations that began from nothing" "" "$(jq -rR 'fromjson? | objects | select(.state? == "init") | .generation' "$1")"
 }
 
 # ---- the cluster

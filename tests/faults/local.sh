@@ -59,13 +59,6 @@ end_run() {
 	! tail -n 1 run.log | grep -q 'is complete' || hspmd checkpoint verify ckpt --step "$(($(told) + 1))" >verify.log 2>&1 || { cat verify.log; return 1; }
 }
 
-compare() {
-	undisturbed_job "$metrics" >same.json
-	hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
-	"$top/tests/compare-losses" "$metrics" undisturbed/metrics.jsonl &&
-		equal "generations that began from nothing" "" "$(jq -r 'select(.state? == "init") | .generation' "$metrics")"
-}
-
 # ---- faults
 
 signal() { # SIGNAL WHAT PID...

@@ -31,13 +31,6 @@ end_run() {
 	wait_for 120 "job $job to end" job_ended "$job"
 }
 
-compare() {
-	undisturbed_job "$metrics" >same.json
-	env -u SLURM_CONF hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
-	"$top/tests/compare-losses" "$metrics" undisturbed/metrics.jsonl &&
-		equal "generations that began from nothing" "" "$(lines 'select(.state? == "init") | .generation')"
-}
-
 # ---- faults; the first node, on which the controller is, is a node like others only to kill -9 of processes
 
 dead='' cut=''

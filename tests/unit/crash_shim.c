@@ -5,11 +5,8 @@
  *
  * A file that HSPMD_CRASH_ORDER names tells running processes what to do: "CALL TEXT WHAT" (or "any" call; TEXT is part of the path). The first process that comes to such
  * a call removes the file and kills itself (WHAT is "kill"), stops itself ("stop"), or lets the call fail (an errno); "keep ERRNO" lets all fail while the file is there. */
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,12 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define DESCRIPTORS 1024
+#include "tests/preload.h"
 
 static atomic_int calls;
 static char *names[DESCRIPTORS]; /* path of each descriptor that counts */
-
-#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 static void append(const char *text)
 {
@@ -122,19 +117,12 @@ static int remember(int fd, const char *path)
 	return fd;
 }
 
-#define OPEN(name)                                                                                         \
-	int name(const char *path, int flags, ...)                                                         \
-	{                                                                                                  \
-		va_list ap;                                                                                \
-		va_start(ap, flags);                                                                       \
-		mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;                                    \
-		va_end(ap);                                                                                \
-		if (flags & O_CREAT && counts(path) && strike("open", path, NULL, NULL, NULL))             \
-			return -1;                                                                         \
-		return remember(REAL(name)(path, flags, mode), path);                                      \
-	}
-OPEN(open)
-OPEN(open64)
+static bool struck_open(const char *path, int flags)
+{
+	return flags & O_CREAT && counts(path) && strike("open", path, NULL, NULL, NULL);
+}
+OPEN(open, return struck_open(path, flags) ? -1 : remember(REAL(open)(path, flags, mode), path);)
+OPEN(open64, return struck_open(path, flags) ? -1 : remember(REAL(open64)(path, flags, mode), path);)
 
 struct half_write {
 	int fd;

@@ -10,6 +10,7 @@ extern char scene_root[64];
 /* cmocka's fixtures: make it, remove it. */
 int scene_setup(void **state);
 int scene_teardown(void **state);
+#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, scene_setup, scene_teardown)
 
 /* A path in it; good until the eighth call from here. */
 const char *scene_path(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

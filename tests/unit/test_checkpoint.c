@@ -403,7 +403,6 @@ static void test_names(void **state)
 int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
-#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, scene_setup, scene_teardown)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
 		IN_FOLDER(test_round_trip),

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Preloaded, plays a slow shared storage: all processes together read at most HSPMD_SLOW_RATE bytes a second from files below HSPMD_SLOW_UNDER. When the storage is free
  * again stands in the file HSPMD_SLOW_CLOCK, which all map. */
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,8 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DESCRIPTORS 1024
-#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+#include "tests/preload.h"
 
 static atomic_bool slow[DESCRIPTORS];
 
@@ -69,17 +65,8 @@ static int note(int fd, const char *path)
 	return fd;
 }
 
-#define OPEN(name)                                                              \
-	int name(const char *path, int flags, ...)                              \
-	{                                                                       \
-		va_list ap;                                                     \
-		va_start(ap, flags);                                            \
-		mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;         \
-		va_end(ap);                                                     \
-		return note(REAL(name)(path, flags, mode), path);               \
-	}
-OPEN(open)
-OPEN(open64)
+OPEN(open, return note(REAL(open)(path, flags, mode), path);)
+OPEN(open64, return note(REAL(open64)(path, flags, mode), path);)
 
 ssize_t read(int fd, void *data, size_t bytes)
 {
