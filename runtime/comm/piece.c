@@ -74,20 +74,9 @@ void hspmd_pieces_free(struct hspmd_pieces *p)
 	memset(p, 0, sizeof *p);
 }
 
-/* Byte offset in a packed buffer that holds `whole` of the first element of `part`. */
-static size_t offset(const struct hspmd_box *whole, const struct hspmd_box *part, size_t element_bytes)
-{
-	int64_t o = 0;
-	for (int d = 0; d < whole->rank; d++)
-		o = o * (whole->hi[d] - whole->lo[d]) + (part->lo[d] - whole->lo[d]);
-	return (size_t)o * element_bytes;
-}
-
 char *hspmd_part_contiguous(const struct hspmd_part *part, const struct hspmd_box *box)
 {
-	int64_t run, runs;
-	hspmd_box_runs(&part->box, box, &run, &runs);
-	return runs == 1 ? part->data + offset(&part->box, box, part->element_bytes) : NULL;
+	return hspmd_box_at(part->data, &part->box, box, part->element_bytes);
 }
 
 char *hspmd_pieces_in_place(const struct hspmd_pieces *p, size_t m, const struct hspmd_part *part)

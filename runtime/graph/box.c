@@ -113,6 +113,13 @@ static int64_t offset(const struct hspmd_box *box, const int64_t *at)
 	return o;
 }
 
+void *hspmd_box_at(void *data, const struct hspmd_box *whole, const struct hspmd_box *part, size_t element_bytes)
+{
+	int64_t run, runs;
+	hspmd_box_runs(whole, part, &run, &runs);
+	return runs == 1 ? (char *)data + (size_t)offset(whole, part->lo) * element_bytes : NULL;
+}
+
 void hspmd_box_copy(void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
 		    const struct hspmd_box *part, size_t element_bytes)
 {

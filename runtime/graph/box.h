@@ -33,6 +33,9 @@ int hspmd_box_subtract(const struct hspmd_box *a, const struct hspmd_box *b, str
 /* Longest run of contiguous elements when `part` is cut from a row-major buffer that holds `whole`: elements a run, and how many runs. */
 void hspmd_box_runs(const struct hspmd_box *whole, const struct hspmd_box *part, int64_t *run, int64_t *runs);
 
+/* Where in a row-major buffer that holds `whole` the elements of `part` lie one after another; NULL: they do not. */
+void *hspmd_box_at(void *data, const struct hspmd_box *whole, const struct hspmd_box *part, size_t element_bytes);
+
 /* Copy `part` between two row-major buffers that hold the boxes dst_box and src_box (both contain part); element_bytes each element. */
 void hspmd_box_copy(void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
 		    const struct hspmd_box *part, size_t element_bytes);

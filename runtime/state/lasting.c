@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 #define MAGIC "hspmd-lasting-1"
 #define PAGE ((size_t)4096)
 #define UNDO_BYTES (HSPMD_LASTING_PARTS * HSPMD_LASTING_BLOCK)
+#define MUCH ((size_t)16 << 20)
 
 enum { COMPUTING, READY, UPDATING, PHASES };
 
@@ -76,12 +78,9 @@ static struct hspmd_lasting *make(const char *folder, const char *name, int64_t 
 	return NULL;
 }
 
-void hspmd_lasting_close(struct hspmd_lasting *l, bool keep)
+static void *let_go(void *of)
 {
-	if (!l)
-		return;
-	if (!keep && l->fd >= 0)
-		unlink(l->path);
+	struct hspmd_lasting *l = of;
 	if (l->record)
 		munmap(l->record, l->mapped);
 	if (l->fd >= 0)
@@ -90,6 +89,26 @@ void hspmd_lasting_close(struct hspmd_lasting *l, bool keep)
 	free(l->name);
 	free(l->path);
 	free(l);
+	return NULL;
+}
+
+/* Giving back a gigabyte takes as long as copying it: nobody waits for that. */
+void hspmd_lasting_close(struct hspmd_lasting *l, bool keep)
+{
+	pthread_attr_t alone;
+	pthread_t thread;
+	if (!l)
+		return;
+	if (!keep && l->fd >= 0)
+		unlink(l->path);
+	bool beside = !keep && l->mapped >= MUCH && !pthread_attr_init(&alone);
+	if (beside) {
+		pthread_attr_setdetachstate(&alone, PTHREAD_CREATE_DETACHED);
+		beside = !pthread_create(&thread, &alone, let_go, l);
+		pthread_attr_destroy(&alone);
+	}
+	if (!beside)
+		let_go(l);
 }
 
 static int map(struct hspmd_lasting *l, size_t bytes, struct hspmd_error *err)
@@ -125,7 +144,12 @@ static int reserve(struct hspmd_lasting *l, size_t bytes, struct hspmd_error *er
 		return -1;
 	if (fallocate(l->fd, 0, 0, (off_t)bytes))
 		return hspmd_fail_errno(err, "%s: %zu bytes", l->path, bytes);
-	return map(l, bytes, err);
+	if (map(l, bytes, err))
+		return -1;
+#ifdef MADV_POPULATE_WRITE
+	madvise(l->record, bytes, MADV_POPULATE_WRITE); /* else every page is looked up when it is first written: where that matters, nothing trains */
+#endif
+	return 0;
 }
 
 struct hspmd_lasting *hspmd_lasting_create(const struct hspmd_lasting_about *about, struct hspmd_error *err)

@@ -171,6 +171,40 @@ static int build_lengths(struct hspmd_generation *g, struct hspmd_error *err)
 	return 0;
 }
 
+/* ---- what outlives the process */
+
+/* This node's part of the run's folder, and what the device's files there are called. */
+static int place_of(const struct hspmd_worker_setup *setup, char **folder, char **name, struct hspmd_error *err)
+{
+	*folder = hspmd_asprintf("%s/%s", setup->memory, setup->node);
+	*name = strdup(setup->address);
+	for (char *colon = *name; colon && (colon = strchr(colon, ':'));)
+		*colon = '-';
+	return *folder && *name ? 0 : hspmd_fail_memory(err, "naming a place in memory");
+}
+
+/* Without it the state is in memory that dies with the process: training goes on all the same. */
+static void make_lasting(struct hspmd_generation *g)
+{
+	struct hspmd_error err = { "" };
+	char *folder = NULL, *name = NULL, *text = NULL;
+	if (!g->setup->memory || !g->setup->device->ops->host_memory || g->program->stage < 0)
+		return;
+	if (!hspmd_memory_place_make(g->setup->memory, &err) && !place_of(g->setup, &folder, &name, &err)) {
+		text = json_dumps(g->message, JSON_COMPACT | JSON_REAL_PRECISION(17));
+		if (text)
+			g->lasting = hspmd_lasting_create(&(struct hspmd_lasting_about){ folder, name, g->number, hspmd_executor_lasting_layout(g->program),
+											 hspmd_executor_lasting_bytes(g->program), text }, &err);
+		else
+			hspmd_fail_memory(&err, "describing a generation");
+	}
+	if (!g->lasting)
+		hspmd_warn("the state will not outlive this process: %s", err.text);
+	free(folder);
+	free(name);
+	free(text);
+}
+
 /* What the message says, without connections. */
 static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
 {
@@ -206,10 +240,13 @@ fail:
 struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
 {
 	struct hspmd_generation *g = specialise(setup, message, err);
-	if (!g || !open_transports(g, err))
-		return g;
-	hspmd_generation_destroy(g);
-	return NULL;
+	if (g && open_transports(g, err)) {
+		hspmd_generation_destroy(g);
+		return NULL;
+	}
+	if (g)
+		make_lasting(g); /* now: memory that is new takes its time, and the generation before may still train */
+	return g;
 }
 
 int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err)
@@ -316,40 +353,6 @@ int hspmd_generation_met(struct hspmd_generation *g, struct hspmd_error *err)
 	return made;
 }
 
-/* ---- what outlives the process */
-
-/* This node's part of the run's folder, and what the device's files there are called. */
-static int place_of(const struct hspmd_worker_setup *setup, char **folder, char **name, struct hspmd_error *err)
-{
-	*folder = hspmd_asprintf("%s/%s", setup->memory, setup->node);
-	*name = strdup(setup->address);
-	for (char *colon = *name; colon && (colon = strchr(colon, ':'));)
-		*colon = '-';
-	return *folder && *name ? 0 : hspmd_fail_memory(err, "naming a place in memory");
-}
-
-/* Without it the state is in memory that dies with the process: training goes on all the same. */
-static void make_lasting(struct hspmd_generation *g)
-{
-	struct hspmd_error err = { "" };
-	char *folder = NULL, *name = NULL, *text = NULL;
-	if (!g->setup->memory || !g->setup->device->ops->host_memory || g->program->stage < 0)
-		return;
-	if (!hspmd_memory_place_make(g->setup->memory, &err) && !place_of(g->setup, &folder, &name, &err)) {
-		text = json_dumps(g->message, JSON_COMPACT | JSON_REAL_PRECISION(17));
-		if (text)
-			g->lasting = hspmd_lasting_create(&(struct hspmd_lasting_about){ folder, name, g->number, hspmd_executor_lasting_layout(g->program),
-											 hspmd_executor_lasting_bytes(g->program), text }, &err);
-		else
-			hspmd_fail_memory(&err, "describing a generation");
-	}
-	if (!g->lasting)
-		hspmd_warn("the state will not outlive this process: %s", err.text);
-	free(folder);
-	free(name);
-	free(text);
-}
-
 static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 {
 	if (getenv(TIMELINE) && !(g->timeline = hspmd_timeline_create(g->program->instruction_count)))
@@ -373,7 +376,6 @@ int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t
 		hspmd_direct_counts(g->direct[lane], &groups[lane], &straight[lane]);
 	if (groups[0] + groups[1])
 		hspmd_info("%d of %d groups of devices communicate straight", straight[0] + straight[1], groups[0] + groups[1]);
-	make_lasting(g);
 	return make_executor(g, err);
 }
 
@@ -545,4 +547,29 @@ int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hs
 {
 	int slot;
 	return state_slot(g, tensor, box, &slot, err) ? -1 : copy_slice(g, slot, box, (void *)host, false, err);
+}
+
+int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *from, int tensor, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	struct hspmd_device *dev = to->setup->device;
+	struct hspmd_error not_held;
+	int in, out;
+	if (state_slot(from, tensor, box, &in, &not_held))
+		return 0;
+	if (state_slot(to, tensor, box, &out, err))
+		return -1;
+	const struct hspmd_form *source = &from->program->forms[from->program->slots[in].form], *target = &to->program->forms[to->program->slots[out].form];
+	int status = dev->ops->copy_box(dev, hspmd_executor_slot(to->executor, out), &target->box, hspmd_executor_slot(from->executor, in), &source->box, box,
+					target->dtype, false, err);
+	return status || dev->ops->synchronise(dev, err) ? -1 : 1;
+}
+
+void *hspmd_generation_place(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box)
+{
+	struct hspmd_error err;
+	int slot;
+	if (!g->setup->device->ops->host_memory || state_slot(g, tensor, box, &slot, &err))
+		return NULL;
+	const struct hspmd_form *form = &g->program->forms[g->program->slots[slot].form];
+	return hspmd_box_at(hspmd_executor_slot(g->executor, slot), &form->box, box, hspmd_dtype_bytes(form->dtype));
 }

@@ -93,5 +93,9 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 /* One box of a state tensor between this worker's memory and a packed host buffer. */
 int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);
 int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err);
+/* From one generation's memory to another's of the same device. 1; 0: `from` does not hold it; -1. */
+int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *from, int tensor, const struct hspmd_box *box, struct hspmd_error *err);
+/* Where the box lies in one piece of host memory; NULL: nowhere. */
+void *hspmd_generation_place(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box);
 
 #endif

@@ -197,6 +197,21 @@ static int put_now(void *context, int tensor, const struct hspmd_box *box, const
 	return hspmd_generation_put(((struct ends *)context)->now, tensor, box, host, err);
 }
 
+static int copy_now(void *context, int tensor, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	struct ends *e = context;
+	int copied = e->old ? hspmd_generation_copy(e->now, e->old, tensor, box, err) : 0;
+	e->report->local += copied > 0 ? (int64_t)box_bytes(e->now, tensor, box) : 0;
+	return copied;
+}
+
+static void *place(void *context, int tensor, const struct hspmd_box *box, bool sending)
+{
+	const struct ends *e = context;
+	const struct hspmd_generation *g = sending ? e->old : e->now;
+	return g ? hspmd_generation_place(g, tensor, box) : NULL;
+}
+
 static double link_seconds(const void *context, int from, int to, double bytes)
 {
 	const struct hspmd_generation *g = context;
@@ -252,7 +267,7 @@ static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, j
 	json_t *live = json_object_get(state, "live"), *manifest = json_object_get(state, "manifest");
 	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
 	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
-	struct hspmd_move_end end = { &ends, get, put_now };
+	struct hspmd_move_end end = { &ends, get, put_now, copy_now, place };
 	struct hspmd_move_report moved = { 0 };
 	int status = (manifest && (!m || open_reader(&ends, state, err))) || start_inventory(g, &inv, err) ? -1 : 0;
 	if (!status) {

@@ -15,6 +15,11 @@ struct hspmd_move_end {
 	int (*get)(void *context, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err);
 	/* Take the box from a packed host buffer. */
 	int (*put)(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err);
+	/* Both may be NULL, and spare what they answer for its way through a buffer. */
+	/* From where this member holds it to where it is to be. 1; 0: it must be got and put; -1. */
+	int (*copy)(void *context, int tensor, const struct hspmd_box *box, struct hspmd_error *err);
+	/* Host memory in which the box lies packed, to be sent from or received into; NULL: there is none. It stays until the transport is closed. */
+	void *(*place)(void *context, int tensor, const struct hspmd_box *box, bool sending);
 };
 
 struct hspmd_move_report {

@@ -71,7 +71,7 @@ static void close_all(struct member *members)
 static void *run(void *argument)
 {
 	struct member *m = argument;
-	struct hspmd_move_end end = { m, get, put };
+	struct hspmd_move_end end = { .context = m, .get = get, .put = put };
 	m->status = hspmd_moves_run(m->t, m->rank, m->moves, m->count, element_bytes, &end, &m->report, &m->err);
 	return NULL;
 }
