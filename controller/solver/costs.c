@@ -52,7 +52,6 @@ static void block_from_model(struct hspmd_layer_fact *f, const struct hspmd_mode
 	f->moved.whole = s * e * h * (m->gated ? 4 + 6 + 3 + 1 : 4 + 6 + 1 + 1) + s * e * h * routed * (m->gated ? 3 : 2);
 	f->moved.split = s * e * (2 * (q + 2 * kv) + 2 * q + (m->gated ? 2 * (q + kv) + 6 * wide : 4 * wide));
 	f->reduced_bytes = 2 * s * h * e;
-	f->lasting_bytes = 2 * f->reduced_bytes;
 }
 
 static void end_from_model(struct hspmd_layer_fact *f, const struct hspmd_model *m, bool head, double s, double e)
@@ -63,7 +62,7 @@ static void end_from_model(struct hspmd_layer_fact *f, const struct hspmd_model 
 		f->kept[k] = kept;
 	f->working = (struct hspmd_part){ head ? 0 : s * h * e, 0 };
 	f->moved = head ? (struct hspmd_part){ 3 * s * h * e, 2 * s * m->vocab * e } : (struct hspmd_part){ 2 * s * h * e, 0 };
-	f->reduced_bytes = f->lasting_bytes = s * h * e;
+	f->reduced_bytes = s * h * e;
 }
 
 static void facts_from_model(struct hspmd_costs *c)

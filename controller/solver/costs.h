@@ -37,7 +37,6 @@ struct hspmd_layer_fact {
 	struct hspmd_part working;                     /* alive only while the layer runs backward */
 	struct hspmd_part moved;                       /* by the forward pass, reads and writes */
 	double gathered_bytes;                         /* what a context group gathers: keys and values, as they are stored */
-	double lasting_bytes;                          /* sent by a tensor-parallel group in a pass there and a pass back */
 	double flops;                                  /* forward; of matrix products */
 	double reduced_bytes;                          /* forward; all-reduced by a tensor-parallel group */
 	bool rerun;                                    /* by full recomputation; else the layer does without */

@@ -6,8 +6,8 @@
  *   in flight   of each micro-batch what its layers keep for the backward pass, and what was sent to the next stage, which stays until that
  *               stage is known to have it
  *   again       under zb-h1 of each micro-batch whose gradients of weights are still to come, what its backward pass computed anew
- *   once        gradients of the layer at hand and, recomputed, its activations; and what collectives within the stage have sent in the pass
- *               at hand and the one before it: whoever reads it may be that far behind
+ *   once        gradients of the layer at hand and, recomputed, its activations; and the keys and values that context groups have sent in the
+ *               pass at hand and the one before it: whoever reads them may be that far behind
  *   or, when those are gone, the step's end: under ZeRO the sums that each copy got of its part of the gradients
  *
  * and on a GPU what the device holds before any of it; on a CPU, whose memory is the host's, also the image of weights and optimizer that a checkpoint is written
@@ -46,9 +46,7 @@ double hspmd_layer_lasting(const struct hspmd_costs *c, int layer, enum hspmd_re
 {
 	const struct hspmd_layer_fact *f = &c->layers[layer];
 	double passes = recompute == HSPMD_RECOMPUTE_FULL ? 1.5 : 1; /* there, again, back */
-	double reduced = cut->share < 1 ? f->lasting_bytes * cut->part * (cut->sequence_parallel ? 1 + cut->share : 1) : 0;
-	double gathered = cut->part < 1 ? f->gathered_bytes * cut->share * (1 + cut->part) : 0;
-	return passes * (reduced + gathered);
+	return cut->part < 1 ? passes * f->gathered_bytes * cut->share * (1 + cut->part) : 0;
 }
 
 static double computed_anew(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut)

@@ -52,8 +52,9 @@ static void touch(struct life *l, size_t at)
 }
 
 /* A message may still be under way when its instruction is done, and whoever writes over its source must wait for it. Within a stage all run the same
- * instructions, so the end of the next turn is late enough for that wait to end. Between stages it is not: the receiver may be waiting for us. There the
- * source stays until something has come from the receiver that it sent after it had received this (or, where nothing does, until the vote). */
+ * instructions, so the end of the next turn is late enough for that wait to end; mostly less is (surely_taken). Between stages it is not: the receiver may be
+ * waiting for us. There the source stays until something has come from the receiver that it sent after it had received this (or, where nothing does, until the
+ * vote). */
 static size_t end_of_next_turn(const struct hspmd_program *p, size_t at)
 {
 	int turn = p->instructions[at].turn + 1;
@@ -71,6 +72,51 @@ static size_t surely_received(const struct hspmd_program *p, size_t at)
 			return i;
 	}
 	return p->vote > at ? p->vote - 1 : at;
+}
+
+static const struct hspmd_comm_step *step_of(const struct hspmd_instruction *in)
+{
+	return &in->transfer->steps[in->step];
+}
+
+static bool uses(const struct hspmd_instruction *in, int slot)
+{
+	for (int k = 0; k < in->input_count; k++)
+		if (in->in[k] == slot)
+			return true;
+	for (int k = 0; k < in->output_count; k++)
+		if (in->out[k] == slot)
+			return true;
+	return false;
+}
+
+/* A step that nobody ends before all of these members have begun it. */
+static bool meets(const struct hspmd_comm_step *step, const struct hspmd_comm_step *members)
+{
+	if (step->kind != HSPMD_COMM_ALL_REDUCE && step->kind != HSPMD_COMM_REDUCE_SCATTER && step->kind != HSPMD_COMM_ALL_GATHER)
+		return false;
+	for (int m = 0, at; m < members->member_count; m++) {
+		for (at = 0; at < step->member_count && step->members[at] != members->members[m]; at++)
+			continue;
+		if (at == step->member_count)
+			return false;
+	}
+	return true;
+}
+
+/* An all-reduce has sent everything when its result is there, which the first to use that waits for. Of another step the members have received what this
+ * one sends when they meet again: an engine runs steps in their order. `latest` at the latest. */
+static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t latest)
+{
+	const struct hspmd_instruction *sent = &p->instructions[at];
+	bool whole = step_of(sent)->kind == HSPMD_COMM_ALL_REDUCE && sent->out[0] >= 0;
+	for (size_t i = at + 1; sent->micro_batch >= 0 && i < latest; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (whole ? uses(in, sent->out[0])
+			  : in->action == HSPMD_ACTION_COMM && in->micro_batch >= 0 && meets(step_of(in), step_of(sent)))
+			return i;
+	}
+	return latest;
 }
 
 static void find_lives(struct placer *pl)
@@ -99,7 +145,7 @@ static void find_lives(struct placer *pl)
 			turn = in->turn;
 			turn_end = end_of_next_turn(p, i);
 		}
-		touch(&pl->lives[in->in[0]], in->peer_seat >= 0 && in->gives ? surely_received(p, i) : turn_end);
+		touch(&pl->lives[in->in[0]], in->peer_seat >= 0 && in->gives ? surely_received(p, i) : surely_taken(p, i, turn_end));
 	}
 }
 
