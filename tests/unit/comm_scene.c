@@ -53,7 +53,19 @@ struct scene {
 	int directs;
 	struct hspmd_error err[SCENE_MEMBERS];
 	int rv[SCENE_MEMBERS];
+	int sent[SCENE_MEMBERS][SCENE_MEMBERS]; /* messages, by rank from and to */
+	bool small; /* of moves: what goes between two fits one message */
 };
+
+/* ---- counting messages */
+
+static struct scene *playing;
+
+static int send_and_count(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r, struct hspmd_error *err)
+{
+	playing->sent[t->options.rank][to]++; /* a thread a rank */
+	return hspmd_transport_memory.send(t, to, tag, data, bytes, r, err);
+}
 
 static uint64_t seed = 1;
 
@@ -277,11 +289,31 @@ static void *run_thread(void *arg)
 	return NULL;
 }
 
+/* What is small goes in one message from one member to another, however many boxes it is; what is added, in another. */
+static void check_messages(const struct scene *s)
+{
+	int most[SCENE_MEMBERS][SCENE_MEMBERS] = { 0 };
+	for (int i = 0; i < s->step.move_count; i++) {
+		const struct hspmd_move *m = &s->step.moves[i];
+		bool first = m->from != m->to;
+		for (int k = 0; k < i; k++)
+			first &= s->step.moves[k].from != m->from || s->step.moves[k].to != m->to || !s->step.moves[k].add != !m->add;
+		most[rank_of_device(m->from)][rank_of_device(m->to)] += first;
+	}
+	for (int from = 0; from < s->members; from++)
+		for (int to = 0; to < s->members; to++)
+			if (s->sent[from][to] != s->repeat * most[from][to])
+				fail_msg("%d messages from rank %d to %d in %d turns, not %d each", s->sent[from][to], from, to, s->repeat, most[from][to]);
+}
+
 static void run_scene(struct scene *s, const char *what)
 {
 	struct hspmd_address a[SCENE_MEMBERS];
 	struct runner runner[SCENE_MEMBERS];
 	struct hspmd_error err;
+	struct hspmd_transport_ops counting = hspmd_transport_memory;
+	counting.send = send_and_count;
+	playing = s;
 	fill_scene(s);
 	reference(s);
 	pthread_barrier_init(&s->everybody, NULL, (unsigned)s->members);
@@ -292,6 +324,8 @@ static void run_scene(struct scene *s, const char *what)
 	}
 	for (int r = 0; r < s->members; r++)
 		assert_int_equal(hspmd_transport_memory.connect(s->transport[r], a, &err), 0);
+	for (int r = 0; r < s->members; r++)
+		s->transport[r]->ops = &counting;
 	for (int r = 0; r < s->members; r++) {
 		runner[r] = (struct runner){ .s = s, .rank = r };
 		assert_int_equal(pthread_create(&runner[r].thread, NULL, run_thread, &runner[r]), 0);
@@ -312,6 +346,8 @@ static void run_scene(struct scene *s, const char *what)
 		free(s->want[r]);
 	}
 	pthread_barrier_destroy(&s->everybody);
+	if (s->small)
+		check_messages(s);
 	ground->directs += s->directs;
 	for (int v = 0; v < 2; v++) {
 		free(s->layout[v].devices);
@@ -431,6 +467,7 @@ void scene_batched(int trials)
 				};
 		}
 		qsort(s.step.moves, (size_t)s.step.move_count, sizeof *s.step.moves, by_pair);
+		s.small = trial % 8 && !ground->direct;
 		run_scene(&s, hspmd_comm_words[s.step.kind]);
 	}
 }
