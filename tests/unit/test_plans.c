@@ -24,12 +24,18 @@ struct model {
 	int layers, heads; /* heads: units of tensor parallelism */
 	int (*train)(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 };
+static const char qwen2[] = "{\"model_type\":\"qwen2\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+			    "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"tie_word_embeddings\":false}";
+static const char mistral[] = "{\"model_type\":\"mistral\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+			      "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"sliding_window\":6}";
 static const struct model models[] = {
 	{ "llama", trainer_llama, 5, 2, trainer_run },
 	{ "gpt2", trainer_gpt2, 5, 4, trainer_run },
 	{ "gpt2 on documents", trainer_gpt2, 5, 4, trainer_documents },
 	{ "llama on documents", trainer_llama, 5, 2, trainer_documents },
 	{ "mixtral", trainer_mixtral, 4, 4, trainer_run }, /* as many experts: shares of a stage are whole experts */
+	{ "qwen2", qwen2, 5, 2, trainer_run },
+	{ "mistral", mistral, 5, 2, trainer_run },
 };
 
 static uint64_t state;
@@ -173,7 +179,7 @@ static void random_plans(void **unused)
 {
 	(void)unused;
 	const char *seed = getenv("HSPMD_SEED"), *is_long = getenv("HSPMD_LONG");
-	int count = is_long && *is_long == '1' ? 100 : 8;
+	int count = is_long && *is_long == '1' ? 200 : 8;
 	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
 		double want[STEPS], got[STEPS], worst = 0;
 		one_device(&models[k], want);

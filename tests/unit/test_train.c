@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +91,37 @@ static void llama(void **state)
 	same_losses(trainer_llama);
 }
 
+/* 12 heads as 5 to 3 are 8 and 4 (7.5 is rounded up); where two share a key's they go in pairs, 4 and 2 of 6. What else is split has units of one. */
+static void heads_in_any_ratio(void **state)
+{
+	(void)state;
+	static const char *const models[] = {
+		"{\"model_type\":\"gpt2\",\"n_embd\":48,\"n_layer\":2,\"n_head\":12,\"n_positions\":32,\"vocab_size\":257,\"resid_pdrop\":0,\"embd_pdrop\":0,"
+		"\"attn_pdrop\":0}",
+		"{\"model_type\":\"qwen2\",\"hidden_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":12,\"num_key_value_heads\":6,\"intermediate_size\":50,"
+		"\"max_position_embeddings\":64,\"vocab_size\":259,\"tie_word_embeddings\":true}",
+		"{\"model_type\":\"mistral\",\"hidden_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":12,\"num_key_value_heads\":6,\"intermediate_size\":50,"
+		"\"max_position_embeddings\":64,\"vocab_size\":259,\"sliding_window\":5}",
+	};
+	static const char *const ratios[] = { "[5,3]", "[1,9]", "[1,1]" };
+	struct hspmd_error err = { "" };
+	double want[STEPS], got[STEPS];
+	for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+		if (trainer_run(models[m], HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]}]}]}", 1, STEPS, want, &err))
+			fail_msg("%s", err.text);
+		for (size_t r = 0; r < sizeof ratios / sizeof *ratios; r++) {
+			char plan[512];
+			snprintf(plan, sizeof plan, HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"shard_ratio\":%s},"
+							 "{\"layers\":[2,4],\"devices\":[\"n:2-5\"],\"context\":2,\"shard_ratio\":%s}]}]}",
+				 ratios[r], ratios[r]);
+			if (trainer_run(models[m], plan, 6, STEPS, got, &err))
+				fail_msg("model %zu as %s: %s", m, ratios[r], err.text);
+			if (!(worst(got, want) < 1e-5))
+				fail_msg("model %zu as %s: losses differ by %g", m, ratios[r], worst(got, want));
+		}
+	}
+}
+
 /* Shapes large enough for every kernel's blocked path: a buffer given away too early shows only there. */
 static void large_shapes(void **state)
 {
@@ -117,6 +149,6 @@ static void large_shapes(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2), cmocka_unit_test(llama), cmocka_unit_test(large_shapes) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2), cmocka_unit_test(llama), cmocka_unit_test(heads_in_any_ratio), cmocka_unit_test(large_shapes) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
