@@ -3,8 +3,8 @@
  *
  *     cc -o own-graph own-graph.c $(pkg-config --cflags --libs hspmd) -lm && ./own-graph
  *
- * n:0 has two cores and most of the first stage, n:1 has one and the rest of it, n:2 is the second stage. `./own-graph --program n:0` prints what n:0 does in
- * a step instead of training. */
+ * n:0 has two cores, n:1 and n:2 one each. n:0 and n:1 work on three of every four samples together, n:0 with the larger part of the inner layer; n:2 has all of
+ * it, and the fourth sample. `./own-graph --program n:0` prints what n:0 does in a step instead of training. */
 #include <hspmd/hspmd.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,11 +22,12 @@ static const char cluster[] = "{ \"format\": \"hspmd-cluster-1\","
 			      "  \"nodes\": [ { \"name\": \"n\", \"devices\": [ { \"type\": \"big\", \"count\": 1 }, { \"type\": \"small\", \"count\": 2 } ] } ],"
 			      "  \"links\": [ { \"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5 } ] }";
 
-/* A sample is 64 points; 8 samples a step, two at a time. */
-static const char plan[] = "{ \"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 2, \"seq_len\": 64,"
-			   "  \"pipelines\": [ { \"micro_batches\": 4, \"stages\": ["
-			   "    { \"layers\": [0, 2], \"devices\": [\"n:0-1\"], \"shard_ratio\": [2, 1] },"
-			   "    { \"layers\": [2, 3], \"devices\": [\"n:2\"] } ] } ] }";
+/* A sample is 64 points; 8 samples a step, four at a time. All three devices are one stage: how they share its work the annotations below say. */
+static const char plan[] = "{ \"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 4, \"seq_len\": 64,"
+			   "  \"pipelines\": [ { \"micro_batches\": 2, \"stages\": [ { \"layers\": [0, 3], \"devices\": [\"n:0-2\"] } ] } ] }";
+
+/* Samples: two subgroups, of which the first has three in four (h0: along dimension 0) on both its devices. */
+#define SAMPLES "{[0,1]: -1:2 | [2]} h0(3:1)"
 
 static int weight(struct hspmd_net *net, const char *name, int64_t out, int64_t in)
 {
@@ -45,16 +46,18 @@ static void build(void *context, struct hspmd_net *net)
 {
 	(void)context;
 	int points = hspmd_net_floats(net, "points", 2), targets = hspmd_net_integers(net, "spirals");
+	hspmd_net_annotate(net, points, SAMPLES);
+	hspmd_net_annotate(net, targets, SAMPLES);
 
 	int w_in = weight(net, "in", WIDTH, 2), b_in = vector(net, "in.bias", WIDTH, 0);
 	int x = hspmd_net_gelu(net, hspmd_net_linear(net, points, w_in, b_in));
 
-	/* Split by hand: five parts of the inner width in eight lie on the stage's first device, the rest on its second, and so for the sums after it. */
+	/* Five parts in eight of the inner width lie on the first device, the rest on the second, and so for the sums after it; the third has a copy of all. */
 	hspmd_net_layer(net, 1);
 	int normed = hspmd_net_layer_norm(net, x, vector(net, "gain", WIDTH, 1), vector(net, "bias", WIDTH, 0), 1e-5);
 	int up = weight(net, "up", 2 * WIDTH, WIDTH), down = weight(net, "down", WIDTH, 2 * WIDTH);
-	hspmd_net_annotate(net, up, "{[0,1]: 0:2(5:3)}");
-	hspmd_net_annotate(net, down, "{[0,1]: 1:2(5:3)}");
+	hspmd_net_annotate(net, up, "{[0,1]: 0:2(5:3) | [2]}");
+	hspmd_net_annotate(net, down, "{[0,1]: 1:2(5:3) | [2]}");
 	int inner = hspmd_net_gelu(net, hspmd_net_linear(net, normed, up, -1));
 	x = hspmd_net_add(net, x, hspmd_net_linear(net, inner, down, -1));
 

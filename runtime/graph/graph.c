@@ -93,8 +93,8 @@ int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotat
 		char *text = hspmd_annotation_text(lies);
 		if (t->role != HSPMD_TENSOR_PARAMETER && t->role != HSPMD_TENSOR_INPUT)
 			hspmd_fail(&g->error, "tensor %s is annotated as %s, but follows from others: parameters and inputs are annotated", t->name, text ? text : "?");
-		else if (lies->hsize != 1 || hspmd_annotation_is_partial(lies))
-			hspmd_fail(&g->error, "tensor %s is annotated as %s, expected one subgroup and nothing partial", t->name, text ? text : "?");
+		else if (hspmd_annotation_is_partial(lies))
+			hspmd_fail(&g->error, "tensor %s is annotated as %s, expected nothing partial", t->name, text ? text : "?");
 		else if (hspmd_annotation_check(lies, &t->shape, &g->error))
 			hspmd_error_prefix(&g->error, "tensor %s", t->name);
 		else {

@@ -60,7 +60,7 @@ void hspmd_graph_destroy(struct hspmd_graph *g);
 int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer);
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
 			  bool decay, int split_dim, int64_t split_unit);
-/* Say how a parameter or input lies on the devices of every stage that uses it, numbered from 0: one subgroup, nothing partial. Takes the annotation, also on
+/* Say how a parameter or input lies on the devices of every stage that uses it, numbered from 0: nothing partial. Takes the annotation, also on
  * failure. 0 or -1 as above. */
 int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *lies);
 /* Append an operator. Output shapes and dtypes come from the operator's shape rule. Inputs of -1 are absent optionals. `outputs` (may be NULL)

@@ -23,22 +23,30 @@ static int add_split(struct hspmd_annotation *a, int dim, int parts, int64_t uni
 	return 0;
 }
 
+/* Does it say of each of the stage's devices, and of no other, how it lies there? */
+static bool is_over(const struct hspmd_annotation *a, const struct hspmd_spmd_stage *stage)
+{
+	int count = 0;
+	for (int g = 0; g < a->hsize; g++)
+		for (int d = 0; d < a->groups[g].device_count; d++, count++)
+			if (a->groups[g].devices[d] >= stage->device_count)
+				return false;
+	return count == stage->device_count;
+}
+
 /* As the graph's builder said, on the stage's devices. */
 static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
 {
-	const struct hspmd_subgroup *said = &t->lies->groups[0];
-	bool fits = said->device_count == stage->device_count;
-	for (int d = 0; d < said->device_count; d++)
-		fits &= said->devices[d] < stage->device_count;
-	if (!fits) {
+	if (!is_over(t->lies, stage)) {
 		char *text = hspmd_annotation_text(t->lies);
 		hspmd_fail(err, "annotation %s is not over the %d devices of its stage, numbered from 0", text ? text : "?", stage->device_count);
 		free(text);
 		return NULL;
 	}
 	struct hspmd_annotation *a = hspmd_annotation_copy(t->lies);
-	for (int d = 0; a && d < said->device_count; d++)
-		a->groups[0].devices[d] = stage->devices[said->devices[d]];
+	for (int g = 0; a && g < a->hsize; g++)
+		for (int d = 0; d < a->groups[g].device_count; d++)
+			a->groups[g].devices[d] = stage->devices[a->groups[g].devices[d]];
 	if (!a)
 		hspmd_fail_memory(err, "annotating");
 	return a;

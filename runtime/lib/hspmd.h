@@ -38,7 +38,8 @@ void hspmd_net_no_decay(struct hspmd_net *net, int parameter);
 
 /* How a parameter or an input lies on the devices of the stage that has it.
  * split: cut along `dim`, in whole multiples of `unit` elements (the width of a head, else 1), in the plan's shard_ratio. What is not split every device
- * has whole. annotate: by hand, as an annotation over the stage's devices, numbered from 0: "{[0-2]: 0:3(2:1:1)}" is three unequal parts of dimension 0.
+ * has whole. annotate: by hand, as an annotation over the stage's devices, numbered from 0: "{[0-2]: 0:3(2:1:1)}" is three unequal parts of dimension 0;
+ * "{[0,1]: -1:2 | [2]} h0(3:1)" on an input gives three of four samples to devices 0 and 1 together, the fourth to device 2. Nothing in it may be partial.
  * All else follows by deduction, and what must move for it is found by resolution. */
 void hspmd_net_split(struct hspmd_net *net, int parameter, int dim, int64_t unit);
 void hspmd_net_annotate(struct hspmd_net *net, int tensor, const char *annotation);

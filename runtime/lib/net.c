@@ -188,7 +188,15 @@ int hspmd_net_attention(struct hspmd_net *net, int q, int k, int v, int segments
 	return append(net, HSPMD_OP_ATTENTION, &attr, (int[]){ q, k, v, segments }, segments >= 0 ? 4 : 3);
 }
 
-/* Into how many parts logits are cut along their last dimension: as the outputs of the weight that makes them are. */
+static int parts_of(const struct hspmd_subgroup *g, int dim)
+{
+	int parts = 1;
+	for (int i = 0; i < g->split_count; i++)
+		parts *= g->splits[i].dim == dim ? g->splits[i].parts : 1;
+	return parts;
+}
+
+/* Into how many parts logits are cut along their last dimension: as the outputs of the weight that makes them are, where all subgroups agree. */
 static int vocabulary_parts(const struct hspmd_net *net, int logits)
 {
 	int producer = logits >= 0 && logits < (int)net->g->tensor_count ? net->g->tensors[logits].producer : -1;
@@ -197,9 +205,10 @@ static int vocabulary_parts(const struct hspmd_net *net, int logits)
 	const struct hspmd_tensor *w = &net->g->tensors[net->g->ops[producer].in[1]];
 	if (!w->lies)
 		return w->split_dim == 0 ? net->how->vocab_parts : 1;
-	int parts = 1;
-	for (int i = 0; i < w->lies->groups[0].split_count; i++)
-		parts *= w->lies->groups[0].splits[i].dim == 0 ? w->lies->groups[0].splits[i].parts : 1;
+	int parts = parts_of(&w->lies->groups[0], 0);
+	for (int g = 0; g < w->lies->hsize; g++)
+		if (w->lies->hdim == 0 || parts_of(&w->lies->groups[g], 0) != parts)
+			return 1;
 	return parts;
 }
 

@@ -118,6 +118,25 @@ static int add_holders(struct hspmd_layout_parameter *out, const struct hspmd_gr
 	return 0;
 }
 
+struct hspmd_annotation *hspmd_layout_join(const struct hspmd_layout_parameter *l, const struct hspmd_annotation *const *parts, int hdim,
+					   struct hspmd_error *err)
+{
+	for (int h = 0; l->holder_count > 1 && h < l->holder_count; h++) {
+		if (parts[h]->hsize == 1 || parts[h]->hdim == hdim)
+			continue;
+		char *text = hspmd_annotation_text(parts[h]);
+		hspmd_fail(err, "pipelines[%d].stages[%d]: parameter %s: the subgroups of %s are not %s of one another, so no other stage can use it",
+			   l->holders[h].pipeline, l->holders[h].stage, l->name, text ? text : "?", hdim == HSPMD_PARTIAL ? "addends" : "copies");
+		free(text);
+		return NULL;
+	}
+	struct hspmd_annotation *all =
+		l->holder_count == 1 ? hspmd_annotation_copy(parts[0]) : hspmd_annotation_union(parts, l->holder_count, hdim, 1, NULL);
+	if (!all)
+		hspmd_fail_memory(err, "laying out parameters");
+	return all;
+}
+
 static int lay_out(struct hspmd_layout_parameter *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int *const *stage_of_layer,
 		   struct hspmd_error *err)
 {
@@ -129,10 +148,11 @@ static int lay_out(struct hspmd_layout_parameter *out, const struct hspmd_graph 
 	int status = parts && out->holders ? 0 : hspmd_fail_memory(err, "laying out parameters");
 	for (int p = 0; !status && p < plan->pipeline_count; p++)
 		status = add_holders(out, g, plan, p, stage_of_layer[p], parts, err);
+	if (!status && !(out->used = hspmd_layout_join(out, (const struct hspmd_annotation *const *)parts, HSPMD_DUPLICATE, err)))
+		status = -1;
 	if (!status) {
-		out->used = hspmd_annotation_union((const struct hspmd_annotation *const *)parts, out->holder_count, HSPMD_DUPLICATE, 1, NULL);
-		bool failed = !out->used;
-		if (out->used && plan->zero_stage > 0 && out->holder_count > 1)
+		bool failed = false;
+		if (plan->zero_stage > 0 && out->holder_count > 1)
 			out->state = cut_state(&g->tensors[out->tensor], out->used, &failed, err);
 		if (!failed && !out->state)
 			failed = !(out->state = hspmd_annotation_copy(out->used));

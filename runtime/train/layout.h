@@ -32,6 +32,11 @@ void hspmd_layout_stage(const struct hspmd_stage *stage, struct hspmd_spmd_stage
 /* stage_of_layer for a pipeline, malloc'd. */
 int *hspmd_layout_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hspmd_error *err);
 
+/* What the parameter's holders have, parts[h] each, as one union: they are related by hdim, and so must be the subgroups of each that has several. A single
+ * holder's is as it is. NULL and err: they are not (names plan path, parameter, annotation), or memory. */
+struct hspmd_annotation *hspmd_layout_join(const struct hspmd_layout_parameter *l, const struct hspmd_annotation *const *parts, int hdim,
+					   struct hspmd_error *err);
+
 /* `graph` must outlive the result. NULL and err on failure (names plan path and parameter). */
 struct hspmd_layouts *hspmd_layouts_build(const struct hspmd_graph *graph, const struct hspmd_plan *plan, struct hspmd_error *err);
 void hspmd_layouts_destroy(struct hspmd_layouts *l);

@@ -197,6 +197,7 @@ static struct hspmd_program *copy_program(const struct hspmd_program *p)
 	*c = *p;
 	c->graph = NULL;
 	c->spmd = NULL;
+	c->layouts = NULL;
 	c->fixed_of_tensor = NULL;
 	c->transfers = NULL;
 	c->transfer_count = c->transfer_capacity = 0;

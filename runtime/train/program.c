@@ -326,7 +326,6 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	size_t n = (size_t)plan->pipeline_count;
 	struct hspmd_graph **graphs = hspmd_calloc(n, sizeof *graphs);
 	struct hspmd_spmd **spmds = hspmd_calloc(n, sizeof *spmds);
-	struct hspmd_layouts *layouts = NULL;
 	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster), cost = across;
 	cost.node = NULL; /* between stages devices are few; what goes between nodes in bulk is gradients and parameters */
 	bool bf16 = source->bf16 && all_on_gpus(plan, cluster);
@@ -342,8 +341,8 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		p->spmd = spmds[p->pipeline];
 		p->overlaps = device >= 0 && cluster->types[cluster->devices[device].type].kind == HSPMD_DEVICE_CPU;
 		p->how = how_to_build(source, plan, cluster, p->pipeline, bf16);
-		layouts = hspmd_layouts_build(p->graph, plan, err);
-		if (!layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, layouts, spmds, &across, err) ||
+		p->layouts = hspmd_layouts_build(p->graph, plan, err);
+		if (!p->layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, spmds, &across, err) ||
 		    hspmd_program_place(p, err) || measure_messages(p, dev, err))
 			status = -1;
 		else
@@ -357,7 +356,6 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	}
 	hspmd_resolve_cache_destroy(cost.cache);
 	hspmd_resolve_cache_destroy(across.cache);
-	hspmd_layouts_destroy(layouts);
 	free(graphs);
 	free(spmds);
 	if (status) {
@@ -379,6 +377,7 @@ void hspmd_program_destroy(struct hspmd_program *p)
 	free(p->instructions);
 	free(p->slots);
 	free(p->forms);
+	hspmd_layouts_destroy(p->layouts);
 	hspmd_spmd_destroy(p->spmd);
 	hspmd_graph_destroy(p->graph);
 	free(p);

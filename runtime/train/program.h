@@ -35,6 +35,7 @@ struct hspmd_form {
 	struct hspmd_box box; /* of the full tensor */
 	struct hspmd_shape full;
 	size_t bytes;
+	const struct hspmd_annotation *annotation; /* how the tensor lies of which this is a part; borrowed. NULL: on its way between two such */
 };
 
 struct hspmd_slot {
@@ -85,9 +86,12 @@ struct hspmd_program_state {
 	int grad;                  /* the summed gradient, packed with share.box */
 };
 
+struct hspmd_layouts;
+
 struct hspmd_program {
 	struct hspmd_graph *graph; /* this device's pipeline; owned */
 	struct hspmd_spmd *spmd;   /* owned */
+	struct hspmd_layouts *layouts; /* of parameters; owned */
 	int device, pipeline, stage; /* the first it is in; -1: none */
 	bool overlaps;               /* gradients are summed beside the backward passes of the layers before: the device computes in host memory */
 	int round_stages, rounds;    /* stages of a round, and rounds: the device is in every round_stages-th stage from `stage` on (one unless interleaved) */
@@ -173,9 +177,7 @@ struct hspmd_transfer *hspmd_program_fuse(const struct hspmd_transfer *like, con
 /* The micro-batches' part. */
 int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *plan, struct hspmd_error *err);
 /* Gradients to the optimizer's state, norm, update, parameters back. `spmds[q]`: the passes' result for every pipeline. */
-struct hspmd_layouts;
-int hspmd_program_synchronise(struct hspmd_program *p, const struct hspmd_layouts *layouts, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost,
-			      struct hspmd_error *err);
+int hspmd_program_synchronise(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost, struct hspmd_error *err);
 /* Offsets of all slots. */
 int hspmd_program_place(struct hspmd_program *p, struct hspmd_error *err);
 /* The most that any kernel wants; dev NULL: none counted. */

@@ -32,7 +32,7 @@ static int value_form(struct walk *w, int value)
 	struct hspmd_share share;
 	if (!hspmd_annotation_share(v->annotation, &t->shape, p->device, &share))
 		return -1;
-	struct hspmd_form form = { .tensor = v->tensor, .dtype = t->dtype, .box = share.box, .full = t->shape };
+	struct hspmd_form form = { .tensor = v->tensor, .dtype = t->dtype, .box = share.box, .full = t->shape, .annotation = v->annotation };
 	return w->form_of[value] = hspmd_program_form(p, &form, w->err);
 }
 

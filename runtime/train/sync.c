@@ -40,8 +40,8 @@ static struct hspmd_annotation *gradient_annotation(const struct sync *s, const 
 		hspmd_fail_memory(s->err, "specialising");
 	else if (value < 0)
 		hspmd_fail(s->err, "parameter %s: nothing computes its gradient", l->name);
-	else if (!(all = hspmd_annotation_union(parts, l->holder_count, l->holder_count > 1 ? HSPMD_PARTIAL : HSPMD_DUPLICATE, 1, NULL)))
-		hspmd_fail_memory(s->err, "specialising");
+	else
+		all = hspmd_layout_join(l, parts, HSPMD_PARTIAL, s->err);
 	free(parts);
 	return all;
 }
@@ -83,7 +83,7 @@ static enum hspmd_dtype kept_type(const struct sync *s, const struct hspmd_layou
 
 static int state_slot(const struct sync *s, const struct hspmd_layout_parameter *l, const struct hspmd_share *share, enum hspmd_dtype dtype, enum hspmd_region region)
 {
-	struct hspmd_form form = { .tensor = l->tensor, .dtype = dtype, .box = share->box, .full = l->shape };
+	struct hspmd_form form = { .tensor = l->tensor, .dtype = dtype, .box = share->box, .full = l->shape, .annotation = l->state };
 	int f = hspmd_program_form(s->p, &form, s->err);
 	return f < 0 ? -1 : hspmd_program_slot(s->p, f, region, -1, s->err);
 }
@@ -376,9 +376,9 @@ static int hand_back(const struct sync *s, int number)
 	return hspmd_program_transfer(p, t, &route, s->err);
 }
 
-int hspmd_program_synchronise(struct hspmd_program *p, const struct hspmd_layouts *layouts, struct hspmd_spmd *const *spmds,
-			      const struct hspmd_link_cost *cost, struct hspmd_error *err)
+int hspmd_program_synchronise(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost, struct hspmd_error *err)
 {
+	const struct hspmd_layouts *layouts = p->layouts;
 	struct sync s = { .p = p, .layouts = layouts, .spmds = spmds, .cost = cost, .alike = { .cache = hspmd_resolve_cache_create() }, .err = err };
 	p->state_count = layouts->parameter_count;
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
