@@ -13,6 +13,8 @@
 #include "controller/cli/plan_table.h"
 #include "controller/solver/solver.h"
 
+#define CHECK_LIMIT_S 5 /* for seeing whether a given plan can be run */
+
 static const char head[] =
 	"Usage: hspmd plan --cluster C (--model M | --profile P | both) --global-batch N [options]\n"
 	"       hspmd plan --evaluate PLAN --cluster C (--model M | --profile P | both) [--json]\n"
@@ -141,6 +143,8 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 
 static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
+	if (in->plan && o->model && hspmd_plan_check_programs(in->cluster, in->model, in->plan, NULL, CHECK_LIMIT_S, err))
+		return hspmd_error_prefix(err, "%s", o->evaluate);
 	if (in->plan)
 		return hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err);
 	struct hspmd_solve_request request = request_of(o, in);
@@ -186,7 +190,7 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 	if (o->trace && save(hspmd_plan_trace(in->cluster, in->model, in->profile, in->precision, in->plan, err), o->trace, err))
 		return -1;
 	if (o->program)
-		return hspmd_plan_print_program(in->cluster, in->model, in->plan, o->program, o->explain, err);
+		return hspmd_plan_print_program(in->cluster, in->model, in->plan, o->program, o->evaluate ? o->seq_len : 0, o->explain, err);
 	if (o->json)
 		return print_json(o, in, err);
 	if (!o->output || strcmp(o->output, "-"))

@@ -32,6 +32,8 @@
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
 
+#define CHECK_LIMIT_S 10 /* for looking at a given plan's programs */
+
 #define CTLD_PATIENCE_S 2 /* for hspmdctld to say what it has seen */
 
 static const char help_text[] =
@@ -188,6 +190,14 @@ static int expand_folder(struct run *r, const char *path, const char *key, char 
 	return 0;
 }
 
+/* The given plan's programs, before anything is started that would run them. */
+static int is_runnable(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
+{
+	int status = hspmd_plan_check_programs(cluster, c->model, plan, c->job, CHECK_LIMIT_S, err);
+	bool of_job = status && !strncmp(err->text, c->job->file, strlen(c->job->file));
+	return status && !of_job ? hspmd_error_prefix(err, "%s", c->first_plan_name) : status;
+}
+
 static int read_plan(struct run *r, struct hspmd_error *err)
 {
 	struct hspmd_json_doc doc;
@@ -198,6 +208,8 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 		return -1;
 	r->config.first_plan = json_incref(doc.root);
 	r->config.first_plan_name = r->opt.plan;
+	r->config.job = r->job;
+	r->config.model = r->model;
 	struct hspmd_json root = hspmd_json_root(&doc);
 	int64_t batch = hspmd_json_int(&root, "global_batch", 1, INT_MAX), seq = hspmd_json_int(&root, "seq_len", 1, INT_MAX);
 	if (!doc.failed && batch != r->job->global_batch)
@@ -210,9 +222,7 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 	struct hspmd_plan *p = hspmd_plan_read(r->opt.plan, c, hspmd_model_layers(r->model), err);
 	if (!p)
 		return -1;
-	int status = hspmd_plan_check_programs(c, r->model, p, r->job, err);
-	if (status && strncmp(err->text, r->job->file, strlen(r->job->file)) != 0)
-		hspmd_error_prefix(err, "%s", r->opt.plan);
+	int status = is_runnable(&r->config, p, c, err);
 	hspmd_plan_destroy(p);
 	return status;
 }
@@ -413,6 +423,7 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	}
 	c->model = r->model;
 	c->expect = run_expect;
+	c->runnable = r->slurm ? is_runnable : NULL; /* elsewhere the nodes were known when the plan was read */
 	c->covered = hspmd_stages_cover;
 	c->manifest = run_state_manifest;
 	c->choose = run_state_choose;

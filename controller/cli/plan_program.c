@@ -3,12 +3,11 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "common/clock.h"
 #include "runtime/train/length.h"
 #include "runtime/train/program.h"
-
-/* Programs made to see whether a plan can be run. */
-#define CHECKED 16
 
 /* Workspaces are the kernels' to know; where this machine cannot open such a device they are left out of the sum. */
 static struct hspmd_device *open_device(enum hspmd_device_kind kind)
@@ -20,7 +19,7 @@ static struct hspmd_device *open_device(enum hspmd_device_kind kind)
 }
 
 int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const char *address,
-			     bool explain, struct hspmd_error *err)
+			     int64_t length, bool explain, struct hspmd_error *err)
 {
 	int device = hspmd_cluster_device(cluster, address, err);
 	if (device < 0)
@@ -28,15 +27,18 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 	struct hspmd_graph_source source = hspmd_graph_source_model(model);
 	struct hspmd_device *dev = open_device(cluster->types[cluster->devices[device].type].kind);
 	struct hspmd_program *program = hspmd_program_build(&source, plan, cluster, device, dev, err);
-	char *text = program ? hspmd_program_text(program, cluster) : NULL;
+	struct hspmd_program *shorter = program && length ? hspmd_program_at_length(program, &source, length, dev, err) : NULL;
+	bool made = program && (shorter || !length);
+	char *text = made ? hspmd_program_text(shorter ? shorter : program, cluster) : NULL;
 	char *why = text && explain ? hspmd_program_explain(program) : NULL;
 	if (text)
 		fputs(text, stdout);
 	if (why)
 		printf("\n%s", why);
-	int status = text && (why || !explain) ? 0 : program ? hspmd_fail_memory(err, "printing the program") : -1;
+	int status = text && (why || !explain) ? 0 : made ? hspmd_fail_memory(err, "printing the program") : -1;
 	free(text);
 	free(why);
+	hspmd_program_destroy(shorter);
 	hspmd_program_destroy(program);
 	if (dev)
 		dev->ops->close(dev);
@@ -48,7 +50,7 @@ static int check_program(const struct hspmd_graph_source *source, const struct h
 {
 	struct hspmd_program *p = hspmd_program_build(source, plan, cluster, device, NULL, err);
 	int status = p ? 0 : -1;
-	for (int i = 0; !status && i < job->length_count; i++) {
+	for (int i = 0; !status && job && i < job->length_count; i++) {
 		struct hspmd_program *shorter = hspmd_program_at_length(p, source, job->lengths[i], NULL, err);
 		if (!shorter)
 			status = hspmd_error_prefix(err, "%s: data.lengths[%d]", job->file, i);
@@ -58,17 +60,71 @@ static int check_program(const struct hspmd_graph_source *source, const struct h
 	return status;
 }
 
+static bool same_ratio(const double *a, const double *b, int count)
+{
+	return !a == !b && (!a || !memcmp(a, b, (size_t)count * sizeof *a));
+}
+
+static bool same_kind(const struct hspmd_cluster *c, int a, int b)
+{
+	return c->types[c->devices[a].type].kind == c->types[c->devices[b].type].kind;
+}
+
+static bool like_stage(const struct hspmd_cluster *c, const struct hspmd_stage *a, const struct hspmd_stage *b)
+{
+	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->device_count != b->device_count || a->context != b->context ||
+	    a->recompute != b->recompute || a->sequence_parallel != b->sequence_parallel ||
+	    !same_ratio(a->shard_ratio, b->shard_ratio, a->device_count / a->context) || !same_ratio(a->context_ratio, b->context_ratio, a->context))
+		return false;
+	for (int d = 0; d < a->device_count; d++)
+		if (!same_kind(c, a->devices[d], b->devices[d]))
+			return false;
+	return true;
+}
+
+/* Pipelines that are alike can be run, or not, alike. */
+static bool like_one_before(const struct hspmd_cluster *c, const struct hspmd_plan *plan, int number)
+{
+	const struct hspmd_pipeline *p = &plan->pipelines[number];
+	for (int q = 0; q < number; q++) {
+		const struct hspmd_pipeline *other = &plan->pipelines[q];
+		bool alike = other->stage_count == p->stage_count && other->micro_batch == p->micro_batch && other->micro_batches == p->micro_batches;
+		for (int s = 0; alike && s < p->stage_count; s++)
+			alike = like_stage(c, &p->stages[s], &other->stages[s]);
+		if (alike)
+			return true;
+	}
+	return false;
+}
+
+/* The devices at place `at` of every stage. *more: there are stages with another place. */
+static int check_places(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan, const struct hspmd_job *job,
+			int at, double until, bool *more, struct hspmd_error *err)
+{
+	*more = false;
+	for (int q = 0; q < plan->pipeline_count; q++) {
+		if (like_one_before(cluster, plan, q))
+			continue;
+		for (int s = 0; s < plan->pipelines[q].stage_count / plan->virtual_stages; s++) {
+			const struct hspmd_stage *stage = &plan->pipelines[q].stages[s];
+			if (at < stage->device_count && hspmd_now() < until && check_program(source, cluster, plan, job, stage->devices[at], err))
+				return -1;
+			*more |= at + 1 < stage->device_count;
+		}
+	}
+	return 0;
+}
+
 int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const struct hspmd_job *job,
-			      struct hspmd_error *err)
+			      double limit_s, struct hspmd_error *err)
 {
 	struct hspmd_graph_source source = hspmd_graph_source_model(model);
-	source.documents = job->documents;
-	source.bf16 = job->precision == HSPMD_PRECISION_BF16;
-	int checked = 0;
-	for (int q = 0; q < plan->pipeline_count; q++)
-		for (int s = 0; s < plan->pipelines[q].stage_count / plan->virtual_stages; s++)
-			for (int d = 0; d < plan->pipelines[q].stages[s].device_count && checked < CHECKED; d++, checked++)
-				if (check_program(&source, cluster, plan, job, plan->pipelines[q].stages[s].devices[d], err))
-					return -1;
+	double until = hspmd_now() + limit_s;
+	bool more = true;
+	source.documents = job && job->documents;
+	source.bf16 = job && job->precision == HSPMD_PRECISION_BF16;
+	for (int at = 0; more && hspmd_now() < until; at++)
+		if (check_places(&source, cluster, plan, job, at, until, &more, err))
+			return -1;
 	return 0;
 }

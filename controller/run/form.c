@@ -111,6 +111,10 @@ static bool take_first_plan(struct hspmd_machine *m, json_t *cluster)
 		return false;
 	m->first_plan_used = true;
 	struct layout *l = layout_create(m, cluster, m->config->first_plan, m->config->first_plan_name, &err);
+	if (l && m->config->runnable && m->config->runnable(m->config, l->plan, l->cluster, &err)) {
+		layout_drop(l);
+		l = NULL;
+	}
 	if (l) {
 		next_from_layout(m, l);
 		return true;

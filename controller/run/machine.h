@@ -132,6 +132,8 @@ struct run_config {
 	struct run_patience patience;
 	/* Seconds that each device of the plan, in its order, is busy in a step. NULL, or -1: nobody knows, and no device is found to be slow. */
 	int (*expect)(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, double *busy_s);
+	/* Can the plan that was given be run? -1 and err (names the plan) when not. NULL: somebody has looked. */
+	int (*runnable)(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err);
 	/* Do these devices (indexes into the cluster) together hold all state of the plan? */
 	bool (*covered)(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
 	/* The manifest of a checkpoint whose every slice is in `written` (one answer a worker, with "from"; some may tell of errors); NULL and err when something is

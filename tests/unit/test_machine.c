@@ -237,11 +237,34 @@ static void test_punished(void **state)
 	assert_true(meetings[1] > runs / 10);
 }
 
+/* A plan that was given is refused before anybody is started for it; one that fits is the first generation's. */
+static void test_given(void **state)
+{
+	(void)state;
+	json_t *plan = json_pack("{ss, si, si, si, s[{si, s[{s[ii], s[s]}]}]}", "format", "hspmd-plan-1", "global_batch", 48, "micro_batch", 1, "seq_len", 8, "pipelines",
+				 "micro_batches", 48, "stages", "layers", 0, 6, "devices", "n0:0");
+	assert_non_null(plan);
+	for (int fits = 0; fits < 2; fits++) {
+		struct world *w = world_create(&(struct world_options){ .seed = 3, .nodes = 2, .devices_per_node = 1, .held = 2, .steps = 5, .given = plan, .unfit = !fits });
+		int status;
+		run_out(w, 3);
+		assert_true(world_ended(w, &status));
+		assert_int_equal(status, fits ? 0 : 1);
+		assert_int_equal(world_generations(w), fits);
+		assert_int_equal(world_steps_told(w), fits ? 5 : 0);
+		if (!fits)
+			assert_string_equal(world_exit_text(w), "given.json: pipelines[0].stages[0]: it cannot be run");
+		world_destroy(w);
+	}
+	json_decref(plan);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_undisturbed),
 		cmocka_unit_test(test_causes),
+		cmocka_unit_test(test_given),
 		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_punished),

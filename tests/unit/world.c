@@ -482,6 +482,12 @@ static int expect(const struct run_config *c, const struct hspmd_plan *plan, con
 	return 0;
 }
 
+static int unfit(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
+{
+	(void)plan, (void)cluster;
+	return hspmd_fail(err, "%s: pipelines[0].stages[0]: it cannot be run", c->first_plan_name);
+}
+
 struct world *world_create(const struct world_options *o)
 {
 	struct world *w = calloc(1, sizeof *w);
@@ -520,6 +526,9 @@ struct world *world_create(const struct world_options *o)
 		.covered = hspmd_stages_cover,
 		.manifest = manifest,
 		.choose = choose,
+		.first_plan = o->given,
+		.first_plan_name = "given.json",
+		.runnable = o->unfit ? unfit : NULL,
 	};
 	if (o->stragglers) {
 		w->config.expect = expect;

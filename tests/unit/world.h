@@ -20,6 +20,8 @@ struct world_options {
 	bool sole;  /* one pipeline of all devices: each part of the state is in one place */
 	bool avoids; /* plans leave slow nodes out; of one device a node, and 2 or 3 nodes */
 	const struct hspmd_model *model; /* borrowed; NULL: none is known */
+	json_t *given; /* borrowed; a plan to begin with, NULL: none */
+	bool unfit;    /* it cannot be run */
 	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
 
