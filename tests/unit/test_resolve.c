@@ -187,6 +187,9 @@ static void between_groups(void **state)
 	check_steps(LARGE, "{[0,4]: -1:2}", "{[5]}", "send-receive 4,5");
 	/* Copies share the sending, and what all receivers need crosses once. */
 	check_steps(LARGE, "{[0,1]: -1:2}", "{[4,5]: -1:2}", "send-receive 0,4; send-receive 1,5; all-gather 4,5");
+	/* Of two copies of each addend those on the receiver's node. */
+	check_steps((struct hspmd_shape){ 1, { 8 } }, "{[0,4,1,5]: -2:2 -1:2}", "{[6]}", "batched 4>6,5>6+");
+	check_steps((struct hspmd_shape){ 1, { 8 } }, "{[0,4,1,5]: -2:2 -1:2}", "{[2]}", "batched 0>2,1>2+");
 	/* A sum is made before it crosses. */
 	check_steps(LARGE, "{[0,1]: -2:2}", "{[4,5]: -1:2}", "reduce-scatter 0,1; send-receive 0,4; send-receive 1,5; all-gather 4,5");
 }
