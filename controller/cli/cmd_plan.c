@@ -158,7 +158,7 @@ static int explain(const struct plan_options *o, const struct plan_inputs *in, s
 	char *text = hspmd_plan_explain(in->cluster, in->model, in->profile, in->precision, o->evaluate ? NULL : &request, in->plan);
 	if (!text)
 		return hspmd_fail_memory(err, "explaining the plan");
-	fputs(text, stdout);
+	hspmd_plan_wrap(stdout, text);
 	free(text);
 	return 0;
 }

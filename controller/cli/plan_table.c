@@ -1,10 +1,74 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pipelines that differ in their devices' addresses alone are printed once, with how many there are. */
+/* Pipelines that differ in their devices' addresses alone are printed once, with how many there are. What does not fit into its column is cut in the middle,
+ * as names of nodes and device types differ at their ends; sentences are broken between words. */
 #include "controller/cli/plan_table.h"
 
-#include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define LEAD 19 /* columns of the table; with a space between them they leave 19 for memory */
+#define LAYERS 9
+#define DEVICES 26
+#define TYPES 13
+#define RECOMPUTE 9
+
+/* ---- cutting and breaking */
+
+static bool within_character(const char *at)
+{
+	return ((unsigned char)*at & 0xc0) == 0x80; /* UTF-8 */
+}
+
+/* Leave at most `width` bytes of a text: its beginning and, as that tells more, twice as much of its end. */
+static void cut(char *text, size_t width)
+{
+	size_t length = strlen(text), head = (width - 2) / 3, tail = length - (width - 2 - head);
+	if (length <= width)
+		return;
+	while (head && within_character(text + head))
+		head--;
+	while (within_character(text + tail))
+		tail++;
+	memcpy(text + head, "..", 2);
+	memmove(text + head + 2, text + tail, length - tail + 1);
+}
+
+void hspmd_plan_wrap(FILE *to, const char *text)
+{
+	for (size_t column = 0; *text;) {
+		size_t spaces = strspn(text, " "), word = strcspn(text + spaces, " \n");
+		if (*text == '\n') {
+			putc(*text++, to);
+			column = 0;
+			continue;
+		}
+		if (column && column + spaces + word > HSPMD_PLAN_COLUMNS) {
+			text += spaces;
+			spaces = 0;
+			fputs("\n  ", to);
+			column = 2;
+		}
+		if (column + spaces + word > HSPMD_PLAN_COLUMNS) /* wider than a line: goes on in the next one */
+			for (word = HSPMD_PLAN_COLUMNS - column - spaces; within_character(text + spaces + word);)
+				word--;
+		fprintf(to, "%.*s", (int)(spaces + word), text);
+		column += spaces + word;
+		text += spaces + word;
+	}
+}
+
+__attribute__((format(printf, 2, 3))) static void say(FILE *to, const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	hspmd_plan_wrap(to, text);
+}
+
+/* ---- a stage */
 
 static double device_bytes(const struct hspmd_plan *p, int device)
 {
@@ -34,8 +98,8 @@ static bool same_shape(const struct hspmd_cluster *c, const struct hspmd_pipelin
 	return true;
 }
 
-/* "n0:0-3", "n0:0,2", "n0:0-1 n1:4": runs of a stage's devices, cut at width with "..". */
-static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage *s, char *out, size_t size)
+/* "n0:0-3", "n0:0 n0:2", "n0:0-1 n1:4": runs of a stage's devices; those that there is no room for are "..". */
+static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage *s, char out[DEVICES + 1])
 {
 	size_t used = 0;
 	out[0] = '\0';
@@ -43,16 +107,19 @@ static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage 
 		const struct hspmd_device_at *a = &c->devices[s->devices[i]];
 		for (end = i + 1; end < s->device_count && s->devices[end] == s->devices[end - 1] + 1 && c->devices[s->devices[end]].node == a->node; end++)
 			;
-		char run[192];
+		char run[300];
+		size_t room = DEVICES - (end < s->device_count ? 3 : 0);
 		if (end - i > 1)
-			snprintf(run, sizeof run, "%s%s:%d-%d", i ? " " : "", c->nodes[a->node].name, a->index, a->index + end - i - 1);
+			snprintf(run, sizeof run, "%.256s:%d-%d", c->nodes[a->node].name, a->index, a->index + end - i - 1);
 		else
-			snprintf(run, sizeof run, "%s%s:%d", i ? " " : "", c->nodes[a->node].name, a->index);
-		if (used + strlen(run) + 3 > size) {
-			snprintf(out + used, size - used, "..");
+			snprintf(run, sizeof run, "%.256s:%d", c->nodes[a->node].name, a->index);
+		if (i == 0)
+			cut(run, room);
+		if (used + (i > 0) + strlen(run) > room) {
+			snprintf(out + used, DEVICES + 1 - used, " ..");
 			return;
 		}
-		used += (size_t)snprintf(out + used, size - used, "%s", run);
+		used += (size_t)snprintf(out + used, DEVICES + 1 - used, "%s%s", i ? " " : "", run);
 	}
 }
 
@@ -70,11 +137,19 @@ static void type_names(const struct hspmd_cluster *c, const struct hspmd_stage *
 	}
 }
 
+/* Gigabytes in at most 7 characters. */
+static const char *gigabytes(double bytes, char out[16])
+{
+	double gb = bytes / 1e9;
+	snprintf(out, 16, gb < 999.5 ? "%.2f" : gb < 9.9e6 ? "%.0f" : "%.1e", gb);
+	return out;
+}
+
 static void stage_row(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_stage *s, const char *lead)
 {
-	char runs[29], layers[24], types[14];
+	char runs[DEVICES + 1], layers[32], types[512], one[16], other[16];
 	double worst = 0, there = 0;
-	device_runs(c, s, runs, sizeof runs);
+	device_runs(c, s, runs);
 	type_names(c, s, types, sizeof types);
 	for (int d = 0; d < s->device_count; d++) {
 		double used = device_bytes(p, s->devices[d]), have = (double)c->types[device_type(c, s->devices[d])].memory_bytes;
@@ -84,35 +159,42 @@ static void stage_row(FILE *to, const struct hspmd_plan *p, const struct hspmd_c
 		}
 	}
 	snprintf(layers, sizeof layers, "%d-%d", s->layers[0], s->layers[1] - 1);
-	fprintf(to, "%-19s %-9s %-28s %-13s %-9s %6.2f of %.2f\n", lead, layers, runs, types,
-		hspmd_recompute_words[s->recompute], worst / 1e9, there / 1e9);
+	cut(layers, LAYERS);
+	cut(types, TYPES);
+	fprintf(to, "%-*s %-*s %-*s %-*s %-*s %7s of %s\n", LEAD, lead, LAYERS, layers, DEVICES, runs, TYPES, types, RECOMPUTE,
+		hspmd_recompute_words[s->recompute], gigabytes(worst, one), gigabytes(there, other));
 }
+
+/* ---- the whole */
 
 static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report, bool current)
 {
 	const struct hspmd_predicted *x = &p->predicted;
 	double tokens = (double)p->global_batch * p->seq_len, bubble = x->bubble_s > 1e-9 * x->step_s ? x->bubble_s : 0; /* sums leave crumbs */
 	fprintf(to, "\nstep %.4g s, %.0f tokens/s\n", x->step_s, tokens / x->step_s);
-	fprintf(to, "  compute %.4g s (%.0f%%), bubble %.4g s (%.0f%%), messages %.4g s (%.0f%%), sync %.4g s (%.0f%%)\n", x->compute_s,
-		100 * x->compute_s / x->step_s, bubble, 100 * bubble / x->step_s, x->communication_s,
-		100 * x->communication_s / x->step_s, x->sync_s, 100 * x->sync_s / x->step_s);
-	fprintf(to, "global batch %d, micro-batch %d, sequence %d, %s, ZeRO stage %d; %d of %d devices used\n", p->global_batch, p->micro_batch, p->seq_len,
-		hspmd_schedule_words[p->schedule], p->zero_stage, hspmd_plan_devices(p), c->device_count);
+	say(to, "  compute %.4g s (%.0f%%), bubble %.4g s (%.0f%%), messages %.4g s (%.0f%%), sync %.4g s (%.0f%%)\n", x->compute_s,
+	    100 * x->compute_s / x->step_s, bubble, 100 * bubble / x->step_s, x->communication_s, 100 * x->communication_s / x->step_s, x->sync_s,
+	    100 * x->sync_s / x->step_s);
+	say(to, "global batch %d, micro-batch %d, sequence %d, %s, ZeRO stage %d; %d of %d devices used\n", p->global_batch, p->micro_batch, p->seq_len,
+	    hspmd_schedule_words[p->schedule], p->zero_stage, hspmd_plan_devices(p), c->device_count);
 	if (report->price_per_hour > 0)
-		fprintf(to, "its nodes cost %.6g an hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
+		say(to, "its nodes cost %.6g an hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
 	if (current)
-		fprintf(to, "%.4g GB of training state move from the current plan\n", report->moved_bytes / 1e9);
+		say(to, "%.4g GB of training state move from the current plan\n", report->moved_bytes / 1e9);
 	for (int i = 0; i < report->shortage_count && i < HSPMD_SHORTAGE_MAX; i++) {
 		char at[256];
 		const struct hspmd_shortage *s = &report->shortages[i];
-		fprintf(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short\n", hspmd_cluster_address(c, s->device, at, sizeof at),
-			s->pipeline, s->stage, s->need_bytes / 1e9, (s->need_bytes - s->have_bytes) / 1e9);
+		say(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short\n", hspmd_cluster_address(c, s->device, at, sizeof at),
+		    s->pipeline, s->stage, s->need_bytes / 1e9, (s->need_bytes - s->have_bytes) / 1e9);
 	}
+	if (report->shortage_count > HSPMD_SHORTAGE_MAX)
+		say(to, "and so do %d more\n", report->shortage_count - HSPMD_SHORTAGE_MAX);
 }
 
 void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report, bool current)
 {
-	fprintf(to, "%-19s %-9s %-28s %-13s %-9s %s\n", "pipeline", "layers", "devices", "type", "recompute", "memory, GB");
+	fprintf(to, "%-*s %-*s %-*s %-*s %-*s %s\n", LEAD, "pipeline", LAYERS, "layers", DEVICES, "devices", TYPES, "type", RECOMPUTE, "recompute",
+		"memory, GB");
 	for (int i = 0, end; i < p->pipeline_count; i = end) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i];
 		for (end = i + 1; end < p->pipeline_count && same_shape(c, pipe, &p->pipelines[end]); end++)
@@ -123,6 +205,10 @@ void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_c
 				snprintf(lead, sizeof lead, "%d-%d: %d x %d", i, end - 1, pipe->micro_batches, pipe->micro_batch);
 			else if (s == 0)
 				snprintf(lead, sizeof lead, "%d: %d x %d", i, pipe->micro_batches, pipe->micro_batch);
+			if (strlen(lead) > LEAD) { /* numbers are not cut: a line of their own */
+				fprintf(to, "%s\n", lead);
+				lead[0] = '\0';
+			}
 			stage_row(to, p, c, &pipe->stages[s], lead);
 		}
 	}
