@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "controller/solver/evaluate.h"
+#include "controller/solver/limits.h"
 
 static void say_time(FILE *f, const struct hspmd_predicted *p)
 {
@@ -176,6 +177,38 @@ static struct hspmd_cluster *with_one_more(const struct hspmd_cluster *c, int ty
 	return more;
 }
 
+/* Devices of a type that the plan leaves out; *all: that there are. */
+static int spare(const struct hspmd_cluster *c, const struct hspmd_plan *p, int type, int *all)
+{
+	int used = 0;
+	*all = 0;
+	for (int d = 0; d < c->device_count; d++)
+		*all += c->devices[d].type == type;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
+				used += c->devices[p->pipelines[i].stages[s].devices[d]].type == type;
+	return *all - used;
+}
+
+/* What a device more would bring is another question where there are some already that the plan has no use for. */
+static void say_one_more(FILE *f, const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const struct hspmd_plan *plan, int type,
+                         const struct hspmd_plan *with)
+{
+	bool limits = hspmd_limits_bind(&r->limits) || r->limits.type_count > 0, helps = with->predicted.step_s < plan->predicted.step_s * 0.999;
+	int all, left = spare(c, plan, type, &all);
+	if (left > 0)
+		fprintf(f, "%d of the %d %s %s spare%s", left, all, c->types[type].name, left == 1 ? "is" : "are", helps ? "; all the same, one" : ": one");
+	else
+		fputs("One", f);
+	fprintf(f, " more %s would ", c->types[type].name);
+	if (helps)
+		fprintf(f, "make a step %.1f%% shorter (%.4g s)", 100 * (1 - with->predicted.step_s / plan->predicted.step_s), with->predicted.step_s);
+	else
+		fputs("bring nothing", f);
+	fprintf(f, "%s.\n", limits ? " within the limits" : "");
+}
+
 char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
                          enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
 {
@@ -190,14 +223,10 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 		struct hspmd_error err = { "" };
 		struct hspmd_cluster *more = with_one_more(cluster, t);
 		struct hspmd_plan *better = more ? hspmd_solve(more, model, profile, request, NULL, &err) : NULL;
-		if (!better)
-			fprintf(f, "What one more %s would bring cannot be told: %s.\n", cluster->types[t].name,
-			        more ? err.text : "out of memory");
-		else if (better->predicted.step_s < plan->predicted.step_s * 0.999)
-			fprintf(f, "One more %s would make a step %.1f%% shorter (%.4g s).\n", cluster->types[t].name,
-			        100 * (1 - better->predicted.step_s / plan->predicted.step_s), better->predicted.step_s);
+		if (better)
+			say_one_more(f, cluster, request, plan, t, better);
 		else
-			fprintf(f, "One more %s would bring nothing.\n", cluster->types[t].name);
+			fprintf(f, "What one more %s would bring cannot be told: %s.\n", cluster->types[t].name, more ? err.text : "out of memory");
 		hspmd_plan_destroy(better);
 		hspmd_cluster_destroy(more);
 	}

@@ -75,11 +75,48 @@ static void limits_are_kept_and_explained(void **state)
 	char *text = hspmd_plan_explain(c, m, NULL, HSPMD_PRECISION_FP32, &r, p);
 	assert_non_null(text);
 	assert_non_null(strstr(text, "The fullest device"));
+	/* Nodes n1 and n3 are used, whole: of their types there is no spare one. */
 	for (int t = 0; t < c->type_count; t++) {
 		char more[128];
-		snprintf(more, sizeof more, "One more %s would ", c->types[t].name);
+		snprintf(more, sizeof more, t % 2 ? "\nOne more %s would " : "\n1 of the 1 %s is spare", c->types[t].name);
 		assert_non_null(strstr(text, more));
 	}
+	assert_non_null(strstr(text, "within the limits."));
+	free(text);
+	hspmd_plan_destroy(p);
+	hspmd_model_destroy(m);
+	hspmd_cluster_destroy(c);
+}
+
+/* A batch of 2 keeps two devices busy: the others are spare, and one more would be so too. */
+static void spare_devices_are_told(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_cluster *c = cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"cpu\",\"memory_bytes\":4000000000,"
+					       "\"gbytes_per_s\":400,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n[0-4]\",\"devices\":[{\"type\":"
+					       "\"x\",\"count\":1}]}],\"links\":[{\"scope\":\"cluster\",\"alpha_s\":1e-2,\"gbytes_per_s\":0.1}]}");
+	struct hspmd_model *m = small_gpt2(4);
+	struct hspmd_solve_request r = { .global_batch = 2, .seq_len = 128, .precision = HSPMD_PRECISION_FP32 };
+	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err);
+	assert_non_null(p);
+	int used = hspmd_plan_devices(p);
+	assert_in_range(used, 1, 2);
+	char *text = hspmd_plan_explain(c, m, NULL, HSPMD_PRECISION_FP32, &r, p), spare[128];
+	assert_non_null(text);
+	snprintf(spare, sizeof spare, "\n%d of the 5 x are spare: one more x would bring nothing.\n", 5 - used);
+	if (!strstr(text, spare))
+		fail_msg("expected '%s' in: %s", spare, text);
+	free(text);
+	hspmd_plan_destroy(p);
+	/* With work enough nothing is spare, and one more is worth something. */
+	r.global_batch = 1024;
+	p = hspmd_solve(c, m, NULL, &r, NULL, &err);
+	assert_non_null(p);
+	assert_int_equal(hspmd_plan_devices(p), 5);
+	text = hspmd_plan_explain(c, m, NULL, HSPMD_PRECISION_FP32, &r, p);
+	assert_non_null(strstr(text, "\nOne more x would make a step "));
+	assert_null(strstr(text, "spare"));
 	free(text);
 	hspmd_plan_destroy(p);
 	hspmd_model_destroy(m);
@@ -138,6 +175,7 @@ int main(void)
 		cmocka_unit_test(equal_devices_share_equally),
 		cmocka_unit_test(faster_devices_get_more),
 		cmocka_unit_test(limits_are_kept_and_explained),
+		cmocka_unit_test(spare_devices_are_told),
 		cmocka_unit_test(the_limiting_stage_is_named),
 		cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
 	};
