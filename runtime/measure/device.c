@@ -19,21 +19,16 @@
 #define AGREE_TAG (HSPMD_TAG_LIMIT - 3072)
 #define ROUND_TAG (HSPMD_TAG_LIMIT - 3328)
 
-/* Of the time there is, what links may take; the rest is for layers. */
+/* Of the time there is, what links may take; the rest is for layers. And of the budget what is left for both however long starting took. */
 #define LINKS_SHARE 0.3
+#define LEAST_SHARE 0.25
 #define PAIR_S 2.0 /* at most, and what a pair needs to be measured well */
-
-#define STEPS_MIN 3
-#define STEPS_MAX 15
 
 struct session {
 	const struct hspmd_measure_place *place;
-	const struct hspmd_measure_wishes *wishes;
-	int *peers;                          /* devices of this type on this node, ascending */
-	int peer_count, self;                /* which peer */
-	double until;                        /* of the layers */
-	double step_s[HSPMD_MEASURE_WISHES]; /* by tp: of the last trial, 0: none; negative: no larger one */
-	int step_of[HSPMD_MEASURE_WISHES];   /* its micro-batch */
+	int *peers;                /* devices of this type on this node, ascending */
+	int peer_count, self;      /* which peer */
+	struct hspmd_trial *trial; /* under way; NULL: none, or without this device */
 	json_t *layers, *links, *notes, *kept;
 };
 
@@ -54,9 +49,18 @@ static int find_peers(struct session *s, struct hspmd_error *err)
 	return 0;
 }
 
-/* The largest of all peers' values. */
-static int agree(struct session *s, double *value, struct hspmd_error *err)
+/* ---- layers */
+
+static double now(void *context)
 {
+	(void)context;
+	return hspmd_now();
+}
+
+/* The largest of all peers' values. */
+static int agree(void *context, double *value, struct hspmd_error *err)
+{
+	struct session *s = context;
 	if (s->peer_count == 1)
 		return 0;
 	double *all = hspmd_calloc((size_t)s->peer_count, sizeof *all);
@@ -68,20 +72,48 @@ static int agree(struct session *s, double *value, struct hspmd_error *err)
 	return rv;
 }
 
-static void note(struct session *s, int tp, int micro_batch, const char *why)
+static void note(void *context, int tp, int micro_batch, const char *why)
 {
+	struct session *s = context;
 	char text[HSPMD_ERROR_MAX + 64];
 	snprintf(text, sizeof text, "tp %d, micro-batch %d: %s", tp, micro_batch, why);
 	json_array_append_new(s->notes, json_string(text));
 }
 
-/* ---- layers */
+static struct hspmd_trial_guess guess(void *context, int tp, int micro_batch)
+{
+	struct session *s = context;
+	return hspmd_trial_guess(s->place, tp, micro_batch);
+}
 
-static int keep_result(struct session *s, const struct hspmd_trial *t, int tp, int micro_batch, struct hspmd_error *err)
+static int begin(void *context, int tp, int micro_batch, bool *able, struct hspmd_error *err)
+{
+	struct session *s = context;
+	struct hspmd_error why = { "" };
+	int first = s->self / tp * tp;
+	(void)err;
+	*able = true;
+	if (first + tp > s->peer_count) /* left over by the groups */
+		return 0;
+	s->trial = hspmd_trial_create(s->place, s->peers + first, tp, micro_batch, &why);
+	if (!s->trial)
+		note(s, tp, micro_batch, why.text);
+	*able = s->trial;
+	return 0;
+}
+
+static int step(void *context, double *took, struct hspmd_error *err)
+{
+	struct session *s = context;
+	*took = 0;
+	return s->trial ? hspmd_trial_step(s->trial, took, err) : 0;
+}
+
+static int keep_result(struct session *s, int tp, int micro_batch, struct hspmd_error *err)
 {
 	struct hspmd_trial_result r;
 	json_t *seconds = json_array();
-	if (hspmd_trial_result(t, &r, err)) {
+	if (hspmd_trial_result(s->trial, &r, err)) {
 		json_decref(seconds);
 		return -1;
 	}
@@ -97,82 +129,13 @@ static int keep_result(struct session *s, const struct hspmd_trial *t, int tp, i
 	return bad ? hspmd_fail_memory(err, "measuring layers") : 0;
 }
 
-/* Run as many steps as there is time for. The first is cold, the second tells how long one takes. */
-static int run_steps(struct session *s, struct hspmd_trial *t, double allotted, double *step_s, struct hspmd_error *err)
+static int end(void *context, int tp, int micro_batch, bool keep, struct hspmd_error *err)
 {
-	double took[2] = { 0 };
-	for (int i = 0; t && i < 2; i++)
-		if (hspmd_trial_step(t, &took[i], err))
-			return -1;
-	double spent = took[0] + took[1];
-	*step_s = took[1];
-	if (agree(s, &spent, err) || agree(s, step_s, err))
-		return -1;
-	double more = *step_s > 0 ? (allotted - spent) / *step_s : 0;
-	int steps = more < STEPS_MIN ? STEPS_MIN : more > STEPS_MAX ? STEPS_MAX : (int)more;
-	for (int i = 0; t && i < steps; i++)
-		if (hspmd_trial_step(t, &took[0], err))
-			return -1;
-	return 0;
-}
-
-static int run_trial(struct session *s, int which, int micro_batch, double allotted, struct hspmd_error *err)
-{
-	int tp = s->wishes->tps[which], first = s->self / tp * tp;
-	bool takes_part = first + tp <= s->peer_count;
-	struct hspmd_error why = { "" };
-	struct hspmd_trial *t = takes_part ? hspmd_trial_create(s->place, s->peers + first, tp, micro_batch, &why) : NULL;
-	double failed = takes_part && !t;
-	int rv = agree(s, &failed, err);
-	if (!rv && failed > 0) {
-		if (takes_part && !t)
-			note(s, tp, micro_batch, why.text);
-		s->step_s[which] = -1;
-	} else if (!rv) {
-		rv = run_steps(s, t, allotted, &s->step_s[which], err);
-		s->step_of[which] = micro_batch;
-		if (!rv && t)
-			rv = keep_result(s, t, tp, micro_batch, err);
-	}
-	hspmd_trial_destroy(t);
+	struct session *s = context;
+	int rv = keep && s->trial ? keep_result(s, tp, micro_batch, err) : 0;
+	hspmd_trial_destroy(s->trial);
+	s->trial = NULL;
 	return rv;
-}
-
-/* Whether to try this one, by what the last micro-batch of the same group took; everyone comes to the same answer. */
-static int has_time(struct session *s, int which, int micro_batch, int left, double *allotted, struct hspmd_error *err)
-{
-	double late = hspmd_now() - s->until, last = s->step_s[which];
-	if (s->wishes->tps[which] > s->peer_count || last < 0)
-		return 0;
-	if (agree(s, &late, err))
-		return -1;
-	double steps = STEPS_MIN + 2, expected = last > 0 ? steps * last * micro_batch / s->step_of[which] : 0;
-	*allotted = fmax(-late, 0) / left;
-	if (late < 0 && expected <= -late)
-		return 1;
-	if (last > 0) {
-		note(s, s->wishes->tps[which], micro_batch, "left out for lack of time (--budget)");
-		s->step_s[which] = -1;
-		return 0;
-	}
-	return 1; /* the smallest is measured whatever it takes */
-}
-
-static int measure_layers(struct session *s, struct hspmd_error *err)
-{
-	const struct hspmd_measure_wishes *w = s->wishes;
-	int tps = 0;
-	for (int i = 0; i < w->tp_count; i++)
-		tps += w->tps[i] <= s->peer_count;
-	int left = tps * w->micro_batch_count;
-	for (int m = 0; m < w->micro_batch_count; m++)
-		for (int i = 0; i < tps; i++, left--) {
-			double allotted;
-			int go = has_time(s, i, w->micro_batches[m], left, &allotted, err);
-			if (go < 0 || (go && run_trial(s, i, w->micro_batches[m], allotted, err)))
-				return -1;
-		}
-	return 0;
 }
 
 /* ---- links */
@@ -199,15 +162,16 @@ static int end_round(struct session *s, struct hspmd_error *err)
 	return rv;
 }
 
-static int measure_links(struct session *s, double seconds, struct hspmd_error *err)
+/* Each round gets an even part of what is left until `until`. */
+static int measure_links(struct session *s, double until, struct hspmd_error *err)
 {
 	struct hspmd_pair *pairs;
 	int count = hspmd_measure_pairs(s->place->cluster, &pairs, err), self = s->place->device, rv = count < 0 ? -1 : 0;
 	int rounds = count > 0 ? pairs[count - 1].round + 1 : 0;
-	double each = rounds ? fmin(PAIR_S, seconds / rounds) : 0;
 	if (rounds)
 		rv = end_round(s, err);
 	for (int round = 0, i = 0; !rv && round < rounds; round++) {
+		double each = fmin(PAIR_S, fmax(until - hspmd_now(), 0) / (rounds - round));
 		for (; !rv && i < count && pairs[i].round == round; i++) {
 			double points[HSPMD_MEASURE_POINTS][2];
 			if (pairs[i].from != self && pairs[i].to != self)
@@ -227,15 +191,16 @@ static int measure_links(struct session *s, double seconds, struct hspmd_error *
 
 json_t *hspmd_measure_device(const struct hspmd_measure_place *place, const struct hspmd_measure_wishes *wishes, struct hspmd_error *err)
 {
-	struct session s = { .place = place, .wishes = wishes, .layers = json_array(), .links = json_array(), .notes = json_array() };
-	double links = place->cluster->device_count > 1 ? LINKS_SHARE * wishes->budget_s : 0;
+	struct session s = { .place = place, .layers = json_array(), .links = json_array(), .notes = json_array() };
+	const struct hspmd_stand stand = { &s, now, agree, guess, begin, step, end, note };
+	double here = hspmd_now(), until = fmax(place->began + wishes->budget_s, here + LEAST_SHARE * wishes->budget_s);
+	double links = place->cluster->device_count > 1 ? LINKS_SHARE * (until - here) : 0;
 	json_t *result = NULL;
-	s.until = hspmd_now() + wishes->budget_s - links;
 	int rv = s.layers && s.links && s.notes ? find_peers(&s, err) : hspmd_fail_memory(err, "measuring");
 	if (!rv)
-		rv = measure_layers(&s, err);
+		rv = hspmd_measure_trials(&stand, wishes, s.peer_count, until - links, err);
 	if (!rv && place->transport)
-		rv = measure_links(&s, links, err);
+		rv = measure_links(&s, until, err);
 	if (!rv) {
 		result = json_pack("{si,sO,sO,sO,so}", "device", place->device, "layers", s.layers, "links", s.links, "notes", s.notes,
 		                   "kept", s.kept ? json_incref(s.kept) : json_null());

@@ -19,6 +19,13 @@
 
 #define MICRO_BATCHES 2
 
+/* What a trial should take that is the first of its kind: three times the forward pass's products at the device's rate, and its state, which is read and
+ * written by the passes and the update; before that every byte of it is touched for the first time and filled at random by one core, some 1 GB a second.
+ * As much again for what that leaves out. */
+#define STATE_PASSES 4
+#define FIRST_TOUCH 1e9
+#define MARGIN 2
+
 struct trial_step {
 	double seconds[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
 };
@@ -80,6 +87,22 @@ static int make_plan(struct hspmd_trial *t, const int *group, int tp, int micro_
 		t->plan = hspmd_plan_from_json(plan, "measured plan", c, layers, err);
 	json_decref(plan);
 	return t->plan ? 0 : -1;
+}
+
+struct hspmd_trial_guess hspmd_trial_guess(const struct hspmd_measure_place *place, int tp, int micro_batch)
+{
+	const struct hspmd_model *m = place->model;
+	const struct hspmd_device_type *type = &place->cluster->types[place->cluster->devices[place->device].type];
+	int blocks = blocks_to_measure(m, tp), head = hspmd_model_layers(m) - 1;
+	double rate = type->tflops[HSPMD_PRECISION_FP32] > 0 ? type->tflops[HSPMD_PRECISION_FP32] : type->peak_tflops[HSPMD_PRECISION_FP32];
+	double flops = 3 * (hspmd_model_layer_flops(m, head, place->seq_len) + blocks * hspmd_model_layer_flops(m, 1, place->seq_len));
+	double state = (double)(hspmd_model_layer_params(m, 0) + hspmd_model_layer_params(m, head) + blocks * hspmd_model_layer_params(m, 1)) * STATE_OF_PARAMETER;
+	struct hspmd_trial_guess g = { .start_s = state / tp / FIRST_TOUCH, .step_s = STATE_PASSES * state / tp / (type->gbytes_per_s * 1e9) };
+	if (rate > 0)
+		g.step_s += MICRO_BATCHES * micro_batch * flops / tp / (rate * 1e12);
+	g.start_s *= MARGIN;
+	g.step_s *= MARGIN;
+	return g;
 }
 
 /* Tokens and targets drawn at random, anew for each sample. */
@@ -213,7 +236,8 @@ int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *er
 	    hspmd_executor_spread(t->executor, err))
 		return -1;
 	*took = hspmd_now() - then;
-	return t->step++ ? keep_step(t, err) : 0;
+	t->step++;
+	return keep_step(t, err);
 }
 
 /* ---- results */
@@ -273,13 +297,18 @@ int hspmd_trial_result(const struct hspmd_trial *t, struct hspmd_trial_result *o
 {
 	if (!t->count)
 		return hspmd_fail(err, "nothing was measured yet");
+	struct hspmd_trial warm = *t;
+	if (t->count > 1) {
+		warm.steps++;
+		warm.count--;
+	}
 	double *values = hspmd_calloc(t->count, sizeof *values);
 	int *writer = hspmd_calloc(t->program->slot_count, sizeof *writer),
 	    rv = values && writer ? 0 : hspmd_fail_memory(err, "measuring layers");
 	*out = (struct hspmd_trial_result){ 0 };
 	if (!rv) {
-		stretch(t, out, HSPMD_TIME_FORWARD, HSPMD_TIME_OPTIMIZER, values);
-		stretch(t, out, HSPMD_TIME_OPTIMIZER, HSPMD_LAYER_TIME_COUNT, values);
+		stretch(&warm, out, HSPMD_TIME_FORWARD, HSPMD_TIME_OPTIMIZER, values);
+		stretch(&warm, out, HSPMD_TIME_OPTIMIZER, HSPMD_LAYER_TIME_COUNT, values);
 		count_kept(t, out->kept_bytes, writer);
 	}
 	free(values);

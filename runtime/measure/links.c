@@ -205,6 +205,13 @@ static int tell_count(struct ping *g, bool leads, int32_t *count, struct hspmd_e
 	return rv ? -1 : hspmd_transport_wait(t, &r, 1, err);
 }
 
+/* How often a size is sent that took so long the first time: often enough to be sure of it, less often where time is short. */
+static int32_t rounds_of(double took, double left)
+{
+	double wanted = fmin(fmax(fmin(RUN_S, left / HSPMD_MEASURE_POINTS) / took, ROUNDS_MIN), ROUNDS_MAX);
+	return (int32_t)fmax(fmin(wanted, left / took), 1);
+}
+
 static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS][2], struct hspmd_error *err)
 {
 	double took[ROUNDS_MAX], last = 0;
@@ -227,8 +234,7 @@ static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS
 					return -1;
 				took[i] = hspmd_now() - then;
 			}
-			double more = RUN_S / took[0];
-			rounds = run ? rounds : more < ROUNDS_MIN ? ROUNDS_MIN : more > ROUNDS_MAX ? ROUNDS_MAX : (int32_t)more;
+			rounds = run ? rounds : rounds_of(took[0], until - hspmd_now());
 		}
 		last = hspmd_middle_mean(took, rounds) / 2;
 		points[count][0] = (double)sizes[k];

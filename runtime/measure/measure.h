@@ -29,6 +29,7 @@ struct hspmd_measure_place {
 	struct hspmd_device *dev;
 	struct hspmd_transport *transport; /* of all devices of the cluster; NULL where it has but this one */
 	int seq_len;
+	double began; /* hspmd_now() when the budget began to be spent */
 };
 
 /* ---- layers (layers.c) */
@@ -38,16 +39,41 @@ struct hspmd_trial;
 /* NULL and err: the model cannot be split so, or its program needs more memory than the device has. */
 struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, const int *group, int tp, int micro_batch,
                                        struct hspmd_error *err);
-/* A step; the first only warms up. *took: its seconds. */
+/* What creating it, and a step of it, should take at most by the rates that the cluster tells of the device. */
+struct hspmd_trial_guess {
+	double start_s, step_s;
+};
+struct hspmd_trial_guess hspmd_trial_guess(const struct hspmd_measure_place *place, int tp, int micro_batch);
+/* A step. *took: its seconds. */
 int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *err);
 
 struct hspmd_trial_result {
 	double seconds[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
 	double kept_bytes[HSPMD_LAYER_KIND_COUNT]; /* what this device keeps of one sample from the forward to the backward pass */
 };
-/* After at least two steps. */
+/* After at least one step; with more than one, the first has only warmed up. */
 int hspmd_trial_result(const struct hspmd_trial *t, struct hspmd_trial_result *out, struct hspmd_error *err);
 void hspmd_trial_destroy(struct hspmd_trial *t);
+
+/* ---- which layers, and how often (trials.c) */
+
+/* What measures: layers.c's trials of one device, or a test's. Functions return 0 or -1 (err). */
+struct hspmd_stand {
+	void *context;
+	double (*now)(void *context);
+	/* The largest of what all who measure together say, each of whom calls this. */
+	int (*agree)(void *context, double *value, struct hspmd_error *err);
+	struct hspmd_trial_guess (*guess)(void *context, int tp, int micro_batch);
+	int (*begin)(void *context, int tp, int micro_batch, bool *able, struct hspmd_error *err);
+	int (*step)(void *context, double *took, struct hspmd_error *err);
+	/* After every begin. keep: what was measured counts. */
+	int (*end)(void *context, int tp, int micro_batch, bool keep, struct hspmd_error *err);
+	void (*note)(void *context, int tp, int micro_batch, const char *why);
+};
+
+struct hspmd_measure_wishes;
+/* Run as many of the wished trials as there is time for until `until` (of stand->now), among `peers` devices. */
+int hspmd_measure_trials(const struct hspmd_stand *stand, const struct hspmd_measure_wishes *wishes, int peers, double until, struct hspmd_error *err);
 
 /* ---- links (links.c) */
 
@@ -62,11 +88,11 @@ struct hspmd_pair {
  * every pair of types at least once. *pairs malloc'd; count or -1 (memory). */
 int hspmd_measure_pairs(const struct hspmd_cluster *c, struct hspmd_pair **pairs, struct hspmd_error *err);
 /* One pair, called by its two devices: [bytes, seconds] of a message one way, into points (strictly growing bytes); their number, or -1. At
- * least two, more until `seconds` have passed. What the second device gets is nothing: 0. */
+ * least two sizes, more as far as `seconds` (the first device's count) suffice. What the second device gets is nothing: 0. */
 int hspmd_measure_pair(const struct hspmd_measure_place *place, const struct hspmd_pair *pair, double seconds,
                        double points[HSPMD_MEASURE_POINTS][2], struct hspmd_error *err);
 
-/* ---- everything (device.c, node.c, result.c) */
+/* ---- everything (device.c, node.c, result.c, result_links.c) */
 
 #define HSPMD_MEASURE_WISHES 16
 
@@ -74,7 +100,7 @@ struct hspmd_measure_wishes {
 	int tp_count, tps[HSPMD_MEASURE_WISHES];                    /* ascending; those that a node has too few devices for are left out */
 	int micro_batch_count, micro_batches[HSPMD_MEASURE_WISHES]; /* ascending; larger ones are left out when the time is over */
 	int seq_len;
-	double budget_s;
+	double budget_s; /* of measuring and what has to be done before it */
 	const char *transport; /* name, NULL: the best there is */
 };
 

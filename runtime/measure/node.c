@@ -16,6 +16,7 @@
 
 #include "common/alloc.h"
 #include "common/base64.h"
+#include "common/clock.h"
 #include "common/cores.h"
 #include "common/log.h"
 #include "common/wire.h"
@@ -37,6 +38,7 @@ struct node {
 	struct hspmd_topology *topology;
 	struct device_process *devices;
 	int count, first; /* number of the first one in the cluster */
+	double began;
 };
 
 static double patience(const struct hspmd_measure_wishes *w)
@@ -136,10 +138,10 @@ static int answer_measure(struct self *s, struct hspmd_error *err)
 	return rv;
 }
 
-static void run_device(int fd, const struct hspmd_place *where, const struct hspmd_model *model, const struct hspmd_measure_wishes *wishes)
+static void run_device(int fd, const struct hspmd_place *where, const struct hspmd_model *model, const struct hspmd_measure_wishes *wishes, double began)
 {
 	struct hspmd_error err = { "" };
-	struct self s = { .place = { .model = model, .seq_len = wishes->seq_len }, .wishes = wishes, .fd = fd };
+	struct self s = { .place = { .model = model, .seq_len = wishes->seq_len, .began = began }, .wishes = wishes, .fd = fd };
 	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_words[where->kind], &err);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_NAME, "hspmd-device"); /* for who looks at processes */
@@ -176,7 +178,7 @@ static int start_devices(struct node *n, const struct hspmd_model *model, struct
 			close(ends[0]);
 			for (int i = 0; i < n->count; i++)
 				close(n->devices[i].fd);
-			run_device(ends[1], &n->topology->places[n->count], model, n->wishes);
+			run_device(ends[1], &n->topology->places[n->count], model, n->wishes, n->began);
 		}
 		close(ends[1]);
 		d->fd = ends[0];
@@ -336,7 +338,7 @@ static bool is_first_of_node(void)
 int hspmd_measure_step(const struct hspmd_topology_options *look, const struct hspmd_model *model,
                        const struct hspmd_measure_wishes *wishes, struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err)
 {
-	struct node n = { .wishes = wishes };
+	struct node n = { .wishes = wishes, .began = hspmd_now() };
 	struct hspmd_error missing = { "" };
 	bool wanted = is_first_of_node();
 	*cluster = NULL;

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <pthread.h>
 
+#include "common/clock.h"
 #include "common/json.h"
 #include "runtime/measure/measure.h"
 
@@ -69,7 +70,7 @@ static void *run_member(void *argument)
 {
 	struct member *m = argument;
 	struct party *p = m->party;
-	struct hspmd_measure_place place = { .model = p->model, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN };
+	struct hspmd_measure_place place = { .model = p->model, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN, .began = hspmd_now() };
 	struct hspmd_transport_options o = { .rank = m->device, .size = DEVICES, .timeout_s = 60 };
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &m->err);
 	int bad = !ops || ops->open(&place.dev, 0, 1, &m->err) || hspmd_transport_memory.open(&o, &place.transport, &m->err) ||
