@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cost model's constants that are not in the input: physical, the same for every input, each with its source. */
+/* The cost model's constants that are not in the input: physical, the same for every input, each with its source. "At second hand": the figure is quoted from
+ * others who cite the source, not from the source itself. */
 #ifndef HSPMD_CONTROLLER_SOLVER_PHYSICS_H
 #define HSPMD_CONTROLLER_SOLVER_PHYSICS_H
 
-/* Part of a data sheet's peak that large matrix products sustain, where nobody measured `tflops`. It lies between what whole training steps reach, 43-52 %
- * (135 to 163 of an A100's 312 TFLOP/s; Megatron-LM, arXiv 2104.04473, table 1), and all of it: the geometric mean of 48 % and 100 %. */
+/* Part of a data sheet's peak that large matrix products sustain, where nobody measured `tflops`. It lies between what whole training steps reach, 44-52 %
+ * (137 to 163 of an A100's 312 TFLOP/s; Megatron-LM, arXiv 2104.04473, table 1), and all of it: the geometric mean of 48 % and 100 %. */
 #define HSPMD_SUSTAINED_FLOPS 0.7
 
-/* Part of a data sheet's memory rate that streaming kernels reach: 83 % on V100, 69 % on T4 (Jia et al., arXiv 1804.06826 and 1903.07486, memory throughput);
- * their mean. */
+/* Part of a data sheet's memory rate that streaming kernels reach: 83 % on V100, 69 % on T4 (Jia et al., arXiv 1804.06826 and 1903.07486, memory throughput;
+ * at second hand); their mean. */
 #define HSPMD_SUSTAINED_MEMORY 0.76
 
 /* How often the forward pass of a framework that fuses nothing moves each byte that it keeps for the backward pass, reads and writes together; for layers of
@@ -18,7 +19,7 @@
 #define HSPMD_TRAFFIC 6.0
 
 /* Seconds between two kernels that a host program launches one behind the other, and kernels of one block's forward pass: a kernel of 2.9 us takes 3.8 us
- * (NVIDIA, "Getting Started with CUDA Graphs"); 2 norms, 4 products, attention, rotation, activation, 2 residuals, biases, layout. */
+ * (NVIDIA, "Getting Started with CUDA Graphs", at second hand); 2 norms, 4 products, attention, rotation, activation, 2 residuals, biases, layout. */
 #define HSPMD_LAUNCH_S 0.9e-6
 #define HSPMD_BLOCK_KERNELS 14
 
@@ -29,8 +30,12 @@
 #define HSPMD_UPDATE_BYTES 44.0
 #define HSPMD_UPDATE_BYTES_MIXED 70.0
 
+/* How often cores move each byte of a sum of gradients over a network: into a message and out of one by copies, 2 each; into the other's, which reads both and
+ * writes one. */
+#define HSPMD_SUM_TRAFFIC 7.0
+
 /* Memory of a CUDA device that is taken before the program has any: context and kernels (Hugging Face Transformers' documentation, "Model training
- * anatomy": 1343 MB with PyTorch). */
+ * anatomy": 1343 MB once PyTorch has put one element there). */
 #define HSPMD_CONTEXT_BYTES (1343.0 * 1024 * 1024)
 
 /* Part of a CUDA device's memory that a caching allocator can fill: what an allocator without fragments wins back is 15 % on average over eight

@@ -6,7 +6,13 @@
  * holders form a ring in the order of their nodes, so that no node's network is crossed more often than it must be; each hop carries
  * 2 (n - 1) chunks of 1 / n of the gradients, spread over the holder's devices. A group starts when all its holders have done their last
  * backward pass, so the groups of later stages hide behind the drain of the pipeline. What leaves a node leaves through one network: groups queue
- * for it in the order they start. Under ZeRO-1 the second half of the way carries updated weights instead of gradients.
+ * for it in the order they start. Under ZeRO-1 the second half of the way carries updated weights instead of gradients, after the update.
+ *
+ * hspmd's programs for CPUs (that train what there is a model of) send a layer's gradients when its last backward pass is done, beside those of the layers
+ * before it (runtime/train/sync.c). The way hides behind these, the copies and sums that the cores make themselves do not. The gradients of n layers, all of
+ * them t seconds on their way, of which the cores are busy for c, the uppermost layer's complete at f and the lowest's, but for c, at l, are there at
+ *     max(f + t, l + c (n - 1) / n + t / n)
+ * for layers that are alike: either the way is busy without a break from the first on, or it waits for the last. Otherwise all go together, n = 1.
  */
 #include "controller/solver/evaluate.h"
 
@@ -15,6 +21,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "controller/solver/physics.h"
 
 struct holder {
 	int stage; /* in the timing's array */
@@ -22,8 +29,9 @@ struct holder {
 };
 
 struct group {
-	double start, params;
-	int count;
+	double first, start; /* the first gradients of it are complete everywhere; all are */
+	double params;
+	int count, layers;   /* holders; layers that go one after another, 1: all together */
 	struct holder *holders;
 };
 
@@ -58,7 +66,7 @@ static int by_node(const void *a, const void *b)
 static int by_start(const void *a, const void *b)
 {
 	const struct group *x = a, *y = b;
-	return x->start < y->start ? -1 : x->start > y->start ? 1 : 0;
+	return x->first < y->first ? -1 : x->first > y->first ? 1 : 0;
 }
 
 static int by_nodes(const void *a, const void *b)
@@ -102,6 +110,13 @@ static double flow_seconds(const struct sync *y, const struct flow *f, double by
 	return s;
 }
 
+/* Seconds for which the cores of a sender are busy with one step of a flow. */
+static double own_work(const struct hspmd_costs *c, const struct flow *f, double element_bytes)
+{
+	double rate = c->cluster->types[c->cluster->devices[f->from].type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	return HSPMD_SUM_TRAFFIC * f->bytes * element_bytes / f->senders / rate;
+}
+
 static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_error *err)
 {
 	const struct hspmd_costs *c = y->c;
@@ -110,28 +125,55 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 		return 0;
 	qsort(g->holders, (size_t)g->count, sizeof *g->holders, by_node);
 	int n = ring_flows(c, g, y->flows), steps = g->count - 1;
-	double second_half = y->p->zero_stage ? c->param_bytes : c->grad_bytes;
+	bool zero = y->p->zero_stage > 0;
 	for (int i = 0; i < n; i++) {
 		const struct flow *f = &y->flows[i];
-		double there = flow_seconds(y, f, f->bytes * c->grad_bytes, err), back = flow_seconds(y, f, f->bytes * second_half, err);
+		double there = flow_seconds(y, f, f->bytes * c->grad_bytes / g->layers, err);
+		double back = zero ? flow_seconds(y, f, f->bytes * c->param_bytes, err) : there;
 		if (there < 0 || back < 0)
 			return -1;
-		double start = g->start;
-		if (f->from_node != f->to_node) {
-			start = fmax(start, y->net_free[f->from_node]);
-			y->net_free[f->from_node] = start + steps * (there + back);
-		}
-		*end = fmax(*end, start + steps * (there + back));
+		bool leaves = f->from_node != f->to_node;
+		double one = steps * (zero ? there : there + back), start = leaves ? fmax(g->first, y->net_free[f->from_node]) : g->first;
+		double own = g->layers > 1 ? fmin(one, steps * own_work(c, f, zero ? c->grad_bytes : 2 * c->grad_bytes) / g->layers) : 0;
+		double done = fmax(start + g->layers * one, g->start + own * (g->layers - 1) + one) + (zero ? steps * back : 0);
+		if (leaves)
+			y->net_free[f->from_node] = done;
+		*end = fmax(*end, done);
 	}
 	return 0;
 }
 
-static void add_holder(struct sync *y, struct group *g, int pipeline, int stage)
+static bool goes_beside(const struct hspmd_costs *c, const struct hspmd_stage *s)
+{
+	return c->model && c->cluster->types[c->cluster->devices[s->devices[0]].type].kind == HSPMD_DEVICE_CPU;
+}
+
+/* Seconds of a stage's last backward pass that are left when that of `layer` is done. */
+static double left_behind(const struct sync *y, int pipeline, int stage, int layer)
+{
+	const struct hspmd_pipeline *pipe = &y->p->pipelines[pipeline];
+	const struct hspmd_stage *s = &pipe->stages[stage];
+	const struct hspmd_stage_cost *cost = &y->t->stages[y->t->first_stage[pipeline] + stage].cost;
+	const struct hspmd_layer_times *t = hspmd_costs_times(y->c, y->c->cluster->devices[s->devices[0]].type, hspmd_stage_share(s, 0), pipe->micro_batch, NULL);
+	if (!t || layer == s->layers[0])
+		return 0;
+	const double *rerun = t->rerun[s->recompute];
+	int a = s->layers[0], b = s->layers[1];
+	double part = (t->backward[layer] - t->backward[a] + rerun[layer] - rerun[a]) / (t->backward[b] - t->backward[a] + rerun[b] - rerun[a]);
+	return part * (y->p->schedule == HSPMD_SCHEDULE_ZB_H1 ? hspmd_sim_weights(cost->forward, cost->backward) : cost->backward);
+}
+
+/* A holder of the group's layers, [first, end). */
+static void add_holder(struct sync *y, struct group *g, int pipeline, int stage, int first, int end)
 {
 	const struct hspmd_stage *s = &y->p->pipelines[pipeline].stages[stage];
 	int index = y->t->first_stage[pipeline] + stage;
+	double done = y->t->stages[index].end;
+	bool beside = goes_beside(y->c, s);
 	g->holders[g->count++] = (struct holder){ index, s };
-	g->start = fmax(g->start, y->t->stages[index].end);
+	g->start = fmax(g->start, beside ? done - left_behind(y, pipeline, stage, first) : done);
+	g->first = fmax(g->first, beside ? done - left_behind(y, pipeline, stage, end - 1) : done);
+	g->layers = beside && g->layers != 1 ? end - first : 1; /* 0 at first */
 	y->used++;
 }
 
@@ -151,9 +193,9 @@ static void collect_twins(struct sync *y, int l)
 	for (int i = 0; i < y->p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &y->p->pipelines[i];
 		int here = stage_with(pipe, l), there = stage_with(pipe, y->c->layers[l].twin);
-		add_holder(y, g, i, here);
+		add_holder(y, g, i, here, l, l + 1);
 		if (there != here)
-			add_holder(y, g, i, there);
+			add_holder(y, g, i, there, y->c->layers[l].twin, y->c->layers[l].twin + 1);
 	}
 }
 
@@ -176,8 +218,9 @@ static void collect(struct sync *y)
 				y->stage_of[i]++;
 			int stops = pipe->stages[y->stage_of[i]].layers[1];
 			end = stops > layer && stops < end ? stops : end;
-			add_holder(y, g, i, y->stage_of[i]);
 		}
+		for (int i = 0; i < y->p->pipeline_count; i++)
+			add_holder(y, g, i, y->stage_of[i], layer, end);
 		g->params = c->params_sum[end] - c->params_sum[layer];
 		for (int l = layer; l < end; l++)
 			g->params -= borrowed_from(c, l);

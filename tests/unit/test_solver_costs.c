@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/alloc.h"
+#include "controller/solver/costs.h"
+#include "controller/solver/physics.h"
 #include "controller/solver/solver.h"
 #include "tests/unit/solver_inputs.h"
 
@@ -128,6 +131,58 @@ static void interleaving_pays(void **state)
 	hspmd_profile_destroy(p);
 }
 
+/* ---- what hides behind backward passes */
+
+/* Two copies of a model on two nodes of so many Tflop/s with a network of so many GB/s: what summing gradients adds to the step. *whole: seconds on their way;
+ * *before: of the last backward pass behind that of the uppermost layer. */
+static double summing(const char *kind, double tflops, double gbytes_per_s, const struct hspmd_model *m, double *whole, double *before)
+{
+	struct hspmd_error err = { "" };
+	char *text = hspmd_asprintf("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"%s\",\"memory_bytes\":80000000000,\"gbytes_per_s\":100,"
+				    "\"peak_tflops\":{\"fp32\":%g}}},\"nodes\":[{\"name\":\"n[0-1]\",\"devices\":[{\"type\":\"x\",\"count\":1}]}],"
+				    "\"links\":[{\"scope\":\"cluster\",\"alpha_s\":0,\"gbytes_per_s\":%g}]}", kind, tflops, gbytes_per_s);
+	struct hspmd_cluster *c = cluster_from(text);
+	int layers = hspmd_model_layers(m);
+	json_t *value = json_loads(HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n0:0\"]}]},"
+				   "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n1:0\"]}]}]}", 0, NULL);
+	struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, layers, &err);
+	if (!p || hspmd_evaluate(c, m, NULL, HSPMD_PRECISION_FP32, p, NULL, &err))
+		fail_msg("%s", err.text);
+	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, p->seq_len, &err);
+	const struct hspmd_layer_times *t = hspmd_costs_times(costs, 0, 1, 1, &err);
+	assert_non_null(t);
+	*before = (t->backward[layers - 1] - t->backward[0]) * hspmd_variation(costs, 2, 1);
+	*whole = 4 * (double)hspmd_model_params(m) / (gbytes_per_s * 1e9);
+	double sync = p->predicted.sync_s;
+	hspmd_costs_destroy(costs);
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+	json_decref(value);
+	free(text);
+	return sync;
+}
+
+/* Layer after layer beside the passes on CPUs: all but the layers' own copies is hidden where the network is fast, and all of the passes is used where it is slow. */
+static void gradients_hide_behind_the_passes_before(void **state)
+{
+	(void)state;
+	struct hspmd_model *m = model_from("{\"model_type\":\"llama\",\"hidden_size\":128,\"intermediate_size\":384,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+					   "\"num_key_value_heads\":4,\"max_position_embeddings\":64,\"vocab_size\":1000,\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-5}");
+	double whole, before, layers = 6, copies = (double)hspmd_model_params(m) * 4 * HSPMD_SUM_TRAFFIC / (100e9 * HSPMD_SUSTAINED_MEMORY);
+	/* Slow network: from the first gradients on it is busy. */
+	double sync = summing("cpu", 1, 0.01, m, &whole, &before);
+	assert_true(whole > 2 * before);
+	assert_float_equal(sync, whole - before, 1e-9);
+	/* Slow devices: what is left is the lowest layer's way, and the copies that kept the cores from the passes. */
+	sync = summing("cpu", 1e-3, 1, m, &whole, &before);
+	assert_true(whole < before / 2 && copies < whole);
+	assert_float_equal(sync, whole / layers + copies * (layers - 1) / layers, 1e-9);
+	/* GPUs' programs sum when all passes are done. */
+	sync = summing("cuda", 1e-3, 1, m, &whole, &before);
+	assert_float_equal(sync, whole, 1e-9);
+	hspmd_model_destroy(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -136,6 +191,7 @@ int main(void)
 		cmocka_unit_test(groups_across_nodes_pay_what_is_longer_there),
 		cmocka_unit_test(groups_that_were_not_measured_communicate),
 		cmocka_unit_test(interleaving_pays),
+		cmocka_unit_test(gradients_hide_behind_the_passes_before),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
