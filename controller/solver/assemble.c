@@ -62,7 +62,7 @@ static int capacity(const struct hspmd_shape *x, double seconds)
 
 /* ---- estimates */
 
-/* Bytes per second between nodes, or inside where there is but one, for the slowest kind that a sketch uses. */
+/* Bytes per second between nodes, or inside where there is but one, for the slowest kind that a sketch uses; 0: it takes nodes that no link joins. */
 static double slowest_link(const struct assembly *a, const struct sketch *k)
 {
 	const struct hspmd_costs *c = a->t->costs;
@@ -76,6 +76,8 @@ static double slowest_link(const struct assembly *a, const struct sketch *k)
 			double seconds = hspmd_costs_transfer(c, from, to, x->per_node, x->per_node, 1e8, NULL);
 			if (seconds > 0)
 				slowest = fmin(slowest, 1e8 / seconds);
+			else if (seconds < 0 && k->copies[i] * a->l->columns[k->column[i]].use[kind] > x->per_node)
+				return 0;
 		}
 	return slowest;
 }
@@ -183,6 +185,8 @@ static void consider(struct assembly *a, struct sketch *k)
 	if (is_known(a, k))
 		return;
 	k->seconds = k->working + summing(a, k);
+	if (isinf(k->seconds))
+		return;
 	if (a->sketch_count == a->sketch_most) {
 		if (k->seconds >= a->sketches[0].seconds)
 			return;
@@ -338,7 +342,7 @@ static void fill_greedily(const struct assembly *a, const int *order, int count,
 	}
 }
 
-/* Each column in turn as often as it goes (or, where columns are few, every number of times), the rest filled. */
+/* Each column in turn as often as it goes (or, where columns are few, every number of times), the rest filled; and once alone, for nodes that no link joins. */
 static void from_bases(struct assembly *a, const int *order, int count, double seconds)
 {
 	for (int i = 0; i < a->l->count; i++) {
@@ -347,6 +351,8 @@ static void from_bases(struct assembly *a, const int *order, int count, double s
 		for (int k = 0; k < a->t->kinds->count; k++)
 			if (c->use[k] && a->s->available[k] / c->use[k] < most)
 				most = a->s->available[k] / c->use[k];
+		struct sketch alone = { .count = 1, .column = { i }, .copies = { 1 } };
+		consider(a, &alone);
 		for (int copies = most; copies > 0 && (copies == most || a->l->complete); copies--) {
 			struct sketch k = { .count = 1, .column = { i }, .copies = { copies } };
 			int stock[HSPMD_KINDS_MAX];

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A stock's promise is a roofline of its own, the arithmetic rate of its nodes over their slowdown, weighed with its price as the objective weighs it: it only
+ * orders what is searched. Half of the searches go to the stocks that promise most; the other half to those around the best that was found: a node more or less of a
+ * class, half of the class, none of it, what the limits then leave room for filled with the others. */
 #include "controller/solver/limits.h"
 
 #include <math.h>
@@ -304,6 +307,16 @@ static void allow(struct hspmd_stocks *s)
 	}
 }
 
+/* Not even one node, or part of one, is allowed: only what it costs stands against it. */
+static int fail_of_limits(const struct hspmd_stocks *s, struct hspmd_error *err)
+{
+	const struct class *cheapest = &s->classes[0];
+	for (int i = 1; i < s->class_count; i++)
+		cheapest = s->classes[i].price < cheapest->price ? &s->classes[i] : cheapest;
+	return hspmd_fail(err, "%g an hour does not pay for any node of the %d: the cheapest, %s, costs %g", s->limits->max_price_per_hour, s->c->node_count,
+			  s->c->nodes[cheapest->nodes[0]].name, cheapest->price);
+}
+
 static int list_stocks(struct hspmd_stocks *s, struct hspmd_error *err)
 {
 	double all = 1;
@@ -315,10 +328,7 @@ static int list_stocks(struct hspmd_stocks *s, struct hspmd_error *err)
 		list_first(s);
 	if (s->short_of_memory)
 		return hspmd_fail_memory(err, "keeping to the limits");
-	if (!s->count)
-		return hspmd_fail(err, "the limits (%d nodes, %d devices, %g an hour; 0: none) leave no node of the %d", s->limits->max_nodes,
-				  s->limits->max_devices, s->limits->max_price_per_hour, s->c->node_count);
-	return 0;
+	return s->count ? 0 : fail_of_limits(s, err);
 }
 
 struct hspmd_stocks *hspmd_stocks_new(const struct hspmd_cluster *cluster, const struct hspmd_solve_request *request, struct hspmd_error *err)

@@ -11,10 +11,13 @@
 #include <time.h>
 
 #include "common/alloc.h"
+#include "controller/solver/limits.h"
 
 #define FACTOR_MOST 1e6 /* times the memory there is; a model that needs more is told so */
 #define FACTOR_CLOSE 1.02
 #define NODES_MOST 64   /* nodes more that are tried */
+#define NODES_LOOKED_AT 64 /* nodes among which links are missed */
+#define FACTOR_NEAR 2   /* times the memory that are worth to be told beside another change */
 
 struct inquiry {
 	const struct hspmd_cluster *c;
@@ -22,6 +25,7 @@ struct inquiry {
 	const struct hspmd_profile *profile;
 	struct hspmd_solve_request request;
 	double until;
+	double factor; /* times the memory there is, with which there is a plan; 0: not known */
 	char *text;
 	size_t size, used;
 };
@@ -47,9 +51,12 @@ __attribute__((format(printf, 2, 3))) static void say(struct inquiry *q, const c
 	q->used += n > 0 ? (size_t)n : 0;
 }
 
+/* Any plan will do: the search ends with the first one. */
 static struct hspmd_plan *solve(const struct inquiry *q, const struct hspmd_cluster *c, const struct hspmd_solve_request *r)
 {
-	return hspmd_solve(c, q->model, q->profile, r, NULL, NULL);
+	struct hspmd_solve_request first = *r;
+	first.time_limit_s = 1e-9;
+	return hspmd_solve(c, q->model, q->profile, &first, NULL, NULL);
 }
 
 /* The plan for devices with `factor` times their memory. */
@@ -60,7 +67,7 @@ static struct hspmd_plan *with_memory(const struct inquiry *q, struct hspmd_clus
 	return solve(q, copy, &q->request);
 }
 
-static struct hspmd_plan *nearest(const struct inquiry *q)
+static struct hspmd_plan *nearest(struct inquiry *q)
 {
 	struct hspmd_error ignored;
 	json_t *json = hspmd_cluster_to_json(q->c);
@@ -80,6 +87,7 @@ static struct hspmd_plan *nearest(const struct inquiry *q)
 		}
 		*(closer ? &high : &low) = middle;
 	}
+	q->factor = found ? high : 0;
 	hspmd_cluster_destroy(copy);
 	json_decref(json);
 	return found;
@@ -140,6 +148,41 @@ static struct hspmd_cluster *with_nodes(const struct inquiry *q, int type, int c
 	return more;
 }
 
+/* Two devices that no link joins; false: there are none (among as many nodes as are looked at). */
+static bool find_unlinked(const struct hspmd_cluster *c, int *a, int *b)
+{
+	int nodes = c->node_count < NODES_LOOKED_AT ? c->node_count : NODES_LOOKED_AT;
+	for (int x = 0; x < nodes; x++)
+		for (int y = x; y < nodes; y++) {
+			*a = c->nodes[x].first_device;
+			*b = x == y ? *a + c->nodes[x].device_count - 1 : c->nodes[y].first_device;
+			if (c->nodes[x].device_count && c->nodes[y].device_count && *a != *b && !hspmd_cluster_link(c, *a, *b, 1, 1))
+				return true;
+		}
+	return false;
+}
+
+/* With links for all of the kind that have none, of a common network's speed. */
+static bool links_would_do(struct inquiry *q)
+{
+	struct hspmd_error ignored;
+	int a, b;
+	if (!time_is_left(q) || !find_unlinked(q->c, &a, &b))
+		return false;
+	json_t *json = hspmd_cluster_to_json(q->c), *links = json_object_get(json, "links");
+	const char *scope = q->c->devices[a].node == q->c->devices[b].node ? "node" : "cluster";
+	json_array_append_new(links, json_pack("{ss,sf,sf}", "scope", scope, "alpha_s", 1e-5, "gbytes_per_s", 10.0));
+	struct hspmd_cluster *linked = json ? hspmd_cluster_from_json(json, "the cluster with links", &ignored) : NULL;
+	bool fine = linked && would_do(q, linked, &q->request);
+	char one[256], other[256];
+	if (fine)
+		say(q, "; no link covers %s and %s: with one of scope \"%s\" for all that have none there is a plan", hspmd_cluster_address(q->c, a, one, sizeof one),
+		    hspmd_cluster_address(q->c, b, other, sizeof other), scope);
+	hspmd_cluster_destroy(linked);
+	json_decref(json);
+	return fine;
+}
+
 static bool more_nodes_would_do(struct inquiry *q)
 {
 	struct hspmd_solve_request r = q->request;
@@ -159,47 +202,65 @@ static bool more_nodes_would_do(struct inquiry *q)
 	return false;
 }
 
-static void say_what_would_do(struct inquiry *q)
+static bool shorter_sequences_would_do(struct inquiry *q)
 {
 	struct hspmd_solve_request r = q->request;
-	if (r.micro_batch > 1) {
-		r.micro_batch = 0;
-		if (would_do(q, q->c, &r)) {
-			struct hspmd_plan *p = solve(q, q->c, &r);
-			say(q, "; with micro-batches of %d instead of %d there is a plan", p ? p->micro_batch : 1, q->request.micro_batch);
-			hspmd_plan_destroy(p);
-			return;
-		}
-		r.micro_batch = q->request.micro_batch;
-	}
-	r.limits = (struct hspmd_solve_limits){ 0 };
-	if (memcmp(&r.limits, &q->request.limits, sizeof r.limits) && would_do(q, q->c, &r)) {
-		say(q, "; without the limits on nodes, devices, types and price there is a plan");
-		return;
-	}
-	if (more_nodes_would_do(q))
-		return;
-	r = q->request;
 	for (int shorter = r.seq_len / 2; !q->profile && shorter >= 64 && time_is_left(q); shorter /= 2) {
 		r.seq_len = shorter;
 		if (would_do(q, q->c, &r)) {
 			say(q, "; with sequences of %d instead of %d there is a plan", shorter, q->request.seq_len);
-			return;
+			return true;
 		}
 	}
-	if (time_is_left(q))
+	return false;
+}
+
+static bool smaller_micro_batches_would_do(struct inquiry *q)
+{
+	struct hspmd_solve_request r = q->request;
+	r.micro_batch = 0;
+	struct hspmd_plan *p = q->request.micro_batch > 1 ? solve(q, q->c, &r) : NULL;
+	if (p)
+		say(q, "; with micro-batches of %d instead of %d there is a plan", p->micro_batch, q->request.micro_batch);
+	hspmd_plan_destroy(p);
+	return p != NULL;
+}
+
+static bool has_limits(const struct hspmd_solve_limits *l)
+{
+	return hspmd_limits_bind(l) || l->type_count > 0;
+}
+
+static bool no_limits_would_do(struct inquiry *q)
+{
+	struct hspmd_solve_request r = q->request;
+	r.limits = (struct hspmd_solve_limits){ 0 };
+	bool fine = has_limits(&q->request.limits) && would_do(q, q->c, &r);
+	if (fine)
+		say(q, "; without the limits on nodes, devices, types and price there is a plan");
+	return fine;
+}
+
+static void say_what_would_do(struct inquiry *q)
+{
+	bool fine = smaller_micro_batches_would_do(q) || no_limits_would_do(q) || links_would_do(q) || more_nodes_would_do(q) || shorter_sequences_would_do(q);
+	if (!fine && time_is_left(q))
 		say(q, "; neither smaller micro-batches nor more nodes like these would do");
+	if (q->factor > 0 && (!fine || q->factor < FACTOR_NEAR))
+		say(q, "; %sdevices with %.3g times the memory would do", fine ? "or " : "", ceil(q->factor * 100) / 100);
 }
 
 int hspmd_explain_shortage(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 			   const struct hspmd_solve_request *request, double seconds, struct hspmd_error *err)
 {
 	char text[HSPMD_ERROR_MAX] = "";
-	struct inquiry q = { cluster, model, profile, *request, now_s() + seconds, text, sizeof text, 0 };
+	double start = now_s();
+	struct inquiry q = { .c = cluster, .model = model, .profile = profile, .request = *request, .until = start + seconds / 2, .text = text, .size = sizeof text };
 	q.request.no_diagnosis = true;
 	q.request.current = NULL;
-	say(&q, "no plan fits into the memory of the %d devices", cluster->device_count);
+	say(&q, "no plan%s fits into the memory of the %d devices", has_limits(&request->limits) ? " within the limits" : "", cluster->device_count);
 	say_what_is_short(&q);
+	q.until = start + seconds;
 	say_what_would_do(&q);
 	return hspmd_fail(err, "%s", text);
 }

@@ -7,6 +7,7 @@
  */
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -96,12 +97,13 @@ static const enum hspmd_schedule drafted[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDU
 #define DRAFTED ((int)(sizeof drafted / sizeof *drafted))
 
 /* What split is best depends on the schedule: few columns are made for each, many for the first allowed alone, as those that do well with it do well with
- * the others, to which refinement changes. GPipe holds more than 1F1B and is no faster. */
+ * the others, to which refinement changes. GPipe holds more than 1F1B and is no faster; ZB-H1 holds more, too, so where nothing fits it does not either. */
 static int search_micro_batch(struct hspmd_search *s, struct hspmd_tables *t)
 {
 	bool complete = hspmd_library_is_complete(s, t), any = false;
 	for (int i = 0; i < DRAFTED; i++) {
-		if (!(s->exec.schedules & 1u << drafted[i]) || (any && (!complete || drafted[i] == HSPMD_SCHEDULE_GPIPE)) || hspmd_search_is_over(s))
+		bool vain = any && (!complete || !s->pool.count || drafted[i] == HSPMD_SCHEDULE_GPIPE);
+		if (!(s->exec.schedules & 1u << drafted[i]) || vain || hspmd_search_is_over(s))
 			continue;
 		any = true;
 		t->schedule = drafted[i];
@@ -134,6 +136,41 @@ static void order_turns(struct turn *turns, int count)
 	}
 }
 
+/* Bring the turn with the least micro-batch to the front of those to come. */
+static void least_first(struct turn *turns, int count)
+{
+	int least = 0;
+	for (int i = 1; i < count; i++)
+		least = turns[i].tables->micro_batch < turns[least].tables->micro_batch ? i : least;
+	struct turn first = turns[least];
+	memmove(turns + 1, turns, (size_t)least * sizeof *turns);
+	turns[0] = first;
+}
+
+/* No stage holds less of a larger micro-batch than of a smaller one: in flight are as many samples at least, and each layer works on more. So where the first
+ * one tried does not fit the least comes next, and where that does not no other does. */
+static int search_turns(struct hspmd_search *s, struct turn *turns, int count)
+{
+	int least = INT_MAX, rc = 0;
+	bool hopeless = false;
+	for (int i = 0; i < count; i++)
+		least = turns[i].tables->micro_batch < least ? turns[i].tables->micro_batch : least;
+	for (int i = 0, vain = 0; i < count; i++) {
+		double before = s->best_s;
+		if (i && !s->pool.count)
+			least_first(turns + i, count - i);
+		struct hspmd_tables *t = turns[i].tables;
+		/* Steps get shorter with the micro-batch, then longer: where work is much, two that did not help are enough. */
+		bool enough = hopeless || (vain >= 2 && !hspmd_library_is_complete(s, t));
+		if (!rc && !enough && turns[i].bound < s->best_s && !hspmd_search_is_over(s))
+			rc = search_micro_batch(s, t);
+		hopeless = hopeless || (!s->pool.count && t->micro_batch == least);
+		vain = isinf(s->best_s) || s->best_s < before ? 0 : vain + 1;
+		hspmd_tables_destroy(t);
+	}
+	return rc;
+}
+
 static int search(struct hspmd_search *s, struct hspmd_error *err)
 {
 	struct turn turns[MICRO_BATCHES_MAX];
@@ -152,15 +189,11 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 		rc = hspmd_fail(err, "a global batch of %d cannot be divided into at most %d micro-batches of at most %d samples", batch, PARTS_MOST,
 				MICRO_BATCH_MAX);
 	order_turns(turns, count);
-	for (int i = 0, vain = 0; i < count; i++) {
-		double before = s->best_s;
-		/* Steps get shorter with the micro-batch, then longer: where work is much, two that did not help are enough. */
-		bool enough = vain >= 2 && !hspmd_library_is_complete(s, turns[i].tables);
-		if (!rc && !enough && turns[i].bound < s->best_s && !hspmd_search_is_over(s) && search_micro_batch(s, turns[i].tables))
-			rc = hspmd_fail_memory(err, "searching for a plan");
-		vain = isinf(s->best_s) || s->best_s < before ? 0 : vain + 1;
-		hspmd_tables_destroy(turns[i].tables);
-	}
+	if (rc)
+		for (int i = 0; i < count; i++)
+			hspmd_tables_destroy(turns[i].tables);
+	else if (search_turns(s, turns, count))
+		rc = hspmd_fail_memory(err, "searching for a plan");
 	if (!rc && hspmd_refine(s))
 		rc = hspmd_fail_memory(err, "refining a plan");
 	return rc;
@@ -231,6 +264,21 @@ static void warn_of_links(struct hspmd_search *s)
 		}
 }
 
+/* No device may be used: why. */
+static void fail_of_types(const struct hspmd_search *s, struct hspmd_error *err)
+{
+	const struct hspmd_solve_limits *l = &s->request->limits;
+	char there[256] = "", allowed[256] = "";
+	for (int i = 0, used = 0; i < s->costs->cluster->type_count && used < (int)sizeof there; i++)
+		used += snprintf(there + used, sizeof there - (size_t)used, "%s%s", i ? ", " : "", s->costs->cluster->types[i].name);
+	for (int i = 0, used = 0; i < l->type_count && used < (int)sizeof allowed; i++)
+		used += snprintf(allowed + used, sizeof allowed - (size_t)used, "%s%s", i ? ", " : "", l->types[i]);
+	if (s->costs->warning_count)
+		hspmd_fail(err, "no device of the cluster may be used: %s", s->costs->warnings[0]);
+	else
+		hspmd_fail(err, "no device of the cluster may be used: its types are %s, and those allowed %s", there, allowed);
+}
+
 static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = s->costs->cluster;
@@ -240,8 +288,7 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 	if (allow_types(s, allowed))
 		s->kinds = hspmd_kinds_new(c, allowed, err);
 	else
-		hspmd_fail(err, "no device of the cluster may be used%s%s", s->costs->warning_count ? ": " : "",
-			   s->costs->warning_count ? s->costs->warnings[0] : "");
+		fail_of_types(s, err);
 	free(allowed);
 	if (!s->kinds)
 		return -1;

@@ -15,6 +15,7 @@
 #define CLUSTER(type, name, count, links) \
 	"{\"format\": \"hspmd-cluster-1\", \"device_types\": {" type "}, \"nodes\": [{\"name\": \"" name "\", \"devices\": [{\"type\": \"a\", \"count\": " count "}]}]," \
 	"\"links\": [" links "]}"
+#define OTHER ": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 0.05}}"
 #define GOOD TYPE("\"memory_bytes\": 4000000000, ")
 #define LINKS "{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5}, {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 1}"
 
@@ -41,6 +42,23 @@ static void bad_clusters_are_refused(void **state)
 		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 0}"), "links[0].gbytes_per_s" },
 		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": -1, \"gbytes_per_s\": 1}"), "links[0].alpha_s" },
 		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"points\": [[1000, 1e-3], [2000, -1]]}"), "links[0].points[1][1]" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": -3}"), "links[0].gbytes_per_s" },
+		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 0, \"peak_tflops\": {\"fp32\": 1}}", "n", "2", LINKS),
+		  "device_types.a.gbytes_per_s" },
+		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 1, \"peak_tflops\": {\"fp32\": -1}}", "n", "2", LINKS),
+		  "device_types.a.peak_tflops.fp32" },
+		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 1, \"tflops\": {\"fp32\": 0}, \"peak_tflops\": {\"fp32\": 1}}", "n", "2", LINKS),
+		  "device_types.a.tflops.fp32" },
+		{ CLUSTER(GOOD, "n\", \"slowdown\": 0, \"rack\": \"r", "2", LINKS), "nodes[0].slowdown" },
+		{ CLUSTER(GOOD, "n\", \"network_gbytes_per_s\": -1, \"rack\": \"r", "2", LINKS), "nodes[0].network_gbytes_per_s" },
+		{ CLUSTER(GOOD, "n\", \"price_per_hour\": -1, \"rack\": \"r", "2", LINKS), "nodes[0].price_per_hour" },
+		/* The same pair of types, of nodes, of numbers of GPUs, told twice the one way and the other. */
+		{ CLUSTER(GOOD ", \"b\"" OTHER, "n[0-1]", "2", "{\"scope\": \"cluster\", \"types\": [\"a\", \"b\"], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
+		  "{\"scope\": \"cluster\", \"types\": [\"b\", \"a\"], \"alpha_s\": 0, \"gbytes_per_s\": 2}"), "links[1]|links[0]" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"nodes\": [\"n0\", \"n1\"], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
+		  "{\"scope\": \"cluster\", \"nodes\": [\"n1\", \"n0\"], \"alpha_s\": 0, \"gbytes_per_s\": 2}"), "links[1]|links[0]" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"types\": [\"a\", \"a\"], \"gpus\": [1, 2], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
+		  "{\"scope\": \"cluster\", \"types\": [\"a\", \"a\"], \"gpus\": [2, 1], \"alpha_s\": 0, \"gbytes_per_s\": 2}"), "links[1]|links[0]" },
 		{ CLUSTER(GOOD, "n[0-1]", "1000000", LINKS), "nodes[0].devices[0].count|1000000" },
 		{ CLUSTER(GOOD, "n[0-999999]", "1", LINKS), "nodes[0].name|131072" },
 		{ CLUSTER(GOOD, "n[0-1023]", "1024", LINKS), "131072" },
@@ -50,6 +68,33 @@ static void bad_clusters_are_refused(void **state)
 		json_t *value = json_loads(bad[i].text, 0, NULL);
 		assert_non_null(value);
 		assert_null(hspmd_cluster_from_json(value, "cluster", &err));
+		expect_words(err.text, bad[i].says);
+		json_decref(value);
+	}
+}
+
+#define PROFILE(forward, backward) \
+	"{\"format\": \"hspmd-profile-1\", \"model\": \"m\", \"seq_len\": 128, \"dtype_bytes\": 4, \"layers\": [{\"name\": \"e\", \"params\": 1000," \
+	"\"output_elems\": 100, \"activation_bytes\": 100}, {\"name\": \"h\", \"params\": 1000, \"output_elems\": 100, \"activation_bytes\": 100}]," \
+	"\"times\": [{\"device_type\": \"a\", \"tp\": 1, \"micro_batch\": 1, \"forward_s\": " forward ", \"backward_s\": " backward "}]}"
+
+static void bad_profiles_are_refused(void **state)
+{
+	(void)state;
+	const struct {
+		const char *text, *says;
+	} bad[] = {
+		{ PROFILE("[0.1, -0.1]", "[0.2, 0.2]"), "times[0].forward_s[1]" },
+		{ PROFILE("[0, 0]", "[0.2, 0.2]"), "times[0].forward_s|no layer takes any time" },
+		{ PROFILE("[0.1, 0.1]", "[0.2, -1]"), "times[0].backward_s[1]" },
+		{ PROFILE("[0.1]", "[0.2, 0.2]"), "times[0].forward_s" },
+		{ PROFILE("null", "[0.2, 0.2]"), "times[0].forward_s" },
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct hspmd_error err = { "" };
+		json_t *value = json_loads(bad[i].text, 0, NULL);
+		assert_non_null(value);
+		assert_null(hspmd_profile_from_json(value, "profile", &err));
 		expect_words(err.text, bad[i].says);
 		json_decref(value);
 	}
@@ -111,18 +156,49 @@ static void devices_without_a_link_are_named(void **state)
 	hspmd_cluster_destroy(c);
 }
 
-/* What is short, where, by how much, and what would do. */
+/* Nodes of one device of so many bytes; a link between them or none. */
+static struct hspmd_cluster *row_of_nodes(int count, const char *memory, const char *more, const char *links)
+{
+	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"a\": {\"kind\": \"cpu\", \"memory_bytes\": %s, \"gbytes_per_s\": 20,"
+				    "\"peak_tflops\": {\"fp32\": 0.05}}}, \"nodes\": [{\"name\": \"n[0-%d]\"%s, \"devices\": [{\"type\": \"a\", \"count\": 1}]}],"
+				    "\"links\": [%s]}", memory, count - 1, more, links);
+	struct hspmd_cluster *c = cluster_from(text);
+	free(text);
+	return c;
+}
+
+/* What is short, where, by how much, and what would do: for what a user can change. */
 static void what_is_short_is_told(void **state)
 {
 	(void)state;
-	struct hspmd_error err = { "" };
-	struct hspmd_cluster *c = cluster_from(CLUSTER(TYPE("\"memory_bytes\": 3000000, "), "n0", "2", LINKS));
-	struct hspmd_plan *p = solve(c, (struct hspmd_solve_request){ .global_batch = 8 }, &err);
-	assert_null(p);
-	expect_words(err.text, "memory|n0:|layers|GB short|would do");
-	assert_null(solve(c, (struct hspmd_solve_request){ .global_batch = 8, .no_diagnosis = true }, &err));
-	assert_null(strstr(err.text, "GB short"));
-	hspmd_cluster_destroy(c);
+	static const char *const unknown[] = { "b", "c" };
+	const struct {
+		int nodes;
+		const char *memory, *more, *links;
+		struct hspmd_solve_request request;
+		const char *says;
+	} bad[] = {
+		{ 2, "8000000", "", LINKS, { .global_batch = 8 },
+		  "memory of the 2 devices: in the plan that comes nearest|most of all n|layers|GB short|nodes more like n1 (a) would do" },
+		{ 2, "14000000", "", LINKS, { .global_batch = 8 }, "short of memory|; 1 node more like n1 (a) would do; or devices with 1." },
+		{ 2, "3000000", "", LINKS, { .global_batch = 8, .no_diagnosis = true }, "no plan fits into the memory of the 2 devices" },
+		/* A layer that no device can hold. */
+		{ 2, "100000", "", LINKS, { .global_batch = 8 }, "GB short|neither smaller micro-batches nor more nodes like these would do; devices with|times the memory" },
+		{ 8, "8000000", "", LINKS, { .global_batch = 8, .limits.max_nodes = 1 }, "no plan within the limits|GB short|without the limits|there is a plan" },
+		{ 8, "8000000", "", LINKS, { .global_batch = 64, .micro_batch = 64 }, "GB short|with micro-batches of|instead of 64 there is a plan" },
+		{ 8, "8000000", "", "", { .global_batch = 8 }, "GB short|no link covers n0:0 and n1:0: with one of scope \"cluster\" for all that have none there is a plan" },
+		{ 2, "3000000", ", \"price_per_hour\": 7", LINKS, { .global_batch = 8, .limits.max_price_per_hour = 5 },
+		  "5 an hour does not pay for any node of the 2: the cheapest, n0, costs 7" },
+		{ 2, "3000000", "", LINKS, { .global_batch = 8, .limits.types = unknown, .limits.type_count = 2 }, "its types are a, and those allowed b, c" },
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct hspmd_error err = { "" };
+		struct hspmd_cluster *c = row_of_nodes(bad[i].nodes, bad[i].memory, bad[i].more, bad[i].links);
+		assert_null(solve(c, bad[i].request, &err));
+		expect_words(err.text, bad[i].says);
+		assert_true(!bad[i].request.no_diagnosis || !strstr(err.text, "GB short"));
+		hspmd_cluster_destroy(c);
+	}
 }
 
 /* A profile that was measured with one degree alone: it is said what was made of it. */
@@ -191,6 +267,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(bad_clusters_are_refused),
+		cmocka_unit_test(bad_profiles_are_refused),
 		cmocka_unit_test(requests_that_cannot_be_are_refused),
 		cmocka_unit_test(devices_without_a_link_are_named),
 		cmocka_unit_test(what_is_short_is_told),
