@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Who works how much: each device's passes of all its micro-batches and its update, without what it waits for. */
 #include "controller/solver/costs.h"
 #include "controller/solver/solver.h"
 

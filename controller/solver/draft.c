@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Micro-batches are dealt to groups of pipelines by the linear program of shares.c: m of them take a pipeline of the group (once - cycle) + m cycle.
+ *
+ * Placing is packing: stages of one pipeline (or copies of one stage) take what is left of the node at hand, else the node that has the fewest devices
+ * left and still as many as the stages of their kind that follow want, else as the stage itself wants. Nodes with as many left are a stack, so that finding one takes
+ * as many looks as a node has devices, whatever the number of nodes. The widest stages go first, while nodes are whole. */
 #include "controller/solver/draft.h"
 
 #include <math.h>

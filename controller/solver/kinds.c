@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Nodes are sorted by what they look like and fall into classes; a class has a kind for each type of device in it. How finely slowdowns are told apart, and
+ * whether links that name nodes count, is relaxed step by step until there are few enough kinds: with the last step nodes differ by what they hold alone. */
 #include "controller/solver/kinds.h"
 
 #include <math.h>

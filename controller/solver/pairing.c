@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The assignment problem. Exactly by the Hungarian method with potentials and shortest augmenting paths (Kuhn 1955; Jonker and Volgenant, Computing 38,
+ * 1987), O(n^3); where there are too many, the most valuable pair first, which is worth at least half of the optimum. */
 #include "controller/solver/pairing.h"
 
 #include <math.h>
