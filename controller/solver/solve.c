@@ -48,14 +48,14 @@ static double now_s(void)
 /* ---- one micro-batch */
 
 /* Seconds that no plan with this micro-batch can beat: all devices at work all the time; one micro-batch through the whole model, without the gradients of
- * weights where they may be put off, which are at most half of it. */
+ * weights where they may be put off, which are at most half of it. The tables' devices wait for the slowest of the whole cluster; those of a plan of few wait less. */
 static double bound(const struct hspmd_search *s, const struct hspmd_tables *t)
 {
 	bool apart = s->exec.schedules & 1u << HSPMD_SCHEDULE_ZB_H1;
-	double once = INFINITY;
+	double once = INFINITY, waiting = hspmd_variation(s->costs, s->costs->cluster->device_count, 1);
 	for (int u = 0; u < t->unit_count; u++)
 		once = fmin(once, t->units[u].work[HSPMD_RECOMPUTE_NONE][t->layers]);
-	return fmax(once * t->alike * (apart ? 0.5 : 1), s->request->global_batch / t->micro_batch / hspmd_tables_rate(t, s->available));
+	return fmax(once * t->alike * (apart ? 0.5 : 1), s->request->global_batch / t->micro_batch / hspmd_tables_rate(t, s->available)) / waiting;
 }
 
 struct lookup {

@@ -48,7 +48,7 @@ struct hspmd_tables *hspmd_tables_new(struct hspmd_costs *costs, const struct hs
 				      struct hspmd_error *err);
 void hspmd_tables_destroy(struct hspmd_tables *t);
 
-/* Micro-batches a second that no plan of `available` devices of each kind can exceed. */
+/* Micro-batches a second that no plan of `available` devices of each kind can exceed whose devices wait for one another as all of the cluster would. */
 double hspmd_tables_rate(const struct hspmd_tables *t, const int *available);
 
 /* Seconds of what a layer hands on (of size number `size`), there and back together, from unit a's device to b's; in the same node or not; with

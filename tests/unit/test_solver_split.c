@@ -72,6 +72,11 @@ static void splits_have_the_least_cycle(void **state)
 			assert_true(hspmd_split(t, &row, &copies, 64, 1e-9, &shape));
 			double best = least_cycle(t, &row, ends, 0, 0);
 			assert_true(fabs(shape.cycle - best) <= 1e-7 * best);
+			/* No row does more micro-batches a second than its units' rates together. */
+			double rates = 0;
+			for (int s = 0; s < row.stages; s++)
+				rates += t->units[row.unit[s]].rate;
+			assert_true(best * rates >= 1 - 1e-12);
 			compared++;
 		}
 		hspmd_tables_destroy(t);
@@ -80,6 +85,43 @@ static void splits_have_the_least_cycle(void **state)
 		instance_free(&in);
 	}
 	assert_true(compared > 20);
+}
+
+/* Whatever the search makes of all devices is within the bound that it cuts branches by, and the bound is near: a fifth less would cut off what is best. */
+static void no_plan_beats_the_bound(void **state)
+{
+	(void)state;
+	struct hspmd_execution exec = hspmd_execution_default();
+	int near = 0, plans = 0;
+	for (unsigned seed = 1; seed <= 40; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		bool allowed[3] = { true, true, true };
+		assert_int_equal(instance_new(seed, 6, 8, &in, &err), 0);
+		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
+		struct hspmd_kinds *kinds = hspmd_kinds_new(in.cluster, allowed, &err);
+		for (int mb = 1; mb <= 2; mb++) {
+			struct hspmd_tables *t = hspmd_tables_new(c, kinds, &exec, mb, &err);
+			struct hspmd_solve_request r = { .global_batch = in.global_batch, .micro_batch = mb };
+			struct hspmd_plan *p = hspmd_solve(in.cluster, NULL, in.profile, &r, NULL, &err);
+			int available[HSPMD_KINDS_MAX] = { 0 };
+			for (int k = 0; k < kinds->count; k++)
+				available[k] = kinds->kinds[k].count;
+			double bound = in.global_batch / mb / hspmd_tables_rate(t, available) / hspmd_variation(c, in.cluster->device_count, 1);
+			if (p) {
+				assert_true(p->predicted.step_s >= bound);
+				near += 0.8 * p->predicted.step_s < bound;
+				plans++;
+			}
+			hspmd_plan_destroy(p);
+			hspmd_tables_destroy(t);
+		}
+		hspmd_kinds_destroy(kinds);
+		hspmd_costs_destroy(c);
+		instance_free(&in);
+	}
+	print_message("%d plans, %d of them near the bound\n", plans, near);
+	assert_true(near > 3);
 }
 
 /* ---- shares */
@@ -253,6 +295,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(splits_have_the_least_cycle),
+		cmocka_unit_test(no_plan_beats_the_bound),
 		cmocka_unit_test(shares_are_optimal_in_whole_parts),
 		cmocka_unit_test(copies_take_alike),
 		cmocka_unit_test(unlike_devices_share_a_stage_as_well_as_can_be),
