@@ -86,11 +86,22 @@ static bool all_called(struct hspmd_machine *m)
 	return true;
 }
 
+/* Workers for all devices it names: what a plan says about the state of those who are there is true without those who have gone. */
+static void name_workers(struct hspmd_machine *m, json_t *cluster)
+{
+	struct hspmd_error err;
+	struct hspmd_cluster *c = hspmd_cluster_from_json(cluster, "cluster", &err);
+	for (int i = 0; c && i < c->node_count; i++)
+		node_remember(m, c->nodes[i].name, c->nodes[i].device_count);
+	hspmd_cluster_destroy(c);
+}
+
 static struct layout *remember(struct hspmd_machine *m, json_t *from)
 {
 	struct hspmd_error err;
 	if (!json_is_object(from))
 		return NULL;
+	name_workers(m, json_object_get(from, "cluster"));
 	struct layout *l = layout_create(m, json_object_get(from, "cluster"), json_object_get(from, "plan"), "journal", &err);
 	if (l)
 		l->generation = json_integer_value(json_object_get(from, "generation"));
@@ -123,6 +134,7 @@ static bool list_members(struct hspmd_machine *m, struct generation *g)
 static void again(struct hspmd_machine *m, const char *why)
 {
 	abort_current(m, why);
+	revive_missing(m);
 	want_plan(m, "controller");
 }
 
@@ -133,7 +145,7 @@ bool advance_adopt(struct hspmd_machine *m)
 		return false;
 	g->layout = remember(m, json_object_get(m->adopt, "current"));
 	m->older = remember(m, json_object_get(m->adopt, "older"));
-	if (!g->layout) { /* nodes have not come back; what is known of the rest's state lies under that plan */
+	if (!g->layout) { /* it cannot be read: what is known of the state lies under that plan */
 		json_decref(m->adopt);
 		m->adopt = NULL;
 		want_plan(m, "controller");

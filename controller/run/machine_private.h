@@ -240,6 +240,8 @@ void note_event(struct hspmd_machine *m, const char *what, const char *fmt, ...)
 /* nodes.c */
 struct node *node_find(struct hspmd_machine *m, const char *name);
 struct worker *worker_find(struct hspmd_machine *m, const char *address);
+/* It was there once, with so many devices: it is named in what an earlier life of the controller left. */
+void node_remember(struct hspmd_machine *m, const char *name, int devices);
 bool node_usable(const struct node *n);
 int nodes_usable(const struct hspmd_machine *m);
 int nodes_held(const struct hspmd_machine *m);

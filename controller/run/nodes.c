@@ -192,6 +192,13 @@ static int workers_make(struct hspmd_machine *m, struct node *n, int count)
 	return 0;
 }
 
+void node_remember(struct hspmd_machine *m, const char *name, int devices)
+{
+	struct node *n = node_find(m, name);
+	if ((n || (n = node_add(m, name))) && n->agent != LIFE_UP && n->workers < devices && workers_make(m, n, devices))
+		m->failed = true;
+}
+
 void on_agent_up(struct hspmd_machine *m, const struct run_event *e)
 {
 	struct node *n = node_find(m, e->node);
@@ -227,7 +234,8 @@ void on_agent_up(struct hspmd_machine *m, const struct run_event *e)
 	n->held |= adopt_holds(m, n); /* Slurm has not been heard yet */
 	if (member_guest(m, n, e->value))
 		return;
-	if (!n->held || n->leaving || n->abandoned || m->end != END_NONE) {
+	bool gives = n->leaving && m->adopt; /* what its workers hold may be nowhere else: it goes when it is used no more */
+	if (!n->held || (n->leaving && !gives) || n->abandoned || m->end != END_NONE) {
 		send_node(m, n, json_pack("{s:s}", "type", "quit"));
 		return;
 	}
@@ -414,7 +422,7 @@ void nodes_time(struct hspmd_machine *m)
 	for (size_t i = 0; i < m->nodes; i++) {
 		struct node *n = m->node[i];
 		if (n->held && n->agent == LIFE_STARTING && m->now >= n->deadline) {
-			say(m, HSPMD_LOG_WARNING, "waited %.0f s for the agent of %s", m->config->patience.gather, n->name);
+			say(m, HSPMD_LOG_WARNING, "the agent of %s has not come in time", n->name);
 			n->agent = LIFE_NONE;
 			if (n->member)
 				member_abandon(m, n, "its member job started no agent that could join");
