@@ -368,11 +368,16 @@ static void sends_beside_passes(void **state)
 
 /* ---- a message comes while the one before it is worked on */
 
+/* It is not sent before the other is in its kernel. */
 static void stay_until_the_next_has_come(struct member *m, enum hspmd_opcode op)
 {
 	(void)op;
-	if (m->number == 1 && m->kernels == 0 && !m->fresh)
+	if (m->number == 1 && m->kernels == 0 && !m->fresh) {
+		happens(m, SECOND);
 		await(m, FIRST);
+	}
+	if (m->number == 0 && !m->fresh && m->kernels == kernels_in(m->program, 2) - 1)
+		await(m, SECOND);
 }
 
 static void tell_of_two_messages(struct member *m)
