@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "controller/run/machine_private.h"
-#include "controller/run/risk.h"
 
 #define SAYS_MOST 7
 
@@ -139,12 +138,14 @@ static bool begin(struct hspmd_machine *m)
 	bool done = take_first_plan(m, cluster);
 	if (!done) {
 		const struct layout *now = m->current.layout;
-		int copies = run_risk_copies(m->config->job, m->config->model, nodes_usable(m), &m->risk);
+		int copies = copies_wanted(m, nodes_usable(m));
+		struct run_intervals every = save_intervals(m);
 		json_t *current = now ? json_pack("{s:O, s:O}", "cluster", now->cluster_json, "plan", now->plan_json) : json_null();
 		m->solve = ++m->tickets;
-		act(m, RUN_SOLVE, NULL, need(m, json_pack("{s:O, s:o, s:i, s:i, s:{s:f, s:f}}", "cluster", cluster, "current", current, "max_nodes",
-								     m->config->job->elastic.max_nodes, "copies", copies, "risk", "losses_per_node_s",
-								     m->risk.losses_per_s, "together", m->risk.together)),
+		act(m, RUN_SOLVE, NULL, need(m, json_pack("{s:O, s:o, s:i, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current", current, "max_nodes",
+								     m->config->job->elastic.max_nodes, "copies", copies, "every_s", every.every_s,
+								     "shared_every_s", every.shared_every_s, "risk", "losses_per_node_s", m->risk.losses_per_s,
+								     "together", m->risk.together)),
 		    m->solve);
 		m->next.stage = STAGE_SOLVING;
 		m->next.since = m->now;

@@ -6,7 +6,6 @@
 
 #include "common/alloc.h"
 #include "controller/run/machine_private.h"
-#include "controller/run/risk.h"
 
 static int bind_workers(struct hspmd_machine *m, struct layout *l)
 {
@@ -52,7 +51,7 @@ struct layout *layout_create(struct hspmd_machine *m, json_t *cluster, json_t *p
 		return NULL;
 	}
 	l->nodes = nodes_usable(m);
-	l->copies = run_risk_copies(m->config->job, m->config->model, l->nodes, &m->risk);
+	l->copies = copies_wanted(m, l->nodes);
 	for (int i = 0; i < l->devices; i++) {
 		bool seen = false;
 		for (int k = 0; k < i && !seen; k++)

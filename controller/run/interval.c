@@ -13,9 +13,10 @@ double hspmd_checkpoint_interval(double cost_s, double failure_s)
 	return sqrt(2 * cost_s * failure_s) * (1 + sqrt(x) / 3 + x / 9) - cost_s;
 }
 
-double hspmd_failure_mean(int nodes, double run_s, int failures)
+double hspmd_failure_mean(int nodes, double run_s, int failures, double losses_per_node_s)
 {
+	double node_s = losses_per_node_s > 0 ? 1 / losses_per_node_s : NODE_FAILURE_S;
 	if (nodes < 1)
 		nodes = 1;
-	return (NODE_FAILURE_S / nodes + run_s) / (1 + failures);
+	return (node_s / nodes + run_s) / (1 + failures);
 }

@@ -36,11 +36,13 @@ static struct hspmd_plan *weigh(const struct run_loop_options *o, const json_t *
 				struct hspmd_plan *whole)
 {
 	struct hspmd_risk risk = run_risk_read(json_object_get(ask, "risk"));
+	struct run_intervals every = { json_number_value(json_object_get(ask, "every_s")), json_number_value(json_object_get(ask, "shared_every_s")) };
+	int copies = (int)json_integer_value(json_object_get(ask, "copies"));
 	struct hspmd_error err;
 	if (!(risk.losses_per_s > 0))
 		return whole;
 	struct hspmd_plan *other = hspmd_solve(c, o->model, NULL, request, NULL, &err);
-	bool better = other && run_risk_prefers(o->config->job, o->model, c->node_count, (int)json_integer_value(json_object_get(ask, "copies")), &risk, whole, other);
+	bool better = other && run_risk_prefers(o->config->job, o->model, c->node_count, copies, &every, &risk, whole, other);
 	hspmd_plan_destroy(better ? whole : other);
 	return better ? other : whole;
 }

@@ -185,7 +185,7 @@ static bool advance_risk(struct hspmd_machine *m)
 	if (!m->risk_changed || !calm(m) || m->end != END_NONE || m->leaving)
 		return false;
 	m->risk_changed = false;
-	int wanted = run_risk_copies(m->config->job, m->config->model, l->nodes, &m->risk);
+	int wanted = copies_wanted(m, l->nodes);
 	if (wanted <= l->copies || wanted >= l->nodes)
 		return false;
 	note_event(m, "risk", "%d copies of the state instead of %d, by how often nodes are lost here", wanted, l->copies);

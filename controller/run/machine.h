@@ -52,7 +52,8 @@ struct run_event {
 
 enum run_action_kind {
 	RUN_SEND,        /* node, value: to its agent */
-	RUN_SOLVE,       /* id; value { cluster, current: { cluster, plan } or null, copies: that are kept, risk: as in RUN_RISK } */
+	RUN_SOLVE,       /* id; value { cluster, current: { cluster, plan } or null, copies: that are kept, every_s, shared_every_s: how often it is saved, risk: as
+			  * in RUN_RISK } */
 	RUN_LINE,        /* value: a line of metrics.jsonl */
 	RUN_SAVE_PLAN,   /* id: generation; value: plan */
 	RUN_JOURNAL,     /* value: what a later life of the controller must know, kept durably before the next action */

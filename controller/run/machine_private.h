@@ -4,6 +4,7 @@
 #define HSPMD_CONTROLLER_RUN_MACHINE_PRIVATE_H
 
 #include "common/log.h"
+#include "controller/run/interval.h"
 #include "controller/run/machine.h"
 
 #define ADDRESS_MAX 128
@@ -382,6 +383,8 @@ bool save_shared_due(const struct hspmd_machine *m);
 bool save_due(struct hspmd_machine *m);
 double save_next(const struct hspmd_machine *m); /* when the next is due; INFINITY: not by time */
 void save_step_told(struct hspmd_machine *m, double step_s);
+struct run_intervals save_intervals(const struct hspmd_machine *m); /* as they are now */
+int copies_wanted(const struct hspmd_machine *m, int nodes); /* on other nodes, of a plan on so many */
 bool layout_survives(struct hspmd_machine *m, const struct layout *l, int losses);
 
 /* request.c: commands of users and of hspmdctld */

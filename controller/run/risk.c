@@ -5,13 +5,11 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
-#include "controller/run/interval.h"
 #include "policies/copies.h"
 
 #define COPIES_MAX 4
 #define STATE_BYTES 16.0       /* of a parameter: fp32 master, two moments, and what belongs to them */
 #define NODE_BYTES_PER_S 1.25e9 /* before anything was measured: what 10 Gbit/s carry */
-#define EVERY_S 60.0           /* where the program chooses */
 #define COPY_EVERY_S 5.0       /* copies in other nodes' memory, which cost little, are as old as that at most */
 #define PAUSE_S 5.0
 #define HORIZON_S 3600.0
@@ -22,23 +20,18 @@ struct hspmd_risk run_risk_read(const json_t *v)
 	return (struct hspmd_risk){ .losses_per_s = losses > 0 && losses < 1 ? losses : 0, .together = fmin(fmax(together, 0), 1) };
 }
 
-static double every(const struct hspmd_job *job)
-{
-	return job->checkpoint.every_s > 0 ? job->checkpoint.every_s : EVERY_S;
-}
-
 static double state_bytes(const struct hspmd_model *model)
 {
 	return STATE_BYTES * (double)hspmd_model_params(model);
 }
 
-/* Shared storage is written less often and read by all nodes at once. */
-static double from_shared_s(const struct hspmd_job *job, const struct hspmd_model *model)
+/* Shared storage is written less often, and read by all nodes at once. */
+static double from_shared_s(const struct run_intervals *every, const struct hspmd_model *model)
 {
-	return HSPMD_LOCAL_TO_SHARED * every(job) + state_bytes(model) / NODE_BYTES_PER_S;
+	return every->shared_every_s + state_bytes(model) / NODE_BYTES_PER_S;
 }
 
-int run_risk_copies(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, const struct hspmd_risk *risk)
+int run_risk_copies(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, const struct run_intervals *every, const struct hspmd_risk *risk)
 {
 	int asked = job->checkpoint.replicas;
 	if (nodes < 2 || !model || !(risk->losses_per_s > 0))
@@ -48,15 +41,15 @@ int run_risk_copies(const struct hspmd_job *job, const struct hspmd_model *model
 				  .most = asked > COPIES_MAX ? asked : COPIES_MAX,
 				  .state_bytes = state_bytes(model),
 				  .bytes_per_s = NODE_BYTES_PER_S,
-				  .every_s = every(job),
+				  .every_s = every->every_s,
 				  .pause_s = PAUSE_S,
-				  .rollback_s = from_shared_s(job, model) };
+				  .rollback_s = from_shared_s(every, model) };
 	int best = hspmd_copies_choose(&c, risk, HORIZON_S);
 	return best > asked ? best : asked;
 }
 
 /* Committed tokens to come, on `nodes` nodes of which none comes back; `rates` has room for all of them. */
-static double liveput(const struct hspmd_plan *p, const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies,
+static double liveput(const struct hspmd_plan *p, const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies, const struct run_intervals *every,
 		      const struct hspmd_risk *risk, double *rates)
 {
 	/* Pipelines that each hold the whole state are copies that are never old. */
@@ -66,16 +59,16 @@ static double liveput(const struct hspmd_plan *p, const struct hspmd_job *job, c
 		rates[i] = rate * (i + 1) / nodes;
 	double old_s = COPY_EVERY_S + state_bytes(model) / nodes / NODE_BYTES_PER_S, gone = hspmd_state_lost(risk, copies);
 	struct hspmd_liveput_plan l = { .nodes = nodes, .tokens_per_s = rates, .replicas = live, .pause_s = PAUSE_S,
-					.rollback_s = copies ? (1 - gone) * old_s + gone * from_shared_s(job, model) : from_shared_s(job, model) };
+					.rollback_s = copies ? (1 - gone) * old_s + gone * from_shared_s(every, model) : from_shared_s(every, model) };
 	return hspmd_liveput(&l, risk, HORIZON_S);
 }
 
-bool run_risk_prefers(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies, const struct hspmd_risk *risk,
-		      const struct hspmd_plan *whole, const struct hspmd_plan *other)
+bool run_risk_prefers(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies, const struct run_intervals *every,
+		      const struct hspmd_risk *risk, const struct hspmd_plan *whole, const struct hspmd_plan *other)
 {
 	int n = nodes < HSPMD_COPIES_NODES ? nodes : HSPMD_COPIES_NODES;
 	double *rates = n > 0 && model ? hspmd_calloc((size_t)n, sizeof *rates) : NULL;
-	bool yes = rates && liveput(other, job, model, n, copies, risk, rates) > liveput(whole, job, model, n, copies, risk, rates);
+	bool yes = rates && liveput(other, job, model, n, copies, every, risk, rates) > liveput(whole, job, model, n, copies, every, risk, rates);
 	free(rates);
 	return yes;
 }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
-#include "controller/run/interval.h"
 #include "controller/run/machine_private.h"
+#include "controller/run/risk.h"
 
 #define FIRST_INTERVAL_S 120.0 /* nothing is measured yet */
 #define LEAST_INTERVAL_S 10.0
@@ -28,7 +28,7 @@ static double interval(const struct hspmd_machine *m)
 		return INFINITY;
 	if (m->save_seconds <= 0)
 		return FIRST_INTERVAL_S;
-	double best = hspmd_checkpoint_interval(m->save_cost, hspmd_failure_mean(nodes_usable(m), m->now - m->began, m->failures));
+	double best = hspmd_checkpoint_interval(m->save_cost, hspmd_failure_mean(nodes_usable(m), m->now - m->began, m->failures, m->risk.losses_per_s));
 	return fmin(MOST_INTERVAL_S, fmax(fmax(LEAST_INTERVAL_S, 2 * m->save_seconds), best));
 }
 
@@ -41,6 +41,22 @@ bool save_shared_due(const struct hspmd_machine *m)
 	if (every > 0)
 		return m->now >= m->shared_tried + every;
 	return m->now >= m->shared_tried + HSPMD_LOCAL_TO_SHARED * interval(m) || (steps > 0 && m->told - m->shared_step >= HSPMD_LOCAL_TO_SHARED * steps);
+}
+
+struct run_intervals save_intervals(const struct hspmd_machine *m)
+{
+	const struct hspmd_job *job = m->config->job;
+	double every = interval(m);
+	if (isinf(every)) /* by steps */
+		every = m->step_s > 0 ? (double)job->checkpoint.every_steps * m->step_s : FIRST_INTERVAL_S;
+	bool two = m->config->local && m->config->shared;
+	return (struct run_intervals){ every, !two ? every : job->checkpoint.shared_every_s > 0 ? job->checkpoint.shared_every_s : HSPMD_LOCAL_TO_SHARED * every };
+}
+
+int copies_wanted(const struct hspmd_machine *m, int nodes)
+{
+	struct run_intervals every = save_intervals(m);
+	return run_risk_copies(m->config->job, m->config->model, nodes, &every, &m->risk);
 }
 
 /* ---- copies in memory */

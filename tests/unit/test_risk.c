@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What losses of nodes that were seen make of a job: its copies, its plan, and that it follows when they change. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,16 +14,60 @@
 
 #define MOVES 100000
 
-static int copies(int asked, int nodes, double losses, double together)
+static int copies_saved(int asked, int nodes, double losses, double together, struct run_intervals every)
 {
-	struct hspmd_job job = { .checkpoint = { .every_s = 60, .replicas = asked } };
+	struct hspmd_job job = { .checkpoint = { .replicas = asked } };
 	struct hspmd_model *model = small_gpt2(8);
 	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses, "together", together);
 	struct hspmd_risk risk = run_risk_read(v);
-	int n = run_risk_copies(&job, model, nodes, &risk);
+	int n = run_risk_copies(&job, model, nodes, &every, &risk);
 	json_decref(v);
 	hspmd_model_destroy(model);
 	return n;
+}
+
+static int copies(int asked, int nodes, double losses, double together)
+{
+	return copies_saved(asked, nodes, losses, together, (struct run_intervals){ 60, 600 });
+}
+
+/* The older what shared storage has, the more copies; and the more seldom they are made, for then they cost less. */
+static void test_copies_follow_the_intervals(void **state)
+{
+	(void)state;
+	int more = 0, many = 0;
+	for (double losses = 1e-6; losses < 1e-2; losses *= 3) {
+		int usual = copies_saved(0, 8, losses, 0.3, (struct run_intervals){ 0.01, 600 });
+		int older = copies_saved(0, 8, losses, 0.3, (struct run_intervals){ 0.01, 60000 }), cheaper = copies_saved(0, 8, losses, 0.3, (struct run_intervals){ 60, 600 });
+		assert_true(older >= usual && cheaper >= usual);
+		more += older > usual;
+		many += cheaper > usual;
+	}
+	assert_true(more > 0 && many > 0);
+}
+
+/* Expected time of a second of training, but for a factor, where failures come mean_s apart at random and a checkpoint of cost_s follows each every_s: Daly 2006, equation 20. */
+static double takes(double every_s, double cost_s, double mean_s)
+{
+	return expm1((every_s + cost_s) / mean_s) / every_s;
+}
+
+static void test_the_interval_is_the_best(void **state)
+{
+	(void)state;
+	const double cost[] = { 0.001, 0.1, 1, 30 }, mean[] = { 100, 3600, 86400 };
+	for (int i = 0; i < 4; i++)
+		for (int k = 0; k < 3; k++) {
+			double best = INFINITY, chosen = hspmd_checkpoint_interval(cost[i], mean[k]);
+			for (double t = cost[i] / 10; t < 10 * mean[k]; t *= 1.02)
+				best = fmin(best, takes(t, cost[i], mean[k]));
+			assert_true(takes(chosen, cost[i], mean[k]) <= 1.002 * best);
+		}
+	/* More expensive: more seldom; failures more often: more often. */
+	assert_true(hspmd_checkpoint_interval(2, 3600) > hspmd_checkpoint_interval(1, 3600));
+	assert_true(hspmd_failure_mean(4, 1000, 0, 0) > hspmd_failure_mean(8, 1000, 0, 0));
+	assert_true(hspmd_failure_mean(4, 1000, 1, 0) < hspmd_failure_mean(4, 1000, 0, 0));
+	assert_float_equal(hspmd_failure_mean(4, 0, 0, 1e-4), 2500, 1e-6);
 }
 
 static void test_copies(void **state)
@@ -46,15 +91,17 @@ static void test_copies(void **state)
 static void test_plans_are_weighed_by_what_they_commit(void **state)
 {
 	(void)state;
-	struct hspmd_job job = { .global_batch = 64, .seq_len = 128, .checkpoint = { .every_s = 60 } };
+	struct hspmd_job job = { .global_batch = 64, .seq_len = 128 };
 	struct hspmd_model *model = small_gpt2(8);
 	struct hspmd_plan whole = { .pipeline_count = 4, .predicted = { .step_s = 1 } }, sharded = { .pipeline_count = 4, .zero_stage = 1, .predicted = { .step_s = 0.99 } };
 	struct hspmd_risk seldom = { 1e-7, 0 }, often = { 1e-4, 0 };
-	assert_true(run_risk_prefers(&job, model, 4, 0, &seldom, &whole, &sharded));
-	assert_false(run_risk_prefers(&job, model, 4, 0, &often, &whole, &sharded));
-	assert_false(run_risk_prefers(&job, model, 4, 0, &seldom, &sharded, &whole));
+	struct run_intervals every = { 60, 600 }, rarely = { 60, 600000 };
+	assert_true(run_risk_prefers(&job, model, 4, 0, &every, &seldom, &whole, &sharded));
+	assert_false(run_risk_prefers(&job, model, 4, 0, &rarely, &seldom, &whole, &sharded));
+	assert_false(run_risk_prefers(&job, model, 4, 0, &every, &often, &whole, &sharded));
+	assert_false(run_risk_prefers(&job, model, 4, 0, &every, &seldom, &sharded, &whole));
 	/* With copies in other nodes' memory little is undone. */
-	assert_true(run_risk_prefers(&job, model, 4, 2, &often, &whole, &sharded));
+	assert_true(run_risk_prefers(&job, model, 4, 2, &every, &often, &whole, &sharded));
 	hspmd_model_destroy(model);
 }
 
@@ -72,7 +119,7 @@ static void test_a_running_job_follows_the_risk(void **state)
 {
 	(void)state;
 	struct hspmd_model *model = small_gpt2(8);
-	struct world *w = world_create(&(struct world_options){ .seed = 5, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .checkpoints = true, .model = model });
+	struct world *w = world_create(&(struct world_options){ .seed = 5, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .checkpoints = true, .model = model, .shared_every_s = 5 });
 	run(w, 1);
 	for (int i = 0; i < 2000; i++)
 		if (!world_move(w))
@@ -101,6 +148,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_copies),
+		cmocka_unit_test(test_copies_follow_the_intervals),
+		cmocka_unit_test(test_the_interval_is_the_best),
 		cmocka_unit_test(test_plans_are_weighed_by_what_they_commit),
 		cmocka_unit_test(test_a_running_job_follows_the_risk),
 	};

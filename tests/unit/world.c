@@ -185,6 +185,9 @@ static void carry_out(struct world *w, struct run_actions *a)
 			break;
 		}
 		case RUN_SOLVE:
+			assert_float_equal(json_number_value(json_object_get(x->value, "every_s")), w->job.checkpoint.every_s, 0);
+			assert_float_equal(json_number_value(json_object_get(x->value, "shared_every_s")),
+					   w->o.checkpoints ? w->job.checkpoint.shared_every_s : w->job.checkpoint.every_s, 0);
 			json_decref(w->solve);
 			w->solve = json_incref(x->value);
 			w->solve_id = x->id;
@@ -506,7 +509,7 @@ struct world *world_create(const struct world_options *o)
 	w->job.elastic.min_nodes = 1;
 	w->job.elastic.max_nodes = o->nodes;
 	w->job.checkpoint.every_s = 0.5;
-	w->job.checkpoint.shared_every_s = 0.5;
+	w->job.checkpoint.shared_every_s = o->shared_every_s > 0 ? o->shared_every_s : 0.7;
 	w->job.checkpoint.replicas = 1;
 	w->config = (struct run_config){
 		.job = &w->job,

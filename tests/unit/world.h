@@ -22,6 +22,7 @@ struct world_options {
 	const struct hspmd_model *model; /* borrowed; NULL: none is known */
 	json_t *given; /* borrowed; a plan to begin with, NULL: none */
 	bool unfit;    /* it cannot be run */
+	double shared_every_s; /* between two checkpoints on shared storage; 0: 0.7 */
 	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
 
