@@ -59,6 +59,15 @@ int slurm_spank_user_init(spank_t spank, int argc, char *argv[])
 	return ESPANK_SUCCESS;
 }
 
+/* On the node, as slurmd's user, when the job is over there. */
+int slurm_spank_job_epilog(spank_t spank, int argc, char *argv[])
+{
+	(void)argc;
+	(void)argv;
+	hspmd_spank_clear(spank);
+	return ESPANK_SUCCESS;
+}
+
 int slurm_spank_exit(spank_t spank, int argc, char *argv[])
 {
 	(void)spank;

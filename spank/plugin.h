@@ -3,6 +3,7 @@
  *
  *   sbatch, salloc, srun   submit.c  checks everything, refuses in words, puts HSPMD_* into the job's environment
  *   slurmstepd             remote.c  mirrors HSPMD_* where the user's environment did not travel; never fails
+ *   slurmd, after a job    epilog.c  removes what its agents left in the node's memory; never fails
  */
 #ifndef HSPMD_SPANK_PLUGIN_H
 #define HSPMD_SPANK_PLUGIN_H
@@ -50,6 +51,9 @@ bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nod
 
 /* On the node, in the job's environment. Cannot fail: a failure here would drain the node. */
 void hspmd_spank_mirror(spank_t spank);
+
+/* A job is over on this node, or has given it back: nothing of it stays in memory here that an agent which was killed left behind. Cannot fail, either. */
+void hspmd_spank_clear(spank_t spank);
 
 /* What sbatch, salloc or srun was told for one of its own options ("partition"), malloc'd, or NULL: not given, or this Slurm does not tell.
  */

@@ -28,7 +28,7 @@
 #include "controller/run/risk.h"
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
-#include "runtime/state/memory_place.h"
+#include "common/memory_place.h"
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
 

@@ -12,7 +12,7 @@
 #include "common/dial.h"
 #include "common/log.h"
 #include "runtime/agent/parts.h"
-#include "runtime/state/memory_place.h"
+#include "common/memory_place.h"
 
 #define GREETING_S 10.0
 #define UNSENT_MESSAGES 4096
@@ -320,7 +320,7 @@ static void take_memory(struct agent *a)
 	if (!a->options->memory)
 		return;
 	hspmd_memory_place_sweep();
-	a->memory = hspmd_memory_place_take(a->options->memory, a->node, &err);
+	a->memory = hspmd_memory_place_take(a->options->memory, a->node, getenv("SLURM_JOB_ID"), &err);
 	if (a->memory < 0)
 		hspmd_warn("%s", err.text);
 }

@@ -18,7 +18,7 @@ struct hspmd_agent_options {
 	struct hspmd_topology_options topology;
 	int threads;             /* of each worker, with `cluster`; 0: 1 */
 	bool exchange;           /* put what was found up over PMIx first, and take the whole step's cluster (task 0 tells the controller) */
-	const char *memory;      /* the job's folder for copies in memory (runtime/state/memory_place.h); NULL: none */
+	const char *memory;      /* the job's folder for copies in memory (common/memory_place.h); NULL: none */
 	double patience_s;       /* how long to keep workers without a controller */
 };
 

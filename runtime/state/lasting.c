@@ -18,7 +18,7 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
-#include "runtime/state/memory_place.h"
+#include "common/memory_place.h"
 
 #define MAGIC "hspmd-lasting-1"
 #define PAGE ((size_t)4096)

@@ -8,7 +8,7 @@
 #include "common/alloc.h"
 #include "common/base64.h"
 #include "common/log.h"
-#include "runtime/state/memory_place.h"
+#include "common/memory_place.h"
 #include "runtime/train/length.h"
 
 /* Names the folder in which every worker leaves its last step (man page of hspmd run). */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/state/memory_place.h"
+#include "common/memory_place.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -94,7 +96,7 @@ int hspmd_memory_place_room(const char *folder, uint64_t bytes, struct hspmd_err
 
 /* ---- agents */
 
-int hspmd_memory_place_take(const char *folder, const char *node, struct hspmd_error *err)
+int hspmd_memory_place_take(const char *folder, const char *node, const char *job, struct hspmd_error *err)
 {
 	if (hspmd_memory_place_make(folder, err))
 		return -1;
@@ -106,6 +108,10 @@ int hspmd_memory_place_take(const char *folder, const char *node, struct hspmd_e
 		hspmd_fail_errno(err, "%s", path);
 	else if (flock(fd, LOCK_EX | LOCK_NB)) {
 		hspmd_fail_errno(err, "%s: another agent has it", path);
+		close(fd);
+		fd = -1;
+	} else if (ftruncate(fd, 0) || (job && hspmd_write_all(fd, job, strlen(job)))) {
+		hspmd_fail_errno(err, "%s", path);
 		close(fd);
 		fd = -1;
 	}
@@ -126,16 +132,31 @@ void hspmd_memory_place_remove(const char *folder, const char *node)
 	free(lock);
 }
 
-/* Nobody holds the lock, and nothing was written for long. */
-static bool left_behind(const char *folder, const char *lock_name)
+/* Whose end is the reason to look. */
+struct over {
+	const char *node, *job; /* NULL: nobody's */
+	unsigned limit_s;
+};
+
+static bool holds_text(int fd, const char *text)
+{
+	char said[64];
+	ssize_t n = pread(fd, said, sizeof said, 0);
+	return n >= 0 && (size_t)n == strlen(text) && !memcmp(said, text, (size_t)n);
+}
+
+/* Nobody holds the lock, and it is of who is over, or nothing was written for long. */
+static bool left_behind(const char *folder, const char *lock_name, const struct over *over)
 {
 	struct stat st;
+	size_t n = strlen(lock_name) - strlen(LOCK);
 	char *path = hspmd_asprintf("%s/%s", folder, lock_name);
 	int fd = path ? open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC) : -1;
 	bool left = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB);
+	bool its = left && over->job && strlen(over->node) == n && !memcmp(lock_name, over->node, n) && holds_text(fd, over->job);
 	if (fd >= 0)
 		close(fd);
-	if (left && path) {
+	if (left && !its) {
 		path[strlen(path) - strlen(LOCK)] = '\0';
 		left = stat(path, &st) ? errno == ENOENT : time(NULL) - st.st_mtime > LEFT_S;
 	}
@@ -143,12 +164,12 @@ static bool left_behind(const char *folder, const char *lock_name)
 	return left;
 }
 
-static void sweep_folder(const char *folder)
+static void sweep_folder(const char *folder, const struct over *over)
 {
 	DIR *d = opendir(folder);
 	for (struct dirent *e; d && (e = readdir(d));) {
 		size_t n = strlen(e->d_name);
-		if (n <= strlen(LOCK) || strcmp(e->d_name + n - strlen(LOCK), LOCK) || !left_behind(folder, e->d_name))
+		if (n <= strlen(LOCK) || strcmp(e->d_name + n - strlen(LOCK), LOCK) || !left_behind(folder, e->d_name, over))
 			continue;
 		char node[256];
 		snprintf(node, sizeof node, "%.*s", (int)(n - strlen(LOCK)), e->d_name);
@@ -158,18 +179,51 @@ static void sweep_folder(const char *folder)
 		closedir(d);
 }
 
-void hspmd_memory_place_sweep(void)
+/* Root among files that a user may change meanwhile would be led anywhere. */
+static void sweep_as_owner(const char *folder, const struct stat *st, const struct over *over)
+{
+	pid_t pid = fork();
+	if (!pid) {
+		alarm(over->limit_s);
+		if (!setgroups(0, NULL) && !setresgid(st->st_gid, st->st_gid, st->st_gid) && !setresuid(st->st_uid, st->st_uid, st->st_uid))
+			sweep_folder(folder, over);
+		_exit(0);
+	}
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+}
+
+/* A run's folder bears its owner's number; one that does not is somebody's joke. */
+static bool is_of(const char *name, uid_t owner)
 {
 	char own[40];
-	snprintf(own, sizeof own, "hspmd-%u-", (unsigned)geteuid());
+	snprintf(own, sizeof own, "hspmd-%u-", (unsigned)owner);
+	return !strncmp(name, own, strlen(own));
+}
+
+static void sweep(const struct over *over, bool everybody)
+{
 	DIR *d = opendir(TMPFS);
 	for (struct dirent *e; d && (e = readdir(d));) {
 		struct stat st;
-		char *path = strncmp(e->d_name, own, strlen(own)) ? NULL : hspmd_asprintf(TMPFS "/%s", e->d_name);
-		if (path && !lstat(path, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid())
-			sweep_folder(path);
+		char *path = strncmp(e->d_name, "hspmd-", 6) ? NULL : hspmd_asprintf(TMPFS "/%s", e->d_name);
+		bool folder = path && !lstat(path, &st) && S_ISDIR(st.st_mode) && is_of(e->d_name, st.st_uid);
+		if (folder && st.st_uid == geteuid())
+			sweep_folder(path, over);
+		else if (folder && everybody)
+			sweep_as_owner(path, &st, over);
 		free(path);
 	}
 	if (d)
 		closedir(d);
+}
+
+void hspmd_memory_place_sweep(void)
+{
+	sweep(&(struct over){ 0 }, false);
+}
+
+void hspmd_memory_place_sweep_job(const char *node, const char *job, unsigned limit_s)
+{
+	sweep(&(struct over){ node, job, limit_s }, !geteuid());
 }

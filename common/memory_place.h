@@ -2,8 +2,8 @@
 /* The place for checkpoints in memory: a folder on the node's tmpfs. It outlives workers and agents, is read and written like any other place, and is gone with the
  * machine. The job's folder is "/dev/shm/hspmd-UID-RUN"; in it each node has a folder of its name, as in a local place, and a lock that its agent holds, so that what an
  * agent left behind can be told from what is in use. */
-#ifndef HSPMD_STATE_MEMORY_PLACE_H
-#define HSPMD_STATE_MEMORY_PLACE_H
+#ifndef HSPMD_COMMON_MEMORY_PLACE_H
+#define HSPMD_COMMON_MEMORY_PLACE_H
 
 #include <stdint.h>
 
@@ -17,11 +17,14 @@ int hspmd_memory_place_make(const char *folder, struct hspmd_error *err);
 /* Is there memory for `bytes` more, and some to spare, on the file system, the machine and within this process's cgroup? -1 and err: there is not. */
 int hspmd_memory_place_room(const char *folder, uint64_t bytes, struct hspmd_error *err);
 
-/* For agents: take this node's part. Returns a descriptor that holds the lock; -1 and err: it cannot be made, or another agent has it. */
-int hspmd_memory_place_take(const char *folder, const char *node, struct hspmd_error *err);
+/* For agents: take this node's part, for this Slurm job (NULL: none). Returns a descriptor that holds the lock; -1 and err: it cannot be made, or another agent has it. */
+int hspmd_memory_place_take(const char *folder, const char *node, const char *job, struct hspmd_error *err);
 /* Remove the node's part, and the job's folder with the last. */
 void hspmd_memory_place_remove(const char *folder, const char *node);
 /* Remove what agents of this user left behind that died without a word, unless somebody may still come back for it. */
 void hspmd_memory_place_sweep(void);
+/* A Slurm job is over on this node, or the node is no longer its: remove what its agents there left behind, and what others' did as above. For all users where
+ * the caller is root; never as root: each as its owner, in a process of its own that has limit_s to do so. */
+void hspmd_memory_place_sweep_job(const char *node, const char *job, unsigned limit_s);
 
 #endif
