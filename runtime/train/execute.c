@@ -18,6 +18,7 @@ struct hspmd_executor {
 	bool beside;               /* engines have threads */
 	char *bases[2];          /* by region, on the device */
 	bool borrowed[2];        /* from o.lasting */
+	bool stowed;             /* the fixed region is in host memory, which the device may not reach */
 	void *workspace;
 	size_t workspace_bytes;
 	double *scalar;          /* on the device: sum of squares */
@@ -155,15 +156,51 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 		return;
 	hspmd_executor_disconnect(ex);
 	struct hspmd_device *dev = ex->o.device;
-	for (int r = 0; r < 2; r++)
-		if (ex->bases[r] && !ex->borrowed[r])
-			dev->ops->release(dev, ex->bases[r]);
-	if (ex->workspace)
-		dev->ops->release(dev, ex->workspace);
+	hspmd_executor_rest(ex);
+	if (ex->stowed)
+		free(ex->bases[HSPMD_REGION_FIXED]);
+	else if (ex->bases[HSPMD_REGION_FIXED] && !ex->borrowed[HSPMD_REGION_FIXED])
+		dev->ops->release(dev, ex->bases[HSPMD_REGION_FIXED]);
 	if (ex->scalar)
 		dev->ops->release(dev, ex->scalar);
 	free(ex->samples);
 	free(ex);
+}
+
+void hspmd_executor_rest(struct hspmd_executor *ex)
+{
+	struct hspmd_device *dev = ex->o.device;
+	if (ex->bases[HSPMD_REGION_ARENA] && !ex->borrowed[HSPMD_REGION_ARENA])
+		dev->ops->release(dev, ex->bases[HSPMD_REGION_ARENA]);
+	if (ex->workspace)
+		dev->ops->release(dev, ex->workspace);
+	ex->bases[HSPMD_REGION_ARENA] = NULL;
+	ex->workspace = NULL;
+	ex->workspace_bytes = 0;
+}
+
+int hspmd_executor_stow(struct hspmd_executor *ex, struct hspmd_error *err)
+{
+	struct hspmd_device *dev = ex->o.device;
+	size_t bytes = ex->o.program->fixed_bytes;
+	void *host = ex->stowed ? NULL : malloc(bytes + 1), *from = ex->bases[HSPMD_REGION_FIXED];
+	if (ex->stowed)
+		return 0;
+	if (!host)
+		return hspmd_fail_memory(err, "keeping the state while another plan takes the device's memory");
+	if (dev->ops->to_host(dev, host, from, bytes, err)) {
+		free(host);
+		return -1;
+	}
+	dev->ops->release(dev, from);
+	ex->bases[HSPMD_REGION_FIXED] = host;
+	ex->stowed = true;
+	return 0;
+}
+
+bool hspmd_executor_stowed(const struct hspmd_executor *ex)
+{
+	return ex->stowed;
 }
 
 int hspmd_executor_use(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err)

@@ -355,7 +355,7 @@ int hspmd_generation_met(struct hspmd_generation *g, struct hspmd_error *err)
 
 static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 {
-	if (getenv(TIMELINE) && !(g->timeline = hspmd_timeline_create(g->program->instruction_count)))
+	if (getenv(TIMELINE) && !g->timeline && !(g->timeline = hspmd_timeline_create(g->program->instruction_count)))
 		return hspmd_fail_memory(err, "preparing a timeline");
 	struct hspmd_executor_options o = {
 		.program = g->program, .device = g->setup->device, .transport = g->transport, .sums = g->sums, .direct = { g->direct[0], g->direct[1] },
@@ -366,7 +366,7 @@ static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 	return g->executor ? 0 : -1;
 }
 
-int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err)
+int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err)
 {
 	if (meet_members(g, addresses, true, err) || connect_copies(g, copies, err) || (g->direct[0] && hspmd_direct_ready(g->direct[0], err)) ||
 	    (g->direct[1] && hspmd_direct_ready(g->direct[1], err)))
@@ -376,7 +376,21 @@ int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t
 		hspmd_direct_counts(g->direct[lane], &groups[lane], &straight[lane]);
 	if (groups[0] + groups[1])
 		hspmd_info("%d of %d groups of devices communicate straight", straight[0] + straight[1], groups[0] + groups[1]);
+	return 0;
+}
+
+int hspmd_generation_allocate(struct hspmd_generation *g, struct hspmd_generation *old, struct hspmd_error *err)
+{
+	if (old && old->executor)
+		hspmd_executor_rest(old->executor);
 	return make_executor(g, err);
+}
+
+int hspmd_generation_stow(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	if (!g->executor || g->setup->device->ops->host_memory)
+		return hspmd_fail(err, "the state is in host memory as it is");
+	return hspmd_executor_stow(g->executor, err);
 }
 
 /* The update that the kill came into. */
@@ -516,7 +530,7 @@ static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_b
 	const struct hspmd_form *form = &g->program->forms[g->program->slots[slot].form];
 	void *at = hspmd_executor_slot(g->executor, slot);
 	size_t element = hspmd_dtype_bytes(form->dtype), bytes = (size_t)hspmd_box_elements(box) * element;
-	if (dev->ops->host_memory) {
+	if (dev->ops->host_memory || hspmd_executor_stowed(g->executor)) {
 		if (out)
 			hspmd_box_copy(host, box, at, &form->box, box, element);
 		else
@@ -554,7 +568,7 @@ int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *
 	struct hspmd_device *dev = to->setup->device;
 	struct hspmd_error not_held;
 	int in, out;
-	if (state_slot(from, tensor, box, &in, &not_held))
+	if (hspmd_executor_stowed(from->executor) || state_slot(from, tensor, box, &in, &not_held))
 		return 0;
 	if (state_slot(to, tensor, box, &out, err))
 		return -1;

@@ -70,8 +70,12 @@ bool hspmd_generation_meets(const struct hspmd_generation *g);
 int hspmd_generation_meet(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
 /* Has it been made? 1, 0, -1. */
 int hspmd_generation_met(struct hspmd_generation *g, struct hspmd_error *err);
-/* Connect to the members (addresses, copies: `start`'s arrays) and allocate. */
-int hspmd_generation_start(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err);
+/* Connect to the members (addresses, copies: `start`'s arrays). */
+int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err);
+/* Take the device's memory. Of the generation before (NULL: none), which trains no more, only the state stays. May be tried again. */
+int hspmd_generation_allocate(struct hspmd_generation *g, struct hspmd_generation *old, struct hspmd_error *err);
+/* Where a device has no room for two: the state of one that trains no more goes to host memory, from where it can still be given. -1 and err: it is there already. */
+int hspmd_generation_stow(struct hspmd_generation *g, struct hspmd_error *err);
 /* The transports are gone, waits end; program, memory and state stay. Nobody may use `copies` any more (worker_detach). */
 void hspmd_generation_disconnect(struct hspmd_generation *g);
 void hspmd_generation_destroy(struct hspmd_generation *g);
@@ -93,7 +97,7 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 /* One box of a state tensor between this worker's memory and a packed host buffer. */
 int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);
 int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err);
-/* From one generation's memory to another's of the same device. 1; 0: `from` does not hold it; -1. */
+/* From one generation's memory to another's of the same device. 1; 0: `from` does not hold it there; -1. */
 int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *from, int tensor, const struct hspmd_box *box, struct hspmd_error *err);
 /* Where the box lies in one piece of host memory; NULL: nowhere. */
 void *hspmd_generation_place(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box);

@@ -222,6 +222,18 @@ static int all_loaded(struct hspmd_generation *g, struct hspmd_error *err)
 	return g->transport ? hspmd_transport_sum(g->transport, LOADED_TAG, &one, 1, err) : 0;
 }
 
+/* A plan may take all of the device's memory: then there is no room for two at once, and the state goes by way of the host's. */
+static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspmd_generation *old, struct hspmd_error *err)
+{
+	struct hspmd_error no;
+	if (!hspmd_generation_allocate(g, old, err))
+		return 0;
+	if (!old || worker_before_change(w, &no) || hspmd_generation_stow(old, &no))
+		return -1;
+	hspmd_info("no room for two plans (%s): the state waits in host memory", err->text);
+	return hspmd_generation_allocate(g, old, err);
+}
+
 /* Make the prepared generation the active one. On failure the old one, if any, stays as it was. */
 static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 {
@@ -235,7 +247,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 		return hspmd_fail(err, "start of generation %d, which is not prepared", number);
 	struct hspmd_load_report report;
 	double then = hspmd_now();
-	if (hspmd_generation_start(g, json_object_get(m, "addresses"), json_object_get(m, "copies"), err))
+	if (hspmd_generation_connect(g, json_object_get(m, "addresses"), json_object_get(m, "copies"), err) || take_memory(w, g, old, err))
 		return -1;
 	double connect_s = hspmd_now() - then;
 	int failed = hspmd_generation_load(g, old, json_object_get(m, "state"), &report, err);

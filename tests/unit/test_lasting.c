@@ -134,7 +134,8 @@ static void begin(struct scene *s)
 	struct hspmd_load_report report;
 	json_t *message = json_loads(prepare_text, 0, NULL), *init = json_pack("{sb}", "init", 1);
 	s->g = hspmd_generation_prepare(&s->setup, message, &err);
-	if (!s->g || hspmd_generation_start(s->g, NULL, NULL, &err) || hspmd_generation_load(s->g, NULL, init, &report, &err))
+	if (!s->g || hspmd_generation_connect(s->g, NULL, NULL, &err) || hspmd_generation_allocate(s->g, NULL, &err) ||
+	    hspmd_generation_load(s->g, NULL, init, &report, &err))
 		fail_msg("%s", err.text);
 	if (s->g->lasting)
 		hspmd_lasting_begin(s->g->lasting, 0);

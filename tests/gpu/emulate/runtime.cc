@@ -130,6 +130,27 @@ struct allocation {
 static std::mutex memory_lock;
 static std::map<void *, allocation> memory;
 
+/* What a device's memory holds, and how much of it this process has (HSPMD_EMULATE_MEMORY: bytes; without: no end of it). */
+static size_t device_bytes;
+
+static bool take_room(size_t bytes)
+{
+	const char *most = getenv("HSPMD_EMULATE_MEMORY");
+	std::lock_guard<std::mutex> guard(memory_lock);
+	if (most && device_bytes + bytes > strtoull(most, NULL, 10))
+		return false;
+	device_bytes += bytes;
+	return true;
+}
+
+static void give_room(void *data)
+{
+	std::lock_guard<std::mutex> guard(memory_lock);
+	auto found = memory.find(data);
+	if (found != memory.end())
+		device_bytes -= found->second.bytes;
+}
+
 static cudaError_t allocate(void **data, size_t bytes)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (bytes + 63) / 64 * 64, whole = (room + page - 1) / page * page;
@@ -233,11 +254,12 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void *), void *
 
 cudaError_t cudaMalloc(void **data, size_t bytes)
 {
-	return allocate(data, bytes);
+	return take_room(bytes) ? allocate(data, bytes) : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaFree(void *data)
 {
+	give_room(data);
 	return release(data);
 }
 
