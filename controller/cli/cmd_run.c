@@ -15,6 +15,7 @@
 #include "common/gres.h"
 #include "common/json.h"
 #include "common/log.h"
+#include "common/memory_place.h"
 #include "controller/cli/ask_ctld.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/plan_program.h"
@@ -28,7 +29,6 @@
 #include "controller/run/risk.h"
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
-#include "common/memory_place.h"
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
 
@@ -555,6 +555,7 @@ static int look_back(struct run *r, struct hspmd_error *err)
 	r->config.output = o->folder;
 	r->config.generation = o->generation;
 	r->config.last_step = o->told;
+	r->config.explained = o->explained;
 	r->config.resumed = "controller";
 	r->config.journal = load_saved(r, "journal.json");
 	if (!r->slurm && r->config.journal)

@@ -3,6 +3,7 @@
  * who they are; their agents call again and list those that live; each of these is asked what it holds and whether it trains. Where all train on, nothing is done but to
  * listen again. Else the generation is called off, and what its workers hold is what the next begins from, as after any loss. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,50 @@ static json_t *layout_json(struct hspmd_machine *m, const struct layout *l)
 	return l ? need(m, json_pack("{s:I, s:O, s:O}", "generation", (json_int_t)l->generation, "cluster", l->cluster_json, "plan", l->plan_json)) : json_null();
 }
 
+/* What has been carried out, and may not have been told of when this life ends. */
+static json_t *change_json(struct hspmd_machine *m)
+{
+	const struct change *c = &m->change;
+	if (!c->open || !c->started)
+		return json_null();
+	return need(m, json_pack("{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "cause", c->cause, "state", c->source ? c->source : "live", "steps_lost",
+				 (json_int_t)c->steps_lost, "from_nodes", c->from_nodes, "planned", c->planned, "specialised", c->specialised, "connected",
+				 c->connected, "moved", c->moved, "local", c->local, "peers", c->peers, "disk", c->disk, "shared", c->shared));
+}
+
+static double number(const json_t *o, const char *key)
+{
+	return json_number_value(json_object_get(o, key));
+}
+
+/* What the life before carried out and did not tell of. */
+static void inherit_change(struct hspmd_machine *m, const json_t *j)
+{
+	static const char *const sources[] = { "live", "copies", "checkpoint", "init" };
+	struct change *c = &m->change;
+	const char *cause = json_string_value(json_object_get(j, "cause")), *source = json_string_value(json_object_get(j, "state"));
+	if (!cause || !strcmp(cause, "start") || c->open || m->current.layout->generation <= m->config->explained)
+		return;
+	memset(c, 0, sizeof *c);
+	snprintf(c->cause, sizeof c->cause, "%s", cause);
+	for (size_t i = 0; source && i < sizeof sources / sizeof *sources; i++)
+		if (!strcmp(source, sources[i]))
+			c->source = sources[i];
+	c->open = c->started = c->inherited = true;
+	c->noticed = m->now;
+	c->last_step_at = NAN;
+	c->steps_lost = json_integer_value(json_object_get(j, "steps_lost"));
+	c->from_nodes = (int)json_integer_value(json_object_get(j, "from_nodes"));
+	c->planned = number(j, "planned");
+	c->specialised = number(j, "specialised");
+	c->connected = number(j, "connected");
+	c->moved = number(j, "moved");
+	c->local = number(j, "local");
+	c->peers = number(j, "peers");
+	c->disk = number(j, "disk");
+	c->shared = number(j, "shared");
+}
+
 void journal(struct hspmd_machine *m)
 {
 	const struct generation *g = &m->current;
@@ -27,8 +72,8 @@ void journal(struct hspmd_machine *m)
 	for (size_t i = 0; i < m->nodes; i++)
 		if (m->node[i]->held && json_array_append_new(held, json_string(m->node[i]->name)))
 			m->failed = true;
-	act(m, RUN_JOURNAL, NULL, need(m, json_pack("{s:o, s:o, s:o, s:o, s:I}", "current", layout_json(m, g->layout), "older", layout_json(m, m->older), "members",
-						    members, "nodes", held, "tickets", (json_int_t)m->tickets)), 0);
+	act(m, RUN_JOURNAL, NULL, need(m, json_pack("{s:o, s:o, s:o, s:o, s:o, s:I}", "current", layout_json(m, g->layout), "older", layout_json(m, m->older), "members",
+						    members, "nodes", held, "change", change_json(m), "tickets", (json_int_t)m->tickets)), 0);
 }
 
 void adopt_begin(struct hspmd_machine *m)
@@ -151,6 +196,7 @@ bool advance_adopt(struct hspmd_machine *m)
 		want_plan(m, "controller");
 		return true;
 	}
+	inherit_change(m, json_object_get(m->adopt, "change"));
 	bool all = list_members(m, g);
 	note_event(m, "controller", "the job controller is back: %d of %d workers of generation %lld are there", g->members,
 		   (int)json_array_size(json_object_get(m->adopt, "members")), (long long)g->layout->generation);

@@ -195,6 +195,7 @@ void start_generation(struct hspmd_machine *m)
 	layout_drop(left);
 	m->change.last_step_at = m->last_step_at;
 	m->change.started = true;
+	m->change.inherited = false;
 	generation_forget(&m->current);
 	m->current = *g;
 	memset(g, 0, sizeof *g);

@@ -117,6 +117,7 @@ struct run_config {
 	const char *first_plan_name;         /* what messages call it */
 	int64_t generation;                  /* number of the last generation of an earlier life of this job; 0: none */
 	int64_t last_step;                   /* steps that an earlier life reported as done; 0: none */
+	int64_t explained;                   /* newest generation whose change it has told of; 0: none */
 	const char *run;                     /* name of this run, the same over its lives: checkpoints bear it */
 	json_t *journal;                     /* of the life before, whose workers may still train; NULL: there are none */
 	const char *resumed;                 /* cause of the first resize line of a later life ("requeue"); NULL: first life */

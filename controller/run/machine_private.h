@@ -106,6 +106,7 @@ struct change {
 	bool open;             /* a resize line is owed */
 	bool started;          /* by the first step of the current generation */
 	bool optional;         /* only if it brings enough */
+	bool inherited;        /* from a life before, which did not come to tell of it: the pause was not seen to end */
 	char cause[64];
 	char next[64];         /* wanted: why; the change after this one's, when this one only waits for its first step */
 	double noticed;        /* when the cause was seen */

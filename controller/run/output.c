@@ -41,6 +41,8 @@ static void take_line(struct run_output *o, const char *text, size_t size)
 		o->generation = json_integer_value(generation);
 	if (json_is_integer(step) && json_object_get(line, "loss"))
 		o->told = json_integer_value(step) + 1;
+	if (json_is_integer(generation) && json_object_get(line, "event"))
+		o->explained = json_integer_value(generation);
 	json_decref(line);
 }
 

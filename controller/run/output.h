@@ -13,6 +13,7 @@ struct run_output {
 	char *folder;      /* absolute */
 	char run[72];      /* random name of this run, kept over its lives; checkpoints bear it */
 	int64_t generation; /* last one that an earlier life began; 0: none */
+	int64_t explained; /* newest generation whose change has its line; 0: none */
 	int64_t told;      /* steps that metrics.jsonl has lines for, counted from its last line */
 	bool resumed;      /* there was an earlier life */
 	int metrics, log;  /* descriptors */

@@ -19,7 +19,7 @@
 
 #define HELLO_S 10    /* for a stranger to prove himself */
 #define FINISH_S 5    /* for the last words to go out */
-#define STRANGERS 64  /* at a time; more are turned away */
+#define STRANGERS 64  /* at a time; for one more the one that has been silent longest is turned away */
 #define PEERS 16384
 #define UNSENT_MAX (256u << 20)
 
@@ -252,10 +252,23 @@ static void keep_alive(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
+/* Else few who say nothing would keep everybody out. */
+static void make_room(struct run_port *p)
+{
+	struct run_peer *oldest = NULL;
+	for (struct run_peer *peer = p->peers; peer; peer = peer->next)
+		if (!peer->known && !peer->closing)
+			oldest = peer;
+	if (oldest)
+		refuse(oldest, "there are too many that have not proved themselves");
+}
+
 static void take_in(struct run_port *p, int fd, const struct sockaddr *from, socklen_t size)
 {
 	struct hspmd_error err;
-	if (p->strangers >= STRANGERS || p->count >= PEERS) {
+	if (p->strangers >= STRANGERS)
+		make_room(p);
+	if (p->count >= PEERS) {
 		hspmd_warn("refused a connection: there are too many");
 		close(fd);
 		return;

@@ -23,7 +23,7 @@ void resize_line(struct hspmd_machine *m, double step_s)
 	bool first = m->generation == m->config->generation + 1 && !m->config->resumed;
 	if (c->open && l && !first) {
 		double from = isnan(c->last_step_at) ? c->noticed : c->last_step_at;
-		double pause = fmax(0, m->now - step_s - from);
+		double pause = c->inherited ? c->connected + c->moved : fmax(0, m->now - step_s - from);
 		m->pause_s = pause;
 		json_t *line = json_pack("{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:I, s:f}", "event", "resize", "generation",
 					 (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost", (json_int_t)c->steps_lost,

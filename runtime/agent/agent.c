@@ -11,8 +11,8 @@
 #include "common/clock.h"
 #include "common/dial.h"
 #include "common/log.h"
-#include "runtime/agent/parts.h"
 #include "common/memory_place.h"
+#include "runtime/agent/parts.h"
 
 #define GREETING_S 10.0
 #define UNSENT_MESSAGES 4096

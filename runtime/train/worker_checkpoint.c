@@ -7,8 +7,8 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "common/log.h"
-#include "runtime/state/checkpoint.h"
 #include "common/memory_place.h"
+#include "runtime/state/checkpoint.h"
 #include "runtime/train/worker_parts.h"
 
 struct worker_checkpoints {

@@ -62,13 +62,21 @@ equal() { # WHAT EXPECTED ACTUAL
 	[[ $2 == "$3" ]] || fail "$1: expected '$2', got '$3'"
 }
 
+# explained METRICS: every change of the allocation has its pause, the pause's phases, and the bytes by where they came from.
+explained() {
+	equal "changes without an explanation" "" "$(jq -rR 'fromjson? | objects | select(.event == "resize")
+		| select((((.phases_s // {}) | [.detect, .settle, .plan, .specialise, .connect, .move, .first_step] | all(type == "number" and . >= 0)) and (.pause_s >= 0)
+			and .bytes_moved == .bytes_from_local + .bytes_from_peers + .bytes_from_shared and .bytes_from_disk <= .bytes_from_local
+			and (.cause | type) == "string" and (.state | type) == "string") | not) | .generation' "$1")"
+}
+
 # as_undisturbed METRICS: a run on one worker, for as many steps as any generation made (steps that were lost may not have been made again yet), has the same losses,
 # and no generation began from nothing.
 as_undisturbed() {
 	jq --argjson steps "$(jq -rR 'fromjson? | objects | select(has("loss")) | .step' "$1" | jq -s 'max + 1')" \
 		'.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
 	env -u SLURM_CONF hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
-	"$top/tests/compare-losses" "$1" undisturbed/metrics.jsonl &&
+	"$top/tests/compare-losses" "$1" undisturbed/metrics.jsonl && explained "$1" &&
 		equal "generations that began from nothing" "" "$(jq -rR 'fromjson? | objects | select(.state? == "init") | .generation' "$1")"
 }
 

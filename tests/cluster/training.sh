@@ -20,6 +20,18 @@ prepare_job() {
 	undisturbed
 }
 
+# prepare_endless_job [JQ-FILTER]: one that is ended by ends_as_undisturbed, however many steps it has made by then.
+prepare_endless_job() {
+	prepare_job ".optimizer.schedule = \"constant\" | .optimizer.lr = 3e-4 | .steps = 3 | ${1-.}"
+	jq '.steps = 1000000' job.json >long.json && mv long.json job.json
+}
+
+ends_as_undisturbed() {
+	scancel "$job"
+	wait_for 120 "job $job to end" job_ended "$job"
+	as_undisturbed "$output/metrics.jsonl"
+}
+
 # undisturbed: sets $reference to the folder of the same job run by one worker with no Slurm; run once for all tests of a file.
 undisturbed() {
 	local key
@@ -80,6 +92,7 @@ the_job_is_done() {
 	wait_for 300 "job $job to end" job_ended "$job"
 	job_is "$job" COMPLETED
 	"$top/tests/compare-losses" "$output/metrics.jsonl" "$reference/metrics.jsonl"
+	explained "$output/metrics.jsonl"
 	equal "generations that began from nothing" "" "$(lines 'select(.state? == "init") | .generation')"
 	# Steps are told once each within a generation, in order.
 	equal "steps out of order" "" "$(lines 'select(has("loss")) | "\(.generation) \(.step)"' |

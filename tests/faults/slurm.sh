@@ -90,8 +90,7 @@ one_fault() {
 	come_back "$since"
 }
 
-prepare_job '.steps = 3 | .optimizer.schedule = "constant" | .optimizer.lr = 3e-4 | .checkpoint.replicas = 1 | .elastic.max_nodes = '"$nodes"
-jq '.steps = 1000000' job.json >long.json && mv long.json job.json
+prepare_endless_job '.checkpoint.replicas = 1 | .elastic.max_nodes = '"$nodes"
 submit -N "$nodes" || exit 1
 metrics=$output/metrics.jsonl log=$output/hspmd.log
 has_checkpoint || exit 1
