@@ -18,11 +18,13 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "common/durable.h"
 #include "common/log.h"
 
 #define TMPFS "/dev/shm"
 #define LOCK ".lock"
+#define LOOK_S 1.0  /* for others to have looked at a lock */
 #define LEFT_S 1800 /* a controller's patience with a lost agent is shorter */
 
 char *hspmd_memory_place(const char *run)
@@ -96,6 +98,18 @@ int hspmd_memory_place_room(const char *folder, uint64_t bytes, struct hspmd_err
 
 /* ---- agents */
 
+/* Somebody may be looking whether it was left behind; that takes no time. */
+static int lock(int fd)
+{
+	double until = hspmd_now() + LOOK_S;
+	while (flock(fd, LOCK_EX | LOCK_NB)) {
+		if ((errno != EWOULDBLOCK && errno != EINTR) || hspmd_now() > until)
+			return -1;
+		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+	}
+	return 0;
+}
+
 int hspmd_memory_place_take(const char *folder, const char *node, const char *job, struct hspmd_error *err)
 {
 	if (hspmd_memory_place_make(folder, err))
@@ -106,7 +120,7 @@ int hspmd_memory_place_take(const char *folder, const char *node, const char *jo
 		hspmd_fail_memory(err, "taking a place in memory");
 	else if (fd < 0)
 		hspmd_fail_errno(err, "%s", path);
-	else if (flock(fd, LOCK_EX | LOCK_NB)) {
+	else if (lock(fd)) {
 		hspmd_fail_errno(err, "%s: another agent has it", path);
 		close(fd);
 		fd = -1;
@@ -152,7 +166,7 @@ static bool left_behind(const char *folder, const char *lock_name, const struct 
 	size_t n = strlen(lock_name) - strlen(LOCK);
 	char *path = hspmd_asprintf("%s/%s", folder, lock_name);
 	int fd = path ? open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC) : -1;
-	bool left = fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB);
+	bool left = fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB); /* others may look as well */
 	bool its = left && over->job && strlen(over->node) == n && !memcmp(lock_name, over->node, n) && holds_text(fd, over->job);
 	if (fd >= 0)
 		close(fd);

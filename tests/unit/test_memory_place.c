@@ -20,7 +20,8 @@
 
 #define NOBODY 65534
 
-static char folder[128];
+/* Of this process alone: others may be tested beside it. */
+static char folder[128], job[24], another[24], shorter[24], longer[24];
 
 static const char *in(const char *name)
 {
@@ -53,12 +54,12 @@ static void age(const char *path, int seconds)
 	assert_int_equal(utimensat(AT_FDCWD, path, t, 0), 0);
 }
 
-/* A node's part with something in it, of an agent of `job` that is gone; or, held: the descriptor of one that is not. */
-static int part(const char *node, const char *job, bool held)
+/* A node's part with something in it, of an agent of a job that is gone; or, held: the descriptor of one that is not. */
+static int part(const char *node, const char *of, bool held)
 {
 	struct hspmd_error err;
 	char file[64];
-	int fd = hspmd_memory_place_take(folder, node, job, &err);
+	int fd = hspmd_memory_place_take(folder, node, of, &err);
 	assert_true(fd >= 0);
 	assert_true(!mkdir(in(node), 0700));
 	snprintf(file, sizeof file, "%s/%s-0.g1.live", node, node);
@@ -73,6 +74,10 @@ static int set_up(void **state)
 	char name[32];
 	(void)state;
 	snprintf(name, sizeof name, "test%d", (int)getpid());
+	snprintf(shorter, sizeof shorter, "%d", (int)getpid());
+	snprintf(job, sizeof job, "%d7", (int)getpid());
+	snprintf(another, sizeof another, "%d8", (int)getpid());
+	snprintf(longer, sizeof longer, "%d81", (int)getpid());
 	char *path = hspmd_memory_place(name);
 	if (!path)
 		return 0;
@@ -93,21 +98,21 @@ static void test_the_end_of_a_job(void **state)
 	(void)state;
 	if (!*folder)
 		skip();
-	int alive = part("n0", "17", true);
-	part("n1", "17", false);
-	part("n2", "18", false);
+	int alive = part("n0", job, true);
+	part("n1", job, false);
+	part("n2", another, false);
 	part("n3", NULL, false);
 	/* Not this node's, not this job's, or in use. */
-	hspmd_memory_place_sweep_job("n0", "17", 5);
-	hspmd_memory_place_sweep_job("n2", "1", 5);
-	hspmd_memory_place_sweep_job("n2", "181", 5);
-	hspmd_memory_place_sweep_job("n", "17", 5);
+	hspmd_memory_place_sweep_job("n0", job, 5);
+	hspmd_memory_place_sweep_job("n2", shorter, 5);
+	hspmd_memory_place_sweep_job("n2", longer, 5);
+	hspmd_memory_place_sweep_job("n", job, 5);
 	assert_true(there("n0") && there("n1") && there("n2") && there("n3"));
-	hspmd_memory_place_sweep_job("n1", "17", 5);
+	hspmd_memory_place_sweep_job("n1", job, 5);
 	assert_true(there("n0") && !there("n1") && !there("n1.lock") && there("n2") && there("n3"));
 	close(alive);
-	hspmd_memory_place_sweep_job("n0", "17", 5);
-	hspmd_memory_place_sweep_job("n2", "18", 5);
+	hspmd_memory_place_sweep_job("n0", job, 5);
+	hspmd_memory_place_sweep_job("n2", another, 5);
 	assert_true(!there("n0") && !there("n2") && there("n3"));
 }
 
@@ -117,15 +122,15 @@ static void test_what_is_old(void **state)
 	(void)state;
 	if (!*folder)
 		skip();
-	int alive = part("n5", "17", true);
-	part("n6", "17", false);
-	part("n7", "17", false);
+	int alive = part("n5", job, true);
+	part("n6", job, false);
+	part("n7", job, false);
 	age(in("n5"), 86400);
 	age(in("n6"), 86400);
 	hspmd_memory_place_sweep();
 	assert_true(there("n5") && !there("n6") && there("n7"));
 	age(in("n7"), 86400);
-	hspmd_memory_place_sweep_job("elsewhere", "1", 5);
+	hspmd_memory_place_sweep_job("elsewhere", shorter, 5);
 	assert_true(there("n5") && !there("n7"));
 	close(alive);
 }
@@ -141,12 +146,12 @@ static void test_as_root(void **state)
 	char own[128];
 	snprintf(own, sizeof own, "%s", folder);
 	snprintf(folder, sizeof folder, "/dev/shm/hspmd-%d-test%d", NOBODY, (int)getpid());
-	part("n1", "17", false);
+	part("n1", job, false);
 	assert_non_null(mkdtemp(outside));
 	snprintf(link, sizeof link, "%s/precious", outside);
 	put(link);
 	assert_int_equal(symlink(outside, in("n1/link")), 0);
-	part("n2", "17", false);
+	part("n2", job, false);
 	assert_true(!mkdir(in("n2/roots"), 0700));
 	put(in("n2/roots/file"));
 	const char *const theirs[] = { "", "n1", "n1.lock", "n1/n1-0.g1.live", "n2", "n2.lock" };
@@ -154,8 +159,8 @@ static void test_as_root(void **state)
 		assert_int_equal(chown(in(theirs[i]), NOBODY, NOBODY), 0);
 	hspmd_memory_place_sweep();
 	assert_true(there("n1/n1-0.g1.live"));
-	hspmd_memory_place_sweep_job("n1", "17", 5);
-	hspmd_memory_place_sweep_job("n2", "17", 5);
+	hspmd_memory_place_sweep_job("n1", job, 5);
+	hspmd_memory_place_sweep_job("n2", job, 5);
 	assert_false(there("n1") || there("n1.lock"));
 	assert_true(there("n2/roots/file"));
 	assert_int_equal(access(link, F_OK), 0);
@@ -164,8 +169,8 @@ static void test_as_root(void **state)
 	snprintf(lie, sizeof lie, "/dev/shm/hspmd-%d-test%d", NOBODY - 1, (int)getpid());
 	assert_int_equal(hspmd_remove_tree(folder, &err), 0);
 	snprintf(folder, sizeof folder, "%s", lie);
-	part("n1", "17", false);
-	hspmd_memory_place_sweep_job("n1", "17", 5);
+	part("n1", job, false);
+	hspmd_memory_place_sweep_job("n1", job, 5);
 	assert_true(there("n1"));
 	assert_int_equal(hspmd_remove_tree(folder, &err), 0);
 	assert_int_equal(hspmd_remove_tree(outside, &err), 0);
