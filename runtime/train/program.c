@@ -349,7 +349,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 			hspmd_program_measure_workspace(p, dev);
 	}
 	for (size_t q = 0; graphs && spmds && q < n; q++) {
-		if (p && p->spmd == spmds[q])
+		if (p && p->graph == graphs[q])
 			continue; /* the program's own now */
 		hspmd_spmd_destroy(spmds[q]);
 		hspmd_graph_destroy(graphs[q]);
