@@ -53,7 +53,7 @@ int step_limits(struct desk *k, struct hspmd_error *err)
 	unsigned char *foreign = hspmd_calloc((size_t)k->s->class_count, 1);
 	int rc = foreign ? 0 : -1;
 	for (int i = 0; i < k->s->elastic_count && rc == 0; i++)
-		if (k->jobs[i].e->reachable && !k->jobs[i].e->asked)
+		if (k->jobs[i].e->reachable && !k->jobs[i].e->asked && k->s->now_s >= k->jobs[i].e->keeps_until_s)
 			rc = shrink_to_limits(k, i, foreign);
 	free(foreign);
 	return rc < 0 ? hspmd_fail_memory(err, "deciding") : 0;
@@ -104,7 +104,7 @@ static bool gives_for(const struct desk *k, const struct desk_job *j, const stru
 {
 	const struct hspmd_policy_terms *t = &j->e->terms;
 	bool higher = p->priority > j->e->priority || p->preempts;
-	if (!j->e->reachable || j->e->asked)
+	if (!j->e->reachable || j->e->asked || k->s->now_s < j->e->keeps_until_s)
 		return false;
 	if (t->for_pending == HSPMD_PENDING_NONE || (t->for_pending == HSPMD_PENDING_HIGHER && !higher))
 		return false;

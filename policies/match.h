@@ -35,14 +35,4 @@ int hspmd_policy_candidates(const struct hspmd_policy *p, const struct hspmd_pol
 /* As above when all is known: the one rule in *rule. */
 int hspmd_policy_decide_rule(const struct hspmd_policy *p, const struct hspmd_policy_who *who, int *rule, struct hspmd_error *err);
 
-/* What holds under a rule. Strings and lists are borrowed from p. `given` says what any file gave. */
-struct hspmd_policy_terms hspmd_policy_effective(const struct hspmd_policy *p, int rule);
-
-/* Where a field's value comes from, for people: "policy spot (20-spot.json)", "site default (00-site.json)", "built-in default". Returns
- * buf. */
-const char *hspmd_policy_source(const struct hspmd_policy *p, int rule, int field, char *buf, size_t size);
-
-/* Number of a field, as "limits", "max_nodes"; -1: none. */
-int hspmd_policy_field(const char *section, const char *key);
-
 #endif

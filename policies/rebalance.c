@@ -11,7 +11,7 @@ static bool may_give(const struct desk *k, const struct desk_job *j)
 {
 	const struct hspmd_site_elastic *e = j->e;
 	return e->terms.rebalance && e->reachable && !e->asked && !j->gave && j->now.nodes == j->was.nodes && j->now.nodes > e->min_nodes &&
-	       k->s->now_s - e->resized_s >= fmax(e->terms.shrink_cooldown_s, e->terms.grow_cooldown_s);
+	       k->s->now_s >= e->keeps_until_s && k->s->now_s - e->resized_s >= fmax(e->terms.shrink_cooldown_s, e->terms.grow_cooldown_s);
 }
 
 static bool may_get(const struct desk *k, const struct desk_job *j)

@@ -62,6 +62,7 @@ struct hspmd_site_elastic {
 	bool reachable;                   /* its controller listens */
 	bool asked;                       /* a request to it is not answered yet */
 	double declined_until_s;          /* it declined: not asked to grow before then; -INFINITY: it has not */
+	double keeps_until_s;             /* it declined to give: others are asked instead before then */
 	const unsigned char *usable;      /* per class */
 };
 

@@ -227,6 +227,9 @@ static void check_terms(struct hspmd_json *obj, const struct hspmd_policy_terms 
 		                t->slower_than);
 	if (given(t, &t->for_pending) && t->for_pending == HSPMD_PENDING_NONE && t->yield_before_preemption)
 		hspmd_json_fail(obj, "shrink.yield_before_preemption contradicts shrink.for_pending \"none\"");
+	if (given(t, &t->max_nodes) && given(t, &t->min_replicas) && t->min_replicas >= t->max_nodes)
+		hspmd_json_fail(obj, "checkpoint.min_replicas (%d) is not less than limits.max_nodes (%d), but each copy lies on another node", t->min_replicas,
+				t->max_nodes);
 }
 
 static void read_terms(struct hspmd_json *obj, struct hspmd_policy_terms *t)

@@ -138,7 +138,7 @@ static int add_all(struct hspmd_policy *p, int count, char **paths, const struct
 	for (int i = 0; i < count; i++)
 		if (hspmd_policy_add_path(p, paths[i], trust, err) < 0)
 			return -1;
-	return 0;
+	return hspmd_policy_check(p, err);
 }
 
 static int check(const struct policy_options *o, int count, char **paths)

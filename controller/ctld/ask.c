@@ -13,6 +13,8 @@
 
 #define FRESH_S 5.0  /* nothing is asked on the ground of an older look */
 #define KEEP_S 60.0  /* nodes that a job was asked to take are kept for it so long */
+#define LINE_MOST 6  /* greetings and ends of one job's controller are told in LINE_SPAN_S */
+#define LINE_SPAN_S 60.0
 
 const char *const cause_words[] = { "idle", "waiting", "rebalance", "limits", NULL };
 
@@ -39,6 +41,26 @@ int nodes_of(const struct ctld *d, const struct ctld_peer *p)
 
 /* ---- from the controllers */
 
+/* Who greets and goes again and again is not told of each time. */
+static void tell_line(struct ctld *d, int at, const char *event, const char *text)
+{
+	struct ctld_record *r = &d->peers.records[at];
+	double now = hspmd_wall();
+	if (now - r->line_s > LINE_SPAN_S) {
+		r->line_s = now;
+		r->line_count = 0;
+	}
+	if (r->line_count++ < LINE_MOST)
+		record(d, event, d->peers.peers[at].job, text, NULL);
+}
+
+/* Slurm knows the job as this user's. A greeting is told only then: anybody may greet for jobs that are none. */
+static void confirm(struct ctld *d, int at)
+{
+	d->peers.records[at].confirmed = true;
+	tell_line(d, at, "greeting", "its controller has greeted");
+}
+
 int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *err)
 {
 	struct ctld *d = context;
@@ -51,9 +73,10 @@ int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *err)
 	at = ctld_peers_greet(&d->peers, job, uid);
 	if (at < 0)
 		return hspmd_fail_memory(err, "greeting a controller");
-	if (!j)
+	if (j)
+		confirm(d, at);
+	else
 		look_soon(d); /* a new job; Slurm's word on whose it is decides */
-	record(d, "greeting", job, "its controller has greeted", NULL);
 	return 0;
 }
 
@@ -63,6 +86,39 @@ static void unkeep(struct ctld *d, uint32_t job)
 	for (int i = 0; d->view && i < d->view->node_count; i++)
 		if (d->notes[i].kept_for == job)
 			d->notes[i].kept_for = 0;
+}
+
+/* Nodes that a job was asked to give are on their way till Slurm says that it holds them no more. */
+static void not_given(struct ctld *d, uint32_t job)
+{
+	for (int i = 0; d->view && i < d->view->node_count; i++)
+		if (d->notes[i].asked_of == job)
+			d->notes[i].asked_of = 0;
+}
+
+static bool holds(const struct hspmd_view_job *j, int node)
+{
+	for (int h = 0; j && h < j->held_count; h++)
+		if (j->held[h] == node)
+			return true;
+	return false;
+}
+
+static bool peer_holds(const struct ctld *d, const struct ctld_peer *p, int node)
+{
+	bool yes = holds(view_job(d->view, p->job), node);
+	for (int m = 0; m < p->member_count && !yes; m++)
+		yes = holds(view_job(d->view, p->members[m]), node);
+	return yes;
+}
+
+void forget_given(struct ctld *d)
+{
+	for (int i = 0; i < d->view->node_count; i++) {
+		int at = d->notes[i].asked_of ? ctld_peers_find(&d->peers, d->notes[i].asked_of) : -1;
+		if (at < 0 || !peer_holds(d, &d->peers.peers[at], i))
+			d->notes[i].asked_of = 0;
+	}
 }
 
 void on_gone(void *context, uint32_t job)
@@ -75,8 +131,13 @@ void on_gone(void *context, uint32_t job)
 	if (d->peers.records[at].ask_id)
 		ctld_peers_answered(&d->peers, at, d->peers.records[at].ask_id, false, "its controller is gone", hspmd_wall());
 	unkeep(d, job);
-	record(d, "gone", job, "its controller is gone", NULL);
-	look_soon(d);
+	not_given(d, job);
+	if (d->peers.records[at].confirmed) {
+		tell_line(d, at, "gone", "its controller is gone");
+		look_soon(d);
+	} else {
+		ctld_peers_drop(&d->peers, at); /* else those who greet for jobs that are none would pile up while slurmctld is away */
+	}
 }
 
 static int on_answer(struct ctld *d, int at, json_t *message, struct hspmd_error *err)
@@ -88,23 +149,25 @@ static int on_answer(struct ctld *d, int at, json_t *message, struct hspmd_error
 	if (ctld_peers_answered(&d->peers, at, id, ok, text ? text : "", hspmd_wall()) < 0)
 		return hspmd_fail(err, "job %u answered what it was not asked", job);
 	d->totals.declined += !ok;
+	if (ok)
+		d->answered_s = hspmd_now();
+	else
+		d->dirty = true; /* others may be asked at once */
 	unkeep(d, job); /* it has what it wanted, perhaps of other nodes, or does not want it */
+	if (!ok)
+		not_given(d, job);
 	record(d, ok ? "done" : "declined", job, d->peers.records[at].last, NULL);
 	look_soon(d);
 	return 0;
 }
 
-/* Once a job: a bound that was needed says that its controller lies, or that its solver errs. Either has no effect. */
+/* Once a job and kind: a bound that was needed says that its controller lies, or that its solver errs. Either has no effect. */
 static void tell_claim(struct ctld *d, int at)
 {
-	struct ctld_record *r = &d->peers.records[at];
-	char text[200];
-	if (!r->claim.nodes || r->claim_told)
+	if (d->peers.records[at].claim == CTLD_CLAIM_NONE)
 		return;
-	snprintf(text, sizeof text, "claims %.4g tokens/s on %d nodes; by what was measured no more than %.4g are believed", r->claim.tokens_per_s,
-	         r->claim.nodes, d->peers.peers[at].curve[r->claim.nodes - 1]);
-	record(d, "claim", d->peers.peers[at].job, text, NULL);
-	r->claim_told = true;
+	record(d, "claim", d->peers.peers[at].job, d->peers.records[at].claim_text, NULL);
+	ctld_peers_claim_told(&d->peers, at);
 }
 
 int on_controller_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err)
@@ -134,8 +197,11 @@ void sweep_peers(struct ctld *d)
 		struct ctld_peer *p = &d->peers.peers[i];
 		const struct hspmd_view_job *j = view_job(d->view, p->job);
 		uint32_t job = p->job;
-		if (j && j->uid == p->uid)
+		if (j && j->uid == p->uid) {
+			if (!d->peers.records[i].confirmed)
+				confirm(d, i);
 			continue;
+		}
 		ctld_server_drop(d->server, job, j ? "this job is another user's" : "Slurm knows no such job");
 		int at = ctld_peers_find(&d->peers, job);
 		if (at >= 0)
@@ -152,6 +218,7 @@ void answers_time(struct ctld *d)
 			continue;
 		ctld_peers_answered(&d->peers, i, r->ask_id, false, "no answer in time", now);
 		d->totals.unanswered++;
+		not_given(d, d->peers.peers[i].job);
 		record(d, "unanswered", d->peers.peers[i].job, r->last, NULL);
 	}
 }
@@ -190,21 +257,23 @@ static void ask(struct ctld *d, const struct ctld_site *s, const struct hspmd_ac
 	uint32_t job = d->peers.peers[at].job;
 	bool grow = a->kind == HSPMD_GROW;
 	double now = hspmd_wall();
-	char what[32];
 	json_t *names = names_of(s, a);
 	json_t *m = json_pack("{s:s, s:I, s:s, s:i, s:O, s:s}", "type", "ask", "id", (json_int_t)++d->asks, "command",
 	                      grow ? "grow" : "shrink", "by", a->node_count, "names", names, "reason", a->reason);
-	snprintf(what, sizeof what, "%s by %d", grow ? "grow" : "shrink", a->node_count);
 	if (!m || ctld_server_send(d->server, job, m) < 0) {
 		json_decref(m);
 		json_decref(names);
 		return;
 	}
-	ctld_peers_asked(&d->peers, at, d->asks, what, now);
+	ctld_peers_asked(&d->peers, at, d->asks, grow, a->node_count, now);
 	if (grow)
 		keep_nodes(d, a, job, now);
 	else if (a->for_job >= 0)
 		keep_nodes(d, a, s->elastic[a->for_job].id, now);
+	for (int i = 0; i < a->node_count; i++) {
+		d->notes[a->nodes[i]].asked_of = grow ? 0 : job;
+		d->notes[a->nodes[i]].asked_till_s = now + KEEP_S;
+	}
 	d->totals.asked_for[cause_of(a)]++;
 	*(grow ? &d->totals.grows : &d->totals.shrinks) += 1;
 	*(grow ? &d->totals.nodes_asked : &d->totals.nodes_given) += (uint64_t)a->node_count;
@@ -250,8 +319,8 @@ static void remember_why(struct ctld *d, const struct ctld_site *s, const struct
 
 static void carry_out(struct ctld *d, const struct ctld_site *s, const struct hspmd_decision *e)
 {
-	/* What was seen may be long past: look again before anything is asked. */
-	if (e->count && hspmd_now() - d->pace.looked_s > FRESH_S) {
+	/* What was seen may be long past, or not yet show what a job has just done: look again before anything is asked. */
+	if (e->count && (hspmd_now() - d->pace.looked_s > FRESH_S || d->seen_s < d->answered_s)) {
 		look_soon(d);
 		d->dirty = true;
 		return;
@@ -297,6 +366,9 @@ void decide(struct ctld *d)
 	if (!d->view || !d->peers.count)
 		return;
 	tell_risk(d);
+	ctld_peers_compare(&d->peers);
+	for (int i = 0; i < d->peers.count; i++)
+		tell_claim(d, i);
 	memset(&e, 0, sizeof e);
 	int rc = ctld_build(&s, d->view, d->policy, d->peers.peers, d->peers.count, d->notes, hspmd_wall(), could_start, d, &err);
 	if (rc == 0)

@@ -180,8 +180,12 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_view_jo
 		.reachable = p->reachable,
 		.asked = p->asked,
 		.declined_until_s = p->declined_until_s,
+		.keeps_until_s = p->keeps_until_s,
 		.usable = s->usable + (size_t)at * (size_t)s->site.class_count,
 	};
+	/* Only where rates of jobs are compared as they are does their scale matter; there weight and rate are one factor. */
+	if (s->elastic[at].terms.by == HSPMD_SHARE_TOKENS && p->beyond > 1)
+		s->elastic[at].terms.weight /= p->beyond;
 	set_worth(b, at, p);
 	fill_usable(b, j, s->usable + (size_t)at * (size_t)s->site.class_count);
 	hold(b, j, at);
@@ -287,6 +291,7 @@ static void fill_node(struct building *b, int i)
 		n->state = HSPMD_SITE_HELD;
 		n->holder = b->holder[i];
 		n->fixed = b->users[i] > 1; /* others are on it too: giving it frees no whole node */
+		n->leaving = b->notes[i].asked_of == b->out->elastic[n->holder].id && b->notes[i].asked_till_s > b->now_s;
 		return;
 	}
 	static const enum hspmd_site_state states[] = { HSPMD_SITE_IDLE, HSPMD_SITE_BUSY, HSPMD_SITE_HELD, HSPMD_SITE_DOWN };

@@ -25,15 +25,18 @@ struct ctld_peer {
 	char kinds[CTLD_KINDS_MAX][65];
 	double worth[CTLD_KINDS_MAX];
 	double tokens_per_s, pause_s, lost_s;
+	double beyond;   /* so many times what is believed of it a node, beside the others', it claims to make; 1 or less: no more than is believed */
 	int64_t step;
 	bool asked;      /* a request is not answered yet */
-	double resized_s, declined_until_s;
+	double resized_s, declined_until_s, keeps_until_s; /* declined: to grow, to give */
 };
 
 /* What is remembered of a node between rounds. Losing it costs nothing but time. */
 struct ctld_node_note {
 	uint32_t kept_for; /* elastic job that is to get it */
 	double kept_till_s;
+	uint32_t asked_of; /* elastic job that was asked to give it, and has not declined */
+	double asked_till_s;
 	double up_s;       /* watched while up */
 	int losses;        /* went without being asked to */
 };

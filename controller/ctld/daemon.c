@@ -152,7 +152,8 @@ static void stop(struct ctld *d)
 
 int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 {
-	struct ctld d = { .options = options, .began_s = hspmd_now() };
+	/* Ids of asks go on from those of an earlier life. */
+	struct ctld d = { .options = options, .began_s = hspmd_now(), .asks = (int64_t)(1e3 * hspmd_wall()) };
 	ctld_pace_start(&d.pace, options->poll_least_s, options->poll_most_s);
 	uv_loop_init(&d.loop);
 	uv_timer_init(&d.loop, &d.tick);

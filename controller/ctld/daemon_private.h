@@ -57,6 +57,7 @@ struct ctld {
 	struct hspmd_error look_error;
 	struct ctld_pace pace;
 	double look_began_s, viewed_s; /* monotonic; viewed: when the view last became another */
+	double seen_s, answered_s;     /* what is known of Slurm is not older than this; when a job last did what it was asked */
 	bool dirty;             /* something came in that decisions depend on */
 	double decided_s;
 	int64_t asks;           /* last id */
@@ -81,6 +82,8 @@ int on_controller_message(void *context, uint32_t job, json_t *message, struct h
 int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *err);
 void on_gone(void *context, uint32_t job);
 void sweep_peers(struct ctld *d);
+/* After a new look: nodes that were asked for and that their job holds no more. */
+void forget_given(struct ctld *d);
 const struct hspmd_view_job *view_job(const struct hspmd_view *v, uint32_t id);
 int nodes_of(const struct ctld *d, const struct ctld_peer *p);
 

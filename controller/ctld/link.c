@@ -33,6 +33,7 @@ struct ctld_link {
 	double wait;
 	char nonce[HSPMD_NONCE_HEX];
 	json_t *state, *asks, *risk;
+	int64_t oldest;  /* ask on this connection: what was asked on one before is answered to nobody */
 	bool unsaid; /* the state has changed since it was said */
 	double said;
 	char trouble[HSPMD_ERROR_MAX];
@@ -55,6 +56,7 @@ struct ctld_link *ctld_link_create(const char *where, uint32_t job, const struct
 			                 .auth = auth,
 			                 .wait = FIRST_WAIT_S,
 			                 .asks = json_array(),
+			                 .oldest = INT64_MAX,
 			                 .said = -INFINITY };
 	if (l && l->where && l->asks)
 		return l;
@@ -79,6 +81,8 @@ static void hang_up(struct ctld_link *l, const struct hspmd_error *why)
 {
 	hspmd_stream_destroy(l->stream);
 	l->stream = NULL;
+	json_array_clear(l->asks);
+	l->oldest = INT64_MAX;
 	l->step = DOWN;
 	l->deadline = hspmd_now() + l->wait;
 	l->wait = fmin(l->wait * 2, MOST_WAIT_S);
@@ -177,8 +181,12 @@ static int on_message(struct ctld_link *l, json_t *message, struct hspmd_error *
 	const char *type = json_string_value(json_object_get(message, "type"));
 	if (type && !strcmp(type, "refused"))
 		return hspmd_fail(err, "hspmdctld refuses: %s", json_string_value(json_object_get(message, "text")));
-	if (type && !strcmp(type, "ask") && json_array_append(l->asks, message) < 0)
-		return hspmd_fail_memory(err, "taking an ask");
+	if (type && !strcmp(type, "ask")) {
+		int64_t id = json_integer_value(json_object_get(message, "id"));
+		l->oldest = id < l->oldest ? id : l->oldest;
+		if (json_array_append(l->asks, message) < 0)
+			return hspmd_fail_memory(err, "taking an ask");
+	}
 	if (type && !strcmp(type, "risk")) {
 		json_incref(message);
 		json_decref(l->risk);
@@ -274,6 +282,8 @@ json_t *ctld_link_risk(struct ctld_link *l)
 void ctld_link_answer(struct ctld_link *l, int64_t id, bool ok, const char *text)
 {
 	struct hspmd_error err;
+	if (id < l->oldest)
+		return;
 	json_t *m = json_pack("{s:s, s:I, s:b, s:s}", "type", "answer", "id", (json_int_t)id, "ok", ok, "text", text ? text : "");
 	if (m && l->step == UP && hspmd_stream_send(l->stream, m, &err) < 0)
 		hang_up(l, &err);

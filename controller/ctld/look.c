@@ -73,6 +73,7 @@ static void take_view(struct ctld *d, double now)
 	d->viewed_s = now;
 	d->dirty = true;
 	sweep_peers(d);
+	forget_given(d);
 }
 
 static void look_failed(struct ctld *d)
@@ -105,6 +106,8 @@ static void looked(uv_work_t *work, int status)
 		bool same = !d->look_rc || (d->view && hspmd_view_same(d->view, d->new_view));
 		what = same ? CTLD_LOOK_SAME : CTLD_LOOK_NEWS;
 	}
+	if (d->look_rc >= 0)
+		d->seen_s = d->look_began_s;
 	ctld_pace_looked(&d->pace, d->look_began_s, now, what);
 	if (d->look_rc > 0)
 		take_view(d, now);

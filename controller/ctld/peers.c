@@ -2,6 +2,7 @@
 #include "controller/ctld/peers.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,8 @@
 
 #define CLAIM 2    /* times what is believed: worth a word */
 #define SLACK 1.05 /* a claim may exceed what was measured by noise */
+#define PAUSE_S 60.0      /* a pause may be so long before any was measured */
+#define SCALE_MOST 1000.0 /* the smallest models that people train make so many times the tokens of the largest, of one node */
 
 int ctld_peers_find(const struct ctld_peers *p, uint32_t job)
 {
@@ -38,8 +41,9 @@ int ctld_peers_greet(struct ctld_peers *p, uint32_t job, uid_t uid)
 		                                 .max_nodes = INT_MAX,
 		                                 .pause_s = 5,
 		                                 .resized_s = -INFINITY,
-		                                 .declined_until_s = -INFINITY };
-	p->records[p->count] = (struct ctld_record){ .last_s = NAN, .risk_told = { -1, 0 } };
+		                                 .declined_until_s = -INFINITY,
+		                                 .keeps_until_s = -INFINITY };
+	p->records[p->count] = (struct ctld_record){ .last_s = NAN, .risk_told = { -1, 0 }, .fewest = INT_MAX, .line_s = -INFINITY };
 	return p->count++;
 }
 
@@ -152,23 +156,62 @@ static void see(struct ctld_record *r, int nodes, double tokens_per_s)
 	r->seen[at] = (struct hspmd_curve_seen){ nodes, tokens_per_s };
 }
 
+static void claim(struct ctld_record *r, enum ctld_claim kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+static void claim(struct ctld_record *r, enum ctld_claim kind, const char *fmt, ...)
+{
+	va_list ap;
+	if (r->claim != CTLD_CLAIM_NONE || r->claims_told >> kind & 1)
+		return;
+	r->claim = kind;
+	va_start(ap, fmt);
+	vsnprintf(r->claim_text, sizeof r->claim_text, fmt, ap);
+	va_end(ap);
+}
+
+void ctld_peers_claim_told(struct ctld_peers *p, int at)
+{
+	struct ctld_record *r = &p->records[at];
+	r->claims_told |= 1u << r->claim;
+	r->claim = CTLD_CLAIM_NONE;
+}
+
 /* Bound the curve; what was claimed twice as high is noted. */
 static int bound(struct ctld_peer *p, struct ctld_record *r)
 {
 	double *claimed = hspmd_calloc((size_t)p->curve_count, sizeof *claimed), most = CLAIM;
+	int furthest = -1;
 	if (!claimed)
 		return -1;
 	hspmd_curve_scale(p->curve, p->curve_count, r->seen, r->seen_count);
 	memcpy(claimed, p->curve, sizeof *claimed * (size_t)p->curve_count);
 	hspmd_curve_bound(p->curve, p->curve_count, r->seen, r->seen_count, SLACK);
-	r->claim.nodes = 0;
 	for (int i = 0; i < p->curve_count; i++)
 		if (claimed[i] > most * p->curve[i]) {
-			r->claim = (struct hspmd_curve_seen){ i + 1, claimed[i] };
+			furthest = i;
 			most = claimed[i] / p->curve[i];
 		}
+	if (furthest >= 0)
+		claim(r, CTLD_CLAIM_GAIN, "claims %.4g tokens/s on %d nodes; by what was measured no more than %.4g are believed", claimed[furthest], furthest + 1,
+		      p->curve[furthest]);
 	free(claimed);
 	return 0;
+}
+
+static void bound_rest(struct ctld_peer *p, struct ctld_record *r, int nodes, int held)
+{
+	/* One that has just lost nodes holds fewer than it needs, and makes nothing. */
+	bool runs = r->fewest == INT_MAX || (nodes == held && p->tokens_per_s > 0);
+	int fewest = held > 0 && runs && held < r->fewest ? held : r->fewest;
+	double longest_s = fmax(r->longest_s, PAUSE_S);
+	if (p->min_nodes > fewest)
+		claim(r, CTLD_CLAIM_FEWEST, "claims to need %d nodes; it has run on %d", p->min_nodes, fewest);
+	else
+		fewest = p->min_nodes;
+	p->min_nodes = r->fewest = fewest;
+	if (p->pause_s > CLAIM * longest_s)
+		claim(r, CTLD_CLAIM_PAUSE, "claims a pause of %.4g s; it did what it was asked within %.4g s", p->pause_s, longest_s);
+	p->pause_s = fmin(p->pause_s, longest_s);
 }
 
 int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, struct hspmd_error *err)
@@ -196,6 +239,7 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 		free(new.curve);
 		return hspmd_fail_memory(err, "taking a state");
 	}
+	bound_rest(&new, &p->records[at], nodes, held);
 	bool changed = !same || new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
 		       new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;
 	for (int i = 0; !changed && i < new.curve_count; i++)
@@ -205,14 +249,53 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 	return changed;
 }
 
+/* ---- one beside the other */
+
+/* The most that it claims to make of a node; 0: it claims nothing. */
+static double of_a_node(const struct ctld_peer *p)
+{
+	double most = 0;
+	for (int i = 0; i < p->curve_count; i++)
+		most = fmax(most, p->curve[i] / (i + 1));
+	return most;
+}
+
+static int by_size(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return x < y ? -1 : x > y;
+}
+
+void ctld_peers_compare(struct ctld_peers *p)
+{
+	double *rates = hspmd_calloc((size_t)p->count, sizeof *rates);
+	int n = 0;
+	for (int i = 0; rates && i < p->count; i++) {
+		double rate = of_a_node(&p->peers[i]);
+		if (rate > 0)
+			rates[n++] = rate;
+	}
+	if (n)
+		qsort(rates, (size_t)n, sizeof *rates, by_size);
+	double most = n ? SCALE_MOST * rates[(n - 1) / 2] : INFINITY;
+	for (int i = 0; i < p->count; i++) {
+		double rate = of_a_node(&p->peers[i]);
+		p->peers[i].beyond = rate / most;
+		if (rate > most)
+			claim(&p->records[i], CTLD_CLAIM_SCALE, "claims %.4g tokens/s of a node; beside the other jobs' no more than %.4g are believed", rate, most);
+	}
+	free(rates);
+}
+
 /* ---- asks */
 
-void ctld_peers_asked(struct ctld_peers *p, int at, int64_t id, const char *what, double now_s)
+void ctld_peers_asked(struct ctld_peers *p, int at, int64_t id, bool grow, int nodes, double now_s)
 {
 	struct ctld_record *r = &p->records[at];
 	r->ask_id = id;
 	r->asked_s = now_s;
-	snprintf(r->asked_what, sizeof r->asked_what, "%s", what);
+	r->asked_to_grow = grow;
+	snprintf(r->asked_what, sizeof r->asked_what, "%s by %d", grow ? "grow" : "shrink", nodes);
 	p->peers[at].asked = true;
 }
 
@@ -226,13 +309,18 @@ int ctld_peers_answered(struct ctld_peers *p, int at, int64_t id, bool ok, const
 	peer->asked = false;
 	r->last_s = now_s;
 	snprintf(r->last, sizeof r->last, "%s: %s%s%.120s", r->asked_what, ok ? "done" : "declined", *text ? ": " : "", text);
+	int *row = r->asked_to_grow ? &r->declined : &r->kept;
 	if (ok) {
 		peer->resized_s = now_s;
-		r->declined = 0;
+		r->longest_s = fmax(r->longest_s, now_s - r->asked_s);
+		*row = 0;
 		return 0;
 	}
-	double wait = 15 * pow(2, r->declined < 8 ? r->declined : 8);
-	peer->declined_until_s = now_s + fmin(wait, 3600);
-	r->declined++;
+	double again = pow(2, *row < 8 ? *row : 8);
+	if (r->asked_to_grow)
+		peer->declined_until_s = now_s + fmin(15 * again, 3600);
+	else
+		peer->keeps_until_s = now_s + fmin(2 * again, 60);
+	++*row;
 	return 0;
 }

@@ -16,6 +16,7 @@
 
 #define STRANGERS_MAX 128 /* connections that have not proved who they are */
 #define CONNECTIONS_MAX 16384
+#define USER_MAX 2048     /* of one user: he must not take all places */
 #define UNSENT_MAX (4u << 20)
 #define SAY_EVERY_S 10.0 /* one word on bad connections in so long: they must not fill the log */
 
@@ -28,7 +29,7 @@ struct conn {
 	uv_poll_t poll;
 	enum role role;
 	uint32_t job;
-	uid_t uid; /* proved; of a viewer */
+	uid_t uid; /* proved; of those who are no strangers */
 	char nonce[HSPMD_NONCE_HEX];
 	double since, heard;
 	int messages; /* in the current span of 10 s */
@@ -144,14 +145,24 @@ static struct conn *controller_of(struct ctld_server *s, uint32_t job)
 	return NULL;
 }
 
+static int count_of(const struct ctld_server *s, uid_t uid)
+{
+	int n = 0;
+	for (const struct conn *c = s->conns; c; c = c->next)
+		n += c->role != STRANGER && c->uid == uid && !c->closing;
+	return n;
+}
+
 static int admit(struct conn *c, json_t *content, uid_t uid, struct hspmd_error *err)
 {
 	struct ctld_server *s = c->server;
 	const char *role = json_string_value(json_object_get(content, "role"));
 	json_int_t job = json_integer_value(json_object_get(content, "job"));
+	c->uid = uid;
+	if (count_of(s, uid) >= USER_MAX)
+		return hspmd_fail(err, "user %u has %d connections already", (unsigned)uid, USER_MAX);
 	if (role && !strcmp(role, "viewer")) {
 		c->role = VIEWER;
-		c->uid = uid;
 		return 0;
 	}
 	if (!role || strcmp(role, "controller") != 0)
@@ -272,15 +283,28 @@ static void challenge(struct conn *c)
 	json_decref(m);
 }
 
+/* Who proves himself does so within milliseconds: those who have had the longest time go, so that they cannot keep others out. */
+static void make_room(struct ctld_server *s)
+{
+	struct conn *oldest = NULL;
+	for (struct conn *c = s->conns; c; c = c->next)
+		if (c->role == STRANGER && !c->closing)
+			oldest = c;
+	if (oldest)
+		conn_close(oldest, "too many have not proved who they are");
+}
+
 static void take(struct ctld_server *s, int fd)
 {
 	struct hspmd_error err;
 	int one = 1;
-	if (s->counts.strangers >= STRANGERS_MAX || s->total >= CONNECTIONS_MAX) {
+	if (s->total >= CONNECTIONS_MAX) {
 		close(fd);
 		s->counts.refused++;
 		return;
 	}
+	if (s->counts.strangers >= STRANGERS_MAX)
+		make_room(s);
 	struct conn *c = calloc(1, sizeof *c);
 	if (!c || !(c->stream = hspmd_stream_create(fd, CTLD_HELLO_FRAME, UNSENT_MAX, &err))) {
 		if (!c)

@@ -3,10 +3,12 @@
 # A site: hspmdctld beside a private Slurm, and several users.
 . "$(dirname "${BASH_SOURCE[0]}")/training.sh"
 
+ctld_options=()
+
 ctld_start() {
 	# Its descriptors are its own: a test must not wait for it.
 	hspmdctld --listen "127.0.0.1:$port" --policies "$HSPMD_MINI/etc/policies.d" --metrics "127.0.0.1:$((port + 1))" \
-		--event-log "$HSPMD_MINI/log/ctld.jsonl" </dev/null >>"$HSPMD_MINI/log/ctld.log" 2>&1 &
+		--event-log "$HSPMD_MINI/log/ctld.jsonl" "${ctld_options[@]}" </dev/null >>"$HSPMD_MINI/log/ctld.log" 2>&1 &
 	echo $! >"$HSPMD_MINI/run/ctld"
 	wait_for 20 "hspmdctld to listen" cluster_answers
 }
@@ -44,22 +46,37 @@ as() {
 # start_site [OPTION...]: the cluster, as start_cluster_with_plugin starts it; sets $port, $socket and the users $me, $second and $third (one user where we
 # may not be others).
 start_site() {
-	local extra users=()
+	local users=()
 	me=$(id -un) second=$me third=$me
 	if [[ $(id -u) == 0 ]] && getent passwd games mail >/dev/null; then
 		second=games third=mail
 		users=(--users games,mail)
 	fi
-	extra=$(mktemp)
-	echo "PartitionName=elastic Nodes=ALL PriorityTier=1 PreemptMode=OFF" >"$extra"
 	port=$((20000 + RANDOM % 10000))
-	start_cluster_with_plugin --nodes 4 --slurm-conf-extra "$extra" --plugin-args "ctld=127.0.0.1:$port hspmd=$build/hspmd" "${users[@]}" "$@"
-	rm -f "$extra"
+	start_cluster_with_plugin --nodes 4 --plugin-args "ctld=127.0.0.1:$port hspmd=$build/hspmd" "${users[@]}" "$@"
 	trap 'ctld_stop KILL; "$minicluster" stop' EXIT
 	socket=$(sed -n 's/^AuthInfo=socket=\([^,]*\).*/\1/p' "$SLURM_CONF")
 	mkdir -p "$HSPMD_MINI/jobs"
 	chmod 755 "$HSPMD_MINI" "$HSPMD_MINI/jobs"
 	cp "$top/contrib/site/job_submit.lua" "$(dirname "$SLURM_CONF")/"
-	echo "JobSubmitPlugins=lua" >>"$SLURM_CONF"
+	use_sample
 	scontrol reconfigure
+}
+
+# use_sample: slurm.conf as the pieces that ship want it, its partitions among them. What names the place of a file stays our own, and so does how often Slurm
+# schedules: of that all that the sample asks for must be there.
+use_sample() {
+	local line word
+	sed -i '/^PartitionName=DEFAULT/!{/^PartitionName=/d}' "$SLURM_CONF"
+	while read -r line; do
+		case $line in
+		'' | '#'* | PlugStackConfig=*) continue ;;
+		SchedulerParameters=*)
+			for word in $(tr , ' ' <<<"${line#*=}"); do
+				grep -qE "^SchedulerParameters=(.*,)?$word(,|\$)" "$SLURM_CONF" || { note "the sample's SchedulerParameters has $word, which the tests have not"; exit 1; }
+			done
+			;;
+		*) echo "$line" >>"$SLURM_CONF" ;;
+		esac
+	done <"$top/contrib/site/slurm.conf.sample"
 }

@@ -102,14 +102,88 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 				       "\"curve\": [100, 200, 1e9, 1e9]}", &err), 1);
 	assert_float_equal(p.peers[at].curve[2], 315, 1e-9);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
-	assert_int_equal(p.records[at].claim.nodes, 3);
-	assert_float_equal(p.records[at].claim.tokens_per_s, 1e9, 1);
+	assert_int_equal(p.records[at].claim, CTLD_CLAIM_GAIN);
+	assert_string_equal(p.records[at].claim_text, "claims 1e+09 tokens/s on 3 nodes; by what was measured no more than 315 are believed");
+	ctld_peers_claim_told(&p, at);
 	/* A rate at a size that Slurm does not confirm is not taken as seen. */
 	say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 4, \"tokens_per_s\": 1e9, \"curve\": [100, 200, 300, 1e9]}", &err);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
 	/* The same again changes nothing that matters. */
 	assert_int_equal(say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 201,"
 				       "\"curve\": [100, 200, 300, 1e9]}", &err), 0);
+	assert_int_equal(p.records[at].claim, CTLD_CLAIM_NONE); /* it was told once */
+	ctld_peers_clear(&p);
+}
+
+/* A job that was grown to eight nodes needs no more than the two it has run on, whatever it says; and has not paused for longer than it took to answer. */
+static void test_needs_and_pauses_are_bounded(void **state)
+{
+	(void)state;
+	static const char before[] = "{\"type\": \"state\", \"min_nodes\": 3, \"max_nodes\": 8, \"nodes\": 2}",
+			  grown[] = "{\"type\": \"state\", \"min_nodes\": 8, \"max_nodes\": 8, \"nodes\": 8, \"pause_s\": 1e5}",
+			  honest[] = "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 8, \"nodes\": 8, \"pause_s\": 100}";
+	struct ctld_peers p = { 0 };
+	int at = ctld_peers_greet(&p, 7, 1000);
+	say(&p, at, 2, before, NULL);
+	assert_int_equal(p.peers[at].min_nodes, 2);
+	assert_int_equal(p.records[at].claim, CTLD_CLAIM_FEWEST);
+	ctld_peers_claim_told(&p, at);
+	ctld_peers_asked(&p, at, 1, true, 6, 10);
+	ctld_peers_answered(&p, at, 1, true, "", 110);
+	say(&p, at, 8, grown, NULL);
+	assert_int_equal(p.peers[at].min_nodes, 2);
+	assert_float_equal(p.peers[at].pause_s, 100, 0);
+	assert_int_equal(p.records[at].claim, CTLD_CLAIM_PAUSE);
+	say(&p, at, 1, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 8, \"nodes\": 1}", NULL); /* it has lost one, and waits */
+	assert_int_equal(p.peers[at].min_nodes, 2);
+	say(&p, at, 8, honest, NULL);
+	assert_int_equal(p.peers[at].min_nodes, 1);
+	assert_float_equal(p.peers[at].pause_s, 100, 0);
+	say(&p, at, 8, grown, NULL);
+	assert_int_equal(p.peers[at].min_nodes, 1);
+	/* Before Slurm and hspmdctld have seen anything of it, its word is all there is. */
+	at = ctld_peers_greet(&p, 8, 1000);
+	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 4, \"max_nodes\": 8, \"nodes\": 4, \"pause_s\": 50}", NULL);
+	assert_int_equal(p.peers[at].min_nodes, 4);
+	assert_float_equal(p.peers[at].pause_s, 50, 0);
+	assert_int_equal(p.records[at].claim, CTLD_CLAIM_NONE);
+	ctld_peers_clear(&p);
+}
+
+static void claim_rate(struct ctld_peers *p, uint32_t job, const char *rate)
+{
+	char text[200];
+	int at = ctld_peers_find(p, job);
+	if (at < 0)
+		at = ctld_peers_greet(p, job, 1000);
+	snprintf(text, sizeof text, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 8, \"nodes\": 1, \"curve\": [0, %s]}", rate);
+	assert_true(say(p, at, 0, text, NULL) >= 0);
+}
+
+/* A rate is a job's own word, but one that is out of all proportion to what the others make of a node is not believed. */
+static void test_rates_are_held_against_those_of_others(void **state)
+{
+	(void)state;
+	struct ctld_peers p = { 0 };
+	claim_rate(&p, 1, "1e12"); /* alone there is nothing to hold it against, and nobody to take from */
+	ctld_peers_compare(&p);
+	assert_true(p.peers[0].beyond <= 1);
+	claim_rate(&p, 2, "200");
+	claim_rate(&p, 3, "80000"); /* a small model */
+	claim_rate(&p, 4, "0");     /* no plan yet */
+	claim_rate(&p, 5, "100");
+	ctld_peers_compare(&p); /* 50, 100 a node are the lower half, 100 the middle one of them all */
+	assert_float_equal(p.peers[0].beyond, 5e11 / 1e5, 1);
+	assert_int_equal(p.records[0].claim, CTLD_CLAIM_SCALE);
+	for (int i = 1; i < p.count; i++) {
+		assert_true(p.peers[i].beyond <= 1);
+		assert_int_equal(p.records[i].claim, CTLD_CLAIM_NONE);
+	}
+	ctld_peers_claim_told(&p, 0);
+	claim_rate(&p, 1, "1e14");
+	ctld_peers_compare(&p);
+	assert_int_equal(p.records[0].claim, CTLD_CLAIM_NONE);
+	assert_float_equal(p.peers[0].beyond, 5e13 / 1e5, 100);
 	ctld_peers_clear(&p);
 }
 
@@ -185,19 +259,27 @@ static void test_answers(void **state)
 	struct ctld_peers p = { 0 };
 	int at = ctld_peers_greet(&p, 7, 1000);
 	assert_int_equal(ctld_peers_answered(&p, at, 1, true, "", 10), -1);
-	ctld_peers_asked(&p, at, 1, "grow by 2", 10);
+	ctld_peers_asked(&p, at, 1, true, 2, 10);
 	assert_int_equal(ctld_peers_answered(&p, at, 2, true, "", 10), -1);
 	assert_true(p.peers[at].asked);
 	assert_int_equal(ctld_peers_answered(&p, at, 1, false, "busy", 11), 0);
 	assert_false(p.peers[at].asked);
 	assert_float_equal(p.peers[at].declined_until_s, 26, 0);
-	ctld_peers_asked(&p, at, 2, "grow by 2", 100);
+	assert_string_equal(p.records[at].last, "grow by 2: declined: busy");
+	ctld_peers_asked(&p, at, 2, true, 2, 100);
 	ctld_peers_answered(&p, at, 2, false, "busy", 100);
 	assert_float_equal(p.peers[at].declined_until_s, 130, 0);
-	ctld_peers_asked(&p, at, 3, "grow by 2", 300);
+	ctld_peers_asked(&p, at, 3, true, 2, 300);
 	ctld_peers_answered(&p, at, 3, true, "", 300);
 	assert_float_equal(p.peers[at].resized_s, 300, 0);
 	assert_int_equal(p.records[at].declined, 0);
+	/* Who does not give now is asked again soon, who does not give at all ever less often; what it thinks of growing is another matter. */
+	for (int i = 0; i < 10; i++) {
+		ctld_peers_asked(&p, at, 4 + i, false, 1, 1000);
+		ctld_peers_answered(&p, at, 4 + i, false, "busy", 1000);
+		assert_float_equal(p.peers[at].keeps_until_s, 1000 + (i < 5 ? 2 << i : 60), 0);
+	}
+	assert_float_equal(p.peers[at].declined_until_s, 130, 0);
 	ctld_peers_clear(&p);
 }
 
@@ -258,6 +340,9 @@ static void test_snapshot(void **state)
 	struct ctld_site s;
 	notes[4] = (struct ctld_node_note){ .kept_for = 99, .kept_till_s = 1001 };
 	notes[3] = (struct ctld_node_note){ .up_s = 100, .losses = 1 };
+	notes[1] = (struct ctld_node_note){ .asked_of = 10, .asked_till_s = 1001 };
+	notes[0] = (struct ctld_node_note){ .asked_of = 10, .asked_till_s = 999 };
+	notes[2] = (struct ctld_node_note){ .asked_of = 12, .asked_till_s = 1001 };
 	assert_int_equal(ctld_build(&s, &v, policy, &peer, 1, notes, 1000, NULL, NULL, NULL), 0);
 	assert_int_equal(s.site.elastic_count, 1);
 	assert_int_equal(s.site.pending_count, 1);
@@ -265,6 +350,10 @@ static void test_snapshot(void **state)
 	assert_int_equal(s.nodes[2].holder, 0);
 	assert_true(s.nodes[0].fixed);
 	assert_false(s.nodes[1].fixed);
+	assert_true(s.nodes[1].leaving); /* it was asked for, not long ago, of the job that has it */
+	assert_false(s.nodes[0].leaving);
+	assert_false(s.nodes[2].leaving);
+	assert_float_equal(s.elastic[0].terms.weight, 1, 0);
 	assert_int_equal(s.nodes[3].state, HSPMD_SITE_BUSY);
 	assert_float_equal(s.nodes[3].free_s, 2000, 0);
 	assert_int_equal(s.nodes[4].kept_for, 99);
@@ -281,6 +370,15 @@ static void test_snapshot(void **state)
 	assert_true(s.pending[0].preempts);
 	assert_int_equal(s.pending[0].usable[s.nodes[0].class], 1);
 	assert_int_equal(s.pending[0].usable[s.nodes[4].class], 0);
+	ctld_site_clear(&s);
+	peer.beyond = 50; /* times what is believed of it */
+	assert_int_equal(ctld_build(&s, &v, policy, &peer, 1, notes, 1000, NULL, NULL, NULL), 0);
+	assert_float_equal(s.elastic[0].terms.weight, 0.02, 1e-12);
+	ctld_site_clear(&s);
+	policy->rules[0].terms.by = HSPMD_SHARE_PROPORTIONAL; /* scale is nothing there */
+	policy->rules[0].terms.given |= UINT64_C(1) << hspmd_policy_field("share", "by");
+	assert_int_equal(ctld_build(&s, &v, policy, &peer, 1, notes, 1000, NULL, NULL, NULL), 0);
+	assert_float_equal(s.elastic[0].terms.weight, 1, 0);
 	ctld_site_clear(&s);
 	hspmd_policy_destroy(policy);
 }
@@ -449,6 +547,8 @@ int main(void)
 		cmocka_unit_test(test_gres),
 		cmocka_unit_test(test_price),
 		cmocka_unit_test(test_claims_are_bounded_by_what_was_seen),
+		cmocka_unit_test(test_needs_and_pauses_are_bounded),
+		cmocka_unit_test(test_rates_are_held_against_those_of_others),
 		cmocka_unit_test(test_measured_rates_are_held_to_one_another),
 		cmocka_unit_test(test_worth_counts_in_what_is_seen),
 		cmocka_unit_test(test_ill_formed_states_change_nothing),

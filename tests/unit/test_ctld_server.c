@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ static int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *
 {
 	(void)context, (void)uid;
 	greeted++;
-	return job == 7 ? 0 : hspmd_fail(err, "job %u is not yours", job);
+	return job == 7 || job >= 1000 ? 0 : hspmd_fail(err, "job %u is not yours", job);
 }
 
 static int on_message(void *context, uint32_t job, json_t *message, struct hspmd_error *err)
@@ -215,6 +216,60 @@ static void test_the_slow_are_cut(void **state)
 	hspmd_stream_destroy(slow);
 }
 
+/* So many who say nothing that no place is left for strangers: one who proves himself is heard all the same. */
+static void test_the_silent_keep_nobody_out(void **state)
+{
+	struct hspmd_stream *silent[300];
+	(void)state;
+	for (size_t i = 0; i < sizeof silent / sizeof *silent; i++) {
+		silent[i] = call();
+		expect(silent[i], "challenge");
+	}
+	int strangers = ctld_server_counts(server).strangers;
+	assert_true(strangers > 100 && strangers < 300);
+	struct hspmd_stream *s = greet(auth, "controller", 7);
+	expect(s, "welcome");
+	for (size_t i = 0; i < sizeof silent / sizeof *silent; i++)
+		hspmd_stream_destroy(silent[i]);
+	assert_int_equal(gone, 0);
+	hspmd_stream_destroy(s);
+}
+
+/* One user who wants all places for himself. */
+static void test_a_user_has_not_all_places(void **state)
+{
+	enum { MANY = 2048 };
+	static struct hspmd_stream *s[MANY];
+	struct rlimit files = { 2 * MANY + 200, 2 * MANY + 200 }, old;
+	(void)state;
+	getrlimit(RLIMIT_NOFILE, &old);
+	if (old.rlim_max != RLIM_INFINITY && old.rlim_max < files.rlim_max)
+		skip();
+	files.rlim_max = old.rlim_max;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+	for (int i = 0; i < MANY; i++) {
+		s[i] = greet(auth, "controller", 1000 + i);
+		expect(s[i], "welcome");
+	}
+	struct hspmd_stream *more = greet(auth, "controller", 7);
+	expect(more, "refused");
+	hspmd_stream_destroy(more);
+	hspmd_stream_destroy(s[0]);
+	for (double until = hspmd_now() + 20;;) { /* till its end was seen */
+		more = greet(auth, "controller", 7);
+		json_t *m = next(more);
+		bool in = !strcmp(json_string_value(json_object_get(m, "type")), "welcome");
+		json_decref(m);
+		hspmd_stream_destroy(more);
+		if (in)
+			break;
+		assert_true(hspmd_now() < until);
+	}
+	for (int i = 1; i < MANY; i++)
+		hspmd_stream_destroy(s[i]);
+	setrlimit(RLIMIT_NOFILE, &old);
+}
+
 static void test_a_flood_is_cut(void **state)
 {
 	(void)state;
@@ -249,6 +304,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_replayed_is_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_oversized_and_gibberish_are_cut, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_the_slow_are_cut, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_the_silent_keep_nobody_out, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_a_user_has_not_all_places, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_a_flood_is_cut, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_who_calls_again_takes_over, open_server, close_server),
 	};

@@ -299,6 +299,8 @@ static void test_giving_rules(void **state)
 	CASE(0, (m.nodes[3].leaving = m.nodes[2].leaving = true));   /* enough are coming */
 	CASE(1, m.nodes[3].leaving = true);
 	CASE(0, m.elastic[0].asked = true);
+	CASE(0, m.elastic[0].keeps_until_s = m.site.now_s + 1);
+	CASE(2, m.elastic[0].keeps_until_s = m.site.now_s);
 	CASE(0, m.pending[0].nodes = 5);
 	CASE(0, m.pending[0].nodes = 4); /* its last node it keeps ... */
 	CASE(3, (m.pending[0].nodes = 4, m.pending[0].preempts = true)); /* ... unless it will be taken anyhow: then the others go in peace */
@@ -312,6 +314,33 @@ static void test_giving_rules(void **state)
 	CASE(2, (BEHIND(7))); /* it cannot start whatever ends: nothing is kept for it */
 #undef BEHIND
 #undef CASE
+}
+
+/* One that was asked has not given yet, or does not want to: in the one case nobody else is asked in its place, in the other somebody is. */
+static void test_who_was_asked_and_who_declined(void **state)
+{
+	(void)state;
+	struct maker m;
+	struct hspmd_decision d;
+	maker_start(&m);
+	int c = maker_class(&m, 0, 1), a = maker_elastic(&m, 100, 0.5), b = maker_elastic(&m, 100, 0.9);
+	int first = maker_nodes(&m, c, 3, a, 0);
+	maker_nodes(&m, c, 3, b, 0);
+	maker_pending(&m, 2, 20);
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, a), 2);
+	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, b), 0);
+	hspmd_decision_clear(&d);
+	m.elastic[a].asked = m.nodes[first + 1].leaving = m.nodes[first + 2].leaving = true;
+	maker_decide(&m, &d);
+	assert_int_equal(d.count, 0);
+	hspmd_decision_clear(&d);
+	m.elastic[a].asked = m.nodes[first + 1].leaving = m.nodes[first + 2].leaving = false;
+	m.elastic[a].keeps_until_s = m.site.now_s + 1;
+	maker_decide(&m, &d);
+	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, a), 0);
+	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, b), 2);
+	hspmd_decision_clear(&d);
 }
 
 static void test_idle_nodes_are_promised_not_grown_into(void **state)
@@ -385,6 +414,152 @@ static void test_rebalance(void **state)
 	maker_decide(&m, &d);
 	assert_true(maker_moved(&d, HSPMD_SHRINK, a) == 0);
 	hspmd_decision_clear(&d);
+}
+
+/* ---- again and again */
+
+/* What was decided is done at once: nodes given lie idle, kept for whom they were given. */
+static int carry_out(struct maker *m, const struct hspmd_decision *d)
+{
+	for (int i = 0; i < d->count; i++) {
+		const struct hspmd_action *a = &d->actions[i];
+		for (int n = 0; n < a->node_count; n++) {
+			struct hspmd_site_node *node = &m->nodes[a->nodes[n]];
+			node->state = a->kind == HSPMD_GROW ? HSPMD_SITE_HELD : HSPMD_SITE_IDLE;
+			node->holder = a->kind == HSPMD_GROW ? a->job : -1;
+			node->since_s = m->site.now_s;
+			node->kept_for = a->kind == HSPMD_SHRINK && a->for_job >= 0 ? m->elastic[a->for_job].id : 0;
+		}
+		m->elastic[a->job].resized_s = m->site.now_s;
+	}
+	return d->count;
+}
+
+/* No flapping: nodes come idle one by one, and what the jobs are seen to make wavers by a hundredth; then nothing happens any more, and the engine comes to rest,
+ * soon and for good. No job is resized before its cooldown is over. */
+static void test_a_quiet_site_comes_to_rest(void **state)
+{
+	(void)state;
+	uint64_t seed = 17;
+	int cases = getenv("HSPMD_LONG") ? 2000 : 100, resizes = 0;
+	for (int i = 0; i < cases; i++) {
+		struct maker m;
+		maker_start(&m);
+		for (int c = 0; c < 2; c++)
+			maker_class(&m, c, 1);
+		m.site.type_count = 2;
+		m.types[1] = "t1";
+		for (int j = 0; j < 4; j++) {
+			maker_elastic(&m, 50 + 1000 * maker_random(&seed), 0.2 + 0.8 * maker_random(&seed));
+			struct hspmd_site_elastic *e = &m.elastic[j];
+			e->terms.rebalance = true;
+			e->terms.by = (enum hspmd_share_by)(i % 3);
+			e->terms.min_gain = 0.05;
+			e->terms.grow_cooldown_s = e->terms.shrink_cooldown_s = 30;
+			e->pause_s = 1;
+			m.worth[j][0] = 1;
+			m.worth[j][1] = 0.3 + 2 * maker_random(&seed);
+			e->worth = m.worth[j];
+			int first = maker_nodes(&m, 0, 1 + (int)(5 * maker_random(&seed)), j, 0);
+			m.nodes[first].fixed = true;
+		}
+		int busy = maker_nodes(&m, 0, 8, -2, 0);
+		maker_nodes(&m, 1, 8, -2, 0);
+		struct maker still = m;
+		for (int round = 0; round < 400; round++) {
+			struct hspmd_decision d;
+			if (round % 3 == 0 && round / 3 < 16)
+				m.nodes[busy + round / 3].state = HSPMD_SITE_IDLE;
+			for (int j = 0; j < 4; j++) {
+				double waver = 0.99 + 0.02 * maker_random(&seed);
+				for (int n = 0; n < MAKER_CURVE; n++)
+					m.curves[j][n] = waver * still.curves[j][n];
+			}
+			maker_decide(&m, &d);
+			for (int k = 0; k < d.count; k++)
+				if (m.site.now_s - m.elastic[d.actions[k].job].resized_s < 30)
+					fail_msg("case %d, round %d: job %d was resized not long ago", i, round, d.actions[k].job);
+			if (d.count && round > 300)
+				fail_msg("case %d: still in round %d: %s", i, round, d.actions[0].reason);
+			resizes += carry_out(&m, &d);
+			hspmd_decision_clear(&d);
+			m.site.now_s += 5;
+		}
+	}
+	assert_true(resizes > 2 * cases);
+}
+
+/* The terms of a policy that ships, for job 0 of a site with 8 nodes of it and `idle` more that have been idle for so long. */
+static struct hspmd_policy *shipped(const char *name, struct maker *m, int idle, double idle_s)
+{
+	char path[512];
+	snprintf(path, sizeof path, "%s/policies/%s.json", HSPMD_SRCDIR, name);
+	struct hspmd_policy *p = hspmd_policy_read(path, NULL, NULL);
+	assert_non_null(p);
+	maker_start(m);
+	int c = maker_class(m, 0, 1);
+	for (int j = 0; j < 2; j++) {
+		maker_elastic(m, 100, 0.9);
+		m->elastic[j].terms = hspmd_policy_effective(p, 0);
+		m->nodes[maker_nodes(m, c, j ? 1 : 8, j, 0)].fixed = true;
+	}
+	m->elastic[1].max_nodes = 1;
+	maker_nodes(m, c, idle, -1, idle_s);
+	return p;
+}
+
+static int shipped_grows(const char *name, int idle, double idle_s)
+{
+	struct maker m;
+	struct hspmd_policy *p = shipped(name, &m, idle, idle_s);
+	int n = grown(&m, NULL);
+	hspmd_policy_destroy(p);
+	return n;
+}
+
+/* What it gives for one that waits for three, so long after its last resize. */
+static int shipped_gives(const char *name, double priority, bool preempts, double resized_s)
+{
+	struct maker m;
+	struct hspmd_policy *p = shipped(name, &m, 0, 0);
+	maker_pending(&m, 3, priority);
+	m.pending[0].preempts = preempts;
+	m.elastic[0].resized_s = m.site.now_s - resized_s;
+	int n = given(&m);
+	hspmd_policy_destroy(p);
+	return n;
+}
+
+static void test_policies_that_ship_do_what_they_say(void **state)
+{
+	(void)state;
+	assert_int_equal(shipped_grows("conservative", 6, 599), 0);
+	assert_int_equal(shipped_grows("conservative", 6, 600), 4); /* two stay idle */
+	assert_int_equal(shipped_gives("conservative", 1, false, 61), 3); /* for anybody */
+	assert_int_equal(shipped_gives("conservative", 1, false, 59), 0);
+	assert_int_equal(shipped_grows("fill-idle", 6, 5), 6);
+	assert_int_equal(shipped_grows("fill-idle", 6, 4), 0);
+	assert_int_equal(shipped_gives("fill-idle", 1, false, 0), 3);
+	assert_int_equal(shipped_grows("spot", 12, 30), 8); /* 16 at the most */
+	assert_int_equal(shipped_gives("spot", 1, false, 1000), 0);
+	assert_int_equal(shipped_gives("spot", 20, false, 1000), 3);
+	assert_int_equal(shipped_gives("spot", 20, false, 1), 0);
+	assert_int_equal(shipped_gives("spot", 20, true, 1), 3); /* rather than be preempted */
+	assert_int_equal(shipped_grows("fair-share", 6, 30), 6);
+	assert_int_equal(shipped_gives("fair-share", 1, false, 1000), 0);
+	/* Fair: the same curve ten thousand times as high gets no more of the next six nodes; and who has eight gives to one who has one. */
+	struct maker m;
+	struct hspmd_decision d;
+	struct hspmd_policy *p = shipped("fair-share", &m, 0, 0);
+	m.elastic[1].max_nodes = MAKER_CURVE;
+	m.elastic[1].resized_s = m.elastic[0].resized_s = m.site.now_s - 1000;
+	for (int i = 0; i < MAKER_CURVE; i++)
+		m.curves[0][i] *= 1e4;
+	maker_decide(&m, &d);
+	assert_in_range(maker_moved(&d, HSPMD_SHRINK, 0), 3, 4);
+	assert_int_equal(d.actions[0].for_job, 1);
+	hspmd_decision_clear(&d);
+	hspmd_policy_destroy(p);
 }
 
 /* ---- curves */
@@ -622,6 +797,9 @@ int main(void)
 		cmocka_unit_test(test_losses_make_growth_not_worth_it),
 		cmocka_unit_test(test_gives_what_the_waiting_job_lacks),
 		cmocka_unit_test(test_giving_rules),
+		cmocka_unit_test(test_who_was_asked_and_who_declined),
+		cmocka_unit_test(test_a_quiet_site_comes_to_rest),
+		cmocka_unit_test(test_policies_that_ship_do_what_they_say),
 		cmocka_unit_test(test_idle_nodes_are_promised_not_grown_into),
 		cmocka_unit_test(test_over_its_limit_gives_back),
 		cmocka_unit_test(test_rebalance),

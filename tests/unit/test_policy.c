@@ -96,6 +96,7 @@ static void test_refused(void **state)
 		{ RULE("\"straggler\": {\"slower_than\": 1.1, \"back_below\": 1.2}"), "back_below (1.2) must be less" },
 		{ RULE("\"shrink\": {\"for_pending\": \"none\", \"yield_before_preemption\": true}"), "contradicts" },
 		{ RULE("\"shrink\": {\"for_pending\": \"lower\"}"), "higher_priority" },
+		{ RULE("\"limits\": {\"max_nodes\": 2}, \"checkpoint\": {\"min_replicas\": 2}"), "rules[0]: checkpoint.min_replicas (2) is not less" },
 		{ RULE("\"checkpoint\": {\"local\": \"scratch\"}"), "absolute" },
 		{ RULE("\"share\": {\"weight\": -1}"), "rules[0].share.weight" },
 		{ RULE("\"match\": {\"partitions\": [\"a\"]}"), "rules[0].match.partitions" },
@@ -120,6 +121,42 @@ static void test_refused(void **state)
 	}
 	json_decref(before);
 	hspmd_policy_destroy(p);
+}
+
+/* Each document alone is right; together they are not. */
+static void test_places_that_contradict_one_another(void **state)
+{
+	(void)state;
+#define DEFAULTS(text) "{\"format\": \"hspmd-policy-1\", \"defaults\": {" text "}}"
+#define SECOND(text) "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"first\"}, {\"name\": \"second\", " text "}]}"
+	static const struct {
+		const char *defaults, *rules, *said; /* said NULL: it is right */
+	} cases[] = {
+		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 9}"),
+		  "b.json: rules[1] (second).limits.max_nodes: 9 nodes have at least as many devices: more than limits.max_devices (8), which site default (a.json) gives" },
+		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 8}"), NULL },
+		{ DEFAULTS("\"limits\": {\"max_nodes\": 64}"), SECOND("\"limits\": {\"max_devices\": 8}"), NULL },
+		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 9, \"max_devices\": 72}"), NULL },
+		{ DEFAULTS("\"straggler\": {\"back_below\": 1.5, \"slower_than\": 2}"), SECOND("\"straggler\": {\"slower_than\": 1.5}"),
+		  "b.json: rules[1] (second).straggler.slower_than: back_below (1.5) must be less than slower_than (1.5), which site default (a.json) gives" },
+		{ DEFAULTS(""), SECOND("\"straggler\": {\"slower_than\": 1.05}"), "which built-in default gives" },
+		{ DEFAULTS(""), SECOND("\"straggler\": {\"back_below\": 1.3}"), "rules[1] (second).straggler.back_below" },
+		{ DEFAULTS("\"straggler\": {\"slower_than\": 9, \"back_below\": 8}"), SECOND("\"share\": {\"weight\": 2}"), NULL },
+		{ DEFAULTS(""), SECOND("\"shrink\": {\"yield_before_preemption\": true}"), "yield_before_preemption contradicts shrink.for_pending" },
+		{ DEFAULTS("\"shrink\": {\"for_pending\": \"any\"}"), SECOND("\"shrink\": {\"yield_before_preemption\": true}"), NULL },
+		{ DEFAULTS("\"shrink\": {\"yield_before_preemption\": true, \"for_pending\": \"any\"}"), SECOND("\"shrink\": {\"for_pending\": \"none\"}"),
+		  "rules[1] (second).shrink.for_pending" },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct hspmd_error err = { "" };
+		struct hspmd_policy *p = hspmd_policy_new(&err);
+		if (add(p, cases[i].defaults, "a.json", &err) < 0 || add(p, cases[i].rules, "b.json", &err) < 0)
+			fail_msg("case %zu: %s", i, err.text);
+		int rc = hspmd_policy_check(p, &err);
+		if (rc != (cases[i].said ? -1 : 0) || (rc && !strstr(err.text, cases[i].said)))
+			fail_msg("case %zu: %s\n  not: %s", i, rc ? err.text : "taken", cases[i].said ? cases[i].said : "taken");
+		hspmd_policy_destroy(p);
+	}
 }
 
 static void test_same_default_twice_is_fine(void **state)
@@ -247,6 +284,45 @@ static void test_folder_links(void **state)
 	expect_refused(getuid(), "not a regular file");
 }
 
+/* Whoever reads a folder is told. */
+static void test_folder_that_contradicts_itself(void **state)
+{
+	(void)state;
+	put("00-site.json", "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_devices\": 8}}}", 0644);
+	put("10-bad.json", "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"x\", \"limits\": {\"max_nodes\": 9}}]}", 0644);
+	expect_refused(getuid(), "10-bad.json: rules[0] (x).limits.max_nodes");
+}
+
+/* What ships is right, each alone and all together, and each file says what it is for. */
+static void test_what_ships(void **state)
+{
+	static const char *const names[] = { "conservative", "fair-share", "fill-idle", "spot" };
+	(void)state;
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		struct hspmd_error err = { "" };
+		char path[512];
+		snprintf(path, sizeof path, "%s/policies/%s.json", HSPMD_SRCDIR, names[i]);
+		struct hspmd_policy *p = hspmd_policy_read(path, NULL, &err);
+		if (!p)
+			fail_msg("%s", err.text);
+		assert_int_equal(p->rule_count, 1);
+		assert_string_equal(p->rules[0].name, names[i]);
+		assert_non_null(p->rules[0].about);
+		struct hspmd_policy_terms t = hspmd_policy_effective(p, 0);
+		assert_true(t.into_idle && t.yield_before_preemption);
+		/* Each rule decides every field of these sections itself: no default of a site changes what its words promise. */
+		for (int f = hspmd_policy_field("grow", "into_idle"); f < hspmd_policy_field("checkpoint", "local"); f++)
+			assert_true(p->rules[0].terms.given >> f & 1);
+		hspmd_policy_destroy(p);
+	}
+	char path[512];
+	snprintf(path, sizeof path, "%s/policies", HSPMD_SRCDIR);
+	struct hspmd_policy *all = hspmd_policy_read(path, NULL, NULL);
+	assert_non_null(all);
+	assert_int_equal(all->rule_count, 4);
+	hspmd_policy_destroy(all);
+}
+
 static void test_folder_error_names_file(void **state)
 {
 	(void)state;
@@ -329,11 +405,14 @@ int main(void)
 		cmocka_unit_test(test_read),
 		cmocka_unit_test(test_write_reads_back),
 		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_places_that_contradict_one_another),
 		cmocka_unit_test(test_same_default_twice_is_fine),
+		cmocka_unit_test(test_what_ships),
 		cmocka_unit_test_setup_teardown(test_folder_order, make_folder, drop_folder),
 		cmocka_unit_test_setup_teardown(test_folder_trust, make_folder, drop_folder),
 		cmocka_unit_test_setup_teardown(test_folder_links, make_folder, drop_folder),
 		cmocka_unit_test_setup_teardown(test_folder_error_names_file, make_folder, drop_folder),
+		cmocka_unit_test_setup_teardown(test_folder_that_contradicts_itself, make_folder, drop_folder),
 		cmocka_unit_test(test_match),
 		cmocka_unit_test(test_unknown_partition_leaves_candidates),
 		cmocka_unit_test(test_effective_and_limits),

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* hspmdctld as a whole, in a process of its own over a made-up cluster, with job controllers of all kinds: who is asked while another has not answered, what a
+ * slow slurmctld is spared, and that those who mean it ill change nothing and are told of once. */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/durable.h"
+#include "controller/ctld/daemon.h"
+#include "controller/ctld/link.h"
+#include "controller/ctld/protocol.h"
+
+#define PATIENCE_S 60
+#define LOOKS_MAX 4096
+
+static const char secret[] = "0123456789abcdef0123456789abcdef0123456789abcdef", other[] = "fedcba9876543210fedcba9876543210fedcba9876543210";
+static const char rules[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"any\", \"shrink\": {\"for_pending\": \"any\", \"cooldown_s\": 0},"
+			    "\"grow\": {\"into_idle\": true, \"after_idle_s\": 0, \"cooldown_s\": 0, \"min_gain\": 0}}]}";
+
+/* What the test and the daemon's process share. */
+struct world {
+	volatile bool waits;    /* job 9 wants two nodes */
+	volatile double slow_s; /* a look takes so long */
+	volatile int looks;
+	double began[LOOKS_MAX], ended[LOOKS_MAX];
+};
+
+struct daemon {
+	struct world *world;
+	char folder[64];
+	int port, out;
+	char said[1 << 16]; /* on standard error */
+	size_t said_count;
+	pid_t pid;
+	struct hspmd_auth *auth, *stranger;
+	struct ctld_link *line[2]; /* of jobs 7 and 8 */
+};
+
+/* ---- the made-up cluster: job 7 has n0 to n2, job 8 n3 to n5; job 9, another user's, waits or does not */
+
+static struct hspmd_view_job job_on(uint32_t id, uid_t uid, int first, int count)
+{
+	struct hspmd_view_job j = { .id = id, .uid = uid, .state = HSPMD_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""), .partition = strdup("main"),
+				    .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""), .batch_host = malloc(8), .limit_s = INFINITY,
+				    .held = calloc(4, sizeof(int)), .held_count = count };
+	snprintf(j.batch_host, 8, "n%d", first);
+	for (int i = 0; i < count; i++)
+		j.held[i] = first + i;
+	return j;
+}
+
+static struct hspmd_view *whole_view(bool waits)
+{
+	struct hspmd_view *v = calloc(1, sizeof *v);
+	v->node_count = 6;
+	v->partition_count = 1;
+	v->job_count = 3;
+	v->nodes = calloc(6, sizeof *v->nodes);
+	v->partitions = calloc(1, sizeof *v->partitions);
+	v->jobs = calloc(3, sizeof *v->jobs);
+	for (int i = 0; i < 6; i++) {
+		char name[8];
+		snprintf(name, sizeof name, "n%d", i);
+		v->nodes[i] = (struct hspmd_view_node){ .name = strdup(name), .state = HSPMD_VIEW_BUSY, .cpus = 1, .features = strdup(""), .gres = strdup("") };
+	}
+	v->partitions[0] = (struct hspmd_view_partition){ .name = strdup("main"), .up = true, .nodes = malloc(6) };
+	memset(v->partitions[0].nodes, 1, 6);
+	v->jobs[0] = job_on(7, getuid(), 0, 3);
+	v->jobs[1] = job_on(8, getuid(), 3, 3);
+	v->jobs[2] = job_on(9, getuid() + 1, 0, 0);
+	v->jobs[2].state = waits ? HSPMD_VIEW_WAITING : HSPMD_VIEW_COMPLETING;
+	v->jobs[2].ready = true;
+	v->jobs[2].nodes = 2;
+	return v;
+}
+
+static int look(void *context, const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err)
+{
+	struct world *w = context;
+	int n = w->looks < LOOKS_MAX ? w->looks : LOOKS_MAX - 1;
+	bool waits = w->waits;
+	(void)err;
+	*rpcs += 2;
+	w->began[n] = hspmd_now();
+	for (double until = w->began[n] + w->slow_s; hspmd_now() < until;)
+		usleep(10000);
+	w->ended[n] = hspmd_now();
+	w->looks = n + 1;
+	*new = NULL;
+	if (old && (old->jobs[2].state == HSPMD_VIEW_WAITING) == waits)
+		return 0;
+	*new = whole_view(waits);
+	return 1;
+}
+
+/* ---- the daemon's process */
+
+static void run(struct daemon *d, int out)
+{
+	char policy[96];
+	snprintf(policy, sizeof policy, "%s/any.json", d->folder);
+	struct ctld_options o = { .listen = "127.0.0.1:0", .policies = policy, .cookie = secret, .trust = { getuid() }, .poll_least_s = 0.2, .poll_most_s = 75,
+				  .look = look, .look_context = d->world, .state_folder = d->folder };
+	struct hspmd_error err = { "" };
+	dup2(out, 2);
+	int rc = ctld_run(&o, &err);
+	if (rc < 0)
+		dprintf(2, "%s\n", err.text);
+	_exit(rc < 0);
+}
+
+static void put(const struct daemon *d, const char *name, const char *text)
+{
+	char path[128];
+	snprintf(path, sizeof path, "%s/%s", d->folder, name);
+	FILE *f = fopen(path, "w");
+	assert_non_null(f);
+	fputs(text, f);
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(chmod(path, 0600), 0);
+}
+
+/* Do what is due for `ms` at most: the lines, and what the daemon says. */
+static void turn(struct daemon *d, int ms)
+{
+	struct pollfd p[3] = { { .fd = d->out, .events = POLLIN } };
+	for (int i = 0; i < 2; i++)
+		p[i + 1] = (struct pollfd){ .fd = d->line[i] ? ctld_link_fd(d->line[i]) : -1, .events = POLLIN };
+	poll(p, 3, ms < 20 ? ms : 20);
+	for (int i = 0; i < 2; i++)
+		if (d->line[i])
+			ctld_link_run(d->line[i]);
+	ssize_t n = read(d->out, d->said + d->said_count, sizeof d->said - 1 - d->said_count);
+	if (n == 0)
+		fail_msg("hspmdctld has ended: %s", d->said);
+	if (n > 0)
+		d->said_count += (size_t)n;
+}
+
+static void wait_said(struct daemon *d, const char *what)
+{
+	for (double until = hspmd_now() + PATIENCE_S; !strstr(d->said, what); turn(d, 20))
+		if (hspmd_now() > until)
+			fail_msg("waited %d s for \"%s\"; it said:\n%s", PATIENCE_S, what, d->said);
+}
+
+static int count_said(const struct daemon *d, const char *what)
+{
+	int n = 0;
+	for (const char *at = d->said; (at = strstr(at, what)); at++)
+		n++;
+	return n;
+}
+
+static int start(void **state)
+{
+	struct daemon *d = calloc(1, sizeof *d);
+	int ends[2];
+	*state = d;
+	d->world = mmap(NULL, sizeof *d->world, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_not_equal(d->world, MAP_FAILED);
+	strcpy(d->folder, "/tmp/hspmd-test.XXXXXX");
+	assert_non_null(mkdtemp(d->folder));
+	put(d, "any.json", rules);
+	assert_int_equal(pipe(ends), 0);
+	d->pid = fork();
+	if (d->pid == 0)
+		run(d, ends[1]);
+	close(ends[1]);
+	d->out = ends[0];
+	fcntl(d->out, F_SETFL, O_NONBLOCK);
+	d->auth = hspmd_auth_cookie(secret, NULL);
+	d->stranger = hspmd_auth_cookie(other, NULL);
+	wait_said(d, " rules in ");
+	assert_int_equal(sscanf(strstr(d->said, "listening on port "), "listening on port %d", &d->port), 1);
+	return 0;
+}
+
+static int stop(void **state)
+{
+	struct daemon *d = *state;
+	kill(d->pid, SIGKILL);
+	waitpid(d->pid, NULL, 0);
+	for (int i = 0; i < 2; i++)
+		ctld_link_destroy(d->line[i]);
+	hspmd_auth_destroy(d->auth);
+	hspmd_auth_destroy(d->stranger);
+	munmap(d->world, sizeof *d->world);
+	close(d->out);
+	int rc = hspmd_remove_tree(d->folder, NULL);
+	free(d);
+	return rc;
+}
+
+/* ---- controllers */
+
+static void state_of(struct daemon *d, int i, double rate)
+{
+	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f, f]}", "min_nodes", 1, "max_nodes", 3, "nodes", 3, "tokens_per_s", 2.8 * rate, "curve", rate, 1.9 * rate,
+			      2.8 * rate);
+	ctld_link_state(d->line[i], s);
+	json_decref(s);
+}
+
+static void call(struct daemon *d, int i, double rate)
+{
+	char where[96], greeted[64];
+	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), d->port);
+	d->line[i] = ctld_link_create(where, 7 + (uint32_t)i, d->auth, NULL);
+	assert_non_null(d->line[i]);
+	state_of(d, i, rate);
+	snprintf(greeted, sizeof greeted, "job %d: greeting", 7 + i);
+	wait_said(d, greeted);
+}
+
+/* The next ask on a line; NULL: none within so long. */
+static json_t *asked(struct daemon *d, int i, double seconds)
+{
+	json_t *ask = NULL;
+	for (double until = hspmd_now() + seconds; !ask && hspmd_now() < until; turn(d, 20))
+		ask = ctld_link_take(d->line[i]);
+	return ask;
+}
+
+static json_t *expect_ask(struct daemon *d, int i, const char *command, size_t nodes)
+{
+	json_t *ask = asked(d, i, PATIENCE_S);
+	if (!ask)
+		fail_msg("job %d was asked nothing; it said:\n%s", 7 + i, d->said);
+	assert_string_equal(json_string_value(json_object_get(ask, "command")), command);
+	assert_int_equal(json_array_size(json_object_get(ask, "names")), nodes);
+	return ask;
+}
+
+static void answer(struct daemon *d, int i, json_t *ask, bool ok)
+{
+	ctld_link_answer(d->line[i], json_integer_value(json_object_get(ask, "id")), ok, ok ? "" : "not now");
+	json_decref(ask);
+}
+
+/* Job 7 loses least and is asked. While it thinks, though time goes by and hspmdctld decides again, nobody else is asked for what it may give; when it
+ * declines, the other one is. */
+static void test_one_that_thinks_and_one_that_declines(void **state)
+{
+	struct daemon *d = *state;
+	call(d, 0, 100);
+	call(d, 1, 1000);
+	d->world->waits = true;
+	put(d, "job_state", "");
+	json_t *ask = expect_ask(d, 0, "shrink", 2);
+	for (int i = 0; i < 4; i++) {
+		state_of(d, 1, 1000 + 100 * i); /* something to decide on */
+		json_t *none = asked(d, 1, 1.2);
+		if (none)
+			fail_msg("job 8 was asked as well: %s", json_string_value(json_object_get(none, "reason")));
+	}
+	/* On a machine so busy that seconds go by before the next decision it is asked again; ever more seldom. */
+	json_t *given = NULL;
+	for (double until = hspmd_now() + PATIENCE_S; !given && hspmd_now() < until; given = asked(d, 1, 0.1)) {
+		if (ask)
+			answer(d, 0, ask, false);
+		ask = asked(d, 0, 0.1);
+	}
+	json_decref(ask);
+	if (!given)
+		fail_msg("job 8 was asked nothing; it said:\n%s", d->said);
+	assert_int_equal(json_array_size(json_object_get(given, "names")), 2);
+	assert_true(count_said(d, "declined: shrink by 2: declined: not now") >= 1);
+	/* Done, but Slurm does not show it yet: neither is asked for more. */
+	int asks = count_said(d, ": shrink: ");
+	answer(d, 1, given, true);
+	assert_null(asked(d, 0, 3));
+	assert_null(asked(d, 1, 1));
+	assert_int_equal(count_said(d, ": shrink: "), asks);
+}
+
+/* Looks that take long, as when Slurm's library waits because slurmctld limits it (rl_enable): however much happens meanwhile, it is left in peace for five times
+ * as long. */
+static void test_a_slow_slurmctld_is_left_in_peace(void **state)
+{
+	struct daemon *d = *state;
+	struct world *w = d->world;
+	call(d, 0, 100);
+	w->slow_s = 1.05;
+	int first = w->looks + 1; /* one may be under way that is not slow */
+	for (double until = hspmd_now() + 2 * PATIENCE_S; w->looks < first + 3 && hspmd_now() < until; turn(d, 20))
+		put(d, "job_state", "");
+	assert_true(w->looks >= first + 3);
+	for (int i = first; i < first + 2; i++) {
+		double took = w->ended[i] - w->began[i], rest = w->began[i + 1] - w->ended[i];
+		if (rest < 5 * took - 0.1)
+			fail_msg("a look took %.2f s, and the next came %.2f s later", took, rest);
+	}
+	w->slow_s = 0;
+	int now = w->looks;
+	for (double until = hspmd_now() + PATIENCE_S; w->looks < now + 4 && hspmd_now() < until; turn(d, 20))
+		put(d, "job_state", "");
+	assert_true(w->looks >= now + 4);
+}
+
+/* ---- those who mean it ill */
+
+static struct hspmd_stream *stranger_calls(const struct daemon *d, char *nonce)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)d->port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	json_t *challenge = NULL;
+	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+	struct hspmd_stream *s = hspmd_stream_create(fd, CTLD_FRAME, 8u << 20, NULL);
+	assert_non_null(s);
+	assert_int_equal(hspmd_stream_receive(s, PATIENCE_S, &challenge, NULL), 1);
+	snprintf(nonce, HSPMD_NONCE_HEX, "%s", json_string_value(json_object_get(challenge, "nonce")));
+	json_decref(challenge);
+	return s;
+}
+
+static json_t *hello(const struct hspmd_auth *who, const char *nonce, int job)
+{
+	json_t *content = json_pack("{s:s, s:i, s:s}", "role", "controller", "job", job, "nonce", "n");
+	json_t *sealed = hspmd_auth_seal(who, "hello", nonce, content, NULL);
+	json_decref(content);
+	return sealed;
+}
+
+/* It is hung up on, with a word or without. */
+static void expect_end(struct hspmd_stream *s)
+{
+	json_t *m = NULL;
+	double until = hspmd_now() + PATIENCE_S;
+	while (hspmd_stream_receive(s, PATIENCE_S, &m, NULL) == 1) {
+		const char *type = json_string_value(json_object_get(m, "type"));
+		assert_true(type && (!strcmp(type, "refused") || !strcmp(type, "welcome") || !strcmp(type, "risk")));
+		json_decref(m);
+	}
+	assert_true(hspmd_now() < until);
+	hspmd_stream_destroy(s);
+}
+
+static void say(struct hspmd_stream *s, json_t *m)
+{
+	hspmd_stream_send(s, m, NULL);
+	json_decref(m);
+}
+
+enum { FORGED, REPLAYED, FOREIGN, OVERSIZED, NOISE, OUT_OF_TURN, ILL_KINDS };
+
+static void mean_it_ill(const struct daemon *d, int kind)
+{
+	static const char large[] = "HSP1\x7f\xff\xff\xff", noise[] = "GET / HTTP/1.1\r\n\r\n";
+	char nonce[HSPMD_NONCE_HEX], old[HSPMD_NONCE_HEX];
+	struct hspmd_stream *s = stranger_calls(d, nonce), *before;
+	switch (kind) {
+	case FORGED:
+		say(s, hello(d->stranger, nonce, 7));
+		break;
+	case REPLAYED: /* job 7's own words, but on another connection */
+		before = stranger_calls(d, old);
+		say(s, hello(d->auth, old, 7));
+		hspmd_stream_destroy(before);
+		break;
+	case FOREIGN:
+		say(s, hello(d->auth, nonce, 9));
+		break;
+	case OVERSIZED:
+		assert_int_equal(write(hspmd_stream_fd(s), large, 8), 8);
+		break;
+	case NOISE:
+		assert_int_equal(write(hspmd_stream_fd(s), noise, sizeof noise - 1), (ssize_t)sizeof noise - 1);
+		break;
+	case OUT_OF_TURN:
+		say(s, json_pack("{s:s, s:i, s:i, s:i}", "type", "state", "min_nodes", 1, "max_nodes", 99, "nodes", 99));
+		break;
+	}
+	expect_end(s);
+}
+
+static void test_the_ill_meaning_change_nothing_and_are_told_of_once(void **state)
+{
+	struct daemon *d = *state;
+	const char *word = "a connection was closed: ";
+	call(d, 0, 100);
+	double began = hspmd_now();
+	for (int i = 0; i < 10 * ILL_KINDS; i++)
+		mean_it_ill(d, i % ILL_KINDS);
+	double took = hspmd_now() - began;
+	turn(d, 20);
+	wait_said(d, word);
+	if (count_said(d, word) > 1 + (int)(took / 10))
+		fail_msg("told of %d times in %.0f s:\n%s", count_said(d, word), took, d->said);
+	/* Who was there is there; nothing was taken for his or another's. */
+	assert_true(ctld_link_up(d->line[0]));
+	assert_int_equal(count_said(d, ": greeting: "), 1);
+	assert_int_equal(count_said(d, ": gone: "), 0);
+	d->world->waits = true;
+	put(d, "job_state", "");
+	json_decref(expect_ask(d, 0, "shrink", 2));
+}
+
+/* One who is who he says comes and goes, and greets for jobs that are none: that fills no log. */
+static void test_coming_and_going_fills_no_log(void **state)
+{
+	struct daemon *d = *state;
+	char nonce[HSPMD_NONCE_HEX];
+	double began = hspmd_now();
+	for (int i = 0; i < 60; i++) {
+		struct hspmd_stream *s = stranger_calls(d, nonce);
+		json_t *welcome = NULL;
+		say(s, hello(d->auth, nonce, i % 3 ? 7 : 1000 + i));
+		assert_int_equal(hspmd_stream_receive(s, PATIENCE_S, &welcome, NULL), 1);
+		json_decref(welcome);
+		hspmd_stream_destroy(s);
+		turn(d, 20);
+	}
+	call(d, 1, 100);
+	int spans = 1 + (int)((hspmd_now() - began) / 60), lines = count_said(d, "job 7: ");
+	if (lines > 6 * spans)
+		fail_msg("%d lines:\n%s", lines, d->said);
+	assert_int_equal(count_said(d, "job 10"), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_one_that_thinks_and_one_that_declines, start, stop),
+		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, start, stop),
+		cmocka_unit_test_setup_teardown(test_the_ill_meaning_change_nothing_and_are_told_of_once, start, stop),
+		cmocka_unit_test_setup_teardown(test_coming_and_going_fills_no_log, start, stop),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
