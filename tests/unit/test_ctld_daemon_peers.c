@@ -58,9 +58,9 @@ struct daemon {
 static struct hspmd_view_job job_on(uint32_t id, uid_t uid, int first, int count)
 {
 	struct hspmd_view_job j = { .id = id, .uid = uid, .state = HSPMD_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""), .partition = strdup("main"),
-				    .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""), .batch_host = malloc(8), .limit_s = INFINITY,
+				    .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""), .batch_host = malloc(16), .limit_s = INFINITY,
 				    .held = calloc(4, sizeof(int)), .held_count = count };
-	snprintf(j.batch_host, 8, "n%d", first);
+	snprintf(j.batch_host, 16, "n%d", first);
 	for (int i = 0; i < count; i++)
 		j.held[i] = first + i;
 	return j;
@@ -76,7 +76,7 @@ static struct hspmd_view *whole_view(bool waits)
 	v->partitions = calloc(1, sizeof *v->partitions);
 	v->jobs = calloc(3, sizeof *v->jobs);
 	for (int i = 0; i < 6; i++) {
-		char name[8];
+		char name[16];
 		snprintf(name, sizeof name, "n%d", i);
 		v->nodes[i] = (struct hspmd_view_node){ .name = strdup(name), .state = HSPMD_VIEW_BUSY, .cpus = 1, .features = strdup(""), .gres = strdup("") };
 	}
