@@ -193,7 +193,7 @@ static int run_channels(struct engine *e)
 		}
 		if (moved)
 			since = hspmd_now();
-		else if (hspmd_now() - since > e->transport->options.timeout_s)
+		else if (busy && hspmd_now() - since > e->transport->options.timeout_s)
 			return give_up(e);
 		else if (busy)
 			e->transport->ops->block(e->transport, 0.01);

@@ -111,6 +111,22 @@ static void every_slice_arrives(void **state)
 	close_all(members);
 }
 
+/* One that is left alone has no transport. */
+static void a_member_alone(void **state)
+{
+	(void)state;
+	struct member alone = { 0 };
+	struct hspmd_planned_move moves[] = { move(0, 0, 0, 0, 8), move(1, 0, 0, 3, 4) };
+	alone.moves = moves;
+	alone.count = sizeof moves / sizeof *moves;
+	run(&alone);
+	assert_int_equal(alone.status, 0);
+	assert_int_equal(alone.report.bytes_local, 9 * (int)sizeof(float));
+	alone.count = 0;
+	run(&alone);
+	assert_int_equal(alone.status, 0);
+}
+
 /* Nobody but member 0 calls. */
 static void a_peer_that_does_not_come(void **state)
 {
@@ -137,6 +153,6 @@ static void a_peer_that_does_not_come(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(every_slice_arrives), cmocka_unit_test(a_peer_that_does_not_come) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(every_slice_arrives), cmocka_unit_test(a_member_alone), cmocka_unit_test(a_peer_that_does_not_come) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
