@@ -49,6 +49,7 @@ struct node {
 	enum life agent;
 	double deadline;       /* LIFE_STARTING */
 	int attempts;
+	double retry_at;       /* not before: what started its agent last ended at once */
 	struct hspmd_cluster *part;
 	double base, slowdown; /* as its agent says; how much slower it was found to be since (1: not), which is in `part` */
 	int verdicts;          /* in a row that it is slower (> 0) or faster (< 0) than that */

@@ -8,7 +8,7 @@
 #include "common/alloc.h"
 #include "controller/run/machine_private.h"
 
-#define AGENT_ATTEMPTS 3    /* that a node's agent is started, before the node is given up until the allocation changes */
+#define AGENT_ATTEMPTS 5    /* that a node's agent is started, before the node is given up until the allocation changes */
 #define TYPE_TOLERANCE 0.1  /* devices of one type that measure within this of one another compute alike */
 
 struct node *node_find(struct hspmd_machine *m, const char *name)
@@ -108,6 +108,7 @@ static void node_left(struct hspmd_machine *m, struct node *n)
 	bool member = member_why(m, n, why, sizeof why);
 	n->held = n->leaving = n->benched = n->abandoned = false;
 	n->attempts = 0;
+	n->retry_at = 0;
 	if (n->agent == LIFE_UP)
 		act(m, RUN_DROP_AGENT, n->name, NULL, 0);
 	bool had = n->agent != LIFE_NONE;
@@ -154,7 +155,7 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 			n->agent = LIFE_STARTING; /* it calls again */
 			n->deadline = m->adopt_until;
 		}
-		if (n->agent == LIFE_NONE && n->attempts < AGENT_ATTEMPTS && !n->leaving && !n->abandoned && !m->leaving && m->end == END_NONE)
+		if (n->agent == LIFE_NONE && n->attempts < AGENT_ATTEMPTS && m->now >= n->retry_at && !n->leaving && !n->abandoned && !m->leaving && m->end == END_NONE)
 			agent_start(m, n);
 	}
 	m->end_at = json_is_number(end) ? m->now + json_number_value(end) : INFINITY;
@@ -261,6 +262,8 @@ void on_agent_lost(struct hspmd_machine *m, const struct run_event *e)
 	node_lost(m, n, "its agent is gone");
 	if (started)
 		n->attempts = 0;
+	/* A node that has just come back may still be ending what ran there, and refuse for a second or two; look_again asks. */
+	n->retry_at = started || !m->generation ? 0 : m->now + (1 << (n->attempts < 4 ? n->attempts : 4)) / 2;
 }
 
 void worker_spawn(struct hspmd_machine *m, struct worker *w)
