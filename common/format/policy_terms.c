@@ -46,11 +46,6 @@ int hspmd_policy_field(const char *section, const char *key)
 
 /* ---- what cannot be meant together, though no file says all of it */
 
-static int field(const char *section, const char *key)
-{
-	return hspmd_policy_field(section, key);
-}
-
 static bool gives(const struct hspmd_policy *p, int rule, int f)
 {
 	return p->rules[rule].terms.given >> f & 1;
@@ -76,8 +71,9 @@ static int contradicts(const struct hspmd_policy *p, int rule, const char *what,
 static int check_rule(const struct hspmd_policy *p, int rule, struct hspmd_error *err)
 {
 	const struct hspmd_policy_terms t = hspmd_policy_effective(p, rule);
-	int nodes = field("limits", "max_nodes"), devices = field("limits", "max_devices"), slower = field("straggler", "slower_than"),
-	    back = field("straggler", "back_below"), yield = field("shrink", "yield_before_preemption"), pending = field("shrink", "for_pending");
+	int nodes = hspmd_policy_field("limits", "max_nodes"), devices = hspmd_policy_field("limits", "max_devices");
+	int slower = hspmd_policy_field("straggler", "slower_than"), back = hspmd_policy_field("straggler", "back_below");
+	int yield = hspmd_policy_field("shrink", "yield_before_preemption"), pending = hspmd_policy_field("shrink", "for_pending");
 	char what[160];
 	if (gives(p, rule, nodes) && !gives(p, rule, devices) && t.max_devices < t.max_nodes) {
 		snprintf(what, sizeof what, "limits.max_nodes: %d nodes have at least as many devices: more than limits.max_devices (%d)", t.max_nodes, t.max_devices);

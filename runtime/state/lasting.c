@@ -23,7 +23,7 @@
 #define MAGIC "hspmd-lasting-1"
 #define PAGE ((size_t)4096)
 #define UNDO_BYTES (HSPMD_LASTING_PARTS * HSPMD_LASTING_BLOCK)
-#define MUCH ((size_t)16 << 20)
+#define MUCH ((size_t)16 << 20) /* giving so many bytes back takes milliseconds */
 
 enum { COMPUTING, READY, UPDATING, PHASES };
 

@@ -38,7 +38,7 @@ struct hspmd_lasting_about {
 struct hspmd_lasting *hspmd_lasting_create(const struct hspmd_lasting_about *about, struct hspmd_error *err);
 /* The newest whole one of `name`; its process may still be about to end, for at most wait_s. NULL and err: there is none. */
 struct hspmd_lasting *hspmd_lasting_open(const char *folder, const char *name, double wait_s, struct hspmd_error *err);
-/* keep: the file stays for the next process; else its memory goes back. NULL is fine. */
+/* keep: the file stays for the next process; else it is gone at once, and its memory goes back, much of it in a thread that outlasts this call. NULL is fine. */
 void hspmd_lasting_close(struct hspmd_lasting *l, bool keep);
 /* What the record, the text and the undo place take beside the data. */
 size_t hspmd_lasting_overhead(const char *text);

@@ -183,9 +183,10 @@ int hspmd_executor_stow(struct hspmd_executor *ex, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;
 	size_t bytes = ex->o.program->fixed_bytes;
-	void *host = ex->stowed ? NULL : malloc(bytes + 1), *from = ex->bases[HSPMD_REGION_FIXED];
+	void *from = ex->bases[HSPMD_REGION_FIXED];
 	if (ex->stowed)
 		return 0;
+	void *host = malloc(bytes + 1);
 	if (!host)
 		return hspmd_fail_memory(err, "keeping the state while another plan takes the device's memory");
 	if (dev->ops->to_host(dev, host, from, bytes, err)) {

@@ -50,14 +50,15 @@ static size_t move_bytes(const struct engine *e, size_t i)
 /* How many moves from `first` on go into one message; both sides cut alike. */
 static size_t bucket_end(const struct engine *e, size_t first, size_t end, size_t *bytes)
 {
-	size_t i = first;
-	*bytes = move_bytes(e, i++);
-	while (*bytes < ALONE_BYTES || i > first + 1) {
-		size_t more = i < end ? move_bytes(e, i) : ALONE_BYTES;
+	size_t i = first + 1;
+	*bytes = move_bytes(e, first);
+	if (*bytes >= ALONE_BYTES)
+		return i;
+	for (; i < end; i++) {
+		size_t more = move_bytes(e, i);
 		if (more >= ALONE_BYTES || *bytes + more > BUCKET_BYTES)
 			break;
 		*bytes += more;
-		i++;
 	}
 	return i;
 }

@@ -408,6 +408,13 @@ static void attend_until_keys_have_come(struct member *m, enum hspmd_opcode op)
 	}
 }
 
+/* A span of computing that was told of after a transfer's: did they lie beside one another? */
+static void meets_transfer(struct scene *s, struct span span)
+{
+	s->intersections += span.began < s->transfer.ended && s->transfer.began < span.ended;
+	s->transfer = (struct span){ 0 };
+}
+
 static void see_ring(struct member *m, enum hspmd_lane lane, int instruction, struct span span)
 {
 	const struct hspmd_instruction *in = &m->program->instructions[instruction];
@@ -417,8 +424,7 @@ static void see_ring(struct member *m, enum hspmd_lane lane, int instruction, st
 		m->s->transfer = span;
 		happens(m, SECOND);
 	} else if (lane == HSPMD_LANE_COMPUTE && in->opcode == HSPMD_OP_ATTENTION && m->s->transfer.ended > 0) {
-		m->s->intersections += span.began < m->s->transfer.ended && m->s->transfer.began < span.ended;
-		m->s->transfer = (struct span){ 0 };
+		meets_transfer(m->s, span);
 	}
 }
 
@@ -454,8 +460,7 @@ static void see_sum(struct member *m, enum hspmd_lane lane, int instruction, str
 		m->s->transfer = span;
 		happens(m, SECOND);
 	} else if (lane == HSPMD_LANE_COMPUTE && in->action == HSPMD_ACTION_RUN && m->s->transfer.ended > 0) {
-		m->s->intersections += span.began < m->s->transfer.ended && m->s->transfer.began < span.ended;
-		m->s->transfer = (struct span){ 0 };
+		meets_transfer(m->s, span);
 	}
 }
 

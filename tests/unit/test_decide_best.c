@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The policy engine's choice of who gets and who gives, against exhaustive search on random small sites. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "policies/curve.h"
+#include "policies/desk.h"
+#include "tests/unit/site_maker.h"
+
+struct search {
+	const struct maker *m;
+	struct desk desk;
+	int idle[MAKER_MAX], idle_count;
+	struct desk_hold hold[8];
+	double best;
+};
+
+static double total(const struct search *s)
+{
+	double sum = 0;
+	for (int j = 0; j < s->m->site.elastic_count; j++)
+		sum += desk_value(&s->desk.jobs[j], &s->hold[j]);
+	return sum;
+}
+
+static void try_all(struct search *s, int at)
+{
+	if (at == s->idle_count) {
+		s->best = fmax(s->best, total(s));
+		return;
+	}
+	int class = s->m->nodes[s->idle[at]].class;
+	try_all(s, at + 1);
+	for (int j = 0; j < s->m->site.elastic_count; j++) {
+		struct desk_hold old = s->hold[j];
+		s->hold[j] = desk_with(&s->desk, &s->desk.jobs[j], &old, class, 1);
+		if (desk_allowed(&s->desk, &s->desk.jobs[j], &s->hold[j], class))
+			try_all(s, at + 1);
+		s->hold[j] = old;
+	}
+}
+
+/* The greatest sum there is, and the engine's. */
+static void compare(const struct maker *m, double *best, double *ours)
+{
+	struct search s = { .m = m };
+	struct hspmd_decision d, unused;
+	assert_int_equal(desk_open(&s.desk, &m->site, &unused, NULL), 0);
+	for (int j = 0; j < m->site.elastic_count; j++)
+		s.hold[j] = s.desk.jobs[j].was;
+	for (int i = 0; i < m->site.node_count; i++)
+		if (m->nodes[i].state == HSPMD_SITE_IDLE)
+			s.idle[s.idle_count++] = i;
+	try_all(&s, 0);
+	*best = s.best;
+	maker_decide(m, &d);
+	for (int a = 0; a < d.count; a++)
+		for (int n = 0; n < d.actions[a].node_count; n++) {
+			int job = d.actions[a].job;
+			s.hold[job] = desk_with(&s.desk, &s.desk.jobs[job], &s.hold[job], m->nodes[d.actions[a].nodes[n]].class, 1);
+		}
+	*ours = total(&s);
+	hspmd_decision_clear(&d);
+	hspmd_decision_clear(&unused);
+	desk_close(&s.desk);
+}
+
+/* Three jobs with concave curves, up to 8 idle nodes in three classes that not every job can use. */
+static void random_site(struct maker *m, uint64_t *seed, bool unequal)
+{
+	maker_start(m);
+	for (int c = 0; c < 3; c++)
+		maker_class(m, unequal ? c % 2 : 0, 1);
+	for (int j = 0; j < 3; j++) {
+		maker_elastic(m, 50 + 100 * maker_random(seed), 0.2 + 0.8 * maker_random(seed));
+		m->elastic[j].terms.weight = 0.5 + maker_random(seed);
+		m->elastic[j].max_nodes = 2 + (int)(4 * maker_random(seed));
+		m->worth[j][0] = 1;
+		m->worth[j][1] = 0.3 + 2 * maker_random(seed);
+		m->elastic[j].worth = unequal ? m->worth[j] : NULL;
+		for (int c = 0; c < 3; c++)
+			m->elastic_usable[j][c] = maker_random(seed) < 0.6;
+		maker_nodes(m, 0, 1, j, 0);
+	}
+	for (int c = 0; c < 3; c++)
+		maker_nodes(m, c, (int)(3.7 * maker_random(seed)) % (c == 2 ? 3 : 4), -1, 100);
+}
+
+static void test_equal_nodes_are_shared_optimally(void **state)
+{
+	(void)state;
+	uint64_t seed = 7;
+	int cases = getenv("HSPMD_LONG") ? 20000 : 400;
+	for (int i = 0; i < cases; i++) {
+		struct maker m;
+		double best, ours;
+		random_site(&m, &seed, false);
+		compare(&m, &best, &ours);
+		if (ours < best - 1e-9 * best)
+			fail_msg("case %d: %.9g, best %.9g", i, ours, best);
+	}
+}
+
+/* Unequal nodes make it a knapsack: no promise of the optimum, but of being near. */
+static void test_unequal_nodes_are_shared_well(void **state)
+{
+	(void)state;
+	uint64_t seed = 11;
+	int optimal = 0, cases = getenv("HSPMD_LONG") ? 20000 : 400;
+	for (int i = 0; i < cases; i++) {
+		struct maker m;
+		double best, ours;
+		random_site(&m, &seed, true);
+		compare(&m, &best, &ours);
+		if (ours < 0.9 * best)
+			fail_msg("case %d: %.9g, best %.9g", i, ours, best);
+		optimal += ours >= best - 1e-9 * best;
+	}
+	print_message("optimal in %d of %d cases with unequal nodes\n", optimal, cases);
+	assert_true(optimal >= 0.97 * cases);
+}
+
+/* What k nodes, of those the waiting job can use, cost at the least. */
+static double least_loss(struct search *s, int at, int k)
+{
+	if (!k)
+		return -total(s);
+	double best = INFINITY;
+	for (int i = at; i < s->m->site.node_count; i++) {
+		const struct hspmd_site_node *n = &s->m->nodes[i];
+		if (n->state != HSPMD_SITE_HELD || n->fixed || !s->m->pending_usable[0][n->class])
+			continue;
+		struct desk_hold old = s->hold[n->holder];
+		if (old.nodes <= s->m->elastic[n->holder].min_nodes)
+			continue;
+		s->hold[n->holder] = desk_with(&s->desk, &s->desk.jobs[n->holder], &old, n->class, -1);
+		best = fmin(best, least_loss(s, i + 1, k - 1));
+		s->hold[n->holder] = old;
+	}
+	return best;
+}
+
+static void test_giving_costs_least(void **state)
+{
+	(void)state;
+	uint64_t seed = 13;
+	for (int i = 0; i < 300; i++) {
+		struct maker m;
+		struct hspmd_decision d, unused;
+		maker_start(&m);
+		maker_class(&m, 0, 1);
+		maker_class(&m, 0, 1);
+		for (int j = 0; j < 3; j++) {
+			maker_elastic(&m, 50 + 100 * maker_random(&seed), 0.2 + 0.8 * maker_random(&seed));
+			m.elastic[j].min_nodes = 1 + (int)(2 * maker_random(&seed));
+			int first = maker_nodes(&m, (int)(2 * maker_random(&seed)), 1 + (int)(3 * maker_random(&seed)), j, 0);
+			m.nodes[first].fixed = true;
+			maker_nodes(&m, (int)(2 * maker_random(&seed)), (int)(2 * maker_random(&seed)), j, 0);
+		}
+		int k = 1 + (int)(3 * maker_random(&seed));
+		maker_pending(&m, k, 20);
+		m.pending_usable[0][1] = maker_random(&seed) < 0.5;
+		struct search s = { .m = &m };
+		assert_int_equal(desk_open(&s.desk, &m.site, &unused, NULL), 0);
+		for (int j = 0; j < 3; j++)
+			s.hold[j] = s.desk.jobs[j].was;
+		double least = least_loss(&s, 0, k);
+		maker_decide(&m, &d);
+		int got = 0;
+		for (int a = 0; a < d.count; a++)
+			for (int n = 0; n < d.actions[a].node_count; n++, got++) {
+				int job = d.actions[a].job, class = m.nodes[d.actions[a].nodes[n]].class;
+				assert_int_equal(m.pending_usable[0][class], 1);
+				s.hold[job] = desk_with(&s.desk, &s.desk.jobs[job], &s.hold[job], class, -1);
+				assert_true(s.hold[job].nodes >= m.elastic[job].min_nodes);
+			}
+		assert_int_equal(got, isinf(least) ? 0 : k);
+		if (got && -total(&s) > least + 1e-9 * fabs(least))
+			fail_msg("case %d: gave up %.9g more than needed", i, -total(&s) - least);
+		hspmd_decision_clear(&d);
+		hspmd_decision_clear(&unused);
+		desk_close(&s.desk);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_equal_nodes_are_shared_optimally),
+		cmocka_unit_test(test_unequal_nodes_are_shared_well),
+		cmocka_unit_test(test_giving_costs_least),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
