@@ -11,8 +11,9 @@
  *   micro-batch between measured ones   on the straight line between them; outside, on the line through the last two
  *   one micro-batch measured alone      work (and the group's all-reduce) for each sample more; never more than the measured sample took
  *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone
- *   backward not measured               forward and its work once more. Times of exactly twice the forward pass in every layer were not measured
- *                                       but made up by whoever wrote the profile, and count as not measured
+ *   backward not measured               forward and its work once more. So are times of exactly twice the forward pass in every layer, where
+ *                                       these were taken layer by layer (layers alike differ) at one micro-batch and the optimizer was not:
+ *                                       then whoever wrote the profile had no others. Any other numbers are taken at their word
  * Without one: work + launches.
  */
 #include "controller/solver/costs.h"
@@ -184,10 +185,32 @@ struct sample {
 	double work, reduce;
 };
 
+/* Numbers that a person or a formula gave are equal for equal layers; a clock's are not. */
+static bool forward_was_timed(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
+{
+	for (int l = 1; l < p->layer_count; l++) {
+		const struct hspmd_profile_layer *a = &p->layers[l - 1], *b = &p->layers[l];
+		if (a->params == b->params && a->output_elems == b->output_elems && a->activation_bytes == b->activation_bytes &&
+		    e->forward_s[l - 1] != e->forward_s[l])
+			return true;
+	}
+	return false;
+}
+
+static bool one_micro_batch(const struct hspmd_profile *p)
+{
+	for (int i = 1; i < p->times_count; i++)
+		if (p->times[i].micro_batch != p->times[0].micro_batch)
+			return false;
+	return true;
+}
+
 static bool backward_was_made_up(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
 {
 	bool any = false;
-	for (int l = 0; e->backward_s && l < p->layer_count; l++) {
+	if (!e->backward_s || e->optimizer_s || !one_micro_batch(p) || !forward_was_timed(p, e))
+		return false;
+	for (int l = 0; l < p->layer_count; l++) {
 		if (isnan(e->backward_s[l]))
 			continue;
 		/* Six significant digits are what a profile is printed with. */

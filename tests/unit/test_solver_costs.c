@@ -115,6 +115,29 @@ static void groups_that_were_not_measured_communicate(void **state)
 	hspmd_profile_destroy(p);
 }
 
+/* Times are what a profile says they are, also twice the forward pass: but for those where nobody can have had a clock on the backward pass. */
+static void backward_times_are_believed(void **state)
+{
+	(void)state;
+	static const char one[] = HEAD "{\"micro_batches\":8,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0\"]}]}]}";
+	struct hspmd_profile *p = profile(false);
+	struct hspmd_profile_times *t = p->times;
+	int count = p->times_count;
+	t->backward_s[3] = 2e-3;
+	assert_float_equal(evaluate(CLUSTER("", FREE), p, one).step_s, 8 * 12e-3, NEAR);
+	p->times_count = 1;
+	assert_float_equal(evaluate(CLUSTER("", FREE), p, one).step_s, 8 * 12e-3, NEAR);
+	free(t->optimizer_s);
+	t->optimizer_s = NULL;
+	assert_float_equal(evaluate(CLUSTER("", FREE), p, one).step_s, 8 * 12e-3, 1e-4);
+	t->forward_s[2] = 1.01e-3; /* b0 and b1 are alike, and one clock never says the same twice */
+	t->backward_s[2] = 2.02e-3;
+	assert_true(evaluate(CLUSTER("", FREE), p, one).step_s < 8 * 10e-3);
+	p->times_count = count;
+	assert_float_equal(evaluate(CLUSTER("", FREE), p, one).step_s, 8 * 12.03e-3, 1e-4);
+	hspmd_profile_destroy(p);
+}
+
 /* Two chunks a device: the bubble of the last stage is that of one chunk, half of what it is with one stage a device. */
 static void interleaving_pays(void **state)
 {
@@ -190,6 +213,7 @@ int main(void)
 		cmocka_unit_test(a_pipeline_has_its_own_micro_batch),
 		cmocka_unit_test(groups_across_nodes_pay_what_is_longer_there),
 		cmocka_unit_test(groups_that_were_not_measured_communicate),
+		cmocka_unit_test(backward_times_are_believed),
 		cmocka_unit_test(interleaving_pays),
 		cmocka_unit_test(gradients_hide_behind_the_passes_before),
 	};
