@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,7 @@
 
 #define TEMPORARY_TRIES 1000
 #define READ_CHUNK ((size_t)64 << 10)
+#define WRITER_MS 10000 /* for somebody to write to a pipe that is to be read */
 
 int hspmd_write_all(int fd, const void *data, size_t size)
 {
@@ -100,18 +103,40 @@ static char *read_fd(int fd, const char *name, size_t max, size_t *size, struct 
 	return text;
 }
 
+/* Open without waiting: to open a pipe that nobody writes to would take for ever. *silent: nobody has written to it, or closed it, in time. */
+static int open_to_read(const char *path, bool *silent)
+{
+	struct stat st;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), n = 1;
+	struct pollfd writer = { .fd = fd, .events = POLLIN };
+	if (fd >= 0 && !fstat(fd, &st) && S_ISFIFO(st.st_mode))
+		while ((n = poll(&writer, 1, WRITER_MS)) < 0 && errno == EINTR)
+			;
+	*silent = n == 0;
+	/* One that has a writer who thinks for longer is waited for; without one there is nothing to read. */
+	if (fd >= 0)
+		fcntl(fd, F_SETFL, O_RDONLY);
+	return fd;
+}
+
 char *hspmd_read_file(const char *path, size_t max, size_t *size, struct hspmd_error *err)
 {
-	size_t unused;
+	size_t unused, *length = size ? size : &unused;
+	bool silent;
 	if (!strcmp(path, "-"))
-		return read_fd(STDIN_FILENO, "standard input", max, size ? size : &unused, err);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+		return read_fd(STDIN_FILENO, "standard input", max, length, err);
+	int fd = open_to_read(path, &silent);
 	if (fd < 0) {
 		hspmd_fail_errno(err, "%s", path);
 		return NULL;
 	}
-	char *text = read_fd(fd, path, max, size ? size : &unused, err);
+	char *text = read_fd(fd, path, max, length, err);
 	close_keeping_errno(fd);
+	if (text && silent && !*length) {
+		hspmd_fail(err, "%s: nobody writes to this pipe (waited %d s)", path, WRITER_MS / 1000);
+		free(text);
+		return NULL;
+	}
 	return text;
 }
 
@@ -168,7 +193,7 @@ static int open_temporary(const char *target, char **name, struct hspmd_error *e
 		if (fd >= 0)
 			return fd;
 		if (errno != EEXIST) {
-			hspmd_fail_errno(err, "%s", *name);
+			hspmd_fail_errno(err, "%s", target); /* what the caller knows it by */
 			break;
 		}
 		free(*name);

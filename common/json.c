@@ -29,8 +29,13 @@ static int parsed(struct hspmd_json_doc *doc, const json_error_t *why)
 int hspmd_json_parse(struct hspmd_json_doc *doc, const char *name, const char *text, size_t length, struct hspmd_error *err)
 {
 	*doc = (struct hspmd_json_doc){ .file = name, .err = err };
+	const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY;
 	json_error_t why = { .line = 0 };
-	doc->root = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+	doc->root = json_loadb(text, length, flags, &why);
+	/* An integer too large for any field is that field's error, which has a path. */
+	doc->rounded = !doc->root && json_error_code(&why) == json_error_numeric_overflow;
+	if (doc->rounded)
+		doc->root = json_loadb(text, length, flags | JSON_DECODE_INT_AS_REAL, &why);
 	return parsed(doc, &why);
 }
 

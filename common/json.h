@@ -28,6 +28,7 @@ struct hspmd_json_doc {
 	json_t *root;     /* owned */
 	struct hspmd_error *err;
 	bool failed;
+	bool rounded; /* an integer was too large: all are reals */
 };
 
 struct hspmd_json {

@@ -268,8 +268,9 @@ static struct hspmd_model *from_doc(struct hspmd_json_doc *doc)
 		return NULL;
 	}
 	m->config = json_incref(doc->root);
-	if (!read_all(&root, m))
+	if (!read_all(&root, m) && !doc->rounded)
 		return m;
+	hspmd_json_fail(&root, "an integer is too large"); /* of a key that is passed over, but goes into exported models */
 	hspmd_model_destroy(m);
 	return NULL;
 }

@@ -2,7 +2,9 @@
 #include "common/format/policy.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -216,20 +218,31 @@ static bool given(const struct hspmd_policy_terms *t, const void *at)
 	return false;
 }
 
+/* Fail at section.key of what `obj` is. */
+__attribute__((format(printf, 4, 5))) static void fail_term(struct hspmd_json *obj, const char *section, const char *key, const char *fmt, ...)
+{
+	char text[300];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	struct hspmd_json of = hspmd_json_any(obj, section), at = hspmd_json_any(&of, key);
+	hspmd_json_fail(&at, "%s", text);
+}
+
 /* What cannot be meant together in one place. */
 static void check_terms(struct hspmd_json *obj, const struct hspmd_policy_terms *t)
 {
 	if (given(t, &t->max_nodes) && given(t, &t->max_devices) && t->max_devices < t->max_nodes)
-		hspmd_json_fail(obj, "limits.max_devices (%d) is less than limits.max_nodes (%d), but every node has at least one device",
-				t->max_devices, t->max_nodes);
+		fail_term(obj, "limits", "max_devices", "expected at least limits.max_nodes (%d), as every node has at least one device, got %d", t->max_nodes,
+			  t->max_devices);
 	if (given(t, &t->slower_than) && given(t, &t->back_below) && t->back_below >= t->slower_than)
-		hspmd_json_fail(obj, "straggler.back_below (%g) must be less than straggler.slower_than (%g)", t->back_below,
-		                t->slower_than);
+		fail_term(obj, "straggler", "back_below", "expected less than straggler.slower_than (%g), got %g", t->slower_than, t->back_below);
 	if (given(t, &t->for_pending) && t->for_pending == HSPMD_PENDING_NONE && t->yield_before_preemption)
-		hspmd_json_fail(obj, "shrink.yield_before_preemption contradicts shrink.for_pending \"none\"");
+		fail_term(obj, "shrink", "yield_before_preemption", "contradicts shrink.for_pending \"none\"");
 	if (given(t, &t->max_nodes) && given(t, &t->min_replicas) && t->min_replicas >= t->max_nodes)
-		hspmd_json_fail(obj, "checkpoint.min_replicas (%d) is not less than limits.max_nodes (%d), but each copy lies on another node", t->min_replicas,
-				t->max_nodes);
+		fail_term(obj, "checkpoint", "min_replicas", "expected less than limits.max_nodes (%d), as each copy lies on another node, got %d", t->max_nodes,
+			  t->min_replicas);
 }
 
 static void read_terms(struct hspmd_json *obj, struct hspmd_policy_terms *t)
@@ -307,7 +320,7 @@ static int merge_defaults(struct hspmd_policy *p, struct hspmd_policy_terms *d, 
 		json_decref(old);
 		json_decref(new);
 		if (!same)
-			return hspmd_json_fail(root, "defaults.%s.%s differs from what %s gives", f->section, f->key,
+			return hspmd_json_fail(root, "defaults.%s.%s: differs from what %s gives", f->section, f->key,
 			                       p->files[p->defaults_file[i]]);
 	}
 	for (int i = 0; i < hspmd_policy_field_count; i++) {

@@ -60,10 +60,12 @@ static int place(const struct hspmd_policy *p, int rule)
 	return rule - first;
 }
 
-static int contradicts(const struct hspmd_policy *p, int rule, const char *what, int other, struct hspmd_error *err)
+/* "FILE: rules[N].WHERE: rule NAME: WHAT, which ... gives" */
+static int contradicts(const struct hspmd_policy *p, int rule, const char *where, const char *what, int other, struct hspmd_error *err)
 {
 	char by[160];
-	return hspmd_fail(err, "%s: rules[%d] (%s).%s, which %s gives", p->files[p->rules[rule].file], place(p, rule), p->rules[rule].name, what,
+	const struct hspmd_policy_rule *r = &p->rules[rule];
+	return hspmd_fail(err, "%s: rules[%d].%s: rule %s: %s, which %s gives", p->files[r->file], place(p, rule), where, r->name, what,
 			  hspmd_policy_source(p, rule, other, by, sizeof by));
 }
 
@@ -76,19 +78,18 @@ static int check_rule(const struct hspmd_policy *p, int rule, struct hspmd_error
 	int yield = hspmd_policy_field("shrink", "yield_before_preemption"), pending = hspmd_policy_field("shrink", "for_pending");
 	char what[160];
 	if (gives(p, rule, nodes) && !gives(p, rule, devices) && t.max_devices < t.max_nodes) {
-		snprintf(what, sizeof what, "limits.max_nodes: %d nodes have at least as many devices: more than limits.max_devices (%d)", t.max_nodes, t.max_devices);
-		return contradicts(p, rule, what, devices, err);
+		snprintf(what, sizeof what, "%d nodes have at least as many devices: more than limits.max_devices (%d)", t.max_nodes, t.max_devices);
+		return contradicts(p, rule, "limits.max_nodes", what, devices, err);
 	}
 	if ((gives(p, rule, slower) || gives(p, rule, back)) && t.back_below >= t.slower_than) {
 		bool own = gives(p, rule, slower);
-		snprintf(what, sizeof what, "straggler.%s: back_below (%g) must be less than slower_than (%g)", own ? "slower_than" : "back_below", t.back_below,
-			 t.slower_than);
-		return contradicts(p, rule, what, own ? back : slower, err);
+		snprintf(what, sizeof what, "back_below (%g) must be less than slower_than (%g)", t.back_below, t.slower_than);
+		return contradicts(p, rule, own ? "straggler.slower_than" : "straggler.back_below", what, own ? back : slower, err);
 	}
 	if (gives(p, rule, yield) && t.yield_before_preemption && t.for_pending == HSPMD_PENDING_NONE)
-		return contradicts(p, rule, "shrink.yield_before_preemption contradicts shrink.for_pending \"none\"", pending, err);
+		return contradicts(p, rule, "shrink.yield_before_preemption", "contradicts shrink.for_pending \"none\"", pending, err);
 	if (gives(p, rule, pending) && !gives(p, rule, yield) && t.yield_before_preemption && t.for_pending == HSPMD_PENDING_NONE)
-		return contradicts(p, rule, "shrink.for_pending: \"none\" contradicts shrink.yield_before_preemption", yield, err);
+		return contradicts(p, rule, "shrink.for_pending", "\"none\" contradicts shrink.yield_before_preemption", yield, err);
 	return 0;
 }
 

@@ -39,6 +39,15 @@ struct plan_inputs {
 	enum hspmd_precision precision;
 };
 
+/* The precision of that name; HSPMD_PRECISION_COUNT: none. */
+static enum hspmd_precision precision_named(const char *word)
+{
+	int p = 0;
+	while (p < HSPMD_PRECISION_COUNT && strcmp(hspmd_precision_words[p], word) != 0)
+		p++;
+	return (enum hspmd_precision)p;
+}
+
 static int check(const struct plan_options *o)
 {
 	if (!o->cluster)
@@ -49,6 +58,8 @@ static int check(const struct plan_options *o)
 		return hspmd_usage_error("plan", "--program needs --model");
 	if (!o->evaluate && !o->global_batch)
 		return hspmd_usage_error("plan", "--global-batch is missing");
+	if (o->precision && precision_named(o->precision) == HSPMD_PRECISION_COUNT)
+		return hspmd_usage_error("plan", "--precision: expected fp32, tf32, bf16, fp16, fp8 or fp64, got '%s'", o->precision);
 	if (o->rule && !o->policy)
 		return hspmd_usage_error("plan", "--rule needs --policy");
 	return 0;
@@ -90,21 +101,12 @@ static int parse(int argc, char **argv, struct plan_options *o)
 	return status ? status : check(o);
 }
 
-static int choose_precision(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
+static enum hspmd_precision choose_precision(const struct plan_options *o, const struct hspmd_cluster *c)
 {
-	if (!o->precision) {
-		bool bf16 = true;
-		for (int t = 0; t < in->cluster->type_count; t++)
-			bf16 = bf16 && (in->cluster->types[t].peak_tflops[HSPMD_PRECISION_BF16] > 0 || in->cluster->types[t].tflops[HSPMD_PRECISION_BF16] > 0);
-		in->precision = bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
-		return 0;
-	}
-	for (int p = 0; hspmd_precision_words[p]; p++)
-		if (!strcmp(hspmd_precision_words[p], o->precision)) {
-			in->precision = (enum hspmd_precision)p;
-			return 0;
-		}
-	return hspmd_fail(err, "--precision: unknown precision '%s'", o->precision);
+	bool bf16 = true;
+	for (int t = 0; t < c->type_count; t++)
+		bf16 = bf16 && (c->types[t].peak_tflops[HSPMD_PRECISION_BF16] > 0 || c->types[t].tflops[HSPMD_PRECISION_BF16] > 0);
+	return o->precision ? precision_named(o->precision) : bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 }
 
 static int load(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
@@ -123,9 +125,8 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 		return -1;
 	const struct hspmd_solve_limits asked = { .max_nodes = (int)o->max_nodes, .max_devices = (int)o->max_devices, .type_count = o->types.count,
 						.types = o->types.words, .max_price_per_hour = o->max_price, .cost_weight = o->cost_weight };
-	if (hspmd_plan_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err))
-		return -1;
-	return choose_precision(o, in, err);
+	in->precision = choose_precision(o, in->cluster);
+	return hspmd_plan_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err);
 }
 
 static struct hspmd_solve_request request_of(const struct plan_options *o, const struct plan_inputs *in)
@@ -141,15 +142,21 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 	};
 }
 
+/* What the cluster lacks is told with its file. */
+static int in_cluster(const struct plan_options *o, int rc, struct hspmd_error *err)
+{
+	return rc && !strncmp(err->text, "links: ", 7) ? hspmd_error_prefix(err, "%s", o->cluster) : rc;
+}
+
 static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	if (in->plan && o->model && hspmd_plan_check_programs(in->cluster, in->model, in->plan, NULL, CHECK_LIMIT_S, err))
 		return hspmd_error_prefix(err, "%s", o->evaluate);
 	if (in->plan)
-		return hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err);
+		return in_cluster(o, hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err), err);
 	struct hspmd_solve_request request = request_of(o, in);
 	in->plan = hspmd_solve(in->cluster, in->model, in->profile, &request, report, err);
-	return in->plan ? 0 : -1;
+	return in_cluster(o, in->plan ? 0 : -1, err);
 }
 
 static int explain(const struct plan_options *o, const struct plan_inputs *in, struct hspmd_error *err)
@@ -191,9 +198,10 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 		return -1;
 	if (o->program)
 		return hspmd_plan_print_program(in->cluster, in->model, in->plan, o->program, o->evaluate ? o->seq_len : 0, o->explain, err);
+	bool printed = o->output && !strcmp(o->output, "-"); /* one document on standard output */
 	if (o->json)
-		return print_json(o, in, err);
-	if (!o->output || strcmp(o->output, "-"))
+		return printed ? 0 : print_json(o, in, err);
+	if (!printed)
 		hspmd_plan_table(stdout, in->plan, in->cluster, report, in->current && !o->evaluate);
 	return o->explain ? explain(o, in, err) : 0;
 }

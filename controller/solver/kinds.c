@@ -152,7 +152,7 @@ struct hspmd_kinds *hspmd_kinds_new(const struct hspmd_cluster *c, const bool *a
 	}
 	rc = -1;
 	if (!k->count) {
-		hspmd_fail(err, "the cluster has no device that may be used");
+		hspmd_fail(err, "the limits allow none of the cluster's device types, %s%s", c->types[0].name, c->type_count > 1 ? " and others" : "");
 		goto out;
 	}
 	if (list_nodes(k, c, looks))

@@ -83,8 +83,11 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 	struct printer pr = { open_memstream(&text, &size), p, cluster };
 	if (!pr.f)
 		return NULL;
-	fprintf(pr.f, "device %s: pipeline %d, stage %d, %d micro-batches of %d\n", hspmd_cluster_address(cluster, p->device, name, sizeof name),
-		p->pipeline, p->stage, p->micro_batches, p->micro_batch);
+	hspmd_cluster_address(cluster, p->device, name, sizeof name);
+	if (p->stage >= 0)
+		fprintf(pr.f, "device %s: pipeline %d, stage %d, %d micro-batches of %d\n", name, p->pipeline, p->stage, p->micro_batches, p->micro_batch);
+	else
+		fprintf(pr.f, "device %s: spare, no stage of the plan names it\n", name);
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		if (i == p->vote)
 			fputs("      vote\n", pr.f);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/durable.h"
@@ -224,6 +225,19 @@ static void reads_whole_files(void **state)
 	assert_non_null(strstr(err.text, "Is a directory"));
 	assert_null(hspmd_read_file("/dev/zero", 100000, &size, &err)); /* without end, and without a size to know it by */
 	assert_non_null(strstr(err.text, "more than 100000 bytes"));
+	/* A pipe is read; one that nobody writes to is given up. */
+	assert_int_equal(mkfifo(in_folder("pipe"), 0600), 0);
+	pid_t writer = fork();
+	if (!writer) {
+		int fd = open(in_folder("pipe"), O_WRONLY);
+		_exit(fd < 0 || hspmd_write_all(fd, "piped", 5) ? 1 : 0);
+	}
+	expect_content("pipe", "piped");
+	int status = 1;
+	assert_int_equal(waitpid(writer, &status, 0), writer);
+	assert_int_equal(status, 0);
+	assert_null(hspmd_read_file(in_folder("pipe"), 4, &size, &err));
+	assert_non_null(strstr(err.text, "nobody writes to this pipe"));
 }
 
 int main(void)

@@ -92,11 +92,11 @@ static void test_refused(void **state)
 		{ RULE("\"limits\": {\"max_nodes\": 0}"), "rules[0].limits.max_nodes" },
 		{ RULE("\"limits\": {\"max_nodes\": \"3\"}"), "rules[0].limits.max_nodes" },
 		{ RULE("\"limits\": {\"device_types\": [\"A\", \"A\"]}"), "named twice" },
-		{ RULE("\"limits\": {\"max_nodes\": 9, \"max_devices\": 8}"), "max_devices (8) is less than" },
-		{ RULE("\"straggler\": {\"slower_than\": 1.1, \"back_below\": 1.2}"), "back_below (1.2) must be less" },
-		{ RULE("\"shrink\": {\"for_pending\": \"none\", \"yield_before_preemption\": true}"), "contradicts" },
+		{ RULE("\"limits\": {\"max_nodes\": 9, \"max_devices\": 8}"), "rules[0].limits.max_devices: expected at least limits.max_nodes (9)" },
+		{ RULE("\"straggler\": {\"slower_than\": 1.1, \"back_below\": 1.2}"), "rules[0].straggler.back_below: expected less than straggler.slower_than (1.1)" },
+		{ RULE("\"shrink\": {\"for_pending\": \"none\", \"yield_before_preemption\": true}"), "rules[0].shrink.yield_before_preemption: contradicts" },
 		{ RULE("\"shrink\": {\"for_pending\": \"lower\"}"), "higher_priority" },
-		{ RULE("\"limits\": {\"max_nodes\": 2}, \"checkpoint\": {\"min_replicas\": 2}"), "rules[0]: checkpoint.min_replicas (2) is not less" },
+		{ RULE("\"limits\": {\"max_nodes\": 2}, \"checkpoint\": {\"min_replicas\": 2}"), "rules[0].checkpoint.min_replicas: expected less than limits.max_nodes (2)" },
 		{ RULE("\"checkpoint\": {\"local\": \"scratch\"}"), "absolute" },
 		{ RULE("\"share\": {\"weight\": -1}"), "rules[0].share.weight" },
 		{ RULE("\"match\": {\"partitions\": [\"a\"]}"), "rules[0].match.partitions" },
@@ -104,7 +104,7 @@ static void test_refused(void **state)
 		{ "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"a b\"}]}", "rules[0].name" },
 		{ "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"a\"}, {\"name\": \"a\"}]}", "rules[1].name" },
 		{ "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"spot\"}]}", "20-spot.json already" },
-		{ "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_nodes\": 32}}}", "differs from what 00-site.json gives" },
+		{ "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_nodes\": 32}}}", "defaults.limits.max_nodes: differs from what 00-site.json gives" },
 		{ "{\"format\": \"hspmd-policy-1\", \"format\": \"hspmd-policy-1\"}", "" },
 	};
 	struct hspmd_policy *p = both();
@@ -133,19 +133,19 @@ static void test_places_that_contradict_one_another(void **state)
 		const char *defaults, *rules, *said; /* said NULL: it is right */
 	} cases[] = {
 		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 9}"),
-		  "b.json: rules[1] (second).limits.max_nodes: 9 nodes have at least as many devices: more than limits.max_devices (8), which site default (a.json) gives" },
+		  "b.json: rules[1].limits.max_nodes: rule second: 9 nodes have at least as many devices: more than limits.max_devices (8), which site default (a.json) gives" },
 		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 8}"), NULL },
 		{ DEFAULTS("\"limits\": {\"max_nodes\": 64}"), SECOND("\"limits\": {\"max_devices\": 8}"), NULL },
 		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 9, \"max_devices\": 72}"), NULL },
 		{ DEFAULTS("\"straggler\": {\"back_below\": 1.5, \"slower_than\": 2}"), SECOND("\"straggler\": {\"slower_than\": 1.5}"),
-		  "b.json: rules[1] (second).straggler.slower_than: back_below (1.5) must be less than slower_than (1.5), which site default (a.json) gives" },
+		  "b.json: rules[1].straggler.slower_than: rule second: back_below (1.5) must be less than slower_than (1.5), which site default (a.json) gives" },
 		{ DEFAULTS(""), SECOND("\"straggler\": {\"slower_than\": 1.05}"), "which built-in default gives" },
-		{ DEFAULTS(""), SECOND("\"straggler\": {\"back_below\": 1.3}"), "rules[1] (second).straggler.back_below" },
+		{ DEFAULTS(""), SECOND("\"straggler\": {\"back_below\": 1.3}"), "rules[1].straggler.back_below: rule second: " },
 		{ DEFAULTS("\"straggler\": {\"slower_than\": 9, \"back_below\": 8}"), SECOND("\"share\": {\"weight\": 2}"), NULL },
-		{ DEFAULTS(""), SECOND("\"shrink\": {\"yield_before_preemption\": true}"), "yield_before_preemption contradicts shrink.for_pending" },
+		{ DEFAULTS(""), SECOND("\"shrink\": {\"yield_before_preemption\": true}"), "rules[1].shrink.yield_before_preemption: rule second: contradicts shrink.for_pending" },
 		{ DEFAULTS("\"shrink\": {\"for_pending\": \"any\"}"), SECOND("\"shrink\": {\"yield_before_preemption\": true}"), NULL },
 		{ DEFAULTS("\"shrink\": {\"yield_before_preemption\": true, \"for_pending\": \"any\"}"), SECOND("\"shrink\": {\"for_pending\": \"none\"}"),
-		  "rules[1] (second).shrink.for_pending" },
+		  "rules[1].shrink.for_pending: rule second: " },
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct hspmd_error err = { "" };
@@ -290,7 +290,7 @@ static void test_folder_that_contradicts_itself(void **state)
 	(void)state;
 	put("00-site.json", "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_devices\": 8}}}", 0644);
 	put("10-bad.json", "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"x\", \"limits\": {\"max_nodes\": 9}}]}", 0644);
-	expect_refused(getuid(), "10-bad.json: rules[0] (x).limits.max_nodes");
+	expect_refused(getuid(), "10-bad.json: rules[0].limits.max_nodes: rule x: ");
 }
 
 /* What ships is right, each alone and all together, and each file says what it is for. */
