@@ -46,6 +46,11 @@ static void add_text(struct out *o, const char *text)
 static void add_real(struct out *o, double value)
 {
 	char digits[40];
+	if (value == floor(value) && fabs(value) < 1e15) { /* 3600.0, not 3.6e+03 */
+		snprintf(digits, sizeof digits, "%.1f", value);
+		add_text(o, digits);
+		return;
+	}
 	for (int precision = 1; precision <= 17; precision++) {
 		snprintf(digits, sizeof digits, "%.*g", precision, value);
 		if (strtod(digits, NULL) == value)

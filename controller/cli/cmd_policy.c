@@ -225,7 +225,7 @@ static void explain_text(const json_t *out)
 		       json_string_value(json_object_get(item, "why")));
 	json_array_foreach(json_object_get(out, "candidates"), i, item) {
 		const char *rule = json_string_value(json_object_get(item, "rule"));
-		printf("%s%s %s:\n", i ? "or, " : "", rule ? "by rule" : "by no rule, the defaults alone", rule ? rule : "");
+		printf("%s%s%s:\n", i ? "or, " : "", rule ? "by rule " : "by no rule, the defaults alone", rule ? rule : "");
 		json_array_foreach(json_object_get(item, "terms"), k, term) {
 			char *value = json_dumps(json_object_get(term, "value"), JSON_ENCODE_ANY | JSON_REAL_PRECISION(10));
 			printf("  %-32s %-16s %s\n", json_string_value(json_object_get(term, "term")), value ? value : "?",

@@ -220,14 +220,14 @@ static void long_messages_are_cut(void **state)
 static void writes_what_it_reads(void **state)
 {
 	(void)state;
-	json_t *a = json_pack("{s:[ffff], s:{s:o, s:s}, s:[], s:o}", "reals", 0.1, 1e300, 5e-324, 3.0, "o", "null", hspmd_json_real(NAN), "text",
+	json_t *a = json_pack("{s:[fffff], s:{s:o, s:s}, s:[], s:o}", "reals", 0.1, 1e300, 5e-324, 3.0, 3600.0, "o", "null", hspmd_json_real(NAN), "text",
 			      "line\nbreak \"quoted\" \u00e9", "empty", "whole", hspmd_json_real(450));
 	for (int i = 0; i < 60; i++)
 		json_array_append_new(json_object_get(a, "reals"), json_real(1.0 / (i + 3)));
 	char *text = hspmd_json_text(a);
 	json_t *b = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
 	assert_true(json_equal(a, b));
-	assert_non_null(strstr(text, "    0.1,\n    1e+300,\n    5e-324,\n    3.0,\n"));
+	assert_non_null(strstr(text, "    0.1,\n    1e+300,\n    5e-324,\n    3.0,\n    3600.0,\n"));
 	assert_non_null(strstr(text, "\n  \"o\": {\"null\": null, \"text\": \"line\\nbreak \\\"quoted\\\" \u00e9\"},\n"));
 	assert_non_null(strstr(text, "\n  \"whole\": 450\n"));
 	json_decref(b);
