@@ -196,7 +196,9 @@ json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_er
 	struct stat st;
 	if (strchr(job, '/') || (!stat(job, &st) && S_ISDIR(st.st_mode))) {
 		char *path = hspmd_asprintf("%s/contact.json", job);
-		json_t *v = path ? read_contact(path, err) : NULL;
+		json_t *v = path && (!stat(path, &st) || errno != ENOENT) ? read_contact(path, err) : NULL;
+		if (path && !v && !err->text[0])
+			hspmd_fail(err, "no job is running whose output folder this is (it has no contact.json)");
 		free(path);
 		return v;
 	}
@@ -208,7 +210,7 @@ json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_er
 	if (path)
 		v = read_contact(path, err);
 	else
-		hspmd_fail(err, "job %s: no elastic job of this user with this id is running (nothing in %s)", job, folder);
+		hspmd_fail(err, "no elastic job of this user with this id is running (nothing in %s)", folder);
 	free(path);
 	free(folder);
 	return v;

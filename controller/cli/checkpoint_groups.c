@@ -2,6 +2,7 @@
 #include "controller/cli/checkpoint_groups.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +22,14 @@ static int open_group(struct checkpoint_group *g, struct hspmd_error *err)
 	g->reader = hspmd_reader_create(g->manifest, g->folders, g->folder_count, err);
 	if (!g->reader)
 		return -1;
-	if (hspmd_manifest_covered(g->manifest, 0, on_hand, g, &g->lacks) && !g->lacks.text[0])
+	struct hspmd_error lacks = { "" };
+	if (!hspmd_manifest_covered(g->manifest, 0, on_hand, g, &lacks))
+		return 0;
+	if (!lacks.text[0])
 		return hspmd_fail_memory(err, "looking through a checkpoint");
+	int behind = 0; /* whoever prints it says the step */
+	sscanf(lacks.text, "step %*d: %n", &behind);
+	hspmd_fail(&g->lacks, "%s", lacks.text + behind);
 	return 0;
 }
 
@@ -96,7 +103,7 @@ struct checkpoint_group *checkpoint_groups_choose(struct checkpoint_groups *g, i
 		if (c->manifest && !c->lacks.text[0])
 			return c;
 		if (!told)
-			hspmd_fail(err, "%s: %s", path, c->manifest ? c->lacks.text : c->error ? c->error : "no manifest");
+			hspmd_fail(err, "%s: step %" PRId64 ": %s", path, c->step, c->manifest ? c->lacks.text : c->error ? c->error : "no manifest");
 		told = true;
 	}
 	if (!told && step >= 0)

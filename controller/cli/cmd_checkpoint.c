@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@ static const char help_text[] =
 	"       hspmd checkpoint verify PATH [--step N] [--json]\n"
 	"       hspmd checkpoint export PATH -o FOLDER [--step N] [--config FILE] [--bf16] [--max-file-bytes N]\n"
 	"       hspmd checkpoint import MODEL -o FOLDER [--config FILE]\n"
+	"       hspmd checkpoint JOB   (makes a running job keep its state now: man hspmd-status)\n"
 	"\n"
 	"Looks at checkpoints on disk. PATH is a job's checkpoint folder (local or shared), one node's part of it, or one checkpoint.\n"
 	"\n"
@@ -32,7 +34,7 @@ static const char help_text[] =
 	"\n"
 	"  --step N             the checkpoint of this step\n"
 	"  -o, --output FOLDER  where to write\n"
-	"  --config FILE        the model's config.json (default: the one the checkpoint or the model folder has)\n"
+	"  --config FILE        the model's config.json (default: the one in the checkpoint or the model's folder)\n"
 	"  --bf16               write BF16 instead of F32\n"
 	"  --max-file-bytes N   split into files of at most N bytes (default 5000000000)\n"
 	"      --json           print the result as JSON\n"
@@ -155,6 +157,8 @@ static int list(const struct checkpoint_options *o, struct checkpoint_groups *g,
 		printf("%10s %5s  %-19s %7s %7s %10s  %s\n", "STEP", "GEN", "TIME", "FOLDERS", "SHARDS", "MB", "STATE");
 	for (int i = 0; i < g->count; i++)
 		print_group(&g->groups[i]);
+	if (!g->count)
+		hspmd_info("%s: there is no checkpoint", o->path);
 	return 0;
 }
 
@@ -241,7 +245,10 @@ static int import_into(const struct checkpoint_options *o, struct hspmd_model *m
 
 static int import_model(const struct checkpoint_options *o, struct hspmd_error *err)
 {
-	char *beside = hspmd_asprintf("%s/config.json", o->path);
+	struct stat st;
+	const char *slash = strrchr(o->path, '/');
+	bool folder = !stat(o->path, &st) && S_ISDIR(st.st_mode);
+	char *beside = folder ? hspmd_asprintf("%s/config.json", o->path) : hspmd_asprintf("%.*sconfig.json", slash ? (int)(slash - o->path) + 1 : 0, o->path);
 	struct hspmd_model *m = beside ? hspmd_model_read(o->config ? o->config : beside, err) : NULL;
 	struct hspmd_weights *w = m ? hspmd_weights_open(o->path, err) : NULL;
 	int rv = beside ? -1 : hspmd_fail_memory(err, "importing");
@@ -257,8 +264,11 @@ static int with_groups(const struct checkpoint_options *o, int (*f)(const struct
 		       struct hspmd_error *err)
 {
 	struct checkpoint_groups g;
-	if (access(o->path, R_OK))
+	struct stat st;
+	if (access(o->path, R_OK) || stat(o->path, &st))
 		return hspmd_fail_errno(err, "%s", o->path);
+	if (!S_ISDIR(st.st_mode))
+		return hspmd_fail(err, "%s: expected a folder", o->path);
 	if (checkpoint_groups_open(&g, o->path, err))
 		return -1;
 	int rv = f(o, &g, err);

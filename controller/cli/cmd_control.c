@@ -256,12 +256,23 @@ static int tell(const struct control *c, json_t *hello)
 	return ok ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
 }
 
+/* One word that is no verb of hspmd checkpoint, wherever the options stand; in a Slurm job none. */
 bool hspmd_control_names_job(int argc, char **argv)
 {
-	if (argc < 2 || argv[1][0] == '-' ? argc < 3 : argc > 2)
-		return false;
-	const char *last = argv[argc - 1];
-	return !strcmp(last, "local") || (*last && strspn(last, "0123456789") == strlen(last));
+	static const char *const verbs[] = { "list", "verify", "export", "import" };
+	int words = 0;
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h") || !strcmp(argv[i], "-o") || !strcmp(argv[i], "--output"))
+			return false;
+		for (size_t v = 0; !words && v < sizeof verbs / sizeof *verbs; v++)
+			if (!strcmp(argv[i], verbs[v]))
+				return false;
+		if (!strcmp(argv[i], "--timeout"))
+			i++;
+		else
+			words += argv[i][0] != '-';
+	}
+	return words == 1 || (!words && getenv("SLURM_JOB_ID"));
 }
 
 int hspmd_control_checkpoint(int argc, char **argv)
@@ -326,7 +337,7 @@ static int resize(int argc, char **argv, const char *command, const char *help)
 		json_t *hello = request(&c);
 		if (!hello || (c.count && add_count(hello, &c)) || (c.names && add_names(hello, &c))) {
 			json_decref(hello);
-			status = HSPMD_EXIT_USAGE;
+			status = hspmd_usage_hint(command);
 		} else {
 			status = tell(&c, hello);
 		}

@@ -37,8 +37,8 @@ static int add(struct found_list *l, const char *folder, struct hspmd_error *err
 	return 0;
 }
 
-/* How deep places lie under a folder that jobs name: the run's, the node's. */
-#define PLACE_DEPTH 2
+/* How deep places lie under a folder: the run's, the node's; above them a job's and a user's ($USER/$JOB), where somebody looks for them. */
+#define PLACE_DEPTH 4
 
 static int look(struct found_list *l, const char *path, int depth, struct hspmd_error *err)
 {
