@@ -63,6 +63,9 @@ struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, str
 json_t *hspmd_job_to_json(const struct hspmd_job *j);
 void hspmd_job_destroy(struct hspmd_job *j);
 
+/* Of a name of Megatron data the part before .bin and .idx, which it may have or not: its length. */
+int hspmd_job_megatron_base(const char *path);
+
 /* Look at what the job names: model config readable and supported (returned in *model when not NULL, caller destroys), data files there, whole and
  * each holding at least one sample of seq_len + 1 tokens, seq_len within the model's positions, weights to start from readable, the shared checkpoint
  * folder writable. For submission and for the start of a run, so the node-local checkpoint folder is not looked at. */

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 #include "common/durable.h"
 
 #define BYTE_VOCABULARY 256
+#define LOOKED_AT_BYTES 65536 /* of each file of tokens */
 #define INDEX_HEAD_BYTES 34 /* magic, version, type of a token, number of sequences, number of documents */
 
 /* ---- variables in paths */
@@ -153,22 +155,51 @@ static int index_width(const struct check *k, const char *what, int i, const cha
 	return token_width(head[17]);
 }
 
-/* "x", "x.bin" and "x.idx" all name the pair x.bin, x.idx. */
-static int check_megatron(const struct check *k, const char *what, int i, const char *path)
+int hspmd_job_megatron_base(const char *path)
 {
 	size_t n = strlen(path);
 	bool suffix = n > 4 && (!strcmp(path + n - 4, ".bin") || !strcmp(path + n - 4, ".idx"));
-	int base = (int)(suffix ? n - 4 : n), rc = -1;
+	return (int)(suffix ? n - 4 : n);
+}
+
+/* A file of another kind than it is said to be has large numbers soon; the rest is looked at as it is read. */
+static int check_tokens(const struct check *k, const char *what, int i, const char *path, int fd, int width)
+{
+	unsigned char head[LOOKED_AT_BYTES];
+	ssize_t n = width > 1 ? pread(fd, head, sizeof head, 0) : 0;
+	for (ssize_t at = 0; at + width <= n; at += width) {
+		uint64_t token = 0;
+		for (int b = 0; b < width; b++)
+			token |= (uint64_t)head[at + b] << 8 * b;
+		if (token >= (uint64_t)k->m->vocab)
+			return hspmd_fail(k->err, "%s: data.%s[%d]: %s: token %" PRIu64 " at position %zd is not below the model's vocabulary of %lld (%s)",
+					  k->j->file, what, i, path, token, at / width, (long long)k->m->vocab, k->j->model_path);
+	}
+	return 0;
+}
+
+/* Length and tokens of an open file; takes the descriptor. */
+static int check_file(const struct check *k, const char *what, int i, const char *path, int fd, const struct stat *st, int width)
+{
+	int rc = check_length(k, what, i, path, st->st_size, width);
+	if (!rc)
+		rc = check_tokens(k, what, i, path, fd, width);
+	close(fd);
+	return rc;
+}
+
+/* "x", "x.bin" and "x.idx" all name the pair x.bin, x.idx. */
+static int check_megatron(const struct check *k, const char *what, int i, const char *path)
+{
+	int base = hspmd_job_megatron_base(path), rc = -1;
 	char *bin = hspmd_asprintf("%.*s.bin", base, path), *idx = hspmd_asprintf("%.*s.idx", base, path);
 	struct stat st;
 	if (!bin || !idx) {
 		hspmd_fail_memory(k->err, path);
 	} else {
 		int width = index_width(k, what, i, idx), fd = width < 0 ? -1 : open_data(k, what, i, bin, &st);
-		if (fd >= 0) {
-			close(fd);
-			rc = check_length(k, what, i, bin, st.st_size, width);
-		}
+		if (fd >= 0)
+			rc = check_file(k, what, i, bin, fd, &st, width);
 	}
 	free(bin);
 	free(idx);
@@ -186,16 +217,39 @@ static int check_data(const struct check *k, const char *what, char *const *path
 			continue;
 		}
 		int fd = open_data(k, what, i, paths[i], &st);
-		if (fd < 0)
-			return -1;
-		close(fd);
-		if (check_length(k, what, i, paths[i], st.st_size, widths[k->j->data_kind]))
+		if (fd < 0 || check_file(k, what, i, paths[i], fd, &st, widths[k->j->data_kind]))
 			return -1;
 	}
 	return 0;
 }
 
 /* ---- the rest */
+
+/* Whether there is a safetensors file: it begins with the length of its header. What is in it its readers look at. */
+static int check_init(const struct check *k)
+{
+	const struct hspmd_job *j = k->j;
+	unsigned char head[8];
+	struct stat st;
+	int fd = open(j->init, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0 || fstat(fd, &st)) {
+		hspmd_fail_errno(k->err, "%s: init: %s", j->file, j->init);
+		if (fd >= 0)
+			close(fd);
+		return -1;
+	}
+	ssize_t n = S_ISREG(st.st_mode) ? pread(fd, head, sizeof head, 0) : 0;
+	bool whole = faccessat(fd, "model.safetensors", F_OK, 0) == 0 || faccessat(fd, "model.safetensors.index.json", F_OK, 0) == 0;
+	close(fd);
+	if (S_ISDIR(st.st_mode))
+		return whole ? 0 : hspmd_fail(k->err, "%s: init: %s: neither model.safetensors nor model.safetensors.index.json is in it", j->file, j->init);
+	uint64_t length = 0;
+	for (int b = 0; b < 8 && n == 8; b++)
+		length |= (uint64_t)head[b] << 8 * b;
+	if (n != 8 || length < 2 || length > (uint64_t)st.st_size - 8)
+		return hspmd_fail(k->err, "%s: init: %s: not a safetensors file", j->file, j->init);
+	return 0;
+}
 
 static int check_model(const struct check *k)
 {
@@ -209,9 +263,7 @@ static int check_model(const struct check *k)
 	if (j->data_kind == HSPMD_DATA_BYTES && k->m->vocab < BYTE_VOCABULARY)
 		return hspmd_fail(k->err, "%s: data.kind: bytes need a vocabulary of %d, but the model's is %lld (%s)", j->file,
 		                  BYTE_VOCABULARY, (long long)k->m->vocab, j->model_path);
-	if (j->init && access(j->init, R_OK))
-		return hspmd_fail_errno(k->err, "%s: init: %s", j->file, j->init);
-	return 0;
+	return j->init ? check_init(k) : 0;
 }
 
 /* Whether a folder can be written, or made where the first one of its parents that is there can be. */

@@ -37,11 +37,11 @@ struct hspmd_data {
 };
 
 /* Megatron-LM's indexed data: PREFIX.bin holds the tokens, PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token type. */
-static int megatron_width(const char *prefix, enum width *width, struct hspmd_error *err)
+static int megatron_width(const char *name, enum width *width, struct hspmd_error *err)
 {
 	static const enum width of_code[] = { 0, WIDTH_U8, WIDTH_U8, WIDTH_I16, WIDTH_U32, WIDTH_I64, 0, 0, WIDTH_U16 };
 	unsigned char head[18];
-	char *path = hspmd_asprintf("%s.idx", prefix);
+	char *path = hspmd_asprintf("%.*s.idx", hspmd_job_megatron_base(name), name);
 	if (!path)
 		return hspmd_fail_memory(err, "opening data");
 	int fd = open(path, O_RDONLY | O_CLOEXEC), status = 0;
@@ -65,7 +65,7 @@ static int open_file(struct file *f, enum hspmd_data_kind kind, const char *path
 	if (kind == HSPMD_DATA_MEGATRON) {
 		if (megatron_width(path, &f->width, err))
 			return -1;
-		f->path = hspmd_asprintf("%s.bin", path);
+		f->path = hspmd_asprintf("%.*s.bin", hspmd_job_megatron_base(path), path);
 	} else {
 		f->width = of_kind[kind];
 		f->path = strdup(path);

@@ -214,6 +214,32 @@ static void what_is_wrong_is_told(void **state)
 	hspmd_data_close(d);
 }
 
+/* Of a pair either file may be named, or neither. */
+static void megatron_names(void **state)
+{
+	(void)state;
+	static const unsigned char index[34] = "MMIDIDX\0\0\1\0\0\0\0\0\0\0\x08";
+	const unsigned char tokens[] = { 7, 0, 8, 0, 9, 0 };
+	char bin[sizeof first + 4], idx[sizeof first + 4], *names[] = { first, bin, idx };
+	struct hspmd_error err;
+	snprintf(bin, sizeof bin, "%s.bin", first);
+	snprintf(idx, sizeof idx, "%s.idx", first);
+	write_file(bin, tokens, sizeof tokens);
+	write_file(idx, index, sizeof index);
+	for (int i = 0; i < 3; i++) {
+		int32_t read[3];
+		struct hspmd_job job = job_of(&names[i], 1, HSPMD_DATA_MEGATRON, 2);
+		struct hspmd_data *d = hspmd_data_open(&job, 256, &err);
+		if (!d)
+			fail_msg("%s", err.text);
+		assert_int_equal(hspmd_data_read(d, 0, 0, 3, read, &err), 0);
+		assert_int_equal(read[2], 9);
+		hspmd_data_close(d);
+	}
+	unlink(bin);
+	unlink(idx);
+}
+
 static void widths(void **state)
 {
 	(void)state;
@@ -240,7 +266,7 @@ int main(void)
 		cmocka_unit_test(epochs),
 		cmocka_unit_test(parts_of_a_sample), cmocka_unit_test(documents), cmocka_unit_test(grouped_by_length),
 		cmocka_unit_test(what_is_wrong_is_told),
-		cmocka_unit_test(widths),
+		cmocka_unit_test(megatron_names), cmocka_unit_test(widths),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -258,6 +258,19 @@ static void checks_named_files(void **state)
 	write_file("corpus.txt", zeros, 512);
 	assert_string_equal(checked("\"bytes\"", "\"uint32\""),
 			    ": data.train[0]: /corpus.txt: 128 tokens are less than one sample of seq_len + 1 = 129");
+	char text[512];
+	memset(text, '~', sizeof text);
+	write_file("text", text, sizeof text);
+	assert_string_equal(checked("[\"corpus.txt\"], \"kind\": \"bytes\"", "[\"text\"], \"kind\": \"uint32\", \"valid\": []"),
+			    ": data.train[0]: /text: 128 tokens are less than one sample of seq_len + 1 = 129");
+	assert_string_equal(checked("[\"corpus.txt\"], \"kind\": \"bytes\"", "[\"text\"], \"kind\": \"uint16\""), "");
+	text[501] = '\xff';
+	write_file("text", text, sizeof text);
+	assert_string_equal(checked("[\"corpus.txt\"], \"kind\": \"bytes\"", "[\"text\"], \"kind\": \"uint16\""),
+			    ": data.train[0]: /text: token 65406 at position 250 is not below the model's vocabulary of 50257 (/config.json)");
+	assert_string_equal(checked("\"seq_len\"", "\"init\": \"text\", \"seq_len\""), ": init: /text: not a safetensors file");
+	assert_string_equal(checked("\"seq_len\"", "\"init\": \"..\", \"seq_len\""),
+			    ": init: /..: neither model.safetensors nor model.safetensors.index.json is in it");
 	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\", \".\"]"), ": data.train[1]: /.: expected a plain file");
 	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\"], \"valid\": [\"none\"]"), ": data.valid[0]: /none: No such file or directory");
 	assert_string_equal(checked("\"seq_len\"", "\"init\": \"w.safetensors\", \"seq_len\""), ": init: /w.safetensors: No such file or directory");
