@@ -110,6 +110,10 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	struct hspmd_json train = hspmd_json_array(&data, "train", 1, FILES_MAX);
 	struct hspmd_json valid = hspmd_json_array_or_none(&data, "valid", 0, FILES_MAX);
 	j->data_kind = (enum hspmd_data_kind)hspmd_json_word(&data, "kind", hspmd_data_kind_words);
+	struct hspmd_json every = hspmd_json_any(&data, "valid_every_steps");
+	j->valid_every = hspmd_json_int_or(&data, "valid_every_steps", 1, STEPS_MAX, 100);
+	if (every.value && !hspmd_json_length(&valid))
+		hspmd_json_fail(&every, "expected valid beside it: which files are measured");
 	j->documents = json_object_get(data.value, "document_end") != NULL;
 	if (j->documents)
 		j->document_end = hspmd_json_int(&data, "document_end", 0, INT32_MAX);
@@ -291,8 +295,10 @@ static json_t *data_json(const struct hspmd_job *j)
 			bad |= json_array_append_new(lengths, json_integer(j->lengths[i]));
 		bad |= json_object_set_new(o, "lengths", lengths);
 	}
-	if (j->valid_count)
+	if (j->valid_count) {
 		bad |= json_object_set_new(o, "valid", paths_json(j->valid, j->valid_count));
+		bad |= json_object_set_new(o, "valid_every_steps", json_integer(j->valid_every));
+	}
 	return hspmd_json_unless(bad, o);
 }
 

@@ -28,6 +28,7 @@ struct hspmd_job {
 	enum hspmd_data_kind data_kind;
 	int train_count, valid_count;
 	char **train, **valid;
+	int64_t valid_every; /* steps; after the last, too. Default 100 */
 	bool documents;       /* the data are documents, each ended by the token document_end, and attention stays within one. Default false */
 	int64_t document_end;
 	/* With documents: the lengths that they are grouped by, ascending, the last of them seq_len. Default none: every step is of seq_len. */

@@ -58,7 +58,7 @@ static void line(struct hspmd_machine *m, int64_t step, double loss, double step
 	json_t *l = need(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:f}", "step", (json_int_t)step, "loss", isfinite(loss) ? json_real(loss) : json_null(), "tokens",
 				      (json_int_t)value(message, "tokens", job_tokens(m)), "step_s", step_s, "generation",
 				      (json_int_t)m->current.layout->generation, "nodes", m->current.layout->nodes, "time", m->wall));
-	static const char *const more[] = { "lr", "grad_norm", "compute_s" };
+	static const char *const more[] = { "lr", "grad_norm", "compute_s", "valid_loss" };
 	for (size_t i = 0; l && i < sizeof more / sizeof *more; i++)
 		if (json_object_get(message, more[i]) && json_object_set(l, more[i], json_object_get(message, more[i])))
 			m->failed = true;

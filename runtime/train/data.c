@@ -138,10 +138,10 @@ static int group_documents(struct hspmd_data *d, const struct hspmd_job *job, st
 	return hspmd_groups_close(d->groups, err) ? hspmd_error_prefix(err, "%s: data.lengths", job->file) : 0;
 }
 
-struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
+static struct hspmd_data *open_files(const struct hspmd_job *job, char *const *paths, int count, int64_t vocab, struct hspmd_error *err)
 {
 	struct hspmd_data *d = calloc(1, sizeof *d);
-	if (!d || !(d->files = hspmd_calloc((size_t)job->train_count, sizeof *d->files))) {
+	if (!d || !(d->files = hspmd_calloc((size_t)count, sizeof *d->files))) {
 		free(d);
 		hspmd_fail_memory(err, "opening data");
 		return NULL;
@@ -151,9 +151,9 @@ struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, s
 	d->seed = job->seed;
 	d->document_end = job->documents ? job->document_end : -1;
 	int64_t tokens = 0;
-	for (int i = 0; i < job->train_count; i++) {
+	for (int i = 0; i < count; i++) {
 		struct file *f = &d->files[d->file_count++];
-		if (open_file(f, job->data_kind, job->train[i], err)) {
+		if (open_file(f, job->data_kind, paths[i], err)) {
 			hspmd_data_close(d);
 			return NULL;
 		}
@@ -162,16 +162,26 @@ struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, s
 	}
 	d->samples = (tokens - 1) / d->seq_len;
 	if (d->samples < 1) {
-		hspmd_fail(err, "%s: %" PRId64 " tokens in all training files, one sample takes seq_len + 1 = %" PRId64,
-			   job->train_count ? job->train[0] : job->file, tokens, d->seq_len + 1);
-		hspmd_data_close(d);
-		return NULL;
-	}
-	if (job->length_count && group_documents(d, job, err)) {
+		hspmd_fail(err, "%s: %" PRId64 " tokens in all files, one sample takes seq_len + 1 = %" PRId64, count ? paths[0] : job->file, tokens,
+			   d->seq_len + 1);
 		hspmd_data_close(d);
 		return NULL;
 	}
 	return d;
+}
+
+struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
+{
+	struct hspmd_data *d = open_files(job, job->train, job->train_count, vocab, err);
+	if (!d || !job->length_count || !group_documents(d, job, err))
+		return d;
+	hspmd_data_close(d);
+	return NULL;
+}
+
+struct hspmd_data *hspmd_data_open_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err)
+{
+	return open_files(job, job->valid, job->valid_count, vocab, err);
 }
 
 void hspmd_data_close(struct hspmd_data *d)

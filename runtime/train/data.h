@@ -14,6 +14,8 @@ struct hspmd_data;
 
 /* Opens (maps) the job's training files. NULL and err: names the file and what is wrong. */
 struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
+/* The same of those that the loss is measured on; all samples are of seq_len. */
+struct hspmd_data *hspmd_data_open_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
 void hspmd_data_close(struct hspmd_data *d);
 int64_t hspmd_data_samples(const struct hspmd_data *d);
 /* Index into the job's lengths of that which the samples of a step have (groups.h); 0 for a job that has none. */

@@ -204,6 +204,11 @@ bool hspmd_executor_stowed(const struct hspmd_executor *ex)
 	return ex->stowed;
 }
 
+void hspmd_executor_read_from(struct hspmd_executor *ex, struct hspmd_sample_source samples)
+{
+	ex->o.samples = samples;
+}
+
 int hspmd_executor_use(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;

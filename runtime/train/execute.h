@@ -57,6 +57,9 @@ bool hspmd_executor_stowed(const struct hspmd_executor *ex);
 /* From the next step on run `program`: the one it was created with, or that at another length (length.h). The state stays. 0 or -1 (memory). */
 int hspmd_executor_use(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err);
 
+/* From the next pass on read samples from there. */
+void hspmd_executor_read_from(struct hspmd_executor *ex, struct hspmd_sample_source samples);
+
 /* Where a slot's bytes are: on the device, or where the state was stowed in the host's memory. */
 void *hspmd_executor_slot(const struct hspmd_executor *ex, int slot);
 /* Fill one state (parameter, zero moments) at random as the job's seed says: the same numbers under any plan. */

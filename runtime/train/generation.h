@@ -18,7 +18,7 @@ struct hspmd_worker_setup {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
 	struct hspmd_graph_source source;
-	struct hspmd_data *data;
+	struct hspmd_data *data, *valid; /* valid NULL: the loss is measured on nothing else */
 	struct hspmd_device *device;
 	char *address;   /* "n0:1" */
 	char *node;

@@ -16,6 +16,8 @@
 #include "runtime/train/inbox.h"
 #include "runtime/train/worker_parts.h"
 
+#define MEASURED_BATCHES 4 /* of the samples that the loss is measured on: with the step itself no more than a step may take */
+
 /* ---- answers */
 
 /* JSON has no infinities; a loss that is none is told as null. */
@@ -91,6 +93,8 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 	if (ops->groups && !(s->groups = hspmd_direct_cache_create()))
 		return hspmd_fail_memory(err, "starting the worker");
 	s->data = hspmd_data_open(s->job, s->model->vocab, err);
+	if (s->data && s->job->valid_count && !(s->valid = hspmd_data_open_valid(s->job, s->model->vocab, err)))
+		return -1;
 	return s->data ? 0 : -1;
 }
 
@@ -98,6 +102,7 @@ static void tear_down(struct worker *w)
 {
 	struct hspmd_worker_setup *s = &w->setup;
 	hspmd_data_close(s->data);
+	hspmd_data_close(s->valid);
 	hspmd_direct_cache_destroy(s->groups);
 	if (s->device)
 		s->device->ops->close(s->device);
@@ -277,18 +282,26 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 
 /* ---- training */
 
-static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s, const struct hspmd_step_times *times)
+static void remember_step(struct worker *w, const struct hspmd_totals *all)
+{
+	w->totals = *all;
+	w->applied = w->step++;
+	w->ready = -1;
+	w->recent_step[w->applied % RECENT] = w->applied;
+	w->recent_loss[w->applied % RECENT] = all->loss;
+}
+
+/* valid: the loss on other samples, NaN where it was not measured. */
+static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s, const struct hspmd_step_times *times, double valid)
 {
 	const struct hspmd_generation *g = w->active;
 	int64_t done = w->step - 1;
-	w->recent_step[done % RECENT] = done;
-	w->recent_loss[done % RECENT] = all->loss;
 	if (g->rank == g->voters[0])
-		return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf}", "type", "step", "generation", g->number, "step",
+		return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
 							    (json_int_t)done, "loss", number_or_null(all->loss), "tokens",
 							    (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
 							    hspmd_job_lr(w->setup.job, done), "grad_norm", number_or_null(sqrt(all->square_sum)), "compute_s",
-							    times->compute_s));
+							    times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL));
 	w->busy_s += times->compute_s;
 	w->busy_steps++;
 	if (hspmd_now() - w->last_pulse < 1)
@@ -309,13 +322,41 @@ static void set_ready(struct worker *w, bool ready)
 		hspmd_lasting_ready(w->active->lasting, ready);
 }
 
+/* Everyone alike; not where the generation is to end. */
+static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all)
+{
+	const struct hspmd_job *job = w->setup.job;
+	return w->setup.valid && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
+}
+
+/* The mean loss over samples that are not trained on, by passes whose gradients are let go: the state stays as it is. */
+static int measure(struct worker *w, double *loss, struct hspmd_error *err)
+{
+	const struct hspmd_worker_setup *s = &w->setup;
+	struct hspmd_generation *g = w->active;
+	int64_t batches = hspmd_data_samples(s->valid) / s->job->global_batch;
+	batches = batches < 1 ? 1 : batches > MEASURED_BATCHES ? MEASURED_BATCHES : batches;
+	int status = g->at_length ? hspmd_executor_use(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
+	hspmd_executor_read_from(g->executor, hspmd_data_source(s->valid));
+	*loss = 0;
+	for (int64_t b = 0; !status && b < batches; b++) {
+		struct hspmd_totals own = { 0 }, all = { 0 };
+		struct hspmd_step_times times;
+		if (hspmd_executor_gradients(g->executor, b, &own, &times, err) || hspmd_executor_vote(g->executor, w->step, &own, &all, err))
+			status = hspmd_error_prefix(err, "measuring the loss on data.valid");
+		*loss += all.loss / (double)batches;
+	}
+	hspmd_executor_read_from(g->executor, hspmd_data_source(s->data));
+	return status;
+}
+
 /* One step. 0, or -1: nothing changed but what `ready` and `step` say. */
 static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
 {
 	struct hspmd_executor *ex = w->active->executor;
 	struct hspmd_totals own = { 0 };
 	struct hspmd_step_times times;
-	double then = hspmd_now();
+	double then = hspmd_now(), valid = NAN;
 	int64_t length;
 	set_ready(w, false);
 	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
@@ -325,12 +366,14 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	set_ready(w, true);
 	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_change(w, err) || hspmd_executor_commit(ex, w->step, all, err))
 		return -1;
-	w->totals = *all;
-	w->applied = w->step++;
-	w->ready = -1;
-	if (report_step(w, all, length, hspmd_now() - then, &times))
+	remember_step(w, all);
+	double step_s = hspmd_now() - then;
+	bool measured = is_to_measure(w, all);
+	if (measured && (hspmd_executor_spread(ex, err) || measure(w, &valid, err)))
+		return -1;
+	if (report_step(w, all, length, step_s, &times, valid))
 		return hspmd_fail(err, "the controller cannot be reached");
-	return hspmd_executor_spread(ex, err);
+	return measured ? 0 : hspmd_executor_spread(ex, err);
 }
 
 static int tell_stopped(struct worker *w, int generation)
