@@ -23,7 +23,7 @@ static const char help_text[] =
 	"\n"
 	"Looks at the site's policies.\n"
 	"\n"
-	"check      reads and checks policy files, as one site's set; of a folder also owner, modes and links\n"
+	"check      reads and checks policy files, as one site's set; also owner and modes, and links\n"
 	"explain    tells which rule a job gets, why not those before it, and what then holds\n"
 	"simulate   replays a trace of nodes and jobs and prints what the policy would have made of it\n"
 	"\n"

@@ -28,6 +28,7 @@
 #include "controller/run/loop.h"
 #include "controller/run/risk.h"
 #include "controller/slurm/job.h"
+#include "runtime/comm/transport.h"
 #include "runtime/state/checkpoint.h"
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
@@ -140,6 +141,9 @@ static int parse(int argc, char **argv, struct options *o)
 		return hspmd_usage_error("run", "--local and --cluster exclude one another");
 	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
 		return hspmd_usage_error("run", "--policies is for runs outside of Slurm; in a job the site's own hold");
+	struct hspmd_error err;
+	if (!hspmd_transport_find(o->transport, &err))
+		return hspmd_usage_error("run", "--transport: %s", err.text);
 	if (o->nodes && !o->cluster)
 		return hspmd_usage_error("run", "--nodes needs --cluster");
 	if (!o->job && !(o->job = getenv("HSPMD_JOB")))
