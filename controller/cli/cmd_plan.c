@@ -8,6 +8,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
+#include "controller/cli/plan_current.h"
 #include "controller/cli/plan_limits.h"
 #include "controller/cli/plan_program.h"
 #include "controller/cli/plan_table.h"
@@ -30,7 +31,7 @@ struct plan_options {
 };
 
 struct plan_inputs {
-	struct hspmd_cluster *cluster;
+	struct hspmd_cluster *cluster, *current_cluster; /* the latter NULL: the same */
 	struct hspmd_model *model;
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
@@ -119,7 +120,7 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 	if (o->profile && !(in->profile = hspmd_profile_read(o->profile, err)))
 		return -1;
 	int layers = in->profile ? in->profile->layer_count : hspmd_model_layers(in->model);
-	if (o->current && !(in->current = hspmd_plan_read(o->current, in->cluster, layers, err)))
+	if (o->current && !(in->current = hspmd_plan_read_current(o->current, in->cluster, layers, &in->current_cluster, err)))
 		return -1;
 	if (o->evaluate && !(in->plan = hspmd_plan_read(o->evaluate, in->cluster, layers, err)))
 		return -1;
@@ -139,6 +140,7 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 		.time_limit_s = o->time_limit,
 		.limits = in->limits,
 		.current = in->current,
+		.current_cluster = in->current_cluster,
 	};
 }
 
@@ -229,6 +231,7 @@ int hspmd_command_plan(int argc, char **argv)
 	hspmd_plan_destroy(in.current);
 	hspmd_profile_destroy(in.profile);
 	hspmd_model_destroy(in.model);
+	hspmd_cluster_destroy(in.current_cluster);
 	hspmd_cluster_destroy(in.cluster);
 	return rc ? HSPMD_EXIT_FAILED : HSPMD_EXIT_DONE;
 }
