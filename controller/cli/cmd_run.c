@@ -415,6 +415,7 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	c->generation = r->output.generation;
 	c->last_step = r->output.told;
 	c->run = r->output.run;
+	c->events = r->output.events;
 	c->resumed = r->output.resumed ? (r->slurm ? "requeue" : "resume") : NULL;
 	c->resizable = r->allocation->resizable;
 	c->site = r->terms.site;
@@ -560,6 +561,7 @@ static int look_back(struct run *r, struct hspmd_error *err)
 	r->config.generation = o->generation;
 	r->config.last_step = o->told;
 	r->config.explained = o->explained;
+	r->config.events = o->events;
 	r->config.resumed = "controller";
 	r->config.journal = load_saved(r, "journal.json");
 	if (!r->slurm && r->config.journal)

@@ -131,9 +131,11 @@ void note_event(struct hspmd_machine *m, const char *what, const char *fmt, ...)
 	va_end(ap);
 	json_t *e = need(m, json_pack("{s:I, s:f, s:s, s:s, s:I}", "number", (json_int_t)++m->event_number, "time", m->wall, "event", what,
 				      "text", text, "generation", (json_int_t)m->generation));
-	if (e && json_array_append_new(m->events, e))
+	if (e && json_array_append(m->events, e))
 		m->failed = true;
-	if (json_array_size(m->events) > EVENTS)
+	if (e)
+		act(m, RUN_EVENT, NULL, e, 0);
+	if (json_array_size(m->events) > RUN_EVENTS)
 		json_array_remove(m->events, 0);
 	say(m, HSPMD_LOG_INFO, "%s", text);
 }

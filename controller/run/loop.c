@@ -168,6 +168,10 @@ static void carry_out(struct loop *l, const struct run_action *x)
 		if (run_output_save(l->o->output, "journal.json", x->value, &err))
 			hspmd_warn("%s", err.text);
 		break;
+	case RUN_EVENT:
+		if (run_output_event(l->o->output, x->value, &err))
+			hspmd_warn("%s", err.text);
+		break;
 	case RUN_LOG:
 		hspmd_log((enum hspmd_log_level)x->id, "%s", x->text ? x->text : "");
 		break;

@@ -40,7 +40,7 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 {
 	struct hspmd_machine *m = calloc(1, sizeof *m);
 	if (m)
-		m->events = json_array();
+		m->events = config->events ? json_copy(config->events) : json_array();
 	if (!m || !m->events) {
 		free(m);
 		hspmd_fail_memory(err, "starting the job controller");
@@ -50,7 +50,9 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 	m->now = m->began = now;
 	m->generation = config->generation;
 	m->told = config->last_step;
+	m->event_number = json_integer_value(json_object_get(json_array_get(m->events, json_array_size(m->events) - 1), "number"));
 	m->risk = config->risk;
+	m->tickets = (int64_t)(now * 1e6); /* beyond what a life before has given, which agents may still speak of */
 	m->saved_step = -1;
 	m->save_tried = now;
 	m->save_tried_step = config->last_step;

@@ -24,6 +24,8 @@
 #include "common/format/plan.h"
 #include "policies/liveput.h"
 
+#define RUN_EVENTS 256 /* that `hspmd events` can tell */
+
 enum run_event_kind {
 	RUN_TIME,       /* nothing but time has passed */
 	RUN_ALLOCATION, /* value { nodes: [names], state: "running" | "preempted" | "ending", end_in_s: seconds or null } what the job holds now; where it has
@@ -57,6 +59,7 @@ enum run_action_kind {
 	RUN_LINE,        /* value: a line of metrics.jsonl */
 	RUN_SAVE_PLAN,   /* id: generation; value: plan */
 	RUN_JOURNAL,     /* value: what a later life of the controller must know, kept durably before the next action */
+	RUN_EVENT,       /* value: what `hspmd events` tells, { number, time, event, text, generation } */
 	RUN_LOG,         /* id: enum hspmd_log_level; text */
 	RUN_START_AGENT, /* node */
 	RUN_DROP_AGENT,  /* node: close its connection */
@@ -120,6 +123,7 @@ struct run_config {
 	int64_t explained;                   /* newest generation whose change it has told of; 0: none */
 	const char *run;                     /* name of this run, the same over its lives: checkpoints bear it */
 	json_t *journal;                     /* of the life before, whose workers may still train; NULL: there are none */
+	json_t *events;                      /* that earlier lives told of, the last of them; NULL: none */
 	const char *resumed;                 /* cause of the first resize line of a later life ("requeue"); NULL: first life */
 	bool resizable;                      /* the allocation can be grown and shrunk */
 	bool members;                        /* jobs beside it may join: agents of nodes that it does not hold yet are heard */

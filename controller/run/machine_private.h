@@ -10,7 +10,6 @@
 #define ADDRESS_MAX 128
 #define RECENT 16   /* steps that the deadline is learnt from */
 #define WINDOWS 3   /* in which a device must be slow to be called so */
-#define EVENTS 256  /* that `hspmd events` can tell */
 
 enum life { LIFE_NONE, LIFE_STARTING, LIFE_UP };
 

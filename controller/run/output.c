@@ -14,6 +14,7 @@
 #include "common/auth.h"
 #include "common/durable.h"
 #include "common/json.h"
+#include "controller/run/machine.h"
 
 static char *in_folder(const struct run_output *o, const char *name, struct hspmd_error *err)
 {
@@ -33,9 +34,8 @@ static int open_append(const struct run_output *o, const char *name, struct hspm
 	return fd;
 }
 
-static void take_line(struct run_output *o, const char *text, size_t size)
+static void take_line(struct run_output *o, json_t *line)
 {
-	json_t *line = json_loadb(text, size, 0, NULL);
 	json_t *step = json_object_get(line, "step"), *generation = json_object_get(line, "generation");
 	if (json_is_integer(generation) && json_integer_value(generation) > o->generation)
 		o->generation = json_integer_value(generation);
@@ -43,30 +43,34 @@ static void take_line(struct run_output *o, const char *text, size_t size)
 		o->told = json_integer_value(step) + 1;
 	if (json_is_integer(generation) && json_object_get(line, "event"))
 		o->explained = json_integer_value(generation);
-	json_decref(line);
 }
 
-/* What earlier lives wrote. A last line that was cut off is cut away, so that what follows begins a line. */
-static int look_back(struct run_output *o, struct hspmd_error *err)
+static void take_event(struct run_output *o, json_t *event)
 {
-	FILE *f = fdopen(dup(o->metrics), "r");
+	if (json_is_object(event) && !json_array_append(o->events, event) && json_array_size(o->events) > RUN_EVENTS)
+		json_array_remove(o->events, 0);
+}
+
+/* What earlier lives wrote to a file, *whole bytes of it. A last line that was cut off is cut away, so that what follows begins a line. */
+static int look_back(struct run_output *o, int fd, const char *name, void (*take)(struct run_output *o, json_t *line), off_t *whole, struct hspmd_error *err)
+{
+	FILE *f = fdopen(dup(fd), "r");
 	char *line = NULL;
 	size_t capacity = 0;
 	ssize_t n;
-	off_t whole = 0;
+	*whole = 0;
 	if (!f)
-		return hspmd_fail_errno(err, "%s/metrics.jsonl", o->folder);
+		return hspmd_fail_errno(err, "%s/%s", o->folder, name);
 	rewind(f);
 	while ((n = getline(&line, &capacity, f)) > 0 && line[n - 1] == '\n') {
-		take_line(o, line, (size_t)n);
-		whole += n;
+		json_t *v = json_loadb(line, (size_t)n, 0, NULL);
+		take(o, v);
+		json_decref(v);
+		*whole += n;
 	}
 	free(line);
 	fclose(f);
-	if (ftruncate(o->metrics, whole))
-		return hspmd_fail_errno(err, "%s/metrics.jsonl", o->folder);
-	o->resumed = whole > 0;
-	return 0;
+	return ftruncate(fd, *whole) ? hspmd_fail_errno(err, "%s/%s", o->folder, name) : 0;
 }
 
 /* run.json: who this run is, and the last generation that was begun (metrics tell only of those that made a step). */
@@ -89,10 +93,28 @@ static int take_name(struct run_output *o, struct hspmd_error *err)
 	return rc;
 }
 
+static int open_all(struct run_output *o, struct hspmd_error *err)
+{
+	off_t whole, told;
+	if ((o->metrics = open_append(o, "metrics.jsonl", err)) < 0 || (o->happened = open_append(o, "events.jsonl", err)) < 0 ||
+	    (o->log = open_append(o, "hspmd.log", err)) < 0 || look_back(o, o->metrics, "metrics.jsonl", take_line, &whole, err) ||
+	    look_back(o, o->happened, "events.jsonl", take_event, &told, err))
+		return -1;
+	o->resumed = whole > 0;
+	return 0;
+}
+
+/* Of another run, which came to no step. */
+static int forget_events(struct run_output *o, struct hspmd_error *err)
+{
+	json_array_clear(o->events);
+	return ftruncate(o->happened, 0) ? hspmd_fail_errno(err, "%s/events.jsonl", o->folder) : 0;
+}
+
 int run_output_open(struct run_output *o, const char *folder, bool resume, struct hspmd_error *err)
 {
 	memset(o, 0, sizeof *o);
-	o->metrics = o->log = -1;
+	o->metrics = o->happened = o->log = -1;
 	char real[PATH_MAX];
 	if (hspmd_durable_mkdir(folder, 0755, err))
 		return -1;
@@ -100,39 +122,50 @@ int run_output_open(struct run_output *o, const char *folder, bool resume, struc
 		return hspmd_fail_errno(err, "%s", folder);
 	if (!(o->folder = strdup(real)))
 		return hspmd_fail_memory(err, "opening the output folder");
-	if ((o->metrics = open_append(o, "metrics.jsonl", err)) < 0 || (o->log = open_append(o, "hspmd.log", err)) < 0 || look_back(o, err) || take_name(o, err)) {
+	o->events = json_array();
+	int rc = open_all(o, err) || take_name(o, err) ? -1 : 0;
+	if (!rc && !resume)
+		rc = o->resumed ? hspmd_fail(err, "%s/metrics.jsonl: another run has written here; --resume goes on with it, --output names another folder", real)
+				: forget_events(o, err);
+	if (rc)
 		run_output_close(o);
-		return -1;
-	}
-	if (o->resumed && !resume) {
-		hspmd_fail(err, "%s/metrics.jsonl: another run has written here; --resume goes on with it, --output names another folder", real);
-		run_output_close(o);
-		return -1;
-	}
-	return 0;
+	return rc;
 }
 
 void run_output_close(struct run_output *o)
 {
 	if (o->metrics >= 0)
 		close(o->metrics);
+	if (o->happened >= 0)
+		close(o->happened);
 	if (o->log >= 0)
 		close(o->log);
+	json_decref(o->events);
 	free(o->folder);
 	memset(o, 0, sizeof *o);
-	o->metrics = o->log = -1;
+	o->metrics = o->happened = o->log = -1;
 }
 
-int run_output_line(struct run_output *o, const json_t *line, struct hspmd_error *err)
+static int append(const struct run_output *o, int fd, const char *name, const json_t *line, struct hspmd_error *err)
 {
 	char *text = json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17));
 	size_t n = text ? strlen(text) : 0;
 	if (!text)
-		return hspmd_fail_memory(err, "writing metrics");
+		return hspmd_fail_memory(err, "writing a line");
 	text[n] = '\n'; /* in the place of the NUL, so that the line is one write */
-	int rc = hspmd_write_all(o->metrics, text, n + 1);
+	int rc = hspmd_write_all(fd, text, n + 1);
 	free(text);
-	return rc ? hspmd_fail_errno(err, "%s/metrics.jsonl", o->folder) : 0;
+	return rc ? hspmd_fail_errno(err, "%s/%s", o->folder, name) : 0;
+}
+
+int run_output_line(struct run_output *o, const json_t *line, struct hspmd_error *err)
+{
+	return append(o, o->metrics, "metrics.jsonl", line, err);
+}
+
+int run_output_event(struct run_output *o, const json_t *event, struct hspmd_error *err)
+{
+	return append(o, o->happened, "events.jsonl", event, err);
 }
 
 int run_output_save(struct run_output *o, const char *name, const json_t *value, struct hspmd_error *err)

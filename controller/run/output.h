@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's output folder: metrics.jsonl, plan-GENERATION.json, hspmd.log, status.json, run.json. A later life of the job (requeue) appends. */
+/* A job's output folder: metrics.jsonl, events.jsonl, plan-GENERATION.json, hspmd.log, status.json, run.json. A later life of the job (requeue) appends. */
 #ifndef HSPMD_CONTROLLER_RUN_OUTPUT_H
 #define HSPMD_CONTROLLER_RUN_OUTPUT_H
 
@@ -15,8 +15,9 @@ struct run_output {
 	int64_t generation; /* last one that an earlier life began; 0: none */
 	int64_t explained; /* newest generation whose change has its line; 0: none */
 	int64_t told;      /* steps that metrics.jsonl has lines for, counted from its last line */
+	json_t *events;    /* the last RUN_EVENTS that earlier lives told of */
 	bool resumed;      /* there was an earlier life */
-	int metrics, log;  /* descriptors */
+	int metrics, happened, log; /* descriptors */
 };
 
 /* Make or open the folder. Where another run has left its metrics it is refused unless `resume`. */
@@ -24,6 +25,7 @@ int run_output_open(struct run_output *o, const char *folder, bool resume, struc
 void run_output_close(struct run_output *o);
 /* Each returns 0 or -1; a line is written whole at once. */
 int run_output_line(struct run_output *o, const json_t *line, struct hspmd_error *err);
+int run_output_event(struct run_output *o, const json_t *event, struct hspmd_error *err);
 int run_output_save(struct run_output *o, const char *name, const json_t *value, struct hspmd_error *err);
 
 #endif
