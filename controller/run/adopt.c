@@ -51,6 +51,7 @@ static void inherit_change(struct hspmd_machine *m, const json_t *j)
 	c->noticed = m->now;
 	c->last_step_at = NAN;
 	c->steps_lost = json_integer_value(json_object_get(j, "steps_lost"));
+	m->told -= c->steps_lost < m->told ? c->steps_lost : m->told; /* the last lines are from before they were lost */
 	c->from_nodes = (int)json_integer_value(json_object_get(j, "from_nodes"));
 	c->planned = number(j, "planned");
 	c->specialised = number(j, "specialised");
@@ -72,8 +73,8 @@ void journal(struct hspmd_machine *m)
 	for (size_t i = 0; i < m->nodes; i++)
 		if (m->node[i]->held && json_array_append_new(held, json_string(m->node[i]->name)))
 			m->failed = true;
-	act(m, RUN_JOURNAL, NULL, need(m, json_pack("{s:o, s:o, s:o, s:o, s:o, s:I}", "current", layout_json(m, g->layout), "older", layout_json(m, m->older), "members",
-						    members, "nodes", held, "change", change_json(m), "tickets", (json_int_t)m->tickets)), 0);
+	act(m, RUN_JOURNAL, NULL, need(m, json_pack("{s:o, s:o, s:o, s:o, s:o}", "current", layout_json(m, g->layout), "older", layout_json(m, m->older), "members",
+						    members, "nodes", held, "change", change_json(m))), 0);
 }
 
 void adopt_begin(struct hspmd_machine *m)
@@ -82,7 +83,6 @@ void adopt_begin(struct hspmd_machine *m)
 	m->adopt = json_incref(j);
 	m->adopt_until = m->now + CALL_S;
 	m->first_plan_used = true;
-	m->tickets = json_integer_value(json_object_get(j, "tickets")) + 1000000; /* beyond what the one before may have given since */
 }
 
 static bool names(const json_t *list, const char *name)
@@ -178,8 +178,7 @@ static bool list_members(struct hspmd_machine *m, struct generation *g)
 
 static void again(struct hspmd_machine *m, const char *why)
 {
-	abort_current(m, why);
-	revive_missing(m);
+	abort_current(m, why); /* what is missing is known when they have said what they hold */
 	want_plan(m, "controller");
 }
 

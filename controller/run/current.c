@@ -441,9 +441,10 @@ void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json
 	struct generation *g = &m->current;
 	if (!g->layout || number(message, "generation", -1) != g->layout->generation || member_of(g, w) < 0)
 		return;
-	if (g->stage == STAGE_STARTING && (!strcmp(type, "step") || !strcmp(type, "finished"))) {
+	bool step = !strcmp(type, "step");
+	if ((g->stage == STAGE_STARTING && (step || !strcmp(type, "finished"))) || (step && m->early)) { /* in order */
 		keep_early(m, w, message);
-	} else if (!strcmp(type, "step")) {
+	} else if (step) {
 		on_step(m, w, message);
 	} else if (!strcmp(type, "reported") && g->stage == STAGE_STARTING && m->adopt) {
 		take_answer(g, w, message);

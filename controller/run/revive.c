@@ -22,13 +22,15 @@ static bool held_by_living(const struct hspmd_machine *m, const struct layout *l
 	return yes;
 }
 
-/* May something be left of it on its node, and can a process be started there? */
-static bool may_revive(const struct hspmd_machine *m, const struct worker *w)
+/* May something be left of it on its node, and can a process be started there? What the node has is not known yet when its agent has not called since the controller
+ * is back: then it is what the layout says. */
+static bool may_revive(const struct hspmd_machine *m, const struct layout *l, const struct worker *w)
 {
+	int device = hspmd_cluster_device(l->cluster, w->address, NULL);
 	const struct node *n = w->node;
 	bool agent = n->agent == LIFE_UP || n->agent == LIFE_STARTING || m->now < m->look_until;
-	return w->life == LIFE_NONE && !w->reviving && w->revivals < REVIVALS && n->held && !n->ending && agent && n->part && w->index < n->part->device_count &&
-	       n->part->types[n->part->devices[w->index].type].kind == HSPMD_DEVICE_CPU;
+	return w->life == LIFE_NONE && !w->reviving && w->revivals < REVIVALS && n->held && !n->ending && agent && w->index < n->workers && device >= 0 &&
+	       l->cluster->types[l->cluster->devices[device].type].kind == HSPMD_DEVICE_CPU;
 }
 
 static void begin(struct hspmd_machine *m, struct worker *w)
@@ -55,7 +57,7 @@ bool revive_missing(struct hspmd_machine *m)
 	for (int k = 0; k < 2; k++)
 		for (int i = 0; of[k] && (k == 0 || of[1] != of[0]) && i < of[k]->devices; i++) {
 			struct worker *w = of[k]->device[i];
-			if (!may_revive(m, w) || generation_add(m, g, w))
+			if (!may_revive(m, of[k], w) || generation_add(m, g, w))
 				continue;
 			begin(m, w);
 			any = true;

@@ -15,8 +15,7 @@
 #include "runtime/agent/parts.h"
 
 #define GREETING_S 10.0
-#define UNSENT_MESSAGES 4096
-#define STEP_MESSAGES 256
+#define KEPT_MESSAGES 4096
 #define UNSENT_MAX ((size_t)256 << 20)
 #define CALL_AGAIN_S 1.0
 #define TICK_MS 100
@@ -196,9 +195,9 @@ static void remember(struct agent *a, json_t *message)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));
 	if (!a->polling)
-		keep(&a->unsent, message, UNSENT_MESSAGES);
+		keep(&a->unsent, message, KEPT_MESSAGES);
 	else if (type && !strcmp(type, "step"))
-		keep(&a->steps, message, STEP_MESSAGES);
+		keep(&a->steps, message, KEPT_MESSAGES);
 }
 
 void agent_send(struct agent *a, json_t *message)

@@ -190,9 +190,182 @@ static void test_left_out(void **state)
 	}
 }
 
+/* A move of the world, or time. */
+static void go_on(struct world *w)
+{
+	int status;
+	if (world_ended(w, &status))
+		fail_msg("it ended: %s", world_exit_text(w));
+	if (!world_move(w))
+		world_wait(w);
+}
+
+static void run_until_nodes(struct world *w, int nodes)
+{
+	for (int i = 0; i < MOVES && world_nodes(w) != nodes; i++)
+		go_on(w);
+	assert_int_equal(world_nodes(w), nodes);
+}
+
+/* Until the agent of node 2 was started so often; how often Slurm is asked meanwhile makes no difference. */
+static void run_until_starts(struct world *w, int starts)
+{
+	for (int i = 0; i < MOVES && world_starts(w, 2) < starts; i++) {
+		world_look(w);
+		go_on(w);
+	}
+	assert_int_equal(world_starts(w, 2), starts);
+}
+
+static void run_for(struct world *w, double seconds)
+{
+	double until = world_now(w) + seconds;
+	while (world_now(w) < until)
+		go_on(w);
+}
+
+static struct world *two_of_three(uint64_t seed)
+{
+	struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 2, .steps = 1000000, .gather = 5 });
+	run_until(w, 20);
+	return w;
+}
+
+/* A node that has come back may refuse its agent for a while: it is started again, after longer and longer pauses, and given up in the end, until it comes anew. */
+static void test_refused(void **state)
+{
+	(void)state;
+	struct world *w = two_of_three(1);
+	world_refuse(w, 2, 1);
+	world_hold(w, 2, true);
+	run_until_starts(w, 1);
+	double first = world_started_at(w, 2);
+	run_until_starts(w, 2);
+	assert_true(world_started_at(w, 2) >= first + 1);
+	run_until_nodes(w, 3);
+	world_hold(w, 2, false);
+	run_until_nodes(w, 2);
+	world_refuse(w, 2, 1000);
+	world_hold(w, 2, true);
+	double pause = 0.5;
+	for (int starts = 3; starts <= 7; starts++, pause *= 2) {
+		double last = world_started_at(w, 2);
+		run_until_starts(w, starts);
+		assert_true(starts == 3 || world_started_at(w, 2) >= last + pause);
+	}
+	run_for(w, 60);
+	assert_int_equal(world_starts(w, 2), 7);
+	assert_int_equal(world_nodes(w), 2);
+	world_refuse(w, 2, 0);
+	world_hold(w, 2, false);
+	run_for(w, 1);
+	world_hold(w, 2, true);
+	run_until_nodes(w, 3);
+	assert_int_equal(world_steps_lost(w), 0);
+	world_destroy(w);
+}
+
+/* One that says nothing is started again when its time is over, and no sooner. */
+static void test_silent(void **state)
+{
+	(void)state;
+	struct world *w = two_of_three(2);
+	world_silence(w, 2, true);
+	world_hold(w, 2, true);
+	run_until_starts(w, 1);
+	for (int starts = 2; starts <= 5; starts++) {
+		double last = world_started_at(w, 2);
+		run_until_starts(w, starts);
+		assert_true(world_started_at(w, 2) >= last + 5);
+	}
+	run_for(w, 60);
+	assert_int_equal(world_starts(w, 2), 5);
+	assert_int_equal(world_nodes(w), 2);
+	assert_int_equal(world_resizes(w), 0);
+	world_destroy(w);
+}
+
+/* A controller that is started anew finds what trains, and leaves it alone. */
+static void test_adopted(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w = world_create(
+			&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 400, .sole = seed % 2, .checkpoints = seed % 3 == 0 });
+		int status;
+		for (int life = 1; life <= 4; life++) {
+			run_until(w, 60 * life);
+			world_restart(w);
+		}
+		run_out(w, seed);
+		if (world_ended(w, &status) && status)
+			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
+		assert_int_equal(world_steps_told(w), 400);
+		assert_int_equal(world_resizes(w), 0);
+		assert_int_equal(world_generations(w), 1);
+		for (int n = 0; n < 3; n++)
+			assert_int_equal(world_starts(w, n), 1);
+		world_destroy(w);
+	}
+}
+
+/* An agent that does not call is waited for, and then done without; one that calls too late has its workers ended, and takes part again. */
+static void test_not_adopted(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 1000000, .sole = seed % 2 });
+		run_until(w, 60);
+		world_restart(w);
+		double since = world_now(w);
+		world_silence(w, 1, true);
+		if (seed % 4 < 2)
+			world_kill(w, 1, 0, WORLD_AGENT);
+		for (int i = 0; i < MOVES && world_now(w) < since + 14; i++)
+			go_on(w);
+		assert_int_equal(world_generations(w), 1);
+		assert_int_equal(world_resizes(w), 0);
+		for (int i = 0; i < MOVES && world_starts(w, 1) < 2; i++)
+			go_on(w);
+		for (int i = 0; i < 200 && world_move(w); i++) /* what the others have is known before it is there */
+			;
+		world_silence(w, 1, false);
+		for (int i = 0; i < MOVES && (!world_resizes(w) || world_nodes(w) < 3); i++)
+			go_on(w);
+		int told = world_steps_told(w);
+		run_until(w, told + 100);
+		assert_int_equal(world_nodes(w), 3);
+		assert_true(world_generations(w) >= 2);
+		assert_int_equal(world_steps_lost(w), 0);
+		assert_int_equal(world_starts(w, 1), 2);
+		world_destroy(w);
+	}
+}
+
+/* Killed when a switch has been written down and nobody was told: all workers hold what an older generation than the journal's left them. */
+static void test_adopted_in_a_switch(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 300, .sole = seed % 2 });
+		int status;
+		run_until(w, 30);
+		world_dies_in_switch(w);
+		world_ask(w, "shrink", 1);
+		run_out(w, seed);
+		if (world_ended(w, &status) && status)
+			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
+		assert_int_equal(world_steps_told(w), 300);
+		assert_int_equal(world_steps_lost(w), 0);
+		assert_true(world_resizes(w) >= 1);
+		world_destroy(w);
+	}
+}
+
 static int meetings[2]; /* in worlds without and with devices that take long to connect */
 
-static void punished(uint64_t seed, int faults, bool checkpoints)
+/* lives: the controller dies, too, in the midst of what it does. */
+static void punished(uint64_t seed, int faults, bool checkpoints, bool lives)
 {
 	struct world_options o = { .seed = seed, .nodes = 2 + (int)(seed % 5), .devices_per_node = 1 + (int)(seed % 3), .checkpoints = checkpoints, .noise = true, .stragglers = seed % 4 == 0 };
 	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
@@ -207,6 +380,8 @@ static void punished(uint64_t seed, int faults, bool checkpoints)
 			if (!world_move(w))
 				world_wait(w);
 		world_fault(w);
+		if (lives && (x >> 45) % 3 == 0)
+			world_dies(w, (int)(x >> 50) % 20);
 	}
 	world_heal(w);
 	run_out(w, seed);
@@ -218,6 +393,17 @@ static void punished(uint64_t seed, int faults, bool checkpoints)
 	world_destroy(w);
 }
 
+static void test_punished_lives(void **state)
+{
+	(void)state;
+	const char *one = getenv("HSPMD_SEED");
+	for (uint64_t seed = one ? strtoull(one, NULL, 10) : 1; seed <= (one ? strtoull(one, NULL, 10) : getenv("HSPMD_LONG") ? 3000 : 60); seed++) {
+		if (getenv("HSPMD_WORLD"))
+			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+		punished(seed, 25, seed % 2, true);
+	}
+}
+
 static void test_punished(void **state)
 {
 	(void)state;
@@ -225,13 +411,13 @@ static void test_punished(void **state)
 	int runs = getenv("HSPMD_LONG") ? 3000 : 100;
 	const char *one = getenv("HSPMD_SEED");
 	if (one) {
-		punished(strtoull(one, NULL, 10), 25, strtoull(one, NULL, 10) % 2);
+		punished(strtoull(one, NULL, 10), 25, strtoull(one, NULL, 10) % 2, false);
 		return;
 	}
 	for (int seed = 1; seed <= runs; seed++) {
 		if (getenv("HSPMD_WORLD"))
 			fprintf(stderr, "seed %d\n", seed);
-		punished((uint64_t)seed, 25, seed % 2);
+		punished((uint64_t)seed, 25, seed % 2, false);
 	}
 	assert_int_equal(meetings[0], 0);
 	assert_true(meetings[1] > runs / 10);
@@ -267,7 +453,9 @@ int main(void)
 		cmocka_unit_test(test_given),
 		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
-		cmocka_unit_test(test_punished),
+		cmocka_unit_test(test_refused), cmocka_unit_test(test_silent),
+		cmocka_unit_test(test_adopted), cmocka_unit_test(test_not_adopted), cmocka_unit_test(test_adopted_in_a_switch),
+		cmocka_unit_test(test_punished), cmocka_unit_test(test_punished_lives),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,8 @@
  *  - what `start` says about the state is true: each holder has that step under that plan, and together they have every slice;
  *  - a step is told of with the loss that the undisturbed job has, in order, each after the one before it or after a resize that says how many were lost;
  *  - after each event the next deadline lies ahead;
- *  - replies are given once.
+ *  - replies are given once, a change of the allocation is told of once, and events are numbered on, also over the controller's lives;
+ *  - no two processes have one serial number.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -101,6 +102,8 @@ static void check_line(struct world *w, const json_t *line)
 	if (json_object_get(line, "event")) {
 		assert_string_equal(world_word(line, "event"), "resize");
 		w->resizes++;
+		assert_true(world_integer(line, "generation") > w->explained);
+		w->explained = world_integer(line, "generation");
 		snprintf(w->cause, sizeof w->cause, "%s", world_word(line, "cause"));
 		int64_t lost = world_integer(line, "steps_lost");
 		assert_true(lost >= 0 && lost <= w->next_line);
@@ -115,6 +118,7 @@ static void check_line(struct world *w, const json_t *line)
 	if (json_number_value(json_object_get(line, "loss")) != world_loss(w->next_line))
 		fail_msg("wrong loss at step %lld", (long long)w->next_line);
 	w->next_line++;
+	w->nodes = (int)world_integer(line, "nodes");
 }
 
 /* Do those of one plan hold what they are said to, and is it the whole state? Whether one of them has died since nobody can know: then it may be. */
@@ -163,7 +167,7 @@ static void check_start(struct world *w, const json_t *m)
 
 static void carry_out(struct world *w, struct run_actions *a)
 {
-	for (size_t i = 0; i < a->count; i++) {
+	for (size_t i = 0; i < a->count && !w->dead; i++) {
 		struct run_action *x = &a->list[i];
 		int n = x->node ? x->node[1] - '0' : 0;
 		switch (x->kind) {
@@ -180,7 +184,11 @@ static void carry_out(struct world *w, struct run_actions *a)
 			}
 			if (!strcmp(world_word(x->value, "type"), "start"))
 				check_start(w, x->value);
-			if (w->agent[n])
+			if (!strcmp(world_word(x->value, "type"), "spawn")) {
+				assert_true(world_integer(x->value, "serial") > w->serial);
+				w->serial = world_integer(x->value, "serial");
+			}
+			if (w->agent[n] && !w->away[n])
 				world_put(&w->down[n], json_incref(x->value));
 			break;
 		}
@@ -198,10 +206,14 @@ static void carry_out(struct world *w, struct run_actions *a)
 		case RUN_START_AGENT:
 			if (w->member[n])
 				fail_msg("the agent of n%d is started, but its member job has its own", n);
+			w->starts[n]++;
+			w->started_at[n] = w->now;
 			if (w->held[n])
 				world_put(&w->up[n], json_pack("{s:s}", "type", "boot"));
 			break;
 		case RUN_DROP_AGENT:
+			if (w->away[n])
+				break;
 			for (int d = 0; d < DEVICES; d++)
 				w->sim[n][d].alive = false;
 			w->agent[n] = false;
@@ -241,10 +253,20 @@ static void carry_out(struct world *w, struct run_actions *a)
 				fprintf(stderr, "%9.3f %s\n", w->now, x->text);
 			break;
 		case RUN_JOURNAL:
+			json_decref(w->journal);
+			w->journal = json_incref(x->value);
+			break;
 		case RUN_SAVE_PLAN:
+			w->planned = x->id;
+			break;
+		case RUN_EVENT:
+			assert_int_equal(world_integer(x->value, "number"), json_array_size(w->events) + 1);
+			json_array_append(w->events, x->value);
 			break;
 		}
+		w->dead = (w->dies && w->actions_left-- <= 0) || (w->dies_in_switch && x->kind == RUN_JOURNAL && json_is_object(json_object_get(x->value, "older")));
 	}
+	w->dies_in_switch &= !w->dead;
 	run_actions_clear(a);
 }
 
@@ -255,6 +277,8 @@ void world_feed(struct world *w, struct run_event e)
 	e.wall = 1.7e9 + w->now;
 	assert_int_equal(hspmd_machine_feed(w->m, &e, &actions), 0);
 	carry_out(w, &actions);
+	if (w->dead && !w->ended)
+		world_restart(w);
 	double next = hspmd_machine_deadline(w->m);
 	if (next <= w->now)
 		fail_msg("the next deadline has passed already: %g at %g", next, w->now);
@@ -266,7 +290,7 @@ void world_feed(struct world *w, struct run_event e)
 static bool heard(const struct world *w)
 {
 	for (int n = 0; n < NODES; n++)
-		if (w->up[n].count > QUEUE / 8)
+		if (w->up[n].count > QUEUE / 16)
 			return false;
 	return true;
 }
@@ -279,7 +303,11 @@ bool world_move(struct world *w)
 	int start = (int)world_pick(w, 2 * NODES + 5);
 	for (int k = 0; k < 2 * NODES + 5; k++) {
 		int what = (start + k) % (2 * NODES + 5);
-		if (what < NODES && w->up[what].count) {
+		if (what < NODES && w->away[what] && !w->silent[what]) {
+			world_call(w, what);
+			return true;
+		}
+		if (what < NODES && w->up[what].count && !w->away[what] && !(w->silent[what] && !w->agent[what])) {
 			world_deliver(w, what);
 			return true;
 		}
@@ -403,6 +431,44 @@ void world_fault(struct world *w)
 	}
 }
 
+void world_hold(struct world *w, int node, bool held)
+{
+	w->held[node] = held;
+	w->poll = true;
+	if (!held)
+		world_agent_dies(w, node);
+}
+
+void world_look(struct world *w)
+{
+	w->poll = true;
+}
+
+void world_refuse(struct world *w, int node, int times)
+{
+	w->refusals[node] = times;
+}
+
+void world_silence(struct world *w, int node, bool silent)
+{
+	w->silent[node] = silent;
+}
+
+int world_starts(const struct world *w, int node)
+{
+	return w->starts[node];
+}
+
+double world_started_at(const struct world *w, int node)
+{
+	return w->started_at[node];
+}
+
+double world_now(const struct world *w)
+{
+	return w->now;
+}
+
 void world_ask(struct world *w, const char *what, int by)
 {
 	command(w, json_pack("{s:s, s:i, s:i}", "command", what, "by", by, "timeout_s", 1000));
@@ -437,143 +503,7 @@ int world_copies(const struct world *w)
 	return w->copies;
 }
 
-/* ---- making and asking */
-
-static json_t *manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err)
-{
-	size_t i;
-	json_t *one;
-	(void)c, (void)cluster, (void)plan;
-	json_array_foreach(written, i, one)
-		if (json_object_get(one, "error")) {
-			hspmd_fail(err, "%s", world_word(one, "error"));
-			return NULL;
-		}
-	return json_pack("{s:s, s:I}", "id", id, "step", (json_int_t)world_integer(json_array_get(written, 0), "step"));
-}
-
-/* The newest. */
-static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice)
-{
-	const char *key;
-	size_t i;
-	json_t *list, *one, *best = NULL;
-	(void)c, (void)readers;
-	json_object_foreach(found, key, list)
-		json_array_foreach(list, i, one)
-			if (!best || world_integer(json_object_get(one, "manifest"), "step") > world_integer(json_object_get(best, "manifest"), "step"))
-				best = one;
-	if (!best)
-		return -1;
-	choice->manifest = json_incref(json_object_get(best, "manifest"));
-	choice->files = json_object();
-	choice->step = world_integer(choice->manifest, "step");
-	choice->durable = !strcmp(world_word(best, "place"), "shared");
-	return 0;
-}
-
-/* All devices are alike, and so are their shares. */
-static int expect(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, double *busy_s)
-{
-	int n = hspmd_plan_devices(plan), at = 0;
-	(void)c;
-	for (int p = 0; p < plan->pipeline_count; p++)
-		for (int s = 0; s < plan->pipelines[p].stage_count; s++)
-			for (int d = 0; d < plan->pipelines[p].stages[s].device_count; d++, at++)
-				busy_s[at] = 0.02 * cluster->nodes[cluster->devices[plan->pipelines[p].stages[s].devices[d]].node].slowdown;
-	assert_int_equal(at, n);
-	return 0;
-}
-
-static int unfit(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
-{
-	(void)plan, (void)cluster;
-	return hspmd_fail(err, "%s: pipelines[0].stages[0]: it cannot be run", c->first_plan_name);
-}
-
-struct world *world_create(const struct world_options *o)
-{
-	struct world *w = calloc(1, sizeof *w);
-	struct hspmd_error err;
-	assert_non_null(w);
-	w->o = *o;
-	w->random = o->seed * UINT64_C(0x9e3779b97f4a7c15) + 88172645463325252u;
-	w->plans = json_object();
-	w->shrinks = json_array();
-	w->over = json_object();
-	w->saved_step = w->shared_step = -1;
-	w->job.steps = o->steps;
-	w->job.global_batch = 48;
-	w->job.seq_len = 8;
-	w->job.file = "job.json";
-	w->job.elastic.min_nodes = 1;
-	w->job.elastic.max_nodes = o->nodes;
-	w->job.checkpoint.every_s = 0.5;
-	w->job.checkpoint.shared_every_s = o->shared_every_s > 0 ? o->shared_every_s : 0.7;
-	w->job.checkpoint.replicas = 1;
-	w->config = (struct run_config){
-		.job = &w->job,
-		.model = o->model,
-		.job_json = json_object(),
-		.model_json = json_object(),
-		.layers = LAYERS,
-		.job_id = "7",
-		.output = "/nowhere",
-		.local = o->checkpoints ? "/local" : NULL,
-		.shared = o->checkpoints ? "/shared" : NULL,
-		.memory = o->sole || o->seed % 4 < 2 ? "/memory" : NULL,
-		.resizable = true,
-		.members = true,
-		.max_attempts = 1000,
-		.patience = run_patience_default(),
-		.covered = hspmd_stages_cover,
-		.manifest = manifest,
-		.choose = choose,
-		.first_plan = o->given,
-		.first_plan_name = "given.json",
-		.runnable = o->unfit ? unfit : NULL,
-	};
-	if (o->stragglers) {
-		w->config.expect = expect;
-		w->config.site = (struct run_site_terms){ .slower_than = 1.5, .slower_for_s = 3, .back_below = 1.2 };
-	}
-	for (int n = 0; n < NODES; n++)
-		w->slow[n] = 1;
-	for (int n = 0; n < NODES; n++)
-		for (int d = 0; d < DEVICES; d++) {
-			w->sim[n][d].node = n;
-			snprintf(w->sim[n][d].address, sizeof w->sim[n][d].address, "n%d:%d", n, d);
-			world_forget(&w->sim[n][d]);
-		}
-	for (int n = 0; n < o->held; n++)
-		w->held[n] = true;
-	w->now = 100;
-	w->m = hspmd_machine_create(&w->config, w->now, &err);
-	assert_non_null(w->m);
-	w->poll = true;
-	return w;
-}
-
-void world_destroy(struct world *w)
-{
-	hspmd_machine_destroy(w->m);
-	for (int n = 0; n < NODES; n++) {
-		world_empty(&w->up[n]);
-		world_empty(&w->down[n]);
-		for (int d = 0; d < DEVICES; d++)
-			world_forget(&w->sim[n][d]);
-	}
-	json_decref(w->solve);
-	json_decref(w->grow);
-	json_decref(w->shrinks);
-	json_decref(w->over);
-	json_decref(w->plans);
-	json_decref(w->saved);
-	json_decref(w->copied);
-	json_decref(w->config.job_json);
-	json_decref(w->config.model_json);
-	free(w);
-}
+/* ---- asking */
 
 void world_slow(struct world *w, int node, double factor)
 {
@@ -604,6 +534,11 @@ int world_generations(const struct world *w)
 const char *world_cause(const struct world *w)
 {
 	return w->cause;
+}
+
+int world_nodes(const struct world *w)
+{
+	return w->nodes;
 }
 
 int world_resizes(const struct world *w)

@@ -23,6 +23,7 @@ struct world_options {
 	json_t *given; /* borrowed; a plan to begin with, NULL: none */
 	bool unfit;    /* it cannot be run */
 	double shared_every_s; /* between two checkpoints on shared storage; 0: 0.7 */
+	double gather; /* seconds that agents may take to come up; 0: the usual */
 	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
 
@@ -35,12 +36,29 @@ bool world_move(struct world *w);
 void world_wait(struct world *w);
 /* One random fault or request: a worker or agent killed, a worker hung, a false alarm, nodes taken or given, grow, shrink, checkpoint. */
 void world_fault(struct world *w);
+/* The controller is killed and started anew from what it has kept; its agents call again, one by one. */
+void world_restart(struct world *w);
+/* The same once it has carried out so many more actions; or when it has written down that a generation is to take over from one before, and nothing of that is done. */
+void world_dies(struct world *w, int after);
+void world_dies_in_switch(struct world *w);
+/* Slurm gives or takes a node. */
+void world_hold(struct world *w, int node, bool held);
+/* Slurm says what the job has. */
+void world_look(struct world *w);
+/* What starts this node's agent ends at once, so many times. */
+void world_refuse(struct world *w, int node, int times);
+/* Its agent does not come up, nor call again. */
+void world_silence(struct world *w, int node, bool silent);
+/* How often its agent was started, and when last; what time it is. */
+int world_starts(const struct world *w, int node);
+double world_started_at(const struct world *w, int node);
+double world_now(const struct world *w);
 /* Kill -9 of worker `device` of a node, or hang it, or (agent) kill the node's agent and all below it. */
 enum world_how { WORLD_KILL, WORLD_HANG, WORLD_AGENT };
 void world_kill(struct world *w, int node, int device, enum world_how how);
-/* Heal hung workers and give the job all nodes back, so that it can end. */
 /* A user's command: "grow" or "shrink" by so many nodes. */
 void world_ask(struct world *w, const char *what, int by);
+/* Heal hung workers and give the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
 void world_leave(struct world *w);
 /* hspmdctld tells how nodes are lost. */
@@ -54,6 +72,7 @@ double world_slowdown(const struct world *w, int node);
 
 bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);
+int world_nodes(const struct world *w); /* that the last step was made on */
 int world_generations(const struct world *w);
 int world_meetings(const struct world *w); /* of workers with others, before their generation started */
 int world_resizes(const struct world *w);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The played cluster's state and the calls between its files: world.c (what the machine asks for, and the checks), world_workers.c, world_site.c (agents, Slurm,
- * the solver). */
+ * the solver), world_lives.c (the controller's lives). */
 #ifndef HSPMD_TESTS_WORLD_PRIVATE_H
 #define HSPMD_TESTS_WORLD_PRIVATE_H
 
@@ -8,7 +8,8 @@
 
 #define NODES 8
 #define DEVICES 4
-#define QUEUE 4096
+#define QUEUE 8192
+#define STEPS 4096 /* that an agent remembers */
 #define LAYERS 6
 
 struct queue {
@@ -44,7 +45,12 @@ struct world {
 	struct hspmd_machine *m;
 	double now;
 	bool held[NODES], agent[NODES];
+	bool away[NODES];              /* its agent has lost the controller and is to call again */
+	bool silent[NODES];            /* nothing comes of starting its agent, and it does not call */
+	int refusals[NODES], starts[NODES]; /* to come; of its agent so far */
+	double started_at[NODES];
 	struct queue up[NODES], down[NODES];
+	struct queue steps[NODES];     /* the last that the agent has told of */
 	struct sim sim[NODES][DEVICES];
 	json_t *solve, *grow, *shrinks; /* asked of the surroundings; of shrinks a list of [id, nodes] */
 	int64_t solve_id, grow_id;
@@ -53,10 +59,17 @@ struct world {
 	double slow[NODES], told_slow[NODES];
 	json_t *over;                  /* member jobs that have ended: id -> how */
 	bool poll;
+	/* The controller's life: what it keeps for the next, and when it ends. */
+	json_t *journal, *events;
+	int64_t planned, explained;    /* generations: newest that was saved, newest whose change was told of */
+	bool dies, dies_in_switch, dead;
+	int actions_left;
+	int64_t serial;                /* of the last process that was to be started */
 	int64_t generation;            /* newest prepared */
 	int copies;                    /* with so many */
 	json_t *plans;                 /* generation -> { cluster, plan } */
 	int64_t next_line, lost;
+	int nodes; /* that the last step was made on */
 	int resizes, ok, refused, commands;
 	char cause[64]; /* of the last resize */
 	bool replied[4096];
@@ -89,7 +102,12 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m);
 /* A piece of a step. Returns false when there is none to be done. */
 bool world_work(struct world *w);
 
+/* world_lives.c */
+/* The agent of node n calls the controller again. */
+void world_call(struct world *w, int n);
+
 /* world_site.c */
+json_t *world_part(const struct world *w, int n); /* what the agent of node n says that it has */
 void world_agent_hears(struct world *w, int n, json_t *m);
 void world_agent_dies(struct world *w, int n);
 /* The next message of node n reaches the machine. */

@@ -12,7 +12,7 @@
 
 #include "tests/unit/world_private.h"
 
-static json_t *part(const struct world *w, int n)
+json_t *world_part(const struct world *w, int n)
 {
 	char name[16];
 	snprintf(name, sizeof name, "n%d", n);
@@ -64,11 +64,13 @@ void world_agent_dies(struct world *w, int n)
 	char name[16];
 	snprintf(name, sizeof name, "n%d", n);
 	bool was = w->agent[n];
-	w->agent[n] = false;
+	was &= !w->away[n];
+	w->agent[n] = w->away[n] = false;
 	for (int d = 0; d < DEVICES; d++)
 		world_killed(&w->sim[n][d]);
 	world_empty(&w->up[n]);
 	world_empty(&w->down[n]);
+	world_empty(&w->steps[n]);
 	if (was)
 		world_feed(w, (struct run_event){ .kind = RUN_AGENT_LOST, .node = name, .text = "connection closed" });
 }
@@ -78,12 +80,15 @@ void world_deliver(struct world *w, int n)
 	char name[16];
 	snprintf(name, sizeof name, "n%d", n);
 	json_t *m = world_get(&w->up[n]);
-	if (!strcmp(world_word(m, "type"), "boot")) {
+	if (!strcmp(world_word(m, "type"), "boot") && w->refusals[n] > 0) {
+		w->refusals[n]--;
+		world_feed(w, (struct run_event){ .kind = RUN_AGENT_LOST, .node = name, .text = "what started it ended with status 1" });
+	} else if (!strcmp(world_word(m, "type"), "boot")) {
 		if (w->held[n] && !w->agent[n]) {
 			char job[24] = "7";
 			if (w->member[n])
 				snprintf(job, sizeof job, "%lld", (long long)w->member[n]);
-			json_t *hello = json_pack("{s:s, s:s, s:o}", "node", name, "job", job, "cluster", part(w, n));
+			json_t *hello = json_pack("{s:s, s:s, s:o}", "node", name, "job", job, "cluster", world_part(w, n));
 			w->agent[n] = true;
 			world_feed(w, (struct run_event){ .kind = RUN_AGENT_UP, .node = name, .value = hello });
 			json_decref(hello);
@@ -92,6 +97,11 @@ void world_deliver(struct world *w, int n)
 		world_member_ends(w, n, "has ended");
 		world_agent_dies(w, n);
 	} else {
+		if (!strcmp(world_word(m, "type"), "step")) {
+			world_put(&w->steps[n], json_incref(m));
+			if (w->steps[n].count > STEPS)
+				json_decref(world_get(&w->steps[n]));
+		}
 		world_feed(w, (struct run_event){ .kind = RUN_MESSAGE, .node = name, .value = m });
 	}
 	json_decref(m);

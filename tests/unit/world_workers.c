@@ -127,6 +127,9 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		s->stop = g;
 		if (!s->runs && s->holds == g && s->aborted < g)
 			report(w, s, "stopped", g);
+	} else if (!strcmp(type, "report")) {
+		world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "reported", "generation", (json_int_t)g, "step", (json_int_t)s->step, "holds",
+					     s->holds ? json_integer(s->holds) : json_null(), "training", s->runs == g, "losses", losses(s->step)));
 	} else if (!strcmp(type, "abort")) {
 		if (json_is_true(json_object_get(m, "revive")) && !s->holds && s->left.holds)
 			revive(s);
