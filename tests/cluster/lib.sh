@@ -202,7 +202,8 @@ run_tests() {
 	exit $((failures > 0))
 }
 
-# run_tests_in FOLDER: as run_tests, for tests that need no Slurm, each in a folder of its own below FOLDER.
+# run_tests_in FOLDER: as run_tests, for tests that need no Slurm, each in a folder of its own below FOLDER. Where a function after_each is defined, it
+# runs after each of them, however it ended.
 run_tests_in() {
 	local name began status failures=0
 	local -a names
@@ -214,6 +215,8 @@ run_tests_in() {
 		mkdir "$WORK"
 		(
 			set -e
+			trap 'exit 143' TERM HUP INT
+			! declare -F after_each >/dev/null || trap after_each EXIT
 			cd "$WORK"
 			"$name"
 		) # not in a condition: set -e would have no effect

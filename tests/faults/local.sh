@@ -14,7 +14,7 @@ export HSPMD_CONTACTS=$folder/contacts
 metrics=$folder/o/metrics.jsonl log=$folder/o/hspmd.log order=$folder/order
 shim=$build/.libs/libcrash_shim.so
 run=''
-trap 'kill -KILL $run $(processes) 2>/dev/null; remove_memory; [[ -n ${HSPMD_KEEP-} ]] || rm -rf "$folder"' EXIT
+trap 'end_processes; remove_memory; [[ -n ${HSPMD_KEEP-} ]] || rm -rf "$folder"' EXIT
 trap 'exit 143' TERM HUP INT
 cd "$folder" || exit 1
 [[ -f $shim ]] || make -s -C "$build" libcrash_shim.la || exit 1

@@ -18,6 +18,7 @@ prepare() {
 
 processes() {
 	local pid
+	[[ -n ${folder-} ]] || return 0
 	for pid in $(pgrep -x hspmd; pgrep -x lt-hspmd); do
 		! grep -qzF "HSPMD_CONTACTS=$folder/" "/proc/$pid/environ" 2>/dev/null || echo "$pid"
 	done
@@ -37,8 +38,24 @@ workers() { # NODE-NUMBER
 	done
 }
 
+# Ends what bears the folder's name, also what is being started meanwhile. Returns 1 when something is left.
+end_processes() {
+	local pid tries
+	for ((tries = 0; tries < 100; tries++)); do
+		[[ -n $(processes) ]] || return 0
+		for pid in $(processes); do
+			kill -KILL "$pid" 2>/dev/null || true
+		done
+		sleep 0.1
+	done
+	echo "processes are left: $(processes)"
+	return 1
+}
+
+# What the memory of played nodes still holds of runs whose output lies in the folder.
 remove_memory() {
 	local name
-	name=$(jq -r '.run[:12]' "$folder/o/run.json" 2>/dev/null)
-	[[ ! $name =~ ^[0-9a-f]{12}$ ]] || rm -rf /dev/shm/hspmd-*-"$name"
+	while read -r name; do
+		[[ ! $name =~ ^[0-9a-f]{12}$ ]] || rm -rf /dev/shm/hspmd-*-"$name"
+	done < <(find "$folder" -maxdepth 3 -name run.json -exec jq -r '.run[:12]' {} + 2>/dev/null)
 }
