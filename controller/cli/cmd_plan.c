@@ -190,6 +190,16 @@ static int print_json(const struct plan_options *o, const struct plan_inputs *in
 	return save(predicted, "-", err);
 }
 
+/* What the table says of a plan that needs more memory than there is; JSON has no place for it. */
+static void warn_of_memory(const struct plan_inputs *in, const struct hspmd_solve_report *report)
+{
+	char at[256];
+	const struct hspmd_shortage *s = report->shortages;
+	if (report->shortage_count)
+		hspmd_warn("the plan does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short%s", hspmd_cluster_address(in->cluster, s->device, at, sizeof at),
+			   s->pipeline, s->stage, s->need_bytes / 1e9, (s->need_bytes - s->have_bytes) / 1e9, report->shortage_count > 1 ? "; and so do others" : "");
+}
+
 static int print(const struct plan_options *o, const struct plan_inputs *in, const struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	for (int i = 0; i < report->warning_count; i++)
@@ -201,8 +211,10 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 	if (o->program)
 		return hspmd_plan_print_program(in->cluster, in->model, in->plan, o->program, o->evaluate ? o->seq_len : 0, o->explain, err);
 	bool printed = o->output && !strcmp(o->output, "-"); /* one document on standard output */
-	if (o->json)
+	if (o->json) {
+		warn_of_memory(in, report);
 		return printed ? 0 : print_json(o, in, err);
+	}
 	if (!printed)
 		hspmd_plan_table(stdout, in->plan, in->cluster, report, in->current && !o->evaluate);
 	return o->explain ? explain(o, in, err) : 0;
