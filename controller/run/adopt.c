@@ -110,6 +110,7 @@ void adopt_workers(struct hspmd_machine *m, struct node *n, json_t *living)
 		json_t *serial = json_object_get(v, "serial");
 		if (m->adopt && !m->current.layout && w && w->node == n && names(json_object_get(m->adopt, "members"), device)) {
 			w->life = LIFE_UP;
+			w->adopted = true;
 			w->serial = json_integer_value(serial);
 			w->holds = 0;
 		} else if (device) { /* nobody knows what it does */
@@ -178,7 +179,8 @@ static bool list_members(struct hspmd_machine *m, struct generation *g)
 
 static void again(struct hspmd_machine *m, const char *why)
 {
-	abort_current(m, why); /* what is missing is known when they have said what they hold */
+	abort_current(m, why);
+	revive_missing(m); /* before the next plan has new processes started in their place */
 	want_plan(m, "controller");
 }
 

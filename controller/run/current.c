@@ -309,8 +309,10 @@ void keep_early(struct hspmd_machine *m, const struct worker *w, json_t *message
 static void training(struct hspmd_machine *m)
 {
 	struct generation *g = &m->current;
-	for (int i = 0; i < g->members; i++)
+	for (int i = 0; i < g->members; i++) {
 		add_bytes(m, g->answer[i]);
+		g->member[i]->adopted = false;
+	}
 	for (int i = g->members - 1; i >= 0; i--) {
 		struct worker *w = g->member[i];
 		if (layout_uses(g->layout, w))

@@ -21,6 +21,7 @@ struct worker {
 	char address[ADDRESS_MAX];
 	enum life life;
 	int64_t serial;        /* of its process: what an earlier one says no longer counts */
+	bool adopted;          /* its process was there before this life of the controller, and has not trained since: what it was told nobody knows */
 	double deadline;       /* LIFE_STARTING */
 	bool reviving;         /* a process is to take up what the one before left in memory */
 	double revive_by;

@@ -269,6 +269,7 @@ void on_agent_lost(struct hspmd_machine *m, const struct run_event *e)
 void worker_spawn(struct hspmd_machine *m, struct worker *w)
 {
 	w->life = LIFE_STARTING;
+	w->adopted = false;
 	w->holds = 0;
 	w->serial = ++m->tickets;
 	w->deadline = m->now + m->config->patience.spawn;

@@ -38,9 +38,16 @@ static int64_t step_to_apply(const struct generation *g)
 void settle_hear(struct hspmd_machine *m)
 {
 	struct generation *g = &m->current;
-	for (int i = 0; i < g->members; i++) {
+	for (int i = g->members - 1; i >= 0; i--) {
 		struct worker *w = g->member[i];
 		json_t *holds = json_object_get(g->answer[i], "holds");
+		if (w->adopted && json_is_null(holds)) { /* a controller that is gone has started it, perhaps to take up what one before it left: that is begun anew */
+			send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
+			w->life = LIFE_NONE;
+			w->holds = 0;
+			generation_remove(g, w);
+			continue;
+		}
 		if (holds)
 			w->holds = json_integer_value(holds); /* null: nothing */
 		if (w->holds != g->layout->generation && !(m->older && w->holds == m->older->generation))

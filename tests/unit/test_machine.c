@@ -99,12 +99,10 @@ static void test_leave(void **state)
 }
 
 /* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was going on when it was killed, and when the one that takes it up is
- * killed, too. Also that of a hung one that is ended, and of all workers of an agent. */
-static void test_revived(void **state)
+ * killed, too. Also that of a hung one that is ended, and of all workers of an agent; and when the controller dies. */
+static void revived(uint64_t first, uint64_t last, bool lives)
 {
-	(void)state;
-	const char *one = getenv("HSPMD_SEED");
-	for (uint64_t seed = one ? strtoull(one, NULL, 10) : 1; seed <= (getenv("HSPMD_LONG") ? 3000 : 40); seed++) {
+	for (uint64_t seed = first; seed <= last; seed++) {
 		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 120, .sole = true });
 		uint64_t x = seed;
 		int status;
@@ -115,6 +113,8 @@ static void test_revived(void **state)
 			for (int k = 0; k < moves && !world_ended(w, &status); k++)
 				if (!world_move(w))
 					world_wait(w);
+			if (lives && (x >> 45) % 3 == 0)
+				world_dies(w, (int)(x >> 52) % 20);
 			world_kill(w, (int)(x >> 40) % 3, (int)(x >> 50) % 2, seed % 3 == 0 ? (enum world_how)((x >> 55) % 3) : WORLD_KILL);
 		}
 		world_heal(w);
@@ -126,6 +126,15 @@ static void test_revived(void **state)
 			fail_msg("seed %llu: %lld steps lost", (unsigned long long)seed, (long long)world_steps_lost(w));
 		world_destroy(w);
 	}
+}
+
+static void test_revived(void **state)
+{
+	(void)state;
+	const char *one = getenv("HSPMD_SEED");
+	uint64_t first = one ? strtoull(one, NULL, 10) : 1, last = one ? first : getenv("HSPMD_LONG") ? 3000 : 40;
+	revived(first, last, false);
+	revived(first, last, true);
 }
 
 /* Until the solver is told of node 1 that it is between these. */

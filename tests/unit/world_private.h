@@ -21,6 +21,7 @@ struct sim {
 	char address[64];
 	int node;
 	bool alive, hung;
+	bool set_up;         /* it was told its job */
 	int64_t serial;
 	int64_t prepared;    /* generation, 0: none */
 	bool prepared_in_plan, stays;

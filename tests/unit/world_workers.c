@@ -17,7 +17,7 @@ void world_forget(struct sim *s)
 	json_decref(s->start);
 	json_decref(s->checkpoint);
 	s->start = s->checkpoint = NULL;
-	s->alive = s->hung = s->stays = s->reporter = false;
+	s->alive = s->set_up = s->hung = s->stays = s->reporter = false;
 	s->prepared = s->runs = s->loading = s->holds = s->stop = s->aborted = 0;
 	s->step = 0;
 	s->ready = s->applied = -1;
@@ -88,8 +88,11 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 {
 	const char *type = world_word(m, "type");
 	int64_t g = world_integer(m, "generation");
-	if (!strcmp(type, "prepare")) {
+	if (!strcmp(type, "job")) {
+		s->set_up = true;
+	} else if (!strcmp(type, "prepare")) {
 		struct hspmd_error err;
+		assert_true(s->set_up);
 		assert_true(g > s->prepared);
 		s->prepared = g;
 		struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(m, "cluster"), "cluster", &err);
@@ -131,7 +134,7 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "reported", "generation", (json_int_t)g, "step", (json_int_t)s->step, "holds",
 					     s->holds ? json_integer(s->holds) : json_null(), "training", s->runs == g, "losses", losses(s->step)));
 	} else if (!strcmp(type, "abort")) {
-		if (json_is_true(json_object_get(m, "revive")) && !s->holds && s->left.holds)
+		if (json_is_true(json_object_get(m, "revive")) && s->set_up && !s->holds && s->left.holds)
 			revive(s);
 		if (s->loading == g)
 			s->loading = 0;
