@@ -134,6 +134,19 @@ static bool listed(const json_t *names, const char *name)
 	return false;
 }
 
+/* The node with the batch script is named first, and is the first here: after a controller's death agents call in any order. */
+static void put_first(struct hspmd_machine *m, const char *name)
+{
+	size_t at = 0;
+	while (at < m->nodes && name && strcmp(m->node[at]->name, name))
+		at++;
+	if (at == m->nodes || !name)
+		return;
+	struct node *n = m->node[at];
+	memmove(m->node + 1, m->node, at * sizeof *m->node);
+	m->node[0] = n;
+}
+
 void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 {
 	json_t *names = json_object_get(e->value, "nodes"), *v, *end = json_object_get(e->value, "end_in_s");
@@ -158,6 +171,7 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 		if (n->agent == LIFE_NONE && n->attempts < AGENT_ATTEMPTS && m->now >= n->retry_at && !n->leaving && !n->abandoned && !m->leaving && m->end == END_NONE)
 			agent_start(m, n);
 	}
+	put_first(m, json_string_value(json_array_get(names, 0)));
 	m->end_at = json_is_number(end) ? m->now + json_number_value(end) : INFINITY;
 	const char *state = json_string_value(json_object_get(e->value, "state"));
 	if (m->leaving && state && !strcmp(state, "preempted") && json_is_number(end))

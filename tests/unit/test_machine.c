@@ -371,6 +371,25 @@ static void test_adopted_in_a_switch(void **state)
 	}
 }
 
+/* Whoever calls first after a controller's death, the node with the batch script stays. */
+static void test_adopted_and_shrunk(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 100; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 60 });
+		int status;
+		run_until(w, 5);
+		world_restart(w);
+		run_until(w, 10);
+		world_ask(w, "shrink", 2);
+		run_out(w, seed);
+		if (world_ended(w, &status) && status)
+			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
+		assert_int_equal(world_nodes(w), 1);
+		world_destroy(w);
+	}
+}
+
 static int meetings[2]; /* in worlds without and with devices that take long to connect */
 
 /* lives: the controller dies, too, in the midst of what it does. */
@@ -463,7 +482,7 @@ int main(void)
 		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_refused), cmocka_unit_test(test_silent),
-		cmocka_unit_test(test_adopted), cmocka_unit_test(test_not_adopted), cmocka_unit_test(test_adopted_in_a_switch),
+		cmocka_unit_test(test_adopted), cmocka_unit_test(test_not_adopted), cmocka_unit_test(test_adopted_in_a_switch), cmocka_unit_test(test_adopted_and_shrunk),
 		cmocka_unit_test(test_punished), cmocka_unit_test(test_punished_lives),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -236,6 +236,7 @@ static void shrink(struct world *w, int64_t id, const json_t *nodes)
 		snprintf(name, sizeof name, "n%d", n);
 		if (!w->held[n] || !world_named(nodes, name))
 			continue;
+		assert_int_not_equal(n, 0); /* it runs the batch script */
 		for (int d = 0; d < DEVICES; d++)
 			assert_false(w->sim[n][d].alive); /* given back only when nothing runs there */
 		world_member_ends(w, n, "was cancelled");
