@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "common/alloc.h"
 #include "runtime/state/safetensors.h"
@@ -118,6 +121,31 @@ int hspmd_image_lay_out(struct hspmd_image *im, const struct hspmd_state_slice *
 	return 0;
 }
 
+/* memcpy, but what was in the caches stays there: nobody reads `to` soon, and training goes on beside. */
+static void copy_past_caches(char *to, const char *from, size_t bytes)
+{
+#ifdef __SSE2__
+	size_t head = -(uintptr_t)to % sizeof(__m128i), at = head < bytes ? head : bytes;
+	memcpy(to, from, at);
+	for (; bytes - at >= sizeof(__m128i); at += sizeof(__m128i))
+		_mm_stream_si128((__m128i *)(to + at), _mm_loadu_si128((const __m128i *)(from + at)));
+	_mm_sfence();
+	to += at;
+	from += at;
+	bytes -= at;
+#endif
+	memcpy(to, from, bytes);
+}
+
+void hspmd_image_copy(struct hspmd_image *im, size_t block, char *to, const char *from, size_t bytes)
+{
+	for (size_t at = 0; at < bytes; at += HSPMD_BLOCK_BYTES, block++) {
+		size_t n = bytes - at < HSPMD_BLOCK_BYTES ? bytes - at : HSPMD_BLOCK_BYTES;
+		im->blocks[block] = hspmd_sum_block(from + at, n);
+		copy_past_caches(to + at, from + at, n);
+	}
+}
+
 int hspmd_image_seal(struct hspmd_image *im, struct hspmd_error *err)
 {
 	size_t block = 0;
@@ -126,7 +154,8 @@ int hspmd_image_seal(struct hspmd_image *im, struct hspmd_error *err)
 		size_t count = hspmd_block_count(e->bytes);
 		for (size_t b = 0; b < count; b++) {
 			uint64_t at = (uint64_t)b * HSPMD_BLOCK_BYTES, rest = e->bytes - at;
-			im->blocks[block + b] = hspmd_sum_block(im->data + e->offset + at, rest < HSPMD_BLOCK_BYTES ? rest : HSPMD_BLOCK_BYTES);
+			if (!im->blocks[block + b])
+				im->blocks[block + b] = hspmd_sum_block(im->data + e->offset + at, rest < HSPMD_BLOCK_BYTES ? rest : HSPMD_BLOCK_BYTES);
 		}
 		e->xxh3 = hspmd_sum_of_blocks(im->blocks + block, count);
 		block += count;

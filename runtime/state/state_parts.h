@@ -43,13 +43,15 @@ struct hspmd_image {
 	size_t capacity, bytes, head_bytes;
 	struct hspmd_extent *extents; /* names owned; offset and bytes set by the layout, xxh3 by the seal */
 	size_t extent_count;
-	uint64_t *blocks; /* sums, extent after extent */
+	uint64_t *blocks; /* sums, extent after extent; 0: not yet known */
 	size_t block_count;
 };
 
 /* Decide where every slice goes and make room. */
 int hspmd_image_lay_out(struct hspmd_image *im, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err);
-/* When the data are in: sums and header. */
+/* Copy data into the image, past the caches, and take the sums of its blocks on the way. `block`: number of the first of them in im->blocks; all of them begin at `to`. */
+void hspmd_image_copy(struct hspmd_image *im, size_t block, char *to, const char *from, size_t bytes);
+/* When the data are in: the sums that are not yet known, and the header. */
 int hspmd_image_seal(struct hspmd_image *im, struct hspmd_error *err);
 /* A finished image that came from elsewhere: check all of it and list its extents (*extents malloc'd, with names). */
 int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **extents, size_t *count, struct hspmd_error *err);

@@ -15,15 +15,15 @@
 #include "common/log.h"
 #include "runtime/state/state_parts.h"
 
-/* Copied at a time, so that two threads share the work evenly. */
-#define CHUNK ((size_t)4 << 20)
+/* Copied at a time, so that two threads share the work evenly: whole blocks. */
+#define CHUNK ((size_t)4 * HSPMD_BLOCK_BYTES)
 
 enum phase { IDLE, COPYING, WRITING };
 
 struct chunk {
 	const char *from;
 	char *to;
-	size_t bytes;
+	size_t bytes, block; /* the first of its blocks in the image */
 };
 
 struct hspmd_writer {
@@ -52,13 +52,16 @@ struct hspmd_writer {
 
 /* ---- the thread */
 
-/* Chunks nobody has taken yet. */
-static void copy_some(struct hspmd_writer *w)
+/* Chunks nobody has taken yet. Who holds training up copies and no more; the sums of these chunks are the thread's later. */
+static void copy_some(struct hspmd_writer *w, bool holding)
 {
 	size_t done = 0, i;
-	while ((i = atomic_fetch_add(&w->next, 1)) < w->chunk_count) {
-		memcpy(w->chunks[i].to, w->chunks[i].from, w->chunks[i].bytes);
-		done++;
+	for (; (i = atomic_fetch_add(&w->next, 1)) < w->chunk_count; done++) {
+		const struct chunk *c = &w->chunks[i];
+		if (holding)
+			memcpy(c->to, c->from, c->bytes);
+		else
+			hspmd_image_copy(&w->image, c->block, c->to, c->from, c->bytes);
 	}
 	pthread_mutex_lock(&w->lock);
 	w->copied += done;
@@ -149,7 +152,7 @@ static void *run(void *arg)
 		if (w->phase != COPYING)
 			break;
 		pthread_mutex_unlock(&w->lock);
-		copy_some(w);
+		copy_some(w, false);
 		pthread_mutex_lock(&w->lock);
 		while (w->copied < w->chunk_count)
 			pthread_cond_wait(&w->changed, &w->lock);
@@ -247,14 +250,16 @@ static int take_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, 
 
 static int list_chunks(struct hspmd_writer *w, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
 {
+	size_t block = 0;
 	w->chunk_count = 0;
 	for (size_t i = 0; i < count; i++) {
 		const struct hspmd_extent *e = &w->image.extents[i];
 		for (uint64_t at = 0; at < e->bytes; at += CHUNK) {
 			if (hspmd_grow(&w->chunks, &w->chunk_capacity, w->chunk_count, sizeof *w->chunks))
 				return hspmd_fail_memory(err, "beginning a checkpoint");
-			w->chunks[w->chunk_count++] = (struct chunk){ (const char *)slices[i].data + at, w->image.data + e->offset + at,
-								      e->bytes - at < CHUNK ? (size_t)(e->bytes - at) : CHUNK };
+			size_t bytes = e->bytes - at < CHUNK ? (size_t)(e->bytes - at) : CHUNK;
+			w->chunks[w->chunk_count++] = (struct chunk){ (const char *)slices[i].data + at, w->image.data + e->offset + at, bytes, block };
+			block += hspmd_block_count(bytes);
 		}
 	}
 	return 0;
@@ -310,7 +315,7 @@ int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err)
 	if (!copying)
 		return 0;
 	double start = hspmd_now();
-	copy_some(w);
+	copy_some(w, true);
 	pthread_mutex_lock(&w->lock);
 	while (w->copied < w->chunk_count)
 		pthread_cond_wait(&w->changed, &w->lock);
