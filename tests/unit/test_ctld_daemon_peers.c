@@ -23,7 +23,7 @@
 
 #include "common/clock.h"
 #include "common/durable.h"
-#include "controller/ctld/daemon.h"
+#include "controller/ctld/daemon_private.h"
 #include "controller/ctld/link.h"
 #include "controller/ctld/protocol.h"
 
@@ -435,9 +435,48 @@ static void test_coming_and_going_fills_no_log(void **state)
 	assert_int_equal(count_said(d, "job 10"), 0);
 }
 
+/* Whoever got hspmdctld's port without being whom the site trusts is told nothing of the job. */
+static void test_a_port_that_another_holds_is_not_trusted(void **state)
+{
+	struct daemon *d = *state;
+	char where[96];
+	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid() + 1, d->port);
+	d->line[0] = ctld_link_create(where, 7, d->auth, NULL);
+	assert_non_null(d->line[0]);
+	state_of(d, 0, 100);
+	for (double until = hspmd_now() + PATIENCE_S; !strstr(ctld_link_trouble(d->line[0]), "is held by user"); turn(d, 20))
+		if (ctld_link_up(d->line[0]) || hspmd_now() > until)
+			fail_msg("the line is %s: %s", ctld_link_up(d->line[0]) ? "up" : "down", ctld_link_trouble(d->line[0]));
+}
+
+/* Before Slurm knows a job, whoever greeted first may greet again, and nobody else; then its user alone. */
+static void test_a_job_is_one_users(void **state)
+{
+	(void)state;
+	struct hspmd_error err;
+	struct ctld_options options = { .policies = "" };
+	struct ctld d = { .options = &options };
+	assert_int_equal(uv_loop_init(&d.loop), 0);
+	assert_int_equal(uv_timer_init(&d.loop, &d.tick), 0);
+	assert_int_equal(on_greet(&d, 7, getuid() + 5, &err), 0);
+	assert_int_equal(on_greet(&d, 7, getuid(), &err), -1);
+	assert_non_null(strstr(err.text, "as another user"));
+	assert_int_equal(on_greet(&d, 7, getuid() + 5, &err), 0);
+	d.view = whole_view(false);
+	assert_int_equal(on_greet(&d, 7, getuid() + 5, &err), -1);
+	assert_non_null(strstr(err.text, "is not of user"));
+	hspmd_view_destroy(d.view);
+	ctld_peers_clear(&d.peers);
+	uv_close((uv_handle_t *)&d.tick, NULL);
+	uv_run(&d.loop, UV_RUN_DEFAULT);
+	assert_int_equal(uv_loop_close(&d.loop), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_job_is_one_users),
+		cmocka_unit_test_setup_teardown(test_a_port_that_another_holds_is_not_trusted, start, stop),
 		cmocka_unit_test_setup_teardown(test_one_that_thinks_and_one_that_declines, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_ill_meaning_change_nothing_and_are_told_of_once, start, stop),
