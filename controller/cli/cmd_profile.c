@@ -6,7 +6,6 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
-#include "runtime/comm/transport.h"
 #include "runtime/measure/measure.h"
 
 static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
@@ -72,9 +71,9 @@ static int parse(int argc, char **argv, struct profile_options *o)
 		return hspmd_usage_hint("profile");
 	if (!o->model)
 		return hspmd_usage_error("profile", "which model? --model CONFIG is missing");
-	struct hspmd_error err;
-	if (!hspmd_transport_find(o->wishes.transport, &err))
-		return hspmd_usage_error("profile", "--transport: %s", err.text);
+	int wrong = hspmd_usage_transport("profile", o->wishes.transport);
+	if (wrong)
+		return wrong;
 	if (devices && cores)
 		return hspmd_usage_error("profile", "--devices and --cores exclude one another");
 	o->wishes.seq_len = (int)seq_len;

@@ -28,7 +28,6 @@
 #include "controller/run/loop.h"
 #include "controller/run/risk.h"
 #include "controller/slurm/job.h"
-#include "runtime/comm/transport.h"
 #include "runtime/state/checkpoint.h"
 
 #define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
@@ -141,9 +140,9 @@ static int parse(int argc, char **argv, struct options *o)
 		return hspmd_usage_error("run", "--local and --cluster exclude one another");
 	if (o->policies && !o->local && !o->cluster && getenv("SLURM_JOB_ID"))
 		return hspmd_usage_error("run", "--policies is for runs outside of Slurm; in a job the site's own hold");
-	struct hspmd_error err;
-	if (!hspmd_transport_find(o->transport, &err))
-		return hspmd_usage_error("run", "--transport: %s", err.text);
+	int wrong = hspmd_usage_transport("run", o->transport);
+	if (wrong)
+		return wrong;
 	if (o->nodes && !o->cluster)
 		return hspmd_usage_error("run", "--nodes needs --cluster");
 	if (!o->job && !(o->job = getenv("HSPMD_JOB")))

@@ -67,6 +67,8 @@ int hspmd_option_int(const char *option, const char *text, int64_t min, int64_t 
 int hspmd_option_number(const char *option, const char *text, double min, double max, double *out);
 /* Say what is wrong with the usage of `command` and how to learn more. Returns HSPMD_EXIT_USAGE. */
 int hspmd_usage_error(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* What --transport says must be built in and work between processes: 0, or that error. NULL: not said. */
+int hspmd_usage_transport(const char *command, const char *name);
 /* After getopt_long returned '?' or ':' (it has printed the message). Returns HSPMD_EXIT_USAGE. */
 int hspmd_usage_hint(const char *command);
 

@@ -11,6 +11,7 @@
 
 #include "common/alloc.h"
 #include "common/log.h"
+#include "runtime/comm/transport.h"
 
 #define HELP_COLUMN 25   /* where the help of an option begins */
 #define FIRST_OPTION 256 /* getopt's value of the first row; beyond every letter */
@@ -56,6 +57,15 @@ int hspmd_usage_error(const char *command, const char *fmt, ...)
 	va_end(ap);
 	hspmd_error_log("%s", text);
 	return hspmd_usage_hint(command);
+}
+
+int hspmd_usage_transport(const char *command, const char *name)
+{
+	struct hspmd_error err;
+	const struct hspmd_transport_ops *ops = hspmd_transport_find(name, &err);
+	if (!ops)
+		return hspmd_usage_error(command, "--transport: %s", err.text);
+	return ops == &hspmd_transport_memory ? hspmd_usage_error(command, "--transport: %s carries nothing from one process to another", name) : 0;
 }
 
 /* ---- tables of options */

@@ -12,6 +12,7 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
+#include "runtime/state/state_parts.h"
 #include "tests/unit/state_folder.h"
 
 /* ---- a device, near or far */
@@ -345,6 +346,48 @@ static void test_bad_places(void **state)
 	scene_free(slices, n);
 }
 
+/* Parts of many blocks and of odd lengths, copied by the thread alone and by the caller too: what is in the image, and its sums. */
+static void test_large_parts(void **state)
+{
+	(void)state;
+	static const int64_t lengths[] = { (5 << 18) + 3, 7, (9 << 18) + 1, 1 << 18 };
+	enum { PARTS = 4 };
+	struct hspmd_device dev = { .ops = &near_ops };
+	struct hspmd_error err = { "" };
+	struct hspmd_state_slice slices[PARTS];
+	const char *places[] = { scene_path("large") };
+	struct hspmd_writer_job job = { .step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .places = places, .place_count = 1 };
+	for (int i = 0; i < PARTS; i++) {
+		float *data = malloc((size_t)lengths[i] * sizeof *data);
+		assert_non_null(data);
+		for (int64_t k = 0; k < lengths[i]; k++)
+			data[k] = (float)(i + k);
+		slices[i] = (struct hspmd_state_slice){ .tensor = (const char *[]){ "a", "b", "c", "d" }[i], .dtype = HSPMD_F32, .shape = { .rank = 1, .dim = { lengths[i] } },
+							.box = { .rank = 1, .hi = { lengths[i] } }, .data = data };
+	}
+	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
+	for (int helped = 0; helped < 2; helped++) {
+		json_t *report;
+		size_t bytes, count;
+		struct hspmd_extent *extents;
+		must(hspmd_writer_begin(w, &job, slices, PARTS, &err), &err);
+		if (helped)
+			must(hspmd_writer_release(w, &err), &err);
+		assert_int_equal(hspmd_writer_result(w, 60, &report, &err), 1);
+		json_decref(report);
+		const char *image = hspmd_writer_image(w, &bytes);
+		assert_non_null(image);
+		must(hspmd_image_check(image, bytes, &extents, &count, &err), &err);
+		assert_int_equal(count, PARTS);
+		for (int i = 0; i < PARTS; i++)
+			assert_memory_equal(image + extents[i].offset, slices[i].data, (size_t)lengths[i] * sizeof(float));
+		hspmd_extents_free(extents, count);
+	}
+	hspmd_writer_destroy(w);
+	for (int i = 0; i < PARTS; i++)
+		free((void *)(uintptr_t)slices[i].data);
+}
+
 /* Manifests that lie. */
 static void test_manifest_checks(void **state)
 {
@@ -413,6 +456,7 @@ int main(void)
 		IN_FOLDER(test_choose),
 		IN_FOLDER(test_list_and_prune),
 		IN_FOLDER(test_bad_places),
+		IN_FOLDER(test_large_parts),
 		IN_FOLDER(test_manifest_checks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
