@@ -211,12 +211,17 @@ static int stop(void **state)
 
 /* ---- controllers */
 
-static void state_of(struct daemon *d, int i, double rate)
+static void state_with(struct daemon *d, int i, int min_nodes, double rate)
 {
-	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f, f]}", "min_nodes", 1, "max_nodes", 3, "nodes", 3, "tokens_per_s", 2.8 * rate, "curve", rate, 1.9 * rate,
+	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f, f]}", "min_nodes", min_nodes, "max_nodes", 3, "nodes", 3, "tokens_per_s", 2.8 * rate, "curve", rate, 1.9 * rate,
 			      2.8 * rate);
 	ctld_link_state(d->line[i], s);
 	json_decref(s);
+}
+
+static void state_of(struct daemon *d, int i, double rate)
+{
+	state_with(d, i, 1, rate);
 }
 
 static void call(struct daemon *d, int i, double rate)
@@ -313,6 +318,31 @@ static void test_a_slow_slurmctld_is_left_in_peace(void **state)
 	for (double until = hspmd_now() + PATIENCE_S; w->looks < now + 4 && hspmd_now() < until; turn(d, 20))
 		put(d, "job_state", "");
 	assert_true(w->looks >= now + 4);
+}
+
+/* What was seen may be long past: slurmctld, which is slow, was looked at more than five seconds ago when job 7 says that it may give nodes now. Before it is asked for
+ * them there is another look. */
+static void test_nothing_is_asked_on_an_old_look(void **state)
+{
+	struct daemon *d = *state;
+	struct world *w = d->world;
+	call(d, 0, 100);
+	state_with(d, 0, 3, 100);
+	w->waits = true;
+	put(d, "job_state", "");
+	int before = w->looks;
+	for (double until = hspmd_now() + PATIENCE_S; w->looks < before + 2 && hspmd_now() < until;)
+		turn(d, 20);
+	w->slow_s = 1.6; /* and left in peace for eight */
+	before = w->looks;
+	put(d, "job_state", "");
+	for (double until = hspmd_now() + PATIENCE_S; hspmd_now() < until && (w->looks < before + 2 || hspmd_now() < w->ended[w->looks - 1] + 5.3);)
+		turn(d, 20);
+	before = w->looks;
+	assert_null(ctld_link_take(d->line[0]));
+	state_with(d, 0, 1, 100);
+	json_decref(expect_ask(d, 0, "shrink", 2));
+	assert_true(w->looks > before);
 }
 
 /* ---- those who mean it ill */
@@ -479,6 +509,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_a_port_that_another_holds_is_not_trusted, start, stop),
 		cmocka_unit_test_setup_teardown(test_one_that_thinks_and_one_that_declines, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, start, stop),
+		cmocka_unit_test_setup_teardown(test_nothing_is_asked_on_an_old_look, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_ill_meaning_change_nothing_and_are_told_of_once, start, stop),
 		cmocka_unit_test_setup_teardown(test_coming_and_going_fills_no_log, start, stop),
 	};
