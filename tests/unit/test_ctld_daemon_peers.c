@@ -224,15 +224,20 @@ static void state_of(struct daemon *d, int i, double rate)
 	state_with(d, i, 1, rate);
 }
 
-static void call(struct daemon *d, int i, double rate)
+static void call_with(struct daemon *d, int i, int min_nodes, double rate)
 {
 	char where[96], greeted[64];
 	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), d->port);
 	d->line[i] = ctld_link_create(where, 7 + (uint32_t)i, d->auth, NULL);
 	assert_non_null(d->line[i]);
-	state_of(d, i, rate);
+	state_with(d, i, min_nodes, rate);
 	snprintf(greeted, sizeof greeted, "job %d: greeting", 7 + i);
 	wait_said(d, greeted);
+}
+
+static void call(struct daemon *d, int i, double rate)
+{
+	call_with(d, i, 1, rate);
 }
 
 /* The next ask on a line; NULL: none within so long. */
@@ -326,8 +331,7 @@ static void test_nothing_is_asked_on_an_old_look(void **state)
 {
 	struct daemon *d = *state;
 	struct world *w = d->world;
-	call(d, 0, 100);
-	state_with(d, 0, 3, 100);
+	call_with(d, 0, 3, 100);
 	w->waits = true;
 	put(d, "job_state", "");
 	int before = w->looks;
