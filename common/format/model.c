@@ -268,9 +268,11 @@ static struct hspmd_model *from_doc(struct hspmd_json_doc *doc)
 		return NULL;
 	}
 	m->config = json_incref(doc->root);
-	if (!read_all(&root, m) && !doc->rounded)
+	int rc = read_all(&root, m);
+	if (!rc && doc->rounded) /* an integer of a key that is passed over, but goes into exported models */
+		rc = hspmd_json_fail(&root, "an integer is too large");
+	if (!rc)
 		return m;
-	hspmd_json_fail(&root, "an integer is too large"); /* of a key that is passed over, but goes into exported models */
 	hspmd_model_destroy(m);
 	return NULL;
 }

@@ -2,11 +2,13 @@
 #include "controller/cli/checkpoint_groups.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+
+/* Above what a job names may lie the job's and the user's folder ($USER/$JOB), where somebody looks for them. */
+#define LOOKED_DEEP (HSPMD_PLACE_DEPTH + 2)
 
 static bool on_hand(void *context, int number, const struct hspmd_shard *s)
 {
@@ -22,14 +24,8 @@ static int open_group(struct checkpoint_group *g, struct hspmd_error *err)
 	g->reader = hspmd_reader_create(g->manifest, g->folders, g->folder_count, err);
 	if (!g->reader)
 		return -1;
-	struct hspmd_error lacks = { "" };
-	if (!hspmd_manifest_covered(g->manifest, 0, on_hand, g, &lacks))
-		return 0;
-	if (!lacks.text[0])
+	if (hspmd_manifest_covered(g->manifest, 0, on_hand, g, &g->lacks) && !g->lacks.text[0])
 		return hspmd_fail_memory(err, "looking through a checkpoint");
-	int behind = 0; /* whoever prints it says the step */
-	sscanf(lacks.text, "step %*d: %n", &behind);
-	hspmd_fail(&g->lacks, "%s", lacks.text + behind);
 	return 0;
 }
 
@@ -70,7 +66,7 @@ static int fill(struct checkpoint_groups *g, struct hspmd_error *err)
 int checkpoint_groups_open(struct checkpoint_groups *g, const char *path, struct hspmd_error *err)
 {
 	*g = (struct checkpoint_groups){ 0 };
-	g->found_count = hspmd_checkpoint_list(path, &g->found, err);
+	g->found_count = hspmd_checkpoint_list(path, LOOKED_DEEP, &g->found, err);
 	if (g->found_count < 0) {
 		g->found_count = 0;
 		return -1;

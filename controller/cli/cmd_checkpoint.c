@@ -278,9 +278,10 @@ static int with_groups(const struct checkpoint_options *o, int (*f)(const struct
 
 int hspmd_command_checkpoint(int argc, char **argv)
 {
+	static const char *const verbs[] = { "list", "verify", "export", "import", NULL };
 	struct checkpoint_options o = { .step = -1 };
 	struct hspmd_error err = { "" };
-	if (hspmd_control_names_job(argc, argv))
+	if (hspmd_control_names_job(argc, argv, verbs))
 		return hspmd_control_checkpoint(argc, argv);
 	int status = parse(argc, argv, &o), rv;
 	if (status)

@@ -256,15 +256,13 @@ static int tell(const struct control *c, json_t *hello)
 	return ok ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
 }
 
-/* One word that is no verb of hspmd checkpoint, wherever the options stand; in a Slurm job none. */
-bool hspmd_control_names_job(int argc, char **argv)
+bool hspmd_control_names_job(int argc, char **argv, const char *const *verbs)
 {
-	static const char *const verbs[] = { "list", "verify", "export", "import" };
 	int words = 0;
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h") || !strcmp(argv[i], "-o") || !strcmp(argv[i], "--output"))
 			return false;
-		for (size_t v = 0; !words && v < sizeof verbs / sizeof *verbs; v++)
+		for (size_t v = 0; !words && verbs[v]; v++)
 			if (!strcmp(argv[i], verbs[v]))
 				return false;
 		if (!strcmp(argv[i], "--timeout"))

@@ -52,7 +52,7 @@ struct hspmd_machine *hspmd_machine_create(const struct run_config *config, doub
 	m->told = config->last_step;
 	m->event_number = json_integer_value(json_object_get(json_array_get(m->events, json_array_size(m->events) - 1), "number"));
 	m->risk = config->risk;
-	m->tickets = (int64_t)(now * 1e6); /* beyond what a life before has given, which agents may still speak of */
+	m->tickets = (int64_t)(now * 1e6); /* of the clock that lives on one node share: beyond what one before has given, which agents may still speak of */
 	m->saved_step = -1;
 	m->save_tried = now;
 	m->save_tried_step = config->last_step;

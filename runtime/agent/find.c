@@ -42,7 +42,7 @@ static void add_folder(const char *folder, const char *place, json_t *list)
 {
 	struct hspmd_error err;
 	struct hspmd_found *found = NULL;
-	int n = hspmd_checkpoint_list(folder, &found, &err);
+	int n = hspmd_checkpoint_list(folder, HSPMD_PLACE_DEPTH, &found, &err);
 	if (n < 0) {
 		hspmd_warn("%s", err.text);
 		return;

@@ -72,7 +72,7 @@ static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run
 		return 0;
 	char text[256];
 	const char *file = file_of(m, run, count, &r->boxes[0]);
-	return hspmd_fail(err, "step %" PRId64 ": %s of %s %s is in %s%s", m->step, hspmd_state_kind_words[run[0]->kind], run[0]->tensor,
+	return hspmd_fail(err, "%s of %s %s is in %s%s", hspmd_state_kind_words[run[0]->kind], run[0]->tensor,
 			  hspmd_box_text(&r->boxes[0], text, sizeof text), file ? file : "no shard", file ? ", which cannot be read" : "");
 }
 
@@ -92,7 +92,7 @@ static int cover_all(const struct hspmd_manifest *m, const struct hspmd_extent *
 	for (size_t first = 0, end; first < count && !rv; first = end) {
 		for (end = first + 1; end < count && !strcmp(order[end]->tensor, order[first]->tensor) && order[end]->kind == order[first]->kind; end++)
 			if (!same_form(order[end], order[first]))
-				rv = hspmd_fail(err, "step %" PRId64 ": %s has two shapes or types", m->step, order[end]->tensor);
+				rv = hspmd_fail(err, "%s has two shapes or types", order[end]->tensor);
 		if (!rv)
 			rv = cover(m, order + first, end - first, there, &r, err);
 	}
@@ -114,7 +114,7 @@ int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_rea
 		rv = cover_all(m, order, there, err);
 	}
 	if (!rv && !m->extent_count)
-		rv = hspmd_fail(err, "step %" PRId64 ": there is nothing in the checkpoint", m->step);
+		rv = hspmd_fail(err, "there is nothing in the checkpoint");
 	free(order);
 	free(there);
 	return rv;
@@ -143,8 +143,10 @@ int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int cou
 			break;
 		}
 		/* The newest one's lack is what a user wants to know. */
-		if (!round && err)
+		if (!round && err) {
 			*err = why;
+			hspmd_error_prefix(err, "step %" PRId64, manifests[best]->step);
+		}
 	}
 	free(tried);
 	if (!count)
@@ -202,6 +204,7 @@ struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation,
 	if (!rv && !whole)
 		hspmd_fail_memory(err, "putting a manifest together");
 	if (m && hspmd_manifest_covered(m, 0, NULL, NULL, err)) {
+		hspmd_error_prefix(err, "step %" PRId64, m->step);
 		hspmd_manifest_destroy(m);
 		m = NULL;
 	}

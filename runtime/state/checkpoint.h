@@ -102,8 +102,10 @@ struct hspmd_found {
 	struct hspmd_manifest *manifest;
 	char *error; /* why there is no manifest */
 };
-/* All of them, oldest first; *found is malloc'd, free with hspmd_found_free. A folder that is not there holds none. Count or -1. */
-int hspmd_checkpoint_list(const char *path, struct hspmd_found **found, struct hspmd_error *err);
+/* How many folders lie between one that a job names and its checkpoints: the run's, the node's. */
+#define HSPMD_PLACE_DEPTH 2
+/* All of them with at most `depth` folders between, oldest first; *found is malloc'd, free with hspmd_found_free. A folder that is not there holds none. Count or -1. */
+int hspmd_checkpoint_list(const char *path, int depth, struct hspmd_found **found, struct hspmd_error *err);
 void hspmd_found_free(struct hspmd_found *found, int count);
 
 /* Reads one checkpoint from where its shards are. Folders (the checkpoint's own, nearest first) are looked through for each shard. */

@@ -37,9 +37,6 @@ static int add(struct found_list *l, const char *folder, struct hspmd_error *err
 	return 0;
 }
 
-/* How deep places lie under a folder: the run's, the node's; above them a job's and a user's ($USER/$JOB), where somebody looks for them. */
-#define PLACE_DEPTH 4
-
 static int look(struct found_list *l, const char *path, int depth, struct hspmd_error *err)
 {
 	DIR *d = opendir(path);
@@ -58,8 +55,8 @@ static int look(struct found_list *l, const char *path, int depth, struct hspmd_
 			rv = hspmd_fail_memory(err, "listing checkpoints");
 		else if (folder && hspmd_checkpoint_parse(entry->d_name, &step, &generation))
 			rv = add(l, child, err);
-		else if (folder && depth < PLACE_DEPTH)
-			rv = look(l, child, depth + 1, err);
+		else if (folder && depth > 0)
+			rv = look(l, child, depth - 1, err);
 		free(child);
 	}
 	closedir(d);
@@ -93,13 +90,13 @@ bool hspmd_checkpoint_same_run(const char *a, const char *b)
 	return n == strcspn(y + 1, "/") && !strncmp(x + 1, y + 1, n);
 }
 
-int hspmd_checkpoint_list(const char *path, struct hspmd_found **found, struct hspmd_error *err)
+int hspmd_checkpoint_list(const char *path, int depth, struct hspmd_found **found, struct hspmd_error *err)
 {
 	struct found_list l = { 0 };
 	char *manifest = hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, path);
 	int rv = manifest ? 0 : hspmd_fail_memory(err, "listing checkpoints");
 	if (!rv)
-		rv = access(manifest, F_OK) ? look(&l, path, 0, err) : add(&l, path, err);
+		rv = access(manifest, F_OK) ? look(&l, path, depth, err) : add(&l, path, err);
 	free(manifest);
 	if (rv) {
 		hspmd_found_free(l.items, (int)l.count);

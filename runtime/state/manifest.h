@@ -73,7 +73,7 @@ struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation,
 /* May this shard of manifest number `manifest` be read by somebody? */
 typedef bool hspmd_reachable(void *context, int manifest, const struct hspmd_shard *shard);
 
-/* Is all of every tensor in reachable shards? 0, or -1 and err names the first part that is not and the file it was in. */
+/* Is all of every tensor in reachable shards? 0, or -1 and err names the first part that is not and the file it was in, not the step. */
 int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context, struct hspmd_error *err);
 /* The newest (step, then generation) that is covered: its index, or -1 and err says what the newest lacks. */
 int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context, struct hspmd_error *err);

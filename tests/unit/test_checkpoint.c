@@ -213,7 +213,7 @@ static int found_steps(const char *where, char *text, size_t size)
 {
 	struct hspmd_found *found;
 	struct hspmd_error err;
-	int n = hspmd_checkpoint_list(where, &found, &err);
+	int n = hspmd_checkpoint_list(where, HSPMD_PLACE_DEPTH, &found, &err);
 	size_t used = 0;
 	text[0] = '\0';
 	for (int i = 0; i < n; i++)
@@ -257,6 +257,12 @@ static bool not_n1(void *context, int number, const struct hspmd_shard *s)
 	return number != 1 || strcmp(s->file, "n1-0.safetensors");
 }
 
+static bool none(void *context, int manifest, const struct hspmd_shard *shard)
+{
+	(void)context, (void)manifest, (void)shard;
+	return false;
+}
+
 static void test_choose(void **state)
 {
 	(void)state;
@@ -267,7 +273,9 @@ static void test_choose(void **state)
 	assert_int_equal(hspmd_manifest_choose(list, 3, not_n1, NULL, &err), 2);
 	assert_int_equal(hspmd_manifest_choose(list, 0, NULL, NULL, &err), -1);
 	assert_int_equal(hspmd_manifest_covered(m[1], 1, not_n1, NULL, &err), -1);
-	assert_string_equal(err.text, "step 42: param of b [2:5] is in n1-0.safetensors, which cannot be read");
+	assert_string_equal(err.text, "param of b [2:5] is in n1-0.safetensors, which cannot be read");
+	assert_int_equal(hspmd_manifest_choose(list, 3, none, NULL, &err), -1);
+	assert_non_null(strstr(err.text, "step 42: ")); /* the newest */
 	/* A manifest is never made of less than all. */
 	json_t *whole = hspmd_manifest_to_json(m[0]), *one = json_array_get(json_object_get(whole, "shards"), 0);
 	assert_null(hspmd_manifest_assemble(40, 1, m[0]->job, &one, 1, &err));

@@ -197,7 +197,7 @@ static int64_t look(const struct writers *by, int at)
 {
 	struct hspmd_found *found;
 	struct hspmd_error err = { "" };
-	int n = hspmd_checkpoint_list(scene_root, &found, &err);
+	int n = hspmd_checkpoint_list(scene_root, HSPMD_PLACE_DEPTH, &found, &err);
 	int64_t best = -1;
 	/* An older one of which a part was removed already stands behind a newer one. */
 	for (int i = 0; i < n; i++)

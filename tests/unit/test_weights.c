@@ -240,7 +240,7 @@ static void test_import_export(void **state)
 	must(hspmd_weights_import(w, model, MODEL, job, in_root("place"), &err), &err);
 	hspmd_weights_destroy(w);
 	struct hspmd_found *found;
-	assert_int_equal(hspmd_checkpoint_list(in_root("place"), &found, &err), 1);
+	assert_int_equal(hspmd_checkpoint_list(in_root("place"), HSPMD_PLACE_DEPTH, &found, &err), 1);
 	assert_int_equal(found[0].manifest->extent_count, 3 * MODEL);
 	struct hspmd_export how = { .folder = in_root("one"), .config = config };
 	export_and_check(found[0].manifest, &how, true);
