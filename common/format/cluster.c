@@ -366,6 +366,11 @@ struct hspmd_cluster *hspmd_cluster_read(const char *path, struct hspmd_error *e
 		return NULL;
 	struct hspmd_cluster *c = from_doc(&doc);
 	hspmd_json_close(&doc);
+	if (c && !(c->file = strdup(path))) {
+		hspmd_fail_memory(err, "reading a cluster");
+		hspmd_cluster_destroy(c);
+		return NULL;
+	}
 	return c;
 }
 
@@ -392,6 +397,7 @@ void hspmd_cluster_destroy(struct hspmd_cluster *c)
 		free(c->devices[i].pci);
 	for (int i = 0; i < c->link_count; i++)
 		free(c->links[i].points);
+	free(c->file);
 	free(c->types);
 	free(c->nodes);
 	free(c->devices);

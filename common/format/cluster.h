@@ -53,6 +53,7 @@ struct hspmd_link {
 };
 
 struct hspmd_cluster {
+	char *file; /* what it was read from, for messages; NULL: not from a file */
 	int type_count, node_count, device_count, link_count;
 	struct hspmd_device_type *types;
 	struct hspmd_node *nodes;

@@ -144,21 +144,15 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 	};
 }
 
-/* What the cluster lacks is told with its file. */
-static int in_cluster(const struct plan_options *o, int rc, struct hspmd_error *err)
-{
-	return rc && !strncmp(err->text, "links: ", 7) ? hspmd_error_prefix(err, "%s", o->cluster) : rc;
-}
-
 static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	if (in->plan && o->model && hspmd_plan_check_programs(in->cluster, in->model, in->plan, NULL, CHECK_LIMIT_S, err))
 		return hspmd_error_prefix(err, "%s", o->evaluate);
 	if (in->plan)
-		return in_cluster(o, hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err), err);
+		return hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err);
 	struct hspmd_solve_request request = request_of(o, in);
 	in->plan = hspmd_solve(in->cluster, in->model, in->profile, &request, report, err);
-	return in_cluster(o, in->plan ? 0 : -1, err);
+	return in->plan ? 0 : -1;
 }
 
 static int explain(const struct plan_options *o, const struct plan_inputs *in, struct hspmd_error *err)

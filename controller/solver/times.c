@@ -10,7 +10,8 @@
  * From a profile, where it has the device type:
  *   micro-batch between measured ones   on the straight line between them; outside, on the line through the last two
  *   one micro-batch measured alone      work (and the group's all-reduce) for each sample more; never more than the measured sample took
- *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone
+ *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone, but on a CPU, which launches nothing,
+ *                                       all that is measured shrinks as the work does
  *   backward not measured               forward and its work once more. So are times of exactly twice the forward pass in every layer, where
  *                                       these were taken layer by layer (layers alike differ) at one micro-batch and the optimizer was not:
  *                                       then whoever wrote the profile had no others. Any other numbers are taken at their word
@@ -185,6 +186,14 @@ struct sample {
 	double work, reduce;
 };
 
+/* One layer's work at the share asked for, of that at the highest degree measured below it; NaN: the time need not follow the work. */
+static double part_left(const struct hspmd_costs *c, const struct hspmd_layer_times *t, const struct shelf *below, double rate, int l)
+{
+	double before = below->count ? forward_work(c, t->type, 1.0 / below->tp, rate, l) : 0;
+	bool follows = c->cluster->types[t->type].kind == HSPMD_DEVICE_CPU && before > 0;
+	return follows ? forward_work(c, t->type, t->share, rate, l) / before : NAN;
+}
+
 /* Numbers that a person or a formula gave are equal for equal layers; a clock's are not. */
 static bool forward_was_timed(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
 {
@@ -295,9 +304,9 @@ static bool shelves_around(const struct hspmd_costs *c, const char *type, double
 	return low || high;
 }
 
-/* Value of one layer at a share and micro-batch. */
+/* Value of one layer at a share and micro-batch; `left` as part_left. */
 static double over_share(const struct shelf *below, const struct shelf *above, double share, int micro_batch, enum column column, int layer,
-			 const struct sample *whole)
+			 const struct sample *whole, double left)
 {
 	struct sample low = { below->count ? whole->work / below->tp : 0, whole->reduce };
 	struct sample high = { above->count ? whole->work / above->tp : 0, whole->reduce };
@@ -309,6 +318,8 @@ static double over_share(const struct shelf *below, const struct shelf *above, d
 		return b * share * above->tp;
 	if (fabs(below->tp * share - 1) < 1e-9)
 		return a;
+	if (column != OPTIMIZER && !isnan(left))
+		return a * left;
 	double factor = column == FORWARD ? micro_batch : column == BACKWARD ? 2 * micro_batch : 0;
 	double saved = column == OPTIMIZER ? a * (1 - share * below->tp) : factor * whole->work * (1.0 / below->tp - share);
 	return fmax(a - saved, a * share * below->tp);
@@ -350,9 +361,10 @@ static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 	double reduce = reduce_rate(c, t->type, t->share), rate = fastest_units(&c->cluster->types[t->type]);
 	for (int l = 0; l < c->layer_count; l++) {
 		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].reduced_bytes };
-		t->forward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, FORWARD, l, &whole);
-		t->backward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, BACKWARD, l, &whole);
-		double optimizer = over_share(&below, &above, t->share, t->micro_batch, OPTIMIZER, l, &whole);
+		double left = part_left(c, t, &below, rate, l);
+		t->forward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, FORWARD, l, &whole, left);
+		t->backward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, BACKWARD, l, &whole, left);
+		double optimizer = over_share(&below, &above, t->share, t->micro_batch, OPTIMIZER, l, &whole, left);
 		t->optimizer[l + 1] = isnan(optimizer) ? update_time(c, t->type, t->share, l) : optimizer;
 	}
 	for (int i = 0; i < below.count; i++)

@@ -18,9 +18,10 @@
 
 #define NEAR 1e-9
 #define HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":64,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":["
-#define TYPE "{\"kind\":\"cpu\",\"memory_bytes\":8000000000,\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":1}}"
-#define CLUSTER(more, links) \
-	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":" TYPE "},\"nodes\":[{\"name\":\"a\"" more ",\"devices\":[{\"type\":\"x\",\"count\":4}]}," \
+#define TYPE(kind) "{\"kind\":\"" kind "\",\"memory_bytes\":8000000000,\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":1}}"
+#define CLUSTER(more, links) CLUSTER_OF("cpu", more, links)
+#define CLUSTER_OF(kind, more, links) \
+	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":" TYPE(kind) "},\"nodes\":[{\"name\":\"a\"" more ",\"devices\":[{\"type\":\"x\",\"count\":4}]}," \
 	"{\"name\":\"b\",\"devices\":[{\"type\":\"x\",\"count\":4}]}],\"links\":[" links "]}"
 #define FREE "{\"scope\":\"node\",\"alpha_s\":0,\"gbytes_per_s\":1e6},{\"scope\":\"cluster\",\"alpha_s\":0,\"gbytes_per_s\":1e6}"
 /* 1 ms a message within a node, 3 ms between two, whatever its size. */
@@ -104,7 +105,7 @@ static void groups_across_nodes_pay_what_is_longer_there(void **state)
 	hspmd_profile_destroy(p);
 }
 
-/* Measured alone: what is saved is the work of the other half, and the all-reduces come on top, within a node too. */
+/* Measured alone: what is saved is the other half, and the all-reduces come on top, within a node too. */
 static void groups_that_were_not_measured_communicate(void **state)
 {
 	(void)state;
@@ -112,6 +113,18 @@ static void groups_that_were_not_measured_communicate(void **state)
 	double free = evaluate(CLUSTER("", FREE), p, inside).step_s, latent = evaluate(CLUSTER("", LATENT), p, inside).step_s;
 	assert_true(free < 8 * 12.5e-3);
 	assert_float_equal(latent - free, 8 * 2 * 3 * 2 * 2 * 1e-3, 1e-6);
+	hspmd_profile_destroy(p);
+}
+
+/* A CPU launches nothing: all of a layer's time shrinks as what it reads, writes and computes. A GPU's may be launches, which half a layer has as many of; and at 0.7 TFLOP/s the
+ * few operations of these layers are nothing beside their milliseconds. */
+static void what_is_not_work_shrinks_on_cpus_alone(void **state)
+{
+	(void)state;
+	struct hspmd_profile *p = profile(false);
+	double cpu = evaluate(CLUSTER_OF("cpu", "", FREE), p, inside).step_s;
+	assert_true(cpu > 8 * 12.5e-3 / 2 && cpu < 8 * 12.5e-3 * 0.6); /* norms and residuals stay whole */
+	assert_true(evaluate(CLUSTER_OF("cuda", "", FREE), p, inside).step_s > 8 * 12.3e-3);
 	hspmd_profile_destroy(p);
 }
 
@@ -213,6 +226,7 @@ int main(void)
 		cmocka_unit_test(a_pipeline_has_its_own_micro_batch),
 		cmocka_unit_test(groups_across_nodes_pay_what_is_longer_there),
 		cmocka_unit_test(groups_that_were_not_measured_communicate),
+		cmocka_unit_test(what_is_not_work_shrinks_on_cpus_alone),
 		cmocka_unit_test(backward_times_are_believed),
 		cmocka_unit_test(interleaving_pays),
 		cmocka_unit_test(gradients_hide_behind_the_passes_before),
