@@ -228,6 +228,7 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 		c->params_sum[l + 1] = c->params_sum[l] + c->layers[l].params;
 		if (c->layers[l].borrowed > 0)
 			c->borrowers[c->borrower_count++] = l;
+		c->layers[l].fills_alike = l && hspmd_layer_fills_alike(&c->layers[l - 1], &c->layers[l]);
 	}
 	return c;
 fail:

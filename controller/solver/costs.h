@@ -40,6 +40,7 @@ struct hspmd_layer_fact {
 	double flops;                                  /* forward; of matrix products */
 	double reduced_bytes;                          /* forward; all-reduced by a tensor-parallel group */
 	bool rerun;                                    /* by full recomputation; else the layer does without */
+	bool fills_alike;                              /* memory, as the layer before does */
 	int twin;                                 /* layer that it shares weights with; -1: none */
 	double borrowed;                          /* weights of its twin that a stage without the twin must hold for it */
 };
@@ -145,6 +146,8 @@ struct hspmd_cut {
 double hspmd_layer_kept(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut);
 double hspmd_layer_lasting(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut);
 double hspmd_layer_working(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut);
+/* All of these are the same for both. */
+bool hspmd_layer_fills_alike(const struct hspmd_layer_fact *a, const struct hspmd_layer_fact *b);
 /* Weights of layers [first, end), those they hold for a twin elsewhere included. */
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end);
 /* Bytes of weight, gradient and optimizer state for one weight. */

@@ -17,6 +17,7 @@
 #include "controller/solver/costs.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "controller/solver/physics.h"
 
@@ -34,6 +35,11 @@ static double kept_of(const struct hspmd_layer_fact *f, const struct hspmd_part 
 		whole = fmin(p->whole, all->whole / 2) * cut->share + (p == &f->kept[HSPMD_RECOMPUTE_FULL] ? 0 : all->whole / 2);
 	double gathered = p == &f->kept[HSPMD_RECOMPUTE_FULL] ? 0 : f->gathered_bytes * cut->share * (1 - cut->part);
 	return (whole + p->split * cut->share) * cut->part + gathered;
+}
+
+bool hspmd_layer_fills_alike(const struct hspmd_layer_fact *a, const struct hspmd_layer_fact *b)
+{
+	return !memcmp(a->kept, b->kept, sizeof a->kept) && !memcmp(&a->working, &b->working, sizeof a->working) && a->gathered_bytes == b->gathered_bytes;
 }
 
 double hspmd_layer_kept(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_cut *cut)
@@ -111,10 +117,12 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 {
 	struct hspmd_cut cut = { hspmd_stage_share(s, which), hspmd_stage_part(s, which), s->sequence_parallel || c->sequence_parallel };
 	double kept = 0, again = 0, lasting = 0, working = 0;
-	for (int l = s->layers[0]; l < s->layers[1]; l++) {
-		kept += hspmd_layer_kept(c, l, s->recompute, &cut);
-		again += computed_anew(c, l, s->recompute, &cut);
-		lasting += hspmd_layer_lasting(c, l, s->recompute, &cut);
+	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
+		for (end = l + 1; end < s->layers[1] && c->layers[end].fills_alike;)
+			end++;
+		kept += (end - l) * hspmd_layer_kept(c, l, s->recompute, &cut);
+		again += (end - l) * computed_anew(c, l, s->recompute, &cut);
+		lasting += (end - l) * hspmd_layer_lasting(c, l, s->recompute, &cut);
 		working = fmax(working, hspmd_layer_working(c, l, s->recompute, &cut));
 	}
 	bool last = s->layers[1] == c->layer_count;
