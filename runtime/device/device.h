@@ -70,6 +70,9 @@ struct hspmd_device {
 	const struct hspmd_device_ops *ops;
 };
 
+/* Has a kind of devices a kernel for what not all have (HSPMD_OPS_EXTRA)? Known without such a device, so that a program is the same wherever it is looked at. */
+bool hspmd_device_has(enum hspmd_device_kind kind, enum hspmd_opcode opcode);
+
 /* By name: "cpu", or "cuda", which is a module that is loaded when it is first asked for. NULL and err otherwise. */
 const struct hspmd_device_ops *hspmd_device_find(const char *name, struct hspmd_error *err);
 

@@ -242,6 +242,12 @@ int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *er
 
 /* ---- results */
 
+/* Two operators at once may be of two layers. */
+static int layer_of(const struct hspmd_program *p, const struct hspmd_instruction *in, int slot)
+{
+	return in->action == HSPMD_ACTION_RUN ? p->graph->tensors[p->forms[p->slots[slot].form].tensor].layer : in->layer;
+}
+
 /* Slots of a micro-batch that the forward pass writes and the backward pass reads. */
 static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND_COUNT], int *writer)
 {
@@ -262,7 +268,7 @@ static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND
 		}
 		for (int k = 0; !in->backward && k < in->output_count; k++)
 			if (in->out[k] >= 0)
-				writer[in->out[k]] = in->layer;
+				writer[in->out[k]] = layer_of(p, in, in->out[k]);
 	}
 }
 

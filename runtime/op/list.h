@@ -38,6 +38,20 @@
 	X(NORMAL, normal)                                                                                                                  \
 	X(FILL, fill)
 
-#define HSPMD_OPS(X) HSPMD_OPS_TYPED(X) X(CAST, cast)
+/* Two at once. */
+#define HSPMD_OPS_FUSED(X)                                                                                                                 \
+	X(ADD_LAYERNORM, add_layernorm)                                                                                                    \
+	X(ADD_RMSNORM, add_rmsnorm)                                                                                                        \
+	X(LAYERNORM_GRAD_ADD, layernorm_grad_add)                                                                                          \
+	X(RMSNORM_GRAD_ADD, rmsnorm_grad_add)                                                                                              \
+	X(LINEAR_ADD, linear_add)                                                                                                          \
+	X(LINEAR_GRAD_X_ADD, linear_grad_x_add)                                                                                            \
+	X(LINEAR_GELU, linear_gelu)                                                                                                        \
+	X(LINEAR_GRAD_X_GELU, linear_grad_x_gelu)
+
+/* What only some devices have (hspmd_device_has). */
+#define HSPMD_OPS_EXTRA(X) HSPMD_OPS_FUSED(X) X(ANGLES, angles)
+
+#define HSPMD_OPS(X) HSPMD_OPS_TYPED(X) X(CAST, cast) HSPMD_OPS_EXTRA(X)
 
 #endif

@@ -18,6 +18,18 @@ struct hspmd_op_view {
 	bool sequence_parallel; /* deduction: a partial value that must be summed is best left split along dimension 1 */
 };
 
+/* Two operators at once: the second takes the first's output 0. Inputs: all that the first may have (-1 where one is not given), then the second's others. Outputs:
+ * the second's, then the first's, without the value between where that is gone. Never part of a graph. */
+struct hspmd_op_pair {
+	bool made; /* else the type is of one operator */
+	enum hspmd_opcode first, second;
+	enum hspmd_op_between {
+		HSPMD_OP_BETWEEN_GONE,   /* nobody else may read it */
+		HSPMD_OP_BETWEEN_KEPT,
+		HSPMD_OP_BETWEEN_WANTED, /* kept where somebody else reads it */
+	} between;
+};
+
 struct hspmd_op_type {
 	const char *name; /* "linear" */
 	int min_inputs, max_inputs, output_count;
@@ -32,6 +44,7 @@ struct hspmd_op_type {
 	void (*cost)(const struct hspmd_op_view *v, double *flops, double *bytes);
 	/* Per output: 1 + the input whose buffer it may take when that input dies here (every device's kernel allows it), 0: none. */
 	signed char in_place[HSPMD_OP_MAX_IO];
+	struct hspmd_op_pair pair;
 };
 
 const struct hspmd_op_type *hspmd_op_type(enum hspmd_opcode opcode); /* never NULL for a legal opcode */

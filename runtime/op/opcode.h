@@ -36,7 +36,8 @@ enum hspmd_opcode {
 	/* qkv[B,T,3,H] -> q, k, v [B,T,H] */
 	HSPMD_OP_UNPACK,
 	HSPMD_OP_UNPACK_GRAD, /* dq, dk, dv -> dqkv */
-	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim */
+	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim. Where the device has
+	 * ANGLES, optional last input: their table from start[1] on */
 	HSPMD_OP_ROPE,
 	HSPMD_OP_ROPE_GRAD, /* dy -> dx */
 	/* x -> y; attr.exact: erf form, else tanh form */
@@ -70,6 +71,17 @@ enum hspmd_opcode {
 	HSPMD_OP_NORMAL,      /* -> x: normal random numbers, attr.random: a pure function of (seed, stream, element's index in the full tensor) */
 	HSPMD_OP_FILL,        /* -> x = attr.scale */
 	HSPMD_OP_CAST,        /* x -> y of another floating type */
+	/* ---- two operators of a program at once (runtime/train/combine.c), for devices that have them (hspmd_device_has); inputs and outputs as fused.c says */
+	HSPMD_OP_ADD_LAYERNORM,      /* a, b, gain, bias (optional) -> y, stats, a + b */
+	HSPMD_OP_ADD_RMSNORM,        /* a, b, gain -> y, stats, a + b */
+	HSPMD_OP_LAYERNORM_GRAD_ADD, /* dy, x, gain, stats, more -> dx + more, dgain (acc), dbias (acc) */
+	HSPMD_OP_RMSNORM_GRAD_ADD,   /* dy, x, gain, stats, more -> dx + more, dgain (acc) */
+	HSPMD_OP_LINEAR_ADD,         /* x, w, bias (optional), more -> y + more */
+	HSPMD_OP_LINEAR_GRAD_X_ADD,  /* dy, w, more -> dx + more */
+	HSPMD_OP_LINEAR_GELU,        /* x, w, bias (optional) -> gelu(y) in tanh form, y (optional) */
+	HSPMD_OP_LINEAR_GRAD_X_GELU, /* dy, w, x -> gradient of x, where the product was of gelu(x) in tanh form */
+	/* ---- what several operators of a program share */
+	HSPMD_OP_ANGLES, /* -> table[1, positions, head_dim / 2 pairs] F32, from position start[1] on: cosine and sine as ROPE wants them. attr.theta, attr.head_dim */
 	HSPMD_OP_COUNT
 };
 

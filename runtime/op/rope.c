@@ -31,7 +31,8 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 	hspmd_op_cost_per_element(v, 3, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_rope, hspmd_op_rope_grad;
+extern const struct hspmd_op_type hspmd_op_rope, hspmd_op_rope_grad, hspmd_op_angles;
+const struct hspmd_op_type hspmd_op_angles = { .name = "angles", .output_count = 1 };
 const struct hspmd_op_type hspmd_op_rope = {
 	.name = "rope", .min_inputs = 1, .max_inputs = 1, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
 	.in_place = { 1 },

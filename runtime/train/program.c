@@ -245,8 +245,7 @@ void hspmd_program_args(const struct hspmd_program *p, const struct hspmd_instru
 {
 	*args = (struct hspmd_kernel_args){ .attr = in->attr, .input_count = in->input_count, .output_count = in->output_count };
 	for (int k = 0; k < in->input_count; k++)
-		if (in->in[k] >= 0)
-			args->in[k] = hspmd_program_view(p, in->in[k], bases);
+		args->in[k] = in->in[k] >= 0 ? hspmd_program_view(p, in->in[k], bases) : (struct hspmd_view){ .rank = -1 };
 	for (int k = 0; k < in->output_count; k++)
 		if (in->out[k] >= 0) {
 			args->out[k] = hspmd_program_view(p, in->out[k], bases);
@@ -339,10 +338,12 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		find_device(p, plan);
 		p->graph = graphs[p->pipeline];
 		p->spmd = spmds[p->pipeline];
-		p->overlaps = device >= 0 && cluster->types[cluster->devices[device].type].kind == HSPMD_DEVICE_CPU;
+		enum hspmd_device_kind kind = device >= 0 ? cluster->types[cluster->devices[device].type].kind : HSPMD_DEVICE_CPU;
+		p->overlaps = device >= 0 && kind == HSPMD_DEVICE_CPU;
 		p->how = how_to_build(source, plan, cluster, p->pipeline, bf16);
 		p->layouts = hspmd_layouts_build(p->graph, plan, err);
-		if (!p->layouts || hspmd_program_specialise(p, plan, err) || hspmd_program_synchronise(p, spmds, &across, err) ||
+		if (!p->layouts || hspmd_program_specialise(p, plan, err) || (device >= 0 && hspmd_program_combine(p, kind, err)) ||
+		    hspmd_program_synchronise(p, spmds, &across, err) ||
 		    hspmd_program_place(p, err) || measure_messages(p, dev, err))
 			status = -1;
 		else

@@ -176,6 +176,9 @@ struct hspmd_transfer *hspmd_program_fuse(const struct hspmd_transfer *like, con
 					  struct hspmd_error *err);
 /* The micro-batches' part. */
 int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *plan, struct hspmd_error *err);
+/* Make pairs of operators one where the device's kind has a kernel for both, and tables that many calls share. Environment: HSPMD_UNFUSED names the operators to do without
+ * (with commas; or "all"), to measure and to compare. 0 or -1 (memory). */
+int hspmd_program_combine(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err);
 /* Gradients to the optimizer's state, norm, update, parameters back. `spmds[q]`: the passes' result for every pipeline. */
 int hspmd_program_synchronise(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost, struct hspmd_error *err);
 /* Offsets of all slots. */

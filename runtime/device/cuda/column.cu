@@ -53,6 +53,12 @@ void hspmd_cuda_sum_columns(struct hspmd_cuda *cuda, const struct hspmd_view *x,
 	LAUNCH(bands_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, (const float *)workspace, ceil_div(rows, BAND), n, sums, accumulate);
 }
 
+void hspmd_cuda_add_sums(struct hspmd_cuda *cuda, float *sums, const float *more, int64_t n)
+{
+	if (n)
+		LAUNCH(bands_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, more, 1, n, sums, true);
+}
+
 size_t hspmd_cuda_column_workspace(const struct hspmd_cuda *, int64_t rows, int64_t n)
 {
 	return (size_t)(ceil_div(rows, BAND) * n) * sizeof(float);

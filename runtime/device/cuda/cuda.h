@@ -49,6 +49,8 @@ int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_b
 
 /* column.cu: sums[n] (+)= the sum of the rows of x[rows, n]; workspace of hspmd_cuda_column_workspace bytes. */
 void hspmd_cuda_sum_columns(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate, void *workspace);
+/* sums[n] += more[n] */
+void hspmd_cuda_add_sums(struct hspmd_cuda *cuda, float *sums, const float *more, int64_t n);
 size_t hspmd_cuda_column_workspace(const struct hspmd_cuda *cuda, int64_t rows, int64_t n);
 
 /* ---- host memory on its way (staging.c) */

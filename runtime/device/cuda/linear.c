@@ -7,12 +7,12 @@ static struct hspmd_cuda_product forward(const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *x = &args->in[0], *w = &args->in[1];
 	int64_t k = hspmd_cuda_row_length(x);
+	/* Where K is split, one part adds the bias. */
+	bool has_bias = args->input_count > 2 && args->in[2].rank >= 0 && x->start[x->rank - 1] == 0;
 	return (struct hspmd_cuda_product){
 		.m = hspmd_cuda_row_count(x), .n = k ? hspmd_cuda_elements(w) / k : 0, .k = k, .a = x->data, .b = w->data, .d = args->out[0].data,
 		.turn_b = !args->attr->transposed, .type = x->dtype, .d_type = args->out[0].dtype,
-		/* Where K is split, one part adds the bias. */
-		.bias = args->input_count > 2 && args->in[2].rank >= 0 && x->start[x->rank - 1] == 0 ? args->in[2].data : NULL,
-		.has_bias = args->input_count > 2 && args->in[2].rank >= 0 && x->start[x->rank - 1] == 0,
+		.bias = has_bias ? args->in[2].data : NULL, .has_bias = has_bias,
 	};
 }
 
@@ -37,29 +37,150 @@ static struct hspmd_cuda_product grad_w(const struct hspmd_kernel_args *args)
 	};
 }
 
+/* With what the second operator of a pair adds: its own output, or what it is of. */
+static struct hspmd_cuda_product forward_add(const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = forward(args);
+	p.has_more = true;
+	p.more = args->in[3].data;
+	return p;
+}
+
+static struct hspmd_cuda_product grad_x_add(const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = grad_x(args);
+	p.has_more = true;
+	p.more = args->in[2].data;
+	return p;
+}
+
+static struct hspmd_cuda_product forward_gelu(const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = forward(args);
+	p.after = HSPMD_CUDA_GELU;
+	p.has_beside = args->out[1].rank > 0;
+	p.beside = args->out[1].data;
+	return p;
+}
+
+static struct hspmd_cuda_product grad_x_gelu(const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = grad_x(args);
+	p.after = HSPMD_CUDA_GELU_GRAD;
+	p.has_beside = true;
+	p.beside = args->in[2].data;
+	return p;
+}
+
+static bool wants_sums(const struct hspmd_kernel_args *args)
+{
+	return args->output_count > 1 && args->out[1].rank > 0;
+}
+
+/* With the bias's gradient, which is no longer or shorter than a row of dw. */
+static struct hspmd_cuda_product grad_w_sums(const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = grad_w(args);
+	p.after = args->attr->transposed ? HSPMD_CUDA_SUMS_B : HSPMD_CUDA_SUMS_A;
+	p.sums = args->out[1].data;
+	return p;
+}
+
+/* What the product is, where cuBLASLt cannot do what comes after it. */
+static struct hspmd_cuda_product alone(struct hspmd_cuda_product p)
+{
+	p.after = HSPMD_CUDA_PLAIN;
+	p.has_beside = false;
+	return p;
+}
+
+static int run(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	return hspmd_cuda_multiply(cuda, p, args->workspace, args->workspace_bytes, err);
+}
+
 static int run_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	struct hspmd_cuda_product p = forward(args);
-	return hspmd_cuda_multiply(cuda, &p, args->workspace, args->workspace_bytes, err);
+	return run(cuda, &p, args, err);
 }
 
 static int run_grad_x(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	struct hspmd_cuda_product p = grad_x(args);
-	return hspmd_cuda_multiply(cuda, &p, args->workspace, args->workspace_bytes, err);
+	return run(cuda, &p, args, err);
+}
+
+static int run_forward_add(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct hspmd_cuda_product p = forward_add(args);
+	return run(cuda, &p, args, err);
+}
+
+static int run_grad_x_add(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct hspmd_cuda_product p = grad_x_add(args);
+	return run(cuda, &p, args, err);
+}
+
+static int run_forward_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct hspmd_cuda_product p = forward_gelu(args);
+	if (hspmd_cuda_product_exists(cuda, &p))
+		return run(cuda, &p, args, err);
+	const struct hspmd_view *y = &args->out[p.has_beside ? 1 : 0];
+	static const struct hspmd_op_attr tanh_form;
+	struct hspmd_kernel_args gelu = { .attr = &tanh_form, .input_count = 1, .output_count = 1, .in = { *y }, .out = { args->out[0] } };
+	p = alone(p);
+	p.d = y->data;
+	return run(cuda, &p, args, err) ? -1 : hspmd_cuda_gelu.run(cuda, &gelu, err);
+}
+
+static int run_grad_x_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	struct hspmd_cuda_product p = grad_x_gelu(args);
+	if (hspmd_cuda_product_exists(cuda, &p))
+		return run(cuda, &p, args, err);
+	static const struct hspmd_op_attr tanh_form;
+	struct hspmd_kernel_args gelu = { .attr = &tanh_form, .input_count = 2, .output_count = 1, .in = { args->out[0], args->in[2] }, .out = { args->out[0] } };
+	p = alone(p);
+	return run(cuda, &p, args, err) ? -1 : hspmd_cuda_gelu_grad.run(cuda, &gelu, err);
+}
+
+static size_t aligned(size_t bytes)
+{
+	return (bytes + 63) / 64 * 64;
+}
+
+static int64_t bias_length(const struct hspmd_kernel_args *args)
+{
+	int64_t rows = hspmd_cuda_row_count(&args->in[1]);
+	return rows ? hspmd_cuda_elements(&args->in[0]) / rows : 0;
+}
+
+/* The sums of dy beside the product, which cannot add them to what is there. */
+static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_product *p, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	float *own = (float *)((char *)args->workspace + aligned(hspmd_cuda_product_workspace(cuda, p)));
+	if (args->out[1].accumulate)
+		p->sums = own;
+	if (run(cuda, p, args, err))
+		return -1;
+	if (args->out[1].accumulate)
+		hspmd_cuda_add_sums(cuda, args->out[1].data, own, bias_length(args));
+	return 0;
 }
 
 static int run_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	const struct hspmd_view *dy = &args->in[0];
-	int64_t rows = hspmd_cuda_row_count(&args->in[1]);
-	if (args->output_count > 1 && args->out[1].data)
-		hspmd_cuda_sum_columns(cuda, dy, rows, rows ? hspmd_cuda_elements(dy) / rows : 0, args->out[1].data, args->out[1].accumulate,
+	struct hspmd_cuda_product p = grad_w_sums(args);
+	if (wants_sums(args) && p.d && hspmd_cuda_product_exists(cuda, &p))
+		return run_grad_w_sums(cuda, &p, args, err);
+	if (wants_sums(args))
+		hspmd_cuda_sum_columns(cuda, &args->in[0], hspmd_cuda_row_count(&args->in[1]), bias_length(args), args->out[1].data, args->out[1].accumulate,
 				       args->workspace);
-	if (!args->out[0].data)
-		return 0;
-	struct hspmd_cuda_product p = grad_w(args);
-	return hspmd_cuda_multiply(cuda, &p, args->workspace, args->workspace_bytes, err);
+	p = alone(p);
+	return p.d ? run(cuda, &p, args, err) : 0;
 }
 
 static size_t forward_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
@@ -74,15 +195,51 @@ static size_t grad_x_workspace(struct hspmd_cuda *cuda, const struct hspmd_kerne
 	return hspmd_cuda_product_workspace(cuda, &p);
 }
 
+static size_t forward_add_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = forward_add(args);
+	return hspmd_cuda_product_workspace(cuda, &p);
+}
+
+static size_t grad_x_add_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = grad_x_add(args);
+	return hspmd_cuda_product_workspace(cuda, &p);
+}
+
+/* Of the pair where it exists, else of the product alone. */
+static size_t either_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p)
+{
+	struct hspmd_cuda_product q = hspmd_cuda_product_exists(cuda, p) ? *p : alone(*p);
+	return hspmd_cuda_product_workspace(cuda, &q);
+}
+
+static size_t forward_gelu_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = forward_gelu(args);
+	return either_workspace(cuda, &p);
+}
+
+static size_t grad_x_gelu_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	struct hspmd_cuda_product p = grad_x_gelu(args);
+	return either_workspace(cuda, &p);
+}
+
 static size_t grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = grad_w(args);
-	const struct hspmd_view *dy = &args->in[0];
-	int64_t rows = hspmd_cuda_row_count(&args->in[1]);
-	size_t sums = rows ? hspmd_cuda_column_workspace(cuda, rows, hspmd_cuda_elements(dy) / rows) : 0, product = hspmd_cuda_product_workspace(cuda, &p);
+	struct hspmd_cuda_product p = grad_w_sums(args), q = alone(p);
+	if (wants_sums(args) && args->out[0].rank > 0 && hspmd_cuda_product_exists(cuda, &p))
+		return aligned(hspmd_cuda_product_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float);
+	size_t sums = wants_sums(args) ? hspmd_cuda_column_workspace(cuda, hspmd_cuda_row_count(&args->in[1]), bias_length(args)) : 0;
+	size_t product = args->out[0].rank > 0 ? hspmd_cuda_product_workspace(cuda, &q) : 0;
 	return sums > product ? sums : product;
 }
 
 const struct hspmd_cuda_kernel hspmd_cuda_linear = { run_forward, forward_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_add = { run_forward_add, forward_add_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_gelu = { run_forward_gelu, forward_gelu_workspace };
 const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x = { run_grad_x, grad_x_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_add = { run_grad_x_add, grad_x_add_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_gelu = { run_grad_x_gelu, grad_x_gelu_workspace };
 const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_w = { run_grad_w, grad_w_workspace };

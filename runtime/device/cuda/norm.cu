@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layer norm and root-mean-square norm, a block a row. A row of up to HELD packs a thread is read once and kept in registers; what is longer is read again.
- * Backward, every block goes over its rows in order and sums gain and bias for itself; then the blocks' sums are added in order: the same bits every time. */
+ * The sum of two residuals before it, and behind its gradient, may be taken in the same pass. Backward, every block goes over its rows in order and sums gain and bias for itself; then the blocks' sums are added in order: the same bits every time. */
 #include "runtime/device/cuda/kernel.h"
 
 #define HELD 4
 #define MOST_THREADS 256
 
-struct norm {
-	const void *x, *gain, *bias; /* bias NULL: none */
+struct forward_norm {
+	const void *x, *more, *gain, *bias; /* more NULL: the norm of x, else of x + more; bias NULL: none */
+	void *sum;                          /* x + more; may be x or more */
 	void *y;
 	float *stats;
 	int64_t width;
@@ -34,6 +35,30 @@ template <typename T> struct row_of {
 				load_pack(held[h], row, j, width, whole);
 		}
 	}
+	/* The row a + b, rounded, as it is written to `sum`. */
+	__device__ __forceinline__ void load_sum(const T *a, const T *b, T *sum, int64_t n, bool aligned)
+	{
+		row = sum;
+		width = n;
+		whole = aligned;
+		float rest[pack<T>::count];
+#pragma unroll
+		for (int h = 0; h < HELD; h++)
+			if (at(h) < width)
+				add_pack(held[h], a, b, sum, at(h));
+		for (int64_t h = HELD; at(h) < width; h++)
+			add_pack(rest, a, b, sum, at(h));
+	}
+	__device__ __forceinline__ void add_pack(float *to, const T *a, const T *b, T *sum, int64_t j)
+	{
+		float more[pack<T>::count];
+		load_pack(to, a, j, width, whole);
+		load_pack(more, b, j, width, whole);
+#pragma unroll
+		for (int i = 0; i < pack<T>::count; i++)
+			to[i] = to_float(from_float<T>(to[i] + more[i]));
+		store_pack(sum, to, j, width, whole);
+	}
 	__device__ __forceinline__ int64_t at(int64_t h) const
 	{
 		return (h * blockDim.x + threadIdx.x) * pack<T>::count;
@@ -53,13 +78,16 @@ template <typename T> struct row_of {
 	}
 };
 
-template <typename T, bool centred> static __global__ void __launch_bounds__(MOST_THREADS) norm_kernel(struct norm a)
+template <typename T, bool centred> static __global__ void __launch_bounds__(MOST_THREADS) norm_kernel(struct forward_norm a)
 {
 	const int n = pack<T>::count;
 	__shared__ float room[WARP];
 	int64_t r = blockIdx.x;
 	struct row_of<T> x;
-	x.load((const T *)a.x + r * a.width, a.width, a.whole);
+	if (a.more)
+		x.load_sum((const T *)a.x + r * a.width, (const T *)a.more + r * a.width, (T *)a.sum + r * a.width, a.width, a.whole);
+	else
+		x.load((const T *)a.x + r * a.width, a.width, a.whole);
 	float mean = 0, squares = 0;
 	if (centred) {
 		float sum = 0;
@@ -92,17 +120,17 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 	}
 }
 
-struct norm_grad {
-	const void *dy, *x, *gain;
+struct backward_norm {
+	const void *dy, *x, *gain, *more; /* more NULL: nothing is added to dx */
 	const float *stats;
-	void *dx; /* NULL: not wanted */
+	void *dx; /* NULL: not wanted; may be `more` */
 	float *gains, *biases; /* [blocks][width] */
 	int64_t rows, width;
 	bool whole;
 };
 
 /* One row's dx; adds its part of dgain and dbias to what this thread has in `gains` and `biases`, its own place of the workspace. */
-template <typename T, bool centred> static __device__ __forceinline__ void row_grad(const struct norm_grad &a, int64_t r, float *gains, float *biases, float *room)
+template <typename T, bool centred> static __device__ __forceinline__ void row_grad(const struct backward_norm &a, int64_t r, float *gains, float *biases, float *room)
 {
 	const int n = pack<T>::count;
 	float mean = centred ? a.stats[2 * r] : 0.0f, scale = a.stats[centred ? 2 * r + 1 : r], sum = 0, dot = 0;
@@ -139,10 +167,12 @@ template <typename T, bool centred> static __device__ __forceinline__ void row_g
 	float slope = over_block<add_up>(dot, 0.0f, room) / (float)a.width;
 	T *dx = (T *)a.dx + r * a.width;
 	auto put = [&](const float *v, const float *g, int64_t j) {
-		float gain[n], out[n];
+		float gain[n], out[n] = {};
 		load_pack(gain, (const T *)a.gain, j, a.width, a.whole);
+		if (a.more)
+			load_pack(out, (const T *)a.more + r * a.width, j, a.width, a.whole);
 		for (int i = 0; i < n; i++)
-			out[i] = (g[i] * gain[i] - average - (v[i] - mean) * scale * slope) * scale;
+			out[i] += (g[i] * gain[i] - average - (v[i] - mean) * scale * slope) * scale;
 		store_pack(dx, out, j, a.width, a.whole);
 	};
 #pragma unroll
@@ -157,7 +187,7 @@ template <typename T, bool centred> static __device__ __forceinline__ void row_g
 	}
 }
 
-template <typename T, bool centred> static __global__ void __launch_bounds__(MOST_THREADS) norm_grad_kernel(struct norm_grad a)
+template <typename T, bool centred> static __global__ void __launch_bounds__(MOST_THREADS) norm_grad_kernel(struct backward_norm a)
 {
 	__shared__ float room[WARP];
 	DYNAMIC_SHARED(float, sums); /* dgain[width], dbias[width]; an element belongs to one thread */
@@ -187,13 +217,16 @@ static __global__ void add_parts(float *to, const float *from, int64_t parts, in
 	to[j] = accumulate ? to[j] + total : total;
 }
 
-template <typename T, bool centred> static int forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+template <typename T, bool centred> static int forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, bool summed)
 {
 	const struct hspmd_view *x = &args->in[0];
-	struct norm a = {};
+	int gain = summed ? 2 : 1;
+	struct forward_norm a = {};
 	a.x = x->data;
-	a.gain = args->in[1].data;
-	a.bias = centred && args->input_count > 2 ? args->in[2].data : NULL;
+	a.more = summed ? args->in[1].data : NULL;
+	a.sum = summed ? args->out[2].data : NULL;
+	a.gain = args->in[gain].data;
+	a.bias = centred && args->input_count > gain + 1 ? args->in[gain + 1].data : NULL;
 	a.y = args->out[0].data;
 	a.stats = (float *)args->out[1].data;
 	a.width = hspmd_cuda_row_length(x);
@@ -215,11 +248,12 @@ static int64_t grad_blocks(const struct hspmd_cuda *cuda, int64_t rows)
 template <typename T, bool centred> static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	const struct hspmd_view *x = &args->in[1];
-	struct norm_grad a = {};
+	struct backward_norm a = {};
 	a.dy = args->in[0].data;
 	a.x = x->data;
 	a.gain = args->in[2].data;
 	a.stats = (const float *)args->in[3].data;
+	a.more = args->input_count > 4 ? args->in[4].data : NULL;
 	a.dx = args->out[0].data;
 	a.rows = hspmd_cuda_row_count(x);
 	a.width = hspmd_cuda_row_length(x);
@@ -243,24 +277,14 @@ template <typename T, bool centred> static int backward(struct hspmd_cuda *cuda,
 	return 0;
 }
 
-static int layernorm(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+template <bool centred, bool summed> static int norm(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
 {
-	return args->in[0].dtype == HSPMD_F32 ? forward<float, true>(cuda, args) : forward<bf16, true>(cuda, args);
+	return args->in[0].dtype == HSPMD_F32 ? forward<float, centred>(cuda, args, summed) : forward<bf16, centred>(cuda, args, summed);
 }
 
-static int rmsnorm(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
+template <bool centred> static int norm_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	return args->in[0].dtype == HSPMD_F32 ? forward<float, false>(cuda, args) : forward<bf16, false>(cuda, args);
-}
-
-static int layernorm_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
-{
-	return args->in[0].dtype == HSPMD_F32 ? backward<float, true>(cuda, args, err) : backward<bf16, true>(cuda, args, err);
-}
-
-static int rmsnorm_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
-{
-	return args->in[0].dtype == HSPMD_F32 ? backward<float, false>(cuda, args, err) : backward<bf16, false>(cuda, args, err);
+	return args->in[0].dtype == HSPMD_F32 ? backward<float, centred>(cuda, args, err) : backward<bf16, centred>(cuda, args, err);
 }
 
 static size_t grad_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
@@ -269,7 +293,11 @@ static size_t grad_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_
 	return (size_t)(2 * grad_blocks(cuda, hspmd_cuda_row_count(x)) * hspmd_cuda_row_length(x)) * sizeof(float);
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_layernorm = { layernorm, NULL };
-const struct hspmd_cuda_kernel hspmd_cuda_layernorm_grad = { layernorm_grad, grad_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_rmsnorm = { rmsnorm, NULL };
-const struct hspmd_cuda_kernel hspmd_cuda_rmsnorm_grad = { rmsnorm_grad, grad_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_layernorm = { norm<true, false>, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_add_layernorm = { norm<true, true>, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_layernorm_grad = { norm_grad<true>, grad_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_layernorm_grad_add = { norm_grad<true>, grad_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_rmsnorm = { norm<false, false>, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_add_rmsnorm = { norm<false, true>, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_rmsnorm_grad = { norm_grad<false>, grad_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_rmsnorm_grad_add = { norm_grad<false>, grad_workspace };

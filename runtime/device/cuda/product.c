@@ -102,7 +102,7 @@ static struct hspmd_cuda_choice_key key_of(const struct hspmd_cuda_blas *b, cons
 	struct hspmd_cuda_choice_key key = {
 		.m = p->m, .n = p->n, .k = p->k,
 		.flags = (uint32_t)p->turn_a | (uint32_t)p->turn_b << 1 | (uint32_t)p->accumulate << 2 | (uint32_t)p->has_bias << 3 |
-			 (uint32_t)(b->tf32 && p->type == HSPMD_F32) << 4 | (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12,
+			 (uint32_t)(b->tf32 && p->type == HSPMD_F32) << 4 | (uint32_t)p->has_more << 5 | (uint32_t)p->has_beside << 6 | (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->after << 16,
 	};
 	return key;
 }
@@ -112,11 +112,31 @@ static cudaDataType_t type_of(enum hspmd_dtype dtype)
 	return dtype == HSPMD_BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
+static cublasLtEpilogue_t epilogue_of(const struct hspmd_cuda_product *p)
+{
+	switch (p->after) {
+	case HSPMD_CUDA_GELU:
+		if (p->has_beside)
+			return p->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+		return p->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+	case HSPMD_CUDA_GELU_GRAD:
+		return CUBLASLT_EPILOGUE_DGELU;
+	case HSPMD_CUDA_SUMS_A: /* the operands change places */
+		return CUBLASLT_EPILOGUE_BGRADB;
+	case HSPMD_CUDA_SUMS_B:
+		return CUBLASLT_EPILOGUE_BGRADA;
+	case HSPMD_CUDA_PLAIN:
+		break;
+	}
+	return p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
 static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_product *p, struct plan *plan, struct hspmd_error *err)
 {
 	cublasComputeType_t compute = b->tf32 && p->type == HSPMD_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 	cublasOperation_t first = p->turn_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->turn_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-	cublasLtEpilogue_t epilogue = p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+	cublasLtEpilogue_t epilogue = epilogue_of(p);
+	int64_t row = p->n;
 	uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k;
 	cublasStatus_t status = cublasLtMatmulDescCreate(&plan->operation, compute, CUDA_R_32F);
 	if (!status)
@@ -125,6 +145,8 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_pr
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
 	if (!status)
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+	if (!status && p->has_beside)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &row, sizeof row);
 	if (!status)
 		status = cublasLtMatrixLayoutCreate(&plan->a, type_of(p->type), p->turn_b ? k : n, p->turn_b ? n : k, (int64_t)(p->turn_b ? k : n));
 	if (!status)
@@ -165,9 +187,19 @@ static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *pl
 static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_product *p,
 			       const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
-	float one = 1, beta = p->accumulate ? 1 : 0;
-	return cublasLtMatmul(b->handle, plan->operation, &one, p->b, plan->a, p->a, plan->b, &beta, p->d, plan->d, p->d, plan->d, algorithm, workspace,
-			      workspace_bytes, stream);
+	float one = 1, beta = p->accumulate || p->has_more ? 1 : 0;
+	const void *small = p->has_bias ? p->bias : p->sums;
+	bool sums = p->after == HSPMD_CUDA_SUMS_A || p->after == HSPMD_CUDA_SUMS_B;
+	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+	/* One thread runs a device, and the call takes the pointers' values with it. */
+	if (p->has_bias || sums)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &small, sizeof small);
+	if (!status && p->has_beside)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->beside, sizeof p->beside);
+	if (status)
+		return status;
+	return cublasLtMatmul(b->handle, plan->operation, &one, p->b, plan->a, p->a, plan->b, &beta, p->has_more ? p->more : p->d, plan->d, p->d, plan->d,
+			      algorithm, workspace, workspace_bytes, stream);
 }
 
 /* ---- measuring */
@@ -175,12 +207,12 @@ static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct pla
 struct trial {
 	cudaStream_t stream;
 	cudaEvent_t start, end;
-	void *memory[4]; /* a, b, d, workspace */
+	void *memory[5]; /* a, b, d, what lies beside, workspace */
 };
 
 static void end_trial(struct trial *t)
 {
-	for (int i = 0; i < 4; i++)
+	for (int i = 0; i < 5; i++)
 		if (t->memory[i])
 			cudaFree(t->memory[i]);
 	if (t->start)
@@ -195,16 +227,17 @@ static void end_trial(struct trial *t)
 static bool start_trial(struct trial *t, const struct hspmd_cuda_product *p)
 {
 	size_t in = hspmd_cuda_dtype_bytes(p->type), out = hspmd_cuda_dtype_bytes(p->d_type);
-	size_t bytes[4] = { (size_t)(p->m * p->k) * in, (size_t)(p->k * p->n) * in, (size_t)(p->m * p->n) * out, WORKSPACE_MOST };
+	size_t d = (size_t)(p->m * p->n) * out;
+	size_t bytes[5] = { (size_t)(p->m * p->k) * in, (size_t)(p->k * p->n) * in, d, p->has_beside ? d : 0, WORKSPACE_MOST };
 	*t = (struct trial){ NULL, NULL, NULL, { NULL } };
 	if (cudaStreamCreateWithFlags(&t->stream, cudaStreamNonBlocking) || cudaEventCreate(&t->start) || cudaEventCreate(&t->end))
 		return false;
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 5; i++) {
 		if (cudaMalloc(&t->memory[i], bytes[i] + 64)) {
 			cudaGetLastError(); /* no room is no error */
 			return false;
 		}
-		if (i < 3 && cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->stream))
+		if (i < 4 && cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->stream))
 			return false;
 	}
 	return true;
@@ -219,10 +252,13 @@ static float time_algorithm(struct hspmd_cuda_blas *b, const struct plan *plan, 
 	q.a = t->memory[0];
 	q.b = t->memory[1];
 	q.d = t->memory[2];
+	/* What is small is read from and written to the result's place: what they hold does not matter, only that they are there. */
+	q.more = q.bias = q.sums = t->memory[2];
+	q.beside = t->memory[3];
 	for (int i = 0; i < WARM_RUNS + TIMED_RUNS; i++) {
 		if (i == WARM_RUNS && cudaEventRecord(t->start, t->stream))
 			return -1;
-		if (run_plan(b, plan, &q, &candidate->algo, t->memory[3], candidate->workspaceSize, t->stream))
+		if (run_plan(b, plan, &q, &candidate->algo, t->memory[4], candidate->workspaceSize, t->stream))
 			return -1;
 	}
 	if (cudaEventRecord(t->end, t->stream) || cudaEventSynchronize(t->end) || cudaEventElapsedTime(&milliseconds, t->start, t->end))
@@ -237,9 +273,6 @@ static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const str
 	int best = 0;
 	float best_time = -1;
 	if (count > 1 && start_trial(&t, p)) {
-		/* The bias is read from the other operand's place: what it holds does not matter, only that it is there. */
-		if (p->has_bias)
-			cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &t.memory[2], sizeof t.memory[2]);
 		for (int i = 0; i < count; i++) {
 			float time = time_algorithm(b, plan, p, &t, &found[i]);
 			if (time >= 0 && (best_time < 0 || time < best_time)) {
@@ -323,6 +356,12 @@ size_t hspmd_cuda_product_workspace(struct hspmd_cuda *cuda, const struct hspmd_
 	return c ? c->workspace : 0;
 }
 
+bool hspmd_cuda_product_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p)
+{
+	struct chosen *c = p->m && p->n && p->k ? find(cuda, p, NULL) : NULL;
+	return c && !c->none;
+}
+
 int hspmd_cuda_multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, void *workspace, size_t workspace_bytes, struct hspmd_error *err)
 {
 	if (!p->m || !p->n)
@@ -332,14 +371,12 @@ int hspmd_cuda_multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_product
 	struct chosen *c = find(cuda, p, err);
 	if (!c)
 		return -1;
+	if (c->none && p->after != HSPMD_CUDA_PLAIN)
+		return hspmd_fail(err, "cuBLASLt has no algorithm for what follows a product");
 	if (c->none)
 		return hspmd_cuda_multiply_any(cuda, p, err);
 	if (c->workspace > workspace_bytes)
 		return hspmd_fail(err, "a product was given %zu bytes of workspace and needs %zu", workspace_bytes, c->workspace);
-	/* One thread runs a device, and the call takes the pointer's value with it. */
-	cublasStatus_t status = p->has_bias ? cublasLtMatmulDescSetAttribute(c->plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias)
-					    : CUBLAS_STATUS_SUCCESS;
-	if (!status)
-		status = run_plan(cuda->blas, &c->plan, p, &c->algorithm, workspace, c->workspace, cuda->stream);
+	cublasStatus_t status = run_plan(cuda->blas, &c->plan, p, &c->algorithm, workspace, c->workspace, cuda->stream);
 	return status ? failed(status, "a matrix product", err) : 0;
 }

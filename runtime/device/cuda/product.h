@@ -13,13 +13,26 @@
 extern "C" {
 #endif
 
-/* Row-major D[m, n] (+)= op(A) op(B) (+ bias[n]): A is [m, k], or [k, m] when turned; B is [k, n], or [n, k] when turned. No padding between rows. */
+/* What is done with a product before it is written. */
+enum hspmd_cuda_after {
+	HSPMD_CUDA_PLAIN,
+	HSPMD_CUDA_GELU,      /* tanh form; `beside`, where has_beside, gets what it was of */
+	HSPMD_CUDA_GELU_GRAD, /* D is the gradient of `beside` */
+	HSPMD_CUDA_SUMS_A,    /* `sums` get the sums of op(A) or op(B) over k, of d's type: of m or n elements */
+	HSPMD_CUDA_SUMS_B,
+};
+
+/* Row-major D[m, n] (+)= op(A) op(B) (+ bias[n]) (+ more): A is [m, k], or [k, m] when turned; B is [k, n], or [n, k] when turned. No padding between rows. */
 struct hspmd_cuda_product {
 	int64_t m, n, k;
 	const void *a, *b;
 	void *d;
-	bool turn_a, turn_b, accumulate, has_bias;
-	const void *bias;              /* of d's type */
+	bool turn_a, turn_b, accumulate, has_bias, has_more, has_beside;
+	const void *bias;              /* of d's type, as the three that follow */
+	const void *more;              /* [m, n]; may be d */
+	void *beside;                  /* [m, n] */
+	void *sums;
+	enum hspmd_cuda_after after;   /* but for PLAIN only where hspmd_cuda_product_exists */
 	enum hspmd_dtype type, d_type; /* of a and b; of d: the same, or F32 for BF16 */
 };
 
@@ -27,6 +40,8 @@ int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
 void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda);
 /* Finds the algorithm for products like this one (pointers are not looked at); the workspace that it needs. */
 size_t hspmd_cuda_product_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p);
+/* Has cuBLASLt an algorithm for it? */
+bool hspmd_cuda_product_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p);
 int hspmd_cuda_multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, void *workspace, size_t workspace_bytes, struct hspmd_error *err);
 /* product_any.cu: of any sizes, slowly; hspmd_cuda_multiply takes it where cuBLASLt has no algorithm. */
 int hspmd_cuda_multiply_any(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, struct hspmd_error *err);

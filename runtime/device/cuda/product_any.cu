@@ -15,7 +15,7 @@ template <typename T> struct operand {
 
 template <typename T, typename U>
 static __global__ void __launch_bounds__(THREADS)
-	any_kernel(struct operand<T> a, struct operand<T> b, U *d, const U *bias, int64_t m, int64_t n, int64_t k, bool accumulate)
+	any_kernel(struct operand<T> a, struct operand<T> b, U *d, const U *bias, const U *more, int64_t m, int64_t n, int64_t k)
 {
 	__shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];
 	int column = threadIdx.x % TILE, line = threadIdx.x / TILE;
@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int r = 0; r < TILE / LINES; r++) {
 		int64_t i = m0 + line + LINES * r, j = n0 + column;
 		if (i < m && j < n)
-			d[i * n + j] = from_float<U>((accumulate ? to_float(d[i * n + j]) : 0.0f) + sum[r] + (bias ? to_float(bias[j]) : 0.0f));
+			d[i * n + j] = from_float<U>((more ? to_float(more[i * n + j]) : 0.0f) + sum[r] + (bias ? to_float(bias[j]) : 0.0f));
 	}
 }
 
@@ -44,8 +44,9 @@ template <typename T, typename U> static void multiply(struct hspmd_cuda *cuda, 
 	struct operand<T> a = { (const T *)p->a, p->turn_a ? 1 : p->k, p->turn_a ? p->m : 1 };
 	struct operand<T> b = { (const T *)p->b, p->turn_b ? 1 : p->n, p->turn_b ? p->k : 1 };
 	dim3 grid((unsigned)ceil_div(p->n, TILE), (unsigned)ceil_div(p->m, TILE));
+	const U *bias = (const U *)(p->has_bias ? p->bias : NULL), *more = (const U *)(p->has_more ? p->more : p->accumulate ? p->d : NULL);
 	auto *kernel = any_kernel<T, U>;
-	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, a, b, (U *)p->d, p->has_bias ? (const U *)p->bias : (const U *)NULL, p->m, p->n, p->k, p->accumulate);
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, a, b, (U *)p->d, bias, more, p->m, p->n, p->k);
 }
 
 int hspmd_cuda_multiply_any(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, struct hspmd_error *err)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head turns with element i + head_dim / 2
- * by the angle position * theta^(-2 i / head_dim). Angles are taken in double, once a position, into a table that all samples and heads read. */
+ * by the angle position * theta^(-2 i / head_dim). Angles are taken in double, once a position, into a table that all samples and heads read: one of the whole
+ * program's, or the call's own. */
 #include <math.h>
 
 #include "runtime/device/cuda/kernel.h"
@@ -53,14 +54,26 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
+static void make_table(struct hspmd_cuda *cuda, float2 *table, int64_t first, int64_t count, int64_t half, double theta)
+{
+	if (count)
+		LAUNCH(angles_kernel, (unsigned)ceil_div(count * half, THREADS), THREADS, 0, cuda->stream, table, first, count, half, theta);
+}
+
+static bool has_table(const struct hspmd_kernel_args *args)
+{
+	return args->input_count > 1 && args->in[1].rank >= 0;
+}
+
 template <typename T> static int rotate(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, float direction)
 {
 	const struct hspmd_view *x = &args->in[0];
 	int64_t half = args->attr->head_dim / 2, rows = hspmd_cuda_row_count(x), width = hspmd_cuda_row_length(x), length = x->shape[1];
-	float2 *table = (float2 *)args->workspace;
+	float2 *table = (float2 *)(has_table(args) ? args->in[1].data : args->workspace);
 	if (!rows || !width)
 		return 0;
-	LAUNCH(angles_kernel, (unsigned)ceil_div(length * half, THREADS), THREADS, 0, cuda->stream, table, x->start[1], length, half, args->attr->theta);
+	if (!has_table(args))
+		make_table(cuda, table, x->start[1], length, half, args->attr->theta);
 	bool whole = half % pack<T>::count == 0;
 	auto *kernel = whole ? rotate_kernel<T, pack<T>::count> : rotate_kernel<T, 1>;
 	int64_t items = rows * width / 2 / (whole ? pack<T>::count : 1);
@@ -79,10 +92,18 @@ static int rope_grad(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *ar
 	return BY_TYPE(args->in[0].dtype, rotate, cuda, args, -1.0f);
 }
 
-static size_t rope_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
+static int angles(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
 {
-	return (size_t)(args->attr->head_dim / 2 * args->in[0].shape[1]) * sizeof(float2);
+	const struct hspmd_view *table = &args->out[0];
+	make_table(cuda, (float2 *)table->data, table->start[1], table->shape[1], table->shape[2] / 2, args->attr->theta);
+	return 0;
 }
 
+static size_t rope_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
+{
+	return has_table(args) ? 0 : (size_t)(args->attr->head_dim / 2 * args->in[0].shape[1]) * sizeof(float2);
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_angles = { angles, NULL };
 const struct hspmd_cuda_kernel hspmd_cuda_rope = { rope, rope_workspace };
 const struct hspmd_cuda_kernel hspmd_cuda_rope_grad = { rope_grad, rope_workspace };

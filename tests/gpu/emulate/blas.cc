@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: see cublasLt.h. */
+#include <math.h>
 #include <stdio.h>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct emulate_layout {
 struct emulate_product {
 	cublasOperation_t a = CUBLAS_OP_N, b = CUBLAS_OP_N;
 	cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-	const void *bias = NULL;
+	void *bias = NULL, *aux = NULL;
+	int64_t aux_ld = 0;
 };
 struct emulate_preference {
 	size_t workspace = 0;
@@ -57,8 +59,59 @@ static bool fits(const emulate_product &p, const emulate_layout &a, const emulat
 	       (d.type == a.type || d.type == CUDA_R_32F);
 }
 
+static bool has(const emulate_product &p, int what)
+{
+	return ((int)p.epilogue & what) == what;
+}
+
+#define AUX 128 /* a bit of the epilogues that read or write another matrix */
+#define DGELU 64
+
+static bool is_complete(const emulate_product &p, const emulate_layout &d)
+{
+	bool small = has(p, CUBLASLT_EPILOGUE_BIAS) || has(p, CUBLASLT_EPILOGUE_BGRADA) || has(p, CUBLASLT_EPILOGUE_BGRADB);
+	return (!small || p.bias) && (!has(p, AUX) || (p.aux && p.aux_ld >= (int64_t)d.rows));
+}
+
+static double gelu(double x)
+{
+	return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+}
+
+static double gelu_slope(double x)
+{
+	double t = tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+	return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+}
+
+/* What follows a product: element (m, n) of D before it is written. */
+static double finish(const emulate_product &p, const emulate_layout &d, size_t m, size_t n, double value)
+{
+	size_t beside = n * (size_t)p.aux_ld + m;
+	if (has(p, CUBLASLT_EPILOGUE_BIAS))
+		value += get(p.bias, d.type, m);
+	if (has(p, DGELU))
+		return value * gelu_slope(get(p.aux, d.type, beside));
+	if (!has(p, CUBLASLT_EPILOGUE_GELU))
+		return value;
+	if (has(p, AUX))
+		put(p.aux, d.type, beside, value);
+	return gelu(value);
+}
+
+/* Sums over k of one operand's rows, as `unfold` has them. */
+static void add_up(const std::vector<double> &rows, size_t k, void *sums, cudaDataType_t type)
+{
+	for (size_t r = 0; r < rows.size() / k; r++) {
+		double sum = 0;
+		for (size_t i = 0; i < k; i++)
+			sum += rows[r * k + i];
+		put(sums, type, r, sum);
+	}
+}
+
 static void multiply(const emulate_product &p, const emulate_layout &la, const emulate_layout &lb, const emulate_layout &ld, const void *a, const void *b, float alpha,
-		     float beta, void *d)
+		     float beta, const void *c, void *d)
 {
 	size_t k = p.a == CUBLAS_OP_T ? la.rows : la.columns;
 	std::vector<double> left = unfold(a, la, p.a == CUBLAS_OP_N), right = unfold(b, lb, p.b == CUBLAS_OP_T);
@@ -69,11 +122,11 @@ static void multiply(const emulate_product &p, const emulate_layout &la, const e
 			for (size_t i = 0; i < k; i++)
 				sum += x[i] * y[i];
 			size_t at = n * (size_t)ld.ld + m;
-			double value = alpha * sum + (beta != 0 ? beta * get(d, ld.type, at) : 0);
-			if (p.epilogue == CUBLASLT_EPILOGUE_BIAS)
-				value += get(p.bias, ld.type, m);
-			put(d, ld.type, at, value);
+			double value = alpha * sum + (beta != 0 ? beta * get(c, ld.type, at) : 0);
+			put(d, ld.type, at, finish(p, ld, m, n, value));
 		}
+	if (has(p, CUBLASLT_EPILOGUE_BGRADA) || has(p, CUBLASLT_EPILOGUE_BGRADB))
+		add_up(has(p, CUBLASLT_EPILOGUE_BGRADA) ? left : right, k, p.bias, ld.type);
 }
 
 extern "C" {
@@ -116,11 +169,13 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
 {
-	void *to = attribute == CUBLASLT_MATMUL_DESC_TRANSA	? (void *)&desc->a
-		   : attribute == CUBLASLT_MATMUL_DESC_TRANSB	? (void *)&desc->b
-		   : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&desc->epilogue
-								: (void *)&desc->bias;
-	if (size != (attribute == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : 4))
+	void *to = attribute == CUBLASLT_MATMUL_DESC_TRANSA		     ? (void *)&desc->a
+		   : attribute == CUBLASLT_MATMUL_DESC_TRANSB		     ? (void *)&desc->b
+		   : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE		     ? (void *)&desc->epilogue
+		   : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER ? (void *)&desc->aux
+		   : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD	     ? (void *)&desc->aux_ld
+									     : (void *)&desc->bias;
+	if (size != (attribute >= CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : 4))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	memcpy(to, value, size);
 	return CUBLAS_STATUS_SUCCESS;
@@ -193,8 +248,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 			      const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
 	size_t need = WORKSPACE * algo->data[1];
-	if (!handle->open || !fits(*desc, *a_layout, *b_layout, *d_layout) || algo->data[0] != MAGIC || c != d || workspace_bytes < need || (need && !workspace) ||
-	    (desc->epilogue == CUBLASLT_EPILOGUE_BIAS && !desc->bias))
+	if (!handle->open || !fits(*desc, *a_layout, *b_layout, *d_layout) || algo->data[0] != MAGIC || !c || workspace_bytes < need || (need && !workspace) ||
+	    !is_complete(*desc, *d_layout))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	emulate_product p = *desc;
 	emulate_layout la = *a_layout, lb = *b_layout, ld = *d_layout;
@@ -202,7 +257,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 	emulate_enqueue(stream, [=] {
 		if (need)
 			memset(workspace, 0, need);
-		multiply(p, la, lb, ld, a, b, scale, keep, d);
+		multiply(p, la, lb, ld, a, b, scale, keep, c, d);
 	});
 	return CUBLAS_STATUS_SUCCESS;
 }
