@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every operator of the CUDA device, forward and backward, against the CPU device in double precision on the same inputs; the same bits twice; and what is not
  * part of a model's graph: optimizer, random numbers, casts, copies. HSPMD_LONG=1 tries more shapes. */
+#include <dlfcn.h>
+#include <glob.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -468,11 +471,137 @@ static void large_copies(void **state)
 	free(back);
 }
 
+/* ---- attention by cuDNN; on the emulated device it is played (tests/gpu/emulate/dnn.cc) */
+
+static void reopen_with(const char *library, const char *tune, const char *workspace)
+{
+	gpu->ops->close(gpu);
+	if (gpu_is_emulated())
+		setenv("HSPMD_CUDNN", library, 1);
+	setenv("HSPMD_CUDA_TUNE", tune, 1);
+	setenv("HSPMD_CUDNN_WORKSPACE", workspace, 1);
+	gpu = gpu_open();
+}
+
+static void restore_gpu(void)
+{
+	unsetenv("HSPMD_CUDNN");
+	unsetenv("HSPMD_CUDNN_WORKSPACE");
+	unsetenv("HSPMD_CUDA_TUNE");
+	gpu->ops->close(gpu);
+	gpu = gpu_open();
+}
+
+/* Cases of attention; how often the played cuDNN ran its plans for them. */
+static void check_attention(long runs[2])
+{
+	void *module = gpu_is_emulated() ? dlopen(getenv("HSPMD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD) : NULL;
+	long *count = module ? dlsym(module, "emulate_dnn_runs") : NULL, before[2] = { 0 };
+	assert_true(count || !gpu_is_emulated());
+	for (int i = 0; count && i < 2; i++)
+		before[i] = count[i];
+	for (size_t i = 0; i < op_case_count; i++)
+		if (strstr(op_cases[i].name, "attention"))
+			check_case(&op_cases[i], HSPMD_BF16, BF16_BOUND);
+	for (size_t i = 0; i < wide_case_count; i++)
+		if (strstr(wide_cases[i].name, "attention"))
+			check_case(&wide_cases[i], HSPMD_BF16, BF16_BOUND);
+	for (int i = 0; i < 2; i++)
+		runs[i] = count ? count[i] - before[i] : 0;
+	if (module)
+		dlclose(module);
+}
+
+static void attention_by_dnn(void **state)
+{
+	(void)state;
+	long all[2], parts[2], none[2];
+	reopen_with("played", "0", "268435456");
+	check_attention(all);
+	/* Some of the cases' gradients in parts (samples, kv heads), some not at all. */
+	reopen_with("played", "0", "30000");
+	check_attention(parts);
+	reopen_with("refusing", "0", "268435456");
+	check_attention(none);
+	if (gpu_is_emulated()) {
+		assert_true(all[0] > 0 && parts[0] > 0 && parts[0] != all[0]);
+		assert_true(all[1] == 0 && parts[1] == 0 && none[0] == 0 && none[1] == 0);
+	}
+	restore_gpu();
+}
+
+/* Lines of the files in the folder that do not choose `word` in their fifth word; *lines: of all. */
+static int other_choices(const char *folder, unsigned word, int *lines)
+{
+	char pattern[4096], line[512], have[32], want[32];
+	glob_t found;
+	int others = 0;
+	*lines = 0;
+	snprintf(pattern, sizeof pattern, "%s/cudnn-*", folder);
+	snprintf(want, sizeof want, "%x", word);
+	if (glob(pattern, 0, NULL, &found))
+		return 0;
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		FILE *f = fopen(found.gl_pathv[i], "r");
+		while (f && fgets(line, sizeof line, f))
+			if (sscanf(line, "%*s %*s %*s %*s %31s", have) == 1) {
+				++*lines;
+				others += strcmp(have, want) != 0;
+			}
+		if (f)
+			fclose(f);
+	}
+	globfree(&found);
+	return others;
+}
+
+/* Make every choice that is written down another. */
+static void rewrite_choices(const char *folder, int word)
+{
+	char command[8192];
+	snprintf(command, sizeof command, "sed -i -E 's/^(([^ ]+ ){4})[^ ]+/\\1%x/' '%s'/cudnn-*", (unsigned)word, folder);
+	assert_int_equal(system(command), 0);
+}
+
+/* What was measured is done from then on; what does not run is not taken. */
+static void attention_is_chosen(void **state)
+{
+	(void)state;
+	char folder[] = "/tmp/hspmd-choices-XXXXXX", command[64];
+	const char *cache = getenv("HSPMD_CUDA_CACHE");
+	char *old = cache ? strdup(cache) : NULL;
+	long runs[2];
+	int lines;
+	if (!gpu_is_emulated())
+		skip();
+	assert_non_null(mkdtemp(folder));
+	setenv("HSPMD_CUDA_CACHE", folder, 1);
+	reopen_with("failing", "1", "268435456");
+	check_attention(runs);
+	assert_true(runs[0] == 0 && runs[1] == 0);
+	assert_int_equal(other_choices(folder, 1, &lines), 0);
+	assert_true(lines > 5);
+	reopen_with("played", "1", "268435456");
+	check_attention(runs);
+	assert_true(runs[0] == 0 && runs[1] == 0); /* written down: our kernels */
+	rewrite_choices(folder, 3);
+	reopen_with("played", "1", "268435456");
+	check_attention(runs);
+	assert_true(runs[0] == 0 && runs[1] > 0); /* the second plan */
+	restore_gpu();
+	if (old)
+		setenv("HSPMD_CUDA_CACHE", old, 1);
+	free(old);
+	snprintf(command, sizeof command, "rm -r %s", folder);
+	assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(operators_f32), cmocka_unit_test(operators_bf16), cmocka_unit_test(optimizer), cmocka_unit_test(random_numbers),
 		cmocka_unit_test(sum_of_squares), cmocka_unit_test(casts), cmocka_unit_test(copies), cmocka_unit_test(large_copies),
+		cmocka_unit_test(attention_by_dnn), cmocka_unit_test(attention_is_chosen),
 	};
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,6 +86,11 @@ static int attention_64(struct hspmd_graph *g, enum hspmd_dtype type)
 	return attention(g, type, 70, 2, 1, 64, 0, false);
 }
 
+static int attention_64_grouped(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 70, 4, 2, 64, 0, false);
+}
+
 static int attention_128(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	return attention(g, type, 130, 2, 2, 128, 0, false);
@@ -136,6 +141,7 @@ const struct op_case wide_cases[] = {
 	{ "gelu of whole packs", gelu_wide, false },
 	{ "rope of whole packs", rope_wide, false },
 	{ "attention, heads of 64", attention_64, false },
+	{ "attention, heads of 64, two a kv head", attention_64_grouped, true },
 	{ "attention, heads of 128", attention_128, true },
 	{ "attention, heads of 64, window and segments", attention_64_window_segments, true },
 	{ "attention, heads of 200", attention_200, true },

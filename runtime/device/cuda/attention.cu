@@ -311,49 +311,73 @@ static int check_size(const struct attention *a, struct hspmd_error *err)
 	return a->head_dim <= 256 ? 0 : hspmd_fail(err, "the CUDA device has attention for heads of up to 256, not %d", a->head_dim);
 }
 
+/* Our kernels, whichever can do it. */
+template <typename T> static int own_forward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
+{
+	if (sizeof(T) == 2 && hspmd_cuda_attention_mma(cuda, a))
+		return 0;
+	return a->head_dim <= 128 ? forward_of<T, 128>(cuda, a, err) : forward_of<T, 256>(cuda, a, err);
+}
+
+template <typename T> static int own_backward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
+{
+	auto *kernel = delta_kernel<T>;
+	LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream, *a);
+	if (sizeof(T) == 2 && hspmd_cuda_attention_mma_grad(cuda, a))
+		return 0;
+	return a->head_dim <= 128 ? backward_of<T, 128>(cuda, a, err) : backward_of<T, 256>(cuda, a, err);
+}
+
+template <typename T> static void set_up_forward(struct attention *a, const struct hspmd_kernel_args *args)
+{
+	set_up<T>(a, args, 0, inputs_of(args, 0), &args->out[0]);
+	a->o.data = args->out[0].data;
+	a->lse = (float *)args->out[1].data;
+}
+
+template <typename T> static void set_up_backward(struct attention *a, const struct hspmd_kernel_args *args)
+{
+	int inputs = inputs_of(args, 1), o = 1 + inputs;
+	set_up<T>(a, args, 1, o + 2, &args->in[0]);
+	a->o.data = args->in[o].data;
+	a->lse = (float *)args->in[o + 1].data;
+	a->delta = (float *)args->workspace;
+	a->dout = a->o;
+	a->dout.data = args->in[0].data;
+	a->dq = a->q;
+	a->dk = a->k;
+	a->dv = a->v;
+	int64_t before = (args->in[0].start[1] - args->in[1].start[1]) * a->q.row, width = (int64_t)a->heads * a->head_dim;
+	a->dq.data = moved<T>(args->out[0].data, before);
+	a->dk.data = inputs == 1 ? moved<T>(args->out[0].data, width) : args->out[1].data;
+	a->dv.data = inputs == 1 ? moved<T>(args->out[0].data, 2 * width) : args->out[2].data;
+}
+
 template <typename T> static int run_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	struct attention a;
-	set_up<T>(&a, args, 0, inputs_of(args, 0), &args->out[0]);
-	a.o.data = args->out[0].data;
-	a.lse = (float *)args->out[1].data;
+	set_up_forward<T>(&a, args);
 	if (check_size(&a, err))
 		return -1;
-	if (!a.batches || !a.queries || !a.heads || (sizeof(T) == 2 && hspmd_cuda_attention_mma(cuda, &a)))
+	if (!a.batches || !a.queries || !a.heads)
 		return 0;
-	return a.head_dim <= 128 ? forward_of<T, 128>(cuda, &a, err) : forward_of<T, 256>(cuda, &a, err);
+	int done = sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, &a, false, own_forward<T>, args->workspace, args->workspace_bytes, err) : 0;
+	return done ? (done < 0 ? -1 : 0) : own_forward<T>(cuda, &a, err);
 }
 
 template <typename T> static int run_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	struct attention a;
-	int inputs = inputs_of(args, 1), o = 1 + inputs;
-	const struct hspmd_view *q = &args->in[1];
-	set_up<T>(&a, args, 1, o + 2, &args->in[0]);
-	a.o.data = args->in[o].data;
-	a.lse = (float *)args->in[o + 1].data;
-	a.delta = (float *)args->workspace;
-	a.dout = a.o;
-	a.dout.data = args->in[0].data;
-	a.dq = a.q;
-	a.dk = a.k;
-	a.dv = a.v;
-	int64_t before = (args->in[0].start[1] - q->start[1]) * a.q.row, width = (int64_t)a.heads * a.head_dim;
-	a.dq.data = moved<T>(args->out[0].data, before);
-	a.dk.data = inputs == 1 ? moved<T>(args->out[0].data, width) : args->out[1].data;
-	a.dv.data = inputs == 1 ? moved<T>(args->out[0].data, 2 * width) : args->out[2].data;
+	set_up_backward<T>(&a, args);
 	if (check_size(&a, err))
 		return -1;
 	/* Queries that others work on get nothing from here. */
-	if (a.dq.data && a.queries < q->shape[1])
+	if (a.dq.data && a.queries < args->in[1].shape[1])
 		cudaMemsetAsync(args->out[0].data, 0, (size_t)hspmd_cuda_elements(&args->out[0]) * sizeof(T), cuda->stream);
 	if (!a.batches || !a.queries || !a.heads)
 		return 0;
-	auto *kernel = delta_kernel<T>;
-	LAUNCH(kernel, (unsigned)ceil_div((int64_t)a.batches * a.heads * a.queries, THREADS / WARP), THREADS, 0, cuda->stream, a);
-	if (sizeof(T) == 2 && hspmd_cuda_attention_mma_grad(cuda, &a))
-		return 0;
-	return a.head_dim <= 128 ? backward_of<T, 128>(cuda, &a, err) : backward_of<T, 256>(cuda, &a, err);
+	int done = sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, &a, true, own_backward<T>, args->workspace, args->workspace_bytes, err) : 0;
+	return done ? (done < 0 ? -1 : 0) : own_backward<T>(cuda, &a, err);
 }
 
 static int attention_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
@@ -366,11 +390,25 @@ static int attention_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel
 	return BY_TYPE(args->in[0].dtype, run_backward, cuda, args, err);
 }
 
-static size_t grad_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
+static size_t forward_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	const struct hspmd_view *dout = &args->in[0];
-	return (size_t)(hspmd_cuda_elements(dout) / args->attr->head_dim) * sizeof(float);
+	struct attention a;
+	if (args->in[0].dtype != HSPMD_BF16)
+		return 0;
+	set_up_forward<bf16>(&a, args);
+	return hspmd_cuda_dnn_workspace(cuda, &a, false, own_forward<bf16>);
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_attention = { attention_forward, NULL };
-const struct hspmd_cuda_kernel hspmd_cuda_attention_grad = { attention_backward, grad_workspace };
+static size_t backward_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	struct attention a;
+	size_t own = (size_t)(hspmd_cuda_elements(&args->in[0]) / args->attr->head_dim) * sizeof(float), dnn = 0;
+	if (args->in[0].dtype == HSPMD_BF16) {
+		set_up_backward<bf16>(&a, args);
+		dnn = hspmd_cuda_dnn_workspace(cuda, &a, true, own_backward<bf16>);
+	}
+	return dnn > own ? dnn : own;
+}
+
+const struct hspmd_cuda_kernel hspmd_cuda_attention = { attention_forward, forward_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_attention_grad = { attention_backward, backward_workspace };

@@ -1,30 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention's kernels share: where heads lie and which positions see which. Blocks of keys with a running maximum (Dao et al., "FlashAttention", arXiv
+/* What attention's kernels share: which positions see which. Blocks of keys with a running maximum (Dao et al., "FlashAttention", arXiv
  * 2205.14135; "FlashAttention-2", arXiv 2307.08691): T x T is never stored. Backward, keys' gradients and queries' are summed by different kernels, each in one
  * order, so that the bits are always the same. */
 #ifndef HSPMD_CUDA_ATTENTION_H
 #define HSPMD_CUDA_ATTENTION_H
 
+#include "runtime/device/cuda/heads.h"
 #include "runtime/device/cuda/kernel.h"
-
-/* The rows (positions) of one tensor's heads: element d of head h at position t of sample b is data[b * batch + t * row + h * head_dim + d]. */
-struct head_rows {
-	void *data; /* NULL: not wanted */
-	int64_t batch, row;
-};
-
-struct attention {
-	struct head_rows q, k, v, o;   /* row 0 of q and o is the first query that is worked on */
-	struct head_rows dq, dk, dv, dout; /* backward */
-	float *lse, *delta;            /* [batch][head][query] */
-	const int32_t *segments;       /* NULL: none; of the first key at sample 0 */
-	int64_t segment_length;
-	int batches, queries, keys, heads, kv_heads, head_dim;
-	int first_head, first_kv, group; /* global numbers of the first local ones; query heads that share a kv head */
-	int shift;                     /* global position of the first query less that of the first key */
-	int window;                    /* 0: none */
-	float scale;
-};
 
 /* Local kv head that local head h reads. */
 static __device__ __forceinline__ int kv_of(const struct attention &a, int h)

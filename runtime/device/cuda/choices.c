@@ -36,7 +36,7 @@ static char *find_folder(void)
 	return home && *home ? hspmd_asprintf("%s/.cache/hspmd", home) : NULL;
 }
 
-static char *find_path(const char *model, size_t version)
+static char *find_path(const char *library, const char *model, size_t version)
 {
 	char name[128], *folder = find_folder(), *path;
 	if (!folder)
@@ -45,7 +45,7 @@ static char *find_path(const char *model, size_t version)
 	for (char *c = name; *c; c++)
 		*c = isalnum((unsigned char)*c) ? *c : '-';
 	mkdir(folder, 0700); /* its parent is there, or there will be no file */
-	path = hspmd_asprintf("%s/cublaslt-%zu-%s", folder, version, name);
+	path = hspmd_asprintf("%s/%s-%zu-%s", folder, library, version, name);
 	free(folder);
 	return path;
 }
@@ -73,12 +73,12 @@ static void read_file(struct hspmd_cuda_choices *c)
 		fclose(f);
 }
 
-struct hspmd_cuda_choices *hspmd_cuda_choices_open(const char *model, size_t version)
+struct hspmd_cuda_choices *hspmd_cuda_choices_open(const char *library, const char *model, size_t version)
 {
 	struct hspmd_cuda_choices *c = calloc(1, sizeof *c);
 	if (!c)
 		return NULL;
-	c->path = find_path(model, version);
+	c->path = find_path(library, model, version);
 	read_file(c);
 	return c;
 }

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "runtime/comm/nccl/nccl.h"
+#include "runtime/device/cuda/heads.h"
 #include "runtime/device/cuda/product.h"
 #include "runtime/device/cuda/profile.h"
 #include "runtime/device/cuda/share.h"
@@ -35,6 +36,7 @@ static void cuda_close(struct hspmd_device *dev)
 	if (cuda->stream)
 		cudaStreamSynchronize(cuda->stream);
 	hspmd_cuda_profile_close(cuda->profile);
+	hspmd_cuda_dnn_destroy(cuda);
 	hspmd_cuda_blas_destroy(cuda);
 	hspmd_cuda_staging_destroy(cuda);
 	if (cuda->mark)
@@ -89,7 +91,7 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 		rv = hspmd_cuda_failed(status, "opening a GPU", err);
 	if (!rv && !(cuda->peers = calloc(1, sizeof *cuda->peers)))
 		rv = hspmd_fail_memory(err, "opening a CUDA device");
-	if (rv || hspmd_cuda_staging_create(cuda, err) || hspmd_cuda_blas_create(cuda, err)) {
+	if (rv || hspmd_cuda_staging_create(cuda, err) || hspmd_cuda_blas_create(cuda, err) || hspmd_cuda_dnn_create(cuda, err)) {
 		cuda_close(&cuda->base);
 		return -1;
 	}

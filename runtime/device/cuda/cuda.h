@@ -17,6 +17,7 @@ extern "C" {
 #include "runtime/op/list.h"
 
 struct hspmd_cuda_blas;
+struct hspmd_cuda_dnn;
 struct hspmd_cuda_peers;
 struct hspmd_cuda_profile;
 struct hspmd_cuda_staging;
@@ -29,6 +30,7 @@ struct hspmd_cuda {
 	void *share;      /* the green context that stream is of; NULL: the whole GPU */
 	cudaEvent_t mark; /* for waits for the whole stream */
 	struct hspmd_cuda_blas *blas;
+	struct hspmd_cuda_dnn *dnn;
 	struct hspmd_cuda_staging *staging;
 	struct hspmd_cuda_peers *peers; /* the groups it is in (runtime/comm/nccl) */
 	struct hspmd_cuda_profile *profile; /* NULL: nobody asked */

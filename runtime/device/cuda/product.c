@@ -62,7 +62,7 @@ int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
 	cublasStatus_t status = cublasLtCreate(&b->handle);
 	if (status != CUBLAS_STATUS_SUCCESS)
 		return failed(status, "cuBLASLt cannot be used", err);
-	b->choices = hspmd_cuda_choices_open(cuda->model, cublasLtGetVersion());
+	b->choices = hspmd_cuda_choices_open("cublaslt", cuda->model, cublasLtGetVersion());
 	return b->choices ? 0 : hspmd_fail_memory(err, "opening a CUDA device");
 }
 

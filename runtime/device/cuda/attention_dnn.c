@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL /* the module links no more than it must */
+#include <xxhash.h>
+
+#include "common/alloc.h"
+#include "runtime/device/cuda/choices.h"
+#include "runtime/device/cuda/dnn.h"
+#include "runtime/device/cuda/heads.h"
+
+#define WORKSPACE ((size_t)256 << 20)
+#define PLANS 4
+#define WARM_RUNS 1
+#define TIMED_RUNS 3
+#define BF16_BYTES 2
+
+/* Choices as they are written down: in a choice's first word. */
+#define OWN 1
+#define FIRST_PLAN 2
+
+struct chosen {
+	struct hspmd_dnn_attention about;
+	struct hspmd_dnn_plan *plan; /* of a part; NULL: our kernels */
+	int64_t samples, kv_heads;   /* a part's: some samples with all heads, or some heads of one sample */
+};
+
+struct hspmd_cuda_dnn {
+	pthread_mutex_t lock; /* of chosen: programs are built beside a running one */
+	bool tried, tune;
+	size_t workspace_most;
+	struct hspmd_dnn *running, *planning; /* on the device's stream; on one of its own. NULL: no cuDNN */
+	cudaStream_t stream;
+	cudaEvent_t start, end;
+	struct hspmd_cuda_choices *choices;
+	size_t count, capacity;
+	struct chosen **chosen; /* each stays where it is */
+};
+
+int hspmd_cuda_dnn_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn = calloc(1, sizeof *d);
+	const char *tune = getenv("HSPMD_CUDA_TUNE"), *workspace = getenv("HSPMD_CUDNN_WORKSPACE");
+	if (!d)
+		return hspmd_fail_memory(err, "opening a CUDA device");
+	pthread_mutex_init(&d->lock, NULL);
+	d->tune = !tune || strcmp(tune, "0") != 0;
+	d->workspace_most = workspace ? strtoull(workspace, NULL, 10) : WORKSPACE;
+	return 0;
+}
+
+static void close_library(struct hspmd_cuda_dnn *d)
+{
+	hspmd_cuda_choices_close(d->choices);
+	hspmd_dnn_close(d->running);
+	hspmd_dnn_close(d->planning);
+	if (d->start)
+		cudaEventDestroy(d->start);
+	if (d->end)
+		cudaEventDestroy(d->end);
+	if (d->stream)
+		cudaStreamDestroy(d->stream);
+	d->choices = NULL;
+	d->running = d->planning = NULL;
+	d->start = d->end = NULL;
+	d->stream = NULL;
+}
+
+void hspmd_cuda_dnn_destroy(struct hspmd_cuda *cuda)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	if (!d)
+		return;
+	for (size_t i = 0; i < d->count; i++) {
+		hspmd_dnn_plan_destroy(d->chosen[i]->plan);
+		free(d->chosen[i]);
+	}
+	free(d->chosen);
+	close_library(d);
+	pthread_mutex_destroy(&d->lock);
+	free(d);
+	cuda->dnn = NULL;
+}
+
+/* Only who could use it loads it, and only once. That it cannot be had is no error. */
+static bool open_library(struct hspmd_cuda *cuda)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	if (d->tried)
+		return d->running != NULL;
+	d->tried = true;
+	if (hspmd_dnn_open(&d->running, cuda->stream, NULL))
+		return false;
+	if (cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking) || cudaEventCreate(&d->start) || cudaEventCreate(&d->end) ||
+	    hspmd_dnn_open(&d->planning, d->stream, NULL) ||
+	    !(d->choices = hspmd_cuda_choices_open("cudnn", cuda->model, hspmd_dnn_version(d->running)))) {
+		cudaGetLastError();
+		close_library(d);
+	}
+	return d->running != NULL;
+}
+
+/* ---- shapes */
+
+static bool is_even(const struct head_rows *r)
+{
+	return !(r->row % 8 || r->batch % 8 || (uintptr_t)r->data % 16);
+}
+
+/* Is it one that cuDNN's graph says the same of? Pointers that are not set yet count as aligned. */
+static bool can_describe(const struct attention *a)
+{
+	return !a->segments && a->head_dim % 8 == 0 && a->batches && a->queries && a->keys && a->kv_heads &&
+	       a->heads == a->kv_heads * a->group && a->first_head == a->first_kv * a->group && a->shift >= 0 &&
+	       a->shift + a->queries <= a->keys && is_even(&a->q) && is_even(&a->k) && is_even(&a->v) && is_even(&a->o) &&
+	       is_even(&a->dq) && is_even(&a->dk) && is_even(&a->dv) && is_even(&a->dout);
+}
+
+static struct hspmd_dnn_attention describe(const struct attention *a, bool backward)
+{
+	struct hspmd_dnn_attention about;
+	memset(&about, 0, sizeof about);
+	about.batches = a->batches;
+	about.queries = a->queries;
+	about.keys = a->keys;
+	about.heads = a->heads;
+	about.kv_heads = a->kv_heads;
+	about.head_dim = a->head_dim;
+	about.shift = a->shift;
+	about.window = a->window >= a->keys ? 0 : a->window;
+	about.q = (struct hspmd_dnn_rows){ a->q.batch, a->q.row };
+	about.k = (struct hspmd_dnn_rows){ a->k.batch, a->k.row };
+	about.v = (struct hspmd_dnn_rows){ a->v.batch, a->v.row };
+	about.o = (struct hspmd_dnn_rows){ a->o.batch, a->o.row };
+	about.scale = a->scale;
+	about.backward = backward;
+	return about;
+}
+
+/* The largest divisor of n that is at most `most`. */
+static int64_t divisor(int64_t n, int64_t most)
+{
+	int64_t d = n < most ? n : most;
+	while (n % d)
+		d--;
+	return d;
+}
+
+/* What is computed at a time, so that the gradients of the scores stay within what a workspace may take. false: not even one kv head's do.
+ */
+static bool choose_part(struct chosen *c, size_t most)
+{
+	const struct hspmd_dnn_attention *a = &c->about;
+	int64_t group = a->heads / a->kv_heads, one = a->backward ? group * a->queries * a->keys * BF16_BYTES : 1,
+	        room = (int64_t)(most - most / 4);
+	c->samples = a->batches;
+	c->kv_heads = a->kv_heads;
+	if (one > room)
+		return false;
+	if (one * a->kv_heads <= room)
+		c->samples = a->backward ? divisor(a->batches, room / (one * a->kv_heads)) : a->batches;
+	else {
+		c->samples = 1;
+		c->kv_heads = divisor(a->kv_heads, room / one);
+	}
+	return true;
+}
+
+static struct hspmd_dnn_attention part_of(const struct chosen *c)
+{
+	struct hspmd_dnn_attention part = c->about;
+	part.batches = c->samples;
+	part.heads = c->kv_heads * (c->about.heads / c->about.kv_heads);
+	part.kv_heads = c->kv_heads;
+	return part;
+}
+
+/* ---- running */
+
+static void *moved(const struct head_rows *rows, int64_t sample, int64_t element)
+{
+	return rows->data ? (char *)rows->data + (sample * rows->batch + element) * BF16_BYTES : NULL;
+}
+
+static int run_parts(struct hspmd_dnn *dnn, const struct chosen *c, const struct hspmd_dnn_plan *plan, const struct attention *a,
+                     void *workspace, struct hspmd_error *err)
+{
+	int64_t group = c->about.heads / c->about.kv_heads;
+	for (int64_t sample = 0; sample < a->batches; sample += c->samples)
+		for (int64_t kv = 0; kv < a->kv_heads; kv += c->kv_heads) {
+			int64_t to_kv = kv * a->head_dim, to_q = to_kv * group;
+			struct hspmd_dnn_buffers b = {
+				.q = moved(&a->q, sample, to_q),
+				.k = moved(&a->k, sample, to_kv),
+				.v = moved(&a->v, sample, to_kv),
+				.o = moved(&a->o, sample, to_q),
+				.dq = moved(&a->dq, sample, to_q),
+				.dk = moved(&a->dk, sample, to_kv),
+				.dv = moved(&a->dv, sample, to_kv),
+				.dout = moved(&a->dout, sample, to_q),
+				.lse = a->lse + (sample * a->heads + kv * group) * a->queries,
+				.workspace = workspace,
+			};
+			if (hspmd_dnn_run(dnn, plan, &b, err))
+				return -1;
+		}
+	return 0;
+}
+
+/* ---- measuring */
+
+enum { TRIAL_Q, TRIAL_K, TRIAL_V, TRIAL_O, TRIAL_LSE, TRIAL_WORKSPACE, TRIAL_DOUT, TRIAL_DQ, TRIAL_DK, TRIAL_DV, TRIAL_BUFFERS };
+
+struct trial {
+	struct attention a;
+	void *memory[TRIAL_BUFFERS];
+};
+
+static void end_trial(struct trial *t)
+{
+	for (int i = 0; i < TRIAL_BUFFERS; i++)
+		if (t->memory[i])
+			cudaFree(t->memory[i]);
+}
+
+/* Buffers beside those of the program, where there is room for them; their bytes make small numbers of either type. */
+static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct attention *a, bool backward)
+{
+	size_t delta = (size_t)a->batches * (size_t)a->heads * (size_t)a->queries * sizeof(float),
+	       workspace = delta > d->workspace_most ? delta : d->workspace_most;
+	struct head_rows *rows[TRIAL_BUFFERS] = {
+		&t->a.q, &t->a.k, &t->a.v, &t->a.o, NULL, NULL, &t->a.dout, &t->a.dq, &t->a.dk, &t->a.dv
+	};
+	*t = (struct trial){ .a = *a };
+	for (int i = 0; i < (backward ? TRIAL_BUFFERS : TRIAL_DOUT); i++) {
+		size_t bytes = rows[i] ? (size_t)(a->batches * rows[i]->batch) * BF16_BYTES : workspace;
+		if (i == TRIAL_LSE)
+			bytes = delta;
+		if (cudaMalloc(&t->memory[i], bytes + 64) ||
+		    (i != TRIAL_WORKSPACE && cudaMemsetAsync(t->memory[i], 0x3c, bytes, d->stream))) {
+			cudaGetLastError(); /* no room is no error */
+			return false;
+		}
+		if (rows[i])
+			rows[i]->data = t->memory[i];
+	}
+	t->a.lse = t->memory[TRIAL_LSE];
+	t->a.delta = t->memory[TRIAL_WORKSPACE];
+	return true;
+}
+
+/* Seconds a run; negative: it does not run. plan NULL: our kernels. */
+static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, const struct hspmd_dnn_plan *plan, const struct trial *t,
+                       hspmd_cuda_own_attention own)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	struct hspmd_cuda beside = *cuda;
+	float milliseconds = -1;
+	beside.stream = d->stream;
+	for (int i = 0; i < WARM_RUNS + TIMED_RUNS; i++) {
+		if (i == WARM_RUNS && cudaEventRecord(d->start, d->stream))
+			return -1;
+		if (plan ? run_parts(d->planning, c, plan, &t->a, t->memory[TRIAL_WORKSPACE], NULL) : own(&beside, &t->a, NULL))
+			return -1;
+	}
+	if (cudaEventRecord(d->end, d->stream) || cudaEventSynchronize(d->end) || cudaEventElapsedTime(&milliseconds, d->start, d->end))
+		return -1;
+	return milliseconds;
+}
+
+/* The number of the fastest plan, -1: our kernels. Where there is no room to measure, the one that cuDNN thinks fastest. */
+static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd_dnn_plan **plans, int count, const struct attention *a,
+                   hspmd_cuda_own_attention own, bool *measured)
+{
+	struct trial t;
+	int best = 0;
+	if ((*measured = start_trial(cuda->dnn, &t, a, c->about.backward))) {
+		float time, best_time = time_plan(cuda, c, NULL, &t, own);
+		best = -1;
+		for (int i = 0; i < count; i++)
+			if ((time = time_plan(cuda, c, plans[i], &t, own)) >= 0 && (best_time < 0 || time < best_time)) {
+				best_time = time;
+				best = i;
+			}
+		cudaStreamSynchronize(cuda->dnn->stream);
+	}
+	end_trial(&t);
+	return best;
+}
+
+/* ---- choosing */
+
+static struct hspmd_cuda_choice_key key_of(const struct hspmd_dnn_attention *a)
+{
+	return (struct hspmd_cuda_choice_key){ .m = a->queries, .n = a->keys, .k = a->head_dim, .flags = XXH3_64bits(a, sizeof *a) };
+}
+
+/* Which of the plans, -1: none of them. */
+static int choose_plan(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd_dnn_plan **plans, int count, const struct attention *a,
+                       hspmd_cuda_own_attention own)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	struct hspmd_cuda_choice_key key = key_of(&c->about);
+	struct hspmd_cuda_choice known;
+	bool measured;
+	if (!count || !d->tune)
+		return count ? 0 : -1;
+	if (hspmd_cuda_choices_find(d->choices, &key, &known)) {
+		if (known.word[0] == OWN)
+			return -1;
+		if (known.word[0] >= FIRST_PLAN && known.word[0] - FIRST_PLAN < (uint64_t)count)
+			return (int)(known.word[0] - FIRST_PLAN);
+	}
+	int best = fastest(cuda, c, plans, count, a, own, &measured);
+	if (measured) {
+		known = (struct hspmd_cuda_choice){ { best < 0 ? OWN : FIRST_PLAN + (uint64_t)best } };
+		hspmd_cuda_choices_add(d->choices, &key, &known);
+	}
+	return best;
+}
+
+static struct chosen *choose(struct hspmd_cuda *cuda, const struct attention *a, const struct hspmd_dnn_attention *about,
+                             hspmd_cuda_own_attention own, struct hspmd_error *err)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	struct hspmd_dnn_plan *plans[PLANS];
+	struct chosen *c = calloc(1, sizeof *c);
+	if (!c || hspmd_grow(&d->chosen, &d->capacity, d->count, sizeof *d->chosen)) {
+		free(c);
+		hspmd_fail_memory(err, "choosing how to compute attention");
+		return NULL;
+	}
+	c->about = *about;
+	int count = 0;
+	if (choose_part(c, d->workspace_most)) {
+		struct hspmd_dnn_attention part = part_of(c);
+		count = hspmd_dnn_find_plans(d->planning, &part, d->workspace_most, plans, PLANS, NULL);
+	}
+	int best = choose_plan(cuda, c, plans, count, a, own);
+	for (int i = 0; i < count; i++)
+		if (i == best)
+			c->plan = plans[i];
+		else
+			hspmd_dnn_plan_destroy(plans[i]);
+	return d->chosen[d->count++] = c;
+}
+
+/* 1: chosen; 0: cuDNN is not to be asked. */
+static int find(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
+                const struct chosen **found, struct hspmd_error *err)
+{
+	struct hspmd_cuda_dnn *d = cuda->dnn;
+	if (!can_describe(a))
+		return 0;
+	struct hspmd_dnn_attention about = describe(a, backward);
+	struct chosen *c = NULL;
+	pthread_mutex_lock(&d->lock);
+	bool there = open_library(cuda);
+	for (size_t i = 0; there && i < d->count && !c; i++)
+		if (!memcmp(&d->chosen[i]->about, &about, sizeof about))
+			c = d->chosen[i];
+	if (there && !c)
+		c = choose(cuda, a, &about, own, err);
+	pthread_mutex_unlock(&d->lock);
+	*found = c;
+	return there ? c ? 1 : -1 : 0;
+}
+
+size_t hspmd_cuda_dnn_workspace(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own)
+{
+	const struct chosen *c;
+	return find(cuda, a, backward, own, &c, NULL) == 1 && c->plan ? hspmd_dnn_plan_workspace(c->plan) : 0;
+}
+
+int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
+                             void *workspace, size_t workspace_bytes, struct hspmd_error *err)
+{
+	const struct chosen *c;
+	if (backward && !(a->dq.data && a->dk.data && a->dv.data))
+		return 0;
+	int there = find(cuda, a, backward, own, &c, err);
+	if (there <= 0 || !c->plan)
+		return there < 0 ? -1 : 0;
+	if (hspmd_dnn_plan_workspace(c->plan) > workspace_bytes)
+		return hspmd_fail(err, "attention by cuDNN was given %zu bytes of workspace and needs %zu", workspace_bytes,
+		                  hspmd_dnn_plan_workspace(c->plan));
+	return run_parts(cuda->dnn->running, c, c->plan, a, workspace, err) ? -1 : 1;
+}
