@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seconds of a training step: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
  * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16), gpu-fp32,
- * split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_SHARE=1 and HSPMD_CUDA_SHARES=88,44 two parts of one). Prints one line of JSON with the median. */
+ * split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_SHARE=1 and HSPMD_CUDA_SHARES=88,44 two parts of one). Prints one line of JSON with the median
+ * and with the products that a token needs, in Tflop: three times those of a forward pass. step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/device/random.h"
+#include "runtime/op/op.h"
 #include "runtime/train/local.h"
 
 #define GPT2(width, layers, heads, vocab, length)                                                                                            \
@@ -31,6 +33,7 @@ static const struct bench_case cases[] = {
 	  "\"intermediate_size\":1024,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}",
 	  6, 384, 256, 16, 256, false },
 	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 512), 12, 768, 512, 2, 50304, false },
+	{ "gpt2-tiny", GPT2(64, 2, 2, 512, 32), 2, 64, 32, 4, 512, true }, /* for emulated ones */
 	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 1024), 12, 768, 1024, 32, 50304, true },
 	{ "gpt2-1.5b", GPT2(1600, 48, 25, 50304, 1024), 48, 1600, 1024, 8, 50304, true },
 	{ "llama-160m", LLAMA(768, 12, 12, 12, 2048, 2048), 12, 768, 2048, 16, 32000, true },
@@ -100,7 +103,7 @@ static char *plan_of(const struct bench_case *c, const char *layout, int devices
 
 struct measurement {
 	const struct bench_case *c;
-	double *seconds, last, loss, bytes;
+	double *seconds, last, loss, bytes, work;
 	int64_t samples; /* a step */
 };
 
@@ -141,6 +144,29 @@ static double bytes_of(const struct hspmd_local_options *o)
 	return bytes;
 }
 
+/* Tflop of products a token: those of a forward pass and twice as many backward, attention's where it looks. Whatever is recomputed is not work. */
+static double work_of_token(const struct hspmd_model *model, const struct bench_case *c, struct hspmd_error *err)
+{
+	struct hspmd_model_build how = { .batch = 1, .seq_len = c->length, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_graph *g = hspmd_model_graph(model, &how, err);
+	double work = 0;
+	for (size_t i = 0; g && i < g->op_count; i++) {
+		const struct hspmd_op *op = &g->ops[i];
+		struct hspmd_op_view v = { .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
+		double flops = 0, bytes;
+		if (op->opcode != HSPMD_OP_LINEAR && op->opcode != HSPMD_OP_ATTENTION)
+			continue;
+		for (int k = 0; k < op->input_count; k++)
+			v.in[k] = op->in[k] >= 0 ? g->tensors[op->in[k]].shape : (struct hspmd_shape){ .rank = -1 };
+		for (int k = 0; k < op->output_count; k++)
+			v.out[k] = g->tensors[op->out[k]].shape;
+		hspmd_op_type(op->opcode)->cost(&v, &flops, &bytes);
+		work += 3 * flops;
+	}
+	hspmd_graph_destroy(g);
+	return work / (double)c->length / 1e12;
+}
+
 static int train(struct measurement *m, const char *layout, int threads, int steps, struct hspmd_error *err)
 {
 	bool one = !strcmp(layout, "one") || m->c->gpu;
@@ -165,6 +191,7 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 						 .told = take_time, .context = m };
 		o.source.bf16 = split || !strcmp(layout, "gpu");
 		m->samples = plan->global_batch;
+		m->work = work_of_token(model, m->c, err);
 		m->bytes = m->c->gpu ? bytes_of(&o) : 0;
 		m->last = hspmd_now();
 		rc = hspmd_train_local(&o, err);
@@ -197,22 +224,85 @@ static int measure(const struct bench_case *c, const char *layout, int threads, 
 		qsort(m.seconds + warm, (size_t)steps, sizeof *m.seconds, ascending);
 		double median = m.seconds[warm + steps / 2];
 		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"threads\": %d, \"step_s\": %.4f, \"least_s\": %.4f, \"tokens_s\": %.0f, "
-		       "\"loss\": %.3f, \"peak_gib\": %.2f}\n",
-		       c->name, layout, threads, median, m.seconds[warm], (double)m.samples * c->length / median, m.loss, m.bytes / (1 << 30));
+		       "\"loss\": %.3f, \"peak_gib\": %.2f, \"tflop_token\": %.6g}\n",
+		       c->name, layout, threads, median, m.seconds[warm], (double)m.samples * c->length / median, m.loss, m.bytes / (1 << 30), m.work);
 	}
 	free(m.seconds);
 	return rc ? 1 : 0;
+}
+
+/* x of so many elements on the device: BF16 random numbers, because zeros draw less power. NULL and err. */
+static void *random_matrix(struct hspmd_device *dev, int64_t size, uint64_t stream, struct hspmd_error *err)
+{
+	size_t elements = (size_t)(size * size);
+	struct hspmd_op_attr attr = { .random = { .seed = 1, .stream = stream, .deviation = 1 } };
+	struct hspmd_view wide = { .data = dev->ops->allocate(dev, elements * 4, err), .dtype = HSPMD_F32, .rank = 2, .shape = { size, size }, .full = { size, size } };
+	struct hspmd_view half = wide;
+	half.data = wide.data ? dev->ops->allocate(dev, elements * 2, err) : NULL;
+	half.dtype = HSPMD_BF16;
+	struct hspmd_kernel_args fill = { .attr = &attr, .output_count = 1, .out = { wide } };
+	struct hspmd_kernel_args cast = { .attr = &attr, .input_count = 1, .output_count = 1, .in = { wide }, .out = { half } };
+	int status = !half.data || dev->ops->run(dev, HSPMD_OP_NORMAL, &fill, err) || dev->ops->run(dev, HSPMD_OP_CAST, &cast, err);
+	dev->ops->release(dev, wide.data);
+	if (status)
+		dev->ops->release(dev, half.data);
+	return status ? NULL : half.data;
+}
+
+static int run_products(struct hspmd_device *dev, const struct hspmd_kernel_args *args, int runs, struct hspmd_error *err)
+{
+	for (int i = 0; i < runs; i++)
+		if (dev->ops->run(dev, HSPMD_OP_LINEAR, args, err))
+			return -1;
+	return dev->ops->synchronise(dev, err);
+}
+
+/* Prints the rate of products of matrices of size x size, one behind the other. */
+static int measure_products(int64_t size, int runs)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_device *dev = NULL;
+	const struct hspmd_device_ops *ops = hspmd_device_find("cuda", &err);
+	if (!ops || ops->open(&dev, 0, 0, &err)) {
+		fprintf(stderr, "step: %s\n", err.text);
+		return 1;
+	}
+	struct hspmd_op_attr attr = { .transposed = true };
+	struct hspmd_kernel_args args = { .attr = &attr, .input_count = 2, .output_count = 1 };
+	void *data[3] = { NULL };
+	int status = 0;
+	for (int i = 0; !status && i < 3; i++) {
+		data[i] = random_matrix(dev, size, (uint64_t)i, &err);
+		*(i < 2 ? &args.in[i] : &args.out[0]) = (struct hspmd_view){ .data = data[i], .dtype = HSPMD_BF16, .rank = 2, .shape = { size, size }, .full = { size, size } };
+		status = data[i] ? 0 : -1;
+	}
+	args.workspace_bytes = status ? 0 : ops->workspace(dev, HSPMD_OP_LINEAR, &args);
+	args.workspace = status ? NULL : ops->allocate(dev, args.workspace_bytes, &err);
+	status = !args.workspace || run_products(dev, &args, 2, &err);
+	double began = hspmd_now();
+	if (status || run_products(dev, &args, runs, &err))
+		fprintf(stderr, "step: %s\n", err.text);
+	else
+		printf("{\"product\": %lld, \"tflops\": %.6g}\n", (long long)size, 2 * (double)size * (double)size * (double)size * runs / (hspmd_now() - began) / 1e12);
+	for (int i = 0; i < 3; i++)
+		ops->release(dev, data[i]);
+	ops->release(dev, args.workspace);
+	ops->close(dev);
+	return status;
 }
 
 int main(int argc, char **argv)
 {
 	static const char *const layouts[] = { "one", "tp", "pp", "1f1b", "gpu", "gpu-fp32" };
 	int threads = argc == 5 ? atoi(argv[3]) : 0, steps = argc == 5 ? atoi(argv[4]) : 0;
+	if (steps > 0 && !strcmp(argv[1], "product") && atoi(argv[2]) > 0)
+		return measure_products(atoi(argv[2]), steps);
 	for (size_t c = 0; threads > 0 && threads <= 64 && steps > 0 && c < sizeof cases / sizeof *cases; c++)
 		for (size_t l = 0; !strcmp(argv[1], cases[c].name) && l < sizeof layouts / sizeof *layouts; l++)
 			if ((!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3)) || (cases[c].gpu && !strncmp(argv[2], "split-", 6)))
 				return measure(&cases[c], argv[2], threads, steps);
 	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
-			"       step gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n");
+			"       step gpt2-tiny|gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n"
+			"       step product SIZE 1 RUNS\n");
 	return 2;
 }
