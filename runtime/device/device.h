@@ -61,6 +61,8 @@ struct hspmd_device_ops {
 	/* Bytes of workspace an operator needs for these args (data pointers unset). */
 	size_t (*workspace)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args);
 	int (*run)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err);
+	/* As `run` for one after the other, in as few launches as may be; what all must share (workspace, an optimizer's step) is the first's. NULL: does not gain by it. */
+	int (*run_all)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err);
 	int (*synchronise)(struct hspmd_device *dev, struct hspmd_error *err);
 	const struct hspmd_group_ops *groups; /* how such devices communicate without host memory (runtime/comm/group.h); NULL: not at all */
 };

@@ -24,6 +24,7 @@ struct hspmd_executor {
 	double *scalar;          /* on the device: sum of squares */
 	bool copied;             /* copies of parameters in the operators' type are up to date */
 	char *samples;           /* host: one READ's worth */
+	struct hspmd_kernel_args *all; /* what every parameter is updated with, where the device takes many at once; else NULL */
 };
 
 _Static_assert(HSPMD_TOTALS_COUNT == HSPMD_LASTING_SUMS, "a step's totals outlive the process");
@@ -137,6 +138,10 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 		hspmd_fail_memory(err, "starting a generation");
 		goto fail;
 	}
+	if (dev->ops->run_all && !o->seconds && !(ex->all = hspmd_calloc((size_t)p->state_count + 1, sizeof *ex->all))) {
+		hspmd_fail_memory(err, "starting a generation");
+		goto fail;
+	}
 	if (allocate_regions(ex, err))
 		goto fail;
 	ex->workspace_bytes = p->workspace_bytes;
@@ -164,6 +169,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 	if (ex->scalar)
 		dev->ops->release(dev, ex->scalar);
 	free(ex->samples);
+	free(ex->all);
 	free(ex);
 }
 
@@ -287,19 +293,24 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 	return ex->o.device->ops->to_device(ex->o.device, hspmd_executor_slot(ex, in->out[0]), ex->samples, form->bytes, err);
 }
 
-/* Run the kernel of an instruction; attr NULL: the instruction's own. */
+/* What the kernel of an instruction is given; attr NULL: the instruction's own. */
+static void set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr, struct hspmd_kernel_args *args)
+{
+	hspmd_program_args(ex->p, in, ex->bases, args);
+	if (attr)
+		args->attr = attr;
+	if (in->action == HSPMD_ACTION_NORM) {
+		args->out[0].data = ex->scalar;
+		args->out[0].accumulate = true;
+	}
+	args->workspace = ex->workspace;
+	args->workspace_bytes = ex->p->workspace_bytes;
+}
+
 static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr, struct hspmd_error *err)
 {
 	struct hspmd_kernel_args args;
-	hspmd_program_args(ex->p, in, ex->bases, &args);
-	if (attr)
-		args.attr = attr;
-	if (in->action == HSPMD_ACTION_NORM) {
-		args.out[0].data = ex->scalar;
-		args.out[0].accumulate = true;
-	}
-	args.workspace = ex->workspace;
-	args.workspace_bytes = ex->p->workspace_bytes;
+	set_args(ex, in, attr, &args);
 	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
 		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_op_type(in->opcode)->name, in->layer);
 	return 0;
@@ -400,10 +411,22 @@ static int expect_next(struct hspmd_executor *ex, size_t now, struct ahead *ahea
 	return 0;
 }
 
-static int run_norm(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
+/* The norm of a gradient, and where the device takes many at once, of all that follow. *i: becomes the last. */
+static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *err)
 {
 	static const struct hspmd_op_attr none;
-	return run_kernel(ex, in, &none, err);
+	const struct hspmd_instruction *in = &ex->p->instructions[*i];
+	int count = 1;
+	if (!ex->all)
+		return run_kernel(ex, in, &none, err);
+	set_args(ex, in, &none, &ex->all[0]);
+	for (; *i + 1 < ex->p->vote && ex->p->instructions[*i + 1].action == HSPMD_ACTION_NORM; ++*i) {
+		const struct hspmd_instruction *next = &ex->p->instructions[*i + 1];
+		if (settle(ex, next, err))
+			return -1;
+		set_args(ex, next, &none, &ex->all[count++]);
+	}
+	return ex->o.device->ops->run_all(ex->o.device, in->opcode, ex->all, count, err);
 }
 
 /* Where somebody measures: enter what the instruction took, since *then. */
@@ -445,7 +468,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 			status = in->action == HSPMD_ACTION_READ   ? read_samples(ex, in, step, err)
 				 : in->action == HSPMD_ACTION_RUN  ? run_kernel(ex, in, NULL, err)
 				 : in->action == HSPMD_ACTION_COMM ? run_comm(ex, in, err)
-								   : run_norm(ex, in, err);
+								   : run_norms(ex, &i, err);
 		if (status || take_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
@@ -529,19 +552,28 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 	attr.adam.beta2 = job->optimizer.beta2;
 	attr.adam.eps = job->optimizer.eps;
 	attr.adam.step = step + 1;
+	struct hspmd_op_attr decays = attr;
+	decays.adam.weight_decay = job->optimizer.weight_decay;
 	double measured = hspmd_now();
 	uint64_t block = 0;
+	int count = 0;
 	if (ex->o.lasting)
 		hspmd_lasting_update(ex->o.lasting, (const double *)all);
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &ex->p->instructions[i];
 		if (in->action != HSPMD_ACTION_ADAM)
 			continue;
-		attr.adam.weight_decay = ex->p->states[in->step].decay ? job->optimizer.weight_decay : 0;
-		int status = ex->o.lasting ? update_lasting(ex, in, &attr, &block, err) : run_kernel(ex, in, &attr, err);
+		const struct hspmd_op_attr *own = ex->p->states[in->step].decay ? &decays : &attr;
+		if (ex->all && !ex->o.lasting) {
+			set_args(ex, in, own, &ex->all[count++]);
+			continue;
+		}
+		int status = ex->o.lasting ? update_lasting(ex, in, own, &block, err) : run_kernel(ex, in, own, err);
 		if (status || take_time(ex, i, &measured, err))
 			return -1;
 	}
+	if (count && ex->o.device->ops->run_all(ex->o.device, HSPMD_OP_ADAMW, ex->all, count, err))
+		return hspmd_error_prefix(err, "operator %s", hspmd_op_type(HSPMD_OP_ADAMW)->name);
 	if (ex->o.lasting)
 		hspmd_lasting_updated(ex->o.lasting);
 	ex->copied = true;

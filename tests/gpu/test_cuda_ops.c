@@ -398,6 +398,62 @@ static void sum_of_squares(void **state)
 	gpu->ops->release(gpu, total);
 }
 
+/* More vectors than a launch takes, of all sizes, some without weight decay: the bits of one after the other, but for the order in which squares are summed. */
+static void many_at_once(void **state)
+{
+	(void)state;
+	enum { COUNT = 131 };
+	static struct hspmd_kernel_args all[2][COUNT], squares[COUNT];
+	struct hspmd_op_attr attr = { .scale = 0.5, .adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3 } }, decays = attr;
+	struct hspmd_error err = { "" };
+	double start = 0, sums[2];
+	void *total = on_gpu(sizeof start), *workspace = on_gpu(4096);
+	decays.adam.weight_decay = 0.1;
+	for (int way = 0; way < 2; way++)
+		for (int i = 0; i < COUNT; i++) {
+			int n = i % 7 == 0 ? 4096 * (i % 3) + i : i + 1;
+			struct hspmd_kernel_args *a = &all[way][i];
+			*a = (struct hspmd_kernel_args){ .attr = i % 2 ? &attr : &decays, .input_count = 1, .output_count = i % 3 ? 4 : 3 };
+			for (int k = 0; k < 5; k++) {
+				struct hspmd_op_attr fill = { .random = { .seed = 5, .stream = (uint64_t)(5 * i + k), .mean = 4, .deviation = 1 } };
+				struct hspmd_kernel_args f = { .attr = &fill, .output_count = 1 };
+				struct hspmd_view *to = k ? &a->out[k - 1] : &a->in[0];
+				*to = vector(on_gpu((size_t)n * sizeof(float) + 64), k == 4 ? HSPMD_BF16 : HSPMD_F32, n);
+				f.out[0] = vector(to->data, HSPMD_F32, k == 4 ? (n + 1) / 2 : n);
+				run_on(gpu, HSPMD_OP_NORMAL, &f);
+			}
+			squares[i] = (struct hspmd_kernel_args){ .input_count = 1, .output_count = 1, .in = { a->in[0] }, .out = { vector(total, HSPMD_F64, 1) },
+								 .workspace = workspace, .workspace_bytes = 64 };
+			squares[i].out[0].accumulate = true;
+		}
+	for (int i = 0; i < COUNT; i++)
+		run_on(gpu, HSPMD_OP_ADAMW, &all[0][i]);
+	must(gpu->ops->run_all(gpu, HSPMD_OP_ADAMW, all[1], COUNT, &err), &err);
+	for (int way = 0; way < 2; way++) {
+		must(gpu->ops->to_device(gpu, total, &start, sizeof start, &err), &err);
+		for (int i = 0; way == 0 && i < COUNT; i++)
+			must(gpu->ops->run(gpu, HSPMD_OP_SUM_SQUARES, &squares[i], &err), &err);
+		if (way)
+			must(gpu->ops->run_all(gpu, HSPMD_OP_SUM_SQUARES, squares, COUNT, &err), &err);
+		must(gpu->ops->to_host(gpu, &sums[way], total, sizeof sums[way], &err), &err);
+	}
+	assert_true(sums[0] > 0 && fabs(sums[1] - sums[0]) < 1e-12 * sums[0]);
+	for (int i = 0; i < COUNT; i++)
+		for (int k = 0; k < 5; k++) {
+			const struct hspmd_view *one = k ? &all[0][i].out[k - 1] : &all[0][i].in[0], *other = k ? &all[1][i].out[k - 1] : &all[1][i].in[0];
+			size_t bytes = (size_t)one->shape[0] * hspmd_dtype_bytes(one->dtype);
+			void *x = take_back(one->data, bytes), *y = take_back(other->data, bytes);
+			if (memcmp(x, y, bytes))
+				fail_msg("vector %d of %lld elements: %d has other bits", i, (long long)one->shape[0], k);
+			free(x);
+			free(y);
+			gpu->ops->release(gpu, one->data);
+			gpu->ops->release(gpu, other->data);
+		}
+	gpu->ops->release(gpu, total);
+	gpu->ops->release(gpu, workspace);
+}
+
 static void casts(void **state)
 {
 	(void)state;
@@ -599,7 +655,7 @@ static void attention_is_chosen(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(operators_f32), cmocka_unit_test(operators_bf16), cmocka_unit_test(optimizer), cmocka_unit_test(random_numbers),
+		cmocka_unit_test(operators_f32), cmocka_unit_test(operators_bf16), cmocka_unit_test(optimizer), cmocka_unit_test(many_at_once), cmocka_unit_test(random_numbers),
 		cmocka_unit_test(sum_of_squares), cmocka_unit_test(casts), cmocka_unit_test(copies), cmocka_unit_test(large_copies),
 		cmocka_unit_test(attention_by_dnn), cmocka_unit_test(attention_is_chosen),
 	};

@@ -196,23 +196,35 @@ static int check_types(const struct hspmd_kernel_args *args, struct hspmd_error 
 	return 0;
 }
 
-static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+static int cuda_run_all(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
 	const struct hspmd_cuda_kernel *kernel = kernels[op];
 	if (!kernel)
 		return hspmd_fail(err, "the CUDA device has no kernel for operator %d", (int)op);
-	if (check_types(args, err))
-		return -1;
-	size_t need = kernel->workspace ? kernel->workspace(cuda, args) : 0;
-	if (need > args->workspace_bytes)
-		return hspmd_fail(err, "an operator was given %zu bytes of workspace and needs %zu", args->workspace_bytes, need);
+	for (int i = 0; i < count; i++) {
+		size_t need = kernel->workspace ? kernel->workspace(cuda, &args[i]) : 0;
+		if (check_types(&args[i], err))
+			return -1;
+		if (need > args[i].workspace_bytes)
+			return hspmd_fail(err, "an operator was given %zu bytes of workspace and needs %zu", args[i].workspace_bytes, need);
+	}
+	int status = 0;
 	hspmd_cuda_profile_start(cuda->profile, op, cuda->stream);
-	if (kernel->run(cuda, args, err))
+	if (kernel->run_all)
+		status = kernel->run_all(cuda, args, count, err);
+	for (int i = 0; !kernel->run_all && !status && i < count; i++)
+		status = kernel->run(cuda, &args[i], err);
+	if (status)
 		return -1;
 	hspmd_cuda_profile_end(cuda->profile, cuda->stream);
-	cudaError_t status = cudaGetLastError();
-	return status ? hspmd_cuda_failed(status, "starting a kernel", err) : 0;
+	cudaError_t launched = cudaGetLastError();
+	return launched ? hspmd_cuda_failed(launched, "starting a kernel", err) : 0;
+}
+
+static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	return cuda_run_all(dev, op, args, 1, err);
 }
 
 static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
@@ -236,6 +248,7 @@ static const struct hspmd_device_ops cuda_ops = {
 	.copy_box = cuda_copy_box,
 	.workspace = cuda_workspace,
 	.run = cuda_run,
+	.run_all = cuda_run_all,
 	.synchronise = cuda_synchronise,
 	.groups = &hspmd_nccl_groups,
 };

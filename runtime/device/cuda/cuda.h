@@ -40,6 +40,8 @@ struct hspmd_cuda_kernel {
 	/* Enqueue; errors of launches are asked for by the caller. */
 	int (*run)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err);
 	size_t (*workspace)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args); /* NULL: needs none */
+	/* Many calls at once, as if one after the other; with the workspace of any of them. NULL: one after the other. */
+	int (*run_all)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err);
 };
 
 #define HSPMD_CUDA_DECLARE(opcode, name) extern const struct hspmd_cuda_kernel hspmd_cuda_##name;

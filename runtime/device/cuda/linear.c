@@ -236,10 +236,10 @@ static size_t grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kerne
 	return sums > product ? sums : product;
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_linear = { run_forward, forward_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_add = { run_forward_add, forward_add_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_gelu = { run_forward_gelu, forward_gelu_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x = { run_grad_x, grad_x_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_add = { run_grad_x_add, grad_x_add_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_gelu = { run_grad_x_gelu, grad_x_gelu_workspace };
-const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_w = { run_grad_w, grad_w_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear = { .run = run_forward, .workspace = forward_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_add = { .run = run_forward_add, .workspace = forward_add_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_gelu = { .run = run_forward_gelu, .workspace = forward_gelu_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x = { .run = run_grad_x, .workspace = grad_x_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_add = { .run = run_grad_x_add, .workspace = grad_x_add_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_x_gelu = { .run = run_grad_x_gelu, .workspace = grad_x_gelu_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_linear_grad_w = { .run = run_grad_w, .workspace = grad_w_workspace };
