@@ -20,6 +20,7 @@
 #include "controller/cli/commands.h"
 #include "controller/cli/plan_program.h"
 #include "controller/cli/run_checkpoint.h"
+#include "controller/cli/run_played.h"
 #include "controller/cli/run_state.h"
 #include "controller/cli/run_terms.h"
 #include "controller/cli/supervise.h"
@@ -232,25 +233,13 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 
 /* ---- nodes */
 
-/* N equal nodes of one CPU device, and some that the job may be grown by. Nothing is measured, so that the plan is an even one. */
-static json_t *local_cluster(const struct run *r, int count)
-{
-	double memory = 0.8 * (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE) / (double)r->opt.local;
-	char name[40];
-	snprintf(name, sizeof name, count > 1 ? "local-[0-%d]" : "local-0", count - 1);
-	return json_pack("{s:s, s:{s:{s:s, s:I, s:f, s:{s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}]}", "format", HSPMD_CLUSTER_FORMAT,
-			 "device_types", "cpu-core", "kind", "cpu", "memory_bytes", (json_int_t)memory, "gbytes_per_s", 10.0, "peak_tflops", "fp32", 0.05,
-			 "nodes", "name", name, "devices", "type", "cpu-core", "count", 1, "links", "scope", "cluster", "alpha_s", 2e-5,
-			 "gbytes_per_s", 2.0);
-}
-
 static int make_local_cluster(struct run *r, struct hspmd_error *err)
 {
 	int most = r->job->elastic.max_nodes;
 	int count = (int)r->opt.local + LOCAL_SPARE;
 	if (count > most)
 		count = most > r->opt.local ? most : (int)r->opt.local;
-	json_t *v = local_cluster(r, count);
+	json_t *v = run_played_nodes(count, (int)r->opt.local);
 	r->cluster_path = hspmd_asprintf("%s/cluster.json", r->output.folder);
 	int rc = v && r->cluster_path ? run_output_save(&r->output, "cluster.json", v, err) : hspmd_fail_memory(err, "making up the nodes");
 	if (!rc && !(r->cluster = hspmd_cluster_from_json(v, "cluster.json", err)))
@@ -340,7 +329,7 @@ static int set_up_local(struct run *r, struct hspmd_error *err)
 	for (int i = 0; i < have; i++)
 		devices += r->cluster->nodes[i].device_count;
 	struct hspmd_policy_who who = { .policy = r->job->elastic.policy };
-	if (enough_nodes(r, have, err) || run_terms_read(&r->terms, NULL, r->opt.policies, &who, err))
+	if (enough_nodes(r, have, err) || run_played_check(r->cluster, r->cluster_path, err) || run_terms_read(&r->terms, NULL, r->opt.policies, &who, err))
 		return -1;
 	snprintf(r->numbers[0], sizeof *r->numbers, "%ld", cores > devices && devices > 0 ? cores / devices : 1);
 	agent_words(r, (const char *const[]){ "--cluster", r->cluster_path, "--threads", r->numbers[0], NULL });
