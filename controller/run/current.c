@@ -8,6 +8,8 @@
 #include "common/alloc.h"
 #include "controller/run/machine_private.h"
 
+#define BENCH_S 60.0  /* a node is left out the first time ... */
+#define BENCHES 6     /* and doubled so often at most */
 #define ABORT_LEAST_S 3.0
 
 static int64_t number(const json_t *message, const char *key, int64_t absent)
@@ -322,6 +324,7 @@ static void training(struct hspmd_machine *m)
 		if (layout_uses(m->next.layout, w))
 			continue; /* wanted again already */
 		send_workers(m, &w, 1, json_pack("{s:s}", "type", "quit"));
+		w->dismissed = w->serial;
 		w->life = LIFE_NONE;
 		save_lost(m, w);
 	}
@@ -465,14 +468,16 @@ void on_answer(struct hspmd_machine *m, struct worker *w, const char *type, json
 	}
 }
 
-/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others. */
+/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others; each time for twice as long. */
 void blame(struct hspmd_machine *m, struct worker *w)
 {
 	m->attempts++;
 	if (++w->faults < 2 || w->node->benched || nodes_usable(m) <= m->config->job->elastic.min_nodes)
 		return;
+	double seconds = BENCH_S * (1 << (w->node->benches < BENCHES ? w->node->benches++ : BENCHES));
 	w->node->benched = true;
-	note_event(m, "benched", "node %s is left out: worker %s failed %d times without a step between", w->node->name, w->address, w->faults);
+	w->node->benched_until = m->now + seconds;
+	note_event(m, "benched", "node %s is left out for %.0f s: worker %s failed %d times without a step between", w->node->name, seconds, w->address, w->faults);
 }
 
 bool give_up(struct hspmd_machine *m)

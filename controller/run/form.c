@@ -67,7 +67,7 @@ static bool enough_nodes(struct hspmd_machine *m)
 {
 	int usable = nodes_usable(m), least = m->config->job->elastic.min_nodes;
 	bool first = m->generation == m->config->generation;
-	if (first && nodes_pending(m) && m->now < m->gather_until)
+	if (first && (nodes_pending(m) || nodes_refused(m)) && m->now < m->gather_until)
 		return false;
 	if (usable >= least && usable > 0) {
 		m->short_until = 0;
@@ -177,6 +177,13 @@ static void change_close(struct hspmd_machine *m)
 static void no_plan(struct hspmd_machine *m, const char *why)
 {
 	next_drop(m);
+	if (m->current.stage != STAGE_TRAINING && take_back_benched(m)) {
+		char cause[sizeof m->change.cause];
+		snprintf(cause, sizeof cause, "%s", m->change.open ? m->change.cause : "worker-lost");
+		note_event(m, "no_plan", "nodes that were left out are taken back: %s", why);
+		want_plan(m, cause);
+		return;
+	}
 	if (m->current.stage == STAGE_TRAINING) {
 		note_event(m, "no_plan", "the plan stays: %s", why);
 		change_close(m);

@@ -282,6 +282,8 @@ static double nodes_deadline(const struct hspmd_machine *m)
 		const struct node *n = m->node[i];
 		if (n->held && n->agent == LIFE_STARTING)
 			first = fmin(first, n->deadline);
+		if (n->benched && m->end == END_NONE)
+			first = fmin(first, n->benched_until);
 		for (int k = 0; k < n->workers; k++) {
 			if (n->worker[k]->life == LIFE_STARTING)
 				first = fmin(first, n->worker[k]->deadline);

@@ -21,6 +21,7 @@ struct worker {
 	char address[ADDRESS_MAX];
 	enum life life;
 	int64_t serial;        /* of its process: what an earlier one says no longer counts */
+	int64_t dismissed;     /* the serial of a process that was told to end, and of which nobody knows whether it has; 0: none */
 	bool adopted;          /* its process was there before this life of the controller, and has not trained since: what it was told nobody knows */
 	double deadline;       /* LIFE_STARTING */
 	bool reviving;         /* a process is to take up what the one before left in memory */
@@ -40,7 +41,9 @@ struct node {
 	char *name;
 	bool held;             /* in the allocation */
 	bool leaving;          /* to be given back */
-	bool benched;          /* its devices failed too often: not planned with */
+	bool benched;          /* its devices failed too often: not planned with, until ... */
+	double benched_until;
+	int benches;           /* how often that was so */
 	bool ending;           /* its agent was told to end by someone else */
 	int64_t member;        /* job that brings it; 0: the job itself */
 	bool dismissed;        /* its agent was told to end by us, because it is ending */
@@ -249,6 +252,8 @@ bool node_usable(const struct node *n);
 int nodes_usable(const struct hspmd_machine *m);
 int nodes_held(const struct hspmd_machine *m);
 bool nodes_pending(const struct hspmd_machine *m);
+int nodes_benched(const struct hspmd_machine *m);
+bool nodes_refused(const struct hspmd_machine *m); /* some, that will be tried again */
 json_t *usable_cluster(struct hspmd_machine *m, struct hspmd_error *err);
 /* Of the nodes that take part in g, those included that only give state away. */
 json_t *members_cluster(struct hspmd_machine *m, const struct generation *g, struct hspmd_error *err);

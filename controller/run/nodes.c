@@ -41,6 +41,14 @@ int nodes_usable(const struct hspmd_machine *m)
 	return count;
 }
 
+int nodes_benched(const struct hspmd_machine *m)
+{
+	int count = 0;
+	for (size_t i = 0; i < m->nodes; i++)
+		count += m->node[i]->held && m->node[i]->benched;
+	return count;
+}
+
 int nodes_held(const struct hspmd_machine *m)
 {
 	int count = 0;
@@ -53,6 +61,20 @@ bool nodes_pending(const struct hspmd_machine *m)
 {
 	for (size_t i = 0; i < m->nodes; i++)
 		if (m->node[i]->held && !m->node[i]->leaving && m->node[i]->agent == LIFE_STARTING)
+			return true;
+	return false;
+}
+
+/* Its agent did not come up, and will be started once more. */
+static bool tried_again(const struct node *n)
+{
+	return n->held && !n->leaving && !n->abandoned && !n->member && n->agent == LIFE_NONE && n->retry_at > 0 && n->attempts < AGENT_ATTEMPTS;
+}
+
+bool nodes_refused(const struct hspmd_machine *m)
+{
+	for (size_t i = 0; i < m->nodes; i++)
+		if (tried_again(m->node[i]))
 			return true;
 	return false;
 }
@@ -107,7 +129,7 @@ static void node_left(struct hspmd_machine *m, struct node *n)
 	char why[200];
 	bool member = member_why(m, n, why, sizeof why);
 	n->held = n->leaving = n->benched = n->abandoned = false;
-	n->attempts = 0;
+	n->attempts = n->benches = 0;
 	n->retry_at = 0;
 	if (n->agent == LIFE_UP)
 		act(m, RUN_DROP_AGENT, n->name, NULL, 0);
@@ -276,12 +298,23 @@ void on_agent_lost(struct hspmd_machine *m, const struct run_event *e)
 	node_lost(m, n, "its agent is gone");
 	if (started)
 		n->attempts = 0;
-	/* A node that has just come back may still be ending what ran there, and refuse for a second or two; look_again asks. */
-	n->retry_at = started || !m->generation ? 0 : m->now + (1 << (n->attempts < 4 ? n->attempts : 4)) / 2;
+	/* A node that has just come, or come back, may still be ending what ran there, and refuse for a second or two; look_again asks. */
+	n->retry_at = started ? 0 : m->now + (1 << (n->attempts < 4 ? n->attempts : 4)) / 2;
+	if (!started && m->end == END_NONE)
+		m->look_next = fmin(m->look_next, n->retry_at);
+}
+
+static void send_kill(struct hspmd_machine *m, const struct worker *w, int64_t serial)
+{
+	send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)serial));
 }
 
 void worker_spawn(struct hspmd_machine *m, struct worker *w)
 {
+	/* A device has one process: one that was told to end, and hangs or is slow, must not be in the way. */
+	if (w->dismissed)
+		send_kill(m, w, w->dismissed);
+	w->dismissed = 0;
 	w->life = LIFE_STARTING;
 	w->adopted = false;
 	w->holds = 0;
@@ -364,7 +397,7 @@ void worker_kill(struct hspmd_machine *m, struct worker *w, const char *cause, c
 	if (w->life == LIFE_NONE)
 		return;
 	say(m, HSPMD_LOG_WARNING, "ending worker %s: %s", w->address, why);
-	send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
+	send_kill(m, w, w->serial);
 	lose(m, w, lost_with(w, cause), why);
 }
 
@@ -414,13 +447,13 @@ json_t *members_cluster(struct hspmd_machine *m, const struct generation *g, str
 	return merged(m, has_member, g, err);
 }
 
-/* A node that is held but has no agent may be on its way out: Slurm is asked again soon, and then more and more seldom. */
+/* A node that is held but has no agent may be on its way out: Slurm is asked again soon, and then more and more seldom. So it is when an agent is to be started again. */
 static void look_again(struct hspmd_machine *m)
 {
 	bool missing = false;
 	for (size_t i = 0; i < m->nodes; i++)
 		missing |= m->node[i]->held && !m->node[i]->leaving && m->node[i]->agent != LIFE_UP;
-	if (!missing || !m->generation || m->end != END_NONE) {
+	if (!missing || (!m->generation && !nodes_refused(m)) || m->end != END_NONE) {
 		m->look_next = INFINITY;
 		m->look_pause = 1;
 	} else if (isinf(m->look_next)) {
@@ -432,9 +465,25 @@ static void look_again(struct hspmd_machine *m)
 	}
 }
 
+/* What made its workers fail may be over: a node that is held and of no use is worth another try. */
+static void try_benched(struct hspmd_machine *m)
+{
+	for (size_t i = 0; i < m->nodes && m->end == END_NONE; i++) {
+		struct node *n = m->node[i];
+		if (!n->benched || m->now < n->benched_until)
+			continue;
+		n->benched = false;
+		if (!node_usable(n))
+			continue;
+		note_event(m, "node_tried", "node %s, which was left out, is tried again", n->name);
+		want_plan(m, "grow");
+	}
+}
+
 void nodes_time(struct hspmd_machine *m)
 {
 	look_again(m);
+	try_benched(m);
 	members_time(m);
 	revive_time(m);
 	for (size_t i = 0; i < m->nodes; i++) {

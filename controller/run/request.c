@@ -371,9 +371,12 @@ bool advance_requests(struct hspmd_machine *m)
 			r->number = m->save.number;
 			return true;
 		}
-		if (r->kind == REQUEST_GROW && r->resized && nodes_held(m) >= r->target && nodes_usable(m) >= r->target && calm(m)) {
-			char text[100];
-			snprintf(text, sizeof text, "the job has %d nodes, generation %lld", nodes_held(m), (long long)m->generation);
+		if (r->kind == REQUEST_GROW && r->resized && nodes_held(m) >= r->target && nodes_usable(m) + nodes_benched(m) >= r->target && calm(m)) {
+			int held = nodes_held(m), out = nodes_benched(m);
+			char text[160];
+			size_t n = (size_t)snprintf(text, sizeof text, "the job has %d nodes, generation %lld", held, (long long)m->generation);
+			if (out)
+				snprintf(text + n, sizeof text - n, "; %d of them %s left out for a while, because workers failed there", out, out == 1 ? "is" : "are");
 			answer(m, r, true, text);
 			drop(m, r);
 			return true;

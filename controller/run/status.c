@@ -101,14 +101,32 @@ static json_t *state_copies(const struct hspmd_machine *m, double now)
 	return list;
 }
 
-/* Nodes that members bring, and slow ones: { node: job }, { node: slowdown }. */
-static json_t *by_node(const struct hspmd_machine *m, bool slow)
+/* What is said of a node, NULL: nothing. Its member job, how slow it is, and for how many seconds it is left out still. */
+static json_t *member_job(const struct node *n, double now)
+{
+	(void)now;
+	return n->member ? json_integer(n->member) : NULL;
+}
+
+static json_t *slow(const struct node *n, double now)
+{
+	(void)now;
+	return n->slowdown > 1 ? json_real(n->slowdown) : NULL;
+}
+
+static json_t *left_out(const struct node *n, double now)
+{
+	return n->benched ? json_real(fmax(0, n->benched_until - now)) : NULL;
+}
+
+/* { node: what is said of it } */
+static json_t *by_node(const struct hspmd_machine *m, json_t *(*says)(const struct node *n, double now), double now)
 {
 	json_t *o = json_object();
 	for (size_t i = 0; i < m->nodes; i++) {
-		const struct node *n = m->node[i];
-		if (n->held && (slow ? n->slowdown > 1 : n->member != 0))
-			json_object_set_new(o, n->name, slow ? json_real(n->slowdown) : json_integer(n->member));
+		json_t *v = m->node[i]->held ? says(m->node[i], now) : NULL;
+		if (v)
+			json_object_set_new(o, m->node[i]->name, v);
 	}
 	return o;
 }
@@ -141,8 +159,9 @@ json_t *hspmd_machine_status(const struct hspmd_machine *m, double now, double w
 	}
 	if (s) {
 		json_object_set_new(s, "state", state_copies(m, now));
-		json_object_set_new(s, "members", by_node(m, false));
-		json_object_set_new(s, "stragglers", by_node(m, true));
+		json_object_set_new(s, "members", by_node(m, member_job, now));
+		json_object_set_new(s, "stragglers", by_node(m, slow, now));
+		json_object_set_new(s, "left_out", by_node(m, left_out, now));
 		if (json_array_size(m->waiting))
 			json_object_set(s, "members_waiting", m->waiting);
 	}

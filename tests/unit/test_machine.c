@@ -274,6 +274,104 @@ static void test_refused(void **state)
 	world_destroy(w);
 }
 
+/* So in the first generation, which waits for it as long as it is tried: a node that is ready a moment later is in it, one that never is is done without. */
+static void test_refused_at_first(void **state)
+{
+	(void)state;
+	for (int refusals = 3; refusals <= 1000; refusals += 997) {
+		bool comes = refusals < 5;
+		struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .gather = 60 });
+		double began = world_now(w), pause = 1;
+		world_refuse(w, 2, refusals);
+		run_until_starts(w, 1);
+		for (int starts = 2; starts <= (comes ? 4 : 5); starts++, pause *= 2) {
+			double last = world_started_at(w, 2);
+			world_look(w); /* once more often than the machine asks: makes no difference */
+			for (int i = 0; i < MOVES && world_starts(w, 2) < starts; i++)
+				go_on(w);
+			assert_int_equal(world_starts(w, 2), starts);
+			assert_true(world_started_at(w, 2) >= last + pause && world_started_at(w, 2) < last + pause + 1);
+			assert_int_equal(world_generations(w), 0);
+		}
+		run_until(w, 20);
+		assert_int_equal(world_nodes(w), comes ? 3 : 2);
+		assert_int_equal(world_generations(w), 1);
+		assert_int_equal(world_starts(w, 2), comes ? 4 : 5);
+		assert_true(world_started_at(w, 2) < began + 20);
+		world_destroy(w);
+	}
+}
+
+static bool left_out(struct world *w, const char *node)
+{
+	json_t *s = world_status(w);
+	bool is = json_object_get(json_object_get(s, "left_out"), node) != NULL;
+	json_decref(s);
+	return is;
+}
+
+/* The worker of node 2 is killed so often that no step is made, until the machine makes something of it. */
+static void fail_again_and_again(struct world *w, bool (*until)(struct world *w, int so_far), int so_far)
+{
+	for (int i = 0; i < MOVES && !until(w, so_far); i++) {
+		if (i % 5 == 0)
+			world_kill(w, 2, 0, WORLD_KILL);
+		go_on(w);
+	}
+	assert_true(until(w, so_far));
+}
+
+static bool n2_is_left_out(struct world *w, int so_far)
+{
+	(void)so_far;
+	return left_out(w, "n2");
+}
+
+static bool has_more_plans(struct world *w, int so_far)
+{
+	return world_generations(w) > so_far + 3;
+}
+
+/* A node whose worker fails again and again is left out, which keeps nobody waiting who asks for another; and it is tried again, each time later. */
+static void test_left_out_for_failing(void **state)
+{
+	(void)state;
+	struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 1000000 });
+	run_until(w, 20);
+	fail_again_and_again(w, n2_is_left_out, 0);
+	double since = world_now(w);
+	run_until_nodes(w, 2);
+	world_ask(w, "grow", 1);
+	for (int i = 0; i < MOVES && !world_replies(w, true); i++)
+		go_on(w);
+	assert_int_equal(world_replies(w, true), 1);
+	assert_int_equal(world_nodes(w), 3);
+	assert_true(left_out(w, "n2") && world_now(w) < since + 60);
+	run_until_nodes(w, 4);
+	assert_true(!left_out(w, "n2") && world_now(w) >= since + 60);
+	fail_again_and_again(w, n2_is_left_out, 0);
+	since = world_now(w);
+	run_until_nodes(w, 3);
+	run_until_nodes(w, 4);
+	assert_true(world_now(w) >= since + 120);
+	assert_int_equal(world_steps_lost(w), 0);
+	world_destroy(w);
+}
+
+/* Where there is no plan without it it is not left out for long. */
+static void test_needed_though_it_fails(void **state)
+{
+	(void)state;
+	struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .needs = 3 });
+	run_until(w, 20);
+	fail_again_and_again(w, has_more_plans, world_generations(w));
+	double since = world_now(w);
+	run_until(w, world_steps_told(w) + 10);
+	assert_int_equal(world_nodes(w), 3);
+	assert_true(world_now(w) < since + 30);
+	world_destroy(w);
+}
+
 /* One that says nothing is started again when its time is over, and no sooner. */
 static void test_silent(void **state)
 {
@@ -481,7 +579,8 @@ int main(void)
 		cmocka_unit_test(test_given),
 		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
-		cmocka_unit_test(test_refused), cmocka_unit_test(test_silent),
+		cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_at_first),
+		cmocka_unit_test(test_left_out_for_failing), cmocka_unit_test(test_needed_though_it_fails), cmocka_unit_test(test_silent),
 		cmocka_unit_test(test_adopted), cmocka_unit_test(test_not_adopted), cmocka_unit_test(test_adopted_in_a_switch), cmocka_unit_test(test_adopted_and_shrunk),
 		cmocka_unit_test(test_punished), cmocka_unit_test(test_punished_lives),
 	};

@@ -22,6 +22,7 @@ struct world_options {
 	const struct hspmd_model *model; /* borrowed; NULL: none is known */
 	json_t *given; /* borrowed; a plan to begin with, NULL: none */
 	bool unfit;    /* it cannot be run */
+	int needs;     /* devices: there is no plan for fewer */
 	double shared_every_s; /* between two checkpoints on shared storage; 0: 0.7 */
 	double gather; /* seconds that agents may take to come up; 0: the usual */
 	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */

@@ -179,11 +179,12 @@ void world_solve(struct world *w)
 		fail_msg("%s", err.text);
 	for (int i = 0; i < c->node_count; i++)
 		w->told_slow[c->nodes[i].name[1] - '0'] = c->nodes[i].slowdown;
-	json_t *value = json_pack("{s:O, s:o}", "cluster", cluster, "plan", plan_for(w, c));
+	bool few = c->device_count < w->o.needs;
+	json_t *value = few ? json_object() : json_pack("{s:O, s:o}", "cluster", cluster, "plan", plan_for(w, c));
 	hspmd_cluster_destroy(c);
 	json_decref(w->solve);
 	w->solve = NULL;
-	world_feed(w, (struct run_event){ .kind = RUN_PLAN, .id = w->solve_id, .value = value });
+	world_feed(w, (struct run_event){ .kind = RUN_PLAN, .id = w->solve_id, .value = value, .text = few ? "too few devices" : NULL });
 	json_decref(value);
 }
 
