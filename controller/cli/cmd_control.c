@@ -2,11 +2,13 @@
 /* hspmd status, events, grow, shrink, checkpoint: what is asked of a running job's controller. */
 #include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/dial.h"
 #include "common/hostlist.h"
 #include "common/log.h"
@@ -15,12 +17,15 @@
 
 #define ANSWER_S 30.0   /* for an answer that needs no work */
 #define RESIZE_S 600.0  /* for a resize or a checkpoint, where nobody says otherwise */
+#define RETURN_S 60.0   /* for a controller that has died to be started anew, where nobody says otherwise */
 
 struct control {
 	const char *command; /* "grow" */
 	const char *job, *count, *names;
 	bool json, watch, help;
 	double timeout, every;
+	bool ended;             /* the job runs no more, as one who watches it finds at last */
+	char output[PATH_MAX];  /* its folder, as the last contact file said */
 };
 
 enum { OPT_JSON = 256, OPT_WATCH, OPT_NODES, OPT_TIMEOUT, OPT_FOLLOW, OPT_HELP };
@@ -36,7 +41,7 @@ static const struct option long_options[] = {
 static int parse(int argc, char **argv, struct control *c, int positional)
 {
 	int opt, bad = 0;
-	c->timeout = RESIZE_S;
+	c->timeout = c->timeout > 0 ? c->timeout : RESIZE_S;
 	c->every = 2;
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
 		switch (opt) {
@@ -71,25 +76,79 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 	return 0;
 }
 
-/* One request, one answer. NULL: it has been said what is wrong. */
+/* One request, one answer; NULL and err. */
+static json_t *call(const json_t *contact, json_t *hello, double timeout_s, struct hspmd_error *err)
+{
+	json_t *reply = NULL;
+	struct hspmd_stream *s = hspmd_contact_call(contact, hello, ANSWER_S, NULL, err);
+	int rc = s ? hspmd_stream_receive(s, timeout_s, &reply, err) : -1;
+	if (rc == 0)
+		hspmd_fail(err, "the controller closed the connection without an answer: is the job ending?");
+	hspmd_stream_destroy(s);
+	return rc > 0 ? reply : NULL;
+}
+
+static json_t *find(const struct control *c, struct hspmd_error *err)
+{
+	return hspmd_contact_find(c->job, getenv("SLURM_CLUSTER_NAME"), err);
+}
+
+/* NULL: it has been said what is wrong. */
 static json_t *ask(const struct control *c, json_t *hello, double timeout_s)
 {
 	struct hspmd_error err = { "" };
-	json_t *contact = hspmd_contact_find(c->job, getenv("SLURM_CLUSTER_NAME"), &err), *reply = NULL;
-	struct hspmd_stream *s = contact ? hspmd_contact_call(contact, hello, ANSWER_S, NULL, &err) : NULL;
-	int rc = s ? hspmd_stream_receive(s, timeout_s, &reply, &err) : -1;
-	if (rc == 0)
-		hspmd_fail(&err, "the controller closed the connection without an answer: is the job ending?");
-	if (rc <= 0)
+	json_t *contact = find(c, &err), *reply = contact ? call(contact, hello, timeout_s, &err) : NULL;
+	if (!reply)
 		hspmd_error_log("job %s: %s", c->job, err.text);
-	hspmd_stream_destroy(s);
 	json_decref(contact);
-	return rc > 0 ? reply : NULL;
+	return reply;
 }
 
 static json_t *request(const struct control *c)
 {
 	return json_pack("{s:s, s:s, s:f}", "role", "command", "command", c->command, "timeout_s", c->timeout);
+}
+
+static void pause_for(double seconds)
+{
+	nanosleep(&(struct timespec){ .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9) }, NULL);
+}
+
+/* For one who watches a job. Once it has answered (c->output is known), a controller that does not is waited for, up to c->timeout: it may have died, and is then started anew by
+ * the process that watches it. A job that ends takes its contact file away: c->ended. NULL: it has been said why. */
+static json_t *ask_again(struct control *c)
+{
+	double since = 0;
+	for (;;) {
+		struct hspmd_error err = { "" };
+		json_t *contact = find(c, &err), *hello = request(c);
+		const char *output = json_string_value(json_object_get(contact, "output"));
+		json_t *reply = contact && hello ? call(contact, hello, ANSWER_S, &err) : NULL;
+		bool heard = c->output[0] != 0;
+		if (reply)
+			snprintf(c->output, sizeof c->output, "%s", output ? output : "?");
+		c->ended = !contact && heard;
+		json_decref(contact);
+		json_decref(hello);
+		if (reply)
+			return reply;
+		if (c->ended) {
+			hspmd_info("job %s is no longer running", c->job);
+			return NULL;
+		}
+		if (!c->watch || !heard) {
+			hspmd_error_log("job %s: %s", c->job, err.text);
+			return NULL;
+		}
+		if (!(since > 0)) {
+			since = hspmd_now();
+			hspmd_warn("job %s: its controller does not answer (%s): waiting up to %.0f s for it to be started anew", c->job, err.text, c->timeout);
+		} else if (hspmd_now() - since > c->timeout) {
+			hspmd_error_log("job %s: waited %.0f s for its controller to answer again: %s", c->job, hspmd_now() - since, err.text);
+			return NULL;
+		}
+		pause_for(c->every < 1 ? c->every : 1);
+	}
 }
 
 static int print_json(const json_t *v)
@@ -150,6 +209,7 @@ static void print_status(const json_t *s)
 	if (json_array_size(json_object_get(s, "members_waiting")))
 		printf("            %zu more wait for nodes\n", json_array_size(json_object_get(s, "members_waiting")));
 	print_nodes("slow", json_object_get(s, "stragglers"), "%.2f times");
+	print_nodes("left out", json_object_get(s, "left_out"), "%.0f s more");
 	printf("generation  %.0f\n", number(s, "generation"));
 	printf("plan        %s\n", *text(s, "plan") ? text(s, "plan") : "-");
 	printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
@@ -160,41 +220,41 @@ static void print_status(const json_t *s)
 	printf("output      %s\n", text(s, "output"));
 }
 
-static int status_once(const struct control *c)
+static int status_once(struct control *c)
 {
-	json_t *hello = request(c), *reply = hello ? ask(c, hello, ANSWER_S) : NULL;
+	json_t *reply = ask_again(c);
 	const json_t *s = json_object_get(reply, "status");
 	if (s && c->json)
 		print_json(s);
 	else if (s)
 		print_status(s);
-	json_decref(hello);
 	json_decref(reply);
-	return s ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
+	return s || c->ended ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
 }
 
 int hspmd_command_status(int argc, char **argv)
 {
-	struct control c = { .command = "status" };
+	struct control c = { .command = "status", .timeout = RETURN_S };
 	int status = parse(argc, argv, &c, 1);
 	if (c.help)
-		fputs("Usage: hspmd status [--json] [--watch[=SECONDS]] JOB\n\nPrints what a running job does: nodes, generation, plan, step, loss, speed, newest "
+		fputs("Usage: hspmd status [--json] [--watch[=SECONDS]] [--timeout S] JOB\n\nPrints what a running job does: nodes, generation, plan, step, loss, speed, newest "
 		      "checkpoint.\nJOB is a job's id, its output folder, or \"local\" for the newest run outside of Slurm.\n",
 		      stdout);
 	if (status || c.help)
 		return status;
 	do {
 		status = status_once(&c);
-		if (!c.watch || status)
+		if (!c.watch || status || c.ended)
 			break;
 		putchar('\n');
 		fflush(stdout);
-		nanosleep(&(struct timespec){ .tv_sec = (time_t)c.every, .tv_nsec = (long)((c.every - (double)(time_t)c.every) * 1e9) }, NULL);
+		pause_for(c.every);
 	} while (!ferror(stdout));
 	return status;
 }
 
-static void print_events(const json_t *events, int64_t after, bool json)
+/* Those after `seen`; returns the number of the last. */
+static int64_t print_events(const json_t *events, int64_t seen, bool json)
 {
 	size_t i;
 	json_t *e;
@@ -202,8 +262,9 @@ static void print_events(const json_t *events, int64_t after, bool json)
 		char when[32] = "";
 		time_t t = (time_t)number(e, "time");
 		struct tm tm;
-		if (json_integer_value(json_object_get(e, "number")) <= after)
+		if (json_integer_value(json_object_get(e, "number")) <= seen)
 			continue;
+		seen = json_integer_value(json_object_get(e, "number"));
 		if (json) {
 			json_dumpf(e, stdout, JSON_COMPACT | JSON_REAL_PRECISION(17));
 			putchar('\n');
@@ -213,30 +274,45 @@ static void print_events(const json_t *events, int64_t after, bool json)
 			strftime(when, sizeof when, "%F %T", &tm);
 		printf("%s  %s\n", when, text(e, "text"));
 	}
+	fflush(stdout);
+	return seen;
+}
+
+/* What a job that has ended told of after it was asked last. */
+static void print_the_rest(const struct control *c, int64_t seen)
+{
+	char path[PATH_MAX + 16];
+	snprintf(path, sizeof path, "%s/events.jsonl", c->output);
+	FILE *f = fopen(path, "r");
+	json_t *e, *all = json_array();
+	while (f && (e = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL)))
+		json_array_append_new(all, e);
+	print_events(all, seen, c->json);
+	json_decref(all);
+	if (f)
+		fclose(f);
 }
 
 int hspmd_command_events(int argc, char **argv)
 {
-	struct control c = { .command = "events" };
+	struct control c = { .command = "events", .timeout = RETURN_S };
 	int status = parse(argc, argv, &c, 1);
 	int64_t seen = 0;
 	if (c.help)
-		fputs("Usage: hspmd events [--json] [--follow] JOB\n\nPrints the last things that happened to a running job; with --json one object a line.\n", stdout);
+		fputs("Usage: hspmd events [--json] [--follow] [--timeout S] JOB\n\nPrints the last things that happened to a running job; with --json one object a line.\n", stdout);
 	if (status || c.help)
 		return status;
-	do {
-		json_t *hello = request(&c), *reply = hello ? ask(&c, hello, ANSWER_S) : NULL, *events = json_object_get(reply, "events");
-		if (events)
-			print_events(events, seen, c.json);
-		size_t n = json_array_size(events);
-		seen = n ? json_integer_value(json_object_get(json_array_get(events, n - 1), "number")) : seen;
-		status = events ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
-		json_decref(hello);
+	for (;;) {
+		json_t *reply = ask_again(&c), *events = json_object_get(reply, "events");
+		seen = print_events(events, seen, c.json);
+		status = events || c.ended ? HSPMD_EXIT_DONE : HSPMD_EXIT_FAILED;
 		json_decref(reply);
-		fflush(stdout);
-		if (c.watch && !status)
-			sleep((unsigned)c.every);
-	} while (c.watch && !status && !ferror(stdout));
+		if (!c.watch || status || c.ended || ferror(stdout))
+			break;
+		pause_for(c.every);
+	}
+	if (c.ended)
+		print_the_rest(&c, seen);
 	return status;
 }
 
