@@ -41,6 +41,7 @@ struct hspmd_kernel_args {
 
 struct hspmd_device;
 struct hspmd_group_ops;
+struct hspmd_recording;
 
 struct hspmd_device_ops {
 	const char *name; /* "cpu", "cuda" */
@@ -64,6 +65,12 @@ struct hspmd_device_ops {
 	/* As `run` for one after the other, in as few launches as may be; what all must share (workspace, an optimizer's step) is the first's. NULL: does not gain by it. */
 	int (*run_all)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err);
 	int (*synchronise)(struct hspmd_device *dev, struct hspmd_error *err);
+	/* What run() and zero() are asked for between the first two is kept instead of done; replay does it, with the same buffers, as often as it is asked for. recorded ends
+	 * a recording also where something in between failed. NULL: the device cannot. */
+	int (*record)(struct hspmd_device *dev, struct hspmd_error *err);
+	int (*recorded)(struct hspmd_device *dev, struct hspmd_recording **recording, struct hspmd_error *err);
+	int (*replay)(struct hspmd_device *dev, const struct hspmd_recording *recording, struct hspmd_error *err);
+	void (*forget)(struct hspmd_device *dev, struct hspmd_recording *recording); /* NULL is fine */
 	const struct hspmd_group_ops *groups; /* how such devices communicate without host memory (runtime/comm/group.h); NULL: not at all */
 };
 

@@ -9,6 +9,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/op/op.h"
+#include "runtime/train/replay.h"
 
 struct hspmd_executor {
 	struct hspmd_executor_options o;
@@ -25,6 +26,7 @@ struct hspmd_executor {
 	bool copied;             /* copies of parameters in the operators' type are up to date */
 	char *samples;           /* host: one READ's worth */
 	struct hspmd_kernel_args *all; /* what every parameter is updated with, where the device takes many at once; else NULL */
+	struct hspmd_replay *replay; /* NULL: each instruction by itself */
 };
 
 _Static_assert(HSPMD_TOTALS_COUNT == HSPMD_LASTING_SUMS, "a step's totals outlive the process");
@@ -149,6 +151,8 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 		goto fail;
 	if (o->transport && start_engines(ex, err))
 		goto fail;
+	if (!o->seconds)
+		ex->replay = hspmd_replay_create(p, dev);
 	return ex;
 fail:
 	hspmd_executor_destroy(ex);
@@ -176,6 +180,8 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 void hspmd_executor_rest(struct hspmd_executor *ex)
 {
 	struct hspmd_device *dev = ex->o.device;
+	hspmd_replay_destroy(ex->replay);
+	ex->replay = NULL;
 	if (ex->bases[HSPMD_REGION_ARENA] && !ex->borrowed[HSPMD_REGION_ARENA])
 		dev->ops->release(dev, ex->bases[HSPMD_REGION_ARENA]);
 	if (ex->workspace)
@@ -218,6 +224,10 @@ void hspmd_executor_read_from(struct hspmd_executor *ex, struct hspmd_sample_sou
 int hspmd_executor_use(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;
+	if (program != ex->p) { /* where programs alternate, recordings would be made more often than used */
+		hspmd_replay_destroy(ex->replay);
+		ex->replay = NULL;
+	}
 	if (program->workspace_bytes > ex->workspace_bytes) {
 		void *larger = dev->ops->allocate(dev, program->workspace_bytes + 64, err);
 		if (!larger)
@@ -429,6 +439,13 @@ static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *e
 	return ex->o.device->ops->run_all(ex->o.device, in->opcode, ex->all, count, err);
 }
 
+static int run_recorded(void *executor, size_t *i, struct hspmd_error *err)
+{
+	struct hspmd_executor *ex = executor;
+	const struct hspmd_instruction *in = &ex->p->instructions[*i];
+	return in->action == HSPMD_ACTION_NORM ? run_norms(ex, i, err) : run_kernel(ex, in, NULL, err);
+}
+
 /* Where somebody measures: enter what the instruction took, since *then. */
 static int take_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err)
 {
@@ -454,6 +471,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	struct ahead ahead = { 0 };
 	if (ex->o.timeline)
 		hspmd_timeline_begin(ex->o.timeline, step);
+	hspmd_replay_begin_step(ex->replay);
 	if (ex->o.device->ops->zero(ex->o.device, ex->scalar, sizeof *ex->scalar, err))
 		return -1;
 	for (size_t i = 0; i < p->vote; i++) {
@@ -464,7 +482,13 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		double began = hspmd_now();
 		times->communication_s += began - then;
 		then = began;
-		if (!status)
+		size_t end = hspmd_replay_stretch(ex->replay, i);
+		int replayed = !status && end > i ? hspmd_replay_do(ex->replay, i, end, run_recorded, ex, err) : 0;
+		if (replayed < 0)
+			status = -1;
+		else if (replayed)
+			i = end - 1;
+		else if (!status)
 			status = in->action == HSPMD_ACTION_READ   ? read_samples(ex, in, step, err)
 				 : in->action == HSPMD_ACTION_RUN  ? run_kernel(ex, in, NULL, err)
 				 : in->action == HSPMD_ACTION_COMM ? run_comm(ex, in, err)
@@ -473,7 +497,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 			return -1;
 		double now = hspmd_now();
 		if (ex->o.timeline && in->action != HSPMD_ACTION_COMM)
-			hspmd_timeline_add(ex->o.timeline, HSPMD_LANE_COMPUTE, (int)i, then, now);
+			hspmd_timeline_add(ex->o.timeline, HSPMD_LANE_COMPUTE, (int)(in - p->instructions), then, now);
 		*(in->action == HSPMD_ACTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
 		then = now;
 	}
@@ -485,6 +509,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 			return -1;
 		own->loss += loss;
 	}
+	hspmd_replay_end_step(ex->replay);
 	return drain(ex, err);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole models on the CUDA device, alone, several, and mixed with CPU devices: the losses of one CPU device (law 1); in BF16 near to them. On a machine with one
  * GPU the plans' GPUs are that one. */
+#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -145,10 +146,55 @@ static void hundred_steps(void **state)
 	}
 }
 
+/* On the emulated device: how often the host has asked for something. */
+static long asked(void)
+{
+	void *module = gpu_is_emulated() ? dlopen(getenv("HSPMD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD) : NULL;
+	const long *count = module ? dlsym(module, "emulate_enqueued") : NULL;
+	long now = count ? *count : 0;
+	if (module)
+		dlclose(module);
+	return now;
+}
+
+/* Recorded stretches of the passes: the same bits, with few launches left after the step that records. */
+static void graphs(void **state)
+{
+	(void)state;
+	const struct {
+		bool bf16, documents;
+	} kinds[] = { { false, false }, { true, true } };
+	for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+		for (size_t k = 0; k < (m == 1 ? 2 : 1); k++) {
+			double each[STEPS], recorded[STEPS], measured[2 * STEPS], plain[2 * STEPS];
+			setenv("HSPMD_CUDA_GRAPHS", "0", 1);
+			long before = asked();
+			train(&models[m], &plans[0], 1, kinds[k].bf16, kinds[k].documents, STEPS, each);
+			long without = asked() - before;
+			setenv("HSPMD_CUDA_GRAPHS", "1", 1);
+			before = asked();
+			train(&models[m], &plans[0], 1, kinds[k].bf16, kinds[k].documents, STEPS, recorded);
+			long with = asked() - before;
+			printf("%s: %ld launches and copies in %d steps, %ld where passes are recorded\n", models[m].name, without, STEPS, with);
+			assert_memory_equal(each, recorded, sizeof each);
+			assert_true(!gpu_is_emulated() || with < without * 2 / 3);
+			if (m || k)
+				continue;
+			/* Where it is measured, whichever is taken. */
+			unsetenv("HSPMD_CUDA_GRAPHS");
+			train(&models[m], &plans[0], 1, false, false, 2 * STEPS, measured);
+			setenv("HSPMD_CUDA_GRAPHS", "0", 1);
+			train(&models[m], &plans[0], 1, false, false, 2 * STEPS, plain);
+			assert_memory_equal(measured, plain, sizeof plain);
+		}
+	unsetenv("HSPMD_CUDA_GRAPHS");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(plans_f32), cmocka_unit_test(documents), cmocka_unit_test(plans_bf16), cmocka_unit_test(hundred_steps),
+		cmocka_unit_test(plans_f32), cmocka_unit_test(documents), cmocka_unit_test(plans_bf16), cmocka_unit_test(graphs),
+		cmocka_unit_test(hundred_steps),
 	};
 	setenv("HSPMD_CUDA_SHARE", "1", 1);
 	setenv("HSPMD_CUDA_TUNE", "0", 0); /* test_cuda_ops chooses by measurement; here it would cost more than the steps */

@@ -8,6 +8,7 @@
 
 #include "common/clock.h"
 #include "runtime/comm/nccl/nccl.h"
+#include "runtime/device/cuda/graph.h"
 #include "runtime/device/cuda/heads.h"
 #include "runtime/device/cuda/product.h"
 #include "runtime/device/cuda/profile.h"
@@ -234,6 +235,28 @@ static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 	return status ? hspmd_cuda_failed(status, "the GPU", err) : hspmd_cuda_await(cuda, cuda->mark, err);
 }
 
+static int cuda_record(struct hspmd_device *dev, struct hspmd_error *err)
+{
+	struct hspmd_cuda *cuda = enter(dev);
+	/* Who wants to know what each operator takes needs them one by one. */
+	return cuda->profile ? hspmd_fail(err, "nothing is recorded while operators are timed") : hspmd_cuda_record(cuda, err);
+}
+
+static int cuda_recorded(struct hspmd_device *dev, struct hspmd_recording **recording, struct hspmd_error *err)
+{
+	return hspmd_cuda_recorded(enter(dev), recording, err);
+}
+
+static int cuda_replay(struct hspmd_device *dev, const struct hspmd_recording *recording, struct hspmd_error *err)
+{
+	return hspmd_cuda_replay(enter(dev), recording, err);
+}
+
+static void cuda_forget(struct hspmd_device *dev, struct hspmd_recording *recording)
+{
+	hspmd_cuda_forget(enter(dev), recording);
+}
+
 static const struct hspmd_device_ops cuda_ops = {
 	.name = "cuda",
 	.kind = HSPMD_DEVICE_CUDA,
@@ -250,6 +273,10 @@ static const struct hspmd_device_ops cuda_ops = {
 	.run = cuda_run,
 	.run_all = cuda_run_all,
 	.synchronise = cuda_synchronise,
+	.record = cuda_record,
+	.recorded = cuda_recorded,
+	.replay = cuda_replay,
+	.forget = cuda_forget,
 	.groups = &hspmd_nccl_groups,
 };
 

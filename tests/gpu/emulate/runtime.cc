@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 #include "tests/gpu/emulate/cuda_runtime.h"
 
@@ -32,7 +33,13 @@ struct work {
 	uint64_t number;
 };
 
+/* Work that was recorded, and is shared by the graph, what was made of it, and its launches. */
+struct emulate_graph {
+	std::shared_ptr<std::vector<std::function<void()>>> work = std::make_shared<std::vector<std::function<void()>>>();
+};
+
 struct emulate_stream {
+	emulate_graph *recording = nullptr; /* NULL: work is done */
 	std::mutex lock;
 	std::condition_variable changed;
 	std::deque<work> waiting;
@@ -89,6 +96,8 @@ static void work_along(emulate_stream *s)
 /* Do a stream's work (or wait until it is done) up to the record `number` of an event, or all. */
 static void drain(emulate_stream *s, const std::shared_ptr<event_state> &until, uint64_t number)
 {
+	if (s->recording)
+		emulate_end("a stream was waited for while it was recorded");
 	if (is_eager() && until) {
 		std::unique_lock<std::mutex> guard(until->lock);
 		until->changed.wait(guard, [&] { return until->reached >= number; });
@@ -113,8 +122,19 @@ static void enqueue(emulate_stream *s, work w)
 	s->changed.notify_all();
 }
 
+extern "C" {
+/* How often the host asked for something to be done. */
+extern long emulate_enqueued;
+long emulate_enqueued __attribute__((visibility("default")));
+}
+
 void emulate_enqueue(cudaStream_t stream, std::function<void()> run)
 {
+	if (stream->recording) {
+		stream->recording->work->push_back(std::move(run));
+		return;
+	}
+	__atomic_add_fetch(&emulate_enqueued, 1, __ATOMIC_RELAXED);
 	enqueue(stream, work{ std::move(run), nullptr, 0 });
 }
 
@@ -252,6 +272,49 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void *), void *
 	return cudaSuccess;
 }
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode)
+{
+	if (stream->recording)
+		return cudaErrorInvalidValue;
+	stream->recording = new emulate_graph;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+	*graph = stream->recording;
+	stream->recording = nullptr;
+	return *graph ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+	*exec = new emulate_graph(*graph);
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+	auto work = exec->work;
+	emulate_enqueue(stream, [=] {
+		for (const auto &each : *work)
+			each();
+	});
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+	delete exec;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+	delete graph;
+	return cudaSuccess;
+}
+
 cudaError_t cudaMalloc(void **data, size_t bytes)
 {
 	return take_room(bytes) ? allocate(data, bytes) : cudaErrorMemoryAllocation;
@@ -305,6 +368,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
 	uint64_t number;
+	if (stream->recording)
+		return cudaErrorInvalidValue; /* nothing that is recorded here has one */
 	{
 		std::lock_guard<std::mutex> guard(event->state->lock);
 		event->state->stream = stream;

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/train/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+
+/* Steps: the first, in which what is new to the device happens; timed ones; one that records; timed ones again. */
+#define FIRST_STEPS 1
+#define TIMED_STEPS 2
+#define LEAST 4 /* instructions that are worth a recording */
+
+struct hspmd_replay {
+	const struct hspmd_program *p;
+	struct hspmd_device *dev;
+	struct hspmd_recording **of; /* [p->vote], by a stretch's first instruction */
+	bool always, off, replaying; /* the last: in this step */
+	int64_t step;
+	double began, best[2]; /* seconds of a step: one by one, replayed */
+};
+
+/* Then the host settles between instructions what has come and gone. */
+static bool communicates(const struct hspmd_program *p)
+{
+	for (size_t i = 0; i < p->vote; i++)
+		if (p->instructions[i].action == HSPMD_ACTION_COMM)
+			return true;
+	return false;
+}
+
+struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev)
+{
+	const char *wanted = getenv("HSPMD_CUDA_GRAPHS");
+	if (!dev->ops->record || (wanted && !strcmp(wanted, "0")) || communicates(p))
+		return NULL;
+	struct hspmd_replay *r = calloc(1, sizeof *r);
+	if (r)
+		r->of = hspmd_calloc(p->vote + 1, sizeof(struct hspmd_recording *));
+	if (!r || !r->of) {
+		free(r);
+		return NULL; /* it is not needed */
+	}
+	r->p = p;
+	r->dev = dev;
+	r->always = wanted && !strcmp(wanted, "1");
+	return r;
+}
+
+static void forget_all(struct hspmd_replay *r)
+{
+	for (size_t i = 0; i < r->p->vote; i++) {
+		r->dev->ops->forget(r->dev, r->of[i]);
+		r->of[i] = NULL;
+	}
+}
+
+void hspmd_replay_destroy(struct hspmd_replay *r)
+{
+	if (!r)
+		return;
+	forget_all(r);
+	free(r->of);
+	free(r);
+}
+
+void hspmd_replay_begin_step(struct hspmd_replay *r)
+{
+	if (!r)
+		return;
+	bool tried = r->always ? r->step >= FIRST_STEPS : r->step >= FIRST_STEPS + TIMED_STEPS;
+	r->replaying = tried && !r->off;
+	r->began = hspmd_now();
+}
+
+void hspmd_replay_end_step(struct hspmd_replay *r)
+{
+	int64_t recording = FIRST_STEPS + TIMED_STEPS, last = recording + TIMED_STEPS;
+	if (!r || r->off)
+		return;
+	double took = hspmd_now() - r->began, *best = &r->best[r->replaying];
+	if (r->step >= FIRST_STEPS && r->step != recording && r->step <= last && (*best <= 0 || took < *best))
+		*best = took;
+	if (r->step == last && !r->always && r->best[0] < r->best[1]) {
+		r->off = true;
+		forget_all(r);
+	}
+	r->step++;
+}
+
+size_t hspmd_replay_stretch(const struct hspmd_replay *r, size_t first)
+{
+	size_t end = first;
+	if (!r || !r->replaying)
+		return first;
+	while (end < r->p->vote &&
+	       (r->p->instructions[end].action == HSPMD_ACTION_RUN || r->p->instructions[end].action == HSPMD_ACTION_NORM))
+		end++;
+	return end - first < LEAST ? first : end;
+}
+
+/* What could not be recorded was not done either. */
+static struct hspmd_recording *record(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor)
+{
+	struct hspmd_recording *made = NULL;
+	struct hspmd_error err;
+	int status = 0;
+	if (r->dev->ops->record(r->dev, &err))
+		return NULL;
+	for (size_t i = first; !status && i < end; i++)
+		status = run(executor, &i, &err);
+	if (r->dev->ops->recorded(r->dev, &made, &err) == 0 && !status)
+		return made;
+	r->dev->ops->forget(r->dev, made);
+	return NULL;
+}
+
+int hspmd_replay_do(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor, struct hspmd_error *err)
+{
+	if (!r->of[first])
+		r->of[first] = record(r, first, end, run, executor);
+	if (r->of[first])
+		return r->dev->ops->replay(r->dev, r->of[first], err) ? -1 : 1;
+	r->off = true;
+	r->replaying = false;
+	return 0;
+}
