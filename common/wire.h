@@ -33,6 +33,7 @@
  *             one before it on this device left in memory
  *   settle    generation, apply: step or null, sums: [numbers] : apply (or drop) the step whose gradients were complete; answer `settled`
  *   report    generation: answer `reported` (a controller that was restarted asks)
+ *   alive     answer `alive`, whatever else is being done
  *   quit      end the process (state is thrown away)
  *
  * worker -> controller

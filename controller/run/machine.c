@@ -26,6 +26,7 @@ struct run_patience run_patience_default(void)
 		.stop = 30,
 		.abort = 20,
 		.settle = 60,
+		.answer = 20,
 		.find = 20,
 		.checkpoint = 600,
 		.quit = 10,
@@ -142,7 +143,10 @@ static void on_worker_message(struct hspmd_machine *m, struct worker *w, const c
 		on_worker_hello(m, w);
 	else if (w->life != LIFE_UP)
 		return;
-	else if (m->adopt && !m->current.layout)
+	alive_heard(m, w);
+	if (is(type, "hello") || is(type, "alive"))
+		return;
+	if (m->adopt && !m->current.layout)
 		keep_early(m, w, message); /* it is not known yet what it does */
 	else if (is(type, "prepared"))
 		on_prepared(m, w, message);
@@ -245,6 +249,7 @@ int hspmd_machine_feed(struct hspmd_machine *m, const struct run_event *event, s
 	m->wall = event->wall;
 	take(m, event);
 	nodes_time(m);
+	alive_time(m);
 	pace_time(m);
 	save_time(m);
 	requests_time(m);
@@ -298,7 +303,7 @@ double hspmd_machine_deadline(const struct hspmd_machine *m)
 {
 	if (m->end == END_DONE)
 		return INFINITY;
-	double first = fmin(requests_deadline(m), nodes_deadline(m));
+	double first = fmin(fmin(requests_deadline(m), nodes_deadline(m)), alive_deadline(m));
 	if (m->adopt && !m->current.layout)
 		first = fmin(first, m->adopt_until);
 	if (m->current.stage == STAGE_TRAINING)

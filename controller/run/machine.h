@@ -93,6 +93,7 @@ struct run_patience {
 	double revive, revive_agent; /* for a process that takes up what a killed one left; and for its agent to come back first */
 	double look;        /* for Slurm's word on a node whose agent was lost, before the next plan is made */
 	double solve, spawn, prepare, start, stop, abort, settle, find, checkpoint, quit;
+	double answer;      /* for a sign of life of a worker that is asked for one */
 	double step_least;  /* a step's deadline is never below this */
 	double step_factor; /* and is this many times the slowest of the last steps */
 	double step_first;  /* before anything is known */

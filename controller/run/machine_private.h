@@ -22,6 +22,8 @@ struct worker {
 	enum life life;
 	int64_t serial;        /* of its process: what an earlier one says no longer counts */
 	int64_t dismissed;     /* the serial of a process that was told to end, and of which nobody knows whether it has; 0: none */
+	double heard_at;       /* the last time that it said anything */
+	double asked_at;       /* whether it is there at all, and nothing was heard since; 0: not */
 	bool adopted;          /* its process was there before this life of the controller, and has not trained since: what it was told nobody knows */
 	double deadline;       /* LIFE_STARTING */
 	bool reviving;         /* a process is to take up what the one before left in memory */
@@ -375,6 +377,11 @@ void pace_time(struct hspmd_machine *m);
 double pace_deadline(const struct hspmd_machine *m);
 /* Does a plan that avoids a straggler win more than it costs? `stay`: seconds of a step without it. */
 bool pace_worth(struct hspmd_machine *m, const struct hspmd_plan *plan, const json_t *stay);
+
+/* alive.c: hung processes */
+void alive_heard(struct hspmd_machine *m, struct worker *w); /* anything */
+void alive_time(struct hspmd_machine *m);
+double alive_deadline(const struct hspmd_machine *m);
 
 /* save.c: checkpoints */
 bool save_begin(struct hspmd_machine *m, const char *why, enum save_where where);

@@ -315,6 +315,7 @@ void worker_spawn(struct hspmd_machine *m, struct worker *w)
 	if (w->dismissed)
 		send_kill(m, w, w->dismissed);
 	w->dismissed = 0;
+	w->heard_at = w->asked_at = 0;
 	w->life = LIFE_STARTING;
 	w->adopted = false;
 	w->holds = 0;

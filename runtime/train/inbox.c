@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "common/alloc.h"
@@ -46,6 +47,12 @@ int hspmd_inbox_post(struct hspmd_inbox *in, json_t *message)
 	return status;
 }
 
+static bool is_question(const json_t *message)
+{
+	const char *type = json_string_value(json_object_get(message, "type"));
+	return type && !strcmp(type, "alive");
+}
+
 static void *read_messages(void *argument)
 {
 	struct hspmd_inbox *in = argument;
@@ -54,6 +61,12 @@ static void *read_messages(void *argument)
 	json_t *message;
 	int status = reader ? 1 : -1;
 	while (reader && (status = hspmd_wire_receive(in->fd, reader, -1, &message, &err)) == 1) {
+		/* The answer to this is that this thread runs. */
+		if (is_question(message)) {
+			json_decref(message);
+			hspmd_inbox_send(in, json_pack("{ss}", "type", "alive"));
+			continue;
+		}
 		in->hook(in->context, message);
 		if (hspmd_inbox_post(in, message))
 			break;

@@ -137,6 +137,32 @@ static void test_revived(void **state)
 	revived(first, last, true);
 }
 
+/* A worker that is stopped at any moment from its start to its first steps, or in a switch, costs a minute, not the minutes that preparing and connecting may take. */
+static void test_hung(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 120; when++) {
+		struct world *w = world_create(
+			&(struct world_options){ .seed = 5 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 300, .checkpoints = true });
+		int status;
+		if (when >= 60) {
+			run_until(w, 30);
+			world_ask(w, "shrink", 1);
+		}
+		double began = world_now(w);
+		for (int i = 0; i < when % 60; i++)
+			if (!world_move(w))
+				world_wait(w);
+		world_kill(w, 0, 0, WORLD_HANG);
+		run_until(w, 60);
+		if (world_ended(w, &status))
+			fail_msg("after %d moves: ended with %d: %s", when, status, world_exit_text(w));
+		if (world_now(w) - began > 100)
+			fail_msg("after %d moves: it took %.0f s", when, world_now(w) - began);
+		world_destroy(w);
+	}
+}
+
 /* Until the solver is told of node 1 that it is between these. */
 static void run_until_slowdown(struct world *w, double least, double most)
 {
@@ -577,7 +603,7 @@ int main(void)
 		cmocka_unit_test(test_undisturbed),
 		cmocka_unit_test(test_causes),
 		cmocka_unit_test(test_given),
-		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived),
+		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived), cmocka_unit_test(test_hung),
 		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
 		cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_at_first),
 		cmocka_unit_test(test_left_out_for_failing), cmocka_unit_test(test_needed_though_it_fails), cmocka_unit_test(test_silent),

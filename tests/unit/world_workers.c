@@ -133,6 +133,8 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 	} else if (!strcmp(type, "report")) {
 		world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "reported", "generation", (json_int_t)g, "step", (json_int_t)s->step, "holds",
 					     s->holds ? json_integer(s->holds) : json_null(), "training", s->runs == g, "losses", losses(s->step)));
+	} else if (!strcmp(type, "alive")) {
+		world_say_up(w, s, json_pack("{s:s}", "type", "alive"));
 	} else if (!strcmp(type, "abort")) {
 		if (json_is_true(json_object_get(m, "revive")) && s->set_up && !s->holds && s->left.holds)
 			revive(s);
@@ -241,13 +243,16 @@ bool world_work(struct world *w)
 			if (!s->alive || s->hung)
 				continue;
 			if (s->loading) {
-				bool all = true;
-				team(w, s->loading, true, member, &complete);
+				bool all = true, have = true;
+				int count = team(w, s->loading, true, member, &complete);
 				for (int a = 0; a < NODES; a++)
 					for (int b = 0; b < DEVICES; b++)
 						if (w->sim[a][b].loading == s->loading && w->sim[a][b].hung)
 							all = false;
-				if (complete && all) {
+				/* Who only gives, and hears of it when the others have all they need, is done at once. */
+				for (int i = 0; i < count; i++)
+					have &= member[i]->holds == s->loading;
+				if ((complete || (have && !s->prepared_in_plan)) && all) {
 					loaded(w, s->loading);
 					return true;
 				}
