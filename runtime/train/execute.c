@@ -73,52 +73,18 @@ static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
 	return ex->sums ? 0 : -1;
 }
 
-/* Gradients are summed in place, or where the device has a share of them, in the arena. */
-static bool sums_in_arena(const struct hspmd_program *p)
-{
-	for (int i = 0; i < p->state_count; i++)
-		if (p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].region == HSPMD_REGION_ARENA)
-			return true;
-	return false;
-}
-
-static size_t lasting_arena(const struct hspmd_program *p)
-{
-	return (p->fixed_bytes + HSPMD_PROGRAM_ALIGN + 4095) / 4096 * 4096;
-}
-
-size_t hspmd_executor_lasting_bytes(const struct hspmd_program *p)
-{
-	return lasting_arena(p) + (sums_in_arena(p) ? p->arena_bytes + HSPMD_PROGRAM_ALIGN : 0);
-}
-
-uint64_t hspmd_executor_lasting_layout(const struct hspmd_program *p)
-{
-	uint64_t hash = hspmd_executor_lasting_bytes(p);
-	for (int i = 0; i < p->state_count; i++) {
-		const struct hspmd_program_state *s = &p->states[i];
-		const int slot[] = { s->param, s->m, s->v, s->grad };
-		for (size_t k = 0; s->param >= 0 && k < sizeof slot / sizeof *slot; k++) {
-			const struct hspmd_slot *at = slot[k] < 0 ? NULL : &p->slots[slot[k]];
-			const uint64_t words[] = { hash, (uint64_t)i, at ? at->region : 0, at ? at->offset : 0, at ? p->forms[at->form].bytes : 0,
-						   at ? (uint64_t)p->forms[at->form].dtype : 0 };
-			hash = XXH3_64bits(words, sizeof words);
-		}
-	}
-	return hash;
-}
-
 static int allocate_regions(struct hspmd_executor *ex, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
 	struct hspmd_device *dev = ex->o.device;
 	char *lasting = ex->o.lasting ? hspmd_lasting_data(ex->o.lasting) : NULL;
+	size_t arena = hspmd_executor_lasting_arena(p);
 	ex->borrowed[HSPMD_REGION_FIXED] = lasting != NULL;
-	ex->borrowed[HSPMD_REGION_ARENA] = lasting && sums_in_arena(p);
+	ex->borrowed[HSPMD_REGION_ARENA] = lasting && arena;
 	size_t bytes[2] = { [HSPMD_REGION_ARENA] = p->arena_bytes, [HSPMD_REGION_FIXED] = p->fixed_bytes };
 	for (int r = 0; r < 2; r++) {
 		if (ex->borrowed[r])
-			ex->bases[r] = r == HSPMD_REGION_FIXED ? lasting : lasting + lasting_arena(p);
+			ex->bases[r] = r == HSPMD_REGION_FIXED ? lasting : lasting + arena;
 		else if (!(ex->bases[r] = dev->ops->allocate(dev, bytes[r] + 64, err)))
 			return -1;
 	}

@@ -39,6 +39,7 @@ struct hspmd_executor_options {
 
 /* What outlives the process: parameters and moments, and the gradients with which a step that was voted for can be ended. */
 size_t hspmd_executor_lasting_bytes(const struct hspmd_program *p);
+size_t hspmd_executor_lasting_arena(const struct hspmd_program *p); /* where the arena begins in it; 0: it lies elsewhere */
 /* Two programs of one layout have the same there. */
 uint64_t hspmd_executor_lasting_layout(const struct hspmd_program *p);
 
