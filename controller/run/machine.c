@@ -139,14 +139,12 @@ static void on_pulse(struct hspmd_machine *m, struct worker *w, const json_t *me
 
 static void on_worker_message(struct hspmd_machine *m, struct worker *w, const char *type, json_t *message)
 {
+	alive_heard(m, w);
 	if (is(type, "hello"))
 		on_worker_hello(m, w);
-	else if (w->life != LIFE_UP)
+	else if (w->life != LIFE_UP || is(type, "alive"))
 		return;
-	alive_heard(m, w);
-	if (is(type, "hello") || is(type, "alive"))
-		return;
-	if (m->adopt && !m->current.layout)
+	else if (m->adopt && !m->current.layout)
 		keep_early(m, w, message); /* it is not known yet what it does */
 	else if (is(type, "prepared"))
 		on_prepared(m, w, message);

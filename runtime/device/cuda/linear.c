@@ -99,29 +99,23 @@ static int run(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, cons
 	return hspmd_cuda_multiply(cuda, p, args->workspace, args->workspace_bytes, err);
 }
 
-static int run_forward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
-{
-	struct hspmd_cuda_product p = forward(args);
-	return run(cuda, &p, args, err);
-}
+/* What is no more than one product. */
+#define ONE_PRODUCT(name)                                                                                                                  \
+	static int run_##name(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)                      \
+	{                                                                                                                                  \
+		struct hspmd_cuda_product p = name(args);                                                                                  \
+		return run(cuda, &p, args, err);                                                                                           \
+	}                                                                                                                                  \
+	static size_t name##_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                      \
+	{                                                                                                                                  \
+		struct hspmd_cuda_product p = name(args);                                                                                  \
+		return hspmd_cuda_product_workspace(cuda, &p);                                                                             \
+	}
 
-static int run_grad_x(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
-{
-	struct hspmd_cuda_product p = grad_x(args);
-	return run(cuda, &p, args, err);
-}
-
-static int run_forward_add(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
-{
-	struct hspmd_cuda_product p = forward_add(args);
-	return run(cuda, &p, args, err);
-}
-
-static int run_grad_x_add(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
-{
-	struct hspmd_cuda_product p = grad_x_add(args);
-	return run(cuda, &p, args, err);
-}
+ONE_PRODUCT(forward)
+ONE_PRODUCT(forward_add)
+ONE_PRODUCT(grad_x)
+ONE_PRODUCT(grad_x_add)
 
 static int run_forward_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
@@ -181,30 +175,6 @@ static int run_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 				       args->workspace);
 	p = alone(p);
 	return p.d ? run(cuda, &p, args, err) : 0;
-}
-
-static size_t forward_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
-{
-	struct hspmd_cuda_product p = forward(args);
-	return hspmd_cuda_product_workspace(cuda, &p);
-}
-
-static size_t grad_x_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
-{
-	struct hspmd_cuda_product p = grad_x(args);
-	return hspmd_cuda_product_workspace(cuda, &p);
-}
-
-static size_t forward_add_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
-{
-	struct hspmd_cuda_product p = forward_add(args);
-	return hspmd_cuda_product_workspace(cuda, &p);
-}
-
-static size_t grad_x_add_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
-{
-	struct hspmd_cuda_product p = grad_x_add(args);
-	return hspmd_cuda_product_workspace(cuda, &p);
 }
 
 /* Of the pair where it exists, else of the product alone. */
