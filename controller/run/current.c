@@ -182,7 +182,7 @@ void start_generation(struct hspmd_machine *m)
 	json_t *source;
 	if (from) {
 		m->change.source = "live";
-		source = need(m, json_pack("{s:o}", "live", held_parts(m, g, step)));
+		source = need(m, json_pack("{s:o, s:s*}", "live", held_parts(m, g, step), "local", m->config->local));
 	} else {
 		source = stored_source(m, g, &step);
 	}

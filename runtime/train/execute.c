@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "runtime/op/op.h"
 #include "runtime/train/replay.h"
+#include "runtime/train/stow.h"
 
 struct hspmd_executor {
 	struct hspmd_executor_options o;
@@ -19,7 +20,7 @@ struct hspmd_executor {
 	bool beside;               /* engines have threads */
 	char *bases[2];          /* by region, on the device */
 	bool borrowed[2];        /* from o.lasting */
-	bool stowed;             /* the fixed region is in host memory, which the device may not reach */
+	struct hspmd_stow stowed; /* where the fixed region is while another plan has the device's memory; the device may not reach it */
 	void *workspace;
 	size_t workspace_bytes;
 	double *scalar;          /* on the device: sum of squares */
@@ -132,8 +133,8 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 	hspmd_executor_disconnect(ex);
 	struct hspmd_device *dev = ex->o.device;
 	hspmd_executor_rest(ex);
-	if (ex->stowed)
-		free(ex->bases[HSPMD_REGION_FIXED]);
+	if (ex->stowed.at)
+		hspmd_stow_drop(&ex->stowed);
 	else if (ex->bases[HSPMD_REGION_FIXED] && !ex->borrowed[HSPMD_REGION_FIXED])
 		dev->ops->release(dev, ex->bases[HSPMD_REGION_FIXED]);
 	if (ex->scalar)
@@ -157,29 +158,25 @@ void hspmd_executor_rest(struct hspmd_executor *ex)
 	ex->workspace_bytes = 0;
 }
 
-int hspmd_executor_stow(struct hspmd_executor *ex, struct hspmd_error *err)
+int hspmd_executor_stow(struct hspmd_executor *ex, const char *folder, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;
-	size_t bytes = ex->o.program->fixed_bytes;
 	void *from = ex->bases[HSPMD_REGION_FIXED];
-	if (ex->stowed)
+	if (ex->stowed.at)
 		return 0;
-	void *host = malloc(bytes + 1);
-	if (!host)
-		return hspmd_fail_memory(err, "keeping the state while another plan takes the device's memory");
-	if (dev->ops->to_host(dev, host, from, bytes, err)) {
-		free(host);
+	hspmd_executor_rest(ex);
+	if (hspmd_stow_take(&ex->stowed, dev, from, ex->o.program->fixed_bytes, folder, err))
 		return -1;
-	}
-	dev->ops->release(dev, from);
-	ex->bases[HSPMD_REGION_FIXED] = host;
-	ex->stowed = true;
+	if (!ex->borrowed[HSPMD_REGION_FIXED])
+		dev->ops->release(dev, from);
+	ex->borrowed[HSPMD_REGION_FIXED] = false;
+	ex->bases[HSPMD_REGION_FIXED] = ex->stowed.at;
 	return 0;
 }
 
 bool hspmd_executor_stowed(const struct hspmd_executor *ex)
 {
-	return ex->stowed;
+	return ex->stowed.at;
 }
 
 void hspmd_executor_read_from(struct hspmd_executor *ex, struct hspmd_sample_source samples)

@@ -51,8 +51,8 @@ void hspmd_executor_disconnect(struct hspmd_executor *ex);
 
 /* It trains no more: what it has beside its state goes. The state can still be read, and nothing else be done. */
 void hspmd_executor_rest(struct hspmd_executor *ex);
-/* Then its state goes to host memory, too, and the device has all of its own for another. -1: as before. */
-int hspmd_executor_stow(struct hspmd_executor *ex, struct hspmd_error *err);
+/* Its state waits elsewhere, too (stow.h), and the device has all of its memory for another. What was borrowed of `lasting` may be closed then. -1: still where it was. */
+int hspmd_executor_stow(struct hspmd_executor *ex, const char *folder, struct hspmd_error *err);
 bool hspmd_executor_stowed(const struct hspmd_executor *ex);
 
 /* From the next step on run `program`: the one it was created with, or that at another length (length.h). The state stays. 0 or -1 (memory). */
@@ -61,7 +61,7 @@ int hspmd_executor_use(struct hspmd_executor *ex, const struct hspmd_program *pr
 /* From the next pass on read samples from there. */
 void hspmd_executor_read_from(struct hspmd_executor *ex, struct hspmd_sample_source samples);
 
-/* Where a slot's bytes are: on the device, or where the state was stowed in the host's memory. */
+/* Where a slot's bytes are: on the device, or where the state was stowed. */
 void *hspmd_executor_slot(const struct hspmd_executor *ex, int slot);
 /* Fill one state (parameter, zero moments) at random as the job's seed says: the same numbers under any plan. */
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err);

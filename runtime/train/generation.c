@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "common/base64.h"
 #include "common/log.h"
 #include "common/memory_place.h"
+#include "runtime/train/generation_links.h"
 #include "runtime/train/length.h"
 
 /* Names the folder in which every worker leaves its last step (man page of hspmd run). */
@@ -59,78 +59,6 @@ static int find_voters(struct hspmd_generation *g, struct hspmd_error *err)
 	return 0;
 }
 
-static int open_transport(struct hspmd_generation *g, const struct hspmd_transport_ops *ops, struct hspmd_transport **t, struct hspmd_address *own,
-			  struct hspmd_error *err)
-{
-	struct hspmd_transport_options options = {
-		.rank = g->rank, .size = g->member_count, .abort = &g->abort, .timeout_s = g->setup->timeout_s, .names = g->members,
-	};
-	if (!ops || ops->open(&options, t, err))
-		return -1;
-	return ops->address(*t, own, err);
-}
-
-/* Two addresses as one: the size of the first, the first, the second. */
-static int join_addresses(const struct hspmd_address *a, const struct hspmd_address *b, struct hspmd_address *both, struct hspmd_error *err)
-{
-	uint32_t first = (uint32_t)a->size;
-	both->size = sizeof first + a->size + b->size;
-	both->data = malloc(both->size);
-	if (!both->data)
-		return hspmd_fail_memory(err, "making an address");
-	memcpy(both->data, &first, sizeof first);
-	memcpy((char *)both->data + sizeof first, a->data, a->size);
-	memcpy((char *)both->data + sizeof first + a->size, b->data, b->size);
-	return 0;
-}
-
-/* Borrows from `both`. */
-static int part_address(const struct hspmd_address *both, int which, struct hspmd_address *part, struct hspmd_error *err)
-{
-	uint32_t first;
-	if (both->size >= sizeof first)
-		memcpy(&first, both->data, sizeof first);
-	if (both->size < sizeof first || first > both->size - sizeof first)
-		return hspmd_fail(err, "start: an address of %zu bytes is cut short", both->size);
-	part->data = (char *)both->data + sizeof first + (which ? first : 0);
-	part->size = which ? both->size - sizeof first - first : first;
-	return 0;
-}
-
-/* What of one lane goes straight between devices, if anything does; its address. */
-static int open_direct(struct hspmd_generation *g, int lane, struct hspmd_address *own, struct hspmd_error *err)
-{
-	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(g->cluster);
-	struct hspmd_direct_options o = {
-		.device = g->setup->device, .cache = g->setup->groups, .lane = lane, .rank = g->rank, .size = g->member_count, .names = g->members,
-		.rank_of = g->rank_of, .count = g->cluster->device_count, .cost = &cost, .abort = &g->abort, .timeout_s = g->setup->timeout_s,
-	};
-	if (g->setup->groups) {
-		struct hspmd_direct_use *uses = hspmd_program_uses(g->program, g->program->stage < 0 ? NULL : g->at_length, g->setup->job->length_count, lane,
-								       &o.use_count);
-		o.uses = uses;
-		int status = uses ? hspmd_direct_open(&o, &g->direct[lane], err) : hspmd_fail_memory(err, "preparing a generation");
-		free(uses);
-		if (status)
-			return -1;
-	}
-	return hspmd_direct_address(g->direct[lane], own, err);
-}
-
-/* The address is two of transports and two of what needs none. */
-static int open_all(struct hspmd_generation *g, const struct hspmd_transport_ops *ops, struct hspmd_error *err)
-{
-	struct hspmd_address part[4] = { { 0 } }, half[2] = { { 0 } };
-	int status = open_transport(g, ops, &g->transport, &part[0], err) || open_transport(g, ops, &g->sums, &part[1], err) ||
-				     open_direct(g, 0, &part[2], err) || open_direct(g, 1, &part[3], err) || join_addresses(&part[0], &part[1], &half[0], err) ||
-				     join_addresses(&part[2], &part[3], &half[1], err) || join_addresses(&half[0], &half[1], &g->own_address, err) ? -1 : 0;
-	for (int i = 0; i < 4; i++)
-		free(part[i].data);
-	free(half[0].data);
-	free(half[1].data);
-	return status;
-}
-
 /* Who writes what into checkpoints. Members that are in no stage of the plan take no part in them. */
 static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *err)
 {
@@ -146,16 +74,6 @@ static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *er
 	int status = hspmd_spread_plan(g->layouts, g->cluster, rank_of, g->rank, g->replicas, &g->spread, err);
 	free(rank_of);
 	return status;
-}
-
-static int open_transports(struct hspmd_generation *g, struct hspmd_error *err)
-{
-	if (g->member_count == 1)
-		return 0;
-	if (open_all(g, hspmd_transport_find(g->setup->transport, err), err))
-		return -1;
-	/* One of its own: it is used by the checkpoint's thread. */
-	return g->spread.any ? open_transport(g, &hspmd_transport_socket, &g->copies, &g->copies_address, err) : 0;
 }
 
 /* Steps of other lengths, so that one that this plan's parts cannot be is told now. */
@@ -237,15 +155,25 @@ fail:
 	return NULL;
 }
 
-struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
+/* What a plan may take of the device; INT64_MAX: it has no part in it, or others look after that. */
+static int64_t promised(const struct hspmd_generation *g)
+{
+	int device = g->program->stage < 0 || !g->setup->device->ops->host_memory ? -1 : g->program->device;
+	return device < 0 ? INT64_MAX : g->cluster->types[g->cluster->devices[device].type].memory_bytes;
+}
+
+struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, int64_t taken, struct hspmd_error *err)
 {
 	struct hspmd_generation *g = specialise(setup, message, err);
-	if (g && open_transports(g, err)) {
+	if (g && hspmd_generation_open(g, err)) {
 		hspmd_generation_destroy(g);
 		return NULL;
 	}
-	if (g)
-		make_lasting(g); /* now: memory that is new takes its time, and the generation before may still train */
+	if (!g)
+		return NULL;
+	g->lasting_later = (int64_t)hspmd_executor_lasting_bytes(g->program) > promised(g) - taken;
+	if (!g->lasting_later)
+		make_lasting(g); /* memory that is new takes its time, and the generation before may still train */
 	return g;
 }
 
@@ -261,96 +189,25 @@ int64_t hspmd_generation_memory(const struct hspmd_generation *g)
 	return (int64_t)hspmd_program_memory(g->program) + (g->setup->memory && g->setup->device->ops->host_memory ? (int64_t)hspmd_lasting_overhead("") : 0);
 }
 
-static void free_addresses(struct hspmd_address *all, int count)
+int64_t hspmd_generation_taken(const struct hspmd_generation *g)
 {
-	for (int r = 0; all && r < count; r++)
-		free(all[r].data);
-	free(all);
-}
-
-/* Every member's, from base64. NULL and err. */
-static struct hspmd_address *read_addresses(const struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
-{
-	if (json_array_size(addresses) != (size_t)g->member_count) {
-		hspmd_fail(err, "start: %zu addresses for %d members", json_array_size(addresses), g->member_count);
-		return NULL;
-	}
-	struct hspmd_address *all = hspmd_calloc((size_t)g->member_count, sizeof *all);
-	int status = all ? 0 : hspmd_fail_memory(err, "connecting");
-	for (int r = 0; !status && r < g->member_count; r++) {
-		const char *text = json_string_value(json_array_get(addresses, (size_t)r));
-		all[r].data = text ? hspmd_base64_decode(text, &all[r].size) : NULL;
-		if (!all[r].data)
-			status = hspmd_fail(err, "start: addresses[%d] is not base64", r);
-	}
-	if (!status)
-		return all;
-	free_addresses(all, g->member_count);
-	return NULL;
-}
-
-/* Of all members' addresses the part with this number. */
-static int take_parts(const struct hspmd_generation *g, const struct hspmd_address *all, int number, struct hspmd_address *parts, struct hspmd_error *err)
-{
-	for (int r = 0; r < g->member_count; r++) {
-		struct hspmd_address half = { 0 };
-		if (part_address(&all[r], number / 2, &half, err) || part_address(&half, number % 2, &parts[r], err))
-			return -1;
-	}
-	return 0;
-}
-
-/* connect: the transports too; else only groups of devices, of which the making begins. */
-static int meet_members(struct hspmd_generation *g, json_t *addresses, bool connect, struct hspmd_error *err)
-{
-	if (!g->transport)
+	const struct hspmd_program *p = g->program;
+	int64_t bytes = hspmd_generation_memory(g);
+	if (g->executor && hspmd_executor_stowed(g->executor))
 		return 0;
-	struct hspmd_transport *transports[] = { g->transport, g->sums };
-	struct hspmd_address *all = read_addresses(g, addresses, err);
-	struct hspmd_address *parts = all ? hspmd_calloc((size_t)g->member_count, sizeof *parts) : NULL;
-	int status = parts ? 0 : all ? hspmd_fail_memory(err, "connecting") : -1;
-	for (int number = connect ? 0 : 2; !status && number < 4; number++) {
-		struct hspmd_direct *direct = number < 2 ? NULL : g->direct[number - 2];
-		if (number >= 2 && !direct)
-			continue;
-		status = take_parts(g, all, number, parts, err);
-		if (!status)
-			status = direct ? hspmd_direct_meet(direct, parts, err) : transports[number]->ops->connect(transports[number], parts, err);
+	for (int i = 0; g->setup->device->ops->host_memory && i < p->state_count; i++) {
+		const int slot[HSPMD_STATE_KIND_COUNT] = { p->states[i].param, p->states[i].m, p->states[i].v };
+		for (int k = 0; p->states[i].param >= 0 && g->spread.writes[i] && k < HSPMD_STATE_KIND_COUNT; k++)
+			bytes += (int64_t)p->forms[p->slots[slot[k]].form].bytes;
 	}
-	free(parts);
-	free_addresses(all, g->member_count);
-	return status;
+	return bytes;
 }
 
-static int connect_copies(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
+bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_generation *old)
 {
-	if (!g->copies)
-		return 0;
-	struct hspmd_address *all = read_addresses(g, addresses, err);
-	int status = all ? g->copies->ops->connect(g->copies, all, err) : -1;
-	free_addresses(all, g->member_count);
-	return status;
-}
-
-bool hspmd_generation_meets(const struct hspmd_generation *g)
-{
-	int groups = 0, more = 0, made;
-	hspmd_direct_counts(g->direct[0], &groups, &made);
-	hspmd_direct_counts(g->direct[1], &more, &made);
-	return groups + more > 0;
-}
-
-int hspmd_generation_meet(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
-{
-	return meet_members(g, addresses, false, err);
-}
-
-int hspmd_generation_met(struct hspmd_generation *g, struct hspmd_error *err)
-{
-	int made = 1;
-	for (int lane = 0; lane < 2 && made == 1; lane++)
-		made = g->direct[lane] ? hspmd_direct_made(g->direct[lane], err) : 1;
-	return made;
+	size_t state = !old || !old->executor || hspmd_executor_stowed(old->executor) ? 0 :
+		       old->lasting ? hspmd_lasting_bytes(old->lasting) : old->program->fixed_bytes;
+	return hspmd_generation_memory(g) <= promised(g) - (int64_t)state;
 }
 
 static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
@@ -366,31 +223,29 @@ static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 	return g->executor ? 0 : -1;
 }
 
-int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err)
-{
-	if (meet_members(g, addresses, true, err) || connect_copies(g, copies, err) || (g->direct[0] && hspmd_direct_ready(g->direct[0], err)) ||
-	    (g->direct[1] && hspmd_direct_ready(g->direct[1], err)))
-		return -1;
-	int groups[2], straight[2];
-	for (int lane = 0; lane < 2; lane++)
-		hspmd_direct_counts(g->direct[lane], &groups[lane], &straight[lane]);
-	if (groups[0] + groups[1])
-		hspmd_info("%d of %d groups of devices communicate straight", straight[0] + straight[1], groups[0] + groups[1]);
-	return 0;
-}
-
 int hspmd_generation_allocate(struct hspmd_generation *g, struct hspmd_generation *old, struct hspmd_error *err)
 {
 	if (old && old->executor)
 		hspmd_executor_rest(old->executor);
+	if (g->lasting_later)
+		make_lasting(g);
+	g->lasting_later = false;
 	return make_executor(g, err);
 }
 
-int hspmd_generation_stow(struct hspmd_generation *g, struct hspmd_error *err)
+int hspmd_generation_stow(struct hspmd_generation *g, const char *disk, struct hspmd_error *err)
 {
-	if (!g->executor || g->setup->device->ops->host_memory)
-		return hspmd_fail(err, "the state is in host memory as it is");
-	return hspmd_executor_stow(g->executor, err);
+	bool host = g->setup->device->ops->host_memory;
+	if (!g->executor || (host && !disk))
+		return hspmd_fail(err, "the state has no other place to wait in");
+	char *folder = host ? hspmd_asprintf("%s/%s", disk, g->setup->node) : NULL;
+	int status = host && !folder ? hspmd_fail_memory(err, "keeping the state on disk") : hspmd_executor_stow(g->executor, folder, err);
+	free(folder);
+	if (!status) {
+		hspmd_lasting_close(g->lasting, false);
+		g->lasting = NULL;
+	}
+	return status;
 }
 
 /* The update that the kill came into. */
@@ -435,28 +290,6 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 		return g;
 	hspmd_generation_leave(g);
 	return NULL;
-}
-
-void hspmd_generation_disconnect(struct hspmd_generation *g)
-{
-	/* Before what waits for the device: members that are gone would keep it busy for ever. */
-	bool broken = atomic_load(&g->abort);
-	for (int lane = 0; broken && lane < 2; lane++)
-		hspmd_direct_abandon(g->direct[lane]);
-	for (int lane = 0; lane < 2; lane++) {
-		hspmd_direct_close(g->direct[lane], broken);
-		g->direct[lane] = NULL;
-	}
-	atomic_store(&g->abort, 1);
-	if (g->executor)
-		hspmd_executor_disconnect(g->executor);
-	if (g->transport)
-		g->transport->ops->close(g->transport);
-	if (g->sums)
-		g->sums->ops->close(g->sums);
-	if (g->copies)
-		g->copies->ops->close(g->copies);
-	g->transport = g->sums = g->copies = NULL;
 }
 
 /* The last step's, in the folder that was named. */
@@ -568,7 +401,7 @@ int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *
 	struct hspmd_device *dev = to->setup->device;
 	struct hspmd_error not_held;
 	int in, out;
-	if (hspmd_executor_stowed(from->executor) || state_slot(from, tensor, box, &in, &not_held))
+	if ((hspmd_executor_stowed(from->executor) && !dev->ops->host_memory) || state_slot(from, tensor, box, &in, &not_held))
 		return 0;
 	if (state_slot(to, tensor, box, &out, err))
 		return -1;

@@ -53,17 +53,20 @@ struct hspmd_generation {
 	atomic_int abort;
 	json_t *message;                 /* `prepare`, from which another process can make the same */
 	struct hspmd_lasting *lasting;   /* what of it outlives this process; NULL: nothing */
+	bool lasting_later;              /* its memory is taken when that of the generation before is not needed any more */
 	struct hspmd_executor *executor; /* from start on */
 	struct hspmd_timeline *timeline; /* NULL: nobody asked for it */
 };
 
-/* From a `prepare` message (common/wire.h). NULL and err on failure. */
-struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err);
+/* From a `prepare` message (common/wire.h). taken: bytes of the device's memory that are another's as long as that trains. NULL and err on failure. */
+struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, int64_t taken, struct hspmd_error *err);
 /* What a process of this device that was killed had: its state, without connections. A step whose update it had begun is ended. NULL and err: there is nothing, or it is
  * of no use; then it is left alone. */
 struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup *setup, struct hspmd_error *err);
 /* Bytes of device memory that it will take. */
 int64_t hspmd_generation_memory(const struct hspmd_generation *g);
+/* That it has at most while it trains: where checkpoints are written from an image in the same memory, with that. */
+int64_t hspmd_generation_taken(const struct hspmd_generation *g);
 /* Is there something that takes long to make? */
 bool hspmd_generation_meets(const struct hspmd_generation *g);
 /* While the one before may still train: begin to make what takes long, with the members' addresses. Does not wait. */
@@ -72,10 +75,14 @@ int hspmd_generation_meet(struct hspmd_generation *g, json_t *addresses, struct 
 int hspmd_generation_met(struct hspmd_generation *g, struct hspmd_error *err);
 /* Connect to the members (addresses, copies: `start`'s arrays). */
 int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err);
+/* Is there room for it beside the state of the generation before (NULL: none)? A device whose memory is the host's could get more than the plan was promised; others tell
+ * when it is taken. */
+bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_generation *old);
 /* Take the device's memory. Of the generation before (NULL: none), which trains no more, only the state stays. May be tried again. */
 int hspmd_generation_allocate(struct hspmd_generation *g, struct hspmd_generation *old, struct hspmd_error *err);
-/* Where a device has no room for two: the state of one that trains no more goes to host memory, from where it can still be given. -1 and err: it is there already. */
-int hspmd_generation_stow(struct hspmd_generation *g, struct hspmd_error *err);
+/* Where a device has no room for two: the state of one that trains no more goes to host memory, or if that is the device's to the disk, from where it can still be given.
+ * disk: this job's folder on it, NULL: there is none. A process that is killed from now on leaves nothing of it. -1 and err: it is where it was. */
+int hspmd_generation_stow(struct hspmd_generation *g, const char *disk, struct hspmd_error *err);
 /* The transports are gone, waits end; program, memory and state stay. Nobody may use `copies` any more (worker_detach). */
 void hspmd_generation_disconnect(struct hspmd_generation *g);
 void hspmd_generation_destroy(struct hspmd_generation *g);

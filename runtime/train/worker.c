@@ -120,6 +120,7 @@ static void tear_down(struct worker *w)
 struct preparation {
 	struct worker *w;
 	json_t *message;
+	int64_t taken; /* bytes that the present generation has */
 };
 
 static void *prepare(void *argument)
@@ -129,7 +130,7 @@ static void *prepare(void *argument)
 	struct hspmd_error err = { "" };
 	double then = hspmd_now();
 	int number = (int)json_integer_value(json_object_get(p->message, "generation"));
-	struct hspmd_generation *g = hspmd_generation_prepare(&w->setup, p->message, &err);
+	struct hspmd_generation *g = hspmd_generation_prepare(&w->setup, p->message, p->taken, &err);
 	if (g) {
 		char *address = hspmd_base64_encode(g->own_address.data, g->own_address.size);
 		char *copies = g->copies ? hspmd_base64_encode(g->copies_address.data, g->copies_address.size) : NULL;
@@ -175,7 +176,7 @@ static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *er
 	struct preparation *p = calloc(1, sizeof *p);
 	if (!p)
 		return hspmd_fail_memory(err, "preparing a generation");
-	*p = (struct preparation){ w, json_incref(m) };
+	*p = (struct preparation){ w, json_incref(m), w->active ? hspmd_generation_taken(w->active) : 0 };
 	if (pthread_create(&w->preparer, NULL, prepare, p)) {
 		json_decref(m);
 		free(p);
@@ -227,16 +228,22 @@ static int all_loaded(struct hspmd_generation *g, struct hspmd_error *err)
 	return g->transport ? hspmd_transport_sum(g->transport, LOADED_TAG, &one, 1, err) : 0;
 }
 
-/* A plan may take all of the device's memory: then there is no room for two at once, and the state goes by way of the host's. */
-static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspmd_generation *old, struct hspmd_error *err)
+/* A plan may take all of the device's memory: then there is no room for two at once, and the state waits elsewhere. disk: where, if that is all there is; may be NULL. */
+static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspmd_generation *old, const char *disk, struct hspmd_error *err)
 {
-	struct hspmd_error no;
-	if (!hspmd_generation_allocate(g, old, err))
+	struct hspmd_error no = { "" };
+	bool fits = hspmd_generation_fits(g, old);
+	if (fits && !hspmd_generation_allocate(g, old, err))
 		return 0;
-	if (!old || worker_before_change(w, &no) || hspmd_generation_stow(old, &no))
+	if (!old)
 		return -1;
-	hspmd_info("no room for two plans (%s): the state waits in host memory", err->text);
-	return hspmd_generation_allocate(g, old, err);
+	bool stowed = !worker_before_change(w, &no) && !hspmd_generation_stow(old, disk, &no);
+	if (stowed)
+		hspmd_info("no room for two plans (%s): the state waits %s", fits ? err->text : "the device's memory_bytes",
+			   w->setup.device->ops->host_memory ? "on disk" : "in host memory");
+	else if (!fits)
+		hspmd_warn("two plans' state at once is more than the device's memory_bytes: %s", no.text);
+	return stowed || !fits ? hspmd_generation_allocate(g, old, err) : -1;
 }
 
 /* Make the prepared generation the active one. On failure the old one, if any, stays as it was. */
@@ -251,11 +258,13 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	if (!g || g->number != number)
 		return hspmd_fail(err, "start of generation %d, which is not prepared", number);
 	struct hspmd_load_report report;
+	json_t *state = json_object_get(m, "state");
 	double then = hspmd_now();
-	if (hspmd_generation_connect(g, json_object_get(m, "addresses"), json_object_get(m, "copies"), err) || take_memory(w, g, old, err))
+	if (hspmd_generation_connect(g, json_object_get(m, "addresses"), json_object_get(m, "copies"), err) ||
+	    take_memory(w, g, old, json_string_value(json_object_get(state, "local")), err))
 		return -1;
 	double connect_s = hspmd_now() - then;
-	int failed = hspmd_generation_load(g, old, json_object_get(m, "state"), &report, err);
+	int failed = hspmd_generation_load(g, old, state, &report, err);
 	w->unreadable = report.unreadable;
 	if (failed || all_loaded(g, err))
 		return -1;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -48,6 +49,8 @@ struct reference {
 	int updates; /* calls that change the state, of a step of a worker whose state outlives it */
 };
 static struct reference *reference;
+
+#define MEMORY_BYTES 1000000000
 
 /* ---- a device that dies of what it does */
 
@@ -128,12 +131,21 @@ static void tear_down(struct scene *s)
 	hspmd_job_destroy(s->setup.job);
 }
 
-static void begin(struct scene *s)
+/* On a device of so much memory. */
+static json_t *prepare_message(int64_t memory_bytes)
+{
+	json_t *message = json_loads(prepare_text, 0, NULL);
+	json_t *type = json_object_get(json_object_get(json_object_get(message, "cluster"), "device_types"), "c");
+	json_object_set_new(type, "memory_bytes", json_integer(memory_bytes));
+	return message;
+}
+
+static void begin(struct scene *s, int64_t memory_bytes)
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_load_report report;
-	json_t *message = json_loads(prepare_text, 0, NULL), *init = json_pack("{sb}", "init", 1);
-	s->g = hspmd_generation_prepare(&s->setup, message, &err);
+	json_t *message = prepare_message(memory_bytes), *init = json_pack("{sb}", "init", 1);
+	s->g = hspmd_generation_prepare(&s->setup, message, 0, &err);
 	if (!s->g || hspmd_generation_connect(s->g, NULL, NULL, &err) || hspmd_generation_allocate(s->g, NULL, &err) ||
 	    hspmd_generation_load(s->g, NULL, init, &report, &err))
 		fail_msg("%s", err.text);
@@ -182,7 +194,7 @@ static int make_reference(void **state)
 	reference = mmap(NULL, sizeof *reference, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_true(reference != MAP_FAILED);
 	set_up(&s, false);
-	begin(&s);
+	begin(&s, MEMORY_BYTES);
 	for (int64_t n = 0; n < STEPS; n++) {
 		struct hspmd_totals all;
 		reference->state[n] = state_of(s.g);
@@ -216,7 +228,7 @@ static void train_and_die(struct scene *s, long after_us)
 		struct hspmd_error err;
 		struct hspmd_totals all;
 		set_up(s, true);
-		begin(s);
+		begin(s, MEMORY_BYTES);
 		death.calls = death.first = 0;
 		death.armed = true;
 		if (!s->g->lasting || write(ready[1], "", 1) != 1)
@@ -364,11 +376,103 @@ static void test_no_place(void **state)
 	struct hspmd_totals all;
 	snprintf(s.memory, sizeof s.memory, "%s", s.corpus); /* a file */
 	set_up(&s, true);
-	begin(&s);
+	begin(&s, MEMORY_BYTES);
 	assert_null(s.g->lasting);
 	assert_int_equal(step(&s, 0, &all, &err), 0);
 	assert_true(state_of(s.g) == reference->state[1]);
 	tear_down(&s);
+}
+
+static int count_lasting(const struct scene *s)
+{
+	char folder[128];
+	int count = 0;
+	snprintf(folder, sizeof folder, "%s/%s", s->memory, NODE);
+	DIR *d = opendir(folder);
+	for (struct dirent *e; d && (e = readdir(d));)
+		count += strstr(e->d_name, ".live") != NULL;
+	if (d)
+		closedir(d);
+	return count;
+}
+
+/* The generation after s->g, on the same device and by the same plan, up to where its memory is taken. */
+static struct hspmd_generation *prepare_another(struct scene *s, int64_t memory_bytes, json_t **state)
+{
+	struct hspmd_error err = { "" };
+	json_t *message = prepare_message(memory_bytes);
+	json_object_set_new(message, "generation", json_integer(s->g->number + 1));
+	*state = json_pack("{s[{sO,sO,s[s]}]}", "live", "cluster", json_object_get(message, "cluster"), "plan", json_object_get(message, "plan"), "holders", DEVICE);
+	struct hspmd_generation *g = hspmd_generation_prepare(&s->setup, message, hspmd_generation_taken(s->g), &err);
+	if (!g || hspmd_generation_connect(g, NULL, NULL, &err))
+		fail_msg("%s", err.text);
+	json_decref(message);
+	return g;
+}
+
+static void change_to(struct scene *s, struct hspmd_generation *g, json_t *state)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_load_report report;
+	uint64_t before = state_of(s->g);
+	if (hspmd_generation_allocate(g, s->g, &err) || hspmd_generation_load(g, s->g, state, &report, &err))
+		fail_msg("%s", err.text);
+	assert_non_null(g->lasting);
+	hspmd_lasting_begin(g->lasting, 1);
+	hspmd_generation_destroy(s->g);
+	s->g = g;
+	assert_true(state_of(g) == before);
+	assert_int_equal(count_lasting(s), 1);
+	json_decref(state);
+}
+
+/* A change takes no more than the device has: memory for the next plan while the present one trains where there is so much, when that has ended where there is not, and if
+ * both states are too much the old one waits on the disk. */
+static void test_full_device(void **state)
+{
+	struct scene *s = *state;
+	struct hspmd_error err = { "" };
+	struct hspmd_totals all;
+	char disk[128], blocked[160];
+	json_t *live;
+	snprintf(disk, sizeof disk, "%s/disk", s->root);
+	snprintf(blocked, sizeof blocked, "%s/folder", s->corpus); /* a file is in its way */
+	set_up(s, true);
+	begin(s, MEMORY_BYTES);
+	int64_t taken = hspmd_generation_taken(s->g), need = hspmd_generation_memory(s->g), fixed = (int64_t)hspmd_lasting_bytes(s->g->lasting);
+	assert_true(taken > need && need > fixed);
+
+	struct hspmd_generation *next = prepare_another(s, taken + fixed, &live);
+	assert_non_null(next->lasting);
+	assert_int_equal(count_lasting(s), 2);
+	assert_true(hspmd_generation_fits(next, s->g));
+	change_to(s, next, live);
+
+	next = prepare_another(s, taken + fixed - 1, &live);
+	assert_null(next->lasting);
+	assert_int_equal(count_lasting(s), 1);
+	assert_true(hspmd_generation_fits(next, s->g));
+	change_to(s, next, live);
+
+	next = prepare_another(s, need + fixed - 1, &live);
+	assert_null(next->lasting);
+	assert_false(hspmd_generation_fits(next, s->g));
+	assert_int_equal(hspmd_generation_stow(s->g, NULL, &err), -1);
+	uint64_t before = state_of(s->g);
+	assert_int_equal(hspmd_generation_stow(s->g, blocked, &err), -1);
+	assert_non_null(strstr(err.text, s->corpus));
+	assert_non_null(s->g->lasting);
+	if (hspmd_generation_stow(s->g, disk, &err))
+		fail_msg("%s", err.text);
+	assert_int_equal(count_lasting(s), 0);
+	assert_true(state_of(s->g) == before);
+	assert_true(hspmd_generation_fits(next, s->g));
+	change_to(s, next, live);
+	if (step(s, 0, &all, &err))
+		fail_msg("%s", err.text);
+	assert_memory_equal(&all, reference->sums[0], sizeof all);
+	assert_true(state_of(s->g) == reference->state[1]);
+	tear_down(s);
 }
 
 int main(void)
@@ -378,6 +482,7 @@ int main(void)
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_files),
 		cmocka_unit_test(test_no_place),
+		cmocka_unit_test(test_full_device),
 	};
 	return cmocka_run_group_tests(tests, make_reference, remove_all);
 }
