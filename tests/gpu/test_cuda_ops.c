@@ -568,12 +568,27 @@ static void check_attention(long runs[2])
 		dlclose(module);
 }
 
+/* Is there a cuDNN for a GPU to compute with? */
+static bool has_dnn(void)
+{
+	const char *named = getenv("HSPMD_CUDNN");
+	void *library = dlopen(named ? named : "libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+	if (library)
+		dlclose(library);
+	return library != NULL;
+}
+
+/* On a GPU also sequences of several of its kernels' tiles; its own plan is taken wherever it has one. */
 static void attention_by_dnn(void **state)
 {
 	(void)state;
 	long all[2], parts[2], none[2];
+	if (!gpu_is_emulated() && !has_dnn())
+		skip();
 	reopen_with("played", "0", "268435456");
 	check_attention(all);
+	for (size_t i = 0; i < long_case_count && (!gpu_is_emulated() || getenv("HSPMD_LONG")); i++)
+		check_case(&long_cases[i], HSPMD_BF16, BF16_BOUND);
 	/* Some of the cases' gradients in parts (samples, kv heads), some not at all. */
 	reopen_with("played", "0", "30000");
 	check_attention(parts);

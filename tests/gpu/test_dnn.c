@@ -44,10 +44,8 @@ static const struct shape {
 	{ "a short one", 3, 16, 16, 4, 2, 16, 0, 0, 3, 2, false },
 };
 
-static struct hspmd_dnn *open_for(const struct gpu *g)
+static int open_for(const struct gpu *g, struct hspmd_dnn **dnn, struct hspmd_error *err)
 {
-	struct hspmd_error err = { "" };
-	struct hspmd_dnn *dnn = NULL;
 	char properties[2048];
 	snprintf(properties, sizeof properties,
 	         "{\"deviceVer\":%d,\"deviceName\":\"%s\",\"multiProcessorCount\":%d,\"l2CacheSize\":%d,\"maxSharedMemoryPerBlockOptin\":%"
@@ -59,10 +57,15 @@ static struct hspmd_dnn *open_for(const struct gpu *g)
 	         "\"memClockRateKHz\":2619000,\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,\"driverVer\":13000,"
 	         "\"cudaDeviceId\":0,\"totalGlobalMem\":85000000000}",
 	         g->version, g->name, g->multiprocessors, g->cache, g->shared);
-	if (hspmd_dnn_open_described(&dnn, properties, &err)) {
-		printf("%s\n", err.text);
-		skip();
-	}
+	return hspmd_dnn_open_described(dnn, properties, err);
+}
+
+static struct hspmd_dnn *must_open(const struct gpu *g)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_dnn *dnn;
+	if (open_for(g, &dnn, &err))
+		fail_msg("%s: %s", g->name, err.text);
 	return dnn;
 }
 
@@ -92,7 +95,7 @@ static void plans_are_made(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
-		struct hspmd_dnn *dnn = open_for(&gpus[i]);
+		struct hspmd_dnn *dnn = must_open(&gpus[i]);
 		for (size_t k = 0; k < 2 * sizeof shapes / sizeof *shapes; k++) {
 			const struct shape *s = &shapes[k / 2];
 			struct hspmd_dnn_attention a = describe(s, k % 2);
@@ -117,7 +120,7 @@ static void plans_are_made(void **state)
 static void workspace_is_limited(void **state)
 {
 	(void)state;
-	struct hspmd_dnn *dnn = open_for(&gpus[0]);
+	struct hspmd_dnn *dnn = must_open(&gpus[0]);
 	struct hspmd_dnn_attention a = describe(&shapes[2], true);
 	struct hspmd_dnn_plan *plan;
 	struct hspmd_error err = { "" };
@@ -133,7 +136,7 @@ static void workspace_is_limited(void **state)
 static void others_are_refused(void **state)
 {
 	(void)state;
-	struct hspmd_dnn *dnn = open_for(&gpus[0]);
+	struct hspmd_dnn *dnn = must_open(&gpus[0]);
 	struct hspmd_dnn_attention a = describe(&shapes[0], false);
 	struct hspmd_dnn_plan *plan;
 	struct hspmd_error err = { "" };
@@ -158,5 +161,12 @@ int main(void)
 		printf("skipped: neither a driver nor one that is played (%s)\n", dlerror());
 		return 77;
 	}
+	struct hspmd_error err = { "" };
+	struct hspmd_dnn *dnn;
+	if (open_for(&gpus[0], &dnn, &err)) {
+		printf("skipped: %s\n", err.text);
+		return 77;
+	}
+	hspmd_dnn_close(dnn);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -113,6 +113,16 @@ static int attention_packed_64(struct hspmd_graph *g, enum hspmd_dtype type)
 	return append(g, HSPMD_OP_ATTENTION, &attr, in, 1);
 }
 
+static int attention_1000_grouped(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 1000, 8, 2, 64, 0, false);
+}
+
+static int attention_777_window(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 777, 4, 4, 128, 300, false);
+}
+
 static int experts_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .experts = 3, .experts_per_token = 2, .scale = 0.7 };
@@ -150,3 +160,9 @@ const struct op_case wide_cases[] = {
 	{ "loss over 1000", loss_wide, false },
 };
 const size_t wide_case_count = sizeof wide_cases / sizeof *wide_cases;
+
+const struct op_case long_cases[] = {
+	{ "attention of 1000 positions, four a kv head", attention_1000_grouped, true },
+	{ "attention of 777 positions, heads of 128, window", attention_777_window, true },
+};
+const size_t long_case_count = sizeof long_cases / sizeof *long_cases;

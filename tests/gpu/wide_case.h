@@ -7,5 +7,8 @@
 
 extern const struct op_case wide_cases[];
 extern const size_t wide_case_count;
+/* Of many positions, too slow for an emulated device. */
+extern const struct op_case long_cases[];
+extern const size_t long_case_count;
 
 #endif
