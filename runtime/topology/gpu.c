@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "common/alloc.h"
+#include "common/symbols.h"
 #include "runtime/topology/parts.h"
 
 /* ---- NVML's interface, as far as it is used */
@@ -52,39 +53,30 @@ static bool load(struct nvml *n)
 	*n = (struct nvml){ .library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL) };
 	if (!n->library)
 		return false;
-	struct {
-		const char *symbol;
-		void *slot;
-		bool needed;
-	} calls[] = {
-		{ "nvmlInit_v2", &n->init, true },
-		{ "nvmlShutdown", &n->shutdown, true },
-		{ "nvmlDeviceGetCount_v2", &n->count, true },
-		{ "nvmlDeviceGetHandleByIndex_v2", &n->by_index, true },
-		{ "nvmlDeviceGetName", &n->name, true },
-		{ "nvmlDeviceGetUUID", &n->uuid, true },
-		{ "nvmlDeviceGetMemoryInfo", &n->memory, true },
-		{ "nvmlDeviceGetPciInfo_v3", &n->pci, true },
-		{ "nvmlDeviceGetNumGpuCores", &n->cores, false },
-		{ "nvmlDeviceGetMaxClockInfo", &n->max_clock, false },
-		{ "nvmlDeviceGetMigMode", &n->mig_mode, false },
-		{ "nvmlDeviceGetMaxMigDeviceCount", &n->mig_count, false },
-		{ "nvmlDeviceGetMigDeviceHandleByIndex", &n->mig_by_index, false },
-		{ "nvmlDeviceGetNvLinkState", &n->nvlink_state, false },
-		{ "nvmlDeviceGetNvLinkVersion", &n->nvlink_version, false },
-		{ "nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->nvlink_remote, false },
-		{ "nvmlDeviceGetMaxPcieLinkGeneration", &n->pcie_generation, false },
-		{ "nvmlDeviceGetMaxPcieLinkWidth", &n->pcie_width, false },
+	const struct hspmd_symbol calls[] = {
+		{ "nvmlInit_v2", &n->init, false },
+		{ "nvmlShutdown", &n->shutdown, false },
+		{ "nvmlDeviceGetCount_v2", &n->count, false },
+		{ "nvmlDeviceGetHandleByIndex_v2", &n->by_index, false },
+		{ "nvmlDeviceGetName", &n->name, false },
+		{ "nvmlDeviceGetUUID", &n->uuid, false },
+		{ "nvmlDeviceGetMemoryInfo", &n->memory, false },
+		{ "nvmlDeviceGetPciInfo_v3", &n->pci, false },
+		{ "nvmlDeviceGetNumGpuCores", &n->cores, true },
+		{ "nvmlDeviceGetMaxClockInfo", &n->max_clock, true },
+		{ "nvmlDeviceGetMigMode", &n->mig_mode, true },
+		{ "nvmlDeviceGetMaxMigDeviceCount", &n->mig_count, true },
+		{ "nvmlDeviceGetMigDeviceHandleByIndex", &n->mig_by_index, true },
+		{ "nvmlDeviceGetNvLinkState", &n->nvlink_state, true },
+		{ "nvmlDeviceGetNvLinkVersion", &n->nvlink_version, true },
+		{ "nvmlDeviceGetNvLinkRemotePciInfo_v2", &n->nvlink_remote, true },
+		{ "nvmlDeviceGetMaxPcieLinkGeneration", &n->pcie_generation, true },
+		{ "nvmlDeviceGetMaxPcieLinkWidth", &n->pcie_width, true },
 	};
-	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-		void *found = dlsym(n->library, calls[i].symbol);
-		if (!found && calls[i].needed) {
-			dlclose(n->library);
-			return false;
-		}
-		memcpy(calls[i].slot, &found, sizeof found);
-	}
-	return true;
+	if (!hspmd_symbols_find(n->library, calls, sizeof calls / sizeof *calls))
+		return true;
+	dlclose(n->library);
+	return false;
 }
 
 /* ---- all devices the driver shows */

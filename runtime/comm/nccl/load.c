@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/symbols.h"
 #include "runtime/comm/nccl/nccl.h"
 
 #if defined HAVE_NCCL && !defined EMULATE
@@ -48,39 +49,30 @@ int hspmd_nccl_check_version(int version, struct hspmd_error *err)
 
 static int find_calls(void *library, struct hspmd_nccl *n, const char *name, struct hspmd_error *err)
 {
-	struct {
-		const char *symbol;
-		void *slot;
-	} calls[] = {
-		{ "ncclGetVersion", &n->get_version },
-		{ "ncclGetUniqueId", &n->get_unique_id },
-		{ "ncclCommInitRankConfig", &n->comm_init },
-		{ "ncclCommGetAsyncError", &n->comm_async_error },
-		{ "ncclCommAbort", &n->comm_abort },
-		{ "ncclCommFinalize", &n->comm_finalize },
-		{ "ncclCommDestroy", &n->comm_destroy },
-		{ "ncclGroupStart", &n->group_start },
-		{ "ncclGroupEnd", &n->group_end },
-		{ "ncclSend", &n->send },
-		{ "ncclRecv", &n->receive },
-		{ "ncclBroadcast", &n->broadcast },
-		{ "ncclReduce", &n->reduce },
-		{ "ncclAllReduce", &n->all_reduce },
-		{ "ncclAllGather", &n->all_gather },
-		{ "ncclReduceScatter", &n->reduce_scatter },
-		{ "ncclGetErrorString", &n->error_string },
+	const struct hspmd_symbol calls[] = {
+		{ "ncclGetVersion", &n->get_version, false },
+		{ "ncclGetUniqueId", &n->get_unique_id, false },
+		{ "ncclCommInitRankConfig", &n->comm_init, false },
+		{ "ncclCommGetAsyncError", &n->comm_async_error, false },
+		{ "ncclCommAbort", &n->comm_abort, false },
+		{ "ncclCommFinalize", &n->comm_finalize, false },
+		{ "ncclCommDestroy", &n->comm_destroy, false },
+		{ "ncclGroupStart", &n->group_start, false },
+		{ "ncclGroupEnd", &n->group_end, false },
+		{ "ncclSend", &n->send, false },
+		{ "ncclRecv", &n->receive, false },
+		{ "ncclBroadcast", &n->broadcast, false },
+		{ "ncclReduce", &n->reduce, false },
+		{ "ncclAllReduce", &n->all_reduce, false },
+		{ "ncclAllGather", &n->all_gather, false },
+		{ "ncclReduceScatter", &n->reduce_scatter, false },
+		{ "ncclGetErrorString", &n->error_string, false },
+		{ "ncclGetLastError", &n->last_error, true },
 	};
-	void *found = dlsym(library, "ncclGetLastError");
-	memcpy(&n->last_error, &found, sizeof found);
-	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-		found = dlsym(library, calls[i].symbol);
-		if (!found && i)
-			return hspmd_fail(err, "%s is too old an NCCL (it has no %s): install 2.14 or newer", name, calls[i].symbol);
-		if (!found)
-			return hspmd_fail(err, "%s is not NCCL", name);
-		memcpy(calls[i].slot, &found, sizeof found);
-	}
-	return 0;
+	const char *lacks = hspmd_symbols_find(library, calls, sizeof calls / sizeof *calls);
+	if (lacks == calls[0].name)
+		return hspmd_fail(err, "%s is not NCCL", name);
+	return lacks ? hspmd_fail(err, "%s is too old an NCCL (it has no %s): install 2.14 or newer", name, lacks) : 0;
 }
 
 /* Several processes on one GPU, for tests: to NCCL each is a machine of its own. Connections are made with the communicator, not when it is first used. */

@@ -9,10 +9,10 @@
 #include "runtime/device/cuda/choices.h"
 #include "runtime/device/cuda/dnn.h"
 #include "runtime/device/cuda/heads.h"
+#include "runtime/device/cuda/stopwatch.h"
 
 #define WORKSPACE ((size_t)256 << 20)
 #define PLANS 4
-#define WARM_RUNS 1
 #define TIMED_RUNS 3
 #define BF16_BYTES 2
 
@@ -30,9 +30,8 @@ struct hspmd_cuda_dnn {
 	pthread_mutex_t lock; /* of chosen: programs are built beside a running one */
 	bool tried, tune;
 	size_t workspace_most;
-	struct hspmd_dnn *running, *planning; /* on the device's stream; on one of its own. NULL: no cuDNN */
-	cudaStream_t stream;
-	cudaEvent_t start, end;
+	struct hspmd_dnn *running, *planning; /* on the device's stream; on the watch's. NULL: no cuDNN */
+	struct hspmd_cuda_stopwatch watch;
 	struct hspmd_cuda_choices *choices;
 	size_t count, capacity;
 	struct chosen **chosen; /* each stays where it is */
@@ -55,16 +54,9 @@ static void close_library(struct hspmd_cuda_dnn *d)
 	hspmd_cuda_choices_close(d->choices);
 	hspmd_dnn_close(d->running);
 	hspmd_dnn_close(d->planning);
-	if (d->start)
-		cudaEventDestroy(d->start);
-	if (d->end)
-		cudaEventDestroy(d->end);
-	if (d->stream)
-		cudaStreamDestroy(d->stream);
+	hspmd_cuda_stopwatch_close(&d->watch);
 	d->choices = NULL;
 	d->running = d->planning = NULL;
-	d->start = d->end = NULL;
-	d->stream = NULL;
 }
 
 void hspmd_cuda_dnn_destroy(struct hspmd_cuda *cuda)
@@ -92,12 +84,9 @@ static bool open_library(struct hspmd_cuda *cuda)
 	d->tried = true;
 	if (hspmd_dnn_open(&d->running, cuda->stream, NULL))
 		return false;
-	if (cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking) || cudaEventCreate(&d->start) || cudaEventCreate(&d->end) ||
-	    hspmd_dnn_open(&d->planning, d->stream, NULL) ||
-	    !(d->choices = hspmd_cuda_choices_open("cudnn", cuda->model, hspmd_dnn_version(d->running)))) {
-		cudaGetLastError();
+	if (!hspmd_cuda_stopwatch_open(&d->watch) || hspmd_dnn_open(&d->planning, d->watch.stream, NULL) ||
+	    !(d->choices = hspmd_cuda_choices_open("cudnn", cuda->model, hspmd_dnn_version(d->running))))
 		close_library(d);
-	}
 	return d->running != NULL;
 }
 
@@ -238,7 +227,7 @@ static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct 
 		if (i == TRIAL_LSE)
 			bytes = delta;
 		if (cudaMalloc(&t->memory[i], bytes + 64) ||
-		    (i != TRIAL_WORKSPACE && cudaMemsetAsync(t->memory[i], 0x3c, bytes, d->stream))) {
+		    (i != TRIAL_WORKSPACE && cudaMemsetAsync(t->memory[i], 0x3c, bytes, d->watch.stream))) {
 			cudaGetLastError(); /* no room is no error */
 			return false;
 		}
@@ -250,23 +239,28 @@ static bool start_trial(struct hspmd_cuda_dnn *d, struct trial *t, const struct 
 	return true;
 }
 
-/* Seconds a run; negative: it does not run. plan NULL: our kernels. */
+struct candidate {
+	struct hspmd_cuda *beside; /* the device, on the watch's stream */
+	const struct chosen *c;
+	const struct hspmd_dnn_plan *plan; /* NULL: our kernels */
+	const struct trial *trial;
+	hspmd_cuda_own_attention own;
+};
+
+static int run_candidate(const void *what)
+{
+	const struct candidate *k = what;
+	const struct trial *t = k->trial;
+	return k->plan ? run_parts(k->beside->dnn->planning, k->c, k->plan, &t->a, t->memory[TRIAL_WORKSPACE], NULL) :
+	                 k->own(k->beside, &t->a, NULL);
+}
+
 static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, const struct hspmd_dnn_plan *plan, const struct trial *t,
                        hspmd_cuda_own_attention own)
 {
-	struct hspmd_cuda_dnn *d = cuda->dnn;
 	struct hspmd_cuda beside = *cuda;
-	float milliseconds = -1;
-	beside.stream = d->stream;
-	for (int i = 0; i < WARM_RUNS + TIMED_RUNS; i++) {
-		if (i == WARM_RUNS && cudaEventRecord(d->start, d->stream))
-			return -1;
-		if (plan ? run_parts(d->planning, c, plan, &t->a, t->memory[TRIAL_WORKSPACE], NULL) : own(&beside, &t->a, NULL))
-			return -1;
-	}
-	if (cudaEventRecord(d->end, d->stream) || cudaEventSynchronize(d->end) || cudaEventElapsedTime(&milliseconds, d->start, d->end))
-		return -1;
-	return milliseconds;
+	beside.stream = cuda->dnn->watch.stream;
+	return hspmd_cuda_stopwatch_time(&cuda->dnn->watch, TIMED_RUNS, run_candidate, &(struct candidate){ &beside, c, plan, t, own });
 }
 
 /* The number of the fastest plan, -1: our kernels. Where there is no room to measure, the one that cuDNN thinks fastest. */
@@ -283,7 +277,7 @@ static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd
 				best_time = time;
 				best = i;
 			}
-		cudaStreamSynchronize(cuda->dnn->stream);
+		cudaStreamSynchronize(cuda->dnn->watch.stream);
 	}
 	end_trial(&t);
 	return best;

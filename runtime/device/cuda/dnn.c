@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/symbols.h"
 #include "runtime/device/cuda/dnn_calls.h"
 
 /* The first that clears what its backward pass adds up in, and that makes plans for a GPU that is described. */
@@ -15,30 +16,22 @@ static bool is_loaded;
 
 static int find_calls(void *library, struct hspmd_dnn_calls *c, const char *name, struct hspmd_error *err)
 {
-	struct {
-		const char *symbol;
-		void *slot;
-	} calls[] = {
-		{ "cudnnGetVersion", &c->get_version },
-		{ "cudnnGetErrorString", &c->error_string },
-		{ "cudnnCreate", &c->create },
-		{ "cudnnDestroy", &c->destroy },
-		{ "cudnnSetStream", &c->set_stream },
-		{ "cudnnBackendCreateDescriptor", &c->describe },
-		{ "cudnnBackendDestroyDescriptor", &c->forget },
-		{ "cudnnBackendSetAttribute", &c->set },
-		{ "cudnnBackendGetAttribute", &c->get },
-		{ "cudnnBackendFinalize", &c->finalize },
-		{ "cudnnBackendExecute", &c->execute },
-		{ "cudnnGetLastErrorString", &c->last_error },
+	const struct hspmd_symbol calls[] = {
+		{ "cudnnGetVersion", &c->get_version, false },
+		{ "cudnnGetErrorString", &c->error_string, false },
+		{ "cudnnCreate", &c->create, false },
+		{ "cudnnDestroy", &c->destroy, false },
+		{ "cudnnSetStream", &c->set_stream, false },
+		{ "cudnnBackendCreateDescriptor", &c->describe, false },
+		{ "cudnnBackendDestroyDescriptor", &c->forget, false },
+		{ "cudnnBackendSetAttribute", &c->set, false },
+		{ "cudnnBackendGetAttribute", &c->get, false },
+		{ "cudnnBackendFinalize", &c->finalize, false },
+		{ "cudnnBackendExecute", &c->execute, false },
+		{ "cudnnGetLastErrorString", &c->last_error, false },
 	};
-	for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-		void *found = dlsym(library, calls[i].symbol);
-		if (!found)
-			return hspmd_fail(err, "%s is no cuDNN of version 9 (it has no %s)", name, calls[i].symbol);
-		memcpy(calls[i].slot, &found, sizeof found);
-	}
-	return 0;
+	const char *lacks = hspmd_symbols_find(library, calls, sizeof calls / sizeof *calls);
+	return lacks ? hspmd_fail(err, "%s is no cuDNN of version 9 (it has no %s)", name, lacks) : 0;
 }
 
 static int load(struct hspmd_error *err)

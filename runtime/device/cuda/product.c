@@ -10,10 +10,10 @@
 
 #include "common/alloc.h"
 #include "runtime/device/cuda/choices.h"
+#include "runtime/device/cuda/stopwatch.h"
 
 #define WORKSPACE_MOST ((size_t)32 << 20)
 #define CANDIDATES 8
-#define WARM_RUNS 1
 #define TIMED_RUNS 5
 
 /* What cuBLASLt calls a product: column-major, so that our B comes first and m and n change places. */
@@ -205,8 +205,7 @@ static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct pla
 /* ---- measuring */
 
 struct trial {
-	cudaStream_t stream;
-	cudaEvent_t start, end;
+	struct hspmd_cuda_stopwatch watch;
 	void *memory[5]; /* a, b, d, what lies beside, workspace */
 };
 
@@ -215,12 +214,7 @@ static void end_trial(struct trial *t)
 	for (int i = 0; i < 5; i++)
 		if (t->memory[i])
 			cudaFree(t->memory[i]);
-	if (t->start)
-		cudaEventDestroy(t->start);
-	if (t->end)
-		cudaEventDestroy(t->end);
-	if (t->stream)
-		cudaStreamDestroy(t->stream);
+	hspmd_cuda_stopwatch_close(&t->watch);
 }
 
 /* Buffers beside those of the program, where there is room for them; their bytes make small numbers of either type. */
@@ -229,41 +223,46 @@ static bool start_trial(struct trial *t, const struct hspmd_cuda_product *p)
 	size_t in = hspmd_cuda_dtype_bytes(p->type), out = hspmd_cuda_dtype_bytes(p->d_type);
 	size_t d = (size_t)(p->m * p->n) * out;
 	size_t bytes[5] = { (size_t)(p->m * p->k) * in, (size_t)(p->k * p->n) * in, d, p->has_beside ? d : 0, WORKSPACE_MOST };
-	*t = (struct trial){ NULL, NULL, NULL, { NULL } };
-	if (cudaStreamCreateWithFlags(&t->stream, cudaStreamNonBlocking) || cudaEventCreate(&t->start) || cudaEventCreate(&t->end))
+	memset(t, 0, sizeof *t);
+	if (!hspmd_cuda_stopwatch_open(&t->watch))
 		return false;
 	for (int i = 0; i < 5; i++) {
 		if (cudaMalloc(&t->memory[i], bytes[i] + 64)) {
 			cudaGetLastError(); /* no room is no error */
 			return false;
 		}
-		if (i < 4 && cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->stream))
+		if (i < 4 && cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->watch.stream))
 			return false;
 	}
 	return true;
 }
 
-/* Seconds a run, negative: it does not run. */
-static float time_algorithm(struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_product *p, const struct trial *t,
-			    const cublasLtMatmulHeuristicResult_t *candidate)
+struct candidate {
+	const struct hspmd_cuda_blas *b;
+	const struct plan *plan;
+	const struct hspmd_cuda_product *p;
+	const struct trial *trial;
+	const cublasLtMatmulHeuristicResult_t *algorithm;
+};
+
+static int run_candidate(const void *what)
+{
+	const struct candidate *c = what;
+	const struct trial *t = c->trial;
+	return run_plan(c->b, c->plan, c->p, &c->algorithm->algo, t->memory[4], c->algorithm->workspaceSize, t->watch.stream) ? -1 : 0;
+}
+
+static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_product *p, const struct trial *t,
+			    const cublasLtMatmulHeuristicResult_t *algorithm)
 {
 	struct hspmd_cuda_product q = *p;
-	float milliseconds = -1;
 	q.a = t->memory[0];
 	q.b = t->memory[1];
 	q.d = t->memory[2];
 	/* What is small is read from and written to the result's place: what they hold does not matter, only that they are there. */
 	q.more = q.bias = q.sums = t->memory[2];
 	q.beside = t->memory[3];
-	for (int i = 0; i < WARM_RUNS + TIMED_RUNS; i++) {
-		if (i == WARM_RUNS && cudaEventRecord(t->start, t->stream))
-			return -1;
-		if (run_plan(b, plan, &q, &candidate->algo, t->memory[4], candidate->workspaceSize, t->stream))
-			return -1;
-	}
-	if (cudaEventRecord(t->end, t->stream) || cudaEventSynchronize(t->end) || cudaEventElapsedTime(&milliseconds, t->start, t->end))
-		return -1;
-	return milliseconds;
+	return hspmd_cuda_stopwatch_time(&t->watch, TIMED_RUNS, run_candidate, &(struct candidate){ b, plan, &q, t, algorithm });
 }
 
 static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_product *p, const cublasLtMatmulHeuristicResult_t *found,

@@ -10,6 +10,8 @@
 #ifndef EMULATE
 #include <cuda.h>
 #include <dlfcn.h>
+
+#include "common/symbols.h"
 #endif
 
 /* The multiprocessors of device `index` in a list like "88,44"; 0: none. */
@@ -47,22 +49,15 @@ struct calls {
 static int find_calls(struct calls *c, struct hspmd_error *err)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	struct {
-		const char *symbol;
-		void *slot;
-	} wanted[] = {
-		{ "cuDeviceGetDevResource", &c->resource }, { "cuDevSmResourceSplitByCount", &c->split }, { "cuDevResourceGenerateDesc", &c->describe },
-		{ "cuGreenCtxCreate", &c->create },	    { "cuGreenCtxDestroy", &c->destroy },	   { "cuGreenCtxStreamCreate", &c->stream },
+	const struct hspmd_symbol calls[] = {
+		{ "cuDeviceGetDevResource", &c->resource, false }, { "cuDevSmResourceSplitByCount", &c->split, false },
+		{ "cuDevResourceGenerateDesc", &c->describe, false }, { "cuGreenCtxCreate", &c->create, false },
+		{ "cuGreenCtxDestroy", &c->destroy, false }, { "cuGreenCtxStreamCreate", &c->stream, false },
 	};
 	if (!driver)
 		return hspmd_fail(err, "the driver cannot be loaded: %s", dlerror());
-	for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-		void *found = dlsym(driver, wanted[i].symbol);
-		if (!found)
-			return hspmd_fail(err, "HSPMD_CUDA_SHARES: this driver has no green contexts");
-		memcpy(wanted[i].slot, &found, sizeof found);
-	}
-	return 0;
+	const char *lacks = hspmd_symbols_find(driver, calls, sizeof calls / sizeof *calls);
+	return lacks ? hspmd_fail(err, "HSPMD_CUDA_SHARES: this driver has no green contexts (no %s)", lacks) : 0;
 }
 
 /* The parts of those before are cut off first, the same ones in every device that is opened: so no two overlap. */
