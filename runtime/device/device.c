@@ -23,6 +23,16 @@ bool hspmd_device_has(enum hspmd_device_kind kind, enum hspmd_opcode opcode)
 	return extra[kind][opcode];
 }
 
+int hspmd_device_read(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
+{
+	if (dev->ops->to_host_many)
+		return dev->ops->to_host_many(dev, host, src, count, bytes, err);
+	int status = 0;
+	for (int i = 0; !status && i < count; i++)
+		status = dev->ops->to_host(dev, (char *)host + (size_t)i * bytes, src[i], bytes, err);
+	return status;
+}
+
 const struct hspmd_device_ops *hspmd_device_find(const char *name, struct hspmd_error *err)
 {
 	if (!strcmp(name, hspmd_device_kind_words[HSPMD_DEVICE_CPU]))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device: a table of functions that allocates, copies and runs operators' kernels. One object a worker; not thread-safe unless said. */
+/* A device: a table of functions that allocates, copies and runs operators' kernels. One object a worker; not thread-safe unless said (to_host_beside). */
 #ifndef HSPMD_DEVICE_DEVICE_H
 #define HSPMD_DEVICE_DEVICE_H
 
@@ -55,6 +55,11 @@ struct hspmd_device_ops {
 	/* Copies are ordered with the kernels of this device; to_host is done on return. */
 	int (*to_device)(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 	int (*to_host)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);
+	/* hspmd_device_read with one wait for all. NULL: does not gain by it. */
+	int (*to_host_many)(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);
+	/* As to_host, beside the kernels and in no order with them: by one thread at a time, which need not be the device's own. What is read was written before the device was
+	 * last synchronised, and nothing writes it until this returns. NULL: not possible. */
+	int (*to_host_beside)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 	int (*zero)(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err);
 	/* Copy `part` between packed buffers holding dst_box and src_box; add: dst += src (floating types). */
 	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
@@ -81,6 +86,9 @@ struct hspmd_device {
 
 /* Has a kind of devices a kernel for what not all have (HSPMD_OPS_EXTRA)? Known without such a device, so that a program is the same wherever it is looked at. */
 bool hspmd_device_has(enum hspmd_device_kind kind, enum hspmd_opcode opcode);
+
+/* to_host of `bytes` (at most 64) from each of `count` places, one behind the other, as many at once as the device can. */
+int hspmd_device_read(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);
 
 /* By name: "cpu", or "cuda", which is a module that is loaded when it is first asked for. NULL and err otherwise. */
 const struct hspmd_device_ops *hspmd_device_find(const char *name, struct hspmd_error *err);

@@ -64,7 +64,8 @@ void hspmd_writer_destroy(struct hspmd_writer *w);
  * still being written (hspmd_writer_busy), or memory is short. */
 int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
 		       struct hspmd_error *err);
-/* To be called before the state changes: returns as soon as the live data is no longer needed (a copy of it exists). Cheap when nothing is under way. */
+/* To be called before the state changes: returns as soon as the live data is no longer needed (a copy of it exists). Cheap when nothing is under way. -1 and
+ * err: the device did not give its part of the data; nobody reads the live data any more, and the checkpoint fails. */
 int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err);
 bool hspmd_writer_busy(struct hspmd_writer *w);
 /* 0 nothing new; 1 written (in at least one place), or, where copies were asked for, tried: *report is a new reference to

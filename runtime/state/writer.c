@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing a worker's shard while it trains on: a thread copies the live state into an image of the file while the next step computes gradients, which
  * changes no state; before the state changes the caller helps with what is left of the copy, and only that holds training up. Sums and disk follow
- * in the thread. */
+ * in the thread. From a device's memory the thread reads beside the kernels, the caller in turn with them. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,6 +35,7 @@ struct hspmd_writer {
 	bool quit;
 	struct hspmd_image image;
 	bool image_good;
+	bool unread; /* some of the state could not be copied */
 	struct chunk *chunks;
 	size_t chunk_count, chunk_capacity, copied;
 	atomic_size_t next; /* chunk to copy */
@@ -52,22 +53,34 @@ struct hspmd_writer {
 
 /* ---- the thread */
 
-/* Chunks nobody has taken yet. Who holds training up copies and no more; the sums of these chunks are the thread's later. */
-static void copy_some(struct hspmd_writer *w, bool holding)
+/* Who holds training up copies and no more; the sums of these chunks are the thread's later. */
+static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holding, struct hspmd_error *err)
+{
+	const struct hspmd_device_ops *ops = w->dev->ops;
+	if (!ops->host_memory)
+		return holding ? ops->to_host(w->dev, c->to, c->from, c->bytes, err) : ops->to_host_beside(w->dev, c->to, c->from, c->bytes, err);
+	if (holding)
+		memcpy(c->to, c->from, c->bytes);
+	else
+		hspmd_image_copy(&w->image, c->block, c->to, c->from, c->bytes);
+	return 0;
+}
+
+/* Chunks nobody has taken yet. One that cannot be copied counts as done, and the checkpoint as failed. */
+static int copy_some(struct hspmd_writer *w, bool holding, struct hspmd_error *err)
 {
 	size_t done = 0, i;
-	for (; (i = atomic_fetch_add(&w->next, 1)) < w->chunk_count; done++) {
-		const struct chunk *c = &w->chunks[i];
-		if (holding)
-			memcpy(c->to, c->from, c->bytes);
-		else
-			hspmd_image_copy(&w->image, c->block, c->to, c->from, c->bytes);
-	}
+	int status = 0;
+	for (; (i = atomic_fetch_add(&w->next, 1)) < w->chunk_count; done++)
+		if (!status)
+			status = copy_chunk(w, &w->chunks[i], holding, err);
 	pthread_mutex_lock(&w->lock);
 	w->copied += done;
+	w->unread |= status != 0;
 	if (w->copied == w->chunk_count)
 		pthread_cond_broadcast(&w->changed);
 	pthread_mutex_unlock(&w->lock);
+	return status;
 }
 
 static int write_place(struct hspmd_writer *w, const char *place, struct hspmd_error *err)
@@ -152,15 +165,15 @@ static void *run(void *arg)
 		if (w->phase != COPYING)
 			break;
 		pthread_mutex_unlock(&w->lock);
-		copy_some(w, false);
+		struct hspmd_error err = { "the state could not be read" };
+		copy_some(w, false, &err);
 		pthread_mutex_lock(&w->lock);
 		while (w->copied < w->chunk_count)
 			pthread_cond_wait(&w->changed, &w->lock);
 		w->phase = WRITING;
-		bool with_copies = w->with_copies;
+		bool with_copies = w->with_copies, unread = w->unread;
 		pthread_mutex_unlock(&w->lock);
-		struct hspmd_error err = { "" };
-		json_t *report = write_image(w, with_copies, &err);
+		json_t *report = unread ? NULL : write_image(w, with_copies, &err);
 		pthread_mutex_lock(&w->lock);
 		w->report = report;
 		w->error = err;
@@ -272,9 +285,12 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
 	if (take_job(w, job, err) || hspmd_image_lay_out(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
 		return -1;
 	w->copied = 0;
+	w->unread = false;
 	if (w->dev->ops->host_memory)
 		return 0;
-	/* A device is used by one thread: its memory is read here and now. */
+	if (w->dev->ops->to_host_beside) /* of what is there by now */
+		return w->dev->ops->synchronise(w->dev, err);
+	/* Such a device is used by one thread: its memory is read here and now. */
 	for (size_t i = 0; i < w->chunk_count; i++)
 		if (w->dev->ops->to_host(w->dev, w->chunks[i].to, w->chunks[i].from, w->chunks[i].bytes, err))
 			return -1;
@@ -308,20 +324,19 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 
 int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err)
 {
-	(void)err;
 	pthread_mutex_lock(&w->lock);
 	bool copying = w->phase == COPYING;
 	pthread_mutex_unlock(&w->lock);
 	if (!copying)
 		return 0;
 	double start = hspmd_now();
-	copy_some(w, true);
+	int status = copy_some(w, true, err);
 	pthread_mutex_lock(&w->lock);
 	while (w->copied < w->chunk_count)
 		pthread_cond_wait(&w->changed, &w->lock);
 	w->held_s += hspmd_now() - start;
 	pthread_mutex_unlock(&w->lock);
-	return 0;
+	return status;
 }
 
 void hspmd_writer_detach(struct hspmd_writer *w)

@@ -425,6 +425,20 @@ static int take_time(struct hspmd_executor *ex, size_t i, double *then, struct h
 	return 0;
 }
 
+static int read_totals(struct hspmd_executor *ex, struct hspmd_totals *own, struct hspmd_error *err)
+{
+	const void *from[1 + HSPMD_PROGRAM_MAX_LOSSES] = { ex->scalar };
+	double got[1 + HSPMD_PROGRAM_MAX_LOSSES];
+	for (int i = 0; i < ex->p->loss_count; i++)
+		from[1 + i] = hspmd_executor_slot(ex, ex->p->loss[i]);
+	if (hspmd_device_read(ex->o.device, got, from, 1 + ex->p->loss_count, sizeof *got, err))
+		return -1;
+	own->square_sum = got[0];
+	for (int i = 0; i < ex->p->loss_count; i++)
+		own->loss += got[1 + i];
+	return 0;
+}
+
 int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
@@ -464,14 +478,8 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		*(in->action == HSPMD_ACTION_COMM ? &times->communication_s : &times->compute_s) += now - then;
 		then = now;
 	}
-	if (ex->o.device->ops->to_host(ex->o.device, &own->square_sum, ex->scalar, sizeof own->square_sum, err))
+	if (read_totals(ex, own, err))
 		return -1;
-	for (int i = 0; i < p->loss_count; i++) {
-		double loss;
-		if (ex->o.device->ops->to_host(ex->o.device, &loss, hspmd_executor_slot(ex, p->loss[i]), sizeof loss, err))
-			return -1;
-		own->loss += loss;
-	}
 	hspmd_replay_end_step(ex->replay);
 	return drain(ex, err);
 }

@@ -356,7 +356,7 @@ static int state_slot(const struct hspmd_generation *g, int tensor, const struct
 	return 0;
 }
 
-/* Between a slot and a packed host buffer holding `box`; through a buffer on the device where host code cannot reach it. */
+/* Between a slot and a packed host buffer holding `box`; where host code cannot reach it through a buffer on the device, unless it lies in one piece. */
 static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_box *box, void *host, bool out, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = g->setup->device;
@@ -370,6 +370,9 @@ static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_b
 			hspmd_box_copy(at, &form->box, host, box, box, element);
 		return 0;
 	}
+	char *whole = hspmd_box_at(at, &form->box, box, element);
+	if (whole)
+		return out ? dev->ops->to_host(dev, host, whole, bytes, err) : dev->ops->to_device(dev, whole, host, bytes, err);
 	void *staging = dev->ops->allocate(dev, bytes, err);
 	if (!staging)
 		return -1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/gpu/gpu.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,4 +35,14 @@ bool gpu_is_emulated(void)
 {
 	const char *module = getenv("HSPMD_CUDA_MODULE");
 	return module && strstr(module, "emulated");
+}
+
+void gpu_counts(long counts[EMULATE_COUNTS])
+{
+	void *module = gpu_is_emulated() ? dlopen(getenv("HSPMD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD) : NULL;
+	const long *now = module ? dlsym(module, "emulate_counts") : NULL;
+	for (int i = 0; i < EMULATE_COUNTS; i++)
+		counts[i] = now ? __atomic_load_n(&now[i], __ATOMIC_RELAXED) : 0;
+	if (module)
+		dlclose(module);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole models on the CUDA device, alone, several, and mixed with CPU devices: the losses of one CPU device (law 1); in BF16 near to them. On a machine with one
  * GPU the plans' GPUs are that one. */
-#include <dlfcn.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -149,12 +148,9 @@ static void hundred_steps(void **state)
 /* On the emulated device: how often the host has asked for something. */
 static long asked(void)
 {
-	void *module = gpu_is_emulated() ? dlopen(getenv("HSPMD_CUDA_MODULE"), RTLD_NOW | RTLD_NOLOAD) : NULL;
-	const long *count = module ? dlsym(module, "emulate_enqueued") : NULL;
-	long now = count ? *count : 0;
-	if (module)
-		dlclose(module);
-	return now;
+	long counts[EMULATE_COUNTS];
+	gpu_counts(counts);
+	return counts[EMULATE_ASKED];
 }
 
 /* Recorded stretches of the passes: the same bits, with few launches left after the step that records. */

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "common/alloc.h"
@@ -30,10 +32,43 @@ static int far_to_host(struct hspmd_device *d, void *host, const void *src, size
 static const struct hspmd_device_ops near_ops = { .name = "near", .host_memory = true };
 static const struct hspmd_device_ops far_ops = { .name = "far", .to_host = far_to_host };
 
+/* Of a device that can be read beside its kernels: by the writer's thread, once all that was asked for is done, and in turn with them by who holds training up. */
+static struct {
+	pthread_t trains;
+	atomic_int synchronised, beside, fails; /* fails: reads that do */
+} lane;
+
+static int lane_synchronise(struct hspmd_device *d, struct hspmd_error *err)
+{
+	(void)d;
+	(void)err;
+	lane.synchronised++;
+	return 0;
+}
+
+static int lane_to_host(struct hspmd_device *d, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	if (!pthread_equal(pthread_self(), lane.trains))
+		return hspmd_fail(err, "the device's own stream was used by another thread");
+	return lane.fails ? hspmd_fail(err, "the device is gone") : far_to_host(d, host, src, bytes, err);
+}
+
+static int lane_to_host_beside(struct hspmd_device *d, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	if (pthread_equal(pthread_self(), lane.trains) || !lane.synchronised)
+		return hspmd_fail(err, "read in the wrong thread, or too early");
+	lane.beside++;
+	return lane.fails ? hspmd_fail(err, "the device is gone") : far_to_host(d, host, src, bytes, err);
+}
+
+static const struct hspmd_device_ops lane_ops = {
+	.name = "far, with a lane", .to_host = lane_to_host, .to_host_beside = lane_to_host_beside, .synchronise = lane_synchronise,
+};
+
 /* One worker's shard, into its node's place (and `more`, when not NULL); the report's shard. */
 static json_t *write_shard(int along, int worker, int workers, int64_t step, bool far, const char *more)
 {
-	struct hspmd_device dev = { .ops = far ? &far_ops : &near_ops };
+	struct hspmd_device dev = { .ops = !far ? &near_ops : step % 2 ? &lane_ops : &far_ops };
 	struct hspmd_state_slice slices[SCENE_SLICES];
 	struct hspmd_error err = { "" };
 	char file[40], node[16];
@@ -46,6 +81,8 @@ static json_t *write_shard(int along, int worker, int workers, int64_t step, boo
 		slices[i].data = (const char *)slices[i].data + FAR;
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
 	assert_non_null(w);
+	lane.trains = pthread_self();
+	lane.synchronised = 0;
 	must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
 	must(hspmd_writer_release(w, &err), &err);
 	/* From here on training may change the state. */
@@ -101,6 +138,40 @@ static void test_round_trip(void **state)
 		hspmd_manifest_destroy(again);
 		hspmd_manifest_destroy(m);
 	}
+}
+
+/* Read beside the kernels without anybody holding training up; and a device that can no longer be read fails the checkpoint, not the writer. */
+static void test_read_beside(void **state)
+{
+	(void)state;
+	struct hspmd_device dev = { .ops = &lane_ops };
+	struct hspmd_state_slice slices[SCENE_SLICES];
+	struct hspmd_error err;
+	json_t *report;
+	const char *places[] = { scene_path("beside") };
+	size_t n = scene_slices(0, 0, 1, 5, slices);
+	for (size_t i = 0; i < n; i++)
+		slices[i].data = (const char *)slices[i].data + FAR;
+	lane.trains = pthread_self();
+	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
+	assert_non_null(w);
+	for (int fails = 0; fails < 2; fails++) {
+		struct hspmd_writer_job job = { .step = 5 + fails, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .places = places, .place_count = 1 };
+		lane.synchronised = lane.beside = 0;
+		lane.fails = fails;
+		must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
+		assert_int_equal(hspmd_writer_result(w, 60, &report, &err), fails ? -1 : 1);
+		assert_true(lane.synchronised == 1 && lane.beside > 0);
+		if (fails)
+			assert_string_equal(err.text, "the device is gone");
+		json_decref(report);
+		must(hspmd_writer_release(w, &err), &err);
+	}
+	hspmd_writer_destroy(w);
+	lane.fails = 0;
+	for (size_t i = 0; i < n; i++)
+		slices[i].data = (const char *)slices[i].data - FAR;
+	scene_free(slices, n);
 }
 
 /* Only the blocks that are needed are read. */
@@ -457,6 +528,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
 		IN_FOLDER(test_round_trip),
+		IN_FOLDER(test_read_beside),
 		IN_FOLDER(test_reads_little),
 		IN_FOLDER(test_damage),
 		IN_FOLDER(test_peer_copy),

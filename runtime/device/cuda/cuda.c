@@ -165,6 +165,16 @@ static int cuda_to_host(struct hspmd_device *dev, void *host, const void *src, s
 	return hspmd_cuda_download(enter(dev), host, src, bytes, err);
 }
 
+static int cuda_to_host_many(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
+{
+	return hspmd_cuda_download_many(enter(dev), host, src, count, bytes, err);
+}
+
+static int cuda_to_host_beside(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	return hspmd_cuda_download_beside(enter(dev), host, src, bytes, err);
+}
+
 static int cuda_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
@@ -267,6 +277,8 @@ static const struct hspmd_device_ops cuda_ops = {
 	.release = cuda_release,
 	.to_device = cuda_to_device,
 	.to_host = cuda_to_host,
+	.to_host_many = cuda_to_host_many,
+	.to_host_beside = cuda_to_host_beside,
 	.zero = cuda_zero,
 	.copy_box = cuda_copy_box,
 	.workspace = cuda_workspace,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA device: what its host files (C) and its kernel files (.cu) share. F32, and BF16 with statistics and gradients of parameters in F32.
  *
- * Everything a device does goes to one stream in the order it is asked for, so kernels and copies need no events among themselves. All of it is a loadable
+ * Everything a device does goes to one stream in the order it is asked for, so kernels and copies need no events among themselves; but groups have streams of their own
+ * (runtime/comm/nccl), and so has what is read beside the kernels (staging.c). All of it is a loadable
  * module of its own (load.c finds it), so that a program without it needs no CUDA library. The kernel files keep to what tests/gpu/emulate can run on
  * a CPU: launches by LAUNCH, dynamic shared memory by DYNAMIC_SHARED, tensor cores and the like by the wrappers of kernel.h. */
 #ifndef HSPMD_CUDA_CUDA_H
@@ -31,7 +32,7 @@ struct hspmd_cuda {
 	cudaEvent_t mark; /* for waits for the whole stream */
 	struct hspmd_cuda_blas *blas;
 	struct hspmd_cuda_dnn *dnn;
-	struct hspmd_cuda_staging *staging;
+	struct hspmd_cuda_staging *staging, *beside;
 	struct hspmd_cuda_peers *peers; /* the groups it is in (runtime/comm/nccl) */
 	struct hspmd_cuda_profile *profile; /* NULL: nobody asked */
 };
@@ -65,6 +66,8 @@ void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda);
 int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 /* Done on return. */
 int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
+int hspmd_cuda_download_many(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);
+int hspmd_cuda_download_beside(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 
 /* Wait on the host for what an event was recorded behind; where communication under way on the GPU has failed, takes too long or was called off, -1 and err. */
 int hspmd_cuda_await(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err);

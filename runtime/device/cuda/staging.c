@@ -1,42 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between pageable host memory and the device, through a ring of pinned pieces: the host goes on as soon as its bytes are in the ring. */
+/* Copies between pageable host memory and the device, through rings of pinned pieces: one on the device's stream, with which the host goes on as soon as its bytes are
+ * in the ring, and one on a stream of its own for who copies beside the kernels.
+ *
+ * Copies to the device stay on its stream: the passes' inputs lie where the last operator of the pass before still reads, so a stream of their own would wait for all of
+ * it; and through a second buffer on the device the copy from there would cost what it saves. What is read back is a result that the host waits for. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/device/cuda/cuda.h"
 
-#define PIECES 4
-#define PIECE_BYTES ((size_t)4 << 20)
+#define PIECES 16
+#define PIECE_BYTES ((size_t)1 << 20)
 
 struct hspmd_cuda_staging {
-	char *memory; /* pinned, PIECES * PIECE_BYTES */
+	cudaStream_t stream, own; /* own: NULL, or the former, and other threads' than the device's */
+	char *memory;             /* pinned, PIECES * PIECE_BYTES */
 	cudaEvent_t free[PIECES]; /* recorded when the piece's last copy was enqueued */
 	int next;
 };
 
-int hspmd_cuda_staging_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
+static int create(struct hspmd_cuda *cuda, struct hspmd_cuda_staging **out, bool beside, struct hspmd_error *err)
 {
-	struct hspmd_cuda_staging *s = cuda->staging = calloc(1, sizeof *s);
+	struct hspmd_cuda_staging *s = *out = calloc(1, sizeof *s);
+	/* Who waits beside the one that trains leaves it the core. */
+	unsigned flags = cudaEventDisableTiming | (beside ? cudaEventBlockingSync : 0);
+	cudaError_t status = cudaSuccess;
 	if (!s)
 		return hspmd_fail_memory(err, "opening a CUDA device");
-	cudaError_t status = cudaMallocHost((void **)&s->memory, PIECES * PIECE_BYTES);
+	if (beside)
+		status = cudaStreamCreateWithFlags(&s->own, cudaStreamNonBlocking);
+	s->stream = beside ? s->own : cuda->stream;
+	if (!status)
+		status = cudaMallocHost((void **)&s->memory, PIECES * PIECE_BYTES);
 	for (int i = 0; !status && i < PIECES; i++)
-		status = cudaEventCreateWithFlags(&s->free[i], cudaEventDisableTiming);
+		status = cudaEventCreateWithFlags(&s->free[i], flags);
 	return status ? hspmd_cuda_failed(status, "pinned memory for copies", err) : 0;
 }
 
-void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda)
+static void destroy(struct hspmd_cuda_staging **at)
 {
-	struct hspmd_cuda_staging *s = cuda->staging;
+	struct hspmd_cuda_staging *s = *at;
 	if (!s)
 		return;
 	for (int i = 0; i < PIECES; i++)
 		if (s->free[i])
 			cudaEventDestroy(s->free[i]);
+	if (s->own)
+		cudaStreamDestroy(s->own);
 	if (s->memory)
 		cudaFreeHost(s->memory);
 	free(s);
-	cuda->staging = NULL;
+	*at = NULL;
+}
+
+int hspmd_cuda_staging_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
+{
+	return create(cuda, &cuda->staging, false, err) || create(cuda, &cuda->beside, true, err) ? -1 : 0;
+}
+
+void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda)
+{
+	destroy(&cuda->staging);
+	destroy(&cuda->beside);
+}
+
+/* Groups are the device's thread's to look at; a copy beside waits for no other member. */
+static int await_piece(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, int piece, struct hspmd_error *err)
+{
+	if (!s->own)
+		return hspmd_cuda_await(cuda, s->free[piece], err);
+	cudaError_t status = cudaEventSynchronize(s->free[piece]);
+	return status ? hspmd_cuda_failed(status, "copying from the GPU", err) : 0;
 }
 
 int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err)
@@ -45,12 +79,12 @@ int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size
 	for (size_t at = 0; at < bytes;) {
 		size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
 		char *piece = s->memory + (size_t)s->next * PIECE_BYTES;
-		if (hspmd_cuda_await(cuda, s->free[s->next], err))
+		if (await_piece(cuda, s, s->next, err))
 			return -1;
 		memcpy(piece, (const char *)host + at, n);
-		cudaError_t status = cudaMemcpyAsync((char *)dst + at, piece, n, cudaMemcpyHostToDevice, cuda->stream);
+		cudaError_t status = cudaMemcpyAsync((char *)dst + at, piece, n, cudaMemcpyHostToDevice, s->stream);
 		if (!status)
-			status = cudaEventRecord(s->free[s->next], cuda->stream);
+			status = cudaEventRecord(s->free[s->next], s->stream);
 		if (status)
 			return hspmd_cuda_failed(status, "copying to the GPU", err);
 		s->next = (s->next + 1) % PIECES;
@@ -59,28 +93,57 @@ int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size
 	return 0;
 }
 
-int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+static int download(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, void *host, const void *src, size_t bytes, struct hspmd_error *err)
 {
-	struct hspmd_cuda_staging *s = cuda->staging;
 	size_t taken = 0; /* given to the device so far; up to PIECES pieces are on their way */
 	for (size_t at = 0; at < bytes;) {
 		while (taken < bytes && taken < at + PIECES * PIECE_BYTES) {
 			size_t n = bytes - taken < PIECE_BYTES ? bytes - taken : PIECE_BYTES;
 			int piece = (int)(taken / PIECE_BYTES % PIECES);
 			cudaError_t status = cudaMemcpyAsync(s->memory + (size_t)piece * PIECE_BYTES, (const char *)src + taken, n, cudaMemcpyDeviceToHost,
-							     cuda->stream);
+							     s->stream);
 			if (!status)
-				status = cudaEventRecord(s->free[piece], cuda->stream);
+				status = cudaEventRecord(s->free[piece], s->stream);
 			if (status)
 				return hspmd_cuda_failed(status, "copying from the GPU", err);
 			taken += n;
 		}
 		size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
 		int piece = (int)(at / PIECE_BYTES % PIECES);
-		if (hspmd_cuda_await(cuda, s->free[piece], err))
+		if (await_piece(cuda, s, piece, err))
 			return -1;
 		memcpy((char *)host + at, s->memory + (size_t)piece * PIECE_BYTES, n);
 		at += n;
+	}
+	return 0;
+}
+
+int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	return download(cuda, cuda->staging, host, src, bytes, err);
+}
+
+int hspmd_cuda_download_beside(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+{
+	return download(cuda, cuda->beside, host, src, bytes, err);
+}
+
+int hspmd_cuda_download_many(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
+{
+	struct hspmd_cuda_staging *s = cuda->staging;
+	int most = (int)(PIECE_BYTES / bytes);
+	for (int first = 0; first < count; first += most) {
+		int n = count - first < most ? count - first : most;
+		cudaError_t status = cudaSuccess;
+		for (int i = 0; !status && i < n; i++)
+			status = cudaMemcpyAsync(s->memory + (size_t)i * bytes, src[first + i], bytes, cudaMemcpyDeviceToHost, s->stream);
+		if (!status)
+			status = cudaEventRecord(s->free[0], s->stream);
+		if (status)
+			return hspmd_cuda_failed(status, "copying from the GPU", err);
+		if (await_piece(cuda, s, 0, err))
+			return -1;
+		memcpy((char *)host + (size_t)first * bytes, s->memory, (size_t)n * bytes);
 	}
 	return 0;
 }

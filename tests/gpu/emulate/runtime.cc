@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <vector>
 
+#include "tests/gpu/emulate/counts.h"
 #include "tests/gpu/emulate/cuda_runtime.h"
 
 /* Records of an event count up; whoever waits keeps the state alive beside the event itself, as CUDA lets events go before their work is done. */
@@ -43,6 +44,7 @@ struct emulate_stream {
 	std::mutex lock;
 	std::condition_variable changed;
 	std::deque<work> waiting;
+	std::atomic<bool> computes { false }; /* more than copies */
 	bool working = false, ending = false; /* the former: a piece of work was taken and is not done */
 	std::thread worker;                   /* with HSPMD_EMULATE_EAGER=1 */
 };
@@ -123,19 +125,29 @@ static void enqueue(emulate_stream *s, work w)
 }
 
 extern "C" {
-/* How often the host asked for something to be done. */
-extern long emulate_enqueued;
-long emulate_enqueued __attribute__((visibility("default")));
+extern long emulate_counts[EMULATE_COUNTS];
+long emulate_counts[EMULATE_COUNTS] __attribute__((visibility("default")));
 }
 
-void emulate_enqueue(cudaStream_t stream, std::function<void()> run)
+static void count(enum emulate_count what)
+{
+	__atomic_add_fetch(&emulate_counts[what], 1, __ATOMIC_RELAXED);
+}
+
+static void ask(cudaStream_t stream, std::function<void()> run)
 {
 	if (stream->recording) {
 		stream->recording->work->push_back(std::move(run));
 		return;
 	}
-	__atomic_add_fetch(&emulate_enqueued, 1, __ATOMIC_RELAXED);
+	count(EMULATE_ASKED);
 	enqueue(stream, work{ std::move(run), nullptr, 0 });
+}
+
+void emulate_enqueue(cudaStream_t stream, std::function<void()> run)
+{
+	stream->computes = true;
+	ask(stream, std::move(run));
 }
 
 /* ---- memory: the end of a block lies at a page that cannot be touched, as near as 16-byte accesses allow; the bytes between are watched */
@@ -247,6 +259,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
+	count(EMULATE_WAITS);
 	drain(stream, nullptr, 0);
 	return cudaSuccess;
 }
@@ -317,28 +330,33 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 
 cudaError_t cudaMalloc(void **data, size_t bytes)
 {
+	count(EMULATE_ALLOCATIONS);
 	return take_room(bytes) ? allocate(data, bytes) : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaFree(void *data)
 {
+	count(EMULATE_ALLOCATIONS);
 	give_room(data);
 	return release(data);
 }
 
 cudaError_t cudaMallocHost(void **data, size_t bytes)
 {
+	count(EMULATE_ALLOCATIONS);
 	return allocate(data, bytes);
 }
 
 cudaError_t cudaFreeHost(void *data)
 {
+	count(EMULATE_ALLOCATIONS);
 	return release(data);
 }
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t stream)
 {
-	emulate_enqueue(stream, [=] { memcpy(dst, src, bytes); });
+	count(stream->computes ? EMULATE_COPIES : EMULATE_COPIES_BESIDE);
+	ask(stream, [=] { memcpy(dst, src, bytes); });
 	return cudaSuccess;
 }
 
@@ -379,18 +397,25 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 	return cudaSuccess;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t event)
+static cudaError_t reach(cudaEvent_t event)
 {
 	if (event->state->stream)
 		drain(event->state->stream, event->state, event->state->recorded);
 	return cudaSuccess;
 }
 
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+	if (event->state->reached < event->state->recorded)
+		count(EMULATE_WAITS);
+	return reach(event);
+}
+
 /* Where work waits to be waited for, asking has to do it. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
 	if (!is_eager())
-		return cudaEventSynchronize(event);
+		return reach(event);
 	std::lock_guard<std::mutex> guard(event->state->lock);
 	return event->state->reached >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
 }
@@ -401,7 +426,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 	emulate_stream *other = state->stream;
 	uint64_t number = state->recorded;
 	if (other && other != stream)
-		emulate_enqueue(stream, [=] {
+		ask(stream, [=] {
 			if (state->reached < number)
 				drain(other, state, number);
 		});
