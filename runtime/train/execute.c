@@ -460,6 +460,8 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		times->communication_s += began - then;
 		then = began;
 		size_t end = hspmd_replay_stretch(ex->replay, i);
+		for (size_t k = i + 1; !status && k < end; k++)
+			status = settle(ex, &p->instructions[k], err);
 		int replayed = !status && end > i ? hspmd_replay_do(ex->replay, i, end, run_recorded, ex, err) : 0;
 		if (replayed < 0)
 			status = -1;

@@ -21,19 +21,10 @@ struct hspmd_replay {
 	double began, best[2]; /* seconds of a step: one by one, replayed */
 };
 
-/* Then the host settles between instructions what has come and gone. */
-static bool communicates(const struct hspmd_program *p)
-{
-	for (size_t i = 0; i < p->vote; i++)
-		if (p->instructions[i].action == HSPMD_ACTION_COMM)
-			return true;
-	return false;
-}
-
 struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev)
 {
 	const char *wanted = getenv("HSPMD_CUDA_GRAPHS");
-	if (!dev->ops->record || (wanted && !strcmp(wanted, "0")) || communicates(p))
+	if (!dev->ops->record || (wanted && !strcmp(wanted, "0")))
 		return NULL;
 	struct hspmd_replay *r = calloc(1, sizeof *r);
 	if (r)

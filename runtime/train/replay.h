@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stretches of a program's instructions that the host has nothing to do with are recorded once and started again in later steps, where the
- * device can do that and it is faster: steps are timed both ways, and all have the same bits. Programs whose passes communicate are left as
- * they are. Buffers stay where they are, and everything that changes from step to step comes with instructions that are not recorded
+ * device can do that and it is faster: steps are timed both ways, and all have the same bits. Stretches end where the device communicates;
+ * what has come and gone for any instruction of one is settled before it. Buffers stay where they are, and everything that changes from step to step comes with instructions that are not recorded
  * (samples, the optimizer). HSPMD_CUDA_GRAPHS=0 never records, =1 always. */
 #ifndef HSPMD_TRAIN_REPLAY_H
 #define HSPMD_TRAIN_REPLAY_H

@@ -397,6 +397,13 @@ static void train(const char *plan, int devices, unsigned gpus, bool bf16, doubl
 		fail_msg("%s", err.text);
 }
 
+static long asked(void)
+{
+	long counts[EMULATE_COUNTS];
+	gpu_counts(counts);
+	return counts[EMULATE_ASKED];
+}
+
 static void models(void **state)
 {
 	(void)state;
@@ -414,14 +421,23 @@ static void models(void **state)
 	train(HEAD "0,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}", 1, 0, false, want);
 	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 		int before = gpu_is_emulated() ? made() : 0;
+		setenv("HSPMD_CUDA_GRAPHS", "0", 1);
+		long launched[2] = { asked(), 0 };
 		train(plans[i].plan, plans[i].devices, plans[i].gpus, false, got);
+		launched[0] = (launched[1] = asked()) - launched[0];
+		/* The same bits with what lies between messages recorded. */
+		setenv("HSPMD_CUDA_GRAPHS", "1", 1);
 		train(plans[i].plan, plans[i].devices, plans[i].gpus, false, again);
+		launched[1] = asked() - launched[1];
+		printf("plan %zu: %ld launches and copies in %d steps, %ld where passes are recorded\n", i, launched[0], STEPS, launched[1]);
+		assert_true(!gpu_is_emulated() || launched[1] < launched[0] * 9 / 10);
 		assert_true(!gpu_is_emulated() || made() > before);
 		for (int s = 0; s < STEPS; s++)
 			if (!(fabs(got[s] - want[s]) < 1e-4 * want[s]))
 				fail_msg("plan %zu: loss of step %d is %.9g, not %.9g", i, s, got[s], want[s]);
 		assert_memory_equal(got, again, sizeof got);
 	}
+	unsetenv("HSPMD_CUDA_GRAPHS");
 }
 
 int main(void)

@@ -186,10 +186,32 @@ static void graphs(void **state)
 	unsetenv("HSPMD_CUDA_GRAPHS");
 }
 
+/* The same between messages, here through host memory (test_cuda_groups: straight). */
+static void graphs_between_messages(void **state)
+{
+	(void)state;
+	for (size_t i = 1; i < sizeof plans / sizeof *plans; i++) {
+		double losses[2][STEPS];
+		long counts[2];
+		if (gpu_is_emulated() && !getenv("HSPMD_LONG") && i != 1 && i != 4)
+			continue;
+		for (int on = 0; on < 2; on++) {
+			setenv("HSPMD_CUDA_GRAPHS", on ? "1" : "0", 1);
+			long before = asked();
+			train(&models[0], &plans[i], plans[i].gpus, false, false, STEPS, losses[on]);
+			counts[on] = asked() - before;
+		}
+		printf("%s: %ld launches and copies in %d steps, %ld where passes are recorded\n", plans[i].name, counts[0], STEPS, counts[1]);
+		assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+		assert_true(!gpu_is_emulated() || counts[1] < counts[0] * 4 / 5);
+	}
+	unsetenv("HSPMD_CUDA_GRAPHS");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(plans_f32), cmocka_unit_test(documents), cmocka_unit_test(plans_bf16), cmocka_unit_test(graphs),
+		cmocka_unit_test(plans_f32), cmocka_unit_test(documents), cmocka_unit_test(plans_bf16), cmocka_unit_test(graphs), cmocka_unit_test(graphs_between_messages),
 		cmocka_unit_test(hundred_steps),
 	};
 	setenv("HSPMD_CUDA_SHARE", "1", 1);

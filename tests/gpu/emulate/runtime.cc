@@ -425,6 +425,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 	std::shared_ptr<event_state> state = event->state;
 	emulate_stream *other = state->stream;
 	uint64_t number = state->recorded;
+	if (stream->recording)
+		return cudaErrorInvalidValue; /* nor may what is recorded wait for what is not */
 	if (other && other != stream)
 		ask(stream, [=] {
 			if (state->reached < number)
