@@ -51,6 +51,7 @@ struct hspmd_writer_job {
 	const char *node;           /* this node */
 	const char *const *places;  /* folders in which the checkpoint's folder is made; copied */
 	int place_count;
+	bool host;                  /* the slices' data are in host memory, whatever the device's is */
 	const struct hspmd_copies *copies; /* NULL: none. With all it points to, left alone until the result is there or hspmd_writer_detach returned */
 };
 

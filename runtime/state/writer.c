@@ -35,6 +35,7 @@ struct hspmd_writer {
 	bool quit;
 	struct hspmd_image image;
 	bool image_good;
+	bool host;   /* what is copied is in host memory */
 	bool unread; /* some of the state could not be copied */
 	struct chunk *chunks;
 	size_t chunk_count, chunk_capacity, copied;
@@ -57,7 +58,7 @@ struct hspmd_writer {
 static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holding, struct hspmd_error *err)
 {
 	const struct hspmd_device_ops *ops = w->dev->ops;
-	if (!ops->host_memory)
+	if (!w->host)
 		return holding ? ops->to_host(w->dev, c->to, c->from, c->bytes, err) : ops->to_host_beside(w->dev, c->to, c->from, c->bytes, err);
 	if (holding)
 		memcpy(c->to, c->from, c->bytes);
@@ -286,7 +287,8 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
 		return -1;
 	w->copied = 0;
 	w->unread = false;
-	if (w->dev->ops->host_memory)
+	w->host = w->dev->ops->host_memory || job->host;
+	if (w->host)
 		return 0;
 	if (w->dev->ops->to_host_beside) /* of what is there by now */
 		return w->dev->ops->synchronise(w->dev, err);

@@ -199,7 +199,8 @@ static int begin_in(struct worker *w, const char *const *folders, int folder_cou
 	struct worker_checkpoints *c = w->checkpoints;
 	const struct hspmd_generation *g = w->active;
 	char *places[3] = { NULL }, *name = shard_name(w);
-	struct hspmd_writer_job job = { .step = w->step, .generation = g->number, .file = name, .node = w->setup.node, .places = (const char *const *)places };
+	struct hspmd_writer_job job = { .step = w->step, .generation = g->number, .file = name, .node = w->setup.node, .places = (const char *const *)places,
+					.host = hspmd_executor_stowed(g->executor) };
 	int status = slices && name ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 	for (int i = 0; !status && i < folder_count; i++)
 		if (!(places[job.place_count++] = place_of(w, folders[i])))
