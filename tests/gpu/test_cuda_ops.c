@@ -508,6 +508,48 @@ static void copies(void **state)
 	gpu->ops->release(gpu, target);
 }
 
+/* Boxes of all ranks whose rows begin on 16 bytes in both buffers, in one, or in none, against a copy on the host. */
+static void many_copies(void **state)
+{
+	(void)state;
+	enum { TRIALS = 400, MOST = 3 * 3 * 73 };
+	uint16_t from[2 * MOST], to[2 * MOST], want[2 * MOST];
+	void *source = on_gpu(sizeof from), *target = on_gpu(sizeof to);
+	struct hspmd_error err;
+	uint64_t drawn = 0;
+	for (size_t i = 0; i < 2 * MOST; i++)
+		from[i] = (uint16_t)(i + 1);
+	must(gpu->ops->to_device(gpu, source, from, sizeof from, &err), &err);
+	for (int trial = 0; trial < TRIALS; trial++) {
+		enum hspmd_dtype type = trial % 2 ? HSPMD_BF16 : HSPMD_F32;
+		struct hspmd_box a = { .rank = 1 + trial % 3 }, b = a, part = a;
+		for (int d = 0; d < a.rank; d++) {
+			int64_t grain = d + 1 < a.rank ? 1 : trial % 5 ? 8 : 3, cut[4];
+			uint32_t word[4];
+			hspmd_random_words(3, 0, drawn++, word);
+			for (int k = 0; k < 4; k++)
+				cut[k] = word[k] % (d + 1 < a.rank ? 2 : 5) * grain;
+			part.lo[d] = cut[0];
+			part.hi[d] = cut[0] + cut[1] + grain; /* a and b hold it */
+			a.lo[d] = cut[2] < cut[0] ? cut[2] : cut[0];
+			b.lo[d] = cut[3] < cut[0] ? cut[3] : cut[0];
+			a.hi[d] = part.hi[d];
+			b.hi[d] = part.hi[d] + (trial % 7 == 0 && d + 1 == a.rank ? 1 : 0);
+			assert_true(a.hi[d] - a.lo[d] <= (d + 1 < a.rank ? 3 : 72));
+		}
+		memset(to, 0xee, sizeof to);
+		memcpy(want, to, sizeof to);
+		hspmd_box_copy(want, &b, from, &a, &part, hspmd_dtype_bytes(type));
+		must(gpu->ops->to_device(gpu, target, to, sizeof to, &err), &err);
+		must(gpu->ops->copy_box(gpu, target, &b, source, &a, &part, type, false, &err), &err);
+		must(gpu->ops->to_host(gpu, to, target, sizeof to, &err), &err);
+		if (memcmp(to, want, sizeof to))
+			fail_msg("copy %d of %s is wrong", trial, hspmd_dtype_words[type]);
+	}
+	gpu->ops->release(gpu, source);
+	gpu->ops->release(gpu, target);
+}
+
 /* More than the ring of pinned memory holds, both ways. */
 static void large_copies(void **state)
 {
@@ -671,7 +713,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(operators_f32), cmocka_unit_test(operators_bf16), cmocka_unit_test(optimizer), cmocka_unit_test(many_at_once), cmocka_unit_test(random_numbers),
-		cmocka_unit_test(sum_of_squares), cmocka_unit_test(casts), cmocka_unit_test(copies), cmocka_unit_test(large_copies),
+		cmocka_unit_test(sum_of_squares), cmocka_unit_test(casts), cmocka_unit_test(copies), cmocka_unit_test(many_copies), cmocka_unit_test(large_copies),
 		cmocka_unit_test(attention_by_dnn), cmocka_unit_test(attention_is_chosen),
 	};
 	gpu = gpu_open();

@@ -21,6 +21,16 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 	}
 }
 
+/* What a gradient's row holds so far, of which whole rows of T are whole ones of float too. */
+static __device__ __forceinline__ void take_sums(float *sum, int n, const float *row, int64_t j, int64_t width, bool whole, bool accumulate)
+{
+	for (int i = 0; i < n; i += pack<float>::count)
+		if (accumulate)
+			load_pack(sum + i, row, j + i, width, whole);
+		else
+			sum[i] = sum[i + 1] = sum[i + 2] = sum[i + 3] = 0;
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
 	embed_grad_kernel(const T *dx, float *dtable, const int32_t *first, const int32_t *list, int64_t width, bool whole, bool accumulate)
@@ -32,8 +42,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 		return;
 	for (int64_t j = (int64_t)threadIdx.x * n; j < width; j += (int64_t)blockDim.x * n) {
 		float sum[n];
-		for (int i = 0; i < n; i++)
-			sum[i] = accumulate && j + i < width ? dtable[row * width + j + i] : 0.0f;
+		take_sums(sum, n, dtable + row * width, j, width, whole, accumulate);
 		for (int at = begin; at < end; at += AHEAD) {
 			float v[AHEAD][n];
 #pragma unroll
@@ -45,9 +54,8 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 				for (int i = 0; i < n && at + k < end; i++)
 					sum[i] += v[k][i];
 		}
-		for (int i = 0; i < n; i++)
-			if (j + i < width)
-				dtable[row * width + j + i] = sum[i];
+		for (int i = 0; i < n; i += pack<float>::count)
+			store_pack(dtable + row * width, sum + i, j + i, width, whole);
 	}
 }
 
@@ -79,17 +87,15 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 		return;
 	for (int64_t j = (int64_t)threadIdx.x * n; j < width; j += (int64_t)blockDim.x * n) {
 		float sum[n];
-		for (int i = 0; i < n; i++)
-			sum[i] = accumulate && j + i < width ? dtable[row * width + j + i] : 0.0f;
+		take_sums(sum, n, dtable + row * width, j, width, whole, accumulate);
 		for (int64_t b = 0; here && b < batches; b++) {
 			float v[n];
 			load_pack(v, dy + (b * length + t) * width, j, width, whole);
 			for (int i = 0; i < n; i++)
 				sum[i] += v[i];
 		}
-		for (int i = 0; i < n; i++)
-			if (j + i < width)
-				dtable[row * width + j + i] = sum[i];
+		for (int i = 0; i < n; i += pack<float>::count)
+			store_pack(dtable + row * width, sum + i, j + i, width, whole);
 	}
 }
 

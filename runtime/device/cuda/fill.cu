@@ -65,7 +65,10 @@ template <typename T, bool adds> static __global__ void __launch_bounds__(THREAD
 		source += at * b.from_step[d];
 		target += at * b.to_step[d];
 	}
-	to[target] = adds ? from_float<T>(to_float(to[target]) + to_float(from[source])) : from[source];
+	if constexpr (adds)
+		to[target] = from_float<T>(to_float(to[target]) + to_float(from[source]));
+	else
+		to[target] = from[source];
 }
 
 /* Strides of a packed buffer, and where the part begins in it. */
@@ -86,6 +89,27 @@ template <typename T, bool adds> static void move_box(struct hspmd_cuda *cuda, v
 	LAUNCH(kernel, (unsigned)ceil_div(b->count, THREADS), THREADS, 0, cuda->stream, (T *)dst + to, (const T *)src + from, *b);
 }
 
+/* Take 16 bytes for an element where rows allow it. */
+static bool widen(struct boxes *b, const void *dst, const void *src, int64_t *to, int64_t *from, int64_t element_bytes)
+{
+	int64_t n = 16 / element_bytes;
+	int last = b->rank - 1;
+	bool even = last >= 0 && b->size[last] % n == 0 && *to % n == 0 && *from % n == 0 && (uintptr_t)dst % 16 == 0 && (uintptr_t)src % 16 == 0;
+	for (int d = 0; even && d < last; d++)
+		even = b->size[d] == 1 || (b->to_step[d] % n == 0 && b->from_step[d] % n == 0);
+	if (!even)
+		return false;
+	for (int d = 0; d < last; d++) {
+		b->to_step[d] /= n;
+		b->from_step[d] /= n;
+	}
+	b->size[last] /= n;
+	b->count /= n;
+	*to /= n;
+	*from /= n;
+	return true;
+}
+
 /* Integers and their like are moved as floats of their size are: bit by bit. */
 int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
 			const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err)
@@ -104,10 +128,12 @@ int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_b
 		move_box<bf16, true>(cuda, dst, src, to, from, &b);
 	else if (add)
 		return hspmd_fail(err, "the CUDA device adds F32 and BF16 only into a buffer");
-	else if (dtype == HSPMD_BF16)
-		move_box<bf16, false>(cuda, dst, src, to, from, &b);
 	else if (dtype == HSPMD_F64)
 		return hspmd_fail(err, "the CUDA device has no F64 tensors");
+	else if (widen(&b, dst, src, &to, &from, dtype == HSPMD_BF16 ? 2 : 4))
+		move_box<pack<float>, false>(cuda, dst, src, to, from, &b);
+	else if (dtype == HSPMD_BF16)
+		move_box<bf16, false>(cuda, dst, src, to, from, &b);
 	else
 		move_box<float, false>(cuda, dst, src, to, from, &b);
 	return 0;
