@@ -250,6 +250,38 @@ static void test_distances(void **state)
 	unsetenv("FAKE_NVML_LINKS");
 }
 
+/* What drives a GPU may run on the cores of that GPU's processor, and no others; where the bus does not say which those are, on all. */
+static void test_near(void **state)
+{
+	(void)state;
+	static const struct {
+		bool one_processor;
+		const char *cpus[2];
+		int numa[2];
+	} kinds[] = { { false, { "0", "1" }, { 0, 1 } }, { true, { "0", "0" }, { 0, 0 } } };
+	struct hspmd_error err = { "" };
+	struct hspmd_topology_options o = { .skip_measure = true };
+	setenv("FAKE_NVML_LINKS", "none", 1);
+	unsetenv("HWLOC_COMPONENTS"); /* with it hwloc takes no machine from a file */
+	for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+		char *path = machine(false, kinds[k].one_processor);
+		setenv("HWLOC_XMLFILE", path, 1);
+		struct hspmd_topology *t = hspmd_topology_discover(&o, &err);
+		unsetenv("HWLOC_XMLFILE");
+		unlink(path);
+		free(path);
+		assert_non_null(t);
+		assert_int_equal(t->place_count, 2);
+		for (int g = 0; g < 2; g++) {
+			assert_string_equal(t->places[g].cpus, kinds[k].cpus[g]);
+			assert_int_equal(t->cluster->devices[g].numa, kinds[k].numa[g]);
+		}
+		hspmd_topology_destroy(t);
+	}
+	setenv("HWLOC_COMPONENTS", "-pci", 1);
+	unsetenv("FAKE_NVML_LINKS");
+}
+
 int main(void)
 {
 	/* hwloc unloads this part of itself with memory it forgot to free, which a leak checker then sees. */
@@ -260,6 +292,7 @@ int main(void)
 		cmocka_unit_test(test_granted_by_number),
 		cmocka_unit_test(test_gpus),
 		cmocka_unit_test(test_distances),
+		cmocka_unit_test(test_near),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
