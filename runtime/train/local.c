@@ -17,7 +17,7 @@ struct shared {
 	atomic_int failed;
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	int opened, expected; /* members that are ready to connect, and how many there will be */
+	int opened, connected, expected; /* members that are ready to connect, that have done so, and how many there will be */
 	struct hspmd_error first; /* what went wrong first */
 };
 
@@ -108,6 +108,15 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	return 0;
 }
 
+static int connect_member(struct member *m, struct hspmd_error *err)
+{
+	for (int k = 0; k < 2; k++)
+		if ((m->transports[k] && m->transports[k]->ops->connect(m->transports[k], m->s->addresses[k], err)) ||
+		    (m->direct[k] && (hspmd_direct_meet(m->direct[k], m->s->direct[k], err) || hspmd_direct_ready(m->direct[k], err))))
+			return -1;
+	return 0;
+}
+
 static int train(struct member *m, struct hspmd_error *err)
 {
 	const struct hspmd_local_options *o = m->s->o;
@@ -116,10 +125,6 @@ static int train(struct member *m, struct hspmd_error *err)
 		.direct = { m->direct[0], m->direct[1] }, .rank_of = m->s->rank_of,
 		.device_count = o->cluster->device_count, .voters = m->s->voters, .voter_count = m->s->members, .samples = o->samples, .job = o->job,
 	};
-	for (int k = 0; k < 2; k++)
-		if ((m->transports[k] && m->transports[k]->ops->connect(m->transports[k], m->s->addresses[k], err)) ||
-		    (m->direct[k] && (hspmd_direct_meet(m->direct[k], m->s->direct[k], err) || hspmd_direct_ready(m->direct[k], err))))
-			return -1;
 	if (!(m->executor = hspmd_executor_create(&eo, err)) ||
 	    hspmd_executor_initialise(m->executor, err) || hspmd_executor_spread(m->executor, err))
 		return -1;
@@ -140,12 +145,13 @@ static int train(struct member *m, struct hspmd_error *err)
 	return status;
 }
 
-static void await_all(struct shared *s)
+/* Until all members have got so far, or failed. */
+static void await_all(struct shared *s, int *arrived)
 {
 	pthread_mutex_lock(&s->lock);
-	s->opened++;
+	++*arrived;
 	pthread_cond_broadcast(&s->more);
-	while (s->opened < s->expected)
+	while (*arrived < s->expected)
 		pthread_cond_wait(&s->more, &s->lock);
 	pthread_mutex_unlock(&s->lock);
 }
@@ -157,7 +163,10 @@ static void *run_member(void *argument)
 	struct hspmd_error err;
 	if (open_member(m, &err))
 		report(s, &err);
-	await_all(s);
+	await_all(s, &s->opened);
+	if (!atomic_load(&s->failed) && connect_member(m, &err))
+		report(s, &err);
+	await_all(s, &s->connected); /* who has no step to train closes at once, and then nobody could connect to it */
 	if (!atomic_load(&s->failed) && train(m, &err))
 		report(s, &err);
 	for (int k = 0; k < 2 && atomic_load(&s->failed); k++)
