@@ -21,6 +21,7 @@
 
 const char *const hspmd_data_kind_words[] = { "bytes", "uint16", "uint32", "megatron", NULL };
 const char *const hspmd_lr_schedule_words[] = { "constant", "cosine", "linear", NULL };
+const char *const hspmd_rounding_words[] = { "nearest", "stochastic", NULL };
 
 static const char *const optimizer_words[] = { "adamw", NULL };
 static const char *const precision_words[] = { "fp32", "bf16", NULL };
@@ -193,6 +194,16 @@ static void read_sources(struct hspmd_job *j, struct hspmd_json *root)
 		set_path(j, &init, from, &j->init);
 }
 
+static void read_precision(struct hspmd_job *j, struct hspmd_json *root)
+{
+	struct hspmd_json at = hspmd_json_any(root, "rounding");
+	j->precision = precisions[hspmd_json_word_or(root, "precision", precision_words, 0)];
+	j->rounding = (enum hspmd_rounding)hspmd_json_word_or(root, "rounding", hspmd_rounding_words, HSPMD_ROUNDING_NEAREST);
+	if (j->rounding == HSPMD_ROUNDING_STOCHASTIC && j->precision != HSPMD_PRECISION_BF16)
+		hspmd_json_fail(&at, "expected \"nearest\" with precision \"%s\", in which nothing is rounded to bf16, got \"stochastic\"",
+				hspmd_precision_words[j->precision]);
+}
+
 static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 {
 	if (hspmd_json_format(root, HSPMD_JOB_FORMAT))
@@ -204,7 +215,7 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 	j->global_batch = hspmd_json_int(root, "global_batch", 1, GLOBAL_BATCH_MAX);
 	j->steps = hspmd_json_int(root, "steps", 1, STEPS_MAX);
 	j->seed = (uint64_t)hspmd_json_int_or(root, "seed", 0, INT64_MAX, 1);
-	j->precision = precisions[hspmd_json_word_or(root, "precision", precision_words, 0)];
+	read_precision(j, root);
 	read_optimizer(j, root);
 	if (read_elastic(j, root))
 		return -1;
@@ -361,6 +372,7 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "seed", json_integer((json_int_t)j->seed));
 	bad |= json_object_set_new(o, "optimizer", optimizer_json(j));
 	bad |= json_object_set_new(o, "precision", json_string(hspmd_precision_words[j->precision]));
+	bad |= json_object_set_new(o, "rounding", json_string(hspmd_rounding_words[j->rounding]));
 	bad |= json_object_set_new(o, "elastic", elastic_json(j));
 	bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
 	return hspmd_json_unless(bad, o);

@@ -20,6 +20,8 @@ enum hspmd_data_kind { HSPMD_DATA_BYTES, HSPMD_DATA_UINT16, HSPMD_DATA_UINT32, H
 extern const char *const hspmd_data_kind_words[];
 enum hspmd_lr_schedule { HSPMD_LR_CONSTANT, HSPMD_LR_COSINE, HSPMD_LR_LINEAR };
 extern const char *const hspmd_lr_schedule_words[];
+enum hspmd_rounding { HSPMD_ROUNDING_NEAREST, HSPMD_ROUNDING_STOCHASTIC };
+extern const char *const hspmd_rounding_words[];
 
 struct hspmd_job {
 	char *file;       /* absolute path of the job file */
@@ -44,6 +46,7 @@ struct hspmd_job {
 		double clip;                            /* global norm; 0: none. Default 1.0 */
 	} optimizer;
 	enum hspmd_precision precision; /* FP32 (default) or BF16 */
+	enum hspmd_rounding rounding;   /* of parameters to BF16, as operators read them. Default nearest; stochastic with BF16 alone */
 	struct {
 		int min_nodes, max_nodes; /* defaults 1, and no limit (INT_MAX) */
 		char *policy;             /* default "default" */

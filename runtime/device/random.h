@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers that are a pure function of (seed, stream, index): every device and every plan draws the same ones. Philox4x32-10 (Salmon et
- * al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011) keyed by seed and counted by stream and index; normal ones by Box and Muller. */
+ * al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011) keyed by seed and counted by stream and index; normal ones by Box and Muller. The index is
+ * that of an element in the full tensor, wherever a part of it lies. */
 #ifndef HSPMD_DEVICE_RANDOM_H
 #define HSPMD_DEVICE_RANDOM_H
 
 #include <math.h>
 #include <stdint.h>
+
+#include "runtime/device/device.h"
 
 #ifdef __CUDACC__
 #define HSPMD_RANDOM static __host__ __device__ inline
@@ -46,6 +49,49 @@ HSPMD_RANDOM double hspmd_random_normal(uint64_t seed, uint64_t stream, uint64_t
 	double normal[4];
 	hspmd_random_normals(seed, stream, index / 4, normal);
 	return normal[index % 4];
+}
+
+/* ---- indices */
+
+/* Where the elements of a local part stand in the full tensor. Dimensions from the last; one that the part has whole is one with the dimension before it, so that most
+ * parts take no division. */
+struct hspmd_index_map {
+	int rank;                                              /* 1 ... HSPMD_MAX_RANK */
+	int64_t first;                                         /* index of element 0 */
+	int64_t shape[HSPMD_MAX_RANK], stride[HSPMD_MAX_RANK]; /* of the part, and in the full tensor */
+};
+
+static inline struct hspmd_index_map hspmd_index_map_of(const struct hspmd_view *v)
+{
+	struct hspmd_index_map map = { 1, 0, { v->rank ? v->shape[v->rank - 1] : 1 }, { 1 } };
+	int64_t size = v->rank ? v->full[v->rank - 1] : 1, stride = size; /* of the dimension being put together; of the next in the full tensor */
+	map.first = v->rank ? v->start[v->rank - 1] : 0;
+	for (int d = v->rank - 2; d >= 0; d--) {
+		int last = map.rank - 1;
+		if (map.shape[last] == size) {
+			map.shape[last] *= v->shape[d];
+			size *= v->full[d];
+		} else {
+			map.shape[map.rank] = v->shape[d];
+			map.stride[map.rank++] = stride;
+			size = v->full[d];
+		}
+		map.first += v->start[d] * stride;
+		stride *= v->full[d];
+	}
+	return map;
+}
+
+/* Of local element i. *run: how many from it on have indices that follow one another. */
+HSPMD_RANDOM int64_t hspmd_index_at(const struct hspmd_index_map *map, int64_t i, int64_t *run)
+{
+	int64_t index = map->first;
+	*run = map->shape[0] - (map->rank > 1 ? i % map->shape[0] : i);
+	for (int d = 0; d + 1 < map->rank; d++) {
+		index += i % map->shape[d] * map->stride[d];
+		i /= map->shape[d];
+	}
+	return index + i * map->stride[map->rank - 1];
 }
 
 #endif

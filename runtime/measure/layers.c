@@ -233,7 +233,7 @@ int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *er
 	struct hspmd_step_times times;
 	double then = hspmd_now();
 	if (hspmd_executor_gradients(t->executor, t->step, &own, &times, err) || hspmd_executor_commit(t->executor, t->step, &own, err) ||
-	    hspmd_executor_spread(t->executor, err))
+	    hspmd_executor_spread(t->executor, t->step + 1, err))
 		return -1;
 	*took = hspmd_now() - then;
 	t->step++;

@@ -66,11 +66,11 @@ enum hspmd_opcode {
 	HSPMD_OP_EXPERTS_GRAD, /* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate (acc), dup (acc), ddown (acc) */
 	/* ---- what is not part of a model's graph */
 	HSPMD_OP_SUM_SQUARES, /* x -> sum[1] F64 (acc); same bits whatever the number of threads */
-	HSPMD_OP_ADAMW,       /* gradient; outputs updated in place: parameter, m, v; on CUDA optional: the parameter in BF16. attr.adam; the gradient is read
-			       * times attr.scale */
+	HSPMD_OP_ADAMW,       /* gradient; outputs updated in place: parameter, m, v; on CUDA optional: the parameter in BF16, rounded as by CAST. attr.adam; the
+			       * gradient is read times attr.scale */
 	HSPMD_OP_NORMAL,      /* -> x: normal random numbers, attr.random: a pure function of (seed, stream, element's index in the full tensor) */
 	HSPMD_OP_FILL,        /* -> x = attr.scale */
-	HSPMD_OP_CAST,        /* x -> y of another floating type */
+	HSPMD_OP_CAST,        /* x -> y of another floating type, to the nearest; attr.stochastic: F32 to BF16 at random (runtime/device/rounding.h), by attr.random */
 	/* ---- two operators of a program at once (runtime/train/combine.c), for devices that have them (hspmd_device_has); inputs and outputs as fused.c says */
 	HSPMD_OP_ADD_LAYERNORM,      /* a, b, gain, bias (optional) -> y, stats, a + b */
 	HSPMD_OP_ADD_RMSNORM,        /* a, b, gain -> y, stats, a + b */
@@ -91,14 +91,14 @@ struct hspmd_op_attr {
 	int64_t window;
 	int parts;
 	int experts, experts_per_token;
-	bool transposed, exact;
+	bool transposed, exact, stochastic;
 	double eps, theta, scale;
 	struct {
 		double lr, beta1, beta2, eps, weight_decay;
 		int64_t step; /* 1-based, for the bias correction */
 	} adam;
 	struct {
-		uint64_t seed, stream; /* stream: hash of the tensor's name */
+		uint64_t seed, stream; /* stream: hash of the tensor's name; of a rounding, and of how many updates the state has had */
 		double mean, deviation;
 	} random;
 };

@@ -4,11 +4,11 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/op/op.h"
+#include "runtime/train/parameters.h"
 #include "runtime/train/replay.h"
 #include "runtime/train/stow.h"
 
@@ -26,6 +26,7 @@ struct hspmd_executor {
 	double *scalar;          /* on the device: sum of squares */
 	bool copied;             /* copies of parameters in the operators' type are up to date */
 	char *samples;           /* host: one READ's worth */
+	struct hspmd_op_attr *updates; /* of every parameter's */
 	struct hspmd_kernel_args *all; /* what every parameter is updated with, where the device takes many at once; else NULL */
 	struct hspmd_replay *replay; /* NULL: each instruction by itself */
 };
@@ -103,11 +104,11 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	const struct hspmd_program *p = ex->p = o->program;
 	struct hspmd_device *dev = o->device;
 	ex->samples = malloc(largest_read(p) + 1);
-	if (!ex->samples) {
-		hspmd_fail_memory(err, "starting a generation");
-		goto fail;
-	}
-	if (dev->ops->run_all && !o->seconds && !(ex->all = hspmd_calloc((size_t)p->state_count + 1, sizeof *ex->all))) {
+	ex->updates = hspmd_calloc((size_t)p->state_count + 1, sizeof *ex->updates);
+	bool many = dev->ops->run_all && !o->seconds;
+	if (many)
+		ex->all = hspmd_calloc((size_t)p->state_count + 1, sizeof *ex->all);
+	if (!ex->samples || !ex->updates || (many && !ex->all)) {
 		hspmd_fail_memory(err, "starting a generation");
 		goto fail;
 	}
@@ -140,6 +141,7 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 	if (ex->scalar)
 		dev->ops->release(dev, ex->scalar);
 	free(ex->samples);
+	free(ex->updates);
 	free(ex->all);
 	free(ex);
 }
@@ -222,31 +224,9 @@ static size_t slot_bytes(const struct hspmd_executor *ex, int slot)
 
 /* ---- the state's start */
 
-static int run_fill(struct hspmd_executor *ex, enum hspmd_opcode opcode, int slot, const struct hspmd_op_attr *attr, struct hspmd_error *err)
-{
-	struct hspmd_kernel_args args = { .attr = attr, .output_count = 1 };
-	args.out[0] = hspmd_program_view(ex->p, slot, ex->bases);
-	return ex->o.device->ops->run(ex->o.device, opcode, &args, err);
-}
-
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err)
 {
-	for (int i = 0; i < ex->p->state_count; i++) {
-		const struct hspmd_program_state *s = &ex->p->states[i];
-		const struct hspmd_tensor *t = &ex->p->graph->tensors[s->tensor];
-		if (s->param < 0)
-			continue;
-		struct hspmd_op_attr attr = { .scale = t->init_mean };
-		attr.random.seed = ex->o.job->seed;
-		attr.random.stream = XXH3_64bits(s->name, strlen(s->name));
-		attr.random.mean = t->init_mean;
-		attr.random.deviation = t->init_deviation;
-		struct hspmd_op_attr zero = { .scale = 0 };
-		if (run_fill(ex, t->init_deviation > 0 ? HSPMD_OP_NORMAL : HSPMD_OP_FILL, s->param, &attr, err) ||
-		    run_fill(ex, HSPMD_OP_FILL, s->m, &zero, err) || run_fill(ex, HSPMD_OP_FILL, s->v, &zero, err))
-			return -1;
-	}
-	return 0;
+	return hspmd_parameters_initialise(ex->p, ex->o.device, ex->bases, ex->o.job, err);
 }
 
 /* ---- instructions */
@@ -550,8 +530,6 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 	attr.adam.beta2 = job->optimizer.beta2;
 	attr.adam.eps = job->optimizer.eps;
 	attr.adam.step = step + 1;
-	struct hspmd_op_attr decays = attr;
-	decays.adam.weight_decay = job->optimizer.weight_decay;
 	double measured = hspmd_now();
 	uint64_t block = 0;
 	int count = 0;
@@ -561,7 +539,11 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 		const struct hspmd_instruction *in = &ex->p->instructions[i];
 		if (in->action != HSPMD_ACTION_ADAM)
 			continue;
-		const struct hspmd_op_attr *own = ex->p->states[in->step].decay ? &decays : &attr;
+		const struct hspmd_program_state *s = &ex->p->states[in->step];
+		struct hspmd_op_attr *own = &ex->updates[in->step];
+		*own = attr;
+		own->adam.weight_decay = s->decay ? job->optimizer.weight_decay : 0;
+		hspmd_parameters_rounding(s, job, step + 1, own);
 		if (ex->all && !ex->o.lasting) {
 			set_args(ex, in, own, &ex->all[count++]);
 			continue;
@@ -578,27 +560,12 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 	return ex->o.device->ops->synchronise(ex->o.device, err);
 }
 
-/* An update leaves them behind; a state that was filled from elsewhere does not. */
-static int copy_parameters(struct hspmd_executor *ex, struct hspmd_error *err)
+int hspmd_executor_spread(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err)
 {
-	for (int i = 0; i < ex->p->state_count && !ex->copied; i++) {
-		const struct hspmd_program_state *s = &ex->p->states[i];
-		struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1 };
-		if (s->copy < 0)
-			continue;
-		args.in[0] = hspmd_program_view(ex->p, s->param, ex->bases);
-		args.out[0] = hspmd_program_view(ex->p, s->copy, ex->bases);
-		if (ex->o.device->ops->run(ex->o.device, HSPMD_OP_CAST, &args, err))
-			return -1;
-	}
-	ex->copied = true;
-	return 0;
-}
-
-int hspmd_executor_spread(struct hspmd_executor *ex, struct hspmd_error *err)
-{
-	if (copy_parameters(ex, err))
+	/* An update leaves copies behind; a state that was filled from elsewhere does not. */
+	if (!ex->copied && hspmd_parameters_copy(ex->p, ex->o.device, ex->bases, ex->o.job, updates, err))
 		return -1;
+	ex->copied = true;
 	for (size_t i = ex->p->vote; i < ex->p->instruction_count; i++)
 		if (ex->p->instructions[i].action == HSPMD_ACTION_COMM && run_comm(ex, &ex->p->instructions[i], err))
 			return -1;

@@ -65,8 +65,9 @@ void hspmd_executor_read_from(struct hspmd_executor *ex, struct hspmd_sample_sou
 void *hspmd_executor_slot(const struct hspmd_executor *ex, int slot);
 /* Fill one state (parameter, zero moments) at random as the job's seed says: the same numbers under any plan. */
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err);
-/* Bring parameters from where their state lies to where they are used: after the state was filled, and after every commit. Collective. */
-int hspmd_executor_spread(struct hspmd_executor *ex, struct hspmd_error *err);
+/* Bring parameters from where their state lies to where they are used: after the state was filled, and after every commit. updates: how many the state has had, which is the
+ * step that comes next; it says how copies are rounded. Collective. */
+int hspmd_executor_spread(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err);
 
 /* What a step's vote sums over all devices. */
 struct hspmd_totals {

@@ -91,15 +91,15 @@ void hspmd_generation_leave(struct hspmd_generation *g);
 /* Make ready for a step of the length that it has. *length: that. */
 int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err);
 
-/* Fill the state from what `start` says (`state` object): at random, or from the live state of the generation before (`old`, NULL when this worker has none) and from
- * files. *report is filled also on failure. */
+/* Fill the state from what `start` says (`state` object, and `step`, which comes next): at random, or from the live state of the generation before (`old`, NULL when this
+ * worker has none) and from files. *report is filled also on failure. */
 struct hspmd_load_report {
 	int64_t local, peers, disk, shared; /* bytes by where they came from; local: this node's memory */
 	double move_s;
 	json_t *unreadable; /* { step, generation, file }: a shard that this node was said to have, and of which no copy here is good; NULL: none. A new reference */
 };
-int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
-			  struct hspmd_error *err);
+int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, int64_t step,
+			  struct hspmd_load_report *report, struct hspmd_error *err);
 
 /* One box of a state tensor between this worker's memory and a packed host buffer. */
 int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);

@@ -316,8 +316,8 @@ static int load_start(struct hspmd_generation *g, struct hspmd_load_report *repo
 	return g->setup->job->init ? load_weights(g, report, err) : 0;
 }
 
-int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
-			  struct hspmd_error *err)
+int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, int64_t step,
+			  struct hspmd_load_report *report, struct hspmd_error *err)
 {
 	double then = hspmd_now();
 	int status;
@@ -329,7 +329,7 @@ int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *o
 	else
 		status = hspmd_fail(err, "start: state says neither init, live nor manifest");
 	if (!status)
-		status = hspmd_executor_spread(g->executor, err);
+		status = hspmd_executor_spread(g->executor, step, err);
 	report->move_s = hspmd_now() - then;
 	return status;
 }

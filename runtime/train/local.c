@@ -126,13 +126,13 @@ static int train(struct member *m, struct hspmd_error *err)
 		.device_count = o->cluster->device_count, .voters = m->s->voters, .voter_count = m->s->members, .samples = o->samples, .job = o->job,
 	};
 	if (!(m->executor = hspmd_executor_create(&eo, err)) ||
-	    hspmd_executor_initialise(m->executor, err) || hspmd_executor_spread(m->executor, err))
+	    hspmd_executor_initialise(m->executor, err) || hspmd_executor_spread(m->executor, 0, err))
 		return -1;
 	for (int64_t step = 0; step < o->steps; step++) {
 		struct hspmd_totals own = { 0 }, all;
 		struct hspmd_step_times times;
 		if (use_length(m, step, err) || hspmd_executor_gradients(m->executor, step, &own, &times, err) || hspmd_executor_vote(m->executor, step, &own, &all, err) ||
-		    hspmd_executor_commit(m->executor, step, &all, err) || hspmd_executor_spread(m->executor, err))
+		    hspmd_executor_commit(m->executor, step, &all, err) || hspmd_executor_spread(m->executor, step + 1, err))
 			return -1;
 		if (m->rank == 0 && o->told)
 			o->told(o->context, step, all.loss);

@@ -10,7 +10,7 @@ struct hspmd_local_options {
 	struct hspmd_graph_source source;
 	const struct hspmd_cluster *cluster;
 	const struct hspmd_plan *plan;
-	const struct hspmd_job *job; /* seed, global_batch, optimizer; other fields are not looked at */
+	const struct hspmd_job *job; /* seed, global_batch, optimizer, rounding; other fields are not looked at */
 	struct hspmd_sample_source samples; /* called from several threads at once */
 	int64_t steps;
 	/* Steps may be of several sequence lengths up to the plan's: step s of lengths[which(which_context, s)]. lengths NULL: all are of the plan's. */

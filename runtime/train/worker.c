@@ -258,19 +258,19 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	if (!g || g->number != number)
 		return hspmd_fail(err, "start of generation %d, which is not prepared", number);
 	struct hspmd_load_report report;
-	json_t *state = json_object_get(m, "state");
+	json_t *state = json_object_get(m, "state"), *step = json_object_get(m, "step");
 	double then = hspmd_now();
 	if (hspmd_generation_connect(g, json_object_get(m, "addresses"), json_object_get(m, "copies"), err) ||
 	    take_memory(w, g, old, json_string_value(json_object_get(state, "local")), err))
 		return -1;
 	double connect_s = hspmd_now() - then;
-	int failed = hspmd_generation_load(g, old, state, &report, err);
+	int failed = hspmd_generation_load(g, old, state, json_integer_value(step), &report, err);
 	w->unreadable = report.unreadable;
 	if (failed || all_loaded(g, err))
 		return -1;
 	if (worker_before_change(w, err)) /* an image of the old state may still be being taken */
 		return -1;
-	w->step = json_integer_value(json_object_get(m, "step"));
+	w->step = json_integer_value(step);
 	if (g->lasting)
 		hspmd_lasting_begin(g->lasting, w->step);
 	pthread_mutex_lock(&w->lock);
@@ -378,11 +378,11 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	remember_step(w, all);
 	double step_s = hspmd_now() - then;
 	bool measured = is_to_measure(w, all);
-	if (measured && (hspmd_executor_spread(ex, err) || measure(w, &valid, err)))
+	if (measured && (hspmd_executor_spread(ex, w->step, err) || measure(w, &valid, err)))
 		return -1;
 	if (report_step(w, all, length, step_s, &times, valid))
 		return hspmd_fail(err, "the controller cannot be reached");
-	return measured ? 0 : hspmd_executor_spread(ex, err);
+	return measured ? 0 : hspmd_executor_spread(ex, w->step, err);
 }
 
 static int tell_stopped(struct worker *w, int generation)

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/gpu/gpu.h"
+#include "tests/gpu/rounding_case.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 5
@@ -132,6 +133,88 @@ static void plans_bf16(void **state)
 	}
 }
 
+/* ---- stochastic rounding */
+
+#define ROUNDED_STEPS 50
+#define ROUNDED_BOUND 5e-3 /* relative; plans sum in other orders. Emulated: 2e-3 at most, 6e-3 with rounding to the nearest */
+
+#define SMALL_HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":#,\"pipelines\":"
+static const struct plan rounded_plans[] = {
+	{ "one GPU", SMALL_HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]}" TAIL, 1, 0, 1 },
+	{ "tensor parallel, unequal", SMALL_HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"shard_ratio\":[0.7,0.3]}]}" TAIL, 2, 0, 3 },
+	{ "three stages", SMALL_HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],\"devices\":[\"n:1\"]},{\"layers\":[3,@],"
+			  "\"devices\":[\"n:2\"]}]}" TAIL, 3, 0, 7 },
+	{ "two pipelines, one tensor parallel, ZeRO", SMALL_HEAD "[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"shard_ratio\":[0.6,0.4]}]},"
+							  "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:2\"]}]}" TAIL, 3, 1, 7 },
+};
+#define ROUNDED_PLANS (sizeof rounded_plans / sizeof *rounded_plans)
+
+/* Losses, and the parameters at the end. */
+static struct rounding_case *train_rounded(const struct model *m, const struct plan *p, int steps, double *losses)
+{
+	struct rounding_case *c = rounding_case_create();
+	struct hspmd_error err = { "" };
+	char *text = plan_text(p, m->layers);
+	struct trainer_options o = {
+		.model = m->config, .plan = text, .devices = p->devices, .steps = steps, .gpus = p->gpus, .bf16 = true, .stochastic = true,
+		.ended = rounding_case_take, .context = c,
+	};
+	if (trainer_train(&o, losses, &err) || rounding_case_check(c, TRAINER_SEED, steps, &err))
+		fail_msg("%s, %s, %d steps: %s", m->name, p->name, steps, err.text);
+	free(text);
+	return c;
+}
+
+/* The beginning is the same to the bit under any plan. */
+static void rounded_starts(void **state)
+{
+	(void)state;
+	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+		struct rounding_case *one = NULL;
+		for (size_t i = 0; i < ROUNDED_PLANS; i++) {
+			struct hspmd_error err;
+			struct rounding_case *c = train_rounded(&models[k], &rounded_plans[i], 0, NULL);
+			if (one && rounding_case_compare(c, one, &err))
+				fail_msg("%s, %s: %s", models[k].name, rounded_plans[i].name, err.text);
+			if (one)
+				rounding_case_destroy(c);
+			else
+				one = c;
+		}
+		int64_t moved, all;
+		rounding_case_count(one, &moved, &all);
+		assert_true(moved > all / 5 && moved < all / 3); /* a quarter, of numbers that lie anywhere between two of BF16 */
+		rounding_case_destroy(one);
+	}
+}
+
+static void rounded_plans_agree(void **state)
+{
+	(void)state;
+	static double want[ROUNDED_STEPS], got[ROUNDED_STEPS], nearest[STEPS];
+	rounding_case_destroy(train_rounded(&models[0], &rounded_plans[0], ROUNDED_STEPS, want));
+	assert_true(want[ROUNDED_STEPS - 1] < want[0] - 0.5); /* it learns */
+	train(&models[0], &rounded_plans[0], 1, true, false, STEPS, nearest);
+	compare(&models[0], &rounded_plans[0], want, nearest, STEPS, 2e-2);
+	assert_true(fabs(want[0] - nearest[0]) > 1e-7 * nearest[0]);
+	for (size_t i = 1; i < ROUNDED_PLANS; i++) {
+		rounding_case_destroy(train_rounded(&models[0], &rounded_plans[i], ROUNDED_STEPS, got));
+		double worst = 0;
+		for (int s = 0; s < ROUNDED_STEPS; s++)
+			worst = fmax(worst, fabs(got[s] / want[s] - 1));
+		printf("%s: losses of %d steps differ by %.2g\n", rounded_plans[i].name, ROUNDED_STEPS, worst);
+		compare(&models[0], &rounded_plans[i], got, want, ROUNDED_STEPS, gpu_is_emulated() ? ROUNDED_BOUND : 4 * ROUNDED_BOUND);
+	}
+}
+
+static void rounded_operators(void **state)
+{
+	(void)state;
+	struct hspmd_device *gpu = gpu_open();
+	rounding_case_operators(gpu);
+	gpu->ops->close(gpu);
+}
+
 static void hundred_steps(void **state)
 {
 	(void)state;
@@ -212,6 +295,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(plans_f32), cmocka_unit_test(documents), cmocka_unit_test(plans_bf16), cmocka_unit_test(graphs), cmocka_unit_test(graphs_between_messages),
+		cmocka_unit_test(rounded_operators), cmocka_unit_test(rounded_starts), cmocka_unit_test(rounded_plans_agree),
 		cmocka_unit_test(hundred_steps),
 	};
 	setenv("HSPMD_CUDA_SHARE", "1", 1);

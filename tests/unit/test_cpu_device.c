@@ -11,6 +11,7 @@
 
 #define REAL_BITS 32
 #define ISA generic
+#include "common/half.h"
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/random.h"
 
@@ -179,6 +180,53 @@ static void test_cast(void **state)
 	dev->ops->close(dev);
 }
 
+/* A part is rounded as the whole is, with any number of threads, and only where it is asked for. */
+static void test_cast_at_random(void **state)
+{
+	(void)state;
+	enum { ROWS = 130, COLUMNS = 257, FROM = 106, WIDTH = 40 };
+	static float x[ROWS * COLUMNS], part[ROWS * WIDTH];
+	static uint16_t whole[ROWS * COLUMNS], again[ROWS * COLUMNS], got[ROWS * WIDTH];
+	struct hspmd_op_attr attr = { .stochastic = true, .random = { .seed = 5, .stream = 9 } };
+	for (int i = 0; i < ROWS * COLUMNS; i++)
+		x[i] = (float)hspmd_random_normal(3, 1, (uint64_t)i);
+	for (int r = 0; r < ROWS; r++)
+		memcpy(part + r * WIDTH, x + r * COLUMNS + FROM, WIDTH * sizeof *x);
+	struct hspmd_view full = { .data = x, .dtype = HSPMD_F32, .rank = 2, .shape = { ROWS, COLUMNS }, .full = { ROWS, COLUMNS } }, cut = full;
+	cut.data = part;
+	cut.shape[1] = WIDTH;
+	cut.start[1] = FROM;
+	struct hspmd_kernel_args args = { .attr = &attr, .input_count = 1, .output_count = 1, .in = { full }, .out = { full } };
+	args.out[0].dtype = HSPMD_BF16;
+	for (int threads = 1; threads <= 3; threads += 2) {
+		struct hspmd_device *dev = open_device(threads);
+		args.in[0].data = x;
+		args.out[0].data = threads == 1 ? whole : again;
+		run(dev, HSPMD_OP_CAST, &args);
+		dev->ops->close(dev);
+	}
+	assert_memory_equal(whole, again, sizeof whole);
+	struct hspmd_device *dev = open_device(1);
+	args.in[0] = args.out[0] = cut;
+	args.out[0].data = got;
+	args.out[0].dtype = HSPMD_BF16;
+	run(dev, HSPMD_OP_CAST, &args);
+	int up = 0;
+	for (int r = 0; r < ROWS; r++)
+		for (int c = 0; c < WIDTH; c++) {
+			float value = part[r * WIDTH + c], rounded = hspmd_bf16_to_float(got[r * WIDTH + c]);
+			assert_int_equal(got[r * WIDTH + c], whole[r * COLUMNS + FROM + c]);
+			assert_true(fabsf(rounded - value) < fabsf(value) * 0x1p-7f);
+			up += got[r * WIDTH + c] != hspmd_bf16_from_float(value);
+		}
+	assert_true(up > ROWS * WIDTH / 5); /* a quarter is not the nearest */
+	attr.stochastic = false;
+	run(dev, HSPMD_OP_CAST, &args);
+	for (int i = 0; i < ROWS * WIDTH; i++)
+		assert_int_equal(got[i], hspmd_bf16_from_float(part[i]));
+	dev->ops->close(dev);
+}
+
 static void test_copies(void **state)
 {
 	(void)state;
@@ -238,7 +286,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_pool),	    cmocka_unit_test(test_exponential), cmocka_unit_test(test_adamw),
 		cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_random),	cmocka_unit_test(test_cast),
-		cmocka_unit_test(test_copies),	    cmocka_unit_test(test_errors),
+		cmocka_unit_test(test_cast_at_random), cmocka_unit_test(test_copies),	    cmocka_unit_test(test_errors),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

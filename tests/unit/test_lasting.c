@@ -147,7 +147,7 @@ static void begin(struct scene *s, int64_t memory_bytes)
 	json_t *message = prepare_message(memory_bytes), *init = json_pack("{sb}", "init", 1);
 	s->g = hspmd_generation_prepare(&s->setup, message, 0, &err);
 	if (!s->g || hspmd_generation_connect(s->g, NULL, NULL, &err) || hspmd_generation_allocate(s->g, NULL, &err) ||
-	    hspmd_generation_load(s->g, NULL, init, &report, &err))
+	    hspmd_generation_load(s->g, NULL, init, 0, &report, &err))
 		fail_msg("%s", err.text);
 	if (s->g->lasting)
 		hspmd_lasting_begin(s->g->lasting, 0);
@@ -167,7 +167,7 @@ static int step(struct scene *s, int64_t number, struct hspmd_totals *all, struc
 		return -1;
 	if (l)
 		hspmd_lasting_ready(l, true);
-	return hspmd_executor_vote(ex, number, &own, all, err) || hspmd_executor_commit(ex, number, all, err) || hspmd_executor_spread(ex, err) ? -1 : 0;
+	return hspmd_executor_vote(ex, number, &own, all, err) || hspmd_executor_commit(ex, number, all, err) || hspmd_executor_spread(ex, number + 1, err) ? -1 : 0;
 }
 
 static uint64_t state_of(const struct hspmd_generation *g)
@@ -278,7 +278,7 @@ static int64_t take_up(struct scene *s)
 		assert_int_equal(hspmd_lasting_step(s->g->lasting), now);
 	}
 	for (int i = 0; i < 2 && now < STEPS; i++) {
-		if (hspmd_executor_spread(s->g->executor, &err) || step(s, now, &all, &err))
+		if (hspmd_executor_spread(s->g->executor, now, &err) || step(s, now, &all, &err))
 			fail_msg("%s", err.text);
 		assert_memory_equal(&all, reference->sums[now], sizeof all);
 		assert_true(state_of(s->g) == reference->state[++now]);
@@ -415,7 +415,7 @@ static void change_to(struct scene *s, struct hspmd_generation *g, json_t *state
 	struct hspmd_error err = { "" };
 	struct hspmd_load_report report;
 	uint64_t before = state_of(s->g);
-	if (hspmd_generation_allocate(g, s->g, &err) || hspmd_generation_load(g, s->g, state, &report, &err))
+	if (hspmd_generation_allocate(g, s->g, &err) || hspmd_generation_load(g, s->g, state, 1, &report, &err))
 		fail_msg("%s", err.text);
 	assert_non_null(g->lasting);
 	hspmd_lasting_begin(g->lasting, 1);

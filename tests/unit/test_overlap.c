@@ -228,7 +228,7 @@ static int train(struct member *m)
 		if (m->transports[k]->ops->connect(m->transports[k], s->addresses[k], &m->err))
 			return -1;
 	struct hspmd_executor *ex = hspmd_executor_create(&o, &m->err);
-	int status = ex ? hspmd_executor_initialise(ex, &m->err) || hspmd_executor_spread(ex, &m->err) : -1;
+	int status = ex ? hspmd_executor_initialise(ex, &m->err) || hspmd_executor_spread(ex, 0, &m->err) : -1;
 	for (m->step = 0; !status && m->step < STEPS; m->step++) {
 		struct hspmd_totals own = { 0 }, all;
 		struct hspmd_step_times times;
@@ -236,7 +236,7 @@ static int train(struct member *m)
 		m->kernels = 0;
 		m->came = 0;
 		status = hspmd_executor_gradients(ex, m->step, &own, &times, &m->err) || hspmd_executor_vote(ex, m->step, &own, &all, &m->err) ||
-			 hspmd_executor_commit(ex, m->step, &all, &m->err) || hspmd_executor_spread(ex, &m->err);
+			 hspmd_executor_commit(ex, m->step, &all, &m->err) || hspmd_executor_spread(ex, m->step + 1, &m->err);
 		if (!m->number && !status)
 			s->losses[m->step] = all.loss;
 	}

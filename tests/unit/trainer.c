@@ -24,11 +24,18 @@ struct job {
 	struct hspmd_plan *plan;
 	struct hspmd_data *data;
 	double *losses;
+	const struct trainer_options *o;
 };
 
 static void take_loss(void *context, int64_t step, double loss)
 {
 	((struct job *)context)->losses[step] = loss;
+}
+
+static int look(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err)
+{
+	const struct trainer_options *o = ((struct job *)context)->o;
+	return o->ended ? o->ended(o->context, program, executor, device, err) : 0;
 }
 
 /* Text enough for any test: a byte file with structure that a model can learn. */
@@ -73,10 +80,14 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 	s->plan = p && s->cluster && s->model ? hspmd_plan_from_json(p, "plan", s->cluster, hspmd_model_layers(s->model), err) : NULL;
 	if (s->plan)
 		j = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,si,ss}}", "format", "hspmd-job-1", "model", "/none", "init", "random", "data", "train",
-			      corpus, "kind", "bytes", "seq_len", s->plan->seq_len, "global_batch", s->plan->global_batch, "steps", 1000, "seed", 7,
+			      corpus, "kind", "bytes", "seq_len", s->plan->seq_len, "global_batch", s->plan->global_batch, "steps", 1000, "seed", TRAINER_SEED,
 			      "optimizer", "type", "adamw", "lr", 3e-3, "warmup_steps", 2, "schedule", "constant");
 	if (j && o->documents)
 		json_object_set_new(json_object_get(j, "data"), "document_end", json_integer('a'));
+	if (j && o->bf16)
+		json_object_set_new(j, "precision", json_string("bf16"));
+	if (j && o->stochastic)
+		json_object_set_new(j, "rounding", json_string("stochastic"));
 	s->job = j ? hspmd_job_from_json(j, "/job.json", err) : NULL;
 	s->data = s->job ? hspmd_data_open(s->job, s->model->vocab, err) : NULL;
 	if (s->data)
@@ -92,7 +103,7 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_error *err)
 {
 	char corpus[] = "/tmp/hspmd-test-XXXXXX";
-	struct job s = { .losses = losses };
+	struct job s = { .losses = losses, .o = o };
 	int status = write_corpus(corpus);
 	if (!status)
 		status = set_up(&s, o, corpus, err);
@@ -100,7 +111,8 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 	if (!status) {
 		struct hspmd_local_options local = {
 			.source = hspmd_graph_source_model(s.model), .cluster = s.cluster, .plan = s.plan, .job = s.job,
-			.samples = hspmd_data_source(s.data), .steps = o->steps, .told = take_loss, .context = &s,
+			.samples = hspmd_data_source(s.data), .steps = o->steps, .told = take_loss, .ended = look,
+			.context = &s,
 		};
 		local.source.documents = o->documents;
 		local.source.bf16 = o->bf16;

@@ -8,6 +8,10 @@
 
 #include "common/error.h"
 
+struct hspmd_device;
+struct hspmd_executor;
+struct hspmd_program;
+
 struct trainer_options {
 	const char *model, *plan; /* config.json and hspmd-plan-1 as text; devices "n:0" ... */
 	int devices, steps;
@@ -15,7 +19,13 @@ struct trainer_options {
 	const char *cluster; /* hspmd-cluster-1 as text, whose devices the plan names; NULL: one node "n" of `devices` */
 	bool documents;      /* a text of short documents */
 	bool bf16;
+	bool stochastic;     /* with bf16: how parameters are rounded */
+	/* As in struct hspmd_local_options; NULL: nobody looks at the state. */
+	int (*ended)(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err);
+	void *context;
 };
+
+#define TRAINER_SEED 7 /* of every job */
 
 /* Train on a made-up byte file. losses[steps]. The job has global_batch and seq_len of the plan. 0, or -1 with err. */
 int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_error *err);

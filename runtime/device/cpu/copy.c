@@ -2,27 +2,11 @@
 /* Copies between buffers: of boxes, and to another floating type. */
 #include <string.h>
 
+#include "common/half.h"
 #include "runtime/device/cpu/cpu.h"
+#include "runtime/device/rounding.h"
 
 #define ELEMENTS_PER_ITEM 16384
-
-static float from_bf16(uint16_t bits)
-{
-	uint32_t word = (uint32_t)bits << 16;
-	float value;
-	memcpy(&value, &word, sizeof value);
-	return value;
-}
-
-/* Rounds to nearest, ties to even; a NaN stays one. */
-static uint16_t to_bf16(float value)
-{
-	uint32_t word;
-	memcpy(&word, &value, sizeof word);
-	if (value != value)
-		return (uint16_t)(word >> 16 | 0x40);
-	return (uint16_t)((word + 0x7fff + (word >> 16 & 1)) >> 16);
-}
 
 static double read_element(const void *data, enum hspmd_dtype dtype, int64_t i)
 {
@@ -30,7 +14,7 @@ static double read_element(const void *data, enum hspmd_dtype dtype, int64_t i)
 	case HSPMD_F64:
 		return ((const double *)data)[i];
 	case HSPMD_BF16:
-		return from_bf16(((const uint16_t *)data)[i]);
+		return hspmd_bf16_to_float(((const uint16_t *)data)[i]);
 	default:
 		return ((const float *)data)[i];
 	}
@@ -43,7 +27,7 @@ static void write_element(void *data, enum hspmd_dtype dtype, int64_t i, double 
 		((double *)data)[i] = value;
 		break;
 	case HSPMD_BF16:
-		((uint16_t *)data)[i] = to_bf16((float)value);
+		((uint16_t *)data)[i] = hspmd_bf16_from_float((float)value);
 		break;
 	default:
 		((float *)data)[i] = (float)value;
@@ -63,8 +47,15 @@ static void cast_item(void *context, int64_t item, int thread)
 	const struct hspmd_kernel_args *args = context;
 	(void)thread;
 	const struct hspmd_view *x = &args->in[0], *y = &args->out[0];
-	int64_t count = elements_of(x), end = (item + 1) * ELEMENTS_PER_ITEM;
-	for (int64_t i = item * ELEMENTS_PER_ITEM; i < (end < count ? end : count); i++)
+	int64_t count = elements_of(x), first = item * ELEMENTS_PER_ITEM, end = first + ELEMENTS_PER_ITEM;
+	end = end < count ? end : count;
+	if (hspmd_rounds_at_random(args)) {
+		struct hspmd_index_map map = hspmd_index_map_of(y);
+		hspmd_round_elements(args->attr->random.seed, args->attr->random.stream, &map, first, (int)(end - first), (const float *)x->data + first,
+				     (uint16_t *)y->data + first);
+		return;
+	}
+	for (int64_t i = first; i < end; i++)
 		write_element(y->data, y->dtype, i, read_element(x->data, x->dtype, i));
 }
 

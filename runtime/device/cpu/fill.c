@@ -10,29 +10,19 @@ static int64_t items_of(const struct hspmd_view *x)
 	return (element_count(x) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM;
 }
 
-/* Index in the full tensor of local element i. */
-static int64_t global_index(const struct hspmd_view *x, int64_t i)
-{
-	int64_t index = 0, step = 1;
-	for (int d = x->rank - 1; d >= 0; d--) {
-		index += (x->start[d] + i % x->shape[d]) * step;
-		step *= x->full[d];
-		i /= x->shape[d];
-	}
-	return index;
-}
-
 static void normal_item(void *context, int64_t item, int thread)
 {
 	const struct hspmd_kernel_args *args = context;
 	(void)thread;
 	const struct hspmd_op_attr *attr = args->attr;
 	const struct hspmd_view *x = &args->out[0];
+	struct hspmd_index_map map = hspmd_index_map_of(x);
 	int64_t count = element_count(x), end = (item + 1) * ELEMENTS_PER_ITEM;
 	double four[4];
-	int64_t block = -1; /* whose numbers `four` holds */
-	for (int64_t i = item * ELEMENTS_PER_ITEM; i < (end < count ? end : count); i++) {
-		int64_t index = global_index(x, i);
+	int64_t index = 0, run = 0, block = -1; /* whose numbers `four` holds */
+	for (int64_t i = item * ELEMENTS_PER_ITEM; i < (end < count ? end : count); i++, index++, run--) {
+		if (!run)
+			index = hspmd_index_at(&map, i, &run);
 		if (index / 4 != block) {
 			block = index / 4;
 			hspmd_random_normals(attr->random.seed, attr->random.stream, (uint64_t)block, four);

@@ -1,30 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What makes tensors from nothing, and copies between types and places. */
 #include "runtime/device/cuda/kernel.h"
-#include "runtime/device/random.h"
+#include "runtime/device/rounding.h"
 
 #define THREADS 256
 
-/* Index spaces as kernels get them: by value. */
-struct space {
-	int rank;
-	int64_t shape[HSPMD_MAX_RANK], start[HSPMD_MAX_RANK], full[HSPMD_MAX_RANK];
-};
-
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	normal_kernel(T *x, int64_t count, struct space s, uint64_t seed, uint64_t stream, double mean, double deviation)
+	normal_kernel(T *x, int64_t count, struct hspmd_index_map map, uint64_t seed, uint64_t stream, double mean, double deviation)
 {
-	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-	if (i >= count)
-		return;
-	int64_t index = 0, step = 1, rest = i;
-	for (int d = s.rank - 1; d >= 0; d--) {
-		index += (s.start[d] + rest % s.shape[d]) * step;
-		step *= s.full[d];
-		rest /= s.shape[d];
-	}
-	x[i] = from_float<T>((float)(mean + deviation * hspmd_random_normal(seed, stream, (uint64_t)index)));
+	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, run;
+	if (i < count)
+		x[i] = from_float<T>((float)(mean + deviation * hspmd_random_normal(seed, stream, (uint64_t)hspmd_index_at(&map, i, &run))));
 }
 
 template <typename T> static __global__ void __launch_bounds__(THREADS) fill_kernel(T *x, int64_t count, float value)
@@ -46,6 +33,20 @@ template <typename From, typename To> static __global__ void __launch_bounds__(T
 #pragma unroll
 	for (int i = 0; i < 8; i += pack<To>::count)
 		store_pack(y, v + i, j + i, count, true);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+	round_kernel(const float *x, bf16 *y, int64_t count, struct hspmd_index_map map, uint64_t seed, uint64_t stream)
+{
+	int64_t j = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
+	float v[8];
+	uint16_t halves[8];
+	if (j >= count)
+		return;
+	load_pack(v, x, j, count, true);
+	load_pack(v + 4, x, j + 4, count, true);
+	hspmd_round_elements(seed, stream, &map, j, 8, v, halves);
+	store_halves<8>(y, halves, j, count);
 }
 
 /* Boxes in packed buffers: element `i` of the part lies at an offset and strides in each. */
@@ -143,17 +144,10 @@ template <typename T> static int normal_of(struct hspmd_cuda *cuda, const struct
 {
 	const struct hspmd_view *x = &args->out[0];
 	int64_t count = hspmd_cuda_elements(x);
-	struct space s;
-	s.rank = x->rank;
-	for (int d = 0; d < HSPMD_MAX_RANK; d++) {
-		s.shape[d] = x->shape[d];
-		s.start[d] = x->start[d];
-		s.full[d] = x->full[d];
-	}
 	auto *kernel = normal_kernel<T>;
 	if (count)
-		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, cuda->stream, (T *)x->data, count, s, args->attr->random.seed,
-		       args->attr->random.stream, args->attr->random.mean, args->attr->random.deviation);
+		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, cuda->stream, (T *)x->data, count, hspmd_index_map_of(x),
+		       args->attr->random.seed, args->attr->random.stream, args->attr->random.mean, args->attr->random.deviation);
 	return 0;
 }
 
@@ -175,6 +169,14 @@ template <typename From, typename To> static int cast_of(struct hspmd_cuda *cuda
 	return 0;
 }
 
+static void round_to(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	int64_t count = hspmd_cuda_elements(&args->in[0]);
+	if (count)
+		LAUNCH(round_kernel, (unsigned)ceil_div(count, THREADS * 8), THREADS, 0, cuda->stream, (const float *)args->in[0].data, (bf16 *)args->out[0].data,
+		       count, hspmd_index_map_of(&args->out[0]), args->attr->random.seed, args->attr->random.stream);
+}
+
 static int normal(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
 {
 	return BY_TYPE(args->out[0].dtype, normal_of, cuda, args);
@@ -190,6 +192,10 @@ static int cast(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, s
 	enum hspmd_dtype from = args->in[0].dtype, to = args->out[0].dtype;
 	if ((from != HSPMD_F32 && from != HSPMD_BF16) || (to != HSPMD_F32 && to != HSPMD_BF16))
 		return hspmd_fail(err, "the CUDA device casts between F32 and BF16 only");
+	if (hspmd_rounds_at_random(args)) {
+		round_to(cuda, args);
+		return 0;
+	}
 	if (from == to)
 		return from == HSPMD_F32 ? cast_of<float, float>(cuda, args) : cast_of<bf16, bf16>(cuda, args);
 	return from == HSPMD_F32 ? cast_of<float, bf16>(cuda, args) : cast_of<bf16, float>(cuda, args);

@@ -6,6 +6,7 @@
 
 #include <cuda_bf16.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "runtime/device/cuda/cuda.h"
 
@@ -80,6 +81,25 @@ template <typename T> static __device__ __forceinline__ void store_pack(T *row, 
 		for (int i = 0; i < n; i++)
 			if (j + i < width)
 				row[j + i] = from_float<T>(from[i]);
+	}
+}
+
+/* n numbers in BF16 given as bits, of one access where all are within the row, which begins on a multiple of 2 n bytes. */
+template <int n> static __device__ __forceinline__ void store_halves(bf16 *row, const uint16_t *bits, int64_t j, int64_t width)
+{
+	struct __align__(2 * n) halves {
+		uint16_t v[n];
+	} all;
+	if (j + n <= width) {
+#pragma unroll
+		for (int i = 0; i < n; i++)
+			all.v[i] = bits[i];
+		*(struct halves *)(row + j) = all;
+	} else {
+#pragma unroll
+		for (int i = 0; i < n; i++)
+			if (j + i < width)
+				memcpy(row + j + i, bits + i, sizeof *bits);
 	}
 }
 

@@ -7,7 +7,7 @@
 
 /* What a module exports as "hspmd_cuda_module"; version first, so that one of another release is refused. */
 #define HSPMD_CUDA_FILE "hspmd-cuda.so"
-#define HSPMD_CUDA_MODULE_VERSION 4
+#define HSPMD_CUDA_MODULE_VERSION 5
 struct hspmd_cuda_module {
 	int version;
 	const struct hspmd_device_ops *ops;

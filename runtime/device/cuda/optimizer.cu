@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "runtime/device/cuda/kernel.h"
+#include "runtime/device/rounding.h"
 
 #define THREADS 256
 #define FINAL_THREADS 256
@@ -20,20 +21,42 @@ struct squares {
 	} of[MOST_SQUARES];
 };
 
-#define MOST_UPDATES 60
-struct updates {
+struct rates {
 	float scale, beta1, beta2, rest1, rest2, eps, rate, correction;
-	int vectors;
-	struct {
-		const float *gradient;
-		float *parameter, *m, *v;
-		bf16 *copy; /* NULL, or the parameter for the operators */
-		int64_t count;
-		unsigned first;
-		float keep;
-	} of[MOST_UPDATES];
 };
-static_assert(sizeof(struct squares) <= 4096 && sizeof(struct updates) <= 4096, "arguments of a kernel have 4 KB");
+
+/* Of one parameter. */
+struct update {
+	const float *gradient;
+	float *parameter, *m, *v;
+	bf16 *copy; /* NULL, or the parameter for the operators */
+	int64_t count;
+	unsigned first;
+	float keep;
+};
+
+/* Copies are rounded to the nearest. */
+struct nearest_updates {
+	static const int most = 60;
+	struct rates rates;
+	int vectors;
+	struct update of[most];
+};
+
+/* Copies are rounded at random, each by its own stream and its elements' indices in the full tensor. */
+struct stochastic_updates {
+	static const int most = 22;
+	struct rates rates;
+	int vectors;
+	struct update of[most];
+	uint64_t seed;
+	struct {
+		uint64_t stream;
+		struct hspmd_index_map map;
+	} by[most];
+};
+static_assert(sizeof(struct squares) <= 4096 && sizeof(struct nearest_updates) <= 4096 && sizeof(struct stochastic_updates) <= 4096,
+	      "arguments of a kernel have 4 KB");
 
 /* The vector that this block is of: the last that does not begin behind it. */
 template <typename B> static __device__ __forceinline__ int vector_of(const B &b)
@@ -78,25 +101,22 @@ static __global__ void __launch_bounds__(FINAL_THREADS) total_kernel(const doubl
 		*out = accumulate ? *out + sum : sum;
 }
 
-struct __align__(8) four_halves {
-	bf16 v[4];
-};
-
-static __device__ __forceinline__ void store_halves(bf16 *copy, const float *p, int64_t j, int64_t count)
+static __device__ __forceinline__ void round_four(const struct nearest_updates &, int, int64_t, const float *p, uint16_t *halves)
 {
-	if (j + 4 <= count) {
-		struct four_halves all;
-		for (int i = 0; i < 4; i++)
-			all.v[i] = from_float<bf16>(p[i]);
-		*(struct four_halves *)(copy + j) = all;
-		return;
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		bf16 half = from_float<bf16>(p[i]);
+		memcpy(halves + i, &half, sizeof half);
 	}
-	for (int i = 0; i < 4 && j + i < count; i++)
-		copy[j + i] = from_float<bf16>(p[i]);
+}
+
+static __device__ __forceinline__ void round_four(const struct stochastic_updates &a, int k, int64_t j, const float *p, uint16_t *halves)
+{
+	hspmd_round_elements(a.seed, a.by[k].stream, &a.by[k].map, j, 4, p, halves);
 }
 
 /* Loshchilov and Hutter, "Decoupled Weight Decay Regularization", arXiv 1711.05101, algorithm 2. */
-static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct updates a)
+template <typename Updates> static __global__ void __launch_bounds__(THREADS) adamw_kernel(Updates a)
 {
 	int k = vector_of(a);
 	int64_t count = a.of[k].count, begin = (int64_t)(blockIdx.x - a.of[k].first) * UPDATE_ELEMENTS;
@@ -109,16 +129,19 @@ static __global__ void __launch_bounds__(THREADS) adamw_kernel(struct updates a)
 		load_pack(second, (const float *)a.of[k].v, j, count, true);
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			float x = g[i] * a.scale;
-			first[i] = a.beta1 * first[i] + a.rest1 * x;
-			second[i] = a.beta2 * second[i] + a.rest2 * x * x;
-			p[i] = a.of[k].keep * p[i] - a.rate * first[i] / (sqrtf(second[i]) * a.correction + a.eps);
+			float x = g[i] * a.rates.scale;
+			first[i] = a.rates.beta1 * first[i] + a.rates.rest1 * x;
+			second[i] = a.rates.beta2 * second[i] + a.rates.rest2 * x * x;
+			p[i] = a.of[k].keep * p[i] - a.rates.rate * first[i] / (sqrtf(second[i]) * a.rates.correction + a.rates.eps);
 		}
 		store_pack(a.of[k].parameter, p, j, count, true);
 		store_pack(a.of[k].m, first, j, count, true);
 		store_pack(a.of[k].v, second, j, count, true);
-		if (a.of[k].copy)
-			store_halves(a.of[k].copy, p, j, count);
+		if (a.of[k].copy) {
+			uint16_t halves[4];
+			round_four(a, k, j, p, halves);
+			store_halves<4>(a.of[k].copy, halves, j, count);
+		}
 	}
 }
 
@@ -160,23 +183,26 @@ static size_t sum_squares_workspace(struct hspmd_cuda *, const struct hspmd_kern
 	return (size_t)parts_of(args) * sizeof(double);
 }
 
-/* One step of one optimizer: they differ in weight decay only. */
-static int update_all(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *)
+static void describe_rounding(struct nearest_updates *, const struct hspmd_kernel_args *)
 {
-	const struct hspmd_op_attr *attr = args->attr;
-	struct updates a = {};
-	a.scale = (float)attr->scale;
-	a.beta1 = (float)attr->adam.beta1;
-	a.beta2 = (float)attr->adam.beta2;
-	a.rest1 = (float)(1 - attr->adam.beta1);
-	a.rest2 = (float)(1 - attr->adam.beta2);
-	a.eps = (float)attr->adam.eps;
-	a.rate = (float)(attr->adam.lr / (1 - pow(attr->adam.beta1, (double)attr->adam.step)));
-	a.correction = (float)(1 / sqrt(1 - pow(attr->adam.beta2, (double)attr->adam.step)));
+}
+
+static void describe_rounding(struct stochastic_updates *a, const struct hspmd_kernel_args *args)
+{
+	a->seed = args->attr->random.seed;
+	a->by[a->vectors].stream = args->attr->random.stream;
+	a->by[a->vectors].map = hspmd_index_map_of(&args->out[0]);
+}
+
+template <typename Updates> static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const struct hspmd_kernel_args *args, int count)
+{
+	auto *kernel = adamw_kernel<Updates>;
+	Updates a = {};
+	a.rates = *rates;
 	for (int at = 0; at < count;) {
 		int64_t blocks = 0;
-		for (a.vectors = 0; at < count && a.vectors < MOST_UPDATES; at++) {
-			auto *u = &a.of[a.vectors];
+		for (a.vectors = 0; at < count && a.vectors < Updates::most; at++) {
+			struct update *u = &a.of[a.vectors];
 			u->gradient = (const float *)args[at].in[0].data;
 			u->parameter = (float *)args[at].out[0].data;
 			u->m = (float *)args[at].out[1].data;
@@ -184,14 +210,31 @@ static int update_all(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 			u->copy = args[at].output_count > 3 ? (bf16 *)args[at].out[3].data : NULL;
 			u->count = hspmd_cuda_elements(&args[at].in[0]);
 			u->first = (unsigned)blocks;
-			u->keep = (float)(1 - attr->adam.lr * args[at].attr->adam.weight_decay);
+			u->keep = (float)(1 - args->attr->adam.lr * args[at].attr->adam.weight_decay);
+			describe_rounding(&a, &args[at]);
 			blocks += ceil_div(u->count, UPDATE_ELEMENTS);
 			a.vectors += u->count > 0;
 		}
 		if (blocks)
-			LAUNCH(adamw_kernel, (unsigned)blocks, THREADS, 0, cuda->stream, a);
+			LAUNCH(kernel, (unsigned)blocks, THREADS, 0, cuda->stream, a);
 	}
 	return 0;
+}
+
+/* One step of one optimizer: they differ in weight decay, and in what their copies are rounded by, only. */
+static int update_all(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *)
+{
+	const struct hspmd_op_attr *attr = args->attr;
+	struct rates r;
+	r.scale = (float)attr->scale;
+	r.beta1 = (float)attr->adam.beta1;
+	r.beta2 = (float)attr->adam.beta2;
+	r.rest1 = (float)(1 - attr->adam.beta1);
+	r.rest2 = (float)(1 - attr->adam.beta2);
+	r.eps = (float)attr->adam.eps;
+	r.rate = (float)(attr->adam.lr / (1 - pow(attr->adam.beta1, (double)attr->adam.step)));
+	r.correction = (float)(1 / sqrt(1 - pow(attr->adam.beta2, (double)attr->adam.step)));
+	return attr->stochastic ? update_as<stochastic_updates>(cuda, &r, args, count) : update_as<nearest_updates>(cuda, &r, args, count);
 }
 
 static int adamw(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)

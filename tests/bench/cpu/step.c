@@ -2,7 +2,8 @@
 /* Seconds of a training step: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
  * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16), gpu-fp32,
  * split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_SHARE=1 and HSPMD_CUDA_SHARES=88,44 two parts of one). Prints one line of JSON with the median
- * and with the products that a token needs, in Tflop: three times those of a forward pass. step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU. */
+ * and with the products that a token needs, in Tflop: three times those of a forward pass. step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU.
+ * step rounding SIZE THREADS RUNS and step rounding-gpu SIZE 1 RUNS: what rounding at random instead of to the nearest costs, in a CAST on the CPU, in AdamW's update on a GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -291,18 +292,80 @@ static int measure_products(int64_t size, int runs)
 	return status;
 }
 
+/* The least seconds of an operator that rounds to the nearest and at random, in turns, on square matrices, half of each cut away along the second dimension as tensor
+ * parallelism does. */
+static int time_rounding(struct hspmd_device *dev, enum hspmd_opcode opcode, struct hspmd_view whole, int runs, double least[2], struct hspmd_error *err)
+{
+	struct hspmd_op_attr attr = { .scale = 1, .random = { .seed = 1, .deviation = 1 },
+				      .adam = { .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 1 } };
+	struct hspmd_kernel_args args = { .attr = &attr, .input_count = 1, .output_count = opcode == HSPMD_OP_CAST ? 1 : 4 };
+	struct hspmd_view *copy = &args.out[args.output_count - 1], *all[5] = { &args.in[0], &args.out[0], &args.out[1], &args.out[2], copy };
+	int status = 0;
+	whole.shape[1] /= 2;
+	for (int k = 0; !status && k < 5; k++) {
+		struct hspmd_kernel_args fill = { .attr = &attr, .output_count = 1 };
+		if (all[k]->data || (opcode == HSPMD_OP_CAST && k > 0 && k < 4))
+			continue;
+		*all[k] = whole;
+		status = (all[k]->data = dev->ops->allocate(dev, (size_t)(whole.shape[0] * whole.shape[1]) * sizeof(float), err)) ? 0 : -1;
+		fill.out[0] = *all[k];
+		attr.random.stream = (uint64_t)k;
+		if (!status)
+			status = dev->ops->run(dev, HSPMD_OP_NORMAL, &fill, err);
+	}
+	copy->dtype = HSPMD_BF16;
+	least[0] = least[1] = 1e30;
+	for (int i = 0; !status && i < 2 * runs + 2; i++) {
+		attr.stochastic = i % 2;
+		double began = hspmd_now();
+		status = dev->ops->run(dev, opcode, &args, err) || dev->ops->synchronise(dev, err);
+		double took = hspmd_now() - began;
+		least[i % 2] = i >= 2 && took < least[i % 2] ? took : least[i % 2];
+	}
+	for (int k = 0; k < 5; k++)
+		if (k == 4 || all[k] != copy)
+			dev->ops->release(dev, all[k]->data);
+	return status;
+}
+
+static int measure_rounding(const char *device, enum hspmd_opcode opcode, int64_t size, int threads, int runs)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_device *dev = NULL;
+	const struct hspmd_device_ops *ops = hspmd_device_find(device, &err);
+	struct hspmd_view whole = { .dtype = HSPMD_F32, .rank = 2, .shape = { size, size }, .full = { size, size } };
+	double least[2];
+	int status = !ops || ops->open(&dev, 0, threads, &err);
+	if (!status)
+		status = time_rounding(dev, opcode, whole, runs, least, &err);
+	if (status)
+		fprintf(stderr, "step: %s\n", err.text);
+	else
+		printf("{\"rounding\": \"%s\", \"device\": \"%s\", \"elements\": %lld, \"nearest_s\": %.6g, \"stochastic_s\": %.6g, \"ratio\": %.3g}\n",
+		       opcode == HSPMD_OP_CAST ? "cast" : "adamw", device, (long long)(size * (size / 2)), least[0], least[1], least[1] / least[0]);
+	if (dev)
+		ops->close(dev);
+	return status ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
 	static const char *const layouts[] = { "one", "tp", "pp", "1f1b", "gpu", "gpu-fp32" };
 	int threads = argc == 5 ? atoi(argv[3]) : 0, steps = argc == 5 ? atoi(argv[4]) : 0;
 	if (steps > 0 && !strcmp(argv[1], "product") && atoi(argv[2]) > 0)
 		return measure_products(atoi(argv[2]), steps);
+	if (steps > 0 && threads > 0 && !strcmp(argv[1], "rounding") && atoi(argv[2]) > 1)
+		return measure_rounding("cpu", HSPMD_OP_CAST, atoi(argv[2]), threads, steps);
+	if (steps > 0 && !strcmp(argv[1], "rounding-gpu") && atoi(argv[2]) > 1)
+		return measure_rounding("cuda", HSPMD_OP_ADAMW, atoi(argv[2]), 0, steps);
 	for (size_t c = 0; threads > 0 && threads <= 64 && steps > 0 && c < sizeof cases / sizeof *cases; c++)
 		for (size_t l = 0; !strcmp(argv[1], cases[c].name) && l < sizeof layouts / sizeof *layouts; l++)
 			if ((!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3)) || (cases[c].gpu && !strncmp(argv[2], "split-", 6)))
 				return measure(&cases[c], argv[2], threads, steps);
 	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
 			"       step gpt2-tiny|gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n"
-			"       step product SIZE 1 RUNS\n");
+			"       step product SIZE 1 RUNS\n"
+			"       step rounding SIZE THREADS RUNS\n"
+			"       step rounding-gpu SIZE 1 RUNS\n");
 	return 2;
 }
