@@ -1,37 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/gpu/wide_case.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-
-#include <cmocka.h>
-
-#define SHAPE(...) ((struct hspmd_shape){ .rank = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), .dim = { __VA_ARGS__ } })
-
-static int parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *name, struct hspmd_shape shape)
-{
-	int t = hspmd_graph_parameter(g, name, shape, 0, 0, 1, true, -1, 1);
-	assert_true(t >= 0);
-	g->tensors[t].dtype = type;
-	return t;
-}
-
-static int append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *in, int count)
-{
-	int out[HSPMD_OP_MAX_IO], t = hspmd_graph_append(g, opcode, attr, 0, in, count, out);
-	if (t < 0)
-		fail_msg("%s", g->error.text);
-	return t;
-}
-
 /* Whole packs a row, and rows longer than a block keeps in registers. */
 static int norm(struct hspmd_graph *g, enum hspmd_dtype type, enum hspmd_opcode opcode, int64_t width)
 {
 	struct hspmd_op_attr attr = { .eps = 1e-5 };
-	int in[] = { parameter(g, type, "x", SHAPE(2, 5, width)), parameter(g, type, "gain", SHAPE(width)), -1 };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 5, width)), op_case_parameter(g, type, "gain", SHAPE(width)), -1 };
 	if (opcode == HSPMD_OP_LAYERNORM)
-		in[2] = parameter(g, type, "bias", SHAPE(width));
-	return append(g, opcode, &attr, in, opcode == HSPMD_OP_LAYERNORM ? 3 : 2);
+		in[2] = op_case_parameter(g, type, "bias", SHAPE(width));
+	return op_case_append(g, opcode, &attr, in, opcode == HSPMD_OP_LAYERNORM ? 3 : 2, NULL);
 }
 
 static int layernorm_wide(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -56,29 +33,29 @@ static int layernorm_very_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 
 static int embed_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(4, 150), 0), parameter(g, type, "table", SHAPE(11, 64)) };
-	return append(g, HSPMD_OP_EMBED, NULL, in, 2);
+	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(4, 150), 0), op_case_parameter(g, type, "table", SHAPE(11, 64)) };
+	return op_case_append(g, HSPMD_OP_EMBED, NULL, in, 2, NULL);
 }
 
 static int gelu_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { parameter(g, type, "x", SHAPE(3, 17, 64)) };
-	return append(g, HSPMD_OP_GELU, NULL, in, 1);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 17, 64)) };
+	return op_case_append(g, HSPMD_OP_GELU, NULL, in, 1, NULL);
 }
 
 static int rope_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .head_dim = 64, .theta = 10000 };
-	int in[] = { parameter(g, type, "x", SHAPE(2, 37, 192)) };
-	return append(g, HSPMD_OP_ROPE, &attr, in, 1);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 37, 192)) };
+	return op_case_append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
 }
 
 static int attention(struct hspmd_graph *g, enum hspmd_dtype type, int64_t t, int64_t heads, int64_t kv, int64_t d, int64_t window, bool segments)
 {
 	struct hspmd_op_attr attr = { .head_dim = d, .heads = heads, .kv_heads = kv, .scale = 0.12, .window = window };
-	int in[] = { parameter(g, type, "q", SHAPE(2, t, heads * d)), parameter(g, type, "k", SHAPE(2, t, kv * d)), parameter(g, type, "v", SHAPE(2, t, kv * d)),
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, t, heads * d)), op_case_parameter(g, type, "k", SHAPE(2, t, kv * d)), op_case_parameter(g, type, "v", SHAPE(2, t, kv * d)),
 		     segments ? hspmd_graph_input(g, "segments", HSPMD_I32, SHAPE(2, t), 0) : -1 };
-	return append(g, HSPMD_OP_ATTENTION, &attr, in, segments ? 4 : 3);
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, segments ? 4 : 3, NULL);
 }
 
 static int attention_64(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -109,8 +86,8 @@ static int attention_200(struct hspmd_graph *g, enum hspmd_dtype type)
 static int attention_packed_64(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .head_dim = 64, .heads = 2, .kv_heads = 2, .scale = 0.125 };
-	int in[] = { parameter(g, type, "qkv", SHAPE(2, 97, 3, 128)) };
-	return append(g, HSPMD_OP_ATTENTION, &attr, in, 1);
+	int in[] = { op_case_parameter(g, type, "qkv", SHAPE(2, 97, 3, 128)) };
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 1, NULL);
 }
 
 static int attention_1000_grouped(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -126,20 +103,19 @@ static int attention_777_window(struct hspmd_graph *g, enum hspmd_dtype type)
 static int experts_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .experts = 3, .experts_per_token = 2, .scale = 0.7 };
-	int logits = parameter(g, type, "logits", SHAPE(2, 45, 3)), routed[HSPMD_OP_MAX_IO];
-	if (hspmd_graph_append(g, HSPMD_OP_ROUTE, &attr, 0, &logits, 1, routed) < 0)
-		fail_msg("%s", g->error.text);
-	int in[] = { parameter(g, type, "x", SHAPE(2, 45, 40)), routed[1], routed[0], parameter(g, type, "gate", SHAPE(3, 48, 40)),
-		     parameter(g, type, "up", SHAPE(3, 48, 40)), parameter(g, type, "down", SHAPE(3, 40, 48)) };
-	return append(g, HSPMD_OP_EXPERTS, &attr, in, 6);
+	int logits = op_case_parameter(g, type, "logits", SHAPE(2, 45, 3)), routed[HSPMD_OP_MAX_IO];
+	op_case_append(g, HSPMD_OP_ROUTE, &attr, &logits, 1, routed);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 45, 40)), routed[1], routed[0], op_case_parameter(g, type, "gate", SHAPE(3, 48, 40)),
+		     op_case_parameter(g, type, "up", SHAPE(3, 48, 40)), op_case_parameter(g, type, "down", SHAPE(3, 40, 48)) };
+	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
 }
 
 static int loss_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .parts = 1, .scale = 0.3 };
-	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 50), 0), in[] = { parameter(g, type, "logits", SHAPE(3, 50, 1000)), targets };
-	in[0] = append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2);
-	return append(g, HSPMD_OP_LOSS, &attr, in, 2);
+	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 50), 0), in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 50, 1000)), targets };
+	in[0] = op_case_append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2, NULL);
+	return op_case_append(g, HSPMD_OP_LOSS, &attr, in, 2, NULL);
 }
 
 const struct op_case wide_cases[] = {

@@ -11,11 +11,9 @@
 #include "runtime/device/random.h"
 #include "runtime/op/op.h"
 
-#define SHAPE(...) ((struct hspmd_shape){ .rank = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), .dim = { __VA_ARGS__ } })
-
 enum { VOCAB = 11 };
 
-static int parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *name, struct hspmd_shape shape)
+int op_case_parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *name, struct hspmd_shape shape)
 {
 	int t = hspmd_graph_parameter(g, name, shape, 0, 0, 1, true, -1, 1);
 	assert_true(t >= 0);
@@ -23,9 +21,9 @@ static int parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *n
 	return t;
 }
 
-static int append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *in, int count, int *out)
+int op_case_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *in, int count, int *out)
 {
-	int t = hspmd_graph_append(g, opcode, attr, 0, in, count, out);
+	int own[HSPMD_OP_MAX_IO], t = hspmd_graph_append(g, opcode, attr, 0, in, count, out ? out : own);
 	if (t < 0)
 		fail_msg("%s", g->error.text);
 	return t;
@@ -33,64 +31,64 @@ static int append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct 
 
 static int build_embed(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(3, 5), 0), parameter(g, type, "table", SHAPE(VOCAB, 7)) };
-	return append(g, HSPMD_OP_EMBED, NULL, in, 2, NULL);
+	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(3, 5), 0), op_case_parameter(g, type, "table", SHAPE(VOCAB, 7)) };
+	return op_case_append(g, HSPMD_OP_EMBED, NULL, in, 2, NULL);
 }
 
 static int build_position(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 7)), parameter(g, type, "table", SHAPE(6, 7)) };
-	return append(g, HSPMD_OP_POSITION, NULL, in, 2, NULL);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)), op_case_parameter(g, type, "table", SHAPE(6, 7)) };
+	return op_case_append(g, HSPMD_OP_POSITION, NULL, in, 2, NULL);
 }
 
 static int build_layernorm(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .eps = 1e-5 };
-	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 37)), parameter(g, type, "gain", SHAPE(37)), parameter(g, type, "bias", SHAPE(37)) };
-	return append(g, HSPMD_OP_LAYERNORM, &attr, in, 3, (int[HSPMD_OP_MAX_IO]){ 0 });
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 37)), op_case_parameter(g, type, "gain", SHAPE(37)), op_case_parameter(g, type, "bias", SHAPE(37)) };
+	return op_case_append(g, HSPMD_OP_LAYERNORM, &attr, in, 3, NULL);
 }
 
 static int build_rmsnorm(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .eps = 1e-5 };
-	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 37)), parameter(g, type, "gain", SHAPE(37)) };
-	return append(g, HSPMD_OP_RMSNORM, &attr, in, 2, (int[HSPMD_OP_MAX_IO]){ 0 });
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 37)), op_case_parameter(g, type, "gain", SHAPE(37)) };
+	return op_case_append(g, HSPMD_OP_RMSNORM, &attr, in, 2, NULL);
 }
 
 static int build_linear(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 9)), parameter(g, type, "w", SHAPE(13, 9)) };
-	return append(g, HSPMD_OP_LINEAR, NULL, in, 2, NULL);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 9)), op_case_parameter(g, type, "w", SHAPE(13, 9)) };
+	return op_case_append(g, HSPMD_OP_LINEAR, NULL, in, 2, NULL);
 }
 
 static int build_linear_bias(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 9)), parameter(g, type, "w", SHAPE(13, 9)), parameter(g, type, "bias", SHAPE(13)) };
-	return append(g, HSPMD_OP_LINEAR, NULL, in, 3, NULL);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 9)), op_case_parameter(g, type, "w", SHAPE(13, 9)), op_case_parameter(g, type, "bias", SHAPE(13)) };
+	return op_case_append(g, HSPMD_OP_LINEAR, NULL, in, 3, NULL);
 }
 
 static int build_linear_transposed(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .transposed = true };
-	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 9)), parameter(g, type, "w", SHAPE(9, 3, 7)), parameter(g, type, "bias", SHAPE(3, 7)) };
-	return append(g, HSPMD_OP_LINEAR, &attr, in, 3, NULL);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 9)), op_case_parameter(g, type, "w", SHAPE(9, 3, 7)), op_case_parameter(g, type, "bias", SHAPE(3, 7)) };
+	return op_case_append(g, HSPMD_OP_LINEAR, &attr, in, 3, NULL);
 }
 
 /* Large enough for several blocks in every direction. */
 static int build_linear_large(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { parameter(g, type, "x", SHAPE(2, 101, 407)), parameter(g, type, "w", SHAPE(67, 407)), parameter(g, type, "bias", SHAPE(67)) };
-	return append(g, HSPMD_OP_LINEAR, NULL, in, 3, NULL);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 101, 407)), op_case_parameter(g, type, "w", SHAPE(67, 407)), op_case_parameter(g, type, "bias", SHAPE(67)) };
+	return op_case_append(g, HSPMD_OP_LINEAR, NULL, in, 3, NULL);
 }
 
 static int separate_attention(struct hspmd_graph *g, enum hspmd_dtype type, int64_t t, int64_t heads, int64_t kv, int64_t d, int64_t window, bool segments)
 {
 	struct hspmd_op_attr attr = { .head_dim = d, .heads = heads, .kv_heads = kv, .scale = 0.4, .window = window };
-	int in[] = { parameter(g, type, "q", SHAPE(2, t, heads * d)), parameter(g, type, "k", SHAPE(2, t, kv * d)),
-		     parameter(g, type, "v", SHAPE(2, t, kv * d)), -1 };
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, t, heads * d)), op_case_parameter(g, type, "k", SHAPE(2, t, kv * d)),
+		     op_case_parameter(g, type, "v", SHAPE(2, t, kv * d)), -1 };
 	if (segments)
 		in[3] = hspmd_graph_input(g, "segments", HSPMD_I32, SHAPE(2, t), 0);
-	return append(g, HSPMD_OP_ATTENTION, &attr, in, segments ? 4 : 3, (int[HSPMD_OP_MAX_IO]){ 0 });
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, segments ? 4 : 3, NULL);
 }
 
 static int build_attention(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -111,74 +109,74 @@ static int build_attention_segments(struct hspmd_graph *g, enum hspmd_dtype type
 static int build_attention_packed(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .head_dim = 5, .heads = 4, .kv_heads = 4, .scale = 0.4 };
-	int in[] = { parameter(g, type, "qkv", SHAPE(2, 17, 3, 20)) };
-	return append(g, HSPMD_OP_ATTENTION, &attr, in, 1, (int[HSPMD_OP_MAX_IO]){ 0 });
+	int in[] = { op_case_parameter(g, type, "qkv", SHAPE(2, 17, 3, 20)) };
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 1, NULL);
 }
 
 static int build_attention_unpacked(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .head_dim = 5, .heads = 4, .kv_heads = 4, .scale = 0.4 };
-	int qkv = parameter(g, type, "qkv", SHAPE(2, 17, 3, 20)), in[HSPMD_OP_MAX_IO];
-	append(g, HSPMD_OP_UNPACK, NULL, &qkv, 1, in);
-	return append(g, HSPMD_OP_ATTENTION, &attr, in, 3, (int[HSPMD_OP_MAX_IO]){ 0 });
+	int qkv = op_case_parameter(g, type, "qkv", SHAPE(2, 17, 3, 20)), in[HSPMD_OP_MAX_IO];
+	op_case_append(g, HSPMD_OP_UNPACK, NULL, &qkv, 1, in);
+	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
 }
 
 static int build_rope(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .head_dim = 6, .theta = 10000 };
-	int in[] = { parameter(g, type, "x", SHAPE(2, 70, 12)) };
-	return append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 70, 12)) };
+	return op_case_append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
 }
 
 static int build_gelu(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 7)) };
-	return append(g, HSPMD_OP_GELU, NULL, in, 1, NULL);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)) };
+	return op_case_append(g, HSPMD_OP_GELU, NULL, in, 1, NULL);
 }
 
 static int build_gelu_exact(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .exact = true };
-	int in[] = { parameter(g, type, "x", SHAPE(3, 5, 7)) };
-	return append(g, HSPMD_OP_GELU, &attr, in, 1, NULL);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)) };
+	return op_case_append(g, HSPMD_OP_GELU, &attr, in, 1, NULL);
 }
 
 static int build_swiglu(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { parameter(g, type, "gate", SHAPE(3, 5, 7)), parameter(g, type, "up", SHAPE(3, 5, 7)) };
-	return append(g, HSPMD_OP_SWIGLU, NULL, in, 2, NULL);
+	int in[] = { op_case_parameter(g, type, "gate", SHAPE(3, 5, 7)), op_case_parameter(g, type, "up", SHAPE(3, 5, 7)) };
+	return op_case_append(g, HSPMD_OP_SWIGLU, NULL, in, 2, NULL);
 }
 
 static int build_add(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { parameter(g, type, "a", SHAPE(3, 5, 7)), parameter(g, type, "b", SHAPE(3, 5, 7)) };
-	return append(g, HSPMD_OP_ADD, NULL, in, 2, NULL);
+	int in[] = { op_case_parameter(g, type, "a", SHAPE(3, 5, 7)), op_case_parameter(g, type, "b", SHAPE(3, 5, 7)) };
+	return op_case_append(g, HSPMD_OP_ADD, NULL, in, 2, NULL);
 }
 
 static int build_route(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7 };
-	int in[] = { parameter(g, type, "logits", SHAPE(3, 6, 5)) };
-	return append(g, HSPMD_OP_ROUTE, &attr, in, 1, (int[HSPMD_OP_MAX_IO]){ 0 });
+	int in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)) };
+	return op_case_append(g, HSPMD_OP_ROUTE, &attr, in, 1, NULL);
 }
 
 static int build_experts(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7 };
-	int logits = parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
-	append(g, HSPMD_OP_ROUTE, &attr, &logits, 1, routed);
-	int in[] = { parameter(g, type, "x", SHAPE(3, 6, 7)), routed[1], routed[0], parameter(g, type, "gate", SHAPE(5, 9, 7)),
-		     parameter(g, type, "up", SHAPE(5, 9, 7)), parameter(g, type, "down", SHAPE(5, 7, 9)) };
-	return append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
+	int logits = op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
+	op_case_append(g, HSPMD_OP_ROUTE, &attr, &logits, 1, routed);
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 6, 7)), routed[1], routed[0], op_case_parameter(g, type, "gate", SHAPE(5, 9, 7)),
+		     op_case_parameter(g, type, "up", SHAPE(5, 9, 7)), op_case_parameter(g, type, "down", SHAPE(5, 7, 9)) };
+	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
 }
 
 static int loss_in_parts(struct hspmd_graph *g, enum hspmd_dtype type, int parts)
 {
 	struct hspmd_op_attr attr = { .parts = parts, .scale = 0.3 };
 	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 5), 0);
-	int in[] = { parameter(g, type, "logits", SHAPE(3, 5, VOCAB)), targets };
-	in[0] = append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2, NULL);
-	return append(g, HSPMD_OP_LOSS, &attr, in, 2, NULL);
+	int in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 5, VOCAB)), targets };
+	in[0] = op_case_append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2, NULL);
+	return op_case_append(g, HSPMD_OP_LOSS, &attr, in, 2, NULL);
 }
 
 static int build_loss(struct hspmd_graph *g, enum hspmd_dtype type)
