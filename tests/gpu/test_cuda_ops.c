@@ -54,7 +54,7 @@ static void operators_bf16(void **state)
 static void operators_of_random_shapes(void **state)
 {
 	(void)state;
-	unsigned count = getenv("HSPMD_LONG") ? 2000 : gpu_is_emulated() ? 60 : 600;
+	unsigned count = getenv("HSPMD_LONG") ? 2000 : gpu_is_emulated() ? 60 : 200;
 	for (unsigned seed = 0; seed < count; seed++) {
 		char name[160];
 		struct op_case c = random_case(seed, name, sizeof name);
