@@ -98,8 +98,6 @@ static void work_along(emulate_stream *s)
 /* Do a stream's work (or wait until it is done) up to the record `number` of an event, or all. */
 static void drain(emulate_stream *s, const std::shared_ptr<event_state> &until, uint64_t number)
 {
-	if (s->recording)
-		emulate_end("a stream was waited for while it was recorded");
 	if (is_eager() && until) {
 		std::unique_lock<std::mutex> guard(until->lock);
 		until->changed.wait(guard, [&] { return until->reached >= number; });
@@ -115,6 +113,14 @@ static void drain(emulate_stream *s, const std::shared_ptr<event_state> &until, 
 		s->waiting.pop_front();
 		carry_out(w);
 	}
+}
+
+/* The host may not wait for what is being recorded; another stream may, for what was asked before that. */
+static void drain_for_host(emulate_stream *s, const std::shared_ptr<event_state> &until, uint64_t number)
+{
+	if (s->recording)
+		emulate_end("a stream was waited for while it was recorded");
+	drain(s, until, number);
 }
 
 static void enqueue(emulate_stream *s, work w)
@@ -260,13 +266,13 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
 	count(EMULATE_WAITS);
-	drain(stream, nullptr, 0);
+	drain_for_host(stream, nullptr, 0);
 	return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
-	drain(stream, nullptr, 0);
+	drain_for_host(stream, nullptr, 0);
 	if (stream->worker.joinable()) {
 		{
 			std::lock_guard<std::mutex> guard(stream->lock);
@@ -400,7 +406,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 static cudaError_t reach(cudaEvent_t event)
 {
 	if (event->state->stream)
-		drain(event->state->stream, event->state, event->state->recorded);
+		drain_for_host(event->state->stream, event->state, event->state->recorded);
 	return cudaSuccess;
 }
 
