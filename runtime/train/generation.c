@@ -207,7 +207,7 @@ bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_
 {
 	size_t state = !old || !old->executor || hspmd_executor_stowed(old->executor) ? 0 :
 		       old->lasting ? hspmd_lasting_bytes(old->lasting) : old->program->fixed_bytes;
-	return hspmd_generation_memory(g) <= promised(g) - (int64_t)state;
+	return !state || hspmd_generation_memory(g) <= promised(g) - (int64_t)state;
 }
 
 static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)

@@ -75,7 +75,7 @@ int hspmd_generation_meet(struct hspmd_generation *g, json_t *addresses, struct 
 int hspmd_generation_met(struct hspmd_generation *g, struct hspmd_error *err);
 /* Connect to the members (addresses, copies: `start`'s arrays). */
 int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copies, struct hspmd_error *err);
-/* Is there room for it beside the state of the generation before (NULL: none)? A device whose memory is the host's could get more than the plan was promised; others tell
+/* Is there room for it beside the state of the generation before? Where there is none of that (NULL, or stowed) there is nothing to make room by: true. A device whose memory is the host's could get more than the plan was promised; others tell
  * when it is taken. */
 bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_generation *old);
 /* Take the device's memory. Of the generation before (NULL: none), which trains no more, only the state stays. May be tried again. */

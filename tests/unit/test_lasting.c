@@ -454,6 +454,11 @@ static void test_full_device(void **state)
 	assert_true(hspmd_generation_fits(next, s->g));
 	change_to(s, next, live);
 
+	struct hspmd_generation *tight = prepare_another(s, need - 1, &live); /* a little more than was predicted: it begins all the same */
+	assert_true(hspmd_generation_fits(tight, NULL));
+	hspmd_generation_destroy(tight);
+	json_decref(live);
+
 	next = prepare_another(s, need + fixed - 1, &live);
 	assert_null(next->lasting);
 	assert_false(hspmd_generation_fits(next, s->g));
