@@ -94,9 +94,9 @@ double hspmd_objective(const struct hspmd_search *s, const struct hspmd_plan *p,
 double hspmd_plan_price(const struct hspmd_cluster *c, const struct hspmd_plan *p); /* of the nodes it uses, an hour; 0: not known */
 void hspmd_pool_clear(struct hspmd_pool *p);
 
-/* refine.c: improve the pool's best plans, and the one the search started from. 0 or -1 (memory). */
+/* improve.c: refine the pool's best plans and the one the search started from, then reshape and interleave. 0 or -1 (memory). */
 int hspmd_refine(struct hspmd_search *s);
-/* Refine a plan, which the pool then owns, while *budget (stages timed) lasts. 0 or -1 (memory). */
+/* refine.c: refine a plan, which the pool then owns, while *budget (stages timed) lasts. 0 or -1 (memory). */
 int hspmd_refine_plan(struct hspmd_search *s, struct hspmd_plan *p, long *budget);
 /* The same layers, on devices of the same kinds, in the same micro-batches? */
 bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b);

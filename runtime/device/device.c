@@ -5,15 +5,7 @@
 
 #include "runtime/device/cpu/cpu.h"
 #include "runtime/device/cuda/module.h"
-#include "runtime/op/list.h"
-
-const char *const hspmd_dtype_words[] = { "F32", "BF16", "F64", "I32", NULL };
-
-size_t hspmd_dtype_bytes(enum hspmd_dtype dtype)
-{
-	static const size_t bytes[HSPMD_DTYPE_COUNT] = { [HSPMD_F32] = 4, [HSPMD_BF16] = 2, [HSPMD_F64] = 8, [HSPMD_I32] = 4 };
-	return bytes[dtype];
-}
+#include "runtime/tensor/op_list.h"
 
 #define HAS(opcode, name) [HSPMD_OP_##opcode] = true,
 static const bool extra[][HSPMD_OP_COUNT] = { [HSPMD_DEVICE_CPU] = { false }, [HSPMD_DEVICE_CUDA] = { HSPMD_OPS_EXTRA(HAS) } };

@@ -5,30 +5,10 @@
 
 #include "common/error.h"
 #include "common/format/words.h"
-#include "runtime/graph/box.h"
-#include "runtime/op/opcode.h"
-
-enum hspmd_dtype { HSPMD_F32, HSPMD_BF16, HSPMD_F64, HSPMD_I32, HSPMD_DTYPE_COUNT };
-size_t hspmd_dtype_bytes(enum hspmd_dtype dtype);
-/* What is kept of values of a type that must not lose more: F32 of BF16, else the type. */
-static inline enum hspmd_dtype hspmd_dtype_wide(enum hspmd_dtype of)
-{
-	return of == HSPMD_BF16 ? HSPMD_F32 : of;
-}
-extern const char *const hspmd_dtype_words[]; /* "F32", "BF16", "F64", "I32": safetensors' names */
-
-/* A tensor's local part: a packed row-major buffer holding `shape`, which begins at `start` of a tensor whose full shape is `full`. */
-struct hspmd_view {
-	void *data;
-	enum hspmd_dtype dtype;
-	int rank;
-	int64_t shape[HSPMD_MAX_RANK];
-	int64_t start[HSPMD_MAX_RANK];
-	int64_t full[HSPMD_MAX_RANK];
-	bool accumulate; /* outputs: add to what is there instead of overwriting */
-};
-
-#define HSPMD_OP_MAX_IO 10
+#include "runtime/tensor/box.h"
+#include "runtime/tensor/dtype.h"
+#include "runtime/tensor/opcode.h"
+#include "runtime/tensor/view.h"
 
 struct hspmd_kernel_args {
 	const struct hspmd_op_attr *attr;

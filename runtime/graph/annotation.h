@@ -17,7 +17,7 @@
 #define HSPMD_GRAPH_ANNOTATION_H
 
 #include "common/error.h"
-#include "runtime/graph/box.h"
+#include "runtime/tensor/box.h"
 
 #define HSPMD_DUPLICATE (-1)
 #define HSPMD_PARTIAL (-2)

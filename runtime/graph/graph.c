@@ -6,11 +6,14 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/op/op.h"
+#include "runtime/graph/op_type.h"
 
-struct hspmd_graph *hspmd_graph_create(void)
+struct hspmd_graph *hspmd_graph_create(const struct hspmd_op_type *const *types)
 {
-	return calloc(1, sizeof(struct hspmd_graph));
+	struct hspmd_graph *g = calloc(1, sizeof *g);
+	if (g)
+		g->types = types;
+	return g;
 }
 
 void hspmd_graph_destroy(struct hspmd_graph *g)
@@ -116,9 +119,9 @@ static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, 
 {
 	if (g->failed)
 		return NULL;
-	const struct hspmd_op_type *type = hspmd_op_type(opcode);
+	const struct hspmd_op_type *type = g->types[opcode];
 	if (input_count < type->min_inputs || input_count > type->max_inputs) {
-		hspmd_fail(&g->error, "operator %s takes %d to %d inputs, got %d", type->name, type->min_inputs, type->max_inputs, input_count);
+		hspmd_fail(&g->error, "operator %s takes %d to %d inputs, got %d", hspmd_opcode_names[opcode], type->min_inputs, type->max_inputs, input_count);
 		refuse(g);
 		return NULL;
 	}
@@ -136,7 +139,7 @@ static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, 
 		op->in[i] = inputs[i];
 		view->in[i].rank = -1;
 		if (inputs[i] >= (int)g->tensor_count) {
-			hspmd_fail(&g->error, "operator %s: input %d is no tensor of this graph", type->name, i);
+			hspmd_fail(&g->error, "operator %s: input %d is no tensor of this graph", hspmd_opcode_names[opcode], i);
 			refuse(g);
 			return NULL;
 		}
@@ -155,11 +158,11 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 	struct hspmd_op *op = new_op(g, opcode, attr, layer, inputs, input_count, &view);
 	if (!op)
 		return -1;
-	const struct hspmd_op_type *type = hspmd_op_type(opcode);
+	const struct hspmd_op_type *type = g->types[opcode];
 	if (!type->shape)
 		hspmd_fail(&g->error, "it stands for a gradient and is appended by differentiation only");
 	if (!type->shape || type->shape(&view, &g->error)) {
-		hspmd_error_prefix(&g->error, "operator %s", type->name);
+		hspmd_error_prefix(&g->error, "operator %s", hspmd_opcode_names[opcode]);
 		return refuse(g);
 	}
 	op->output_count = view.output_count;
@@ -167,7 +170,7 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 	for (int o = 0; o < view.output_count; o++) {
 		bool total = view.out_dtype[o] == HSPMD_F64 && hspmd_shape_elements(&view.out[o]) == 1;
 		enum hspmd_tensor_role role = total ? HSPMD_TENSOR_LOSS : g->in_backward ? HSPMD_TENSOR_GRADIENT : HSPMD_TENSOR_ACTIVATION;
-		int t = add_tensor(g, hspmd_asprintf("%s.%d:%d", type->name, number, o), role, view.out_dtype[o], view.out[o], layer);
+		int t = add_tensor(g, hspmd_asprintf("%s.%d:%d", hspmd_opcode_names[opcode], number, o), role, view.out_dtype[o], view.out[o], layer);
 		if (t < 0)
 			return -1;
 		g->tensors[t].producer = number;
@@ -224,7 +227,7 @@ int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, con
 	struct hspmd_op *op = new_op(g, opcode, attr, layer, inputs, input_count, &view);
 	if (!op)
 		return -1;
-	const char *name = hspmd_op_type(opcode)->name;
+	const char *name = hspmd_opcode_names[opcode];
 	int wanted = 0;
 	op->output_count = wrt_count;
 	for (int o = 0; o < wrt_count; o++) {
@@ -255,7 +258,7 @@ int hspmd_graph_differentiate(struct hspmd_graph *g)
 	g->in_backward = true;
 	for (size_t i = g->op_count; i-- > 0;) {
 		struct hspmd_op op = g->ops[i]; /* a copy: backward rules append, and the array moves */
-		const struct hspmd_op_type *type = hspmd_op_type(op.opcode);
+		const struct hspmd_op_type *type = g->types[op.opcode];
 		bool reached = op.opcode == HSPMD_OP_LOSS || op.opcode == HSPMD_OP_ROUTE;
 		for (int o = 0; o < op.output_count; o++)
 			reached |= g->tensors[op.out[o]].grad >= 0;
@@ -295,7 +298,7 @@ char *hspmd_graph_text(const struct hspmd_graph *g)
 		return NULL;
 	for (size_t i = 0; i < g->op_count; i++) {
 		const struct hspmd_op *op = &g->ops[i];
-		fprintf(f, "%4zu L%-3d %c %-16s", i, op->layer, op->backward ? 'B' : 'F', hspmd_op_type(op->opcode)->name);
+		fprintf(f, "%4zu L%-3d %c %-16s", i, op->layer, op->backward ? 'B' : 'F', hspmd_opcode_names[op->opcode]);
 		for (int k = 0; k < op->input_count; k++)
 			print_tensor(f, g, op->in[k]);
 		fputs(" ->", f);

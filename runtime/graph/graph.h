@@ -5,8 +5,11 @@
 #define HSPMD_GRAPH_GRAPH_H
 
 #include "common/error.h"
-#include "runtime/device/device.h"
 #include "runtime/graph/annotation.h"
+#include "runtime/tensor/dtype.h"
+#include "runtime/tensor/opcode.h"
+
+struct hspmd_op_type;
 
 enum hspmd_tensor_role {
 	HSPMD_TENSOR_INPUT,      /* tokens, targets, segments: filled by the data reader */
@@ -42,6 +45,7 @@ struct hspmd_op {
 };
 
 struct hspmd_graph {
+	const struct hspmd_op_type *const *types; /* by opcode; borrowed */
 	size_t tensor_count, tensor_capacity, op_count, op_capacity;
 	struct hspmd_tensor *tensors;
 	struct hspmd_op *ops;
@@ -52,7 +56,8 @@ struct hspmd_graph {
 	struct hspmd_error error;
 };
 
-struct hspmd_graph *hspmd_graph_create(void); /* NULL: memory */
+/* `types`: the operators that it may have, by opcode (runtime/op/op.h); borrowed. NULL: memory. */
+struct hspmd_graph *hspmd_graph_create(const struct hspmd_op_type *const *types);
 void hspmd_graph_destroy(struct hspmd_graph *g);
 
 /* Building. Each returns a tensor number (the first output's for operators), or -1 with g->failed and g->error set; a negative tensor given as input

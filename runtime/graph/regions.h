@@ -7,7 +7,7 @@
 
 #include "common/arena.h"
 #include "common/error.h"
-#include "runtime/graph/box.h"
+#include "runtime/tensor/box.h"
 
 struct hspmd_region {
 	struct hspmd_box box;

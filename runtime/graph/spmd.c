@@ -104,33 +104,6 @@ static int home_of(const struct hspmd_pass *p, int stage)
 	return home;
 }
 
-int hspmd_pass_add_value(struct hspmd_pass *p, int tensor, int stage, struct hspmd_annotation *annotation)
-{
-	struct hspmd_spmd *s = p->s;
-	if (hspmd_grow(&s->values, &s->value_capacity, s->value_count, sizeof *s->values)) {
-		hspmd_annotation_destroy(annotation);
-		return hspmd_fail_memory(p->err, "annotating");
-	}
-	s->values[s->value_count] = (struct hspmd_value){ .tensor = tensor, .stage = stage, .annotation = annotation, .same_as = -1, .next = -1 };
-	int *link = &s->first_value[tensor];
-	while (*link >= 0)
-		link = &s->values[*link].next;
-	*link = (int)s->value_count;
-	return (int)s->value_count++;
-}
-
-struct hspmd_spmd_node *hspmd_pass_add_node(struct hspmd_pass *p, int op, int stage, int layer, bool backward)
-{
-	struct hspmd_spmd *s = p->s;
-	if (hspmd_grow(&s->nodes, &s->node_capacity, s->node_count, sizeof *s->nodes)) {
-		hspmd_fail_memory(p->err, "annotating");
-		return NULL;
-	}
-	struct hspmd_spmd_node *n = &s->nodes[s->node_count++];
-	*n = (struct hspmd_spmd_node){ .op = op, .stage = stage, .layer = layer, .backward = backward };
-	return n;
-}
-
 int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage)
 {
 	int v = s->first_value[tensor];
@@ -294,7 +267,7 @@ static int plain_node(struct hspmd_pass *p, size_t number, int stage, const int 
 static int place_op(struct hspmd_pass *p, size_t number, int stage)
 {
 	const struct hspmd_op *op = &p->g->ops[number];
-	const struct hspmd_op_type *type = hspmd_op_type(op->opcode);
+	const struct hspmd_op_type *type = hspmd_op_types[op->opcode];
 	int in[HSPMD_OP_MAX_IO];
 	for (int i = 0; i < op->input_count; i++) {
 		in[i] = op->in[i] < 0 ? -1 : input_value(p, op->in[i], stage, op->layer, op->backward);
@@ -304,8 +277,8 @@ static int place_op(struct hspmd_pass *p, size_t number, int stage)
 	struct hspmd_op_view view;
 	struct hspmd_annotation *want[HSPMD_OP_MAX_IO] = { NULL }, *out[HSPMD_OP_MAX_IO] = { NULL };
 	describe(p, op, stage, in, &view);
-	if (hspmd_op_deduce(op->opcode, &view, want, out, p->err)) {
-		hspmd_error_prefix(p->err, "operator %s (layer %d, %s)", type->name, op->layer, op->in[0] >= 0 ? tensor_name(p, in[0]) : "-");
+	if (hspmd_op_deduce(type, &view, want, out, p->err)) {
+		hspmd_error_prefix(p->err, "operator %s (layer %d, %s)", hspmd_opcode_names[op->opcode], op->layer, op->in[0] >= 0 ? tensor_name(p, in[0]) : "-");
 		goto fail;
 	}
 	bool ring = hspmd_ring_fits(p, op, stage, in, want);
@@ -324,7 +297,7 @@ static int place_op(struct hspmd_pass *p, size_t number, int stage)
 		if (op->out[o] < 0)
 			continue;
 		if (!out[o]) {
-			hspmd_fail(p->err, "operator %s says nothing of how its output %d lies", type->name, o);
+			hspmd_fail(p->err, "operator %s says nothing of how its output %d lies", hspmd_opcode_names[op->opcode], o);
 			goto fail;
 		}
 		struct hspmd_annotation *a = ring ? hspmd_ring_output(p, op, o, in, out[o]) : out[o];
@@ -406,7 +379,7 @@ char *hspmd_spmd_text(const struct hspmd_spmd *s)
 	for (size_t i = 0; i < s->node_count; i++) {
 		const struct hspmd_spmd_node *n = &s->nodes[i];
 		fprintf(f, "%4zu S%d L%-3d %c %-16s", i, n->stage, n->layer, n->backward ? 'B' : 'F',
-			n->op < 0 ? "reshard" : hspmd_op_type(s->graph->ops[n->op].opcode)->name);
+			n->op < 0 ? "reshard" : hspmd_opcode_names[s->graph->ops[n->op].opcode]);
 		for (int k = 0; k < n->input_count; k++)
 			print_value(f, s, n->in[k]);
 		fputs(" ->", f);

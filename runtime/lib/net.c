@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/error.h"
 #include "runtime/lib/net.h"
+#include "runtime/op/op.h"
 
 #include <math.h>
 #include <string.h>
@@ -230,7 +231,7 @@ int hspmd_net_loss(struct hspmd_net *net, int logits, int targets)
 static struct hspmd_graph *build(void *context, const struct hspmd_model_build *how, struct hspmd_error *err)
 {
 	const struct hspmd_net_source *source = context;
-	struct hspmd_net net = { .g = hspmd_graph_create(), .how = how, .layers = source->layers, .loss = -1 };
+	struct hspmd_net net = { .g = hspmd_graph_create(hspmd_op_types), .how = how, .layers = source->layers, .loss = -1 };
 	if (!net.g) {
 		hspmd_fail_memory(err, "building the net");
 		return NULL;

@@ -151,8 +151,8 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 
 extern const struct hspmd_op_type hspmd_op_attention, hspmd_op_attention_grad;
 const struct hspmd_op_type hspmd_op_attention = {
-	.name = "attention", .min_inputs = 1, .max_inputs = 4, .output_count = 2, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 1, .max_inputs = 4, .output_count = 2, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
 };
 const struct hspmd_op_type hspmd_op_attention_grad = {
-	.name = "attention_grad", .min_inputs = 4, .max_inputs = 7, .output_count = 3, .rule = rule_grad, .cost = cost_grad,
+	.min_inputs = 4, .max_inputs = 7, .output_count = 3, .rule = rule_grad, .cost = cost_grad,
 };

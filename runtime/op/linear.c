@@ -117,11 +117,11 @@ static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *by
 
 extern const struct hspmd_op_type hspmd_op_linear, hspmd_op_linear_grad_x, hspmd_op_linear_grad_w;
 const struct hspmd_op_type hspmd_op_linear = {
-	.name = "linear", .min_inputs = 2, .max_inputs = 3, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 2, .max_inputs = 3, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_x = {
-	.name = "linear_grad_x", .min_inputs = 2, .max_inputs = 2, .output_count = 1, .rule = rule_grad_x, .cost = cost_grad_x,
+	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .rule = rule_grad_x, .cost = cost_grad_x,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_w = {
-	.name = "linear_grad_w", .min_inputs = 2, .max_inputs = 2, .output_count = 2, .rule = rule_grad_w, .cost = cost_grad_w,
+	.min_inputs = 2, .max_inputs = 2, .output_count = 2, .rule = rule_grad_w, .cost = cost_grad_w,
 };

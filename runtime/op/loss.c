@@ -77,12 +77,12 @@ static void loss_cost(const struct hspmd_op_view *v, double *flops, double *byte
 
 extern const struct hspmd_op_type hspmd_op_vocab_stats, hspmd_op_loss, hspmd_op_loss_grad;
 const struct hspmd_op_type hspmd_op_vocab_stats = {
-	.name = "vocab_stats", .min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = stats_shape, .rule = stats_rule, .cost = stats_cost,
+	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = stats_shape, .rule = stats_rule, .cost = stats_cost,
 };
 const struct hspmd_op_type hspmd_op_loss = {
-	.name = "loss", .min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = loss_shape, .rule = loss_rule, .backward = loss_backward,
+	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = loss_shape, .rule = loss_rule, .backward = loss_backward,
 	.cost = loss_cost,
 };
 const struct hspmd_op_type hspmd_op_loss_grad = {
-	.name = "loss_grad", .min_inputs = 3, .max_inputs = 3, .output_count = 1, .rule = loss_grad_rule, .cost = stats_cost, .in_place = { 1 },
+	.min_inputs = 3, .max_inputs = 3, .output_count = 1, .rule = loss_grad_rule, .cost = stats_cost, .in_place = { 1 },
 };

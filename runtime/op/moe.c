@@ -108,16 +108,16 @@ static void experts_grad_cost(const struct hspmd_op_view *v, double *flops, doub
 
 extern const struct hspmd_op_type hspmd_op_route, hspmd_op_route_grad, hspmd_op_experts, hspmd_op_experts_grad;
 const struct hspmd_op_type hspmd_op_route = {
-	.name = "route", .min_inputs = 1, .max_inputs = 1, .output_count = 4, .shape = route_shape, .rule = route_rule,
+	.min_inputs = 1, .max_inputs = 1, .output_count = 4, .shape = route_shape, .rule = route_rule,
 	.backward = route_backward, .cost = route_cost,
 };
 const struct hspmd_op_type hspmd_op_route_grad = {
-	.name = "route_grad", .min_inputs = 5, .max_inputs = 5, .output_count = 1, .rule = route_grad_rule, .cost = route_cost,
+	.min_inputs = 5, .max_inputs = 5, .output_count = 1, .rule = route_grad_rule, .cost = route_cost,
 };
 const struct hspmd_op_type hspmd_op_experts = {
-	.name = "experts", .min_inputs = 6, .max_inputs = 6, .output_count = 1, .shape = experts_shape, .rule = experts_rule,
+	.min_inputs = 6, .max_inputs = 6, .output_count = 1, .shape = experts_shape, .rule = experts_rule,
 	.backward = experts_backward, .cost = experts_cost,
 };
 const struct hspmd_op_type hspmd_op_experts_grad = {
-	.name = "experts_grad", .min_inputs = 7, .max_inputs = 7, .output_count = 5, .rule = experts_grad_rule, .cost = experts_grad_cost,
+	.min_inputs = 7, .max_inputs = 7, .output_count = 5, .rule = experts_grad_rule, .cost = experts_grad_cost,
 };

@@ -81,16 +81,16 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 
 extern const struct hspmd_op_type hspmd_op_layernorm, hspmd_op_layernorm_grad, hspmd_op_rmsnorm, hspmd_op_rmsnorm_grad;
 const struct hspmd_op_type hspmd_op_layernorm = {
-	.name = "layernorm", .min_inputs = 2, .max_inputs = 3, .output_count = 2, .shape = layernorm_shape, .rule = rule,
+	.min_inputs = 2, .max_inputs = 3, .output_count = 2, .shape = layernorm_shape, .rule = rule,
 	.backward = layernorm_backward, .cost = cost,
 };
 const struct hspmd_op_type hspmd_op_layernorm_grad = {
-	.name = "layernorm_grad", .min_inputs = 4, .max_inputs = 4, .output_count = 3, .rule = rule_grad, .cost = cost_grad,
+	.min_inputs = 4, .max_inputs = 4, .output_count = 3, .rule = rule_grad, .cost = cost_grad,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm = {
-	.name = "rmsnorm", .min_inputs = 2, .max_inputs = 2, .output_count = 2, .shape = rmsnorm_shape, .rule = rule,
+	.min_inputs = 2, .max_inputs = 2, .output_count = 2, .shape = rmsnorm_shape, .rule = rule,
 	.backward = rmsnorm_backward, .cost = cost,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm_grad = {
-	.name = "rmsnorm_grad", .min_inputs = 4, .max_inputs = 4, .output_count = 2, .rule = rule_grad, .cost = cost_grad,
+	.min_inputs = 4, .max_inputs = 4, .output_count = 2, .rule = rule_grad, .cost = cost_grad,
 };

@@ -1,59 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every operator brings: one file here, one line in the table of op.c, and a kernel file a device. */
+/* The operators: each is one file here (shapes, rule, backward, cost; runtime/graph/op_type.h), one line in op_list.h, and a kernel file per device. */
 #ifndef HSPMD_OP_OP_H
 #define HSPMD_OP_OP_H
 
 #include "runtime/graph/graph.h"
+#include "runtime/graph/op_type.h"
 #include "runtime/op/rule.h"
 
-/* Shapes and annotations of the operator's inputs, as its rules see them. Absent optionals have rank -1 and annotation NULL. */
-struct hspmd_op_view {
-	const struct hspmd_op_attr *attr;
-	int input_count, output_count;
-	struct hspmd_shape in[HSPMD_OP_MAX_IO];
-	enum hspmd_dtype in_dtype[HSPMD_OP_MAX_IO];
-	struct hspmd_shape out[HSPMD_OP_MAX_IO];
-	enum hspmd_dtype out_dtype[HSPMD_OP_MAX_IO];
-	const struct hspmd_annotation *annotation[HSPMD_OP_MAX_IO]; /* of the inputs; deduction only */
-	bool sequence_parallel; /* deduction: a partial value that must be summed is best left split along dimension 1 */
-};
-
-/* Two operators at once: the second takes the first's output 0. Inputs: all that the first may have (-1 where one is not given), then the second's others. Outputs:
- * the second's, then the first's, without the value between where that is gone. Never part of a graph. */
-struct hspmd_op_pair {
-	bool made; /* else the type is of one operator */
-	enum hspmd_opcode first, second;
-	enum hspmd_op_between {
-		HSPMD_OP_BETWEEN_GONE,   /* nobody else may read it */
-		HSPMD_OP_BETWEEN_KEPT,
-		HSPMD_OP_BETWEEN_WANTED, /* kept where somebody else reads it */
-	} between;
-};
-
-struct hspmd_op_type {
-	const char *name; /* "linear" */
-	int min_inputs, max_inputs, output_count;
-	/* Fill out[], out_dtype[] and output_count from the inputs, or fail with what does not fit. NULL: the outputs' shapes are given by the
-	 * graph (gradients have those of what they are gradients of). */
-	int (*shape)(struct hspmd_op_view *v, struct hspmd_error *err);
-	/* How the dimensions of inputs and outputs belong together (rule.h); deduction follows from it. NULL: never part of a graph. */
-	void (*rule)(const struct hspmd_op_view *v, struct hspmd_op_rule *rule);
-	/* Append the operators that compute gradients of the inputs from the gradients of the outputs. NULL: has none. */
-	int (*backward)(struct hspmd_graph *g, const struct hspmd_op *op);
-	/* Cost of one call: floating-point operations and bytes moved. Inputs' and outputs' shapes are set. */
-	void (*cost)(const struct hspmd_op_view *v, double *flops, double *bytes);
-	/* Per output: 1 + the input whose buffer it may take when that input dies here (every device's kernel allows it), 0: none. */
-	signed char in_place[HSPMD_OP_MAX_IO];
-	struct hspmd_op_pair pair;
-};
-
-const struct hspmd_op_type *hspmd_op_type(enum hspmd_opcode opcode); /* never NULL for a legal opcode */
+/* All of them, by opcode; no entry is NULL. What graphs are made with. */
+extern const struct hspmd_op_type *const hspmd_op_types[HSPMD_OP_COUNT];
 
 /* Deduction, by subgroup as in SPMD and for hdim as one dimension more (HSPMD section 4.3). From the inputs' annotations: `want[i]` = NULL
  * when input i is fine as it lies, else the annotation it must be resharded to first (an explicit Reshard is put before the operator; this is
  * how Partial is refused by what is not linear); `out[o]` = the outputs' annotations, for outputs that the view has (rank >= 0). All new
  * annotations are owned by the caller. Fails only on what no Reshard can mend. */
-int hspmd_op_deduce(enum hspmd_opcode opcode, const struct hspmd_op_view *v, struct hspmd_annotation **want, struct hspmd_annotation **out,
+int hspmd_op_deduce(const struct hspmd_op_type *type, const struct hspmd_op_view *v, struct hspmd_annotation **want, struct hspmd_annotation **out,
 		    struct hspmd_error *err);
 
 #endif

@@ -32,11 +32,11 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 }
 
 extern const struct hspmd_op_type hspmd_op_rope, hspmd_op_rope_grad, hspmd_op_angles;
-const struct hspmd_op_type hspmd_op_angles = { .name = "angles", .output_count = 1 };
+const struct hspmd_op_type hspmd_op_angles = { .output_count = 1 };
 const struct hspmd_op_type hspmd_op_rope = {
-	.name = "rope", .min_inputs = 1, .max_inputs = 1, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
 	.in_place = { 1 },
 };
 const struct hspmd_op_type hspmd_op_rope_grad = {
-	.name = "rope_grad", .min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = rule, .cost = cost, .in_place = { 1 },
+	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = rule, .cost = cost, .in_place = { 1 },
 };

@@ -455,15 +455,14 @@ static void forget(struct hspmd_annotation **list, int count)
 	}
 }
 
-int hspmd_op_deduce(enum hspmd_opcode opcode, const struct hspmd_op_view *v, struct hspmd_annotation **want, struct hspmd_annotation **out,
+int hspmd_op_deduce(const struct hspmd_op_type *type, const struct hspmd_op_view *v, struct hspmd_annotation **want, struct hspmd_annotation **out,
 		    struct hspmd_error *err)
 {
-	const struct hspmd_op_type *type = hspmd_op_type(opcode);
 	struct deduction d = { .v = v, .err = err };
 	memset(want, 0, (size_t)v->input_count * sizeof *want);
 	memset(out, 0, (size_t)v->output_count * sizeof *out);
 	if (!type->rule)
-		return hspmd_fail(err, "operator %s is no part of graphs", type->name);
+		return hspmd_fail(err, "it is never part of a graph");
 	type->rule(v, &d.rule);
 	int rc = choose_base(&d);
 	if (!rc) {

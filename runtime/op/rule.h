@@ -22,7 +22,7 @@
 
 #include <stdint.h>
 
-#include "runtime/device/device.h"
+#include "runtime/tensor/opcode.h"
 
 struct hspmd_op_rule {
 	char in[HSPMD_OP_MAX_IO][24], out[HSPMD_OP_MAX_IO][24];

@@ -40,8 +40,8 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 
 extern const struct hspmd_op_type hspmd_op_unpack, hspmd_op_unpack_grad;
 const struct hspmd_op_type hspmd_op_unpack = {
-	.name = "unpack", .min_inputs = 1, .max_inputs = 1, .output_count = 3, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 1, .max_inputs = 1, .output_count = 3, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
 };
 const struct hspmd_op_type hspmd_op_unpack_grad = {
-	.name = "unpack_grad", .min_inputs = 3, .max_inputs = 3, .output_count = 1, .rule = rule_grad, .cost = cost,
+	.min_inputs = 3, .max_inputs = 3, .output_count = 1, .rule = rule_grad, .cost = cost,
 };

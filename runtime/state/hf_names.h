@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "runtime/graph/box.h"
+#include "runtime/tensor/box.h"
 
 /* Is this a stack of experts ("...experts.w1.weight")? */
 bool hspmd_hf_stack(const char *name);

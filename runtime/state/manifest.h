@@ -21,7 +21,7 @@
 
 #include "common/error.h"
 #include "runtime/device/device.h"
-#include "runtime/graph/box.h"
+#include "runtime/tensor/box.h"
 
 #define HSPMD_CHECKPOINT_FORMAT "hspmd-checkpoint-1"
 #define HSPMD_SHARD_FORMAT "hspmd-shard-1" /* in a shard's metadata */

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "common/error.h"
-#include "runtime/graph/box.h"
+#include "runtime/tensor/box.h"
 
 #define HSPMD_SAFETENSORS_HEAD_MAX (100u << 20)
 

@@ -5,7 +5,7 @@
 #define HSPMD_STATE_WEIGHTS_H
 
 #include "common/error.h"
-#include "runtime/graph/box.h"
+#include "runtime/tensor/box.h"
 #include "runtime/state/checkpoint.h"
 
 struct hspmd_weights;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/op/list.h"
+#include "runtime/tensor/op_list.h"
 #include "runtime/op/op.h"
 #include "runtime/train/program.h"
 
@@ -81,7 +81,7 @@ static struct hspmd_instruction join(const struct hspmd_op_type *type, enum hspm
 	int between = input_between(first, second), start = type->pair.between == HSPMD_OP_BETWEEN_GONE;
 	both.opcode = opcode;
 	both.attr = first->opcode == HSPMD_OP_ADD ? second->attr : first->attr;
-	both.input_count = hspmd_op_type(first->opcode)->max_inputs;
+	both.input_count = hspmd_op_types[first->opcode]->max_inputs;
 	for (int k = 0; k < both.input_count; k++)
 		both.in[k] = k < first->input_count ? first->in[k] : -1;
 	for (int k = 0; k < second->input_count; k++)
@@ -97,7 +97,7 @@ static struct hspmd_instruction join(const struct hspmd_op_type *type, enum hspm
 
 static bool is_wanted(enum hspmd_device_kind kind, enum hspmd_opcode opcode)
 {
-	return hspmd_device_has(kind, opcode) && !is_named(getenv("HSPMD_UNFUSED"), hspmd_op_type(opcode)->name);
+	return hspmd_device_has(kind, opcode) && !is_named(getenv("HSPMD_UNFUSED"), hspmd_opcode_names[opcode]);
 }
 
 static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err)
@@ -113,7 +113,7 @@ static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, stru
 		struct hspmd_instruction *last = count ? &p->instructions[count - 1] : NULL, next = p->instructions[i];
 		bool joined = false;
 		for (size_t k = 0; last && !joined && k < sizeof pairs / sizeof *pairs; k++) {
-			const struct hspmd_op_type *type = hspmd_op_type(pairs[k]);
+			const struct hspmd_op_type *type = hspmd_op_types[pairs[k]];
 			joined = wanted[k] && fits(p, type, last, &next, uses);
 			if (joined)
 				*last = join(type, pairs[k], last, &next, uses);

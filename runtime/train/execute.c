@@ -265,7 +265,7 @@ static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction 
 	struct hspmd_kernel_args args;
 	set_args(ex, in, attr, &args);
 	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
-		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_op_type(in->opcode)->name, in->layer);
+		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
 	return 0;
 }
 
@@ -514,7 +514,7 @@ static int update_lasting(struct hspmd_executor *ex, const struct hspmd_instruct
 		if (!hspmd_lasting_block(ex->o.lasting, *block, (void *const[]){ args.out[0].data, args.out[1].data, args.out[2].data }, (size_t)(count * size)))
 			continue;
 		if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
-			return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_op_type(in->opcode)->name, in->layer);
+			return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
 		hspmd_lasting_block_done(ex->o.lasting, *block);
 	}
 	return 0;
@@ -553,7 +553,7 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 			return -1;
 	}
 	if (count && ex->o.device->ops->run_all(ex->o.device, HSPMD_OP_ADAMW, ex->all, count, err))
-		return hspmd_error_prefix(err, "operator %s", hspmd_op_type(HSPMD_OP_ADAMW)->name);
+		return hspmd_error_prefix(err, "operator %s", hspmd_opcode_names[HSPMD_OP_ADAMW]);
 	if (ex->o.lasting)
 		hspmd_lasting_updated(ex->o.lasting);
 	ex->copied = true;

@@ -208,7 +208,7 @@ static int overwrites(const struct placer *pl, size_t at, int output)
 	const struct hspmd_instruction *in = &p->instructions[at];
 	if (in->action != HSPMD_ACTION_RUN)
 		return -1;
-	int k = hspmd_op_type(in->opcode)->in_place[output] - 1;
+	int k = hspmd_op_types[in->opcode]->in_place[output] - 1;
 	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].region != HSPMD_REGION_ARENA || pl->lives[in->in[k]].last != at)
 		return -1;
 	for (int other = 0; other < in->input_count; other++)

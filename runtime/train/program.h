@@ -9,6 +9,7 @@
 
 #include "common/format/cluster.h"
 #include "common/format/plan.h"
+#include "runtime/device/device.h"
 #include "runtime/graph/spmd.h"
 #include "runtime/model/build.h"
 

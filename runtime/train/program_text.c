@@ -42,7 +42,7 @@ static void print_instruction(const struct printer *pr, size_t i)
 {
 	const struct hspmd_instruction *in = &pr->p->instructions[i];
 	static const char *const actions[] = { "read", NULL, NULL, "norm", "adamw" };
-	const char *name = in->action == HSPMD_ACTION_RUN    ? hspmd_op_type(in->opcode)->name
+	const char *name = in->action == HSPMD_ACTION_RUN    ? hspmd_opcode_names[in->opcode]
 			   : in->action == HSPMD_ACTION_COMM ? hspmd_comm_words[in->transfer->steps[in->step].kind]
 							     : actions[in->action];
 	fprintf(pr->f, "%5zu ", i);

@@ -142,7 +142,7 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 		if (made.in[k] == -2)
 			return -1;
 		if (n->in[k] >= 0 && made.in[k] < 0)
-			return hspmd_fail(w->err, "operator %s: input %d (%s) is not on device %d", hspmd_op_type(op->opcode)->name, k,
+			return hspmd_fail(w->err, "operator %s: input %d (%s) is not on device %d", hspmd_opcode_names[op->opcode], k,
 					  p->graph->tensors[op->in[k]].name, p->device);
 	}
 	for (int k = 0; k < n->output_count; k++) {

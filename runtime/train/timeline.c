@@ -59,7 +59,7 @@ static json_t *event_of(const struct hspmd_program *p, const struct span *s, int
 	const struct hspmd_instruction *in = &p->instructions[s->instruction];
 	const char *name = in->action == HSPMD_ACTION_COMM   ? hspmd_comm_words[in->transfer->steps[in->step].kind]
 			   : in->action == HSPMD_ACTION_READ ? "read"
-							     : hspmd_op_type(in->opcode)->name;
+							     : hspmd_opcode_names[in->opcode];
 	int slot = in->output_count && in->out[0] >= 0 ? in->out[0] : in->in[0];
 	const char *tensor = slot < 0 ? NULL : p->graph->tensors[p->forms[p->slots[slot].form].tensor].name;
 	return json_pack("{ss, ss, ss, si, si, sf, sf, s{si, si, ss*}}", "name", name, "cat", in->backward ? "backward" : "forward", "ph", "X", "pid", process, "tid",

@@ -152,7 +152,7 @@ static void run_kernel(struct mirror *m, enum hspmd_opcode opcode, struct hspmd_
 	args->workspace = m->workspace;
 	args->workspace_bytes = need;
 	if (gpu->ops->run(gpu, opcode, args, &err))
-		fail_msg("%s: %s", hspmd_op_type(opcode)->name, err.text);
+		fail_msg("%s: %s", hspmd_opcode_names[opcode], err.text);
 }
 
 /* Statistics of logits in parts, each from a box of its own. */

@@ -127,7 +127,7 @@ static void run(enum hspmd_opcode opcode, struct hspmd_kernel_args *args)
 	args->workspace_bytes = gpu->ops->workspace(gpu, opcode, args);
 	args->workspace = args->workspace_bytes ? gpu->ops->allocate(gpu, args->workspace_bytes, &err) : NULL;
 	if (gpu->ops->run(gpu, opcode, args, &err))
-		fail_msg("%s: %s", hspmd_op_type(opcode)->name, err.text);
+		fail_msg("%s: %s", hspmd_opcode_names[opcode], err.text);
 	gpu->ops->release(gpu, args->workspace);
 }
 
@@ -157,7 +157,7 @@ static void release(struct hspmd_kernel_args *args)
 /* The same by two operators, through a buffer between them. */
 static void run_apart(const struct pair_case *c, struct hspmd_kernel_args *both, enum hspmd_dtype type, const struct sizes *z)
 {
-	const struct hspmd_op_type *t = hspmd_op_type(c->opcode), *first = hspmd_op_type(t->pair.first);
+	const struct hspmd_op_type *t = hspmd_op_types[c->opcode], *first = hspmd_op_types[t->pair.first];
 	bool gone = t->pair.between == HSPMD_OP_BETWEEN_GONE;
 	struct hspmd_kernel_args a = { .attr = both->attr, .output_count = 1 }, b = { .attr = both->attr };
 	struct hspmd_view between = shape_of(t->pair.first == HSPMD_OP_LINEAR_GRAD_X ? 'k' : 'r', c, z, type);
@@ -194,7 +194,7 @@ static void compare(const struct pair_case *c, const struct hspmd_kernel_args *g
 			size += y[i] * (double)y[i];
 		}
 		if (!(sqrt(off) <= (type == HSPMD_F32 ? F32_BOUND : BF16_BOUND) * sqrt(size)))
-			fail_msg("%s in %s (inputs %s, %lld rows of %lld and %lld): output %d is %g off by norm", hspmd_op_type(c->opcode)->name, hspmd_dtype_words[type], c->in,
+			fail_msg("%s in %s (inputs %s, %lld rows of %lld and %lld): output %d is %g off by norm", hspmd_opcode_names[c->opcode], hspmd_dtype_words[type], c->in,
 				 (long long)got->in[0].shape[0], (long long)got->in[0].shape[1], (long long)got->out[0].shape[1], k, sqrt(off / size));
 		free(x);
 		free(y);
@@ -208,7 +208,7 @@ static void check(const struct pair_case *c, const struct sizes *z, enum hspmd_d
 	run_apart(c, &want, type, z);
 	run(c->opcode, &got);
 	compare(c, &got, &want, type);
-	int from = hspmd_op_type(c->opcode)->in_place[0] - 1;
+	int from = hspmd_op_types[c->opcode]->in_place[0] - 1;
 	if (from >= 0) {
 		gpu->ops->release(gpu, in_place.out[0].data);
 		in_place.out[0].data = in_place.in[from].data;

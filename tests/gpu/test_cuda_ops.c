@@ -109,7 +109,7 @@ static void check_vectors(enum hspmd_opcode opcode, const struct hspmd_op_attr *
 		float *got = mirror_take_back(mine.out[o].data, (size_t)n * sizeof(float));
 		for (int i = 0; i < n; i++)
 			if (!(fabs((double)got[i] - (double)host[ins + o][i]) <= bound * (1 + fabs((double)host[ins + o][i]))))
-				fail_msg("%s: output %d, element %d is %.9g, not %.9g", hspmd_op_type(opcode)->name, o, i, (double)got[i], (double)host[ins + o][i]);
+				fail_msg("%s: output %d, element %d is %.9g, not %.9g", hspmd_opcode_names[opcode], o, i, (double)got[i], (double)host[ins + o][i]);
 		free(got);
 	}
 	for (int k = 0; k < ins + outs; k++) {

@@ -217,7 +217,7 @@ const size_t op_case_count = sizeof op_cases / sizeof *op_cases;
 
 struct hspmd_graph *op_case_graph(const struct op_case *c, enum hspmd_dtype type)
 {
-	struct hspmd_graph *g = hspmd_graph_create();
+	struct hspmd_graph *g = hspmd_graph_create(hspmd_op_types);
 	assert_non_null(g);
 	int result = c->build(g, type);
 	if (g->tensors[result].role != HSPMD_TENSOR_LOSS) {

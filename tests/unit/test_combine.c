@@ -87,7 +87,7 @@ static int count_pairs(const struct hspmd_program *p)
 {
 	int n = 0;
 	for (int o = 0; o < HSPMD_OP_COUNT; o++)
-		n += hspmd_op_type((enum hspmd_opcode)o)->pair.made ? count(p, (enum hspmd_opcode)o) : 0;
+		n += hspmd_op_types[(enum hspmd_opcode)o]->pair.made ? count(p, (enum hspmd_opcode)o) : 0;
 	return n;
 }
 
@@ -116,7 +116,7 @@ static void expect(const char *model, const char *devices, const char *more, con
 		check_order(p);
 		for (size_t k = 0; k < kinds; k++) {
 			if (count(p, want[k].opcode) != want[k].count * MICRO_BATCHES)
-				fail_msg("%d of %s, expected %d", count(p, want[k].opcode), hspmd_op_type(want[k].opcode)->name, want[k].count * MICRO_BATCHES);
+				fail_msg("%d of %s, expected %d", count(p, want[k].opcode), hspmd_opcode_names[want[k].opcode], want[k].count * MICRO_BATCHES);
 			all += want[k].count * MICRO_BATCHES;
 		}
 		assert_int_equal(count_pairs(p), all);

@@ -33,7 +33,7 @@ static char *describe(const struct trial *t)
 	size_t size;
 	FILE *f = open_memstream(&text, &size);
 	assert_non_null(f);
-	fprintf(f, "%s:", hspmd_op_type(t->op->opcode)->name);
+	fprintf(f, "%s:", hspmd_opcode_names[t->op->opcode]);
 	for (int i = 0; i < t->view.input_count; i++) {
 		char *has = t->view.annotation[i] ? hspmd_annotation_text(t->view.annotation[i]) : NULL;
 		char *wants = t->want[i] ? hspmd_annotation_text(t->want[i]) : NULL;
@@ -200,7 +200,7 @@ static void check_stats(const struct trial *t, int devices)
 static bool try_one(struct trial *t, int devices)
 {
 	struct hspmd_error err = { "" };
-	if (hspmd_op_deduce(t->op->opcode, &t->view, t->want, t->out, &err)) {
+	if (hspmd_op_deduce(hspmd_op_types[t->op->opcode], &t->view, t->want, t->out, &err)) {
 		if (strstr(err.text, "parts of index"))
 			return false;
 		char *text = describe(t);
@@ -308,7 +308,7 @@ static void test_all_annotations(void **state)
 	}
 	for (int o = 0; o < HSPMD_OP_SUM_SQUARES; o++) {
 		if (tried[o] < 100)
-			fail_msg("operator %s: %zu combinations were tried", hspmd_op_type((enum hspmd_opcode)o)->name, tried[o]);
+			fail_msg("operator %s: %zu combinations were tried", hspmd_opcode_names[(enum hspmd_opcode)o], tried[o]);
 		total += tried[o];
 	}
 	print_message("%zu combinations of annotations agree with the unsplit operator\n", total);

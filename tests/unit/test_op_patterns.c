@@ -130,7 +130,7 @@ static void check(const struct pattern *p)
 		v.annotation[i] = lies[i];
 	}
 	memcpy(v.out, p->out, sizeof p->out);
-	if (hspmd_op_deduce(p->opcode, &v, want, out, &err))
+	if (hspmd_op_deduce(hspmd_op_types[p->opcode], &v, want, out, &err))
 		fail_msg("%s: %s", p->what, err.text);
 	FILE *f = open_memstream(&text, &size);
 	assert_non_null(f);
@@ -165,7 +165,7 @@ static void test_impossible_parts(void **state)
 	struct hspmd_error err = { "" };
 	assert_non_null(a);
 	v.annotation[0] = v.annotation[1] = a;
-	assert_int_equal(hspmd_op_deduce(HSPMD_OP_VOCAB_STATS, &v, want, out, &err), -1);
+	assert_int_equal(hspmd_op_deduce(hspmd_op_types[HSPMD_OP_VOCAB_STATS], &v, want, out, &err), -1);
 	assert_string_equal(err.text, "3 devices cannot hold 2 parts of index 'v'");
 	assert_null(want[0]);
 	assert_null(out[0]);

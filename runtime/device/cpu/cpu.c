@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "runtime/op/op.h"
 
 static int usable_cores(void)
 {
@@ -123,11 +122,11 @@ static int cpu_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct 
 	struct hspmd_cpu *cpu = (struct hspmd_cpu *)dev;
 	const struct hspmd_cpu_kernel *kernel = find_kernel(cpu, op, args);
 	if (!kernel)
-		return hspmd_fail(err, "the CPU device has no kernel for %s on %s", hspmd_op_type(op)->name,
+		return hspmd_fail(err, "the CPU device has no kernel for %s on %s", hspmd_opcode_names[op],
 				  hspmd_dtype_words[compute_type(args)]);
 	size_t need = kernel->workspace ? kernel->workspace(cpu, args) : 0;
 	if (need > args->workspace_bytes)
-		return hspmd_fail(err, "%s was given %zu bytes of workspace and needs %zu", hspmd_op_type(op)->name, args->workspace_bytes,
+		return hspmd_fail(err, "%s was given %zu bytes of workspace and needs %zu", hspmd_opcode_names[op], args->workspace_bytes,
 				  need);
 	kernel->run(cpu, args);
 	return 0;

@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 #include "runtime/device/cuda/module.h"
-#include "runtime/op/list.h"
+#include "runtime/tensor/op_list.h"
 
 struct hspmd_cuda_blas;
 struct hspmd_cuda_dnn;

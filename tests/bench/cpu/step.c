@@ -161,7 +161,7 @@ static double work_of_token(const struct hspmd_model *model, const struct bench_
 			v.in[k] = op->in[k] >= 0 ? g->tensors[op->in[k]].shape : (struct hspmd_shape){ .rank = -1 };
 		for (int k = 0; k < op->output_count; k++)
 			v.out[k] = g->tensors[op->out[k]].shape;
-		hspmd_op_type(op->opcode)->cost(&v, &flops, &bytes);
+		hspmd_op_types[op->opcode]->cost(&v, &flops, &bytes);
 		work += 3 * flops;
 	}
 	hspmd_graph_destroy(g);

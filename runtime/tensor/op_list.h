@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operators of opcode.h as X(OPCODE, name), for tables of them. Those of HSPMD_OPS_TYPED compute in one floating type. */
-#ifndef HSPMD_OP_LIST_H
-#define HSPMD_OP_LIST_H
+#ifndef HSPMD_TENSOR_OP_LIST_H
+#define HSPMD_TENSOR_OP_LIST_H
 
 #define HSPMD_OPS_TYPED(X)                                                                                                                 \
 	X(EMBED, embed)                                                                                                                    \

@@ -2,8 +2,8 @@
 /* The operators, with what goes in and out. B samples, T positions, H hidden width, V vocabulary; "acc": honours view.accumulate. A
  * gradient of an optional input is an optional output. All activations and parameters of one call have one floating type (F32 or F64 on the
  * CPU device; F32 or BF16 on CUDA, there with statistics and gradients of parameters in F32); tokens and targets are I32. `start` and `full` of a view tell where a local part lies. */
-#ifndef HSPMD_OP_OPCODE_H
-#define HSPMD_OP_OPCODE_H
+#ifndef HSPMD_TENSOR_OPCODE_H
+#define HSPMD_TENSOR_OPCODE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -84,6 +84,9 @@ enum hspmd_opcode {
 	HSPMD_OP_ANGLES, /* -> table[1, positions, head_dim / 2 pairs] F32, from position start[1] on: cosine and sine as ROPE wants them. attr.theta, attr.head_dim */
 	HSPMD_OP_COUNT
 };
+extern const char *const hspmd_opcode_names[HSPMD_OP_COUNT]; /* "linear" */
+
+#define HSPMD_OP_MAX_IO 10 /* inputs, and outputs, that an operator may have */
 
 struct hspmd_op_attr {
 	int64_t head_dim;

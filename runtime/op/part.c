@@ -1,21 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/op/op.h"
-
-#include <inttypes.h>
-
-#include "runtime/op/list.h"
 #include "runtime/op/part.h"
 
-#define DECLARE(opcode, name) extern const struct hspmd_op_type hspmd_op_##name;
-HSPMD_OPS(DECLARE)
-
-#define ENTRY(opcode, name) [HSPMD_OP_##opcode] = &hspmd_op_##name,
-static const struct hspmd_op_type *const types[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
-
-const struct hspmd_op_type *hspmd_op_type(enum hspmd_opcode opcode)
-{
-	return types[opcode];
-}
+#include <inttypes.h>
 
 int hspmd_op_expect(const struct hspmd_op_view *v, int i, int rank, bool integer, struct hspmd_error *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Axis-aligned boxes of a tensor's index space: what a device holds of a tensor, and what a message carries. Plain values, no ownership. */
-#ifndef HSPMD_GRAPH_BOX_H
-#define HSPMD_GRAPH_BOX_H
+#ifndef HSPMD_TENSOR_BOX_H
+#define HSPMD_TENSOR_BOX_H
 
 #include <stdbool.h>
 #include <stddef.h>

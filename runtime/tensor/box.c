@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/graph/box.h"
+#include "runtime/tensor/box.h"
 
 #include <inttypes.h>
 #include <stdio.h>
