@@ -17,7 +17,7 @@ int hspmd_program_form(struct hspmd_program *p, const struct hspmd_form *form, s
 	return (int)p->form_count++;
 }
 
-int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region region, int micro_batch, struct hspmd_error *err)
+int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_arena_kind region, int micro_batch, struct hspmd_error *err)
 {
 	if (hspmd_grow(&p->slots, &p->slot_capacity, p->slot_count, sizeof *p->slots))
 		return hspmd_fail_memory(err, "specialising");
@@ -65,7 +65,7 @@ static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, i
 	if (slots[value] < 0) {
 		struct hspmd_form form = { .tensor = route->tensor, .dtype = route->dtype, .box = t->layout[value].box[at], .full = t->shape };
 		int f = hspmd_program_form(p, &form, err);
-		slots[value] = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_ARENA, route->micro_batch, err);
+		slots[value] = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_ARENA_TRANSIENT, route->micro_batch, err);
 		if (slots[value] < 0)
 			return -2;
 	}

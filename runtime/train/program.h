@@ -23,9 +23,9 @@
 #define HSPMD_PROGRAM_PARCEL ((int64_t)1 << 20)  /* enough of them to go as soon as their layers' backward passes are done */
 
 /* Where a slot's bytes are. */
-enum hspmd_region {
-	HSPMD_REGION_ARENA, /* transient; offsets planned by liveness */
-	HSPMD_REGION_FIXED, /* parameters, accumulated gradients, optimizer state: live as long as the program */
+enum hspmd_arena_kind {
+	HSPMD_ARENA_TRANSIENT, /* values of a step; offsets planned by liveness */
+	HSPMD_ARENA_FIXED,     /* parameters, accumulated gradients, optimizer state: live as long as the program */
 };
 
 /* How a local part looks; shared by the slots of one value over micro-batches. */
@@ -40,7 +40,7 @@ struct hspmd_form {
 
 struct hspmd_slot {
 	int form;
-	enum hspmd_region region;
+	enum hspmd_arena_kind region;
 	int micro_batch; /* -1: the step's */
 	size_t offset;   /* in its region; 64-byte aligned */
 	int follows;     /* fixed slots: the slot that must end where this begins, so that one message can carry both; -1: any */
@@ -156,7 +156,7 @@ char *hspmd_program_explain(const struct hspmd_program *p);
 
 /* ---- between the passes (program.c, specialise.c, sync.c, place.c) */
 int hspmd_program_form(struct hspmd_program *p, const struct hspmd_form *form, struct hspmd_error *err);
-int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region region, int micro_batch, struct hspmd_error *err);
+int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_arena_kind region, int micro_batch, struct hspmd_error *err);
 struct hspmd_instruction *hspmd_program_add(struct hspmd_program *p, enum hspmd_action action, struct hspmd_error *err);
 /* This device's part of a transfer from slot `in` to slot `out` (either -1), with slots for its temporaries. */
 struct hspmd_program_route {

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "runtime/graph/regions.h" /* beside program.h: both can be included in one file */
 #include "runtime/op/op.h"
 #include "runtime/train/length.h"
 #include "runtime/train/program.h"
@@ -99,7 +100,7 @@ static void check_order(const struct hspmd_program *p)
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		for (int k = 0; k < in->input_count; k++)
-			if (in->in[k] >= 0 && p->slots[in->in[k]].region == HSPMD_REGION_ARENA && !written[in->in[k]])
+			if (in->in[k] >= 0 && p->slots[in->in[k]].region == HSPMD_ARENA_TRANSIENT && !written[in->in[k]])
 				fail_msg("instruction %zu reads slot %d, which nobody wrote", i, in->in[k]);
 		for (int k = 0; k < in->output_count; k++)
 			if (in->out[k] >= 0)
