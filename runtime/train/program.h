@@ -8,6 +8,7 @@
 #define HSPMD_TRAIN_PROGRAM_H
 
 #include "common/format/cluster.h"
+#include "common/format/job.h"
 #include "common/format/plan.h"
 #include "runtime/graph/spmd.h"
 #include "runtime/model/build.h"
@@ -119,10 +120,13 @@ struct hspmd_graph_source {
 	struct hspmd_graph *(*build)(void *context, const struct hspmd_model_build *how, struct hspmd_error *err);
 	void *context;
 	int layers;
-	bool bf16;      /* compute in BF16 when every device of the plan is a GPU; else in F32 */
-	bool documents; /* passed on in struct hspmd_model_build */
+	enum hspmd_precision precision; /* asked for: FP32 (0) or BF16; a plan computes in hspmd_plan_precision of it */
+	bool documents;                 /* passed on in struct hspmd_model_build */
 };
+/* In fp32, without documents. The model is borrowed. */
 struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m);
+/* As the job trains the model: what workers run, and what is printed and checked beforehand. The model is borrowed. */
+struct hspmd_graph_source hspmd_graph_source_job(const struct hspmd_model *m, const struct hspmd_job *job);
 
 /* Specialise for one device (number in the cluster). The plan must have been checked against the cluster. `ops`: the device's, for workspace sizes; NULL: none counted.
  * NULL and err when the plan cannot be run (names plan path, tensor, annotation). */

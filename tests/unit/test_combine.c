@@ -60,7 +60,7 @@ static struct hspmd_program *build(const char *model, const char *kind, const ch
 	struct hspmd_program *program = NULL;
 	if (read && plan) {
 		struct hspmd_graph_source source = hspmd_graph_source_model(read);
-		source.bf16 = bf16;
+		source.precision = bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 		program = hspmd_program_build(&source, plan, cluster, 0, NULL, &err);
 		if (program)
 			check_shorter(program, &source);
