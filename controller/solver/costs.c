@@ -217,7 +217,8 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 		c->layers[l].twin = -1;
 	/* Mixed precision keeps a master copy in fp32 beside Adam's two moments (arXiv 1710.03740). */
 	c->param_bytes = profile ? profile->params_bytes : element_bytes(precision);
-	c->grad_bytes = profile ? profile->grads_bytes : element_bytes(precision);
+	/* hspmd sums gradients in fp32, whatever it computes in (hspmd_dtype_wide), and sends the sums. */
+	c->grad_bytes = profile ? profile->grads_bytes : fmax(element_bytes(precision), 4);
 	c->master_bytes = c->param_bytes < 4 ? 4 : 0;
 	c->moment_bytes = 8;
 	if (model)
