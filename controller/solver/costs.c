@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/plan_model.h"
 #include "controller/solver/physics.h"
 
 static bool layers_are_alike(const struct hspmd_model *m, const struct hspmd_profile *p)
@@ -235,6 +236,13 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 fail:
 	hspmd_costs_destroy(c);
 	return NULL;
+}
+
+struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+					enum hspmd_precision asked, const struct hspmd_plan *plan, struct hspmd_error *err)
+{
+	enum hspmd_precision precision = model ? hspmd_plan_precision(plan, cluster, asked) : asked;
+	return hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, err);
 }
 
 void hspmd_costs_destroy(struct hspmd_costs *c)
