@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan beside what it trains: the precision it computes in. */
+/* A plan beside what it trains: the precision it computes in, and the parts of the model that a device must have whole. */
 #include "common/format/plan_model.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 /* ---- precision */
@@ -44,4 +45,39 @@ bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd
 		 hspmd_precision_words[precision], hspmd_precision_words[asked], count, hspmd_plan_devices(p), at, count > 1 ? " and others" : "",
 		 hspmd_precision_words[asked]);
 	return true;
+}
+
+/* ---- parts of the model */
+
+/* A stage with blocks: each device of a tensor-parallel group has whole heads of keys and values, and whole experts. */
+static int check_stage(const struct hspmd_stage *s, const struct hspmd_model *m, struct hspmd_error *err)
+{
+	const struct {
+		int64_t parts;
+		const char *what;
+	} wholes[] = {
+		{ m->kv_heads, m->kv_heads < m->heads ? "key/value heads (num_key_value_heads)" : "attention heads" },
+		{ m->experts ? m->experts : INT64_MAX, "experts (num_local_experts)" },
+	};
+	int tp = s->device_count / s->context;
+	if (s->layers[0] > m->block_count || s->layers[1] < 2)
+		return 0; /* the embedding or the head alone */
+	for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
+		if (tp > wholes[i].parts)
+			return hspmd_fail(err,
+					  "devices: tensor parallelism %d, but the model has %" PRId64 " %s, none of which is divided: expected at most %" PRId64
+					  " devices in a tensor-parallel group; give the others stages or pipelines of their own, or \"context\"",
+					  tp, wholes[i].parts, wholes[i].what, wholes[i].parts);
+	return 0;
+}
+
+int hspmd_plan_check_model(const struct hspmd_plan *p, const struct hspmd_model *m, struct hspmd_error *err)
+{
+	for (int q = 0; q < p->pipeline_count; q++)
+		for (int s = 0; s < p->pipelines[q].stage_count; s++)
+			if (check_stage(&p->pipelines[q].stages[s], m, err)) {
+				struct hspmd_error why = *err;
+				return hspmd_fail(err, "pipelines[%d].stages[%d].%s", q, s, why.text);
+			}
+	return 0;
 }

@@ -14,4 +14,8 @@ enum hspmd_precision hspmd_plan_precision(const struct hspmd_plan *p, const stru
 bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked, char *why,
 				  size_t size);
 
+/* Does no tensor-parallel group have more devices than the model has parts that are not divided (heads of keys and values, experts)? 0, or -1
+ * and err, which names the plan's path, the group's size and what the model has. */
+int hspmd_plan_check_model(const struct hspmd_plan *p, const struct hspmd_model *m, struct hspmd_error *err);
+
 #endif
