@@ -362,6 +362,16 @@ static void clear_search(struct hspmd_search *s)
 	hspmd_costs_destroy(s->costs);
 }
 
+/* With one stage per pipeline ZB-H1 is 1F1B, and the plan says so, whichever draft it was made from. */
+static void name_schedule(const struct hspmd_search *s, struct hspmd_plan *p)
+{
+	for (int q = 0; q < p->pipeline_count; q++)
+		if (p->pipelines[q].stage_count > 1)
+			return;
+	if (p->schedule == HSPMD_SCHEDULE_ZB_H1 && (s->exec.schedules & 1u << HSPMD_SCHEDULE_1F1B))
+		p->schedule = HSPMD_SCHEDULE_1F1B;
+}
+
 static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 				     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
@@ -381,6 +391,8 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 		else if (!(plan = choose(&s, &moved)))
 			hspmd_fail_memory(err, "choosing a plan");
 	}
+	if (plan)
+		name_schedule(&s, plan);
 	if (plan && hspmd_predict(s.costs, plan, report, err)) {
 		hspmd_plan_destroy(plan);
 		plan = NULL;
