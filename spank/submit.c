@@ -194,6 +194,32 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 	return rc;
 }
 
+/* ---- precision */
+
+static bool asks_for_gpus(void)
+{
+	static const char *const names[] = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" };
+	char type[64] = "cpu", *gres = hspmd_spank_slurm_option("gres");
+	if (gres)
+		hspmd_gres_devices(gres, type, sizeof type);
+	bool any = strcmp(type, "cpu") != 0;
+	free(gres);
+	for (size_t i = 0; !any && i < sizeof names / sizeof *names; i++) {
+		char *value = hspmd_spank_slurm_option(names[i]);
+		any = value && *value;
+		free(value);
+	}
+	return any;
+}
+
+/* No mistake: nodes may have GPUs that are nobody's GRES. Which devices there are is known when the job starts; its controller then says what it computes in. */
+static void tell_precision(const struct hspmd_job *job)
+{
+	if (!hspmd_device_kind_computes(HSPMD_DEVICE_CPU, job->precision) && !asks_for_gpus())
+		slurm_info("hspmd: %s: precision: CPUs cannot compute in %s, and the job asks for no GPUs: unless its nodes have some all the same, it computes in fp32",
+			   job->file, hspmd_precision_words[job->precision]);
+}
+
 /* ---- what the job gets */
 
 /* setenv is what salloc's shell and srun's tasks get and what sbatch exports; the job-control copy reaches the batch script's node even
@@ -257,6 +283,7 @@ static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const 
 		return -1;
 	if (check_policy(job, args, err) < 0)
 		return -1;
+	tell_precision(job);
 	/* A lost node must not end the job. Where Slurm does not take this from us, the user's own --no-kill does it. */
 	(void)hspmd_spank_slurm_set("no-kill", "set");
 	char *comment = hspmd_spank_slurm_option("comment");

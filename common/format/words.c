@@ -5,3 +5,8 @@
 
 const char *const hspmd_precision_words[] = { "fp32", "tf32", "bf16", "fp16", "fp8", "fp64", NULL };
 const char *const hspmd_device_kind_words[] = { "cpu", "cuda", NULL };
+
+bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision)
+{
+	return precision == HSPMD_PRECISION_FP32 || (precision == HSPMD_PRECISION_BF16 && kind == HSPMD_DEVICE_CUDA);
+}

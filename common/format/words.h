@@ -3,6 +3,8 @@
 #ifndef HSPMD_FORMAT_WORDS_H
 #define HSPMD_FORMAT_WORDS_H
 
+#include <stdbool.h>
+
 /* Numeric precisions that rates are given for, in the order of FORMATS "peak_tflops". */
 enum hspmd_precision {
 	HSPMD_PRECISION_FP32,
@@ -18,5 +20,7 @@ extern const char *const hspmd_precision_words[]; /* NULL-terminated */
 /* What a device is. */
 enum hspmd_device_kind { HSPMD_DEVICE_CPU, HSPMD_DEVICE_CUDA, HSPMD_DEVICE_KIND_COUNT };
 extern const char *const hspmd_device_kind_words[];
+/* Can hspmd's runtime compute in it on devices of the kind? fp32 on all, bf16 on GPUs, nothing else. */
+bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision);
 
 #endif

@@ -17,13 +17,14 @@
 #define CHECK_LIMIT_S 5 /* for seeing whether a given plan can be run */
 
 static const char head[] =
-	"Usage: hspmd plan --cluster C (--model M | --profile P | both) --global-batch N [options]\n"
-	"       hspmd plan --evaluate PLAN --cluster C (--model M | --profile P | both) [--json]\n"
+	"Usage: hspmd plan --cluster C --job J [options]\n"
+	"       hspmd plan --cluster C (--model M | --profile P | both) --global-batch N [options]\n"
+	"       hspmd plan --evaluate PLAN --cluster C (--job J | --model M | --profile P | both) [--json]\n"
 	"\n"
 	"Finds the fastest way to train a model on a cluster and prints it as a table.\n";
 
 struct plan_options {
-	const char *cluster, *model, *profile, *current, *evaluate, *output, *trace, *precision, *program, *policy, *rule;
+	const char *cluster, *job, *model, *profile, *current, *evaluate, *output, *trace, *precision, *program, *policy, *rule;
 	int64_t global_batch, seq_len, micro_batch, max_nodes, max_devices;
 	double time_limit, max_price, cost_weight;
 	struct hspmd_option_list types;
@@ -32,6 +33,7 @@ struct plan_options {
 
 struct plan_inputs {
 	struct hspmd_cluster *cluster, *current_cluster; /* the latter NULL: the same */
+	struct hspmd_job *job; /* NULL: not given */
 	struct hspmd_model *model;
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
@@ -53,11 +55,14 @@ static int check(const struct plan_options *o)
 {
 	if (!o->cluster)
 		return hspmd_usage_error("plan", "--cluster is missing");
-	if (!o->model && !o->profile)
-		return hspmd_usage_error("plan", "--model or --profile is missing");
-	if (o->program && !o->model)
-		return hspmd_usage_error("plan", "--program needs --model");
-	if (!o->evaluate && !o->global_batch)
+	if (!o->job && !o->model && !o->profile)
+		return hspmd_usage_error("plan", "--job, --model or --profile is missing");
+	if (o->job && (o->model || o->global_batch || o->precision || (o->seq_len && !o->evaluate)))
+		return hspmd_usage_error("plan", "--job says model, global batch, tokens a sample and precision: expected none of --model, --global-batch, --seq-len, "
+						 "--precision");
+	if (o->program && !o->job && !o->model)
+		return hspmd_usage_error("plan", "--program needs --job or --model");
+	if (!o->evaluate && !o->job && !o->global_batch)
 		return hspmd_usage_error("plan", "--global-batch is missing");
 	if (o->precision && precision_named(o->precision) == HSPMD_PRECISION_COUNT)
 		return hspmd_usage_error("plan", "--precision: expected fp32, tf32, bf16, fp16, fp8 or fp64, got '%s'", o->precision);
@@ -71,13 +76,14 @@ static int parse(int argc, char **argv, struct plan_options *o)
 {
 	const struct hspmd_option options[] = {
 		{ "cluster", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster, 0, 0, "what there is (hspmd discover writes it)" },
+		{ "job", 0, "FILE", HSPMD_OPTION_TEXT, &o->job, 0, 0, "a job file: model, global batch, tokens a sample and precision are its" },
 		{ "model", 0, "FILE", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
 		{ "profile", 0, "FILE", HSPMD_OPTION_TEXT, &o->profile, 0, 0, "measured layer times (hspmd profile writes it)" },
 		{ "global-batch", 0, "N", HSPMD_OPTION_INT, &o->global_batch, 1, INT_MAX, "samples a step" },
 		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &o->seq_len, 1, INT_MAX, "tokens a sample (default: the profile's, or the model's positions)" },
 		{ "micro-batch", 0, "B", HSPMD_OPTION_INT, &o->micro_batch, 1, INT_MAX, "samples a micro-batch (default: chosen)" },
 		{ "precision", 0, "WORD", HSPMD_OPTION_TEXT, &o->precision, 0, 0,
-		  "fp32, tf32, bf16, fp16, fp8 or fp64 (default: bf16 where devices\nhave it, else fp32)" },
+		  "fp32, tf32, bf16, fp16, fp8 or fp64 (default: bf16 where all devices\nhave it, else fp32)" },
 		{ "current", 0, "PLAN", HSPMD_OPTION_TEXT, &o->current, 0, 0,
 		  "the plan that runs now: search starts from it, and of plans within\n2 % of the best the one that moves the fewest bytes is taken" },
 		{ "time-limit", 0, "S", HSPMD_OPTION_NUMBER, &o->time_limit, 1e-3, 1e9, "return the best plan found in S seconds" },
@@ -91,7 +97,7 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		  "0: the fastest plan; 1: the cheapest step; between: both\n(default: the policy's, else 0)" },
 		{ "evaluate", 0, "PLAN", HSPMD_OPTION_TEXT, &o->evaluate, 0, 0, "predict this plan instead of solving" },
 		{ "program", 0, "DEVICE", HSPMD_OPTION_TEXT, &o->program, 0, 0,
-		  "print what one device (node:index) of the plan runs, an instruction\na line (needs --model)" },
+		  "print what one device (node:index) of the plan runs, an instruction\na line (needs --job or --model)" },
 		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write the plan to FILE ('-': standard output)" },
 		{ "trace", 0, "FILE", HSPMD_OPTION_TEXT, &o->trace, 0, 0, "write the predicted schedule for Perfetto (ui.perfetto.dev)" },
 		{ "explain", 0, NULL, HSPMD_OPTION_FLAG, &o->explain, 0, 0, "say what limits the plan; with --program, why the device communicates\nas it does" },
@@ -105,15 +111,28 @@ static int parse(int argc, char **argv, struct plan_options *o)
 static enum hspmd_precision choose_precision(const struct plan_options *o, const struct hspmd_cluster *c)
 {
 	bool bf16 = true;
-	for (int t = 0; t < c->type_count; t++)
-		bf16 = bf16 && (c->types[t].peak_tflops[HSPMD_PRECISION_BF16] > 0 || c->types[t].tflops[HSPMD_PRECISION_BF16] > 0);
+	for (int t = 0; t < c->type_count; t++) /* what there is but a profile of is another framework's, and CPUs may have it there */
+		bf16 = bf16 && (!o->model || hspmd_device_kind_computes(c->types[t].kind, HSPMD_PRECISION_BF16)) &&
+		       (c->types[t].peak_tflops[HSPMD_PRECISION_BF16] > 0 || c->types[t].tflops[HSPMD_PRECISION_BF16] > 0);
 	return o->precision ? precision_named(o->precision) : bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
+}
+
+/* All that would be asked for beside a model otherwise. */
+static int load_job(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
+{
+	if (!(in->job = hspmd_job_read(o->job, err)) || !(in->model = hspmd_model_read(in->job->model_path, err)))
+		return -1;
+	in->precision = in->job->precision;
+	return 0;
 }
 
 static int load(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
 {
 	in->cluster = hspmd_cluster_read(o->cluster, err);
 	if (!in->cluster)
+		return -1;
+	in->precision = choose_precision(o, in->cluster);
+	if (o->job && load_job(o, in, err))
 		return -1;
 	if (o->model && !(in->model = hspmd_model_read(o->model, err)))
 		return -1;
@@ -126,15 +145,21 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 		return -1;
 	const struct hspmd_solve_limits asked = { .max_nodes = (int)o->max_nodes, .max_devices = (int)o->max_devices, .type_count = o->types.count,
 						.types = o->types.words, .max_price_per_hour = o->max_price, .cost_weight = o->cost_weight };
-	in->precision = choose_precision(o, in->cluster);
+	if (in->job && in->plan && hspmd_plan_check_job(o->evaluate, in->plan->global_batch, in->plan->seq_len, in->job, err))
+		return -1;
 	return hspmd_plan_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err);
+}
+
+static struct hspmd_plan_task task_of(const struct plan_inputs *in)
+{
+	return (struct hspmd_plan_task){ .model = in->model, .job = in->job, .precision = in->precision };
 }
 
 static struct hspmd_solve_request request_of(const struct plan_options *o, const struct plan_inputs *in)
 {
 	return (struct hspmd_solve_request){
-		.global_batch = (int)o->global_batch,
-		.seq_len = (int)o->seq_len,
+		.global_batch = (int)(in->job ? in->job->global_batch : o->global_batch),
+		.seq_len = (int)(in->job ? in->job->seq_len : o->seq_len),
 		.micro_batch = (int)o->micro_batch,
 		.precision = in->precision,
 		.time_limit_s = o->time_limit,
@@ -146,7 +171,8 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 
 static int solve(const struct plan_options *o, struct plan_inputs *in, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
-	if (in->plan && o->model && hspmd_plan_check_programs(in->cluster, in->model, in->plan, NULL, CHECK_LIMIT_S, err))
+	const struct hspmd_plan_task task = task_of(in);
+	if (in->plan && in->model && hspmd_plan_check_programs(in->cluster, &task, in->plan, CHECK_LIMIT_S, err))
 		return hspmd_error_prefix(err, "%s", o->evaluate);
 	if (in->plan)
 		return hspmd_evaluate(in->cluster, in->model, in->profile, in->precision, in->plan, report, err);
@@ -202,8 +228,9 @@ static int print(const struct plan_options *o, const struct plan_inputs *in, con
 		return -1;
 	if (o->trace && save(hspmd_plan_trace(in->cluster, in->model, in->profile, in->precision, in->plan, err), o->trace, err))
 		return -1;
+	const struct hspmd_plan_task task = task_of(in);
 	if (o->program)
-		return hspmd_plan_print_program(in->cluster, in->model, in->plan, o->program, o->evaluate ? o->seq_len : 0, o->explain, err);
+		return hspmd_plan_print_program(in->cluster, &task, in->plan, o->program, o->evaluate ? o->seq_len : 0, o->explain, err);
 	bool printed = o->output && !strcmp(o->output, "-"); /* one document on standard output */
 	if (o->json) {
 		warn_of_memory(in, report);
@@ -237,6 +264,7 @@ int hspmd_command_plan(int argc, char **argv)
 	hspmd_plan_destroy(in.current);
 	hspmd_profile_destroy(in.profile);
 	hspmd_model_destroy(in.model);
+	hspmd_job_destroy(in.job);
 	hspmd_cluster_destroy(in.current_cluster);
 	hspmd_cluster_destroy(in.cluster);
 	return rc ? HSPMD_EXIT_FAILED : HSPMD_EXIT_DONE;

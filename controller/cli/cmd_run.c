@@ -197,7 +197,8 @@ static int expand_folder(struct run *r, const char *path, const char *key, char 
 /* The given plan's programs, before anything is started that would run them. */
 static int is_runnable(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
 {
-	int status = hspmd_plan_check_programs(cluster, c->model, plan, c->job, CHECK_LIMIT_S, err);
+	const struct hspmd_plan_task task = { .model = c->model, .job = c->job };
+	int status = hspmd_plan_check_programs(cluster, &task, plan, CHECK_LIMIT_S, err);
 	bool of_job = status && !strncmp(err->text, c->job->file, strlen(c->job->file));
 	return status && !of_job ? hspmd_error_prefix(err, "%s", c->first_plan_name) : status;
 }
@@ -216,13 +217,10 @@ static int read_plan(struct run *r, struct hspmd_error *err)
 	r->config.model = r->model;
 	struct hspmd_json root = hspmd_json_root(&doc);
 	int64_t batch = hspmd_json_int(&root, "global_batch", 1, INT_MAX), seq = hspmd_json_int(&root, "seq_len", 1, INT_MAX);
-	if (!doc.failed && batch != r->job->global_batch)
-		hspmd_fail(err, "%s: global_batch: expected %" PRId64 ", as %s says, got %" PRId64, r->opt.plan, r->job->global_batch, r->job->file, batch);
-	else if (!doc.failed && seq != r->job->seq_len)
-		hspmd_fail(err, "%s: seq_len: expected %" PRId64 ", as %s says, got %" PRId64, r->opt.plan, r->job->seq_len, r->job->file, seq);
+	bool refused = doc.failed || hspmd_plan_check_job(r->opt.plan, batch, seq, r->job, err);
 	hspmd_json_close(&doc);
-	if (err->text[0] || !c)
-		return err->text[0] ? -1 : 0;
+	if (refused || !c)
+		return refused ? -1 : 0;
 	struct hspmd_plan *p = hspmd_plan_read(r->opt.plan, c, hspmd_model_layers(r->model), err);
 	if (!p)
 		return -1;

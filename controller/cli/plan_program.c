@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/cli/plan_program.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/format/plan_model.h"
 #include "common/log.h"
 #include "runtime/train/length.h"
 #include "runtime/train/program.h"
@@ -19,13 +21,24 @@ static struct hspmd_device *open_device(enum hspmd_device_kind kind)
 	return ops && !ops->open(&dev, 0, 1, &ignored) ? dev : NULL;
 }
 
-int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const char *address,
+static struct hspmd_graph_source source_of(const struct hspmd_plan_task *task)
+{
+	if (task->job)
+		return hspmd_graph_source_job(task->model, task->job);
+	struct hspmd_graph_source source = hspmd_graph_source_model(task->model);
+	source.precision = task->precision;
+	return source;
+}
+
+int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan, const char *address,
 			     int64_t length, bool explain, struct hspmd_error *err)
 {
+	struct hspmd_graph_source source = source_of(task);
+	if (source.precision != HSPMD_PRECISION_FP32 && source.precision != HSPMD_PRECISION_BF16)
+		return hspmd_fail(err, "there is no program in %s: hspmd computes in fp32 or bf16", hspmd_precision_words[source.precision]);
 	int device = hspmd_cluster_device(cluster, address, err);
 	if (device < 0)
 		return -1;
-	struct hspmd_graph_source source = hspmd_graph_source_model(model);
 	struct hspmd_device *dev = open_device(cluster->types[cluster->devices[device].type].kind);
 	struct hspmd_program *program = hspmd_program_build(&source, plan, cluster, device, dev, err);
 	struct hspmd_program *shorter = program && length ? hspmd_program_at_length(program, &source, length, dev, err) : NULL;
@@ -128,20 +141,29 @@ static int64_t devices_of(const struct hspmd_plan *plan)
 	return devices;
 }
 
-int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_plan *plan, const struct hspmd_job *job,
-			      double limit_s, struct hspmd_error *err)
+int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan, double limit_s,
+			      struct hspmd_error *err)
 {
-	struct hspmd_graph_source source = hspmd_graph_source_model(model);
+	struct hspmd_graph_source source = source_of(task);
 	double until = hspmd_now() + limit_s;
 	bool more = true;
+	if (hspmd_plan_check_model(plan, task->model, err))
+		return -1;
 	if (devices_of(plan) > CHECKED_MOST) {
 		hspmd_warn("the plan's programs are not looked at: it has more than %d devices", CHECKED_MOST);
 		return 0;
 	}
-	source.documents = job && job->documents;
-	source.bf16 = job && job->precision == HSPMD_PRECISION_BF16;
 	for (int at = 0; more && hspmd_now() < until; at++)
-		if (check_places(&source, cluster, plan, job, at, until, &more, err))
+		if (check_places(&source, cluster, plan, task->job, at, until, &more, err))
 			return -1;
+	return 0;
+}
+
+int hspmd_plan_check_job(const char *file, int64_t global_batch, int64_t seq_len, const struct hspmd_job *job, struct hspmd_error *err)
+{
+	if (global_batch != job->global_batch)
+		return hspmd_fail(err, "%s: global_batch: expected %" PRId64 ", as %s says, got %" PRId64, file, job->global_batch, job->file, global_batch);
+	if (seq_len != job->seq_len)
+		return hspmd_fail(err, "%s: seq_len: expected %" PRId64 ", as %s says, got %" PRId64, file, job->seq_len, job->file, seq_len);
 	return 0;
 }

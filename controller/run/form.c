@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/plan_model.h"
 #include "controller/run/machine_private.h"
 
 #define SAYS_MOST 7
@@ -96,6 +97,9 @@ static void next_from_layout(struct hspmd_machine *m, struct layout *l)
 	char *line = hspmd_plan_line(l->plan, l->cluster);
 	note_event(m, "plan", "generation %lld: %s", (long long)l->generation, line ? line : "?");
 	free(line);
+	char why[400];
+	if (hspmd_plan_precision_differs(l->plan, l->cluster, m->config->job->precision, why, sizeof why))
+		note_event(m, "precision", "generation %lld %s", (long long)l->generation, why);
 	act(m, RUN_SAVE_PLAN, NULL, json_incref(l->plan_json), l->generation);
 	for (int i = 0; i < l->devices; i++)
 		if (l->device[i]->life == LIFE_NONE)

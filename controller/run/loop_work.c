@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
+#include "common/format/plan_model.h"
 #include "common/log.h"
 #include "controller/run/loop_private.h"
 #include "controller/run/risk.h"
@@ -47,6 +48,22 @@ static struct hspmd_plan *weigh(const struct run_loop_options *o, const json_t *
 	return better ? other : whole;
 }
 
+/* Where the plan of whole state cannot be had, or in another precision than the job's alone, one that divides the state may do. */
+static struct hspmd_plan *settle_for(const struct run_loop_options *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
+				     struct hspmd_plan *whole, struct hspmd_error *err)
+{
+	enum hspmd_precision asked = request->precision;
+	if (whole && hspmd_plan_precision(whole, c, asked) == asked)
+		return whole;
+	struct hspmd_plan *other = hspmd_solve(c, o->model, NULL, request, NULL, err);
+	if (whole && (!other || hspmd_plan_precision(other, c, asked) != asked)) {
+		hspmd_plan_destroy(other);
+		return whole;
+	}
+	hspmd_plan_destroy(whole);
+	return other;
+}
+
 static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = o->config->job;
@@ -75,9 +92,10 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct h
 		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
 	request.exec = NULL;
 	request.no_diagnosis = false;
-	if (c && !plan)
-		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
-	else if (c)
+	bool any = plan != NULL;
+	if (c)
+		plan = settle_for(o, c, &request, plan, err);
+	if (plan && any)
 		plan = weigh(o, ask, c, &request, plan);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);

@@ -6,7 +6,7 @@
 int hspmd_plan_busy(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile, enum hspmd_precision precision,
 		    const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err)
 {
-	struct hspmd_costs *c = hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, err);
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
 	int rc = c ? 0 : -1, at = 0;
 	for (int i = 0; !rc && i < plan->pipeline_count; i++) {
 		const struct hspmd_pipeline *p = &plan->pipelines[i];

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/plan_model.h"
 #include "controller/solver/physics.h"
 
 static bool layers_are_alike(const struct hspmd_model *m, const struct hspmd_profile *p)
@@ -217,7 +218,8 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 		c->layers[l].twin = -1;
 	/* Mixed precision keeps a master copy in fp32 beside Adam's two moments (arXiv 1710.03740). */
 	c->param_bytes = profile ? profile->params_bytes : element_bytes(precision);
-	c->grad_bytes = profile ? profile->grads_bytes : element_bytes(precision);
+	/* hspmd sums gradients in fp32, whatever it computes in (hspmd_dtype_wide), and sends the sums. */
+	c->grad_bytes = profile ? profile->grads_bytes : fmax(element_bytes(precision), 4);
 	c->master_bytes = c->param_bytes < 4 ? 4 : 0;
 	c->moment_bytes = 8;
 	if (model)
@@ -234,6 +236,13 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 fail:
 	hspmd_costs_destroy(c);
 	return NULL;
+}
+
+struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+					enum hspmd_precision asked, const struct hspmd_plan *plan, struct hspmd_error *err)
+{
+	enum hspmd_precision precision = model ? hspmd_plan_precision(plan, cluster, asked) : asked;
+	return hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, err);
 }
 
 void hspmd_costs_destroy(struct hspmd_costs *c)

@@ -91,6 +91,10 @@ struct hspmd_costs {
 /* Tables for one input. The arguments must outlive the result. seq_len 0: the profile's, else the model's positions. NULL and err on failure. */
 struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 				    enum hspmd_precision precision, int seq_len, struct hspmd_error *err);
+/* The same in the precision that a plan computes in where `asked` is asked for. That is hspmd's to decide where there is a model; what only a profile is known of is
+ * trained by another framework. */
+struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+					enum hspmd_precision asked, const struct hspmd_plan *plan, struct hspmd_error *err);
 void hspmd_costs_destroy(struct hspmd_costs *c);
 /* Keep a warning, once. */
 void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -347,12 +347,15 @@ int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solv
 int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 		   enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
-	struct hspmd_costs *c = hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, err);
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
 	if (!c)
 		return -1;
 	int rc = hspmd_predict(c, plan, report, err);
-	if (!rc && report)
+	if (!rc && report) {
 		hspmd_report_take_warnings(report, c);
+		if (model)
+			hspmd_report_precision(report, cluster, plan, precision);
+	}
 	hspmd_costs_destroy(c);
 	return rc;
 }

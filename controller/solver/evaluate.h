@@ -49,4 +49,9 @@ int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solv
 int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline, int stage, double need, double have, struct hspmd_error *err);
 void hspmd_report_take_warnings(struct hspmd_solve_report *r, struct hspmd_costs *c); /* moves them */
 
+/* What goes into a report, as far as there is memory for it. */
+void hspmd_report_warn(struct hspmd_solve_report *r, const char *text);
+/* The plan computes in another precision than the one asked for. */
+void hspmd_report_precision(struct hspmd_solve_report *r, const struct hspmd_cluster *c, const struct hspmd_plan *p, enum hspmd_precision asked);
+
 #endif

@@ -153,7 +153,7 @@ static void say_details(FILE *f, const struct hspmd_cluster *cluster, const stru
                         enum hspmd_precision precision, const struct hspmd_plan *plan)
 {
 	struct hspmd_timing t;
-	struct hspmd_costs *c = hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, NULL);
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, NULL);
 	if (c && !hspmd_timing_of(c, plan, &t, NULL)) {
 		say_stage(f, cluster, plan, &t);
 		say_sync(f, plan, &t);

@@ -81,8 +81,10 @@ double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_copies 
 	double own = c->param_bytes + c->grad_bytes;
 	if (!c->model && copies->pipelines > 1)
 		own += c->grad_bytes;
+	/* What an update makes is there beside what is used: of hspmd's programs the master copy and, where it is rounded, that too. */
+	double updated = c->model ? c->master_bytes + c->param_bytes : fmax(c->master_bytes, c->param_bytes);
 	if (copies->zero && copies->pipelines > 1)
-		return own + (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines;
+		return own + (updated + c->moment_bytes) / copies->pipelines;
 	return own + c->master_bytes + c->moment_bytes;
 }
 

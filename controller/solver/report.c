@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/plan_model.h"
 #include "controller/solver/evaluate.h"
 
 void hspmd_solve_report_clear(struct hspmd_solve_report *r)
@@ -39,4 +40,22 @@ void hspmd_report_take_warnings(struct hspmd_solve_report *r, struct hspmd_costs
 	memcpy(grown + r->warning_count, c->warnings, (size_t)c->warning_count * sizeof *grown);
 	r->warning_count += c->warning_count;
 	c->warning_count = 0;
+}
+
+void hspmd_report_warn(struct hspmd_solve_report *r, const char *text)
+{
+	char **grown = realloc(r->warnings, (size_t)(r->warning_count + 1) * sizeof *grown);
+	if (!grown)
+		return;
+	r->warnings = grown;
+	grown[r->warning_count] = strdup(text);
+	r->warning_count += grown[r->warning_count] != NULL;
+}
+
+void hspmd_report_precision(struct hspmd_solve_report *r, const struct hspmd_cluster *c, const struct hspmd_plan *p, enum hspmd_precision asked)
+{
+	char why[400] = "the plan ";
+	size_t n = strlen(why);
+	if (hspmd_plan_precision_differs(p, c, asked, why + n, sizeof why - n))
+		hspmd_report_warn(r, why);
 }

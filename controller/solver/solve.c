@@ -362,6 +362,16 @@ static void clear_search(struct hspmd_search *s)
 	hspmd_costs_destroy(s->costs);
 }
 
+/* With one stage per pipeline ZB-H1 is 1F1B, and the plan says so, whichever draft it was made from. */
+static void name_schedule(const struct hspmd_search *s, struct hspmd_plan *p)
+{
+	for (int q = 0; q < p->pipeline_count; q++)
+		if (p->pipelines[q].stage_count > 1)
+			return;
+	if (p->schedule == HSPMD_SCHEDULE_ZB_H1 && (s->exec.schedules & 1u << HSPMD_SCHEDULE_1F1B))
+		p->schedule = HSPMD_SCHEDULE_1F1B;
+}
+
 static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 				     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
@@ -381,6 +391,8 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 		else if (!(plan = choose(&s, &moved)))
 			hspmd_fail_memory(err, "choosing a plan");
 	}
+	if (plan)
+		name_schedule(&s, plan);
 	if (plan && hspmd_predict(s.costs, plan, report, err)) {
 		hspmd_plan_destroy(plan);
 		plan = NULL;
@@ -448,6 +460,85 @@ static struct hspmd_plan *solve_stocks(const struct hspmd_cluster *cluster, cons
 	return best;
 }
 
+/* In the request's precision. */
+static struct hspmd_plan *solve_whole(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				      const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = *request;
+	return hspmd_limits_bind(&r.limits) ? solve_stocks(cluster, model, profile, &r, report, too_large, err)
+					    : solve_part(cluster, model, profile, &r, report, too_large, err);
+}
+
+static bool is_allowed(const struct hspmd_solve_limits *limits, const char *type)
+{
+	for (int i = 0; i < limits->type_count; i++)
+		if (!strcmp(limits->types[i], type))
+			return true;
+	return limits->type_count == 0;
+}
+
+/* Names of the types that may be used and whose devices compute in the precision, into names; how many. *left: devices of the others. */
+static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const char **names, int *left)
+{
+	int n = 0;
+	*left = 0;
+	for (int t = 0; t < c->type_count; t++)
+		if (is_allowed(&r->limits, c->types[t].name) && hspmd_device_kind_computes(c->types[t].kind, r->precision))
+			names[n++] = c->types[t].name;
+	for (int d = 0; d < c->device_count; d++) {
+		const struct hspmd_device_type *t = &c->types[c->devices[d].type];
+		*left += is_allowed(&r->limits, t->name) && !hspmd_device_kind_computes(t->kind, r->precision);
+	}
+	return n;
+}
+
+static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				     const struct hspmd_solve_request *request, const char *const *types, int type_count, int left,
+				     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = *request;
+	struct hspmd_plan *plan = NULL;
+	double start = now_s();
+	char text[200];
+	if (type_count) {
+		r.limits.types = types;
+		r.limits.type_count = type_count;
+		plan = solve_whole(cluster, model, profile, &r, report, too_large, err);
+		r.limits = request->limits;
+	}
+	if (plan) {
+		snprintf(text, sizeof text, "%d device%s left out, which cannot compute in %s", left, left == 1 ? " is" : "s are", hspmd_precision_words[r.precision]);
+		hspmd_report_warn(report, text);
+		return plan;
+	}
+	hspmd_solve_report_clear(report);
+	r.precision = HSPMD_PRECISION_FP32;
+	if (r.time_limit_s > 0)
+		r.time_limit_s = fmax(r.time_limit_s - (now_s() - start), 1e-3);
+	plan = solve_whole(cluster, model, profile, &r, report, too_large, err);
+	if (plan)
+		hspmd_report_precision(report, cluster, plan, request->precision);
+	return plan;
+}
+
+/* A plan computes in bf16 where all its devices can (hspmd_plan_precision). So it is made of those first; where they are none or too few, of all, in fp32: what it
+ * costs and what fits is always told of what will run. Only hspmd's own runtime is known so well: where there is a profile alone, the precision is what it is. */
+static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+					     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large,
+					     struct hspmd_error *err)
+{
+	if (!model || request->precision != HSPMD_PRECISION_BF16)
+		return solve_whole(cluster, model, profile, request, report, too_large, err);
+	const char **names = hspmd_calloc((size_t)cluster->type_count, sizeof *names);
+	struct hspmd_plan *plan = NULL;
+	int left = 0, count = names ? types_that_compute(cluster, request, names, &left) : hspmd_fail_memory(err, "choosing a precision");
+	if (count >= 0)
+		plan = left ? solve_left(cluster, model, profile, request, names, count, left, report, too_large, err)
+			    : solve_whole(cluster, model, profile, request, report, too_large, err);
+	free(names);
+	return plan;
+}
+
 struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
 			       const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
@@ -458,8 +549,7 @@ struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct
 		return NULL;
 	if (r.current && !r.current_cluster)
 		r.current_cluster = cluster;
-	struct hspmd_plan *plan = hspmd_limits_bind(&r.limits) ? solve_stocks(cluster, model, profile, &r, report ? report : &unread, &too_large, err)
-							     : solve_part(cluster, model, profile, &r, report, &too_large, err);
+	struct hspmd_plan *plan = solve_in_precision(cluster, model, profile, &r, report ? report : &unread, &too_large, err);
 	hspmd_solve_report_clear(&unread);
 	if (!plan && too_large && !r.no_diagnosis)
 		hspmd_explain_shortage(cluster, model, profile, request, DIAGNOSIS_S, err);

@@ -260,7 +260,7 @@ static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND
 			continue;
 		for (int k = 0; in->backward && k < in->input_count; k++) {
 			int s = in->in[k];
-			if (s < 0 || writer[s] < 0 || p->slots[s].region != HSPMD_REGION_ARENA)
+			if (s < 0 || writer[s] < 0 || p->slots[s].region != HSPMD_ARENA_TRANSIENT)
 				continue;
 			enum hspmd_layer_kind kind = kind_of(t, writer[s]);
 			kept[kind] += (double)p->forms[p->slots[s].form].bytes / layers_of_kind(t, kind) / t->plan->micro_batch;

@@ -68,7 +68,7 @@ static bool fits(const struct hspmd_program *p, const struct hspmd_op_type *type
 	if (first->action != HSPMD_ACTION_RUN || second->action != HSPMD_ACTION_RUN || first->opcode != type->pair.first || second->opcode != type->pair.second ||
 	    first->micro_batch != second->micro_batch || first->turn != second->turn || first->out[0] < 0 || is_other_form(second))
 		return false;
-	if ((first->accumulate | second->accumulate) & 1 || input_between(first, second) < 0 || p->slots[first->out[0]].region != HSPMD_REGION_ARENA)
+	if ((first->accumulate | second->accumulate) & 1 || input_between(first, second) < 0 || p->slots[first->out[0]].region != HSPMD_ARENA_TRANSIENT)
 		return false;
 	return type->pair.between != HSPMD_OP_BETWEEN_GONE || uses[first->out[0]] == 2;
 }
@@ -154,7 +154,7 @@ static int make_table(struct hspmd_program *p, struct angles *a, const struct hs
 		.box = { 3, { 0, a->start, 0 }, { 1, a->start + a->length, a->attr->head_dim } }, .full = { 3, { 1, a->start + a->length, a->attr->head_dim } },
 	};
 	int f = hspmd_program_form(p, &form, err);
-	a->slot = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_ARENA, reader->micro_batch, err);
+	a->slot = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_ARENA_TRANSIENT, reader->micro_batch, err);
 	*made = (struct hspmd_instruction){
 		.action = HSPMD_ACTION_RUN, .opcode = HSPMD_OP_ANGLES, .micro_batch = reader->micro_batch, .layer = reader->layer, .turn = reader->turn,
 		.backward = reader->backward, .output_count = 1, .out = { a->slot }, .attr = a->attr, .peer_seat = -1,

@@ -81,12 +81,12 @@ static int allocate_regions(struct hspmd_executor *ex, struct hspmd_error *err)
 	struct hspmd_device *dev = ex->o.device;
 	char *lasting = ex->o.lasting ? hspmd_lasting_data(ex->o.lasting) : NULL;
 	size_t arena = hspmd_executor_lasting_arena(p);
-	ex->borrowed[HSPMD_REGION_FIXED] = lasting != NULL;
-	ex->borrowed[HSPMD_REGION_ARENA] = lasting && arena;
-	size_t bytes[2] = { [HSPMD_REGION_ARENA] = p->arena_bytes, [HSPMD_REGION_FIXED] = p->fixed_bytes };
+	ex->borrowed[HSPMD_ARENA_FIXED] = lasting != NULL;
+	ex->borrowed[HSPMD_ARENA_TRANSIENT] = lasting && arena;
+	size_t bytes[2] = { [HSPMD_ARENA_TRANSIENT] = p->arena_bytes, [HSPMD_ARENA_FIXED] = p->fixed_bytes };
 	for (int r = 0; r < 2; r++) {
 		if (ex->borrowed[r])
-			ex->bases[r] = r == HSPMD_REGION_FIXED ? lasting : lasting + arena;
+			ex->bases[r] = r == HSPMD_ARENA_FIXED ? lasting : lasting + arena;
 		else if (!(ex->bases[r] = dev->ops->allocate(dev, bytes[r] + 64, err)))
 			return -1;
 	}
@@ -136,8 +136,8 @@ void hspmd_executor_destroy(struct hspmd_executor *ex)
 	hspmd_executor_rest(ex);
 	if (ex->stowed.at)
 		hspmd_stow_drop(&ex->stowed);
-	else if (ex->bases[HSPMD_REGION_FIXED] && !ex->borrowed[HSPMD_REGION_FIXED])
-		dev->ops->release(dev, ex->bases[HSPMD_REGION_FIXED]);
+	else if (ex->bases[HSPMD_ARENA_FIXED] && !ex->borrowed[HSPMD_ARENA_FIXED])
+		dev->ops->release(dev, ex->bases[HSPMD_ARENA_FIXED]);
 	if (ex->scalar)
 		dev->ops->release(dev, ex->scalar);
 	free(ex->samples);
@@ -151,11 +151,11 @@ void hspmd_executor_rest(struct hspmd_executor *ex)
 	struct hspmd_device *dev = ex->o.device;
 	hspmd_replay_destroy(ex->replay);
 	ex->replay = NULL;
-	if (ex->bases[HSPMD_REGION_ARENA] && !ex->borrowed[HSPMD_REGION_ARENA])
-		dev->ops->release(dev, ex->bases[HSPMD_REGION_ARENA]);
+	if (ex->bases[HSPMD_ARENA_TRANSIENT] && !ex->borrowed[HSPMD_ARENA_TRANSIENT])
+		dev->ops->release(dev, ex->bases[HSPMD_ARENA_TRANSIENT]);
 	if (ex->workspace)
 		dev->ops->release(dev, ex->workspace);
-	ex->bases[HSPMD_REGION_ARENA] = NULL;
+	ex->bases[HSPMD_ARENA_TRANSIENT] = NULL;
 	ex->workspace = NULL;
 	ex->workspace_bytes = 0;
 }
@@ -163,16 +163,16 @@ void hspmd_executor_rest(struct hspmd_executor *ex)
 int hspmd_executor_stow(struct hspmd_executor *ex, const char *folder, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;
-	void *from = ex->bases[HSPMD_REGION_FIXED];
+	void *from = ex->bases[HSPMD_ARENA_FIXED];
 	if (ex->stowed.at)
 		return 0;
 	hspmd_executor_rest(ex);
 	if (hspmd_stow_take(&ex->stowed, dev, from, ex->o.program->fixed_bytes, folder, err))
 		return -1;
-	if (!ex->borrowed[HSPMD_REGION_FIXED])
+	if (!ex->borrowed[HSPMD_ARENA_FIXED])
 		dev->ops->release(dev, from);
-	ex->borrowed[HSPMD_REGION_FIXED] = false;
-	ex->bases[HSPMD_REGION_FIXED] = ex->stowed.at;
+	ex->borrowed[HSPMD_ARENA_FIXED] = false;
+	ex->bases[HSPMD_ARENA_FIXED] = ex->stowed.at;
 	return 0;
 }
 

@@ -6,13 +6,15 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/durable.h"
 #include "common/log.h"
 #include "common/memory_place.h"
 #include "runtime/train/generation_links.h"
 #include "runtime/train/length.h"
 
-/* Names the folder in which every worker leaves its last step (man page of hspmd run). */
+/* Name the folders in which every worker leaves its last step and its programs (man page of hspmd run). */
 #define TIMELINE "HSPMD_TIMELINE"
+#define PROGRAMS "HSPMD_PROGRAMS"
 #define END_S 5.0 /* of a process that was killed, until nothing of it runs any more */
 
 static int read_members(struct hspmd_generation *g, json_t *members, struct hspmd_error *err)
@@ -123,6 +125,22 @@ static void make_lasting(struct hspmd_generation *g)
 	free(text);
 }
 
+/* As `hspmd plan --program` prints it, in the folder that was named. */
+static void write_program(const struct hspmd_generation *g)
+{
+	const char *folder = getenv(PROGRAMS);
+	struct hspmd_error err;
+	if (!folder)
+		return;
+	char *path = hspmd_asprintf("%s/program-%d-%s.txt", folder, g->number, g->setup->address), *text = hspmd_program_text(g->program, g->cluster);
+	if (!path || !text)
+		hspmd_warn("%s: out of memory", PROGRAMS);
+	else if (hspmd_durable_write(path, text, strlen(text), &err))
+		hspmd_warn("%s: %s", PROGRAMS, err.text);
+	free(text);
+	free(path);
+}
+
 /* What the message says, without connections. */
 static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
 {
@@ -146,6 +164,7 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 	g->program = hspmd_program_build(&setup->source, g->plan, g->cluster, device, setup->device, err);
 	if (!g->program || build_lengths(g, err))
 		goto fail;
+	write_program(g);
 	g->layouts = hspmd_layouts_build(g->program->graph, g->plan, err);
 	if (!g->layouts || spread_checkpoints(g, err))
 		goto fail;

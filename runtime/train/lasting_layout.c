@@ -8,7 +8,7 @@
 static bool sums_in_arena(const struct hspmd_program *p)
 {
 	for (int i = 0; i < p->state_count; i++)
-		if (p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].region == HSPMD_REGION_ARENA)
+		if (p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].region == HSPMD_ARENA_TRANSIENT)
 			return true;
 	return false;
 }

@@ -47,8 +47,9 @@ int *hspmd_layout_stage_of_layer(const struct hspmd_pipeline *pipeline, struct h
 	return of;
 }
 
-/* Which stages of the pipeline use the tensor, without repeats. Of stages that the same devices run (rounds of `length` stages) the first counts. */
-static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int length, int *stages, int max)
+/* Which stages of the pipeline use the tensor, without repeats, into stages[0..length); how many. Of stages that the same devices run (rounds of `length` stages)
+ * the first counts. */
+static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int length, int *stages)
 {
 	int n = 0;
 	for (size_t i = 0; i < g->op_count; i++) {
@@ -60,7 +61,7 @@ static int using_stages(const struct hspmd_graph *g, int tensor, const int *stag
 				continue;
 			while (at < n && stages[at] != s)
 				at++;
-			if (at == n && n < max)
+			if (at == n)
 				stages[n++] = s;
 		}
 	}
@@ -94,28 +95,37 @@ static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const st
 	return a;
 }
 
+/* A stage that holds a parameter, and its annotation, appended. */
+static int add_holder(struct hspmd_layout_parameter *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, struct hspmd_holder holder,
+		      struct hspmd_annotation **parts, struct hspmd_error *err)
+{
+	const struct hspmd_stage *stage = &plan->pipelines[holder.pipeline].stages[holder.stage];
+	int64_t *weights = malloc((size_t)(stage->device_count + stage->context) * sizeof *weights);
+	if (!weights)
+		return hspmd_fail_memory(err, "laying out parameters");
+	struct hspmd_spmd_stage view;
+	hspmd_layout_stage(stage, &view, weights);
+	struct hspmd_annotation *a = hspmd_spmd_parameter(&g->tensors[out->tensor], &view, err);
+	free(weights);
+	if (!a)
+		return hspmd_error_prefix(err, "pipelines[%d].stages[%d]", holder.pipeline, holder.stage);
+	parts[out->holder_count] = a;
+	out->holders[out->holder_count++] = holder;
+	return 0;
+}
+
 /* One pipeline's holders of a parameter and their annotations, appended. */
 static int add_holders(struct hspmd_layout_parameter *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int pipeline,
 		       const int *stage_of_layer, struct hspmd_annotation **parts, struct hspmd_error *err)
 {
-	const struct hspmd_pipeline *p = &plan->pipelines[pipeline];
-	int stages[16]; /* a parameter is used in one or two places: tied embeddings */
-	int n = using_stages(g, out->tensor, stage_of_layer, p->stage_count / plan->virtual_stages, stages, 16);
-	for (int i = 0; i < n; i++) {
-		const struct hspmd_stage *stage = &p->stages[stages[i]];
-		int64_t *weights = malloc((size_t)(stage->device_count + stage->context) * sizeof *weights);
-		if (!weights)
-			return hspmd_fail_memory(err, "laying out parameters");
-		struct hspmd_spmd_stage view;
-		hspmd_layout_stage(stage, &view, weights);
-		struct hspmd_annotation *a = hspmd_spmd_parameter(&g->tensors[out->tensor], &view, err);
-		free(weights);
-		if (!a)
-			return hspmd_error_prefix(err, "pipelines[%d].stages[%d]", pipeline, stages[i]);
-		parts[out->holder_count] = a;
-		out->holders[out->holder_count++] = (struct hspmd_holder){ pipeline, stages[i] };
-	}
-	return 0;
+	int length = plan->pipelines[pipeline].stage_count / plan->virtual_stages;
+	int *stages = hspmd_calloc((size_t)length, sizeof *stages);
+	int n = stages ? using_stages(g, out->tensor, stage_of_layer, length, stages) : 0;
+	int status = stages ? 0 : hspmd_fail_memory(err, "laying out parameters");
+	for (int i = 0; !status && i < n; i++)
+		status = add_holder(out, g, plan, (struct hspmd_holder){ pipeline, stages[i] }, parts, err);
+	free(stages);
+	return status;
 }
 
 struct hspmd_annotation *hspmd_layout_join(const struct hspmd_layout_parameter *l, const struct hspmd_annotation *const *parts, int hdim,

@@ -209,7 +209,7 @@ static int overwrites(const struct placer *pl, size_t at, int output)
 	if (in->action != HSPMD_ACTION_RUN)
 		return -1;
 	int k = hspmd_op_types[in->opcode]->in_place[output] - 1;
-	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].region != HSPMD_REGION_ARENA || pl->lives[in->in[k]].last != at)
+	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].region != HSPMD_ARENA_TRANSIENT || pl->lives[in->in[k]].last != at)
 		return -1;
 	for (int other = 0; other < in->input_count; other++)
 		if (other != k && in->in[other] == in->in[k])
@@ -223,7 +223,7 @@ static int place_outputs(struct placer *pl, size_t at, bool *kept)
 	const struct hspmd_instruction *in = &p->instructions[at];
 	for (int o = 0; o < in->output_count; o++) {
 		int slot = in->out[o];
-		if (slot < 0 || p->slots[slot].region != HSPMD_REGION_ARENA || pl->lives[slot].first != at)
+		if (slot < 0 || p->slots[slot].region != HSPMD_ARENA_TRANSIENT || pl->lives[slot].first != at)
 			continue;
 		int k = overwrites(pl, at, o);
 		if (k >= 0 && !kept[k]) {
@@ -245,7 +245,7 @@ static int place_arena(struct placer *pl)
 	if (!status) {
 		memset(head, -1, (p->instruction_count + 1) * sizeof *head);
 		for (size_t s = 0; s < p->slot_count; s++) {
-			if (!pl->lives[s].used || p->slots[s].region != HSPMD_REGION_ARENA)
+			if (!pl->lives[s].used || p->slots[s].region != HSPMD_ARENA_TRANSIENT)
 				continue;
 			next[s] = head[pl->lives[s].last];
 			head[pl->lives[s].last] = (int)s;
@@ -278,7 +278,7 @@ static int place_with(struct placer *pl, size_t large)
 	if (place_arena(pl))
 		return -1;
 	for (size_t s = 0; s < p->slot_count; s++)
-		if (pl->lives[s].used && p->slots[s].region == HSPMD_REGION_ARENA && slot_bytes(p, (int)s) >= large)
+		if (pl->lives[s].used && p->slots[s].region == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) >= large)
 			p->slots[s].offset += pl->heaps[0].bytes;
 	p->arena_bytes = pl->heaps[0].bytes + pl->heaps[1].bytes;
 	return 0;
@@ -292,7 +292,7 @@ static int place_best(struct placer *pl)
 		return -1;
 	size_t together = p->arena_bytes;
 	for (size_t s = 0; s < p->slot_count; s++)
-		if (pl->lives[s].used && p->slots[s].region == HSPMD_REGION_ARENA && slot_bytes(p, (int)s) > largest)
+		if (pl->lives[s].used && p->slots[s].region == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) > largest)
 			largest = slot_bytes(p, (int)s);
 	if (!largest || largest == together)
 		return 0;
@@ -313,7 +313,7 @@ static int place_fixed(struct placer *pl)
 		if (p->slots[s].follows >= 0)
 			next[p->slots[s].follows] = (int)s;
 	for (size_t s = 0; s < p->slot_count; s++) {
-		if (p->slots[s].region != HSPMD_REGION_FIXED || p->slots[s].follows >= 0 || p->slots[s].overlays >= 0)
+		if (p->slots[s].region != HSPMD_ARENA_FIXED || p->slots[s].follows >= 0 || p->slots[s].overlays >= 0)
 			continue;
 		for (int at = (int)s; at >= 0; at = next[at]) {
 			p->slots[at].offset = p->fixed_bytes;

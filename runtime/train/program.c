@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/plan_model.h"
 #include "runtime/comm/comm.h"
 #include "runtime/op/op.h"
 #include "runtime/train/layout.h"
@@ -17,7 +18,7 @@ int hspmd_program_form(struct hspmd_program *p, const struct hspmd_form *form, s
 	return (int)p->form_count++;
 }
 
-int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region region, int micro_batch, struct hspmd_error *err)
+int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_arena_kind region, int micro_batch, struct hspmd_error *err)
 {
 	if (hspmd_grow(&p->slots, &p->slot_capacity, p->slot_count, sizeof *p->slots))
 		return hspmd_fail_memory(err, "specialising");
@@ -65,7 +66,7 @@ static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, i
 	if (slots[value] < 0) {
 		struct hspmd_form form = { .tensor = route->tensor, .dtype = route->dtype, .box = t->layout[value].box[at], .full = t->shape };
 		int f = hspmd_program_form(p, &form, err);
-		slots[value] = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_ARENA, route->micro_batch, err);
+		slots[value] = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_ARENA_TRANSIENT, route->micro_batch, err);
 		if (slots[value] < 0)
 			return -2;
 	}
@@ -116,6 +117,14 @@ static struct hspmd_graph *build_model(void *context, const struct hspmd_model_b
 struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m)
 {
 	return (struct hspmd_graph_source){ .build = build_model, .context = (void *)m, .layers = hspmd_model_layers(m) };
+}
+
+struct hspmd_graph_source hspmd_graph_source_job(const struct hspmd_model *m, const struct hspmd_job *job)
+{
+	struct hspmd_graph_source source = hspmd_graph_source_model(m);
+	source.precision = job->precision;
+	source.documents = job->documents;
+	return source;
 }
 
 /* Does attention on these devices take keys and values part by part? (In bf16 every merging would round.) */
@@ -191,16 +200,6 @@ static int build_pipeline(const struct hspmd_graph_source *source, const struct 
 	free(stages);
 	free(stage_of_layer);
 	return status;
-}
-
-static bool all_on_gpus(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster)
-{
-	for (int q = 0; q < plan->pipeline_count; q++)
-		for (int s = 0; s < plan->pipelines[q].stage_count; s++)
-			for (int d = 0; d < plan->pipelines[q].stages[s].device_count; d++)
-				if (cluster->types[cluster->devices[plan->pipelines[q].stages[s].devices[d]].type].kind != HSPMD_DEVICE_CUDA)
-					return false;
-	return true;
 }
 
 /* Where the device stands in the plan. A device in no stage stands in pipeline 0, stage -1. */
@@ -327,7 +326,7 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 	struct hspmd_spmd **spmds = hspmd_calloc(n, sizeof *spmds);
 	struct hspmd_link_cost across = hspmd_link_cost_of_cluster(cluster), cost = across;
 	cost.node = NULL; /* between stages devices are few; what goes between nodes in bulk is gradients and parameters */
-	bool bf16 = source->bf16 && all_on_gpus(plan, cluster);
+	bool bf16 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_BF16;
 	cost.cache = hspmd_resolve_cache_create();
 	across.cache = hspmd_resolve_cache_create();
 	int status = p && graphs && spmds && cost.cache && across.cache ? 0 : hspmd_fail_memory(err, "specialising");

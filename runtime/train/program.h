@@ -8,6 +8,7 @@
 #define HSPMD_TRAIN_PROGRAM_H
 
 #include "common/format/cluster.h"
+#include "common/format/job.h"
 #include "common/format/plan.h"
 #include "runtime/device/device.h"
 #include "runtime/graph/spmd.h"
@@ -24,9 +25,9 @@
 #define HSPMD_PROGRAM_PARCEL ((int64_t)1 << 20)  /* enough of them to go as soon as their layers' backward passes are done */
 
 /* Where a slot's bytes are. */
-enum hspmd_region {
-	HSPMD_REGION_ARENA, /* transient; offsets planned by liveness */
-	HSPMD_REGION_FIXED, /* parameters, accumulated gradients, optimizer state: live as long as the program */
+enum hspmd_arena_kind {
+	HSPMD_ARENA_TRANSIENT, /* values of a step; offsets planned by liveness */
+	HSPMD_ARENA_FIXED,     /* parameters, accumulated gradients, optimizer state: live as long as the program */
 };
 
 /* How a local part looks; shared by the slots of one value over micro-batches. */
@@ -41,7 +42,7 @@ struct hspmd_form {
 
 struct hspmd_slot {
 	int form;
-	enum hspmd_region region;
+	enum hspmd_arena_kind region;
 	int micro_batch; /* -1: the step's */
 	size_t offset;   /* in its region; 64-byte aligned */
 	int follows;     /* fixed slots: the slot that must end where this begins, so that one message can carry both; -1: any */
@@ -120,10 +121,13 @@ struct hspmd_graph_source {
 	struct hspmd_graph *(*build)(void *context, const struct hspmd_model_build *how, struct hspmd_error *err);
 	void *context;
 	int layers;
-	bool bf16;      /* compute in BF16 when every device of the plan is a GPU; else in F32 */
-	bool documents; /* passed on in struct hspmd_model_build */
+	enum hspmd_precision precision; /* asked for: FP32 (0) or BF16; a plan computes in hspmd_plan_precision of it */
+	bool documents;                 /* passed on in struct hspmd_model_build */
 };
+/* In fp32, without documents. The model is borrowed. */
 struct hspmd_graph_source hspmd_graph_source_model(const struct hspmd_model *m);
+/* As the job trains the model: what workers run, and what is printed and checked beforehand. The model is borrowed. */
+struct hspmd_graph_source hspmd_graph_source_job(const struct hspmd_model *m, const struct hspmd_job *job);
 
 /* Specialise for one device (number in the cluster). The plan must have been checked against the cluster. `ops`: the device's, for workspace sizes; NULL: none counted.
  * NULL and err when the plan cannot be run (names plan path, tensor, annotation). */
@@ -157,7 +161,7 @@ char *hspmd_program_explain(const struct hspmd_program *p);
 
 /* ---- between the passes (program.c, specialise.c, sync.c, place.c) */
 int hspmd_program_form(struct hspmd_program *p, const struct hspmd_form *form, struct hspmd_error *err);
-int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_region region, int micro_batch, struct hspmd_error *err);
+int hspmd_program_slot(struct hspmd_program *p, int form, enum hspmd_arena_kind region, int micro_batch, struct hspmd_error *err);
 struct hspmd_instruction *hspmd_program_add(struct hspmd_program *p, enum hspmd_action action, struct hspmd_error *err);
 /* This device's part of a transfer from slot `in` to slot `out` (either -1), with slots for its temporaries. */
 struct hspmd_program_route {

@@ -21,7 +21,7 @@ static void print_slot(const struct printer *pr, int slot)
 	const struct hspmd_form *form = &pr->p->forms[s->form];
 	char box[160], *lies = form->annotation ? hspmd_annotation_text(form->annotation) : NULL;
 	fprintf(pr->f, " %s%s%s@%c%zu", pr->p->graph->tensors[form->tensor].name, hspmd_box_text(&form->box, box, sizeof box), lies ? lies : "",
-		s->region == HSPMD_REGION_ARENA ? 'a' : 'f', s->offset);
+		s->region == HSPMD_ARENA_TRANSIENT ? 'a' : 'f', s->offset);
 	free(lies);
 }
 

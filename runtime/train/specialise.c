@@ -65,10 +65,10 @@ static int new_slot(struct walk *w, int value, int micro_batch)
 	int tensor = p->spmd->values[value].tensor;
 	if (is_fixed(p, value)) {
 		if (p->fixed_of_tensor[tensor] < 0)
-			p->fixed_of_tensor[tensor] = hspmd_program_slot(p, form, HSPMD_REGION_FIXED, -1, w->err);
+			p->fixed_of_tensor[tensor] = hspmd_program_slot(p, form, HSPMD_ARENA_FIXED, -1, w->err);
 		return p->fixed_of_tensor[tensor] < 0 ? -2 : p->fixed_of_tensor[tensor];
 	}
-	int slot = hspmd_program_slot(p, form, HSPMD_REGION_ARENA, micro_batch, w->err);
+	int slot = hspmd_program_slot(p, form, HSPMD_ARENA_TRANSIENT, micro_batch, w->err);
 	if (slot < 0)
 		return -2;
 	w->slot_of[(size_t)micro_batch * p->spmd->value_count + (size_t)value] = slot;
@@ -151,7 +151,7 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 		made.accumulate |= (unsigned)there << k;
 		if (made.out[k] == -2)
 			return -1;
-		if (made.out[k] >= 0 && p->slots[made.out[k]].region == HSPMD_REGION_FIXED) {
+		if (made.out[k] >= 0 && p->slots[made.out[k]].region == HSPMD_ARENA_FIXED) {
 			bool *written = &w->written[p->spmd->values[n->out[k]].tensor];
 			made.accumulate |= (unsigned)*written << k;
 			*written = true;

@@ -81,7 +81,7 @@ static enum hspmd_dtype kept_type(const struct sync *s, const struct hspmd_layou
 	return hspmd_dtype_wide(used_type(s, l));
 }
 
-static int state_slot(const struct sync *s, const struct hspmd_layout_parameter *l, const struct hspmd_share *share, enum hspmd_dtype dtype, enum hspmd_region region)
+static int state_slot(const struct sync *s, const struct hspmd_layout_parameter *l, const struct hspmd_share *share, enum hspmd_dtype dtype, enum hspmd_arena_kind region)
 {
 	struct hspmd_form form = { .tensor = l->tensor, .dtype = dtype, .box = share->box, .full = l->shape, .annotation = l->state };
 	int f = hspmd_program_form(s->p, &form, s->err);
@@ -100,11 +100,11 @@ static int lay_state(const struct sync *s, const struct hspmd_layout_parameter *
 	bool shared = state->used >= 0 && hspmd_box_equal(&p->forms[p->slots[state->used].form].box, &state->share.box);
 	enum hspmd_dtype kept = kept_type(s, l);
 	bool copied = kept != used_type(s, l);
-	if (copied && (state->copy = shared ? state->used : state_slot(s, l, &state->share, used_type(s, l), HSPMD_REGION_FIXED)) < 0)
+	if (copied && (state->copy = shared ? state->used : state_slot(s, l, &state->share, used_type(s, l), HSPMD_ARENA_FIXED)) < 0)
 		return -1;
-	state->param = shared && !copied ? state->used : state_slot(s, l, &state->share, kept, HSPMD_REGION_FIXED);
-	state->m = state_slot(s, l, &state->share, kept, HSPMD_REGION_FIXED);
-	state->v = state_slot(s, l, &state->share, kept, HSPMD_REGION_FIXED);
+	state->param = shared && !copied ? state->used : state_slot(s, l, &state->share, kept, HSPMD_ARENA_FIXED);
+	state->m = state_slot(s, l, &state->share, kept, HSPMD_ARENA_FIXED);
+	state->v = state_slot(s, l, &state->share, kept, HSPMD_ARENA_FIXED);
 	return state->param < 0 || state->m < 0 || state->v < 0 ? -1 : 0;
 }
 
@@ -209,7 +209,7 @@ static int flush(struct sync *s, struct bucket *b)
 		struct hspmd_form form = { .tensor = tensor, .dtype = hspmd_dtype_wide(p->graph->tensors[tensor].dtype), .box = t->layout[0].box[at],
 					   .full = t->shape };
 		int f = hspmd_program_form(p, &form, s->err);
-		slot = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_REGION_FIXED, -1, s->err);
+		slot = f < 0 ? -1 : hspmd_program_slot(p, f, HSPMD_ARENA_FIXED, -1, s->err);
 		if (slot < 0)
 			return -1;
 		p->slots[slot].overlays = b->first_slot;
@@ -269,7 +269,7 @@ static int sum_gradient(struct sync *s, struct bucket *b, int number)
 	if (flush(s, b))
 		return -1;
 	state->grad = own >= 0 && stays_here(t, p->device) ? own : -1;
-	if (state->grad < 0 && state->param >= 0 && (state->grad = state_slot(s, l, &state->share, kept_type(s, l), HSPMD_REGION_ARENA)) < 0)
+	if (state->grad < 0 && state->param >= 0 && (state->grad = state_slot(s, l, &state->share, kept_type(s, l), HSPMD_ARENA_TRANSIENT)) < 0)
 		return -1;
 	struct hspmd_program_route route = {
 		.tensor = l->tensor, .dtype = kept_type(s, l), .in = own, .out = state->grad, .micro_batch = -1, .layer = p->graph->tensors[l->tensor].layer, .backward = true,

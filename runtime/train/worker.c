@@ -73,9 +73,7 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 	s->model = s->job ? hspmd_model_from_json(model, s->job->model_path, err) : NULL;
 	if (!s->model)
 		return -1;
-	s->source = hspmd_graph_source_model(s->model);
-	s->source.documents = s->job->documents;
-	s->source.bf16 = s->job->precision == HSPMD_PRECISION_BF16;
+	s->source = hspmd_graph_source_job(s->model, s->job);
 	s->address = strdup(address);
 	s->node = strdup(node);
 	s->output = strdup(output);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "runtime/graph/regions.h" /* beside program.h: both can be included in one file */
 #include "runtime/op/op.h"
 #include "runtime/train/length.h"
 #include "runtime/train/program.h"
@@ -59,7 +60,7 @@ static struct hspmd_program *build(const char *model, const char *kind, const ch
 	struct hspmd_program *program = NULL;
 	if (read && plan) {
 		struct hspmd_graph_source source = hspmd_graph_source_model(read);
-		source.bf16 = bf16;
+		source.precision = bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 		program = hspmd_program_build(&source, plan, cluster, 0, NULL, &err);
 		if (program)
 			check_shorter(program, &source);
@@ -99,7 +100,7 @@ static void check_order(const struct hspmd_program *p)
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		for (int k = 0; k < in->input_count; k++)
-			if (in->in[k] >= 0 && p->slots[in->in[k]].region == HSPMD_REGION_ARENA && !written[in->in[k]])
+			if (in->in[k] >= 0 && p->slots[in->in[k]].region == HSPMD_ARENA_TRANSIENT && !written[in->in[k]])
 				fail_msg("instruction %zu reads slot %d, which nobody wrote", i, in->in[k]);
 		for (int k = 0; k < in->output_count; k++)
 			if (in->out[k] >= 0)

@@ -105,7 +105,7 @@ static void set_up(struct scene *s, bool lasting)
 	w->model = hspmd_model_from_json(model, "model", &err);
 	if (!w->job || !w->model)
 		fail_msg("%s", err.text);
-	w->source = hspmd_graph_source_model(w->model);
+	w->source = hspmd_graph_source_job(w->model, w->job);
 	w->address = DEVICE;
 	w->node = NODE;
 	w->memory = lasting ? s->memory : NULL;

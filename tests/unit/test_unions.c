@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Annotations with unequal subgroups on a net of one's own: what each device then has differs, losses and trained parameters do not. */
+/* Annotations with unequal subgroups on a net of one's own, and weights that many stages share: what each device then has differs, losses and trained
+ * parameters do not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,9 +21,11 @@
 #define INNER 24
 #define HEAD 4
 
-static const char cluster[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-			      "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":6}]}],"
-			      "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+#define CLUSTER(devices) \
+	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10," \
+	"\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":" devices "}]}]," \
+	"\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}"
+static const char cluster[] = CLUSTER("6"), wide_cluster[] = CLUSTER("20");
 
 /* NULL: as the stage has it. */
 struct lies {
@@ -175,8 +178,66 @@ static void what_does_not_fit(void **state)
 	       "pipelines[0].stages[0]: parameter gate: the subgroups of {[0,1]: 0:2 | [2]} h0(2:1) are not copies of one another, so no other stage can use it");
 }
 
+/* ---- one weight in many stages */
+
+#define SHARING 18 /* stages that use one weight, between one that looks words up and one that has the loss */
+
+static void build_deep(void *context, struct hspmd_net *net)
+{
+	(void)context;
+	int x = hspmd_net_embed(net, hspmd_net_integers(net, "tokens"), matrix(net, "words", WORDS, WIDTH, NULL)), same = matrix(net, "table", WORDS, WIDTH, NULL);
+	int back = matrix(net, "up", WIDTH, WORDS, NULL);
+	for (int l = 1; l <= SHARING; l++) {
+		hspmd_net_layer(net, l);
+		x = hspmd_net_add(net, x, hspmd_net_linear(net, hspmd_net_linear(net, x, same, -1), back, -1));
+	}
+	hspmd_net_layer(net, SHARING + 1);
+	hspmd_net_loss(net, hspmd_net_linear(net, x, matrix(net, "out", WORDS, WIDTH, NULL), -1), hspmd_net_integers(net, "targets"));
+}
+
+/* Two micro-batches through so many stages, on as many devices. */
+static int train_deep(int stages, int layers_each, struct trained *out, struct hspmd_error *err)
+{
+	char text[4096];
+	size_t n = (size_t)snprintf(text, sizeof text, "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":12,\"pipelines\":"
+				    "[{\"micro_batches\":2,\"stages\":[");
+	for (int s = 0; s < stages; s++)
+		n += (size_t)snprintf(text + n, sizeof text - n, "%s{\"layers\":[%d,%d],\"devices\":[\"n:%d\"]}", s ? "," : "", s * layers_each,
+				      (s + 1) * layers_each, s);
+	snprintf(text + n, sizeof text - n, "]}]}");
+	struct hspmd_training *t = hspmd_training_create(build_deep, NULL, SHARING + 2);
+	assert_non_null(t);
+	hspmd_training_samples(t, read_sample, NULL);
+	hspmd_training_told(t, take_loss, out->losses);
+	int status = hspmd_training_cluster(t, wide_cluster, err) || hspmd_training_plan(t, text, err) ||
+				     hspmd_training_optimizer(t, "{\"lr\":0.01,\"warmup_steps\":2,\"schedule\":\"constant\"}", err) ||
+				     hspmd_training_run(t, STEPS, err) || hspmd_training_parameter(t, "table", out->table, WORDS * WIDTH, err) ||
+				     hspmd_training_parameter(t, "up", out->up, WORDS * WIDTH, err)
+			     ? -1
+			     : 0;
+	hspmd_training_destroy(t);
+	return status;
+}
+
+static void a_weight_in_many_stages(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct trained want, got;
+	if (train_deep(1, SHARING + 2, &want, &err) || train_deep(SHARING + 2, 1, &got, &err))
+		fail_msg("%s", err.text);
+	if (!(want.losses[STEPS - 1] < 0.95 * want.losses[0]))
+		fail_msg("it does not learn: %g, %g", want.losses[0], want.losses[STEPS - 1]);
+	if (!(worst(&got, &want) < 1e-5))
+		fail_msg("losses differ by %g", worst(&got, &want));
+	for (int k = 0; k < WORDS * WIDTH; k++)
+		if (!(fabsf(got.table[k] - want.table[k]) < 1e-3f))
+			fail_msg("table[%d] is %g, not %g", k, (double)got.table[k], (double)want.table[k]);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(same_whatever_the_subgroups), cmocka_unit_test(what_does_not_fit) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(same_whatever_the_subgroups), cmocka_unit_test(what_does_not_fit),
+					    cmocka_unit_test(a_weight_in_many_stages) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,7 +115,7 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 			.context = &s,
 		};
 		local.source.documents = o->documents;
-		local.source.bf16 = o->bf16;
+		local.source.precision = o->bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 		local.timeout_s = o->gpus ? 600 : 0; /* an emulated GPU on a loaded machine is very slow */
 		status = hspmd_train_local(&local, err);
 	}

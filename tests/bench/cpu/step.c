@@ -190,7 +190,7 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 		struct hspmd_local_options o = { .source = hspmd_graph_source_model(model), .cluster = cluster, .plan = plan, .job = &job,
 						 .samples = { read_sample, m }, .steps = steps, .threads = one ? threads : 1,
 						 .told = take_time, .context = m };
-		o.source.bf16 = split || !strcmp(layout, "gpu");
+		o.source.precision = split || !strcmp(layout, "gpu") ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 		m->samples = plan->global_batch;
 		m->work = work_of_token(model, m->c, err);
 		m->bytes = m->c->gpu ? bytes_of(&o) : 0;

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan beside what it trains: the precision it computes in, and the parts of the model that a device must have whole. */
+#include "common/format/plan_model.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ---- precision */
+
+/* How many of the plan's devices cannot compute in it, and the first of them (-1: none). */
+static int without(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision precision, int *first)
+{
+	int count = 0;
+	*first = -1;
+	for (int q = 0; q < p->pipeline_count; q++)
+		for (int s = 0; s < p->pipelines[q].stage_count / p->virtual_stages; s++) { /* later rounds have the same devices */
+			const struct hspmd_stage *stage = &p->pipelines[q].stages[s];
+			for (int d = 0; d < stage->device_count; d++) {
+				if (hspmd_device_kind_computes(c->types[c->devices[stage->devices[d]].type].kind, precision))
+					continue;
+				*first = count++ ? *first : stage->devices[d];
+			}
+		}
+	return count;
+}
+
+enum hspmd_precision hspmd_plan_precision(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked)
+{
+	int first;
+	return asked == HSPMD_PRECISION_BF16 && without(p, c, asked, &first) ? HSPMD_PRECISION_FP32 : asked;
+}
+
+bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked, char *why,
+				  size_t size)
+{
+	enum hspmd_precision precision = hspmd_plan_precision(p, c, asked);
+	char at[256];
+	int first, count;
+	if (precision == asked)
+		return false;
+	count = without(p, c, asked, &first);
+	hspmd_cluster_address(c, first, at, sizeof at);
+	snprintf(why, size,
+		 "computes in %s instead of %s: all devices of a plan compute in the same precision, and %d of its %d (%s%s) cannot compute in %s",
+		 hspmd_precision_words[precision], hspmd_precision_words[asked], count, hspmd_plan_devices(p), at, count > 1 ? " and others" : "",
+		 hspmd_precision_words[asked]);
+	return true;
+}
+
+/* ---- parts of the model */
+
+/* A stage with blocks: each device of a tensor-parallel group has whole heads of keys and values, and whole experts. */
+static int check_stage(const struct hspmd_stage *s, const struct hspmd_model *m, struct hspmd_error *err)
+{
+	const struct {
+		int64_t parts;
+		const char *what;
+	} wholes[] = {
+		{ m->kv_heads, m->kv_heads < m->heads ? "key/value heads (num_key_value_heads)" : "attention heads" },
+		{ m->experts ? m->experts : INT64_MAX, "experts (num_local_experts)" },
+	};
+	int tp = s->device_count / s->context;
+	if (s->layers[0] > m->block_count || s->layers[1] < 2)
+		return 0; /* the embedding or the head alone */
+	for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
+		if (tp > wholes[i].parts)
+			return hspmd_fail(err,
+					  "devices: tensor parallelism %d, but the model has %" PRId64 " %s, none of which is divided: expected at most %" PRId64
+					  " devices in a tensor-parallel group; give the others stages or pipelines of their own, or \"context\"",
+					  tp, wholes[i].parts, wholes[i].what, wholes[i].parts);
+	return 0;
+}
+
+int hspmd_plan_check_model(const struct hspmd_plan *p, const struct hspmd_model *m, struct hspmd_error *err)
+{
+	for (int q = 0; q < p->pipeline_count; q++)
+		for (int s = 0; s < p->pipelines[q].stage_count; s++)
+			if (check_stage(&p->pipelines[q].stages[s], m, err)) {
+				struct hspmd_error why = *err;
+				return hspmd_fail(err, "pipelines[%d].stages[%d].%s", q, s, why.text);
+			}
+	return 0;
+}
