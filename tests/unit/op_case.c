@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "runtime/device/cpu/cpu.h"
 #include "runtime/device/random.h"
 #include "runtime/op/op.h"
 
@@ -242,6 +243,7 @@ void op_values_open(struct op_values *v, const struct hspmd_graph *g, int thread
 	*v = (struct op_values){ .g = g };
 	if (!ops || ops->open(&v->dev, 0, threads, &err))
 		fail_msg("%s", err.text);
+	hspmd_pool_share_all(((struct hspmd_cpu *)v->dev)->pool);
 	v->data = calloc(g->tensor_count, sizeof *v->data);
 	assert_non_null(v->data);
 	for (size_t t = 0; t < g->tensor_count; t++) {

@@ -55,9 +55,10 @@ static void test_pool(void **state)
 		struct hspmd_pool *pool = hspmd_pool_create(threads, NULL);
 		assert_non_null(pool);
 		assert_int_equal(hspmd_pool_threads(pool), threads);
+		hspmd_pool_share_all(pool);
 		for (int64_t count = 0; count < 300; count++) {
 			atomic_int seen[300] = { 0 };
-			hspmd_pool_for(pool, count, count_item, seen);
+			hspmd_pool_for(pool, count, 1, count_item, seen);
 			for (int64_t i = 0; i < 300; i++)
 				assert_int_equal(atomic_load(&seen[i]), i < count);
 		}

@@ -160,7 +160,8 @@ static void attention(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 	a.parts = pairs && pairs < wanted ? (wanted + pairs - 1) / pairs : 1;
 	a.parts = a.parts < blocks || !blocks ? a.parts : blocks;
 	a.scratch = lay_out(&a, NULL, &none);
-	hspmd_pool_for(cpu->pool, pairs * a.parts, attend, &a);
+	double seen = (double)(a.group * a.queries * a.keys) / (double)(2 * a.parts), packed = (double)(2 * a.keys * a.head_dim);
+	hspmd_pool_for(cpu->pool, pairs * a.parts, seen * (2 * (double)a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, attend, &a);
 }
 
 static size_t attention_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

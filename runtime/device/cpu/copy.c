@@ -61,7 +61,8 @@ static void cast_item(void *context, int64_t item, int thread)
 
 static void cast(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, (elements_of(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM, cast_item, (void *)args);
+	hspmd_pool_for(cpu->pool, (elements_of(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,
+		       ELEMENTS_PER_ITEM * (hspmd_rounds_at_random(args) ? 5.0 : 1.0), cast_item, (void *)args);
 }
 
 extern const struct hspmd_cpu_kernel hspmd_cpu_cast;

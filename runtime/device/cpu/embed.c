@@ -9,6 +9,11 @@ static int64_t items_of(int64_t count, int64_t each)
 	return (count + each - 1) / each;
 }
 
+static double rows_ns(const struct hspmd_view *x)
+{
+	return (double)(ROWS_PER_ITEM * row_length(x)) * MOVE_NS;
+}
+
 static void embed_rows(void *context, int64_t item, int thread)
 {
 	const struct hspmd_kernel_args *args = context;
@@ -28,7 +33,7 @@ static void embed_rows(void *context, int64_t item, int thread)
 
 static void embed(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(row_count(&args->out[0]), ROWS_PER_ITEM), embed_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, items_of(row_count(&args->out[0]), ROWS_PER_ITEM), rows_ns(&args->out[0]), embed_rows, (void *)args);
 }
 
 /* Columns [first, end) of the table's gradient: shared out by columns, so that a row that many tokens hit is summed in their order. */
@@ -58,7 +63,9 @@ static void embed_grad_columns(void *context, int64_t item, int thread)
 
 static void embed_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(row_length(&args->in[1]), COLUMNS_PER_ITEM), embed_grad_columns, (void *)args);
+	int64_t rows = row_count(&args->in[1]) + (args->out[0].accumulate ? 0 : args->out[0].shape[0]);
+	hspmd_pool_for(cpu->pool, items_of(row_length(&args->in[1]), COLUMNS_PER_ITEM), (double)(rows * COLUMNS_PER_ITEM) * MOVE_NS,
+		       embed_grad_columns, (void *)args);
 }
 
 static void position_rows(void *context, int64_t item, int thread)
@@ -78,7 +85,7 @@ static void position_rows(void *context, int64_t item, int thread)
 
 static void position(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(row_count(&args->in[0]), ROWS_PER_ITEM), position_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, items_of(row_count(&args->in[0]), ROWS_PER_ITEM), rows_ns(&args->in[0]), position_rows, (void *)args);
 }
 
 static void position_grad_row(void *context, int64_t item, int thread)
@@ -101,7 +108,8 @@ static void position_grad_row(void *context, int64_t item, int thread)
 
 static void position_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, args->out[0].shape[0], position_grad_row, (void *)args);
+	const struct hspmd_view *dy = &args->in[0];
+	hspmd_pool_for(cpu->pool, args->out[0].shape[0], (double)((dy->shape[0] + 1) * row_length(dy)) * MOVE_NS, position_grad_row, (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(embed) = { embed, NULL };

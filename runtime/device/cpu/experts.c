@@ -29,6 +29,11 @@ static int64_t items_of(int64_t rows)
 	return (rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
 }
 
+static double rows_ns(int64_t length, double element_ns)
+{
+	return (double)(ROWS_PER_ITEM * length) * element_ns;
+}
+
 static void item_range(const struct experts *e, int64_t item, int64_t *first, int64_t *end)
 {
 	*first = item * ROWS_PER_ITEM;
@@ -133,10 +138,10 @@ static void multiply(const struct experts *e, int64_t m, int64_t n, int64_t k, s
 static void first_layer(struct experts *e, const real *gate, const real *up)
 {
 	struct matrix rows = { e->rows, e->width, 1 };
-	hspmd_pool_for(e->pool, items_of(e->count), gather, e);
+	hspmd_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), gather, e);
 	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ gate, 1, e->width }, e->gate, false);
 	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ up, 1, e->width }, e->up, false);
-	hspmd_pool_for(e->pool, items_of(e->count), activate, e);
+	hspmd_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, 2 * VEXP_NS), activate, e);
 }
 
 /* Places in the workspace for every token choosing one expert; returns the bytes used. first: number of the first input, x. */
@@ -175,7 +180,7 @@ static void experts(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 		first_layer(&e, (const real *)gate->data + at, (const real *)args->in[4].data + at);
 		multiply(&e, e.count, e.width, e.inner, (struct matrix){ e.act, e.inner, 1 },
 			 (struct matrix){ (const real *)args->in[5].data + at, 1, e.inner }, e.result, false);
-		hspmd_pool_for(cpu->pool, items_of(e.count), scatter, &e);
+		hspmd_pool_for(cpu->pool, items_of(e.count), rows_ns(e.width, MOVE_NS), scatter, &e);
 	}
 }
 
@@ -204,7 +209,7 @@ static void expert_grad(struct experts *e, int64_t k)
 	const real *gate = (const real *)args->in[4].data + at, *up = (const real *)args->in[5].data + at, *down = (const real *)args->in[6].data + at;
 	first_layer(e, gate, up);
 	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 }, e->result, false);
-	hspmd_pool_for(e->pool, items_of(e->count), differentiate, e);
+	hspmd_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, LIBM_NS), differentiate, e);
 	matrix_grad(e, &args->out[2], at, e->inner, e->width, e->gate, e->rows);
 	matrix_grad(e, &args->out[3], at, e->inner, e->width, e->up, e->rows);
 	matrix_grad(e, &args->out[4], at, e->width, e->inner, e->rows_dy, e->act);
@@ -212,7 +217,7 @@ static void expert_grad(struct experts *e, int64_t k)
 		return;
 	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, e->result, false);
 	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, e->result, true);
-	hspmd_pool_for(e->pool, items_of(e->count), scatter, e);
+	hspmd_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), scatter, e);
 }
 
 static void experts_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

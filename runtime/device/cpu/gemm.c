@@ -144,8 +144,10 @@ void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *wor
 			b.column_items = panels;
 		for (b.k0 = 0; b.k0 < p->k; b.k0 = b.k1) {
 			b.k1 = b.k0 + b.kc < p->k ? b.k0 + b.kc : p->k;
-			hspmd_pool_for(pool, panels, pack_b_panel, &b);
-			hspmd_pool_for(pool, b.row_items * b.column_items, compute_block, &b);
+			double depth = (double)(b.k1 - b.k0), columns = (double)(b.n1 - b.n0);
+			int64_t items = b.row_items * b.column_items;
+			hspmd_pool_for(pool, panels, depth * NR * MOVE_NS, pack_b_panel, &b);
+			hspmd_pool_for(pool, items, (double)p->m * columns * depth / (double)items * PRODUCT_NS, compute_block, &b);
 		}
 	}
 }

@@ -154,6 +154,13 @@ static inline int64_t element_count(const struct hspmd_view *v)
 	return row_count(v) * row_length(v);
 }
 
+/* About how many nanoseconds an element takes on one thread, for hspmd_pool_for; measured with AVX2. */
+#define WORD_NS (REAL_BITS / 32.0)
+#define MOVE_NS (0.25 * WORD_NS)    /* read, used in a few instructions and written */
+#define VEXP_NS (1.0 * WORD_NS)     /* vexp and what goes with it */
+#define LIBM_NS 15.0                /* a call of libm's exp, sin, pow... */
+#define PRODUCT_NS (0.04 * WORD_NS) /* one multiplication and addition of a matrix product */
+
 /* Cut `count` things into at most `parts` items of near-equal size that do not depend on the number of threads: part i is [*first, *end). */
 static inline void cut(int64_t count, int64_t parts, int64_t i, int64_t *first, int64_t *end)
 {

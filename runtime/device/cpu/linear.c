@@ -56,7 +56,7 @@ static void bias_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 {
 	real *restrict to = args->out[1].data;
 	const real *restrict sums = args->workspace;
-	hspmd_pool_for(cpu->pool, ITEMS, sum_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * MOVE_NS, sum_rows, (void *)args);
 	if (!args->out[1].accumulate)
 		memset(to, 0, (size_t)n * sizeof *to);
 	for (int64_t i = 0; i < ITEMS; i++)

@@ -10,6 +10,11 @@ static int64_t items_of(const struct hspmd_view *logits)
 	return (row_count(logits) + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
 }
 
+static double row_ns(const struct hspmd_view *logits)
+{
+	return (double)row_length(logits) * VEXP_NS;
+}
+
 static real largest_of(const real *x, int64_t n)
 {
 	vec most = splat(x[0]);
@@ -56,7 +61,7 @@ static void stats_rows(void *context, int64_t item, int thread)
 
 static void vocab_stats(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), stats_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), row_ns(&args->in[0]) * ROWS_PER_ITEM, stats_rows, (void *)args);
 }
 
 /* Log of the sum of exponentials over all shards, and the target's logit, of row r. stats is [parts][rows][3]. */
@@ -119,7 +124,7 @@ static void grad_rows(void *context, int64_t item, int thread)
 
 static void loss_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), grad_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), row_ns(&args->in[0]) * ROWS_PER_ITEM, grad_rows, (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(vocab_stats) = { vocab_stats, NULL };

@@ -69,7 +69,7 @@ static void layernorm_rows(void *context, int64_t item, int thread)
 
 static void layernorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, ITEMS, layernorm_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 3 * MOVE_NS, layernorm_rows, (void *)args);
 }
 
 static void rmsnorm_rows(void *context, int64_t item, int thread)
@@ -86,7 +86,7 @@ static void rmsnorm_rows(void *context, int64_t item, int thread)
 
 static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, ITEMS, rmsnorm_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 2 * MOVE_NS, rmsnorm_rows, (void *)args);
 }
 
 /* One row backward: dx, and this row's part of dgain and dbias added to the item's sums. Layer norm subtracts the mean, RMS norm does not. */
@@ -157,7 +157,7 @@ static void add_sums(const struct hspmd_view *out, const real *sums, int64_t wid
 static void layernorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t width = row_length(&args->in[1]);
-	hspmd_pool_for(cpu->pool, ITEMS, layernorm_grad_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, layernorm_grad_rows, (void *)args);
 	add_sums(&args->out[1], args->workspace, width);
 	if (args->output_count > 2)
 		add_sums(&args->out[2], (const real *)args->workspace + ITEMS * width, width);
@@ -165,7 +165,7 @@ static void layernorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args
 
 static void rmsnorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, ITEMS, rmsnorm_grad_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, rmsnorm_grad_rows, (void *)args);
 	add_sums(&args->out[1], args->workspace, row_length(&args->in[1]));
 }
 

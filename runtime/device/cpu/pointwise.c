@@ -88,7 +88,7 @@ static inline void add_map(const struct hspmd_op_attr *attr, const vec *in, vec 
 	out[0] = in[0] + in[1];
 }
 
-#define POINTWISE(name, inputs, outputs)                                                                                                     \
+#define POINTWISE(name, inputs, outputs, ns)                                                                                                 \
 	static void name##_item(void *context, int64_t item, int thread)                                                                     \
 	{                                                                                                                                    \
 		(void)thread;                                                                                                                \
@@ -96,13 +96,13 @@ static inline void add_map(const struct hspmd_op_attr *attr, const vec *in, vec 
 	}                                                                                                                                    \
 	static void name(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)                                                        \
 	{                                                                                                                                    \
-		hspmd_pool_for(cpu->pool, (element_count(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM, name##_item,             \
-			       (void *)args);                                                                                                \
+		hspmd_pool_for(cpu->pool, (element_count(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,                            \
+			       ELEMENTS_PER_ITEM * (ns), name##_item, (void *)args);                                                         \
 	}                                                                                                                                    \
 	const struct hspmd_cpu_kernel LOCAL(name) = { name, NULL }
 
-POINTWISE(gelu, 1, 1);
-POINTWISE(gelu_grad, 2, 1);
-POINTWISE(swiglu, 2, 1);
-POINTWISE(swiglu_grad, 3, 2);
-POINTWISE(add, 2, 1);
+POINTWISE(gelu, 1, 1, args->attr->exact ? 2 * LIBM_NS : 2 * VEXP_NS);
+POINTWISE(gelu_grad, 2, 1, args->attr->exact ? 3 * LIBM_NS : 2 * VEXP_NS);
+POINTWISE(swiglu, 2, 1, 2 * VEXP_NS);
+POINTWISE(swiglu_grad, 3, 2, 2 * VEXP_NS);
+POINTWISE(add, 2, 1, MOVE_NS);

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The threads of one CPU device. The caller's thread is number 0 and works too; the others sleep between calls (after a short spin, since kernels
- * follow one another closely). One call at a time. */
+/* The threads of one CPU device. The caller's thread is number 0 and works too; the others, its helpers, sleep until there is a call that is worth
+ * waking them for. One call at a time.
+ *
+ * A call that takes less than handing it over costs is done by the caller alone. Handing over costs little while a helper still spins, as it does for
+ * some microseconds after a call, because kernels follow one another closely; it costs a system call and a wake-up where it sleeps. A spin ends by the
+ * clock, not by a count (a pause of one processor takes ten times that of another), at once where another process had the core meanwhile, and whoever
+ * has spun in vain sleeps at once the next times. The caller does not wait for a helper that has not come when nothing is left to do: on a machine where
+ * others compute too, that helper may have no core for milliseconds. */
 #ifndef HSPMD_CPU_POOL_H
 #define HSPMD_CPU_POOL_H
 
@@ -16,7 +22,20 @@ void hspmd_pool_destroy(struct hspmd_pool *pool);
 int hspmd_pool_threads(const struct hspmd_pool *pool);
 
 /* work(context, item, thread) once for every item of [0, count), in any order on any thread; returns when all are done. So that results do
- * not depend on the number of threads, items must not be cut by it and must not write what another reads or writes. */
-void hspmd_pool_for(struct hspmd_pool *pool, int64_t count, void (*work)(void *context, int64_t item, int thread), void *context);
+ * not depend on the number of threads, items must not be cut by it and must not write what another reads or writes.
+ * item_ns: about how many nanoseconds an item takes on one thread; wrong by a factor of two or three, it costs some time and nothing else. */
+void hspmd_pool_for(struct hspmd_pool *pool, int64_t count, double item_ns, void (*work)(void *context, int64_t item, int thread), void *context);
+
+/* Share every call of more than one item, however small: for tests of what threads may do to results. */
+void hspmd_pool_share_all(struct hspmd_pool *pool);
+
+/* What happened since the pool was created. */
+struct hspmd_pool_counts {
+	int64_t alone, shared; /* calls that the caller did alone, and those that helpers were asked to */
+	int64_t helped;        /* helpers that came, over all calls */
+	int64_t vain;          /* waits of helpers that spun, and slept after all */
+	int asleep;            /* helpers that sleep now */
+};
+void hspmd_pool_count(const struct hspmd_pool *pool, struct hspmd_pool_counts *counts);
 
 #endif

@@ -73,9 +73,10 @@ static void rotate(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, 
 	r.fine = args->workspace;
 	r.table = (real *)(r.fine + BLOCK * r.half * 2);
 	int64_t length = args->in[0].shape[1];
-	hspmd_pool_for(cpu->pool, BLOCK, fine_row, &r);
-	hspmd_pool_for(cpu->pool, (r.first + length + BLOCK - 1) / BLOCK - r.first / BLOCK, table_block, &r);
-	hspmd_pool_for(cpu->pool, (row_count(&args->in[0]) + BLOCK - 1) / BLOCK, rotate_rows, &r);
+	double half = (double)r.half, width = (double)row_length(&args->in[0]);
+	hspmd_pool_for(cpu->pool, BLOCK, half * 2 * LIBM_NS, fine_row, &r);
+	hspmd_pool_for(cpu->pool, (r.first + length + BLOCK - 1) / BLOCK - r.first / BLOCK, half * (2 * LIBM_NS + BLOCK * 4 * MOVE_NS), table_block, &r);
+	hspmd_pool_for(cpu->pool, (row_count(&args->in[0]) + BLOCK - 1) / BLOCK, BLOCK * width * 2 * MOVE_NS, rotate_rows, &r);
 }
 
 static void rope(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

@@ -61,7 +61,7 @@ static void route_sample(void *context, int64_t sample, int thread)
 static void route(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *r = &args->in[0];
-	hspmd_pool_for(cpu->pool, r->shape[0], route_sample, (void *)args);
+	hspmd_pool_for(cpu->pool, r->shape[0], (double)(r->shape[1] * r->shape[2]) * 2 * LIBM_NS, route_sample, (void *)args);
 	double *aux = args->out[2].data, total = 0;
 	if (!aux)
 		return;
@@ -102,7 +102,8 @@ static void route_grad_sample(void *context, int64_t sample, int thread)
 
 static void route_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, args->in[1].shape[0], route_grad_sample, (void *)args);
+	const struct hspmd_view *r = &args->in[1];
+	hspmd_pool_for(cpu->pool, r->shape[0], (double)(r->shape[1] * r->shape[2]) * 3 * LIBM_NS, route_grad_sample, (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(route) = { route, route_workspace };

@@ -28,12 +28,14 @@ static void pack_rows(void *context, int64_t item, int thread)
 
 static void unpack(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, (row_count(&args->out[0]) + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, unpack_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, (row_count(&args->out[0]) + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM,
+		       (double)(3 * ROWS_PER_ITEM * row_length(&args->in[0])) * MOVE_NS, unpack_rows, (void *)args);
 }
 
 static void unpack_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, (row_count(&args->in[0]) + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, pack_rows, (void *)args);
+	hspmd_pool_for(cpu->pool, (row_count(&args->in[0]) + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM,
+		       (double)(3 * ROWS_PER_ITEM * row_length(&args->out[0])) * MOVE_NS, pack_rows, (void *)args);
 }
 
 extern const struct hspmd_cpu_kernel LOCAL(unpack), LOCAL(unpack_grad);
