@@ -13,8 +13,8 @@
  *             memory: folder in the nodes' memory in which a CPU's worker has its state, so that it outlives the process, or null.
  *             Sent once, first.
  *   prepare   generation, cluster (of all members' nodes), plan, members: [device address of every worker that takes part, rank order; those in no stage of the plan
- *             only give state away], replicas: copies on other nodes that are kept of what only one worker has (default: the job's). The worker specialises,
- *             opens its transport and answers `prepared` (or `fault`). May come while it still trains.
+ *             only give state away], replicas: copies on other nodes that are kept of what only one worker has (default: the job's),
+ *             keep: how many of the nodes that hold state a shrink by count leaves at least (common/losses.h; default: all). The worker specialises, opens its transport and answers `prepared` (or `fault`). May come while it still trains.
  *   meet      generation, addresses: as in `start`, while the generation before trains, where some answer to `prepare` says `meets`: the worker begins to make what
  *             takes long between devices, and answers `met` when it is made
  *   start     generation, addresses: [base64 transport address per member], copies: [the same of the transport that carries copies of checkpoints, or null],

@@ -92,6 +92,7 @@ struct node_entry {
 	int device_count; /* of one node */
 	double slowdown, network_gbytes_per_s, price_per_hour;
 	const char *rack;
+	int64_t member;
 	struct hspmd_json numa, pci;
 };
 
@@ -143,6 +144,7 @@ static int read_node_entry(const struct hspmd_cluster *c, struct hspmd_json *at,
 	e->network_gbytes_per_s = hspmd_json_number_or(at, "network_gbytes_per_s", HSPMD_JSON_POSITIVE, RATE_MAX, 0);
 	e->price_per_hour = hspmd_json_number_or(at, "price_per_hour", 0, 1e9, 0);
 	e->rack = hspmd_json_string_or(at, "rack", NULL);
+	e->member = hspmd_json_int_or(at, "member", 1, UINT32_MAX, 0);
 	e->numa = hspmd_json_array_or_none(at, "numa", (size_t)e->device_count, (size_t)e->device_count);
 	e->pci = hspmd_json_array_or_none(at, "pci", (size_t)e->device_count, (size_t)e->device_count);
 	return hspmd_json_done(at);
@@ -198,7 +200,8 @@ static int add_nodes(struct reader *r, const struct hspmd_json *at, struct node_
 			                  .device_count = e->device_count,
 			                  .slowdown = e->slowdown,
 			                  .network_gbytes_per_s = e->network_gbytes_per_s,
-			                  .price_per_hour = e->price_per_hour };
+			                  .price_per_hour = e->price_per_hour,
+			                  .member = e->member };
 		e->names[i] = NULL;
 		if (e->rack && !(n->rack = strdup(e->rack)))
 			return hspmd_json_fail_memory(at);

@@ -38,6 +38,7 @@ struct hspmd_node {
 	double network_gbytes_per_s;    /* shared by its devices towards other nodes; 0: not given */
 	double price_per_hour;          /* 0: not given */
 	char *rack;                     /* NULL: not given */
+	int64_t member;                 /* job that brings it and takes it along when it ends; 0: not given, it is the job's own */
 };
 
 enum hspmd_link_scope { HSPMD_LINK_NODE, HSPMD_LINK_CLUSTER };

@@ -65,7 +65,7 @@ static bool alike(const struct hspmd_cluster *c, int i, int j)
 {
 	const struct hspmd_node *a = &c->nodes[i], *b = &c->nodes[j];
 	if (a->device_count != b->device_count || a->slowdown != b->slowdown || a->network_gbytes_per_s != b->network_gbytes_per_s ||
-	    a->price_per_hour != b->price_per_hour || !same_text(a->rack, b->rack))
+	    a->price_per_hour != b->price_per_hour || !same_text(a->rack, b->rack) || a->member != b->member)
 		return false;
 	for (int k = 0; k < a->device_count; k++) {
 		const struct hspmd_device_at *x = &c->devices[a->first_device + k], *y = &c->devices[b->first_device + k];
@@ -138,6 +138,8 @@ static json_t *node_json(const struct hspmd_cluster *c, int first, int end)
 			bad |= json_object_set_new(o, "price_per_hour", hspmd_json_real(n->price_per_hour));
 		if (n->rack)
 			bad |= json_object_set_new(o, "rack", json_string(n->rack));
+		if (n->member)
+			bad |= json_object_set_new(o, "member", json_integer(n->member));
 		bad |= set_places(o, c, n);
 	}
 	free(folded);

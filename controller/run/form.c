@@ -316,8 +316,8 @@ static void prepare(struct hspmd_machine *m)
 	if (!giver)
 		ask_for_checkpoints(m);
 	send_workers(m, g->member, g->members,
-		     json_pack("{s:s, s:I, s:o, s:O, s:o, s:i}", "type", "prepare", "generation", (json_int_t)g->layout->generation, "cluster",
-			       cluster, "plan", g->layout->plan_json, "members", members, "replicas", g->layout->copies));
+		     json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i}", "type", "prepare", "generation", (json_int_t)g->layout->generation, "cluster",
+			       cluster, "plan", g->layout->plan_json, "members", members, "replicas", g->layout->copies, "keep", g->layout->keep));
 	ask_again(g, STAGE_PREPARING, m->now, m->config->patience.prepare);
 }
 

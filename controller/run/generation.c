@@ -52,6 +52,7 @@ struct layout *layout_create(struct hspmd_machine *m, json_t *cluster, json_t *p
 	}
 	l->nodes = nodes_usable(m);
 	l->copies = copies_wanted(m, l->nodes);
+	layout_keep_nodes(m, l);
 	for (int i = 0; i < l->devices; i++) {
 		bool seen = false;
 		for (int k = 0; k < i && !seen; k++)

@@ -79,6 +79,7 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct h
 		.seq_len = (int)job->seq_len,
 		.precision = job->precision,
 		.time_limit_s = o->solve_limit_s,
+		.least_nodes = job->elastic.min_nodes,
 		.limits.max_nodes = job->elastic.max_nodes,
 		.current = old,
 		.current_cluster = old_c,

@@ -76,7 +76,8 @@ struct layout {
 	int devices, nodes;     /* nodes: that the job had when it was made */
 	int nodes_used;         /* by the plan */
 	int copies;             /* of the state that are kept on other nodes */
-	bool safe;              /* as many nodes as the job asks for copies may be lost, and living workers still hold everything */
+	int keep;               /* nodes of the plan that shrinks by count leave (common/losses.h) */
+	bool safe;              /* whatever goes of what is thought of (common/losses.h), living workers still hold everything */
 };
 
 enum stage {
@@ -399,7 +400,10 @@ double save_next(const struct hspmd_machine *m); /* when the next is due; INFINI
 void save_step_told(struct hspmd_machine *m, double step_s);
 struct run_intervals save_intervals(const struct hspmd_machine *m); /* as they are now */
 int copies_wanted(const struct hspmd_machine *m, int nodes); /* on other nodes, of a plan on so many */
-bool layout_survives(struct hspmd_machine *m, const struct layout *l, int losses);
+/* Do those of the layout that are left hold everything, whatever is lost of what `copies` are to outlive? */
+bool layout_survives(struct hspmd_machine *m, const struct layout *l, int copies);
+/* Which nodes of it a shrink by count leaves; -1: memory. */
+int layout_keep_nodes(struct hspmd_machine *m, struct layout *l);
 
 /* request.c: commands of users and of hspmdctld */
 void on_command(struct hspmd_machine *m, const struct run_event *e);

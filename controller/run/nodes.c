@@ -156,17 +156,22 @@ static bool listed(const json_t *names, const char *name)
 	return false;
 }
 
-/* The node with the batch script is named first, and is the first here: after a controller's death agents call in any order. */
-static void put_first(struct hspmd_machine *m, const char *name)
+/* In Slurm's order, in which it takes the last: the node with the batch script is named first, and is the first here. After a controller's death agents call in any
+ * order, and nodes that left come back. Those that are not named lie behind. */
+static void put_in_order(struct hspmd_machine *m, const json_t *names)
 {
-	size_t at = 0;
-	while (at < m->nodes && name && strcmp(m->node[at]->name, name))
-		at++;
-	if (at == m->nodes || !name)
-		return;
-	struct node *n = m->node[at];
-	memmove(m->node + 1, m->node, at * sizeof *m->node);
-	m->node[0] = n;
+	size_t next = 0, i;
+	json_t *v;
+	json_array_foreach(names, i, v) {
+		size_t at = next;
+		while (at < m->nodes && strcmp(m->node[at]->name, json_string_value(v) ? json_string_value(v) : ""))
+			at++;
+		if (at == m->nodes)
+			continue;
+		struct node *n = m->node[at];
+		memmove(m->node + next + 1, m->node + next, (at - next) * sizeof *m->node);
+		m->node[next++] = n;
+	}
 }
 
 void on_allocation(struct hspmd_machine *m, const struct run_event *e)
@@ -193,7 +198,7 @@ void on_allocation(struct hspmd_machine *m, const struct run_event *e)
 		if (n->agent == LIFE_NONE && n->attempts < AGENT_ATTEMPTS && m->now >= n->retry_at && !n->leaving && !n->abandoned && !m->leaving && m->end == END_NONE)
 			agent_start(m, n);
 	}
-	put_first(m, json_string_value(json_array_get(names, 0)));
+	put_in_order(m, names);
 	m->end_at = json_is_number(end) ? m->now + json_number_value(end) : INFINITY;
 	const char *state = json_string_value(json_object_get(e->value, "state"));
 	if (m->leaving && state && !strcmp(state, "preempted") && json_is_number(end))
@@ -416,6 +421,8 @@ static json_t *merged(struct hspmd_machine *m, bool (*takes)(const struct node *
 		if (m->node[i]->part && takes(m->node[i], g))
 			part[count++] = m->node[i]->part;
 	struct hspmd_cluster *all = count ? hspmd_cluster_merge(part, count, TYPE_TOLERANCE, err) : NULL;
+	for (int i = 0; all && i < all->node_count; i++)
+		all->nodes[i].member = node_find(m, all->nodes[i].name)->member;
 	if (!count)
 		hspmd_fail(err, "there is no node to train on");
 	json_t *value = all ? need(m, hspmd_cluster_to_json(all)) : NULL;

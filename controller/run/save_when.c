@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
+#include "common/losses.h"
 #include "controller/run/machine_private.h"
 #include "controller/run/risk.h"
 
@@ -61,20 +62,25 @@ int copies_wanted(const struct hspmd_machine *m, int nodes)
 
 /* ---- copies in memory */
 
-/* Is all state left when `more` further nodes of the layout's, from number `first` on, are lost beside those marked? tries: what is left of the work allowed. */
-static bool survives(const struct hspmd_machine *m, const struct layout *l, bool *lost, int first, int more, int *device, int *tries)
+/* Is all state left on the nodes that are not marked? */
+static bool left_whole(const struct hspmd_machine *m, const struct layout *l, const bool *lost, int *device)
 {
 	int count = 0;
+	for (int i = 0; i < l->devices; i++) {
+		int d = hspmd_cluster_device(l->cluster, l->device[i]->address, NULL);
+		if (!lost[l->cluster->devices[d].node])
+			device[count++] = d;
+	}
+	return count > 0 && m->config->covered(l->plan, l->cluster, device, count);
+}
+
+/* So when `more` further nodes of the layout's, from number `first` on, are lost? tries: what is left of the work allowed. */
+static bool survives(const struct hspmd_machine *m, const struct layout *l, bool *lost, int first, int more, int *device, int *tries)
+{
 	if (--*tries < 0)
 		return false;
-	if (!more) {
-		for (int i = 0; i < l->devices; i++) {
-			int d = hspmd_cluster_device(l->cluster, l->device[i]->address, NULL);
-			if (!lost[l->cluster->devices[d].node])
-				device[count++] = d;
-		}
-		return count > 0 && m->config->covered(l->plan, l->cluster, device, count);
-	}
+	if (!more)
+		return left_whole(m, l, lost, device);
 	bool yes = true;
 	for (int n = first; yes && n < l->cluster->node_count; n++) {
 		lost[n] = true;
@@ -84,15 +90,53 @@ static bool survives(const struct hspmd_machine *m, const struct layout *l, bool
 	return yes;
 }
 
-bool layout_survives(struct hspmd_machine *m, const struct layout *l, int losses)
+static void mark_used(const struct layout *l, bool *used)
+{
+	for (int i = 0; i < l->devices; i++)
+		used[l->cluster->devices[hspmd_cluster_device(l->cluster, l->device[i]->address, NULL)].node] = true;
+}
+
+/* Of the losses that take several nodes at once. */
+static bool survives_together(const struct hspmd_machine *m, const struct layout *l, int copies, bool *lost, int *device, int *tries)
+{
+	struct hspmd_losses losses;
+	struct hspmd_error err;
+	mark_used(l, lost);
+	if (hspmd_losses_make(l->cluster, lost, copies, l->keep, &losses, &err))
+		return false;
+	bool yes = true;
+	for (int i = 0; yes && copies > 0 && i < hspmd_losses_count(&losses); i++) {
+		for (int n = 0; n < losses.nodes; n++)
+			lost[n] = hspmd_losses_takes(&losses, i, n);
+		yes = --*tries >= 0 && left_whole(m, l, lost, device);
+	}
+	hspmd_losses_free(&losses);
+	return yes;
+}
+
+bool layout_survives(struct hspmd_machine *m, const struct layout *l, int copies)
 {
 	bool *lost = hspmd_calloc((size_t)l->cluster->node_count, sizeof *lost);
 	int *device = hspmd_calloc((size_t)l->devices, sizeof *device), tries = LOSSES_TRIED;
-	bool yes = lost && device && l->cluster->node_count > losses && survives(m, l, lost, 0, losses, device, &tries);
+	bool yes = lost && device && l->cluster->node_count > copies && survives(m, l, lost, 0, copies, device, &tries) &&
+		   survives_together(m, l, copies, lost, device, &tries);
 	m->failed |= !lost || !device;
 	free(lost);
 	free(device);
 	return yes;
+}
+
+int layout_keep_nodes(struct hspmd_machine *m, struct layout *l)
+{
+	bool *used = hspmd_calloc((size_t)l->cluster->node_count, sizeof *used);
+	if (!used) {
+		m->failed = true;
+		return -1;
+	}
+	mark_used(l, used);
+	l->keep = hspmd_losses_keep(l->cluster, used, m->config->job->elastic.min_nodes);
+	free(used);
+	return 0;
 }
 
 static double copy_interval(const struct hspmd_machine *m)

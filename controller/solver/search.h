@@ -7,6 +7,7 @@
  * refine.c    single changes to the best plans, timed by the simulator, until none helps
  * rounds.c    the best plans interleaved
  * reshape.c   larger changes, for few devices: spare devices joined, pipelines left out, mixed stages, micro-batches of a pipeline's own
+ * holders.c   on which nodes of a kind it lies, so that those that go at once do not hold all of anything
  * near.c      which of two plans lies nearer to the one that runs now
  */
 #ifndef HSPMD_CONTROLLER_SOLVER_SEARCH_H

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "common/alloc.h"
+#include "controller/solver/holders.h"
 #include "controller/solver/limits.h"
 #include "controller/solver/search.h"
 #include "controller/solver/shortage.h"
@@ -320,6 +321,16 @@ static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
 	return copy && hspmd_pool_offer(s, copy, NULL) ? hspmd_fail_memory(err, "starting from the current plan") : 0;
 }
 
+/* The plan on nodes that do not go together. NULL: memory. */
+static struct hspmd_plan *laid(struct hspmd_search *s, struct hspmd_plan *plan, double *moved)
+{
+	if (plan && hspmd_holders_settle(s, plan, s->pool.best[0].objective * NEAR_ENOUGH, moved)) {
+		hspmd_plan_destroy(plan);
+		return NULL;
+	}
+	return plan;
+}
+
 /* Of the plans that are good enough the one for which the fewest bytes move; the first where that is equal. The caller destroys it. NULL: memory. */
 static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
 {
@@ -327,7 +338,7 @@ static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
 	struct hspmd_plan *chosen = NULL;
 	*moved = NAN;
 	if (!s->near)
-		return hspmd_plan_copy(s->pool.best[0].plan);
+		return laid(s, hspmd_plan_copy(s->pool.best[0].plan), moved);
 	for (int i = 0; i <= s->pool.count; i++) {
 		struct hspmd_plan *plan = i < s->pool.count ? s->pool.best[i].plan : s->start;
 		double now = plan ? hspmd_near_bytes(s->near, plan) : NAN;
@@ -349,7 +360,7 @@ static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
 			hspmd_plan_destroy(turned);
 		}
 	}
-	return chosen;
+	return laid(s, chosen, moved);
 }
 
 static void clear_search(struct hspmd_search *s)

@@ -53,6 +53,8 @@ struct hspmd_solve_request {
 	int micro_batch;  /* 0: chosen */
 	enum hspmd_precision precision; /* of the arithmetic when it is computed from a model; a profile brings its own element sizes */
 	double time_limit_s;            /* 0: none. The best plan so far is returned when time is up */
+	int least_nodes; /* that the job may be shrunk to: among nodes that are alike the plan is laid so that no shrink by count (the cluster names nodes in Slurm's order),
+			  * nor a rack or member job that goes, takes all holders of a layer, as far as that costs a step nothing (2 %). 0: wherever */
 	struct hspmd_solve_limits limits;
 	const struct hspmd_execution *exec;           /* NULL: hspmd_execution_default() */
 	const struct hspmd_plan *current;             /* NULL: none. Search starts here, and among plans within 2 % the one that moves least wins */

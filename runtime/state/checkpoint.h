@@ -8,6 +8,7 @@
 #ifndef HSPMD_STATE_CHECKPOINT_H
 #define HSPMD_STATE_CHECKPOINT_H
 
+#include "common/losses.h"
 #include "runtime/comm/transport.h"
 #include "runtime/device/device.h"
 #include "runtime/state/manifest.h"
@@ -29,21 +30,28 @@ struct hspmd_copies {
 	struct hspmd_transport *transport; /* the writer's alone; a socket transport will do */
 	const int *to, *from;              /* ranks: who keeps this worker's shard, and whose shards it keeps */
 	int to_count, from_count;
+	const bool *declined; /* by `from`: there is no room for it; what comes is taken in and not kept. NULL: all are kept */
 	const char *place; /* in which it keeps them */
+};
+
+/* Nodes that have a part of a worker's shard without any sending, the worker's own first. */
+struct hspmd_copies_part {
+	int *nodes;
+	int count;
 };
 
 /* A worker's shard, for choosing who keeps copies of it. */
 struct hspmd_copies_worker {
-	int node;              /* number, below `nodes` */
-	uint64_t bytes;
-	int copies;            /* wanted */
-	const int *elsewhere;  /* nodes that have all of it anyway, so that a copy there would be none */
-	int elsewhere_count;
+	int node;
+	uint64_t bytes;                        /* that a copy takes there, and on the way */
+	const struct hspmd_copies_part *parts; /* none: no copy is wanted */
+	int part_count;
 };
 
-/* Who keeps copies: to[i * most ... i * most + most) are workers, -1 behind the last. Each is on another node than the shard's and than one another, and what nodes
- * keep for others is balanced by size. There are fewer than wanted where there are too few nodes. Everybody gets the same answer. 0, or -1: memory. */
-int hspmd_copies_spread(const struct hspmd_copies_worker *w, int workers, int nodes, int most, int *to, struct hspmd_error *err);
+/* Who keeps copies: to[i * most ... i * most + most) are workers, -1 behind the last, each on another node. As few as it takes for no part to lack anything that `losses`
+ * tells of (whose nodes number the workers'), and what nodes keep for others is balanced by size as far as that leaves a choice: where the job may shrink to one node, that
+ * one keeps all that it does not hold. There are fewer than wanted where there are too few nodes. Everybody gets the same answer. 0, or -1: memory. */
+int hspmd_copies_spread(const struct hspmd_losses *losses, const struct hspmd_copies_worker *w, int workers, int most, int *to, struct hspmd_error *err);
 
 struct hspmd_writer_job {
 	int64_t step, generation;

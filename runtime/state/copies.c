@@ -34,6 +34,7 @@ struct source {
 	size_t pieces, posted;
 	struct hspmd_store store;
 	bool open;              /* the store; a disk that fails does not end the receiving, for the sender waits for it */
+	bool declined;          /* it is not kept */
 	bool lost, whole;       /* nothing more comes; all has come and agrees */
 	struct hspmd_error err; /* what went wrong first */
 };
@@ -67,21 +68,50 @@ struct run {
 
 /* ---- who */
 
-/* Of the workers that may keep one more copy: on the node that keeps least, there the one that keeps least; of equals the first after `self`, so that they spread. */
-static int keeper(const struct hspmd_copies_worker *w, int workers, int self, const int *chosen, int count, const uint64_t *of_node, const uint64_t *of_worker)
+/* Choosing keepers, one shard after the other. */
+struct choice {
+	const struct hspmd_losses *losses;
+	const struct hspmd_copies_worker *w;
+	int workers;
+	uint64_t *of_node, *of_worker; /* that are kept there for others */
+	int *nodes;                    /* room for all nodes */
+};
+
+/* What the parts of a shard lack that lie on nodes of their own, on those of the `count` keepers chosen so far and on node `more` (-1: none). */
+static long lack(const struct choice *c, int self, const int *chosen, int count, int more)
 {
+	const struct hspmd_copies_worker *w = &c->w[self];
+	long sum = 0;
+	for (int p = 0; p < w->part_count; p++) {
+		int n = w->parts[p].count;
+		memcpy(c->nodes, w->parts[p].nodes, (size_t)n * sizeof *c->nodes);
+		for (int i = 0; i <= count; i++) {
+			int node = i < count ? c->w[chosen[i]].node : more, k = 0;
+			while (k < n && c->nodes[k] != node)
+				k++;
+			if (k == n && node >= 0)
+				c->nodes[n++] = node;
+		}
+		sum += hspmd_losses_lack(c->losses, c->nodes, n);
+	}
+	return sum;
+}
+
+/* Of the workers that may keep one more copy: on the node that most is won by, of such the one that keeps least, and there the worker that keeps least; of equals the
+ * first after `self`, so that they spread. -1: nothing lacks, or nobody can help. */
+static int keeper(const struct choice *c, int self, const int *chosen, int count)
+{
+	long now = lack(c, self, chosen, count, -1), least = now;
 	int best = -1;
-	for (int step = 1; step < workers; step++) {
-		int k = (self + step) % workers;
-		bool there = w[k].node == w[self].node;
-		for (int i = 0; i < count && !there; i++)
-			there = w[chosen[i]].node == w[k].node;
-		for (int i = 0; i < w[self].elsewhere_count && !there; i++)
-			there = w[self].elsewhere[i] == w[k].node;
-		if (there)
+	for (int step = 1; step < c->workers && now > 0; step++) {
+		int k = (self + step) % c->workers, node = c->w[k].node;
+		long then = best >= 0 && node == c->w[best].node ? least : lack(c, self, chosen, count, node);
+		if (then > least || then == now)
 			continue;
-		if (best < 0 || of_node[w[k].node] < of_node[w[best].node] || (w[k].node == w[best].node && of_worker[k] < of_worker[best]))
+		if (then < least || c->of_node[node] < c->of_node[c->w[best].node] || (node == c->w[best].node && c->of_worker[k] < c->of_worker[best])) {
+			least = then;
 			best = k;
+		}
 	}
 	return best;
 }
@@ -93,27 +123,29 @@ static int by_bytes(const void *a, const void *b, void *context)
 	return w[x].bytes != w[y].bytes ? (w[x].bytes < w[y].bytes ? 1 : -1) : x - y;
 }
 
-int hspmd_copies_spread(const struct hspmd_copies_worker *w, int workers, int nodes, int most, int *to, struct hspmd_error *err)
+int hspmd_copies_spread(const struct hspmd_losses *losses, const struct hspmd_copies_worker *w, int workers, int most, int *to, struct hspmd_error *err)
 {
-	uint64_t *of_node = hspmd_calloc((size_t)nodes, sizeof *of_node), *of_worker = hspmd_calloc((size_t)workers, sizeof *of_worker);
+	struct choice c = { .losses = losses, .w = w, .workers = workers, .of_node = hspmd_calloc((size_t)losses->nodes, sizeof *c.of_node),
+			    .of_worker = hspmd_calloc((size_t)workers, sizeof *c.of_worker), .nodes = hspmd_calloc((size_t)losses->nodes + 1, sizeof *c.nodes) };
 	int *order = hspmd_calloc((size_t)workers, sizeof *order);
-	int rv = of_node && of_worker && order ? 0 : hspmd_fail_memory(err, "choosing who keeps copies");
+	int rv = c.of_node && c.of_worker && c.nodes && order ? 0 : hspmd_fail_memory(err, "choosing who keeps copies");
 	for (int i = 0; !rv && i < workers; i++)
 		order[i] = i;
 	if (!rv && workers)
 		qsort_r(order, (size_t)workers, sizeof *order, by_bytes, (void *)(uintptr_t)w); /* the largest first, as in LPT scheduling (Graham 1969) */
 	for (int i = 0; !rv && i < workers; i++) {
 		int self = order[i], *own = &to[self * most], count = 0, k;
-		while (count < w[self].copies && count < most && (k = keeper(w, workers, self, own, count, of_node, of_worker)) >= 0) {
-			of_node[w[k].node] += w[self].bytes;
-			of_worker[k] += w[self].bytes;
+		while (count < most && (k = keeper(&c, self, own, count)) >= 0) {
+			c.of_node[w[k].node] += w[self].bytes;
+			c.of_worker[k] += w[self].bytes;
 			own[count++] = k;
 		}
 		while (count < most)
 			own[count++] = -1;
 	}
-	free(of_node);
-	free(of_worker);
+	free(c.of_node);
+	free(c.of_worker);
+	free(c.nodes);
 	free(order);
 	return rv;
 }
@@ -202,7 +234,7 @@ static int take_offer(struct run *r, struct source *s)
 		s->piece[i] = room(r, PIECE);
 	if (!s->sums || !s->told || !s->piece[0] || !s->piece[1])
 		return hspmd_fail_memory(&s->err, "keeping a copy");
-	s->open = !hspmd_store_open(&s->store, r->folder, o->file, o->bytes, &s->err);
+	s->open = !s->declined && !hspmd_store_open(&s->store, r->folder, o->file, o->bytes, &s->err);
 	for (int i = 0; i < WINDOW; i++)
 		if (post(r, s))
 			return -1;
@@ -229,6 +261,8 @@ static int take_sums(struct run *r, struct source *s)
 		return -1;
 	if (s->open && memcmp(s->told, s->sums, bytes))
 		return hspmd_fail(&s->err, "the copy of %s arrived damaged", s->offer.file);
+	if (s->declined)
+		return 0;
 	if (!s->open)
 		return -1; /* the disk's failure was told */
 	s->open = false;
@@ -312,6 +346,7 @@ static int prepare(struct run *r, const char *file, int64_t step, int64_t genera
 	for (int i = 0; i < c->from_count; i++) {
 		struct source *s = &r->sources[i];
 		s->rank = c->from[i];
+		s->declined = c->declined && c->declined[i];
 		if (receive(r, s, TAG_OFFER, &s->offer, sizeof s->offer, 0)) {
 			r->err = s->err;
 			return -1;
@@ -364,6 +399,8 @@ static json_t *list_kept(struct run *r)
 	json_t *kept = json_array();
 	for (int i = 0; kept && r->sources && i < r->c->from_count; i++) {
 		struct hspmd_error err;
+		if (r->sources[i].declined)
+			continue;
 		json_t *shard = r->sources[i].whole ? describe(r, &r->sources[i], &err) : NULL;
 		if (r->sources[i].whole && (!shard || json_array_append_new(kept, shard)) && !r->err.text[0])
 			r->err = err;

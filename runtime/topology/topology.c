@@ -393,6 +393,24 @@ static const char *node_name(const struct discovery *d, char *buf, size_t size)
 	return buf;
 }
 
+/* The switches or the block above the node, as Slurm's topology plugin names them to tasks ("s0.s1.n7", whose pattern is "switch.switch.node"): nodes below the same leaf
+ * have the same. NULL: the site has told Slurm of none. */
+static const char *rack_name(char *buf, size_t size)
+{
+	const char *address = getenv("SLURM_TOPOLOGY_ADDR"), *pattern = getenv("SLURM_TOPOLOGY_ADDR_PATTERN"), *end = address;
+	if (!address || !pattern || !strchr(pattern, '.'))
+		return NULL;
+	for (; (pattern = strchr(pattern, '.')); pattern++) {
+		end = strchr(end == address ? end : end + 1, '.');
+		if (!end)
+			return NULL;
+	}
+	if (end == address || (size_t)(end - address) >= size)
+		return NULL;
+	snprintf(buf, size, "%.*s", (int)(end - address), address);
+	return buf;
+}
+
 static bool any(const json_t *list)
 {
 	size_t i;
@@ -405,8 +423,8 @@ static bool any(const json_t *list)
 
 static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_error *err)
 {
-	char host[256];
-	json_t *node = json_pack("{s:s, s:O}", "name", node_name(d, host, sizeof host), "devices", d->runs);
+	char host[256], rack[1024];
+	json_t *node = json_pack("{s:s, s:O, s:s*}", "name", node_name(d, host, sizeof host), "devices", d->runs, "rack", rack_name(rack, sizeof rack));
 	int bad = !node;
 	if (any(d->numa))
 		bad |= json_object_set(node, "numa", d->numa);

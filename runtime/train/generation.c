@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/train/generation.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,7 @@ static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *er
 			if (g->voters[v] == g->rank_of[d])
 				rank_of[d] = g->rank_of[d];
 	}
-	int status = hspmd_spread_plan(g->layouts, g->cluster, rank_of, g->rank, g->replicas, &g->spread, err);
+	int status = hspmd_spread_plan(g->layouts, g->cluster, rank_of, g->rank, g->replicas, g->keep, &g->spread, err);
 	free(rank_of);
 	return status;
 }
@@ -154,6 +155,8 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 	g->number = (int)json_integer_value(json_object_get(message, "generation"));
 	json_t *replicas = json_object_get(message, "replicas");
 	g->replicas = json_is_integer(replicas) ? (int)json_integer_value(replicas) : setup->job->checkpoint.replicas;
+	json_t *keep = json_object_get(message, "keep");
+	g->keep = json_is_integer(keep) ? (int)json_integer_value(keep) : INT_MAX;
 	g->cluster = hspmd_cluster_from_json(json_object_get(message, "cluster"), "cluster", err);
 	g->plan = g->cluster ? hspmd_plan_from_json(json_object_get(message, "plan"), "plan", g->cluster, setup->source.layers, err) : NULL;
 	int device = -1;

@@ -33,6 +33,7 @@ struct hspmd_generation {
 	const struct hspmd_worker_setup *setup;
 	int number;
 	int replicas; /* copies on other nodes of what only one worker has */
+	int keep;     /* nodes that shrinks by count leave (common/losses.h) */
 	struct hspmd_cluster *cluster;
 	struct hspmd_plan *plan;
 	int member_count;

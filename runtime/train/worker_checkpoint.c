@@ -19,6 +19,8 @@ struct worker_checkpoints {
 	char *local, *memory;
 	struct hspmd_copies copies; /* what the writer may still use */
 	char *copies_place;
+	bool *declined;             /* by the spread's `from`: not kept */
+	int64_t told;               /* the generation in which that was said */
 };
 
 /* What the waiter works on. */
@@ -171,17 +173,30 @@ static int set_up_copies(struct worker *w, const char *place, struct hspmd_error
 	free(c->copies_place);
 	c->copies_place = strdup(place);
 	c->copies = (struct hspmd_copies){ .transport = g->copies, .to = g->spread.to, .from = g->spread.from, .to_count = g->spread.to_count,
-					   .from_count = g->spread.from_count, .place = c->copies_place };
+					   .from_count = g->spread.from_count, .declined = c->declined, .place = c->copies_place };
 	return c->copies_place ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 }
 
-/* Copies in memory may not push out what trains. */
-static int check_room(const struct worker *w, const char *memory, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
+/* Copies in memory may not push out what trains: its own shard is not written where there is no room, nor is another's kept. */
+static int check_room(struct worker *w, const char *memory, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
 {
-	uint64_t bytes = w->active->spread.kept_elements * hspmd_dtype_bytes(HSPMD_F32);
+	struct worker_checkpoints *c = w->checkpoints;
+	const struct hspmd_spread *spread = &w->active->spread;
+	uint64_t bytes = 0;
 	for (size_t i = 0; i < count; i++)
 		bytes += (uint64_t)hspmd_box_elements(&slices[i].box) * hspmd_dtype_bytes(slices[i].dtype);
-	return hspmd_memory_place_make(memory, err) ? -1 : hspmd_memory_place_room(memory, bytes, err);
+	if (hspmd_memory_place_make(memory, err) || hspmd_memory_place_room(memory, bytes, err))
+		return -1;
+	for (int i = 0; i < spread->from_count; i++) {
+		struct hspmd_error why;
+		uint64_t more = spread->from_elements[i] * hspmd_dtype_bytes(HSPMD_F32);
+		c->declined[i] = hspmd_memory_place_room(memory, bytes + more, &why) != 0;
+		bytes += c->declined[i] ? 0 : more;
+		if (c->declined[i] && c->told != w->active->number)
+			hspmd_warn("a copy of another worker's state is not kept: %s", why.text);
+		c->told = c->declined[i] ? w->active->number : c->told;
+	}
+	return 0;
 }
 
 /* "n0-1.safetensors" */
@@ -239,6 +254,10 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	size_t count;
 	struct hspmd_state_slice *slices = list_slices(w->active, &count);
 	int status = slices ? remember_folders(c, local, memory, err) : hspmd_fail_memory(err, "starting a checkpoint");
+	free(c->declined);
+	c->declined = hspmd_calloc((size_t)w->active->spread.from_count, sizeof *c->declined);
+	if (!status && !c->declined)
+		status = hspmd_fail_memory(err, "starting a checkpoint");
 	if (!status && memory)
 		status = check_room(w, memory, slices, count, err);
 	if (!status)
@@ -332,5 +351,6 @@ void worker_end_checkpoints(struct worker *w)
 	free(c->local);
 	free(c->memory);
 	free(c->copies_place);
+	free(c->declined);
 	free(c);
 }

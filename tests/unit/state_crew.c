@@ -17,9 +17,19 @@ static void spread_crew(struct crew *c, int replicas)
 	struct hspmd_copies_worker w[CREW];
 	struct hspmd_error err;
 	int to[CREW * CREW];
-	for (int i = 0; i < CREW; i++)
-		w[i] = (struct hspmd_copies_worker){ .node = crew_node[i], .bytes = 10, .copies = replicas };
-	must(hspmd_copies_spread(w, CREW, 3, CREW, to, &err), &err);
+	struct hspmd_copies_part part[CREW];
+	int own[CREW];
+	struct hspmd_node nodes[3] = { { 0 } };
+	struct hspmd_cluster cluster = { .node_count = 3, .nodes = nodes };
+	struct hspmd_losses losses;
+	for (int i = 0; i < CREW; i++) {
+		own[i] = crew_node[i];
+		part[i] = (struct hspmd_copies_part){ &own[i], 1 };
+		w[i] = (struct hspmd_copies_worker){ .node = crew_node[i], .bytes = 10, .parts = &part[i], .part_count = 1 };
+	}
+	must(hspmd_losses_make(&cluster, NULL, replicas, 3, &losses, &err), &err);
+	must(hspmd_copies_spread(&losses, w, CREW, CREW, to, &err), &err);
+	hspmd_losses_free(&losses);
 	for (int i = 0; i < CREW; i++)
 		for (int k = 0; k < CREW && to[i * CREW + k] >= 0; k++)
 			c->to[i][c->copies[i].to_count++] = to[i * CREW + k];

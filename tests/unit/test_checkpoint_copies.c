@@ -19,10 +19,20 @@ static int spread(const int *node, const int *bytes, int workers, int nodes, int
 	struct hspmd_copies_worker w[8];
 	struct hspmd_error err;
 	int found = 0;
-	for (int i = 0; i < workers; i++)
-		w[i] = (struct hspmd_copies_worker){ .node = node[i], .bytes = bytes ? (uint64_t)bytes[i] : 1, .copies = copies,
-						     .elsewhere = elsewhere ? &elsewhere[i] : NULL, .elsewhere_count = elsewhere ? 1 : 0 };
-	must(hspmd_copies_spread(w, workers, nodes, 3, to, &err), &err);
+	struct hspmd_copies_part part[8];
+	struct hspmd_node names[8] = { { 0 } };
+	struct hspmd_cluster cluster = { .node_count = nodes, .nodes = names };
+	struct hspmd_losses losses;
+	int holds[8][2];
+	for (int i = 0; i < workers; i++) {
+		holds[i][0] = node[i];
+		holds[i][1] = elsewhere ? elsewhere[i] : -1;
+		part[i] = (struct hspmd_copies_part){ holds[i], elsewhere ? 2 : 1 };
+		w[i] = (struct hspmd_copies_worker){ .node = node[i], .bytes = bytes ? (uint64_t)bytes[i] : 1, .parts = &part[i], .part_count = 1 };
+	}
+	must(hspmd_losses_make(&cluster, NULL, copies, nodes, &losses, &err), &err);
+	must(hspmd_copies_spread(&losses, w, workers, 3, to, &err), &err);
+	hspmd_losses_free(&losses);
 	for (int i = 0; i < workers * 3; i++) {
 		found += to[i] >= 0;
 		assert_true(to[i] < 0 || node[to[i]] != node[i / 3]);
@@ -118,7 +128,7 @@ static void test_copies_large(void **state)
 		for (size_t k = 0; k < n; k++)
 			data[i][k] = (float)(k % 65521) + (float)i;
 		struct hspmd_state_slice slice = { "big", HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_whole(&shape), data[i] };
-		copies[i] = (struct hspmd_copies){ t[i], &other[i], &other[i], 1, 1, places[i] };
+		copies[i] = (struct hspmd_copies){ t[i], &other[i], &other[i], 1, 1, NULL, places[i] };
 		struct hspmd_writer_job job = { .step = 80, .generation = 1, .file = files[i], .node = nodes[i], .places = &places[i], .place_count = 1,
 						.copies = &copies[i] };
 		w[i] = hspmd_writer_create(&dev, &err);

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -413,6 +414,85 @@ static void cost_steers(void **state)
 	scene_free(&s);
 }
 
+/* ---- what goes at once */
+
+/* Four nodes of one device, whose links were measured and so differ a little. */
+static struct hspmd_cluster *measured_cluster(unsigned seed, long memory_bytes, const char *rack)
+{
+	char links[2000] = "";
+	for (int i = 0; i < 4; i++)
+		for (int k = i + 1; k < 4; k++) {
+			seed = seed * 1664525u + 1013904223u;
+			sprintf(links + strlen(links), "{\"scope\": \"cluster\", \"nodes\": [\"n%d\", \"n%d\"], \"alpha_s\": 5e-5, \"gbytes_per_s\": %g}%s", i, k,
+				1 + (seed >> 16) % 1000 * 5e-6, i < 2 ? ", " : "");
+		}
+	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"a\": {\"kind\": \"cpu\", \"memory_bytes\": %ld, \"gbytes_per_s\": 40, "
+				    "\"peak_tflops\": {\"fp32\": 0.05}}}, \"nodes\": [{\"name\": \"n0\", \"rack\": \"%c\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}, "
+				    "{\"name\": \"n1\", \"rack\": \"%c\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}, {\"name\": \"n2\", \"rack\": \"%c\", \"devices\": "
+				    "[{\"type\": \"a\", \"count\": 1}]}, {\"name\": \"n3\", \"rack\": \"%c\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}], \"links\": [%s]}",
+				    memory_bytes, rack[0], rack[1], rack[2], rack[3], links);
+	assert_non_null(text);
+	struct hspmd_cluster *c = cluster_from(text);
+	free(text);
+	return c;
+}
+
+/* Has each layer a holder besides nodes a and b? */
+static bool outlives(const struct hspmd_plan *p, int a, int b)
+{
+	const struct hspmd_pipeline *first = &p->pipelines[0];
+	for (int layer = 0; layer < first->stages[first->stage_count - 1].layers[1]; layer++) {
+		bool held = false;
+		for (int i = 0; i < p->pipeline_count; i++)
+			for (int s = 0; s < p->pipelines[i].stage_count; s++) {
+				const struct hspmd_stage *st = &p->pipelines[i].stages[s];
+				held |= st->layers[0] <= layer && layer < st->layers[1] && st->devices[0] != a && st->devices[0] != b;
+			}
+		if (!held)
+			return false;
+	}
+	return true;
+}
+
+/* Two pipelines of two stages: whatever links were measured, and wherever they lie now, the two nodes that a shrink takes first, or a rack, do not hold all of anything. */
+static void holders_stay(void **state)
+{
+	(void)state;
+	static const char *const racks[] = { "abcd", "abab", "abba" };
+	struct hspmd_model *m = small_gpt2(12);
+	struct hspmd_execution exec = hspmd_execution_default();
+	int halves = 0;
+	exec.max_tp = 1;
+	exec.max_zero_stage = 0;
+	for (unsigned seed = 0; seed < 24; seed++) {
+		struct hspmd_cluster *c = measured_cluster(seed, 37000000, racks[seed % 3]);
+		struct hspmd_solve_request r = { .global_batch = 16, .seq_len = 64, .micro_batch = 1, .exec = &exec, .least_nodes = 2 };
+		struct hspmd_error err = { "" };
+		struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err), *again;
+		if (!p)
+			fail_msg("%s", err.text);
+		bool two = p->pipeline_count == 2 && p->pipelines[0].stage_count == 2;
+		halves += two;
+		assert_true(!two || (outlives(p, 2, 3) && (racks[seed % 3][1] != racks[seed % 3][3] || outlives(p, 1, 3)) &&
+				     (racks[seed % 3][0] != racks[seed % 3][3] || outlives(p, 0, 3))));
+		/* From the worst there is. */
+		static const int worst[2][2] = { { 0, 3 }, { 1, 2 } };
+		for (int i = 0; two && i < 2; i++)
+			for (int s = 0; s < 2; s++)
+				p->pipelines[i].stages[s].devices[0] = worst[i][s];
+		r.current = p;
+		again = hspmd_solve(c, m, NULL, &r, NULL, &err);
+		if (!again)
+			fail_msg("%s", err.text);
+		assert_true(!two || outlives(again, 2, 3));
+		hspmd_plan_destroy(p);
+		hspmd_plan_destroy(again);
+		hspmd_cluster_destroy(c);
+	}
+	assert_true(halves >= 20);
+	hspmd_model_destroy(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -425,6 +505,7 @@ int main(void)
 		cmocka_unit_test(limits_are_kept),
 		cmocka_unit_test(impossible_limits_are_told),
 		cmocka_unit_test(cost_steers),
+		cmocka_unit_test(holders_stay),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,6 +92,32 @@ static void test_cores(void **state)
 	sched_setaffinity(0, sizeof before, &before);
 }
 
+/* What Slurm's topology plugin tells a task of the switches above its node. */
+static void test_rack(void **state)
+{
+	(void)state;
+	static const struct { const char *address, *pattern, *rack; } cases[] = {
+		{ "s0.s1.n7", "switch.switch.node", "s0.s1" }, { "b2.n7.site", "block.node", "b2" }, { "n7", "node", NULL },
+		{ "n7.site", "node", NULL }, { "s0.n7", "switch.switch.node", NULL }, { "s0.n7", NULL, NULL }, { "", "switch.node", NULL }, { ".n7", "switch.node", NULL },
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		struct hspmd_error err;
+		struct hspmd_topology_options o = { .cpu = true, .skip_measure = true, .node = "n7" };
+		setenv("SLURM_TOPOLOGY_ADDR", cases[i].address, 1);
+		if (cases[i].pattern)
+			setenv("SLURM_TOPOLOGY_ADDR_PATTERN", cases[i].pattern, 1);
+		struct hspmd_topology *t = hspmd_topology_discover(&o, &err);
+		unsetenv("SLURM_TOPOLOGY_ADDR");
+		unsetenv("SLURM_TOPOLOGY_ADDR_PATTERN");
+		assert_non_null(t);
+		if (cases[i].rack)
+			assert_string_equal(t->cluster->nodes[0].rack, cases[i].rack);
+		else
+			assert_null(t->cluster->nodes[0].rack);
+		hspmd_topology_destroy(t);
+	}
+}
+
 /* Slurm granted one CPU by number: one core counts, but which it is nobody knows. */
 static void test_granted_by_number(void **state)
 {
@@ -290,6 +316,7 @@ int main(void)
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_cores),
 		cmocka_unit_test(test_granted_by_number),
+		cmocka_unit_test(test_rack),
 		cmocka_unit_test(test_gpus),
 		cmocka_unit_test(test_distances),
 		cmocka_unit_test(test_near),

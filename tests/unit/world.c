@@ -161,8 +161,10 @@ static void check_start(struct world *w, const json_t *m)
 		assert_true(whole);
 	else if (json_object_get(state, "manifest"))
 		assert_int_equal(world_integer(json_object_get(state, "manifest"), "step"), step);
-	else
+	else {
 		assert_int_equal(step, 0);
+		w->anew += w->next_line > 0;
+	}
 }
 
 static void carry_out(struct world *w, struct run_actions *a)
@@ -179,8 +181,9 @@ static void carry_out(struct world *w, struct run_actions *a)
 				w->copies = (int)world_integer(x->value, "replicas");
 				char key[32];
 				snprintf(key, sizeof key, "%lld", (long long)g);
-				json_object_set_new(w->plans, key, json_pack("{s:O, s:O}", "cluster", json_object_get(x->value, "cluster"), "plan",
-									     json_object_get(x->value, "plan")));
+				json_object_set_new(w->plans, key, json_pack("{s:O, s:O, s:O, s:O}", "cluster", json_object_get(x->value, "cluster"), "plan",
+									     json_object_get(x->value, "plan"), "replicas", json_object_get(x->value, "replicas"),
+									     "keep", json_object_get(x->value, "keep")));
 			}
 			if (!strcmp(world_word(x->value, "type"), "start"))
 				check_start(w, x->value);
@@ -549,6 +552,11 @@ int world_resizes(const struct world *w)
 int64_t world_steps_lost(const struct world *w)
 {
 	return w->lost;
+}
+
+int world_began_anew(const struct world *w)
+{
+	return w->anew;
 }
 
 int world_replies(const struct world *w, bool ok)

@@ -18,6 +18,8 @@ struct world_options {
 	bool checkpoints;
 	bool stragglers; /* slow devices are looked for */
 	bool sole;  /* one pipeline of all devices: each part of the state is in one place */
+	bool halves; /* plans are two pipelines of two stages, or one of as many as there are nodes, on any of the nodes; copies in memory lie where they are laid, and go with
+		      * their nodes. Of one device a node, and up to 4 nodes */
 	bool avoids; /* plans leave slow nodes out; of one device a node, and 2 or 3 nodes */
 	const struct hspmd_model *model; /* borrowed; NULL: none is known */
 	json_t *given; /* borrowed; a plan to begin with, NULL: none */
@@ -79,6 +81,7 @@ int world_meetings(const struct world *w); /* of workers with others, before the
 int world_resizes(const struct world *w);
 const char *world_cause(const struct world *w); /* of the last resize; "": none */
 int64_t world_steps_lost(const struct world *w);
+int world_began_anew(const struct world *w); /* how often it began from nothing after steps had been told of */
 int world_replies(const struct world *w, bool ok);
 bool world_saved(const struct world *w); /* a complete checkpoint of where it stopped is there */
 json_t *world_status(const struct world *w);

@@ -26,6 +26,24 @@ static json_t *manifest(const struct run_config *c, const char *id, json_t *clus
 	return json_pack("{s:s, s:I}", "id", id, "step", (json_int_t)world_integer(json_array_get(written, 0), "step"));
 }
 
+/* Has each layer of a copy in memory outlived the nodes that are gone? */
+static bool copy_is_whole(json_t *found, const json_t *manifest)
+{
+	bool there[LAYERS] = { false }, whole = true;
+	const char *node, *key;
+	size_t i;
+	json_t *list, *one, *v;
+	if (!json_object_get(manifest, "on"))
+		return true;
+	json_object_foreach(found, node, list)
+		json_array_foreach(list, i, one)
+			json_object_foreach(json_object_get(manifest, "on"), key, v)
+				there[atoi(key)] |= !strcmp(world_word(one, "place"), "memory") && world_named(v, node);
+	for (int layer = 0; layer < LAYERS; layer++)
+		whole &= there[layer];
+	return whole;
+}
+
 /* The newest. */
 static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice)
 {
@@ -35,7 +53,8 @@ static int choose(const struct run_config *c, json_t *found, json_t *readers, st
 	(void)c, (void)readers;
 	json_object_foreach(found, key, list)
 		json_array_foreach(list, i, one)
-			if (!best || world_integer(json_object_get(one, "manifest"), "step") > world_integer(json_object_get(best, "manifest"), "step"))
+			if ((strcmp(world_word(one, "place"), "memory") || copy_is_whole(found, json_object_get(one, "manifest"))) &&
+			    (!best || world_integer(json_object_get(one, "manifest"), "step") > world_integer(json_object_get(best, "manifest"), "step")))
 				best = one;
 	if (!best)
 		return -1;
@@ -96,7 +115,7 @@ struct world *world_create(const struct world_options *o)
 		.output = "/nowhere",
 		.local = o->checkpoints ? "/local" : NULL,
 		.shared = o->checkpoints ? "/shared" : NULL,
-		.memory = o->sole || o->seed % 4 < 2 ? "/memory" : NULL,
+		.memory = o->sole || o->halves || o->seed % 4 < 2 ? "/memory" : NULL,
 		.resizable = true,
 		.members = true,
 		.max_attempts = 1000,

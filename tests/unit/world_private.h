@@ -76,6 +76,7 @@ struct world {
 	bool replied[4096];
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                 /* stands for its manifest */
+	int anew;
 	json_t *copied;                /* the same of one in memory, which here survives everything */
 	bool ended;
 	int status;

@@ -149,6 +149,23 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8,
 				 "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 	}
+	if (w->o.halves) { /* on any of them, as measured links have it */
+		int order[NODES * DEVICES], rows = c->device_count == 4 && world_pick(w, 3) ? 2 : 1, stages = c->device_count / rows;
+		for (int d = 0; d < c->device_count; d++) {
+			int other = (int)world_pick(w, (uint64_t)d + 1);
+			order[d] = order[other];
+			order[other] = d;
+		}
+		for (int i = 0; i < rows; i++) {
+			json_t *row = json_array();
+			for (int k = 0; k < stages; k++)
+				json_array_append_new(row, stage(LAYERS * k / stages, LAYERS * (k + 1) / stages,
+								 json_pack("[s]", hspmd_cluster_address(c, order[i * stages + k], a, sizeof a))));
+			json_array_append_new(pipelines, json_pack("{s:i, s:o}", "micro_batches", 48 / rows, "stages", row));
+		}
+		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8,
+				 "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
+	}
 	int kind = w->o.sole ? 1 : (int)world_pick(w, 3), at = 0, left = 48;
 	while (at < c->device_count) {
 		json_t *stages = json_array();

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "runtime/train/spread.h"
 #include "tests/unit/world_private.h"
 
 void world_forget(struct sim *s)
@@ -82,6 +83,67 @@ int world_meetings(const struct world *w)
 		for (int d = 0; d < DEVICES; d++)
 			meetings += w->sim[n][d].met;
 	return meetings;
+}
+
+/* On which nodes each layer of a copy in memory lies, as the workers of this generation spread it: { layer: [nodes] }. */
+static json_t *spread(const json_t *of)
+{
+	struct hspmd_error err;
+	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(of, "cluster"), "cluster", &err);
+	struct hspmd_plan *p = hspmd_plan_from_json(json_object_get(of, "plan"), "plan", c, LAYERS, &err);
+	struct hspmd_layout_parameter parameter[LAYERS] = { 0 };
+	struct hspmd_layouts layouts = { .parameters = parameter, .parameter_count = LAYERS };
+	json_t *on = json_object();
+	int rank_of[NODES];
+	for (int d = 0; d < c->device_count; d++)
+		rank_of[d] = -1;
+	for (int layer = 0; layer < LAYERS; layer++) {
+		char text[128] = "{", key[8];
+		for (int i = 0; i < p->pipeline_count; i++)
+			for (int k = 0; k < p->pipelines[i].stage_count; k++) {
+				const struct hspmd_stage *st = &p->pipelines[i].stages[k];
+				rank_of[st->devices[0]] = st->devices[0];
+				if (st->layers[0] <= layer && layer < st->layers[1])
+					sprintf(text + strlen(text), "%s[%d]:", i ? " | " : "", st->devices[0]);
+			}
+		strcat(text, p->pipeline_count > 1 ? "} h-1" : "}");
+		parameter[layer].shape = (struct hspmd_shape){ 1, { 8 } };
+		parameter[layer].state = hspmd_annotation_parse(text, &err);
+		assert_non_null(parameter[layer].state);
+		snprintf(key, sizeof key, "%d", layer);
+		json_object_set_new(on, key, json_array());
+	}
+	for (int d = 0; d < c->device_count; d++) {
+		struct hspmd_spread plan;
+		if (rank_of[d] < 0)
+			continue;
+		assert_int_equal(hspmd_spread_plan(&layouts, c, rank_of, d, (int)world_integer(of, "replicas"), (int)world_integer(of, "keep"), &plan, &err), 0);
+		for (int layer = 0; layer < LAYERS; layer++)
+			for (int k = -1; plan.writes[layer] && k < plan.to_count; k++) {
+				char key[8];
+				struct hspmd_share share;
+				if (!hspmd_annotation_share(parameter[layer].state, &parameter[layer].shape, d, &share))
+					continue;
+				snprintf(key, sizeof key, "%d", layer);
+				json_array_append_new(json_object_get(on, key), json_string(c->nodes[c->devices[k < 0 ? d : plan.to[k]].node].name));
+			}
+		hspmd_spread_free(&plan);
+	}
+	for (int layer = 0; layer < LAYERS; layer++)
+		hspmd_annotation_destroy(parameter[layer].state);
+	hspmd_plan_destroy(p);
+	hspmd_cluster_destroy(c);
+	return on;
+}
+
+/* A copy in memory of this generation, and where it lies. */
+static json_t *laid(struct world *w, const json_t *manifest, int64_t generation)
+{
+	char key[32];
+	json_t *copy = json_copy((json_t *)(uintptr_t)manifest);
+	snprintf(key, sizeof key, "%lld", (long long)generation);
+	json_object_set_new(copy, "on", spread(json_object_get(w->plans, key)));
+	return copy;
 }
 
 void world_worker_hears(struct world *w, struct sim *s, json_t *m)
@@ -169,7 +231,7 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		world_say_up(w, s, json_pack("{s:s, s:s}", "type", "manifested", "id", world_word(m, "id")));
 		if (!strcmp(json_string_value(json_array_get(json_object_get(m, "folders"), 0)), "/memory")) {
 			json_decref(w->copied);
-			w->copied = json_incref(manifest);
+			w->copied = w->o.halves ? laid(w, manifest, s->holds) : json_incref(manifest);
 		}
 		json_t *folders = json_object_get(m, "folders");
 		if (world_named(folders, "/shared"))
