@@ -69,10 +69,11 @@ static void read_group(struct hspmd_limits *l, const char *root, char *path, boo
 	}
 }
 
-static void read_groups(struct hspmd_limits *l)
+static void read_groups(struct hspmd_limits *l, const char *root)
 {
-	FILE *f = fopen("/proc/self/cgroup", "re");
-	char line[4200];
+	char list[256], folder[256], line[4200];
+	snprintf(list, sizeof list, "%s/proc/self/cgroup", root);
+	FILE *f = fopen(list, "re");
 	while (f && fgets(line, sizeof line, f)) {
 		line[strcspn(line, "\n")] = '\0';
 		char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -82,21 +83,19 @@ static void read_groups(struct hspmd_limits *l)
 		controllers++;
 		if (!strcmp(path, "/"))
 			*path = '\0';
-		if (!*controllers)
-			read_group(l, "/sys/fs/cgroup", path, true);
-		else if (strstr(controllers, "memory"))
-			read_group(l, "/sys/fs/cgroup/memory", path, false);
-		else if (strstr(controllers, "cpu") && !strstr(controllers, "cpuset"))
-			read_group(l, "/sys/fs/cgroup/cpu", path, false);
+		bool v2 = !*controllers, memory = strstr(controllers, "memory"), cpu = strstr(controllers, "cpu") && !strstr(controllers, "cpuset");
+		snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, v2 ? "" : memory ? "/memory" : "/cpu");
+		if (v2 || memory || cpu)
+			read_group(l, folder, path, v2);
 	}
 	if (f)
 		fclose(f);
 }
 
-void hspmd_limits_read(struct hspmd_limits *l)
+void hspmd_limits_read(struct hspmd_limits *l, const char *root)
 {
 	*l = (struct hspmd_limits){ 0 };
-	read_groups(l);
+	read_groups(l, root);
 	const char *cpus = getenv("SLURM_CPUS_ON_NODE"), *node = getenv("SLURM_MEM_PER_NODE"), *each = getenv("SLURM_MEM_PER_CPU");
 	if (cpus)
 		lower_cpus(l, number(cpus));

@@ -15,7 +15,8 @@ struct hspmd_limits {
 	int cpus;             /* hardware threads granted by count (Slurm, cgroup quota); 0: only the affinity counts */
 	int64_t memory_bytes; /* 0: all there is */
 };
-void hspmd_limits_read(struct hspmd_limits *l);
+/* root: stands before /proc/self/cgroup and /sys/fs/cgroup; "" but in tests. */
+void hspmd_limits_read(struct hspmd_limits *l, const char *root);
 
 /* ---- measure.c */
 struct hspmd_measure_of {

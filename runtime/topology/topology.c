@@ -444,7 +444,7 @@ static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_erro
 static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_error *err)
 {
 	struct hspmd_limits limits;
-	hspmd_limits_read(&limits);
+	hspmd_limits_read(&limits, "");
 	bool either = !d->o->cpu && !d->o->gpu;
 	if (d->o->gpu || either)
 		d->gpu_count = hspmd_gpus_find(&d->gpus, err);

@@ -26,6 +26,14 @@ skip() {
 	exit 77
 }
 
+# needs COMMAND NAME: without it, the file called NAME is skipped as a whole.
+needs() {
+	command -v "$1" >/dev/null || {
+		echo "skip $2: there is no $1 here (contrib/packages/debian lists its package)"
+		exit 77
+	}
+}
+
 # wait_for SECONDS WHAT COMMAND...
 wait_for() {
 	local seconds=$1 what=$2

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CPU device beside its operators' gradients (test_op_gradient): threads, copies, optimizer, random numbers, errors. */
 #include <math.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -65,6 +66,112 @@ static void test_pool(void **state)
 		hspmd_pool_destroy(pool);
 	}
 	hspmd_pool_destroy(NULL);
+}
+
+static void note_thread(void *context, int64_t item, int thread)
+{
+	(void)item;
+	if (thread)
+		atomic_store((atomic_bool *)context, true);
+}
+
+static struct hspmd_pool_counts counts_of(const struct hspmd_pool *pool)
+{
+	struct hspmd_pool_counts c;
+	hspmd_pool_count(pool, &c);
+	return c;
+}
+
+/* What takes less than a hand-over is done by the caller; what takes longer is shared with as many as it is worth. */
+static void test_small_calls(void **state)
+{
+	(void)state;
+	struct hspmd_pool *pool = hspmd_pool_create(4, NULL);
+	atomic_bool others = false;
+	assert_non_null(pool);
+	for (int i = 0; i < 1000; i++)
+		hspmd_pool_for(pool, 64, 10, note_thread, &others); /* 640 ns */
+	hspmd_pool_for(pool, 1, 1e9, note_thread, &others);
+	assert_int_equal(counts_of(pool).alone, 1001);
+	assert_int_equal(counts_of(pool).shared, 0);
+	assert_false(atomic_load(&others));
+	for (int i = 0; i < 100; i++)
+		hspmd_pool_for(pool, 64, 10e3, note_thread, &others);
+	assert_int_equal(counts_of(pool).shared, 100);
+	hspmd_pool_destroy(pool);
+}
+
+/* A model of 32 wide: none of its kernels is worth a second thread. */
+static void test_small_kernels(void **state)
+{
+	(void)state;
+	enum { ROWS = 64, WIDTH = 32 };
+	static float x[ROWS * WIDTH], w[WIDTH * WIDTH], y[ROWS * WIDTH], stats[2 * ROWS];
+	struct hspmd_device *dev = open_device(4);
+	struct hspmd_op_attr attr = { .eps = 1e-5 };
+	struct hspmd_view rows = { .data = x, .dtype = HSPMD_F32, .rank = 3, .shape = { 1, ROWS, WIDTH }, .full = { 1, ROWS, WIDTH } }, out = rows, square = rows, pair = rows;
+	out.data = y;
+	square = (struct hspmd_view){ .data = w, .dtype = HSPMD_F32, .rank = 2, .shape = { WIDTH, WIDTH }, .full = { WIDTH, WIDTH } };
+	pair.data = stats;
+	pair.shape[2] = pair.full[2] = 2;
+	run(dev, HSPMD_OP_GELU, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 1, .output_count = 1, .in = { rows }, .out = { out } });
+	run(dev, HSPMD_OP_LINEAR, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 1, .in = { rows, square }, .out = { out } });
+	run(dev, HSPMD_OP_RMSNORM, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 2, .in = { rows, vector(w, HSPMD_F32, WIDTH) }, .out = { out, pair } });
+	struct hspmd_pool_counts c = counts_of(((struct hspmd_cpu *)dev)->pool);
+	assert_true(c.alone >= 4);
+	assert_int_equal(c.shared, 0);
+	dev->ops->close(dev);
+}
+
+static void wait_until_asleep(const struct hspmd_pool *pool, int helpers)
+{
+	while (counts_of(pool).asleep < helpers)
+		sched_yield();
+}
+
+/* Helpers whose spins end in vain stop spinning, but for a few attempts. */
+static void test_spins_in_vain(void **state)
+{
+	(void)state;
+	struct hspmd_pool *pool = hspmd_pool_create(2, NULL);
+	atomic_int seen[2] = { 0 };
+	assert_non_null(pool);
+	hspmd_pool_share_all(pool);
+	for (int i = 0; i < 1000; i++) {
+		wait_until_asleep(pool, 1);
+		hspmd_pool_for(pool, 2, 1, count_item, seen);
+	}
+	struct hspmd_pool_counts c = counts_of(pool);
+	assert_int_equal(c.shared, 1000);
+	assert_true(c.vain > 0 && c.vain < 100);
+	assert_int_equal(atomic_load(&seen[0]) + atomic_load(&seen[1]), 2000);
+	hspmd_pool_destroy(pool);
+}
+
+/* Many helpers on one core: most have no core while the caller works, and it does not wait for those. */
+static void test_absent_helpers(void **state)
+{
+	(void)state;
+	enum { THREADS = 32, CALLS = 200 };
+	cpu_set_t before, one;
+	int cpu = 0;
+	assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+	while (!CPU_ISSET(cpu, &before))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+	struct hspmd_pool *pool = hspmd_pool_create(THREADS, NULL);
+	atomic_int seen[THREADS] = { 0 };
+	assert_non_null(pool);
+	hspmd_pool_share_all(pool);
+	for (int i = 0; i < CALLS; i++)
+		hspmd_pool_for(pool, THREADS, 1, count_item, seen);
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(atomic_load(&seen[i]), CALLS);
+	assert_true(counts_of(pool).helped < CALLS * (THREADS - 1) / 2);
+	hspmd_pool_destroy(pool);
+	assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 static void test_exponential(void **state)
@@ -285,6 +392,8 @@ static void test_errors(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_small_calls), cmocka_unit_test(test_small_kernels), cmocka_unit_test(test_spins_in_vain),
+		cmocka_unit_test(test_absent_helpers),
 		cmocka_unit_test(test_pool),	    cmocka_unit_test(test_exponential), cmocka_unit_test(test_adamw),
 		cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_random),	cmocka_unit_test(test_cast),
 		cmocka_unit_test(test_cast_at_random), cmocka_unit_test(test_copies),	    cmocka_unit_test(test_errors),

@@ -7,11 +7,13 @@
 
 #include <cmocka.h>
 #include <dlfcn.h>
+#include <ftw.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/topology/parts.h"
@@ -308,6 +310,98 @@ static void test_near(void **state)
 	unsetenv("FAKE_NVML_LINKS");
 }
 
+/* ---- limits of make-believe cgroups */
+
+struct cgroup_file {
+	const char *path, *text;
+};
+
+static void play_file(const char *root, const struct cgroup_file *file)
+{
+	char path[512];
+	snprintf(path, sizeof path, "%s/%s", root, file->path);
+	for (char *cut = strchr(path + strlen(root) + 1, '/'); cut; cut = strchr(cut + 1, '/')) {
+		*cut = '\0';
+		mkdir(path, 0700);
+		*cut = '/';
+	}
+	FILE *f = fopen(path, "w");
+	assert_non_null(f);
+	assert_true(fputs(file->text, f) >= 0);
+	assert_int_equal(fclose(f), 0);
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st;
+	(void)type;
+	(void)at;
+	return remove(path);
+}
+
+static const struct {
+	const char *what;
+	struct cgroup_file files[5]; /* below the root */
+	int cpus;
+	int64_t memory_bytes;
+} cgroup_cases[] = {
+	{ "no cgroups", { { NULL, NULL } }, 0, 0 },
+	{ "2: no limits", { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "max 100000\n" }, { "sys/fs/cgroup/a/memory.max", "max\n" } }, 0, 0 },
+	{ "2: half a core is one", { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "50000 100000\n" } }, 1, 0 },
+	{ "2: a core and a half are two", { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "150000 100000\n" } }, 2, 0 },
+	{ "2: three cores are three", { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "300000 100000\n" } }, 3, 0 },
+	{ "2: the least of all levels", { { "proc/self/cgroup", "0::/slurm/job_1/step_0\n" }, { "sys/fs/cgroup/slurm/job_1/step_0/cpu.max", "400000 100000\n" },
+	  { "sys/fs/cgroup/slurm/cpu.max", "250000 100000\n" }, { "sys/fs/cgroup/slurm/job_1/memory.max", "3000000000\n" },
+	  { "sys/fs/cgroup/slurm/memory.max", "5000000000\n" } }, 3, 3000000000 },
+	{ "2: in the root group", { { "proc/self/cgroup", "0::/\n" }, { "sys/fs/cgroup/cpu.max", "200000 100000\n" } }, 2, 0 },
+	{ "1: a quota of each controller", { { "proc/self/cgroup", "9:cpuset:/z\n4:cpu,cpuacct:/x\n5:memory:/y\n" }, { "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "50000\n" },
+	  { "sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n" }, { "sys/fs/cgroup/memory/y/memory.limit_in_bytes", "1000000\n" } }, 1, 1000000 },
+	{ "1: no limits", { { "proc/self/cgroup", "4:cpu,cpuacct:/x\n5:memory:/y\n" }, { "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n" },
+	  { "sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n" }, { "sys/fs/cgroup/memory/y/memory.limit_in_bytes", "9223372036854771712\n" } }, 0, 0 },
+	{ "2: nonsense", { { "proc/self/cgroup", "\n0:\n0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "much 0\n" }, { "sys/fs/cgroup/a/memory.max", "-5\n" } }, 0, 0 },
+};
+
+static void test_cgroups(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cgroup_cases / sizeof *cgroup_cases; i++) {
+		char root[] = "/tmp/hspmd-test-XXXXXX";
+		struct hspmd_limits limits;
+		assert_non_null(mkdtemp(root));
+		for (size_t k = 0; k < 5 && cgroup_cases[i].files[k].path; k++)
+			play_file(root, &cgroup_cases[i].files[k]);
+		hspmd_limits_read(&limits, root);
+		nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+		if (limits.cpus != cgroup_cases[i].cpus || limits.memory_bytes != cgroup_cases[i].memory_bytes)
+			fail_msg("%s: %d cores and %lld bytes", cgroup_cases[i].what, limits.cpus, (long long)limits.memory_bytes);
+	}
+}
+
+/* Slurm's grants count beside cgroups', the least of all. */
+static void test_slurm_limits(void **state)
+{
+	(void)state;
+	struct hspmd_limits limits;
+	char root[] = "/tmp/hspmd-test-XXXXXX";
+	assert_non_null(mkdtemp(root));
+	play_file(root, &(struct cgroup_file){ "proc/self/cgroup", "0::/a\n" });
+	play_file(root, &(struct cgroup_file){ "sys/fs/cgroup/a/cpu.max", "350000 100000\n" });
+	setenv("SLURM_CPUS_ON_NODE", "6", 1);
+	setenv("SLURM_MEM_PER_CPU", "100", 1);
+	hspmd_limits_read(&limits, root);
+	assert_int_equal(limits.cpus, 4);
+	assert_int_equal(limits.memory_bytes, INT64_C(600) << 20);
+	setenv("SLURM_CPUS_ON_NODE", "3", 1);
+	setenv("SLURM_MEM_PER_NODE", "500", 1);
+	hspmd_limits_read(&limits, root);
+	assert_int_equal(limits.cpus, 3);
+	assert_int_equal(limits.memory_bytes, INT64_C(500) << 20);
+	unsetenv("SLURM_CPUS_ON_NODE");
+	unsetenv("SLURM_MEM_PER_CPU");
+	unsetenv("SLURM_MEM_PER_NODE");
+	nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+}
+
 int main(void)
 {
 	/* hwloc unloads this part of itself with memory it forgot to free, which a leak checker then sees. */
@@ -320,6 +414,8 @@ int main(void)
 		cmocka_unit_test(test_gpus),
 		cmocka_unit_test(test_distances),
 		cmocka_unit_test(test_near),
+		cmocka_unit_test(test_cgroups),
+		cmocka_unit_test(test_slurm_limits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "runtime/train/execute.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 12
@@ -147,8 +148,45 @@ static void large_shapes(void **state)
 	}
 }
 
+/* The norm of all first moments of a state of one device. */
+static int moment_norm(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err)
+{
+	double sum = 0;
+	(void)device;
+	(void)err;
+	for (int i = 0; i < p->state_count; i++) {
+		const float *m = hspmd_executor_slot(executor, p->states[i].m);
+		for (size_t k = 0; k < p->forms[p->slots[p->states[i].m].form].bytes / sizeof *m; k++)
+			sum += (double)m[k] * (double)m[k];
+	}
+	*(double *)context = sqrt(sum);
+	return 0;
+}
+
+/* The first moments after one step are (1 - beta1) of the gradient that the optimizer was given: Adam's update hides a wrong scale, these do not. */
+static double norm_after_clipping(double clip)
+{
+	struct hspmd_error err = { "" };
+	double norm = 0, loss;
+	struct trainer_options o = { .model = trainer_llama, .plan = one, .devices = 1, .steps = 1, .clip = clip, .ended = moment_norm, .context = &norm };
+	if (trainer_train(&o, &loss, &err))
+		fail_msg("clip %g: %s", clip, err.text);
+	return norm / 0.1;
+}
+
+static void clipping(void **state)
+{
+	(void)state;
+	double whole = norm_after_clipping(-1);
+	assert_true(whole > 0.1); /* there is something to clip */
+	for (double part = 0.9; part > 0.01; part /= 10)
+		if (!(fabs(norm_after_clipping(part * whole) / (part * whole) - 1) < 1e-5))
+			fail_msg("clipped to %.9g, the gradient's norm is %.9g", part * whole, norm_after_clipping(part * whole));
+	assert_true(norm_after_clipping(1.1 * whole) == whole);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2), cmocka_unit_test(llama), cmocka_unit_test(heads_in_any_ratio), cmocka_unit_test(large_shapes) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2), cmocka_unit_test(llama), cmocka_unit_test(heads_in_any_ratio), cmocka_unit_test(large_shapes), cmocka_unit_test(clipping) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,6 +19,7 @@
 
 #include "common/clock.h"
 #include "runtime/comm/socket_address.h"
+#include "runtime/comm/socket_link.h"
 #include "runtime/comm/transport.h"
 
 #define MEMBERS 5
@@ -440,6 +441,60 @@ static void test_kill_ucx(void **state)
 
 /* ---- strangers on the socket transport's port */
 
+enum { KINDS = HSPMD_FRAME_DATA + 2, SUM_TAG = 2 }; /* every kind of frame, and one that there is not */
+
+/* What a member who may greet would say: a greeting, and a frame of each kind that fits the sum which comes. */
+struct speech {
+	struct hspmd_frame hello;
+	uint8_t token[HSPMD_SOCKET_TOKEN];
+	struct hspmd_frame frame;
+	double body;
+};
+
+static struct speech speech_of(unsigned kind, int rank, const struct hspmd_socket_target *target)
+{
+	struct speech s = { .hello = { HSPMD_FRAME_MAGIC, HSPMD_FRAME_HELLO, (uint64_t)rank, HSPMD_SOCKET_TOKEN, 0 },
+			    .frame = { HSPMD_FRAME_MAGIC, kind, SUM_TAG, sizeof s.body, 1 }, .body = 1000 };
+	memcpy(s.token, target->token, sizeof s.token);
+	return s;
+}
+
+/* `bytes` on a connection of their own. */
+static int say(const struct hspmd_socket_target *target, const void *data, size_t bytes, struct hspmd_error *err)
+{
+	int fd = socket(target->routes[0].name.ss_family, SOCK_STREAM, 0);
+	if (connect(fd, (const struct sockaddr *)&target->routes[0].name, target->routes[0].length))
+		return hspmd_fail_errno(err, "connecting as a stranger");
+	send(fd, data, bytes, MSG_NOSIGNAL);
+	close(fd);
+	return 0;
+}
+
+/* Each kind of frame well-formed: behind a greeting whose token is wrong by a bit, cut short at any place, and without a greeting. */
+static int say_wrong_token(unsigned kind, int rank, const struct hspmd_socket_target *target, struct hspmd_error *err)
+{
+	for (unsigned bit = 0; bit < 8 * HSPMD_SOCKET_TOKEN; bit += 9) {
+		struct speech s = speech_of(kind, rank, target);
+		s.token[bit / 8] ^= (uint8_t)(1u << bit % 8);
+		size_t cut = bit % 2 ? mix(kind * 128 + bit) % sizeof s : 0;
+		if (say(target, &s, sizeof s - cut, err))
+			return -1;
+	}
+	struct speech s = speech_of(kind, rank, target);
+	return say(target, &s.frame, sizeof s - offsetof(struct speech, frame), err);
+}
+
+static int say_noise(unsigned seed, const struct hspmd_socket_target *target, struct hspmd_error *err)
+{
+	uint64_t noise[64];
+	for (size_t i = 0; i < 64; i++)
+		noise[i] = mix(seed * 64 + i + 1);
+	if (seed % 2) /* a known kind, and nothing else right */
+		memcpy(noise, (uint32_t[]){ HSPMD_FRAME_MAGIC, seed / 2 % KINDS }, 8);
+	return say(target, noise, sizeof noise - seed, err);
+}
+
+/* Strangers come to both members, as the other, before the members themselves do. */
 static int strangers(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
@@ -450,23 +505,13 @@ static int strangers(struct shared *s, const struct hspmd_transport_ops *ops, in
 	struct hspmd_address blob = { s->blob[1 - rank].data, s->blob[1 - rank].size };
 	if (hspmd_socket_target(&blob, &target, err))
 		return -1;
-	for (unsigned kind = 0; kind < 40; kind++) {
-		int fd = socket(target.routes[0].name.ss_family, SOCK_STREAM, 0);
-		if (connect(fd, (struct sockaddr *)&target.routes[0].name, target.routes[0].length))
-			return hspmd_fail_errno(err, "connecting as a stranger");
-		uint64_t noise[64];
-		for (size_t i = 0; i < 64; i++)
-			noise[i] = mix(kind * 64 + i + 1);
-		if (kind % 2) /* a good frame of each kind, with a wrong token or out of turn */
-			memcpy(noise, (uint32_t[]){ 0x68737031u, kind / 2 % 6 }, 8);
-		if (kind % 4 == 3)
-			memcpy(noise + 1, (uint64_t[]){ (uint64_t)rank, kind % 8 == 7 ? 16 : UINT64_MAX, 1 }, 24);
-		send(fd, noise, sizeof noise - kind, MSG_NOSIGNAL);
-		close(fd);
-	}
+	for (unsigned kind = 0; kind < KINDS; kind++)
+		if (say_wrong_token(kind, rank, &target, err) || say_noise(2 * kind, &target, err) || say_noise(2 * kind + 1, &target, err))
+			return -1;
 	free(target.routes);
+	atomic_fetch_add(&s->done, 1);
 	double v = rank + 1;
-	if (hspmd_transport_sum(t, 2, &v, 1, err))
+	if (wait_for(&s->done, 2, err) || hspmd_transport_sum(t, SUM_TAG, &v, 1, err))
 		return -1;
 	ops->close(t);
 	return v == 3.0 ? 0 : hspmd_fail(err, "the sum is %g", v);

@@ -84,6 +84,8 @@ static int set_up(struct job *s, const struct trainer_options *o, const char *co
 			      "optimizer", "type", "adamw", "lr", 3e-3, "warmup_steps", 2, "schedule", "constant");
 	if (j && o->documents)
 		json_object_set_new(json_object_get(j, "data"), "document_end", json_integer('a'));
+	if (j && o->clip != 0)
+		json_object_set_new(json_object_get(j, "optimizer"), "clip", json_real(o->clip > 0 ? o->clip : 0));
 	if (j && o->bf16)
 		json_object_set_new(j, "precision", json_string("bf16"));
 	if (j && o->stochastic)
