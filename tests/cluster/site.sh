@@ -53,7 +53,7 @@ start_site() {
 		users=(--users games,mail)
 	fi
 	port=$((20000 + RANDOM % 10000))
-	start_cluster_with_plugin --nodes 4 --plugin-args "ctld=127.0.0.1:$port hspmd=$build/hspmd" "${users[@]}" "$@"
+	start_training_cluster --nodes 4 --plugin-args "ctld=127.0.0.1:$port hspmd=$build/hspmd" "${users[@]}" "$@"
 	trap 'ctld_stop KILL; "$minicluster" stop' EXIT
 	socket=$(sed -n 's/^AuthInfo=socket=\([^,]*\).*/\1/p' "$SLURM_CONF")
 	mkdir -p "$HSPMD_MINI/jobs"
