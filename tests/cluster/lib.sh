@@ -37,6 +37,11 @@ wait_for() {
 	done
 }
 
+# built TARGET...: made here if it is not; one at a time, for others may want the same now.
+built() {
+	flock "$build/.made-by-tests" make -s -C "$build" "$@"
+}
+
 # refuses COMMAND...: it must fail; what it said is in $WORK/said.
 refuses() {
 	if "$@" >"$WORK/said" 2>&1; then

@@ -19,14 +19,14 @@ prepare_example() {
 	mkdir -p shared
 }
 
-# prepare_job [JQ-FILTER]: the same with a small model at a pace. No test waits for the steps, nor may they be over before it is: a step takes a quarter of a second
+# prepare_job [JQ-FILTER]: the same with a small model at a pace. No test waits for the steps, nor may they be over before it is: a step takes 0.4 s
 # on any machine, however fast, until the_job_is_done lets go.
 prepare_job() {
-	prepare_example ".seq_len = 64 | .global_batch = 8 | .steps = 400 | .optimizer.lr = 3e-4 | .optimizer.schedule = \"constant\" | ${1-.}"
+	prepare_example ".seq_len = 64 | .global_batch = 8 | .steps = 250 | .optimizer.lr = 3e-4 | .optimizer.schedule = \"constant\" | ${1-.}"
 	make_small gpt2-tiny.json '.n_layer = 3 | .n_embd = 64'
 	make_small llama-tiny.json '.num_hidden_layers = 3 | .hidden_size = 64 | .intermediate_size = 172'
 	export HSPMD_TEST_STEP_S=$WORK/pace
-	echo 0.25 >"$HSPMD_TEST_STEP_S"
+	echo 0.4 >"$HSPMD_TEST_STEP_S"
 }
 
 make_small() { # MODEL FILTER
@@ -102,6 +102,17 @@ trains_on() {
 	from=$(last_step)
 	wait_for 120 "steps on $1 nodes" steps_on "$1" "$((from + 1))"
 	wait_for 120 "some steps on $1 nodes" at_step $(($(last_step) + 3))
+}
+
+# trains_again: waits until it makes steps after it was requeued.
+trains_again() {
+	wait_for 120 "its second life" has_resumed
+	trains_on "$(job_nodes "$job" | wc -w)"
+}
+
+has_resumed() {
+	still_running
+	[[ -n $(lines 'select(.event == "resize" and .cause == "requeue") | .step') ]]
 }
 
 # the_job_is_done: let go, the job ends well, every step of it is there, and with the losses of the undisturbed run.
