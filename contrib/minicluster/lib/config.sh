@@ -107,7 +107,7 @@ slurm_conf_head() { # FIRST_PORT
 
 		# Decide at once; forgive nodes that come back.
 		SchedulerType=sched/backfill
-		SchedulerParameters=permit_job_expansion,batch_sched_delay=0,sched_interval=2,bf_interval=2
+		SchedulerParameters=permit_job_expansion,batch_sched_delay=0,sched_interval=1,bf_interval=1
 		PreemptType=preempt/partition_prio
 		PreemptMode=REQUEUE
 		JobRequeue=1
