@@ -19,14 +19,14 @@ prepare_example() {
 	mkdir -p shared
 }
 
-# prepare_job [JQ-FILTER]: the same with a small model at a pace. No test waits for the steps, nor may they be over before it is: a step takes 0.4 s
+# prepare_job [JQ-FILTER]: the same with a small model at a pace. No test waits for the steps, nor may they be over before it is: a step takes half a second
 # on any machine, however fast, until the_job_is_done lets go.
 prepare_job() {
-	prepare_example ".seq_len = 64 | .global_batch = 8 | .steps = 250 | .optimizer.lr = 3e-4 | .optimizer.schedule = \"constant\" | ${1-.}"
+	prepare_example ".seq_len = 64 | .global_batch = 8 | .steps = 200 | .optimizer.lr = 3e-4 | .optimizer.schedule = \"constant\" | ${1-.}"
 	make_small gpt2-tiny.json '.n_layer = 3 | .n_embd = 64'
 	make_small llama-tiny.json '.num_hidden_layers = 3 | .hidden_size = 64 | .intermediate_size = 172'
 	export HSPMD_TEST_STEP_S=$WORK/pace
-	echo 0.4 >"$HSPMD_TEST_STEP_S"
+	echo 0.5 >"$HSPMD_TEST_STEP_S"
 }
 
 make_small() { # MODEL FILTER
