@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/train/inbox.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/wire.h"
 
@@ -94,7 +97,11 @@ struct hspmd_inbox *hspmd_inbox_open(int fd, hspmd_inbox_hook *hook, void *conte
 	in->context = context;
 	pthread_mutex_init(&in->lock, NULL);
 	pthread_mutex_init(&in->send_lock, NULL);
-	pthread_cond_init(&in->more, NULL);
+	pthread_condattr_t clock; /* hspmd_now's */
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&in->more, &clock);
+	pthread_condattr_destroy(&clock);
 	if (pthread_create(&in->thread, NULL, read_messages, in)) {
 		hspmd_fail(err, "cannot start a thread for the control connection");
 		free(in);
@@ -103,12 +110,23 @@ struct hspmd_inbox *hspmd_inbox_open(int fd, hspmd_inbox_hook *hook, void *conte
 	return in;
 }
 
-json_t *hspmd_inbox_next(struct hspmd_inbox *in, bool wait)
+/* One more message, or the connection's end, or `until`. */
+static void wait_for_more(struct hspmd_inbox *in, double until)
+{
+	if (until == HUGE_VAL) {
+		pthread_cond_wait(&in->more, &in->lock);
+		return;
+	}
+	struct timespec at = { .tv_sec = (time_t)until, .tv_nsec = (long)((until - floor(until)) * 1e9) };
+	pthread_cond_timedwait(&in->more, &in->lock, &at);
+}
+
+json_t *hspmd_inbox_next_before(struct hspmd_inbox *in, double until)
 {
 	json_t *message = NULL;
 	pthread_mutex_lock(&in->lock);
-	while (wait && !in->count && !in->lost)
-		pthread_cond_wait(&in->more, &in->lock);
+	while (!in->count && !in->lost && (until == HUGE_VAL || hspmd_now() < until))
+		wait_for_more(in, until);
 	if (in->count) {
 		message = in->queue[0];
 		in->count--;
@@ -117,6 +135,11 @@ json_t *hspmd_inbox_next(struct hspmd_inbox *in, bool wait)
 	}
 	pthread_mutex_unlock(&in->lock);
 	return message;
+}
+
+json_t *hspmd_inbox_next(struct hspmd_inbox *in, bool wait)
+{
+	return hspmd_inbox_next_before(in, wait ? HUGE_VAL : 0);
 }
 
 bool hspmd_inbox_lost(struct hspmd_inbox *in)

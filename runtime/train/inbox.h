@@ -17,6 +17,8 @@ typedef void hspmd_inbox_hook(void *context, json_t *message);
 struct hspmd_inbox *hspmd_inbox_open(int fd, hspmd_inbox_hook *hook, void *context, struct hspmd_error *err);
 /* Next message (new reference). Waits for one when `wait`; NULL: none there, or the connection is gone (hspmd_inbox_lost). */
 json_t *hspmd_inbox_next(struct hspmd_inbox *in, bool wait);
+/* The same, but waits until then (by hspmd_now); NULL: none came, or the connection is gone. */
+json_t *hspmd_inbox_next_before(struct hspmd_inbox *in, double until);
 /* Queue a message of this process's own (steals the reference). */
 int hspmd_inbox_post(struct hspmd_inbox *in, json_t *message);
 bool hspmd_inbox_lost(struct hspmd_inbox *in);

@@ -45,6 +45,11 @@ wait_for() {
 	done
 }
 
+# built TARGET...: made here if it is not; one at a time, for others may want the same now.
+built() {
+	flock "$build/.made-by-tests" make -s -C "$build" "$@"
+}
+
 # refuses COMMAND...: it must fail; what it said is in $WORK/said.
 refuses() {
 	if "$@" >"$WORK/said" 2>&1; then
@@ -78,13 +83,34 @@ explained() {
 			and (.cause | type) == "string" and (.state | type) == "string") | not) | .generation' "$1")"
 }
 
-# as_undisturbed METRICS: a run on one worker, for as many steps as any generation made (steps that were lost may not have been made again yet), has the same losses,
-# and no generation began from nothing.
-as_undisturbed() {
+# run_alone JOB-FILE OUTPUT: a run by one worker of one thread on this machine, without Slurm and at its own pace, to compare with. What it says is in OUTPUT.log.
+run_alone() {
+	# One device of many is one thread.
+	jq -n '{ format: "hspmd-cluster-1", device_types: { core: { kind: "cpu", memory_bytes: 4000000000, gbytes_per_s: 10, peak_tflops: { fp32: 0.05 } } },
+		nodes: [ { name: "alone", devices: [ { type: "core", count: 256 } ] } ], links: [ { scope: "node", alpha_s: 1e-6, gbytes_per_s: 5 } ] }' >alone-cluster.json
+	jq --argjson layers "$(layers_of "$1")" '{ format: "hspmd-plan-1", global_batch, micro_batch: 1, seq_len, schedule: "1f1b", zero_stage: 0,
+		pipelines: [ { micro_batches: .global_batch, stages: [ { layers: [0, $layers], devices: ["alone:0"] } ] } ] }' "$1" >alone-plan.json
+	env -u SLURM_CONF -u HSPMD_TEST_STEP_S hspmd run --cluster alone-cluster.json --plan alone-plan.json --job "$1" --output "$2" >"$2.log" 2>&1 || { tail "$2.log"; return 1; }
+}
+
+# layers_of JOB-FILE: how many layers plans of its model have.
+layers_of() {
+	local model
+	model=$(jq -r .model "$1")
+	[[ $model == /* || $1 != */* ]] || model=${1%/*}/$model
+	jq '(.n_layer // .num_hidden_layers) + 2' "$model"
+}
+
+# same_losses METRICS: a run on one worker, for as many steps as any generation made (steps that were lost may not have been made again yet), has the same losses.
+same_losses() {
 	jq --argjson steps "$(jq -rR 'fromjson? | objects | select(has("loss")) | .step' "$1" | jq -s 'max + 1')" \
 		'.steps = $steps | .checkpoint = { local: "undisturbed-ckpt", every_s: 100000 }' job.json >same.json
-	env -u SLURM_CONF hspmd run --job same.json --local 1 --output undisturbed >undisturbed.log 2>&1 || { tail undisturbed.log; return 1; }
-	"$top/tests/compare-losses" "$1" undisturbed/metrics.jsonl && explained "$1" &&
+	run_alone same.json undisturbed && "$top/tests/compare-losses" "$1" undisturbed/metrics.jsonl
+}
+
+# as_undisturbed METRICS: the same losses, every change explained, and no generation began from nothing.
+as_undisturbed() {
+	same_losses "$1" && explained "$1" &&
 		equal "generations that began from nothing" "" "$(jq -rR 'fromjson? | objects | select(.state? == "init") | .generation' "$1")"
 }
 

@@ -10,14 +10,14 @@ ctld_start() {
 	hspmdctld --listen "127.0.0.1:$port" --policies "$HSPMD_MINI/etc/policies.d" --metrics "127.0.0.1:$((port + 1))" \
 		--event-log "$HSPMD_MINI/log/ctld.jsonl" "${ctld_options[@]}" </dev/null >>"$HSPMD_MINI/log/ctld.log" 2>&1 &
 	echo $! >"$HSPMD_MINI/run/ctld"
-	wait_for 20 "hspmdctld to listen" cluster_answers
+	wait_for 90 "hspmdctld to listen" cluster_answers
 }
 
 ctld_stop() {
 	local pid
 	pid=$(cat "$HSPMD_MINI/run/ctld")
 	kill -"${1:-TERM}" "$pid" 2>/dev/null
-	wait_for 20 "hspmdctld to end" not kill -0 "$pid" 2>/dev/null
+	wait_for 90 "hspmdctld to end" not kill -0 "$pid" 2>/dev/null
 }
 
 cluster() {
@@ -52,8 +52,8 @@ start_site() {
 		second=games third=mail
 		users=(--users games,mail)
 	fi
-	port=$((20000 + RANDOM % 10000))
-	start_cluster_with_plugin --nodes 4 --plugin-args "ctld=127.0.0.1:$port hspmd=$build/hspmd" "${users[@]}" "$@"
+	start_training_cluster --nodes 4 --plugin-args "ctld=127.0.0.1:@spare@ hspmd=$build/hspmd" "${users[@]}" "$@"
+	port=$HSPMD_MINI_PORT
 	trap 'ctld_stop KILL; "$minicluster" stop' EXIT
 	socket=$(sed -n 's/^AuthInfo=socket=\([^,]*\).*/\1/p' "$SLURM_CONF")
 	mkdir -p "$HSPMD_MINI/jobs"

@@ -8,28 +8,41 @@ hspmd run --help >/dev/null 2>&1 || {
 	exit 77
 }
 
-# prepare_job [JQ-FILTER]: job.json and all it names in this test's folder; the filter changes the example's settings.
-prepare_job() {
+# prepare_example [JQ-FILTER]: job.json as it ships and all it names, in this test's folder; the filter changes its settings.
+prepare_example() {
 	local corpus=$HSPMD_MINI/jobs/corpus.bin
 	[[ -s $corpus ]] || "$top/contrib/examples/make-corpus" -o "$corpus" 1000000
 	cp "$top"/contrib/examples/*.json "$top/contrib/examples/train.sbatch" .
 	jq --arg corpus "$corpus" --arg local "$HSPMD_MINI/tmp/ckpt-\$JOB" \
-		'.data.train = [$corpus] | .checkpoint.local = $local | .checkpoint.every_s = 5' "$top/contrib/examples/job.json" |
+		'.data.train = [$corpus] | .checkpoint.local = $local | .checkpoint.every_s = 2' "$top/contrib/examples/job.json" |
 		jq "${1-.}" >job.json
-	mkdir shared
-	undisturbed
+	mkdir -p shared
+}
+
+# prepare_job [JQ-FILTER]: the same with a small model at a pace. No test waits for the steps, nor may they be over before it is: a step takes half a second
+# on any machine, however fast, until the_job_is_done lets go.
+prepare_job() {
+	prepare_example ".seq_len = 64 | .global_batch = 8 | .steps = 200 | .optimizer.lr = 3e-4 | .optimizer.schedule = \"constant\" | ${1-.}"
+	make_small gpt2-tiny.json '.n_layer = 3 | .n_embd = 64'
+	make_small llama-tiny.json '.num_hidden_layers = 3 | .hidden_size = 64 | .intermediate_size = 172'
+	export HSPMD_TEST_STEP_S=$WORK/pace
+	echo 0.5 >"$HSPMD_TEST_STEP_S"
+}
+
+make_small() { # MODEL FILTER
+	jq "$2" "$1" >small.json && mv small.json "$1"
 }
 
 # prepare_endless_job [JQ-FILTER]: one that is ended by ends_as_undisturbed, however many steps it has made by then.
 prepare_endless_job() {
-	prepare_job ".optimizer.schedule = \"constant\" | .optimizer.lr = 3e-4 | .steps = 3 | ${1-.}"
-	jq '.steps = 1000000' job.json >long.json && mv long.json job.json
+	prepare_job "${1-.} | .steps = 1000000"
 }
 
 ends_as_undisturbed() {
 	scancel "$job"
 	wait_for 120 "job $job to end" job_ended "$job"
 	as_undisturbed "$output/metrics.jsonl"
+	steps_are_in_order
 }
 
 # undisturbed: sets $reference to the folder of the same job run by one worker with no Slurm; run once for all tests of a file.
@@ -37,8 +50,12 @@ undisturbed() {
 	local key
 	key=$(jq -S 'del(.checkpoint, .elastic)' job.json | md5sum | cut -c 1-12)
 	reference=$HSPMD_MINI/jobs/undisturbed-$key
-	[[ -s $reference/metrics.jsonl ]] ||
-		hspmd run --job job.json --local 1 --output "$reference" >undisturbed.log 2>&1 || fail "the undisturbed run failed"
+	[[ -s $reference/metrics.jsonl ]] || run_alone job.json "$reference" || fail "the undisturbed run failed"
+}
+
+# start_training_cluster [OPTION...]: nodes with a processor each, so that a worker is one thread.
+start_training_cluster() {
+	start_cluster_with_plugin --cpus 1 "$@"
 }
 
 # submit [SBATCH-OPTION...]: sets $job and $output; returns once steps are being made.
@@ -87,14 +104,31 @@ trains_on() {
 	wait_for 120 "some steps on $1 nodes" at_step $(($(last_step) + 3))
 }
 
-# the_job_is_done: the job ends well, every step of it is there, and with the losses of the undisturbed run.
+# trains_again: waits until it makes steps after it was requeued.
+trains_again() {
+	wait_for 120 "its second life" has_resumed
+	trains_on "$(job_nodes "$job" | wc -w)"
+}
+
+has_resumed() {
+	still_running
+	[[ -n $(lines 'select(.event == "resize" and .cause == "requeue") | .step') ]]
+}
+
+# the_job_is_done: let go, the job ends well, every step of it is there, and with the losses of the undisturbed run.
 the_job_is_done() {
+	rm -f "${HSPMD_TEST_STEP_S-}"
+	undisturbed
 	wait_for 300 "job $job to end" job_ended "$job"
 	job_is "$job" COMPLETED
 	"$top/tests/compare-losses" "$output/metrics.jsonl" "$reference/metrics.jsonl"
 	explained "$output/metrics.jsonl"
 	equal "generations that began from nothing" "" "$(lines 'select(.state? == "init") | .generation')"
-	# Steps are told once each within a generation, in order.
+	steps_are_in_order
+}
+
+# Steps are told once each within a generation, in order.
+steps_are_in_order() {
 	equal "steps out of order" "" "$(lines 'select(has("loss")) | "\(.generation) \(.step)"' |
 		awk '$1 < g || ($1 == g && $2 != s + 1) { print } { g = $1; s = $2 }' | tail -n +2)"
 }
@@ -116,7 +150,7 @@ all_agree() {
 }
 
 same_nodes() {
-	[[ $(scontrol show hostnames "$(status_of .nodes)" | tr '\n' ' ') == "$(job_nodes "$job")" ]]
+	[[ $(scontrol show hostnames "$(status_of .nodes)" | sort | paste -sd ' ') == "$(job_nodes "$job" | tr ' ' '\n' | sed '/^$/d' | sort | paste -sd ' ')" ]]
 }
 
 # Nodes that go without a word may take with them what nobody else has: then a checkpoint is what there is to go on from.
@@ -132,7 +166,8 @@ checkpoint_is_there() {
 worker_pids() { # NODE: of this job's workers there
 	local pid
 	for pid in $(pgrep -x hspmd; pgrep -x lt-hspmd); do
-		! { grep -qzxF "SLURM_JOB_ID=$job" "/proc/$pid/environ" && grep -qzxF "SLURMD_NODENAME=$1" "/proc/$pid/environ"; } 2>/dev/null ||
+		# Other clusters have a job of this number, too.
+		! { grep -qzxF "SLURM_CONF=$SLURM_CONF" "/proc/$pid/environ" && grep -qzxF "SLURM_JOB_ID=$job" "/proc/$pid/environ" && grep -qzxF "SLURMD_NODENAME=$1" "/proc/$pid/environ"; } 2>/dev/null ||
 			! tr '\0' ' ' <"/proc/$pid/cmdline" | grep -q '[h]spmd worker' || echo "$pid"
 	done
 }

@@ -17,7 +17,7 @@ run=''
 trap 'end_processes; remove_memory; [[ -n ${HSPMD_KEEP-} ]] || rm -rf "$folder"' EXIT
 trap 'exit 143' TERM HUP INT
 cd "$folder" || exit 1
-[[ -f $shim ]] || make -s -C "$build" libcrash_shim.la || exit 1
+[[ -f $shim ]] || built libcrash_shim.la || exit 1
 
 # ---- the run
 

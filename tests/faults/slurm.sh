@@ -91,6 +91,7 @@ one_fault() {
 }
 
 prepare_endless_job '.checkpoint.replicas = 1 | .elastic.max_nodes = '"$nodes"
+unset HSPMD_TEST_STEP_S # faults are to fall into steps
 submit -N "$nodes" || exit 1
 metrics=$output/metrics.jsonl log=$output/hspmd.log
 has_checkpoint || exit 1

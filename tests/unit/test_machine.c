@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/draw.h"
 #include "tests/unit/world.h"
 
 #define MOVES 400000 /* more means that the job goes in a circle */
@@ -132,7 +133,8 @@ static void test_revived(void **state)
 {
 	(void)state;
 	const char *one = getenv("HSPMD_SEED");
-	uint64_t first = one ? strtoull(one, NULL, 10) : 1, last = one ? first : getenv("HSPMD_LONG") ? 3000 : 40;
+	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 12;
+	uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000), last = first + count - 1;
 	revived(first, last, false);
 	revived(first, last, true);
 }
@@ -568,7 +570,9 @@ static void test_punished_lives(void **state)
 {
 	(void)state;
 	const char *one = getenv("HSPMD_SEED");
-	for (uint64_t seed = one ? strtoull(one, NULL, 10) : 1; seed <= (one ? strtoull(one, NULL, 10) : getenv("HSPMD_LONG") ? 3000 : 60); seed++) {
+	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 20;
+	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
+	for (uint64_t seed = first; seed < first + count; seed++) {
 		if (getenv("HSPMD_WORLD"))
 			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
 		punished(seed, 25, seed % 2, true);
@@ -579,13 +583,14 @@ static void test_punished(void **state)
 {
 	(void)state;
 	meetings[0] = meetings[1] = 0;
-	int runs = getenv("HSPMD_LONG") ? 3000 : 100;
+	const int runs = getenv("HSPMD_LONG") ? 3000 : 30;
 	const char *one = getenv("HSPMD_SEED");
 	if (one) {
 		punished(strtoull(one, NULL, 10), 25, strtoull(one, NULL, 10) % 2, false);
 		return;
 	}
-	for (int seed = 1; seed <= runs; seed++) {
+	const int first = 1 + (int)draw_first((unsigned)runs, 3000);
+	for (int seed = first; seed < first + runs; seed++) {
 		if (getenv("HSPMD_WORLD"))
 			fprintf(stderr, "seed %d\n", seed);
 		punished((uint64_t)seed, 25, seed % 2, false);

@@ -3,11 +3,12 @@
 # The configuration files of one private cluster, all under $MINI_DIR.
 
 # free_ports COUNT: prints the first of COUNT consecutive TCP ports on which nobody listens, below the range that the kernel
-# hands out by itself. Another program may still take one before we do: the caller tries again then.
+# hands out by itself, or in $MINICLUSTER_PORTS (FIRST-LAST). Another program may still take one before we do: the caller tries again then.
 free_ports() {
 	local count=$1 low=10000 high first port attempt hex
 	read -r high _ </proc/sys/net/ipv4/ip_local_port_range
 	((high > low + 1000)) || { low=40000; high=65000; }
+	[[ ! ${MINICLUSTER_PORTS-} =~ ^([0-9]{4,5})-([0-9]{4,5})$ ]] || { low=${BASH_REMATCH[1]}; high=${BASH_REMATCH[2]}; }
 	local -A taken=()
 	while read -r hex; do
 		taken[$((16#${hex##*:}))]=1
@@ -58,7 +59,7 @@ write_config() { # FIRST_PORT
 	: >"$MINI_DIR/etc/plugstack.conf"
 	mkdir "$MINI_DIR/etc/policies.d"
 	[[ -z $MINI_PLUGIN ]] || echo "optional $MINI_PLUGIN policies=$MINI_DIR/etc/policies.d owner=$MINI_USER default_partition=normal" \
-		"$MINI_PLUGIN_ARGS" >"$MINI_DIR/etc/plugstack.conf"
+		"${MINI_PLUGIN_ARGS//@spare@/$MINI_SPARE}" >"$MINI_DIR/etc/plugstack.conf"
 	[[ -z $MINI_PLUGIN ]] || minicluster_policy >"$MINI_DIR/etc/policies.d/00-minicluster.json"
 	cgroup_conf "$(slurm_version)" >"$MINI_DIR/etc/cgroup.conf"
 	for node in $(node_names); do
@@ -106,7 +107,7 @@ slurm_conf_head() { # FIRST_PORT
 
 		# Decide at once; forgive nodes that come back.
 		SchedulerType=sched/backfill
-		SchedulerParameters=permit_job_expansion,batch_sched_delay=0,sched_interval=2,bf_interval=2
+		SchedulerParameters=permit_job_expansion,batch_sched_delay=0,sched_interval=1,bf_interval=1
 		PreemptType=preempt/partition_prio
 		PreemptMode=REQUEUE
 		JobRequeue=1
