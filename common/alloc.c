@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-int hspmd_grow(void *base, size_t *capacity, size_t count, size_t size)
+int hspmd_array_grow(void *base, size_t *capacity, size_t count, size_t size)
 {
 	if (count < *capacity)
 		return 0;

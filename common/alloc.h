@@ -8,7 +8,7 @@
 
 /* Make room for one more element in a growing array. *base has *capacity elements of `size` bytes, `count` in use.
  * Returns 0, or -1 (errno ENOMEM, array unchanged). New memory is zeroed. */
-int hspmd_grow(void *base, size_t *capacity, size_t count, size_t size);
+int hspmd_array_grow(void *base, size_t *capacity, size_t count, size_t size);
 
 /* calloc that checks n * size for overflow and never returns NULL for n == 0. */
 void *hspmd_calloc(size_t n, size_t size);

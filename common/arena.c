@@ -80,7 +80,7 @@ void *hspmd_arena_alloc(struct hspmd_arena *a, size_t n, size_t size)
 	return memset(p, 0, bytes);
 }
 
-int hspmd_arena_grow(struct hspmd_arena *a, void *base, size_t *capacity, size_t count, size_t size)
+int hspmd_arena_array_grow(struct hspmd_arena *a, void *base, size_t *capacity, size_t count, size_t size)
 {
 	if (count < *capacity)
 		return 0;

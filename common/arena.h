@@ -14,7 +14,7 @@ void hspmd_arena_destroy(struct hspmd_arena *a);
  * is short or n * size overflows. */
 void *hspmd_arena_alloc(struct hspmd_arena *a, size_t n, size_t size);
 
-/* As hspmd_grow, for an array that lives in the arena (what it outgrows stays allocated until the end). 0 or -1. */
-int hspmd_arena_grow(struct hspmd_arena *a, void *base, size_t *capacity, size_t count, size_t size);
+/* As hspmd_array_grow, for an array that lives in the arena (what it outgrows stays allocated until the end). 0 or -1. */
+int hspmd_arena_array_grow(struct hspmd_arena *a, void *base, size_t *capacity, size_t count, size_t size);
 
 #endif

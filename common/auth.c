@@ -116,14 +116,14 @@ static munge_ctx_t munge_context(const struct hspmd_auth *a, struct hspmd_error 
 	return ctx;
 }
 
-static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *words, struct hspmd_error *err)
+static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *text, struct hspmd_error *err)
 {
 	munge_ctx_t ctx = munge_context(a, err);
 	if (!ctx)
 		return NULL;
 	char *credential = NULL;
 	json_t *sealed = NULL;
-	munge_err_t rc = munge_encode(&credential, ctx, words, (int)strlen(words));
+	munge_err_t rc = munge_encode(&credential, ctx, text, (int)strlen(text));
 	if (rc != EMUNGE_SUCCESS)
 		hspmd_fail(err, "MUNGE: %s", munge_ctx_strerror(ctx) ? munge_ctx_strerror(ctx) : munge_strerror(rc));
 	else if (!(sealed = json_pack("{s:s, s:s}", "type", purpose, "credential", credential)))
@@ -134,7 +134,7 @@ static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const
 }
 
 /* The words of a credential, malloc'd and NUL-terminated. */
-static char *munge_words(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
+static char *munge_text(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
 {
 	const char *credential = json_string_value(json_object_get(sealed, "credential"));
 	if (!credential) {
@@ -147,27 +147,27 @@ static char *munge_words(const struct hspmd_auth *a, const json_t *sealed, uid_t
 	void *payload = NULL;
 	int length = 0;
 	gid_t group;
-	char *words = NULL;
+	char *text = NULL;
 	munge_err_t rc = munge_decode(credential, ctx, &payload, &length, who, &group);
 	if (rc != EMUNGE_SUCCESS)
 		hspmd_fail(err, "MUNGE: %s", munge_ctx_strerror(ctx) ? munge_ctx_strerror(ctx) : munge_strerror(rc));
 	else if (!payload || length <= 0)
 		hspmd_fail(err, "MUNGE credential without a payload");
-	else if (!(words = strndup(payload, (size_t)length)))
+	else if (!(text = strndup(payload, (size_t)length)))
 		hspmd_fail_memory(err, "reading a credential");
 	free(payload);
 	munge_ctx_destroy(ctx);
-	return words;
+	return text;
 }
 #else
-static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *words, struct hspmd_error *err)
+static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const char *text, struct hspmd_error *err)
 {
-	(void)a, (void)purpose, (void)words;
+	(void)a, (void)purpose, (void)text;
 	hspmd_fail(err, "hspmd was built without MUNGE");
 	return NULL;
 }
 
-static char *munge_words(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
+static char *munge_text(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
 {
 	(void)a, (void)sealed, (void)who;
 	hspmd_fail(err, "hspmd was built without MUNGE");
@@ -176,40 +176,40 @@ static char *munge_words(const struct hspmd_auth *a, const json_t *sealed, uid_t
 #endif
 
 /* HMAC-SHA256 of the words under the cookie. */
-static int mac_of(const struct hspmd_auth *a, const char *words, char hex[2 * MAC_BYTES + 1], struct hspmd_error *err)
+static int mac_of(const struct hspmd_auth *a, const char *text, char hex[2 * MAC_BYTES + 1], struct hspmd_error *err)
 {
 	unsigned char mac[EVP_MAX_MD_SIZE];
 	unsigned int size = 0;
-	if (!HMAC(EVP_sha256(), a->cookie, (int)strlen(a->cookie), (const unsigned char *)words, strlen(words), mac, &size) || size != MAC_BYTES)
+	if (!HMAC(EVP_sha256(), a->cookie, (int)strlen(a->cookie), (const unsigned char *)text, strlen(text), mac, &size) || size != MAC_BYTES)
 		return hspmd_fail(err, "libcrypto gives no HMAC-SHA256");
 	to_hex(mac, size, hex);
 	return 0;
 }
 
-static json_t *cookie_seal(const struct hspmd_auth *a, const char *purpose, const char *words, struct hspmd_error *err)
+static json_t *cookie_seal(const struct hspmd_auth *a, const char *purpose, const char *text, struct hspmd_error *err)
 {
 	char mac[2 * MAC_BYTES + 1];
-	if (mac_of(a, words, mac, err))
+	if (mac_of(a, text, mac, err))
 		return NULL;
-	json_t *sealed = json_pack("{s:s, s:s, s:s}", "type", purpose, "words", words, "mac", mac);
+	json_t *sealed = json_pack("{s:s, s:s, s:s}", "type", purpose, "words", text, "mac", mac);
 	if (!sealed)
 		hspmd_fail_memory(err, "making a proof");
 	return sealed;
 }
 
-static char *cookie_words(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
+static char *cookie_text(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
 {
-	const char *words = json_string_value(json_object_get(sealed, "words"));
+	const char *text = json_string_value(json_object_get(sealed, "words"));
 	const char *given = json_string_value(json_object_get(sealed, "mac"));
 	char mac[2 * MAC_BYTES + 1];
-	if (words && mac_of(a, words, mac, err))
+	if (text && mac_of(a, text, mac, err))
 		return NULL;
 	/* In a time that tells nothing. */
-	if (!words || !given || strlen(given) != 2 * MAC_BYTES || CRYPTO_memcmp(mac, given, 2 * MAC_BYTES)) {
+	if (!text || !given || strlen(given) != 2 * MAC_BYTES || CRYPTO_memcmp(mac, given, 2 * MAC_BYTES)) {
 		hspmd_fail(err, "does not know the job's cookie");
 		return NULL;
 	}
-	char *copy = strdup(words);
+	char *copy = strdup(text);
 	if (!copy)
 		hspmd_fail_memory(err, "reading a proof");
 	*who = getuid();
@@ -219,14 +219,14 @@ static char *cookie_words(const struct hspmd_auth *a, const json_t *sealed, uid_
 json_t *hspmd_auth_seal(const struct hspmd_auth *a, const char *purpose, const char *nonce, json_t *content, struct hspmd_error *err)
 {
 	json_t *said = json_pack("{s:s, s:s, s:O}", "purpose", purpose, "nonce", nonce, "content", content);
-	char *words = said ? json_dumps(said, JSON_COMPACT) : NULL;
+	char *text = said ? json_dumps(said, JSON_COMPACT) : NULL;
 	json_decref(said);
-	if (!words) {
+	if (!text) {
 		hspmd_fail_memory(err, "making a proof");
 		return NULL;
 	}
-	json_t *sealed = a->cookie ? cookie_seal(a, purpose, words, err) : munge_seal(a, purpose, words, err);
-	free(words);
+	json_t *sealed = a->cookie ? cookie_seal(a, purpose, text, err) : munge_seal(a, purpose, text, err);
+	free(text);
 	return sealed;
 }
 
@@ -243,11 +243,11 @@ json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const c
 		hspmd_fail(err, "expected %s, got %.32s", purpose, type ? type : "a message without a type");
 		return NULL;
 	}
-	char *words = a->cookie ? cookie_words(a, sealed, who, err) : munge_words(a, sealed, who, err);
-	if (!words)
+	char *text = a->cookie ? cookie_text(a, sealed, who, err) : munge_text(a, sealed, who, err);
+	if (!text)
 		return NULL;
-	json_t *said = json_loads(words, JSON_REJECT_DUPLICATES, NULL);
-	free(words);
+	json_t *said = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+	free(text);
 	json_t *content = NULL;
 	if (!text_is(said, "purpose", purpose) || !text_is(said, "nonce", nonce))
 		hspmd_fail(err, "the %s is not an answer to this connection's challenge", purpose);
@@ -283,7 +283,7 @@ static json_t *next(struct hspmd_stream *s, const char *type, double deadline, s
 	return NULL;
 }
 
-int hspmd_auth_greet(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
+int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
 		     struct hspmd_error *err)
 {
 	double deadline = hspmd_now() + timeout_s;

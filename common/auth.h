@@ -45,7 +45,7 @@ json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const c
 
 /* The client's side, whole: take the challenge, say hello (a "nonce" is added to it), take the welcome. 0, or -1 within timeout_s.
  * `owner` is the user the other side must be; the welcome's content goes to *welcome (new reference) when not NULL. */
-int hspmd_auth_greet(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
+int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
 		     struct hspmd_error *err);
 
 #endif

@@ -15,7 +15,7 @@ double hspmd_now(void)
 	return seconds(CLOCK_MONOTONIC);
 }
 
-double hspmd_wall(void)
+double hspmd_unix_time(void)
 {
 	return seconds(CLOCK_REALTIME);
 }

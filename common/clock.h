@@ -4,6 +4,6 @@
 #define HSPMD_COMMON_CLOCK_H
 
 double hspmd_now(void);  /* since some fixed moment, never set back: for deadlines and durations */
-double hspmd_wall(void); /* since 1970: for people and files */
+double hspmd_unix_time(void); /* since 1970: for people and files */
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void hspmd_one_line(char *text, size_t length)
+void hspmd_sanitize_line(char *text, size_t length)
 {
 	for (size_t i = 0; i < length && text[i]; i++)
 		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
@@ -21,7 +21,7 @@ int hspmd_fail(struct hspmd_error *err, const char *fmt, ...)
 		va_start(ap, fmt);
 		vsnprintf(err->text, sizeof err->text, fmt, ap);
 		va_end(ap);
-		hspmd_one_line(err->text, sizeof err->text);
+		hspmd_sanitize_line(err->text, sizeof err->text);
 	}
 	errno = saved;
 	return -1;
@@ -37,7 +37,7 @@ int hspmd_fail_errno(struct hspmd_error *err, const char *fmt, ...)
 		va_end(ap);
 		if (n >= 0 && (size_t)n < sizeof err->text)
 			snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", strerror(saved));
-		hspmd_one_line(err->text, sizeof err->text);
+		hspmd_sanitize_line(err->text, sizeof err->text);
 	}
 	errno = saved;
 	return -1;
@@ -58,7 +58,7 @@ int hspmd_error_prefix(struct hspmd_error *err, const char *fmt, ...)
 		va_start(ap, fmt);
 		int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
 		va_end(ap);
-		hspmd_one_line(err->text, sizeof err->text);
+		hspmd_sanitize_line(err->text, sizeof err->text);
 		if (n < 0 || (size_t)n + 3 > sizeof err->text)
 			return -1;
 		memcpy(err->text + n, ": ", 2);

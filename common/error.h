@@ -26,6 +26,6 @@ int hspmd_fail_memory(struct hspmd_error *err, const char *what);
 int hspmd_error_prefix(struct hspmd_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Make control characters in a message '?': names and values from outside may neither start a new line nor steer a terminal. */
-void hspmd_one_line(char *text, size_t length);
+void hspmd_sanitize_line(char *text, size_t length);
 
 #endif

@@ -398,30 +398,30 @@ const char *hspmd_json_string_or(struct hspmd_json *obj, const char *key, const 
 	return at.value ? hspmd_json_string_value(&at) : absent;
 }
 
-static int word_value(struct hspmd_json *at, const char *const *words)
+static int enum_value(struct hspmd_json *at, const char *const *names)
 {
 	const char *got = json_string_value(at->value);
-	for (int i = 0; got && words[i]; i++)
-		if (!strcmp(got, words[i]))
+	for (int i = 0; got && names[i]; i++)
+		if (!strcmp(got, names[i]))
 			return i;
 	char what[HSPMD_ERROR_MAX];
 	struct text t = { what, sizeof what };
-	for (int i = 0; words[i]; i++)
-		put(&t, "%s\"%s\"", !i ? "" : words[i + 1] ? ", " : " or ", words[i]);
+	for (int i = 0; names[i]; i++)
+		put(&t, "%s\"%s\"", !i ? "" : names[i + 1] ? ", " : " or ", names[i]);
 	expected(at, what);
 	return 0;
 }
 
-int hspmd_json_word(struct hspmd_json *obj, const char *key, const char *const *words)
+int hspmd_json_enum(struct hspmd_json *obj, const char *key, const char *const *names)
 {
 	struct hspmd_json at = member(obj, key);
-	return there(obj) ? word_value(&at, words) : 0;
+	return there(obj) ? enum_value(&at, names) : 0;
 }
 
-int hspmd_json_word_or(struct hspmd_json *obj, const char *key, const char *const *words, int absent)
+int hspmd_json_enum_or(struct hspmd_json *obj, const char *key, const char *const *names, int absent)
 {
 	struct hspmd_json at = member(obj, key);
-	return at.value ? word_value(&at, words) : absent;
+	return at.value ? enum_value(&at, names) : absent;
 }
 
 int hspmd_json_format(struct hspmd_json *root, const char *format)
@@ -545,7 +545,7 @@ static int unknown(const struct hspmd_json *obj, const char *key)
 	return fail_at(obj, key, message);
 }
 
-int hspmd_json_done(struct hspmd_json *obj)
+int hspmd_json_check_keys(struct hspmd_json *obj)
 {
 	if (obj->doc->failed)
 		return -1;

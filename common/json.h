@@ -3,7 +3,7 @@
  * ("cluster.json: nodes[2].devices[0].count: expected 1..1024, got 0").
  *
  * A `struct hspmd_json` is a cursor: a borrowed json_t with the path that leads to it. Cursors live on the stack, point to
- * their parent, and are valid while it is. Reading marks a key as known; hspmd_json_done() complains about keys nobody asked for.
+ * their parent, and are valid while it is. Reading marks a key as known; hspmd_json_check_keys() complains about keys nobody asked for.
  * The first error wins and sticks in the document, so callers may read field after field and test once at the end.
  */
 #ifndef HSPMD_COMMON_JSON_H
@@ -74,9 +74,9 @@ double hspmd_json_number_or(struct hspmd_json *obj, const char *key, double min,
 bool hspmd_json_bool_or(struct hspmd_json *obj, const char *key, bool absent);
 const char *hspmd_json_string(struct hspmd_json *obj, const char *key); /* borrowed from the document; not empty */
 const char *hspmd_json_string_or(struct hspmd_json *obj, const char *key, const char *absent);
-/* One of the words of a NULL-terminated list; its index. */
-int hspmd_json_word(struct hspmd_json *obj, const char *key, const char *const *words);
-int hspmd_json_word_or(struct hspmd_json *obj, const char *key, const char *const *words, int absent);
+/* One of the names of a NULL-terminated list; its index. */
+int hspmd_json_enum(struct hspmd_json *obj, const char *key, const char *const *names);
+int hspmd_json_enum_or(struct hspmd_json *obj, const char *key, const char *const *names, int absent);
 
 /* Elements of an array cursor (length 0 when value is NULL), and the cursor's own value. */
 size_t hspmd_json_length(const struct hspmd_json *array);
@@ -93,7 +93,7 @@ bool hspmd_json_member(struct hspmd_json *obj, size_t index, const char **key, s
 
 /* Fail when the object has a key that was not asked for (names the nearest known one when it looks like a slip).
  * -1 also when the document has failed before. */
-int hspmd_json_done(struct hspmd_json *obj);
+int hspmd_json_check_keys(struct hspmd_json *obj);
 
 /* Report an error at this place. Always returns -1. The first error of a document is the one kept. */
 int hspmd_json_fail(const struct hspmd_json *at, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -106,8 +106,8 @@ bool hspmd_json_failed(const struct hspmd_json *at);
 /* New reference to the shortest number: an integer where the value is one, null for NaN. NULL when memory is short. */
 json_t *hspmd_json_real(double value);
 /* `value`, or NULL (and one reference less) when `failed`: json_object_set_new and json_array_append_new refuse NULL and always take the
- * reference, so building a value is a chain of `bad |= json_..._set_new(...)` that ends in `return hspmd_json_unless(bad, value)`. */
-json_t *hspmd_json_unless(int failed, json_t *value);
+ * reference, so building a value is a chain of `bad |= json_..._set_new(...)` that ends in `return hspmd_json_unless_failed(bad, value)`. */
+json_t *hspmd_json_unless_failed(int failed, json_t *value);
 /* The text that hspmd_json_save writes: indented by 2, what fits a line on one line, every number in the fewest digits that read back as
  * the same value. malloc'd, ends in a newline; NULL when memory is short. */
 char *hspmd_json_text(const json_t *value);

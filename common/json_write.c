@@ -191,7 +191,7 @@ json_t *hspmd_json_real(double value)
 	return json_real(value);
 }
 
-json_t *hspmd_json_unless(int failed, json_t *value)
+json_t *hspmd_json_unless_failed(int failed, json_t *value)
 {
 	if (!failed)
 		return value;

@@ -12,7 +12,7 @@
 
 #include "common/error.h"
 
-static const char *const words[] = { "error", "warning", "info", "debug" };
+static const char *const names[] = { "error", "warning", "info", "debug" };
 
 static char speaker[64] = "hspmd";
 static atomic_int level_max = -1; /* -1: HSPMD_LOG not looked at yet */
@@ -43,7 +43,7 @@ static int level_from_environment(void)
 {
 	const char *e = getenv("HSPMD_LOG");
 	for (int i = 0; e && i < 4; i++)
-		if (!strcmp(e, words[i]))
+		if (!strcmp(e, names[i]))
 			return i;
 	return HSPMD_LOG_INFO;
 }
@@ -66,7 +66,7 @@ void hspmd_log(enum hspmd_log_level level, const char *fmt, ...)
 		n = strftime(line, sizeof line, "%H:%M:%S", &tm);
 		n += (size_t)snprintf(line + n, sizeof line - n, ".%03ld ", ts.tv_nsec / 1000000);
 	}
-	n += (size_t)snprintf(line + n, sizeof line - n, level == HSPMD_LOG_INFO ? "%s: " : "%s: %s: ", speaker, words[level]);
+	n += (size_t)snprintf(line + n, sizeof line - n, level == HSPMD_LOG_INFO ? "%s: " : "%s: %s: ", speaker, names[level]);
 	va_list ap;
 	va_start(ap, fmt);
 	int m = vsnprintf(line + n, sizeof line - n, fmt, ap);
@@ -74,7 +74,7 @@ void hspmd_log(enum hspmd_log_level level, const char *fmt, ...)
 	n += m < 0 ? 0 : (size_t)m;
 	if (n > sizeof line - 2)
 		n = sizeof line - 2;
-	hspmd_one_line(line, n);
+	hspmd_sanitize_line(line, n);
 	line[n++] = '\n';
 	ssize_t done = write(STDERR_FILENO, line, n);
 	if (tee_fd >= 0)

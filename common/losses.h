@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which nodes of a job go at once, so that what must not be lost is never on them alone:
  *   - any `copies` nodes (they fail, each on its own);
- *   - what a shrink by count takes: Slurm keeps the batch host and then the lowest in its own order of nodes, which is the order of the cluster (controller/run/nodes.c),
+ *   - what a shrink by count takes: Slurm keeps the batch host and then the lowest in its own order of nodes, which is the order of the cluster (controller/core/nodes.c),
  *     and takes the highest without a word. Of the nodes that hold state `keep` are left at least. What survives that survives every smaller shrink, too: the lowest
  *     node that holds a thing is what counts, so something on the first `keep` nodes outlives them all;
  *   - all nodes of one rack or switch;
  *   - all nodes of one member job, which a shrink of the first job leaves alone.
- * A loss after which no node is left that takes part is not thought of. Pure; used by all who lay state on nodes: the solver (controller/solver/holders.h), the
- * spreading of checkpoints (runtime/train/spread.h) and the job controller. */
+ * A loss after which no node is left that takes part is not thought of. Pure; used by all who lay state on nodes: the solver (controller/solver/search/holders.h), the
+ * spreading of checkpoints (runtime/generation/checkpoint_placement.h) and the job controller. */
 #ifndef HSPMD_COMMON_LOSSES_H
 #define HSPMD_COMMON_LOSSES_H
 

@@ -54,9 +54,9 @@ int hspmd_stream_fd(const struct hspmd_stream *s)
 	return s->fd;
 }
 
-void hspmd_stream_limit(struct hspmd_stream *s, size_t max_frame)
+void hspmd_stream_set_max_frame(struct hspmd_stream *s, size_t max_frame)
 {
-	hspmd_wire_reader_limit(s->reader, max_frame);
+	hspmd_wire_reader_set_max_frame(s->reader, max_frame);
 }
 
 int hspmd_stream_flush(struct hspmd_stream *s, struct hspmd_error *err)
@@ -138,27 +138,27 @@ int hspmd_stream_read(struct hspmd_stream *s, struct hspmd_error *err)
 	}
 }
 
-json_t *hspmd_stream_take(struct hspmd_stream *s)
+json_t *hspmd_stream_next(struct hspmd_stream *s)
 {
-	return hspmd_wire_take(s->reader);
+	return hspmd_wire_next(s->reader);
 }
 
 int hspmd_stream_receive(struct hspmd_stream *s, double timeout_s, json_t **message, struct hspmd_error *err)
 {
 	double deadline = hspmd_now() + timeout_s;
-	while (hspmd_stream_unsent(s)) {
+	while (hspmd_stream_has_unsent(s)) {
 		if (hspmd_stream_flush(s, err))
 			return -1;
 		double left = deadline - hspmd_now();
 		struct pollfd p = { .fd = s->fd, .events = POLLOUT };
-		if (hspmd_stream_unsent(s) && (left <= 0 || poll(&p, 1, (int)(left * 1e3) + 1) == 0))
+		if (hspmd_stream_has_unsent(s) && (left <= 0 || poll(&p, 1, (int)(left * 1e3) + 1) == 0))
 			return hspmd_fail(err, "waited %.3g s for the other side to take a message", timeout_s);
 	}
 	double left = deadline - hspmd_now();
 	return hspmd_wire_receive(s->fd, s->reader, left > 0 ? left : 0, message, err);
 }
 
-bool hspmd_stream_unsent(const struct hspmd_stream *s)
+bool hspmd_stream_has_unsent(const struct hspmd_stream *s)
 {
 	return s->sent < s->used;
 }

@@ -68,7 +68,7 @@ struct hspmd_wire_reader *hspmd_wire_reader_create(size_t max_frame)
 	return r;
 }
 
-void hspmd_wire_reader_limit(struct hspmd_wire_reader *r, size_t max_frame)
+void hspmd_wire_reader_set_max_frame(struct hspmd_wire_reader *r, size_t max_frame)
 {
 	r->max = max_frame < HSPMD_WIRE_MAX ? max_frame : HSPMD_WIRE_MAX;
 }
@@ -88,7 +88,7 @@ static int keep(struct hspmd_wire_reader *r, json_t *message)
 {
 	if (r->taken == r->count)
 		r->taken = r->count = 0;
-	if (hspmd_grow(&r->messages, &r->message_capacity, r->count, sizeof *r->messages))
+	if (hspmd_array_grow(&r->messages, &r->message_capacity, r->count, sizeof *r->messages))
 		return -1;
 	r->messages[r->count++] = message;
 	return 0;
@@ -153,7 +153,7 @@ int hspmd_wire_feed(struct hspmd_wire_reader *r, const void *data, size_t size, 
 	return 0;
 }
 
-json_t *hspmd_wire_take(struct hspmd_wire_reader *r)
+json_t *hspmd_wire_next(struct hspmd_wire_reader *r)
 {
 	return r->taken < r->count ? r->messages[r->taken++] : NULL;
 }
@@ -207,7 +207,7 @@ int hspmd_wire_receive(int fd, struct hspmd_wire_reader *r, double timeout_s, js
 {
 	double deadline = timeout_s < 0 ? -1 : hspmd_now() + timeout_s;
 	char bytes[65536];
-	while (!(*message = hspmd_wire_take(r))) {
+	while (!(*message = hspmd_wire_next(r))) {
 		int ready = wait_for(fd, POLLIN, deadline);
 		if (ready < 0)
 			return hspmd_fail_errno(err, "waiting for a control message");

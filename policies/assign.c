@@ -2,7 +2,7 @@
 /* Idle nodes to jobs, for the greatest sum of gains. */
 #include <math.h>
 
-#include "policies/grow.h"
+#include "policies/growth_internal.h"
 
 #define EPSILON 1e-12
 #define IMPROVE_MAX_JOBS 64 /* moves and swaps are looked for where so many jobs at most take part: it is their square that costs */
@@ -10,7 +10,7 @@
 
 /* Free a place in an empty pool by letting a job that took from it take from another, breadth first. Returns the pool at the end of the
  * path (one with nodes left; from_pool and from_job lead back to the start), -1: none. */
-static int find_path(struct field *f, int start)
+static int find_path(struct growth *f, int start)
 {
 	int queue[256], head = 0, tail = 0;
 	if (f->pool_count > 256)
@@ -24,10 +24,10 @@ static int find_path(struct field *f, int start)
 		if (f->pools[at].left)
 			return at;
 		for (int j = 0; j < f->job_count; j++) {
-			if (!*field_take(f, j, at))
+			if (!*growth_take(f, j, at))
 				continue;
 			for (int p = 0; p < f->pool_count; p++) {
-				if (f->from_pool[p] != -2 || !field_fits(f, j, p, at))
+				if (f->from_pool[p] != -2 || !growth_fits(f, j, p, at))
 					continue;
 				f->from_pool[p] = at;
 				f->from_job[p] = j;
@@ -39,40 +39,40 @@ static int find_path(struct field *f, int start)
 }
 
 /* One more node for a job, by way of others that change theirs. True when the sum of all gains. */
-static bool augment(struct field *f, int job, int start)
+static bool augment(struct growth *f, int job, int start)
 {
 	int end = find_path(f, start);
 	if (end < 0 || end == start)
 		return false;
-	double gain = field_change(f, job, start, 1);
+	double gain = growth_change(f, job, start, 1);
 	for (int p = end; f->from_pool[p] >= 0; p = f->from_pool[p]) {
-		const struct desk_job *j = field_job(f, f->from_job[p]);
-		double before = desk_value(j, &j->now);
-		field_move(f, f->from_job[p], f->from_pool[p], -1);
-		field_move(f, f->from_job[p], p, 1);
-		gain += desk_value(j, &j->now) - before;
+		const struct decision_job *j = growth_job(f, f->from_job[p]);
+		double before = holding_value(j, &j->now);
+		growth_move(f, f->from_job[p], f->from_pool[p], -1);
+		growth_move(f, f->from_job[p], p, 1);
+		gain += holding_value(j, &j->now) - before;
 	}
-	if (gain > EPSILON && field_fits(f, job, start, -1)) {
-		field_move(f, job, start, 1);
+	if (gain > EPSILON && growth_fits(f, job, start, -1)) {
+		growth_move(f, job, start, 1);
 		return true;
 	}
 	/* Undo from the start towards the end: each pool gives back what it got. */
 	for (int p = end; f->from_pool[p] >= 0; p = f->from_pool[p]) {
-		field_move(f, f->from_job[p], p, -1);
-		field_move(f, f->from_job[p], f->from_pool[p], 1);
+		growth_move(f, f->from_job[p], p, -1);
+		growth_move(f, f->from_job[p], f->from_pool[p], 1);
 	}
 	return false;
 }
 
 /* The pool that serves a job best now: one with nodes left, or one that a path may still open. */
-static void find_best(struct field *f, int job)
+static void find_best(struct growth *f, int job)
 {
 	double best = -INFINITY;
 	int at = -1;
 	for (int p = 0; p < f->pool_count; p++) {
-		if (f->closed[job * f->pool_count + p] || !field_fits(f, job, p, -1))
+		if (f->closed[job * f->pool_count + p] || !growth_fits(f, job, p, -1))
 			continue;
-		double gain = field_change(f, job, p, 1);
+		double gain = growth_change(f, job, p, 1);
 		if (gain > best || (gain == best && !f->pools[at].left && f->pools[p].left)) {
 			best = gain;
 			at = p;
@@ -84,11 +84,11 @@ static void find_best(struct field *f, int job)
 
 /* Give the one node that gains most, along a path where its pool is empty. False: nothing gains any more. What no path opens now, none will
  * later (the sets of increments that can be served form a matroid), so a closed pair stays closed. */
-static bool step(struct field *f)
+static bool step(struct growth *f)
 {
 	int job = -1;
 	for (int j = 0; j < f->job_count; j++) {
-		if (field_job(f, j)->barred)
+		if (growth_job(f, j)->barred)
 			continue;
 		int at = f->best_pool[j];
 		if (isnan(f->best[j]) || (at >= 0 && !f->pools[at].left))
@@ -100,10 +100,10 @@ static bool step(struct field *f)
 		return false;
 	int pool = f->best_pool[job];
 	f->best[job] = NAN;
-	if (!field_fits(f, job, pool, -1))
+	if (!growth_fits(f, job, pool, -1))
 		return true; /* others took from the reserve since it was found; it is looked at again */
 	if (f->pools[pool].left)
-		field_move(f, job, pool, 1);
+		growth_move(f, job, pool, 1);
 	else if (!augment(f, job, pool))
 		f->closed[job * f->pool_count + pool] = true;
 	return true;
@@ -112,81 +112,81 @@ static bool step(struct field *f)
 /* ---- unequal nodes: moves and swaps */
 
 /* Job a gives a node of pool p; b takes it, and gives (q >= 0) one of pool q to a. True when that gains; then it is done. */
-static bool exchange(struct field *f, int a, int p, int b, int q)
+static bool exchange(struct growth *f, int a, int p, int b, int q)
 {
-	const struct desk_job *x = field_job(f, a), *y = field_job(f, b);
-	double before = desk_value(x, &x->now) + desk_value(y, &y->now);
-	field_move(f, a, p, -1);
+	const struct decision_job *x = growth_job(f, a), *y = growth_job(f, b);
+	double before = holding_value(x, &x->now) + holding_value(y, &y->now);
+	growth_move(f, a, p, -1);
 	if (q >= 0)
-		field_move(f, b, q, -1);
-	bool fits = field_fits(f, b, p, -1) && (q < 0 || field_fits(f, a, q, -1));
-	field_move(f, b, p, 1);
+		growth_move(f, b, q, -1);
+	bool fits = growth_fits(f, b, p, -1) && (q < 0 || growth_fits(f, a, q, -1));
+	growth_move(f, b, p, 1);
 	if (q >= 0)
-		field_move(f, a, q, 1);
-	if (fits && desk_value(x, &x->now) + desk_value(y, &y->now) > before + EPSILON + 1e-9 * before)
+		growth_move(f, a, q, 1);
+	if (fits && holding_value(x, &x->now) + holding_value(y, &y->now) > before + EPSILON + 1e-9 * before)
 		return true;
-	field_move(f, b, p, -1);
-	field_move(f, a, p, 1);
+	growth_move(f, b, p, -1);
+	growth_move(f, a, p, 1);
 	if (q >= 0) {
-		field_move(f, a, q, -1);
-		field_move(f, b, q, 1);
+		growth_move(f, a, q, -1);
+		growth_move(f, b, q, 1);
 	}
 	return false;
 }
 
-static bool improve_pair(struct field *f, int a, int b)
+static bool improve_pair(struct growth *f, int a, int b)
 {
 	for (int p = 0; p < f->pool_count; p++) {
-		if (!*field_take(f, a, p))
+		if (!*growth_take(f, a, p))
 			continue;
 		if (exchange(f, a, p, b, -1))
 			return true;
 		for (int q = 0; q < f->pool_count; q++)
-			if (q != p && *field_take(f, b, q) && exchange(f, a, p, b, q))
+			if (q != p && *growth_take(f, b, q) && exchange(f, a, p, b, q))
 				return true;
 	}
 	return false;
 }
 
 /* A job changes a node of its own for a better one that lies free. */
-static bool improve_one(struct field *f, int j)
+static bool improve_one(struct growth *f, int j)
 {
 	for (int p = 0; p < f->pool_count; p++)
-		for (int q = 0; q < f->pool_count && *field_take(f, j, p); q++) {
+		for (int q = 0; q < f->pool_count && *growth_take(f, j, p); q++) {
 			if (q == p || !f->pools[q].left)
 				continue;
-			const struct desk_job *job = field_job(f, j);
-			double before = desk_value(job, &job->now);
-			field_move(f, j, p, -1);
-			bool fits = field_fits(f, j, q, -1);
-			field_move(f, j, q, 1);
-			if (fits && desk_value(job, &job->now) > before + EPSILON + 1e-9 * before)
+			const struct decision_job *job = growth_job(f, j);
+			double before = holding_value(job, &job->now);
+			growth_move(f, j, p, -1);
+			bool fits = growth_fits(f, j, q, -1);
+			growth_move(f, j, q, 1);
+			if (fits && holding_value(job, &job->now) > before + EPSILON + 1e-9 * before)
 				return true;
-			field_move(f, j, q, -1);
-			field_move(f, j, p, 1);
+			growth_move(f, j, q, -1);
+			growth_move(f, j, p, 1);
 		}
 	return false;
 }
 
-static bool improve(struct field *f)
+static bool improve(struct growth *f)
 {
 	for (int a = 0; a < f->job_count; a++) {
-		if (field_job(f, a)->barred)
+		if (growth_job(f, a)->barred)
 			continue;
 		if (improve_one(f, a))
 			return true;
 		for (int b = 0; b < f->job_count; b++)
-			if (a != b && !field_job(f, b)->barred && improve_pair(f, a, b))
+			if (a != b && !growth_job(f, b)->barred && improve_pair(f, a, b))
 				return true;
 	}
 	return false;
 }
 
 /* Are the pools alike to all jobs in what a node of them is worth? Then greedy was optimal. */
-static bool alike(const struct field *f)
+static bool alike(const struct growth *f)
 {
 	for (int p = 1; p < f->pool_count; p++) {
-		const struct hspmd_site_class *a = &f->k->s->classes[f->pools[0].class], *b = &f->k->s->classes[f->pools[p].class];
+		const struct hspmd_snapshot_class *a = &f->k->s->classes[f->pools[0].class], *b = &f->k->s->classes[f->pools[p].class];
 		if (a->type != b->type || a->devices != b->devices || a->price_per_hour != b->price_per_hour ||
 		    a->losses_per_s != b->losses_per_s)
 			return false;
@@ -194,7 +194,7 @@ static bool alike(const struct field *f)
 	return true;
 }
 
-void field_assign(struct field *f)
+void growth_assign(struct growth *f)
 {
 	bool one_kind = alike(f);
 	while (step(f))

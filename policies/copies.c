@@ -7,13 +7,13 @@
 #include "common/alloc.h"
 
 /* Which part of the time is left for training when every node sends its share of the state so many times. */
-static double left(const struct hspmd_copies *c, int copies)
+static double left(const struct hspmd_copies_problem *c, int copies)
 {
 	double each_s = c->bytes_per_s > 0 ? c->state_bytes / c->nodes / c->bytes_per_s : 0;
 	return c->every_s > 0 ? 1 / (1 + copies * each_s / c->every_s) : 1;
 }
 
-static double liveput_with(const struct hspmd_copies *c, const struct hspmd_risk *risk, double horizon_s, int copies, double *rates)
+static double liveput_with(const struct hspmd_copies_problem *c, const struct hspmd_risk *risk, double horizon_s, int copies, double *rates)
 {
 	int nodes = c->nodes < HSPMD_COPIES_NODES ? c->nodes : HSPMD_COPIES_NODES;
 	for (int i = 0; i < nodes; i++)
@@ -22,7 +22,7 @@ static double liveput_with(const struct hspmd_copies *c, const struct hspmd_risk
 	return hspmd_liveput(&plan, risk, horizon_s);
 }
 
-int hspmd_copies_choose(const struct hspmd_copies *c, const struct hspmd_risk *risk, double horizon_s)
+int hspmd_copies_choose(const struct hspmd_copies_problem *c, const struct hspmd_risk *risk, double horizon_s)
 {
 	int most = c->most < c->nodes - 1 ? c->most : c->nodes - 1, best = c->least < most ? c->least : most;
 	if (best < 0)

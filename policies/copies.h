@@ -8,7 +8,7 @@
 
 #define HSPMD_COPIES_NODES 512 /* of a larger job only so many are reckoned with; what decides is the ratio of costs */
 
-struct hspmd_copies {
+struct hspmd_copies_problem {
 	int nodes;
 	int least, most;    /* allowed; where nodes are too few for `least`, as many as there can be */
 	double state_bytes; /* of the whole job: what a copy moves every time */
@@ -19,6 +19,6 @@ struct hspmd_copies {
 };
 
 /* The number of copies with the greatest liveput over `horizon_s`; the fewest of equal ones. Nodes that are never lost: `least`. -1: memory is short. */
-int hspmd_copies_choose(const struct hspmd_copies *c, const struct hspmd_risk *risk, double horizon_s);
+int hspmd_copies_choose(const struct hspmd_copies_problem *c, const struct hspmd_risk *risk, double horizon_s);
 
 #endif

@@ -4,33 +4,33 @@
 #include <math.h>
 #include <stddef.h>
 
-static bool predicted(const double *curve, int count, const struct hspmd_curve_seen *seen)
+static bool predicted(const double *curve, int count, const struct hspmd_curve_sample *seen)
 {
 	return seen->nodes >= 1 && seen->nodes <= count && isfinite(curve[seen->nodes - 1]) && curve[seen->nodes - 1] > 0;
 }
 
 /* The greatest measured size that is not above n; NULL: none. */
-static const struct hspmd_curve_seen *seen_below(const double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, int n)
+static const struct hspmd_curve_sample *seen_below(const double *curve, int count, const struct hspmd_curve_sample *seen, int seen_count, int n)
 {
-	const struct hspmd_curve_seen *best = NULL;
+	const struct hspmd_curve_sample *best = NULL;
 	for (int k = 0; k < seen_count; k++)
 		if (seen[k].nodes <= n && predicted(curve, count, &seen[k]) && (!best || seen[k].nodes > best->nodes))
 			best = &seen[k];
 	return best;
 }
 
-static double ratio(const double *curve, const struct hspmd_curve_seen *seen)
+static double ratio(const double *curve, const struct hspmd_curve_sample *seen)
 {
 	return seen->tokens_per_s / curve[seen->nodes - 1];
 }
 
-void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count)
+void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_sample *seen, int seen_count)
 {
 	/* From the end: a size's ratio needs the predictions of smaller and of equal ones, and of the next measured one above, whose ratio is kept. */
-	const struct hspmd_curve_seen *above = NULL;
+	const struct hspmd_curve_sample *above = NULL;
 	double above_ratio = 1;
 	for (int n = count; n >= 1; n--) {
-		const struct hspmd_curve_seen *below = seen_below(curve, count, seen, seen_count, n);
+		const struct hspmd_curve_sample *below = seen_below(curve, count, seen, seen_count, n);
 		double r = above_ratio;
 		if (below) {
 			r = ratio(curve, below);
@@ -45,11 +45,11 @@ void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_seen *
 	}
 }
 
-void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_seen *seen, int seen_count, double slack)
+void hspmd_curve_bound(double *curve, int count, const struct hspmd_curve_sample *seen, int seen_count, double slack)
 {
 	for (int i = 0; i < count; i++) {
 		int n = i + 1;
-		const struct hspmd_curve_seen *measured = NULL;
+		const struct hspmd_curve_sample *measured = NULL;
 		for (int k = 0; k < seen_count && !measured; k++)
 			measured = seen[k].nodes == n ? &seen[k] : NULL;
 		double v = measured ? measured->tokens_per_s : isfinite(curve[i]) && curve[i] > 0 ? curve[i] : 0;

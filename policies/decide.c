@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "policies/decide.h"
 
-#include "policies/desk.h"
+#include "policies/decision_state_internal.h"
 
-int hspmd_policy_decide(const struct hspmd_site *s, struct hspmd_decision *d, struct hspmd_error *err)
+int hspmd_policy_decide(const struct hspmd_snapshot *s, struct hspmd_decision *d, struct hspmd_error *err)
 {
-	struct desk k;
-	int rc = desk_open(&k, s, d, err);
+	struct decision_state k;
+	int rc = decision_state_open(&k, s, d, err);
 	if (rc == 0)
-		rc = step_limits(&k, err);
+		rc = reclaim_over_limit(&k, err);
 	if (rc == 0)
-		rc = step_pending(&k, err);
+		rc = reclaim_for_pending(&k, err);
 	if (rc == 0)
-		rc = step_grow(&k, err);
+		rc = grow_into_idle(&k, err);
 	if (rc == 0)
-		rc = step_rebalance(&k, err);
-	desk_close(&k);
+		rc = rebalance_jobs(&k, err);
+	decision_state_close(&k);
 	return rc;
 }

@@ -17,17 +17,17 @@
 #define HSPMD_POLICIES_DECIDE_H
 
 #include "common/error.h"
-#include "policies/site.h"
+#include "policies/snapshot.h"
 
 #define HSPMD_REASON_MAX 256
 /* A waiting job that could have started for this long and did not is held up by something the snapshot does not show: nodes are not kept
  * for it any longer. Two rounds of Slurm's slowest scheduler. */
-#define HSPMD_PATIENCE_S 120.0
+#define HSPMD_STALE_PENDING_S 120.0
 
-enum hspmd_action_kind { HSPMD_GROW, HSPMD_SHRINK };
+enum hspmd_resize_kind { HSPMD_RESIZE_GROW, HSPMD_RESIZE_SHRINK };
 
-struct hspmd_action {
-	enum hspmd_action_kind kind;
+struct hspmd_resize_action {
+	enum hspmd_resize_kind kind;
 	int job;         /* index into elastic */
 	int node_count;
 	int *nodes;      /* indexes into nodes, owned */
@@ -39,13 +39,13 @@ struct hspmd_action {
 
 struct hspmd_decision {
 	int count;
-	struct hspmd_action *actions;
-	double *could_start_s;            /* per waiting job: since when it could start, NAN: cannot */
+	struct hspmd_resize_action *actions;
+	double *eligible_since_s;            /* per waiting job: since when it could start, NAN: cannot */
 	char (*why)[HSPMD_REASON_MAX];    /* per elastic job: why nothing was done, "" when something was */
 };
 
 /* 0 or -1 (out of memory, or a snapshot that contradicts itself). The caller clears the decision in either case. */
-int hspmd_policy_decide(const struct hspmd_site *s, struct hspmd_decision *d, struct hspmd_error *err);
+int hspmd_policy_decide(const struct hspmd_snapshot *s, struct hspmd_decision *d, struct hspmd_error *err);
 void hspmd_decision_clear(struct hspmd_decision *d);
 
 #endif

@@ -5,9 +5,9 @@
 
 #define STEPS 64 /* of Simpson's rule over the horizon; even */
 
-double hspmd_state_lost(const struct hspmd_risk *risk, int replicas)
+double hspmd_state_loss_probability(const struct hspmd_risk *risk, int replicas)
 {
-	return replicas > 0 ? pow(risk->together, replicas) : 1;
+	return replicas > 0 ? pow(risk->correlated, replicas) : 1;
 }
 
 /* Chance that k of n are gone by a time at which each is with chance q. */
@@ -32,7 +32,7 @@ static double rate_with(const struct hspmd_liveput_plan *p, int lost)
 static double rate_at(const struct hspmd_liveput_plan *p, const struct hspmd_risk *risk, double t)
 {
 	double q = -expm1(-risk->losses_per_s * t), sum = 0;
-	double lost_s = p->pause_s + hspmd_state_lost(risk, p->replicas) * p->rollback_s;
+	double lost_s = p->pause_s + hspmd_state_loss_probability(risk, p->replicas) * p->rollback_s;
 	for (int k = 0; k < p->nodes; k++) {
 		double chance = gone(p->nodes, k, q);
 		double losses = (p->nodes - k) * risk->losses_per_s;

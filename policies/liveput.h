@@ -8,7 +8,7 @@
 /* How nodes go: each on its own at this rate; and when one goes, each other with this chance in the same blow (a rack, a price). */
 struct hspmd_risk {
 	double losses_per_s; /* of one node */
-	double together;     /* 0 .. 1 */
+	double correlated;     /* 0 .. 1 */
 };
 
 struct hspmd_liveput_plan {
@@ -21,7 +21,7 @@ struct hspmd_liveput_plan {
 };
 
 /* Chance that a loss takes a slice of the state with all its copies. */
-double hspmd_state_lost(const struct hspmd_risk *risk, int replicas);
+double hspmd_state_loss_probability(const struct hspmd_risk *risk, int replicas);
 
 /* Expected committed tokens over the next horizon_s seconds, no node coming back. Exact for nodes that go on their own (how many are left
  * is binomial), with costs small against the time between losses; integrated by Simpson's rule. Never below 0. */

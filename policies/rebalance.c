@@ -5,42 +5,42 @@
 #include <stdlib.h>
 
 #include "common/alloc.h"
-#include "policies/desk.h"
+#include "policies/decision_state_internal.h"
 
-static bool may_give(const struct desk *k, const struct desk_job *j)
+static bool may_give(const struct decision_state *k, const struct decision_job *j)
 {
-	const struct hspmd_site_elastic *e = j->e;
-	return e->terms.rebalance && e->reachable && !e->asked && !j->gave && j->now.nodes == j->was.nodes && j->now.nodes > e->min_nodes &&
-	       k->s->now_s >= e->keeps_until_s && k->s->now_s - e->resized_s >= fmax(e->terms.shrink_cooldown_s, e->terms.grow_cooldown_s);
+	const struct hspmd_snapshot_elastic *e = j->e;
+	return e->terms.rebalance && e->reachable && !e->request_pending && !j->shrunk && j->now.nodes == j->was.nodes && j->now.nodes > e->min_nodes &&
+	       k->s->now_s >= e->declined_shrink_until_s && k->s->now_s - e->resized_s >= fmax(e->terms.shrink_cooldown_s, e->terms.grow_cooldown_s);
 }
 
-static bool may_get(const struct desk *k, const struct desk_job *j)
+static bool may_get(const struct decision_state *k, const struct decision_job *j)
 {
-	const struct hspmd_site_elastic *e = j->e;
-	return e->terms.rebalance && e->terms.into_idle && e->reachable && !e->asked && !j->gave && e->curve_count &&
-	       j->now.nodes == j->was.nodes && j->now.nodes < e->max_nodes && k->s->now_s >= e->declined_until_s &&
+	const struct hspmd_snapshot_elastic *e = j->e;
+	return e->terms.rebalance && e->terms.into_idle && e->reachable && !e->request_pending && !j->shrunk && e->curve_count &&
+	       j->now.nodes == j->was.nodes && j->now.nodes < e->max_nodes && k->s->now_s >= e->declined_grow_until_s &&
 	       k->s->now_s - e->resized_s >= e->terms.grow_cooldown_s;
 }
 
 /* The best number of nodes to move from a to b, its nodes in out (those least missed first): 0 when no move pays for both pauses. */
-static int best_move(const struct desk *k, int a, int b, int *out, double *gain)
+static int best_move(const struct decision_state *k, int a, int b, int *out, double *gain)
 {
-	const struct desk_job *x = &k->jobs[a], *y = &k->jobs[b];
-	struct desk_hold give = x->now, get = y->now;
+	const struct decision_job *x = &k->jobs[a], *y = &k->jobs[b];
+	struct holding give = x->now, get = y->now;
 	int most = x->now.nodes - x->e->min_nodes, best = 0;
-	int n = desk_choose(k, a, y->e->usable, most, out);
-	double before_x = desk_true_value(x, &x->now), before_y = desk_true_value(y, &y->now);
+	int n = decision_choose_nodes(k, a, y->e->usable, most, out);
+	double before_x = holding_true_value(x, &x->now), before_y = holding_true_value(y, &y->now);
 	*gain = 0;
 	for (int i = 0; i < n; i++) {
 		int class = k->s->nodes[out[i]].class;
-		give = desk_with(k, x, &give, class, -1);
-		get = desk_with(k, y, &get, class, 1);
-		if (!desk_allowed(k, y, &get, class))
+		give = holding_with_nodes(k, x, &give, class, -1);
+		get = holding_with_nodes(k, y, &get, class, 1);
+		if (!decision_allowed(k, y, &get, class))
 			break;
-		double change = desk_true_value(x, &give) - before_x + desk_true_value(y, &get) - before_y;
+		double change = holding_true_value(x, &give) - before_x + holding_true_value(y, &get) - before_y;
 		double held_s = fmin(fmax(fmax(x->e->terms.grow_cooldown_s, y->e->terms.grow_cooldown_s), 60),
 		                     fmin(x->e->remaining_s, y->e->remaining_s));
-		double whole_x = desk_whole(x, &x->now), whole_y = desk_whole(y, &y->now);
+		double whole_x = holding_pause_cost_per_s(x, &x->now), whole_y = holding_pause_cost_per_s(y, &y->now);
 		double pauses = whole_x * x->e->pause_s + whole_y * y->e->pause_s;
 		double least = fmax(x->e->terms.min_gain, y->e->terms.min_gain) * (whole_x + whole_y);
 		if (change > *gain && change >= least && change * held_s > pauses) {
@@ -51,23 +51,23 @@ static int best_move(const struct desk *k, int a, int b, int *out, double *gain)
 	return best;
 }
 
-static int move(struct desk *k, int a, int b, int n, const int *nodes, double gain)
+static int move(struct decision_state *k, int a, int b, int n, const int *nodes, double gain)
 {
-	struct hspmd_action *act = desk_action(k, HSPMD_SHRINK, a, n);
+	struct hspmd_resize_action *act = decision_new_action(k, HSPMD_RESIZE_SHRINK, a, n);
 	if (!act)
 		return -1;
 	for (int i = 0; i < n; i++)
-		desk_action_node(k, act, nodes[i]);
+		decision_add_node(k, act, nodes[i]);
 	act->for_job = b;
 	act->gain = gain;
 	snprintf(act->reason, sizeof act->reason, "%d node%s bring%s job %u more than this one", n, n == 1 ? "" : "s", n == 1 ? "s" : "",
 	         k->jobs[b].e->id);
-	k->jobs[b].gave = true; /* it takes part in no other move of this round */
+	k->jobs[b].shrunk = true; /* it takes part in no other move of this round */
 	return 0;
 }
 
 /* The one move that gains most; 1 when one was made, 0 none, -1 memory. */
-static int one_move(struct desk *k, int *nodes, int *scratch)
+static int one_move(struct decision_state *k, int *nodes, int *scratch)
 {
 	int from = -1, to = -1, count = 0;
 	double best = 0;
@@ -89,7 +89,7 @@ static int one_move(struct desk *k, int *nodes, int *scratch)
 	return from < 0 ? 0 : move(k, from, to, count, nodes, best) < 0 ? -1 : 1;
 }
 
-int step_rebalance(struct desk *k, struct hspmd_error *err)
+int rebalance_jobs(struct decision_state *k, struct hspmd_error *err)
 {
 	int *nodes = hspmd_calloc((size_t)k->s->node_count, sizeof *nodes),
 	    *scratch = hspmd_calloc((size_t)k->s->node_count, sizeof *scratch);

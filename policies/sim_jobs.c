@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs of the played cluster: start, work, resize, end, loss. */
+/* Jobs of the simulated cluster: start, work, resize, end, loss. */
 #include <math.h>
 
 #include "policies/curve.h"
-#include "policies/sim.h"
+#include "policies/sim_internal.h"
 
 bool sim_fits(const struct sim *s, const struct sim_job *j, int class)
 {
@@ -24,7 +24,7 @@ void sim_queue(struct sim *s, int job)
 	struct sim_job *j = &s->jobs[job];
 	j->state = SIM_WAITING;
 	j->queued_s = s->now_s;
-	j->could_start_s = NAN;
+	j->eligible_since_s = NAN;
 	int at = s->waiting++;
 	for (; at > 0 && before(j, &s->jobs[s->queue[at - 1]]); at--)
 		s->queue[at] = s->queue[at - 1];
@@ -49,7 +49,7 @@ static double rate(const struct sim_job *j)
 
 void sim_progress(struct sim *s, struct sim_job *j)
 {
-	double from = fmax(j->last_s, fmin(j->stalled_till_s, s->now_s));
+	double from = fmax(j->last_s, fmin(j->paused_until_s, s->now_s));
 	s->result->stalled_node_s += (from - j->last_s) * j->held;
 	double done = rate(j) * (s->now_s - from);
 	j->tokens += done;
@@ -64,20 +64,20 @@ static void set_end(struct sim *s, struct sim_job *j)
 	if (!t->elastic || t->run_s > 0)
 		j->ends_s = j->start_s + t->run_s;
 	if (t->elastic && t->tokens > 0 && rate(j) > 0)
-		j->ends_s = fmin(j->ends_s, fmax(s->now_s, j->stalled_till_s) + fmax(0, t->tokens - j->tokens) / rate(j));
+		j->ends_s = fmin(j->ends_s, fmax(s->now_s, j->paused_until_s) + fmax(0, t->tokens - j->tokens) / rate(j));
 }
 
-void sim_stall(struct sim *s, int job)
+void sim_pause(struct sim *s, int job)
 {
 	struct sim_job *j = &s->jobs[job];
-	j->stalled_till_s = fmax(j->stalled_till_s, s->now_s + j->t->pause_s);
+	j->paused_until_s = fmax(j->paused_until_s, s->now_s + j->t->pause_s);
 	j->resized_s = s->now_s;
 	set_end(s, j);
 }
 
 /* ---- nodes */
 
-void sim_free(struct sim *s, int node)
+void sim_free_node(struct sim *s, int node)
 {
 	struct sim_node *n = &s->nodes[node];
 	n->job = SIM_IDLE;
@@ -86,15 +86,15 @@ void sim_free(struct sim *s, int node)
 	s->used--;
 }
 
-void sim_take(struct sim *s, int job, int node)
+void sim_add_node(struct sim *s, int job, int node)
 {
 	s->nodes[node].job = job;
-	s->nodes[node].kept_for = -1;
+	s->nodes[node].reserved_for = -1;
 	s->jobs[job].held++;
 	s->used++;
 }
 
-void sim_give(struct sim *s, int job, int node)
+void sim_release_node(struct sim *s, int job, int node)
 {
 	s->nodes[node].leaves_s = s->now_s + s->options.leave_s;
 	s->jobs[job].held--;
@@ -104,7 +104,7 @@ static void free_all(struct sim *s, int job)
 {
 	for (int i = 0; i < s->node_count; i++)
 		if (s->nodes[i].job == job)
-			sim_free(s, i);
+			sim_free_node(s, i);
 	s->jobs[job].held = 0;
 }
 
@@ -116,7 +116,7 @@ void sim_start(struct sim *s, int job, int nodes)
 	unqueue(s, job);
 	for (int i = 0; i < s->node_count && nodes > 0; i++)
 		if (s->nodes[i].up && s->nodes[i].job == SIM_IDLE && sim_fits(s, j, s->nodes[i].class)) {
-			sim_take(s, job, i);
+			sim_add_node(s, job, i);
 			nodes--;
 		}
 	j->waited_s += s->now_s - j->queued_s;
@@ -125,7 +125,7 @@ void sim_start(struct sim *s, int job, int nodes)
 	j->started = true;
 	j->state = SIM_RUNNING;
 	j->start_s = j->last_s = j->resized_s = s->now_s;
-	j->stalled_till_s = s->now_s;
+	j->paused_until_s = s->now_s;
 	set_end(s, j);
 }
 
@@ -156,7 +156,7 @@ void sim_requeue(struct sim *s, int job, double redo_s)
 	lose_work(s, j, redo_s);
 	for (int i = 0; i < s->node_count; i++)
 		if (s->nodes[i].job == job) {
-			s->nodes[i].job = SIM_GOING;
+			s->nodes[i].job = SIM_DRAINING;
 			s->nodes[i].leaves_s = fmin(s->nodes[i].leaves_s, s->now_s + s->options.leave_s);
 		}
 	j->held = 0;
@@ -170,7 +170,7 @@ static double unsaved(const struct sim *s, const struct sim_job *j, double every
 	return fmod(s->now_s - j->start_s, every_s);
 }
 
-void sim_lose(struct sim *s, int node)
+void sim_lose_node(struct sim *s, int node)
 {
 	struct sim_node *n = &s->nodes[node];
 	int job = n->job;
@@ -180,18 +180,18 @@ void sim_lose(struct sim *s, int node)
 		s->result->node_losses++;
 		if (!j->t->elastic) {
 			sim_requeue(s, job, s->now_s - j->start_s);
-		} else if (s->options.mode != HSPMD_SIM_POLICY) {
+		} else if (s->options.mode != HSPMD_POLICY_SIM_POLICY) {
 			sim_requeue(s, job, unsaved(s, j, s->options.checkpoint_s));
 		} else if (j->held - 1 < j->t->min_nodes) {
 			sim_requeue(s, job, unsaved(s, j, s->options.local_s));
 		} else {
 			sim_progress(s, j);
 			j->held--;
-			sim_stall(s, job);
+			sim_pause(s, job);
 		}
 	}
 	if (n->job != SIM_IDLE)
-		sim_free(s, node);
+		sim_free_node(s, node);
 	n->up = false;
 	s->up--;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slurm, played: in order, EASY backfill behind the first job that cannot start, and preemption of whole jobs where the mode says so. */
+/* Slurm, simulated: in order, EASY backfill behind the first job that cannot start, and preemption of whole jobs where the mode says so. */
 #include <math.h>
 #include <stdlib.h>
 
-#include "policies/sim.h"
+#include "policies/sim_internal.h"
 
 /* Idle nodes that a job can use; and those of elastic jobs of lower priority, when they may be preempted. */
 static int count_idle(const struct sim *s, const struct sim_job *j)
@@ -17,8 +17,8 @@ static int count_idle(const struct sim *s, const struct sim_job *j)
 static bool may_preempt(const struct sim *s, const struct sim_job *j, int victim)
 {
 	const struct sim_job *v = victim >= 0 ? &s->jobs[victim] : NULL;
-	bool now = s->options.mode == HSPMD_SIM_PREEMPT ||
-	           (s->options.mode == HSPMD_SIM_POLICY && s->now_s - j->queued_s >= s->options.preempt_s);
+	bool now = s->options.mode == HSPMD_POLICY_SIM_PREEMPT ||
+	           (s->options.mode == HSPMD_POLICY_SIM_POLICY && s->now_s - j->queued_s >= s->options.preempt_s);
 	return v && now && v->t->elastic && v->state == SIM_RUNNING && v->t->priority < j->t->priority;
 }
 
@@ -55,7 +55,7 @@ static void preempt_for(struct sim *s, const struct sim_job *j)
 			return;
 		s->result->preemptions++;
 		/* hspmd's jobs write a checkpoint when they are told to end. */
-		double redo = s->options.mode == HSPMD_SIM_POLICY ? 0 : fmod(s->now_s - s->jobs[victim].start_s, s->options.checkpoint_s);
+		double redo = s->options.mode == HSPMD_POLICY_SIM_POLICY ? 0 : fmod(s->now_s - s->jobs[victim].start_s, s->options.checkpoint_s);
 		sim_requeue(s, victim, redo);
 	}
 }
@@ -69,13 +69,13 @@ static int by_time(const void *a, const void *b)
 static double ends(const struct sim *s, const struct sim_job *j, const struct sim_node *n)
 {
 	const struct sim_job *v = n->job >= 0 ? &s->jobs[n->job] : NULL;
-	if (v && v->t->elastic && v->t->priority < j->t->priority && s->options.mode != HSPMD_SIM_WITHOUT)
+	if (v && v->t->elastic && v->t->priority < j->t->priority && s->options.mode != HSPMD_POLICY_SIM_WITHOUT)
 		return s->now_s; /* it will be preempted, or give way */
 	return n->job >= 0 ? fmin(s->jobs[n->job].ends_s, n->leaves_s) : n->leaves_s;
 }
 
 /* When the blocked job could start if nothing else did, and how many nodes would then be left over. */
-static double shadow(const struct sim *s, const struct sim_job *j, int idle, int *extra)
+static double shadow_time(const struct sim *s, const struct sim_job *j, int idle, int *extra)
 {
 	int n = 0;
 	for (int i = 0; i < s->node_count; i++)
@@ -95,7 +95,7 @@ static double shadow(const struct sim *s, const struct sim_job *j, int idle, int
 
 static int nodes_for(const struct sim *s, const struct sim_job *j, int idle)
 {
-	if (s->options.mode != HSPMD_SIM_PREEMPT || !j->t->elastic)
+	if (s->options.mode != HSPMD_POLICY_SIM_PREEMPT || !j->t->elastic)
 		return j->t->nodes;
 	return idle < j->t->max_nodes ? idle : j->t->max_nodes;
 }
@@ -118,7 +118,7 @@ static bool try_job(struct sim *s, int job, struct reservation *r)
 			preempt_for(s, j);
 		} else if (!r->made) {
 			r->made = true;
-			r->at_s = shadow(s, j, idle, &r->extra);
+			r->at_s = shadow_time(s, j, idle, &r->extra);
 		}
 		return preempts;
 	}

@@ -8,11 +8,11 @@
 
 #include "common/alloc.h"
 #include "policies/match.h"
-#include "policies/sim.h"
+#include "policies/sim_internal.h"
 
-const char *const hspmd_sim_mode_words[] = { "policy", "without", "preempt", NULL };
-const struct hspmd_sim_options hspmd_sim_defaults = {
-	.mode = HSPMD_SIM_POLICY, .leave_s = 2, .preempt_s = 1, .checkpoint_s = 1800, .local_s = 60
+const char *const hspmd_policy_sim_mode_names[] = { "policy", "without", "preempt", NULL };
+const struct hspmd_policy_sim_options hspmd_policy_sim_defaults = {
+	.mode = HSPMD_POLICY_SIM_POLICY, .leave_s = 2, .preempt_s = 1, .checkpoint_s = 1800, .local_s = 60
 };
 
 /* ---- setting up */
@@ -53,7 +53,7 @@ static int make_job(struct sim *s, int job, struct hspmd_error *err)
 	j->t = &s->trace->jobs[job];
 	j->partition = partition_number(s->trace, j->t->partition);
 	j->ends_s = INFINITY;
-	j->could_start_s = NAN;
+	j->eligible_since_s = NAN;
 	j->usable = hspmd_calloc((size_t)s->class_count, 1);
 	if (!j->usable)
 		return hspmd_fail_memory(err, "simulating");
@@ -61,9 +61,9 @@ static int make_job(struct sim *s, int job, struct hspmd_error *err)
 		j->usable[c] = sim_fits(s, j, c);
 	if (!j->t->elastic)
 		return 0;
-	struct hspmd_policy_who who = { j->t->user ? j->t->user : "", j->t->account ? j->t->account : "", j->t->partition,
+	struct hspmd_policy_subject subject = { j->t->user ? j->t->user : "", j->t->account ? j->t->account : "", j->t->partition,
 					j->t->qos ? j->t->qos : "", j->t->policy };
-	if (hspmd_policy_decide_rule(s->policy, &who, &j->rule, err) < 0)
+	if (hspmd_policy_decide_rule(s->policy, &subject, &j->rule, err) < 0)
 		return hspmd_error_prefix(err, "job %u", j->t->id);
 	j->terms = hspmd_policy_effective(s->policy, j->rule);
 	return 0;
@@ -78,15 +78,15 @@ static int allocate(struct sim *s, struct hspmd_error *err)
 	s->event_class = hspmd_calloc(events, sizeof *s->event_class);
 	s->types = hspmd_calloc(events, sizeof *s->types);
 	s->queue = hspmd_calloc(jobs + 1, sizeof *s->queue);
-	s->site_classes = hspmd_calloc(events, sizeof *s->site_classes);
-	s->site_nodes = hspmd_calloc(nodes, sizeof *s->site_nodes);
-	s->site_pending = hspmd_calloc(jobs, sizeof *s->site_pending);
-	s->site_elastic = hspmd_calloc(jobs, sizeof *s->site_elastic);
-	s->site_job = hspmd_calloc(jobs, sizeof *s->site_job);
-	s->job_site = hspmd_calloc(jobs, sizeof *s->job_site);
+	s->snapshot_classes = hspmd_calloc(events, sizeof *s->snapshot_classes);
+	s->snapshot_nodes = hspmd_calloc(nodes, sizeof *s->snapshot_nodes);
+	s->snapshot_pending = hspmd_calloc(jobs, sizeof *s->snapshot_pending);
+	s->snapshot_elastic = hspmd_calloc(jobs, sizeof *s->snapshot_elastic);
+	s->snapshot_job = hspmd_calloc(jobs, sizeof *s->snapshot_job);
+	s->job_snapshot = hspmd_calloc(jobs, sizeof *s->job_snapshot);
 	s->ends = hspmd_calloc(nodes, sizeof *s->ends);
-	if (!s->nodes || !s->jobs || !s->classes || !s->event_class || !s->types || !s->queue || !s->site_classes || !s->site_nodes ||
-	    !s->site_pending || !s->site_elastic || !s->site_job || !s->job_site || !s->ends)
+	if (!s->nodes || !s->jobs || !s->classes || !s->event_class || !s->types || !s->queue || !s->snapshot_classes || !s->snapshot_nodes ||
+	    !s->snapshot_pending || !s->snapshot_elastic || !s->snapshot_job || !s->job_snapshot || !s->ends)
 		return hspmd_fail_memory(err, "simulating");
 	return 0;
 }
@@ -96,7 +96,7 @@ static int set_up(struct sim *s, struct hspmd_error *err)
 	if (allocate(s, err) < 0)
 		return -1;
 	for (int i = 0; i < s->node_count; i++)
-		s->nodes[i] = (struct sim_node){ .class = -1, .job = SIM_IDLE, .leaves_s = INFINITY, .kept_for = -1 };
+		s->nodes[i] = (struct sim_node){ .class = -1, .job = SIM_IDLE, .leaves_s = INFINITY, .reserved_for = -1 };
 	for (int e = 0; e < s->trace->event_count; e++)
 		s->event_class[e] = s->trace->events[e].kind == HSPMD_TRACE_ADD ? class_number(s, &s->trace->events[e]) : -1;
 	for (int i = 0; i < s->job_count; i++)
@@ -115,12 +115,12 @@ static void tear_down(struct sim *s)
 	free(s->event_class);
 	free(s->types);
 	free(s->queue);
-	free(s->site_classes);
-	free(s->site_nodes);
-	free(s->site_pending);
-	free(s->site_elastic);
-	free(s->site_job);
-	free(s->job_site);
+	free(s->snapshot_classes);
+	free(s->snapshot_nodes);
+	free(s->snapshot_pending);
+	free(s->snapshot_elastic);
+	free(s->snapshot_job);
+	free(s->job_snapshot);
 	free(s->ends);
 }
 
@@ -137,7 +137,7 @@ static void happen(struct sim *s, int event)
 		struct sim_node *n = &s->nodes[e->nodes[i]];
 		if (e->kind == HSPMD_TRACE_REMOVE) {
 			s->classes[n->class].up--;
-			sim_lose(s, e->nodes[i]);
+			sim_lose_node(s, e->nodes[i]);
 			continue;
 		}
 		*n = (struct sim_node){ .up = true,
@@ -145,7 +145,7 @@ static void happen(struct sim *s, int event)
 			                .job = SIM_IDLE,
 			                .since_s = s->now_s,
 			                .leaves_s = INFINITY,
-			                .kept_for = -1 };
+			                .reserved_for = -1 };
 		s->classes[n->class].up++;
 		s->up++;
 	}
@@ -178,7 +178,7 @@ static int run(struct sim *s, struct hspmd_error *err)
 {
 	int event = 0;
 	double wake = INFINITY;
-	bool policy = s->options.mode == HSPMD_SIM_POLICY;
+	bool policy = s->options.mode == HSPMD_POLICY_SIM_POLICY;
 	while (s->now_s < s->trace->end_s || event < s->trace->event_count) {
 		advance(s, next_time(s, event, wake));
 		for (int i = 0; i < s->job_count; i++)
@@ -186,20 +186,20 @@ static int run(struct sim *s, struct hspmd_error *err)
 				sim_finish(s, i);
 		for (int i = 0; i < s->node_count; i++)
 			if (s->nodes[i].leaves_s <= s->now_s)
-				sim_free(s, i);
+				sim_free_node(s, i);
 		for (; event < s->trace->event_count && s->trace->events[event].time_s <= s->now_s; event++)
 			happen(s, event);
 		sim_schedule(s);
 		if (policy && sim_decide(s, err) < 0)
 			return -1;
-		wake = policy ? sim_wake(s) : INFINITY;
+		wake = policy ? sim_next_wakeup(s) : INFINITY;
 	}
 	return 0;
 }
 
 static void sum_up(struct sim *s)
 {
-	struct hspmd_sim_result *r = s->result;
+	struct hspmd_policy_sim_result *r = s->result;
 	double rigid = 0, elastic = 0;
 	r->end_s = s->trace->end_s;
 	for (int i = 0; i < s->job_count; i++) {
@@ -216,13 +216,13 @@ static void sum_up(struct sim *s)
 	r->elastic_wait_s = r->elastic ? elastic / r->elastic : 0;
 }
 
-int hspmd_policy_simulate(const struct hspmd_policy *p, const struct hspmd_trace *t, const struct hspmd_sim_options *options,
-		   struct hspmd_sim_result *result, struct hspmd_error *err)
+int hspmd_policy_simulate(const struct hspmd_policy *p, const struct hspmd_trace *t, const struct hspmd_policy_sim_options *options,
+		   struct hspmd_policy_sim_result *result, struct hspmd_error *err)
 {
 	struct sim s = {
 		.policy = p, .trace = t, .options = *options, .result = result, .node_count = t->node_count, .job_count = t->job_count
 	};
-	*result = (struct hspmd_sim_result){ .mode = options->mode };
+	*result = (struct hspmd_policy_sim_result){ .mode = options->mode };
 	int rc = set_up(&s, err);
 	if (rc == 0)
 		rc = run(&s, err);
@@ -232,11 +232,11 @@ int hspmd_policy_simulate(const struct hspmd_policy *p, const struct hspmd_trace
 	return rc;
 }
 
-json_t *hspmd_sim_result_to_json(const struct hspmd_sim_result *r)
+json_t *hspmd_policy_sim_result_to_json(const struct hspmd_policy_sim_result *r)
 {
 	return json_pack("{s:s, s:f, s:f, s:f, s:f, s:{s:i, s:i, s:i, s:f, s:f}, s:{s:i, s:i, s:i, s:f}, s:i, s:i, s:i, s:i, s:i, s:i, "
 	                 "s:i, s:f, s:f, s:f, s:i}",
-	                 "mode", hspmd_sim_mode_words[r->mode], "end_s", r->end_s, "utilisation",
+	                 "mode", hspmd_policy_sim_mode_names[r->mode], "end_s", r->end_s, "utilisation",
 	                 r->node_s > 0 ? r->used_node_s / r->node_s : 0, "nodes_used_mean", r->end_s > 0 ? r->used_node_s / r->end_s : 0,
 	                 "stalled_node_s", r->stalled_node_s, "rigid", "jobs", r->rigid, "started", r->rigid_started, "done", r->rigid_done,
 	                 "wait_mean_s", r->rigid_wait_s, "wait_max_s", r->rigid_wait_max_s, "elastic", "jobs", r->elastic, "started",

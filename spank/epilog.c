@@ -5,12 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/memory_place.h"
+#include "common/shm_dir.h"
 #include "spank/plugin.h"
 
 #define LIMIT_S 20 /* the next job waits meanwhile */
 
-void hspmd_spank_clear(spank_t spank)
+void hspmd_spank_clean_node(spank_t spank)
 {
 	char host[256] = "", job[16];
 	const char *node = getenv("SLURMD_NODENAME");
@@ -24,5 +24,5 @@ void hspmd_spank_clear(spank_t spank)
 	if (!node)
 		return;
 	snprintf(job, sizeof job, "%u", id);
-	hspmd_memory_place_sweep_job(node, job, LIMIT_S);
+	hspmd_shm_dir_sweep_job(node, job, LIMIT_S);
 }

@@ -4,14 +4,14 @@
 
 #include "spank/plugin.h"
 
-struct hspmd_spank_asked hspmd_spank_asked;
-const char *const hspmd_spank_names[] = { "HSPMD_JOB", "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT", "HSPMD_CTLD", "HSPMD_POLICIES", NULL };
+struct hspmd_spank_options hspmd_spank_options;
+const char *const hspmd_spank_env_names[] = { "HSPMD_JOB", "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT", "HSPMD_CTLD", "HSPMD_POLICIES", NULL };
 
 enum { FILE_OPTION, NODES_OPTION, POLICY_OPTION, CHECKPOINT_OPTION };
 
 static int take(int option, const char *text, int remote)
 {
-	char **slots[] = { &hspmd_spank_asked.file, &hspmd_spank_asked.nodes, &hspmd_spank_asked.policy, &hspmd_spank_asked.checkpoint };
+	char **slots[] = { &hspmd_spank_options.file, &hspmd_spank_options.nodes, &hspmd_spank_options.policy, &hspmd_spank_options.checkpoint };
 	if (remote)
 		return 0; /* the node side reads what the submission put into the environment */
 	char *copy = strdup(text ? text : "");
@@ -39,9 +39,9 @@ int hspmd_spank_options_register(spank_t spank)
 
 void hspmd_spank_options_clear(void)
 {
-	free(hspmd_spank_asked.file);
-	free(hspmd_spank_asked.nodes);
-	free(hspmd_spank_asked.policy);
-	free(hspmd_spank_asked.checkpoint);
-	memset(&hspmd_spank_asked, 0, sizeof hspmd_spank_asked);
+	free(hspmd_spank_options.file);
+	free(hspmd_spank_options.nodes);
+	free(hspmd_spank_options.policy);
+	free(hspmd_spank_options.checkpoint);
+	memset(&hspmd_spank_options, 0, sizeof hspmd_spank_options);
 }

@@ -9,7 +9,7 @@ SPANK_PLUGIN(hspmd, 1)
 static struct hspmd_spank_args args;
 static bool broken; /* plugstack.conf is wrong: do nothing */
 
-static bool submitting(void)
+static bool is_submission(void)
 {
 	spank_context_t c = spank_context();
 	return c == S_CTX_ALLOCATOR || c == S_CTX_LOCAL;
@@ -40,9 +40,9 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char *argv[])
 	struct hspmd_error err = { "" };
 	(void)argc;
 	(void)argv;
-	if (broken || !submitting())
+	if (broken || !is_submission())
 		return ESPANK_SUCCESS;
-	int rc = hspmd_spank_submit(spank, &args, &hspmd_spank_asked, &err);
+	int rc = hspmd_spank_submit(spank, &args, &hspmd_spank_options, &err);
 	if (rc < 0) {
 		slurm_error("hspmd: %s", err.text);
 		exit(EXIT_FAILURE);
@@ -55,7 +55,7 @@ int slurm_spank_user_init(spank_t spank, int argc, char *argv[])
 	(void)argc;
 	(void)argv;
 	if (!broken)
-		hspmd_spank_mirror(spank);
+		hspmd_spank_export_env(spank);
 	return ESPANK_SUCCESS;
 }
 
@@ -64,7 +64,7 @@ int slurm_spank_job_epilog(spank_t spank, int argc, char *argv[])
 {
 	(void)argc;
 	(void)argv;
-	hspmd_spank_clear(spank);
+	hspmd_spank_clean_node(spank);
 	return ESPANK_SUCCESS;
 }
 

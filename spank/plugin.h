@@ -28,17 +28,17 @@ struct hspmd_spank_args {
 int hspmd_spank_args_read(struct hspmd_spank_args *args, int argc, char *const *argv, struct hspmd_error *err);
 
 /* What the user asked for. Owned copies; NULL: not given. */
-struct hspmd_spank_asked {
+struct hspmd_spank_options {
 	char *file, *nodes, *policy, *checkpoint;
 };
-extern struct hspmd_spank_asked hspmd_spank_asked;
+extern struct hspmd_spank_options hspmd_spank_options;
 
-/* Register --hspmd and its kin; their values come into hspmd_spank_asked. */
+/* Register --hspmd and its kin; their values come into hspmd_spank_options. */
 int hspmd_spank_options_register(spank_t spank);
 void hspmd_spank_options_clear(void);
 
 /* Check the job that is about to be submitted and carry its options into its environment. 0, or -1 with what is wrong. */
-int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, struct hspmd_error *err);
+int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_error *err);
 
 /* What hspmdctld says of a job of so many nodes that is about to be submitted: how many elastic jobs its user has already, and what the nodes cost an hour at
  * least. Any of the words may be NULL. False: there is no hspmdctld, or it does not answer within a few seconds; then the job's start is what is looked at. */
@@ -50,10 +50,10 @@ bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nod
 		       struct hspmd_spank_quote *quote);
 
 /* On the node, in the job's environment. Cannot fail: a failure here would drain the node. */
-void hspmd_spank_mirror(spank_t spank);
+void hspmd_spank_export_env(spank_t spank);
 
 /* A job is over on this node, or has given it back: nothing of it stays in memory here that an agent which was killed left behind. Cannot fail, either. */
-void hspmd_spank_clear(spank_t spank);
+void hspmd_spank_clean_node(spank_t spank);
 
 /* What sbatch, salloc or srun was told for one of its own options ("partition"), malloc'd, or NULL: not given, or this Slurm does not tell.
  */
@@ -62,6 +62,6 @@ char *hspmd_spank_slurm_option(const char *name);
 bool hspmd_spank_slurm_set(const char *name, const char *value);
 
 /* What a job gets, in its environment. NULL-terminated. */
-extern const char *const hspmd_spank_names[];
+extern const char *const hspmd_spank_env_names[];
 
 #endif

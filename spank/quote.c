@@ -20,7 +20,7 @@
 
 extern char **environ;
 
-static pid_t start(const char *program, char *const *words, int *from)
+static pid_t spawn(const char *program, char *const *argv, int *from)
 {
 	int ends[2];
 	pid_t pid = -1;
@@ -30,7 +30,7 @@ static pid_t start(const char *program, char *const *words, int *from)
 	if (posix_spawn_file_actions_init(&files) == 0) {
 		/* What it has to say of a daemon that is not there is nothing to one who submits a job. */
 		int rc = posix_spawn_file_actions_adddup2(&files, ends[1], 1) || posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0) ||
-			 posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0) || posix_spawn(&pid, program, &files, NULL, words, environ);
+			 posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0) || posix_spawn(&pid, program, &files, NULL, argv, environ);
 		if (rc)
 			pid = -1;
 		posix_spawn_file_actions_destroy(&files);
@@ -43,7 +43,7 @@ static pid_t start(const char *program, char *const *words, int *from)
 }
 
 /* All that it writes till it ends, or as much as it has by then. */
-static size_t gather(int fd, char *text, size_t size)
+static size_t read_output(int fd, char *text, size_t size)
 {
 	size_t n = 0;
 	for (int left = MOST_MS; n < size && left > 0; left -= 50) {
@@ -59,7 +59,7 @@ static size_t gather(int fd, char *text, size_t size)
 	return n;
 }
 
-static bool take(const char *text, size_t n, struct hspmd_spank_quote *quote)
+static bool parse_quote(const char *text, size_t n, struct hspmd_spank_quote *quote)
 {
 	json_t *v = json_loadb(text, n, 0, NULL), *jobs = json_object_get(v, "jobs"), *price = json_object_get(v, "price_per_hour");
 	bool good = json_is_integer(jobs) && json_is_number(price) && json_integer_value(jobs) >= 0 && json_integer_value(jobs) < 1 << 30;
@@ -73,7 +73,7 @@ bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nod
 		       struct hspmd_spank_quote *quote)
 {
 	char where[300], count[16], text[ANSWER_MAX];
-	const char *words[16] = { "hspmd", "cluster", "--json", "--timeout", ASK_S, "--ctld", where, "--quote", count };
+	const char *argv[16] = { "hspmd", "cluster", "--json", "--timeout", ASK_S, "--ctld", where, "--quote", count };
 	const char *const more[] = { "--partition", partition, "--constraint", features, "--gres", gres };
 	int from, status, n = 9;
 	if (!args->ctld || (size_t)snprintf(where, sizeof where, "%u@%s", owner, args->ctld) >= sizeof where)
@@ -81,16 +81,16 @@ bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nod
 	snprintf(count, sizeof count, "%d", nodes);
 	for (int i = 0; i < 6; i += 2)
 		if (more[i + 1]) {
-			words[n++] = more[i];
-			words[n++] = more[i + 1];
+			argv[n++] = more[i];
+			argv[n++] = more[i + 1];
 		}
-	pid_t pid = start(args->hspmd, (char *const *)words, &from);
+	pid_t pid = spawn(args->hspmd, (char *const *)argv, &from);
 	if (pid < 0)
 		return false;
-	size_t size = gather(from, text, sizeof text);
+	size_t size = read_output(from, text, sizeof text);
 	close(from);
 	kill(pid, SIGKILL); /* it has said all, or is too slow */
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
-	return take(text, size, quote);
+	return parse_quote(text, size, quote);
 }

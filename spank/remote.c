@@ -7,10 +7,10 @@
 
 #include "spank/plugin.h"
 
-void hspmd_spank_mirror(spank_t spank)
+void hspmd_spank_export_env(spank_t spank)
 {
 	char from[64], value[PATH_MAX];
-	for (const char *const *name = hspmd_spank_names; *name; name++) {
+	for (const char *const *name = hspmd_spank_env_names; *name; name++) {
 		snprintf(from, sizeof from, "SLURM_SPANK_%s", *name);
 		if (spank_getenv(spank, from, value, sizeof value) == ESPANK_SUCCESS)
 			(void)spank_setenv(spank, *name, value, 0); /* "exists" is fine, and nothing here may fail the node */

@@ -22,20 +22,20 @@
 
 /* A submission from inside a job inherits that job's options from Slurm itself (with paths relative to a folder that may be another);
  * what they mean is in HSPMD_* already. */
-static bool inherited(const struct hspmd_spank_asked *asked)
+static bool inherited(const struct hspmd_spank_options *options)
 {
 	const char *outer = getenv("SLURM_SPANK__SLURM_SPANK_OPTION_hspmd_hspmd");
-	return outer && getenv("HSPMD_JOB") && asked->file && !strcmp(outer, asked->file);
+	return outer && getenv("HSPMD_JOB") && options->file && !strcmp(outer, options->file);
 }
 
-static int check_asked(const struct hspmd_spank_asked *asked, struct hspmd_error *err)
+static int check_options(const struct hspmd_spank_options *options, struct hspmd_error *err)
 {
-	if (!asked->file)
+	if (!options->file)
 		return hspmd_fail(err, "--hspmd-%s does nothing without --hspmd=FILE",
-				  asked->nodes ? "nodes" : asked->policy ? "policy" : "checkpoint");
-	if (!*asked->file)
+				  options->nodes ? "nodes" : options->policy ? "policy" : "checkpoint");
+	if (!*options->file)
 		return hspmd_fail(err, "--hspmd needs the job file's name");
-	if (asked->policy && !*asked->policy)
+	if (options->policy && !*options->policy)
 		return hspmd_fail(err, "--hspmd-policy needs a name");
 	return 0;
 }
@@ -50,20 +50,20 @@ static void slurm_nodes(int *min, int *max)
 	free(text);
 }
 
-static int check_nodes(struct hspmd_job *job, const struct hspmd_spank_asked *asked, struct hspmd_error *err)
+static int check_nodes(struct hspmd_job *job, const struct hspmd_spank_options *options, struct hspmd_error *err)
 {
 	int slurm_min, slurm_max, min, max;
-	if (asked->nodes) {
-		if (hspmd_range_parse(asked->nodes, &min, &max, err) < 0)
+	if (options->nodes) {
+		if (hspmd_range_parse(options->nodes, &min, &max, err) < 0)
 			return hspmd_error_prefix(err, "--hspmd-nodes");
 		if (min < job->elastic.min_nodes || max > job->elastic.max_nodes)
 			return hspmd_fail(err, "--hspmd-nodes=%s goes beyond elastic.min_nodes (%d) or elastic.max_nodes (%d) of %s",
-			                  asked->nodes, job->elastic.min_nodes, job->elastic.max_nodes, job->file);
+			                  options->nodes, job->elastic.min_nodes, job->elastic.max_nodes, job->file);
 		job->elastic.min_nodes = min;
 		job->elastic.max_nodes = max;
 	}
 	slurm_nodes(&slurm_min, &slurm_max);
-	const char *whose = asked->nodes ? "--hspmd-nodes" : job->file;
+	const char *whose = options->nodes ? "--hspmd-nodes" : job->file;
 	if (slurm_max && slurm_max < job->elastic.min_nodes)
 		return hspmd_fail(err, "--nodes asks for at most %d, but the job needs at least %d (%s)", slurm_max, job->elastic.min_nodes,
 		                  whose);
@@ -105,47 +105,47 @@ static int read_policies(const struct hspmd_spank_args *args, struct hspmd_polic
 	if (site_owner(args, &trust.owner, err) < 0)
 		return -1;
 	if (access(args->policies, F_OK) < 0 && errno == ENOENT)
-		*p = hspmd_policy_new(err); /* a site without policies has no limits */
+		*p = hspmd_policy_create(err); /* a site without policies has no limits */
 	else
 		*p = hspmd_policy_read(args->policies, &trust, err);
 	return *p ? 0 : -1;
 }
 
-static void ask_quote(const struct hspmd_spank_args *args, const char *partition, struct hspmd_policy_ask *ask)
+static void query_quote(const struct hspmd_spank_args *args, const char *partition, struct hspmd_policy_request *request)
 {
 	struct hspmd_spank_quote q;
 	struct hspmd_error err;
 	uid_t owner = 0;
 	char *features = hspmd_spank_slurm_option("constraint"), *gres = hspmd_spank_slurm_option("gres");
-	if (site_owner(args, &owner, &err) == 0 && hspmd_spank_quote(args, owner, ask->nodes, partition, features, gres, &q)) {
-		ask->jobs_of_user = q.jobs + 1;
-		ask->price_per_hour = q.price_per_hour;
+	if (site_owner(args, &owner, &err) == 0 && hspmd_spank_quote(args, owner, request->nodes, partition, features, gres, &q)) {
+		request->jobs_of_user = q.jobs + 1;
+		request->price_per_hour = q.price_per_hour;
 	}
 	free(features);
 	free(gres);
 }
 
 /* Refused only where every rule that may come to hold refuses; the first one's words are told. */
-static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spank_args *args, const struct hspmd_policy_who *who,
-			    struct hspmd_policy_ask *ask, const char *partition, struct hspmd_error *err)
+static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spank_args *args, const struct hspmd_policy_subject *subject,
+			    struct hspmd_policy_request *request, const char *partition, struct hspmd_error *err)
 {
 	int rules[64];
-	int n = hspmd_policy_candidates(p, who, rules, 64, err);
+	int n = hspmd_policy_candidates(p, subject, rules, 64, err);
 	if (n < 0)
 		return -1;
 	bool quote = false;
 	for (int i = 0; i < n; i++)
 		quote |= hspmd_policy_wants_quote(p, rules[i]);
 	if (quote)
-		ask_quote(args, partition, ask);
+		query_quote(args, partition, request);
 	for (int i = 0; i < n; i++)
-		if (hspmd_policy_check_limits(p, rules[i], ask, i ? NULL : err) == 0)
+		if (hspmd_policy_check_limits(p, rules[i], request, i ? NULL : err) == 0)
 			return 0;
 	return -1;
 }
 
 /* Devices of a node and their type, as far as --gres or --gpus-per-node says. */
-static void asked_devices(struct hspmd_policy_ask *ask, char *type, size_t size, const char *const *types)
+static void requested_devices(struct hspmd_policy_request *request, char *type, size_t size, const char *const *types)
 {
 	char *gres = hspmd_spank_slurm_option("gres"), *gpus = hspmd_spank_slurm_option("gpus-per-node"), text[256] = "";
 	if (gpus)
@@ -154,9 +154,9 @@ static void asked_devices(struct hspmd_policy_ask *ask, char *type, size_t size,
 		snprintf(text, sizeof text, "%s", gres);
 	int each = hspmd_gres_devices(text, type, size);
 	if (strcmp(type, "cpu") != 0) {
-		ask->devices = ask->nodes > INT_MAX / each ? INT_MAX : ask->nodes * each;
-		ask->types = types;
-		ask->type_count = strcmp(type, "gpu") != 0;
+		request->devices = request->nodes > INT_MAX / each ? INT_MAX : request->nodes * each;
+		request->types = types;
+		request->type_count = strcmp(type, "gpu") != 0;
 	}
 	free(gres);
 	free(gpus);
@@ -171,21 +171,21 @@ static int check_policy(const struct hspmd_job *job, const struct hspmd_spank_ar
 	char *user = me ? strdup(me->pw_name) : NULL;
 	char *partition = hspmd_spank_slurm_option("partition"), *account = hspmd_spank_slurm_option("account"),
 	     *qos = hspmd_spank_slurm_option("qos");
-	struct hspmd_policy_who who = { .user = user, .account = account, .qos = qos, .policy = job->elastic.policy };
-	who.partition = partition ? partition : args->default_partition;
+	struct hspmd_policy_subject subject = { .user = user, .account = account, .qos = qos, .policy = job->elastic.policy };
+	subject.partition = partition ? partition : args->default_partition;
 	if (partition && strchr(partition, ','))
-		who.partition = NULL; /* whichever starts the job first */
+		subject.partition = NULL; /* whichever starts the job first */
 	int min = 0, max = 0;
 	slurm_nodes(&min, &max);
-	struct hspmd_policy_ask ask = { .nodes = job->elastic.min_nodes };
+	struct hspmd_policy_request request = { .nodes = job->elastic.min_nodes };
 	if (job->elastic.max_nodes < INT_MAX)
-		ask.nodes = job->elastic.max_nodes;
-	else if (min > ask.nodes)
-		ask.nodes = min;
+		request.nodes = job->elastic.max_nodes;
+	else if (min > request.nodes)
+		request.nodes = min;
 	char type[64];
 	const char *const types[] = { type };
-	asked_devices(&ask, type, sizeof type, types);
-	int rc = check_candidates(p, args, &who, &ask, partition ? partition : args->default_partition, err);
+	requested_devices(&request, type, sizeof type, types);
+	int rc = check_candidates(p, args, &subject, &request, partition ? partition : args->default_partition, err);
 	free(user);
 	free(partition);
 	free(account);
@@ -217,7 +217,7 @@ static void tell_precision(const struct hspmd_job *job)
 {
 	if (!hspmd_device_kind_computes(HSPMD_DEVICE_CPU, job->precision) && !asks_for_gpus())
 		slurm_info("hspmd: %s: precision: CPUs cannot compute in %s, and the job asks for no GPUs: unless its nodes have some all the same, it computes in fp32",
-			   job->file, hspmd_precision_words[job->precision]);
+			   job->file, hspmd_precision_names[job->precision]);
 }
 
 /* ---- what the job gets */
@@ -225,7 +225,7 @@ static void tell_precision(const struct hspmd_job *job)
 /* setenv is what salloc's shell and srun's tasks get and what sbatch exports; the job-control copy reaches the batch script's node even
  * under
  * --export=NONE, where remote.c makes it HSPMD_* again. */
-static int carry(spank_t spank, const char *name, const char *value, struct hspmd_error *err)
+static int put_env(spank_t spank, const char *name, const char *value, struct hspmd_error *err)
 {
 	if (!value)
 		return 0;
@@ -237,7 +237,7 @@ static int carry(spank_t spank, const char *name, const char *value, struct hspm
 }
 
 /* What an outer job or an earlier submission left must not be taken for this job's. */
-static void forget(spank_t spank, const char *name)
+static void unset_env(spank_t spank, const char *name)
 {
 	char old[64];
 	snprintf(old, sizeof old, "SLURM_SPANK_%s", name);
@@ -246,7 +246,7 @@ static void forget(spank_t spank, const char *name)
 	(void)spank_job_control_unsetenv(spank, name);
 }
 
-static int carry_all(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, const char *file,
+static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, const char *file,
 		     struct hspmd_error *err)
 {
 	char ctld[512], policies[PATH_MAX + 16];
@@ -258,28 +258,28 @@ static int carry_all(spank_t spank, const struct hspmd_spank_args *args, const s
 	snprintf(policies, sizeof policies, "%u@%s", owner, args->policies);
 	if (args->ctld && (size_t)snprintf(ctld, sizeof ctld, "%u@%s", owner, args->ctld) >= sizeof ctld)
 		return hspmd_fail(err, "plugstack.conf: ctld=%.60s...: too long", args->ctld);
-	const char *values[] = { file, asked->nodes, asked->policy, asked->checkpoint, args->ctld ? ctld : NULL, any ? policies : NULL };
-	for (int i = 0; hspmd_spank_names[i]; i++)
-		forget(spank, hspmd_spank_names[i]);
-	for (int i = 0; hspmd_spank_names[i]; i++)
-		if (carry(spank, hspmd_spank_names[i], values[i], err) < 0)
+	const char *values[] = { file, options->nodes, options->policy, options->checkpoint, args->ctld ? ctld : NULL, any ? policies : NULL };
+	for (int i = 0; hspmd_spank_env_names[i]; i++)
+		unset_env(spank, hspmd_spank_env_names[i]);
+	for (int i = 0; hspmd_spank_env_names[i]; i++)
+		if (put_env(spank, hspmd_spank_env_names[i], values[i], err) < 0)
 			return -1;
 	return 0;
 }
 
-static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, struct hspmd_job *job,
+static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_job *job,
 		      struct hspmd_error *err)
 {
-	if (hspmd_job_check_files(job, NULL, err) < 0 || check_nodes(job, asked, err) < 0)
+	if (hspmd_job_check_files(job, NULL, err) < 0 || check_nodes(job, options, err) < 0)
 		return -1;
-	if (asked->policy) {
-		char *name = strdup(asked->policy);
+	if (options->policy) {
+		char *name = strdup(options->policy);
 		if (!name)
 			return hspmd_fail_memory(err, "checking the job");
 		free(job->elastic.policy);
 		job->elastic.policy = name;
 	}
-	if (asked->checkpoint && check_checkpoint(asked->checkpoint, err) < 0)
+	if (options->checkpoint && check_checkpoint(options->checkpoint, err) < 0)
 		return -1;
 	if (check_policy(job, args, err) < 0)
 		return -1;
@@ -288,23 +288,23 @@ static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const 
 	(void)hspmd_spank_slurm_set("no-kill", "set");
 	char *comment = hspmd_spank_slurm_option("comment");
 	if (!comment)
-		(void)hspmd_spank_slurm_set("comment", HSPMD_JOB_MARK);
+		(void)hspmd_spank_slurm_set("comment", HSPMD_JOB_COMMENT);
 	free(comment);
-	return carry_all(spank, args, asked, job->file, err);
+	return put_all_env(spank, args, options, job->file, err);
 }
 
-int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_asked *asked, struct hspmd_error *err)
+int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_error *err)
 {
-	if (!asked->file && !asked->nodes && !asked->policy && !asked->checkpoint)
+	if (!options->file && !options->nodes && !options->policy && !options->checkpoint)
 		return 0;
-	if (inherited(asked))
+	if (inherited(options))
 		return 0;
-	if (check_asked(asked, err) < 0)
+	if (check_options(options, err) < 0)
 		return -1;
-	struct hspmd_job *job = hspmd_job_read(asked->file, err);
+	struct hspmd_job *job = hspmd_job_read(options->file, err);
 	if (!job)
 		return hspmd_error_prefix(err, "--hspmd");
-	int rc = submit_job(spank, args, asked, job, err);
+	int rc = submit_job(spank, args, options, job, err);
 	hspmd_job_destroy(job);
 	return rc;
 }

@@ -19,7 +19,7 @@
 #define POINTS_MAX 4096
 #define NUMA_MAX 65535
 
-static const char *const scope_words[] = { "node", "cluster", NULL };
+static const char *const scope_names[] = { "node", "cluster", NULL };
 
 /* What the file holds is first read into growing arrays; the counts of struct hspmd_cluster say how far they are filled. */
 struct reader {
@@ -34,10 +34,10 @@ static int read_rates(struct hspmd_json *type, const char *key, double *rates)
 	struct hspmd_json o = hspmd_json_object_or_none(type, key);
 	int given = 0;
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++) {
-		rates[p] = hspmd_json_number_or(&o, hspmd_precision_words[p], HSPMD_JSON_POSITIVE, RATE_MAX, 0);
+		rates[p] = hspmd_json_number_or(&o, hspmd_precision_names[p], HSPMD_JSON_POSITIVE, RATE_MAX, 0);
 		given += rates[p] > 0;
 	}
-	hspmd_json_done(&o);
+	hspmd_json_check_keys(&o);
 	return given;
 }
 
@@ -45,14 +45,14 @@ static int read_type(struct hspmd_json *at, struct hspmd_device_type *t)
 {
 	if (!hspmd_json_expect_object(at))
 		return -1;
-	t->kind = (enum hspmd_device_kind)hspmd_json_word(at, "kind", hspmd_device_kind_words);
+	t->kind = (enum hspmd_device_kind)hspmd_json_enum(at, "kind", hspmd_device_kind_names);
 	t->memory_bytes = hspmd_json_int(at, "memory_bytes", 1, MEMORY_MAX);
 	t->gbytes_per_s = hspmd_json_number(at, "gbytes_per_s", HSPMD_JSON_POSITIVE, RATE_MAX);
 	int given = read_rates(at, "peak_tflops", t->peak_tflops);
 	given += read_rates(at, "tflops", t->tflops);
 	if (!given)
 		hspmd_json_fail(at, "expected a rate of at least one precision in peak_tflops or tflops");
-	return hspmd_json_done(at);
+	return hspmd_json_check_keys(at);
 }
 
 static int read_types(struct reader *r, struct hspmd_json *root)
@@ -107,9 +107,9 @@ static int read_device_runs(const struct hspmd_cluster *c, struct hspmd_json *at
 		struct hspmd_json run = hspmd_json_at(&devices, i);
 		const char *type = hspmd_json_string(&run, "type");
 		int count = (int)hspmd_json_int(&run, "count", 1, COUNT_MAX);
-		if (!type || hspmd_json_done(&run))
+		if (!type || hspmd_json_check_keys(&run))
 			return -1;
-		int t = hspmd_cluster_type(c, type);
+		int t = hspmd_cluster_find_type(c, type);
 		if (t < 0) {
 			struct hspmd_json where = hspmd_json_any(&run, "type");
 			return hspmd_json_fail(&where, "\"%s\" is not among device_types", type);
@@ -147,10 +147,10 @@ static int read_node_entry(const struct hspmd_cluster *c, struct hspmd_json *at,
 	e->member = hspmd_json_int_or(at, "member", 1, UINT32_MAX, 0);
 	e->numa = hspmd_json_array_or_none(at, "numa", (size_t)e->device_count, (size_t)e->device_count);
 	e->pci = hspmd_json_array_or_none(at, "pci", (size_t)e->device_count, (size_t)e->device_count);
-	return hspmd_json_done(at);
+	return hspmd_json_check_keys(at);
 }
 
-static int set_place(struct hspmd_device_at *d, const struct node_entry *e, size_t i)
+static int set_place(struct hspmd_cluster_device *d, const struct node_entry *e, size_t i)
 {
 	struct hspmd_json numa = hspmd_json_at(&e->numa, i), pci = hspmd_json_at(&e->pci, i);
 	d->numa = -1;
@@ -171,10 +171,10 @@ static int add_devices(struct reader *r, const struct hspmd_json *at, const stru
 	int index = 0;
 	for (int i = 0; i < e->run_count; i++) {
 		for (int k = 0; k < e->runs[i][1]; k++) {
-			if (hspmd_grow(&c->devices, &r->device_room, (size_t)c->device_count, sizeof *c->devices))
+			if (hspmd_array_grow(&c->devices, &r->device_room, (size_t)c->device_count, sizeof *c->devices))
 				return hspmd_json_fail_memory(at);
-			struct hspmd_device_at *d = &c->devices[c->device_count++];
-			*d = (struct hspmd_device_at){ .node = c->node_count - 1, .index = index, .type = e->runs[i][0] };
+			struct hspmd_cluster_device *d = &c->devices[c->device_count++];
+			*d = (struct hspmd_cluster_device){ .node = c->node_count - 1, .index = index, .type = e->runs[i][0] };
 			if (set_place(d, e, (size_t)index))
 				return -1;
 			index++;
@@ -192,7 +192,7 @@ static int add_nodes(struct reader *r, const struct hspmd_json *at, struct node_
 		return hspmd_json_fail(at, "makes %lld devices on %lld nodes; at most %d of each can be handled", (long long)devices,
 		                       (long long)nodes, HSPMD_CLUSTER_MAX_DEVICES);
 	for (int i = 0; i < e->name_count; i++) {
-		if (hspmd_grow(&c->nodes, &r->node_room, (size_t)c->node_count, sizeof *c->nodes))
+		if (hspmd_array_grow(&c->nodes, &r->node_room, (size_t)c->node_count, sizeof *c->nodes))
 			return hspmd_json_fail_memory(at);
 		struct hspmd_node *n = &c->nodes[c->node_count++];
 		*n = (struct hspmd_node){ .name = e->names[i],
@@ -300,9 +300,9 @@ static int check_link_places(const struct hspmd_json *at, const struct hspmd_lin
 static int read_link(const struct hspmd_cluster *c, struct hspmd_json *at, struct hspmd_link *l)
 {
 	*l = (struct hspmd_link){ .types = { -1, -1 }, .nodes = { -1, -1 } };
-	l->scope = (enum hspmd_link_scope)hspmd_json_word(at, "scope", scope_words);
-	if (read_pair(c, at, "types", hspmd_cluster_type, "device_types", l->types) ||
-	    read_pair(c, at, "nodes", hspmd_cluster_node, "the nodes", l->nodes))
+	l->scope = (enum hspmd_link_scope)hspmd_json_enum(at, "scope", scope_names);
+	if (read_pair(c, at, "types", hspmd_cluster_find_type, "device_types", l->types) ||
+	    read_pair(c, at, "nodes", hspmd_cluster_find_node, "the nodes", l->nodes))
 		return -1;
 	struct hspmd_json gpus = hspmd_json_array_or_none(at, "gpus", 2, 2);
 	for (size_t i = 0; i < hspmd_json_length(&gpus); i++) {
@@ -317,7 +317,7 @@ static int read_link(const struct hspmd_cluster *c, struct hspmd_json *at, struc
 	} else if (read_points(at, l)) {
 		return -1;
 	}
-	return hspmd_json_done(at) ? -1 : check_link_places(at, l);
+	return hspmd_json_check_keys(at) ? -1 : check_link_places(at, l);
 }
 
 static int read_links(struct reader *r, struct hspmd_json *root)
@@ -327,7 +327,7 @@ static int read_links(struct reader *r, struct hspmd_json *root)
 	size_t n = hspmd_json_length(&all);
 	for (size_t i = 0; i < n; i++) {
 		struct hspmd_json at = hspmd_json_at(&all, i);
-		if (hspmd_grow(&c->links, &r->link_room, i, sizeof *c->links))
+		if (hspmd_array_grow(&c->links, &r->link_room, i, sizeof *c->links))
 			return hspmd_json_fail_memory(&all);
 		if (read_link(c, &at, &c->links[c->link_count++]))
 			return -1;
@@ -355,7 +355,7 @@ static struct hspmd_cluster *from_doc(struct hspmd_json_doc *doc)
 		return NULL;
 	}
 	if (hspmd_json_format(&root, HSPMD_CLUSTER_FORMAT) || read_types(&r, &root) || read_nodes(&r, &root) || read_links(&r, &root) ||
-	    hspmd_json_done(&root)) {
+	    hspmd_json_check_keys(&root)) {
 		hspmd_cluster_destroy(r.c);
 		return NULL;
 	}

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "common/error.h"
-#include "common/format/words.h"
+#include "common/format/enums.h"
 
 #define HSPMD_CLUSTER_FORMAT "hspmd-cluster-1"
 #define HSPMD_CLUSTER_MAX_DEVICES (1 << 17) /* of the whole cluster; more is refused (as are more nodes) */
@@ -23,7 +23,7 @@ struct hspmd_device_type {
 	double tflops[HSPMD_PRECISION_COUNT];      /* measured on a large matrix product; 0: not measured */
 };
 
-struct hspmd_device_at {
+struct hspmd_cluster_device {
 	int node;  /* index into nodes */
 	int index; /* within its node; the device is "name:index" */
 	int type;  /* index into types */
@@ -58,7 +58,7 @@ struct hspmd_cluster {
 	int type_count, node_count, device_count, link_count;
 	struct hspmd_device_type *types;
 	struct hspmd_node *nodes;
-	struct hspmd_device_at *devices;
+	struct hspmd_cluster_device *devices;
 	struct hspmd_link *links;
 	struct hspmd_cluster_index *index; /* private: made by reading; without it the lookups below are right but slow */
 };
@@ -78,21 +78,21 @@ void hspmd_cluster_destroy(struct hspmd_cluster *c);
 struct hspmd_cluster *hspmd_cluster_merge(const struct hspmd_cluster *const *parts, int count, double tolerance, struct hspmd_error *err);
 
 /* One node of it, with all types and the links that name no nodes. NULL and err: memory. */
-struct hspmd_cluster *hspmd_cluster_part(const struct hspmd_cluster *c, int node, struct hspmd_error *err);
+struct hspmd_cluster *hspmd_cluster_single_node(const struct hspmd_cluster *c, int node, struct hspmd_error *err);
 
 /* Index into devices of "node:index", or -1 with err (names the nodes there are when the node is unknown). */
-int hspmd_cluster_device(const struct hspmd_cluster *c, const char *address, struct hspmd_error *err);
+int hspmd_cluster_find_device(const struct hspmd_cluster *c, const char *address, struct hspmd_error *err);
 /* Expand an address run ("n[0-1]:2-3" is not legal: one node, "node:first-last" or "node:index") into out[0..max); count or -1. */
-int hspmd_cluster_devices(const struct hspmd_cluster *c, const char *run, int *out, int max, struct hspmd_error *err);
+int hspmd_cluster_expand_devices(const struct hspmd_cluster *c, const char *run, int *out, int max, struct hspmd_error *err);
 /* "node:index" of a device into buf. Returns buf. */
-const char *hspmd_cluster_address(const struct hspmd_cluster *c, int device, char *buf, size_t size);
-int hspmd_cluster_type(const struct hspmd_cluster *c, const char *name); /* -1: none */
-int hspmd_cluster_node(const struct hspmd_cluster *c, const char *name); /* -1: none; O(log n) after the read */
+const char *hspmd_cluster_device_address(const struct hspmd_cluster *c, int device, char *buf, size_t size);
+int hspmd_cluster_find_type(const struct hspmd_cluster *c, const char *name); /* -1: none */
+int hspmd_cluster_find_node(const struct hspmd_cluster *c, const char *name); /* -1: none; O(log n) after the read */
 
 /* The most specific link between devices a and b when n devices on a's side and m on b's send at once, or NULL: no entry covers them (or a == b).
  * From the most specific: an entry for these two nodes, for these two types, for all; within each, one with `gpus` of exactly n and m, then one
  * without `gpus`. An entry whose `gpus` differ is not used. Thread-safe; some ten nanoseconds. */
-const struct hspmd_link *hspmd_cluster_link(const struct hspmd_cluster *c, int a, int b, int n, int m);
+const struct hspmd_link *hspmd_cluster_find_link(const struct hspmd_cluster *c, int a, int b, int n, int m);
 /* Seconds for one message of `bytes` (of all senders of a side together). Straight lines between points, end slopes outside, never below 0. */
 double hspmd_link_seconds(const struct hspmd_link *link, double bytes);
 

@@ -171,7 +171,7 @@ bool hspmd_cluster_repeated_link(const struct hspmd_cluster *c, int *first, int 
 
 /* ---- names and addresses */
 
-int hspmd_cluster_type(const struct hspmd_cluster *c, const char *name)
+int hspmd_cluster_find_type(const struct hspmd_cluster *c, const char *name)
 {
 	for (int i = 0; i < c->type_count; i++)
 		if (!strcmp(c->types[i].name, name))
@@ -179,7 +179,7 @@ int hspmd_cluster_type(const struct hspmd_cluster *c, const char *name)
 	return -1;
 }
 
-int hspmd_cluster_node(const struct hspmd_cluster *c, const char *name)
+int hspmd_cluster_find_node(const struct hspmd_cluster *c, const char *name)
 {
 	if (c->index) {
 		struct named key = { name, 0 };
@@ -233,7 +233,7 @@ static int parse_run(const struct hspmd_cluster *c, const char *run, int *node, 
 		p = read_index(p + 1, last);
 	if (!p || *p)
 		return hspmd_fail(err, "\"%.80s\": expected a device as node:index or node:first-last", run);
-	*node = hspmd_cluster_node(c, name);
+	*node = hspmd_cluster_find_node(c, name);
 	if (*node < 0)
 		return no_such_node(c, run, name, err);
 	int count = c->nodes[*node].device_count;
@@ -246,7 +246,7 @@ static int parse_run(const struct hspmd_cluster *c, const char *run, int *node, 
 	return 0;
 }
 
-int hspmd_cluster_device(const struct hspmd_cluster *c, const char *address, struct hspmd_error *err)
+int hspmd_cluster_find_device(const struct hspmd_cluster *c, const char *address, struct hspmd_error *err)
 {
 	int node, first, last;
 	if (parse_run(c, address, &node, &first, &last, err))
@@ -256,7 +256,7 @@ int hspmd_cluster_device(const struct hspmd_cluster *c, const char *address, str
 	return c->nodes[node].first_device + first;
 }
 
-int hspmd_cluster_devices(const struct hspmd_cluster *c, const char *run, int *out, int max, struct hspmd_error *err)
+int hspmd_cluster_expand_devices(const struct hspmd_cluster *c, const char *run, int *out, int max, struct hspmd_error *err)
 {
 	int node, first, last;
 	if (parse_run(c, run, &node, &first, &last, err))
@@ -268,9 +268,9 @@ int hspmd_cluster_devices(const struct hspmd_cluster *c, const char *run, int *o
 	return last - first + 1;
 }
 
-const char *hspmd_cluster_address(const struct hspmd_cluster *c, int device, char *buf, size_t size)
+const char *hspmd_cluster_device_address(const struct hspmd_cluster *c, int device, char *buf, size_t size)
 {
-	const struct hspmd_device_at *d = &c->devices[device];
+	const struct hspmd_cluster_device *d = &c->devices[device];
 	snprintf(buf, size, "%s:%d", c->nodes[d->node].name, d->index);
 	return buf;
 }
@@ -324,9 +324,9 @@ static const struct hspmd_link *search_links(const struct hspmd_cluster *c, cons
 	return any;
 }
 
-const struct hspmd_link *hspmd_cluster_link(const struct hspmd_cluster *c, int a, int b, int n, int m)
+const struct hspmd_link *hspmd_cluster_find_link(const struct hspmd_cluster *c, int a, int b, int n, int m)
 {
-	const struct hspmd_device_at *da = &c->devices[a], *db = &c->devices[b];
+	const struct hspmd_cluster_device *da = &c->devices[a], *db = &c->devices[b];
 	const struct hspmd_cluster_index *x = c->index;
 	int scope = da->node == db->node ? HSPMD_LINK_NODE : HSPMD_LINK_CLUSTER;
 	if (a == b)

@@ -175,7 +175,7 @@ static int add_nodes(struct merge *m, int part, struct hspmd_error *err)
 	const struct hspmd_cluster *from = m->parts[part];
 	struct hspmd_cluster *c = m->c;
 	for (int i = 0; i < from->device_count; i++) {
-		struct hspmd_device_at *d = &c->devices[c->device_count + i];
+		struct hspmd_cluster_device *d = &c->devices[c->device_count + i];
 		*d = from->devices[i];
 		d->node += c->node_count;
 		d->type = type_of(m, part, d->type);

@@ -18,8 +18,8 @@ static json_t *rates(const double *values)
 	int bad = !o;
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
 		if (values[p] > 0)
-			bad |= json_object_set_new(o, hspmd_precision_words[p], hspmd_json_real(values[p]));
-	return hspmd_json_unless(bad, o);
+			bad |= json_object_set_new(o, hspmd_precision_names[p], hspmd_json_real(values[p]));
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static bool any_rate(const double *values)
@@ -34,14 +34,14 @@ static json_t *type_json(const struct hspmd_device_type *t)
 {
 	json_t *o = json_object();
 	int bad = !o;
-	bad |= json_object_set_new(o, "kind", json_string(hspmd_device_kind_words[t->kind]));
+	bad |= json_object_set_new(o, "kind", json_string(hspmd_device_kind_names[t->kind]));
 	bad |= json_object_set_new(o, "memory_bytes", json_integer(t->memory_bytes));
 	bad |= json_object_set_new(o, "gbytes_per_s", hspmd_json_real(t->gbytes_per_s));
 	if (any_rate(t->peak_tflops))
 		bad |= json_object_set_new(o, "peak_tflops", rates(t->peak_tflops));
 	if (any_rate(t->tflops))
 		bad |= json_object_set_new(o, "tflops", rates(t->tflops));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *types_json(const struct hspmd_cluster *c)
@@ -50,7 +50,7 @@ static json_t *types_json(const struct hspmd_cluster *c)
 	int bad = !o;
 	for (int i = 0; i < c->type_count; i++)
 		bad |= json_object_set_new(o, c->types[i].name, type_json(&c->types[i]));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 /* ---- nodes */
@@ -68,7 +68,7 @@ static bool alike(const struct hspmd_cluster *c, int i, int j)
 	    a->price_per_hour != b->price_per_hour || !same_text(a->rack, b->rack) || a->member != b->member)
 		return false;
 	for (int k = 0; k < a->device_count; k++) {
-		const struct hspmd_device_at *x = &c->devices[a->first_device + k], *y = &c->devices[b->first_device + k];
+		const struct hspmd_cluster_device *x = &c->devices[a->first_device + k], *y = &c->devices[b->first_device + k];
 		if (x->type != y->type || x->numa != y->numa || !same_text(x->pci, y->pci))
 			return false;
 	}
@@ -77,7 +77,7 @@ static bool alike(const struct hspmd_cluster *c, int i, int j)
 
 static json_t *device_runs(const struct hspmd_cluster *c, const struct hspmd_node *n)
 {
-	const struct hspmd_device_at *d = &c->devices[n->first_device];
+	const struct hspmd_cluster_device *d = &c->devices[n->first_device];
 	json_t *runs = json_array();
 	int bad = !runs;
 	for (int i = 0, end; i < n->device_count; i = end) {
@@ -85,13 +85,13 @@ static json_t *device_runs(const struct hspmd_cluster *c, const struct hspmd_nod
 			;
 		bad |= json_array_append_new(runs, json_pack("{s:s, s:i}", "type", c->types[d[i].type].name, "count", end - i));
 	}
-	return hspmd_json_unless(bad, runs);
+	return hspmd_json_unless_failed(bad, runs);
 }
 
 /* An array with one value a device, if any device has one. */
 static int set_places(json_t *o, const struct hspmd_cluster *c, const struct hspmd_node *n)
 {
-	const struct hspmd_device_at *d = &c->devices[n->first_device];
+	const struct hspmd_cluster_device *d = &c->devices[n->first_device];
 	bool has_numa = false, has_pci = false;
 	for (int i = 0; i < n->device_count; i++) {
 		has_numa |= d[i].numa >= 0;
@@ -143,7 +143,7 @@ static json_t *node_json(const struct hspmd_cluster *c, int first, int end)
 		bad |= set_places(o, c, n);
 	}
 	free(folded);
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *nodes_json(const struct hspmd_cluster *c)
@@ -155,7 +155,7 @@ static json_t *nodes_json(const struct hspmd_cluster *c)
 			;
 		bad |= json_array_append_new(a, node_json(c, i, end));
 	}
-	return hspmd_json_unless(bad, a);
+	return hspmd_json_unless_failed(bad, a);
 }
 
 /* ---- links */
@@ -170,7 +170,7 @@ static json_t *points_json(const struct hspmd_link *l)
 		bad |= json_array_append_new(point, hspmd_json_real(l->points[i][1]));
 		bad |= json_array_append_new(a, point);
 	}
-	return hspmd_json_unless(bad, a);
+	return hspmd_json_unless_failed(bad, a);
 }
 
 static json_t *link_json(const struct hspmd_cluster *c, const struct hspmd_link *l)
@@ -190,7 +190,7 @@ static json_t *link_json(const struct hspmd_cluster *c, const struct hspmd_link 
 		bad |= json_object_set_new(o, "alpha_s", hspmd_json_real(l->alpha_s));
 		bad |= json_object_set_new(o, "gbytes_per_s", hspmd_json_real(l->gbytes_per_s));
 	}
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *links_json(const struct hspmd_cluster *c)
@@ -199,7 +199,7 @@ static json_t *links_json(const struct hspmd_cluster *c)
 	int bad = !a;
 	for (int i = 0; i < c->link_count; i++)
 		bad |= json_array_append_new(a, link_json(c, &c->links[i]));
-	return hspmd_json_unless(bad, a);
+	return hspmd_json_unless_failed(bad, a);
 }
 
 json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c)
@@ -210,10 +210,10 @@ json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c)
 	bad |= json_object_set_new(o, "device_types", types_json(c));
 	bad |= json_object_set_new(o, "nodes", nodes_json(c));
 	bad |= json_object_set_new(o, "links", links_json(c));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
-struct hspmd_cluster *hspmd_cluster_part(const struct hspmd_cluster *c, int node, struct hspmd_error *err)
+struct hspmd_cluster *hspmd_cluster_single_node(const struct hspmd_cluster *c, int node, struct hspmd_error *err)
 {
 	json_t *whole = hspmd_cluster_to_json(c), *own = node_json(c, node, node + 1), *links = json_array(), *link;
 	struct hspmd_cluster *part = NULL;

@@ -19,12 +19,12 @@
 #define NODES_MAX 65536
 #define LR_MAX 1000
 
-const char *const hspmd_data_kind_words[] = { "bytes", "uint16", "uint32", "megatron", NULL };
-const char *const hspmd_lr_schedule_words[] = { "constant", "cosine", "linear", NULL };
-const char *const hspmd_rounding_words[] = { "nearest", "stochastic", NULL };
+const char *const hspmd_data_kind_names[] = { "bytes", "uint16", "uint32", "megatron", NULL };
+const char *const hspmd_lr_schedule_names[] = { "constant", "cosine", "linear", NULL };
+const char *const hspmd_rounding_names[] = { "nearest", "stochastic", NULL };
 
-static const char *const optimizer_words[] = { "adamw", NULL };
-static const char *const precision_words[] = { "fp32", "bf16", NULL };
+static const char *const optimizer_names[] = { "adamw", NULL };
+static const char *const precision_names[] = { "fp32", "bf16", NULL };
 static const enum hspmd_precision precisions[] = { HSPMD_PRECISION_FP32, HSPMD_PRECISION_BF16 };
 
 /* ---- paths */
@@ -110,7 +110,7 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	struct hspmd_json data = hspmd_json_object(root, "data");
 	struct hspmd_json train = hspmd_json_array(&data, "train", 1, FILES_MAX);
 	struct hspmd_json valid = hspmd_json_array_or_none(&data, "valid", 0, FILES_MAX);
-	j->data_kind = (enum hspmd_data_kind)hspmd_json_word(&data, "kind", hspmd_data_kind_words);
+	j->data_kind = (enum hspmd_data_kind)hspmd_json_enum(&data, "kind", hspmd_data_kind_names);
 	struct hspmd_json every = hspmd_json_any(&data, "valid_every_steps");
 	j->valid_every = hspmd_json_int_or(&data, "valid_every_steps", 1, STEPS_MAX, 100);
 	if (every.value && !hspmd_json_length(&valid))
@@ -120,23 +120,23 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 		j->document_end = hspmd_json_int(&data, "document_end", 0, INT32_MAX);
 	if (read_lengths(j, &data) || read_paths(j, &train, &j->train, &j->train_count) || read_paths(j, &valid, &j->valid, &j->valid_count))
 		return -1;
-	return hspmd_json_done(&data);
+	return hspmd_json_check_keys(&data);
 }
 
 static void read_optimizer(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json o = hspmd_json_object(root, "optimizer");
-	hspmd_json_word_or(&o, "type", optimizer_words, 0);
+	hspmd_json_enum_or(&o, "type", optimizer_names, 0);
 	j->optimizer.lr = hspmd_json_number(&o, "lr", HSPMD_JSON_POSITIVE, LR_MAX);
 	j->optimizer.min_lr = hspmd_json_number_or(&o, "min_lr", 0, j->optimizer.lr, j->optimizer.lr / 10);
 	j->optimizer.warmup_steps = hspmd_json_int_or(&o, "warmup_steps", 0, STEPS_MAX, 0);
-	j->optimizer.schedule = (enum hspmd_lr_schedule)hspmd_json_word_or(&o, "schedule", hspmd_lr_schedule_words, HSPMD_LR_CONSTANT);
+	j->optimizer.schedule = (enum hspmd_lr_schedule)hspmd_json_enum_or(&o, "schedule", hspmd_lr_schedule_names, HSPMD_LR_CONSTANT);
 	j->optimizer.weight_decay = hspmd_json_number_or(&o, "weight_decay", 0, 1000, 0.1);
 	j->optimizer.beta1 = hspmd_json_number_or(&o, "beta1", 0, 1 - 1e-9, 0.9);
 	j->optimizer.beta2 = hspmd_json_number_or(&o, "beta2", 0, 1 - 1e-9, 0.95);
 	j->optimizer.eps = hspmd_json_number_or(&o, "eps", HSPMD_JSON_POSITIVE, 1, 1e-8);
 	j->optimizer.clip = hspmd_json_number_or(&o, "clip", 0, 1e9, 1.0);
-	hspmd_json_done(&o);
+	hspmd_json_check_keys(&o);
 }
 
 static int read_elastic(struct hspmd_job *j, struct hspmd_json *root)
@@ -148,7 +148,7 @@ static int read_elastic(struct hspmd_job *j, struct hspmd_json *root)
 	struct hspmd_json max = hspmd_json_any(&o, "max_nodes");
 	if (!hspmd_json_failed(root) && j->elastic.max_nodes < j->elastic.min_nodes)
 		return hspmd_json_fail(&max, "expected at least min_nodes, %d, got %d", j->elastic.min_nodes, j->elastic.max_nodes);
-	if (hspmd_json_done(&o))
+	if (hspmd_json_check_keys(&o))
 		return -1;
 	j->elastic.policy = strdup(policy);
 	return j->elastic.policy ? 0 : hspmd_json_fail_memory(&o);
@@ -163,7 +163,7 @@ static void read_folder(struct hspmd_job *j, struct hspmd_json *o, const char *k
 	set_path(j, &at, text, out);
 	if (!*out)
 		return;
-	char *expanded = hspmd_job_path(*out, NULL, &why);
+	char *expanded = hspmd_job_expand_path(*out, NULL, &why);
 	if (!expanded)
 		hspmd_json_fail(&at, "%s", why.text);
 	else if (*expanded != '/')
@@ -182,7 +182,7 @@ static void read_checkpoint(struct hspmd_job *j, struct hspmd_json *root)
 	j->checkpoint.replicas = (int)hspmd_json_int_or(&o, "replicas", 0, 16, 1);
 	j->checkpoint.keep = (int)hspmd_json_int_or(&o, "keep", 1, 1000, 2);
 	j->checkpoint.memory = hspmd_json_bool_or(&o, "memory", true);
-	hspmd_json_done(&o);
+	hspmd_json_check_keys(&o);
 }
 
 static void read_sources(struct hspmd_job *j, struct hspmd_json *root)
@@ -197,11 +197,11 @@ static void read_sources(struct hspmd_job *j, struct hspmd_json *root)
 static void read_precision(struct hspmd_job *j, struct hspmd_json *root)
 {
 	struct hspmd_json at = hspmd_json_any(root, "rounding");
-	j->precision = precisions[hspmd_json_word_or(root, "precision", precision_words, 0)];
-	j->rounding = (enum hspmd_rounding)hspmd_json_word_or(root, "rounding", hspmd_rounding_words, HSPMD_ROUNDING_NEAREST);
+	j->precision = precisions[hspmd_json_enum_or(root, "precision", precision_names, 0)];
+	j->rounding = (enum hspmd_rounding)hspmd_json_enum_or(root, "rounding", hspmd_rounding_names, HSPMD_ROUNDING_NEAREST);
 	if (j->rounding == HSPMD_ROUNDING_STOCHASTIC && j->precision != HSPMD_PRECISION_BF16)
 		hspmd_json_fail(&at, "expected \"nearest\" with precision \"%s\", in which nothing is rounded to bf16, got \"stochastic\"",
-				hspmd_precision_words[j->precision]);
+				hspmd_precision_names[j->precision]);
 }
 
 static int read_all(struct hspmd_job *j, struct hspmd_json *root)
@@ -220,7 +220,7 @@ static int read_all(struct hspmd_job *j, struct hspmd_json *root)
 	if (read_elastic(j, root))
 		return -1;
 	read_checkpoint(j, root);
-	return hspmd_json_done(root);
+	return hspmd_json_check_keys(root);
 }
 
 /* ---- the whole */
@@ -289,7 +289,7 @@ static json_t *paths_json(char *const *paths, int count)
 	int bad = !a;
 	for (int i = 0; i < count; i++)
 		bad |= json_array_append_new(a, json_string(paths[i]));
-	return hspmd_json_unless(bad, a);
+	return hspmd_json_unless_failed(bad, a);
 }
 
 static json_t *data_json(const struct hspmd_job *j)
@@ -297,7 +297,7 @@ static json_t *data_json(const struct hspmd_job *j)
 	json_t *o = json_object();
 	int bad = !o;
 	bad |= json_object_set_new(o, "train", paths_json(j->train, j->train_count));
-	bad |= json_object_set_new(o, "kind", json_string(hspmd_data_kind_words[j->data_kind]));
+	bad |= json_object_set_new(o, "kind", json_string(hspmd_data_kind_names[j->data_kind]));
 	if (j->documents)
 		bad |= json_object_set_new(o, "document_end", json_integer(j->document_end));
 	if (j->length_count) {
@@ -310,24 +310,24 @@ static json_t *data_json(const struct hspmd_job *j)
 		bad |= json_object_set_new(o, "valid", paths_json(j->valid, j->valid_count));
 		bad |= json_object_set_new(o, "valid_every_steps", json_integer(j->valid_every));
 	}
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *optimizer_json(const struct hspmd_job *j)
 {
 	json_t *o = json_object();
 	int bad = !o;
-	bad |= json_object_set_new(o, "type", json_string(optimizer_words[0]));
+	bad |= json_object_set_new(o, "type", json_string(optimizer_names[0]));
 	bad |= json_object_set_new(o, "lr", hspmd_json_real(j->optimizer.lr));
 	bad |= json_object_set_new(o, "min_lr", hspmd_json_real(j->optimizer.min_lr));
 	bad |= json_object_set_new(o, "warmup_steps", json_integer(j->optimizer.warmup_steps));
-	bad |= json_object_set_new(o, "schedule", json_string(hspmd_lr_schedule_words[j->optimizer.schedule]));
+	bad |= json_object_set_new(o, "schedule", json_string(hspmd_lr_schedule_names[j->optimizer.schedule]));
 	bad |= json_object_set_new(o, "weight_decay", hspmd_json_real(j->optimizer.weight_decay));
 	bad |= json_object_set_new(o, "beta1", hspmd_json_real(j->optimizer.beta1));
 	bad |= json_object_set_new(o, "beta2", hspmd_json_real(j->optimizer.beta2));
 	bad |= json_object_set_new(o, "eps", hspmd_json_real(j->optimizer.eps));
 	bad |= json_object_set_new(o, "clip", hspmd_json_real(j->optimizer.clip));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *elastic_json(const struct hspmd_job *j)
@@ -338,7 +338,7 @@ static json_t *elastic_json(const struct hspmd_job *j)
 	if (j->elastic.max_nodes != INT_MAX)
 		bad |= json_object_set_new(o, "max_nodes", json_integer(j->elastic.max_nodes));
 	bad |= json_object_set_new(o, "policy", json_string(j->elastic.policy));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *checkpoint_json(const struct hspmd_job *j)
@@ -355,7 +355,7 @@ static json_t *checkpoint_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "replicas", json_integer(j->checkpoint.replicas));
 	bad |= json_object_set_new(o, "keep", json_integer(j->checkpoint.keep));
 	bad |= json_object_set_new(o, "memory", json_boolean(j->checkpoint.memory));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 json_t *hspmd_job_to_json(const struct hspmd_job *j)
@@ -371,11 +371,11 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j)
 	bad |= json_object_set_new(o, "steps", json_integer(j->steps));
 	bad |= json_object_set_new(o, "seed", json_integer((json_int_t)j->seed));
 	bad |= json_object_set_new(o, "optimizer", optimizer_json(j));
-	bad |= json_object_set_new(o, "precision", json_string(hspmd_precision_words[j->precision]));
-	bad |= json_object_set_new(o, "rounding", json_string(hspmd_rounding_words[j->rounding]));
+	bad |= json_object_set_new(o, "precision", json_string(hspmd_precision_names[j->precision]));
+	bad |= json_object_set_new(o, "rounding", json_string(hspmd_rounding_names[j->rounding]));
 	bad |= json_object_set_new(o, "elastic", elastic_json(j));
 	bad |= json_object_set_new(o, "checkpoint", checkpoint_json(j));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 /* ---- learning rate */

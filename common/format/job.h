@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd-job-1: what to train. Plain data. Paths are absolute after reading (relative ones are relative to the job file);
- * $USER, $JOB and $HOME in checkpoint paths are kept as written and expanded by hspmd_job_path(). */
+ * $USER, $JOB and $HOME in checkpoint paths are kept as written and expanded by hspmd_job_expand_path(). */
 #ifndef HSPMD_FORMAT_JOB_H
 #define HSPMD_FORMAT_JOB_H
 
@@ -10,18 +10,18 @@
 
 #include "common/error.h"
 #include "common/format/model.h"
-#include "common/format/words.h"
+#include "common/format/enums.h"
 
 #define HSPMD_JOB_FORMAT "hspmd-job-1"
 /* Comment of the Slurm jobs that are trained by such a file, where their users gave none: by it they are known while they wait. */
-#define HSPMD_JOB_MARK "hspmd"
+#define HSPMD_JOB_COMMENT "hspmd"
 
 enum hspmd_data_kind { HSPMD_DATA_BYTES, HSPMD_DATA_UINT16, HSPMD_DATA_UINT32, HSPMD_DATA_MEGATRON };
-extern const char *const hspmd_data_kind_words[];
+extern const char *const hspmd_data_kind_names[];
 enum hspmd_lr_schedule { HSPMD_LR_CONSTANT, HSPMD_LR_COSINE, HSPMD_LR_LINEAR };
-extern const char *const hspmd_lr_schedule_words[];
+extern const char *const hspmd_lr_schedule_names[];
 enum hspmd_rounding { HSPMD_ROUNDING_NEAREST, HSPMD_ROUNDING_STOCHASTIC };
-extern const char *const hspmd_rounding_words[];
+extern const char *const hspmd_rounding_names[];
 
 struct hspmd_job {
 	char *file;       /* absolute path of the job file */
@@ -68,7 +68,7 @@ json_t *hspmd_job_to_json(const struct hspmd_job *j);
 void hspmd_job_destroy(struct hspmd_job *j);
 
 /* Of a name of Megatron data the part before .bin and .idx, which it may have or not: its length. */
-int hspmd_job_megatron_base(const char *path);
+int hspmd_job_megatron_base_length(const char *path);
 
 /* Look at what the job names: model config readable and supported (returned in *model when not NULL, caller destroys), data files there, whole and
  * each holding at least one sample of seq_len + 1 tokens, seq_len within the model's positions, weights to start from readable, the shared checkpoint
@@ -76,7 +76,7 @@ int hspmd_job_megatron_base(const char *path);
 int hspmd_job_check_files(const struct hspmd_job *j, struct hspmd_model **model, struct hspmd_error *err);
 
 /* Expand $USER, $JOB (the Slurm job id; "local" when job_id is NULL), $HOME and ${NAME} forms of these. malloc'd; NULL and err on others. */
-char *hspmd_job_path(const char *path, const char *job_id, struct hspmd_error *err);
+char *hspmd_job_expand_path(const char *path, const char *job_id, struct hspmd_error *err);
 
 /* Learning rate of step `step` (0-based): rises linearly to lr over warmup_steps (step warmup_steps - 1 has lr), then constant, or down to min_lr at
  * step `steps` along a half cosine or a line. */

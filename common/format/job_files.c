@@ -66,7 +66,7 @@ static const char *variable_name(const char *text, size_t *length, const char **
 	return *length && (!braces || name[*length] == '}') ? name : NULL;
 }
 
-char *hspmd_job_path(const char *path, const char *job_id, struct hspmd_error *err)
+char *hspmd_job_expand_path(const char *path, const char *job_id, struct hspmd_error *err)
 {
 	char *text = strdup("");
 	while (text && *path) {
@@ -155,7 +155,7 @@ static int index_width(const struct check *k, const char *what, int i, const cha
 	return token_width(head[17]);
 }
 
-int hspmd_job_megatron_base(const char *path)
+int hspmd_job_megatron_base_length(const char *path)
 {
 	size_t n = strlen(path);
 	bool suffix = n > 4 && (!strcmp(path + n - 4, ".bin") || !strcmp(path + n - 4, ".idx"));
@@ -191,7 +191,7 @@ static int check_file(const struct check *k, const char *what, int i, const char
 /* "x", "x.bin" and "x.idx" all name the pair x.bin, x.idx. */
 static int check_megatron(const struct check *k, const char *what, int i, const char *path)
 {
-	int base = hspmd_job_megatron_base(path), rc = -1;
+	int base = hspmd_job_megatron_base_length(path), rc = -1;
 	char *bin = hspmd_asprintf("%.*s.bin", base, path), *idx = hspmd_asprintf("%.*s.idx", base, path);
 	struct stat st;
 	if (!bin || !idx) {
@@ -294,7 +294,7 @@ static int check_shared(const struct check *k)
 	const struct hspmd_job *j = k->j;
 	if (!j->checkpoint.shared)
 		return 0;
-	char *folder = hspmd_job_path(j->checkpoint.shared, NULL, k->err);
+	char *folder = hspmd_job_expand_path(j->checkpoint.shared, NULL, k->err);
 	if (!folder)
 		return hspmd_error_prefix(k->err, "%s: checkpoint.shared", j->file);
 	int rc = writable(folder);

@@ -21,10 +21,10 @@
 #define EXPERTS_MAX 4096
 #define PARAMS_MAX 1e16 /* sums and products of sizes stay exact in int64_t */
 
-const char *const hspmd_model_type_words[] = { "gpt2", "llama", "mistral", "qwen2", "mixtral", NULL };
+const char *const hspmd_model_type_names[] = { "gpt2", "llama", "mistral", "qwen2", "mixtral", NULL };
 
-static const char *const gelu_words[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", NULL };
-static const char *const silu_words[] = { "silu", "swish", NULL };
+static const char *const gelu_names[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", NULL };
+static const char *const silu_names[] = { "silu", "swish", NULL };
 
 /* What the rotary-embedding model types differ in when a key is absent. */
 struct defaults {
@@ -135,7 +135,7 @@ static void read_gpt2(struct hspmd_json *root, struct hspmd_model *m)
 	m->ffn = hspmd_json_int_or(root, "n_inner", 1, FFN_MAX, 4 * m->hidden);
 	const char *other_name = hspmd_json_has(root, "n_ctx") ? "n_ctx" : "max_position_embeddings";
 	m->max_positions = size_of(root, "n_positions", other_name, POSITIONS_MAX);
-	int act = hspmd_json_word_or(root, "activation_function", gelu_words, 0);
+	int act = hspmd_json_enum_or(root, "activation_function", gelu_names, 0);
 	m->gelu_exact = act == 3;
 	m->norm_eps = hspmd_json_number_or(root, "layer_norm_epsilon", HSPMD_JSON_POSITIVE, 1, 1e-5);
 	m->tied = hspmd_json_bool_or(root, "tie_word_embeddings", true);
@@ -214,7 +214,7 @@ static void read_rotary(struct hspmd_json *root, struct hspmd_model *m)
 	m->tied = hspmd_json_bool_or(root, "tie_word_embeddings", false);
 	m->rms_norm = m->gated = true;
 	m->dropout = hspmd_json_number_or(root, "attention_dropout", 0, 1, 0) > 0;
-	hspmd_json_word_or(root, "hidden_act", silu_words, 0);
+	hspmd_json_enum_or(root, "hidden_act", silu_names, 0);
 	read_rope(root, m, d);
 	read_window(root, m, d);
 	read_biases(root, m);
@@ -242,9 +242,9 @@ static int read_all(struct hspmd_json *root, struct hspmd_model *m)
 {
 	if (!hspmd_json_expect_object(root))
 		return -1;
-	m->type = (enum hspmd_model_type)hspmd_json_word(root, "model_type", hspmd_model_type_words);
+	m->type = (enum hspmd_model_type)hspmd_json_enum(root, "model_type", hspmd_model_type_names);
 	const char *name = json_string_value(json_object_get(root->value, "_name_or_path"));
-	m->name = strdup(name && *name ? name : hspmd_model_type_words[m->type]);
+	m->name = strdup(name && *name ? name : hspmd_model_type_names[m->type]);
 	if (!m->name)
 		return hspmd_json_fail_memory(root);
 	m->vocab = hspmd_json_int(root, "vocab_size", 1, VOCAB_MAX);

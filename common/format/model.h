@@ -18,7 +18,7 @@ enum hspmd_model_type {
 	HSPMD_MODEL_MIXTRAL,
 	HSPMD_MODEL_TYPE_COUNT
 };
-extern const char *const hspmd_model_type_words[];
+extern const char *const hspmd_model_type_names[];
 
 struct hspmd_model {
 	enum hspmd_model_type type;

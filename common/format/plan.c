@@ -16,8 +16,8 @@
 #define RATIO_MAX 1e9
 #define SECONDS_MAX 1e12
 
-const char *const hspmd_recompute_words[] = { "none", "selective", "full", NULL };
-const char *const hspmd_schedule_words[] = { "1f1b", "gpipe", "interleaved", "zb-h1", NULL };
+const char *const hspmd_recompute_names[] = { "none", "selective", "full", NULL };
+const char *const hspmd_schedule_names[] = { "1f1b", "gpipe", "interleaved", "zb-h1", NULL };
 
 /* Which stage has a device. */
 struct owner {
@@ -42,13 +42,13 @@ static int take_device(struct reader *r, const struct hspmd_json *at, struct own
 		*owner = me;
 		return 0;
 	}
-	hspmd_cluster_address(r->c, device, address, sizeof address);
+	hspmd_cluster_device_address(r->c, device, address, sizeof address);
 	if (owner->pipeline == me.pipeline && owner->stage == me.stage)
 		return hspmd_json_fail(at, "device %s is in this stage twice", address);
 	return hspmd_json_fail(at, "device %s is in pipelines[%d].stages[%d] already", address, owner->pipeline, owner->stage);
 }
 
-/* The devices of a run, appended to the stage's. Those of an interleaved plan's later rounds are compared with the first round's instead.
+/* The devices of a run, appended to the stage's. Those of an interleaved plan's later chunks are compared with the first chunk's instead.
  */
 static int add_run(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, size_t *room, bool first_round)
 {
@@ -56,13 +56,13 @@ static int add_run(struct reader *r, struct hspmd_json *at, struct owner me, str
 	if (!run)
 		return -1;
 	struct hspmd_error why;
-	int n = hspmd_cluster_devices(r->c, run, r->found, r->c->device_count, &why);
+	int n = hspmd_cluster_expand_devices(r->c, run, r->found, r->c->device_count, &why);
 	if (n < 0)
 		return hspmd_json_fail(at, "%s", why.text);
 	for (int i = 0; i < n; i++) {
 		if (s->device_count >= r->c->device_count)
 			return hspmd_json_fail(at, "more devices than the cluster has");
-		if (hspmd_grow(&s->devices, room, (size_t)s->device_count, sizeof *s->devices))
+		if (hspmd_array_grow(&s->devices, room, (size_t)s->device_count, sizeof *s->devices))
 			return hspmd_json_fail_memory(at);
 		if (first_round && take_device(r, at, me, r->found[i]))
 			return -1;
@@ -122,7 +122,7 @@ static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, 
 {
 	if (read_layers(at, s, first_layer) || read_devices(r, at, me, s, first_round))
 		return -1;
-	s->recompute = (enum hspmd_recompute)hspmd_json_word_or(at, "recompute", hspmd_recompute_words, HSPMD_RECOMPUTE_NONE);
+	s->recompute = (enum hspmd_recompute)hspmd_json_enum_or(at, "recompute", hspmd_recompute_names, HSPMD_RECOMPUTE_NONE);
 	s->sequence_parallel = hspmd_json_bool_or(at, "sequence_parallel", false);
 	s->context = (int)hspmd_json_int_or(at, "context", 1, HSPMD_CLUSTER_MAX_DEVICES, 1);
 	if (hspmd_json_failed(at))
@@ -134,7 +134,7 @@ static int read_stage(struct reader *r, struct hspmd_json *at, struct owner me, 
 	if (read_ratio(at, "shard_ratio", s->device_count / s->context, &s->shard_ratio) ||
 	    read_ratio(at, "context_ratio", s->context, &s->context_ratio))
 		return -1;
-	return hspmd_json_done(at);
+	return hspmd_json_check_keys(at);
 }
 
 /* ---- pipelines */
@@ -201,7 +201,7 @@ static int read_pipelines(struct reader *r, struct hspmd_json *root)
 		struct hspmd_pipeline *pl = &p->pipelines[p->pipeline_count++];
 		pl->micro_batches = (int)hspmd_json_int(&at, "micro_batches", 1, GLOBAL_BATCH_MAX);
 		pl->micro_batch = (int)hspmd_json_int_or(&at, "micro_batch", 1, MICRO_BATCH_MAX, p->micro_batch);
-		if (read_stages(r, &at, (int)i, pl) || hspmd_json_done(&at))
+		if (read_stages(r, &at, (int)i, pl) || hspmd_json_check_keys(&at))
 			return -1;
 		samples += (int64_t)pl->micro_batches * pl->micro_batch;
 	}
@@ -231,7 +231,7 @@ static int read_predicted_memory(struct reader *r, struct hspmd_json *at)
 		return hspmd_json_fail_memory(&all);
 	for (size_t i = 0; hspmd_json_member(&all, i, &address, &one); i++) {
 		struct hspmd_error why;
-		d->devices[i] = hspmd_cluster_device(r->c, address, &why);
+		d->devices[i] = hspmd_cluster_find_device(r->c, address, &why);
 		if (d->devices[i] < 0)
 			return hspmd_json_fail(&all, "%s", why.text);
 		d->memory_bytes[i] = hspmd_json_number_value(&one, 0, 1e18);
@@ -251,7 +251,7 @@ static int read_predicted(struct reader *r, struct hspmd_json *root)
 	d->sync_s = hspmd_json_number_or(&at, "sync_s", 0, SECONDS_MAX, 0);
 	if (read_predicted_memory(r, &at))
 		return -1;
-	return hspmd_json_done(&at);
+	return hspmd_json_check_keys(&at);
 }
 
 /* ---- the whole */
@@ -264,7 +264,7 @@ static int read_head(struct reader *r, struct hspmd_json *root)
 	p->global_batch = (int)hspmd_json_int(root, "global_batch", 1, GLOBAL_BATCH_MAX);
 	p->micro_batch = (int)hspmd_json_int(root, "micro_batch", 1, MICRO_BATCH_MAX);
 	p->seq_len = (int)hspmd_json_int(root, "seq_len", 1, SEQ_LEN_MAX);
-	p->schedule = (enum hspmd_schedule)hspmd_json_word_or(root, "schedule", hspmd_schedule_words, HSPMD_SCHEDULE_1F1B);
+	p->schedule = (enum hspmd_schedule)hspmd_json_enum_or(root, "schedule", hspmd_schedule_names, HSPMD_SCHEDULE_1F1B);
 	p->zero_stage = (int)hspmd_json_int_or(root, "zero_stage", 0, 1, 0);
 	p->virtual_stages = 1;
 	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
@@ -283,7 +283,7 @@ static struct hspmd_plan *from_doc(struct hspmd_json_doc *doc, const struct hspm
 	int rc = r.p && r.owners && r.found ? 0 : hspmd_json_fail_memory(&root);
 	for (int i = 0; !rc && i < c->device_count; i++)
 		r.owners[i].pipeline = -1;
-	if (rc || read_head(&r, &root) || read_pipelines(&r, &root) || read_predicted(&r, &root) || hspmd_json_done(&root)) {
+	if (rc || read_head(&r, &root) || read_pipelines(&r, &root) || read_predicted(&r, &root) || hspmd_json_check_keys(&root)) {
 		hspmd_plan_destroy(r.p);
 		r.p = NULL;
 	}

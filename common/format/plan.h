@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd-plan-1: who does what. Plain data; a plan is read against a cluster and holds indexes into its devices.
  *
- * An interleaved plan says where every chunk of layers lies: a pipeline's stages come in `virtual_stages` rounds of equal length, and stage k of a
- * round has the same devices as stage k of every other round (the only case in which a device appears twice). */
+ * An interleaved plan says where every chunk of layers lies: a pipeline's stages come in `virtual_stages` chunks of equal length, and stage k of a
+ * chunk has the same devices as stage k of every other chunk (the only case in which a device appears twice). */
 #ifndef HSPMD_FORMAT_PLAN_H
 #define HSPMD_FORMAT_PLAN_H
 
@@ -16,9 +16,9 @@
 #define HSPMD_PLAN_FORMAT "hspmd-plan-1"
 
 enum hspmd_recompute { HSPMD_RECOMPUTE_NONE, HSPMD_RECOMPUTE_SELECTIVE, HSPMD_RECOMPUTE_FULL };
-extern const char *const hspmd_recompute_words[];
+extern const char *const hspmd_recompute_names[];
 enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_INTERLEAVED, HSPMD_SCHEDULE_ZB_H1 };
-extern const char *const hspmd_schedule_words[]; /* "1f1b", "gpipe", "interleaved", "zb-h1" */
+extern const char *const hspmd_schedule_names[]; /* "1f1b", "gpipe", "interleaved", "zb-h1" */
 
 struct hspmd_stage {
 	int layers[2];       /* [first, end) */
@@ -65,8 +65,8 @@ struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p);
 void hspmd_plan_destroy(struct hspmd_plan *p);
 
 /* One line for people: "2 pipelines: [n0:0-1 x2 L0-6 | n1:0 L6-14] 5 mb, [n2:0 L0-14] 3 mb". malloc'd. */
-char *hspmd_plan_line(const struct hspmd_plan *p, const struct hspmd_cluster *c);
+char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c);
 /* How many devices the plan uses. */
-int hspmd_plan_devices(const struct hspmd_plan *p);
+int hspmd_plan_device_count(const struct hspmd_plan *p);
 
 #endif

@@ -39,11 +39,11 @@ bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd
 	if (precision == asked)
 		return false;
 	count = without(p, c, asked, &first);
-	hspmd_cluster_address(c, first, at, sizeof at);
+	hspmd_cluster_device_address(c, first, at, sizeof at);
 	snprintf(why, size,
 		 "computes in %s instead of %s: all devices of a plan compute in the same precision, and %d of its %d (%s%s) cannot compute in %s",
-		 hspmd_precision_words[precision], hspmd_precision_words[asked], count, hspmd_plan_devices(p), at, count > 1 ? " and others" : "",
-		 hspmd_precision_words[asked]);
+		 hspmd_precision_names[precision], hspmd_precision_names[asked], count, hspmd_plan_device_count(p), at, count > 1 ? " and others" : "",
+		 hspmd_precision_names[asked]);
 	return true;
 }
 

@@ -14,12 +14,12 @@
 /* "node:first-last" of the longest run that starts at devices[i], into text. Returns where the run ends. */
 static int run_text(const struct hspmd_cluster *c, const int *devices, int count, int i, char *text)
 {
-	const struct hspmd_device_at *first = &c->devices[devices[i]];
+	const struct hspmd_cluster_device *first = &c->devices[devices[i]];
 	int end = i + 1;
 	while (end < count && devices[end] == devices[end - 1] + 1 && c->devices[devices[end]].node == first->node)
 		end++;
 	if (end - i == 1)
-		hspmd_cluster_address(c, devices[i], text, RUN_MAX_BYTES);
+		hspmd_cluster_device_address(c, devices[i], text, RUN_MAX_BYTES);
 	else
 		snprintf(text, RUN_MAX_BYTES, "%s:%d-%d", c->nodes[first->node].name, first->index, first->index + end - i - 1);
 	return end;
@@ -36,7 +36,7 @@ static json_t *devices_json(const struct hspmd_cluster *c, const int *devices, i
 		i = run_text(c, devices, count, i, run);
 		bad |= json_array_append_new(a, json_string(run));
 	}
-	return hspmd_json_unless(bad, a);
+	return hspmd_json_unless_failed(bad, a);
 }
 
 static json_t *ratio_json(const double *values, int count)
@@ -45,7 +45,7 @@ static json_t *ratio_json(const double *values, int count)
 	int bad = !a;
 	for (int i = 0; i < count; i++)
 		bad |= json_array_append_new(a, hspmd_json_real(values[i]));
-	return hspmd_json_unless(bad, a);
+	return hspmd_json_unless_failed(bad, a);
 }
 
 static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_stage *s)
@@ -54,7 +54,7 @@ static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_stag
 	int bad = !o;
 	bad |= json_object_set_new(o, "layers", json_pack("[ii]", s->layers[0], s->layers[1]));
 	bad |= json_object_set_new(o, "devices", devices_json(c, s->devices, s->device_count));
-	bad |= json_object_set_new(o, "recompute", json_string(hspmd_recompute_words[s->recompute]));
+	bad |= json_object_set_new(o, "recompute", json_string(hspmd_recompute_names[s->recompute]));
 	if (s->sequence_parallel)
 		bad |= json_object_set_new(o, "sequence_parallel", json_true());
 	if (s->context > 1)
@@ -63,7 +63,7 @@ static json_t *stage_json(const struct hspmd_cluster *c, const struct hspmd_stag
 		bad |= json_object_set_new(o, "shard_ratio", ratio_json(s->shard_ratio, s->device_count / s->context));
 	if (s->context_ratio)
 		bad |= json_object_set_new(o, "context_ratio", ratio_json(s->context_ratio, s->context));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *pipeline_json(const struct hspmd_cluster *c, const struct hspmd_plan *p, const struct hspmd_pipeline *pl)
@@ -76,7 +76,7 @@ static json_t *pipeline_json(const struct hspmd_cluster *c, const struct hspmd_p
 	if (pl->micro_batch != p->micro_batch)
 		bad |= json_object_set_new(o, "micro_batch", json_integer(pl->micro_batch));
 	bad |= json_object_set_new(o, "stages", stages);
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *predicted_json(const struct hspmd_cluster *c, const struct hspmd_predicted *d)
@@ -92,11 +92,11 @@ static json_t *predicted_json(const struct hspmd_cluster *c, const struct hspmd_
 		json_t *memory = json_object();
 		char address[RUN_MAX_BYTES];
 		for (int i = 0; i < d->device_count; i++)
-			bad |= json_object_set_new(memory, hspmd_cluster_address(c, d->devices[i], address, sizeof address),
+			bad |= json_object_set_new(memory, hspmd_cluster_device_address(c, d->devices[i], address, sizeof address),
 			                           hspmd_json_real(d->memory_bytes[i]));
 		bad |= json_object_set_new(o, "memory_bytes", memory);
 	}
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluster *c)
@@ -109,14 +109,14 @@ json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluste
 	bad |= json_object_set_new(o, "global_batch", json_integer(p->global_batch));
 	bad |= json_object_set_new(o, "micro_batch", json_integer(p->micro_batch));
 	bad |= json_object_set_new(o, "seq_len", json_integer(p->seq_len));
-	bad |= json_object_set_new(o, "schedule", json_string(hspmd_schedule_words[p->schedule]));
+	bad |= json_object_set_new(o, "schedule", json_string(hspmd_schedule_names[p->schedule]));
 	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
 		bad |= json_object_set_new(o, "virtual_stages", json_integer(p->virtual_stages));
 	bad |= json_object_set_new(o, "zero_stage", json_integer(p->zero_stage));
 	bad |= json_object_set_new(o, "pipelines", pipelines);
 	if (p->predicted.step_s > 0)
 		bad |= json_object_set_new(o, "predicted", predicted_json(c, &p->predicted));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 /* ---- copying */
@@ -199,7 +199,7 @@ static void print_pipeline(FILE *f, const struct hspmd_cluster *c, const struct 
 	fprintf(f, "] %d mb", pl->micro_batches);
 }
 
-char *hspmd_plan_line(const struct hspmd_plan *p, const struct hspmd_cluster *c)
+char *hspmd_plan_summary(const struct hspmd_plan *p, const struct hspmd_cluster *c)
 {
 	char *text = NULL;
 	size_t size = 0;
@@ -219,7 +219,7 @@ char *hspmd_plan_line(const struct hspmd_plan *p, const struct hspmd_cluster *c)
 	return text;
 }
 
-int hspmd_plan_devices(const struct hspmd_plan *p)
+int hspmd_plan_device_count(const struct hspmd_plan *p)
 {
 	int count = 0;
 	for (int i = 0; i < p->pipeline_count; i++)

@@ -11,8 +11,8 @@
 #include "common/alloc.h"
 #include "common/json.h"
 
-const char *const hspmd_for_pending_words[] = { "none", "higher_priority", "any", NULL };
-const char *const hspmd_share_by_words[] = { "tokens", "relative", "proportional", NULL };
+const char *const hspmd_for_pending_names[] = { "none", "higher_priority", "any", NULL };
+const char *const hspmd_share_by_names[] = { "tokens", "relative", "proportional", NULL };
 
 #define MAX_SECONDS (366.0 * 86400)
 #define AT(member) offsetof(struct hspmd_policy_terms, member)
@@ -29,7 +29,7 @@ const struct hspmd_policy_field hspmd_policy_fields[] = {
 	{ "grow", "after_idle_s", HSPMD_POLICY_NUMBER, AT(after_idle_s), 0, MAX_SECONDS, NULL },
 	{ "grow", "cooldown_s", HSPMD_POLICY_NUMBER, AT(grow_cooldown_s), 0, MAX_SECONDS, NULL },
 	{ "grow", "min_gain", HSPMD_POLICY_NUMBER, AT(min_gain), 0, 100, NULL },
-	{ "shrink", "for_pending", HSPMD_POLICY_WORD, AT(for_pending), 0, 0, hspmd_for_pending_words },
+	{ "shrink", "for_pending", HSPMD_POLICY_ENUM, AT(for_pending), 0, 0, hspmd_for_pending_names },
 	{ "shrink", "yield_before_preemption", HSPMD_POLICY_BOOL, AT(yield_before_preemption), 0, 0, NULL },
 	{ "shrink", "cooldown_s", HSPMD_POLICY_NUMBER, AT(shrink_cooldown_s), 0, MAX_SECONDS, NULL },
 	{ "straggler", "slower_than", HSPMD_POLICY_NUMBER, AT(slower_than), 1, 1000, NULL },
@@ -40,7 +40,7 @@ const struct hspmd_policy_field hspmd_policy_fields[] = {
 	{ "checkpoint", "max_interval_s", HSPMD_POLICY_NUMBER, AT(max_interval_s), 1, MAX_SECONDS, NULL },
 	{ "checkpoint", "min_replicas", HSPMD_POLICY_INT, AT(min_replicas), 0, 1024, NULL },
 	{ "share", "weight", HSPMD_POLICY_NUMBER, AT(weight), 1e-6, 1e6, NULL },
-	{ "share", "by", HSPMD_POLICY_WORD, AT(by), 0, 0, hspmd_share_by_words },
+	{ "share", "by", HSPMD_POLICY_ENUM, AT(by), 0, 0, hspmd_share_by_names },
 	{ "share", "rebalance", HSPMD_POLICY_BOOL, AT(rebalance), 0, 0, NULL },
 };
 const int hspmd_policy_field_count = (int)(sizeof hspmd_policy_fields / sizeof *hspmd_policy_fields);
@@ -65,7 +65,7 @@ const struct hspmd_policy_terms hspmd_policy_builtin = {
 size_t hspmd_policy_field_size(int field)
 {
 	static const size_t sizes[] = { [HSPMD_POLICY_INT] = sizeof(int),     [HSPMD_POLICY_NUMBER] = sizeof(double),
-		                        [HSPMD_POLICY_BOOL] = sizeof(bool),   [HSPMD_POLICY_WORD] = sizeof(int),
+		                        [HSPMD_POLICY_BOOL] = sizeof(bool),   [HSPMD_POLICY_ENUM] = sizeof(int),
 		                        [HSPMD_POLICY_PATH] = sizeof(char *), [HSPMD_POLICY_NAMES] = sizeof(struct hspmd_policy_list) };
 	return sizes[hspmd_policy_fields[field].kind];
 }
@@ -105,7 +105,7 @@ static void rule_clear(struct hspmd_policy_rule *r)
 	terms_clear(&r->terms);
 }
 
-struct hspmd_policy *hspmd_policy_new(struct hspmd_error *err)
+struct hspmd_policy *hspmd_policy_create(struct hspmd_error *err)
 {
 	struct hspmd_policy *p = hspmd_calloc(1, sizeof *p);
 	int *from = hspmd_calloc((size_t)hspmd_policy_field_count, sizeof *from);
@@ -189,8 +189,8 @@ static void read_field(struct hspmd_json *section, int field, struct hspmd_polic
 	case HSPMD_POLICY_BOOL:
 		*(bool *)to = hspmd_json_bool_or(section, f->key, false);
 		break;
-	case HSPMD_POLICY_WORD:
-		*(int *)to = hspmd_json_word(section, f->key, f->words);
+	case HSPMD_POLICY_ENUM:
+		*(int *)to = hspmd_json_enum(section, f->key, f->names);
 		break;
 	case HSPMD_POLICY_PATH: {
 		struct hspmd_json at = hspmd_json_any(section, f->key);
@@ -255,7 +255,7 @@ static void read_terms(struct hspmd_json *obj, struct hspmd_policy_terms *t)
 			if (there)
 				read_field(&section, i, t);
 		if (there)
-			hspmd_json_done(&section);
+			hspmd_json_check_keys(&section);
 	}
 	if (!hspmd_json_failed(obj))
 		check_terms(obj, t);
@@ -271,7 +271,7 @@ static void read_match(struct hspmd_json *rule, struct hspmd_policy_match *m)
 	read_list(&obj, "user", &m->user);
 	read_list(&obj, "qos", &m->qos);
 	read_list(&obj, "policy", &m->policy);
-	hspmd_json_done(&obj);
+	hspmd_json_check_keys(&obj);
 }
 
 static const char name_chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -305,7 +305,7 @@ static void read_rule(struct hspmd_json *obj, const struct hspmd_policy *p, stru
 	r->about = text_copy(obj, hspmd_json_string_or(obj, "about", NULL));
 	read_match(obj, &r->match);
 	read_terms(obj, &r->terms);
-	hspmd_json_done(obj);
+	hspmd_json_check_keys(obj);
 }
 
 /* Take from a file's defaults what the set has not yet; both giving a field is fine only if they agree. */
@@ -361,7 +361,7 @@ static int add_document(struct hspmd_policy *p, struct hspmd_json_doc *doc, cons
 	struct hspmd_json obj = hspmd_json_object_or_none(&root, "defaults");
 	if (obj.value) {
 		read_terms(&obj, &defaults);
-		hspmd_json_done(&obj);
+		hspmd_json_check_keys(&obj);
 	}
 	struct hspmd_json rules = hspmd_json_array_or_none(&root, "rules", 0, 4096);
 	size_t n = hspmd_json_length(&rules);
@@ -377,7 +377,7 @@ static int add_document(struct hspmd_policy *p, struct hspmd_json_doc *doc, cons
 		read_rule(&at, p, r);
 		p->rule_count++;
 	}
-	hspmd_json_done(&root);
+	hspmd_json_check_keys(&root);
 	int rc = hspmd_json_failed(&root) ? -1 : merge_defaults(p, &defaults, &root, file);
 	terms_clear(&defaults);
 	if (rc < 0) {
@@ -432,8 +432,8 @@ json_t *hspmd_policy_value(const struct hspmd_policy_terms *t, int field)
 		return isinf(*(const double *)at) ? json_null() : json_real(*(const double *)at);
 	case HSPMD_POLICY_BOOL:
 		return json_boolean(*(const bool *)at);
-	case HSPMD_POLICY_WORD:
-		return json_string(f->words[*(const int *)at]);
+	case HSPMD_POLICY_ENUM:
+		return json_string(f->names[*(const int *)at]);
 	case HSPMD_POLICY_PATH:
 		return *(char *const *)at ? json_string(*(char *const *)at) : json_null();
 	case HSPMD_POLICY_NAMES:

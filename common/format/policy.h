@@ -21,10 +21,10 @@
 #define HSPMD_POLICY_NAME_MAX 64        /* of a rule */
 
 enum hspmd_for_pending { HSPMD_PENDING_NONE, HSPMD_PENDING_HIGHER, HSPMD_PENDING_ANY };
-extern const char *const hspmd_for_pending_words[]; /* "none", "higher_priority", "any" */
+extern const char *const hspmd_for_pending_names[]; /* "none", "higher_priority", "any" */
 /* What a gain is counted in when jobs are compared: tokens per second, these over what the job makes on its fewest nodes, or the logarithm of its rate. */
 enum hspmd_share_by { HSPMD_SHARE_TOKENS, HSPMD_SHARE_RELATIVE, HSPMD_SHARE_PROPORTIONAL };
-extern const char *const hspmd_share_by_words[]; /* "tokens", "relative", "proportional" */
+extern const char *const hspmd_share_by_names[]; /* "tokens", "relative", "proportional" */
 
 struct hspmd_policy_list {
 	int count;
@@ -64,7 +64,7 @@ enum hspmd_policy_kind {
 	HSPMD_POLICY_INT,
 	HSPMD_POLICY_NUMBER,
 	HSPMD_POLICY_BOOL,
-	HSPMD_POLICY_WORD,
+	HSPMD_POLICY_ENUM,
 	HSPMD_POLICY_PATH,
 	HSPMD_POLICY_NAMES
 };
@@ -74,9 +74,9 @@ struct hspmd_policy_field {
 	enum hspmd_policy_kind kind;
 	size_t offset; /* in struct hspmd_policy_terms */
 	double min, max;
-	const char *const *words; /* HSPMD_POLICY_WORD */
+	const char *const *names; /* HSPMD_POLICY_ENUM */
 };
-extern const struct hspmd_policy_field hspmd_policy_fields[]; /* in the order of FORMATS; sections lie together */
+extern const struct hspmd_policy_field hspmd_policy_fields[]; /* in the order in which hspmd-policy(5) lists them; sections lie together */
 extern const int hspmd_policy_field_count;
 extern const struct hspmd_policy_terms hspmd_policy_builtin; /* what holds where no file says anything; owns nothing */
 
@@ -106,7 +106,7 @@ struct hspmd_policy_trust {
 };
 
 /* An empty set. */
-struct hspmd_policy *hspmd_policy_new(struct hspmd_error *err);
+struct hspmd_policy *hspmd_policy_create(struct hspmd_error *err);
 void hspmd_policy_destroy(struct hspmd_policy *p);
 /* Add one file's rules and defaults. On failure the set is as it was. */
 int hspmd_policy_add_json(struct hspmd_policy *p, json_t *value, const char *name, struct hspmd_error *err);
@@ -137,7 +137,7 @@ int hspmd_policy_field(const char *section, const char *key);
 
 /* One document with all rules and defaults of the set. New reference; NULL when memory is short. */
 json_t *hspmd_policy_to_json(const struct hspmd_policy *p);
-/* The terms as FORMATS nests them, fields in `mask` only. */
+/* The terms as the file nests them, fields in `mask` only. */
 json_t *hspmd_policy_terms_to_json(const struct hspmd_policy_terms *t, uint64_t mask);
 /* Bytes that a field takes in the terms. */
 size_t hspmd_policy_field_size(int field);

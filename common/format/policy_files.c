@@ -150,7 +150,7 @@ int hspmd_policy_add_path(struct hspmd_policy *p, const char *path, const struct
 
 struct hspmd_policy *hspmd_policy_read(const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err)
 {
-	struct hspmd_policy *p = hspmd_policy_new(err);
+	struct hspmd_policy *p = hspmd_policy_create(err);
 	if (p && (hspmd_policy_add_path(p, path, trust, err) < 0 || hspmd_policy_check(p, err) < 0)) {
 		hspmd_policy_destroy(p);
 		return NULL;

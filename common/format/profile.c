@@ -30,7 +30,7 @@ static void read_dtype(struct hspmd_json *root, struct hspmd_profile *p)
 	p->params_bytes = hspmd_json_number(&at, "params", HSPMD_JSON_POSITIVE, 64);
 	p->grads_bytes = hspmd_json_number(&at, "grads", HSPMD_JSON_POSITIVE, 64);
 	p->activation_bytes = hspmd_json_number(&at, "activations", HSPMD_JSON_POSITIVE, 64);
-	hspmd_json_done(&at);
+	hspmd_json_check_keys(&at);
 }
 
 static int read_layer(struct hspmd_json *at, struct hspmd_profile_layer *l)
@@ -44,7 +44,7 @@ static int read_layer(struct hspmd_json *at, struct hspmd_profile_layer *l)
 	l->params = hspmd_json_number(at, "params", 0, ELEMENTS_MAX);
 	l->output_elems = hspmd_json_number(at, "output_elems", 0, ELEMENTS_MAX);
 	l->activation_bytes = hspmd_json_number_or(at, "activation_bytes", 0, ELEMENTS_MAX, NAN);
-	return hspmd_json_done(at);
+	return hspmd_json_check_keys(at);
 }
 
 static int read_layers(struct hspmd_json *root, struct hspmd_profile *p)
@@ -125,7 +125,7 @@ static int read_time(struct hspmd_json *at, int layers, struct hspmd_profile_tim
 	if (read_seconds(at, "forward_s", layers, true, &t->forward_s) || read_seconds(at, "backward_s", layers, false, &t->backward_s) ||
 	    read_seconds(at, "optimizer_s", layers, false, &t->optimizer_s))
 		return -1;
-	return hspmd_json_done(at);
+	return hspmd_json_check_keys(at);
 }
 
 static int compare_times(const void *pa, const void *pb)
@@ -190,7 +190,7 @@ static int read_all(struct hspmd_json *root, struct hspmd_profile *p)
 	read_dtype(root, p);
 	if (read_layers(root, p) || read_tied(root, p) || read_times(root, p))
 		return -1;
-	return hspmd_json_done(root);
+	return hspmd_json_check_keys(root);
 }
 
 static struct hspmd_profile *from_doc(struct hspmd_json_doc *doc)
@@ -256,7 +256,7 @@ static json_t *dtype_json(const struct hspmd_profile *p)
 	bad |= json_object_set_new(o, "params", hspmd_json_real(p->params_bytes));
 	bad |= json_object_set_new(o, "grads", hspmd_json_real(p->grads_bytes));
 	bad |= json_object_set_new(o, "activations", hspmd_json_real(p->activation_bytes));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *seconds_json(const double *values, int count)
@@ -267,7 +267,7 @@ static json_t *seconds_json(const double *values, int count)
 	int bad = !a;
 	for (int i = 0; i < count; i++)
 		bad |= json_array_append_new(a, hspmd_json_real(values[i]));
-	return hspmd_json_unless(bad, a);
+	return hspmd_json_unless_failed(bad, a);
 }
 
 static json_t *layer_json(const struct hspmd_profile_layer *l)
@@ -278,7 +278,7 @@ static json_t *layer_json(const struct hspmd_profile_layer *l)
 	bad |= json_object_set_new(o, "params", hspmd_json_real(l->params));
 	bad |= json_object_set_new(o, "output_elems", hspmd_json_real(l->output_elems));
 	bad |= json_object_set_new(o, "activation_bytes", hspmd_json_real(l->activation_bytes));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *time_json(const struct hspmd_profile_times *t, int layers)
@@ -291,7 +291,7 @@ static json_t *time_json(const struct hspmd_profile_times *t, int layers)
 	bad |= json_object_set_new(o, "forward_s", seconds_json(t->forward_s, layers));
 	bad |= json_object_set_new(o, "backward_s", seconds_json(t->backward_s, layers));
 	bad |= json_object_set_new(o, "optimizer_s", seconds_json(t->optimizer_s, layers));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 json_t *hspmd_profile_to_json(const struct hspmd_profile *p)
@@ -313,5 +313,5 @@ json_t *hspmd_profile_to_json(const struct hspmd_profile *p)
 		bad |= json_object_set(o, "tied", tied);
 	bad |= json_object_set_new(o, "times", times);
 	json_decref(tied);
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }

@@ -8,7 +8,7 @@
 #include "common/hostlist.h"
 #include "common/json.h"
 
-const char *const hspmd_trace_kind_words[] = { "add", "remove", "submit", NULL };
+const char *const hspmd_trace_kind_names[] = { "add", "remove", "submit", NULL };
 
 #define MAX_SECONDS (10 * 366.0 * 86400)
 #define MAX_RATE 1e18
@@ -61,7 +61,7 @@ static int names_get(struct names *n, const char *name)
 	size_t at = place_of(n, name);
 	if (n->places[at] >= 0)
 		return n->places[at];
-	if (hspmd_grow(&n->names, &n->room, (size_t)n->count, sizeof *n->names) < 0 || !(n->names[n->count] = strdup(name)))
+	if (hspmd_array_grow(&n->names, &n->room, (size_t)n->count, sizeof *n->names) < 0 || !(n->names[n->count] = strdup(name)))
 		return -1;
 	n->places[at] = n->count;
 	return n->count++;
@@ -126,7 +126,7 @@ static void read_elastic(struct hspmd_json *obj, struct hspmd_trace_job *j)
 static int read_job(struct reading *r, struct hspmd_json *obj)
 {
 	struct hspmd_trace *t = r->t;
-	if (hspmd_grow(&t->jobs, &r->job_room, (size_t)t->job_count, sizeof *t->jobs) < 0)
+	if (hspmd_array_grow(&t->jobs, &r->job_room, (size_t)t->job_count, sizeof *t->jobs) < 0)
 		return hspmd_json_fail_memory(obj);
 	struct hspmd_trace_job *j = &t->jobs[t->job_count++];
 	j->id = (uint32_t)hspmd_json_int(obj, "id", 1, UINT32_MAX);
@@ -146,16 +146,16 @@ static int read_job(struct reading *r, struct hspmd_json *obj)
 		j->nodes = (int)hspmd_json_int(obj, "nodes", 1, HSPMD_TRACE_MAX_NODES);
 		j->run_s = hspmd_json_number(obj, "run_s", 0, MAX_SECONDS);
 	}
-	return hspmd_json_done(obj);
+	return hspmd_json_check_keys(obj);
 }
 
 static int read_node(struct reading *r, struct hspmd_json *at, struct hspmd_trace_event *e, size_t *room, const char *name)
 {
 	int n = names_get(&r->nodes, name);
-	if (n < 0 || n >= HSPMD_TRACE_MAX_NODES || hspmd_grow(&e->nodes, room, (size_t)e->node_count, sizeof *e->nodes) < 0)
+	if (n < 0 || n >= HSPMD_TRACE_MAX_NODES || hspmd_array_grow(&e->nodes, room, (size_t)e->node_count, sizeof *e->nodes) < 0)
 		return hspmd_json_fail(at, "out of memory, or more than %d nodes", HSPMD_TRACE_MAX_NODES);
 	while ((size_t)n >= r->there_room)
-		if (hspmd_grow(&r->there, &r->there_room, r->there_room, 1) < 0)
+		if (hspmd_array_grow(&r->there, &r->there_room, r->there_room, 1) < 0)
 			return hspmd_json_fail_memory(at);
 	bool adds = e->kind == HSPMD_TRACE_ADD;
 	if (r->there[n] == adds)
@@ -191,13 +191,13 @@ static int read_event(struct reading *r, struct hspmd_json *obj)
 	struct hspmd_trace *t = r->t;
 	if (!hspmd_json_expect_object(obj))
 		return -1;
-	if (hspmd_grow(&t->events, &r->event_room, (size_t)t->event_count, sizeof *t->events) < 0)
+	if (hspmd_array_grow(&t->events, &r->event_room, (size_t)t->event_count, sizeof *t->events) < 0)
 		return hspmd_json_fail_memory(obj);
 	struct hspmd_trace_event *e = &t->events[t->event_count++];
 	*e = (struct hspmd_trace_event){ .job = -1, .partition = -1, .devices = 1 };
 	e->time_s = hspmd_json_number(obj, "time_s", r->last_s, t->end_s);
 	r->last_s = e->time_s;
-	e->kind = (enum hspmd_trace_kind)hspmd_json_word(obj, "event", hspmd_trace_kind_words);
+	e->kind = (enum hspmd_trace_kind)hspmd_json_enum(obj, "event", hspmd_trace_kind_names);
 	if (hspmd_json_failed(obj))
 		return -1;
 	if (e->kind == HSPMD_TRACE_SUBMIT) {
@@ -205,7 +205,7 @@ static int read_event(struct reading *r, struct hspmd_json *obj)
 		e->job = t->job_count;
 		if (hspmd_json_failed(obj) || read_job(r, &job) < 0)
 			return -1;
-		return hspmd_json_done(obj);
+		return hspmd_json_check_keys(obj);
 	}
 	if (e->kind == HSPMD_TRACE_ADD) {
 		const char *partition = hspmd_json_string_or(obj, "partition", NULL);
@@ -214,7 +214,7 @@ static int read_event(struct reading *r, struct hspmd_json *obj)
 		e->price_per_hour = hspmd_json_number_or(obj, "price_per_hour", 0, 1e9, 0);
 		copy_string(obj, "device_type", &e->device_type);
 	}
-	return read_nodes(r, obj, e) < 0 ? -1 : hspmd_json_done(obj);
+	return read_nodes(r, obj, e) < 0 ? -1 : hspmd_json_check_keys(obj);
 }
 
 static int by_id(const void *a, const void *b)
@@ -253,7 +253,7 @@ static int read_document(struct reading *r, struct hspmd_json_doc *doc)
 		struct hspmd_json at = hspmd_json_at(&events, i);
 		read_event(r, &at);
 	}
-	hspmd_json_done(&root);
+	hspmd_json_check_keys(&root);
 	return hspmd_json_failed(&root) ? -1 : check_ids(&root, t);
 }
 

@@ -15,7 +15,7 @@
 #define HSPMD_TRACE_MAX_EVENTS (1 << 22)
 
 enum hspmd_trace_kind { HSPMD_TRACE_ADD, HSPMD_TRACE_REMOVE, HSPMD_TRACE_SUBMIT };
-extern const char *const hspmd_trace_kind_words[]; /* "add", "remove", "submit" */
+extern const char *const hspmd_trace_kind_names[]; /* "add", "remove", "submit" */
 
 struct hspmd_trace_job {
 	uint32_t id;

@@ -58,7 +58,7 @@ static json_t *nodes_json(const struct hspmd_trace *t, const struct hspmd_trace_
 
 static json_t *event_json(const struct hspmd_trace *t, const struct hspmd_trace_event *e)
 {
-	json_t *o = json_pack("{s:o, s:s}", "time_s", hspmd_json_real(e->time_s), "event", hspmd_trace_kind_words[e->kind]);
+	json_t *o = json_pack("{s:o, s:s}", "time_s", hspmd_json_real(e->time_s), "event", hspmd_trace_kind_names[e->kind]);
 	bool fine = o;
 	if (fine && e->kind == HSPMD_TRACE_SUBMIT)
 		fine = json_object_set_new(o, "job", job_json(&t->jobs[e->job])) == 0;

@@ -111,7 +111,7 @@ static int train(struct hspmd_training *t, struct losses *losses, struct hspmd_e
 {
 	float gain[WIDTH];
 	hspmd_training_samples(t, read_sample, NULL);
-	hspmd_training_told(t, take_loss, losses);
+	hspmd_training_on_loss(t, take_loss, losses);
 	if (hspmd_training_threads(t, "n:0", 2, err) || hspmd_training_optimizer(t, "{ \"lr\": 0.005, \"warmup_steps\": 10, \"schedule\": \"cosine\", \"weight_decay\": 0 }", err) ||
 	    hspmd_training_run(t, STEPS, err) || hspmd_training_parameter(t, "gain", gain, WIDTH, err))
 		return -1;

@@ -10,7 +10,7 @@
 #include "common/cores.h"
 #include "controller/cli/commands.h"
 #include "runtime/agent/agent.h"
-#include "runtime/train/worker.h"
+#include "runtime/worker/worker.h"
 
 #define CONTROL_FD 3 /* where the agent put the worker's end of their connection */
 
@@ -22,7 +22,7 @@ static const struct option agent_options[] = {
 	{ "cores", required_argument, NULL, 'k' },
 	{ "threads", required_argument, NULL, 't' },
 	{ "exchange", no_argument, NULL, 'x' },
-	{ "patience", required_argument, NULL, 'p' },
+	{ "reconnect-timeout", required_argument, NULL, 'p' },
 	{ "munge-socket", required_argument, NULL, 'm' },
 	{ "memory", required_argument, NULL, 'M' },
 	{ NULL, 0, NULL, 0 },
@@ -30,7 +30,7 @@ static const struct option agent_options[] = {
 
 int hspmd_command_agent(int argc, char **argv)
 {
-	struct hspmd_agent_options o = { .patience_s = 600 };
+	struct hspmd_agent_options o = { .reconnect_timeout_s = 600 };
 	int64_t devices = 0, cores = 0, threads = 0;
 	int opt, bad = 0;
 	while ((opt = getopt_long(argc, argv, "", agent_options, NULL)) != -1) {
@@ -44,7 +44,7 @@ int hspmd_command_agent(int argc, char **argv)
 		case 'm': o.munge_socket = optarg; break;
 		case 'M': o.memory = optarg; break;
 		case 'x': o.exchange = true; break;
-		case 'p': bad |= hspmd_option_number("patience", optarg, 0, 1e9, &o.patience_s); break;
+		case 'p': bad |= hspmd_option_number("reconnect-timeout", optarg, 0, 1e9, &o.reconnect_timeout_s); break;
 		default: return HSPMD_EXIT_USAGE;
 		}
 	}

@@ -12,7 +12,7 @@
 #include "common/format/model.h"
 #include "common/json.h"
 #include "common/log.h"
-#include "controller/cli/checkpoint_groups.h"
+#include "controller/cli/checkpoint_index.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 #include "runtime/model/build.h"
@@ -121,7 +121,7 @@ static json_t *group_json(const struct checkpoint_group *g)
 	}
 	bad |= json_object_set(o, "folders", folders);
 	json_decref(folders);
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static void print_group(const struct checkpoint_group *g)
@@ -144,14 +144,14 @@ static int print_json(json_t *value, struct hspmd_error *err)
 	return rv;
 }
 
-static int list(const struct checkpoint_options *o, struct checkpoint_groups *g, struct hspmd_error *err)
+static int list(const struct checkpoint_options *o, struct checkpoint_index *g, struct hspmd_error *err)
 {
 	if (o->json) {
 		json_t *all = json_array();
 		int bad = !all;
 		for (int i = 0; i < g->count; i++)
 			bad |= json_array_append_new(all, group_json(&g->groups[i]));
-		return print_json(hspmd_json_unless(bad, all), err);
+		return print_json(hspmd_json_unless_failed(bad, all), err);
 	}
 	if (g->count)
 		printf("%10s %5s  %-19s %7s %7s %10s  %s\n", "STEP", "GEN", "TIME", "FOLDERS", "SHARDS", "MB", "STATE");
@@ -162,7 +162,7 @@ static int list(const struct checkpoint_options *o, struct checkpoint_groups *g,
 	return 0;
 }
 
-static int verify(const struct checkpoint_options *o, struct checkpoint_groups *g, struct hspmd_error *err)
+static int verify(const struct checkpoint_options *o, struct checkpoint_index *g, struct hspmd_error *err)
 {
 	json_t *all = json_array();
 	int looked = 0, rv = 0, bad_json = !all;
@@ -189,7 +189,7 @@ static int verify(const struct checkpoint_options *o, struct checkpoint_groups *
 	}
 	if (!looked)
 		rv = hspmd_fail(err, "%s: there is no checkpoint%s", o->path, o->step >= 0 ? " of that step" : "");
-	if (o->json && print_json(hspmd_json_unless(bad_json, json_incref(all)), err))
+	if (o->json && print_json(hspmd_json_unless_failed(bad_json, json_incref(all)), err))
 		rv = -1;
 	json_decref(all);
 	return rv;
@@ -197,16 +197,16 @@ static int verify(const struct checkpoint_options *o, struct checkpoint_groups *
 
 /* ---- export and import */
 
-static int export_model(const struct checkpoint_options *o, struct checkpoint_groups *g, struct hspmd_error *err)
+static int export_model(const struct checkpoint_options *o, struct checkpoint_index *g, struct hspmd_error *err)
 {
-	struct checkpoint_group *c = checkpoint_groups_choose(g, o->step, o->path, err);
+	struct checkpoint_group *c = checkpoint_index_choose(g, o->step, o->path, err);
 	if (!c)
 		return -1;
 	struct hspmd_model *m = o->config ? hspmd_model_read(o->config, err) : NULL;
 	if (o->config && !m)
 		return -1;
 	const json_t *config = m ? m->config : json_object_get(c->manifest->job, "model");
-	struct hspmd_export how = { .folder = o->output, .config = config, .bf16 = o->bf16, .max_bytes = (uint64_t)o->max_bytes };
+	struct hspmd_export_options how = { .folder = o->output, .config = config, .bf16 = o->bf16, .max_bytes = (uint64_t)o->max_bytes };
 	int rv = json_is_object(config) ? hspmd_weights_export(c->reader, c->manifest, &how, err)
 					: hspmd_fail(err, "the checkpoint does not hold the model's config.json: name it with --config");
 	hspmd_model_destroy(m);
@@ -229,7 +229,7 @@ static struct hspmd_import_tensor *parameters(const struct hspmd_graph *graph, s
 static int import_into(const struct checkpoint_options *o, struct hspmd_model *m, struct hspmd_weights *w, struct hspmd_error *err)
 {
 	/* Shapes of parameters do not depend on these sizes. */
-	struct hspmd_model_build how = { .batch = 1, .seq_len = 1, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_model_build_options how = { .batch = 1, .seq_len = 1, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
 	struct hspmd_graph *graph = hspmd_model_graph(m, &how, err);
 	if (!graph)
 		return -1;
@@ -260,19 +260,19 @@ static int import_model(const struct checkpoint_options *o, struct hspmd_error *
 	return rv;
 }
 
-static int with_groups(const struct checkpoint_options *o, int (*f)(const struct checkpoint_options *, struct checkpoint_groups *, struct hspmd_error *),
+static int with_groups(const struct checkpoint_options *o, int (*f)(const struct checkpoint_options *, struct checkpoint_index *, struct hspmd_error *),
 		       struct hspmd_error *err)
 {
-	struct checkpoint_groups g;
+	struct checkpoint_index g;
 	struct stat st;
 	if (access(o->path, R_OK) || stat(o->path, &st))
 		return hspmd_fail_errno(err, "%s", o->path);
 	if (!S_ISDIR(st.st_mode))
 		return hspmd_fail(err, "%s: expected a folder", o->path);
-	if (checkpoint_groups_open(&g, o->path, err))
+	if (checkpoint_index_open(&g, o->path, err))
 		return -1;
 	int rv = f(o, &g, err);
-	checkpoint_groups_close(&g);
+	checkpoint_index_close(&g);
 	return rv;
 }
 

@@ -6,7 +6,7 @@
 
 #include "common/json.h"
 #include "common/log.h"
-#include "controller/cli/ask_ctld.h"
+#include "controller/cli/ctld_query.h"
 #include "controller/cli/commands.h"
 #include "controller/slurm/job.h"
 
@@ -122,7 +122,7 @@ static void print_cluster(const json_t *c)
 static json_t *make_ask(const struct cluster_options *o)
 {
 	if (!o->nodes)
-		return json_pack("{s:s}", "type", "show");
+		return json_pack("{s:s}", "type", "query");
 	return json_pack("{s:s, s:I, s:s*, s:s*, s:s*}", "type", "quote", "nodes", (json_int_t)o->nodes, "partition", o->partition, "features",
 			 o->constraint, "gres", o->gres);
 }
@@ -141,7 +141,7 @@ static int run(const struct cluster_options *o, struct hspmd_error *err)
 	/* slurmctld is asked only where it must be. */
 	if (!o->munge && access(MUNGED, F_OK) < 0)
 		(void)hspmd_slurm_munge_socket(&socket, &munge, err);
-	json_t *(*ask)(const char *, const char *, json_t *, double, struct hspmd_error *) = o->nodes ? hspmd_ask_quote : hspmd_ask_ctld;
+	json_t *(*ask)(const char *, const char *, json_t *, double, struct hspmd_error *) = o->nodes ? hspmd_ctld_query_quote : hspmd_ctld_query;
 	json_t *answer = ask(o->where, o->munge ? o->munge : socket, make_ask(o), o->timeout, err);
 	if (!answer)
 		rc = -1;

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "common/dial.h"
+#include "common/contact.h"
 #include "common/hostlist.h"
 #include "common/log.h"
 #include "controller/cli/commands.h"
@@ -80,7 +80,7 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 static json_t *call(const json_t *contact, json_t *hello, double timeout_s, struct hspmd_error *err)
 {
 	json_t *reply = NULL;
-	struct hspmd_stream *s = hspmd_contact_call(contact, hello, ANSWER_S, NULL, err);
+	struct hspmd_stream *s = hspmd_contact_connect(contact, hello, ANSWER_S, NULL, err);
 	int rc = s ? hspmd_stream_receive(s, timeout_s, &reply, err) : -1;
 	if (rc == 0)
 		hspmd_fail(err, "the controller closed the connection without an answer: is the job ending?");
@@ -215,8 +215,8 @@ static void print_status(const json_t *s)
 	printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
 	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
 	print_copies(json_object_get(s, "state"));
-	if (*text(s, "trouble"))
-		printf("trouble     %s\n", text(s, "trouble"));
+	if (*text(s, "last_error"))
+		printf("last error  %s\n", text(s, "last_error"));
 	printf("output      %s\n", text(s, "output"));
 }
 
@@ -334,19 +334,19 @@ static int tell(const struct control *c, json_t *hello)
 
 bool hspmd_control_names_job(int argc, char **argv, const char *const *verbs)
 {
-	int words = 0;
+	int arguments = 0;
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h") || !strcmp(argv[i], "-o") || !strcmp(argv[i], "--output"))
 			return false;
-		for (size_t v = 0; !words && verbs[v]; v++)
+		for (size_t v = 0; !arguments && verbs[v]; v++)
 			if (!strcmp(argv[i], verbs[v]))
 				return false;
 		if (!strcmp(argv[i], "--timeout"))
 			i++;
 		else
-			words += argv[i][0] != '-';
+			arguments += argv[i][0] != '-';
 	}
-	return words == 1 || (!words && getenv("SLURM_JOB_ID"));
+	return arguments == 1 || (!arguments && getenv("SLURM_JOB_ID"));
 }
 
 int hspmd_control_checkpoint(int argc, char **argv)
@@ -393,18 +393,18 @@ static int resize(int argc, char **argv, const char *command, const char *help)
 {
 	struct control c = { .command = command };
 	/* "-2" is a count, not an option. */
-	char **words = calloc((size_t)argc + 2, sizeof *words);
-	int n = 0, status = words ? 0 : HSPMD_EXIT_FAILED;
+	char **arguments = calloc((size_t)argc + 2, sizeof *arguments);
+	int n = 0, status = arguments ? 0 : HSPMD_EXIT_FAILED;
 	bool cut = false;
-	for (int i = 0; words && i < argc; i++) {
+	for (int i = 0; arguments && i < argc; i++) {
 		if (!cut && i > 0 && argv[i][0] == '-' && argv[i][1] >= '0' && argv[i][1] <= '9') {
-			words[n++] = "--";
+			arguments[n++] = "--";
 			cut = true;
 		}
-		words[n++] = argv[i];
+		arguments[n++] = argv[i];
 	}
 	if (!status)
-		status = parse(n, words, &c, 2);
+		status = parse(n, arguments, &c, 2);
 	if (c.help)
 		fputs(help, stdout);
 	if (!status && !c.help) {
@@ -416,7 +416,7 @@ static int resize(int argc, char **argv, const char *command, const char *help)
 			status = tell(&c, hello);
 		}
 	}
-	free(words);
+	free(arguments);
 	return status;
 }
 

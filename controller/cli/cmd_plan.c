@@ -9,7 +9,7 @@
 #include "common/log.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/plan_current.h"
-#include "controller/cli/plan_limits.h"
+#include "controller/cli/policy_limits.h"
 #include "controller/cli/plan_program.h"
 #include "controller/cli/plan_table.h"
 #include "controller/solver/solver.h"
@@ -46,7 +46,7 @@ struct plan_inputs {
 static enum hspmd_precision precision_named(const char *word)
 {
 	int p = 0;
-	while (p < HSPMD_PRECISION_COUNT && strcmp(hspmd_precision_words[p], word) != 0)
+	while (p < HSPMD_PRECISION_COUNT && strcmp(hspmd_precision_names[p], word) != 0)
 		p++;
 	return (enum hspmd_precision)p;
 }
@@ -144,10 +144,10 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 	if (o->evaluate && !(in->plan = hspmd_plan_read(o->evaluate, in->cluster, layers, err)))
 		return -1;
 	const struct hspmd_solve_limits asked = { .max_nodes = (int)o->max_nodes, .max_devices = (int)o->max_devices, .type_count = o->types.count,
-						.types = o->types.words, .max_price_per_hour = o->max_price, .cost_weight = o->cost_weight };
+						.types = o->types.items, .max_price_per_hour = o->max_price, .cost_weight = o->cost_weight };
 	if (in->job && in->plan && hspmd_plan_check_job(o->evaluate, in->plan->global_batch, in->plan->seq_len, in->job, err))
 		return -1;
-	return hspmd_plan_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err);
+	return hspmd_policy_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err);
 }
 
 static struct hspmd_plan_task task_of(const struct plan_inputs *in)
@@ -216,7 +216,7 @@ static void warn_of_memory(const struct plan_inputs *in, const struct hspmd_solv
 	char at[256];
 	const struct hspmd_shortage *s = report->shortages;
 	if (report->shortage_count)
-		hspmd_warn("the plan does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short%s", hspmd_cluster_address(in->cluster, s->device, at, sizeof at),
+		hspmd_warn("the plan does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short%s", hspmd_cluster_device_address(in->cluster, s->device, at, sizeof at),
 			   s->pipeline, s->stage, s->need_bytes / 1e9, (s->need_bytes - s->have_bytes) / 1e9, report->shortage_count > 1 ? "; and so do others" : "");
 }
 
@@ -258,7 +258,7 @@ int hspmd_command_plan(int argc, char **argv)
 	if (rc)
 		hspmd_error_log("%s", err.text);
 	hspmd_solve_report_clear(&report);
-	hspmd_plan_limits_clear(&in.limits);
+	hspmd_policy_limits_clear(&in.limits);
 	hspmd_policy_destroy(in.policy);
 	hspmd_plan_destroy(in.plan);
 	hspmd_plan_destroy(in.current);

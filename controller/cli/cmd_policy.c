@@ -42,7 +42,7 @@ static const char help_text[] =
 
 struct policy_options {
 	const char *policies, *owner, *job, *trace, *mode;
-	struct hspmd_policy_who who;
+	struct hspmd_policy_subject subject;
 	int64_t nodes;
 	bool json, help;
 };
@@ -88,11 +88,11 @@ static int parse(int argc, char **argv, struct policy_options *o)
 		case OPT_POLICIES: o->policies = optarg; break;
 		case OPT_OWNER: o->owner = optarg; break;
 		case OPT_JOB: o->job = optarg; break;
-		case OPT_USER: o->who.user = optarg; break;
-		case OPT_ACCOUNT: o->who.account = optarg; break;
-		case OPT_PARTITION: o->who.partition = optarg; break;
-		case OPT_QOS: o->who.qos = optarg; break;
-		case OPT_POLICY: o->who.policy = optarg; break;
+		case OPT_USER: o->subject.user = optarg; break;
+		case OPT_ACCOUNT: o->subject.account = optarg; break;
+		case OPT_PARTITION: o->subject.partition = optarg; break;
+		case OPT_QOS: o->subject.qos = optarg; break;
+		case OPT_POLICY: o->subject.policy = optarg; break;
 		case OPT_NODES: bad |= hspmd_option_int("nodes", optarg, 1, INT_MAX, &o->nodes); break;
 		case OPT_TRACE: o->trace = optarg; break;
 		case OPT_MODE: o->mode = optarg; break;
@@ -147,7 +147,7 @@ static int check(const struct policy_options *o, int count, char **paths)
 	struct hspmd_policy_trust trust;
 	if (!count)
 		return hspmd_usage_error("policy", "check: no file");
-	struct hspmd_policy *p = hspmd_policy_new(&err);
+	struct hspmd_policy *p = hspmd_policy_create(&err);
 	if (!p || trusted(o, &trust, &err) < 0 || add_all(p, count, paths, &trust, &err) < 0) {
 		hspmd_policy_destroy(p);
 		return failed(&err);
@@ -166,7 +166,7 @@ static int check(const struct policy_options *o, int count, char **paths)
 
 struct explanation {
 	const struct hspmd_policy *p;
-	struct hspmd_policy_who who;
+	struct hspmd_policy_subject subject;
 	int nodes;
 	int rules[16], rule_count;
 	struct hspmd_error refused; /* "" when it is not */
@@ -180,10 +180,10 @@ static json_t *fit_json(const struct explanation *x)
 	for (int i = 0; array && i < x->p->rule_count; i++) {
 		const struct hspmd_policy_rule *r = &x->p->rules[i];
 		why[0] = '\0';
-		enum hspmd_fit fit = hspmd_policy_fit(r, &x->who, why, sizeof why);
+		enum hspmd_match_result fit = hspmd_policy_match_rule(r, &x->subject, why, sizeof why);
 		json_array_append_new(array, json_pack("{s:s, s:s, s:s, s:s}", "rule", r->name, "file", x->p->files[r->file], "matches",
 		                                       words[fit], "why", why));
-		if (fit == HSPMD_FIT_YES)
+		if (fit == HSPMD_MATCH_YES)
 			break;
 	}
 	return array;
@@ -240,17 +240,17 @@ static void explain_text(const json_t *out)
 
 static int explain_with(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_job *job)
 {
-	struct explanation x = { .p = p, .who = o->who, .nodes = (int)o->nodes };
+	struct explanation x = { .p = p, .subject = o->subject, .nodes = (int)o->nodes };
 	struct hspmd_error err = { "" };
-	if (!x.who.policy && job)
-		x.who.policy = job->elastic.policy;
+	if (!x.subject.policy && job)
+		x.subject.policy = job->elastic.policy;
 	if (!x.nodes && job)
 		x.nodes = job->elastic.max_nodes < INT_MAX ? job->elastic.max_nodes : job->elastic.min_nodes;
-	x.rule_count = hspmd_policy_candidates(p, &x.who, x.rules, 16, &x.refused);
-	struct hspmd_policy_ask ask = { .nodes = x.nodes };
+	x.rule_count = hspmd_policy_candidates(p, &x.subject, x.rules, 16, &x.refused);
+	struct hspmd_policy_request request = { .nodes = x.nodes };
 	bool fits = false;
 	for (int i = 0; i < x.rule_count && !fits; i++)
-		fits = hspmd_policy_check_limits(p, x.rules[i], &ask, i ? NULL : &x.refused) == 0;
+		fits = hspmd_policy_check_limits(p, x.rules[i], &request, i ? NULL : &x.refused) == 0;
 	if (fits)
 		x.refused.text[0] = '\0';
 	json_t *out = explain_json(&x);
@@ -271,8 +271,8 @@ static int explain(const struct policy_options *o)
 	struct hspmd_policy_trust trust;
 	struct policy_options with = *o;
 	const struct passwd *me = getpwuid(getuid());
-	if (!with.who.user && me)
-		with.who.user = me->pw_name;
+	if (!with.subject.user && me)
+		with.subject.user = me->pw_name;
 	if (trusted(o, &trust, &err) < 0)
 		return failed(&err);
 	struct hspmd_job *job = o->job ? hspmd_job_read(o->job, &err) : NULL;
@@ -319,10 +319,10 @@ static struct hspmd_trace *read_trace(const char *path, struct hspmd_error *err)
 	return filled;
 }
 
-static void print_result(const struct hspmd_sim_result *r)
+static void print_result(const struct hspmd_policy_sim_result *r)
 {
 	printf("%-9s nodes used %.1f of %.1f (%.1f %%), %d grows (%d nodes), %d shrinks (%d nodes), %d preemptions, %d nodes lost\n",
-	       hspmd_sim_mode_words[r->mode], r->end_s > 0 ? r->used_node_s / r->end_s : 0, r->end_s > 0 ? r->node_s / r->end_s : 0,
+	       hspmd_policy_sim_mode_names[r->mode], r->end_s > 0 ? r->used_node_s / r->end_s : 0, r->end_s > 0 ? r->node_s / r->end_s : 0,
 	       r->node_s > 0 ? 100 * r->used_node_s / r->node_s : 0, r->grows, r->nodes_grown, r->shrinks, r->nodes_given, r->preemptions,
 	       r->node_losses);
 	if (r->rigid)
@@ -336,16 +336,16 @@ static void print_result(const struct hspmd_sim_result *r)
 }
 
 static int simulate_mode(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_trace *t,
-                         enum hspmd_sim_mode mode, json_t *list, struct hspmd_error *err)
+                         enum hspmd_policy_sim_mode mode, json_t *list, struct hspmd_error *err)
 {
-	struct hspmd_sim_options options = hspmd_sim_defaults;
-	struct hspmd_sim_result r;
+	struct hspmd_policy_sim_options options = hspmd_policy_sim_defaults;
+	struct hspmd_policy_sim_result r;
 	options.mode = mode;
 	if (hspmd_policy_simulate(p, t, &options, &r, err) < 0)
 		return -1;
 	if (!o->json)
 		print_result(&r);
-	else if (json_array_append_new(list, hspmd_sim_result_to_json(&r)) < 0)
+	else if (json_array_append_new(list, hspmd_policy_sim_result_to_json(&r)) < 0)
 		return hspmd_fail_memory(err, "printing");
 	return 0;
 }
@@ -355,8 +355,8 @@ static int simulate_modes(const struct policy_options *o, const struct hspmd_pol
 {
 	json_t *list = json_array();
 	int rc = list ? 0 : hspmd_fail_memory(err, "simulating");
-	for (int m = all ? 0 : mode; rc == 0 && (all ? hspmd_sim_mode_words[m] != NULL : m == mode); m++)
-		rc = simulate_mode(o, p, t, (enum hspmd_sim_mode)m, list, err);
+	for (int m = all ? 0 : mode; rc == 0 && (all ? hspmd_policy_sim_mode_names[m] != NULL : m == mode); m++)
+		rc = simulate_mode(o, p, t, (enum hspmd_policy_sim_mode)m, list, err);
 	if (rc == 0 && o->json)
 		rc = hspmd_json_save(all ? list : json_array_get(list, 0), "-", err);
 	json_decref(list);
@@ -373,13 +373,13 @@ static int simulate(const struct policy_options *o, int count, char **paths)
 		return hspmd_usage_error("policy", "simulate: expected one file or folder of policies");
 	if (!o->trace)
 		return hspmd_usage_error("policy", "simulate: --trace is missing");
-	while (o->mode && !all && hspmd_sim_mode_words[mode] && strcmp(hspmd_sim_mode_words[mode], o->mode) != 0)
+	while (o->mode && !all && hspmd_policy_sim_mode_names[mode] && strcmp(hspmd_policy_sim_mode_names[mode], o->mode) != 0)
 		mode++;
-	if (!hspmd_sim_mode_words[mode])
+	if (!hspmd_policy_sim_mode_names[mode])
 		return hspmd_usage_error("policy", "--mode: unknown mode '%s'", o->mode);
 	if (trusted(o, &trust, &err) < 0)
 		return failed(&err);
-	struct hspmd_policy *p = hspmd_policy_new(&err);
+	struct hspmd_policy *p = hspmd_policy_create(&err);
 	struct hspmd_trace *t = NULL;
 	int rc = p && add_all(p, 1, paths, &trust, &err) == 0 && (t = read_trace(o->trace, &err)) ? 0 : -1;
 	if (rc == 0)

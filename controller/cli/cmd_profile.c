@@ -19,7 +19,7 @@ static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
 
 struct profile_options {
 	struct hspmd_topology_options look;
-	struct hspmd_measure_wishes wishes;
+	struct hspmd_measure_options wishes;
 	const char *model, *output, *cluster_out;
 	bool json;
 };
@@ -29,10 +29,10 @@ static int read_list(const char *option, const struct hspmd_option_list *list, i
 {
 	for (int i = 0; i < list->count; i++) {
 		int64_t value;
-		if (hspmd_option_int(option, list->words[i], 1, 1 << 20, &value))
+		if (hspmd_option_int(option, list->items[i], 1, 1 << 20, &value))
 			return -1;
-		if (i == HSPMD_MEASURE_WISHES || (i && value <= out[i - 1])) {
-			hspmd_error_log("--%s: expected at most %d numbers that grow, got '%s'", option, HSPMD_MEASURE_WISHES, list->words[i]);
+		if (i == HSPMD_MEASURE_MAX_VALUES || (i && value <= out[i - 1])) {
+			hspmd_error_log("--%s: expected at most %d numbers that grow, got '%s'", option, HSPMD_MEASURE_MAX_VALUES, list->items[i]);
 			return -1;
 		}
 		out[i] = (int)value;
@@ -165,7 +165,7 @@ int hspmd_command_profile(int argc, char **argv)
 		return status == HSPMD_OPTIONS_HELP ? HSPMD_EXIT_DONE : status;
 	/* Every task of a step reads the same file; one that cannot ends the step, as it ends this command. */
 	struct hspmd_model *model = hspmd_model_read(o.model, &err);
-	int rv = !model || choose_seq_len(model, &o, &err) ? -1 : hspmd_measure_step(&o.look, model, &o.wishes, &cluster, &rows, &err);
+	int rv = !model || choose_seq_len(model, &o, &err) ? -1 : hspmd_measure_cluster(&o.look, model, &o.wishes, &cluster, &rows, &err);
 	if (!rv && cluster) {
 		profile = hspmd_measure_profile(model, rows, o.wishes.seq_len, cluster, &err);
 		rv = profile ? give(profile, cluster, &o, &err) : -1;

@@ -15,19 +15,19 @@
 #include "common/gres.h"
 #include "common/json.h"
 #include "common/log.h"
-#include "common/memory_place.h"
-#include "controller/cli/ask_ctld.h"
+#include "common/shm_dir.h"
+#include "controller/cli/ctld_query.h"
 #include "controller/cli/commands.h"
 #include "controller/cli/plan_program.h"
-#include "controller/cli/run_checkpoint.h"
-#include "controller/cli/run_played.h"
+#include "controller/cli/checkpoint_policy.h"
+#include "controller/cli/local_nodes.h"
 #include "controller/cli/run_state.h"
-#include "controller/cli/run_terms.h"
+#include "controller/cli/run_policy.h"
 #include "controller/cli/supervise.h"
-#include "controller/run/cover.h"
-#include "controller/run/expect.h"
+#include "controller/run/coverage.h"
+#include "controller/run/step_model.h"
 #include "controller/run/loop.h"
-#include "controller/run/risk.h"
+#include "controller/core/risk.h"
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
 
@@ -47,20 +47,20 @@ static const char help_text[] =
 	"  --output DIR           folder for metrics, plans and log (default: hspmd-JOBID here)\n"
 	"  --resume               go on with the run whose metrics lie in the output folder\n"
 	"  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
-	"  --cluster FILE         play the nodes of this cluster file on this machine\n"
+	"  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
 	"  --nodes N              begin with the first N of the cluster file's nodes\n"
 	"  --devices-per-node K   make K CPU devices of each node's cores (default: one a NUMA node)\n"
 	"  --port N               listen on this port (default: any)\n"
 	"  --transport NAME       what carries bytes between workers (default: the best there is)\n"
-	"  --step-deadline S      a step that takes longer is given up (default: learnt from the steps before)\n"
-	"  --patience S           how long agents keep the state when the controller is gone (default: 600)\n"
-	"  --policies PATH        outside of Slurm: play a site with these policies (a file or a folder)\n"
+	"  --step-timeout S       a step that takes longer is given up (default: learnt from the steps before)\n"
+	"  --reconnect-timeout S  how long agents keep the state when the controller is gone (default: 600)\n"
+	"  --policies PATH        outside of Slurm: apply these policies as a site would (a file or a folder)\n"
 	"  --no-pmix              start agents without PMIx\n"
 	"      --help             print this\n"
 	"\n"
 	"Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
 
-enum { OPT_JOB = 256, OPT_PLAN, OPT_OUTPUT, OPT_RESUME, OPT_LOCAL, OPT_CLUSTER, OPT_NODES, OPT_DEVICES, OPT_PORT, OPT_TRANSPORT, OPT_STEP, OPT_PATIENCE,
+enum { OPT_JOB = 256, OPT_PLAN, OPT_OUTPUT, OPT_RESUME, OPT_LOCAL, OPT_CLUSTER, OPT_NODES, OPT_DEVICES, OPT_PORT, OPT_TRANSPORT, OPT_STEP_TIMEOUT, OPT_RECONNECT_TIMEOUT,
        OPT_POLICIES, OPT_NO_PMIX, OPT_HELP };
 
 static const struct option long_options[] = {
@@ -74,8 +74,8 @@ static const struct option long_options[] = {
 	{ "devices-per-node", required_argument, NULL, OPT_DEVICES },
 	{ "port", required_argument, NULL, OPT_PORT },
 	{ "transport", required_argument, NULL, OPT_TRANSPORT },
-	{ "step-deadline", required_argument, NULL, OPT_STEP },
-	{ "patience", required_argument, NULL, OPT_PATIENCE },
+	{ "step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT },
+	{ "reconnect-timeout", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
 	{ "policies", required_argument, NULL, OPT_POLICIES },
 	{ "no-pmix", no_argument, NULL, OPT_NO_PMIX },
 	{ "help", no_argument, NULL, OPT_HELP },
@@ -85,7 +85,7 @@ static const struct option long_options[] = {
 struct options {
 	const char *job, *plan, *output, *cluster, *transport, *policies;
 	int64_t local, nodes, devices, port;
-	double step_deadline, patience;
+	double step_timeout, reconnect_timeout;
 	bool resume, no_pmix, help;
 };
 
@@ -103,7 +103,7 @@ struct run {
 	struct hspmd_auth *auth;
 	struct run_allocation *allocation;
 	struct run_config config;
-	struct run_terms terms;
+	struct run_policy terms;
 	char exe[PATH_MAX], numbers[4][32];
 	const char *agent[24];
 };
@@ -111,7 +111,7 @@ struct run {
 static int parse(int argc, char **argv, struct options *o)
 {
 	int opt, bad = 0;
-	o->patience = 600;
+	o->reconnect_timeout = 600;
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
 		switch (opt) {
 		case OPT_JOB: o->job = optarg; break;
@@ -124,8 +124,8 @@ static int parse(int argc, char **argv, struct options *o)
 		case OPT_DEVICES: bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices); break;
 		case OPT_PORT: bad |= hspmd_option_int("port", optarg, 1, 65535, &o->port); break;
 		case OPT_TRANSPORT: o->transport = optarg; break;
-		case OPT_STEP: bad |= hspmd_option_number("step-deadline", optarg, 0.1, 1e7, &o->step_deadline); break;
-		case OPT_PATIENCE: bad |= hspmd_option_number("patience", optarg, 1, 1e7, &o->patience); break;
+		case OPT_STEP_TIMEOUT: bad |= hspmd_option_number("step-timeout", optarg, 0.1, 1e7, &o->step_timeout); break;
+		case OPT_RECONNECT_TIMEOUT: bad |= hspmd_option_number("reconnect-timeout", optarg, 1, 1e7, &o->reconnect_timeout); break;
 		case OPT_POLICIES: o->policies = optarg; break;
 		case OPT_NO_PMIX: o->no_pmix = true; break;
 		case 'h':
@@ -183,7 +183,7 @@ static int expand_folder(struct run *r, const char *path, const char *key, char 
 {
 	if (!path)
 		return 0;
-	char *folder = hspmd_job_path(path, r->id, err);
+	char *folder = hspmd_job_expand_path(path, r->id, err);
 	if (folder && !(*out = hspmd_checkpoint_run_folder(folder, r->output.run)))
 		hspmd_fail_memory(err, "naming a folder");
 	free(folder);
@@ -237,7 +237,7 @@ static int make_local_cluster(struct run *r, struct hspmd_error *err)
 	int count = (int)r->opt.local + LOCAL_SPARE;
 	if (count > most)
 		count = most > r->opt.local ? most : (int)r->opt.local;
-	json_t *v = run_played_nodes(count, (int)r->opt.local);
+	json_t *v = local_nodes_create(count, (int)r->opt.local);
 	r->cluster_path = hspmd_asprintf("%s/cluster.json", r->output.folder);
 	int rc = v && r->cluster_path ? run_output_save(&r->output, "cluster.json", v, err) : hspmd_fail_memory(err, "making up the nodes");
 	if (!rc && !(r->cluster = hspmd_cluster_from_json(v, "cluster.json", err)))
@@ -267,13 +267,13 @@ static int enough_nodes(const struct run *r, int have, struct hspmd_error *err)
 	return 0;
 }
 
-static void agent_words(struct run *r, const char *const *words)
+static void agent_arguments(struct run *r, const char *const *arguments)
 {
 	size_t n = 0;
 	while (r->agent[n])
 		n++;
-	while (*words && n + 1 < sizeof r->agent / sizeof *r->agent)
-		r->agent[n++] = *words++;
+	while (*arguments && n + 1 < sizeof r->agent / sizeof *r->agent)
+		r->agent[n++] = *arguments++;
 }
 
 /* What Slurm knows of the job, and what the site's policies then say of it. Where they cannot be read here, those that held at submission have been looked at then; a rule
@@ -285,10 +285,10 @@ static int read_site(struct run *r, struct hspmd_error *err)
 	const struct hspmd_slurm_job *j = r->slurm_job = hspmd_slurm_job_load(r->slurm, err);
 	if (!j)
 		return -1;
-	struct hspmd_policy_who who = { .user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy };
-	if (run_terms_read(&r->terms, r->job, where && *where ? where : NULL, &who, &why)) {
+	struct hspmd_policy_subject who = { .user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy };
+	if (run_policy_read(&r->terms, r->job, where && *where ? where : NULL, &who, &why)) {
 		hspmd_warn("the site's policies are left aside: %s", why.text);
-		if (run_terms_read(&r->terms, r->job, NULL, &who, &why))
+		if (run_policy_read(&r->terms, r->job, NULL, &who, &why))
 			hspmd_warn("%s", why.text);
 	}
 	return 0;
@@ -300,14 +300,14 @@ static int within_limits(struct run *r, const struct hspmd_slurm_job *j, struct 
 	char type[64];
 	const char *const types[] = { type }, *ctld = getenv("HSPMD_CTLD");
 	int each = hspmd_gres_devices(j->gres, type, sizeof type);
-	struct hspmd_policy_ask ask = { .nodes = j->node_count, .devices = each * j->node_count, .types = types };
+	struct hspmd_policy_request ask = { .nodes = j->node_count, .devices = each * j->node_count, .types = types };
 	struct hspmd_error why = { "" };
 	ask.type_count = strcmp(type, "gpu") != 0 && strcmp(type, "cpu") != 0;
-	if (run_terms_want_quote(&r->terms) && ctld && *ctld && !hspmd_auth_secret(r->auth)) {
+	if (run_policy_want_quote(&r->terms) && ctld && *ctld && !hspmd_auth_secret(r->auth)) {
 		json_t *names = json_array();
 		for (int i = 0; names && i < j->node_count; i++)
 			json_array_append_new(names, json_string(j->nodes[i]));
-		json_t *q = hspmd_ask_quote(ctld, r->munge_socket, json_pack("{s:s, s:I, s:o}", "type", "quote", "job", (json_int_t)j->id, "names", names),
+		json_t *q = hspmd_ctld_query_quote(ctld, r->munge_socket, json_pack("{s:s, s:I, s:o}", "type", "quote", "job", (json_int_t)j->id, "names", names),
 					    CTLD_PATIENCE_S, &why);
 		if (!q)
 			hspmd_warn("%s; limits on jobs and price are hspmdctld's to hold", why.text);
@@ -315,10 +315,10 @@ static int within_limits(struct run *r, const struct hspmd_slurm_job *j, struct 
 		ask.price_per_hour = json_number_value(json_object_get(q, "price_per_hour"));
 		json_decref(q);
 	}
-	return run_terms_check(&r->terms, &ask, err);
+	return run_policy_check(&r->terms, &ask, err);
 }
 
-/* How agents are started on nodes that this machine plays. */
+/* How agents are started on nodes that this machine emulates. */
 static int set_up_local(struct run *r, struct hspmd_error *err)
 {
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -326,11 +326,11 @@ static int set_up_local(struct run *r, struct hspmd_error *err)
 	int have = held ? held : r->cluster->node_count, devices = 0;
 	for (int i = 0; i < have; i++)
 		devices += r->cluster->nodes[i].device_count;
-	struct hspmd_policy_who who = { .policy = r->job->elastic.policy };
-	if (enough_nodes(r, have, err) || run_played_check(r->cluster, r->cluster_path, err) || run_terms_read(&r->terms, NULL, r->opt.policies, &who, err))
+	struct hspmd_policy_subject who = { .policy = r->job->elastic.policy };
+	if (enough_nodes(r, have, err) || local_nodes_check(r->cluster, r->cluster_path, err) || run_policy_read(&r->terms, NULL, r->opt.policies, &who, err))
 		return -1;
 	snprintf(r->numbers[0], sizeof *r->numbers, "%ld", cores > devices && devices > 0 ? cores / devices : 1);
-	agent_words(r, (const char *const[]){ "--cluster", r->cluster_path, "--threads", r->numbers[0], NULL });
+	agent_arguments(r, (const char *const[]){ "--cluster", r->cluster_path, "--threads", r->numbers[0], NULL });
 	r->allocation = run_allocation_local(r->cluster, held, err);
 	return r->allocation ? 0 : -1;
 }
@@ -339,12 +339,12 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 {
 	if (r->opt.devices) {
 		snprintf(r->numbers[0], sizeof *r->numbers, "%" PRId64, r->opt.devices);
-		agent_words(r, (const char *const[]){ "--devices", r->numbers[0], NULL });
+		agent_arguments(r, (const char *const[]){ "--devices", r->numbers[0], NULL });
 	}
 	if (!hspmd_auth_secret(r->auth) && r->munge_socket)
-		agent_words(r, (const char *const[]){ "--munge-socket", r->munge_socket, NULL });
+		agent_arguments(r, (const char *const[]){ "--munge-socket", r->munge_socket, NULL });
 	if (!r->opt.no_pmix)
-		agent_words(r, (const char *const[]){ "--exchange", NULL });
+		agent_arguments(r, (const char *const[]){ "--exchange", NULL });
 	/* Members prove by MUNGE who they are: what is in a job's environment is no secret. */
 	if (!hspmd_auth_secret(r->auth) && !(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
 		return hspmd_fail_memory(err, "preparing for members");
@@ -399,21 +399,21 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	c->shared = r->shared;
 	c->memory = r->memory;
 	c->generation = r->output.generation;
-	c->last_step = r->output.told;
+	c->last_step = r->output.steps_reported;
 	c->run = r->output.run;
 	c->events = r->output.events;
 	c->resumed = r->output.resumed ? (r->slurm ? "requeue" : "resume") : NULL;
 	c->resizable = r->allocation->resizable;
-	c->site = r->terms.site;
+	c->policy_terms = r->terms.policy_terms;
 	c->members = r->member_log != NULL;
 	c->max_attempts = 5;
-	c->patience = run_patience_default();
-	if (r->opt.step_deadline > 0) {
-		c->patience.step_least = c->patience.step_first = r->opt.step_deadline;
-		c->patience.step_factor = 0;
+	c->timeouts = run_timeouts_default();
+	if (r->opt.step_timeout > 0) {
+		c->timeouts.step_min = c->timeouts.step_first = r->opt.step_timeout;
+		c->timeouts.step_factor = 0;
 	}
 	c->model = r->model;
-	c->expect = run_expect;
+	c->expected_busy = run_expected_busy;
 	c->runnable = r->slurm ? is_runnable : NULL; /* elsewhere the nodes were known when the plan was read */
 	c->covered = hspmd_stages_cover;
 	c->manifest = run_state_manifest;
@@ -428,7 +428,7 @@ static void read_risk(struct run *r)
 	const char *ctld = getenv("HSPMD_CTLD");
 	if (!r->slurm || !ctld || !*ctld || hspmd_auth_secret(r->auth))
 		return;
-	json_t *cluster = hspmd_ask_ctld(ctld, r->munge_socket, json_pack("{s:s}", "type", "show"), CTLD_PATIENCE_S, &err);
+	json_t *cluster = hspmd_ctld_query(ctld, r->munge_socket, json_pack("{s:s}", "type", "query"), CTLD_PATIENCE_S, &err);
 	if (!cluster)
 		hspmd_info("%s; copies of the state are kept as the job file says", err.text);
 	r->config.risk = run_risk_read(json_object_get(cluster, "risk"));
@@ -453,23 +453,23 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return -1;
 	if (!local && read_site(r, err))
 		return -1;
-	if (local) /* $JOB outside of Slurm: runs must not share a checkpoint folder, the lives of one run must */
+	if (local) /* $JOB outside of Slurm: runs must not share a checkpoint folder, the incarnations of one run must */
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
 	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) || expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
 		return -1;
 	char run[13]; /* clusters on one machine count their jobs alike */
 	snprintf(run, sizeof run, "%.12s", r->output.run);
 	if (r->job->checkpoint.memory)
-		r->memory = hspmd_memory_place(run);
+		r->memory = hspmd_shm_dir(run);
 	if (local)
 		snprintf(r->id, sizeof r->id, "%d", (int)getpid());
 	ssize_t n = readlink("/proc/self/exe", r->exe, sizeof r->exe - 1);
 	if (n < 0)
 		return hspmd_fail_errno(err, "finding this program's own file");
-	snprintf(r->numbers[1], sizeof *r->numbers, "%g", r->opt.patience);
-	agent_words(r, (const char *const[]){ r->exe, "agent", "--patience", r->numbers[1], NULL });
+	snprintf(r->numbers[1], sizeof *r->numbers, "%g", r->opt.reconnect_timeout);
+	agent_arguments(r, (const char *const[]){ r->exe, "agent", "--reconnect-timeout", r->numbers[1], NULL });
 	if (r->memory)
-		agent_words(r, (const char *const[]){ "--memory", r->memory, NULL });
+		agent_arguments(r, (const char *const[]){ "--memory", r->memory, NULL });
 	if (set_up_auth(r, err) || (local ? set_up_local(r, err) : set_up_slurm(r, err)))
 		return -1;
 	read_risk(r);
@@ -481,7 +481,7 @@ static void tear_down(struct run *r)
 	if (r->allocation)
 		r->allocation->ops->destroy(r->allocation);
 	hspmd_slurm_job_destroy(r->slurm_job);
-	run_terms_clear(&r->terms);
+	run_policy_clear(&r->terms);
 	hspmd_auth_destroy(r->auth);
 	hspmd_log_tee(-1);
 	if (r->output.folder)
@@ -500,7 +500,7 @@ static void tear_down(struct run *r)
 	free(r->member_log);
 }
 
-/* ---- lives of the controller */
+/* ---- incarnations of the controller */
 
 static json_t *load_saved(const struct run *r, const char *name)
 {
@@ -529,8 +529,8 @@ static int port_before(const struct run *r)
 	return port;
 }
 
-/* What the life before has written is where this one goes on. */
-static int look_back(struct run *r, struct hspmd_error *err)
+/* What the incarnation before has written is where this one goes on. */
+static int last_settings(struct run *r, struct hspmd_error *err)
 {
 	struct run_output *o = &r->output;
 	char *folder = strdup(o->folder), name[sizeof o->run];
@@ -545,8 +545,8 @@ static int look_back(struct run *r, struct hspmd_error *err)
 	hspmd_log_tee(o->log);
 	r->config.output = o->folder;
 	r->config.generation = o->generation;
-	r->config.last_step = o->told;
-	r->config.explained = o->explained;
+	r->config.last_step = o->steps_reported;
+	r->config.resize_reported = o->resize_reported;
 	r->config.events = o->events;
 	r->config.resumed = "controller";
 	r->config.journal = load_saved(r, "journal.json");
@@ -563,7 +563,7 @@ static int live(void *context, bool again)
 	int port = (int)r->opt.port;
 	if (!again)
 		forget_journal(r);
-	else if (look_back(r, &err)) {
+	else if (last_settings(r, &err)) {
 		hspmd_error_log("%s", err.text);
 		return HSPMD_EXIT_FAILED;
 	}

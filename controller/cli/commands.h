@@ -39,10 +39,10 @@ enum hspmd_option_kind {
 	HSPMD_OPTION_LIST,   /* to: struct hspmd_option_list, words with commas between them */
 };
 
-#define HSPMD_OPTION_WORDS 64
+#define HSPMD_OPTION_LIST_MAX 64
 struct hspmd_option_list {
 	int count;
-	const char *words[HSPMD_OPTION_WORDS]; /* parts of the argument, which is cut up */
+	const char *items[HSPMD_OPTION_LIST_MAX]; /* parts of the argument, which is cut up */
 };
 
 struct hspmd_option {

@@ -101,11 +101,11 @@ static int read_words(const struct hspmd_option *o, char *text)
 	char *save = NULL;
 	list->count = 0;
 	for (char *word = strtok_r(text, ",", &save); word; word = strtok_r(NULL, ",", &save)) {
-		if (list->count == HSPMD_OPTION_WORDS) {
-			hspmd_error_log("--%s: at most %d words", o->name, HSPMD_OPTION_WORDS);
+		if (list->count == HSPMD_OPTION_LIST_MAX) {
+			hspmd_error_log("--%s: at most %d words", o->name, HSPMD_OPTION_LIST_MAX);
 			return -1;
 		}
-		list->words[list->count++] = word;
+		list->items[list->count++] = word;
 	}
 	if (list->count)
 		return 0;

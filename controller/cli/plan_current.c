@@ -33,7 +33,7 @@ static json_t *named_nodes(const json_t *plan)
 		json_array_foreach (json_object_get(pipeline, "stages"), s, stage)
 			json_array_foreach (json_object_get(stage, "devices"), r, run)
 				bad |= count_run(nodes, json_string_value(run));
-	return hspmd_json_unless(bad, nodes);
+	return hspmd_json_unless_failed(bad, nodes);
 }
 
 /* Which device is which is all that is asked of it. */

@@ -9,15 +9,15 @@
 #include "common/clock.h"
 #include "common/format/plan_model.h"
 #include "common/log.h"
-#include "runtime/train/length.h"
-#include "runtime/train/program.h"
+#include "runtime/program/seq_len.h"
+#include "runtime/program/program.h"
 
 /* Workspaces are the kernels' to know; where this machine cannot open such a device they are left out of the sum. */
 static struct hspmd_device *open_device(enum hspmd_device_kind kind)
 {
 	struct hspmd_error ignored;
 	struct hspmd_device *dev = NULL;
-	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_words[kind], &ignored);
+	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[kind], &ignored);
 	return ops && !ops->open(&dev, 0, 1, &ignored) ? dev : NULL;
 }
 
@@ -35,8 +35,8 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 {
 	struct hspmd_graph_source source = source_of(task);
 	if (source.precision != HSPMD_PRECISION_FP32 && source.precision != HSPMD_PRECISION_BF16)
-		return hspmd_fail(err, "there is no program in %s: hspmd computes in fp32 or bf16", hspmd_precision_words[source.precision]);
-	int device = hspmd_cluster_device(cluster, address, err);
+		return hspmd_fail(err, "there is no program in %s: hspmd computes in fp32 or bf16", hspmd_precision_names[source.precision]);
+	int device = hspmd_cluster_find_device(cluster, address, err);
 	if (device < 0)
 		return -1;
 	struct hspmd_device *dev = open_device(cluster->types[cluster->devices[device].type].kind);

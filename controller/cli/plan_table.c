@@ -104,7 +104,7 @@ static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage 
 	size_t used = 0;
 	out[0] = '\0';
 	for (int i = 0, end; i < s->device_count; i = end) {
-		const struct hspmd_device_at *a = &c->devices[s->devices[i]];
+		const struct hspmd_cluster_device *a = &c->devices[s->devices[i]];
 		for (end = i + 1; end < s->device_count && s->devices[end] == s->devices[end - 1] + 1 && c->devices[s->devices[end]].node == a->node; end++)
 			;
 		char run[300];
@@ -162,7 +162,7 @@ static void stage_row(FILE *to, const struct hspmd_plan *p, const struct hspmd_c
 	cut(layers, LAYERS);
 	cut(types, TYPES);
 	fprintf(to, "%-*s %-*s %-*s %-*s %-*s %7s of %s\n", LEAD, lead, LAYERS, layers, DEVICES, runs, TYPES, types, RECOMPUTE,
-		hspmd_recompute_words[s->recompute], gigabytes(worst, one), gigabytes(there, other));
+		hspmd_recompute_names[s->recompute], gigabytes(worst, one), gigabytes(there, other));
 }
 
 /* ---- the whole */
@@ -176,7 +176,7 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	    100 * x->compute_s / x->step_s, bubble, 100 * bubble / x->step_s, x->communication_s, 100 * x->communication_s / x->step_s, x->sync_s,
 	    100 * x->sync_s / x->step_s);
 	say(to, "global batch %d, micro-batch %d, sequence %d, %s, ZeRO stage %d; %d of %d devices used\n", p->global_batch, p->micro_batch, p->seq_len,
-	    hspmd_schedule_words[p->schedule], p->zero_stage, hspmd_plan_devices(p), c->device_count);
+	    hspmd_schedule_names[p->schedule], p->zero_stage, hspmd_plan_device_count(p), c->device_count);
 	if (report->price_per_hour > 0)
 		say(to, "its nodes cost %.6g an hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
 	if (current)
@@ -184,7 +184,7 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	for (int i = 0; i < report->shortage_count && i < HSPMD_SHORTAGE_MAX; i++) {
 		char at[256];
 		const struct hspmd_shortage *s = &report->shortages[i];
-		say(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short\n", hspmd_cluster_address(c, s->device, at, sizeof at),
+		say(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short\n", hspmd_cluster_device_address(c, s->device, at, sizeof at),
 		    s->pipeline, s->stage, s->need_bytes / 1e9, (s->need_bytes - s->have_bytes) / 1e9);
 	}
 	if (report->shortage_count > HSPMD_SHORTAGE_MAX)

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "common/log.h"
-#include "runtime/state/stored.h"
+#include "runtime/state/checkpoint_choice.h"
 
 json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err)
 {
@@ -14,7 +14,7 @@ json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *c
 		hspmd_fail_memory(err, "assembling a manifest");
 		return NULL;
 	}
-	json_t *manifest = hspmd_stored_manifest(written, job, err);
+	json_t *manifest = hspmd_manifest_from_reports(written, job, err);
 	json_decref(job);
 	return manifest;
 }
@@ -33,7 +33,7 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 	const char *node;
 	size_t i;
 	struct hspmd_error err = { "" };
-	struct hspmd_stored_choice stored = { 0 };
+	struct hspmd_checkpoint_choice stored = { 0 };
 	int rc = own ? 0 : -1;
 	json_object_foreach(found, node, list) {
 		json_t *kept = json_array();
@@ -44,7 +44,7 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 			rc = -1;
 	}
 	if (!rc)
-		rc = hspmd_stored_choose(own, readers, &stored, &err);
+		rc = hspmd_checkpoint_choose(own, readers, &stored, &err);
 	if (rc)
 		hspmd_info("no checkpoint to go on from: %s", err.text[0] ? err.text : "out of memory");
 	json_decref(own);

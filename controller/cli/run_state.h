@@ -3,7 +3,7 @@
 #ifndef HSPMD_CONTROLLER_CLI_RUN_STATE_H
 #define HSPMD_CONTROLLER_CLI_RUN_STATE_H
 
-#include "controller/run/machine.h"
+#include "controller/core/controller.h"
 
 json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err);
 int run_state_choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice);

@@ -8,8 +8,8 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "controller/ctld/daemon_private.h"
-#include "controller/ctld/notify.h"
+#include "controller/ctld/daemon_internal.h"
+#include "controller/ctld/sd_notify.h"
 
 #define TICK_MS 250
 #define AGAIN_S 2.0 /* time alone (cooldowns, how long a node is idle) changes what is right: decide again so often */
@@ -26,7 +26,7 @@ static void reload(struct ctld *d)
 	if (!p) {
 		strcpy(d->policy_error, err.text);
 		hspmd_error_log("policies were not taken, the old ones stand: %s", err.text);
-		record(d, "policies_refused", 0, err.text, NULL);
+		log_event(d, "policies_refused", 0, err.text, NULL);
 		return;
 	}
 	hspmd_policy_destroy(d->policy);
@@ -35,21 +35,21 @@ static void reload(struct ctld *d)
 	*d->policy_error = '\0';
 	char text[80];
 	snprintf(text, sizeof text, "%d rules in %d files", p->rule_count, p->file_count);
-	record(d, "policies", 0, text, NULL);
+	log_event(d, "policies", 0, text, NULL);
 }
 
 static void ready(const struct ctld *d)
 {
 	char text[HSPMD_ERROR_MAX + 100];
 	snprintf(text, sizeof text, "READY=1\nSTATUS=%s%s", *d->policy_error ? "old policies stand: " : "policies are taken", d->policy_error);
-	ctld_notify(text);
+	ctld_sd_notify(text);
 }
 
 static void still_alive(struct ctld *d, double now)
 {
 	if (!d->watchdog_s || now < d->watchdog_at)
 		return;
-	ctld_notify("WATCHDOG=1");
+	ctld_sd_notify("WATCHDOG=1");
 	d->watchdog_at = now + d->watchdog_s;
 }
 
@@ -61,9 +61,9 @@ static void on_signal(uv_signal_t *handle, int number)
 		uv_stop(&d->loop);
 		return;
 	}
-	ctld_notify_reloading();
+	ctld_sd_notify_reloading();
 	reload(d);
-	if (record_open(d, &err) < 0)
+	if (event_log_open(d, &err) < 0)
 		hspmd_warn("%s", err.text);
 	ready(d);
 }
@@ -73,18 +73,18 @@ static void on_tick(uv_timer_t *timer)
 	struct ctld *d = timer->data;
 	double now = hspmd_now();
 	still_alive(d, now);
-	answers_time(d);
-	if (d->looking)
+	expire_requests(d);
+	if (d->polling)
 		return;
-	if (now >= d->pace.next_s) {
-		look_begin(d);
+	if (now >= d->poll_interval.next_s) {
+		poll_begin(d);
 		return;
 	}
 	if (d->dirty || now - d->decided_s >= AGAIN_S)
 		decide(d);
 }
 
-void tick_at(struct ctld *d, double when_s)
+void schedule_tick(struct ctld *d, double when_s)
 {
 	double ms = ceil((when_s - hspmd_now()) * 1e3);
 	if (ms < TICK_MS && ms < (double)uv_timer_get_due_in(&d->tick))
@@ -96,18 +96,18 @@ static void on_folder(uv_fs_event_t *handle, const char *file, int events, int s
 {
 	(void)events;
 	if (!status && file && (!strncmp(file, "job_state", 9) || !strncmp(file, "node_state", 10)))
-		look_soon(handle->data);
+		poll_soon(handle->data);
 }
 
 static int start(struct ctld *d, struct hspmd_error *err)
 {
 	static const int numbers[3] = { SIGTERM, SIGINT, SIGHUP };
-	if (!(d->policy = read_policies(d, err)) || record_open(d, err) < 0)
+	if (!(d->policy = read_policies(d, err)) || event_log_open(d, err) < 0)
 		return -1;
 	d->auth = d->options->cookie ? hspmd_auth_cookie(d->options->cookie, err) : hspmd_auth_munge(d->options->munge_socket, err);
 	if (!d->auth)
 		return -1;
-	d->handlers = (struct ctld_handlers){ on_greet, on_controller_message, on_gone, on_show, d };
+	d->handlers = (struct ctld_handlers){ on_hello, on_controller_message, on_gone, on_query, d };
 	if (!(d->server = ctld_server_open(&d->loop, d->options->listen, d->auth, &d->handlers, err)))
 		return -1;
 	if (d->options->metrics && !(d->metrics = metrics_open(d, d->options->metrics, err)))
@@ -117,7 +117,7 @@ static int start(struct ctld *d, struct hspmd_error *err)
 		uv_signal_start(&d->signals[i], on_signal, numbers[i]);
 	if (d->options->state_folder && uv_fs_event_start(&d->folder, on_folder, d->options->state_folder, 0) < 0)
 		hspmd_info("%s cannot be watched; changes are seen when slurmctld is asked next", d->options->state_folder);
-	d->watchdog_s = ctld_notify_every();
+	d->watchdog_s = ctld_sd_notify_every();
 	ready(d);
 	hspmd_info("listening on port %d; %d rules in %d files of %s", ctld_server_port(d->server), d->policy->rule_count,
 	           d->policy->file_count, d->options->policies);
@@ -142,10 +142,10 @@ static void stop(struct ctld *d)
 	uv_loop_close(&d->loop);
 	hspmd_auth_destroy(d->auth);
 	hspmd_policy_destroy(d->policy);
-	hspmd_view_destroy(d->view);
+	hspmd_slurm_view_destroy(d->view);
 	ctld_peers_clear(&d->peers);
-	free(d->notes);
-	free(d->could);
+	free(d->node_histories);
+	free(d->eligible);
 	if (d->log)
 		fclose(d->log);
 }
@@ -153,8 +153,8 @@ static void stop(struct ctld *d)
 int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 {
 	/* Ids of asks go on from those of an earlier life. */
-	struct ctld d = { .options = options, .began_s = hspmd_now(), .asks = (int64_t)(1e3 * hspmd_wall()) };
-	ctld_pace_start(&d.pace, options->poll_least_s, options->poll_most_s);
+	struct ctld d = { .options = options, .began_s = hspmd_now(), .last_request_id = (int64_t)(1e3 * hspmd_unix_time()) };
+	ctld_poll_interval_start(&d.poll_interval, options->poll_min_s, options->poll_max_s);
 	uv_loop_init(&d.loop);
 	uv_timer_init(&d.loop, &d.tick);
 	uv_fs_event_init(&d.loop, &d.folder);
@@ -167,8 +167,8 @@ int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 	int rc = start(&d, err);
 	if (rc == 0) {
 		uv_run(&d.loop, UV_RUN_DEFAULT);
-		ctld_notify("STOPPING=1");
-		record(&d, "stop", 0, "told to stop; jobs go on without", NULL);
+		ctld_sd_notify("STOPPING=1");
+		log_event(&d, "stop", 0, "told to stop; jobs go on without", NULL);
 	}
 	stop(&d);
 	return rc;

@@ -11,7 +11,7 @@
 
 #include "common/log.h"
 #include "controller/ctld/daemon.h"
-#include "controller/ctld/protocol.h"
+#include "controller/ctld_client/protocol.h"
 
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
@@ -27,7 +27,7 @@ static const char help_text[] =
 	"  --metrics ADDRESS:PORT  OpenMetrics page (default 127.0.0.1:6898), or off\n"
 	"  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
 	"  --syslog                events to syslog too\n"
-	"  --poll LEAST,MOST       seconds between two looks at Slurm: when all changes, when nothing does (default 1,75)\n"
+	"  --poll LEAST,MOST       seconds between two polls of Slurm: when all changes, when nothing does (default 1,75)\n"
 	"  --munge-socket PATH     munged's socket (default: AuthInfo of slurm.conf)\n"
 	"      --help, --version\n";
 
@@ -51,10 +51,10 @@ static const struct option long_options[] = {
 static int parse_poll(const char *text, struct ctld_options *o)
 {
 	char *end;
-	o->poll_least_s = strtod(text, &end);
+	o->poll_min_s = strtod(text, &end);
 	if (*end == ',')
-		o->poll_most_s = strtod(end + 1, &end);
-	if (*end || !(o->poll_least_s >= 0.2) || !(o->poll_most_s >= o->poll_least_s) || o->poll_most_s > 3600) {
+		o->poll_max_s = strtod(end + 1, &end);
+	if (*end || !(o->poll_min_s >= 0.2) || !(o->poll_max_s >= o->poll_min_s) || o->poll_max_s > 3600) {
 		hspmd_error_log("--poll: expected LEAST,MOST seconds, 0.2 <= LEAST <= MOST <= 3600, got '%s'", text);
 		return -1;
 	}
@@ -89,18 +89,18 @@ static int parse(int argc, char **argv, struct given *g)
 	return -1;
 }
 
-static int look(void *context, const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err)
+static int refresh(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
 	(void)context;
-	return hspmd_view_look(old, new, rpcs, err);
+	return hspmd_slurm_view_refresh(old, new, rpcs, err);
 }
 
 static int run(struct given *g, struct hspmd_error *err)
 {
-	struct hspmd_view_settings slurm = { NULL, NULL, NULL };
-	hspmd_view_open();
+	struct hspmd_slurm_view_settings slurm = { NULL, NULL, NULL };
+	hspmd_slurm_view_init();
 	/* slurmctld may start later than we do: then nobody is believed but root, or who is named. */
-	if (hspmd_view_settings(&slurm, err) < 0)
+	if (hspmd_slurm_view_settings(&slurm, err) < 0)
 		hspmd_warn("%s; going on", err->text);
 	const char *owner = g->owner ? g->owner : slurm.user;
 	const struct passwd *pw = owner ? getpwnam(owner) : NULL;
@@ -109,13 +109,13 @@ static int run(struct given *g, struct hspmd_error *err)
 		rc = hspmd_fail(err, "--owner: no user '%s'", g->owner);
 	g->o.trust.owner = pw ? pw->pw_uid : 0;
 	g->o.metrics = strcmp(g->metrics, "off") != 0 ? g->metrics : NULL;
-	g->o.look = look;
+	g->o.poll = refresh;
 	if (!g->o.munge_socket)
 		g->o.munge_socket = slurm.munge_socket;
 	g->o.state_folder = slurm.state_folder;
 	if (rc == 0)
 		rc = ctld_run(&g->o, err);
-	hspmd_view_settings_clear(&slurm);
+	hspmd_slurm_view_settings_clear(&slurm);
 	return rc;
 }
 
@@ -124,8 +124,8 @@ int main(int argc, char **argv)
 	struct given g = { .metrics = "127.0.0.1:6898",
 		           .o = { .listen = ":" TEXT(CTLD_PORT),
 		                  .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d",
-		                  .poll_least_s = 1,
-		                  .poll_most_s = 75 } };
+		                  .poll_min_s = 1,
+		                  .poll_max_s = 75 } };
 	struct hspmd_error err = { "" };
 	hspmd_log_name("hspmdctld");
 	if (parse(argc, argv, &g) < 0) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "controller/ctld/daemon_private.h"
+#include "controller/ctld/daemon_internal.h"
 
 #ifdef HAVE_MICROHTTPD
 #include <microhttpd.h>
@@ -33,13 +33,13 @@ static void counter(FILE *f, const char *name, const char *help, uint64_t value)
 
 static void nodes(FILE *f, const struct ctld *d)
 {
-	static const char *const words[] = { "idle", "busy", "leaving", "unusable" };
+	static const char *const names[] = { "idle", "busy", "leaving", "unusable" };
 	int n[4] = { 0 };
 	for (int i = 0; d->view && i < d->view->node_count; i++)
 		n[d->view->nodes[i].state]++;
 	family(f, "nodes", "gauge", "Nodes by state.");
 	for (int i = 0; i < 4; i++)
-		fprintf(f, "hspmd_nodes{state=\"%s\"} %d\n", words[i], n[i]);
+		fprintf(f, "hspmd_nodes{state=\"%s\"} %d\n", names[i], n[i]);
 }
 
 static void jobs(FILE *f, const struct ctld *d)
@@ -67,7 +67,7 @@ static void all(FILE *f, const struct ctld *d)
 	jobs(f, d);
 	family(f, "resizes", "counter", "Resizes asked of elastic jobs, by cause: idle nodes, a waiting job, rebalancing, limits.");
 	for (int i = 0; i < CAUSES; i++)
-		fprintf(f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_words[i], (unsigned long long)t->asked_for[i]);
+		fprintf(f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_names[i], (unsigned long long)t->asked_for[i]);
 	family(f, "pause_seconds", "counter", "What resizes have cost, by the jobs' word.");
 	fprintf(f, "hspmd_pause_seconds_total %g\n", t->pauses_s);
 	counter(f, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_asked);
@@ -76,10 +76,10 @@ static void all(FILE *f, const struct ctld *d)
 	counter(f, "unanswered", "Requests that a job did not answer in time.", t->unanswered);
 	counter(f, "decisions", "Runs of the policy engine.", t->decisions);
 	counter(f, "slurm_rpcs", "Calls made to slurmctld.", t->rpcs);
-	counter(f, "slurm_failures", "Looks at Slurm that failed.", t->failed_looks);
+	counter(f, "slurm_failures", "Looks at Slurm that failed.", t->failed_polls);
 	counter(f, "refused_connections", "Connections closed for what their peers did or did not.", ctld_server_counts(d->server).refused);
 	family(f, "seen_seconds", "gauge", "Age of the last look at Slurm.");
-	fprintf(f, "hspmd_seen_seconds %g\n", hspmd_now() - d->pace.looked_s);
+	fprintf(f, "hspmd_seen_seconds %g\n", hspmd_now() - d->poll_interval.polled_s);
 	fputs("# EOF\n", f);
 }
 
@@ -137,7 +137,7 @@ static void on_time(uv_timer_t *timer)
 struct ctld_metrics *metrics_open(struct ctld *d, const char *listen, struct hspmd_error *err)
 {
 	struct ctld_metrics *m = calloc(1, sizeof *m);
-	struct addrinfo *at = m ? ctld_resolve(listen, 6898, 1, err) : NULL;
+	struct addrinfo *at = m ? ctld_resolve_address(listen, 6898, 1, err) : NULL;
 	if (!m)
 		hspmd_fail_memory(err, "opening the metrics page");
 	if (at)

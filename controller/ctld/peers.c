@@ -23,16 +23,16 @@ int ctld_peers_find(const struct ctld_peers *p, uint32_t job)
 	return -1;
 }
 
-int ctld_peers_greet(struct ctld_peers *p, uint32_t job, uid_t uid)
+int ctld_peers_hello(struct ctld_peers *p, uint32_t job, uid_t uid)
 {
 	int at = ctld_peers_find(p, job);
 	if (at >= 0) {
 		p->peers[at].reachable = true;
-		p->records[at].risk_told[0] = -1; /* it may be another life of it */
+		p->histories[at].risk_told[0] = -1; /* it may be another life of it */
 		return at;
 	}
-	if (hspmd_grow(&p->peers, &p->peer_room, (size_t)p->count, sizeof *p->peers) < 0 ||
-	    hspmd_grow(&p->records, &p->record_room, (size_t)p->count, sizeof *p->records) < 0)
+	if (hspmd_array_grow(&p->peers, &p->peer_capacity, (size_t)p->count, sizeof *p->peers) < 0 ||
+	    hspmd_array_grow(&p->histories, &p->history_capacity, (size_t)p->count, sizeof *p->histories) < 0)
 		return -1;
 	p->peers[p->count] = (struct ctld_peer){ .job = job,
 		                                 .uid = uid,
@@ -41,9 +41,9 @@ int ctld_peers_greet(struct ctld_peers *p, uint32_t job, uid_t uid)
 		                                 .max_nodes = INT_MAX,
 		                                 .pause_s = 5,
 		                                 .resized_s = -INFINITY,
-		                                 .declined_until_s = -INFINITY,
-		                                 .keeps_until_s = -INFINITY };
-	p->records[p->count] = (struct ctld_record){ .last_s = NAN, .risk_told = { -1, 0 }, .fewest = INT_MAX, .line_s = -INFINITY };
+		                                 .declined_grow_until_s = -INFINITY,
+		                                 .declined_shrink_until_s = -INFINITY };
+	p->histories[p->count] = (struct ctld_peer_history){ .last_s = NAN, .risk_told = { -1, 0 }, .min_nodes_bound = INT_MAX, .line_s = -INFINITY };
 	return p->count++;
 }
 
@@ -54,7 +54,7 @@ void ctld_peers_drop(struct ctld_peers *p, int at)
 	if (at == p->count)
 		return;
 	p->peers[at] = p->peers[p->count];
-	p->records[at] = p->records[p->count];
+	p->histories[at] = p->histories[p->count];
 }
 
 void ctld_peers_clear(struct ctld_peers *p)
@@ -62,7 +62,7 @@ void ctld_peers_clear(struct ctld_peers *p)
 	while (p->count)
 		ctld_peers_drop(p, p->count - 1);
 	free(p->peers);
-	free(p->records);
+	free(p->histories);
 	memset(p, 0, sizeof *p);
 }
 
@@ -78,27 +78,27 @@ static void read_members(struct hspmd_json *obj, struct ctld_peer *p)
 	}
 }
 
-static void read_worth(struct hspmd_json *obj, struct ctld_peer *p)
+static void read_relative_speed(struct hspmd_json *obj, struct ctld_peer *p)
 {
-	struct hspmd_json worth = hspmd_json_object_or_none(obj, "worth"), at;
+	struct hspmd_json relative_speed = hspmd_json_object_or_none(obj, "relative_speed"), at;
 	const char *name;
 	p->kind_count = 0;
-	for (size_t i = 0; worth.value && hspmd_json_member(&worth, i, &name, &at); i++) {
+	for (size_t i = 0; relative_speed.value && hspmd_json_member(&relative_speed, i, &name, &at); i++) {
 		if (i == CTLD_KINDS_MAX || strlen(name) >= sizeof p->kinds[0]) {
-			hspmd_json_fail(&worth, "more than %d kinds of nodes, or a longer name than %zu", CTLD_KINDS_MAX, sizeof p->kinds[0] - 1);
+			hspmd_json_fail(&relative_speed, "more than %d kinds of nodes, or a longer name than %zu", CTLD_KINDS_MAX, sizeof p->kinds[0] - 1);
 			return;
 		}
 		snprintf(p->kinds[i], sizeof p->kinds[i], "%s", name);
-		p->worth[i] = hspmd_json_number_value(&at, 0, 1000);
+		p->relative_speed[i] = hspmd_json_number_value(&at, 0, 1000);
 		p->kind_count++;
 	}
 }
 
-static bool same_worth(const struct ctld_peer *a, const struct ctld_peer *b)
+static bool same_relative_speed(const struct ctld_peer *a, const struct ctld_peer *b)
 {
 	bool same = a->kind_count == b->kind_count;
 	for (int i = 0; same && i < a->kind_count; i++)
-		same = !strcmp(a->kinds[i], b->kinds[i]) && a->worth[i] == b->worth[i];
+		same = !strcmp(a->kinds[i], b->kinds[i]) && a->relative_speed[i] == b->relative_speed[i];
 	return same;
 }
 
@@ -136,14 +136,14 @@ static int read_state(struct hspmd_json *obj, struct ctld_peer *p, int *nodes)
 	p->lost_s = hspmd_json_number_or(obj, "lost_s", 0, 1e6, 0);
 	p->step = hspmd_json_int_or(obj, "step", 0, INT64_MAX, 0);
 	read_members(obj, p);
-	read_worth(obj, p);
+	read_relative_speed(obj, p);
 	read_curve(obj, p);
-	hspmd_json_done(obj);
+	hspmd_json_check_keys(obj);
 	return hspmd_json_failed(obj) ? -1 : 0;
 }
 
 /* The newest word for each size; when all places are taken the size that is nearest gives way. */
-static void see(struct ctld_record *r, int nodes, double tokens_per_s)
+static void see(struct ctld_peer_history *r, int nodes, double tokens_per_s)
 {
 	int at = 0, nearest = 0;
 	for (; at < r->seen_count && r->seen[at].nodes != nodes; at++)
@@ -153,12 +153,12 @@ static void see(struct ctld_record *r, int nodes, double tokens_per_s)
 		at = nearest;
 	else if (at == r->seen_count)
 		r->seen_count++;
-	r->seen[at] = (struct hspmd_curve_seen){ nodes, tokens_per_s };
+	r->seen[at] = (struct hspmd_curve_sample){ nodes, tokens_per_s };
 }
 
-static void claim(struct ctld_record *r, enum ctld_claim kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void claim(struct ctld_peer_history *r, enum ctld_claim kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-static void claim(struct ctld_record *r, enum ctld_claim kind, const char *fmt, ...)
+static void claim(struct ctld_peer_history *r, enum ctld_claim kind, const char *fmt, ...)
 {
 	va_list ap;
 	if (r->claim != CTLD_CLAIM_NONE || r->claims_told >> kind & 1)
@@ -171,13 +171,13 @@ static void claim(struct ctld_record *r, enum ctld_claim kind, const char *fmt, 
 
 void ctld_peers_claim_told(struct ctld_peers *p, int at)
 {
-	struct ctld_record *r = &p->records[at];
+	struct ctld_peer_history *r = &p->histories[at];
 	r->claims_told |= 1u << r->claim;
 	r->claim = CTLD_CLAIM_NONE;
 }
 
 /* Bound the curve; what was claimed twice as high is noted. */
-static int bound(struct ctld_peer *p, struct ctld_record *r)
+static int bound(struct ctld_peer *p, struct ctld_peer_history *r)
 {
 	double *claimed = hspmd_calloc((size_t)p->curve_count, sizeof *claimed), most = CLAIM;
 	int furthest = -1;
@@ -192,26 +192,26 @@ static int bound(struct ctld_peer *p, struct ctld_record *r)
 			most = claimed[i] / p->curve[i];
 		}
 	if (furthest >= 0)
-		claim(r, CTLD_CLAIM_GAIN, "claims %.4g tokens/s on %d nodes; by what was measured no more than %.4g are believed", claimed[furthest], furthest + 1,
+		claim(r, CTLD_CLAIM_CURVE, "claims %.4g tokens/s on %d nodes; by what was measured no more than %.4g are believed", claimed[furthest], furthest + 1,
 		      p->curve[furthest]);
 	free(claimed);
 	return 0;
 }
 
-static void bound_rest(struct ctld_peer *p, struct ctld_record *r, int nodes, int held)
+static void bound_rest(struct ctld_peer *p, struct ctld_peer_history *r, int nodes, int held)
 {
 	/* One that has just lost nodes holds fewer than it needs, and makes nothing. */
-	bool runs = r->fewest == INT_MAX || (nodes == held && p->tokens_per_s > 0);
-	int fewest = held > 0 && runs && held < r->fewest ? held : r->fewest;
-	double longest_s = fmax(r->longest_s, PAUSE_S);
-	if (p->min_nodes > fewest)
-		claim(r, CTLD_CLAIM_FEWEST, "claims to need %d nodes; it has run on %d", p->min_nodes, fewest);
+	bool runs = r->min_nodes_bound == INT_MAX || (nodes == held && p->tokens_per_s > 0);
+	int min_nodes_bound = held > 0 && runs && held < r->min_nodes_bound ? held : r->min_nodes_bound;
+	double max_pause_s = fmax(r->max_pause_s, PAUSE_S);
+	if (p->min_nodes > min_nodes_bound)
+		claim(r, CTLD_CLAIM_MIN_NODES, "claims to need %d nodes; it has run on %d", p->min_nodes, min_nodes_bound);
 	else
-		fewest = p->min_nodes;
-	p->min_nodes = r->fewest = fewest;
-	if (p->pause_s > CLAIM * longest_s)
-		claim(r, CTLD_CLAIM_PAUSE, "claims a pause of %.4g s; it did what it was asked within %.4g s", p->pause_s, longest_s);
-	p->pause_s = fmin(p->pause_s, longest_s);
+		min_nodes_bound = p->min_nodes;
+	p->min_nodes = r->min_nodes_bound = min_nodes_bound;
+	if (p->pause_s > CLAIM * max_pause_s)
+		claim(r, CTLD_CLAIM_PAUSE, "claims a pause of %.4g s; it did what it was asked within %.4g s", p->pause_s, max_pause_s);
+	p->pause_s = fmin(p->pause_s, max_pause_s);
 }
 
 int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, double size, struct hspmd_error *err)
@@ -230,16 +230,16 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 		return -1;
 	}
 	/* What was seen counts nodes by what they were said to be worth. */
-	bool same = same_worth(old, &new);
+	bool same = same_relative_speed(old, &new);
 	if (!same)
-		p->records[at].seen_count = 0;
+		p->histories[at].seen_count = 0;
 	if (same && nodes > 0 && nodes == held && new.tokens_per_s > 0 && size >= 0.5)
-		see(&p->records[at], (int)lround(size), new.tokens_per_s);
-	if (new.curve_count && bound(&new, &p->records[at]) < 0) {
+		see(&p->histories[at], (int)lround(size), new.tokens_per_s);
+	if (new.curve_count && bound(&new, &p->histories[at]) < 0) {
 		free(new.curve);
 		return hspmd_fail_memory(err, "taking a state");
 	}
-	bound_rest(&new, &p->records[at], nodes, held);
+	bound_rest(&new, &p->histories[at], nodes, held);
 	bool changed = !same || new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
 		       new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;
 	for (int i = 0; !changed && i < new.curve_count; i++)
@@ -280,47 +280,47 @@ void ctld_peers_compare(struct ctld_peers *p)
 	double most = n ? SCALE_MOST * rates[(n - 1) / 2] : INFINITY;
 	for (int i = 0; i < p->count; i++) {
 		double rate = of_a_node(&p->peers[i]);
-		p->peers[i].beyond = rate / most;
+		p->peers[i].overclaim_factor = rate / most;
 		if (rate > most)
-			claim(&p->records[i], CTLD_CLAIM_SCALE, "claims %.4g tokens/s of a node; beside the other jobs' no more than %.4g are believed", rate, most);
+			claim(&p->histories[i], CTLD_CLAIM_SCALE, "claims %.4g tokens/s of a node; beside the other jobs' no more than %.4g are believed", rate, most);
 	}
 	free(rates);
 }
 
 /* ---- asks */
 
-void ctld_peers_asked(struct ctld_peers *p, int at, int64_t id, bool grow, int nodes, double now_s)
+void ctld_peers_request_sent(struct ctld_peers *p, int at, int64_t id, bool grow, int nodes, double now_s)
 {
-	struct ctld_record *r = &p->records[at];
-	r->ask_id = id;
+	struct ctld_peer_history *r = &p->histories[at];
+	r->request_id = id;
 	r->asked_s = now_s;
-	r->asked_to_grow = grow;
-	snprintf(r->asked_what, sizeof r->asked_what, "%s by %d", grow ? "grow" : "shrink", nodes);
-	p->peers[at].asked = true;
+	r->request_is_grow = grow;
+	snprintf(r->request_text, sizeof r->request_text, "%s by %d", grow ? "grow" : "shrink", nodes);
+	p->peers[at].request_pending = true;
 }
 
 int ctld_peers_answered(struct ctld_peers *p, int at, int64_t id, bool ok, const char *text, double now_s)
 {
-	struct ctld_record *r = &p->records[at];
+	struct ctld_peer_history *r = &p->histories[at];
 	struct ctld_peer *peer = &p->peers[at];
-	if (!r->ask_id || r->ask_id != id)
+	if (!r->request_id || r->request_id != id)
 		return -1;
-	r->ask_id = 0;
-	peer->asked = false;
+	r->request_id = 0;
+	peer->request_pending = false;
 	r->last_s = now_s;
-	snprintf(r->last, sizeof r->last, "%s: %s%s%.120s", r->asked_what, ok ? "done" : "declined", *text ? ": " : "", text);
-	int *row = r->asked_to_grow ? &r->declined : &r->kept;
+	snprintf(r->last_reply, sizeof r->last_reply, "%s: %s%s%.120s", r->request_text, ok ? "done" : "declined", *text ? ": " : "", text);
+	int *row = r->request_is_grow ? &r->declined : &r->declined_shrinks;
 	if (ok) {
 		peer->resized_s = now_s;
-		r->longest_s = fmax(r->longest_s, now_s - r->asked_s);
+		r->max_pause_s = fmax(r->max_pause_s, now_s - r->asked_s);
 		*row = 0;
 		return 0;
 	}
 	double again = pow(2, *row < 8 ? *row : 8);
-	if (r->asked_to_grow)
-		peer->declined_until_s = now_s + fmin(15 * again, 3600);
+	if (r->request_is_grow)
+		peer->declined_grow_until_s = now_s + fmin(15 * again, 3600);
 	else
-		peer->keeps_until_s = now_s + fmin(2 * again, 60);
+		peer->declined_shrink_until_s = now_s + fmin(2 * again, 60);
 	++*row;
 	return 0;
 }

@@ -7,14 +7,14 @@
 #include "common/alloc.h"
 #include "common/json.h"
 
-int ctld_quote_read(struct ctld_quote_ask *ask, json_t *message, struct hspmd_error *err)
+int ctld_quote_read(struct ctld_quote_request *request, json_t *message, struct hspmd_error *err)
 {
 	struct hspmd_json_doc doc;
 	if (hspmd_json_wrap(&doc, "quote", message, err) < 0)
 		return -1;
 	struct hspmd_json root = hspmd_json_root(&doc);
 	(void)hspmd_json_string(&root, "type");
-	*ask = (struct ctld_quote_ask){ .job = (uint32_t)hspmd_json_int_or(&root, "job", 1, UINT32_MAX, 0),
+	*request = (struct ctld_quote_request){ .job = (uint32_t)hspmd_json_int_or(&root, "job", 1, UINT32_MAX, 0),
 					.nodes = (int)hspmd_json_int_or(&root, "nodes", 0, INT_MAX, 0),
 					.partition = hspmd_json_string_or(&root, "partition", NULL),
 					.features = hspmd_json_string_or(&root, "features", NULL),
@@ -24,14 +24,14 @@ int ctld_quote_read(struct ctld_quote_ask *ask, json_t *message, struct hspmd_er
 		struct hspmd_json at = hspmd_json_at(&names, i);
 		(void)hspmd_json_string_value(&at);
 	}
-	ask->names = json_object_get(message, "names");
-	hspmd_json_done(&root);
+	request->names = json_object_get(message, "names");
+	hspmd_json_check_keys(&root);
 	int rc = hspmd_json_failed(&root) ? -1 : 0;
 	hspmd_json_close(&doc);
 	return rc;
 }
 
-static const struct hspmd_view_job *job_of(const struct hspmd_view *v, uint32_t id)
+static const struct hspmd_slurm_view_job *job_of(const struct hspmd_slurm_view *v, uint32_t id)
 {
 	for (int i = 0; v && i < v->job_count; i++)
 		if (v->jobs[i].id == id)
@@ -51,17 +51,17 @@ static bool is_peer(const struct ctld_peer *peers, int count, uint32_t job)
 	return false;
 }
 
-static int jobs_before(const struct hspmd_view *v, const struct ctld_peer *peers, int count, uid_t uid, uint32_t job)
+static int jobs_before(const struct hspmd_slurm_view *v, const struct ctld_peer *peers, int count, uid_t uid, uint32_t job)
 {
 	int n = 0;
 	for (int i = 0; i < count; i++) {
-		const struct hspmd_view_job *j = job_of(v, peers[i].job);
-		n += peers[i].uid == uid && peers[i].job != job && (!job || peers[i].job < job) && (!j || j->state != HSPMD_VIEW_COMPLETING);
+		const struct hspmd_slurm_view_job *j = job_of(v, peers[i].job);
+		n += peers[i].uid == uid && peers[i].job != job && (!job || peers[i].job < job) && (!j || j->state != HSPMD_SLURM_VIEW_COMPLETING);
 	}
 	for (int i = 0; v && i < v->job_count; i++) {
-		const struct hspmd_view_job *j = &v->jobs[i];
-		bool comes = !job || (j->state == HSPMD_VIEW_RUNNING && j->id < job);
-		n += j->uid == uid && comes && j->elastic && j->state != HSPMD_VIEW_COMPLETING && j->id != job && !is_peer(peers, count, j->id);
+		const struct hspmd_slurm_view_job *j = &v->jobs[i];
+		bool comes = !job || (j->state == HSPMD_SLURM_VIEW_RUNNING && j->id < job);
+		n += j->uid == uid && comes && j->elastic && j->state != HSPMD_SLURM_VIEW_COMPLETING && j->id != job && !is_peer(peers, count, j->id);
 	}
 	return n;
 }
@@ -73,36 +73,36 @@ static int by_price(const void *a, const void *b)
 }
 
 /* The cheapest so many of those it could get; where there are fewer, all. */
-static int cheapest(const struct hspmd_view *v, const struct ctld_quote_ask *ask, double *price, struct hspmd_error *err)
+static int cheapest(const struct hspmd_slurm_view *v, const struct ctld_quote_request *request, double *price, struct hspmd_error *err)
 {
 	double *prices = hspmd_calloc((size_t)v->node_count, sizeof *prices);
-	struct hspmd_view_job wish = { .partition = (char *)ask->partition, .features = (char *)(ask->features ? ask->features : ""),
-				       .tres_per_node = (char *)(ask->gres ? ask->gres : "") };
+	struct hspmd_slurm_view_job wish = { .partition = (char *)request->partition, .features = (char *)(request->features ? request->features : ""),
+				       .tres_per_node = (char *)(request->gres ? request->gres : "") };
 	int n = 0;
 	if (!prices)
 		return hspmd_fail_memory(err, "quoting");
 	for (int i = 0; i < v->node_count; i++)
-		if (ask->partition ? ctld_fits(v, &wish, i) : ctld_wishes_fit(&wish, &v->nodes[i]))
+		if (request->partition ? ctld_fits(v, &wish, i) : ctld_request_fits(&wish, &v->nodes[i]))
 			prices[n++] = ctld_price(v->nodes[i].features);
 	qsort(prices, (size_t)n, sizeof *prices, by_price);
-	for (int i = 0; i < n && i < ask->nodes; i++)
+	for (int i = 0; i < n && i < request->nodes; i++)
 		*price += prices[i];
 	free(prices);
 	return 0;
 }
 
-int ctld_quote(struct ctld_quote *q, const struct hspmd_view *v, const struct ctld_peer *peers, int peer_count, uid_t uid, const struct ctld_quote_ask *ask,
+int ctld_quote(struct ctld_quote *q, const struct hspmd_slurm_view *v, const struct ctld_peer *peers, int peer_count, uid_t uid, const struct ctld_quote_request *request,
 	       struct hspmd_error *err)
 {
 	const json_t *name;
 	size_t i;
-	*q = (struct ctld_quote){ .jobs = jobs_before(v, peers, peer_count, uid, ask->job) };
+	*q = (struct ctld_quote){ .jobs = jobs_before(v, peers, peer_count, uid, request->job) };
 	if (!v)
 		return 0;
-	if (!ask->names)
-		return cheapest(v, ask, &q->price_per_hour, err);
-	json_array_foreach(ask->names, i, name) {
-		int node = hspmd_view_find_node(v, json_string_value(name));
+	if (!request->names)
+		return cheapest(v, request, &q->price_per_hour, err);
+	json_array_foreach(request->names, i, name) {
+		int node = hspmd_slurm_view_find_node(v, json_string_value(name));
 		q->price_per_hour += node >= 0 ? ctld_price(v->nodes[node].features) : 0;
 	}
 	return 0;

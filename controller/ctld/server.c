@@ -12,9 +12,9 @@
 
 #include "common/clock.h"
 #include "common/log.h"
-#include "controller/ctld/protocol.h"
+#include "controller/ctld_client/protocol.h"
 
-#define STRANGERS_MAX 128 /* connections that have not proved who they are */
+#define UNAUTHENTICATED_MAX 128 /* connections that have not proved who they are */
 #define CONNECTIONS_MAX 16384
 #define USER_MAX 2048     /* of one user: he must not take all places */
 #define UNSENT_MAX (4u << 20)
@@ -86,7 +86,7 @@ static void conn_close(struct conn *c, const char *why)
 	uv_poll_stop(&c->poll);
 	uv_close((uv_handle_t *)&c->poll, conn_closed);
 	if (c->role == STRANGER)
-		s->counts.strangers--;
+		s->counts.unauthenticated--;
 	if (c->role == CONTROLLER) {
 		s->counts.controllers--;
 		if (!s->closing)
@@ -112,7 +112,7 @@ static void on_ready(uv_poll_t *poll, int status, int events);
 static void watch(struct conn *c)
 {
 	if (!c->closing)
-		uv_poll_start(&c->poll, UV_READABLE | (hspmd_stream_unsent(c->stream) ? UV_WRITABLE : 0), on_ready);
+		uv_poll_start(&c->poll, UV_READABLE | (hspmd_stream_has_unsent(c->stream) ? UV_WRITABLE : 0), on_ready);
 }
 
 static void conn_send(struct conn *c, const json_t *message)
@@ -169,7 +169,7 @@ static int admit(struct conn *c, json_t *content, uid_t uid, struct hspmd_error 
 		return hspmd_fail(err, "unknown role");
 	if (job < 1 || job > UINT32_MAX)
 		return hspmd_fail(err, "user %u names no job", (unsigned)uid);
-	if (s->handlers->greet(s->handlers->context, (uint32_t)job, uid, err) < 0)
+	if (s->handlers->hello(s->handlers->context, (uint32_t)job, uid, err) < 0)
 		return -1;
 	/* A controller that calls again has lost its old connection, whether we know that or not. */
 	struct conn *old = controller_of(s, (uint32_t)job);
@@ -200,8 +200,8 @@ static void hello(struct conn *c, json_t *message)
 	if (!welcome || admit(c, content, uid, &err) < 0) {
 		refuse(c, *err.text ? err.text : "the hello has no nonce");
 	} else {
-		s->counts.strangers--;
-		hspmd_stream_limit(c->stream, CTLD_FRAME);
+		s->counts.unauthenticated--;
+		hspmd_stream_set_max_frame(c->stream, CTLD_FRAME);
 		conn_send(c, welcome);
 	}
 	json_decref(own);
@@ -218,10 +218,10 @@ static bool too_many(struct conn *c)
 	return ++c->messages > 10 * CTLD_MESSAGES_S;
 }
 
-static void show(struct conn *c, json_t *message)
+static void query(struct conn *c, json_t *message)
 {
 	struct hspmd_error err = { "out of memory" };
-	json_t *answer = c->server->handlers->show(c->server->handlers->context, c->uid, message, &err);
+	json_t *answer = c->server->handlers->query(c->server->handlers->context, c->uid, message, &err);
 	if (answer)
 		conn_send(c, answer);
 	else
@@ -238,7 +238,7 @@ static void on_message(struct conn *c, json_t *message)
 	else if (c->role == STRANGER)
 		hello(c, message);
 	else if (c->role == VIEWER)
-		show(c, message);
+		query(c, message);
 	else if (c->server->handlers->message(c->server->handlers->context, c->job, message, &err) < 0)
 		conn_close(c, err.text);
 }
@@ -257,7 +257,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 	}
 	if (events & UV_READABLE) {
 		int rc = hspmd_stream_read(c->stream, &err);
-		for (json_t *m; !c->closing && (m = hspmd_stream_take(c->stream));) {
+		for (json_t *m; !c->closing && (m = hspmd_stream_next(c->stream));) {
 			on_message(c, m);
 			json_decref(m);
 		}
@@ -303,7 +303,7 @@ static void take(struct ctld_server *s, int fd)
 		s->counts.refused++;
 		return;
 	}
-	if (s->counts.strangers >= STRANGERS_MAX)
+	if (s->counts.unauthenticated >= UNAUTHENTICATED_MAX)
 		make_room(s);
 	struct conn *c = calloc(1, sizeof *c);
 	if (!c || !(c->stream = hspmd_stream_create(fd, CTLD_HELLO_FRAME, UNSENT_MAX, &err))) {
@@ -328,7 +328,7 @@ static void take(struct ctld_server *s, int fd)
 	s->conns = c;
 	s->total++;
 	s->counts.accepted++;
-	s->counts.strangers++;
+	s->counts.unauthenticated++;
 	challenge(c);
 }
 
@@ -354,7 +354,7 @@ static void on_sweep(uv_timer_t *timer)
 			conn_close(c, "it did not prove who it is in time");
 		else if (c->role == VIEWER && now - c->heard > CTLD_HELLO_S)
 			conn_close(c, NULL);
-		else if (c->role == CONTROLLER && now - c->heard > CTLD_SILENT_S)
+		else if (c->role == CONTROLLER && now - c->heard > CTLD_HEARTBEAT_TIMEOUT_S)
 			conn_close(c, "a controller has gone silent");
 	}
 }
@@ -363,7 +363,7 @@ static void on_sweep(uv_timer_t *timer)
 
 static int listen_on(const char *text, struct hspmd_error *err)
 {
-	struct addrinfo *list = ctld_resolve(text, CTLD_PORT, 1, err);
+	struct addrinfo *list = ctld_resolve_address(text, CTLD_PORT, 1, err);
 	int fd = -1, one = 1;
 	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
 		fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -9,25 +9,25 @@
 #include <uv.h>
 
 #include "common/auth.h"
-#include "controller/ctld/resolve.h"
+#include "controller/ctld_client/address.h"
 
 struct ctld_server;
 
 /* Called on the loop. */
 struct ctld_handlers {
 	/* A controller has proved its user and names its job: 0, or -1 and why it is refused. */
-	int (*greet)(void *context, uint32_t job, uid_t uid, struct hspmd_error *err);
+	int (*hello)(void *context, uint32_t job, uid_t uid, struct hspmd_error *err);
 	/* A message from it: 0, or -1 and why the connection is to be closed. */
 	int (*message)(void *context, uint32_t job, json_t *message, struct hspmd_error *err);
 	void (*gone)(void *context, uint32_t job);
 	/* What a viewer, who has proved to be this user, gets for what he asks: new reference; NULL: the connection is to be closed. */
-	json_t *(*show)(void *context, uid_t uid, json_t *message, struct hspmd_error *err);
+	json_t *(*query)(void *context, uid_t uid, json_t *message, struct hspmd_error *err);
 	void *context;
 };
 
 struct ctld_counts {
 	uint64_t accepted, refused; /* connections since the start */
-	int controllers, strangers; /* now */
+	int controllers, unauthenticated; /* now */
 };
 
 /* Listen on "ADDRESS:PORT" (an empty address: all; port 0: any, see ctld_server_port). Borrows loop, auth and handlers. */

@@ -12,8 +12,8 @@
 struct run_allocation;
 
 struct run_allocation_ops {
-	/* What the job holds now, as RUN_ALLOCATION takes it. May block: called from a worker thread. */
-	json_t *(*look)(struct run_allocation *a, struct hspmd_error *err);
+	/* What the job holds now, as EVENT_ALLOCATION takes it. May block: called from a worker thread. */
+	json_t *(*poll_allocation)(struct run_allocation *a, struct hspmd_error *err);
 	/* The command that starts the agents of these nodes, each of which ends with `command`: malloc'd block of arguments (free it). Called for all nodes that are to be
 	 * started at once, or for one after the other where one_by_one. */
 	char **(*start)(struct run_allocation *a, char *const *nodes, int count, const char *const *command, struct hspmd_error *err);
@@ -21,8 +21,8 @@ struct run_allocation_ops {
 	 * called from worker threads, several at a time. */
 	int (*grow)(struct run_allocation *a, int count, const char *const *command, struct hspmd_error *err);
 	int (*shrink)(struct run_allocation *a, char *const *nodes, int count, struct hspmd_error *err);
-	int (*call_off)(struct run_allocation *a, struct hspmd_error *err);
-	double (*interval)(struct run_allocation *a); /* between two looks; 0: only when asked */
+	int (*cancel_grow)(struct run_allocation *a, struct hspmd_error *err);
+	double (*poll_interval)(struct run_allocation *a); /* between two looks; 0: only when asked */
 	/* The run is over: what is held beside the job itself goes; with steps left to do, a job that is being preempted comes back. May block for some calls. */
 	void (*end)(struct run_allocation *a, bool done);
 	void (*destroy)(struct run_allocation *a);
@@ -39,7 +39,7 @@ struct run_allocation {
 struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char *member_log, struct hspmd_error *err);
 /* The nodes of a cluster file, `held` of them at first (0: all); agents are processes of this machine. The cluster is borrowed. */
 struct run_allocation *run_allocation_local(const struct hspmd_cluster *c, int held, struct hspmd_error *err);
-/* What an earlier life of the controller held of them: names. */
+/* What an earlier incarnation of the controller held of them: names. */
 void run_allocation_local_hold(struct run_allocation *a, const json_t *names);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that this machine plays: those of a cluster file, one agent process each. They can be grown and shrunk like an allocation of Slurm's. */
+/* Nodes that this machine emulates: those of a cluster file, one agent process each. They can be grown and shrunk like an allocation of Slurm's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ struct local {
 	bool *held;
 };
 
-static json_t *look(struct run_allocation *a, struct hspmd_error *err)
+static json_t *poll_allocation(struct run_allocation *a, struct hspmd_error *err)
 {
 	struct local *l = (struct local *)a;
 	json_t *nodes = json_array();
@@ -78,7 +78,7 @@ static int shrink(struct run_allocation *a, char *const *nodes, int count, struc
 	return 0;
 }
 
-static int call_off(struct run_allocation *a, struct hspmd_error *err)
+static int cancel_grow(struct run_allocation *a, struct hspmd_error *err)
 {
 	(void)a, (void)err;
 	return 0;
@@ -89,7 +89,7 @@ static void end(struct run_allocation *a, bool done)
 	(void)a, (void)done;
 }
 
-static double interval(struct run_allocation *a)
+static double poll_interval(struct run_allocation *a)
 {
 	(void)a;
 	return 0;
@@ -105,7 +105,7 @@ static void destroy(struct run_allocation *a)
 
 struct run_allocation *run_allocation_local(const struct hspmd_cluster *c, int first, struct hspmd_error *err)
 {
-	static const struct run_allocation_ops ops = { look, start, grow, shrink, call_off, interval, end, destroy };
+	static const struct run_allocation_ops ops = { poll_allocation, start, grow, shrink, cancel_grow, poll_interval, end, destroy };
 	struct local *l = calloc(1, sizeof *l);
 	if (!l || !(l->held = hspmd_calloc((size_t)c->node_count, sizeof *l->held))) {
 		free(l);

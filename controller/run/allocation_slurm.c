@@ -22,8 +22,8 @@ struct slurm {
 	const char *log;               /* members' output, as sbatch names it; NULL: no members */
 	char **command;                /* that members run, as last used: for those that take another's place */
 	pthread_mutex_t lock;          /* of command */
-	atomic_bool looked, has_members; /* an earlier life of the job may have left some */
-	double interval;
+	atomic_bool looked, has_members; /* an earlier incarnation of the job may have left some */
+	double poll_interval;
 };
 
 static bool active(const struct hspmd_slurm_job *j)
@@ -135,7 +135,7 @@ static json_t *describe(struct slurm *s, const struct hspmd_slurm_job *j, struct
 	return v;
 }
 
-static json_t *look(struct run_allocation *a, struct hspmd_error *err)
+static json_t *poll_allocation(struct run_allocation *a, struct hspmd_error *err)
 {
 	struct slurm *s = (struct slurm *)a;
 	struct hspmd_slurm_job **members = NULL, *j = hspmd_slurm_job_load(s->job, err);
@@ -301,7 +301,7 @@ static int shrink(struct run_allocation *a, char *const *nodes, int count, struc
 	return cancel_members(s, has_one_of, nodes, count, err) || shrink_anchor(s, nodes, count, err) ? -1 : 0;
 }
 
-static int call_off(struct run_allocation *a, struct hspmd_error *err)
+static int cancel_grow(struct run_allocation *a, struct hspmd_error *err)
 {
 	return cancel_members((struct slurm *)a, waits, NULL, 0, err);
 }
@@ -329,9 +329,9 @@ static void end(struct run_allocation *a, bool done)
 		hspmd_warn("member jobs may be left: %s", err.text);
 }
 
-static double interval(struct run_allocation *a)
+static double poll_interval(struct run_allocation *a)
 {
-	return ((struct slurm *)a)->interval;
+	return ((struct slurm *)a)->poll_interval;
 }
 
 static void destroy(struct run_allocation *a)
@@ -346,7 +346,7 @@ static void destroy(struct run_allocation *a)
 
 struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char *member_log, struct hspmd_error *err)
 {
-	static const struct run_allocation_ops ops = { look, start, grow, shrink, call_off, interval, end, destroy };
+	static const struct run_allocation_ops ops = { poll_allocation, start, grow, shrink, cancel_grow, poll_interval, end, destroy };
 	struct slurm *s = calloc(1, sizeof *s);
 	if (!s) {
 		hspmd_fail_memory(err, "looking at the job");
@@ -357,7 +357,7 @@ struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char 
 	s->pmix = pmix;
 	s->log = member_log;
 	s->first = true;
-	s->interval = hspmd_slurm_poll_interval();
+	s->poll_interval = hspmd_slurm_poll_interval();
 	pthread_mutex_init(&s->lock, NULL);
 	return &s->base;
 }

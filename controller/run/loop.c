@@ -10,12 +10,12 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
-#include "common/dial.h"
+#include "common/contact.h"
 #include "common/log.h"
-#include "controller/run/loop_private.h"
+#include "controller/run/loop_internal.h"
 
 #define STATUS_EVERY_S 10 /* status.json is written at least this often while something happens */
-#define TELL_EVERY_S 10
+#define PROGRESS_EVERY_S 10
 #define KILL_AFTER_MS 3000
 
 static const int ending_signals[3] = { SIGTERM, SIGINT, SIGHUP };
@@ -36,15 +36,15 @@ static struct agent *agent_of(struct loop *l, const char *node)
 	return l->agents = a;
 }
 
-static void to_agent(struct loop *l, const char *node, const json_t *message)
+static void send_to_agent(struct loop *l, const char *node, const json_t *message)
 {
 	struct agent *a = agent_of(l, node);
 	struct hspmd_error err;
-	if (!a || !a->peer || !run_peer_send(a->peer, message, &err))
+	if (!a || !a->peer || !run_connection_send(a->peer, message, &err))
 		return;
-	run_peer_close(a->peer);
+	run_connection_close(a->peer);
 	a->peer = NULL;
-	struct run_event e = { .kind = RUN_AGENT_LOST, .node = node, .text = err.text };
+	struct run_event e = { .kind = EVENT_AGENT_LOST, .node = node, .text = err.text };
 	loop_event(l, &e);
 }
 
@@ -52,7 +52,7 @@ static void drop_agent(struct loop *l, const char *node)
 {
 	struct agent *a = agent_of(l, node);
 	if (a && a->peer)
-		run_peer_finish(a->peer);
+		run_connection_drain(a->peer);
 	if (a)
 		a->peer = NULL;
 }
@@ -67,15 +67,15 @@ static void answer(struct loop *l, const struct run_action *x)
 		if (!c->peer) {
 			if (!x->last)
 				return;
-			run_site_answer(l->site, c->ask, x->value);
+			run_ctld_session_answer(l->ctld_session, c->ctld_id, x->value);
 			*at = c->next;
 			free(c);
 			return;
 		}
-		int rc = run_peer_send(c->peer, x->value, &err);
+		int rc = run_connection_send(c->peer, x->value, &err);
 		if (x->last || rc) {
-			run_peer_tag(c->peer, NULL);
-			run_peer_finish(c->peer);
+			run_connection_set_data(c->peer, NULL);
+			run_connection_drain(c->peer);
 			*at = c->next;
 			free(c);
 		}
@@ -90,20 +90,20 @@ static void save_status(struct loop *l, bool at_once)
 	if (!at_once && now - l->status_at < STATUS_EVERY_S)
 		return;
 	l->status_at = now;
-	json_t *s = hspmd_machine_status(l->machine, now, hspmd_wall());
+	json_t *s = hspmd_controller_status(l->controller, now, hspmd_unix_time());
 	if (s && run_output_save(l->o->output, "status.json", s, &err))
 		hspmd_warn("%s", err.text);
 	json_decref(s);
 }
 
 /* A line for people now and then. */
-static void tell_progress(struct loop *l, const json_t *line)
+static void log_progress(struct loop *l, const json_t *line)
 {
 	json_t *step = json_object_get(line, "step"), *loss = json_object_get(line, "loss");
 	double now = hspmd_now();
-	if (!json_is_number(loss) || now - l->told_at < TELL_EVERY_S)
+	if (!json_is_number(loss) || now - l->progress_at < PROGRESS_EVERY_S)
 		return;
-	l->told_at = now;
+	l->progress_at = now;
 	hspmd_info("step %lld of %lld, loss %.4f, %.3g s a step", (long long)json_integer_value(step) + 1, (long long)l->o->config->job->steps,
 		   json_number_value(loss), json_number_value(json_object_get(line, "step_s")));
 }
@@ -136,67 +136,67 @@ static void stop(struct loop *l, int status, const char *why)
 static void queue_start(struct loop *l, const char *node)
 {
 	char *copy = strdup(node);
-	if (!copy || hspmd_grow(&l->to_start, &l->start_capacity, l->start_count, sizeof *l->to_start)) {
+	if (!copy || hspmd_array_grow(&l->to_start, &l->start_capacity, l->start_count, sizeof *l->to_start)) {
 		free(copy);
-		return; /* the machine waits for the agent with a deadline, and tries again */
+		return; /* the controller waits for the agent with a deadline, and tries again */
 	}
 	l->to_start[l->start_count++] = copy;
 }
 
-static void carry_out(struct loop *l, const struct run_action *x)
+static void perform(struct loop *l, const struct run_action *x)
 {
 	struct hspmd_error err = { "" };
 	switch (x->kind) {
-	case RUN_SEND:
-		to_agent(l, x->node, x->value);
+	case ACTION_SEND:
+		send_to_agent(l, x->node, x->value);
 		break;
-	case RUN_SOLVE:
+	case ACTION_SOLVE:
 		loop_solve(l, x->id, x->value);
-		run_site_cluster(l->site, json_object_get(x->value, "cluster"));
+		run_ctld_session_set_cluster(l->ctld_session, json_object_get(x->value, "cluster"));
 		break;
-	case RUN_LINE:
+	case ACTION_METRICS_LINE:
 		if (run_output_line(l->o->output, x->value, &err))
 			stop(l, 1, err.text);
-		tell_progress(l, x->value);
-		run_site_line(l->site, x->value);
+		log_progress(l, x->value);
+		run_ctld_session_metrics_line(l->ctld_session, x->value);
 		save_status(l, false);
 		break;
-	case RUN_SAVE_PLAN:
+	case ACTION_SAVE_PLAN:
 		save_plan(l, x->id, x->value);
 		break;
-	case RUN_JOURNAL:
+	case ACTION_JOURNAL:
 		if (run_output_save(l->o->output, "journal.json", x->value, &err))
 			hspmd_warn("%s", err.text);
 		break;
-	case RUN_EVENT:
+	case ACTION_RECORD_EVENT:
 		if (run_output_event(l->o->output, x->value, &err))
 			hspmd_warn("%s", err.text);
 		break;
-	case RUN_LOG:
+	case ACTION_LOG:
 		hspmd_log((enum hspmd_log_level)x->id, "%s", x->text ? x->text : "");
 		break;
-	case RUN_START_AGENT:
+	case ACTION_START_AGENT:
 		queue_start(l, x->node);
 		break;
-	case RUN_DROP_AGENT:
+	case ACTION_DISCONNECT_AGENT:
 		drop_agent(l, x->node);
 		break;
-	case RUN_POLL:
-		loop_look(l);
+	case ACTION_POLL_SLURM:
+		loop_poll_allocation(l);
 		break;
-	case RUN_GROW:
+	case ACTION_GROW:
 		loop_resize(l, x->id, x->count, NULL);
 		break;
-	case RUN_SHRINK:
+	case ACTION_SHRINK:
 		loop_resize(l, x->id, 0, x->value);
 		break;
-	case RUN_CALL_OFF:
-		loop_call_off(l);
+	case ACTION_CANCEL_GROW:
+		loop_cancel_grow(l);
 		break;
-	case RUN_REPLY:
+	case ACTION_REPLY:
 		answer(l, x);
 		break;
-	case RUN_EXIT:
+	case ACTION_EXIT:
 		stop(l, x->count, x->text ? x->text : "ended");
 		break;
 	}
@@ -208,7 +208,7 @@ static void on_clock(uv_timer_t *t);
 
 static void set_clock(struct loop *l)
 {
-	double next = hspmd_machine_deadline(l->machine);
+	double next = hspmd_controller_deadline(l->controller);
 	if (isinf(next)) {
 		uv_timer_stop(&l->clock);
 		return;
@@ -218,14 +218,14 @@ static void set_clock(struct loop *l)
 	uv_timer_start(&l->clock, on_clock, ms < 1 ? 1 : ms > 1e9 ? 1000000000 : (uint64_t)ms, 0);
 }
 
-static void feed_one(struct loop *l, struct run_event *e)
+static void handle_event(struct loop *l, struct run_event *e)
 {
 	struct run_actions actions = { 0 };
 	e->now = hspmd_now();
-	e->wall = hspmd_wall();
-	int rc = hspmd_machine_feed(l->machine, e, &actions);
+	e->wall = hspmd_unix_time();
+	int rc = hspmd_controller_handle(l->controller, e, &actions);
 	for (size_t i = 0; i < actions.count; i++)
-		carry_out(l, &actions.list[i]);
+		perform(l, &actions.list[i]);
 	run_actions_clear(&actions);
 	if (rc)
 		stop(l, 1, "the job controller is out of memory");
@@ -233,7 +233,7 @@ static void feed_one(struct loop *l, struct run_event *e)
 		loop_start_agents(l);
 }
 
-static void set_aside(struct loop *l, const struct run_event *e)
+static void enqueue_event(struct loop *l, const struct run_event *e)
 {
 	struct pending *p = calloc(1, sizeof *p);
 	if (!p) {
@@ -261,47 +261,47 @@ void loop_event(struct loop *l, const struct run_event *e)
 {
 	if (l->stopping)
 		return;
-	set_aside(l, e);
-	if (l->feeding)
+	enqueue_event(l, e);
+	if (l->handling)
 		return;
-	l->feeding = true;
+	l->handling = true;
 	while (l->first && !l->stopping) {
 		struct pending *p = l->first;
 		l->first = p->next;
 		if (!l->first)
 			l->last = &l->first;
-		feed_one(l, &p->event);
+		handle_event(l, &p->event);
 		pending_free(p);
 	}
-	l->feeding = false;
+	l->handling = false;
 	if (!l->stopping)
 		set_clock(l);
 }
 
 static void on_clock(uv_timer_t *t)
 {
-	struct run_event e = { .kind = RUN_TIME };
+	struct run_event e = { .kind = EVENT_TICK };
 	loop_event(t->data, &e);
 }
 
 static void on_signal(uv_signal_t *s, int number)
 {
 	struct loop *l = s->data;
-	struct run_event e = { .kind = RUN_LEAVE, .text = number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGHUP" };
+	struct run_event e = { .kind = EVENT_SHUTDOWN, .text = number == SIGTERM ? "SIGTERM" : number == SIGINT ? "SIGINT" : "SIGHUP" };
 	if (l->signals_seen++ && number == SIGINT)
 		stop(l, 1, "interrupted twice: ended at once");
 	else
 		loop_event(l, &e);
 }
 
-/* ---- the port */
+/* ---- the listener */
 
 static bool same_text(const char *a, const char *b)
 {
 	return a && b ? !strcmp(a, b) : a == b;
 }
 
-static int on_hello(void *context, struct run_peer *peer, json_t *hello, uid_t who, json_t **welcome, struct hspmd_error *err)
+static int on_hello(void *context, struct run_connection *peer, json_t *hello, uid_t who, json_t **welcome, struct hspmd_error *err)
 {
 	struct loop *l = context;
 	const char *role = json_string_value(json_object_get(hello, "role")), *node = json_string_value(json_object_get(hello, "node"));
@@ -319,22 +319,22 @@ static int on_hello(void *context, struct run_peer *peer, json_t *hello, uid_t w
 	return 0;
 }
 
-static void take_command(struct loop *l, struct run_peer *peer, json_t *message);
+static void take_command(struct loop *l, struct run_connection *peer, json_t *message);
 
 /* One that calls again has lost its connection; another one takes its place, and it must not come back. */
 static void replace_agent(struct agent *a, json_int_t pid)
 {
 	struct hspmd_error err;
 	json_t *quit = a->peer && a->pid != pid ? json_pack("{s:s}", "type", "quit") : NULL;
-	if (a->peer && quit && !run_peer_send(a->peer, quit, &err))
-		run_peer_finish(a->peer);
+	if (a->peer && quit && !run_connection_send(a->peer, quit, &err))
+		run_connection_drain(a->peer);
 	else if (a->peer)
-		run_peer_close(a->peer);
+		run_connection_close(a->peer);
 	json_decref(quit);
 	a->pid = pid;
 }
 
-static void on_known(void *context, struct run_peer *peer, json_t *hello)
+static void on_known(void *context, struct run_connection *peer, json_t *hello)
 {
 	struct loop *l = context;
 	struct agent *a;
@@ -343,7 +343,7 @@ static void on_known(void *context, struct run_peer *peer, json_t *hello)
 		return;
 	}
 	if (!(a = agent_of(l, json_string_value(json_object_get(hello, "node"))))) {
-		run_peer_close(peer);
+		run_connection_close(peer);
 		return;
 	}
 	replace_agent(a, json_integer_value(json_object_get(hello, "pid")));
@@ -351,8 +351,8 @@ static void on_known(void *context, struct run_peer *peer, json_t *hello)
 	const char *job = json_string_value(json_object_get(hello, "job"));
 	free(a->job);
 	a->job = job ? strdup(job) : NULL;
-	run_peer_tag(peer, a);
-	struct run_event e = { .kind = RUN_AGENT_UP, .node = a->node, .value = hello };
+	run_connection_set_data(peer, a);
+	struct run_event e = { .kind = EVENT_AGENT_UP, .node = a->node, .value = hello };
 	loop_event(l, &e);
 }
 
@@ -364,27 +364,27 @@ static bool is_agent(const struct loop *l, const void *tag)
 	return false;
 }
 
-static void take_command(struct loop *l, struct run_peer *peer, json_t *message)
+static void take_command(struct loop *l, struct run_connection *peer, json_t *message)
 {
 	struct command *c = calloc(1, sizeof *c);
-	if (!c || run_peer_get_tag(peer)) { /* one at a time */
+	if (!c || run_connection_data(peer)) { /* one at a time */
 		free(c);
-		run_peer_close(peer);
+		run_connection_close(peer);
 		return;
 	}
 	c->id = ++l->command_count;
 	c->peer = peer;
 	c->next = l->commands;
 	l->commands = c;
-	run_peer_tag(peer, c);
-	struct run_event e = { .kind = RUN_COMMAND, .id = c->id, .value = message };
+	run_connection_set_data(peer, c);
+	struct run_event e = { .kind = EVENT_COMMAND, .id = c->id, .value = message };
 	loop_event(l, &e);
 }
 
-static void on_message(void *context, struct run_peer *peer, json_t *message)
+static void on_message(void *context, struct run_connection *peer, json_t *message)
 {
 	struct loop *l = context;
-	void *tag = run_peer_get_tag(peer);
+	void *tag = run_connection_data(peer);
 	if (!is_agent(l, tag)) {
 		take_command(l, peer, message);
 		return;
@@ -392,20 +392,20 @@ static void on_message(void *context, struct run_peer *peer, json_t *message)
 	struct agent *a = tag;
 	if (a->peer != peer)
 		return; /* another one has taken its place */
-	struct run_event e = { .kind = RUN_MESSAGE, .node = a->node, .value = message };
+	struct run_event e = { .kind = EVENT_MESSAGE, .node = a->node, .value = message };
 	loop_event(l, &e);
 }
 
-static void on_gone(void *context, struct run_peer *peer, const char *why)
+static void on_gone(void *context, struct run_connection *peer, const char *why)
 {
 	struct loop *l = context;
-	void *tag = run_peer_get_tag(peer);
+	void *tag = run_connection_data(peer);
 	if (is_agent(l, tag)) {
 		struct agent *a = tag;
 		if (a->peer != peer)
 			return;
 		a->peer = NULL;
-		struct run_event e = { .kind = RUN_AGENT_LOST, .node = a->node, .text = why };
+		struct run_event e = { .kind = EVENT_AGENT_LOST, .node = a->node, .text = why };
 		loop_event(l, &e);
 		return;
 	}
@@ -414,7 +414,7 @@ static void on_gone(void *context, struct run_peer *peer, const char *why)
 		if (c != tag)
 			continue;
 		*at = c->next;
-		struct run_event e = { .kind = RUN_HUNG_UP, .id = c->id };
+		struct run_event e = { .kind = EVENT_DISCONNECTED, .id = c->id };
 		free(c);
 		loop_event(l, &e);
 		return;
@@ -423,37 +423,37 @@ static void on_gone(void *context, struct run_peer *peer, const char *why)
 
 /* ---- hspmdctld */
 
-static void on_ask(void *context, int64_t ask, json_t *request)
+static void on_ctld_request(void *context, int64_t ctld_id, json_t *request)
 {
 	struct loop *l = context;
 	struct command *c = calloc(1, sizeof *c);
 	if (!c) {
 		json_t *no = json_pack("{s:b, s:s}", "ok", 0, "text", "out of memory");
-		run_site_answer(l->site, ask, no);
+		run_ctld_session_answer(l->ctld_session, ctld_id, no);
 		json_decref(no);
 		return;
 	}
-	*c = (struct command){ .next = l->commands, .id = ++l->command_count, .ask = ask };
+	*c = (struct command){ .next = l->commands, .id = ++l->command_count, .ctld_id = ctld_id };
 	l->commands = c;
-	struct run_event e = { .kind = RUN_COMMAND, .id = c->id, .value = request };
+	struct run_event e = { .kind = EVENT_COMMAND, .id = c->id, .value = request };
 	loop_event(l, &e);
 }
 
 static void on_risk(void *context, json_t *risk)
 {
-	struct run_event e = { .kind = RUN_RISK, .value = risk };
+	struct run_event e = { .kind = EVENT_RISK, .value = risk };
 	loop_event(context, &e);
 }
 
 /* A job without it trains all the same. */
-static void open_site(struct loop *l)
+static void open_ctld_session(struct loop *l)
 {
 	struct hspmd_error err;
 	const struct run_config *c = l->o->config;
 	if (!l->o->ctld)
 		return;
-	l->site = run_site_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ask, on_risk, l, &err);
-	if (!l->site)
+	l->ctld_session = run_ctld_session_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ctld_request, on_risk, l, &err);
+	if (!l->ctld_session)
 		hspmd_warn("hspmdctld will not hear of this job: %s", err.text);
 }
 
@@ -507,7 +507,7 @@ static int make_agent_command(struct loop *l, json_t *addresses, struct hspmd_er
 
 static int open_all(struct loop *l, struct hspmd_error *err)
 {
-	static const struct run_port_events events = { on_hello, on_known, on_message, on_gone };
+	static const struct run_listener_callbacks events = { on_hello, on_known, on_message, on_gone };
 	l->last = &l->first;
 	if (uv_loop_init(&l->uv))
 		return hspmd_fail(err, "cannot make an event loop");
@@ -519,11 +519,11 @@ static int open_all(struct loop *l, struct hspmd_error *err)
 		l->signals[i].data = l;
 		uv_signal_start(&l->signals[i], on_signal, ending_signals[i]);
 	}
-	l->machine = hspmd_machine_create(l->o->config, hspmd_now(), err);
-	l->port = l->machine ? run_port_open(&l->uv, l->o->port, l->o->loopback, l->o->auth, l->o->config->job_id, &events, l, err) : NULL;
-	if (!l->port)
+	l->controller = hspmd_controller_create(l->o->config, hspmd_now(), err);
+	l->listener = l->controller ? run_listener_open(&l->uv, l->o->port, l->o->loopback, l->o->auth, l->o->config->job_id, &events, l, err) : NULL;
+	if (!l->listener)
 		return -1;
-	json_t *addresses = run_port_addresses(l->port);
+	json_t *addresses = run_listener_addresses(l->listener);
 	int rc = !addresses ? hspmd_fail_memory(err, "opening the port") : write_contacts(l, addresses, err) || make_agent_command(l, addresses, err) ? -1 : 0;
 	json_decref(addresses);
 	return rc;
@@ -538,8 +538,8 @@ static void close_all(struct loop *l)
 {
 	l->stopping = true;
 	l->o->allocation->ops->end(l->o->allocation, l->status == 0);
-	run_site_close(l->site);
-	run_port_close(l->port);
+	run_ctld_session_close(l->ctld_session);
+	run_listener_close(l->listener);
 	for (int i = 0; i < 2; i++) {
 		if (l->contact[i])
 			hspmd_contact_remove(l->contact[i], getpid());
@@ -579,7 +579,7 @@ static void close_all(struct loop *l)
 		free(l->to_start[i]);
 	free(l->to_start);
 	free(l->agent_command);
-	hspmd_machine_destroy(l->machine);
+	hspmd_controller_destroy(l->controller);
 }
 
 int run_loop(const struct run_loop_options *o)
@@ -591,8 +591,8 @@ int run_loop(const struct run_loop_options *o)
 		hspmd_error_log("%s", err.text);
 		l.status = 1;
 	} else {
-		open_site(&l);
-		loop_look(&l);
+		open_ctld_session(&l);
+		loop_poll_allocation(&l);
 		uv_run(&l.uv, UV_RUN_DEFAULT);
 	}
 	close_all(&l);

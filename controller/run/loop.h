@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event loop around the machine: port, agents, solver, allocation, output folder, signals. */
+/* The event loop around the controller: port, agents, solver, allocation, output folder, signals. */
 #ifndef HSPMD_CONTROLLER_RUN_LOOP_H
 #define HSPMD_CONTROLLER_RUN_LOOP_H
 
 #include "common/auth.h"
 #include "controller/run/allocation.h"
-#include "controller/run/machine.h"
+#include "controller/core/controller.h"
 #include "controller/run/output.h"
 
 /* All borrowed. */

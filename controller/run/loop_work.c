@@ -8,8 +8,8 @@
 #include "common/alloc.h"
 #include "common/format/plan_model.h"
 #include "common/log.h"
-#include "controller/run/loop_private.h"
-#include "controller/run/risk.h"
+#include "controller/run/loop_internal.h"
+#include "controller/core/risk.h"
 #include "controller/solver/solver.h"
 
 /* ---- solving */
@@ -18,12 +18,12 @@ struct solve {
 	uv_work_t work;
 	struct loop *loop;
 	int64_t id;
-	json_t *ask, *answer;
+	json_t *input, *answer;
 	struct hspmd_error err;
 };
 
 /* Seconds of a step of the plan that runs now, on the cluster as it has become; 0: it cannot run there. */
-static double stay(const struct run_loop_options *o, const json_t *now, const struct hspmd_cluster *c)
+static double current_plan_step_s(const struct run_loop_options *o, const json_t *now, const struct hspmd_cluster *c)
 {
 	struct hspmd_error err;
 	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->config->layers, &err) : NULL;
@@ -33,12 +33,12 @@ static double stay(const struct run_loop_options *o, const json_t *now, const st
 }
 
 /* Where it is known how nodes are lost, a plan that shards the state may be worth more: what it gains every day against what it loses some days. */
-static struct hspmd_plan *weigh(const struct run_loop_options *o, const json_t *ask, const struct hspmd_cluster *c, struct hspmd_solve_request *request,
+static struct hspmd_plan *choose_by_risk(const struct run_loop_options *o, const json_t *input, const struct hspmd_cluster *c, struct hspmd_solve_request *request,
 				struct hspmd_plan *whole)
 {
-	struct hspmd_risk risk = run_risk_read(json_object_get(ask, "risk"));
-	struct run_intervals every = { json_number_value(json_object_get(ask, "every_s")), json_number_value(json_object_get(ask, "shared_every_s")) };
-	int copies = (int)json_integer_value(json_object_get(ask, "copies"));
+	struct hspmd_risk risk = run_risk_read(json_object_get(input, "risk"));
+	struct run_intervals every = { json_number_value(json_object_get(input, "every_s")), json_number_value(json_object_get(input, "shared_every_s")) };
+	int copies = (int)json_integer_value(json_object_get(input, "copies"));
 	struct hspmd_error err;
 	if (!(risk.losses_per_s > 0))
 		return whole;
@@ -64,11 +64,11 @@ static struct hspmd_plan *settle_for(const struct run_loop_options *o, const str
 	return other;
 }
 
-static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct hspmd_error *err)
+static json_t *solve_one(const struct run_loop_options *o, json_t *input, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = o->config->job;
-	json_t *now = json_object_get(ask, "current"), *result = NULL;
-	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(ask, "cluster"), "cluster", err), *old_c = NULL;
+	json_t *now = json_object_get(input, "current"), *result = NULL;
+	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(input, "cluster"), "cluster", err), *old_c = NULL;
 	struct hspmd_plan *old = NULL, *plan = NULL;
 	if (json_is_object(now)) {
 		old_c = hspmd_cluster_from_json(json_object_get(now, "cluster"), "cluster", NULL);
@@ -85,22 +85,22 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct h
 		.current_cluster = old_c,
 	};
 	/* Where memory allows, every pipeline keeps whole optimizer state: then a lost worker's is in others' memory, and nothing must be redone. */
-	struct hspmd_execution whole = hspmd_execution_default();
+	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
 	whole.max_zero_stage = 0;
-	request.exec = &whole;
+	request.caps = &whole;
 	request.no_diagnosis = true;
 	if (c)
 		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
-	request.exec = NULL;
+	request.caps = NULL;
 	request.no_diagnosis = false;
 	bool any = plan != NULL;
 	if (c)
 		plan = settle_for(o, c, &request, plan, err);
 	if (plan && any)
-		plan = weigh(o, ask, c, &request, plan);
+		plan = choose_by_risk(o, input, c, &request, plan);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);
-		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(ask, "cluster"), "stay_s", stay(o, now, c)) : NULL;
+		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(input, "cluster"), "current_step_s", current_plan_step_s(o, now, c)) : NULL;
 		if (!result)
 			hspmd_fail_memory(err, "planning");
 	}
@@ -114,7 +114,7 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *ask, struct h
 static void solve_work(uv_work_t *w)
 {
 	struct solve *s = w->data;
-	s->answer = solve_one(s->loop->o, s->ask, &s->err);
+	s->answer = solve_one(s->loop->o, s->input, &s->err);
 }
 
 static void solve_done(uv_work_t *w, int status)
@@ -122,11 +122,11 @@ static void solve_done(uv_work_t *w, int status)
 	struct solve *s = w->data;
 	struct loop *l = s->loop;
 	(void)status;
-	l->works--;
-	struct run_event e = { .kind = RUN_PLAN, .id = s->id, .value = s->answer, .text = s->answer ? NULL : s->err.text };
+	l->pending_work--;
+	struct run_event e = { .kind = EVENT_PLAN, .id = s->id, .value = s->answer, .text = s->answer ? NULL : s->err.text };
 	loop_event(l, &e);
 	json_decref(s->answer);
-	json_decref(s->ask);
+	json_decref(s->input);
 	free(s);
 }
 
@@ -135,82 +135,82 @@ void loop_solve(struct loop *l, int64_t id, json_t *value)
 	struct solve *s = calloc(1, sizeof *s);
 	if (!s) {
 		hspmd_error_log("out of memory while planning");
-		return; /* the machine's deadline for the solver ends the wait */
+		return; /* the controller's deadline for the solver ends the wait */
 	}
 	s->work.data = s;
 	s->loop = l;
 	s->id = id;
 	/* A copy of its own: reference counts are not for two threads. */
-	s->ask = json_deep_copy(value);
-	l->works++;
+	s->input = json_deep_copy(value);
+	l->pending_work++;
 	uv_queue_work(&l->uv, &s->work, solve_work, solve_done);
 }
 
 /* ---- looking at the allocation */
 
-struct look {
+struct poll_allocation {
 	uv_work_t work;
 	struct loop *loop;
 	json_t *answer;
 	struct hspmd_error err;
 };
 
-static void look_work(uv_work_t *w)
+static void poll_work(uv_work_t *w)
 {
-	struct look *k = w->data;
+	struct poll_allocation *k = w->data;
 	struct run_allocation *a = k->loop->o->allocation;
-	k->answer = a->ops->look(a, &k->err);
+	k->answer = a->ops->poll_allocation(a, &k->err);
 }
 
 static void on_poll_timer(uv_timer_t *t)
 {
-	loop_look(t->data);
+	loop_poll_allocation(t->data);
 }
 
-static void look_done(uv_work_t *w, int status)
+static void poll_done(uv_work_t *w, int status)
 {
-	struct look *k = w->data;
+	struct poll_allocation *k = w->data;
 	struct loop *l = k->loop;
-	double interval = l->o->allocation->ops->interval(l->o->allocation);
+	double poll_interval = l->o->allocation->ops->poll_interval(l->o->allocation);
 	(void)status;
-	l->works--;
-	l->looking = false;
+	l->pending_work--;
+	l->polling = false;
 	if (k->answer) {
-		l->look_failures = 0;
-		struct run_event e = { .kind = RUN_ALLOCATION, .value = k->answer };
-		run_site_allocation(l->site, k->answer);
+		l->poll_failures = 0;
+		struct run_event e = { .kind = EVENT_ALLOCATION, .value = k->answer };
+		run_ctld_session_set_allocation(l->ctld_session, k->answer);
 		loop_event(l, &e);
-	} else if (l->look_failures++ == 0) {
+	} else if (l->poll_failures++ == 0) {
 		hspmd_warn("cannot look at the job: %s", k->err.text);
 	}
-	if (!k->answer && interval <= 0)
-		interval = 1;
-	for (int i = 0; i < l->look_failures && interval < 60; i++)
-		interval *= 2;
-	if (l->look_again && !l->stopping) {
-		l->look_again = false;
-		loop_look(l);
-	} else if (interval > 0 && !l->stopping) {
-		uv_timer_start(&l->poll_timer, on_poll_timer, (uint64_t)(fmin(interval, 60) * 1e3), 0);
+	if (!k->answer && poll_interval <= 0)
+		poll_interval = 1;
+	for (int i = 0; i < l->poll_failures && poll_interval < 60; i++)
+		poll_interval *= 2;
+	if (l->poll_again && !l->stopping) {
+		l->poll_again = false;
+		loop_poll_allocation(l);
+	} else if (poll_interval > 0 && !l->stopping) {
+		uv_timer_start(&l->poll_timer, on_poll_timer, (uint64_t)(fmin(poll_interval, 60) * 1e3), 0);
 	}
 	json_decref(k->answer);
 	free(k);
 }
 
-void loop_look(struct loop *l)
+void loop_poll_allocation(struct loop *l)
 {
-	if (l->looking) {
-		l->look_again = true;
+	if (l->polling) {
+		l->poll_again = true;
 		return;
 	}
-	struct look *k = calloc(1, sizeof *k);
+	struct poll_allocation *k = calloc(1, sizeof *k);
 	if (!k)
 		return;
-	l->looking = true;
+	l->polling = true;
 	k->work.data = k;
 	k->loop = l;
-	l->works++;
-	uv_queue_work(&l->uv, &k->work, look_work, look_done);
+	l->pending_work++;
+	uv_queue_work(&l->uv, &k->work, poll_work, poll_done);
 }
 
 /* ---- growing and shrinking */
@@ -244,8 +244,8 @@ static void resize_done(uv_work_t *w, int status)
 	struct resize *r = w->data;
 	struct loop *l = r->loop;
 	(void)status;
-	l->works--;
-	struct run_event e = { .kind = RUN_RESIZED, .id = r->id, .text = r->rc ? r->err.text : NULL };
+	l->pending_work--;
+	struct run_event e = { .kind = EVENT_RESIZED, .id = r->id, .text = r->rc ? r->err.text : NULL };
 	loop_event(l, &e);
 	free_names(r->nodes, r->node_count);
 	free(r);
@@ -261,7 +261,7 @@ void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes)
 		if ((r->nodes[i] = strdup(json_string_value(json_array_get(nodes, i)))))
 			r->node_count++;
 	if (!r || !r->nodes || r->node_count < (int)n) {
-		struct run_event e = { .kind = RUN_RESIZED, .id = id, .text = "out of memory" };
+		struct run_event e = { .kind = EVENT_RESIZED, .id = id, .text = "out of memory" };
 		loop_event(l, &e);
 		if (r)
 			free_names(r->nodes, r->node_count);
@@ -272,43 +272,43 @@ void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes)
 	r->loop = l;
 	r->id = id;
 	r->grow = grow;
-	l->works++;
+	l->pending_work++;
 	uv_queue_work(&l->uv, &r->work, resize_work, resize_done);
 }
 
-struct call_off {
+struct cancel_grow {
 	uv_work_t work;
 	struct loop *loop;
 };
 
-static void call_off_work(uv_work_t *w)
+static void cancel_grow_work(uv_work_t *w)
 {
-	struct call_off *c = w->data;
+	struct cancel_grow *c = w->data;
 	struct hspmd_error err;
 	struct run_allocation *a = c->loop->o->allocation;
-	if (a->ops->call_off(a, &err))
+	if (a->ops->cancel_grow(a, &err))
 		hspmd_warn("%s", err.text);
 }
 
-static void call_off_done(uv_work_t *w, int status)
+static void cancel_grow_done(uv_work_t *w, int status)
 {
-	struct call_off *c = w->data;
+	struct cancel_grow *c = w->data;
 	(void)status;
-	c->loop->works--;
+	c->loop->pending_work--;
 	free(c);
 }
 
-void loop_call_off(struct loop *l)
+void loop_cancel_grow(struct loop *l)
 {
-	struct call_off *c = calloc(1, sizeof *c);
+	struct cancel_grow *c = calloc(1, sizeof *c);
 	if (!c) {
 		hspmd_warn("out of memory: nodes that were asked for may still come");
 		return;
 	}
 	c->work.data = c;
 	c->loop = l;
-	l->works++;
-	uv_queue_work(&l->uv, &c->work, call_off_work, call_off_done);
+	l->pending_work++;
+	uv_queue_work(&l->uv, &c->work, cancel_grow_work, cancel_grow_done);
 }
 
 /* ---- processes that start agents */
@@ -350,7 +350,7 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
 	c->running = false;
 	for (int i = 0; i < c->count; i++)
 		if (!connected(c->loop, c->nodes[i]) && !started_anew(c, c->nodes[i])) {
-			struct run_event e = { .kind = RUN_AGENT_LOST, .node = c->nodes[i], .text = text };
+			struct run_event e = { .kind = EVENT_AGENT_LOST, .node = c->nodes[i], .text = text };
 			loop_event(c->loop, &e);
 		}
 	uv_close((uv_handle_t *)p, on_child_closed);
@@ -401,7 +401,7 @@ void loop_start_agents(struct loop *l)
 			continue;
 		hspmd_error_log("%s", err.text);
 		for (int k = i; k < i + step; k++) {
-			struct run_event e = { .kind = RUN_AGENT_LOST, .node = nodes[k], .text = err.text };
+			struct run_event e = { .kind = EVENT_AGENT_LOST, .node = nodes[k], .text = err.text };
 			loop_event(l, &e);
 		}
 	}

@@ -14,7 +14,7 @@
 #include "common/auth.h"
 #include "common/durable.h"
 #include "common/json.h"
-#include "controller/run/machine.h"
+#include "controller/core/controller.h"
 
 static char *in_folder(const struct run_output *o, const char *name, struct hspmd_error *err)
 {
@@ -40,19 +40,19 @@ static void take_line(struct run_output *o, json_t *line)
 	if (json_is_integer(generation) && json_integer_value(generation) > o->generation)
 		o->generation = json_integer_value(generation);
 	if (json_is_integer(step) && json_object_get(line, "loss"))
-		o->told = json_integer_value(step) + 1;
+		o->steps_reported = json_integer_value(step) + 1;
 	if (json_is_integer(generation) && json_object_get(line, "event"))
-		o->explained = json_integer_value(generation);
+		o->resize_reported = json_integer_value(generation);
 }
 
 static void take_event(struct run_output *o, json_t *event)
 {
-	if (json_is_object(event) && !json_array_append(o->events, event) && json_array_size(o->events) > RUN_EVENTS)
+	if (json_is_object(event) && !json_array_append(o->events, event) && json_array_size(o->events) > RUN_EVENTS_MAX)
 		json_array_remove(o->events, 0);
 }
 
-/* What earlier lives wrote to a file, *whole bytes of it. A last line that was cut off is cut away, so that what follows begins a line. */
-static int look_back(struct run_output *o, int fd, const char *name, void (*take)(struct run_output *o, json_t *line), off_t *whole, struct hspmd_error *err)
+/* What earlier incarnations wrote to a file, *whole bytes of it. A last line that was cut off is cut away, so that what follows begins a line. */
+static int read_back(struct run_output *o, int fd, const char *name, void (*take)(struct run_output *o, json_t *line), off_t *whole, struct hspmd_error *err)
 {
 	FILE *f = fdopen(dup(fd), "r");
 	char *line = NULL;
@@ -95,10 +95,10 @@ static int take_name(struct run_output *o, struct hspmd_error *err)
 
 static int open_all(struct run_output *o, struct hspmd_error *err)
 {
-	off_t whole, told;
-	if ((o->metrics = open_append(o, "metrics.jsonl", err)) < 0 || (o->happened = open_append(o, "events.jsonl", err)) < 0 ||
-	    (o->log = open_append(o, "hspmd.log", err)) < 0 || look_back(o, o->metrics, "metrics.jsonl", take_line, &whole, err) ||
-	    look_back(o, o->happened, "events.jsonl", take_event, &told, err))
+	off_t whole, events_whole;
+	if ((o->metrics = open_append(o, "metrics.jsonl", err)) < 0 || (o->events_fd = open_append(o, "events.jsonl", err)) < 0 ||
+	    (o->log = open_append(o, "hspmd.log", err)) < 0 || read_back(o, o->metrics, "metrics.jsonl", take_line, &whole, err) ||
+	    read_back(o, o->events_fd, "events.jsonl", take_event, &events_whole, err))
 		return -1;
 	o->resumed = whole > 0;
 	return 0;
@@ -108,13 +108,13 @@ static int open_all(struct run_output *o, struct hspmd_error *err)
 static int forget_events(struct run_output *o, struct hspmd_error *err)
 {
 	json_array_clear(o->events);
-	return ftruncate(o->happened, 0) ? hspmd_fail_errno(err, "%s/events.jsonl", o->folder) : 0;
+	return ftruncate(o->events_fd, 0) ? hspmd_fail_errno(err, "%s/events.jsonl", o->folder) : 0;
 }
 
 int run_output_open(struct run_output *o, const char *folder, bool resume, struct hspmd_error *err)
 {
 	memset(o, 0, sizeof *o);
-	o->metrics = o->happened = o->log = -1;
+	o->metrics = o->events_fd = o->log = -1;
 	char real[PATH_MAX];
 	if (hspmd_durable_mkdir(folder, 0755, err))
 		return -1;
@@ -136,14 +136,14 @@ void run_output_close(struct run_output *o)
 {
 	if (o->metrics >= 0)
 		close(o->metrics);
-	if (o->happened >= 0)
-		close(o->happened);
+	if (o->events_fd >= 0)
+		close(o->events_fd);
 	if (o->log >= 0)
 		close(o->log);
 	json_decref(o->events);
 	free(o->folder);
 	memset(o, 0, sizeof *o);
-	o->metrics = o->happened = o->log = -1;
+	o->metrics = o->events_fd = o->log = -1;
 }
 
 static int append(const struct run_output *o, int fd, const char *name, const json_t *line, struct hspmd_error *err)
@@ -165,7 +165,7 @@ int run_output_line(struct run_output *o, const json_t *line, struct hspmd_error
 
 int run_output_event(struct run_output *o, const json_t *event, struct hspmd_error *err)
 {
-	return append(o, o->happened, "events.jsonl", event, err);
+	return append(o, o->events_fd, "events.jsonl", event, err);
 }
 
 int run_output_save(struct run_output *o, const char *name, const json_t *value, struct hspmd_error *err)

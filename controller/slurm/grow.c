@@ -9,8 +9,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "controller/slurm/job.h"
-#include "controller/slurm/outside.h"
-#include "controller/slurm/session.h"
+#include "controller/slurm/command.h"
+#include "controller/slurm/libslurm_internal.h"
 
 /* That helpers wait for their nodes: the first, and how much longer each one after it. */
 #define IMMEDIATE_S 2
@@ -27,19 +27,19 @@ static uint32_t granted(const char *text)
 static uint32_t allocate_helper(const struct hspmd_slurm_job *job, int count, int patience_s, struct hspmd_error *err)
 {
 	char said[4096] = "";
-	struct hspmd_slurm_words w = { 0 };
+	struct hspmd_slurm_argv w = { 0 };
 	uint32_t helper = 0;
-	hspmd_slurm_word(&w, "salloc");
-	hspmd_slurm_word(&w, "--no-shell");
-	hspmd_slurm_word(&w, "--dependency=expand:%u", job->id);
-	hspmd_slurm_word(&w, "--immediate=%d", patience_s);
-	hspmd_slurm_word(&w, "--job-name=grow-%u", job->id);
-	hspmd_slurm_alike(&w, job, count);
+	hspmd_slurm_argv_add(&w, "salloc");
+	hspmd_slurm_argv_add(&w, "--no-shell");
+	hspmd_slurm_argv_add(&w, "--dependency=expand:%u", job->id);
+	hspmd_slurm_argv_add(&w, "--immediate=%d", patience_s);
+	hspmd_slurm_argv_add(&w, "--job-name=grow-%u", job->id);
+	hspmd_slurm_same_resources(&w, job, count);
 	/* salloc keeps the time itself; what is added is for a slurmctld that does not answer. */
-	int status = hspmd_slurm_run(&w, patience_s + 10, said, sizeof said, err);
+	int status = hspmd_slurm_run_command(&w, patience_s + 10, said, sizeof said, err);
 	if (status >= 0 && !(helper = granted(said)))
-		hspmd_fail(err, "no %d more nodes like those of job %u at once: salloc: %s", count, job->id, hspmd_slurm_complaint(said));
-	hspmd_slurm_words_clear(&w);
+		hspmd_fail(err, "no %d more nodes like those of job %u at once: salloc: %s", count, job->id, hspmd_slurm_error_line(said));
+	hspmd_slurm_argv_clear(&w);
 	return helper;
 }
 

@@ -11,7 +11,7 @@
 
 #include "common/alloc.h"
 #include "common/hostlist.h"
-#include "controller/slurm/session.h"
+#include "controller/slurm/libslurm_internal.h"
 
 #define NODES_MAX 65536
 
@@ -127,7 +127,7 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 struct hspmd_slurm_job *hspmd_slurm_job_load(uint32_t id, struct hspmd_error *err)
 {
 	job_info_msg_t *answer = NULL;
-	if (hspmd_slurm_session(err))
+	if (hspmd_slurm_init(err))
 		return NULL;
 	if (slurm_load_job(&answer, id, SHOW_DETAIL)) {
 		hspmd_fail(err, "job %u: slurmctld says: %s", id, slurm_strerror(errno));
@@ -172,7 +172,7 @@ int hspmd_slurm_jobs_named(uint32_t uid, const char *name, struct hspmd_slurm_jo
 	job_info_msg_t *answer = NULL;
 	int count = 0, rc = 0;
 	*jobs = NULL;
-	if (hspmd_slurm_session(err))
+	if (hspmd_slurm_init(err))
 		return -1;
 	if (slurm_load_job_user(&answer, uid, SHOW_DETAIL))
 		return hspmd_fail(err, "the jobs of user %u: slurmctld says: %s", uid, slurm_strerror(errno));
@@ -212,7 +212,7 @@ int hspmd_slurm_update(job_desc_msg_t *change, uint32_t id, const char *what, st
 int hspmd_slurm_job_shrink(uint32_t id, char *const *keep, int count, struct hspmd_error *err)
 {
 	job_desc_msg_t change;
-	if (hspmd_slurm_session(err))
+	if (hspmd_slurm_init(err))
 		return -1;
 	char *nodes = hspmd_hostlist_fold(keep, count);
 	if (!nodes)
@@ -226,7 +226,7 @@ int hspmd_slurm_job_shrink(uint32_t id, char *const *keep, int count, struct hsp
 
 int hspmd_slurm_job_requeue(uint32_t id, struct hspmd_error *err)
 {
-	if (hspmd_slurm_session(err))
+	if (hspmd_slurm_init(err))
 		return -1;
 	if (slurm_requeue(id, 0))
 		return hspmd_fail(err, "job %u cannot be requeued: slurmctld says: %s", id, slurm_strerror(errno));

@@ -12,8 +12,8 @@
 #include "common/alloc.h"
 #include "common/hostlist.h"
 #include "controller/slurm/job.h"
-#include "controller/slurm/outside.h"
-#include "controller/slurm/session.h"
+#include "controller/slurm/command.h"
+#include "controller/slurm/libslurm_internal.h"
 
 #define SUBMIT_S 30.0 /* for sbatch to be answered */
 
@@ -76,25 +76,25 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char
 				   struct hspmd_error *err)
 {
 	char name[32], said[4096] = "";
-	struct hspmd_slurm_words w = { 0 };
+	struct hspmd_slurm_argv w = { 0 };
 	char *wrap = script(command), *nodes = without_count ? hspmd_hostlist_fold(without, without_count) : NULL;
 	uint32_t id = 0;
 	hspmd_slurm_member_name(job->id, name);
 	w.failed = !wrap || (without_count && !nodes);
-	hspmd_slurm_word(&w, "sbatch");
-	hspmd_slurm_word(&w, "--parsable");
-	hspmd_slurm_word(&w, "--job-name=%s", name);
-	hspmd_slurm_word(&w, "--output=%s", log);
-	hspmd_slurm_word(&w, "--open-mode=append");
-	hspmd_slurm_word(&w, "--no-requeue"); /* a member that is preempted is gone; growing again is the controller's to decide */
-	hspmd_slurm_word(&w, "--wrap=%s", wrap ? wrap : "");
-	hspmd_slurm_alike(&w, job, 1);
+	hspmd_slurm_argv_add(&w, "sbatch");
+	hspmd_slurm_argv_add(&w, "--parsable");
+	hspmd_slurm_argv_add(&w, "--job-name=%s", name);
+	hspmd_slurm_argv_add(&w, "--output=%s", log);
+	hspmd_slurm_argv_add(&w, "--open-mode=append");
+	hspmd_slurm_argv_add(&w, "--no-requeue"); /* a member that is preempted is gone; growing again is the controller's to decide */
+	hspmd_slurm_argv_add(&w, "--wrap=%s", wrap ? wrap : "");
+	hspmd_slurm_same_resources(&w, job, 1);
 	if (nodes)
-		hspmd_slurm_word(&w, "--exclude=%s", nodes);
-	int status = hspmd_slurm_run(&w, SUBMIT_S, said, sizeof said, err);
+		hspmd_slurm_argv_add(&w, "--exclude=%s", nodes);
+	int status = hspmd_slurm_run_command(&w, SUBMIT_S, said, sizeof said, err);
 	if (status >= 0 && (status || !(id = submitted(said))))
-		hspmd_fail(err, "a member of job %u cannot be submitted: sbatch: %s", job->id, hspmd_slurm_complaint(said));
-	hspmd_slurm_words_clear(&w);
+		hspmd_fail(err, "a member of job %u cannot be submitted: sbatch: %s", job->id, hspmd_slurm_error_line(said));
+	hspmd_slurm_argv_clear(&w);
 	free(wrap);
 	free(nodes);
 	return id;
@@ -102,7 +102,7 @@ uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char
 
 int hspmd_slurm_job_cancel(uint32_t id, struct hspmd_error *err)
 {
-	if (hspmd_slurm_session(err))
+	if (hspmd_slurm_init(err))
 		return -1;
 	if (slurm_kill_job(id, SIGKILL, 0) && errno != ESLURM_ALREADY_DONE && errno != ESLURM_INVALID_JOB_ID)
 		return hspmd_fail(err, "job %u cannot be cancelled: slurmctld says: %s", id, slurm_strerror(errno));

@@ -27,11 +27,11 @@ static char *put(char **end, const char *prefix, const char *text)
 
 char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspmd_error *err)
 {
-	size_t words = 0, n = 0;
-	while (step->command[words])
-		words++;
+	size_t arguments = 0, n = 0;
+	while (step->command[arguments])
+		arguments++;
 	char *nodes = hspmd_hostlist_fold(step->nodes, step->node_count), count[16], job[16], *end;
-	char **list = nodes ? lay_out(FIXED_ARGUMENTS + words + 1, strlen(nodes) + 128, &end) : NULL;
+	char **list = nodes ? lay_out(FIXED_ARGUMENTS + arguments + 1, strlen(nodes) + 128, &end) : NULL;
 	if (!list) {
 		free(nodes);
 		hspmd_fail_memory(err, "starting a step");
@@ -55,7 +55,7 @@ char **hspmd_slurm_step_command(const struct hspmd_slurm_step *step, struct hspm
 	list[n++] = "--cpu-bind=none"; /* the agent binds its workers itself */
 	list[n++] = step->pmix ? "--mpi=pmix" : "--mpi=none";
 	list[n++] = "--input=none";
-	for (size_t i = 0; i < words; i++)
+	for (size_t i = 0; i < arguments; i++)
 		list[n++] = (char *)step->command[i];
 	free(nodes);
 	return list;

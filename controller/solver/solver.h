@@ -23,7 +23,7 @@
 #include "common/format/profile.h"
 
 /* What the program that will run the plan can do; the solver chooses nothing else. */
-struct hspmd_execution {
+struct hspmd_runtime_caps {
 	int max_tp;                /* largest tensor-parallel group; 1: none */
 	bool tp_across_nodes;      /* a group may span nodes */
 	bool mixed_stage;          /* a group may hold devices of several types */
@@ -36,7 +36,7 @@ struct hspmd_execution {
 };
 
 /* What hspmd's own runtime does. */
-struct hspmd_execution hspmd_execution_default(void);
+struct hspmd_runtime_caps hspmd_runtime_caps_default(void);
 
 /* What a site or user allows and prefers. All zero: no limit, speed alone. */
 struct hspmd_solve_limits {
@@ -56,7 +56,7 @@ struct hspmd_solve_request {
 	int least_nodes; /* that the job may be shrunk to: among nodes that are alike the plan is laid so that no shrink by count (the cluster names nodes in Slurm's order),
 			  * nor a rack or member job that goes, takes all holders of a layer, as far as that costs a step nothing (2 %). 0: wherever */
 	struct hspmd_solve_limits limits;
-	const struct hspmd_execution *exec;           /* NULL: hspmd_execution_default() */
+	const struct hspmd_runtime_caps *caps;           /* NULL: hspmd_runtime_caps_default() */
 	const struct hspmd_plan *current;             /* NULL: none. Search starts here, and among plans within 2 % the one that moves least wins */
 	bool no_diagnosis;                            /* when nothing fits, say so and no more: why takes a few seconds to find out */
 	const struct hspmd_cluster *current_cluster;  /* what current's device indexes refer to; NULL: the cluster given. Matched by address */
@@ -94,7 +94,7 @@ int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model
 		   enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err);
 
 /* Seconds that each device of a plan is busy in a step, in the order of the plan: of pipelines, their stages, and the devices of these. */
-int hspmd_plan_busy(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile, enum hspmd_precision precision,
+int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile, enum hspmd_precision precision,
 		    const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err);
 
 /* What limits a plan (with `predicted` filled), a sentence a line: where the time goes, the limiting stage and pipeline, the gradients that are together last, the

@@ -9,10 +9,10 @@
 #include "common/alloc.h"
 #include "common/auth.h"
 #include "common/clock.h"
-#include "common/dial.h"
+#include "common/contact.h"
 #include "common/log.h"
-#include "common/memory_place.h"
-#include "runtime/agent/parts.h"
+#include "common/shm_dir.h"
+#include "runtime/agent/agent_internal.h"
 
 #define GREETING_S 10.0
 #define KEPT_MESSAGES 4096
@@ -27,22 +27,22 @@
 static struct hspmd_cluster *part_of_file(const char *path, const char *node, struct hspmd_error *err)
 {
 	struct hspmd_cluster *whole = hspmd_cluster_read(path, err), *part = NULL;
-	int at = whole ? hspmd_cluster_node(whole, node) : -1;
+	int at = whole ? hspmd_cluster_find_node(whole, node) : -1;
 	if (whole && at < 0)
 		hspmd_fail(err, "%s: there is no node %s", path, node);
 	else if (whole)
-		part = hspmd_cluster_part(whole, at, err);
+		part = hspmd_cluster_single_node(whole, at, err);
 	hspmd_cluster_destroy(whole);
 	return part;
 }
 
-static json_t *list_places(const struct hspmd_topology *t, const struct hspmd_cluster *part, int threads)
+static json_t *list_bindings(const struct hspmd_topology *t, const struct hspmd_cluster *part, int threads)
 {
 	json_t *list = json_array();
 	int gpus = 0;
 	for (int d = 0; list && d < part->device_count; d++) {
 		bool gpu = part->types[part->devices[d].type].kind == HSPMD_DEVICE_CUDA;
-		const struct hspmd_place *p = t ? &t->places[d] : NULL;
+		const struct hspmd_binding *p = t ? &t->bindings[d] : NULL;
 		json_array_append_new(list, p ? json_pack("{si,si,ss*}", "threads", p->cores, "index", p->gpu < 0 ? 0 : p->gpu, "cpus", p->cpus)
 					      : json_pack("{si,si}", "threads", threads > 0 ? threads : 1, "index", gpu ? gpus : 0));
 		gpus += gpu;
@@ -65,8 +65,8 @@ static int look_around(struct agent *a, struct hspmd_error *err)
 		a->node = strdup(part->nodes[0].name);
 		a->part = hspmd_cluster_to_json(part);
 		a->gathered = all ? hspmd_cluster_to_json(all) : NULL;
-		a->places = list_places(t, part, o->threads);
-		if (!a->node || !a->part || !a->places)
+		a->bindings = list_bindings(t, part, o->threads);
+		if (!a->node || !a->part || !a->bindings)
 			status = hspmd_fail_memory(err, "describing the node");
 	}
 	hspmd_cluster_destroy(all);
@@ -79,7 +79,7 @@ static int look_around(struct agent *a, struct hspmd_error *err)
 
 static json_t *hello_of(struct agent *a)
 {
-	return json_pack("{ss,ss,ss*,si,sO,sO,sO*,so}", "role", "agent", "node", a->node, "job", getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "cluster", a->part, "places", a->places, "gathered",
+	return json_pack("{ss,ss,ss*,si,sO,sO,sO*,so}", "role", "agent", "node", a->node, "job", getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "cluster", a->part, "bindings", a->bindings, "gathered",
 			 a->gathered, "workers", agent_list_workers(a));
 }
 
@@ -87,7 +87,7 @@ static int greet(struct agent *a, struct hspmd_stream *s, struct hspmd_error *er
 {
 	struct hspmd_auth *auth = a->options->cookie ? hspmd_auth_cookie(a->options->cookie, err) : hspmd_auth_munge(a->options->munge_socket, err);
 	json_t *hello = auth ? hello_of(a) : NULL;
-	int status = hello ? hspmd_auth_greet(auth, s, hello, getuid(), GREETING_S, NULL, err) : auth ? hspmd_fail_memory(err, "saying hello") : -1;
+	int status = hello ? hspmd_auth_handshake(auth, s, hello, getuid(), GREETING_S, NULL, err) : auth ? hspmd_fail_memory(err, "saying hello") : -1;
 	json_decref(hello);
 	hspmd_auth_destroy(auth);
 	return status;
@@ -98,7 +98,7 @@ static void obey_all(struct agent *a);
 
 static void watch(struct agent *a)
 {
-	int events = UV_READABLE | (hspmd_stream_unsent(a->stream) ? UV_WRITABLE : 0);
+	int events = UV_READABLE | (hspmd_stream_has_unsent(a->stream) ? UV_WRITABLE : 0);
 	a->polling = !uv_poll_start(&a->poll, events, on_ready);
 }
 
@@ -114,7 +114,7 @@ static void send_list(struct agent *a, json_t *list)
 static struct hspmd_stream *call_one(struct agent *a, const char *address, struct hspmd_error *err)
 {
 	json_t *only = json_pack("[s]", address);
-	int fd = only ? hspmd_dial(only, GREETING_S, err) : hspmd_fail_memory(err, "calling the controller");
+	int fd = only ? hspmd_connect_any(only, GREETING_S, err) : hspmd_fail_memory(err, "calling the controller");
 	struct hspmd_stream *s = fd < 0 ? NULL : hspmd_stream_create(fd, HSPMD_WIRE_MAX, UNSENT_MAX, err);
 	json_decref(only);
 	if (s && greet(a, s, err)) {
@@ -225,15 +225,15 @@ static void obey(struct agent *a, json_t *m)
 		agent_spawn(a, m);
 	else if (type && !strcmp(type, "kill"))
 		agent_kill(a, m);
-	else if (type && !strcmp(type, "find"))
-		agent_find(a, m);
+	else if (type && !strcmp(type, "list_checkpoints"))
+		agent_list_checkpoints(a, m);
 	else if (type && !strcmp(type, "quit"))
 		start_quitting(a, 0);
 }
 
 static void obey_all(struct agent *a)
 {
-	for (json_t *m; a->polling && (m = hspmd_stream_take(a->stream)); json_decref(m))
+	for (json_t *m; a->polling && (m = hspmd_stream_next(a->stream)); json_decref(m))
 		obey(a, m);
 }
 
@@ -285,8 +285,8 @@ static void on_time(uv_timer_t *timer)
 	a->call_at = hspmd_now() + CALL_AGAIN_S;
 	if (!call(a, &err)) {
 		hspmd_info("the controller is back");
-	} else if (hspmd_now() - a->lost_at > a->options->patience_s) {
-		hspmd_error_log("no controller for %.0f s, ending: %s", a->options->patience_s, err.text);
+	} else if (hspmd_now() - a->lost_at > a->options->reconnect_timeout_s) {
+		hspmd_error_log("no controller for %.0f s, ending: %s", a->options->reconnect_timeout_s, err.text);
 		start_quitting(a, 1);
 	}
 }
@@ -295,7 +295,7 @@ static void on_term(uv_signal_t *handle, int number)
 {
 	struct agent *a = handle->data;
 	a->told_to_leave = true;
-	agent_send(a, json_pack("{ss,ss}", "type", "leaving", "text", strsignal(number)));
+	agent_send(a, json_pack("{ss,ss}", "type", "terminating", "text", strsignal(number)));
 	if (!a->polling)
 		start_quitting(a, 1);
 }
@@ -318,8 +318,8 @@ static void take_memory(struct agent *a)
 	struct hspmd_error err;
 	if (!a->options->memory)
 		return;
-	hspmd_memory_place_sweep();
-	a->memory = hspmd_memory_place_take(a->options->memory, a->node, getenv("SLURM_JOB_ID"), &err);
+	hspmd_shm_dir_sweep();
+	a->memory = hspmd_shm_dir_lock(a->options->memory, a->node, getenv("SLURM_JOB_ID"), &err);
 	if (a->memory < 0)
 		hspmd_warn("%s", err.text);
 }
@@ -329,7 +329,7 @@ static void leave_memory(struct agent *a)
 {
 	if (a->memory < 0)
 		return;
-	hspmd_memory_place_remove(a->options->memory, a->node);
+	hspmd_shm_dir_remove(a->options->memory, a->node);
 	close(a->memory);
 }
 
@@ -378,6 +378,6 @@ int hspmd_agent_main(const struct hspmd_agent_options *options)
 	json_decref(a.gathered);
 	json_decref(a.unsent);
 	json_decref(a.steps);
-	json_decref(a.places);
+	json_decref(a.bindings);
 	return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The agent: one process a node. It tells the job controller what the node has, starts and ends workers, passes messages between them and the controller, and
- * looks for checkpoints on the node's disk. It decides nothing (DESIGN law 2). What is said is in common/wire.h. */
+ * looks for checkpoints on the node's disk. It decides nothing (the controller alone decides who is alive). What is said is in common/wire.h. */
 #ifndef HSPMD_AGENT_AGENT_H
 #define HSPMD_AGENT_AGENT_H
 
@@ -18,8 +18,8 @@ struct hspmd_agent_options {
 	struct hspmd_topology_options topology;
 	int threads;             /* of each worker, with `cluster`; 0: 1 */
 	bool exchange;           /* put what was found up over PMIx first, and take the whole step's cluster (task 0 tells the controller) */
-	const char *memory;      /* the job's folder for copies in memory (common/memory_place.h); NULL: none */
-	double patience_s;       /* how long to keep workers without a controller */
+	const char *memory;      /* the job's folder for copies in memory (common/shm_dir.h); NULL: none */
+	double reconnect_timeout_s;       /* how long to keep workers without a controller */
 };
 
 /* Returns the process's exit status: 0 when told to quit, 1 when it could not work or lost the controller for good (said in the log). */

@@ -9,7 +9,7 @@
 #include "common/alloc.h"
 #include "common/log.h"
 #include "common/wire.h"
-#include "runtime/agent/parts.h"
+#include "runtime/agent/agent_internal.h"
 
 #define UNSENT_MAX ((size_t)256 << 20) /* a worker that lets more pile up is stuck */
 
@@ -55,7 +55,7 @@ static bool drain(struct agent_worker *w)
 {
 	struct hspmd_error err = { "" };
 	int status = hspmd_stream_read(w->stream, &err);
-	for (json_t *m; (m = hspmd_stream_take(w->stream));) {
+	for (json_t *m; (m = hspmd_stream_next(w->stream));) {
 		if (json_object_set_new(m, "from", json_string(w->device)))
 			hspmd_error_log("out of memory: a message of %s is lost", w->device);
 		agent_send(w->agent, m);
@@ -106,7 +106,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 
 static void watch(struct agent_worker *w)
 {
-	int events = UV_READABLE | (hspmd_stream_unsent(w->stream) ? UV_WRITABLE : 0);
+	int events = UV_READABLE | (hspmd_stream_has_unsent(w->stream) ? UV_WRITABLE : 0);
 	w->polling = !uv_poll_start(&w->poll, events, on_ready);
 }
 
@@ -145,15 +145,15 @@ void agent_forward(struct agent *a, json_t *message)
 
 /* ---- starts */
 
-static json_t *place_of(const struct agent *a, const char *device)
+static json_t *binding_of(const struct agent *a, const char *device)
 {
 	const char *colon = strrchr(device, ':');
-	return colon ? json_array_get(a->places, (size_t)strtoul(colon + 1, NULL, 10)) : NULL;
+	return colon ? json_array_get(a->bindings, (size_t)strtoul(colon + 1, NULL, 10)) : NULL;
 }
 
 static int start_process(struct agent_worker *w, int end, struct hspmd_error *err)
 {
-	const char *cpus = json_string_value(json_object_get(place_of(w->agent, w->device), "cpus"));
+	const char *cpus = json_string_value(json_object_get(binding_of(w->agent, w->device), "cpus"));
 	char exe[4096];
 	size_t size = sizeof exe;
 	if (uv_exepath(exe, &size))
@@ -214,7 +214,7 @@ void agent_spawn(struct agent *a, json_t *message)
 	const char *device = json_string_value(json_object_get(message, "device"));
 	int64_t serial = json_integer_value(json_object_get(message, "serial"));
 	struct hspmd_error err;
-	if (!device || !place_of(a, device))
+	if (!device || !binding_of(a, device))
 		hspmd_fail(&err, "spawn: %s is no device of node %s", device ? device : "?", a->node);
 	else if (!start(a, device, serial, &err))
 		return;

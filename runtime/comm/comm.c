@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/comm/comm_parts.h"
-#include "runtime/comm/direct_parts.h"
+#include "runtime/comm/comm_internal.h"
+#include "runtime/comm/devcomm_internal.h"
 
 struct hspmd_comm *hspmd_comm_create(struct hspmd_device *dev, struct hspmd_transport *transport, const int *rank_of, int count, int self,
 				     struct hspmd_error *err)
@@ -31,23 +31,23 @@ struct hspmd_comm *hspmd_comm_create(struct hspmd_device *dev, struct hspmd_tran
 	return c;
 }
 
-void hspmd_comm_use_direct(struct hspmd_comm *c, struct hspmd_direct *direct)
+void hspmd_comm_use_devcomm(struct hspmd_comm *c, struct hspmd_devcomm *devcomm)
 {
-	c->direct = direct;
+	c->devcomm = devcomm;
 }
 
 void hspmd_comm_destroy(struct hspmd_comm *c)
 {
 	if (!c)
 		return;
-	hspmd_comm_forget_early(c);
+	hspmd_comm_drop_early(c);
 	if (c->device_scratch)
 		c->dev->ops->release(c->dev, c->device_scratch);
 	while (c->pool) {
 		struct hspmd_scratch *next = c->pool->next;
 		/* A message that was given up may still read or write it. */
 		if (c->pool->users)
-			hspmd_transport_keep(c->transport, &c->pool->kept);
+			hspmd_transport_free_on_close(c->transport, &c->pool->deferred);
 		else
 			free(c->pool);
 		c->pool = next;
@@ -58,9 +58,9 @@ void hspmd_comm_destroy(struct hspmd_comm *c)
 }
 
 /* What this device holds of a value; data NULL where it holds nothing. */
-static struct hspmd_part part_of(const struct hspmd_comm *c, const struct hspmd_transfer *t, int value, enum hspmd_dtype dtype, void *data)
+static struct hspmd_local_buffer part_of(const struct hspmd_comm *c, const struct hspmd_transfer *t, int value, enum hspmd_dtype dtype, void *data)
 {
-	struct hspmd_part p = { .element_bytes = t->element_bytes, .dtype = dtype, .on_host = c->dev->ops->host_memory };
+	struct hspmd_local_buffer p = { .element_bytes = t->element_bytes, .dtype = dtype, .on_host = c->dev->ops->host_memory };
 	int at = hspmd_layout_find(&t->layout[value], c->self);
 	if (at >= 0) {
 		p.box = t->layout[value].box[at];
@@ -69,7 +69,7 @@ static struct hspmd_part part_of(const struct hspmd_comm *c, const struct hspmd_
 	return p;
 }
 
-static int copy(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out,
+static int copy(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
 		struct hspmd_error *err)
 {
 	struct hspmd_box both;
@@ -78,13 +78,13 @@ static int copy(struct hspmd_comm *c, const struct hspmd_comm_step *step, int se
 	return c->dev->ops->copy_box(c->dev, out->data, &out->box, in->data, &in->box, &both, out->dtype, false, err);
 }
 
-static int zero(struct hspmd_comm *c, const struct hspmd_box *box, const struct hspmd_part *out, struct hspmd_error *err)
+static int zero(struct hspmd_comm *c, const struct hspmd_box *box, const struct hspmd_local_buffer *out, struct hspmd_error *err)
 {
 	const struct hspmd_device_ops *ops = c->dev->ops;
 	size_t bytes = (size_t)hspmd_box_elements(box) * out->element_bytes;
 	if (!bytes)
 		return 0;
-	char *at = hspmd_part_contiguous(out, box);
+	char *at = hspmd_local_buffer_contiguous(out, box);
 	if (at)
 		return ops->zero(c->dev, at, bytes, err);
 	if (hspmd_comm_need_device_scratch(c, bytes, err) || ops->zero(c->dev, c->device_scratch, bytes, err))
@@ -113,7 +113,7 @@ static struct hspmd_move *moves_of(const struct hspmd_comm_step *step, int self,
 	return moves;
 }
 
-static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out,
+static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
 			uint64_t tag, struct hspmd_error *err)
 {
 	size_t count;
@@ -128,7 +128,7 @@ static struct hspmd_move single_move(const struct hspmd_comm_step *step)
 	return (struct hspmd_move){ .from = step->members[0], .to = step->members[1], .box = step->in[0] };
 }
 
-static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_part *in, const struct hspmd_part *out, uint64_t tag,
+static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out, uint64_t tag,
 	       struct hspmd_error *err)
 {
 	struct hspmd_move single;
@@ -155,35 +155,35 @@ static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int sel
 	return hspmd_fail(err, "communication: step of unknown kind %d", (int)step->kind);
 }
 
-static size_t part_bytes(const struct hspmd_part *p)
+static size_t part_bytes(const struct hspmd_local_buffer *p)
 {
 	return (size_t)hspmd_box_elements(&p->box) * p->element_bytes;
 }
 
-bool hspmd_comm_is_direct(const struct hspmd_comm *c, const struct hspmd_comm_step *step)
+bool hspmd_comm_step_uses_devcomm(const struct hspmd_comm *c, const struct hspmd_comm_step *step)
 {
 	struct hspmd_move single;
 	const struct hspmd_move *moves = step->moves;
 	int count = step->move_count;
-	if (!c->direct || step->kind == HSPMD_COMM_COPY || step->kind == HSPMD_COMM_ZERO)
-		return c->direct != NULL;
+	if (!c->devcomm || step->kind == HSPMD_COMM_COPY || step->kind == HSPMD_COMM_ZERO)
+		return c->devcomm != NULL;
 	if (step->kind == HSPMD_COMM_SEND_RECEIVE) {
 		single = single_move(step);
 		moves = &single;
 		count = 1;
 	} else if (step->kind != HSPMD_COMM_BATCHED) {
-		return hspmd_direct_takes(c->direct, step);
+		return hspmd_devcomm_has_step(c->devcomm, step);
 	}
 	for (int i = 0; i < count; i++)
 		if (moves[i].from != moves[i].to && (moves[i].from == c->self || moves[i].to == c->self) &&
-		    !hspmd_direct_pair(c->direct, moves[i].from, moves[i].to))
+		    !hspmd_devcomm_pair(c->devcomm, moves[i].from, moves[i].to))
 			return false;
 	return true;
 }
 
-int hspmd_comm_join(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err)
+int hspmd_comm_stream_wait(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err)
 {
-	return c->direct ? hspmd_direct_join(c->direct, data, bytes, err) : 0;
+	return c->devcomm ? hspmd_devcomm_stream_wait(c->devcomm, data, bytes, err) : 0;
 }
 
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
@@ -197,18 +197,18 @@ int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, 
 	for (int i = 0; i < step->member_count; i++)
 		if (step->members[i] < 0 || step->members[i] >= c->count || c->rank_of[step->members[i]] < 0)
 			return hspmd_fail(err, "communication: device %d is not in this generation", step->members[i]);
-	struct hspmd_part from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
-	struct hspmd_part to = part_of(c, transfer, step->output, dtype, out);
+	struct hspmd_local_buffer from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
+	struct hspmd_local_buffer to = part_of(c, transfer, step->output, dtype, out);
 	/* Steps see one another's results. */
-	if (c->direct && ((from.data && hspmd_comm_join(c, from.data, part_bytes(&from), err)) || (to.data && hspmd_comm_join(c, to.data, part_bytes(&to), err))))
+	if (c->devcomm && ((from.data && hspmd_comm_stream_wait(c, from.data, part_bytes(&from), err)) || (to.data && hspmd_comm_stream_wait(c, to.data, part_bytes(&to), err))))
 		return -1;
-	int direct = c->direct ? hspmd_direct_collective(c->direct, step, self, &from, &to, err) : 0;
-	if (direct)
-		return direct < 0 ? -1 : 0;
+	int devcomm = c->devcomm ? hspmd_devcomm_collective(c->devcomm, step, self, &from, &to, err) : 0;
+	if (devcomm)
+		return devcomm < 0 ? -1 : 0;
 	return run(c, step, self, &from, &to, tag, err);
 }
 
-int hspmd_comm_expect(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
+int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
 		      uint64_t tag, struct hspmd_error *err)
 {
 	struct hspmd_move single;
@@ -225,24 +225,24 @@ int hspmd_comm_expect(struct hspmd_comm *c, const struct hspmd_transfer *transfe
 		comes += moves[i].to == c->self && moves[i].from != c->self;
 	if (!comes)
 		return 0;
-	struct hspmd_part to = part_of(c, transfer, step->output, dtype, NULL);
+	struct hspmd_local_buffer to = part_of(c, transfer, step->output, dtype, NULL);
 	return hspmd_comm_exchange_early(c, moves, count, &to, tag, err) ? -1 : 1;
 }
 
 /* A packed buffer of host memory that nobody touches: only where things would lie counts. */
-static struct hspmd_part imagined(const struct hspmd_transfer *t, int value, int device)
+static struct hspmd_local_buffer imagined(const struct hspmd_transfer *t, int value, int device)
 {
 	static char somewhere;
-	struct hspmd_part p = { .data = &somewhere, .element_bytes = t->element_bytes, .on_host = true };
+	struct hspmd_local_buffer p = { .data = &somewhere, .element_bytes = t->element_bytes, .on_host = true };
 	int at = hspmd_layout_find(&t->layout[value], device);
 	if (at >= 0)
 		p.box = t->layout[value].box[at];
 	return p;
 }
 
-int64_t hspmd_comm_scratch(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device, struct hspmd_error *err)
+int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device, struct hspmd_error *err)
 {
-	struct hspmd_part in = imagined(transfer, step->input, device), out = imagined(transfer, step->output, device);
+	struct hspmd_local_buffer in = imagined(transfer, step->input, device), out = imagined(transfer, step->output, device);
 	struct hspmd_move *moves, single;
 	size_t count;
 	int64_t bytes;

@@ -28,7 +28,7 @@ struct span {
 struct hspmd_engine {
 	struct hspmd_comm *comm;
 	struct hspmd_transport *transport;
-	hspmd_engine_watch *watch;
+	hspmd_engine_on_done *on_done;
 	void *context;
 	int self;
 	bool threaded;
@@ -57,12 +57,12 @@ static int run_step(struct hspmd_engine *e, const struct hspmd_engine_job *j, st
 	/* What is being written must not be a message's source still under way. */
 	if ((j->out && hspmd_comm_flush(e->comm, j->out, j->out_bytes, err)) ||
 	    hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err)) {
-		const char *word = hspmd_comm_words[j->step->kind];
+		const char *word = hspmd_comm_kind_names[j->step->kind];
 		return j->micro_batch < 0 ? hspmd_error_prefix(err, "%s of %s", word, j->tensor)
 					  : hspmd_error_prefix(err, "%s of %s, micro-batch %d", word, j->tensor, j->micro_batch);
 	}
-	if (e->watch)
-		e->watch(e->context, j->number, began, hspmd_now());
+	if (e->on_done)
+		e->on_done(e->context, j->number, began, hspmd_now());
 	return 0;
 }
 
@@ -72,7 +72,7 @@ static int run_task(struct hspmd_engine *e, const struct task *t, struct hspmd_e
 	case RUN:
 		return run_step(e, &t->job, err);
 	case EXPECT:
-		return hspmd_comm_expect(e->comm, t->job.transfer, t->job.step, t->job.dtype, t->job.tag, err) < 0 ? -1 : 0;
+		return hspmd_comm_post_receives(e->comm, t->job.transfer, t->job.step, t->job.dtype, t->job.tag, err) < 0 ? -1 : 0;
 	case FLUSH:
 		break;
 	}
@@ -143,14 +143,14 @@ struct hspmd_engine *hspmd_engine_create(const struct hspmd_engine_options *o, s
 	}
 	e->transport = o->transport;
 	e->self = o->self;
-	e->watch = o->watch;
+	e->on_done = o->on_done;
 	e->context = o->context;
 	pthread_mutex_init(&e->lock, NULL);
 	pthread_cond_init(&e->work, NULL);
 	pthread_cond_init(&e->done, NULL);
 	e->comm = hspmd_comm_create(o->device, o->transport, o->rank_of, o->count, o->self, err);
 	if (e->comm && !o->threaded)
-		hspmd_comm_use_direct(e->comm, o->direct);
+		hspmd_comm_use_devcomm(e->comm, o->devcomm);
 	if (e->comm && o->threaded) {
 		e->threaded = !pthread_create(&e->thread, NULL, serve, e);
 		if (!e->threaded)
@@ -284,7 +284,7 @@ static int note(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct
 {
 	if (e->span_count >= 16)
 		prune(e);
-	if (hspmd_grow(&e->spans, &e->span_capacity, e->span_count, sizeof *e->spans))
+	if (hspmd_array_grow(&e->spans, &e->span_capacity, e->span_count, sizeof *e->spans))
 		return hspmd_fail_memory(err, "communicating");
 	e->spans[e->span_count++] = (struct span){ e->issued + 1, j->in, j->out, j->in_bytes, j->out_bytes };
 	return 0;
@@ -295,7 +295,7 @@ int hspmd_engine_issue(struct hspmd_engine *e, const struct hspmd_engine_job *jo
 	struct task t = { RUN, *job };
 	if (note(e, job, err))
 		return -1;
-	return !e->threaded && hspmd_comm_is_direct(e->comm, job->step) ? do_now(e, &t, false, err) : hand_over(e, &t, err);
+	return !e->threaded && hspmd_comm_step_uses_devcomm(e->comm, job->step) ? do_now(e, &t, false, err) : hand_over(e, &t, err);
 }
 
 int hspmd_engine_run(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
@@ -321,7 +321,7 @@ static bool brings(const struct hspmd_engine_job *j, int self)
 	return false;
 }
 
-int hspmd_engine_expect(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
+int hspmd_engine_post_receives(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
 {
 	struct task t = { EXPECT, *job };
 	if (!brings(job, e->self))
@@ -334,7 +334,7 @@ static bool touches(const char *a, size_t a_bytes, const char *b, size_t b_bytes
 	return a && a < b + b_bytes && b < a + a_bytes;
 }
 
-int hspmd_engine_settle(struct hspmd_engine *e, const void *data, size_t bytes, bool writing, struct hspmd_error *err)
+int hspmd_engine_wait_range(struct hspmd_engine *e, const void *data, size_t bytes, bool writing, struct hspmd_error *err)
 {
 	uint64_t ticket = 0;
 	bool flush = false;
@@ -345,7 +345,7 @@ int hspmd_engine_settle(struct hspmd_engine *e, const void *data, size_t bytes, 
 			ticket = s->ticket;
 		flush |= sends;
 	}
-	if ((ticket && await(e, ticket, err)) || (!e->threaded && hspmd_comm_join(e->comm, data, bytes, err)))
+	if ((ticket && await(e, ticket, err)) || (!e->threaded && hspmd_comm_stream_wait(e->comm, data, bytes, err)))
 		return -1;
 	if (!ticket)
 		return 0;
@@ -364,7 +364,7 @@ int hspmd_engine_drain(struct hspmd_engine *e, struct hspmd_error *err)
 {
 	struct task all = { .kind = FLUSH };
 	if (!e->span_count)
-		return await(e, e->issued, err) || (!e->threaded && hspmd_comm_join(e->comm, NULL, 0, err)) ? -1 : 0;
+		return await(e, e->issued, err) || (!e->threaded && hspmd_comm_stream_wait(e->comm, NULL, 0, err)) ? -1 : 0;
 	if (do_now(e, &all, true, err) || await(e, e->issued, err))
 		return -1;
 	e->span_count = 0;

@@ -27,16 +27,16 @@ struct hspmd_engine_job {
 };
 
 /* Called by whoever ran a step, when it is done. */
-typedef void hspmd_engine_watch(void *context, int number, double began, double ended);
+typedef void hspmd_engine_on_done(void *context, int number, double began, double ended);
 
 struct hspmd_engine_options {
 	struct hspmd_device *device;
 	struct hspmd_transport *transport;
-	struct hspmd_direct *direct; /* of hspmd_comm_use_direct: what goes that way is enqueued when it is issued. Only where it is not `threaded`; may be NULL */
+	struct hspmd_devcomm *devcomm; /* of hspmd_comm_use_devcomm: what goes that way is enqueued when it is issued. Only where it is not `threaded`; may be NULL */
 	const int *rank_of; /* these three as of hspmd_comm_create */
 	int count, self;
 	bool threaded;      /* false: steps run in the caller, when they are waited for; for devices whose memory is not the host's */
-	hspmd_engine_watch *watch; /* NULL: nobody looks */
+	hspmd_engine_on_done *on_done; /* NULL: nobody looks */
 	void *context;
 };
 
@@ -51,10 +51,10 @@ int hspmd_engine_issue(struct hspmd_engine *e, const struct hspmd_engine_job *jo
 int hspmd_engine_start(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err);
 /* Issue and wait for what it brings: sends may still be under way. */
 int hspmd_engine_run(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err);
-/* Let what a step will bring come into buffers (hspmd_comm_expect). 1; 0: nothing comes; -1. */
-int hspmd_engine_expect(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err);
+/* Let what a step will bring come into buffers (hspmd_comm_post_receives). 1; 0: nothing comes; -1. */
+int hspmd_engine_post_receives(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err);
 /* Wait until [data, data + bytes) may be read (what was issued has written it), and, `writing`, overwritten (it has read it and sent it away). */
-int hspmd_engine_settle(struct hspmd_engine *e, const void *data, size_t bytes, bool writing, struct hspmd_error *err);
+int hspmd_engine_wait_range(struct hspmd_engine *e, const void *data, size_t bytes, bool writing, struct hspmd_error *err);
 /* Wait for all that was issued and sent. */
 int hspmd_engine_drain(struct hspmd_engine *e, struct hspmd_error *err);
 

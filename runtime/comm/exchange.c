@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/comm/direct_parts.h"
+#include "runtime/comm/devcomm_internal.h"
 
 /* Messages of one peer that may be on their way into buffers at a time. */
 #define WINDOW 4
@@ -19,15 +19,15 @@ struct flow {
 	size_t posted, done, window;
 	struct hspmd_request **request; /* of message m at m % window */
 	struct hspmd_scratch **scratch; /* NULL: received in place */
-	struct direct_group *direct;    /* comes straight to the device, all at once; NULL: as above */
-	struct direct_buffer *buffer;   /* NULL: in place */
+	struct devcomm_group *devcomm;    /* comes straight to the device, all at once; NULL: as above */
+	struct devcomm_buffer *buffer;   /* NULL: in place */
 	uint64_t ticket;
 	bool taken;
 };
 
 struct exchange {
 	struct hspmd_comm *c;
-	const struct hspmd_part *in, *out;
+	const struct hspmd_local_buffer *in, *out;
 	uint64_t tag;
 	struct flow *flows;
 	size_t flow_count, flow_capacity;
@@ -40,12 +40,12 @@ static int post(struct exchange *e, struct flow *f, struct hspmd_error *err)
 	while (f->posted < f->pieces.message_count && f->posted < f->done + f->window) {
 		size_t m = f->posted, slot = m % f->window, bytes = f->pieces.bytes[m];
 		char *to = f->add || e->early ? NULL : hspmd_pieces_in_place(&f->pieces, m, e->out);
-		f->scratch[slot] = to ? NULL : hspmd_comm_take(e->c, bytes, err);
+		f->scratch[slot] = to ? NULL : hspmd_comm_scratch_acquire(e->c, bytes, err);
 		if (!to && !f->scratch[slot])
 			return -1;
 		if (hspmd_comm_receive(e->c, f->device, e->tag | (f->add ? TAG_ADD : TAG_MOVE), to ? to : f->scratch[slot]->data, bytes,
 				       &f->request[slot], err)) {
-			hspmd_comm_give(f->scratch[slot]);
+			hspmd_comm_scratch_release(f->scratch[slot]);
 			f->scratch[slot] = NULL;
 			return -1;
 		}
@@ -63,7 +63,7 @@ static int take_next(struct exchange *e, struct flow *f, struct hspmd_error *err
 	struct hspmd_scratch *s = f->scratch[slot];
 	f->scratch[slot] = NULL;
 	int rv = s ? hspmd_pieces_unpack(e->c, &f->pieces, f->done, e->out, s->data, f->add, err) : 0;
-	hspmd_comm_give(s);
+	hspmd_comm_scratch_release(s);
 	f->done++;
 	return rv ? -1 : post(e, f, err);
 }
@@ -96,14 +96,14 @@ static int start_receives(struct exchange *e, const struct hspmd_move *moves, si
 	for (size_t i = 0; i < count; i++) {
 		if (moves[i].to != self || moves[i].from == self || !first_of_pair(moves, i))
 			continue;
-		if (hspmd_grow(&e->flows, &e->flow_capacity, e->flow_count, sizeof *e->flows))
+		if (hspmd_array_grow(&e->flows, &e->flow_capacity, e->flow_count, sizeof *e->flows))
 			return hspmd_fail_memory(err, "receiving");
 		struct flow *f = &e->flows[e->flow_count++];
 		f->device = moves[i].from;
 		f->add = moves[i].add;
-		f->direct = e->c->direct ? hspmd_direct_pair(e->c->direct, f->device, self) : NULL;
-		if (f->direct) {
-			if (hspmd_direct_receive(e->c->direct, f->direct, moves, count, f->device, self, f->add, e->early, e->out, &f->buffer, &f->ticket, err))
+		f->devcomm = e->c->devcomm ? hspmd_devcomm_pair(e->c->devcomm, f->device, self) : NULL;
+		if (f->devcomm) {
+			if (hspmd_devcomm_receive(e->c->devcomm, f->devcomm, moves, count, f->device, self, f->add, e->early, e->out, &f->buffer, &f->ticket, err))
 				return -1;
 			continue;
 		}
@@ -134,9 +134,9 @@ static void end(struct exchange *e)
 static int send_pair(struct exchange *e, const struct hspmd_move *moves, size_t count, int to, bool add, struct hspmd_error *err)
 {
 	struct hspmd_pieces p = { 0 };
-	struct direct_group *g = e->c->direct ? hspmd_direct_pair(e->c->direct, e->c->self, to) : NULL;
+	struct devcomm_group *g = e->c->devcomm ? hspmd_devcomm_pair(e->c->devcomm, e->c->self, to) : NULL;
 	if (g)
-		return hspmd_direct_send(e->c->direct, g, moves, count, e->c->self, to, add, e->in, err);
+		return hspmd_devcomm_send(e->c->devcomm, g, moves, count, e->c->self, to, add, e->in, err);
 	int rv = gather_pieces(moves, count, e->c->self, to, add, e->in->element_bytes, &p, err);
 	if (!rv)
 		rv = hspmd_comm_send_pieces(e->c, &p, e->in, to, e->tag | (add ? TAG_ADD : TAG_MOVE), err);
@@ -162,12 +162,12 @@ static int copy_here(struct exchange *e, const struct hspmd_move *m, struct hspm
 }
 
 /* All of what came straight to the device. */
-static int take_direct(struct exchange *e, struct flow *f, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
+static int take_devcomm(struct exchange *e, struct flow *f, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
 {
 	if (f->taken)
 		return 0;
 	f->taken = true;
-	return hspmd_direct_unpack(e->c->direct, f->direct, moves, count, f->device, e->c->self, f->add, e->out, f->buffer, f->ticket, err);
+	return hspmd_devcomm_unpack(e->c->devcomm, f->devcomm, moves, count, f->device, e->c->self, f->add, e->out, f->buffer, f->ticket, err);
 }
 
 static int finish_moves(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
@@ -187,7 +187,7 @@ static int finish_moves(struct exchange *e, const struct hspmd_move *moves, size
 		}
 	}
 	for (size_t i = 0; i < e->flow_count; i++)
-		if (e->flows[i].direct && !e->flows[i].add && take_direct(e, &e->flows[i], moves, count, err))
+		if (e->flows[i].devcomm && !e->flows[i].add && take_devcomm(e, &e->flows[i], moves, count, err))
 			return -1;
 	return 0;
 }
@@ -199,7 +199,7 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 		if (moves[i].to != e->c->self || !moves[i].add)
 			continue;
 		/* What they add to may be on its way straight to its place. */
-		if (hspmd_comm_join(e->c, e->out->data, (size_t)hspmd_box_elements(&e->out->box) * e->out->element_bytes, err))
+		if (hspmd_comm_stream_wait(e->c, e->out->data, (size_t)hspmd_box_elements(&e->out->box) * e->out->element_bytes, err))
 			return -1;
 		if (moves[i].from == e->c->self) {
 			if (copy_here(e, &moves[i], err))
@@ -208,7 +208,7 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 		}
 		for (size_t k = 0; k < e->flow_count; k++) {
 			struct flow *f = &e->flows[k];
-			if (f->add && f->direct && f->device == moves[i].from && take_direct(e, f, moves, count, err))
+			if (f->add && f->devcomm && f->device == moves[i].from && take_devcomm(e, f, moves, count, err))
 				return -1;
 			while (f->add && f->device == moves[i].from && f->done < f->pieces.message_count)
 				if (take_next(e, f, err))
@@ -218,7 +218,7 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 	return 0;
 }
 
-int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_part *out, uint64_t tag,
+int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *out, uint64_t tag,
 			      struct hspmd_error *err)
 {
 	struct exchange *e = hspmd_calloc(1, sizeof *e);
@@ -251,7 +251,7 @@ static bool take_early(struct hspmd_comm *c, uint64_t tag, struct exchange *out)
 	return false;
 }
 
-void hspmd_comm_forget_early(struct hspmd_comm *c)
+void hspmd_comm_drop_early(struct hspmd_comm *c)
 {
 	while (c->early) {
 		struct exchange *next = c->early->next;
@@ -261,7 +261,7 @@ void hspmd_comm_forget_early(struct hspmd_comm *c)
 	}
 }
 
-int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_part *in, const struct hspmd_part *out,
+int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
 			uint64_t tag, struct hspmd_error *err)
 {
 	struct exchange e = { .c = c, .tag = tag };
@@ -279,7 +279,7 @@ int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, si
 	return rv;
 }
 
-int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_part *in, const struct hspmd_part *out, int self,
+int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out, int self,
 				    bool early, struct hspmd_error *err)
 {
 	int64_t total = 0;
@@ -287,7 +287,7 @@ int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count
 		bool gives = moves[i].from == self, gets = moves[i].to == self;
 		if (gives == gets || !first_of_pair(moves, i))
 			continue;
-		const struct hspmd_part *mine = gives ? in : out;
+		const struct hspmd_local_buffer *mine = gives ? in : out;
 		struct hspmd_pieces p = { 0 };
 		size_t all = 0, most = 0;
 		int rv = gather_pieces(moves, count, moves[i].from, moves[i].to, moves[i].add, mine->element_bytes, &p, err);

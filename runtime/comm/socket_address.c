@@ -166,7 +166,7 @@ static int common_bits(const struct blob_address *a, const struct blob_address *
 	return bits;
 }
 
-static void route_tcp(struct hspmd_socket_route *r, const struct blob_address *a, uint16_t port)
+static void add_tcp_endpoint(struct hspmd_socket_endpoint *r, const struct blob_address *a, uint16_t port)
 {
 	memset(r, 0, sizeof *r);
 	if (a->family == 4) {
@@ -186,7 +186,7 @@ static void route_tcp(struct hspmd_socket_route *r, const struct blob_address *a
 
 /* The peer's addresses by how near they are to one of ours (longest common prefix). One that is exactly ours belongs to a bridge that both
  * machines have and would lead back here. */
-static void order_routes(const struct blob *b, struct hspmd_socket_target *target)
+static void order_endpoints(const struct blob *b, struct hspmd_socket_target *target)
 {
 	struct blob_address mine[MAX_ADDRESSES];
 	int mine_count = own_addresses(mine), near[MAX_ADDRESSES];
@@ -203,10 +203,10 @@ static void order_routes(const struct blob *b, struct hspmd_socket_target *targe
 		int at = target->count++;
 		for (; at > 0 && near[at - 1] < best; at--) {
 			near[at] = near[at - 1];
-			target->routes[at] = target->routes[at - 1];
+			target->endpoints[at] = target->endpoints[at - 1];
 		}
 		near[at] = best;
-		route_tcp(&target->routes[at], &b->addresses[i], b->port);
+		add_tcp_endpoint(&target->endpoints[at], &b->addresses[i], b->port);
 	}
 }
 
@@ -219,34 +219,34 @@ int hspmd_socket_target(const struct hspmd_address *blob, struct hspmd_socket_ta
 	    blob->size != offsetof(struct blob, addresses) + b.count * sizeof b.addresses[0])
 		return hspmd_fail(err, "not an address of the socket transport");
 	memset(target, 0, sizeof *target);
-	target->routes = hspmd_calloc((size_t)b.count + 1, sizeof *target->routes);
-	if (!target->routes)
+	target->endpoints = hspmd_calloc((size_t)b.count + 1, sizeof *target->endpoints);
+	if (!target->endpoints)
 		return hspmd_fail_memory(err, "reading an address");
 	memcpy(target->token, b.token, sizeof target->token);
 	char machine[64];
 	machine_identity(machine, sizeof machine);
 	if (strncmp(machine, b.machine, sizeof machine)) {
-		order_routes(&b, target);
+		order_endpoints(&b, target);
 		return 0;
 	}
-	struct sockaddr_un *name = (struct sockaddr_un *)&target->routes[0].name;
+	struct sockaddr_un *name = (struct sockaddr_un *)&target->endpoints[0].name;
 	size_t length = strnlen(b.unix_name, sizeof b.unix_name);
 	name->sun_family = AF_UNIX;
 	memcpy(name->sun_path + 1, b.unix_name, length);
-	target->routes[0].length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+	target->endpoints[0].length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
 	target->count = 1;
 	return 0;
 }
 
-const char *hspmd_socket_route_text(const struct hspmd_socket_route *route, char *buf, size_t size)
+const char *hspmd_socket_endpoint_text(const struct hspmd_socket_endpoint *endpoint, char *buf, size_t size)
 {
 	char ip[INET6_ADDRSTRLEN] = "?";
-	if (route->name.ss_family == AF_INET) {
-		const struct sockaddr_in *in = (const struct sockaddr_in *)&route->name;
+	if (endpoint->name.ss_family == AF_INET) {
+		const struct sockaddr_in *in = (const struct sockaddr_in *)&endpoint->name;
 		inet_ntop(AF_INET, &in->sin_addr, ip, sizeof ip);
 		snprintf(buf, size, "%s port %d", ip, ntohs(in->sin_port));
-	} else if (route->name.ss_family == AF_INET6) {
-		const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)&route->name;
+	} else if (endpoint->name.ss_family == AF_INET6) {
+		const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)&endpoint->name;
 		inet_ntop(AF_INET6, &in->sin6_addr, ip, sizeof ip);
 		snprintf(buf, size, "%s port %d", ip, ntohs(in->sin6_port));
 	} else {

@@ -28,18 +28,18 @@ void hspmd_socket_unlisten(struct hspmd_socket_listener *l);
 int hspmd_socket_address(const struct hspmd_socket_listener *l, struct hspmd_address *own, struct hspmd_error *err);
 
 /* A peer's blob, taken apart: its token and what to connect to, likeliest first. */
-struct hspmd_socket_route {
+struct hspmd_socket_endpoint {
 	struct sockaddr_storage name;
 	socklen_t length;
 };
 struct hspmd_socket_target {
 	uint8_t token[HSPMD_SOCKET_TOKEN];
 	int count;
-	struct hspmd_socket_route *routes;
+	struct hspmd_socket_endpoint *endpoints;
 };
 int hspmd_socket_target(const struct hspmd_address *blob, struct hspmd_socket_target *target, struct hspmd_error *err);
 
 /* "10.0.0.2 port 4711", "this machine". Returns buf. */
-const char *hspmd_socket_route_text(const struct hspmd_socket_route *route, char *buf, size_t size);
+const char *hspmd_socket_endpoint_text(const struct hspmd_socket_endpoint *endpoint, char *buf, size_t size);
 
 #endif

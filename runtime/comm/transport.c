@@ -63,18 +63,18 @@ int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport
 	return 0;
 }
 
-void hspmd_transport_keep(struct hspmd_transport *t, struct hspmd_kept *kept)
+void hspmd_transport_free_on_close(struct hspmd_transport *t, struct hspmd_deferred_free *deferred)
 {
-	kept->next = t->kept;
-	t->kept = kept;
+	deferred->next = t->deferred;
+	t->deferred = deferred;
 }
 
 void hspmd_transport_fini(struct hspmd_transport *t)
 {
-	while (t->kept) {
-		struct hspmd_kept *next = t->kept->next;
-		free(t->kept);
-		t->kept = next;
+	while (t->deferred) {
+		struct hspmd_deferred_free *next = t->deferred->next;
+		free(t->deferred);
+		t->deferred = next;
 	}
 	free(t->options.names);
 	t->options.names = NULL;
@@ -88,7 +88,7 @@ void hspmd_transport_signal(struct hspmd_transport *t)
 		;
 }
 
-void hspmd_transport_calm(struct hspmd_transport *t)
+void hspmd_transport_clear_wake(struct hspmd_transport *t)
 {
 	uint64_t count;
 	while (read(t->wake_fd, &count, sizeof count) < 0 && errno == EINTR)
@@ -186,7 +186,7 @@ int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **reque
 
 /* Round k of Bruck's algorithm: with 2^k blocks in hand (own first, then those of the following members), pass as many as the member 2^k before
  * still lacks and take as many from the one 2^k after. */
-int hspmd_transport_gather(struct hspmd_transport *t, const int *ranks, int count, uint64_t tag, const void *own, size_t bytes, void *all,
+int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int count, uint64_t tag, const void *own, size_t bytes, void *all,
 			   struct hspmd_error *err)
 {
 	int self = -1;
@@ -198,7 +198,7 @@ int hspmd_transport_gather(struct hspmd_transport *t, const int *ranks, int coun
 	if (self < 0 || self >= count)
 		return hspmd_fail(err, "transport: rank %d gathers but is not a member", t->options.rank);
 	struct {
-		struct hspmd_kept kept;
+		struct hspmd_deferred_free deferred;
 		char blocks[];
 	} *scratch;
 	if (bytes > (SIZE_MAX - sizeof *scratch) / (size_t)count || !(scratch = malloc(sizeof *scratch + (size_t)count * bytes)))
@@ -212,7 +212,7 @@ int hspmd_transport_gather(struct hspmd_transport *t, const int *ranks, int coun
 		if (t->ops->receive(t, ranks ? ranks[from] : from, tag, blocks + (size_t)have * bytes, (size_t)wanted * bytes, &r[0], err) ||
 		    t->ops->send(t, ranks ? ranks[to] : to, tag, blocks, (size_t)wanted * bytes, &r[1], err) ||
 		    hspmd_transport_wait(t, r, 2, err)) {
-			hspmd_transport_keep(t, &scratch->kept);
+			hspmd_transport_free_on_close(t, &scratch->deferred);
 			return -1;
 		}
 	}
@@ -222,13 +222,13 @@ int hspmd_transport_gather(struct hspmd_transport *t, const int *ranks, int coun
 	return 0;
 }
 
-int hspmd_transport_sum(struct hspmd_transport *t, uint64_t tag, double *values, int count, struct hspmd_error *err)
+int hspmd_transport_all_reduce_f64(struct hspmd_transport *t, uint64_t tag, double *values, int count, struct hspmd_error *err)
 {
 	size_t bytes = (size_t)count * sizeof *values;
 	double *all = hspmd_calloc((size_t)t->options.size, bytes);
 	if (!all)
 		return hspmd_fail_memory(err, "summing over all members");
-	int rv = hspmd_transport_gather(t, NULL, t->options.size, tag, values, bytes, all, err);
+	int rv = hspmd_transport_all_gather(t, NULL, t->options.size, tag, values, bytes, all, err);
 	for (int i = 0; !rv && i < count; i++) {
 		double sum = all[i];
 		for (int r = 1; r < t->options.size; r++)

@@ -62,15 +62,15 @@ struct hspmd_transport_ops {
 };
 
 /* First member of a malloc'd block that an abandoned request still reads or writes. */
-struct hspmd_kept {
-	struct hspmd_kept *next;
+struct hspmd_deferred_free {
+	struct hspmd_deferred_free *next;
 };
 
 /* First members of every transport. */
 struct hspmd_transport {
 	const struct hspmd_transport_ops *ops;
 	struct hspmd_transport_options options;
-	struct hspmd_kept *kept;
+	struct hspmd_deferred_free *deferred;
 	int wake_fd; /* readable when somebody wants block to return; for transports that sleep on descriptors */
 };
 
@@ -83,14 +83,14 @@ int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **reque
 
 /* Everybody's `bytes` at own into all[rank * bytes], on every member of `ranks` (count of them, ascending or not, the same list everywhere; NULL: all
  * ranks; `all` is then in the list's order). Logarithmic number of rounds (Bruck et al. 1997). */
-int hspmd_transport_gather(struct hspmd_transport *t, const int *ranks, int count, uint64_t tag, const void *own, size_t bytes, void *all,
+int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int count, uint64_t tag, const void *own, size_t bytes, void *all,
 			   struct hspmd_error *err);
 
 /* Sum `count` doubles of all members in rank order, same bits for everyone; a member gets the result only when all took part (DESIGN law 3). */
-int hspmd_transport_sum(struct hspmd_transport *t, uint64_t tag, double *values, int count, struct hspmd_error *err);
+int hspmd_transport_all_reduce_f64(struct hspmd_transport *t, uint64_t tag, double *values, int count, struct hspmd_error *err);
 
 /* Free this block when the transport is closed: for buffers of abandoned requests. */
-void hspmd_transport_keep(struct hspmd_transport *t, struct hspmd_kept *kept);
+void hspmd_transport_free_on_close(struct hspmd_transport *t, struct hspmd_deferred_free *deferred);
 
 /* ---- for transports */
 
@@ -99,7 +99,7 @@ int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport
 			 struct hspmd_error *err);
 void hspmd_transport_fini(struct hspmd_transport *t); /* when no request is left */
 void hspmd_transport_signal(struct hspmd_transport *t); /* make wake_fd readable: a `wake` */
-void hspmd_transport_calm(struct hspmd_transport *t);   /* no longer */
+void hspmd_transport_clear_wake(struct hspmd_transport *t);   /* no longer */
 /* "n2:0", or "rank 3" where there are no names, into buf; returns buf. */
 const char *hspmd_transport_peer(const struct hspmd_transport *t, int rank, char *buf, size_t size);
 /* Is there such a peer and tag? Self counts. */

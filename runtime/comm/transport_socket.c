@@ -14,7 +14,7 @@
 
 #include "common/alloc.h"
 #include "common/log.h"
-#include "runtime/comm/socket_link.h"
+#include "runtime/comm/socket_connection.h"
 #include "runtime/comm/transport.h"
 
 #define EAGER_MAX (64u << 10)
@@ -65,7 +65,7 @@ struct incoming {
 
 struct peer {
 	enum source source;
-	struct hspmd_socket_link out;
+	struct hspmd_socket_connection out;
 	struct incoming *in;
 	bool in_closed;
 	TAILQ_HEAD(, message) sends, receives; /* in the order they were started */
@@ -137,9 +137,9 @@ static void accept_all(struct socket_transport *t, int listener)
 
 static void need_link(struct socket_transport *t, struct peer *p)
 {
-	if (p->out.state != HSPMD_LINK_UNUSED)
+	if (p->out.state != HSPMD_CONNECTION_UNUSED)
 		return;
-	hspmd_socket_link_connect(&p->out, t->base.options.rank);
+	hspmd_socket_connection_connect(&p->out, t->base.options.rank);
 	t->connecting = true;
 }
 
@@ -151,9 +151,9 @@ static void grant(struct socket_transport *t, struct peer *p, struct message *m,
 		return;
 	}
 	m->stage = GRANTED;
-	m->item.frame = (struct hspmd_frame){ .magic = HSPMD_FRAME_MAGIC, .kind = HSPMD_FRAME_GRANT, .tag = m->id, .id = send_id };
+	m->item.frame = (struct hspmd_frame){ .magic = HSPMD_FRAME_MAGIC, .kind = HSPMD_FRAME_CLEAR_TO_SEND, .tag = m->id, .id = send_id };
 	need_link(t, p);
-	hspmd_socket_link_queue(&p->out, &m->item);
+	hspmd_socket_connection_queue(&p->out, &m->item);
 }
 
 static struct message *posted(struct peer *p, uint64_t tag)
@@ -216,12 +216,12 @@ static int granted(struct peer *p, const struct hspmd_frame *f)
 	TAILQ_FOREACH(m, &p->sends, entry)
 		if (m->id == f->id)
 			break;
-	if (!m || m->item.frame.kind != HSPMD_FRAME_ASK || m->item.waiting)
+	if (!m || m->item.frame.kind != HSPMD_FRAME_REQUEST_TO_SEND || m->item.waiting)
 		return -1;
 	m->item.frame = (struct hspmd_frame){ .magic = HSPMD_FRAME_MAGIC, .kind = HSPMD_FRAME_DATA, .bytes = m->request.bytes, .id = f->tag };
 	m->item.body = m->data;
 	m->item.body_bytes = m->request.bytes;
-	hspmd_socket_link_queue(&p->out, &m->item);
+	hspmd_socket_connection_queue(&p->out, &m->item);
 	return 0;
 }
 
@@ -240,14 +240,14 @@ static int begin_frame(struct socket_transport *t, struct incoming *in)
 		return f->bytes == sizeof in->token ? 0 : -1;
 	case HSPMD_FRAME_EAGER:
 		return begin_eager(p, in);
-	case HSPMD_FRAME_ASK:
+	case HSPMD_FRAME_REQUEST_TO_SEND:
 		m = posted(p, f->tag);
 		if (m)
 			grant(t, p, m, f->id, f->bytes);
 		else if (!keep_arrival(p, f, true))
 			return -1;
 		return 0;
-	case HSPMD_FRAME_GRANT:
+	case HSPMD_FRAME_CLEAR_TO_SEND:
 		return granted(p, f);
 	case HSPMD_FRAME_DATA:
 		return begin_data(p, in);
@@ -342,18 +342,18 @@ static void socket_progress(struct hspmd_transport *base)
 			accept_all(t, t->listener.unix_fd);
 			accept_all(t, t->listener.tcp_fd);
 		} else if (*source == WAKER) {
-			hspmd_transport_calm(base);
+			hspmd_transport_clear_wake(base);
 		} else if (*source == OUTGOING) {
-			hspmd_socket_link_step(&((struct peer *)events[i].data.ptr)->out);
+			hspmd_socket_connection_step(&((struct peer *)events[i].data.ptr)->out);
 		} else {
 			read_incoming(t, events[i].data.ptr);
 		}
 	}
 	bool connecting = false;
 	for (int r = 0; t->connecting && r < base->options.size; r++) {
-		if (t->peers[r].out.state == HSPMD_LINK_CONNECTING)
-			hspmd_socket_link_step(&t->peers[r].out);
-		connecting |= t->peers[r].out.state == HSPMD_LINK_CONNECTING;
+		if (t->peers[r].out.state == HSPMD_CONNECTION_CONNECTING)
+			hspmd_socket_connection_step(&t->peers[r].out);
+		connecting |= t->peers[r].out.state == HSPMD_CONNECTION_CONNECTING;
 	}
 	t->connecting = connecting;
 }
@@ -391,11 +391,11 @@ static int socket_send(struct hspmd_transport *base, int to, uint64_t tag, const
 		return -1;
 	struct peer *p = &t->peers[to];
 	bool small = bytes <= EAGER_MAX;
-	m->item.frame = (struct hspmd_frame){ HSPMD_FRAME_MAGIC, small ? HSPMD_FRAME_EAGER : HSPMD_FRAME_ASK, tag, bytes, m->id };
+	m->item.frame = (struct hspmd_frame){ HSPMD_FRAME_MAGIC, small ? HSPMD_FRAME_EAGER : HSPMD_FRAME_REQUEST_TO_SEND, tag, bytes, m->id };
 	m->item.body = small ? data : NULL;
 	m->item.body_bytes = small ? bytes : 0;
 	TAILQ_INSERT_TAIL(&p->sends, m, entry);
-	hspmd_socket_link_queue(&p->out, &m->item);
+	hspmd_socket_connection_queue(&p->out, &m->item);
 	*r = &m->request;
 	return 0;
 }
@@ -437,9 +437,9 @@ static int socket_receive(struct hspmd_transport *base, int from, uint64_t tag, 
 static int test_send(struct peer *p, const struct message *m, struct hspmd_error *err)
 {
 	const struct hspmd_socket_item *i = &m->item;
-	if (i->frame.kind != HSPMD_FRAME_ASK && i->written == sizeof i->frame + i->body_bytes)
+	if (i->frame.kind != HSPMD_FRAME_REQUEST_TO_SEND && i->written == sizeof i->frame + i->body_bytes)
 		return 1;
-	return p->out.state == HSPMD_LINK_DEAD ? hspmd_fail(err, "%s", p->out.why) : 0;
+	return p->out.state == HSPMD_CONNECTION_DEAD ? hspmd_fail(err, "%s", p->out.why) : 0;
 }
 
 static int test_receive(struct socket_transport *t, struct peer *p, const struct message *m, struct hspmd_error *err)
@@ -449,7 +449,7 @@ static int test_receive(struct socket_transport *t, struct peer *p, const struct
 	if (p->in_closed)
 		return hspmd_fail(err, "it has closed its connections");
 	/* Its connection to us may have been accepted but not read yet. */
-	if (!p->in && !t->strangers && p->out.state == HSPMD_LINK_DEAD)
+	if (!p->in && !t->strangers && p->out.state == HSPMD_CONNECTION_DEAD)
 		return hspmd_fail(err, "%s", p->out.why);
 	return 0;
 }
@@ -462,7 +462,7 @@ static int socket_test(struct hspmd_transport *base, struct hspmd_request *r, st
 	int rv = r->sending ? test_send(p, m, err) : test_receive(t, p, m, err);
 	if (!rv)
 		return 0;
-	hspmd_socket_link_cancel(&p->out, &m->item);
+	hspmd_socket_connection_cancel(&p->out, &m->item);
 	if (r->sending)
 		TAILQ_REMOVE(&p->sends, m, entry);
 	else
@@ -475,7 +475,7 @@ static void close_peer(struct peer *p)
 {
 	struct message *m;
 	struct arrival *a;
-	hspmd_socket_link_close(&p->out);
+	hspmd_socket_connection_close(&p->out);
 	while ((m = TAILQ_FIRST(&p->sends))) {
 		TAILQ_REMOVE(&p->sends, m, entry);
 		free(m);
@@ -562,7 +562,7 @@ static int socket_open(const struct hspmd_transport_options *o, struct hspmd_tra
 	for (int r = 0; r < o->size; r++) {
 		struct peer *p = &t->peers[r];
 		p->source = OUTGOING;
-		hspmd_socket_link_init(&p->out, t->epoll, p, o->timeout_s);
+		hspmd_socket_connection_init(&p->out, t->epoll, p, o->timeout_s);
 		TAILQ_INIT(&p->sends);
 		TAILQ_INIT(&p->receives);
 		TAILQ_INIT(&p->arrivals);

@@ -333,7 +333,7 @@ static void ucx_block(struct hspmd_transport *base, double seconds)
 	struct pollfd events[] = { { .fd = t->event_fd, .events = POLLIN }, { .fd = base->wake_fd, .events = POLLIN } };
 	struct timespec limit = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
 	if (ppoll(events, 2, &limit, NULL) > 0 && events[1].revents)
-		hspmd_transport_calm(base);
+		hspmd_transport_clear_wake(base);
 }
 
 static int ucx_test(struct hspmd_transport *base, struct hspmd_request *r, struct hspmd_error *err)

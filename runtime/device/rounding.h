@@ -42,7 +42,7 @@ HSPMD_RANDOM void hspmd_round_elements(uint64_t seed, uint64_t stream, const str
 }
 
 /* Is a CAST to be done so? */
-static inline bool hspmd_rounds_at_random(const struct hspmd_kernel_args *args)
+static inline bool hspmd_rounds_stochastically(const struct hspmd_kernel_args *args)
 {
 	return args->attr && args->attr->stochastic && args->in[0].dtype == HSPMD_F32 && args->out[0].dtype == HSPMD_BF16;
 }

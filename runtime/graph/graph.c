@@ -22,7 +22,7 @@ void hspmd_graph_destroy(struct hspmd_graph *g)
 		return;
 	for (size_t i = 0; i < g->tensor_count; i++) {
 		free(g->tensors[i].name);
-		hspmd_annotation_destroy(g->tensors[i].lies);
+		hspmd_annotation_destroy(g->tensors[i].annotation);
 	}
 	free(g->tensors);
 	free(g->ops);
@@ -38,7 +38,7 @@ static int refuse(struct hspmd_graph *g)
 /* Takes ownership of name (NULL: memory was short when it was made). */
 static int add_tensor(struct hspmd_graph *g, char *name, enum hspmd_tensor_role role, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer)
 {
-	if (!name || hspmd_grow(&g->tensors, &g->tensor_capacity, g->tensor_count, sizeof *g->tensors)) {
+	if (!name || hspmd_array_grow(&g->tensors, &g->tensor_capacity, g->tensor_count, sizeof *g->tensors)) {
 		free(name);
 		hspmd_fail_memory(&g->error, "building the graph");
 		return refuse(g);
@@ -78,10 +78,10 @@ int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype 
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
 			  bool decay, int split_dim, int64_t split_unit)
 {
-	int t = named_tensor(g, name, HSPMD_TENSOR_PARAMETER, g->computes_in, shape, layer);
+	int t = named_tensor(g, name, HSPMD_TENSOR_PARAMETER, g->compute_dtype, shape, layer);
 	if (t >= 0) {
 		g->tensors[t].init_mean = mean;
-		g->tensors[t].init_deviation = deviation;
+		g->tensors[t].init_std = deviation;
 		g->tensors[t].decay = decay;
 		g->tensors[t].split_dim = split_dim;
 		g->tensors[t].split_unit = split_unit;
@@ -89,27 +89,27 @@ int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_
 	return t;
 }
 
-int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *lies)
+int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *annotation)
 {
-	if (!g->failed && tensor >= 0 && lies) {
+	if (!g->failed && tensor >= 0 && annotation) {
 		struct hspmd_tensor *t = &g->tensors[tensor];
-		char *text = hspmd_annotation_text(lies);
+		char *text = hspmd_annotation_text(annotation);
 		if (t->role != HSPMD_TENSOR_PARAMETER && t->role != HSPMD_TENSOR_INPUT)
 			hspmd_fail(&g->error, "tensor %s is annotated as %s, but follows from others: parameters and inputs are annotated", t->name, text ? text : "?");
-		else if (hspmd_annotation_is_partial(lies))
+		else if (hspmd_annotation_is_partial(annotation))
 			hspmd_fail(&g->error, "tensor %s is annotated as %s, expected nothing partial", t->name, text ? text : "?");
-		else if (hspmd_annotation_check(lies, &t->shape, &g->error))
+		else if (hspmd_annotation_check(annotation, &t->shape, &g->error))
 			hspmd_error_prefix(&g->error, "tensor %s", t->name);
 		else {
-			hspmd_annotation_destroy(t->lies);
-			t->lies = lies;
-			lies = NULL;
+			hspmd_annotation_destroy(t->annotation);
+			t->annotation = annotation;
+			annotation = NULL;
 		}
 		free(text);
 	}
-	if (!lies)
+	if (!annotation)
 		return g->failed ? -1 : 0;
-	hspmd_annotation_destroy(lies);
+	hspmd_annotation_destroy(annotation);
 	return g->failed ? -1 : refuse(g);
 }
 
@@ -125,7 +125,7 @@ static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, 
 		refuse(g);
 		return NULL;
 	}
-	if (hspmd_grow(&g->ops, &g->op_capacity, g->op_count, sizeof *g->ops)) {
+	if (hspmd_array_grow(&g->ops, &g->op_capacity, g->op_count, sizeof *g->ops)) {
 		hspmd_fail_memory(&g->error, "building the graph");
 		refuse(g);
 		return NULL;
@@ -211,7 +211,7 @@ static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_nam
 	if (of->role == HSPMD_TENSOR_PARAMETER) {
 		if (of->grad >= 0)
 			return of->grad;
-		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, hspmd_dtype_wide(of->dtype), of->shape, of->layer);
+		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, hspmd_dtype_master(of->dtype), of->shape, of->layer);
 		if (t >= 0)
 			g->tensors[wrt].grad = t;
 		return t < 0 ? -2 : t;
@@ -259,7 +259,7 @@ int hspmd_graph_differentiate(struct hspmd_graph *g)
 	for (size_t i = g->op_count; i-- > 0;) {
 		struct hspmd_op op = g->ops[i]; /* a copy: backward rules append, and the array moves */
 		const struct hspmd_op_type *type = g->types[op.opcode];
-		bool reached = op.opcode == HSPMD_OP_LOSS || op.opcode == HSPMD_OP_ROUTE;
+		bool reached = op.opcode == HSPMD_OP_LOSS || op.opcode == HSPMD_OP_TOPK_ROUTER;
 		for (int o = 0; o < op.output_count; o++)
 			reached |= g->tensors[op.out[o]].grad >= 0;
 		if (reached && type->backward && type->backward(g, &op))

@@ -5,7 +5,7 @@
 #define HSPMD_GRAPH_GRAPH_H
 
 #include "common/error.h"
-#include "runtime/graph/annotation.h"
+#include "runtime/annotation/annotation.h"
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/opcode.h"
 
@@ -28,11 +28,11 @@ struct hspmd_tensor {
 	int layer;    /* plan layer it belongs to */
 	int producer; /* operator, -1: input or parameter */
 	int grad;     /* tensor that is its gradient, -1: none (yet) */
-	double init_deviation, init_mean; /* parameters: random start; deviation 0: constant init_mean */
+	double init_std, init_mean; /* parameters: random start; deviation 0: constant init_mean */
 	bool decay;   /* parameters: weight decay applies */
 	int split_dim;      /* parameters: the dimension that tensor parallelism splits, -1: none (every device has all) */
 	int64_t split_unit; /* its granularity: heads for attention, else 1 */
-	struct hspmd_annotation *lies; /* parameters and inputs: how it lies on a stage whose devices are numbered from 0; NULL: as the stage splits its tensors */
+	struct hspmd_annotation *annotation; /* parameters and inputs: how it lies on a stage whose devices are numbered from 0; NULL: as the stage splits its tensors */
 };
 
 struct hspmd_op {
@@ -49,8 +49,8 @@ struct hspmd_graph {
 	size_t tensor_count, tensor_capacity, op_count, op_capacity;
 	struct hspmd_tensor *tensors;
 	struct hspmd_op *ops;
-	enum hspmd_dtype computes_in; /* of parameters as operators use them, and so of all that follows; F32 unless set before they are made. Their summed
-				       * gradients are hspmd_dtype_wide */
+	enum hspmd_dtype compute_dtype; /* of parameters as operators use them, and so of all that follows; F32 unless set before they are made. Their summed
+				       * gradients are hspmd_dtype_master */
 	bool in_backward; /* operators appended now are backward ones */
 	bool failed;      /* a building call failed: later ones do nothing and return -1 */
 	struct hspmd_error error;
@@ -67,7 +67,7 @@ int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_
 			  bool decay, int split_dim, int64_t split_unit);
 /* Say how a parameter or input lies on the devices of every stage that uses it, numbered from 0: nothing partial. Takes the annotation, also on
  * failure. 0 or -1 as above. */
-int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *lies);
+int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotation *annotation);
 /* Append an operator. Output shapes and dtypes come from the operator's shape rule. Inputs of -1 are absent optionals. `outputs` (may be NULL)
  * receives all output tensors. */
 int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,

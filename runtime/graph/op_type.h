@@ -4,7 +4,7 @@
 #define HSPMD_GRAPH_OP_TYPE_H
 
 #include "common/error.h"
-#include "runtime/graph/annotation.h"
+#include "runtime/annotation/annotation.h"
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/opcode.h"
 
@@ -27,13 +27,13 @@ struct hspmd_op_view {
 /* Two operators at once: the second takes the first's output 0. Inputs: all that the first may have (-1 where one is not given), then the second's others. Outputs:
  * the second's, then the first's, without the value between where that is gone. Never part of a graph. */
 struct hspmd_op_pair {
-	bool made; /* else the type is of one operator */
+	bool is_pair; /* else the type is of one operator */
 	enum hspmd_opcode first, second;
-	enum hspmd_op_between {
-		HSPMD_OP_BETWEEN_GONE,   /* nobody else may read it */
-		HSPMD_OP_BETWEEN_KEPT,
-		HSPMD_OP_BETWEEN_WANTED, /* kept where somebody else reads it */
-	} between;
+	enum hspmd_op_intermediate {
+		HSPMD_OP_INTERMEDIATE_GONE,   /* nobody else may read it */
+		HSPMD_OP_INTERMEDIATE_KEPT,
+		HSPMD_OP_INTERMEDIATE_WANTED, /* kept where somebody else reads it */
+	} intermediate;
 };
 
 struct hspmd_op_type {

@@ -82,10 +82,10 @@ void hspmd_training_samples(struct hspmd_training *t, int (*read)(void *context,
 			    void *context);
 /* Steps of several lengths by one program: step s has samples of lengths[which(context, s)] positions, of `count` lengths up to the plan's seq_len. Before the
  * first step one that cannot be split as the plan splits its own is refused, with the multiple that is expected. Without this all have the plan's. */
-int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*which)(void *context, int64_t step), void *context,
+int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*length_of_step)(void *context, int64_t step), void *context,
 			   struct hspmd_error *err);
 /* The loss of every step, from one of the threads. */
-void hspmd_training_told(struct hspmd_training *t, void (*told)(void *context, int64_t step, double loss), void *context);
+void hspmd_training_on_loss(struct hspmd_training *t, void (*on_loss)(void *context, int64_t step, double loss), void *context);
 
 /* What the device "node:index" will do in a step, an instruction a line, and its memory. To be freed by the caller. */
 char *hspmd_training_program(struct hspmd_training *t, const char *device, struct hspmd_error *err);

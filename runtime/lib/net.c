@@ -8,7 +8,7 @@
 
 struct hspmd_net {
 	struct hspmd_graph *g;
-	const struct hspmd_model_build *how;
+	const struct hspmd_model_build_options *how;
 	int layers, layer;
 	int loss; /* -1: none yet */
 };
@@ -163,7 +163,7 @@ int hspmd_net_add(struct hspmd_net *net, int a, int b)
 
 int hspmd_net_positions(struct hspmd_net *net, int x, int table)
 {
-	return append(net, HSPMD_OP_POSITION, NULL, (int[]){ x, table }, 2);
+	return append(net, HSPMD_OP_POSITION_EMBED, NULL, (int[]){ x, table }, 2);
 }
 
 int hspmd_net_rope(struct hspmd_net *net, int x, int64_t head_width, double theta)
@@ -204,11 +204,11 @@ static int vocabulary_parts(const struct hspmd_net *net, int logits)
 	if (producer < 0 || net->g->ops[producer].opcode != HSPMD_OP_LINEAR)
 		return 1;
 	const struct hspmd_tensor *w = &net->g->tensors[net->g->ops[producer].in[1]];
-	if (!w->lies)
+	if (!w->annotation)
 		return w->split_dim == 0 ? net->how->vocab_parts : 1;
-	int parts = parts_of(&w->lies->groups[0], 0);
-	for (int g = 0; g < w->lies->hsize; g++)
-		if (w->lies->hdim == 0 || parts_of(&w->lies->groups[g], 0) != parts)
+	int parts = parts_of(&w->annotation->groups[0], 0);
+	for (int g = 0; g < w->annotation->hsize; g++)
+		if (w->annotation->hdim == 0 || parts_of(&w->annotation->groups[g], 0) != parts)
 			return 1;
 	return parts;
 }
@@ -228,7 +228,7 @@ int hspmd_net_loss(struct hspmd_net *net, int logits, int targets)
 
 /* ---- a graph source */
 
-static struct hspmd_graph *build(void *context, const struct hspmd_model_build *how, struct hspmd_error *err)
+static struct hspmd_graph *build(void *context, const struct hspmd_model_build_options *how, struct hspmd_error *err)
 {
 	const struct hspmd_net_source *source = context;
 	struct hspmd_net net = { .g = hspmd_graph_create(hspmd_op_types), .how = how, .layers = source->layers, .loss = -1 };

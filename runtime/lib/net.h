@@ -4,7 +4,7 @@
 #define HSPMD_LIB_NET_H
 
 #include "runtime/lib/hspmd.h"
-#include "runtime/train/program.h"
+#include "runtime/program/program.h"
 
 struct hspmd_net_source {
 	void (*build)(void *context, struct hspmd_net *net);

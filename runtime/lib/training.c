@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/train/local.h"
+#include "runtime/exec/train_local.h"
 
 /* A parameter as the last run left it, whole. */
 struct result {
@@ -26,12 +26,12 @@ struct hspmd_training {
 	int *threads; /* by device of the cluster */
 	int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to);
 	void *read_context;
-	void (*told)(void *context, int64_t step, double loss);
-	void *told_context;
+	void (*on_loss)(void *context, int64_t step, double loss);
+	void *on_loss_context;
 	int64_t *lengths;
 	int length_count;
-	int (*which)(void *context, int64_t step);
-	void *which_context;
+	int (*length_of_step)(void *context, int64_t step);
+	void *length_context;
 	struct result *results;
 	int result_count;
 };
@@ -157,7 +157,7 @@ void hspmd_training_seed(struct hspmd_training *t, uint64_t seed)
 
 static int find_device(const struct hspmd_training *t, const char *address, struct hspmd_error *err)
 {
-	return t->cluster ? hspmd_cluster_device(t->cluster, address, err) : hspmd_fail(err, "%s: there is no cluster yet", address);
+	return t->cluster ? hspmd_cluster_find_device(t->cluster, address, err) : hspmd_fail(err, "%s: there is no cluster yet", address);
 }
 
 int hspmd_training_threads(struct hspmd_training *t, const char *device, int threads, struct hspmd_error *err)
@@ -178,7 +178,7 @@ void hspmd_training_samples(struct hspmd_training *t, int (*read)(void *context,
 	t->read_context = context;
 }
 
-int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*which)(void *context, int64_t step), void *context,
+int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*length_of_step)(void *context, int64_t step), void *context,
 			   struct hspmd_error *err)
 {
 	if (count < 1)
@@ -190,15 +190,15 @@ int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int
 	free(t->lengths);
 	t->lengths = copy;
 	t->length_count = count;
-	t->which = which;
-	t->which_context = context;
+	t->length_of_step = length_of_step;
+	t->length_context = context;
 	return 0;
 }
 
-void hspmd_training_told(struct hspmd_training *t, void (*told)(void *context, int64_t step, double loss), void *context)
+void hspmd_training_on_loss(struct hspmd_training *t, void (*on_loss)(void *context, int64_t step, double loss), void *context)
 {
-	t->told = told;
-	t->told_context = context;
+	t->on_loss = on_loss;
+	t->on_loss_context = context;
 }
 
 /* ---- training */
@@ -214,8 +214,8 @@ static int read_sample(void *context, const char *name, int64_t number, int64_t 
 static void tell(void *context, int64_t step, double loss)
 {
 	const struct hspmd_training *t = context;
-	if (t->told)
-		t->told(t->told_context, step, loss);
+	if (t->on_loss)
+		t->on_loss(t->on_loss_context, step, loss);
 }
 
 static int make_results(struct hspmd_training *t, const struct hspmd_program *p, struct hspmd_error *err)
@@ -224,7 +224,7 @@ static int make_results(struct hspmd_training *t, const struct hspmd_program *p,
 	for (int i = 0; t->results && i < p->state_count; i++) {
 		struct result *r = &t->results[t->result_count++];
 		const struct hspmd_shape *shape = &p->graph->tensors[p->states[i].tensor].shape;
-		r->whole = hspmd_box_whole(shape);
+		r->whole = hspmd_box_full(shape);
 		r->count = hspmd_shape_elements(shape);
 		r->name = strdup(p->states[i].name);
 		r->values = hspmd_calloc((size_t)r->count, sizeof *r->values);
@@ -242,15 +242,15 @@ static int take_parameters(void *context, const struct hspmd_program *p, const s
 		return -1;
 	for (int i = 0; i < p->state_count; i++) {
 		const struct hspmd_program_state *s = &p->states[i];
-		if (s->param < 0 || s->share.replica)
+		if (s->param < 0 || s->shard.replica)
 			continue;
-		size_t bytes = (size_t)hspmd_box_elements(&s->share.box) * sizeof(float);
+		size_t bytes = (size_t)hspmd_box_elements(&s->shard.box) * sizeof(float);
 		float *part = malloc(bytes);
 		if (!part)
 			return hspmd_fail_memory(err, "keeping parameters");
-		int status = device->ops->to_host(device, part, hspmd_executor_slot(executor, s->param), bytes, err);
+		int status = device->ops->to_host(device, part, hspmd_executor_slot_data(executor, s->param), bytes, err);
 		if (!status)
-			hspmd_box_copy(t->results[i].values, &t->results[i].whole, part, &s->share.box, &s->share.box, sizeof *part);
+			hspmd_box_copy(t->results[i].values, &t->results[i].whole, part, &s->shard.box, &s->shard.box, sizeof *part);
 		free(part);
 		if (status)
 			return -1;
@@ -287,10 +287,10 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 	if (!job)
 		return -1;
 	drop_results(t);
-	struct hspmd_local_options o = {
+	struct hspmd_train_local_options o = {
 		.source = hspmd_net_graph_source(&t->source), .cluster = t->cluster, .plan = t->plan, .job = job, .samples = { read_sample, t },
-		.steps = steps, .threads_of = t->threads, .lengths = t->lengths, .length_count = t->length_count, .which = t->which,
-		.which_context = t->which_context, .told = tell, .context = t, .ended = take_parameters,
+		.steps = steps, .threads_of = t->threads, .lengths = t->lengths, .length_count = t->length_count, .length_of_step = t->length_of_step,
+		.length_context = t->length_context, .on_loss = tell, .context = t, .on_end = take_parameters,
 	};
 	int status = hspmd_train_local(&o, err);
 	hspmd_job_destroy(job);

@@ -25,7 +25,7 @@
 #define PAIR_S 2.0 /* at most, and what a pair needs to be measured well */
 
 struct session {
-	const struct hspmd_measure_place *place;
+	const struct hspmd_measure_context *context;
 	int *peers;                /* devices of this type on this node, ascending */
 	int peer_count, self;      /* which peer */
 	struct hspmd_trial *trial; /* under way; NULL: none, or without this device */
@@ -34,15 +34,15 @@ struct session {
 
 static int find_peers(struct session *s, struct hspmd_error *err)
 {
-	const struct hspmd_cluster *c = s->place->cluster;
-	const struct hspmd_device_at *own = &c->devices[s->place->device];
+	const struct hspmd_cluster *c = s->context->cluster;
+	const struct hspmd_cluster_device *own = &c->devices[s->context->device];
 	const struct hspmd_node *node = &c->nodes[own->node];
 	s->peers = hspmd_calloc((size_t)node->device_count, sizeof *s->peers);
 	if (!s->peers)
 		return hspmd_fail_memory(err, "measuring");
 	for (int d = node->first_device; d < node->first_device + node->device_count; d++)
 		if (c->devices[d].type == own->type) {
-			if (d == s->place->device)
+			if (d == s->context->device)
 				s->self = s->peer_count;
 			s->peers[s->peer_count++] = d;
 		}
@@ -64,7 +64,7 @@ static int agree(void *context, double *value, struct hspmd_error *err)
 	if (s->peer_count == 1)
 		return 0;
 	double *all = hspmd_calloc((size_t)s->peer_count, sizeof *all);
-	int rv = all ? hspmd_transport_gather(s->place->transport, s->peers, s->peer_count, AGREE_TAG, value, sizeof *value, all, err)
+	int rv = all ? hspmd_transport_all_gather(s->context->transport, s->peers, s->peer_count, AGREE_TAG, value, sizeof *value, all, err)
 	             : hspmd_fail_memory(err, "measuring");
 	for (int i = 0; !rv && i < s->peer_count; i++)
 		*value = fmax(*value, all[i]);
@@ -80,10 +80,10 @@ static void note(void *context, int tp, int micro_batch, const char *why)
 	json_array_append_new(s->notes, json_string(text));
 }
 
-static struct hspmd_trial_guess guess(void *context, int tp, int micro_batch)
+static struct hspmd_trial_estimate estimate(void *context, int tp, int micro_batch)
 {
 	struct session *s = context;
-	return hspmd_trial_guess(s->place, tp, micro_batch);
+	return hspmd_trial_estimate(s->context, tp, micro_batch);
 }
 
 static int begin(void *context, int tp, int micro_batch, bool *able, struct hspmd_error *err)
@@ -95,7 +95,7 @@ static int begin(void *context, int tp, int micro_batch, bool *able, struct hspm
 	*able = true;
 	if (first + tp > s->peer_count) /* left over by the groups */
 		return 0;
-	s->trial = hspmd_trial_create(s->place, s->peers + first, tp, micro_batch, &why);
+	s->trial = hspmd_trial_create(s->context, s->peers + first, tp, micro_batch, &why);
 	if (!s->trial)
 		note(s, tp, micro_batch, why.text);
 	*able = s->trial;
@@ -140,7 +140,7 @@ static int end(void *context, int tp, int micro_batch, bool keep, struct hspmd_e
 
 /* ---- links */
 
-static int keep_points(struct session *s, const struct hspmd_pair *pair, double (*points)[2], int count, struct hspmd_error *err)
+static int keep_points(struct session *s, const struct hspmd_link_pair *pair, double (*points)[2], int count, struct hspmd_error *err)
 {
 	json_t *list = json_array();
 	int bad = !list;
@@ -154,9 +154,9 @@ static int keep_points(struct session *s, const struct hspmd_pair *pair, double 
 /* Everybody waits for everybody, so that pairs of different rounds do not disturb one another. */
 static int end_round(struct session *s, struct hspmd_error *err)
 {
-	size_t n = (size_t)s->place->cluster->device_count;
+	size_t n = (size_t)s->context->cluster->device_count;
 	char own = 0, *all = hspmd_calloc(n, 1);
-	int rv = all ? hspmd_transport_gather(s->place->transport, NULL, (int)n, ROUND_TAG, &own, 1, all, err)
+	int rv = all ? hspmd_transport_all_gather(s->context->transport, NULL, (int)n, ROUND_TAG, &own, 1, all, err)
 	             : hspmd_fail_memory(err, "measuring links");
 	free(all);
 	return rv;
@@ -165,8 +165,8 @@ static int end_round(struct session *s, struct hspmd_error *err)
 /* Each round gets an even part of what is left until `until`. */
 static int measure_links(struct session *s, double until, struct hspmd_error *err)
 {
-	struct hspmd_pair *pairs;
-	int count = hspmd_measure_pairs(s->place->cluster, &pairs, err), self = s->place->device, rv = count < 0 ? -1 : 0;
+	struct hspmd_link_pair *pairs;
+	int count = hspmd_measure_pairs(s->context->cluster, &pairs, err), self = s->context->device, rv = count < 0 ? -1 : 0;
 	int rounds = count > 0 ? pairs[count - 1].round + 1 : 0;
 	if (rounds)
 		rv = end_round(s, err);
@@ -176,7 +176,7 @@ static int measure_links(struct session *s, double until, struct hspmd_error *er
 			double points[HSPMD_MEASURE_POINTS][2];
 			if (pairs[i].from != self && pairs[i].to != self)
 				continue;
-			int n = hspmd_measure_pair(s->place, &pairs[i], each, points, err);
+			int n = hspmd_measure_pair(s->context, &pairs[i], each, points, err);
 			rv = n < 0 ? -1 : n > 0 ? keep_points(s, &pairs[i], points, n, err) : 0;
 		}
 		if (!rv)
@@ -189,20 +189,20 @@ static int measure_links(struct session *s, double until, struct hspmd_error *er
 
 /* ---- all of it */
 
-json_t *hspmd_measure_device(const struct hspmd_measure_place *place, const struct hspmd_measure_wishes *wishes, struct hspmd_error *err)
+json_t *hspmd_measure_device(const struct hspmd_measure_context *context, const struct hspmd_measure_options *options, struct hspmd_error *err)
 {
-	struct session s = { .place = place, .layers = json_array(), .links = json_array(), .notes = json_array() };
-	const struct hspmd_stand stand = { &s, now, agree, guess, begin, step, end, note };
-	double here = hspmd_now(), until = fmax(place->began + wishes->budget_s, here + LEAST_SHARE * wishes->budget_s);
-	double links = place->cluster->device_count > 1 ? LINKS_SHARE * (until - here) : 0;
+	struct session s = { .context = context, .layers = json_array(), .links = json_array(), .notes = json_array() };
+	const struct hspmd_trial_ops ops = { &s, now, agree, estimate, begin, step, end, note };
+	double here = hspmd_now(), until = fmax(context->began + options->budget_s, here + LEAST_SHARE * options->budget_s);
+	double links = context->cluster->device_count > 1 ? LINKS_SHARE * (until - here) : 0;
 	json_t *result = NULL;
 	int rv = s.layers && s.links && s.notes ? find_peers(&s, err) : hspmd_fail_memory(err, "measuring");
 	if (!rv)
-		rv = hspmd_measure_trials(&stand, wishes, s.peer_count, until - links, err);
-	if (!rv && place->transport)
+		rv = hspmd_measure_trials(&ops, options, s.peer_count, until - links, err);
+	if (!rv && context->transport)
 		rv = measure_links(&s, until, err);
 	if (!rv) {
-		result = json_pack("{si,sO,sO,sO,so}", "device", place->device, "layers", s.layers, "links", s.links, "notes", s.notes,
+		result = json_pack("{si,sO,sO,sO,so}", "device", context->device, "layers", s.layers, "links", s.links, "notes", s.notes,
 		                   "kept", s.kept ? json_incref(s.kept) : json_null());
 		if (!result)
 			hspmd_fail_memory(err, "measuring");

@@ -7,7 +7,7 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 #include "runtime/measure/measure.h"
-#include "runtime/train/execute.h"
+#include "runtime/exec/execute.h"
 
 /* Blocks are measured until their state is larger than a processor's caches, as a whole model's is; so many at least. */
 #define STATE_BYTES ((int64_t)256 << 20)
@@ -31,7 +31,7 @@ struct trial_step {
 };
 
 struct hspmd_trial {
-	const struct hspmd_measure_place *place;
+	const struct hspmd_measure_context *context;
 	struct hspmd_model model; /* a shorter copy; what it points to is the caller's */
 	struct hspmd_plan *plan;
 	struct hspmd_job job;
@@ -71,15 +71,15 @@ static int blocks_to_measure(const struct hspmd_model *m, int tp)
 
 static int make_plan(struct hspmd_trial *t, const int *group, int tp, int micro_batch, struct hspmd_error *err)
 {
-	const struct hspmd_cluster *c = t->place->cluster;
+	const struct hspmd_cluster *c = t->context->cluster;
 	json_t *devices = json_array();
 	int bad = !devices, layers = hspmd_model_layers(&t->model);
 	char address[256];
 	for (int i = 0; i < tp; i++)
-		bad |= json_array_append_new(devices, json_string(hspmd_cluster_address(c, group[i], address, sizeof address)));
+		bad |= json_array_append_new(devices, json_string(hspmd_cluster_device_address(c, group[i], address, sizeof address)));
 	json_t *plan =
 	        json_pack("{ss,si,si,si,ss,si,s[{si,s[{s[ii],so}]}]}", "format", HSPMD_PLAN_FORMAT, "global_batch",
-	                  MICRO_BATCHES * micro_batch, "micro_batch", micro_batch, "seq_len", t->place->seq_len, "schedule", "1f1b",
+	                  MICRO_BATCHES * micro_batch, "micro_batch", micro_batch, "seq_len", t->context->seq_len, "schedule", "1f1b",
 	                  "zero_stage", 0, "pipelines", "micro_batches", MICRO_BATCHES, "stages", "layers", 0, layers, "devices", devices);
 	if (bad || !plan)
 		hspmd_fail_memory(err, "measuring layers");
@@ -89,15 +89,15 @@ static int make_plan(struct hspmd_trial *t, const int *group, int tp, int micro_
 	return t->plan ? 0 : -1;
 }
 
-struct hspmd_trial_guess hspmd_trial_guess(const struct hspmd_measure_place *place, int tp, int micro_batch)
+struct hspmd_trial_estimate hspmd_trial_estimate(const struct hspmd_measure_context *context, int tp, int micro_batch)
 {
-	const struct hspmd_model *m = place->model;
-	const struct hspmd_device_type *type = &place->cluster->types[place->cluster->devices[place->device].type];
+	const struct hspmd_model *m = context->model;
+	const struct hspmd_device_type *type = &context->cluster->types[context->cluster->devices[context->device].type];
 	int blocks = blocks_to_measure(m, tp), head = hspmd_model_layers(m) - 1;
 	double rate = type->tflops[HSPMD_PRECISION_FP32] > 0 ? type->tflops[HSPMD_PRECISION_FP32] : type->peak_tflops[HSPMD_PRECISION_FP32];
-	double flops = 3 * (hspmd_model_layer_flops(m, head, place->seq_len) + blocks * hspmd_model_layer_flops(m, 1, place->seq_len));
+	double flops = 3 * (hspmd_model_layer_flops(m, head, context->seq_len) + blocks * hspmd_model_layer_flops(m, 1, context->seq_len));
 	double state = (double)(hspmd_model_layer_params(m, 0) + hspmd_model_layer_params(m, head) + blocks * hspmd_model_layer_params(m, 1)) * STATE_OF_PARAMETER;
-	struct hspmd_trial_guess g = { .start_s = state / tp / FIRST_TOUCH, .step_s = STATE_PASSES * state / tp / (type->gbytes_per_s * 1e9) };
+	struct hspmd_trial_estimate g = { .start_s = state / tp / FIRST_TOUCH, .step_s = STATE_PASSES * state / tp / (type->gbytes_per_s * 1e9) };
 	if (rate > 0)
 		g.step_s += MICRO_BATCHES * micro_batch * flops / tp / (rate * 1e12);
 	g.start_s *= MARGIN;
@@ -131,15 +131,15 @@ static void make_job(struct hspmd_trial *t)
 
 static int check_memory(const struct hspmd_trial *t, struct hspmd_error *err)
 {
-	const struct hspmd_cluster *c = t->place->cluster;
+	const struct hspmd_cluster *c = t->context->cluster;
 	double need = (double)hspmd_program_memory(t->program);
-	double have = MEMORY_SHARE * (double)c->types[c->devices[t->place->device].type].memory_bytes;
+	double have = MEMORY_SHARE * (double)c->types[c->devices[t->context->device].type].memory_bytes;
 	return need <= have ? 0 : hspmd_fail(err, "needs %.3g GB of memory where there are %.3g GB", need / 1e9, have / 1e9);
 }
 
 static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct hspmd_error *err)
 {
-	size_t devices = (size_t)t->place->cluster->device_count;
+	size_t devices = (size_t)t->context->cluster->device_count;
 	t->rank_of = hspmd_calloc(devices, sizeof *t->rank_of);
 	t->seconds = hspmd_calloc(t->program->instruction_count, sizeof *t->seconds);
 	if (!t->rank_of || !t->seconds)
@@ -148,8 +148,8 @@ static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct
 		t->rank_of[d] = (int)d;
 	struct hspmd_executor_options o = {
 		.program = t->program,
-		.device = t->place->dev,
-		.transport = tp > 1 ? t->place->transport : NULL,
+		.device = t->context->dev,
+		.transport = tp > 1 ? t->context->transport : NULL,
 		.rank_of = t->rank_of,
 		.device_count = (int)devices,
 		.voters = group,
@@ -162,7 +162,7 @@ static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct
 	return t->executor ? hspmd_executor_initialise(t->executor, err) : -1;
 }
 
-struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, const int *group, int tp, int micro_batch,
+struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_context *context, const int *group, int tp, int micro_batch,
                                        struct hspmd_error *err)
 {
 	struct hspmd_trial *t = hspmd_calloc(1, sizeof *t);
@@ -170,14 +170,14 @@ struct hspmd_trial *hspmd_trial_create(const struct hspmd_measure_place *place, 
 		hspmd_fail_memory(err, "measuring layers");
 		return NULL;
 	}
-	t->place = place;
-	t->model = *place->model;
-	t->model.block_count = blocks_to_measure(place->model, tp);
+	t->context = context;
+	t->model = *context->model;
+	t->model.block_count = blocks_to_measure(context->model, tp);
 	struct hspmd_graph_source source = hspmd_graph_source_model(&t->model);
 	if (make_plan(t, group, tp, micro_batch, err))
 		goto fail;
 	make_job(t);
-	t->program = hspmd_program_build(&source, t->plan, place->cluster, place->device, place->dev, err);
+	t->program = hspmd_program_build(&source, t->plan, context->cluster, context->device, context->dev, err);
 	if (!t->program || check_memory(t, err) || make_executor(t, group, tp, err))
 		goto fail;
 	return t;
@@ -213,13 +213,13 @@ static int layers_of_kind(const struct hspmd_trial *t, int kind)
 
 static int keep_step(struct hspmd_trial *t, struct hspmd_error *err)
 {
-	if (hspmd_grow(&t->steps, &t->capacity, t->count, sizeof *t->steps))
+	if (hspmd_array_grow(&t->steps, &t->capacity, t->count, sizeof *t->steps))
 		return hspmd_fail_memory(err, "measuring layers");
 	struct trial_step *s = &t->steps[t->count++];
 	for (size_t i = 0; i < t->program->instruction_count; i++) {
 		const struct hspmd_instruction *in = &t->program->instructions[i];
 		enum hspmd_layer_kind k = kind_of(t, in->layer);
-		if (in->micro_batch == 0 || (in->action == HSPMD_ACTION_COMM && i >= t->program->vote))
+		if (in->micro_batch == 0 || (in->kind == HSPMD_INSTRUCTION_COMM && i >= t->program->vote))
 			continue;
 		int time = in->micro_batch < 0 ? HSPMD_TIME_OPTIMIZER : in->backward ? HSPMD_TIME_BACKWARD : HSPMD_TIME_FORWARD;
 		s->seconds[k][time] += t->seconds[i] / layers_of_kind(t, k);
@@ -233,7 +233,7 @@ int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *er
 	struct hspmd_step_times times;
 	double then = hspmd_now();
 	if (hspmd_executor_gradients(t->executor, t->step, &own, &times, err) || hspmd_executor_commit(t->executor, t->step, &own, err) ||
-	    hspmd_executor_spread(t->executor, t->step + 1, err))
+	    hspmd_executor_gather_parameters(t->executor, t->step + 1, err))
 		return -1;
 	*took = hspmd_now() - then;
 	t->step++;
@@ -245,7 +245,7 @@ int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *er
 /* Two operators at once may be of two layers. */
 static int layer_of(const struct hspmd_program *p, const struct hspmd_instruction *in, int slot)
 {
-	return in->action == HSPMD_ACTION_RUN ? p->graph->tensors[p->forms[p->slots[slot].form].tensor].layer : in->layer;
+	return in->kind == HSPMD_INSTRUCTION_RUN ? p->graph->tensors[p->slot_types[p->slots[slot].slot_type].tensor].layer : in->layer;
 }
 
 /* Slots of a micro-batch that the forward pass writes and the backward pass reads. */
@@ -260,10 +260,10 @@ static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND
 			continue;
 		for (int k = 0; in->backward && k < in->input_count; k++) {
 			int s = in->in[k];
-			if (s < 0 || writer[s] < 0 || p->slots[s].region != HSPMD_ARENA_TRANSIENT)
+			if (s < 0 || writer[s] < 0 || p->slots[s].memory != HSPMD_ARENA_TRANSIENT)
 				continue;
 			enum hspmd_layer_kind kind = kind_of(t, writer[s]);
-			kept[kind] += (double)p->forms[p->slots[s].form].bytes / layers_of_kind(t, kind) / t->plan->micro_batch;
+			kept[kind] += (double)p->slot_types[p->slots[s].slot_type].bytes / layers_of_kind(t, kind) / t->plan->micro_batch;
 			writer[s] = -1;
 		}
 		for (int k = 0; !in->backward && k < in->output_count; k++)

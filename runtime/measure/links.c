@@ -28,7 +28,7 @@ static const int64_t sizes[HSPMD_MEASURE_POINTS] = { 1 << 10, 1 << 14, 1 << 16, 
 
 struct pairs {
 	const struct hspmd_cluster *c;
-	struct hspmd_pair *list;
+	struct hspmd_link_pair *list;
 	size_t count, capacity;
 	int round;
 	bool *seen; /* [scope][type][type]: measured */
@@ -42,9 +42,9 @@ static bool *seen(struct pairs *p, int scope, int a, int b)
 
 static int add_pair(struct pairs *p, int from, int to)
 {
-	if (hspmd_grow(&p->list, &p->capacity, p->count, sizeof *p->list))
+	if (hspmd_array_grow(&p->list, &p->capacity, p->count, sizeof *p->list))
 		return -1;
-	p->list[p->count++] = (struct hspmd_pair){ p->round, from, to };
+	p->list[p->count++] = (struct hspmd_link_pair){ p->round, from, to };
 	*seen(p, p->c->devices[from].node != p->c->devices[to].node, from, to) = true;
 	return 0;
 }
@@ -128,11 +128,11 @@ static int pairs_of_types(struct pairs *p)
 
 static int by_round(const void *a, const void *b)
 {
-	const struct hspmd_pair *x = a, *y = b;
+	const struct hspmd_link_pair *x = a, *y = b;
 	return x->round != y->round ? x->round - y->round : x->from - y->from;
 }
 
-int hspmd_measure_pairs(const struct hspmd_cluster *c, struct hspmd_pair **pairs, struct hspmd_error *err)
+int hspmd_measure_pairs(const struct hspmd_cluster *c, struct hspmd_link_pair **pairs, struct hspmd_error *err)
 {
 	struct pairs p = { .c = c, .seen = hspmd_calloc(2 * (size_t)(c->type_count * c->type_count), sizeof(bool)) };
 	int rv = !p.seen || pairs_within(&p);
@@ -152,8 +152,8 @@ int hspmd_measure_pairs(const struct hspmd_cluster *c, struct hspmd_pair **pairs
 /* ---- one pair */
 
 struct ping {
-	const struct hspmd_measure_place *place;
-	const struct hspmd_pair *pair;
+	const struct hspmd_measure_context *context;
+	const struct hspmd_link_pair *pair;
 	struct hspmd_comm *comm;
 	struct hspmd_transfer *there, *back; /* of the size at hand */
 	void *data;
@@ -198,7 +198,7 @@ static int round_trip(struct ping *g, bool leads, struct hspmd_error *err)
 /* How many rounds follow; 0: no more. */
 static int tell_count(struct ping *g, bool leads, int32_t *count, struct hspmd_error *err)
 {
-	struct hspmd_transport *t = g->place->transport;
+	struct hspmd_transport *t = g->context->transport;
 	struct hspmd_request *r = NULL;
 	int rv = leads ? t->ops->send(t, g->pair->to, COUNT_TAG, count, sizeof *count, &r, err)
 	               : t->ops->receive(t, g->pair->from, COUNT_TAG, count, sizeof *count, &r, err);
@@ -263,12 +263,12 @@ static int follow(struct ping *g, struct hspmd_error *err)
 	}
 }
 
-int hspmd_measure_pair(const struct hspmd_measure_place *place, const struct hspmd_pair *pair, double seconds,
+int hspmd_measure_pair(const struct hspmd_measure_context *context, const struct hspmd_link_pair *pair, double seconds,
                        double points[HSPMD_MEASURE_POINTS][2], struct hspmd_error *err)
 {
-	struct hspmd_device *dev = place->dev;
-	struct ping g = { .place = place, .pair = pair };
-	size_t devices = (size_t)place->cluster->device_count, most = (size_t)sizes[HSPMD_MEASURE_POINTS - 1];
+	struct hspmd_device *dev = context->dev;
+	struct ping g = { .context = context, .pair = pair };
+	size_t devices = (size_t)context->cluster->device_count, most = (size_t)sizes[HSPMD_MEASURE_POINTS - 1];
 	double until = hspmd_now() + seconds;
 	int *rank_of = hspmd_calloc(devices, sizeof *rank_of), count = -1;
 	for (size_t d = 0; rank_of && d < devices; d++)
@@ -276,10 +276,10 @@ int hspmd_measure_pair(const struct hspmd_measure_place *place, const struct hsp
 	if (!rank_of)
 		hspmd_fail_memory(err, "measuring links");
 	else
-		g.comm = hspmd_comm_create(dev, place->transport, rank_of, (int)devices, place->device, err);
+		g.comm = hspmd_comm_create(dev, context->transport, rank_of, (int)devices, context->device, err);
 	g.data = g.comm ? dev->ops->allocate(dev, most, err) : NULL;
 	if (g.data && !dev->ops->zero(dev, g.data, most, err))
-		count = place->device == pair->from ? lead(&g, until, points, err) : follow(&g, err);
+		count = context->device == pair->from ? lead(&g, until, points, err) : follow(&g, err);
 	if (g.comm && count < 0)
 		hspmd_error_prefix(err, "link");
 	hspmd_comm_destroy(g.comm);

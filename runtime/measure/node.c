@@ -34,14 +34,14 @@ struct device_process {
 };
 
 struct node {
-	const struct hspmd_measure_wishes *wishes;
+	const struct hspmd_measure_options *options;
 	struct hspmd_topology *topology;
 	struct device_process *devices;
 	int count, first; /* number of the first one in the cluster */
 	double began;
 };
 
-static double patience(const struct hspmd_measure_wishes *w)
+static double patience(const struct hspmd_measure_options *w)
 {
 	return START_S + OVERTIME * w->budget_s;
 }
@@ -49,8 +49,8 @@ static double patience(const struct hspmd_measure_wishes *w)
 /* ---- a device's process */
 
 struct self {
-	struct hspmd_measure_place place;
-	const struct hspmd_measure_wishes *wishes;
+	struct hspmd_measure_context context;
+	const struct hspmd_measure_options *options;
 	struct hspmd_wire_reader *reader;
 	int fd;
 };
@@ -58,25 +58,25 @@ struct self {
 static json_t *hear(const struct self *s, struct hspmd_error *err)
 {
 	json_t *m = NULL;
-	return hspmd_wire_receive(s->fd, s->reader, patience(s->wishes), &m, err) == 1 ? m : NULL;
+	return hspmd_wire_receive(s->fd, s->reader, patience(s->options), &m, err) == 1 ? m : NULL;
 }
 
 static int open_transport(struct self *s, struct hspmd_cluster *cluster, int number, char **address, struct hspmd_error *err)
 {
-	s->place.cluster = cluster;
-	s->place.device = number;
+	s->context.cluster = cluster;
+	s->context.device = number;
 	size_t n = (size_t)cluster->device_count;
 	*address = strdup("");
 	if (n == 1)
 		return *address ? 0 : hspmd_fail_memory(err, "starting a device");
 	char(*names)[64] = hspmd_calloc(n, sizeof *names);
-	const struct hspmd_transport_ops *ops = hspmd_transport_find(s->wishes->transport, err);
+	const struct hspmd_transport_ops *ops = hspmd_transport_find(s->options->transport, err);
 	for (size_t d = 0; names && d < n; d++)
-		hspmd_cluster_address(cluster, (int)d, names[d], sizeof *names);
-	struct hspmd_transport_options o = { .rank = number, .size = (int)n, .timeout_s = patience(s->wishes), .names = names };
+		hspmd_cluster_device_address(cluster, (int)d, names[d], sizeof *names);
+	struct hspmd_transport_options o = { .rank = number, .size = (int)n, .timeout_s = patience(s->options), .names = names };
 	struct hspmd_address own = { 0 };
 	int rv =
-	        !ops || ops->open(&o, &s->place.transport, err) || s->place.transport->ops->address(s->place.transport, &own, err) ? -1 : 0;
+	        !ops || ops->open(&o, &s->context.transport, err) || s->context.transport->ops->address(s->context.transport, &own, err) ? -1 : 0;
 	free(names);
 	free(*address);
 	*address = rv ? NULL : hspmd_base64_encode(own.data, own.size);
@@ -106,8 +106,8 @@ static int answer_open(struct self *s, struct hspmd_error *err)
 
 static int connect_all(struct self *s, const json_t *addresses, struct hspmd_error *err)
 {
-	size_t n = (size_t)s->place.cluster->device_count;
-	if (!s->place.transport)
+	size_t n = (size_t)s->context.cluster->device_count;
+	if (!s->context.transport)
 		return 0;
 	struct hspmd_address *all = hspmd_calloc(n, sizeof *all);
 	int rv = all ? 0 : hspmd_fail_memory(err, "connecting");
@@ -118,7 +118,7 @@ static int connect_all(struct self *s, const json_t *addresses, struct hspmd_err
 			rv = hspmd_fail(err, "measure: address %zu is missing", d);
 	}
 	if (!rv)
-		rv = s->place.transport->ops->connect(s->place.transport, all, err);
+		rv = s->context.transport->ops->connect(s->context.transport, all, err);
 	for (size_t d = 0; all && d < n; d++)
 		free(all[d].data);
 	free(all);
@@ -130,7 +130,7 @@ static int answer_measure(struct self *s, struct hspmd_error *err)
 	json_t *m = hear(s, err);
 	int rv = m ? connect_all(s, json_object_get(m, "addresses"), err) : -1;
 	json_decref(m);
-	json_t *row = rv ? NULL : hspmd_measure_device(&s->place, s->wishes, err);
+	json_t *row = rv ? NULL : hspmd_measure_device(&s->context, s->options, err);
 	json_t *answer = row ? json_pack("{so}", "row", row) : NULL;
 	if (!rv)
 		rv = answer ? hspmd_wire_send(s->fd, answer, START_S, err) : -1;
@@ -138,23 +138,23 @@ static int answer_measure(struct self *s, struct hspmd_error *err)
 	return rv;
 }
 
-static void run_device(int fd, const struct hspmd_place *where, const struct hspmd_model *model, const struct hspmd_measure_wishes *wishes, double began)
+static void run_device(int fd, const struct hspmd_binding *where, const struct hspmd_model *model, const struct hspmd_measure_options *options, double began)
 {
 	struct hspmd_error err = { "" };
-	struct self s = { .place = { .model = model, .seq_len = wishes->seq_len, .began = began }, .wishes = wishes, .fd = fd };
-	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_words[where->kind], &err);
+	struct self s = { .context = { .model = model, .seq_len = options->seq_len, .began = began }, .options = options, .fd = fd };
+	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[where->kind], &err);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_NAME, "hspmd-device"); /* for who looks at processes */
 	hspmd_bind_to_cores(where->cpus);
 	s.reader = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
-	int rv = !s.reader || !ops || ops->open(&s.place.dev, where->gpu < 0 ? 0 : where->gpu, where->cores, &err) ||
+	int rv = !s.reader || !ops || ops->open(&s.context.dev, where->gpu < 0 ? 0 : where->gpu, where->cores, &err) ||
 	         answer_open(&s, &err) || answer_measure(&s, &err);
 	json_t *fault = rv ? json_pack("{ss}", "fault", err.text) : NULL;
 	if (fault)
 		hspmd_wire_send(fd, fault, START_S, NULL);
 	/* What this process holds goes with it; the transport has to be left in order, for peers that still read what was sent. */
-	if (s.place.transport)
-		s.place.transport->ops->close(s.place.transport);
+	if (s.context.transport)
+		s.context.transport->ops->close(s.context.transport);
 	_exit(rv ? 1 : 0);
 }
 
@@ -162,10 +162,10 @@ static void run_device(int fd, const struct hspmd_place *where, const struct hsp
 
 static int start_devices(struct node *n, const struct hspmd_model *model, struct hspmd_error *err)
 {
-	n->devices = hspmd_calloc((size_t)n->topology->place_count, sizeof *n->devices);
+	n->devices = hspmd_calloc((size_t)n->topology->binding_count, sizeof *n->devices);
 	if (!n->devices)
 		return hspmd_fail_memory(err, "starting devices");
-	for (; n->count < n->topology->place_count; n->count++) {
+	for (; n->count < n->topology->binding_count; n->count++) {
 		struct device_process *d = &n->devices[n->count];
 		int ends[2];
 		d->reader = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
@@ -178,7 +178,7 @@ static int start_devices(struct node *n, const struct hspmd_model *model, struct
 			close(ends[0]);
 			for (int i = 0; i < n->count; i++)
 				close(n->devices[i].fd);
-			run_device(ends[1], &n->topology->places[n->count], model, n->wishes, n->began);
+			run_device(ends[1], &n->topology->bindings[n->count], model, n->options, n->began);
 		}
 		close(ends[1]);
 		d->fd = ends[0];
@@ -256,7 +256,7 @@ static char *open_all(struct node *n, const struct hspmd_cluster *all, struct hs
 {
 	json_t *cluster = hspmd_cluster_to_json(all);
 	int rv = cluster ? 0 : hspmd_fail_memory(err, "starting devices");
-	n->first = all->nodes[hspmd_cluster_node(all, n->topology->cluster->nodes[0].name)].first_device;
+	n->first = all->nodes[hspmd_cluster_find_node(all, n->topology->cluster->nodes[0].name)].first_device;
 	for (int i = 0; !rv && i < n->count; i++)
 		rv = tell(n, i, json_pack("{ss,sO,si}", "type", "open", "cluster", cluster, "device", n->first + i), err);
 	json_decref(cluster);
@@ -268,7 +268,7 @@ static char *measure_all(struct node *n, json_t *addresses, struct hspmd_error *
 	for (int i = 0; i < n->count; i++)
 		if (tell(n, i, json_pack("{ss,sO}", "type", "measure", "addresses", addresses), err))
 			return NULL;
-	return ask_all(n, "row", patience(n->wishes), err);
+	return ask_all(n, "row", patience(n->options), err);
 }
 
 /* ---- the step */
@@ -296,24 +296,24 @@ static json_t *join_lists(char *const *texts, char *const *given, int size, stru
 
 /* Every task comes through all of this, `err` being set by the first thing that fails. n->count 0: this task has nothing to give. *failed: a device of this
  * node failed while others may have been talking to it. */
-static int exchange(struct node *n, struct hspmd_step *step, struct hspmd_cluster **cluster, json_t **rows, bool *failed, struct hspmd_error *err)
+static int exchange(struct node *n, struct hspmd_pmix *step, struct hspmd_cluster **cluster, json_t **rows, bool *failed, struct hspmd_error *err)
 {
-	int size = hspmd_step_size(step);
-	bool first = !hspmd_step_rank(step);
+	int size = hspmd_pmix_size(step);
+	bool first = !hspmd_pmix_rank(step);
 	char **parts = NULL, **lists = NULL, *own = n->count ? hspmd_topology_text(n->topology->cluster) : NULL;
-	int rv = hspmd_step_gather(step, own, &parts, err);
+	int rv = hspmd_pmix_gather(step, own, &parts, err);
 	struct hspmd_cluster *all = rv ? NULL : hspmd_topology_merge(parts, size, err);
 	free(own);
 	own = all && n->count ? open_all(n, all, err) : NULL;
-	rv = hspmd_step_gather(step, own, &lists, all ? err : NULL) || !all ? -1 : 0;
+	rv = hspmd_pmix_gather(step, own, &lists, all ? err : NULL) || !all ? -1 : 0;
 	bool lost = all && n->count && !own;
 	json_t *addresses = rv || lost ? NULL : join_lists(lists, parts, size, err);
-	hspmd_step_free_texts(lists, size);
+	hspmd_pmix_free_texts(lists, size);
 	lists = NULL;
 	free(own);
 	own = addresses && n->count ? measure_all(n, addresses, err) : NULL;
 	*failed = addresses && n->count && !own;
-	rv = *failed || hspmd_step_gather(step, own, first ? &lists : NULL, addresses && !lost ? err : NULL) || !addresses || lost ? -1 : 0;
+	rv = *failed || hspmd_pmix_gather(step, own, first ? &lists : NULL, addresses && !lost ? err : NULL) || !addresses || lost ? -1 : 0;
 	if (!rv && first) {
 		*rows = join_lists(lists, parts, size, err);
 		*cluster = *rows ? all : NULL;
@@ -322,8 +322,8 @@ static int exchange(struct node *n, struct hspmd_step *step, struct hspmd_cluste
 	if (!*cluster)
 		hspmd_cluster_destroy(all);
 	json_decref(addresses);
-	hspmd_step_free_texts(lists, size);
-	hspmd_step_free_texts(parts, size);
+	hspmd_pmix_free_texts(lists, size);
+	hspmd_pmix_free_texts(parts, size);
 	free(own);
 	return rv;
 }
@@ -335,10 +335,10 @@ static bool is_first_of_node(void)
 	return !local || !strcmp(local, "0");
 }
 
-int hspmd_measure_step(const struct hspmd_topology_options *look, const struct hspmd_model *model,
-                       const struct hspmd_measure_wishes *wishes, struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err)
+int hspmd_measure_cluster(const struct hspmd_topology_options *look, const struct hspmd_model *model,
+                       const struct hspmd_measure_options *options, struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err)
 {
-	struct node n = { .wishes = wishes, .began = hspmd_now() };
+	struct node n = { .options = options, .began = hspmd_now() };
 	struct hspmd_error missing = { "" };
 	bool wanted = is_first_of_node();
 	*cluster = NULL;
@@ -349,12 +349,12 @@ int hspmd_measure_step(const struct hspmd_topology_options *look, const struct h
 		n.devices = NULL;
 		n.count = 0;
 	}
-	struct hspmd_step *step = hspmd_step_open(err);
+	struct hspmd_pmix *step = hspmd_pmix_open(err);
 	bool failed = false;
 	int rv = step ? exchange(&n, step, cluster, rows, &failed, err) : -1;
 	if (failed)
-		hspmd_step_leave(step);
-	else if (hspmd_step_close(step, rv ? NULL : err))
+		hspmd_pmix_leave(step);
+	else if (hspmd_pmix_close(step, rv ? NULL : err))
 		rv = -1;
 	if (!rv && wanted && !n.count)
 		hspmd_warn("this node was left out: %s", missing.text);

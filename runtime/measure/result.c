@@ -50,7 +50,7 @@ static struct cell *find_cell(struct result *r, int device, int tp, int micro_ba
 		if (c->type == want.type && c->node == want.node && c->tp == tp && c->micro_batch == micro_batch)
 			return c;
 	}
-	if (hspmd_grow(&r->cells, &r->cell_capacity, r->cell_count, sizeof *r->cells))
+	if (hspmd_array_grow(&r->cells, &r->cell_capacity, r->cell_count, sizeof *r->cells))
 		return NULL;
 	r->cells[r->cell_count] = want;
 	return &r->cells[r->cell_count++];
@@ -92,7 +92,7 @@ static void tell_notes(const struct result *r, size_t row, int device, const jso
 	char address[256];
 	json_array_foreach ((json_t *)notes, k, at)
 		if (!said_before(r, row, at))
-			hspmd_warn("%s: %s", hspmd_cluster_address(r->cluster, device, address, sizeof address), json_string_value(at));
+			hspmd_warn("%s: %s", hspmd_cluster_device_address(r->cluster, device, address, sizeof address), json_string_value(at));
 }
 
 static int read_rows(struct result *r, struct hspmd_error *err)

@@ -32,7 +32,7 @@ static int read_curve(struct curves *all, int from, const json_t *at, struct hsp
 	for (int i = 0; i < c.count; i++)
 		for (size_t k = 0; k < 2; k++)
 			c.points[i][k] = json_number_value(json_array_get(json_array_get(points, (size_t)i), k));
-	if (hspmd_grow(&all->list, &all->capacity, all->count, sizeof *all->list))
+	if (hspmd_array_grow(&all->list, &all->capacity, all->count, sizeof *all->list))
 		return hspmd_fail_memory(err, "writing links");
 	all->list[all->count++] = c;
 	return 0;
@@ -52,7 +52,7 @@ static bool is_of(const struct curves *all, const struct curve *c, enum hspmd_li
 static int add_link(struct curves *all, const struct hspmd_link *like, const double (*points)[2], int count)
 {
 	struct hspmd_cluster *c = all->c;
-	if (hspmd_grow(&c->links, &all->link_capacity, (size_t)c->link_count, sizeof *c->links))
+	if (hspmd_array_grow(&c->links, &all->link_capacity, (size_t)c->link_count, sizeof *c->links))
 		return -1;
 	struct hspmd_link l = *like;
 	l.points = hspmd_calloc((size_t)count, sizeof *l.points);

@@ -21,26 +21,26 @@ struct degree {
 };
 
 struct turns {
-	const struct hspmd_stand *stand;
-	const struct hspmd_measure_wishes *w;
+	const struct hspmd_trial_ops *ops;
+	const struct hspmd_measure_options *w;
 	double until;
 	int left; /* trials to come, this one included */
-	struct degree degrees[HSPMD_MEASURE_WISHES];
+	struct degree degrees[HSPMD_MEASURE_MAX_VALUES];
 };
 
 /* Seconds till the end, for whoever has the fewest. */
 static int time_left(const struct turns *t, double *left, struct hspmd_error *err)
 {
-	double late = t->stand->now(t->stand->context) - t->until;
-	int rv = t->stand->agree(t->stand->context, &late, err);
+	double late = t->ops->now(t->ops->context) - t->until;
+	int rv = t->ops->agree(t->ops->context, &late, err);
 	*left = -late;
 	return rv;
 }
 
 /* What the trial of degree number `which` should take: work grows with the micro-batch, and a group of more devices is as slow as one of fewer at most. */
-static struct hspmd_trial_guess expect(const struct turns *t, int which, int micro_batch)
+static struct hspmd_trial_estimate expect(const struct turns *t, int which, int micro_batch)
 {
-	struct hspmd_trial_guess g = t->stand->guess(t->stand->context, t->w->tps[which], micro_batch);
+	struct hspmd_trial_estimate g = t->ops->estimate(t->ops->context, t->w->tps[which], micro_batch);
 	const struct degree *known = &t->degrees[which];
 	while (known > t->degrees && !(known->step_s > 0))
 		known--;
@@ -54,7 +54,7 @@ static struct hspmd_trial_guess expect(const struct turns *t, int which, int mic
 /* Run the trial that has begun. `began`: when. */
 static int run_steps(struct turns *t, int which, int micro_batch, double began, double allotted, struct hspmd_error *err)
 {
-	const struct hspmd_stand *s = t->stand;
+	const struct hspmd_trial_ops *s = t->ops;
 	struct degree *d = &t->degrees[which];
 	double start = s->now(s->context) - began, step = 0, left;
 	int run = 0;
@@ -77,7 +77,7 @@ static int run_steps(struct turns *t, int which, int micro_batch, double began, 
 
 static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_error *err)
 {
-	const struct hspmd_stand *s = t->stand;
+	const struct hspmd_trial_ops *s = t->ops;
 	struct degree *d = &t->degrees[which];
 	double left, failed;
 	bool able;
@@ -85,7 +85,7 @@ static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_err
 		return 0;
 	if (time_left(t, &left, err))
 		return -1;
-	struct hspmd_trial_guess g = expect(t, which, micro_batch);
+	struct hspmd_trial_estimate g = expect(t, which, micro_batch);
 	if (g.start_s + g.step_s > left) {
 		char why[128];
 		snprintf(why, sizeof why, "left out for lack of time (--budget): it takes some %.2g s, and there are %.2g s", g.start_s + g.step_s, fmax(left, 0));
@@ -105,16 +105,16 @@ static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_err
 	return s->end(s->context, t->w->tps[which], micro_batch, !rv && !d->over, err) ? -1 : rv;
 }
 
-int hspmd_measure_trials(const struct hspmd_stand *stand, const struct hspmd_measure_wishes *wishes, int peers, double until, struct hspmd_error *err)
+int hspmd_measure_trials(const struct hspmd_trial_ops *ops, const struct hspmd_measure_options *options, int peers, double until, struct hspmd_error *err)
 {
-	struct turns t = { .stand = stand, .w = wishes, .until = until };
+	struct turns t = { .ops = ops, .w = options, .until = until };
 	int degrees = 0;
-	while (degrees < wishes->tp_count && wishes->tps[degrees] <= peers)
+	while (degrees < options->tp_count && options->tps[degrees] <= peers)
 		degrees++;
-	t.left = degrees * wishes->micro_batch_count;
-	for (int m = 0; m < wishes->micro_batch_count; m++)
+	t.left = degrees * options->micro_batch_count;
+	for (int m = 0; m < options->micro_batch_count; m++)
 		for (int i = 0; i < degrees; i++, t.left--)
-			if (try_one(&t, i, wishes->micro_batches[m], err))
+			if (try_one(&t, i, options->micro_batches[m], err))
 				return -1;
 	return 0;
 }

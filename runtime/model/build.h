@@ -6,7 +6,7 @@
 #include "common/format/model.h"
 #include "runtime/graph/graph.h"
 
-struct hspmd_model_build {
+struct hspmd_model_build_options {
 	int64_t batch;     /* samples of a micro-batch */
 	int64_t seq_len;
 	int vocab_parts;   /* shards of the vocabulary in the head's stage, 1: none */
@@ -23,6 +23,6 @@ struct hspmd_model_build {
 #define HSPMD_TENSOR_SEGMENTS "segments" /* [B,T] I32, the number of the position's document within the sample; only with `documents` */
 
 /* NULL and err when memory is short or the sizes do not fit. The caller destroys the graph. */
-struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build *how, struct hspmd_error *err);
+struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err);
 
 #endif

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "runtime/model/parts.h"
+#include "runtime/model/model_internal.h"
 
 /* Where tensor parallelism splits a projection, and in what granularity. */
 struct cut {
@@ -16,9 +16,9 @@ static int projection(struct hspmd_builder *b, int x, const char *name, int64_t 
 {
 	char full[96];
 	snprintf(full, sizeof full, "%s.weight", name);
-	int w = hspmd_part_matrix(b, full, HSPMD_SHAPE(out, in), b->m->init_range, cut.dim, cut.unit);
+	int w = hspmd_builder_matrix(b, full, HSPMD_SHAPE(out, in), b->m->init_range, cut.dim, cut.unit);
 	snprintf(full, sizeof full, "%s.bias", name);
-	return hspmd_part_linear(b, x, w, bias ? hspmd_part_vector(b, full, HSPMD_SHAPE(out), 0, cut.dim == 0 ? 0 : -1, cut.unit) : -1, false);
+	return hspmd_builder_linear(b, x, w, bias ? hspmd_builder_vector(b, full, HSPMD_SHAPE(out), 0, cut.dim == 0 ? 0 : -1, cut.unit) : -1, false);
 }
 
 static int attention(struct hspmd_builder *b, int x)
@@ -34,9 +34,9 @@ static int attention(struct hspmd_builder *b, int x)
 	int q = projection(b, x, "self_attn.q_proj", width, m->hidden, m->qkv_bias, by_group);
 	int k = projection(b, x, "self_attn.k_proj", kv_width, m->hidden, m->qkv_bias, by_kv_head);
 	int v = projection(b, x, "self_attn.v_proj", kv_width, m->hidden, m->qkv_bias, by_kv_head);
-	q = hspmd_part_op(b, HSPMD_OP_ROPE, &attr, &q, 1, NULL);
-	k = hspmd_part_op(b, HSPMD_OP_ROPE, &attr, &k, 1, NULL);
-	int o = hspmd_part_attention(b, &attr, (int[]){ q, k, v }, 3);
+	q = hspmd_builder_op(b, HSPMD_OP_ROPE, &attr, &q, 1, NULL);
+	k = hspmd_builder_op(b, HSPMD_OP_ROPE, &attr, &k, 1, NULL);
+	int o = hspmd_builder_attention(b, &attr, (int[]){ q, k, v }, 3);
 	return projection(b, o, "self_attn.o_proj", m->hidden, width, m->out_bias, from_group);
 }
 
@@ -45,7 +45,7 @@ static int dense_mlp(struct hspmd_builder *b, int x)
 	const struct hspmd_model *m = b->m;
 	int gate = projection(b, x, "mlp.gate_proj", m->ffn, m->hidden, m->mlp_bias, (struct cut){ 0, 1 });
 	int up = projection(b, x, "mlp.up_proj", m->ffn, m->hidden, m->mlp_bias, (struct cut){ 0, 1 });
-	int act = hspmd_part_op(b, HSPMD_OP_SWIGLU, NULL, (int[]){ gate, up }, 2, NULL);
+	int act = hspmd_builder_op(b, HSPMD_OP_SWIGLU, NULL, (int[]){ gate, up }, 2, NULL);
 	return projection(b, act, "mlp.down_proj", m->hidden, m->ffn, m->mlp_bias, (struct cut){ 1, 1 });
 }
 
@@ -57,26 +57,26 @@ static int expert_mlp(struct hspmd_builder *b, int x)
 	};
 	int outputs[HSPMD_OP_MAX_IO];
 	int logits = projection(b, x, "block_sparse_moe.gate", m->experts, m->hidden, false, (struct cut){ -1, 1 });
-	int weights = hspmd_part_op(b, HSPMD_OP_ROUTE, &attr, &logits, 1, outputs);
-	int gate = hspmd_part_matrix(b, "block_sparse_moe.experts.w1.weight", HSPMD_SHAPE(m->experts, m->ffn, m->hidden), m->init_range, 0, 1);
-	int up = hspmd_part_matrix(b, "block_sparse_moe.experts.w3.weight", HSPMD_SHAPE(m->experts, m->ffn, m->hidden), m->init_range, 0, 1);
-	int down = hspmd_part_matrix(b, "block_sparse_moe.experts.w2.weight", HSPMD_SHAPE(m->experts, m->hidden, m->ffn), m->init_range, 0, 1);
-	return hspmd_part_op(b, HSPMD_OP_EXPERTS, &attr, (int[]){ x, outputs[1], weights, gate, up, down }, 6, NULL);
+	int weights = hspmd_builder_op(b, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, outputs);
+	int gate = hspmd_builder_matrix(b, "block_sparse_moe.experts.w1.weight", HSPMD_SHAPE(m->experts, m->ffn, m->hidden), m->init_range, 0, 1);
+	int up = hspmd_builder_matrix(b, "block_sparse_moe.experts.w3.weight", HSPMD_SHAPE(m->experts, m->ffn, m->hidden), m->init_range, 0, 1);
+	int down = hspmd_builder_matrix(b, "block_sparse_moe.experts.w2.weight", HSPMD_SHAPE(m->experts, m->hidden, m->ffn), m->init_range, 0, 1);
+	return hspmd_builder_op(b, HSPMD_OP_EXPERTS, &attr, (int[]){ x, outputs[1], weights, gate, up, down }, 6, NULL);
 }
 
 int hspmd_build_llama(struct hspmd_builder *b)
 {
 	const struct hspmd_model *m = b->m;
 	snprintf(b->prefix, sizeof b->prefix, "model.");
-	int table = hspmd_part_matrix(b, "embed_tokens.weight", HSPMD_SHAPE(m->vocab, m->hidden), m->init_range, 0, 1);
-	int x = hspmd_part_op(b, HSPMD_OP_EMBED, NULL, (int[]){ b->tokens, table }, 2, NULL);
+	int table = hspmd_builder_matrix(b, "embed_tokens.weight", HSPMD_SHAPE(m->vocab, m->hidden), m->init_range, 0, 1);
+	int x = hspmd_builder_op(b, HSPMD_OP_EMBED, NULL, (int[]){ b->tokens, table }, 2, NULL);
 	for (int l = 0; l < m->block_count; l++) {
 		b->layer = l + 1;
 		snprintf(b->prefix, sizeof b->prefix, "model.layers.%d.", l);
-		x = hspmd_part_add(b, x, attention(b, hspmd_part_norm(b, x, "input_layernorm")));
-		int n = hspmd_part_norm(b, x, "post_attention_layernorm");
-		x = hspmd_part_add(b, x, m->experts ? expert_mlp(b, n) : dense_mlp(b, n));
+		x = hspmd_builder_add(b, x, attention(b, hspmd_builder_norm(b, x, "input_layernorm")));
+		int n = hspmd_builder_norm(b, x, "post_attention_layernorm");
+		x = hspmd_builder_add(b, x, m->experts ? expert_mlp(b, n) : dense_mlp(b, n));
 	}
-	hspmd_part_head(b, x, "model.", "norm", table);
+	hspmd_builder_head(b, x, "model.", "norm", table);
 	return b->g->failed ? -1 : 0;
 }

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 static bool is_packed(const struct hspmd_shape *first)
 {
@@ -13,7 +13,7 @@ static bool is_packed(const struct hspmd_shape *first)
 
 static int check_heads(const struct hspmd_op_view *v, int i, struct hspmd_error *err)
 {
-	int64_t width = hspmd_op_last(&v->in[i]), d = v->attr->head_dim;
+	int64_t width = hspmd_op_last_dim(&v->in[i]), d = v->attr->head_dim;
 	if (d < 1 || width % d)
 		return hspmd_fail(err, "width %" PRId64 " of input %d is no multiple of head_dim %" PRId64, width, i, d);
 	return 0;
@@ -48,15 +48,15 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	const struct hspmd_shape *q = &v->in[0], *keys = packed ? q : &v->in[1];
 	if (v->input_count > segments + 1)
 		return hspmd_fail(err, "%d inputs are too many", v->input_count);
-	if (hspmd_op_given(v, segments) && (hspmd_op_expect(v, segments, 2, true, err) ||
+	if (hspmd_op_has_input(v, segments) && (hspmd_op_expect(v, segments, 2, true, err) ||
 					    hspmd_op_expect_dim(v, segments, 0, q->dim[0], "the samples of q", err) ||
 					    hspmd_op_expect_dim(v, segments, 1, keys->dim[1], "the positions of k", err)))
 		return -1;
-	int64_t width = hspmd_op_last(q);
+	int64_t width = hspmd_op_last_dim(q);
 	v->out[0] = (struct hspmd_shape){ 3, { q->dim[0], q->dim[1], width } };
 	v->out[1] = (struct hspmd_shape){ 3, { q->dim[0], width / v->attr->head_dim, q->dim[1] } };
 	v->out_dtype[0] = v->in_dtype[0];
-	v->out_dtype[1] = hspmd_dtype_wide(v->in_dtype[0]);
+	v->out_dtype[1] = hspmd_dtype_master(v->in_dtype[0]);
 	return 0;
 }
 
@@ -82,7 +82,7 @@ static void rule_inputs(const struct hspmd_op_view *v, struct hspmd_op_rule *r, 
 			r->in_step[i] = v->attr->head_dim;
 		}
 	}
-	if (hspmd_op_given(v, segments))
+	if (hspmd_op_has_input(v, segments))
 		strcpy(r->in[segments], "b!");
 }
 
@@ -105,8 +105,8 @@ static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	strcpy(r->in[o + 1], "bht");
 	r->in_step[0] = r->in_step[o] = query_step(v, 1);
 	r->in_step[o + 1] = query_step(v, 1) / v->attr->head_dim;
-	snprintf(r->order, sizeof r->order, "%d0123456", o);
-	r->order[v->input_count + 1] = '\0';
+	snprintf(r->priority, sizeof r->priority, "%d0123456", o);
+	r->priority[v->input_count + 1] = '\0';
 	strcpy(r->out[0], packed ? "b!!h/t" : "bth");
 	strcpy(r->out[1], "b!h/t");
 	strcpy(r->out[2], "b!h/t");

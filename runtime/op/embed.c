@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tokens[B,T], table[V,H] -> x[B,T,H]. A device that has a part of the table's rows gives zeros for the others, so that x is partial. */
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
@@ -14,14 +14,14 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "bt", "vh" }, .out = { "bth/v" }, .order = "10" };
+	*r = (struct hspmd_op_rule){ .in = { "bt", "vh" }, .out = { "bth/v" }, .priority = "10" };
 }
 
 /* The table is an input only so that its gradient lies as it does. */
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "bt", "+bth", "vh" }, .out = { "vh/bt" }, .order = "210" };
+	*r = (struct hspmd_op_rule){ .in = { "bt", "+bth", "vh" }, .out = { "vh/bt" }, .priority = "210" };
 }
 
 static int backward(struct hspmd_graph *g, const struct hspmd_op *op)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pairs of operators that a device may run as one, so that what lies between is not written and read again. Combined after specialisation, so that neither
  * annotations nor deduction know of them. */
-#include "runtime/tensor/op_list.h"
-#include "runtime/op/part.h"
+#include "runtime/tensor/opcode_list.h"
+#include "runtime/op/op_internal.h"
 
 #define PAIR(opcode_1, opcode_2, what)                                                                                                     \
-	.pair = { .made = true, .first = HSPMD_OP_##opcode_1, .second = HSPMD_OP_##opcode_2, .between = HSPMD_OP_BETWEEN_##what }
+	.pair = { .is_pair = true, .first = HSPMD_OP_##opcode_1, .second = HSPMD_OP_##opcode_2, .intermediate = HSPMD_OP_INTERMEDIATE_##what }
 
 #define DECLARE(opcode, name) extern const struct hspmd_op_type hspmd_op_##name;
 HSPMD_OPS_FUSED(DECLARE)

@@ -3,7 +3,7 @@
  * N (column-parallel) it leaves y split, along K (row-parallel) y is partial (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3). */
 #include <string.h>
 
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 /* First and last + 1 of w's dimensions that are outputs. */
 static void output_dims(bool transposed, int rank, int *first, int *end)
@@ -23,13 +23,13 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	if (columns > 3 || x->rank - 1 + columns > HSPMD_MAX_RANK)
 		return hspmd_fail(err, "the output would have too many dimensions");
 	output_dims(v->attr->transposed, w->rank, &first, &end);
-	if (hspmd_op_expect_dim(v, 1, v->attr->transposed ? 0 : end, hspmd_op_last(x), "the width of input 0", err))
+	if (hspmd_op_expect_dim(v, 1, v->attr->transposed ? 0 : end, hspmd_op_last_dim(x), "the width of input 0", err))
 		return -1;
 	v->out[0] = (struct hspmd_shape){ .rank = x->rank - 1 + columns };
 	memcpy(v->out[0].dim, x->dim, (size_t)(x->rank - 1) * sizeof *x->dim);
 	memcpy(v->out[0].dim + x->rank - 1, w->dim + first, (size_t)columns * sizeof *w->dim);
 	v->out_dtype[0] = v->in_dtype[0];
-	if (!hspmd_op_given(v, 2))
+	if (!hspmd_op_has_input(v, 2))
 		return 0;
 	if (hspmd_op_expect(v, 2, columns, false, err))
 		return -1;
@@ -57,8 +57,8 @@ static struct indices indices_of(bool transposed, int rows, int columns)
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	struct indices x = indices_of(v->attr->transposed, v->in[0].rank - 1, v->in[1].rank - 1);
-	*r = (struct hspmd_op_rule){ .order = "1201" };
-	snprintf(r->in[0], sizeof r->in[0], "%s%sk", hspmd_op_given(v, 2) ? "" : "+", x.rows);
+	*r = (struct hspmd_op_rule){ .priority = "1201" };
+	snprintf(r->in[0], sizeof r->in[0], "%s%sk", hspmd_op_has_input(v, 2) ? "" : "+", x.rows);
 	strcpy(r->in[1], x.weight);
 	strcpy(r->in[2], x.columns);
 	snprintf(r->out[0], sizeof r->out[0], "%s%s/k", x.rows, x.columns);
@@ -68,7 +68,7 @@ static void rule_grad_x(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	int columns = v->in[1].rank - 1;
 	struct indices x = indices_of(v->attr->transposed, v->in[0].rank - columns, columns);
-	*r = (struct hspmd_op_rule){ .order = "10" };
+	*r = (struct hspmd_op_rule){ .priority = "10" };
 	snprintf(r->in[0], sizeof r->in[0], "+%s%s", x.rows, x.columns);
 	strcpy(r->in[1], x.weight);
 	snprintf(r->out[0], sizeof r->out[0], "%sk/%s", x.rows, x.columns);
@@ -80,7 +80,7 @@ static void rule_grad_w(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	int rows = v->in[1].rank - 1;
 	struct indices x = indices_of(v->attr->transposed, rows, v->in[0].rank - rows);
 	*r = (struct hspmd_op_rule){ 0 };
-	snprintf(r->order, sizeof r->order, "0%s1k01", x.columns);
+	snprintf(r->priority, sizeof r->priority, "0%s1k01", x.columns);
 	snprintf(r->in[0], sizeof r->in[0], "+%s%s", x.rows, x.columns);
 	snprintf(r->in[1], sizeof r->in[1], "%sk", x.rows);
 	snprintf(r->out[0], sizeof r->out[0], "%s/%s", x.weight, x.rows);
@@ -99,19 +99,19 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 
 static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
-	*flops = 2 * hspmd_op_elements(&v->in[0]) * hspmd_op_elements(&v->in[1]) / (double)hspmd_op_last(&v->in[0]);
+	*flops = 2 * hspmd_op_elements(&v->in[0]) * hspmd_op_elements(&v->in[1]) / (double)hspmd_op_last_dim(&v->in[0]);
 	*bytes = hspmd_op_bytes(v);
 }
 
 static void cost_grad_x(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
-	*flops = 2 * hspmd_op_elements(&v->out[0]) * hspmd_op_elements(&v->in[1]) / (double)hspmd_op_last(&v->out[0]);
+	*flops = 2 * hspmd_op_elements(&v->out[0]) * hspmd_op_elements(&v->in[1]) / (double)hspmd_op_last_dim(&v->out[0]);
 	*bytes = hspmd_op_bytes(v);
 }
 
 static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *bytes)
 {
-	*flops = 2 * hspmd_op_elements(&v->in[0]) * (double)hspmd_op_last(&v->in[1]);
+	*flops = 2 * hspmd_op_elements(&v->in[0]) * (double)hspmd_op_last_dim(&v->in[1]);
 	*bytes = hspmd_op_bytes(v);
 }
 

@@ -3,7 +3,7 @@
  * the gradient again by shard. */
 #include <inttypes.h>
 
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 static int expect_targets(const struct hspmd_op_view *v, int64_t b, int64_t t, struct hspmd_error *err)
 {
@@ -21,7 +21,7 @@ static int stats_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	if (v->attr->parts < 1 || v->attr->parts > logits->dim[2])
 		return hspmd_fail(err, "a vocabulary of %" PRId64 " cannot lie in %d parts", logits->dim[2], v->attr->parts);
 	v->out[0] = (struct hspmd_shape){ 4, { v->attr->parts, logits->dim[0], logits->dim[1], 3 } };
-	v->out_dtype[0] = hspmd_dtype_wide(v->in_dtype[0]);
+	v->out_dtype[0] = hspmd_dtype_master(v->in_dtype[0]);
 	return 0;
 }
 

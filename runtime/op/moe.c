@@ -5,7 +5,7 @@
  * loss does not depend on how samples are shared among micro-batches and devices. */
 #include <inttypes.h>
 
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
@@ -20,7 +20,7 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	v->out_dtype[0] = v->in_dtype[0];
 	v->out_dtype[1] = HSPMD_I32;
 	v->out_dtype[2] = HSPMD_F64;
-	v->out_dtype[3] = hspmd_dtype_wide(v->in_dtype[0]);
+	v->out_dtype[3] = hspmd_dtype_master(v->in_dtype[0]);
 	return 0;
 }
 
@@ -34,13 +34,13 @@ static void route_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 static void route_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "b!!", "b!!", "b!!", "b!!", "b!" }, .out = { "b!!" }, .order = "41230" };
+	*r = (struct hspmd_op_rule){ .in = { "b!!", "b!!", "b!!", "b!!", "b!" }, .out = { "b!!" }, .priority = "41230" };
 }
 
 static int route_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 {
 	int in[] = { hspmd_graph_grad_of(g, op->out[0]), op->in[0], op->out[0], op->out[1], op->out[3] };
-	return hspmd_graph_append_grad(g, HSPMD_OP_ROUTE_GRAD, &op->attr, op->layer, in, 5, op->in, 1);
+	return hspmd_graph_append_grad(g, HSPMD_OP_TOPK_ROUTER_GRAD, &op->attr, op->layer, in, 5, op->in, 1);
 }
 
 static int experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
@@ -56,14 +56,14 @@ static int experts_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	    hspmd_op_expect_dim(v, 5, 1, x->dim[2], "the width of input 0", err) ||
 	    hspmd_op_expect_dim(v, 5, 2, gate->dim[1], "the inner width of input 3", err))
 		return -1;
-	hspmd_op_like(v, 0, 0);
+	hspmd_op_output_like(v, 0, 0);
 	return 0;
 }
 
 static void experts_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
-	*r = (struct hspmd_op_rule){ .in = { "bt!", "bt!", "bt!", "ef!", "ef!", "e!f" }, .out = { "bt!/ef" }, .order = "345012" };
+	*r = (struct hspmd_op_rule){ .in = { "bt!", "bt!", "bt!", "ef!", "ef!", "e!f" }, .out = { "bt!/ef" }, .priority = "345012" };
 }
 
 /* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate, dup, ddown */
@@ -72,7 +72,7 @@ static void experts_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rul
 	(void)v;
 	*r = (struct hspmd_op_rule){ .in = { "+bt!", "bt!", "bt!", "bt!", "ef!", "ef!", "e!f" },
 				     .out = { "bt!/ef", "bt!/ef", "ef!/bt", "ef!/bt", "e!f/bt" },
-				     .order = "4561230" };
+				     .priority = "4561230" };
 }
 
 static int experts_backward(struct hspmd_graph *g, const struct hspmd_op *op)
@@ -106,12 +106,12 @@ static void experts_grad_cost(const struct hspmd_op_view *v, double *flops, doub
 	cost_of(v, &v->in[1], &v->in[4], 8, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_route, hspmd_op_route_grad, hspmd_op_experts, hspmd_op_experts_grad;
-const struct hspmd_op_type hspmd_op_route = {
+extern const struct hspmd_op_type hspmd_op_topk_router, hspmd_op_topk_router_grad, hspmd_op_experts, hspmd_op_experts_grad;
+const struct hspmd_op_type hspmd_op_topk_router = {
 	.min_inputs = 1, .max_inputs = 1, .output_count = 4, .shape = route_shape, .rule = route_rule,
 	.backward = route_backward, .cost = route_cost,
 };
-const struct hspmd_op_type hspmd_op_route_grad = {
+const struct hspmd_op_type hspmd_op_topk_router_grad = {
 	.min_inputs = 5, .max_inputs = 5, .output_count = 1, .rule = route_grad_rule, .cost = route_cost,
 };
 const struct hspmd_op_type hspmd_op_experts = {

@@ -4,7 +4,7 @@
  * Sequence parallel they run on their part of the positions, and the gradients of gain and bias are partial. */
 #include <string.h>
 
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 static int shape_of(struct hspmd_op_view *v, int64_t stats, struct hspmd_error *err)
 {
@@ -13,15 +13,15 @@ static int shape_of(struct hspmd_op_view *v, int64_t stats, struct hspmd_error *
 	if (v->in[0].rank < 1)
 		return hspmd_fail(err, "input 0 is a scalar");
 	for (int i = 1; i < v->input_count; i++)
-		if (hspmd_op_given(v, i) && (hspmd_op_expect(v, i, 1, false, err) ||
-					     hspmd_op_expect_dim(v, i, 0, hspmd_op_last(&v->in[0]), "the width of input 0", err)))
+		if (hspmd_op_has_input(v, i) && (hspmd_op_expect(v, i, 1, false, err) ||
+					     hspmd_op_expect_dim(v, i, 0, hspmd_op_last_dim(&v->in[0]), "the width of input 0", err)))
 			return -1;
-	if (!hspmd_op_given(v, 1))
+	if (!hspmd_op_has_input(v, 1))
 		return hspmd_fail(err, "input 1 is missing");
-	hspmd_op_like(v, 0, 0);
+	hspmd_op_output_like(v, 0, 0);
 	v->out[1] = v->in[0];
 	v->out[1].dim[v->out[1].rank - 1] = stats;
-	v->out_dtype[1] = hspmd_dtype_wide(v->in_dtype[0]);
+	v->out_dtype[1] = hspmd_dtype_master(v->in_dtype[0]);
 	return 0;
 }
 
@@ -47,7 +47,7 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	const char *rows = hspmd_rule_leading(v->in[1].rank - 1);
-	*r = (struct hspmd_op_rule){ .in = { "", "", "!", "" }, .order = "310" };
+	*r = (struct hspmd_op_rule){ .in = { "", "", "!", "" }, .priority = "310" };
 	for (int i = 0; i < 4; i++)
 		if (i != 2)
 			snprintf(r->in[i], sizeof r->in[i], "%s!", rows);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators on every element apart: gelu, swiglu (gate, up -> silu(gate) * up), add. */
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
 	for (int i = 0; i < v->input_count; i++)
 		if (hspmd_op_expect(v, i, -1, false, err) || hspmd_op_expect_same(v, 0, i, err))
 			return -1;
-	hspmd_op_like(v, 0, 0);
+	hspmd_op_output_like(v, 0, 0);
 	return 0;
 }
 
@@ -31,7 +31,7 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	rule_of(v, r, "");
-	snprintf(r->order, sizeof r->order, "%s", v->input_count > 2 ? "120" : "10");
+	snprintf(r->priority, sizeof r->priority, "%s", v->input_count > 2 ? "120" : "10");
 }
 
 /* A partial addend is best brought to where the other lies. */
@@ -39,7 +39,7 @@ static void rule_add(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	rule_of(v, r, "+");
 	if (v->annotation[0] && hspmd_annotation_is_partial(v->annotation[0]))
-		snprintf(r->order, sizeof r->order, "10");
+		snprintf(r->priority, sizeof r->priority, "10");
 }
 
 static int gelu_backward(struct hspmd_graph *g, const struct hspmd_op *op)

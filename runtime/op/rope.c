@@ -2,7 +2,7 @@
 /* x[B,T,n*head_dim] -> y, every head turned by its position's angles: linear, and its gradient is the turn back. */
 #include <inttypes.h>
 
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 {
@@ -11,7 +11,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	int64_t d = v->attr->head_dim;
 	if (d < 2 || d % 2 || v->in[0].dim[2] % d)
 		return hspmd_fail(err, "width %" PRId64 " is no multiple of head_dim %" PRId64 ", or that is odd", v->in[0].dim[2], d);
-	hspmd_op_like(v, 0, 0);
+	hspmd_op_output_like(v, 0, 0);
 	return 0;
 }
 
@@ -31,8 +31,8 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 	hspmd_op_cost_per_element(v, 3, flops, bytes);
 }
 
-extern const struct hspmd_op_type hspmd_op_rope, hspmd_op_rope_grad, hspmd_op_angles;
-const struct hspmd_op_type hspmd_op_angles = { .output_count = 1 };
+extern const struct hspmd_op_type hspmd_op_rope, hspmd_op_rope_grad, hspmd_op_rope_table;
+const struct hspmd_op_type hspmd_op_rope_table = { .output_count = 1 };
 const struct hspmd_op_type hspmd_op_rope = {
 	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
 	.in_place = { 1 },

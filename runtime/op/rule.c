@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 #define FREE '\0'   /* devices that differ here do the same */
 #define PARTIAL '+' /* ... have addends of linear inputs */
@@ -79,8 +79,8 @@ static bool in_steps(int64_t size, int64_t step, int parts, const int64_t *weigh
 	}
 	for (int k = 0; k < parts; k++) {
 		int64_t lo, hi, step_lo, step_hi;
-		hspmd_part_range(size, *unit, parts, weights, k, &lo, &hi);
-		hspmd_part_range(size, step, parts, weights, k, &step_lo, &step_hi);
+		hspmd_split_range(size, *unit, parts, weights, k, &lo, &hi);
+		hspmd_split_range(size, step, parts, weights, k, &step_lo, &step_hi);
 		if (lo != step_lo || hi != step_hi)
 			return false;
 	}
@@ -257,7 +257,7 @@ static void propose_within(struct deduction *d, int input, int g, const char *on
 	const struct hspmd_subgroup *group = &a->groups[g];
 	int outer = 1;
 	for (int i = 0; i < group->split_count; outer *= group->splits[i++].parts) {
-		const struct hspmd_split *s = &group->splits[i];
+		const struct hspmd_partition_layers *s = &group->splits[i];
 		int64_t step, size = s->dim >= 0 ? d->v->in[input].dim[s->dim] : 0;
 		char index = index_of(d, input, s->dim, &step);
 		struct piece piece = { .index = index, .parts = s->parts, .unit = s->unit, .weights = s->weights };
@@ -284,22 +284,22 @@ static void propose(struct deduction *d, int input, const char *only)
 }
 
 /* The rule's order, an input at a time. Returns what follows, NULL at the end. */
-static const char *next_in_order(const char *order, int *input, char *only)
+static const char *next_by_priority(const char *priority, int *input, char *only)
 {
-	if (!*order)
+	if (!*priority)
 		return NULL;
-	*input = *order++ - '0';
-	while (isalpha((unsigned char)*order))
-		*only++ = *order++;
+	*input = *priority++ - '0';
+	while (isalpha((unsigned char)*priority))
+		*only++ = *priority++;
 	*only = '\0';
-	return order;
+	return priority;
 }
 
 static void propose_all(struct deduction *d)
 {
-	char only[sizeof d->rule.order];
+	char only[sizeof d->rule.priority];
 	int input;
-	for (const char *at = next_in_order(d->rule.order, &input, only); at; at = next_in_order(at, &input, only))
+	for (const char *at = next_by_priority(d->rule.priority, &input, only); at; at = next_by_priority(at, &input, only))
 		propose(d, input, only);
 }
 
@@ -401,11 +401,11 @@ static int cut_for_outputs(struct deduction *d)
 /* The subgroups are those of the input that has most of them; of equals, the first in the rule's order. */
 static int choose_base(struct deduction *d)
 {
-	char only[sizeof d->rule.order];
+	char only[sizeof d->rule.priority];
 	int input;
-	for (int i = 0; !d->rule.order[0] && i < d->v->input_count; i++)
-		memcpy(d->rule.order + i, (char[]){ (char)('0' + i), '\0' }, 2);
-	for (const char *at = next_in_order(d->rule.order, &input, only); at; at = next_in_order(at, &input, only))
+	for (int i = 0; !d->rule.priority[0] && i < d->v->input_count; i++)
+		memcpy(d->rule.priority + i, (char[]){ (char)('0' + i), '\0' }, 2);
+	for (const char *at = next_by_priority(d->rule.priority, &input, only); at; at = next_by_priority(at, &input, only))
 		if (usable(d, input) && (!d->base || d->v->annotation[input]->hsize > d->base->hsize))
 			d->base = d->v->annotation[input];
 	if (!d->base)

@@ -30,7 +30,7 @@ struct hspmd_op_rule {
 	int64_t in_step[HSPMD_OP_MAX_IO], out_step[HSPMD_OP_MAX_IO];
 	/* Whose splits decide where they cannot all stay: digits name inputs, letters behind one restrict what is taken from it there. "" means
 	 * inputs in their order. Example: "0n1k01". */
-	char order[24];
+	char priority[24];
 };
 
 /* "bthcde" cut to `rank` characters: the indices of an activation's leading dimensions. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operators on parameters, gradients and optimizer state, which drivers call and no graph holds; and the change of a floating type. */
-#include "runtime/op/part.h"
+#include "runtime/op/op_internal.h"
 
 static void cast_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {

@@ -26,12 +26,12 @@ struct hspmd_state_slice {
 };
 
 /* Copies of shards on other nodes: who sends to whom over which transport. Every member of `transport` takes part in every checkpoint. */
-struct hspmd_copies {
+struct hspmd_copy_routes {
 	struct hspmd_transport *transport; /* the writer's alone; a socket transport will do */
 	const int *to, *from;              /* ranks: who keeps this worker's shard, and whose shards it keeps */
 	int to_count, from_count;
 	const bool *declined; /* by `from`: there is no room for it; what comes is taken in and not kept. NULL: all are kept */
-	const char *place; /* in which it keeps them */
+	const char *location; /* in which it keeps them */
 };
 
 /* Nodes that have a part of a worker's shard without any sending, the worker's own first. */
@@ -41,7 +41,7 @@ struct hspmd_copies_part {
 };
 
 /* A worker's shard, for choosing who keeps copies of it. */
-struct hspmd_copies_worker {
+struct hspmd_copy_worker {
 	int node;
 	uint64_t bytes;                        /* that a copy takes there, and on the way */
 	const struct hspmd_copies_part *parts; /* none: no copy is wanted */
@@ -51,16 +51,16 @@ struct hspmd_copies_worker {
 /* Who keeps copies: to[i * most ... i * most + most) are workers, -1 behind the last, each on another node. As few as it takes for no part to lack anything that `losses`
  * tells of (whose nodes number the workers'), and what nodes keep for others is balanced by size as far as that leaves a choice: where the job may shrink to one node, that
  * one keeps all that it does not hold. There are fewer than wanted where there are too few nodes. Everybody gets the same answer. 0, or -1: memory. */
-int hspmd_copies_spread(const struct hspmd_losses *losses, const struct hspmd_copies_worker *w, int workers, int most, int *to, struct hspmd_error *err);
+int hspmd_copies_assign(const struct hspmd_losses *losses, const struct hspmd_copy_worker *w, int workers, int most, int *to, struct hspmd_error *err);
 
 struct hspmd_writer_job {
 	int64_t step, generation;
 	const char *file;           /* "n0-1.safetensors" */
 	const char *node;           /* this node */
-	const char *const *places;  /* folders in which the checkpoint's folder is made; copied */
-	int place_count;
+	const char *const *locations;  /* folders in which the checkpoint's folder is made; copied */
+	int location_count;
 	bool host;                  /* the slices' data are in host memory, whatever the device's is */
-	const struct hspmd_copies *copies; /* NULL: none. With all it points to, left alone until the result is there or hspmd_writer_detach returned */
+	const struct hspmd_copy_routes *copies; /* NULL: none. With all it points to, left alone until the result is there or hspmd_writer_detach returned */
 };
 
 /* One background thread and one buffer for an image of the shard. */
@@ -69,13 +69,13 @@ struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_
 /* Waits for what is under way to end. */
 void hspmd_writer_destroy(struct hspmd_writer *w);
 
-/* Begin to write. The slices' data must not change until hspmd_writer_release returned; names and the array may go at once. -1 and err: the last one is
+/* Begin to write. The slices' data must not change until hspmd_writer_wait_copied returned; names and the array may go at once. -1 and err: the last one is
  * still being written (hspmd_writer_busy), or memory is short. */
 int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
 		       struct hspmd_error *err);
 /* To be called before the state changes: returns as soon as the live data is no longer needed (a copy of it exists). Cheap when nothing is under way. -1 and
  * err: the device did not give its part of the data; nobody reads the live data any more, and the checkpoint fails. */
-int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err);
+int hspmd_writer_wait_copied(struct hspmd_writer *w, struct hspmd_error *err);
 bool hspmd_writer_busy(struct hspmd_writer *w);
 /* 0 nothing new; 1 written (in at least one place), or, where copies were asked for, tried: *report is a new reference to
  *   { "shard": null where no place took it, or {"file", "bytes", "nodes": [this one], "extents": [...]}, "places": [{"place", "error": text or null}], "bytes", "seconds", "hold_s",
@@ -88,7 +88,7 @@ void hspmd_writer_detach(struct hspmd_writer *w);
 const void *hspmd_writer_image(struct hspmd_writer *w, size_t *bytes);
 
 /* Write another worker's image into a place, after checking it whole. *shard: as in the report, with `node`. */
-int hspmd_shard_store(const char *place, const char *node, int64_t step, int64_t generation, const char *file, const void *image, size_t bytes,
+int hspmd_shard_store(const char *location, const char *node, int64_t step, int64_t generation, const char *file, const void *image, size_t bytes,
 		      json_t **shard, struct hspmd_error *err);
 
 /* ---- committing (one process a place) */
@@ -99,24 +99,24 @@ char *hspmd_checkpoint_run_folder(const char *folder, const char *run);
 bool hspmd_checkpoint_same_run(const char *a, const char *b);
 
 /* Write the manifest into its checkpoint's folder in this place, durably. */
-int hspmd_checkpoint_commit(const char *place, const struct hspmd_manifest *m, struct hspmd_error *err);
+int hspmd_checkpoint_commit(const char *location, const struct hspmd_manifest *m, struct hspmd_error *err);
 /* Remove all but the `keep` newest committed checkpoints of this place, and what was begun but never committed and is older than the newest committed.
  * Nothing goes while no checkpoint is committed. */
-int hspmd_checkpoint_prune(const char *place, int keep, struct hspmd_error *err);
+int hspmd_checkpoint_prune(const char *location, int keep, struct hspmd_error *err);
 
 /* ---- reading */
 
 /* Checkpoints under a folder: one that a job names, a run's, a place, or a checkpoint's own. */
-struct hspmd_found {
+struct hspmd_listed_checkpoint {
 	char *folder; /* the checkpoint's own */
 	struct hspmd_manifest *manifest;
 	char *error; /* why there is no manifest */
 };
 /* How many folders lie between one that a job names and its checkpoints: the run's, the node's. */
-#define HSPMD_PLACE_DEPTH 2
-/* All of them with at most `depth` folders between, oldest first; *found is malloc'd, free with hspmd_found_free. A folder that is not there holds none. Count or -1. */
-int hspmd_checkpoint_list(const char *path, int depth, struct hspmd_found **found, struct hspmd_error *err);
-void hspmd_found_free(struct hspmd_found *found, int count);
+#define HSPMD_LOCATION_DEPTH 2
+/* All of them with at most `depth` folders between, oldest first; *found is malloc'd, free with hspmd_checkpoint_list_free. A folder that is not there holds none. Count or -1. */
+int hspmd_checkpoint_list(const char *path, int depth, struct hspmd_listed_checkpoint **found, struct hspmd_error *err);
+void hspmd_checkpoint_list_free(struct hspmd_listed_checkpoint *found, int count);
 
 /* Reads one checkpoint from where its shards are. Folders (the checkpoint's own, nearest first) are looked through for each shard. */
 struct hspmd_reader;

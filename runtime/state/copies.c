@@ -9,7 +9,7 @@
 
 #include "common/alloc.h"
 #include "common/json.h"
-#include "runtime/state/state_parts.h"
+#include "runtime/state/state_internal.h"
 
 /* A message, and how many of a pair may be on their way. */
 #define PIECE ((size_t)8 << 20)
@@ -32,7 +32,7 @@ struct source {
 	char *piece[WINDOW];
 	uint64_t *sums, *told; /* of the pieces: as they came, and as they should be */
 	size_t pieces, posted;
-	struct hspmd_store store;
+	struct hspmd_atomic_file store;
 	bool open;              /* the store; a disk that fails does not end the receiving, for the sender waits for it */
 	bool declined;          /* it is not kept */
 	bool lost, whole;       /* nothing more comes; all has come and agrees */
@@ -47,12 +47,12 @@ struct target {
 
 /* Memory that messages use. After a failure it belongs to the transport, as messages that were given up may still be in it. */
 struct block {
-	struct hspmd_kept kept;
+	struct hspmd_deferred_free kept;
 	struct block *next;
 };
 
 struct run {
-	const struct hspmd_copies *c;
+	const struct hspmd_copy_routes *c;
 	struct hspmd_transport *t;
 	const struct hspmd_image *image;
 	const char *node;
@@ -71,7 +71,7 @@ struct run {
 /* Choosing keepers, one shard after the other. */
 struct choice {
 	const struct hspmd_losses *losses;
-	const struct hspmd_copies_worker *w;
+	const struct hspmd_copy_worker *w;
 	int workers;
 	uint64_t *of_node, *of_worker; /* that are kept there for others */
 	int *nodes;                    /* room for all nodes */
@@ -80,7 +80,7 @@ struct choice {
 /* What the parts of a shard lack that lie on nodes of their own, on those of the `count` keepers chosen so far and on node `more` (-1: none). */
 static long lack(const struct choice *c, int self, const int *chosen, int count, int more)
 {
-	const struct hspmd_copies_worker *w = &c->w[self];
+	const struct hspmd_copy_worker *w = &c->w[self];
 	long sum = 0;
 	for (int p = 0; p < w->part_count; p++) {
 		int n = w->parts[p].count;
@@ -118,12 +118,12 @@ static int keeper(const struct choice *c, int self, const int *chosen, int count
 
 static int by_bytes(const void *a, const void *b, void *context)
 {
-	const struct hspmd_copies_worker *w = context;
+	const struct hspmd_copy_worker *w = context;
 	int x = *(const int *)a, y = *(const int *)b;
 	return w[x].bytes != w[y].bytes ? (w[x].bytes < w[y].bytes ? 1 : -1) : x - y;
 }
 
-int hspmd_copies_spread(const struct hspmd_losses *losses, const struct hspmd_copies_worker *w, int workers, int most, int *to, struct hspmd_error *err)
+int hspmd_copies_assign(const struct hspmd_losses *losses, const struct hspmd_copy_worker *w, int workers, int most, int *to, struct hspmd_error *err)
 {
 	struct choice c = { .losses = losses, .w = w, .workers = workers, .of_node = hspmd_calloc((size_t)losses->nodes, sizeof *c.of_node),
 			    .of_worker = hspmd_calloc((size_t)workers, sizeof *c.of_worker), .nodes = hspmd_calloc((size_t)losses->nodes + 1, sizeof *c.nodes) };
@@ -169,7 +169,7 @@ static void end_run(struct run *r, bool failed)
 	while (r->blocks) {
 		struct block *next = r->blocks->next;
 		if (failed)
-			hspmd_transport_keep(r->t, &r->blocks->kept);
+			hspmd_transport_free_on_close(r->t, &r->blocks->kept);
 		else
 			free(r->blocks);
 		r->blocks = next;
@@ -194,7 +194,7 @@ static void lose(struct run *r, struct source *s)
 {
 	s->lost = true;
 	if (s->open)
-		hspmd_store_close(&s->store, false, NULL);
+		hspmd_atomic_file_close(&s->store, false, NULL);
 	s->open = false;
 	if (!r->err.text[0])
 		r->err = s->err;
@@ -234,7 +234,7 @@ static int take_offer(struct run *r, struct source *s)
 		s->piece[i] = room(r, PIECE);
 	if (!s->sums || !s->told || !s->piece[0] || !s->piece[1])
 		return hspmd_fail_memory(&s->err, "keeping a copy");
-	s->open = !s->declined && !hspmd_store_open(&s->store, r->folder, o->file, o->bytes, &s->err);
+	s->open = !s->declined && !hspmd_atomic_file_open(&s->store, r->folder, o->file, o->bytes, &s->err);
 	for (int i = 0; i < WINDOW; i++)
 		if (post(r, s))
 			return -1;
@@ -246,9 +246,9 @@ static int take_piece(struct run *r, struct source *s, size_t number)
 	size_t slot = number % WINDOW, bytes = piece_bytes(s->offer.bytes, number);
 	if (wait_for(r, s, slot))
 		return -1;
-	s->sums[number] = hspmd_sum_block(s->piece[slot], bytes);
-	if (s->open && hspmd_store_write(&s->store, s->piece[slot], bytes, &s->err)) {
-		hspmd_store_close(&s->store, false, NULL);
+	s->sums[number] = hspmd_checksum_block(s->piece[slot], bytes);
+	if (s->open && hspmd_atomic_file_write(&s->store, s->piece[slot], bytes, &s->err)) {
+		hspmd_atomic_file_close(&s->store, false, NULL);
 		s->open = false;
 	}
 	return post(r, s);
@@ -266,7 +266,7 @@ static int take_sums(struct run *r, struct source *s)
 	if (!s->open)
 		return -1; /* the disk's failure was told */
 	s->open = false;
-	return hspmd_store_close(&s->store, true, &s->err);
+	return hspmd_atomic_file_close(&s->store, true, &s->err);
 }
 
 /* Message `number`; false: there is none any more. */
@@ -326,12 +326,12 @@ static bool send_step(struct run *r, struct target *to, size_t number)
 
 static int prepare(struct run *r, const char *file, int64_t step, int64_t generation)
 {
-	const struct hspmd_copies *c = r->c;
+	const struct hspmd_copy_routes *c = r->c;
 	r->own = (struct offer){ .bytes = r->image->bytes, .step = step, .generation = generation };
 	if (snprintf(r->own.file, sizeof r->own.file, "%s", file) >= (int)sizeof r->own.file)
 		return hspmd_fail(&r->err, "the name %s is too long", file);
 	r->pieces = piece_count(r->image->bytes);
-	r->folder = hspmd_store_folder(c->place, step, generation, &r->err);
+	r->folder = hspmd_checkpoint_make_folder(c->location, step, generation, &r->err);
 	if (!r->folder)
 		return -1;
 	r->sums = room(r, r->pieces * sizeof *r->sums);
@@ -340,7 +340,7 @@ static int prepare(struct run *r, const char *file, int64_t step, int64_t genera
 	if (!r->sums || !r->sources || !r->targets)
 		return hspmd_fail_memory(&r->err, "making copies");
 	for (size_t i = 0; i < r->pieces; i++)
-		r->sums[i] = hspmd_sum_block(r->image->data + i * PIECE, piece_bytes(r->image->bytes, i));
+		r->sums[i] = hspmd_checksum_block(r->image->data + i * PIECE, piece_bytes(r->image->bytes, i));
 	for (int i = 0; i < c->to_count; i++)
 		r->targets[i].rank = c->to[i];
 	for (int i = 0; i < c->from_count; i++) {
@@ -377,14 +377,14 @@ static void exchange(struct run *r)
 static json_t *describe(const struct run *r, const struct source *s, struct hspmd_error *err)
 {
 	char *path = hspmd_asprintf("%s/%s", r->folder, s->offer.file), *node = (char *)(uintptr_t)r->node;
-	struct hspmd_shard_head head;
+	struct hspmd_shard_header head;
 	json_t *shard = NULL;
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	if (fd < 0) {
 		hspmd_fail_errno(err, "%s", s->offer.file);
-	} else if (!hspmd_shard_head_read(fd, path, &head, err)) {
+	} else if (!hspmd_shard_header_read(fd, path, &head, err)) {
 		shard = hspmd_shard_json(s->offer.file, s->offer.bytes, &node, 1, head.extents, (int)head.count);
-		hspmd_shard_head_free(&head);
+		hspmd_shard_header_free(&head);
 		if (!shard)
 			hspmd_fail_memory(err, "describing a copy");
 	}
@@ -408,7 +408,7 @@ static json_t *list_kept(struct run *r)
 	return kept;
 }
 
-int hspmd_copies_run(const struct hspmd_copies *c, const char *node, int64_t step, int64_t generation, const char *file, const struct hspmd_image *image,
+int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_t step, int64_t generation, const char *file, const struct hspmd_image *image,
 		     json_t **kept, struct hspmd_error *err)
 {
 	struct run *r = NULL;

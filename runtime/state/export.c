@@ -13,7 +13,7 @@
 #include "common/json.h"
 #include "runtime/state/hf_names.h"
 #include "runtime/state/safetensors.h"
-#include "runtime/state/state_parts.h"
+#include "runtime/state/state_internal.h"
 #include "runtime/state/weights.h"
 
 #define FILE_MAX UINT64_C(5000000000)
@@ -29,7 +29,7 @@ struct item {
 
 struct export {
 	struct hspmd_reader *r;
-	const struct hspmd_export *how;
+	const struct hspmd_export_options *how;
 	size_t element; /* bytes */
 	struct item *items;
 	size_t count, capacity;
@@ -44,7 +44,7 @@ static uint64_t item_bytes(const struct export *x, const struct item *i)
 
 static int add_item(struct export *x, char *name, const char *tensor, const struct hspmd_shape *shape, const struct hspmd_box *box, struct hspmd_error *err)
 {
-	if (!name || hspmd_grow(&x->items, &x->capacity, x->count, sizeof *x->items)) {
+	if (!name || hspmd_array_grow(&x->items, &x->capacity, x->count, sizeof *x->items)) {
 		free(name);
 		return hspmd_fail_memory(err, "exporting");
 	}
@@ -55,16 +55,16 @@ static int add_item(struct export *x, char *name, const char *tensor, const stru
 /* A tensor whole, or its experts one by one. */
 static int add_tensor(struct export *x, const struct hspmd_extent *e, struct hspmd_error *err)
 {
-	struct hspmd_box box = hspmd_box_whole(&e->shape);
+	struct hspmd_box box = hspmd_box_full(&e->shape);
 	struct hspmd_shape there = hspmd_hf_shape(e->tensor, &e->shape);
-	if (!hspmd_hf_stack(e->tensor))
+	if (!hspmd_hf_is_expert_stack(e->tensor))
 		return add_item(x, strdup(e->tensor), e->tensor, &there, &box, err);
 	struct hspmd_shape one = { .rank = e->shape.rank - 1 };
 	memcpy(one.dim, e->shape.dim + 1, sizeof one.dim - sizeof one.dim[0]);
 	for (int64_t i = 0; i < e->shape.dim[0]; i++) {
 		box.lo[0] = i;
 		box.hi[0] = i + 1;
-		if (add_item(x, hspmd_hf_member(e->tensor, i), e->tensor, &one, &box, err))
+		if (add_item(x, hspmd_hf_expert_name(e->tensor, i), e->tensor, &one, &box, err))
 			return -1;
 	}
 	return 0;
@@ -87,7 +87,7 @@ static int list_items(struct export *x, const struct hspmd_manifest *m, struct h
 		qsort(params, n, sizeof *params, by_tensor);
 	for (size_t i = 0; i < n && !rv; i++) {
 		if (params[i]->dtype != HSPMD_F32)
-			rv = hspmd_fail(err, "%s is %s in the checkpoint, not F32", params[i]->tensor, hspmd_dtype_words[params[i]->dtype]);
+			rv = hspmd_fail(err, "%s is %s in the checkpoint, not F32", params[i]->tensor, hspmd_dtype_names[params[i]->dtype]);
 		else if (!i || by_tensor(&params[i - 1], &params[i]))
 			rv = add_tensor(x, params[i], err);
 	}
@@ -128,7 +128,7 @@ static int write_head(const struct export *x, int fd, int file, const char *path
 		t[n].bytes = item_bytes(x, &x->items[i]);
 		at += t[n++].bytes;
 	}
-	char *head = t && metadata ? hspmd_safetensors_head(t, n, metadata, 8, &bytes, err) : NULL;
+	char *head = t && metadata ? hspmd_safetensors_header(t, n, metadata, 8, &bytes, err) : NULL;
 	int rv = head ? 0 : t && metadata ? -1 : hspmd_fail_memory(err, "exporting");
 	if (head && hspmd_write_all(fd, head, bytes))
 		rv = hspmd_fail_errno(err, "%s", path);
@@ -204,13 +204,13 @@ static int write_index(const struct export *x, struct hspmd_error *err)
 	bad |= json_object_set_new(index, "metadata", json_pack("{s:I}", "total_size", (json_int_t)x->total));
 	bad |= json_object_set(index, "weight_map", map);
 	json_decref(map);
-	index = hspmd_json_unless(bad, index);
+	index = hspmd_json_unless_failed(bad, index);
 	int rv = save_json(index, x->how->folder, "model.safetensors.index.json", err);
 	json_decref(index);
 	return rv;
 }
 
-int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export *how, struct hspmd_error *err)
+int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how, struct hspmd_error *err)
 {
 	struct export x = { .r = r, .how = how, .element = how->bf16 ? 2 : 4 };
 	int rv = list_items(&x, m, err);
@@ -233,7 +233,7 @@ int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m,
 /* ---- import */
 
 /* Tensors [first, end) with their moments as one shard. */
-static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *place, size_t number,
+static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *location, size_t number,
 			json_t **shard, struct hspmd_error *err)
 {
 	struct hspmd_image im = { 0 };
@@ -244,9 +244,9 @@ static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tenso
 	for (size_t i = first; slices && i < end; i++)
 		for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++)
 			slices[n++] = (struct hspmd_state_slice){ tensors[i].name, (enum hspmd_state_kind)k, HSPMD_F32, tensors[i].shape,
-								  hspmd_box_whole(&tensors[i].shape), NULL };
+								  hspmd_box_full(&tensors[i].shape), NULL };
 	if (!rv)
-		rv = hspmd_image_lay_out(&im, slices, n, err);
+		rv = hspmd_image_layout(&im, slices, n, err);
 	for (size_t i = 0; i < n && !rv; i++) {
 		void *to = im.data + im.extents[i].offset;
 		if (slices[i].kind == HSPMD_STATE_PARAM)
@@ -258,13 +258,13 @@ static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tenso
 		rv = hspmd_image_seal(&im, err);
 	snprintf(file, sizeof file, "import-%zu.safetensors", number);
 	if (!rv)
-		rv = hspmd_shard_store(place, "import", 0, 0, file, im.data, im.bytes, shard, err);
+		rv = hspmd_shard_store(location, "import", 0, 0, file, im.data, im.bytes, shard, err);
 	hspmd_image_free(&im);
 	free(slices);
 	return rv;
 }
 
-int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job, const char *place,
+int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job, const char *location,
 			 struct hspmd_error *err)
 {
 	json_t **shards = hspmd_calloc(count, sizeof *shards);
@@ -277,11 +277,11 @@ int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tens
 			if (end > first && bytes > FILE_MAX)
 				break;
 		}
-		rv = import_shard(w, tensors, first, end, place, n, &shards[n], err);
+		rv = import_shard(w, tensors, first, end, location, n, &shards[n], err);
 		n += !rv;
 	}
 	struct hspmd_manifest *m = rv ? NULL : hspmd_manifest_assemble(0, 0, job, shards, n, err);
-	rv = m ? hspmd_checkpoint_commit(place, m, err) : -1;
+	rv = m ? hspmd_checkpoint_commit(location, m, err) : -1;
 	hspmd_manifest_destroy(m);
 	for (size_t i = 0; i < n; i++)
 		json_decref(shards[i]);

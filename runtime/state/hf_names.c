@@ -14,13 +14,13 @@ static const char *after_experts(const char *name)
 	return at ? at + sizeof word - 1 : NULL;
 }
 
-bool hspmd_hf_stack(const char *name)
+bool hspmd_hf_is_expert_stack(const char *name)
 {
 	const char *rest = after_experts(name);
 	return rest && !isdigit((unsigned char)*rest);
 }
 
-char *hspmd_hf_member(const char *name, int64_t expert)
+char *hspmd_hf_expert_name(const char *name, int64_t expert)
 {
 	const char *rest = after_experts(name);
 	return hspmd_asprintf("%.*s%lld.%s", (int)(rest - name), name, (long long)expert, rest);

@@ -10,9 +10,9 @@
 #include "runtime/tensor/box.h"
 
 /* Is this a stack of experts ("...experts.w1.weight")? */
-bool hspmd_hf_stack(const char *name);
+bool hspmd_hf_is_expert_stack(const char *name);
 /* The name of one of them ("...experts.3.w1.weight"): malloc'd, NULL: memory. */
-char *hspmd_hf_member(const char *name, int64_t expert);
+char *hspmd_hf_expert_name(const char *name, int64_t expert);
 
 /* The shape of a tensor there. */
 struct hspmd_shape hspmd_hf_shape(const char *name, const struct hspmd_shape *shape);

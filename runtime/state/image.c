@@ -9,7 +9,7 @@
 
 #include "common/alloc.h"
 #include "runtime/state/safetensors.h"
-#include "runtime/state/state_parts.h"
+#include "runtime/state/state_internal.h"
 
 /* The extents' own description, with what is known of their sums. */
 static char *extents_text(const struct hspmd_image *im)
@@ -21,7 +21,7 @@ static char *extents_text(const struct hspmd_image *im)
 		size_t count = hspmd_block_count(im->extents[i].bytes);
 		char *sums = malloc(16 * count + 1);
 		for (size_t b = 0; sums && b < count; b++)
-			hspmd_sum_text(im->blocks[block + b], sums + 16 * b);
+			hspmd_checksum_text(im->blocks[block + b], sums + 16 * b);
 		block += count;
 		json_t *o = hspmd_extent_part_json(&im->extents[i]);
 		bad |= !sums || json_object_set_new(o, "blocks", json_string(sums));
@@ -44,9 +44,9 @@ static char *make_head(const struct hspmd_image *im, size_t *bytes, struct hspmd
 	for (size_t i = 0; named && i < im->extent_count; i++) {
 		const struct hspmd_extent *e = &im->extents[i];
 		char box[256];
-		t[i].name = hspmd_asprintf("%s/%s%s", hspmd_state_kind_words[e->kind], e->tensor, hspmd_box_text(&e->box, box, sizeof box));
+		t[i].name = hspmd_asprintf("%s/%s%s", hspmd_state_kind_names[e->kind], e->tensor, hspmd_box_text(&e->box, box, sizeof box));
 		named = t[i].name != NULL;
-		snprintf(t[i].dtype, sizeof t[i].dtype, "%s", hspmd_dtype_words[e->dtype]);
+		snprintf(t[i].dtype, sizeof t[i].dtype, "%s", hspmd_dtype_names[e->dtype]);
 		t[i].shape.rank = e->box.rank;
 		for (int d = 0; d < e->box.rank; d++)
 			t[i].shape.dim[d] = e->box.hi[d] - e->box.lo[d];
@@ -55,7 +55,7 @@ static char *make_head(const struct hspmd_image *im, size_t *bytes, struct hspmd
 		at += e->bytes;
 	}
 	if (named)
-		head = hspmd_safetensors_head(t, im->extent_count, metadata, HSPMD_IMAGE_ALIGN, bytes, err);
+		head = hspmd_safetensors_header(t, im->extent_count, metadata, HSPMD_IMAGE_ALIGN, bytes, err);
 	else
 		hspmd_fail_memory(err, "describing a shard");
 	for (size_t i = 0; t && i < im->extent_count; i++)
@@ -90,16 +90,16 @@ static int list_extents(struct hspmd_image *im, const struct hspmd_state_slice *
 	return im->blocks ? 0 : hspmd_fail_memory(err, "describing a shard");
 }
 
-int hspmd_image_lay_out(struct hspmd_image *im, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
+int hspmd_image_layout(struct hspmd_image *im, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
 {
 	im->bytes = 0;
 	if (list_extents(im, slices, count, err))
 		return -1;
-	char *head = make_head(im, &im->head_bytes, err);
+	char *head = make_head(im, &im->header_bytes, err);
 	if (!head)
 		return -1;
 	free(head);
-	uint64_t bytes = im->head_bytes;
+	uint64_t bytes = im->header_bytes;
 	for (size_t i = 0; i < count; i++) {
 		im->extents[i].offset = bytes;
 		bytes += im->extents[i].bytes;
@@ -141,7 +141,7 @@ void hspmd_image_copy(struct hspmd_image *im, size_t block, char *to, const char
 {
 	for (size_t at = 0; at < bytes; at += HSPMD_BLOCK_BYTES, block++) {
 		size_t n = bytes - at < HSPMD_BLOCK_BYTES ? bytes - at : HSPMD_BLOCK_BYTES;
-		im->blocks[block] = hspmd_sum_block(from + at, n);
+		im->blocks[block] = hspmd_checksum_block(from + at, n);
 		copy_past_caches(to + at, from + at, n);
 	}
 }
@@ -155,9 +155,9 @@ int hspmd_image_seal(struct hspmd_image *im, struct hspmd_error *err)
 		for (size_t b = 0; b < count; b++) {
 			uint64_t at = (uint64_t)b * HSPMD_BLOCK_BYTES, rest = e->bytes - at;
 			if (!im->blocks[block + b])
-				im->blocks[block + b] = hspmd_sum_block(im->data + e->offset + at, rest < HSPMD_BLOCK_BYTES ? rest : HSPMD_BLOCK_BYTES);
+				im->blocks[block + b] = hspmd_checksum_block(im->data + e->offset + at, rest < HSPMD_BLOCK_BYTES ? rest : HSPMD_BLOCK_BYTES);
 		}
-		e->xxh3 = hspmd_sum_of_blocks(im->blocks + block, count);
+		e->xxh3 = hspmd_checksum_of_blocks(im->blocks + block, count);
 		block += count;
 	}
 	size_t bytes;
@@ -173,12 +173,12 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 {
 	const unsigned char *p = data;
 	uint64_t length = 0;
-	struct hspmd_shard_head head;
+	struct hspmd_shard_header head;
 	for (int i = 0; i < 8 && bytes >= 8; i++)
 		length |= (uint64_t)p[i] << 8 * i;
 	if (bytes < 8 || length > bytes - 8)
 		return hspmd_fail(err, "what came is not a shard");
-	if (hspmd_shard_head_parse((const char *)p + 8, length, bytes, "shard", &head, err))
+	if (hspmd_shard_header_parse((const char *)p + 8, length, bytes, "shard", &head, err))
 		return -1;
 	int rv = 0;
 	for (size_t i = 0; i < head.count && !rv; i++) {
@@ -186,8 +186,8 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 		for (size_t b = 0; b < hspmd_block_count(e->bytes) && !rv; b++) {
 			uint64_t at = (uint64_t)b * HSPMD_BLOCK_BYTES, rest = e->bytes - at;
 			size_t n = rest < HSPMD_BLOCK_BYTES ? rest : HSPMD_BLOCK_BYTES;
-			if (hspmd_sum_block(p + e->offset + at, n) != head.blocks[head.first[i] + b])
-				rv = hspmd_fail(err, "%s of %s has a wrong checksum", hspmd_state_kind_words[e->kind], e->tensor);
+			if (hspmd_checksum_block(p + e->offset + at, n) != head.blocks[head.first[i] + b])
+				rv = hspmd_fail(err, "%s of %s has a wrong checksum", hspmd_state_kind_names[e->kind], e->tensor);
 		}
 	}
 	if (!rv) {
@@ -196,7 +196,7 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 		head.extents = NULL;
 		head.count = 0;
 	}
-	hspmd_shard_head_free(&head);
+	hspmd_shard_header_free(&head);
 	return rv;
 }
 

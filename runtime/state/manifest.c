@@ -8,9 +8,9 @@
 
 #include "common/alloc.h"
 #include "common/json.h"
-#include "runtime/state/state_parts.h"
+#include "runtime/state/state_internal.h"
 
-const char *const hspmd_state_kind_words[] = { "param", "adam_m", "adam_v", NULL };
+const char *const hspmd_state_kind_names[] = { "param", "adam_m", "adam_v", NULL };
 
 /* ---- names */
 
@@ -52,7 +52,7 @@ static int read_sum(struct hspmd_json *obj, const char *key, uint64_t *out)
 	const char *text = hspmd_json_string(obj, key);
 	if (!text)
 		return -1;
-	if (hspmd_sum_parse(text, out) != 16 || text[16]) {
+	if (hspmd_checksum_parse(text, out) != 16 || text[16]) {
 		struct hspmd_json at = hspmd_json_any(obj, key);
 		return hspmd_json_fail(&at, "expected 16 hexadecimal digits, got \"%s\"", text);
 	}
@@ -68,7 +68,7 @@ int hspmd_extent_read_part(struct hspmd_json *at, struct hspmd_extent *e)
 	e->tensor = strdup(tensor);
 	if (!e->tensor)
 		return hspmd_json_fail_memory(at);
-	int kind = hspmd_json_word(at, "kind", hspmd_state_kind_words), rank;
+	int kind = hspmd_json_enum(at, "kind", hspmd_state_kind_names), rank;
 	read_lengths(at, "shape", 1, e->shape.dim, &e->shape.rank);
 	read_lengths(at, "lo", 0, e->box.lo, &lo_rank);
 	read_lengths(at, "hi", 0, e->box.hi, &hi_rank);
@@ -93,11 +93,11 @@ static int read_extent(struct hspmd_json *at, struct hspmd_extent *e, uint64_t f
 {
 	if (hspmd_extent_read_part(at, e))
 		return -1;
-	int dtype = hspmd_json_word(at, "dtype", hspmd_dtype_words);
+	int dtype = hspmd_json_enum(at, "dtype", hspmd_dtype_names);
 	e->offset = (uint64_t)hspmd_json_int(at, "offset", 0, INT64_C(1) << 52);
 	e->bytes = (uint64_t)hspmd_json_int(at, "bytes", 1, INT64_C(1) << 52);
 	read_sum(at, "xxh3", &e->xxh3);
-	if (hspmd_json_done(at))
+	if (hspmd_json_check_keys(at))
 		return -1;
 	e->dtype = (enum hspmd_dtype)dtype;
 	uint64_t fits = (uint64_t)hspmd_box_elements(&e->box) * hspmd_dtype_bytes(e->dtype);
@@ -167,7 +167,7 @@ static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct ex
 	s->first_extent = (int)extents->count;
 	for (size_t i = 0; i < hspmd_json_length(&list); i++) {
 		struct hspmd_json one = hspmd_json_at(&list, i);
-		if (extents->count >= 1u << 28 || hspmd_grow(&extents->items, &extents->capacity, extents->count, sizeof *extents->items))
+		if (extents->count >= 1u << 28 || hspmd_array_grow(&extents->items, &extents->capacity, extents->count, sizeof *extents->items))
 			return hspmd_json_fail_memory(&one);
 		struct hspmd_extent *e = &extents->items[extents->count++];
 		e->shard = m->shard_count - 1;
@@ -175,7 +175,7 @@ static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct ex
 			return -1;
 		s->extent_count++;
 	}
-	if (hspmd_json_done(at))
+	if (hspmd_json_check_keys(at))
 		return -1;
 	return check_apart(at, extents->items + s->first_extent, s->extent_count);
 }
@@ -189,7 +189,7 @@ static int read_manifest(struct hspmd_json *root, struct hspmd_manifest *m)
 	m->generation = hspmd_json_int(root, "generation", 0, INT64_C(1) << 52);
 	m->time = hspmd_json_number_or(root, "time", 0, 1e12, 0);
 	struct hspmd_json job = hspmd_json_object(root, "job"), shards = hspmd_json_array(root, "shards", 1, 1 << 20);
-	if (hspmd_json_done(root))
+	if (hspmd_json_check_keys(root))
 		return -1;
 	m->job = json_incref(job.value);
 	m->shards = hspmd_calloc(hspmd_json_length(&shards), sizeof *m->shards);
@@ -264,7 +264,7 @@ static json_t *lengths(const int64_t *values, int count)
 	int bad = !a;
 	for (int i = 0; i < count; i++)
 		bad |= json_array_append_new(a, json_integer(values[i]));
-	return hspmd_json_unless(bad, a);
+	return hspmd_json_unless_failed(bad, a);
 }
 
 json_t *hspmd_extent_part_json(const struct hspmd_extent *e)
@@ -272,11 +272,11 @@ json_t *hspmd_extent_part_json(const struct hspmd_extent *e)
 	json_t *o = json_object();
 	int bad = !o;
 	bad |= json_object_set_new(o, "tensor", json_string(e->tensor));
-	bad |= json_object_set_new(o, "kind", json_string(hspmd_state_kind_words[e->kind]));
+	bad |= json_object_set_new(o, "kind", json_string(hspmd_state_kind_names[e->kind]));
 	bad |= json_object_set_new(o, "shape", lengths(e->shape.dim, e->shape.rank));
 	bad |= json_object_set_new(o, "lo", lengths(e->box.lo, e->box.rank));
 	bad |= json_object_set_new(o, "hi", lengths(e->box.hi, e->box.rank));
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 static json_t *extent_json(const struct hspmd_extent *e)
@@ -284,11 +284,11 @@ static json_t *extent_json(const struct hspmd_extent *e)
 	char sum[17];
 	json_t *o = hspmd_extent_part_json(e);
 	int bad = !o;
-	bad |= json_object_set_new(o, "dtype", json_string(hspmd_dtype_words[e->dtype]));
+	bad |= json_object_set_new(o, "dtype", json_string(hspmd_dtype_names[e->dtype]));
 	bad |= json_object_set_new(o, "offset", json_integer((json_int_t)e->offset));
 	bad |= json_object_set_new(o, "bytes", json_integer((json_int_t)e->bytes));
-	bad |= json_object_set_new(o, "xxh3", json_string(hspmd_sum_text(e->xxh3, sum)));
-	return hspmd_json_unless(bad, o);
+	bad |= json_object_set_new(o, "xxh3", json_string(hspmd_checksum_text(e->xxh3, sum)));
+	return hspmd_json_unless_failed(bad, o);
 }
 
 json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents, int count)
@@ -305,7 +305,7 @@ json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, i
 	bad |= json_object_set(o, "extents", list);
 	json_decref(list);
 	json_decref(names);
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
 json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m)
@@ -324,5 +324,5 @@ json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m)
 	bad |= json_object_set(o, "job", m->job);
 	bad |= json_object_set(o, "shards", shards);
 	json_decref(shards);
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }

@@ -29,7 +29,7 @@
 #define HSPMD_BLOCK_BYTES (1u << 20)
 
 enum hspmd_state_kind { HSPMD_STATE_PARAM, HSPMD_STATE_ADAM_M, HSPMD_STATE_ADAM_V, HSPMD_STATE_KIND_COUNT };
-extern const char *const hspmd_state_kind_words[]; /* "param", "adam_m", "adam_v", NULL */
+extern const char *const hspmd_state_kind_names[]; /* "param", "adam_m", "adam_v", NULL */
 
 struct hspmd_extent {
 	char *tensor;

@@ -10,7 +10,7 @@
 
 #include "common/alloc.h"
 #include "common/log.h"
-#include "runtime/state/state_parts.h"
+#include "runtime/state/state_internal.h"
 
 /* One shard in one folder. */
 struct copy {
@@ -121,7 +121,7 @@ bool hspmd_reader_has(const struct hspmd_reader *r, int shard)
 
 /* ---- block sums */
 
-static int keep_sums(struct hspmd_reader *r, int shard, const struct hspmd_shard_head *h, const char *path, struct hspmd_error *err)
+static int keep_sums(struct hspmd_reader *r, int shard, const struct hspmd_shard_header *h, const char *path, struct hspmd_error *err)
 {
 	const struct hspmd_shard *s = &r->m->shards[shard];
 	uint64_t **blocks = hspmd_calloc((size_t)s->extent_count, sizeof *blocks);
@@ -158,13 +158,13 @@ static int learn_sums(struct hspmd_reader *r, int shard, struct hspmd_error *err
 		return 0;
 	for (int f = 0; f < r->folder_count; f++) {
 		struct copy *c = &r->copies[shard * r->folder_count + f];
-		struct hspmd_shard_head h;
+		struct hspmd_shard_header h;
 		if (c->fd < 0)
 			continue;
-		int rv = hspmd_shard_head_read(c->fd, c->path, &h, &why);
+		int rv = hspmd_shard_header_read(c->fd, c->path, &h, &why);
 		if (!rv) {
 			rv = keep_sums(r, shard, &h, c->path, &why);
-			hspmd_shard_head_free(&h);
+			hspmd_shard_header_free(&h);
 		}
 		if (!rv)
 			return 0;
@@ -211,8 +211,8 @@ static int try_block(struct hspmd_reader *r, const struct hspmd_extent *e, size_
 		r->bad++;
 		return -1;
 	}
-	if (hspmd_sum_block(data, bytes) != r->sums[e->shard].blocks[number][block]) {
-		hspmd_warn("%s: wrong checksum of %zu bytes at %" PRIu64 " (%s of %s)", c->path, bytes, at, hspmd_state_kind_words[e->kind], e->tensor);
+	if (hspmd_checksum_block(data, bytes) != r->sums[e->shard].blocks[number][block]) {
+		hspmd_warn("%s: wrong checksum of %zu bytes at %" PRIu64 " (%s of %s)", c->path, bytes, at, hspmd_state_kind_names[e->kind], e->tensor);
 		r->bad++;
 		return -1;
 	}
@@ -225,7 +225,7 @@ static int read_block(struct hspmd_reader *r, const struct hspmd_extent *e, size
 	for (int f = 0; f < r->folder_count; f++)
 		if (!try_block(r, e, block, f, data))
 			return 0;
-	return hspmd_fail(err, "step %" PRId64 ": no good copy of %s of %s in shard %s", r->m->step, hspmd_state_kind_words[e->kind], e->tensor,
+	return hspmd_fail(err, "step %" PRId64 ": no good copy of %s of %s in shard %s", r->m->step, hspmd_state_kind_names[e->kind], e->tensor,
 			  r->m->shards[e->shard].file);
 }
 
@@ -336,7 +336,7 @@ static int fill_from(struct hspmd_reader *r, int extent, const struct hspmd_stat
 		}
 		int count = hspmd_box_subtract(&whole, box, pieces);
 		for (int k = 0; k < count; k++) {
-			if (hspmd_grow(&open->items, &open->capacity, open->count, sizeof *open->items))
+			if (hspmd_array_grow(&open->items, &open->capacity, open->count, sizeof *open->items))
 				return hspmd_fail_memory(err, "reading a checkpoint");
 			open->items[open->count++] = pieces[k];
 		}
@@ -350,7 +350,7 @@ static int load_need(struct hspmd_reader *r, const struct hspmd_state_need *n, s
 {
 	struct open_boxes open = { 0 };
 	int rv = 0;
-	if (hspmd_grow(&open.items, &open.capacity, 0, sizeof *open.items))
+	if (hspmd_array_grow(&open.items, &open.capacity, 0, sizeof *open.items))
 		return hspmd_fail_memory(err, "reading a checkpoint");
 	open.items[open.count++] = n->box;
 	/* What several have written is read where it is nearest. */
@@ -360,13 +360,13 @@ static int load_need(struct hspmd_reader *r, const struct hspmd_state_need *n, s
 		if (x->kind != n->kind || hspmd_reader_folder(r, x->shard) != i / r->m->extent_count || strcmp(x->tensor, n->tensor))
 			continue;
 		if (x->dtype != n->dtype || x->box.rank != n->box.rank)
-			rv = hspmd_fail(err, "%s is %s with %d dimensions in the checkpoint, not %s with %d", n->tensor, hspmd_dtype_words[x->dtype],
-					x->box.rank, hspmd_dtype_words[n->dtype], n->box.rank);
+			rv = hspmd_fail(err, "%s is %s with %d dimensions in the checkpoint, not %s with %d", n->tensor, hspmd_dtype_names[x->dtype],
+					x->box.rank, hspmd_dtype_names[n->dtype], n->box.rank);
 		else
 			rv = fill_from(r, e, n, &open, err);
 	}
 	for (size_t i = 0; i < open.count && !rv; i++) {
-		if (hspmd_grow(&gaps->items, &gaps->capacity, gaps->count, sizeof *gaps->items))
+		if (hspmd_array_grow(&gaps->items, &gaps->capacity, gaps->count, sizeof *gaps->items))
 			rv = hspmd_fail_memory(err, "reading a checkpoint");
 		else
 			gaps->items[gaps->count++] = (struct hspmd_state_gap){ number, open.items[i] };
@@ -388,7 +388,7 @@ int hspmd_reader_load(struct hspmd_reader *r, const struct hspmd_state_need *nee
 	if (!rv && !gaps && found.count) {
 		char text[256];
 		const struct hspmd_state_need *n = &needs[found.items[0].need];
-		rv = hspmd_fail(err, "step %" PRId64 ": %s of %s %s is in no file that can be read here", r->m->step, hspmd_state_kind_words[n->kind], n->tensor,
+		rv = hspmd_fail(err, "step %" PRId64 ": %s of %s %s is in no file that can be read here", r->m->step, hspmd_state_kind_names[n->kind], n->tensor,
 				hspmd_box_text(&found.items[0].box, text, sizeof text));
 	}
 	if (rv || !gaps) {
@@ -404,16 +404,16 @@ static int verify_copy(struct hspmd_reader *r, int shard, int folder, struct hsp
 {
 	const struct hspmd_shard *s = &r->m->shards[shard];
 	struct copy *c = &r->copies[shard * r->folder_count + folder];
-	struct hspmd_shard_head h;
-	if (hspmd_shard_head_read(c->fd, c->path, &h, err))
+	struct hspmd_shard_header h;
+	if (hspmd_shard_header_read(c->fd, c->path, &h, err))
 		return -1;
 	int rv = r->sums[shard].blocks ? 0 : keep_sums(r, shard, &h, c->path, err);
-	hspmd_shard_head_free(&h);
+	hspmd_shard_header_free(&h);
 	for (int e = 0; e < s->extent_count && !rv; e++) {
 		const struct hspmd_extent *x = &r->m->extents[s->first_extent + e];
 		for (size_t b = 0; b < hspmd_block_count(x->bytes) && !rv; b++)
 			if (try_block(r, x, b, folder, r->block))
-				rv = hspmd_fail(err, "%s: %s of %s is damaged", c->path, hspmd_state_kind_words[x->kind], x->tensor);
+				rv = hspmd_fail(err, "%s: %s of %s is damaged", c->path, hspmd_state_kind_names[x->kind], x->tensor);
 	}
 	return rv;
 }

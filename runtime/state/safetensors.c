@@ -56,7 +56,7 @@ static int read_tensor(struct hspmd_json *at, struct hspmd_safetensor *t, uint64
 		return hspmd_json_fail(at, "unknown dtype \"%s\"", dtype);
 	struct hspmd_json first = hspmd_json_at(&ends, 0), last = hspmd_json_at(&ends, 1);
 	uint64_t lo = (uint64_t)hspmd_json_int_value(&first, 0, INT64_C(1) << 52), hi = (uint64_t)hspmd_json_int_value(&last, 0, INT64_C(1) << 52);
-	if (hspmd_json_done(at))
+	if (hspmd_json_check_keys(at))
 		return -1;
 	if (lo > hi || hi > data_bytes || hi - lo != elements * element)
 		return hspmd_json_fail(&ends, "[%" PRIu64 ", %" PRIu64 ") does not fit its shape or the file's %" PRIu64 " bytes of data", lo, hi, data_bytes);
@@ -112,7 +112,7 @@ static int read_all(struct hspmd_json *root, struct hspmd_safetensors *s, uint64
 struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_error *err)
 {
 	struct hspmd_json_doc doc;
-	if (bytes > HSPMD_SAFETENSORS_HEAD_MAX || file_bytes < 8 || bytes > file_bytes - 8) {
+	if (bytes > HSPMD_SAFETENSORS_HEADER_MAX || file_bytes < 8 || bytes > file_bytes - 8) {
 		hspmd_fail(err, "%s: not a safetensors file (a header of %zu bytes in a file of %" PRIu64 ")", name, bytes, file_bytes);
 		return NULL;
 	}
@@ -155,7 +155,7 @@ struct hspmd_safetensors *hspmd_safetensors_read(int fd, const char *name, struc
 	}
 	for (int i = 0; i < 8; i++)
 		bytes |= (uint64_t)length[i] << 8 * i;
-	if (bytes > HSPMD_SAFETENSORS_HEAD_MAX || bytes > (uint64_t)st.st_size) {
+	if (bytes > HSPMD_SAFETENSORS_HEADER_MAX || bytes > (uint64_t)st.st_size) {
 		hspmd_fail(err, "%s: not a safetensors file (a header of %" PRIu64 " bytes in a file of %jd)", name, bytes, (intmax_t)st.st_size);
 		return NULL;
 	}
@@ -202,10 +202,10 @@ static json_t *tensor_json(const struct hspmd_safetensor *t)
 	bad |= json_object_set(o, "shape", shape);
 	bad |= json_object_set_new(o, "data_offsets", json_pack("[II]", (json_int_t)t->offset, (json_int_t)(t->offset + t->bytes)));
 	json_decref(shape);
-	return hspmd_json_unless(bad, o);
+	return hspmd_json_unless_failed(bad, o);
 }
 
-char *hspmd_safetensors_head(const struct hspmd_safetensor *tensors, size_t count, const json_t *metadata, size_t align, size_t *bytes,
+char *hspmd_safetensors_header(const struct hspmd_safetensor *tensors, size_t count, const json_t *metadata, size_t align, size_t *bytes,
 			     struct hspmd_error *err)
 {
 	json_t *o = json_object();

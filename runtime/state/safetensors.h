@@ -10,7 +10,7 @@
 #include "common/error.h"
 #include "runtime/tensor/box.h"
 
-#define HSPMD_SAFETENSORS_HEAD_MAX (100u << 20)
+#define HSPMD_SAFETENSORS_HEADER_MAX (100u << 20)
 
 struct hspmd_safetensor {
 	char *name;
@@ -36,7 +36,7 @@ const struct hspmd_safetensor *hspmd_safetensors_find(const struct hspmd_safeten
 void hspmd_safetensors_destroy(struct hspmd_safetensors *s);
 
 /* Length and JSON of a header, padded so that it ends at a multiple of `align`: malloc'd. The tensors' offsets count from the first one's. */
-char *hspmd_safetensors_head(const struct hspmd_safetensor *tensors, size_t count, const json_t *metadata, size_t align, size_t *bytes,
+char *hspmd_safetensors_header(const struct hspmd_safetensor *tensors, size_t count, const json_t *metadata, size_t align, size_t *bytes,
 			     struct hspmd_error *err);
 
 #endif

@@ -13,15 +13,15 @@
 #include "common/durable.h"
 #include "common/json.h"
 #include "common/log.h"
-#include "runtime/state/state_parts.h"
+#include "runtime/state/state_internal.h"
 
 /* Written at a time. */
 #define CHUNK ((size_t)8 << 20)
 
-char *hspmd_store_folder(const char *place, int64_t step, int64_t generation, struct hspmd_error *err)
+char *hspmd_checkpoint_make_folder(const char *location, int64_t step, int64_t generation, struct hspmd_error *err)
 {
 	char name[64];
-	char *folder = hspmd_asprintf("%s/%s", place, hspmd_checkpoint_name(step, generation, name, sizeof name));
+	char *folder = hspmd_asprintf("%s/%s", location, hspmd_checkpoint_name(step, generation, name, sizeof name));
 	if (!folder)
 		hspmd_fail_memory(err, "making a checkpoint's folder");
 	else if (!hspmd_durable_mkdir(folder, 0777, err))
@@ -30,23 +30,23 @@ char *hspmd_store_folder(const char *place, int64_t step, int64_t generation, st
 	return NULL;
 }
 
-int hspmd_store_open(struct hspmd_store *s, const char *folder, const char *file, uint64_t bytes, struct hspmd_error *err)
+int hspmd_atomic_file_open(struct hspmd_atomic_file *s, const char *folder, const char *file, uint64_t bytes, struct hspmd_error *err)
 {
-	*s = (struct hspmd_store){ .fd = -1, .folder = strdup(folder), .path = hspmd_asprintf("%s/%s", folder, file),
+	*s = (struct hspmd_atomic_file){ .fd = -1, .folder = strdup(folder), .path = hspmd_asprintf("%s/%s", folder, file),
 				   .temporary = hspmd_asprintf("%s/.%s.new", folder, file) };
 	if (!s->folder || !s->path || !s->temporary) {
 		hspmd_fail_memory(err, "writing a shard");
-		return hspmd_store_close(s, false, NULL);
+		return hspmd_atomic_file_close(s, false, NULL);
 	}
 	s->fd = open(s->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
 	if (s->fd < 0) {
 		hspmd_fail_errno(err, "%s", s->temporary);
-		return hspmd_store_close(s, false, NULL);
+		return hspmd_atomic_file_close(s, false, NULL);
 	}
 	/* Room for all of it now: a full disk shows before the time is spent. Not every file system can. */
 	if (fallocate(s->fd, 0, 0, (off_t)bytes) && errno == ENOSPC) {
 		hspmd_fail_errno(err, "%s", s->temporary);
-		return hspmd_store_close(s, false, NULL);
+		return hspmd_atomic_file_close(s, false, NULL);
 	}
 	/* Past the page cache, where the file system allows: the state is not read again soon, and training wants the memory. */
 	int flags = fcntl(s->fd, F_GETFL);
@@ -54,7 +54,7 @@ int hspmd_store_open(struct hspmd_store *s, const char *folder, const char *file
 	return 0;
 }
 
-static int leave_direct(struct hspmd_store *s)
+static int leave_direct(struct hspmd_atomic_file *s)
 {
 	int flags = fcntl(s->fd, F_GETFL);
 	s->direct = false;
@@ -62,7 +62,7 @@ static int leave_direct(struct hspmd_store *s)
 }
 
 /* A part of data: all of it, or less when the direct way ends; -1 errno. */
-static ssize_t write_some(struct hspmd_store *s, const char *data, size_t bytes)
+static ssize_t write_some(struct hspmd_atomic_file *s, const char *data, size_t bytes)
 {
 	size_t n = bytes < CHUNK ? bytes : CHUNK, whole = n / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
 	if (s->direct && ((uintptr_t)data % HSPMD_IMAGE_ALIGN || s->done % HSPMD_IMAGE_ALIGN || !whole) && leave_direct(s))
@@ -81,7 +81,7 @@ static ssize_t write_some(struct hspmd_store *s, const char *data, size_t bytes)
 	return (ssize_t)n;
 }
 
-int hspmd_store_write(struct hspmd_store *s, const void *data, size_t bytes, struct hspmd_error *err)
+int hspmd_atomic_file_write(struct hspmd_atomic_file *s, const void *data, size_t bytes, struct hspmd_error *err)
 {
 	const char *at = data;
 	while (bytes) {
@@ -97,7 +97,7 @@ int hspmd_store_write(struct hspmd_store *s, const void *data, size_t bytes, str
 	return 0;
 }
 
-int hspmd_store_close(struct hspmd_store *s, bool good, struct hspmd_error *err)
+int hspmd_atomic_file_close(struct hspmd_atomic_file *s, bool good, struct hspmd_error *err)
 {
 	int rv = good ? 0 : -1;
 	if (!rv && fsync(s->fd))
@@ -113,20 +113,20 @@ int hspmd_store_close(struct hspmd_store *s, bool good, struct hspmd_error *err)
 	free(s->folder);
 	free(s->path);
 	free(s->temporary);
-	*s = (struct hspmd_store){ .fd = -1 };
+	*s = (struct hspmd_atomic_file){ .fd = -1 };
 	return rv;
 }
 
-int hspmd_store_file(const char *folder, const char *file, const void *data, size_t bytes, struct hspmd_error *err)
+int hspmd_atomic_file_write_all(const char *folder, const char *file, const void *data, size_t bytes, struct hspmd_error *err)
 {
-	struct hspmd_store s;
-	if (hspmd_store_open(&s, folder, file, bytes, err))
+	struct hspmd_atomic_file s;
+	if (hspmd_atomic_file_open(&s, folder, file, bytes, err))
 		return -1;
-	bool good = !hspmd_store_write(&s, data, bytes, err);
-	return hspmd_store_close(&s, good, err);
+	bool good = !hspmd_atomic_file_write(&s, data, bytes, err);
+	return hspmd_atomic_file_close(&s, good, err);
 }
 
-int hspmd_shard_store(const char *place, const char *node, int64_t step, int64_t generation, const char *file, const void *image, size_t bytes,
+int hspmd_shard_store(const char *location, const char *node, int64_t step, int64_t generation, const char *file, const void *image, size_t bytes,
 		      json_t **shard, struct hspmd_error *err)
 {
 	struct hspmd_extent *extents;
@@ -134,8 +134,8 @@ int hspmd_shard_store(const char *place, const char *node, int64_t step, int64_t
 	*shard = NULL;
 	if (hspmd_image_check(image, bytes, &extents, &count, err))
 		return hspmd_error_prefix(err, "%s", file);
-	char *folder = hspmd_store_folder(place, step, generation, err);
-	int rv = folder ? hspmd_store_file(folder, file, image, bytes, err) : -1;
+	char *folder = hspmd_checkpoint_make_folder(location, step, generation, err);
+	int rv = folder ? hspmd_atomic_file_write_all(folder, file, image, bytes, err) : -1;
 	if (!rv) {
 		char *name = (char *)(uintptr_t)node;
 		*shard = hspmd_shard_json(file, bytes, &name, 1, extents, (int)count);
@@ -146,9 +146,9 @@ int hspmd_shard_store(const char *place, const char *node, int64_t step, int64_t
 	return rv;
 }
 
-int hspmd_checkpoint_commit(const char *place, const struct hspmd_manifest *m, struct hspmd_error *err)
+int hspmd_checkpoint_commit(const char *location, const struct hspmd_manifest *m, struct hspmd_error *err)
 {
-	char *folder = hspmd_store_folder(place, m->step, m->generation, err);
+	char *folder = hspmd_checkpoint_make_folder(location, m->step, m->generation, err);
 	char *path = folder ? hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, folder) : NULL;
 	json_t *value = hspmd_manifest_to_json(m);
 	/* One line: a manifest of many devices has very many extents. */
@@ -185,21 +185,21 @@ static int newest_first(const void *a, const void *b)
 	return x->generation > y->generation ? -1 : x->generation < y->generation;
 }
 
-static int list_place(const char *place, struct kept_list *list, struct hspmd_error *err)
+static int list_location(const char *location, struct kept_list *list, struct hspmd_error *err)
 {
-	DIR *d = opendir(place);
+	DIR *d = opendir(location);
 	struct dirent *entry;
 	int rv = 0;
 	if (!d)
-		return errno == ENOENT ? 0 : hspmd_fail_errno(err, "%s", place);
+		return errno == ENOENT ? 0 : hspmd_fail_errno(err, "%s", location);
 	while (!rv && (entry = readdir(d))) {
 		struct kept k;
 		if (!hspmd_checkpoint_parse(entry->d_name, &k.step, &k.generation))
 			continue;
-		k.folder = hspmd_asprintf("%s/%s", place, entry->d_name);
+		k.folder = hspmd_asprintf("%s/%s", location, entry->d_name);
 		char *manifest = k.folder ? hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, k.folder) : NULL;
 		k.committed = manifest && !access(manifest, F_OK);
-		if (!manifest || hspmd_grow(&list->items, &list->capacity, list->count, sizeof *list->items)) {
+		if (!manifest || hspmd_array_grow(&list->items, &list->capacity, list->count, sizeof *list->items)) {
 			free(k.folder);
 			rv = hspmd_fail_memory(err, "listing checkpoints");
 		} else {
@@ -226,10 +226,10 @@ static int remove_checkpoint(const struct kept *k, struct hspmd_error *err)
 	return rv ? rv : hspmd_remove_tree(k->folder, err);
 }
 
-int hspmd_checkpoint_prune(const char *place, int keep, struct hspmd_error *err)
+int hspmd_checkpoint_prune(const char *location, int keep, struct hspmd_error *err)
 {
 	struct kept_list list = { 0 };
-	int rv = list_place(place, &list, err), committed = 0;
+	int rv = list_location(location, &list, err), committed = 0;
 	if (list.count)
 		qsort(list.items, list.count, sizeof *list.items, newest_first);
 	for (size_t i = 0; i < list.count; i++) {

@@ -38,7 +38,7 @@ struct hspmd_weights {
 
 static int open_file(struct hspmd_weights *w, const char *path, struct hspmd_error *err)
 {
-	if (hspmd_grow(&w->files, &w->file_capacity, w->file_count, sizeof *w->files))
+	if (hspmd_array_grow(&w->files, &w->file_capacity, w->file_count, sizeof *w->files))
 		return hspmd_fail_memory(err, "opening weights");
 	struct weight_file *f = &w->files[w->file_count];
 	f->fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -239,7 +239,7 @@ static int read_tensor(struct hspmd_weights *w, const struct weight_file *f, con
 	if (!same_shape(&t->shape, &there))
 		return hspmd_fail(err, "%s: %s has shape %s, the model's is %s", f->path, t->name, shape_text(&t->shape, is, sizeof is),
 				  shape_text(&there, wanted, sizeof wanted));
-	struct hspmd_box whole = hspmd_box_whole(shape);
+	struct hspmd_box whole = hspmd_box_full(shape);
 	int64_t run, runs, at[HSPMD_MAX_RANK], covered = 1;
 	int inner = box->rank;
 	hspmd_box_runs(&whole, box, &run, &runs);
@@ -276,7 +276,7 @@ static int read_stack(struct hspmd_weights *w, const char *name, const struct hs
 	}
 	for (int64_t e = box->lo[0]; e < box->hi[0]; e++) {
 		const struct weight_file *f;
-		char *member = hspmd_hf_member(name, e);
+		char *member = hspmd_hf_expert_name(name, e);
 		const struct hspmd_safetensor *t = member ? find(w, member, &f) : NULL;
 		int rv = t ? read_tensor(w, f, t, &one, &part, data, err) : hspmd_fail(err, "%s: %s is not there", w->path, member ? member : name);
 		free(member);
@@ -294,7 +294,7 @@ int hspmd_weights_read(struct hspmd_weights *w, const char *name, const struct h
 	const struct hspmd_safetensor *t = find(w, name, &f);
 	if (t)
 		return read_tensor(w, f, t, shape, box, data, err);
-	if (hspmd_hf_stack(name) && shape->rank > 1)
+	if (hspmd_hf_is_expert_stack(name) && shape->rank > 1)
 		return read_stack(w, name, shape, box, data, err);
 	return hspmd_fail(err, "%s: %s is not there", w->path, name);
 }

@@ -20,20 +20,20 @@ int hspmd_weights_read(struct hspmd_weights *w, const char *name, const struct h
 
 /* Write the parameters of a checkpoint as a model folder that Hugging Face's libraries load: config.json, model.safetensors, or several files and an
  * index where it would be larger than max_bytes. The folder is made; files in it of those names are replaced. */
-struct hspmd_export {
+struct hspmd_export_options {
 	const char *folder;
 	const json_t *config; /* config.json */
 	bool bf16;            /* else F32 */
 	uint64_t max_bytes;   /* of a file; 0: 5 GB */
 };
-int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export *how, struct hspmd_error *err);
+int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how, struct hspmd_error *err);
 
 /* Write a checkpoint of step 0 from weights into a place: the named tensors (F32) with moments of zero. job: the manifest's. */
 struct hspmd_import_tensor {
 	const char *name;
 	struct hspmd_shape shape;
 };
-int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job, const char *place,
+int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job, const char *location,
 			 struct hspmd_error *err);
 
 #endif

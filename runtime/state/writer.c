@@ -13,7 +13,7 @@
 #include "common/clock.h"
 #include "common/json.h"
 #include "common/log.h"
-#include "runtime/state/state_parts.h"
+#include "runtime/state/state_internal.h"
 
 /* Copied at a time, so that two threads share the work evenly: whole blocks. */
 #define CHUNK ((size_t)4 * HSPMD_BLOCK_BYTES)
@@ -41,9 +41,9 @@ struct hspmd_writer {
 	size_t chunk_count, chunk_capacity, copied;
 	atomic_size_t next; /* chunk to copy */
 	int64_t step, generation;
-	char *file, *node, **places;
-	int place_count;
-	const struct hspmd_copies *copies; /* NULL: none, or detached */
+	char *file, *node, **locations;
+	int location_count;
+	const struct hspmd_copy_routes *copies; /* NULL: none, or detached */
 	bool with_copies;                  /* the job asked for some */
 	bool copying_out;                  /* the thread uses their transport */
 	double begun, held_s;
@@ -59,7 +59,7 @@ static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holdin
 {
 	const struct hspmd_device_ops *ops = w->dev->ops;
 	if (!w->host)
-		return holding ? ops->to_host(w->dev, c->to, c->from, c->bytes, err) : ops->to_host_beside(w->dev, c->to, c->from, c->bytes, err);
+		return holding ? ops->to_host(w->dev, c->to, c->from, c->bytes, err) : ops->to_host_concurrent(w->dev, c->to, c->from, c->bytes, err);
 	if (holding)
 		memcpy(c->to, c->from, c->bytes);
 	else
@@ -84,33 +84,33 @@ static int copy_some(struct hspmd_writer *w, bool holding, struct hspmd_error *e
 	return status;
 }
 
-static int write_place(struct hspmd_writer *w, const char *place, struct hspmd_error *err)
+static int write_location(struct hspmd_writer *w, const char *location, struct hspmd_error *err)
 {
-	char *folder = hspmd_store_folder(place, w->step, w->generation, err);
-	int rv = folder ? hspmd_store_file(folder, w->file, w->image.data, w->image.bytes, err) : -1;
+	char *folder = hspmd_checkpoint_make_folder(location, w->step, w->generation, err);
+	int rv = folder ? hspmd_atomic_file_write_all(folder, w->file, w->image.data, w->image.bytes, err) : -1;
 	free(folder);
 	return rv;
 }
 
 /* All places; *written counts those that took it. NULL: memory is short. */
-static json_t *write_places(struct hspmd_writer *w, int *written, struct hspmd_error *err)
+static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspmd_error *err)
 {
-	json_t *places = json_array();
-	int bad = !places;
+	json_t *locations = json_array();
+	int bad = !locations;
 	*written = 0;
-	for (int i = 0; i < w->place_count && !bad; i++) {
+	for (int i = 0; i < w->location_count && !bad; i++) {
 		struct hspmd_error why = { "" };
-		int rv = write_place(w, w->places[i], &why);
+		int rv = write_location(w, w->locations[i], &why);
 		*written += !rv;
 		if (rv) {
 			hspmd_warn("checkpoint of step %lld: %s", (long long)w->step, why.text);
 			*err = why;
 		}
-		bad |= json_array_append_new(places, json_pack("{s:s, s:o}", "place", w->places[i], "error", rv ? json_string(why.text) : json_null()));
+		bad |= json_array_append_new(locations, json_pack("{s:s, s:o}", "place", w->locations[i], "error", rv ? json_string(why.text) : json_null()));
 	}
 	if (bad)
 		hspmd_fail_memory(err, "reporting a checkpoint");
-	return hspmd_json_unless(bad, places);
+	return hspmd_json_unless_failed(bad, locations);
 }
 
 /* Copies are a gain, never a condition: what fails is told. */
@@ -119,7 +119,7 @@ static json_t *make_copies(struct hspmd_writer *w)
 	struct hspmd_error err = { "called off" };
 	json_t *kept = NULL;
 	pthread_mutex_lock(&w->lock);
-	const struct hspmd_copies *copies = w->copies;
+	const struct hspmd_copy_routes *copies = w->copies;
 	w->copying_out = copies != NULL;
 	pthread_mutex_unlock(&w->lock);
 	int rv = copies ? hspmd_copies_run(copies, w->node, w->step, w->generation, w->file, &w->image, &kept, &err) : -1;
@@ -136,11 +136,11 @@ static json_t *make_copies(struct hspmd_writer *w)
 static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspmd_error *err)
 {
 	int written = 0, sealed = hspmd_image_seal(&w->image, err);
-	json_t *places = sealed ? NULL : write_places(w, &written, err);
+	json_t *locations = sealed ? NULL : write_locations(w, &written, err);
 	/* Also when the own disk failed: the others wait for this worker, and a copy elsewhere is worth the more. */
 	json_t *copies = with_copies && !sealed ? make_copies(w) : NULL;
-	if (!places || (!written && !copies)) {
-		json_decref(places);
+	if (!locations || (!written && !copies)) {
+		json_decref(locations);
 		json_decref(copies);
 		return NULL;
 	}
@@ -148,7 +148,7 @@ static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspm
 	pthread_mutex_lock(&w->lock);
 	double held_s = w->held_s;
 	pthread_mutex_unlock(&w->lock);
-	json_t *report = json_pack("{s:o, s:o, s:I, s:f, s:f}", "shard", shard, "places", places, "bytes", (json_int_t)w->image.bytes, "seconds",
+	json_t *report = json_pack("{s:o, s:o, s:I, s:f, s:f}", "shard", shard, "places", locations, "bytes", (json_int_t)w->image.bytes, "seconds",
 				   hspmd_now() - w->begun, "hold_s", held_s);
 	if (!report || (copies && json_object_set(report, "copies", copies)))
 		hspmd_fail_memory(err, "reporting a checkpoint");
@@ -217,14 +217,14 @@ struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_
 
 static void forget_job(struct hspmd_writer *w)
 {
-	for (int i = 0; i < w->place_count; i++)
-		free(w->places[i]);
-	free(w->places);
+	for (int i = 0; i < w->location_count; i++)
+		free(w->locations[i]);
+	free(w->locations);
 	free(w->file);
 	free(w->node);
-	w->places = NULL;
+	w->locations = NULL;
 	w->file = w->node = NULL;
-	w->place_count = 0;
+	w->location_count = 0;
 }
 
 void hspmd_writer_destroy(struct hspmd_writer *w)
@@ -252,12 +252,12 @@ static int take_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, 
 	w->generation = job->generation;
 	w->file = strdup(job->file);
 	w->node = strdup(job->node);
-	w->places = hspmd_calloc((size_t)job->place_count, sizeof *w->places);
-	bool whole = w->file && w->node && w->places;
-	for (int i = 0; whole && i < job->place_count; i++) {
-		w->places[i] = strdup(job->places[i]);
-		whole = w->places[i] != NULL;
-		w->place_count += whole;
+	w->locations = hspmd_calloc((size_t)job->location_count, sizeof *w->locations);
+	bool whole = w->file && w->node && w->locations;
+	for (int i = 0; whole && i < job->location_count; i++) {
+		w->locations[i] = strdup(job->locations[i]);
+		whole = w->locations[i] != NULL;
+		w->location_count += whole;
 	}
 	return whole ? 0 : hspmd_fail_memory(err, "beginning a checkpoint");
 }
@@ -269,7 +269,7 @@ static int list_chunks(struct hspmd_writer *w, const struct hspmd_state_slice *s
 	for (size_t i = 0; i < count; i++) {
 		const struct hspmd_extent *e = &w->image.extents[i];
 		for (uint64_t at = 0; at < e->bytes; at += CHUNK) {
-			if (hspmd_grow(&w->chunks, &w->chunk_capacity, w->chunk_count, sizeof *w->chunks))
+			if (hspmd_array_grow(&w->chunks, &w->chunk_capacity, w->chunk_count, sizeof *w->chunks))
 				return hspmd_fail_memory(err, "beginning a checkpoint");
 			size_t bytes = e->bytes - at < CHUNK ? (size_t)(e->bytes - at) : CHUNK;
 			w->chunks[w->chunk_count++] = (struct chunk){ (const char *)slices[i].data + at, w->image.data + e->offset + at, bytes, block };
@@ -283,14 +283,14 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
 		   struct hspmd_error *err)
 {
 	w->image_good = false;
-	if (take_job(w, job, err) || hspmd_image_lay_out(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
+	if (take_job(w, job, err) || hspmd_image_layout(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
 		return -1;
 	w->copied = 0;
 	w->unread = false;
 	w->host = w->dev->ops->host_memory || job->host;
 	if (w->host)
 		return 0;
-	if (w->dev->ops->to_host_beside) /* of what is there by now */
+	if (w->dev->ops->to_host_concurrent) /* of what is there by now */
 		return w->dev->ops->synchronise(w->dev, err);
 	/* Such a device is used by one thread: its memory is read here and now. */
 	for (size_t i = 0; i < w->chunk_count; i++)
@@ -324,7 +324,7 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 	return 0;
 }
 
-int hspmd_writer_release(struct hspmd_writer *w, struct hspmd_error *err)
+int hspmd_writer_wait_copied(struct hspmd_writer *w, struct hspmd_error *err)
 {
 	pthread_mutex_lock(&w->lock);
 	bool copying = w->phase == COPYING;

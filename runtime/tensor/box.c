@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-struct hspmd_box hspmd_box_whole(const struct hspmd_shape *shape)
+struct hspmd_box hspmd_box_full(const struct hspmd_shape *shape)
 {
 	struct hspmd_box box = { .rank = shape->rank };
 	for (int d = 0; d < shape->rank; d++)
@@ -113,7 +113,7 @@ static int64_t offset(const struct hspmd_box *box, const int64_t *at)
 	return o;
 }
 
-void *hspmd_box_at(void *data, const struct hspmd_box *whole, const struct hspmd_box *part, size_t element_bytes)
+void *hspmd_box_contiguous(void *data, const struct hspmd_box *whole, const struct hspmd_box *part, size_t element_bytes)
 {
 	int64_t run, runs;
 	hspmd_box_runs(whole, part, &run, &runs);

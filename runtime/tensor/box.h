@@ -19,7 +19,7 @@ struct hspmd_box {
 	int64_t lo[HSPMD_MAX_RANK], hi[HSPMD_MAX_RANK]; /* half-open */
 };
 
-struct hspmd_box hspmd_box_whole(const struct hspmd_shape *shape);
+struct hspmd_box hspmd_box_full(const struct hspmd_shape *shape);
 int64_t hspmd_shape_elements(const struct hspmd_shape *shape);
 int64_t hspmd_box_elements(const struct hspmd_box *box); /* 0 when empty */
 bool hspmd_box_empty(const struct hspmd_box *box);
@@ -34,7 +34,7 @@ int hspmd_box_subtract(const struct hspmd_box *a, const struct hspmd_box *b, str
 void hspmd_box_runs(const struct hspmd_box *whole, const struct hspmd_box *part, int64_t *run, int64_t *runs);
 
 /* Where in a row-major buffer that holds `whole` the elements of `part` lie one after another; NULL: they do not. */
-void *hspmd_box_at(void *data, const struct hspmd_box *whole, const struct hspmd_box *part, size_t element_bytes);
+void *hspmd_box_contiguous(void *data, const struct hspmd_box *whole, const struct hspmd_box *part, size_t element_bytes);
 
 /* Copy `part` between two row-major buffers that hold the boxes dst_box and src_box (both contain part); element_bytes each element. */
 void hspmd_box_copy(void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/tensor/dtype.h"
 
-const char *const hspmd_dtype_words[] = { "F32", "BF16", "F64", "I32", NULL };
+const char *const hspmd_dtype_names[] = { "F32", "BF16", "F64", "I32", NULL };
 
 size_t hspmd_dtype_bytes(enum hspmd_dtype dtype)
 {

@@ -13,8 +13,8 @@ enum hspmd_opcode {
 	HSPMD_OP_EMBED,
 	HSPMD_OP_EMBED_GRAD, /* tokens, dx, table (unread: its annotation decides how dtable lies) -> dtable (acc) */
 	/* x[B,T,H], table[P,H] -> x + table[position], position = x.start[1] + t */
-	HSPMD_OP_POSITION,
-	HSPMD_OP_POSITION_GRAD, /* dy -> dtable (acc), rows of the positions present */
+	HSPMD_OP_POSITION_EMBED,
+	HSPMD_OP_POSITION_EMBED_GRAD, /* dy -> dtable (acc), rows of the positions present */
 	/* x[..,H], gain[H], bias[H] (optional) -> y, stats[..,2] = mean, 1/std. attr.eps */
 	HSPMD_OP_LAYERNORM,
 	HSPMD_OP_LAYERNORM_GRAD, /* dy, x, gain, stats -> dx, dgain (acc), dbias (acc) */
@@ -34,10 +34,10 @@ enum hspmd_opcode {
 	HSPMD_OP_ATTENTION,
 	HSPMD_OP_ATTENTION_GRAD, /* do, (q, k, v | qkv), o, lse, (segments) -> (dq, dk, dv: acc on the CPU device | dqkv) */
 	/* qkv[B,T,3,H] -> q, k, v [B,T,H] */
-	HSPMD_OP_UNPACK,
-	HSPMD_OP_UNPACK_GRAD, /* dq, dk, dv -> dqkv */
+	HSPMD_OP_SPLIT_QKV,
+	HSPMD_OP_SPLIT_QKV_GRAD, /* dq, dk, dv -> dqkv */
 	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim. Where the device has
-	 * ANGLES, optional last input: their table from start[1] on */
+	 * ROPE_TABLE, optional last input: their table from start[1] on */
 	HSPMD_OP_ROPE,
 	HSPMD_OP_ROPE_GRAD, /* dy -> dx */
 	/* x -> y; attr.exact: erf form, else tanh form */
@@ -59,8 +59,8 @@ enum hspmd_opcode {
 	/* Mixture of experts (Mixtral). Router logits r[B,T,E] -> weights[B,T,k] (softmax over the k chosen), choice[B,T,k] I32, and
 	 * aux[1] F64 (acc): attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to it) * (mean over the sample of
 	 * its probability among all), and load[B,E]: the tokens of each sample sent to each expert */
-	HSPMD_OP_ROUTE,
-	HSPMD_OP_ROUTE_GRAD, /* dweights, r, weights, choice, load -> dr */
+	HSPMD_OP_TOPK_ROUTER,
+	HSPMD_OP_TOPK_ROUTER_GRAD, /* dweights, r, weights, choice, load -> dr */
 	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F] -> y[B,T,H] with the local experts only (partial where E or F is split) */
 	HSPMD_OP_EXPERTS,
 	HSPMD_OP_EXPERTS_GRAD, /* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate (acc), dup (acc), ddown (acc) */
@@ -71,7 +71,7 @@ enum hspmd_opcode {
 	HSPMD_OP_NORMAL,      /* -> x: normal random numbers, attr.random: a pure function of (seed, stream, element's index in the full tensor) */
 	HSPMD_OP_FILL,        /* -> x = attr.scale */
 	HSPMD_OP_CAST,        /* x -> y of another floating type, to the nearest; attr.stochastic: F32 to BF16 at random (runtime/device/rounding.h), by attr.random */
-	/* ---- two operators of a program at once (runtime/train/combine.c), for devices that have them (hspmd_device_has); inputs and outputs as fused.c says */
+	/* ---- two operators of a program at once (runtime/program/fuse_ops.c), for devices that have them (hspmd_device_has_kernel); inputs and outputs as fused.c says */
 	HSPMD_OP_ADD_LAYERNORM,      /* a, b, gain, bias (optional) -> y, stats, a + b */
 	HSPMD_OP_ADD_RMSNORM,        /* a, b, gain -> y, stats, a + b */
 	HSPMD_OP_LAYERNORM_GRAD_ADD, /* dy, x, gain, stats, more -> dx + more, dgain (acc), dbias (acc) */
@@ -81,7 +81,7 @@ enum hspmd_opcode {
 	HSPMD_OP_LINEAR_GELU,        /* x, w, bias (optional) -> gelu(y) in tanh form, y (optional) */
 	HSPMD_OP_LINEAR_GRAD_X_GELU, /* dy, w, x -> gradient of x, where the product was of gelu(x) in tanh form */
 	/* ---- what several operators of a program share */
-	HSPMD_OP_ANGLES, /* -> table[1, positions, head_dim / 2 pairs] F32, from position start[1] on: cosine and sine as ROPE wants them. attr.theta, attr.head_dim */
+	HSPMD_OP_ROPE_TABLE, /* -> table[1, positions, head_dim / 2 pairs] F32, from position start[1] on: cosine and sine as ROPE wants them. attr.theta, attr.head_dim */
 	HSPMD_OP_COUNT
 };
 extern const char *const hspmd_opcode_names[HSPMD_OP_COUNT]; /* "linear" */

@@ -10,7 +10,7 @@
 
 #include "common/alloc.h"
 #include "common/symbols.h"
-#include "runtime/topology/parts.h"
+#include "runtime/topology/topology_internal.h"
 
 /* ---- NVML's interface, as far as it is used */
 
@@ -89,7 +89,7 @@ struct found {
 
 static int add(struct found *f, const struct hspmd_gpu *g, int parent, struct hspmd_error *err)
 {
-	if (hspmd_grow(&f->gpu, &f->capacity, f->count, sizeof *f->gpu) || hspmd_grow(&f->parent, &f->parents, f->count, sizeof *f->parent))
+	if (hspmd_array_grow(&f->gpu, &f->capacity, f->count, sizeof *f->gpu) || hspmd_array_grow(&f->parent, &f->parents, f->count, sizeof *f->parent))
 		return hspmd_fail_memory(err, "listing GPUs");
 	f->parent[f->count] = parent;
 	f->gpu[f->count++] = *g;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "runtime/topology/parts.h"
+#include "runtime/topology/topology_internal.h"
 
 /* Of a link's rate that copies reach, as benchmarks commonly show. */
 #define EFFICIENCY 0.8

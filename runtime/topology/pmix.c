@@ -48,7 +48,7 @@ static int step_tasks(void)
 #ifdef HAVE_PMIX
 #include <pmix.h>
 
-struct hspmd_step {
+struct hspmd_pmix {
 	pmix_proc_t self;
 	bool alone; /* no PMIx: this is the only task */
 	int rank, size, local_rank;
@@ -112,7 +112,7 @@ static pmix_status_t fence(const pmix_proc_t *self)
 	return s;
 }
 
-static pmix_status_t get(const struct hspmd_step *step, const char *key, char **texts)
+static pmix_status_t get(const struct hspmd_pmix *step, const char *key, char **texts)
 {
 	for (int r = 0; r < step->size; r++) {
 		pmix_proc_t who;
@@ -132,7 +132,7 @@ static pmix_status_t get(const struct hspmd_step *step, const char *key, char **
 	return PMIX_SUCCESS;
 }
 
-static int join(struct hspmd_step *step, struct hspmd_error *err)
+static int join(struct hspmd_pmix *step, struct hspmd_error *err)
 {
 	pmix_status_t s = PMIx_Init(&step->self, NULL, 0);
 	if (s != PMIX_SUCCESS) {
@@ -157,9 +157,9 @@ static int join(struct hspmd_step *step, struct hspmd_error *err)
 	return 0;
 }
 
-struct hspmd_step *hspmd_step_open(struct hspmd_error *err)
+struct hspmd_pmix *hspmd_pmix_open(struct hspmd_error *err)
 {
-	struct hspmd_step *step = hspmd_calloc(1, sizeof *step);
+	struct hspmd_pmix *step = hspmd_calloc(1, sizeof *step);
 	if (!step) {
 		hspmd_fail_memory(err, "joining the step");
 		return NULL;
@@ -173,7 +173,7 @@ struct hspmd_step *hspmd_step_open(struct hspmd_error *err)
 	return step;
 }
 
-static int gather_over_pmix(struct hspmd_step *step, const char *own, bool wanted, char **texts, struct hspmd_error *err)
+static int gather_over_pmix(struct hspmd_pmix *step, const char *own, bool wanted, char **texts, struct hspmd_error *err)
 {
 	char key[32];
 	snprintf(key, sizeof key, "hspmd.%u", step->gathered++);
@@ -184,7 +184,7 @@ static int gather_over_pmix(struct hspmd_step *step, const char *own, bool wante
 	return s == PMIX_SUCCESS ? 0 : fail_pmix(err, "taking the other nodes' parts", s);
 }
 
-int hspmd_step_close(struct hspmd_step *step, struct hspmd_error *err)
+int hspmd_pmix_close(struct hspmd_pmix *step, struct hspmd_error *err)
 {
 	if (!step)
 		return 0;
@@ -195,30 +195,30 @@ int hspmd_step_close(struct hspmd_step *step, struct hspmd_error *err)
 
 #else
 
-struct hspmd_step {
+struct hspmd_pmix {
 	int rank, size, local_rank;
 	bool alone;
 };
 
-struct hspmd_step *hspmd_step_open(struct hspmd_error *err)
+struct hspmd_pmix *hspmd_pmix_open(struct hspmd_error *err)
 {
-	struct hspmd_step *step = step_tasks() > 1 ? NULL : hspmd_calloc(1, sizeof *step);
+	struct hspmd_pmix *step = step_tasks() > 1 ? NULL : hspmd_calloc(1, sizeof *step);
 	if (step_tasks() > 1)
 		hspmd_fail(err, "this step has %d tasks, but this hspmd was built without PMIx", step_tasks());
 	else if (!step)
 		hspmd_fail_memory(err, "joining the step");
 	if (step)
-		*step = (struct hspmd_step){ .size = 1, .alone = true };
+		*step = (struct hspmd_pmix){ .size = 1, .alone = true };
 	return step;
 }
 
-static int gather_over_pmix(struct hspmd_step *step, const char *own, bool wanted, char **texts, struct hspmd_error *err)
+static int gather_over_pmix(struct hspmd_pmix *step, const char *own, bool wanted, char **texts, struct hspmd_error *err)
 {
 	(void)step, (void)own, (void)wanted, (void)texts;
 	return hspmd_fail(err, "built without PMIx");
 }
 
-int hspmd_step_close(struct hspmd_step *step, struct hspmd_error *err)
+int hspmd_pmix_close(struct hspmd_pmix *step, struct hspmd_error *err)
 {
 	(void)err;
 	free(step);
@@ -227,34 +227,34 @@ int hspmd_step_close(struct hspmd_step *step, struct hspmd_error *err)
 
 #endif
 
-void hspmd_step_leave(struct hspmd_step *step)
+void hspmd_pmix_leave(struct hspmd_pmix *step)
 {
 	free(step);
 }
 
-int hspmd_step_rank(const struct hspmd_step *step)
+int hspmd_pmix_rank(const struct hspmd_pmix *step)
 {
 	return step->rank;
 }
 
-int hspmd_step_size(const struct hspmd_step *step)
+int hspmd_pmix_size(const struct hspmd_pmix *step)
 {
 	return step->size;
 }
 
-int hspmd_step_local_rank(const struct hspmd_step *step)
+int hspmd_pmix_local_rank(const struct hspmd_pmix *step)
 {
 	return step->local_rank;
 }
 
-void hspmd_step_free_texts(char **texts, int count)
+void hspmd_pmix_free_texts(char **texts, int count)
 {
 	for (int i = 0; texts && i < count; i++)
 		free(texts[i]);
 	free(texts);
 }
 
-int hspmd_step_gather(struct hspmd_step *step, const char *own, char ***all, struct hspmd_error *err)
+int hspmd_pmix_gather(struct hspmd_pmix *step, const char *own, char ***all, struct hspmd_error *err)
 {
 	char **texts = all ? hspmd_calloc((size_t)step->size, sizeof *texts) : NULL;
 	/* Also without memory: the others wait for this task. */
@@ -267,7 +267,7 @@ int hspmd_step_gather(struct hspmd_step *step, const char *own, char ***all, str
 	if (!rv && !able)
 		rv = hspmd_fail_memory(err, "gathering");
 	if (rv) {
-		hspmd_step_free_texts(texts, step->size);
+		hspmd_pmix_free_texts(texts, step->size);
 		texts = NULL;
 	}
 	if (all)
@@ -286,17 +286,17 @@ char *hspmd_topology_text(const struct hspmd_cluster *c)
 int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluster **all, int *rank, struct hspmd_error *err)
 {
 	*all = NULL;
-	struct hspmd_step *step = hspmd_step_open(err);
+	struct hspmd_pmix *step = hspmd_pmix_open(err);
 	if (!step)
 		return -1;
 	char *text = hspmd_topology_text(own), **texts = NULL;
-	bool first = !hspmd_step_rank(step);
-	int size = hspmd_step_size(step);
+	bool first = !hspmd_pmix_rank(step);
+	int size = hspmd_pmix_size(step);
 	if (rank)
-		*rank = hspmd_step_rank(step);
+		*rank = hspmd_pmix_rank(step);
 	/* Even without a text this task takes its place: the others wait for it. One part a node: its other tasks would say the same. */
-	int rv = hspmd_step_gather(step, hspmd_step_local_rank(step) ? NULL : text, first ? &texts : NULL, err);
-	if (hspmd_step_close(step, rv ? NULL : err))
+	int rv = hspmd_pmix_gather(step, hspmd_pmix_local_rank(step) ? NULL : text, first ? &texts : NULL, err);
+	if (hspmd_pmix_close(step, rv ? NULL : err))
 		rv = -1;
 	if (!rv && own && !text)
 		rv = hspmd_fail_memory(err, "describing this node");
@@ -304,7 +304,7 @@ int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluste
 		*all = hspmd_topology_merge(texts, size, err);
 		rv = *all ? 0 : -1;
 	}
-	hspmd_step_free_texts(texts, size);
+	hspmd_pmix_free_texts(texts, size);
 	free(text);
 	return rv;
 }

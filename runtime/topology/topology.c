@@ -14,7 +14,7 @@
 #include "common/json.h"
 #include "common/log.h"
 #include "runtime/device/device.h"
-#include "runtime/topology/parts.h"
+#include "runtime/topology/topology_internal.h"
 
 /* Links nobody has measured yet, so that a plan can be made; `hspmd profile` measures them. Shared memory on a node and PCI express 4 between GPUs, as
  * benchmarks commonly show; between nodes the rate of the fastest interface that is up, or of 10-gigabit Ethernet where none tells. GPUs of a node: by their NVLinks and slots (gpu_links.c). */
@@ -49,8 +49,8 @@ struct discovery {
 	int gpu_count;
 	char cpu[64];
 	json_t *types, *runs, *numa, *pci; /* under construction */
-	struct hspmd_place *places;
-	size_t place_count, place_capacity;
+	struct hspmd_binding *bindings;
+	size_t binding_count, binding_capacity;
 };
 
 /* ---- cores */
@@ -125,17 +125,17 @@ static int64_t usable_memory(struct discovery *d, int64_t limit)
 
 /* ---- building the cluster */
 
-static struct hspmd_place *new_place(struct discovery *d, hwloc_const_bitmap_t cpus, struct hspmd_error *err)
+static struct hspmd_binding *new_binding(struct discovery *d, hwloc_const_bitmap_t cpus, struct hspmd_error *err)
 {
 	char *text = NULL;
 	if (hwloc_bitmap_list_asprintf(&text, d->bound ? cpus : d->allowed) < 0 ||
-	    hspmd_grow(&d->places, &d->place_capacity, d->place_count, sizeof *d->places)) {
+	    hspmd_array_grow(&d->bindings, &d->binding_capacity, d->binding_count, sizeof *d->bindings)) {
 		free(text);
 		hspmd_fail_memory(err, "describing devices");
 		return NULL;
 	}
-	struct hspmd_place *p = &d->places[d->place_count++];
-	*p = (struct hspmd_place){ .cpus = text, .gpu = -1 };
+	struct hspmd_binding *p = &d->bindings[d->binding_count++];
+	*p = (struct hspmd_binding){ .cpus = text, .gpu = -1 };
 	return p;
 }
 
@@ -151,8 +151,8 @@ static json_t *rate_object(const double *rates)
 {
 	json_t *o = json_object();
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
-		if (rates[p] > 0 && json_object_set_new(o, hspmd_precision_words[p], hspmd_json_real(rates[p])))
-			return hspmd_json_unless(1, o);
+		if (rates[p] > 0 && json_object_set_new(o, hspmd_precision_names[p], hspmd_json_real(rates[p])))
+			return hspmd_json_unless_failed(1, o);
 	return o;
 }
 
@@ -162,7 +162,7 @@ static int add_type(struct discovery *d, const char *name, enum hspmd_device_kin
 	bool measured = false;
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
 		measured |= tflops[p] > 0;
-	json_t *t = json_pack("{s:s, s:I, s:o, s:o}", "kind", hspmd_device_kind_words[kind], "memory_bytes", (json_int_t)memory, "gbytes_per_s",
+	json_t *t = json_pack("{s:s, s:I, s:o, s:o}", "kind", hspmd_device_kind_names[kind], "memory_bytes", (json_int_t)memory, "gbytes_per_s",
 			      hspmd_json_real(gbytes_per_s), "peak_tflops", rate_object(peak));
 	int bad = !t;
 	if (measured)
@@ -174,14 +174,14 @@ static int add_type(struct discovery *d, const char *name, enum hspmd_device_kin
 
 static int add_cpu_type(struct discovery *d, const char *name, int cores, hwloc_const_bitmap_t cpus, struct hspmd_error *err)
 {
-	struct hspmd_measured m = { .gbytes_per_s = cores * CORE_GBYTES_PER_S };
+	struct hspmd_microbench_result m = { .gbytes_per_s = cores * CORE_GBYTES_PER_S };
 	double peak[HSPMD_PRECISION_COUNT] = { [HSPMD_PRECISION_FP32] = cores * CORE_TFLOPS };
 	cpu_set_t set;
 	if (json_object_get(d->types, name))
 		return 0;
 	hwloc_cpuset_to_glibc_sched_affinity(d->hwloc, cpus, &set, sizeof set);
-	struct hspmd_measure_of of = { .kind = HSPMD_DEVICE_CPU, .threads = cores, .cpus = d->bound ? &set : NULL };
-	if (!d->o->skip_measure && hspmd_measure(&of, &m, err))
+	struct hspmd_microbench_options of = { .kind = HSPMD_DEVICE_CPU, .threads = cores, .cpus = d->bound ? &set : NULL };
+	if (!d->o->skip_measure && hspmd_microbench(&of, &m, err))
 		return -1;
 	/* A core of a kind the constant does not know is at least as fast as was seen. */
 	if (m.tflops[HSPMD_PRECISION_FP32] > peak[HSPMD_PRECISION_FP32])
@@ -200,7 +200,7 @@ static int add_cpu(struct discovery *d, int first, int count, struct hspmd_error
 	for (int i = first; i < first + count; i++)
 		hwloc_bitmap_or(cpus, cpus, d->cores[i].cpus);
 	snprintf(name, sizeof name, "cpu-%s-%dc", d->cpu, count);
-	struct hspmd_place *p = new_place(d, cpus, err);
+	struct hspmd_binding *p = new_binding(d, cpus, err);
 	if (p) {
 		p->kind = HSPMD_DEVICE_CPU;
 		p->cores = count;
@@ -262,22 +262,22 @@ static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, in
 {
 	char name[96];
 	double peak[HSPMD_PRECISION_COUNT], rate;
-	struct hspmd_measured m = { .gbytes_per_s = 0 };
-	struct hspmd_measure_of of = { .kind = HSPMD_DEVICE_CUDA, .uuid = g->uuid };
+	struct hspmd_microbench_result m = { .gbytes_per_s = 0 };
+	struct hspmd_microbench_options of = { .kind = HSPMD_DEVICE_CUDA, .uuid = g->uuid };
 	struct hspmd_error why;
 	hspmd_gpu_name(g->model, name, sizeof name);
 	hspmd_gpu_rates(g, peak, &rate);
 	/* The first of each model is measured, where this program can use GPUs at all; without it the data sheet has to do. */
 	if (!json_object_get(d->types, name)) {
-		bool can = !d->o->skip_measure && hspmd_device_find(hspmd_device_kind_words[HSPMD_DEVICE_CUDA], NULL);
-		if (can && hspmd_measure(&of, &m, &why))
+		bool can = !d->o->skip_measure && hspmd_device_find(hspmd_device_kind_names[HSPMD_DEVICE_CUDA], NULL);
+		if (can && hspmd_microbench(&of, &m, &why))
 			hspmd_warn("%s", why.text);
 		if (add_type(d, name, HSPMD_DEVICE_CUDA, g->memory_bytes, rate, peak, m.tflops, err))
 			return -1;
 	}
 	hwloc_bitmap_t near = hwloc_bitmap_alloc();
 	hwloc_const_bitmap_t cpus = near ? near_gpu(d, g, near) : d->allowed;
-	struct hspmd_place *p = new_place(d, cpus, err);
+	struct hspmd_binding *p = new_binding(d, cpus, err);
 	int numa = cpus == d->allowed ? -1 : numa_of(d, cpus);
 	hwloc_bitmap_free(near);
 	if (!p)
@@ -378,7 +378,7 @@ static json_t *default_links(const struct discovery *d)
 	int bad = json_array_append_new(links, node);
 	bad |= json_array_append_new(links, cluster);
 	bad |= add_gpu_links(d, links);
-	return hspmd_json_unless(bad, links);
+	return hspmd_json_unless_failed(bad, links);
 }
 
 static const char *node_name(const struct discovery *d, char *buf, size_t size)
@@ -443,8 +443,8 @@ static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_erro
 
 static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_error *err)
 {
-	struct hspmd_limits limits;
-	hspmd_limits_read(&limits, "");
+	struct hspmd_cgroup_limits limits;
+	hspmd_cgroup_limits_read(&limits, "");
 	bool either = !d->o->cpu && !d->o->gpu;
 	if (d->o->gpu || either)
 		d->gpu_count = hspmd_gpus_find(&d->gpus, err);
@@ -468,25 +468,25 @@ static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_erro
 		return -1;
 	if ((d->o->cpu || (either && !d->gpu_count)) && add_cpus(d, err))
 		return -1;
-	if (!d->place_count)
+	if (!d->binding_count)
 		return hspmd_fail(err, "this node has no GPU that can be used%s", getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES is set)" : "");
 	t->cluster = make_cluster(d, err);
 	if (!t->cluster)
 		return -1;
-	t->places = d->places;
-	t->place_count = (int)d->place_count;
-	d->places = NULL;
-	d->place_count = 0;
+	t->bindings = d->bindings;
+	t->binding_count = (int)d->binding_count;
+	d->bindings = NULL;
+	d->binding_count = 0;
 	return 0;
 }
 
-static void free_places(struct hspmd_place *places, size_t count)
+static void free_bindings(struct hspmd_binding *bindings, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
-		free(places[i].cpus);
-		free(places[i].uuid);
+		free(bindings[i].cpus);
+		free(bindings[i].uuid);
 	}
-	free(places);
+	free(bindings);
 }
 
 struct hspmd_topology *hspmd_topology_discover(const struct hspmd_topology_options *options, struct hspmd_error *err)
@@ -504,7 +504,7 @@ struct hspmd_topology *hspmd_topology_discover(const struct hspmd_topology_optio
 		free(t);
 		t = NULL;
 	}
-	free_places(d.places, d.place_count);
+	free_bindings(d.bindings, d.binding_count);
 	free(d.gpus);
 	json_decref(d.types);
 	json_decref(d.runs);
@@ -524,6 +524,6 @@ void hspmd_topology_destroy(struct hspmd_topology *t)
 	if (!t)
 		return;
 	hspmd_cluster_destroy(t->cluster);
-	free_places(t->places, (size_t)t->place_count);
+	free_bindings(t->bindings, (size_t)t->binding_count);
 	free(t);
 }

@@ -18,7 +18,7 @@ struct hspmd_topology_options {
 };
 
 /* Where one device of the node is: what its worker is started with. */
-struct hspmd_place {
+struct hspmd_binding {
 	enum hspmd_device_kind kind;
 	int cores;    /* CPU: threads of the device; CUDA: cores of its share for the host side */
 	char *cpus;   /* those cores, as taskset and cpuset write them ("0-3,8"); never NULL */
@@ -28,8 +28,8 @@ struct hspmd_place {
 
 struct hspmd_topology {
 	struct hspmd_cluster *cluster; /* one node, its device types, and default links (topology.c names the constants) */
-	int place_count;               /* = cluster->device_count */
-	struct hspmd_place *places;
+	int binding_count;               /* = cluster->device_count */
+	struct hspmd_binding *bindings;
 };
 
 /* Look. NULL options: all zero. NULL and err when the node has no usable device or an option asks for what is not there. Takes about 0.3 s for the
@@ -50,16 +50,16 @@ struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct
 
 /* For tasks that have more than one thing to tell one another: from open to close all tasks of the step make the same calls, whatever happens to
  * them, or the others wait in vain; a task that dies in between takes the step with it. Outside of a step of several tasks there is one task. */
-struct hspmd_step;
-struct hspmd_step *hspmd_step_open(struct hspmd_error *err);
-int hspmd_step_rank(const struct hspmd_step *s);
-int hspmd_step_size(const struct hspmd_step *s);
-int hspmd_step_local_rank(const struct hspmd_step *s); /* among the tasks of this node */
+struct hspmd_pmix;
+struct hspmd_pmix *hspmd_pmix_open(struct hspmd_error *err);
+int hspmd_pmix_rank(const struct hspmd_pmix *s);
+int hspmd_pmix_size(const struct hspmd_pmix *s);
+int hspmd_pmix_local_rank(const struct hspmd_pmix *s); /* among the tasks of this node */
 /* Every task gives a text (NULL: nothing) and, where all is not NULL, gets everybody's: size of them, NULL for nothing. */
-int hspmd_step_gather(struct hspmd_step *s, const char *own, char ***all, struct hspmd_error *err);
-void hspmd_step_free_texts(char **texts, int count);
-int hspmd_step_close(struct hspmd_step *s, struct hspmd_error *err); /* NULL is fine; s is gone in any case */
+int hspmd_pmix_gather(struct hspmd_pmix *s, const char *own, char ***all, struct hspmd_error *err);
+void hspmd_pmix_free_texts(char **texts, int count);
+int hspmd_pmix_close(struct hspmd_pmix *s, struct hspmd_error *err); /* NULL is fine; s is gone in any case */
 /* Instead of closing it, for who cannot go on while the others would wait for long: the end of this process takes the step with it. */
-void hspmd_step_leave(struct hspmd_step *s);
+void hspmd_pmix_leave(struct hspmd_pmix *s);
 
 #endif

@@ -48,12 +48,12 @@ int main(int argc, char **argv)
 			return 1;
 		memset(data, i + 1, bytes);
 		snprintf(names[i], sizeof names[i], "t%d", i);
-		slices[i] = (struct hspmd_state_slice){ names[i], HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_whole(&shape), data };
+		slices[i] = (struct hspmd_state_slice){ names[i], HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_full(&shape), data };
 	}
 	struct hspmd_writer *w = hspmd_writer_create(dev, &err);
-	const char *places[] = { argv[1] };
+	const char *locations[] = { argv[1] };
 	for (int k = 1; w && k <= 3; k++) {
-		struct hspmd_writer_job job = { .step = k, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .places = places, .place_count = 1 };
+		struct hspmd_writer_job job = { .step = k, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1 };
 		double free_units, busy_units, hold, start;
 		json_t *report = NULL;
 		work(0.5, NULL, &free_units);
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
 		hold = hspmd_now() - start;
 		work(0.3, w, &busy_units);
 		start = hspmd_now();
-		hspmd_writer_release(w, &err);
+		hspmd_writer_wait_copied(w, &err);
 		hold += hspmd_now() - start;
 		double during = work(60, w, &busy_units);
 		if (hspmd_writer_result(w, 120, &report, &err) != 1)

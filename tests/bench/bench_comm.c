@@ -80,25 +80,25 @@ static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *e
 	double best = 1e9, start = hspmd_now();
 	for (uint64_t k = 1; k < 40; k++) {
 		double one = 1, began;
-		if (hspmd_transport_sum(b->t, 1 << 20, &one, 1, err))
+		if (hspmd_transport_all_reduce_f64(b->t, 1 << 20, &one, 1, err))
 			return -1;
 		began = hspmd_now();
 		if (hspmd_comm_run(b->comm, &t, &step, HSPMD_F32, from, to, k << 8, err) || hspmd_comm_flush(b->comm, NULL, 0, err))
 			return -1;
 		double took = hspmd_now() - began;
 		double late = took;
-		if (hspmd_transport_sum(b->t, 2 << 20, &late, 1, err))
+		if (hspmd_transport_all_reduce_f64(b->t, 2 << 20, &late, 1, err))
 			return -1;
 		best = k > 1 && late / n < best ? late / n : best;
 		/* All stop together: whoever is ahead in rounds would wait for ever. */
 		double go = hspmd_now() - start < 1.0 || k < 6;
-		if (hspmd_transport_sum(b->t, 3 << 20, &go, 1, err))
+		if (hspmd_transport_all_reduce_f64(b->t, 3 << 20, &go, 1, err))
 			return -1;
 		if (go < n)
 			break;
 	}
 	if (!b->rank)
-		printf("%-15s %8.3f ms  %7.2f GB/s\n", hspmd_comm_words[kind], best * 1e3, (double)b->rows * 4096 / best / 1e9);
+		printf("%-15s %8.3f ms  %7.2f GB/s\n", hspmd_comm_kind_names[kind], best * 1e3, (double)b->rows * 4096 / best / 1e9);
 	b->dev->ops->release(b->dev, from);
 	b->dev->ops->release(b->dev, to);
 	return 0;

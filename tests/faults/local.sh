@@ -23,7 +23,7 @@ cd "$folder" || exit 1
 
 start() { # [OPTION...]
 	LD_PRELOAD=$shim HSPMD_CRASH_UNDER=$folder/ckpt:/dev/shm/hspmd- HSPMD_CRASH_ORDER=$order \
-		hspmd run --job job.json --cluster cluster.json --output o --step-deadline "$deadline" "$@" >>run.log 2>&1 &
+		hspmd run --job job.json --cluster cluster.json --output o --step-timeout "$deadline" "$@" >>run.log 2>&1 &
 	run=$!
 }
 

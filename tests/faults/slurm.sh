@@ -14,7 +14,7 @@ else
 	note "no link is cut: network namespaces cannot be made here"
 fi
 start_cluster_with_plugin --nodes "$nodes" "${isolate[@]}"
-WORK=$HSPMD_MINI/jobs/punish
+WORK=$HSPMD_MINI/jobs/chaos
 mkdir -p "$WORK"
 cd "$WORK" || exit 1
 

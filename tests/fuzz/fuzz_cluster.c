@@ -10,14 +10,14 @@ static void look_around(struct hspmd_cluster *c)
 	int n = c->device_count, few = n < 12 ? n : 12;
 	for (int i = 0; i < few; i++) {
 		int a = i * (n / few), b = (a * 7 + i) % n;
-		const struct hspmd_link *l = hspmd_cluster_link(c, a, b, 1 + i % 3, 1 + i % 2);
+		const struct hspmd_link *l = hspmd_cluster_find_link(c, a, b, 1 + i % 3, 1 + i % 2);
 		struct hspmd_cluster_index *index = c->index;
 		c->index = NULL;
-		fuzz_check(l == hspmd_cluster_link(c, a, b, 1 + i % 3, 1 + i % 2), "the index agrees with the search");
+		fuzz_check(l == hspmd_cluster_find_link(c, a, b, 1 + i % 3, 1 + i % 2), "the index agrees with the search");
 		c->index = index;
 		if (l)
 			fuzz_check(hspmd_link_seconds(l, 1e6) >= 0, "no message takes less than no time");
-		fuzz_check(hspmd_cluster_device(c, hspmd_cluster_address(c, a, address, sizeof address), &err) == a, "addresses lead back");
+		fuzz_check(hspmd_cluster_find_device(c, hspmd_cluster_device_address(c, a, address, sizeof address), &err) == a, "addresses lead back");
 	}
 }
 

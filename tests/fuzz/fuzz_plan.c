@@ -15,10 +15,10 @@ static const struct hspmd_cluster *cluster(void)
 
 static void look_around(const struct hspmd_plan *p)
 {
-	char *line = hspmd_plan_line(p, cluster());
+	char *line = hspmd_plan_summary(p, cluster());
 	struct hspmd_plan *copy = hspmd_plan_copy(p);
 	fuzz_check(line && copy, "a plan can be described and copied");
-	fuzz_check(hspmd_plan_devices(copy) <= cluster()->device_count, "no device is counted twice");
+	fuzz_check(hspmd_plan_device_count(copy) <= cluster()->device_count, "no device is counted twice");
 	hspmd_plan_destroy(copy);
 	free(line);
 }

@@ -7,11 +7,11 @@
 /* Whoever asks gets an answer: a rule with its terms, or a reason. */
 static void ask(const struct hspmd_policy *p, const char *partition, const char *policy)
 {
-	struct hspmd_policy_who who = { .user = "ann", .account = "lab", .partition = partition, .policy = policy };
-	struct hspmd_policy_ask wish = { .nodes = 12, .devices = 96, .jobs_of_user = 3, .price_per_hour = 50 };
+	struct hspmd_policy_subject subject = { .user = "ann", .account = "lab", .partition = partition, .policy = policy };
+	struct hspmd_policy_request wish = { .nodes = 12, .devices = 96, .jobs_of_user = 3, .price_per_hour = 50 };
 	struct hspmd_error err = { "" };
 	int rules[8];
-	int n = hspmd_policy_candidates(p, &who, rules, 8, &err);
+	int n = hspmd_policy_candidates(p, &subject, rules, 8, &err);
 	fuzz_check(n != 0 && n <= 8, "a job has candidates or is refused");
 	if (n < 0)
 		fuzz_check_error(&err);
@@ -22,7 +22,7 @@ static void ask(const struct hspmd_policy *p, const char *partition, const char 
 
 static json_t *written(const json_t *value, struct hspmd_error *err)
 {
-	struct hspmd_policy *p = hspmd_policy_new(err);
+	struct hspmd_policy *p = hspmd_policy_create(err);
 	fuzz_check(p != NULL, "there is memory");
 	if (hspmd_policy_add_json(p, (json_t *)value, "input", err) < 0) {
 		hspmd_policy_destroy(p);

@@ -10,7 +10,7 @@ static const char everything[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{
 static const struct hspmd_policy *policy(void)
 {
 	static struct hspmd_policy *p;
-	if (!p && (p = hspmd_policy_new(NULL)))
+	if (!p && (p = hspmd_policy_create(NULL)))
 		fuzz_check(hspmd_policy_add_text(p, everything, strlen(everything), "policy", NULL) == 0, "the policy is right");
 	fuzz_check(p != NULL, "there is memory");
 	return p;
@@ -22,10 +22,10 @@ static void replay(const struct hspmd_trace *t)
 	if (t->node_count > 64 || t->job_count > 16 || t->event_count > 64)
 		return;
 	for (int m = 0; m < 3; m++) {
-		struct hspmd_sim_options options = hspmd_sim_defaults;
-		struct hspmd_sim_result r;
+		struct hspmd_policy_sim_options options = hspmd_policy_sim_defaults;
+		struct hspmd_policy_sim_result r;
 		struct hspmd_error err = { "" };
-		options.mode = (enum hspmd_sim_mode)m;
+		options.mode = (enum hspmd_policy_sim_mode)m;
 		fuzz_check(hspmd_policy_simulate(policy(), t, &options, &r, &err) == 0, "a trace can be replayed");
 		fuzz_check(r.used_node_s <= r.node_s * (1 + 1e-9) + 1e-3, "no more nodes are used than there are");
 		fuzz_check(r.tokens >= -1e-6 * (1 + r.lost_tokens), "no tokens are owed");

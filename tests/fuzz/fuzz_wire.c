@@ -15,7 +15,7 @@ static void check_again(const json_t *message)
 	fuzz_check(hspmd_wire_encode(message, &frame, &size, &err) == 0, "a message can be sent on");
 	struct hspmd_wire_reader *r = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
 	fuzz_check(r && hspmd_wire_feed(r, frame, size, &err) == 0, "a message that was sent on is taken in");
-	json_t *again = hspmd_wire_take(r);
+	json_t *again = hspmd_wire_next(r);
 	fuzz_check(again && json_equal(message, again), "a message is the same after the way");
 	json_decref(again);
 	hspmd_wire_reader_destroy(r);
@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int rc = r ? 0 : -1;
 	for (size_t at = 0; !rc && at < size; at += piece) {
 		rc = hspmd_wire_feed(r, data + at, size - at < piece ? size - at : piece, &err);
-		for (json_t *m; (m = hspmd_wire_take(r)); json_decref(m)) {
+		for (json_t *m; (m = hspmd_wire_next(r)); json_decref(m)) {
 			check_again(m);
 			check_refused(m);
 		}

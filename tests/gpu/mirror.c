@@ -34,7 +34,7 @@ static bool keeps_f32(const struct hspmd_op *op, int o)
 	switch (op->opcode) {
 	case HSPMD_OP_VOCAB_STATS:
 	case HSPMD_OP_EMBED_GRAD:
-	case HSPMD_OP_POSITION_GRAD:
+	case HSPMD_OP_POSITION_EMBED_GRAD:
 	case HSPMD_OP_LINEAR_GRAD_W:
 		return true;
 	case HSPMD_OP_ATTENTION:
@@ -43,7 +43,7 @@ static bool keeps_f32(const struct hspmd_op *op, int o)
 	case HSPMD_OP_LAYERNORM_GRAD:
 	case HSPMD_OP_RMSNORM_GRAD:
 		return o > 0;
-	case HSPMD_OP_ROUTE:
+	case HSPMD_OP_TOPK_ROUTER:
 		return o == 3;
 	case HSPMD_OP_EXPERTS_GRAD:
 		return o > 1;
@@ -165,7 +165,7 @@ static void run_stats(struct mirror *m, const struct hspmd_op *op)
 	for (int p = 0; p < op->attr.parts; p++) {
 		struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = 2, .output_count = 1 };
 		int64_t lo, hi;
-		hspmd_part_range(width, 1, op->attr.parts, NULL, p, &lo, &hi);
+		hspmd_split_range(width, 1, op->attr.parts, NULL, p, &lo, &hi);
 		struct hspmd_box box = whole;
 		box.lo[2] = lo;
 		box.hi[2] = hi;
@@ -245,11 +245,11 @@ void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bo
 			continue;
 		double off = distance(&m, (int)t);
 		if (!(off < bound))
-			fail_msg("%s in %s: %s is %g off by norm", c->name, hspmd_dtype_words[type], g->tensors[t].name, off);
+			fail_msg("%s in %s: %s is %g off by norm", c->name, hspmd_dtype_names[type], g->tensors[t].name, off);
 		size_t bytes = count_of(&m, (int)t) * hspmd_dtype_bytes(type_of(&m, (int)t));
 		void *first = mirror_take_back(m.data[t], bytes), *second = mirror_take_back(again.data[t], bytes);
 		if (memcmp(first, second, bytes))
-			fail_msg("%s in %s: %s has other bits the second time", c->name, hspmd_dtype_words[type], g->tensors[t].name);
+			fail_msg("%s in %s: %s has other bits the second time", c->name, hspmd_dtype_names[type], g->tensors[t].name);
 		free(first);
 		free(second);
 	}

@@ -58,7 +58,7 @@ static int embed(struct hspmd_graph *g, enum hspmd_dtype type)
 static int position(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	int in[] = { op_case_parameter(g, type, "x", rows(drawn.width)), op_case_parameter(g, type, "table", SHAPE(drawn.length + drawn.parts, drawn.width)) };
-	return op_case_append(g, HSPMD_OP_POSITION, NULL, in, 2, NULL);
+	return op_case_append(g, HSPMD_OP_POSITION_EMBED, NULL, in, 2, NULL);
 }
 
 static int layernorm(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -108,7 +108,7 @@ static int packed(struct hspmd_graph *g, enum hspmd_dtype type)
 	attr.window = 0;
 	if (!drawn.bias)
 		return op_case_append(g, HSPMD_OP_ATTENTION, &attr, &qkv, 1, NULL);
-	op_case_append(g, HSPMD_OP_UNPACK, NULL, &qkv, 1, in);
+	op_case_append(g, HSPMD_OP_SPLIT_QKV, NULL, &qkv, 1, in);
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
 }
 
@@ -152,7 +152,7 @@ static int route(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = routing();
 	int logits = op_case_parameter(g, type, "logits", rows(drawn.experts));
-	return op_case_append(g, HSPMD_OP_ROUTE, &attr, &logits, 1, NULL);
+	return op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, NULL);
 }
 
 static int experts(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -160,7 +160,7 @@ static int experts(struct hspmd_graph *g, enum hspmd_dtype type)
 	struct hspmd_op_attr attr = routing();
 	int64_t e = drawn.experts, width = drawn.width / 4, hidden = drawn.width / 3;
 	int logits = op_case_parameter(g, type, "logits", rows(e)), routed[HSPMD_OP_MAX_IO];
-	op_case_append(g, HSPMD_OP_ROUTE, &attr, &logits, 1, routed);
+	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
 	int in[] = { op_case_parameter(g, type, "x", rows(width)), routed[1], routed[0], op_case_parameter(g, type, "gate", SHAPE(e, hidden, width)),
 		     op_case_parameter(g, type, "up", SHAPE(e, hidden, width)), op_case_parameter(g, type, "down", SHAPE(e, width, hidden)) };
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);

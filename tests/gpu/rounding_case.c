@@ -74,13 +74,13 @@ static int make_room(struct rounding_case *c, const struct hspmd_program *p, str
 }
 
 /* Index in the whole of element i of a box; its dimensions walked one by one. */
-static int64_t index_in_whole(const struct hspmd_form *form, int64_t i)
+static int64_t index_in_whole(const struct hspmd_slot_type *slot_type, int64_t i)
 {
 	int64_t index = 0, step = 1;
-	for (int d = form->box.rank - 1; d >= 0; d--) {
-		int64_t size = form->box.hi[d] - form->box.lo[d];
-		index += (form->box.lo[d] + i % size) * step;
-		step *= form->full.dim[d];
+	for (int d = slot_type->box.rank - 1; d >= 0; d--) {
+		int64_t size = slot_type->box.hi[d] - slot_type->box.lo[d];
+		index += (slot_type->box.lo[d] + i % size) * step;
+		step *= slot_type->full.dim[d];
 		i /= size;
 	}
 	return index;
@@ -89,13 +89,13 @@ static int64_t index_in_whole(const struct hspmd_form *form, int64_t i)
 /* A slot's elements, of 4 bytes masters, of 2 copies, to where they belong. */
 static int take_slot(struct parameter *of, const struct hspmd_program *p, int slot, const void *data, struct hspmd_device *dev, struct hspmd_error *err)
 {
-	const struct hspmd_form *form = &p->forms[p->slots[slot].form];
-	bool master = form->dtype == HSPMD_F32;
-	char *host = malloc(form->bytes), *has = master ? of->has_master : of->has_copy, *to = master ? (char *)of->master : (char *)of->copy;
-	size_t bytes = hspmd_dtype_bytes(form->dtype);
-	int status = host ? dev->ops->to_host(dev, host, data, form->bytes, err) : hspmd_fail_memory(err, "collecting parameters");
-	for (int64_t i = 0; !status && i < (int64_t)(form->bytes / bytes); i++) {
-		int64_t at = index_in_whole(form, i);
+	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[slot].slot_type];
+	bool master = slot_type->dtype == HSPMD_F32;
+	char *host = malloc(slot_type->bytes), *has = master ? of->has_master : of->has_copy, *to = master ? (char *)of->master : (char *)of->copy;
+	size_t bytes = hspmd_dtype_bytes(slot_type->dtype);
+	int status = host ? dev->ops->to_host(dev, host, data, slot_type->bytes, err) : hspmd_fail_memory(err, "collecting parameters");
+	for (int64_t i = 0; !status && i < (int64_t)(slot_type->bytes / bytes); i++) {
+		int64_t at = index_in_whole(slot_type, i);
 		if (has[at] && memcmp(to + (size_t)at * bytes, host + (size_t)i * bytes, bytes))
 			status = hspmd_fail(err, "%s, element %" PRId64 ": device %d holds another %s than one before", of->name, at, p->device, master ? "master" : "copy");
 		has[at] = 1;
@@ -115,7 +115,7 @@ int rounding_case_take(void *context, const struct hspmd_program *p, const struc
 		const struct hspmd_program_state *s = &p->states[i];
 		const int slots[] = { s->param, s->copy, s->used };
 		for (int k = 0; k < 3; k++)
-			if (slots[k] >= 0 && take_slot(&c->of[i], p, slots[k], hspmd_executor_slot(executor, slots[k]), device, err))
+			if (slots[k] >= 0 && take_slot(&c->of[i], p, slots[k], hspmd_executor_slot_data(executor, slots[k]), device, err))
 				return -1;
 	}
 	return 0;
@@ -304,7 +304,7 @@ static void check_updates(struct hspmd_device *gpu, struct hspmd_device *cpu, bo
 		for (int i = 0; i < COUNT; i++)
 			must(gpu->ops->run(gpu, HSPMD_OP_ADAMW, &all[i], &err), &err);
 	else
-		must(gpu->ops->run_all(gpu, HSPMD_OP_ADAMW, all, COUNT, &err), &err);
+		must(gpu->ops->run_batch(gpu, HSPMD_OP_ADAMW, all, COUNT, &err), &err);
 	for (int i = 0; i < COUNT; i++) {
 		size_t view = (size_t)i % VIEWS, n = (size_t)elements_of(&views[view]);
 		float *master = malloc(n * sizeof *master);

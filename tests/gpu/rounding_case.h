@@ -3,7 +3,7 @@
 #ifndef TESTS_GPU_ROUNDING_CASE_H
 #define TESTS_GPU_ROUNDING_CASE_H
 
-#include "runtime/train/execute.h"
+#include "runtime/exec/execute.h"
 
 struct rounding_case;
 

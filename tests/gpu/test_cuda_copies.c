@@ -133,7 +133,7 @@ struct reading {
 static void *read_beside(void *argument)
 {
 	struct reading *r = argument;
-	r->status = gpu->ops->to_host_beside(gpu, r->to, r->from, ELEMENTS * sizeof(float), &r->err);
+	r->status = gpu->ops->to_host_concurrent(gpu, r->to, r->from, ELEMENTS * sizeof(float), &r->err);
 	return NULL;
 }
 
@@ -165,8 +165,8 @@ static void snapshot(void **state)
 {
 	(void)state;
 	char folder[] = "/tmp/hspmd-copies-XXXXXX", command[64];
-	const char *places[] = { folder };
-	struct hspmd_writer_job job = { .step = 3, .generation = 1, .file = "n-0.safetensors", .node = "n", .places = places, .place_count = 1 };
+	const char *locations[] = { folder };
+	struct hspmd_writer_job job = { .step = 3, .generation = 1, .file = "n-0.safetensors", .node = "n", .locations = locations, .location_count = 1 };
 	struct hspmd_error err;
 	json_t *report;
 	long before[EMULATE_COUNTS], after[EMULATE_COUNTS];
@@ -187,7 +187,7 @@ static void snapshot(void **state)
 	check_waiting(changed);
 	if (gpu_is_emulated())
 		assert_true(after[EMULATE_COPIES] == before[EMULATE_COPIES] && after[EMULATE_COPIES_BESIDE] > before[EMULATE_COPIES_BESIDE]);
-	must(hspmd_writer_release(w, &err), &err);
+	must(hspmd_writer_wait_copied(w, &err), &err);
 	fill(kept);
 	check_filled(kept);
 	check_filled(changed);

@@ -159,27 +159,27 @@ static void release(struct hspmd_kernel_args *args)
 static void run_apart(const struct pair_case *c, struct hspmd_kernel_args *both, enum hspmd_dtype type, const struct sizes *z)
 {
 	const struct hspmd_op_type *t = hspmd_op_types[c->opcode], *first = hspmd_op_types[t->pair.first];
-	bool gone = t->pair.between == HSPMD_OP_BETWEEN_GONE;
+	bool gone = t->pair.intermediate == HSPMD_OP_INTERMEDIATE_GONE;
 	struct hspmd_kernel_args a = { .attr = both->attr, .output_count = 1 }, b = { .attr = both->attr };
-	struct hspmd_view between = shape_of(t->pair.first == HSPMD_OP_LINEAR_GRAD_X ? 'k' : 'r', c, z, type);
-	fill(&between, 99, false);
+	struct hspmd_view intermediate = shape_of(t->pair.first == HSPMD_OP_LINEAR_GRAD_X ? 'k' : 'r', c, z, type);
+	fill(&intermediate, 99, false);
 	for (int k = 0; k < first->max_inputs; k++)
 		a.in[a.input_count++] = both->in[k];
 	b.output_count = t->pair.second == HSPMD_OP_LAYERNORM || t->pair.second == HSPMD_OP_RMSNORM ? 2 : 1;
 	memcpy(b.out, both->out, (size_t)b.output_count * sizeof *b.out);
-	a.out[0] = between;
+	a.out[0] = intermediate;
 	for (int k = b.output_count + !gone; k < both->output_count; k++)
 		a.out[a.output_count++] = both->out[k];
-	b.in[b.input_count++] = between;
+	b.in[b.input_count++] = intermediate;
 	for (int k = first->max_inputs; k < both->input_count; k++)
 		b.in[b.input_count++] = both->in[k];
 	run(t->pair.first, &a);
 	run(t->pair.second, &b);
 	if (!gone && both->out[b.output_count].rank >= 0) {
 		gpu->ops->release(gpu, both->out[b.output_count].data);
-		both->out[b.output_count].data = between.data;
+		both->out[b.output_count].data = intermediate.data;
 	} else {
-		gpu->ops->release(gpu, between.data);
+		gpu->ops->release(gpu, intermediate.data);
 	}
 }
 
@@ -195,7 +195,7 @@ static void compare(const struct pair_case *c, const struct hspmd_kernel_args *g
 			size += y[i] * (double)y[i];
 		}
 		if (!(sqrt(off) <= (type == HSPMD_F32 ? F32_BOUND : BF16_BOUND) * sqrt(size)))
-			fail_msg("%s in %s (inputs %s, %lld rows of %lld and %lld): output %d is %g off by norm", hspmd_opcode_names[c->opcode], hspmd_dtype_words[type], c->in,
+			fail_msg("%s in %s (inputs %s, %lld rows of %lld and %lld): output %d is %g off by norm", hspmd_opcode_names[c->opcode], hspmd_dtype_names[type], c->in,
 				 (long long)got->in[0].shape[0], (long long)got->in[0].shape[1], (long long)got->out[0].shape[1], k, sqrt(off / size));
 		free(x);
 		free(y);
@@ -279,7 +279,7 @@ static void whole_models(void **state)
 				train(models[m].config, models[m].layers, layouts[l], bf16, NULL, fused);
 				train(models[m].config, models[m].layers, layouts[l], bf16, NULL, again);
 				train(models[m].config, models[m].layers, layouts[l], bf16, "all", apart);
-				train(models[m].config, models[m].layers, layouts[l], bf16, "angles", tables);
+				train(models[m].config, models[m].layers, layouts[l], bf16, "rope_table", tables);
 				assert_memory_equal(fused, again, sizeof fused);
 				assert_memory_equal(fused, tables, sizeof fused);
 				for (int s = 0; s < STEPS; s++)
@@ -291,7 +291,7 @@ static void whole_models(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(pairs_f32), cmocka_unit_test(pairs_bf16), cmocka_unit_test(whole_models) };
-	setenv("HSPMD_CUDA_SHARE", "1", 1);
+	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
 	setenv("HSPMD_CUDA_TUNE", "0", 0);
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);

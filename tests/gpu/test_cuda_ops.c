@@ -197,13 +197,13 @@ static void many_at_once(void **state)
 		}
 	for (int i = 0; i < COUNT; i++)
 		run_on(gpu, HSPMD_OP_ADAMW, &all[0][i]);
-	mirror_must(gpu->ops->run_all(gpu, HSPMD_OP_ADAMW, all[1], COUNT, &err), &err);
+	mirror_must(gpu->ops->run_batch(gpu, HSPMD_OP_ADAMW, all[1], COUNT, &err), &err);
 	for (int way = 0; way < 2; way++) {
 		mirror_must(gpu->ops->to_device(gpu, total, &start, sizeof start, &err), &err);
 		for (int i = 0; way == 0 && i < COUNT; i++)
 			mirror_must(gpu->ops->run(gpu, HSPMD_OP_SUM_SQUARES, &squares[i], &err), &err);
 		if (way)
-			mirror_must(gpu->ops->run_all(gpu, HSPMD_OP_SUM_SQUARES, squares, COUNT, &err), &err);
+			mirror_must(gpu->ops->run_batch(gpu, HSPMD_OP_SUM_SQUARES, squares, COUNT, &err), &err);
 		mirror_must(gpu->ops->to_host(gpu, &sums[way], total, sizeof sums[way], &err), &err);
 	}
 	assert_true(sums[0] > 0 && fabs(sums[1] - sums[0]) < 1e-12 * sums[0]);
@@ -313,7 +313,7 @@ static void many_copies(void **state)
 		mirror_must(gpu->ops->copy_box(gpu, target, &b, source, &a, &part, type, false, &err), &err);
 		mirror_must(gpu->ops->to_host(gpu, to, target, sizeof to, &err), &err);
 		if (memcmp(to, want, sizeof to))
-			fail_msg("copy %d of %s is wrong", trial, hspmd_dtype_words[type]);
+			fail_msg("copy %d of %s is wrong", trial, hspmd_dtype_names[type]);
 	}
 	gpu->ops->release(gpu, source);
 	gpu->ops->release(gpu, target);

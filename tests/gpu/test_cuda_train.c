@@ -157,7 +157,7 @@ static struct rounding_case *train_rounded(const struct model *m, const struct p
 	char *text = plan_text(p, m->layers);
 	struct trainer_options o = {
 		.model = m->config, .plan = text, .devices = p->devices, .steps = steps, .gpus = p->gpus, .bf16 = true, .stochastic = true,
-		.ended = rounding_case_take, .context = c,
+		.on_end = rounding_case_take, .context = c,
 	};
 	if (trainer_train(&o, losses, &err) || rounding_case_check(c, TRAINER_SEED, steps, &err))
 		fail_msg("%s, %s, %d steps: %s", m->name, p->name, steps, err.text);
@@ -269,7 +269,7 @@ static void graphs(void **state)
 	unsetenv("HSPMD_CUDA_GRAPHS");
 }
 
-/* The same between messages, here through host memory (test_cuda_groups: straight). */
+/* The same between messages, here through host memory (test_cuda_communicators: straight). */
 static void graphs_between_messages(void **state)
 {
 	(void)state;
@@ -298,7 +298,7 @@ int main(void)
 		cmocka_unit_test(rounded_operators), cmocka_unit_test(rounded_starts), cmocka_unit_test(rounded_plans_agree),
 		cmocka_unit_test(hundred_steps),
 	};
-	setenv("HSPMD_CUDA_SHARE", "1", 1);
+	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
 	setenv("HSPMD_CUDA_TUNE", "0", 0); /* test_cuda_ops chooses by measurement; here it would cost more than the steps */
 	struct hspmd_device *gpu = gpu_open(); /* or skip */
 	gpu->ops->close(gpu);

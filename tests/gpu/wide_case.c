@@ -104,7 +104,7 @@ static int experts_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .experts = 3, .experts_per_token = 2, .scale = 0.7 };
 	int logits = op_case_parameter(g, type, "logits", SHAPE(2, 45, 3)), routed[HSPMD_OP_MAX_IO];
-	op_case_append(g, HSPMD_OP_ROUTE, &attr, &logits, 1, routed);
+	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
 	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 45, 40)), routed[1], routed[0], op_case_parameter(g, type, "gate", SHAPE(3, 48, 40)),
 		     op_case_parameter(g, type, "up", SHAPE(3, 48, 40)), op_case_parameter(g, type, "down", SHAPE(3, 40, 48)) };
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);

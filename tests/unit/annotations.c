@@ -33,7 +33,7 @@ static void add(struct filling *f, struct hspmd_annotation *a)
 		hspmd_annotation_destroy(a);
 		return;
 	}
-	assert_int_equal(hspmd_grow(&f->list->item, &f->list->capacity, f->list->count, sizeof *f->list->item), 0);
+	assert_int_equal(hspmd_array_grow(&f->list->item, &f->list->capacity, f->list->count, sizeof *f->list->item), 0);
 	f->list->item[f->list->count++] = a;
 }
 
@@ -45,7 +45,7 @@ static void add_variant(struct filling *f, const struct hspmd_annotation *a)
 	struct hspmd_subgroup *group = &b->groups[draw(f, b->hsize)];
 	bool changed = false;
 	for (int i = 0; i < group->split_count; i++) {
-		struct hspmd_split *s = &group->splits[i];
+		struct hspmd_partition_layers *s = &group->splits[i];
 		if (s->dim < 0)
 			continue;
 		if (f->units[s->dim] > 1 && draw(f, 2))

@@ -3,7 +3,7 @@
 #ifndef HSPMD_TEST_ANNOTATIONS_H
 #define HSPMD_TEST_ANNOTATIONS_H
 
-#include "runtime/graph/annotation.h"
+#include "runtime/annotation/annotation.h"
 
 struct annotation_list {
 	size_t count, capacity;

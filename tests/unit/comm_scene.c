@@ -46,7 +46,7 @@ struct scene {
 	bool in_place;
 	int repeat;
 	struct hspmd_transport *transport[SCENE_MEMBERS];
-	struct hspmd_address direct[SCENE_MEMBERS];
+	struct hspmd_address devcomm[SCENE_MEMBERS];
 	pthread_barrier_t everybody;
 	atomic_int failed;
 	int left_out; /* rank that has nothing direct; -1: none */
@@ -122,7 +122,7 @@ static void fill_scene(struct scene *s)
 		s->want[r] = malloc((size_t)m * sizeof(float));
 		for (int64_t i = 0; i < n; i++)
 			/* Sums of the latter are not exact: order shows. */
-			s->in[r][i] = ground->direct ? (float)draw(1000) : ldexpf((float)(draw(1 << 24) - (1 << 23)), (int)draw(12));
+			s->in[r][i] = ground->devcomm ? (float)draw(1000) : ldexpf((float)(draw(1 << 24) - (1 << 23)), (int)draw(12));
 		for (int64_t i = 0; i < m; i++)
 			s->out[r][i] = s->want[r][i] = (float)draw(1000);
 	}
@@ -203,28 +203,28 @@ struct runner {
 };
 
 /* What goes straight from device to device: this rank's part, from everybody's addresses. */
-static int open_direct(struct scene *s, int rank, struct hspmd_device *dev, const int *rank_of, struct hspmd_direct_cache *cache, struct hspmd_direct **d,
+static int open_direct(struct scene *s, int rank, struct hspmd_device *dev, const int *rank_of, struct hspmd_communicator_cache *cache, struct hspmd_devcomm **d,
 		       struct hspmd_error *err)
 {
-	struct hspmd_direct_use uses[SCENE_REPEAT];
+	struct hspmd_devcomm_use uses[SCENE_REPEAT];
 	for (int i = 0; i < s->repeat; i++)
-		uses[i] = (struct hspmd_direct_use){ &s->step, (uint64_t)(i + 1) << 8 };
-	struct hspmd_direct_options o = {
+		uses[i] = (struct hspmd_devcomm_use){ &s->step, (uint64_t)(i + 1) << 8 };
+	struct hspmd_devcomm_options o = {
 		.device = dev, .cache = cache, .rank = rank, .size = s->members, .rank_of = rank_of, .count = 3 + 2 * SCENE_MEMBERS, .uses = uses,
 		.use_count = (size_t)s->repeat, .abort = &s->failed, .timeout_s = LIMIT_S,
 	};
 	bool left_out = s->left_out == rank;
-	int rv = left_out ? 0 : hspmd_direct_open(&o, d, err);
+	int rv = left_out ? 0 : hspmd_devcomm_open(&o, d, err);
 	if (!rv)
-		rv = hspmd_direct_address(*d, &s->direct[rank], err);
+		rv = hspmd_devcomm_address(*d, &s->devcomm[rank], err);
 	if (rv)
 		atomic_store(&s->failed, 1);
 	pthread_barrier_wait(&s->everybody);
-	if (!atomic_load(&s->failed) && *d && (hspmd_direct_meet(*d, s->direct, err) || hspmd_direct_ready(*d, err)))
+	if (!atomic_load(&s->failed) && *d && (hspmd_devcomm_preconnect(*d, s->devcomm, err) || hspmd_devcomm_wait_ready(*d, err)))
 		rv = -1;
-	int groups, direct;
-	hspmd_direct_counts(*d, &groups, &direct);
-	s->directs += !rank && direct;
+	int groups, devcomm;
+	hspmd_devcomm_counts(*d, &groups, &devcomm);
+	s->directs += !rank && devcomm;
 	return rv;
 }
 
@@ -242,13 +242,13 @@ static int run_steps(struct scene *s, int rank, struct hspmd_device *dev, struct
 		/* Some say early what they will receive, some several steps ahead. */
 		int ahead = rank % 3 == 1 ? i + 1 : rank % 3 == 2 ? s->repeat : 0;
 		for (; expected < ahead && !rv; expected++)
-			rv = hspmd_comm_expect(c, &s->transfer, &s->step, HSPMD_F32, (uint64_t)(expected + 1) << 8, err) < 0;
+			rv = hspmd_comm_post_receives(c, &s->transfer, &s->step, HSPMD_F32, (uint64_t)(expected + 1) << 8, err) < 0;
 		if (!rv)
 			rv = hspmd_comm_run(c, &s->transfer, &s->step, HSPMD_F32, in, out, (uint64_t)(i + 1) << 8, err);
 		if (!rv)
 			rv = i % 2 ? hspmd_comm_flush(c, in, n, err) : hspmd_comm_flush(c, NULL, 0, err);
 		if (!rv)
-			rv = hspmd_comm_join(c, out, m, err);
+			rv = hspmd_comm_stream_wait(c, out, m, err);
 	}
 	if (!rv)
 		rv = ops->to_host(dev, s->out[rank], out, m, err);
@@ -262,22 +262,22 @@ static int run_rank(struct scene *s, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
 	struct hspmd_device *dev = ground->open(rank);
-	struct hspmd_direct_cache *cache = hspmd_direct_cache_create();
-	struct hspmd_direct *direct = NULL;
+	struct hspmd_communicator_cache *cache = hspmd_communicator_cache_create();
+	struct hspmd_devcomm *devcomm = NULL;
 	int rank_of[3 + 2 * SCENE_MEMBERS], rv = dev && cache ? 0 : hspmd_fail(err, "no device");
 	for (int d = 0; d < 3 + 2 * SCENE_MEMBERS; d++)
 		rank_of[d] = d < 3 || d % 2 == 0 || rank_of_device(d) >= s->members ? -1 : rank_of_device(d);
 	struct hspmd_comm *c = rv ? NULL : hspmd_comm_create(dev, s->transport[rank], rank_of, 3 + 2 * SCENE_MEMBERS, 3 + 2 * rank, err);
 	if (!c)
 		return -1;
-	if (ground->direct)
-		rv = open_direct(s, rank, dev, rank_of, cache, &direct, err);
-	hspmd_comm_use_direct(c, direct);
+	if (ground->devcomm)
+		rv = open_direct(s, rank, dev, rank_of, cache, &devcomm, err);
+	hspmd_comm_use_devcomm(c, devcomm);
 	if (!rv)
 		rv = run_steps(s, rank, dev, c, err);
-	hspmd_direct_close(direct, rv != 0);
+	hspmd_devcomm_close(devcomm, rv != 0);
 	hspmd_comm_destroy(c);
-	hspmd_direct_cache_destroy(cache);
+	hspmd_communicator_cache_destroy(cache);
 	ground->close(dev);
 	return rv;
 }
@@ -340,7 +340,7 @@ static void run_scene(struct scene *s, const char *what)
 		}
 		hspmd_transport_memory.close(s->transport[r]);
 		free(a[r].data);
-		free(s->direct[r].data);
+		free(s->devcomm[r].data);
 		free(s->in[r]);
 		free(s->out[r]);
 		free(s->want[r]);
@@ -364,7 +364,7 @@ static void new_scene(struct scene *s, enum hspmd_comm_kind kind, int members)
 	memset(s, 0, sizeof *s);
 	s->members = members;
 	s->repeat = 1 + (int)draw(SCENE_REPEAT);
-	s->left_out = ground->direct && draw(4) == 0 ? (int)draw(members) : -1;
+	s->left_out = ground->devcomm && draw(4) == 0 ? (int)draw(members) : -1;
 	s->step.kind = kind;
 	s->step.member_count = members;
 	s->step.members = calloc(SCENE_MEMBERS, sizeof *s->step.members);
@@ -406,7 +406,7 @@ void scene_sums(int trials)
 		}
 		if (s.in_place)
 			s.repeat = 1;
-		run_scene(&s, hspmd_comm_words[s.step.kind]);
+		run_scene(&s, hspmd_comm_kind_names[s.step.kind]);
 	}
 }
 
@@ -436,7 +436,7 @@ void scene_gathers(int trials)
 			s.held_in[r] = hspmd_box_empty(&s.step.in[m]) ? box : around(&s.step.in[m], &whole);
 			s.held_out[r] = around(&s.step.out[m], &whole);
 		}
-		run_scene(&s, hspmd_comm_words[s.step.kind]);
+		run_scene(&s, hspmd_comm_kind_names[s.step.kind]);
 	}
 }
 
@@ -467,8 +467,8 @@ void scene_batched(int trials)
 				};
 		}
 		qsort(s.step.moves, (size_t)s.step.move_count, sizeof *s.step.moves, by_pair);
-		s.small = trial % 8 && !ground->direct;
-		run_scene(&s, hspmd_comm_words[s.step.kind]);
+		s.small = trial % 8 && !ground->devcomm;
+		run_scene(&s, hspmd_comm_kind_names[s.step.kind]);
 	}
 }
 
@@ -486,6 +486,6 @@ void scene_local_and_pair(int trials)
 			s.held_in[r] = around(&box, &whole);
 			s.held_out[r] = around(&box, &whole);
 		}
-		run_scene(&s, hspmd_comm_words[s.step.kind]);
+		run_scene(&s, hspmd_comm_kind_names[s.step.kind]);
 	}
 }

@@ -14,7 +14,7 @@
 struct scene_ground {
 	struct hspmd_device *(*open)(int rank); /* a member's device; NULL: none can be had */
 	void (*close)(struct hspmd_device *dev);
-	bool direct; /* devices communicate without the transport (all but one of some scenes); sums are then of whole numbers, whose order does not matter */
+	bool devcomm; /* devices communicate without the transport (all but one of some scenes); sums are then of whole numbers, whose order does not matter */
 	int64_t longest; /* rows and columns of the largest tensors */
 	int directs;     /* counted: scenes in which a group was direct */
 };

@@ -31,7 +31,7 @@ static void load(struct op_values *v, const struct hspmd_manifest *m)
 		const struct hspmd_tensor *p = &v->g->tensors[t];
 		if (p->role != HSPMD_TENSOR_PARAMETER)
 			continue;
-		struct hspmd_state_need need = { p->name, HSPMD_STATE_PARAM, HSPMD_F32, hspmd_box_whole(&p->shape), v->data[t] };
+		struct hspmd_state_need need = { p->name, HSPMD_STATE_PARAM, HSPMD_F32, hspmd_box_full(&p->shape), v->data[t] };
 		must(!hspmd_reader_load(r, &need, 1, NULL, NULL, NULL, &err), &err);
 	}
 	hspmd_reader_destroy(r);
@@ -59,7 +59,7 @@ static void test_logits(void **state)
 	int64_t count = 1;
 	for (const char *at = token_list; (at = strchr(at, ',')); at++)
 		count++;
-	struct hspmd_model_build how = { .batch = 1, .seq_len = count, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_model_build_options how = { .batch = 1, .seq_len = count, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
 	struct hspmd_graph *g = hspmd_model_graph(m, &how, &err);
 	must(g, &err);
 	struct op_values v;

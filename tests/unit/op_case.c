@@ -39,7 +39,7 @@ static int build_embed(struct hspmd_graph *g, enum hspmd_dtype type)
 static int build_position(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 7)), op_case_parameter(g, type, "table", SHAPE(6, 7)) };
-	return op_case_append(g, HSPMD_OP_POSITION, NULL, in, 2, NULL);
+	return op_case_append(g, HSPMD_OP_POSITION_EMBED, NULL, in, 2, NULL);
 }
 
 static int build_layernorm(struct hspmd_graph *g, enum hspmd_dtype type)
@@ -118,7 +118,7 @@ static int build_attention_unpacked(struct hspmd_graph *g, enum hspmd_dtype type
 {
 	struct hspmd_op_attr attr = { .head_dim = 5, .heads = 4, .kv_heads = 4, .scale = 0.4 };
 	int qkv = op_case_parameter(g, type, "qkv", SHAPE(2, 17, 3, 20)), in[HSPMD_OP_MAX_IO];
-	op_case_append(g, HSPMD_OP_UNPACK, NULL, &qkv, 1, in);
+	op_case_append(g, HSPMD_OP_SPLIT_QKV, NULL, &qkv, 1, in);
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, 3, NULL);
 }
 
@@ -158,14 +158,14 @@ static int build_route(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7 };
 	int in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)) };
-	return op_case_append(g, HSPMD_OP_ROUTE, &attr, in, 1, NULL);
+	return op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, in, 1, NULL);
 }
 
 static int build_experts(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7 };
 	int logits = op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
-	op_case_append(g, HSPMD_OP_ROUTE, &attr, &logits, 1, routed);
+	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
 	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 6, 7)), routed[1], routed[0], op_case_parameter(g, type, "gate", SHAPE(5, 9, 7)),
 		     op_case_parameter(g, type, "up", SHAPE(5, 9, 7)), op_case_parameter(g, type, "down", SHAPE(5, 7, 9)) };
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
@@ -243,7 +243,7 @@ void op_values_open(struct op_values *v, const struct hspmd_graph *g, int thread
 	*v = (struct op_values){ .g = g };
 	if (!ops || ops->open(&v->dev, 0, threads, &err))
 		fail_msg("%s", err.text);
-	hspmd_pool_share_all(((struct hspmd_cpu *)v->dev)->pool);
+	hspmd_thread_pool_share_all(((struct hspmd_cpu *)v->dev)->pool);
 	v->data = calloc(g->tensor_count, sizeof *v->data);
 	assert_non_null(v->data);
 	for (size_t t = 0; t < g->tensor_count; t++) {
@@ -342,7 +342,7 @@ static void run_stats(struct op_values *v, const struct hspmd_op *op)
 	for (int p = 0; p < op->attr.parts; p++) {
 		struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = 2, .output_count = 1 };
 		int64_t lo, hi;
-		hspmd_part_range(width, 1, op->attr.parts, NULL, p, &lo, &hi);
+		hspmd_split_range(width, 1, op->attr.parts, NULL, p, &lo, &hi);
 		for (int64_t r = 0; r < rows; r++)
 			memcpy(part + r * (hi - lo) * bytes, (char *)logits.data + (r * width + lo) * bytes, (size_t)((hi - lo) * bytes));
 		args.in[0] = logits;

@@ -39,7 +39,7 @@ static void dump(const struct op_case *c, enum hspmd_dtype type)
 		if (tensor->role == HSPMD_TENSOR_PARAMETER)
 			json_object_set_new(grads, tensor->name, values_of(&v, tensor->grad));
 	}
-	json_t *line = json_pack("{s:s, s:s, s:o, s:o, s:o}", "case", c->name, "type", hspmd_dtype_words[type], "inputs", inputs, "outputs", outputs,
+	json_t *line = json_pack("{s:s, s:s, s:o, s:o, s:o}", "case", c->name, "type", hspmd_dtype_names[type], "inputs", inputs, "outputs", outputs,
 				 "grads", grads);
 	json_dumpf(line, stdout, JSON_COMPACT);
 	putchar('\n');

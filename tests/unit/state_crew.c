@@ -14,7 +14,7 @@ static const struct hspmd_device_ops near_ops = { .name = "near", .host_memory =
 
 static void spread_crew(struct crew *c, int replicas)
 {
-	struct hspmd_copies_worker w[CREW];
+	struct hspmd_copy_worker w[CREW];
 	struct hspmd_error err;
 	int to[CREW * CREW];
 	struct hspmd_copies_part part[CREW];
@@ -25,10 +25,10 @@ static void spread_crew(struct crew *c, int replicas)
 	for (int i = 0; i < CREW; i++) {
 		own[i] = crew_node[i];
 		part[i] = (struct hspmd_copies_part){ &own[i], 1 };
-		w[i] = (struct hspmd_copies_worker){ .node = crew_node[i], .bytes = 10, .parts = &part[i], .part_count = 1 };
+		w[i] = (struct hspmd_copy_worker){ .node = crew_node[i], .bytes = 10, .parts = &part[i], .part_count = 1 };
 	}
 	must(hspmd_losses_make(&cluster, NULL, replicas, 3, &losses, &err), &err);
-	must(hspmd_copies_spread(&losses, w, CREW, CREW, to, &err), &err);
+	must(hspmd_copies_assign(&losses, w, CREW, CREW, to, &err), &err);
 	hspmd_losses_free(&losses);
 	for (int i = 0; i < CREW; i++)
 		for (int k = 0; k < CREW && to[i * CREW + k] >= 0; k++)
@@ -48,13 +48,13 @@ struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hs
 	}
 	for (int i = 0; i < CREW; i++) {
 		must(hspmd_transport_memory.connect(c->t[i], a, &err), &err);
-		c->copies[i] = (struct hspmd_copies){ .transport = c->t[i], .to = c->to[i], .from = c->from[i], .place = c->place[i] };
+		c->copies[i] = (struct hspmd_copy_routes){ .transport = c->t[i], .to = c->to[i], .from = c->from[i], .location = c->location[i] };
 	}
 	spread_crew(c, replicas);
 	for (int i = 0; i < CREW; i++) {
 		free(a[i].data);
 		for (int k = 0; k < c->copies[i].to_count; k++) {
-			struct hspmd_copies *peer = &c->copies[c->to[i][k]];
+			struct hspmd_copy_routes *peer = &c->copies[c->to[i][k]];
 			c->from[c->to[i][k]][peer->from_count++] = i;
 		}
 	}
@@ -64,11 +64,11 @@ struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hs
 		atomic_store(&c->abort, 1);
 	for (int i = 0; i < CREW; i++) {
 		snprintf(c->node[i], sizeof c->node[i], "n%d", crew_node[i]);
-		snprintf(c->place[i], sizeof c->place[i], "%.50s/n%d", scene_root, crew_node[i]);
+		snprintf(c->location[i], sizeof c->location[i], "%.50s/n%d", scene_root, crew_node[i]);
 		snprintf(c->file[i], sizeof c->file[i], "w%d.safetensors", i);
-		c->places[i][0] = c->place[i];
+		c->locations[i][0] = c->location[i];
 		c->slice_count[i] = scene_slices(0, i, CREW, step, c->slices[i]);
-		struct hspmd_writer_job job = { .step = step, .generation = 1, .file = c->file[i], .node = c->node[i], .places = c->places[i], .place_count = 1,
+		struct hspmd_writer_job job = { .step = step, .generation = 1, .file = c->file[i], .node = c->node[i], .locations = c->locations[i], .location_count = 1,
 						.copies = &c->copies[i] };
 		c->w[i] = hspmd_writer_create(&c->dev, &err);
 		must(hspmd_writer_begin(c->w[i], &job, c->slices[i], c->slice_count[i], &err), &err);

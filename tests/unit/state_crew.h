@@ -14,13 +14,13 @@ struct crew {
 	atomic_int abort;
 	struct hspmd_transport *t[CREW];
 	struct hspmd_writer *w[CREW];
-	struct hspmd_copies copies[CREW];
+	struct hspmd_copy_routes copies[CREW];
 	int to[CREW][CREW], from[CREW][CREW];
 	struct hspmd_state_slice slices[CREW][SCENE_SLICES];
 	size_t slice_count[CREW];
 	json_t *report[CREW];
-	char place[CREW][64], file[CREW][40], node[CREW][8];
-	const char *places[CREW][1];
+	char location[CREW][64], file[CREW][40], node[CREW][8];
+	const char *locations[CREW][1];
 	struct hspmd_device dev;
 };
 

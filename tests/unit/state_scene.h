@@ -61,7 +61,7 @@ static inline bool scene_box(int tensor, int along, int worker, int workers, str
 {
 	const struct hspmd_shape *s = &scene_tensors[tensor].shape;
 	int d = along < s->rank ? along : s->rank - 1;
-	*box = hspmd_box_whole(s);
+	*box = hspmd_box_full(s);
 	box->lo[d] = s->dim[d] * worker / workers;
 	box->hi[d] = s->dim[d] * (worker + 1) / workers;
 	return !hspmd_box_empty(box);

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/graph/annotation.h"
+#include "runtime/annotation/annotation.h"
 
 static struct hspmd_annotation *parse(const char *text)
 {
@@ -28,10 +28,10 @@ static void check_share(const char *text, struct hspmd_shape shape, int device, 
 	struct hspmd_annotation *a = parse(text);
 	if (hspmd_annotation_check(a, &shape, &err) != 0)
 		fail_msg("%s", err.text);
-	struct hspmd_share share;
+	struct hspmd_local_shard shard;
 	char box[128], got[256];
-	assert_true(hspmd_annotation_share(a, &shape, device, &share));
-	snprintf(got, sizeof got, "%s %d/%d %d", hspmd_box_text(&share.box, box, sizeof box), share.partial, share.partials, share.replica);
+	assert_true(hspmd_annotation_local_shard(a, &shape, device, &shard));
+	snprintf(got, sizeof got, "%s %d/%d %d", hspmd_box_text(&shard.box, box, sizeof box), shard.partial, shard.partials, shard.replica);
 	assert_string_equal(got, want);
 	hspmd_annotation_destroy(a);
 }
@@ -105,11 +105,11 @@ static void first_replicas_cover_once(void **state)
 	static const int addends[] = { 1, 1, 1, 3 };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
 		struct hspmd_annotation *a = parse(texts[i]);
-		struct hspmd_share shares[16];
-		int count = hspmd_annotation_shares(a, &MATRIX, NULL, shares);
+		struct hspmd_local_shard shards[16];
+		int count = hspmd_annotation_local_shards(a, &MATRIX, NULL, shards);
 		int64_t covered = 0;
 		for (int d = 0; d < count; d++)
-			covered += shares[d].replica == 0 ? hspmd_box_elements(&shares[d].box) : 0;
+			covered += shards[d].replica == 0 ? hspmd_box_elements(&shards[d].box) : 0;
 		assert_int_equal(covered, 120 * addends[i]);
 		hspmd_annotation_destroy(a);
 	}

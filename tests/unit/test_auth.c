@@ -156,7 +156,7 @@ static void test_greet(void **state)
 		struct hspmd_auth *a = by_cookie(COOKIE);
 		struct hspmd_stream *s = hspmd_stream_create(fd[0], 1 << 20, 1 << 20, &err);
 		json_t *hello = json_pack("{s:s}", "role", "command"), *welcome = NULL;
-		int rc = hspmd_auth_greet(a, s, hello, getuid() + (mode == 5), mode == 3 ? 0.05 : 10, &welcome, &err);
+		int rc = hspmd_auth_handshake(a, s, hello, getuid() + (mode == 5), mode == 3 ? 0.05 : 10, &welcome, &err);
 		assert_int_equal(rc, mode ? -1 : 0);
 		if (!strstr(err.text, says[mode]))
 			fail_msg("expected \"%s\" in \"%s\"", says[mode], err.text);

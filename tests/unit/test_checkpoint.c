@@ -14,7 +14,7 @@
 
 #include "common/alloc.h"
 #include "common/durable.h"
-#include "runtime/state/state_parts.h"
+#include "runtime/state/state_internal.h"
 #include "tests/unit/state_folder.h"
 
 /* ---- a device, near or far */
@@ -53,7 +53,7 @@ static int lane_to_host(struct hspmd_device *d, void *host, const void *src, siz
 	return lane.fails ? hspmd_fail(err, "the device is gone") : far_to_host(d, host, src, bytes, err);
 }
 
-static int lane_to_host_beside(struct hspmd_device *d, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+static int lane_to_host_concurrent(struct hspmd_device *d, void *host, const void *src, size_t bytes, struct hspmd_error *err)
 {
 	if (pthread_equal(pthread_self(), lane.trains) || !lane.synchronised)
 		return hspmd_fail(err, "read in the wrong thread, or too early");
@@ -62,7 +62,7 @@ static int lane_to_host_beside(struct hspmd_device *d, void *host, const void *s
 }
 
 static const struct hspmd_device_ops lane_ops = {
-	.name = "far, with a lane", .to_host = lane_to_host, .to_host_beside = lane_to_host_beside, .synchronise = lane_synchronise,
+	.name = "far, with a lane", .to_host = lane_to_host, .to_host_concurrent = lane_to_host_concurrent, .synchronise = lane_synchronise,
 };
 
 /* One worker's shard, into its node's place (and `more`, when not NULL); the report's shard. */
@@ -75,8 +75,8 @@ static json_t *write_shard(int along, int worker, int workers, int64_t step, boo
 	size_t n = scene_slices(along, worker, workers, step, slices);
 	snprintf(node, sizeof node, "n%d", worker);
 	snprintf(file, sizeof file, "n%d-0.safetensors", worker);
-	const char *places[] = { scene_path("%s", node), more };
-	struct hspmd_writer_job job = { .step = step, .generation = 1, .file = file, .node = node, .places = places, .place_count = more ? 2 : 1 };
+	const char *locations[] = { scene_path("%s", node), more };
+	struct hspmd_writer_job job = { .step = step, .generation = 1, .file = file, .node = node, .locations = locations, .location_count = more ? 2 : 1 };
 	for (size_t i = 0; far && i < n; i++)
 		slices[i].data = (const char *)slices[i].data + FAR;
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
@@ -84,7 +84,7 @@ static json_t *write_shard(int along, int worker, int workers, int64_t step, boo
 	lane.trains = pthread_self();
 	lane.synchronised = 0;
 	must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
-	must(hspmd_writer_release(w, &err), &err);
+	must(hspmd_writer_wait_copied(w, &err), &err);
 	/* From here on training may change the state. */
 	for (size_t i = 0; i < n; i++) {
 		slices[i].data = (const void *)((uintptr_t)slices[i].data - (far ? FAR : 0));
@@ -148,7 +148,7 @@ static void test_read_beside(void **state)
 	struct hspmd_state_slice slices[SCENE_SLICES];
 	struct hspmd_error err;
 	json_t *report;
-	const char *places[] = { scene_path("beside") };
+	const char *locations[] = { scene_path("beside") };
 	size_t n = scene_slices(0, 0, 1, 5, slices);
 	for (size_t i = 0; i < n; i++)
 		slices[i].data = (const char *)slices[i].data + FAR;
@@ -156,7 +156,7 @@ static void test_read_beside(void **state)
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
 	assert_non_null(w);
 	for (int fails = 0; fails < 2; fails++) {
-		struct hspmd_writer_job job = { .step = 5 + fails, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .places = places, .place_count = 1 };
+		struct hspmd_writer_job job = { .step = 5 + fails, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1 };
 		lane.synchronised = lane.beside = 0;
 		lane.fails = fails;
 		must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
@@ -165,14 +165,14 @@ static void test_read_beside(void **state)
 		if (fails)
 			assert_string_equal(err.text, "the device is gone");
 		json_decref(report);
-		must(hspmd_writer_release(w, &err), &err);
+		must(hspmd_writer_wait_copied(w, &err), &err);
 	}
 	/* What waits in host memory while the device is another plan's is not asked of the device. */
 	for (size_t i = 0; i < n; i++)
 		slices[i].data = (const char *)slices[i].data - FAR;
-	struct hspmd_writer_job stowed = { .step = 7, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .places = places, .place_count = 1, .host = true };
-	must(hspmd_writer_begin(w, &stowed, slices, n, &err), &err);
-	must(hspmd_writer_release(w, &err), &err);
+	struct hspmd_writer_job spilled = { .step = 7, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1, .host = true };
+	must(hspmd_writer_begin(w, &spilled, slices, n, &err), &err);
+	must(hspmd_writer_wait_copied(w, &err), &err);
 	assert_int_equal(hspmd_writer_result(w, 60, &report, &err), 1);
 	json_decref(report);
 	hspmd_writer_destroy(w);
@@ -288,15 +288,15 @@ static void test_peer_copy(void **state)
 
 static int found_steps(const char *where, char *text, size_t size)
 {
-	struct hspmd_found *found;
+	struct hspmd_listed_checkpoint *found;
 	struct hspmd_error err;
-	int n = hspmd_checkpoint_list(where, HSPMD_PLACE_DEPTH, &found, &err);
+	int n = hspmd_checkpoint_list(where, HSPMD_LOCATION_DEPTH, &found, &err);
 	size_t used = 0;
 	text[0] = '\0';
 	for (int i = 0; i < n; i++)
 		used += (size_t)snprintf(text + used, size - used, "%lld%s ", found[i].manifest ? (long long)found[i].manifest->step : -1LL,
 					 found[i].error ? "!" : "");
-	hspmd_found_free(found, n > 0 ? n : 0);
+	hspmd_checkpoint_list_free(found, n > 0 ? n : 0);
 	return n;
 }
 
@@ -408,8 +408,8 @@ static void test_bad_places(void **state)
 	hspmd_remove_tree(scene_path("good"), NULL);
 	int fd = open(scene_path("file"), O_CREAT | O_WRONLY, 0600);
 	close(fd);
-	const char *places[] = { scene_path("file/sub"), scene_path("good") };
-	struct hspmd_writer_job job = { .step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .places = places, .place_count = 2 };
+	const char *locations[] = { scene_path("file/sub"), scene_path("good") };
+	struct hspmd_writer_job job = { .step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 2 };
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
 	json_t *report;
 	assert_int_equal(hspmd_writer_result(w, 0, &report, &err), 0);
@@ -421,7 +421,7 @@ static void test_bad_places(void **state)
 	json_decref(report);
 	size_t bytes;
 	assert_non_null(hspmd_writer_image(w, &bytes));
-	job.place_count = 1;
+	job.location_count = 1;
 	must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
 	assert_int_equal(hspmd_writer_result(w, 60, &report, &err), -1);
 	assert_non_null(strstr(err.text, "file"));
@@ -440,8 +440,8 @@ static void test_large_parts(void **state)
 	struct hspmd_device dev = { .ops = &near_ops };
 	struct hspmd_error err = { "" };
 	struct hspmd_state_slice slices[PARTS];
-	const char *places[] = { scene_path("large") };
-	struct hspmd_writer_job job = { .step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .places = places, .place_count = 1 };
+	const char *locations[] = { scene_path("large") };
+	struct hspmd_writer_job job = { .step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1 };
 	for (int i = 0; i < PARTS; i++) {
 		float *data = malloc((size_t)lengths[i] * sizeof *data);
 		assert_non_null(data);
@@ -457,7 +457,7 @@ static void test_large_parts(void **state)
 		struct hspmd_extent *extents;
 		must(hspmd_writer_begin(w, &job, slices, PARTS, &err), &err);
 		if (helped)
-			must(hspmd_writer_release(w, &err), &err);
+			must(hspmd_writer_wait_copied(w, &err), &err);
 		assert_int_equal(hspmd_writer_result(w, 60, &report, &err), 1);
 		json_decref(report);
 		const char *image = hspmd_writer_image(w, &bytes);

@@ -16,7 +16,7 @@ static const struct hspmd_device_ops near_ops = { .name = "near", .host_memory =
 
 static int spread(const int *node, const int *bytes, int workers, int nodes, int copies, const int *elsewhere, int *to)
 {
-	struct hspmd_copies_worker w[8];
+	struct hspmd_copy_worker w[8];
 	struct hspmd_error err;
 	int found = 0;
 	struct hspmd_copies_part part[8];
@@ -28,10 +28,10 @@ static int spread(const int *node, const int *bytes, int workers, int nodes, int
 		holds[i][0] = node[i];
 		holds[i][1] = elsewhere ? elsewhere[i] : -1;
 		part[i] = (struct hspmd_copies_part){ holds[i], elsewhere ? 2 : 1 };
-		w[i] = (struct hspmd_copies_worker){ .node = node[i], .bytes = bytes ? (uint64_t)bytes[i] : 1, .parts = &part[i], .part_count = 1 };
+		w[i] = (struct hspmd_copy_worker){ .node = node[i], .bytes = bytes ? (uint64_t)bytes[i] : 1, .parts = &part[i], .part_count = 1 };
 	}
 	must(hspmd_losses_make(&cluster, NULL, copies, nodes, &losses, &err), &err);
-	must(hspmd_copies_spread(&losses, w, workers, 3, to, &err), &err);
+	must(hspmd_copies_assign(&losses, w, workers, 3, to, &err), &err);
 	hspmd_losses_free(&losses);
 	for (int i = 0; i < workers * 3; i++) {
 		found += to[i] >= 0;
@@ -112,8 +112,8 @@ static void test_copies_large(void **state)
 	struct hspmd_address a[2];
 	static const int other[] = { 1, 0 };
 	static const char *const files[] = { "a.safetensors", "b.safetensors" }, *const nodes[] = { "n0", "n1" };
-	const char *places[2] = { scene_path("n0"), scene_path("n1") };
-	struct hspmd_copies copies[2];
+	const char *locations[2] = { scene_path("n0"), scene_path("n1") };
+	struct hspmd_copy_routes copies[2];
 	float *data[2];
 	for (int i = 0; i < 2; i++) {
 		struct hspmd_transport_options o = { .rank = i, .size = 2, .timeout_s = 60 };
@@ -127,9 +127,9 @@ static void test_copies_large(void **state)
 		data[i] = malloc(n * sizeof *data[i]);
 		for (size_t k = 0; k < n; k++)
 			data[i][k] = (float)(k % 65521) + (float)i;
-		struct hspmd_state_slice slice = { "big", HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_whole(&shape), data[i] };
-		copies[i] = (struct hspmd_copies){ t[i], &other[i], &other[i], 1, 1, NULL, places[i] };
-		struct hspmd_writer_job job = { .step = 80, .generation = 1, .file = files[i], .node = nodes[i], .places = &places[i], .place_count = 1,
+		struct hspmd_state_slice slice = { "big", HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_full(&shape), data[i] };
+		copies[i] = (struct hspmd_copy_routes){ t[i], &other[i], &other[i], 1, 1, NULL, locations[i] };
+		struct hspmd_writer_job job = { .step = 80, .generation = 1, .file = files[i], .node = nodes[i], .locations = &locations[i], .location_count = 1,
 						.copies = &copies[i] };
 		w[i] = hspmd_writer_create(&dev, &err);
 		must(hspmd_writer_begin(w[i], &job, &slice, 1, &err), &err);

@@ -36,13 +36,13 @@ static int write_worker(int worker, int64_t step, json_t **shard, struct hspmd_e
 {
 	struct hspmd_device dev = { .ops = &host_ops };
 	struct hspmd_state_slice slices[SCENE_SLICES];
-	char place[128], node[16], file[40];
-	const char *places[] = { place };
+	char location[128], node[16], file[40];
+	const char *locations[] = { location };
 	size_t n = scene_slices(0, worker, WORKERS, step, slices);
 	snprintf(node, sizeof node, "n%d", worker);
-	snprintf(place, sizeof place, "%s/%s", scene_root, node);
+	snprintf(location, sizeof location, "%s/%s", scene_root, node);
 	snprintf(file, sizeof file, "n%d-0.safetensors", worker);
-	struct hspmd_writer_job job = { .step = step, .generation = 1, .file = file, .node = node, .places = places, .place_count = 1 };
+	struct hspmd_writer_job job = { .step = step, .generation = 1, .file = file, .node = node, .locations = locations, .location_count = 1 };
 	struct hspmd_writer *w = hspmd_writer_create(&dev, err);
 	json_t *report = NULL;
 	int rv = w ? hspmd_writer_begin(w, &job, slices, n, err) : -1;
@@ -83,14 +83,14 @@ static int write_checkpoint(const struct writers *by, int64_t step)
 	struct hspmd_error err = { "" };
 	struct hspmd_manifest *m = by->write(step, &err);
 	int rv = m ? 0 : -1;
-	char place[128];
+	char location[128];
 	for (int i = 0; i < by->nodes && !rv; i++) {
-		snprintf(place, sizeof place, "%s/n%d", scene_root, i);
-		rv = hspmd_checkpoint_commit(place, m, &err);
+		snprintf(location, sizeof location, "%s/n%d", scene_root, i);
+		rv = hspmd_checkpoint_commit(location, m, &err);
 	}
 	for (int i = 0; i < by->nodes && !rv; i++) {
-		snprintf(place, sizeof place, "%s/n%d", scene_root, i);
-		rv = hspmd_checkpoint_prune(place, 1, &err);
+		snprintf(location, sizeof location, "%s/n%d", scene_root, i);
+		rv = hspmd_checkpoint_prune(location, 1, &err);
 	}
 	hspmd_manifest_destroy(m);
 	/* An error must have been told. */
@@ -102,10 +102,10 @@ static int write_checkpoint(const struct writers *by, int64_t step)
 static const char *shim(void)
 {
 	static char path[512];
-	static const char *const places[] = { ".libs/libcrash_shim.so", "libcrash_shim.so" };
+	static const char *const locations[] = { ".libs/libcrash_shim.so", "libcrash_shim.so" };
 	char here[256];
 	for (size_t i = 0; i < 2 && getcwd(here, sizeof here); i++) {
-		snprintf(path, sizeof path, "%s/%s", here, places[i]);
+		snprintf(path, sizeof path, "%s/%s", here, locations[i]);
 		if (!access(path, R_OK))
 			return path;
 	}
@@ -151,7 +151,7 @@ static bool is_whole(const struct hspmd_manifest *m, const char *const *folders,
 		whole &= hspmd_reader_has(r, s);
 	for (int t = 0; whole && t < SCENE_TENSORS; t++)
 		for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
-			struct hspmd_box box = hspmd_box_whole(&scene_tensors[t].shape);
+			struct hspmd_box box = hspmd_box_full(&scene_tensors[t].shape);
 			float *data = calloc((size_t)hspmd_box_elements(&box), sizeof *data);
 			struct hspmd_state_need need = { scene_tensors[t].name, (enum hspmd_state_kind)k, HSPMD_F32, box, data };
 			if (hspmd_reader_load(r, &need, 1, NULL, NULL, NULL, &err) || scene_visit(t, k, m->step, &box, data, false)) {
@@ -195,15 +195,15 @@ static bool as_promised(const struct writers *by, const struct hspmd_manifest *m
 /* The step of the newest whole checkpoint; its every element was compared. */
 static int64_t look(const struct writers *by, int at)
 {
-	struct hspmd_found *found;
+	struct hspmd_listed_checkpoint *found;
 	struct hspmd_error err = { "" };
-	int n = hspmd_checkpoint_list(scene_root, HSPMD_PLACE_DEPTH, &found, &err);
+	int n = hspmd_checkpoint_list(scene_root, HSPMD_LOCATION_DEPTH, &found, &err);
 	int64_t best = -1;
 	/* An older one of which a part was removed already stands behind a newer one. */
 	for (int i = 0; i < n; i++)
 		if (found[i].manifest && found[i].manifest->step > best && as_promised(by, found[i].manifest, at))
 			best = found[i].manifest->step;
-	hspmd_found_free(found, n);
+	hspmd_checkpoint_list_free(found, n);
 	return best;
 }
 

@@ -46,25 +46,25 @@ static void reads_everything(void **state)
 	assert_int_equal(c->node_count, 6);
 	assert_int_equal(c->device_count, 8 + 3 * 6);
 	assert_int_equal(c->link_count, 9);
-	const struct hspmd_device_type *h20 = &c->types[hspmd_cluster_type(c, "H20")];
+	const struct hspmd_device_type *h20 = &c->types[hspmd_cluster_find_type(c, "H20")];
 	assert_int_equal(h20->kind, HSPMD_DEVICE_CUDA);
 	assert_int_equal(h20->memory_bytes, 103079215104);
 	assert_true(h20->gbytes_per_s == 4000 && h20->peak_tflops[HSPMD_PRECISION_BF16] == 148);
 	assert_true(h20->tflops[HSPMD_PRECISION_BF16] == 131.5 && h20->tflops[HSPMD_PRECISION_FP32] == 0);
-	const struct hspmd_node *a = &c->nodes[hspmd_cluster_node(c, "a")], *b = &c->nodes[hspmd_cluster_node(c, "b-09")];
+	const struct hspmd_node *a = &c->nodes[hspmd_cluster_find_node(c, "a")], *b = &c->nodes[hspmd_cluster_find_node(c, "b-09")];
 	assert_true(a->network_gbytes_per_s == 50 && a->price_per_hour == 12.5 && a->slowdown == 1);
 	assert_string_equal(a->rack, "r1");
 	assert_true(b->network_gbytes_per_s == 0 && b->slowdown == 1.4 && !b->rack);
 	assert_int_equal(b->first_device, 8 + 6);
 	assert_int_equal(b->device_count, 6);
-	assert_int_equal(c->devices[b->first_device + 4].type, hspmd_cluster_type(c, "cpu-core"));
+	assert_int_equal(c->devices[b->first_device + 4].type, hspmd_cluster_find_type(c, "cpu-core"));
 	assert_int_equal(c->devices[4].numa, 1);
 	assert_int_equal(c->devices[7].numa, -1);
 	assert_string_equal(c->devices[1].pci, "0000:2a:00.0");
 	assert_null(c->devices[5].pci);
-	assert_int_equal(c->nodes[hspmd_cluster_node(c, "login")].device_count, 0);
-	assert_int_equal(hspmd_cluster_node(c, "b-11"), -1);
-	assert_int_equal(hspmd_cluster_type(c, "A100"), -1);
+	assert_int_equal(c->nodes[hspmd_cluster_find_node(c, "login")].device_count, 0);
+	assert_int_equal(hspmd_cluster_find_node(c, "b-11"), -1);
+	assert_int_equal(hspmd_cluster_find_type(c, "A100"), -1);
 	hspmd_cluster_destroy(c);
 	hspmd_cluster_destroy(NULL);
 }
@@ -206,13 +206,13 @@ static void addresses(void **state)
 	struct hspmd_cluster *c = mixed();
 	char buf[64];
 	int run[8];
-	assert_int_equal(hspmd_cluster_device(c, "a:7", &err), 7);
-	assert_int_equal(hspmd_cluster_device(c, "b-10:5", &err), 8 + 17);
-	assert_string_equal(hspmd_cluster_address(c, 8 + 17, buf, sizeof buf), "b-10:5");
-	assert_int_equal(hspmd_cluster_devices(c, "b-08:2-4", run, 8, &err), 3);
+	assert_int_equal(hspmd_cluster_find_device(c, "a:7", &err), 7);
+	assert_int_equal(hspmd_cluster_find_device(c, "b-10:5", &err), 8 + 17);
+	assert_string_equal(hspmd_cluster_device_address(c, 8 + 17, buf, sizeof buf), "b-10:5");
+	assert_int_equal(hspmd_cluster_expand_devices(c, "b-08:2-4", run, 8, &err), 3);
 	assert_int_equal(run[0], 10);
 	assert_int_equal(run[2], 12);
-	assert_int_equal(hspmd_cluster_devices(c, "a:0-7", run, 7, &err), -1);
+	assert_int_equal(hspmd_cluster_expand_devices(c, "a:0-7", run, 7, &err), -1);
 	static const struct edit wrong[] = {
 		{ "x:0", "", "x:0: there is no node \"x\"; nodes are a,b-[08-10],login,c" },
 		{ "a:8", "", "a:8: node a has devices 0..7 only" },
@@ -227,18 +227,18 @@ static void addresses(void **state)
 		{ "b-[08-09]:1", "", "there is no node \"b-[08-09]\"" },
 	};
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-		assert_int_equal(hspmd_cluster_devices(c, wrong[i].find, run, 8, &err), -1);
+		assert_int_equal(hspmd_cluster_expand_devices(c, wrong[i].find, run, 8, &err), -1);
 		if (!strstr(err.text, wrong[i].error))
 			fail_msg("%s: got \"%s\"", wrong[i].find, err.text);
 	}
-	assert_int_equal(hspmd_cluster_device(c, "a:0-1", &err), -1);
+	assert_int_equal(hspmd_cluster_find_device(c, "a:0-1", &err), -1);
 	hspmd_cluster_destroy(c);
 }
 
 static double rate(const struct hspmd_cluster *c, const char *a, const char *b, int n, int m)
 {
-	int x = hspmd_cluster_device(c, a, &err), y = hspmd_cluster_device(c, b, &err);
-	const struct hspmd_link *l = hspmd_cluster_link(c, x, y, n, m);
+	int x = hspmd_cluster_find_device(c, a, &err), y = hspmd_cluster_find_device(c, b, &err);
+	const struct hspmd_link *l = hspmd_cluster_find_link(c, x, y, n, m);
 	return !l ? 0 : l->point_count ? -1 : l->gbytes_per_s;
 }
 
@@ -261,7 +261,7 @@ static void most_specific_link(void **state)
 		assert_true(rate(c, "b-08:0", "b-09:0", 1, 4) == -1);
 		assert_true(rate(c, "b-09:0", "b-08:5", 2, 1) == 80);
 		assert_true(rate(c, "b-08:0", "b-09:3", 1, 2) == 80);
-		assert_null(hspmd_cluster_link(c, 3, 3, 1, 1));
+		assert_null(hspmd_cluster_find_link(c, 3, 3, 1, 1));
 		free(c->index);
 		c->index = NULL;
 	}
@@ -309,10 +309,10 @@ static void index_agrees_with_search(void **state)
 		for (int i = 0; i < 200; i++) {
 			int a = below(&seed, 26), b = below(&seed, 26), n = 1 + below(&seed, 2), m = 1 + below(&seed, 2);
 			assert_int_equal(hspmd_cluster_reindex(c), 0);
-			const struct hspmd_link *indexed = hspmd_cluster_link(c, a, b, n, m);
+			const struct hspmd_link *indexed = hspmd_cluster_find_link(c, a, b, n, m);
 			free(c->index);
 			c->index = NULL;
-			assert_int_equal(strength(indexed), strength(hspmd_cluster_link(c, a, b, n, m)));
+			assert_int_equal(strength(indexed), strength(hspmd_cluster_find_link(c, a, b, n, m)));
 			found += indexed != NULL;
 		}
 	}

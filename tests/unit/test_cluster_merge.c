@@ -60,25 +60,25 @@ static void test_alike_and_unlike(void **state)
 	assert_int_equal(c->node_count, 4);
 	assert_int_equal(c->device_count, 12);
 	assert_int_equal(c->type_count, 4);
-	int cpu = hspmd_cluster_type(c, "cpu"), mid = hspmd_cluster_type(c, "cpu@80%"), slow = hspmd_cluster_type(c, "cpu@40%");
-	int gpu = hspmd_cluster_type(c, "gpu");
+	int cpu = hspmd_cluster_find_type(c, "cpu"), mid = hspmd_cluster_find_type(c, "cpu@80%"), slow = hspmd_cluster_find_type(c, "cpu@40%");
+	int gpu = hspmd_cluster_find_type(c, "gpu");
 	assert_true(cpu >= 0 && mid >= 0 && slow >= 0 && gpu >= 0);
 	assert_true(c->types[cpu].memory_bytes == 950 && fabs(c->types[cpu].tflops[HSPMD_PRECISION_FP32] - 0.975) < 1e-12);
 	static const char *const nodes[] = { "a", "b", "c", "d" };
 	int types[] = { mid, cpu, cpu, slow };
 	for (int i = 0; i < 4; i++) {
 		char address[16], rack[8];
-		assert_int_equal(hspmd_cluster_node(c, nodes[i]), i);
+		assert_int_equal(hspmd_cluster_find_node(c, nodes[i]), i);
 		snprintf(rack, sizeof rack, "r-%s", nodes[i]);
 		assert_string_equal(c->nodes[i].rack, rack);
 		snprintf(address, sizeof address, "%s:1", nodes[i]);
-		assert_int_equal(c->devices[hspmd_cluster_device(c, address, &err)].type, types[i]);
+		assert_int_equal(c->devices[hspmd_cluster_find_device(c, address, &err)].type, types[i]);
 		snprintf(address, sizeof address, "%s:2", nodes[i]);
-		assert_int_equal(c->devices[hspmd_cluster_device(c, address, &err)].type, gpu);
+		assert_int_equal(c->devices[hspmd_cluster_find_device(c, address, &err)].type, gpu);
 	}
 	/* One node link; a cluster link of cpu and gpu for each cpu type, of b and c the slower. */
 	assert_int_equal(c->link_count, 4);
-	const struct hspmd_link *l = hspmd_cluster_link(c, hspmd_cluster_device(c, "b:0", &err), hspmd_cluster_device(c, "c:2", &err), 1, 1);
+	const struct hspmd_link *l = hspmd_cluster_find_link(c, hspmd_cluster_find_device(c, "b:0", &err), hspmd_cluster_find_device(c, "c:2", &err), 1, 1);
 	assert_non_null(l);
 	assert_true(l->gbytes_per_s == 1);
 	/* What comes out can be read again. */
@@ -98,13 +98,13 @@ static void test_names_stay_apart(void **state)
 	struct hspmd_cluster *parts[] = { part("a", 1, 1000, 2), part("b", 1, 500, 2), part("c", 1, 250, 2) };
 	struct hspmd_cluster *c = merge(parts, 3, &err);
 	assert_non_null(c);
-	assert_true(hspmd_cluster_type(c, "cpu@100%") >= 0 && hspmd_cluster_type(c, "cpu@100%-2") >= 0);
+	assert_true(hspmd_cluster_find_type(c, "cpu@100%") >= 0 && hspmd_cluster_find_type(c, "cpu@100%-2") >= 0);
 	struct hspmd_cluster *more[] = { c, part("d", 1, 125, 2) };
 	c = merge(more, 2, &err);
 	assert_non_null(c);
 	assert_int_equal(c->type_count, 5);
 	for (int i = 0; i < c->type_count; i++)
-		assert_int_equal(hspmd_cluster_type(c, c->types[i].name), i);
+		assert_int_equal(hspmd_cluster_find_type(c, c->types[i].name), i);
 	hspmd_cluster_destroy(c);
 }
 

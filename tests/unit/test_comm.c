@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "runtime/comm/comm.h"
-#include "runtime/comm/comm_parts.h"
+#include "runtime/comm/comm_internal.h"
 #include "tests/unit/comm_scene.h"
 
 /* ---- a device for tests: memory behind addresses that are off by FAR when it is not the host's */

@@ -53,19 +53,19 @@ static void test_pool(void **state)
 {
 	(void)state;
 	for (int threads = 1; threads <= 7; threads += 2) {
-		struct hspmd_pool *pool = hspmd_pool_create(threads, NULL);
+		struct hspmd_thread_pool *pool = hspmd_thread_pool_create(threads, NULL);
 		assert_non_null(pool);
-		assert_int_equal(hspmd_pool_threads(pool), threads);
-		hspmd_pool_share_all(pool);
+		assert_int_equal(hspmd_thread_pool_threads(pool), threads);
+		hspmd_thread_pool_share_all(pool);
 		for (int64_t count = 0; count < 300; count++) {
 			atomic_int seen[300] = { 0 };
-			hspmd_pool_for(pool, count, 1, count_item, seen);
+			hspmd_thread_pool_for(pool, count, 1, count_item, seen);
 			for (int64_t i = 0; i < 300; i++)
 				assert_int_equal(atomic_load(&seen[i]), i < count);
 		}
-		hspmd_pool_destroy(pool);
+		hspmd_thread_pool_destroy(pool);
 	}
-	hspmd_pool_destroy(NULL);
+	hspmd_thread_pool_destroy(NULL);
 }
 
 static void note_thread(void *context, int64_t item, int thread)
@@ -75,10 +75,10 @@ static void note_thread(void *context, int64_t item, int thread)
 		atomic_store((atomic_bool *)context, true);
 }
 
-static struct hspmd_pool_counts counts_of(const struct hspmd_pool *pool)
+static struct hspmd_thread_pool_counts counts_of(const struct hspmd_thread_pool *pool)
 {
-	struct hspmd_pool_counts c;
-	hspmd_pool_count(pool, &c);
+	struct hspmd_thread_pool_counts c;
+	hspmd_thread_pool_count(pool, &c);
 	return c;
 }
 
@@ -86,19 +86,19 @@ static struct hspmd_pool_counts counts_of(const struct hspmd_pool *pool)
 static void test_small_calls(void **state)
 {
 	(void)state;
-	struct hspmd_pool *pool = hspmd_pool_create(4, NULL);
+	struct hspmd_thread_pool *pool = hspmd_thread_pool_create(4, NULL);
 	atomic_bool others = false;
 	assert_non_null(pool);
 	for (int i = 0; i < 1000; i++)
-		hspmd_pool_for(pool, 64, 10, note_thread, &others); /* 640 ns */
-	hspmd_pool_for(pool, 1, 1e9, note_thread, &others);
+		hspmd_thread_pool_for(pool, 64, 10, note_thread, &others); /* 640 ns */
+	hspmd_thread_pool_for(pool, 1, 1e9, note_thread, &others);
 	assert_int_equal(counts_of(pool).alone, 1001);
 	assert_int_equal(counts_of(pool).shared, 0);
 	assert_false(atomic_load(&others));
 	for (int i = 0; i < 100; i++)
-		hspmd_pool_for(pool, 64, 10e3, note_thread, &others);
+		hspmd_thread_pool_for(pool, 64, 10e3, note_thread, &others);
 	assert_int_equal(counts_of(pool).shared, 100);
-	hspmd_pool_destroy(pool);
+	hspmd_thread_pool_destroy(pool);
 }
 
 /* A model of 32 wide: none of its kernels is worth a second thread. */
@@ -117,13 +117,13 @@ static void test_small_kernels(void **state)
 	run(dev, HSPMD_OP_GELU, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 1, .output_count = 1, .in = { rows }, .out = { out } });
 	run(dev, HSPMD_OP_LINEAR, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 1, .in = { rows, square }, .out = { out } });
 	run(dev, HSPMD_OP_RMSNORM, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 2, .in = { rows, vector(w, HSPMD_F32, WIDTH) }, .out = { out, pair } });
-	struct hspmd_pool_counts c = counts_of(((struct hspmd_cpu *)dev)->pool);
+	struct hspmd_thread_pool_counts c = counts_of(((struct hspmd_cpu *)dev)->pool);
 	assert_true(c.alone >= 4);
 	assert_int_equal(c.shared, 0);
 	dev->ops->close(dev);
 }
 
-static void wait_until_asleep(const struct hspmd_pool *pool, int helpers)
+static void wait_until_asleep(const struct hspmd_thread_pool *pool, int helpers)
 {
 	while (counts_of(pool).asleep < helpers)
 		sched_yield();
@@ -133,19 +133,19 @@ static void wait_until_asleep(const struct hspmd_pool *pool, int helpers)
 static void test_spins_in_vain(void **state)
 {
 	(void)state;
-	struct hspmd_pool *pool = hspmd_pool_create(2, NULL);
+	struct hspmd_thread_pool *pool = hspmd_thread_pool_create(2, NULL);
 	atomic_int seen[2] = { 0 };
 	assert_non_null(pool);
-	hspmd_pool_share_all(pool);
+	hspmd_thread_pool_share_all(pool);
 	for (int i = 0; i < 1000; i++) {
 		wait_until_asleep(pool, 1);
-		hspmd_pool_for(pool, 2, 1, count_item, seen);
+		hspmd_thread_pool_for(pool, 2, 1, count_item, seen);
 	}
-	struct hspmd_pool_counts c = counts_of(pool);
+	struct hspmd_thread_pool_counts c = counts_of(pool);
 	assert_int_equal(c.shared, 1000);
 	assert_true(c.vain > 0 && c.vain < 100);
 	assert_int_equal(atomic_load(&seen[0]) + atomic_load(&seen[1]), 2000);
-	hspmd_pool_destroy(pool);
+	hspmd_thread_pool_destroy(pool);
 }
 
 /* Many helpers on one core: most have no core while the caller works, and it does not wait for those. */
@@ -161,16 +161,16 @@ static void test_absent_helpers(void **state)
 	CPU_ZERO(&one);
 	CPU_SET(cpu, &one);
 	assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-	struct hspmd_pool *pool = hspmd_pool_create(THREADS, NULL);
+	struct hspmd_thread_pool *pool = hspmd_thread_pool_create(THREADS, NULL);
 	atomic_int seen[THREADS] = { 0 };
 	assert_non_null(pool);
-	hspmd_pool_share_all(pool);
+	hspmd_thread_pool_share_all(pool);
 	for (int i = 0; i < CALLS; i++)
-		hspmd_pool_for(pool, THREADS, 1, count_item, seen);
+		hspmd_thread_pool_for(pool, THREADS, 1, count_item, seen);
 	for (int i = 0; i < THREADS; i++)
 		assert_int_equal(atomic_load(&seen[i]), CALLS);
 	assert_true(counts_of(pool).helped < CALLS * (THREADS - 1) / 2);
-	hspmd_pool_destroy(pool);
+	hspmd_thread_pool_destroy(pool);
 	assert_int_equal(sched_setaffinity(0, sizeof before, &before), 0);
 }
 

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "common/gres.h"
-#include "controller/ctld/build.h"
-#include "controller/ctld/pace.h"
+#include "controller/ctld/snapshot.h"
+#include "controller/ctld/poll_interval.h"
 #include "controller/ctld/peers.h"
 #include "controller/ctld/quote.h"
 
@@ -97,13 +97,13 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 	(void)state;
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
-	int at = ctld_peers_greet(&p, 7, 1000);
+	int at = ctld_peers_hello(&p, 7, 1000);
 	assert_int_equal(say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 200,"
 				       "\"curve\": [100, 200, 1e9, 1e9]}", &err), 1);
 	assert_float_equal(p.peers[at].curve[2], 315, 1e-9);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
-	assert_int_equal(p.records[at].claim, CTLD_CLAIM_GAIN);
-	assert_string_equal(p.records[at].claim_text, "claims 1e+09 tokens/s on 3 nodes; by what was measured no more than 315 are believed");
+	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_CURVE);
+	assert_string_equal(p.histories[at].claim_text, "claims 1e+09 tokens/s on 3 nodes; by what was measured no more than 315 are believed");
 	ctld_peers_claim_told(&p, at);
 	/* A rate at a size that Slurm does not confirm is not taken as seen. */
 	say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 4, \"tokens_per_s\": 1e9, \"curve\": [100, 200, 300, 1e9]}", &err);
@@ -111,7 +111,7 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 	/* The same again changes nothing that matters. */
 	assert_int_equal(say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 201,"
 				       "\"curve\": [100, 200, 300, 1e9]}", &err), 0);
-	assert_int_equal(p.records[at].claim, CTLD_CLAIM_NONE); /* it was told once */
+	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_NONE); /* it was told once */
 	ctld_peers_clear(&p);
 }
 
@@ -123,17 +123,17 @@ static void test_needs_and_pauses_are_bounded(void **state)
 			  grown[] = "{\"type\": \"state\", \"min_nodes\": 8, \"max_nodes\": 8, \"nodes\": 8, \"pause_s\": 1e5}",
 			  honest[] = "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 8, \"nodes\": 8, \"pause_s\": 100}";
 	struct ctld_peers p = { 0 };
-	int at = ctld_peers_greet(&p, 7, 1000);
+	int at = ctld_peers_hello(&p, 7, 1000);
 	say(&p, at, 2, before, NULL);
 	assert_int_equal(p.peers[at].min_nodes, 2);
-	assert_int_equal(p.records[at].claim, CTLD_CLAIM_FEWEST);
+	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_MIN_NODES);
 	ctld_peers_claim_told(&p, at);
-	ctld_peers_asked(&p, at, 1, true, 6, 10);
+	ctld_peers_request_sent(&p, at, 1, true, 6, 10);
 	ctld_peers_answered(&p, at, 1, true, "", 110);
 	say(&p, at, 8, grown, NULL);
 	assert_int_equal(p.peers[at].min_nodes, 2);
 	assert_float_equal(p.peers[at].pause_s, 100, 0);
-	assert_int_equal(p.records[at].claim, CTLD_CLAIM_PAUSE);
+	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_PAUSE);
 	say(&p, at, 1, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 8, \"nodes\": 1}", NULL); /* it has lost one, and waits */
 	assert_int_equal(p.peers[at].min_nodes, 2);
 	say(&p, at, 8, honest, NULL);
@@ -142,11 +142,11 @@ static void test_needs_and_pauses_are_bounded(void **state)
 	say(&p, at, 8, grown, NULL);
 	assert_int_equal(p.peers[at].min_nodes, 1);
 	/* Before Slurm and hspmdctld have seen anything of it, its word is all there is. */
-	at = ctld_peers_greet(&p, 8, 1000);
+	at = ctld_peers_hello(&p, 8, 1000);
 	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 4, \"max_nodes\": 8, \"nodes\": 4, \"pause_s\": 50}", NULL);
 	assert_int_equal(p.peers[at].min_nodes, 4);
 	assert_float_equal(p.peers[at].pause_s, 50, 0);
-	assert_int_equal(p.records[at].claim, CTLD_CLAIM_NONE);
+	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_NONE);
 	ctld_peers_clear(&p);
 }
 
@@ -155,7 +155,7 @@ static void claim_rate(struct ctld_peers *p, uint32_t job, const char *rate)
 	char text[200];
 	int at = ctld_peers_find(p, job);
 	if (at < 0)
-		at = ctld_peers_greet(p, job, 1000);
+		at = ctld_peers_hello(p, job, 1000);
 	snprintf(text, sizeof text, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 8, \"nodes\": 1, \"curve\": [0, %s]}", rate);
 	assert_true(say(p, at, 0, text, NULL) >= 0);
 }
@@ -167,23 +167,23 @@ static void test_rates_are_held_against_those_of_others(void **state)
 	struct ctld_peers p = { 0 };
 	claim_rate(&p, 1, "1e12"); /* alone there is nothing to hold it against, and nobody to take from */
 	ctld_peers_compare(&p);
-	assert_true(p.peers[0].beyond <= 1);
+	assert_true(p.peers[0].overclaim_factor <= 1);
 	claim_rate(&p, 2, "200");
 	claim_rate(&p, 3, "80000"); /* a small model */
 	claim_rate(&p, 4, "0");     /* no plan yet */
 	claim_rate(&p, 5, "100");
 	ctld_peers_compare(&p); /* 50, 100 a node are the lower half, 100 the middle one of them all */
-	assert_float_equal(p.peers[0].beyond, 5e11 / 1e5, 1);
-	assert_int_equal(p.records[0].claim, CTLD_CLAIM_SCALE);
+	assert_float_equal(p.peers[0].overclaim_factor, 5e11 / 1e5, 1);
+	assert_int_equal(p.histories[0].claim, CTLD_CLAIM_SCALE);
 	for (int i = 1; i < p.count; i++) {
-		assert_true(p.peers[i].beyond <= 1);
-		assert_int_equal(p.records[i].claim, CTLD_CLAIM_NONE);
+		assert_true(p.peers[i].overclaim_factor <= 1);
+		assert_int_equal(p.histories[i].claim, CTLD_CLAIM_NONE);
 	}
 	ctld_peers_claim_told(&p, 0);
 	claim_rate(&p, 1, "1e14");
 	ctld_peers_compare(&p);
-	assert_int_equal(p.records[0].claim, CTLD_CLAIM_NONE);
-	assert_float_equal(p.peers[0].beyond, 5e13 / 1e5, 100);
+	assert_int_equal(p.histories[0].claim, CTLD_CLAIM_NONE);
+	assert_float_equal(p.peers[0].overclaim_factor, 5e13 / 1e5, 100);
 	ctld_peers_clear(&p);
 }
 
@@ -193,7 +193,7 @@ static void test_measured_rates_are_held_to_one_another(void **state)
 	(void)state;
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
-	int at = ctld_peers_greet(&p, 7, 1000);
+	int at = ctld_peers_hello(&p, 7, 1000);
 	/* So is a claim before anything was measured; sizes without a plan say nothing. */
 	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 0, \"curve\": [0, 100, 1e6, 1e7]}", &err);
 	assert_float_equal(p.peers[at].curve[1], 100, 1e-9);
@@ -207,21 +207,21 @@ static void test_measured_rates_are_held_to_one_another(void **state)
 	ctld_peers_clear(&p);
 }
 
-/* Rates are seen on so many nodes of worth 1; what was seen by another word on worth is forgotten. */
+/* Rates are seen on so many reference nodes; what was seen by another word on worth is forgotten. */
 static void test_worth_counts_in_what_is_seen(void **state)
 {
 	(void)state;
 	static const char *const words[] = {
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"worth\": {\"a\": 3}, \"curve\": [100, 200, 280, 350]}",
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"worth\": {\"a\": 9}, \"curve\": [100, 200, 280, 350]}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": {\"a\": 3}, \"curve\": [100, 200, 280, 350]}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": {\"a\": 9}, \"curve\": [100, 200, 280, 350]}",
 	};
 	struct ctld_peers p = { 0 };
-	int at = ctld_peers_greet(&p, 7, 1000);
+	int at = ctld_peers_hello(&p, 7, 1000);
 	for (int i = 0; i < 3; i++) {
 		json_t *m = json_loads(words[i / 2], 0, NULL);
 		assert_true(ctld_peers_state(&p, at, m, 1, 3, NULL) >= 0);
 		json_decref(m);
-		assert_int_equal(p.records[at].seen_count, i == 1);
+		assert_int_equal(p.histories[at].seen_count, i == 1);
 	}
 	ctld_peers_clear(&p);
 }
@@ -236,13 +236,13 @@ static void test_ill_formed_states_change_nothing(void **state)
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [\"x\"]}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [-1]}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"members\": [0]}",
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"worth\": {\"n5\": -1}}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"relative_speed\": {\"n5\": -1}}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"extra\": 1}",
 	};
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
-	int at = ctld_peers_greet(&p, 7, 1000);
-	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"worth\": {\"n5\": 2.5}}", &err);
+	int at = ctld_peers_hello(&p, 7, 1000);
+	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"relative_speed\": {\"n5\": 2.5}}", &err);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		if (say(&p, at, 0, bad[i], &err) != -1)
 			fail_msg("taken: %s", bad[i]);
@@ -257,29 +257,29 @@ static void test_answers(void **state)
 {
 	(void)state;
 	struct ctld_peers p = { 0 };
-	int at = ctld_peers_greet(&p, 7, 1000);
+	int at = ctld_peers_hello(&p, 7, 1000);
 	assert_int_equal(ctld_peers_answered(&p, at, 1, true, "", 10), -1);
-	ctld_peers_asked(&p, at, 1, true, 2, 10);
+	ctld_peers_request_sent(&p, at, 1, true, 2, 10);
 	assert_int_equal(ctld_peers_answered(&p, at, 2, true, "", 10), -1);
-	assert_true(p.peers[at].asked);
+	assert_true(p.peers[at].request_pending);
 	assert_int_equal(ctld_peers_answered(&p, at, 1, false, "busy", 11), 0);
-	assert_false(p.peers[at].asked);
-	assert_float_equal(p.peers[at].declined_until_s, 26, 0);
-	assert_string_equal(p.records[at].last, "grow by 2: declined: busy");
-	ctld_peers_asked(&p, at, 2, true, 2, 100);
+	assert_false(p.peers[at].request_pending);
+	assert_float_equal(p.peers[at].declined_grow_until_s, 26, 0);
+	assert_string_equal(p.histories[at].last_reply, "grow by 2: declined: busy");
+	ctld_peers_request_sent(&p, at, 2, true, 2, 100);
 	ctld_peers_answered(&p, at, 2, false, "busy", 100);
-	assert_float_equal(p.peers[at].declined_until_s, 130, 0);
-	ctld_peers_asked(&p, at, 3, true, 2, 300);
+	assert_float_equal(p.peers[at].declined_grow_until_s, 130, 0);
+	ctld_peers_request_sent(&p, at, 3, true, 2, 300);
 	ctld_peers_answered(&p, at, 3, true, "", 300);
 	assert_float_equal(p.peers[at].resized_s, 300, 0);
-	assert_int_equal(p.records[at].declined, 0);
+	assert_int_equal(p.histories[at].declined, 0);
 	/* Who does not give now is asked again soon, who does not give at all ever less often; what it thinks of growing is another matter. */
 	for (int i = 0; i < 10; i++) {
-		ctld_peers_asked(&p, at, 4 + i, false, 1, 1000);
+		ctld_peers_request_sent(&p, at, 4 + i, false, 1, 1000);
 		ctld_peers_answered(&p, at, 4 + i, false, "busy", 1000);
-		assert_float_equal(p.peers[at].keeps_until_s, 1000 + (i < 5 ? 2 << i : 60), 0);
+		assert_float_equal(p.peers[at].declined_shrink_until_s, 1000 + (i < 5 ? 2 << i : 60), 0);
 	}
-	assert_float_equal(p.peers[at].declined_until_s, 130, 0);
+	assert_float_equal(p.peers[at].declined_grow_until_s, 130, 0);
 	ctld_peers_clear(&p);
 }
 
@@ -290,16 +290,16 @@ static char none[] = "", gpu[] = "gpu:H20:8", normal[] = "normal", high[] = "hig
 static char names[6][3] = { "n0", "n1", "n2", "n3", "n4", "n5" };
 static int held_by_elastic[] = { 0, 1 }, held_by_other[] = { 3 }, held_by_member[] = { 2 };
 
-static struct hspmd_view_node nodes[6];
-static struct hspmd_view_partition partitions[2] = { { normal, 1, true, true, in_all }, { high, 5, true, true, in_half } };
-static struct hspmd_view_job jobs[4];
+static struct hspmd_slurm_view_node nodes[6];
+static struct hspmd_slurm_view_partition partitions[2] = { { normal, 1, true, true, in_all }, { high, 5, true, true, in_half } };
+static struct hspmd_slurm_view_job jobs[4];
 
 /* n0 n1: elastic job 10, n2: its member 11, n3: job 12, n4 n5 idle; job 13 waits in `high`, which has n0 to n2. n5 has GPUs. */
-static struct hspmd_view make_view(void)
+static struct hspmd_slurm_view make_view(void)
 {
 	for (int i = 0; i < 6; i++)
-		nodes[i] = (struct hspmd_view_node){ names[i], i < 4 ? HSPMD_VIEW_BUSY : HSPMD_VIEW_IDLE, 900, 4, 1000, none, i == 5 ? gpu : none, 1 };
-	struct hspmd_view_job base = { .uid = 1000, .state = HSPMD_VIEW_RUNNING, .user = ann, .account = none, .partition = normal, .qos = none,
+		nodes[i] = (struct hspmd_slurm_view_node){ names[i], i < 4 ? HSPMD_SLURM_VIEW_BUSY : HSPMD_SLURM_VIEW_IDLE, 900, 4, 1000, none, i == 5 ? gpu : none, 1 };
+	struct hspmd_slurm_view_job base = { .uid = 1000, .state = HSPMD_SLURM_VIEW_RUNNING, .user = ann, .account = none, .partition = normal, .qos = none,
 				       .features = none, .tres_per_node = none, .batch_host = host, .limit_s = 3600, .ends = 2000, .priority = 5 };
 	for (int i = 0; i < 4; i++)
 		jobs[i] = base;
@@ -313,18 +313,18 @@ static struct hspmd_view make_view(void)
 	jobs[2].held_count = 1;
 	jobs[2].held = held_by_other;
 	jobs[3].id = 13;
-	jobs[3].state = HSPMD_VIEW_WAITING;
+	jobs[3].state = HSPMD_SLURM_VIEW_PENDING;
 	jobs[3].ready = true;
 	jobs[3].partition = high;
 	jobs[3].nodes = 2;
-	return (struct hspmd_view){ .node_count = 6, .partition_count = 2, .job_count = 4, .nodes = nodes, .partitions = partitions, .jobs = jobs };
+	return (struct hspmd_slurm_view){ .node_count = 6, .partition_count = 2, .job_count = 4, .nodes = nodes, .partitions = partitions, .jobs = jobs };
 }
 
 static struct hspmd_policy *make_policy(void)
 {
 	static const char text[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"x\", \"shrink\": {\"for_pending\": \"higher_priority\"}, \"limits\": {\"max_jobs_per_user\": 1},"
 				   "\"grow\": {\"into_idle\": true}}]}";
-	struct hspmd_policy *p = hspmd_policy_new(NULL);
+	struct hspmd_policy *p = hspmd_policy_create(NULL);
 	assert_int_equal(hspmd_policy_add_text(p, text, strlen(text), "x.json", NULL), 0);
 	return p;
 }
@@ -332,21 +332,21 @@ static struct hspmd_policy *make_policy(void)
 static void test_snapshot(void **state)
 {
 	(void)state;
-	struct hspmd_view v = make_view();
+	struct hspmd_slurm_view v = make_view();
 	struct hspmd_policy *policy = make_policy();
 	struct ctld_peer peer = { .job = 10, .uid = 1000, .reachable = true, .member_count = 1, .members = { 11 }, .min_nodes = 1, .max_nodes = 8,
-				  .resized_s = -INFINITY, .declined_until_s = -INFINITY, .kind_count = 2, .kinds = { "n5", "gone" }, .worth = { 20, 3 } };
-	struct ctld_node_note notes[6] = { { 0 } };
-	struct ctld_site s;
-	notes[4] = (struct ctld_node_note){ .kept_for = 99, .kept_till_s = 1001 };
-	notes[3] = (struct ctld_node_note){ .up_s = 100, .losses = 1 };
-	notes[1] = (struct ctld_node_note){ .asked_of = 10, .asked_till_s = 1001 };
-	notes[0] = (struct ctld_node_note){ .asked_of = 10, .asked_till_s = 999 };
-	notes[2] = (struct ctld_node_note){ .asked_of = 12, .asked_till_s = 1001 };
-	assert_int_equal(ctld_build(&s, &v, policy, &peer, 1, notes, 1000, NULL, NULL, NULL), 0);
-	assert_int_equal(s.site.elastic_count, 1);
-	assert_int_equal(s.site.pending_count, 1);
-	assert_int_equal(s.site.class_count, 3); /* n0-n2 (in high too), n3 n4, n5 */
+				  .resized_s = -INFINITY, .declined_grow_until_s = -INFINITY, .kind_count = 2, .kinds = { "n5", "gone" }, .relative_speed = { 20, 3 } };
+	struct ctld_node_history node_histories[6] = { { 0 } };
+	struct ctld_snapshot s;
+	node_histories[4] = (struct ctld_node_history){ .reserved_for = 99, .reserved_until_s = 1001 };
+	node_histories[3] = (struct ctld_node_history){ .up_s = 100, .losses = 1 };
+	node_histories[1] = (struct ctld_node_history){ .asked_of = 10, .asked_until_s = 1001 };
+	node_histories[0] = (struct ctld_node_history){ .asked_of = 10, .asked_until_s = 999 };
+	node_histories[2] = (struct ctld_node_history){ .asked_of = 12, .asked_until_s = 1001 };
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.snapshot.elastic_count, 1);
+	assert_int_equal(s.snapshot.pending_count, 1);
+	assert_int_equal(s.snapshot.class_count, 3); /* n0-n2 (in high too), n3 n4, n5 */
 	assert_int_equal(s.nodes[2].holder, 0);
 	assert_true(s.nodes[0].fixed);
 	assert_false(s.nodes[1].fixed);
@@ -354,69 +354,69 @@ static void test_snapshot(void **state)
 	assert_false(s.nodes[0].leaving);
 	assert_false(s.nodes[2].leaving);
 	assert_float_equal(s.elastic[0].terms.weight, 1, 0);
-	assert_int_equal(s.nodes[3].state, HSPMD_SITE_BUSY);
+	assert_int_equal(s.nodes[3].state, HSPMD_SNAPSHOT_BUSY);
 	assert_float_equal(s.nodes[3].free_s, 2000, 0);
-	assert_int_equal(s.nodes[4].kept_for, 99);
-	assert_int_equal(s.nodes[5].state, HSPMD_SITE_IDLE);
+	assert_int_equal(s.nodes[4].reserved_for, 99);
+	assert_int_equal(s.nodes[5].state, HSPMD_SNAPSHOT_IDLE);
 	assert_float_equal(s.classes[s.nodes[3].class].losses_per_s, 0.01, 1e-12);
 	assert_int_equal(s.classes[s.nodes[5].class].devices, 8);
-	assert_float_equal(s.elastic[0].worth[s.classes[s.nodes[5].class].type], 20, 0);
+	assert_float_equal(s.elastic[0].relative_speed[s.classes[s.nodes[5].class].type], 20, 0);
 	/* n0 n1 and the member's n2 are of a kind that it knows nothing of. */
-	assert_float_equal(ctld_size(&v, &peer), 3, 0);
+	assert_float_equal(ctld_reference_nodes(&v, &peer), 3, 0);
 	nodes[2].gres = gpu;
-	assert_float_equal(ctld_size(&v, &peer), 22, 0);
+	assert_float_equal(ctld_reference_nodes(&v, &peer), 22, 0);
 	nodes[2].gres = none;
 	assert_true(s.pending[0].priority > s.elastic[0].priority);
 	assert_true(s.pending[0].preempts);
 	assert_int_equal(s.pending[0].usable[s.nodes[0].class], 1);
 	assert_int_equal(s.pending[0].usable[s.nodes[4].class], 0);
-	ctld_site_clear(&s);
-	peer.beyond = 50; /* times what is believed of it */
-	assert_int_equal(ctld_build(&s, &v, policy, &peer, 1, notes, 1000, NULL, NULL, NULL), 0);
+	ctld_snapshot_clear(&s);
+	peer.overclaim_factor = 50; /* times what is believed of it */
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_float_equal(s.elastic[0].terms.weight, 0.02, 1e-12);
-	ctld_site_clear(&s);
+	ctld_snapshot_clear(&s);
 	policy->rules[0].terms.by = HSPMD_SHARE_PROPORTIONAL; /* scale is nothing there */
 	policy->rules[0].terms.given |= UINT64_C(1) << hspmd_policy_field("share", "by");
-	assert_int_equal(ctld_build(&s, &v, policy, &peer, 1, notes, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, &peer, 1, node_histories, 1000, NULL, NULL, NULL), 0);
 	assert_float_equal(s.elastic[0].terms.weight, 1, 0);
-	ctld_site_clear(&s);
+	ctld_snapshot_clear(&s);
 	hspmd_policy_destroy(policy);
 }
 
 static void test_others_jobs_and_limits(void **state)
 {
 	(void)state;
-	struct hspmd_view v = make_view();
+	struct hspmd_slurm_view v = make_view();
 	struct hspmd_policy *policy = make_policy();
-	struct ctld_node_note notes[6] = { { 0 } };
+	struct ctld_node_history node_histories[6] = { { 0 } };
 	struct ctld_peer peers[2] = { { .job = 10, .uid = 1000, .min_nodes = 1, .max_nodes = 8 }, { .job = 12, .uid = 1000, .min_nodes = 1, .max_nodes = 8 } };
-	struct ctld_site s;
+	struct ctld_snapshot s;
 	peers[0].member_count = 1;
 	peers[0].members[0] = 12;
 	jobs[2].uid = 1001; /* another's: neither a member nor a job of this user's controller */
-	assert_int_equal(ctld_build(&s, &v, policy, peers, 2, notes, 1000, NULL, NULL, NULL), 0);
-	assert_int_equal(s.site.elastic_count, 1);
-	assert_int_equal(s.nodes[3].state, HSPMD_SITE_BUSY);
-	ctld_site_clear(&s);
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, peers, 2, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.snapshot.elastic_count, 1);
+	assert_int_equal(s.nodes[3].state, HSPMD_SNAPSHOT_BUSY);
+	ctld_snapshot_clear(&s);
 	jobs[2].uid = 1000;
 	peers[0].member_count = 0;
-	assert_int_equal(ctld_build(&s, &v, policy, peers, 2, notes, 1000, NULL, NULL, NULL), 0);
-	assert_int_equal(s.site.elastic_count, 2);
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, peers, 2, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.snapshot.elastic_count, 2);
 	assert_true(s.elastic[0].terms.into_idle);
 	assert_false(s.elastic[1].terms.into_idle); /* max_jobs_per_user is 1 */
-	ctld_site_clear(&s);
-	jobs[3].on_names = true;
-	assert_int_equal(ctld_build(&s, &v, policy, peers, 2, notes, 1000, NULL, NULL, NULL), 0);
-	assert_int_equal(s.site.pending_count, 0);
-	ctld_site_clear(&s);
+	ctld_snapshot_clear(&s);
+	jobs[3].wants_named_nodes = true;
+	assert_int_equal(ctld_snapshot_build(&s, &v, policy, peers, 2, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_int_equal(s.snapshot.pending_count, 0);
+	ctld_snapshot_clear(&s);
 	hspmd_policy_destroy(policy);
 }
 
 /* ---- what is told to who submits */
 
-static struct ctld_quote quoted(const struct hspmd_view *v, const struct ctld_peer *peers, int count, const char *text)
+static struct ctld_quote quoted(const struct hspmd_slurm_view *v, const struct ctld_peer *peers, int count, const char *text)
 {
-	struct ctld_quote_ask ask;
+	struct ctld_quote_request ask;
 	struct ctld_quote q;
 	json_t *m = json_loads(text, 0, NULL);
 	assert_int_equal(ctld_quote_read(&ask, m, NULL), 0);
@@ -428,7 +428,7 @@ static struct ctld_quote quoted(const struct hspmd_view *v, const struct ctld_pe
 static void test_quote(void **state)
 {
 	(void)state;
-	struct hspmd_view v = make_view();
+	struct hspmd_slurm_view v = make_view();
 	static char two[] = "ib,price:2", three[] = "price:3";
 	/* 10 and 12 of this user and 9 of another have greeted; 11 is a member, 13 waits. */
 	struct ctld_peer peers[3] = { { .job = 10, .uid = 1000, .member_count = 1, .members = { 11 } }, { .job = 12, .uid = 1000 }, { .job = 9, .uid = 1001 } };
@@ -440,7 +440,7 @@ static void test_quote(void **state)
 	jobs[1].elastic = jobs[3].elastic = true; /* by its comment; a member is no job of its own */
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 3);
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 14}").jobs, 2); /* who waits does not come before who starts */
-	jobs[0].state = HSPMD_VIEW_COMPLETING;
+	jobs[0].state = HSPMD_SLURM_VIEW_COMPLETING;
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
 	/* The cheapest that fit: n4 and n5 cost nothing, are not in `high`. */
 	assert_float_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"nodes\": 4}").price_per_hour, 4, 0);
@@ -456,7 +456,7 @@ static void test_ill_formed_quotes(void **state)
 	static const char *const bad[] = { "{\"type\": \"quote\", \"nodes\": -1}", "{\"type\": \"quote\", \"names\": [1]}", "{\"type\": \"quote\", \"names\": {}}",
 					   "{\"type\": \"quote\", \"partition\": 5}", "{\"type\": \"quote\", \"uid\": 0}" };
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-		struct ctld_quote_ask ask;
+		struct ctld_quote_request ask;
 		struct hspmd_error err;
 		json_t *m = json_loads(bad[i], 0, NULL);
 		if (ctld_quote_read(&ask, m, &err) == 0)
@@ -468,71 +468,71 @@ static void test_ill_formed_quotes(void **state)
 /* ---- how often Slurm is looked at */
 
 /* Looks in an hour of the same answer, each taking `took` seconds. */
-static int looks_an_hour(struct ctld_pace *p, double took, enum ctld_look what)
+static int looks_an_hour(struct ctld_poll_interval *p, double took, enum ctld_poll_result what)
 {
 	int n = 0;
 	for (double now = p->next_s, end = now + 3600; now < end; now = p->next_s, n++)
-		ctld_pace_looked(p, now, now + took, what);
+		ctld_poll_interval_done(p, now, now + took, what);
 	return n;
 }
 
 static void test_pace(void **state)
 {
 	(void)state;
-	struct ctld_pace p;
-	ctld_pace_start(&p, 1, 75);
-	looks_an_hour(&p, 0.01, CTLD_LOOK_SAME);
+	struct ctld_poll_interval p;
+	ctld_poll_interval_start(&p, 1, 75);
+	looks_an_hour(&p, 0.01, CTLD_POLL_UNCHANGED);
 	/* Two calls a look, and one for partitions in five minutes. */
-	assert_true(2 * looks_an_hour(&p, 0.01, CTLD_LOOK_SAME) + 12 <= 2 * 60);
-	double now = p.looked_s + 30;
-	ctld_pace_soon(&p, now);
+	assert_true(2 * looks_an_hour(&p, 0.01, CTLD_POLL_UNCHANGED) + 12 <= 2 * 60);
+	double now = p.polled_s + 30;
+	ctld_poll_interval_soon(&p, now);
 	assert_float_equal(p.next_s, now, 0);
-	ctld_pace_looked(&p, now, now + 0.01, CTLD_LOOK_NEWS);
+	ctld_poll_interval_done(&p, now, now + 0.01, CTLD_POLL_CHANGED);
 	assert_float_equal(p.next_s, now + 1.01, 1e-9);
-	ctld_pace_soon(&p, now + 0.1);
+	ctld_poll_interval_soon(&p, now + 0.1);
 	assert_float_equal(p.next_s, now + 1.01, 1e-9);
-	assert_true(looks_an_hour(&p, 0.01, CTLD_LOOK_NEWS) > 3500);
+	assert_true(looks_an_hour(&p, 0.01, CTLD_POLL_CHANGED) > 3500);
 	/* After news it stays awake for as long as slurmctld may keep the next to itself. */
-	now = p.looked_s;
+	now = p.polled_s;
 	while (p.next_s < now + 5) {
 		assert_float_equal(p.interval_s, 1, 0);
-		ctld_pace_looked(&p, p.next_s, p.next_s, CTLD_LOOK_SAME);
+		ctld_poll_interval_done(&p, p.next_s, p.next_s, CTLD_POLL_UNCHANGED);
 	}
 }
 
 static void test_pace_spares_a_busy_slurmctld(void **state)
 {
 	(void)state;
-	struct ctld_pace p;
-	ctld_pace_start(&p, 1, 75);
-	ctld_pace_looked(&p, 100, 103, CTLD_LOOK_NEWS); /* it limited us */
-	ctld_pace_soon(&p, 104);
+	struct ctld_poll_interval p;
+	ctld_poll_interval_start(&p, 1, 75);
+	ctld_poll_interval_done(&p, 100, 103, CTLD_POLL_CHANGED); /* it limited us */
+	ctld_poll_interval_soon(&p, 104);
 	assert_float_equal(p.next_s, 118, 0);
-	ctld_pace_looked(&p, 118, 118.1, CTLD_LOOK_FAILED);
-	ctld_pace_soon(&p, 118.2);
+	ctld_poll_interval_done(&p, 118, 118.1, CTLD_POLL_FAILED);
+	ctld_poll_interval_soon(&p, 118.2);
 	assert_float_equal(p.next_s, 120.1, 1e-9);
-	assert_true(looks_an_hour(&p, 0.1, CTLD_LOOK_FAILED) < 60);
+	assert_true(looks_an_hour(&p, 0.1, CTLD_POLL_FAILED) < 60);
 	double now = p.next_s;
-	ctld_pace_looked(&p, now, now, CTLD_LOOK_SAME); /* it is back */
+	ctld_poll_interval_done(&p, now, now, CTLD_POLL_UNCHANGED); /* it is back */
 	assert_float_equal(p.next_s, now + 1, 0);
 }
 
 static void test_same_view(void **state)
 {
 	(void)state;
-	struct hspmd_view a = make_view(), b = a;
-	struct hspmd_view_job other[4];
-	assert_true(hspmd_view_same(&a, &b));
+	struct hspmd_slurm_view a = make_view(), b = a;
+	struct hspmd_slurm_view_job other[4];
+	assert_true(hspmd_slurm_view_equal(&a, &b));
 	memcpy(other, a.jobs, sizeof other);
 	b.jobs = other;
 	other[0].priority += 10;
 	b.jobs_at++;
-	assert_true(hspmd_view_same(&a, &b));
+	assert_true(hspmd_slurm_view_equal(&a, &b));
 	other[0].held_count--;
-	assert_false(hspmd_view_same(&a, &b));
+	assert_false(hspmd_slurm_view_equal(&a, &b));
 	other[0].held_count++;
 	other[3].ready = !other[3].ready;
-	assert_false(hspmd_view_same(&a, &b));
+	assert_false(hspmd_slurm_view_equal(&a, &b));
 }
 
 int main(void)

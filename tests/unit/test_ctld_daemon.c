@@ -24,7 +24,7 @@
 
 #include "common/clock.h"
 #include "controller/ctld/daemon.h"
-#include "controller/ctld/link.h"
+#include "controller/ctld_client/client.h"
 
 #define PATIENCE_S 60
 static const char secret[] = "0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -38,25 +38,25 @@ struct daemon {
 
 /* ---- the made-up cluster: job 7 of this user on n0; n1 is idle */
 
-static int look(void *context, const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err)
+static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
 	(void)context, (void)err;
 	*rpcs += 2;
 	*new = NULL;
 	if (old)
 		return 0;
-	struct hspmd_view *v = calloc(1, sizeof *v);
+	struct hspmd_slurm_view *v = calloc(1, sizeof *v);
 	v->nodes = calloc(2, sizeof *v->nodes);
 	v->partitions = calloc(1, sizeof *v->partitions);
 	v->jobs = calloc(1, sizeof *v->jobs);
 	v->node_count = 2;
 	v->partition_count = v->job_count = 1;
 	for (int i = 0; i < 2; i++)
-		v->nodes[i] = (struct hspmd_view_node){ .name = strdup(i ? "n1" : "n0"), .state = i ? HSPMD_VIEW_IDLE : HSPMD_VIEW_BUSY, .cpus = 1, .features = strdup(""),
+		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = strdup(i ? "n1" : "n0"), .state = i ? HSPMD_SLURM_VIEW_IDLE : HSPMD_SLURM_VIEW_BUSY, .cpus = 1, .features = strdup(""),
 							.gres = strdup("") };
-	v->partitions[0] = (struct hspmd_view_partition){ .name = strdup("main"), .up = true, .nodes = malloc(2) };
+	v->partitions[0] = (struct hspmd_slurm_view_partition){ .name = strdup("main"), .up = true, .nodes = malloc(2) };
 	memset(v->partitions[0].nodes, 1, 2);
-	v->jobs[0] = (struct hspmd_view_job){ .id = 7, .uid = getuid(), .state = HSPMD_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""),
+	v->jobs[0] = (struct hspmd_slurm_view_job){ .id = 7, .uid = getuid(), .state = HSPMD_SLURM_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""),
 					      .partition = strdup("main"), .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""),
 					      .batch_host = strdup("n0"), .limit_s = INFINITY, .held = calloc(1, sizeof(int)), .held_count = 1 };
 	*new = v;
@@ -76,8 +76,8 @@ static bool own_syslog(int log)
 
 static void run(struct daemon *d, int out)
 {
-	struct ctld_options o = { .listen = "127.0.0.1:0", .policies = d->policy, .cookie = secret, .trust = { getuid() }, .poll_least_s = 0.2, .poll_most_s = 75,
-				  .look = look, .syslog = true };
+	struct ctld_options o = { .listen = "127.0.0.1:0", .policies = d->policy, .cookie = secret, .trust = { getuid() }, .poll_min_s = 0.2, .poll_max_s = 75,
+				  .poll = fake_poll, .syslog = true };
 	struct hspmd_error err = { "" };
 	char name[64], limit[16];
 	bool syslog = own_syslog(d->log);
@@ -144,16 +144,16 @@ static int stop(void **state)
 /* ---- waiting for what it says */
 
 /* Read from a descriptor till `wanted` was there; text is all that came meanwhile. Drives the line, if any. */
-static void hear(int fd, const char *wanted, char *text, size_t size, struct ctld_link *line)
+static void hear(int fd, const char *wanted, char *text, size_t size, struct ctld_client *line)
 {
 	double until = hspmd_now() + PATIENCE_S;
 	size_t have = 0;
 	*text = '\0';
 	while (hspmd_now() < until) {
-		struct pollfd p[2] = { { .fd = fd, .events = POLLIN }, { .fd = line ? ctld_link_fd(line) : -1, .events = POLLIN } };
+		struct pollfd p[2] = { { .fd = fd, .events = POLLIN }, { .fd = line ? ctld_client_fd(line) : -1, .events = POLLIN } };
 		poll(p, 2, 50);
 		if (line)
-			ctld_link_run(line);
+			ctld_client_process(line);
 		if (!(p[0].revents & (POLLIN | POLLHUP)))
 			continue;
 		if (have + 1024 > size)
@@ -208,15 +208,15 @@ static void test_decisions_are_in_syslog(void **state)
 	assert_int_equal(sscanf(at, "listening on port %d", &port), 1);
 	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), port);
 	struct hspmd_auth *auth = hspmd_auth_cookie(secret, &err);
-	struct ctld_link *line = ctld_link_create(where, 7, auth, &err);
+	struct ctld_client *line = ctld_client_create(where, 7, auth, &err);
 	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f]}", "min_nodes", 1, "max_nodes", 2, "nodes", 1, "tokens_per_s", 100.0, "curve", 100.0, 190.0);
-	ctld_link_state(line, s);
+	ctld_client_set_state(line, s);
 	json_decref(s);
 	hear(d->log, "grow: 1 idle node brings it 90.0 %", text, sizeof text, line);
 	assert_non_null(strstr(text, "hspmdctld["));
 	assert_non_null(strstr(text, "job 7: "));
 	assert_non_null(strstr(text, "<30>")); /* a daemon's, for information */
-	ctld_link_destroy(line);
+	ctld_client_destroy(line);
 	hspmd_auth_destroy(auth);
 }
 

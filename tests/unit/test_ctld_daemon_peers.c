@@ -23,9 +23,9 @@
 
 #include "common/clock.h"
 #include "common/durable.h"
-#include "controller/ctld/daemon_private.h"
-#include "controller/ctld/link.h"
-#include "controller/ctld/protocol.h"
+#include "controller/ctld/daemon_internal.h"
+#include "controller/ctld_client/client.h"
+#include "controller/ctld_client/protocol.h"
 
 #define PATIENCE_S 60
 #define LOOKS_MAX 4096
@@ -50,14 +50,14 @@ struct daemon {
 	size_t said_count;
 	pid_t pid;
 	struct hspmd_auth *auth, *stranger;
-	struct ctld_link *line[2]; /* of jobs 7 and 8 */
+	struct ctld_client *line[2]; /* of jobs 7 and 8 */
 };
 
 /* ---- the made-up cluster: job 7 has n0 to n2, job 8 n3 to n5; job 9, another user's, waits or does not */
 
-static struct hspmd_view_job job_on(uint32_t id, uid_t uid, int first, int count)
+static struct hspmd_slurm_view_job job_on(uint32_t id, uid_t uid, int first, int count)
 {
-	struct hspmd_view_job j = { .id = id, .uid = uid, .state = HSPMD_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""), .partition = strdup("main"),
+	struct hspmd_slurm_view_job j = { .id = id, .uid = uid, .state = HSPMD_SLURM_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""), .partition = strdup("main"),
 				    .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""), .batch_host = malloc(16), .limit_s = INFINITY,
 				    .held = calloc(4, sizeof(int)), .held_count = count };
 	snprintf(j.batch_host, 16, "n%d", first);
@@ -66,9 +66,9 @@ static struct hspmd_view_job job_on(uint32_t id, uid_t uid, int first, int count
 	return j;
 }
 
-static struct hspmd_view *whole_view(bool waits)
+static struct hspmd_slurm_view *whole_view(bool waits)
 {
-	struct hspmd_view *v = calloc(1, sizeof *v);
+	struct hspmd_slurm_view *v = calloc(1, sizeof *v);
 	v->node_count = 6;
 	v->partition_count = 1;
 	v->job_count = 3;
@@ -78,20 +78,20 @@ static struct hspmd_view *whole_view(bool waits)
 	for (int i = 0; i < 6; i++) {
 		char name[16];
 		snprintf(name, sizeof name, "n%d", i);
-		v->nodes[i] = (struct hspmd_view_node){ .name = strdup(name), .state = HSPMD_VIEW_BUSY, .cpus = 1, .features = strdup(""), .gres = strdup("") };
+		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = strdup(name), .state = HSPMD_SLURM_VIEW_BUSY, .cpus = 1, .features = strdup(""), .gres = strdup("") };
 	}
-	v->partitions[0] = (struct hspmd_view_partition){ .name = strdup("main"), .up = true, .nodes = malloc(6) };
+	v->partitions[0] = (struct hspmd_slurm_view_partition){ .name = strdup("main"), .up = true, .nodes = malloc(6) };
 	memset(v->partitions[0].nodes, 1, 6);
 	v->jobs[0] = job_on(7, getuid(), 0, 3);
 	v->jobs[1] = job_on(8, getuid(), 3, 3);
 	v->jobs[2] = job_on(9, getuid() + 1, 0, 0);
-	v->jobs[2].state = waits ? HSPMD_VIEW_WAITING : HSPMD_VIEW_COMPLETING;
+	v->jobs[2].state = waits ? HSPMD_SLURM_VIEW_PENDING : HSPMD_SLURM_VIEW_COMPLETING;
 	v->jobs[2].ready = true;
 	v->jobs[2].nodes = 2;
 	return v;
 }
 
-static int look(void *context, const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err)
+static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
 	struct world *w = context;
 	int n = w->looks < LOOKS_MAX ? w->looks : LOOKS_MAX - 1;
@@ -104,7 +104,7 @@ static int look(void *context, const struct hspmd_view *old, struct hspmd_view *
 	w->ended[n] = hspmd_now();
 	w->looks = n + 1;
 	*new = NULL;
-	if (old && (old->jobs[2].state == HSPMD_VIEW_WAITING) == waits)
+	if (old && (old->jobs[2].state == HSPMD_SLURM_VIEW_PENDING) == waits)
 		return 0;
 	*new = whole_view(waits);
 	return 1;
@@ -116,8 +116,8 @@ static void run(struct daemon *d, int out)
 {
 	char policy[96];
 	snprintf(policy, sizeof policy, "%s/any.json", d->folder);
-	struct ctld_options o = { .listen = "127.0.0.1:0", .policies = policy, .cookie = secret, .trust = { getuid() }, .poll_least_s = 0.2, .poll_most_s = 75,
-				  .look = look, .look_context = d->world, .state_folder = d->folder };
+	struct ctld_options o = { .listen = "127.0.0.1:0", .policies = policy, .cookie = secret, .trust = { getuid() }, .poll_min_s = 0.2, .poll_max_s = 75,
+				  .poll = fake_poll, .poll_context = d->world, .state_folder = d->folder };
 	struct hspmd_error err = { "" };
 	dup2(out, 2);
 	int rc = ctld_run(&o, &err);
@@ -142,11 +142,11 @@ static void turn(struct daemon *d, int ms)
 {
 	struct pollfd p[3] = { { .fd = d->out, .events = POLLIN } };
 	for (int i = 0; i < 2; i++)
-		p[i + 1] = (struct pollfd){ .fd = d->line[i] ? ctld_link_fd(d->line[i]) : -1, .events = POLLIN };
+		p[i + 1] = (struct pollfd){ .fd = d->line[i] ? ctld_client_fd(d->line[i]) : -1, .events = POLLIN };
 	poll(p, 3, ms < 20 ? ms : 20);
 	for (int i = 0; i < 2; i++)
 		if (d->line[i])
-			ctld_link_run(d->line[i]);
+			ctld_client_process(d->line[i]);
 	ssize_t n = read(d->out, d->said + d->said_count, sizeof d->said - 1 - d->said_count);
 	if (n == 0)
 		fail_msg("hspmdctld has ended: %s", d->said);
@@ -199,7 +199,7 @@ static int stop(void **state)
 	kill(d->pid, SIGKILL);
 	waitpid(d->pid, NULL, 0);
 	for (int i = 0; i < 2; i++)
-		ctld_link_destroy(d->line[i]);
+		ctld_client_destroy(d->line[i]);
 	hspmd_auth_destroy(d->auth);
 	hspmd_auth_destroy(d->stranger);
 	munmap(d->world, sizeof *d->world);
@@ -215,7 +215,7 @@ static void state_with(struct daemon *d, int i, int min_nodes, double rate)
 {
 	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f, f]}", "min_nodes", min_nodes, "max_nodes", 3, "nodes", 3, "tokens_per_s", 2.8 * rate, "curve", rate, 1.9 * rate,
 			      2.8 * rate);
-	ctld_link_state(d->line[i], s);
+	ctld_client_set_state(d->line[i], s);
 	json_decref(s);
 }
 
@@ -228,7 +228,7 @@ static void call_with(struct daemon *d, int i, int min_nodes, double rate)
 {
 	char where[96], greeted[64];
 	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), d->port);
-	d->line[i] = ctld_link_create(where, 7 + (uint32_t)i, d->auth, NULL);
+	d->line[i] = ctld_client_create(where, 7 + (uint32_t)i, d->auth, NULL);
 	assert_non_null(d->line[i]);
 	state_with(d, i, min_nodes, rate);
 	snprintf(greeted, sizeof greeted, "job %d: greeting", 7 + i);
@@ -245,7 +245,7 @@ static json_t *asked(struct daemon *d, int i, double seconds)
 {
 	json_t *ask = NULL;
 	for (double until = hspmd_now() + seconds; !ask && hspmd_now() < until; turn(d, 20))
-		ask = ctld_link_take(d->line[i]);
+		ask = ctld_client_next_request(d->line[i]);
 	return ask;
 }
 
@@ -261,7 +261,7 @@ static json_t *expect_ask(struct daemon *d, int i, const char *command, size_t n
 
 static void answer(struct daemon *d, int i, json_t *ask, bool ok)
 {
-	ctld_link_answer(d->line[i], json_integer_value(json_object_get(ask, "id")), ok, ok ? "" : "not now");
+	ctld_client_send_answer(d->line[i], json_integer_value(json_object_get(ask, "id")), ok, ok ? "" : "not now");
 	json_decref(ask);
 }
 
@@ -343,7 +343,7 @@ static void test_nothing_is_asked_on_an_old_look(void **state)
 	for (double until = hspmd_now() + PATIENCE_S; hspmd_now() < until && (w->looks < before + 2 || hspmd_now() < w->ended[w->looks - 1] + 5.3);)
 		turn(d, 20);
 	before = w->looks;
-	assert_null(ctld_link_take(d->line[0]));
+	assert_null(ctld_client_next_request(d->line[0]));
 	state_with(d, 0, 1, 100);
 	json_decref(expect_ask(d, 0, "shrink", 2));
 	assert_true(w->looks > before);
@@ -439,7 +439,7 @@ static void test_the_ill_meaning_change_nothing_and_are_told_of_once(void **stat
 	if (count_said(d, word) > 1 + (int)(took / 10))
 		fail_msg("told of %d times in %.0f s:\n%s", count_said(d, word), took, d->said);
 	/* Who was there is there; nothing was taken for his or another's. */
-	assert_true(ctld_link_up(d->line[0]));
+	assert_true(ctld_client_is_connected(d->line[0]));
 	assert_int_equal(count_said(d, ": greeting: "), 1);
 	assert_int_equal(count_said(d, ": gone: "), 0);
 	d->world->waits = true;
@@ -475,12 +475,12 @@ static void test_a_port_that_another_holds_is_not_trusted(void **state)
 	struct daemon *d = *state;
 	char where[96];
 	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid() + 1, d->port);
-	d->line[0] = ctld_link_create(where, 7, d->auth, NULL);
+	d->line[0] = ctld_client_create(where, 7, d->auth, NULL);
 	assert_non_null(d->line[0]);
 	state_of(d, 0, 100);
-	for (double until = hspmd_now() + PATIENCE_S; !strstr(ctld_link_trouble(d->line[0]), "is held by user"); turn(d, 20))
-		if (ctld_link_up(d->line[0]) || hspmd_now() > until)
-			fail_msg("the line is %s: %s", ctld_link_up(d->line[0]) ? "up" : "down", ctld_link_trouble(d->line[0]));
+	for (double until = hspmd_now() + PATIENCE_S; !strstr(ctld_client_last_error(d->line[0]), "is held by user"); turn(d, 20))
+		if (ctld_client_is_connected(d->line[0]) || hspmd_now() > until)
+			fail_msg("the line is %s: %s", ctld_client_is_connected(d->line[0]) ? "up" : "down", ctld_client_last_error(d->line[0]));
 }
 
 /* Before Slurm knows a job, whoever greeted first may greet again, and nobody else; then its user alone. */
@@ -492,14 +492,14 @@ static void test_a_job_is_one_users(void **state)
 	struct ctld d = { .options = &options };
 	assert_int_equal(uv_loop_init(&d.loop), 0);
 	assert_int_equal(uv_timer_init(&d.loop, &d.tick), 0);
-	assert_int_equal(on_greet(&d, 7, getuid() + 5, &err), 0);
-	assert_int_equal(on_greet(&d, 7, getuid(), &err), -1);
+	assert_int_equal(on_hello(&d, 7, getuid() + 5, &err), 0);
+	assert_int_equal(on_hello(&d, 7, getuid(), &err), -1);
 	assert_non_null(strstr(err.text, "as another user"));
-	assert_int_equal(on_greet(&d, 7, getuid() + 5, &err), 0);
+	assert_int_equal(on_hello(&d, 7, getuid() + 5, &err), 0);
 	d.view = whole_view(false);
-	assert_int_equal(on_greet(&d, 7, getuid() + 5, &err), -1);
+	assert_int_equal(on_hello(&d, 7, getuid() + 5, &err), -1);
 	assert_non_null(strstr(err.text, "is not of user"));
-	hspmd_view_destroy(d.view);
+	hspmd_slurm_view_destroy(d.view);
 	ctld_peers_clear(&d.peers);
 	uv_close((uv_handle_t *)&d.tick, NULL);
 	uv_run(&d.loop, UV_RUN_DEFAULT);

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
-#include "controller/ctld/protocol.h"
+#include "controller/ctld_client/protocol.h"
 #include "controller/ctld/server.h"
 
 static const char secret[] = "0123456789abcdef0123456789abcdef", other[] = "fedcba9876543210fedcba9876543210";
@@ -23,7 +23,7 @@ static struct hspmd_auth *auth, *stranger;
 static struct ctld_server *server;
 static int greeted, gone, messages;
 
-static int on_greet(void *context, uint32_t job, uid_t uid, struct hspmd_error *err)
+static int on_hello(void *context, uint32_t job, uid_t uid, struct hspmd_error *err)
 {
 	(void)context, (void)uid;
 	greeted++;
@@ -43,7 +43,7 @@ static void on_gone(void *context, uint32_t job)
 	gone++;
 }
 
-static json_t *on_show(void *context, uid_t uid, json_t *message, struct hspmd_error *err)
+static json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err)
 {
 	(void)uid, (void)message, (void)err;
 	(void)context;
@@ -52,7 +52,7 @@ static json_t *on_show(void *context, uid_t uid, json_t *message, struct hspmd_e
 
 static int open_server(void **state)
 {
-	static const struct ctld_handlers handlers = { on_greet, on_message, on_gone, on_show, NULL };
+	static const struct ctld_handlers handlers = { on_hello, on_message, on_gone, on_query, NULL };
 	struct hspmd_error err;
 	(void)state;
 	greeted = gone = messages = 0;
@@ -87,13 +87,13 @@ static struct hspmd_stream *call(void)
 static json_t *next(struct hspmd_stream *s)
 {
 	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline;) {
-		json_t *m = hspmd_stream_take(s);
+		json_t *m = hspmd_stream_next(s);
 		if (m)
 			return m;
 		uv_run(&loop, UV_RUN_NOWAIT);
 		struct pollfd p = { .fd = hspmd_stream_fd(s), .events = POLLIN };
 		if (poll(&p, 1, 5) > 0 && hspmd_stream_read(s, NULL) <= 0)
-			return hspmd_stream_take(s);
+			return hspmd_stream_next(s);
 		hspmd_stream_flush(s, NULL);
 	}
 	fail_msg("no answer");
@@ -141,11 +141,11 @@ static void test_who_proves_himself_is_heard(void **state)
 	(void)state;
 	struct hspmd_stream *s = greet(auth, "controller", 7);
 	expect(s, "welcome");
-	json_t *ask = json_pack("{s:s}", "type", "ask");
+	json_t *ask = json_pack("{s:s}", "type", "request");
 	assert_int_equal(ctld_server_send(server, 7, ask), 0);
 	assert_int_equal(ctld_server_send(server, 8, ask), -1);
 	json_decref(ask);
-	expect(s, "ask");
+	expect(s, "request");
 	say(s, json_pack("{s:i}", "bad", 1));
 	expect(s, NULL);
 	assert_int_equal(messages, 1);
@@ -193,7 +193,7 @@ static void test_oversized_and_gibberish_are_cut(void **state)
 	assert_int_equal(write(hspmd_stream_fd(b), noise, sizeof noise - 1), (ssize_t)sizeof noise - 1);
 	expect(a, NULL);
 	expect(b, NULL);
-	assert_int_equal(ctld_server_counts(server).strangers, 0);
+	assert_int_equal(ctld_server_counts(server).unauthenticated, 0);
 	hspmd_stream_destroy(a);
 	hspmd_stream_destroy(b);
 }
@@ -207,10 +207,10 @@ static void test_the_slow_are_cut(void **state)
 	expect(silent, "challenge");
 	expect(slow, "challenge");
 	assert_int_equal(send(hspmd_stream_fd(slow), half, sizeof half, 0), sizeof half);
-	assert_int_equal(ctld_server_counts(server).strangers, 2);
+	assert_int_equal(ctld_server_counts(server).unauthenticated, 2);
 	expect(silent, NULL);
 	expect(slow, NULL);
-	assert_int_equal(ctld_server_counts(server).strangers, 0);
+	assert_int_equal(ctld_server_counts(server).unauthenticated, 0);
 	assert_int_equal(ctld_server_counts(server).refused, 2);
 	hspmd_stream_destroy(silent);
 	hspmd_stream_destroy(slow);
@@ -225,8 +225,8 @@ static void test_the_silent_keep_nobody_out(void **state)
 		silent[i] = call();
 		expect(silent[i], "challenge");
 	}
-	int strangers = ctld_server_counts(server).strangers;
-	assert_true(strangers > 100 && strangers < 300);
+	int unauthenticated = ctld_server_counts(server).unauthenticated;
+	assert_true(unauthenticated > 100 && unauthenticated < 300);
 	struct hspmd_stream *s = greet(auth, "controller", 7);
 	expect(s, "welcome");
 	for (size_t i = 0; i < sizeof silent / sizeof *silent; i++)

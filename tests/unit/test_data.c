@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "runtime/train/data.h"
+#include "runtime/input/data.h"
 
 static char folder[] = "/tmp/hspmd-data-XXXXXX";
 static char first[64], second[64];

@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "policies/curve.h"
-#include "policies/desk.h"
-#include "tests/unit/site_maker.h"
+#include "policies/decision_state_internal.h"
+#include "tests/unit/snapshot_maker.h"
 
 /* ---- growing */
 
@@ -27,12 +27,12 @@ static void test_node_goes_where_it_brings_most(void **state)
 	maker_nodes(&m, c, 1, fast, 0);
 	maker_nodes(&m, c, 1, -1, 100);
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_GROW, fast), 1);
-	assert_int_equal(maker_moved(&d, HSPMD_GROW, slow), 0);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, fast), 1);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, slow), 0);
 	hspmd_decision_clear(&d);
 	m.elastic[slow].terms.weight = 3;
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_GROW, slow), 1);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, slow), 1);
 	hspmd_decision_clear(&d);
 }
 
@@ -49,15 +49,15 @@ static void test_nodes_of_forbidden_types_are_asked_back(void **state)
 	m.types[1] = "bad";
 	int a = maker_class(&m, 0, 1), b = maker_class(&m, 1, 1);
 	int j = maker_elastic(&m, 100, 0.9);
-	m.site.type_count = 2;
+	m.snapshot.type_count = 2;
 	maker_nodes(&m, a, 2, j, 0);
 	maker_nodes(&m, b, 2, j, 0);
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, j), 0);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, j), 0);
 	hspmd_decision_clear(&d);
 	m.elastic[j].terms.device_types = (struct hspmd_policy_list){ 1, allowed };
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, j), 2);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, j), 2);
 	assert_int_equal(m.nodes[d.actions[0].nodes[0]].class, b);
 	assert_non_null(strstr(d.actions[0].reason, "not of the types"));
 	hspmd_decision_clear(&d);
@@ -76,7 +76,7 @@ static void test_relative_share_ignores_scale(void **state)
 	maker_nodes(&m, c, 1, large, 0);
 	maker_nodes(&m, c, 1, -1, 100);
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_GROW, large), 1);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, large), 1);
 	hspmd_decision_clear(&d);
 }
 
@@ -93,8 +93,8 @@ static int taken(enum hspmd_share_by by, double rate, double power)
 	maker_nodes(&m, c, 1, honest, 0);
 	maker_nodes(&m, c, 14, -1, 100);
 	maker_decide(&m, &d);
-	int n = maker_moved(&d, HSPMD_GROW, liar);
-	assert_int_equal(n + maker_moved(&d, HSPMD_GROW, honest), 14);
+	int n = maker_moved(&d, HSPMD_RESIZE_GROW, liar);
+	assert_int_equal(n + maker_moved(&d, HSPMD_RESIZE_GROW, honest), 14);
 	hspmd_decision_clear(&d);
 	return n;
 }
@@ -117,7 +117,7 @@ static int grown(struct maker *m, const char *why)
 {
 	struct hspmd_decision d;
 	maker_decide(m, &d);
-	int n = maker_moved(&d, HSPMD_GROW, 0);
+	int n = maker_moved(&d, HSPMD_RESIZE_GROW, 0);
 	if (!n && why && !strstr(d.why[0], why))
 		fail_msg("why: \"%s\", expected \"%s\"", d.why[0], why);
 	hspmd_decision_clear(&d);
@@ -138,10 +138,10 @@ static void test_growth_rules(void **state)
 #define CASE(expected, why, change)                              \
 	do {                                                     \
 		m = base;                                        \
-		m.site.classes = m.classes;                      \
-		m.site.nodes = m.nodes;                          \
-		m.site.elastic = m.elastic;                      \
-		m.site.pending = m.pending;                      \
+		m.snapshot.classes = m.classes;                      \
+		m.snapshot.nodes = m.nodes;                          \
+		m.snapshot.elastic = m.elastic;                      \
+		m.snapshot.pending = m.pending;                      \
 		m.elastic[0].usable = m.elastic_usable[0];       \
 		m.elastic[0].tokens_per_s = m.curves[0];         \
 		struct hspmd_policy_terms *t = &m.elastic[0].terms; \
@@ -160,10 +160,10 @@ static void test_growth_rules(void **state)
 	CASE(2, NULL, t->max_devices = 39);
 	CASE(1, NULL, t->max_price_per_hour = 35);
 	CASE(0, NULL, m.elastic_usable[0][0] = 0);
-	CASE(0, "not long ago", (t->grow_cooldown_s = 120, m.elastic[0].resized_s = m.site.now_s - 119));
-	CASE(4, NULL, (t->grow_cooldown_s = 120, m.elastic[0].resized_s = m.site.now_s - 120));
-	CASE(0, "declined", m.elastic[0].declined_until_s = m.site.now_s + 1);
-	CASE(0, "under way", m.elastic[0].asked = true);
+	CASE(0, "not long ago", (t->grow_cooldown_s = 120, m.elastic[0].resized_s = m.snapshot.now_s - 119));
+	CASE(4, NULL, (t->grow_cooldown_s = 120, m.elastic[0].resized_s = m.snapshot.now_s - 120));
+	CASE(0, "declined", m.elastic[0].declined_grow_until_s = m.snapshot.now_s + 1);
+	CASE(0, "under way", m.elastic[0].request_pending = true);
 	CASE(0, "does not answer", m.elastic[0].reachable = false);
 	CASE(0, "no gain curve", m.elastic[0].curve_count = 0);
 	CASE(0, "min_gain", t->min_gain = 2);                                    /* 6 nodes are 2.7 times 2 nodes: +169 % */
@@ -171,8 +171,8 @@ static void test_growth_rules(void **state)
 	CASE(0, "pause", (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60)); /* +169 % for 60 s do not pay for 110 s of nothing */
 	CASE(4, NULL, (m.elastic[0].pause_s = 90, t->grow_cooldown_s = 60));
 	CASE(0, "pause", (m.elastic[0].pause_s = 60, m.elastic[0].remaining_s = 30));
-	CASE(0, NULL, for (int i = 2; i < 6; i++) m.nodes[i].kept_for = 7);
-	CASE(4, NULL, (t->after_idle_s = 1000, m.nodes[2].kept_for = m.nodes[3].kept_for = m.nodes[4].kept_for = m.nodes[5].kept_for = 100));
+	CASE(0, NULL, for (int i = 2; i < 6; i++) m.nodes[i].reserved_for = 7);
+	CASE(4, NULL, (t->after_idle_s = 1000, m.nodes[2].reserved_for = m.nodes[3].reserved_for = m.nodes[4].reserved_for = m.nodes[5].reserved_for = 100));
 #undef CASE
 }
 
@@ -243,7 +243,7 @@ static void test_gives_what_the_waiting_job_lacks(void **state)
 	maker_pending(&m, 3, 20);
 	maker_decide(&m, &d);
 	assert_int_equal(d.count, 1);
-	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, 0), 2);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, 0), 2);
 	assert_int_equal(d.actions[0].nodes[0], 3);
 	assert_int_equal(d.actions[0].nodes[1], 2);
 	assert_int_equal(d.actions[0].for_pending, 0);
@@ -256,7 +256,7 @@ static int given(struct maker *m)
 	maker_decide(m, &d);
 	int n = 0;
 	for (int i = 0; i < d.count; i++)
-		n += d.actions[i].kind == HSPMD_SHRINK ? d.actions[i].node_count : 0;
+		n += d.actions[i].kind == HSPMD_RESIZE_SHRINK ? d.actions[i].node_count : 0;
 	hspmd_decision_clear(&d);
 	return n;
 }
@@ -274,10 +274,10 @@ static void test_giving_rules(void **state)
 #define CASE(expected, change)                                      \
 	do {                                                        \
 		m = base;                                           \
-		m.site.classes = m.classes;                         \
-		m.site.nodes = m.nodes;                             \
-		m.site.elastic = m.elastic;                         \
-		m.site.pending = m.pending;                         \
+		m.snapshot.classes = m.classes;                         \
+		m.snapshot.nodes = m.nodes;                             \
+		m.snapshot.elastic = m.elastic;                         \
+		m.snapshot.pending = m.pending;                         \
 		m.elastic[0].usable = m.elastic_usable[0];          \
 		m.pending[0].usable = m.pending_usable[0];          \
 		m.pending[1].usable = m.pending_usable[1];          \
@@ -293,14 +293,14 @@ static void test_giving_rules(void **state)
 	CASE(0, m.pending_usable[0][0] = 0);
 	CASE(0, m.elastic[0].min_nodes = 3);                         /* one would not be enough, so none */
 	CASE(2, m.elastic[0].min_nodes = 2);
-	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.site.now_s - 59));
-	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.site.now_s - 59, m.pending[0].preempts = true));
-	CASE(2, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.site.now_s - 59, m.pending[0].preempts = t->yield_before_preemption = true));
+	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59));
+	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59, m.pending[0].preempts = true));
+	CASE(2, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59, m.pending[0].preempts = t->yield_before_preemption = true));
 	CASE(0, (m.nodes[3].leaving = m.nodes[2].leaving = true));   /* enough are coming */
 	CASE(1, m.nodes[3].leaving = true);
-	CASE(0, m.elastic[0].asked = true);
-	CASE(0, m.elastic[0].keeps_until_s = m.site.now_s + 1);
-	CASE(2, m.elastic[0].keeps_until_s = m.site.now_s);
+	CASE(0, m.elastic[0].request_pending = true);
+	CASE(0, m.elastic[0].declined_shrink_until_s = m.snapshot.now_s + 1);
+	CASE(2, m.elastic[0].declined_shrink_until_s = m.snapshot.now_s);
 	CASE(0, m.pending[0].nodes = 5);
 	CASE(0, m.pending[0].nodes = 4); /* its last node it keeps ... */
 	CASE(3, (m.pending[0].nodes = 4, m.pending[0].preempts = true)); /* ... unless it will be taken anyhow: then the others go in peace */
@@ -328,18 +328,18 @@ static void test_who_was_asked_and_who_declined(void **state)
 	maker_nodes(&m, c, 3, b, 0);
 	maker_pending(&m, 2, 20);
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, a), 2);
-	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, b), 0);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 2);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, b), 0);
 	hspmd_decision_clear(&d);
-	m.elastic[a].asked = m.nodes[first + 1].leaving = m.nodes[first + 2].leaving = true;
+	m.elastic[a].request_pending = m.nodes[first + 1].leaving = m.nodes[first + 2].leaving = true;
 	maker_decide(&m, &d);
 	assert_int_equal(d.count, 0);
 	hspmd_decision_clear(&d);
-	m.elastic[a].asked = m.nodes[first + 1].leaving = m.nodes[first + 2].leaving = false;
-	m.elastic[a].keeps_until_s = m.site.now_s + 1;
+	m.elastic[a].request_pending = m.nodes[first + 1].leaving = m.nodes[first + 2].leaving = false;
+	m.elastic[a].declined_shrink_until_s = m.snapshot.now_s + 1;
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, a), 0);
-	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, b), 2);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 0);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, b), 2);
 	hspmd_decision_clear(&d);
 }
 
@@ -355,22 +355,22 @@ static void test_idle_nodes_are_promised_not_grown_into(void **state)
 	maker_nodes(&m, c, 3, -1, 100);
 	maker_pending(&m, 2, 1);
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_GROW, 0), 1);
-	assert_float_equal(d.could_start_s[0], m.site.now_s, 0);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 1);
+	assert_float_equal(d.eligible_since_s[0], m.snapshot.now_s, 0);
 	hspmd_decision_clear(&d);
 	/* It could have started for long and did not: the nodes are kept for nothing. */
-	m.pending[0].could_start_s = m.site.now_s - HSPMD_PATIENCE_S;
+	m.pending[0].eligible_since_s = m.snapshot.now_s - HSPMD_STALE_PENDING_S;
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_GROW, 0), 3);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 3);
 	hspmd_decision_clear(&d);
 	/* It cannot start: the nodes may be used meanwhile, but only by a job that would give them back. */
-	m.pending[0] = (struct hspmd_site_pending){ .id = 1, .nodes = 50, .run_s = INFINITY, .priority = 1, .could_start_s = NAN, .usable = m.pending_usable[0] };
+	m.pending[0] = (struct hspmd_snapshot_pending){ .id = 1, .nodes = 50, .run_s = INFINITY, .priority = 1, .eligible_since_s = NAN, .usable = m.pending_usable[0] };
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_GROW, 0), 3);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 3);
 	hspmd_decision_clear(&d);
 	m.elastic[0].terms.for_pending = HSPMD_PENDING_NONE;
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_GROW, 0), 0);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 0);
 	hspmd_decision_clear(&d);
 }
 
@@ -407,12 +407,12 @@ static void test_rebalance(void **state)
 	hspmd_decision_clear(&d);
 	m.elastic[a].terms.rebalance = m.elastic[b].terms.rebalance = true;
 	maker_decide(&m, &d);
-	assert_int_equal(maker_moved(&d, HSPMD_SHRINK, a), 3);
+	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_SHRINK, a), 3);
 	assert_int_equal(d.actions[0].for_job, b);
 	hspmd_decision_clear(&d);
 	m.elastic[a].terms.weight = 3; /* 7 : 1 is where the marginal gains meet */
 	maker_decide(&m, &d);
-	assert_true(maker_moved(&d, HSPMD_SHRINK, a) == 0);
+	assert_true(maker_moved(&d, HSPMD_RESIZE_SHRINK, a) == 0);
 	hspmd_decision_clear(&d);
 }
 
@@ -422,15 +422,15 @@ static void test_rebalance(void **state)
 static int carry_out(struct maker *m, const struct hspmd_decision *d)
 {
 	for (int i = 0; i < d->count; i++) {
-		const struct hspmd_action *a = &d->actions[i];
+		const struct hspmd_resize_action *a = &d->actions[i];
 		for (int n = 0; n < a->node_count; n++) {
-			struct hspmd_site_node *node = &m->nodes[a->nodes[n]];
-			node->state = a->kind == HSPMD_GROW ? HSPMD_SITE_HELD : HSPMD_SITE_IDLE;
-			node->holder = a->kind == HSPMD_GROW ? a->job : -1;
-			node->since_s = m->site.now_s;
-			node->kept_for = a->kind == HSPMD_SHRINK && a->for_job >= 0 ? m->elastic[a->for_job].id : 0;
+			struct hspmd_snapshot_node *node = &m->nodes[a->nodes[n]];
+			node->state = a->kind == HSPMD_RESIZE_GROW ? HSPMD_SNAPSHOT_HELD : HSPMD_SNAPSHOT_IDLE;
+			node->holder = a->kind == HSPMD_RESIZE_GROW ? a->job : -1;
+			node->since_s = m->snapshot.now_s;
+			node->reserved_for = a->kind == HSPMD_RESIZE_SHRINK && a->for_job >= 0 ? m->elastic[a->for_job].id : 0;
 		}
-		m->elastic[a->job].resized_s = m->site.now_s;
+		m->elastic[a->job].resized_s = m->snapshot.now_s;
 	}
 	return d->count;
 }
@@ -447,19 +447,19 @@ static void test_a_quiet_site_comes_to_rest(void **state)
 		maker_start(&m);
 		for (int c = 0; c < 2; c++)
 			maker_class(&m, c, 1);
-		m.site.type_count = 2;
+		m.snapshot.type_count = 2;
 		m.types[1] = "t1";
 		for (int j = 0; j < 4; j++) {
 			maker_elastic(&m, 50 + 1000 * maker_random(&seed), 0.2 + 0.8 * maker_random(&seed));
-			struct hspmd_site_elastic *e = &m.elastic[j];
+			struct hspmd_snapshot_elastic *e = &m.elastic[j];
 			e->terms.rebalance = true;
 			e->terms.by = (enum hspmd_share_by)(i % 3);
 			e->terms.min_gain = 0.05;
 			e->terms.grow_cooldown_s = e->terms.shrink_cooldown_s = 30;
 			e->pause_s = 1;
-			m.worth[j][0] = 1;
-			m.worth[j][1] = 0.3 + 2 * maker_random(&seed);
-			e->worth = m.worth[j];
+			m.relative_speed[j][0] = 1;
+			m.relative_speed[j][1] = 0.3 + 2 * maker_random(&seed);
+			e->relative_speed = m.relative_speed[j];
 			int first = maker_nodes(&m, 0, 1 + (int)(5 * maker_random(&seed)), j, 0);
 			m.nodes[first].fixed = true;
 		}
@@ -469,7 +469,7 @@ static void test_a_quiet_site_comes_to_rest(void **state)
 		for (int round = 0; round < 400; round++) {
 			struct hspmd_decision d;
 			if (round % 3 == 0 && round / 3 < 16)
-				m.nodes[busy + round / 3].state = HSPMD_SITE_IDLE;
+				m.nodes[busy + round / 3].state = HSPMD_SNAPSHOT_IDLE;
 			for (int j = 0; j < 4; j++) {
 				double waver = 0.99 + 0.02 * maker_random(&seed);
 				for (int n = 0; n < MAKER_CURVE; n++)
@@ -477,13 +477,13 @@ static void test_a_quiet_site_comes_to_rest(void **state)
 			}
 			maker_decide(&m, &d);
 			for (int k = 0; k < d.count; k++)
-				if (m.site.now_s - m.elastic[d.actions[k].job].resized_s < 30)
+				if (m.snapshot.now_s - m.elastic[d.actions[k].job].resized_s < 30)
 					fail_msg("case %d, round %d: job %d was resized not long ago", i, round, d.actions[k].job);
 			if (d.count && round > 300)
 				fail_msg("case %d: still in round %d: %s", i, round, d.actions[0].reason);
 			resizes += carry_out(&m, &d);
 			hspmd_decision_clear(&d);
-			m.site.now_s += 5;
+			m.snapshot.now_s += 5;
 		}
 	}
 	assert_true(resizes > 2 * cases);
@@ -524,7 +524,7 @@ static int shipped_gives(const char *name, double priority, bool preempts, doubl
 	struct hspmd_policy *p = shipped(name, &m, 0, 0);
 	maker_pending(&m, 3, priority);
 	m.pending[0].preempts = preempts;
-	m.elastic[0].resized_s = m.site.now_s - resized_s;
+	m.elastic[0].resized_s = m.snapshot.now_s - resized_s;
 	int n = given(&m);
 	hspmd_policy_destroy(p);
 	return n;
@@ -552,11 +552,11 @@ static void test_policies_that_ship_do_what_they_say(void **state)
 	struct hspmd_decision d;
 	struct hspmd_policy *p = shipped("fair-share", &m, 0, 0);
 	m.elastic[1].max_nodes = MAKER_CURVE;
-	m.elastic[1].resized_s = m.elastic[0].resized_s = m.site.now_s - 1000;
+	m.elastic[1].resized_s = m.elastic[0].resized_s = m.snapshot.now_s - 1000;
 	for (int i = 0; i < MAKER_CURVE; i++)
 		m.curves[0][i] *= 1e4;
 	maker_decide(&m, &d);
-	assert_in_range(maker_moved(&d, HSPMD_SHRINK, 0), 3, 4);
+	assert_in_range(maker_moved(&d, HSPMD_RESIZE_SHRINK, 0), 3, 4);
 	assert_int_equal(d.actions[0].for_job, 1);
 	hspmd_decision_clear(&d);
 	hspmd_policy_destroy(p);
@@ -568,7 +568,7 @@ static void test_curve_bound(void **state)
 {
 	(void)state;
 	double curve[] = { 100, 1000, 1000, 1e9, NAN };
-	const struct hspmd_curve_seen seen[] = { { 2, 200 }, { 4, 380 } };
+	const struct hspmd_curve_sample seen[] = { { 2, 200 }, { 4, 380 } };
 	hspmd_curve_bound(curve, 5, seen, 2, 1.0);
 	const double expected[] = { 100, 200, 300, 380, 380 };
 	for (int i = 0; i < 5; i++)
@@ -580,7 +580,7 @@ static void test_curve_scale(void **state)
 	(void)state;
 	/* A solver that is wrong by half everywhere, then by less the more nodes there are. */
 	double half[] = { 50, 95, 140, 180 }, less[] = { 50, 95, 140, 180 }, silent[] = { NAN, 0, 3, 4 };
-	const struct hspmd_curve_seen one[] = { { 2, 190 }, { 9, 1 } }, two[] = { { 3, 140 }, { 1, 100 } };
+	const struct hspmd_curve_sample one[] = { { 2, 190 }, { 9, 1 } }, two[] = { { 3, 140 }, { 1, 100 } };
 	hspmd_curve_scale(half, 4, one, 2);
 	hspmd_curve_scale(less, 4, two, 2);
 	const double twice[] = { 100, 190, 280, 360 }, between[] = { 100, 142.5, 140, 180 };

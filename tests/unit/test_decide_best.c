@@ -10,22 +10,22 @@
 #include <cmocka.h>
 
 #include "policies/curve.h"
-#include "policies/desk.h"
-#include "tests/unit/site_maker.h"
+#include "policies/decision_state_internal.h"
+#include "tests/unit/snapshot_maker.h"
 
 struct search {
 	const struct maker *m;
-	struct desk desk;
+	struct decision_state decision_state;
 	int idle[MAKER_MAX], idle_count;
-	struct desk_hold hold[8];
+	struct holding hold[8];
 	double best;
 };
 
 static double total(const struct search *s)
 {
 	double sum = 0;
-	for (int j = 0; j < s->m->site.elastic_count; j++)
-		sum += desk_value(&s->desk.jobs[j], &s->hold[j]);
+	for (int j = 0; j < s->m->snapshot.elastic_count; j++)
+		sum += holding_value(&s->decision_state.jobs[j], &s->hold[j]);
 	return sum;
 }
 
@@ -37,10 +37,10 @@ static void try_all(struct search *s, int at)
 	}
 	int class = s->m->nodes[s->idle[at]].class;
 	try_all(s, at + 1);
-	for (int j = 0; j < s->m->site.elastic_count; j++) {
-		struct desk_hold old = s->hold[j];
-		s->hold[j] = desk_with(&s->desk, &s->desk.jobs[j], &old, class, 1);
-		if (desk_allowed(&s->desk, &s->desk.jobs[j], &s->hold[j], class))
+	for (int j = 0; j < s->m->snapshot.elastic_count; j++) {
+		struct holding old = s->hold[j];
+		s->hold[j] = holding_with_nodes(&s->decision_state, &s->decision_state.jobs[j], &old, class, 1);
+		if (decision_allowed(&s->decision_state, &s->decision_state.jobs[j], &s->hold[j], class))
 			try_all(s, at + 1);
 		s->hold[j] = old;
 	}
@@ -51,11 +51,11 @@ static void compare(const struct maker *m, double *best, double *ours)
 {
 	struct search s = { .m = m };
 	struct hspmd_decision d, unused;
-	assert_int_equal(desk_open(&s.desk, &m->site, &unused, NULL), 0);
-	for (int j = 0; j < m->site.elastic_count; j++)
-		s.hold[j] = s.desk.jobs[j].was;
-	for (int i = 0; i < m->site.node_count; i++)
-		if (m->nodes[i].state == HSPMD_SITE_IDLE)
+	assert_int_equal(decision_state_open(&s.decision_state, &m->snapshot, &unused, NULL), 0);
+	for (int j = 0; j < m->snapshot.elastic_count; j++)
+		s.hold[j] = s.decision_state.jobs[j].was;
+	for (int i = 0; i < m->snapshot.node_count; i++)
+		if (m->nodes[i].state == HSPMD_SNAPSHOT_IDLE)
 			s.idle[s.idle_count++] = i;
 	try_all(&s, 0);
 	*best = s.best;
@@ -63,12 +63,12 @@ static void compare(const struct maker *m, double *best, double *ours)
 	for (int a = 0; a < d.count; a++)
 		for (int n = 0; n < d.actions[a].node_count; n++) {
 			int job = d.actions[a].job;
-			s.hold[job] = desk_with(&s.desk, &s.desk.jobs[job], &s.hold[job], m->nodes[d.actions[a].nodes[n]].class, 1);
+			s.hold[job] = holding_with_nodes(&s.decision_state, &s.decision_state.jobs[job], &s.hold[job], m->nodes[d.actions[a].nodes[n]].class, 1);
 		}
 	*ours = total(&s);
 	hspmd_decision_clear(&d);
 	hspmd_decision_clear(&unused);
-	desk_close(&s.desk);
+	decision_state_close(&s.decision_state);
 }
 
 /* Three jobs with concave curves, up to 8 idle nodes in three classes that not every job can use. */
@@ -81,9 +81,9 @@ static void random_site(struct maker *m, uint64_t *seed, bool unequal)
 		maker_elastic(m, 50 + 100 * maker_random(seed), 0.2 + 0.8 * maker_random(seed));
 		m->elastic[j].terms.weight = 0.5 + maker_random(seed);
 		m->elastic[j].max_nodes = 2 + (int)(4 * maker_random(seed));
-		m->worth[j][0] = 1;
-		m->worth[j][1] = 0.3 + 2 * maker_random(seed);
-		m->elastic[j].worth = unequal ? m->worth[j] : NULL;
+		m->relative_speed[j][0] = 1;
+		m->relative_speed[j][1] = 0.3 + 2 * maker_random(seed);
+		m->elastic[j].relative_speed = unequal ? m->relative_speed[j] : NULL;
 		for (int c = 0; c < 3; c++)
 			m->elastic_usable[j][c] = maker_random(seed) < 0.6;
 		maker_nodes(m, 0, 1, j, 0);
@@ -132,14 +132,14 @@ static double least_loss(struct search *s, int at, int k)
 	if (!k)
 		return -total(s);
 	double best = INFINITY;
-	for (int i = at; i < s->m->site.node_count; i++) {
-		const struct hspmd_site_node *n = &s->m->nodes[i];
-		if (n->state != HSPMD_SITE_HELD || n->fixed || !s->m->pending_usable[0][n->class])
+	for (int i = at; i < s->m->snapshot.node_count; i++) {
+		const struct hspmd_snapshot_node *n = &s->m->nodes[i];
+		if (n->state != HSPMD_SNAPSHOT_HELD || n->fixed || !s->m->pending_usable[0][n->class])
 			continue;
-		struct desk_hold old = s->hold[n->holder];
+		struct holding old = s->hold[n->holder];
 		if (old.nodes <= s->m->elastic[n->holder].min_nodes)
 			continue;
-		s->hold[n->holder] = desk_with(&s->desk, &s->desk.jobs[n->holder], &old, n->class, -1);
+		s->hold[n->holder] = holding_with_nodes(&s->decision_state, &s->decision_state.jobs[n->holder], &old, n->class, -1);
 		best = fmin(best, least_loss(s, i + 1, k - 1));
 		s->hold[n->holder] = old;
 	}
@@ -167,9 +167,9 @@ static void test_giving_costs_least(void **state)
 		maker_pending(&m, k, 20);
 		m.pending_usable[0][1] = maker_random(&seed) < 0.5;
 		struct search s = { .m = &m };
-		assert_int_equal(desk_open(&s.desk, &m.site, &unused, NULL), 0);
+		assert_int_equal(decision_state_open(&s.decision_state, &m.snapshot, &unused, NULL), 0);
 		for (int j = 0; j < 3; j++)
-			s.hold[j] = s.desk.jobs[j].was;
+			s.hold[j] = s.decision_state.jobs[j].was;
 		double least = least_loss(&s, 0, k);
 		maker_decide(&m, &d);
 		int got = 0;
@@ -177,7 +177,7 @@ static void test_giving_costs_least(void **state)
 			for (int n = 0; n < d.actions[a].node_count; n++, got++) {
 				int job = d.actions[a].job, class = m.nodes[d.actions[a].nodes[n]].class;
 				assert_int_equal(m.pending_usable[0][class], 1);
-				s.hold[job] = desk_with(&s.desk, &s.desk.jobs[job], &s.hold[job], class, -1);
+				s.hold[job] = holding_with_nodes(&s.decision_state, &s.decision_state.jobs[job], &s.hold[job], class, -1);
 				assert_true(s.hold[job].nodes >= m.elastic[job].min_nodes);
 			}
 		assert_int_equal(got, isinf(least) ? 0 : k);
@@ -185,7 +185,7 @@ static void test_giving_costs_least(void **state)
 			fail_msg("case %d: gave up %.9g more than needed", i, -total(&s) - least);
 		hspmd_decision_clear(&d);
 		hspmd_decision_clear(&unused);
-		desk_close(&s.desk);
+		decision_state_close(&s.decision_state);
 	}
 }
 

@@ -133,7 +133,7 @@ static void run_all(struct scene *s, double timeout_s, int (*run)(struct scene *
 
 static int compute(struct hspmd_engine *e, float *data, int64_t elements, float by, struct hspmd_error *err)
 {
-	if (hspmd_engine_settle(e, data, (size_t)elements * sizeof *data, true, err))
+	if (hspmd_engine_wait_range(e, data, (size_t)elements * sizeof *data, true, err))
 		return -1;
 	for (int64_t i = 0; i < elements; i++)
 		data[i] = data[i] * 0.25f + by * (float)(i % 17);
@@ -161,7 +161,7 @@ static int mixture(struct scene *s, int rank, struct hspmd_engine *e, struct hsp
 			status = wait ? hspmd_engine_run(e, &j, err) : hspmd_engine_issue(e, &j, err);
 		} else {
 			struct hspmd_engine_job j = job_of(&ring[1], s->data[rank][1], s->data[rank][2], round);
-			if (early && hspmd_engine_expect(e, &j, err) != 1)
+			if (early && hspmd_engine_post_receives(e, &j, err) != 1)
 				return -1;
 			if (early)
 				status = compute(e, s->data[rank][3], sizes[3], (float)rank, err);
@@ -226,7 +226,7 @@ static int late_peers(struct scene *s, int rank, struct hspmd_engine *e, struct 
 	if (compute(e, s->data[rank][0], sizes[0], 1, err))
 		return -1;
 	atomic_store(&s->told, 1);
-	if (hspmd_engine_settle(e, s->data[rank][2], 4, false, err))
+	if (hspmd_engine_wait_range(e, s->data[rank][2], 4, false, err))
 		return -1;
 	float got = s->data[rank][2][10], want = (float)((10 * 7 + (rank + 2) % 3 * 3 + 1) % 101) * 0.01f;
 	if (memcmp(&got, &want, sizeof got))
@@ -266,7 +266,7 @@ static int deserted(struct scene *s, int rank, struct hspmd_engine *e, struct hs
 	if (!status && s->seed == 2)
 		atomic_store(&s->abort, 1);
 	if (!status)
-		status = hspmd_engine_settle(e, s->data[rank][2], 4, false, err);
+		status = hspmd_engine_wait_range(e, s->data[rank][2], 4, false, err);
 	atomic_store(&s->told, 1);
 	if (!status)
 		return 0;

@@ -18,7 +18,7 @@
 #include "common/format/profile.h"
 #include "common/hostlist.h"
 #include "common/json.h"
-#include "tests/unit/short_memory.h"
+#include "tests/unit/failing_alloc.h"
 
 #define DATA HSPMD_SRCDIR "/tests/data/"
 
@@ -100,7 +100,7 @@ static bool copy_plan(void)
 
 static bool print_plan(void)
 {
-	char *line = hspmd_plan_line(plan, cluster);
+	char *line = hspmd_plan_summary(plan, cluster);
 	free(line);
 	return line != NULL;
 }
@@ -120,7 +120,7 @@ static bool expand_hosts(void)
 
 static bool fill_path(void)
 {
-	char *path = hspmd_job_path("/x/$JOB/$USER/${HOME}", "7", &err);
+	char *path = hspmd_job_expand_path("/x/$JOB/$USER/${HOME}", "7", &err);
 	free(path);
 	return path != NULL;
 }
@@ -144,7 +144,7 @@ static bool refuse_cluster(void)
 	hspmd_json_close(&doc);
 	assert_null(c);
 	assert_true(!strncmp(err.text, "c.json: device_types.X.kind: ", 29) || strstr(err.text, "memory"));
-	return !short_memory_failed();
+	return !failing_alloc_failed();
 }
 
 /* ---- the tests */
@@ -152,7 +152,7 @@ static bool refuse_cluster(void)
 static int make_inputs(void **state)
 {
 	(void)state;
-	json_set_alloc_funcs(short_memory_jansson, short_memory_free);
+	json_set_alloc_funcs(failing_alloc_jansson, failing_alloc_free);
 	cluster = hspmd_cluster_read(DATA "cluster/mixed.json", &err);
 	plan = cluster ? hspmd_plan_read(DATA "plan/mixed.json", cluster, 24, &err) : NULL;
 	profile = hspmd_profile_read(DATA "profile/opt.json", &err);
@@ -173,7 +173,7 @@ static int drop_inputs(void **state)
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
-	static const struct short_memory_call calls[] = {
+	static const struct failing_alloc_call calls[] = {
 		{ "read cluster", read_cluster, true },	  { "read plan", read_plan, true },	    { "read profile", read_profile, true },
 		{ "read model", read_model, true },	  { "read job", read_job, true },	    { "write cluster", write_cluster, false },
 		{ "write plan", write_plan, false },	  { "write profile", write_profile, false }, { "write job", write_job, false },
@@ -181,7 +181,7 @@ static void every_allocation_may_fail(void **state)
 		{ "expand hosts", expand_hosts, true },	  { "fill path", fill_path, true },	    { "save text", save_text, false },
 		{ "refuse cluster", refuse_cluster, true },
 	};
-	short_memory_try(calls, sizeof calls / sizeof *calls, &err);
+	failing_alloc_try(calls, sizeof calls / sizeof *calls, &err);
 }
 
 int main(void)

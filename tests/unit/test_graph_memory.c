@@ -8,8 +8,8 @@
 
 #include <stdlib.h>
 
-#include "runtime/graph/resolve.h"
-#include "tests/unit/short_memory.h"
+#include "runtime/resharding/resolve.h"
+#include "tests/unit/failing_alloc.h"
 
 static struct hspmd_error err;
 static const struct hspmd_shape shape = { 2, { 24, 6 } };
@@ -120,7 +120,7 @@ static int drop_inputs(void **state)
 static void every_allocation_may_fail(void **state)
 {
 	(void)state;
-	static const struct short_memory_call calls[] = {
+	static const struct failing_alloc_call calls[] = {
 		{ "parse", parse, true },
 		{ "print", print, false },
 		{ "join", join, false },
@@ -131,7 +131,7 @@ static void every_allocation_may_fail(void **state)
 		{ "resolve whole", resolve_whole, true },
 		{ "plan moves", plan_moves, true },
 	};
-	short_memory_try(calls, sizeof calls / sizeof *calls, &err);
+	failing_alloc_try(calls, sizeof calls / sizeof *calls, &err);
 }
 
 int main(void)

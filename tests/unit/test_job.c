@@ -184,16 +184,16 @@ static void fills_in_variables(void **state)
 	setenv("HOME", "/home/someone", 1);
 	const struct passwd *me = getpwuid(geteuid());
 	char *expected = hspmd_asprintf("/x/%s/42/home/someone-42%s", me->pw_name, me->pw_name);
-	char *got = hspmd_job_path("/x/$USER/$JOB$HOME-${JOB}${USER}", "42", &err);
+	char *got = hspmd_job_expand_path("/x/$USER/$JOB$HOME-${JOB}${USER}", "42", &err);
 	assert_string_equal(got, expected);
 	free(got);
 	free(expected);
-	got = hspmd_job_path("$JOB", NULL, &err);
+	got = hspmd_job_expand_path("$JOB", NULL, &err);
 	assert_string_equal(got, "local");
 	free(got);
 	static const char *const wrong[] = { "$", "a$", "$PATH", "${JOB", "${}", "$JOBS", "$-" };
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-		assert_null(hspmd_job_path(wrong[i], "1", &err));
+		assert_null(hspmd_job_expand_path(wrong[i], "1", &err));
 }
 
 /* ---- the files a job names */

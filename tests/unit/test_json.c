@@ -41,7 +41,7 @@ static void reads_values(void **state)
 	assert_true(hspmd_json_number(&root, "d", 0, 1) == 0.25);
 	assert_true(hspmd_json_bool_or(&root, "t", false));
 	assert_string_equal(hspmd_json_string(&root, "s"), "x");
-	assert_int_equal(hspmd_json_word(&root, "w", words), 1);
+	assert_int_equal(hspmd_json_enum(&root, "w", words), 1);
 	assert_false(hspmd_json_has(&root, "n"));
 	assert_int_equal(hspmd_json_int_or(&root, "n", 0, 9, 5), 5);
 	assert_true(hspmd_json_number_or(&root, "absent", 0, 9, 2.5) == 2.5);
@@ -50,8 +50,8 @@ static void reads_values(void **state)
 	struct hspmd_json last = hspmd_json_at(&a, 2);
 	assert_int_equal(hspmd_json_int_value(&last, 0, 9), 3);
 	assert_int_equal(hspmd_json_int(&o, "k", 0, 9), 7);
-	assert_int_equal(hspmd_json_done(&o), 0);
-	assert_int_equal(hspmd_json_done(&root), 0);
+	assert_int_equal(hspmd_json_check_keys(&o), 0);
+	assert_int_equal(hspmd_json_check_keys(&root), 0);
 	assert_string_equal(err.text, "");
 	hspmd_json_close(&doc);
 }
@@ -81,7 +81,7 @@ static void names_what_is_wrong(void **state)
 	hspmd_json_object(&root, "o");
 	expect_error("f.json: o: expected an object, got an array");
 	root = parse("{\"w\": \"no\\nde\"}");
-	hspmd_json_word(&root, "w", words);
+	hspmd_json_enum(&root, "w", words);
 	expect_error("f.json: w: expected \"node\", \"cluster\" or \"rack\", got \"no\\nde\"");
 	root = parse("{\"rate\": 0}");
 	hspmd_json_number(&root, "rate", HSPMD_JSON_POSITIVE, HSPMD_JSON_UNBOUNDED);
@@ -108,7 +108,7 @@ static void keeps_the_first_error(void **state)
 	hspmd_json_int(&root, "a", 0, 1);
 	hspmd_json_int(&root, "b", 0, 2);
 	assert_null(hspmd_json_string(&root, "c"));
-	assert_int_equal(hspmd_json_done(&root), -1);
+	assert_int_equal(hspmd_json_check_keys(&root), -1);
 	assert_int_equal(hspmd_json_fail(&root, "later"), -1);
 	expect_error("f.json: a: expected 0..1, got 5");
 }
@@ -120,8 +120,8 @@ static void absent_objects_are_harmless(void **state)
 	struct hspmd_json o = hspmd_json_object_or_none(&root, "o");
 	assert_int_equal(hspmd_json_int_or(&o, "x", 0, 9, 4), 4);
 	assert_int_equal(hspmd_json_int(&o, "y", 1, 9), 0);
-	assert_int_equal(hspmd_json_done(&o), 0);
-	assert_int_equal(hspmd_json_done(&root), 0);
+	assert_int_equal(hspmd_json_check_keys(&o), 0);
+	assert_int_equal(hspmd_json_check_keys(&root), 0);
 	hspmd_json_close(&doc);
 }
 
@@ -131,12 +131,12 @@ static void unknown_keys(void **state)
 	struct hspmd_json root = parse("{\"nodes\": 1, \"devcies\": 2}");
 	hspmd_json_any(&root, "nodes");
 	hspmd_json_any(&root, "devices");
-	assert_int_equal(hspmd_json_done(&root), -1);
+	assert_int_equal(hspmd_json_check_keys(&root), -1);
 	expect_error("f.json: devcies: unknown key; did you mean \"devices\"?");
 	root = parse("{\"colour\": 2}");
 	hspmd_json_any(&root, "nodes");
 	hspmd_json_any(&root, "links");
-	assert_int_equal(hspmd_json_done(&root), -1);
+	assert_int_equal(hspmd_json_check_keys(&root), -1);
 	expect_error("f.json: colour: unknown key; known here: nodes, links");
 	root = parse("{\"x\": 1, \"y\": 2}");
 	const char *key;
@@ -145,7 +145,7 @@ static void unknown_keys(void **state)
 	for (size_t i = 0; hspmd_json_member(&root, i, &key, &member); i++)
 		sum += hspmd_json_int_value(&member, 0, 9) * (*key == 'x' ? 1 : 10);
 	assert_int_equal(sum, 21);
-	assert_int_equal(hspmd_json_done(&root), 0);
+	assert_int_equal(hspmd_json_check_keys(&root), 0);
 	hspmd_json_close(&doc);
 }
 

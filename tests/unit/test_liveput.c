@@ -9,7 +9,7 @@
 
 #include "policies/copies.h"
 #include "policies/liveput.h"
-#include "tests/unit/site_maker.h"
+#include "tests/unit/snapshot_maker.h"
 
 static double curve[16];
 
@@ -32,7 +32,7 @@ static void test_without_risk_it_is_throughput(void **state)
 static double dice(const struct hspmd_liveput_plan *p, const struct hspmd_risk *risk, double horizon, uint64_t *seed)
 {
 	double t = 0, tokens = 0;
-	double cost = p->pause_s + hspmd_state_lost(risk, p->replicas) * p->rollback_s;
+	double cost = p->pause_s + hspmd_state_loss_probability(risk, p->replicas) * p->rollback_s;
 	double stalled_till = 0;
 	for (int left = p->nodes; left > 0 && t < horizon; left--) {
 		double next = fmin(t - log(1 - maker_random(seed)) / (left * risk->losses_per_s), horizon);
@@ -76,13 +76,13 @@ static void test_risk_decides_between_plans(void **state)
 	assert_int_equal(hspmd_liveput_best(plans, 2, &rough, 3600), 1);
 	assert_int_equal(hspmd_liveput_best(plans, 0, &rough, 3600), -1);
 	/* Two blows at once take a copy with its original: then a second copy pays. */
-	assert_float_equal(hspmd_state_lost(&rough, 2), 0.01, 1e-12);
+	assert_float_equal(hspmd_state_loss_probability(&rough, 2), 0.01, 1e-12);
 }
 
 static void test_risk_decides_on_copies(void **state)
 {
 	(void)state;
-	struct hspmd_copies c = { .nodes = 16, .least = 0, .most = 4, .state_bytes = 16e9, .bytes_per_s = 1e9, .every_s = 60, .pause_s = 5, .rollback_s = 900 };
+	struct hspmd_copies_problem c = { .nodes = 16, .least = 0, .most = 4, .state_bytes = 16e9, .bytes_per_s = 1e9, .every_s = 60, .pause_s = 5, .rollback_s = 900 };
 	const struct hspmd_risk never = { 0, 0 }, seldom = { 1e-9, 0.01 }, alone = { 1e-5, 0 }, racks = { 1e-4, 0.5 };
 	assert_int_equal(hspmd_copies_choose(&c, &never, 3600), 0);
 	/* One copy costs 1/61 of the rate, always: too much where nodes are hardly ever lost, and one is enough where they go alone. */

@@ -53,7 +53,7 @@ static struct hspmd_model *model(void)
 struct party {
 	struct hspmd_cluster *cluster;
 	struct hspmd_model *model;
-	const struct hspmd_measure_wishes *wishes;
+	const struct hspmd_measure_options *options;
 	struct hspmd_address addresses[DEVICES];
 	pthread_barrier_t opened;
 };
@@ -70,18 +70,18 @@ static void *run_member(void *argument)
 {
 	struct member *m = argument;
 	struct party *p = m->party;
-	struct hspmd_measure_place place = { .model = p->model, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN, .began = hspmd_now() };
+	struct hspmd_measure_context context = { .model = p->model, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN, .began = hspmd_now() };
 	struct hspmd_transport_options o = { .rank = m->device, .size = DEVICES, .timeout_s = 60 };
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &m->err);
-	int bad = !ops || ops->open(&place.dev, 0, 1, &m->err) || hspmd_transport_memory.open(&o, &place.transport, &m->err) ||
-		  place.transport->ops->address(place.transport, &p->addresses[m->device], &m->err);
+	int bad = !ops || ops->open(&context.dev, 0, 1, &m->err) || hspmd_transport_memory.open(&o, &context.transport, &m->err) ||
+		  context.transport->ops->address(context.transport, &p->addresses[m->device], &m->err);
 	pthread_barrier_wait(&p->opened);
-	if (!bad && !place.transport->ops->connect(place.transport, p->addresses, &m->err))
-		m->row = hspmd_measure_device(&place, p->wishes, &m->err);
-	if (place.transport)
-		place.transport->ops->close(place.transport);
-	if (place.dev)
-		ops->close(place.dev);
+	if (!bad && !context.transport->ops->connect(context.transport, p->addresses, &m->err))
+		m->row = hspmd_measure_device(&context, p->options, &m->err);
+	if (context.transport)
+		context.transport->ops->close(context.transport);
+	if (context.dev)
+		ops->close(context.dev);
 	return NULL;
 }
 
@@ -132,10 +132,10 @@ static void measured(void **state)
 	(void)state;
 	struct hspmd_error err;
 	/* A model of 4 heads cannot be split in 3; there are not as many devices anyway. */
-	struct hspmd_measure_wishes w = { .tp_count = 3, .tps = { 1, 2, 3 }, .micro_batch_count = 2, .micro_batches = { 1, 2 }, .seq_len = SEQ_LEN,
+	struct hspmd_measure_options w = { .tp_count = 3, .tps = { 1, 2, 3 }, .micro_batch_count = 2, .micro_batches = { 1, 2 }, .seq_len = SEQ_LEN,
 					  .budget_s = 600 };
 	struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":2}]}"), .model = model(),
-			       .wishes = &w };
+			       .options = &w };
 	json_t *rows = measure(&party);
 	struct hspmd_profile *p = hspmd_measure_profile(party.model, rows, SEQ_LEN, party.cluster, &err);
 	if (!p)
@@ -157,7 +157,7 @@ static void measured(void **state)
 		fail_msg("%s", err.text);
 	hspmd_profile_destroy(again);
 	json_decref(text);
-	const struct hspmd_link *l = hspmd_cluster_link(party.cluster, 0, 1, 1, 1);
+	const struct hspmd_link *l = hspmd_cluster_find_link(party.cluster, 0, 1, 1, 1);
 	assert_true(l && l->point_count >= 2 && l->points[0][1] > 0);
 	assert_int_equal(party.cluster->link_count, 2); /* and what was assumed between nodes */
 	hspmd_profile_destroy(p);
@@ -202,8 +202,8 @@ static void slow_nodes(void **state)
 	assert_true(fabs(p->times[0].backward_s[6] - 1.02 * 8e-3) < 1e-9);
 	assert_true(p->layers[1].activation_bytes == 2);
 	/* The pair that is slower than the middle has its own entry, the others share one; nothing assumed is left between nodes. */
-	assert_true(hspmd_link_seconds(hspmd_cluster_link(c, 0, 2, 1, 1), 1000) == 2e-5);
-	assert_ptr_equal(hspmd_cluster_link(c, 0, 1, 1, 1), hspmd_cluster_link(c, 1, 2, 1, 1));
+	assert_true(hspmd_link_seconds(hspmd_cluster_find_link(c, 0, 2, 1, 1), 1000) == 2e-5);
+	assert_ptr_equal(hspmd_cluster_find_link(c, 0, 1, 1, 1), hspmd_cluster_find_link(c, 1, 2, 1, 1));
 	for (int i = 0; i < c->link_count; i++)
 		assert_true(c->links[i].scope == HSPMD_LINK_NODE || c->links[i].point_count > 0);
 	hspmd_profile_destroy(p);
@@ -226,7 +226,7 @@ static void slow_nodes(void **state)
 static void check_pairs(const struct hspmd_cluster *c, int count_wanted)
 {
 	struct hspmd_error err;
-	struct hspmd_pair *pairs;
+	struct hspmd_link_pair *pairs;
 	int count = hspmd_measure_pairs(c, &pairs, &err), *last = calloc((size_t)c->node_count, sizeof *last);
 	assert_int_equal(count, count_wanted);
 	for (int n = 0; n < c->node_count; n++)

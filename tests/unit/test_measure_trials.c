@@ -54,10 +54,10 @@ static double step_of(const struct device *d, int tp, int micro_batch)
 	return d->second * micro_batch / tp * (1 + d->beyond * (tp - 1));
 }
 
-static struct hspmd_trial_guess guess(void *context, int tp, int micro_batch)
+static struct hspmd_trial_estimate estimate(void *context, int tp, int micro_batch)
 {
 	const struct device *d = context;
-	return (struct hspmd_trial_guess){ d->start / d->wrong, step_of(d, tp, micro_batch) / d->wrong };
+	return (struct hspmd_trial_estimate){ d->start / d->wrong, step_of(d, tp, micro_batch) / d->wrong };
 }
 
 static int begin(void *context, int tp, int micro_batch, bool *able, struct hspmd_error *err)
@@ -106,15 +106,15 @@ static void note(void *context, int tp, int micro_batch, const char *why)
 	d->notes++;
 }
 
-static const struct hspmd_measure_wishes wishes = { .tp_count = 4, .tps = { 1, 2, 4, 8 }, .micro_batch_count = 5, .micro_batches = { 1, 2, 4, 8, 16 } };
+static const struct hspmd_measure_options options = { .tp_count = 4, .tps = { 1, 2, 4, 8 }, .micro_batch_count = 5, .micro_batches = { 1, 2, 4, 8, 16 } };
 
 static void measure(struct device *d, int peers, double seconds)
 {
-	const struct hspmd_stand stand = { d, now, agree, guess, begin, step, end, note };
+	const struct hspmd_trial_ops ops = { d, now, agree, estimate, begin, step, end, note };
 	struct hspmd_error err = { "" };
 	d->able = d->able ? d->able : 8;
 	d->wrong = d->wrong > 0 ? d->wrong : 1;
-	assert_int_equal(hspmd_measure_trials(&stand, &wishes, peers, seconds, &err), 0);
+	assert_int_equal(hspmd_measure_trials(&ops, &options, peers, seconds, &err), 0);
 }
 
 static int steps_kept(const struct device *d, int tp, int micro_batch)

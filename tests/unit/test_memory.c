@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/train/local.h"
+#include "runtime/exec/train_local.h"
 
 #define VOCAB 8192
 
@@ -145,7 +145,7 @@ static int measure(const char *model, const char *plan, int fd)
 		return 1;
 	}
 	double before = memory_now("VmRSS");
-	struct hspmd_local_options o = { .source = hspmd_graph_source_model(s.model), .cluster = s.cluster, .plan = s.plan, .job = &s.job,
+	struct hspmd_train_local_options o = { .source = hspmd_graph_source_model(s.model), .cluster = s.cluster, .plan = s.plan, .job = &s.job,
 					 .samples = { read_sample, NULL }, .steps = 2 };
 	int rc = hspmd_train_local(&o, &err);
 	bytes[1] = memory_now("VmHWM") - before;

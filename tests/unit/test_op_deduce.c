@@ -92,17 +92,17 @@ static double addend(double value, int part, int parts, int64_t index)
 }
 
 /* What a device holds of a tensor that lies as `a`. malloc'd. */
-static void *slice(const struct op_values *v, int tensor, const struct hspmd_annotation *a, int device, struct hspmd_share *share)
+static void *slice(const struct op_values *v, int tensor, const struct hspmd_annotation *a, int device, struct hspmd_local_shard *shard)
 {
 	const struct hspmd_tensor *t = &v->g->tensors[tensor];
-	assert_true(hspmd_annotation_share(a, &t->shape, device, share));
-	struct hspmd_box all = hspmd_box_whole(&t->shape);
-	void *data = malloc(bytes_of(&share->box, t->dtype));
+	assert_true(hspmd_annotation_local_shard(a, &t->shape, device, shard));
+	struct hspmd_box all = hspmd_box_full(&t->shape);
+	void *data = malloc(bytes_of(&shard->box, t->dtype));
 	assert_non_null(data);
-	hspmd_box_copy(data, &share->box, v->data[tensor], &all, &share->box, hspmd_dtype_bytes(t->dtype));
-	for (int64_t i = 0; share->partials > 1 && i < hspmd_box_elements(&share->box); i++)
+	hspmd_box_copy(data, &shard->box, v->data[tensor], &all, &shard->box, hspmd_dtype_bytes(t->dtype));
+	for (int64_t i = 0; shard->partials > 1 && i < hspmd_box_elements(&shard->box); i++)
 		op_value_set(data, t->dtype, i,
-			     addend(op_value_get(data, t->dtype, i), share->partial, share->partials, whole_index(&t->shape, &share->box, i)));
+			     addend(op_value_get(data, t->dtype, i), shard->partial, shard->partials, whole_index(&t->shape, &shard->box, i)));
 	return data;
 }
 
@@ -111,24 +111,24 @@ static void run_device(struct trial *t, int device)
 	const struct hspmd_op *op = t->op;
 	struct hspmd_kernel_args args = { .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count };
 	for (int i = 0; i < op->input_count; i++) {
-		struct hspmd_share share;
+		struct hspmd_local_shard shard;
 		args.in[i].rank = -1;
 		if (op->in[i] < 0)
 			continue;
-		void *data = slice(t->v, op->in[i], t->want[i] ? t->want[i] : t->view.annotation[i], device, &share);
-		args.in[i] = view_of(&t->v->g->tensors[op->in[i]], &share.box, data);
+		void *data = slice(t->v, op->in[i], t->want[i] ? t->want[i] : t->view.annotation[i], device, &shard);
+		args.in[i] = view_of(&t->v->g->tensors[op->in[i]], &shard.box, data);
 	}
 	for (int o = 0; o < op->output_count; o++) {
-		struct hspmd_share share;
+		struct hspmd_local_shard shard;
 		args.out[o].rank = -1;
 		if (op->out[o] < 0)
 			continue;
 		const struct hspmd_tensor *tensor = &t->v->g->tensors[op->out[o]];
-		assert_true(hspmd_annotation_share(t->out[o], &tensor->shape, device, &share));
-		t->local[o][device] = malloc(bytes_of(&share.box, tensor->dtype));
+		assert_true(hspmd_annotation_local_shard(t->out[o], &tensor->shape, device, &shard));
+		t->local[o][device] = malloc(bytes_of(&shard.box, tensor->dtype));
 		assert_non_null(t->local[o][device]);
-		memset(t->local[o][device], 0xff, bytes_of(&share.box, tensor->dtype));
-		args.out[o] = view_of(tensor, &share.box, t->local[o][device]);
+		memset(t->local[o][device], 0xff, bytes_of(&shard.box, tensor->dtype));
+		args.out[o] = view_of(tensor, &shard.box, t->local[o][device]);
 	}
 	op_values_kernel(t->v, op->opcode, &args);
 	for (int i = 0; i < op->input_count; i++)
@@ -147,12 +147,12 @@ static void check_output(const struct trial *t, int o, int devices)
 	const struct hspmd_tensor *tensor = &t->v->g->tensors[t->op->out[o]];
 	int64_t n = hspmd_shape_elements(&tensor->shape);
 	double *sum = calloc((size_t)n, sizeof *sum);
-	struct hspmd_share share[MAX_DEVICES];
+	struct hspmd_local_shard shard[MAX_DEVICES];
 	assert_non_null(sum);
 	for (int k = 0; k < devices; k++) {
-		assert_true(hspmd_annotation_share(t->out[o], &tensor->shape, k, &share[k]));
-		for (int64_t i = 0; share[k].replica == 0 && i < hspmd_box_elements(&share[k].box); i++)
-			sum[whole_index(&tensor->shape, &share[k].box, i)] += op_value_get(t->local[o][k], tensor->dtype, i);
+		assert_true(hspmd_annotation_local_shard(t->out[o], &tensor->shape, k, &shard[k]));
+		for (int64_t i = 0; shard[k].replica == 0 && i < hspmd_box_elements(&shard[k].box); i++)
+			sum[whole_index(&tensor->shape, &shard[k].box, i)] += op_value_get(t->local[o][k], tensor->dtype, i);
 	}
 	for (int64_t i = 0; i < n; i++) {
 		double expected = op_value_get(t->v->data[t->op->out[o]], tensor->dtype, i);
@@ -160,8 +160,8 @@ static void check_output(const struct trial *t, int o, int devices)
 			wrong(t, "unsplit", o, i, sum[i], expected);
 	}
 	for (int k = 0; k < devices; k++)
-		for (int64_t i = 0; share[k].partials == 1 && i < hspmd_box_elements(&share[k].box); i++) {
-			double copy = op_value_get(t->local[o][k], tensor->dtype, i), first = sum[whole_index(&tensor->shape, &share[k].box, i)];
+		for (int64_t i = 0; shard[k].partials == 1 && i < hspmd_box_elements(&shard[k].box); i++) {
+			double copy = op_value_get(t->local[o][k], tensor->dtype, i), first = sum[whole_index(&tensor->shape, &shard[k].box, i)];
 			if (!(fabs(copy - first) <= 1e-9 * (1 + fabs(first))))
 				wrong(t, "another copy", o, i, copy, first);
 		}
@@ -176,10 +176,10 @@ static void check_stats(const struct trial *t, int devices)
 	for (int64_t r = 0; r < rows; r++) {
 		double sum = 0, target = 0, expected = 0;
 		for (int k = 0; k < devices; k++) {
-			struct hspmd_share share;
-			assert_true(hspmd_annotation_share(t->out[0], &stats->shape, k, &share));
-			for (int64_t i = 0; share.replica == 0 && i < hspmd_box_elements(&share.box); i += 3)
-				if (whole_index(&stats->shape, &share.box, i) / 3 % rows == r) {
+			struct hspmd_local_shard shard;
+			assert_true(hspmd_annotation_local_shard(t->out[0], &stats->shape, k, &shard));
+			for (int64_t i = 0; shard.replica == 0 && i < hspmd_box_elements(&shard.box); i += 3)
+				if (whole_index(&stats->shape, &shard.box, i) / 3 % rows == r) {
 					const double *s = (const double *)t->local[0][k] + i;
 					sum += s[1] * exp(s[0]);
 					target += s[2];

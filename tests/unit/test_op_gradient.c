@@ -156,7 +156,7 @@ static bool accumulates(enum hspmd_opcode opcode, int output)
 {
 	switch (opcode) {
 	case HSPMD_OP_EMBED_GRAD:
-	case HSPMD_OP_POSITION_GRAD:
+	case HSPMD_OP_POSITION_EMBED_GRAD:
 	case HSPMD_OP_LINEAR_GRAD_X:
 	case HSPMD_OP_LINEAR_GRAD_W:
 	case HSPMD_OP_LOSS:
@@ -164,7 +164,7 @@ static bool accumulates(enum hspmd_opcode opcode, int output)
 	case HSPMD_OP_LAYERNORM_GRAD:
 	case HSPMD_OP_RMSNORM_GRAD:
 		return output > 0;
-	case HSPMD_OP_ROUTE:
+	case HSPMD_OP_TOPK_ROUTER:
 		return output == 2;
 	case HSPMD_OP_EXPERTS_GRAD:
 		return output > 1;

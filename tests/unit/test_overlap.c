@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "runtime/train/execute.h"
+#include "runtime/exec/execute.h"
 #include "tests/unit/trainer.h"
 
 #define DEVICES 2
@@ -221,14 +221,14 @@ static int open_member(struct member *m)
 static int train(struct member *m)
 {
 	struct scene *s = m->s;
-	struct hspmd_executor_options o = { .program = m->program, .device = m->device, .transport = m->transports[0], .sums = m->transports[1],
+	struct hspmd_executor_options o = { .program = m->program, .device = m->device, .transport = m->transports[0], .overlap_transport = m->transports[1],
 					    .rank_of = s->rank_of, .device_count = DEVICES, .voters = s->voters, .voter_count = DEVICES,
 					    .samples = { read_tokens, NULL }, .job = &s->job, .timeline = m->timeline };
 	for (int k = 0; k < 2; k++)
 		if (m->transports[k]->ops->connect(m->transports[k], s->addresses[k], &m->err))
 			return -1;
 	struct hspmd_executor *ex = hspmd_executor_create(&o, &m->err);
-	int status = ex ? hspmd_executor_initialise(ex, &m->err) || hspmd_executor_spread(ex, 0, &m->err) : -1;
+	int status = ex ? hspmd_executor_initialise(ex, &m->err) || hspmd_executor_gather_parameters(ex, 0, &m->err) : -1;
 	for (m->step = 0; !status && m->step < STEPS; m->step++) {
 		struct hspmd_totals own = { 0 }, all;
 		struct hspmd_step_times times;
@@ -236,7 +236,7 @@ static int train(struct member *m)
 		m->kernels = 0;
 		m->came = 0;
 		status = hspmd_executor_gradients(ex, m->step, &own, &times, &m->err) || hspmd_executor_vote(ex, m->step, &own, &all, &m->err) ||
-			 hspmd_executor_commit(ex, m->step, &all, &m->err) || hspmd_executor_spread(ex, m->step + 1, &m->err);
+			 hspmd_executor_commit(ex, m->step, &all, &m->err) || hspmd_executor_gather_parameters(ex, m->step + 1, &m->err);
 		if (!m->number && !status)
 			s->losses[m->step] = all.loss;
 	}
@@ -339,11 +339,11 @@ static const char replicas[] = PLAN("[{\"micro_batches\":2,\"stages\":[{\"layers
 
 /* ---- a stage sends on, whether or not the next one listens */
 
-static int kernels_in(const struct hspmd_program *p, int turns)
+static int kernels_in(const struct hspmd_program *p, int entries)
 {
 	int count = 0;
 	for (size_t i = 0; i < p->vote; i++)
-		count += p->instructions[i].action == HSPMD_ACTION_RUN && p->instructions[i].turn < turns;
+		count += p->instructions[i].kind == HSPMD_INSTRUCTION_RUN && p->instructions[i].schedule_index < entries;
 	return count;
 }
 
@@ -459,7 +459,7 @@ static void see_sum(struct member *m, enum hspmd_lane lane, int instruction, str
 	if (lane == HSPMD_LANE_SUMS && !has_happened(m, SECOND)) {
 		m->s->transfer = span;
 		happens(m, SECOND);
-	} else if (lane == HSPMD_LANE_COMPUTE && in->action == HSPMD_ACTION_RUN && m->s->transfer.ended > 0) {
+	} else if (lane == HSPMD_LANE_COMPUTE && in->kind == HSPMD_INSTRUCTION_RUN && m->s->transfer.ended > 0) {
 		meets_transfer(m->s, span);
 	}
 }

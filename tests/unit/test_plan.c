@@ -85,13 +85,13 @@ static void reads_everything(void **state)
 	assert_int_equal(p->predicted.device_count, 2);
 	assert_int_equal(p->predicted.devices[1], 9);
 	assert_true(p->predicted.memory_bytes[1] == 1e9);
-	assert_int_equal(hspmd_plan_devices(p), 11);
+	assert_int_equal(hspmd_plan_device_count(p), 11);
 	hspmd_plan_destroy(p);
 	hspmd_plan_destroy(NULL);
 	p = read_plan("interleaved", 8);
 	assert_int_equal(p->virtual_stages, 2);
 	assert_int_equal(p->pipelines[0].stages[0].recompute, HSPMD_RECOMPUTE_SELECTIVE);
-	assert_int_equal(hspmd_plan_devices(p), 3);
+	assert_int_equal(hspmd_plan_device_count(p), 3);
 	hspmd_plan_destroy(p);
 }
 
@@ -128,7 +128,7 @@ static void describes(void **state)
 {
 	(void)state;
 	struct hspmd_plan *p = read_plan("mixed", -1);
-	char *line = hspmd_plan_line(p, cluster);
+	char *line = hspmd_plan_summary(p, cluster);
 	assert_string_equal(line, "2 pipelines: [a:0-3 x4 L0-11 | b-08:0-1 x2 L11-24] 100 mb, [a:4-5,b-09:0-1,a:6 x5 L0-24] 14 mb");
 	free(line);
 	hspmd_plan_destroy(p);

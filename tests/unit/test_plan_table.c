@@ -63,7 +63,7 @@ static json_t *make_stage(const struct shape *x, const struct hspmd_cluster *c, 
 		int place = number * x->tp + d;
 		if (x->mixed)
 			place = (number / 2 * 2 + d % 2) * x->tp + d / 2 * 2 + number % 2;
-		json_array_append_new(devices, json_string(hspmd_cluster_address(c, place, at, sizeof at)));
+		json_array_append_new(devices, json_string(hspmd_cluster_device_address(c, place, at, sizeof at)));
 	}
 	return json_pack("{s:[i,i], s:o, s:s}", "layers", s * x->layers_each, (s + 1) * x->layers_each, "devices", devices, "recompute",
 			 s % 2 ? "selective" : "none");
@@ -81,7 +81,7 @@ static struct hspmd_plan *make_plan(const struct shape *x, const struct hspmd_cl
 	}
 	for (int d = 0; d < c->device_count; d++) {
 		char at[256];
-		json_object_set_new(memory, hspmd_cluster_address(c, d, at, sizeof at),
+		json_object_set_new(memory, hspmd_cluster_device_address(c, d, at, sizeof at),
 				    json_integer((json_int_t)(x->memory * (double)c->types[c->devices[d].type].memory_bytes)));
 	}
 	json_t *value = json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o, s:{s:f, s:f, s:f, s:f, s:f, s:o}}", "format", HSPMD_PLAN_FORMAT, "global_batch",

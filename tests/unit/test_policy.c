@@ -35,7 +35,7 @@ static int add(struct hspmd_policy *p, const char *text, const char *name, struc
 static struct hspmd_policy *both(void)
 {
 	struct hspmd_error err = { "" };
-	struct hspmd_policy *p = hspmd_policy_new(&err);
+	struct hspmd_policy *p = hspmd_policy_create(&err);
 	assert_non_null(p);
 	if (add(p, site, "00-site.json", &err) < 0 || add(p, spot, "20-spot.json", &err) < 0)
 		fail_msg("%s", err.text);
@@ -64,7 +64,7 @@ static void test_write_reads_back(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	struct hspmd_policy *p = both(), *q = hspmd_policy_new(&err);
+	struct hspmd_policy *p = both(), *q = hspmd_policy_create(&err);
 	json_t *out = hspmd_policy_to_json(p);
 	assert_non_null(out);
 	if (hspmd_policy_add_json(q, out, "again", &err) < 0)
@@ -149,7 +149,7 @@ static void test_places_that_contradict_one_another(void **state)
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct hspmd_error err = { "" };
-		struct hspmd_policy *p = hspmd_policy_new(&err);
+		struct hspmd_policy *p = hspmd_policy_create(&err);
 		if (add(p, cases[i].defaults, "a.json", &err) < 0 || add(p, cases[i].rules, "b.json", &err) < 0)
 			fail_msg("case %zu: %s", i, err.text);
 		int rc = hspmd_policy_check(p, &err);
@@ -333,10 +333,10 @@ static void test_folder_error_names_file(void **state)
 
 /* ---- which rule */
 
-static int rule_of(const struct hspmd_policy *p, struct hspmd_policy_who who, struct hspmd_error *err)
+static int rule_of(const struct hspmd_policy *p, struct hspmd_policy_subject subject, struct hspmd_error *err)
 {
 	int rule = -2;
-	return hspmd_policy_decide_rule(p, &who, &rule, err) < 0 ? -2 : rule;
+	return hspmd_policy_decide_rule(p, &subject, &rule, err) < 0 ? -2 : rule;
 }
 
 static void test_match(void **state)
@@ -344,19 +344,19 @@ static void test_match(void **state)
 	(void)state;
 	struct hspmd_policy *p = both();
 	struct hspmd_error err = { "" };
-	struct hspmd_policy_who who = { .user = "bob", .account = "a", .partition = "spot1", .qos = "normal" };
-	assert_int_equal(rule_of(p, who, &err), 0);
-	who.partition = "main";
-	assert_int_equal(rule_of(p, who, &err), HSPMD_POLICY_NO_RULE);
-	who.policy = "spot";
-	assert_int_equal(rule_of(p, who, &err), -2);
+	struct hspmd_policy_subject subject = { .user = "bob", .account = "a", .partition = "spot1", .qos = "normal" };
+	assert_int_equal(rule_of(p, subject, &err), 0);
+	subject.partition = "main";
+	assert_int_equal(rule_of(p, subject, &err), HSPMD_POLICY_NO_RULE);
+	subject.policy = "spot";
+	assert_int_equal(rule_of(p, subject, &err), -2);
 	assert_string_equal(err.text, "policy spot (20-spot.json) is not for this job: partition \"main\" is not one of: spot*");
-	who.policy = "big";
-	assert_int_equal(rule_of(p, who, &err), -2);
-	who.user = "ann";
-	assert_int_equal(rule_of(p, who, &err), 1);
-	who.policy = "nope";
-	assert_int_equal(rule_of(p, who, &err), -2);
+	subject.policy = "big";
+	assert_int_equal(rule_of(p, subject, &err), -2);
+	subject.user = "ann";
+	assert_int_equal(rule_of(p, subject, &err), 1);
+	subject.policy = "nope";
+	assert_int_equal(rule_of(p, subject, &err), -2);
 	assert_string_equal(err.text, "there is no policy \"nope\"; the site has: spot, big");
 	hspmd_policy_destroy(p);
 }
@@ -365,9 +365,9 @@ static void test_unknown_partition_leaves_candidates(void **state)
 {
 	(void)state;
 	struct hspmd_policy *p = both();
-	struct hspmd_policy_who who = { .user = "bob" };
+	struct hspmd_policy_subject subject = { .user = "bob" };
 	int rules[4];
-	assert_int_equal(hspmd_policy_candidates(p, &who, rules, 4, NULL), 2);
+	assert_int_equal(hspmd_policy_candidates(p, &subject, rules, 4, NULL), 2);
 	assert_int_equal(rules[0], 0);
 	assert_int_equal(rules[1], HSPMD_POLICY_NO_RULE);
 	hspmd_policy_destroy(p);
@@ -383,18 +383,18 @@ static void test_effective_and_limits(void **state)
 	assert_float_equal(t.weight, 2, 0);
 	assert_false(t.into_idle);
 	assert_int_equal(t.max_jobs_per_user, INT_MAX);
-	struct hspmd_policy_ask ask = { .nodes = 12 };
-	assert_int_equal(hspmd_policy_check_limits(p, 0, &ask, &err), -1);
+	struct hspmd_policy_request request = { .nodes = 12 };
+	assert_int_equal(hspmd_policy_check_limits(p, 0, &request, &err), -1);
 	assert_string_equal(err.text, "policy spot (20-spot.json) allows at most 8 nodes; 12 asked");
-	assert_int_equal(hspmd_policy_check_limits(p, 1, &ask, &err), 0);
-	ask.nodes = 65;
-	assert_int_equal(hspmd_policy_check_limits(p, 1, &ask, &err), -1);
+	assert_int_equal(hspmd_policy_check_limits(p, 1, &request, &err), 0);
+	request.nodes = 65;
+	assert_int_equal(hspmd_policy_check_limits(p, 1, &request, &err), -1);
 	assert_string_equal(err.text, "site default (00-site.json) allows at most 64 nodes; 65 asked");
 	const char *types[] = { "H20", "A100" };
-	ask = (struct hspmd_policy_ask){ .nodes = 8, .devices = 64, .price_per_hour = 200, .types = types, .type_count = 1 };
-	assert_int_equal(hspmd_policy_check_limits(p, 0, &ask, &err), 0);
-	ask.type_count = 2;
-	assert_int_equal(hspmd_policy_check_limits(p, 0, &ask, &err), -1);
+	request = (struct hspmd_policy_request){ .nodes = 8, .devices = 64, .price_per_hour = 200, .types = types, .type_count = 1 };
+	assert_int_equal(hspmd_policy_check_limits(p, 0, &request, &err), 0);
+	request.type_count = 2;
+	assert_int_equal(hspmd_policy_check_limits(p, 0, &request, &err), -1);
 	assert_string_equal(err.text, "policy spot (20-spot.json) allows devices of type H20, H800; A100 asked");
 	hspmd_policy_destroy(p);
 }

@@ -106,7 +106,7 @@ static void random_pairs(void **state)
 		one_case(s, &tally);
 	print_message("%ld cases, %ld with nothing to do, %ld compositions; steps:", tally.cases, tally.identities, tally.compositions);
 	for (int k = 0; k < HSPMD_COMM_KIND_COUNT; k++) {
-		print_message(" %s %ld", hspmd_comm_words[k], tally.kinds[k]);
+		print_message(" %s %ld", hspmd_comm_kind_names[k], tally.kinds[k]);
 		assert_true(tally.kinds[k] > 0);
 	}
 	print_message("\n");
@@ -123,7 +123,7 @@ static char *steps_text(const struct hspmd_transfer *t)
 	FILE *f = open_memstream(&text, &size);
 	for (int s = 0; s < t->step_count; s++) {
 		const struct hspmd_comm_step *step = &t->steps[s];
-		fprintf(f, "%s%s ", s ? "; " : "", hspmd_comm_words[step->kind]);
+		fprintf(f, "%s%s ", s ? "; " : "", hspmd_comm_kind_names[step->kind]);
 		for (int i = 0; i < step->move_count; i++)
 			fprintf(f, "%s%d>%d%s", i ? "," : "", step->moves[i].from, step->moves[i].to, step->moves[i].add ? "+" : "");
 		for (int i = 0; i < step->member_count && step->move_count == 0; i++)

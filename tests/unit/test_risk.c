@@ -8,17 +8,17 @@
 
 #include <cmocka.h>
 
-#include "controller/run/risk.h"
+#include "controller/core/risk.h"
 #include "tests/unit/solver_inputs.h"
 #include "tests/unit/world.h"
 
 #define MOVES 100000
 
-static int copies_saved(int asked, int nodes, double losses, double together, struct run_intervals every)
+static int copies_saved(int asked, int nodes, double losses, double correlated, struct run_intervals every)
 {
 	struct hspmd_job job = { .checkpoint = { .replicas = asked } };
 	struct hspmd_model *model = small_gpt2(8);
-	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses, "together", together);
+	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses, "correlated", correlated);
 	struct hspmd_risk risk = run_risk_read(v);
 	int n = run_risk_copies(&job, model, nodes, &every, &risk);
 	json_decref(v);
@@ -26,9 +26,9 @@ static int copies_saved(int asked, int nodes, double losses, double together, st
 	return n;
 }
 
-static int copies(int asked, int nodes, double losses, double together)
+static int copies(int asked, int nodes, double losses, double correlated)
 {
-	return copies_saved(asked, nodes, losses, together, (struct run_intervals){ 60, 600 });
+	return copies_saved(asked, nodes, losses, correlated, (struct run_intervals){ 60, 600 });
 }
 
 /* The older what shared storage has, the more copies; and the more seldom they are made, for then they cost less. */
@@ -65,9 +65,9 @@ static void test_the_interval_is_the_best(void **state)
 		}
 	/* More expensive: more seldom; failures more often: more often. */
 	assert_true(hspmd_checkpoint_interval(2, 3600) > hspmd_checkpoint_interval(1, 3600));
-	assert_true(hspmd_failure_mean(4, 1000, 0, 0) > hspmd_failure_mean(8, 1000, 0, 0));
-	assert_true(hspmd_failure_mean(4, 1000, 1, 0) < hspmd_failure_mean(4, 1000, 0, 0));
-	assert_float_equal(hspmd_failure_mean(4, 0, 0, 1e-4), 2500, 1e-6);
+	assert_true(hspmd_mean_time_between_failures(4, 1000, 0, 0) > hspmd_mean_time_between_failures(8, 1000, 0, 0));
+	assert_true(hspmd_mean_time_between_failures(4, 1000, 1, 0) < hspmd_mean_time_between_failures(4, 1000, 0, 0));
+	assert_float_equal(hspmd_mean_time_between_failures(4, 0, 0, 1e-4), 2500, 1e-6);
 }
 
 static void test_copies(void **state)
@@ -81,9 +81,9 @@ static void test_copies(void **state)
 	assert_int_equal(copies(1, 1, 1e-3, 0.5), 1);
 	struct hspmd_risk none = run_risk_read(NULL); /* hspmdctld is not there */
 	assert_float_equal(none.losses_per_s, 0, 0);
-	json_t *wild = json_pack("{s:f, s:f}", "losses_per_node_s", 1e9, "together", -5.0);
+	json_t *wild = json_pack("{s:f, s:f}", "losses_per_node_s", 1e9, "correlated", -5.0);
 	assert_float_equal(run_risk_read(wild).losses_per_s, 0, 0);
-	assert_float_equal(run_risk_read(wild).together, 0, 0);
+	assert_float_equal(run_risk_read(wild).correlated, 0, 0);
 	json_decref(wild);
 }
 

@@ -12,25 +12,25 @@
 
 #define MOST 128
 
-/* Every stage runs its turns in order and waits for what a turn needs; messages are never full. Returns false when all wait. */
-static bool runs_through(enum hspmd_schedule schedule, int stages, int rounds, int micro_batches)
+/* Every stage runs its entries in order and waits for what an entry needs; messages are never full. Returns false when all wait. */
+static bool runs_through(enum hspmd_schedule schedule, int stages, int chunks, int micro_batches)
 {
-	static struct hspmd_turn turns[8][MOST];
+	static struct hspmd_schedule_entry entries[8][MOST];
 	static bool done[3][32][32]; /* [forward, backward, weights][stage][micro-batch] */
 	int next[8] = { 0 }, left = 0;
 	memset(done, 0, sizeof done);
 	for (int s = 0; s < stages; s++) {
-		struct hspmd_seat seat = { s, stages, rounds, micro_batches };
-		hspmd_schedule(schedule, &seat, turns[s]);
-		left += hspmd_schedule_turns(schedule, &seat);
+		struct hspmd_pipeline_rank rank = { s, stages, chunks, micro_batches };
+		hspmd_schedule(schedule, &rank, entries[s]);
+		left += hspmd_schedule_length(schedule, &rank);
 	}
 	for (bool moved = true; moved;) {
 		moved = false;
 		for (int s = 0; s < stages; s++) {
-			struct hspmd_seat seat = { s, stages, rounds, micro_batches };
-			while (next[s] < hspmd_schedule_turns(schedule, &seat)) {
-				const struct hspmd_turn *t = &turns[s][next[s]];
-				int stage = s + t->round * stages, last = stages * rounds - 1, m = t->micro_batch;
+			struct hspmd_pipeline_rank rank = { s, stages, chunks, micro_batches };
+			while (next[s] < hspmd_schedule_length(schedule, &rank)) {
+				const struct hspmd_schedule_entry *t = &entries[s][next[s]];
+				int stage = s + t->chunk * stages, last = stages * chunks - 1, m = t->micro_batch;
 				assert_in_range(m, 0, micro_batches - 1);
 				int pass = t->weights ? 2 : t->backward;
 				assert_false(done[pass][stage][m]); /* each pass once */
@@ -54,21 +54,21 @@ static void nobody_waits_for_ever(void **state)
 			assert_true(runs_through(HSPMD_SCHEDULE_1F1B, stages, 1, micro_batches));
 			assert_true(runs_through(HSPMD_SCHEDULE_GPIPE, stages, 1, micro_batches));
 			assert_true(runs_through(HSPMD_SCHEDULE_ZB_H1, stages, 1, micro_batches));
-			for (int rounds = 2; stages > 1 && rounds <= 4; rounds++)
-				if (!runs_through(HSPMD_SCHEDULE_INTERLEAVED, stages, rounds, micro_batches))
-					fail_msg("interleaved: %d stages, %d rounds, %d micro-batches", stages, rounds, micro_batches);
+			for (int chunks = 2; stages > 1 && chunks <= 4; chunks++)
+				if (!runs_through(HSPMD_SCHEDULE_INTERLEAVED, stages, chunks, micro_batches))
+					fail_msg("interleaved: %d stages, %d chunks, %d micro-batches", stages, chunks, micro_batches);
 		}
 }
 
 /* Micro-batches that a stage has begun and not ended, at most. */
-static int most_in_flight(enum hspmd_schedule schedule, struct hspmd_seat seat)
+static int most_in_flight(enum hspmd_schedule schedule, struct hspmd_pipeline_rank rank)
 {
-	struct hspmd_turn turns[MOST];
+	struct hspmd_schedule_entry entries[MOST];
 	int now = 0, most = 0;
-	hspmd_schedule(schedule, &seat, turns);
-	for (int t = 0; t < hspmd_schedule_turns(schedule, &seat); t++) {
-		bool ends = schedule == HSPMD_SCHEDULE_ZB_H1 ? turns[t].weights : turns[t].backward;
-		now += ends ? -1 : !turns[t].backward;
+	hspmd_schedule(schedule, &rank, entries);
+	for (int t = 0; t < hspmd_schedule_length(schedule, &rank); t++) {
+		bool ends = schedule == HSPMD_SCHEDULE_ZB_H1 ? entries[t].weights : entries[t].backward;
+		now += ends ? -1 : !entries[t].backward;
 		most = now > most ? now : most;
 	}
 	return most;
@@ -82,12 +82,12 @@ static void in_flight(void **state)
 	for (int stage = 0; stage < 4; stage++)
 		for (int m = 1; m <= 12; m++) {
 			int behind = 4 - stage < m ? 4 - stage : m, all = 4 < m ? 4 : m;
-			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_GPIPE, (struct hspmd_seat){ stage, 4, 1, m }), m);
-			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_1F1B, (struct hspmd_seat){ stage, 4, 1, m }), behind);
-			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_ZB_H1, (struct hspmd_seat){ stage, 4, 1, m }), all);
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_GPIPE, (struct hspmd_pipeline_rank){ stage, 4, 1, m }), m);
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_1F1B, (struct hspmd_pipeline_rank){ stage, 4, 1, m }), behind);
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_ZB_H1, (struct hspmd_pipeline_rank){ stage, 4, 1, m }), all);
 			int ahead = 2 * (4 - stage - 1) + 4, total = 2 * m;
 			int expected = m % 4 || ahead >= total ? total : ahead + 1;
-			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_INTERLEAVED, (struct hspmd_seat){ stage, 4, 2, m }), expected);
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_INTERLEAVED, (struct hspmd_pipeline_rank){ stage, 4, 2, m }), expected);
 		}
 }
 
@@ -95,15 +95,15 @@ static void in_flight(void **state)
  * where 1F1B takes nine. */
 static int length(enum hspmd_schedule schedule, int stages, int micro_batches)
 {
-	struct hspmd_turn turns[8][MOST];
+	struct hspmd_schedule_entry entries[8][MOST];
 	int end[3][8][32] = { 0 }, free[8] = { 0 }, next[8] = { 0 }, last = 0;
 	for (int s = 0; s < stages; s++)
-		hspmd_schedule(schedule, &(struct hspmd_seat){ s, stages, 1, micro_batches }, turns[s]);
+		hspmd_schedule(schedule, &(struct hspmd_pipeline_rank){ s, stages, 1, micro_batches }, entries[s]);
 	for (bool moved = true; moved;) {
 		moved = false;
 		for (int s = 0; s < stages; s++) {
-			const struct hspmd_turn *t = &turns[s][next[s]];
-			if (next[s] == hspmd_schedule_turns(schedule, &(struct hspmd_seat){ s, stages, 1, micro_batches }))
+			const struct hspmd_schedule_entry *t = &entries[s][next[s]];
+			if (next[s] == hspmd_schedule_length(schedule, &(struct hspmd_pipeline_rank){ s, stages, 1, micro_batches }))
 				continue;
 			int pass = t->weights ? 2 : t->backward, m = t->micro_batch;
 			int from = pass == 0 ? s - 1 : s + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traces, and the played cluster: small ones reckoned by hand, made-up days, and recorded ones where they are to be had. */
+/* Traces, and the simulated cluster: small ones reckoned by hand, made-up days, and recorded ones where they are to be had. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,19 +36,19 @@ static struct hspmd_trace *trace_of(const char *text, struct hspmd_error *err)
 static struct hspmd_policy *policy_of(const char *text)
 {
 	struct hspmd_error err = { "" };
-	struct hspmd_policy *p = hspmd_policy_new(&err);
+	struct hspmd_policy *p = hspmd_policy_create(&err);
 	if (hspmd_policy_add_text(p, text, strlen(text), "policy.json", &err) < 0)
 		fail_msg("%s", err.text);
 	return p;
 }
 
-static struct hspmd_sim_result simulate(const char *policy, const char *trace, enum hspmd_sim_mode mode)
+static struct hspmd_policy_sim_result simulate(const char *policy, const char *trace, enum hspmd_policy_sim_mode mode)
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_policy *p = policy_of(policy);
 	struct hspmd_trace *t = trace_of(trace, &err);
-	struct hspmd_sim_options options = hspmd_sim_defaults;
-	struct hspmd_sim_result r = { 0 };
+	struct hspmd_policy_sim_options options = hspmd_policy_sim_defaults;
+	struct hspmd_policy_sim_result r = { 0 };
 	options.mode = mode;
 	if (!t || hspmd_policy_simulate(p, t, &options, &r, &err) < 0)
 		fail_msg("%s", err.text);
@@ -60,19 +60,19 @@ static struct hspmd_sim_result simulate(const char *policy, const char *trace, e
 static void test_alone(void **state)
 {
 	(void)state;
-	struct hspmd_sim_result r = simulate(fill, TRACE(ADD ELASTIC("1")), HSPMD_SIM_POLICY);
+	struct hspmd_policy_sim_result r = simulate(fill, TRACE(ADD ELASTIC("1")), HSPMD_POLICY_SIM_POLICY);
 	assert_float_equal(r.tokens, 400e3, 1);
 	assert_int_equal(r.grows, 1);
-	r = simulate(fill, TRACE(ADD ELASTIC("1")), HSPMD_SIM_WITHOUT);
+	r = simulate(fill, TRACE(ADD ELASTIC("1")), HSPMD_POLICY_SIM_WITHOUT);
 	assert_float_equal(r.tokens, 100e3, 1);
-	r = simulate(fill, TRACE(ADD ELASTIC("1")), HSPMD_SIM_PREEMPT);
+	r = simulate(fill, TRACE(ADD ELASTIC("1")), HSPMD_POLICY_SIM_PREEMPT);
 	assert_float_equal(r.tokens, 400e3, 1);
 }
 
 static void test_gives_way_and_comes_back(void **state)
 {
 	(void)state;
-	struct hspmd_sim_result r = simulate(fill, TRACE(ADD ELASTIC("1") ", " RIGID("100", "2", "50")), HSPMD_SIM_POLICY);
+	struct hspmd_policy_sim_result r = simulate(fill, TRACE(ADD ELASTIC("1") ", " RIGID("100", "2", "50")), HSPMD_POLICY_SIM_POLICY);
 	assert_float_equal(r.rigid_wait_s, 2, 1e-3);
 	assert_float_equal(r.tokens, 400 * 100 + 200 * 52 + 400 * 848, 1);
 	assert_float_equal(r.used_node_s, 4000, 0.1);
@@ -82,11 +82,11 @@ static void test_gives_way_and_comes_back(void **state)
 	assert_int_equal(r.shrinks, 1);
 	assert_int_equal(r.nodes_given, 2);
 	/* Nobody resizes: it stays on its one node, and the other job starts at once. */
-	r = simulate(fill, TRACE(ADD ELASTIC("1") ", " RIGID("100", "2", "50")), HSPMD_SIM_WITHOUT);
+	r = simulate(fill, TRACE(ADD ELASTIC("1") ", " RIGID("100", "2", "50")), HSPMD_POLICY_SIM_WITHOUT);
 	assert_float_equal(r.rigid_wait_s, 0, 1e-3);
 	assert_float_equal(r.tokens, 100e3, 1);
 	/* Preempted whole: 100 s of four nodes are lost; two of them stay idle for it to restart on, the others when the job is done. */
-	r = simulate(fill, TRACE(ADD ELASTIC("1") ", " RIGID("100", "2", "50")), HSPMD_SIM_PREEMPT);
+	r = simulate(fill, TRACE(ADD ELASTIC("1") ", " RIGID("100", "2", "50")), HSPMD_POLICY_SIM_PREEMPT);
 	assert_int_equal(r.preemptions, 1);
 	assert_float_equal(r.rigid_wait_s, 2, 1e-3);
 	assert_float_equal(r.lost_node_s, 400, 0.1);
@@ -97,10 +97,10 @@ static void test_gives_way_and_comes_back(void **state)
 static void test_keeps_its_fewest_and_is_preempted_only_then(void **state)
 {
 	(void)state;
-	struct hspmd_sim_result r = simulate(fill, TRACE(ADD ELASTIC("3") ", " RIGID("100", "1", "50")), HSPMD_SIM_POLICY);
+	struct hspmd_policy_sim_result r = simulate(fill, TRACE(ADD ELASTIC("3") ", " RIGID("100", "1", "50")), HSPMD_POLICY_SIM_POLICY);
 	assert_int_equal(r.preemptions, 0);
 	assert_int_equal(r.nodes_given, 1);
-	r = simulate(fill, TRACE(ADD ELASTIC("3") ", " RIGID("100", "2", "50")), HSPMD_SIM_POLICY);
+	r = simulate(fill, TRACE(ADD ELASTIC("3") ", " RIGID("100", "2", "50")), HSPMD_POLICY_SIM_POLICY);
 	assert_int_equal(r.preemptions, 1);
 	assert_float_equal(r.lost_node_s, 0, 0);
 }
@@ -114,7 +114,7 @@ static void test_backfill_in_order(void **state)
 		"{\"time_s\": 1, \"event\": \"submit\", \"job\": {\"id\": 2, \"nodes\": 4, \"run_s\": 10}},"
 		"{\"time_s\": 2, \"event\": \"submit\", \"job\": {\"id\": 3, \"nodes\": 1, \"run_s\": 200}},"
 		"{\"time_s\": 3, \"event\": \"submit\", \"job\": {\"id\": 4, \"nodes\": 1, \"run_s\": 97}}");
-	struct hspmd_sim_result r = simulate(fill, text, HSPMD_SIM_POLICY);
+	struct hspmd_policy_sim_result r = simulate(fill, text, HSPMD_POLICY_SIM_POLICY);
 	assert_float_equal(r.rigid_wait_s * 4, 0 + 99 + 108 + 0, 1e-3);
 	assert_float_equal(r.rigid_wait_max_s, 108, 1e-3);
 }
@@ -123,15 +123,15 @@ static void test_lost_nodes(void **state)
 {
 	(void)state;
 #define GONE ", {\"time_s\": 500, \"event\": \"remove\", \"nodes\": [\"n0\"]}"
-	struct hspmd_sim_result r = simulate(fill, TRACE(ADD ELASTIC("1") GONE), HSPMD_SIM_POLICY);
+	struct hspmd_policy_sim_result r = simulate(fill, TRACE(ADD ELASTIC("1") GONE), HSPMD_POLICY_SIM_POLICY);
 	assert_int_equal(r.node_losses, 1);
 	assert_int_equal(r.requeues, 0);
 	assert_float_equal(r.tokens, 400 * 500 + 300 * 500, 1);
 	assert_float_equal(r.node_s, 3500, 1e-3);
-	r = simulate(fill, TRACE(ADD ELASTIC("1") GONE), HSPMD_SIM_PREEMPT);
+	r = simulate(fill, TRACE(ADD ELASTIC("1") GONE), HSPMD_POLICY_SIM_PREEMPT);
 	assert_int_equal(r.requeues, 1);
 	assert_float_equal(r.tokens, 300 * 498, 1);
-	r = simulate(fill, TRACE(ADD RIGID("0", "4", "600") GONE), HSPMD_SIM_POLICY);
+	r = simulate(fill, TRACE(ADD RIGID("0", "4", "600") GONE), HSPMD_POLICY_SIM_POLICY);
 	assert_int_equal(r.rigid_done, 0);
 	assert_float_equal(r.lost_node_s, 2000, 1e-3);
 #undef GONE
@@ -179,7 +179,7 @@ static void test_trace_reads_back(void **state)
 }
 
 /* What must hold whatever happens. */
-static void check_sane(const struct hspmd_sim_result *r)
+static void check_sane(const struct hspmd_policy_sim_result *r)
 {
 	assert_true(r->used_node_s <= r->node_s * (1 + 1e-9));
 	assert_true(r->stalled_node_s <= r->used_node_s);
@@ -197,11 +197,11 @@ static void test_made_up_days(void **state)
 		struct trace_recipe recipe = { .nodes = 128, .rigid = 200, .elastic = 12, .hours = 24, .load = 0.5, .elastic_nodes = 32, .seed = seed };
 		struct hspmd_error err = { "" };
 		struct hspmd_trace *t = trace_make(&recipe, &err);
-		struct hspmd_sim_result r[3], again;
+		struct hspmd_policy_sim_result r[3], again;
 		assert_non_null(t);
 		for (int m = 0; m < 3; m++) {
-			struct hspmd_sim_options options = hspmd_sim_defaults;
-			options.mode = (enum hspmd_sim_mode)m;
+			struct hspmd_policy_sim_options options = hspmd_policy_sim_defaults;
+			options.mode = (enum hspmd_policy_sim_mode)m;
 			assert_int_equal(hspmd_policy_simulate(p, t, &options, &r[m], &err), 0);
 			check_sane(&r[m]);
 			assert_int_equal(hspmd_policy_simulate(p, t, &options, &again, &err), 0);

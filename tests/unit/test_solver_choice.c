@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/near.h"
-#include "controller/solver/pairing.h"
+#include "controller/solver/search/migration.h"
+#include "controller/solver/search/assignment.h"
 #include "tests/bench/solver/instances.h"
 #include "tests/unit/solver_inputs.h"
 
@@ -39,7 +39,7 @@ static void pairs_are_worth_most(void **state)
 			random = random * 1664525u + 1013904223u;
 			value[i] = (random >> 16) % 7;
 		}
-		assert_int_equal(hspmd_pairing(n, value, to), 0);
+		assert_int_equal(hspmd_assign_best(n, value, to), 0);
 		for (int i = 0; i < n; i++) {
 			assert_in_range(to[i], 0, n - 1);
 			taken |= 1u << to[i];
@@ -54,13 +54,13 @@ static void pairs_are_worth_most(void **state)
 static void many_are_paired_too(void **state)
 {
 	(void)state;
-	enum { N = HSPMD_PAIRING_EXACT + 40 };
+	enum { N = HSPMD_ASSIGN_EXACT_MAX + 40 };
 	double *value = calloc(N * N, sizeof *value);
 	int to[N], seen[N] = { 0 };
 	assert_non_null(value);
 	for (int i = 0; i < N; i += 2)
 		value[i * N + (N - 1 - i)] = 1 + i;
-	assert_int_equal(hspmd_pairing(N, value, to), 0);
+	assert_int_equal(hspmd_assign_best(N, value, to), 0);
 	for (int i = 0; i < N; i++) {
 		assert_int_equal(seen[to[i]]++, 0);
 		if (i % 2 == 0)
@@ -75,7 +75,7 @@ struct scene {
 	struct hspmd_cluster *cluster;
 	struct hspmd_profile *profile;
 	struct hspmd_costs *costs;
-	struct hspmd_kinds *kinds;
+	struct hspmd_device_classes *device_classes;
 };
 
 /* `text`: the cluster's nodes. Six layers of 1000 weights, of 4 bytes and 8 of moments each. */
@@ -111,14 +111,14 @@ static void scene_new(struct scene *s, const char *nodes)
 	if (!s->profile)
 		fail_msg("%s", err.text);
 	s->costs = hspmd_costs_new(s->cluster, NULL, s->profile, HSPMD_PRECISION_FP32, 0, &err);
-	s->kinds = s->costs ? hspmd_kinds_new(s->cluster, allowed, &err) : NULL;
-	if (!s->kinds)
+	s->device_classes = s->costs ? hspmd_device_classes_new(s->cluster, allowed, &err) : NULL;
+	if (!s->device_classes)
 		fail_msg("%s", err.text);
 }
 
 static void scene_free(struct scene *s)
 {
-	hspmd_kinds_destroy(s->kinds);
+	hspmd_device_classes_destroy(s->device_classes);
 	hspmd_costs_destroy(s->costs);
 	hspmd_profile_destroy(s->profile);
 	hspmd_cluster_destroy(s->cluster);
@@ -145,10 +145,10 @@ static double moved(const struct scene *s, const char *from, const char *to, int
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_plan *a = plan_from(s, 4, 0, from), *b = plan_from(s, 4, zero, to);
-	struct hspmd_near *n = hspmd_near_new(s->costs, s->kinds, a, s->cluster, &err);
+	struct hspmd_migration *n = hspmd_migration_new(s->costs, s->device_classes, a, s->cluster, &err);
 	assert_non_null(n);
-	double bytes = hspmd_near_bytes(n, b);
-	hspmd_near_destroy(n);
+	double bytes = hspmd_migration_bytes(n, b);
+	hspmd_migration_destroy(n);
 	hspmd_plan_destroy(a);
 	hspmd_plan_destroy(b);
 	return bytes;
@@ -186,16 +186,16 @@ static void plans_are_turned_onto_what_holds_them(void **state)
 	scene_new(&s, "[{\"name\": \"n[0-3]\", \"devices\": [{\"type\": \"a\", \"count\": 2}]}, {\"name\": \"m\", \"devices\": [{\"type\": \"b\", \"count\": 2}]}]");
 	struct hspmd_plan *now = plan_from(&s, 4, 0, TWO_STAGES("2", "n3:1", "m:1"));
 	struct hspmd_plan *same = plan_from(&s, 4, 0, TWO_STAGES("2", "n1:0", "m:0")), *other = plan_from(&s, 4, 0, TWO_STAGES("2", "m:0", "n1:0"));
-	struct hspmd_near *n = hspmd_near_new(s.costs, s.kinds, now, s.cluster, &err);
+	struct hspmd_migration *n = hspmd_migration_new(s.costs, s.device_classes, now, s.cluster, &err);
 	assert_non_null(n);
-	assert_true(hspmd_near_bytes(n, same) > 0);
-	assert_int_equal(hspmd_near_settle(n, same), 0);
-	assert_true(hspmd_near_bytes(n, same) == 0);
-	assert_int_equal(hspmd_near_settle(n, other), 0);
+	assert_true(hspmd_migration_bytes(n, same) > 0);
+	assert_int_equal(hspmd_migration_assign(n, same), 0);
+	assert_true(hspmd_migration_bytes(n, same) == 0);
+	assert_int_equal(hspmd_migration_assign(n, other), 0);
 	check_plan(other, s.cluster, 6);
-	assert_true(hspmd_near_bytes(n, other) == 6 * 12000);
+	assert_true(hspmd_migration_bytes(n, other) == 6 * 12000);
 	assert_string_equal(s.cluster->types[s.cluster->devices[other->pipelines[0].stages[0].devices[0]].type].name, "b");
-	hspmd_near_destroy(n);
+	hspmd_migration_destroy(n);
 	hspmd_plan_destroy(now);
 	hspmd_plan_destroy(same);
 	hspmd_plan_destroy(other);
@@ -230,11 +230,11 @@ static void a_smaller_cluster_keeps_what_it_has(void **state)
 	struct hspmd_plan *fastest = solve(&three, NULL, NULL, NULL), *near = solve(&three, before, four.cluster, &report);
 	assert_true(near->predicted.step_s <= 1.02 * fastest->predicted.step_s * (1 + 1e-9));
 	struct hspmd_error err = { "" };
-	struct hspmd_near *n = hspmd_near_new(three.costs, three.kinds, before, four.cluster, &err);
+	struct hspmd_migration *n = hspmd_migration_new(three.costs, three.device_classes, before, four.cluster, &err);
 	assert_non_null(n);
-	assert_true(report.moved_bytes <= hspmd_near_bytes(n, fastest));
-	assert_true(report.moved_bytes == hspmd_near_bytes(n, near));
-	hspmd_near_destroy(n);
+	assert_true(report.moved_bytes <= hspmd_migration_bytes(n, fastest));
+	assert_true(report.moved_bytes == hspmd_migration_bytes(n, near));
+	hspmd_migration_destroy(n);
 	hspmd_solve_report_clear(&report);
 	hspmd_plan_destroy(before);
 	hspmd_plan_destroy(again);
@@ -263,14 +263,14 @@ static void nearness_costs_little(void **state)
 		if (near) {
 			bool allowed[3] = { true, true, true };
 			struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
-			struct hspmd_kinds *k = hspmd_kinds_new(in.cluster, allowed, &err);
-			struct hspmd_near *n = hspmd_near_new(c, k, now, in.cluster, &err);
+			struct hspmd_device_classes *k = hspmd_device_classes_new(in.cluster, allowed, &err);
+			struct hspmd_migration *n = hspmd_migration_new(c, k, now, in.cluster, &err);
 			assert_non_null(n);
 			assert_true(near->predicted.step_s <= 1.02 * fastest->predicted.step_s * (1 + 1e-9));
-			assert_true(with.moved_bytes <= hspmd_near_bytes(n, fastest));
-			nearer += with.moved_bytes < hspmd_near_bytes(n, fastest);
-			hspmd_near_destroy(n);
-			hspmd_kinds_destroy(k);
+			assert_true(with.moved_bytes <= hspmd_migration_bytes(n, fastest));
+			nearer += with.moved_bytes < hspmd_migration_bytes(n, fastest);
+			hspmd_migration_destroy(n);
+			hspmd_device_classes_destroy(k);
 			hspmd_costs_destroy(c);
 		}
 		hspmd_solve_report_clear(&with);
@@ -300,7 +300,7 @@ static struct used used_by(const struct hspmd_cluster *c, const struct hspmd_pla
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++) {
-				const struct hspmd_device_at *at = &c->devices[p->pipelines[i].stages[s].devices[d]];
+				const struct hspmd_cluster_device *at = &c->devices[p->pipelines[i].stages[s].devices[d]];
 				u.devices++;
 				u.types[at->type] = true;
 				if (!nodes[at->node]) {
@@ -460,13 +460,13 @@ static void holders_stay(void **state)
 	(void)state;
 	static const char *const racks[] = { "abcd", "abab", "abba" };
 	struct hspmd_model *m = small_gpt2(12);
-	struct hspmd_execution exec = hspmd_execution_default();
+	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
 	int halves = 0;
-	exec.max_tp = 1;
-	exec.max_zero_stage = 0;
+	caps.max_tp = 1;
+	caps.max_zero_stage = 0;
 	for (unsigned seed = 0; seed < 24; seed++) {
 		struct hspmd_cluster *c = measured_cluster(seed, 37000000, racks[seed % 3]);
-		struct hspmd_solve_request r = { .global_batch = 16, .seq_len = 64, .micro_batch = 1, .exec = &exec, .least_nodes = 2 };
+		struct hspmd_solve_request r = { .global_batch = 16, .seq_len = 64, .micro_batch = 1, .caps = &caps, .least_nodes = 2 };
 		struct hspmd_error err = { "" };
 		struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err), *again;
 		if (!p)

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/costs.h"
-#include "controller/solver/physics.h"
+#include "controller/solver/cost/costs.h"
+#include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/solver.h"
 #include "tests/unit/solver_inputs.h"
 

@@ -147,7 +147,7 @@ static void devices_without_a_link_are_named(void **state)
 	struct hspmd_solve_report report = { 0 };
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, &report, &err);
 	assert_non_null(p);
-	assert_in_range(hspmd_plan_devices(p), 1, 2);
+	assert_in_range(hspmd_plan_device_count(p), 1, 2);
 	assert_int_equal(report.warning_count, 1);
 	expect_words(report.warnings[0], "no link|n0:0|n1:0");
 	hspmd_solve_report_clear(&report);

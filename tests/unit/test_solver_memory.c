@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "controller/solver/physics.h"
+#include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/solver.h"
-#include "runtime/train/program.h"
+#include "runtime/program/program.h"
 #include "tests/unit/solver_inputs.h"
 
 #define CLOSE 0.05
@@ -112,7 +112,7 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 	double bytes = (double)(program->fixed_bytes + program->arena_bytes + program->workspace_bytes);
 	for (int i = 0; i < program->state_count; i++)
 		if (program->states[i].param >= 0)
-			bytes += 3.0 * (double)program->forms[program->slots[program->states[i].param].form].bytes / (p->zero_stage ? 1 : p->pipeline_count);
+			bytes += 3.0 * (double)program->slot_types[program->slots[program->states[i].param].slot_type].bytes / (p->zero_stage ? 1 : p->pipeline_count);
 	hspmd_program_destroy(program);
 	dev->ops->close(dev);
 	return bytes;

@@ -68,7 +68,7 @@ static void limits_are_kept_and_explained(void **state)
 	struct hspmd_solve_request r = { .global_batch = 16, .seq_len = 128, .precision = HSPMD_PRECISION_FP32, .limits.max_devices = 2 };
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err);
 	assert_non_null(p);
-	assert_in_range(hspmd_plan_devices(p), 1, 2);
+	assert_in_range(hspmd_plan_device_count(p), 1, 2);
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			assert_int_equal(p->pipelines[i].stages[s].devices[0] % 2, 1);
@@ -100,7 +100,7 @@ static void spare_devices_are_told(void **state)
 	struct hspmd_solve_request r = { .global_batch = 2, .seq_len = 128, .precision = HSPMD_PRECISION_FP32 };
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err);
 	assert_non_null(p);
-	int used = hspmd_plan_devices(p);
+	int used = hspmd_plan_device_count(p);
 	assert_in_range(used, 1, 2);
 	char *text = hspmd_plan_explain(c, m, NULL, HSPMD_PRECISION_FP32, &r, p), spare[128];
 	assert_non_null(text);
@@ -113,7 +113,7 @@ static void spare_devices_are_told(void **state)
 	r.global_batch = 1024;
 	p = hspmd_solve(c, m, NULL, &r, NULL, &err);
 	assert_non_null(p);
-	assert_int_equal(hspmd_plan_devices(p), 5);
+	assert_int_equal(hspmd_plan_device_count(p), 5);
 	text = hspmd_plan_explain(c, m, NULL, HSPMD_PRECISION_FP32, &r, p);
 	assert_non_null(strstr(text, "\nOne more x would make a step "));
 	assert_null(strstr(text, "spare"));
@@ -135,7 +135,7 @@ static void the_limiting_stage_is_named(void **state)
 				   "{\"micro_batches\":3,\"stages\":[{\"layers\":[0,2],\"devices\":[\"%3$s\"]},{\"layers\":[2,6],\"devices\":[\"%4$s\"]}]}]}";
 	char name[4][64], whole[1024];
 	for (int d = 0; d < 4; d++)
-		hspmd_cluster_address(c, d, name[d], sizeof name[d]);
+		hspmd_cluster_device_address(c, d, name[d], sizeof name[d]);
 	snprintf(whole, sizeof whole, text, name[0], name[1], name[2], name[3]);
 	json_t *value = json_loads(whole, 0, NULL);
 	assert_non_null(value);

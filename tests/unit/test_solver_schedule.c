@@ -54,11 +54,11 @@ static struct hspmd_cluster *four(double bytes)
 
 static struct hspmd_plan *solve(const struct hspmd_cluster *c, const struct hspmd_profile *p, unsigned schedules, struct hspmd_error *err)
 {
-	struct hspmd_execution exec = hspmd_execution_default();
-	exec.recompute = 1u << HSPMD_RECOMPUTE_NONE;
+	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
+	caps.recompute = 1u << HSPMD_RECOMPUTE_NONE;
 	if (schedules)
-		exec.schedules = schedules;
-	struct hspmd_solve_request r = { .global_batch = 8, .micro_batch = 1, .exec = &exec };
+		caps.schedules = schedules;
+	struct hspmd_solve_request r = { .global_batch = 8, .micro_batch = 1, .caps = &caps };
 	return hspmd_solve(c, NULL, p, &r, NULL, err);
 }
 
@@ -89,14 +89,14 @@ static void the_fastest_order_is_chosen(void **state)
 	const double room = 1.6e8;
 	enum hspmd_schedule chosen, plain, split, rounds;
 	double best = step_with(room, 0, &chosen), fifo = step_with(room, BIT(1F1B), &plain);
-	double apart = step_with(room, BIT(1F1B) | BIT(ZB_H1), &split), chunks = step_with(room, BIT(1F1B) | BIT(INTERLEAVED), &rounds);
+	double split_s = step_with(room, BIT(1F1B) | BIT(ZB_H1), &split), interleaved_s = step_with(room, BIT(1F1B) | BIT(INTERLEAVED), &rounds);
 	assert_int_equal(plain, HSPMD_SCHEDULE_1F1B);
 	assert_int_equal(split, HSPMD_SCHEDULE_ZB_H1);
 	assert_int_equal(rounds, HSPMD_SCHEDULE_INTERLEAVED);
 	assert_int_not_equal(chosen, HSPMD_SCHEDULE_1F1B);
-	assert_true(apart < 0.9 * fifo);
-	assert_true(chunks < 0.9 * fifo);
-	assert_true(best <= apart && best <= chunks);
+	assert_true(split_s < 0.9 * fifo);
+	assert_true(interleaved_s < 0.9 * fifo);
+	assert_true(best <= split_s && best <= interleaved_s);
 	/* No device works faster than all the time. */
 	assert_true(best > 8 * LAYERS * 3.1e-3 / 4);
 }

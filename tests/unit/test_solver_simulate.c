@@ -8,13 +8,13 @@
 #include <stdlib.h>
 
 #include "common/schedule.h"
-#include "controller/solver/simulate.h"
+#include "controller/solver/sim/simulate.h"
 
 #define CLOSE 1e-9
 
 static double end_of(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule)
 {
-	struct hspmd_sim_result result = { 0 };
+	struct hspmd_pipeline_sim result = { 0 };
 	assert_int_equal(hspmd_simulate(stages, count, micro_batches, schedule, &result), 0);
 	return result.end;
 }
@@ -42,7 +42,7 @@ static void unequal_stages_by_hand(void **state)
 	struct hspmd_sim_stage stages[2] = { { 1, 2, 1, 0, 0 }, { 3, 4, 2, 0, 0 } };
 	struct hspmd_sim_op ops[12];
 	double ends[2];
-	struct hspmd_sim_result result = { .ops = ops, .stage_end = ends };
+	struct hspmd_pipeline_sim result = { .ops = ops, .stage_end = ends };
 	assert_int_equal(hspmd_simulate(stages, 2, 2, HSPMD_SCHEDULE_1F1B, &result), 0);
 	assert_float_equal(result.end, 17, CLOSE);
 	assert_float_equal(ends[1], 15, CLOSE);
@@ -69,13 +69,13 @@ static void split_backward_by_hand(void **state)
 	struct hspmd_sim_stage stages[2] = { { 1, 2, 1, 0, 0 }, { 3, 4, 2, 0, 0 } };
 	struct hspmd_sim_op ops[16];
 	double ends[2], weights = 0;
-	struct hspmd_sim_result result = { .ops = ops, .stage_end = ends };
+	struct hspmd_pipeline_sim result = { .ops = ops, .stage_end = ends };
 	assert_int_equal(hspmd_sim_op_count(2, 2, HSPMD_SCHEDULE_ZB_H1), 16);
 	assert_int_equal(hspmd_simulate(stages, 2, 2, HSPMD_SCHEDULE_ZB_H1, &result), 0);
 	assert_float_equal(result.end, 15, CLOSE);
 	assert_float_equal(ends[0], 13, CLOSE);
 	for (int i = 0; i < 16; i++)
-		weights += ops[i].kind == HSPMD_SIM_WEIGHTS ? ops[i].end - ops[i].start : 0;
+		weights += ops[i].kind == HSPMD_SIM_WEIGHT_GRADS ? ops[i].end - ops[i].start : 0;
 	assert_float_equal(weights, 6, CLOSE);
 }
 
@@ -86,27 +86,27 @@ static void interleaving_shrinks_the_bubble(void **state)
 	struct hspmd_sim_stage stages[24];
 	for (int i = 0; i < 24; i++)
 		stages[i] = (struct hspmd_sim_stage){ .forward = 1, .backward = 2 };
-	for (int seats = 2; seats <= 6; seats++)
-		for (int rounds = 2; rounds <= 4; rounds++)
+	for (int ranks = 2; ranks <= 6; ranks++)
+		for (int chunks = 2; chunks <= 4; chunks++)
 			for (int groups = 1; groups <= 3; groups++) {
-				struct hspmd_sim_result result = { 0 };
-				assert_int_equal(hspmd_simulate_rounds(stages, seats * rounds, rounds, groups * seats, &result), 0);
-				assert_float_equal(result.end, 3.0 * (rounds * groups * seats + seats - 1), CLOSE);
+				struct hspmd_pipeline_sim result = { 0 };
+				assert_int_equal(hspmd_simulate_interleaved(stages, ranks * chunks, chunks, groups * ranks, &result), 0);
+				assert_float_equal(result.end, 3.0 * (chunks * groups * ranks + ranks - 1), CLOSE);
 			}
 }
 
-/* Two seats, two rounds, two micro-batches, a transfer of 0.5 each time a pass changes seats: every operation is noted once, and no seat does two at a time. */
+/* Two ranks, two rounds, two micro-batches, a transfer of 0.5 each time a pass changes ranks: every operation is noted once, and no rank does two at a time. */
 static void interleaved_operations_do_not_overlap(void **state)
 {
 	(void)state;
 	struct hspmd_sim_stage stages[4];
 	struct hspmd_sim_op ops[28];
 	double ends[4], least = 4 * 3 + 6 * 0.5; /* one micro-batch all the way there and back */
-	struct hspmd_sim_result result = { .ops = ops, .stage_end = ends };
+	struct hspmd_pipeline_sim result = { .ops = ops, .stage_end = ends };
 	for (int i = 0; i < 4; i++)
 		stages[i] = (struct hspmd_sim_stage){ .forward = 1, .backward = 2, .send_forward = 0.5, .send_backward = 0.5 };
 	assert_int_equal(hspmd_sim_op_count(4, 2, HSPMD_SCHEDULE_INTERLEAVED), 28);
-	assert_int_equal(hspmd_simulate_rounds(stages, 4, 2, 2, &result), 0);
+	assert_int_equal(hspmd_simulate_interleaved(stages, 4, 2, 2, &result), 0);
 	assert_true(result.end >= least);
 	assert_float_equal(ends[0], result.end, CLOSE);
 	for (int i = 0; i < 28; i++)
@@ -130,17 +130,17 @@ static void in_flight_is_what_the_schedule_holds(void **state)
 {
 	(void)state;
 	static const enum hspmd_schedule schedules[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_ZB_H1 };
-	static struct hspmd_turn turns[3 * 20];
+	static struct hspmd_schedule_entry entries[3 * 20];
 	for (int k = 0; k < 3; k++)
 		for (int count = 1; count <= 6; count++)
 			for (int m = 1; m <= 20; m++)
 				for (int s = 0; s < count; s++) {
-					struct hspmd_seat seat = { s, count, 1, m };
+					struct hspmd_pipeline_rank rank = { s, count, 1, m };
 					int now = 0, most = 0;
-					hspmd_schedule(schedules[k], &seat, turns);
-					for (int i = 0; i < hspmd_schedule_turns(schedules[k], &seat); i++) {
-						bool forward = !turns[i].backward && !turns[i].weights;
-						now += forward ? 1 : turns[i].weights == (schedules[k] == HSPMD_SCHEDULE_ZB_H1) ? -1 : 0;
+					hspmd_schedule(schedules[k], &rank, entries);
+					for (int i = 0; i < hspmd_schedule_length(schedules[k], &rank); i++) {
+						bool forward = !entries[i].backward && !entries[i].weights;
+						now += forward ? 1 : entries[i].weights == (schedules[k] == HSPMD_SCHEDULE_ZB_H1) ? -1 : 0;
 						most = now > most ? now : most;
 					}
 					assert_int_equal(now, 0);

@@ -19,7 +19,7 @@
 
 static const struct {
 	const char *schedule, *stages;
-	int rounds;
+	int chunks;
 } plans[] = {
 	{ "\"1f1b\"", "{\"layers\":[0,4],\"devices\":[\"n:%d\"]},{\"layers\":[4,10],\"devices\":[\"n:%d\"]}", 1 },
 	{ "\"gpipe\"", "{\"layers\":[0,4],\"devices\":[\"n:%d\"]},{\"layers\":[4,10],\"devices\":[\"n:%d\"]}", 1 },
@@ -161,7 +161,7 @@ static double check_threads(const json_t *events, struct span *spans, int count)
 	return last;
 }
 
-static void check_trace(const json_t *trace, const struct hspmd_plan *p, int rounds)
+static void check_trace(const json_t *trace, const struct hspmd_plan *p, int chunks)
 {
 	const json_t *events = json_object_get(trace, "traceEvents");
 	assert_true(json_is_array(events));
@@ -188,12 +188,12 @@ static void check_trace(const json_t *trace, const struct hspmd_plan *p, int rou
 		messages += !strcmp(category, "communication");
 	}
 	for (int k = 0; k < p->pipeline_count; k++)
-		passes += p->pipelines[k].micro_batches * 2 * rounds;
+		passes += p->pipelines[k].micro_batches * 2 * chunks;
 	assert_int_equal(forward, passes);
 	assert_int_equal(backward, passes);
 	assert_int_equal(weights, p->schedule == HSPMD_SCHEDULE_ZB_H1 ? passes : 0);
 	/* One each way across each border. */
-	assert_int_equal(messages, 2 * (passes - passes / (2 * rounds)));
+	assert_int_equal(messages, 2 * (passes - passes / (2 * chunks)));
 	assert_int_equal(check_flows(events), messages);
 	assert_true(fabs(check_threads(events, spans, count) - 1e6 * p->predicted.step_s) < 1e-6 * 1e6 * p->predicted.step_s);
 	free(spans);
@@ -225,7 +225,7 @@ static void traces_are_well_formed(void **state)
 			fail_msg("%s", err.text);
 		json_t *trace = hspmd_plan_trace(c, m, NULL, HSPMD_PRECISION_FP32, p, &err);
 		assert_non_null(trace);
-		check_trace(trace, p, plans[i].rounds);
+		check_trace(trace, p, plans[i].chunks);
 		json_decref(trace);
 		hspmd_plan_destroy(p);
 	}

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/topology/parts.h"
+#include "runtime/topology/topology_internal.h"
 
 static void check_cpu(const char *model, const char *name)
 {
@@ -66,9 +66,9 @@ static void test_cores(void **state)
 	if (!t)
 		print_error("%s\n", err.text);
 	assert_non_null(t);
-	assert_int_equal(t->place_count, 1);
-	assert_int_equal(t->places[0].cores, 1);
-	assert_int_equal(t->places[0].gpu, -1);
+	assert_int_equal(t->binding_count, 1);
+	assert_int_equal(t->bindings[0].cores, 1);
+	assert_int_equal(t->bindings[0].gpu, -1);
 	assert_string_equal(t->cluster->nodes[0].name, "here");
 	assert_int_equal(t->cluster->device_count, 1);
 	const struct hspmd_device_type *type = &t->cluster->types[0];
@@ -134,8 +134,8 @@ static void test_granted_by_number(void **state)
 	unsetenv("SLURM_MEM_PER_NODE");
 	unsetenv("SLURMD_NODENAME");
 	assert_non_null(t);
-	assert_int_equal(t->place_count, 1);
-	assert_int_equal(t->places[0].cores, 1);
+	assert_int_equal(t->binding_count, 1);
+	assert_int_equal(t->bindings[0].cores, 1);
 	assert_string_equal(t->cluster->nodes[0].name, "n7");
 	assert_true(t->cluster->types[0].memory_bytes <= 100 << 20);
 	hspmd_topology_destroy(t);
@@ -181,13 +181,13 @@ static void test_gpus(void **state)
 	struct hspmd_topology_options o = { .skip_measure = true };
 	struct hspmd_topology *t = hspmd_topology_discover(&o, &err);
 	assert_non_null(t);
-	assert_int_equal(t->place_count, 3);
+	assert_int_equal(t->binding_count, 3);
 	assert_int_equal(t->cluster->type_count, 3);
 	assert_string_equal(t->cluster->types[t->cluster->devices[0].type].name, "H200");
 	assert_string_equal(t->cluster->types[t->cluster->devices[1].type].name, "H200-MIG-3g.71gb");
 	assert_string_equal(t->cluster->devices[1].pci, "0000:86:00.0");
-	assert_int_equal(t->places[2].gpu, 2);
-	assert_string_equal(t->places[2].uuid, "MIG-dddd0000-4444");
+	assert_int_equal(t->bindings[2].gpu, 2);
+	assert_string_equal(t->bindings[2].uuid, "MIG-dddd0000-4444");
 	hspmd_topology_destroy(t);
 }
 
@@ -270,7 +270,7 @@ static void test_distances(void **state)
 	struct hspmd_topology_options o = { .skip_measure = true };
 	struct hspmd_topology *t = hspmd_topology_discover(&o, &err);
 	assert_non_null(t);
-	const struct hspmd_link *link = hspmd_cluster_link(t->cluster, 0, 1, 1, 1);
+	const struct hspmd_link *link = hspmd_cluster_find_link(t->cluster, 0, 1, 1, 1);
 	assert_non_null(link);
 	double seconds = hspmd_link_seconds(link, 1e9);
 	assert_true(seconds > 1 / 361.0 && seconds < 1 / 355.0);
@@ -299,9 +299,9 @@ static void test_near(void **state)
 		unlink(path);
 		free(path);
 		assert_non_null(t);
-		assert_int_equal(t->place_count, 2);
+		assert_int_equal(t->binding_count, 2);
 		for (int g = 0; g < 2; g++) {
-			assert_string_equal(t->places[g].cpus, kinds[k].cpus[g]);
+			assert_string_equal(t->bindings[g].cpus, kinds[k].cpus[g]);
 			assert_int_equal(t->cluster->devices[g].numa, kinds[k].numa[g]);
 		}
 		hspmd_topology_destroy(t);
@@ -366,11 +366,11 @@ static void test_cgroups(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof cgroup_cases / sizeof *cgroup_cases; i++) {
 		char root[] = "/tmp/hspmd-test-XXXXXX";
-		struct hspmd_limits limits;
+		struct hspmd_cgroup_limits limits;
 		assert_non_null(mkdtemp(root));
 		for (size_t k = 0; k < 5 && cgroup_cases[i].files[k].path; k++)
 			play_file(root, &cgroup_cases[i].files[k]);
-		hspmd_limits_read(&limits, root);
+		hspmd_cgroup_limits_read(&limits, root);
 		nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 		if (limits.cpus != cgroup_cases[i].cpus || limits.memory_bytes != cgroup_cases[i].memory_bytes)
 			fail_msg("%s: %d cores and %lld bytes", cgroup_cases[i].what, limits.cpus, (long long)limits.memory_bytes);
@@ -381,19 +381,19 @@ static void test_cgroups(void **state)
 static void test_slurm_limits(void **state)
 {
 	(void)state;
-	struct hspmd_limits limits;
+	struct hspmd_cgroup_limits limits;
 	char root[] = "/tmp/hspmd-test-XXXXXX";
 	assert_non_null(mkdtemp(root));
 	play_file(root, &(struct cgroup_file){ "proc/self/cgroup", "0::/a\n" });
 	play_file(root, &(struct cgroup_file){ "sys/fs/cgroup/a/cpu.max", "350000 100000\n" });
 	setenv("SLURM_CPUS_ON_NODE", "6", 1);
 	setenv("SLURM_MEM_PER_CPU", "100", 1);
-	hspmd_limits_read(&limits, root);
+	hspmd_cgroup_limits_read(&limits, root);
 	assert_int_equal(limits.cpus, 4);
 	assert_int_equal(limits.memory_bytes, INT64_C(600) << 20);
 	setenv("SLURM_CPUS_ON_NODE", "3", 1);
 	setenv("SLURM_MEM_PER_NODE", "500", 1);
-	hspmd_limits_read(&limits, root);
+	hspmd_cgroup_limits_read(&limits, root);
 	assert_int_equal(limits.cpus, 3);
 	assert_int_equal(limits.memory_bytes, INT64_C(500) << 20);
 	unsetenv("SLURM_CPUS_ON_NODE");

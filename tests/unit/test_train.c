@@ -11,7 +11,7 @@
 #include <cmocka.h>
 #include <math.h>
 
-#include "runtime/train/execute.h"
+#include "runtime/exec/execute.h"
 #include "tests/unit/trainer.h"
 
 #define STEPS 12
@@ -155,8 +155,8 @@ static int moment_norm(void *context, const struct hspmd_program *p, const struc
 	(void)device;
 	(void)err;
 	for (int i = 0; i < p->state_count; i++) {
-		const float *m = hspmd_executor_slot(executor, p->states[i].m);
-		for (size_t k = 0; k < p->forms[p->slots[p->states[i].m].form].bytes / sizeof *m; k++)
+		const float *m = hspmd_executor_slot_data(executor, p->states[i].m);
+		for (size_t k = 0; k < p->slot_types[p->slots[p->states[i].m].slot_type].bytes / sizeof *m; k++)
 			sum += (double)m[k] * (double)m[k];
 	}
 	*(double *)context = sqrt(sum);
@@ -168,7 +168,7 @@ static double norm_after_clipping(double clip)
 {
 	struct hspmd_error err = { "" };
 	double norm = 0, loss;
-	struct trainer_options o = { .model = trainer_llama, .plan = one, .devices = 1, .steps = 1, .clip = clip, .ended = moment_norm, .context = &norm };
+	struct trainer_options o = { .model = trainer_llama, .plan = one, .devices = 1, .steps = 1, .clip = clip, .on_end = moment_norm, .context = &norm };
 	if (trainer_train(&o, &loss, &err))
 		fail_msg("clip %g: %s", clip, err.text);
 	return norm / 0.1;

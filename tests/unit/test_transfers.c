@@ -195,7 +195,7 @@ static void random_transfers(void **state)
 		one_case(s, kinds);
 	print_message("%llu transfers; steps:", (unsigned long long)(last - first + 1));
 	for (int k = 0; k < HSPMD_COMM_KIND_COUNT; k++) {
-		print_message(" %s %ld", hspmd_comm_words[k], kinds[k]);
+		print_message(" %s %ld", hspmd_comm_kind_names[k], kinds[k]);
 		assert_true(seed || kinds[k] > 0);
 	}
 	print_message("\n");

@@ -19,7 +19,7 @@
 
 #include "common/clock.h"
 #include "runtime/comm/socket_address.h"
-#include "runtime/comm/socket_link.h"
+#include "runtime/comm/socket_connection.h"
 #include "runtime/comm/transport.h"
 
 #define MEMBERS 5
@@ -255,14 +255,14 @@ static int summing(struct shared *s, const struct hspmd_transport_ops *ops, int 
 		return -1;
 	for (int round = 0; round < 3; round++) {
 		double v[3] = { addend(rank, 0), addend(rank, 1), addend(rank, 2) };
-		if (hspmd_transport_sum(t, 9, v, 3, err))
+		if (hspmd_transport_all_reduce_f64(t, 9, v, 3, err))
 			return -1;
 		memcpy(s->sums[rank], v, sizeof v);
 	}
 	static const int some[] = { 3, 0, 4 };
 	int32_t own = 100 + rank, all[3];
 	if (rank == 3 || rank == 0 || rank == 4) {
-		if (hspmd_transport_gather(t, some, 3, 10, &own, sizeof own, all, err))
+		if (hspmd_transport_all_gather(t, some, 3, 10, &own, sizeof own, all, err))
 			return -1;
 		if (all[0] != 103 || all[1] != 100 || all[2] != 104)
 			return hspmd_fail(err, "gathered %d %d %d", all[0], all[1], all[2]);
@@ -462,8 +462,8 @@ static struct speech speech_of(unsigned kind, int rank, const struct hspmd_socke
 /* `bytes` on a connection of their own. */
 static int say(const struct hspmd_socket_target *target, const void *data, size_t bytes, struct hspmd_error *err)
 {
-	int fd = socket(target->routes[0].name.ss_family, SOCK_STREAM, 0);
-	if (connect(fd, (const struct sockaddr *)&target->routes[0].name, target->routes[0].length))
+	int fd = socket(target->endpoints[0].name.ss_family, SOCK_STREAM, 0);
+	if (connect(fd, (const struct sockaddr *)&target->endpoints[0].name, target->endpoints[0].length))
 		return hspmd_fail_errno(err, "connecting as a stranger");
 	send(fd, data, bytes, MSG_NOSIGNAL);
 	close(fd);
@@ -508,10 +508,10 @@ static int strangers(struct shared *s, const struct hspmd_transport_ops *ops, in
 	for (unsigned kind = 0; kind < KINDS; kind++)
 		if (say_wrong_token(kind, rank, &target, err) || say_noise(2 * kind, &target, err) || say_noise(2 * kind + 1, &target, err))
 			return -1;
-	free(target.routes);
+	free(target.endpoints);
 	atomic_fetch_add(&s->done, 1);
 	double v = rank + 1;
-	if (wait_for(&s->done, 2, err) || hspmd_transport_sum(t, SUM_TAG, &v, 1, err))
+	if (wait_for(&s->done, 2, err) || hspmd_transport_all_reduce_f64(t, SUM_TAG, &v, 1, err))
 		return -1;
 	ops->close(t);
 	return v == 3.0 ? 0 : hspmd_fail(err, "the sum is %g", v);

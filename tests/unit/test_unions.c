@@ -95,7 +95,7 @@ static int train(const struct lies *lies, const char *pipelines, struct trained 
 	struct hspmd_training *t = hspmd_training_create(build, (void *)lies, 3);
 	assert_non_null(t);
 	hspmd_training_samples(t, read_sample, NULL);
-	hspmd_training_told(t, take_loss, out->losses);
+	hspmd_training_on_loss(t, take_loss, out->losses);
 	int status = hspmd_training_cluster(t, cluster, err) || hspmd_training_plan(t, plan, err) ||
 				     hspmd_training_optimizer(t, "{\"lr\":0.01,\"warmup_steps\":2,\"schedule\":\"constant\"}", err) ||
 				     hspmd_training_run(t, STEPS, err) || hspmd_training_parameter(t, "table", out->table, WORDS * WIDTH, err) ||
@@ -208,7 +208,7 @@ static int train_deep(int stages, int layers_each, struct trained *out, struct h
 	struct hspmd_training *t = hspmd_training_create(build_deep, NULL, SHARING + 2);
 	assert_non_null(t);
 	hspmd_training_samples(t, read_sample, NULL);
-	hspmd_training_told(t, take_loss, out->losses);
+	hspmd_training_on_loss(t, take_loss, out->losses);
 	int status = hspmd_training_cluster(t, wide_cluster, err) || hspmd_training_plan(t, text, err) ||
 				     hspmd_training_optimizer(t, "{\"lr\":0.01,\"warmup_steps\":2,\"schedule\":\"constant\"}", err) ||
 				     hspmd_training_run(t, STEPS, err) || hspmd_training_parameter(t, "table", out->table, WORDS * WIDTH, err) ||

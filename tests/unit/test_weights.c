@@ -113,7 +113,7 @@ static void write_file(const char *path, struct hspmd_safetensor *t, size_t coun
 		t[i].offset = bytes;
 		bytes += t[i].bytes;
 	}
-	char *head = hspmd_safetensors_head(t, count, NULL, 8, &head_bytes, &err);
+	char *head = hspmd_safetensors_header(t, count, NULL, 8, &head_bytes, &err);
 	char *whole = malloc(head_bytes + bytes);
 	memcpy(whole, head, head_bytes);
 	for (size_t i = 0; i < count; i++) {
@@ -138,7 +138,7 @@ static void test_types(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_shape five = { 1, { 5 } };
-	struct hspmd_box all = hspmd_box_whole(&five), part = { 1, { 1 }, { 3 } };
+	struct hspmd_box all = hspmd_box_full(&five), part = { 1, { 1 }, { 3 } };
 	float f32[5] = { 1, -2, 0.5f, 1e30f, -0.0f }, out[5];
 	double f64[5] = { 1, -2, 0.5, 3, 4 };
 	uint16_t bf16[5] = { 0x3f80, 0xc000, 0x3f00, 0x7f80, 0x8000 }, f16[5] = { 0x3c00, 0xc000, 0x3800, 0x0001, 0x7bff };
@@ -198,7 +198,7 @@ static void check_model(struct hspmd_weights *w)
 {
 	struct hspmd_error err = { "" };
 	for (int m = 0; m < MODEL; m++) {
-		struct hspmd_box box = hspmd_box_whole(&model[m].shape);
+		struct hspmd_box box = hspmd_box_full(&model[m].shape);
 		float out[30 * 7];
 		must(hspmd_weights_read(w, model[m].name, &model[m].shape, &box, out, &err), &err);
 		for (int i = 0; i < hspmd_shape_elements(&model[m].shape); i++)
@@ -211,7 +211,7 @@ static void check_model(struct hspmd_weights *w)
 		assert_true(part[i] == (float)((1 + i / 4) * 20 + (2 + i / 2 % 2) * 5 + 1 + i % 2) + 0.25f);
 }
 
-static void export_and_check(const struct hspmd_manifest *m, const struct hspmd_export *how, bool exact)
+static void export_and_check(const struct hspmd_manifest *m, const struct hspmd_export_options *how, bool exact)
 {
 	struct hspmd_error err = { "" };
 	char name[64], folder[256];
@@ -239,27 +239,27 @@ static void test_import_export(void **state)
 	json_t *config = json_pack("{s:s}", "model_type", "mixtral"), *job = json_pack("{s:O}", "model", config);
 	must(hspmd_weights_import(w, model, MODEL, job, in_root("place"), &err), &err);
 	hspmd_weights_destroy(w);
-	struct hspmd_found *found;
-	assert_int_equal(hspmd_checkpoint_list(in_root("place"), HSPMD_PLACE_DEPTH, &found, &err), 1);
+	struct hspmd_listed_checkpoint *found;
+	assert_int_equal(hspmd_checkpoint_list(in_root("place"), HSPMD_LOCATION_DEPTH, &found, &err), 1);
 	assert_int_equal(found[0].manifest->extent_count, 3 * MODEL);
-	struct hspmd_export how = { .folder = in_root("one"), .config = config };
+	struct hspmd_export_options how = { .folder = in_root("one"), .config = config };
 	export_and_check(found[0].manifest, &how, true);
 	assert_int_equal(access(in_root("one/config.json"), F_OK), 0);
 	assert_int_equal(access(in_root("one/model.safetensors"), F_OK), 0);
 	/* Split: no file holds more than one tensor then. */
-	how = (struct hspmd_export){ .folder = in_root("many"), .config = config, .max_bytes = 100 };
+	how = (struct hspmd_export_options){ .folder = in_root("many"), .config = config, .max_bytes = 100 };
 	export_and_check(found[0].manifest, &how, true);
 	assert_int_equal(access(in_root("many/model-00006-of-00006.safetensors"), F_OK), 0);
 	assert_int_equal(access(in_root("many/model.safetensors.index.json"), F_OK), 0);
-	how = (struct hspmd_export){ .folder = in_root("half"), .bf16 = true };
+	how = (struct hspmd_export_options){ .folder = in_root("half"), .bf16 = true };
 	export_and_check(found[0].manifest, &how, false);
 	w = hspmd_weights_open(how.folder, &err);
 	float out[7];
-	struct hspmd_box box = hspmd_box_whole(&model[2].shape);
+	struct hspmd_box box = hspmd_box_full(&model[2].shape);
 	must(hspmd_weights_read(w, "norm.weight", &model[2].shape, &box, out, &err), &err);
 	assert_true(out[0] == 0.25f && out[6] == 6.25f);
 	hspmd_weights_destroy(w);
-	hspmd_found_free(found, 1);
+	hspmd_checkpoint_list_free(found, 1);
 	json_decref(job);
 	json_decref(config);
 }

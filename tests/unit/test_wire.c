@@ -42,11 +42,11 @@ static void test_pieces(void **state)
 		assert_int_equal(hspmd_wire_feed(r, both, cut, &err), 0);
 		assert_int_equal(hspmd_wire_feed(r, both + cut, na + nb - cut, &err), 0);
 		for (int i = 0; i < 2; i++) {
-			json_t *got = hspmd_wire_take(r);
+			json_t *got = hspmd_wire_next(r);
 			assert_true(json_equal(got, m[i]));
 			json_decref(got);
 		}
-		assert_null(hspmd_wire_take(r));
+		assert_null(hspmd_wire_next(r));
 		hspmd_wire_reader_destroy(r);
 	}
 	free(a), free(b), free(both);
@@ -70,7 +70,7 @@ static void test_refused(void **state)
 	refused("GET / HTTP/1.0\r\n\r\n", 18, 100, "does not speak");
 	struct hspmd_wire_reader *r = hspmd_wire_reader_create(100);
 	assert_int_equal(hspmd_wire_feed(r, "HSP1", 4, &err), 0);
-	assert_null(hspmd_wire_take(r));
+	assert_null(hspmd_wire_next(r));
 	hspmd_wire_reader_destroy(r);
 	refused("HSX", 3, 100, "does not speak");
 	refused("HSP1\0\0\0\x65", 8, 100, "101 bytes where at most 100");
@@ -100,7 +100,7 @@ static void test_damage(void **state)
 		struct hspmd_wire_reader *r = hspmd_wire_reader_create(4096);
 		struct hspmd_error err;
 		hspmd_wire_feed(r, copy, n, &err);
-		json_decref(hspmd_wire_take(r));
+		json_decref(hspmd_wire_next(r));
 		hspmd_wire_reader_destroy(r);
 		free(copy);
 	}
@@ -155,7 +155,7 @@ static void test_unread(void **state)
 	struct hspmd_stream *a = hspmd_stream_create(fd[0], HSPMD_WIRE_MAX, 3 << 20, &err);
 	struct hspmd_stream *b = hspmd_stream_create(fd[1], HSPMD_WIRE_MAX, 3 << 20, &err);
 	assert_int_equal(hspmd_stream_send(a, m, &err), 0);
-	assert_true(hspmd_stream_unsent(a));
+	assert_true(hspmd_stream_has_unsent(a));
 	assert_int_equal(hspmd_stream_send(a, m, &err), 0);
 	int rc = 0;
 	for (int i = 0; i < 4 && !rc; i++)
@@ -165,7 +165,7 @@ static void test_unread(void **state)
 	for (int took = 0; took < 2;) {
 		assert_int_equal(hspmd_stream_flush(a, &err), 0);
 		assert_int_equal(hspmd_stream_read(b, &err), 1);
-		while ((got = hspmd_stream_take(b))) {
+		while ((got = hspmd_stream_next(b))) {
 			assert_true(json_equal(got, m));
 			json_decref(got);
 			took++;
@@ -185,11 +185,11 @@ static void test_limit(void **state)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
 	struct hspmd_stream *b = hspmd_stream_create(fd[1], 64, 1 << 20, &err);
 	json_t *m = big(1000), *got;
-	hspmd_stream_limit(b, 1 << 20);
+	hspmd_stream_set_max_frame(b, 1 << 20);
 	assert_int_equal(hspmd_wire_send(fd[0], m, 5, &err), 0);
 	assert_int_equal(hspmd_stream_receive(b, 5, &got, &err), 1);
 	json_decref(got);
-	hspmd_stream_limit(b, 64);
+	hspmd_stream_set_max_frame(b, 64);
 	assert_int_equal(hspmd_wire_send(fd[0], m, 5, &err), 0);
 	assert_int_equal(hspmd_stream_receive(b, 5, &got, &err), -1);
 	assert_non_null(strstr(err.text, "at most 64"));

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "runtime/train/data.h"
-#include "runtime/train/local.h"
+#include "runtime/input/data.h"
+#include "runtime/exec/train_local.h"
 
 const char trainer_gpt2[] = "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
 			    "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
@@ -35,7 +35,7 @@ static void take_loss(void *context, int64_t step, double loss)
 static int look(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err)
 {
 	const struct trainer_options *o = ((struct job *)context)->o;
-	return o->ended ? o->ended(o->context, program, executor, device, err) : 0;
+	return o->on_end ? o->on_end(o->context, program, executor, device, err) : 0;
 }
 
 /* Text enough for any test: a byte file with structure that a model can learn. */
@@ -111,9 +111,9 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 		status = set_up(&s, o, corpus, err);
 	unlink(corpus);
 	if (!status) {
-		struct hspmd_local_options local = {
+		struct hspmd_train_local_options local = {
 			.source = hspmd_graph_source_model(s.model), .cluster = s.cluster, .plan = s.plan, .job = s.job,
-			.samples = hspmd_data_source(s.data), .steps = o->steps, .told = take_loss, .ended = look,
+			.samples = hspmd_data_source(s.data), .steps = o->steps, .on_loss = take_loss, .on_end = look,
 			.context = &s,
 		};
 		local.source.documents = o->documents;

@@ -21,8 +21,8 @@ struct trainer_options {
 	bool bf16;
 	bool stochastic;     /* with bf16: how parameters are rounded */
 	double clip;         /* of the gradient's norm; 0: the job's default, below 0: none */
-	/* As in struct hspmd_local_options; NULL: nobody looks at the state. */
-	int (*ended)(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err);
+	/* As in struct hspmd_train_local_options; NULL: nobody looks at the state. */
+	int (*on_end)(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err);
 	void *context;
 };
 

@@ -137,14 +137,14 @@ struct buffers buffers_source(struct random *r, const struct hspmd_annotation *a
                               bool exact, int devices)
 {
 	struct buffers b = buffers_blank(devices);
-	struct hspmd_box whole = hspmd_box_whole(shape);
+	struct hspmd_box whole = hspmd_box_full(shape);
 	int64_t n = hspmd_box_elements(&whole);
-	int count = hspmd_annotation_shares(a, shape, NULL, NULL), device[64];
-	struct hspmd_share share[64];
-	hspmd_annotation_shares(a, shape, device, share);
+	int count = hspmd_annotation_local_shards(a, shape, NULL, NULL), device[64];
+	struct hspmd_local_shard shard[64];
+	hspmd_annotation_local_shards(a, shape, device, shard);
 	for (int first = 0, end; first < count; first = end) { /* devices whose addends make one sum */
-		int addends = share[first].partials;
-		for (end = first; end < count && (a->hdim == HSPMD_PARTIAL || share[end].group == share[first].group);)
+		int addends = shard[first].partials;
+		for (end = first; end < count && (a->hdim == HSPMD_PARTIAL || shard[end].group == shard[first].group);)
 			end++;
 		double *addend = malloc((size_t)(n * addends) * sizeof *addend);
 		memcpy(addend, full, (size_t)n * sizeof *addend);
@@ -154,8 +154,8 @@ struct buffers buffers_source(struct random *r, const struct hspmd_annotation *a
 				addend[i] -= addend[k * n + i];
 			}
 		for (int i = first; i < end; i++) {
-			b.data[device[i]] = filled(&share[i].box, 0);
-			hspmd_box_copy(b.data[device[i]], &share[i].box, addend + share[i].partial * n, &whole, &share[i].box,
+			b.data[device[i]] = filled(&shard[i].box, 0);
+			hspmd_box_copy(b.data[device[i]], &shard[i].box, addend + shard[i].partial * n, &whole, &shard[i].box,
 			               sizeof(double));
 		}
 		free(addend);
@@ -404,19 +404,19 @@ static bool account(const double *data, const struct hspmd_box *box, const struc
 }
 
 /* One scope: devices [first, end) of the shares. region: what they hold together. */
-static bool check_scope(const struct buffers *b, const int *device, const struct hspmd_share *share, int first, int end,
+static bool check_scope(const struct buffers *b, const int *device, const struct hspmd_local_shard *shard, int first, int end,
                         const struct hspmd_shape *shape, const double *full, double tolerance, char *message, size_t size)
 {
-	struct hspmd_box whole = hspmd_box_whole(shape);
+	struct hspmd_box whole = hspmd_box_full(shape);
 	int64_t n = hspmd_box_elements(&whole);
 	double *sum = filled(&whole, 0), *covered = filled(&whole, NAN);
 	bool good = true;
-	for (int addend = 0; addend < share[first].partials && good; addend++) {
+	for (int addend = 0; addend < shard[first].partials && good; addend++) {
 		double *copy = filled(&whole, NAN);
 		for (int i = first; i < end && good; i++) {
-			if (share[i].partial != addend)
+			if (shard[i].partial != addend)
 				continue;
-			good = b->data[device[i]] && account(b->data[device[i]], &share[i].box, &whole, sum, copy);
+			good = b->data[device[i]] && account(b->data[device[i]], &shard[i].box, &whole, sum, copy);
 			if (!good)
 				snprintf(message, size, "device %d: nothing, or a duplicate that differs", device[i]);
 		}
@@ -437,16 +437,16 @@ static bool check_scope(const struct buffers *b, const int *device, const struct
 bool buffers_check(const struct buffers *b, const struct hspmd_annotation *a, const struct hspmd_shape *shape, const double *full,
                    double tolerance, char *message, size_t size)
 {
-	int count = hspmd_annotation_shares(a, shape, NULL, NULL), device[64];
-	struct hspmd_share share[64];
-	hspmd_annotation_shares(a, shape, device, share);
+	int count = hspmd_annotation_local_shards(a, shape, NULL, NULL), device[64];
+	struct hspmd_local_shard shard[64];
+	hspmd_annotation_local_shards(a, shape, device, shard);
 	bool whole = true; /* copies in all subgroups must agree to the bit then */
 	for (int i = 0; i < count; i++)
-		whole = whole && share[i].partials == 1;
+		whole = whole && shard[i].partials == 1;
 	for (int first = 0, end; first < count; first = end) {
-		for (end = first; end < count && (whole || a->hdim == HSPMD_PARTIAL || share[end].group == share[first].group);)
+		for (end = first; end < count && (whole || a->hdim == HSPMD_PARTIAL || shard[end].group == shard[first].group);)
 			end++;
-		if (!check_scope(b, device, share, first, end, shape, full, tolerance, message, size))
+		if (!check_scope(b, device, shard, first, end, shape, full, tolerance, message, size))
 			return false;
 	}
 	return true;

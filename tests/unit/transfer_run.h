@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "runtime/graph/resolve.h"
+#include "runtime/resharding/resolve.h"
 
 /* Deterministic random numbers (splitmix64). */
 struct random {

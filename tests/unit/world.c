@@ -4,7 +4,7 @@
  *  - what `start` says about the state is true: each holder has that step under that plan, and together they have every slice;
  *  - a step is told of with the loss that the undisturbed job has, in order, each after the one before it or after a resize that says how many were lost;
  *  - after each event the next deadline lies ahead;
- *  - replies are given once, a change of the allocation is told of once, and events are numbered on, also over the controller's lives;
+ *  - replies are given once, a change of the allocation is told of once, and events are numbered on, also over the controller's incarnations;
  *  - no two processes have one serial number.
  */
 #include <math.h>
@@ -18,8 +18,8 @@
 
 #include <cmocka.h>
 
-#include "controller/run/cover.h"
-#include "tests/unit/world_private.h"
+#include "controller/run/coverage.h"
+#include "tests/unit/world_internal.h"
 
 uint64_t world_pick(struct world *w, uint64_t n)
 {
@@ -85,7 +85,7 @@ void world_say_up(struct world *w, struct sim *s, json_t *m)
 	world_put(&w->up[s->node], m);
 }
 
-/* ---- what the machine asks for */
+/* ---- what the controller asks for */
 
 struct sim *world_find(struct world *w, const char *address)
 {
@@ -102,8 +102,8 @@ static void check_line(struct world *w, const json_t *line)
 	if (json_object_get(line, "event")) {
 		assert_string_equal(world_word(line, "event"), "resize");
 		w->resizes++;
-		assert_true(world_integer(line, "generation") > w->explained);
-		w->explained = world_integer(line, "generation");
+		assert_true(world_integer(line, "generation") > w->resize_reported);
+		w->resize_reported = world_integer(line, "generation");
 		snprintf(w->cause, sizeof w->cause, "%s", world_word(line, "cause"));
 		int64_t lost = world_integer(line, "steps_lost");
 		assert_true(lost >= 0 && lost <= w->next_line);
@@ -133,13 +133,13 @@ static bool covers(struct world *w, json_t *live, int64_t step)
 	json_array_foreach(json_object_get(live, "holders"), i, v) {
 		struct sim *s = world_find(w, json_string_value(v));
 		if (!s->alive)
-			continue; /* died since; the machine cannot know */
+			continue; /* died since; the controller cannot know */
 		char key[32];
 		snprintf(key, sizeof key, "%lld", (long long)s->holds);
 		json_t *of = json_object_get(w->plans, key);
 		if (!of || !json_equal(json_object_get(of, "plan"), json_object_get(live, "plan")) || s->step != step)
 			fail_msg("%s does not hold step %lld under that plan", s->address, (long long)step);
-		device[count++] = hspmd_cluster_device(c, s->address, &err);
+		device[count++] = hspmd_cluster_find_device(c, s->address, &err);
 	}
 	bool yes = count < (int)json_array_size(json_object_get(live, "holders")) || hspmd_stages_cover(p, c, device, count);
 	hspmd_plan_destroy(p);
@@ -173,7 +173,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 		struct run_action *x = &a->list[i];
 		int n = x->node ? x->node[1] - '0' : 0;
 		switch (x->kind) {
-		case RUN_SEND: {
+		case ACTION_SEND: {
 			int64_t g = world_integer(x->value, "generation");
 			if (!strcmp(world_word(x->value, "type"), "prepare") && g != w->generation) {
 				assert_true(g > w->generation);
@@ -195,7 +195,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 				world_put(&w->down[n], json_incref(x->value));
 			break;
 		}
-		case RUN_SOLVE:
+		case ACTION_SOLVE:
 			assert_float_equal(json_number_value(json_object_get(x->value, "every_s")), w->job.checkpoint.every_s, 0);
 			assert_float_equal(json_number_value(json_object_get(x->value, "shared_every_s")),
 					   w->o.checkpoints ? w->job.checkpoint.shared_every_s : w->job.checkpoint.every_s, 0);
@@ -203,10 +203,10 @@ static void carry_out(struct world *w, struct run_actions *a)
 			w->solve = json_incref(x->value);
 			w->solve_id = x->id;
 			break;
-		case RUN_LINE:
+		case ACTION_METRICS_LINE:
 			check_line(w, x->value);
 			break;
-		case RUN_START_AGENT:
+		case ACTION_START_AGENT:
 			if (w->member[n])
 				fail_msg("the agent of n%d is started, but its member job has its own", n);
 			w->starts[n]++;
@@ -214,7 +214,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 			if (w->held[n])
 				world_put(&w->up[n], json_pack("{s:s}", "type", "boot"));
 			break;
-		case RUN_DROP_AGENT:
+		case ACTION_DISCONNECT_AGENT:
 			if (w->away[n])
 				break;
 			for (int d = 0; d < DEVICES; d++)
@@ -223,20 +223,20 @@ static void carry_out(struct world *w, struct run_actions *a)
 			world_empty(&w->up[n]);
 			world_empty(&w->down[n]);
 			break;
-		case RUN_POLL:
+		case ACTION_POLL_SLURM:
 			w->poll = true;
 			break;
-		case RUN_GROW:
+		case ACTION_GROW:
 			w->grow = json_integer(x->count);
 			w->grow_id = x->id;
 			break;
-		case RUN_SHRINK:
+		case ACTION_SHRINK:
 			json_array_append_new(w->shrinks, json_pack("[I, O]", (json_int_t)x->id, x->value));
 			break;
-		case RUN_CALL_OFF:
+		case ACTION_CANCEL_GROW:
 			w->waiting = 0;
 			break;
-		case RUN_REPLY:
+		case ACTION_REPLY:
 			assert_true(x->id > 0 && x->id <= w->commands && x->last);
 			assert_false(w->replied[x->id]);
 			w->replied[x->id] = true;
@@ -245,29 +245,29 @@ static void carry_out(struct world *w, struct run_actions *a)
 			else
 				w->refused++;
 			break;
-		case RUN_EXIT:
+		case ACTION_EXIT:
 			assert_false(w->ended);
 			w->ended = true;
 			w->status = x->count;
 			snprintf(w->text, sizeof w->text, "%s", x->text ? x->text : "");
 			break;
-		case RUN_LOG:
+		case ACTION_LOG:
 			if (getenv("HSPMD_WORLD"))
 				fprintf(stderr, "%9.3f %s\n", w->now, x->text);
 			break;
-		case RUN_JOURNAL:
+		case ACTION_JOURNAL:
 			json_decref(w->journal);
 			w->journal = json_incref(x->value);
 			break;
-		case RUN_SAVE_PLAN:
+		case ACTION_SAVE_PLAN:
 			w->planned = x->id;
 			break;
-		case RUN_EVENT:
+		case ACTION_RECORD_EVENT:
 			assert_int_equal(world_integer(x->value, "number"), json_array_size(w->events) + 1);
 			json_array_append(w->events, x->value);
 			break;
 		}
-		w->dead = (w->dies && w->actions_left-- <= 0) || (w->dies_in_switch && x->kind == RUN_JOURNAL && json_is_object(json_object_get(x->value, "older")));
+		w->dead = (w->dies && w->actions_left-- <= 0) || (w->dies_in_switch && x->kind == ACTION_JOURNAL && json_is_object(json_object_get(x->value, "older")));
 	}
 	w->dies_in_switch &= !w->dead;
 	run_actions_clear(a);
@@ -278,11 +278,11 @@ void world_feed(struct world *w, struct run_event e)
 	struct run_actions actions = { 0 };
 	e.now = w->now;
 	e.wall = 1.7e9 + w->now;
-	assert_int_equal(hspmd_machine_feed(w->m, &e, &actions), 0);
+	assert_int_equal(hspmd_controller_handle(w->m, &e, &actions), 0);
 	carry_out(w, &actions);
 	if (w->dead && !w->ended)
 		world_restart(w);
-	double next = hspmd_machine_deadline(w->m);
+	double next = hspmd_controller_deadline(w->m);
 	if (next <= w->now)
 		fail_msg("the next deadline has passed already: %g at %g", next, w->now);
 }
@@ -343,19 +343,19 @@ bool world_move(struct world *w)
 
 void world_wait(struct world *w)
 {
-	double next = hspmd_machine_deadline(w->m);
+	double next = hspmd_controller_deadline(w->m);
 	if (w->ended)
 		return;
 	if (isinf(next))
 		fail_msg("nothing can happen and nothing is waited for");
 	w->now = next;
-	world_feed(w, (struct run_event){ .kind = RUN_TIME });
+	world_feed(w, (struct run_event){ .kind = EVENT_TICK });
 }
 
 static void command(struct world *w, json_t *value)
 {
 	assert_true(w->commands + 1 < (int)(sizeof w->replied));
-	world_feed(w, (struct run_event){ .kind = RUN_COMMAND, .id = ++w->commands, .value = value });
+	world_feed(w, (struct run_event){ .kind = EVENT_COMMAND, .id = ++w->commands, .value = value });
 	json_decref(value);
 }
 
@@ -426,7 +426,7 @@ void world_fault(struct world *w)
 		break;
 	case 9: /* a preempted member has its grace */
 		if (w->member[n] && w->agent[n])
-			world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "leaving", "text", "Terminated"));
+			world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
 		break;
 	case 8:
 		command(w, json_pack("{s:s}", "command", "checkpoint"));
@@ -442,7 +442,7 @@ void world_hold(struct world *w, int node, bool held)
 		world_agent_dies(w, node);
 }
 
-void world_look(struct world *w)
+void world_poll(struct world *w)
 {
 	w->poll = true;
 }
@@ -488,16 +488,16 @@ void world_heal(struct world *w)
 				killed(w, &w->sim[n][d]);
 }
 
-void world_leave(struct world *w)
+void world_shutdown(struct world *w)
 {
 	if (!w->ended)
-		world_feed(w, (struct run_event){ .kind = RUN_LEAVE, .text = "SIGTERM", .seconds = 20 });
+		world_feed(w, (struct run_event){ .kind = EVENT_SHUTDOWN, .text = "SIGTERM", .seconds = 20 });
 }
 
-void world_risk(struct world *w, double losses_per_node_s, double together)
+void world_risk(struct world *w, double losses_per_node_s, double correlated)
 {
-	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses_per_node_s, "together", together);
-	world_feed(w, (struct run_event){ .kind = RUN_RISK, .value = v });
+	json_t *v = json_pack("{s:f, s:f}", "losses_per_node_s", losses_per_node_s, "correlated", correlated);
+	world_feed(w, (struct run_event){ .kind = EVENT_RISK, .value = v });
 	json_decref(v);
 }
 
@@ -571,7 +571,7 @@ bool world_saved(const struct world *w)
 
 json_t *world_status(const struct world *w)
 {
-	return hspmd_machine_status(w->m, w->now, w->now);
+	return hspmd_controller_status(w->m, w->now, w->now);
 }
 
 const char *world_exit_text(const struct world *w)

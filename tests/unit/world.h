@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cluster to try the job controller's machine in: nodes, agents and workers played in memory, with whatever order of events and whatever faults a seed
+/* A cluster to try the pure job controller in: nodes, agents and workers played in memory, with whatever order of events and whatever faults a seed
  * picks. The world checks as it goes what must hold in every order (world.c lists it). */
 #ifndef HSPMD_TESTS_WORLD_H
 #define HSPMD_TESTS_WORLD_H
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "controller/run/machine.h"
+#include "controller/core/controller.h"
 
 struct world;
 
@@ -35,7 +35,7 @@ void world_destroy(struct world *w);
 
 /* One random thing that is no fault: a message delivered, a piece of a step done, an answer of the solver or of Slurm. False: nothing can happen but time. */
 bool world_move(struct world *w);
-/* Let time pass to the machine's next deadline. */
+/* Let time pass to the controller's next deadline. */
 void world_wait(struct world *w);
 /* One random fault or request: a worker or agent killed, a worker hung, a false alarm, nodes taken or given, grow, shrink, checkpoint. */
 void world_fault(struct world *w);
@@ -47,7 +47,7 @@ void world_dies_in_switch(struct world *w);
 /* Slurm gives or takes a node. */
 void world_hold(struct world *w, int node, bool held);
 /* Slurm says what the job has. */
-void world_look(struct world *w);
+void world_poll(struct world *w);
 /* What starts this node's agent ends at once, so many times. */
 void world_refuse(struct world *w, int node, int times);
 /* Its agent does not come up, nor call again. */
@@ -63,9 +63,9 @@ void world_kill(struct world *w, int node, int device, enum world_how how);
 void world_ask(struct world *w, const char *what, int by);
 /* Heal hung workers and give the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
-void world_leave(struct world *w);
+void world_shutdown(struct world *w);
 /* hspmdctld tells how nodes are lost. */
-void world_risk(struct world *w, double losses_per_node_s, double together);
+void world_risk(struct world *w, double losses_per_node_s, double correlated);
 /* Copies on other nodes that the last generation was prepared with. */
 int world_copies(const struct world *w);
 /* The devices of a node take so many times as long from now on. */
@@ -77,7 +77,7 @@ bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);
 int world_nodes(const struct world *w); /* that the last step was made on */
 int world_generations(const struct world *w);
-int world_meetings(const struct world *w); /* of workers with others, before their generation started */
+int world_preconnects(const struct world *w); /* of workers with others, before their generation started */
 int world_resizes(const struct world *w);
 const char *world_cause(const struct world *w); /* of the last resize; "": none */
 int64_t world_steps_lost(const struct world *w);

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/world_private.h"
+#include "tests/unit/world_internal.h"
 
 json_t *world_part(const struct world *w, int n)
 {
@@ -47,13 +47,13 @@ void world_agent_hears(struct world *w, int n, json_t *m)
 			world_killed(s);
 			world_put(&w->up[n], json_pack("{s:s, s:s, s:I}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial));
 		}
-	} else if (!strcmp(type, "find")) {
+	} else if (!strcmp(type, "list_checkpoints")) {
 		json_t *list = json_array();
 		if (w->saved)
 			json_array_append_new(list, json_pack("{s:s, s:O}", "place", "shared", "manifest", w->saved));
 		if (w->copied)
 			json_array_append_new(list, json_pack("{s:s, s:O}", "place", "memory", "manifest", w->copied));
-		world_put(&w->up[n], json_pack("{s:s, s:I, s:o}", "type", "found", "id", (json_int_t)world_integer(m, "id"), "checkpoints", list));
+		world_put(&w->up[n], json_pack("{s:s, s:I, s:o}", "type", "checkpoint_list", "id", (json_int_t)world_integer(m, "id"), "checkpoints", list));
 	} else if (!strcmp(type, "quit")) {
 		world_put(&w->up[n], json_pack("{s:s}", "type", "bye"));
 	}
@@ -72,7 +72,7 @@ void world_agent_dies(struct world *w, int n)
 	world_empty(&w->down[n]);
 	world_empty(&w->steps[n]);
 	if (was)
-		world_feed(w, (struct run_event){ .kind = RUN_AGENT_LOST, .node = name, .text = "connection closed" });
+		world_feed(w, (struct run_event){ .kind = EVENT_AGENT_LOST, .node = name, .text = "connection closed" });
 }
 
 void world_deliver(struct world *w, int n)
@@ -82,7 +82,7 @@ void world_deliver(struct world *w, int n)
 	json_t *m = world_get(&w->up[n]);
 	if (!strcmp(world_word(m, "type"), "boot") && w->refusals[n] > 0) {
 		w->refusals[n]--;
-		world_feed(w, (struct run_event){ .kind = RUN_AGENT_LOST, .node = name, .text = "what started it ended with status 1" });
+		world_feed(w, (struct run_event){ .kind = EVENT_AGENT_LOST, .node = name, .text = "what started it ended with status 1" });
 	} else if (!strcmp(world_word(m, "type"), "boot")) {
 		if (w->held[n] && !w->agent[n]) {
 			char job[24] = "7";
@@ -90,7 +90,7 @@ void world_deliver(struct world *w, int n)
 				snprintf(job, sizeof job, "%lld", (long long)w->member[n]);
 			json_t *hello = json_pack("{s:s, s:s, s:o}", "node", name, "job", job, "cluster", world_part(w, n));
 			w->agent[n] = true;
-			world_feed(w, (struct run_event){ .kind = RUN_AGENT_UP, .node = name, .value = hello });
+			world_feed(w, (struct run_event){ .kind = EVENT_AGENT_UP, .node = name, .value = hello });
 			json_decref(hello);
 		}
 	} else if (!strcmp(world_word(m, "type"), "bye")) {
@@ -102,7 +102,7 @@ void world_deliver(struct world *w, int n)
 			if (w->steps[n].count > STEPS)
 				json_decref(world_get(&w->steps[n]));
 		}
-		world_feed(w, (struct run_event){ .kind = RUN_MESSAGE, .node = name, .value = m });
+		world_feed(w, (struct run_event){ .kind = EVENT_MESSAGE, .node = name, .value = m });
 	}
 	json_decref(m);
 }
@@ -122,7 +122,7 @@ void world_tell_allocation(struct world *w)
 		}
 	json_t *value = json_pack("{s:o, s:s, s:n, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s", "members", members, "over", w->over);
 	w->poll = false;
-	world_feed(w, (struct run_event){ .kind = RUN_ALLOCATION, .value = value });
+	world_feed(w, (struct run_event){ .kind = EVENT_ALLOCATION, .value = value });
 	json_decref(value);
 }
 
@@ -145,7 +145,7 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 		for (int d = 0; d < c->device_count; d++)
 			if (even || d == best)
 				json_array_append_new(pipelines, json_pack("{s:i, s:[o]}", "micro_batches", even ? 48 / c->device_count : 48, "stages",
-									   stage(0, LAYERS, json_pack("[s]", hspmd_cluster_address(c, d, a, sizeof a)))));
+									   stage(0, LAYERS, json_pack("[s]", hspmd_cluster_device_address(c, d, a, sizeof a)))));
 		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8,
 				 "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 	}
@@ -160,7 +160,7 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 			json_t *row = json_array();
 			for (int k = 0; k < stages; k++)
 				json_array_append_new(row, stage(LAYERS * k / stages, LAYERS * (k + 1) / stages,
-								 json_pack("[s]", hspmd_cluster_address(c, order[i * stages + k], a, sizeof a))));
+								 json_pack("[s]", hspmd_cluster_device_address(c, order[i * stages + k], a, sizeof a))));
 			json_array_append_new(pipelines, json_pack("{s:i, s:o}", "micro_batches", 48 / rows, "stages", row));
 		}
 		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8,
@@ -172,7 +172,7 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 		int take = w->o.sole ? c->device_count : kind == 0 || c->device_count - at < 2 ? 1 : kind == 2 && c->device_count - at >= 4 ? 4 : 2;
 		json_t *devices[2] = { json_array(), json_array() };
 		for (int i = 0; i < take; i++)
-			json_array_append_new(devices[take > 1 && i >= take / 2], json_string(hspmd_cluster_address(c, at + i, a, sizeof a)));
+			json_array_append_new(devices[take > 1 && i >= take / 2], json_string(hspmd_cluster_device_address(c, at + i, a, sizeof a)));
 		json_array_append_new(stages, stage(0, take > 1 ? 2 : LAYERS, devices[0]));
 		if (take > 1)
 			json_array_append_new(stages, stage(2, LAYERS, devices[1]));
@@ -201,7 +201,7 @@ void world_solve(struct world *w)
 	hspmd_cluster_destroy(c);
 	json_decref(w->solve);
 	w->solve = NULL;
-	world_feed(w, (struct run_event){ .kind = RUN_PLAN, .id = w->solve_id, .value = value, .text = few ? "too few devices" : NULL });
+	world_feed(w, (struct run_event){ .kind = EVENT_PLAN, .id = w->solve_id, .value = value, .text = few ? "too few devices" : NULL });
 	json_decref(value);
 }
 
@@ -244,7 +244,7 @@ static void grow(struct world *w)
 		}
 	json_decref(w->grow);
 	w->grow = NULL;
-	world_feed(w, (struct run_event){ .kind = RUN_RESIZED, .id = w->grow_id, .text = left && !by_members ? "no nodes are free" : NULL });
+	world_feed(w, (struct run_event){ .kind = EVENT_RESIZED, .id = w->grow_id, .text = left && !by_members ? "no nodes are free" : NULL });
 }
 
 static void shrink(struct world *w, int64_t id, const json_t *nodes)
@@ -261,7 +261,7 @@ static void shrink(struct world *w, int64_t id, const json_t *nodes)
 		w->held[n] = false;
 		world_agent_dies(w, n); /* one that came up too late */
 	}
-	world_feed(w, (struct run_event){ .kind = RUN_RESIZED, .id = id });
+	world_feed(w, (struct run_event){ .kind = EVENT_RESIZED, .id = id });
 }
 
 void world_resize(struct world *w)

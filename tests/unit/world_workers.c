@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "runtime/train/spread.h"
-#include "tests/unit/world_private.h"
+#include "runtime/generation/checkpoint_placement.h"
+#include "tests/unit/world_internal.h"
 
 void world_forget(struct sim *s)
 {
@@ -66,8 +66,8 @@ static void report(struct world *w, struct sim *s, const char *type, int64_t g)
 static void write_checkpoint(struct world *w, struct sim *s, json_t *m)
 {
 	bool bad = w->o.noise && world_pick(w, 40) == 0;
-	world_say_up(w, s, bad ? json_pack("{s:s, s:s, s:s}", "type", "written", "id", world_word(m, "id"), "error", "No space left on device")
-			 : json_pack("{s:s, s:s, s:I}", "type", "written", "id", world_word(m, "id"), "step", (json_int_t)s->step));
+	world_say_up(w, s, bad ? json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error", "No space left on device")
+			 : json_pack("{s:s, s:s, s:I}", "type", "checkpoint_written", "id", world_word(m, "id"), "step", (json_int_t)s->step));
 }
 
 /* In every other world the devices of every other node take long to connect. */
@@ -76,12 +76,12 @@ static bool world_has_gpu(const struct world *w, const struct sim *s)
 	return w->o.seed % 2 && s->node % 2;
 }
 
-int world_meetings(const struct world *w)
+int world_preconnects(const struct world *w)
 {
 	int meetings = 0;
 	for (int n = 0; n < NODES; n++)
 		for (int d = 0; d < DEVICES; d++)
-			meetings += w->sim[n][d].met;
+			meetings += w->sim[n][d].preconnects;
 	return meetings;
 }
 
@@ -91,8 +91,8 @@ static json_t *spread(const json_t *of)
 	struct hspmd_error err;
 	struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(of, "cluster"), "cluster", &err);
 	struct hspmd_plan *p = hspmd_plan_from_json(json_object_get(of, "plan"), "plan", c, LAYERS, &err);
-	struct hspmd_layout_parameter parameter[LAYERS] = { 0 };
-	struct hspmd_layouts layouts = { .parameters = parameter, .parameter_count = LAYERS };
+	struct hspmd_parameter_layout parameter[LAYERS] = { 0 };
+	struct hspmd_parameter_layouts layouts = { .parameters = parameter, .parameter_count = LAYERS };
 	json_t *on = json_object();
 	int rank_of[NODES];
 	for (int d = 0; d < c->device_count; d++)
@@ -114,20 +114,20 @@ static json_t *spread(const json_t *of)
 		json_object_set_new(on, key, json_array());
 	}
 	for (int d = 0; d < c->device_count; d++) {
-		struct hspmd_spread plan;
+		struct hspmd_checkpoint_placement plan;
 		if (rank_of[d] < 0)
 			continue;
-		assert_int_equal(hspmd_spread_plan(&layouts, c, rank_of, d, (int)world_integer(of, "replicas"), (int)world_integer(of, "keep"), &plan, &err), 0);
+		assert_int_equal(hspmd_checkpoint_placement_plan(&layouts, c, rank_of, d, (int)world_integer(of, "replicas"), (int)world_integer(of, "keep"), &plan, &err), 0);
 		for (int layer = 0; layer < LAYERS; layer++)
 			for (int k = -1; plan.writes[layer] && k < plan.to_count; k++) {
 				char key[8];
-				struct hspmd_share share;
-				if (!hspmd_annotation_share(parameter[layer].state, &parameter[layer].shape, d, &share))
+				struct hspmd_local_shard share;
+				if (!hspmd_annotation_local_shard(parameter[layer].state, &parameter[layer].shape, d, &share))
 					continue;
 				snprintf(key, sizeof key, "%d", layer);
 				json_array_append_new(json_object_get(on, key), json_string(c->nodes[c->devices[k < 0 ? d : plan.to[k]].node].name));
 			}
-		hspmd_spread_free(&plan);
+		hspmd_checkpoint_placement_free(&plan);
 	}
 	for (int layer = 0; layer < LAYERS; layer++)
 		hspmd_annotation_destroy(parameter[layer].state);
@@ -159,7 +159,7 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		s->prepared = g;
 		struct hspmd_cluster *c = hspmd_cluster_from_json(json_object_get(m, "cluster"), "cluster", &err);
 		struct hspmd_plan *p = hspmd_plan_from_json(json_object_get(m, "plan"), "plan", c, LAYERS, &err);
-		int d = hspmd_cluster_device(c, s->address, NULL);
+		int d = hspmd_cluster_find_device(c, s->address, NULL);
 		s->prepared_in_plan = s->reporter = false;
 		for (int i = 0; p && i < p->pipeline_count; i++)
 			for (int k = 0; k < p->pipelines[i].stage_count; k++)
@@ -171,17 +171,17 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		if (w->o.noise && world_pick(w, 60) == 0)
 			world_say_up(w, s, json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)g, "text", "cannot prepare"));
 		else
-			world_say_up(w, s, json_pack("{s:s, s:I, s:s, s:o*}", "type", "prepared", "generation", (json_int_t)g, "address", s->address, "meets",
+			world_say_up(w, s, json_pack("{s:s, s:I, s:s, s:o*}", "type", "prepared", "generation", (json_int_t)g, "address", s->address, "needs_preconnect",
 						  world_has_gpu(w, s) ? json_true() : NULL));
-	} else if (!strcmp(type, "meet")) {
+	} else if (!strcmp(type, "preconnect")) {
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->loading, 0);
-		s->met += world_has_gpu(w, s);
+		s->preconnects += world_has_gpu(w, s);
 		for (size_t i = 0; i < json_array_size(json_object_get(m, "addresses")); i++)
 			assert_true(json_is_string(json_array_get(json_object_get(m, "addresses"), i)));
 		/* Some never answer: that costs time and nothing else. */
 		if (world_has_gpu(w, s) && !(w->o.noise && world_pick(w, 10) == 0))
-			world_say_up(w, s, json_pack("{s:s, s:I}", "type", "met", "generation", (json_int_t)g));
+			world_say_up(w, s, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)g));
 	} else if (!strcmp(type, "start")) {
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->runs, 0);
@@ -192,11 +192,11 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		s->stop = g;
 		if (!s->runs && s->holds == g && s->aborted < g)
 			report(w, s, "stopped", g);
-	} else if (!strcmp(type, "report")) {
-		world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "reported", "generation", (json_int_t)g, "step", (json_int_t)s->step, "holds",
+	} else if (!strcmp(type, "query")) {
+		world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "query_reply", "generation", (json_int_t)g, "step", (json_int_t)s->step, "holds",
 					     s->holds ? json_integer(s->holds) : json_null(), "training", s->runs == g, "losses", losses(s->step)));
-	} else if (!strcmp(type, "alive")) {
-		world_say_up(w, s, json_pack("{s:s}", "type", "alive"));
+	} else if (!strcmp(type, "ping")) {
+		world_say_up(w, s, json_pack("{s:s}", "type", "pong"));
 	} else if (!strcmp(type, "abort")) {
 		if (json_is_true(json_object_get(m, "revive")) && s->set_up && !s->holds && s->left.holds)
 			revive(s);
@@ -226,9 +226,9 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		} else {
 			write_checkpoint(w, s, m);
 		}
-	} else if (!strcmp(type, "manifest")) {
+	} else if (!strcmp(type, "write_manifest")) {
 		json_t *manifest = json_object_get(m, "manifest");
-		world_say_up(w, s, json_pack("{s:s, s:s}", "type", "manifested", "id", world_word(m, "id")));
+		world_say_up(w, s, json_pack("{s:s, s:s}", "type", "manifest_written", "id", world_word(m, "id")));
 		if (!strcmp(json_string_value(json_array_get(json_object_get(m, "folders"), 0)), "/memory")) {
 			json_decref(w->copied);
 			w->copied = w->o.halves ? laid(w, manifest, s->holds) : json_incref(manifest);
@@ -286,7 +286,7 @@ static int team(struct world *w, int64_t g, bool loading, struct sim **member, b
 		for (int k = 0; k < p->pipelines[i].stage_count; k++)
 			for (int j = 0; j < p->pipelines[i].stages[k].device_count; j++) {
 				char address[64];
-				struct sim *s = world_find(w, hspmd_cluster_address(c, p->pipelines[i].stages[k].devices[j], address, sizeof address));
+				struct sim *s = world_find(w, hspmd_cluster_device_address(c, p->pipelines[i].stages[k].devices[j], address, sizeof address));
 				*complete &= s->alive && !s->hung && (loading ? s->loading == g : s->runs == g);
 				member[count++] = s;
 			}
@@ -355,7 +355,7 @@ bool world_work(struct world *w)
 				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "type", "step", "generation", (json_int_t)one->runs, "step",
 							 (json_int_t)step, "loss", world_loss(step), "step_s", 0.01, "compute_s", busy));
 			else if (w->o.stragglers)
-				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f}", "type", "pulse", "generation", (json_int_t)one->runs, "step",
+				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f}", "type", "heartbeat", "generation", (json_int_t)one->runs, "step",
 							 (json_int_t)step, "compute_s", busy));
 			bool last = true;
 			for (int i = 0; i < count; i++)

@@ -60,7 +60,7 @@ static void soften(int64_t keys, int64_t d, const struct scratch *s, vec most[NV
 	for (int j = 0; j < NV; j++) {
 		now[j] = most[j];
 		for (int64_t k = 0; k < keys; k++)
-			now[j] = larger(load(s->scores + k * QUERIES + j * LANES), now[j]);
+			now[j] = vmax(load(s->scores + k * QUERIES + j * LANES), now[j]);
 		vec factor = vexp(most[j] - now[j]);
 		most[j] = now[j];
 		sum[j] *= factor;
@@ -156,12 +156,12 @@ static void attention(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 	struct attention a;
 	struct scratch none;
 	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0), &args->out[0]);
-	int64_t pairs = a.batches * a.kv_heads, wanted = 4 * hspmd_pool_threads(cpu->pool), blocks = (a.queries + QUERIES - 1) / QUERIES;
+	int64_t pairs = a.batches * a.kv_heads, wanted = 4 * hspmd_thread_pool_threads(cpu->pool), blocks = (a.queries + QUERIES - 1) / QUERIES;
 	a.parts = pairs && pairs < wanted ? (wanted + pairs - 1) / pairs : 1;
 	a.parts = a.parts < blocks || !blocks ? a.parts : blocks;
 	a.scratch = lay_out(&a, NULL, &none);
 	double seen = (double)(a.group * a.queries * a.keys) / (double)(2 * a.parts), packed = (double)(2 * a.keys * a.head_dim);
-	hspmd_pool_for(cpu->pool, pairs * a.parts, seen * (2 * (double)a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, attend, &a);
+	hspmd_thread_pool_for(cpu->pool, pairs * a.parts, seen * (2 * (double)a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, attend, &a);
 }
 
 static size_t attention_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
@@ -169,7 +169,7 @@ static size_t attention_workspace(const struct hspmd_cpu *cpu, const struct hspm
 	struct attention a;
 	struct scratch none;
 	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0), &args->out[0]);
-	return (size_t)(lay_out(&a, NULL, &none) * hspmd_pool_threads(cpu->pool)) * sizeof(real);
+	return (size_t)(lay_out(&a, NULL, &none) * hspmd_thread_pool_threads(cpu->pool)) * sizeof(real);
 }
 
 const struct hspmd_cpu_kernel LOCAL(attention) = { attention, attention_workspace };

@@ -7,7 +7,7 @@
 #define HSPMD_CPU_ATTENTION_H
 
 #include "runtime/device/cpu/kernel.h"
-#include "runtime/device/cpu/micro.h"
+#include "runtime/device/cpu/microkernel.h"
 
 #define QUERIES NR
 #define KEYS 96 /* keys of a block of scores: a multiple of MR */

@@ -206,14 +206,14 @@ static void attention_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args
 	struct grads g;
 	setup(&g, args);
 	double seen = (double)(g.a.group * g.a.queries * g.a.keys) / 2, packed = (double)(5 * g.a.keys * g.a.head_dim);
-	hspmd_pool_for(cpu->pool, g.a.batches * g.a.kv_heads, seen * (5 * (double)g.a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, kv_head_grad, &g);
+	hspmd_thread_pool_for(cpu->pool, g.a.batches * g.a.kv_heads, seen * (5 * (double)g.a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, kv_head_grad, &g);
 }
 
 static size_t attention_grad_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	struct grads g;
 	setup(&g, args);
-	return (size_t)(g.a.scratch * hspmd_pool_threads(cpu->pool)) * sizeof(real);
+	return (size_t)(g.a.scratch * hspmd_thread_pool_threads(cpu->pool)) * sizeof(real);
 }
 
 const struct hspmd_cpu_kernel LOCAL(attention_grad) = { attention_grad, attention_grad_workspace };

@@ -49,7 +49,7 @@ static void cast_item(void *context, int64_t item, int thread)
 	const struct hspmd_view *x = &args->in[0], *y = &args->out[0];
 	int64_t count = elements_of(x), first = item * ELEMENTS_PER_ITEM, end = first + ELEMENTS_PER_ITEM;
 	end = end < count ? end : count;
-	if (hspmd_rounds_at_random(args)) {
+	if (hspmd_rounds_stochastically(args)) {
 		struct hspmd_index_map map = hspmd_index_map_of(y);
 		hspmd_round_elements(args->attr->random.seed, args->attr->random.stream, &map, first, (int)(end - first), (const float *)x->data + first,
 				     (uint16_t *)y->data + first);
@@ -61,8 +61,8 @@ static void cast_item(void *context, int64_t item, int thread)
 
 static void cast(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, (elements_of(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,
-		       ELEMENTS_PER_ITEM * (hspmd_rounds_at_random(args) ? 5.0 : 1.0), cast_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, (elements_of(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,
+		       ELEMENTS_PER_ITEM * (hspmd_rounds_stochastically(args) ? 5.0 : 1.0), cast_item, (void *)args);
 }
 
 extern const struct hspmd_cpu_kernel hspmd_cpu_cast;

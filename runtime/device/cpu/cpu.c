@@ -23,7 +23,7 @@ static void cpu_close(struct hspmd_device *dev)
 	struct hspmd_cpu *cpu = (struct hspmd_cpu *)dev;
 	if (!cpu)
 		return;
-	hspmd_pool_destroy(cpu->pool);
+	hspmd_thread_pool_destroy(cpu->pool);
 	free(cpu);
 }
 
@@ -37,7 +37,7 @@ static int cpu_open(struct hspmd_device **dev, int index, int threads, struct hs
 		return hspmd_fail_memory(err, "opening a CPU device");
 	cpu->base.ops = &hspmd_cpu_ops;
 	if (!hspmd_cpu_choose(&cpu->f32, &cpu->f64, err) ||
-	    !(cpu->pool = hspmd_pool_create(threads ? threads : usable_cores(), err))) {
+	    !(cpu->pool = hspmd_thread_pool_create(threads ? threads : usable_cores(), err))) {
 		cpu_close(&cpu->base);
 		return -1;
 	}
@@ -123,7 +123,7 @@ static int cpu_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct 
 	const struct hspmd_cpu_kernel *kernel = find_kernel(cpu, op, args);
 	if (!kernel)
 		return hspmd_fail(err, "the CPU device has no kernel for %s on %s", hspmd_opcode_names[op],
-				  hspmd_dtype_words[compute_type(args)]);
+				  hspmd_dtype_names[compute_type(args)]);
 	size_t need = kernel->workspace ? kernel->workspace(cpu, args) : 0;
 	if (need > args->workspace_bytes)
 		return hspmd_fail(err, "%s was given %zu bytes of workspace and needs %zu", hspmd_opcode_names[op], args->workspace_bytes,

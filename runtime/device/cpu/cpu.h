@@ -5,14 +5,14 @@
 #ifndef HSPMD_CPU_CPU_H
 #define HSPMD_CPU_CPU_H
 
-#include "runtime/device/cpu/pool.h"
+#include "runtime/device/cpu/thread_pool.h"
 #include "runtime/device/device.h"
 
 extern const struct hspmd_device_ops hspmd_cpu_ops;
 
 struct hspmd_cpu {
 	struct hspmd_device base;
-	struct hspmd_pool *pool;
+	struct hspmd_thread_pool *pool;
 	const struct hspmd_cpu_kernel *const *f32, *const *f64; /* by opcode; NULL: none */
 };
 

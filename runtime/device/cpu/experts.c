@@ -8,7 +8,7 @@
 /* One call, and within it one expert's tokens. */
 struct experts {
 	const struct hspmd_kernel_args *args;
-	struct hspmd_pool *pool;
+	struct hspmd_thread_pool *pool;
 	int64_t tokens, width, inner, per_token;
 	const real *x, *dy; /* dy NULL: forward */
 	const int32_t *choice;
@@ -130,18 +130,18 @@ static void differentiate(void *context, int64_t item, int thread)
 /* C[m,n] (+)= A[m,k] B[k,n] with the strides of `a` and `b`. */
 static void multiply(const struct experts *e, int64_t m, int64_t n, int64_t k, struct matrix a, struct matrix b, real *c, bool accumulate)
 {
-	struct product p = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = n, .accumulate = accumulate };
-	LOCAL(multiply)(e->pool, &p, e->workspace);
+	struct gemm p = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = n, .accumulate = accumulate };
+	LOCAL(gemm)(e->pool, &p, e->workspace);
 }
 
 /* gate and up of the gathered rows, and act of them. */
 static void first_layer(struct experts *e, const real *gate, const real *up)
 {
 	struct matrix rows = { e->rows, e->width, 1 };
-	hspmd_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), gather, e);
+	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), gather, e);
 	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ gate, 1, e->width }, e->gate, false);
 	multiply(e, e->count, e->inner, e->width, rows, (struct matrix){ up, 1, e->width }, e->up, false);
-	hspmd_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, 2 * VEXP_NS), activate, e);
+	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, 2 * VEXP_NS), activate, e);
 }
 
 /* Places in the workspace for every token choosing one expert; returns the bytes used. first: number of the first input, x. */
@@ -155,7 +155,7 @@ static size_t lay_out(const struct hspmd_cpu *cpu, const struct hspmd_kernel_arg
 	int64_t sizes[] = { e->tokens * e->width, backward ? e->tokens * e->width : 0, e->tokens * e->inner, e->tokens * e->inner,
 			    e->tokens * e->inner, e->tokens * wide };
 	real **places[] = { &e->rows, &e->rows_dy, &e->gate, &e->up, &e->act, &e->result };
-	size_t used = LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), wide, deep), indices = (size_t)(e->tokens * 4 + 63) / 64 * 64;
+	size_t used = LOCAL(gemm_workspace)(hspmd_thread_pool_threads(cpu->pool), wide, deep), indices = (size_t)(e->tokens * 4 + 63) / 64 * 64;
 	used = (used + 63) / 64 * 64;
 	char *base = args->workspace;
 	for (int i = 0; i < 6; i++) {
@@ -180,7 +180,7 @@ static void experts(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 		first_layer(&e, (const real *)gate->data + at, (const real *)args->in[4].data + at);
 		multiply(&e, e.count, e.width, e.inner, (struct matrix){ e.act, e.inner, 1 },
 			 (struct matrix){ (const real *)args->in[5].data + at, 1, e.inner }, e.result, false);
-		hspmd_pool_for(cpu->pool, items_of(e.count), rows_ns(e.width, MOVE_NS), scatter, &e);
+		hspmd_thread_pool_for(cpu->pool, items_of(e.count), rows_ns(e.width, MOVE_NS), scatter, &e);
 	}
 }
 
@@ -209,7 +209,7 @@ static void expert_grad(struct experts *e, int64_t k)
 	const real *gate = (const real *)args->in[4].data + at, *up = (const real *)args->in[5].data + at, *down = (const real *)args->in[6].data + at;
 	first_layer(e, gate, up);
 	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 }, e->result, false);
-	hspmd_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, LIBM_NS), differentiate, e);
+	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, LIBM_NS), differentiate, e);
 	matrix_grad(e, &args->out[2], at, e->inner, e->width, e->gate, e->rows);
 	matrix_grad(e, &args->out[3], at, e->inner, e->width, e->up, e->rows);
 	matrix_grad(e, &args->out[4], at, e->width, e->inner, e->rows_dy, e->act);
@@ -217,7 +217,7 @@ static void expert_grad(struct experts *e, int64_t k)
 		return;
 	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, e->result, false);
 	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, e->result, true);
-	hspmd_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), scatter, e);
+	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), scatter, e);
 }
 
 static void experts_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

@@ -33,7 +33,7 @@ static void normal_item(void *context, int64_t item, int thread)
 
 static void normal(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(&args->out[0]), ELEMENTS_PER_ITEM * LIBM_NS, normal_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->out[0]), ELEMENTS_PER_ITEM * LIBM_NS, normal_item, (void *)args);
 }
 
 static void fill_item(void *context, int64_t item, int thread)
@@ -47,7 +47,7 @@ static void fill_item(void *context, int64_t item, int thread)
 
 static void fill(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(&args->out[0]), ELEMENTS_PER_ITEM * MOVE_NS, fill_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->out[0]), ELEMENTS_PER_ITEM * MOVE_NS, fill_item, (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(normal) = { normal, NULL };

@@ -4,7 +4,7 @@
  * together and shared; then threads take blocks of C. An element of C is always summed in the same order, so its bits depend neither on the threads nor on
  * how rows and columns are shared among devices. */
 #include "runtime/device/cpu/kernel.h"
-#include "runtime/device/cpu/micro.h"
+#include "runtime/device/cpu/microkernel.h"
 
 /* Depth of a block, rows of a block of A, columns of a block of B: a block of A and a panel of B stay in the second-level cache (a megabyte or more
  * where there is AVX-512, else a quarter may be all), the block of B in the last-level cache that the threads share. */
@@ -17,7 +17,7 @@
 #define NC_MAX (NR * 96)
 
 struct blocks {
-	const struct product *p;
+	const struct gemm *p;
 	int64_t mc;         /* rows of blocks of A, at most MC */
 	int64_t kc, k0, k1; /* depth of blocks; this block's range of k */
 	int64_t n0, n1;     /* columns of this block of B */
@@ -45,7 +45,7 @@ static int64_t block_columns(int64_t n)
 }
 
 /* Grows with n and k, so that what is enough for some sizes is enough for all smaller ones. */
-size_t LOCAL(multiply_workspace)(int threads, int64_t n, int64_t k)
+size_t LOCAL(gemm_workspace)(int threads, int64_t n, int64_t k)
 {
 	int64_t columns = round_up(n < NC_MAX ? n : NC_MAX, NR);
 	return (size_t)((k < KC_MAX ? k : KC_MAX) * (columns + (int64_t)threads * MC)) * sizeof(real);
@@ -64,7 +64,7 @@ static void pack_b_panel(void *context, int64_t item, int thread)
 /* One tile of C; `rows` x `columns` of it are real, the rest padding. */
 static void tile(const struct blocks *b, const real *a, const real *bp, int64_t row, int64_t column, int64_t rows, int64_t columns)
 {
-	const struct product *p = b->p;
+	const struct gemm *p = b->p;
 	bool first = b->k0 == 0;
 	bool add = p->accumulate || !first;
 	const real *bias = first && p->bias ? p->bias + column : NULL;
@@ -106,7 +106,7 @@ static void compute_block(void *context, int64_t item, int thread)
 	int64_t depth = b->k1 - b->k0;
 	int64_t row0 = item / b->column_items * b->mc, row1 = row0 + b->mc < b->p->m ? row0 + b->mc : b->p->m;
 	int64_t panels = (b->n1 - b->n0 + NR - 1) / NR, panel0, panel1;
-	cut(panels, b->column_items, item % b->column_items, &panel0, &panel1);
+	split_range(panels, b->column_items, item % b->column_items, &panel0, &panel1);
 	real *a = b->a_panels + (int64_t)thread * MC * b->kc;
 	pack_a_block(a, m->data + row0 * m->rows + b->k0 * m->columns, m, depth, row1 - row0);
 	for (int64_t panel = panel0; panel < panel1; panel++) {
@@ -128,7 +128,7 @@ static void share_out(struct blocks *b, int threads)
 	b->column_items = b->row_items < 4 * threads ? (4 * threads + b->row_items - 1) / b->row_items : 1;
 }
 
-void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *workspace)
+void LOCAL(gemm)(struct hspmd_thread_pool *pool, const struct gemm *p, void *workspace)
 {
 	if (p->m == 0)
 		return;
@@ -136,7 +136,7 @@ void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *wor
 	int64_t nc = block_columns(p->n);
 	b.b_panels = workspace;
 	b.a_panels = b.b_panels + b.kc * nc;
-	share_out(&b, hspmd_pool_threads(pool));
+	share_out(&b, hspmd_thread_pool_threads(pool));
 	for (b.n0 = 0; b.n0 < p->n; b.n0 = b.n1) {
 		b.n1 = b.n0 + nc < p->n ? b.n0 + nc : p->n;
 		int64_t panels = (b.n1 - b.n0 + NR - 1) / NR;
@@ -146,8 +146,8 @@ void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *wor
 			b.k1 = b.k0 + b.kc < p->k ? b.k0 + b.kc : p->k;
 			double depth = (double)(b.k1 - b.k0), columns = (double)(b.n1 - b.n0);
 			int64_t items = b.row_items * b.column_items;
-			hspmd_pool_for(pool, panels, depth * NR * MOVE_NS, pack_b_panel, &b);
-			hspmd_pool_for(pool, items, (double)p->m * columns * depth / (double)items * PRODUCT_NS, compute_block, &b);
+			hspmd_thread_pool_for(pool, panels, depth * NR * MOVE_NS, pack_b_panel, &b);
+			hspmd_thread_pool_for(pool, items, (double)p->m * columns * depth / (double)items * PRODUCT_NS, compute_block, &b);
 		}
 	}
 }

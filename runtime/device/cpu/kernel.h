@@ -64,17 +64,17 @@ static inline void store_part(real *p, vec v, int64_t n)
 	memcpy(p, &v, (size_t)n * sizeof *p);
 }
 
-static inline vec choose(ivec mask, vec yes, vec no)
+static inline vec vselect(ivec mask, vec yes, vec no)
 {
 	return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));
 }
 
-static inline vec larger(vec a, vec b)
+static inline vec vmax(vec a, vec b)
 {
-	return choose(a > b, a, b);
+	return vselect(a > b, a, b);
 }
 
-static inline real sum_lanes(vec v)
+static inline real reduce_add(vec v)
 {
 	real lane[LANES];
 	memcpy(lane, &v, sizeof v);
@@ -84,7 +84,7 @@ static inline real sum_lanes(vec v)
 	return lane[0];
 }
 
-static inline real largest_lane(vec v)
+static inline real reduce_max(vec v)
 {
 	real lane[LANES];
 	memcpy(lane, &v, sizeof v);
@@ -94,7 +94,7 @@ static inline real largest_lane(vec v)
 	return lane[0];
 }
 
-static inline vec root(vec v)
+static inline vec vsqrt(vec v)
 {
 	for (int i = 0; i < LANES; i++)
 		v[i] = (real)sqrt(v[i]);
@@ -107,7 +107,7 @@ static inline vec vexp(vec x)
 {
 	const vec round = splat(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
 	ivec tiny = x < splat(-87.3f);
-	vec y = choose(x > splat(88.7f), splat(88.7f), choose(tiny, splat(-87.3f), x));
+	vec y = vselect(x > splat(88.7f), splat(88.7f), vselect(tiny, splat(-87.3f), x));
 	vec shifted = y * splat(1.44269504f) + round;
 	vec n = shifted - round;
 	vec r = y - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
@@ -119,7 +119,7 @@ static inline vec vexp(vec x)
 	p = p * r + splat(5.0000001201e-1f);
 	p = p * (r * r) + r + splat(1.0f);
 	ivec scaled = (ivec)p + (((ivec)shifted - (ivec)round) << 23);
-	return choose(tiny | (x != x), choose(x != x, x, splat(0)), (vec)scaled);
+	return vselect(tiny | (x != x), vselect(x != x, x, splat(0)), (vec)scaled);
 }
 #else
 static inline vec vexp(vec x)
@@ -154,7 +154,7 @@ static inline int64_t element_count(const struct hspmd_view *v)
 	return row_count(v) * row_length(v);
 }
 
-/* About how many nanoseconds an element takes on one thread, for hspmd_pool_for; measured with AVX2. */
+/* About how many nanoseconds an element takes on one thread, for hspmd_thread_pool_for; measured with AVX2. */
 #define WORD_NS (REAL_BITS / 32.0)
 #define MOVE_NS (0.25 * WORD_NS)    /* read, used in a few instructions and written */
 #define VEXP_NS (1.0 * WORD_NS)     /* vexp and what goes with it */
@@ -162,7 +162,7 @@ static inline int64_t element_count(const struct hspmd_view *v)
 #define PRODUCT_NS (0.04 * WORD_NS) /* one multiplication and addition of a matrix product */
 
 /* Cut `count` things into at most `parts` items of near-equal size that do not depend on the number of threads: part i is [*first, *end). */
-static inline void cut(int64_t count, int64_t parts, int64_t i, int64_t *first, int64_t *end)
+static inline void split_range(int64_t count, int64_t parts, int64_t i, int64_t *first, int64_t *end)
 {
 	*first = count * i / parts;
 	*end = count * (i + 1) / parts;
@@ -173,7 +173,7 @@ struct matrix {
 	const real *data;
 	int64_t rows, columns;
 };
-struct product {
+struct gemm {
 	int64_t m, n, k;
 	struct matrix a, b;
 	real *c;
@@ -181,8 +181,8 @@ struct product {
 	const real *bias; /* added to every row; NULL: none */
 	bool accumulate;
 };
-void LOCAL(multiply)(struct hspmd_pool *pool, const struct product *p, void *workspace);
+void LOCAL(gemm)(struct hspmd_thread_pool *pool, const struct gemm *p, void *workspace);
 /* Enough for any m, and for all smaller n and k. */
-size_t LOCAL(multiply_workspace)(int threads, int64_t n, int64_t k);
+size_t LOCAL(gemm_workspace)(int threads, int64_t n, int64_t k);
 
 #endif

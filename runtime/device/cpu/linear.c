@@ -9,31 +9,31 @@ static void linear(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 	const struct hspmd_view *x = &args->in[0], *w = &args->in[1];
 	int64_t k = row_length(x), n = k ? element_count(w) / k : 0;
 	const real *bias = args->input_count > 2 && x->start[x->rank - 1] == 0 ? args->in[2].data : NULL;
-	struct product p = { .m = row_count(x), .n = n, .k = k, .a = { x->data, k, 1 }, .c = args->out[0].data, .ldc = n, .bias = bias };
+	struct gemm p = { .m = row_count(x), .n = n, .k = k, .a = { x->data, k, 1 }, .c = args->out[0].data, .ldc = n, .bias = bias };
 	p.b = args->attr->transposed ? (struct matrix){ w->data, n, 1 } : (struct matrix){ w->data, 1, k };
-	LOCAL(multiply)(cpu->pool, &p, args->workspace);
+	LOCAL(gemm)(cpu->pool, &p, args->workspace);
 }
 
 static size_t linear_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t k = row_length(&args->in[0]);
-	return LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), k ? element_count(&args->in[1]) / k : 0, k);
+	return LOCAL(gemm_workspace)(hspmd_thread_pool_threads(cpu->pool), k ? element_count(&args->in[1]) / k : 0, k);
 }
 
 static void linear_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
 	int64_t k = row_length(dx), n = k ? element_count(w) / k : 0;
-	struct product p = { .m = row_count(dx), .n = k, .k = n, .a = { dy->data, n, 1 }, .c = dx->data, .ldc = k,
+	struct gemm p = { .m = row_count(dx), .n = k, .k = n, .a = { dy->data, n, 1 }, .c = dx->data, .ldc = k,
 			     .accumulate = dx->accumulate };
 	p.b = args->attr->transposed ? (struct matrix){ w->data, 1, n } : (struct matrix){ w->data, k, 1 };
-	LOCAL(multiply)(cpu->pool, &p, args->workspace);
+	LOCAL(gemm)(cpu->pool, &p, args->workspace);
 }
 
 static size_t linear_grad_x_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t k = row_length(&args->out[0]);
-	return LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), k, k ? element_count(&args->in[1]) / k : 0);
+	return LOCAL(gemm_workspace)(hspmd_thread_pool_threads(cpu->pool), k, k ? element_count(&args->in[1]) / k : 0);
 }
 
 static void sum_rows(void *context, int64_t item, int thread)
@@ -43,7 +43,7 @@ static void sum_rows(void *context, int64_t item, int thread)
 	int64_t rows = row_count(&args->in[1]), n = rows ? element_count(&args->in[0]) / rows : 0, first, end;
 	real *restrict sums = (real *)args->workspace + item * n;
 	memset(sums, 0, (size_t)n * sizeof *sums);
-	cut(rows, ITEMS, item, &first, &end);
+	split_range(rows, ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++) {
 		const real *restrict row = (const real *)args->in[0].data + r * n;
 		for (int64_t j = 0; j < n; j++)
@@ -56,7 +56,7 @@ static void bias_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 {
 	real *restrict to = args->out[1].data;
 	const real *restrict sums = args->workspace;
-	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * MOVE_NS, sum_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * MOVE_NS, sum_rows, (void *)args);
 	if (!args->out[1].accumulate)
 		memset(to, 0, (size_t)n * sizeof *to);
 	for (int64_t i = 0; i < ITEMS; i++)
@@ -73,22 +73,22 @@ static void linear_grad_w(struct hspmd_cpu *cpu, const struct hspmd_kernel_args 
 	if (!dw->data)
 		return;
 	struct matrix x_columns = { x->data, 1, k }, dy_rows = { dy->data, n, 1 }, dy_columns = { dy->data, 1, n }, x_rows = { x->data, k, 1 };
-	struct product p = { .k = rows, .c = dw->data, .accumulate = dw->accumulate };
+	struct gemm p = { .k = rows, .c = dw->data, .accumulate = dw->accumulate };
 	if (args->attr->transposed) {
 		p.m = k, p.n = n, p.a = x_columns, p.b = dy_rows;
 	} else {
 		p.m = n, p.n = k, p.a = dy_columns, p.b = x_rows;
 	}
 	p.ldc = p.n;
-	LOCAL(multiply)(cpu->pool, &p, args->workspace);
+	LOCAL(gemm)(cpu->pool, &p, args->workspace);
 }
 
 static size_t linear_grad_w_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t k = row_length(&args->in[1]), rows = row_count(&args->in[1]), n = rows ? element_count(&args->in[0]) / rows : 0;
-	size_t product = LOCAL(multiply_workspace)(hspmd_pool_threads(cpu->pool), args->attr->transposed ? n : k, rows);
+	size_t gemm = LOCAL(gemm_workspace)(hspmd_thread_pool_threads(cpu->pool), args->attr->transposed ? n : k, rows);
 	size_t sums = (size_t)(ITEMS * n) * sizeof(real);
-	return product > sums ? product : sums;
+	return gemm > sums ? gemm : sums;
 }
 
 const struct hspmd_cpu_kernel LOCAL(linear) = { linear, linear_workspace };

@@ -20,8 +20,8 @@ static real largest_of(const real *x, int64_t n)
 	vec most = splat(x[0]);
 	int64_t j = 0;
 	for (; j + LANES <= n; j += LANES)
-		most = larger(load(x + j), most);
-	real best = largest_lane(most);
+		most = vmax(load(x + j), most);
+	real best = reduce_max(most);
 	for (; j < n; j++)
 		best = x[j] > best ? x[j] : best;
 	return best;
@@ -39,7 +39,7 @@ static real sum_of_exp(const real *x, int64_t n, real most)
 		memcpy(lane, &e, sizeof e);
 		sum += load_part(lane, n - j);
 	}
-	return sum_lanes(sum);
+	return reduce_add(sum);
 }
 
 static void stats_rows(void *context, int64_t item, int thread)
@@ -61,7 +61,7 @@ static void stats_rows(void *context, int64_t item, int thread)
 
 static void vocab_stats(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), row_ns(&args->in[0]) * ROWS_PER_ITEM, stats_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), row_ns(&args->in[0]) * ROWS_PER_ITEM, stats_rows, (void *)args);
 }
 
 /* Log of the sum of exponentials over all shards, and the target's logit, of row r. stats is [parts][rows][3]. */
@@ -124,7 +124,7 @@ static void grad_rows(void *context, int64_t item, int thread)
 
 static void loss_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), row_ns(&args->in[0]) * ROWS_PER_ITEM, grad_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), row_ns(&args->in[0]) * ROWS_PER_ITEM, grad_rows, (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(vocab_stats) = { vocab_stats, NULL };

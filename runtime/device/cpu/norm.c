@@ -23,7 +23,7 @@ static void layernorm_row(const real *x, const real *gain, const real *bias, rea
 	vec sum = { 0 };
 	for (int64_t j = 0; j < width; j += LANES)
 		sum += part(x, j, width);
-	real mean = sum_lanes(sum) / (real)width;
+	real mean = reduce_add(sum) / (real)width;
 	vec squares = { 0 };
 	int64_t j = 0;
 	for (; j + LANES <= width; j += LANES) {
@@ -33,7 +33,7 @@ static void layernorm_row(const real *x, const real *gain, const real *bias, rea
 	real rest = 0;
 	for (; j < width; j++)
 		rest += (x[j] - mean) * (x[j] - mean);
-	real scale = (real)(1 / sqrt((double)(sum_lanes(squares) + rest) / (double)width + eps));
+	real scale = (real)(1 / sqrt((double)(reduce_add(squares) + rest) / (double)width + eps));
 	for (j = 0; j < width; j += LANES) {
 		vec v = (part(x, j, width) - splat(mean)) * splat(scale) * part(gain, j, width);
 		put(y, j, width, bias ? v + part(bias, j, width) : v);
@@ -49,7 +49,7 @@ static void rmsnorm_row(const real *x, const real *gain, real *y, real *stats, i
 		vec v = part(x, j, width);
 		squares += v * v;
 	}
-	real scale = (real)(1 / sqrt((double)sum_lanes(squares) / (double)width + eps));
+	real scale = (real)(1 / sqrt((double)reduce_add(squares) / (double)width + eps));
 	for (int64_t j = 0; j < width; j += LANES)
 		put(y, j, width, part(x, j, width) * splat(scale) * part(gain, j, width));
 	stats[0] = scale;
@@ -62,14 +62,14 @@ static void layernorm_rows(void *context, int64_t item, int thread)
 	int64_t width = row_length(&args->in[0]), first, end;
 	const real *x = args->in[0].data, *gain = args->in[1].data, *bias = args->input_count > 2 ? args->in[2].data : NULL;
 	real *y = args->out[0].data, *stats = args->out[1].data;
-	cut(row_count(&args->in[0]), ITEMS, item, &first, &end);
+	split_range(row_count(&args->in[0]), ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++)
 		layernorm_row(x + r * width, gain, bias, y + r * width, stats + 2 * r, width, args->attr->eps);
 }
 
 static void layernorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 3 * MOVE_NS, layernorm_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 3 * MOVE_NS, layernorm_rows, (void *)args);
 }
 
 static void rmsnorm_rows(void *context, int64_t item, int thread)
@@ -79,14 +79,14 @@ static void rmsnorm_rows(void *context, int64_t item, int thread)
 	int64_t width = row_length(&args->in[0]), first, end;
 	const real *x = args->in[0].data, *gain = args->in[1].data;
 	real *y = args->out[0].data, *stats = args->out[1].data;
-	cut(row_count(&args->in[0]), ITEMS, item, &first, &end);
+	split_range(row_count(&args->in[0]), ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++)
 		rmsnorm_row(x + r * width, gain, y + r * width, stats + r, width, args->attr->eps);
 }
 
 static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 2 * MOVE_NS, rmsnorm_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 2 * MOVE_NS, rmsnorm_rows, (void *)args);
 }
 
 /* One row backward: dx, and this row's part of dgain and dbias added to the item's sums. Layer norm subtracts the mean, RMS norm does not. */
@@ -105,7 +105,7 @@ static void grad_row(const real *dy, const real *x, const real *gain, real mean,
 	}
 	if (!dx)
 		return;
-	vec average = splat(centred ? sum_lanes(sum) / (real)width : 0), slope = splat(sum_lanes(dot) / (real)width);
+	vec average = splat(centred ? reduce_add(sum) / (real)width : 0), slope = splat(reduce_add(dot) / (real)width);
 	for (int64_t j = 0; j < width; j += LANES) {
 		vec g = part(dy, j, width) * part(gain, j, width), normal = (part(x, j, width) - splat(mean)) * splat(scale);
 		put(dx, j, width, (g - average - normal * slope) * splat(scale));
@@ -123,7 +123,7 @@ static void norm_grad_rows(const struct hspmd_kernel_args *args, int64_t item, b
 	memset(dgain, 0, (size_t)width * sizeof *dgain);
 	if (dbias)
 		memset(dbias, 0, (size_t)width * sizeof *dbias);
-	cut(row_count(view), ITEMS, item, &first, &end);
+	split_range(row_count(view), ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++)
 		grad_row(dy + r * width, x + r * width, gain, centred ? stats[2 * r] : 0, centred ? stats[2 * r + 1] : stats[r],
 			 dx ? dx + r * width : NULL, dgain, dbias, width);
@@ -157,7 +157,7 @@ static void add_sums(const struct hspmd_view *out, const real *sums, int64_t wid
 static void layernorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t width = row_length(&args->in[1]);
-	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, layernorm_grad_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, layernorm_grad_rows, (void *)args);
 	add_sums(&args->out[1], args->workspace, width);
 	if (args->output_count > 2)
 		add_sums(&args->out[2], (const real *)args->workspace + ITEMS * width, width);
@@ -165,7 +165,7 @@ static void layernorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args
 
 static void rmsnorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, rmsnorm_grad_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, rmsnorm_grad_rows, (void *)args);
 	add_sums(&args->out[1], args->workspace, row_length(&args->in[1]));
 }
 

@@ -32,7 +32,7 @@ static void squares_item(void *context, int64_t item, int thread)
 static void sum_squares(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t items = items_of(&args->in[0]);
-	hspmd_pool_for(cpu->pool, items, ELEMENTS_PER_ITEM * MOVE_NS, squares_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items, ELEMENTS_PER_ITEM * MOVE_NS, squares_item, (void *)args);
 	double *out = args->out[0].data, total = 0;
 	for (int64_t i = 0; i < items; i++)
 		total += ((const double *)args->workspace)[i];
@@ -71,7 +71,7 @@ static void adamw_item(void *context, int64_t item, int thread)
 
 static void adamw(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 4 * MOVE_NS, adamw_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 4 * MOVE_NS, adamw_item, (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(sum_squares) = { sum_squares, sum_squares_workspace };

@@ -96,7 +96,7 @@ static inline void add_map(const struct hspmd_op_attr *attr, const vec *in, vec 
 	}                                                                                                                                    \
 	static void name(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)                                                        \
 	{                                                                                                                                    \
-		hspmd_pool_for(cpu->pool, (element_count(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,                            \
+		hspmd_thread_pool_for(cpu->pool, (element_count(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,                            \
 			       ELEMENTS_PER_ITEM * (ns), name##_item, (void *)args);                                                         \
 	}                                                                                                                                    \
 	const struct hspmd_cpu_kernel LOCAL(name) = { name, NULL }

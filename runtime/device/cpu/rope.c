@@ -74,9 +74,9 @@ static void rotate(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, 
 	r.table = (real *)(r.fine + BLOCK * r.half * 2);
 	int64_t length = args->in[0].shape[1];
 	double half = (double)r.half, width = (double)row_length(&args->in[0]);
-	hspmd_pool_for(cpu->pool, BLOCK, half * 2 * LIBM_NS, fine_row, &r);
-	hspmd_pool_for(cpu->pool, (r.first + length + BLOCK - 1) / BLOCK - r.first / BLOCK, half * (2 * LIBM_NS + BLOCK * 4 * MOVE_NS), table_block, &r);
-	hspmd_pool_for(cpu->pool, (row_count(&args->in[0]) + BLOCK - 1) / BLOCK, BLOCK * width * 2 * MOVE_NS, rotate_rows, &r);
+	hspmd_thread_pool_for(cpu->pool, BLOCK, half * 2 * LIBM_NS, fine_row, &r);
+	hspmd_thread_pool_for(cpu->pool, (r.first + length + BLOCK - 1) / BLOCK - r.first / BLOCK, half * (2 * LIBM_NS + BLOCK * 4 * MOVE_NS), table_block, &r);
+	hspmd_thread_pool_for(cpu->pool, (row_count(&args->in[0]) + BLOCK - 1) / BLOCK, BLOCK * width * 2 * MOVE_NS, rotate_rows, &r);
 }
 
 static void rope(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of this floating type and instruction set, by opcode. */
 #include "runtime/device/cpu/kernel.h"
-#include "runtime/tensor/op_list.h"
+#include "runtime/tensor/opcode_list.h"
 
 #define DECLARE(opcode, name) extern const struct hspmd_cpu_kernel LOCAL(name);
 HSPMD_OPS_TYPED(DECLARE)

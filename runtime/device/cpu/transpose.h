@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turning matrices around, a square of LANES x LANES at a time in registers. */
+/* Matrix transpose in registers, a square of LANES x LANES at a time. */
 #ifndef HSPMD_CPU_TRANSPOSE_H
 #define HSPMD_CPU_TRANSPOSE_H
 

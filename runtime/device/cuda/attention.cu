@@ -28,9 +28,9 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
 }
 
 /* Over the threads that share a row. */
-template <typename How> static __device__ __forceinline__ float over_parts(float x)
+template <typename How> static __device__ __forceinline__ float parts_reduce(float x)
 {
-	return over_warp<How>(x, PARTS);
+	return warp_reduce<How>(x, PARTS);
 }
 
 template <typename T, int most> static __global__ void __launch_bounds__(THREADS) forward_kernel(struct attention a, int tiles)
@@ -53,7 +53,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 			s[i] = sees(a, batch, q0 + own, k0 + k) ? a.scale * dot(query + own * pitch, key + k * pitch, d) : HIDDEN;
 			now = fmaxf(now, s[i]);
 		}
-		now = over_parts<larger_of>(now);
+		now = parts_reduce<Max>(now);
 		float factor = expf(high - now), more = 0;
 		high = now;
 		for (int i = 0; i < EACH; i++) {
@@ -61,7 +61,7 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 			more += p;
 			scores[own * (TILE + 1) + part + i * PARTS] = p;
 		}
-		sum = sum * factor + over_parts<add_up>(more);
+		sum = sum * factor + parts_reduce<Sum>(more);
 		__syncthreads(); /* all have read the keys */
 		load_rows<T>(key, a.v, batch, kv_of(a, head), d, k0, a.keys);
 		__syncthreads();
@@ -100,7 +100,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) delta_ke
 	float sum = 0;
 	for (int c = threadIdx.x % WARP; c < d; c += WARP)
 		sum += to_float(o[c]) * to_float(dout[c]);
-	sum = over_warp<add_up>(sum);
+	sum = warp_reduce<Sum>(sum);
 	if (threadIdx.x % WARP == 0)
 		a.delta[stats_at(a, batch, head, q)] = sum;
 }

@@ -5,7 +5,7 @@
 #ifndef HSPMD_CUDA_ATTENTION_H
 #define HSPMD_CUDA_ATTENTION_H
 
-#include "runtime/device/cuda/heads.h"
+#include "runtime/device/cuda/attention_desc.h"
 #include "runtime/device/cuda/kernel.h"
 
 /* Local kv head that local head h reads. */

@@ -6,10 +6,10 @@
 #include <xxhash.h>
 
 #include "common/alloc.h"
-#include "runtime/device/cuda/choices.h"
+#include "runtime/device/cuda/autotune_cache.h"
 #include "runtime/device/cuda/dnn.h"
-#include "runtime/device/cuda/heads.h"
-#include "runtime/device/cuda/stopwatch.h"
+#include "runtime/device/cuda/attention_desc.h"
+#include "runtime/device/cuda/autotune_timer.h"
 
 #define WORKSPACE ((size_t)256 << 20)
 #define PLANS 4
@@ -31,8 +31,8 @@ struct hspmd_cuda_dnn {
 	bool tried, tune;
 	size_t workspace_most;
 	struct hspmd_dnn *running, *planning; /* on the device's stream; on the watch's. NULL: no cuDNN */
-	struct hspmd_cuda_stopwatch watch;
-	struct hspmd_cuda_choices *choices;
+	struct hspmd_cuda_autotune_timer watch;
+	struct hspmd_cuda_autotune_cache *choices;
 	size_t count, capacity;
 	struct chosen **chosen; /* each stays where it is */
 };
@@ -51,10 +51,10 @@ int hspmd_cuda_dnn_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
 
 static void close_library(struct hspmd_cuda_dnn *d)
 {
-	hspmd_cuda_choices_close(d->choices);
+	hspmd_cuda_autotune_cache_close(d->choices);
 	hspmd_dnn_close(d->running);
 	hspmd_dnn_close(d->planning);
-	hspmd_cuda_stopwatch_close(&d->watch);
+	hspmd_cuda_autotune_timer_close(&d->watch);
 	d->choices = NULL;
 	d->running = d->planning = NULL;
 }
@@ -84,8 +84,8 @@ static bool open_library(struct hspmd_cuda *cuda)
 	d->tried = true;
 	if (hspmd_dnn_open(&d->running, cuda->stream, NULL))
 		return false;
-	if (!hspmd_cuda_stopwatch_open(&d->watch) || hspmd_dnn_open(&d->planning, d->watch.stream, NULL) ||
-	    !(d->choices = hspmd_cuda_choices_open("cudnn", cuda->model, hspmd_dnn_version(d->running))))
+	if (!hspmd_cuda_autotune_timer_open(&d->watch) || hspmd_dnn_open(&d->planning, d->watch.stream, NULL) ||
+	    !(d->choices = hspmd_cuda_autotune_cache_open("cudnn", cuda->model, hspmd_dnn_version(d->running))))
 		close_library(d);
 	return d->running != NULL;
 }
@@ -260,7 +260,7 @@ static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, const st
 {
 	struct hspmd_cuda beside = *cuda;
 	beside.stream = cuda->dnn->watch.stream;
-	return hspmd_cuda_stopwatch_time(&cuda->dnn->watch, TIMED_RUNS, run_candidate, &(struct candidate){ &beside, c, plan, t, own });
+	return hspmd_cuda_autotune_timer_time(&cuda->dnn->watch, TIMED_RUNS, run_candidate, &(struct candidate){ &beside, c, plan, t, own });
 }
 
 /* The number of the fastest plan, -1: our kernels. Where there is no room to measure, the one that cuDNN thinks fastest. */
@@ -285,9 +285,9 @@ static int fastest(struct hspmd_cuda *cuda, const struct chosen *c, struct hspmd
 
 /* ---- choosing */
 
-static struct hspmd_cuda_choice_key key_of(const struct hspmd_dnn_attention *a)
+static struct hspmd_cuda_autotune_key key_of(const struct hspmd_dnn_attention *a)
 {
-	return (struct hspmd_cuda_choice_key){ .m = a->queries, .n = a->keys, .k = a->head_dim, .flags = XXH3_64bits(a, sizeof *a) };
+	return (struct hspmd_cuda_autotune_key){ .m = a->queries, .n = a->keys, .k = a->head_dim, .flags = XXH3_64bits(a, sizeof *a) };
 }
 
 /* Which of the plans, -1: none of them. */
@@ -295,12 +295,12 @@ static int choose_plan(struct hspmd_cuda *cuda, const struct chosen *c, struct h
                        hspmd_cuda_own_attention own)
 {
 	struct hspmd_cuda_dnn *d = cuda->dnn;
-	struct hspmd_cuda_choice_key key = key_of(&c->about);
-	struct hspmd_cuda_choice known;
+	struct hspmd_cuda_autotune_key key = key_of(&c->about);
+	struct hspmd_cuda_autotune_entry known;
 	bool measured;
 	if (!count || !d->tune)
 		return count ? 0 : -1;
-	if (hspmd_cuda_choices_find(d->choices, &key, &known)) {
+	if (hspmd_cuda_autotune_cache_find(d->choices, &key, &known)) {
 		if (known.word[0] == OWN)
 			return -1;
 		if (known.word[0] >= FIRST_PLAN && known.word[0] - FIRST_PLAN < (uint64_t)count)
@@ -308,8 +308,8 @@ static int choose_plan(struct hspmd_cuda *cuda, const struct chosen *c, struct h
 	}
 	int best = fastest(cuda, c, plans, count, a, own, &measured);
 	if (measured) {
-		known = (struct hspmd_cuda_choice){ { best < 0 ? OWN : FIRST_PLAN + (uint64_t)best } };
-		hspmd_cuda_choices_add(d->choices, &key, &known);
+		known = (struct hspmd_cuda_autotune_entry){ { best < 0 ? OWN : FIRST_PLAN + (uint64_t)best } };
+		hspmd_cuda_autotune_cache_add(d->choices, &key, &known);
 	}
 	return best;
 }
@@ -320,7 +320,7 @@ static struct chosen *choose(struct hspmd_cuda *cuda, const struct attention *a,
 	struct hspmd_cuda_dnn *d = cuda->dnn;
 	struct hspmd_dnn_plan *plans[PLANS];
 	struct chosen *c = calloc(1, sizeof *c);
-	if (!c || hspmd_grow(&d->chosen, &d->capacity, d->count, sizeof *d->chosen)) {
+	if (!c || hspmd_array_grow(&d->chosen, &d->capacity, d->count, sizeof *d->chosen)) {
 		free(c);
 		hspmd_fail_memory(err, "choosing how to compute attention");
 		return NULL;

@@ -60,7 +60,7 @@ template <int D> static __device__ __forceinline__ void multiply_columns(float (
 #pragma unroll
 		for (int n = 0; n < D / 8; n += 2) {
 			uint32_t b[4];
-			load_matrices_turned(b, right + (k * 8 + lane % 16) * (D + PAD) + n * 8 + lane / 16 * 8);
+			load_matrices_trans(b, right + (k * 8 + lane % 16) * (D + PAD) + n * 8 + lane / 16 * 8);
 			multiply_add(out[n], a, b[0], b[1]);
 			multiply_add(out[n + 1], a, b[2], b[3]);
 		}
@@ -133,7 +133,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 				now[i / 2] = fmaxf(now[i / 2], s[n][i]);
 			}
 		for (int h = 0; h < 2; h++) {
-			now[h] = over_warp<larger_of>(now[h], 4);
+			now[h] = warp_reduce<Max>(now[h], 4);
 			factor[h] = exp2f(high[h] - now[h]);
 			high[h] = now[h];
 		}
@@ -145,7 +145,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 				more[i / 2] += s[n][i];
 			}
 		for (int h = 0; h < 2; h++)
-			sum[h] = sum[h] * factor[h] + over_warp<add_up>(more[h], 4);
+			sum[h] = sum[h] * factor[h] + warp_reduce<Sum>(more[h], 4);
 #pragma unroll
 		for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -162,17 +162,17 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 }
 
 /* Probabilities and gradients of scores, from scores (s) and from what their probabilities' gradients are (ds). `turned`: rows are keys. */
-static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q0, int k0, bool turned, bool inside, float (*s)[4], float (*ds)[4],
+static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q0, int k0, bool transposed, bool inside, float (*s)[4], float (*ds)[4],
 						     const float *lse, const float *delta)
 {
 #pragma unroll
 	for (int n = 0; n < TILES; n++)
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			int r = row_of(i), c = n * 8 + column_of(i), q = turned ? c : r, k = turned ? r : c;
+			int r = row_of(i), c = n * 8 + column_of(i), q = transposed ? c : r, k = transposed ? r : c;
 			bool seen = inside || sees(a, batch, q0 + q, k0 + k);
-			float p = seen ? exp2f((s[n][i] * a.scale - lse[turned ? c : i / 2]) * LOG2E) : 0.0f;
-			ds[n][i] = p * (ds[n][i] - delta[turned ? c : i / 2]) * a.scale;
+			float p = seen ? exp2f((s[n][i] * a.scale - lse[transposed ? c : i / 2]) * LOG2E) : 0.0f;
+			ds[n][i] = p * (ds[n][i] - delta[transposed ? c : i / 2]) * a.scale;
 			s[n][i] = p;
 		}
 }

@@ -7,12 +7,12 @@
 #include <time.h>
 
 #include "common/clock.h"
-#include "runtime/comm/nccl/nccl.h"
-#include "runtime/device/cuda/graph.h"
-#include "runtime/device/cuda/heads.h"
-#include "runtime/device/cuda/product.h"
+#include "runtime/device/cuda/nccl/nccl.h"
+#include "runtime/device/cuda/cuda_graph.h"
+#include "runtime/device/cuda/attention_desc.h"
+#include "runtime/device/cuda/gemm.h"
 #include "runtime/device/cuda/profile.h"
-#include "runtime/device/cuda/share.h"
+#include "runtime/device/cuda/sm_partition.h"
 
 #define ENTRY(opcode, name) [HSPMD_OP_##opcode] = &hspmd_cuda_##name,
 static const struct hspmd_cuda_kernel *const kernels[HSPMD_OP_COUNT] = { HSPMD_OPS(ENTRY) };
@@ -44,8 +44,8 @@ static void cuda_close(struct hspmd_device *dev)
 		cudaEventDestroy(cuda->mark);
 	if (cuda->stream)
 		cudaStreamDestroy(cuda->stream);
-	hspmd_cuda_share_close(cuda);
-	free(cuda->peers);
+	hspmd_cuda_sm_partition_close(cuda);
+	free(cuda->communicators);
 	free(cuda);
 }
 
@@ -55,8 +55,8 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 	cudaError_t status = cudaGetDeviceCount(&count);
 	if (status)
 		return hspmd_cuda_failed(status, "no GPU can be used", err);
-	const char *share = getenv("HSPMD_CUDA_SHARE"); /* =1: devices beyond the last GPU share those there are, for tests on few */
-	if (share && !strcmp(share, "1") && count > 0 && index >= 0)
+	const char *oversubscribe = getenv("HSPMD_CUDA_OVERSUBSCRIBE"); /* =1: devices beyond the last GPU share those there are, for tests on few */
+	if (oversubscribe && !strcmp(oversubscribe, "1") && count > 0 && index >= 0)
 		index %= count;
 	if (index < 0 || index >= count)
 		return hspmd_fail(err, "GPU %d of %d that can be seen (CUDA_VISIBLE_DEVICES=%s)", index, count,
@@ -84,13 +84,13 @@ static int cuda_open(struct hspmd_device **dev, int index, int threads, struct h
 	cuda->base.ops = &cuda_ops;
 	int rv = find_gpu(cuda, index, err);
 	if (!rv)
-		rv = hspmd_cuda_share(cuda, index, err);
+		rv = hspmd_cuda_sm_partition_open(cuda, index, err);
 	cudaError_t status = rv || cuda->stream ? cudaSuccess : cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
 	if (!rv && !status)
 		status = cudaEventCreateWithFlags(&cuda->mark, cudaEventDisableTiming);
 	if (status)
 		rv = hspmd_cuda_failed(status, "opening a GPU", err);
-	if (!rv && !(cuda->peers = calloc(1, sizeof *cuda->peers)))
+	if (!rv && !(cuda->communicators = calloc(1, sizeof *cuda->communicators)))
 		rv = hspmd_fail_memory(err, "opening a CUDA device");
 	if (rv || hspmd_cuda_staging_create(cuda, err) || hspmd_cuda_blas_create(cuda, err) || hspmd_cuda_dnn_create(cuda, err)) {
 		cuda_close(&cuda->base);
@@ -113,10 +113,10 @@ static struct hspmd_cuda *enter(struct hspmd_device *dev)
 #define SPIN_S 100e-6
 #define LOOK_S 1e-3
 
-int hspmd_cuda_await(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err)
+int hspmd_cuda_event_wait(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err)
 {
 	cudaError_t status;
-	if (!cuda->peers->groups) {
+	if (!cuda->communicators->list) {
 		status = cudaEventSynchronize(event);
 		return status ? hspmd_cuda_failed(status, "the GPU", err) : 0;
 	}
@@ -165,14 +165,14 @@ static int cuda_to_host(struct hspmd_device *dev, void *host, const void *src, s
 	return hspmd_cuda_download(enter(dev), host, src, bytes, err);
 }
 
-static int cuda_to_host_many(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
+static int cuda_to_host_batch(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
 {
-	return hspmd_cuda_download_many(enter(dev), host, src, count, bytes, err);
+	return hspmd_cuda_download_batch(enter(dev), host, src, count, bytes, err);
 }
 
-static int cuda_to_host_beside(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+static int cuda_to_host_concurrent(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err)
 {
-	return hspmd_cuda_download_beside(enter(dev), host, src, bytes, err);
+	return hspmd_cuda_download_concurrent(enter(dev), host, src, bytes, err);
 }
 
 static int cuda_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err)
@@ -207,7 +207,7 @@ static int check_types(const struct hspmd_kernel_args *args, struct hspmd_error 
 	return 0;
 }
 
-static int cuda_run_all(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err)
+static int cuda_run_batch(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
 	const struct hspmd_cuda_kernel *kernel = kernels[op];
@@ -222,9 +222,9 @@ static int cuda_run_all(struct hspmd_device *dev, enum hspmd_opcode op, const st
 	}
 	int status = 0;
 	hspmd_cuda_profile_start(cuda->profile, op, cuda->stream);
-	if (kernel->run_all)
-		status = kernel->run_all(cuda, args, count, err);
-	for (int i = 0; !kernel->run_all && !status && i < count; i++)
+	if (kernel->run_batch)
+		status = kernel->run_batch(cuda, args, count, err);
+	for (int i = 0; !kernel->run_batch && !status && i < count; i++)
 		status = kernel->run(cuda, &args[i], err);
 	if (status)
 		return -1;
@@ -235,36 +235,36 @@ static int cuda_run_all(struct hspmd_device *dev, enum hspmd_opcode op, const st
 
 static int cuda_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	return cuda_run_all(dev, op, args, 1, err);
+	return cuda_run_batch(dev, op, args, 1, err);
 }
 
 static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
 	cudaError_t status = cudaEventRecord(cuda->mark, cuda->stream);
-	return status ? hspmd_cuda_failed(status, "the GPU", err) : hspmd_cuda_await(cuda, cuda->mark, err);
+	return status ? hspmd_cuda_failed(status, "the GPU", err) : hspmd_cuda_event_wait(cuda, cuda->mark, err);
 }
 
-static int cuda_record(struct hspmd_device *dev, struct hspmd_error *err)
+static int cuda_capture_begin(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
 	/* Who wants to know what each operator takes needs them one by one. */
-	return cuda->profile ? hspmd_fail(err, "nothing is recorded while operators are timed") : hspmd_cuda_record(cuda, err);
+	return cuda->profile ? hspmd_fail(err, "nothing is recorded while operators are timed") : hspmd_cuda_capture_begin(cuda, err);
 }
 
-static int cuda_recorded(struct hspmd_device *dev, struct hspmd_recording **recording, struct hspmd_error *err)
+static int cuda_capture_end(struct hspmd_device *dev, struct hspmd_device_graph **captured, struct hspmd_error *err)
 {
-	return hspmd_cuda_recorded(enter(dev), recording, err);
+	return hspmd_cuda_capture_end(enter(dev), captured, err);
 }
 
-static int cuda_replay(struct hspmd_device *dev, const struct hspmd_recording *recording, struct hspmd_error *err)
+static int cuda_replay(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err)
 {
-	return hspmd_cuda_replay(enter(dev), recording, err);
+	return hspmd_cuda_graph_replay(enter(dev), captured, err);
 }
 
-static void cuda_forget(struct hspmd_device *dev, struct hspmd_recording *recording)
+static void cuda_graph_free(struct hspmd_device *dev, struct hspmd_device_graph *captured)
 {
-	hspmd_cuda_forget(enter(dev), recording);
+	hspmd_cuda_graph_free(enter(dev), captured);
 }
 
 static const struct hspmd_device_ops cuda_ops = {
@@ -277,19 +277,19 @@ static const struct hspmd_device_ops cuda_ops = {
 	.release = cuda_release,
 	.to_device = cuda_to_device,
 	.to_host = cuda_to_host,
-	.to_host_many = cuda_to_host_many,
-	.to_host_beside = cuda_to_host_beside,
+	.to_host_batch = cuda_to_host_batch,
+	.to_host_concurrent = cuda_to_host_concurrent,
 	.zero = cuda_zero,
 	.copy_box = cuda_copy_box,
 	.workspace = cuda_workspace,
 	.run = cuda_run,
-	.run_all = cuda_run_all,
+	.run_batch = cuda_run_batch,
 	.synchronise = cuda_synchronise,
-	.record = cuda_record,
-	.recorded = cuda_recorded,
+	.capture_begin = cuda_capture_begin,
+	.capture_end = cuda_capture_end,
 	.replay = cuda_replay,
-	.forget = cuda_forget,
-	.groups = &hspmd_nccl_groups,
+	.graph_free = cuda_graph_free,
+	.communicators = &hspmd_nccl_communicators,
 };
 
 extern const struct hspmd_cuda_module hspmd_cuda_module;

@@ -15,11 +15,11 @@ extern "C" {
 #endif
 
 #include "runtime/device/cuda/module.h"
-#include "runtime/tensor/op_list.h"
+#include "runtime/tensor/opcode_list.h"
 
 struct hspmd_cuda_blas;
 struct hspmd_cuda_dnn;
-struct hspmd_cuda_peers;
+struct hspmd_cuda_communicators;
 struct hspmd_cuda_profile;
 struct hspmd_cuda_staging;
 
@@ -28,12 +28,12 @@ struct hspmd_cuda {
 	int index, multiprocessors;
 	char model[96]; /* "sm90-132-NVIDIA H200": what measurements hold for */
 	cudaStream_t stream;
-	void *share;      /* the green context that stream is of; NULL: the whole GPU */
+	void *green_context;      /* the green context that stream is of; NULL: the whole GPU */
 	cudaEvent_t mark; /* for waits for the whole stream */
 	struct hspmd_cuda_blas *blas;
 	struct hspmd_cuda_dnn *dnn;
-	struct hspmd_cuda_staging *staging, *beside;
-	struct hspmd_cuda_peers *peers; /* the groups it is in (runtime/comm/nccl) */
+	struct hspmd_cuda_staging *staging, *concurrent_staging;
+	struct hspmd_cuda_communicators *communicators; /* the groups it is in (runtime/comm/nccl) */
 	struct hspmd_cuda_profile *profile; /* NULL: nobody asked */
 };
 
@@ -42,7 +42,7 @@ struct hspmd_cuda_kernel {
 	int (*run)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err);
 	size_t (*workspace)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args); /* NULL: needs none */
 	/* Many calls at once, as if one after the other; with the workspace of any of them. NULL: one after the other. */
-	int (*run_all)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err);
+	int (*run_batch)(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err);
 };
 
 #define HSPMD_CUDA_DECLARE(opcode, name) extern const struct hspmd_cuda_kernel hspmd_cuda_##name;
@@ -52,11 +52,11 @@ HSPMD_OPS(HSPMD_CUDA_DECLARE)
 int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
 			const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err);
 
-/* column.cu: sums[n] (+)= the sum of the rows of x[rows, n]; workspace of hspmd_cuda_column_workspace bytes. */
-void hspmd_cuda_sum_columns(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate, void *workspace);
+/* column_sum.cu: sums[n] (+)= the sum of the rows of x[rows, n]; workspace of hspmd_cuda_column_sum_workspace bytes. */
+void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate, void *workspace);
 /* sums[n] += more[n] */
 void hspmd_cuda_add_sums(struct hspmd_cuda *cuda, float *sums, const float *more, int64_t n);
-size_t hspmd_cuda_column_workspace(const struct hspmd_cuda *cuda, int64_t rows, int64_t n);
+size_t hspmd_cuda_column_sum_workspace(const struct hspmd_cuda *cuda, int64_t rows, int64_t n);
 
 /* ---- host memory on its way (staging.c) */
 
@@ -66,11 +66,11 @@ void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda);
 int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 /* Done on return. */
 int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
-int hspmd_cuda_download_many(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);
-int hspmd_cuda_download_beside(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
+int hspmd_cuda_download_batch(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);
+int hspmd_cuda_download_concurrent(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 
 /* Wait on the host for what an event was recorded behind; where communication under way on the GPU has failed, takes too long or was called off, -1 and err. */
-int hspmd_cuda_await(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err);
+int hspmd_cuda_event_wait(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err);
 
 size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "common/symbols.h"
-#include "runtime/device/cuda/dnn_calls.h"
+#include "runtime/device/cuda/dnn_internal.h"
 
 /* The first that clears what its backward pass adds up in, and that makes plans for a GPU that is described. */
 #define OLDEST 90800

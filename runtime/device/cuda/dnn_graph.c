@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/device/cuda/dnn_calls.h"
+#include "runtime/device/cuda/dnn_internal.h"
 
 #define DESCRIPTORS 160
 #define OPERATORS 48
@@ -131,7 +131,7 @@ static struct shape rows_of(const struct hspmd_dnn_attention *a, int64_t heads, 
 	return (struct shape){ { a->batches, heads, count, a->head_dim }, { rows.batch, a->head_dim, rows.row, 1 } };
 }
 
-static struct shape turned(struct shape s)
+static struct shape transposed(struct shape s)
 {
 	return (struct shape){ { s.dim[0], s.dim[1], s.dim[3], s.dim[2] }, { s.stride[0], s.stride[1], s.stride[3], s.stride[2] } };
 }
@@ -206,7 +206,7 @@ static void reduce(struct graph *g, cudnnReduceTensorOp_t operator, descriptor x
 }
 
 /* x as a tensor of BF16 with rows and columns changed. */
-static descriptor turn(struct graph *g, descriptor x, struct shape s)
+static descriptor transpose(struct graph *g, descriptor x, struct shape s)
 {
 	descriptor d = begin(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR), y = between(g, CUDNN_DATA_BFLOAT16, s);
 	set_descriptor(g, d, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
@@ -260,7 +260,7 @@ static void forward(struct graph *g)
 	const struct hspmd_dnn_attention *a = g->a;
 	struct shape scores = scores_shape(a), sums = sums_shape(a);
 	descriptor q = in_memory(g, Q, CUDNN_DATA_BFLOAT16, rows_of(a, a->heads, a->queries, a->q));
-	descriptor k = in_memory(g, K, CUDNN_DATA_BFLOAT16, turned(rows_of(a, a->kv_heads, a->keys, a->k)));
+	descriptor k = in_memory(g, K, CUDNN_DATA_BFLOAT16, transposed(rows_of(a, a->kv_heads, a->keys, a->k)));
 	descriptor v = in_memory(g, V, CUDNN_DATA_BFLOAT16, rows_of(a, a->kv_heads, a->keys, a->v));
 	descriptor o = in_memory(g, O, CUDNN_DATA_BFLOAT16, rows_of(a, a->heads, a->queries, a->o));
 	descriptor lse = in_memory(g, LSE, CUDNN_DATA_FLOAT, sums), s = between(g, CUDNN_DATA_FLOAT, scores);
@@ -296,9 +296,9 @@ static void backward(struct graph *g)
 	const struct hspmd_dnn_attention *a = g->a;
 	struct shape scores = scores_shape(a), sums = sums_shape(a), kv_k = rows_of(a, a->kv_heads, a->keys, a->k),
 	             kv_v = rows_of(a, a->kv_heads, a->keys, a->v);
-	struct shape of_q = rows_of(a, a->heads, a->queries, a->q), of_o = rows_of(a, a->heads, a->queries, a->o), by_key = turned(scores);
-	descriptor q = in_memory(g, Q, CUDNN_DATA_BFLOAT16, of_q), k = in_memory(g, K, CUDNN_DATA_BFLOAT16, turned(kv_k));
-	descriptor v = in_memory(g, V, CUDNN_DATA_BFLOAT16, turned(kv_v)), o = in_memory(g, O, CUDNN_DATA_BFLOAT16, of_o);
+	struct shape of_q = rows_of(a, a->heads, a->queries, a->q), of_o = rows_of(a, a->heads, a->queries, a->o), by_key = transposed(scores);
+	descriptor q = in_memory(g, Q, CUDNN_DATA_BFLOAT16, of_q), k = in_memory(g, K, CUDNN_DATA_BFLOAT16, transposed(kv_k));
+	descriptor v = in_memory(g, V, CUDNN_DATA_BFLOAT16, transposed(kv_v)), o = in_memory(g, O, CUDNN_DATA_BFLOAT16, of_o);
 	descriptor dq = in_memory(g, DQ, CUDNN_DATA_BFLOAT16, of_q), dk = in_memory(g, DK, CUDNN_DATA_BFLOAT16, kv_k);
 	descriptor dv = in_memory(g, DV, CUDNN_DATA_BFLOAT16, kv_v), dout = in_memory(g, DOUT, CUDNN_DATA_BFLOAT16, of_o);
 	descriptor lse = in_memory(g, LSE, CUDNN_DATA_FLOAT, sums), delta = in_memory(g, DELTA, CUDNN_DATA_FLOAT, sums),
@@ -311,12 +311,12 @@ static void backward(struct graph *g)
 	multiply(g, q, k, s);
 	s = compute(g, CUDNN_POINTWISE_SUB, compute(g, CUDNN_POINTWISE_MUL, s, scale, scores), lse, scores);
 	descriptor p = compute(g, CUDNN_POINTWISE_EXP, hide_unseen(g, s), NULL, scores);
-	multiply_to_kv(g, turn(g, p, by_key), dout, dv);
+	multiply_to_kv(g, transpose(g, p, by_key), dout, dv);
 	multiply(g, dout, v, dp);
 	descriptor ds = compute(g, CUDNN_POINTWISE_MUL, compute(g, CUDNN_POINTWISE_SUB, dp, delta, scores), p, scores);
 	ds = compute(g, CUDNN_POINTWISE_MUL, ds, scale, scores);
-	multiply_to_kv(g, turn(g, ds, by_key), q, dk);
-	multiply(g, ds, turn(g, k, kv_k), dq);
+	multiply_to_kv(g, transpose(g, ds, by_key), q, dk);
+	multiply(g, ds, transpose(g, k, kv_k), dq);
 }
 
 static descriptor describe_attention(struct graph *g)

@@ -2,14 +2,14 @@
 /* The local experts of a mixture. The tokens are put in the order of their experts on the device, so that the host need not know how many each got: grids are as
  * large as any share could need, and blocks beyond the last row end at once. Products are on CUDA cores in F32. */
 #include "runtime/device/cuda/kernel.h"
-#include "runtime/device/cuda/order.h"
+#include "runtime/device/cuda/stable_sort.h"
 
 #define THREADS 256
 #define TILE 32
 
 /* One call. A "row" is one token of one expert; rows are sorted by expert, and order.list says which (token, choice) a row is. */
 struct experts {
-	struct hspmd_cuda_order order;
+	struct hspmd_cuda_stable_sort order;
 	int64_t tokens, per_token, width, inner, count, most; /* local experts; rows there can be */
 	const void *x, *dy, *weights, *gate, *up, *down;
 	void *to, *dweights;
@@ -141,7 +141,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) differen
 		e.act_up[j] = dact * gate * s;
 		e.act[j] *= w;
 	}
-	dweight = over_block<add_up>(dweight, 0.0f, room);
+	dweight = block_reduce<Sum>(dweight, 0.0f, room);
 	if (threadIdx.x == 0 && e.dweights)
 		((T *)e.dweights)[k] = from_float<T>(dweight);
 }
@@ -167,7 +167,7 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 	int64_t wide = e->width > e->inner ? e->width : e->inner;
 	int64_t sizes[] = { e->width, backward ? e->width : 0, e->inner, e->inner, e->inner, wide };
 	float **places[] = { &e->rows, &e->rows_dy, &e->act_gate, &e->act_up, &e->act, &e->result };
-	size_t used = (hspmd_cuda_order_workspace(e->most, e->count) + 63) / 64 * 64;
+	size_t used = (hspmd_cuda_stable_sort_workspace(e->most, e->count) + 63) / 64 * 64;
 	char *base = (char *)args->workspace;
 	for (int i = 0; i < 6; i++) {
 		*places[i] = base ? (float *)(base + used) : NULL;
@@ -177,19 +177,19 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 }
 
 template <typename T>
-static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, const float *a, const void *b, float *c, int64_t n, int64_t depth, bool turned, bool accumulate)
+static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, const float *a, const void *b, float *c, int64_t n, int64_t depth, bool transposed, bool accumulate)
 {
 	auto *kernel = rows_kernel<T>;
 	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)(ceil_div(e->most, TILE) + e->count));
-	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, a, (const T *)b, c, n, depth, turned ? (int64_t)1 : n,
-	       turned ? depth : (int64_t)1, accumulate);
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, a, (const T *)b, c, n, depth, transposed ? (int64_t)1 : n,
+	       transposed ? depth : (int64_t)1, accumulate);
 }
 
 /* Rows in order, gathered, and through the first layer. */
 template <typename T> static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first)
 {
 	const struct hspmd_view *gate = &args->in[first + 3];
-	hspmd_cuda_order_make(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)gate->start[0], e->count, args->workspace, &e->order);
+	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)gate->start[0], e->count, args->workspace, &e->order);
 	auto *gather = gather_kernel<T>;
 	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, e->rows);
 	multiply_rows<T>(cuda, e, e->rows, e->gate, e->act_gate, e->inner, e->width, true, false);

@@ -192,7 +192,7 @@ static int cast(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, s
 	enum hspmd_dtype from = args->in[0].dtype, to = args->out[0].dtype;
 	if ((from != HSPMD_F32 && from != HSPMD_BF16) || (to != HSPMD_F32 && to != HSPMD_BF16))
 		return hspmd_fail(err, "the CUDA device casts between F32 and BF16 only");
-	if (hspmd_rounds_at_random(args)) {
+	if (hspmd_rounds_stochastically(args)) {
 		round_to(cuda, args);
 		return 0;
 	}

@@ -52,10 +52,10 @@ template <typename T> struct __align__(16) pack {
 };
 
 /* Elements [j, j + count) of a row as floats; 0 beyond its end. whole: rows begin on multiples of 16 bytes. */
-template <typename T> static __device__ __forceinline__ void load_pack(float *to, const T *row, int64_t j, int64_t width, bool whole)
+template <typename T> static __device__ __forceinline__ void load_pack(float *to, const T *row, int64_t j, int64_t width, bool aligned)
 {
 	const int n = pack<T>::count;
-	if (whole && j + n <= width) {
+	if (aligned && j + n <= width) {
 		pack<T> p = *(const pack<T> *)(row + j);
 #pragma unroll
 		for (int i = 0; i < n; i++)
@@ -67,10 +67,10 @@ template <typename T> static __device__ __forceinline__ void load_pack(float *to
 	}
 }
 
-template <typename T> static __device__ __forceinline__ void store_pack(T *row, const float *from, int64_t j, int64_t width, bool whole)
+template <typename T> static __device__ __forceinline__ void store_pack(T *row, const float *from, int64_t j, int64_t width, bool aligned)
 {
 	const int n = pack<T>::count;
-	if (whole && j + n <= width) {
+	if (aligned && j + n <= width) {
 		pack<T> p;
 #pragma unroll
 		for (int i = 0; i < n; i++)
@@ -104,39 +104,39 @@ template <int n> static __device__ __forceinline__ void store_halves(bf16 *row, 
 }
 
 /* Do rows of so many elements of T all begin on multiples of 16 bytes? Buffers do. */
-template <typename T> static __host__ __device__ __forceinline__ bool is_whole(int64_t width)
+template <typename T> static __host__ __device__ __forceinline__ bool is_aligned16(int64_t width)
 {
 	return width % (int64_t)(16 / sizeof(T)) == 0;
 }
 
 /* ---- sums over a warp and a block; every thread gets the result, always in the same order */
 
-struct add_up {
-	template <typename T> static __device__ __forceinline__ T join(T a, T b)
+struct Sum {
+	template <typename T> static __device__ __forceinline__ T combine(T a, T b)
 	{
 		return a + b;
 	}
 };
 
-struct larger_of {
-	template <typename T> static __device__ __forceinline__ T join(T a, T b)
+struct Max {
+	template <typename T> static __device__ __forceinline__ T combine(T a, T b)
 	{
 		return a > b ? a : b;
 	}
 };
 
-template <typename How, typename T> static __device__ __forceinline__ T over_warp(T x, int lanes = WARP)
+template <typename Op, typename T> static __device__ __forceinline__ T warp_reduce(T x, int lanes = WARP)
 {
 	for (int step = lanes / 2; step; step /= 2)
-		x = How::join(x, __shfl_xor_sync(ALL_LANES, x, step));
+		x = Op::combine(x, __shfl_xor_sync(ALL_LANES, x, step));
 	return x;
 }
 
 /* blockDim.x is a multiple of the warp. `room`: shared, WARP entries; free for use again after the next __syncthreads. */
-template <typename How, typename T> static __device__ __forceinline__ T over_block(T x, T nothing, T *room)
+template <typename Op, typename T> static __device__ __forceinline__ T block_reduce(T x, T nothing, T *room)
 {
 	int warps = blockDim.x / WARP;
-	x = over_warp<How>(x);
+	x = warp_reduce<Op>(x);
 	if (warps == 1)
 		return x;
 	__syncthreads();
@@ -144,7 +144,7 @@ template <typename How, typename T> static __device__ __forceinline__ T over_blo
 		room[threadIdx.x / WARP] = x;
 	__syncthreads();
 	x = (int)(threadIdx.x % WARP) < warps ? room[threadIdx.x % WARP] : nothing;
-	return over_warp<How>(x);
+	return warp_reduce<Op>(x);
 }
 
 /* ---- for the host */

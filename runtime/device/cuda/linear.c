@@ -1,73 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Linear layers: y = x w + bias, and gradients. Rows are all dimensions of x but the last; columns all of w's output dimensions together. */
 #include "runtime/device/cuda/cuda.h"
-#include "runtime/device/cuda/product.h"
+#include "runtime/device/cuda/gemm.h"
 
-static struct hspmd_cuda_product forward(const struct hspmd_kernel_args *args)
+static struct hspmd_cuda_gemm forward(const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *x = &args->in[0], *w = &args->in[1];
 	int64_t k = hspmd_cuda_row_length(x);
 	/* Where K is split, one part adds the bias. */
 	bool has_bias = args->input_count > 2 && args->in[2].rank >= 0 && x->start[x->rank - 1] == 0;
-	return (struct hspmd_cuda_product){
+	return (struct hspmd_cuda_gemm){
 		.m = hspmd_cuda_row_count(x), .n = k ? hspmd_cuda_elements(w) / k : 0, .k = k, .a = x->data, .b = w->data, .d = args->out[0].data,
-		.turn_b = !args->attr->transposed, .type = x->dtype, .d_type = args->out[0].dtype,
+		.trans_b = !args->attr->transposed, .type = x->dtype, .d_type = args->out[0].dtype,
 		.bias = has_bias ? args->in[2].data : NULL, .has_bias = has_bias,
 	};
 }
 
-static struct hspmd_cuda_product grad_x(const struct hspmd_kernel_args *args)
+static struct hspmd_cuda_gemm grad_x(const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
 	int64_t k = hspmd_cuda_row_length(dx);
-	return (struct hspmd_cuda_product){
+	return (struct hspmd_cuda_gemm){
 		.m = hspmd_cuda_row_count(dx), .n = k, .k = k ? hspmd_cuda_elements(w) / k : 0, .a = dy->data, .b = w->data, .d = dx->data,
-		.turn_b = args->attr->transposed, .accumulate = dx->accumulate, .type = dy->dtype, .d_type = dx->dtype,
+		.trans_b = args->attr->transposed, .accumulate = dx->accumulate, .type = dy->dtype, .d_type = dx->dtype,
 	};
 }
 
-static struct hspmd_cuda_product grad_w(const struct hspmd_kernel_args *args)
+static struct hspmd_cuda_gemm grad_w(const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *dy = &args->in[0], *x = &args->in[1], *dw = &args->out[0];
 	int64_t k = hspmd_cuda_row_length(x), rows = hspmd_cuda_row_count(x), n = rows ? hspmd_cuda_elements(dy) / rows : 0;
 	bool transposed = args->attr->transposed;
-	return (struct hspmd_cuda_product){
+	return (struct hspmd_cuda_gemm){
 		.m = transposed ? k : n, .n = transposed ? n : k, .k = rows, .a = transposed ? x->data : dy->data, .b = transposed ? dy->data : x->data,
-		.d = dw->data, .turn_a = true, .accumulate = dw->accumulate, .type = x->dtype, .d_type = dw->dtype,
+		.d = dw->data, .trans_a = true, .accumulate = dw->accumulate, .type = x->dtype, .d_type = dw->dtype,
 	};
 }
 
 /* With what the second operator of a pair adds: its own output, or what it is of. */
-static struct hspmd_cuda_product forward_add(const struct hspmd_kernel_args *args)
+static struct hspmd_cuda_gemm forward_add(const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = forward(args);
-	p.has_more = true;
-	p.more = args->in[3].data;
+	struct hspmd_cuda_gemm p = forward(args);
+	p.has_residual = true;
+	p.residual = args->in[3].data;
 	return p;
 }
 
-static struct hspmd_cuda_product grad_x_add(const struct hspmd_kernel_args *args)
+static struct hspmd_cuda_gemm grad_x_add(const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = grad_x(args);
-	p.has_more = true;
-	p.more = args->in[2].data;
+	struct hspmd_cuda_gemm p = grad_x(args);
+	p.has_residual = true;
+	p.residual = args->in[2].data;
 	return p;
 }
 
-static struct hspmd_cuda_product forward_gelu(const struct hspmd_kernel_args *args)
+static struct hspmd_cuda_gemm forward_gelu(const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = forward(args);
-	p.after = HSPMD_CUDA_GELU;
-	p.has_beside = args->out[1].rank > 0;
+	struct hspmd_cuda_gemm p = forward(args);
+	p.epilogue = HSPMD_EPILOGUE_GELU;
+	p.has_aux = args->out[1].rank > 0;
 	p.beside = args->out[1].data;
 	return p;
 }
 
-static struct hspmd_cuda_product grad_x_gelu(const struct hspmd_kernel_args *args)
+static struct hspmd_cuda_gemm grad_x_gelu(const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = grad_x(args);
-	p.after = HSPMD_CUDA_GELU_GRAD;
-	p.has_beside = true;
+	struct hspmd_cuda_gemm p = grad_x(args);
+	p.epilogue = HSPMD_EPILOGUE_GELU_GRAD;
+	p.has_aux = true;
 	p.beside = args->in[2].data;
 	return p;
 }
@@ -78,38 +78,38 @@ static bool wants_sums(const struct hspmd_kernel_args *args)
 }
 
 /* With the bias's gradient, which is no longer or shorter than a row of dw. */
-static struct hspmd_cuda_product grad_w_sums(const struct hspmd_kernel_args *args)
+static struct hspmd_cuda_gemm grad_w_sums(const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = grad_w(args);
-	p.after = args->attr->transposed ? HSPMD_CUDA_SUMS_B : HSPMD_CUDA_SUMS_A;
-	p.sums = args->out[1].data;
+	struct hspmd_cuda_gemm p = grad_w(args);
+	p.epilogue = args->attr->transposed ? HSPMD_EPILOGUE_BGRAD_B : HSPMD_EPILOGUE_BGRAD_A;
+	p.bgrad = args->out[1].data;
 	return p;
 }
 
 /* What the product is, where cuBLASLt cannot do what comes after it. */
-static struct hspmd_cuda_product alone(struct hspmd_cuda_product p)
+static struct hspmd_cuda_gemm alone(struct hspmd_cuda_gemm p)
 {
-	p.after = HSPMD_CUDA_PLAIN;
-	p.has_beside = false;
+	p.epilogue = HSPMD_EPILOGUE_NONE;
+	p.has_aux = false;
 	return p;
 }
 
-static int run(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+static int run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	return hspmd_cuda_multiply(cuda, p, args->workspace, args->workspace_bytes, err);
+	return hspmd_cuda_gemm_run(cuda, p, args->workspace, args->workspace_bytes, err);
 }
 
 /* What is no more than one product. */
 #define ONE_PRODUCT(name)                                                                                                                  \
 	static int run_##name(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)                      \
 	{                                                                                                                                  \
-		struct hspmd_cuda_product p = name(args);                                                                                  \
+		struct hspmd_cuda_gemm p = name(args);                                                                                  \
 		return run(cuda, &p, args, err);                                                                                           \
 	}                                                                                                                                  \
 	static size_t name##_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                      \
 	{                                                                                                                                  \
-		struct hspmd_cuda_product p = name(args);                                                                                  \
-		return hspmd_cuda_product_workspace(cuda, &p);                                                                             \
+		struct hspmd_cuda_gemm p = name(args);                                                                                  \
+		return hspmd_cuda_gemm_workspace(cuda, &p);                                                                             \
 	}
 
 ONE_PRODUCT(forward)
@@ -119,10 +119,10 @@ ONE_PRODUCT(grad_x_add)
 
 static int run_forward_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	struct hspmd_cuda_product p = forward_gelu(args);
-	if (hspmd_cuda_product_exists(cuda, &p))
+	struct hspmd_cuda_gemm p = forward_gelu(args);
+	if (hspmd_cuda_gemm_exists(cuda, &p))
 		return run(cuda, &p, args, err);
-	const struct hspmd_view *y = &args->out[p.has_beside ? 1 : 0];
+	const struct hspmd_view *y = &args->out[p.has_aux ? 1 : 0];
 	static const struct hspmd_op_attr tanh_form;
 	struct hspmd_kernel_args gelu = { .attr = &tanh_form, .input_count = 1, .output_count = 1, .in = { *y }, .out = { args->out[0] } };
 	p = alone(p);
@@ -132,8 +132,8 @@ static int run_forward_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_a
 
 static int run_grad_x_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	struct hspmd_cuda_product p = grad_x_gelu(args);
-	if (hspmd_cuda_product_exists(cuda, &p))
+	struct hspmd_cuda_gemm p = grad_x_gelu(args);
+	if (hspmd_cuda_gemm_exists(cuda, &p))
 		return run(cuda, &p, args, err);
 	static const struct hspmd_op_attr tanh_form;
 	struct hspmd_kernel_args gelu = { .attr = &tanh_form, .input_count = 2, .output_count = 1, .in = { args->out[0], args->in[2] }, .out = { args->out[0] } };
@@ -153,11 +153,11 @@ static int64_t bias_length(const struct hspmd_kernel_args *args)
 }
 
 /* The sums of dy beside the product, which cannot add them to what is there. */
-static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_product *p, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	float *own = (float *)((char *)args->workspace + aligned(hspmd_cuda_product_workspace(cuda, p)));
+	float *own = (float *)((char *)args->workspace + aligned(hspmd_cuda_gemm_workspace(cuda, p)));
 	if (args->out[1].accumulate)
-		p->sums = own;
+		p->bgrad = own;
 	if (run(cuda, p, args, err))
 		return -1;
 	if (args->out[1].accumulate)
@@ -167,42 +167,42 @@ static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_product *p
 
 static int run_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
-	struct hspmd_cuda_product p = grad_w_sums(args);
-	if (wants_sums(args) && p.d && hspmd_cuda_product_exists(cuda, &p))
+	struct hspmd_cuda_gemm p = grad_w_sums(args);
+	if (wants_sums(args) && p.d && hspmd_cuda_gemm_exists(cuda, &p))
 		return run_grad_w_sums(cuda, &p, args, err);
 	if (wants_sums(args))
-		hspmd_cuda_sum_columns(cuda, &args->in[0], hspmd_cuda_row_count(&args->in[1]), bias_length(args), args->out[1].data, args->out[1].accumulate,
+		hspmd_cuda_column_sum(cuda, &args->in[0], hspmd_cuda_row_count(&args->in[1]), bias_length(args), args->out[1].data, args->out[1].accumulate,
 				       args->workspace);
 	p = alone(p);
 	return p.d ? run(cuda, &p, args, err) : 0;
 }
 
 /* Of the pair where it exists, else of the product alone. */
-static size_t either_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_product *p)
+static size_t either_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
 {
-	struct hspmd_cuda_product q = hspmd_cuda_product_exists(cuda, p) ? *p : alone(*p);
-	return hspmd_cuda_product_workspace(cuda, &q);
+	struct hspmd_cuda_gemm q = hspmd_cuda_gemm_exists(cuda, p) ? *p : alone(*p);
+	return hspmd_cuda_gemm_workspace(cuda, &q);
 }
 
 static size_t forward_gelu_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = forward_gelu(args);
+	struct hspmd_cuda_gemm p = forward_gelu(args);
 	return either_workspace(cuda, &p);
 }
 
 static size_t grad_x_gelu_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = grad_x_gelu(args);
+	struct hspmd_cuda_gemm p = grad_x_gelu(args);
 	return either_workspace(cuda, &p);
 }
 
 static size_t grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
 {
-	struct hspmd_cuda_product p = grad_w_sums(args), q = alone(p);
-	if (wants_sums(args) && args->out[0].rank > 0 && hspmd_cuda_product_exists(cuda, &p))
-		return aligned(hspmd_cuda_product_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float);
-	size_t sums = wants_sums(args) ? hspmd_cuda_column_workspace(cuda, hspmd_cuda_row_count(&args->in[1]), bias_length(args)) : 0;
-	size_t product = args->out[0].rank > 0 ? hspmd_cuda_product_workspace(cuda, &q) : 0;
+	struct hspmd_cuda_gemm p = grad_w_sums(args), q = alone(p);
+	if (wants_sums(args) && args->out[0].rank > 0 && hspmd_cuda_gemm_exists(cuda, &p))
+		return aligned(hspmd_cuda_gemm_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float);
+	size_t sums = wants_sums(args) ? hspmd_cuda_column_sum_workspace(cuda, hspmd_cuda_row_count(&args->in[1]), bias_length(args)) : 0;
+	size_t product = args->out[0].rank > 0 ? hspmd_cuda_gemm_workspace(cuda, &q) : 0;
 	return sums > product ? sums : product;
 }
 

@@ -8,7 +8,7 @@
 
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
-	stats_kernel(const T *logits, const int32_t *targets, float *stats, int64_t n, int64_t first, bool whole)
+	stats_kernel(const T *logits, const int32_t *targets, float *stats, int64_t n, int64_t first, bool aligned)
 {
 	const int c = pack<T>::count;
 	__shared__ float room[WARP];
@@ -17,7 +17,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 	float most = -INFINITY, sum = 0;
 	for (int64_t j = (int64_t)threadIdx.x * c; j < n; j += (int64_t)blockDim.x * c) {
 		float v[c], high = most;
-		load_pack(v, x, j, n, whole);
+		load_pack(v, x, j, n, aligned);
 		for (int i = 0; i < c; i++)
 			if (j + i < n)
 				high = fmaxf(high, v[i]);
@@ -27,8 +27,8 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 			if (j + i < n)
 				sum += expf(v[i] - most);
 	}
-	float all = over_block<larger_of>(most, -INFINITY, room);
-	sum = over_block<add_up>(most > -INFINITY ? sum * expf(most - all) : 0.0f, 0.0f, room);
+	float all = block_reduce<Max>(most, -INFINITY, room);
+	sum = block_reduce<Sum>(most > -INFINITY ? sum * expf(most - all) : 0.0f, 0.0f, room);
 	if (threadIdx.x)
 		return;
 	int64_t target = targets[r] - first;
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
 	for (int64_t r = threadIdx.x; r < rows; r += blockDim.x)
 		if (targets[r] >= 0)
 			total += log_sum(stats, parts, rows, r, &target) - target;
-	total = over_block<add_up>(total, 0.0, room);
+	total = block_reduce<Sum>(total, 0.0, room);
 	if (threadIdx.x == 0)
 		*out = (accumulate ? *out : 0) + scale * total;
 }
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
 	loss_grad_kernel(const T *logits, const int32_t *targets, const float *stats, T *dlogits, int64_t parts, int64_t rows, int64_t n, int64_t first, float scale,
-			 bool whole)
+			 bool aligned)
 {
 	const int c = pack<T>::count;
 	int64_t r = blockIdx.x, target = targets[r] - first;
@@ -81,10 +81,10 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 	float shift = counts ? (float)log_sum(stats, parts, rows, r, &ignored) : 0.0f;
 	for (int64_t j = (int64_t)threadIdx.x * c; j < n; j += (int64_t)blockDim.x * c) {
 		float v[c];
-		load_pack(v, logits + r * n, j, n, whole);
+		load_pack(v, logits + r * n, j, n, aligned);
 		for (int i = 0; i < c; i++)
 			v[i] = counts ? scale * (expf(v[i] - shift) - (j + i == target ? 1.0f : 0.0f)) : 0.0f;
-		store_pack(dlogits + r * n, v, j, n, whole);
+		store_pack(dlogits + r * n, v, j, n, aligned);
 	}
 }
 
@@ -95,7 +95,7 @@ template <typename T> static int stats_of(struct hspmd_cuda *cuda, const struct 
 	auto *kernel = stats_kernel<T>;
 	if (rows)
 		LAUNCH(kernel, (unsigned)rows, row_threads(n, pack<T>::count, MOST_THREADS), 0, cuda->stream, (const T *)logits->data,
-		       (const int32_t *)args->in[1].data, (float *)args->out[0].data, n, logits->start[logits->rank - 1], is_whole<T>(n));
+		       (const int32_t *)args->in[1].data, (float *)args->out[0].data, n, logits->start[logits->rank - 1], is_aligned16<T>(n));
 	return 0;
 }
 
@@ -107,7 +107,7 @@ template <typename T> static int grad_of(struct hspmd_cuda *cuda, const struct h
 	if (rows)
 		LAUNCH(kernel, (unsigned)rows, row_threads(n, pack<T>::count, MOST_THREADS), 0, cuda->stream, (const T *)logits->data,
 		       (const int32_t *)args->in[1].data, (const float *)stats->data, (T *)args->out[0].data, stats->shape[0], rows, n,
-		       logits->start[logits->rank - 1], (float)args->attr->scale, is_whole<T>(n));
+		       logits->start[logits->rank - 1], (float)args->attr->scale, is_aligned16<T>(n));
 	return 0;
 }
 

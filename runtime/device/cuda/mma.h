@@ -25,8 +25,8 @@ static __device__ __forceinline__ void load_matrices(uint32_t *to, const bf16 *r
 		     : "memory");
 }
 
-/* The same of the matrices turned: the pair at (2t, g), down a column. */
-static __device__ __forceinline__ void load_matrices_turned(uint32_t *to, const bf16 *row)
+/* The same of the transposed matrices: the pair at (2t, g), down a column. */
+static __device__ __forceinline__ void load_matrices_trans(uint32_t *to, const bf16 *row)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
 		     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])

@@ -7,13 +7,13 @@
 #define MOST_THREADS 256
 
 struct forward_norm {
-	const void *x, *more, *gain, *bias; /* more NULL: the norm of x, else of x + more; bias NULL: none */
+	const void *x, *residual, *gain, *bias; /* more NULL: the norm of x, else of x + more; bias NULL: none */
 	void *sum;                          /* x + more; may be x or more */
 	void *y;
 	float *stats;
 	int64_t width;
 	float eps;
-	bool whole;
+	bool is_aligned;
 };
 
 /* Packs of one row of this thread: the first HELD from registers. */
@@ -21,18 +21,18 @@ template <typename T> struct row_of {
 	float held[HELD][pack<T>::count];
 	const T *row;
 	int64_t width;
-	bool whole;
+	bool is_aligned;
 
 	__device__ __forceinline__ void load(const T *from, int64_t n, bool aligned)
 	{
 		row = from;
 		width = n;
-		whole = aligned;
+		is_aligned = aligned;
 #pragma unroll
 		for (int h = 0; h < HELD; h++) {
 			int64_t j = at(h);
 			if (j < width)
-				load_pack(held[h], row, j, width, whole);
+				load_pack(held[h], row, j, width, is_aligned);
 		}
 	}
 	/* The row a + b, rounded, as it is written to `sum`. */
@@ -40,7 +40,7 @@ template <typename T> struct row_of {
 	{
 		row = sum;
 		width = n;
-		whole = aligned;
+		is_aligned = aligned;
 		float rest[pack<T>::count];
 #pragma unroll
 		for (int h = 0; h < HELD; h++)
@@ -51,13 +51,13 @@ template <typename T> struct row_of {
 	}
 	__device__ __forceinline__ void add_pack(float *to, const T *a, const T *b, T *sum, int64_t j)
 	{
-		float more[pack<T>::count];
-		load_pack(to, a, j, width, whole);
-		load_pack(more, b, j, width, whole);
+		float residual[pack<T>::count];
+		load_pack(to, a, j, width, is_aligned);
+		load_pack(residual, b, j, width, is_aligned);
 #pragma unroll
 		for (int i = 0; i < pack<T>::count; i++)
-			to[i] = to_float(from_float<T>(to[i] + more[i]));
-		store_pack(sum, to, j, width, whole);
+			to[i] = to_float(from_float<T>(to[i] + residual[i]));
+		store_pack(sum, to, j, width, is_aligned);
 	}
 	__device__ __forceinline__ int64_t at(int64_t h) const
 	{
@@ -71,9 +71,9 @@ template <typename T> struct row_of {
 			if (at(h) < width)
 				f(held[h], at(h));
 		for (int64_t h = HELD; at(h) < width; h++) {
-			float more[pack<T>::count];
-			load_pack(more, row, at(h), width, whole);
-			f(more, at(h));
+			float residual[pack<T>::count];
+			load_pack(residual, row, at(h), width, is_aligned);
+			f(residual, at(h));
 		}
 	}
 };
@@ -84,10 +84,10 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 	__shared__ float room[WARP];
 	int64_t r = blockIdx.x;
 	struct row_of<T> x;
-	if (a.more)
-		x.load_sum((const T *)a.x + r * a.width, (const T *)a.more + r * a.width, (T *)a.sum + r * a.width, a.width, a.whole);
+	if (a.residual)
+		x.load_sum((const T *)a.x + r * a.width, (const T *)a.residual + r * a.width, (T *)a.sum + r * a.width, a.width, a.is_aligned);
 	else
-		x.load((const T *)a.x + r * a.width, a.width, a.whole);
+		x.load((const T *)a.x + r * a.width, a.width, a.is_aligned);
 	float mean = 0, squares = 0;
 	if (centred) {
 		float sum = 0;
@@ -95,23 +95,23 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 			for (int i = 0; i < n; i++)
 				sum += v[i];
 		});
-		mean = over_block<add_up>(sum, 0.0f, room) / (float)a.width;
+		mean = block_reduce<Sum>(sum, 0.0f, room) / (float)a.width;
 	}
 	x.each([&](const float *v, int64_t j) {
 		for (int i = 0; i < n; i++)
 			if (j + i < a.width)
 				squares += (v[i] - mean) * (v[i] - mean);
 	});
-	float scale = 1.0f / sqrtf(over_block<add_up>(squares, 0.0f, room) / (float)a.width + a.eps);
+	float scale = 1.0f / sqrtf(block_reduce<Sum>(squares, 0.0f, room) / (float)a.width + a.eps);
 	T *y = (T *)a.y + r * a.width;
 	x.each([&](const float *v, int64_t j) {
 		float gain[n], bias[n], out[n];
-		load_pack(gain, (const T *)a.gain, j, a.width, a.whole);
+		load_pack(gain, (const T *)a.gain, j, a.width, a.is_aligned);
 		if (a.bias)
-			load_pack(bias, (const T *)a.bias, j, a.width, a.whole);
+			load_pack(bias, (const T *)a.bias, j, a.width, a.is_aligned);
 		for (int i = 0; i < n; i++)
 			out[i] = (v[i] - mean) * scale * gain[i] + (a.bias ? bias[i] : 0.0f);
-		store_pack(y, out, j, a.width, a.whole);
+		store_pack(y, out, j, a.width, a.is_aligned);
 	});
 	if (threadIdx.x == 0) {
 		if (centred)
@@ -121,12 +121,12 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 }
 
 struct backward_norm {
-	const void *dy, *x, *gain, *more; /* more NULL: nothing is added to dx */
+	const void *dy, *x, *gain, *residual; /* more NULL: nothing is added to dx */
 	const float *stats;
 	void *dx; /* NULL: not wanted; may be `more` */
 	float *gains, *biases; /* [blocks][width] */
 	int64_t rows, width;
-	bool whole;
+	bool is_aligned;
 };
 
 /* One row's dx; adds its part of dgain and dbias to what this thread has in `gains` and `biases`, its own place of the workspace. */
@@ -135,11 +135,11 @@ template <typename T, bool centred> static __device__ __forceinline__ void row_g
 	const int n = pack<T>::count;
 	float mean = centred ? a.stats[2 * r] : 0.0f, scale = a.stats[centred ? 2 * r + 1 : r], sum = 0, dot = 0;
 	struct row_of<T> x, dy;
-	x.load((const T *)a.x + r * a.width, a.width, a.whole);
-	dy.load((const T *)a.dy + r * a.width, a.width, a.whole);
+	x.load((const T *)a.x + r * a.width, a.width, a.is_aligned);
+	dy.load((const T *)a.dy + r * a.width, a.width, a.is_aligned);
 	auto part = [&](const float *v, const float *g, int64_t j) {
 		float gain[n];
-		load_pack(gain, (const T *)a.gain, j, a.width, a.whole);
+		load_pack(gain, (const T *)a.gain, j, a.width, a.is_aligned);
 		for (int i = 0; i < n; i++) {
 			if (j + i >= a.width)
 				break;
@@ -157,23 +157,23 @@ template <typename T, bool centred> static __device__ __forceinline__ void row_g
 			part(x.held[h], dy.held[h], x.at(h));
 	for (int64_t h = HELD; x.at(h) < a.width; h++) {
 		float v[n], g[n];
-		load_pack(v, x.row, x.at(h), a.width, a.whole);
-		load_pack(g, dy.row, x.at(h), a.width, a.whole);
+		load_pack(v, x.row, x.at(h), a.width, a.is_aligned);
+		load_pack(g, dy.row, x.at(h), a.width, a.is_aligned);
 		part(v, g, x.at(h));
 	}
 	if (!a.dx)
 		return;
-	float average = centred ? over_block<add_up>(sum, 0.0f, room) / (float)a.width : 0.0f;
-	float slope = over_block<add_up>(dot, 0.0f, room) / (float)a.width;
+	float average = centred ? block_reduce<Sum>(sum, 0.0f, room) / (float)a.width : 0.0f;
+	float slope = block_reduce<Sum>(dot, 0.0f, room) / (float)a.width;
 	T *dx = (T *)a.dx + r * a.width;
 	auto put = [&](const float *v, const float *g, int64_t j) {
 		float gain[n], out[n] = {};
-		load_pack(gain, (const T *)a.gain, j, a.width, a.whole);
-		if (a.more)
-			load_pack(out, (const T *)a.more + r * a.width, j, a.width, a.whole);
+		load_pack(gain, (const T *)a.gain, j, a.width, a.is_aligned);
+		if (a.residual)
+			load_pack(out, (const T *)a.residual + r * a.width, j, a.width, a.is_aligned);
 		for (int i = 0; i < n; i++)
 			out[i] += (g[i] * gain[i] - average - (v[i] - mean) * scale * slope) * scale;
-		store_pack(dx, out, j, a.width, a.whole);
+		store_pack(dx, out, j, a.width, a.is_aligned);
 	};
 #pragma unroll
 	for (int h = 0; h < HELD; h++)
@@ -181,8 +181,8 @@ template <typename T, bool centred> static __device__ __forceinline__ void row_g
 			put(x.held[h], dy.held[h], x.at(h));
 	for (int64_t h = HELD; x.at(h) < a.width; h++) {
 		float v[n], g[n];
-		load_pack(v, x.row, x.at(h), a.width, a.whole);
-		load_pack(g, dy.row, x.at(h), a.width, a.whole);
+		load_pack(v, x.row, x.at(h), a.width, a.is_aligned);
+		load_pack(g, dy.row, x.at(h), a.width, a.is_aligned);
 		put(v, g, x.at(h));
 	}
 }
@@ -223,7 +223,7 @@ template <typename T, bool centred> static int forward(struct hspmd_cuda *cuda, 
 	int gain = summed ? 2 : 1;
 	struct forward_norm a = {};
 	a.x = x->data;
-	a.more = summed ? args->in[1].data : NULL;
+	a.residual = summed ? args->in[1].data : NULL;
 	a.sum = summed ? args->out[2].data : NULL;
 	a.gain = args->in[gain].data;
 	a.bias = centred && args->input_count > gain + 1 ? args->in[gain + 1].data : NULL;
@@ -231,7 +231,7 @@ template <typename T, bool centred> static int forward(struct hspmd_cuda *cuda, 
 	a.stats = (float *)args->out[1].data;
 	a.width = hspmd_cuda_row_length(x);
 	a.eps = (float)args->attr->eps;
-	a.whole = is_whole<T>(a.width);
+	a.is_aligned = is_aligned16<T>(a.width);
 	int64_t rows = hspmd_cuda_row_count(x);
 	auto *kernel = norm_kernel<T, centred>;
 	if (rows)
@@ -253,11 +253,11 @@ template <typename T, bool centred> static int backward(struct hspmd_cuda *cuda,
 	a.x = x->data;
 	a.gain = args->in[2].data;
 	a.stats = (const float *)args->in[3].data;
-	a.more = args->input_count > 4 ? args->in[4].data : NULL;
+	a.residual = args->input_count > 4 ? args->in[4].data : NULL;
 	a.dx = args->out[0].data;
 	a.rows = hspmd_cuda_row_count(x);
 	a.width = hspmd_cuda_row_length(x);
-	a.whole = is_whole<T>(a.width);
+	a.is_aligned = is_aligned16<T>(a.width);
 	int64_t blocks = grad_blocks(cuda, a.rows);
 	a.gains = (float *)args->workspace;
 	a.biases = a.gains + blocks * a.width;

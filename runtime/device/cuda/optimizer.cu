@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(THREADS) squares_kernel(struct squares 
 		load_pack(v, x, j, end, true);
 		sum += (double)v[0] * v[0] + (double)v[1] * v[1] + (double)v[2] * v[2] + (double)v[3] * v[3];
 	}
-	sum = over_block<add_up>(sum, 0.0, room);
+	sum = block_reduce<Sum>(sum, 0.0, room);
 	if (threadIdx.x == 0)
 		parts[blockIdx.x] = sum;
 }
@@ -96,7 +96,7 @@ static __global__ void __launch_bounds__(FINAL_THREADS) total_kernel(const doubl
 	double sum = 0;
 	for (int64_t i = threadIdx.x; i < count; i += FINAL_THREADS)
 		sum += parts[i];
-	sum = over_block<add_up>(sum, 0.0, room);
+	sum = block_reduce<Sum>(sum, 0.0, room);
 	if (threadIdx.x == 0)
 		*out = accumulate ? *out + sum : sum;
 }

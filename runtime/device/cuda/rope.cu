@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(THREADS)
 	int64_t row = at / groups, pair = at % groups * n, head = pair / half, i = pair % half;
 	const T *from = x + row * width + head * 2 * half + i;
 	T *to = y + row * width + head * 2 * half + i;
-	const float2 *turn = table + row % length * half + i;
+	const float2 *rotation = table + row % length * half + i;
 	float a[n], b[n];
 	if (n == 1) {
 		a[0] = to_float(from[0]);
@@ -41,7 +41,7 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 #pragma unroll
 	for (int k = 0; k < n; k++) {
-		float c = turn[k].x, s = direction * turn[k].y, first = a[k] * c - b[k] * s;
+		float c = rotation[k].x, s = direction * rotation[k].y, first = a[k] * c - b[k] * s;
 		b[k] = b[k] * c + a[k] * s;
 		a[k] = first;
 	}
@@ -74,9 +74,9 @@ template <typename T> static int rotate(struct hspmd_cuda *cuda, const struct hs
 		return 0;
 	if (!has_table(args))
 		make_table(cuda, table, x->start[1], length, half, args->attr->theta);
-	bool whole = half % pack<T>::count == 0;
-	auto *kernel = whole ? rotate_kernel<T, pack<T>::count> : rotate_kernel<T, 1>;
-	int64_t items = rows * width / 2 / (whole ? pack<T>::count : 1);
+	bool aligned = half % pack<T>::count == 0;
+	auto *kernel = aligned ? rotate_kernel<T, pack<T>::count> : rotate_kernel<T, 1>;
+	int64_t items = rows * width / 2 / (aligned ? pack<T>::count : 1);
 	LAUNCH(kernel, (unsigned)ceil_div(items, THREADS), THREADS, 0, cuda->stream, (const T *)x->data, (T *)args->out[0].data, table, rows, length, width,
 	       half, direction);
 	return 0;
@@ -104,6 +104,6 @@ static size_t rope_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args
 	return has_table(args) ? 0 : (size_t)(args->attr->head_dim / 2 * args->in[0].shape[1]) * sizeof(float2);
 }
 
-const struct hspmd_cuda_kernel hspmd_cuda_angles = { angles, NULL };
+const struct hspmd_cuda_kernel hspmd_cuda_rope_table = { angles, NULL };
 const struct hspmd_cuda_kernel hspmd_cuda_rope = { rope, rope_workspace };
 const struct hspmd_cuda_kernel hspmd_cuda_rope_grad = { rope_grad, rope_workspace };

@@ -19,17 +19,17 @@ struct hspmd_cuda_staging {
 	int next;
 };
 
-static int create(struct hspmd_cuda *cuda, struct hspmd_cuda_staging **out, bool beside, struct hspmd_error *err)
+static int create(struct hspmd_cuda *cuda, struct hspmd_cuda_staging **out, bool concurrent, struct hspmd_error *err)
 {
 	struct hspmd_cuda_staging *s = *out = calloc(1, sizeof *s);
 	/* Who waits beside the one that trains leaves it the core. */
-	unsigned flags = cudaEventDisableTiming | (beside ? cudaEventBlockingSync : 0);
+	unsigned flags = cudaEventDisableTiming | (concurrent ? cudaEventBlockingSync : 0);
 	cudaError_t status = cudaSuccess;
 	if (!s)
 		return hspmd_fail_memory(err, "opening a CUDA device");
-	if (beside)
+	if (concurrent)
 		status = cudaStreamCreateWithFlags(&s->own, cudaStreamNonBlocking);
-	s->stream = beside ? s->own : cuda->stream;
+	s->stream = concurrent ? s->own : cuda->stream;
 	if (!status)
 		status = cudaMallocHost((void **)&s->memory, PIECES * PIECE_BYTES);
 	for (int i = 0; !status && i < PIECES; i++)
@@ -55,20 +55,20 @@ static void destroy(struct hspmd_cuda_staging **at)
 
 int hspmd_cuda_staging_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
 {
-	return create(cuda, &cuda->staging, false, err) || create(cuda, &cuda->beside, true, err) ? -1 : 0;
+	return create(cuda, &cuda->staging, false, err) || create(cuda, &cuda->concurrent_staging, true, err) ? -1 : 0;
 }
 
 void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda)
 {
 	destroy(&cuda->staging);
-	destroy(&cuda->beside);
+	destroy(&cuda->concurrent_staging);
 }
 
 /* Groups are the device's thread's to look at; a copy beside waits for no other member. */
 static int await_piece(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, int piece, struct hspmd_error *err)
 {
 	if (!s->own)
-		return hspmd_cuda_await(cuda, s->free[piece], err);
+		return hspmd_cuda_event_wait(cuda, s->free[piece], err);
 	cudaError_t status = cudaEventSynchronize(s->free[piece]);
 	return status ? hspmd_cuda_failed(status, "copying from the GPU", err) : 0;
 }
@@ -123,12 +123,12 @@ int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, si
 	return download(cuda, cuda->staging, host, src, bytes, err);
 }
 
-int hspmd_cuda_download_beside(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+int hspmd_cuda_download_concurrent(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err)
 {
-	return download(cuda, cuda->beside, host, src, bytes, err);
+	return download(cuda, cuda->concurrent_staging, host, src, bytes, err);
 }
 
-int hspmd_cuda_download_many(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
+int hspmd_cuda_download_batch(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
 {
 	struct hspmd_cuda_staging *s = cuda->staging;
 	int most = (int)(PIECE_BYTES / bytes);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seconds of a training step: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
  * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16), gpu-fp32,
- * split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_SHARE=1 and HSPMD_CUDA_SHARES=88,44 two parts of one). Prints one line of JSON with the median
+ * split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_OVERSUBSCRIBE=1 and HSPMD_CUDA_SM_PARTITION=88,44 two parts of one). Prints one line of JSON with the median
  * and with the products that a token needs, in Tflop: three times those of a forward pass. step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU.
  * step rounding SIZE THREADS RUNS and step rounding-gpu SIZE 1 RUNS: what rounding at random instead of to the nearest costs, in a CAST on the CPU, in AdamW's update on a GPU. */
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "common/clock.h"
 #include "runtime/device/random.h"
 #include "runtime/op/op.h"
-#include "runtime/train/local.h"
+#include "runtime/exec/train_local.h"
 
 #define GPT2(width, layers, heads, vocab, length)                                                                                            \
 	"{\"model_type\":\"gpt2\",\"n_embd\":" #width ",\"n_layer\":" #layers ",\"n_head\":" #heads ",\"vocab_size\":" #vocab                    \
@@ -132,7 +132,7 @@ static void take_time(void *context, int64_t step, double loss)
 }
 
 /* Memory that the program takes on the GPU; 0: it cannot be told. Algorithms are chosen here too, before anything is timed. */
-static double bytes_of(const struct hspmd_local_options *o)
+static double bytes_of(const struct hspmd_train_local_options *o)
 {
 	struct hspmd_device *dev = NULL;
 	const struct hspmd_device_ops *ops = hspmd_device_find("cuda", NULL);
@@ -148,7 +148,7 @@ static double bytes_of(const struct hspmd_local_options *o)
 /* Tflop of products a token: those of a forward pass and twice as many backward, attention's where it looks. Whatever is recomputed is not work. */
 static double work_of_token(const struct hspmd_model *model, const struct bench_case *c, struct hspmd_error *err)
 {
-	struct hspmd_model_build how = { .batch = 1, .seq_len = c->length, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_model_build_options how = { .batch = 1, .seq_len = c->length, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
 	struct hspmd_graph *g = hspmd_model_graph(model, &how, err);
 	double work = 0;
 	for (size_t i = 0; g && i < g->op_count; i++) {
@@ -187,9 +187,9 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 	job.optimizer.clip = 1;
 	int rc = -1;
 	if (plan) {
-		struct hspmd_local_options o = { .source = hspmd_graph_source_model(model), .cluster = cluster, .plan = plan, .job = &job,
+		struct hspmd_train_local_options o = { .source = hspmd_graph_source_model(model), .cluster = cluster, .plan = plan, .job = &job,
 						 .samples = { read_sample, m }, .steps = steps, .threads = one ? threads : 1,
-						 .told = take_time, .context = m };
+						 .on_loss = take_time, .context = m };
 		o.source.precision = split || !strcmp(layout, "gpu") ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 		m->samples = plan->global_batch;
 		m->work = work_of_token(model, m->c, err);

@@ -16,10 +16,10 @@
 #include <sys/resource.h>
 
 #include "common/clock.h"
-#include "controller/ctld/link.h"
+#include "controller/ctld_client/client.h"
 
 struct fake {
-	struct ctld_link *link;
+	struct ctld_client *link;
 	uint32_t job;
 	int nodes;
 	double rate;
@@ -75,7 +75,7 @@ static void say_state(const struct settings *s, struct fake *f)
 				  f->rate * pow(f->nodes, s->power), "pause_s", s->pause, "curve", curve);
 	if (state && s->policy)
 		json_object_set_new(state, "policy", json_string(s->policy));
-	ctld_link_state(f->link, state);
+	ctld_client_set_state(f->link, state);
 	json_decref(state);
 }
 
@@ -101,9 +101,9 @@ static void answer(const struct settings *s, struct fake *f, json_t *ask)
 	bool ok = !s->decline && (!s->command || carry_out(s, command, by, names) == 0);
 	if (ok)
 		f->nodes += !strcmp(command, "grow") ? by : -by;
-	printf("%.3f job %u %s %d: %s (%s)\n", hspmd_wall(), f->job, command, by, ok ? "done" : "declined", json_string_value(json_object_get(ask, "reason")));
+	printf("%.3f job %u %s %d: %s (%s)\n", hspmd_unix_time(), f->job, command, by, ok ? "done" : "declined", json_string_value(json_object_get(ask, "reason")));
 	fflush(stdout);
-	ctld_link_answer(f->link, json_integer_value(json_object_get(ask, "id")), ok, ok ? "" : "not now");
+	ctld_client_send_answer(f->link, json_integer_value(json_object_get(ask, "id")), ok, ok ? "" : "not now");
 	say_state(s, f);
 }
 
@@ -112,22 +112,22 @@ static void turn(const struct settings *s, struct fake *fakes, struct pollfd *fd
 {
 	double at = until;
 	for (int i = 0; i < s->count; i++) {
-		fds[i] = (struct pollfd){ .fd = ctld_link_fd(fakes[i].link), .events = POLLIN | (ctld_link_writes(fakes[i].link) ? POLLOUT : 0) };
-		at = fmin(at, ctld_link_deadline(fakes[i].link));
+		fds[i] = (struct pollfd){ .fd = ctld_client_fd(fakes[i].link), .events = POLLIN | (ctld_client_wants_write(fakes[i].link) ? POLLOUT : 0) };
+		at = fmin(at, ctld_client_next_deadline(fakes[i].link));
 	}
 	double ms = (at - hspmd_now()) * 1000;
 	poll(fds, (nfds_t)s->count, ms > 0 ? (int)ms + 1 : 0);
 	double now = hspmd_now();
 	for (int i = 0; i < s->count; i++) {
-		if (!fds[i].revents && now < ctld_link_deadline(fakes[i].link))
+		if (!fds[i].revents && now < ctld_client_next_deadline(fakes[i].link))
 			continue;
-		bool up = ctld_link_up(fakes[i].link);
-		const char *trouble = ctld_link_trouble(fakes[i].link);
+		bool up = ctld_client_is_connected(fakes[i].link);
+		const char *trouble = ctld_client_last_error(fakes[i].link);
 		bool in_trouble = *trouble;
-		ctld_link_run(fakes[i].link);
-		if (s->count == 1 && (up != ctld_link_up(fakes[i].link) || in_trouble != !!*trouble))
-			printf("%.3f job %u: %s\n", hspmd_wall(), fakes[i].job, *trouble ? trouble : "hspmdctld listens");
-		for (json_t *ask; (ask = ctld_link_take(fakes[i].link));) {
+		ctld_client_process(fakes[i].link);
+		if (s->count == 1 && (up != ctld_client_is_connected(fakes[i].link) || in_trouble != !!*trouble))
+			printf("%.3f job %u: %s\n", hspmd_unix_time(), fakes[i].job, *trouble ? trouble : "hspmdctld listens");
+		for (json_t *ask; (ask = ctld_client_next_request(fakes[i].link));) {
 			answer(s, &fakes[i], ask);
 			json_decref(ask);
 		}
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
 	int made = 0;
 	for (; auth && fakes && fds && made < s.count; made++) {
 		fakes[made] = (struct fake){ .job = s.job + (uint32_t)made, .nodes = s.nodes, .rate = s.rate * (1 + 0.001 * (made % 100)) };
-		if (!(fakes[made].link = ctld_link_create(s.ctld, fakes[made].job, auth, &err)))
+		if (!(fakes[made].link = ctld_client_create(s.ctld, fakes[made].job, auth, &err)))
 			break;
 		say_state(&s, &fakes[made]);
 	}
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
 		churn = hspmd_now() + s.churn;
 	}
 	for (int i = 0; i < made; i++)
-		ctld_link_destroy(fakes[i].link);
+		ctld_client_destroy(fakes[i].link);
 	if (made < s.count)
 		fprintf(stderr, "fake_controllers: %s\n", err.text);
 	hspmd_auth_destroy(auth);

@@ -26,19 +26,19 @@ struct world {
 	long rpcs, looks, quiet_rpcs;
 };
 
-static int fill(struct hspmd_view *v, const struct world *w, bool idle)
+static int fill(struct hspmd_slurm_view *v, const struct world *w, bool idle)
 {
 	for (int i = 0; i < v->node_count; i++) {
 		bool spare = i >= w->jobs * w->each;
-		v->nodes[i] = (struct hspmd_view_node){ .name = hspmd_asprintf("n%d", i), .state = spare && idle ? HSPMD_VIEW_IDLE : HSPMD_VIEW_BUSY, .cpus = 8,
+		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = hspmd_asprintf("n%d", i), .state = spare && idle ? HSPMD_SLURM_VIEW_IDLE : HSPMD_SLURM_VIEW_BUSY, .cpus = 8,
 							.memory_mb = 1000, .features = strdup(""), .gres = strdup("gpu:H20:8") };
 		v->partitions[0].nodes[i] = 1;
 	}
 	v->partitions[0].name = strdup("main");
 	v->partitions[0].up = true;
 	for (int k = 0; k < w->jobs; k++) {
-		struct hspmd_view_job *j = &v->jobs[k];
-		*j = (struct hspmd_view_job){ .id = 1 + (uint32_t)k, .uid = getuid(), .state = HSPMD_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""),
+		struct hspmd_slurm_view_job *j = &v->jobs[k];
+		*j = (struct hspmd_slurm_view_job){ .id = 1 + (uint32_t)k, .uid = getuid(), .state = HSPMD_SLURM_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""),
 					      .partition = strdup("main"), .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""),
 					      .batch_host = hspmd_asprintf("n%d", k * w->each), .limit_s = INFINITY, .priority = 1 };
 		j->held = malloc((size_t)w->each * sizeof *j->held);
@@ -48,7 +48,7 @@ static int fill(struct hspmd_view *v, const struct world *w, bool idle)
 	return 1;
 }
 
-static int look(void *context, const struct hspmd_view *old, struct hspmd_view **new, int *rpcs, struct hspmd_error *err)
+static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct hspmd_slurm_view **new, int *rpcs, struct hspmd_error *err)
 {
 	struct world *w = context;
 	bool idle = access(w->state, F_OK) == 0;
@@ -68,7 +68,7 @@ static int look(void *context, const struct hspmd_view *old, struct hspmd_view *
 	if (old && idle == w->idle_seen)
 		return 0;
 	w->idle_seen = idle;
-	struct hspmd_view *v = calloc(1, sizeof *v);
+	struct hspmd_slurm_view *v = calloc(1, sizeof *v);
 	v->node_count = w->jobs * w->each + SPARE;
 	v->partition_count = 1;
 	v->job_count = w->jobs;
@@ -93,8 +93,8 @@ int main(int argc, char **argv)
 	struct rlimit files = { 65536, 65536 };
 	setrlimit(RLIMIT_NOFILE, &files);
 	snprintf(listen, sizeof listen, "127.0.0.1:%s", argv[1]);
-	struct ctld_options o = { .listen = listen, .policies = argv[5], .cookie = argv[6], .trust = { getuid() }, .poll_least_s = 1, .poll_most_s = 75,
-				  .look = look, .look_context = &w, .state_folder = argv[4] };
+	struct ctld_options o = { .listen = listen, .policies = argv[5], .cookie = argv[6], .trust = { getuid() }, .poll_min_s = 1, .poll_max_s = 75,
+				  .poll = fake_poll, .poll_context = &w, .state_folder = argv[4] };
 	if (ctld_run(&o, &err) < 0) {
 		fprintf(stderr, "fake_ctld: %s\n", err.text);
 		return 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exhaustive search with cuts. A pipeline by itself, its transfers undisturbed and no gradients to sum, is never slower in company; devices that are
- * still free do no more micro-batches a second than the sum of their rates (controller/solver/units.c), so what they cannot do falls to the
+ * still free do no more micro-batches a second than the sum of their rates (controller/solver/search/submesh.c), so what they cannot do falls to the
  * pipeline at hand, and no stage of it may be too slow for that. Where there are two pipelines, the first layer's gradients are summed after the last
  * backward pass of all, over a link that is no faster than the fastest. Nodes that are alike and untouched are taken in order, pipelines in the order of their
  * first device: the same plan is not looked at twice. Passes run as 1F1B or ZB-H1; interleaved plans are not looked at.
@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/evaluate.h"
-#include "controller/solver/units.h"
+#include "controller/solver/sim/evaluate.h"
+#include "controller/solver/search/submesh.h"
 #include "tests/bench/solver/instances.h"
 
 #define DEVICES_MOST 8
@@ -19,8 +19,8 @@
 
 struct brute {
 	struct hspmd_costs *c;
-	struct hspmd_tables *t;
-	const struct hspmd_kinds *kinds;
+	struct hspmd_submesh_tables *t;
+	const struct hspmd_device_classes *device_classes;
 	int micro_batch, total;
 	enum hspmd_schedule schedule;
 	double best;
@@ -31,14 +31,14 @@ struct brute {
 	struct hspmd_plan plan;
 	struct hspmd_pipeline pipelines[DEVICES_MOST];
 	struct hspmd_stage stages[DEVICES_MOST][STAGES_MOST];
-	const struct hspmd_unit *units[DEVICES_MOST][STAGES_MOST];
+	const struct hspmd_submesh *submeshes[DEVICES_MOST][STAGES_MOST];
 	int devices[DEVICES_MOST][STAGES_MOST][DEVICES_MOST];
 };
 
 static void place_next(struct brute *b, int left);
 
 /* Rates are told for devices that wait for all of the cluster; those of a plan with fewer wait less. */
-static double loosened(const struct brute *b, const struct hspmd_unit *u)
+static double loosened(const struct brute *b, const struct hspmd_submesh *u)
 {
 	return u->rate * hspmd_variation(b->c, b->c->cluster->device_count, u->tp) / hspmd_variation(b->c, u->tp, u->tp);
 }
@@ -48,11 +48,11 @@ static double free_rate(const struct brute *b)
 {
 	double rate = 0;
 	for (int n = 0; n < b->c->cluster->node_count; n++) {
-		int kind = b->kinds->of_device[b->c->cluster->nodes[n].first_device];
+		int device_class = b->device_classes->class_of_device[b->c->cluster->nodes[n].first_device];
 		double most = 0;
-		for (int u = 0; u < b->t->unit_count; u++)
-			if (b->t->units[u].kind == kind)
-				most = fmax(most, loosened(b, &b->t->units[u]) / b->t->units[u].tp);
+		for (int u = 0; u < b->t->submesh_count; u++)
+			if (b->t->submeshes[u].device_class == device_class)
+				most = fmax(most, loosened(b, &b->t->submeshes[u]) / b->t->submeshes[u].tp);
 		rate += most * b->free[n];
 	}
 	return rate;
@@ -76,7 +76,7 @@ static void time_with(struct brute *b, int zero)
 					break;
 			}
 		}
-	if (hspmd_timing_of(b->c, p, &t, NULL))
+	if (hspmd_timing_compute(b->c, p, &t, NULL))
 		return;
 	if (t.step_s < b->best) {
 		b->best = t.step_s;
@@ -99,7 +99,7 @@ static void time_plan(struct brute *b)
 static double alone(struct brute *b, int i, int m)
 {
 	struct hspmd_sim_stage sim[STAGES_MOST] = { 0 };
-	struct hspmd_sim_result result = { 0 };
+	struct hspmd_pipeline_sim result = { 0 };
 	const struct hspmd_pipeline *pipe = &b->pipelines[i];
 	for (int s = 0; s < pipe->stage_count; s++) {
 		struct hspmd_stage_cost cost;
@@ -110,7 +110,7 @@ static double alone(struct brute *b, int i, int m)
 		double vary = hspmd_variation(b->c, st->device_count, st->device_count);
 		sim[s].forward = cost.forward * vary;
 		sim[s].backward = cost.backward * vary;
-		sim[s].weights = hspmd_sim_weights(sim[s].forward, sim[s].backward);
+		sim[s].weight_grads = hspmd_sim_weight_grads(sim[s].forward, sim[s].backward);
 		if (s + 1 < pipe->stage_count) {
 			double bytes = b->c->layers[st->layers[1] - 1].output_bytes * b->micro_batch;
 			sim[s].send_forward = hspmd_costs_transfer(b->c, st->devices[0], st[1].devices[0], 1, 1, bytes, NULL);
@@ -154,14 +154,14 @@ static void deal(struct brute *b, int i, int left)
 /* Seconds of a micro-batch on stage s with layers [first, end), at least: nothing sent, nobody waited for but within the group. */
 static double least_work(struct brute *b, int i, int s, int first, int end)
 {
-	const struct hspmd_unit *u = b->units[i][s];
+	const struct hspmd_submesh *u = b->submeshes[i][s];
 	double alone = hspmd_variation(b->c, u->tp, u->tp) / hspmd_variation(b->c, b->c->cluster->device_count, u->tp);
 	return alone * (u->work[HSPMD_RECOMPUTE_NONE][end] - u->work[HSPMD_RECOMPUTE_NONE][first]);
 }
 
 static double forward_part(const struct brute *b, int i, int s, int first, int end)
 {
-	const struct hspmd_unit *u = b->units[i][s];
+	const struct hspmd_submesh *u = b->submeshes[i][s];
 	return (u->forward[end] - u->forward[first]) / (u->work[HSPMD_RECOMPUTE_NONE][end] - u->work[HSPMD_RECOMPUTE_NONE][first]);
 }
 
@@ -191,7 +191,7 @@ static bool alike_and_untouched(const struct brute *b, int n, int other)
 {
 	const struct hspmd_cluster *c = b->c->cluster;
 	return b->free[n] == c->nodes[n].device_count && b->free[other] == c->nodes[other].device_count &&
-	       b->kinds->class_of[n] == b->kinds->class_of[other];
+	       b->device_classes->node_class_of[n] == b->device_classes->node_class_of[other];
 }
 
 /* Micro-batches a second that the pipeline at hand can do at most. */
@@ -199,15 +199,15 @@ static double rate_of(const struct brute *b, int i)
 {
 	double rate = 0;
 	for (int s = 0; s < b->pipelines[i].stage_count; s++)
-		rate += loosened(b, b->units[i][s]);
+		rate += loosened(b, b->submeshes[i][s]);
 	return rate;
 }
 
-static const struct hspmd_unit *unit_of(const struct brute *b, int device, int tp)
+static const struct hspmd_submesh *submesh_of(const struct brute *b, int device, int tp)
 {
-	for (int u = 0; u < b->t->unit_count; u++)
-		if (b->t->units[u].kind == b->kinds->of_device[device] && b->t->units[u].tp == tp)
-			return &b->t->units[u];
+	for (int u = 0; u < b->t->submesh_count; u++)
+		if (b->t->submeshes[u].device_class == b->device_classes->class_of_device[device] && b->t->submeshes[u].tp == tp)
+			return &b->t->submeshes[u];
 	return NULL;
 }
 
@@ -232,7 +232,7 @@ static void line_up(struct brute *b, int i, int least, int left)
 			*st = (struct hspmd_stage){ .device_count = tp, .context = 1, .devices = b->devices[i][pipe->stage_count] };
 			for (int k = 0; k < tp; k++)
 				st->devices[k] = at + k;
-			b->units[i][pipe->stage_count] = unit_of(b, at, tp);
+			b->submeshes[i][pipe->stage_count] = submesh_of(b, at, tp);
 			pipe->stage_count++;
 			b->free[n] -= tp;
 			line_up(b, i, least, left);
@@ -264,7 +264,7 @@ static void search_micro_batch(struct brute *b, const struct instance *in)
 struct hspmd_plan *fastest_plan(const struct instance *in, double known, long most, bool *all, struct hspmd_error *err)
 {
 	struct brute *b = hspmd_calloc(1, sizeof *b);
-	struct hspmd_execution exec = hspmd_execution_default();
+	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
 	bool allowed[3] = { true, true, true };
 	if (!b)
 		return NULL;
@@ -274,23 +274,23 @@ struct hspmd_plan *fastest_plan(const struct instance *in, double known, long mo
 	double summing = INFINITY; /* of the first layer's gradients */
 	for (int l = 0; b->c && l < in->cluster->link_count; l++)
 		summing = fmin(summing, 2 * hspmd_link_seconds(&in->cluster->links[l], b->c->layers[0].params * b->c->grad_bytes / 2));
-	struct hspmd_kinds *kinds = b->c ? hspmd_kinds_new(in->cluster, allowed, err) : NULL;
-	b->kinds = kinds;
-	for (b->micro_batch = 1; kinds && b->micro_batch <= in->global_batch; b->micro_batch++) {
+	struct hspmd_device_classes *device_classes = b->c ? hspmd_device_classes_new(in->cluster, allowed, err) : NULL;
+	b->device_classes = device_classes;
+	for (b->micro_batch = 1; device_classes && b->micro_batch <= in->global_batch; b->micro_batch++) {
 		if (in->global_batch % b->micro_batch)
 			continue;
-		b->t = hspmd_tables_new(b->c, kinds, &exec, b->micro_batch, err);
+		b->t = hspmd_submesh_tables_new(b->c, device_classes, &caps, b->micro_batch, err);
 		for (int apart = 0; b->t && apart < 2; apart++) {
 			/* With ZB-H1 the first layer's stage may be done before the others. */
 			b->tail = apart ? 0 : summing;
 			b->schedule = apart ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
 			search_micro_batch(b, in);
 		}
-		hspmd_tables_destroy(b->t);
+		hspmd_submesh_tables_destroy(b->t);
 	}
 	struct hspmd_plan *found = b->found;
 	*all = b->looked <= most;
-	hspmd_kinds_destroy(kinds);
+	hspmd_device_classes_destroy(device_classes);
 	hspmd_costs_destroy(b->c);
 	free(b);
 	return found;

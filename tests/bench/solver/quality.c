@@ -38,7 +38,7 @@ static int compare(unsigned seed, int devices, int layers, long looks, struct fi
 	own->behind_undecided += !all && behind >= 1e-6;
 	own->worst = fmax(own->worst, behind);
 	if (behind >= 1e-6 || (isinf(ours) && !isinf(best))) {
-		char *line = p ? hspmd_plan_line(p, in.cluster) : NULL, *other = hspmd_plan_line(fastest, in.cluster);
+		char *line = p ? hspmd_plan_summary(p, in.cluster) : NULL, *other = hspmd_plan_summary(fastest, in.cluster);
 		printf("problem %u (%d devices, %d layers, batch %d%s): %.3f%% behind, %.6g for %.6g:\n   %s\n   %s\n", seed, in.cluster->device_count,
 		       in.profile->layer_count, in.global_batch, in.tight ? ", tight" : "", 100 * behind, ours, best, line ? line : err.text,
 		       other ? other : "");

@@ -54,7 +54,7 @@ static inline void multiply_add(float *c, const uint32_t *a, uint32_t b0, uint32
 	}
 }
 
-static inline void emulate_load_matrices(uint32_t *to, const __nv_bfloat16 *row, bool turned)
+static inline void emulate_load_matrices(uint32_t *to, const __nv_bfloat16 *row, bool transposed)
 {
 	if ((uintptr_t)row % 16)
 		emulate_end("a matrix's row is not aligned to 16 bytes");
@@ -66,7 +66,7 @@ static inline void emulate_load_matrices(uint32_t *to, const __nv_bfloat16 *row,
 		return (uint32_t)bits;
 	};
 	for (unsigned i = 0; i < 4; i++)
-		to[i] = turned ? element(i, 2 * t, g) | element(i, 2 * t + 1, g) << 16 : element(i, g, 2 * t) | element(i, g, 2 * t + 1) << 16;
+		to[i] = transposed ? element(i, 2 * t, g) | element(i, 2 * t + 1, g) << 16 : element(i, g, 2 * t) | element(i, g, 2 * t + 1) << 16;
 }
 
 static inline void load_matrices(uint32_t *to, const __nv_bfloat16 *row)
@@ -74,7 +74,7 @@ static inline void load_matrices(uint32_t *to, const __nv_bfloat16 *row)
 	emulate_load_matrices(to, row, false);
 }
 
-static inline void load_matrices_turned(uint32_t *to, const __nv_bfloat16 *row)
+static inline void load_matrices_trans(uint32_t *to, const __nv_bfloat16 *row)
 {
 	emulate_load_matrices(to, row, true);
 }

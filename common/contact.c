@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/contact.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/durable.h"
+
+#define CONTACT_MAX (64u << 10)
+#define FRAME_MAX HSPMD_WIRE_MAX
+
+/* "host:port" or "[v6]:port" into parts; the copy is the caller's. */
+static char *split(const char *address, char **port, struct hspmd_error *err)
+{
+	char *copy = strdup(address), *colon = copy ? strrchr(copy, ':') : NULL;
+	if (!colon || colon == copy || !colon[1]) {
+		hspmd_fail(err, "%s: expected HOST:PORT", address);
+		free(copy);
+		return NULL;
+	}
+	*colon = 0;
+	*port = colon + 1;
+	size_t n = strlen(copy);
+	if (copy[0] == '[' && copy[n - 1] == ']') {
+		copy[n - 1] = 0;
+		memmove(copy, copy + 1, n - 1);
+	}
+	return copy;
+}
+
+static int connect_addrinfo(const struct addrinfo *a, double timeout_s)
+{
+	int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol), one = 1, error = 0;
+	socklen_t size = sizeof error;
+	if (fd < 0)
+		return -1;
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+	struct pollfd p = { .fd = fd, .events = POLLOUT };
+	if (connect(fd, a->ai_addr, a->ai_addrlen) && errno != EINPROGRESS)
+		error = errno;
+	else if (poll(&p, 1, (int)(timeout_s * 1e3)) <= 0)
+		error = ETIMEDOUT;
+	else
+		getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+	if (!error)
+		return fd;
+	close(fd);
+	errno = error;
+	return -1;
+}
+
+static int connect_address(const char *address, double timeout_s, struct hspmd_error *err)
+{
+	struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *list = NULL;
+	char *port, *host = split(address, &port, err);
+	int fd = -1, rc;
+	if (!host)
+		return -1;
+	if ((rc = getaddrinfo(host, port, &hints, &list)))
+		hspmd_fail(err, "%s: %s", address, gai_strerror(rc));
+	for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next)
+		if ((fd = connect_addrinfo(a, timeout_s)) < 0)
+			hspmd_fail_errno(err, "connecting to %s", address);
+	if (list)
+		freeaddrinfo(list);
+	free(host);
+	return fd;
+}
+
+int hspmd_connect_any(const json_t *addresses, double timeout_s, struct hspmd_error *err)
+{
+	size_t i;
+	json_t *v;
+	hspmd_fail(err, "no address to connect to");
+	json_array_foreach(addresses, i, v) {
+		int fd = json_is_string(v) ? connect_address(json_string_value(v), timeout_s, err) : -1;
+		if (fd >= 0)
+			return fd;
+	}
+	return -1;
+}
+
+char *hspmd_contact_folder(struct hspmd_error *err)
+{
+	const char *home = getenv("HOME"), *other = getenv("HSPMD_CONTACTS");
+	struct passwd *p;
+	if (other && other[0] == '/') {
+		char *copy = strdup(other);
+		if (!copy)
+			hspmd_fail_memory(err, "finding contact files");
+		return copy;
+	}
+	if ((!home || home[0] != '/') && (p = getpwuid(getuid())))
+		home = p->pw_dir;
+	if (!home || home[0] != '/') {
+		hspmd_fail(err, "no home folder: HOME is not set");
+		return NULL;
+	}
+	char *folder = hspmd_asprintf("%s/.hspmd/jobs", home);
+	if (!folder)
+		hspmd_fail_memory(err, "finding the home folder");
+	return folder;
+}
+
+int hspmd_contact_write(const char *path, const json_t *contact, struct hspmd_error *err)
+{
+	char *text = json_dumps(contact, JSON_INDENT(2)), *folder = strdup(path);
+	int rc = text && folder ? 0 : hspmd_fail_memory(err, "writing the contact file");
+	if (!rc) {
+		*strrchr(folder, '/') = 0;
+		mode_t old = umask(077);
+		rc = hspmd_durable_mkdir(folder, 0700, err);
+		if (!rc)
+			rc = hspmd_durable_write(path, text, strlen(text), err);
+		umask(old);
+	}
+	free(text);
+	free(folder);
+	return rc;
+}
+
+static json_t *read_contact(const char *path, struct hspmd_error *err)
+{
+	struct stat st;
+	if (stat(path, &st)) {
+		hspmd_fail_errno(err, "%s", path);
+		return NULL;
+	}
+	if (st.st_uid != getuid() || (st.st_mode & 077)) {
+		hspmd_fail(err, "%s: must belong to this user and be closed to others (mode 0600)", path);
+		return NULL;
+	}
+	size_t size;
+	char *text = hspmd_read_file(path, CONTACT_MAX, &size, err);
+	json_t *v = text ? json_loadb(text, size, 0, NULL) : NULL;
+	free(text);
+	if (text && (!json_is_object(v) || !json_is_array(json_object_get(v, "addresses")))) {
+		hspmd_fail(err, "%s: not a contact file", path);
+		json_decref(v);
+		return NULL;
+	}
+	return v;
+}
+
+/* Does "CLUSTER-JOBID.json" belong to the job? "local" stands for any job outside of Slurm. */
+static bool names(const char *file, const char *job)
+{
+	size_t n = strlen(file), j = strlen(job);
+	if (n < j + 6 || strcmp(file + n - 5, ".json"))
+		return false;
+	if (!strcmp(job, "local"))
+		return !strncmp(file, "local-", 6);
+	return !strncmp(file + n - 5 - j, job, j) && file[n - 6 - j] == '-';
+}
+
+static char *newest(const char *folder, const char *job, const char *cluster)
+{
+	DIR *d = opendir(folder);
+	struct dirent *e;
+	char *best = NULL;
+	double best_time = -1;
+	while (d && (e = readdir(d))) {
+		struct stat st;
+		char *path = names(e->d_name, job) ? hspmd_asprintf("%s/%s", folder, e->d_name) : NULL;
+		if (!path)
+			continue;
+		bool right = cluster && !strncmp(e->d_name, cluster, strlen(cluster)) && e->d_name[strlen(cluster)] == '-';
+		double when = stat(path, &st) ? -1 : (double)st.st_mtim.tv_sec + 1e-9 * (double)st.st_mtim.tv_nsec + (right ? 1e12 : 0);
+		if (when > best_time) {
+			free(best);
+			best = path;
+			best_time = when;
+		} else {
+			free(path);
+		}
+	}
+	if (d)
+		closedir(d);
+	return best;
+}
+
+json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_error *err)
+{
+	struct stat st;
+	if (strchr(job, '/') || (!stat(job, &st) && S_ISDIR(st.st_mode))) {
+		char *path = hspmd_asprintf("%s/contact.json", job);
+		json_t *v = path && (!stat(path, &st) || errno != ENOENT) ? read_contact(path, err) : NULL;
+		if (path && !v && !err->text[0])
+			hspmd_fail(err, "no job is running whose output folder this is (it has no contact.json)");
+		free(path);
+		return v;
+	}
+	char *folder = hspmd_contact_folder(err);
+	if (!folder)
+		return NULL;
+	char *path = newest(folder, job, cluster);
+	json_t *v = NULL;
+	if (path)
+		v = read_contact(path, err);
+	else
+		hspmd_fail(err, "no elastic job of this user with this id is running (nothing in %s)", folder);
+	free(path);
+	free(folder);
+	return v;
+}
+
+void hspmd_contact_remove(const char *path, int64_t pid)
+{
+	struct hspmd_error err;
+	json_t *v = read_contact(path, &err);
+	if (v && json_integer_value(json_object_get(v, "pid")) == pid)
+		unlink(path);
+	json_decref(v);
+}
+
+struct hspmd_auth *hspmd_contact_auth(const json_t *contact, struct hspmd_error *err)
+{
+	const char *by = json_string_value(json_object_get(contact, "auth"));
+	if (by && !strcmp(by, "munge"))
+		return hspmd_auth_munge(json_string_value(json_object_get(contact, "munge_socket")), err);
+	return hspmd_auth_cookie(json_string_value(json_object_get(contact, "cookie")), err);
+}
+
+struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello, double timeout_s, json_t **welcome, struct hspmd_error *err)
+{
+	struct hspmd_auth *auth = hspmd_contact_auth(contact, err);
+	json_t *user = json_object_get(contact, "user");
+	uid_t owner = json_is_integer(user) ? (uid_t)json_integer_value(user) : getuid();
+	int fd = auth ? hspmd_connect_any(json_object_get(contact, "addresses"), timeout_s, err) : -1;
+	struct hspmd_stream *s = fd >= 0 ? hspmd_stream_create(fd, FRAME_MAX, FRAME_MAX, err) : NULL;
+	if (s && hspmd_auth_handshake(auth, s, hello, owner, timeout_s, welcome, err)) {
+		hspmd_stream_destroy(s);
+		s = NULL;
+	}
+	hspmd_auth_destroy(auth);
+	return s;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/shm_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/durable.h"
+#include "common/log.h"
+
+#define TMPFS "/dev/shm"
+#define LOCK ".lock"
+#define LOOK_S 1.0  /* for others to have looked at a lock */
+#define LEFT_S 1800 /* a controller's patience with a lost agent is shorter */
+
+char *hspmd_shm_dir(const char *run)
+{
+	return access(TMPFS, W_OK | X_OK) ? NULL : hspmd_asprintf(TMPFS "/hspmd-%u-%s", (unsigned)geteuid(), run);
+}
+
+int hspmd_shm_dir_create(const char *folder, struct hspmd_error *err)
+{
+	struct stat st;
+	if (mkdir(folder, 0700) && errno != EEXIST)
+		return hspmd_fail_errno(err, "%s", folder);
+	if (lstat(folder, &st))
+		return hspmd_fail_errno(err, "%s", folder);
+	if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
+		return hspmd_fail(err, "%s: it belongs to somebody else, or others may use it", folder);
+	return 0;
+}
+
+/* ---- room */
+
+/* The first number after `key` in a file; or, key NULL, the file's first word. -1: there is none. */
+static int64_t number_in(const char *path, const char *key)
+{
+	char line[256];
+	long long value = -1;
+	FILE *f = fopen(path, "re");
+	while (f && value < 0 && fgets(line, sizeof line, f))
+		if ((!key || !strncmp(line, key, strlen(key))) && sscanf(key ? line + strlen(key) : line, "%lld", &value) != 1) {
+			value = -1;
+			if (!key)
+				break;
+		}
+	if (f)
+		fclose(f);
+	return value;
+}
+
+/* What is left within this process's group (cgroup 2); INT64_MAX: there is no limit. */
+static int64_t left_in_group(void)
+{
+	char line[4096], path[4200];
+	int64_t limit = -1, used = -1;
+	FILE *f = fopen("/proc/self/cgroup", "re");
+	while (f && fgets(line, sizeof line, f))
+		if (!strncmp(line, "0::", 3)) {
+			line[strcspn(line, "\n")] = '\0';
+			snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", line + 3);
+			limit = number_in(path, NULL);
+			snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.current", line + 3);
+			used = number_in(path, NULL);
+		}
+	if (f)
+		fclose(f);
+	return limit >= 0 && used >= 0 ? limit - used : INT64_MAX;
+}
+
+int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_error *err)
+{
+	struct statvfs fs;
+	if (statvfs(folder, &fs))
+		return hspmd_fail_errno(err, "%s", folder);
+	int64_t kib = number_in("/proc/meminfo", "MemAvailable:"), group = left_in_group();
+	uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize, machine = kib >= 0 ? (uint64_t)kib * 1024 : UINT64_MAX, wanted = bytes + bytes / 4;
+	there = machine < there ? machine : there;
+	there = group < 0 ? 0 : (uint64_t)group < there ? (uint64_t)group : there;
+	if (there < wanted)
+		return hspmd_fail(err, "%s: copies in memory need %" PRIu64 " MiB, and %" PRIu64 " MiB are free", folder, wanted >> 20, there >> 20);
+	return 0;
+}
+
+/* ---- agents */
+
+/* Somebody may be looking whether it was left behind; that takes no time. */
+static int lock(int fd)
+{
+	double until = hspmd_now() + LOOK_S;
+	while (flock(fd, LOCK_EX | LOCK_NB)) {
+		if ((errno != EWOULDBLOCK && errno != EINTR) || hspmd_now() > until)
+			return -1;
+		nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+	}
+	return 0;
+}
+
+int hspmd_shm_dir_lock(const char *folder, const char *node, const char *job, struct hspmd_error *err)
+{
+	if (hspmd_shm_dir_create(folder, err))
+		return -1;
+	char *path = hspmd_asprintf("%s/%s" LOCK, folder, node);
+	int fd = path ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+	if (!path)
+		hspmd_fail_memory(err, "taking a place in memory");
+	else if (fd < 0)
+		hspmd_fail_errno(err, "%s", path);
+	else if (lock(fd)) {
+		hspmd_fail_errno(err, "%s: another agent has it", path);
+		close(fd);
+		fd = -1;
+	} else if (ftruncate(fd, 0) || (job && hspmd_write_all(fd, job, strlen(job)))) {
+		hspmd_fail_errno(err, "%s", path);
+		close(fd);
+		fd = -1;
+	}
+	free(path);
+	return fd;
+}
+
+void hspmd_shm_dir_remove(const char *folder, const char *node)
+{
+	struct hspmd_error err;
+	char *own = hspmd_asprintf("%s/%s", folder, node), *lock = hspmd_asprintf("%s/%s" LOCK, folder, node);
+	if (own && hspmd_remove_tree(own, &err))
+		hspmd_warn("%s", err.text);
+	if (lock)
+		unlink(lock);
+	rmdir(folder); /* fails while another node's part is there */
+	free(own);
+	free(lock);
+}
+
+/* Whose end is the reason to look. */
+struct over {
+	const char *node, *job; /* NULL: nobody's */
+	unsigned limit_s;
+};
+
+static bool holds_text(int fd, const char *text)
+{
+	char said[64];
+	ssize_t n = pread(fd, said, sizeof said, 0);
+	return n >= 0 && (size_t)n == strlen(text) && !memcmp(said, text, (size_t)n);
+}
+
+/* Nobody holds the lock, and it is of who is over, or nothing was written for long. */
+static bool left_behind(const char *folder, const char *lock_name, const struct over *over)
+{
+	struct stat st;
+	size_t n = strlen(lock_name) - strlen(LOCK);
+	char *path = hspmd_asprintf("%s/%s", folder, lock_name);
+	int fd = path ? open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC) : -1;
+	bool left = fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB); /* others may look as well */
+	bool its = left && over->job && strlen(over->node) == n && !memcmp(lock_name, over->node, n) && holds_text(fd, over->job);
+	if (fd >= 0)
+		close(fd);
+	if (left && !its) {
+		path[strlen(path) - strlen(LOCK)] = '\0';
+		left = stat(path, &st) ? errno == ENOENT : time(NULL) - st.st_mtime > LEFT_S;
+	}
+	free(path);
+	return left;
+}
+
+static void sweep_folder(const char *folder, const struct over *over)
+{
+	DIR *d = opendir(folder);
+	for (struct dirent *e; d && (e = readdir(d));) {
+		size_t n = strlen(e->d_name);
+		if (n <= strlen(LOCK) || strcmp(e->d_name + n - strlen(LOCK), LOCK) || !left_behind(folder, e->d_name, over))
+			continue;
+		char node[256];
+		snprintf(node, sizeof node, "%.*s", (int)(n - strlen(LOCK)), e->d_name);
+		hspmd_shm_dir_remove(folder, node);
+	}
+	if (d)
+		closedir(d);
+}
+
+/* Root among files that a user may change meanwhile would be led anywhere. */
+static void sweep_as_owner(const char *folder, const struct stat *st, const struct over *over)
+{
+	pid_t pid = fork();
+	if (!pid) {
+		alarm(over->limit_s);
+		if (!setgroups(0, NULL) && !setresgid(st->st_gid, st->st_gid, st->st_gid) && !setresuid(st->st_uid, st->st_uid, st->st_uid))
+			sweep_folder(folder, over);
+		_exit(0);
+	}
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+}
+
+/* A run's folder bears its owner's number; one that does not is somebody's joke. */
+static bool is_of(const char *name, uid_t owner)
+{
+	char own[40];
+	snprintf(own, sizeof own, "hspmd-%u-", (unsigned)owner);
+	return !strncmp(name, own, strlen(own));
+}
+
+static void sweep(const struct over *over, bool everybody)
+{
+	DIR *d = opendir(TMPFS);
+	for (struct dirent *e; d && (e = readdir(d));) {
+		struct stat st;
+		char *path = strncmp(e->d_name, "hspmd-", 6) ? NULL : hspmd_asprintf(TMPFS "/%s", e->d_name);
+		bool folder = path && !lstat(path, &st) && S_ISDIR(st.st_mode) && is_of(e->d_name, st.st_uid);
+		if (folder && st.st_uid == geteuid())
+			sweep_folder(path, over);
+		else if (folder && everybody)
+			sweep_as_owner(path, &st, over);
+		free(path);
+	}
+	if (d)
+		closedir(d);
+}
+
+void hspmd_shm_dir_sweep(void)
+{
+	sweep(&(struct over){ 0 }, false);
+}
+
+void hspmd_shm_dir_sweep_job(const char *node, const char *job, unsigned limit_s)
+{
+	sweep(&(struct over){ node, job, limit_s }, !geteuid());
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/cli/checkpoint_index.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+
+/* Above what a job names may lie the job's and the user's folder ($USER/$JOB), where somebody looks for them. */
+#define LOOKED_DEEP (HSPMD_LOCATION_DEPTH + 2)
+
+static bool on_hand(void *context, int number, const struct hspmd_shard *s)
+{
+	const struct checkpoint_group *g = context;
+	(void)number;
+	return hspmd_reader_has(g->reader, (int)(s - g->manifest->shards));
+}
+
+static int open_group(struct checkpoint_group *g, struct hspmd_error *err)
+{
+	if (!g->manifest)
+		return 0;
+	g->reader = hspmd_reader_create(g->manifest, g->folders, g->folder_count, err);
+	if (!g->reader)
+		return -1;
+	if (hspmd_manifest_covered(g->manifest, 0, on_hand, g, &g->lacks) && !g->lacks.text[0])
+		return hspmd_fail_memory(err, "looking through a checkpoint");
+	return 0;
+}
+
+/* The list is ordered by step, generation and path: a group follows one upon the other in it. */
+static int fill(struct checkpoint_index *g, struct hspmd_error *err)
+{
+	g->groups = hspmd_calloc((size_t)g->found_count, sizeof *g->groups);
+	if (!g->groups)
+		return hspmd_fail_memory(err, "listing checkpoints");
+	for (int i = 0; i < g->found_count; i++) {
+		const struct hspmd_listed_checkpoint *f = &g->found[i];
+		const char *name = strrchr(f->folder, '/');
+		int64_t step = -1, generation = -1;
+		hspmd_checkpoint_parse(name ? name + 1 : f->folder, &step, &generation);
+		if (f->manifest) {
+			step = f->manifest->step;
+			generation = f->manifest->generation;
+		}
+		struct checkpoint_group *at = g->count ? &g->groups[g->count - 1] : NULL;
+		if (!at || at->step != step || at->generation != generation || !hspmd_checkpoint_same_run(at->folders[0], f->folder)) {
+			at = &g->groups[g->count++];
+			at->step = step;
+			at->generation = generation;
+			at->folders = hspmd_calloc((size_t)(g->found_count - i), sizeof *at->folders);
+			if (!at->folders)
+				return hspmd_fail_memory(err, "listing checkpoints");
+		}
+		at->folders[at->folder_count++] = f->folder;
+		at->manifest = at->manifest ? at->manifest : f->manifest;
+		at->error = at->error ? at->error : f->error;
+	}
+	for (int i = 0; i < g->count; i++)
+		if (open_group(&g->groups[i], err))
+			return -1;
+	return 0;
+}
+
+int checkpoint_index_open(struct checkpoint_index *g, const char *path, struct hspmd_error *err)
+{
+	*g = (struct checkpoint_index){ 0 };
+	g->found_count = hspmd_checkpoint_list(path, LOOKED_DEEP, &g->found, err);
+	if (g->found_count < 0) {
+		g->found_count = 0;
+		return -1;
+	}
+	if (fill(g, err)) {
+		checkpoint_index_close(g);
+		return -1;
+	}
+	return 0;
+}
+
+void checkpoint_index_close(struct checkpoint_index *g)
+{
+	for (int i = 0; i < g->count; i++) {
+		hspmd_reader_destroy(g->groups[i].reader);
+		free(g->groups[i].folders);
+	}
+	free(g->groups);
+	hspmd_checkpoint_list_free(g->found, g->found_count);
+	*g = (struct checkpoint_index){ 0 };
+}
+
+struct checkpoint_group *checkpoint_index_choose(struct checkpoint_index *g, int64_t step, const char *path, struct hspmd_error *err)
+{
+	bool told = false;
+	for (int i = g->count - 1; i >= 0; i--) {
+		struct checkpoint_group *c = &g->groups[i];
+		if (step >= 0 && c->step != step)
+			continue;
+		if (c->manifest && !c->lacks.text[0])
+			return c;
+		if (!told)
+			hspmd_fail(err, "%s: step %" PRId64 ": %s", path, c->step, c->manifest ? c->lacks.text : c->error ? c->error : "no manifest");
+		told = true;
+	}
+	if (!told && step >= 0)
+		hspmd_fail(err, "%s: there is no checkpoint of step %" PRId64, path, step);
+	else if (!told)
+		hspmd_fail(err, "%s: there is no checkpoint", path);
+	return NULL;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the controller asks its surroundings to do. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/core/controller_internal.h"
+
+json_t *check_alloc(struct hspmd_controller *m, json_t *value)
+{
+	if (!value)
+		m->failed = true;
+	return value;
+}
+
+static struct run_action *add(struct hspmd_controller *m, enum run_action_kind kind)
+{
+	struct run_actions *a = m->actions;
+	if (hspmd_array_grow(&a->list, &a->capacity, a->count, sizeof *a->list)) {
+		m->failed = true;
+		return NULL;
+	}
+	struct run_action *one = &a->list[a->count++];
+	memset(one, 0, sizeof *one);
+	one->kind = kind;
+	return one;
+}
+
+void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id)
+{
+	struct run_action *a = add(m, kind);
+	if (!a) {
+		json_decref(value);
+		return;
+	}
+	a->value = value;
+	a->id = id;
+	if (node && !(a->node = strdup(node)))
+		m->failed = true;
+}
+
+void log_msg(struct hspmd_controller *m, enum hspmd_log_level level, const char *fmt, ...)
+{
+	char text[1500];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	struct run_action *a = add(m, ACTION_LOG);
+	if (!a)
+		return;
+	a->id = level;
+	if (!(a->text = strdup(text)))
+		m->failed = true;
+}
+
+void send_node(struct hspmd_controller *m, const struct node *n, json_t *message)
+{
+	if (check_alloc(m, message))
+		emit(m, ACTION_SEND, n->name, message, 0);
+}
+
+void send_workers(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message)
+{
+	if (!check_alloc(m, message))
+		return;
+	for (size_t k = 0; k < m->nodes; k++) {
+		json_t *list = NULL;
+		for (int i = 0; i < count; i++) {
+			if (to[i]->node != m->node[k] || to[i]->process != PROC_UP)
+				continue;
+			if (!list && !check_alloc(m, list = json_array()))
+				break;
+			if (json_array_append_new(list, json_string(to[i]->address)))
+				m->failed = true;
+		}
+		if (!list)
+			continue;
+		json_t *copy = check_alloc(m, json_copy(message));
+		if (copy && json_object_set(copy, "to", list))
+			m->failed = true;
+		json_decref(list);
+		if (copy)
+			emit(m, ACTION_SEND, m->node[k]->name, copy, 0);
+	}
+	json_decref(message);
+}
+
+void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...)
+{
+	char text[1200];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	json_t *value = check_alloc(m, json_pack("{s:s, s:b, s:s}", "type", "reply", "ok", ok, "text", text));
+	struct run_action *a = value ? add(m, ACTION_REPLY) : NULL;
+	if (!a) {
+		json_decref(value);
+		return;
+	}
+	a->id = id;
+	a->value = value;
+	a->last = true;
+}
+
+void end_run(struct hspmd_controller *m, int status, const char *fmt, ...)
+{
+	va_list ap;
+	if (m->end == END_QUITTING || m->end == END_DONE)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(m->exit_text, sizeof m->exit_text, fmt, ap);
+	va_end(ap);
+	m->exit_status = status;
+	m->end = END_QUITTING;
+	m->end_deadline = m->now + m->config->timeouts.quit;
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->agent == PROC_UP)
+			send_node(m, m->node[i], json_pack("{s:s}", "type", "quit"));
+}
+
+void note_event(struct hspmd_controller *m, const char *what, const char *fmt, ...)
+{
+	char text[1200];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof text, fmt, ap);
+	va_end(ap);
+	json_t *e = check_alloc(m, json_pack("{s:I, s:f, s:s, s:s, s:I}", "number", (json_int_t)++m->event_number, "time", m->wall, "event", what,
+				      "text", text, "generation", (json_int_t)m->generation));
+	if (e && json_array_append(m->events, e))
+		m->failed = true;
+	if (e)
+		emit(m, ACTION_RECORD_EVENT, NULL, e, 0);
+	if (json_array_size(m->events) > RUN_EVENTS_MAX)
+		json_array_remove(m->events, 0);
+	log_msg(m, HSPMD_LOG_INFO, "%s", text);
+}
+
+void run_actions_clear(struct run_actions *a)
+{
+	for (size_t i = 0; i < a->count; i++) {
+		free(a->list[i].node);
+		free(a->list[i].text);
+		json_decref(a->list[i].value);
+	}
+	free(a->list);
+	memset(a, 0, sizeof *a);
+}

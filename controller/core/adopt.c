@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A later incarnation of the controller, and the workers that the one before left training. The journal, written before each generation's start and again when it trains, says
+ * who they are; their agents call again and list those that live; each of these is asked what it holds and whether it trains. Where all train on, nothing is done but to
+ * listen again. Else the generation is called off, and what its workers hold is what the next begins from, as after any loss. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/core/controller_internal.h"
+
+#define AGENT_RECONNECT_S 15.0   /* agents call every second */
+#define QUERY_REPLY_S 60.0 /* a worker answers between two steps */
+
+static json_t *bound_plan_json(struct hspmd_controller *m, const struct bound_plan *l)
+{
+	return l ? check_alloc(m, json_pack("{s:I, s:O, s:O}", "generation", (json_int_t)l->generation, "cluster", l->cluster_json, "plan", l->plan_json)) : json_null();
+}
+
+/* What has been carried out, and may not have been told of when this incarnation ends. */
+static json_t *change_json(struct hspmd_controller *m)
+{
+	const struct change *c = &m->change;
+	if (!c->open || !c->started)
+		return json_null();
+	return check_alloc(m, json_pack("{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "cause", c->cause, "state", c->source ? c->source : "live", "steps_lost",
+				 (json_int_t)c->steps_lost, "from_nodes", c->from_nodes, "planned", c->planned, "specialised", c->specialised, "connected",
+				 c->connected, "moved", c->moved, "local", c->local, "peers", c->peers, "disk", c->disk, "shared", c->shared));
+}
+
+static double number(const json_t *o, const char *key)
+{
+	return json_number_value(json_object_get(o, key));
+}
+
+/* What the incarnation before carried out and did not tell of. */
+static void inherit_change(struct hspmd_controller *m, const json_t *j)
+{
+	static const char *const sources[] = { "live", "copies", "checkpoint", "init" };
+	struct change *c = &m->change;
+	const char *cause = json_string_value(json_object_get(j, "cause")), *source = json_string_value(json_object_get(j, "state"));
+	if (!cause || !strcmp(cause, "start") || c->open || m->current.bound_plan->generation <= m->config->resize_reported)
+		return;
+	memset(c, 0, sizeof *c);
+	snprintf(c->cause, sizeof c->cause, "%s", cause);
+	for (size_t i = 0; source && i < sizeof sources / sizeof *sources; i++)
+		if (!strcmp(source, sources[i]))
+			c->source = sources[i];
+	c->open = c->started = c->inherited = true;
+	c->noticed = m->now;
+	c->last_step_at = NAN;
+	c->steps_lost = json_integer_value(json_object_get(j, "steps_lost"));
+	m->steps_reported -= c->steps_lost < m->steps_reported ? c->steps_lost : m->steps_reported; /* the last lines are from before they were lost */
+	c->from_nodes = (int)json_integer_value(json_object_get(j, "from_nodes"));
+	c->planned = number(j, "planned");
+	c->specialised = number(j, "specialised");
+	c->connected = number(j, "connected");
+	c->moved = number(j, "moved");
+	c->local = number(j, "local");
+	c->peers = number(j, "peers");
+	c->disk = number(j, "disk");
+	c->shared = number(j, "shared");
+}
+
+void journal(struct hspmd_controller *m)
+{
+	const struct generation *g = &m->current;
+	json_t *members = check_alloc(m, json_array()), *held = check_alloc(m, json_array());
+	for (int i = 0; i < g->members; i++)
+		if (json_array_append_new(members, json_string(g->member[i]->address)))
+			m->failed = true;
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->held && json_array_append_new(held, json_string(m->node[i]->name)))
+			m->failed = true;
+	emit(m, ACTION_JOURNAL, NULL, check_alloc(m, json_pack("{s:o, s:o, s:o, s:o, s:o}", "current", bound_plan_json(m, g->bound_plan), "older", bound_plan_json(m, m->older), "members",
+						    members, "nodes", held, "change", change_json(m))), 0);
+}
+
+void adopt_begin(struct hspmd_controller *m)
+{
+	json_t *j = m->config->journal;
+	m->adopt = json_incref(j);
+	m->adopt_until = m->now + AGENT_RECONNECT_S;
+	m->first_plan_used = true;
+}
+
+static bool contains_name(const json_t *list, const char *name)
+{
+	size_t i;
+	json_t *v;
+	json_array_foreach(list, i, v)
+		if (json_is_string(v) && !strcmp(json_string_value(v), name))
+			return true;
+	return false;
+}
+
+bool adopt_holds(const struct hspmd_controller *m, const struct node *n)
+{
+	return contains_name(json_object_get(m->adopt, "nodes"), n->name);
+}
+
+void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living)
+{
+	size_t i;
+	json_t *v;
+	json_array_foreach(living, i, v) {
+		const char *device = json_string_value(json_object_get(v, "device"));
+		struct worker *w = worker_find(m, device);
+		json_t *serial = json_object_get(v, "serial");
+		if (m->adopt && !m->current.bound_plan && w && w->node == n && contains_name(json_object_get(m->adopt, "members"), device)) {
+			w->process = PROC_UP;
+			w->adopted = true;
+			w->serial = json_integer_value(serial);
+			w->holds = 0;
+		} else if (device) { /* nobody knows what it does */
+			send_node(m, n, json_pack("{s:s, s:s, s:O}", "type", "kill", "device", device, "serial", serial));
+		}
+	}
+}
+
+/* Are all there who were? */
+static bool all_agents_back(struct hspmd_controller *m)
+{
+	size_t i;
+	json_t *v;
+	json_array_foreach(json_object_get(m->adopt, "members"), i, v) {
+		const struct worker *w = worker_find(m, json_string_value(v));
+		if (!w || w->node->agent != PROC_UP)
+			return false;
+	}
+	return true;
+}
+
+/* Workers for all devices it names: what a plan says about the state of those who are there is true without those who have gone. */
+static void restore_workers(struct hspmd_controller *m, json_t *cluster)
+{
+	struct hspmd_error err;
+	struct hspmd_cluster *c = hspmd_cluster_from_json(cluster, "cluster", &err);
+	for (int i = 0; c && i < c->node_count; i++)
+		node_restore(m, c->nodes[i].name, c->nodes[i].device_count);
+	hspmd_cluster_destroy(c);
+}
+
+static struct bound_plan *restore_bound_plan(struct hspmd_controller *m, json_t *from)
+{
+	struct hspmd_error err;
+	if (!json_is_object(from))
+		return NULL;
+	restore_workers(m, json_object_get(from, "cluster"));
+	struct bound_plan *l = bound_plan_create(m, json_object_get(from, "cluster"), json_object_get(from, "plan"), "journal", &err);
+	if (l)
+		l->generation = json_integer_value(json_object_get(from, "generation"));
+	else
+		log_msg(m, HSPMD_LOG_WARNING, "the journal's plan is not used: %s", err.text);
+	return l;
+}
+
+static bool list_members(struct hspmd_controller *m, struct generation *g)
+{
+	json_t *names = json_object_get(m->adopt, "members"), *v;
+	size_t i;
+	bool all = true;
+	g->member = hspmd_calloc(json_array_size(names), sizeof *g->member);
+	g->answer = hspmd_calloc(json_array_size(names), sizeof *g->answer);
+	if (!g->member || !g->answer) {
+		m->failed = true;
+		return false;
+	}
+	json_array_foreach(names, i, v) {
+		struct worker *w = worker_find(m, json_string_value(v));
+		if (w && w->process == PROC_UP)
+			g->member[g->members++] = w;
+		else
+			all = false;
+	}
+	return all;
+}
+
+static void abort_and_replan(struct hspmd_controller *m, const char *why)
+{
+	abort_current(m, why);
+	revive_missing(m); /* before the next plan has new processes started in their place */
+	request_replan(m, "controller");
+}
+
+bool advance_adopt(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	if (!m->adopt || g->bound_plan || m->end != END_NONE || (m->now < m->adopt_until && !all_agents_back(m)))
+		return false;
+	g->bound_plan = restore_bound_plan(m, json_object_get(m->adopt, "current"));
+	m->older = restore_bound_plan(m, json_object_get(m->adopt, "older"));
+	if (!g->bound_plan) { /* it cannot be read: what is known of the state lies under that plan */
+		json_decref(m->adopt);
+		m->adopt = NULL;
+		request_replan(m, "controller");
+		return true;
+	}
+	inherit_change(m, json_object_get(m->adopt, "change"));
+	bool all = list_members(m, g);
+	note_event(m, "controller", "the job controller is back: %d of %d workers of generation %lld are there", g->members,
+		   (int)json_array_size(json_object_get(m->adopt, "members")), (long long)g->bound_plan->generation);
+	m->step = m->steps_reported;
+	if (!all) {
+		adopt_end(m);
+		abort_and_replan(m, "workers have gone while there was no controller");
+		return true;
+	}
+	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "query", "generation", (json_int_t)g->bound_plan->generation));
+	enter_phase(g, PHASE_STARTING, m->now, QUERY_REPLY_S);
+	return true;
+}
+
+void adopt_end(struct hspmd_controller *m)
+{
+	json_decref(m->adopt);
+	m->adopt = NULL;
+}
+
+bool adopt_answered(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	bool on = true;
+	for (int i = 0; i < g->members; i++) {
+		json_t *holds = json_object_get(g->answer[i], "holds");
+		g->member[i]->holds = json_integer_value(holds);
+		g->member[i]->step = m->steps_reported;
+		bool trains = json_is_true(json_object_get(g->answer[i], "training")) && g->member[i]->holds == g->bound_plan->generation;
+		on &= trains || !bound_plan_uses(g->bound_plan, g->member[i]);
+	}
+	/* What was told of while nobody listened: the agents kept it, and the workers know the last. */
+	for (int i = 0; i < g->members; i++)
+		report_losses(m, json_object_get(g->answer[i], "losses"));
+	adopt_end(m);
+	if (!on)
+		abort_and_replan(m, "the controller was gone in the middle of a change");
+	return on;
+}

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The controller's state and the calls between its files. Private to controller/core. */
+#ifndef HSPMD_CORE_CONTROLLER_INTERNAL_H
+#define HSPMD_CORE_CONTROLLER_INTERNAL_H
+
+#include "common/log.h"
+#include "controller/core/checkpoint_interval.h"
+#include "controller/core/controller.h"
+
+#define ADDRESS_MAX 128
+#define RECENT_STEPS 16   /* steps that the deadline is learnt from */
+#define SLOW_WINDOWS 3   /* in which a device must be slow to be called so */
+
+enum process_state { PROC_NONE, PROC_STARTING, PROC_UP };
+
+struct node;
+
+struct worker {
+	struct node *node;
+	int index;
+	char address[ADDRESS_MAX];
+	enum process_state process;
+	int64_t serial;        /* of its process: what an earlier one says no longer counts */
+	int64_t quit_serial;    /* the serial of a process that was told to end, and of which nobody knows whether it has; 0: none */
+	double heard_at;       /* the last time that it said anything */
+	double asked_at;       /* whether it is there at all, and nothing was heard since; 0: not */
+	bool adopted;          /* its process was there before this incarnation of the controller, and has not trained since: what it was told nobody knows */
+	double deadline;       /* PROC_STARTING */
+	bool reviving;         /* a process is to take up what the one before left in memory */
+	double revive_by;
+	int revivals;          /* tried since the last committed step */
+	int faults;            /* since the last committed step */
+	/* What it holds: the state of `step` (next to run) under the plan of generation `holds`; holds 0: nothing. */
+	int64_t holds, step;
+	json_t *report;        /* its `aborted`, until settled */
+	double expected_s;     /* that it is busy in a step of the current plan */
+	double first_ratio;    /* of what it was to that, when the generation was young; 0: not known yet */
+	double busy_s;         /* that it was, in the sum of what has been heard of late */
+	int busy_count;
+};
+
+struct node {
+	char *name;
+	bool held;             /* in the allocation */
+	bool leaving;          /* to be given back */
+	bool quarantined;          /* its devices failed too often: not planned with, until ... */
+	double quarantined_until;
+	int quarantines;           /* how often that was so */
+	bool terminating;           /* its agent was told to end by someone else */
+	int64_t member;        /* job that brings it; 0: the job itself */
+	bool quit_sent;        /* its agent was told to end by us, because it is ending */
+	bool released;        /* a member without a use: it is being given back */
+	double unconfirmed_until;    /* its agent is up, but Slurm has not named the node yet: how long that may last; 0: it is no guest */
+	enum process_state agent;
+	double deadline;       /* PROC_STARTING */
+	int attempts;
+	double retry_at;       /* not before: what started its agent last ended at once */
+	struct hspmd_cluster *part;
+	double base, slowdown; /* as its agent says; how much slower it was found to be since (1: not), which is in `part` */
+	int verdicts;          /* in a row that it is slower (> 0) or faster (< 0) than that */
+	double evidence[SLOW_WINDOWS]; /* how slow it was by the last of them */
+	double readmit_at, readmit_after; /* when it is tried again where it is left out; 0: not known yet */
+	json_t *bindings;        /* per device: { threads, index }, for its worker's `job` */
+	struct worker **worker;
+	int workers, known;    /* of the part; ever seen (workers <= known) */
+};
+
+/* A plan with the cluster it is bound to; who does what in a generation. */
+struct bound_plan {
+	int refs;
+	int64_t generation;
+	json_t *cluster_json, *plan_json;
+	struct hspmd_cluster *cluster;
+	struct hspmd_plan *plan;
+	struct worker **device; /* of the plan, in plan order; the first is the reporter */
+	int devices, nodes;     /* nodes: that the job had when it was made */
+	int nodes_used;         /* by the plan */
+	int copies;             /* of the state that are kept on other nodes */
+	int keep;               /* nodes of the plan that shrinks by count leave (common/losses.h) */
+	bool safe;              /* whatever goes of what is thought of (common/losses.h), living workers still hold everything */
+};
+
+enum phase {
+	PHASE_NONE,
+	/* next */
+	PHASE_SOLVING,
+	PHASE_SPAWNING,
+	PHASE_PREPARING,
+	PHASE_PRECONNECTING, /* connections that take long are made while the current one trains */
+	PHASE_READY,
+	/* current */
+	PHASE_STARTING,
+	PHASE_TRAINING,
+	PHASE_STOPPING,
+	PHASE_ABORTING,
+	PHASE_SETTLING,
+	PHASE_HELD,
+};
+
+struct generation {
+	enum phase phase;
+	double since, deadline;
+	struct bound_plan *bound_plan;
+	struct worker **member;
+	json_t **answer;       /* of each member to what was last asked; NULL: not yet */
+	int members;
+	bool finished;         /* all steps are done */
+};
+
+/* Why the plan is to be made anew, and what the change costs. */
+struct change {
+	bool wanted;           /* a new plan is to be made */
+	bool open;             /* a resize line is owed */
+	bool started;          /* by the first step of the current generation */
+	bool optional;         /* only if it brings enough */
+	bool inherited;        /* from an earlier incarnation, which did not come to tell of it: the pause was not seen to end */
+	char cause[64];
+	char next[64];         /* wanted: why; the change after this one's, when this one only waits for its first step */
+	double noticed;        /* when the cause was seen */
+	double not_before;     /* quiet time, for what belongs to the same change */
+	double last_step_at;   /* where the pause begins */
+	int64_t steps_lost;
+	double planned, specialised, connected, moved; /* seconds of the phases */
+	double local, peers, disk, shared;             /* bytes by source */
+	const char *source;    /* "live", "checkpoint", "init" */
+	int from_nodes;
+};
+
+struct checkpoint_search {
+	int64_t id;
+	bool asked, done;
+	double since, deadline;
+	json_t *found;         /* node -> checkpoints */
+	json_t *bad;           /* [{ node, step, generation, file }]: shards that could not be read there */
+};
+
+enum checkpoint_target { TARGET_SCHEDULED, TARGET_ALL, TARGET_MEMORY, TARGET_LOCAL, TARGET_SHARED };
+
+struct checkpoint {
+	enum { CHECKPOINT_NONE, CHECKPOINT_WRITING, CHECKPOINT_LISTING } phase;
+	bool local, shared, memory; /* where it goes */
+	double slowed;              /* seconds that steps have taken longer meanwhile */
+	char id[64];
+	int64_t number, step;
+	double since, deadline;
+	struct worker **member;
+	json_t **answer;
+	int members;
+	struct bound_plan *bound_plan;
+	json_t *manifest;
+};
+
+struct request {
+	int64_t id;
+	enum { REQUEST_CHECKPOINT, REQUEST_GROW, REQUEST_SHRINK } kind;
+	int target;
+	int64_t ticket;        /* of ACTION_GROW or ACTION_SHRINK; 0: not asked yet */
+	int64_t number;        /* of the save */
+	bool resized;          /* Slurm has done its part */
+	bool gone;             /* nobody waits for the reply any more */
+	double deadline;
+};
+
+struct hspmd_controller {
+	const struct run_config *config;
+	struct run_actions *actions; /* during a feed */
+	double now, wall, began;
+	bool failed;                 /* out of memory */
+	struct node **node;
+	size_t nodes, node_capacity;
+	double startup_until;         /* the first generation waits this long for agents */
+	double slurm_confirm_until;           /* an agent was lost: Slurm may say by then that its node has left; 0: nothing is awaited */
+	double slurm_poll_at, slurm_poll_interval; /* when to ask Slurm about nodes without an agent; INFINITY: there are none */
+	double short_until;          /* too few nodes: given up then; 0: enough */
+
+	json_t *adopt;               /* the journal, until its workers are taken over; NULL: done */
+	double adopt_until;          /* agents that have not called by then are started */
+
+	struct hspmd_risk risk;      /* how nodes are lost here */
+	bool risk_changed;           /* and it has not been looked whether the copies there are will do */
+	struct generation current, next;
+	struct bound_plan *older;        /* whose state may still be held while the current one starts */
+	int64_t generation;          /* last number given */
+	int64_t step;                /* next to run, as settled */
+	int64_t steps_reported;                /* steps that metrics.jsonl has lines for */
+	int attempts;
+	char last_error[HSPMD_ERROR_MAX]; /* the last fault */
+	struct change change;
+	struct checkpoint_search checkpoint_search;
+	int64_t solve;               /* ticket of the solve under way; 0: none */
+	double solve_deadline;
+
+	double recent[RECENT_STEPS];       /* step times */
+	int recent_count;
+	double step_deadline;
+	double last_step_at;         /* end of the last committed step that was told of; NAN: none */
+	double aborted_at, settled_at; /* the last time; NAN: never */
+	double pause_s;              /* of the last change */
+	double straggler_check_at;            /* when devices are compared again; INFINITY: they are not */
+	bool first_plan_used;
+	double loss, step_s, tokens_per_s;
+	json_t *deferred;               /* [[address, message]]: what workers told of a generation before all had told that it started */
+
+	struct checkpoint checkpoint;
+	int64_t checkpoint_count, checkpoint_step;   /* last number; step of the newest complete one, -1: none */
+	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
+	double checkpoint_seconds, checkpoint_cost_s; /* from asking to standing; what the training lost by it */
+	int64_t checkpoint_tried_step, shared_tried_step;
+	int64_t shared_checkpoint_step;   /* newest on shared storage, -1: none */
+	double shared_checkpoint_at;
+	int64_t copied_step, copy_tried_step; /* in memory; -1: none */
+	double copied_at, copy_tried_at, copy_seconds, copy_cost_s;
+	int copy_failures;           /* in a row */
+	double quiet_step_s;              /* of a step while nothing is written */
+	int failures;                /* losses that nobody had announced */
+
+	struct request *request;
+	size_t requests, request_capacity;
+	int64_t tickets;
+
+	double end_at;               /* of the allocation; INFINITY: none */
+	bool end_saved;
+	bool shutting_down;          /* told to end */
+	bool shared_tried_at_end;            /* the last checkpoint has been taken to shared storage, too, or it has been tried */
+	char shutdown_reason[64];
+	double shutdown_by;
+	enum { END_NONE, END_SAVING, END_QUITTING, END_DONE } end;
+	double end_deadline;
+	int exit_status;
+	char exit_text[HSPMD_ERROR_MAX];
+
+	json_t *waiting, *over;      /* member jobs: without a node yet (a list, NULL: none); how they ended */
+
+	json_t *events;              /* the last, for `hspmd events` */
+	int64_t event_number;
+};
+
+/* actions.c */
+void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id);
+void log_msg(struct hspmd_controller *m, enum hspmd_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Takes `message` over. `to`: the workers, each told through its node's agent; a list is sent once a node. */
+void send_workers(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message);
+void send_node(struct hspmd_controller *m, const struct node *n, json_t *message);
+void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+json_t *check_alloc(struct hspmd_controller *m, json_t *value); /* NULL means memory is short: noted */
+void end_run(struct hspmd_controller *m, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void note_event(struct hspmd_controller *m, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* nodes.c */
+struct node *node_find(struct hspmd_controller *m, const char *name);
+struct worker *worker_find(struct hspmd_controller *m, const char *address);
+/* It was there once, with so many devices: it is named in what an earlier incarnation of the controller left. */
+void node_restore(struct hspmd_controller *m, const char *name, int devices);
+bool node_usable(const struct node *n);
+int nodes_usable(const struct hspmd_controller *m);
+int nodes_held(const struct hspmd_controller *m);
+bool nodes_pending(const struct hspmd_controller *m);
+int nodes_quarantined(const struct hspmd_controller *m);
+bool nodes_to_retry(const struct hspmd_controller *m); /* some, that will be tried again */
+json_t *usable_cluster(struct hspmd_controller *m, struct hspmd_error *err);
+/* Of the nodes that take part in g, those included that only give state away. */
+json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, struct hspmd_error *err);
+void on_allocation(struct hspmd_controller *m, const struct run_event *e);
+void on_agent_up(struct hspmd_controller *m, const struct run_event *e);
+void on_agent_lost(struct hspmd_controller *m, const struct run_event *e);
+void worker_lost(struct hspmd_controller *m, struct worker *w, const char *why);
+void worker_kill(struct hspmd_controller *m, struct worker *w, const char *cause, const char *why);
+void worker_spawn(struct hspmd_controller *m, struct worker *w);
+void on_worker_hello(struct hspmd_controller *m, struct worker *w);
+void nodes_tick(struct hspmd_controller *m);
+void node_free(struct node *n);
+
+/* members.c: nodes that other jobs of this user bring */
+void members_update(struct hspmd_controller *m, const json_t *allocation);
+/* Whose node it is, after the allocation was told. */
+void member_update(struct hspmd_controller *m, struct node *n, const json_t *allocation);
+/* How the member that brought this node ended, in words; false: it is not a member's, or nobody knows. */
+bool member_exit_reason(const struct hspmd_controller *m, const struct node *n, char *text, size_t size);
+/* An agent has come whose node the job does not hold: may it wait until Slurm has named the node? */
+bool member_admit(struct hspmd_controller *m, struct node *n, const json_t *hello);
+/* It does no good: its job is ended. */
+void member_release(struct hspmd_controller *m, struct node *n, const char *why);
+/* Ends agents of members that are leaving, once nothing is needed of them any more. */
+bool advance_members(struct hspmd_controller *m);
+void members_tick(struct hspmd_controller *m);
+double members_deadline(const struct hspmd_controller *m);
+
+/* next_generation.c: the next generation */
+/* A new plan is wanted: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start", "requeue"; "straggler":
+ * only if it brings enough. */
+void request_replan(struct hspmd_controller *m, const char *cause);
+bool advance_next(struct hspmd_controller *m);
+void next_drop(struct hspmd_controller *m);
+void on_plan(struct hspmd_controller *m, const struct run_event *e);
+void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message);
+void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message);
+json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key); /* of the members' answers, by rank */
+void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message);
+
+/* generation.c */
+struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err);
+struct bound_plan *bound_plan_ref(struct bound_plan *l);
+void bound_plan_unref(struct bound_plan *l);
+bool bound_plan_uses(const struct bound_plan *l, const struct worker *w);
+int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor);
+void generation_clear(struct generation *g);
+int member_index(const struct generation *g, const struct worker *w);
+void record_answer(struct generation *g, const struct worker *w, json_t *message);
+void enter_phase(struct generation *g, enum phase phase, double now, double timeout_s);
+bool all_answered(const struct generation *g);
+/* A member of the current generation that is gone: nothing is expected of it any more, even if its device gets a new worker. */
+void generation_remove_member(struct generation *g, const struct worker *w);
+/* It answers, too. -1: memory. */
+int generation_add_member(struct hspmd_controller *m, struct generation *g, struct worker *w);
+void list_unanswered(const struct generation *g, char *text, size_t size);
+
+/* current_generation.c: the current generation */
+bool advance_current(struct hspmd_controller *m);
+void start_generation(struct hspmd_controller *m);
+void abort_current(struct hspmd_controller *m, const char *cause);
+/* Its members are asked what they hold, and stop. */
+void ask_holders(struct hspmd_controller *m);
+void stop_current(struct hspmd_controller *m);
+void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message);
+void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message);
+/* It failed: one attempt more. */
+void count_failure(struct hspmd_controller *m, struct worker *w);
+/* Ends the run when it has failed too often without a step. */
+bool check_attempts(struct hspmd_controller *m);
+/* The best state that living workers hold between them: its bound plan (borrowed) and step; NULL: none is whole. */
+struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *step);
+
+void replay_deferred(struct hspmd_controller *m);
+void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *message);
+
+/* adopt.c: what an earlier incarnation of the controller left */
+void journal(struct hspmd_controller *m);
+void adopt_begin(struct hspmd_controller *m);
+bool adopt_holds(const struct hspmd_controller *m, const struct node *n); /* the job held this node, by the journal */
+/* An agent says which workers it has: those of the journal are taken, all others ended. */
+void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living);
+bool advance_adopt(struct hspmd_controller *m);
+/* All have said what they hold. False: they do not train on, and the generation was called off. */
+bool adopt_answered(struct hspmd_controller *m);
+void adopt_end(struct hspmd_controller *m);
+
+/* revive.c: state that outlived its workers */
+/* Where the living do not hold all of it between them, workers that died are brought back to what they had. True: some are; they are members of the current
+ * generation, which waits for their word. */
+bool revive_missing(struct hspmd_controller *m);
+void revive_agent_up(struct hspmd_controller *m, struct node *n);
+/* To a process that has just started. */
+void revive_ask(struct hspmd_controller *m, struct worker *w);
+/* Nothing comes of it. */
+void revive_drop(struct hspmd_controller *m, struct worker *w);
+void revive_drop_node(struct hspmd_controller *m, struct node *n);
+void revive_tick(struct hspmd_controller *m);
+
+/* settle.c: what survivors of a crash agree on */
+void settle_collect(struct hspmd_controller *m); /* what each says that it holds */
+bool settle_begin(struct hspmd_controller *m);
+void settle_end(struct hspmd_controller *m);
+
+/* Silent members are ended, so that the wait ends. */
+void kill_unresponsive(struct hspmd_controller *m, struct generation *g, const char *waited_for);
+
+/* step_metrics.c */
+void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);
+void report_losses(struct hspmd_controller *m, json_t *losses);
+double slowest_recent_step(const struct hspmd_controller *m); /* of the last ones, seconds; 0: none yet */
+void extend_step_deadline(struct hspmd_controller *m);
+void resize_line(struct hspmd_controller *m, double step_s);
+
+/* straggler.c: stragglers */
+void straggler_begin(struct hspmd_controller *m); /* a generation has started to train */
+void straggler_sample(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
+void straggler_tick(struct hspmd_controller *m);
+double straggler_deadline(const struct hspmd_controller *m);
+/* Does a plan that avoids a straggler win more than it costs? `current_step_s`: seconds of a step without it. */
+bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_plan *plan, const json_t *current_plan_step_s);
+
+/* liveness.c: hung processes */
+void liveness_heard(struct hspmd_controller *m, struct worker *w); /* anything */
+void liveness_tick(struct hspmd_controller *m);
+double liveness_deadline(const struct hspmd_controller *m);
+
+/* checkpoint.c: checkpoints */
+bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoint_target target);
+void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t *message);
+void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *message);
+void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w);
+void checkpoint_tick(struct hspmd_controller *m);
+void checkpoint_clear(struct hspmd_controller *m);
+
+/* checkpoint_schedule.c */
+bool checkpoint_possible(const struct hspmd_controller *m); /* on some disk */
+bool checkpoint_shared_due(const struct hspmd_controller *m);
+bool checkpoint_if_due(struct hspmd_controller *m);
+double checkpoint_deadline(const struct hspmd_controller *m); /* when the next is due; INFINITY: not by time */
+void checkpoint_step_done(struct hspmd_controller *m, double step_s);
+struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* as they are now */
+int copies_wanted(const struct hspmd_controller *m, int nodes); /* on other nodes, of a plan on so many */
+/* Do those of the bound plan that are left hold everything, whatever is lost of what `copies` are to outlive? */
+bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
+/* Which nodes of it a shrink by count leaves; -1: memory. */
+int layout_keep_nodes(struct hspmd_controller *m, struct bound_plan *l);
+
+/* requests.c: commands of users and of hspmdctld */
+void on_command(struct hspmd_controller *m, const struct run_event *e);
+void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
+void on_resized(struct hspmd_controller *m, const struct run_event *e);
+void requests_tick(struct hspmd_controller *m);
+void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
+bool advance_requests(struct hspmd_controller *m);
+double requests_deadline(const struct hspmd_controller *m);
+
+/* Trains on, and nothing about the plan is open. */
+bool is_steady(const struct hspmd_controller *m);
+/* The nodes that `goes` says yes to are given back; `ticket` of the request that waits for it, or 0. */
+void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n), int64_t ticket);
+
+/* shutdown.c */
+bool advance_end(struct hspmd_controller *m);
+void on_shutdown(struct hspmd_controller *m, const struct run_event *e);
+
+#endif

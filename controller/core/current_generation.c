@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The current generation: started, stopped at a step's end, or aborted and settled. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/core/controller_internal.h"
+
+#define QUARANTINE_S 60.0  /* a node is left out the first time ... */
+#define QUARANTINE_DOUBLINGS 6     /* and doubled so often at most */
+#define ABORT_LEAST_S 3.0
+
+static int64_t number(const json_t *message, const char *key, int64_t absent)
+{
+	json_t *v = json_object_get(message, key);
+	return json_is_integer(v) ? json_integer_value(v) : absent;
+}
+
+/* Indexes into the bound plan's cluster of the devices whose workers hold the state of `step` under it. */
+static int holders(const struct bound_plan *l, int64_t step, int *device)
+{
+	int count = 0;
+	for (int i = 0; i < l->devices; i++) {
+		const struct worker *w = l->device[i];
+		if (w->process == PROC_UP && w->holds == l->generation && w->step == step)
+			device[count++] = hspmd_cluster_find_device(l->cluster, w->address, NULL);
+	}
+	return count;
+}
+
+static bool all_held(const struct hspmd_controller *m, const struct bound_plan *l, int64_t step)
+{
+	int *device = hspmd_calloc((size_t)l->devices, sizeof *device);
+	int count = device ? holders(l, step, device) : 0;
+	bool yes = count > 0 && m->config->covered(l->plan, l->cluster, device, count);
+	free(device);
+	return yes;
+}
+
+struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *step)
+{
+	struct bound_plan *best = NULL, *candidate[2] = { m->current.bound_plan, m->older };
+	for (int k = 0; k < 2; k++) {
+		struct bound_plan *l = candidate[k];
+		int64_t last = -1;
+		for (int i = 0; l && i < l->devices; i++)
+			if (l->device[i]->process == PROC_UP && l->device[i]->holds == l->generation && l->device[i]->step > last)
+				last = l->device[i]->step;
+		if (last < 0 || (best && last <= *step) || !all_held(m, l, last))
+			continue;
+		best = l;
+		*step = last;
+	}
+	return best;
+}
+
+/* Of the members of g, who holds `step`, by the plan they hold it under. What they hold together is what is not missing; NULL: nobody holds any. */
+static json_t *live_holders(struct hspmd_controller *m, const struct generation *g, int64_t step)
+{
+	json_t *parts = check_alloc(m, json_array());
+	const struct bound_plan *of[2] = { m->current.bound_plan, m->older };
+	for (int k = 0; k < 2; k++) {
+		json_t *who = check_alloc(m, json_array());
+		for (int i = 0; of[k] && (k == 0 || of[1] != of[0]) && i < of[k]->devices; i++) {
+			const struct worker *w = of[k]->device[i];
+			if (w->process == PROC_UP && w->holds == of[k]->generation && w->step == step && member_index(g, w) >= 0 &&
+			    json_array_append_new(who, json_string(w->address)))
+				m->failed = true;
+		}
+		if (json_array_size(who) && json_array_append_new(parts, json_pack("{s:O, s:O, s:O}", "cluster", of[k]->cluster_json, "plan", of[k]->plan_json,
+										   "holders", who)))
+			m->failed = true;
+		json_decref(who);
+	}
+	if (json_array_size(parts))
+		return parts;
+	json_decref(parts);
+	return NULL;
+}
+
+/* Which device reads the files of a node: the first of the members there. */
+static json_t *readers(struct hspmd_controller *m, const struct generation *g)
+{
+	json_t *map = check_alloc(m, json_object());
+	for (int i = g->members - 1; i >= 0; i--)
+		if (json_object_set_new(map, g->member[i]->node->name, json_string(g->member[i]->address)))
+			m->failed = true;
+	return map;
+}
+
+static bool is_unreadable(const struct hspmd_controller *m, const char *node, const json_t *one, const json_t *file)
+{
+	const json_t *of = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
+	size_t i;
+	json_t *bad;
+	json_array_foreach(m->checkpoint_search.bad, i, bad)
+		if (!strcmp(json_string_value(json_object_get(bad, "node")), node) && json_equal(json_object_get(bad, "file"), file) &&
+		    json_equal(json_object_get(bad, "step"), json_object_get(of, "step")) &&
+		    json_equal(json_object_get(bad, "generation"), json_object_get(of, "generation")))
+			return true;
+	return false;
+}
+
+/* What was found, without what could not be read when it was tried. */
+static json_t *readable_shards(struct hspmd_controller *m)
+{
+	const char *node;
+	json_t *list, *one, *file, *all = check_alloc(m, json_object());
+	size_t i, k;
+	json_object_foreach(m->checkpoint_search.found, node, list) {
+		json_t *kept = check_alloc(m, json_array());
+		json_array_foreach(list, i, one) {
+			json_t *copy = check_alloc(m, json_copy(one)), *shards = check_alloc(m, json_array());
+			json_array_foreach(json_object_get(one, "shards"), k, file)
+				if (!is_unreadable(m, node, one, file) && json_array_append(shards, file))
+					m->failed = true;
+			if (json_object_set_new(copy, "shards", shards) || json_array_append_new(kept, copy))
+				m->failed = true;
+		}
+		if (json_object_set_new(all, node, kept))
+			m->failed = true;
+	}
+	return all;
+}
+
+static json_t *checkpoint_source(struct hspmd_controller *m, const struct generation *g, int64_t *step)
+{
+	struct run_checkpoint_choice choice = { 0 };
+	json_t *map = readers(m, g), *found = readable_shards(m);
+	int rc = m->config->choose && map && json_object_size(found) ? m->config->choose(m->config, found, map, &choice) : -1;
+	json_decref(map);
+	json_decref(found);
+	if (rc) {
+		*step = 0;
+		if (m->steps_reported)
+			log_msg(m, HSPMD_LOG_WARNING, "no copy of the state is left and no checkpoint was found: starting anew from step 0");
+		m->change.source = "init";
+		return check_alloc(m, json_pack("{s:b}", "init", 1));
+	}
+	*step = choice.step;
+	m->change.source = choice.durable ? "checkpoint" : "copies";
+	if (choice.durable) {
+		m->checkpoint_step = choice.step;
+		m->checkpoint_at = m->now;
+	}
+	return check_alloc(m, json_pack("{s:o, s:o, s:s*, s:s*, s:s*, s:o*}", "manifest", choice.manifest, "files", choice.files, "memory", m->config->memory,
+				 "local", m->config->local, "shared", m->config->shared, "live", live_holders(m, g, choice.step)));
+}
+
+static bool members_have(const struct generation *g, const struct bound_plan *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->process == PROC_UP && l->device[i]->holds == l->generation && member_index(g, l->device[i]) < 0)
+			return false;
+	return true;
+}
+
+json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key)
+{
+	json_t *list = check_alloc(m, json_array());
+	for (int i = 0; i < g->members; i++) {
+		json_t *a = json_object_get(g->answer[i], key);
+		if (json_array_append(list, a ? a : json_null()))
+			m->failed = true;
+	}
+	return list;
+}
+
+void start_generation(struct hspmd_controller *m)
+{
+	struct generation *g = &m->next;
+	int64_t step = 0;
+	struct bound_plan *from = held_bound_plan(m, &step);
+	if ((from && !members_have(g, from)) || (!from && !m->checkpoint_search.asked)) {
+		/* What is held has changed since it was prepared. */
+		next_drop(m);
+		m->change.wanted = true;
+		return;
+	}
+	json_t *source;
+	if (from) {
+		m->change.source = "live";
+		source = check_alloc(m, json_pack("{s:o, s:s*}", "live", live_holders(m, g, step), "local", m->config->local));
+	} else {
+		source = checkpoint_source(m, g, &step);
+	}
+	json_t *start = json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->bound_plan->generation, "addresses",
+				  transport_addresses(m, g, "address"), "copies", transport_addresses(m, g, "copies"), "step", (json_int_t)step, "state", source);
+	if (step < m->steps_reported) {
+		m->change.steps_lost += m->steps_reported - step;
+		m->steps_reported = step;
+	}
+	struct bound_plan *left = m->older;
+	m->older = bound_plan_ref(from); /* which may be the very one */
+	bound_plan_unref(left);
+	m->change.last_step_at = m->last_step_at;
+	m->change.started = true;
+	m->change.inherited = false;
+	generation_clear(&m->current);
+	m->current = *g;
+	memset(g, 0, sizeof *g);
+	m->step = step;
+	enter_phase(&m->current, PHASE_STARTING, m->now, m->config->timeouts.start);
+	journal(m); /* before anybody lets go of the state before */
+	send_workers(m, m->current.member, m->current.members, start);
+}
+
+void stop_current(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "stop", "generation", (json_int_t)g->bound_plan->generation));
+	enter_phase(g, PHASE_STOPPING, m->now, m->config->timeouts.stop);
+	extend_step_deadline(m);
+	if (m->step_deadline + m->config->timeouts.stop > g->deadline)
+		g->deadline = m->step_deadline + m->config->timeouts.stop;
+}
+
+void ask_holders(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	double until = g->deadline; /* of who is being brought back */
+	bool revives = false;
+	for (int i = 0; i < g->members; i++) {
+		if (g->member[i]->process == PROC_UP)
+			send_workers(m, &g->member[i], 1, json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->bound_plan->generation));
+		revives |= g->member[i]->reviving;
+	}
+	enter_phase(g, PHASE_ABORTING, m->now, m->config->timeouts.abort);
+	if (revives && !isinf(until))
+		g->deadline = fmax(g->deadline, until);
+}
+
+void abort_current(struct hspmd_controller *m, const char *cause)
+{
+	struct generation *g = &m->current;
+	if (!m->adopt) /* else the answers tell what came before */
+		replay_deferred(m);
+	adopt_end(m);
+	m->failures++;
+	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->bound_plan->generation, (long long)m->steps_reported, cause);
+	snprintf(m->last_error, sizeof m->last_error, "%s", cause);
+	ask_holders(m);
+	m->step_deadline = INFINITY;
+	m->aborted_at = m->now;
+}
+
+void kill_unresponsive(struct hspmd_controller *m, struct generation *g, const char *waited_for)
+{
+	char who[512];
+	list_unanswered(g, who, sizeof who);
+	log_msg(m, HSPMD_LOG_WARNING, "waited %.1f s for \"%s\" from %s", m->now - g->since, waited_for, who);
+	int count = 0;
+	struct worker **silent = hspmd_calloc((size_t)g->members, sizeof *silent);
+	if (!silent) {
+		m->failed = true;
+		return;
+	}
+	for (int i = 0; i < g->members; i++)
+		if (!g->answer[i])
+			silent[count++] = g->member[i];
+	for (int i = 0; i < count; i++)
+		if (silent[i]->process == PROC_NONE)
+			worker_lost(m, silent[i], waited_for);
+		else
+			worker_kill(m, silent[i], "hang", waited_for);
+	free(silent);
+}
+
+static void add_bytes(struct hspmd_controller *m, const json_t *answer)
+{
+	json_t *b = json_object_get(answer, "bytes"), *s = json_object_get(answer, "seconds");
+	struct change *c = &m->change;
+	c->local += json_number_value(json_object_get(b, "local"));
+	c->peers += json_number_value(json_object_get(b, "peers"));
+	c->disk += json_number_value(json_object_get(b, "disk"));
+	c->shared += json_number_value(json_object_get(b, "shared"));
+	c->connected = fmax(c->connected, json_number_value(json_object_get(s, "connect")));
+	c->moved = fmax(c->moved, json_number_value(json_object_get(s, "move")));
+}
+
+/* A step is committed once all have loaded the state, but the word that they have comes on other connections, and may come later. */
+void replay_deferred(struct hspmd_controller *m)
+{
+	json_t *deferred = m->deferred, *pair;
+	size_t i;
+	m->deferred = NULL;
+	json_array_foreach(deferred, i, pair) {
+		struct worker *w = worker_find(m, json_string_value(json_array_get(pair, 0)));
+		json_t *message = json_array_get(pair, 1);
+		const char *type = json_string_value(json_object_get(message, "type"));
+		if (w && type && !strcmp(type, "step"))
+			on_step(m, w, message);
+		else if (w && type)
+			on_answer(m, w, type, message);
+	}
+	json_decref(deferred);
+}
+
+void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *message)
+{
+	json_t *pair = check_alloc(m, json_pack("[s, O]", w->address, message));
+	if (!m->deferred)
+		m->deferred = check_alloc(m, json_array());
+	if (!m->failed && json_array_append_new(m->deferred, pair))
+		m->failed = true;
+}
+
+/* All have started: what is left of the older generation may go. */
+static void enter_training(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	for (int i = 0; i < g->members; i++) {
+		add_bytes(m, g->answer[i]);
+		g->member[i]->adopted = false;
+	}
+	for (int i = g->members - 1; i >= 0; i--) {
+		struct worker *w = g->member[i];
+		if (bound_plan_uses(g->bound_plan, w))
+			continue;
+		generation_remove_member(g, w);
+		w->holds = 0;
+		if (bound_plan_uses(m->next.bound_plan, w))
+			continue; /* wanted again already */
+		send_workers(m, &w, 1, json_pack("{s:s}", "type", "quit"));
+		w->quit_serial = w->serial;
+		w->process = PROC_NONE;
+		checkpoint_worker_lost(m, w);
+	}
+	bound_plan_unref(m->older);
+	m->older = NULL;
+	enter_phase(g, PHASE_TRAINING, m->now, 0);
+	m->recent_count = 0;
+	m->quiet_step_s = 0;
+	g->bound_plan->safe = bound_plan_survives(m, g->bound_plan, g->bound_plan->copies);
+	m->copy_tried_at = -INFINITY; /* those there are do not know this plan's nodes: the first are made at once */
+	m->copy_tried_step = -1;
+	json_decref(m->checkpoint_search.bad);
+	m->checkpoint_search.bad = NULL;
+	journal(m);
+	extend_step_deadline(m);
+	straggler_begin(m);
+	replay_deferred(m);
+}
+
+/* Nobody of the plan is gone: what is held can be saved as it is. */
+static bool all_there(const struct bound_plan *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->process != PROC_UP || l->device[i]->holds != l->generation)
+			return false;
+	return true;
+}
+
+static void enter_held(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	if (g->phase == PHASE_SETTLING)
+		m->settled_at = m->now;
+	m->step = 0;
+	for (int i = 0; i < g->members; i++) {
+		struct worker *w = g->member[i];
+		w->step = number(g->answer[i], "step", w->step);
+		if (w->holds && w->step > m->step)
+			m->step = w->step;
+		if (w->holds == g->bound_plan->generation)
+			report_losses(m, json_object_get(g->answer[i], "losses"));
+	}
+	replay_deferred(m);
+	g->phase = PHASE_HELD;
+	g->deadline = INFINITY;
+	m->step_deadline = INFINITY;
+	if (all_there(g->bound_plan) && m->step >= m->config->job->steps)
+		g->finished = true;
+}
+
+bool advance_current(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	switch (g->phase) {
+	case PHASE_STARTING:
+		if (all_answered(g)) {
+			if (m->adopt && !adopt_answered(m))
+				return true;
+			enter_training(m);
+			return true;
+		}
+		if (m->now < g->deadline)
+			return false;
+		m->attempts++;
+		kill_unresponsive(m, g, "started");
+		return true;
+	case PHASE_TRAINING:
+		if (g->members && all_answered(g)) { /* all have finished */
+			enter_held(m);
+			return true;
+		}
+		if (m->now < m->step_deadline)
+			return false;
+		m->attempts++;
+		char text[200];
+		snprintf(text, sizeof text, "no step for %.1f s, where %.1f s were allowed", m->now - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at),
+			 m->step_deadline - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at));
+		abort_current(m, text);
+		/* Those that wait for the hung one hear at once; how long a step computes before it looks is known. */
+		g->deadline = fmin(g->deadline, m->now + fmax(ABORT_LEAST_S, 2 * slowest_recent_step(m)));
+		request_replan(m, "hang");
+		return true;
+	case PHASE_STOPPING:
+		if (all_answered(g)) {
+			enter_held(m);
+			return true;
+		}
+		if (m->now < g->deadline)
+			return false;
+		abort_current(m, "workers did not stop at a step's end");
+		request_replan(m, "hang");
+		return true;
+	case PHASE_ABORTING:
+		if (all_answered(g)) {
+			settle_collect(m);
+			return revive_missing(m) || settle_begin(m);
+		}
+		if (m->now < g->deadline)
+			return false;
+		kill_unresponsive(m, g, "aborted");
+		return true;
+	case PHASE_SETTLING:
+		if (all_answered(g)) {
+			enter_held(m);
+			settle_end(m);
+			return true;
+		}
+		if (m->now < g->deadline)
+			return false;
+		kill_unresponsive(m, g, "settled");
+		return true;
+	default:
+		return false;
+	}
+}
+
+void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message)
+{
+	struct generation *g = &m->current;
+	if (!g->bound_plan || number(message, "generation", -1) != g->bound_plan->generation || member_index(g, w) < 0)
+		return;
+	bool step = !strcmp(type, "step");
+	if ((g->phase == PHASE_STARTING && (step || !strcmp(type, "finished"))) || (step && m->deferred)) { /* in order */
+		defer_message(m, w, message);
+	} else if (step) {
+		on_step(m, w, message);
+	} else if (!strcmp(type, "query_reply") && g->phase == PHASE_STARTING && m->adopt) {
+		record_answer(g, w, message);
+	} else if (!strcmp(type, "started") && g->phase == PHASE_STARTING) {
+		bool stays = bound_plan_uses(g->bound_plan, w);
+		w->holds = stays ? g->bound_plan->generation : 0;
+		w->step = m->step;
+		record_answer(g, w, message);
+	} else if (!strcmp(type, "finished") && (g->phase == PHASE_TRAINING || g->phase == PHASE_STOPPING)) {
+		record_answer(g, w, message);
+	} else if (!strcmp(type, "stopped") && g->phase == PHASE_STOPPING) {
+		record_answer(g, w, message);
+	} else if ((!strcmp(type, "aborted") && g->phase == PHASE_ABORTING) || (!strcmp(type, "settled") && g->phase == PHASE_SETTLING)) {
+		w->reviving = false;
+		record_answer(g, w, message);
+	}
+}
+
+/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others; each time for twice as long. */
+void count_failure(struct hspmd_controller *m, struct worker *w)
+{
+	m->attempts++;
+	if (++w->faults < 2 || w->node->quarantined || nodes_usable(m) <= m->config->job->elastic.min_nodes)
+		return;
+	double seconds = QUARANTINE_S * (1 << (w->node->quarantines < QUARANTINE_DOUBLINGS ? w->node->quarantines++ : QUARANTINE_DOUBLINGS));
+	w->node->quarantined = true;
+	w->node->quarantined_until = m->now + seconds;
+	note_event(m, "quarantined", "node %s is left out for %.0f s: worker %s failed %d times without a step between", w->node->name, seconds, w->address, w->faults);
+}
+
+bool check_attempts(struct hspmd_controller *m)
+{
+	if (m->attempts <= m->config->max_attempts || m->end != END_NONE)
+		return false;
+	end_run(m, 1, "given up after %d attempts without a step: %s", m->attempts, m->last_error);
+	return true;
+}
+
+/* A shard that cannot be read on this node is looked for elsewhere the next time. */
+static void note_unreadable(struct hspmd_controller *m, const struct node *n, json_t *unreadable)
+{
+	json_t *bad = check_alloc(m, json_copy(unreadable));
+	if (!m->checkpoint_search.bad)
+		m->checkpoint_search.bad = check_alloc(m, json_array());
+	if (json_object_set_new(bad, "node", json_string(n->name)) || json_array_append_new(m->checkpoint_search.bad, bad))
+		m->failed = true;
+}
+
+void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
+{
+	struct generation *g = &m->current;
+	int64_t of = number(message, "generation", -1);
+	const char *text = json_string_value(json_object_get(message, "text"));
+	bool next = m->next.bound_plan && of == m->next.bound_plan->generation;
+	bool now = g->bound_plan && of == g->bound_plan->generation &&
+		   (g->phase == PHASE_STARTING || g->phase == PHASE_TRAINING || g->phase == PHASE_STOPPING);
+	bool unfit = of == 0; /* it cannot even be set up */
+	json_t *unreadable = json_object_get(message, "unreadable");
+	if ((!next && !now && !unfit) || m->end != END_NONE)
+		return;
+	char cause[HSPMD_ERROR_MAX];
+	snprintf(cause, sizeof cause, "%s: %s", w->address, text ? text : "fault without a reason");
+	if (json_is_object(unreadable))
+		note_unreadable(m, w->node, unreadable); /* and then it is no fault of the worker's */
+	else
+		count_failure(m, w);
+	if (now) {
+		abort_current(m, cause);
+	} else {
+		snprintf(m->last_error, sizeof m->last_error, "%s", cause);
+		note_event(m, "fault", "%s: %s", unfit ? "a worker cannot be set up" : "a generation cannot begin", cause);
+		next_drop(m);
+	}
+	if (unfit)
+		worker_kill(m, w, "worker-lost", "it cannot be set up");
+	emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
+	request_replan(m, "fault");
+	check_attempts(m);
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Generations: a plan bound to workers, who takes part, and who has answered. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/core/controller_internal.h"
+
+static int bind_workers(struct hspmd_controller *m, struct bound_plan *l)
+{
+	l->device = hspmd_calloc((size_t)hspmd_plan_device_count(l->plan), sizeof *l->device);
+	if (!l->device) {
+		m->failed = true;
+		return -1;
+	}
+	for (int p = 0; p < l->plan->pipeline_count; p++)
+		for (int s = 0; s < l->plan->pipelines[p].stage_count / l->plan->virtual_stages; s++) { /* each device once: later rounds have the same */
+			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
+			for (int d = 0; d < stage->device_count; d++) {
+				char address[ADDRESS_MAX];
+				hspmd_cluster_device_address(l->cluster, stage->devices[d], address, sizeof address);
+				struct worker *w = worker_find(m, address);
+				if (!w)
+					return -1;
+				l->device[l->devices++] = w;
+			}
+		}
+	return 0;
+}
+
+struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err)
+{
+	struct bound_plan *l = calloc(1, sizeof *l);
+	if (!l) {
+		m->failed = true;
+		return NULL;
+	}
+	l->refs = 1;
+	l->cluster_json = json_incref(cluster);
+	l->plan_json = json_incref(plan);
+	l->cluster = hspmd_cluster_from_json(cluster, "cluster", err);
+	l->plan = l->cluster ? hspmd_plan_from_json(plan, name, l->cluster, m->config->layers, err) : NULL;
+	if (l->plan && bind_workers(m, l)) {
+		hspmd_fail(err, "the plan names a device that has left");
+		bound_plan_unref(l);
+		return NULL;
+	}
+	if (!l->plan) {
+		bound_plan_unref(l);
+		return NULL;
+	}
+	l->nodes = nodes_usable(m);
+	l->copies = copies_wanted(m, l->nodes);
+	layout_keep_nodes(m, l);
+	for (int i = 0; i < l->devices; i++) {
+		bool seen = false;
+		for (int k = 0; k < i && !seen; k++)
+			seen = l->device[k]->node == l->device[i]->node;
+		l->nodes_used += !seen;
+	}
+	return l;
+}
+
+struct bound_plan *bound_plan_ref(struct bound_plan *l)
+{
+	if (l)
+		l->refs++;
+	return l;
+}
+
+void bound_plan_unref(struct bound_plan *l)
+{
+	if (!l || --l->refs)
+		return;
+	hspmd_plan_destroy(l->plan);
+	hspmd_cluster_destroy(l->cluster);
+	json_decref(l->plan_json);
+	json_decref(l->cluster_json);
+	free(l->device);
+	free(l);
+}
+
+bool bound_plan_uses(const struct bound_plan *l, const struct worker *w)
+{
+	for (int i = 0; l && i < l->devices; i++)
+		if (l->device[i] == w)
+			return true;
+	return false;
+}
+
+int member_index(const struct generation *g, const struct worker *w)
+{
+	for (int i = 0; i < g->members; i++)
+		if (g->member[i] == w)
+			return i;
+	return -1;
+}
+
+void generation_clear(struct generation *g)
+{
+	for (int i = 0; i < g->members; i++)
+		json_decref(g->answer[i]);
+	free(g->answer);
+	free(g->member);
+	bound_plan_unref(g->bound_plan);
+	memset(g, 0, sizeof *g);
+}
+
+int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor)
+{
+	int most = l->devices + (donor ? donor->devices : 0);
+	g->member = hspmd_calloc((size_t)most, sizeof *g->member);
+	g->answer = hspmd_calloc((size_t)most, sizeof *g->answer);
+	g->members = 0;
+	if (!g->member || !g->answer) {
+		m->failed = true;
+		return -1;
+	}
+	for (int i = 0; i < l->devices; i++)
+		g->member[g->members++] = l->device[i];
+	for (int i = 0; donor && i < donor->devices; i++)
+		if (donor->device[i]->process == PROC_UP && donor->device[i]->holds == donor->generation && member_index(g, donor->device[i]) < 0)
+			g->member[g->members++] = donor->device[i];
+	return 0;
+}
+
+void record_answer(struct generation *g, const struct worker *w, json_t *message)
+{
+	int at = member_index(g, w);
+	if (at >= 0 && !g->answer[at])
+		g->answer[at] = json_incref(message);
+}
+
+void generation_remove_member(struct generation *g, const struct worker *w)
+{
+	int at = member_index(g, w);
+	if (at < 0)
+		return;
+	json_decref(g->answer[at]);
+	g->members--;
+	for (int i = at; i < g->members; i++) {
+		g->member[i] = g->member[i + 1];
+		g->answer[i] = g->answer[i + 1];
+	}
+}
+
+int generation_add_member(struct hspmd_controller *m, struct generation *g, struct worker *w)
+{
+	size_t count = (size_t)g->members + 1;
+	struct worker **member = realloc(g->member, count * sizeof *member);
+	g->member = member ? member : g->member;
+	json_t **answer = member ? realloc(g->answer, count * sizeof *answer) : NULL;
+	if (!answer) {
+		m->failed = true;
+		return -1;
+	}
+	g->answer = answer;
+	g->answer[g->members] = NULL;
+	g->member[g->members++] = w;
+	return 0;
+}
+
+void enter_phase(struct generation *g, enum phase phase, double now, double timeout_s)
+{
+	for (int i = 0; i < g->members; i++) {
+		json_decref(g->answer[i]);
+		g->answer[i] = NULL;
+	}
+	g->phase = phase;
+	g->since = now;
+	g->deadline = now + timeout_s;
+}
+
+bool all_answered(const struct generation *g)
+{
+	for (int i = 0; i < g->members; i++)
+		if (!g->answer[i])
+			return false;
+	return true;
+}
+
+void list_unanswered(const struct generation *g, char *text, size_t size)
+{
+	size_t n = 0;
+	int more = 0;
+	text[0] = 0;
+	for (int i = 0; i < g->members; i++) {
+		if (g->answer[i])
+			continue;
+		if (n + ADDRESS_MAX + 20 > size) {
+			more++;
+			continue;
+		}
+		n += (size_t)snprintf(text + n, size - n, "%s%s", n ? ", " : "", g->member[i]->address);
+	}
+	if (more)
+		snprintf(text + n, size - n, " and %d more", more);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Is a worker there at all? Preparing, connecting and a first step may take minutes, so that their deadlines say little of a process that is stopped or hangs as a whole. A worker's
+ * reading thread answers whatever its others do: one of whom nothing has been heard for a while is asked, and ended where it does not answer.
+ */
+#include <math.h>
+
+#include "common/alloc.h"
+#include "controller/core/controller_internal.h"
+
+#define SILENT_S 10.0 /* nothing was heard for so long */
+
+void liveness_heard(struct hspmd_controller *m, struct worker *w)
+{
+	w->heard_at = m->now;
+	w->asked_at = 0;
+}
+
+static bool pending_work(const struct generation *g)
+{
+	return g->phase >= PHASE_PREPARING && g->phase != PHASE_READY && g->phase != PHASE_HELD;
+}
+
+/* When something is to be done about member i; INFINITY: never. */
+static double due(const struct hspmd_controller *m, const struct generation *g, int i)
+{
+	const struct worker *w = g->member[i];
+	if (w->process != PROC_UP)
+		return INFINITY;
+	return w->asked_at > 0 ? w->asked_at + m->config->timeouts.ping : fmax(g->since, w->heard_at) + SILENT_S;
+}
+
+double liveness_deadline(const struct hspmd_controller *m)
+{
+	const struct generation *both[] = { &m->current, &m->next };
+	double first = INFINITY;
+	for (int k = 0; k < 2 && m->end == END_NONE; k++)
+		for (int i = 0; pending_work(both[k]) && i < both[k]->members; i++)
+			first = fmin(first, due(m, both[k], i));
+	return first;
+}
+
+/* Whoever looks as late as that has not looked at what has come meanwhile either: the controller was stopped itself. */
+static bool controller_was_stopped(const struct hspmd_controller *m, const struct worker *w)
+{
+	return m->now > w->asked_at + 2 * m->config->timeouts.ping;
+}
+
+/* Ask those that are due. One that has not answered; NULL: none. */
+static struct worker *ping_silent(struct hspmd_controller *m, const struct generation *g)
+{
+	struct worker *dead = NULL, **silent = hspmd_calloc((size_t)g->members, sizeof *silent);
+	int count = 0;
+	if (!silent) {
+		m->failed = true;
+		return NULL;
+	}
+	for (int i = 0; i < g->members && !dead; i++) {
+		struct worker *w = g->member[i];
+		if (m->now < due(m, g, i))
+			continue;
+		if (w->asked_at > 0 && !controller_was_stopped(m, w)) {
+			dead = w;
+			continue;
+		}
+		w->asked_at = m->now;
+		silent[count++] = w;
+	}
+	if (count)
+		send_workers(m, silent, count, json_pack("{s:s}", "type", "ping"));
+	free(silent);
+	return dead;
+}
+
+void liveness_tick(struct hspmd_controller *m)
+{
+	const struct generation *both[] = { &m->current, &m->next };
+	for (int k = 0; k < 2; k++) {
+		struct worker *dead;
+		/* Each end may leave another generation behind. */
+		while (m->end == END_NONE && !m->failed && pending_work(both[k]) && (dead = ping_silent(m, both[k]))) {
+			char why[64];
+			snprintf(why, sizeof why, "it has not answered for %.0f s", m->now - fmax(dead->heard_at, dead->asked_at - SILENT_S));
+			worker_kill(m, dead, "hang", why);
+		}
+	}
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The next generation: solved, its workers spawned, prepared; ready to be started the moment the current one has stopped. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/format/plan_model.h"
+#include "controller/core/controller_internal.h"
+
+#define CAUSE_COUNT 7
+
+/* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the most. */
+static int cause_rank(const char *cause)
+{
+	static const char *const order[] = { "straggler", "fault", "worker-lost", "hang", "node-lost", "scontrol", "member-left" };
+	for (int i = 0; i < CAUSE_COUNT; i++)
+		if (!strcmp(cause, order[i]))
+			return i;
+	return CAUSE_COUNT; /* what was asked for, or how it began, stays */
+}
+
+static bool more_specific(const char *cause, const char *than)
+{
+	return cause_rank(cause) < CAUSE_COUNT && cause_rank(cause) > cause_rank(than);
+}
+
+void request_replan(struct hspmd_controller *m, const char *cause)
+{
+	struct change *c = &m->change;
+	if (!c->open) {
+		memset(c, 0, sizeof *c);
+		c->open = true;
+		c->noticed = m->now;
+		c->last_step_at = NAN;
+		c->from_nodes = m->current.bound_plan ? m->current.bound_plan->nodes : 0;
+		snprintf(c->cause, sizeof c->cause, "%s", cause);
+		c->optional = !strcmp(cause, "straggler");
+	} else if (more_specific(cause, c->cause)) {
+		snprintf(c->cause, sizeof c->cause, "%s", cause);
+	}
+	if (!c->wanted || more_specific(cause, c->next))
+		snprintf(c->next, sizeof c->next, "%s", cause);
+	c->optional = c->optional && !strcmp(cause, "straggler");
+	c->wanted = true;
+	c->not_before = m->now + m->config->timeouts.debounce;
+}
+
+void next_drop(struct hspmd_controller *m)
+{
+	generation_clear(&m->next);
+	m->solve = 0;
+}
+
+/* Nodes that were left out for failing are better than none. */
+static bool end_quarantines(struct hspmd_controller *m)
+{
+	bool any = false;
+	for (size_t i = 0; i < m->nodes; i++) {
+		any |= m->node[i]->quarantined;
+		m->node[i]->quarantined = false;
+	}
+	return any;
+}
+
+/* Enough nodes, and none that is about to come, to make a plan with? Says why not, once. */
+static bool enough_nodes(struct hspmd_controller *m)
+{
+	int usable = nodes_usable(m), least = m->config->job->elastic.min_nodes;
+	bool first = m->generation == m->config->generation;
+	if (first && (nodes_pending(m) || nodes_to_retry(m)) && m->now < m->startup_until)
+		return false;
+	if (usable >= least && usable > 0) {
+		m->short_until = 0;
+		return !(m->current.phase == PHASE_TRAINING && nodes_pending(m));
+	}
+	if (end_quarantines(m))
+		return enough_nodes(m);
+	if (nodes_pending(m) || m->short_until > 0)
+		return false;
+	if (first && m->current.phase == PHASE_NONE && m->now < m->startup_until && nodes_held(m) == 0)
+		return false;
+	m->short_until = m->now + m->config->timeouts.nodes;
+	note_event(m, "too_few_nodes", "%d usable node%s where the job needs at least %d: waiting up to %.0f s for more", usable,
+		   usable == 1 ? "" : "s", least, m->config->timeouts.nodes);
+	return false;
+}
+
+static void begin_next_generation(struct hspmd_controller *m, struct bound_plan *l)
+{
+	m->next.bound_plan = l;
+	l->generation = ++m->generation;
+	m->next.phase = PHASE_SPAWNING;
+	m->next.since = m->now;
+	m->change.wanted = false;
+	m->change.planned = m->now - m->change.noticed;
+	char *line = hspmd_plan_summary(l->plan, l->cluster);
+	note_event(m, "plan", "generation %lld: %s", (long long)l->generation, line ? line : "?");
+	free(line);
+	char why[400];
+	if (hspmd_plan_precision_differs(l->plan, l->cluster, m->config->job->precision, why, sizeof why))
+		note_event(m, "precision", "generation %lld %s", (long long)l->generation, why);
+	emit(m, ACTION_SAVE_PLAN, NULL, json_incref(l->plan_json), l->generation);
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->process == PROC_NONE)
+			worker_spawn(m, l->device[i]);
+}
+
+/* --plan: as it is for the first generation. A later incarnation of the job may hold other nodes: then it is solved. */
+static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
+{
+	struct hspmd_error err = { "" };
+	if (!m->config->first_plan || m->first_plan_used)
+		return false;
+	m->first_plan_used = true;
+	struct bound_plan *l = bound_plan_create(m, cluster, m->config->first_plan, m->config->first_plan_name, &err);
+	if (l && m->config->runnable && m->config->runnable(m->config, l->plan, l->cluster, &err)) {
+		bound_plan_unref(l);
+		l = NULL;
+	}
+	if (l) {
+		begin_next_generation(m, l);
+		return true;
+	}
+	if (m->config->generation)
+		log_msg(m, HSPMD_LOG_WARNING, "the plan that was given is not used: %s", err.text);
+	else
+		end_run(m, 1, "%s", err.text);
+	return m->end != END_NONE;
+}
+
+static bool begin(struct hspmd_controller *m)
+{
+	struct hspmd_error err = { "" };
+	if (!m->change.wanted || m->now < m->change.not_before || m->now < m->slurm_confirm_until || m->current.phase == PHASE_STARTING || !enough_nodes(m))
+		return false;
+	json_t *cluster = usable_cluster(m, &err);
+	if (!cluster) {
+		end_run(m, 1, "%s", err.text);
+		return true;
+	}
+	bool done = take_first_plan(m, cluster);
+	if (!done) {
+		const struct bound_plan *now = m->current.bound_plan;
+		int copies = copies_wanted(m, nodes_usable(m));
+		struct run_intervals every = checkpoint_intervals(m);
+		json_t *current = now ? json_pack("{s:O, s:O}", "cluster", now->cluster_json, "plan", now->plan_json) : json_null();
+		m->solve = ++m->tickets;
+		emit(m, ACTION_SOLVE, NULL, check_alloc(m, json_pack("{s:O, s:o, s:i, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current", current, "max_nodes",
+								     m->config->job->elastic.max_nodes, "copies", copies, "every_s", every.every_s,
+								     "shared_every_s", every.shared_every_s, "risk", "losses_per_node_s", m->risk.losses_per_s,
+								     "correlated", m->risk.correlated)),
+		    m->solve);
+		m->next.phase = PHASE_SOLVING;
+		m->next.since = m->now;
+		m->next.deadline = m->now + m->config->timeouts.solve;
+		m->change.wanted = false;
+	}
+	json_decref(cluster);
+	return true;
+}
+
+static bool same_work(json_t *a, json_t *b)
+{
+	static const char *const keys[] = { "pipelines", "micro_batch", "global_batch", "seq_len", "schedule", "zero_stage" };
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
+		if (x != y && !json_equal(x, y))
+			return false;
+	}
+	return true;
+}
+
+/* Nothing comes of it; but the line of a change that has been carried out is still owed. */
+static void change_close(struct hspmd_controller *m)
+{
+	m->change.open = m->change.started;
+	m->change.wanted = false;
+}
+
+static void no_plan(struct hspmd_controller *m, const char *why)
+{
+	next_drop(m);
+	if (m->current.phase != PHASE_TRAINING && end_quarantines(m)) {
+		char cause[sizeof m->change.cause];
+		snprintf(cause, sizeof cause, "%s", m->change.open ? m->change.cause : "worker-lost");
+		note_event(m, "no_plan", "nodes that were left out are taken back: %s", why);
+		request_replan(m, cause);
+		return;
+	}
+	if (m->current.phase == PHASE_TRAINING) {
+		note_event(m, "no_plan", "the plan stays: %s", why);
+		change_close(m);
+		return;
+	}
+	if (m->current.phase == PHASE_NONE && !m->steps_reported) {
+		end_run(m, 1, "%s", why);
+		return;
+	}
+	m->short_until = m->now + m->config->timeouts.nodes;
+	note_event(m, "no_plan", "waiting up to %.0f s for more nodes: %s", m->config->timeouts.nodes, why);
+}
+
+void on_plan(struct hspmd_controller *m, const struct run_event *e)
+{
+	struct hspmd_error err = { "" };
+	if (m->next.phase != PHASE_SOLVING || e->id != m->solve || m->end != END_NONE)
+		return;
+	m->solve = 0;
+	json_t *plan = json_object_get(e->value, "plan"), *cluster = json_object_get(e->value, "cluster");
+	if (!plan) {
+		no_plan(m, e->text ? e->text : "the solver found none");
+		return;
+	}
+	generation_clear(&m->next);
+	if (m->change.wanted)
+		return; /* something has changed since it was asked for */
+	if (m->current.phase == PHASE_TRAINING && strcmp(m->change.cause, "risk") != 0 && same_work(plan, m->current.bound_plan->plan_json)) {
+		log_msg(m, HSPMD_LOG_INFO, "the plan stays as it is");
+		m->current.bound_plan->nodes = nodes_usable(m);
+		change_close(m);
+		return;
+	}
+	struct bound_plan *l = bound_plan_create(m, cluster, plan, "plan", &err);
+	if (!l)
+		no_plan(m, err.text);
+	else if (m->change.optional && m->current.phase == PHASE_TRAINING && !straggler_resize_pays_off(m, l->plan, json_object_get(e->value, "current_step_s")))
+		change_close(m);
+	else
+		begin_next_generation(m, bound_plan_ref(l));
+	bound_plan_unref(l);
+}
+
+static bool all_up(const struct bound_plan *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->process != PROC_UP)
+			return false;
+	return true;
+}
+
+/* Nobody holds the state: what checkpoints are there? */
+static void search_begin(struct hspmd_controller *m)
+{
+	struct checkpoint_search *f = &m->checkpoint_search;
+	json_decref(f->found);
+	f->found = check_alloc(m, json_object());
+	f->id = ++m->tickets;
+	f->asked = true;
+	f->since = m->now;
+	f->deadline = m->now + m->config->timeouts.checkpoint_search;
+	f->done = !m->config->local && !m->config->shared && !m->config->memory;
+	/* What lies there when a job begins its first incarnation is another's. */
+	f->done |= !m->config->resumed && !m->steps_reported;
+	for (size_t i = 0; i < m->nodes && !f->done; i++)
+		if (node_usable(m->node[i]))
+			send_node(m, m->node[i], json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "list_checkpoints", "id", (json_int_t)f->id, "local",
+							   m->config->local, "shared", m->config->shared, "memory", m->config->memory));
+}
+
+void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message)
+{
+	if (!m->checkpoint_search.asked || json_integer_value(json_object_get(message, "id")) != m->checkpoint_search.id)
+		return;
+	json_t *list = json_object_get(message, "checkpoints");
+	if (json_object_set(m->checkpoint_search.found, n->name, list ? list : json_null()))
+		m->failed = true;
+}
+
+static bool search_found_any(const struct hspmd_controller *m)
+{
+	const char *node;
+	json_t *list;
+	json_object_foreach(m->checkpoint_search.found, node, list)
+		if (json_array_size(list))
+			return true;
+	return false;
+}
+
+static void search_check(struct hspmd_controller *m)
+{
+	if (!m->checkpoint_search.asked || m->checkpoint_search.done)
+		return;
+	bool all = true;
+	for (size_t i = 0; i < m->nodes; i++)
+		if (node_usable(m->node[i]) && !json_object_get(m->checkpoint_search.found, m->node[i]->name))
+			all = false;
+	if (all || m->now < m->checkpoint_search.deadline) {
+		m->checkpoint_search.done = all;
+		return;
+	}
+	log_msg(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to look for checkpoints", m->now - m->checkpoint_search.since);
+	/* Beginning anew is the last thing to do: who is silent may have what there is. */
+	m->checkpoint_search.done = search_found_any(m) || m->now >= m->checkpoint_search.since + m->config->timeouts.nodes;
+	m->checkpoint_search.deadline = m->now + m->config->timeouts.checkpoint_search;
+}
+
+static void prepare(struct hspmd_controller *m)
+{
+	struct generation *g = &m->next;
+	int64_t step;
+	struct bound_plan *donor = m->current.phase == PHASE_TRAINING ? m->current.bound_plan : held_bound_plan(m, &step);
+	if (generation_set_members(m, g, g->bound_plan, donor))
+		return;
+	struct hspmd_error err;
+	json_t *members = check_alloc(m, json_array()), *cluster = members_cluster(m, g, &err);
+	if (!cluster) {
+		json_decref(members);
+		no_plan(m, err.text);
+		return;
+	}
+	for (int i = 0; i < g->members; i++)
+		if (json_array_append_new(members, json_string(g->member[i]->address)))
+			m->failed = true;
+	m->checkpoint_search.asked = m->checkpoint_search.done = false;
+	if (!donor)
+		search_begin(m);
+	send_workers(m, g->member, g->members,
+		     json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i}", "type", "prepare", "generation", (json_int_t)g->bound_plan->generation, "cluster",
+			       cluster, "plan", g->bound_plan->plan_json, "members", members, "replicas", g->bound_plan->copies, "keep", g->bound_plan->keep));
+	enter_phase(g, PHASE_PREPARING, m->now, m->config->timeouts.prepare);
+}
+
+void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message)
+{
+	if (m->next.phase == PHASE_PREPARING && json_integer_value(json_object_get(message, "generation")) == m->next.bound_plan->generation)
+		record_answer(&m->next, w, message);
+}
+
+static bool all_say(const struct generation *g, const char *key)
+{
+	for (int i = 0; i < g->members; i++)
+		if (json_is_true(json_object_get(g->answer[i], "needs_preconnect")) && !json_is_true(json_object_get(g->answer[i], key)))
+			return false;
+	return true;
+}
+
+/* Devices that take long to connect do so now, as long as the current generation trains: it is stopped when they have, or when they take too long. */
+static void preconnect(struct hspmd_controller *m)
+{
+	struct generation *g = &m->next;
+	g->phase = PHASE_READY;
+	if (m->current.phase != PHASE_TRAINING || all_say(g, "none"))
+		return;
+	send_workers(m, g->member, g->members, json_pack("{s:s, s:I, s:o}", "type", "preconnect", "generation", (json_int_t)g->bound_plan->generation, "addresses",
+							 transport_addresses(m, g, "address")));
+	g->phase = PHASE_PRECONNECTING;
+	g->since = m->now;
+	g->deadline = m->now + m->config->timeouts.start;
+}
+
+void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message)
+{
+	struct generation *g = &m->next;
+	int i = g->phase == PHASE_PRECONNECTING && json_integer_value(json_object_get(message, "generation")) == g->bound_plan->generation ? member_index(g, w) : -1;
+	if (i >= 0 && json_object_set_new(g->answer[i], "preconnected", json_true()))
+		m->failed = true;
+}
+
+bool advance_next(struct hspmd_controller *m)
+{
+	struct generation *g = &m->next;
+	if (m->shutting_down || m->end != END_NONE || m->current.finished)
+		return false;
+	switch (g->phase) {
+	case PHASE_NONE:
+		if (m->short_until > 0 && m->now >= m->short_until) {
+			end_run(m, 1, "waited %.0f s for nodes: %d usable where at least %d are needed", m->config->timeouts.nodes, nodes_usable(m),
+				m->config->job->elastic.min_nodes);
+			return true;
+		}
+		return begin(m);
+	case PHASE_SOLVING:
+		if (m->now < g->deadline)
+			return false;
+		no_plan(m, "the solver did not answer in time");
+		return true;
+	case PHASE_SPAWNING:
+		if (!all_up(g->bound_plan) || (m->current.phase != PHASE_NONE && m->current.phase != PHASE_TRAINING && m->current.phase != PHASE_HELD))
+			return false;
+		prepare(m);
+		return true;
+	case PHASE_PREPARING:
+		if (all_answered(g)) {
+			m->change.specialised = m->now - g->since;
+			preconnect(m);
+			return true;
+		}
+		if (m->now < g->deadline)
+			return false;
+		kill_unresponsive(m, g, "prepared");
+		return true;
+	case PHASE_PRECONNECTING:
+		if (m->current.phase == PHASE_TRAINING && m->now < g->deadline && !all_say(g, "preconnected"))
+			return false;
+		g->phase = PHASE_READY; /* what is not made yet is waited for when it starts */
+		return true;
+	case PHASE_READY:
+		search_check(m);
+		if (m->change.wanted && m->current.phase == PHASE_TRAINING) {
+			next_drop(m); /* yet another change: one pause for both */
+			return true;
+		}
+		if (m->current.phase == PHASE_TRAINING) {
+			stop_current(m);
+			return true;
+		}
+		if ((m->current.phase != PHASE_HELD && m->current.phase != PHASE_NONE) || (m->checkpoint_search.asked && !m->checkpoint_search.done))
+			return false;
+		start_generation(m);
+		return true;
+	default:
+		return false;
+	}
+}

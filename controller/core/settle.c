@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What survivors of a crash agree on: the last step is applied by all who can, or by none. See controller.h for the argument. */
+#include <math.h>
+
+#include "controller/core/controller_internal.h"
+
+static int64_t number(const json_t *report, const char *key)
+{
+	json_t *v = json_object_get(report, key);
+	return json_is_integer(v) ? json_integer_value(v) : -1;
+}
+
+/* The totals of `step` out of any report of one that has applied it; borrowed. */
+static json_t *totals(const struct generation *g, int64_t step)
+{
+	for (int i = 0; i < g->members; i++) {
+		json_t *sums = json_object_get(g->answer[i], "sums");
+		if (json_is_array(sums) && number(g->answer[i], "applied") == step)
+			return sums;
+	}
+	return NULL;
+}
+
+/* The step that is to be applied by those that are ready for it; -1: none. */
+static int64_t step_to_apply(const struct generation *g)
+{
+	int64_t last = -1, first = INT64_MAX;
+	for (int i = 0; i < g->members; i++) {
+		if (!g->member[i]->holds)
+			continue;
+		int64_t next = number(g->answer[i], "step");
+		last = next > last ? next : last;
+		first = next < first ? next : first;
+	}
+	return first < last && totals(g, last - 1) ? last - 1 : -1;
+}
+
+void settle_collect(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	for (int i = g->members - 1; i >= 0; i--) {
+		struct worker *w = g->member[i];
+		json_t *holds = json_object_get(g->answer[i], "holds");
+		if (w->adopted && json_is_null(holds)) { /* a controller that is gone has started it, perhaps to take up what one before it left: that is begun anew */
+			send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
+			w->process = PROC_NONE;
+			w->holds = 0;
+			generation_remove_member(g, w);
+			continue;
+		}
+		if (holds)
+			w->holds = json_integer_value(holds); /* null: nothing */
+		if (w->holds != g->bound_plan->generation && !(m->older && w->holds == m->older->generation))
+			w->holds = 0; /* left by a plan that nobody remembers */
+	}
+}
+
+bool settle_begin(struct hspmd_controller *m)
+{
+	struct generation *g = &m->current;
+	int64_t apply = step_to_apply(g);
+	json_t *sums = apply >= 0 ? json_incref(totals(g, apply)) : json_null();
+	int64_t generation = g->bound_plan->generation;
+	for (int i = 0; i < g->members; i++) {
+		struct worker *w = g->member[i];
+		w->step = number(g->answer[i], "step");
+		if (w->holds == generation)
+			report_losses(m, json_object_get(g->answer[i], "losses"));
+		bool does = apply >= 0 && number(g->answer[i], "ready") == apply;
+		send_workers(m, &w, 1, does ? json_pack("{s:s, s:I, s:I, s:O}", "type", "settle", "generation", (json_int_t)generation, "apply", (json_int_t)apply, "sums", sums)
+					    : json_pack("{s:s, s:I, s:n}", "type", "settle", "generation", (json_int_t)generation, "apply"));
+	}
+	json_decref(sums);
+	enter_phase(g, PHASE_SETTLING, m->now, m->config->timeouts.settle);
+	return true;
+}
+
+void settle_end(struct hspmd_controller *m)
+{
+	/* Whoever could not follow holds nothing of use: it is out of step with the rest. */
+	for (int i = 0; i < m->current.members; i++)
+		if (m->current.member[i]->step < m->step)
+			m->current.member[i]->holds = 0;
+	check_attempts(m);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The end: all steps are done, or the job is told to leave and checkpoint_count what there is. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "controller/core/controller_internal.h"
+
+#define GRACE_S 25.0 /* where nobody said how much: less than Slurm's KillWait of 30 s */
+
+void on_shutdown(struct hspmd_controller *m, const struct run_event *e)
+{
+	if (m->shutting_down || m->end != END_NONE)
+		return;
+	m->shutting_down = true;
+	m->shutdown_by = m->now + (e->seconds > 0 ? e->seconds : GRACE_S);
+	snprintf(m->shutdown_reason, sizeof m->shutdown_reason, "%s", e->text ? e->text : "told to end");
+	note_event(m, "shutdown", "shutting down within %.0f s: %s", m->shutdown_by - m->now, m->shutdown_reason);
+	next_drop(m);
+}
+
+static void end_after_shutdown(struct hspmd_controller *m)
+{
+	if (m->checkpoint_step >= m->steps_reported && m->steps_reported > 0)
+		end_run(m, 1, "stopped by %s at step %lld; checkpoint of step %lld is complete", m->shutdown_reason, (long long)m->steps_reported, (long long)m->checkpoint_step);
+	else if (m->checkpoint_step >= 0)
+		end_run(m, 1, "stopped by %s at step %lld; the newest checkpoint is of step %lld", m->shutdown_reason, (long long)m->steps_reported, (long long)m->checkpoint_step);
+	else
+		end_run(m, 1, "stopped by %s at step %lld without a checkpoint", m->shutdown_reason, (long long)m->steps_reported);
+}
+
+/* Told to leave, who knows how long there is: first to the nodes' own disks, which are quick, and a whole copy; then to shared storage, which is there even where
+ * other nodes go on. */
+static bool local_first(const struct hspmd_controller *m)
+{
+	return m->shutting_down && m->config->local && m->config->shared;
+}
+
+static bool checkpoint_to_shared(struct hspmd_controller *m)
+{
+	if (!local_first(m) || m->shared_tried_at_end || m->current.phase != PHASE_HELD || m->checkpoint.phase != CHECKPOINT_NONE || m->now >= m->shutdown_by)
+		return false;
+	m->shared_tried_at_end = true;
+	return checkpoint_begin(m, "to shared storage, too", TARGET_SHARED);
+}
+
+/* A checkpoint of where it stops; workers that have stopped or finished take it at once. */
+static bool final_checkpoint(struct hspmd_controller *m)
+{
+	if (m->checkpoint.phase != CHECKPOINT_NONE)
+		return false;
+	bool held = m->current.phase == PHASE_HELD;
+	if (held && m->checkpoint_step == m->step) {
+		m->end = END_SAVING;
+		return true;
+	}
+	if (!checkpoint_begin(m, m->shutting_down ? m->shutdown_reason : "all steps are done", local_first(m) ? TARGET_LOCAL : TARGET_ALL)) {
+		m->end = END_SAVING;
+		return true;
+	}
+	if (!held)
+		stop_current(m);
+	m->end = END_SAVING;
+	return true;
+}
+
+static bool agents_left(const struct hspmd_controller *m)
+{
+	for (size_t i = 0; i < m->nodes; i++)
+		if (m->node[i]->agent == PROC_UP)
+			return true;
+	return false;
+}
+
+bool advance_end(struct hspmd_controller *m)
+{
+	const struct generation *g = &m->current;
+	switch (m->end) {
+	case END_NONE:
+		if (g->finished && g->phase == PHASE_HELD)
+			return final_checkpoint(m);
+		if (!m->shutting_down)
+			return false;
+		if (g->phase == PHASE_TRAINING || g->phase == PHASE_HELD)
+			return final_checkpoint(m);
+		if (g->phase != PHASE_NONE && m->now < m->shutdown_by)
+			return false;
+		end_after_shutdown(m);
+		return true;
+	case END_SAVING:
+		if (m->checkpoint.phase != CHECKPOINT_NONE && (!m->shutting_down || m->now < m->shutdown_by))
+			return false;
+		if (checkpoint_to_shared(m))
+			return true;
+		if (g->finished && (m->checkpoint_step == m->step || !(m->config->local || m->config->shared)))
+			end_run(m, 0, "all %lld steps are done", (long long)m->step);
+		else if (g->finished)
+			end_run(m, 1, "all steps are done, but the last checkpoint could not be written");
+		else
+			end_after_shutdown(m);
+		return true;
+	case END_QUITTING:
+		if (agents_left(m) && m->now < m->end_deadline)
+			return false;
+		m->end = END_DONE;
+		emit(m, ACTION_EXIT, NULL, NULL, 0);
+		struct run_action *last = &m->actions->list[m->actions->count - 1];
+		if (!m->failed && last->kind == ACTION_EXIT) {
+			last->count = m->exit_status;
+			last->text = strdup(m->exit_text);
+		}
+		return true;
+	default:
+		return false;
+	}
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps as they are told: lines of metrics.jsonl, and how long the next step may take. */
+#include <math.h>
+#include <string.h>
+
+#include "controller/core/controller_internal.h"
+
+static double value(const json_t *message, const char *key, double absent)
+{
+	json_t *v = json_object_get(message, key);
+	return json_is_number(v) ? json_number_value(v) : absent;
+}
+
+static double job_tokens(const struct hspmd_controller *m)
+{
+	return (double)m->config->job->global_batch * (double)m->config->job->seq_len;
+}
+
+void resize_line(struct hspmd_controller *m, double step_s)
+{
+	struct change *c = &m->change;
+	const struct bound_plan *l = m->current.bound_plan;
+	bool first = m->generation == m->config->generation + 1 && !m->config->resumed;
+	if (c->open && l && !first) {
+		double from = isnan(c->last_step_at) ? c->noticed : c->last_step_at;
+		double pause = c->inherited ? c->connected + c->moved : fmax(0, m->now - step_s - from);
+		m->pause_s = pause;
+		json_t *line = json_pack("{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:I, s:f}", "event", "resize", "generation",
+					 (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost", (json_int_t)c->steps_lost,
+					 "bytes_moved", (json_int_t)(c->local + c->peers + c->disk + c->shared), "bytes_from_local",
+					 (json_int_t)(c->local + c->disk), "bytes_from_disk", (json_int_t)c->disk, "bytes_from_peers", (json_int_t)c->peers,
+					 "bytes_from_shared", (json_int_t)c->shared, "state", c->source, "from_nodes", c->from_nodes, "nodes", l->nodes,
+					 "step", (json_int_t)m->step, "time", m->wall);
+		bool hurt = m->aborted_at >= from;
+		json_t *phases = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "detect", hurt ? m->aborted_at - from : 0.0, "settle",
+					   hurt && m->settled_at >= m->aborted_at ? m->settled_at - m->aborted_at : 0.0, "plan", c->planned, "specialise",
+					   c->specialised, "connect", c->connected, "move", c->moved, "first_step", step_s);
+		if (!check_alloc(m, line) || !check_alloc(m, phases) || json_object_set(line, "phases_s", phases))
+			m->failed = true;
+		json_decref(phases);
+		note_event(m, "resize", "generation %lld on %d node%s (%s): paused %.3f s at step %lld, %lld steps lost, state from %s",
+			   (long long)l->generation, l->nodes, l->nodes == 1 ? "" : "s", c->cause, pause, (long long)m->step, (long long)c->steps_lost,
+			   c->source ? c->source : "nowhere");
+		if (line)
+			emit(m, ACTION_METRICS_LINE, NULL, line, 0);
+	}
+	struct change previous = *c;
+	memset(c, 0, sizeof *c);
+	if (previous.wanted) { /* another has begun meanwhile */
+		request_replan(m, previous.next);
+		c->not_before = previous.not_before;
+	}
+}
+
+/* One line; what is known of the step only from survivors has no times of its own. */
+static void line(struct hspmd_controller *m, int64_t step, double loss, double step_s, const json_t *message)
+{
+	json_t *l = check_alloc(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:f}", "step", (json_int_t)step, "loss", isfinite(loss) ? json_real(loss) : json_null(), "tokens",
+				      (json_int_t)value(message, "tokens", job_tokens(m)), "step_s", step_s, "generation",
+				      (json_int_t)m->current.bound_plan->generation, "nodes", m->current.bound_plan->nodes, "time", m->wall));
+	static const char *const more[] = { "lr", "grad_norm", "compute_s", "valid_loss" };
+	for (size_t i = 0; l && i < sizeof more / sizeof *more; i++)
+		if (json_object_get(message, more[i]) && json_object_set(l, more[i], json_object_get(message, more[i])))
+			m->failed = true;
+	if (l)
+		emit(m, ACTION_METRICS_LINE, NULL, l, 0);
+	m->steps_reported = step + 1;
+	m->loss = isfinite(loss) ? loss : 0;
+	if (message)
+		m->last_step_at = m->now;
+	m->attempts = 0;
+}
+
+/* JSON has no infinities: a loss that is none is null. */
+static double loss_value(const json_t *v)
+{
+	return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+void report_losses(struct hspmd_controller *m, json_t *losses)
+{
+	size_t i;
+	json_t *pair;
+	json_array_foreach(losses, i, pair) {
+		int64_t step = json_integer_value(json_array_get(pair, 0));
+		if (step != m->steps_reported || !json_is_array(pair))
+			continue;
+		if (m->change.open && m->change.started)
+			resize_line(m, 0);
+		line(m, step, loss_value(json_array_get(pair, 1)), 0, NULL);
+	}
+}
+
+double slowest_recent_step(const struct hspmd_controller *m)
+{
+	double slowest = 0;
+	for (int i = 0; i < m->recent_count && i < RECENT_STEPS; i++)
+		slowest = fmax(slowest, m->recent[i]);
+	return slowest;
+}
+
+void extend_step_deadline(struct hspmd_controller *m)
+{
+	const struct run_timeouts *p = &m->config->timeouts;
+	double slowest = slowest_recent_step(m);
+	m->step_deadline = m->now + (m->recent_count ? fmax(p->step_min, p->step_factor * slowest) : p->step_first);
+}
+
+void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
+{
+	const struct bound_plan *l = m->current.bound_plan;
+	json_t *step = json_object_get(message, "step");
+	if (!l || json_integer_value(json_object_get(message, "generation")) != l->generation || !bound_plan_uses(l, w))
+		return;
+	if (!json_is_integer(step) || json_integer_value(step) < m->steps_reported)
+		return;
+	if (json_integer_value(step) > m->steps_reported)
+		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not told of", (long long)m->steps_reported, (long long)json_integer_value(step) - 1);
+	double step_s = value(message, "step_s", 0);
+	if (m->change.open && m->change.started)
+		resize_line(m, step_s);
+	straggler_sample(w, message);
+	line(m, json_integer_value(step), loss_value(json_object_get(message, "loss")), step_s, message);
+	m->step_s = step_s;
+	checkpoint_step_done(m, step_s);
+	m->tokens_per_s = step_s > 0 ? value(message, "tokens", job_tokens(m)) / step_s : 0;
+	m->recent[m->recent_count++ % RECENT_STEPS] = step_s;
+	if (m->recent_count >= 1 << 30)
+		m->recent_count = RECENT_STEPS;
+	for (size_t i = 0; i < m->nodes; i++)
+		for (int k = 0; k < m->node[i]->workers; k++)
+			m->node[i]->worker[k]->faults = m->node[i]->worker[k]->revivals = 0;
+	if (m->current.phase == PHASE_TRAINING)
+		extend_step_deadline(m);
+}

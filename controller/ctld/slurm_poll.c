@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking at Slurm: seldom while nothing happens, off the loop, one poll at a time. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "controller/ctld/daemon_internal.h"
+
+void poll_soon(struct ctld *d)
+{
+	ctld_poll_interval_soon(&d->poll_interval, hspmd_now());
+	schedule_tick(d, d->poll_interval.next_s);
+}
+
+/* On a thread of the pool. */
+static void run_poll(uv_work_t *work)
+{
+	struct ctld *d = work->data;
+	d->new_view = NULL;
+	d->poll_rpcs = 0;
+	d->poll_rc = d->options->poll(d->options->poll_context, d->view, &d->new_view, &d->poll_rpcs, &d->poll_error);
+}
+
+static bool same_nodes(const struct hspmd_slurm_view *a, const struct hspmd_slurm_view *b)
+{
+	if (!a || a->node_count != b->node_count)
+		return false;
+	for (int i = 0; i < a->node_count; i++)
+		if (strcmp(a->nodes[i].name, b->nodes[i].name) != 0)
+			return false;
+	return true;
+}
+
+/* What is remembered of nodes goes on; a node that was working and is not there any more was lost. */
+static int carry_histories(struct ctld *d, double dt)
+{
+	struct hspmd_slurm_view *v = d->new_view;
+	if (!same_nodes(d->view, v)) {
+		struct ctld_node_history *node_histories = hspmd_calloc((size_t)v->node_count, sizeof *node_histories);
+		if (!node_histories)
+			return -1;
+		free(d->node_histories);
+		d->node_histories = node_histories;
+		return 0;
+	}
+	int up = 0, lost = 0;
+	for (int i = 0; i < v->node_count; i++) {
+		bool was_up = d->view->nodes[i].state != HSPMD_SLURM_VIEW_UNUSABLE;
+		bool goes = d->view->nodes[i].state == HSPMD_SLURM_VIEW_BUSY && v->nodes[i].state == HSPMD_SLURM_VIEW_UNUSABLE;
+		d->node_histories[i].up_s += was_up ? dt : 0;
+		d->node_histories[i].losses += goes;
+		up += was_up;
+		lost += goes;
+	}
+	d->totals.up_node_s += up * dt;
+	d->totals.lost_nodes += (uint64_t)lost;
+	if (lost > 1)
+		d->totals.correlated += (double)lost * (lost - 1) / (up - 1);
+	return 0;
+}
+
+static void take_view(struct ctld *d, double now)
+{
+	if (carry_histories(d, now - d->viewed_s) < 0) {
+		hspmd_error_log("out of memory while looking at the cluster");
+		hspmd_slurm_view_destroy(d->new_view);
+		return;
+	}
+	hspmd_slurm_view_destroy(d->view);
+	d->view = d->new_view;
+	d->viewed_s = now;
+	d->dirty = true;
+	sweep_peers(d);
+	forget_returned(d);
+}
+
+static void poll_failed(struct ctld *d)
+{
+	d->totals.failed_polls++;
+	if (strcmp(d->last_error, d->poll_error.text) != 0)
+		log_event(d, "trouble", 0, d->poll_error.text, NULL);
+	strcpy(d->last_error, d->poll_error.text);
+}
+
+static void poll_done(uv_work_t *work, int status)
+{
+	struct ctld *d = work->data;
+	double now = hspmd_now();
+	(void)status;
+	d->polling = false;
+	if (d->stopping) {
+		hspmd_slurm_view_destroy(d->new_view);
+		return;
+	}
+	d->totals.rounds++;
+	d->totals.rpcs += (uint64_t)d->poll_rpcs;
+	enum ctld_poll_result what = CTLD_POLL_FAILED;
+	if (d->poll_rc < 0) {
+		poll_failed(d);
+	} else {
+		if (*d->last_error)
+			log_event(d, "trouble_over", 0, "slurmctld answers again", NULL);
+		*d->last_error = '\0';
+		bool same = !d->poll_rc || (d->view && hspmd_slurm_view_equal(d->view, d->new_view));
+		what = same ? CTLD_POLL_UNCHANGED : CTLD_POLL_CHANGED;
+	}
+	if (d->poll_rc >= 0)
+		d->seen_s = d->poll_began_s;
+	ctld_poll_interval_done(&d->poll_interval, d->poll_began_s, now, what);
+	if (d->poll_rc > 0)
+		take_view(d, now);
+	/* At once: somebody may be waiting for just this. */
+	if (d->dirty)
+		decide(d);
+	schedule_tick(d, d->poll_interval.next_s);
+}
+
+void poll_begin(struct ctld *d)
+{
+	d->work.data = d;
+	d->poll_began_s = hspmd_now();
+	d->polling = uv_queue_work(&d->loop, &d->work, run_poll, poll_done) == 0;
+	d->poll_interval.next_s = d->poll_began_s + d->poll_interval.interval_s;
+}

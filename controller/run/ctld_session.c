@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/run/ctld_session.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "controller/ctld_client/client.h"
+#include "controller/ctld_client/protocol.h"
+#include "controller/run/scaling.h"
+
+#define SCALING_LIMIT_S 1.0   /* to solve for one size */
+#define SETTLED_STEPS 5    /* after a change the first steps are slow: a rate counts from the fifth on */
+#define GROW_TIMEOUT_S 120
+#define CLASSES_MAX 32
+
+struct run_ctld_session {
+	uv_loop_t *uv;
+	struct ctld_client *link;
+	uv_poll_t poll;
+	uv_timer_t timer;
+	uv_work_t work;
+	int fd;            /* that is watched; -1 */
+	int handles;       /* open */
+	bool polls, computing, closing;
+	const struct hspmd_job *job;
+	const struct hspmd_model *model;
+	run_ctld_on_request *ask;
+	run_ctld_on_risk *risk;
+	void *context;
+	/* what is told */
+	int nodes, steps;
+	double rate, pause_s;
+	int64_t step;
+	double curve[RUN_SCALING_MAX];
+	int curve_count;
+	struct run_node_class classes[CLASSES_MAX];
+	int class_count;
+	json_t *members;   /* their jobs' ids; NULL: none were told of */
+	json_t *types;     /* the curve was reckoned for, with the kinds of nodes */
+	/* of the reckoning under way */
+	json_t *cluster;
+	double new_curve[RUN_SCALING_MAX];
+	int new_count;
+	struct run_node_class new_classes[CLASSES_MAX];
+	int new_class_count;
+	struct hspmd_error why;
+	char last_error[HSPMD_ERROR_MAX]; /* last told */
+};
+
+static void advance(struct run_ctld_session *s);
+
+/* ---- watching the line */
+
+static void maybe_free(struct run_ctld_session *s)
+{
+	if (!s->closing || s->handles || s->computing)
+		return;
+	ctld_client_destroy(s->link);
+	json_decref(s->members);
+	json_decref(s->types);
+	json_decref(s->cluster);
+	free(s);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+	struct run_ctld_session *s = h->data;
+	s->handles--;
+	if (h == (uv_handle_t *)&s->poll) {
+		s->polls = false;
+		if (!s->closing)
+			advance(s); /* the line may have a new descriptor by now */
+	}
+	maybe_free(s);
+}
+
+static void on_poll(uv_poll_t *p, int status, int events)
+{
+	(void)status, (void)events;
+	advance(p->data);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+	advance(t->data);
+}
+
+static void unwatch(struct run_ctld_session *s)
+{
+	if (!s->polls || uv_is_closing((uv_handle_t *)&s->poll))
+		return;
+	uv_poll_stop(&s->poll);
+	uv_close((uv_handle_t *)&s->poll, on_closed);
+	s->fd = -1;
+}
+
+static void watch(struct run_ctld_session *s)
+{
+	int fd = ctld_client_fd(s->link);
+	if (s->polls && fd != s->fd) {
+		unwatch(s);
+	} else if (!s->polls && fd >= 0 && uv_poll_init(s->uv, &s->poll, fd) == 0) {
+		s->poll.data = s;
+		s->polls = true;
+		s->fd = fd;
+		s->handles++;
+	}
+	if (s->polls && fd == s->fd && fd >= 0)
+		uv_poll_start(&s->poll, UV_READABLE | (ctld_client_wants_write(s->link) ? UV_WRITABLE : 0), on_poll);
+	double ms = ceil((ctld_client_next_deadline(s->link) - hspmd_now()) * 1e3);
+	uv_timer_start(&s->timer, on_timer, ms < 1 ? 1 : ms > 60e3 ? 60000 : (uint64_t)ms, 0);
+}
+
+/* ---- what is asked, and what is told */
+
+/* As a user would ask: by how many, or which. */
+static void forward_request(struct run_ctld_session *s, const json_t *ask)
+{
+	const char *command = json_string_value(json_object_get(ask, "command")),
+	           *reason = json_string_value(json_object_get(ask, "reason"));
+	json_t *names = json_object_get(ask, "names"), *request = NULL;
+	int64_t id = json_integer_value(json_object_get(ask, "id"));
+	if (command && !strcmp(command, "grow"))
+		request = json_pack("{s:s, s:I, s:i}", "command", command, "by", json_integer_value(json_object_get(ask, "by")),
+		                    "timeout_s", GROW_TIMEOUT_S);
+	else if (command && !strcmp(command, "shrink") && json_array_size(names))
+		request = json_pack("{s:s, s:O}", "command", command, "names", names);
+	if (!request) {
+		ctld_client_send_answer(s->link, id, false, "this was not understood");
+		return;
+	}
+	hspmd_info("hspmdctld asks to %s: %s", command, reason ? reason : "");
+	s->ask(s->context, id, request);
+	json_decref(request);
+}
+
+static void send_state(struct run_ctld_session *s)
+{
+	json_t *curve = json_array(), *relative_speed = json_object();
+	for (int i = 0; curve && i < s->curve_count; i++)
+		json_array_append_new(curve, json_real(s->curve[i]));
+	for (int i = 0; relative_speed && i < s->class_count; i++)
+		if (*s->classes[i].node)
+			json_object_set_new(relative_speed, s->classes[i].node, json_real(s->classes[i].relative_speed));
+	bool settled = s->steps >= SETTLED_STEPS;
+	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes",
+	                          s->job->elastic.max_nodes, "policy", s->job->elastic.policy, "nodes", s->nodes, "tokens_per_s",
+	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve, "relative_speed", relative_speed);
+	if (state && json_array_size(s->members))
+		json_object_set(state, "members", s->members);
+	if (state)
+		ctld_client_set_state(s->link, state);
+	json_decref(state);
+}
+
+static void advance(struct run_ctld_session *s)
+{
+	if (s->closing)
+		return;
+	bool was_up = ctld_client_is_connected(s->link);
+	send_state(s);
+	ctld_client_process(s->link);
+	const char *last_error = ctld_client_last_error(s->link);
+	if (!was_up && ctld_client_is_connected(s->link))
+		hspmd_info("hspmdctld listens");
+	else if (*last_error && strcmp(last_error, s->last_error) != 0)
+		hspmd_warn("%s; trying again", last_error);
+	memcpy(s->last_error, last_error, strlen(last_error) + 1);
+	for (json_t *ask; !s->closing && (ask = ctld_client_next_request(s->link));) {
+		forward_request(s, ask);
+		json_decref(ask);
+	}
+	json_t *risk = s->closing ? NULL : ctld_client_next_risk(s->link);
+	if (risk)
+		s->risk(s->context, risk);
+	json_decref(risk);
+	if (!s->closing)
+		watch(s);
+}
+
+void run_ctld_session_answer(struct run_ctld_session *s, int64_t id, const json_t *reply)
+{
+	const char *text = json_string_value(json_object_get(reply, "text"));
+	if (!s || s->closing)
+		return;
+	ctld_client_send_answer(s->link, id, json_is_true(json_object_get(reply, "ok")), text);
+	watch(s);
+}
+
+static void add_member(json_t *ids, const json_t *id)
+{
+	json_t *v;
+	size_t i;
+	json_array_foreach(ids, i, v)
+		if (json_equal(v, id))
+			return;
+	if (json_is_integer(id) && json_array_size(ids) < CTLD_MEMBERS_MAX)
+		json_array_append_new(ids, json_integer(json_integer_value(id)));
+}
+
+void run_ctld_session_set_allocation(struct run_ctld_session *s, const json_t *allocation)
+{
+	const char *node;
+	json_t *v, *ids = s ? json_array() : NULL;
+	size_t i;
+	if (!ids)
+		return;
+	json_object_foreach(json_object_get(allocation, "members"), node, v)
+		add_member(ids, v);
+	json_array_foreach(json_object_get(allocation, "waiting"), i, v)
+		add_member(ids, v);
+	json_decref(s->members);
+	s->members = ids;
+}
+
+void run_ctld_session_metrics_line(struct run_ctld_session *s, const json_t *line)
+{
+	const char *event = json_string_value(json_object_get(line, "event"));
+	double step_s = json_number_value(json_object_get(line, "step_s"));
+	if (!s)
+		return;
+	if (event && !strcmp(event, "resize")) {
+		s->pause_s = json_number_value(json_object_get(line, "pause_s"));
+		s->steps = 0;
+	} else if (step_s > 0) {
+		double rate = json_number_value(json_object_get(line, "tokens")) / step_s;
+		s->rate = ++s->steps <= SETTLED_STEPS ? rate : 0.9 * s->rate + 0.1 * rate;
+		s->nodes = (int)json_integer_value(json_object_get(line, "nodes"));
+		s->step = json_integer_value(json_object_get(line, "step"));
+	}
+}
+
+/* ---- gains */
+
+static void compute_scaling(uv_work_t *w)
+{
+	struct run_ctld_session *s = w->data;
+	int most = s->job->elastic.max_nodes < RUN_SCALING_MAX ? s->job->elastic.max_nodes : RUN_SCALING_MAX;
+	s->new_count = run_scaling_curve(s->cluster, s->model, s->job, SCALING_LIMIT_S, s->new_curve, most, &s->why);
+	s->new_class_count = s->new_count < 0 ? -1 : run_relative_speeds(s->cluster, s->model, s->job, SCALING_LIMIT_S, s->new_classes, CLASSES_MAX, &s->why);
+}
+
+static void scaling_done(uv_work_t *w, int status)
+{
+	struct run_ctld_session *s = w->data;
+	(void)status;
+	s->computing = false;
+	if (s->new_class_count < 0) {
+		hspmd_warn("what more nodes would bring cannot be computed: %s", s->why.text);
+	} else {
+		memcpy(s->curve, s->new_curve, sizeof *s->curve * (size_t)s->new_count);
+		s->curve_count = s->new_count;
+		memcpy(s->classes, s->new_classes, sizeof *s->classes * (size_t)s->new_class_count);
+		s->class_count = s->new_class_count;
+	}
+	if (!s->closing)
+		advance(s);
+	maybe_free(s);
+}
+
+/* What gains depend on: device types, and the kinds of nodes they are in. */
+static json_t *classes_of(const json_t *cluster)
+{
+	json_t *classes = json_array(), *entry;
+	size_t i;
+	json_array_append(classes, json_object_get(cluster, "device_types"));
+	json_array_foreach(json_object_get(cluster, "nodes"), i, entry) {
+		json_t *devices = json_object_get(entry, "devices");
+		size_t k = 1;
+		while (k < json_array_size(classes) && !json_equal(json_array_get(classes, k), devices))
+			k++;
+		if (k == json_array_size(classes))
+			json_array_append(classes, devices);
+	}
+	return classes;
+}
+
+void run_ctld_session_set_cluster(struct run_ctld_session *s, const json_t *cluster)
+{
+	if (!s || s->computing)
+		return;
+	json_t *types = classes_of(cluster);
+	if (s->types && json_equal(s->types, types)) {
+		json_decref(types);
+		return;
+	}
+	json_decref(s->types);
+	json_decref(s->cluster);
+	s->types = json_deep_copy(types); /* reference counts are not for two threads */
+	s->cluster = json_deep_copy(cluster);
+	json_decref(types);
+	s->work.data = s;
+	s->computing = s->cluster && uv_queue_work(s->uv, &s->work, compute_scaling, scaling_done) == 0;
+}
+
+/* ---- open and close */
+
+struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth,
+                               const struct hspmd_job *job, const struct hspmd_model *model, run_ctld_on_request *ask, run_ctld_on_risk *risk, void *context,
+                               struct hspmd_error *err)
+{
+	struct run_ctld_session *s = calloc(1, sizeof *s);
+	if (!s) {
+		hspmd_fail_memory(err, "preparing the line to hspmdctld");
+		return NULL;
+	}
+	*s = (struct run_ctld_session){ .uv = uv, .fd = -1, .job = job, .model = model, .ask = ask, .risk = risk, .context = context, .pause_s = 5 };
+	s->link = ctld_client_create(where, (uint32_t)strtoul(job_id, NULL, 10), auth, err);
+	if (!s->link) {
+		free(s);
+		return NULL;
+	}
+	uv_timer_init(uv, &s->timer);
+	s->timer.data = s;
+	s->handles = 1;
+	uv_timer_start(&s->timer, on_timer, 1, 0);
+	return s;
+}
+
+void run_ctld_session_close(struct run_ctld_session *s)
+{
+	if (!s)
+		return;
+	s->closing = true;
+	unwatch(s);
+	uv_timer_stop(&s->timer);
+	uv_close((uv_handle_t *)&s->timer, on_closed);
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared by loop.c (events and actions) and loop_work.c (what runs beside the loop: solver, Slurm, processes). */
+#ifndef HSPMD_RUN_LOOP_INTERNAL_H
+#define HSPMD_RUN_LOOP_INTERNAL_H
+
+#include <uv.h>
+
+#include "controller/run/loop.h"
+#include "controller/run/listener.h"
+#include "controller/run/ctld_session.h"
+
+struct agent {
+	struct agent *next;
+	char *node;
+	char *job;             /* whose step it is, as it says; NULL: none */
+	struct run_connection *peer; /* NULL: not connected */
+	json_int_t pid;        /* as it said */
+};
+
+struct command {
+	struct command *next;
+	int64_t id;
+	struct run_connection *peer; /* NULL: hspmdctld asked */
+	int64_t ctld_id;           /* its number then */
+};
+
+/* An event that waits for the controller to be done with another. */
+struct pending {
+	struct pending *next;
+	struct run_event event;
+	char *node, *text;
+};
+
+struct child {
+	struct child *next;
+	uv_process_t process;
+	char **nodes; /* whose agents it starts */
+	int count;
+	struct loop *loop;
+	bool running;
+};
+
+struct loop {
+	const struct run_loop_options *o;
+	uv_loop_t uv;
+	uv_timer_t clock, poll_timer, kill_timer;
+	uv_signal_t signals[3];
+	struct run_listener *listener;
+	struct run_ctld_session *ctld_session; /* NULL: no hspmdctld */
+	struct hspmd_controller *controller;
+	struct agent *agents;
+	struct command *commands;
+	int64_t command_count;
+	struct pending *first, **last;
+	bool handling;
+	char **to_start; /* nodes whose agents are to be started */
+	size_t start_count, start_capacity;
+	struct child *children;
+	char **agent_command; /* with addresses */
+	bool polling, poll_again;
+	int poll_failures;
+	int pending_work;            /* under way in other threads */
+	bool stopping;
+	int status;
+	int signals_seen;
+	double status_at, progress_at;
+	char *contact[2];
+};
+
+/* loop.c */
+void loop_event(struct loop *l, const struct run_event *e);
+
+/* loop_work.c */
+void loop_solve(struct loop *l, int64_t id, json_t *value);
+void loop_poll_allocation(struct loop *l);
+void loop_cancel_grow(struct loop *l);
+void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes);
+void loop_start_agents(struct loop *l);
+void loop_end_children(struct loop *l, int signal);
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "controller/slurm/command.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+
+extern char **environ;
+
+void hspmd_slurm_argv_add(struct hspmd_slurm_argv *w, const char *format, ...)
+{
+	va_list ap;
+	char *text = NULL;
+	va_start(ap, format);
+	if (w->count >= HSPMD_SLURM_ARGV_MAX || vasprintf(&text, format, ap) < 0)
+		w->failed = true;
+	else
+		w->argv[w->count++] = text;
+	va_end(ap);
+}
+
+void hspmd_slurm_argv_clear(struct hspmd_slurm_argv *w)
+{
+	for (int i = 0; i < w->count; i++)
+		free(w->argv[i]);
+	memset(w, 0, sizeof *w);
+}
+
+/* "gres:gpu:2,gres:nic:1" or "gres/gpu:2", as versions of Slurm tell it, for --gres. */
+static void add_gres(struct hspmd_slurm_argv *w, const char *told)
+{
+	char list[512];
+	size_t n = 0;
+	for (const char *at = told; *at && n + 1 < sizeof list;) {
+		size_t length = strcspn(at, ",");
+		const char *from = !strncmp(at, "gres:", 5) || !strncmp(at, "gres/", 5) ? at + 5 : at;
+		n += (size_t)snprintf(list + n, sizeof list - n, "%s%.*s", n ? "," : "", (int)(at + length - from), from);
+		at += length + (at[length] == ',');
+	}
+	if (n && n < sizeof list)
+		hspmd_slurm_argv_add(w, "--gres=%s", list);
+	else if (n)
+		w->failed = true;
+}
+
+void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_slurm_job *job, int count)
+{
+	time_t left = job->end > time(NULL) ? job->end - time(NULL) : 60;
+	hspmd_slurm_argv_add(w, "--nodes=%d", count);
+	hspmd_slurm_argv_add(w, "--ntasks-per-node=1");
+	hspmd_slurm_argv_add(w, "--partition=%s", job->partition);
+	hspmd_slurm_argv_add(w, "--time=%ld", left < 120 ? 1 : (long)left / 60); /* not beyond the end of the job; 0 would mean: without a limit */
+	if (job->exclusive)
+		hspmd_slurm_argv_add(w, "--exclusive");
+	else if (job->node_count > 0 && job->cpus >= job->node_count)
+		hspmd_slurm_argv_add(w, "--cpus-per-task=%d", job->cpus / job->node_count);
+	if (*job->account)
+		hspmd_slurm_argv_add(w, "--account=%s", job->account);
+	if (*job->qos)
+		hspmd_slurm_argv_add(w, "--qos=%s", job->qos);
+	if (*job->constraints)
+		hspmd_slurm_argv_add(w, "--constraint=%s", job->constraints);
+	if (*job->reservation)
+		hspmd_slurm_argv_add(w, "--reservation=%s", job->reservation);
+	if (job->cpu_memory_mb)
+		hspmd_slurm_argv_add(w, "--mem-per-cpu=%lluM", (unsigned long long)job->cpu_memory_mb);
+	else if (job->node_memory_mb)
+		hspmd_slurm_argv_add(w, "--mem=%lluM", (unsigned long long)job->node_memory_mb);
+	add_gres(w, job->gres);
+}
+
+/* The environment without what would make salloc think that it speaks of the job we are in. */
+static char **slurm_environment(void)
+{
+	size_t n = 0, kept = 0;
+	while (environ[n])
+		n++;
+	char **env = hspmd_calloc(n + 1, sizeof *env);
+	for (size_t i = 0; env && i < n; i++) {
+		bool ours = !strncmp(environ[i], "_SLURM_", 7) || !strncmp(environ[i], "SPANK_", 6) ||
+			    (!strncmp(environ[i], "SLURM_", 6) && strncmp(environ[i], "SLURM_CONF=", 11));
+		bool options = !strncmp(environ[i], "SALLOC_", 7) || !strncmp(environ[i], "SBATCH_", 7) || !strncmp(environ[i], "HSPMD_", 6);
+		if (!ours && !options)
+			env[kept++] = environ[i];
+	}
+	return env;
+}
+
+/* Everything the child writes, until it closes its end or time is up. */
+static void collect(int fd, double deadline, char *text, size_t size)
+{
+	size_t used = 0;
+	while (used + 1 < size && hspmd_now() < deadline) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		if (poll(&p, 1, 200) < 0 && errno != EINTR)
+			break;
+		if (!(p.revents & (POLLIN | POLLHUP)))
+			continue;
+		ssize_t n = read(fd, text + used, size - 1 - used);
+		if (n <= 0)
+			break;
+		used += (size_t)n;
+	}
+	text[used] = '\0';
+}
+
+static int await_child(pid_t child, double deadline)
+{
+	int status;
+	while (waitpid(child, &status, WNOHANG) == 0) {
+		if (hspmd_now() > deadline) {
+			kill(child, SIGTERM);
+			waitpid(child, &status, 0);
+			return -1;
+		}
+		usleep(20000);
+	}
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int hspmd_slurm_run_command(const struct hspmd_slurm_argv *w, double wait_s, char *text, size_t size, struct hspmd_error *err)
+{
+	char *const *command = w->argv;
+	int ends[2];
+	pid_t child;
+	posix_spawn_file_actions_t files;
+	char **env = w->failed ? NULL : slurm_environment();
+	if (!env)
+		return hspmd_fail_memory(err, "growing the job");
+	if (pipe2(ends, O_CLOEXEC)) {
+		free(env);
+		return hspmd_fail_errno(err, "growing the job: pipe");
+	}
+	posix_spawn_file_actions_init(&files);
+	posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+	posix_spawn_file_actions_adddup2(&files, ends[1], 1);
+	posix_spawn_file_actions_adddup2(&files, ends[1], 2);
+	int failed = posix_spawnp(&child, command[0], &files, NULL, command, env);
+	posix_spawn_file_actions_destroy(&files);
+	free(env);
+	close(ends[1]);
+	if (failed) {
+		close(ends[0]);
+		errno = failed;
+		return hspmd_fail_errno(err, "%s cannot be started", command[0]);
+	}
+	double deadline = hspmd_now() + wait_s;
+	collect(ends[0], deadline, text, size);
+	close(ends[0]);
+	int status = await_child(child, deadline);
+	return status < 0 ? hspmd_fail(err, "%s did not end within %.0f s", command[0], wait_s) : status;
+}
+
+const char *hspmd_slurm_error_line(char *text)
+{
+	char *best = text, *line = text;
+	for (char *next; line && *line; line = next) {
+		next = strchr(line, '\n');
+		if (next)
+			*next++ = '\0';
+		if (strstr(line, "error") || strstr(line, "nable"))
+			best = line;
+	}
+	return *best ? best : "it said nothing";
+}

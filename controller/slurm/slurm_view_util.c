@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What needs no Slurm of a view. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "controller/slurm/slurm_view.h"
+
+static void free_jobs(struct hspmd_slurm_view *v)
+{
+	for (int i = 0; i < v->job_count; i++) {
+		struct hspmd_slurm_view_job *j = &v->jobs[i];
+		free(j->user);
+		free(j->account);
+		free(j->partition);
+		free(j->qos);
+		free(j->features);
+		free(j->tres_per_node);
+		free(j->batch_host);
+		free(j->held);
+	}
+	free(v->jobs);
+}
+
+void hspmd_slurm_view_destroy(struct hspmd_slurm_view *v)
+{
+	if (!v)
+		return;
+	free_jobs(v);
+	for (int i = 0; i < v->node_count; i++) {
+		free(v->nodes[i].name);
+		free(v->nodes[i].features);
+		free(v->nodes[i].gres);
+	}
+	for (int i = 0; i < v->partition_count; i++) {
+		free(v->partitions[i].name);
+		free(v->partitions[i].nodes);
+	}
+	free(v->nodes);
+	free(v->partitions);
+	free(v);
+}
+
+static bool same_node(const struct hspmd_slurm_view_node *a, const struct hspmd_slurm_view_node *b)
+{
+	return a->state == b->state && a->cpus == b->cpus && a->memory_mb == b->memory_mb && !strcmp(a->name, b->name) &&
+	       !strcmp(a->features, b->features) && !strcmp(a->gres, b->gres);
+}
+
+static bool same_job(const struct hspmd_slurm_view_job *a, const struct hspmd_slurm_view_job *b)
+{
+	return a->id == b->id && a->state == b->state && a->ready == b->ready && a->nodes == b->nodes && a->held_count == b->held_count &&
+	       !strcmp(a->partition, b->partition) && (!a->held_count || !memcmp(a->held, b->held, sizeof *a->held * (size_t)a->held_count));
+}
+
+static bool same_partition(const struct hspmd_slurm_view_partition *a, const struct hspmd_slurm_view_partition *b, int nodes)
+{
+	return a->tier == b->tier && a->up == b->up && a->preemptable == b->preemptable && !strcmp(a->name, b->name) &&
+	       !memcmp(a->nodes, b->nodes, (size_t)nodes);
+}
+
+bool hspmd_slurm_view_equal(const struct hspmd_slurm_view *a, const struct hspmd_slurm_view *b)
+{
+	bool same = a->node_count == b->node_count && a->partition_count == b->partition_count && a->job_count == b->job_count;
+	for (int i = 0; same && i < a->node_count; i++)
+		same = same_node(&a->nodes[i], &b->nodes[i]);
+	for (int i = 0; same && i < a->partition_count; i++)
+		same = same_partition(&a->partitions[i], &b->partitions[i], a->node_count);
+	for (int i = 0; same && i < a->job_count; i++)
+		same = same_job(&a->jobs[i], &b->jobs[i]);
+	return same;
+}
+
+int hspmd_slurm_view_find_node(const struct hspmd_slurm_view *v, const char *name)
+{
+	for (int i = 0; i < v->node_count; i++)
+		if (!strcmp(v->nodes[i].name, name))
+			return i;
+	return -1;
+}

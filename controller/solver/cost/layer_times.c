@@ -1,0 +1,438 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Seconds of each layer on one device that holds a share of it.
+ *
+ * Work is what the hardware cannot do faster, a roofline (Williams et al., 2009) over one sample:
+ *     work = flops share / rate + bytes moved / memory rate
+ * with the rate of a large matrix product as measured on the device, or what a data sheet's peak sustains. Backward has two products for each
+ * one of forward (Megatron-LM, arXiv 2104.04473, appendix). What a layer takes besides, launching kernels that the device finishes sooner than the
+ * host can start the next, does not grow with the micro-batch.
+ *
+ * From a profile, where it has the device type:
+ *   micro-batch between measured ones   on the straight line between them; outside, on the line through the last two
+ *   one micro-batch measured alone      work (and the group's all-reduce) for each sample more; never more than the measured sample took
+ *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone, but on a CPU, which launches nothing,
+ *                                       all that is measured shrinks as the work does
+ *   backward not measured               forward and its work once more. So are times of exactly twice the forward pass in every layer, where
+ *                                       these were taken layer by layer (layers alike differ) at one micro-batch and the optimizer was not:
+ *                                       then whoever wrote the profile had no others. Any other numbers are taken at their word
+ * Without one: work + launches.
+ */
+#include "controller/solver/cost/costs.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/solver/cost/cost_constants.h"
+
+static size_t slot_of(const struct hspmd_costs *c, int type, double share, int micro_batch)
+{
+	uint64_t bits;
+	memcpy(&bits, &share, sizeof bits);
+	bits ^= (uint64_t)type * 0x9e3779b97f4a7c15u ^ (uint64_t)micro_batch * 0xc2b2ae3d27d4eb4fu;
+	bits ^= bits >> 29;
+	bits *= 0xbf58476d1ce4e5b9u;
+	return (size_t)(bits ^ bits >> 32) & (c->times_size - 1);
+}
+
+static int cache_insert(struct hspmd_costs *c, struct hspmd_layer_times *t)
+{
+	if (c->times_count * 2 >= c->times_size) {
+		size_t old_size = c->times_size;
+		struct hspmd_layer_times **old = c->times;
+		size_t size = old_size ? old_size * 2 : 64;
+		struct hspmd_layer_times **bigger = hspmd_calloc(size, sizeof(struct hspmd_layer_times *));
+		if (!bigger)
+			return -1;
+		c->times = bigger;
+		c->times_size = size;
+		for (size_t i = 0; i < old_size; i++)
+			if (old[i])
+				for (size_t s = slot_of(c, old[i]->type, old[i]->share, old[i]->micro_batch);; s = (s + 1) & (size - 1))
+					if (!bigger[s]) {
+						bigger[s] = old[i];
+						break;
+					}
+		free(old);
+	}
+	size_t s = slot_of(c, t->type, t->share, t->micro_batch);
+	while (c->times[s])
+		s = (s + 1) & (c->times_size - 1);
+	c->times[s] = t;
+	c->times_count++;
+	return 0;
+}
+
+void hspmd_layer_times_destroy(struct hspmd_layer_times *t)
+{
+	if (!t)
+		return;
+	free(t->forward); /* one block for all sums */
+	free(t);
+}
+
+static struct hspmd_layer_times *times_new(int layers)
+{
+	struct hspmd_layer_times *t = hspmd_calloc(1, sizeof *t);
+	size_t n = (size_t)layers + 1;
+	double *sums = t ? hspmd_calloc((3 + HSPMD_RECOMPUTE_KINDS) * n, sizeof *sums) : NULL;
+	if (!sums) {
+		free(t);
+		return NULL;
+	}
+	t->forward = sums;
+	t->backward = sums + n;
+	t->optimizer = sums + 2 * n;
+	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
+		t->recompute_s[k] = sums + (3 + (size_t)k) * n;
+	return t;
+}
+
+double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision)
+{
+	/* A device without the precision's own units computes in the next wider one it has. */
+	static const enum hspmd_precision instead[HSPMD_PRECISION_COUNT][4] = {
+		{ HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_BF16, HSPMD_PRECISION_FP16, HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_FP16, HSPMD_PRECISION_BF16, HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_FP8, HSPMD_PRECISION_BF16, HSPMD_PRECISION_FP16, HSPMD_PRECISION_FP32 },
+		{ HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64, HSPMD_PRECISION_FP64 },
+	};
+	for (int i = 0; i < 4; i++) {
+		enum hspmd_precision p = instead[precision][i];
+		if (t->tflops[p] > 0)
+			return t->tflops[p] * 1e12;
+		if (t->peak_tflops[p] > 0)
+			return t->peak_tflops[p] * 1e12 * HSPMD_SUSTAINED_FLOPS;
+	}
+	return 0;
+}
+
+/* A profile does not say in which precision it was measured: the fastest the device could have used bounds its work from below. */
+static double fastest_units(const struct hspmd_device_type *t)
+{
+	double most = 0;
+	for (int p = HSPMD_PRECISION_FP32; p <= HSPMD_PRECISION_FP16; p++)
+		most = fmax(most, hspmd_device_flops(t, (enum hspmd_precision)p));
+	return most;
+}
+
+/* ---- work */
+
+/* Seconds of forward work of one sample of layer l, at `rate` operations a second. */
+static double forward_work(const struct hspmd_costs *c, int type, double share, double rate, int l)
+{
+	const struct hspmd_layer_info *f = &c->layers[l];
+	const struct hspmd_device_type *t = &c->cluster->types[type];
+	double memory_rate = t->gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	double traffic = f->traffic.replicated + f->traffic.sharded * share;
+	return (rate > 0 ? f->flops * share / rate : 0) + (memory_rate > 0 ? traffic / memory_rate : 0);
+}
+
+/* Seconds of a stage's end: clipping and Adam over the layer's share. */
+static double update_time(const struct hspmd_costs *c, int type, double share, int l)
+{
+	double memory_rate = c->cluster->types[type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	double bytes = c->layers[l].params * share * (c->master_bytes > 0 ? HSPMD_UPDATE_BYTES_MIXED : HSPMD_UPDATE_BYTES);
+	return memory_rate > 0 ? bytes / memory_rate : 0;
+}
+
+/* Seconds of forward work done again. Selective: norms and activation functions read as much as they write. */
+static double recompute_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, enum hspmd_recompute recompute, int l)
+{
+	const struct hspmd_layer_info *f = &c->layers[l];
+	double rate = c->cluster->types[t->type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	if (recompute == HSPMD_RECOMPUTE_FULL)
+		return f->recomputable ? t->forward[l + 1] : 0;
+	const struct hspmd_layer_bytes *all = &f->saved[HSPMD_RECOMPUTE_NONE], *left = &f->saved[recompute];
+	double dropped = all->replicated - left->replicated + (all->sharded - left->sharded) * t->share;
+	return rate > 0 ? fmin(t->micro_batch * 2 * dropped / rate, t->forward[l + 1]) : 0;
+}
+
+static int fill_roofline(struct hspmd_costs *c, struct hspmd_layer_times *t, struct hspmd_error *err)
+{
+	const struct hspmd_device_type *type = &c->cluster->types[t->type];
+	double launch = type->kind == HSPMD_DEVICE_CUDA ? HSPMD_LAUNCH_S : 0;
+	double rate = hspmd_device_flops(type, c->precision);
+	if (rate <= 0)
+		return hspmd_fail(err, "device type %s: neither tflops nor peak_tflops for %s", type->name, hspmd_precision_names[c->precision]);
+	for (int l = 0; l < c->layer_count; l++) {
+		double work = t->micro_batch * forward_work(c, t->type, t->share, rate, l), launches = launch * HSPMD_BLOCK_KERNELS;
+		t->forward[l + 1] = work + launches;
+		t->backward[l + 1] = 2 * work + launches;
+		t->optimizer[l + 1] = update_time(c, t->type, t->share, l);
+	}
+	return 0;
+}
+
+/* ---- profile */
+
+enum column { FORWARD, BACKWARD, OPTIMIZER };
+
+/* The profile's entries of one device type and tp, by growing micro-batch. */
+struct measurements {
+	int tp, count;
+	struct {
+		const struct hspmd_profile_times *times;
+		bool made_up; /* its backward times */
+	} entries[HSPMD_MEASURED_BATCHES_MAX];
+};
+
+/* Seconds a sample adds to one layer: forward work, one pass's all-reduces. */
+struct sample {
+	double work, reduce;
+};
+
+/* One layer's work at the share asked for, of that at the highest degree measured below it; NaN: the time need not follow the work. */
+static double part_left(const struct hspmd_costs *c, const struct hspmd_layer_times *t, const struct measurements *below, double rate, int l)
+{
+	double before = below->count ? forward_work(c, t->type, 1.0 / below->tp, rate, l) : 0;
+	bool follows = c->cluster->types[t->type].kind == HSPMD_DEVICE_CPU && before > 0;
+	return follows ? forward_work(c, t->type, t->share, rate, l) / before : NAN;
+}
+
+/* Numbers that a person or a formula gave are equal for equal layers; a clock's are not. */
+static bool forward_was_timed(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
+{
+	for (int l = 1; l < p->layer_count; l++) {
+		const struct hspmd_profile_layer *a = &p->layers[l - 1], *b = &p->layers[l];
+		if (a->params == b->params && a->output_elems == b->output_elems && a->activation_bytes == b->activation_bytes &&
+		    e->forward_s[l - 1] != e->forward_s[l])
+			return true;
+	}
+	return false;
+}
+
+static bool one_micro_batch(const struct hspmd_profile *p)
+{
+	for (int i = 1; i < p->times_count; i++)
+		if (p->times[i].micro_batch != p->times[0].micro_batch)
+			return false;
+	return true;
+}
+
+static bool backward_was_made_up(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
+{
+	bool any = false;
+	if (!e->backward_s || e->optimizer_s || !one_micro_batch(p) || !forward_was_timed(p, e))
+		return false;
+	for (int l = 0; l < p->layer_count; l++) {
+		if (isnan(e->backward_s[l]))
+			continue;
+		/* Six significant digits are what a profile is printed with. */
+		if (fabs(e->backward_s[l] - 2 * e->forward_s[l]) > 2e-5 * e->forward_s[l])
+			return false;
+		any = any || e->forward_s[l] > 0;
+	}
+	return any;
+}
+
+static void collect_measurements(const struct hspmd_profile *p, const char *type, int tp, struct measurements *s)
+{
+	s->tp = tp;
+	s->count = 0;
+	for (int i = 0; i < p->times_count && s->count < HSPMD_MEASURED_BATCHES_MAX; i++) {
+		const struct hspmd_profile_times *e = &p->times[i];
+		if (e->tp != tp || strcmp(e->device_type, type))
+			continue;
+		int at = s->count++;
+		for (; at > 0 && s->entries[at - 1].times->micro_batch > e->micro_batch; at--)
+			s->entries[at] = s->entries[at - 1];
+		s->entries[at].times = e;
+		s->entries[at].made_up = backward_was_made_up(p, e);
+	}
+}
+
+/* What entry number i says of one layer; NaN when it was not measured and cannot be told from what was. */
+static double known_time(const struct measurements *s, int i, enum column column, int layer, const struct sample *x)
+{
+	const struct hspmd_profile_times *e = s->entries[i].times;
+	double forward = e->forward_s[layer];
+	if (column == FORWARD)
+		return forward;
+	if (column == OPTIMIZER)
+		return e->optimizer_s ? e->optimizer_s[layer] : NAN;
+	if (e->backward_s && !isnan(e->backward_s[layer]) && !s->entries[i].made_up)
+		return e->backward_s[layer];
+	return fmin(2 * forward, forward + x->work * e->micro_batch);
+}
+
+/* Value of one layer at a micro-batch. */
+static double over_micro_batch(const struct measurements *s, int micro_batch, enum column column, int layer, const struct sample *x)
+{
+	int above = 0;
+	while (above < s->count && s->entries[above].times->micro_batch < micro_batch)
+		above++;
+	int low = above == s->count ? above - 1 : above; /* of the measured ones, the one to start from */
+	if (low < 0)
+		return NAN;
+	double at = known_time(s, low, column, layer, x), from = s->entries[low].times->micro_batch;
+	if (column == OPTIMIZER || from == micro_batch)
+		return at;
+	if (above > 0 && above < s->count) {
+		double before = known_time(s, above - 1, column, layer, x), start = s->entries[above - 1].times->micro_batch;
+		return before + (at - before) * (micro_batch - start) / (from - start);
+	}
+	int other = above ? low - 1 : low + 1;
+	double slope = (column == BACKWARD ? 2 : 1) * x->work + x->reduce;
+	if (other >= 0 && other < s->count)
+		slope = (known_time(s, other, column, layer, x) - at) / (s->entries[other].times->micro_batch - from);
+	return at + (micro_batch - from) * fmin(fmax(slope, 0), at / from);
+}
+
+/* The measured degrees of a type next to 1 / share: below <= 1 / share <= above; count 0 where there is none. False: the type was not measured. */
+static bool measurements_around(const struct hspmd_costs *c, const char *type, double share, struct measurements *below, struct measurements *above)
+{
+	int low = 0, high = 0;
+	below->count = above->count = 0;
+	for (int i = 0; i < c->profile->times_count; i++) {
+		const struct hspmd_profile_times *e = &c->profile->times[i];
+		if (strcmp(e->device_type, type))
+			continue;
+		if (e->tp <= 1 / share + 1e-9 && e->tp > low)
+			low = e->tp;
+		if (e->tp >= 1 / share - 1e-9 && (!high || e->tp < high))
+			high = e->tp;
+	}
+	if (low)
+		collect_measurements(c->profile, type, low, below);
+	if (high && high != low)
+		collect_measurements(c->profile, type, high, above);
+	return low || high;
+}
+
+/* Value of one layer at a share and micro-batch; `left` as part_left. */
+static double over_share(const struct measurements *below, const struct measurements *above, double share, int micro_batch, enum column column, int layer,
+			 const struct sample *whole, double left)
+{
+	struct sample low = { below->count ? whole->work / below->tp : 0, whole->reduce };
+	struct sample high = { above->count ? whole->work / above->tp : 0, whole->reduce };
+	double a = below->count ? over_micro_batch(below, micro_batch, column, layer, &low) : NAN;
+	double b = above->count ? over_micro_batch(above, micro_batch, column, layer, &high) : NAN;
+	if (below->count && above->count)
+		return a + (b - a) * (1.0 / below->tp - share) / (1.0 / below->tp - 1.0 / above->tp);
+	if (above->count) /* a lower degree than any measured: all of it grows with the share */
+		return b * share * above->tp;
+	if (fabs(below->tp * share - 1) < 1e-9)
+		return a;
+	if (column != OPTIMIZER && !isnan(left))
+		return a * left;
+	double factor = column == FORWARD ? micro_batch : column == BACKWARD ? 2 * micro_batch : 0;
+	double saved = column == OPTIMIZER ? a * (1 - share * below->tp) : factor * whole->work * (1.0 / below->tp - share);
+	return fmax(a - saved, a * share * below->tp);
+}
+
+static bool has_micro_batch(const struct measurements *s, int micro_batch)
+{
+	for (int i = 0; i < s->count; i++)
+		if (s->entries[i].times->micro_batch == micro_batch)
+			return true;
+	return false;
+}
+
+/* Seconds that `bytes` all-reduced take among 1 / share devices of a type in one node, an element a byte; 0 where no node has as many. */
+static double reduce_rate(const struct hspmd_costs *c, int type, double share)
+{
+	const struct hspmd_cluster *cl = c->cluster;
+	int n = (int)lround(1 / share);
+	const double probe = 1 << 22; /* large enough for latency not to matter: what grows with the micro-batch is sought */
+	for (int i = 0; n > 1 && i < cl->node_count; i++) {
+		int first = cl->nodes[i].first_device;
+		if (cl->nodes[i].device_count < n || cl->devices[first].type != type || cl->devices[first + n - 1].type != type)
+			continue;
+		double low = hspmd_costs_transfer(c, first, first + 1, 1, 1, probe, NULL);
+		double high = hspmd_costs_transfer(c, first, first + 1, 1, 1, 2 * probe, NULL);
+		return low < 0 || high < low ? 0 : 2 * (n - 1) * (high - low) / probe / n;
+	}
+	return 0;
+}
+
+/* Fill from the profile; false when it has nothing on the type. */
+static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
+{
+	const char *type = c->cluster->types[t->type].name;
+	struct measurements below, above;
+	if (!c->profile || !measurements_around(c, type, t->share, &below, &above))
+		return false;
+	bool made_up = false;
+	double reduce = reduce_rate(c, t->type, t->share), rate = fastest_units(&c->cluster->types[t->type]);
+	for (int l = 0; l < c->layer_count; l++) {
+		struct sample whole = { forward_work(c, t->type, 1, rate, l), reduce * c->layers[l].reduced_bytes };
+		double left = part_left(c, t, &below, rate, l);
+		t->forward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, FORWARD, l, &whole, left);
+		t->backward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, BACKWARD, l, &whole, left);
+		double optimizer = over_share(&below, &above, t->share, t->micro_batch, OPTIMIZER, l, &whole, left);
+		t->optimizer[l + 1] = isnan(optimizer) ? update_time(c, t->type, t->share, l) : optimizer;
+	}
+	for (int i = 0; i < below.count; i++)
+		made_up = made_up || below.entries[i].made_up;
+	bool in_steps = fabs(lround(1 / t->share) * t->share - 1) < 1e-9;
+	t->origins |= made_up ? HSPMD_TIME_BACKWARD_MODELLED : 0;
+	t->origins |= !in_steps ? HSPMD_TIME_SHARE_INTERPOLATED : !below.count || !above.count ? 0 : HSPMD_TIME_TP_INTERPOLATED;
+	t->origins |= in_steps && !above.count && below.tp != lround(1 / t->share) ? HSPMD_TIME_TP_EXTRAPOLATED : 0;
+	t->origins |= !below.count ? HSPMD_TIME_TP_EXTRAPOLATED : 0;
+	if (!t->origins || t->origins == HSPMD_TIME_BACKWARD_MODELLED)
+		t->origins |= has_micro_batch(&below, t->micro_batch) ? 0 : below.count > 1 ? HSPMD_TIME_BATCH_INTERPOLATED : HSPMD_TIME_BATCH_EXTRAPOLATED;
+	t->measured = true;
+	t->reduced = t->share < 1 && (above.count || below.tp > 1);
+	t->per_byte = reduce;
+	return true;
+}
+
+void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_times *t)
+{
+	const char *type = c->cluster->types[t->type].name;
+	int tp = (int)lround(1 / t->share);
+	if (t->origins & HSPMD_TIME_SHARE_INTERPOLATED)
+		hspmd_costs_warn(c, "%s: unequal shards: layer times interpolated between the profile's tensor-parallel degrees", type);
+	if (t->origins & (HSPMD_TIME_TP_INTERPOLATED | HSPMD_TIME_TP_EXTRAPOLATED))
+		hspmd_costs_warn(c, "%s: tp %d is not in the profile: %s", type, tp, t->origins & HSPMD_TIME_TP_INTERPOLATED ? "interpolated" : "extrapolated");
+	if (t->origins & (HSPMD_TIME_BATCH_INTERPOLATED | HSPMD_TIME_BATCH_EXTRAPOLATED))
+		hspmd_costs_warn(c, "%s, tp %d: micro-batch %d is not in the profile: %s", type, tp, t->micro_batch,
+				 t->origins & HSPMD_TIME_BATCH_INTERPOLATED ? "interpolated" : "extrapolated from the one that was measured");
+	if (t->origins & HSPMD_TIME_BACKWARD_MODELLED)
+		hspmd_costs_warn(c, "%s: the profile's backward times are exactly twice its forward times: taken as not measured, and modelled", type);
+}
+
+const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err)
+{
+	if (c->times_size)
+		for (size_t s = slot_of(c, type, share, micro_batch); c->times[s]; s = (s + 1) & (c->times_size - 1))
+			if (c->times[s]->type == type && c->times[s]->share == share && c->times[s]->micro_batch == micro_batch)
+				return c->times[s];
+	struct hspmd_layer_times *t = times_new(c->layer_count);
+	if (!t) {
+		hspmd_fail_memory(err, "computing layer times");
+		return NULL;
+	}
+	t->type = type;
+	t->share = share;
+	t->micro_batch = micro_batch;
+	if (!fill_profile(c, t) && fill_roofline(c, t, err)) {
+		hspmd_layer_times_destroy(t);
+		return NULL;
+	}
+	if (!c->profile || t->measured || c->model)
+		goto sum;
+	hspmd_fail(err, "the profile has no times for device type %s and no model is given to compute them from", c->cluster->types[type].name);
+	hspmd_layer_times_destroy(t);
+	return NULL;
+sum:
+	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
+		for (int l = 0; l < c->layer_count; l++)
+			t->recompute_s[k][l + 1] = recompute_time(c, t, (enum hspmd_recompute)k, l);
+	double *columns[3 + HSPMD_RECOMPUTE_KINDS] = { t->forward, t->backward, t->optimizer };
+	memcpy(columns + 3, t->recompute_s, sizeof t->recompute_s);
+	for (int k = 0; k < 3 + HSPMD_RECOMPUTE_KINDS; k++)
+		for (int l = 0; l < c->layer_count; l++)
+			columns[k][l + 1] += columns[k][l];
+	if (cache_insert(c, t)) {
+		hspmd_layer_times_destroy(t);
+		hspmd_fail_memory(err, "computing layer times");
+		return NULL;
+	}
+	return t;
+}

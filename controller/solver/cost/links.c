@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Seconds of messages and collectives, from the cluster's links. */
+#include "controller/solver/cost/costs.h"
+
+#include <math.h>
+
+const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err)
+{
+	/* More senders never have less together, so counts that no entry has use the next smaller ones. */
+	for (int k = n > m ? n : m; k > 0; k--) {
+		const struct hspmd_link *link = hspmd_cluster_find_link(c->cluster, a, b, k < n ? k : n, k < m ? k : m);
+		if (link)
+			return link;
+	}
+	char x[256], y[256];
+	const char *file = c->cluster->file;
+	hspmd_fail(err, "%s%slinks: no entry of the cluster's covers %s and %s, which have to talk; add one of scope \"%s\"",
+		   file ? file : "", file ? ": " : "", hspmd_cluster_device_address(c->cluster, a, x, sizeof x), hspmd_cluster_device_address(c->cluster, b, y, sizeof y),
+		   c->cluster->devices[a].node == c->cluster->devices[b].node ? "node" : "cluster");
+	return NULL;
+}
+
+double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, int m, double bytes, struct hspmd_error *err)
+{
+	const struct hspmd_link *link = hspmd_costs_link(c, a, b, n, m, err);
+	return link ? hspmd_link_seconds(link, bytes) : -1;
+}
+
+double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes, struct hspmd_error *err)
+{
+	if (n < 2 || bytes <= 0)
+		return 0;
+	double slowest = 0;
+	for (int i = 0; i < n; i++) {
+		int a = devices[i * stride], b = devices[(i + 1) % n * stride];
+		double s = hspmd_costs_transfer(c, a, b, 1, 1, bytes / n, err);
+		if (s < 0)
+			return -1;
+		slowest = fmax(slowest, s);
+	}
+	return rounds * (n - 1) * slowest;
+}
+
+double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err)
+{
+	return hspmd_costs_ring(c, devices, 1, n, 2, bytes, err);
+}

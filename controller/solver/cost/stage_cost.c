@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one micro-batch costs on one stage.
+ *
+ * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layers that were measured in a group bring its all-reduces
+ * along, as they are within a node; computed ones add two forward and two backward a block (Megatron-LM, arXiv 1909.08053), and groups that span nodes
+ * what they take longer there. Context groups gather keys and values before attention and add up their gradients behind it.
+ */
+#include "controller/solver/cost/costs.h"
+
+#include <math.h>
+
+#include "controller/solver/cost/cost_constants.h"
+
+double hspmd_stage_share(const struct hspmd_stage *s, int which)
+{
+	int tp = s->device_count / s->context;
+	return s->shard_ratio ? s->shard_ratio[which % tp] : 1.0 / tp;
+}
+
+double hspmd_stage_context_share(const struct hspmd_stage *s, int which)
+{
+	int tp = s->device_count / s->context;
+	return s->context_ratio ? s->context_ratio[which / tp] : 1.0 / s->context;
+}
+
+/* Expected maximum of n standard normal draws, after Blom (1958): the quantile of (n - 0.375) / (n + 0.25), by Newton's method on the
+ * normal distribution. */
+static double expected_maximum(int n)
+{
+	double p = (n - 0.375) / (n + 0.25), x = 0;
+	if (n < 2)
+		return 0;
+	for (int i = 0; i < 50; i++) {
+		double step = (0.5 * erfc(-x / M_SQRT2) - p) / (exp(-x * x / 2) / sqrt(2 * M_PI));
+		x -= step;
+		if (fabs(step) < 1e-12)
+			break;
+	}
+	return x;
+}
+
+static double remembered_maximum(struct hspmd_costs *c, int n)
+{
+	if (n > HSPMD_MAX_TP)
+		return expected_maximum(n);
+	if (n > 1 && !(c->variation[n] > 0))
+		c->variation[n] = expected_maximum(n);
+	return c->variation[n];
+}
+
+double hspmd_variation(struct hspmd_costs *c, int devices, int group)
+{
+	if (devices != c->last_devices) {
+		c->last_devices = devices;
+		c->last_maximum = remembered_maximum(c, devices);
+	}
+	return 1 + HSPMD_DEVICE_DEVIATION * (c->last_maximum - remembered_maximum(c, group));
+}
+
+/* Is every tensor-parallel group of the stage in one node? */
+static bool in_one_node(const struct hspmd_cluster *c, const struct hspmd_stage *s)
+{
+	int tp = s->device_count / s->context;
+	for (int i = 0; i < s->device_count; i++)
+		if (c->devices[s->devices[i]].node != c->devices[s->devices[i / tp * tp]].node)
+			return false;
+	return true;
+}
+
+/* Seconds of one pass's all-reduces for a micro-batch, in the slowest of the stage's tensor-parallel groups: two a layer, each of half the bytes. What they take
+ * beyond `per_byte`. */
+static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, double per_byte, struct hspmd_error *err)
+{
+	int tp = s->device_count / s->context;
+	double slowest = 0;
+	for (int group = 0; group < s->context; group++) {
+		double seconds = 0, known_bytes = -1, known = 0;
+		for (int l = s->layers[0]; l < s->layers[1]; l++) {
+			double bytes = c->layers[l].reduced_bytes * micro_batch * hspmd_stage_context_share(s, group * tp);
+			if (bytes != known_bytes) {
+				known = hspmd_costs_all_reduce(c, s->devices + group * tp, tp, bytes / 2, err);
+				known_bytes = bytes;
+			}
+			if (known < 0)
+				return -1;
+			seconds += fmax(2 * known - per_byte * bytes, 0);
+		}
+		slowest = fmax(slowest, seconds);
+	}
+	return slowest;
+}
+
+/* Seconds of one pass in which a context group gathers keys and values or, backward, adds up their gradients: each of the tensor-parallel group's devices
+ * with those of the other groups that hold the same share. */
+static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_error *err)
+{
+	double seconds = 0;
+	int tp = s->device_count / s->context;
+	for (int l = s->layers[0]; l < s->layers[1]; l++) {
+		double slowest = 0, bytes = c->layers[l].gathered_bytes * micro_batch;
+		for (int i = 0; i < tp && bytes > 0; i++) {
+			double one = hspmd_costs_ring(c, s->devices + i, tp, s->context, 1, bytes * hspmd_stage_share(s, i), err);
+			if (one < 0)
+				return -1;
+			slowest = fmax(slowest, one);
+		}
+		seconds += slowest;
+	}
+	return seconds;
+}
+
+int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out, struct hspmd_error *err)
+{
+	bool reduced = true;
+	double per_byte = 0;
+	int a = s->layers[0], b = s->layers[1];
+	*out = (struct hspmd_stage_cost){ 0 };
+	for (int i = 0; i < s->device_count; i++) {
+		const struct hspmd_cluster_device *d = &c->cluster->devices[s->devices[i]];
+		const struct hspmd_layer_times *t = hspmd_costs_times(c, d->type, hspmd_stage_share(s, i), micro_batch, err);
+		if (!t)
+			return -1;
+		const double *recompute_s = t->recompute_s[s->recompute];
+		double slow = c->cluster->nodes[d->node].slowdown, part = slow * hspmd_stage_context_share(s, i);
+		out->forward = fmax(out->forward, part * (t->forward[b] - t->forward[a]));
+		out->backward = fmax(out->backward, part * (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]));
+		out->optimizer = fmax(out->optimizer, slow * (t->optimizer[b] - t->optimizer[a]));
+		reduced = reduced && t->reduced;
+		per_byte = fmax(per_byte, t->per_byte);
+	}
+	double seconds = 0, gathered = s->context > 1 ? gathering(c, s, micro_batch, err) : 0;
+	if (s->device_count > s->context && !(reduced && in_one_node(c->cluster, s)))
+		seconds = communication(c, s, micro_batch, reduced ? per_byte : 0, err);
+	if (seconds < 0 || gathered < 0)
+		return -1;
+	seconds += gathered;
+	out->forward += seconds;
+	out->backward += seconds * (s->recompute == HSPMD_RECOMPUTE_FULL ? 2 : 1);
+	out->group_comm = seconds * (s->recompute == HSPMD_RECOMPUTE_FULL ? 3 : 2);
+	return 0;
+}

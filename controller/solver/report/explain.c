@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What limits a plan, in sentences: where the step's time goes, which stage of which pipeline is the limit and by what, which gradients are
+ * together last, which device is fullest, and what one more device of each type would bring (by solving again with it). */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "controller/solver/sim/evaluate.h"
+#include "controller/solver/search/subclusters.h"
+
+static void say_time(FILE *f, const struct hspmd_predicted *p)
+{
+	const struct {
+		const char *what, *means;
+		double s;
+	} parts[] = {
+		{ "arithmetic", "faster or more devices help, other links do not", p->compute_s },
+		{ "stages that wait for one another", "more micro-batches or more equal stages help", p->bubble_s },
+		{ "messages within a micro-batch", "faster links between stages or within a stage help", p->communication_s },
+		{ "bringing gradients together", "faster links between pipelines or a larger batch help", p->sync_s },
+	};
+	size_t most = 0;
+	for (size_t i = 1; i < sizeof parts / sizeof *parts; i++)
+		most = parts[i].s > parts[most].s ? i : most;
+	if (p->step_s > 0)
+		fprintf(f, "Of %.4g s a step, %.0f%% is %s: %s.\n", p->step_s, 100 * parts[most].s / p->step_s, parts[most].what,
+		        parts[most].means);
+}
+
+/* "layers 0-3 and 8-11 on a:0-1 (2 x H20)" */
+static void say_place(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, int pipeline, int stage)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	const struct hspmd_stage *st = &pipe->stages[stage];
+	int seats = pipe->stage_count / p->virtual_stages;
+	char name[256];
+	fputs("layers ", f);
+	for (int s = stage; s < pipe->stage_count; s += seats)
+		fprintf(f, "%s%d-%d",
+		        s == stage                      ? ""
+		        : s + seats < pipe->stage_count ? ", "
+		                                        : " and ",
+		        pipe->stages[s].layers[0], pipe->stages[s].layers[1] - 1);
+	bool alike = true;
+	for (int d = 1; d < st->device_count; d++)
+		alike = alike && c->devices[st->devices[d]].type == c->devices[st->devices[0]].type;
+	fprintf(f, " on %s", hspmd_cluster_device_address(c, st->devices[0], name, sizeof name));
+	if (st->device_count > 1)
+		fprintf(f, " and %d more", st->device_count - 1);
+	fprintf(f, ", %s", alike ? c->types[c->devices[st->devices[0]].type].name : "of several types");
+}
+
+static double cycle_of(const struct hspmd_stage_timing *x)
+{
+	return x->cost.forward + x->cost.backward + x->send_forward + x->send_backward;
+}
+
+/* What the busiest stage of the pipeline that ends last does in a micro-batch, and how much less the least busy one has to do. */
+static void say_stage(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, const struct hspmd_timing *t)
+{
+	int pipeline = t->worst_pipeline, seats = p->pipelines[pipeline].stage_count / p->virtual_stages, least = t->worst_stage;
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	struct hspmd_stage_timing x = hspmd_timing_all_chunks(p, t, pipeline, t->worst_stage), low = x;
+	double cycle = cycle_of(&x), sent = x.send_forward + x.send_backward, group_comm = x.cost.group_comm;
+	for (int s = 0; s < seats; s++) {
+		struct hspmd_stage_timing y = hspmd_timing_all_chunks(p, t, pipeline, s);
+		if (cycle_of(&y) < cycle_of(&low)) {
+			low = y;
+			least = s;
+		}
+	}
+	if (p->pipeline_count > 1)
+		fprintf(f, "Pipeline %d ends last", pipeline);
+	else
+		fputs("There is one pipeline", f);
+	fprintf(f, "; its limit is stage %d (", t->worst_stage);
+	say_place(f, c, p, pipeline, t->worst_stage);
+	fprintf(f, "): a micro-batch takes it %.4g ms there and back, %.4g of them arithmetic", 1e3 * cycle,
+	        1e3 * (cycle - sent - group_comm));
+	if (group_comm > 0)
+		fprintf(f, ", %.4g messages within its group", 1e3 * group_comm);
+	if (sent > 0)
+		fprintf(f, ", %.4g messages to its neighbours", 1e3 * sent);
+	fprintf(f, "; its %d micro-batches are %.0f%% of the step.\n", pipe->micro_batches, 100 * pipe->micro_batches * cycle / t->step_s);
+	if (cycle_of(&low) < 0.97 * cycle)
+		fprintf(f,
+		        "Stage %d has the least to do, %.4g ms: layers cannot be divided more evenly, or memory or a border's messages "
+		        "stand against it.\n",
+		        least, 1e3 * cycle_of(&low));
+}
+
+/* Which gradients are there last. */
+static void say_sync(FILE *f, const struct hspmd_plan *p, const struct hspmd_timing *t)
+{
+	int pipeline = 0, stage = 0;
+	double last = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			if (t->stages[t->first_stage[i] + s].sync_end > last) {
+				last = t->stages[t->first_stage[i] + s].sync_end;
+				pipeline = i;
+				stage = s;
+			}
+	double waited = last - t->compute_end;
+	if (!(waited > 1e-3 * t->step_s))
+		return;
+	const int *layers = p->pipelines[pipeline].stages[stage].layers;
+	fprintf(f,
+	        "Gradients are together %.4g s after the last backward pass; last come those of layers %d-%d (stage %d of pipeline "
+	        "%d%s).\n",
+	        waited, layers[0], layers[1] - 1, stage, pipeline, p->pipeline_count > 1 ? " and its likes" : "");
+}
+
+struct place {
+	int pipeline, stage, which;
+	double bytes, share;
+};
+
+static struct place fullest(const struct hspmd_cluster *c, const struct hspmd_plan *p)
+{
+	const struct hspmd_predicted *x = &p->predicted;
+	struct place most = { 0 };
+	int at = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count && at < x->device_count; d++, at++) {
+				double share = x->memory_bytes[at] / (double)c->types[c->devices[x->devices[at]].type].memory_bytes;
+				if (share > most.share)
+					most = (struct place){ i, s, d, x->memory_bytes[at], share };
+			}
+	return most;
+}
+
+static void say_memory(FILE *f, const struct hspmd_costs *costs, const struct hspmd_plan *p)
+{
+	const struct hspmd_cluster *c = costs->cluster;
+	struct place at = fullest(c, p);
+	const struct hspmd_pipeline *pipe = &p->pipelines[at.pipeline];
+	const struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage > 0 };
+	char name[256];
+	double state = 0;
+	if (!(at.share > 0))
+		return;
+	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages)
+		state += hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, &copies).state;
+	fprintf(f,
+	        "The fullest device, %s (pipeline %d, stage %d), needs %.1f%% of its memory: %.3g GB for weights, gradients and moments, "
+	        "%.3g GB for the rest.\n",
+	        hspmd_cluster_device_address(c, pipe->stages[at.stage].devices[at.which], name, sizeof name), at.pipeline, at.stage,
+	        100 * at.share, state / 1e9, (at.bytes - state) / 1e9);
+}
+
+static void say_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+                        enum hspmd_precision precision, const struct hspmd_plan *plan)
+{
+	struct hspmd_timing t;
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, NULL);
+	if (c && !hspmd_timing_compute(c, plan, &t, NULL)) {
+		say_stage(f, cluster, plan, &t);
+		say_sync(f, plan, &t);
+		hspmd_timing_clear(&t);
+		say_memory(f, c, plan);
+	}
+	hspmd_costs_destroy(c);
+}
+
+/* The cluster with a node more that has one device of this type. NULL: memory. */
+static struct hspmd_cluster *with_one_more(const struct hspmd_cluster *c, int type)
+{
+	struct hspmd_error ignored;
+	json_t *json = hspmd_cluster_to_json(c);
+	json_t *node = json_pack("{ss,s[{ss,si}]}", "name", "one-more-device", "devices", "type", c->types[type].name, "count", 1);
+	struct hspmd_cluster *more = NULL;
+	if (json && node && !json_array_append(json_object_get(json, "nodes"), node))
+		more = hspmd_cluster_from_json(json, "the cluster with a device more", &ignored);
+	json_decref(node);
+	json_decref(json);
+	return more;
+}
+
+/* Devices of a type that the plan leaves out; *all: that there are. */
+static int spare(const struct hspmd_cluster *c, const struct hspmd_plan *p, int type, int *all)
+{
+	int used = 0;
+	*all = 0;
+	for (int d = 0; d < c->device_count; d++)
+		*all += c->devices[d].type == type;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
+				used += c->devices[p->pipelines[i].stages[s].devices[d]].type == type;
+	return *all - used;
+}
+
+/* What a device more would bring is another question where there are some already that the plan has no use for. */
+static void say_one_more(FILE *f, const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const struct hspmd_plan *plan, int type,
+                         const struct hspmd_plan *with)
+{
+	bool limits = hspmd_limits_are_set(&r->limits) || r->limits.type_count > 0, helps = with->predicted.step_s < plan->predicted.step_s * 0.999;
+	int all, left = spare(c, plan, type, &all);
+	if (left > 0)
+		fprintf(f, "%d of the %d %s %s spare%s", left, all, c->types[type].name, left == 1 ? "is" : "are", helps ? "; all the same, one" : ": one");
+	else
+		fputs("One", f);
+	fprintf(f, " more %s would ", c->types[type].name);
+	if (helps)
+		fprintf(f, "make a step %.1f%% shorter (%.4g s)", 100 * (1 - with->predicted.step_s / plan->predicted.step_s), with->predicted.step_s);
+	else
+		fputs("bring nothing", f);
+	fprintf(f, "%s.\n", limits ? " within the limits" : "");
+}
+
+char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+                         enum hspmd_precision precision, const struct hspmd_solve_request *request, const struct hspmd_plan *plan)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	say_time(f, &plan->predicted);
+	say_details(f, cluster, model, profile, precision, plan);
+	for (int t = 0; request && t < cluster->type_count; t++) {
+		struct hspmd_error err = { "" };
+		struct hspmd_cluster *more = with_one_more(cluster, t);
+		struct hspmd_plan *better = more ? hspmd_solve(more, model, profile, request, NULL, &err) : NULL;
+		if (better)
+			say_one_more(f, cluster, request, plan, t, better);
+		else
+			fprintf(f, "What one more %s would bring cannot be told: %s.\n", cluster->types[t].name, more ? err.text : "out of memory");
+		hspmd_plan_destroy(better);
+		hspmd_cluster_destroy(more);
+	}
+	if (fclose(f)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The predicted schedule in Chrome's Trace Event Format, which Perfetto opens; times in microseconds. One process a pipeline; of each
+ * stage's devices (interleaved: of the stages of all rounds) one thread for what they compute, down to the step's end, and one for what
+ * they send, as gradients of weights may be computed meanwhile.
+ *
+ *   M      names of processes and threads, and their order
+ *   X      complete events, which do not overlap within a thread
+ *   s, f   flows: from a message to the pass that needs it
+ */
+#include <stdlib.h>
+
+#include "common/alloc.h"
+#include "controller/solver/sim/evaluate.h"
+#include "controller/solver/solver.h"
+
+#define MICROSECONDS 1e6
+
+struct writer {
+	json_t *events;
+	const struct hspmd_plan *p;
+	int pipeline, ranks; /* at hand */
+	long long flows;     /* so far */
+};
+
+static int computing(const struct writer *w, int stage)
+{
+	return 2 * (stage % w->ranks);
+}
+
+static int sending(const struct writer *w, int stage)
+{
+	return computing(w, stage) + 1;
+}
+
+static int add_span(struct writer *w, int thread, const char *name, const char *category, double start, double end)
+{
+	if (end <= start)
+		return 0;
+	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:i, s:i, s:f, s:f}", "ph", "X", "name", name, "cat", category,
+	                                                  "pid", w->pipeline, "tid", thread, "ts", start * MICROSECONDS, "dur",
+	                                                  (end - start) * MICROSECONDS));
+}
+
+static int add_name(struct writer *w, const char *kind, int thread, const char *text)
+{
+	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:i, s:i, s:{s:s}}", "ph", "M", "name", kind, "pid", w->pipeline,
+	                                                  "tid", thread, "args", "name", text));
+}
+
+static int add_order(struct writer *w, int thread)
+{
+	return json_array_append_new(w->events, json_pack("{s:s, s:s, s:i, s:i, s:{s:i}}", "ph", "M", "name", "thread_sort_index", "pid",
+	                                                  w->pipeline, "tid", thread, "args", "sort_index", thread));
+}
+
+/* An arrow from within a message to the beginning of a pass. */
+static int add_flow(struct writer *w, int from, double sent, int to, double taken)
+{
+	long long id = w->flows++;
+	return json_array_append_new(w->events,
+	                             json_pack("{s:s, s:s, s:s, s:I, s:i, s:i, s:f}", "ph", "s", "name", "message", "cat", "communication",
+	                                       "id", (json_int_t)id, "pid", w->pipeline, "tid", from, "ts", sent * MICROSECONDS)) ||
+	       json_array_append_new(w->events, json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:f}", "ph", "f", "bp", "e", "name",
+	                                                  "message", "cat", "communication", "id", (json_int_t)id, "pid", w->pipeline,
+	                                                  "tid", to, "ts", taken * MICROSECONDS));
+}
+
+/* When the pass that a message is for begins: the next stage's forward pass, or the backward pass of the one before. */
+static const struct hspmd_sim_op *needs(const struct hspmd_sim_op *ops, const struct hspmd_sim_op *message, const int *at,
+                                        int micro_batches)
+{
+	bool back = message->kind == HSPMD_SIM_SEND_BACKWARD;
+	int stage = message->stage + (back ? -1 : 1);
+	return &ops[at[(2 * stage + back) * micro_batches + message->micro_batch]];
+}
+
+static int add_ops(struct writer *w, const struct hspmd_sim_op *ops, int count, int micro_batches, int *at)
+{
+	static const char *const letter[] = { "F", "B", "activation", "gradient", "W" };
+	static const char *const category[] = { "forward", "backward", "communication", "communication", "weights" };
+	for (int i = 0; i < count; i++)
+		if (ops[i].kind == HSPMD_SIM_FORWARD || ops[i].kind == HSPMD_SIM_BACKWARD)
+			at[(2 * ops[i].stage + (ops[i].kind == HSPMD_SIM_BACKWARD)) * micro_batches + ops[i].micro_batch] = i;
+	for (int i = 0; i < count; i++) {
+		const struct hspmd_sim_op *op = &ops[i];
+		bool message = op->kind == HSPMD_SIM_SEND_FORWARD || op->kind == HSPMD_SIM_SEND_BACKWARD;
+		int thread = message ? sending(w, op->stage) : computing(w, op->stage);
+		char name[48];
+		snprintf(name, sizeof name, w->p->virtual_stages > 1 ? "%s %d, chunk %d" : "%s %d", letter[op->kind], op->micro_batch,
+		         op->stage / w->ranks);
+		if (add_span(w, thread, name, category[op->kind], op->start, op->end))
+			return -1;
+		const struct hspmd_sim_op *next = message && op->end > op->start ? needs(ops, op, at, micro_batches) : NULL;
+		if (next && next->end > next->start && add_flow(w, thread, op->start, computing(w, next->stage), next->start))
+			return -1;
+	}
+	return 0;
+}
+
+/* Names of the threads of stage s, gradients and optimizer behind its passes. */
+static int add_stage(struct writer *w, const struct hspmd_cluster *c, const struct hspmd_timing *t, int s)
+{
+	const struct hspmd_stage *stage = &w->p->pipelines[w->pipeline].stages[s];
+	struct hspmd_stage_timing all = hspmd_timing_all_chunks(w->p, t, w->pipeline, s);
+	double start = 0, end = 0;
+	char text[512], at[256];
+	for (int k = s; k < w->p->pipelines[w->pipeline].stage_count; k += w->ranks) {
+		const struct hspmd_stage_timing *x = &t->stages[t->first_stage[w->pipeline] + k];
+		start = x->end > start ? x->end : start;
+		end = x->sync_end > end ? x->sync_end : end;
+	}
+	snprintf(text, sizeof text, "stage %d: layers %d-%d%s on %d from %s", s, stage->layers[0], stage->layers[1] - 1,
+	         w->p->virtual_stages > 1 ? ", ..." : "", stage->device_count, hspmd_cluster_device_address(c, stage->devices[0], at, sizeof at));
+	if (add_name(w, "thread_name", computing(w, s), text) || add_order(w, computing(w, s)))
+		return -1;
+	snprintf(text, sizeof text, "stage %d: messages", s);
+	return add_name(w, "thread_name", sending(w, s), text) || add_order(w, sending(w, s)) ||
+	       add_span(w, computing(w, s), "gradients", "synchronisation", start, end) ||
+	       add_span(w, computing(w, s), "optimizer", "optimizer", t->sync_end, t->sync_end + all.cost.optimizer);
+}
+
+static int add_pipeline(struct writer *w, const struct hspmd_cluster *c, const struct hspmd_timing *t)
+{
+	const struct hspmd_pipeline *pipe = &w->p->pipelines[w->pipeline];
+	const struct hspmd_stage_timing *st = &t->stages[t->first_stage[w->pipeline]];
+	size_t n = (size_t)pipe->stage_count;
+	int count = hspmd_sim_op_count(pipe->stage_count, pipe->micro_batches, w->p->schedule), rc = -1;
+	struct hspmd_sim_op *ops = hspmd_calloc((size_t)count, sizeof *ops);
+	struct hspmd_sim_stage *sim = hspmd_calloc(n, sizeof *sim);
+	int *at = hspmd_calloc(2 * n * (size_t)pipe->micro_batches, sizeof *at);
+	struct hspmd_pipeline_sim result = { .ops = ops };
+	char text[128];
+	w->ranks = pipe->stage_count / w->p->virtual_stages;
+	if (!ops || !sim || !at)
+		goto out;
+	for (size_t s = 0; s < n; s++)
+		sim[s] = hspmd_sim_stage_of(&st[s]);
+	if (hspmd_simulate_pipeline(w->p, w->pipeline, sim, &result))
+		goto out;
+	snprintf(text, sizeof text, "pipeline %d: %d micro-batches of %d", w->pipeline, pipe->micro_batches, pipe->micro_batch);
+	if (add_name(w, "process_name", 0, text))
+		goto out;
+	for (int s = 0; s < w->ranks; s++)
+		if (add_stage(w, c, t, s))
+			goto out;
+	rc = add_ops(w, ops, count, pipe->micro_batches, at);
+out:
+	free(at);
+	free(ops);
+	free(sim);
+	return rc;
+}
+
+json_t *hspmd_plan_trace(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+                         enum hspmd_precision precision, const struct hspmd_plan *plan, struct hspmd_error *err)
+{
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
+	struct writer w = { .events = json_array(), .p = plan };
+	struct hspmd_timing t = { 0 };
+	json_t *root = NULL;
+	if (!c || hspmd_timing_compute(c, plan, &t, err))
+		goto out;
+	int rc = w.events ? 0 : -1;
+	for (; !rc && w.pipeline < plan->pipeline_count; w.pipeline++)
+		rc = add_pipeline(&w, cluster, &t);
+	if (!rc)
+		root = json_pack("{s:s, s:O}", "displayTimeUnit", "ms", "traceEvents", w.events);
+	if (!root)
+		hspmd_fail_memory(err, "writing the trace");
+out:
+	json_decref(w.events);
+	hspmd_timing_clear(&t);
+	hspmd_costs_destroy(c);
+	return root;
+}

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drafts: sets of candidates that the cluster's inventory of devices allows.
+ *
+ * Where candidates and devices are few, every set of candidates is looked at. Otherwise each candidate in turn is the base, as often as it goes, and what is
+ * left of the inventory is filled with the candidates that add most: by dynamic programming over the inventory where it has few states (a knapsack with
+ * several weights), else greedily. Devices may be left over: a device that would only slow the others stays spare.
+ *
+ * A set is ranked by the time its pipelines need for the batch, m micro-batches taking fill_drain_s + (m - 1) period_s, plus the least that summing the
+ * gradients can take; the best are placed on devices and timed by the simulator.
+ */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/solver/cost/cost_constants.h"
+#include "controller/solver/search/search_internal.h"
+
+#define SETS_MAX 20000   /* sets looked at where all are */
+#define SETS_CANDIDATES 400  /* candidates up to which that is tried */
+#define WORK_MAX 2000000 /* states x candidates of the dynamic programme */
+#define WORK_FEW 400000   /* up to which the least time is looked for with it, */
+#define PRECISELY 2e-3    /* so precisely */
+#define DRAFTS_MAX 400   /* drafts kept for timing */
+#define TIMED_MAX 8000   /* stages timed for one micro-batch */
+#define THOROUGH 10       /* times as many of these where all sequences were tried: there are few devices */
+#define SEEN_MAX (1 << 17) /* combinations remembered so as not to keep one twice, at most half as many */
+#define TIMED_MIN 24    /* plans as large as the most promising that are timed however large they are */
+#define HINDSIGHT 0.97    /* estimates may be that much too long */
+#define REBALANCE_WORK_MAX 2048  /* micro-batches x stages^2 up to which borders are settled by simulation */
+#define EXACTLY 1e-7       /* precision of a split that is timed */
+#define TARGET 1.15       /* the step that leftovers are filled for, over the least conceivable */
+
+struct combination {
+	int count;
+	int candidate[HSPMD_PIPELINE_GROUPS_MAX], copies[HSPMD_PIPELINE_GROUPS_MAX];
+	double pipelines_s, seconds; /* without and with summing gradients */
+};
+
+struct assembly {
+	struct hspmd_search *s;
+	struct hspmd_submesh_tables *t;
+	const struct hspmd_candidates *l;
+	int total, pipelines; /* micro-batches of the step; the most pipelines there may be */
+	int combination_count, combinations_max;
+	struct combination *combinations; /* a heap, the slowest on top */
+	uint64_t *seen;          /* open addressing by what they hold; 0: free */
+	int seen_count, sets, sets_max;
+	/* the dynamic programme: states of the inventory in mixed radix */
+	size_t states, stride[HSPMD_DEVICE_CLASSES_MAX];
+	int *value, *last; /* micro-batches done by then; the candidate put in last, -1: none */
+};
+
+static int capacity(const struct hspmd_pipeline_partition *x, double seconds)
+{
+	if (seconds < x->fill_drain_s)
+		return 0;
+	double parts = 1 + floor((seconds - x->fill_drain_s) / x->period_s + 1e-9);
+	return parts < x->max_micro_batches ? (int)parts : x->max_micro_batches;
+}
+
+/* ---- estimates */
+
+/* Bytes per second between nodes, or inside where there is but one, for the slowest device class that a combination uses; 0: it takes nodes that no link joins. */
+static double slowest_link(const struct assembly *a, const struct combination *k)
+{
+	const struct hspmd_costs *c = a->t->costs;
+	double slowest = INFINITY;
+	for (int i = 0; i < k->count; i++)
+		for (int device_class = 0; device_class < a->t->device_classes->count; device_class++) {
+			const struct hspmd_device_class *x = &a->t->device_classes->list[device_class];
+			if (!a->l->candidates[k->candidate[i]].use[device_class] || (x->node_count < 2 && x->per_node < 2))
+				continue;
+			int from = hspmd_device_class_device(c->cluster, x, 0, 0), to = x->node_count > 1 ? hspmd_device_class_device(c->cluster, x, 1, 0) : from + 1;
+			double seconds = hspmd_costs_transfer(c, from, to, x->per_node, x->per_node, 1e8, NULL);
+			if (seconds > 0)
+				slowest = fmin(slowest, 1e8 / seconds);
+			else if (seconds < 0 && k->copies[i] * a->l->candidates[k->candidate[i]].use[device_class] > x->per_node)
+				return 0;
+		}
+	return slowest;
+}
+
+/* The least that a ring over the copies of the largest stage takes. */
+static double summing(const struct assembly *a, const struct combination *k)
+{
+	int pipelines = 0;
+	double largest = 0, rate = slowest_link(a, k);
+	for (int i = 0; i < k->count; i++) {
+		const struct hspmd_pipeline_partition *x = &a->l->candidates[k->candidate[i]].partition;
+		pipelines += k->copies[i];
+		for (int s = 0, first = 0; s < x->sequence.stages; first = x->ends[s++])
+			largest = fmax(largest, hspmd_stage_params(a->t->costs, first, x->ends[s]));
+	}
+	if (pipelines < 2 || isinf(rate))
+		return 0;
+	return 2.0 * (pipelines - 1) / pipelines * largest * a->t->costs->grad_bytes / rate;
+}
+
+/* Seconds in which the combination's pipelines do the batch; INFINITY when they cannot. */
+static double pipelines_s(const struct assembly *a, const struct combination *k)
+{
+	double rate = 0, ahead = 0, longest = 0;
+	long long pipelines = 0, most = 0;
+	for (int i = 0; i < k->count; i++) {
+		const struct hspmd_pipeline_partition *x = &a->l->candidates[k->candidate[i]].partition;
+		rate += k->copies[i] / x->period_s;
+		ahead += k->copies[i] * (x->fill_drain_s / x->period_s - 1);
+		longest = fmax(longest, x->fill_drain_s);
+		pipelines += k->copies[i];
+		most += (long long)k->copies[i] * x->max_micro_batches;
+	}
+	if (pipelines > a->total || pipelines > a->pipelines || most < a->total)
+		return INFINITY;
+	double seconds = fmax(longest, (a->total + ahead) / rate);
+	for (int i = 0; i < 4; i++) {
+		/* Whole micro-batches: the least time by which enough are done. */
+		long long done = 0;
+		double next = INFINITY;
+		for (int g = 0; g < k->count; g++) {
+			const struct hspmd_pipeline_partition *x = &a->l->candidates[k->candidate[g]].partition;
+			int parts = capacity(x, seconds);
+			done += (long long)k->copies[g] * parts;
+			if (parts < x->max_micro_batches)
+				next = fmin(next, x->fill_drain_s + parts * x->period_s);
+		}
+		if (done >= a->total)
+			break;
+		seconds = next;
+	}
+	return seconds;
+}
+
+/* ---- the best combinations */
+
+static void sink(struct assembly *a, int i)
+{
+	for (;;) {
+		int largest = i;
+		for (int child = 2 * i + 1; child <= 2 * i + 2 && child < a->combination_count; child++)
+			if (a->combinations[child].seconds > a->combinations[largest].seconds)
+				largest = child;
+		if (largest == i)
+			return;
+		struct combination swap = a->combinations[i];
+		a->combinations[i] = a->combinations[largest];
+		a->combinations[largest] = swap;
+		i = largest;
+	}
+}
+
+/* The same number for the same candidates as often, in whatever order (a sum of splitmix64, Steele et al., OOPSLA'14); two sets in 2^64 share one. */
+static uint64_t fingerprint(const struct combination *k)
+{
+	uint64_t sum = 0;
+	for (int i = 0; i < k->count; i++) {
+		uint64_t z = ((uint64_t)k->candidate[i] << 20) + (uint64_t)k->copies[i] + 0x9e3779b97f4a7c15u;
+		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+		sum += z ^ z >> 31;
+	}
+	return sum ? sum : 1;
+}
+
+/* Has this set been kept before? From now on it has. */
+static bool is_known(struct assembly *a, const struct combination *k)
+{
+	uint64_t what = fingerprint(k);
+	size_t at = (size_t)what % SEEN_MAX;
+	while (a->seen[at] && a->seen[at] != what)
+		at = (at + 1) % SEEN_MAX;
+	if (a->seen[at] || a->seen_count >= SEEN_MAX / 2)
+		return a->seen[at] != 0;
+	a->seen[at] = what;
+	a->seen_count++;
+	return false;
+}
+
+static void consider(struct assembly *a, struct combination *k)
+{
+	k->pipelines_s = pipelines_s(a, k);
+	if (k->pipelines_s * HINDSIGHT >= a->s->best_s || (a->combination_count == a->combinations_max && k->pipelines_s >= a->combinations[0].seconds))
+		return;
+	if (is_known(a, k))
+		return;
+	k->seconds = k->pipelines_s + summing(a, k);
+	if (isinf(k->seconds))
+		return;
+	if (a->combination_count == a->combinations_max) {
+		if (k->seconds >= a->combinations[0].seconds)
+			return;
+		a->combinations[0] = *k;
+		sink(a, 0);
+		return;
+	}
+	int i = a->combination_count++;
+	a->combinations[i] = *k;
+	for (; i > 0 && a->combinations[(i - 1) / 2].seconds < a->combinations[i].seconds; i = (i - 1) / 2) {
+		struct combination swap = a->combinations[i];
+		a->combinations[i] = a->combinations[(i - 1) / 2];
+		a->combinations[(i - 1) / 2] = swap;
+	}
+}
+
+static int by_seconds(const void *x, const void *y)
+{
+	const struct combination *a = x, *b = y;
+	return a->seconds < b->seconds ? -1 : a->seconds > b->seconds;
+}
+
+/* ---- all sets */
+
+static bool goes_in(const struct assembly *a, const struct hspmd_pipeline_candidate *c, const int *inventory)
+{
+	for (int k = 0; k < a->t->device_classes->count; k++)
+		if (c->use[k] > inventory[k])
+			return false;
+	return true;
+}
+
+static void take(const struct hspmd_pipeline_candidate *c, int *inventory, int times)
+{
+	for (int k = 0; k < HSPMD_DEVICE_CLASSES_MAX; k++)
+		inventory[k] -= times * c->use[k];
+}
+
+/* Every set that goes on from candidate `from`; each is a combination of its own, the rest of the inventory spare. */
+static void all_sets(struct assembly *a, const int *order, int count, int from, int *inventory, int depth, struct combination *k)
+{
+	for (int i = from; i < count && a->sets < a->sets_max && depth < a->pipelines; i++) {
+		const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
+		if (!goes_in(a, c, inventory))
+			continue;
+		bool more = k->count && k->candidate[k->count - 1] == order[i];
+		if (!more && k->count == HSPMD_PIPELINE_GROUPS_MAX)
+			continue;
+		if (!more) {
+			k->candidate[k->count] = order[i];
+			k->copies[k->count++] = 0;
+		}
+		k->copies[k->count - 1]++;
+		take(c, inventory, 1);
+		a->sets++;
+		consider(a, k);
+		all_sets(a, order, count, i, inventory, depth + 1, k);
+		take(c, inventory, -1);
+		if (--k->copies[k->count - 1] == 0)
+			k->count--;
+	}
+}
+
+struct ranked {
+	double waste; /* cycle over the bound on it: 1 when no time is lost */
+	int candidate;
+};
+
+static int by_waste(const void *x, const void *y)
+{
+	const struct ranked *a = x, *b = y;
+	return a->waste < b->waste ? -1 : a->waste > b->waste ? 1 : a->candidate - b->candidate;
+}
+
+/* Candidate numbers, the most efficient first; NULL when memory is short. */
+static int *rank_candidates(const struct hspmd_candidates *l)
+{
+	struct ranked *ranked = hspmd_calloc((size_t)l->count, sizeof *ranked);
+	int *order = ranked ? hspmd_calloc((size_t)l->count, sizeof *order) : NULL;
+	for (int i = 0; order && i < l->count; i++)
+		ranked[i] = (struct ranked){ l->candidates[i].partition.period_s * l->candidates[i].rates, i };
+	if (order)
+		qsort(ranked, (size_t)l->count, sizeof *ranked, by_waste);
+	for (int i = 0; order && i < l->count; i++)
+		order[i] = ranked[i].candidate;
+	free(ranked);
+	return order;
+}
+
+/* ---- base and rest */
+
+/* For every state of the inventory, the most micro-batches that candidates can do in `seconds`. */
+static void programme(struct assembly *a, const int *order, int count, double seconds)
+{
+	int device_classes = a->t->device_classes->count, inventory[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
+	for (size_t state = 0; state < a->states; state++) {
+		a->value[state] = 0;
+		a->last[state] = -1;
+		for (int i = 0; i < count; i++) {
+			const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
+			size_t before = state;
+			if (!goes_in(a, c, inventory))
+				continue;
+			for (int k = 0; k < device_classes; k++)
+				before -= (size_t)c->use[k] * a->stride[k];
+			int done = a->value[before] + capacity(&c->partition, seconds);
+			if (done > a->value[state]) {
+				a->value[state] = done;
+				a->last[state] = order[i];
+			}
+		}
+		for (int k = 0; k < device_classes && ++inventory[k] > a->s->available[k]; k++)
+			inventory[k] = 0;
+	}
+}
+
+static bool add_group(struct combination *k, int candidate, int copies)
+{
+	for (int i = 0; i < k->count; i++)
+		if (k->candidate[i] == candidate) {
+			k->copies[i] += copies;
+			return true;
+		}
+	if (k->count == HSPMD_PIPELINE_GROUPS_MAX)
+		return false;
+	k->candidate[k->count] = candidate;
+	k->copies[k->count++] = copies;
+	return true;
+}
+
+static void fill_by_programme(const struct assembly *a, const int *inventory, struct combination *k)
+{
+	size_t state = 0;
+	for (int i = 0; i < a->t->device_classes->count; i++)
+		state += (size_t)inventory[i] * a->stride[i];
+	while (a->last[state] >= 0 && add_group(k, a->last[state], 1))
+		for (int i = 0, candidate = a->last[state]; i < a->t->device_classes->count; i++)
+			state -= (size_t)a->l->candidates[candidate].use[i] * a->stride[i];
+}
+
+static void fill_greedily(const struct assembly *a, const int *order, int count, double seconds, int *inventory, struct combination *k)
+{
+	for (int i = 0; i < count && k->count < HSPMD_PIPELINE_GROUPS_MAX; i++) {
+		const struct hspmd_pipeline_candidate *c = &a->l->candidates[order[i]];
+		int copies = INT_MAX;
+		if (capacity(&c->partition, seconds) < 1)
+			continue;
+		for (int device_class = 0; device_class < a->t->device_classes->count; device_class++)
+			if (c->use[device_class] && inventory[device_class] / c->use[device_class] < copies)
+				copies = inventory[device_class] / c->use[device_class];
+		if (copies > 0 && add_group(k, order[i], copies))
+			take(c, inventory, copies);
+	}
+}
+
+/* Each candidate in turn as often as it goes (or, where candidates are few, every number of times), the rest filled; and once alone, for nodes that no link joins. */
+static void from_bases(struct assembly *a, const int *order, int count, double seconds)
+{
+	for (int i = 0; i < a->l->count; i++) {
+		const struct hspmd_pipeline_candidate *c = &a->l->candidates[i];
+		int most = a->pipelines;
+		for (int k = 0; k < a->t->device_classes->count; k++)
+			if (c->use[k] && a->s->available[k] / c->use[k] < most)
+				most = a->s->available[k] / c->use[k];
+		struct combination alone = { .count = 1, .candidate = { i }, .copies = { 1 } };
+		consider(a, &alone);
+		for (int copies = most; copies > 0 && (copies == most || a->l->exhaustive); copies--) {
+			struct combination k = { .count = 1, .candidate = { i }, .copies = { copies } };
+			int inventory[HSPMD_DEVICE_CLASSES_MAX];
+			consider(a, &k);
+			memcpy(inventory, a->s->available, sizeof inventory);
+			take(c, inventory, copies);
+			if (a->value)
+				fill_by_programme(a, inventory, &k);
+			else
+				fill_greedily(a, order, count, seconds, inventory, &k);
+			if (k.count > 1 || k.copies[0] > copies)
+				consider(a, &k);
+		}
+	}
+}
+
+/* The least time in which the candidates can do the batch, by the programme; INFINITY: longer than `most`. */
+static double least_seconds(struct assembly *a, const int *order, int count, double least, double most)
+{
+	double found = INFINITY, longest = 1e6 * least;
+	while (isinf(most) ? least < longest : most - least > PRECISELY * most) {
+		double middle = isinf(most) ? 2 * least : (least + most) / 2;
+		programme(a, order, count, middle);
+		if (a->value[a->states - 1] >= a->total)
+			found = most = middle;
+		else
+			least = middle;
+	}
+	return found;
+}
+
+/* ---- timing */
+
+static long stages_of(const struct assembly *a, const struct combination *k)
+{
+	long stages = 0;
+	for (int g = 0; g < k->count; g++)
+		stages += (long)k->copies[g] * a->l->candidates[k->candidate[g]].partition.sequence.stages;
+	return stages;
+}
+
+/* Suit each shape to the micro-batches that fell to it, then deal again; not where that is much work and fill and drain are little of a step. */
+static int rebalance(struct assembly *a, const struct combination *k, struct hspmd_draft *d)
+{
+	bool any = false;
+	for (int g = 0; g < d->group_count; g++) {
+		int m = d->groups[g].parts + (d->groups[g].extra > 0), stages = d->groups[g].partition.sequence.stages;
+		if (stages < 2 || m > HSPMD_FEW_MICRO_BATCHES * stages || m * stages * stages > REBALANCE_WORK_MAX)
+			continue;
+		hspmd_partition_rebalance(a->t, &a->l->candidates[k->candidate[g]].copies, m, &d->groups[g].partition);
+		any = true;
+	}
+	return any ? hspmd_draft_assign_micro_batches(d, a->total) : 0;
+}
+
+static int time_combinations(struct assembly *a, bool zero)
+{
+	qsort(a->combinations, (size_t)a->combination_count, sizeof *a->combinations, by_seconds);
+	long budget = TIMED_MAX * (a->l->exhaustive ? THOROUGH : 1);
+	if (a->combination_count)
+		budget = budget > TIMED_MIN * stages_of(a, &a->combinations[0]) ? budget : TIMED_MIN * stages_of(a, &a->combinations[0]);
+	for (int i = 0; i < a->combination_count && budget > 0 && !hspmd_search_is_over(a->s); i++) {
+		const struct combination *k = &a->combinations[i];
+		struct hspmd_draft d = { .group_count = k->count };
+		if (k->pipelines_s * HINDSIGHT >= a->s->best_s)
+			continue;
+		budget -= stages_of(a, k);
+		for (int g = 0; g < k->count; g++) {
+			const struct hspmd_pipeline_candidate *c = &a->l->candidates[k->candidate[g]];
+			d.groups[g] = (struct hspmd_pipeline_group){ .partition = c->partition, .copies = k->copies[g] };
+			hspmd_partition_layers(a->t, &c->partition.sequence, &c->copies, c->partition.max_micro_batches, EXACTLY, &d.groups[g].partition);
+		}
+		int rc = hspmd_draft_assign_micro_batches(&d, a->total);
+		if (!rc)
+			rc = rebalance(a, k, &d);
+		if (rc < 0 || (!rc && hspmd_best_plans_try(a->s, a->t, &d, zero)))
+			return -1;
+	}
+	return 0;
+}
+
+static int prepare_programme(struct assembly *a, int *count)
+{
+	a->states = 1;
+	for (int k = 0; k < a->t->device_classes->count; k++) {
+		a->stride[k] = a->states;
+		a->states *= (size_t)a->s->available[k] + 1;
+		if (a->states > WORK_MAX / 8)
+			return 0;
+	}
+	*count = *count < (int)(WORK_MAX / a->states) ? *count : (int)(WORK_MAX / a->states);
+	a->value = hspmd_calloc(a->states, sizeof *a->value);
+	a->last = hspmd_calloc(a->states, sizeof *a->last);
+	return a->value && a->last ? 0 : -1;
+}
+
+/* Sketches for about the time that all devices would need that nothing ever kept waiting; where that is little work, also for the least time in which these
+ * candidates can do the batch and some longer ones, as what the estimate leaves out may cost less with them. */
+static void from_programme(struct assembly *a, const int *order, int count)
+{
+	static const double longer[] = { 1, 1.04, 1.12, 1.25 };
+	double ideal = a->total / hspmd_submesh_tables_rate(a->t, a->s->available), seconds = fmin(a->s->best_s, TARGET * ideal);
+	if (a->value)
+		programme(a, order, count, seconds);
+	from_bases(a, order, count, seconds);
+	if (!a->value || a->states * (size_t)count > WORK_FEW)
+		return;
+	seconds = least_seconds(a, order, count, ideal * HINDSIGHT, a->s->best_s / HINDSIGHT);
+	for (size_t i = 0; i < sizeof longer / sizeof *longer && seconds < INFINITY; i++) {
+		programme(a, order, count, longer[i] * seconds);
+		from_bases(a, order, count, longer[i] * seconds);
+	}
+}
+
+int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const struct hspmd_candidates *l, int pipelines, bool zero)
+{
+	if (!l->count)
+		return 0;
+	struct assembly *a = hspmd_calloc(1, sizeof *a);
+	int *order = rank_candidates(l), count = l->count, rc = -1;
+	if (!a || !order)
+		goto out;
+	a->combinations_max = DRAFTS_MAX * (l->exhaustive ? THOROUGH : 1);
+	a->combinations = hspmd_calloc((size_t)a->combinations_max, sizeof *a->combinations);
+	a->seen = hspmd_calloc(SEEN_MAX, sizeof *a->seen);
+	if (!a->combinations || !a->seen)
+		goto out;
+	a->s = s;
+	a->t = t;
+	a->l = l;
+	a->total = s->request->global_batch / t->micro_batch;
+	a->pipelines = pipelines < a->total ? pipelines : a->total;
+	a->sets_max = SETS_MAX * (l->exhaustive ? THOROUGH : 1);
+	if (l->count <= SETS_CANDIDATES * (l->exhaustive ? 2 : 1)) {
+		int inventory[HSPMD_DEVICE_CLASSES_MAX];
+		struct combination k = { 0 };
+		memcpy(inventory, s->available, sizeof inventory);
+		all_sets(a, order, l->count, 0, inventory, 0, &k);
+	}
+	if (a->sets == 0 || a->sets >= a->sets_max) {
+		if (prepare_programme(a, &count))
+			goto out;
+		from_programme(a, order, count);
+	}
+	rc = time_combinations(a, zero);
+out:
+	if (a) {
+		free(a->value);
+		free(a->last);
+		free(a->combinations);
+		free(a->seen);
+	}
+	free(a);
+	free(order);
+	return rc;
+}

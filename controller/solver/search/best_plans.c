@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Timing drafts and keeping the best plans. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "controller/solver/search/search_internal.h"
+
+bool hspmd_search_is_over(struct hspmd_search *s)
+{
+	struct timespec now;
+	if (s->timed_out || !(s->deadline > 0) || !s->best_plans.count)
+		return s->timed_out;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	s->timed_out = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec > s->deadline;
+	return s->timed_out;
+}
+
+void hspmd_best_plans_clear(struct hspmd_best_plans *p)
+{
+	for (int i = 0; i < p->count; i++)
+		hspmd_plan_destroy(p->list[i].plan);
+	p->count = 0;
+}
+
+/* Do two pipelines put the same on their devices, of the same types? Then one stands for both. */
+static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b, bool interleaved)
+{
+	if (interleaved && a->micro_batches != b->micro_batches) /* what is in flight then depends on what does not fill a group */
+		return false;
+	if (a->stage_count != b->stage_count || a->micro_batch != b->micro_batch || a->micro_batches < b->micro_batches)
+		return false;
+	for (int s = 0; s < a->stage_count; s++) {
+		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
+		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->recompute != y->recompute)
+			return false;
+		if (x->shard_ratio || y->shard_ratio)
+			return false;
+		for (int d = 0; d < x->device_count; d++)
+			if (c->devices[x->devices[d]].type != c->devices[y->devices[d]].type)
+				return false;
+	}
+	return true;
+}
+
+bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage)
+{
+	const struct hspmd_stage *st = &p->pipelines[pipeline].stages[stage];
+	const struct hspmd_cluster_device *devices = c->cluster->devices;
+	int place = stage % (p->pipelines[pipeline].stage_count / p->virtual_stages); /* the same devices in every round */
+	for (int d = 0; d < st->device_count; d++) {
+		int type = devices[st->devices[d]].type;
+		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
+			continue; /* like the one before */
+		if (hspmd_plan_memory(c, p, pipeline, place, d) > (double)c->cluster->types[type].memory_bytes)
+			return false;
+	}
+	return true;
+}
+
+bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++) {
+		if (i > 0 && weigh_alike(c->cluster, &p->pipelines[i - 1], &p->pipelines[i], p->virtual_stages > 1))
+			continue;
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			if (!hspmd_stage_fits(c, p, i, s))
+				return false;
+	}
+	return true;
+}
+
+double hspmd_objective(const struct hspmd_search *s, const struct hspmd_plan *p, double step_s)
+{
+	double weight = s->request->limits.cost_weight;
+	if (!(weight > 0))
+		return step_s;
+	double price = hspmd_plan_price(s->costs->cluster, p);
+	return price > 0 ? step_s * pow(price, weight) : step_s;
+}
+
+double hspmd_plan_price(const struct hspmd_cluster *c, const struct hspmd_plan *p)
+{
+	double price = 0;
+	bool *used = calloc((size_t)c->node_count, sizeof *used);
+	if (!used)
+		return 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++)
+				used[c->devices[p->pipelines[i].stages[s].devices[d]].node] = true;
+	for (int n = 0; n < c->node_count; n++)
+		price += used[n] ? c->nodes[n].price_per_hour : 0;
+	free(used);
+	return price;
+}
+
+double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds)
+{
+	struct hspmd_timing t;
+	if (seconds)
+		*seconds = INFINITY;
+	if (!hspmd_plan_fits(s->costs, plan) || hspmd_timing_compute(s->costs, plan, &t, NULL))
+		return INFINITY;
+	double step = t.step_s;
+	s->evaluated++;
+	hspmd_timing_clear(&t);
+	if (seconds)
+		*seconds = step;
+	return hspmd_objective(s, plan, step);
+}
+
+int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds)
+{
+	struct hspmd_best_plans *p = &s->best_plans;
+	double step, objective = hspmd_best_plans_time(s, plan, &step);
+	if (seconds)
+		*seconds = step;
+	s->best_s = fmin(s->best_s, step);
+	int at = p->count;
+	while (at > 0 && p->list[at - 1].objective > objective)
+		at--;
+	bool duplicate = at > 0 && p->list[at - 1].objective == objective && p->list[at - 1].plan->pipeline_count == plan->pipeline_count;
+	if (isinf(objective) || duplicate || at == p->max_count) {
+		hspmd_plan_destroy(plan);
+		return 0;
+	}
+	if (p->count == p->max_count)
+		hspmd_plan_destroy(p->list[--p->count].plan);
+	for (int i = p->count++; i > at; i--)
+		p->list[i] = p->list[i - 1];
+	p->list[at].plan = plan;
+	p->list[at].objective = objective;
+	return 0;
+}
+
+int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tables *t, struct hspmd_draft *d, bool zero)
+{
+	int ways = hspmd_draft_pipelines(d) > 1 ? HSPMD_PLACEMENT_COUNT : 1;
+	for (int how = 0; how < ways; how++) {
+		bool full;
+		struct hspmd_plan *plan = hspmd_draft_place(t, d, (enum hspmd_placement)how, zero, &full);
+		if (!plan && !full)
+			return -1;
+		if (plan && hspmd_best_plans_offer(s, plan, NULL))
+			return -1;
+	}
+	return 0;
+}

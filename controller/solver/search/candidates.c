@@ -1,0 +1,455 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Candidates: which sequences of submeshes a pipeline may be made of.
+ *
+ * Where there are few, all: every multiset of submeshes that the cluster can supply, in every order that differs (few classes, few devices). Where there
+ * are many, those that the inventory can be dealt into evenly: for every set of device classes, the best degrees of each, and every number of pipelines P, a row
+ * has the P-th part of each device class's submeshes, rounded down or up. Order matters little beyond which device classes come first, as early stages hold more
+ * activations: device classes are kept together and tried in a few orders. What did well with one micro-batch is tried alone with the next.
+ *
+ * Of sequences with the same devices the best few are kept.
+ */
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/solver/search/search_internal.h"
+
+#define SEQUENCES_ALL 20000    /* sequences up to which all are tried */
+#define ORDERS_ALL 120   /* orders of one multiset that are tried where all sequences are */
+#define ORDERS_EVEN 12   /* and in even deals of one or two device classes */
+#define ORDERS_MANY 4    /* and of more */
+#define ROUGHLY 2e-3     /* precision of a candidate's cycle */
+#define FRONT 8          /* candidates kept of those with the same devices */
+#define CHOICES 64       /* choices of a degree for each device class of a set */
+#define CLASSES_FEW 5      /* device classes of which every set is dealt */
+#define PIPELINE_STEP 12 /* numbers of pipelines beyond this are tried in steps */
+#define SEQUENCES_MIN 6000  /* sequences that are tried in even deals: SEQUENCES_WORK over the devices, within these */
+#define SEQUENCES_MAX 16000
+#define SEQUENCES_WORK 2000000
+
+struct builder {
+	struct hspmd_search *s;
+	struct hspmd_submesh_tables *t;
+	struct hspmd_layer_copies copies;
+	int max_micro_batches; /* micro-batches a pipeline could run */
+	struct hspmd_candidates *out;
+	int chosen[HSPMD_SUBMESHES_MAX]; /* how many of each submesh */
+	int use[HSPMD_DEVICE_CLASSES_MAX];
+	int stages, sequences, sequences_max;
+	double fair; /* micro-batches a device */
+	bool short_of_memory;
+};
+
+void hspmd_candidates_clear(struct hspmd_candidates *l)
+{
+	free(l->candidates);
+	*l = (struct hspmd_candidates){ 0 };
+}
+
+static bool same_use(const struct hspmd_pipeline_candidate *c, const int *use)
+{
+	return !memcmp(c->use, use, sizeof c->use);
+}
+
+static bool same_split(const struct hspmd_pipeline_partition *a, const struct hspmd_pipeline_partition *b)
+{
+	return a->sequence.stages == b->sequence.stages && !memcmp(a->sequence.submesh, b->sequence.submesh, (size_t)a->sequence.stages) &&
+	       !memcmp(a->ends, b->ends, (size_t)a->sequence.stages * sizeof *a->ends);
+}
+
+/* The micro-batches that would fall to the sequence at hand if all devices shared alike. */
+static int fair_share(const struct builder *b)
+{
+	int devices = 0;
+	for (int k = 0; k < b->t->device_classes->count; k++)
+		devices += b->use[k];
+	int parts = (int)ceil(b->fair * devices);
+	return parts < 1 ? 1 : parts < b->max_micro_batches ? parts : b->max_micro_batches;
+}
+
+/* What a sequence is worth against others of the same devices: its time for a fair share. */
+static double gauge(const struct builder *b, const struct hspmd_pipeline_partition *x)
+{
+	int parts = fair_share(b);
+	return x->fill_drain_s + ((parts < x->max_micro_batches ? parts : x->max_micro_batches) - 1) * x->period_s;
+}
+
+static void keep(struct builder *b, const struct hspmd_pipeline_partition *partition)
+{
+	struct hspmd_candidates *l = b->out;
+	int alike = 0, worst = -1;
+	double here = gauge(b, partition), worst_here = -1;
+	for (int i = l->count - 1; i >= 0 && same_use(&l->candidates[i], b->use); i--) {
+		if (same_split(&l->candidates[i].partition, partition))
+			return;
+		double there = gauge(b, &l->candidates[i].partition);
+		alike++;
+		if (there > worst_here) {
+			worst_here = there;
+			worst = i;
+		}
+	}
+	struct hspmd_pipeline_candidate *into;
+	if (alike >= FRONT) {
+		if (worst_here <= here)
+			return;
+		into = &l->candidates[worst];
+	} else {
+		size_t capacity = (size_t)l->capacity;
+		if (hspmd_array_grow(&l->candidates, &capacity, (size_t)l->count, sizeof *l->candidates)) {
+			b->short_of_memory = true;
+			return;
+		}
+		l->capacity = (int)capacity;
+		into = &l->candidates[l->count++];
+	}
+	into->partition = *partition;
+	into->copies = b->copies;
+	memcpy(into->use, b->use, sizeof into->use);
+	into->rates = 0;
+	for (int s = 0; s < partition->sequence.stages; s++)
+		into->rates += b->t->submeshes[partition->sequence.submesh[s]].rate;
+}
+
+static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *sequence)
+{
+	struct hspmd_pipeline_partition partition;
+	int held = sequence->stages < b->max_micro_batches ? sequence->stages : b->max_micro_batches;
+	/* Where memory is too small for a full pipeline, fewer micro-batches may still be run through it: of use when there are few. */
+	b->sequences++;
+	for (; held > 0 && (held == sequence->stages || b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages); held--) {
+		int max_micro_batches = held == sequence->stages ? b->max_micro_batches : held;
+		if (!hspmd_partition_layers(b->t, sequence, &b->copies, max_micro_batches, ROUGHLY, &partition))
+			continue;
+		for (int s = 0; s < sequence->stages; s++)
+			b->out->memory_bound = b->out->memory_bound || partition.recompute[s] != HSPMD_RECOMPUTE_NONE;
+		b->out->memory_bound = b->out->memory_bound || held < sequence->stages;
+		keep(b, &partition);
+		/* With few micro-batches another split may be better than the one with the least cycle: for a fair share, and for all of them. */
+		for (int all = 0; b->out->exhaustive && b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages && sequence->stages > 1 && all < 2; all++) {
+			hspmd_partition_rebalance(b->t, &b->copies, all ? max_micro_batches : fair_share(b), &partition);
+			keep(b, &partition);
+		}
+		return;
+	}
+	b->out->memory_bound = true;
+}
+
+/* ---- every order */
+
+static double orders(const struct builder *b)
+{
+	double n = 1;
+	for (int u = 0, placed = 0; u < b->t->submesh_count; u++)
+		for (int i = 1; i <= b->chosen[u]; i++)
+			n = n * ++placed / i;
+	return n;
+}
+
+/* The next permutation in lexicographic order; false after the last. */
+static bool next_order(unsigned char *x, int n)
+{
+	int i = n - 2, j = n - 1;
+	while (i >= 0 && x[i] >= x[i + 1])
+		i--;
+	if (i < 0)
+		return false;
+	while (x[j] <= x[i])
+		j--;
+	unsigned char swap = x[i];
+	x[i] = x[j];
+	x[j] = swap;
+	for (int a = i + 1, z = n - 1; a < z; a++, z--) {
+		swap = x[a];
+		x[a] = x[z];
+		x[z] = swap;
+	}
+	return true;
+}
+
+/* Submeshes of one device class together, the device classes in the order given, wide before narrow or the other way round. */
+static void try_blocks(struct builder *b, const int *device_classes, int count, bool wide_first)
+{
+	struct hspmd_stage_sequence sequence = { 0 };
+	for (int k = 0; k < count; k++)
+		for (int i = 0; i < b->t->submesh_count; i++) {
+			int u = wide_first ? b->t->submesh_count - 1 - i : i;
+			if (b->t->submeshes[u].device_class != device_classes[k])
+				continue;
+			for (int n = 0; n < b->chosen[u]; n++)
+				sequence.submesh[sequence.stages++] = (unsigned char)u;
+		}
+	try_sequence(b, &sequence);
+}
+
+static void order_classes(struct builder *b, int *device_classes, int from, int count, int *left)
+{
+	if (from == count) {
+		bool mixed = false;
+		for (int u = 1; u < b->t->submesh_count; u++)
+			mixed = mixed || (b->chosen[u] && b->chosen[u - 1] && b->t->submeshes[u].device_class == b->t->submeshes[u - 1].device_class);
+		try_blocks(b, device_classes, count, true);
+		if (mixed)
+			try_blocks(b, device_classes, count, false);
+		(*left)--;
+		return;
+	}
+	for (int i = from; i < count && *left > 0; i++) {
+		int swap = device_classes[from];
+		device_classes[from] = device_classes[i];
+		device_classes[i] = swap;
+		order_classes(b, device_classes, from + 1, count, left);
+		swap = device_classes[from];
+		device_classes[from] = device_classes[i];
+		device_classes[i] = swap;
+	}
+}
+
+static void try_chosen(struct builder *b)
+{
+	struct hspmd_stage_sequence sequence = { 0 };
+	if (!b->stages || b->short_of_memory || hspmd_search_is_over(b->s))
+		return;
+	int most = b->out->exhaustive ? ORDERS_ALL : b->t->device_classes->count <= 2 ? ORDERS_EVEN : ORDERS_MANY;
+	if (orders(b) <= most) {
+		for (int u = 0; u < b->t->submesh_count; u++)
+			for (int n = 0; n < b->chosen[u]; n++)
+				sequence.submesh[sequence.stages++] = (unsigned char)u;
+		do
+			try_sequence(b, &sequence);
+		while (next_order(sequence.submesh, sequence.stages));
+		return;
+	}
+	int device_classes[HSPMD_DEVICE_CLASSES_MAX], count = 0, left = most;
+	for (int k = 0; k < b->t->device_classes->count; k++)
+		if (b->use[k])
+			device_classes[count++] = k;
+	order_classes(b, device_classes, 0, count, &left);
+}
+
+/* ---- all multisets */
+
+static int deepest(const struct builder *b)
+{
+	return b->t->layers < HSPMD_STAGES_MAX ? b->t->layers : HSPMD_STAGES_MAX;
+}
+
+/* Count the multisets of submeshes from `unit` on, or try them; stops past SEQUENCES_ALL. */
+static void multisets(struct builder *b, int submesh, bool count_only)
+{
+	if (submesh == b->t->submesh_count) {
+		if (count_only)
+			b->sequences += (int)fmin(orders(b), ORDERS_ALL);
+		else
+			try_chosen(b);
+		return;
+	}
+	const struct hspmd_submesh *u = &b->t->submeshes[submesh];
+	int in_nodes = b->t->device_classes->list[u->device_class].node_count * (b->t->device_classes->list[u->device_class].per_node / u->tp), taken = 0;
+	while (!count_only || b->sequences <= SEQUENCES_ALL) {
+		multisets(b, submesh + 1, count_only);
+		if (taken == in_nodes || b->stages == deepest(b) || b->use[u->device_class] + u->tp > b->s->available[u->device_class])
+			break;
+		taken++;
+		b->chosen[submesh]++;
+		b->stages++;
+		b->use[u->device_class] += u->tp;
+	}
+	b->chosen[submesh] = 0;
+	b->stages -= taken;
+	b->use[u->device_class] -= taken * u->tp;
+}
+
+/* ---- even deals */
+
+static double rate_of_device(const struct builder *b, int submesh)
+{
+	return b->t->submeshes[submesh].rate / b->t->submeshes[submesh].tp;
+}
+
+/* The submeshes of a device class, the fastest a device first. Count. */
+static int rank_submeshes(const struct builder *b, int device_class, int *submeshes)
+{
+	int count = 0;
+	for (int u = 0; u < b->t->submesh_count; u++) {
+		if (b->t->submeshes[u].device_class != device_class)
+			continue;
+		int at = count++;
+		for (; at > 0 && rate_of_device(b, submeshes[at - 1]) < rate_of_device(b, u); at--)
+			submeshes[at] = submeshes[at - 1];
+		submeshes[at] = u;
+	}
+	return count;
+}
+
+static int submeshes_available(const struct builder *b, int submesh)
+{
+	const struct hspmd_submesh *u = &b->t->submeshes[submesh];
+	const struct hspmd_device_class *k = &b->t->device_classes->list[u->device_class];
+	int whole = k->per_node / u->tp * k->node_count, allowed = b->s->available[u->device_class] / u->tp;
+	return whole < allowed ? whole : allowed;
+}
+
+/* What is dealt: a submesh of each device class of a set. */
+struct deal {
+	int count, submesh[HSPMD_DEVICE_CLASSES_MAX], pipelines;
+	bool nearest; /* round each device class to the nearest whole number only, not both ways */
+};
+
+/* Take the part of the deal's `at`-th submesh that falls to one pipeline and go on with the next. */
+static void deal_unit(struct builder *b, const struct deal *d, int at)
+{
+	if (b->short_of_memory || b->stages > deepest(b))
+		return;
+	if (at == d->count) {
+		try_chosen(b);
+		return;
+	}
+	const struct hspmd_submesh *u = &b->t->submeshes[d->submesh[at]];
+	int there = submeshes_available(b, d->submesh[at]), low = there / d->pipelines, high = (there + d->pipelines - 1) / d->pipelines;
+	if (d->nearest)
+		low = high = (there + d->pipelines / 2) / d->pipelines;
+	for (int n = low; n <= high; n++) {
+		b->chosen[d->submesh[at]] = n;
+		b->stages += n;
+		b->use[u->device_class] += n * u->tp;
+		deal_unit(b, d, at + 1);
+		b->chosen[d->submesh[at]] = 0;
+		b->stages -= n;
+		b->use[u->device_class] -= n * u->tp;
+	}
+}
+
+/* Every number of pipelines that deals the submeshes differently: all where they are few, else by steps of a tenth. */
+static void deal_evenly(struct builder *b, struct deal *d)
+{
+	int most = 0, sum = 0;
+	for (int i = 0; i < d->count; i++) {
+		sum += submeshes_available(b, d->submesh[i]);
+		most = submeshes_available(b, d->submesh[i]) > most ? submeshes_available(b, d->submesh[i]) : most;
+	}
+	most = most < b->max_micro_batches ? most : b->max_micro_batches;
+	for (int p = most; p > 0 && (sum + p - 1) / p <= 2 * deepest(b) && !hspmd_search_is_over(b->s); p -= 1 + p / PIPELINE_STEP) {
+		d->pipelines = b->copies.pipelines = p;
+		deal_unit(b, d, 0);
+	}
+}
+
+/* All choices of one submesh a device class, of the `widths` best ones each. */
+static void deal_set(struct builder *b, const int *device_classes, int count)
+{
+	int submeshes[HSPMD_DEVICE_CLASSES_MAX][HSPMD_SUBMESHES_MAX], widths[HSPMD_DEVICE_CLASSES_MAX], at[HSPMD_DEVICE_CLASSES_MAX] = { 0 }, widest = HSPMD_SUBMESHES_MAX;
+	struct deal d = { .count = count, .nearest = count > 2 };
+	while (widest > 1 && pow(widest, count) > (count == 1 ? HSPMD_SUBMESHES_MAX : CHOICES))
+		widest--;
+	for (int i = 0; i < count; i++) {
+		widths[i] = rank_submeshes(b, device_classes[i], submeshes[i]);
+		widths[i] = widths[i] < widest ? widths[i] : widest;
+	}
+	for (int i = 0; i < count && b->sequences < b->sequences_max;) {
+		for (int k = 0; k < count; k++)
+			d.submesh[k] = submeshes[k][at[k]];
+		deal_evenly(b, &d);
+		if (b->short_of_memory || hspmd_search_is_over(b->s))
+			return;
+		for (i = 0; i < count && ++at[i] >= widths[i]; i++)
+			at[i] = 0;
+	}
+}
+
+/* Sets of device classes: each by itself, all together, pairs, and the others where device classes are few. */
+static void even_deals(struct builder *b)
+{
+	int device_classes = b->t->device_classes->count, chosen[HSPMD_DEVICE_CLASSES_MAX];
+	for (int turn = 0; turn < device_classes; turn++) {
+		int size = turn == 0 ? 1 : turn == 1 ? device_classes : turn;
+		for (unsigned set = 1; set < 1u << device_classes; set++) {
+			int count = 0;
+			for (int k = 0; k < device_classes; k++)
+				if ((set & 1u << k) && b->s->available[k] > 0)
+					chosen[count++] = k;
+			if (count != __builtin_popcount(set) || count != size || (device_classes > CLASSES_FEW && count > 2 && count < device_classes))
+				continue;
+			deal_set(b, chosen, count);
+		}
+	}
+}
+
+/* ---- sequences that did well with another micro-batch */
+
+static void try_warm_starts(struct builder *b)
+{
+	const struct hspmd_search *s = b->s;
+	for (int i = 0; i < s->warm_start_count && !b->short_of_memory && !hspmd_search_is_over(b->s); i++) {
+		const struct hspmd_stage_sequence *sequence = &s->warm_starts[i].sequence;
+		memset(b->use, 0, sizeof b->use);
+		for (int k = 0; k < sequence->stages; k++)
+			b->use[b->t->submeshes[sequence->submesh[k]].device_class] += b->t->submeshes[sequence->submesh[k]].tp;
+		b->copies.pipelines = s->warm_starts[i].pipelines;
+		b->stages = sequence->stages;
+		try_sequence(b, sequence);
+	}
+	memset(b->use, 0, sizeof b->use);
+	b->stages = 0;
+}
+
+static int by_waste(const void *x, const void *y)
+{
+	const struct hspmd_pipeline_candidate *a = x, *b = y;
+	double p = a->partition.period_s * a->rates, q = b->partition.period_s * b->rates;
+	if (p != q)
+		return p < q ? -1 : 1;
+	int d = a->partition.sequence.stages - b->partition.sequence.stages;
+	return d ? d : memcmp(a->partition.sequence.submesh, b->partition.sequence.submesh, (size_t)a->partition.sequence.stages);
+}
+
+/* Remember the sequences that lose least time to imbalance; half of the places for the sequences of each depth in turn, as a larger micro-batch may want more
+ * stages. */
+static void remember(struct hspmd_search *s, const struct hspmd_candidates *l)
+{
+	int of_depth[HSPMD_STAGES_MAX + 1] = { 0 };
+	qsort(l->candidates, (size_t)l->count, sizeof *l->candidates, by_waste);
+	for (int pass = 0; pass < 2; pass++)
+		for (int i = 0; i < l->count && s->warm_start_count < (pass ? HSPMD_WARM_STARTS : HSPMD_WARM_STARTS / 2); i++) {
+			const struct hspmd_pipeline_candidate *c = &l->candidates[i];
+			bool deep = ++of_depth[c->partition.sequence.stages] > HSPMD_WARM_STARTS / 32;
+			if (pass ? deep : i >= HSPMD_WARM_STARTS / 2)
+				continue;
+			s->warm_starts[s->warm_start_count].sequence = c->partition.sequence;
+			s->warm_starts[s->warm_start_count++].pipelines = c->copies.pipelines;
+		}
+}
+
+bool hspmd_candidates_are_exhaustive(struct hspmd_search *s, struct hspmd_submesh_tables *t)
+{
+	struct builder b = { .s = s, .t = t };
+	multisets(&b, 0, true);
+	return b.sequences <= SEQUENCES_ALL;
+}
+
+int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero, struct hspmd_candidates *out)
+{
+	struct builder b = { .s = s, .t = t, .copies = { pipelines, zero }, .max_micro_batches = s->request->global_batch / t->micro_batch, .out = out };
+	int devices = 0;
+	for (int k = 0; k < t->device_classes->count; k++)
+		devices += s->available[k];
+	b.fair = (double)b.max_micro_batches / devices;
+	b.sequences_max = (int)fmin(fmax((double)SEQUENCES_WORK / devices, SEQUENCES_MIN), SEQUENCES_MAX);
+	out->exhaustive = hspmd_candidates_are_exhaustive(s, t);
+	if (out->exhaustive) {
+		multisets(&b, 0, false);
+		return b.short_of_memory ? -1 : 0;
+	}
+	if (s->warm_start_micro_batch <= t->micro_batch && s->warm_start_zero == zero)
+		try_warm_starts(&b);
+	if (out->count * 2 <= s->warm_start_count || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch || s->warm_start_zero != zero) {
+		even_deals(&b);
+		s->warm_start_count = 0;
+		s->warm_start_micro_batch = t->micro_batch;
+		s->warm_start_zero = zero;
+		remember(s, out);
+	}
+	return b.short_of_memory ? -1 : 0;
+}

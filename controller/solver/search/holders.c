@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The best exchange of two nodes, again and again until none helps: hill climbing, which is enough where what helps is to bring one holder of each layer forward. */
+#include "controller/solver/search/holders.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/alloc.h"
+#include "common/losses.h"
+
+#define EXPOSED 4.0         /* what a byte that may be lost counts beside one that moves: it is sent that often soon enough */
+#define WORK_MAX 20000000L /* stages looked at in all */
+#define LEAST_GAIN 1e-6     /* of what it was */
+
+struct holders {
+	struct hspmd_search *s;
+	struct hspmd_losses l;
+	int *edges, edge_count;   /* layers at which any stage begins, and the end */
+	double bytes;             /* of a parameter */
+	int sets;                 /* losses that take several nodes other than by count */
+	bool *refused;            /* by pair of nodes: the plan would be slower, or not fit */
+	long work;
+};
+
+static int by_number(const void *a, const void *b)
+{
+	return *(const int *)a - *(const int *)b;
+}
+
+static void end(struct holders *h)
+{
+	hspmd_losses_free(&h->l);
+	free(h->edges);
+	free(h->refused);
+}
+
+static int begin(struct holders *h, const struct hspmd_plan *p)
+{
+	const struct hspmd_costs *c = h->s->costs;
+	struct hspmd_error err;
+	int count = 0, least = h->s->request->least_nodes;
+	for (int i = 0; i < p->pipeline_count; i++)
+		count += p->pipelines[i].stage_count;
+	h->edges = hspmd_calloc((size_t)count + 1, sizeof *h->edges);
+	if (!h->edges || hspmd_losses_make(c->cluster, NULL, 1, hspmd_losses_keep(c->cluster, NULL, least), &h->l, &err))
+		return -1;
+	count = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			h->edges[count++] = p->pipelines[i].stages[s].layers[0];
+	h->edges[count++] = c->layer_count;
+	qsort(h->edges, (size_t)count, sizeof *h->edges, by_number);
+	for (int i = 0; i < count; i++)
+		if (!i || h->edges[i] != h->edges[h->edge_count - 1])
+			h->edges[h->edge_count++] = h->edges[i];
+	h->bytes = c->param_bytes + c->master_bytes + c->moment_bytes;
+	h->sets = hspmd_losses_count(&h->l) - 1;
+	return 0;
+}
+
+static const struct hspmd_stage *stage_with(const struct hspmd_pipeline *pipe, int layer)
+{
+	for (int s = 0; s < pipe->stage_count; s++)
+		if (pipe->stages[s].layers[0] <= layer && layer < pipe->stages[s].layers[1])
+			return &pipe->stages[s];
+	return NULL;
+}
+
+/* The highest place of a stage's nodes: what a shrink must leave for the stage to be whole. */
+static int highest(const struct holders *h, const struct hspmd_stage *st)
+{
+	const struct hspmd_cluster *c = h->s->costs->cluster;
+	int most = HSPMD_LOSSES_MEMBER;
+	for (int d = 0; d < st->device_count; d++)
+		most = h->l.place[c->devices[st->devices[d]].node] > most ? h->l.place[c->devices[st->devices[d]].node] : most;
+	return most;
+}
+
+static bool is_hit(const struct holders *h, const struct hspmd_stage *st, int set)
+{
+	const struct hspmd_cluster *c = h->s->costs->cluster;
+	for (int d = 0; d < st->device_count; d++)
+		if (hspmd_losses_takes(&h->l, set, c->devices[st->devices[d]].node))
+			return true;
+	return false;
+}
+
+/* In how many losses all that hold this layer are hit. */
+static int losses_of(struct holders *h, const struct hspmd_plan *p, int layer)
+{
+	int lowest = INT_MAX, count = 0;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		const struct hspmd_stage *st = stage_with(&p->pipelines[i], layer);
+		int at = st ? highest(h, st) : INT_MAX;
+		lowest = at < lowest ? at : lowest;
+	}
+	h->work += p->pipeline_count * (1 + h->sets);
+	for (int set = 1; set <= h->sets; set++) {
+		bool all = true;
+		for (int i = 0; i < p->pipeline_count && all; i++) {
+			const struct hspmd_stage *st = stage_with(&p->pipelines[i], layer);
+			all = !st || is_hit(h, st, set);
+		}
+		count += all;
+	}
+	return count + (lowest >= h->l.keep ? lowest - h->l.keep + 1 : 0);
+}
+
+static double exposed(struct holders *h, const struct hspmd_plan *p)
+{
+	const double *sum = h->s->costs->params_sum;
+	double all = 0;
+	for (int e = 0; e + 1 < h->edge_count; e++)
+		all += h->bytes * (sum[h->edges[e + 1]] - sum[h->edges[e]]) * losses_of(h, p, h->edges[e]);
+	return all;
+}
+
+static bool alike(const struct hspmd_cluster *c, int a, int b)
+{
+	const struct hspmd_node *x = &c->nodes[a], *y = &c->nodes[b];
+	for (int i = 0; i < x->device_count && x->device_count == y->device_count; i++)
+		if (c->devices[x->first_device + i].type != c->devices[y->first_device + i].type)
+			return false;
+	return x->device_count == y->device_count;
+}
+
+static void exchange(const struct hspmd_cluster *c, struct hspmd_plan *p, int a, int b)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++) {
+				int *device = &p->pipelines[i].stages[s].devices[d], node = c->devices[*device].node;
+				if (node == a || node == b)
+					*device += c->nodes[node == a ? b : a].first_device - c->nodes[node].first_device;
+			}
+}
+
+/* What a plan is worth here; the less the better. *moved: its bytes. */
+static double weigh(struct holders *h, const struct hspmd_plan *p, double than, double *moved)
+{
+	double value = EXPOSED * exposed(h, p);
+	*moved = h->s->migration && value < than ? hspmd_migration_bytes(h->s->migration, p) : NAN;
+	return value + (isnan(*moved) ? 0 : *moved);
+}
+
+/* Find the best exchange; false: none helps, or there is no time to look. */
+static bool best_exchange(struct holders *h, struct hspmd_plan *p, double now, int *first, int *second)
+{
+	const struct hspmd_cluster *c = h->s->costs->cluster;
+	double least = now - LEAST_GAIN * now, moved;
+	bool found = false;
+	for (int a = 0; a < c->node_count; a++)
+		for (int b = a + 1; b < c->node_count; b++) {
+			if (h->work > WORK_MAX)
+				return false;
+			if (h->refused[a * c->node_count + b] || !alike(c, a, b))
+				continue;
+			exchange(c, p, a, b);
+			double value = weigh(h, p, least, &moved);
+			exchange(c, p, a, b);
+			if (value >= least)
+				continue;
+			least = value;
+			*first = a;
+			*second = b;
+			found = true;
+		}
+	return found;
+}
+
+static int climb(struct holders *h, struct hspmd_plan *p, double enough, double *moved)
+{
+	const struct hspmd_cluster *c = h->s->costs->cluster;
+	double now = weigh(h, p, INFINITY, moved);
+	int a, b;
+	h->refused = hspmd_calloc((size_t)c->node_count * (size_t)c->node_count, sizeof *h->refused);
+	if (!h->refused)
+		return -1;
+	while (now > 0 && best_exchange(h, p, now, &a, &b)) {
+		exchange(c, p, a, b);
+		if (hspmd_best_plans_time(h->s, p, NULL) <= enough) {
+			now = weigh(h, p, INFINITY, moved);
+			continue;
+		}
+		exchange(c, p, a, b);
+		h->refused[a * c->node_count + b] = true;
+	}
+	return 0;
+}
+
+int hspmd_holders_settle(struct hspmd_search *s, struct hspmd_plan *plan, double enough, double *moved)
+{
+	struct holders h = { .s = s };
+	if (s->request->least_nodes < 1 || plan->zero_stage || s->costs->cluster->node_count < 2 || s->costs->cluster->node_count > HSPMD_HOLDERS_NODES)
+		return 0;
+	int rc = begin(&h, plan) ? -1 : climb(&h, plan, enough, moved);
+	end(&h);
+	return rc;
+}

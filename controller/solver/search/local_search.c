@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Refinement: single changes to a plan, each timed by the simulator, kept when the step gets shorter; until none helps.
+ *
+ *   move a border between two stages by a layer or two, in all pipelines of one shape or in one
+ *   give a micro-batch of the pipeline that ends last to another
+ *   divide the optimizer's state (ZeRO-1) or not
+ *   let two neighbouring stages change places
+ *   run the passes in another order (1F1B, ZB-H1)
+ * What the estimates of the search leave out, uneven fill and drain, gradients that hide behind it, queues, is found here. Larger changes, after
+ * which these are made again, are in reshape.c.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/solver/search/search_internal.h"
+
+#define EPSILON 1e-9     /* relative gain that counts */
+
+struct local_search {
+	struct hspmd_search *s;
+	struct hspmd_plan *p;
+	double seconds;
+	int *group;   /* per pipeline: the first pipeline like it */
+	double *ends; /* per pipeline: when its last backward pass is done */
+	unsigned char *recompute; /* per stage, of all pipelines: as it was */
+	long budget;
+};
+
+bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b)
+{
+	if (a->stage_count != b->stage_count || a->micro_batch != b->micro_batch)
+		return false;
+	for (int i = 0; i < a->stage_count; i++) {
+		const struct hspmd_stage *x = &a->stages[i], *y = &b->stages[i];
+		if (x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->shard_ratio || y->shard_ratio)
+			return false;
+		for (int d = 0; d < x->device_count; d++)
+			if (s->device_classes->class_of_device[x->devices[d]] != s->device_classes->class_of_device[y->devices[d]])
+				return false;
+	}
+	return true;
+}
+
+static void find_groups(struct local_search *r)
+{
+	for (int i = 0; i < r->p->pipeline_count; i++) {
+		r->group[i] = i;
+		for (int k = 0; k < i && r->group[i] == i; k++)
+			if (r->group[k] == k && hspmd_pipelines_alike(r->s, &r->p->pipelines[k], &r->p->pipelines[i]))
+				r->group[i] = k;
+	}
+}
+
+/* Seconds of the plan as it is now; INFINITY when it does not fit. */
+static double timed(struct local_search *r)
+{
+	struct hspmd_timing t;
+	if (!hspmd_plan_fits(r->s->costs, r->p) || hspmd_timing_compute(r->s->costs, r->p, &t, NULL))
+		return INFINITY;
+	r->s->evaluated++;
+	r->budget -= t.stage_total;
+	for (int i = 0; i < r->p->pipeline_count; i++)
+		r->ends[i] = t.stages[t.first_stage[i]].end;
+	double seconds = t.step_s;
+	hspmd_timing_clear(&t);
+	return seconds;
+}
+
+static bool better(const struct local_search *r, double seconds)
+{
+	return seconds < r->seconds * (1 - EPSILON);
+}
+
+static bool go_on(struct local_search *r)
+{
+	return r->budget > 0 && !hspmd_search_is_over(r->s);
+}
+
+/* The least recomputation with which stage s of pipeline i fits; false when none does. */
+static bool choose_recompute(struct local_search *r, int i, int s)
+{
+	struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
+	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++) {
+		st->recompute = (enum hspmd_recompute)k;
+		if ((r->s->caps.recompute & 1u << k) && hspmd_stage_fits(r->s->costs, r->p, i, s))
+			return true;
+	}
+	return false;
+}
+
+/* Move the border behind stage s by `by` layers in pipeline i, and in all like it when `all`. */
+static bool shift(struct local_search *r, int i, int s, int by, bool all)
+{
+	bool fits = true;
+	for (int k = i; k < r->p->pipeline_count; k++) {
+		if (k != i && (!all || r->group[k] != r->group[i]))
+			continue;
+		struct hspmd_stage *st = r->p->pipelines[k].stages;
+		st[s].layers[1] += by;
+		st[s + 1].layers[0] += by;
+		fits = fits && choose_recompute(r, k, s) && choose_recompute(r, k, s + 1);
+	}
+	return fits;
+}
+
+static bool try_border(struct local_search *r, int i, int s, int by, bool all)
+{
+	const struct hspmd_stage *st = r->p->pipelines[i].stages;
+	if (st[s].layers[1] + by <= st[s].layers[0] || st[s].layers[1] + by >= st[s + 1].layers[1])
+		return false;
+	double seconds = shift(r, i, s, by, all) ? timed(r) : INFINITY;
+	if (better(r, seconds)) {
+		r->seconds = seconds;
+		return true;
+	}
+	shift(r, i, s, -by, all);
+	return false;
+}
+
+static bool try_borders(struct local_search *r)
+{
+	static const int steps[] = { 1, -1, 2, -2 };
+	bool any = false;
+	for (int i = 0; i < r->p->pipeline_count && go_on(r); i++) {
+		bool several = false;
+		for (int k = i + 1; k < r->p->pipeline_count; k++)
+			several = several || r->group[k] == i;
+		for (int s = 0; s + 1 < r->p->pipelines[i].stage_count && go_on(r); s++)
+			for (int k = 0; k < 4; k++) {
+				if (r->group[i] == i && try_border(r, i, s, steps[k], true))
+					any = true;
+				else if ((several || r->group[i] != i) && r->p->pipeline_count <= 16 && try_border(r, i, s, steps[k], false)) {
+					any = true;
+					find_groups(r);
+				}
+			}
+	}
+	return any;
+}
+
+static bool give_one(struct local_search *r, int from, int to)
+{
+	r->p->pipelines[from].micro_batches--;
+	r->p->pipelines[to].micro_batches++;
+	double seconds = timed(r);
+	if (better(r, seconds)) {
+		r->seconds = seconds;
+		return true;
+	}
+	r->p->pipelines[from].micro_batches++;
+	r->p->pipelines[to].micro_batches--;
+	return false;
+}
+
+/* The pipeline that ends last gives a micro-batch to one of those that end first, one of each shape: the ends alone do not tell how much longer
+ * a shape takes with one more. */
+static bool give_away(struct local_search *r)
+{
+	int n = r->p->pipeline_count, last = 0;
+	if (isinf(timed(r)))
+		return false;
+	for (int i = 1; i < n; i++)
+		if (r->ends[i] > r->ends[last])
+			last = i;
+	if (r->p->pipelines[last].micro_batches < 2)
+		return false;
+	for (int i = 0; i < n && go_on(r); i++) {
+		int first = -1;
+		if (r->group[i] != i)
+			continue;
+		for (int k = i; k < n; k++)
+			if (k != last && r->group[k] == i && r->p->pipelines[k].micro_batch == r->p->pipelines[last].micro_batch &&
+			    (first < 0 || r->p->pipelines[k].micro_batches < r->p->pipelines[first].micro_batches))
+				first = k;
+		if (first >= 0 && give_one(r, last, first))
+			return true;
+	}
+	return false;
+}
+
+static bool try_micro_batches(struct local_search *r)
+{
+	bool any = false;
+	while (go_on(r) && r->p->pipeline_count > 1 && give_away(r))
+		any = true;
+	return any;
+}
+
+static bool try_zero(struct local_search *r)
+{
+	if (r->p->pipeline_count < 2 || r->s->caps.max_zero_stage < 1)
+		return false;
+	r->p->zero_stage = !r->p->zero_stage;
+	double seconds = timed(r);
+	if (better(r, seconds)) {
+		r->seconds = seconds;
+		return true;
+	}
+	r->p->zero_stage = !r->p->zero_stage;
+	return false;
+}
+
+/* 1F1B and ZB-H1 change for one another. */
+static bool try_schedule(struct local_search *r)
+{
+	enum hspmd_schedule was = r->p->schedule, other = was == HSPMD_SCHEDULE_1F1B ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
+	bool deep = false, fits = true;
+	if ((was != HSPMD_SCHEDULE_1F1B && was != HSPMD_SCHEDULE_ZB_H1) || !(r->s->caps.schedules & 1u << other))
+		return false;
+	r->p->schedule = other;
+	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
+		for (int s = 0; s < r->p->pipelines[i].stage_count; s++) {
+			r->recompute[at++] = (unsigned char)r->p->pipelines[i].stages[s].recompute;
+			deep = deep || s > 0;
+			fits = fits && choose_recompute(r, i, s);
+		}
+	double seconds = deep && fits ? timed(r) : INFINITY;
+	if (better(r, seconds)) {
+		r->seconds = seconds;
+		return true;
+	}
+	r->p->schedule = was;
+	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
+		for (int s = 0; s < r->p->pipelines[i].stage_count; s++)
+			r->p->pipelines[i].stages[s].recompute = (enum hspmd_recompute)r->recompute[at++];
+	return false;
+}
+
+/* Neighbouring stages change their devices. */
+static void swap_devices(struct local_search *r, int i, int s)
+{
+	for (int k = i; k < r->p->pipeline_count; k++) {
+		if (r->group[k] != r->group[i])
+			continue;
+		struct hspmd_stage *a = &r->p->pipelines[k].stages[s], *b = a + 1, was = *a;
+		a->device_count = b->device_count;
+		a->devices = b->devices;
+		a->shard_ratio = b->shard_ratio;
+		b->device_count = was.device_count;
+		b->devices = was.devices;
+		b->shard_ratio = was.shard_ratio;
+	}
+}
+
+static bool try_swaps(struct local_search *r)
+{
+	bool any = false;
+	if (r->p->virtual_stages > 1) /* a place has the same devices in every round */
+		return false;
+	for (int i = 0; i < r->p->pipeline_count && go_on(r); i++)
+		for (int s = 0; r->group[i] == i && s + 1 < r->p->pipelines[i].stage_count && go_on(r); s++) {
+			const struct hspmd_stage *a = &r->p->pipelines[i].stages[s], *b = a + 1;
+			if (a->device_count == b->device_count && r->s->device_classes->class_of_device[a->devices[0]] == r->s->device_classes->class_of_device[b->devices[0]])
+				continue;
+			swap_devices(r, i, s);
+			double seconds = timed(r);
+			if (better(r, seconds)) {
+				r->seconds = seconds;
+				any = true;
+			} else {
+				swap_devices(r, i, s);
+			}
+		}
+	return any;
+}
+
+int hspmd_local_search(struct hspmd_search *s, struct hspmd_plan *p, long *budget)
+{
+	struct local_search r = { .s = s, .p = p, .budget = *budget };
+	size_t stages = 0;
+	for (int i = 0; i < p->pipeline_count; i++)
+		stages += (size_t)p->pipelines[i].stage_count;
+	r.group = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.group);
+	r.ends = hspmd_calloc((size_t)p->pipeline_count, sizeof *r.ends);
+	r.recompute = hspmd_calloc(stages, sizeof *r.recompute);
+	if (!r.group || !r.ends || !r.recompute) {
+		free(r.group);
+		free(r.ends);
+		free(r.recompute);
+		hspmd_plan_destroy(p);
+		return -1;
+	}
+	find_groups(&r);
+	r.seconds = timed(&r);
+	bool again = true;
+	while (again && go_on(&r)) {
+		again = try_zero(&r);
+		again = try_schedule(&r) || again;
+		again = try_micro_batches(&r) || again;
+		again = try_borders(&r) || again;
+		again = try_swaps(&r) || again;
+	}
+	*budget = r.budget;
+	free(r.group);
+	free(r.ends);
+	free(r.recompute);
+	return hspmd_best_plans_offer(s, p, NULL);
+}

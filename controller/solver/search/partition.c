@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The least possible time of the slowest stage, by parametric search (Alpa, OSDI'22, section 5.2, enumerates the bound in the same way): a stage's cost
+ * only grows with its last layer, so for a given bound it is best to let every stage take as many layers as the bound and its memory allow; the
+ * bound is then narrowed to the least for which that reaches the last layer. Work O(stages log layers) a bound. With few micro-batches the slowest
+ * stage is not all that counts: hspmd_partition_rebalance
+ * looks for the split with the shortest simulated step.
+ *
+ * A stage's cost is its passes and all four transfers of a micro-batch, one after another, as the simulator has them. Stages of one device class that
+ * follow one another share nodes as far as they go; a transfer that leaves the node queues with those of the other pipelines that fit beside it.
+ */
+#include "controller/solver/search/partition.h"
+
+#include <math.h>
+
+#include "controller/solver/sim/simulate.h"
+
+#define PARTITIONS_ALL 300 /* splits up to which all are looked at */
+#define WIDEN 1.02 /* first guess of the bound over the least conceivable one */
+
+struct problem {
+	struct hspmd_submesh_tables *t;
+	const struct hspmd_stage_sequence *sequence;
+	int in_flight[HSPMD_STAGES_MAX];
+	int deferred[HSPMD_STAGES_MAX]; /* micro-batches whose gradients of weights are put off */
+	bool same_node[HSPMD_STAGES_MAX]; /* as the stage before */
+	int queue[HSPMD_STAGES_MAX];      /* pipelines that send from this stage's node at once */
+	double state_bytes[HSPMD_SUBMESHES_MAX]; /* of one weight, by submesh */
+	double end_bytes;                 /* at the step's end alone */
+	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* into the stage, by what is handed on */
+};
+
+/* Stages of one device class that follow one another fill a node before they start another; a stage of another device class of the same node class joins its
+ * neighbour's node. */
+static void lay_out(struct problem *p)
+{
+	const struct hspmd_device_class *device_classes = p->t->device_classes->list;
+	int first = 0, used = 0; /* of the node at hand: its first stage, devices taken of the last one's device class */
+	for (int s = 0; s <= p->sequence->stages; s++) {
+		const struct hspmd_submesh *u = s < p->sequence->stages ? &p->t->submeshes[p->sequence->submesh[s]] : NULL;
+		const struct hspmd_submesh *before = s > 0 ? &p->t->submeshes[p->sequence->submesh[s - 1]] : NULL;
+		bool fresh = !u || !before || device_classes[u->device_class].node_class != device_classes[before->device_class].node_class;
+		fresh = fresh || (u->device_class == before->device_class && used + u->tp > device_classes[u->device_class].per_node);
+		if (fresh) {
+			for (int i = first; i < s; i++)
+				p->queue[i] = device_classes[before->device_class].per_node / used;
+			first = s;
+		}
+		if (!u)
+			break;
+		p->same_node[s] = !fresh;
+		used = fresh || u->device_class != before->device_class ? u->tp : used + u->tp;
+	}
+}
+
+/* The recomputation with which layers [a, b) fit on stage s, least work first; -1: none. */
+static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
+{
+	int j = 31 - __builtin_clz((unsigned)(b - a));
+	double transient = fmax(u->transient[j][a], u->transient[j][b - (1 << j)]);
+	double params = p->t->costs->tied_layer_count ? hspmd_stage_params(p->t->costs, a, b) * u->share : u->params[b] - u->params[a];
+	double room = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes], left = room - transient - (u->resident[b] - u->resident[a]);
+	if (params * p->end_bytes > room)
+		return -1;
+	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0;
+	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
+		double saved = u->saved[r][b] - u->saved[r][a], anew = u->saved[HSPMD_RECOMPUTE_NONE][b] - u->saved[HSPMD_RECOMPUTE_NONE][a] - saved;
+		if ((p->t->caps->recompute & 1u << r) && p->in_flight[s] * (saved + sent) + u->recomputed[r] + p->deferred[s] * anew <= left)
+			return r;
+	}
+	return -1;
+}
+
+/* Seconds of the transfers into a stage whose first layer is the one behind `layer`. */
+static double border(const struct problem *p, int stage, int layer)
+{
+	return p->boundary_s[stage][p->t->size_of[layer]];
+}
+
+static double work(const struct problem *p, int s, int a, int b, int recompute)
+{
+	const double *sums = p->t->submeshes[p->sequence->submesh[s]].work[recompute];
+	return sums[b] - sums[a];
+}
+
+/* Seconds of a micro-batch on stage s with layers [a, b); INFINITY when they do not fit. */
+static double cost(const struct problem *p, int s, int a, int b, int *recompute)
+{
+	const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
+	*recompute = fits(p, u, s, a, b);
+	if (*recompute < 0)
+		return INFINITY;
+	double seconds = work(p, s, a, b, *recompute);
+	if (s > 0)
+		seconds += border(p, s, a - 1);
+	if (s < p->sequence->stages - 1)
+		seconds += border(p, s + 1, b - 1);
+	return seconds;
+}
+
+/* Let every stage take all it can within the bound. The slowest stage's cost, or INFINITY when the last layer is not reached. */
+static double fill(const struct problem *p, double bound, struct hspmd_pipeline_partition *out)
+{
+	int layers = p->t->layers, stages = p->sequence->stages, at = 0;
+	double slowest = 0;
+	for (int s = 0; s < stages; s++) {
+		int low = at + 1, high = layers - (stages - 1 - s), recompute;
+		if (s == stages - 1)
+			low = high;
+		double seconds = cost(p, s, at, low, &recompute);
+		if (seconds > bound)
+			return INFINITY;
+		out->recompute[s] = (unsigned char)recompute;
+		while (low < high) {
+			int middle = (low + high + 1) / 2, with;
+			double more = cost(p, s, at, middle, &with);
+			if (more <= bound) {
+				low = middle;
+				seconds = more;
+				out->recompute[s] = (unsigned char)with;
+			} else {
+				high = middle - 1;
+			}
+		}
+		slowest = fmax(slowest, seconds);
+		out->ends[s] = (short)low;
+		at = low;
+	}
+	return slowest;
+}
+
+/* Seconds of a step of m micro-batches. */
+static double step(const struct problem *p, const struct hspmd_pipeline_partition *partition, int m)
+{
+	struct hspmd_sim_stage sim[HSPMD_STAGES_MAX];
+	struct hspmd_pipeline_sim result = { 0 };
+	int stages = p->sequence->stages;
+	for (int s = 0, a = 0; s < stages; a = partition->ends[s++]) {
+		const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
+		double all = work(p, s, a, partition->ends[s], partition->recompute[s]);
+		double forward = u->forward[partition->ends[s]] - u->forward[a], both = s ? border(p, s, a - 1) : 0;
+		sim[s] = (struct hspmd_sim_stage){ .forward = forward, .backward = all - forward, .weight_grads = hspmd_sim_weight_grads(forward, all - forward),
+						   .send_backward = both / 2 };
+		if (s > 0)
+			sim[s - 1].send_forward = both / 2;
+	}
+	return hspmd_simulate(sim, stages, m, p->t->schedule, &result) ? INFINITY : result.end;
+}
+
+static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, const struct hspmd_layer_copies *copies, int max_micro_batches)
+{
+	p->t = t;
+	p->sequence = sequence;
+	for (int i = 0; i < t->submesh_count; i++) {
+		const struct hspmd_device_type *type = &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
+		p->state_bytes[i] = hspmd_state_bytes(t->costs, copies) + hspmd_image_bytes(t->costs, type, copies);
+	}
+	p->end_bytes = hspmd_step_end_bytes(t->costs, copies);
+	for (int s = 0; s < sequence->stages; s++) {
+		p->in_flight[s] = hspmd_in_flight(s, sequence->stages, max_micro_batches, t->schedule);
+		p->deferred[s] = hspmd_deferred_weight_grads(s, max_micro_batches, t->schedule);
+	}
+	lay_out(p);
+	for (int s = 1; s < sequence->stages; s++)
+		for (int size = 0; size < t->size_count; size++)
+			p->boundary_s[s][size] = hspmd_boundary_seconds(t, sequence->submesh[s - 1], sequence->submesh[s], p->same_node[s], p->queue[s - 1], size);
+}
+
+/* Seconds of one micro-batch through all stages and back. */
+static double through(const struct problem *p, const struct hspmd_pipeline_partition *partition)
+{
+	double seconds = 0;
+	for (int s = 0, a = 0; s < p->sequence->stages; a = partition->ends[s++]) {
+		const double *work = p->t->submeshes[p->sequence->submesh[s]].work[partition->recompute[s]];
+		seconds += work[partition->ends[s]] - work[a] + (s ? border(p, s, a - 1) : 0);
+	}
+	return seconds;
+}
+
+/* Cycle, and what fill and drain add to one for each micro-batch but one: by simulation where m of them are few, else what they add at most. */
+static bool finish(const struct problem *p, int max_micro_batches, int m, struct hspmd_pipeline_partition *out)
+{
+	int few = HSPMD_FEW_MICRO_BATCHES * p->sequence->stages;
+	m = m < max_micro_batches ? m : max_micro_batches;
+	out->sequence = *p->sequence;
+	out->max_micro_batches = max_micro_batches;
+	out->period_s = 0;
+	for (int s = 0, a = 0, recompute; s < p->sequence->stages; a = out->ends[s++])
+		out->period_s = fmax(out->period_s, cost(p, s, a, out->ends[s], &recompute));
+	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) {
+		/* Gradients of weights fill what messages and neighbours leave; there is no simple sum for either. */
+		m = m < few ? m : few;
+		out->period_s = m > 1 ? (step(p, out, m) - step(p, out, m / 2)) / (m - m / 2) : out->period_s;
+	}
+	out->fill_drain_s = m <= few ? step(p, out, m) - (m - 1) * out->period_s : through(p, out);
+	return !isinf(out->fill_drain_s);
+}
+
+bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
+		 struct hspmd_pipeline_partition *out)
+{
+	struct problem p;
+	struct hspmd_pipeline_partition now;
+	double rates = 0, high = INFINITY;
+	if (sequence->stages > t->layers)
+		return false;
+	for (int s = 0; s < sequence->stages; s++)
+		rates += t->submeshes[sequence->submesh[s]].rate;
+	prepare(&p, t, sequence, copies, max_micro_batches);
+	/* Widen from below until a bound is met, the last time without one, then narrow. */
+	double low = 1 / rates;
+	for (double factor = WIDEN; isinf(high); factor *= factor) {
+		double bound = factor < 1e3 ? low * factor : 1e300;
+		high = fill(&p, bound, out);
+		if (isinf(high) && bound == 1e300)
+			return false;
+		low = isinf(high) ? bound : low;
+	}
+	while (high - low > precision * high) {
+		double middle = (low + high) / 2, reached = fill(&p, middle, &now);
+		if (isinf(reached)) {
+			low = middle;
+		} else {
+			high = reached;
+			*out = now;
+		}
+	}
+	return finish(&p, max_micro_batches, max_micro_batches, out);
+}
+
+/* Move border s by `by` layers if it leaves both stages some and they fit. */
+static bool move(const struct problem *p, struct hspmd_pipeline_partition *x, int s, int by)
+{
+	int first = s ? x->ends[s - 1] : 0, end = x->ends[s + 1], at = x->ends[s] + by, a, b;
+	if (at <= first || at >= end || isinf(cost(p, s, first, at, &a)) || isinf(cost(p, s + 1, at, end, &b)))
+		return false;
+	x->ends[s] = (short)at;
+	x->recompute[s] = (unsigned char)a;
+	x->recompute[s + 1] = (unsigned char)b;
+	return true;
+}
+
+/* The best split that single moves lead to. */
+static void descend(const struct problem *p, int m, double best, struct hspmd_pipeline_partition *partition)
+{
+	for (bool again = true; again;) {
+		again = false;
+		for (int i = 0; i < 2 * (p->sequence->stages - 1); i++) {
+			struct hspmd_pipeline_partition other = *partition;
+			if (!move(p, &other, i / 2, i % 2 ? 1 : -1))
+				continue;
+			double seconds = step(p, &other, m);
+			if (seconds < best) {
+				best = seconds;
+				*partition = other;
+				again = true;
+			}
+		}
+	}
+}
+
+/* The best of all splits of the layers from `first` on over the stages from s on. A stage's m cycles come after the first micro-batch has passed
+ * the stages before it and before its gradients pass them, which bounds what is worth simulating. With ZB-H1 only forward passes are sure to come before, and
+ * messages may pass while gradients of weights are computed. */
+static void enumerate(const struct problem *p, int s, int first, double before, int m, struct hspmd_pipeline_partition *now, double *best, struct hspmd_pipeline_partition *out)
+{
+	int stages = p->sequence->stages, layers = p->t->layers, recompute;
+	bool split_backward = p->t->schedule == HSPMD_SCHEDULE_ZB_H1;
+	for (int end = s == stages - 1 ? layers : first + 1; end <= layers - (stages - 1 - s); end++) {
+		double here = cost(p, s, first, end, &recompute);
+		if (before + m * (split_backward && !isinf(here) ? work(p, s, first, end, recompute) : here) >= *best)
+			return;
+		now->ends[s] = (short)end;
+		now->recompute[s] = (unsigned char)recompute;
+		if (s < stages - 1) {
+			const double *forward = p->t->submeshes[p->sequence->submesh[s]].forward;
+			double passed = split_backward ? forward[end] - forward[first] : here - border(p, s + 1, end - 1);
+			enumerate(p, s + 1, end, before + passed, m, now, best, out);
+			continue;
+		}
+		double seconds = step(p, now, m);
+		if (seconds < *best) {
+			*best = seconds;
+			*out = *now;
+		}
+	}
+}
+
+static double splits(int layers, int stages)
+{
+	double n = 1;
+	for (int i = 1; i < stages; i++)
+		n = n * (layers - i) / i;
+	return n;
+}
+
+void hspmd_partition_rebalance(struct hspmd_submesh_tables *t, const struct hspmd_layer_copies *copies, int m, struct hspmd_pipeline_partition *partition)
+{
+	struct problem p;
+	const struct hspmd_stage_sequence sequence = partition->sequence;
+	struct hspmd_pipeline_partition now = *partition;
+	int max_micro_batches = partition->max_micro_batches;
+	prepare(&p, t, &sequence, copies, max_micro_batches);
+	double best = step(&p, partition, m);
+	if (splits(t->layers, sequence.stages) <= PARTITIONS_ALL)
+		enumerate(&p, 0, 0, 0, m, &now, &best, partition);
+	else
+		descend(&p, m, best, partition);
+	finish(&p, max_micro_batches, m, partition);
+}

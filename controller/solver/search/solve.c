@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The search, in two stages as in H2's HeteroAuto (arXiv 2505.17548, section 4): first pipelines, from device classes of devices rather than devices, with layers
+ * split as well as can be (candidates.c), then plans made of them (assemble.c), timed by the simulator; the best are refined (local_search.c).
+ *
+ * Each micro-batch that divides the global batch is searched by itself; one that could not beat what is known, however well its devices worked
+ * together, is left out (submesh.c has the bound). Passes run as 1F1B or ZB-H1 (arXiv 2401.10241), whichever is faster (local_search.c), or interleaved (interleaved_plans.c).
+ */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/alloc.h"
+#include "controller/solver/search/holders.h"
+#include "controller/solver/search/subclusters.h"
+#include "controller/solver/search/search_internal.h"
+#include "controller/solver/report/shortage.h"
+
+#define MICRO_BATCH_MAX 128
+#define MICRO_BATCHES_MAX 64
+#define PARTS_MAX (1 << 15) /* micro-batches a step: each is simulated */
+#define DIAGNOSIS_S 5.0 /* seconds for finding out why there is no plan */
+#define NEAR_ENOUGH 1.02 /* a plan that is so much worse than the best may still be preferred as it moves less */
+#define BEHIND 1.4 /* bound over the least one from which on a micro-batch comes last */
+
+struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
+{
+	return (struct hspmd_runtime_caps){
+		.max_tp = 8,
+		.tp_across_nodes = true,
+		.mixed_stage = true,
+		.unequal_shards = true,
+		.unequal_micro_batch = true,
+		.recompute = 1u << HSPMD_RECOMPUTE_NONE | 1u << HSPMD_RECOMPUTE_SELECTIVE | 1u << HSPMD_RECOMPUTE_FULL,
+		.schedules = 1u << HSPMD_SCHEDULE_1F1B | 1u << HSPMD_SCHEDULE_ZB_H1 | 1u << HSPMD_SCHEDULE_INTERLEAVED,
+		.max_zero_stage = 1,
+	};
+}
+
+static double now_s(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+/* ---- one micro-batch */
+
+/* Seconds that no plan with this micro-batch can beat: all devices at work all the time; one micro-batch through the whole model, without the gradients of
+ * weights where they may be put off, which are at most half of it. The tables' devices wait for the slowest of the whole cluster; those of a plan of few wait less. */
+static double bound(const struct hspmd_search *s, const struct hspmd_submesh_tables *t)
+{
+	bool split_backward = s->caps.schedules & 1u << HSPMD_SCHEDULE_ZB_H1;
+	double once = INFINITY, waiting = hspmd_variation(s->costs, s->costs->cluster->device_count, 1);
+	for (int u = 0; u < t->submesh_count; u++)
+		once = fmin(once, t->submeshes[u].work[HSPMD_RECOMPUTE_NONE][t->layers]);
+	return fmax(once * t->alike * (split_backward ? 0.5 : 1), s->request->global_batch / t->micro_batch / hspmd_submesh_tables_rate(t, s->available)) / waiting;
+}
+
+struct candidate_search {
+	bool memory_bound, exhaustive;
+};
+
+static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero, struct candidate_search *found)
+{
+	struct hspmd_candidates l = { 0 };
+	int rc = hspmd_candidates_fill(s, t, pipelines, zero, &l);
+	found->memory_bound = found->memory_bound || l.memory_bound;
+	found->exhaustive = l.exhaustive;
+	if (!rc)
+		rc = hspmd_assemble(s, t, &l, l.exhaustive && pipelines == 1 ? 1 : INT_MAX, zero);
+	hspmd_candidates_clear(&l);
+	return rc;
+}
+
+/* How much memory a stage needs depends on how many copies of it there will be. Many candidates are made for the number of pipelines that their deal
+ * leads to, ZeRO-1 where it is allowed: it saves memory and the optimizer's time, and costs nothing but the order of messages. Few candidates are
+ * made for every case. */
+static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t, bool exhaustive)
+{
+	struct candidate_search found = { 0 };
+	int most = s->request->global_batch / t->micro_batch;
+	bool zero = s->caps.max_zero_stage > 0;
+	if (!exhaustive)
+		return search_candidates(s, t, 2, zero, &found);
+	if (search_candidates(s, t, 2, false, &found) || (found.memory_bound && search_candidates(s, t, 1, false, &found)))
+		return -1;
+	for (int p = 2; zero && found.memory_bound && p <= most && p <= s->costs->cluster->device_count; p++)
+		if (search_candidates(s, t, p, true, &found))
+			return -1;
+	return 0;
+}
+
+/* Schedules that drafts are made for. Interleaved plans are made of others (interleaved_plans.c). */
+static const enum hspmd_schedule drafted[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1, HSPMD_SCHEDULE_GPIPE };
+#define DRAFTED ((int)(sizeof drafted / sizeof *drafted))
+
+/* What split is best depends on the schedule: few candidates are made for each, many for the first allowed alone, as those that do well with it do well with
+ * the others, to which refinement changes. GPipe holds more than 1F1B and is no faster; ZB-H1 holds more, too, so where nothing fits it does not either. */
+static int search_micro_batch(struct hspmd_search *s, struct hspmd_submesh_tables *t)
+{
+	bool exhaustive = hspmd_candidates_are_exhaustive(s, t), any = false;
+	for (int i = 0; i < DRAFTED; i++) {
+		bool no_gain = any && (!exhaustive || !s->best_plans.count || drafted[i] == HSPMD_SCHEDULE_GPIPE);
+		if (!(s->caps.schedules & 1u << drafted[i]) || no_gain || hspmd_search_is_over(s))
+			continue;
+		any = true;
+		t->schedule = drafted[i];
+		if (search_copies(s, t, exhaustive))
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- all micro-batches */
+
+struct trial {
+	struct hspmd_submesh_tables *tables;
+	double bound;
+};
+
+/* Small ones first: the sequences that do well with one are what is tried with the next, and what fits with a small one may not with a large one, hardly
+ * the other way round. Those that work much less well on these devices come last and will mostly be left out. */
+static void order_trials(struct trial *trials, int count)
+{
+	double least = INFINITY;
+	for (int i = 0; i < count; i++)
+		least = fmin(least, trials[i].bound);
+	for (int i = 0, at = 0; i < count; i++) {
+		struct trial trial = trials[i];
+		if (trial.bound > BEHIND * least)
+			continue;
+		memmove(&trials[at + 1], &trials[at], (size_t)(i - at) * sizeof *trials);
+		trials[at++] = trial;
+	}
+}
+
+/* Bring the turn with the least micro-batch to the front of those to come. */
+static void least_first(struct trial *trials, int count)
+{
+	int least = 0;
+	for (int i = 1; i < count; i++)
+		least = trials[i].tables->micro_batch < trials[least].tables->micro_batch ? i : least;
+	struct trial first = trials[least];
+	memmove(trials + 1, trials, (size_t)least * sizeof *trials);
+	trials[0] = first;
+}
+
+/* No stage holds less of a larger micro-batch than of a smaller one: in flight are as many samples at least, and each layer works on more. So where the first
+ * one tried does not fit the least comes next, and where that does not no other does. */
+static int search_trials(struct hspmd_search *s, struct trial *trials, int count)
+{
+	int least = INT_MAX, rc = 0;
+	bool hopeless = false;
+	for (int i = 0; i < count; i++)
+		least = trials[i].tables->micro_batch < least ? trials[i].tables->micro_batch : least;
+	for (int i = 0, no_gain = 0; i < count; i++) {
+		double before = s->best_s;
+		if (i && !s->best_plans.count)
+			least_first(trials + i, count - i);
+		struct hspmd_submesh_tables *t = trials[i].tables;
+		/* Steps get shorter with the micro-batch, then longer: where work is much, two that did not help are enough. */
+		bool enough = hopeless || (no_gain >= 2 && !hspmd_candidates_are_exhaustive(s, t));
+		if (!rc && !enough && trials[i].bound < s->best_s && !hspmd_search_is_over(s))
+			rc = search_micro_batch(s, t);
+		hopeless = hopeless || (!s->best_plans.count && t->micro_batch == least);
+		no_gain = isinf(s->best_s) || s->best_s < before ? 0 : no_gain + 1;
+		hspmd_submesh_tables_destroy(t);
+	}
+	return rc;
+}
+
+static int search(struct hspmd_search *s, struct hspmd_error *err)
+{
+	struct trial trials[MICRO_BATCHES_MAX];
+	int count = 0, rc = 0, batch = s->request->global_batch;
+	for (int mb = 1; mb <= batch && mb <= MICRO_BATCH_MAX && count < MICRO_BATCHES_MAX && !rc; mb++) {
+		if (batch % mb || (s->request->micro_batch && mb != s->request->micro_batch) || batch / mb > PARTS_MAX)
+			continue;
+		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, mb, err);
+		rc = t ? 0 : -1;
+		if (t)
+			trials[count++] = (struct trial){ t, bound(s, t) };
+	}
+	if (!rc && s->request->micro_batch > MICRO_BATCH_MAX)
+		rc = hspmd_fail(err, "micro-batches of more than %d samples are not supported", MICRO_BATCH_MAX);
+	if (!rc && !count)
+		rc = hspmd_fail(err, "a global batch of %d cannot be divided into at most %d micro-batches of at most %d samples", batch, PARTS_MAX,
+				MICRO_BATCH_MAX);
+	order_trials(trials, count);
+	if (rc)
+		for (int i = 0; i < count; i++)
+			hspmd_submesh_tables_destroy(trials[i].tables);
+	else if (search_trials(s, trials, count))
+		rc = hspmd_fail_memory(err, "searching for a plan");
+	if (!rc && hspmd_improve_plans(s))
+		rc = hspmd_fail_memory(err, "refining a plan");
+	return rc;
+}
+
+/* ---- the request */
+
+static int check_request(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, struct hspmd_error *err)
+{
+	if (c->device_count < 1)
+		return hspmd_fail(err, "the cluster has no devices");
+	if (r->global_batch < 1)
+		return hspmd_fail(err, "the global batch is %d: at least 1 is needed", r->global_batch);
+	if (!(r->limits.cost_weight >= 0 && r->limits.cost_weight <= 1))
+		return hspmd_fail(err, "the weight of cost is %g: expected 0 (speed alone) to 1 (cost alone)", r->limits.cost_weight);
+	if (r->micro_batch < 0 || (r->micro_batch && r->global_batch % r->micro_batch))
+		return hspmd_fail(err, "a global batch of %d cannot be divided into micro-batches of %d", r->global_batch, r->micro_batch);
+	return 0;
+}
+
+/* Which device types may be used: allowed by the limits, with memory and with layer times. Returns how many devices that are. */
+static int allow_types(struct hspmd_search *s, bool *allowed)
+{
+	const struct hspmd_cluster *c = s->costs->cluster;
+	const struct hspmd_solve_limits *lim = &s->request->limits;
+	for (int t = 0; t < c->type_count; t++) {
+		struct hspmd_error why = { "" };
+		allowed[t] = lim->type_count == 0;
+		for (int i = 0; i < lim->type_count; i++)
+			allowed[t] = allowed[t] || !strcmp(lim->types[i], c->types[t].name);
+		if (allowed[t] && !hspmd_costs_times(s->costs, t, 1.0, 1, &why)) {
+			hspmd_costs_warn(s->costs, "%s; its devices are left out", why.text);
+			allowed[t] = false;
+		}
+	}
+	int usable = 0;
+	for (int d = 0; d < c->device_count; d++)
+		usable += allowed[c->devices[d].type];
+	return usable;
+}
+
+/* Where prices count, a node without one counts as free. */
+static void warn_of_prices(struct hspmd_search *s)
+{
+	const struct hspmd_solve_limits *l = &s->request->limits;
+	const struct hspmd_cluster *c = s->costs->cluster;
+	for (int n = 0; n < c->node_count && (l->max_price_per_hour > 0 || l->cost_weight > 0); n++)
+		if (!(c->nodes[n].price_per_hour > 0)) {
+			hspmd_costs_warn(s->costs, "node %s has no price_per_hour: it counts as free (and others may too)", c->nodes[n].name);
+			return;
+		}
+}
+
+/* Devices that no link joins are never put into one plan: whoever forgot an entry should hear of it. */
+static void warn_of_links(struct hspmd_search *s)
+{
+	const struct hspmd_cluster *c = s->costs->cluster;
+	for (int a = 0; a < s->device_classes->count; a++)
+		for (int b = a; b < s->device_classes->count; b++) {
+			const struct hspmd_device_class *x = &s->device_classes->list[a], *y = &s->device_classes->list[b];
+			char one[256], other[256];
+			if (a == b && x->node_count < 2)
+				continue;
+			int from = hspmd_device_class_device(c, x, 0, 0), to = hspmd_device_class_device(c, y, a == b, 0);
+			if (c->devices[from].node != c->devices[to].node && !hspmd_costs_link(s->costs, from, to, 1, 1, NULL))
+				hspmd_costs_warn(s->costs, "no link covers %s and %s: no plan lets them and their likes work together",
+						 hspmd_cluster_device_address(c, from, one, sizeof one), hspmd_cluster_device_address(c, to, other, sizeof other));
+		}
+}
+
+/* No device may be used: why. */
+static void fail_of_types(const struct hspmd_search *s, struct hspmd_error *err)
+{
+	const struct hspmd_solve_limits *l = &s->request->limits;
+	char there[256] = "", allowed[256] = "";
+	for (int i = 0, used = 0; i < s->costs->cluster->type_count && used < (int)sizeof there; i++)
+		used += snprintf(there + used, sizeof there - (size_t)used, "%s%s", i ? ", " : "", s->costs->cluster->types[i].name);
+	for (int i = 0, used = 0; i < l->type_count && used < (int)sizeof allowed; i++)
+		used += snprintf(allowed + used, sizeof allowed - (size_t)used, "%s%s", i ? ", " : "", l->types[i]);
+	if (s->costs->warning_count)
+		hspmd_fail(err, "no device of the cluster may be used: %s", s->costs->warnings[0]);
+	else
+		hspmd_fail(err, "no device of the cluster may be used: its types are %s, and those allowed %s", there, allowed);
+}
+
+static int prepare(struct hspmd_search *s, struct hspmd_error *err)
+{
+	const struct hspmd_cluster *c = s->costs->cluster;
+	bool *allowed = hspmd_calloc((size_t)c->type_count, sizeof *allowed);
+	if (!allowed)
+		return hspmd_fail_memory(err, "preparing the search");
+	if (allow_types(s, allowed))
+		s->device_classes = hspmd_device_classes_new(c, allowed, err);
+	else
+		fail_of_types(s, err);
+	free(allowed);
+	if (!s->device_classes)
+		return -1;
+	for (int k = 0; k < s->device_classes->count; k++)
+		s->available[k] = s->device_classes->list[k].count;
+	warn_of_prices(s);
+	warn_of_links(s);
+	s->warm_starts = hspmd_calloc(HSPMD_WARM_STARTS, sizeof *s->warm_starts);
+	if (!s->warm_starts)
+		return hspmd_fail_memory(err, "preparing the search");
+	for (int i = 0; i < DRAFTED; i++)
+		if (s->caps.schedules & 1u << drafted[i])
+			return 0;
+	return hspmd_fail(err, "interleaved plans are made of those of another schedule, and none is allowed");
+}
+
+/* Begin with the present plan: what could not beat it is not looked at. */
+static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
+{
+	const struct hspmd_solve_request *r = s->request;
+	if (!r->current)
+		return 0;
+	s->best_plans.max_count = HSPMD_BEST_PLANS_MAX;
+	s->migration = hspmd_migration_new(s->costs, s->device_classes, r->current, r->current_cluster ? r->current_cluster : s->costs->cluster, err);
+	if (!s->migration)
+		return -1;
+	s->start = hspmd_migration_start(s->migration, r, &s->caps);
+	struct hspmd_plan *copy = s->start ? hspmd_plan_copy(s->start) : NULL;
+	return copy && hspmd_best_plans_offer(s, copy, NULL) ? hspmd_fail_memory(err, "starting from the current plan") : 0;
+}
+
+/* The plan on nodes that do not go together. NULL: memory. */
+static struct hspmd_plan *laid(struct hspmd_search *s, struct hspmd_plan *plan, double *moved)
+{
+	if (plan && hspmd_holders_settle(s, plan, s->best_plans.list[0].objective * NEAR_ENOUGH, moved)) {
+		hspmd_plan_destroy(plan);
+		return NULL;
+	}
+	return plan;
+}
+
+/* Of the plans that are good enough the one for which the fewest bytes move; the first where that is equal. The caller destroys it. NULL: memory. */
+static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
+{
+	double enough = s->best_plans.list[0].objective * (s->migration ? NEAR_ENOUGH : 1);
+	struct hspmd_plan *chosen = NULL;
+	*moved = NAN;
+	if (!s->migration)
+		return laid(s, hspmd_plan_copy(s->best_plans.list[0].plan), moved);
+	for (int i = 0; i <= s->best_plans.count; i++) {
+		struct hspmd_plan *plan = i < s->best_plans.count ? s->best_plans.list[i].plan : s->start;
+		double now = plan ? hspmd_migration_bytes(s->migration, plan) : NAN;
+		struct hspmd_plan *remapped = isnan(now) || hspmd_best_plans_time(s, plan, NULL) > enough ? NULL : hspmd_plan_copy(plan);
+		if (!remapped)
+			continue;
+		/* The same plan on other devices of the same device classes; not where they differ after all. */
+		double then = hspmd_migration_assign(s->migration, remapped) ? NAN : hspmd_migration_bytes(s->migration, remapped);
+		if (!(then < now) || hspmd_best_plans_time(s, remapped, NULL) > enough) {
+			hspmd_plan_destroy(remapped);
+			remapped = hspmd_plan_copy(plan);
+			then = now;
+		}
+		if (remapped && (!chosen || then < *moved)) {
+			hspmd_plan_destroy(chosen);
+			chosen = remapped;
+			*moved = then;
+		} else {
+			hspmd_plan_destroy(remapped);
+		}
+	}
+	return laid(s, chosen, moved);
+}
+
+static void clear_search(struct hspmd_search *s)
+{
+	hspmd_best_plans_clear(&s->best_plans);
+	hspmd_plan_destroy(s->start);
+	hspmd_migration_destroy(s->migration);
+	free(s->warm_starts);
+	hspmd_device_classes_destroy(s->device_classes);
+	hspmd_costs_destroy(s->costs);
+}
+
+/* With one stage per pipeline ZB-H1 is 1F1B, and the plan says so, whichever draft it was made from. */
+static void name_schedule(const struct hspmd_search *s, struct hspmd_plan *p)
+{
+	for (int q = 0; q < p->pipeline_count; q++)
+		if (p->pipelines[q].stage_count > 1)
+			return;
+	if (p->schedule == HSPMD_SCHEDULE_ZB_H1 && (s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B))
+		p->schedule = HSPMD_SCHEDULE_1F1B;
+}
+
+static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	double start = now_s();
+	struct hspmd_search s = { .request = request, .best_s = INFINITY, .best_plans.max_count = HSPMD_BEST_PLANS };
+	struct hspmd_plan *plan = NULL;
+	double moved = NAN;
+	s.caps = request->caps ? *request->caps : hspmd_runtime_caps_default();
+	s.deadline = request->time_limit_s > 0 ? start + request->time_limit_s : 0;
+	s.costs = hspmd_costs_new(cluster, model, profile, request->precision, request->seq_len, err);
+	if (!s.costs)
+		return NULL;
+	s.costs->sequence_parallel = s.caps.sequence_parallel;
+	if (!prepare(&s, err) && !start_from_current(&s, err) && !search(&s, err)) {
+		if (!s.best_plans.count)
+			*too_large = hspmd_fail(err, "no plan fits into the memory of the %d devices", cluster->device_count) < 0;
+		else if (!(plan = choose(&s, &moved)))
+			hspmd_fail_memory(err, "choosing a plan");
+	}
+	if (plan)
+		name_schedule(&s, plan);
+	if (plan && hspmd_predict(s.costs, plan, report, err)) {
+		hspmd_plan_destroy(plan);
+		plan = NULL;
+	}
+	if (plan && report) {
+		hspmd_report_take_warnings(report, s.costs);
+		report->evaluated = s.evaluated;
+		report->timed_out = s.timed_out;
+		report->elapsed_s = now_s() - start;
+		report->moved_bytes = moved;
+		report->price_per_hour = hspmd_plan_price(cluster, plan);
+	}
+	clear_search(&s);
+	return plan;
+}
+
+/* A plan's worth to compare it with those of other parts of the cluster. */
+static double objective_of(const struct hspmd_solve_request *r, const struct hspmd_cluster *c, const struct hspmd_plan *p)
+{
+	struct hspmd_costs costs = { .cluster = c };
+	struct hspmd_search s = { .costs = &costs, .request = r };
+	return hspmd_objective(&s, p, p->predicted.step_s);
+}
+
+/* One part of the cluster after another; the best plan over the whole cluster. Its report, and what was evaluated in all, go into *report. */
+static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				       struct hspmd_solve_request *r, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	struct hspmd_subclusters *subclusters = hspmd_subclusters_new(cluster, r, err);
+	struct hspmd_plan *best = NULL;
+	double start = now_s(), limit = r->time_limit_s, best_objective = INFINITY;
+	int64_t evaluated = 0;
+	int more = subclusters ? 1 : 0;
+	while (more > 0) {
+		struct hspmd_cluster *part;
+		struct hspmd_solve_report own = { 0 };
+		double left = limit > 0 ? limit - (now_s() - start) : 0;
+		if (best && limit > 0 && left <= 0) {
+			report->timed_out = true;
+			break;
+		}
+		r->time_limit_s = limit > 0 ? fmax(left, 1e-3) : 0;
+		more = hspmd_subclusters_next(subclusters, &part, err);
+		if (more <= 0)
+			break;
+		struct hspmd_plan *plan = solve_part(part, model, profile, r, &own, too_large, err);
+		double objective = plan ? objective_of(r, part, plan) : INFINITY;
+		hspmd_subclusters_report(subclusters, objective);
+		evaluated += own.evaluated;
+		if (plan && objective < best_objective && !hspmd_plan_rebind(plan, part, cluster, err)) {
+			hspmd_plan_destroy(best);
+			hspmd_solve_report_clear(report);
+			best = plan;
+			best_objective = objective;
+			*report = own;
+		} else {
+			hspmd_plan_destroy(plan);
+			hspmd_solve_report_clear(&own);
+		}
+		hspmd_cluster_destroy(part);
+	}
+	report->evaluated = evaluated;
+	report->elapsed_s = now_s() - start;
+	hspmd_subclusters_destroy(subclusters);
+	return best;
+}
+
+/* In the request's precision. */
+static struct hspmd_plan *solve_whole(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				      const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = *request;
+	return hspmd_limits_are_set(&r.limits) ? solve_subclusters(cluster, model, profile, &r, report, too_large, err)
+					    : solve_part(cluster, model, profile, &r, report, too_large, err);
+}
+
+static bool is_allowed(const struct hspmd_solve_limits *limits, const char *type)
+{
+	for (int i = 0; i < limits->type_count; i++)
+		if (!strcmp(limits->types[i], type))
+			return true;
+	return limits->type_count == 0;
+}
+
+/* Names of the types that may be used and whose devices compute in the precision, into names; how many. *left: devices of the others. */
+static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const char **names, int *left)
+{
+	int n = 0;
+	*left = 0;
+	for (int t = 0; t < c->type_count; t++)
+		if (is_allowed(&r->limits, c->types[t].name) && hspmd_device_kind_computes(c->types[t].kind, r->precision))
+			names[n++] = c->types[t].name;
+	for (int d = 0; d < c->device_count; d++) {
+		const struct hspmd_device_type *t = &c->types[c->devices[d].type];
+		*left += is_allowed(&r->limits, t->name) && !hspmd_device_kind_computes(t->kind, r->precision);
+	}
+	return n;
+}
+
+static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+				     const struct hspmd_solve_request *request, const char *const *types, int type_count, int left,
+				     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = *request;
+	struct hspmd_plan *plan = NULL;
+	double start = now_s();
+	char text[200];
+	if (type_count) {
+		r.limits.types = types;
+		r.limits.type_count = type_count;
+		plan = solve_whole(cluster, model, profile, &r, report, too_large, err);
+		r.limits = request->limits;
+	}
+	if (plan) {
+		snprintf(text, sizeof text, "%d device%s left out, which cannot compute in %s", left, left == 1 ? " is" : "s are", hspmd_precision_names[r.precision]);
+		hspmd_report_warn(report, text);
+		return plan;
+	}
+	hspmd_solve_report_clear(report);
+	r.precision = HSPMD_PRECISION_FP32;
+	if (r.time_limit_s > 0)
+		r.time_limit_s = fmax(r.time_limit_s - (now_s() - start), 1e-3);
+	plan = solve_whole(cluster, model, profile, &r, report, too_large, err);
+	if (plan)
+		hspmd_report_precision(report, cluster, plan, request->precision);
+	return plan;
+}
+
+/* A plan computes in bf16 where all its devices can (hspmd_plan_precision). So it is made of those first; where they are none or too few, of all, in fp32: what it
+ * costs and what fits is always told of what will run. Only hspmd's own runtime is known so well: where there is a profile alone, the precision is what it is. */
+static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+					     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large,
+					     struct hspmd_error *err)
+{
+	if (!model || request->precision != HSPMD_PRECISION_BF16)
+		return solve_whole(cluster, model, profile, request, report, too_large, err);
+	const char **names = hspmd_calloc((size_t)cluster->type_count, sizeof *names);
+	struct hspmd_plan *plan = NULL;
+	int left = 0, count = names ? types_that_compute(cluster, request, names, &left) : hspmd_fail_memory(err, "choosing a precision");
+	if (count >= 0)
+		plan = left ? solve_left(cluster, model, profile, request, names, count, left, report, too_large, err)
+			    : solve_whole(cluster, model, profile, request, report, too_large, err);
+	free(names);
+	return plan;
+}
+
+struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+			       const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	struct hspmd_solve_request r = *request;
+	struct hspmd_solve_report unread = { 0 };
+	bool too_large = false;
+	if (check_request(cluster, request, err))
+		return NULL;
+	if (r.current && !r.current_cluster)
+		r.current_cluster = cluster;
+	struct hspmd_plan *plan = solve_in_precision(cluster, model, profile, &r, report ? report : &unread, &too_large, err);
+	hspmd_solve_report_clear(&unread);
+	if (!plan && too_large && !r.no_diagnosis)
+		hspmd_explain_shortage(cluster, model, profile, request, DIAGNOSIS_S, err);
+	return plan;
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bound on a pipeline's speed: give each layer l a weight w(l), sum 1, the least part that it takes of any submesh's time through all layers,
+ * scaled by W. A submesh with rate r = 1 / (W all its time) then has w(l) <= r c(l) for every layer; over all stages of a pipeline, whose slowest takes
+ * the cycle, 1 = sum w <= sum r c <= cycle sum r. So micro-batches per second, 1 / cycle, are at most the sum of the rates, however layers are split.
+ */
+#include "controller/solver/search/submesh.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+
+#define QUEUE_MAX 16
+
+static bool tp_is_allowed(const struct hspmd_submesh_tables *t, int tp)
+{
+	const struct hspmd_model *m = t->costs->model;
+	if (tp > t->caps->max_tp || tp > HSPMD_MAX_TP)
+		return false;
+	if (m && (m->heads % tp || m->kv_heads % tp))
+		return false;
+	if (m || !t->costs->profile)
+		return true;
+	/* Without a model the profile says which degrees there are; others could only be guessed at. */
+	for (int i = 0; i < t->costs->profile->times_count; i++)
+		if (t->costs->profile->times[i].tp == tp)
+			return true;
+	return false;
+}
+
+static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, struct hspmd_error *err)
+{
+	struct hspmd_costs *c = t->costs;
+	const struct hspmd_device_class *device_class = &t->device_classes->list[u->device_class];
+	int devices[HSPMD_MAX_TP];
+	for (int i = 0; i < u->tp; i++)
+		devices[i] = hspmd_device_class_device(c->cluster, device_class, 0, i);
+	double slow = device_class->slowdown / c->cluster->nodes[device_class->nodes[0]].slowdown * hspmd_variation(c, c->cluster->device_count, u->tp);
+	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel };
+	for (int l = 0; l < t->layers; l++) {
+		double transient = hspmd_layer_transient_bytes(c, l, HSPMD_RECOMPUTE_NONE, &device);
+		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
+			struct hspmd_stage s = { .layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r };
+			struct hspmd_stage_cost cost;
+			if (hspmd_costs_stage(c, &s, t->micro_batch, &cost, err))
+				return -1;
+			u->work[r][l + 1] = u->work[r][l] + slow * (cost.forward + cost.backward);
+			u->forward[l + 1] = u->forward[l] + slow * cost.forward;
+			u->saved[r][l + 1] = u->saved[r][l] + t->micro_batch * hspmd_layer_saved_bytes(c, l, r, &device);
+			u->recomputed[r] = fmax(u->recomputed[r], t->micro_batch * (hspmd_layer_transient_bytes(c, l, r, &device) - transient));
+		}
+		u->transient[0][l] = t->micro_batch * transient;
+		u->resident[l + 1] = u->resident[l] + t->micro_batch * hspmd_layer_resident_bytes(c, l, HSPMD_RECOMPUTE_FULL, &device);
+		u->params[l + 1] = c->params_sum[l + 1] * u->share;
+	}
+	for (int j = 1; j < HSPMD_RANGE_LEVELS; j++)
+		for (int l = 0; l + (1 << j) <= t->layers; l++)
+			u->transient[j][l] = fmax(u->transient[j - 1][l], u->transient[j - 1][l + (1 << (j - 1))]);
+	return 0;
+}
+
+static void bound_rates(struct hspmd_submesh_tables *t)
+{
+	double total = 0;
+	for (int l = 0; l < t->layers; l++) {
+		double least = INFINITY;
+		for (int i = 0; i < t->submesh_count; i++) {
+			const double *w = t->submeshes[i].work[HSPMD_RECOMPUTE_NONE];
+			least = fmin(least, (w[l + 1] - w[l]) / w[t->layers]);
+		}
+		total += least;
+	}
+	t->alike = total;
+	for (int i = 0; i < t->submesh_count; i++)
+		t->submeshes[i].rate = 1 / (total * t->submeshes[i].work[HSPMD_RECOMPUTE_NONE][t->layers]);
+}
+
+static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
+{
+	const struct hspmd_cluster *c = t->costs->cluster;
+	size_t n = (size_t)t->layers + 1, arrays = 2 * HSPMD_RECOMPUTE_KINDS + 3 + HSPMD_RANGE_LEVELS;
+	for (int k = 0; k < t->device_classes->count; k++)
+		for (int tp = 1; tp <= t->device_classes->list[k].per_node; tp++)
+			if (tp_is_allowed(t, tp) && t->submesh_count < HSPMD_SUBMESHES_MAX)
+				t->submeshes[t->submesh_count++] = (struct hspmd_submesh){ .device_class = k, .tp = tp, .share = 1.0 / tp };
+	t->storage = hspmd_calloc((size_t)t->submesh_count * arrays * n, sizeof *t->storage);
+	if (!t->storage)
+		return hspmd_fail_memory(err, "preparing the search");
+	double *at = t->storage;
+	for (int i = 0; i < t->submesh_count; i++) {
+		struct hspmd_submesh *u = &t->submeshes[i];
+		const struct hspmd_device_type *type = &c->types[t->device_classes->list[u->device_class].type];
+		u->usable_bytes = hspmd_usable_bytes(t->costs, type);
+		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++, at += 2 * n) {
+			u->work[r] = at;
+			u->saved[r] = at + n;
+		}
+		u->forward = at;
+		u->params = at + n;
+		u->resident = at + 2 * n;
+		at += 3 * n;
+		for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
+			u->transient[j] = at;
+		if (measure(t, u, err))
+			return -1;
+	}
+	bound_rates(t);
+	return 0;
+}
+
+/* Of the sizes kept, the next larger one, else the largest. */
+static int nearest_size(const struct hspmd_submesh_tables *t, double bytes)
+{
+	int best = 0;
+	for (int i = 1; i < t->size_count; i++) {
+		double x = t->size_bytes[i], y = t->size_bytes[best];
+		if (x >= bytes ? y < bytes || x < y : y < bytes && x > y)
+			best = i;
+	}
+	return best;
+}
+
+static int add_sizes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
+{
+	size_t n = (size_t)t->layers;
+	t->size_of = hspmd_calloc(n, sizeof *t->size_of);
+	t->size_bytes = hspmd_calloc(n, sizeof *t->size_bytes);
+	if (!t->size_of || !t->size_bytes)
+		return hspmd_fail_memory(err, "preparing the search");
+	for (int l = 0; l < t->layers; l++) {
+		double bytes = t->costs->layers[l].output_bytes * t->micro_batch;
+		int i = 0;
+		while (i < t->size_count && t->size_bytes[i] != bytes)
+			i++;
+		if (i == t->size_count && i < HSPMD_SIZES_MAX)
+			t->size_bytes[t->size_count++] = bytes;
+		t->size_of[l] = i < t->size_count ? i : nearest_size(t, bytes);
+	}
+	t->boundary_classes = t->device_classes->count;
+	size_t cells = (size_t)(t->boundary_classes * t->boundary_classes * 2 * QUEUE_MAX * t->size_count);
+	t->boundaries = hspmd_calloc(cells, sizeof *t->boundaries);
+	if (!t->boundaries)
+		return hspmd_fail_memory(err, "preparing the search");
+	for (size_t i = 0; i < cells; i++)
+		t->boundaries[i] = -1;
+	return 0;
+}
+
+struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes, const struct hspmd_runtime_caps *caps, int micro_batch,
+				      struct hspmd_error *err)
+{
+	struct hspmd_submesh_tables *t = hspmd_calloc(1, sizeof *t);
+	if (!t) {
+		hspmd_fail_memory(err, "preparing the search");
+		return NULL;
+	}
+	t->costs = costs;
+	t->device_classes = device_classes;
+	t->caps = caps;
+	t->micro_batch = micro_batch;
+	t->layers = costs->layer_count;
+	if (add_submeshes(t, err) || add_sizes(t, err)) {
+		hspmd_submesh_tables_destroy(t);
+		return NULL;
+	}
+	return t;
+}
+
+double hspmd_submesh_tables_rate(const struct hspmd_submesh_tables *t, const int *available)
+{
+	double rates = 0;
+	for (int k = 0; k < t->device_classes->count; k++) {
+		double most = 0;
+		for (int u = 0; u < t->submesh_count; u++)
+			if (t->submeshes[u].device_class == k)
+				most = fmax(most, t->submeshes[u].rate / t->submeshes[u].tp);
+		rates += most * available[k];
+	}
+	return rates;
+}
+
+void hspmd_submesh_tables_destroy(struct hspmd_submesh_tables *t)
+{
+	if (!t)
+		return;
+	free(t->storage);
+	free(t->size_of);
+	free(t->size_bytes);
+	free(t->boundaries);
+	free(t);
+}
+
+/* A device of device class a and another of device class b, in one node or not; false when there are no two such. */
+static bool two_devices(const struct hspmd_submesh_tables *t, int a, int b, bool same_node, int *from, int *to)
+{
+	const struct hspmd_cluster *c = t->costs->cluster;
+	const struct hspmd_device_class *x = &t->device_classes->list[a], *y = &t->device_classes->list[b];
+	*from = hspmd_device_class_device(c, x, 0, 0);
+	if (same_node) {
+		if (x->node_class != y->node_class || (a == b && x->per_node < 2))
+			return false;
+		*to = hspmd_device_class_device(c, y, 0, a == b ? 1 : 0);
+		return true;
+	}
+	if (x->node_class == y->node_class && y->node_count < 2)
+		return false;
+	*to = hspmd_device_class_device(c, y, x->node_class == y->node_class ? 1 : 0, 0);
+	return true;
+}
+
+static double boundary_s(const struct hspmd_submesh_tables *t, int a, int b, bool same_node, int queue, double bytes)
+{
+	int from, to;
+	if (!two_devices(t, a, b, same_node, &from, &to))
+		return INFINITY;
+	double own = hspmd_costs_transfer(t->costs, from, to, 1, 1, bytes, NULL), back = hspmd_costs_transfer(t->costs, to, from, 1, 1, bytes, NULL);
+	if (own < 0 || back < 0)
+		return INFINITY;
+	if (same_node || queue < 2)
+		return own + back;
+	double all = hspmd_costs_transfer(t->costs, from, to, queue, queue, queue * bytes, NULL);
+	double all_back = hspmd_costs_transfer(t->costs, to, from, queue, queue, queue * bytes, NULL);
+	return (own + all + back + all_back) / 2;
+}
+
+double hspmd_boundary_seconds(struct hspmd_submesh_tables *t, int a, int b, bool same_node, int queue, int size)
+{
+	int ka = t->submeshes[a].device_class, kb = t->submeshes[b].device_class;
+	queue = queue < 1 ? 1 : queue >= QUEUE_MAX ? QUEUE_MAX - 1 : queue;
+	double *cell = &t->boundaries[(((ka * t->boundary_classes + kb) * 2 + same_node) * QUEUE_MAX + queue) * t->size_count + size];
+	if (*cell < 0)
+		*cell = boundary_s(t, ka, kb, same_node, queue, t->size_bytes[size]);
+	return *cell;
+}

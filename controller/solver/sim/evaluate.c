@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan's step time: every pipeline simulated, transfers slowed by those that share their way, gradients synchronised, weights updated.
+ *
+ *     step = last gradient synchronised + slowest optimizer
+ * Clipping by the global norm needs all gradients, so no device updates before the last group is done.
+ */
+#include "controller/solver/sim/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/schedule.h"
+#include "controller/solver/solver.h"
+
+void hspmd_timing_clear(struct hspmd_timing *t)
+{
+	free(t->first_stage);
+	free(t->stages);
+	*t = (struct hspmd_timing){ 0 };
+}
+
+/* An activation crosses from one stage to the next once, from one device to one. */
+struct way {
+	int stage; /* that sends forward, in the timing's array */
+	int from_node, to_node, from, to;
+	double bytes;
+};
+
+static int by_way(const void *a, const void *b)
+{
+	const struct way *x = a, *y = b;
+	if (x->from_node != y->from_node)
+		return x->from_node < y->from_node ? -1 : 1;
+	if (x->to_node != y->to_node)
+		return x->to_node < y->to_node ? -1 : 1;
+	return x->stage < y->stage ? -1 : x->stage > y->stage;
+}
+
+static int collect_ways(const struct hspmd_costs *c, const struct hspmd_plan *p, const struct hspmd_timing *t, struct way *ways)
+{
+	int count = 0;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		const struct hspmd_pipeline *pipe = &p->pipelines[i];
+		for (int s = 0; s + 1 < pipe->stage_count; s++) {
+			const struct hspmd_stage *a = &pipe->stages[s], *b = a + 1;
+			ways[count++] = (struct way){ t->first_stage[i] + s, c->cluster->devices[a->devices[0]].node,
+						      c->cluster->devices[b->devices[0]].node, a->devices[0], b->devices[0],
+						      c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
+		}
+	}
+	qsort(ways, (size_t)count, sizeof *ways, by_way);
+	return count;
+}
+
+/* Seconds of `senders` messages of `bytes` together on one way, there and back; -1: no link. */
+static int there_and_back(const struct hspmd_costs *c, const struct way *w, int senders, double bytes, double seconds[2], struct hspmd_error *err)
+{
+	seconds[0] = hspmd_costs_transfer(c, w->from, w->to, senders, senders, bytes, err);
+	seconds[1] = seconds[0] < 0 ? -1 : hspmd_costs_transfer(c, w->to, w->from, senders, senders, bytes, err);
+	return seconds[1] < 0 ? -1 : 0;
+}
+
+/* Pipelines work in step with one another, so what they send from one node to others comes to its network at the same time and queues: the one in
+ * the middle of n waits for half of them, (own + all) / 2. */
+static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	struct way *ways = hspmd_calloc((size_t)t->stage_total, sizeof *ways);
+	double *leaving = hspmd_calloc((size_t)c->cluster->node_count * 2, sizeof *leaving), *returning = leaving + c->cluster->node_count;
+	int rc = -1, count;
+	if (!ways || !leaving) {
+		hspmd_fail_memory(err, "evaluating a plan");
+		goto out;
+	}
+	count = collect_ways(c, p, t, ways);
+	for (int i = 0, end; i < count; i = end) {
+		double bytes = 0, seconds[2];
+		for (end = i; end < count && ways[end].from_node == ways[i].from_node && ways[end].to_node == ways[i].to_node; end++)
+			bytes += ways[end].bytes;
+		if (ways[i].from_node == ways[i].to_node)
+			continue;
+		if (there_and_back(c, &ways[i], end - i, bytes, seconds, err))
+			goto out;
+		leaving[ways[i].from_node] += seconds[0];
+		returning[ways[i].to_node] += seconds[1];
+	}
+	for (int i = 0; i < count; i++) {
+		const struct way *w = &ways[i];
+		double seconds[2];
+		if (w->from == w->to)
+			continue;
+		if (there_and_back(c, w, 1, w->bytes, seconds, err))
+			goto out;
+		if (w->from_node != w->to_node) {
+			seconds[0] = (seconds[0] + leaving[w->from_node]) / 2;
+			seconds[1] = (seconds[1] + returning[w->to_node]) / 2;
+		}
+		t->stages[w->stage].send_forward = seconds[0];
+		t->stages[w->stage + 1].send_backward = seconds[1];
+	}
+	rc = 0;
+out:
+	free(ways);
+	free(leaving);
+	return rc;
+}
+
+struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t)
+{
+	return (struct hspmd_sim_stage){ .forward = t->cost.forward, .backward = t->cost.backward, .weight_grads = hspmd_sim_weight_grads(t->cost.forward, t->cost.backward),
+					 .send_forward = t->send_forward, .send_backward = t->send_backward };
+}
+
+int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const struct hspmd_sim_stage *stages, struct hspmd_pipeline_sim *result)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
+		return hspmd_simulate_interleaved(stages, pipe->stage_count, p->virtual_stages, pipe->micro_batches, result);
+	return hspmd_simulate(stages, pipe->stage_count, pipe->micro_batches, p->schedule, result);
+}
+
+static int simulate_pipeline(const struct hspmd_plan *p, int pipeline, struct hspmd_timing *t, double *end, struct hspmd_error *err)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	struct hspmd_stage_timing *st = &t->stages[t->first_stage[pipeline]];
+	size_t n = (size_t)pipe->stage_count;
+	struct hspmd_sim_stage *sim = hspmd_calloc(n, sizeof *sim);
+	double *ends = hspmd_calloc(n, sizeof *ends);
+	struct hspmd_pipeline_sim result = { .stage_end = ends };
+	if (!sim || !ends)
+		goto memory;
+	for (size_t s = 0; s < n; s++)
+		sim[s] = hspmd_sim_stage_of(&st[s]);
+	if (hspmd_simulate_pipeline(p, pipeline, sim, &result))
+		goto memory;
+	for (size_t s = 0; s < n; s++)
+		st[s].end = ends[s];
+	*end = result.end;
+	free(sim);
+	free(ends);
+	return 0;
+memory:
+	free(sim);
+	free(ends);
+	return hspmd_fail_memory(err, "simulating a pipeline");
+}
+
+struct hspmd_stage_timing hspmd_timing_all_chunks(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s)
+{
+	const struct hspmd_stage_timing *stages = &t->stages[t->first_stage[pipeline]];
+	struct hspmd_stage_timing sum = { 0 };
+	int count = p->pipelines[pipeline].stage_count;
+	for (; s < count; s += count / p->virtual_stages) {
+		sum.cost.forward += stages[s].cost.forward;
+		sum.cost.backward += stages[s].cost.backward;
+		sum.cost.group_comm += stages[s].cost.group_comm;
+		sum.cost.optimizer += stages[s].cost.optimizer;
+		sum.send_forward += stages[s].send_forward;
+		sum.send_backward += stages[s].send_backward;
+	}
+	return sum;
+}
+
+static double busy(const struct hspmd_plan *p, const struct hspmd_timing *t, int pipeline, int s)
+{
+	struct hspmd_stage_timing sum = hspmd_timing_all_chunks(p, t, pipeline, s);
+	return sum.cost.forward + sum.cost.backward + sum.send_forward + sum.send_backward;
+}
+
+/* The slowest optimizer, and the busiest devices of the pipeline that ends last. */
+static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			t->optimizer_s = fmax(t->optimizer_s, hspmd_timing_all_chunks(p, t, i, s).cost.optimizer);
+	for (int s = 1; s < p->pipelines[t->worst_pipeline].stage_count / p->virtual_stages; s++)
+		if (busy(p, t, t->worst_pipeline, s) > busy(p, t, t->worst_pipeline, t->worst_stage))
+			t->worst_stage = s;
+}
+
+int hspmd_timing_compute(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	int devices = hspmd_plan_device_count(p);
+	*t = (struct hspmd_timing){ 0 };
+	t->first_stage = hspmd_calloc((size_t)p->pipeline_count, sizeof *t->first_stage);
+	if (!t->first_stage)
+		return hspmd_fail_memory(err, "evaluating a plan");
+	for (int i = 0; i < p->pipeline_count; i++) {
+		t->first_stage[i] = t->stage_total;
+		t->stage_total += p->pipelines[i].stage_count;
+	}
+	t->stages = hspmd_calloc((size_t)t->stage_total, sizeof *t->stages);
+	if (!t->stages) {
+		hspmd_fail_memory(err, "evaluating a plan");
+		goto fail;
+	}
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
+			struct hspmd_stage_timing *st = &t->stages[t->first_stage[i] + s];
+			const struct hspmd_stage *stage = &p->pipelines[i].stages[s];
+			if (hspmd_costs_stage(c, stage, p->pipelines[i].micro_batch, &st->cost, err))
+				goto fail;
+			double vary = hspmd_variation(c, devices, stage->device_count);
+			st->cost.forward *= vary;
+			st->cost.backward *= vary;
+			st->cost.group_comm *= vary;
+			st->cost.optimizer *= p->zero_stage ? 1.0 / p->pipeline_count : 1;
+		}
+	if (transfers(c, p, t, err))
+		goto fail;
+	for (int i = 0; i < p->pipeline_count; i++) {
+		double end = 0;
+		if (simulate_pipeline(p, i, t, &end, err))
+			goto fail;
+		if (end > t->compute_end) {
+			t->compute_end = end;
+			t->worst_pipeline = i;
+		}
+	}
+	find_slowest(p, t);
+	if (hspmd_time_gradient_sync(c, p, t, err))
+		goto fail;
+	t->sync_end = t->compute_end;
+	for (int s = 0; s < t->stage_total; s++)
+		t->sync_end = fmax(t->sync_end, t->stages[s].sync_end);
+	t->step_s = t->sync_end + t->optimizer_s;
+	return 0;
+fail:
+	hspmd_timing_clear(t);
+	return -1;
+}
+
+/* The most that is in flight at once on stage `stage` of every chunk, in the order of its entries. */
+static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *chunks)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	struct hspmd_pipeline_rank rank = { stage, pipe->stage_count / p->virtual_stages, p->virtual_stages, pipe->micro_batches };
+	int entries = hspmd_schedule_length(p->schedule, &rank);
+	struct hspmd_schedule_entry *entry = hspmd_calloc((size_t)entries, sizeof *entry);
+	double now = 0, most = 0;
+	if (!entry)
+		return INFINITY;
+	hspmd_schedule(p->schedule, &rank, entry);
+	for (int i = 0; i < entries; i++) {
+		now += (entry[i].backward ? -1 : 1) * chunks[entry[i].chunk].in_flight;
+		most = fmax(most, now);
+	}
+	free(entry);
+	return most;
+}
+
+double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage, int which)
+{
+	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
+	struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage > 0 };
+	struct hspmd_memory one, *chunks = p->virtual_stages > 1 ? hspmd_calloc((size_t)p->virtual_stages, sizeof *chunks) : &one;
+	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[pipe->stages[stage].devices[which]].type];
+	int step = pipe->stage_count / p->virtual_stages;
+	double state = 0, fixed = 0, end = 0;
+	if (!chunks)
+		return INFINITY;
+	for (int r = 0; r < p->virtual_stages; r++) {
+		chunks[r] = hspmd_costs_memory(c, &pipe->stages[stage + r * step], which, pipe->micro_batch, &copies);
+		state += chunks[r].state;
+		fixed = fmax(fixed, chunks[r].fixed);
+		end += chunks[r].end;
+	}
+	double alive = p->virtual_stages > 1 ? fullest(p, pipeline, stage, chunks)
+					     : chunks[0].in_flight * hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
+	alive += chunks[0].recomputed * hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule);
+	if (chunks != &one)
+		free(chunks);
+	return hspmd_device_bytes(c, type, state + fmax(fixed + alive, end));
+}
+
+/* ---- predicted */
+
+static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	int devices = hspmd_plan_device_count(p), at = 0;
+	int *ids = hspmd_calloc((size_t)devices, sizeof *ids);
+	double *bytes = hspmd_calloc((size_t)devices, sizeof *bytes);
+	if (!ids || !bytes) {
+		free(ids);
+		free(bytes);
+		return hspmd_fail_memory(err, "predicting memory");
+	}
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
+			for (int d = 0; d < p->pipelines[i].stages[s].device_count; d++, at++) {
+				ids[at] = p->pipelines[i].stages[s].devices[d];
+				bytes[at] = hspmd_plan_memory(c, p, i, s, d);
+				double have = (double)c->cluster->types[c->cluster->devices[ids[at]].type].memory_bytes;
+				if (report && bytes[at] > have && hspmd_report_shortage(report, ids[at], i, s, bytes[at], have, err)) {
+					free(ids);
+					free(bytes);
+					return -1;
+				}
+			}
+	free(p->predicted.devices);
+	free(p->predicted.memory_bytes);
+	p->predicted.device_count = devices;
+	p->predicted.devices = ids;
+	p->predicted.memory_bytes = bytes;
+	return 0;
+}
+
+/* Where the step's time goes, seen from the busiest stage of the pipeline that ends last; the parts add up to the step. */
+static void fill_times(const struct hspmd_plan *p, const struct hspmd_timing *t, struct hspmd_predicted *out)
+{
+	struct hspmd_stage_timing w = hspmd_timing_all_chunks(p, t, t->worst_pipeline, t->worst_stage);
+	int m = p->pipelines[t->worst_pipeline].micro_batches;
+	double compute = m * (w.cost.forward + w.cost.backward), sent = m * (w.send_forward + w.send_backward);
+	out->step_s = t->step_s;
+	out->compute_s = compute + t->optimizer_s;
+	out->communication_s = sent;
+	out->sync_s = t->sync_end - t->compute_end;
+	out->bubble_s = fmax(0, t->compute_end - compute - sent);
+}
+
+static void warn_origins(struct hspmd_costs *c, const struct hspmd_plan *p)
+{
+	for (int i = 0; i < p->pipeline_count; i++)
+		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
+			const struct hspmd_stage *st = &p->pipelines[i].stages[s];
+			for (int d = 0; d < st->device_count; d++) {
+				const struct hspmd_layer_times *t = hspmd_costs_times(c, c->cluster->devices[st->devices[d]].type,
+										      hspmd_stage_share(st, d), p->pipelines[i].micro_batch, NULL);
+				if (t && t->origins)
+					hspmd_costs_warn_origins(c, t);
+			}
+		}
+}
+
+int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	struct hspmd_timing t;
+	if (hspmd_timing_compute(c, p, &t, err))
+		return -1;
+	fill_times(p, &t, &p->predicted);
+	hspmd_timing_clear(&t);
+	warn_origins(c, p);
+	return fill_memory(c, p, report, err);
+}
+
+int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+		   enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err)
+{
+	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
+	if (!c)
+		return -1;
+	int rc = hspmd_predict(c, plan, report, err);
+	if (!rc && report) {
+		hspmd_report_take_warnings(report, c);
+		if (model)
+			hspmd_report_precision(report, cluster, plan, precision);
+	}
+	hspmd_costs_destroy(c);
+	return rc;
+}

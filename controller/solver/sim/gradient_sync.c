@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradient synchronisation, layer by layer between whichever stages hold the layer (after AutoHet, arXiv 2512.20953, section 4.3, and HSPMD,
+ * 2504.20490).
+ *
+ * Layers that lie in the same stage of every pipeline make one group; weights that two layers share make another, of the stages of both. The
+ * holders form a ring in the order of their nodes, so that no node's network is crossed more often than it must be; each hop carries
+ * 2 (n - 1) chunks of 1 / n of the gradients, spread over the holder's devices. A group starts when all its holders have done their last
+ * backward pass, so the groups of later stages hide behind the drain of the pipeline. What leaves a node leaves through one network: groups queue
+ * for it in the order they start. Under ZeRO-1 the second half of the way carries updated weights instead of gradients, after the update.
+ *
+ * hspmd's programs for CPUs (that train what there is a model of) send a layer's gradients when its last backward pass is done, beside those of the layers
+ * before it (runtime/program/gradient_sync.c). The way hides behind these, the copies and sums that the cores make themselves do not. The gradients of n layers, all of
+ * them t seconds on their way, of which the cores are busy for c, the uppermost layer's complete at f and the lowest's, but for c, at l, are there at
+ *     max(f + t, l + c (n - 1) / n + t / n)
+ * for layers that are alike: either the way is busy without a break from the first on, or it waits for the last. Otherwise all go together, n = 1.
+ */
+#include "controller/solver/sim/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "controller/solver/cost/cost_constants.h"
+
+struct holder {
+	int stage; /* in the timing's array */
+	const struct hspmd_stage *s;
+};
+
+struct group {
+	double first, start; /* the first gradients of it are complete everywhere; all are */
+	double params;
+	int count, layers;   /* holders; layers that go one after another, 1: all together */
+	struct holder *holders;
+};
+
+/* What one group puts on the way from one node to another. */
+struct flow {
+	int from_node, to_node;
+	int from, to; /* a device on each side */
+	int senders, receivers;
+	double bytes; /* of one ring step, all senders together */
+};
+
+struct sync {
+	struct hspmd_costs *c;
+	const struct hspmd_plan *p;
+	struct hspmd_timing *t;
+	struct group *groups;
+	int count;
+	struct holder *holders; /* storage of all groups */
+	size_t used;
+	struct flow *flows;
+	double *net_free; /* when a node's way out is free */
+	int *stage_of;    /* each pipeline's stage of the layer at hand */
+};
+
+static int by_node(const void *a, const void *b)
+{
+	const struct holder *x = a, *y = b;
+	int dx = x->s->devices[0], dy = y->s->devices[0];
+	return dx < dy ? -1 : dx > dy;
+}
+
+static int by_start(const void *a, const void *b)
+{
+	const struct group *x = a, *y = b;
+	return x->first < y->first ? -1 : x->first > y->first ? 1 : 0;
+}
+
+static int by_nodes(const void *a, const void *b)
+{
+	const struct flow *x = a, *y = b;
+	if (x->from_node != y->from_node)
+		return x->from_node < y->from_node ? -1 : 1;
+	return x->to_node < y->to_node ? -1 : x->to_node > y->to_node;
+}
+
+/* One ring's hops. Those between the same two nodes share their way and are joined; hops inside a node have ways of their own. Count. */
+static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct flow *flows)
+{
+	int n = g->count;
+	for (int i = 0; i < n; i++) {
+		const struct hspmd_stage *a = g->holders[i].s, *b = g->holders[(i + 1) % n].s;
+		flows[i] = (struct flow){ c->cluster->devices[a->devices[0]].node, c->cluster->devices[b->devices[0]].node, a->devices[0],
+					  b->devices[0], a->device_count, b->device_count, g->params / n };
+	}
+	qsort(flows, (size_t)n, sizeof *flows, by_nodes);
+	int kept = 0;
+	for (int i = 1; i < n; i++) {
+		if (by_nodes(&flows[kept], &flows[i])) {
+			flows[++kept] = flows[i];
+		} else if (flows[i].from_node != flows[i].to_node) {
+			flows[kept].senders += flows[i].senders;
+			flows[kept].receivers += flows[i].receivers;
+			flows[kept].bytes += flows[i].bytes;
+		}
+	}
+	return kept + 1;
+}
+
+/* Seconds of one step of a flow. -1: no link. */
+static double flow_seconds(const struct sync *y, const struct flow *f, double bytes, struct hspmd_error *err)
+{
+	double s = hspmd_costs_transfer(y->c, f->from, f->to, f->senders, f->receivers, bytes, err);
+	double network = y->c->cluster->nodes[f->from_node].network_gbytes_per_s * 1e9;
+	if (s >= 0 && f->from_node != f->to_node && network > 0)
+		s = fmax(s, bytes / network);
+	return s;
+}
+
+/* Seconds for which the cores of a sender are busy with one step of a flow. */
+static double own_work(const struct hspmd_costs *c, const struct flow *f, double element_bytes)
+{
+	double rate = c->cluster->types[c->cluster->devices[f->from].type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
+	return HSPMD_SUM_TRAFFIC * f->bytes * element_bytes / f->senders / rate;
+}
+
+static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_error *err)
+{
+	const struct hspmd_costs *c = y->c;
+	*end = g->start;
+	if (g->count < 2 || g->params <= 0)
+		return 0;
+	qsort(g->holders, (size_t)g->count, sizeof *g->holders, by_node);
+	int n = ring_flows(c, g, y->flows), steps = g->count - 1;
+	bool zero = y->p->zero_stage > 0;
+	for (int i = 0; i < n; i++) {
+		const struct flow *f = &y->flows[i];
+		double there = flow_seconds(y, f, f->bytes * c->grad_bytes / g->layers, err);
+		double back = zero ? flow_seconds(y, f, f->bytes * c->param_bytes, err) : there;
+		if (there < 0 || back < 0)
+			return -1;
+		bool leaves = f->from_node != f->to_node;
+		double one = steps * (zero ? there : there + back), start = leaves ? fmax(g->first, y->net_free[f->from_node]) : g->first;
+		double own = g->layers > 1 ? fmin(one, steps * own_work(c, f, zero ? c->grad_bytes : 2 * c->grad_bytes) / g->layers) : 0;
+		double done = fmax(start + g->layers * one, g->start + own * (g->layers - 1) + one) + (zero ? steps * back : 0);
+		if (leaves)
+			y->net_free[f->from_node] = done;
+		*end = fmax(*end, done);
+	}
+	return 0;
+}
+
+static bool goes_beside(const struct hspmd_costs *c, const struct hspmd_stage *s)
+{
+	return c->model && c->cluster->types[c->cluster->devices[s->devices[0]].type].kind == HSPMD_DEVICE_CPU;
+}
+
+/* Seconds of a stage's last backward pass that are left when that of `layer` is done. */
+static double left_behind(const struct sync *y, int pipeline, int stage, int layer)
+{
+	const struct hspmd_pipeline *pipe = &y->p->pipelines[pipeline];
+	const struct hspmd_stage *s = &pipe->stages[stage];
+	const struct hspmd_stage_cost *cost = &y->t->stages[y->t->first_stage[pipeline] + stage].cost;
+	const struct hspmd_layer_times *t = hspmd_costs_times(y->c, y->c->cluster->devices[s->devices[0]].type, hspmd_stage_share(s, 0), pipe->micro_batch, NULL);
+	if (!t || layer == s->layers[0])
+		return 0;
+	const double *recompute_s = t->recompute_s[s->recompute];
+	int a = s->layers[0], b = s->layers[1];
+	double part = (t->backward[layer] - t->backward[a] + recompute_s[layer] - recompute_s[a]) / (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]);
+	return part * (y->p->schedule == HSPMD_SCHEDULE_ZB_H1 ? hspmd_sim_weight_grads(cost->forward, cost->backward) : cost->backward);
+}
+
+/* A holder of the group's layers, [first, end). */
+static void add_holder(struct sync *y, struct group *g, int pipeline, int stage, int first, int end)
+{
+	const struct hspmd_stage *s = &y->p->pipelines[pipeline].stages[stage];
+	int index = y->t->first_stage[pipeline] + stage;
+	double done = y->t->stages[index].end;
+	bool beside = goes_beside(y->c, s);
+	g->holders[g->count++] = (struct holder){ index, s };
+	g->start = fmax(g->start, beside ? done - left_behind(y, pipeline, stage, first) : done);
+	g->first = fmax(g->first, beside ? done - left_behind(y, pipeline, stage, end - 1) : done);
+	g->layers = beside && g->layers != 1 ? end - first : 1; /* 0 at first */
+	y->used++;
+}
+
+static int stage_with(const struct hspmd_pipeline *pipe, int layer)
+{
+	int s = 0;
+	while (s < pipe->stage_count - 1 && pipe->stages[s].layers[1] <= layer)
+		s++;
+	return s;
+}
+
+/* The group of the weights that layer l borrows from its twin: nothing to do where one stage has both. */
+static void collect_tied(struct sync *y, int l)
+{
+	struct group *g = &y->groups[y->count++];
+	*g = (struct group){ .params = y->c->layers[l].tied_params, .holders = y->holders + y->used };
+	for (int i = 0; i < y->p->pipeline_count; i++) {
+		const struct hspmd_pipeline *pipe = &y->p->pipelines[i];
+		int here = stage_with(pipe, l), there = stage_with(pipe, y->c->layers[l].tied_to);
+		add_holder(y, g, i, here, l, l + 1);
+		if (there != here)
+			add_holder(y, g, i, there, y->c->layers[l].tied_to, y->c->layers[l].tied_to + 1);
+	}
+}
+
+static double tied_params_of(const struct hspmd_costs *c, int l)
+{
+	int tied_to = c->layers[l].tied_to;
+	return tied_to >= 0 && c->layers[tied_to].tied_to == l ? c->layers[tied_to].tied_params : 0;
+}
+
+static void collect(struct sync *y)
+{
+	const struct hspmd_costs *c = y->c;
+	for (int layer = 0; layer < c->layer_count;) {
+		int end = c->layer_count;
+		struct group *g = &y->groups[y->count++];
+		*g = (struct group){ .holders = y->holders + y->used };
+		for (int i = 0; i < y->p->pipeline_count; i++) {
+			const struct hspmd_pipeline *pipe = &y->p->pipelines[i];
+			while (y->stage_of[i] < pipe->stage_count - 1 && pipe->stages[y->stage_of[i]].layers[1] <= layer)
+				y->stage_of[i]++;
+			int stops = pipe->stages[y->stage_of[i]].layers[1];
+			end = stops > layer && stops < end ? stops : end;
+		}
+		for (int i = 0; i < y->p->pipeline_count; i++)
+			add_holder(y, g, i, y->stage_of[i], layer, end);
+		g->params = c->params_sum[end] - c->params_sum[layer];
+		for (int l = layer; l < end; l++)
+			g->params -= tied_params_of(c, l);
+		layer = end;
+	}
+	for (int i = 0; i < c->tied_layer_count; i++)
+		collect_tied(y, c->tied_layers[i]);
+}
+
+int hspmd_time_gradient_sync(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
+{
+	size_t pipes = (size_t)p->pipeline_count, most = (size_t)c->layer_count, tied = (size_t)c->tied_layer_count;
+	most = (size_t)t->stage_total < most ? (size_t)t->stage_total : most;
+	struct sync y = { .c = c, .p = p, .t = t };
+	y.groups = hspmd_calloc(most + tied, sizeof *y.groups);
+	y.holders = hspmd_calloc((most + 2 * tied) * pipes, sizeof *y.holders);
+	y.flows = hspmd_calloc(2 * pipes, sizeof *y.flows);
+	y.net_free = hspmd_calloc((size_t)c->cluster->node_count, sizeof *y.net_free);
+	y.stage_of = hspmd_calloc(pipes, sizeof *y.stage_of);
+	int rc = -1;
+	for (int i = 0; i < t->stage_total; i++)
+		t->stages[i].sync_start = t->stages[i].sync_end = t->stages[i].end;
+	if (!y.groups || !y.holders || !y.flows || !y.net_free || !y.stage_of) {
+		hspmd_fail_memory(err, "planning the gradients' synchronisation");
+		goto out;
+	}
+	collect(&y);
+	qsort(y.groups, (size_t)y.count, sizeof *y.groups, by_start);
+	for (int i = 0; i < y.count; i++) {
+		double end;
+		if (run_group(&y, &y.groups[i], &end, err))
+			goto out;
+		for (int k = 0; k < y.groups[i].count; k++) {
+			struct hspmd_stage_timing *st = &t->stages[y.groups[i].holders[k].stage];
+			st->sync_end = fmax(st->sync_end, end);
+		}
+	}
+	rc = 0;
+out:
+	free(y.groups);
+	free(y.holders);
+	free(y.flows);
+	free(y.net_free);
+	free(y.stage_of);
+	return rc;
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a stage does, and in which order, is fixed by the schedule, so a step is a longest path: an operation starts when its stage is free and
+ * what it needs has come.
+ *
+ * Time is cut into rounds. In round i stage s of S runs the forward pass of micro-batch i + w(s) and then the backward pass of micro-batch i, as far as
+ * there are such; 1F1B has w(s) = S - 1 - s, GPipe m more. What a stage has made it exchanges with its neighbour before it goes on: neighbours
+ * meet once a round, after the forward pass of the one in front and the backward pass of the one behind; the gradient goes one way, then the
+ * activation the other. A transfer needs both sides and holds both while it lasts, as sends and receives in one stream of instructions do; so
+ * transfers are part of each stage's cycle, not only of the first micro-batch's way.
+ *
+ *     forward done  f(s, i) = l(s, i) + F(s)
+ *     met           l(s, i + 1) = max(b(s, i), f(s - 1, i)) + gradient(s) + activation(s - 1)
+ *     backward done b(s, i) = l(s + 1, i + 1) + B(s);   for the last stage f(s, i) + B(s)
+ * so that a round takes O(S), from the last stage to the first. ZB-H1 is 1F1B in which B(s) lacks the gradients of weights; stage s computes those of
+ * micro-batch i - s while it waits for its neighbours in round i, and what is left of them at the end.
+ */
+#include "controller/solver/sim/simulate.h"
+
+#include <stdlib.h>
+
+#include "common/alloc.h"
+
+#define SMALL 64
+
+struct run {
+	const struct hspmd_sim_stage *stages;
+	bool split_backward; /* gradients of weights are */
+	int count, micro_batches, ahead; /* ahead: rounds between the last stage's first forward pass and first backward pass */
+	double *exchanged, *forward_done;
+	struct hspmd_pipeline_sim *result;
+	int ops;
+};
+
+int hspmd_sim_op_count(int stages, int micro_batches, enum hspmd_schedule schedule)
+{
+	return ((schedule == HSPMD_SCHEDULE_ZB_H1 ? 5 : 4) * stages - 2) * micro_batches;
+}
+
+int hspmd_in_flight(int stage, int count, int micro_batches, enum hspmd_schedule schedule)
+{
+	int deep = schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : schedule == HSPMD_SCHEDULE_ZB_H1 ? count : count - stage;
+	return deep < micro_batches ? deep : micro_batches;
+}
+
+int hspmd_deferred_weight_grads(int stage, int micro_batches, enum hspmd_schedule schedule)
+{
+	return schedule != HSPMD_SCHEDULE_ZB_H1 ? 0 : stage + 1 < micro_batches ? stage + 1 : micro_batches;
+}
+
+double hspmd_sim_weight_grads(double forward, double backward)
+{
+	return forward < backward / 2 ? forward : backward / 2;
+}
+
+static void note(struct run *r, enum hspmd_sim_kind kind, int stage, int micro_batch, double start, double end)
+{
+	if (r->result->ops)
+		r->result->ops[r->ops++] = (struct hspmd_sim_op){ kind, stage, micro_batch, start, end };
+}
+
+/* The micro-batch whose forward pass stage s runs in round i; none when out of range. */
+static int forward_of(const struct run *r, int s, int i)
+{
+	return i + r->count - 1 - s + r->ahead;
+}
+
+static bool there_is(const struct run *r, int micro_batch)
+{
+	return micro_batch >= 0 && micro_batch < r->micro_batches;
+}
+
+/* Stage s, having done its backward pass of round i at `free`, meets the stage in front of it. When the latter can go on. */
+static double exchange(struct run *r, int s, int i, double free)
+{
+	int next = forward_of(r, s, i + 1);
+	double at = r->forward_done[s - 1], gradient = r->stages[s].send_backward, activation = r->stages[s - 1].send_forward;
+	bool back = i >= 0, there = there_is(r, next);
+	r->exchanged[s] = free;
+	if (!back && !there)
+		return at;
+	at = free > at ? free : at;
+	if (back) {
+		note(r, HSPMD_SIM_SEND_BACKWARD, s, i, at, at + gradient);
+		at += gradient;
+	}
+	if (there) {
+		note(r, HSPMD_SIM_SEND_FORWARD, s - 1, next, at, at + activation);
+		at += activation;
+	}
+	return r->exchanged[s] = at;
+}
+
+/* Stage s in round i has time for gradients of weights from `start` on. When it has done those that are due. */
+static double run_weight_grads(struct run *r, int s, int i, double start)
+{
+	int left = i - s < 0 ? 0 : i - s, due = i == r->micro_batches - 1 ? r->micro_batches : i - s + 1;
+	for (; left < due; left++) {
+		note(r, HSPMD_SIM_WEIGHT_GRADS, s, left, start, start + r->stages[s].weight_grads);
+		start += r->stages[s].weight_grads;
+	}
+	return start;
+}
+
+static void round_of(struct run *r, int i)
+{
+	for (int s = 0; s < r->count; s++) {
+		int micro_batch = forward_of(r, s, i);
+		r->forward_done[s] = r->exchanged[s];
+		if (there_is(r, micro_batch)) {
+			r->forward_done[s] += r->stages[s].forward;
+			note(r, HSPMD_SIM_FORWARD, s, micro_batch, r->exchanged[s], r->forward_done[s]);
+		}
+	}
+	double ready = r->forward_done[r->count - 1];
+	for (int s = r->count - 1; s >= 0; s--) {
+		double done = ready, idle;
+		if (i >= 0) {
+			done += r->stages[s].backward - (r->split_backward ? r->stages[s].weight_grads : 0);
+			note(r, HSPMD_SIM_BACKWARD, s, i, ready, done);
+		}
+		idle = i >= 0 && r->split_backward ? run_weight_grads(r, s, i, done) : done;
+		if (i >= 0 && idle > r->result->end)
+			r->result->end = idle;
+		if (r->result->stage_end && i == r->micro_batches - 1)
+			r->result->stage_end[s] = idle;
+		if (s > 0)
+			ready = exchange(r, s, i, done);
+		else
+			r->exchanged[0] = done;
+		r->exchanged[s] = idle > r->exchanged[s] ? idle : r->exchanged[s];
+	}
+}
+
+int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_pipeline_sim *result)
+{
+	double few[2 * SMALL] = { 0 }, *many = NULL;
+	struct run r = { .stages = stages, .split_backward = schedule == HSPMD_SCHEDULE_ZB_H1, .count = count, .micro_batches = micro_batches,
+			 .ahead = schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : 0, .exchanged = few, .forward_done = few + SMALL, .result = result };
+	if (count > SMALL) {
+		many = hspmd_calloc((size_t)count * 2, sizeof *many);
+		if (!many)
+			return -1;
+		r.exchanged = many;
+		r.forward_done = many + count;
+	}
+	result->end = 0;
+	for (int i = 1 - count - r.ahead; i < micro_batches; i++)
+		round_of(&r, i);
+	free(many);
+	return 0;
+}

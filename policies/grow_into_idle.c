@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Step 3: the idle nodes. */
+#include <stdio.h>
+
+#include "policies/growth_internal.h"
+
+/* Nodes that only the hull says something for (a plateau of the true curve ends beyond them) are left where they were. */
+static void trim(struct growth *f, int job)
+{
+	struct decision_job *j = growth_job(f, job);
+	for (int p = 0; p < f->pool_count; p++)
+		while (*growth_take(f, job, p)) {
+			struct holding less = holding_with_nodes(f->k, j, &j->now, f->pools[p].class, -1);
+			if (holding_true_value(j, &less) < holding_true_value(j, &j->now))
+				break;
+			growth_move(f, job, p, -1);
+		}
+}
+
+/* Bar the job whose resize is worth least of those not worth it: the others may do better with its nodes. True: one was barred. */
+static bool bar_worst(struct growth *f)
+{
+	int worst = -1;
+	double least = 0;
+	for (int i = 0; i < f->job_count; i++) {
+		struct decision_job *j = growth_job(f, i);
+		trim(f, i);
+		if (j->now.nodes == j->was.nodes || resize_pays_off(j, &j->was, &j->now))
+			continue;
+		double relative = holding_rate(j, &j->now) / holding_rate(j, &j->was) - 1;
+		if (worst < 0 || !(relative >= least)) {
+			worst = i;
+			least = relative;
+		}
+	}
+	if (worst < 0)
+		return false;
+	struct decision_job *j = growth_job(f, worst);
+	decision_set_why(f->k, f->jobs[worst], "%d idle nodes would bring %.1f %%: less than min_gain (%.1f %%) or than the pause costs",
+		 j->now.nodes - j->was.nodes, 100 * least, 100 * j->e->terms.min_gain);
+	j->barred = true;
+	return true;
+}
+
+static int emit(struct growth *f, int job)
+{
+	struct decision_job *j = growth_job(f, job);
+	int n = j->now.nodes - j->was.nodes;
+	if (n <= 0) {
+		if (!j->barred)
+			decision_set_why(f->k, f->jobs[job], "no idle node that it may use brings it more than it brings others");
+		return 0;
+	}
+	double before = holding_rate(j, &j->was), after = holding_rate(j, &j->now);
+	struct hspmd_resize_action *a = decision_new_action(f->k, HSPMD_RESIZE_GROW, f->jobs[job], n);
+	if (!a)
+		return -1;
+	for (int p = 0; p < f->pool_count; p++)
+		for (int i = 0; i < *growth_take(f, job, p); i++)
+			decision_add_node(f->k, a, f->pools[p].nodes[--f->pools[p].count]);
+	a->gain = holding_true_value(j, &j->now) - holding_true_value(j, &j->was);
+	snprintf(a->reason, sizeof a->reason, "%d idle node%s bring%s it %.1f %% (%d -> %d nodes), the most that %s can bring to any job",
+	         n, n == 1 ? "" : "s", n == 1 ? "s" : "", before > 0 ? 100 * (after / before - 1) : 100, j->was.nodes, j->now.nodes,
+	         n == 1 ? "it" : "they");
+	return 0;
+}
+
+int grow_into_idle(struct decision_state *k, struct hspmd_error *err)
+{
+	struct growth f;
+	int rc = growth_open(&f, k);
+	if (rc == 0 && f.job_count && f.pool_count)
+		do {
+			growth_reset(&f);
+			growth_assign(&f);
+		} while (bar_worst(&f));
+	for (int i = 0; i < f.job_count && rc == 0; i++)
+		rc = emit(&f, i);
+	growth_close(&f);
+	return rc < 0 ? hspmd_fail_memory(err, "deciding") : 0;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each device of an annotation holds. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/annotation/annotation.h"
+
+/* Bound after the first k parts of n elements, as the head of annotation.h defines it. */
+static int64_t bound(int64_t n, int64_t unit, int parts, const int64_t *weights, int k)
+{
+	int64_t prefix = k, total = parts;
+	if (weights) {
+		prefix = total = 0;
+		for (int i = 0; i < parts; i++) {
+			prefix += i < k ? weights[i] : 0;
+			total += weights[i];
+		}
+	}
+	int64_t units = n / unit + (n % unit != 0);
+	__int128 at = (2 * (__int128)units * prefix + total) / (2 * (__int128)total) *
+	              unit; /* to the nearest: a ratio of 7:5 given as fractions must not become 6:6 */
+	return at < n ? (int64_t)at : n;
+}
+
+void hspmd_split_range(int64_t n, int64_t unit, int parts, const int64_t *weights, int k, int64_t *lo, int64_t *hi)
+{
+	*lo = bound(n, unit, parts, weights, k);
+	*hi = bound(n, unit, parts, weights, k + 1);
+}
+
+static void cut(struct hspmd_box *box, int dim, int64_t unit, int parts, const int64_t *weights, int k)
+{
+	int64_t lo, hi;
+	hspmd_split_range(box->hi[dim] - box->lo[dim], unit, parts, weights, k, &lo, &hi);
+	box->hi[dim] = box->lo[dim] + hi;
+	box->lo[dim] += lo;
+}
+
+/* Product of the parts of the entries of `dim` (-1 or -2): copies or addends within a subgroup. */
+static int multiplicity(const struct hspmd_subgroup *g, int dim)
+{
+	int n = 1;
+	for (int s = 0; s < g->split_count; s++)
+		n *= g->splits[s].dim == dim ? g->splits[s].parts : 1;
+	return n;
+}
+
+/* What all devices of one subgroup have in common. */
+struct group_base {
+	struct hspmd_box box;
+	int partial, partials, replica;
+};
+
+static struct group_base group_base(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int group)
+{
+	struct group_base base = { .box = hspmd_box_full(shape) };
+	if (a->hdim >= 0)
+		cut(&base.box, a->hdim, a->hunit, a->hsize, a->hweights, group);
+	base.partials = multiplicity(&a->groups[group], HSPMD_PARTIAL);
+	if (a->hdim == HSPMD_DUPLICATE)
+		for (int g = 0; g < group; g++)
+			base.replica += multiplicity(&a->groups[g], HSPMD_DUPLICATE);
+	if (a->hdim == HSPMD_PARTIAL) {
+		base.partials = 0;
+		for (int g = 0; g < a->hsize; g++) {
+			int addends = multiplicity(&a->groups[g], HSPMD_PARTIAL);
+			base.partial += g < group ? addends : 0;
+			base.partials += addends;
+		}
+	}
+	return base;
+}
+
+static struct hspmd_local_shard device_shard(const struct hspmd_subgroup *g, const struct group_base *base, int group, int position)
+{
+	struct hspmd_local_shard shard = { .box = base->box, .group = group, .position = position, .partials = base->partials };
+	int addend = 0, copy = 0, inner = g->device_count;
+	for (int s = 0; s < g->split_count; s++) {
+		const struct hspmd_partition_layers *split = &g->splits[s];
+		inner /= split->parts;
+		int digit = position / inner % split->parts;
+		if (split->dim == HSPMD_PARTIAL)
+			addend = addend * split->parts + digit;
+		else if (split->dim == HSPMD_DUPLICATE)
+			copy = copy * split->parts + digit;
+		else
+			cut(&shard.box, split->dim, split->unit, split->parts, split->weights, digit);
+	}
+	shard.partial = base->partial + addend;
+	shard.replica = base->replica + copy;
+	return shard;
+}
+
+bool hspmd_annotation_local_shard(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int device, struct hspmd_local_shard *shard)
+{
+	for (int g = 0; g < a->hsize; g++)
+		for (int i = 0; i < a->groups[g].device_count; i++)
+			if (a->groups[g].devices[i] == device) {
+				struct group_base base = group_base(a, shape, g);
+				*shard = device_shard(&a->groups[g], &base, g, i);
+				return true;
+			}
+	return false;
+}
+
+int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int *devices, struct hspmd_local_shard *shards)
+{
+	int n = 0;
+	for (int g = 0; g < a->hsize; g++) {
+		struct group_base base = { 0 };
+		if (shards)
+			base = group_base(a, shape, g);
+		for (int i = 0; i < a->groups[g].device_count; i++, n++) {
+			if (devices)
+				devices[n] = a->groups[g].devices[i];
+			if (shards)
+				shards[n] = device_shard(&a->groups[g], &base, g, i);
+		}
+	}
+	return n;
+}
+
+enum relation { SAME_ADDEND, OTHER_ADDEND, ALTERNATIVE };
+
+/* How two devices whose boxes overlap stand to one another: the same addend, two addends of one sum, or parts of two ways to get the value.
+ */
+static enum relation relate(const struct hspmd_annotation *a, const struct hspmd_local_shard *x, const struct hspmd_local_shard *y)
+{
+	if (x->group != y->group && a->hdim != HSPMD_PARTIAL)
+		return ALTERNATIVE;
+	return x->partial == y->partial ? SAME_ADDEND : OTHER_ADDEND;
+}
+
+struct placed {
+	int device;
+	struct hspmd_local_shard shard;
+};
+
+static int placed_order(const void *a, const void *b)
+{
+	int x = ((const struct placed *)a)->device, y = ((const struct placed *)b)->device;
+	return (x > y) - (x < y);
+}
+
+/* All shares in the order of device numbers; NULL: memory. */
+static struct placed *sorted_shards(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int count)
+{
+	struct placed *placed = hspmd_calloc((size_t)count, sizeof *placed);
+	int *devices = hspmd_calloc((size_t)count, sizeof *devices);
+	struct hspmd_local_shard *shards = hspmd_calloc((size_t)count, sizeof *shards);
+	if (placed && devices && shards) {
+		hspmd_annotation_local_shards(a, shape, devices, shards);
+		for (int i = 0; i < count; i++)
+			placed[i] = (struct placed){ devices[i], shards[i] };
+		qsort(placed, (size_t)count, sizeof *placed, placed_order);
+	} else {
+		free(placed);
+		placed = NULL;
+	}
+	free(devices);
+	free(shards);
+	return placed;
+}
+
+static bool same_shards(const struct hspmd_annotation *a, const struct placed *x, const struct hspmd_annotation *b, const struct placed *y,
+                        int count)
+{
+	for (int i = 0; i < count; i++)
+		if (x[i].device != y[i].device || x[i].shard.partials != y[i].shard.partials ||
+		    !hspmd_box_equal(&x[i].shard.box, &y[i].shard.box))
+			return false;
+	struct hspmd_box common;
+	for (int i = 0; i < count; i++) {
+		if (x[i].shard.partials == 1)
+			continue; /* it has the value itself, whatever the others are called */
+		for (int j = i + 1; j < count; j++)
+			if (hspmd_box_intersect(&x[i].shard.box, &x[j].shard.box, &common) &&
+			    relate(a, &x[i].shard, &x[j].shard) != relate(b, &y[i].shard, &y[j].shard))
+				return false;
+	}
+	return true;
+}
+
+bool hspmd_annotation_equal(const struct hspmd_annotation *a, const struct hspmd_annotation *b, const struct hspmd_shape *shape)
+{
+	int count = hspmd_annotation_local_shards(a, shape, NULL, NULL);
+	if (a == b)
+		return true;
+	if (hspmd_annotation_local_shards(b, shape, NULL, NULL) != count)
+		return false;
+	struct placed *x = sorted_shards(a, shape, count), *y = sorted_shards(b, shape, count);
+	bool equal = x && y && same_shards(a, x, b, y, count);
+	free(x);
+	free(y);
+	return equal;
+}

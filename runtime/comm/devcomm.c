@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/comm/devcomm.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "common/alloc.h"
+#include "common/log.h"
+#include "runtime/comm/devcomm_internal.h"
+
+/* ---- which groups the program wants */
+
+static uint64_t name_hash(const struct hspmd_devcomm *d, int rank, uint64_t seed)
+{
+	return d->o.names ? XXH3_64bits_withSeed(d->o.names[rank], strnlen(d->o.names[rank], sizeof d->o.names[rank]), seed) :
+			    XXH3_64bits_withSeed(&rank, sizeof rank, seed);
+}
+
+static struct devcomm_group *find_group(const struct hspmd_devcomm *d, bool pair, const int *ranks, int count)
+{
+	for (size_t i = 0; i < d->group_count; i++) {
+		struct devcomm_group *g = &d->groups[i];
+		if (g->pair == pair && g->count == count && !memcmp(g->ranks, ranks, (size_t)count * sizeof *ranks))
+			return g;
+	}
+	return NULL;
+}
+
+/* Enter a call of the group of these ranks (of which this device is one). NULL: memory. */
+static struct devcomm_group *enter_call(struct hspmd_devcomm *d, bool pair, const int *ranks, int count, uint64_t call)
+{
+	struct devcomm_group *g = find_group(d, pair, ranks, count);
+	if (!g) {
+		int *copy = hspmd_calloc((size_t)count, sizeof *copy);
+		if (!copy || hspmd_array_grow(&d->groups, &d->group_capacity, d->group_count, sizeof *d->groups)) {
+			free(copy);
+			return NULL;
+		}
+		memcpy(copy, ranks, (size_t)count * sizeof *copy);
+		g = &d->groups[d->group_count++];
+		*g = (struct devcomm_group){ .key = (uint64_t)d->o.lane << 1 | pair, .pair = pair, .count = count, .ranks = copy };
+		for (int i = 0; i < count; i++) {
+			g->key = name_hash(d, ranks[i], g->key);
+			if (ranks[i] == d->o.rank)
+				g->self = i;
+		}
+	}
+	g->order = XXH3_64bits_withSeed(&call, sizeof call, g->order);
+	return g;
+}
+
+static int by_number(const void *a, const void *b)
+{
+	int x = *(const int *)a, y = *(const int *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* The slowest link among members. */
+static double link_seconds(const struct hspmd_link_cost *cost, const struct hspmd_comm_step *step, double bytes)
+{
+	double most = 0;
+	if (!cost || !cost->seconds)
+		return 1e-5 + bytes / 1e9;
+	for (int i = 0; i < step->member_count; i++) {
+		int j = (i + 1) % step->member_count;
+		double s = i == j ? 0 : cost->seconds(cost->context, step->members[i], step->members[j], bytes);
+		most = s > most ? s : most;
+	}
+	return most;
+}
+
+/* Around a ring: of padded parts all but one pass every link, each as long as the longest; in a group of single calls each part passes once as it is, but
+ * every call costs its beginning (HAP, arXiv 2401.05965, section 4.3). */
+static enum devcomm_algorithm choose_algorithm(const struct hspmd_devcomm *d, const struct hspmd_comm_step *step, size_t element_bytes)
+{
+	const struct hspmd_box *part = step->kind == HSPMD_COMM_ALL_GATHER ? step->in : step->out;
+	int64_t most = 0, least = INT64_MAX;
+	double grouped = 0;
+	for (int i = 0; i < step->member_count; i++) {
+		int64_t n = hspmd_box_elements(&part[i]);
+		most = n > most ? n : most;
+		least = n < least ? n : least;
+		grouped += n ? link_seconds(d->o.cost, step, (double)n * (double)element_bytes) : 0;
+	}
+	if (most == least)
+		return DEVCOMM_EVEN;
+	double padded = (step->member_count - 1) * link_seconds(d->o.cost, step, (double)most * (double)element_bytes);
+	return padded <= grouped ? DEVCOMM_PADDED : DEVCOMM_GROUPED;
+}
+
+static int add_collective(struct hspmd_devcomm *d, const struct hspmd_devcomm_use *use, struct hspmd_error *err)
+{
+	const struct hspmd_comm_step *step = use->step;
+	int *ranks = hspmd_calloc((size_t)step->member_count, sizeof *ranks);
+	bool mine = false;
+	if (!ranks)
+		return hspmd_fail_memory(err, "preparing communication");
+	for (int i = 0; i < step->member_count; i++) {
+		ranks[i] = d->o.rank_of[step->members[i]];
+		mine |= ranks[i] == d->o.rank;
+	}
+	qsort(ranks, (size_t)step->member_count, sizeof *ranks, by_number);
+	struct devcomm_group *g = NULL;
+	bool known = false;
+	if (mine && step->member_count > 1 && ranks[0] >= 0) {
+		g = enter_call(d, false, ranks, step->member_count, use->tag);
+		for (size_t i = 0; i < d->step_count && !known; i++)
+			known = d->steps[i].step == step;
+	}
+	free(ranks);
+	if (!mine || step->member_count == 1 || (g && known))
+		return 0;
+	if (!g || hspmd_array_grow(&d->steps, &d->step_capacity, d->step_count, sizeof *d->steps))
+		return hspmd_fail_memory(err, "preparing communication");
+	/* Every float has four bytes; what has two is faster by the same factor either way. */
+	d->steps[d->step_count++] = (struct devcomm_step){ step, (int)(g - d->groups), choose_algorithm(d, step, 4) };
+	return 0;
+}
+
+static int add_pairs(struct hspmd_devcomm *d, const struct hspmd_move *moves, int count, uint64_t tag, struct hspmd_error *err)
+{
+	for (int i = 0; i < count; i++) {
+		int pair[2] = { d->o.rank_of[moves[i].from], d->o.rank_of[moves[i].to] };
+		if (pair[0] == pair[1] || pair[0] < 0 || pair[1] < 0 || (pair[0] != d->o.rank && pair[1] != d->o.rank))
+			continue;
+		if (!enter_call(d, true, pair, 2, tag << 1 | (moves[i].add != 0)))
+			return hspmd_fail_memory(err, "preparing communication");
+	}
+	return 0;
+}
+
+static int by_step(const void *a, const void *b)
+{
+	uintptr_t x = (uintptr_t)((const struct devcomm_step *)a)->step, y = (uintptr_t)((const struct devcomm_step *)b)->step;
+	return x < y ? -1 : x > y;
+}
+
+static int list_groups(struct hspmd_devcomm *d, struct hspmd_error *err)
+{
+	for (size_t i = 0; i < d->o.use_count; i++) {
+		const struct hspmd_comm_step *step = d->o.uses[i].step;
+		struct hspmd_move single;
+		int rv = 0;
+		switch (step->kind) {
+		case HSPMD_COMM_SEND_RECEIVE:
+			single = (struct hspmd_move){ .from = step->members[0], .to = step->members[1] };
+			rv = add_pairs(d, &single, 1, d->o.uses[i].tag, err);
+			break;
+		case HSPMD_COMM_BATCHED:
+			rv = add_pairs(d, step->moves, step->move_count, d->o.uses[i].tag, err);
+			break;
+		case HSPMD_COMM_ALL_REDUCE:
+		case HSPMD_COMM_REDUCE_SCATTER:
+		case HSPMD_COMM_ALL_GATHER:
+		case HSPMD_COMM_ALL_TO_ALL:
+			rv = add_collective(d, &d->o.uses[i], err);
+			break;
+		case HSPMD_COMM_COPY:
+		case HSPMD_COMM_ZERO:
+		case HSPMD_COMM_KIND_COUNT:
+			break;
+		}
+		if (rv)
+			return -1;
+	}
+	if (d->step_count)
+		qsort(d->steps, d->step_count, sizeof *d->steps, by_step);
+	return 0;
+}
+
+/* ---- opening */
+
+/* This process and device, among all that may meet. */
+static uint64_t own_device_id(const struct hspmd_devcomm *d)
+{
+	char host[65] = "";
+	gethostname(host, sizeof host - 1);
+	return XXH3_64bits_withSeed(host, sizeof host, (uint64_t)getpid() << 32 | d->o.device->ops->communicators->device_id(d->o.device));
+}
+
+int hspmd_devcomm_open(const struct hspmd_devcomm_options *o, struct hspmd_devcomm **out, struct hspmd_error *err)
+{
+	const struct hspmd_communicator_ops *ops = o->device->ops->communicators;
+	static atomic_bool told;
+	struct hspmd_error why;
+	*out = NULL;
+	if (!ops)
+		return 0;
+	struct hspmd_devcomm *d = hspmd_calloc(1, sizeof *d);
+	if (!d)
+		return hspmd_fail_memory(err, "preparing communication");
+	d->o = *o;
+	if (ops->probe(o->device, d->kind, &why)) {
+		if (!atomic_exchange(&told, true))
+			hspmd_warn("%s; GPUs communicate through host memory", why.text);
+		free(d);
+		return 0;
+	}
+	d->device_id = own_device_id(d);
+	int rv = list_groups(d, err);
+	for (size_t i = 0; !rv && i < d->group_count; i++) {
+		struct devcomm_group *g = &d->groups[i];
+		int least = g->pair && g->ranks[1] < g->ranks[0] ? 1 : 0;
+		if (g->self == least && !hspmd_communicator_cached_origin(o->cache, g->key))
+			rv = ops->unique_id(o->device, g->id, err);
+	}
+	if (rv) {
+		hspmd_devcomm_close(d, true);
+		return -1;
+	}
+	*out = d;
+	return 0;
+}
+
+static void give_groups(struct hspmd_devcomm *d, bool broken)
+{
+	for (size_t i = 0; i < d->group_count; i++) {
+		if (d->groups[i].made)
+			hspmd_communicator_release(d->o.cache, d->groups[i].made, d->watched, broken);
+		d->groups[i].made = NULL;
+	}
+	d->span_count = 0;
+}
+
+void hspmd_devcomm_abort(struct hspmd_devcomm *d)
+{
+	if (d)
+		give_groups(d, true);
+}
+
+void hspmd_devcomm_close(struct hspmd_devcomm *d, bool broken)
+{
+	struct hspmd_error ignored;
+	if (!d)
+		return;
+	struct hspmd_device *dev = d->o.device;
+	if (!broken && hspmd_devcomm_stream_wait(d, NULL, 0, &ignored))
+		broken = true;
+	/* Until what reads and writes the buffers is done, or was abandoned. */
+	if (!broken && d->buffers && dev->ops->synchronise(dev, &ignored))
+		broken = true;
+	give_groups(d, broken);
+	for (size_t i = 0; i < d->group_count; i++)
+		free(d->groups[i].ranks);
+	while (d->buffers) {
+		struct devcomm_buffer *next = d->buffers->next;
+		dev->ops->release(dev, d->buffers->data);
+		free(d->buffers);
+		d->buffers = next;
+	}
+	if (d->watched)
+		dev->ops->communicators->unwatch(dev, d->o.abort);
+	free(d->groups);
+	free(d->steps);
+	free(d->spans);
+	free(d);
+}
+
+void hspmd_devcomm_counts(const struct hspmd_devcomm *d, int *groups, int *devcomm)
+{
+	*groups = *devcomm = 0;
+	for (size_t i = 0; d && i < d->group_count; i++) {
+		++*groups;
+		*devcomm += d->groups[i].made != NULL;
+	}
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The innermost kernel of matrix products, and the packing it reads: a panel of A is [k][MR], one of B is [k][NR], both padded with zeros. */
+#ifndef HSPMD_CPU_MICROKERNEL_H
+#define HSPMD_CPU_MICROKERNEL_H
+
+#include "runtime/device/cpu/transpose.h"
+
+/* The accumulators, two vectors of B and one element of A must fit in the registers: 32 of them with AVX-512 and on arm64, else 16. */
+#define NV 2
+#if defined __AVX512F__ || defined __aarch64__
+#define MR 12
+#else
+#define MR 6
+#endif
+#define NR (NV * LANES)
+
+/* Rows of a large matrix lie on different pages, which no processor prefetches across by itself. */
+#define CACHE_LINE 64
+#define ROWS_AHEAD 8
+
+/* C tile (rows ldc apart) = (add ? C : 0) + bias + sum over k of a[k][.] b[k][.]. */
+static inline __attribute__((always_inline)) void micro_kernel(int64_t depth, const real *restrict a, const real *restrict b, real *restrict c,
+							       int64_t ldc, bool add, const real *restrict bias)
+{
+	vec sum[MR][NV] = { { { 0 } } };
+	for (int i = 0; add && i < MR; i++)
+		for (int j = 0; j < NR; j += CACHE_LINE / (int)sizeof *c)
+			__builtin_prefetch(c + i * ldc + j);
+	for (int64_t k = 0; k < depth; k++, a += MR, b += NR) {
+		vec right[NV];
+#pragma GCC unroll 4
+		for (int j = 0; j < NV; j++)
+			right[j] = load(b + j * LANES);
+#pragma GCC unroll 16
+		for (int i = 0; i < MR; i++) {
+			vec left = splat(a[i]);
+#pragma GCC unroll 4
+			for (int j = 0; j < NV; j++)
+				sum[i][j] += left * right[j];
+		}
+	}
+#pragma GCC unroll 16
+	for (int i = 0; i < MR; i++)
+#pragma GCC unroll 4
+		for (int j = 0; j < NV; j++) {
+			real *to = c + i * ldc + j * LANES;
+			vec v = sum[i][j];
+			if (bias)
+				v += load(bias + j * LANES);
+			store(to, add ? load(to) + v : v);
+		}
+}
+
+/* Panel of B from `width` <= NR columns; rows are row_step apart, columns column_step. */
+static inline void pack_panel_b(real *restrict to, const real *restrict from, int64_t row_step, int64_t column_step, int64_t depth, int64_t width)
+{
+	if (column_step == 1 && width == NR) {
+		for (int64_t k = 0; k < depth; k++) {
+			for (int j = 0; j < NR; j += CACHE_LINE / (int)sizeof *to)
+				__builtin_prefetch(from + (k + ROWS_AHEAD) * row_step + j);
+			memcpy(to + k * NR, from + k * row_step, NR * sizeof *to);
+		}
+		return;
+	}
+	if (row_step == 1)
+		transpose_copy(to, NR, from, column_step, width, depth);
+	else
+		for (int64_t j = 0; j < width; j++)
+			for (int64_t k = 0; k < depth; k++)
+				to[k * NR + j] = from[k * row_step + j * column_step];
+	for (int64_t k = 0; width < NR && k < depth; k++)
+		memset(to + k * NR + width, 0, (size_t)(NR - width) * sizeof *to);
+}
+
+/* Panel of A from `height` <= MR rows. */
+static inline void pack_panel_a(real *restrict to, const real *restrict from, int64_t row_step, int64_t column_step, int64_t depth, int64_t height)
+{
+	if (row_step == 1 && height == MR) {
+		for (int64_t k = 0; k < depth; k++)
+			memcpy(to + k * MR, from + k * column_step, MR * sizeof *to);
+		return;
+	}
+#if MR <= LANES
+	if (column_step == 1 && height == MR) {
+		transpose_strip(to, MR, from, row_step, MR, depth);
+		return;
+	}
+#endif
+	for (int64_t i = 0; i < height; i++)
+		for (int64_t k = 0; k < depth; k++)
+			to[k * MR + i] = from[i * row_step + k * column_step];
+	for (int64_t k = 0; height < MR && k < depth; k++)
+		memset(to + k * MR + height, 0, (size_t)(MR - height) * sizeof *to);
+}
+
+#endif

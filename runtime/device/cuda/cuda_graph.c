@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is asked of the device's stream, recorded as a CUDA graph: one launch instead of one a kernel. */
+#include "runtime/device/cuda/cuda_graph.h"
+
+#include <stdlib.h>
+
+struct hspmd_device_graph {
+	cudaGraphExec_t graph;
+};
+
+int hspmd_cuda_capture_begin(struct hspmd_cuda *cuda, struct hspmd_error *err)
+{
+	/* Of this thread only: others may allocate and measure for the next program meanwhile. */
+	cudaError_t status = cudaStreamBeginCapture(cuda->stream, cudaStreamCaptureModeThreadLocal);
+	return status ? hspmd_cuda_failed(status, "recording", err) : 0;
+}
+
+int hspmd_cuda_capture_end(struct hspmd_cuda *cuda, struct hspmd_device_graph **captured, struct hspmd_error *err)
+{
+	cudaGraph_t graph = NULL;
+	struct hspmd_device_graph *r = calloc(1, sizeof *r);
+	cudaError_t status = cudaStreamEndCapture(cuda->stream, &graph);
+	if (!status && r)
+		status = cudaGraphInstantiateWithFlags(&r->graph, graph, 0);
+	if (graph)
+		cudaGraphDestroy(graph);
+	if (!status && r) {
+		*captured = r;
+		return 0;
+	}
+	cudaGetLastError(); /* the next launch has nothing to do with it */
+	free(r);
+	return status ? hspmd_cuda_failed(status, "recording", err) : hspmd_fail_memory(err, "recording");
+}
+
+int hspmd_cuda_graph_replay(struct hspmd_cuda *cuda, const struct hspmd_device_graph *captured, struct hspmd_error *err)
+{
+	cudaError_t status = cudaGraphLaunch(captured->graph, cuda->stream);
+	return status ? hspmd_cuda_failed(status, "starting what was recorded", err) : 0;
+}
+
+void hspmd_cuda_graph_free(struct hspmd_cuda *cuda, struct hspmd_device_graph *captured)
+{
+	if (!captured)
+		return;
+	cudaStreamSynchronize(cuda->stream);
+	cudaGraphExecDestroy(captured->graph);
+	free(captured);
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/device/cuda/gemm.h"
+
+#include <cublasLt.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/device/cuda/autotune_cache.h"
+#include "runtime/device/cuda/autotune_timer.h"
+
+#define WORKSPACE_MOST ((size_t)32 << 20)
+#define CANDIDATES 8
+#define TIMED_RUNS 5
+
+/* What cuBLASLt calls a product: column-major, so that our B comes first and m and n change places. */
+struct plan {
+	cublasLtMatmulDesc_t operation;
+	cublasLtMatrixLayout_t a, b, d;
+};
+
+struct chosen {
+	struct hspmd_cuda_autotune_key key;
+	bool none; /* cuBLASLt has no algorithm: hspmd_cuda_gemm_fallback */
+	cublasLtMatmulAlgo_t algorithm;
+	size_t workspace;
+	struct plan plan;
+};
+
+struct hspmd_cuda_blas {
+	cublasLtHandle_t handle;
+	pthread_mutex_t lock; /* of chosen: programs are built beside a running one */
+	size_t count, capacity;
+	struct chosen **chosen; /* each stays where it is */
+	struct hspmd_cuda_autotune_cache *choices;
+	bool tune, tf32;
+};
+
+static int failed(cublasStatus_t status, const char *what, struct hspmd_error *err)
+{
+	return hspmd_fail(err, "%s: %s", what, cublasLtGetStatusString(status));
+}
+
+static bool is_set(const char *name, const char *value)
+{
+	const char *have = getenv(name);
+	return have && !strcmp(have, value);
+}
+
+int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
+{
+	struct hspmd_cuda_blas *b = calloc(1, sizeof *b);
+	if (!b)
+		return hspmd_fail_memory(err, "opening a CUDA device");
+	pthread_mutex_init(&b->lock, NULL);
+	cuda->blas = b;
+	b->tune = !is_set("HSPMD_CUDA_TUNE", "0");
+	b->tf32 = is_set("HSPMD_CUDA_TF32", "1");
+	cublasStatus_t status = cublasLtCreate(&b->handle);
+	if (status != CUBLAS_STATUS_SUCCESS)
+		return failed(status, "cuBLASLt cannot be used", err);
+	b->choices = hspmd_cuda_autotune_cache_open("cublaslt", cuda->model, cublasLtGetVersion());
+	return b->choices ? 0 : hspmd_fail_memory(err, "opening a CUDA device");
+}
+
+static void destroy_plan(struct plan *p)
+{
+	if (p->operation)
+		cublasLtMatmulDescDestroy(p->operation);
+	if (p->a)
+		cublasLtMatrixLayoutDestroy(p->a);
+	if (p->b)
+		cublasLtMatrixLayoutDestroy(p->b);
+	if (p->d)
+		cublasLtMatrixLayoutDestroy(p->d);
+	*p = (struct plan){ NULL, NULL, NULL, NULL };
+}
+
+void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda)
+{
+	struct hspmd_cuda_blas *b = cuda->blas;
+	if (!b)
+		return;
+	for (size_t i = 0; i < b->count; i++) {
+		destroy_plan(&b->chosen[i]->plan);
+		free(b->chosen[i]);
+	}
+	free(b->chosen);
+	if (b->handle)
+		cublasLtDestroy(b->handle);
+	hspmd_cuda_autotune_cache_close(b->choices);
+	pthread_mutex_destroy(&b->lock);
+	free(b);
+	cuda->blas = NULL;
+}
+
+static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p)
+{
+	struct hspmd_cuda_autotune_key key = {
+		.m = p->m, .n = p->n, .k = p->k,
+		.flags = (uint32_t)p->trans_a | (uint32_t)p->trans_b << 1 | (uint32_t)p->accumulate << 2 | (uint32_t)p->has_bias << 3 |
+			 (uint32_t)(b->tf32 && p->type == HSPMD_F32) << 4 | (uint32_t)p->has_residual << 5 | (uint32_t)p->has_aux << 6 | (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16,
+	};
+	return key;
+}
+
+static cudaDataType_t type_of(enum hspmd_dtype dtype)
+{
+	return dtype == HSPMD_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
+static cublasLtEpilogue_t epilogue_of(const struct hspmd_cuda_gemm *p)
+{
+	switch (p->epilogue) {
+	case HSPMD_EPILOGUE_GELU:
+		if (p->has_aux)
+			return p->has_bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+		return p->has_bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+	case HSPMD_EPILOGUE_GELU_GRAD:
+		return CUBLASLT_EPILOGUE_DGELU;
+	case HSPMD_EPILOGUE_BGRAD_A: /* the operands change places */
+		return CUBLASLT_EPILOGUE_BGRADB;
+	case HSPMD_EPILOGUE_BGRAD_B:
+		return CUBLASLT_EPILOGUE_BGRADA;
+	case HSPMD_EPILOGUE_NONE:
+		break;
+	}
+	return p->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p, struct plan *plan, struct hspmd_error *err)
+{
+	cublasComputeType_t compute = b->tf32 && p->type == HSPMD_F32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+	cublasOperation_t first = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+	cublasLtEpilogue_t epilogue = epilogue_of(p);
+	int64_t row = p->n;
+	uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k;
+	cublasStatus_t status = cublasLtMatmulDescCreate(&plan->operation, compute, CUDA_R_32F);
+	if (!status)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
+	if (!status)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
+	if (!status)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+	if (!status && p->has_aux)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &row, sizeof row);
+	if (!status)
+		status = cublasLtMatrixLayoutCreate(&plan->a, type_of(p->type), p->trans_b ? k : n, p->trans_b ? n : k, (int64_t)(p->trans_b ? k : n));
+	if (!status)
+		status = cublasLtMatrixLayoutCreate(&plan->b, type_of(p->type), p->trans_a ? m : k, p->trans_a ? k : m, (int64_t)(p->trans_a ? m : k));
+	if (!status)
+		status = cublasLtMatrixLayoutCreate(&plan->d, type_of(p->d_type), n, m, (int64_t)n);
+	if (!status)
+		return 0;
+	destroy_plan(plan);
+	return failed(status, "describing a matrix product", err);
+}
+
+/* How many it found; 0: there is none. */
+static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found, struct hspmd_error *err)
+{
+	cublasLtMatmulPreference_t preference;
+	size_t most = WORKSPACE_MOST;
+	uint32_t alignment = 16;
+	int count = 0;
+	cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
+	if (status)
+		return failed(status, "choosing an algorithm", err);
+	static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+	};
+	status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
+	for (int i = 0; !status && i < 4; i++)
+		status = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment, sizeof alignment);
+	if (!status)
+		status = cublasLtMatmulAlgoGetHeuristic(b->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, preference, CANDIDATES, found, &count);
+	cublasLtMatmulPreferenceDestroy(preference);
+	if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+		return 0;
+	return status ? failed(status, "choosing an algorithm", err) : count;
+}
+
+static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
+			       const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes, cudaStream_t stream)
+{
+	float one = 1, beta = p->accumulate || p->has_residual ? 1 : 0;
+	const void *small = p->has_bias ? p->bias : p->bgrad;
+	bool bgrad = p->epilogue == HSPMD_EPILOGUE_BGRAD_A || p->epilogue == HSPMD_EPILOGUE_BGRAD_B;
+	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+	/* One thread runs a device, and the call takes the pointers' values with it. */
+	if (p->has_bias || bgrad)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &small, sizeof small);
+	if (!status && p->has_aux)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->beside, sizeof p->beside);
+	if (status)
+		return status;
+	return cublasLtMatmul(b->handle, plan->operation, &one, p->b, plan->a, p->a, plan->b, &beta, p->has_residual ? p->residual : p->d, plan->d, p->d, plan->d,
+			      algorithm, workspace, workspace_bytes, stream);
+}
+
+/* ---- measuring */
+
+struct trial {
+	struct hspmd_cuda_autotune_timer watch;
+	void *memory[5]; /* a, b, d, what lies beside, workspace */
+};
+
+static void end_trial(struct trial *t)
+{
+	for (int i = 0; i < 5; i++)
+		if (t->memory[i])
+			cudaFree(t->memory[i]);
+	hspmd_cuda_autotune_timer_close(&t->watch);
+}
+
+/* Buffers beside those of the program, where there is room for them; their bytes make small numbers of either type. */
+static bool start_trial(struct trial *t, const struct hspmd_cuda_gemm *p)
+{
+	size_t in = hspmd_cuda_dtype_bytes(p->type), out = hspmd_cuda_dtype_bytes(p->d_type);
+	size_t d = (size_t)(p->m * p->n) * out;
+	size_t bytes[5] = { (size_t)(p->m * p->k) * in, (size_t)(p->k * p->n) * in, d, p->has_aux ? d : 0, WORKSPACE_MOST };
+	memset(t, 0, sizeof *t);
+	if (!hspmd_cuda_autotune_timer_open(&t->watch))
+		return false;
+	for (int i = 0; i < 5; i++) {
+		if (cudaMalloc(&t->memory[i], bytes[i] + 64)) {
+			cudaGetLastError(); /* no room is no error */
+			return false;
+		}
+		if (i < 4 && cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->watch.stream))
+			return false;
+	}
+	return true;
+}
+
+struct candidate {
+	const struct hspmd_cuda_blas *b;
+	const struct plan *plan;
+	const struct hspmd_cuda_gemm *p;
+	const struct trial *trial;
+	const cublasLtMatmulHeuristicResult_t *algorithm;
+};
+
+static int run_candidate(const void *what)
+{
+	const struct candidate *c = what;
+	const struct trial *t = c->trial;
+	return run_plan(c->b, c->plan, c->p, &c->algorithm->algo, t->memory[4], c->algorithm->workspaceSize, t->watch.stream) ? -1 : 0;
+}
+
+static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p, const struct trial *t,
+			    const cublasLtMatmulHeuristicResult_t *algorithm)
+{
+	struct hspmd_cuda_gemm q = *p;
+	q.a = t->memory[0];
+	q.b = t->memory[1];
+	q.d = t->memory[2];
+	/* What is small is read from and written to the result's place: what they hold does not matter, only that they are there. */
+	q.residual = q.bias = q.bgrad = t->memory[2];
+	q.beside = t->memory[3];
+	return hspmd_cuda_autotune_timer_time(&t->watch, TIMED_RUNS, run_candidate, &(struct candidate){ b, plan, &q, t, algorithm });
+}
+
+static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p, const cublasLtMatmulHeuristicResult_t *found,
+		   int count)
+{
+	struct trial t;
+	int best = 0;
+	float best_time = -1;
+	if (count > 1 && start_trial(&t, p)) {
+		for (int i = 0; i < count; i++) {
+			float time = time_algorithm(b, plan, p, &t, &found[i]);
+			if (time >= 0 && (best_time < 0 || time < best_time)) {
+				best_time = time;
+				best = i;
+			}
+		}
+	}
+	if (count > 1)
+		end_trial(&t);
+	return best;
+}
+
+/* ---- choosing */
+
+static struct chosen *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const struct hspmd_cuda_autotune_key *key, struct hspmd_error *err)
+{
+	struct hspmd_cuda_blas *b = cuda->blas;
+	struct chosen *c = calloc(1, sizeof *c);
+	if (!c || hspmd_array_grow(&b->chosen, &b->capacity, b->count, sizeof *b->chosen)) {
+		free(c);
+		hspmd_fail_memory(err, "choosing an algorithm");
+		return NULL;
+	}
+	cublasLtMatmulHeuristicResult_t found[CANDIDATES], check;
+	c->key = *key;
+	if (make_plan(b, p, &c->plan, err)) {
+		free(c);
+		return NULL;
+	}
+	_Static_assert(sizeof c->algorithm == sizeof(struct hspmd_cuda_autotune_entry), "an algorithm is 64 bytes that may be written down");
+	struct hspmd_cuda_autotune_entry known;
+	if (b->tune && hspmd_cuda_autotune_cache_find(b->choices, key, &known)) {
+		memcpy(&c->algorithm, &known, sizeof known);
+		if (!cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, &c->algorithm, &check) &&
+		    check.workspaceSize <= WORKSPACE_MOST) {
+			c->workspace = check.workspaceSize;
+			return b->chosen[b->count++] = c;
+		}
+	}
+	int count = ask_heuristics(b, &c->plan, found, err);
+	if (count < 0) {
+		destroy_plan(&c->plan);
+		free(c);
+		return NULL;
+	}
+	if (!count) {
+		c->none = true;
+		return b->chosen[b->count++] = c;
+	}
+	int best = b->tune ? fastest(b, &c->plan, p, found, count) : 0;
+	c->algorithm = found[best].algo;
+	c->workspace = found[best].workspaceSize;
+	if (b->tune) {
+		memcpy(&known, &c->algorithm, sizeof known);
+		hspmd_cuda_autotune_cache_add(b->choices, key, &known);
+	}
+	return b->chosen[b->count++] = c;
+}
+
+static struct chosen *find(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, struct hspmd_error *err)
+{
+	struct hspmd_cuda_blas *b = cuda->blas;
+	struct hspmd_cuda_autotune_key key = key_of(b, p);
+	struct chosen *c = NULL;
+	pthread_mutex_lock(&b->lock);
+	for (size_t i = 0; i < b->count && !c; i++)
+		if (!memcmp(&b->chosen[i]->key, &key, sizeof key))
+			c = b->chosen[i];
+	if (!c)
+		c = choose(cuda, p, &key, err);
+	pthread_mutex_unlock(&b->lock);
+	return c;
+}
+
+size_t hspmd_cuda_gemm_workspace(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
+{
+	if (!p->m || !p->n || !p->k)
+		return 0;
+	struct chosen *c = find(cuda, p, NULL);
+	return c ? c->workspace : 0;
+}
+
+bool hspmd_cuda_gemm_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
+{
+	struct chosen *c = p->m && p->n && p->k ? find(cuda, p, NULL) : NULL;
+	return c && !c->none;
+}
+
+int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, void *workspace, size_t workspace_bytes, struct hspmd_error *err)
+{
+	if (!p->m || !p->n)
+		return 0;
+	if (!p->k)
+		return hspmd_fail(err, "a matrix product over no elements");
+	struct chosen *c = find(cuda, p, err);
+	if (!c)
+		return -1;
+	if (c->none && p->epilogue != HSPMD_EPILOGUE_NONE)
+		return hspmd_fail(err, "cuBLASLt has no algorithm for what follows a product");
+	if (c->none)
+		return hspmd_cuda_gemm_fallback(cuda, p, err);
+	if (c->workspace > workspace_bytes)
+		return hspmd_fail(err, "a product was given %zu bytes of workspace and needs %zu", workspace_bytes, c->workspace);
+	cublasStatus_t status = run_plan(cuda->blas, &c->plan, p, &c->algorithm, workspace, c->workspace, cuda->stream);
+	return status ? failed(status, "a matrix product", err) : 0;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a program's memory lies in what outlives its process (runtime/state/persistent.h). */
+#include <xxhash.h>
+
+#include "runtime/exec/execute.h"
+
+/* Gradients are summed in place, or where the device has a share of them, in the arena. */
+static bool sums_in_arena(const struct hspmd_program *p)
+{
+	for (int i = 0; i < p->state_count; i++)
+		if (p->states[i].param >= 0 && p->states[i].grad >= 0 && p->slots[p->states[i].grad].memory == HSPMD_ARENA_TRANSIENT)
+			return true;
+	return false;
+}
+
+static size_t fixed_end(const struct hspmd_program *p)
+{
+	return (p->fixed_bytes + HSPMD_PROGRAM_ALIGN + 4095) / 4096 * 4096;
+}
+
+size_t hspmd_executor_persistent_arena(const struct hspmd_program *p)
+{
+	return sums_in_arena(p) ? fixed_end(p) : 0;
+}
+
+size_t hspmd_executor_persistent_bytes(const struct hspmd_program *p)
+{
+	return fixed_end(p) + (sums_in_arena(p) ? p->arena_bytes + HSPMD_PROGRAM_ALIGN : 0);
+}
+
+uint64_t hspmd_executor_persistent_layout(const struct hspmd_program *p)
+{
+	uint64_t hash = hspmd_executor_persistent_bytes(p);
+	for (int i = 0; i < p->state_count; i++) {
+		const struct hspmd_program_state *s = &p->states[i];
+		const int slot[] = { s->param, s->m, s->v, s->grad };
+		for (size_t k = 0; s->param >= 0 && k < sizeof slot / sizeof *slot; k++) {
+			const struct hspmd_slot *at = slot[k] < 0 ? NULL : &p->slots[slot[k]];
+			const uint64_t words[] = { hash, (uint64_t)i, at ? at->memory : 0, at ? at->offset : 0, at ? p->slot_types[at->slot_type].bytes : 0,
+						   at ? (uint64_t)p->slot_types[at->slot_type].dtype : 0 };
+			hash = XXH3_64bits(words, sizeof words);
+		}
+	}
+	return hash;
+}

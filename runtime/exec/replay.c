@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/exec/replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+
+/* Steps: the first, in which what is new to the device happens; timed ones; one that records; timed ones again. */
+#define FIRST_STEPS 1
+#define TIMED_STEPS 2
+#define LEAST 4 /* instructions that are worth a recording */
+
+struct hspmd_replay {
+	const struct hspmd_program *p;
+	struct hspmd_device *dev;
+	struct hspmd_device_graph **of; /* [p->vote], by a segment's first instruction */
+	bool always, off, replaying; /* the last: in this step */
+	int64_t step;
+	double began, best[2]; /* seconds of a step: one by one, replayed */
+};
+
+struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev)
+{
+	const char *wanted = getenv("HSPMD_CUDA_GRAPHS");
+	if (!dev->ops->capture_begin || (wanted && !strcmp(wanted, "0")))
+		return NULL;
+	struct hspmd_replay *r = calloc(1, sizeof *r);
+	if (r)
+		r->of = hspmd_calloc(p->vote + 1, sizeof(struct hspmd_device_graph *));
+	if (!r || !r->of) {
+		free(r);
+		return NULL; /* it is not needed */
+	}
+	r->p = p;
+	r->dev = dev;
+	r->always = wanted && !strcmp(wanted, "1");
+	return r;
+}
+
+static void forget_all(struct hspmd_replay *r)
+{
+	for (size_t i = 0; i < r->p->vote; i++) {
+		r->dev->ops->graph_free(r->dev, r->of[i]);
+		r->of[i] = NULL;
+	}
+}
+
+void hspmd_replay_destroy(struct hspmd_replay *r)
+{
+	if (!r)
+		return;
+	forget_all(r);
+	free(r->of);
+	free(r);
+}
+
+void hspmd_replay_begin_step(struct hspmd_replay *r)
+{
+	if (!r)
+		return;
+	bool tried = r->always ? r->step >= FIRST_STEPS : r->step >= FIRST_STEPS + TIMED_STEPS;
+	r->replaying = tried && !r->off;
+	r->began = hspmd_now();
+}
+
+void hspmd_replay_end_step(struct hspmd_replay *r)
+{
+	int64_t recording = FIRST_STEPS + TIMED_STEPS, last = recording + TIMED_STEPS;
+	if (!r || r->off)
+		return;
+	double took = hspmd_now() - r->began, *best = &r->best[r->replaying];
+	if (r->step >= FIRST_STEPS && r->step != recording && r->step <= last && (*best <= 0 || took < *best))
+		*best = took;
+	if (r->step == last && !r->always && r->best[0] < r->best[1]) {
+		r->off = true;
+		forget_all(r);
+	}
+	r->step++;
+}
+
+size_t hspmd_replay_segment_end(const struct hspmd_replay *r, size_t first)
+{
+	size_t end = first;
+	if (!r || !r->replaying)
+		return first;
+	while (end < r->p->vote &&
+	       (r->p->instructions[end].kind == HSPMD_INSTRUCTION_RUN || r->p->instructions[end].kind == HSPMD_INSTRUCTION_NORM))
+		end++;
+	return end - first < LEAST ? first : end;
+}
+
+/* What could not be recorded was not done either. */
+static struct hspmd_device_graph *record(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor)
+{
+	struct hspmd_device_graph *made = NULL;
+	struct hspmd_error err;
+	int status = 0;
+	if (r->dev->ops->capture_begin(r->dev, &err))
+		return NULL;
+	for (size_t i = first; !status && i < end; i++)
+		status = run(executor, &i, &err);
+	if (r->dev->ops->capture_end(r->dev, &made, &err) == 0 && !status)
+		return made;
+	r->dev->ops->graph_free(r->dev, made);
+	return NULL;
+}
+
+int hspmd_replay_run_segment(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor, struct hspmd_error *err)
+{
+	if (!r->of[first])
+		r->of[first] = record(r, first, end, run, executor);
+	if (r->of[first])
+		return r->dev->ops->replay(r->dev, r->of[first], err) ? -1 : 1;
+	r->off = true;
+	r->replaying = false;
+	return 0;
+}

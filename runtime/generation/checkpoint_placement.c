@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/generation/checkpoint_placement.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/state/checkpoint.h"
+
+/* Shares of one parameter, and which of them count. */
+struct shares {
+	int *device;
+	struct hspmd_local_shard *share;
+	int count;
+};
+
+/* What one device writes that is nobody's before it, as the parts that lie on different nodes. */
+struct shard {
+	uint64_t elements;
+	struct hspmd_copies_part *parts;
+	size_t part_count, part_capacity;
+	int *keepers; /* nodes of those who keep copies of it, and how many */
+	int keeper_count;
+};
+
+struct run {
+	const struct hspmd_parameter_layouts *layouts;
+	const struct hspmd_cluster *cluster;
+	const int *rank_of;
+	struct hspmd_losses losses;
+	int most; /* keepers of one shard: one for each node too few, and one for each other kind of loss */
+	struct shares s;
+	struct shard *shard;   /* by device */
+	uint64_t *written;     /* elements, by device */
+	int *twin, *node;      /* who holds a share, too, and writes it; on which nodes it lies */
+};
+
+static int node_of(const struct run *r, int share)
+{
+	return r->cluster->devices[r->s.device[share]].node;
+}
+
+static int room(struct run *r, struct hspmd_error *err)
+{
+	int most = 0, devices = r->cluster->device_count;
+	for (int i = 0; i < r->layouts->parameter_count; i++) {
+		int n = hspmd_annotation_local_shards(r->layouts->parameters[i].state, &r->layouts->parameters[i].shape, NULL, NULL);
+		most = n > most ? n : most;
+	}
+	r->s.device = hspmd_calloc((size_t)most, sizeof *r->s.device);
+	r->s.share = hspmd_calloc((size_t)most, sizeof *r->s.share);
+	r->shard = hspmd_calloc((size_t)devices, sizeof *r->shard);
+	r->twin = hspmd_calloc((size_t)most, sizeof *r->twin);
+	r->written = hspmd_calloc((size_t)devices, sizeof *r->written);
+	r->node = hspmd_calloc((size_t)r->cluster->node_count + 1, sizeof *r->node);
+	bool whole = r->s.device && r->s.share && r->shard && r->twin && r->written && r->node;
+	for (int d = 0; whole && d < devices; d++)
+		whole = (r->shard[d].keepers = hspmd_calloc((size_t)r->most, sizeof(int))) != NULL;
+	return whole ? 0 : hspmd_fail_memory(err, "placing a checkpoint");
+}
+
+static void end(struct run *r)
+{
+	for (int d = 0; r->shard && d < r->cluster->device_count; d++) {
+		for (size_t p = 0; p < r->shard[d].part_count; p++)
+			free(r->shard[d].parts[p].nodes);
+		free(r->shard[d].parts);
+		free(r->shard[d].keepers);
+	}
+	free(r->s.device);
+	free(r->s.share);
+	free(r->shard);
+	free(r->written);
+	free(r->twin);
+	free(r->node);
+	hspmd_losses_free(&r->losses);
+}
+
+/* The nodes with devices that take part. */
+static int know_losses(struct run *r, int replicas, int keep, struct hspmd_error *err)
+{
+	bool *part = hspmd_calloc((size_t)r->cluster->node_count, sizeof *part);
+	int status = part ? 0 : hspmd_fail_memory(err, "placing a checkpoint");
+	for (int d = 0; !status && d < r->cluster->device_count; d++)
+		part[r->cluster->devices[d].node] |= r->rank_of[d] >= 0;
+	if (!status)
+		status = hspmd_losses_make(r->cluster, part, replicas, keep, &r->losses, err);
+	r->most = replicas < r->losses.present ? replicas + 3 : r->losses.present + 3;
+	free(part);
+	return status;
+}
+
+static void list_shares(struct run *r, int parameter)
+{
+	const struct hspmd_parameter_layout *p = &r->layouts->parameters[parameter];
+	r->s.count = hspmd_annotation_local_shards(p->state, &p->shape, r->s.device, r->s.share);
+}
+
+static bool lies_on(const struct run *r, int node, int nodes)
+{
+	for (int i = 0; i < nodes; i++)
+		if (r->node[i] == node)
+			return true;
+	return false;
+}
+
+/* Which of those that hold the very same write it, too: as few as it takes for nothing to lack, and no more than help. Into r->twin, and behind the `nodes` on which it
+ * lies anyway into r->node. How many. */
+static int find_twins(struct run *r, int share, int nodes)
+{
+	int found = 0;
+	long now = hspmd_losses_lack(&r->losses, r->node, nodes);
+	while (now > 0) {
+		long least = now;
+		int best = -1;
+		for (int step = 1; step < r->s.count; step++) {
+			int k = (share + step) % r->s.count;
+			if (!hspmd_box_equal(&r->s.share[k].box, &r->s.share[share].box) || lies_on(r, node_of(r, k), nodes))
+				continue;
+			r->node[nodes] = node_of(r, k);
+			long then = hspmd_losses_lack(&r->losses, r->node, nodes + 1);
+			best = then < least ? k : best;
+			least = then < least ? then : least;
+		}
+		if (best < 0)
+			break;
+		r->node[nodes++] = node_of(r, best);
+		r->twin[found++] = best;
+		now = least;
+	}
+	return found;
+}
+
+/* A part of this device's shard lies on the first `nodes` of r->node. */
+static int add_part(struct run *r, struct shard *shard, int nodes, struct hspmd_error *err)
+{
+	for (size_t p = 0; p < shard->part_count; p++)
+		if (shard->parts[p].count == nodes && !memcmp(shard->parts[p].nodes, r->node, (size_t)nodes * sizeof *r->node))
+			return 0;
+	int *copy = hspmd_calloc((size_t)nodes, sizeof *copy);
+	if (!copy || hspmd_array_grow(&shard->parts, &shard->part_capacity, shard->part_count, sizeof *shard->parts)) {
+		free(copy);
+		return hspmd_fail_memory(err, "placing a checkpoint");
+	}
+	memcpy(copy, r->node, (size_t)nodes * sizeof *copy);
+	shard->parts[shard->part_count++] = (struct hspmd_copies_part){ copy, nodes };
+	return 0;
+}
+
+static uint64_t elements(const struct run *r, int share)
+{
+	return (uint64_t)hspmd_box_elements(&r->s.share[share].box) * HSPMD_STATE_KIND_COUNT;
+}
+
+static int survey(struct run *r, struct hspmd_error *err)
+{
+	int status = 0;
+	for (int i = 0; i < r->layouts->parameter_count; i++) {
+		list_shares(r, i);
+		for (int a = 0; a < r->s.count && !status; a++) {
+			if (r->s.share[a].replica)
+				continue;
+			struct shard *shard = &r->shard[r->s.device[a]];
+			r->node[0] = node_of(r, a);
+			shard->elements += elements(r, a);
+			status = add_part(r, shard, 1 + find_twins(r, a, 1), err);
+		}
+	}
+	return status;
+}
+
+/* Once it is known who keeps copies: a twin writes where the first holder's shard is not sent to where it helps without it. */
+static bool writes(struct run *r, int parameter, int self)
+{
+	bool yes = false;
+	list_shares(r, parameter);
+	for (int a = 0; a < r->s.count; a++) {
+		if (r->s.share[a].replica)
+			continue;
+		const struct shard *shard = &r->shard[r->s.device[a]];
+		r->node[0] = node_of(r, a);
+		memcpy(r->node + 1, shard->keepers, (size_t)shard->keeper_count * sizeof *r->node);
+		int twins = find_twins(r, a, 1 + shard->keeper_count);
+		r->written[r->s.device[a]] += elements(r, a);
+		yes |= r->rank_of[r->s.device[a]] == self;
+		for (int i = 0; i < twins; i++) {
+			r->written[r->s.device[r->twin[i]]] += elements(r, a);
+			yes |= r->rank_of[r->s.device[r->twin[i]]] == self;
+		}
+	}
+	return yes;
+}
+
+/* Who keeps copies of whose shard: to[w * most ...] are numbers of workers, which are devices. The shards learn of their keepers. */
+struct crew {
+	struct hspmd_copy_worker *w;
+	int *device, *to, workers;
+};
+
+static int find_keepers(struct run *r, struct crew *c, struct hspmd_error *err)
+{
+	size_t devices = (size_t)r->cluster->device_count;
+	c->w = hspmd_calloc(devices, sizeof *c->w);
+	c->device = hspmd_calloc(devices, sizeof *c->device);
+	c->to = hspmd_calloc(devices * (size_t)r->most, sizeof *c->to);
+	if (!c->w || !c->device || !c->to)
+		return hspmd_fail_memory(err, "placing a checkpoint");
+	for (int d = 0; d < r->cluster->device_count; d++)
+		if (r->rank_of[d] >= 0) {
+			const struct shard *s = &r->shard[d];
+			c->device[c->workers] = d;
+			c->w[c->workers++] = (struct hspmd_copy_worker){ r->cluster->devices[d].node, s->elements, s->parts, (int)s->part_count };
+		}
+	if (hspmd_copies_assign(&r->losses, c->w, c->workers, r->most, c->to, err))
+		return -1;
+	for (int w = 0; w < c->workers; w++) {
+		struct shard *s = &r->shard[c->device[w]];
+		for (int k = 0; k < r->most && c->to[w * r->most + k] >= 0; k++)
+			s->keepers[s->keeper_count++] = c->w[c->to[w * r->most + k]].node;
+	}
+	return 0;
+}
+
+static int take_keepers(const struct run *r, const struct crew *c, int self, struct hspmd_checkpoint_placement *out, struct hspmd_error *err)
+{
+	out->to = hspmd_calloc((size_t)r->most, sizeof *out->to);
+	out->from = hspmd_calloc((size_t)c->workers, sizeof *out->from);
+	out->from_elements = hspmd_calloc((size_t)c->workers, sizeof *out->from_elements);
+	if (!out->to || !out->from || !out->from_elements)
+		return hspmd_fail_memory(err, "placing a checkpoint");
+	for (int w = 0; w < c->workers; w++)
+		for (int k = 0; k < r->most && c->to[w * r->most + k] >= 0; k++) {
+			int from = r->rank_of[c->device[w]], keeper = r->rank_of[c->device[c->to[w * r->most + k]]];
+			if (from == self)
+				out->to[out->to_count++] = keeper;
+			if (keeper == self) {
+				out->from_elements[out->from_count] = r->written[c->device[w]];
+				out->from[out->from_count++] = from;
+			}
+			out->any = true;
+		}
+	return 0;
+}
+
+int hspmd_checkpoint_placement_plan(const struct hspmd_parameter_layouts *layouts, const struct hspmd_cluster *cluster, const int *rank_of, int self, int replicas, int keep,
+		      struct hspmd_checkpoint_placement *out, struct hspmd_error *err)
+{
+	struct run r = { .layouts = layouts, .cluster = cluster, .rank_of = rank_of };
+	struct crew crew = { 0 };
+	memset(out, 0, sizeof *out);
+	out->writes = hspmd_calloc((size_t)layouts->parameter_count, sizeof *out->writes);
+	int status = out->writes ? know_losses(&r, replicas, keep, err) : hspmd_fail_memory(err, "placing a checkpoint");
+	if (!status)
+		status = room(&r, err);
+	if (!status)
+		status = survey(&r, err);
+	if (!status)
+		status = find_keepers(&r, &crew, err);
+	for (int i = 0; !status && i < layouts->parameter_count; i++)
+		out->writes[i] = writes(&r, i, self);
+	if (!status)
+		status = take_keepers(&r, &crew, self, out, err);
+	free(crew.w);
+	free(crew.device);
+	free(crew.to);
+	end(&r);
+	if (status)
+		hspmd_checkpoint_placement_free(out);
+	return status;
+}
+
+void hspmd_checkpoint_placement_free(struct hspmd_checkpoint_placement *s)
+{
+	free(s->writes);
+	free(s->to);
+	free(s->from);
+	free(s->from_elements);
+	memset(s, 0, sizeof *s);
+}

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/generation/generation.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/durable.h"
+#include "common/log.h"
+#include "common/shm_dir.h"
+#include "runtime/generation/generation_connect.h"
+#include "runtime/program/seq_len.h"
+
+/* Name the folders in which every worker leaves its last step and its programs (man page of hspmd run). */
+#define TIMELINE "HSPMD_TIMELINE"
+#define PROGRAMS "HSPMD_PROGRAMS"
+#define END_S 5.0 /* of a process that was killed, until nothing of it runs any more */
+
+static int read_members(struct hspmd_generation *g, json_t *members, struct hspmd_error *err)
+{
+	size_t n = json_array_size(members), devices = (size_t)g->cluster->device_count;
+	g->members = hspmd_calloc(n, sizeof *g->members);
+	g->rank_of = malloc((devices + 1) * sizeof *g->rank_of);
+	g->voters = malloc((n + 1) * sizeof *g->voters);
+	if (!g->members || !g->rank_of || !g->voters)
+		return hspmd_fail_memory(err, "preparing a generation");
+	memset(g->rank_of, -1, devices * sizeof *g->rank_of);
+	g->rank = -1;
+	for (size_t r = 0; r < n; r++) {
+		const char *address = json_string_value(json_array_get(members, r));
+		if (!address || strlen(address) >= sizeof *g->members)
+			return hspmd_fail(err, "prepare: members[%zu] is not a device address", r);
+		strcpy(g->members[r], address);
+		if (!strcmp(address, g->setup->address))
+			g->rank = (int)r;
+		struct hspmd_error not_there; /* who only gives state away may be of a node that has left the cluster */
+		int device = hspmd_cluster_find_device(g->cluster, address, &not_there);
+		if (device >= 0)
+			g->rank_of[device] = (int)r;
+		g->member_count++;
+	}
+	if (g->rank < 0)
+		return hspmd_fail(err, "prepare: %s is not among the members", g->setup->address);
+	return 0;
+}
+
+/* The plan's devices in plan order, as transport ranks. */
+static int find_voters(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	for (int p = 0; p < g->plan->pipeline_count; p++)
+		for (int s = 0; s < g->plan->pipelines[p].stage_count / g->plan->virtual_stages; s++)
+			for (int d = 0; d < g->plan->pipelines[p].stages[s].device_count; d++) {
+				int device = g->plan->pipelines[p].stages[s].devices[d];
+				char name[64];
+				if (g->rank_of[device] < 0 || g->voter_count == g->member_count)
+					return hspmd_fail(err, "prepare: the plan's device %s is not among the members",
+							  hspmd_cluster_device_address(g->cluster, device, name, sizeof name));
+				g->voters[g->voter_count++] = g->rank_of[device];
+			}
+	return 0;
+}
+
+/* Who writes what into checkpoints. Members that are in no stage of the plan take no part in them. */
+static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	int *rank_of = malloc((size_t)(g->cluster->device_count + 1) * sizeof *rank_of);
+	if (!rank_of)
+		return hspmd_fail_memory(err, "preparing a generation");
+	for (int d = 0; d < g->cluster->device_count; d++) {
+		rank_of[d] = -1;
+		for (int v = 0; g->rank_of[d] >= 0 && v < g->voter_count; v++)
+			if (g->voters[v] == g->rank_of[d])
+				rank_of[d] = g->rank_of[d];
+	}
+	int status = hspmd_checkpoint_placement_plan(g->layouts, g->cluster, rank_of, g->rank, g->replicas, g->keep, &g->placement, err);
+	free(rank_of);
+	return status;
+}
+
+/* Steps of other lengths, so that one that this plan's parts cannot be is told now. */
+static int build_lengths(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	const struct hspmd_job *job = g->setup->job;
+	g->at_length = job->length_count ? hspmd_calloc((size_t)job->length_count, sizeof(*g->at_length)) : NULL;
+	if (job->length_count && !g->at_length)
+		return hspmd_fail_memory(err, "preparing a generation");
+	for (int i = 0; g->program->stage >= 0 && i < job->length_count; i++)
+		if (!(g->at_length[i] = hspmd_program_at_length(g->program, &g->setup->source, job->lengths[i], g->setup->device, err)))
+			return hspmd_error_prefix(err, "%s: data.lengths[%d]", job->file, i);
+	return 0;
+}
+
+/* ---- what outlives the process */
+
+/* This node's part of the run's folder, and what the device's files there are called. */
+static int place_of(const struct hspmd_worker_setup *setup, char **folder, char **name, struct hspmd_error *err)
+{
+	*folder = hspmd_asprintf("%s/%s", setup->memory, setup->node);
+	*name = strdup(setup->address);
+	for (char *colon = *name; colon && (colon = strchr(colon, ':'));)
+		*colon = '-';
+	return *folder && *name ? 0 : hspmd_fail_memory(err, "naming a place in memory");
+}
+
+/* Without it the state is in memory that dies with the process: training goes on all the same. */
+static void make_persistent(struct hspmd_generation *g)
+{
+	struct hspmd_error err = { "" };
+	char *folder = NULL, *name = NULL, *text = NULL;
+	if (!g->setup->memory || !g->setup->device->ops->host_memory || g->program->stage < 0)
+		return;
+	if (!hspmd_shm_dir_create(g->setup->memory, &err) && !place_of(g->setup, &folder, &name, &err)) {
+		text = json_dumps(g->message, JSON_COMPACT | JSON_REAL_PRECISION(17));
+		if (text)
+			g->persistent = hspmd_persistent_create(&(struct hspmd_persistent_spec){ folder, name, g->number, hspmd_executor_persistent_layout(g->program),
+											 hspmd_executor_persistent_bytes(g->program), text }, &err);
+		else
+			hspmd_fail_memory(&err, "describing a generation");
+	}
+	if (!g->persistent)
+		hspmd_warn("the state will not outlive this process: %s", err.text);
+	free(folder);
+	free(name);
+	free(text);
+}
+
+/* As `hspmd plan --program` prints it, in the folder that was named. */
+static void write_program(const struct hspmd_generation *g)
+{
+	const char *folder = getenv(PROGRAMS);
+	struct hspmd_error err;
+	if (!folder)
+		return;
+	char *path = hspmd_asprintf("%s/program-%d-%s.txt", folder, g->number, g->setup->address), *text = hspmd_program_text(g->program, g->cluster);
+	if (!path || !text)
+		hspmd_warn("%s: out of memory", PROGRAMS);
+	else if (hspmd_durable_write(path, text, strlen(text), &err))
+		hspmd_warn("%s: %s", PROGRAMS, err.text);
+	free(text);
+	free(path);
+}
+
+/* What the message says, without connections. */
+static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
+{
+	struct hspmd_generation *g = calloc(1, sizeof *g);
+	if (!g) {
+		hspmd_fail_memory(err, "preparing a generation");
+		return NULL;
+	}
+	g->setup = setup;
+	g->message = json_incref(message);
+	g->number = (int)json_integer_value(json_object_get(message, "generation"));
+	json_t *replicas = json_object_get(message, "replicas");
+	g->replicas = json_is_integer(replicas) ? (int)json_integer_value(replicas) : setup->job->checkpoint.replicas;
+	json_t *keep = json_object_get(message, "keep");
+	g->keep = json_is_integer(keep) ? (int)json_integer_value(keep) : INT_MAX;
+	g->cluster = hspmd_cluster_from_json(json_object_get(message, "cluster"), "cluster", err);
+	g->plan = g->cluster ? hspmd_plan_from_json(json_object_get(message, "plan"), "plan", g->cluster, setup->source.layers, err) : NULL;
+	int device = -1;
+	if (!g->plan || read_members(g, json_object_get(message, "members"), err) || find_voters(g, err))
+		goto fail;
+	struct hspmd_error not_there;
+	device = hspmd_cluster_find_device(g->cluster, setup->address, &not_there);
+	g->program = hspmd_program_build(&setup->source, g->plan, g->cluster, device, setup->device, err);
+	if (!g->program || build_lengths(g, err))
+		goto fail;
+	write_program(g);
+	g->layouts = hspmd_parameter_layouts_build(g->program->graph, g->plan, err);
+	if (!g->layouts || spread_checkpoints(g, err))
+		goto fail;
+	return g;
+fail:
+	hspmd_generation_destroy(g);
+	return NULL;
+}
+
+/* What a plan may take of the device; INT64_MAX: it has no part in it, or others look after that. */
+static int64_t promised(const struct hspmd_generation *g)
+{
+	int device = g->program->stage < 0 || !g->setup->device->ops->host_memory ? -1 : g->program->device;
+	return device < 0 ? INT64_MAX : g->cluster->types[g->cluster->devices[device].type].memory_bytes;
+}
+
+struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, int64_t reserved_bytes, struct hspmd_error *err)
+{
+	struct hspmd_generation *g = specialise(setup, message, err);
+	if (g && hspmd_generation_open_endpoints(g, err)) {
+		hspmd_generation_destroy(g);
+		return NULL;
+	}
+	if (!g)
+		return NULL;
+	g->persistent_later = (int64_t)hspmd_executor_persistent_bytes(g->program) > promised(g) - reserved_bytes;
+	if (!g->persistent_later)
+		make_persistent(g); /* memory that is new takes its time, and the generation before may still train */
+	return g;
+}
+
+int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err)
+{
+	int which = hspmd_data_length_of_step(g->setup->data, step);
+	*length = g->at_length ? g->setup->job->lengths[which] : g->setup->job->seq_len;
+	return g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[which], err) : 0;
+}
+
+int64_t hspmd_generation_memory(const struct hspmd_generation *g)
+{
+	return (int64_t)hspmd_program_memory(g->program) + (g->setup->memory && g->setup->device->ops->host_memory ? (int64_t)hspmd_persistent_overhead("") : 0);
+}
+
+int64_t hspmd_generation_peak_bytes(const struct hspmd_generation *g)
+{
+	const struct hspmd_program *p = g->program;
+	int64_t bytes = hspmd_generation_memory(g);
+	if (g->executor && hspmd_executor_spilled(g->executor))
+		return 0;
+	for (int i = 0; g->setup->device->ops->host_memory && i < p->state_count; i++) {
+		const int slot[HSPMD_STATE_KIND_COUNT] = { p->states[i].param, p->states[i].m, p->states[i].v };
+		for (int k = 0; p->states[i].param >= 0 && g->placement.writes[i] && k < HSPMD_STATE_KIND_COUNT; k++)
+			bytes += (int64_t)p->slot_types[p->slots[slot[k]].slot_type].bytes;
+	}
+	return bytes;
+}
+
+bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_generation *old)
+{
+	size_t state = !old || !old->executor || hspmd_executor_spilled(old->executor) ? 0 :
+		       old->persistent ? hspmd_persistent_bytes(old->persistent) : old->program->fixed_bytes;
+	return !state || hspmd_generation_memory(g) <= promised(g) - (int64_t)state;
+}
+
+static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	if (getenv(TIMELINE) && !g->timeline && !(g->timeline = hspmd_timeline_create(g->program->instruction_count)))
+		return hspmd_fail_memory(err, "preparing a timeline");
+	struct hspmd_executor_options o = {
+		.program = g->program, .device = g->setup->device, .transport = g->transport, .overlap_transport = g->overlap_transport, .devcomm = { g->devcomm[0], g->devcomm[1] },
+		.rank_of = g->rank_of, .device_count = g->cluster->device_count, .voters = g->voters, .voter_count = g->voter_count, .samples = hspmd_data_source(g->setup->data),
+		.job = g->setup->job, .persistent = g->persistent, .timeline = g->timeline,
+	};
+	g->executor = hspmd_executor_create(&o, err);
+	return g->executor ? 0 : -1;
+}
+
+int hspmd_generation_allocate(struct hspmd_generation *g, struct hspmd_generation *old, struct hspmd_error *err)
+{
+	if (old && old->executor)
+		hspmd_executor_release_scratch(old->executor);
+	if (g->persistent_later)
+		make_persistent(g);
+	g->persistent_later = false;
+	return make_executor(g, err);
+}
+
+int hspmd_generation_spill(struct hspmd_generation *g, const char *disk, struct hspmd_error *err)
+{
+	bool host = g->setup->device->ops->host_memory;
+	if (!g->executor || (host && !disk))
+		return hspmd_fail(err, "the state has no other place to wait in");
+	char *folder = host ? hspmd_asprintf("%s/%s", disk, g->setup->node) : NULL;
+	int status = host && !folder ? hspmd_fail_memory(err, "keeping the state on disk") : hspmd_executor_spill(g->executor, folder, err);
+	free(folder);
+	if (!status) {
+		hspmd_persistent_close(g->persistent, false);
+		g->persistent = NULL;
+	}
+	return status;
+}
+
+/* The update that the kill came into. */
+static int end_update(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	struct hspmd_totals all;
+	int64_t step = hspmd_persistent_step(g->persistent);
+	if (!hspmd_persistent_is_torn(g->persistent))
+		return 0;
+	if (!hspmd_persistent_totals(g->persistent, step, (double *)&all))
+		return hspmd_fail(err, "the sums of step %lld are not there", (long long)step);
+	return hspmd_executor_commit(g->executor, step, &all, err);
+}
+
+struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup *setup, struct hspmd_error *err)
+{
+	char *folder = NULL, *name = NULL;
+	struct hspmd_persistent *l = NULL;
+	if (!setup->memory)
+		hspmd_fail(err, "nothing outlives a worker here");
+	else if (!place_of(setup, &folder, &name, err))
+		l = hspmd_persistent_open(folder, name, END_S, err);
+	free(folder);
+	free(name);
+	if (!l)
+		return NULL;
+	json_error_t why;
+	json_t *message = json_loads(hspmd_persistent_text(l), 0, &why);
+	struct hspmd_generation *g = message ? specialise(setup, message, err) : NULL;
+	if (!message)
+		hspmd_fail(err, "what a worker left cannot be read: %s", why.text);
+	json_decref(message);
+	if (!g) {
+		hspmd_persistent_close(l, true);
+		return NULL;
+	}
+	g->persistent = l;
+	bool same = hspmd_executor_persistent_layout(g->program) == hspmd_persistent_layout(l) && hspmd_executor_persistent_bytes(g->program) == hspmd_persistent_bytes(l);
+	if (!same)
+		hspmd_fail(err, "what a worker left lies otherwise than this program would have it");
+	if (same && !make_executor(g, err) && !end_update(g, err))
+		return g;
+	hspmd_generation_detach(g);
+	return NULL;
+}
+
+/* The last step's, in the folder that was named. */
+static void write_timeline(const struct hspmd_generation *g)
+{
+	char path[4096];
+	struct hspmd_error err;
+	if (!g->timeline || !getenv(TIMELINE))
+		return;
+	if (snprintf(path, sizeof path, "%s/timeline-%d-%s.json", getenv(TIMELINE), g->number, g->setup->address) >= (int)sizeof path)
+		hspmd_fail(&err, "%s: a path too long", TIMELINE);
+	else if (!hspmd_timeline_write(g->timeline, g->program, g->rank, g->setup->address, path, &err))
+		return;
+	hspmd_warn("%s", err.text);
+}
+
+static void release(struct hspmd_generation *g, bool leave)
+{
+	if (!g)
+		return;
+	hspmd_generation_disconnect(g);
+	write_timeline(g);
+	hspmd_executor_destroy(g->executor);
+	hspmd_timeline_destroy(g->timeline);
+	hspmd_persistent_close(g->persistent, leave);
+	json_decref(g->message);
+	hspmd_parameter_layouts_destroy(g->layouts);
+	for (int i = 0; g->at_length && i < g->setup->job->length_count; i++)
+		hspmd_program_destroy(g->at_length[i]);
+	free(g->at_length);
+	hspmd_program_destroy(g->program);
+	hspmd_plan_destroy(g->plan);
+	hspmd_cluster_destroy(g->cluster);
+	hspmd_checkpoint_placement_free(&g->placement);
+	free(g->own_address.data);
+	free(g->copy_address.data);
+	free(g->members);
+	free(g->rank_of);
+	free(g->voters);
+	free(g);
+}
+
+void hspmd_generation_destroy(struct hspmd_generation *g)
+{
+	release(g, false);
+}
+
+void hspmd_generation_detach(struct hspmd_generation *g)
+{
+	release(g, true);
+}
+
+/* ---- slices of state */
+
+static int state_slot(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box, int *slot, struct hspmd_error *err)
+{
+	const struct hspmd_program_state *s = &g->program->states[tensor / HSPMD_STATE_KIND_COUNT];
+	int kind = tensor % HSPMD_STATE_KIND_COUNT;
+	*slot = kind == HSPMD_STATE_PARAM ? s->param : kind == HSPMD_STATE_ADAM_M ? s->m : s->v;
+	char text[160];
+	if (*slot < 0 || !hspmd_box_contains(&s->shard.box, box))
+		return hspmd_fail(err, "%s of %s, part %s, is not held by %s", hspmd_state_kind_names[kind], s->name,
+				  hspmd_box_text(box, text, sizeof text), g->setup->address);
+	return 0;
+}
+
+/* Between a slot and a packed host buffer holding `box`; where host code cannot reach it through a buffer on the device, unless it lies in one piece. */
+static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_box *box, void *host, bool out, struct hspmd_error *err)
+{
+	struct hspmd_device *dev = g->setup->device;
+	const struct hspmd_slot_type *slot_type = &g->program->slot_types[g->program->slots[slot].slot_type];
+	void *at = hspmd_executor_slot_data(g->executor, slot);
+	size_t element = hspmd_dtype_bytes(slot_type->dtype), bytes = (size_t)hspmd_box_elements(box) * element;
+	if (dev->ops->host_memory || hspmd_executor_spilled(g->executor)) {
+		if (out)
+			hspmd_box_copy(host, box, at, &slot_type->box, box, element);
+		else
+			hspmd_box_copy(at, &slot_type->box, host, box, box, element);
+		return 0;
+	}
+	char *whole = hspmd_box_contiguous(at, &slot_type->box, box, element);
+	if (whole)
+		return out ? dev->ops->to_host(dev, host, whole, bytes, err) : dev->ops->to_device(dev, whole, host, bytes, err);
+	void *staging = dev->ops->allocate(dev, bytes, err);
+	if (!staging)
+		return -1;
+	int status = out ? dev->ops->copy_box(dev, staging, box, at, &slot_type->box, box, slot_type->dtype, false, err)
+			 : dev->ops->to_device(dev, staging, host, bytes, err);
+	if (!status)
+		status = out ? dev->ops->to_host(dev, host, staging, bytes, err)
+			     : dev->ops->copy_box(dev, at, &slot_type->box, staging, box, box, slot_type->dtype, false, err);
+	if (!status)
+		status = dev->ops->synchronise(dev, err);
+	dev->ops->release(dev, staging);
+	return status;
+}
+
+int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err)
+{
+	int slot;
+	return state_slot(g, tensor, box, &slot, err) ? -1 : copy_slice(g, slot, box, host, true, err);
+}
+
+int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err)
+{
+	int slot;
+	return state_slot(g, tensor, box, &slot, err) ? -1 : copy_slice(g, slot, box, (void *)host, false, err);
+}
+
+int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *from, int tensor, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	struct hspmd_device *dev = to->setup->device;
+	struct hspmd_error not_held;
+	int in, out;
+	if ((hspmd_executor_spilled(from->executor) && !dev->ops->host_memory) || state_slot(from, tensor, box, &in, &not_held))
+		return 0;
+	if (state_slot(to, tensor, box, &out, err))
+		return -1;
+	const struct hspmd_slot_type *source = &from->program->slot_types[from->program->slots[in].slot_type], *target = &to->program->slot_types[to->program->slots[out].slot_type];
+	int status = dev->ops->copy_box(dev, hspmd_executor_slot_data(to->executor, out), &target->box, hspmd_executor_slot_data(from->executor, in), &source->box, box,
+					target->dtype, false, err);
+	return status || dev->ops->synchronise(dev, err) ? -1 : 1;
+}
+
+void *hspmd_generation_box_data(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box)
+{
+	struct hspmd_error err;
+	int slot;
+	if (!g->setup->device->ops->host_memory || state_slot(g, tensor, box, &slot, &err))
+		return NULL;
+	const struct hspmd_slot_type *slot_type = &g->program->slot_types[g->program->slots[slot].slot_type];
+	return hspmd_box_contiguous(hspmd_executor_slot_data(g->executor, slot), &slot_type->box, box, hspmd_dtype_bytes(slot_type->dtype));
+}

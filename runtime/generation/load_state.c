@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a generation's state comes from: the beginning, the generation before, or files. Every member makes the same plan of moves from the same message and carries out its part. */
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "runtime/state/checkpoint.h"
+#include "runtime/state/weights.h"
+#include "runtime/generation/generation.h"
+
+/* What holds and needs are collected into. */
+struct inventory {
+	struct hspmd_holding *have;
+	size_t have_count, have_capacity;
+	struct hspmd_need *need;
+	size_t need_count, need_capacity;
+	size_t *element_bytes; /* per state tensor */
+};
+
+/* Of a state tensor. */
+static size_t element_bytes(const struct hspmd_generation *g, int tensor)
+{
+	return hspmd_dtype_bytes(hspmd_dtype_master(g->program->graph->tensors[g->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].tensor].dtype));
+}
+
+static int start_inventory(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
+{
+	int tensors = g->layouts->parameter_count * HSPMD_STATE_KIND_COUNT;
+	*inv = (struct inventory){ .element_bytes = hspmd_calloc((size_t)tensors, sizeof *inv->element_bytes) };
+	if (!inv->element_bytes)
+		return hspmd_fail_memory(err, "planning state moves");
+	for (int t = 0; t < tensors; t++)
+		inv->element_bytes[t] = element_bytes(g, t);
+	return 0;
+}
+
+static void end_inventory(struct inventory *inv)
+{
+	free(inv->have);
+	free(inv->need);
+	free(inv->element_bytes);
+}
+
+static int add_have(struct inventory *inv, int tensor, int holder, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	if (hspmd_array_grow(&inv->have, &inv->have_capacity, inv->have_count, sizeof *inv->have))
+		return hspmd_fail_memory(err, "planning state moves");
+	inv->have[inv->have_count++] = (struct hspmd_holding){ tensor, holder, *box };
+	return 0;
+}
+
+/* What every device of the new plan must end with, by transport rank. */
+static int add_needs(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
+{
+	for (int i = 0; i < g->layouts->parameter_count; i++) {
+		const struct hspmd_parameter_layout *l = &g->layouts->parameters[i];
+		for (int d = 0; d < g->cluster->device_count; d++) {
+			struct hspmd_local_shard shard;
+			if (g->rank_of[d] < 0 || !hspmd_annotation_local_shard(l->state, &l->shape, d, &shard))
+				continue;
+			for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
+				if (hspmd_array_grow(&inv->need, &inv->need_capacity, inv->need_count, sizeof *inv->need))
+					return hspmd_fail_memory(err, "planning state moves");
+				inv->need[inv->need_count++] = (struct hspmd_need){ i * HSPMD_STATE_KIND_COUNT + k, g->rank_of[d], shard.box };
+			}
+		}
+	}
+	return 0;
+}
+
+static int rank_named(const struct hspmd_generation *g, const char *address)
+{
+	for (int r = 0; address && r < g->member_count; r++)
+		if (!strcmp(g->members[r], address))
+			return r;
+	return -1;
+}
+
+/* What survivors of the old plan hold. */
+static int add_live(const struct hspmd_generation *g, json_t *live, struct inventory *inv, struct hspmd_error *err)
+{
+	json_t *holders = json_object_get(live, "holders");
+	struct hspmd_cluster *cluster = hspmd_cluster_from_json(json_object_get(live, "cluster"), "live.cluster", err);
+	struct hspmd_plan *plan =
+		cluster ? hspmd_plan_from_json(json_object_get(live, "plan"), "live.plan", cluster, g->setup->source.layers, err) : NULL;
+	struct hspmd_parameter_layouts *old = plan ? hspmd_parameter_layouts_build(g->program->graph, plan, err) : NULL;
+	int status = old ? 0 : -1;
+	for (size_t h = 0; !status && h < json_array_size(holders); h++) {
+		const char *address = json_string_value(json_array_get(holders, h));
+		int rank = rank_named(g, address), device = address ? hspmd_cluster_find_device(cluster, address, err) : -1;
+		if (rank < 0 || device < 0) {
+			status = hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan", address ? address : "?");
+			break;
+		}
+		for (int i = 0; !status && i < old->parameter_count; i++) {
+			struct hspmd_local_shard shard;
+			if (hspmd_annotation_local_shard(old->parameters[i].state, &old->parameters[i].shape, device, &shard))
+				for (int k = 0; !status && k < HSPMD_STATE_KIND_COUNT; k++)
+					status = add_have(inv, i * HSPMD_STATE_KIND_COUNT + k, rank, &shard.box, err);
+		}
+	}
+	hspmd_parameter_layouts_destroy(old);
+	hspmd_plan_destroy(plan);
+	hspmd_cluster_destroy(cluster);
+	return status;
+}
+
+/* Who can read which part of a checkpoint. */
+static int add_stored(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct inventory *inv, struct hspmd_error *err)
+{
+	for (int x = 0; x < m->extent_count; x++) {
+		const struct hspmd_extent *e = &m->extents[x];
+		json_t *readers = json_object_get(files, m->shards[e->shard].file);
+		int p = 0;
+		while (p < g->layouts->parameter_count && strcmp(g->layouts->parameters[p].name, e->tensor))
+			p++;
+		if (p == g->layouts->parameter_count)
+			return hspmd_fail(err, "the checkpoint has a tensor %s, which the model has not", e->tensor);
+		if (e->shape.rank != g->layouts->parameters[p].shape.rank ||
+		    memcmp(e->shape.dim, g->layouts->parameters[p].shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim))
+			return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
+		for (size_t r = 0; r < json_array_size(readers); r++) {
+			int rank = rank_named(g, json_string_value(json_array_get(readers, r)));
+			if (rank >= 0 && add_have(inv, p * HSPMD_STATE_KIND_COUNT + (int)e->kind, rank, &e->box, err))
+				return -1;
+		}
+	}
+	return 0;
+}
+
+/* The folders in which a node may have a checkpoint, nearest first. */
+enum { IN_MEMORY, ON_DISK, SHARED, FOLDER_KINDS };
+
+struct ends {
+	struct hspmd_generation *now, *old;
+	struct hspmd_reader *reader;
+	const struct hspmd_manifest *manifest;
+	int folders, kind[FOLDER_KINDS]; /* by folder of the reader */
+	struct hspmd_load_report *report;
+};
+
+static size_t box_bytes(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box)
+{
+	return (size_t)hspmd_box_elements(box) * element_bytes(g, tensor);
+}
+
+/* Shards of which some file is here, and which have what could not be read: the first. */
+static void note_unreadable(struct ends *e, const struct hspmd_state_need *n, const struct hspmd_box *box)
+{
+	const struct hspmd_manifest *m = e->manifest;
+	struct hspmd_box part;
+	for (int x = 0; x < m->extent_count && !e->report->unreadable; x++)
+		if (m->extents[x].kind == n->kind && !strcmp(m->extents[x].tensor, n->tensor) && hspmd_reader_has(e->reader, m->extents[x].shard) &&
+		    hspmd_box_intersect(&m->extents[x].box, box, &part))
+			e->report->unreadable = json_pack("{sI,sI,ss}", "step", (json_int_t)m->step, "generation", (json_int_t)m->generation, "file",
+							  m->shards[m->extents[x].shard].file);
+}
+
+/* From this node's files: a box may lie in several extents of the shards that are here, and in several of them. */
+static int get_stored(struct ends *e, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
+{
+	const struct hspmd_parameter_layout *l = &e->now->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT];
+	struct hspmd_state_need need = { .tensor = l->name, .kind = (enum hspmd_state_kind)(tensor % HSPMD_STATE_KIND_COUNT),
+					 .dtype = hspmd_dtype_master(e->now->program->graph->tensors[l->tensor].dtype), .box = *box, .data = host };
+	int64_t *const counts[FOLDER_KINDS] = { &e->report->local, &e->report->disk, &e->report->shared };
+	uint64_t bytes[FOLDER_KINDS] = { 0 };
+	struct hspmd_state_gap *gaps = NULL;
+	size_t gap_count = 0;
+	if (hspmd_reader_load(e->reader, &need, 1, &gaps, &gap_count, bytes, err))
+		return -1;
+	for (int f = 0; own && f < e->folders; f++)
+		*counts[e->kind[f]] += (int64_t)bytes[f];
+	if (gap_count) {
+		note_unreadable(e, &need, &gaps[0].box);
+		hspmd_fail(err, "%s is not whole in the checkpoint's files on this node", l->name);
+	}
+	free(gaps);
+	return gap_count ? -1 : 0;
+}
+
+/* Memory before files. */
+static int get(void *context, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
+{
+	struct ends *e = context;
+	struct hspmd_error no;
+	if (e->old && (!hspmd_generation_get(e->old, tensor, box, host, e->reader ? &no : err))) {
+		e->report->local += own ? (int64_t)box_bytes(e->now, tensor, box) : 0;
+		return 0;
+	}
+	if (e->reader)
+		return get_stored(e, tensor, box, own, host, err);
+	return e->old ? -1 : hspmd_fail(err, "this worker is said to hold state but has none");
+}
+
+static int put_now(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err)
+{
+	return hspmd_generation_put(((struct ends *)context)->now, tensor, box, host, err);
+}
+
+static int copy_now(void *context, int tensor, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	struct ends *e = context;
+	int copied = e->old ? hspmd_generation_copy(e->now, e->old, tensor, box, err) : 0;
+	e->report->local += copied > 0 ? (int64_t)box_bytes(e->now, tensor, box) : 0;
+	return copied;
+}
+
+static void *place(void *context, int tensor, const struct hspmd_box *box, bool sending)
+{
+	const struct ends *e = context;
+	const struct hspmd_generation *g = sending ? e->old : e->now;
+	return g ? hspmd_generation_box_data(g, tensor, box) : NULL;
+}
+
+static double link_seconds(const void *context, int from, int to, double bytes)
+{
+	const struct hspmd_generation *g = context;
+	struct hspmd_error err;
+	int a = hspmd_cluster_find_device(g->cluster, g->members[from], &err), b = hspmd_cluster_find_device(g->cluster, g->members[to], &err);
+	const struct hspmd_link *link = a >= 0 && b >= 0 && a != b ? hspmd_cluster_find_link(g->cluster, a, b, 1, 1) : NULL;
+	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9;
+}
+
+static int run_moves(struct hspmd_generation *g, const struct inventory *inv, const struct hspmd_state_endpoint *end, struct hspmd_state_transfer_report *report,
+		     struct hspmd_error *err)
+{
+	struct hspmd_planned_move *moves = NULL;
+	size_t count = 0;
+	struct hspmd_link_cost cost = { .seconds = link_seconds, .context = g };
+	if (hspmd_plan_moves(inv->have, inv->have_count, inv->need, inv->need_count, inv->element_bytes, &cost, &moves, &count, err))
+		return -1;
+	int status = hspmd_state_transfer_run(g->transport, g->rank, moves, count, inv->element_bytes, end, report, err);
+	free(moves);
+	return status;
+}
+
+/* A reader over the folders in which this node may have the checkpoint. */
+static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
+{
+	static const char *const keys[FOLDER_KINDS] = { "memory", "local", "shared" };
+	char name[64], *folders[FOLDER_KINDS];
+	int count = 0;
+	hspmd_checkpoint_name(e->manifest->step, e->manifest->generation, name, sizeof name);
+	for (int k = 0; k < FOLDER_KINDS; k++) {
+		const char *at = json_string_value(json_object_get(state, keys[k]));
+		if (!at)
+			continue;
+		folders[count] = k == SHARED ? hspmd_asprintf("%s/%s", at, name) : hspmd_asprintf("%s/%s/%s", at, e->now->setup->node, name);
+		e->kind[count] = k;
+		if (folders[count++])
+			continue;
+		while (count)
+			free(folders[--count]);
+		return hspmd_fail_memory(err, "opening a checkpoint");
+	}
+	e->folders = count;
+	e->reader = hspmd_reader_create(e->manifest, (const char *const *)folders, count, err);
+	while (count)
+		free(folders[--count]);
+	return e->reader ? 0 : -1;
+}
+
+/* From the memory of those who hold the state, from files, or, where both are of one step, from either. */
+static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	struct inventory inv;
+	json_t *live = json_object_get(state, "live"), *manifest = json_object_get(state, "manifest");
+	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
+	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
+	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, place };
+	struct hspmd_state_transfer_report moved = { 0 };
+	int status = (manifest && (!m || open_reader(&ends, state, err))) || start_inventory(g, &inv, err) ? -1 : 0;
+	if (!status) {
+		status = add_needs(g, &inv, err);
+		for (size_t i = 0; !status && i < json_array_size(live); i++)
+			status = add_live(g, json_array_get(live, i), &inv, err);
+		if (!status && m)
+			status = add_stored(g, m, json_object_get(state, "files"), &inv, err);
+		if (!status)
+			status = run_moves(g, &inv, &end, &moved, err);
+		end_inventory(&inv);
+	}
+	hspmd_reader_destroy(ends.reader);
+	hspmd_manifest_destroy(m);
+	report->peers += moved.bytes_received;
+	return status;
+}
+
+/* Weights that somebody trained before, zero moments: every device reads its own part of the files. */
+static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	struct hspmd_weights *weights = hspmd_weights_open(g->setup->job->init, err);
+	int status = weights ? 0 : -1;
+	for (int i = 0; !status && i < g->program->state_count; i++) {
+		const struct hspmd_program_state *s = &g->program->states[i];
+		size_t elements = (size_t)hspmd_box_elements(&s->shard.box);
+		float *host = s->param < 0 ? NULL : malloc(elements * sizeof *host + 1);
+		if (s->param < 0)
+			continue;
+		status = !host ? hspmd_fail_memory(err, "reading weights")
+			       : hspmd_weights_read(weights, s->name, &g->program->graph->tensors[s->tensor].shape, &s->shard.box, host, err);
+		if (!status)
+			status = hspmd_generation_put(g, i * HSPMD_STATE_KIND_COUNT + HSPMD_STATE_PARAM, &s->shard.box, host, err);
+		free(host);
+		report->shared += (int64_t)(elements * sizeof *host);
+	}
+	hspmd_weights_destroy(weights);
+	return status ? hspmd_error_prefix(err, "%s: init", g->setup->job->file) : 0;
+}
+
+/* The beginning: at random, or the job's weights in its place. */
+static int load_start(struct hspmd_generation *g, struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	if (hspmd_executor_initialise(g->executor, err))
+		return -1;
+	return g->setup->job->init ? load_weights(g, report, err) : 0;
+}
+
+int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, int64_t step,
+			  struct hspmd_load_report *report, struct hspmd_error *err)
+{
+	double then = hspmd_now();
+	int status;
+	*report = (struct hspmd_load_report){ 0 };
+	if (json_object_get(state, "live") || json_object_get(state, "manifest"))
+		status = load_held(g, old, state, report, err);
+	else if (json_is_true(json_object_get(state, "init")))
+		status = load_start(g, report, err);
+	else
+		status = hspmd_fail(err, "start: state says neither init, live nor manifest");
+	if (!status)
+		status = hspmd_executor_gather_parameters(g->executor, step, err);
+	report->move_s = hspmd_now() - then;
+	return status;
+}

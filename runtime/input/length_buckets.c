@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/input/length_buckets.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/input/shuffle.h"
+
+/* A stretch of the stream: documents of a group that follow one another there. */
+struct stretch {
+	int64_t start, before; /* tokens of the group before it */
+};
+
+struct bucket {
+	int64_t length, tokens, samples, batches;
+	size_t count, capacity;
+	struct stretch *stretches;
+};
+
+struct hspmd_length_buckets {
+	int count;
+	int64_t batch, batches; /* of an epoch, all groups together */
+	uint64_t seed;
+	struct bucket buckets[];
+};
+
+struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths, int count, int64_t batch, uint64_t seed)
+{
+	struct hspmd_length_buckets *g = calloc(1, sizeof *g + (size_t)count * sizeof *g->buckets);
+	if (!g)
+		return NULL;
+	g->count = count;
+	g->batch = batch;
+	g->seed = seed;
+	for (int i = 0; i < count; i++)
+		g->buckets[i].length = lengths[i];
+	return g;
+}
+
+void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g)
+{
+	for (int i = 0; g && i < g->count; i++)
+		free(g->buckets[i].stretches);
+	free(g);
+}
+
+int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int64_t start, int64_t tokens, struct hspmd_error *err)
+{
+	struct bucket *to = g->buckets;
+	while (to < &g->buckets[g->count - 1] && to->length < tokens)
+		to++;
+	const struct stretch *last = to->count ? &to->stretches[to->count - 1] : NULL;
+	bool follows = last && last->start + to->tokens - last->before == start;
+	if (!follows) {
+		if (hspmd_array_grow(&to->stretches, &to->capacity, to->count, sizeof *to->stretches))
+			return hspmd_fail_memory(err, "grouping documents");
+		to->stretches[to->count++] = (struct stretch){ start, to->tokens };
+	}
+	to->tokens += tokens;
+	return 0;
+}
+
+int hspmd_length_buckets_close(struct hspmd_length_buckets *g, struct hspmd_error *err)
+{
+	for (int i = 0; i < g->count; i++) {
+		struct bucket *of = &g->buckets[i];
+		of->samples = of->tokens > 0 ? (of->tokens - 1) / of->length : 0;
+		of->batches = of->samples / g->batch;
+		g->batches += of->batches;
+	}
+	return g->batches ? 0 : hspmd_fail(err, "documents of no length fill a global batch of %lld samples", (long long)g->batch);
+}
+
+/* The group of a step, and which of its batches it is. */
+static const struct bucket *bucket_of(const struct hspmd_length_buckets *g, int64_t step, int64_t *batch)
+{
+	uint64_t epoch = (uint64_t)(step / g->batches);
+	int64_t at = (int64_t)hspmd_shuffle((uint64_t)(step % g->batches), (uint64_t)g->batches, hspmd_mix(g->seed ^ hspmd_mix(epoch)));
+	const struct bucket *of = g->buckets;
+	for (; at >= of->batches; of++)
+		at -= of->batches;
+	*batch = at;
+	return of;
+}
+
+int hspmd_length_buckets_of_step(const struct hspmd_length_buckets *g, int64_t step)
+{
+	int64_t batch;
+	return (int)(bucket_of(g, step, &batch) - g->buckets);
+}
+
+int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t number, int64_t offset, int64_t *run)
+{
+	int64_t batch, step = number / g->batch;
+	const struct bucket *of = bucket_of(g, step, &batch);
+	uint64_t epoch = (uint64_t)(step / g->batches), which = (uint64_t)(of - g->buckets);
+	uint64_t key = hspmd_mix(g->seed ^ hspmd_mix(epoch ^ hspmd_mix(which + 1)));
+	int64_t sample = (int64_t)hspmd_shuffle((uint64_t)(batch * g->batch + number % g->batch), (uint64_t)of->samples, key);
+	int64_t at = sample * of->length + offset;
+	size_t low = 0, high = of->count; /* the last stretch that begins at or before it */
+	while (high - low > 1) {
+		size_t middle = (low + high) / 2;
+		if (of->stretches[middle].before <= at)
+			low = middle;
+		else
+			high = middle;
+	}
+	int64_t end = low + 1 < of->count ? of->stretches[low + 1].before : of->tokens;
+	*run = end - at;
+	return of->stretches[low].start + at - of->stretches[low].before;
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two operators that follow one another in a device's program become one where the device has a kernel for both: a pass over the instructions of the micro-batches,
+ * before memory is planned, so that what nobody reads any more takes none. The earlier pair comes first: a product and the sum behind it leave the norm behind that
+ * sum alone. And what many calls of an operator would each work out is worked out once. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/tensor/opcode_list.h"
+#include "runtime/op/op.h"
+#include "runtime/program/program.h"
+
+static const enum hspmd_opcode pairs[] = {
+#define OPCODE(opcode, name) HSPMD_OP_##opcode,
+	HSPMD_OPS_FUSED(OPCODE)
+};
+
+/* Is `name` among the names in `list`? */
+static bool is_named(const char *list, const char *name)
+{
+	size_t length = strlen(name);
+	if (!list || !strcmp(list, "all"))
+		return list != NULL;
+	for (const char *at = list; (at = strstr(at, name)); at += length)
+		if ((at == list || at[-1] == ',') && (at[length] == ',' || !at[length]))
+			return true;
+	return false;
+}
+
+/* How often every slot is named. NULL: memory. */
+static int *count_uses(const struct hspmd_program *p)
+{
+	int *uses = hspmd_calloc(p->slot_count, sizeof *uses);
+	for (size_t i = 0; uses && i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		for (int k = 0; k < in->input_count; k++)
+			if (in->in[k] >= 0)
+				uses[in->in[k]]++;
+		for (int k = 0; k < in->output_count; k++)
+			if (in->out[k] >= 0)
+				uses[in->out[k]]++;
+	}
+	return uses;
+}
+
+/* Which input of `second` is the first's result: where it is the only one, and the kernel may take it there. -1: none. */
+static int intermediate_input(const struct hspmd_instruction *first, const struct hspmd_instruction *second)
+{
+	int found = -1;
+	for (int k = 0; k < second->input_count; k++)
+		if (second->in[k] == first->out[0]) {
+			if (found >= 0 || (k && second->opcode != HSPMD_OP_ADD))
+				return -1;
+			found = k;
+		}
+	return found;
+}
+
+/* Kernels have GELU in its tanh form. */
+static bool is_other_form(const struct hspmd_instruction *in)
+{
+	return (in->opcode == HSPMD_OP_GELU || in->opcode == HSPMD_OP_GELU_GRAD) && in->attr->exact;
+}
+
+static bool fits(const struct hspmd_program *p, const struct hspmd_op_type *type, const struct hspmd_instruction *first,
+		 const struct hspmd_instruction *second, const int *uses)
+{
+	if (first->kind != HSPMD_INSTRUCTION_RUN || second->kind != HSPMD_INSTRUCTION_RUN || first->opcode != type->pair.first || second->opcode != type->pair.second ||
+	    first->micro_batch != second->micro_batch || first->schedule_index != second->schedule_index || first->out[0] < 0 || is_other_form(second))
+		return false;
+	if ((first->accumulate | second->accumulate) & 1 || intermediate_input(first, second) < 0 || p->slots[first->out[0]].memory != HSPMD_ARENA_TRANSIENT)
+		return false;
+	return type->pair.intermediate != HSPMD_OP_INTERMEDIATE_GONE || uses[first->out[0]] == 2;
+}
+
+/* What both need comes from whichever has something to say: a sum has nothing. */
+static struct hspmd_instruction join(const struct hspmd_op_type *type, enum hspmd_opcode opcode, const struct hspmd_instruction *first,
+				     const struct hspmd_instruction *second, const int *uses)
+{
+	struct hspmd_instruction both = *second;
+	int intermediate = intermediate_input(first, second), start = type->pair.intermediate == HSPMD_OP_INTERMEDIATE_GONE;
+	both.opcode = opcode;
+	both.attr = first->opcode == HSPMD_OP_ADD ? second->attr : first->attr;
+	both.input_count = hspmd_op_types[first->opcode]->max_inputs;
+	for (int k = 0; k < both.input_count; k++)
+		both.in[k] = k < first->input_count ? first->in[k] : -1;
+	for (int k = 0; k < second->input_count; k++)
+		if (k != intermediate)
+			both.in[both.input_count++] = second->in[k];
+	for (int k = start; k < first->output_count; k++) {
+		bool wanted = k || type->pair.intermediate == HSPMD_OP_INTERMEDIATE_KEPT || uses[first->out[0]] > 2;
+		both.accumulate |= (first->accumulate >> k & 1) << both.output_count;
+		both.out[both.output_count++] = wanted ? first->out[k] : -1;
+	}
+	return both;
+}
+
+static bool is_wanted(enum hspmd_device_kind kind, enum hspmd_opcode opcode)
+{
+	return hspmd_device_has_kernel(kind, opcode) && !is_named(getenv("HSPMD_UNFUSED"), hspmd_opcode_names[opcode]);
+}
+
+static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err)
+{
+	int *uses = count_uses(p);
+	size_t count = 0;
+	bool wanted[sizeof pairs / sizeof *pairs];
+	if (!uses)
+		return hspmd_fail_memory(err, "specialising");
+	for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++)
+		wanted[k] = is_wanted(kind, pairs[k]);
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		struct hspmd_instruction *last = count ? &p->instructions[count - 1] : NULL, next = p->instructions[i];
+		bool joined = false;
+		for (size_t k = 0; last && !joined && k < sizeof pairs / sizeof *pairs; k++) {
+			const struct hspmd_op_type *type = hspmd_op_types[pairs[k]];
+			joined = wanted[k] && fits(p, type, last, &next, uses);
+			if (joined)
+				*last = join(type, pairs[k], last, &next, uses);
+		}
+		if (!joined)
+			p->instructions[count++] = next;
+	}
+	p->instruction_count = count;
+	free(uses);
+	return 0;
+}
+
+/* ---- tables */
+
+/* The angles of some positions. */
+struct angles {
+	const struct hspmd_op_attr *attr;
+	int64_t start, length;
+	int slot;
+};
+
+static bool is_rope(const struct hspmd_instruction *in)
+{
+	return in->kind == HSPMD_INSTRUCTION_RUN && (in->opcode == HSPMD_OP_ROPE || in->opcode == HSPMD_OP_ROPE_GRAD);
+}
+
+static bool serves(const struct angles *have, const struct angles *want)
+{
+	return have->attr->theta == want->attr->theta && have->attr->head_dim == want->attr->head_dim && have->start == want->start && have->length == want->length;
+}
+
+/* An instruction that makes the table, before the first that reads it. Positions are its dimension 1, as they are the reader's, whose tensor it is said to be of: so it
+ * grows with the length as that does (seq_len.c). */
+static int make_table(struct hspmd_program *p, struct angles *a, const struct hspmd_instruction *reader, struct hspmd_instruction *made, struct hspmd_error *err)
+{
+	struct hspmd_slot_type slot_type = {
+		.tensor = p->slot_types[p->slots[reader->in[0]].slot_type].tensor, .dtype = HSPMD_F32,
+		.box = { 3, { 0, a->start, 0 }, { 1, a->start + a->length, a->attr->head_dim } }, .full = { 3, { 1, a->start + a->length, a->attr->head_dim } },
+	};
+	int f = hspmd_program_add_slot_type(p, &slot_type, err);
+	a->slot = f < 0 ? -1 : hspmd_program_add_slot(p, f, HSPMD_ARENA_TRANSIENT, reader->micro_batch, err);
+	*made = (struct hspmd_instruction){
+		.kind = HSPMD_INSTRUCTION_RUN, .opcode = HSPMD_OP_ROPE_TABLE, .micro_batch = reader->micro_batch, .layer = reader->layer, .schedule_index = reader->schedule_index,
+		.backward = reader->backward, .output_count = 1, .out = { a->slot }, .attr = a->attr, .peer_pipeline_rank = -1,
+	};
+	return a->slot < 0 ? -1 : 0;
+}
+
+static int share_angles(struct hspmd_program *p, struct hspmd_error *err)
+{
+	size_t ropes = 0, tables = 0, count = 0;
+	for (size_t i = 0; i < p->instruction_count; i++)
+		ropes += is_rope(&p->instructions[i]);
+	struct angles *have = hspmd_calloc(ropes + 1, sizeof *have);
+	struct hspmd_instruction *all = hspmd_calloc(p->instruction_count + ropes + 1, sizeof *all);
+	int status = have && all ? 0 : hspmd_fail_memory(err, "specialising");
+	for (size_t i = 0; !status && i < p->instruction_count; i++) {
+		struct hspmd_instruction *in = &p->instructions[i];
+		if (is_rope(in)) {
+			const struct hspmd_box *box = &p->slot_types[p->slots[in->in[0]].slot_type].box;
+			struct angles want = { .attr = in->attr, .start = box->lo[1], .length = box->hi[1] - box->lo[1] };
+			size_t k = 0;
+			while (k < tables && !serves(&have[k], &want))
+				k++;
+			if (k == tables) {
+				status = make_table(p, &want, in, &all[count++], err);
+				have[tables++] = want;
+			}
+			in->in[in->input_count++] = have[k].slot;
+		}
+		all[count++] = *in;
+	}
+	free(have);
+	if (status) {
+		free(all);
+		return -1;
+	}
+	free(p->instructions);
+	p->instructions = all;
+	p->instruction_capacity = p->instruction_count + ropes + 1;
+	p->instruction_count = count;
+	return 0;
+}
+
+int hspmd_program_fuse_ops(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err)
+{
+	if (join_pairs(p, kind, err))
+		return -1;
+	return is_wanted(kind, HSPMD_OP_ROPE_TABLE) ? share_angles(p, err) : 0;
+}

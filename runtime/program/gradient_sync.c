@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The step's part of a program: every parameter's gradient is brought from wherever it was accumulated (other pipelines, other widths of tensor parallelism, other
+ * stages for tied weights) to where the optimizer's state lies, its norm is taken, and after the vote the state is updated and parameters go where they are used. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/program/parameter_layout.h"
+#include "runtime/program/program.h"
+
+struct sync {
+	struct hspmd_program *p;
+	const struct hspmd_parameter_layouts *layouts;
+	struct hspmd_spmd *const *spmds;
+	const struct hspmd_link_cost *cost;
+	struct hspmd_link_cost alike; /* all links are: a sum that all want is then one all-reduce, and can share a message */
+	size_t passes;                /* instructions of the micro-batches */
+	size_t *complete;             /* per slot: the first instruction after all that add to it; 0: none does */
+	size_t *when;                 /* per instruction of a sum: after how many of the micro-batches' it may go */
+	size_t when_count, when_capacity;
+	struct hspmd_error *err;
+};
+
+/* Transfers of the step are numbered above all of a pipeline's nodes. */
+#define SYNC_NUMBER(parameter, back) (HSPMD_PROGRAM_STEP_TRANSFERS + 2 * (uint64_t)(parameter) + (back))
+
+/* How the gradient lies before it is summed: a sum over the holders. */
+static struct hspmd_annotation *gradient_annotation(const struct sync *s, const struct hspmd_parameter_layout *l)
+{
+	const struct hspmd_annotation **parts = hspmd_calloc((size_t)l->holder_count, sizeof *parts);
+	struct hspmd_annotation *all = NULL;
+	int gradient = s->p->graph->tensors[l->tensor].grad, value = 0;
+	for (int h = 0; parts && value >= 0 && h < l->holder_count; h++) {
+		const struct hspmd_spmd *spmd = s->spmds[l->holders[h].pipeline];
+		value = gradient < 0 ? -1 : hspmd_spmd_value(spmd, gradient, l->holders[h].stage);
+		if (value >= 0)
+			parts[h] = spmd->values[value].annotation;
+	}
+	if (!parts)
+		hspmd_fail_memory(s->err, "specialising");
+	else if (value < 0)
+		hspmd_fail(s->err, "parameter %s: nothing computes its gradient", l->name);
+	else
+		all = hspmd_parameter_layout_join(l, parts, HSPMD_PARTIAL, s->err);
+	free(parts);
+	return all;
+}
+
+/* The program owns it from now on, or it is gone. */
+static int keep(const struct sync *s, struct hspmd_transfer *t)
+{
+	struct hspmd_program *p = s->p;
+	if (hspmd_array_grow(&p->transfers, &p->transfer_capacity, p->transfer_count, sizeof *p->transfers)) {
+		hspmd_transfer_destroy(t);
+		return hspmd_fail_memory(s->err, "specialising");
+	}
+	p->transfers[p->transfer_count++] = t;
+	return 0;
+}
+
+/* Resolve and keep the transfer with the program. NULL: failed. */
+static const struct hspmd_transfer *resolve(const struct sync *s, const struct hspmd_parameter_layout *l, const struct hspmd_annotation *from,
+					    const struct hspmd_annotation *to, enum hspmd_dtype dtype, const struct hspmd_link_cost *cost)
+{
+	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(dtype), from, to, cost, s->err);
+	if (!t) {
+		hspmd_error_prefix(s->err, "parameter %s", l->name);
+		return NULL;
+	}
+	return keep(s, t) ? NULL : t;
+}
+
+/* The type that a parameter is used in, and the one that it, its gradient and its moments are kept in. */
+static enum hspmd_dtype used_type(const struct sync *s, const struct hspmd_parameter_layout *l)
+{
+	return s->p->graph->tensors[l->tensor].dtype;
+}
+
+static enum hspmd_dtype kept_type(const struct sync *s, const struct hspmd_parameter_layout *l)
+{
+	return hspmd_dtype_master(used_type(s, l));
+}
+
+static int state_slot(const struct sync *s, const struct hspmd_parameter_layout *l, const struct hspmd_local_shard *shard, enum hspmd_dtype dtype, enum hspmd_arena_kind memory)
+{
+	struct hspmd_slot_type slot_type = { .tensor = l->tensor, .dtype = dtype, .box = shard->box, .full = l->shape, .annotation = l->state };
+	int f = hspmd_program_add_slot_type(s->p, &slot_type, s->err);
+	return f < 0 ? -1 : hspmd_program_add_slot(s->p, f, memory, -1, s->err);
+}
+
+/* What of the parameter's state is here, and slots for it. */
+static int lay_state(const struct sync *s, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state)
+{
+	struct hspmd_program *p = s->p;
+	*state = (struct hspmd_program_state){ .tensor = l->tensor, .name = l->name, .decay = l->decay, .param = -1, .m = -1, .v = -1, .copy = -1, .used = -1,
+					       .grad = -1 };
+	state->used = p->fixed_of_tensor[l->tensor];
+	if (!hspmd_annotation_local_shard(l->state, &l->shape, p->device, &state->shard))
+		return 0;
+	bool shared = state->used >= 0 && hspmd_box_equal(&p->slot_types[p->slots[state->used].slot_type].box, &state->shard.box);
+	enum hspmd_dtype kept = kept_type(s, l);
+	bool copied = kept != used_type(s, l);
+	if (copied && (state->copy = shared ? state->used : state_slot(s, l, &state->shard, used_type(s, l), HSPMD_ARENA_FIXED)) < 0)
+		return -1;
+	state->param = shared && !copied ? state->used : state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED);
+	state->m = state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED);
+	state->v = state_slot(s, l, &state->shard, kept, HSPMD_ARENA_FIXED);
+	return state->param < 0 || state->m < 0 || state->v < 0 ? -1 : 0;
+}
+
+/* Does every device take part in one all-reduce of all that it has? Then the sum can stay where the addends are, and neighbours with the same groups can
+ * share a message. */
+static bool is_plain_sum(const struct hspmd_transfer *t)
+{
+	size_t members = 0;
+	for (int k = 0; k < t->step_count; k++) {
+		const struct hspmd_comm_step *step = &t->steps[k];
+		if (step->kind != HSPMD_COMM_ALL_REDUCE || step->input != 0 || step->output != t->value_count - 1)
+			return false;
+		for (int m = 0; m < step->member_count; m++) {
+			int at = hspmd_layout_find(&t->layout[0], step->members[m]);
+			if (at < 0 || !hspmd_box_equal(&step->in[m], &t->layout[0].box[at]) || !hspmd_box_equal(&step->out[m], &step->in[m]))
+				return false;
+		}
+		members += (size_t)step->member_count;
+	}
+	return t->step_count > 0 && members == (size_t)t->layout[0].device_count && t->layout[t->value_count - 1].device_count == t->layout[0].device_count;
+}
+
+/* Does this device only add, to all that it has? Then its sum, too, can stay where the addends are. */
+static bool stays_here(const struct hspmd_transfer *t, int device)
+{
+	int last = t->value_count - 1, before = hspmd_layout_find(&t->layout[0], device), after = hspmd_layout_find(&t->layout[last], device);
+	if (before < 0 || after < 0 || !hspmd_box_equal(&t->layout[0].box[before], &t->layout[last].box[after]))
+		return false;
+	for (int k = 0; k < t->step_count; k++) {
+		const struct hspmd_comm_step *step = &t->steps[k];
+		for (int m = 0; m < step->member_count; m++)
+			if (step->members[m] == device && (step->kind != HSPMD_COMM_ALL_REDUCE || step->input != 0 || step->output != last ||
+							   !hspmd_box_equal(&step->in[m], &step->out[m])))
+				return false;
+	}
+	return true;
+}
+
+static bool same_groups(const struct hspmd_transfer *a, const struct hspmd_transfer *b)
+{
+	if (a->step_count != b->step_count || a->element_bytes != b->element_bytes)
+		return false;
+	for (int k = 0; k < a->step_count; k++)
+		if (a->steps[k].member_count != b->steps[k].member_count ||
+		    memcmp(a->steps[k].members, b->steps[k].members, (size_t)a->steps[k].member_count * sizeof(int)))
+			return false;
+	return true;
+}
+
+/* Elements between the starts of two slots that follow one another. */
+static int64_t pitch(const struct hspmd_box *box, size_t element_bytes)
+{
+	size_t bytes = (size_t)hspmd_box_elements(box) * element_bytes;
+	return (int64_t)((bytes + HSPMD_PROGRAM_ALIGN - 1) / HSPMD_PROGRAM_ALIGN * HSPMD_PROGRAM_ALIGN / element_bytes);
+}
+
+/* Gradients that go in one message. */
+struct bucket {
+	const struct hspmd_transfer *first; /* whose groups it has; NULL: empty */
+	int number;   /* of its first parameter: names the transfer */
+	int layer;    /* of the last one */
+	size_t ready; /* where they are all complete on this device */
+	int count;
+	int first_slot, last_slot; /* on this device; -1: it takes no part */
+	int64_t *elements; /* per step, so far */
+};
+
+/* Emit a sum of gradients that are complete at `ready`. */
+static int sum(struct sync *s, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route, size_t ready)
+{
+	struct hspmd_program *p = s->p;
+	size_t first = p->instruction_count;
+	p->schedule_index++;
+	if (hspmd_program_add_transfer(p, t, route, s->err))
+		return -1;
+	for (size_t i = first; i < p->instruction_count; i++) {
+		if (hspmd_array_grow(&s->when, &s->when_capacity, s->when_count, sizeof *s->when))
+			return hspmd_fail_memory(s->err, "specialising");
+		s->when[s->when_count++] = ready;
+		p->instructions[i].overlaps = p->overlaps;
+	}
+	return 0;
+}
+
+/* Emit what a bucket holds and empty it. */
+static int flush(struct sync *s, struct bucket *b)
+{
+	struct hspmd_program *p = s->p;
+	int tensor = s->layouts->parameters[b->number].tensor, slot = b->first_slot;
+	const struct hspmd_transfer *t = b->first;
+	bool hops;
+	if (!t)
+		return 0;
+	struct hspmd_transfer *fused = hspmd_program_bucket(b->first, b->elements, s->cost, &hops, s->err);
+	b->first = NULL;
+	if (!fused || keep(s, fused))
+		return -1;
+	if (b->count > 1 || hops)
+		t = fused;
+	int at = hspmd_layout_find(&t->layout[0], p->device);
+	if (t == fused && slot >= 0 && at >= 0) {
+		struct hspmd_slot_type slot_type = { .tensor = tensor, .dtype = hspmd_dtype_master(p->graph->tensors[tensor].dtype), .box = t->layout[0].box[at],
+					   .full = t->shape };
+		int f = hspmd_program_add_slot_type(p, &slot_type, s->err);
+		slot = f < 0 ? -1 : hspmd_program_add_slot(p, f, HSPMD_ARENA_FIXED, -1, s->err);
+		if (slot < 0)
+			return -1;
+		p->slots[slot].aliases = b->first_slot;
+	}
+	struct hspmd_transfer_binding route = {
+		.tensor = tensor, .dtype = hspmd_dtype_master(p->graph->tensors[tensor].dtype), .in = slot, .out = slot, .micro_batch = -1, .layer = p->graph->tensors[tensor].layer, .backward = true,
+		.number = SYNC_NUMBER(b->number, 0), .peer_pipeline_rank = -1,
+	};
+	return sum(s, t, &route, b->ready);
+}
+
+/* Put a gradient into the bucket, or empty the bucket first. */
+static int collect(struct sync *s, struct bucket *b, const struct hspmd_transfer *t, int number, int slot)
+{
+	int layer = s->p->graph->tensors[s->layouts->parameters[number].tensor].layer;
+	int64_t bytes = b->first ? b->elements[0] * (int64_t)t->element_bytes : 0;
+	bool full = b->first && (!same_groups(b->first, t) || bytes > HSPMD_PROGRAM_BUCKET || (layer != b->layer && bytes > HSPMD_PROGRAM_BUCKET_MIN));
+	if (full && flush(s, b))
+		return -1;
+	if (!b->first) {
+		int64_t *elements = realloc(b->elements, (size_t)t->step_count * sizeof *elements);
+		if (!elements)
+			return hspmd_fail_memory(s->err, "specialising");
+		*b = (struct bucket){ .first = t, .number = number, .elements = elements, .first_slot = slot };
+		memset(elements, 0, (size_t)t->step_count * sizeof *elements);
+	} else if (slot >= 0) {
+		s->p->slots[slot].adjacent_to = b->last_slot;
+	}
+	b->last_slot = slot;
+	b->layer = layer;
+	b->ready = slot >= 0 && s->complete[slot] > b->ready ? s->complete[slot] : b->ready;
+	b->count++;
+	for (int k = 0; k < t->step_count; k++)
+		b->elements[k] += pitch(&t->steps[k].in[0], t->element_bytes);
+	return 0;
+}
+
+/* Bring one gradient to where its state lies, or leave it to the bucket. */
+static int sum_gradient(struct sync *s, struct bucket *b, int number)
+{
+	struct hspmd_program *p = s->p;
+	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
+	struct hspmd_program_state *state = &p->states[number];
+	int own = p->graph->tensors[l->tensor].grad < 0 ? -1 : p->fixed_of_tensor[p->graph->tensors[l->tensor].grad];
+	struct hspmd_annotation *from = gradient_annotation(s, l);
+	const struct hspmd_transfer *t = from ? resolve(s, l, from, l->state, kept_type(s, l), &s->alike) : NULL;
+	if (t && t->step_count && !is_plain_sum(t))
+		t = resolve(s, l, from, l->state, kept_type(s, l), s->cost);
+	hspmd_annotation_destroy(from);
+	if (!t)
+		return -1;
+	state->grad = own;
+	if (t->step_count == 0)
+		return 0;
+	if (is_plain_sum(t))
+		return collect(s, b, t, number, own);
+	if (flush(s, b))
+		return -1;
+	state->grad = own >= 0 && stays_here(t, p->device) ? own : -1;
+	if (state->grad < 0 && state->param >= 0 && (state->grad = state_slot(s, l, &state->shard, kept_type(s, l), HSPMD_ARENA_TRANSIENT)) < 0)
+		return -1;
+	struct hspmd_transfer_binding route = {
+		.tensor = l->tensor, .dtype = kept_type(s, l), .in = own, .out = state->grad, .micro_batch = -1, .layer = p->graph->tensors[l->tensor].layer, .backward = true,
+		.number = SYNC_NUMBER(number, 0), .peer_pipeline_rank = -1,
+	};
+	return sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
+}
+
+/* ---- sums between passes */
+
+static int find_complete(struct sync *s)
+{
+	const struct hspmd_program *p = s->p;
+	s->passes = p->instruction_count;
+	s->complete = hspmd_calloc(p->slot_count, sizeof *s->complete);
+	if (!s->complete)
+		return hspmd_fail_memory(s->err, "specialising");
+	for (size_t i = 0; i < p->instruction_count; i++)
+		for (int k = 0; k < p->instructions[i].output_count; k++)
+			if (p->instructions[i].out[k] >= 0)
+				s->complete[p->instructions[i].out[k]] = i + 1;
+	return 0;
+}
+
+/* Move every sum to where its gradients are complete, but not before the one that all devices have before it. What is not added to here at all, but
+ * received, need not be there before the last schedule entry. */
+static int interleave(struct sync *s)
+{
+	struct hspmd_program *p = s->p;
+	size_t at = 0, out = 0, last_entry = s->passes;
+	struct hspmd_instruction *merged = hspmd_calloc(p->instruction_count, sizeof *merged);
+	if (!merged)
+		return hspmd_fail_memory(s->err, "specialising");
+	while (last_entry > 0 && p->instructions[last_entry - 1].schedule_index == p->instructions[s->passes - 1].schedule_index)
+		last_entry--;
+	for (size_t k = 0; k < s->when_count; k++) {
+		size_t ready = s->when[k] ? s->when[k] : last_entry;
+		while (at < ready)
+			merged[out++] = p->instructions[at++];
+		merged[out] = p->instructions[s->passes + k];
+		merged[out].schedule_index = out ? merged[out - 1].schedule_index : 0;
+		out++;
+	}
+	while (at < s->passes)
+		merged[out++] = p->instructions[at++];
+	free(p->instructions);
+	p->instructions = merged;
+	p->instruction_capacity = p->instruction_count;
+	return 0;
+}
+
+static int take_norm(const struct sync *s, int number)
+{
+	struct hspmd_program *p = s->p;
+	const struct hspmd_program_state *state = &p->states[number];
+	if (state->param < 0 || state->shard.replica)
+		return 0; /* another device counts these elements */
+	struct hspmd_instruction *i = hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_NORM, s->err);
+	if (!i)
+		return -1;
+	i->opcode = HSPMD_OP_SUM_SQUARES;
+	i->layer = p->graph->tensors[state->tensor].layer;
+	i->backward = true;
+	i->input_count = 1;
+	i->in[0] = state->grad;
+	return 0;
+}
+
+static int update(const struct sync *s, int number)
+{
+	struct hspmd_program *p = s->p;
+	const struct hspmd_program_state *state = &p->states[number];
+	if (state->param < 0)
+		return 0;
+	struct hspmd_instruction *i = hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_ADAM, s->err);
+	if (!i)
+		return -1;
+	i->opcode = HSPMD_OP_ADAMW;
+	i->layer = p->graph->tensors[state->tensor].layer;
+	i->step = number;
+	i->input_count = 1;
+	i->in[0] = state->grad;
+	i->output_count = state->copy >= 0 ? 4 : 3;
+	i->out[0] = state->param;
+	i->out[1] = state->m;
+	i->out[2] = state->v;
+	i->out[3] = state->copy;
+	return 0;
+}
+
+static int hand_back(const struct sync *s, int number)
+{
+	struct hspmd_program *p = s->p;
+	const struct hspmd_parameter_layout *l = &s->layouts->parameters[number];
+	const struct hspmd_transfer *t = resolve(s, l, l->state, l->used, used_type(s, l), s->cost);
+	if (!t)
+		return -1;
+	struct hspmd_transfer_binding route = {
+		.tensor = l->tensor, .dtype = used_type(s, l), .in = p->states[number].copy >= 0 ? p->states[number].copy : p->states[number].param,
+		.out = p->states[number].used, .micro_batch = -1,
+		.layer = p->graph->tensors[l->tensor].layer, .number = SYNC_NUMBER(number, 1), .peer_pipeline_rank = -1,
+	};
+	p->schedule_index++;
+	return hspmd_program_add_transfer(p, t, &route, s->err);
+}
+
+int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost, struct hspmd_error *err)
+{
+	const struct hspmd_parameter_layouts *layouts = p->layouts;
+	struct sync s = { .p = p, .layouts = layouts, .spmds = spmds, .cost = cost, .alike = { .cache = hspmd_resolve_cache_create() }, .err = err };
+	p->state_count = layouts->parameter_count;
+	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
+	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
+	for (int i = 0; !status && i < p->state_count; i++)
+		status = lay_state(&s, &layouts->parameters[i], &p->states[i]);
+	if (!status)
+		status = find_complete(&s);
+	/* The order in which backward passes finish them, which all devices share. */
+	struct bucket bucket = { 0 };
+	for (int i = p->state_count - 1; !status && i >= 0; i--)
+		status = sum_gradient(&s, &bucket, i);
+	if (!status)
+		status = flush(&s, &bucket);
+	if (!status && p->overlaps)
+		status = interleave(&s);
+	free(bucket.elements);
+	free(s.complete);
+	free(s.when);
+	hspmd_resolve_cache_destroy(s.alike.cache);
+	for (int i = p->state_count - 1; !status && i >= 0; i--)
+		status = take_norm(&s, i);
+	if (status)
+		return -1;
+	p->vote = p->instruction_count;
+	for (int i = 0; i < p->state_count; i++)
+		if (update(&s, i))
+			return -1;
+	for (int i = 0; i < p->state_count; i++)
+		if (hand_back(&s, i))
+			return -1;
+	return 0;
+}

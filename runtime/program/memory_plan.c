@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where every slot lies. Fixed slots follow one another. Arena slots live from the instruction that writes them to the last that reads them and are placed by best fit into the
+ * gaps that dead ones leave. Small ones that settle in the gap of a large one, the logits', can keep the next large one out; so the same is tried with the largest slots in a
+ * part of their own, and the smaller arena taken. */
+#include <stdint.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/op/op.h"
+#include "runtime/program/program.h"
+
+struct life {
+	size_t first, last;
+	bool used;
+};
+
+struct gap {
+	size_t offset, bytes;
+};
+
+/* A part of the arena. */
+struct heap {
+	size_t bytes;
+	size_t gap_count, gap_capacity;
+	struct gap *gaps; /* free, by offset, never touching one another; beyond `bytes` all is free */
+};
+
+struct placer {
+	struct hspmd_program *p;
+	struct hspmd_error *err;
+	struct life *lives; /* per slot */
+	struct heap heaps[2];
+	size_t large; /* slots of so many bytes and more lie in the second heap */
+};
+
+static size_t aligned(size_t bytes)
+{
+	return bytes ? (bytes + HSPMD_PROGRAM_ALIGN - 1) / HSPMD_PROGRAM_ALIGN * HSPMD_PROGRAM_ALIGN : HSPMD_PROGRAM_ALIGN;
+}
+
+static size_t slot_bytes(const struct hspmd_program *p, int slot)
+{
+	return aligned(p->slot_types[p->slots[slot].slot_type].bytes);
+}
+
+static void touch(struct life *l, size_t at)
+{
+	if (!l->used)
+		l->first = at;
+	l->used = true;
+	l->last = at > l->last ? at : l->last;
+}
+
+/* A message may still be under way when its instruction is done, and whoever writes over its source must wait for it. Within a stage all run the same
+ * instructions, so the end of the next schedule entry is late enough for that wait to end; mostly less is (surely_taken). Between stages it is not: the receiver may be
+ * waiting for us. There the source stays until something has come from the receiver that it sent after it had received this (or, where nothing does, until the
+ * vote). */
+static size_t end_of_next_entry(const struct hspmd_program *p, size_t at)
+{
+	int schedule_index = p->instructions[at].schedule_index + 1;
+	while (at + 1 < p->instruction_count && p->instructions[at + 1].schedule_index <= schedule_index)
+		at++;
+	return at;
+}
+
+static size_t surely_received(const struct hspmd_program *p, size_t at)
+{
+	const struct hspmd_instruction *sent = &p->instructions[at];
+	for (size_t i = at + 1; i < p->vote; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind == HSPMD_INSTRUCTION_COMM && in->peer_pipeline_rank == sent->peer_pipeline_rank && !in->sends && in->peer_schedule_index >= sent->peer_schedule_index)
+			return i;
+	}
+	return p->vote > at ? p->vote - 1 : at;
+}
+
+static const struct hspmd_comm_step *step_of(const struct hspmd_instruction *in)
+{
+	return &in->transfer->steps[in->step];
+}
+
+static bool uses(const struct hspmd_instruction *in, int slot)
+{
+	for (int k = 0; k < in->input_count; k++)
+		if (in->in[k] == slot)
+			return true;
+	for (int k = 0; k < in->output_count; k++)
+		if (in->out[k] == slot)
+			return true;
+	return false;
+}
+
+/* A step that nobody ends before all of these members have begun it. */
+static bool meets(const struct hspmd_comm_step *step, const struct hspmd_comm_step *members)
+{
+	if (step->kind != HSPMD_COMM_ALL_REDUCE && step->kind != HSPMD_COMM_REDUCE_SCATTER && step->kind != HSPMD_COMM_ALL_GATHER)
+		return false;
+	for (int m = 0, at; m < members->member_count; m++) {
+		for (at = 0; at < step->member_count && step->members[at] != members->members[m]; at++)
+			continue;
+		if (at == step->member_count)
+			return false;
+	}
+	return true;
+}
+
+/* An all-reduce has sent everything when its result is there, which the first to use that waits for. Of another step the members have received what this
+ * one sends when they meet again: an engine runs steps in their order. `latest` at the latest. */
+static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t latest)
+{
+	const struct hspmd_instruction *sent = &p->instructions[at];
+	bool whole = step_of(sent)->kind == HSPMD_COMM_ALL_REDUCE && sent->out[0] >= 0;
+	for (size_t i = at + 1; sent->micro_batch >= 0 && i < latest; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (whole ? uses(in, sent->out[0])
+			  : in->kind == HSPMD_INSTRUCTION_COMM && in->micro_batch >= 0 && meets(step_of(in), step_of(sent)))
+			return i;
+	}
+	return latest;
+}
+
+static void find_lives(struct placer *pl)
+{
+	const struct hspmd_program *p = pl->p;
+	size_t entry_end = 0;
+	int schedule_index = -1;
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		for (int k = 0; k < in->input_count; k++)
+			if (in->in[k] >= 0)
+				touch(&pl->lives[in->in[k]], i);
+		for (int k = 0; k < in->output_count; k++)
+			if (in->out[k] >= 0)
+				touch(&pl->lives[in->out[k]], i);
+		if (in->kind != HSPMD_INSTRUCTION_COMM)
+			continue;
+		/* Nobody waits for what goes on beside the passes before they are done, and its peers may be late. */
+		if (in->overlaps && in->out[0] >= 0)
+			touch(&pl->lives[in->out[0]], p->vote - 1);
+		if (in->overlaps && in->in[0] >= 0)
+			touch(&pl->lives[in->in[0]], p->vote - 1);
+		if (in->overlaps || in->in[0] < 0)
+			continue;
+		if (in->schedule_index != schedule_index) {
+			schedule_index = in->schedule_index;
+			entry_end = end_of_next_entry(p, i);
+		}
+		touch(&pl->lives[in->in[0]], in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
+	}
+}
+
+static struct heap *heap_of(struct placer *pl, size_t bytes)
+{
+	return &pl->heaps[bytes >= pl->large];
+}
+
+static int give(struct placer *pl, size_t offset, size_t bytes)
+{
+	struct heap *h = heap_of(pl, bytes);
+	size_t at = 0;
+	while (at < h->gap_count && h->gaps[at].offset < offset)
+		at++;
+	bool joins_before = at > 0 && h->gaps[at - 1].offset + h->gaps[at - 1].bytes == offset;
+	bool joins_after = at < h->gap_count && offset + bytes == h->gaps[at].offset;
+	if (joins_before && joins_after) {
+		h->gaps[at - 1].bytes += bytes + h->gaps[at].bytes;
+		memmove(&h->gaps[at], &h->gaps[at + 1], (--h->gap_count - at) * sizeof *h->gaps);
+	} else if (joins_before) {
+		h->gaps[at - 1].bytes += bytes;
+	} else if (joins_after) {
+		h->gaps[at].offset = offset;
+		h->gaps[at].bytes += bytes;
+	} else {
+		if (hspmd_array_grow(&h->gaps, &h->gap_capacity, h->gap_count, sizeof *h->gaps))
+			return hspmd_fail_memory(pl->err, "planning memory");
+		memmove(&h->gaps[at + 1], &h->gaps[at], (h->gap_count++ - at) * sizeof *h->gaps);
+		h->gaps[at] = (struct gap){ offset, bytes };
+	}
+	return 0;
+}
+
+static size_t take(struct placer *pl, size_t bytes)
+{
+	struct heap *h = heap_of(pl, bytes);
+	size_t best = h->gap_count;
+	for (size_t g = 0; g < h->gap_count; g++)
+		if (h->gaps[g].bytes >= bytes && (best == h->gap_count || h->gaps[g].bytes < h->gaps[best].bytes))
+			best = g;
+	if (best == h->gap_count) { /* grow, from the last gap where it touches the end */
+		size_t offset = h->bytes;
+		if (h->gap_count && h->gaps[h->gap_count - 1].offset + h->gaps[h->gap_count - 1].bytes == h->bytes)
+			offset = h->gaps[--h->gap_count].offset;
+		h->bytes = offset + bytes;
+		return offset;
+	}
+	size_t offset = h->gaps[best].offset;
+	h->gaps[best].offset += bytes;
+	h->gaps[best].bytes -= bytes;
+	if (!h->gaps[best].bytes)
+		memmove(&h->gaps[best], &h->gaps[best + 1], (--h->gap_count - best) * sizeof *h->gaps);
+	return offset;
+}
+
+/* An output that may overwrite an input that dies here takes its place. Returns the input's number, -1: none. */
+static int overwrites(const struct placer *pl, size_t at, int output)
+{
+	const struct hspmd_program *p = pl->p;
+	const struct hspmd_instruction *in = &p->instructions[at];
+	if (in->kind != HSPMD_INSTRUCTION_RUN)
+		return -1;
+	int k = hspmd_op_types[in->opcode]->in_place[output] - 1;
+	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].memory != HSPMD_ARENA_TRANSIENT || pl->lives[in->in[k]].last != at)
+		return -1;
+	for (int other = 0; other < in->input_count; other++)
+		if (other != k && in->in[other] == in->in[k])
+			return -1;
+	return slot_bytes(p, in->in[k]) == slot_bytes(p, in->out[output]) ? k : -1;
+}
+
+static int place_outputs(struct placer *pl, size_t at, bool *kept)
+{
+	struct hspmd_program *p = pl->p;
+	const struct hspmd_instruction *in = &p->instructions[at];
+	for (int o = 0; o < in->output_count; o++) {
+		int slot = in->out[o];
+		if (slot < 0 || p->slots[slot].memory != HSPMD_ARENA_TRANSIENT || pl->lives[slot].first != at)
+			continue;
+		int k = overwrites(pl, at, o);
+		if (k >= 0 && !kept[k]) {
+			kept[k] = true;
+			p->slots[slot].offset = p->slots[in->in[k]].offset;
+		} else {
+			p->slots[slot].offset = take(pl, slot_bytes(p, slot));
+		}
+	}
+	return 0;
+}
+
+/* Slots whose last use is at an instruction, as linked lists: head per instruction, next per slot. */
+static int place_arena(struct placer *pl)
+{
+	struct hspmd_program *p = pl->p;
+	int *head = malloc((p->instruction_count + 1) * sizeof *head), *next = malloc((p->slot_count + 1) * sizeof *next);
+	int status = head && next ? 0 : hspmd_fail_memory(pl->err, "planning memory");
+	if (!status) {
+		memset(head, -1, (p->instruction_count + 1) * sizeof *head);
+		for (size_t s = 0; s < p->slot_count; s++) {
+			if (!pl->lives[s].used || p->slots[s].memory != HSPMD_ARENA_TRANSIENT)
+				continue;
+			next[s] = head[pl->lives[s].last];
+			head[pl->lives[s].last] = (int)s;
+		}
+	}
+	for (size_t i = 0; !status && i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		bool kept[HSPMD_OP_MAX_IO] = { false };
+		status = place_outputs(pl, i, kept);
+		for (int s = head[i]; !status && s >= 0; s = next[s]) {
+			bool taken_over = false;
+			for (int k = 0; k < in->input_count; k++)
+				taken_over |= kept[k] && in->in[k] == s;
+			if (!taken_over)
+				status = give(pl, p->slots[s].offset, slot_bytes(p, s));
+		}
+	}
+	free(head);
+	free(next);
+	return status;
+}
+
+/* Place them all, slots of at least `large` bytes in a part of their own behind the others. */
+static int place_with(struct placer *pl, size_t large)
+{
+	struct hspmd_program *p = pl->p;
+	pl->large = large;
+	for (int h = 0; h < 2; h++)
+		pl->heaps[h].bytes = pl->heaps[h].gap_count = 0;
+	if (place_arena(pl))
+		return -1;
+	for (size_t s = 0; s < p->slot_count; s++)
+		if (pl->lives[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) >= large)
+			p->slots[s].offset += pl->heaps[0].bytes;
+	p->arena_bytes = pl->heaps[0].bytes + pl->heaps[1].bytes;
+	return 0;
+}
+
+static int place_best(struct placer *pl)
+{
+	const struct hspmd_program *p = pl->p;
+	size_t largest = 0;
+	if (place_with(pl, SIZE_MAX))
+		return -1;
+	size_t together = p->arena_bytes;
+	for (size_t s = 0; s < p->slot_count; s++)
+		if (pl->lives[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) > largest)
+			largest = slot_bytes(p, (int)s);
+	if (!largest || largest == together)
+		return 0;
+	if (place_with(pl, largest))
+		return -1;
+	return p->arena_bytes > together ? place_with(pl, SIZE_MAX) : 0;
+}
+
+/* One after another, each run of slots that must follow one another in its order. */
+static int place_fixed(struct placer *pl)
+{
+	struct hspmd_program *p = pl->p;
+	int *next = malloc((p->slot_count + 1) * sizeof *next);
+	if (!next)
+		return hspmd_fail_memory(pl->err, "planning memory");
+	memset(next, -1, (p->slot_count + 1) * sizeof *next);
+	for (size_t s = 0; s < p->slot_count; s++)
+		if (p->slots[s].adjacent_to >= 0)
+			next[p->slots[s].adjacent_to] = (int)s;
+	for (size_t s = 0; s < p->slot_count; s++) {
+		if (p->slots[s].memory != HSPMD_ARENA_FIXED || p->slots[s].adjacent_to >= 0 || p->slots[s].aliases >= 0)
+			continue;
+		for (int at = (int)s; at >= 0; at = next[at]) {
+			p->slots[at].offset = p->fixed_bytes;
+			p->fixed_bytes += slot_bytes(p, at);
+		}
+	}
+	for (size_t s = 0; s < p->slot_count; s++)
+		if (p->slots[s].aliases >= 0)
+			p->slots[s].offset = p->slots[p->slots[s].aliases].offset;
+	free(next);
+	return 0;
+}
+
+int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err)
+{
+	struct placer pl = { .p = p, .err = err, .lives = hspmd_calloc(p->slot_count, sizeof(struct life)) };
+	if (!pl.lives)
+		return hspmd_fail_memory(err, "planning memory");
+	p->fixed_bytes = p->arena_bytes = 0;
+	int status = place_fixed(&pl);
+	if (!status) {
+		find_lives(&pl);
+		status = place_best(&pl);
+	}
+	free(pl.lives);
+	free(pl.heaps[0].gaps);
+	free(pl.heaps[1].gaps);
+	return status;
+}

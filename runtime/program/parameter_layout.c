@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/program/parameter_layout.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/alloc.h"
+
+/* Ratios become whole weights fine enough that no split of any width that fits memory rounds differently. */
+#define RATIO_STEPS 1048576.0
+
+static void whole_weights(const double *ratio, int n, int64_t *weights)
+{
+	double sum = 0;
+	for (int i = 0; i < n; i++)
+		sum += ratio[i];
+	for (int i = 0; i < n; i++)
+		weights[i] = (int64_t)fmax(1, round(ratio[i] / sum * RATIO_STEPS));
+}
+
+void hspmd_spmd_stage_of_plan(const struct hspmd_stage *stage, struct hspmd_spmd_stage *out, int64_t *weights)
+{
+	int width = stage->device_count / stage->context;
+	*out = (struct hspmd_spmd_stage){ .device_count = stage->device_count, .devices = stage->devices, .context = stage->context,
+					  .sequence_parallel = stage->sequence_parallel };
+	if (stage->shard_ratio) {
+		whole_weights(stage->shard_ratio, width, weights);
+		out->tensor_weights = weights;
+	}
+	if (stage->context_ratio) {
+		whole_weights(stage->context_ratio, stage->context, weights + width);
+		out->context_weights = weights + width;
+	}
+}
+
+int *hspmd_spmd_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hspmd_error *err)
+{
+	int layers = pipeline->stages[pipeline->stage_count - 1].layers[1];
+	int *of = malloc((size_t)layers * sizeof *of);
+	if (!of) {
+		hspmd_fail_memory(err, "reading the plan");
+		return NULL;
+	}
+	for (int s = 0; s < pipeline->stage_count; s++)
+		for (int l = pipeline->stages[s].layers[0]; l < pipeline->stages[s].layers[1]; l++)
+			of[l] = s;
+	return of;
+}
+
+/* Which stages of the pipeline use the tensor, without repeats, into stages[0..length); how many. Of stages that the same devices run (chunks of `length` stages)
+ * the first counts. */
+static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int length, int *stages)
+{
+	int n = 0;
+	for (size_t i = 0; i < g->op_count; i++) {
+		if (g->ops[i].backward)
+			continue;
+		for (int k = 0; k < g->ops[i].input_count; k++) {
+			int s = stage_of_layer[g->ops[i].layer] % length, at = 0;
+			if (g->ops[i].in[k] != tensor)
+				continue;
+			while (at < n && stages[at] != s)
+				at++;
+			if (at == n)
+				stages[n++] = s;
+		}
+	}
+	return n;
+}
+
+/* ZeRO: every holder keeps its part of one dimension, the largest that tensor parallelism does not split. NULL: too small to cut, or memory (err set then). */
+static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const struct hspmd_annotation *used, bool *failed, struct hspmd_error *err)
+{
+	int dim = -1;
+	for (int d = 0; d < t->shape.rank; d++)
+		if (d != t->split_dim && (dim < 0 || t->shape.dim[d] > t->shape.dim[dim]))
+			dim = d;
+	if (dim < 0 || t->shape.dim[dim] < used->hsize)
+		dim = t->split_dim;
+	if (dim < 0)
+		return NULL;
+	struct hspmd_annotation *a = hspmd_annotation_copy(used);
+	if (!a) {
+		*failed = true;
+		hspmd_fail_memory(err, "laying out the optimizer's state");
+		return NULL;
+	}
+	a->hdim = dim;
+	a->hunit = 1;
+	struct hspmd_error too_small;
+	if (hspmd_annotation_check(a, &t->shape, &too_small)) { /* someone would get nothing: not worth cutting */
+		hspmd_annotation_destroy(a);
+		return NULL;
+	}
+	return a;
+}
+
+/* A stage that holds a parameter, and its annotation, appended. */
+static int add_holder(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, struct hspmd_holder holder,
+		      struct hspmd_annotation **parts, struct hspmd_error *err)
+{
+	const struct hspmd_stage *stage = &plan->pipelines[holder.pipeline].stages[holder.stage];
+	int64_t *weights = malloc((size_t)(stage->device_count + stage->context) * sizeof *weights);
+	if (!weights)
+		return hspmd_fail_memory(err, "laying out parameters");
+	struct hspmd_spmd_stage view;
+	hspmd_spmd_stage_of_plan(stage, &view, weights);
+	struct hspmd_annotation *a = hspmd_spmd_parameter(&g->tensors[out->tensor], &view, err);
+	free(weights);
+	if (!a)
+		return hspmd_error_prefix(err, "pipelines[%d].stages[%d]", holder.pipeline, holder.stage);
+	parts[out->holder_count] = a;
+	out->holders[out->holder_count++] = holder;
+	return 0;
+}
+
+/* One pipeline's holders of a parameter and their annotations, appended. */
+static int add_holders(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int pipeline,
+		       const int *stage_of_layer, struct hspmd_annotation **parts, struct hspmd_error *err)
+{
+	int length = plan->pipelines[pipeline].stage_count / plan->virtual_stages;
+	int *stages = hspmd_calloc((size_t)length, sizeof *stages);
+	int n = stages ? using_stages(g, out->tensor, stage_of_layer, length, stages) : 0;
+	int status = stages ? 0 : hspmd_fail_memory(err, "laying out parameters");
+	for (int i = 0; !status && i < n; i++)
+		status = add_holder(out, g, plan, (struct hspmd_holder){ pipeline, stages[i] }, parts, err);
+	free(stages);
+	return status;
+}
+
+struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *const *parts, int hdim,
+					   struct hspmd_error *err)
+{
+	for (int h = 0; l->holder_count > 1 && h < l->holder_count; h++) {
+		if (parts[h]->hsize == 1 || parts[h]->hdim == hdim)
+			continue;
+		char *text = hspmd_annotation_text(parts[h]);
+		hspmd_fail(err, "pipelines[%d].stages[%d]: parameter %s: the subgroups of %s are not %s of one another, so no other stage can use it",
+			   l->holders[h].pipeline, l->holders[h].stage, l->name, text ? text : "?", hdim == HSPMD_PARTIAL ? "addends" : "copies");
+		free(text);
+		return NULL;
+	}
+	struct hspmd_annotation *all =
+		l->holder_count == 1 ? hspmd_annotation_copy(parts[0]) : hspmd_annotation_union(parts, l->holder_count, hdim, 1, NULL);
+	if (!all)
+		hspmd_fail_memory(err, "laying out parameters");
+	return all;
+}
+
+static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int *const *stage_of_layer,
+		   struct hspmd_error *err)
+{
+	size_t most = 0;
+	for (int p = 0; p < plan->pipeline_count; p++)
+		most += (size_t)plan->pipelines[p].stage_count;
+	struct hspmd_annotation **parts = hspmd_calloc(most, sizeof *parts);
+	out->holders = hspmd_calloc(most, sizeof *out->holders);
+	int status = parts && out->holders ? 0 : hspmd_fail_memory(err, "laying out parameters");
+	for (int p = 0; !status && p < plan->pipeline_count; p++)
+		status = add_holders(out, g, plan, p, stage_of_layer[p], parts, err);
+	if (!status && !(out->used = hspmd_parameter_layout_join(out, (const struct hspmd_annotation *const *)parts, HSPMD_DUPLICATE, err)))
+		status = -1;
+	if (!status) {
+		bool failed = false;
+		if (plan->zero_stage > 0 && out->holder_count > 1)
+			out->state = cut_state(&g->tensors[out->tensor], out->used, &failed, err);
+		if (!failed && !out->state)
+			failed = !(out->state = hspmd_annotation_copy(out->used));
+		if (failed)
+			status = hspmd_fail_memory(err, "laying out parameters");
+	}
+	for (int i = 0; parts && i < out->holder_count; i++)
+		hspmd_annotation_destroy(parts[i]);
+	free(parts);
+	return status;
+}
+
+struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd_graph *graph, const struct hspmd_plan *plan, struct hspmd_error *err)
+{
+	struct hspmd_parameter_layouts *l = calloc(1, sizeof *l);
+	int **stage_of_layer = hspmd_calloc((size_t)plan->pipeline_count, sizeof *stage_of_layer);
+	int status = 0, count = 0;
+	for (size_t t = 0; t < graph->tensor_count; t++)
+		count += graph->tensors[t].role == HSPMD_TENSOR_PARAMETER;
+	if (!l || !stage_of_layer || !(l->parameters = hspmd_calloc((size_t)count, sizeof *l->parameters)))
+		status = hspmd_fail_memory(err, "laying out parameters");
+	for (int p = 0; !status && p < plan->pipeline_count; p++)
+		if (!(stage_of_layer[p] = hspmd_spmd_stage_of_layer(&plan->pipelines[p], err)))
+			status = -1;
+	for (size_t t = 0; !status && t < graph->tensor_count; t++) {
+		const struct hspmd_tensor *tensor = &graph->tensors[t];
+		if (tensor->role != HSPMD_TENSOR_PARAMETER)
+			continue;
+		struct hspmd_parameter_layout *out = &l->parameters[l->parameter_count++];
+		*out = (struct hspmd_parameter_layout){ .tensor = (int)t, .name = tensor->name, .shape = tensor->shape, .decay = tensor->decay };
+		status = lay_out(out, graph, plan, stage_of_layer, err);
+	}
+	for (int p = 0; stage_of_layer && p < plan->pipeline_count; p++)
+		free(stage_of_layer[p]);
+	free(stage_of_layer);
+	if (status) {
+		hspmd_parameter_layouts_destroy(l);
+		return NULL;
+	}
+	return l;
+}
+
+void hspmd_parameter_layouts_destroy(struct hspmd_parameter_layouts *l)
+{
+	if (!l)
+		return;
+	for (int i = 0; i < l->parameter_count; i++) {
+		free(l->parameters[i].holders);
+		hspmd_annotation_destroy(l->parameters[i].used);
+		hspmd_annotation_destroy(l->parameters[i].state);
+	}
+	free(l->parameters);
+	free(l);
+}

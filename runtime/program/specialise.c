@@ -1,0 +1,380 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The micro-batches' part of a program: progressive specialisation of the pipeline's nodes to what one device runs (HSPMD, arXiv 2504.20490, section 6), unrolled over the
+ * schedule's entries. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198, section 5) runs forward nodes of a block again, into fresh slots, right before the block's
+ * backward pass; the first run's slots are then free early, because nothing reads them any more. */
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/schedule.h"
+#include "runtime/op/op.h"
+#include "runtime/program/program.h"
+
+struct walk {
+	struct hspmd_program *p;
+	const struct hspmd_plan *plan;
+	struct hspmd_error *err;
+	int *slot_of;   /* [micro-batch][value]: slot that holds the value now, -1: none */
+	int *slot_type_of;   /* per value, -1: not made */
+	bool *written;  /* per fixed slot's tensor: something of this step is in it */
+	bool *wanted;   /* per node: to be run again before its block's backward pass */
+	bool *weights;  /* per node: nobody waits for it, so that it has an entry of its own where the schedule says so */
+	int *index_of;   /* [rank][backward][chunk][micro-batch]: which of its schedule entries runs it */
+	bool recomputed;
+};
+
+static int value_slot_type(struct walk *w, int value)
+{
+	struct hspmd_program *p = w->p;
+	if (w->slot_type_of[value] >= 0)
+		return w->slot_type_of[value];
+	const struct hspmd_value *v = &p->spmd->values[value];
+	const struct hspmd_tensor *t = &p->graph->tensors[v->tensor];
+	struct hspmd_local_shard shard;
+	if (!hspmd_annotation_local_shard(v->annotation, &t->shape, p->device, &shard))
+		return -1;
+	struct hspmd_slot_type slot_type = { .tensor = v->tensor, .dtype = t->dtype, .box = shard.box, .full = t->shape, .annotation = v->annotation };
+	return w->slot_type_of[value] = hspmd_program_add_slot_type(p, &slot_type, w->err);
+}
+
+/* Parameters, their gradients and losses outlive the micro-batch; a Reshard of one does not. */
+static bool is_fixed(const struct hspmd_program *p, int value)
+{
+	const struct hspmd_value *v = &p->spmd->values[value];
+	enum hspmd_tensor_role role = p->graph->tensors[v->tensor].role;
+	return (role == HSPMD_TENSOR_PARAMETER || role == HSPMD_TENSOR_PARAMETER_GRADIENT || role == HSPMD_TENSOR_LOSS) &&
+	       hspmd_spmd_value(p->spmd, v->tensor, v->stage) == value;
+}
+
+static int root_value(const struct hspmd_spmd *s, int value)
+{
+	while (s->values[value].same_as >= 0)
+		value = s->values[value].same_as;
+	return value;
+}
+
+/* A new slot for a value this device is about to make or receive. -1: the device holds nothing of it; -2: failed. */
+static int new_slot(struct walk *w, int value, int micro_batch)
+{
+	struct hspmd_program *p = w->p;
+	int slot_type = value_slot_type(w, value);
+	if (slot_type < 0)
+		return hspmd_annotation_local_shard(p->spmd->values[value].annotation, &p->graph->tensors[p->spmd->values[value].tensor].shape, p->device,
+					      &(struct hspmd_local_shard){ 0 })
+			       ? -2
+			       : -1;
+	int tensor = p->spmd->values[value].tensor;
+	if (is_fixed(p, value)) {
+		if (p->fixed_of_tensor[tensor] < 0)
+			p->fixed_of_tensor[tensor] = hspmd_program_add_slot(p, slot_type, HSPMD_ARENA_FIXED, -1, w->err);
+		return p->fixed_of_tensor[tensor] < 0 ? -2 : p->fixed_of_tensor[tensor];
+	}
+	int slot = hspmd_program_add_slot(p, slot_type, HSPMD_ARENA_TRANSIENT, micro_batch, w->err);
+	if (slot < 0)
+		return -2;
+	w->slot_of[(size_t)micro_batch * p->spmd->value_count + (size_t)value] = slot;
+	return slot;
+}
+
+/* Tokens and targets come from the data reader when they are first asked for. */
+static int read_input(struct walk *w, int value, int micro_batch)
+{
+	int slot = new_slot(w, value, micro_batch);
+	struct hspmd_instruction *i = slot < 0 ? NULL : hspmd_program_add_instruction(w->p, HSPMD_INSTRUCTION_READ, w->err);
+	if (!i)
+		return -2;
+	i->micro_batch = micro_batch;
+	i->layer = w->p->graph->tensors[w->p->spmd->values[value].tensor].layer;
+	i->output_count = 1;
+	i->out[0] = slot;
+	return slot;
+}
+
+/* The slot that an input value is read from. -1: nothing of it here; -2: failed. */
+static int old_slot(struct walk *w, int value, int micro_batch)
+{
+	struct hspmd_program *p = w->p;
+	value = root_value(p->spmd, value);
+	const struct hspmd_tensor *t = &p->graph->tensors[p->spmd->values[value].tensor];
+	if (is_fixed(p, value))
+		return new_slot(w, value, micro_batch);
+	int slot = w->slot_of[(size_t)micro_batch * p->spmd->value_count + (size_t)value];
+	if (slot < 0 && t->role == HSPMD_TENSOR_INPUT)
+		return read_input(w, value, micro_batch);
+	return slot;
+}
+
+/* The pipeline rank of a stage, and the schedule entry that runs one of its passes. */
+static int *index_of(const struct walk *w, bool backward, int stage, int micro_batch)
+{
+	const struct hspmd_program *p = w->p;
+	int rank = stage % p->pipeline_ranks, chunk = stage / p->pipeline_ranks;
+	return &w->index_of[((rank * 2 + backward) * p->chunks + chunk) * p->micro_batches + micro_batch];
+}
+
+static int run_reshard(struct walk *w, size_t number, int micro_batch)
+{
+	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
+	int from = w->p->spmd->values[n->in[0]].stage, ranks = w->p->pipeline_ranks;
+	struct hspmd_transfer_binding route = {
+		.tensor = w->p->spmd->values[n->in[0]].tensor,
+		.dtype = w->p->graph->tensors[w->p->spmd->values[n->in[0]].tensor].dtype, .micro_batch = micro_batch, .layer = n->layer, .backward = n->backward,
+		.recomputed = w->recomputed, .number = number, .peer_pipeline_rank = -1,
+	};
+	if (from % ranks != n->stage % ranks) {
+		route.sends = hspmd_program_in_stage(w->p, from);
+		route.peer_pipeline_rank = (route.sends ? n->stage : from) % ranks;
+		route.peer_schedule_index = *index_of(w, n->backward, route.sends ? n->stage : from, micro_batch);
+	}
+	route.in = old_slot(w, n->in[0], micro_batch);
+	route.out = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) < 0 ? -1 : new_slot(w, n->out[0], micro_batch);
+	if (route.in == -2 || route.out == -2)
+		return -1;
+	return hspmd_program_add_transfer(w->p, n->transfer, &route, w->err);
+}
+
+static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_batch)
+{
+	struct hspmd_program *p = w->p;
+	const struct hspmd_op *op = &p->graph->ops[n->op];
+	struct hspmd_instruction made = { .opcode = op->opcode, .input_count = n->input_count, .output_count = n->output_count };
+	for (int k = 0; k < n->input_count; k++) {
+		made.in[k] = n->in[k] < 0 ? -1 : old_slot(w, n->in[k], micro_batch);
+		if (made.in[k] == -2)
+			return -1;
+		if (n->in[k] >= 0 && made.in[k] < 0)
+			return hspmd_fail(w->err, "operator %s: input %d (%s) is not on device %d", hspmd_opcode_names[op->opcode], k,
+					  p->graph->tensors[op->in[k]].name, p->device);
+	}
+	for (int k = 0; k < n->output_count; k++) {
+		bool there = n->accumulate >> k & 1;
+		made.out[k] = n->out[k] < 0 ? -1 : there ? old_slot(w, n->out[k], micro_batch) : new_slot(w, n->out[k], micro_batch);
+		made.accumulate |= (unsigned)there << k;
+		if (made.out[k] == -2)
+			return -1;
+		if (made.out[k] >= 0 && p->slots[made.out[k]].memory == HSPMD_ARENA_FIXED) {
+			bool *written = &w->written[p->spmd->values[n->out[k]].tensor];
+			made.accumulate |= (unsigned)*written << k;
+			*written = true;
+		}
+	}
+	struct hspmd_instruction *i = hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_RUN, w->err);
+	if (!i)
+		return -1;
+	made.kind = i->kind;
+	made.schedule_index = i->schedule_index;
+	made.micro_batch = micro_batch;
+	made.layer = n->layer;
+	made.backward = n->backward;
+	made.attr = &op->attr;
+	*i = made;
+	return 0;
+}
+
+static bool is_skipped(const struct walk *w, const struct hspmd_spmd_node *n)
+{
+	const struct hspmd_stage *stage = &w->plan->pipelines[w->p->pipeline].stages[n->stage];
+	for (int d = 0; d < n->skip_devices; d++)
+		if (stage->devices[d] == w->p->device)
+			return true;
+	return false;
+}
+
+/* A node's part in one stage's schedule entry. A transfer is received in the entry of the stage it serves and sent in the entry of the one it comes from. */
+static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
+{
+	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
+	if (n->op >= 0)
+		return n->stage == stage && !is_skipped(w, n) ? run_op(w, n, micro_batch) : 0;
+	bool receives = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) >= 0;
+	bool sends = hspmd_layout_find(&n->transfer->layout[0], w->p->device) >= 0;
+	int in = receives ? n->stage : sends ? w->p->spmd->values[n->in[0]].stage : -1;
+	return in == stage ? run_reshard(w, number, micro_batch) : 0;
+}
+
+/* ---- recomputation */
+
+/* Cheap operators whose results are large: what "selective" throws away. */
+static bool is_cheap(enum hspmd_opcode opcode)
+{
+	return opcode == HSPMD_OP_LAYERNORM || opcode == HSPMD_OP_RMSNORM || opcode == HSPMD_OP_GELU || opcode == HSPMD_OP_SWIGLU ||
+	       opcode == HSPMD_OP_ROPE;
+}
+
+/* May this forward node be run again? Blocks only; never what another stage takes part in, or what accumulates. */
+static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
+{
+	const struct hspmd_program *p = w->p;
+	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
+	enum hspmd_recompute recompute = pipeline->stages[n->stage].recompute;
+	int last = pipeline->stages[pipeline->stage_count - 1].layers[1] - 1;
+	if (n->backward || !hspmd_program_in_stage(p, n->stage) || n->layer < 1 || n->layer >= last || recompute == HSPMD_RECOMPUTE_NONE)
+		return false;
+	if (n->op < 0)
+		return recompute == HSPMD_RECOMPUTE_FULL && p->spmd->values[root_value(p->spmd, n->in[0])].stage == n->stage;
+	const struct hspmd_op *op = &p->graph->ops[n->op];
+	for (int o = 0; o < op->output_count; o++)
+		if (op->out[o] >= 0 && p->graph->tensors[op->out[o]].role == HSPMD_TENSOR_LOSS)
+			return false; /* it would be counted twice */
+	return recompute == HSPMD_RECOMPUTE_FULL || is_cheap(op->opcode);
+}
+
+/* Which forward nodes of a block its backward pass needs the results of, directly or through one another. */
+static void mark_wanted(struct walk *w, int layer, bool *needed)
+{
+	const struct hspmd_spmd *s = w->p->spmd;
+	memset(needed, 0, s->value_count * sizeof *needed);
+	for (size_t i = 0; i < s->node_count; i++)
+		for (int k = 0; s->nodes[i].backward && s->nodes[i].layer == layer && k < s->nodes[i].input_count; k++)
+			if (s->nodes[i].in[k] >= 0)
+				needed[root_value(s, s->nodes[i].in[k])] = true;
+	for (size_t i = s->node_count; i-- > 0;) {
+		const struct hspmd_spmd_node *n = &s->nodes[i];
+		if (n->layer != layer || n->backward)
+			continue;
+		w->wanted[i] = false;
+		for (int k = 0; can_rerun(w, n) && k < n->output_count; k++)
+			w->wanted[i] |= n->out[k] >= 0 && needed[n->out[k]];
+		for (int k = 0; w->wanted[i] && k < n->input_count; k++)
+			if (n->in[k] >= 0)
+				needed[root_value(s, n->in[k])] = true;
+	}
+}
+
+static int rerun(struct walk *w, int stage, int layer, int micro_batch)
+{
+	const struct hspmd_spmd *s = w->p->spmd;
+	w->recomputed = true;
+	for (size_t i = 0; i < s->node_count; i++)
+		if (s->nodes[i].layer == layer && !s->nodes[i].backward && w->wanted[i] && run_node(w, i, stage, micro_batch))
+			return -1;
+	w->recomputed = false;
+	return 0;
+}
+
+/* ---- schedule entries */
+
+/* What only adds to gradients of parameters, which nothing reads before the step's end. */
+static int mark_weights(struct walk *w)
+{
+	const struct hspmd_spmd *s = w->p->spmd;
+	bool *read = hspmd_calloc(s->value_count, sizeof *read);
+	if (!read)
+		return hspmd_fail_memory(w->err, "specialising");
+	for (size_t i = 0; i < s->node_count; i++)
+		for (int k = 0; k < s->nodes[i].input_count; k++)
+			if (s->nodes[i].in[k] >= 0)
+				read[root_value(s, s->nodes[i].in[k])] = true;
+	for (size_t i = 0; i < s->node_count; i++) {
+		const struct hspmd_spmd_node *n = &s->nodes[i];
+		w->weights[i] = n->op >= 0 && n->backward;
+		for (int k = 0; w->weights[i] && k < n->output_count; k++)
+			w->weights[i] = n->out[k] < 0 || (is_fixed(w->p, n->out[k]) && !read[n->out[k]]);
+	}
+	free(read);
+	return 0;
+}
+
+static int run_entry(struct walk *w, const struct hspmd_schedule_entry *entry)
+{
+	const struct hspmd_spmd *s = w->p->spmd;
+	int layer = -1, stage = w->p->stage + entry->chunk * w->p->pipeline_ranks;
+	for (size_t i = 0; i < s->node_count; i++) {
+		const struct hspmd_spmd_node *n = &s->nodes[i];
+		if (n->backward != (entry->backward || entry->weights) || w->weights[i] != entry->weights)
+			continue;
+		if (entry->backward && n->stage == stage && n->layer != layer) {
+			layer = n->layer;
+			if (rerun(w, stage, layer, entry->micro_batch))
+				return -1;
+		}
+		if (run_node(w, i, stage, entry->micro_batch))
+			return -1;
+	}
+	w->p->schedule_index++;
+	return 0;
+}
+
+/* The parts of the loss that this device is the one to count. */
+static int find_losses(struct walk *w)
+{
+	struct hspmd_program *p = w->p;
+	for (size_t t = 0; t < p->graph->tensor_count; t++) {
+		int value = p->fixed_of_tensor[t] >= 0 ? p->spmd->first_value[t] : -1; /* a loss is made in one stage */
+		struct hspmd_local_shard shard;
+		if (value < 0 || p->graph->tensors[t].role != HSPMD_TENSOR_LOSS ||
+		    !hspmd_annotation_local_shard(p->spmd->values[value].annotation, &p->graph->tensors[t].shape, p->device, &shard) || shard.replica)
+			continue;
+		if (p->loss_count == HSPMD_PROGRAM_MAX_LOSSES)
+			return hspmd_fail(w->err, "more than %d parts of the loss in one stage", HSPMD_PROGRAM_MAX_LOSSES);
+		p->loss[p->loss_count++] = p->fixed_of_tensor[t];
+	}
+	return 0;
+}
+
+/* The schedule entries of all ranks, looked up by what they run; this device's own in `entries`. */
+static void index_entries(struct walk *w, struct hspmd_schedule_entry *entries)
+{
+	const struct hspmd_program *p = w->p;
+	for (int i = 0; i < p->pipeline_ranks; i++) {
+		int rank_number = (p->stage + 1 + i) % p->pipeline_ranks; /* the own one last, so that it stays in `entries` */
+		struct hspmd_pipeline_rank rank = { rank_number, p->pipeline_ranks, p->chunks, p->micro_batches };
+		hspmd_schedule(w->plan->schedule, &rank, entries);
+		for (int t = 0; t < hspmd_schedule_length(w->plan->schedule, &rank); t++)
+			if (!entries[t].weights)
+				*index_of(w, entries[t].backward, rank_number + entries[t].chunk * p->pipeline_ranks, entries[t].micro_batch) = t;
+	}
+}
+
+static int walk_entries(struct walk *w)
+{
+	struct hspmd_program *p = w->p;
+	const struct hspmd_pipeline *pipeline = &w->plan->pipelines[p->pipeline];
+	struct hspmd_pipeline_rank rank = { p->stage, p->pipeline_ranks, p->chunks, p->micro_batches };
+	int entry_count = hspmd_schedule_length(w->plan->schedule, &rank), status = 0;
+	w->index_of = hspmd_calloc(2 * (size_t)(p->micro_batches * p->chunks) * (size_t)p->pipeline_ranks, sizeof *w->index_of);
+	struct hspmd_schedule_entry *entries = hspmd_calloc((size_t)entry_count, sizeof *entries);
+	bool *needed = hspmd_calloc(p->spmd->value_count, sizeof *needed);
+	if (!entries || !needed || !w->index_of)
+		status = hspmd_fail_memory(w->err, "specialising");
+	for (int s = p->stage; !status && s < pipeline->stage_count; s += p->pipeline_ranks)
+		for (int l = pipeline->stages[s].layers[0]; pipeline->stages[s].recompute != HSPMD_RECOMPUTE_NONE && l < pipeline->stages[s].layers[1]; l++)
+			mark_wanted(w, l, needed);
+	if (!status && w->plan->schedule == HSPMD_SCHEDULE_ZB_H1)
+		status = mark_weights(w);
+	if (!status)
+		index_entries(w, entries);
+	for (int t = 0; !status && t < entry_count; t++)
+		status = run_entry(w, &entries[t]);
+	free(entries);
+	free(needed);
+	return status ? status : find_losses(w);
+}
+
+int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *plan, struct hspmd_error *err)
+{
+	if (p->spmd->node_count >= HSPMD_PROGRAM_STEP_TRANSFERS || p->graph->tensor_count >= HSPMD_PROGRAM_STEP_TRANSFERS / 2)
+		return hspmd_fail(err, "the graph has more than %d operators", (int)HSPMD_PROGRAM_STEP_TRANSFERS);
+	size_t values = p->spmd->value_count, cells = values * (size_t)p->micro_batches, tensors = p->graph->tensor_count;
+	struct walk w = {
+		.p = p, .plan = plan, .err = err, .slot_of = malloc((cells + 1) * sizeof(int)), .slot_type_of = malloc((values + 1) * sizeof(int)),
+		.written = hspmd_calloc(tensors, sizeof(bool)), .wanted = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
+		.weights = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
+	};
+	p->fixed_of_tensor = malloc((tensors + 1) * sizeof(int));
+	int status = -1;
+	if (!w.slot_of || !w.slot_type_of || !w.written || !w.wanted || !w.weights || !p->fixed_of_tensor) {
+		hspmd_fail_memory(err, "specialising");
+	} else {
+		memset(w.slot_of, -1, cells * sizeof(int));
+		memset(w.slot_type_of, -1, values * sizeof(int));
+		memset(p->fixed_of_tensor, -1, tensors * sizeof(int));
+		status = p->stage < 0 ? 0 : walk_entries(&w);
+	}
+	free(w.slot_of);
+	free(w.slot_type_of);
+	free(w.written);
+	free(w.wanted);
+	free(w.weights);
+	free(w.index_of);
+	return status;
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What steps cost, as runtime/comm executes them: members send straight to one another, a collective moving as many bytes as a ring would
+ * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009), an all-reduce being a reduce-scatter
+ * and an all-gather or, when small, a gather of everything in a logarithmic number of rounds (Bruck et al. 1997). What one device sends
+ * goes out one message after another, what it receives comes in likewise, both at the same time (the one-port model); and what the devices
+ * of a node exchange with other nodes passes through the node's network. What stays on a device is free. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/resharding/resolve_internal.h"
+
+double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes)
+{
+	if (from == to)
+		return 0;
+	return cost && cost->seconds ? cost->seconds(cost->context, from, to, bytes) : 1e-5 + bytes / 1e9;
+}
+
+static int number_order(const void *a, const void *b)
+{
+	int x = *(const int *)a, y = *(const int *)b;
+	return (x > y) - (x < y);
+}
+
+int hspmd_cost_prepare(struct resolver *r)
+{
+	size_t devices = (size_t)r->device_count;
+	int *name = hspmd_arena_alloc(r->arena, devices, sizeof *name), count = 0;
+	r->node = hspmd_arena_alloc(r->arena, devices, sizeof *r->node);
+	r->network = hspmd_arena_alloc(r->arena, devices, sizeof *r->network);
+	r->busy = hspmd_arena_alloc(r->arena, 2 * devices, sizeof *r->busy);
+	if (!name || !r->node || !r->network || !r->busy)
+		return -1;
+	bool named = r->cost && r->cost->node;
+	for (int d = 0; d < r->device_count; d++)
+		r->node[d] = name[d] = named ? r->cost->node(r->cost->context, r->real[d]) : d;
+	qsort(name, devices, sizeof *name, number_order);
+	for (int d = 0; d < r->device_count; d++)
+		if (d == 0 || name[d] != name[count - 1])
+			name[count++] = name[d];
+	for (int d = 0; d < r->device_count; d++)
+		r->node[d] = (int)((int *)bsearch(&r->node[d], name, (size_t)count, sizeof *name, number_order) - name);
+	for (int n = 0; n < count && named && r->cost->network; n++)
+		r->network[n] = r->cost->network(r->cost->context, name[n]);
+	r->node_count = count;
+	return 0;
+}
+
+static double message(const struct resolver *r, int from, int to, int64_t elements)
+{
+	return hspmd_message_seconds(r->cost, r->real[from], r->real[to], (double)elements * (double)r->element_bytes);
+}
+
+/* For how long a message keeps the network of node `node` busy. */
+static double occupation(const struct resolver *r, int node, int from, int to, int64_t elements, double seconds)
+{
+	if (r->network[node] > 0)
+		return (double)elements * (double)r->element_bytes / r->network[node];
+	return seconds - message(r, from, to, 0);
+}
+
+/* As many messages, one after another, booked on the two devices and their nodes. */
+static void book(struct resolver *r, int from, int to, int64_t elements, int messages, double *network_busy)
+{
+	double t = message(r, from, to, elements), *out = r->busy, *in = r->busy + r->device_count;
+	out[from] += messages * t;
+	in[to] += messages * t;
+	if (r->node[from] == r->node[to])
+		return;
+	network_busy[r->node[from]] += messages * occupation(r, r->node[from], from, to, elements, t);
+	network_busy[r->node_count + r->node[to]] += messages * occupation(r, r->node[to], from, to, elements, t);
+}
+
+static void book_begin(struct resolver *r)
+{
+	memset(r->busy, 0, 2 * (size_t)r->device_count * sizeof *r->busy);
+}
+
+static double book_end(const struct resolver *r)
+{
+	double busiest = 0;
+	for (int d = 0; d < 2 * r->device_count; d++)
+		busiest = r->busy[d] > busiest ? r->busy[d] : busiest;
+	return busiest;
+}
+
+/* Every member sends elements[j] to member j. */
+static void book_parts(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+{
+	for (int j = 0; j < step->member_count; j++) {
+		int64_t elements = hspmd_box_elements(&step->out[j]);
+		for (int i = 0; i < step->member_count && elements > 0; i++)
+			if (i != j)
+				book(r, step->members[i], step->members[j], elements, 1, network_busy);
+	}
+}
+
+static void book_common(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+{
+	struct hspmd_box common;
+	for (int i = 0; i < step->member_count; i++)
+		for (int j = 0; j < step->member_count; j++)
+			if (i != j && hspmd_box_intersect(&step->in[i], &step->out[j], &common))
+				book(r, step->members[i], step->members[j], hspmd_box_elements(&common), 1, network_busy);
+}
+
+/* Moves are ordered by pair, and a pair's are one message. */
+static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+{
+	for (int i = 0, end; i < step->move_count; i = end) {
+		const struct hspmd_move *first = &step->moves[i];
+		int64_t elements = 0;
+		for (end = i; end < step->move_count && step->moves[end].from == first->from && step->moves[end].to == first->to; end++)
+			elements += hspmd_box_elements(&step->moves[end].box);
+		if (first->from != first->to)
+			book(r, first->from, first->to, elements, 1, network_busy);
+	}
+}
+
+/* Rounds of 1, 2, 4 .. members' parts from the member that far behind. */
+static double gather_seconds(const struct resolver *r, const struct hspmd_comm_step *step)
+{
+	int64_t elements = hspmd_box_elements(&step->in[0]);
+	double total = 0;
+	for (int done = 1; done < step->member_count; done *= 2) {
+		int parts = done < step->member_count - done ? done : step->member_count - done;
+		double slowest = 0;
+		for (int i = 0; i < step->member_count; i++) {
+			double t = message(r, step->members[(i + done) % step->member_count], step->members[i], parts * elements);
+			slowest = t > slowest ? t : slowest;
+		}
+		total += slowest;
+	}
+	return total;
+}
+
+static double all_reduce_seconds(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
+{
+	int n = step->member_count;
+	int64_t part = (hspmd_box_elements(&step->in[0]) + n - 1) / n;
+	for (int i = 0; i < n; i++)
+		for (int j = 0; j < n; j++)
+			if (i != j)
+				book(r, step->members[i], step->members[j], part, 2, network_busy);
+	double direct = book_end(r), gathered = gather_seconds(r, step);
+	return gathered < direct ? gathered : direct;
+}
+
+void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy)
+{
+	step->seconds = 0;
+	book_begin(r);
+	switch (step->kind) {
+	case HSPMD_COMM_SEND_RECEIVE:
+		book(r, step->members[0], step->members[1], hspmd_box_elements(&step->in[0]), 1, network_busy);
+		break;
+	case HSPMD_COMM_ALL_REDUCE:
+		step->seconds = all_reduce_seconds(r, step, network_busy);
+		return;
+	case HSPMD_COMM_REDUCE_SCATTER:
+		book_parts(r, step, network_busy);
+		break;
+	case HSPMD_COMM_ALL_GATHER:
+	case HSPMD_COMM_ALL_TO_ALL:
+		book_common(r, step, network_busy);
+		break;
+	case HSPMD_COMM_BATCHED:
+		book_moves(r, step, network_busy);
+		break;
+	case HSPMD_COMM_COPY:
+	case HSPMD_COMM_ZERO:
+	case HSPMD_COMM_KIND_COUNT:
+		return;
+	}
+	step->seconds = book_end(r);
+}
+
+double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *network_busy)
+{
+	double last = 0, *clock = r->busy;
+	book_begin(r);
+	for (size_t s = 0; s < count; s++) {
+		double start = 0;
+		for (int m = 0; m < steps[s].member_count; m++)
+			start = clock[steps[s].members[m]] > start ? clock[steps[s].members[m]] : start;
+		for (int m = 0; m < steps[s].member_count; m++)
+			clock[steps[s].members[m]] = start + steps[s].seconds;
+		last = start + steps[s].seconds > last ? start + steps[s].seconds : last;
+	}
+	for (int p = 0; p < 2 * r->node_count; p++)
+		last = network_busy[p] > last ? network_busy[p] : last;
+	return last;
+}
+
+bool hspmd_cheaper(double a, double b)
+{
+	return a < b * (1 - 1e-9);
+}
+
+int hspmd_steps_reorder(struct resolver *r, struct hspmd_comm_step *steps, size_t count)
+{
+	struct hspmd_comm_step *order = hspmd_calloc(count, sizeof *order);
+	size_t *busy = hspmd_calloc((size_t)r->device_count, sizeof *busy); /* last round a device is in, from 1 */
+	bool *taken = hspmd_calloc(count, sizeof *taken);
+	int rc = order && busy && taken ? 0 : -1;
+	size_t placed = 0;
+	for (size_t round = 1; rc == 0 && placed < count; round++)
+		for (size_t s = 0; s < count; s++) {
+			bool idle = !taken[s];
+			for (int m = 0; m < steps[s].member_count && idle; m++)
+				idle = busy[steps[s].members[m]] != round;
+			if (!idle)
+				continue;
+			for (int m = 0; m < steps[s].member_count; m++)
+				busy[steps[s].members[m]] = round;
+			taken[s] = true;
+			order[placed++] = steps[s];
+		}
+	for (size_t s = 0; s < placed; s++)
+		steps[s] = order[s];
+	free(order);
+	free(busy);
+	free(taken);
+	return rc;
+}

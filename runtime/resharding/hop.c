@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One hop: the variants that can bring one placement to another, and the cheapest of them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/resharding/resolve_internal.h"
+
+static int move_order(const void *a, const void *b)
+{
+	const struct hspmd_move *x = a, *y = b;
+	if (x->from != y->from)
+		return x->from < y->from ? -1 : 1;
+	if (x->to != y->to)
+		return x->to < y->to ? -1 : 1;
+	for (int d = 0; d < x->box.rank; d++)
+		if (x->box.lo[d] != y->box.lo[d])
+			return x->box.lo[d] < y->box.lo[d] ? -1 : 1;
+	return 0;
+}
+
+/* One step of all moves. */
+static int add_batch(struct resolver *r, struct hop *hop, struct move_list *moves)
+{
+	if (moves->count == 0)
+		return 0;
+	qsort(moves->move, moves->count, sizeof *moves->move, move_order);
+	bool *takes_part = hspmd_arena_alloc(r->arena, (size_t)r->device_count, sizeof *takes_part);
+	if (!takes_part)
+		return -1;
+	int members = 0;
+	for (size_t i = 0; i < moves->count; i++)
+		takes_part[moves->move[i].from] = takes_part[moves->move[i].to] = true;
+	for (int d = 0; d < r->device_count; d++)
+		members += takes_part[d];
+	struct hspmd_comm_step *step = hspmd_hop_step(r, hop, HSPMD_COMM_BATCHED, members);
+	if (!step)
+		return -1;
+	members = 0;
+	for (int d = 0; d < r->device_count; d++)
+		if (takes_part[d])
+			step->members[members++] = d;
+	step->moves = moves->move;
+	step->move_count = (int)moves->count;
+	return 0;
+}
+
+/* What a bounded search lists and looks at, at most. */
+#define ADD_LIMIT 4096
+#define CELL_LIMIT 65536
+/* More deliveries than this are not spelled out where all-gathers do them all. */
+#define DELIVERY_LIMIT 16384
+
+struct variant {
+	bool collectives, gather, balanced;
+};
+
+static int build(struct resolver *r, const struct hop_view *v, const struct variant *how, size_t add_limit, struct hop *hop)
+{
+	struct move_list moves = { 0 };
+	bool *done = hspmd_arena_alloc(r->arena, v->region_count, sizeof *done);
+	*hop = (struct hop){ .network_busy = hspmd_arena_alloc(r->arena, 2 * (size_t)r->node_count, sizeof *hop->network_busy) };
+	if (!done || !hop->network_busy)
+		return -1;
+	int rc = hspmd_hop_reduce(r, v, how->collectives, add_limit, hop, &moves);
+	if (rc != 0)
+		return rc;
+	if ((how->gather && hspmd_hop_gather(r, v, done, hop) != 0) || hspmd_hop_exchange(r, v, done, how->balanced, hop, &moves) != 0 ||
+	    add_batch(r, hop, &moves) != 0)
+		return -1;
+	for (size_t s = 0; s < hop->count; s++)
+		hspmd_step_cost(r, &hop->step[s], hop->network_busy);
+	if (hspmd_steps_reorder(r, hop->step, hop->count) != 0)
+		return -1;
+	hop->seconds = hspmd_steps_seconds(r, hop->step, hop->count, hop->network_busy);
+	return 0;
+}
+
+/* 1: too many regions. */
+static int view(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop_view *v)
+{
+	struct hspmd_box *box = hspmd_arena_alloc(r->arena, (size_t)x->count + (size_t)y->count, sizeof *box);
+	if (!box)
+		return hspmd_fail_memory(r->err, "resolving");
+	for (int i = 0; i < x->count; i++)
+		box[i] = x->piece[i].box;
+	for (int i = 0; i < y->count; i++)
+		box[x->count + i] = y->piece[i].box;
+	struct hspmd_region *region = NULL;
+	*v = (struct hop_view){ .x = x, .y = y };
+	int rc = hspmd_regions_find(r->arena, r->shape->rank, box, x->count, box + x->count, y->count, bounded ? CELL_LIMIT : 0, &region,
+	                            &v->region_count, r->err);
+	if (rc != 0)
+		return rc;
+	v->region = region;
+	for (size_t i = 0; i < v->region_count; i++)
+		if (region[i].x_count == 0) {
+			char text[256];
+			return hspmd_fail(r->err, "no device holds %s of the source", hspmd_box_text(&region[i].box, text, sizeof text));
+		}
+	return 0;
+}
+
+/* In what variants differ for these regions. */
+struct choices {
+	bool sums;         /* some region is a sum */
+	bool copies;       /* some region that is whole lies on several devices */
+	size_t deliveries; /* of regions that are whole */
+};
+
+static struct choices look(const struct hop_view *v)
+{
+	struct choices c = { 0 };
+	for (size_t i = 0; i < v->region_count; i++) {
+		const struct hspmd_region *region = &v->region[i];
+		bool sum = v->x->piece[region->x[0]].addends > 1;
+		c.sums = c.sums || sum;
+		c.copies = c.copies || (!sum && region->x_count > 1);
+		c.deliveries += sum ? 0 : (size_t)region->y_count;
+	}
+	return c;
+}
+
+/* Nothing but collectives and copies. */
+static bool is_collective(const struct hop *hop)
+{
+	for (size_t s = 0; s < hop->count; s++) {
+		enum hspmd_comm_kind kind = hop->step[s].kind;
+		if (kind == HSPMD_COMM_SEND_RECEIVE || kind == HSPMD_COMM_ALL_TO_ALL || kind == HSPMD_COMM_BATCHED)
+			return false;
+	}
+	return true;
+}
+
+int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop)
+{
+	/* On a tie the first wins: collectives before batches. */
+	static const struct variant variants[] = { { true, true, false },  { true, false, false },  { true, false, true },
+		                                   { false, true, false }, { false, false, false }, { false, false, true } };
+	struct hop_view v;
+	int rc = view(r, x, y, bounded, &v);
+	if (rc != 0)
+		return rc;
+	struct choices choices = look(&v);
+	bool found = false;
+	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+		struct hop candidate;
+		if ((!choices.sums && !variants[i].collectives) || (!choices.copies && variants[i].balanced))
+			continue;
+		if (found && choices.deliveries > DELIVERY_LIMIT && is_collective(hop))
+			break;
+		rc = build(r, &v, &variants[i], bounded ? ADD_LIMIT : SIZE_MAX, &candidate);
+		if (rc < 0)
+			return hspmd_fail_memory(r->err, "resolving");
+		if (rc == 0 && (!found || hspmd_cheaper(candidate.seconds, hop->seconds)))
+			*hop = candidate;
+		found = found || rc == 0;
+	}
+	return found ? 0 : 1;
+}

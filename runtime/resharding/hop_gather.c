@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* All-gathers, whole and split: the regions that the same devices need form a group, and where each of those devices holds its own part of
+ * it, they gather the parts among themselves. Where m devices hold each part, m gathers run beside one another. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/resharding/resolve_internal.h"
+
+/* Regions that the same devices need. */
+struct group {
+	const struct hop_view *v;
+	const size_t *index; /* into v->region */
+	size_t count;
+	int member_count;
+	const int *member; /* pieces of y */
+	int *first;        /* per member: the first region of the group that it holds, -1: none */
+	int *holders;      /* per region of the group: members that have it as their first */
+};
+
+static int need_order(const struct hspmd_region *p, const struct hspmd_region *q)
+{
+	if (p->y_count != q->y_count)
+		return p->y_count < q->y_count ? -1 : 1;
+	return memcmp(p->y, q->y, (size_t)p->y_count * sizeof *p->y);
+}
+
+static int indirect_order(const void *a, const void *b, void *context)
+{
+	const struct hspmd_region *region = context;
+	size_t p = *(const size_t *)a, q = *(const size_t *)b;
+	int order = need_order(&region[p], &region[q]);
+	return order ? order : (p > q) - (p < q);
+}
+
+static const struct hspmd_region *region_of(const struct group *g, size_t i)
+{
+	return &g->v->region[g->index[i]];
+}
+
+static int member_device(const struct group *g, int m)
+{
+	return g->v->y->piece[g->member[m]].device;
+}
+
+static bool holds(const struct group *g, int m, const struct hspmd_region *region)
+{
+	int piece = g->v->x->piece_of[member_device(g, m)];
+	return piece >= 0 && hspmd_box_contains(&g->v->x->piece[piece].box, &region->box);
+}
+
+/* How many members hold every part, when there are several parts, those that members hold are the same or disjoint, and each has equally
+ * many holders; else 0. */
+static int copies(struct group *g)
+{
+	for (int m = 0; m < g->member_count; m++) {
+		g->first[m] = -1;
+		for (size_t i = 0; i < g->count && g->first[m] < 0; i++)
+			if (holds(g, m, region_of(g, i)))
+				g->first[m] = (int)i;
+		if (g->first[m] >= 0)
+			g->holders[g->first[m]]++;
+	}
+	int common = 0, parts = 0;
+	for (size_t i = 0; i < g->count; i++) {
+		int part = -1, count = 0;
+		for (int m = 0; m < g->member_count; m++) {
+			if (!holds(g, m, region_of(g, i)))
+				continue;
+			if (part >= 0 && g->first[m] != part)
+				return 0;
+			part = g->first[m];
+			count++;
+		}
+		if (part < 0 || count != g->holders[part] || (common && count != common))
+			return 0;
+		common = count;
+	}
+	for (size_t i = 0; i < g->count; i++)
+		parts += g->holders[i] > 0;
+	return parts > 1 ? common : 0;
+}
+
+/* Which of `rounds` gathers each member joins: holders of a part by their number, the others in turn. */
+static void deal(const struct group *g, int rounds, int *turn, int *round_of)
+{
+	int idle = 0;
+	memset(turn, 0, g->count * sizeof *turn);
+	for (int m = 0; m < g->member_count; m++)
+		round_of[m] = g->first[m] >= 0 ? turn[g->first[m]]++ : idle++ % rounds;
+}
+
+/* 1: its parts are not boxes. */
+static int gather(struct resolver *r, const struct group *g, int round, const int *round_of, struct hop *hop)
+{
+	int n = 0;
+	for (int m = 0; m < g->member_count; m++)
+		n += round_of[m] == round;
+	struct hspmd_comm_step *step = hspmd_hop_step(r, hop, HSPMD_COMM_ALL_GATHER, n);
+	if (!step)
+		return -1;
+	struct hspmd_box whole = { 0 };
+	int64_t total = 0;
+	bool joins = true;
+	for (size_t i = 0; i < g->count; i++)
+		hspmd_hull_add(&whole, &total, &region_of(g, i)->box);
+	n = 0;
+	for (int m = 0; m < g->member_count; m++) {
+		if (round_of[m] != round)
+			continue;
+		int64_t volume = 0;
+		for (size_t i = 0; i < g->count; i++)
+			if (holds(g, m, region_of(g, i)))
+				hspmd_hull_add(&step->in[n], &volume, &region_of(g, i)->box);
+		joins = joins && (volume == 0 || hspmd_hull_is_box(&step->in[n], volume));
+		step->out[n] = whole;
+		step->members[n++] = member_device(g, m);
+	}
+	if (joins && hspmd_hull_is_box(&whole, total))
+		return 0;
+	hop->count--;
+	return 1;
+}
+
+static int gather_group(struct resolver *r, struct group *g, bool *done, struct hop *hop)
+{
+	g->first = hspmd_arena_alloc(r->arena, (size_t)g->member_count, sizeof *g->first);
+	g->holders = hspmd_arena_alloc(r->arena, g->count, sizeof *g->holders);
+	int *turn = hspmd_arena_alloc(r->arena, g->count, sizeof *turn);
+	int *round_of = hspmd_arena_alloc(r->arena, (size_t)g->member_count, sizeof *round_of);
+	if (!g->first || !g->holders || !turn || !round_of)
+		return -1;
+	int rounds = copies(g);
+	if (rounds == 0)
+		return 0;
+	size_t before = hop->count;
+	deal(g, rounds, turn, round_of);
+	for (int round = 0; round < rounds; round++) {
+		int rc = gather(r, g, round, round_of, hop);
+		if (rc < 0)
+			return -1;
+		if (rc > 0) {
+			hop->count = before;
+			return 0;
+		}
+	}
+	for (size_t i = 0; i < g->count; i++)
+		done[g->index[i]] = true;
+	return 0;
+}
+
+/* Whole, needed by several devices, and not held by all of them. */
+static bool worth_gathering(const struct hop_view *v, const struct hspmd_region *region)
+{
+	if (region->y_count < 2 || v->x->piece[region->x[0]].addends > 1)
+		return false;
+	for (int i = 0; i < region->y_count; i++) {
+		int piece = v->x->piece_of[v->y->piece[region->y[i]].device];
+		if (piece < 0 || !hspmd_box_contains(&v->x->piece[piece].box, &region->box))
+			return true;
+	}
+	return false;
+}
+
+int hspmd_hop_gather(struct resolver *r, const struct hop_view *v, bool *done, struct hop *hop)
+{
+	size_t *index = hspmd_arena_alloc(r->arena, v->region_count, sizeof *index);
+	if (!index)
+		return -1;
+	size_t count = 0;
+	for (size_t i = 0; i < v->region_count; i++)
+		if (worth_gathering(v, &v->region[i]))
+			index[count++] = i;
+	qsort_r(index, count, sizeof *index, indirect_order, (void *)v->region);
+	for (size_t i = 0, end; i < count; i = end) {
+		const struct hspmd_region *first = &v->region[index[i]];
+		for (end = i + 1; end < count && need_order(first, &v->region[index[end]]) == 0;)
+			end++;
+		struct group g = { .v = v, .index = index + i, .count = end - i, .member_count = first->y_count, .member = first->y };
+		if (gather_group(r, &g, done, hop) != 0)
+			return -1;
+	}
+	return 0;
+}

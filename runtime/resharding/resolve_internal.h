@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of resolution. Internal to runtime/graph.
+ *
+ * Devices are renumbered densely while resolving, so that tables can be indexed by them. A placement says what devices hold of a value. A
+ * hop is the steps that bring one placement to another; a route is a sequence of hops through placements between. All memory is the
+ * arena's. */
+#ifndef HSPMD_RESHARDING_RESOLVE_INTERNAL_H
+#define HSPMD_RESHARDING_RESOLVE_INTERNAL_H
+
+#include "common/arena.h"
+#include "runtime/resharding/regions.h"
+#include "runtime/resharding/resolve.h"
+
+struct resolver {
+	struct hspmd_arena *arena;
+	const struct hspmd_shape *shape;
+	size_t element_bytes;
+	const struct hspmd_link_cost *cost;
+	int device_count;
+	const int *real; /* the caller's device numbers, ascending */
+	int node_count;
+	int *node;       /* per device, dense */
+	double *network; /* per node: bytes per second, 0: what a link has */
+	double *busy;    /* scratch of cost.c: two a device */
+	struct hspmd_error *err;
+};
+
+struct piece {
+	int device; /* dense */
+	struct hspmd_box box;
+	int addend, addends; /* as in struct hspmd_local_shard */
+	int copy, copies;    /* number among the pieces that hold this box of this addend, and how many those are */
+};
+
+/* Pieces ordered by (addend, copy, box), one a device at most. The value of an element is the sum over the distinct addends among the
+ * pieces that contain it. */
+struct placement {
+	int count;
+	struct piece *piece;
+	int *piece_of; /* per device, -1: none */
+};
+
+struct hop {
+	size_t count, capacity;
+	struct hspmd_comm_step *step; /* members and moves in dense numbers; input and output are set when hops are joined */
+	double *network_busy;   /* for how long each node's network is busy: all that goes out, node by node, then all that comes in */
+	double seconds; /* until the last device is done */
+};
+
+struct move_list {
+	size_t count, capacity;
+	struct hspmd_move *move;
+};
+
+/* ---- placement.c */
+struct placement *hspmd_placement_create(struct resolver *r, int capacity); /* without pieces; NULL: memory, as for all of these */
+void hspmd_placement_add(struct placement *p, const struct piece *piece);
+void hspmd_placement_finish(const struct resolver *r, struct placement *p); /* after the last piece: sort and index */
+bool hspmd_placement_equal(const struct placement *a, const struct placement *b);
+bool hspmd_placement_is_partial(const struct placement *p);
+/* The sums, in place of their addends (of the first copies, as many as every addend has), and all that is whole already. */
+struct placement *hspmd_placement_reduced(struct resolver *r, const struct placement *p);
+/* Devices (of a node, if by_node) that hold the same box share it out, so that each has its part of the value. Returns p itself when no two
+ * hold the same or when addends lie in unlike boxes. `near`: parts are cut and ordered so that they lie well with what devices have there.
+ */
+const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near,
+                                                  bool by_node);
+/* The sums within each node of a partial placement, each node's scattered over its devices, so that there is one addend a node. p itself
+ * when that is nothing new: sums lie within nodes, or nodes have one device of each sum, or addends lie in unlike boxes or have copies. */
+const struct placement *hspmd_placement_reduced_per_node(struct resolver *r, const struct placement *p, const struct placement *near);
+/* Pieces of one node, as a placement of its own whose sums are complete there; addends become numbers within the node. */
+struct placement *hspmd_placement_of_node(struct resolver *r, const struct placement *p, int node);
+
+/* ---- hop.c */
+/* Cheapest steps from x to y, which is not partial and whose boxes x covers. bounded: return 1 where that is laborious (very many regions,
+ * or moves that add): there are other ways. 0 done, -1 failed. */
+int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop);
+/* A new step with room for its members and their boxes (empty). */
+struct hspmd_comm_step *hspmd_hop_step(struct resolver *r, struct hop *hop, enum hspmd_comm_kind kind, int members);
+int hspmd_hop_move(struct resolver *r, struct move_list *l, int from, int to, const struct hspmd_box *box, int add);
+
+/* Regions of a hop and where they come from. */
+struct hop_view {
+	const struct placement *x, *y;
+	const struct hspmd_region *region;
+	size_t region_count;
+};
+/* hop_reduce.c: the regions whose value is a sum. collectives: use them where they fit; else and otherwise the needers add up themselves,
+ * unless that takes more than add_limit moves (1 is returned then). */
+int hspmd_hop_reduce(struct resolver *r, const struct hop_view *v, bool collectives, size_t add_limit, struct hop *hop,
+                     struct move_list *moves);
+/* hop_gather.c: the regions that all-gathers can serve; marks them in done[]. */
+int hspmd_hop_gather(struct resolver *r, const struct hop_view *v, bool *done, struct hop *hop);
+/* hop_exchange.c: the whole regions not done: copies, send-receive, all-to-all, and what remains to `moves`. */
+int hspmd_hop_exchange(struct resolver *r, const struct hop_view *v, const bool *done, bool balanced, struct hop *hop,
+                       struct move_list *moves);
+
+/* Boxes joined to one: grow *hull (whose volume so far is *volume, 0 for none) by a disjoint box. The union is a box when hull's volume is
+ * *volume. */
+void hspmd_hull_add(struct hspmd_box *hull, int64_t *volume, const struct hspmd_box *box);
+bool hspmd_hull_is_box(const struct hspmd_box *hull, int64_t volume);
+
+/* ---- cost.c */
+double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes); /* the caller's device numbers */
+int hspmd_cost_prepare(struct resolver *r);                                           /* once devices are numbered; -1: memory */
+void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy); /* fills step->seconds, adds to port */
+/* Time until the last device is done when every device goes through its steps in order, and not less than the busiest network needs. */
+double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *network_busy);
+/* a is less than b by more than rounding. */
+bool hspmd_cheaper(double a, double b);
+/* Reorder steps that do not depend on one another so that disjoint ones run at the same time. -1: memory. */
+int hspmd_steps_reorder(struct resolver *r, struct hspmd_comm_step *steps, size_t count);
+
+/* ---- route.c */
+#define ROUTE_HOPS 4
+struct route {
+	int hop_count;
+	struct hop hop[ROUTE_HOPS];
+	const struct placement *between[ROUTE_HOPS - 1];
+	double seconds;
+	const char *why;
+};
+/* Cheapest route from `from` to `to`, which is not partial. 0 or -1. */
+int hspmd_route_find(struct resolver *r, const struct placement *from, const struct placement *to, struct route *route);
+
+#endif

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/sharding/spmd_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/op/op.h"
+
+static const char *tensor_name(const struct hspmd_spmd_builder *p, int value)
+{
+	return p->g->tensors[p->s->values[value].tensor].name;
+}
+
+/* ---- annotate */
+
+static int add_split(struct hspmd_annotation *a, int dim, int parts, int64_t unit, const int64_t *weights, struct hspmd_error *err)
+{
+	if (parts == 1)
+		return 0;
+	if (hspmd_annotation_split(a, 0, dim, parts, dim < 0 ? 1 : unit, dim < 0 ? NULL : weights))
+		return hspmd_fail_memory(err, "annotating");
+	return 0;
+}
+
+/* Does it say of each of the stage's devices, and of no other, how it lies there? */
+static bool is_over(const struct hspmd_annotation *a, const struct hspmd_spmd_stage *stage)
+{
+	int count = 0;
+	for (int g = 0; g < a->hsize; g++)
+		for (int d = 0; d < a->groups[g].device_count; d++, count++)
+			if (a->groups[g].devices[d] >= stage->device_count)
+				return false;
+	return count == stage->device_count;
+}
+
+/* As the graph's builder said, on the stage's devices. */
+static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
+{
+	if (!is_over(t->annotation, stage)) {
+		char *text = hspmd_annotation_text(t->annotation);
+		hspmd_fail(err, "annotation %s is not over the %d devices of its stage, numbered from 0", text ? text : "?", stage->device_count);
+		free(text);
+		return NULL;
+	}
+	struct hspmd_annotation *a = hspmd_annotation_copy(t->annotation);
+	for (int g = 0; a && g < a->hsize; g++)
+		for (int d = 0; d < a->groups[g].device_count; d++)
+			a->groups[g].devices[d] = stage->devices[a->groups[g].devices[d]];
+	if (!a)
+		hspmd_fail_memory(err, "annotating");
+	return a;
+}
+
+struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
+{
+	int width = stage->device_count / stage->context;
+	struct hspmd_annotation *a = parameter->annotation ? annotated(parameter, stage, err) : hspmd_annotation_single(stage->devices, stage->device_count);
+	if (parameter->annotation && !a)
+		hspmd_error_prefix(err, "parameter %s", parameter->name);
+	if (parameter->annotation)
+		return a;
+	if (!a) {
+		hspmd_fail_memory(err, "annotating");
+		return NULL;
+	}
+	int dim = parameter->split_dim < 0 ? HSPMD_DUPLICATE : parameter->split_dim;
+	if (add_split(a, HSPMD_DUPLICATE, stage->context, 1, NULL, err) ||
+	    add_split(a, dim, width, parameter->split_unit, stage->tensor_weights, err) || hspmd_annotation_check(a, &parameter->shape, err)) {
+		hspmd_error_prefix(err, "parameter %s", parameter->name);
+		hspmd_annotation_destroy(a);
+		return NULL;
+	}
+	return a;
+}
+
+/* How activations [B, T, ..] lie in a stage when nothing else is said. */
+static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage, const struct hspmd_shape *shape, bool plain, struct hspmd_error *err)
+{
+	int width = stage->device_count / stage->context;
+	struct hspmd_annotation *a = hspmd_annotation_single(stage->devices, stage->device_count);
+	if (!a) {
+		hspmd_fail_memory(err, "annotating");
+		return NULL;
+	}
+	int sequence = shape->rank >= 2 ? 1 : HSPMD_DUPLICATE;
+	int inner = stage->sequence_parallel && !plain && shape->rank >= 2 ? 1 : HSPMD_DUPLICATE;
+	if (add_split(a, sequence, stage->context, 1, stage->context_weights, err) || add_split(a, inner, width, 1, NULL, err) ||
+	    hspmd_annotation_check(a, shape, err)) {
+		hspmd_annotation_destroy(a);
+		return NULL;
+	}
+	return a;
+}
+
+/* ---- values and nodes */
+
+/* The first stage that these devices run: where parameters and their gradients lie, also for the stages of later rounds (interleaved schedules). */
+static int home_of(const struct hspmd_spmd_builder *p, int stage)
+{
+	int home = 0;
+	while (p->stages[home].devices[0] != p->stages[stage].devices[0])
+		home++;
+	return home;
+}
+
+int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage)
+{
+	int v = s->first_value[tensor];
+	while (v >= 0 && s->values[v].stage != stage)
+		v = s->values[v].next;
+	return v;
+}
+
+/* A Reshard of `from` to lie as `want` in a stage, or a value that lies so already. Takes want, also on failure. */
+static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotation *want, int stage, int layer, bool backward)
+{
+	struct hspmd_spmd *s = p->s;
+	int tensor = s->values[from].tensor;
+	const struct hspmd_tensor *t = &p->g->tensors[tensor];
+	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next)
+		if (hspmd_annotation_equal(s->values[v].annotation, want, &t->shape)) {
+			hspmd_annotation_destroy(want);
+			return v;
+		}
+	if (t->role == HSPMD_TENSOR_INPUT)
+		return hspmd_spmd_add_value(p, tensor, stage, want); /* read as it is wanted */
+	struct hspmd_transfer *transfer =
+		hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
+	if (!transfer) {
+		hspmd_annotation_destroy(want);
+		return hspmd_error_prefix(p->err, "tensor %s", t->name);
+	}
+	int to = hspmd_spmd_add_value(p, tensor, stage, want);
+	struct hspmd_spmd_node *n = to < 0 ? NULL : hspmd_spmd_add_node(p, -1, stage, layer, backward);
+	if (!n || transfer->step_count == 0) {
+		if (n) { /* nothing to do: the bytes are those of `from` */
+			s->node_count--;
+			s->values[to].same_as = from;
+		}
+		hspmd_transfer_destroy(transfer);
+		return n ? to : -1;
+	}
+	n->input_count = n->output_count = 1;
+	n->in[0] = from;
+	n->out[0] = to;
+	n->transfer = transfer;
+	return to;
+}
+
+/* Of a tensor's values in a stage the first whose sum is done: what is added to it need not be reduced again. Without one, the first. */
+static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
+{
+	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next)
+		if (s->values[v].stage == stage && !hspmd_annotation_is_partial(s->values[v].annotation))
+			return v;
+	return hspmd_spmd_value(s, tensor, stage);
+}
+
+/* The value of an operator's input in the operator's stage: there already, a parameter or input that starts there, or brought from the stage that made it. */
+static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int layer, bool backward)
+{
+	const struct hspmd_tensor *t = &p->g->tensors[tensor];
+	if (t->role == HSPMD_TENSOR_PARAMETER)
+		stage = home_of(p, stage);
+	int v = best_value(p->s, tensor, stage);
+	if (v >= 0)
+		return v;
+	struct hspmd_annotation *a = t->role == HSPMD_TENSOR_PARAMETER ? hspmd_spmd_parameter(t, &p->stages[stage], p->err)
+				     : t->annotation			       ? annotated(t, &p->stages[stage], p->err)
+								       : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
+	if (!a)
+		return t->role == HSPMD_TENSOR_PARAMETER ? -1 : hspmd_error_prefix(p->err, "tensor %s", t->name);
+	if (t->role == HSPMD_TENSOR_PARAMETER || t->role == HSPMD_TENSOR_INPUT)
+		return hspmd_spmd_add_value(p, tensor, stage, a);
+	if (p->s->first_value[tensor] >= 0)
+		return reshard(p, p->s->first_value[tensor], a, stage, layer, backward);
+	hspmd_annotation_destroy(a);
+	return hspmd_fail(p->err, "tensor %s is used before anything makes it", t->name);
+}
+
+/* Where a stage's first activation is made as a sum, sequence parallelism begins: later operators find it split along the sequence. */
+static int enter_sequence(struct hspmd_spmd_builder *p, int value, int layer)
+{
+	struct hspmd_spmd *s = p->s;
+	int tensor = s->values[value].tensor, stage = s->values[value].stage;
+	struct hspmd_annotation *a = activation(&p->stages[stage], &p->g->tensors[tensor].shape, false, p->err);
+	int split = a ? reshard(p, value, a, stage, layer, false) : -1;
+	if (split < 0 || split == value)
+		return split < 0 ? -1 : 0;
+	int *link = &s->first_value[tensor]; /* the first value of a stage is the one that is looked for */
+	while (*link != split)
+		link = &s->values[*link].next;
+	*link = s->values[split].next;
+	s->values[split].next = s->first_value[tensor];
+	s->first_value[tensor] = split;
+	return 0;
+}
+
+/* ---- deduce */
+
+static void destroy_all(struct hspmd_annotation **list)
+{
+	for (int i = 0; i < HSPMD_OP_MAX_IO; i++)
+		hspmd_annotation_destroy(list[i]);
+}
+
+/* Describe operator and inputs to the rule; with `values` as they lie. */
+static void describe(const struct hspmd_spmd_builder *p, const struct hspmd_op *op, int stage, const int *values, struct hspmd_op_view *view)
+{
+	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count,
+					.sequence_parallel = p->stages[stage].sequence_parallel };
+	for (int i = 0; i < op->input_count; i++) {
+		view->in[i].rank = -1;
+		if (op->in[i] < 0)
+			continue;
+		view->in[i] = p->g->tensors[op->in[i]].shape;
+		view->in_dtype[i] = p->g->tensors[op->in[i]].dtype;
+		view->annotation[i] = p->s->values[values[i]].annotation;
+	}
+	for (int o = 0; o < op->output_count; o++) {
+		view->out[o].rank = -1;
+		if (op->out[o] >= 0) {
+			view->out[o] = p->g->tensors[op->out[o]].shape;
+			view->out_dtype[o] = p->g->tensors[op->out[o]].dtype;
+		}
+	}
+}
+
+/* Put the output where the rule said. An accumulator that another operator wrote before keeps its place, which must be the same. */
+static int output_value(struct hspmd_spmd_builder *p, int tensor, int stage, struct hspmd_annotation *a)
+{
+	const struct hspmd_tensor *t = &p->g->tensors[tensor];
+	if (hspmd_annotation_check(a, &t->shape, p->err)) {
+		hspmd_annotation_destroy(a);
+		return hspmd_error_prefix(p->err, "tensor %s", t->name);
+	}
+	if (t->role == HSPMD_TENSOR_PARAMETER_GRADIENT)
+		stage = home_of(p, stage);
+	int v = hspmd_spmd_value(p->s, tensor, stage);
+	if (v < 0)
+		return hspmd_spmd_add_value(p, tensor, stage, a);
+	bool same = hspmd_annotation_equal(a, p->s->values[v].annotation, &t->shape);
+	if (!same) {
+		char *is = hspmd_annotation_text(a), *was = hspmd_annotation_text(p->s->values[v].annotation);
+		hspmd_fail(p->err, "tensor %s is accumulated as %s and as %s", t->name, was ? was : "?", is ? is : "?");
+		free(is);
+		free(was);
+	}
+	hspmd_annotation_destroy(a);
+	return same ? v : -1;
+}
+
+static int plain_node(struct hspmd_spmd_builder *p, size_t number, int stage, const int *in, const int *out)
+{
+	const struct hspmd_op *op = &p->g->ops[number];
+	struct hspmd_spmd_node *n = hspmd_spmd_add_node(p, (int)number, stage, op->layer, op->backward);
+	if (!n)
+		return -1;
+	n->input_count = op->input_count;
+	n->output_count = op->output_count;
+	memcpy(n->in, in, (size_t)op->input_count * sizeof *in);
+	memcpy(n->out, out, (size_t)op->output_count * sizeof *out);
+	return 0;
+}
+
+static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
+{
+	const struct hspmd_op *op = &p->g->ops[number];
+	const struct hspmd_op_type *type = hspmd_op_types[op->opcode];
+	int in[HSPMD_OP_MAX_IO];
+	for (int i = 0; i < op->input_count; i++) {
+		in[i] = op->in[i] < 0 ? -1 : input_value(p, op->in[i], stage, op->layer, op->backward);
+		if (op->in[i] >= 0 && in[i] < 0)
+			return -1;
+	}
+	struct hspmd_op_view view;
+	struct hspmd_annotation *want[HSPMD_OP_MAX_IO] = { NULL }, *out[HSPMD_OP_MAX_IO] = { NULL };
+	describe(p, op, stage, in, &view);
+	if (hspmd_op_deduce(type, &view, want, out, p->err)) {
+		hspmd_error_prefix(p->err, "operator %s (layer %d, %s)", hspmd_opcode_names[op->opcode], op->layer, op->in[0] >= 0 ? tensor_name(p, in[0]) : "-");
+		goto fail;
+	}
+	bool ring = hspmd_ring_attention_fits(p, op, stage, in, want);
+	for (int i = 0; i < op->input_count; i++) {
+		if (!want[i])
+			continue;
+		struct hspmd_annotation *w = want[i];
+		want[i] = NULL;
+		in[i] = reshard(p, in[i], w, stage, op->layer, op->backward);
+		if (in[i] < 0)
+			goto fail;
+	}
+	int made[HSPMD_OP_MAX_IO];
+	for (int o = 0; o < op->output_count; o++) {
+		made[o] = -1;
+		if (op->out[o] < 0)
+			continue;
+		if (!out[o]) {
+			hspmd_fail(p->err, "operator %s says nothing of how its output %d lies", hspmd_opcode_names[op->opcode], o);
+			goto fail;
+		}
+		struct hspmd_annotation *a = ring ? hspmd_ring_attention_output(p, op, o, in, out[o]) : out[o];
+		out[o] = NULL;
+		made[o] = a ? output_value(p, op->out[o], stage, a) : hspmd_fail_memory(p->err, "annotating");
+		if (made[o] < 0)
+			goto fail;
+	}
+	if (ring ? hspmd_ring_attention_emit(p, number, stage, in, made) : plain_node(p, number, stage, in, made))
+		goto fail;
+	destroy_all(want);
+	destroy_all(out);
+	return op->opcode == HSPMD_OP_EMBED && p->stages[stage].sequence_parallel ? enter_sequence(p, made[0], op->layer) : 0;
+fail:
+	destroy_all(want);
+	destroy_all(out);
+	return -1;
+}
+
+struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
+				    const struct hspmd_link_cost *cost, struct hspmd_error *err)
+{
+	struct hspmd_spmd *s = calloc(1, sizeof *s);
+	if (!s) {
+		hspmd_fail_memory(err, "annotating");
+		return NULL;
+	}
+	s->graph = g;
+	s->first_value = malloc(g->tensor_count * sizeof *s->first_value);
+	if (!s->first_value) {
+		hspmd_fail_memory(err, "annotating");
+		hspmd_spmd_destroy(s);
+		return NULL;
+	}
+	for (size_t t = 0; t < g->tensor_count; t++)
+		s->first_value[t] = -1;
+	struct hspmd_spmd_builder p = { s, g, stages, cost, err };
+	for (size_t i = 0; i < g->op_count; i++)
+		if (emit_op(&p, i, stage_of_layer[g->ops[i].layer])) {
+			hspmd_error_prefix(err, "stages[%d]", stage_of_layer[g->ops[i].layer]);
+			hspmd_spmd_destroy(s);
+			return NULL;
+		}
+	return s;
+}
+
+void hspmd_spmd_destroy(struct hspmd_spmd *s)
+{
+	if (!s)
+		return;
+	for (size_t i = 0; i < s->value_count; i++)
+		hspmd_annotation_destroy(s->values[i].annotation);
+	for (size_t i = 0; i < s->node_count; i++)
+		hspmd_transfer_destroy(s->nodes[i].transfer);
+	free(s->first_value);
+	free(s->values);
+	free(s->nodes);
+	free(s);
+}
+
+static void print_value(FILE *f, const struct hspmd_spmd *s, int v)
+{
+	if (v < 0) {
+		fputs(" -", f);
+		return;
+	}
+	char *a = hspmd_annotation_text(s->values[v].annotation);
+	fprintf(f, " %s %s", s->graph->tensors[s->values[v].tensor].name, a ? a : "?");
+	free(a);
+}
+
+char *hspmd_spmd_text(const struct hspmd_spmd *s)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	for (size_t i = 0; i < s->node_count; i++) {
+		const struct hspmd_spmd_node *n = &s->nodes[i];
+		fprintf(f, "%4zu S%d L%-3d %c %-16s", i, n->stage, n->layer, n->backward ? 'B' : 'F',
+			n->op < 0 ? "reshard" : hspmd_opcode_names[s->graph->ops[n->op].opcode]);
+		for (int k = 0; k < n->input_count; k++)
+			print_value(f, s, n->in[k]);
+		fputs(" ->", f);
+		for (int k = 0; k < n->output_count; k++)
+			print_value(f, s, n->out[k]);
+		for (int k = 0; n->transfer && k < n->transfer->step_count; k++)
+			fprintf(f, " %s%s", k ? "+ " : "by ", hspmd_comm_kind_names[n->transfer->steps[k].kind]);
+		fputc('\n', f);
+	}
+	if (fclose(f)) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}

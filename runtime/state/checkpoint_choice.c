@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/state/checkpoint_choice.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "runtime/state/manifest.h"
+
+struct shards {
+	json_t **list; /* borrowed */
+	size_t count, capacity;
+};
+
+static int add_shard(struct shards *s, json_t *shard)
+{
+	if (!json_is_object(shard))
+		return 0; /* it could not be written there */
+	if (hspmd_array_grow(&s->list, &s->capacity, s->count, sizeof *s->list))
+		return -1;
+	s->list[s->count++] = shard;
+	return 0;
+}
+
+/* What all wrote, for themselves and for others. */
+static int list_shards(struct shards *s, json_t *written, struct hspmd_error *err)
+{
+	json_t *one, *kept;
+	size_t i, k;
+	json_array_foreach(written, i, one) {
+		int bad = add_shard(s, json_object_get(one, "shard"));
+		json_array_foreach(json_object_get(json_object_get(one, "copies"), "shards"), k, kept)
+			bad |= add_shard(s, kept);
+		if (bad)
+			return hspmd_fail_memory(err, "assembling a manifest");
+	}
+	return 0;
+}
+
+/* Why something is missing: the first thing that went wrong. NULL: nothing did. */
+static const char *first_error(json_t *written)
+{
+	json_t *one, *location;
+	size_t i, k;
+	json_array_foreach(written, i, one) {
+		const char *text = json_string_value(json_object_get(one, "error"));
+		json_array_foreach(json_object_get(one, "places"), k, location)
+			text = text ? text : json_string_value(json_object_get(location, "error"));
+		if (text)
+			return text;
+	}
+	return NULL;
+}
+
+json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, struct hspmd_error *err)
+{
+	struct shards s = { 0 };
+	json_t *result = NULL, *one, *whole = NULL;
+	struct hspmd_manifest *m = NULL;
+	size_t i;
+	json_array_foreach(written, i, one)
+		whole = !whole && !json_object_get(one, "error") ? one : whole;
+	if (!list_shards(&s, written, err))
+		m = hspmd_manifest_assemble(json_integer_value(json_object_get(whole, "step")), json_integer_value(json_object_get(whole, "generation")), job,
+					    s.list, s.count, err);
+	if (m && !(result = hspmd_manifest_to_json(m)))
+		hspmd_fail_memory(err, "assembling a manifest");
+	else if (!m && first_error(written))
+		hspmd_fail(err, "%s", first_error(written));
+	hspmd_manifest_destroy(m);
+	free(s.list);
+	return result;
+}
+
+/* One checkpoint and who can read which of its shards. */
+struct seen {
+	struct hspmd_manifest *manifest;
+	json_t *text;  /* borrowed */
+	json_t *files; /* { shard: [addresses] } */
+	json_t *own;   /* those of them that a node has for itself */
+	bool durable;  /* not in memory alone */
+};
+
+struct choice {
+	struct seen *list;
+	size_t count, capacity;
+};
+
+static void forget(struct choice *c)
+{
+	for (size_t i = 0; i < c->count; i++) {
+		hspmd_manifest_destroy(c->list[i].manifest);
+		json_decref(c->list[i].files);
+		json_decref(c->list[i].own);
+	}
+	free(c->list);
+}
+
+static struct seen *seen_of(struct choice *c, int64_t step, int64_t generation)
+{
+	for (size_t i = 0; i < c->count; i++)
+		if (c->list[i].manifest->step == step && c->list[i].manifest->generation == generation)
+			return &c->list[i];
+	return NULL;
+}
+
+static int see(struct choice *c, json_t *text, struct hspmd_error *err)
+{
+	struct hspmd_manifest *m = hspmd_manifest_from_json(text, "manifest", err);
+	if (!m)
+		return -1;
+	if (seen_of(c, m->step, m->generation)) {
+		hspmd_manifest_destroy(m);
+		return 0;
+	}
+	json_t *files = json_object();
+	if (!files || hspmd_array_grow(&c->list, &c->capacity, c->count, sizeof *c->list)) {
+		json_decref(files);
+		hspmd_manifest_destroy(m);
+		return hspmd_fail_memory(err, "choosing a checkpoint");
+	}
+	c->list[c->count++] = (struct seen){ .manifest = m, .text = text, .files = files };
+	return 0;
+}
+
+static int add_reader(struct seen *s, const char *file, json_t *reader)
+{
+	json_t *list = json_object_get(s->files, file);
+	if (!list) {
+		list = json_array();
+		if (json_object_set_new(s->files, file, list))
+			return -1;
+	}
+	for (size_t i = 0; i < json_array_size(list); i++)
+		if (json_equal(json_array_get(list, i), reader))
+			return 0;
+	return json_array_append(list, reader);
+}
+
+/* The checkpoint that an entry of `found` is of; NULL: nobody has its manifest. */
+static struct seen *entry_of(struct choice *c, json_t *one)
+{
+	json_t *at = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
+	return seen_of(c, json_integer_value(json_object_get(at, "step")), json_integer_value(json_object_get(at, "generation")));
+}
+
+/* Every node sees what is shared; it is the last resort, for shards that no node has for itself. */
+static int add_readers(struct choice *c, json_t *found, json_t *readers, bool shared, struct hspmd_error *err)
+{
+	const char *node;
+	json_t *checkpoints, *one, *shard, *files;
+	size_t i, k;
+	json_object_foreach(found, node, checkpoints)
+		json_array_foreach(checkpoints, i, one) {
+			const char *location = json_string_value(json_object_get(one, "place"));
+			bool from_shared = location && !strcmp(location, "shared");
+			struct seen *s = entry_of(c, one);
+			json_t *reader = json_object_get(readers, node);
+			if (!s || !json_is_string(reader) || from_shared != shared)
+				continue;
+			s->durable |= !location || strcmp(location, "memory");
+			files = shared ? s->own : s->files;
+			json_array_foreach(json_object_get(one, "shards"), k, shard)
+				if (json_is_string(shard) && !(shared && json_object_get(files, json_string_value(shard))) &&
+				    add_reader(s, json_string_value(shard), reader))
+					return hspmd_fail_memory(err, "choosing a checkpoint");
+		}
+	return 0;
+}
+
+static int collect(struct choice *c, json_t *found, json_t *readers, struct hspmd_error *err)
+{
+	const char *node;
+	json_t *checkpoints, *one;
+	size_t i;
+	json_object_foreach(found, node, checkpoints)
+		json_array_foreach(checkpoints, i, one)
+			if (json_object_get(one, "manifest") && see(c, json_object_get(one, "manifest"), err))
+				return -1;
+	if (add_readers(c, found, readers, false, err))
+		return -1;
+	for (size_t k = 0; k < c->count; k++)
+		if (!(c->list[k].own = json_copy(c->list[k].files)))
+			return hspmd_fail_memory(err, "choosing a checkpoint");
+	return add_readers(c, found, readers, true, err);
+}
+
+static bool reachable(void *context, int manifest, const struct hspmd_shard *shard)
+{
+	const struct choice *c = context;
+	return json_object_get(c->list[manifest].files, shard->file) != NULL;
+}
+
+int hspmd_checkpoint_choose(json_t *found, json_t *readers, struct hspmd_checkpoint_choice *choice, struct hspmd_error *err)
+{
+	struct choice c = { 0 };
+	int best = collect(&c, found, readers, err);
+	const struct hspmd_manifest **manifests = best ? NULL : hspmd_calloc(c.count, sizeof *manifests);
+	if (!best && !manifests)
+		best = hspmd_fail_memory(err, "choosing a checkpoint");
+	else if (!best && !c.count)
+		best = hspmd_fail(err, "no checkpoint was found");
+	for (size_t i = 0; !best && i < c.count; i++)
+		manifests[i] = c.list[i].manifest;
+	if (!best)
+		best = hspmd_manifest_choose(manifests, (int)c.count, reachable, &c, err);
+	if (best >= 0) {
+		choice->step = c.list[best].manifest->step;
+		choice->manifest = json_incref(c.list[best].text);
+		choice->files = json_incref(c.list[best].files);
+		choice->durable = c.list[best].durable;
+	}
+	free(manifests);
+	forget(&c);
+	return best < 0 ? -1 : 0;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From what workers reported to a manifest, and from manifests to the one to go on from. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/json.h"
+#include "runtime/state/manifest.h"
+
+static int by_tensor(const void *a, const void *b)
+{
+	const struct hspmd_extent *x = *(const struct hspmd_extent *const *)a, *y = *(const struct hspmd_extent *const *)b;
+	int names = strcmp(x->tensor, y->tensor);
+	if (names || x->kind != y->kind)
+		return names ? names : (int)x->kind - (int)y->kind;
+	/* Equal boxes next to one another. */
+	int boxes = memcmp(x->box.lo, y->box.lo, sizeof x->box.lo);
+	return boxes ? boxes : memcmp(x->box.hi, y->box.hi, sizeof x->box.hi);
+}
+
+/* What of a tensor is still to be found: disjoint boxes. */
+struct rest {
+	struct hspmd_box *boxes;
+	size_t count, capacity;
+};
+
+static int take_away(struct rest *r, const struct hspmd_box *box, struct hspmd_error *err)
+{
+	size_t before = r->count, left = 0;
+	for (size_t i = 0; i < before; i++) {
+		struct hspmd_box pieces[2 * HSPMD_MAX_RANK], common, whole = r->boxes[i];
+		if (!hspmd_box_intersect(&whole, box, &common)) {
+			r->boxes[left++] = whole;
+			continue;
+		}
+		int n = hspmd_box_subtract(&whole, box, pieces);
+		for (int k = 0; k < n; k++) {
+			if (hspmd_array_grow(&r->boxes, &r->capacity, r->count, sizeof *r->boxes))
+				return hspmd_fail_memory(err, "looking through a checkpoint");
+			r->boxes[r->count++] = pieces[k];
+		}
+	}
+	memmove(r->boxes + left, r->boxes + before, (r->count - before) * sizeof *r->boxes);
+	r->count -= before - left;
+	return 0;
+}
+
+/* Does an unreachable extent of the run hold this place? Names its file. */
+static const char *file_of(const struct hspmd_manifest *m, const struct hspmd_extent **run, size_t count, const struct hspmd_box *box)
+{
+	struct hspmd_box common;
+	for (size_t i = 0; i < count; i++)
+		if (hspmd_box_intersect(&run[i]->box, box, &common))
+			return m->shards[run[i]->shard].file;
+	return NULL;
+}
+
+/* All extents of one tensor and kind. */
+static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run, size_t count, const bool *there, struct rest *r, struct hspmd_error *err)
+{
+	r->count = 0;
+	if (hspmd_array_grow(&r->boxes, &r->capacity, 0, sizeof *r->boxes))
+		return hspmd_fail_memory(err, "looking through a checkpoint");
+	r->boxes[r->count++] = hspmd_box_full(&run[0]->shape);
+	for (size_t i = 0; i < count && r->count; i++)
+		if (there[run[i]->shard] && take_away(r, &run[i]->box, err))
+			return -1;
+	if (!r->count)
+		return 0;
+	char text[256];
+	const char *file = file_of(m, run, count, &r->boxes[0]);
+	return hspmd_fail(err, "%s of %s %s is in %s%s", hspmd_state_kind_names[run[0]->kind], run[0]->tensor,
+			  hspmd_box_text(&r->boxes[0], text, sizeof text), file ? file : "no shard", file ? ", which cannot be read" : "");
+}
+
+static bool same_form(const struct hspmd_extent *a, const struct hspmd_extent *b)
+{
+	bool same = a->dtype == b->dtype && a->shape.rank == b->shape.rank;
+	for (int d = 0; same && d < a->shape.rank; d++)
+		same = a->shape.dim[d] == b->shape.dim[d];
+	return same;
+}
+
+static int cover_all(const struct hspmd_manifest *m, const struct hspmd_extent **order, const bool *there, struct hspmd_error *err)
+{
+	struct rest r = { 0 };
+	size_t count = (size_t)m->extent_count;
+	int rv = 0;
+	for (size_t first = 0, end; first < count && !rv; first = end) {
+		for (end = first + 1; end < count && !strcmp(order[end]->tensor, order[first]->tensor) && order[end]->kind == order[first]->kind; end++)
+			if (!same_form(order[end], order[first]))
+				rv = hspmd_fail(err, "%s has two shapes or types", order[end]->tensor);
+		if (!rv)
+			rv = cover(m, order + first, end - first, there, &r, err);
+	}
+	free(r.boxes);
+	return rv;
+}
+
+int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context, struct hspmd_error *err)
+{
+	const struct hspmd_extent **order = hspmd_calloc((size_t)m->extent_count, sizeof *order);
+	bool *there = hspmd_calloc((size_t)m->shard_count, sizeof *there);
+	int rv = order && there ? 0 : hspmd_fail_memory(err, "looking through a checkpoint");
+	for (int i = 0; !rv && i < m->shard_count; i++)
+		there[i] = !reachable || reachable(context, number, &m->shards[i]);
+	for (int i = 0; !rv && i < m->extent_count; i++)
+		order[i] = &m->extents[i];
+	if (!rv && m->extent_count) {
+		qsort(order, (size_t)m->extent_count, sizeof *order, by_tensor);
+		rv = cover_all(m, order, there, err);
+	}
+	if (!rv && !m->extent_count)
+		rv = hspmd_fail(err, "there is nothing in the checkpoint");
+	free(order);
+	free(there);
+	return rv;
+}
+
+static bool newer(const struct hspmd_manifest *a, const struct hspmd_manifest *b)
+{
+	return a->step != b->step ? a->step > b->step : a->generation > b->generation;
+}
+
+int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context, struct hspmd_error *err)
+{
+	bool *tried = hspmd_calloc((size_t)count, sizeof *tried);
+	int chosen = -1;
+	if (!tried)
+		return hspmd_fail_memory(err, "choosing a checkpoint");
+	for (int round = 0; round < count; round++) {
+		struct hspmd_error why;
+		int best = -1;
+		for (int i = 0; i < count; i++)
+			if (!tried[i] && (best < 0 || newer(manifests[i], manifests[best])))
+				best = i;
+		tried[best] = true;
+		if (!hspmd_manifest_covered(manifests[best], best, reachable, context, &why)) {
+			chosen = best;
+			break;
+		}
+		/* The newest one's lack is what a user wants to know. */
+		if (!round && err) {
+			*err = why;
+			hspmd_error_prefix(err, "step %" PRId64, manifests[best]->step);
+		}
+	}
+	free(tried);
+	if (!count)
+		hspmd_fail(err, "there is no checkpoint");
+	return chosen;
+}
+
+/* ---- assembling */
+
+/* The same file from another node must have the same content; its nodes are added. */
+static int join(json_t *have, json_t *more, struct hspmd_error *err)
+{
+	const char *file = json_string_value(json_object_get(more, "file"));
+	if (!json_equal(json_object_get(have, "extents"), json_object_get(more, "extents")) ||
+	    !json_equal(json_object_get(have, "bytes"), json_object_get(more, "bytes")))
+		return hspmd_fail(err, "shard %s is not the same on two nodes", file);
+	json_t *names = json_object_get(have, "nodes"), *node;
+	size_t i, k;
+	json_array_foreach(json_object_get(more, "nodes"), i, node) {
+		for (k = 0; k < json_array_size(names) && !json_equal(json_array_get(names, k), node); k++)
+			;
+		if (k == json_array_size(names) && json_array_append(names, node))
+			return hspmd_fail_memory(err, "putting a manifest together");
+	}
+	return 0;
+}
+
+static int add_shard(json_t *list, json_t *by_file, json_t *shard, struct hspmd_error *err)
+{
+	const char *file = json_string_value(json_object_get(shard, "file"));
+	if (!file)
+		return hspmd_fail(err, "a worker reported a shard without a file");
+	json_t *have = json_object_get(by_file, file);
+	if (have)
+		return join(have, shard, err);
+	/* A copy, as its list of nodes may grow. */
+	json_t *copy = json_copy(shard), *nodes = json_copy(json_object_get(shard, "nodes"));
+	int bad = !copy || !nodes || json_object_set_new(copy, "nodes", nodes);
+	bad |= json_array_append(list, copy);
+	bad |= json_object_set(by_file, file, copy);
+	json_decref(copy);
+	return bad ? hspmd_fail_memory(err, "putting a manifest together") : 0;
+}
+
+struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
+					       struct hspmd_error *err)
+{
+	json_t *list = json_array(), *by_file = json_object();
+	int rv = list && by_file ? 0 : hspmd_fail_memory(err, "putting a manifest together");
+	for (size_t i = 0; i < count && !rv; i++)
+		rv = add_shard(list, by_file, shards[i], err);
+	json_t *whole = rv ? NULL : json_pack("{s:s, s:I, s:I, s:f, s:O, s:O}", "format", HSPMD_CHECKPOINT_FORMAT, "step", (json_int_t)step, "generation",
+					      (json_int_t)generation, "time", hspmd_unix_time(), "job", job, "shards", list);
+	struct hspmd_manifest *m = whole ? hspmd_manifest_from_json(whole, "manifest", err) : NULL;
+	if (!rv && !whole)
+		hspmd_fail_memory(err, "putting a manifest together");
+	if (m && hspmd_manifest_covered(m, 0, NULL, NULL, err)) {
+		hspmd_error_prefix(err, "step %" PRId64, m->step);
+		hspmd_manifest_destroy(m);
+		m = NULL;
+	}
+	json_decref(whole);
+	json_decref(list);
+	json_decref(by_file);
+	return m;
+}

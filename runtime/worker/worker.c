@@ -1,0 +1,627 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "runtime/worker/worker.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/alloc.h"
+#include "common/base64.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "runtime/worker/inbox.h"
+#include "runtime/worker/worker_internal.h"
+
+#define MEASURED_BATCHES 4 /* of the samples that the loss is measured on: with the step itself no more than a step may take */
+
+/* ---- answers */
+
+/* JSON has no infinities; a loss that is none is told as null. */
+static json_t *number_or_null(double x)
+{
+	return isfinite(x) ? json_real(x) : json_null();
+}
+
+static double number_or_nan(const json_t *x)
+{
+	return json_is_number(x) ? json_number_value(x) : NAN;
+}
+
+static json_t *recent_losses(const struct worker *w)
+{
+	json_t *list = json_array();
+	for (int64_t s = w->step > RECENT ? w->step - RECENT : 0; list && s < w->step; s++)
+		if (w->recent_step[s % RECENT] == s)
+			json_array_append_new(list, json_pack("[Io]", (json_int_t)s, number_or_null(w->recent_loss[s % RECENT])));
+	return list;
+}
+
+int worker_fault(struct worker *w, int generation, const struct hspmd_error *err)
+{
+	hspmd_warn("%s", err->text);
+	json_t *unreadable = w->unreadable;
+	w->unreadable = NULL;
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,so*}", "type", "fault", "generation", generation, "text", err->text, "unreadable", unreadable));
+}
+
+/* A report that bears the state's step and the last losses. */
+static json_t *state_report(const struct worker *w, const char *type, int generation)
+{
+	return json_pack("{ss,si,sI,so}", "type", type, "generation", generation, "step", (json_int_t)w->step, "losses", recent_losses(w));
+}
+
+/* ---- setting up */
+
+static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
+{
+	struct hspmd_worker_setup *s = &w->setup;
+	const char *device = "cpu", *node = NULL, *address = NULL, *output = NULL, *transport = NULL, *memory = NULL;
+	int threads = 1, index = 0;
+	double timeout = 60;
+	json_t *job, *model;
+	if (s->job)
+		return hspmd_fail(err, "a second job message");
+	if (json_unpack(m, "{so,so,ss,ss,ss,s?i,s?s,s?s,s?i,s?F,s?s}", "job", &job, "model", &model, "output", &output, "node", &node, "device", &address,
+			"threads", &threads, "transport", &transport, "kind", &device, "index", &index, "timeout_s", &timeout, "memory", &memory))
+		return hspmd_fail(err, "job: job, model, output, node or device is missing");
+	const char *file = json_string_value(json_object_get(m, "file"));
+	s->job = hspmd_job_from_json(job, file ? file : "job.json", err);
+	s->model = s->job ? hspmd_model_from_json(model, s->job->model_path, err) : NULL;
+	if (!s->model)
+		return -1;
+	s->source = hspmd_graph_source_job(s->model, s->job);
+	s->address = strdup(address);
+	s->node = strdup(node);
+	s->output = strdup(output);
+	s->transport = transport ? strdup(transport) : NULL;
+	s->memory = memory ? strdup(memory) : NULL;
+	s->timeout_s = timeout;
+	if (!s->address || !s->node || !s->output || (memory && !s->memory))
+		return hspmd_fail_memory(err, "starting the worker");
+	char name[96];
+	snprintf(name, sizeof name, "hspmd worker %s", address);
+	hspmd_log_name(name);
+	const struct hspmd_device_ops *ops = hspmd_device_find(device, err);
+	if (!ops || ops->open(&s->device, index, threads, err))
+		return -1;
+	if (ops->communicators && !(s->communicators = hspmd_communicator_cache_create()))
+		return hspmd_fail_memory(err, "starting the worker");
+	s->data = hspmd_data_open(s->job, s->model->vocab, err);
+	if (s->data && s->job->valid_count && !(s->valid = hspmd_data_open_valid(s->job, s->model->vocab, err)))
+		return -1;
+	return s->data ? 0 : -1;
+}
+
+static void tear_down(struct worker *w)
+{
+	struct hspmd_worker_setup *s = &w->setup;
+	hspmd_data_close(s->data);
+	hspmd_data_close(s->valid);
+	hspmd_communicator_cache_destroy(s->communicators);
+	if (s->device)
+		s->device->ops->close(s->device);
+	hspmd_model_destroy(s->model);
+	hspmd_job_destroy(s->job);
+	free(s->address);
+	free(s->node);
+	free(s->output);
+	free(s->transport);
+	free(s->memory);
+}
+
+/* ---- preparing, in a thread of its own so that the present generation trains on */
+
+struct preparation {
+	struct worker *w;
+	json_t *message;
+	int64_t reserved_bytes; /* bytes that the present generation has */
+};
+
+static void *prepare(void *argument)
+{
+	struct preparation *p = argument;
+	struct worker *w = p->w;
+	struct hspmd_error err = { "" };
+	double then = hspmd_now();
+	int number = (int)json_integer_value(json_object_get(p->message, "generation"));
+	struct hspmd_generation *g = hspmd_generation_prepare(&w->setup, p->message, p->reserved_bytes, &err);
+	if (g) {
+		char *address = hspmd_base64_encode(g->own_address.data, g->own_address.size);
+		char *copies = g->copy_transport ? hspmd_base64_encode(g->copy_address.data, g->copy_address.size) : NULL;
+		pthread_mutex_lock(&w->lock);
+		w->next = g;
+		pthread_mutex_unlock(&w->lock);
+		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,ss*,sI,sf,so*}", "type", "prepared", "generation", number, "address", address ? address : "",
+						     "copies", copies, "memory_bytes", (json_int_t)hspmd_generation_memory(g), "seconds", hspmd_now() - then, "needs_preconnect",
+						     hspmd_generation_needs_preconnect(g) ? json_true() : NULL));
+		free(address);
+		free(copies);
+	} else {
+		worker_fault(w, number, &err);
+	}
+	json_decref(p->message);
+	free(p);
+	return NULL;
+}
+
+static void end_preparation(struct worker *w)
+{
+	if (w->preparing)
+		pthread_join(w->preparer, NULL);
+	w->preparing = false;
+}
+
+static void drop_next(struct worker *w)
+{
+	end_preparation(w);
+	pthread_mutex_lock(&w->lock);
+	struct hspmd_generation *g = w->next;
+	w->next = NULL;
+	w->meeting = false;
+	pthread_mutex_unlock(&w->lock);
+	hspmd_generation_destroy(g);
+}
+
+static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *err)
+{
+	if (!w->setup.job)
+		return hspmd_fail(err, "prepare before job");
+	drop_next(w);
+	struct preparation *p = calloc(1, sizeof *p);
+	if (!p)
+		return hspmd_fail_memory(err, "preparing a generation");
+	*p = (struct preparation){ w, json_incref(m), w->active ? hspmd_generation_peak_bytes(w->active) : 0 };
+	if (pthread_create(&w->preparer, NULL, prepare, p)) {
+		json_decref(m);
+		free(p);
+		return hspmd_fail(err, "cannot start a thread to prepare a generation");
+	}
+	w->preparing = true;
+	return 0;
+}
+
+/* ---- connections between devices that are made while the present generation trains */
+
+static int tell_met(struct worker *w)
+{
+	struct hspmd_error err = { "" };
+	int met = w->meeting ? hspmd_generation_preconnected(w->next, &err) : 0;
+	if (!met)
+		return 0;
+	w->meeting = false;
+	return met < 0 ? worker_fault(w, w->next->number, &err)
+		       : hspmd_inbox_send(w->inbox, json_pack("{ss,si}", "type", "preconnected", "generation", w->next->number));
+}
+
+static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
+{
+	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	end_preparation(w);
+	if (!w->next || w->next->number != number)
+		return hspmd_fail(err, "meeting of generation %d, which is not prepared", number);
+	w->meeting = !hspmd_generation_preconnect(w->next, json_object_get(m, "addresses"), err);
+	if (!w->meeting)
+		return -1;
+	/* A worker that trains looks after every step. */
+	double until = hspmd_now() + w->setup.timeout_s;
+	while (!w->training && w->meeting && !atomic_load(&w->next->abort) && hspmd_now() < until) {
+		if (tell_met(w))
+			return hspmd_fail(err, "the controller cannot be reached");
+		if (w->meeting)
+			nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	return 0;
+}
+
+/* ---- starting */
+
+/* Everyone has loaded when this ends well; until then nobody may let go of the state before. */
+static int all_loaded(struct hspmd_generation *g, struct hspmd_error *err)
+{
+	double one = 1;
+	return g->transport ? hspmd_transport_all_reduce_f64(g->transport, LOADED_TAG, &one, 1, err) : 0;
+}
+
+/* A plan may take all of the device's memory: then there is no room for two at once, and the state waits elsewhere. disk: where, if that is all there is; may be NULL. */
+static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspmd_generation *old, const char *disk, struct hspmd_error *err)
+{
+	struct hspmd_error no = { "" };
+	bool fits = hspmd_generation_fits(g, old);
+	if (fits && !hspmd_generation_allocate(g, old, err))
+		return 0;
+	if (!old)
+		return -1;
+	bool spilled = !worker_before_update(w, &no) && !hspmd_generation_spill(old, disk, &no);
+	if (spilled)
+		hspmd_info("no room for two plans (%s): the state waits %s", fits ? err->text : "the device's memory_bytes",
+			   w->setup.device->ops->host_memory ? "on disk" : "in host memory");
+	else if (!fits)
+		hspmd_warn("two plans' state at once is more than the device's memory_bytes: %s", no.text);
+	return spilled || !fits ? hspmd_generation_allocate(g, old, err) : -1;
+}
+
+/* Make the prepared generation the active one. On failure the old one, if any, stays as it was. */
+static int start(struct worker *w, json_t *m, struct hspmd_error *err)
+{
+	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	end_preparation(w);
+	w->meeting = false;
+	struct hspmd_generation *g = w->next, *old = w->active;
+	if (w->training)
+		return hspmd_fail(err, "start of generation %d while generation %d trains", number, old->number);
+	if (!g || g->number != number)
+		return hspmd_fail(err, "start of generation %d, which is not prepared", number);
+	struct hspmd_load_report report;
+	json_t *state = json_object_get(m, "state"), *step = json_object_get(m, "step");
+	double then = hspmd_now();
+	if (hspmd_generation_connect(g, json_object_get(m, "addresses"), json_object_get(m, "copies"), err) ||
+	    take_memory(w, g, old, json_string_value(json_object_get(state, "local")), err))
+		return -1;
+	double connect_s = hspmd_now() - then;
+	int failed = hspmd_generation_load(g, old, state, json_integer_value(step), &report, err);
+	w->unreadable = report.unreadable;
+	if (failed || all_loaded(g, err))
+		return -1;
+	if (worker_before_update(w, err)) /* an image of the old state may still be being taken */
+		return -1;
+	w->step = json_integer_value(step);
+	if (g->persistent)
+		hspmd_persistent_begin(g->persistent, w->step);
+	pthread_mutex_lock(&w->lock);
+	w->active = g;
+	w->next = NULL;
+	pthread_mutex_unlock(&w->lock);
+	worker_detach(w, old);
+	hspmd_generation_destroy(old);
+	w->ready = w->applied = -1;
+	w->busy_s = 0;
+	w->busy_steps = 0;
+	atomic_store(&w->stop, 0);
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,s{sI,sI,sI,sI},s{sf,sf}}", "type", "started", "generation", number, "step",
+						    (json_int_t)w->step, "bytes", "local", (json_int_t)report.local, "peers", (json_int_t)report.peers,
+						    "disk", (json_int_t)report.disk, "shared", (json_int_t)report.shared, "seconds", "connect",
+						    connect_s, "move", report.move_s));
+}
+
+/* ---- training */
+
+static void remember_step(struct worker *w, const struct hspmd_totals *all)
+{
+	w->totals = *all;
+	w->applied = w->step++;
+	w->ready = -1;
+	w->recent_step[w->applied % RECENT] = w->applied;
+	w->recent_loss[w->applied % RECENT] = all->loss;
+}
+
+/* valid: the loss on other samples, NaN where it was not measured. */
+static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s, const struct hspmd_step_times *times, double valid)
+{
+	const struct hspmd_generation *g = w->active;
+	int64_t done = w->step - 1;
+	if (g->rank == g->voters[0])
+		return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
+							    (json_int_t)done, "loss", number_or_null(all->loss), "tokens",
+							    (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
+							    hspmd_job_lr(w->setup.job, done), "grad_norm", number_or_null(sqrt(all->square_sum)), "compute_s",
+							    times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL));
+	w->busy_s += times->compute_s;
+	w->busy_steps++;
+	if (hspmd_now() - w->last_heartbeat < 1)
+		return 0;
+	w->last_heartbeat = hspmd_now();
+	double mean = w->busy_s / w->busy_steps;
+	w->busy_s = 0;
+	w->busy_steps = 0;
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,sf}", "type", "heartbeat", "generation", g->number, "step", (json_int_t)done, "compute_s",
+						    mean));
+}
+
+/* That all gradients are complete, or are so no more. */
+static void set_ready(struct worker *w, bool ready)
+{
+	w->ready = ready ? w->step : -1;
+	if (w->active && w->active->persistent)
+		hspmd_persistent_ready(w->active->persistent, ready);
+}
+
+/* Everyone alike; not where the generation is to end. */
+static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all)
+{
+	const struct hspmd_job *job = w->setup.job;
+	return w->setup.valid && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
+}
+
+/* The mean loss over samples that are not trained on, by passes whose gradients are let go: the state stays as it is. */
+static int measure(struct worker *w, double *loss, struct hspmd_error *err)
+{
+	const struct hspmd_worker_setup *s = &w->setup;
+	struct hspmd_generation *g = w->active;
+	int64_t batches = hspmd_data_samples(s->valid) / s->job->global_batch;
+	batches = batches < 1 ? 1 : batches > MEASURED_BATCHES ? MEASURED_BATCHES : batches;
+	int status = g->at_length ? hspmd_executor_set_program(g->executor, g->at_length[s->job->length_count - 1], err) : 0;
+	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->valid));
+	*loss = 0;
+	for (int64_t b = 0; !status && b < batches; b++) {
+		struct hspmd_totals own = { 0 }, all = { 0 };
+		struct hspmd_step_times times;
+		if (hspmd_executor_gradients(g->executor, b, &own, &times, err) || hspmd_executor_vote(g->executor, w->step, &own, &all, err))
+			status = hspmd_error_prefix(err, "measuring the loss on data.valid");
+		*loss += all.loss / (double)batches;
+	}
+	hspmd_executor_set_samples(g->executor, hspmd_data_source(s->data));
+	return status;
+}
+
+/* One step. 0, or -1: nothing changed but what `ready` and `step` say. */
+static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
+{
+	struct hspmd_executor *ex = w->active->executor;
+	struct hspmd_totals own = { 0 };
+	struct hspmd_step_times times;
+	double then = hspmd_now(), valid = NAN;
+	int64_t length;
+	set_ready(w, false);
+	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
+		return -1;
+	own.stop = atomic_load(&w->stop) == w->active->number;
+	own.checkpoint = worker_checkpoint_requested(w);
+	set_ready(w, true);
+	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_update(w, err) || hspmd_executor_commit(ex, w->step, all, err))
+		return -1;
+	remember_step(w, all);
+	double step_s = hspmd_now() - then;
+	bool measured = is_to_measure(w, all);
+	if (measured && (hspmd_executor_gather_parameters(ex, w->step, err) || measure(w, &valid, err)))
+		return -1;
+	if (report_step(w, all, length, step_s, &times, valid))
+		return hspmd_fail(err, "the controller cannot be reached");
+	return measured ? 0 : hspmd_executor_gather_parameters(ex, w->step, err);
+}
+
+static int tell_stopped(struct worker *w, int generation)
+{
+	w->stopped = generation;
+	return hspmd_inbox_send(w->inbox, state_report(w, "stopped", generation));
+}
+
+static int handle(struct worker *w, json_t *m);
+
+/* For tests, which wait for what happens beside the steps: the least seconds from one step's start to the next one's, or a file's name that says them as long as it is
+ * there. 0: none. */
+static double test_pace(void)
+{
+	const char *s = getenv("HSPMD_TEST_STEP_S");
+	double pace = 0;
+	FILE *f = s && *s == '/' ? fopen(s, "re") : NULL;
+	if (f && fscanf(f, "%lf", &pace) != 1)
+		pace = 0;
+	if (f)
+		fclose(f);
+	else if (s)
+		pace = strtod(s, NULL);
+	return pace > 0 && pace < 3600 ? pace : 0;
+}
+
+/* Messages that have come, and those that come before `until`, unless the steps are to stop. */
+static int hear_between_steps(struct worker *w, struct hspmd_generation *g, double until)
+{
+	for (json_t *m; (m = hspmd_inbox_next_before(w->inbox, until));) {
+		int status = handle(w, m);
+		json_decref(m);
+		if (status || atomic_load(&g->abort) || w->quit)
+			return status;
+		if (atomic_load(&w->stop) == g->number)
+			until = 0;
+	}
+	return 0;
+}
+
+/* Until the steps are done, or someone says stop, or something breaks. */
+static int run_steps(struct worker *w)
+{
+	struct hspmd_generation *g = w->active;
+	struct hspmd_error err = { "" };
+	if (g->program->stage < 0)
+		return 0; /* this one only gave state away */
+	while (w->step < w->setup.job->steps) {
+		struct hspmd_totals all;
+		double began = hspmd_now(), pace = test_pace();
+		if (train_step(w, &all, &err))
+			return atomic_load(&g->abort) ? 0 : worker_fault(w, g->number, &err);
+		if (all.checkpoint > 0 && worker_snapshot(w, &err) && worker_fault(w, g->number, &err))
+			return -1;
+		if (tell_met(w))
+			return -1;
+		if (all.stop > 0 && w->step < w->setup.job->steps)
+			return tell_stopped(w, g->number);
+		int status = hear_between_steps(w, g, pace > 0 ? began + pace : 0);
+		if (status || atomic_load(&g->abort) || w->quit)
+			return status;
+	}
+	return hspmd_inbox_send(w->inbox, state_report(w, "finished", g->number));
+}
+
+static int train(struct worker *w)
+{
+	w->training = true;
+	int status = run_steps(w);
+	w->training = false;
+	return status;
+}
+
+/* ---- ends that were not planned */
+
+/* What the process before had when it was killed is this one's now. */
+static void revive(struct worker *w)
+{
+	struct hspmd_error err = { "" };
+	double sums[HSPMD_PERSISTENT_TOTALS];
+	struct hspmd_generation *g = w->setup.job ? hspmd_generation_revive(&w->setup, &err) : NULL;
+	if (!g) {
+		hspmd_warn("nothing is left of the worker before: %s", w->setup.job ? err.text : "there is no job yet");
+		return;
+	}
+	w->step = hspmd_persistent_step(g->persistent);
+	w->ready = hspmd_persistent_is_ready(g->persistent) ? w->step : -1;
+	for (int64_t s = w->step > RECENT ? w->step - RECENT : 0; s < w->step; s++)
+		if (hspmd_persistent_totals(g->persistent, s, sums)) {
+			memcpy(&w->totals, sums, sizeof w->totals);
+			w->recent_step[s % RECENT] = w->applied = s;
+			w->recent_loss[s % RECENT] = w->totals.loss;
+		}
+	pthread_mutex_lock(&w->lock);
+	w->active = g;
+	pthread_mutex_unlock(&w->lock);
+}
+
+static int abort_generation(struct worker *w, json_t *m)
+{
+	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	if (json_is_true(json_object_get(m, "revive")) && !w->active)
+		revive(w);
+	if (w->next && w->next->number == number)
+		drop_next(w);
+	if (w->active && w->active->number == number) {
+		worker_detach(w, w->active);
+		hspmd_generation_disconnect(w->active);
+	}
+	json_t *answer = state_report(w, "aborted", number);
+	if (!answer)
+		return -1;
+	/* Which generation's share of the state this worker has: the one before, when it was called off before everyone had loaded. */
+	json_object_set_new(answer, "holds", w->active ? json_integer(w->active->number) : json_null());
+	json_object_set_new(answer, "ready", w->ready >= 0 ? json_integer(w->ready) : json_null());
+	json_object_set_new(answer, "applied", w->applied >= 0 ? json_integer(w->applied) : json_null());
+	json_object_set_new(answer, "sums", w->applied >= 0 ? json_pack("[o,o]", number_or_null(w->totals.square_sum), number_or_null(w->totals.loss))
+							    : json_null());
+	return hspmd_inbox_send(w->inbox, answer);
+}
+
+/* A controller that has come back asks what there is. */
+static int report_state(struct worker *w, int number)
+{
+	json_t *answer = state_report(w, "query_reply", number);
+	if (!answer)
+		return -1;
+	json_object_set_new(answer, "holds", w->active ? json_integer(w->active->number) : json_null());
+	json_object_set_new(answer, "training", json_boolean(w->training && w->active && w->active->number == number));
+	return hspmd_inbox_send(w->inbox, answer);
+}
+
+/* The controller has heard all survivors: the step in doubt happened for everyone or for nobody. */
+static int settle(struct worker *w, json_t *m)
+{
+	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	json_t *apply = json_object_get(m, "apply"), *sums = json_object_get(m, "sums");
+	struct hspmd_error err;
+	if (json_is_integer(apply) && w->active && w->ready == json_integer_value(apply) && w->ready == w->step) {
+		struct hspmd_totals all = {
+			.square_sum = number_or_nan(json_array_get(sums, 0)), .loss = number_or_nan(json_array_get(sums, 1)),
+		};
+		if (worker_before_update(w, &err) || hspmd_executor_commit(w->active->executor, w->step, &all, &err))
+			return worker_fault(w, number, &err);
+		w->recent_step[w->step % RECENT] = w->step;
+		w->recent_loss[w->step % RECENT] = all.loss;
+		w->totals = all;
+		w->applied = w->step++;
+	}
+	set_ready(w, false);
+	return hspmd_inbox_send(w->inbox, state_report(w, "settled", number));
+}
+
+/* ---- messages */
+
+/* In the reading thread: what a running step must learn at once. */
+static void hear(void *context, json_t *m)
+{
+	struct worker *w = context;
+	const char *type = json_string_value(json_object_get(m, "type"));
+	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	bool lost = type && !strcmp(type, "lost");
+	if (!type)
+		return;
+	if (!strcmp(type, "stop"))
+		atomic_store(&w->stop, number);
+	if (!strcmp(type, "checkpoint"))
+		worker_request_checkpoint(w, m);
+	if (strcmp(type, "abort") && !lost)
+		return;
+	pthread_mutex_lock(&w->lock);
+	if (w->active && (lost || w->active->number == number))
+		atomic_store(&w->active->abort, 1);
+	if (w->next && (lost || w->next->number == number))
+		atomic_store(&w->next->abort, 1);
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* 0, or -1: the worker cannot go on. */
+static int handle(struct worker *w, json_t *m)
+{
+	const char *type = json_string_value(json_object_get(m, "type"));
+	int number = (int)json_integer_value(json_object_get(m, "generation"));
+	struct hspmd_error err = { "" };
+	if (!type)
+		return 0;
+	if (!strcmp(type, "quit")) {
+		w->quit = true;
+		return 0;
+	}
+	if (!strcmp(type, "job"))
+		return set_up(w, m, &err) ? worker_fault(w, 0, &err) : 0;
+	if (!strcmp(type, "prepare"))
+		return start_preparation(w, m, &err) ? worker_fault(w, number, &err) : 0;
+	if (!strcmp(type, "preconnect"))
+		return meet(w, m, &err) ? worker_fault(w, number, &err) : 0;
+	if (!strcmp(type, "start"))
+		return start(w, m, &err) ? worker_fault(w, number, &err) : train(w);
+	if (!strcmp(type, "query"))
+		return report_state(w, number);
+	if (!strcmp(type, "abort"))
+		return abort_generation(w, m);
+	if (!strcmp(type, "settle"))
+		return settle(w, m);
+	if (!strcmp(type, "stop")) /* a running step has heard it already; else it came when none was running */
+		return !w->training && w->active && w->active->number == number && w->stopped != number ? tell_stopped(w, number) : 0;
+	return worker_handle_checkpoint(w, type, m);
+}
+
+int hspmd_worker_main(int control)
+{
+	struct worker w = { .lock = PTHREAD_MUTEX_INITIALIZER, .ready = -1, .applied = -1, .stopped = -1 };
+	struct hspmd_error err;
+	int status = 0;
+	for (int i = 0; i < RECENT; i++)
+		w.recent_step[i] = -1;
+	w.inbox = hspmd_inbox_open(control, hear, &w, &err);
+	if (!w.inbox) {
+		hspmd_error_log("%s", err.text);
+		return 1;
+	}
+	hspmd_inbox_send(w.inbox, json_pack("{ss,si}", "type", "hello", "pid", (int)getpid()));
+	while (!status && !w.quit) {
+		json_t *m = hspmd_inbox_next(w.inbox, true);
+		if (!m)
+			break;
+		status = handle(&w, m);
+		json_decref(m);
+	}
+	if (!w.quit)
+		hspmd_error_log("the agent is gone; ending");
+	end_preparation(&w);
+	worker_detach(&w, w.active);
+	worker_end_checkpoints(&w);
+	hspmd_inbox_close(w.inbox);
+	hspmd_generation_destroy(w.next);
+	if (w.quit)
+		hspmd_generation_destroy(w.active);
+	else
+		hspmd_generation_detach(w.active);
+	tear_down(&w);
+	return w.quit && !status ? 0 : 1;
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The worker's part in a checkpoint: an image of the state at the end of a step that all agreed on, written in the background, answered when it is on disk. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/alloc.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/shm_dir.h"
+#include "runtime/state/checkpoint.h"
+#include "runtime/worker/worker_internal.h"
+
+struct worker_checkpoints {
+	struct hspmd_writer *writer;
+	pthread_t waiter; /* tells the controller when the writer is done */
+	bool waiting;
+	/* Folders of the last request, as the controller named them; this node's part is a folder in each. NULL: not asked for. */
+	char *local, *memory;
+	struct hspmd_copy_routes copies; /* what the writer may still use */
+	char *copies_location;
+	bool *declined;             /* by the spread's `from`: not kept */
+	int64_t told;               /* the generation in which that was said */
+};
+
+/* What the waiter works on. */
+struct wait {
+	struct worker *w;
+	char *id;
+	int64_t step;
+	int generation;
+};
+
+void worker_request_checkpoint(struct worker *w, json_t *message)
+{
+	pthread_mutex_lock(&w->lock);
+	json_decref(w->checkpoint_request); /* a later request takes the place of one not yet served */
+	w->checkpoint_request = json_incref(message);
+	pthread_mutex_unlock(&w->lock);
+}
+
+double worker_checkpoint_requested(struct worker *w)
+{
+	pthread_mutex_lock(&w->lock);
+	bool asked = w->checkpoint_request && w->active &&
+		     json_integer_value(json_object_get(w->checkpoint_request, "generation")) == w->active->number;
+	pthread_mutex_unlock(&w->lock);
+	return asked;
+}
+
+static json_t *take_request(struct worker *w)
+{
+	pthread_mutex_lock(&w->lock);
+	json_t *request = w->checkpoint_request;
+	w->checkpoint_request = NULL;
+	pthread_mutex_unlock(&w->lock);
+	return request;
+}
+
+/* The vote may tell of a request before the request itself has come; it is on its way from the same controller. */
+static json_t *await_request(struct worker *w, struct hspmd_error *err)
+{
+	double deadline = hspmd_now() + w->setup.timeout_s;
+	while (!worker_checkpoint_requested(w)) {
+		if (atomic_load(&w->active->abort) || hspmd_now() > deadline) {
+			hspmd_fail(err, "a checkpoint was agreed on, but its request did not come within %.0f s", w->setup.timeout_s);
+			return NULL;
+		}
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	return take_request(w);
+}
+
+static int answer(struct worker *w, const char *id, int64_t step, int generation, json_t *report, const char *error)
+{
+	json_t *m = report ? report : json_object();
+	json_t *head = json_pack("{ss,ss,sI,si,ss*}", "type", "checkpoint_written", "id", id, "step", (json_int_t)step, "generation", generation, "error", error);
+	if (!m || !head || json_object_update(m, head)) {
+		json_decref(m);
+		m = NULL;
+	}
+	json_decref(head);
+	return hspmd_inbox_send(w->inbox, m);
+}
+
+static void *wait_written(void *argument)
+{
+	struct wait *p = argument;
+	struct hspmd_error err = { "" };
+	json_t *report = NULL;
+	int status;
+	while ((status = hspmd_writer_result(p->w->checkpoints->writer, 1, &report, &err)) == 0)
+		if (!hspmd_writer_busy(p->w->checkpoints->writer))
+			break;
+	if (status == 0)
+		status = hspmd_writer_result(p->w->checkpoints->writer, 0, &report, &err);
+	answer(p->w, p->id, p->step, p->generation, status == 1 ? report : NULL, status == 1 ? NULL : err.text[0] ? err.text : "not written");
+	free(p->id);
+	free(p);
+	return NULL;
+}
+
+static void end_wait(struct worker_checkpoints *c)
+{
+	if (c->waiting)
+		pthread_join(c->waiter, NULL);
+	c->waiting = false;
+}
+
+/* The parts of the state that go into this worker's shard. */
+static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, size_t *count)
+{
+	const struct hspmd_program *p = g->program;
+	struct hspmd_state_slice *slices = hspmd_calloc((size_t)p->state_count * HSPMD_STATE_KIND_COUNT, sizeof *slices);
+	*count = 0;
+	for (int i = 0; slices && i < p->state_count; i++) {
+		const struct hspmd_program_state *s = &p->states[i];
+		const int slot[HSPMD_STATE_KIND_COUNT] = { s->param, s->m, s->v };
+		for (int k = 0; s->param >= 0 && g->placement.writes[i] && k < HSPMD_STATE_KIND_COUNT; k++)
+			slices[(*count)++] = (struct hspmd_state_slice){
+				.tensor = s->name, .kind = (enum hspmd_state_kind)k, .dtype = hspmd_dtype_master(p->graph->tensors[s->tensor].dtype),
+				.shape = p->graph->tensors[s->tensor].shape, .box = s->shard.box, .data = hspmd_executor_slot_data(g->executor, slot[k]),
+			};
+	}
+	return slices;
+}
+
+static struct worker_checkpoints *checkpoints(struct worker *w, struct hspmd_error *err)
+{
+	if (w->checkpoints)
+		return w->checkpoints;
+	struct worker_checkpoints *c = calloc(1, sizeof *c);
+	if (!c) {
+		hspmd_fail_memory(err, "starting a checkpoint");
+		return NULL;
+	}
+	c->writer = hspmd_writer_create(w->setup.device, err);
+	if (!c->writer) {
+		free(c);
+		return NULL;
+	}
+	return w->checkpoints = c;
+}
+
+/* A job's local folder is the same path on every node; where nodes share a disk they must not meet in it. */
+static char *node_folder(const struct worker *w, const char *local)
+{
+	return hspmd_asprintf("%s/%s", local, w->setup.node);
+}
+
+/* Where the folder named is one that each node has for itself: this node's. */
+static char *location_of(const struct worker *w, const char *folder)
+{
+	const struct worker_checkpoints *c = w->checkpoints;
+	bool own = c && ((c->local && !strcmp(folder, c->local)) || (c->memory && !strcmp(folder, c->memory)));
+	return own ? node_folder(w, folder) : strdup(folder);
+}
+
+static int remember_folders(struct worker_checkpoints *c, const char *local, const char *memory, struct hspmd_error *err)
+{
+	free(c->local);
+	free(c->memory);
+	c->local = local ? strdup(local) : NULL;
+	c->memory = memory ? strdup(memory) : NULL;
+	return (local && !c->local) || (memory && !c->memory) ? hspmd_fail_memory(err, "starting a checkpoint") : 0;
+}
+
+/* Copies for others, in the place on this node that is named first. */
+static int set_up_copies(struct worker *w, const char *location, struct hspmd_error *err)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	const struct hspmd_generation *g = w->active;
+	free(c->copies_location);
+	c->copies_location = strdup(location);
+	c->copies = (struct hspmd_copy_routes){ .transport = g->copy_transport, .to = g->placement.to, .from = g->placement.from, .to_count = g->placement.to_count,
+					   .from_count = g->placement.from_count, .declined = c->declined, .location = c->copies_location };
+	return c->copies_location ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
+}
+
+/* Copies in memory may not push out what trains: its own shard is not written where there is no room, nor is another's kept. */
+static int check_room(struct worker *w, const char *memory, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	const struct hspmd_checkpoint_placement *placement = &w->active->placement;
+	uint64_t bytes = 0;
+	for (size_t i = 0; i < count; i++)
+		bytes += (uint64_t)hspmd_box_elements(&slices[i].box) * hspmd_dtype_bytes(slices[i].dtype);
+	if (hspmd_shm_dir_create(memory, err) || hspmd_shm_dir_check_space(memory, bytes, err))
+		return -1;
+	for (int i = 0; i < placement->from_count; i++) {
+		struct hspmd_error why;
+		uint64_t more = placement->from_elements[i] * hspmd_dtype_bytes(HSPMD_F32);
+		c->declined[i] = hspmd_shm_dir_check_space(memory, bytes + more, &why) != 0;
+		bytes += c->declined[i] ? 0 : more;
+		if (c->declined[i] && c->told != w->active->number)
+			hspmd_warn("a copy of another worker's state is not kept: %s", why.text);
+		c->told = c->declined[i] ? w->active->number : c->told;
+	}
+	return 0;
+}
+
+/* "n0-1.safetensors" */
+static char *shard_name(const struct worker *w)
+{
+	char *name = hspmd_asprintf("%s.safetensors", w->setup.address);
+	for (char *colon = name; colon && (colon = strchr(colon, ':'));)
+		*colon = '-';
+	return name;
+}
+
+static int begin_in(struct worker *w, const char *const *folders, int folder_count, const struct hspmd_state_slice *slices, size_t count,
+		    struct hspmd_error *err)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	const struct hspmd_generation *g = w->active;
+	char *locations[3] = { NULL }, *name = shard_name(w);
+	struct hspmd_writer_job job = { .step = w->step, .generation = g->number, .file = name, .node = w->setup.node, .locations = (const char *const *)locations,
+					.host = hspmd_executor_spilled(g->executor) };
+	int status = slices && name ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
+	for (int i = 0; !status && i < folder_count; i++)
+		if (!(locations[job.location_count++] = location_of(w, folders[i])))
+			status = hspmd_fail_memory(err, "starting a checkpoint");
+	if (!status && g->copy_transport && (c->local || c->memory)) {
+		status = set_up_copies(w, locations[0], err);
+		job.copies = &c->copies;
+	}
+	if (!status)
+		status = hspmd_writer_begin(c->writer, &job, slices, count, err);
+	for (int i = 0; i < job.location_count; i++)
+		free(locations[i]);
+	free(name);
+	return status;
+}
+
+static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
+{
+	const char *memory = json_string_value(json_object_get(request, "memory")), *local = json_string_value(json_object_get(request, "local"));
+	const char *shared = json_string_value(json_object_get(request, "shared")), *folders[3];
+	struct worker_checkpoints *c = checkpoints(w, err);
+	int folder_count = 0;
+	if (!c)
+		return -1;
+	if (hspmd_writer_busy(c->writer)) /* waiting for it would stop the training */
+		return hspmd_fail(err, "the checkpoint before is still being written");
+	end_wait(c);
+	if (memory)
+		folders[folder_count++] = memory;
+	if (local)
+		folders[folder_count++] = local;
+	if (shared)
+		folders[folder_count++] = shared;
+	if (!folder_count)
+		return hspmd_fail(err, "checkpoint: no folder was named");
+	size_t count;
+	struct hspmd_state_slice *slices = list_slices(w->active, &count);
+	int status = slices ? remember_folders(c, local, memory, err) : hspmd_fail_memory(err, "starting a checkpoint");
+	free(c->declined);
+	c->declined = hspmd_calloc((size_t)w->active->placement.from_count, sizeof *c->declined);
+	if (!status && !c->declined)
+		status = hspmd_fail_memory(err, "starting a checkpoint");
+	if (!status && memory)
+		status = check_room(w, memory, slices, count, err);
+	if (!status)
+		status = begin_in(w, folders, folder_count, slices, count, err);
+	free(slices);
+	return status;
+}
+
+/* Begin, and leave a thread to tell how it ended. */
+static int serve(struct worker *w, json_t *request, struct hspmd_error *err)
+{
+	const char *id = json_string_value(json_object_get(request, "id"));
+	if (begin(w, request, err))
+		return answer(w, id ? id : "", w->step, w->active->number, NULL, err->text);
+	struct wait *p = calloc(1, sizeof *p);
+	if (p)
+		*p = (struct wait){ w, strdup(id ? id : ""), w->step, w->active->number };
+	if (!p || !p->id || pthread_create(&w->checkpoints->waiter, NULL, wait_written, p)) {
+		free(p ? p->id : NULL);
+		free(p);
+		return hspmd_fail_memory(err, "starting a checkpoint");
+	}
+	w->checkpoints->waiting = true;
+	return 0;
+}
+
+int worker_snapshot(struct worker *w, struct hspmd_error *err)
+{
+	json_t *request = await_request(w, err);
+	int status = request ? serve(w, request, err) : -1;
+	json_decref(request);
+	return status;
+}
+
+int worker_before_update(struct worker *w, struct hspmd_error *err)
+{
+	return w->checkpoints ? hspmd_writer_wait_copied(w->checkpoints->writer, err) : 0;
+}
+
+void worker_detach(struct worker *w, struct hspmd_generation *g)
+{
+	if (!g || !w->checkpoints)
+		return;
+	atomic_store(&g->abort, 1);
+	hspmd_writer_detach(w->checkpoints->writer);
+}
+
+/* Put the manifest where it was asked for; what it replaces may go only then. */
+static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
+{
+	json_t *folders = json_object_get(message, "folders"), *keep = json_object_get(message, "keep");
+	struct hspmd_manifest *m = hspmd_manifest_from_json(json_object_get(message, "manifest"), "manifest", err);
+	int status = m ? 0 : -1;
+	for (size_t i = 0; !status && i < json_array_size(folders); i++) {
+		const char *folder = json_string_value(json_array_get(folders, i));
+		char *location = folder ? location_of(w, folder) : NULL;
+		status = !location ? hspmd_fail_memory(err, "committing a checkpoint") : hspmd_checkpoint_commit(location, m, err);
+		struct hspmd_error pruning;
+		if (!status && hspmd_checkpoint_prune(location, keep ? (int)json_integer_value(keep) : w->setup.job->checkpoint.keep, &pruning))
+			hspmd_warn("old checkpoints stay: %s", pruning.text);
+		free(location);
+	}
+	hspmd_manifest_destroy(m);
+	return status;
+}
+
+int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message)
+{
+	struct hspmd_error err = { "" };
+	if (!strcmp(type, "write_manifest")) {
+		const char *id = json_string_value(json_object_get(message, "id"));
+		int status = commit(w, message, &err);
+		return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error", status ? err.text : NULL));
+	}
+	if (strcmp(type, "checkpoint") || w->training || !w->active || !w->active->executor || !worker_checkpoint_requested(w))
+		return 0; /* a running step serves it; or it has been served */
+	json_t *request = take_request(w);
+	int status = serve(w, request, &err);
+	json_decref(request);
+	return status;
+}
+
+void worker_end_checkpoints(struct worker *w)
+{
+	struct worker_checkpoints *c = w->checkpoints;
+	json_decref(w->checkpoint_request);
+	if (!c)
+		return;
+	end_wait(c);
+	hspmd_writer_destroy(c->writer);
+	free(c->local);
+	free(c->memory);
+	free(c->copies_location);
+	free(c->declined);
+	free(c);
+}

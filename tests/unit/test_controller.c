@@ -1,0 +1,638 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The job controller's machine in a simulated cluster (world.c): undisturbed, and under random faults in random order. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/draw.h"
+#include "tests/unit/world.h"
+
+#define MOVES 400000 /* more means that the job goes in a circle */
+
+static void run_until(struct world *w, int step)
+{
+	int status;
+	for (int i = 0; i < MOVES && !world_ended(w, &status) && world_steps_told(w) < step; i++)
+		if (!world_move(w))
+			world_wait(w);
+}
+
+static void run_out(struct world *w, uint64_t seed)
+{
+	int status;
+	for (int i = 0; i < MOVES && !world_ended(w, &status); i++)
+		if (!world_move(w))
+			world_wait(w);
+	if (!world_ended(w, &status)) {
+		json_t *s = world_status(w);
+		char *text = json_dumps(s, JSON_COMPACT);
+		fail_msg("seed %llu: no end: %s", (unsigned long long)seed, text);
+	}
+}
+
+static void test_undisturbed(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 5; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 2, .held = 4, .steps = 20 });
+		int status;
+		run_out(w, seed);
+		assert_true(world_ended(w, &status));
+		if (status)
+			fail_msg("%s", world_exit_text(w));
+		assert_int_equal(world_steps_told(w), 20);
+		assert_int_equal(world_resizes(w), 0);
+		world_destroy(w);
+	}
+}
+
+/* A growth asked for between a shrink's answer and the first step after it is told as one. */
+static void test_causes(void **state)
+{
+	(void)state;
+	int between = 0;
+	for (uint64_t seed = 50; seed <= 80; seed++) { /* with 65 the node comes before the step */
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 400 });
+		int status;
+		run_until(w, 10);
+		world_ask(w, "shrink", 1);
+		for (int i = 0; i < MOVES && !world_replies(w, true); i++)
+			if (!world_move(w))
+				world_wait(w);
+		bool early = !world_resizes(w);
+		between += early;
+		world_ask(w, "grow", 1);
+		run_out(w, seed);
+		assert_true(world_ended(w, &status) && !status);
+		if (early) {
+			assert_int_equal(world_resizes(w), 2);
+			assert_string_equal(world_cause(w), "grow");
+		}
+		world_destroy(w);
+	}
+	assert_true(between > 0);
+}
+
+/* SIGTERM at any moment: it ends, and what was done is in a checkpoint that a later incarnation begins with. */
+static void test_leave(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 30; when += 3) {
+		struct world *w = world_create(
+			&(struct world_options){ .seed = 77 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .checkpoints = true });
+		int status;
+		run_until(w, when);
+		world_shutdown(w);
+		run_out(w, 77);
+		assert_true(world_ended(w, &status));
+		assert_int_equal(status, 1);
+		assert_non_null(strstr(world_exit_text(w), "SIGTERM"));
+		if (world_steps_told(w) > 0 && strstr(world_exit_text(w), "is complete"))
+			assert_true(world_saved(w));
+		world_destroy(w);
+	}
+}
+
+/* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was going on when it was killed, and when the one that takes it up is
+ * killed, too. Also that of a hung one that is ended, and of all workers of an agent; and when the controller dies. */
+static void revived(uint64_t first, uint64_t last, bool restarts)
+{
+	for (uint64_t seed = first; seed <= last; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 120, .sole = true });
+		uint64_t x = seed;
+		int status;
+		for (int i = 0; i < 12 && !world_ended(w, &status); i++) {
+			x = x * 6364136223846793005u + 1442695040888963407u;
+			int moves = (int)(x >> 33) % ((x >> 20) % 3 ? 150 : 15);
+			run_until(w, 1); /* before there is a state none can be lost */
+			for (int k = 0; k < moves && !world_ended(w, &status); k++)
+				if (!world_move(w))
+					world_wait(w);
+			if (restarts && (x >> 45) % 3 == 0)
+				world_dies(w, (int)(x >> 52) % 20);
+			world_kill(w, (int)(x >> 40) % 3, (int)(x >> 50) % 2, seed % 3 == 0 ? (enum world_how)((x >> 55) % 3) : WORLD_KILL);
+		}
+		world_heal(w);
+		run_out(w, seed);
+		world_ended(w, &status);
+		if (status)
+			fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
+		if (world_steps_lost(w))
+			fail_msg("seed %llu: %lld steps lost", (unsigned long long)seed, (long long)world_steps_lost(w));
+		world_destroy(w);
+	}
+}
+
+static void test_revived(void **state)
+{
+	(void)state;
+	const char *one = getenv("HSPMD_SEED");
+	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 12;
+	uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000), last = first + count - 1;
+	revived(first, last, false);
+	revived(first, last, true);
+}
+
+/* A worker that is stopped at any moment from its start to its first steps, or in a switch, costs a minute, not the minutes that preparing and connecting may take. */
+static void test_hung(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 120; when++) {
+		struct world *w = world_create(
+			&(struct world_options){ .seed = 5 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 300, .checkpoints = true });
+		int status;
+		if (when >= 60) {
+			run_until(w, 30);
+			world_ask(w, "shrink", 1);
+		}
+		double began = world_now(w);
+		for (int i = 0; i < when % 60; i++)
+			if (!world_move(w))
+				world_wait(w);
+		world_kill(w, 0, 0, WORLD_HANG);
+		run_until(w, 60);
+		if (world_ended(w, &status))
+			fail_msg("after %d moves: ended with %d: %s", when, status, world_exit_text(w));
+		if (world_now(w) - began > 100)
+			fail_msg("after %d moves: it took %.0f s", when, world_now(w) - began);
+		world_destroy(w);
+	}
+}
+
+/* Until the solver is told of node 1 that it is between these. */
+static void run_until_slowdown(struct world *w, double least, double most)
+{
+	int status;
+	for (int i = 0; i < MOVES && !world_ended(w, &status) && (world_slowdown(w, 1) < least || world_slowdown(w, 1) > most); i++)
+		if (!world_move(w))
+			world_wait(w);
+	if (world_ended(w, &status))
+		fail_msg("it ended, and node 1 has a slowdown of %g", world_slowdown(w, 1));
+}
+
+/* A slow node is planned with as it is, a slower one anew, and one that has recovered as before; one that is a little slow is left alone. */
+static void test_stragglers(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 2; seed++) {
+		struct world *w = world_create(
+			&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1 + (int)(seed % 2), .held = 3, .steps = 20000, .stragglers = true });
+		run_until(w, 50);
+		world_slow(w, 1, 1.4);
+		run_until(w, 300);
+		assert_int_equal(world_resizes(w), 0);
+		world_slow(w, 1, 3);
+		run_until_slowdown(w, 2.9, 3.1);
+		run_until(w, world_steps_told(w) + 200);
+		assert_true(world_slowdown(w, 1) > 2.9);
+		world_slow(w, 1, 6);
+		run_until_slowdown(w, 5.8, 6.2);
+		world_slow(w, 1, 1);
+		run_until_slowdown(w, 1, 1);
+		run_until(w, world_steps_told(w) + 200);
+		assert_true(world_slowdown(w, 1) == 1);
+		assert_int_equal(world_steps_lost(w), 0);
+		world_destroy(w);
+	}
+}
+
+/* A slow node that is left out altogether, so that nobody sees it recover: also where one device is left. */
+static void test_left_out(void **state)
+{
+	(void)state;
+	for (int nodes = 2; nodes <= 3; nodes++) {
+		struct world *w = world_create(&(struct world_options){
+			.seed = 5, .nodes = nodes, .devices_per_node = 1, .held = nodes, .steps = 1000000, .stragglers = true, .avoids = true });
+		run_until(w, 50);
+		world_slow(w, 1, 6);
+		run_until_slowdown(w, 5.8, 6.2);
+		run_until(w, world_steps_told(w) + 100);
+		world_slow(w, 1, 1);
+		run_until_slowdown(w, 1, 1);
+		/* Still slow when it is tried again, it is left out for longer. */
+		world_slow(w, 1, 6);
+		run_until_slowdown(w, 5.8, 6.2);
+		run_until_slowdown(w, 1, 1);
+		run_until_slowdown(w, 5.8, 6.2);
+		world_slow(w, 1, 1);
+		run_until_slowdown(w, 1, 1);
+		assert_int_equal(world_steps_lost(w), 0);
+		world_destroy(w);
+	}
+}
+
+/* A move of the world, or time. */
+static void go_on(struct world *w)
+{
+	int status;
+	if (world_ended(w, &status))
+		fail_msg("it ended: %s", world_exit_text(w));
+	if (!world_move(w))
+		world_wait(w);
+}
+
+static void run_until_nodes(struct world *w, int nodes)
+{
+	for (int i = 0; i < MOVES && world_nodes(w) != nodes; i++)
+		go_on(w);
+	assert_int_equal(world_nodes(w), nodes);
+}
+
+/* Until the agent of node 2 was started so often; how often Slurm is asked meanwhile makes no difference. */
+static void run_until_starts(struct world *w, int starts)
+{
+	for (int i = 0; i < MOVES && world_starts(w, 2) < starts; i++) {
+		world_poll(w);
+		go_on(w);
+	}
+	assert_int_equal(world_starts(w, 2), starts);
+}
+
+static void run_for(struct world *w, double seconds)
+{
+	double until = world_now(w) + seconds;
+	while (world_now(w) < until)
+		go_on(w);
+}
+
+static struct world *two_of_three(uint64_t seed)
+{
+	struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 2, .steps = 1000000, .gather = 5 });
+	run_until(w, 20);
+	return w;
+}
+
+/* A node that has come back may refuse its agent for a while: it is started again, after longer and longer pauses, and given up in the end, until it comes anew. */
+static void test_refused(void **state)
+{
+	(void)state;
+	struct world *w = two_of_three(1);
+	world_refuse(w, 2, 1);
+	world_hold(w, 2, true);
+	run_until_starts(w, 1);
+	double first = world_started_at(w, 2);
+	run_until_starts(w, 2);
+	assert_true(world_started_at(w, 2) >= first + 1);
+	run_until_nodes(w, 3);
+	world_hold(w, 2, false);
+	run_until_nodes(w, 2);
+	world_refuse(w, 2, 1000);
+	world_hold(w, 2, true);
+	double pause = 0.5;
+	for (int starts = 3; starts <= 7; starts++, pause *= 2) {
+		double last = world_started_at(w, 2);
+		run_until_starts(w, starts);
+		assert_true(starts == 3 || world_started_at(w, 2) >= last + pause);
+	}
+	run_for(w, 60);
+	assert_int_equal(world_starts(w, 2), 7);
+	assert_int_equal(world_nodes(w), 2);
+	world_refuse(w, 2, 0);
+	world_hold(w, 2, false);
+	run_for(w, 1);
+	world_hold(w, 2, true);
+	run_until_nodes(w, 3);
+	assert_int_equal(world_steps_lost(w), 0);
+	world_destroy(w);
+}
+
+/* So in the first generation, which waits for it as long as it is tried: a node that is ready a moment later is in it, one that never is is done without. */
+static void test_refused_at_first(void **state)
+{
+	(void)state;
+	for (int refusals = 3; refusals <= 1000; refusals += 997) {
+		bool comes = refusals < 5;
+		struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .gather = 60 });
+		double began = world_now(w), pause = 1;
+		world_refuse(w, 2, refusals);
+		run_until_starts(w, 1);
+		for (int starts = 2; starts <= (comes ? 4 : 5); starts++, pause *= 2) {
+			double last = world_started_at(w, 2);
+			world_poll(w); /* once more often than the controller asks: makes no difference */
+			for (int i = 0; i < MOVES && world_starts(w, 2) < starts; i++)
+				go_on(w);
+			assert_int_equal(world_starts(w, 2), starts);
+			assert_true(world_started_at(w, 2) >= last + pause && world_started_at(w, 2) < last + pause + 1);
+			assert_int_equal(world_generations(w), 0);
+		}
+		run_until(w, 20);
+		assert_int_equal(world_nodes(w), comes ? 3 : 2);
+		assert_int_equal(world_generations(w), 1);
+		assert_int_equal(world_starts(w, 2), comes ? 4 : 5);
+		assert_true(world_started_at(w, 2) < began + 20);
+		world_destroy(w);
+	}
+}
+
+static bool left_out(struct world *w, const char *node)
+{
+	json_t *s = world_status(w);
+	bool is = json_object_get(json_object_get(s, "left_out"), node) != NULL;
+	json_decref(s);
+	return is;
+}
+
+/* The worker of node 2 is killed so often that no step is made, until the controller makes something of it. */
+static void fail_again_and_again(struct world *w, bool (*until)(struct world *w, int so_far), int so_far)
+{
+	for (int i = 0; i < MOVES && !until(w, so_far); i++) {
+		if (i % 5 == 0)
+			world_kill(w, 2, 0, WORLD_KILL);
+		go_on(w);
+	}
+	assert_true(until(w, so_far));
+}
+
+static bool n2_is_left_out(struct world *w, int so_far)
+{
+	(void)so_far;
+	return left_out(w, "n2");
+}
+
+static bool has_more_plans(struct world *w, int so_far)
+{
+	return world_generations(w) > so_far + 3;
+}
+
+/* A node whose worker fails again and again is left out, which keeps nobody waiting who asks for another; and it is tried again, each time later. */
+static void test_left_out_for_failing(void **state)
+{
+	(void)state;
+	struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 1000000 });
+	run_until(w, 20);
+	fail_again_and_again(w, n2_is_left_out, 0);
+	double since = world_now(w);
+	run_until_nodes(w, 2);
+	world_ask(w, "grow", 1);
+	for (int i = 0; i < MOVES && !world_replies(w, true); i++)
+		go_on(w);
+	assert_int_equal(world_replies(w, true), 1);
+	assert_int_equal(world_nodes(w), 3);
+	assert_true(left_out(w, "n2") && world_now(w) < since + 60);
+	run_until_nodes(w, 4);
+	assert_true(!left_out(w, "n2") && world_now(w) >= since + 60);
+	fail_again_and_again(w, n2_is_left_out, 0);
+	since = world_now(w);
+	run_until_nodes(w, 3);
+	run_until_nodes(w, 4);
+	assert_true(world_now(w) >= since + 120);
+	assert_int_equal(world_steps_lost(w), 0);
+	world_destroy(w);
+}
+
+/* Where there is no plan without it it is not left out for long. */
+static void test_needed_though_it_fails(void **state)
+{
+	(void)state;
+	struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .needs = 3 });
+	run_until(w, 20);
+	fail_again_and_again(w, has_more_plans, world_generations(w));
+	double since = world_now(w);
+	run_until(w, world_steps_told(w) + 10);
+	assert_int_equal(world_nodes(w), 3);
+	assert_true(world_now(w) < since + 30);
+	world_destroy(w);
+}
+
+/* One that says nothing is started again when its time is over, and no sooner. */
+static void test_silent(void **state)
+{
+	(void)state;
+	struct world *w = two_of_three(2);
+	world_silence(w, 2, true);
+	world_hold(w, 2, true);
+	run_until_starts(w, 1);
+	for (int starts = 2; starts <= 5; starts++) {
+		double last = world_started_at(w, 2);
+		run_until_starts(w, starts);
+		assert_true(world_started_at(w, 2) >= last + 5);
+	}
+	run_for(w, 60);
+	assert_int_equal(world_starts(w, 2), 5);
+	assert_int_equal(world_nodes(w), 2);
+	assert_int_equal(world_resizes(w), 0);
+	world_destroy(w);
+}
+
+/* A controller that is started anew finds what trains, and leaves it alone. */
+static void test_adopted(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w = world_create(
+			&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 400, .sole = seed % 2, .checkpoints = seed % 3 == 0 });
+		int status;
+		for (int incarnation = 1; incarnation <= 4; incarnation++) {
+			run_until(w, 60 * incarnation);
+			world_restart(w);
+		}
+		run_out(w, seed);
+		if (world_ended(w, &status) && status)
+			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
+		assert_int_equal(world_steps_told(w), 400);
+		assert_int_equal(world_resizes(w), 0);
+		assert_int_equal(world_generations(w), 1);
+		for (int n = 0; n < 3; n++)
+			assert_int_equal(world_starts(w, n), 1);
+		world_destroy(w);
+	}
+}
+
+/* An agent that does not call is waited for, and then done without; one that calls too late has its workers ended, and takes part again. */
+static void test_not_adopted(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 1000000, .sole = seed % 2 });
+		run_until(w, 60);
+		world_restart(w);
+		double since = world_now(w);
+		world_silence(w, 1, true);
+		if (seed % 4 < 2)
+			world_kill(w, 1, 0, WORLD_AGENT);
+		for (int i = 0; i < MOVES && world_now(w) < since + 14; i++)
+			go_on(w);
+		assert_int_equal(world_generations(w), 1);
+		assert_int_equal(world_resizes(w), 0);
+		for (int i = 0; i < MOVES && world_starts(w, 1) < 2; i++)
+			go_on(w);
+		for (int i = 0; i < 200 && world_move(w); i++) /* what the others have is known before it is there */
+			;
+		world_silence(w, 1, false);
+		for (int i = 0; i < MOVES && (!world_resizes(w) || world_nodes(w) < 3); i++)
+			go_on(w);
+		int told = world_steps_told(w);
+		run_until(w, told + 100);
+		assert_int_equal(world_nodes(w), 3);
+		assert_true(world_generations(w) >= 2);
+		assert_int_equal(world_steps_lost(w), 0);
+		assert_int_equal(world_starts(w, 1), 2);
+		world_destroy(w);
+	}
+}
+
+/* Killed when a switch has been written down and nobody was told: all workers hold what an older generation than the journal's left them. */
+static void test_adopted_in_a_switch(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 20; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 300, .sole = seed % 2 });
+		int status;
+		run_until(w, 30);
+		world_dies_in_switch(w);
+		world_ask(w, "shrink", 1);
+		run_out(w, seed);
+		if (world_ended(w, &status) && status)
+			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
+		assert_int_equal(world_steps_told(w), 300);
+		assert_int_equal(world_steps_lost(w), 0);
+		assert_true(world_resizes(w) >= 1);
+		world_destroy(w);
+	}
+}
+
+/* Whoever calls first after a controller's death, the node with the batch script stays. */
+static void test_adopted_and_shrunk(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 100; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 60 });
+		int status;
+		run_until(w, 5);
+		world_restart(w);
+		run_until(w, 10);
+		world_ask(w, "shrink", 2);
+		run_out(w, seed);
+		if (world_ended(w, &status) && status)
+			fail_msg("seed %llu: %s", (unsigned long long)seed, world_exit_text(w));
+		assert_int_equal(world_nodes(w), 1);
+		world_destroy(w);
+	}
+}
+
+/* Slurm takes any number of the highest nodes without a word, however the plan lies, and again: as soon as copies are made it never begins anew. */
+static void test_shrunk_by_count(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 1; seed <= 60; seed++) {
+		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .halves = true });
+		for (int nodes = 4, left; nodes > 1; nodes = left) {
+			run_until(w, world_steps_told(w) + 200);
+			left = 1 + (int)((seed + (uint64_t)nodes) % (uint64_t)(nodes - 1));
+			for (int n = left; n < nodes; n++)
+				world_hold(w, n, false);
+			run_until_nodes(w, left);
+			if (world_began_anew(w))
+				fail_msg("seed %llu: a shrink from %d nodes to %d begins anew", (unsigned long long)seed, nodes, left);
+		}
+		world_destroy(w);
+	}
+}
+
+static int meetings[2]; /* in worlds without and with devices that take long to connect */
+
+/* restarts: the controller dies, too, in the midst of what it does. */
+static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restarts)
+{
+	struct world_options o = { .seed = seed, .nodes = 2 + (int)(seed % 5), .devices_per_node = 1 + (int)(seed % 3), .checkpoints = checkpoints, .noise = true, .stragglers = seed % 4 == 0 };
+	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
+	o.steps = 400;
+	struct world *w = world_create(&o);
+	int status;
+	uint64_t x = seed;
+	for (int i = 0; i < faults && !world_ended(w, &status); i++) {
+		x = x * 6364136223846793005u + 1442695040888963407u;
+		int moves = (int)(x >> 33) % ((x >> 20) % 3 ? 200 : 10);
+		for (int k = 0; k < moves && !world_ended(w, &status); k++)
+			if (!world_move(w))
+				world_wait(w);
+		world_fault(w);
+		if (restarts && (x >> 45) % 3 == 0)
+			world_dies(w, (int)(x >> 50) % 20);
+	}
+	world_heal(w);
+	run_out(w, seed);
+	world_ended(w, &status);
+	if (status && !strstr(world_exit_text(w), "checkpoint"))
+		fail_msg("seed %llu ended with %d: %s", (unsigned long long)seed, status, world_exit_text(w));
+	assert_int_equal(world_steps_told(w), o.steps);
+	meetings[seed % 2] += world_preconnects(w);
+	world_destroy(w);
+}
+
+static void test_chaos_restarts(void **state)
+{
+	(void)state;
+	const char *one = getenv("HSPMD_SEED");
+	const unsigned count = one ? 1 : getenv("HSPMD_LONG") ? 3000 : 20;
+	const uint64_t first = one ? strtoull(one, NULL, 10) : 1 + draw_first(count, 3000);
+	for (uint64_t seed = first; seed < first + count; seed++) {
+		if (getenv("HSPMD_WORLD"))
+			fprintf(stderr, "seed %llu\n", (unsigned long long)seed);
+		under_chaos(seed, 25, seed % 2, true);
+	}
+}
+
+static void test_chaos(void **state)
+{
+	(void)state;
+	meetings[0] = meetings[1] = 0;
+	const int runs = getenv("HSPMD_LONG") ? 3000 : 30;
+	const char *one = getenv("HSPMD_SEED");
+	if (one) {
+		under_chaos(strtoull(one, NULL, 10), 25, strtoull(one, NULL, 10) % 2, false);
+		return;
+	}
+	const int first = 1 + (int)draw_first((unsigned)runs, 3000);
+	for (int seed = first; seed < first + runs; seed++) {
+		if (getenv("HSPMD_WORLD"))
+			fprintf(stderr, "seed %d\n", seed);
+		under_chaos((uint64_t)seed, 25, seed % 2, false);
+	}
+	assert_int_equal(meetings[0], 0);
+	assert_true(meetings[1] > runs / 10);
+}
+
+/* A plan that was given is refused before anybody is started for it; one that fits is the first generation's. */
+static void test_given(void **state)
+{
+	(void)state;
+	json_t *plan = json_pack("{ss, si, si, si, s[{si, s[{s[ii], s[s]}]}]}", "format", "hspmd-plan-1", "global_batch", 48, "micro_batch", 1, "seq_len", 8, "pipelines",
+				 "micro_batches", 48, "stages", "layers", 0, 6, "devices", "n0:0");
+	assert_non_null(plan);
+	for (int fits = 0; fits < 2; fits++) {
+		struct world *w = world_create(&(struct world_options){ .seed = 3, .nodes = 2, .devices_per_node = 1, .held = 2, .steps = 5, .given = plan, .unfit = !fits });
+		int status;
+		run_out(w, 3);
+		assert_true(world_ended(w, &status));
+		assert_int_equal(status, fits ? 0 : 1);
+		assert_int_equal(world_generations(w), fits);
+		assert_int_equal(world_steps_told(w), fits ? 5 : 0);
+		if (!fits)
+			assert_string_equal(world_exit_text(w), "given.json: pipelines[0].stages[0]: it cannot be run");
+		world_destroy(w);
+	}
+	json_decref(plan);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_undisturbed),
+		cmocka_unit_test(test_causes),
+		cmocka_unit_test(test_given),
+		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived), cmocka_unit_test(test_hung),
+		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
+		cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_at_first),
+		cmocka_unit_test(test_left_out_for_failing), cmocka_unit_test(test_needed_though_it_fails), cmocka_unit_test(test_silent),
+		cmocka_unit_test(test_adopted), cmocka_unit_test(test_not_adopted), cmocka_unit_test(test_adopted_in_a_switch), cmocka_unit_test(test_adopted_and_shrunk), cmocka_unit_test(test_shrunk_by_count),
+		cmocka_unit_test(test_chaos), cmocka_unit_test(test_chaos_restarts),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

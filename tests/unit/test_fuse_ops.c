@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which operators of a program a device runs two at a time: which pairs, where, and that nothing else reads what is gone; none where the device has no such kernels or
+ * none are wanted. No GPU is needed to know. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "runtime/resharding/regions.h" /* beside program.h: both can be included in one file */
+#include "runtime/op/op.h"
+#include "runtime/program/seq_len.h"
+#include "runtime/program/program.h"
+#include "tests/unit/trainer.h"
+
+#define BLOCKS 3
+#define MICRO_BATCHES 2
+
+/* Pairs of one micro-batch, by opcode. */
+struct expected {
+	enum hspmd_opcode opcode;
+	int count;
+};
+
+/* At another length a table is of as many positions as what it is for. */
+static void check_shorter(const struct hspmd_program *p, const struct hspmd_graph_source *source)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_program *shorter = hspmd_program_at_length(p, source, 8, NULL, &err);
+	if (!shorter)
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < shorter->instruction_count; i++) {
+		const struct hspmd_instruction *in = &shorter->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_ROPE || in->input_count < 2)
+			continue;
+		struct hspmd_view x = hspmd_program_slot_view(shorter, in->in[0], NULL), table = hspmd_program_slot_view(shorter, in->in[1], NULL);
+		assert_int_equal(x.shape[1], 8);
+		assert_int_equal(table.shape[1], x.shape[1]);
+		assert_int_equal(table.start[1], x.start[1]);
+	}
+	hspmd_program_destroy(shorter);
+}
+
+static struct hspmd_program *build(const char *model, const char *kind, const char *devices, const char *more, bool bf16)
+{
+	struct hspmd_error err = { "" };
+	char cluster_text[1024], plan_text[1024];
+	snprintf(cluster_text, sizeof cluster_text, "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"%s\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
+						    "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"d\",\"count\":2}]}],\"links\":"
+						    "[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}", kind);
+	snprintf(plan_text, sizeof plan_text, "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"pipelines\":[{\"micro_batches\":%d,"
+					      "\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:%s\"]%s}]}]}", MICRO_BATCHES, BLOCKS + 2, devices, more);
+	json_t *c = json_loads(cluster_text, 0, NULL), *p = json_loads(plan_text, 0, NULL), *m = json_loads(model, 0, NULL);
+	struct hspmd_model *read = hspmd_model_from_json(m, "model", &err);
+	struct hspmd_cluster *cluster = hspmd_cluster_from_json(c, "cluster", &err);
+	struct hspmd_plan *plan = cluster ? hspmd_plan_from_json(p, "plan", cluster, BLOCKS + 2, &err) : NULL;
+	struct hspmd_program *program = NULL;
+	if (read && plan) {
+		struct hspmd_graph_source source = hspmd_graph_source_model(read);
+		source.precision = bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
+		program = hspmd_program_build(&source, plan, cluster, 0, NULL, &err);
+		if (program)
+			check_shorter(program, &source);
+	}
+	if (!program)
+		fail_msg("%s", err.text);
+	hspmd_plan_destroy(plan);
+	hspmd_cluster_destroy(cluster);
+	hspmd_model_destroy(read);
+	json_decref(c);
+	json_decref(p);
+	json_decref(m);
+	return program;
+}
+
+static int count(const struct hspmd_program *p, enum hspmd_opcode opcode)
+{
+	int n = 0;
+	for (size_t i = 0; i < p->instruction_count; i++)
+		n += p->instructions[i].kind == HSPMD_INSTRUCTION_RUN && p->instructions[i].opcode == opcode;
+	return n;
+}
+
+static int count_pairs(const struct hspmd_program *p)
+{
+	int n = 0;
+	for (int o = 0; o < HSPMD_OP_COUNT; o++)
+		n += hspmd_op_types[(enum hspmd_opcode)o]->pair.is_pair ? count(p, (enum hspmd_opcode)o) : 0;
+	return n;
+}
+
+/* Everything in the arena is written before it is read. */
+static void check_order(const struct hspmd_program *p)
+{
+	bool *written = calloc(p->slot_count + 1, sizeof *written);
+	assert_non_null(written);
+	for (size_t i = 0; i < p->vote; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		for (int k = 0; k < in->input_count; k++)
+			if (in->in[k] >= 0 && p->slots[in->in[k]].memory == HSPMD_ARENA_TRANSIENT && !written[in->in[k]])
+				fail_msg("instruction %zu reads slot %d, which nobody wrote", i, in->in[k]);
+		for (int k = 0; k < in->output_count; k++)
+			if (in->out[k] >= 0)
+				written[in->out[k]] = true;
+	}
+	free(written);
+}
+
+static void expect(const char *model, const char *devices, const char *more, const struct expected *want, size_t kinds)
+{
+	for (int bf16 = 0; bf16 < 2; bf16++) {
+		struct hspmd_program *p = build(model, "cuda", devices, more, bf16);
+		int all = 0;
+		check_order(p);
+		for (size_t k = 0; k < kinds; k++) {
+			if (count(p, want[k].opcode) != want[k].count * MICRO_BATCHES)
+				fail_msg("%d of %s, expected %d", count(p, want[k].opcode), hspmd_opcode_names[want[k].opcode], want[k].count * MICRO_BATCHES);
+			all += want[k].count * MICRO_BATCHES;
+		}
+		assert_int_equal(count_pairs(p), all);
+		hspmd_program_destroy(p);
+	}
+}
+
+#define EXPECT(model, devices, more, ...) \
+	expect(model, devices, more, (const struct expected[]){ __VA_ARGS__ }, sizeof((const struct expected[]){ __VA_ARGS__ }) / sizeof(struct expected))
+
+static void one_device(void **state)
+{
+	(void)state;
+	/* Both sums of a block are of a product; the gradient of every norm but the last is added to what comes past it. */
+	EXPECT(trainer_gpt2, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS },
+	       { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
+	/* q, k and v give one gradient, and so do gate and up */
+	EXPECT(trainer_llama, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS }, { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
+}
+
+static void a_sum_between(void **state)
+{
+	(void)state;
+	EXPECT(trainer_gpt2, "0-1", "", { HSPMD_OP_ADD_LAYERNORM, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS },
+	       { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
+	EXPECT(trainer_llama, "0-1", "", { HSPMD_OP_ADD_RMSNORM, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS }, { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
+}
+
+/* What is computed again keeps nothing beside it the first time. */
+static void recomputed(void **state)
+{
+	(void)state;
+	struct hspmd_program *p = build(trainer_gpt2, "cuda", "0", ",\"recompute\":\"full\"", false);
+	int first = 0, again = 0;
+	check_order(p);
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_LINEAR_GELU)
+			*(in->out[1] < 0 ? &first : &again) += 1;
+	}
+	assert_true(first > 0 && again > 0);
+	hspmd_program_destroy(p);
+}
+
+static void none(void **state)
+{
+	(void)state;
+	struct hspmd_program *cpu = build(trainer_llama, "cpu", "0", "", false), *fused = build(trainer_llama, "cuda", "0", "", false);
+	setenv("HSPMD_UNFUSED", "all", 1);
+	struct hspmd_program *apart = build(trainer_llama, "cuda", "0", "", false);
+	setenv("HSPMD_UNFUSED", "linear_grad_x_add,linear_add", 1);
+	struct hspmd_program *some = build(trainer_llama, "cuda", "0", "", false);
+	setenv("HSPMD_UNFUSED", "rope_table", 1);
+	struct hspmd_program *pairs_alone = build(trainer_llama, "cuda", "0", "", false);
+	unsetenv("HSPMD_UNFUSED");
+	assert_int_equal(count_pairs(cpu) + count(cpu, HSPMD_OP_ROPE_TABLE), 0);
+	assert_int_equal(count_pairs(apart) + count(apart, HSPMD_OP_ROPE_TABLE), 0);
+	assert_int_equal(count(fused, HSPMD_OP_ROPE_TABLE), 1);
+	assert_int_equal(count(some, HSPMD_OP_LINEAR_ADD) + count(some, HSPMD_OP_LINEAR_GRAD_X_ADD), 0);
+	assert_int_equal(count(some, HSPMD_OP_ADD_RMSNORM), 2 * BLOCKS * MICRO_BATCHES);
+	assert_int_equal(count(pairs_alone, HSPMD_OP_ROPE_TABLE), 0);
+	assert_true(pairs_alone->arena_bytes <= apart->arena_bytes);
+	assert_true(fused->instruction_count < apart->instruction_count);
+	hspmd_program_destroy(cpu);
+	hspmd_program_destroy(fused);
+	hspmd_program_destroy(apart);
+	hspmd_program_destroy(some);
+	hspmd_program_destroy(pairs_alone);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device), cmocka_unit_test(a_sum_between), cmocka_unit_test(recomputed), cmocka_unit_test(none) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

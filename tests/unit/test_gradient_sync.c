@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gradients of replicas on several nodes: each crosses between nodes once a node where links within are faster, and the losses stay what they are. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+
+#include "runtime/program/program.h"
+#include "tests/unit/trainer.h"
+
+#define STEPS 8
+#define NODES 2
+
+/* Two nodes of three. */
+static const char cluster[] =
+	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
+	"\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n[0-1]\",\"devices\":[{\"type\":\"c\",\"count\":3}]}],\"links\":["
+	"{\"scope\":\"node\",\"alpha_s\":1e-7,\"gbytes_per_s\":100},{\"scope\":\"cluster\",\"alpha_s\":1e-6,\"gbytes_per_s\":0.1}]}";
+
+#define HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":6,\"micro_batch\":1,\"seq_len\":16,\"pipelines\":"
+#define REPLICA(device) "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,5],\"devices\":[\"" device "\"]}]}"
+static const char six[] = HEAD "[" REPLICA("n0:0") "," REPLICA("n0:1") "," REPLICA("n0:2") "," REPLICA("n1:0") "," REPLICA("n1:1") "," REPLICA("n1:2") "]}";
+static const char one[] = HEAD "[{\"micro_batches\":6,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0\"]}]}]}";
+/* Two of two devices and two of one: groups of four, one of which has to make do with unlike widths. */
+static const char mixed[] = HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0-1\"]}]},"
+				 "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n0:2\"]},{\"layers\":[2,5],\"devices\":[\"n1:2\"]}]},"
+				 "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n1:0-1\"]}]}]}";
+
+struct scene {
+	struct hspmd_cluster *cluster;
+	struct hspmd_model *model;
+	struct hspmd_plan *plan;
+	struct hspmd_program *program;
+};
+
+static void build(struct scene *s, const char *plan)
+{
+	struct hspmd_error err = { "" };
+	json_t *c = json_loads(cluster, 0, NULL), *m = json_loads(trainer_gpt2, 0, NULL), *p = json_loads(plan, 0, NULL);
+	s->cluster = hspmd_cluster_from_json(c, "cluster", &err);
+	s->model = s->cluster ? hspmd_model_from_json(m, "model", &err) : NULL;
+	s->plan = s->model ? hspmd_plan_from_json(p, "plan", s->cluster, hspmd_model_layers(s->model), &err) : NULL;
+	struct hspmd_graph_source source = s->plan ? hspmd_graph_source_model(s->model) : (struct hspmd_graph_source){ 0 };
+	s->program = s->plan ? hspmd_program_build(&source, s->plan, s->cluster, 0, NULL, &err) : NULL;
+	json_decref(c);
+	json_decref(m);
+	json_decref(p);
+	if (!s->program)
+		fail_msg("%s", err.text);
+}
+
+static void clear(struct scene *s)
+{
+	hspmd_program_destroy(s->program);
+	hspmd_plan_destroy(s->plan);
+	hspmd_model_destroy(s->model);
+	hspmd_cluster_destroy(s->cluster);
+}
+
+static int64_t all_parameters(const struct hspmd_program *p)
+{
+	int64_t elements = 0;
+	for (int i = 0; i < p->state_count; i++)
+		elements += hspmd_shape_elements(&p->graph->tensors[p->states[i].tensor].shape);
+	return elements;
+}
+
+/* Elements that a step's sums bring from members on one node to another: of an all-reduce, each member's share of the addends and of the sums. */
+static double crossing(const struct scene *s)
+{
+	const struct hspmd_program *p = s->program;
+	double elements = 0;
+	for (size_t i = 0; i < p->vote; i++) {
+		const struct hspmd_instruction *in = &p->instructions[i];
+		if (in->kind != HSPMD_INSTRUCTION_COMM || in->micro_batch >= 0 || in->step)
+			continue;
+		for (int k = 0; k < in->transfer->step_count; k++) {
+			const struct hspmd_comm_step *step = &in->transfer->steps[k];
+			int there[NODES] = { 0 };
+			for (int m = 0; m < step->member_count; m++)
+				there[s->cluster->devices[step->members[m]].node]++;
+			double pairs = 2.0 * there[0] * there[1]; /* ordered */
+			if (!pairs)
+				continue;
+			if (step->kind != HSPMD_COMM_ALL_REDUCE)
+				fail_msg("a sum goes between nodes by %s", hspmd_comm_kind_names[step->kind]);
+			elements += 2 * pairs * (double)hspmd_box_elements(&step->in[0]) / step->member_count;
+		}
+	}
+	return elements;
+}
+
+static void once_a_node(void **state)
+{
+	(void)state;
+	struct scene s;
+	build(&s, six);
+	double all = (double)all_parameters(s.program);
+	/* Two nodes as two members: each gives half of its addends and half of the sums. */
+	double gone = crossing(&s);
+	if (!(gone >= 2 * all && gone < 2.1 * all))
+		fail_msg("%g elements go between nodes for %g parameters", gone, all);
+	clear(&s);
+}
+
+static void same_losses(void **state)
+{
+	(void)state;
+	static const char *const plans[] = { six, mixed };
+	struct hspmd_error err = { "" };
+	double want[STEPS], got[STEPS], again[STEPS];
+	struct trainer_options o = { .cluster = cluster, .model = trainer_gpt2, .plan = one, .steps = STEPS };
+	if (trainer_train(&o, want, &err))
+		fail_msg("%s", err.text);
+	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+		o.plan = plans[i];
+		if (trainer_train(&o, got, &err) || trainer_train(&o, again, &err))
+			fail_msg("plan %zu: %s", i, err.text);
+		for (int k = 0; k < STEPS; k++)
+			if (!(fabs(got[k] - want[k]) < 1e-5 * want[k]))
+				fail_msg("plan %zu: loss of step %d is %.17g, not %.17g", i, k, got[k], want[k]);
+		assert_memory_equal(got, again, sizeof got);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = { cmocka_unit_test(once_a_node), cmocka_unit_test(same_losses) };
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

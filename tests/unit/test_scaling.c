@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job's controller tells hspmdctld of further nodes: the curve on nodes of its first kind, and what its other kinds are worth. */
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "controller/run/scaling.h"
+#include "tests/unit/solver_inputs.h"
+
+/* Two nodes of four fast devices, two of four that are half as fast. */
+static const char text[] =
+        "{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
+        "\"fast\": {\"kind\": \"cuda\", \"memory_bytes\": 8000000000, \"gbytes_per_s\": 2000, \"peak_tflops\": {\"fp32\": 10}},"
+        "\"slow\": {\"kind\": \"cuda\", \"memory_bytes\": 8000000000, \"gbytes_per_s\": 1000, \"peak_tflops\": {\"fp32\": 5}}},"
+        "\"nodes\": [{\"name\": \"f[0-1]\", \"devices\": [{\"type\": \"fast\", \"count\": 4}]}, {\"name\": \"s[0-1]\", \"devices\": [{\"type\": \"slow\", \"count\": 4}]}],"
+        "\"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 400}, {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 50}]}";
+
+static void test_curve_and_kinds(void **state)
+{
+	struct hspmd_job job = { .global_batch = 512, .seq_len = 256, .precision = HSPMD_PRECISION_FP32 };
+	struct hspmd_error err = { "" };
+	struct run_node_class kinds[4];
+	double curve[8];
+	(void)state;
+	json_t *cluster = json_loads(text, 0, NULL);
+	struct hspmd_model *model = small_gpt2(8);
+	assert_non_null(cluster);
+	if (run_scaling_curve(cluster, model, &job, 2, curve, 8, &err) != 8)
+		fail_msg("%s", err.text);
+	for (int i = 1; i < 8; i++)
+		assert_true(curve[i] > curve[i - 1]);
+	/* All eight are like the first, though only two such are there. */
+	assert_true(curve[7] > 5 * curve[0]);
+	assert_int_equal(run_relative_speeds(cluster, model, &job, 2, kinds, 4, &err), 2);
+	assert_string_equal(kinds[0].node, "f0");
+	assert_float_equal(kinds[0].relative_speed, 1, 0);
+	assert_string_equal(kinds[1].node, "s0");
+	assert_float_equal(kinds[1].relative_speed, 0.5, 0.1);
+	assert_int_equal(run_relative_speeds(cluster, model, &job, 2, kinds, 1, &err), 1);
+	hspmd_model_destroy(model);
+	json_decref(cluster);
+}
+
+static void test_what_cannot_be_reckoned(void **state)
+{
+	struct hspmd_job job = { .global_batch = 8, .seq_len = 64, .precision = HSPMD_PRECISION_FP32 };
+	struct hspmd_error err = { "" };
+	struct run_node_class kinds[4];
+	double curve[4];
+	(void)state;
+	json_t *none = json_pack("{s:[]}", "nodes");
+	struct hspmd_model *model = small_gpt2(2);
+	assert_int_equal(run_scaling_curve(none, model, &job, 1, curve, 4, &err), -1);
+	assert_int_equal(run_relative_speeds(none, model, &job, 1, kinds, 4, &err), -1);
+	hspmd_model_destroy(model);
+	json_decref(none);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_curve_and_kinds),
+		cmocka_unit_test(test_what_cannot_be_reckoned),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

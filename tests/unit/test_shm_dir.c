@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is left in nodes' memory by agents that died: who may remove it, and when. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/durable.h"
+#include "common/shm_dir.h"
+
+#define NOBODY 65534
+
+/* Of this process alone: others may be tested beside it. */
+static char folder[128], job[24], another[24], shorter[24], longer[24];
+
+static const char *in(const char *name)
+{
+	static char path[4][256];
+	static int turn;
+	turn = (turn + 1) % 4;
+	snprintf(path[turn], sizeof path[turn], "%s/%s", folder, name);
+	return path[turn];
+}
+
+static bool there(const char *name)
+{
+	struct stat st;
+	return !lstat(in(name), &st);
+}
+
+static void put(const char *path)
+{
+	int fd = open(path, O_CREAT | O_WRONLY, 0600);
+	assert_true(fd >= 0);
+	close(fd);
+}
+
+static void age(const char *path, int seconds)
+{
+	struct timespec t[2];
+	clock_gettime(CLOCK_REALTIME, &t[0]);
+	t[0].tv_sec -= seconds;
+	t[1] = t[0];
+	assert_int_equal(utimensat(AT_FDCWD, path, t, 0), 0);
+}
+
+/* A node's part with something in it, of an agent of a job that is gone; or, held: the descriptor of one that is not. */
+static int part(const char *node, const char *of, bool held)
+{
+	struct hspmd_error err;
+	char file[64];
+	int fd = hspmd_shm_dir_lock(folder, node, of, &err);
+	assert_true(fd >= 0);
+	assert_true(!mkdir(in(node), 0700));
+	snprintf(file, sizeof file, "%s/%s-0.g1.live", node, node);
+	put(in(file));
+	if (!held)
+		close(fd);
+	return held ? fd : -1;
+}
+
+static int set_up(void **state)
+{
+	char name[32];
+	(void)state;
+	snprintf(name, sizeof name, "test%d", (int)getpid());
+	snprintf(shorter, sizeof shorter, "%d", (int)getpid());
+	snprintf(job, sizeof job, "%d7", (int)getpid());
+	snprintf(another, sizeof another, "%d8", (int)getpid());
+	snprintf(longer, sizeof longer, "%d81", (int)getpid());
+	char *path = hspmd_shm_dir(name);
+	if (!path)
+		return 0;
+	snprintf(folder, sizeof folder, "%s", path);
+	free(path);
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct hspmd_error err;
+	(void)state;
+	return *folder ? hspmd_remove_tree(folder, &err) : 0;
+}
+
+static void test_the_end_of_a_job(void **state)
+{
+	(void)state;
+	if (!*folder)
+		skip();
+	int alive = part("n0", job, true);
+	part("n1", job, false);
+	part("n2", another, false);
+	part("n3", NULL, false);
+	/* Not this node's, not this job's, or in use. */
+	hspmd_shm_dir_sweep_job("n0", job, 5);
+	hspmd_shm_dir_sweep_job("n2", shorter, 5);
+	hspmd_shm_dir_sweep_job("n2", longer, 5);
+	hspmd_shm_dir_sweep_job("n", job, 5);
+	assert_true(there("n0") && there("n1") && there("n2") && there("n3"));
+	hspmd_shm_dir_sweep_job("n1", job, 5);
+	assert_true(there("n0") && !there("n1") && !there("n1.lock") && there("n2") && there("n3"));
+	close(alive);
+	hspmd_shm_dir_sweep_job("n0", job, 5);
+	hspmd_shm_dir_sweep_job("n2", another, 5);
+	assert_true(!there("n0") && !there("n2") && there("n3"));
+}
+
+/* Long after, no matter whose. */
+static void test_what_is_old(void **state)
+{
+	(void)state;
+	if (!*folder)
+		skip();
+	int alive = part("n5", job, true);
+	part("n6", job, false);
+	part("n7", job, false);
+	age(in("n5"), 86400);
+	age(in("n6"), 86400);
+	hspmd_shm_dir_sweep();
+	assert_true(there("n5") && !there("n6") && there("n7"));
+	age(in("n7"), 86400);
+	hspmd_shm_dir_sweep_job("elsewhere", shorter, 5);
+	assert_true(there("n5") && !there("n7"));
+	close(alive);
+}
+
+/* Root removes others' as they would themselves: what they cannot remove, or what a link leads to, stays. */
+static void test_as_root(void **state)
+{
+	char outside[] = "/tmp/hspmd-outside-XXXXXX", link[256];
+	struct hspmd_error err;
+	(void)state;
+	if (!*folder || geteuid())
+		skip();
+	char own[128];
+	snprintf(own, sizeof own, "%s", folder);
+	snprintf(folder, sizeof folder, "/dev/shm/hspmd-%d-test%d", NOBODY, (int)getpid());
+	part("n1", job, false);
+	assert_non_null(mkdtemp(outside));
+	snprintf(link, sizeof link, "%s/precious", outside);
+	put(link);
+	assert_int_equal(symlink(outside, in("n1/link")), 0);
+	part("n2", job, false);
+	assert_true(!mkdir(in("n2/roots"), 0700));
+	put(in("n2/roots/file"));
+	const char *const theirs[] = { "", "n1", "n1.lock", "n1/n1-0.g1.live", "n2", "n2.lock" };
+	for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++)
+		assert_int_equal(chown(in(theirs[i]), NOBODY, NOBODY), 0);
+	hspmd_shm_dir_sweep();
+	assert_true(there("n1/n1-0.g1.live"));
+	hspmd_shm_dir_sweep_job("n1", job, 5);
+	hspmd_shm_dir_sweep_job("n2", job, 5);
+	assert_false(there("n1") || there("n1.lock"));
+	assert_true(there("n2/roots/file"));
+	assert_int_equal(access(link, F_OK), 0);
+	/* One that bears another's number. */
+	char lie[128];
+	snprintf(lie, sizeof lie, "/dev/shm/hspmd-%d-test%d", NOBODY - 1, (int)getpid());
+	assert_int_equal(hspmd_remove_tree(folder, &err), 0);
+	snprintf(folder, sizeof folder, "%s", lie);
+	part("n1", job, false);
+	hspmd_shm_dir_sweep_job("n1", job, 5);
+	assert_true(there("n1"));
+	assert_int_equal(hspmd_remove_tree(folder, &err), 0);
+	assert_int_equal(hspmd_remove_tree(outside, &err), 0);
+	snprintf(folder, sizeof folder, "%s", own);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_end_of_a_job),
+		cmocka_unit_test(test_what_is_old),
+		cmocka_unit_test(test_as_root),
+	};
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}

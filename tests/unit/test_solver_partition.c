@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Splits of layers and shares of work against trying everything. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "controller/solver/search/shard_ratio.h"
+#include "controller/solver/search/minmax.h"
+#include "controller/solver/search/partition.h"
+#include "tests/bench/solver/instances.h"
+
+/* ---- splits */
+
+static double cycle_of(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, const int *ends)
+{
+	double worst = 0;
+	for (int s = 0, first = 0; s < sequence->stages; first = ends[s++]) {
+		const double *work = t->submeshes[sequence->submesh[s]].work[HSPMD_RECOMPUTE_NONE];
+		double seconds = work[ends[s]] - work[first];
+		if (s > 0)
+			seconds += hspmd_boundary_seconds(t, sequence->submesh[s - 1], sequence->submesh[s], false, 1, t->size_of[first - 1]);
+		if (s < sequence->stages - 1)
+			seconds += hspmd_boundary_seconds(t, sequence->submesh[s], sequence->submesh[s + 1], false, 1, t->size_of[ends[s] - 1]);
+		worst = fmax(worst, seconds);
+	}
+	return worst;
+}
+
+static double least_cycle(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, int *ends, int s, int first)
+{
+	double best = INFINITY;
+	if (s == sequence->stages - 1) {
+		ends[s] = t->layers;
+		return cycle_of(t, sequence, ends);
+	}
+	for (int end = first + 1; end <= t->layers - (sequence->stages - 1 - s); end++) {
+		ends[s] = end;
+		best = fmin(best, least_cycle(t, sequence, ends, s + 1, end));
+	}
+	return best;
+}
+
+/* On clusters of one-device nodes every border crosses nodes, so the cycle can be computed by hand. */
+static void splits_have_the_least_cycle(void **state)
+{
+	(void)state;
+	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
+	int compared = 0;
+	for (unsigned seed = 1; seed <= 200; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		bool allowed[3] = { true, true, true };
+		assert_int_equal(instance_new(seed, 6, 9, &in, &err), 0);
+		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
+		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
+		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, 1, &err);
+		assert_non_null(t);
+		struct hspmd_stage_sequence sequence = { 0 };
+		for (int u = 0; u < t->submesh_count; u++)
+			if (t->submeshes[u].tp == 1 && device_classes->list[t->submeshes[u].device_class].per_node == 1)
+				for (int n = 0; n < device_classes->list[t->submeshes[u].device_class].node_count && sequence.stages < t->layers; n++)
+					sequence.submesh[sequence.stages++] = (unsigned char)u;
+		struct hspmd_pipeline_partition partition;
+		struct hspmd_layer_copies copies = { 1, false };
+		int ends[HSPMD_STAGES_MAX];
+		if (!in.tight && sequence.stages > 1) {
+			assert_true(hspmd_partition_layers(t, &sequence, &copies, 64, 1e-9, &partition));
+			double best = least_cycle(t, &sequence, ends, 0, 0);
+			assert_true(fabs(partition.period_s - best) <= 1e-7 * best);
+			/* No row does more micro-batches a second than its units' rates together. */
+			double rates = 0;
+			for (int s = 0; s < sequence.stages; s++)
+				rates += t->submeshes[sequence.submesh[s]].rate;
+			assert_true(best * rates >= 1 - 1e-12);
+			compared++;
+		}
+		hspmd_submesh_tables_destroy(t);
+		hspmd_device_classes_destroy(device_classes);
+		hspmd_costs_destroy(c);
+		instance_free(&in);
+	}
+	assert_true(compared > 20);
+}
+
+/* Whatever the search makes of all devices is within the bound that it cuts branches by, and the bound is near: a fifth less would cut off what is best. */
+static void no_plan_beats_the_bound(void **state)
+{
+	(void)state;
+	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
+	int near = 0, plans = 0;
+	for (unsigned seed = 1; seed <= 40; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		bool allowed[3] = { true, true, true };
+		assert_int_equal(instance_new(seed, 6, 8, &in, &err), 0);
+		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
+		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
+		for (int mb = 1; mb <= 2; mb++) {
+			struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, mb, &err);
+			struct hspmd_solve_request r = { .global_batch = in.global_batch, .micro_batch = mb };
+			struct hspmd_plan *p = hspmd_solve(in.cluster, NULL, in.profile, &r, NULL, &err);
+			int available[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
+			for (int k = 0; k < device_classes->count; k++)
+				available[k] = device_classes->list[k].count;
+			double bound = in.global_batch / mb / hspmd_submesh_tables_rate(t, available) / hspmd_variation(c, in.cluster->device_count, 1);
+			if (p) {
+				assert_true(p->predicted.step_s >= bound);
+				near += 0.8 * p->predicted.step_s < bound;
+				plans++;
+			}
+			hspmd_plan_destroy(p);
+			hspmd_submesh_tables_destroy(t);
+		}
+		hspmd_device_classes_destroy(device_classes);
+		hspmd_costs_destroy(c);
+		instance_free(&in);
+	}
+	print_message("%d plans, %d of them near the bound\n", plans, near);
+	assert_true(near > 3);
+}
+
+/* ---- shares */
+
+static double slowest(const struct hspmd_minmax_worker *t, int count, const int *parts, const int *extra)
+{
+	double worst = 0;
+	for (int i = 0; i < count; i++)
+		worst = fmax(worst, t[i].fixed + t[i].each * (parts[i] + (extra[i] > 0)));
+	return worst;
+}
+
+/* The least time by trying every number of parts of every taker (one copy each). */
+static double tried(const struct hspmd_minmax_worker *t, int count, int total)
+{
+	double best = INFINITY;
+	if (count == 1)
+		return total >= 1 && total <= t->max_parts ? t->fixed + t->each * total : INFINITY;
+	for (int n = 1; n < total && n <= t->max_parts; n++)
+		best = fmin(best, fmax(t->fixed + t->each * n, tried(t + 1, count - 1, total - n)));
+	return best;
+}
+
+static void shares_are_optimal_in_whole_parts(void **state)
+{
+	(void)state;
+	unsigned random = 1;
+	for (int round = 0; round < 300; round++) {
+		struct hspmd_minmax_worker t[3];
+		int parts[3], extra[3];
+		for (int i = 0; i < 3; i++) {
+			random = random * 1664525u + 1013904223u;
+			t[i] = (struct hspmd_minmax_worker){ (random >> 8) % 100 / 10.0, 1 + (random >> 16) % 90 / 10.0, 1,
+						     (random >> 24) % 4 ? INT_MAX : 1 + (int)(random >> 20) % 6 };
+		}
+		int total = 3 + (int)(random >> 12) % 20;
+		double best = tried(t, 3, total);
+		int rc = hspmd_minmax_divide(t, 3, total, parts, extra);
+		assert_int_equal(rc, isinf(best) ? 1 : 0);
+		if (rc)
+			continue;
+		int sum = 0;
+		for (int i = 0; i < 3; i++) {
+			sum += parts[i] + extra[i];
+			assert_true(parts[i] + extra[i] <= t[i].max_parts);
+		}
+		assert_int_equal(sum, total);
+		assert_true(fabs(slowest(t, 3, parts, extra) - best) < 1e-9);
+	}
+}
+
+static void copies_take_alike(void **state)
+{
+	(void)state;
+	const struct hspmd_minmax_worker t[2] = { { 0, 1, 4, INT_MAX }, { 0, 2, 2, INT_MAX } };
+	int parts[2], extra[2];
+	assert_int_equal(hspmd_minmax_divide(t, 2, 22, parts, extra), 0);
+	assert_int_equal(4 * parts[0] + extra[0] + 2 * parts[1] + extra[1], 22);
+	assert_true(fabs(slowest(t, 2, parts, extra) - 5) < 1e-9);
+	assert_int_equal(hspmd_minmax_divide(t, 2, 5, parts, extra), 1);
+}
+
+/* ---- shards of unlike devices */
+
+#define UNLIKE 3
+
+struct stage_of {
+	struct hspmd_costs *c;
+	struct hspmd_plan plan;
+	struct hspmd_pipeline pipeline;
+	struct hspmd_stage stage;
+	int devices[UNLIKE];
+	double ratio[UNLIKE];
+};
+
+/* One device of each type that there is, all layers on them. Their number. */
+static int put_together(struct stage_of *x, const struct instance *in, struct hspmd_costs *c)
+{
+	*x = (struct stage_of){ .c = c };
+	int n = 0;
+	for (int t = 0; t < in->cluster->type_count; t++)
+		for (int d = 0; d < in->cluster->device_count; d++)
+			if (in->cluster->devices[d].type == t) {
+				x->devices[n++] = d;
+				break;
+			}
+	x->stage = (struct hspmd_stage){ .layers = { 0, c->layer_count }, .device_count = n, .devices = x->devices, .context = 1 };
+	x->pipeline = (struct hspmd_pipeline){ .micro_batches = 4, .micro_batch = 1, .stage_count = 1, .stages = &x->stage };
+	x->plan = (struct hspmd_plan){ .global_batch = 4, .micro_batch = 1, .seq_len = c->seq_len, .virtual_stages = 1, .pipeline_count = 1, .pipelines = &x->pipeline };
+	return n;
+}
+
+/* Seconds of a micro-batch on the slowest; INFINITY where a device cannot hold its part. */
+static double slowest_shard(struct stage_of *x, bool memory, bool *guess)
+{
+	double worst = 0;
+	*guess = false;
+	x->stage.shard_ratio = x->ratio;
+	for (int i = 0; i < x->stage.device_count; i++) {
+		int type = x->c->cluster->devices[x->devices[i]].type;
+		const struct hspmd_layer_times *t = hspmd_costs_times(x->c, type, x->ratio[i], 1, NULL);
+		assert_non_null(t);
+		worst = fmax(worst, t->forward[x->c->layer_count] + t->backward[x->c->layer_count]);
+		*guess = *guess || (t->origins & HSPMD_TIME_TP_EXTRAPOLATED);
+		if (memory && hspmd_plan_memory(x->c, &x->plan, 0, 0, i) > (double)x->c->cluster->types[type].memory_bytes)
+			worst = INFINITY;
+	}
+	x->stage.shard_ratio = NULL;
+	return worst;
+}
+
+/* The least over every division into granules; *guess: the best one has a share that was not measured. */
+static double best_division(struct stage_of *x, int i, int left, bool memory, bool *guess)
+{
+	double best = INFINITY;
+	bool own;
+	if (i == x->stage.device_count - 1) {
+		x->ratio[i] = (double)left / HSPMD_GRANULES;
+		return slowest_shard(x, memory, guess);
+	}
+	for (int parts = 1; parts < left - (x->stage.device_count - 2 - i); parts++) {
+		x->ratio[i] = (double)parts / HSPMD_GRANULES;
+		double seconds = best_division(x, i + 1, left - parts, memory, &own);
+		if (seconds < best) {
+			best = seconds;
+			*guess = own;
+		}
+	}
+	return best;
+}
+
+static void unlike_devices_share_a_stage_as_well_as_can_be(void **state)
+{
+	(void)state;
+	int compared = 0, bound = 0, impossible = 0;
+	for (unsigned seed = 1; seed <= 120; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		struct stage_of x;
+		bool guess = false, ignored;
+		assert_int_equal(instance_new(seed, 8, 6, &in, &err), 0);
+		for (int t = 0; seed % 3 == 0 && t < in.cluster->type_count; t++)
+			in.cluster->types[t].memory_bytes = in.cluster->types[t].memory_bytes * (2 + (int)seed % 4) / 6;
+		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
+		assert_non_null(c);
+		int n = put_together(&x, &in, c), rc = n > 1 ? hspmd_choose_shard_ratio(c, &x.plan, 0, 0) : -1;
+		if (n > 1) {
+			double *own = x.stage.shard_ratio, ours = INFINITY;
+			for (int i = 0; i < n && !rc; i++)
+				x.ratio[i] = own ? own[i] : 1.0 / n;
+			ours = rc ? INFINITY : slowest_shard(&x, true, &ignored);
+			double best = best_division(&x, 0, HSPMD_GRANULES, true, &guess);
+			assert_true(rc >= 0);
+			/* What nobody measured is not relied on, however fast it looks. */
+			if (!guess && fabs(ours - best) > 1e-9 * best && !(isinf(ours) && isinf(best)))
+				fail_msg("problem %u: %g s, the best division takes %g s", seed, ours, best);
+			compared += !guess && !isinf(best);
+			impossible += isinf(best);
+			bound += !isinf(best) && best > best_division(&x, 0, HSPMD_GRANULES, false, &ignored) * (1 + 1e-9);
+			free(own);
+		}
+		hspmd_costs_destroy(c);
+		instance_free(&in);
+	}
+	print_message("%d divided, %d of them as memory allows, %d impossible\n", compared, bound, impossible);
+	/* Memory decided often enough, both ways. */
+	assert_true(compared > 20 && bound > 0 && impossible > 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(splits_have_the_least_cycle),
+		cmocka_unit_test(no_plan_beats_the_bound),
+		cmocka_unit_test(shares_are_optimal_in_whole_parts),
+		cmocka_unit_test(copies_take_alike),
+		cmocka_unit_test(unlike_devices_share_a_stage_as_well_as_can_be),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

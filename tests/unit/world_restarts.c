@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The world's making and its end, and the incarnations of the job controller between. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "controller/run/coverage.h"
+#include "tests/unit/world_internal.h"
+
+static json_t *manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err)
+{
+	size_t i;
+	json_t *one;
+	(void)c, (void)cluster, (void)plan;
+	json_array_foreach(written, i, one)
+		if (json_object_get(one, "error")) {
+			hspmd_fail(err, "%s", world_word(one, "error"));
+			return NULL;
+		}
+	return json_pack("{s:s, s:I}", "id", id, "step", (json_int_t)world_integer(json_array_get(written, 0), "step"));
+}
+
+/* Has each layer of a copy in memory outlived the nodes that are gone? */
+static bool copy_is_whole(json_t *found, const json_t *manifest)
+{
+	bool there[LAYERS] = { false }, whole = true;
+	const char *node, *key;
+	size_t i;
+	json_t *list, *one, *v;
+	if (!json_object_get(manifest, "on"))
+		return true;
+	json_object_foreach(found, node, list)
+		json_array_foreach(list, i, one)
+			json_object_foreach(json_object_get(manifest, "on"), key, v)
+				there[atoi(key)] |= !strcmp(world_word(one, "place"), "memory") && world_named(v, node);
+	for (int layer = 0; layer < LAYERS; layer++)
+		whole &= there[layer];
+	return whole;
+}
+
+/* The newest. */
+static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice)
+{
+	const char *key;
+	size_t i;
+	json_t *list, *one, *best = NULL;
+	(void)c, (void)readers;
+	json_object_foreach(found, key, list)
+		json_array_foreach(list, i, one)
+			if ((strcmp(world_word(one, "place"), "memory") || copy_is_whole(found, json_object_get(one, "manifest"))) &&
+			    (!best || world_integer(json_object_get(one, "manifest"), "step") > world_integer(json_object_get(best, "manifest"), "step")))
+				best = one;
+	if (!best)
+		return -1;
+	choice->manifest = json_incref(json_object_get(best, "manifest"));
+	choice->files = json_object();
+	choice->step = world_integer(choice->manifest, "step");
+	choice->durable = !strcmp(world_word(best, "place"), "shared");
+	return 0;
+}
+
+/* All devices are alike, and so are their shares. */
+static int expected_busy(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, double *busy_s)
+{
+	int n = hspmd_plan_device_count(plan), at = 0;
+	(void)c;
+	for (int p = 0; p < plan->pipeline_count; p++)
+		for (int s = 0; s < plan->pipelines[p].stage_count; s++)
+			for (int d = 0; d < plan->pipelines[p].stages[s].device_count; d++, at++)
+				busy_s[at] = 0.02 * cluster->nodes[cluster->devices[plan->pipelines[p].stages[s].devices[d]].node].slowdown;
+	assert_int_equal(at, n);
+	return 0;
+}
+
+static int unfit(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
+{
+	(void)plan, (void)cluster;
+	return hspmd_fail(err, "%s: pipelines[0].stages[0]: it cannot be run", c->first_plan_name);
+}
+
+struct world *world_create(const struct world_options *o)
+{
+	struct world *w = calloc(1, sizeof *w);
+	struct hspmd_error err;
+	assert_non_null(w);
+	w->o = *o;
+	w->random = o->seed * UINT64_C(0x9e3779b97f4a7c15) + 88172645463325252u;
+	w->plans = json_object();
+	w->shrinks = json_array();
+	w->over = json_object();
+	w->events = json_array();
+	w->saved_step = w->shared_step = -1;
+	w->job.steps = o->steps;
+	w->job.global_batch = 48;
+	w->job.seq_len = 8;
+	w->job.file = "job.json";
+	w->job.elastic.min_nodes = 1;
+	w->job.elastic.max_nodes = o->nodes;
+	w->job.checkpoint.every_s = 0.5;
+	w->job.checkpoint.shared_every_s = o->shared_every_s > 0 ? o->shared_every_s : 0.7;
+	w->job.checkpoint.replicas = 1;
+	w->config = (struct run_config){
+		.job = &w->job,
+		.model = o->model,
+		.job_json = json_object(),
+		.model_json = json_object(),
+		.layers = LAYERS,
+		.job_id = "7",
+		.output = "/nowhere",
+		.local = o->checkpoints ? "/local" : NULL,
+		.shared = o->checkpoints ? "/shared" : NULL,
+		.memory = o->sole || o->halves || o->seed % 4 < 2 ? "/memory" : NULL,
+		.resizable = true,
+		.members = true,
+		.max_attempts = 1000,
+		.timeouts = run_timeouts_default(),
+		.covered = hspmd_stages_cover,
+		.manifest = manifest,
+		.choose = choose,
+		.first_plan = o->given,
+		.first_plan_name = "given.json",
+		.runnable = o->unfit ? unfit : NULL,
+	};
+	if (o->gather > 0)
+		w->config.timeouts.startup = o->gather;
+	if (o->stragglers) {
+		w->config.expected_busy = expected_busy;
+		w->config.policy_terms = (struct run_policy_terms){ .slower_than = 1.5, .slower_for_s = 3, .back_below = 1.2 };
+	}
+	for (int n = 0; n < NODES; n++)
+		w->slow[n] = 1;
+	for (int n = 0; n < NODES; n++)
+		for (int d = 0; d < DEVICES; d++) {
+			w->sim[n][d].node = n;
+			snprintf(w->sim[n][d].address, sizeof w->sim[n][d].address, "n%d:%d", n, d);
+			world_forget(&w->sim[n][d]);
+		}
+	for (int n = 0; n < o->held; n++)
+		w->held[n] = true;
+	w->now = 100;
+	w->m = hspmd_controller_create(&w->config, w->now, &err);
+	assert_non_null(w->m);
+	w->poll = true;
+	return w;
+}
+
+void world_destroy(struct world *w)
+{
+	hspmd_controller_destroy(w->m);
+	for (int n = 0; n < NODES; n++) {
+		world_empty(&w->up[n]);
+		world_empty(&w->down[n]);
+		world_empty(&w->steps[n]);
+		for (int d = 0; d < DEVICES; d++)
+			world_forget(&w->sim[n][d]);
+	}
+	json_decref(w->solve);
+	json_decref(w->grow);
+	json_decref(w->shrinks);
+	json_decref(w->over);
+	json_decref(w->plans);
+	json_decref(w->saved);
+	json_decref(w->copied);
+	json_decref(w->config.job_json);
+	json_decref(w->config.model_json);
+	json_decref(w->config.journal);
+	json_decref(w->journal);
+	json_decref(w->events);
+	free(w);
+}
+
+/* ---- incarnations */
+
+/* What its agent does when the controller is gone: it obeys what it had received, and tells the next of the last steps once more; all else that was on its way is lost. */
+static void lose_controller(struct world *w, int n)
+{
+	for (uint64_t heard = world_pick(w, (uint64_t)w->down[n].count + 1); heard && w->down[n].count; heard--) {
+		json_t *m = world_get(&w->down[n]);
+		world_agent_hears(w, n, m);
+		json_decref(m);
+	}
+	world_empty(&w->down[n]);
+	struct queue *kept = &w->steps[n];
+	while (w->up[n].count) {
+		json_t *m = world_get(&w->up[n]);
+		const char *type = world_word(m, "type");
+		if (!strcmp(type, "step") || !strcmp(type, "boot") || !strcmp(type, "bye"))
+			world_put(kept, json_incref(m));
+		json_decref(m);
+	}
+	while (kept->count)
+		world_put(&w->up[n], world_get(kept));
+	w->away[n] = w->agent[n];
+}
+
+void world_restart(struct world *w)
+{
+	struct hspmd_error err;
+	if (w->ended)
+		return;
+	hspmd_controller_destroy(w->m);
+	json_decref(w->solve);
+	json_decref(w->grow);
+	w->solve = w->grow = NULL;
+	json_array_clear(w->shrinks);
+	for (int n = 0; n < NODES; n++)
+		lose_controller(w, n);
+	json_decref(w->config.journal);
+	w->config.journal = w->journal ? json_deep_copy(w->journal) : NULL;
+	w->config.events = w->events;
+	w->config.generation = w->planned;
+	w->config.last_step = w->next_line;
+	w->config.resize_reported = w->resize_reported;
+	w->config.resumed = "controller";
+	w->now += 0.01;
+	w->m = hspmd_controller_create(&w->config, w->now, &err);
+	assert_non_null(w->m);
+	w->dies = w->dead = false;
+	w->poll = true;
+}
+
+void world_dies(struct world *w, int after)
+{
+	w->dies = true;
+	w->actions_left = after;
+}
+
+void world_dies_in_switch(struct world *w)
+{
+	w->dies_in_switch = true;
+}
+
+void world_call(struct world *w, int n)
+{
+	char name[16], job[24] = "7";
+	bool ends = false;
+	for (int i = 0; i < w->up[n].count; i++)
+		ends |= !strcmp(world_word(w->up[n].item[(w->up[n].first + i) % QUEUE], "type"), "bye");
+	if (ends) { /* it does not call, and nobody hears of its end */
+		world_member_ends(w, n, "has ended");
+		world_agent_dies(w, n);
+		return;
+	}
+	snprintf(name, sizeof name, "n%d", n);
+	if (w->member[n])
+		snprintf(job, sizeof job, "%lld", (long long)w->member[n]);
+	json_t *workers = json_array(), *hello;
+	for (int d = 0; d < DEVICES; d++)
+		if (w->sim[n][d].alive)
+			json_array_append_new(workers, json_pack("{s:s, s:I, s:i}", "device", w->sim[n][d].address, "serial", (json_int_t)w->sim[n][d].serial, "pid", 1));
+	hello = json_pack("{s:s, s:s, s:o, s:o}", "node", name, "job", job, "cluster", world_part(w, n), "workers", workers);
+	w->away[n] = false;
+	world_feed(w, (struct run_event){ .kind = EVENT_AGENT_UP, .node = name, .value = hello });
+	json_decref(hello);
+}
