@@ -180,7 +180,8 @@ static int mac_of(const struct hspmd_auth *a, const char *text, char hex[2 * MAC
 {
 	unsigned char mac[EVP_MAX_MD_SIZE];
 	unsigned int size = 0;
-	if (!HMAC(EVP_sha256(), a->cookie, (int)strlen(a->cookie), (const unsigned char *)text, strlen(text), mac, &size) || size != MAC_BYTES)
+	if (!HMAC(EVP_sha256(), a->cookie, (int)strlen(a->cookie), (const unsigned char *)text, strlen(text), mac, &size) ||
+	    size != MAC_BYTES)
 		return hspmd_fail(err, "libcrypto gives no HMAC-SHA256");
 	to_hex(mac, size, hex);
 	return 0;
@@ -236,7 +237,8 @@ static bool text_is(const json_t *object, const char *key, const char *wanted)
 	return text && !strcmp(text, wanted);
 }
 
-json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const char *nonce, const json_t *sealed, uid_t *who, struct hspmd_error *err)
+json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const char *nonce, const json_t *sealed, uid_t *who,
+                        struct hspmd_error *err)
 {
 	if (!text_is(sealed, "type", purpose)) {
 		const char *type = json_string_value(json_object_get(sealed, "type"));
@@ -284,7 +286,7 @@ static json_t *next(struct hspmd_stream *s, const char *type, double deadline, s
 }
 
 int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
-		     struct hspmd_error *err)
+                         struct hspmd_error *err)
 {
 	double deadline = hspmd_now() + timeout_s;
 	char own[HSPMD_NONCE_HEX];

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who speaks on a control connection.
  *
- * The one who accepts (the job controller) speaks first; both sides prove themselves and both bind what they say to a fresh nonce of the other, so that
- * nothing that was said once can be said again, and nobody can take a proof and put other words under it:
+ * The one who accepts (the job controller) speaks first; both sides prove themselves and both bind what they say to a fresh nonce of the
+ * other, so that nothing that was said once can be said again, and nobody can take a proof and put other words under it:
  *
  *   controller -> challenge  nonce: hex, job: id
  *   client     -> hello      proof of { purpose "hello", nonce, content: { role, ..., nonce: the client's } }
  *   controller -> welcome    proof of { purpose "welcome", nonce: the client's, content: { ... } }   or   refused  text
  *
- * A proof is a MUNGE credential with these words as payload; or, where there is no MUNGE (--local, or built without), the words and their HMAC-SHA256 under a
- * secret cookie that both sides hold: in the 0600 contact file of the job, or inherited in the environment. The roles: "agent", "command".
- * What follows on the connection is trusted as the connection is: MUNGE keeps strangers out, it does not encrypt.
+ * A proof is a MUNGE credential with these words as payload; or, where there is no MUNGE (--local, or built without), the words and their
+ * HMAC-SHA256 under a secret cookie that both sides hold: in the 0600 contact file of the job, or inherited in the environment. The roles:
+ * "agent", "command". What follows on the connection is trusted as the connection is: MUNGE keeps strangers out, it does not encrypt.
  */
 #ifndef HSPMD_COMMON_AUTH_H
 #define HSPMD_COMMON_AUTH_H
@@ -39,13 +39,14 @@ int hspmd_auth_nonce(char hex[HSPMD_NONCE_HEX], struct hspmd_error *err);
 
 /* A message of type `purpose` that proves who says `content` to the one who made `nonce`. New reference. */
 json_t *hspmd_auth_seal(const struct hspmd_auth *a, const char *purpose, const char *nonce, json_t *content, struct hspmd_error *err);
-/* What such a message says (new reference) and who says it; NULL and err when it is forged, of another purpose, or not an answer to `nonce`.
- * By cookie `who` is this process's own user. Whether that user may speak here is the caller's to decide. */
-json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const char *nonce, const json_t *sealed, uid_t *who, struct hspmd_error *err);
+/* What such a message says (new reference) and who says it; NULL and err when it is forged, of another purpose, or not an answer to
+ * `nonce`. By cookie `who` is this process's own user. Whether that user may speak here is the caller's to decide. */
+json_t *hspmd_auth_open(const struct hspmd_auth *a, const char *purpose, const char *nonce, const json_t *sealed, uid_t *who,
+                        struct hspmd_error *err);
 
 /* The client's side, whole: take the challenge, say hello (a "nonce" is added to it), take the welcome. 0, or -1 within timeout_s.
  * `owner` is the user the other side must be; the welcome's content goes to *welcome (new reference) when not NULL. */
 int hspmd_auth_handshake(const struct hspmd_auth *a, struct hspmd_stream *s, json_t *hello, uid_t owner, double timeout_s, json_t **welcome,
-		     struct hspmd_error *err);
+                         struct hspmd_error *err);
 
 #endif

@@ -233,7 +233,8 @@ struct hspmd_auth *hspmd_contact_auth(const json_t *contact, struct hspmd_error 
 	return hspmd_auth_cookie(json_string_value(json_object_get(contact, "cookie")), err);
 }
 
-struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello, double timeout_s, json_t **welcome, struct hspmd_error *err)
+struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello, double timeout_s, json_t **welcome,
+                                           struct hspmd_error *err)
 {
 	struct hspmd_auth *auth = hspmd_contact_auth(contact, err);
 	json_t *user = json_object_get(contact, "user");

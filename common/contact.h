@@ -23,8 +23,8 @@ int hspmd_connect_any(const json_t *addresses, double timeout_s, struct hspmd_er
 char *hspmd_contact_folder(struct hspmd_error *err);
 /* Durable, mode 0600, the folder 0700. */
 int hspmd_contact_write(const char *path, const json_t *contact, struct hspmd_error *err);
-/* Of a job id (the newest where several clusters have it, the one of `cluster` before all), or of an output folder. New reference. The file must be
- * this user's own and closed to others. */
+/* Of a job id (the newest where several clusters have it, the one of `cluster` before all), or of an output folder. New reference. The file
+ * must be this user's own and closed to others. */
 json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_error *err);
 /* Take one's own contact file away: nothing happens when another run has put its own in its place. */
 void hspmd_contact_remove(const char *path, int64_t pid);
@@ -32,6 +32,7 @@ void hspmd_contact_remove(const char *path, int64_t pid);
 struct hspmd_auth *hspmd_contact_auth(const json_t *contact, struct hspmd_error *err);
 
 /* Connect and shake hands with `hello` (role and more are the caller's), within timeout_s each. The stream is the caller's. */
-struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello, double timeout_s, json_t **welcome, struct hspmd_error *err);
+struct hspmd_stream *hspmd_contact_connect(const json_t *contact, json_t *hello, double timeout_s, json_t **welcome,
+                                           struct hspmd_error *err);
 
 #endif

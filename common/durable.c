@@ -103,7 +103,8 @@ static char *read_fd(int fd, const char *name, size_t max, size_t *size, struct 
 	return text;
 }
 
-/* Open without waiting: to open a pipe that nobody writes to would take for ever. *silent: nobody has written to it, or closed it, in time. */
+/* Open without waiting: to open a pipe that nobody writes to would take for ever. *silent: nobody has written to it, or closed it, in
+ * time. */
 static int open_to_read(const char *path, bool *silent)
 {
 	struct stat st;

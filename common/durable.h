@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are there whole or not at all (the old file stands until the new one is durable): temporary file beside the target, fsync, rename, fsync of the folder. */
+/* Files that are there whole or not at all (the old file stands until the new one is durable): temporary file beside the target, fsync,
+ * rename, fsync of the folder. */
 #ifndef HSPMD_COMMON_DURABLE_H
 #define HSPMD_COMMON_DURABLE_H
 

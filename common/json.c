@@ -553,7 +553,7 @@ int hspmd_json_check_keys(struct hspmd_json *obj)
 		return 0;
 	const char *key;
 	json_t *value;
-	json_object_foreach (obj->value, key, value)
+	json_object_foreach(obj->value, key, value)
 		if (!is_known(obj, key))
 			return unknown(obj, key);
 	return 0;

@@ -106,7 +106,8 @@ bool hspmd_json_failed(const struct hspmd_json *at);
 /* New reference to the shortest number: an integer where the value is one, null for NaN. NULL when memory is short. */
 json_t *hspmd_json_real(double value);
 /* `value`, or NULL (and one reference less) when `failed`: json_object_set_new and json_array_append_new refuse NULL and always take the
- * reference, so building a value is a chain of `bad |= json_..._set_new(...)` that ends in `return hspmd_json_unless_failed(bad, value)`. */
+ * reference, so building a value is a chain of `bad |= json_..._set_new(...)` that ends in `return hspmd_json_unless_failed(bad,
+ * value)`. */
 json_t *hspmd_json_unless_failed(int failed, json_t *value);
 /* The text that hspmd_json_save writes: indented by 2, what fits a line on one line, every number in the fewest digits that read back as
  * the same value. malloc'd, ends in a newline; NULL when memory is short. */

@@ -104,7 +104,7 @@ static void add_container(struct out *o, const json_t *value, int depth, int fla
 	if (is_object) {
 		const char *key;
 		json_t *member;
-		json_object_foreach ((json_t *)value, key, member) {
+		json_object_foreach((json_t *)value, key, member) {
 			separate(o, first, depth + 1, flat);
 			add_key(o, key);
 			add_value(o, member, depth + 1, flat);
@@ -141,7 +141,7 @@ static long narrow(const json_t *value, long budget)
 		return budget - 1;
 	const char *key;
 	json_t *member;
-	json_object_foreach ((json_t *)value, key, member) {
+	json_object_foreach((json_t *)value, key, member) {
 		budget = narrow(member, budget - (long)strlen(key) - 4);
 		if (budget < 0)
 			break;

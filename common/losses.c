@@ -38,7 +38,8 @@ static bool same_member(const struct hspmd_node *a, const struct hspmd_node *b)
 }
 
 /* Number the groups; how many there are. Where all who take part are in one, losing it is losing everything, whatever is done. */
-static int number(const struct hspmd_losses *l, const struct hspmd_cluster *c, bool (*same)(const struct hspmd_node *, const struct hspmd_node *), int *of)
+static int number(const struct hspmd_losses *l, const struct hspmd_cluster *c,
+                  bool (*same)(const struct hspmd_node *, const struct hspmd_node *), int *of)
 {
 	int groups = 0, first = -1;
 	bool all = true;
@@ -61,7 +62,8 @@ static int number(const struct hspmd_losses *l, const struct hspmd_cluster *c, b
 	return all ? 0 : groups;
 }
 
-int hspmd_losses_make(const struct hspmd_cluster *c, const bool *part, int copies, int keep, struct hspmd_losses *l, struct hspmd_error *err)
+int hspmd_losses_make(const struct hspmd_cluster *c, const bool *part, int copies, int keep, struct hspmd_losses *l,
+                      struct hspmd_error *err)
 {
 	int own = 0;
 	*l = (struct hspmd_losses){ .nodes = c->node_count, .copies = copies, .keep = copies < 1 ? INT_MAX : keep };

@@ -8,7 +8,9 @@ static struct hspmd_schedule_entry pass(const struct hspmd_pipeline_rank *rank, 
 	int size = rank->micro_batches - first < rank->stages ? rank->micro_batches - first : rank->stages;
 	k -= group * rank->stages * rank->chunks;
 	int chunk = k / size;
-	return (struct hspmd_schedule_entry){ .backward = backward, .micro_batch = first + k % size, .chunk = backward ? rank->chunks - 1 - chunk : chunk };
+	return (struct hspmd_schedule_entry){ .backward = backward,
+		                              .micro_batch = first + k % size,
+		                              .chunk = backward ? rank->chunks - 1 - chunk : chunk };
 }
 
 int hspmd_schedule_length(enum hspmd_schedule schedule, const struct hspmd_pipeline_rank *rank)
@@ -24,7 +26,9 @@ void hspmd_schedule(enum hspmd_schedule schedule, const struct hspmd_pipeline_ra
 		plain.stages = rank->micro_batches; /* one group: plain order */
 	int total = rank->micro_batches * rank->chunks, n = 0, forward = 0, backward = 0, weights = 0;
 	int behind = schedule == HSPMD_SCHEDULE_ZB_H1 ? rank->stage : total;
-	int ahead = all_first ? total : interleaved ? 2 * (rank->stages - rank->stage - 1) + (rank->chunks - 1) * rank->stages : rank->stages - rank->stage - 1;
+	int ahead = all_first     ? total
+	            : interleaved ? 2 * (rank->stages - rank->stage - 1) + (rank->chunks - 1) * rank->stages
+	                          : rank->stages - rank->stage - 1;
 	if (ahead > total || (interleaved && rank->micro_batches % rank->stages))
 		ahead = total;
 	while (forward < ahead)

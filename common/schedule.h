@@ -22,10 +22,11 @@ struct hspmd_pipeline_rank {
 /* Fill entries[0 .. hspmd_schedule_length()).
  * 1f1b: PipeDream-Flush (arXiv 2006.09503, section 3.2), min(stages - stage - 1, micro_batches) forward passes ahead.
  * gpipe (arXiv 1811.06965): all forward, then all backward in reverse order.
- * interleaved (Megatron-LM, arXiv 2104.04473, section 2.2): micro-batches go through the chunks in groups of `stages`, 2 * (stages - stage - 1) +
- * (chunks - 1) * stages passes ahead; where the last group is not full, which would make stages wait for one another in a circle, all forward first.
- * zb-h1 (Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2): 1f1b whose backward passes hand the gradient of their input on first; stage
- * number s has the gradients of weights follow s micro-batches later, so that it holds no more micro-batches than the first stage of 1f1b does. */
+ * interleaved (Megatron-LM, arXiv 2104.04473, section 2.2): micro-batches go through the chunks in groups of `stages`, 2 * (stages - stage
+ * - 1) + (chunks - 1) * stages passes ahead; where the last group is not full, which would make stages wait for one another in a circle,
+ * all forward first. zb-h1 (Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2): 1f1b whose backward passes hand the gradient of
+ * their input on first; stage number s has the gradients of weights follow s micro-batches later, so that it holds no more micro-batches
+ * than the first stage of 1f1b does. */
 int hspmd_schedule_length(enum hspmd_schedule schedule, const struct hspmd_pipeline_rank *rank);
 void hspmd_schedule(enum hspmd_schedule schedule, const struct hspmd_pipeline_rank *rank, struct hspmd_schedule_entry *entries);
 

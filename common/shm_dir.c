@@ -88,11 +88,13 @@ int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_e
 	if (statvfs(folder, &fs))
 		return hspmd_fail_errno(err, "%s", folder);
 	int64_t kib = number_in("/proc/meminfo", "MemAvailable:"), group = left_in_group();
-	uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize, machine = kib >= 0 ? (uint64_t)kib * 1024 : UINT64_MAX, wanted = bytes + bytes / 4;
+	uint64_t there = (uint64_t)fs.f_bavail * fs.f_frsize, machine = kib >= 0 ? (uint64_t)kib * 1024 : UINT64_MAX,
+	         wanted = bytes + bytes / 4;
 	there = machine < there ? machine : there;
 	there = group < 0 ? 0 : (uint64_t)group < there ? (uint64_t)group : there;
 	if (there < wanted)
-		return hspmd_fail(err, "%s: copies in memory need %" PRIu64 " MiB, and %" PRIu64 " MiB are free", folder, wanted >> 20, there >> 20);
+		return hspmd_fail(err, "%s: copies in memory need %" PRIu64 " MiB, and %" PRIu64 " MiB are free", folder, wanted >> 20,
+		                  there >> 20);
 	return 0;
 }
 

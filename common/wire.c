@@ -15,10 +15,10 @@
 static const char magic[4] = { 'H', 'S', 'P', '1' };
 
 struct hspmd_wire_reader {
-	size_t max;            /* longest text that is accepted */
-	unsigned char *bytes;  /* what has come of the frame that is not whole yet */
+	size_t max;           /* longest text that is accepted */
+	unsigned char *bytes; /* what has come of the frame that is not whole yet */
 	size_t used, capacity;
-	json_t **messages;     /* whole ones, [taken, count) */
+	json_t **messages; /* whole ones, [taken, count) */
 	size_t taken, count, message_capacity;
 };
 

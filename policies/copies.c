@@ -18,7 +18,9 @@ static double liveput_with(const struct hspmd_copies_problem *c, const struct hs
 	int nodes = c->nodes < HSPMD_COPIES_NODES ? c->nodes : HSPMD_COPIES_NODES;
 	for (int i = 0; i < nodes; i++)
 		rates[i] = (i + 1) * left(c, copies);
-	struct hspmd_liveput_plan plan = { .nodes = nodes, .tokens_per_s = rates, .replicas = copies, .pause_s = c->pause_s, .rollback_s = c->rollback_s };
+	struct hspmd_liveput_plan plan = {
+		.nodes = nodes, .tokens_per_s = rates, .replicas = copies, .pause_s = c->pause_s, .rollback_s = c->rollback_s
+	};
 	return hspmd_liveput(&plan, risk, horizon_s);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many copies of its state a job should keep on other nodes: a copy costs throughput all the time and saves a return to shared storage when nodes
- * are lost together. Decided by the expected tokens that are committed (liveput.h), not by throughput. */
+/* How many copies of its state a job should keep on other nodes: a copy costs throughput all the time and saves a return to shared storage
+ * when nodes are lost together. Decided by the expected tokens that are committed (liveput.h), not by throughput. */
 #ifndef HSPMD_POLICIES_COPIES_H
 #define HSPMD_POLICIES_COPIES_H
 
@@ -18,7 +18,8 @@ struct hspmd_copies_problem {
 	double rollback_s;  /* of one that takes the last copy: work undone, state read back */
 };
 
-/* The number of copies with the greatest liveput over `horizon_s`; the fewest of equal ones. Nodes that are never lost: `least`. -1: memory is short. */
+/* The number of copies with the greatest liveput over `horizon_s`; the fewest of equal ones. Nodes that are never lost: `least`. -1: memory
+ * is short. */
 int hspmd_copies_choose(const struct hspmd_copies_problem *c, const struct hspmd_risk *risk, double horizon_s);
 
 #endif

@@ -10,7 +10,8 @@ static bool predicted(const double *curve, int count, const struct hspmd_curve_s
 }
 
 /* The greatest measured size that is not above n; NULL: none. */
-static const struct hspmd_curve_sample *seen_below(const double *curve, int count, const struct hspmd_curve_sample *seen, int seen_count, int n)
+static const struct hspmd_curve_sample *seen_below(const double *curve, int count, const struct hspmd_curve_sample *seen, int seen_count,
+                                                   int n)
 {
 	const struct hspmd_curve_sample *best = NULL;
 	for (int k = 0; k < seen_count; k++)
@@ -26,7 +27,8 @@ static double ratio(const double *curve, const struct hspmd_curve_sample *seen)
 
 void hspmd_curve_scale(double *curve, int count, const struct hspmd_curve_sample *seen, int seen_count)
 {
-	/* From the end: a size's ratio needs the predictions of smaller and of equal ones, and of the next measured one above, whose ratio is kept. */
+	/* From the end: a size's ratio needs the predictions of smaller and of equal ones, and of the next measured one above, whose ratio
+	 * is kept. */
 	const struct hspmd_curve_sample *above = NULL;
 	double above_ratio = 1;
 	for (int n = count; n >= 1; n--) {

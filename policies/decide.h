@@ -28,7 +28,7 @@ enum hspmd_resize_kind { HSPMD_RESIZE_GROW, HSPMD_RESIZE_SHRINK };
 
 struct hspmd_resize_action {
 	enum hspmd_resize_kind kind;
-	int job;         /* index into elastic */
+	int job; /* index into elastic */
 	int node_count;
 	int *nodes;      /* indexes into nodes, owned */
 	int for_pending; /* SHRINK: index of the waiting job, or -1 */
@@ -40,8 +40,8 @@ struct hspmd_resize_action {
 struct hspmd_decision {
 	int count;
 	struct hspmd_resize_action *actions;
-	double *eligible_since_s;            /* per waiting job: since when it could start, NAN: cannot */
-	char (*why)[HSPMD_REASON_MAX];    /* per elastic job: why nothing was done, "" when something was */
+	double *eligible_since_s;      /* per waiting job: since when it could start, NAN: cannot */
+	char (*why)[HSPMD_REASON_MAX]; /* per elastic job: why nothing was done, "" when something was */
 };
 
 /* 0 or -1 (out of memory, or a snapshot that contradicts itself). The caller clears the decision in either case. */

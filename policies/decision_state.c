@@ -50,7 +50,8 @@ static double worth_of(const struct hspmd_snapshot_elastic *e, int type)
 	return e->relative_speed && type >= 0 ? e->relative_speed[type] : 1;
 }
 
-struct holding holding_with_nodes(const struct decision_state *k, const struct decision_job *j, const struct holding *h, int class, int count)
+struct holding holding_with_nodes(const struct decision_state *k, const struct decision_job *j, const struct holding *h, int class,
+                                  int count)
 {
 	const struct hspmd_snapshot_class *c = &k->s->classes[class];
 	struct holding r = *h;

@@ -15,14 +15,15 @@ struct holding {
 
 struct decision_job {
 	const struct hspmd_snapshot_elastic *e;
-	double *hull;          /* concave form of its curve; NULL: not told */
-	double slope;          /* without a curve: tokens per second a node, the mean of the others */
-	double scale;          /* weight, over the rate on its fewest nodes where shares are relative; see decision_state.c where they are proportional */
+	double *hull; /* concave form of its curve; NULL: not told */
+	double slope; /* without a curve: tokens per second a node, the mean of the others */
+	double scale; /* weight, over the rate on its fewest nodes where shares are relative; see decision_state.c where they are
+	                 proportional */
 	struct holding was, now;
 	int held_count;
-	int *held;             /* its nodes, in decision_state.held */
-	bool shrunk;             /* gives nodes this round: gets none */
-	bool barred;           /* what it could get is not worth a resize */
+	int *held;   /* its nodes, in decision_state.held */
+	bool shrunk; /* gives nodes this round: gets none */
+	bool barred; /* what it could get is not worth a resize */
 };
 
 struct decision_state {
@@ -30,9 +31,9 @@ struct decision_state {
 	struct hspmd_decision *d;
 	struct decision_job *jobs;
 	int *held;
-	bool *taken;   /* per node: promised, or part of an action of this round */
-	bool *wanted;  /* per class: a waiting job that cannot start yet could use it */
-	int blocked;   /* the first waiting job that cannot start even if all gave what they may; -1 */
+	bool *taken;    /* per node: promised, or part of an action of this round */
+	bool *wanted;   /* per class: a waiting job that cannot start yet could use it */
+	int blocked;    /* the first waiting job that cannot start even if all gave what they may; -1 */
 	double start_s; /* when that one can, and how many nodes are left over then */
 	int extra;
 };
@@ -40,8 +41,9 @@ struct decision_state {
 int decision_state_open(struct decision_state *k, const struct hspmd_snapshot *s, struct hspmd_decision *d, struct hspmd_error *err);
 void decision_state_close(struct decision_state *k);
 
-/* What the expected rate of committed tokens is worth to the site, on the hull and on the true curve: weight times the rate, or where shares are
- * proportional weight times its logarithm (proportional fairness: Kelly, European Transactions on Telecommunications 8, 1997). */
+/* What the expected rate of committed tokens is worth to the site, on the hull and on the true curve: weight times the rate, or where
+ * shares are proportional weight times its logarithm (proportional fairness: Kelly, European Transactions on Telecommunications 8,
+ * 1997). */
 double holding_value(const struct decision_job *j, const struct holding *h);
 double holding_true_value(const struct decision_job *j, const struct holding *h);
 /* The rate itself, and what in terms of value all of it is: a pause of so many seconds costs so many times that. */
@@ -49,7 +51,8 @@ double holding_rate(const struct decision_job *j, const struct holding *h);
 double holding_pause_cost_per_s(const struct decision_job *j, const struct holding *h);
 
 /* What one node of a class adds to or takes from what is held. */
-struct holding holding_with_nodes(const struct decision_state *k, const struct decision_job *j, const struct holding *h, int class, int count);
+struct holding holding_with_nodes(const struct decision_state *k, const struct decision_job *j, const struct holding *h, int class,
+                                  int count);
 /* May the job hold this, and nodes of this class at all? */
 bool decision_allowed(const struct decision_state *k, const struct decision_job *j, const struct holding *h, int class);
 /* Its devices, as far as their type goes. */

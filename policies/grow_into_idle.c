@@ -37,7 +37,7 @@ static bool bar_worst(struct growth *f)
 		return false;
 	struct decision_job *j = growth_job(f, worst);
 	decision_set_why(f->k, f->jobs[worst], "%d idle nodes would bring %.1f %%: less than min_gain (%.1f %%) or than the pause costs",
-		 j->now.nodes - j->was.nodes, 100 * least, 100 * j->e->terms.min_gain);
+	                 j->now.nodes - j->was.nodes, 100 * least, 100 * j->e->terms.min_gain);
 	j->barred = true;
 	return true;
 }

@@ -75,7 +75,6 @@ bool growth_fits(const struct growth *f, int job, int pool, int instead)
 
 /* ---- setting up */
 
-
 /* "" when the job may grow. */
 static const char *held_back(const struct decision_state *k, const struct decision_job *j)
 {
@@ -146,7 +145,8 @@ static int make_pools(struct growth *f)
 		if (p == f->pool_count) {
 			if (hspmd_array_grow(&f->pools, &room, (size_t)p, sizeof *f->pools) < 0)
 				return -1;
-			f->pools[f->pool_count++] = (struct idle_pool){ .class = n->class, .idle_s = step, .reserved_for = n->reserved_for };
+			f->pools[f->pool_count++] =
+			        (struct idle_pool){ .class = n->class, .idle_s = step, .reserved_for = n->reserved_for };
 		}
 		f->pools[p].count++;
 	}

@@ -20,11 +20,11 @@ struct growth {
 	struct idle_pool *pools;
 	int *nodes;
 	int job_count;
-	int *jobs;      /* those that may grow: indexes into decision_state.jobs */
-	int *take;      /* [job * pool_count + pool] */
-	double *best;   /* per job: its greatest gain now, NAN: to be found again */
+	int *jobs;    /* those that may grow: indexes into decision_state.jobs */
+	int *take;    /* [job * pool_count + pool] */
+	double *best; /* per job: its greatest gain now, NAN: to be found again */
 	int *best_pool;
-	bool *closed;   /* [job * pool_count + pool]: no path leads to a node of it */
+	bool *closed;              /* [job * pool_count + pool]: no path leads to a node of it */
 	int *from_pool, *from_job; /* per pool: the step by which a path reached it */
 };
 

@@ -12,8 +12,8 @@ static const char *by(const struct hspmd_policy *p, int rule, const char *key, c
 	return hspmd_policy_source(p, rule, hspmd_policy_field("limits", key), buf, size);
 }
 
-static int check_types(const struct hspmd_policy *p, int rule, const struct hspmd_policy_list *allowed, const struct hspmd_policy_request *request,
-		       struct hspmd_error *err)
+static int check_types(const struct hspmd_policy *p, int rule, const struct hspmd_policy_list *allowed,
+                       const struct hspmd_policy_request *request, struct hspmd_error *err)
 {
 	char who[160], list[256];
 	size_t n = 0;
@@ -38,7 +38,7 @@ int hspmd_policy_check_limits(const struct hspmd_policy *p, int rule, const stru
 	char who[160];
 	if (request->nodes > t.max_nodes)
 		return hspmd_fail(err, "%s allows at most %d node%s; %d asked", by(p, rule, "max_nodes", who, sizeof who), t.max_nodes,
-				  t.max_nodes == 1 ? "" : "s", request->nodes);
+		                  t.max_nodes == 1 ? "" : "s", request->nodes);
 	if (request->devices > t.max_devices)
 		return hspmd_fail(err, "%s allows at most %d device%s; %d asked", by(p, rule, "max_devices", who, sizeof who),
 		                  t.max_devices, t.max_devices == 1 ? "" : "s", request->devices);
@@ -48,7 +48,7 @@ int hspmd_policy_check_limits(const struct hspmd_policy *p, int rule, const stru
 		                  t.max_jobs_per_user == 1 ? "" : "s", request->jobs_of_user);
 	if (request->price_per_hour > t.max_price_per_hour)
 		return hspmd_fail(err, "%s allows at most %g an hour; %g asked", by(p, rule, "max_price_per_hour", who, sizeof who),
-				  t.max_price_per_hour, request->price_per_hour);
+		                  t.max_price_per_hour, request->price_per_hour);
 	return t.device_types.count ? check_types(p, rule, &t.device_types, request, err) : 0;
 }
 

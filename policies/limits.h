@@ -8,9 +8,9 @@
 
 /* What a job asks for or would hold. 0 or less, or NULL: not known, and not judged. */
 struct hspmd_policy_request {
-	int nodes;                /* the most it asks for */
+	int nodes; /* the most it asks for */
 	int devices;
-	int jobs_of_user;         /* elastic jobs of its user, this one counted */
+	int jobs_of_user; /* elastic jobs of its user, this one counted */
 	double price_per_hour;
 	const char *const *types; /* device types it would hold */
 	int type_count;

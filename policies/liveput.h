@@ -8,7 +8,7 @@
 /* How nodes go: each on its own at this rate; and when one goes, each other with this chance in the same blow (a rack, a price). */
 struct hspmd_risk {
 	double losses_per_s; /* of one node */
-	double correlated;     /* 0 .. 1 */
+	double correlated;   /* 0 .. 1 */
 };
 
 struct hspmd_liveput_plan {

@@ -30,7 +30,8 @@ static enum hspmd_match_result fit_one(const struct hspmd_policy_list *l, const 
 	return HSPMD_MATCH_NO;
 }
 
-enum hspmd_match_result hspmd_policy_match_rule(const struct hspmd_policy_rule *r, const struct hspmd_policy_subject *subject, char *why, size_t size)
+enum hspmd_match_result hspmd_policy_match_rule(const struct hspmd_policy_rule *r, const struct hspmd_policy_subject *subject, char *why,
+                                                size_t size)
 {
 	const struct hspmd_policy_match *m = &r->match;
 	const struct {
@@ -80,7 +81,8 @@ static int refuse_name(const struct hspmd_policy *p, const struct hspmd_policy_s
 	return hspmd_fail(err, "there is no policy \"%s\"; the site has: %s", subject->policy, p->rule_count ? text : "none");
 }
 
-int hspmd_policy_candidates(const struct hspmd_policy *p, const struct hspmd_policy_subject *subject, int *rules, int max, struct hspmd_error *err)
+int hspmd_policy_candidates(const struct hspmd_policy *p, const struct hspmd_policy_subject *subject, int *rules, int max,
+                            struct hspmd_error *err)
 {
 	int n = 0;
 	for (int i = 0; i < p->rule_count && n < max; i++) {

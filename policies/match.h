@@ -25,12 +25,14 @@ struct hspmd_policy_subject {
 enum hspmd_match_result { HSPMD_MATCH_NO, HSPMD_MATCH_MAYBE, HSPMD_MATCH_YES };
 
 /* Does a rule match? When not YES and why is not NULL, says in words what did not fit or is not known. */
-enum hspmd_match_result hspmd_policy_match_rule(const struct hspmd_policy_rule *r, const struct hspmd_policy_subject *subject, char *why, size_t size);
+enum hspmd_match_result hspmd_policy_match_rule(const struct hspmd_policy_rule *r, const struct hspmd_policy_subject *subject, char *why,
+                                                size_t size);
 
 /* The rules that may decide, in order: those that may match up to the first that does, or HSPMD_POLICY_NO_RULE as the last where none
  * surely does. Fills at most max (at least 1), returns how many, or -1 with err: the policy that was named is not there or not for this
  * job. */
-int hspmd_policy_candidates(const struct hspmd_policy *p, const struct hspmd_policy_subject *subject, int *rules, int max, struct hspmd_error *err);
+int hspmd_policy_candidates(const struct hspmd_policy *p, const struct hspmd_policy_subject *subject, int *rules, int max,
+                            struct hspmd_error *err);
 
 /* As above when all is known: the one rule in *rule. */
 int hspmd_policy_decide_rule(const struct hspmd_policy *p, const struct hspmd_policy_subject *subject, int *rule, struct hspmd_error *err);

@@ -10,8 +10,9 @@
 static bool may_give(const struct decision_state *k, const struct decision_job *j)
 {
 	const struct hspmd_snapshot_elastic *e = j->e;
-	return e->terms.rebalance && e->reachable && !e->request_pending && !j->shrunk && j->now.nodes == j->was.nodes && j->now.nodes > e->min_nodes &&
-	       k->s->now_s >= e->declined_shrink_until_s && k->s->now_s - e->resized_s >= fmax(e->terms.shrink_cooldown_s, e->terms.grow_cooldown_s);
+	return e->terms.rebalance && e->reachable && !e->request_pending && !j->shrunk && j->now.nodes == j->was.nodes &&
+	       j->now.nodes > e->min_nodes && k->s->now_s >= e->declined_shrink_until_s &&
+	       k->s->now_s - e->resized_s >= fmax(e->terms.shrink_cooldown_s, e->terms.grow_cooldown_s);
 }
 
 static bool may_get(const struct decision_state *k, const struct decision_job *j)

@@ -43,7 +43,7 @@ static int shrink_to_limits(struct decision_state *k, int job, unsigned char *fo
 	if (a) {
 		a->gain = holding_value(j, &j->now) - before;
 		snprintf(a->reason, sizeof a->reason, "holds %d nodes, %d devices: %s its policy allows", j->was.nodes, j->was.devices,
-			 over ? "more than" : "not of the types that");
+		         over ? "more than" : "not of the types that");
 	}
 	return 0;
 }
@@ -259,8 +259,8 @@ static int serve(struct decision_state *k, int pending, struct donor *donors, in
 		return 0;
 	}
 	int n = find_donors(k, p, donors, nodes, &can);
-	/* Where Slurm will preempt in any case, all that can be given is: whatever is not given is taken with the whole job that holds it.
-	 */
+	/* Where Slurm will preempt in any case, all that can be given is: whatever is not given is taken with the whole job that holds
+	 * it. */
 	int there = have + (p->preempts ? count_preemptable(k, p) : can);
 	if (have + can < p->nodes && there < p->nodes)
 		return block(k, pending, there > have + can ? there : have + can);

@@ -10,11 +10,11 @@ enum { SIM_IDLE = -1, SIM_DRAINING = -2 };
 
 struct sim_node {
 	bool up;
-	int class;         /* -1 till it was first added */
-	int job;           /* or SIM_IDLE, or SIM_DRAINING: of a job that was preempted, free at leaves_s */
-	double since_s;    /* idle since */
-	double leaves_s;   /* asked to be given back: free then; INFINITY */
-	int reserved_for;      /* the elastic job it was taken for; -1 */
+	int class;        /* -1 till it was first added */
+	int job;          /* or SIM_IDLE, or SIM_DRAINING: of a job that was preempted, free at leaves_s */
+	double since_s;   /* idle since */
+	double leaves_s;  /* asked to be given back: free then; INFINITY */
+	int reserved_for; /* the elastic job it was taken for; -1 */
 };
 
 enum sim_state { SIM_NOT_SUBMITTED, SIM_WAITING, SIM_RUNNING, SIM_DONE };
@@ -23,14 +23,14 @@ struct sim_job {
 	const struct hspmd_trace_job *t;
 	int partition;
 	enum sim_state state;
-	double queued_s;      /* in the queue since */
-	double waited_s;      /* in the queue, times before that */
-	bool started;         /* at least once */
-	double start_s, ends_s; /* INFINITY: not known */
-	int held;             /* nodes that work for it (those that leave do not) */
+	double queued_s;         /* in the queue since */
+	double waited_s;         /* in the queue, times before that */
+	bool started;            /* at least once */
+	double start_s, ends_s;  /* INFINITY: not known */
+	int held;                /* nodes that work for it (those that leave do not) */
 	double eligible_since_s; /* as the engine said last */
 	/* elastic */
-	double tokens;        /* done and kept so far, to last_s */
+	double tokens; /* done and kept so far, to last_s */
 	double last_s, paused_until_s, resized_s;
 	struct hspmd_policy_terms terms;
 	int rule;
@@ -65,8 +65,8 @@ struct sim {
 	struct hspmd_snapshot_node *snapshot_nodes;
 	struct hspmd_snapshot_pending *snapshot_pending;
 	struct hspmd_snapshot_elastic *snapshot_elastic;
-	int *snapshot_job;     /* elastic index -> job */
-	int *job_snapshot;     /* job -> elastic index */
+	int *snapshot_job; /* elastic index -> job */
+	int *job_snapshot; /* job -> elastic index */
 	double *ends;      /* scratch of the scheduler */
 };
 
@@ -77,11 +77,11 @@ void sim_start(struct sim *s, int job, int nodes); /* takes it out of the queue;
 void sim_finish(struct sim *s, int job);
 void sim_requeue(struct sim *s, int job, double redo_s); /* loses so many seconds of its work; its nodes leave */
 void sim_progress(struct sim *s, struct sim_job *j);     /* tokens up to now */
-void sim_add_node(struct sim *s, int job, int node);         /* an idle node starts to work for it */
-void sim_release_node(struct sim *s, int job, int node);         /* a node stops working for it and leaves */
-void sim_free_node(struct sim *s, int node);                  /* a node has left or its job is gone */
+void sim_add_node(struct sim *s, int job, int node);     /* an idle node starts to work for it */
+void sim_release_node(struct sim *s, int job, int node); /* a node stops working for it and leaves */
+void sim_free_node(struct sim *s, int node);             /* a node has left or its job is gone */
 void sim_pause(struct sim *s, int job);                  /* after a change of its nodes: pause, new end */
-void sim_lose_node(struct sim *s, int node);                  /* the node goes from the cluster */
+void sim_lose_node(struct sim *s, int node);             /* the node goes from the cluster */
 
 /* sim_queue.c */
 void sim_schedule(struct sim *s);

@@ -55,7 +55,8 @@ static void preempt_for(struct sim *s, const struct sim_job *j)
 			return;
 		s->result->preemptions++;
 		/* hspmd's jobs write a checkpoint when they are told to end. */
-		double redo = s->options.mode == HSPMD_POLICY_SIM_POLICY ? 0 : fmod(s->now_s - s->jobs[victim].start_s, s->options.checkpoint_s);
+		double redo =
+		        s->options.mode == HSPMD_POLICY_SIM_POLICY ? 0 : fmod(s->now_s - s->jobs[victim].start_s, s->options.checkpoint_s);
 		sim_requeue(s, victim, redo);
 	}
 }

@@ -26,9 +26,9 @@ static void snapshot_nodes(struct sim *s)
 		const struct sim_class *k = &s->classes[c];
 		s->snapshot_classes[c] =
 		        (struct hspmd_snapshot_class){ .type = k->type,
-			                           .devices = k->devices,
-			                           .price_per_hour = k->price_per_hour,
-			                           .losses_per_s = k->losses && k->up_node_s > 0 ? k->losses / k->up_node_s : 0 };
+			                               .devices = k->devices,
+			                               .price_per_hour = k->price_per_hour,
+			                               .losses_per_s = k->losses && k->up_node_s > 0 ? k->losses / k->up_node_s : 0 };
 	}
 	for (int i = 0; i < s->node_count; i++) {
 		const struct sim_node *n = &s->nodes[i];
@@ -75,12 +75,12 @@ static int snapshot_jobs(struct sim *s)
 	for (int i = 0; i < s->waiting; i++) {
 		const struct sim_job *j = &s->jobs[s->queue[i]];
 		s->snapshot_pending[i] = (struct hspmd_snapshot_pending){ .id = j->t->id,
-			                                          .nodes = j->t->nodes,
-			                                          .run_s = j->t->elastic ? INFINITY : j->t->run_s,
-			                                          .priority = j->t->priority,
-			                                          .preempts = !j->t->elastic,
-			                                          .eligible_since_s = j->eligible_since_s,
-			                                          .usable = j->usable };
+			                                                  .nodes = j->t->nodes,
+			                                                  .run_s = j->t->elastic ? INFINITY : j->t->run_s,
+			                                                  .priority = j->t->priority,
+			                                                  .preempts = !j->t->elastic,
+			                                                  .eligible_since_s = j->eligible_since_s,
+			                                                  .usable = j->usable };
 	}
 	return elastic;
 }
@@ -111,16 +111,16 @@ int sim_decide(struct sim *s, struct hspmd_error *err)
 		return 0;
 	snapshot_nodes(s);
 	struct hspmd_snapshot site = { .now_s = s->now_s,
-		                   .type_count = s->type_count,
-		                   .class_count = s->class_count,
-		                   .node_count = s->node_count,
-		                   .pending_count = s->waiting,
-		                   .elastic_count = elastic,
-		                   .types = s->types,
-		                   .classes = s->snapshot_classes,
-		                   .nodes = s->snapshot_nodes,
-		                   .pending = s->snapshot_pending,
-		                   .elastic = s->snapshot_elastic };
+		                       .type_count = s->type_count,
+		                       .class_count = s->class_count,
+		                       .node_count = s->node_count,
+		                       .pending_count = s->waiting,
+		                       .elastic_count = elastic,
+		                       .types = s->types,
+		                       .classes = s->snapshot_classes,
+		                       .nodes = s->snapshot_nodes,
+		                       .pending = s->snapshot_pending,
+		                       .elastic = s->snapshot_elastic };
 	int rc = hspmd_policy_decide(&site, &d, err);
 	s->result->decisions++;
 	for (int i = 0; rc == 0 && i < s->waiting; i++)

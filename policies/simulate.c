@@ -62,7 +62,7 @@ static int make_job(struct sim *s, int job, struct hspmd_error *err)
 	if (!j->t->elastic)
 		return 0;
 	struct hspmd_policy_subject subject = { j->t->user ? j->t->user : "", j->t->account ? j->t->account : "", j->t->partition,
-					j->t->qos ? j->t->qos : "", j->t->policy };
+		                                j->t->qos ? j->t->qos : "", j->t->policy };
 	if (hspmd_policy_decide_rule(s->policy, &subject, &j->rule, err) < 0)
 		return hspmd_error_prefix(err, "job %u", j->t->id);
 	j->terms = hspmd_policy_effective(s->policy, j->rule);
@@ -85,8 +85,8 @@ static int allocate(struct sim *s, struct hspmd_error *err)
 	s->snapshot_job = hspmd_calloc(jobs, sizeof *s->snapshot_job);
 	s->job_snapshot = hspmd_calloc(jobs, sizeof *s->job_snapshot);
 	s->ends = hspmd_calloc(nodes, sizeof *s->ends);
-	if (!s->nodes || !s->jobs || !s->classes || !s->event_class || !s->types || !s->queue || !s->snapshot_classes || !s->snapshot_nodes ||
-	    !s->snapshot_pending || !s->snapshot_elastic || !s->snapshot_job || !s->job_snapshot || !s->ends)
+	if (!s->nodes || !s->jobs || !s->classes || !s->event_class || !s->types || !s->queue || !s->snapshot_classes ||
+	    !s->snapshot_nodes || !s->snapshot_pending || !s->snapshot_elastic || !s->snapshot_job || !s->job_snapshot || !s->ends)
 		return hspmd_fail_memory(err, "simulating");
 	return 0;
 }
@@ -217,7 +217,7 @@ static void sum_up(struct sim *s)
 }
 
 int hspmd_policy_simulate(const struct hspmd_policy *p, const struct hspmd_trace *t, const struct hspmd_policy_sim_options *options,
-		   struct hspmd_policy_sim_result *result, struct hspmd_error *err)
+                          struct hspmd_policy_sim_result *result, struct hspmd_error *err)
 {
 	struct sim s = {
 		.policy = p, .trace = t, .options = *options, .result = result, .node_count = t->node_count, .job_count = t->job_count

@@ -27,43 +27,43 @@ struct hspmd_snapshot_node {
 	const char *name;
 	int class;
 	enum hspmd_snapshot_state state;
-	int holder;        /* HELD: the elastic job, or -1 for a node that leaves a job which is gone; else -1 */
-	double since_s;    /* IDLE: since when */
-	double free_s;     /* BUSY: when its job ends at the latest; INFINITY: not known */
+	int holder;            /* HELD: the elastic job, or -1 for a node that leaves a job which is gone; else -1 */
+	double since_s;        /* IDLE: since when */
+	double free_s;         /* BUSY: when its job ends at the latest; INFINITY: not known */
 	uint32_t reserved_for; /* IDLE: id of the elastic job for which another was made to give it; 0: none */
-	bool fixed;        /* HELD: never given back (the job's first node) */
-	bool leaving;      /* HELD: its holder has been asked to give it back, or is gone: soon idle */
+	bool fixed;            /* HELD: never given back (the job's first node) */
+	bool leaving;          /* HELD: its holder has been asked to give it back, or is gone: soon idle */
 };
 
 /* A job that waits. In the order in which Slurm would start them. */
 struct hspmd_snapshot_pending {
 	uint32_t id;
-	int nodes; /* the fewest it can start on */
+	int nodes;    /* the fewest it can start on */
 	double run_s; /* its time limit; INFINITY: none */
 	double priority;
-	bool preempts;           /* Slurm would preempt elastic jobs of lower priority for it */
-	double eligible_since_s;    /* since when it could have started, as told by the last decision; NAN: it could not */
+	bool preempts;               /* Slurm would preempt elastic jobs of lower priority for it */
+	double eligible_since_s;     /* since when it could have started, as told by the last decision; NAN: it could not */
 	const unsigned char *usable; /* per class */
 };
 
 struct hspmd_snapshot_elastic {
 	uint32_t id;
-	int rule;                         /* of the policy set; for reasons */
-	struct hspmd_policy_terms terms;  /* what holds for it */
-	int min_nodes, max_nodes;         /* its own; the terms' limit comes on top */
+	int rule;                        /* of the policy set; for reasons */
+	struct hspmd_policy_terms terms; /* what holds for it */
+	int min_nodes, max_nodes;        /* its own; the terms' limit comes on top */
 	double priority;
-	int curve_count;                  /* 0: its controller has told no gain */
-	const double *tokens_per_s;       /* [i]: on i + 1 reference nodes; already bounded by what was measured */
-	const double *relative_speed;              /* per device type, how many reference nodes a node of it is; NULL: 1 each */
-	double pause_s;                   /* what a resize costs */
-	double lost_s;                    /* what an unforeseen loss of a node costs beyond the pause: work undone, state read back */
-	double resized_s;                 /* when it last changed size; -INFINITY: never */
-	double remaining_s;               /* till it ends; INFINITY: not known */
-	bool reachable;                   /* its controller listens */
-	bool request_pending;                       /* a request to it is not answered yet */
-	double declined_grow_until_s;          /* it declined: not asked to grow before then; -INFINITY: it has not */
-	double declined_shrink_until_s;             /* it declined to give: others are asked instead before then */
-	const unsigned char *usable;      /* per class */
+	int curve_count;                /* 0: its controller has told no gain */
+	const double *tokens_per_s;     /* [i]: on i + 1 reference nodes; already bounded by what was measured */
+	const double *relative_speed;   /* per device type, how many reference nodes a node of it is; NULL: 1 each */
+	double pause_s;                 /* what a resize costs */
+	double lost_s;                  /* what an unforeseen loss of a node costs beyond the pause: work undone, state read back */
+	double resized_s;               /* when it last changed size; -INFINITY: never */
+	double remaining_s;             /* till it ends; INFINITY: not known */
+	bool reachable;                 /* its controller listens */
+	bool request_pending;           /* a request to it is not answered yet */
+	double declined_grow_until_s;   /* it declined: not asked to grow before then; -INFINITY: it has not */
+	double declined_shrink_until_s; /* it declined to give: others are asked instead before then */
+	const unsigned char *usable;    /* per class */
 };
 
 struct hspmd_snapshot {

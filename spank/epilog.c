@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* slurmd, once a job's last process on the node has ended: a job that was shrunk without a word had no time to tidy up, and its node is the next one's. */
+/* slurmd, once a job's last process on the node has ended: a job that was shrunk without a word had no time to tidy up, and its node is the
+ * next one's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,13 +5,15 @@
 #include "spank/plugin.h"
 
 struct hspmd_spank_options hspmd_spank_options;
-const char *const hspmd_spank_env_names[] = { "HSPMD_JOB", "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT", "HSPMD_CTLD", "HSPMD_POLICIES", NULL };
+const char *const hspmd_spank_env_names[] = { "HSPMD_JOB",      "HSPMD_NODES", "HSPMD_POLICY", "HSPMD_CHECKPOINT", "HSPMD_CTLD",
+	                                      "HSPMD_POLICIES", NULL };
 
 enum { FILE_OPTION, NODES_OPTION, POLICY_OPTION, CHECKPOINT_OPTION };
 
 static int take(int option, const char *text, int remote)
 {
-	char **slots[] = { &hspmd_spank_options.file, &hspmd_spank_options.nodes, &hspmd_spank_options.policy, &hspmd_spank_options.checkpoint };
+	char **slots[] = { &hspmd_spank_options.file, &hspmd_spank_options.nodes, &hspmd_spank_options.policy,
+		           &hspmd_spank_options.checkpoint };
 	if (remote)
 		return 0; /* the node side reads what the submission put into the environment */
 	char *copy = strdup(text ? text : "");

@@ -16,11 +16,11 @@
 
 /* plugstack.conf: key=value arguments. Strings are borrowed from argv or static. */
 struct hspmd_spank_args {
-	const char *policies;          /* folder of policy files */
+	const char *policies; /* folder of policy files */
 	const char *owner; /* user whose policy files are believed beside root's, and as whom hspmdctld runs; NULL: "slurm" where there is
 	                      such a user */
-	const char *ctld;              /* HOST:PORT of hspmdctld; NULL: the site has none */
-	const char *hspmd;             /* the program, by which hspmdctld is asked */
+	const char *ctld;  /* HOST:PORT of hspmdctld; NULL: the site has none */
+	const char *hspmd; /* the program, by which hspmdctld is asked */
 	const char *default_partition; /* what a job that names none gets; NULL: not known */
 };
 
@@ -38,25 +38,28 @@ int hspmd_spank_options_register(spank_t spank);
 void hspmd_spank_options_clear(void);
 
 /* Check the job that is about to be submitted and carry its options into its environment. 0, or -1 with what is wrong. */
-int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_error *err);
+int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options,
+                       struct hspmd_error *err);
 
-/* What hspmdctld says of a job of so many nodes that is about to be submitted: how many elastic jobs its user has already, and what the nodes cost an hour at
- * least. Any of the words may be NULL. False: there is no hspmdctld, or it does not answer within a few seconds; then the job's start is what is looked at. */
+/* What hspmdctld says of a job of so many nodes that is about to be submitted: how many elastic jobs its user has already, and what the
+ * nodes cost an hour at least. Any of the words may be NULL. False: there is no hspmdctld, or it does not answer within a few seconds; then
+ * the job's start is what is looked at. */
 struct hspmd_spank_quote {
 	int jobs;
 	double price_per_hour;
 };
-bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nodes, const char *partition, const char *features, const char *gres,
-		       struct hspmd_spank_quote *quote);
+bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nodes, const char *partition, const char *features,
+                       const char *gres, struct hspmd_spank_quote *quote);
 
 /* On the node, in the job's environment. Cannot fail: a failure here would drain the node. */
 void hspmd_spank_export_env(spank_t spank);
 
-/* A job is over on this node, or has given it back: nothing of it stays in memory here that an agent which was killed left behind. Cannot fail, either. */
+/* A job is over on this node, or has given it back: nothing of it stays in memory here that an agent which was killed left behind. Cannot
+ * fail, either. */
 void hspmd_spank_clean_node(spank_t spank);
 
-/* What sbatch, salloc or srun was told for one of its own options ("partition"), malloc'd, or NULL: not given, or this Slurm does not tell.
- */
+/* What sbatch, salloc or srun was told for one of its own options ("partition"), malloc'd, or NULL: not given, or this Slurm does not
+ * tell. */
 char *hspmd_spank_slurm_option(const char *name);
 /* Set one of them, as if the user had. False: this Slurm does not let us. */
 bool hspmd_spank_slurm_set(const char *name, const char *value);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asking hspmdctld at submission. By a program of its own: what is loaded into every sbatch is to stay small, and must not wait for long. */
+/* Asking hspmdctld at submission. By a program of its own: what is loaded into every sbatch is to stay small, and must not wait for
+ * long. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -14,8 +15,8 @@
 #include "common/log.h"
 #include "spank/plugin.h"
 
-#define ASK_S "2"      /* for each step of the call */
-#define MOST_MS 5000   /* for all of it */
+#define ASK_S "2"    /* for each step of the call */
+#define MOST_MS 5000 /* for all of it */
 #define ANSWER_MAX 4096
 
 extern char **environ;
@@ -29,8 +30,10 @@ static pid_t spawn(const char *program, char *const *argv, int *from)
 		return -1;
 	if (posix_spawn_file_actions_init(&files) == 0) {
 		/* What it has to say of a daemon that is not there is nothing to one who submits a job. */
-		int rc = posix_spawn_file_actions_adddup2(&files, ends[1], 1) || posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0) ||
-			 posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0) || posix_spawn(&pid, program, &files, NULL, argv, environ);
+		int rc = posix_spawn_file_actions_adddup2(&files, ends[1], 1) ||
+		         posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0) ||
+		         posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0) ||
+		         posix_spawn(&pid, program, &files, NULL, argv, environ);
 		if (rc)
 			pid = -1;
 		posix_spawn_file_actions_destroy(&files);
@@ -69,8 +72,8 @@ static bool parse_quote(const char *text, size_t n, struct hspmd_spank_quote *qu
 	return good;
 }
 
-bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nodes, const char *partition, const char *features, const char *gres,
-		       struct hspmd_spank_quote *quote)
+bool hspmd_spank_quote(const struct hspmd_spank_args *args, uid_t owner, int nodes, const char *partition, const char *features,
+                       const char *gres, struct hspmd_spank_quote *quote)
 {
 	char where[300], count[16], text[ANSWER_MAX];
 	const char *argv[16] = { "hspmd", "cluster", "--json", "--timeout", ASK_S, "--ctld", where, "--quote", count };

@@ -32,7 +32,9 @@ static int check_options(const struct hspmd_spank_options *options, struct hspmd
 {
 	if (!options->file)
 		return hspmd_fail(err, "--hspmd-%s does nothing without --hspmd=FILE",
-				  options->nodes ? "nodes" : options->policy ? "policy" : "checkpoint");
+		                  options->nodes    ? "nodes"
+		                  : options->policy ? "policy"
+		                                    : "checkpoint");
 	if (!*options->file)
 		return hspmd_fail(err, "--hspmd needs the job file's name");
 	if (options->policy && !*options->policy)
@@ -127,7 +129,7 @@ static void query_quote(const struct hspmd_spank_args *args, const char *partiti
 
 /* Refused only where every rule that may come to hold refuses; the first one's words are told. */
 static int check_candidates(const struct hspmd_policy *p, const struct hspmd_spank_args *args, const struct hspmd_policy_subject *subject,
-			    struct hspmd_policy_request *request, const char *partition, struct hspmd_error *err)
+                            struct hspmd_policy_request *request, const char *partition, struct hspmd_error *err)
 {
 	int rules[64];
 	int n = hspmd_policy_candidates(p, subject, rules, 64, err);
@@ -212,12 +214,14 @@ static bool asks_for_gpus(void)
 	return any;
 }
 
-/* No mistake: nodes may have GPUs that are nobody's GRES. Which devices there are is known when the job starts; its controller then says what it computes in. */
+/* No mistake: nodes may have GPUs that are nobody's GRES. Which devices there are is known when the job starts; its controller then says
+ * what it computes in. */
 static void tell_precision(const struct hspmd_job *job)
 {
 	if (!hspmd_device_kind_computes(HSPMD_DEVICE_CPU, job->precision) && !asks_for_gpus())
-		slurm_info("hspmd: %s: precision: CPUs cannot compute in %s, and the job asks for no GPUs: unless its nodes have some all the same, it computes in fp32",
-			   job->file, hspmd_precision_names[job->precision]);
+		slurm_info("hspmd: %s: precision: CPUs cannot compute in %s, and the job asks for no GPUs: unless its nodes have some all "
+		           "the same, it computes in fp32",
+		           job->file, hspmd_precision_names[job->precision]);
 }
 
 /* ---- what the job gets */
@@ -247,7 +251,7 @@ static void unset_env(spank_t spank, const char *name)
 }
 
 static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, const char *file,
-		     struct hspmd_error *err)
+                       struct hspmd_error *err)
 {
 	char ctld[512], policies[PATH_MAX + 16];
 	uid_t owner = 0;
@@ -258,7 +262,9 @@ static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const
 	snprintf(policies, sizeof policies, "%u@%s", owner, args->policies);
 	if (args->ctld && (size_t)snprintf(ctld, sizeof ctld, "%u@%s", owner, args->ctld) >= sizeof ctld)
 		return hspmd_fail(err, "plugstack.conf: ctld=%.60s...: too long", args->ctld);
-	const char *values[] = { file, options->nodes, options->policy, options->checkpoint, args->ctld ? ctld : NULL, any ? policies : NULL };
+	const char *values[] = {
+		file, options->nodes, options->policy, options->checkpoint, args->ctld ? ctld : NULL, any ? policies : NULL
+	};
 	for (int i = 0; hspmd_spank_env_names[i]; i++)
 		unset_env(spank, hspmd_spank_env_names[i]);
 	for (int i = 0; hspmd_spank_env_names[i]; i++)
@@ -268,7 +274,7 @@ static int put_all_env(spank_t spank, const struct hspmd_spank_args *args, const
 }
 
 static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_job *job,
-		      struct hspmd_error *err)
+                      struct hspmd_error *err)
 {
 	if (hspmd_job_check_files(job, NULL, err) < 0 || check_nodes(job, options, err) < 0)
 		return -1;
@@ -293,7 +299,8 @@ static int submit_job(spank_t spank, const struct hspmd_spank_args *args, const 
 	return put_all_env(spank, args, options, job->file, err);
 }
 
-int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options, struct hspmd_error *err)
+int hspmd_spank_submit(spank_t spank, const struct hspmd_spank_args *args, const struct hspmd_spank_options *options,
+                       struct hspmd_error *err)
 {
 	if (!options->file && !options->nodes && !options->policy && !options->checkpoint)
 		return 0;

@@ -12,14 +12,14 @@
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 /* int name(path, flags, mode), for open and its like, with what to do given all three. */
-#define OPEN(name, ...)                                                 \
-	int name(const char *path, int flags, ...)                      \
-	{                                                               \
-		va_list ap;                                             \
-		va_start(ap, flags);                                    \
-		mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0; \
-		va_end(ap);                                             \
-		__VA_ARGS__                                             \
+#define OPEN(name, ...)                                                                                                                    \
+	int name(const char *path, int flags, ...)                                                                                         \
+	{                                                                                                                                  \
+		va_list ap;                                                                                                                \
+		va_start(ap, flags);                                                                                                       \
+		mode_t mode = flags & O_CREAT ? va_arg(ap, mode_t) : 0;                                                                    \
+		va_end(ap);                                                                                                                \
+		__VA_ARGS__                                                                                                                \
 	}
 
 #endif

@@ -72,9 +72,10 @@ int hspmd_cluster_reindex(struct hspmd_cluster *c);
 json_t *hspmd_cluster_to_json(const struct hspmd_cluster *c);
 void hspmd_cluster_destroy(struct hspmd_cluster *c);
 
-/* One cluster of the nodes of all parts, in their order (cluster_merge.c). Device types of one name and kind are one type where every figure agrees within
- * `tolerance` (0.1: a tenth; three times that for memory rates): memory is then the least, rates the mean. Those that differ more are kept apart: the fastest group keeps the name,
- * slower ones get "@80%" appended, their speed by the fastest. Links of equal scope and ends are one, the slower. NULL and err: a node twice. */
+/* One cluster of the nodes of all parts, in their order (cluster_merge.c). Device types of one name and kind are one type where every
+ * figure agrees within `tolerance` (0.1: a tenth; three times that for memory rates): memory is then the least, rates the mean. Those that
+ * differ more are kept apart: the fastest group keeps the name, slower ones get "@80%" appended, their speed by the fastest. Links of equal
+ * scope and ends are one, the slower. NULL and err: a node twice. */
 struct hspmd_cluster *hspmd_cluster_merge(const struct hspmd_cluster *const *parts, int count, double tolerance, struct hspmd_error *err);
 
 /* One node of it, with all types and the links that name no nodes. NULL and err: memory. */
@@ -89,11 +90,12 @@ const char *hspmd_cluster_device_address(const struct hspmd_cluster *c, int devi
 int hspmd_cluster_find_type(const struct hspmd_cluster *c, const char *name); /* -1: none */
 int hspmd_cluster_find_node(const struct hspmd_cluster *c, const char *name); /* -1: none; O(log n) after the read */
 
-/* The most specific link between devices a and b when n devices on a's side and m on b's send at once, or NULL: no entry covers them (or a == b).
- * From the most specific: an entry for these two nodes, for these two types, for all; within each, one with `gpus` of exactly n and m, then one
- * without `gpus`. An entry whose `gpus` differ is not used. Thread-safe; some ten nanoseconds. */
+/* The most specific link between devices a and b when n devices on a's side and m on b's send at once, or NULL: no entry covers them (or a
+ * == b). From the most specific: an entry for these two nodes, for these two types, for all; within each, one with `gpus` of exactly n and
+ * m, then one without `gpus`. An entry whose `gpus` differ is not used. Thread-safe; some ten nanoseconds. */
 const struct hspmd_link *hspmd_cluster_find_link(const struct hspmd_cluster *c, int a, int b, int n, int m);
-/* Seconds for one message of `bytes` (of all senders of a side together). Straight lines between points, end slopes outside, never below 0. */
+/* Seconds for one message of `bytes` (of all senders of a side together). Straight lines between points, end slopes outside, never below
+ * 0. */
 double hspmd_link_seconds(const struct hspmd_link *link, double bytes);
 
 #endif

@@ -57,7 +57,7 @@ static bool near(double a, double b, double tolerance)
 static bool agree(const struct hspmd_device_type *a, const struct hspmd_device_type *b, double tolerance)
 {
 	bool same = a->kind == b->kind && !strcmp(a->name, b->name) && near((double)a->memory_bytes, (double)b->memory_bytes, tolerance) &&
-		    near(a->gbytes_per_s, b->gbytes_per_s, RATE_SLACK * tolerance);
+	            near(a->gbytes_per_s, b->gbytes_per_s, RATE_SLACK * tolerance);
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
 		same = same && near(a->tflops[p], b->tflops[p], tolerance) && near(a->peak_tflops[p], b->peak_tflops[p], tolerance);
 	return same;
@@ -206,7 +206,8 @@ static bool same_ends(const struct hspmd_link *a, const struct hspmd_link *b)
 {
 	bool straight = a->types[0] == b->types[0] && a->types[1] == b->types[1] && a->gpus[0] == b->gpus[0] && a->gpus[1] == b->gpus[1];
 	bool crossed = a->types[0] == b->types[1] && a->types[1] == b->types[0] && a->gpus[0] == b->gpus[1] && a->gpus[1] == b->gpus[0];
-	bool nodes = (a->nodes[0] == b->nodes[0] && a->nodes[1] == b->nodes[1]) || (a->nodes[0] == b->nodes[1] && a->nodes[1] == b->nodes[0]);
+	bool nodes =
+	        (a->nodes[0] == b->nodes[0] && a->nodes[1] == b->nodes[1]) || (a->nodes[0] == b->nodes[1] && a->nodes[1] == b->nodes[0]);
 	return a->scope == b->scope && nodes && (straight || crossed);
 }
 

@@ -118,7 +118,8 @@ static int read_data(struct hspmd_job *j, struct hspmd_json *root)
 	j->documents = json_object_get(data.value, "document_end") != NULL;
 	if (j->documents)
 		j->document_end = hspmd_json_int(&data, "document_end", 0, INT32_MAX);
-	if (read_lengths(j, &data) || read_paths(j, &train, &j->train, &j->train_count) || read_paths(j, &valid, &j->valid, &j->valid_count))
+	if (read_lengths(j, &data) || read_paths(j, &train, &j->train, &j->train_count) ||
+	    read_paths(j, &valid, &j->valid, &j->valid_count))
 		return -1;
 	return hspmd_json_check_keys(&data);
 }
@@ -201,7 +202,7 @@ static void read_precision(struct hspmd_job *j, struct hspmd_json *root)
 	j->rounding = (enum hspmd_rounding)hspmd_json_enum_or(root, "rounding", hspmd_rounding_names, HSPMD_ROUNDING_NEAREST);
 	if (j->rounding == HSPMD_ROUNDING_STOCHASTIC && j->precision != HSPMD_PRECISION_BF16)
 		hspmd_json_fail(&at, "expected \"nearest\" with precision \"%s\", in which nothing is rounded to bf16, got \"stochastic\"",
-				hspmd_precision_names[j->precision]);
+		                hspmd_precision_names[j->precision]);
 }
 
 static int read_all(struct hspmd_job *j, struct hspmd_json *root)

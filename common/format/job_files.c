@@ -17,7 +17,7 @@
 
 #define BYTE_VOCABULARY 256
 #define LOOKED_AT_BYTES 65536 /* of each file of tokens */
-#define INDEX_HEAD_BYTES 34 /* magic, version, type of a token, number of sequences, number of documents */
+#define INDEX_HEAD_BYTES 34   /* magic, version, type of a token, number of sequences, number of documents */
 
 /* ---- variables in paths */
 
@@ -172,8 +172,10 @@ static int check_tokens(const struct check *k, const char *what, int i, const ch
 		for (int b = 0; b < width; b++)
 			token |= (uint64_t)head[at + b] << 8 * b;
 		if (token >= (uint64_t)k->m->vocab)
-			return hspmd_fail(k->err, "%s: data.%s[%d]: %s: token %" PRIu64 " at position %zd is not below the model's vocabulary of %lld (%s)",
-					  k->j->file, what, i, path, token, at / width, (long long)k->m->vocab, k->j->model_path);
+			return hspmd_fail(k->err,
+			                  "%s: data.%s[%d]: %s: token %" PRIu64
+			                  " at position %zd is not below the model's vocabulary of %lld (%s)",
+			                  k->j->file, what, i, path, token, at / width, (long long)k->m->vocab, k->j->model_path);
 	}
 	return 0;
 }
@@ -242,7 +244,9 @@ static int check_init(const struct check *k)
 	bool whole = faccessat(fd, "model.safetensors", F_OK, 0) == 0 || faccessat(fd, "model.safetensors.index.json", F_OK, 0) == 0;
 	close(fd);
 	if (S_ISDIR(st.st_mode))
-		return whole ? 0 : hspmd_fail(k->err, "%s: init: %s: neither model.safetensors nor model.safetensors.index.json is in it", j->file, j->init);
+		return whole ? 0
+		             : hspmd_fail(k->err, "%s: init: %s: neither model.safetensors nor model.safetensors.index.json is in it",
+		                          j->file, j->init);
 	uint64_t length = 0;
 	for (int b = 0; b < 8 && n == 8; b++)
 		length |= (uint64_t)head[b] << 8 * b;

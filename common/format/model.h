@@ -31,17 +31,17 @@ struct hspmd_model {
 	int64_t max_positions;
 	int64_t sliding_window; /* 0: none */
 	double norm_eps;
-	double rope_theta;  /* 0: learnt positions (gpt2) */
-	double init_range;  /* standard deviation of random weights */
-	bool rms_norm;      /* else layer norm with bias */
-	bool gated;         /* SwiGLU; else GELU (tanh form: gelu_new, gelu_pytorch_tanh) */
-	bool gelu_exact;    /* the erf form ("gelu") */
+	double rope_theta; /* 0: learnt positions (gpt2) */
+	double init_range; /* standard deviation of random weights */
+	bool rms_norm;     /* else layer norm with bias */
+	bool gated;        /* SwiGLU; else GELU (tanh form: gelu_new, gelu_pytorch_tanh) */
+	bool gelu_exact;   /* the erf form ("gelu") */
 	bool qkv_bias, out_bias, mlp_bias;
-	bool tied;          /* head shares the embedding */
+	bool tied;                      /* head shares the embedding */
 	int experts, experts_per_token; /* 0: dense */
 	double router_aux_coef;
-	bool dropout;       /* the config asks for some dropout; hspmd trains without and says so once */
-	json_t *config;     /* the file as read, for export; owned */
+	bool dropout;   /* the config asks for some dropout; hspmd trains without and says so once */
+	json_t *config; /* the file as read, for export; owned */
 };
 
 /* Read and check; errors name file and JSON path; an unsupported model_type lists the supported ones. */

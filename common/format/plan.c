@@ -48,8 +48,8 @@ static int take_device(struct reader *r, const struct hspmd_json *at, struct own
 	return hspmd_json_fail(at, "device %s is in pipelines[%d].stages[%d] already", address, owner->pipeline, owner->stage);
 }
 
-/* The devices of a run, appended to the stage's. Those of an interleaved plan's later chunks are compared with the first chunk's instead.
- */
+/* The devices of a run, appended to the stage's. Those of an interleaved plan's later chunks are compared with the first chunk's
+ * instead. */
 static int add_run(struct reader *r, struct hspmd_json *at, struct owner me, struct hspmd_stage *s, size_t *room, bool first_round)
 {
 	const char *run = hspmd_json_string_value(at);
@@ -154,8 +154,9 @@ static int check_round(const struct hspmd_json *stages, const struct hspmd_pipel
 	if (s->context != first->context || s->sequence_parallel != first->sequence_parallel ||
 	    !same_ratio(s->shard_ratio, first->shard_ratio, s->device_count / s->context) ||
 	    !same_ratio(s->context_ratio, first->context_ratio, s->context))
-		return hspmd_json_fail(&at, "expected shard_ratio, sequence_parallel, context and context_ratio of stages[%d], whose next chunk this is",
-		                       i % length);
+		return hspmd_json_fail(
+		        &at, "expected shard_ratio, sequence_parallel, context and context_ratio of stages[%d], whose next chunk this is",
+		        i % length);
 	return 0;
 }
 

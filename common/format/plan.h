@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd-plan-1: who does what. Plain data; a plan is read against a cluster and holds indexes into its devices.
  *
- * An interleaved plan says where every chunk of layers lies: a pipeline's stages come in `virtual_stages` chunks of equal length, and stage k of a
- * chunk has the same devices as stage k of every other chunk (the only case in which a device appears twice). */
+ * An interleaved plan says where every chunk of layers lies: a pipeline's stages come in `virtual_stages` chunks of equal length, and stage
+ * k of a chunk has the same devices as stage k of every other chunk (the only case in which a device appears twice). */
 #ifndef HSPMD_FORMAT_PLAN_H
 #define HSPMD_FORMAT_PLAN_H
 
@@ -21,12 +21,12 @@ enum hspmd_schedule { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_GPIPE, HSPMD_SCHEDULE_
 extern const char *const hspmd_schedule_names[]; /* "1f1b", "gpipe", "interleaved", "zb-h1" */
 
 struct hspmd_stage {
-	int layers[2];       /* [first, end) */
+	int layers[2]; /* [first, end) */
 	int device_count;
-	int *devices;        /* indexes into the cluster's devices, in tensor-parallel order */
-	double *shard_ratio; /* one per device of a tensor-parallel group (device_count / context), NULL: even */
-	int context;         /* groups that share the sequence; 1: none */
-	double *context_ratio; /* one per group, NULL: even */
+	int *devices;           /* indexes into the cluster's devices, in tensor-parallel order */
+	double *shard_ratio;    /* one per device of a tensor-parallel group (device_count / context), NULL: even */
+	int context;            /* groups that share the sequence; 1: none */
+	double *context_ratio;  /* one per group, NULL: even */
 	bool sequence_parallel; /* activations between the split operators are split along the sequence too; optional key, default false */
 	enum hspmd_recompute recompute;
 };
@@ -55,11 +55,12 @@ struct hspmd_plan {
 	struct hspmd_predicted predicted;
 };
 
-/* Read, bind to the cluster's devices and check: layer ranges contiguous from 0, not empty and to one and the same end, micro-batches add up, no
- * device twice, every device there, ratios positive and as many as they should be. `layers` is the model's or profile's layer count (-1: not checked). */
+/* Read, bind to the cluster's devices and check: layer ranges contiguous from 0, not empty and to one and the same end, micro-batches add
+ * up, no device twice, every device there, ratios positive and as many as they should be. `layers` is the model's or profile's layer count
+ * (-1: not checked). */
 struct hspmd_plan *hspmd_plan_read(const char *path, const struct hspmd_cluster *c, int layers, struct hspmd_error *err);
 struct hspmd_plan *hspmd_plan_from_json(const json_t *value, const char *name, const struct hspmd_cluster *c, int layers,
-					struct hspmd_error *err);
+                                        struct hspmd_error *err);
 json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluster *c); /* devices as runs "node:first-last" */
 struct hspmd_plan *hspmd_plan_copy(const struct hspmd_plan *p);
 void hspmd_plan_destroy(struct hspmd_plan *p);

@@ -31,7 +31,7 @@ enum hspmd_precision hspmd_plan_precision(const struct hspmd_plan *p, const stru
 }
 
 bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision asked, char *why,
-				  size_t size)
+                                  size_t size)
 {
 	enum hspmd_precision precision = hspmd_plan_precision(p, c, asked);
 	char at[256];
@@ -41,9 +41,10 @@ bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd
 	count = without(p, c, asked, &first);
 	hspmd_cluster_device_address(c, first, at, sizeof at);
 	snprintf(why, size,
-		 "computes in %s instead of %s: all devices of a plan compute in the same precision, and %d of its %d (%s%s) cannot compute in %s",
-		 hspmd_precision_names[precision], hspmd_precision_names[asked], count, hspmd_plan_device_count(p), at, count > 1 ? " and others" : "",
-		 hspmd_precision_names[asked]);
+	         "computes in %s instead of %s: all devices of a plan compute in the same precision, and %d of its %d (%s%s) cannot "
+	         "compute in %s",
+	         hspmd_precision_names[precision], hspmd_precision_names[asked], count, hspmd_plan_device_count(p), at,
+	         count > 1 ? " and others" : "", hspmd_precision_names[asked]);
 	return true;
 }
 
@@ -64,10 +65,12 @@ static int check_stage(const struct hspmd_stage *s, const struct hspmd_model *m,
 		return 0; /* the embedding or the head alone */
 	for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++)
 		if (tp > wholes[i].parts)
-			return hspmd_fail(err,
-					  "devices: tensor parallelism %d, but the model has %" PRId64 " %s, none of which is divided: expected at most %" PRId64
-					  " devices in a tensor-parallel group; give the others stages or pipelines of their own, or \"context\"",
-					  tp, wholes[i].parts, wholes[i].what, wholes[i].parts);
+			return hspmd_fail(
+			        err,
+			        "devices: tensor parallelism %d, but the model has %" PRId64
+			        " %s, none of which is divided: expected at most %" PRId64
+			        " devices in a tensor-parallel group; give the others stages or pipelines of their own, or \"context\"",
+			        tp, wholes[i].parts, wholes[i].what, wholes[i].parts);
 	return 0;
 }
 

@@ -219,7 +219,8 @@ static bool given(const struct hspmd_policy_terms *t, const void *at)
 }
 
 /* Fail at section.key of what `obj` is. */
-__attribute__((format(printf, 4, 5))) static void fail_term(struct hspmd_json *obj, const char *section, const char *key, const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static void fail_term(struct hspmd_json *obj, const char *section, const char *key, const char *fmt,
+                                                            ...)
 {
 	char text[300];
 	va_list ap;
@@ -234,15 +235,18 @@ __attribute__((format(printf, 4, 5))) static void fail_term(struct hspmd_json *o
 static void check_terms(struct hspmd_json *obj, const struct hspmd_policy_terms *t)
 {
 	if (given(t, &t->max_nodes) && given(t, &t->max_devices) && t->max_devices < t->max_nodes)
-		fail_term(obj, "limits", "max_devices", "expected at least limits.max_nodes (%d), as every node has at least one device, got %d", t->max_nodes,
-			  t->max_devices);
+		fail_term(obj, "limits", "max_devices",
+		          "expected at least limits.max_nodes (%d), as every node has at least one device, got %d", t->max_nodes,
+		          t->max_devices);
 	if (given(t, &t->slower_than) && given(t, &t->back_below) && t->back_below >= t->slower_than)
-		fail_term(obj, "straggler", "back_below", "expected less than straggler.slower_than (%g), got %g", t->slower_than, t->back_below);
+		fail_term(obj, "straggler", "back_below", "expected less than straggler.slower_than (%g), got %g", t->slower_than,
+		          t->back_below);
 	if (given(t, &t->for_pending) && t->for_pending == HSPMD_PENDING_NONE && t->yield_before_preemption)
 		fail_term(obj, "shrink", "yield_before_preemption", "contradicts shrink.for_pending \"none\"");
 	if (given(t, &t->max_nodes) && given(t, &t->min_replicas) && t->min_replicas >= t->max_nodes)
-		fail_term(obj, "checkpoint", "min_replicas", "expected less than limits.max_nodes (%d), as each copy lies on another node, got %d", t->max_nodes,
-			  t->min_replicas);
+		fail_term(obj, "checkpoint", "min_replicas",
+		          "expected less than limits.max_nodes (%d), as each copy lies on another node, got %d", t->max_nodes,
+		          t->min_replicas);
 }
 
 static void read_terms(struct hspmd_json *obj, struct hspmd_policy_terms *t)
@@ -316,7 +320,7 @@ static int merge_defaults(struct hspmd_policy *p, struct hspmd_policy_terms *d, 
 			continue;
 		const struct hspmd_policy_field *f = &hspmd_policy_fields[i];
 		json_t *old = hspmd_policy_value(&p->defaults, i), *new = hspmd_policy_value(d, i);
-		bool same = old && new && json_equal(old, new);
+		bool same = old && new &&json_equal(old, new);
 		json_decref(old);
 		json_decref(new);
 		if (!same)
@@ -501,7 +505,7 @@ json_t *hspmd_policy_to_json(const struct hspmd_policy *p)
 {
 	json_t *rules = json_array();
 	json_t *out = json_pack("{s:s, s:o, s:o}", "format", HSPMD_POLICY_FORMAT, "defaults",
-				hspmd_policy_terms_to_json(&p->defaults, p->defaults.given), "rules", rules);
+	                        hspmd_policy_terms_to_json(&p->defaults, p->defaults.given), "rules", rules);
 	for (int i = 0; out && i < p->rule_count; i++)
 		if (json_array_append_new(rules, rule_json(&p->rules[i])) < 0) {
 			json_decref(out);

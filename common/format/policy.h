@@ -22,7 +22,8 @@
 
 enum hspmd_for_pending { HSPMD_PENDING_NONE, HSPMD_PENDING_HIGHER, HSPMD_PENDING_ANY };
 extern const char *const hspmd_for_pending_names[]; /* "none", "higher_priority", "any" */
-/* What a gain is counted in when jobs are compared: tokens per second, these over what the job makes on its fewest nodes, or the logarithm of its rate. */
+/* What a gain is counted in when jobs are compared: tokens per second, these over what the job makes on its fewest nodes, or the logarithm
+ * of its rate. */
 enum hspmd_share_by { HSPMD_SHARE_TOKENS, HSPMD_SHARE_RELATIVE, HSPMD_SHARE_PROPORTIONAL };
 extern const char *const hspmd_share_by_names[]; /* "tokens", "relative", "proportional" */
 
@@ -121,16 +122,18 @@ int hspmd_policy_add_path(struct hspmd_policy *p, const char *path, const struct
 /* The set of one path. An empty folder is an empty set. */
 struct hspmd_policy *hspmd_policy_read(const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err);
 
-/* As the plugin names them to a job (HSPMD_POLICIES): "UID@PATH", where only files of that user and of root are believed; a path alone: anybody's. */
+/* As the plugin names them to a job (HSPMD_POLICIES): "UID@PATH", where only files of that user and of root are believed; a path alone:
+ * anybody's. */
 struct hspmd_policy *hspmd_policy_read_named(const char *where, struct hspmd_error *err);
 
-/* Do the rules make sense with what they take from elsewhere? 0, or -1 with file and place of the first that does not. The readers of whole sets check it; who
- * adds file by file does when all are there. */
+/* Do the rules make sense with what they take from elsewhere? 0, or -1 with file and place of the first that does not. The readers of whole
+ * sets check it; who adds file by file does when all are there. */
 int hspmd_policy_check(const struct hspmd_policy *p, struct hspmd_error *err);
 
 /* What holds under a rule (-1: the defaults alone). Strings and lists are borrowed from p. `given` says what any file gave. */
 struct hspmd_policy_terms hspmd_policy_effective(const struct hspmd_policy *p, int rule);
-/* Where a field's value comes from, for people: "policy spot (20-spot.json)", "site default (00-site.json)", "built-in default". Returns buf. */
+/* Where a field's value comes from, for people: "policy spot (20-spot.json)", "site default (00-site.json)", "built-in default". Returns
+ * buf. */
 const char *hspmd_policy_source(const struct hspmd_policy *p, int rule, int field, char *buf, size_t size);
 /* Number of a field, as "limits", "max_nodes"; -1: none. */
 int hspmd_policy_field(const char *section, const char *key);

@@ -47,7 +47,7 @@ static char *read_open(int fd, size_t *length)
 
 /* Judge and read an open file; takes the descriptor. */
 static int add_open(struct hspmd_policy *p, int fd, const char *path, const char *name, const struct hspmd_policy_trust *trust,
-		    struct hspmd_error *err)
+                    struct hspmd_error *err)
 {
 	struct stat st;
 	char *text = NULL;

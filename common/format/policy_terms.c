@@ -66,7 +66,7 @@ static int contradicts(const struct hspmd_policy *p, int rule, const char *where
 	char by[160];
 	const struct hspmd_policy_rule *r = &p->rules[rule];
 	return hspmd_fail(err, "%s: rules[%d].%s: rule %s: %s, which %s gives", p->files[r->file], place(p, rule), where, r->name, what,
-			  hspmd_policy_source(p, rule, other, by, sizeof by));
+	                  hspmd_policy_source(p, rule, other, by, sizeof by));
 }
 
 /* What the rule gives must be possible beside what it does not give; that one limit leaves another nothing to limit is no contradiction. */
@@ -78,7 +78,8 @@ static int check_rule(const struct hspmd_policy *p, int rule, struct hspmd_error
 	int yield = hspmd_policy_field("shrink", "yield_before_preemption"), pending = hspmd_policy_field("shrink", "for_pending");
 	char what[160];
 	if (gives(p, rule, nodes) && !gives(p, rule, devices) && t.max_devices < t.max_nodes) {
-		snprintf(what, sizeof what, "%d nodes have at least as many devices: more than limits.max_devices (%d)", t.max_nodes, t.max_devices);
+		snprintf(what, sizeof what, "%d nodes have at least as many devices: more than limits.max_devices (%d)", t.max_nodes,
+		         t.max_devices);
 		return contradicts(p, rule, "limits.max_nodes", what, devices, err);
 	}
 	if ((gives(p, rule, slower) || gives(p, rule, back)) && t.back_below >= t.slower_than) {

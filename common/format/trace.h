@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-trace-1: what happened to a cluster: nodes that came and went, jobs that were submitted. Plain data, events in the order of time.
- */
+/* hspmd-trace-1: what happened to a cluster: nodes that came and went, jobs that were submitted. Plain data, events in the order of
+ * time. */
 #ifndef HSPMD_FORMAT_TRACE_H
 #define HSPMD_FORMAT_TRACE_H
 
@@ -20,11 +20,11 @@ extern const char *const hspmd_trace_kind_names[]; /* "add", "remove", "submit" 
 struct hspmd_trace_job {
 	uint32_t id;
 	bool elastic;
-	double priority;                        /* default 0 */
-	char *partition;                        /* default "default" */
-	char *user, *account, *qos, *policy;    /* default NULL */
-	int nodes;                              /* what it asks Slurm for; elastic: default min_nodes */
-	double run_s;                           /* rigid: how long it runs; elastic: 0 unless it ends after so long whatever it has done */
+	double priority;                     /* default 0 */
+	char *partition;                     /* default "default" */
+	char *user, *account, *qos, *policy; /* default NULL */
+	int nodes;                           /* what it asks Slurm for; elastic: default min_nodes */
+	double run_s;                        /* rigid: how long it runs; elastic: 0 unless it ends after so long whatever it has done */
 	/* elastic */
 	int min_nodes, max_nodes;
 	int curve_count;
@@ -38,11 +38,11 @@ struct hspmd_trace_event {
 	enum hspmd_trace_kind kind;
 	int node_count; /* add, remove: indexes into nodes */
 	int *nodes;
-	int job;        /* submit: index into jobs; else -1 */
+	int job; /* submit: index into jobs; else -1 */
 	/* add: what they are like */
-	int partition;      /* index into partitions; -1: in all */
-	char *device_type;  /* default NULL */
-	int devices;        /* of each; default 1 */
+	int partition;     /* index into partitions; -1: in all */
+	char *device_type; /* default NULL */
+	int devices;       /* of each; default 1 */
 	double price_per_hour;
 };
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A graph of one's own on three unequal devices: which of three spirals is a point of the plane on? No language model, and no model that hspmd knows.
+/* A graph of one's own on three unequal devices: which of three spirals is a point of the plane on? No language model, and no model that
+ * hspmd knows.
  *
  *     cc -o own-graph own-graph.c $(pkg-config --cflags --libs hspmd) -lm && ./own-graph
  *
- * n:0 has two cores, n:1 and n:2 one each. n:0 and n:1 work on three of every four samples together, n:0 with the larger part of the inner layer; n:2 has all of
- * it, and the fourth sample. `./own-graph --program n:0` prints what n:0 does in a step instead of training. */
+ * n:0 has two cores, n:1 and n:2 one each. n:0 and n:1 work on three of every four samples together, n:0 with the larger part of the inner
+ * layer; n:2 has all of it, and the fourth sample. `./own-graph --program n:0` prints what n:0 does in a step instead of training. */
 #include <hspmd/hspmd.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,16 +16,19 @@
 #define WIDTH 48
 #define STEPS 300
 
-static const char cluster[] = "{ \"format\": \"hspmd-cluster-1\","
-			      "  \"device_types\": {"
-			      "    \"big\":   { \"kind\": \"cpu\", \"memory_bytes\": 1073741824, \"gbytes_per_s\": 20, \"peak_tflops\": { \"fp32\": 0.1 } },"
-			      "    \"small\": { \"kind\": \"cpu\", \"memory_bytes\": 1073741824, \"gbytes_per_s\": 10, \"peak_tflops\": { \"fp32\": 0.05 } } },"
-			      "  \"nodes\": [ { \"name\": \"n\", \"devices\": [ { \"type\": \"big\", \"count\": 1 }, { \"type\": \"small\", \"count\": 2 } ] } ],"
-			      "  \"links\": [ { \"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5 } ] }";
+static const char cluster[] =
+        "{ \"format\": \"hspmd-cluster-1\","
+        "  \"device_types\": {"
+        "    \"big\":   { \"kind\": \"cpu\", \"memory_bytes\": 1073741824, \"gbytes_per_s\": 20, \"peak_tflops\": { \"fp32\": 0.1 } },"
+        "    \"small\": { \"kind\": \"cpu\", \"memory_bytes\": 1073741824, \"gbytes_per_s\": 10, \"peak_tflops\": { \"fp32\": 0.05 } } },"
+        "  \"nodes\": [ { \"name\": \"n\", \"devices\": [ { \"type\": \"big\", \"count\": 1 }, { \"type\": \"small\", \"count\": 2 } ] } ],"
+        "  \"links\": [ { \"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5 } ] }";
 
-/* A sample is 64 points; 8 samples a step, four at a time. All three devices are one stage: how they share its work the annotations below say. */
-static const char plan[] = "{ \"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 4, \"seq_len\": 64,"
-			   "  \"pipelines\": [ { \"micro_batches\": 2, \"stages\": [ { \"layers\": [0, 3], \"devices\": [\"n:0-2\"] } ] } ] }";
+/* A sample is 64 points; 8 samples a step, four at a time. All three devices are one stage: how they share its work the annotations below
+ * say. */
+static const char plan[] =
+        "{ \"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 4, \"seq_len\": 64,"
+        "  \"pipelines\": [ { \"micro_batches\": 2, \"stages\": [ { \"layers\": [0, 3], \"devices\": [\"n:0-2\"] } ] } ] }";
 
 /* Samples: two subgroups, of which the first has three in four (h0: along dimension 0) on both its devices. */
 #define SAMPLES "{[0,1]: -1:2 | [2]} h0(3:1)"
@@ -52,7 +56,8 @@ static void build(void *context, struct hspmd_net *net)
 	int w_in = weight(net, "in", WIDTH, 2), b_in = vector(net, "in.bias", WIDTH, 0);
 	int x = hspmd_net_gelu(net, hspmd_net_linear(net, points, w_in, b_in));
 
-	/* Five parts in eight of the inner width lie on the first device, the rest on the second, and so for the sums after it; the third has a copy of all. */
+	/* Five parts in eight of the inner width lie on the first device, the rest on the second, and so for the sums after it; the third
+	 * has a copy of all. */
 	hspmd_net_layer(net, 1);
 	int normed = hspmd_net_layer_norm(net, x, vector(net, "gain", WIDTH, 1), vector(net, "bias", WIDTH, 0), 1e-5);
 	int up = weight(net, "up", 2 * WIDTH, WIDTH), down = weight(net, "down", WIDTH, 2 * WIDTH);
@@ -112,7 +117,8 @@ static int train(struct hspmd_training *t, struct losses *losses, struct hspmd_e
 	float gain[WIDTH];
 	hspmd_training_samples(t, read_sample, NULL);
 	hspmd_training_on_loss(t, take_loss, losses);
-	if (hspmd_training_threads(t, "n:0", 2, err) || hspmd_training_optimizer(t, "{ \"lr\": 0.005, \"warmup_steps\": 10, \"schedule\": \"cosine\", \"weight_decay\": 0 }", err) ||
+	if (hspmd_training_threads(t, "n:0", 2, err) ||
+	    hspmd_training_optimizer(t, "{ \"lr\": 0.005, \"warmup_steps\": 10, \"schedule\": \"cosine\", \"weight_decay\": 0 }", err) ||
 	    hspmd_training_run(t, STEPS, err) || hspmd_training_parameter(t, "gain", gain, WIDTH, err))
 		return -1;
 	printf("the norm's first gain is %.4f\n", gain[0]);

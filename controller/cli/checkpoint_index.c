@@ -99,7 +99,10 @@ struct checkpoint_group *checkpoint_index_choose(struct checkpoint_index *g, int
 		if (c->manifest && !c->lacks.text[0])
 			return c;
 		if (!told)
-			hspmd_fail(err, "%s: step %" PRId64 ": %s", path, c->step, c->manifest ? c->lacks.text : c->error ? c->error : "no manifest");
+			hspmd_fail(err, "%s: step %" PRId64 ": %s", path, c->step,
+			           c->manifest ? c->lacks.text
+			           : c->error  ? c->error
+			                       : "no manifest");
 		told = true;
 	}
 	if (!told && step >= 0)

@@ -9,8 +9,8 @@ struct checkpoint_group {
 	const struct hspmd_manifest *manifest; /* NULL: none of its folders has one that can be read */
 	int64_t step, generation;
 	int folder_count;
-	const char **folders; /* borrowed from the list */
-	const char *error;    /* why a manifest could not be read, or NULL */
+	const char **folders;        /* borrowed from the list */
+	const char *error;           /* why a manifest could not be read, or NULL */
 	struct hspmd_reader *reader; /* over all folders; NULL without a manifest */
 	struct hspmd_error lacks;    /* "" when every part of every tensor is there */
 };

@@ -35,17 +35,38 @@ int hspmd_command_agent(int argc, char **argv)
 	int opt, bad = 0;
 	while ((opt = getopt_long(argc, argv, "", agent_options, NULL)) != -1) {
 		switch (opt) {
-		case 'c': o.controllers = optarg; break;
-		case 'n': o.node = o.topology.node = optarg; break;
-		case 'C': o.cluster = optarg; break;
-		case 'd': bad |= hspmd_option_int("devices", optarg, 1, INT_MAX, &devices); break;
-		case 'k': bad |= hspmd_option_int("cores", optarg, 1, INT_MAX, &cores); break;
-		case 't': bad |= hspmd_option_int("threads", optarg, 1, INT_MAX, &threads); break;
-		case 'm': o.munge_socket = optarg; break;
-		case 'M': o.memory = optarg; break;
-		case 'x': o.exchange = true; break;
-		case 'p': bad |= hspmd_option_number("reconnect-timeout", optarg, 0, 1e9, &o.reconnect_timeout_s); break;
-		default: return HSPMD_EXIT_USAGE;
+		case 'c':
+			o.controllers = optarg;
+			break;
+		case 'n':
+			o.node = o.topology.node = optarg;
+			break;
+		case 'C':
+			o.cluster = optarg;
+			break;
+		case 'd':
+			bad |= hspmd_option_int("devices", optarg, 1, INT_MAX, &devices);
+			break;
+		case 'k':
+			bad |= hspmd_option_int("cores", optarg, 1, INT_MAX, &cores);
+			break;
+		case 't':
+			bad |= hspmd_option_int("threads", optarg, 1, INT_MAX, &threads);
+			break;
+		case 'm':
+			o.munge_socket = optarg;
+			break;
+		case 'M':
+			o.memory = optarg;
+			break;
+		case 'x':
+			o.exchange = true;
+			break;
+		case 'p':
+			bad |= hspmd_option_number("reconnect-timeout", optarg, 0, 1e9, &o.reconnect_timeout_s);
+			break;
+		default:
+			return HSPMD_EXIT_USAGE;
 		}
 	}
 	if (bad || !o.controllers || (o.cluster && !o.node))

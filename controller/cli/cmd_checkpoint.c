@@ -19,26 +19,26 @@
 #include "runtime/state/weights.h"
 
 static const char help_text[] =
-	"Usage: hspmd checkpoint list PATH [--json]\n"
-	"       hspmd checkpoint verify PATH [--step N] [--json]\n"
-	"       hspmd checkpoint export PATH -o FOLDER [--step N] [--config FILE] [--bf16] [--max-file-bytes N]\n"
-	"       hspmd checkpoint import MODEL -o FOLDER [--config FILE]\n"
-	"       hspmd checkpoint JOB   (makes a running job keep its state now: man hspmd-status)\n"
-	"\n"
-	"Looks at checkpoints on disk. PATH is a job's checkpoint folder (local or shared), one node's part of it, or one checkpoint.\n"
-	"\n"
-	"list      which there are, and whether all of them can be read from here\n"
-	"verify    read every byte and check it against its sum\n"
-	"export    write the newest whole one as a model folder that Hugging Face's libraries load\n"
-	"import    make a checkpoint of step 0 of such a folder (or one safetensors file)\n"
-	"\n"
-	"  --step N             the checkpoint of this step\n"
-	"  -o, --output FOLDER  where to write\n"
-	"  --config FILE        the model's config.json (default: the one in the checkpoint or the model's folder)\n"
-	"  --bf16               write BF16 instead of F32\n"
-	"  --max-file-bytes N   split into files of at most N bytes (default 5000000000)\n"
-	"      --json           print the result as JSON\n"
-	"      --help           print this\n";
+        "Usage: hspmd checkpoint list PATH [--json]\n"
+        "       hspmd checkpoint verify PATH [--step N] [--json]\n"
+        "       hspmd checkpoint export PATH -o FOLDER [--step N] [--config FILE] [--bf16] [--max-file-bytes N]\n"
+        "       hspmd checkpoint import MODEL -o FOLDER [--config FILE]\n"
+        "       hspmd checkpoint JOB   (makes a running job keep its state now: man hspmd-status)\n"
+        "\n"
+        "Looks at checkpoints on disk. PATH is a job's checkpoint folder (local or shared), one node's part of it, or one checkpoint.\n"
+        "\n"
+        "list      which there are, and whether all of them can be read from here\n"
+        "verify    read every byte and check it against its sum\n"
+        "export    write the newest whole one as a model folder that Hugging Face's libraries load\n"
+        "import    make a checkpoint of step 0 of such a folder (or one safetensors file)\n"
+        "\n"
+        "  --step N             the checkpoint of this step\n"
+        "  -o, --output FOLDER  where to write\n"
+        "  --config FILE        the model's config.json (default: the one in the checkpoint or the model's folder)\n"
+        "  --bf16               write BF16 instead of F32\n"
+        "  --max-file-bytes N   split into files of at most N bytes (default 5000000000)\n"
+        "      --json           print the result as JSON\n"
+        "      --help           print this\n";
 
 enum { OPT_STEP = 256, OPT_CONFIG, OPT_BF16, OPT_MAX, OPT_JSON, OPT_HELP };
 
@@ -64,15 +64,30 @@ static int parse(int argc, char **argv, struct checkpoint_options *o)
 	int opt, bad = 0;
 	while ((opt = getopt_long(argc, argv, "o:h", long_options, NULL)) != -1) {
 		switch (opt) {
-		case OPT_STEP: bad |= hspmd_option_int("step", optarg, 0, INT64_MAX, &o->step); break;
-		case OPT_MAX: bad |= hspmd_option_int("max-file-bytes", optarg, 1, INT64_MAX, &o->max_bytes); break;
-		case 'o': o->output = optarg; break;
-		case OPT_CONFIG: o->config = optarg; break;
-		case OPT_BF16: o->bf16 = true; break;
-		case OPT_JSON: o->json = true; break;
+		case OPT_STEP:
+			bad |= hspmd_option_int("step", optarg, 0, INT64_MAX, &o->step);
+			break;
+		case OPT_MAX:
+			bad |= hspmd_option_int("max-file-bytes", optarg, 1, INT64_MAX, &o->max_bytes);
+			break;
+		case 'o':
+			o->output = optarg;
+			break;
+		case OPT_CONFIG:
+			o->config = optarg;
+			break;
+		case OPT_BF16:
+			o->bf16 = true;
+			break;
+		case OPT_JSON:
+			o->json = true;
+			break;
 		case OPT_HELP:
-		case 'h': o->help = true; break;
-		default: return hspmd_usage_hint("checkpoint");
+		case 'h':
+			o->help = true;
+			break;
+		default:
+			return hspmd_usage_hint("checkpoint");
 		}
 	}
 	if (o->help)
@@ -183,7 +198,8 @@ static int verify(const struct checkpoint_options *o, struct checkpoint_index *g
 		if (rv && o->json)
 			hspmd_error_log("%s", err->text);
 		bad_json |= json_array_append_new(all, json_pack("{s:I, s:I, s:b, s:i, s:s}", "step", (json_int_t)c->step, "generation",
-								 (json_int_t)c->generation, "good", !why.text[0], "damaged", bad, "text", why.text));
+		                                                 (json_int_t)c->generation, "good", !why.text[0], "damaged", bad, "text",
+		                                                 why.text));
 		if (!o->json)
 			printf("step %" PRId64 " generation %" PRId64 ": %s\n", c->step, c->generation, why.text[0] ? why.text : "good");
 	}
@@ -208,7 +224,7 @@ static int export_model(const struct checkpoint_options *o, struct checkpoint_in
 	const json_t *config = m ? m->config : json_object_get(c->manifest->job, "model");
 	struct hspmd_export_options how = { .folder = o->output, .config = config, .bf16 = o->bf16, .max_bytes = (uint64_t)o->max_bytes };
 	int rv = json_is_object(config) ? hspmd_weights_export(c->reader, c->manifest, &how, err)
-					: hspmd_fail(err, "the checkpoint does not hold the model's config.json: name it with --config");
+	                                : hspmd_fail(err, "the checkpoint does not hold the model's config.json: name it with --config");
 	hspmd_model_destroy(m);
 	if (!rv)
 		hspmd_info("step %" PRId64 " is in %s", c->step, o->output);
@@ -248,7 +264,8 @@ static int import_model(const struct checkpoint_options *o, struct hspmd_error *
 	struct stat st;
 	const char *slash = strrchr(o->path, '/');
 	bool folder = !stat(o->path, &st) && S_ISDIR(st.st_mode);
-	char *beside = folder ? hspmd_asprintf("%s/config.json", o->path) : hspmd_asprintf("%.*sconfig.json", slash ? (int)(slash - o->path) + 1 : 0, o->path);
+	char *beside = folder ? hspmd_asprintf("%s/config.json", o->path)
+	                      : hspmd_asprintf("%.*sconfig.json", slash ? (int)(slash - o->path) + 1 : 0, o->path);
 	struct hspmd_model *m = beside ? hspmd_model_read(o->config ? o->config : beside, err) : NULL;
 	struct hspmd_weights *w = m ? hspmd_weights_open(o->path, err) : NULL;
 	int rv = beside ? -1 : hspmd_fail_memory(err, "importing");
@@ -260,8 +277,9 @@ static int import_model(const struct checkpoint_options *o, struct hspmd_error *
 	return rv;
 }
 
-static int with_groups(const struct checkpoint_options *o, int (*f)(const struct checkpoint_options *, struct checkpoint_index *, struct hspmd_error *),
-		       struct hspmd_error *err)
+static int with_groups(const struct checkpoint_options *o,
+                       int (*f)(const struct checkpoint_options *, struct checkpoint_index *, struct hspmd_error *),
+                       struct hspmd_error *err)
 {
 	struct checkpoint_index g;
 	struct stat st;

@@ -13,21 +13,21 @@
 #define MUNGED "/run/munge/munge.socket.2"
 
 static const char help_text[] =
-	"Usage: hspmd cluster [--ctld [UID@]HOST:PORT] [--json]\n"
-	"       hspmd cluster --quote NODES [--partition P] [--constraint C] [--gres G] [--json]\n"
-	"\n"
-	"Shows what hspmdctld sees of the cluster and its elastic jobs, what it last asked of them, and why; or what a job\n"
-	"would be held to that is submitted now: how many elastic jobs you have, and what so many nodes cost at least.\n"
-	"\n"
-	"  --ctld WHERE          hspmdctld's address and the user it runs as (default: HSPMD_CTLD, else localhost and user slurm)\n"
-	"  --quote NODES         what so many of the cheapest nodes cost that fit the next three, which are sbatch's\n"
-	"  --partition P[,P...]\n"
-	"  --constraint C\n"
-	"  --gres G\n"
-	"  --munge-socket PATH   munged's socket (default: AuthInfo of slurm.conf)\n"
-	"  --timeout S           give up after S seconds (default 10)\n"
-	"      --json            print all as JSON\n"
-	"      --help            print this\n";
+        "Usage: hspmd cluster [--ctld [UID@]HOST:PORT] [--json]\n"
+        "       hspmd cluster --quote NODES [--partition P] [--constraint C] [--gres G] [--json]\n"
+        "\n"
+        "Shows what hspmdctld sees of the cluster and its elastic jobs, what it last asked of them, and why; or what a job\n"
+        "would be held to that is submitted now: how many elastic jobs you have, and what so many nodes cost at least.\n"
+        "\n"
+        "  --ctld WHERE          hspmdctld's address and the user it runs as (default: HSPMD_CTLD, else localhost and user slurm)\n"
+        "  --quote NODES         what so many of the cheapest nodes cost that fit the next three, which are sbatch's\n"
+        "  --partition P[,P...]\n"
+        "  --constraint C\n"
+        "  --gres G\n"
+        "  --munge-socket PATH   munged's socket (default: AuthInfo of slurm.conf)\n"
+        "  --timeout S           give up after S seconds (default 10)\n"
+        "      --json            print all as JSON\n"
+        "      --help            print this\n";
 
 struct cluster_options {
 	const char *where, *munge, *partition, *constraint, *gres;
@@ -56,8 +56,12 @@ static int parse(int argc, char **argv, struct cluster_options *o)
 	int opt;
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
 		switch (opt) {
-		case OPT_CTLD: o->where = optarg; break;
-		case OPT_MUNGE: o->munge = optarg; break;
+		case OPT_CTLD:
+			o->where = optarg;
+			break;
+		case OPT_MUNGE:
+			o->munge = optarg;
+			break;
 		case OPT_TIMEOUT:
 			if (hspmd_option_number("timeout", optarg, 0.1, 3600, &o->timeout) < 0)
 				return hspmd_usage_hint("cluster");
@@ -66,13 +70,24 @@ static int parse(int argc, char **argv, struct cluster_options *o)
 			if (hspmd_option_int("quote", optarg, 1, 1 << 20, &o->nodes) < 0)
 				return hspmd_usage_hint("cluster");
 			break;
-		case OPT_PARTITION: o->partition = optarg; break;
-		case OPT_CONSTRAINT: o->constraint = optarg; break;
-		case OPT_GRES: o->gres = optarg; break;
-		case OPT_JSON: o->json = true; break;
+		case OPT_PARTITION:
+			o->partition = optarg;
+			break;
+		case OPT_CONSTRAINT:
+			o->constraint = optarg;
+			break;
+		case OPT_GRES:
+			o->gres = optarg;
+			break;
+		case OPT_JSON:
+			o->json = true;
+			break;
 		case OPT_HELP:
-		case 'h': o->help = true; break;
-		default: return hspmd_usage_hint("cluster");
+		case 'h':
+			o->help = true;
+			break;
+		default:
+			return hspmd_usage_hint("cluster");
 		}
 	}
 	return optind < argc ? hspmd_usage_error("cluster", "unexpected argument '%s'", argv[optind]) : 0;
@@ -123,8 +138,8 @@ static json_t *make_ask(const struct cluster_options *o)
 {
 	if (!o->nodes)
 		return json_pack("{s:s}", "type", "query");
-	return json_pack("{s:s, s:I, s:s*, s:s*, s:s*}", "type", "quote", "nodes", (json_int_t)o->nodes, "partition", o->partition, "features",
-			 o->constraint, "gres", o->gres);
+	return json_pack("{s:s, s:I, s:s*, s:s*, s:s*}", "type", "quote", "nodes", (json_int_t)o->nodes, "partition", o->partition,
+	                 "features", o->constraint, "gres", o->gres);
 }
 
 static void print_quote(const struct cluster_options *o, const json_t *q)
@@ -141,7 +156,8 @@ static int run(const struct cluster_options *o, struct hspmd_error *err)
 	/* slurmctld is asked only where it must be. */
 	if (!o->munge && access(MUNGED, F_OK) < 0)
 		(void)hspmd_slurm_munge_socket(&socket, &munge, err);
-	json_t *(*ask)(const char *, const char *, json_t *, double, struct hspmd_error *) = o->nodes ? hspmd_ctld_query_quote : hspmd_ctld_query;
+	json_t *(*ask)(const char *, const char *, json_t *, double, struct hspmd_error *) =
+	        o->nodes ? hspmd_ctld_query_quote : hspmd_ctld_query;
 	json_t *answer = ask(o->where, o->munge ? o->munge : socket, make_ask(o), o->timeout, err);
 	if (!answer)
 		rc = -1;

@@ -15,25 +15,28 @@
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 
-#define ANSWER_S 30.0   /* for an answer that needs no work */
-#define RESIZE_S 600.0  /* for a resize or a checkpoint, where nobody says otherwise */
-#define RETURN_S 60.0   /* for a controller that has died to be started anew, where nobody says otherwise */
+#define ANSWER_S 30.0  /* for an answer that needs no work */
+#define RESIZE_S 600.0 /* for a resize or a checkpoint, where nobody says otherwise */
+#define RETURN_S 60.0  /* for a controller that has died to be started anew, where nobody says otherwise */
 
 struct control {
 	const char *command; /* "grow" */
 	const char *job, *count, *names;
 	bool json, watch, help;
 	double timeout, every;
-	bool ended;             /* the job runs no more, as one who watches it finds at last */
-	char output[PATH_MAX];  /* its folder, as the last contact file said */
+	bool ended;            /* the job runs no more, as one who watches it finds at last */
+	char output[PATH_MAX]; /* its folder, as the last contact file said */
 };
 
 enum { OPT_JSON = 256, OPT_WATCH, OPT_NODES, OPT_TIMEOUT, OPT_FOLLOW, OPT_HELP };
 
 static const struct option long_options[] = {
-	{ "json", no_argument, NULL, OPT_JSON },         { "watch", optional_argument, NULL, OPT_WATCH },
-	{ "nodes", required_argument, NULL, OPT_NODES }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
-	{ "follow", no_argument, NULL, OPT_FOLLOW },     { "help", no_argument, NULL, OPT_HELP },
+	{ "json", no_argument, NULL, OPT_JSON },
+	{ "watch", optional_argument, NULL, OPT_WATCH },
+	{ "nodes", required_argument, NULL, OPT_NODES },
+	{ "timeout", required_argument, NULL, OPT_TIMEOUT },
+	{ "follow", no_argument, NULL, OPT_FOLLOW },
+	{ "help", no_argument, NULL, OPT_HELP },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -45,17 +48,28 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 	c->every = 2;
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
 		switch (opt) {
-		case OPT_JSON: c->json = true; break;
-		case OPT_FOLLOW: c->watch = true; break;
+		case OPT_JSON:
+			c->json = true;
+			break;
+		case OPT_FOLLOW:
+			c->watch = true;
+			break;
 		case OPT_WATCH:
 			c->watch = true;
 			bad |= optarg && hspmd_option_number("watch", optarg, 0.1, 3600, &c->every);
 			break;
-		case OPT_NODES: c->names = optarg; break;
-		case OPT_TIMEOUT: bad |= hspmd_option_number("timeout", optarg, 1, 1e6, &c->timeout); break;
+		case OPT_NODES:
+			c->names = optarg;
+			break;
+		case OPT_TIMEOUT:
+			bad |= hspmd_option_number("timeout", optarg, 1, 1e6, &c->timeout);
+			break;
 		case 'h':
-		case OPT_HELP: c->help = true; return 0;
-		default: return hspmd_usage_hint(c->command);
+		case OPT_HELP:
+			c->help = true;
+			return 0;
+		default:
+			return hspmd_usage_hint(c->command);
 		}
 	}
 	if (bad)
@@ -114,8 +128,9 @@ static void pause_for(double seconds)
 	nanosleep(&(struct timespec){ .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9) }, NULL);
 }
 
-/* For one who watches a job. Once it has answered (c->output is known), a controller that does not is waited for, up to c->timeout: it may have died, and is then started anew by
- * the process that watches it. A job that ends takes its contact file away: c->ended. NULL: it has been said why. */
+/* For one who watches a job. Once it has answered (c->output is known), a controller that does not is waited for, up to c->timeout: it may
+ * have died, and is then started anew by the process that watches it. A job that ends takes its contact file away: c->ended. NULL: it has
+ * been said why. */
 static json_t *ask_again(struct control *c)
 {
 	double since = 0;
@@ -142,9 +157,11 @@ static json_t *ask_again(struct control *c)
 		}
 		if (!(since > 0)) {
 			since = hspmd_now();
-			hspmd_warn("job %s: its controller does not answer (%s): waiting up to %.0f s for it to be started anew", c->job, err.text, c->timeout);
+			hspmd_warn("job %s: its controller does not answer (%s): waiting up to %.0f s for it to be started anew", c->job,
+			           err.text, c->timeout);
 		} else if (hspmd_now() - since > c->timeout) {
-			hspmd_error_log("job %s: waited %.0f s for its controller to answer again: %s", c->job, hspmd_now() - since, err.text);
+			hspmd_error_log("job %s: waited %.0f s for its controller to answer again: %s", c->job, hspmd_now() - since,
+			                err.text);
 			return NULL;
 		}
 		pause_for(c->every < 1 ? c->every : 1);
@@ -237,7 +254,8 @@ int hspmd_command_status(int argc, char **argv)
 	struct control c = { .command = "status", .timeout = RETURN_S };
 	int status = parse(argc, argv, &c, 1);
 	if (c.help)
-		fputs("Usage: hspmd status [--json] [--watch[=SECONDS]] [--timeout S] JOB\n\nPrints what a running job does: nodes, generation, plan, step, loss, speed, newest "
+		fputs("Usage: hspmd status [--json] [--watch[=SECONDS]] [--timeout S] JOB\n\nPrints what a running job does: nodes, "
+		      "generation, plan, step, loss, speed, newest "
 		      "checkpoint.\nJOB is a job's id, its output folder, or \"local\" for the newest run outside of Slurm.\n",
 		      stdout);
 	if (status || c.help)
@@ -299,7 +317,9 @@ int hspmd_command_events(int argc, char **argv)
 	int status = parse(argc, argv, &c, 1);
 	int64_t seen = 0;
 	if (c.help)
-		fputs("Usage: hspmd events [--json] [--follow] [--timeout S] JOB\n\nPrints the last things that happened to a running job; with --json one object a line.\n", stdout);
+		fputs("Usage: hspmd events [--json] [--follow] [--timeout S] JOB\n\nPrints the last things that happened to a running job; "
+		      "with --json one object a line.\n",
+		      stdout);
 	if (status || c.help)
 		return status;
 	for (;;) {
@@ -354,7 +374,9 @@ int hspmd_control_checkpoint(int argc, char **argv)
 	struct control c = { .command = "checkpoint" };
 	int status = parse(argc, argv, &c, 1);
 	if (c.help)
-		fputs("Usage: hspmd checkpoint [--json] [--timeout S] JOB\n\nMakes a running job keep its state now; returns when the checkpoint is complete.\n", stdout);
+		fputs("Usage: hspmd checkpoint [--json] [--timeout S] JOB\n\nMakes a running job keep its state now; returns when the "
+		      "checkpoint is complete.\n",
+		      stdout);
 	return status || c.help ? status : tell(&c, request(&c));
 }
 
@@ -423,13 +445,16 @@ static int resize(int argc, char **argv, const char *command, const char *help)
 int hspmd_command_grow(int argc, char **argv)
 {
 	return resize(argc, argv, "grow",
-		      "Usage: hspmd grow [--json] [--timeout S] N|+N JOB\n\nGives a running job more nodes: N in all, or +N more. Returns when it trains on them.\n");
+	              "Usage: hspmd grow [--json] [--timeout S] N|+N JOB\n\nGives a running job more nodes: N in all, or +N more. Returns "
+	              "when it trains on them.\n");
 }
 
 int hspmd_command_shrink(int argc, char **argv)
 {
 	return resize(argc, argv, "shrink",
-		      "Usage: hspmd shrink [--json] [--timeout S] N|-N JOB\n       hspmd shrink [--json] [--timeout S] --nodes LIST JOB\n\nGives nodes of a running "
-		      "job back: down to N in all, or N fewer, or those of LIST. Its state is moved off them first;\nthe node with the batch script stays. Returns "
-		      "when Slurm has the nodes.\n");
+	              "Usage: hspmd shrink [--json] [--timeout S] N|-N JOB\n       hspmd shrink [--json] [--timeout S] --nodes LIST "
+	              "JOB\n\nGives nodes of a running "
+	              "job back: down to N in all, or N fewer, or those of LIST. Its state is moved off them first;\nthe node with the "
+	              "batch script stays. Returns "
+	              "when Slurm has the nodes.\n");
 }

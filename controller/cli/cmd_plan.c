@@ -16,12 +16,11 @@
 
 #define CHECK_LIMIT_S 5 /* for seeing whether a given plan can be run */
 
-static const char head[] =
-	"Usage: hspmd plan --cluster C --job J [options]\n"
-	"       hspmd plan --cluster C (--model M | --profile P | both) --global-batch N [options]\n"
-	"       hspmd plan --evaluate PLAN --cluster C (--job J | --model M | --profile P | both) [--json]\n"
-	"\n"
-	"Finds the fastest way to train a model on a cluster and prints it as a table.\n";
+static const char head[] = "Usage: hspmd plan --cluster C --job J [options]\n"
+                           "       hspmd plan --cluster C (--model M | --profile P | both) --global-batch N [options]\n"
+                           "       hspmd plan --evaluate PLAN --cluster C (--job J | --model M | --profile P | both) [--json]\n"
+                           "\n"
+                           "Finds the fastest way to train a model on a cluster and prints it as a table.\n";
 
 struct plan_options {
 	const char *cluster, *job, *model, *profile, *current, *evaluate, *output, *trace, *precision, *program, *policy, *rule;
@@ -33,7 +32,7 @@ struct plan_options {
 
 struct plan_inputs {
 	struct hspmd_cluster *cluster, *current_cluster; /* the latter NULL: the same */
-	struct hspmd_job *job; /* NULL: not given */
+	struct hspmd_job *job;                           /* NULL: not given */
 	struct hspmd_model *model;
 	struct hspmd_profile *profile;
 	struct hspmd_plan *current, *plan;
@@ -58,8 +57,9 @@ static int check(const struct plan_options *o)
 	if (!o->job && !o->model && !o->profile)
 		return hspmd_usage_error("plan", "--job, --model or --profile is missing");
 	if (o->job && (o->model || o->global_batch || o->precision || (o->seq_len && !o->evaluate)))
-		return hspmd_usage_error("plan", "--job says model, global batch, tokens a sample and precision: expected none of --model, --global-batch, --seq-len, "
-						 "--precision");
+		return hspmd_usage_error("plan", "--job says model, global batch, tokens a sample and precision: expected none of --model, "
+		                                 "--global-batch, --seq-len, "
+		                                 "--precision");
 	if (o->program && !o->job && !o->model)
 		return hspmd_usage_error("plan", "--program needs --job or --model");
 	if (!o->evaluate && !o->job && !o->global_batch)
@@ -76,16 +76,19 @@ static int parse(int argc, char **argv, struct plan_options *o)
 {
 	const struct hspmd_option options[] = {
 		{ "cluster", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster, 0, 0, "what there is (hspmd discover writes it)" },
-		{ "job", 0, "FILE", HSPMD_OPTION_TEXT, &o->job, 0, 0, "a job file: model, global batch, tokens a sample and precision are its" },
+		{ "job", 0, "FILE", HSPMD_OPTION_TEXT, &o->job, 0, 0,
+		  "a job file: model, global batch, tokens a sample and precision are its" },
 		{ "model", 0, "FILE", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
 		{ "profile", 0, "FILE", HSPMD_OPTION_TEXT, &o->profile, 0, 0, "measured layer times (hspmd profile writes it)" },
 		{ "global-batch", 0, "N", HSPMD_OPTION_INT, &o->global_batch, 1, INT_MAX, "samples a step" },
-		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &o->seq_len, 1, INT_MAX, "tokens a sample (default: the profile's, or the model's positions)" },
+		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &o->seq_len, 1, INT_MAX,
+		  "tokens a sample (default: the profile's, or the model's positions)" },
 		{ "micro-batch", 0, "B", HSPMD_OPTION_INT, &o->micro_batch, 1, INT_MAX, "samples a micro-batch (default: chosen)" },
 		{ "precision", 0, "WORD", HSPMD_OPTION_TEXT, &o->precision, 0, 0,
 		  "fp32, tf32, bf16, fp16, fp8 or fp64 (default: bf16 where all devices\nhave it, else fp32)" },
 		{ "current", 0, "PLAN", HSPMD_OPTION_TEXT, &o->current, 0, 0,
-		  "the plan that runs now: search starts from it, and of plans within\n2 % of the best the one that moves the fewest bytes is taken" },
+		  "the plan that runs now: search starts from it, and of plans within\n2 % of the best the one that moves the fewest bytes "
+		  "is taken" },
 		{ "time-limit", 0, "S", HSPMD_OPTION_NUMBER, &o->time_limit, 1e-3, 1e9, "return the best plan found in S seconds" },
 		{ "policy", 0, "PATH", HSPMD_OPTION_TEXT, &o->policy, 0, 0, "keep to the limits of a policy file, or of a folder of them" },
 		{ "rule", 0, "NAME", HSPMD_OPTION_TEXT, &o->rule, 0, 0, "the rule of it (default: the first that may be yours)" },
@@ -100,7 +103,8 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		  "print what one device (node:index) of the plan runs, an instruction\na line (needs --job or --model)" },
 		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write the plan to FILE ('-': standard output)" },
 		{ "trace", 0, "FILE", HSPMD_OPTION_TEXT, &o->trace, 0, 0, "write the predicted schedule for Perfetto (ui.perfetto.dev)" },
-		{ "explain", 0, NULL, HSPMD_OPTION_FLAG, &o->explain, 0, 0, "say what limits the plan; with --program, why the device communicates\nas it does" },
+		{ "explain", 0, NULL, HSPMD_OPTION_FLAG, &o->explain, 0, 0,
+		  "say what limits the plan; with --program, why the device communicates\nas it does" },
 		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the plan as JSON; with --evaluate, what is predicted" },
 		{ 0 },
 	};
@@ -143,8 +147,12 @@ static int load(const struct plan_options *o, struct plan_inputs *in, struct hsp
 		return -1;
 	if (o->evaluate && !(in->plan = hspmd_plan_read(o->evaluate, in->cluster, layers, err)))
 		return -1;
-	const struct hspmd_solve_limits asked = { .max_nodes = (int)o->max_nodes, .max_devices = (int)o->max_devices, .type_count = o->types.count,
-						.types = o->types.items, .max_price_per_hour = o->max_price, .cost_weight = o->cost_weight };
+	const struct hspmd_solve_limits asked = { .max_nodes = (int)o->max_nodes,
+		                                  .max_devices = (int)o->max_devices,
+		                                  .type_count = o->types.count,
+		                                  .types = o->types.items,
+		                                  .max_price_per_hour = o->max_price,
+		                                  .cost_weight = o->cost_weight };
 	if (in->job && in->plan && hspmd_plan_check_job(o->evaluate, in->plan->global_batch, in->plan->seq_len, in->job, err))
 		return -1;
 	return hspmd_policy_limits(o->policy, o->rule, &asked, &in->policy, &in->limits, err);
@@ -216,11 +224,13 @@ static void warn_of_memory(const struct plan_inputs *in, const struct hspmd_solv
 	char at[256];
 	const struct hspmd_shortage *s = report->shortages;
 	if (report->shortage_count)
-		hspmd_warn("the plan does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short%s", hspmd_cluster_device_address(in->cluster, s->device, at, sizeof at),
-			   s->pipeline, s->stage, s->need_bytes / 1e9, (s->need_bytes - s->have_bytes) / 1e9, report->shortage_count > 1 ? "; and so do others" : "");
+		hspmd_warn("the plan does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short%s",
+		           hspmd_cluster_device_address(in->cluster, s->device, at, sizeof at), s->pipeline, s->stage, s->need_bytes / 1e9,
+		           (s->need_bytes - s->have_bytes) / 1e9, report->shortage_count > 1 ? "; and so do others" : "");
 }
 
-static int print(const struct plan_options *o, const struct plan_inputs *in, const struct hspmd_solve_report *report, struct hspmd_error *err)
+static int print(const struct plan_options *o, const struct plan_inputs *in, const struct hspmd_solve_report *report,
+                 struct hspmd_error *err)
 {
 	for (int i = 0; i < report->warning_count; i++)
 		hspmd_warn("%s", report->warnings[i]);

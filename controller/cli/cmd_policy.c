@@ -17,28 +17,28 @@
 #include "policies/simulate.h"
 
 static const char help_text[] =
-	"Usage: hspmd policy check FILE|FOLDER...\n"
-	"       hspmd policy explain [--job J] [--user U] [--account A] [--partition P] [--qos Q] [--policy NAME] [--nodes N] [--json]\n"
-	"       hspmd policy simulate FILE|FOLDER --trace T [--mode MODE] [--json]\n"
-	"\n"
-	"Looks at the site's policies.\n"
-	"\n"
-	"check      reads and checks policy files, as one site's set; also owner and modes, and links\n"
-	"explain    tells which rule a job gets, why not those before it, and what then holds\n"
-	"simulate   replays a trace of nodes and jobs and prints what the policy would have made of it\n"
-	"\n"
-	"  --policies PATH      folder or file of policies (explain; default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
-	"  --owner USER         whose files are believed in a folder, beside root's (default: yours)\n"
-	"  --job FILE           job file: gives the policy's name and the number of nodes\n"
-	"  --user NAME          default: you\n"
-	"  --account, --partition, --qos NAME\n"
-	"                       default: not known\n"
-	"  --policy NAME        what --hspmd-policy would say\n"
-	"  --nodes N            the most nodes that are asked for\n"
-	"  --trace FILE         what happened\n"
-	"  --mode MODE          policy (default), without (nobody resizes), preempt (whole jobs are preempted), or all\n"
-	"      --json           print the result as JSON\n"
-	"      --help           print this\n";
+        "Usage: hspmd policy check FILE|FOLDER...\n"
+        "       hspmd policy explain [--job J] [--user U] [--account A] [--partition P] [--qos Q] [--policy NAME] [--nodes N] [--json]\n"
+        "       hspmd policy simulate FILE|FOLDER --trace T [--mode MODE] [--json]\n"
+        "\n"
+        "Looks at the site's policies.\n"
+        "\n"
+        "check      reads and checks policy files, as one site's set; also owner and modes, and links\n"
+        "explain    tells which rule a job gets, why not those before it, and what then holds\n"
+        "simulate   replays a trace of nodes and jobs and prints what the policy would have made of it\n"
+        "\n"
+        "  --policies PATH      folder or file of policies (explain; default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
+        "  --owner USER         whose files are believed in a folder, beside root's (default: yours)\n"
+        "  --job FILE           job file: gives the policy's name and the number of nodes\n"
+        "  --user NAME          default: you\n"
+        "  --account, --partition, --qos NAME\n"
+        "                       default: not known\n"
+        "  --policy NAME        what --hspmd-policy would say\n"
+        "  --nodes N            the most nodes that are asked for\n"
+        "  --trace FILE         what happened\n"
+        "  --mode MODE          policy (default), without (nobody resizes), preempt (whole jobs are preempted), or all\n"
+        "      --json           print the result as JSON\n"
+        "      --help           print this\n";
 
 struct policy_options {
 	const char *policies, *owner, *job, *trace, *mode;
@@ -85,21 +85,48 @@ static int parse(int argc, char **argv, struct policy_options *o)
 	int opt, bad = 0;
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
 		switch (opt) {
-		case OPT_POLICIES: o->policies = optarg; break;
-		case OPT_OWNER: o->owner = optarg; break;
-		case OPT_JOB: o->job = optarg; break;
-		case OPT_USER: o->subject.user = optarg; break;
-		case OPT_ACCOUNT: o->subject.account = optarg; break;
-		case OPT_PARTITION: o->subject.partition = optarg; break;
-		case OPT_QOS: o->subject.qos = optarg; break;
-		case OPT_POLICY: o->subject.policy = optarg; break;
-		case OPT_NODES: bad |= hspmd_option_int("nodes", optarg, 1, INT_MAX, &o->nodes); break;
-		case OPT_TRACE: o->trace = optarg; break;
-		case OPT_MODE: o->mode = optarg; break;
-		case OPT_JSON: o->json = true; break;
+		case OPT_POLICIES:
+			o->policies = optarg;
+			break;
+		case OPT_OWNER:
+			o->owner = optarg;
+			break;
+		case OPT_JOB:
+			o->job = optarg;
+			break;
+		case OPT_USER:
+			o->subject.user = optarg;
+			break;
+		case OPT_ACCOUNT:
+			o->subject.account = optarg;
+			break;
+		case OPT_PARTITION:
+			o->subject.partition = optarg;
+			break;
+		case OPT_QOS:
+			o->subject.qos = optarg;
+			break;
+		case OPT_POLICY:
+			o->subject.policy = optarg;
+			break;
+		case OPT_NODES:
+			bad |= hspmd_option_int("nodes", optarg, 1, INT_MAX, &o->nodes);
+			break;
+		case OPT_TRACE:
+			o->trace = optarg;
+			break;
+		case OPT_MODE:
+			o->mode = optarg;
+			break;
+		case OPT_JSON:
+			o->json = true;
+			break;
 		case OPT_HELP:
-		case 'h': o->help = true; break;
-		default: return hspmd_usage_hint("policy");
+		case 'h':
+			o->help = true;
+			break;
+		default:
+			return hspmd_usage_hint("policy");
 		}
 	}
 	return bad ? hspmd_usage_hint("policy") : 0;
@@ -197,7 +224,7 @@ static json_t *terms_json(const struct explanation *x, int rule)
 	for (int i = 0; array && i < hspmd_policy_field_count; i++) {
 		snprintf(key, sizeof key, "%s.%s", hspmd_policy_fields[i].section, hspmd_policy_fields[i].key);
 		json_array_append_new(array, json_pack("{s:s, s:o, s:s}", "term", key, "value", hspmd_policy_value(&t, i), "from",
-						       hspmd_policy_source(x->p, rule, i, from, sizeof from)));
+		                                       hspmd_policy_source(x->p, rule, i, from, sizeof from)));
 	}
 	return array;
 }
@@ -287,8 +314,8 @@ static int explain(const struct policy_options *o)
 
 /* ---- simulate */
 
-/* Traces of nodes alone say nothing of jobs: one elastic job that may take all of them is put in, 1000 n^0.95 tokens per second on n nodes.
- */
+/* Traces of nodes alone say nothing of jobs: one elastic job that may take all of them is put in, 1000 n^0.95 tokens per second on n
+ * nodes. */
 static json_t *with_a_job(const struct hspmd_trace *t)
 {
 	json_t *doc = hspmd_trace_to_json(t), *curve = json_array();
@@ -351,7 +378,7 @@ static int simulate_mode(const struct policy_options *o, const struct hspmd_poli
 }
 
 static int simulate_modes(const struct policy_options *o, const struct hspmd_policy *p, const struct hspmd_trace *t, bool all, int mode,
-			  struct hspmd_error *err)
+                          struct hspmd_error *err)
 {
 	json_t *list = json_array();
 	int rc = list ? 0 : hspmd_fail_memory(err, "simulating");

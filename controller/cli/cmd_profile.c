@@ -9,11 +9,11 @@
 #include "runtime/measure/measure.h"
 
 static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
-			   "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
-			   "\n"
-			   "Measures how long the layers of a model take on the devices that are there, and messages between them, by\n"
-			   "running both as training does. Under srun with PMIx all nodes of the allocation measure and the first task\n"
-			   "writes the result.\n";
+                           "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
+                           "\n"
+                           "Measures how long the layers of a model take on the devices that are there, and messages between them, by\n"
+                           "running both as training does. Under srun with PMIx all nodes of the allocation measure and the first task\n"
+                           "writes the result.\n";
 
 #define LONGEST_SEQ_LEN 1024 /* taken without being asked for */
 
@@ -32,7 +32,8 @@ static int read_list(const char *option, const struct hspmd_option_list *list, i
 		if (hspmd_option_int(option, list->items[i], 1, 1 << 20, &value))
 			return -1;
 		if (i == HSPMD_MEASURE_MAX_VALUES || (i && value <= out[i - 1])) {
-			hspmd_error_log("--%s: expected at most %d numbers that grow, got '%s'", option, HSPMD_MEASURE_MAX_VALUES, list->items[i]);
+			hspmd_error_log("--%s: expected at most %d numbers that grow, got '%s'", option, HSPMD_MEASURE_MAX_VALUES,
+			                list->items[i]);
 			return -1;
 		}
 		out[i] = (int)value;
@@ -49,18 +50,24 @@ static int parse(int argc, char **argv, struct profile_options *o)
 	const struct hspmd_option options[] = {
 		{ "model", 0, "CONFIG", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
 		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &seq_len, 1, 1 << 24, "sequence length (default: the model's, at most 1024)" },
-		{ "micro-batch", 0, "LIST", HSPMD_OPTION_LIST, &micro_batches, 0, 0, "micro-batches to measure (default: 1,2,4,8,16; as far as the time goes)" },
-		{ "tp", 0, "LIST", HSPMD_OPTION_LIST, &tps, 0, 0, "tensor-parallel degrees (default: 1,2,4,8; as far as a node has devices)" },
+		{ "micro-batch", 0, "LIST", HSPMD_OPTION_LIST, &micro_batches, 0, 0,
+		  "micro-batches to measure (default: 1,2,4,8,16; as far as the time goes)" },
+		{ "tp", 0, "LIST", HSPMD_OPTION_LIST, &tps, 0, 0,
+		  "tensor-parallel degrees (default: 1,2,4,8; as far as a node has devices)" },
 		{ "budget", 0, "S", HSPMD_OPTION_NUMBER, &o->wishes.budget_s, 0.1, 1e6, "seconds that measuring may take (default: 50)" },
 		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write the profile to FILE" },
-		{ "cluster-out", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster_out, 0, 0, "write the cluster, with measured links and slow nodes, to FILE" },
+		{ "cluster-out", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster_out, 0, 0,
+		  "write the cluster, with measured links and slow nodes, to FILE" },
 		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the profile instead of a table" },
-		{ "transport", 0, "NAME", HSPMD_OPTION_TEXT, &o->wishes.transport, 0, 0, "measure messages over this transport (default: the best there is)" },
-		{ "devices", 0, "N", HSPMD_OPTION_INT, &devices, 1, 1024, "make N CPU devices of the node's cores (default: one a NUMA node)" },
+		{ "transport", 0, "NAME", HSPMD_OPTION_TEXT, &o->wishes.transport, 0, 0,
+		  "measure messages over this transport (default: the best there is)" },
+		{ "devices", 0, "N", HSPMD_OPTION_INT, &devices, 1, 1024,
+		  "make N CPU devices of the node's cores (default: one a NUMA node)" },
 		{ "cores", 0, "N", HSPMD_OPTION_INT, &cores, 1, 1 << 16, "give each CPU device N cores" },
 		{ "cpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.cpu, 0, 0, "CPU devices only (with --gpu: both)" },
 		{ "gpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.gpu, 0, 0, "GPUs only" },
-		{ "node", 0, "NAME", HSPMD_OPTION_TEXT, &o->look.node, 0, 0, "call this node so (default: Slurm's name for it, or the host's)" },
+		{ "node", 0, "NAME", HSPMD_OPTION_TEXT, &o->look.node, 0, 0,
+		  "call this node so (default: Slurm's name for it, or the host's)" },
 		{ 0 },
 	};
 	int status = hspmd_options_parse("profile", head, options, argc, argv);

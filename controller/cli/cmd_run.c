@@ -38,30 +38,45 @@
 #define CTLD_PATIENCE_S 2 /* for hspmdctld to say what it has seen */
 
 static const char help_text[] =
-	"Usage: hspmd run --job FILE [options]\n"
-	"\n"
-	"Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine.\n"
-	"\n"
-	"  --job FILE             the job file (default: $HSPMD_JOB)\n"
-	"  --plan FILE            begin with this plan instead of solving for one\n"
-	"  --output DIR           folder for metrics, plans and log (default: hspmd-JOBID here)\n"
-	"  --resume               go on with the run whose metrics lie in the output folder\n"
-	"  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
-	"  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
-	"  --nodes N              begin with the first N of the cluster file's nodes\n"
-	"  --devices-per-node K   make K CPU devices of each node's cores (default: one a NUMA node)\n"
-	"  --port N               listen on this port (default: any)\n"
-	"  --transport NAME       what carries bytes between workers (default: the best there is)\n"
-	"  --step-timeout S       a step that takes longer is given up (default: learnt from the steps before)\n"
-	"  --reconnect-timeout S  how long agents keep the state when the controller is gone (default: 600)\n"
-	"  --policies PATH        outside of Slurm: apply these policies as a site would (a file or a folder)\n"
-	"  --no-pmix              start agents without PMIx\n"
-	"      --help             print this\n"
-	"\n"
-	"Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
+        "Usage: hspmd run --job FILE [options]\n"
+        "\n"
+        "Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine.\n"
+        "\n"
+        "  --job FILE             the job file (default: $HSPMD_JOB)\n"
+        "  --plan FILE            begin with this plan instead of solving for one\n"
+        "  --output DIR           folder for metrics, plans and log (default: hspmd-JOBID here)\n"
+        "  --resume               go on with the run whose metrics lie in the output folder\n"
+        "  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
+        "  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
+        "  --nodes N              begin with the first N of the cluster file's nodes\n"
+        "  --devices-per-node K   make K CPU devices of each node's cores (default: one a NUMA node)\n"
+        "  --port N               listen on this port (default: any)\n"
+        "  --transport NAME       what carries bytes between workers (default: the best there is)\n"
+        "  --step-timeout S       a step that takes longer is given up (default: learnt from the steps before)\n"
+        "  --reconnect-timeout S  how long agents keep the state when the controller is gone (default: 600)\n"
+        "  --policies PATH        outside of Slurm: apply these policies as a site would (a file or a folder)\n"
+        "  --no-pmix              start agents without PMIx\n"
+        "      --help             print this\n"
+        "\n"
+        "Exit status: 0 all steps are done, 1 they are not (the message says why), 2 wrong usage.\n";
 
-enum { OPT_JOB = 256, OPT_PLAN, OPT_OUTPUT, OPT_RESUME, OPT_LOCAL, OPT_CLUSTER, OPT_NODES, OPT_DEVICES, OPT_PORT, OPT_TRANSPORT, OPT_STEP_TIMEOUT, OPT_RECONNECT_TIMEOUT,
-       OPT_POLICIES, OPT_NO_PMIX, OPT_HELP };
+enum {
+	OPT_JOB = 256,
+	OPT_PLAN,
+	OPT_OUTPUT,
+	OPT_RESUME,
+	OPT_LOCAL,
+	OPT_CLUSTER,
+	OPT_NODES,
+	OPT_DEVICES,
+	OPT_PORT,
+	OPT_TRANSPORT,
+	OPT_STEP_TIMEOUT,
+	OPT_RECONNECT_TIMEOUT,
+	OPT_POLICIES,
+	OPT_NO_PMIX,
+	OPT_HELP
+};
 
 static const struct option long_options[] = {
 	{ "job", required_argument, NULL, OPT_JOB },
@@ -92,7 +107,7 @@ struct options {
 /* All that a run holds; freed as a whole. */
 struct run {
 	struct options opt;
-	uint32_t slurm; /* job id; 0: local */
+	uint32_t slurm;                    /* job id; 0: local */
 	struct hspmd_slurm_job *slurm_job; /* as it began */
 	char id[32];
 	struct hspmd_job *job;
@@ -114,23 +129,54 @@ static int parse(int argc, char **argv, struct options *o)
 	o->reconnect_timeout = 600;
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
 		switch (opt) {
-		case OPT_JOB: o->job = optarg; break;
-		case OPT_PLAN: o->plan = optarg; break;
-		case OPT_OUTPUT: o->output = optarg; break;
-		case OPT_RESUME: o->resume = true; break;
-		case OPT_LOCAL: bad |= hspmd_option_int("local", optarg, 1, 1024, &o->local); break;
-		case OPT_CLUSTER: o->cluster = optarg; break;
-		case OPT_NODES: bad |= hspmd_option_int("nodes", optarg, 1, 1 << 16, &o->nodes); break;
-		case OPT_DEVICES: bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices); break;
-		case OPT_PORT: bad |= hspmd_option_int("port", optarg, 1, 65535, &o->port); break;
-		case OPT_TRANSPORT: o->transport = optarg; break;
-		case OPT_STEP_TIMEOUT: bad |= hspmd_option_number("step-timeout", optarg, 0.1, 1e7, &o->step_timeout); break;
-		case OPT_RECONNECT_TIMEOUT: bad |= hspmd_option_number("reconnect-timeout", optarg, 1, 1e7, &o->reconnect_timeout); break;
-		case OPT_POLICIES: o->policies = optarg; break;
-		case OPT_NO_PMIX: o->no_pmix = true; break;
+		case OPT_JOB:
+			o->job = optarg;
+			break;
+		case OPT_PLAN:
+			o->plan = optarg;
+			break;
+		case OPT_OUTPUT:
+			o->output = optarg;
+			break;
+		case OPT_RESUME:
+			o->resume = true;
+			break;
+		case OPT_LOCAL:
+			bad |= hspmd_option_int("local", optarg, 1, 1024, &o->local);
+			break;
+		case OPT_CLUSTER:
+			o->cluster = optarg;
+			break;
+		case OPT_NODES:
+			bad |= hspmd_option_int("nodes", optarg, 1, 1 << 16, &o->nodes);
+			break;
+		case OPT_DEVICES:
+			bad |= hspmd_option_int("devices-per-node", optarg, 1, 1024, &o->devices);
+			break;
+		case OPT_PORT:
+			bad |= hspmd_option_int("port", optarg, 1, 65535, &o->port);
+			break;
+		case OPT_TRANSPORT:
+			o->transport = optarg;
+			break;
+		case OPT_STEP_TIMEOUT:
+			bad |= hspmd_option_number("step-timeout", optarg, 0.1, 1e7, &o->step_timeout);
+			break;
+		case OPT_RECONNECT_TIMEOUT:
+			bad |= hspmd_option_number("reconnect-timeout", optarg, 1, 1e7, &o->reconnect_timeout);
+			break;
+		case OPT_POLICIES:
+			o->policies = optarg;
+			break;
+		case OPT_NO_PMIX:
+			o->no_pmix = true;
+			break;
 		case 'h':
-		case OPT_HELP: o->help = true; return 0;
-		default: return hspmd_usage_hint("run");
+		case OPT_HELP:
+			o->help = true;
+			return 0;
+		default:
+			return hspmd_usage_hint("run");
 		}
 	}
 	if (bad)
@@ -195,7 +241,8 @@ static int expand_folder(struct run *r, const char *path, const char *key, char 
 }
 
 /* The given plan's programs, before anything is started that would run them. */
-static int is_runnable(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, struct hspmd_error *err)
+static int is_runnable(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+                       struct hspmd_error *err)
 {
 	const struct hspmd_plan_task task = { .model = c->model, .job = c->job };
 	int status = hspmd_plan_check_programs(cluster, &task, plan, CHECK_LIMIT_S, err);
@@ -253,7 +300,8 @@ static int read_local_cluster(struct run *r, struct hspmd_error *err)
 	if (!r->cluster->device_count)
 		return hspmd_fail(err, "%s: nodes: there is no device", r->opt.cluster);
 	if (r->opt.nodes > r->cluster->node_count)
-		return hspmd_fail(err, "%s: nodes: %" PRId64 " were asked for, there are %d", r->opt.cluster, r->opt.nodes, r->cluster->node_count);
+		return hspmd_fail(err, "%s: nodes: %" PRId64 " were asked for, there are %d", r->opt.cluster, r->opt.nodes,
+		                  r->cluster->node_count);
 	char real[PATH_MAX];
 	if (!realpath(r->opt.cluster, real))
 		return hspmd_fail_errno(err, "%s", r->opt.cluster);
@@ -276,8 +324,8 @@ static void agent_arguments(struct run *r, const char *const *arguments)
 		r->agent[n++] = *arguments++;
 }
 
-/* What Slurm knows of the job, and what the site's policies then say of it. Where they cannot be read here, those that held at submission have been looked at then; a rule
- * that no longer takes the job is no reason to end it. */
+/* What Slurm knows of the job, and what the site's policies then say of it. Where they cannot be read here, those that held at submission
+ * have been looked at then; a rule that no longer takes the job is no reason to end it. */
 static int read_site(struct run *r, struct hspmd_error *err)
 {
 	struct hspmd_error why;
@@ -285,7 +333,9 @@ static int read_site(struct run *r, struct hspmd_error *err)
 	const struct hspmd_slurm_job *j = r->slurm_job = hspmd_slurm_job_load(r->slurm, err);
 	if (!j)
 		return -1;
-	struct hspmd_policy_subject who = { .user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy };
+	struct hspmd_policy_subject who = {
+		.user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy
+	};
 	if (run_policy_read(&r->terms, r->job, where && *where ? where : NULL, &who, &why)) {
 		hspmd_warn("the site's policies are left aside: %s", why.text);
 		if (run_policy_read(&r->terms, r->job, NULL, &who, &why))
@@ -307,8 +357,9 @@ static int within_limits(struct run *r, const struct hspmd_slurm_job *j, struct 
 		json_t *names = json_array();
 		for (int i = 0; names && i < j->node_count; i++)
 			json_array_append_new(names, json_string(j->nodes[i]));
-		json_t *q = hspmd_ctld_query_quote(ctld, r->munge_socket, json_pack("{s:s, s:I, s:o}", "type", "quote", "job", (json_int_t)j->id, "names", names),
-					    CTLD_PATIENCE_S, &why);
+		json_t *q = hspmd_ctld_query_quote(ctld, r->munge_socket,
+		                                   json_pack("{s:s, s:I, s:o}", "type", "quote", "job", (json_int_t)j->id, "names", names),
+		                                   CTLD_PATIENCE_S, &why);
 		if (!q)
 			hspmd_warn("%s; limits on jobs and price are hspmdctld's to hold", why.text);
 		ask.jobs_of_user = (int)json_integer_value(json_object_get(q, "jobs")) + 1;
@@ -327,7 +378,8 @@ static int set_up_local(struct run *r, struct hspmd_error *err)
 	for (int i = 0; i < have; i++)
 		devices += r->cluster->nodes[i].device_count;
 	struct hspmd_policy_subject who = { .policy = r->job->elastic.policy };
-	if (enough_nodes(r, have, err) || local_nodes_check(r->cluster, r->cluster_path, err) || run_policy_read(&r->terms, NULL, r->opt.policies, &who, err))
+	if (enough_nodes(r, have, err) || local_nodes_check(r->cluster, r->cluster_path, err) ||
+	    run_policy_read(&r->terms, NULL, r->opt.policies, &who, err))
 		return -1;
 	snprintf(r->numbers[0], sizeof *r->numbers, "%ld", cores > devices && devices > 0 ? cores / devices : 1);
 	agent_arguments(r, (const char *const[]){ "--cluster", r->cluster_path, "--threads", r->numbers[0], NULL });
@@ -421,7 +473,8 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	return 0;
 }
 
-/* How nodes are lost here, by which copies and plans are weighed: hspmdctld has seen it, and goes on telling. A job without it goes by its job file. */
+/* How nodes are lost here, by which copies and plans are weighed: hspmdctld has seen it, and goes on telling. A job without it goes by its
+ * job file. */
 static void read_risk(struct run *r)
 {
 	struct hspmd_error err = { "" };
@@ -455,7 +508,8 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return -1;
 	if (local) /* $JOB outside of Slurm: runs must not share a checkpoint folder, the incarnations of one run must */
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
-	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) || expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
+	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) ||
+	    expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
 		return -1;
 	char run[13]; /* clusters on one machine count their jobs alike */
 	snprintf(run, sizeof run, "%.12s", r->output.run);
@@ -575,7 +629,9 @@ static int live(void *context, bool again)
 		.auth = r->auth,
 		.munge_socket = r->munge_socket,
 		.ctld = r->slurm && !hspmd_auth_secret(r->auth) ? getenv("HSPMD_CTLD") : NULL,
-		.cluster = !r->slurm ? "local" : cluster ? cluster : "cluster",
+		.cluster = !r->slurm ? "local"
+		           : cluster ? cluster
+		                     : "cluster",
 		.port = again && !port ? port_before(r) : port,
 		.loopback = !r->slurm,
 		.agent_command = r->agent,

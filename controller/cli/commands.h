@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The commands of `hspmd`. A new one is a file with a function of this shape and a line in main.c's table.
  *
- * argv[0] is the command's name; getopt starts afresh. Results go to standard output, messages to standard error through the log. The return
- * value is the exit status.
+ * argv[0] is the command's name; getopt starts afresh. Results go to standard output, messages to standard error through the log. The
+ * return value is the exit status.
  */
 #ifndef HSPMD_CONTROLLER_CLI_COMMANDS_H
 #define HSPMD_CONTROLLER_CLI_COMMANDS_H
@@ -52,11 +52,11 @@ struct hspmd_option {
 	enum hspmd_option_kind kind;
 	void *to;
 	double min, max;
-	const char *help;     /* lines after the first begin below it */
+	const char *help; /* lines after the first begin below it */
 };
 
-/* Read argv by the rows (the last has no name); --help and -h are understood besides. Arguments that are no options are an error. 0; HSPMD_OPTIONS_HELP: help was
- * asked for and printed, `head` first; else an exit status, after a message. */
+/* Read argv by the rows (the last has no name); --help and -h are understood besides. Arguments that are no options are an error. 0;
+ * HSPMD_OPTIONS_HELP: help was asked for and printed, `head` first; else an exit status, after a message. */
 #define HSPMD_OPTIONS_HELP (-1)
 int hspmd_options_parse(const char *command, const char *head, const struct hspmd_option *options, int argc, char **argv);
 

@@ -42,7 +42,7 @@ static int call(const char *where, double timeout_s, struct hspmd_error *err)
 }
 
 static int talk(struct hspmd_stream *s, const struct hspmd_auth *auth, uid_t owner, json_t *request, double timeout_s, json_t **answer,
-		struct hspmd_error *err)
+                struct hspmd_error *err)
 {
 	json_t *hello = json_pack("{s:s}", "role", "viewer");
 	int rc = hello ? hspmd_auth_handshake(auth, s, hello, owner, timeout_s, NULL, err) : hspmd_fail_memory(err, "asking hspmdctld");

@@ -36,7 +36,8 @@ static void help(FILE *to)
 	for (size_t i = 0; i < COMMAND_COUNT; i++)
 		if (commands[i].does)
 			fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].does);
-	fputs("\n  --help       print this\n  --version    print the version\n\n'hspmd COMMAND --help' says more; so does 'man hspmd-COMMAND'.\n"
+	fputs("\n  --help       print this\n  --version    print the version\n\n'hspmd COMMAND --help' says more; so does 'man "
+	      "hspmd-COMMAND'.\n"
 	      "Exit status: 0 done, 1 it could not be done, 2 wrong usage.\n",
 	      to);
 }

@@ -65,7 +65,9 @@ int hspmd_usage_transport(const char *command, const char *name)
 	const struct hspmd_transport_ops *ops = hspmd_transport_find(name, &err);
 	if (!ops)
 		return hspmd_usage_error(command, "--transport: %s", err.text);
-	return ops == &hspmd_transport_memory ? hspmd_usage_error(command, "--transport: %s carries nothing from one process to another", name) : 0;
+	return ops == &hspmd_transport_memory
+	               ? hspmd_usage_error(command, "--transport: %s carries nothing from one process to another", name)
+	               : 0;
 }
 
 /* ---- tables of options */
@@ -73,7 +75,8 @@ int hspmd_usage_transport(const char *command, const char *name)
 static void print_option(const struct hspmd_option *o)
 {
 	char lead[128];
-	int used = o->letter ? snprintf(lead, sizeof lead, "  -%c, --%s", o->letter, o->name) : snprintf(lead, sizeof lead, "      --%s", o->name);
+	int used = o->letter ? snprintf(lead, sizeof lead, "  -%c, --%s", o->letter, o->name)
+	                     : snprintf(lead, sizeof lead, "      --%s", o->name);
 	if (o->argument && used < (int)sizeof lead)
 		used += snprintf(lead + used, sizeof lead - (size_t)used, " %s", o->argument);
 	if (used < HELP_COLUMN - 1)
@@ -116,11 +119,18 @@ static int read_words(const struct hspmd_option *o, char *text)
 static int take(const struct hspmd_option *o, char *text)
 {
 	switch (o->kind) {
-	case HSPMD_OPTION_FLAG: *(bool *)o->to = true; return 0;
-	case HSPMD_OPTION_TEXT: *(const char **)o->to = text; return 0;
-	case HSPMD_OPTION_INT: return hspmd_option_int(o->name, text, (int64_t)o->min, (int64_t)o->max, o->to);
-	case HSPMD_OPTION_NUMBER: return hspmd_option_number(o->name, text, o->min, o->max, o->to);
-	case HSPMD_OPTION_LIST: return read_words(o, text);
+	case HSPMD_OPTION_FLAG:
+		*(bool *)o->to = true;
+		return 0;
+	case HSPMD_OPTION_TEXT:
+		*(const char **)o->to = text;
+		return 0;
+	case HSPMD_OPTION_INT:
+		return hspmd_option_int(o->name, text, (int64_t)o->min, (int64_t)o->max, o->to);
+	case HSPMD_OPTION_NUMBER:
+		return hspmd_option_number(o->name, text, o->min, o->max, o->to);
+	case HSPMD_OPTION_LIST:
+		return read_words(o, text);
 	}
 	return -1;
 }
@@ -136,8 +146,8 @@ static int for_getopt(const struct hspmd_option *options, struct option **longs,
 	if (!*longs || !*letters)
 		return -1;
 	for (size_t i = 0; i < n; i++) {
-		(*longs)[i] = (struct option){ options[i].name, options[i].kind == HSPMD_OPTION_FLAG ? no_argument : required_argument, NULL,
-					       FIRST_OPTION + (int)i };
+		(*longs)[i] = (struct option){ options[i].name, options[i].kind == HSPMD_OPTION_FLAG ? no_argument : required_argument,
+			                       NULL, FIRST_OPTION + (int)i };
 		if (!options[i].letter)
 			continue;
 		(*letters)[at++] = options[i].letter;

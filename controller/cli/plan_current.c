@@ -29,9 +29,9 @@ static json_t *named_nodes(const json_t *plan)
 	json_t *nodes = json_object(), *pipeline, *stage, *run;
 	size_t p, s, r;
 	int bad = !nodes;
-	json_array_foreach (json_object_get(plan, "pipelines"), p, pipeline)
-		json_array_foreach (json_object_get(pipeline, "stages"), s, stage)
-			json_array_foreach (json_object_get(stage, "devices"), r, run)
+	json_array_foreach(json_object_get(plan, "pipelines"), p, pipeline)
+		json_array_foreach(json_object_get(pipeline, "stages"), s, stage)
+			json_array_foreach(json_object_get(stage, "devices"), r, run)
 				bad |= count_run(nodes, json_string_value(run));
 	return hspmd_json_unless_failed(bad, nodes);
 }
@@ -42,10 +42,11 @@ static struct hspmd_cluster *cluster_of(const json_t *plan, struct hspmd_error *
 	json_t *named = named_nodes(plan), *list = json_array(), *count;
 	const char *name;
 	int bad = !named || !list;
-	json_object_foreach (named, name, count)
-		bad |= json_array_append_new(list, json_pack("{s:s, s:[{s:s, s:O}]}", "name", name, "devices", "type", "any", "count", count));
-	json_t *value = json_pack("{s:s, s:{s:{s:s, s:i, s:i, s:{s:i}}}, s:O}", "format", HSPMD_CLUSTER_FORMAT, "device_types", "any", "kind", "cpu", "memory_bytes", 1,
-				  "gbytes_per_s", 1, "peak_tflops", "fp32", 1, "nodes", list);
+	json_object_foreach(named, name, count)
+		bad |= json_array_append_new(list,
+		                             json_pack("{s:s, s:[{s:s, s:O}]}", "name", name, "devices", "type", "any", "count", count));
+	json_t *value = json_pack("{s:s, s:{s:{s:s, s:i, s:i, s:{s:i}}}, s:O}", "format", HSPMD_CLUSTER_FORMAT, "device_types", "any",
+	                          "kind", "cpu", "memory_bytes", 1, "gbytes_per_s", 1, "peak_tflops", "fp32", 1, "nodes", list);
 	struct hspmd_cluster *c = bad || !value ? NULL : hspmd_cluster_from_json(value, "current", err);
 	json_decref(named);
 	json_decref(list);
@@ -53,7 +54,8 @@ static struct hspmd_cluster *cluster_of(const json_t *plan, struct hspmd_error *
 	return c;
 }
 
-struct hspmd_plan *hspmd_plan_read_current(const char *path, const struct hspmd_cluster *cluster, int layers, struct hspmd_cluster **own, struct hspmd_error *err)
+struct hspmd_plan *hspmd_plan_read_current(const char *path, const struct hspmd_cluster *cluster, int layers, struct hspmd_cluster **own,
+                                           struct hspmd_error *err)
 {
 	struct hspmd_error no = { "" };
 	struct hspmd_json_doc doc;

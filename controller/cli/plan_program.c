@@ -30,12 +30,13 @@ static struct hspmd_graph_source source_of(const struct hspmd_plan_task *task)
 	return source;
 }
 
-int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan, const char *address,
-			     int64_t length, bool explain, struct hspmd_error *err)
+int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan,
+                             const char *address, int64_t length, bool explain, struct hspmd_error *err)
 {
 	struct hspmd_graph_source source = source_of(task);
 	if (source.precision != HSPMD_PRECISION_FP32 && source.precision != HSPMD_PRECISION_BF16)
-		return hspmd_fail(err, "there is no program in %s: hspmd computes in fp32 or bf16", hspmd_precision_names[source.precision]);
+		return hspmd_fail(err, "there is no program in %s: hspmd computes in fp32 or bf16",
+		                  hspmd_precision_names[source.precision]);
 	int device = hspmd_cluster_find_device(cluster, address, err);
 	if (device < 0)
 		return -1;
@@ -59,8 +60,8 @@ int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct h
 	return status;
 }
 
-static int check_program(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan, const struct hspmd_job *job,
-			 int device, struct hspmd_error *err)
+static int check_program(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan,
+                         const struct hspmd_job *job, int device, struct hspmd_error *err)
 {
 	struct hspmd_program *p = hspmd_program_build(source, plan, cluster, device, NULL, err);
 	int status = p ? 0 : -1;
@@ -74,7 +75,8 @@ static int check_program(const struct hspmd_graph_source *source, const struct h
 	return status;
 }
 
-/* One device's program knows what it sends to and gets from all others: 0.7 GB for 2,048 unequal ones, and more than in proportion beyond. */
+/* One device's program knows what it sends to and gets from all others: 0.7 GB for 2,048 unequal ones, and more than in proportion
+ * beyond. */
 #define CHECKED_MOST 2048
 
 static bool same_ratio(const double *a, const double *b, int count)
@@ -89,9 +91,10 @@ static bool same_kind(const struct hspmd_cluster *c, int a, int b)
 
 static bool like_stage(const struct hspmd_cluster *c, const struct hspmd_stage *a, const struct hspmd_stage *b)
 {
-	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->device_count != b->device_count || a->context != b->context ||
-	    a->recompute != b->recompute || a->sequence_parallel != b->sequence_parallel ||
-	    !same_ratio(a->shard_ratio, b->shard_ratio, a->device_count / a->context) || !same_ratio(a->context_ratio, b->context_ratio, a->context))
+	if (a->layers[0] != b->layers[0] || a->layers[1] != b->layers[1] || a->device_count != b->device_count ||
+	    a->context != b->context || a->recompute != b->recompute || a->sequence_parallel != b->sequence_parallel ||
+	    !same_ratio(a->shard_ratio, b->shard_ratio, a->device_count / a->context) ||
+	    !same_ratio(a->context_ratio, b->context_ratio, a->context))
 		return false;
 	for (int d = 0; d < a->device_count; d++)
 		if (!same_kind(c, a->devices[d], b->devices[d]))
@@ -105,7 +108,8 @@ static bool like_one_before(const struct hspmd_cluster *c, const struct hspmd_pl
 	const struct hspmd_pipeline *p = &plan->pipelines[number];
 	for (int q = 0; q < number; q++) {
 		const struct hspmd_pipeline *other = &plan->pipelines[q];
-		bool alike = other->stage_count == p->stage_count && other->micro_batch == p->micro_batch && other->micro_batches == p->micro_batches;
+		bool alike = other->stage_count == p->stage_count && other->micro_batch == p->micro_batch &&
+		             other->micro_batches == p->micro_batches;
 		for (int s = 0; alike && s < p->stage_count; s++)
 			alike = like_stage(c, &p->stages[s], &other->stages[s]);
 		if (alike)
@@ -115,8 +119,8 @@ static bool like_one_before(const struct hspmd_cluster *c, const struct hspmd_pl
 }
 
 /* The devices at place `at` of every stage. *more: there are stages with another place. */
-static int check_places(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan, const struct hspmd_job *job,
-			int at, double until, bool *more, struct hspmd_error *err)
+static int check_places(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan,
+                        const struct hspmd_job *job, int at, double until, bool *more, struct hspmd_error *err)
 {
 	*more = false;
 	for (int q = 0; q < plan->pipeline_count; q++) {
@@ -124,7 +128,8 @@ static int check_places(const struct hspmd_graph_source *source, const struct hs
 			continue;
 		for (int s = 0; s < plan->pipelines[q].stage_count / plan->virtual_stages; s++) {
 			const struct hspmd_stage *stage = &plan->pipelines[q].stages[s];
-			if (at < stage->device_count && hspmd_now() < until && check_program(source, cluster, plan, job, stage->devices[at], err))
+			if (at < stage->device_count && hspmd_now() < until &&
+			    check_program(source, cluster, plan, job, stage->devices[at], err))
 				return -1;
 			*more |= at + 1 < stage->device_count;
 		}
@@ -141,8 +146,8 @@ static int64_t devices_of(const struct hspmd_plan *plan)
 	return devices;
 }
 
-int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan, double limit_s,
-			      struct hspmd_error *err)
+int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan,
+                              double limit_s, struct hspmd_error *err)
 {
 	struct hspmd_graph_source source = source_of(task);
 	double until = hspmd_now() + limit_s;
@@ -162,8 +167,10 @@ int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct 
 int hspmd_plan_check_job(const char *file, int64_t global_batch, int64_t seq_len, const struct hspmd_job *job, struct hspmd_error *err)
 {
 	if (global_batch != job->global_batch)
-		return hspmd_fail(err, "%s: global_batch: expected %" PRId64 ", as %s says, got %" PRId64, file, job->global_batch, job->file, global_batch);
+		return hspmd_fail(err, "%s: global_batch: expected %" PRId64 ", as %s says, got %" PRId64, file, job->global_batch,
+		                  job->file, global_batch);
 	if (seq_len != job->seq_len)
-		return hspmd_fail(err, "%s: seq_len: expected %" PRId64 ", as %s says, got %" PRId64, file, job->seq_len, job->file, seq_len);
+		return hspmd_fail(err, "%s: seq_len: expected %" PRId64 ", as %s says, got %" PRId64, file, job->seq_len, job->file,
+		                  seq_len);
 	return 0;
 }

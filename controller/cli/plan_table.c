@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pipelines that differ in their devices' addresses alone are printed once, with how many there are. What does not fit into its column is cut in the middle,
- * as names of nodes and device types differ at their ends; sentences are broken between words. */
+/* Pipelines that differ in their devices' addresses alone are printed once, with how many there are. What does not fit into its column is
+ * cut in the middle, as names of nodes and device types differ at their ends; sentences are broken between words. */
 #include "controller/cli/plan_table.h"
 
 #include <stdarg.h>
@@ -89,7 +89,8 @@ static bool same_shape(const struct hspmd_cluster *c, const struct hspmd_pipelin
 		return false;
 	for (int s = 0; s < a->stage_count; s++) {
 		const struct hspmd_stage *x = &a->stages[s], *y = &b->stages[s];
-		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count || x->recompute != y->recompute)
+		if (x->layers[0] != y->layers[0] || x->layers[1] != y->layers[1] || x->device_count != y->device_count ||
+		    x->recompute != y->recompute)
 			return false;
 		for (int d = 0; d < x->device_count; d++)
 			if (device_type(c, x->devices[d]) != device_type(c, y->devices[d]))
@@ -105,7 +106,9 @@ static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage 
 	out[0] = '\0';
 	for (int i = 0, end; i < s->device_count; i = end) {
 		const struct hspmd_cluster_device *a = &c->devices[s->devices[i]];
-		for (end = i + 1; end < s->device_count && s->devices[end] == s->devices[end - 1] + 1 && c->devices[s->devices[end]].node == a->node; end++)
+		for (end = i + 1;
+		     end < s->device_count && s->devices[end] == s->devices[end - 1] + 1 && c->devices[s->devices[end]].node == a->node;
+		     end++)
 			;
 		char run[300];
 		size_t room = DEVICES - (end < s->device_count ? 3 : 0);
@@ -133,7 +136,8 @@ static void type_names(const struct hspmd_cluster *c, const struct hspmd_stage *
 		for (int k = 0; k < i; k++)
 			named = named || device_type(c, s->devices[k]) == device_type(c, s->devices[i]);
 		if (!named && used < size)
-			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "+" : "", c->types[device_type(c, s->devices[i])].name);
+			used += (size_t)snprintf(out + used, size - used, "%s%s", used ? "+" : "",
+			                         c->types[device_type(c, s->devices[i])].name);
 	}
 }
 
@@ -162,21 +166,23 @@ static void stage_row(FILE *to, const struct hspmd_plan *p, const struct hspmd_c
 	cut(layers, LAYERS);
 	cut(types, TYPES);
 	fprintf(to, "%-*s %-*s %-*s %-*s %-*s %7s of %s\n", LEAD, lead, LAYERS, layers, DEVICES, runs, TYPES, types, RECOMPUTE,
-		hspmd_recompute_names[s->recompute], gigabytes(worst, one), gigabytes(there, other));
+	        hspmd_recompute_names[s->recompute], gigabytes(worst, one), gigabytes(there, other));
 }
 
 /* ---- the whole */
 
-static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report, bool current)
+static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
+                   bool current)
 {
 	const struct hspmd_predicted *x = &p->predicted;
-	double tokens = (double)p->global_batch * p->seq_len, bubble = x->bubble_s > 1e-9 * x->step_s ? x->bubble_s : 0; /* sums leave crumbs */
+	double tokens = (double)p->global_batch * p->seq_len,
+	       bubble = x->bubble_s > 1e-9 * x->step_s ? x->bubble_s : 0; /* sums leave crumbs */
 	fprintf(to, "\nstep %.4g s, %.0f tokens/s\n", x->step_s, tokens / x->step_s);
 	say(to, "  compute %.4g s (%.0f%%), bubble %.4g s (%.0f%%), messages %.4g s (%.0f%%), sync %.4g s (%.0f%%)\n", x->compute_s,
-	    100 * x->compute_s / x->step_s, bubble, 100 * bubble / x->step_s, x->communication_s, 100 * x->communication_s / x->step_s, x->sync_s,
-	    100 * x->sync_s / x->step_s);
-	say(to, "global batch %d, micro-batch %d, sequence %d, %s, ZeRO stage %d; %d of %d devices used\n", p->global_batch, p->micro_batch, p->seq_len,
-	    hspmd_schedule_names[p->schedule], p->zero_stage, hspmd_plan_device_count(p), c->device_count);
+	    100 * x->compute_s / x->step_s, bubble, 100 * bubble / x->step_s, x->communication_s, 100 * x->communication_s / x->step_s,
+	    x->sync_s, 100 * x->sync_s / x->step_s);
+	say(to, "global batch %d, micro-batch %d, sequence %d, %s, ZeRO stage %d; %d of %d devices used\n", p->global_batch, p->micro_batch,
+	    p->seq_len, hspmd_schedule_names[p->schedule], p->zero_stage, hspmd_plan_device_count(p), c->device_count);
 	if (report->price_per_hour > 0)
 		say(to, "its nodes cost %.6g an hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
 	if (current)
@@ -184,17 +190,19 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	for (int i = 0; i < report->shortage_count && i < HSPMD_SHORTAGE_MAX; i++) {
 		char at[256];
 		const struct hspmd_shortage *s = &report->shortages[i];
-		say(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short\n", hspmd_cluster_device_address(c, s->device, at, sizeof at),
-		    s->pipeline, s->stage, s->need_bytes / 1e9, (s->need_bytes - s->have_bytes) / 1e9);
+		say(to, "does not fit: %s (pipeline %d, stage %d) needs %.2f GB, %.2f GB short\n",
+		    hspmd_cluster_device_address(c, s->device, at, sizeof at), s->pipeline, s->stage, s->need_bytes / 1e9,
+		    (s->need_bytes - s->have_bytes) / 1e9);
 	}
 	if (report->shortage_count > HSPMD_SHORTAGE_MAX)
 		say(to, "and so do %d more\n", report->shortage_count - HSPMD_SHORTAGE_MAX);
 }
 
-void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report, bool current)
+void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
+                      bool current)
 {
-	fprintf(to, "%-*s %-*s %-*s %-*s %-*s %s\n", LEAD, "pipeline", LAYERS, "layers", DEVICES, "devices", TYPES, "type", RECOMPUTE, "recompute",
-		"memory, GB");
+	fprintf(to, "%-*s %-*s %-*s %-*s %-*s %s\n", LEAD, "pipeline", LAYERS, "layers", DEVICES, "devices", TYPES, "type", RECOMPUTE,
+	        "recompute", "memory, GB");
 	for (int i = 0, end; i < p->pipeline_count; i = end) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i];
 		for (end = i + 1; end < p->pipeline_count && same_shape(c, pipe, &p->pipelines[end]); end++)

@@ -13,6 +13,7 @@
 void hspmd_plan_wrap(FILE *to, const char *text);
 
 /* current: there is a present plan, from which bytes move. */
-void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report, bool current);
+void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
+                      bool current);
 
 #endif

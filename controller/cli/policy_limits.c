@@ -20,7 +20,8 @@ static int tighter(int own, int policy)
 }
 
 /* The types that both lists allow; an empty list allows all. 0 or -1. */
-static int common_types(const struct hspmd_solve_limits *asked, const struct hspmd_policy_list *allowed, struct hspmd_solve_limits *out, struct hspmd_error *err)
+static int common_types(const struct hspmd_solve_limits *asked, const struct hspmd_policy_list *allowed, struct hspmd_solve_limits *out,
+                        struct hspmd_error *err)
 {
 	int most = asked->type_count > allowed->count ? asked->type_count : allowed->count;
 	const char **both = hspmd_calloc((size_t)most, sizeof *both);
@@ -40,8 +41,8 @@ static int common_types(const struct hspmd_solve_limits *asked, const struct hsp
 	return allowed->count && !out->type_count ? hspmd_fail(err, "the policy allows none of the device types asked for") : 0;
 }
 
-static int apply_policy(const char *path, const char *rule, const struct hspmd_solve_limits *asked, struct hspmd_policy **set, struct hspmd_solve_limits *out,
-			struct hspmd_error *err)
+static int apply_policy(const char *path, const char *rule, const struct hspmd_solve_limits *asked, struct hspmd_policy **set,
+                        struct hspmd_solve_limits *out, struct hspmd_error *err)
 {
 	const struct passwd *me = getpwuid(getuid());
 	struct hspmd_policy_subject subject = { .user = me ? me->pw_name : NULL, .policy = rule };
@@ -53,7 +54,8 @@ static int apply_policy(const char *path, const char *rule, const struct hspmd_s
 	out->max_nodes = tighter(asked->max_nodes, terms.max_nodes);
 	out->max_devices = tighter(asked->max_devices, terms.max_devices);
 	if (isfinite(terms.max_price_per_hour))
-		out->max_price_per_hour = asked->max_price_per_hour > 0 ? fmin(asked->max_price_per_hour, terms.max_price_per_hour) : terms.max_price_per_hour;
+		out->max_price_per_hour = asked->max_price_per_hour > 0 ? fmin(asked->max_price_per_hour, terms.max_price_per_hour)
+		                                                        : terms.max_price_per_hour;
 	if (isnan(asked->cost_weight))
 		out->cost_weight = terms.cost_weight;
 	if (first == HSPMD_POLICY_NO_RULE)
@@ -63,8 +65,8 @@ static int apply_policy(const char *path, const char *rule, const struct hspmd_s
 	return common_types(asked, &terms.device_types, out, err);
 }
 
-int hspmd_policy_limits(const char *path, const char *rule, const struct hspmd_solve_limits *asked, struct hspmd_policy **set, struct hspmd_solve_limits *out,
-		      struct hspmd_error *err)
+int hspmd_policy_limits(const char *path, const char *rule, const struct hspmd_solve_limits *asked, struct hspmd_policy **set,
+                        struct hspmd_solve_limits *out, struct hspmd_error *err)
 {
 	const struct hspmd_policy_list all = { 0 };
 	*out = *asked;

@@ -6,11 +6,11 @@
 #include "common/format/policy.h"
 #include "controller/solver/solver.h"
 
-/* The limits asked for, tightened by what the policy at `path` (NULL: none) says of a job of this user that asks for `rule` (NULL: for none). A cost_weight
- * of NaN was not asked for: it is the policy's, else 0. *set owns names that *out holds; the caller clears *out, then destroys *set, also after a
- * failure. 0 or -1. */
-int hspmd_policy_limits(const char *path, const char *rule, const struct hspmd_solve_limits *asked, struct hspmd_policy **set, struct hspmd_solve_limits *out,
-		      struct hspmd_error *err);
+/* The limits asked for, tightened by what the policy at `path` (NULL: none) says of a job of this user that asks for `rule` (NULL: for
+ * none). A cost_weight of NaN was not asked for: it is the policy's, else 0. *set owns names that *out holds; the caller clears *out, then
+ * destroys *set, also after a failure. 0 or -1. */
+int hspmd_policy_limits(const char *path, const char *rule, const struct hspmd_solve_limits *asked, struct hspmd_policy **set,
+                        struct hspmd_solve_limits *out, struct hspmd_error *err);
 /* Free what hspmd_policy_limits allocated. */
 void hspmd_policy_limits_clear(struct hspmd_solve_limits *limits);
 

@@ -4,7 +4,8 @@
 #include "common/format/policy.h"
 #include "controller/cli/checkpoint_policy.h"
 
-int run_policy_read(struct run_policy *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_subject *subject, struct hspmd_error *err)
+int run_policy_read(struct run_policy *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_subject *subject,
+                    struct hspmd_error *err)
 {
 	int rule = HSPMD_POLICY_NO_RULE;
 	t->policy = NULL;
@@ -16,9 +17,14 @@ int run_policy_read(struct run_policy *t, struct hspmd_job *job, const char *whe
 		struct hspmd_policy_terms e = hspmd_policy_effective(p, rule);
 		hspmd_policy_source(p, rule, hspmd_policy_field("limits", "max_nodes"), t->max_nodes_by, sizeof t->max_nodes_by);
 		hspmd_policy_source(p, rule, hspmd_policy_field("limits", "max_devices"), t->max_devices_by, sizeof t->max_devices_by);
-		t->policy_terms = (struct run_policy_terms){ .max_nodes = e.max_nodes, .max_devices = e.max_devices, .max_nodes_by = t->max_nodes_by,
-						   .max_devices_by = t->max_devices_by, .slower_than = e.slower_than, .slower_for_s = e.slower_for_s,
-						   .back_below = e.back_below, .min_gain = e.min_gain };
+		t->policy_terms = (struct run_policy_terms){ .max_nodes = e.max_nodes,
+			                                     .max_devices = e.max_devices,
+			                                     .max_nodes_by = t->max_nodes_by,
+			                                     .max_devices_by = t->max_devices_by,
+			                                     .slower_than = e.slower_than,
+			                                     .slower_for_s = e.slower_for_s,
+			                                     .back_below = e.back_below,
+			                                     .min_gain = e.min_gain };
 		rc = job ? checkpoint_policy_apply(job, &e, err) : 0;
 	}
 	if (rc) {

@@ -17,9 +17,10 @@ struct run_policy {
 };
 
 /* ... and of its checkpoints, which goes into `job` (checkpoint_policy.h); NULL: not wanted.
- * `where`: a policy file or folder, "UID@FOLDER" where only files of that user and of root are believed (HSPMD_POLICIES of the plugin), or NULL: what holds
- * without any. */
-int run_policy_read(struct run_policy *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_subject *subject, struct hspmd_error *err);
+ * `where`: a policy file or folder, "UID@FOLDER" where only files of that user and of root are believed (HSPMD_POLICIES of the plugin), or
+ * NULL: what holds without any. */
+int run_policy_read(struct run_policy *t, struct hspmd_job *job, const char *where, const struct hspmd_policy_subject *subject,
+                    struct hspmd_error *err);
 void run_policy_clear(struct run_policy *t);
 
 /* Are the user's other jobs, or what nodes cost, limited? Then somebody who knows must be asked. */

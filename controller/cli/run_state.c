@@ -6,10 +6,11 @@
 #include "common/log.h"
 #include "runtime/state/checkpoint_choice.h"
 
-json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written, struct hspmd_error *err)
+json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
+                           struct hspmd_error *err)
 {
-	json_t *job = json_pack("{s:s, s:s, s:s, s:O, s:O, s:O, s:O}", "run", c->run, "job_id", c->job_id, "id", id, "job", c->job_json, "model",
-				c->model_json, "cluster", cluster, "plan", plan);
+	json_t *job = json_pack("{s:s, s:s, s:s, s:O, s:O, s:O, s:O}", "run", c->run, "job_id", c->job_id, "id", id, "job", c->job_json,
+	                        "model", c->model_json, "cluster", cluster, "plan", plan);
 	if (!job) {
 		hspmd_fail_memory(err, "assembling a manifest");
 		return NULL;

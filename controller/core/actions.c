@@ -129,8 +129,8 @@ void note_event(struct hspmd_controller *m, const char *what, const char *fmt, .
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof text, fmt, ap);
 	va_end(ap);
-	json_t *e = check_alloc(m, json_pack("{s:I, s:f, s:s, s:s, s:I}", "number", (json_int_t)++m->event_number, "time", m->wall, "event", what,
-				      "text", text, "generation", (json_int_t)m->generation));
+	json_t *e = check_alloc(m, json_pack("{s:I, s:f, s:s, s:s, s:I}", "number", (json_int_t)++m->event_number, "time", m->wall, "event",
+	                                     what, "text", text, "generation", (json_int_t)m->generation));
 	if (e && json_array_append(m->events, e))
 		m->failed = true;
 	if (e)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A later incarnation of the controller, and the workers that the one before left training. The journal, written before each generation's start and again when it trains, says
- * who they are; their agents call again and list those that live; each of these is asked what it holds and whether it trains. Where all train on, nothing is done but to
- * listen again. Else the generation is called off, and what its workers hold is what the next begins from, as after any loss. */
+/* A later incarnation of the controller, and the workers that the one before left training. The journal, written before each generation's
+ * start and again when it trains, says who they are; their agents call again and list those that live; each of these is asked what it holds
+ * and whether it trains. Where all train on, nothing is done but to listen again. Else the generation is called off, and what its workers
+ * hold is what the next begins from, as after any loss. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,12 +11,14 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define AGENT_RECONNECT_S 15.0   /* agents call every second */
-#define QUERY_REPLY_S 60.0 /* a worker answers between two steps */
+#define AGENT_RECONNECT_S 15.0 /* agents call every second */
+#define QUERY_REPLY_S 60.0     /* a worker answers between two steps */
 
 static json_t *bound_plan_json(struct hspmd_controller *m, const struct bound_plan *l)
 {
-	return l ? check_alloc(m, json_pack("{s:I, s:O, s:O}", "generation", (json_int_t)l->generation, "cluster", l->cluster_json, "plan", l->plan_json)) : json_null();
+	return l ? check_alloc(m, json_pack("{s:I, s:O, s:O}", "generation", (json_int_t)l->generation, "cluster", l->cluster_json, "plan",
+	                                    l->plan_json))
+	         : json_null();
 }
 
 /* What has been carried out, and may not have been told of when this incarnation ends. */
@@ -24,9 +27,10 @@ static json_t *change_json(struct hspmd_controller *m)
 	const struct change *c = &m->change;
 	if (!c->open || !c->started)
 		return json_null();
-	return check_alloc(m, json_pack("{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "cause", c->cause, "state", c->source ? c->source : "live", "steps_lost",
-				 (json_int_t)c->steps_lost, "from_nodes", c->from_nodes, "planned", c->planned, "specialised", c->specialised, "connected",
-				 c->connected, "moved", c->moved, "local", c->local, "peers", c->peers, "disk", c->disk, "shared", c->shared));
+	return check_alloc(m, json_pack("{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "cause", c->cause, "state",
+	                                c->source ? c->source : "live", "steps_lost", (json_int_t)c->steps_lost, "from_nodes",
+	                                c->from_nodes, "planned", c->planned, "specialised", c->specialised, "connected", c->connected,
+	                                "moved", c->moved, "local", c->local, "peers", c->peers, "disk", c->disk, "shared", c->shared));
 }
 
 static double number(const json_t *o, const char *key)
@@ -51,7 +55,8 @@ static void inherit_change(struct hspmd_controller *m, const json_t *j)
 	c->noticed = m->now;
 	c->last_step_at = NAN;
 	c->steps_lost = json_integer_value(json_object_get(j, "steps_lost"));
-	m->steps_reported -= c->steps_lost < m->steps_reported ? c->steps_lost : m->steps_reported; /* the last lines are from before they were lost */
+	m->steps_reported -=
+	        c->steps_lost < m->steps_reported ? c->steps_lost : m->steps_reported; /* the last lines are from before they were lost */
 	c->from_nodes = (int)json_integer_value(json_object_get(j, "from_nodes"));
 	c->planned = number(j, "planned");
 	c->specialised = number(j, "specialised");
@@ -73,8 +78,10 @@ void journal(struct hspmd_controller *m)
 	for (size_t i = 0; i < m->nodes; i++)
 		if (m->node[i]->held && json_array_append_new(held, json_string(m->node[i]->name)))
 			m->failed = true;
-	emit(m, ACTION_JOURNAL, NULL, check_alloc(m, json_pack("{s:o, s:o, s:o, s:o, s:o}", "current", bound_plan_json(m, g->bound_plan), "older", bound_plan_json(m, m->older), "members",
-						    members, "nodes", held, "change", change_json(m))), 0);
+	emit(m, ACTION_JOURNAL, NULL,
+	     check_alloc(m, json_pack("{s:o, s:o, s:o, s:o, s:o}", "current", bound_plan_json(m, g->bound_plan), "older",
+	                              bound_plan_json(m, m->older), "members", members, "nodes", held, "change", change_json(m))),
+	     0);
 }
 
 void adopt_begin(struct hspmd_controller *m)
@@ -108,7 +115,8 @@ void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living)
 		const char *device = json_string_value(json_object_get(v, "device"));
 		struct worker *w = worker_find(m, device);
 		json_t *serial = json_object_get(v, "serial");
-		if (m->adopt && !m->current.bound_plan && w && w->node == n && contains_name(json_object_get(m->adopt, "members"), device)) {
+		if (m->adopt && !m->current.bound_plan && w && w->node == n &&
+		    contains_name(json_object_get(m->adopt, "members"), device)) {
 			w->process = PROC_UP;
 			w->adopted = true;
 			w->serial = json_integer_value(serial);
@@ -200,14 +208,15 @@ bool advance_adopt(struct hspmd_controller *m)
 	inherit_change(m, json_object_get(m->adopt, "change"));
 	bool all = list_members(m, g);
 	note_event(m, "controller", "the job controller is back: %d of %d workers of generation %lld are there", g->members,
-		   (int)json_array_size(json_object_get(m->adopt, "members")), (long long)g->bound_plan->generation);
+	           (int)json_array_size(json_object_get(m->adopt, "members")), (long long)g->bound_plan->generation);
 	m->step = m->steps_reported;
 	if (!all) {
 		adopt_end(m);
 		abort_and_replan(m, "workers have gone while there was no controller");
 		return true;
 	}
-	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "query", "generation", (json_int_t)g->bound_plan->generation));
+	send_workers(m, g->member, g->members,
+	             json_pack("{s:s, s:I}", "type", "query", "generation", (json_int_t)g->bound_plan->generation));
 	enter_phase(g, PHASE_STARTING, m->now, QUERY_REPLY_S);
 	return true;
 }

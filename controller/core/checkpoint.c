@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints, in two phases: all write, then the manifest says that they have. Until it stands the old one does; a failure leaves it standing. */
+/* Checkpoints, in two phases: all write, then the manifest says that they have. Until it stands the old one does; a failure leaves it
+ * standing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,8 @@ static bool choose_targets(struct hspmd_controller *m, enum checkpoint_target ta
 	struct checkpoint *s = &m->checkpoint;
 	s->memory = target == TARGET_MEMORY && m->config->memory;
 	s->local = target != TARGET_MEMORY && target != TARGET_SHARED && m->config->local;
-	s->shared = m->config->shared && (target == TARGET_ALL || target == TARGET_SHARED || (target == TARGET_SCHEDULED && checkpoint_shared_due(m)));
+	s->shared = m->config->shared &&
+	            (target == TARGET_ALL || target == TARGET_SHARED || (target == TARGET_SCHEDULED && checkpoint_shared_due(m)));
 	return s->memory || s->local || s->shared;
 }
 
@@ -73,7 +75,8 @@ bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoi
 {
 	struct checkpoint *s = &m->checkpoint;
 	const struct generation *g = &m->current;
-	if (s->phase != CHECKPOINT_NONE || !g->bound_plan || (g->phase != PHASE_TRAINING && g->phase != PHASE_HELD) || !choose_targets(m, target))
+	if (s->phase != CHECKPOINT_NONE || !g->bound_plan || (g->phase != PHASE_TRAINING && g->phase != PHASE_HELD) ||
+	    !choose_targets(m, target))
 		return false;
 	s->number = ++m->checkpoint_count;
 	snprintf(s->id, sizeof s->id, "g%lld-%lld", (long long)g->bound_plan->generation, (long long)s->number);
@@ -89,9 +92,9 @@ bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoi
 	if (why[0])
 		log_msg(m, HSPMD_LOG_INFO, "checkpoint %s: %s", s->id, why);
 	send_workers(m, s->member, s->members,
-		     json_pack("{s:s, s:I, s:s, s:s?, s:s?, s:s*}", "type", "checkpoint", "generation", (json_int_t)g->bound_plan->generation, "id", s->id,
-			       "local", if_wanted(s->local, m->config->local), "shared", if_wanted(s->shared, m->config->shared), "memory",
-			       if_wanted(s->memory, m->config->memory)));
+	             json_pack("{s:s, s:I, s:s, s:s?, s:s?, s:s*}", "type", "checkpoint", "generation",
+	                       (json_int_t)g->bound_plan->generation, "id", s->id, "local", if_wanted(s->local, m->config->local), "shared",
+	                       if_wanted(s->shared, m->config->shared), "memory", if_wanted(s->memory, m->config->memory)));
 	return true;
 }
 
@@ -161,8 +164,9 @@ static void list(struct hspmd_controller *m)
 			if (s->shared && i == 0 && json_array_append_new(folders, json_string(m->config->shared)))
 				m->failed = true;
 			json_t *keep = s->memory ? json_integer(1) : NULL;
-			send_workers(m, &one[i], 1, json_pack("{s:s, s:s, s:O, s:o, s:o*}", "type", "write_manifest", "id", s->id, "manifest", s->manifest, "folders",
-							      folders, "keep", keep));
+			send_workers(m, &one[i], 1,
+			             json_pack("{s:s, s:s, s:O, s:o, s:o*}", "type", "write_manifest", "id", s->id, "manifest", s->manifest,
+			                       "folders", folders, "keep", keep));
 		}
 	free(one);
 }
@@ -207,8 +211,9 @@ void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t 
 		return;
 	}
 	json_t *written = with_sender(m, s);
-	s->manifest = m->config->manifest ? m->config->manifest(m->config, s->id, s->bound_plan->cluster_json, s->bound_plan->plan_json, written, &err)
-					  : json_pack("{s:s, s:I, s:O}", "id", s->id, "step", (json_int_t)s->step, "checkpoint_written", written);
+	s->manifest = m->config->manifest
+	                      ? m->config->manifest(m->config, s->id, s->bound_plan->cluster_json, s->bound_plan->plan_json, written, &err)
+	                      : json_pack("{s:s, s:I, s:O}", "id", s->id, "step", (json_int_t)s->step, "checkpoint_written", written);
 	json_decref(written);
 	if (!s->manifest) {
 		failed(m, err.text[0] ? err.text : "out of memory");

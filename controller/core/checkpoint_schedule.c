@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the state is written where: to disks at intervals that what it costs and how often things fail decide, to shared storage more seldom, and to other nodes' memory
- * as often as costs little, unless the plan itself keeps everything on enough nodes. */
+/* When the state is written where: to disks at intervals that what it costs and how often things fail decide, to shared storage more
+ * seldom, and to other nodes' memory as often as costs little, unless the plan itself keeps everything on enough nodes. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,9 +12,9 @@
 #define FIRST_INTERVAL_S 120.0 /* nothing is measured yet */
 #define LEAST_INTERVAL_S 10.0
 #define MOST_INTERVAL_S 1800.0
-#define COPY_COST 100          /* copies in memory may cost the training a 100th of its time */
+#define COPY_COST 100 /* copies in memory may cost the training a 100th of its time */
 #define COPY_MOST_S 600.0
-#define LOSSES_TRIED 2000      /* sets of lost nodes */
+#define LOSSES_TRIED 2000 /* sets of lost nodes */
 
 bool checkpoint_possible(const struct hspmd_controller *m)
 {
@@ -29,7 +29,8 @@ static double interval(const struct hspmd_controller *m)
 		return INFINITY;
 	if (m->checkpoint_seconds <= 0)
 		return FIRST_INTERVAL_S;
-	double best = hspmd_checkpoint_interval(m->checkpoint_cost_s, hspmd_mean_time_between_failures(nodes_usable(m), m->now - m->began, m->failures, m->risk.losses_per_s));
+	double best = hspmd_checkpoint_interval(m->checkpoint_cost_s, hspmd_mean_time_between_failures(nodes_usable(m), m->now - m->began,
+	                                                                                               m->failures, m->risk.losses_per_s));
 	return fmin(MOST_INTERVAL_S, fmax(fmax(LEAST_INTERVAL_S, 2 * m->checkpoint_seconds), best));
 }
 
@@ -41,7 +42,8 @@ bool checkpoint_shared_due(const struct hspmd_controller *m)
 		return m->config->shared != NULL;
 	if (every > 0)
 		return m->now >= m->shared_tried_at + every;
-	return m->now >= m->shared_tried_at + HSPMD_LOCAL_PER_SHARED_CHECKPOINT * interval(m) || (steps > 0 && m->steps_reported - m->shared_tried_step >= HSPMD_LOCAL_PER_SHARED_CHECKPOINT * steps);
+	return m->now >= m->shared_tried_at + HSPMD_LOCAL_PER_SHARED_CHECKPOINT * interval(m) ||
+	       (steps > 0 && m->steps_reported - m->shared_tried_step >= HSPMD_LOCAL_PER_SHARED_CHECKPOINT * steps);
 }
 
 struct run_intervals checkpoint_intervals(const struct hspmd_controller *m)
@@ -51,7 +53,9 @@ struct run_intervals checkpoint_intervals(const struct hspmd_controller *m)
 	if (isinf(every)) /* by steps */
 		every = m->step_s > 0 ? (double)job->checkpoint.every_steps * m->step_s : FIRST_INTERVAL_S;
 	bool two = m->config->local && m->config->shared;
-	return (struct run_intervals){ every, !two ? every : job->checkpoint.shared_every_s > 0 ? job->checkpoint.shared_every_s : HSPMD_LOCAL_PER_SHARED_CHECKPOINT * every };
+	return (struct run_intervals){ every, !two                                 ? every
+		                              : job->checkpoint.shared_every_s > 0 ? job->checkpoint.shared_every_s
+		                                                                   : HSPMD_LOCAL_PER_SHARED_CHECKPOINT * every };
 }
 
 int copies_wanted(const struct hspmd_controller *m, int nodes)
@@ -119,7 +123,7 @@ bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l,
 	bool *lost = hspmd_calloc((size_t)l->cluster->node_count, sizeof *lost);
 	int *device = hspmd_calloc((size_t)l->devices, sizeof *device), tries = LOSSES_TRIED;
 	bool yes = lost && device && l->cluster->node_count > copies && survives(m, l, lost, 0, copies, device, &tries) &&
-		   survives_together(m, l, copies, lost, device, &tries);
+	           survives_together(m, l, copies, lost, device, &tries);
 	m->failed |= !lost || !device;
 	free(lost);
 	free(device);

@@ -9,7 +9,7 @@
 #include "controller/core/risk.h"
 
 #define FIRST_PAUSE_S 1.0 /* what a change is taken to cost before there was one */
-#define ROUNDS 1000 /* of advancing after one event; more means that it goes in a circle */
+#define ROUNDS 1000       /* of advancing after one event; more means that it goes in a circle */
 
 struct run_timeouts run_timeouts_default(void)
 {
@@ -53,7 +53,8 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	m->steps_reported = config->last_step;
 	m->event_number = json_integer_value(json_object_get(json_array_get(m->events, json_array_size(m->events) - 1), "number"));
 	m->risk = config->risk;
-	m->tickets = (int64_t)(now * 1e6); /* of the clock that lives on one node share: beyond what one before has given, which agents may still speak of */
+	m->tickets = (int64_t)(now * 1e6); /* of the clock that lives on one node share: beyond what one before has given, which agents may
+	                                      still speak of */
 	m->checkpoint_step = -1;
 	m->checkpoint_tried_at = now;
 	m->checkpoint_tried_step = config->last_step;
@@ -182,7 +183,8 @@ static void on_message(struct hspmd_controller *m, const struct run_event *e)
 	}
 }
 
-/* Fewer copies than would pay are mended as soon as nothing else is under way, at the cost of a switch; too many are let go with the next generation. */
+/* Fewer copies than would pay are mended as soon as nothing else is under way, at the cost of a switch; too many are let go with the next
+ * generation. */
 static bool advance_risk(struct hspmd_controller *m)
 {
 	const struct bound_plan *l = m->current.bound_plan;
@@ -252,8 +254,8 @@ int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *
 	checkpoint_tick(m);
 	requests_tick(m);
 	for (int i = 0; i < ROUNDS && !m->failed; i++)
-		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) && !advance_members(m) &&
-		    !advance_risk(m) && !checkpoint_if_due(m))
+		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) &&
+		    !advance_members(m) && !advance_risk(m) && !checkpoint_if_due(m))
 			break;
 	m->actions = NULL;
 	return m->failed ? -1 : 0;

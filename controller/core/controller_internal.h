@@ -8,8 +8,8 @@
 #include "controller/core/controller.h"
 
 #define ADDRESS_MAX 128
-#define RECENT_STEPS 16   /* steps that the deadline is learnt from */
-#define SLOW_WINDOWS 3   /* in which a device must be slow to be called so */
+#define RECENT_STEPS 16 /* steps that the deadline is learnt from */
+#define SLOW_WINDOWS 3  /* in which a device must be slow to be called so */
 
 enum process_state { PROC_NONE, PROC_STARTING, PROC_UP };
 
@@ -20,49 +20,50 @@ struct worker {
 	int index;
 	char address[ADDRESS_MAX];
 	enum process_state process;
-	int64_t serial;        /* of its process: what an earlier one says no longer counts */
-	int64_t quit_serial;    /* the serial of a process that was told to end, and of which nobody knows whether it has; 0: none */
-	double heard_at;       /* the last time that it said anything */
-	double asked_at;       /* whether it is there at all, and nothing was heard since; 0: not */
-	bool adopted;          /* its process was there before this incarnation of the controller, and has not trained since: what it was told nobody knows */
-	double deadline;       /* PROC_STARTING */
-	bool reviving;         /* a process is to take up what the one before left in memory */
+	int64_t serial;      /* of its process: what an earlier one says no longer counts */
+	int64_t quit_serial; /* the serial of a process that was told to end, and of which nobody knows whether it has; 0: none */
+	double heard_at;     /* the last time that it said anything */
+	double asked_at;     /* whether it is there at all, and nothing was heard since; 0: not */
+	bool adopted; /* its process was there before this incarnation of the controller, and has not trained since: what it was told nobody
+	                 knows */
+	double deadline; /* PROC_STARTING */
+	bool reviving;   /* a process is to take up what the one before left in memory */
 	double revive_by;
-	int revivals;          /* tried since the last committed step */
-	int faults;            /* since the last committed step */
+	int revivals; /* tried since the last committed step */
+	int faults;   /* since the last committed step */
 	/* What it holds: the state of `step` (next to run) under the plan of generation `holds`; holds 0: nothing. */
 	int64_t holds, step;
-	json_t *report;        /* its `aborted`, until settled */
-	double expected_s;     /* that it is busy in a step of the current plan */
-	double first_ratio;    /* of what it was to that, when the generation was young; 0: not known yet */
-	double busy_s;         /* that it was, in the sum of what has been heard of late */
+	json_t *report;     /* its `aborted`, until settled */
+	double expected_s;  /* that it is busy in a step of the current plan */
+	double first_ratio; /* of what it was to that, when the generation was young; 0: not known yet */
+	double busy_s;      /* that it was, in the sum of what has been heard of late */
 	int busy_count;
 };
 
 struct node {
 	char *name;
-	bool held;             /* in the allocation */
-	bool leaving;          /* to be given back */
-	bool quarantined;          /* its devices failed too often: not planned with, until ... */
+	bool held;        /* in the allocation */
+	bool leaving;     /* to be given back */
+	bool quarantined; /* its devices failed too often: not planned with, until ... */
 	double quarantined_until;
-	int quarantines;           /* how often that was so */
-	bool terminating;           /* its agent was told to end by someone else */
-	int64_t member;        /* job that brings it; 0: the job itself */
-	bool quit_sent;        /* its agent was told to end by us, because it is ending */
-	bool released;        /* a member without a use: it is being given back */
-	double unconfirmed_until;    /* its agent is up, but Slurm has not named the node yet: how long that may last; 0: it is no guest */
+	int quarantines;          /* how often that was so */
+	bool terminating;         /* its agent was told to end by someone else */
+	int64_t member;           /* job that brings it; 0: the job itself */
+	bool quit_sent;           /* its agent was told to end by us, because it is ending */
+	bool released;            /* a member without a use: it is being given back */
+	double unconfirmed_until; /* its agent is up, but Slurm has not named the node yet: how long that may last; 0: it is no guest */
 	enum process_state agent;
-	double deadline;       /* PROC_STARTING */
+	double deadline; /* PROC_STARTING */
 	int attempts;
-	double retry_at;       /* not before: what started its agent last ended at once */
+	double retry_at; /* not before: what started its agent last ended at once */
 	struct hspmd_cluster *part;
-	double base, slowdown; /* as its agent says; how much slower it was found to be since (1: not), which is in `part` */
-	int verdicts;          /* in a row that it is slower (> 0) or faster (< 0) than that */
-	double evidence[SLOW_WINDOWS]; /* how slow it was by the last of them */
+	double base, slowdown;            /* as its agent says; how much slower it was found to be since (1: not), which is in `part` */
+	int verdicts;                     /* in a row that it is slower (> 0) or faster (< 0) than that */
+	double evidence[SLOW_WINDOWS];    /* how slow it was by the last of them */
 	double readmit_at, readmit_after; /* when it is tried again where it is left out; 0: not known yet */
-	json_t *bindings;        /* per device: { threads, index }, for its worker's `job` */
+	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` */
 	struct worker **worker;
-	int workers, known;    /* of the part; ever seen (workers <= known) */
+	int workers, known; /* of the part; ever seen (workers <= known) */
 };
 
 /* A plan with the cluster it is bound to; who does what in a generation. */
@@ -102,27 +103,27 @@ struct generation {
 	double since, deadline;
 	struct bound_plan *bound_plan;
 	struct worker **member;
-	json_t **answer;       /* of each member to what was last asked; NULL: not yet */
+	json_t **answer; /* of each member to what was last asked; NULL: not yet */
 	int members;
-	bool finished;         /* all steps are done */
+	bool finished; /* all steps are done */
 };
 
 /* Why the plan is to be made anew, and what the change costs. */
 struct change {
-	bool wanted;           /* a new plan is to be made */
-	bool open;             /* a resize line is owed */
-	bool started;          /* by the first step of the current generation */
-	bool optional;         /* only if it brings enough */
-	bool inherited;        /* from an earlier incarnation, which did not come to tell of it: the pause was not seen to end */
+	bool wanted;    /* a new plan is to be made */
+	bool open;      /* a resize line is owed */
+	bool started;   /* by the first step of the current generation */
+	bool optional;  /* only if it brings enough */
+	bool inherited; /* from an earlier incarnation, which did not come to tell of it: the pause was not seen to end */
 	char cause[64];
-	char next[64];         /* wanted: why; the change after this one's, when this one only waits for its first step */
-	double noticed;        /* when the cause was seen */
-	double not_before;     /* quiet time, for what belongs to the same change */
-	double last_step_at;   /* where the pause begins */
+	char next[64];       /* wanted: why; the change after this one's, when this one only waits for its first step */
+	double noticed;      /* when the cause was seen */
+	double not_before;   /* quiet time, for what belongs to the same change */
+	double last_step_at; /* where the pause begins */
 	int64_t steps_lost;
 	double planned, specialised, connected, moved; /* seconds of the phases */
 	double local, peers, disk, shared;             /* bytes by source */
-	const char *source;    /* "live", "checkpoint", "init" */
+	const char *source;                            /* "live", "checkpoint", "init" */
 	int from_nodes;
 };
 
@@ -130,8 +131,8 @@ struct checkpoint_search {
 	int64_t id;
 	bool asked, done;
 	double since, deadline;
-	json_t *found;         /* node -> checkpoints */
-	json_t *bad;           /* [{ node, step, generation, file }]: shards that could not be read there */
+	json_t *found; /* node -> checkpoints */
+	json_t *bad;   /* [{ node, step, generation, file }]: shards that could not be read there */
 };
 
 enum checkpoint_target { TARGET_SCHEDULED, TARGET_ALL, TARGET_MEMORY, TARGET_LOCAL, TARGET_SHARED };
@@ -154,10 +155,10 @@ struct request {
 	int64_t id;
 	enum { REQUEST_CHECKPOINT, REQUEST_GROW, REQUEST_SHRINK } kind;
 	int target;
-	int64_t ticket;        /* of ACTION_GROW or ACTION_SHRINK; 0: not asked yet */
-	int64_t number;        /* of the save */
-	bool resized;          /* Slurm has done its part */
-	bool gone;             /* nobody waits for the reply any more */
+	int64_t ticket; /* of ACTION_GROW or ACTION_SHRINK; 0: not asked yet */
+	int64_t number; /* of the save */
+	bool resized;   /* Slurm has done its part */
+	bool gone;      /* nobody waits for the reply any more */
 	double deadline;
 };
 
@@ -165,63 +166,63 @@ struct hspmd_controller {
 	const struct run_config *config;
 	struct run_actions *actions; /* during a feed */
 	double now, wall, began;
-	bool failed;                 /* out of memory */
+	bool failed; /* out of memory */
 	struct node **node;
 	size_t nodes, node_capacity;
-	double startup_until;         /* the first generation waits this long for agents */
-	double slurm_confirm_until;           /* an agent was lost: Slurm may say by then that its node has left; 0: nothing is awaited */
+	double startup_until;       /* the first generation waits this long for agents */
+	double slurm_confirm_until; /* an agent was lost: Slurm may say by then that its node has left; 0: nothing is awaited */
 	double slurm_poll_at, slurm_poll_interval; /* when to ask Slurm about nodes without an agent; INFINITY: there are none */
-	double short_until;          /* too few nodes: given up then; 0: enough */
+	double short_until;                        /* too few nodes: given up then; 0: enough */
 
-	json_t *adopt;               /* the journal, until its workers are taken over; NULL: done */
-	double adopt_until;          /* agents that have not called by then are started */
+	json_t *adopt;      /* the journal, until its workers are taken over; NULL: done */
+	double adopt_until; /* agents that have not called by then are started */
 
-	struct hspmd_risk risk;      /* how nodes are lost here */
-	bool risk_changed;           /* and it has not been looked whether the copies there are will do */
+	struct hspmd_risk risk; /* how nodes are lost here */
+	bool risk_changed;      /* and it has not been looked whether the copies there are will do */
 	struct generation current, next;
-	struct bound_plan *older;        /* whose state may still be held while the current one starts */
-	int64_t generation;          /* last number given */
-	int64_t step;                /* next to run, as settled */
-	int64_t steps_reported;                /* steps that metrics.jsonl has lines for */
+	struct bound_plan *older; /* whose state may still be held while the current one starts */
+	int64_t generation;       /* last number given */
+	int64_t step;             /* next to run, as settled */
+	int64_t steps_reported;   /* steps that metrics.jsonl has lines for */
 	int attempts;
 	char last_error[HSPMD_ERROR_MAX]; /* the last fault */
 	struct change change;
 	struct checkpoint_search checkpoint_search;
-	int64_t solve;               /* ticket of the solve under way; 0: none */
+	int64_t solve; /* ticket of the solve under way; 0: none */
 	double solve_deadline;
 
-	double recent[RECENT_STEPS];       /* step times */
+	double recent[RECENT_STEPS]; /* step times */
 	int recent_count;
 	double step_deadline;
-	double last_step_at;         /* end of the last committed step that was told of; NAN: none */
+	double last_step_at;           /* end of the last committed step that was told of; NAN: none */
 	double aborted_at, settled_at; /* the last time; NAN: never */
-	double pause_s;              /* of the last change */
-	double straggler_check_at;            /* when devices are compared again; INFINITY: they are not */
+	double pause_s;                /* of the last change */
+	double straggler_check_at;     /* when devices are compared again; INFINITY: they are not */
 	bool first_plan_used;
 	double loss, step_s, tokens_per_s;
-	json_t *deferred;               /* [[address, message]]: what workers told of a generation before all had told that it started */
+	json_t *deferred; /* [[address, message]]: what workers told of a generation before all had told that it started */
 
 	struct checkpoint checkpoint;
-	int64_t checkpoint_count, checkpoint_step;   /* last number; step of the newest complete one, -1: none */
+	int64_t checkpoint_count, checkpoint_step; /* last number; step of the newest complete one, -1: none */
 	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
 	double checkpoint_seconds, checkpoint_cost_s; /* from asking to standing; what the training lost by it */
 	int64_t checkpoint_tried_step, shared_tried_step;
-	int64_t shared_checkpoint_step;   /* newest on shared storage, -1: none */
+	int64_t shared_checkpoint_step; /* newest on shared storage, -1: none */
 	double shared_checkpoint_at;
 	int64_t copied_step, copy_tried_step; /* in memory; -1: none */
 	double copied_at, copy_tried_at, copy_seconds, copy_cost_s;
-	int copy_failures;           /* in a row */
-	double quiet_step_s;              /* of a step while nothing is written */
-	int failures;                /* losses that nobody had announced */
+	int copy_failures;   /* in a row */
+	double quiet_step_s; /* of a step while nothing is written */
+	int failures;        /* losses that nobody had announced */
 
 	struct request *request;
 	size_t requests, request_capacity;
 	int64_t tickets;
 
-	double end_at;               /* of the allocation; INFINITY: none */
+	double end_at; /* of the allocation; INFINITY: none */
 	bool end_saved;
-	bool shutting_down;          /* told to end */
-	bool shared_tried_at_end;            /* the last checkpoint has been taken to shared storage, too, or it has been tried */
+	bool shutting_down;       /* told to end */
+	bool shared_tried_at_end; /* the last checkpoint has been taken to shared storage, too, or it has been tried */
 	char shutdown_reason[64];
 	double shutdown_by;
 	enum { END_NONE, END_SAVING, END_QUITTING, END_DONE } end;
@@ -229,9 +230,9 @@ struct hspmd_controller {
 	int exit_status;
 	char exit_text[HSPMD_ERROR_MAX];
 
-	json_t *waiting, *over;      /* member jobs: without a node yet (a list, NULL: none); how they ended */
+	json_t *waiting, *over; /* member jobs: without a node yet (a list, NULL: none); how they ended */
 
-	json_t *events;              /* the last, for `hspmd events` */
+	json_t *events; /* the last, for `hspmd events` */
 	int64_t event_number;
 };
 
@@ -286,8 +287,8 @@ void members_tick(struct hspmd_controller *m);
 double members_deadline(const struct hspmd_controller *m);
 
 /* next_generation.c: the next generation */
-/* A new plan is wanted: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start", "requeue"; "straggler":
- * only if it brings enough. */
+/* A new plan is wanted: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start", "requeue";
+ * "straggler": only if it brings enough. */
 void request_replan(struct hspmd_controller *m, const char *cause);
 bool advance_next(struct hspmd_controller *m);
 void next_drop(struct hspmd_controller *m);
@@ -345,8 +346,8 @@ bool adopt_answered(struct hspmd_controller *m);
 void adopt_end(struct hspmd_controller *m);
 
 /* revive.c: state that outlived its workers */
-/* Where the living do not hold all of it between them, workers that died are brought back to what they had. True: some are; they are members of the current
- * generation, which waits for their word. */
+/* Where the living do not hold all of it between them, workers that died are brought back to what they had. True: some are; they are
+ * members of the current generation, which waits for their word. */
 bool revive_missing(struct hspmd_controller *m);
 void revive_agent_up(struct hspmd_controller *m, struct node *n);
 /* To a process that has just started. */
@@ -372,7 +373,7 @@ void extend_step_deadline(struct hspmd_controller *m);
 void resize_line(struct hspmd_controller *m, double step_s);
 
 /* straggler.c: stragglers */
-void straggler_begin(struct hspmd_controller *m); /* a generation has started to train */
+void straggler_begin(struct hspmd_controller *m);               /* a generation has started to train */
 void straggler_sample(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
 void straggler_tick(struct hspmd_controller *m);
 double straggler_deadline(const struct hspmd_controller *m);
@@ -399,7 +400,7 @@ bool checkpoint_if_due(struct hspmd_controller *m);
 double checkpoint_deadline(const struct hspmd_controller *m); /* when the next is due; INFINITY: not by time */
 void checkpoint_step_done(struct hspmd_controller *m, double step_s);
 struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* as they are now */
-int copies_wanted(const struct hspmd_controller *m, int nodes); /* on other nodes, of a plan on so many */
+int copies_wanted(const struct hspmd_controller *m, int nodes);              /* on other nodes, of a plan on so many */
 /* Do those of the bound plan that are left hold everything, whatever is lost of what `copies` are to outlive? */
 bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
 /* Which nodes of it a shrink by count leaves; -1: memory. */

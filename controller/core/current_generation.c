@@ -8,8 +8,8 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define QUARANTINE_S 60.0  /* a node is left out the first time ... */
-#define QUARANTINE_DOUBLINGS 6     /* and doubled so often at most */
+#define QUARANTINE_S 60.0      /* a node is left out the first time ... */
+#define QUARANTINE_DOUBLINGS 6 /* and doubled so often at most */
 #define ABORT_LEAST_S 3.0
 
 static int64_t number(const json_t *message, const char *key, int64_t absent)
@@ -56,7 +56,8 @@ struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *st
 	return best;
 }
 
-/* Of the members of g, who holds `step`, by the plan they hold it under. What they hold together is what is not missing; NULL: nobody holds any. */
+/* Of the members of g, who holds `step`, by the plan they hold it under. What they hold together is what is not missing; NULL: nobody holds
+ * any. */
 static json_t *live_holders(struct hspmd_controller *m, const struct generation *g, int64_t step)
 {
 	json_t *parts = check_alloc(m, json_array());
@@ -69,8 +70,8 @@ static json_t *live_holders(struct hspmd_controller *m, const struct generation 
 			    json_array_append_new(who, json_string(w->address)))
 				m->failed = true;
 		}
-		if (json_array_size(who) && json_array_append_new(parts, json_pack("{s:O, s:O, s:O}", "cluster", of[k]->cluster_json, "plan", of[k]->plan_json,
-										   "holders", who)))
+		if (json_array_size(who) && json_array_append_new(parts, json_pack("{s:O, s:O, s:O}", "cluster", of[k]->cluster_json,
+		                                                                   "plan", of[k]->plan_json, "holders", who)))
 			m->failed = true;
 		json_decref(who);
 	}
@@ -135,7 +136,8 @@ static json_t *checkpoint_source(struct hspmd_controller *m, const struct genera
 	if (rc) {
 		*step = 0;
 		if (m->steps_reported)
-			log_msg(m, HSPMD_LOG_WARNING, "no copy of the state is left and no checkpoint was found: starting anew from step 0");
+			log_msg(m, HSPMD_LOG_WARNING,
+			        "no copy of the state is left and no checkpoint was found: starting anew from step 0");
 		m->change.source = "init";
 		return check_alloc(m, json_pack("{s:b}", "init", 1));
 	}
@@ -145,8 +147,9 @@ static json_t *checkpoint_source(struct hspmd_controller *m, const struct genera
 		m->checkpoint_step = choice.step;
 		m->checkpoint_at = m->now;
 	}
-	return check_alloc(m, json_pack("{s:o, s:o, s:s*, s:s*, s:s*, s:o*}", "manifest", choice.manifest, "files", choice.files, "memory", m->config->memory,
-				 "local", m->config->local, "shared", m->config->shared, "live", live_holders(m, g, choice.step)));
+	return check_alloc(m, json_pack("{s:o, s:o, s:s*, s:s*, s:s*, s:o*}", "manifest", choice.manifest, "files", choice.files, "memory",
+	                                m->config->memory, "local", m->config->local, "shared", m->config->shared, "live",
+	                                live_holders(m, g, choice.step)));
 }
 
 static bool members_have(const struct generation *g, const struct bound_plan *l)
@@ -186,8 +189,9 @@ void start_generation(struct hspmd_controller *m)
 	} else {
 		source = checkpoint_source(m, g, &step);
 	}
-	json_t *start = json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->bound_plan->generation, "addresses",
-				  transport_addresses(m, g, "address"), "copies", transport_addresses(m, g, "copies"), "step", (json_int_t)step, "state", source);
+	json_t *start = json_pack("{s:s, s:I, s:o, s:o, s:I, s:o}", "type", "start", "generation", (json_int_t)g->bound_plan->generation,
+	                          "addresses", transport_addresses(m, g, "address"), "copies", transport_addresses(m, g, "copies"), "step",
+	                          (json_int_t)step, "state", source);
 	if (step < m->steps_reported) {
 		m->change.steps_lost += m->steps_reported - step;
 		m->steps_reported = step;
@@ -210,7 +214,8 @@ void start_generation(struct hspmd_controller *m)
 void stop_current(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
-	send_workers(m, g->member, g->members, json_pack("{s:s, s:I}", "type", "stop", "generation", (json_int_t)g->bound_plan->generation));
+	send_workers(m, g->member, g->members,
+	             json_pack("{s:s, s:I}", "type", "stop", "generation", (json_int_t)g->bound_plan->generation));
 	enter_phase(g, PHASE_STOPPING, m->now, m->config->timeouts.stop);
 	extend_step_deadline(m);
 	if (m->step_deadline + m->config->timeouts.stop > g->deadline)
@@ -224,7 +229,8 @@ void ask_holders(struct hspmd_controller *m)
 	bool revives = false;
 	for (int i = 0; i < g->members; i++) {
 		if (g->member[i]->process == PROC_UP)
-			send_workers(m, &g->member[i], 1, json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->bound_plan->generation));
+			send_workers(m, &g->member[i], 1,
+			             json_pack("{s:s, s:I}", "type", "abort", "generation", (json_int_t)g->bound_plan->generation));
 		revives |= g->member[i]->reviving;
 	}
 	enter_phase(g, PHASE_ABORTING, m->now, m->config->timeouts.abort);
@@ -239,7 +245,8 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 		replay_deferred(m);
 	adopt_end(m);
 	m->failures++;
-	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->bound_plan->generation, (long long)m->steps_reported, cause);
+	note_event(m, "abort", "generation %lld is given up at step %lld: %s", (long long)g->bound_plan->generation,
+	           (long long)m->steps_reported, cause);
 	snprintf(m->last_error, sizeof m->last_error, "%s", cause);
 	ask_holders(m);
 	m->step_deadline = INFINITY;
@@ -400,8 +407,9 @@ bool advance_current(struct hspmd_controller *m)
 			return false;
 		m->attempts++;
 		char text[200];
-		snprintf(text, sizeof text, "no step for %.1f s, where %.1f s were allowed", m->now - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at),
-			 m->step_deadline - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at));
+		snprintf(text, sizeof text, "no step for %.1f s, where %.1f s were allowed",
+		         m->now - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at),
+		         m->step_deadline - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at));
 		abort_current(m, text);
 		/* Those that wait for the hung one hear at once; how long a step computes before it looks is known. */
 		g->deadline = fmin(g->deadline, m->now + fmax(ABORT_LEAST_S, 2 * slowest_recent_step(m)));
@@ -468,16 +476,19 @@ void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, j
 	}
 }
 
-/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others; each time for twice as long. */
+/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others; each time for twice
+ * as long. */
 void count_failure(struct hspmd_controller *m, struct worker *w)
 {
 	m->attempts++;
 	if (++w->faults < 2 || w->node->quarantined || nodes_usable(m) <= m->config->job->elastic.min_nodes)
 		return;
-	double seconds = QUARANTINE_S * (1 << (w->node->quarantines < QUARANTINE_DOUBLINGS ? w->node->quarantines++ : QUARANTINE_DOUBLINGS));
+	double seconds =
+	        QUARANTINE_S * (1 << (w->node->quarantines < QUARANTINE_DOUBLINGS ? w->node->quarantines++ : QUARANTINE_DOUBLINGS));
 	w->node->quarantined = true;
 	w->node->quarantined_until = m->now + seconds;
-	note_event(m, "quarantined", "node %s is left out for %.0f s: worker %s failed %d times without a step between", w->node->name, seconds, w->address, w->faults);
+	note_event(m, "quarantined", "node %s is left out for %.0f s: worker %s failed %d times without a step between", w->node->name,
+	           seconds, w->address, w->faults);
 }
 
 bool check_attempts(struct hspmd_controller *m)
@@ -505,7 +516,7 @@ void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
 	const char *text = json_string_value(json_object_get(message, "text"));
 	bool next = m->next.bound_plan && of == m->next.bound_plan->generation;
 	bool now = g->bound_plan && of == g->bound_plan->generation &&
-		   (g->phase == PHASE_STARTING || g->phase == PHASE_TRAINING || g->phase == PHASE_STOPPING);
+	           (g->phase == PHASE_STARTING || g->phase == PHASE_TRAINING || g->phase == PHASE_STOPPING);
 	bool unfit = of == 0; /* it cannot even be set up */
 	json_t *unreadable = json_object_get(message, "unreadable");
 	if ((!next && !now && !unfit) || m->end != END_NONE)

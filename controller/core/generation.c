@@ -15,7 +15,8 @@ static int bind_workers(struct hspmd_controller *m, struct bound_plan *l)
 		return -1;
 	}
 	for (int p = 0; p < l->plan->pipeline_count; p++)
-		for (int s = 0; s < l->plan->pipelines[p].stage_count / l->plan->virtual_stages; s++) { /* each device once: later rounds have the same */
+		for (int s = 0; s < l->plan->pipelines[p].stage_count / l->plan->virtual_stages;
+		     s++) { /* each device once: later rounds have the same */
 			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
 			for (int d = 0; d < stage->device_count; d++) {
 				char address[ADDRESS_MAX];
@@ -120,7 +121,8 @@ int generation_set_members(struct hspmd_controller *m, struct generation *g, str
 	for (int i = 0; i < l->devices; i++)
 		g->member[g->members++] = l->device[i];
 	for (int i = 0; donor && i < donor->devices; i++)
-		if (donor->device[i]->process == PROC_UP && donor->device[i]->holds == donor->generation && member_index(g, donor->device[i]) < 0)
+		if (donor->device[i]->process == PROC_UP && donor->device[i]->holds == donor->generation &&
+		    member_index(g, donor->device[i]) < 0)
 			g->member[g->members++] = donor->device[i];
 	return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is a worker there at all? Preparing, connecting and a first step may take minutes, so that their deadlines say little of a process that is stopped or hangs as a whole. A worker's
- * reading thread answers whatever its others do: one of whom nothing has been heard for a while is asked, and ended where it does not answer.
+/* Is a worker there at all? Preparing, connecting and a first step may take minutes, so that their deadlines say little of a process that
+ * is stopped or hangs as a whole. A worker's reading thread answers whatever its others do: one of whom nothing has been heard for a while
+ * is asked, and ended where it does not answer.
  */
 #include <math.h>
 
@@ -79,7 +80,8 @@ void liveness_tick(struct hspmd_controller *m)
 		/* Each end may leave another generation behind. */
 		while (m->end == END_NONE && !m->failed && pending_work(both[k]) && (dead = ping_silent(m, both[k]))) {
 			char why[64];
-			snprintf(why, sizeof why, "it has not answered for %.0f s", m->now - fmax(dead->heard_at, dead->asked_at - SILENT_S));
+			snprintf(why, sizeof why, "it has not answered for %.0f s",
+			         m->now - fmax(dead->heard_at, dead->asked_at - SILENT_S));
 			worker_kill(m, dead, "hang", why);
 		}
 	}

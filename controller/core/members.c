@@ -66,7 +66,8 @@ void member_release(struct hspmd_controller *m, struct node *n, const char *why)
 static bool is_in_use(const struct hspmd_controller *m, const struct node *n)
 {
 	for (int i = 0; i < n->workers; i++)
-		if (member_index(&m->current, n->worker[i]) >= 0 || bound_plan_uses(m->current.bound_plan, n->worker[i]) || bound_plan_uses(m->next.bound_plan, n->worker[i]))
+		if (member_index(&m->current, n->worker[i]) >= 0 || bound_plan_uses(m->current.bound_plan, n->worker[i]) ||
+		    bound_plan_uses(m->next.bound_plan, n->worker[i]))
 			return true;
 	return !is_steady(m);
 }

@@ -10,7 +10,8 @@
 
 #define CAUSE_COUNT 7
 
-/* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the most. */
+/* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the
+ * most. */
 static int cause_rank(const char *cause)
 {
 	static const char *const order[] = { "straggler", "fault", "worker-lost", "hang", "node-lost", "scontrol", "member-left" };
@@ -82,7 +83,7 @@ static bool enough_nodes(struct hspmd_controller *m)
 		return false;
 	m->short_until = m->now + m->config->timeouts.nodes;
 	note_event(m, "too_few_nodes", "%d usable node%s where the job needs at least %d: waiting up to %.0f s for more", usable,
-		   usable == 1 ? "" : "s", least, m->config->timeouts.nodes);
+	           usable == 1 ? "" : "s", least, m->config->timeouts.nodes);
 	return false;
 }
 
@@ -132,7 +133,8 @@ static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 static bool begin(struct hspmd_controller *m)
 {
 	struct hspmd_error err = { "" };
-	if (!m->change.wanted || m->now < m->change.not_before || m->now < m->slurm_confirm_until || m->current.phase == PHASE_STARTING || !enough_nodes(m))
+	if (!m->change.wanted || m->now < m->change.not_before || m->now < m->slurm_confirm_until || m->current.phase == PHASE_STARTING ||
+	    !enough_nodes(m))
 		return false;
 	json_t *cluster = usable_cluster(m, &err);
 	if (!cluster) {
@@ -146,11 +148,12 @@ static bool begin(struct hspmd_controller *m)
 		struct run_intervals every = checkpoint_intervals(m);
 		json_t *current = now ? json_pack("{s:O, s:O}", "cluster", now->cluster_json, "plan", now->plan_json) : json_null();
 		m->solve = ++m->tickets;
-		emit(m, ACTION_SOLVE, NULL, check_alloc(m, json_pack("{s:O, s:o, s:i, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current", current, "max_nodes",
-								     m->config->job->elastic.max_nodes, "copies", copies, "every_s", every.every_s,
-								     "shared_every_s", every.shared_every_s, "risk", "losses_per_node_s", m->risk.losses_per_s,
-								     "correlated", m->risk.correlated)),
-		    m->solve);
+		emit(m, ACTION_SOLVE, NULL,
+		     check_alloc(m, json_pack("{s:O, s:o, s:i, s:i, s:f, s:f, s:{s:f, s:f}}", "cluster", cluster, "current", current,
+		                              "max_nodes", m->config->job->elastic.max_nodes, "copies", copies, "every_s", every.every_s,
+		                              "shared_every_s", every.shared_every_s, "risk", "losses_per_node_s", m->risk.losses_per_s,
+		                              "correlated", m->risk.correlated)),
+		     m->solve);
 		m->next.phase = PHASE_SOLVING;
 		m->next.since = m->now;
 		m->next.deadline = m->now + m->config->timeouts.solve;
@@ -215,7 +218,8 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	generation_clear(&m->next);
 	if (m->change.wanted)
 		return; /* something has changed since it was asked for */
-	if (m->current.phase == PHASE_TRAINING && strcmp(m->change.cause, "risk") != 0 && same_work(plan, m->current.bound_plan->plan_json)) {
+	if (m->current.phase == PHASE_TRAINING && strcmp(m->change.cause, "risk") != 0 &&
+	    same_work(plan, m->current.bound_plan->plan_json)) {
 		log_msg(m, HSPMD_LOG_INFO, "the plan stays as it is");
 		m->current.bound_plan->nodes = nodes_usable(m);
 		change_close(m);
@@ -224,7 +228,8 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	struct bound_plan *l = bound_plan_create(m, cluster, plan, "plan", &err);
 	if (!l)
 		no_plan(m, err.text);
-	else if (m->change.optional && m->current.phase == PHASE_TRAINING && !straggler_resize_pays_off(m, l->plan, json_object_get(e->value, "current_step_s")))
+	else if (m->change.optional && m->current.phase == PHASE_TRAINING &&
+	         !straggler_resize_pays_off(m, l->plan, json_object_get(e->value, "current_step_s")))
 		change_close(m);
 	else
 		begin_next_generation(m, bound_plan_ref(l));
@@ -254,8 +259,9 @@ static void search_begin(struct hspmd_controller *m)
 	f->done |= !m->config->resumed && !m->steps_reported;
 	for (size_t i = 0; i < m->nodes && !f->done; i++)
 		if (node_usable(m->node[i]))
-			send_node(m, m->node[i], json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "list_checkpoints", "id", (json_int_t)f->id, "local",
-							   m->config->local, "shared", m->config->shared, "memory", m->config->memory));
+			send_node(m, m->node[i],
+			          json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "list_checkpoints", "id", (json_int_t)f->id, "local",
+			                    m->config->local, "shared", m->config->shared, "memory", m->config->memory));
 }
 
 void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message)
@@ -316,14 +322,16 @@ static void prepare(struct hspmd_controller *m)
 	if (!donor)
 		search_begin(m);
 	send_workers(m, g->member, g->members,
-		     json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i}", "type", "prepare", "generation", (json_int_t)g->bound_plan->generation, "cluster",
-			       cluster, "plan", g->bound_plan->plan_json, "members", members, "replicas", g->bound_plan->copies, "keep", g->bound_plan->keep));
+	             json_pack("{s:s, s:I, s:o, s:O, s:o, s:i, s:i}", "type", "prepare", "generation",
+	                       (json_int_t)g->bound_plan->generation, "cluster", cluster, "plan", g->bound_plan->plan_json, "members",
+	                       members, "replicas", g->bound_plan->copies, "keep", g->bound_plan->keep));
 	enter_phase(g, PHASE_PREPARING, m->now, m->config->timeouts.prepare);
 }
 
 void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
-	if (m->next.phase == PHASE_PREPARING && json_integer_value(json_object_get(message, "generation")) == m->next.bound_plan->generation)
+	if (m->next.phase == PHASE_PREPARING &&
+	    json_integer_value(json_object_get(message, "generation")) == m->next.bound_plan->generation)
 		record_answer(&m->next, w, message);
 }
 
@@ -335,15 +343,17 @@ static bool all_say(const struct generation *g, const char *key)
 	return true;
 }
 
-/* Devices that take long to connect do so now, as long as the current generation trains: it is stopped when they have, or when they take too long. */
+/* Devices that take long to connect do so now, as long as the current generation trains: it is stopped when they have, or when they take
+ * too long. */
 static void preconnect(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
 	g->phase = PHASE_READY;
 	if (m->current.phase != PHASE_TRAINING || all_say(g, "none"))
 		return;
-	send_workers(m, g->member, g->members, json_pack("{s:s, s:I, s:o}", "type", "preconnect", "generation", (json_int_t)g->bound_plan->generation, "addresses",
-							 transport_addresses(m, g, "address")));
+	send_workers(m, g->member, g->members,
+	             json_pack("{s:s, s:I, s:o}", "type", "preconnect", "generation", (json_int_t)g->bound_plan->generation, "addresses",
+	                       transport_addresses(m, g, "address")));
 	g->phase = PHASE_PRECONNECTING;
 	g->since = m->now;
 	g->deadline = m->now + m->config->timeouts.start;
@@ -352,7 +362,9 @@ static void preconnect(struct hspmd_controller *m)
 void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
 	struct generation *g = &m->next;
-	int i = g->phase == PHASE_PRECONNECTING && json_integer_value(json_object_get(message, "generation")) == g->bound_plan->generation ? member_index(g, w) : -1;
+	int i = g->phase == PHASE_PRECONNECTING && json_integer_value(json_object_get(message, "generation")) == g->bound_plan->generation
+	                ? member_index(g, w)
+	                : -1;
 	if (i >= 0 && json_object_set_new(g->answer[i], "preconnected", json_true()))
 		m->failed = true;
 }
@@ -365,8 +377,8 @@ bool advance_next(struct hspmd_controller *m)
 	switch (g->phase) {
 	case PHASE_NONE:
 		if (m->short_until > 0 && m->now >= m->short_until) {
-			end_run(m, 1, "waited %.0f s for nodes: %d usable where at least %d are needed", m->config->timeouts.nodes, nodes_usable(m),
-				m->config->job->elastic.min_nodes);
+			end_run(m, 1, "waited %.0f s for nodes: %d usable where at least %d are needed", m->config->timeouts.nodes,
+			        nodes_usable(m), m->config->job->elastic.min_nodes);
 			return true;
 		}
 		return begin(m);
@@ -376,7 +388,8 @@ bool advance_next(struct hspmd_controller *m)
 		no_plan(m, "the solver did not answer in time");
 		return true;
 	case PHASE_SPAWNING:
-		if (!all_up(g->bound_plan) || (m->current.phase != PHASE_NONE && m->current.phase != PHASE_TRAINING && m->current.phase != PHASE_HELD))
+		if (!all_up(g->bound_plan) ||
+		    (m->current.phase != PHASE_NONE && m->current.phase != PHASE_TRAINING && m->current.phase != PHASE_HELD))
 			return false;
 		prepare(m);
 		return true;
@@ -405,7 +418,8 @@ bool advance_next(struct hspmd_controller *m)
 			stop_current(m);
 			return true;
 		}
-		if ((m->current.phase != PHASE_HELD && m->current.phase != PHASE_NONE) || (m->checkpoint_search.asked && !m->checkpoint_search.done))
+		if ((m->current.phase != PHASE_HELD && m->current.phase != PHASE_NONE) ||
+		    (m->checkpoint_search.asked && !m->checkpoint_search.done))
 			return false;
 		start_generation(m);
 		return true;

@@ -8,8 +8,8 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define AGENT_ATTEMPTS 5    /* that a node's agent is started, before the node is given up until the allocation changes */
-#define TYPE_TOLERANCE 0.1  /* devices of one type that measure within this of one another compute alike */
+#define AGENT_ATTEMPTS 5   /* that a node's agent is started, before the node is given up until the allocation changes */
+#define TYPE_TOLERANCE 0.1 /* devices of one type that measure within this of one another compute alike */
 
 struct node *node_find(struct hspmd_controller *m, const char *name)
 {
@@ -68,7 +68,8 @@ bool nodes_pending(const struct hspmd_controller *m)
 /* Its agent did not come up, and will be started once more. */
 static bool will_retry(const struct node *n)
 {
-	return n->held && !n->leaving && !n->released && !n->member && n->agent == PROC_NONE && n->retry_at > 0 && n->attempts < AGENT_ATTEMPTS;
+	return n->held && !n->leaving && !n->released && !n->member && n->agent == PROC_NONE && n->retry_at > 0 &&
+	       n->attempts < AGENT_ATTEMPTS;
 }
 
 bool nodes_to_retry(const struct hspmd_controller *m)
@@ -156,8 +157,8 @@ static bool listed(const json_t *names, const char *name)
 	return false;
 }
 
-/* In Slurm's order, in which it takes the last: the node with the batch script is named first, and is the first here. After a controller's death agents call in any
- * order, and nodes that left come back. Those that are not named lie behind. */
+/* In Slurm's order, in which it takes the last: the node with the batch script is named first, and is the first here. After a controller's
+ * death agents call in any order, and nodes that left come back. Those that are not named lie behind. */
 static void put_in_order(struct hspmd_controller *m, const json_t *names)
 {
 	size_t next = 0, i;
@@ -195,7 +196,8 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 			n->agent = PROC_STARTING; /* it calls again */
 			n->deadline = m->adopt_until;
 		}
-		if (n->agent == PROC_NONE && n->attempts < AGENT_ATTEMPTS && m->now >= n->retry_at && !n->leaving && !n->released && !m->shutting_down && m->end == END_NONE)
+		if (n->agent == PROC_NONE && n->attempts < AGENT_ATTEMPTS && m->now >= n->retry_at && !n->leaving && !n->released &&
+		    !m->shutting_down && m->end == END_NONE)
 			agent_start(m, n);
 	}
 	put_in_order(m, names);
@@ -252,7 +254,7 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	struct hspmd_cluster *part = hspmd_cluster_from_json(json_object_get(e->value, "cluster"), e->node, &err);
 	if (part && (part->node_count != 1 || strcmp(part->nodes[0].name, e->node)))
 		hspmd_fail(&err, "agent of %s speaks for %d nodes, the first %s", e->node, part->node_count,
-			   part->node_count ? part->nodes[0].name : "-");
+		           part->node_count ? part->nodes[0].name : "-");
 	if (err.text[0]) {
 		log_msg(m, HSPMD_LOG_WARNING, "node %s is not used: %s", e->node, err.text);
 		hspmd_cluster_destroy(part);
@@ -272,7 +274,8 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	n->terminating = n->quit_sent = false;
 	adopt_workers(m, n, json_object_get(e->value, "workers"));
 	if (m->current.bound_plan)
-		log_msg(m, HSPMD_LOG_INFO, "agent of %s is there: %d device%s", n->name, part->device_count, part->device_count == 1 ? "" : "s");
+		log_msg(m, HSPMD_LOG_INFO, "agent of %s is there: %d device%s", n->name, part->device_count,
+		        part->device_count == 1 ? "" : "s");
 	n->held |= adopt_holds(m, n); /* Slurm has not been heard yet */
 	if (member_admit(m, n, e->value))
 		return;
@@ -303,7 +306,8 @@ void on_agent_lost(struct hspmd_controller *m, const struct run_event *e)
 	node_lost(m, n, "its agent is gone");
 	if (started)
 		n->attempts = 0;
-	/* A node that has just come, or come back, may still be ending what ran there, and refuse for a second or two; poll_missing_nodes asks. */
+	/* A node that has just come, or come back, may still be ending what ran there, and refuse for a second or two; poll_missing_nodes
+	 * asks. */
 	n->retry_at = started ? 0 : m->now + (1 << (n->attempts < 4 ? n->attempts : 4)) / 2;
 	if (!started && m->end == END_NONE)
 		m->slurm_poll_at = fmin(m->slurm_poll_at, n->retry_at);
@@ -335,9 +339,10 @@ void on_worker_hello(struct hspmd_controller *m, struct worker *w)
 		return;
 	w->process = PROC_UP;
 	const struct hspmd_cluster *part = w->node->part;
-	json_t *job = json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:s, s:s*, s:s, s:s*}", "type", "job", "job", m->config->job_json, "model", m->config->model_json,
-				"file", m->config->job->file, "output", m->config->output, "node", w->node->name, "device", w->address, "transport",
-				m->config->transport, "kind", hspmd_device_kind_names[part->types[part->devices[w->index].type].kind], "memory", m->config->memory);
+	json_t *job = json_pack("{s:s, s:O, s:O, s:s, s:s, s:s, s:s, s:s*, s:s, s:s*}", "type", "job", "job", m->config->job_json, "model",
+	                        m->config->model_json, "file", m->config->job->file, "output", m->config->output, "node", w->node->name,
+	                        "device", w->address, "transport", m->config->transport, "kind",
+	                        hspmd_device_kind_names[part->types[part->devices[w->index].type].kind], "memory", m->config->memory);
 	json_t *binding = json_array_get(w->node->bindings, (size_t)w->index); /* threads, index */
 	if (job && json_is_object(binding) && json_object_update_missing(job, binding))
 		m->failed = true;
@@ -408,8 +413,8 @@ void worker_kill(struct hspmd_controller *m, struct worker *w, const char *cause
 }
 
 /* The parts of the nodes that `takes` says yes to, as one cluster. */
-static json_t *merged(struct hspmd_controller *m, bool (*takes)(const struct node *n, const struct generation *g), const struct generation *g,
-		      struct hspmd_error *err)
+static json_t *merged(struct hspmd_controller *m, bool (*takes)(const struct node *n, const struct generation *g),
+                      const struct generation *g, struct hspmd_error *err)
 {
 	const struct hspmd_cluster **part = hspmd_calloc(m->nodes, sizeof *part);
 	int count = 0;
@@ -455,7 +460,8 @@ json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, 
 	return merged(m, has_member, g, err);
 }
 
-/* A node that is held but has no agent may be on its way out: Slurm is asked again soon, and then more and more seldom. So it is when an agent is to be started again. */
+/* A node that is held but has no agent may be on its way out: Slurm is asked again soon, and then more and more seldom. So it is when an
+ * agent is to be started again. */
 static void poll_missing_nodes(struct hspmd_controller *m)
 {
 	bool missing = false;

@@ -47,7 +47,8 @@ static struct request *resize_under_way(const struct hspmd_controller *m)
 static void end_grow(struct hspmd_controller *m, struct request *r, const char *why)
 {
 	char text[300];
-	snprintf(text, sizeof text, "%s: the job has %d of %d nodes; what has not come is asked for no more", why, nodes_held(m), r->target);
+	snprintf(text, sizeof text, "%s: the job has %d of %d nodes; what has not come is asked for no more", why, nodes_held(m),
+	         r->target);
 	note_event(m, "grow_ended", "%s", text);
 	answer(m, r, false, text);
 	emit(m, ACTION_CANCEL_GROW, NULL, NULL, 0);
@@ -86,11 +87,12 @@ static bool policy_forbids(const struct hspmd_controller *m, int64_t target, cha
 		}
 	int64_t would = known ? (int64_t)ceil((double)devices / known * (double)target) : target;
 	if (policy_terms->max_nodes_by && target > policy_terms->max_nodes)
-		snprintf(why, size, "%s allows at most %d node%s: it cannot grow to %lld", policy_terms->max_nodes_by, policy_terms->max_nodes, policy_terms->max_nodes == 1 ? "" : "s",
-			 (long long)target);
+		snprintf(why, size, "%s allows at most %d node%s: it cannot grow to %lld", policy_terms->max_nodes_by,
+		         policy_terms->max_nodes, policy_terms->max_nodes == 1 ? "" : "s", (long long)target);
 	else if (policy_terms->max_devices_by && would > policy_terms->max_devices)
-		snprintf(why, size, "%s allows at most %d device%s: it cannot grow to %lld nodes, which have %lld", policy_terms->max_devices_by, policy_terms->max_devices,
-			 policy_terms->max_devices == 1 ? "" : "s", (long long)target, (long long)would);
+		snprintf(why, size, "%s allows at most %d device%s: it cannot grow to %lld nodes, which have %lld",
+		         policy_terms->max_devices_by, policy_terms->max_devices, policy_terms->max_devices == 1 ? "" : "s",
+		         (long long)target, (long long)would);
 	else
 		return false;
 	return true;
@@ -106,7 +108,8 @@ static void grow(struct hspmd_controller *m, const struct run_event *e)
 	if (no)
 		reply(m, e->id, false, "%s", no);
 	else if (target <= have || target > INT_MAX)
-		reply(m, e->id, false, "the job has %d node%s already; it can only be grown to more (or by +N)", have, have == 1 ? "" : "s");
+		reply(m, e->id, false, "the job has %d node%s already; it can only be grown to more (or by +N)", have,
+		      have == 1 ? "" : "s");
 	else if (target > most)
 		reply(m, e->id, false, "elastic.max_nodes of the job file is %d: it cannot grow to %lld", most, (long long)target);
 	else if (policy_forbids(m, target, why, sizeof why))
@@ -139,7 +142,7 @@ static bool mark_leaving(struct hspmd_controller *m, json_t *names, int count, s
 			for (size_t k = 0; k < m->nodes; k++)
 				m->node[k]->leaving = false;
 			hspmd_fail(err, n == anchor && n ? "node %s runs the batch script and must stay" : "the job does not hold node %s",
-				   json_string_value(v) ? json_string_value(v) : "?");
+			           json_string_value(v) ? json_string_value(v) : "?");
 			return false;
 		}
 		n->leaving = true;
@@ -160,16 +163,17 @@ static void shrink(struct hspmd_controller *m, const struct run_event *e)
 	int have = nodes_held(m), least = m->config->job->elastic.min_nodes;
 	json_t *v = json_object_get(e->value, "nodes"), *by = json_object_get(e->value, "by"), *names = json_object_get(e->value, "names");
 	int64_t target = json_array_size(names) ? have - (int64_t)json_array_size(names)
-			 : json_is_integer(by)  ? have - json_integer_value(by)
-			 : json_is_integer(v)   ? json_integer_value(v)
-						: -1;
+	                 : json_is_integer(by)  ? have - json_integer_value(by)
+	                 : json_is_integer(v)   ? json_integer_value(v)
+	                                        : -1;
 	if (target < have && target >= least && target > 0)
 		cancel_grow_for_shrink(m);
 	const char *no = resize_obstacle(m);
 	if (no)
 		reply(m, e->id, false, "%s", no);
 	else if (target >= have)
-		reply(m, e->id, false, "the job has %d node%s already; it can only be shrunk to fewer (or by -N)", have, have == 1 ? "" : "s");
+		reply(m, e->id, false, "the job has %d node%s already; it can only be shrunk to fewer (or by -N)", have,
+		      have == 1 ? "" : "s");
 	else if (target < least || target < 1)
 		reply(m, e->id, false, "elastic.min_nodes of the job file is %d: it cannot shrink to %lld", least, (long long)target);
 	else if (!mark_leaving(m, names, have - (int)target, &err))
@@ -209,7 +213,9 @@ void on_command(struct hspmd_controller *m, const struct run_event *e)
 	if (!command)
 		reply(m, e->id, false, "no command was given");
 	else if (!strcmp(command, "status"))
-		reply_with(m, e->id, json_pack("{s:s, s:b, s:o}", "type", "reply", "ok", 1, "status", check_alloc(m, hspmd_controller_status(m, m->now, m->wall))));
+		reply_with(m, e->id,
+		           json_pack("{s:s, s:b, s:o}", "type", "reply", "ok", 1, "status",
+		                     check_alloc(m, hspmd_controller_status(m, m->now, m->wall))));
 	else if (!strcmp(command, "events"))
 		reply_with(m, e->id, json_pack("{s:s, s:b, s:O}", "type", "reply", "ok", 1, "events", m->events));
 	else if (!strcmp(command, "grow"))
@@ -280,7 +286,8 @@ void requests_tick(struct hspmd_controller *m)
 			end_grow(m, r, "the time to grow is over");
 			continue;
 		}
-		answer(m, r, false, r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time" : "the resize was not done in time");
+		answer(m, r, false,
+		       r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time" : "the resize was not done in time");
 		if (r->kind == REQUEST_SHRINK && !r->ticket)
 			unmark_leaving(m);
 		drop(m, r);
@@ -335,7 +342,8 @@ static bool advance_shrink(struct hspmd_controller *m, struct request *r)
 		if (nodes_held(m) > r->target)
 			return false;
 		char text[100];
-		snprintf(text, sizeof text, "the job has %d node%s, generation %lld", nodes_held(m), nodes_held(m) == 1 ? "" : "s", (long long)m->generation);
+		snprintf(text, sizeof text, "the job has %d node%s, generation %lld", nodes_held(m), nodes_held(m) == 1 ? "" : "s",
+		         (long long)m->generation);
 		answer(m, r, true, text);
 		drop(m, r);
 		return true;
@@ -367,16 +375,20 @@ bool advance_requests(struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->requests; i++) {
 		struct request *r = &m->request[i];
-		if (r->kind == REQUEST_CHECKPOINT && !r->number && m->checkpoint.phase == CHECKPOINT_NONE && checkpoint_begin(m, "asked for", TARGET_ALL)) {
+		if (r->kind == REQUEST_CHECKPOINT && !r->number && m->checkpoint.phase == CHECKPOINT_NONE &&
+		    checkpoint_begin(m, "asked for", TARGET_ALL)) {
 			r->number = m->checkpoint.number;
 			return true;
 		}
-		if (r->kind == REQUEST_GROW && r->resized && nodes_held(m) >= r->target && nodes_usable(m) + nodes_quarantined(m) >= r->target && is_steady(m)) {
+		if (r->kind == REQUEST_GROW && r->resized && nodes_held(m) >= r->target &&
+		    nodes_usable(m) + nodes_quarantined(m) >= r->target && is_steady(m)) {
 			int held = nodes_held(m), out = nodes_quarantined(m);
 			char text[160];
-			size_t n = (size_t)snprintf(text, sizeof text, "the job has %d nodes, generation %lld", held, (long long)m->generation);
+			size_t n = (size_t)snprintf(text, sizeof text, "the job has %d nodes, generation %lld", held,
+			                            (long long)m->generation);
 			if (out)
-				snprintf(text + n, sizeof text - n, "; %d of them %s left out for a while, because workers failed there", out, out == 1 ? "is" : "are");
+				snprintf(text + n, sizeof text - n, "; %d of them %s left out for a while, because workers failed there",
+				         out, out == 1 ? "is" : "are");
 			answer(m, r, true, text);
 			drop(m, r);
 			return true;

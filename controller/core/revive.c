@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State that outlived its workers. A CPU's worker has its state in memory that stays on the node when the process is killed (runtime/state/persistent.h). Where the
- * living do not hold everything between them, a new process of the device is started at once, which takes that up; it counts as a survivor from then on: it is asked
- * what it holds and told to settle like all others, and the next generation gets the state from it. Where the living hold everything nothing is waited for. */
+/* State that outlived its workers. A CPU's worker has its state in memory that stays on the node when the process is killed
+ * (runtime/state/persistent.h). Where the living do not hold everything between them, a new process of the device is started at once, which
+ * takes that up; it counts as a survivor from then on: it is asked what it holds and told to settle like all others, and the next
+ * generation gets the state from it. Where the living hold everything nothing is waited for. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -22,15 +23,15 @@ static bool held_by_living(const struct hspmd_controller *m, const struct bound_
 	return yes;
 }
 
-/* May something be left of it on its node, and can a process be started there? What the node has is not known yet when its agent has not called since the controller
- * is back: then it is what the bound plan says. */
+/* May something be left of it on its node, and can a process be started there? What the node has is not known yet when its agent has not
+ * called since the controller is back: then it is what the bound plan says. */
 static bool may_revive(const struct hspmd_controller *m, const struct bound_plan *l, const struct worker *w)
 {
 	int device = hspmd_cluster_find_device(l->cluster, w->address, NULL);
 	const struct node *n = w->node;
 	bool agent = n->agent == PROC_UP || n->agent == PROC_STARTING || m->now < m->slurm_confirm_until;
-	return w->process == PROC_NONE && !w->reviving && w->revivals < REVIVALS && n->held && !n->terminating && agent && w->index < n->workers && device >= 0 &&
-	       l->cluster->types[l->cluster->devices[device].type].kind == HSPMD_DEVICE_CPU;
+	return w->process == PROC_NONE && !w->reviving && w->revivals < REVIVALS && n->held && !n->terminating && agent &&
+	       w->index < n->workers && device >= 0 && l->cluster->types[l->cluster->devices[device].type].kind == HSPMD_DEVICE_CPU;
 }
 
 static void begin(struct hspmd_controller *m, struct worker *w)
@@ -78,7 +79,9 @@ void revive_agent_up(struct hspmd_controller *m, struct node *n)
 void revive_ask(struct hspmd_controller *m, struct worker *w)
 {
 	if (w->reviving && m->current.bound_plan)
-		send_workers(m, &w, 1, check_alloc(m, json_pack("{s:s, s:I, s:b}", "type", "abort", "generation", (json_int_t)m->current.bound_plan->generation, "revive", 1)));
+		send_workers(m, &w, 1,
+		             check_alloc(m, json_pack("{s:s, s:I, s:b}", "type", "abort", "generation",
+		                                      (json_int_t)m->current.bound_plan->generation, "revive", 1)));
 }
 
 void revive_drop(struct hspmd_controller *m, struct worker *w)
@@ -106,7 +109,8 @@ void revive_tick(struct hspmd_controller *m)
 			if (!w->reviving || m->now < w->revive_by)
 				continue;
 			if (w->process == PROC_NONE) {
-				log_msg(m, HSPMD_LOG_WARNING, "waited for the agent of %s, to take up what worker %s left", w->node->name, w->address);
+				log_msg(m, HSPMD_LOG_WARNING, "waited for the agent of %s, to take up what worker %s left", w->node->name,
+				        w->address);
 				w->revivals = REVIVALS;
 				revive_drop(m, w);
 			} else {

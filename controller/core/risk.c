@@ -8,15 +8,16 @@
 #include "policies/copies.h"
 
 #define COPIES_MAX 4
-#define STATE_BYTES 16.0       /* of a parameter: fp32 master, two moments, and what belongs to them */
+#define STATE_BYTES 16.0        /* of a parameter: fp32 master, two moments, and what belongs to them */
 #define NODE_BYTES_PER_S 1.25e9 /* before anything was measured: what 10 Gbit/s carry */
-#define COPY_EVERY_S 5.0       /* copies in other nodes' memory, which cost little, are as old as that at most */
+#define COPY_EVERY_S 5.0        /* copies in other nodes' memory, which cost little, are as old as that at most */
 #define PAUSE_S 5.0
 #define HORIZON_S 3600.0
 
 struct hspmd_risk run_risk_read(const json_t *v)
 {
-	double losses = json_number_value(json_object_get(v, "losses_per_node_s")), correlated = json_number_value(json_object_get(v, "correlated"));
+	double losses = json_number_value(json_object_get(v, "losses_per_node_s")),
+	       correlated = json_number_value(json_object_get(v, "correlated"));
 	return (struct hspmd_risk){ .losses_per_s = losses > 0 && losses < 1 ? losses : 0, .correlated = fmin(fmax(correlated, 0), 1) };
 }
 
@@ -31,26 +32,27 @@ static double from_shared_s(const struct run_intervals *every, const struct hspm
 	return every->shared_every_s + state_bytes(model) / NODE_BYTES_PER_S;
 }
 
-int run_risk_copies(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, const struct run_intervals *every, const struct hspmd_risk *risk)
+int run_risk_copies(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, const struct run_intervals *every,
+                    const struct hspmd_risk *risk)
 {
 	int asked = job->checkpoint.replicas;
 	if (nodes < 2 || !model || !(risk->losses_per_s > 0))
 		return asked;
 	struct hspmd_copies_problem c = { .nodes = nodes,
-				  .least = asked,
-				  .most = asked > COPIES_MAX ? asked : COPIES_MAX,
-				  .state_bytes = state_bytes(model),
-				  .bytes_per_s = NODE_BYTES_PER_S,
-				  .every_s = every->every_s,
-				  .pause_s = PAUSE_S,
-				  .rollback_s = from_shared_s(every, model) };
+		                          .least = asked,
+		                          .most = asked > COPIES_MAX ? asked : COPIES_MAX,
+		                          .state_bytes = state_bytes(model),
+		                          .bytes_per_s = NODE_BYTES_PER_S,
+		                          .every_s = every->every_s,
+		                          .pause_s = PAUSE_S,
+		                          .rollback_s = from_shared_s(every, model) };
 	int best = hspmd_copies_choose(&c, risk, HORIZON_S);
 	return best > asked ? best : asked;
 }
 
 /* Committed tokens to come, on `nodes` nodes of which none comes back; `rates` has room for all of them. */
-static double liveput(const struct hspmd_plan *p, const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies, const struct run_intervals *every,
-		      const struct hspmd_risk *risk, double *rates)
+static double liveput(const struct hspmd_plan *p, const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies,
+                      const struct run_intervals *every, const struct hspmd_risk *risk, double *rates)
 {
 	/* Pipelines that each hold the whole state are copies that are never old. */
 	int live = p->zero_stage ? 0 : p->pipeline_count - 1;
@@ -58,17 +60,23 @@ static double liveput(const struct hspmd_plan *p, const struct hspmd_job *job, c
 	for (int i = 0; i < nodes; i++)
 		rates[i] = rate * (i + 1) / nodes;
 	double old_s = COPY_EVERY_S + state_bytes(model) / nodes / NODE_BYTES_PER_S, gone = hspmd_state_loss_probability(risk, copies);
-	struct hspmd_liveput_plan l = { .nodes = nodes, .tokens_per_s = rates, .replicas = live, .pause_s = PAUSE_S,
-					.rollback_s = copies ? (1 - gone) * old_s + gone * from_shared_s(every, model) : from_shared_s(every, model) };
+	struct hspmd_liveput_plan l = { .nodes = nodes,
+		                        .tokens_per_s = rates,
+		                        .replicas = live,
+		                        .pause_s = PAUSE_S,
+		                        .rollback_s = copies ? (1 - gone) * old_s + gone * from_shared_s(every, model)
+		                                             : from_shared_s(every, model) };
 	return hspmd_liveput(&l, risk, HORIZON_S);
 }
 
-bool run_risk_prefers(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies, const struct run_intervals *every,
-		      const struct hspmd_risk *risk, const struct hspmd_plan *whole, const struct hspmd_plan *other)
+bool run_risk_prefers(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies,
+                      const struct run_intervals *every, const struct hspmd_risk *risk, const struct hspmd_plan *whole,
+                      const struct hspmd_plan *other)
 {
 	int n = nodes < HSPMD_COPIES_NODES ? nodes : HSPMD_COPIES_NODES;
 	double *rates = n > 0 && model ? hspmd_calloc((size_t)n, sizeof *rates) : NULL;
-	bool yes = rates && liveput(other, job, model, n, copies, every, risk, rates) > liveput(whole, job, model, n, copies, every, risk, rates);
+	bool yes = rates &&
+	           liveput(other, job, model, n, copies, every, risk, rates) > liveput(whole, job, model, n, copies, every, risk, rates);
 	free(rates);
 	return yes;
 }

@@ -41,8 +41,10 @@ void settle_collect(struct hspmd_controller *m)
 	for (int i = g->members - 1; i >= 0; i--) {
 		struct worker *w = g->member[i];
 		json_t *holds = json_object_get(g->answer[i], "holds");
-		if (w->adopted && json_is_null(holds)) { /* a controller that is gone has started it, perhaps to take up what one before it left: that is begun anew */
-			send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
+		if (w->adopted && json_is_null(holds)) { /* a controller that is gone has started it, perhaps to take up what one before it
+			                                    left: that is begun anew */
+			send_node(m, w->node,
+			          json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
 			w->process = PROC_NONE;
 			w->holds = 0;
 			generation_remove_member(g, w);
@@ -67,8 +69,10 @@ bool settle_begin(struct hspmd_controller *m)
 		if (w->holds == generation)
 			report_losses(m, json_object_get(g->answer[i], "losses"));
 		bool does = apply >= 0 && number(g->answer[i], "ready") == apply;
-		send_workers(m, &w, 1, does ? json_pack("{s:s, s:I, s:I, s:O}", "type", "settle", "generation", (json_int_t)generation, "apply", (json_int_t)apply, "sums", sums)
-					    : json_pack("{s:s, s:I, s:n}", "type", "settle", "generation", (json_int_t)generation, "apply"));
+		send_workers(m, &w, 1,
+		             does ? json_pack("{s:s, s:I, s:I, s:O}", "type", "settle", "generation", (json_int_t)generation, "apply",
+		                              (json_int_t)apply, "sums", sums)
+		                  : json_pack("{s:s, s:I, s:n}", "type", "settle", "generation", (json_int_t)generation, "apply"));
 	}
 	json_decref(sums);
 	enter_phase(g, PHASE_SETTLING, m->now, m->config->timeouts.settle);

@@ -22,15 +22,17 @@ void on_shutdown(struct hspmd_controller *m, const struct run_event *e)
 static void end_after_shutdown(struct hspmd_controller *m)
 {
 	if (m->checkpoint_step >= m->steps_reported && m->steps_reported > 0)
-		end_run(m, 1, "stopped by %s at step %lld; checkpoint of step %lld is complete", m->shutdown_reason, (long long)m->steps_reported, (long long)m->checkpoint_step);
+		end_run(m, 1, "stopped by %s at step %lld; checkpoint of step %lld is complete", m->shutdown_reason,
+		        (long long)m->steps_reported, (long long)m->checkpoint_step);
 	else if (m->checkpoint_step >= 0)
-		end_run(m, 1, "stopped by %s at step %lld; the newest checkpoint is of step %lld", m->shutdown_reason, (long long)m->steps_reported, (long long)m->checkpoint_step);
+		end_run(m, 1, "stopped by %s at step %lld; the newest checkpoint is of step %lld", m->shutdown_reason,
+		        (long long)m->steps_reported, (long long)m->checkpoint_step);
 	else
 		end_run(m, 1, "stopped by %s at step %lld without a checkpoint", m->shutdown_reason, (long long)m->steps_reported);
 }
 
-/* Told to leave, who knows how long there is: first to the nodes' own disks, which are quick, and a whole copy; then to shared storage, which is there even where
- * other nodes go on. */
+/* Told to leave, who knows how long there is: first to the nodes' own disks, which are quick, and a whole copy; then to shared storage,
+ * which is there even where other nodes go on. */
 static bool local_first(const struct hspmd_controller *m)
 {
 	return m->shutting_down && m->config->local && m->config->shared;
@@ -38,7 +40,8 @@ static bool local_first(const struct hspmd_controller *m)
 
 static bool checkpoint_to_shared(struct hspmd_controller *m)
 {
-	if (!local_first(m) || m->shared_tried_at_end || m->current.phase != PHASE_HELD || m->checkpoint.phase != CHECKPOINT_NONE || m->now >= m->shutdown_by)
+	if (!local_first(m) || m->shared_tried_at_end || m->current.phase != PHASE_HELD || m->checkpoint.phase != CHECKPOINT_NONE ||
+	    m->now >= m->shutdown_by)
 		return false;
 	m->shared_tried_at_end = true;
 	return checkpoint_begin(m, "to shared storage, too", TARGET_SHARED);
@@ -54,7 +57,8 @@ static bool final_checkpoint(struct hspmd_controller *m)
 		m->end = END_SAVING;
 		return true;
 	}
-	if (!checkpoint_begin(m, m->shutting_down ? m->shutdown_reason : "all steps are done", local_first(m) ? TARGET_LOCAL : TARGET_ALL)) {
+	if (!checkpoint_begin(m, m->shutting_down ? m->shutdown_reason : "all steps are done",
+	                      local_first(m) ? TARGET_LOCAL : TARGET_ALL)) {
 		m->end = END_SAVING;
 		return true;
 	}

@@ -85,19 +85,19 @@ static json_t *state_copies(const struct hspmd_controller *m, double now)
 	json_t *list = json_array();
 	int live = in_memory(m->current.bound_plan);
 	if (live && m->steps_reported > 0 && !isnan(m->last_step_at))
-		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "memory", "count", live, "step", (json_int_t)m->steps_reported, "age_s",
-						      now - m->last_step_at));
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "memory", "count", live, "step",
+		                                      (json_int_t)m->steps_reported, "age_s", now - m->last_step_at));
 	if (m->copied_step >= 0)
-		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "other nodes' memory", "count", 1, "step", (json_int_t)m->copied_step,
-						      "age_s", now - m->copied_at));
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "other nodes' memory", "count", 1, "step",
+		                                      (json_int_t)m->copied_step, "age_s", now - m->copied_at));
 	int nodes = m->current.bound_plan ? m->current.bound_plan->nodes : 1;
 	int disks = 1 + (m->current.bound_plan ? m->current.bound_plan->copies : m->config->job->checkpoint.replicas);
 	if (m->checkpoint_step >= 0 && m->config->local)
-		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "disk", "count", disks < nodes ? disks : nodes, "step",
-						      (json_int_t)m->checkpoint_step, "age_s", now - m->checkpoint_at));
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "disk", "count", disks < nodes ? disks : nodes,
+		                                      "step", (json_int_t)m->checkpoint_step, "age_s", now - m->checkpoint_at));
 	if (m->shared_checkpoint_step >= 0)
-		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "shared", "count", 1, "step", (json_int_t)m->shared_checkpoint_step, "age_s",
-						      now - m->shared_checkpoint_at));
+		json_array_append_new(list, json_pack("{s:s, s:i, s:I, s:f}", "where", "shared", "count", 1, "step",
+		                                      (json_int_t)m->shared_checkpoint_step, "age_s", now - m->shared_checkpoint_at));
 	return list;
 }
 
@@ -139,20 +139,21 @@ json_t *hspmd_controller_status(const struct hspmd_controller *m, double now, do
 	const struct bound_plan *l = m->current.bound_plan;
 	char *plan = l ? hspmd_plan_summary(l->plan, l->cluster) : NULL;
 	bool runs = m->current.phase == PHASE_TRAINING;
-	json_t *s = json_pack("{s:s, s:s, s:s?, s:i, s:I, s:i, s:s?, s:I, s:I, s:f, s:f, s:f, s:s, s:s, s:f, s:f}", "job", m->config->job_id, "phase",
-			      phase_name(m), "nodes", nodes ? nodes : "", "node_count", nodes_held(m), "generation",
-			      (json_int_t)(l ? l->generation : m->generation), "devices", l ? l->devices : 0, "plan", plan, "step", (json_int_t)m->steps_reported,
-			      "steps", (json_int_t)m->config->job->steps, "loss", m->loss, "step_s", m->step_s, "tokens_per_s",
-			      runs ? m->tokens_per_s : 0.0, "waiting_for", wait, "output", m->config->output, "up_s", now - m->began, "time", wall);
+	json_t *s = json_pack("{s:s, s:s, s:s?, s:i, s:I, s:i, s:s?, s:I, s:I, s:f, s:f, s:f, s:s, s:s, s:f, s:f}", "job",
+	                      m->config->job_id, "phase", phase_name(m), "nodes", nodes ? nodes : "", "node_count", nodes_held(m),
+	                      "generation", (json_int_t)(l ? l->generation : m->generation), "devices", l ? l->devices : 0, "plan", plan,
+	                      "step", (json_int_t)m->steps_reported, "steps", (json_int_t)m->config->job->steps, "loss", m->loss, "step_s",
+	                      m->step_s, "tokens_per_s", runs ? m->tokens_per_s : 0.0, "waiting_for", wait, "output", m->config->output,
+	                      "up_s", now - m->began, "time", wall);
 	free(nodes);
 	free(plan);
-	json_t *saved = m->checkpoint_step >= 0 ? json_pack("{s:I, s:f, s:f}", "step", (json_int_t)m->checkpoint_step, "age_s", now - m->checkpoint_at, "seconds",
-						       m->checkpoint_seconds)
-					   : json_null();
+	json_t *saved = m->checkpoint_step >= 0 ? json_pack("{s:I, s:f, s:f}", "step", (json_int_t)m->checkpoint_step, "age_s",
+	                                                    now - m->checkpoint_at, "seconds", m->checkpoint_seconds)
+	                                        : json_null();
 	json_t *copies = json_pack("{s:b}", "by_plan", l && l->safe);
 	if (copies && m->copied_step >= 0)
-		json_object_update_new(copies, json_pack("{s:I, s:f, s:f}", "step", (json_int_t)m->copied_step, "age_s", now - m->copied_at, "seconds",
-							 m->copy_seconds));
+		json_object_update_new(copies, json_pack("{s:I, s:f, s:f}", "step", (json_int_t)m->copied_step, "age_s", now - m->copied_at,
+		                                         "seconds", m->copy_seconds));
 	if (s && (json_object_set_new(s, "checkpoint", saved) || json_object_set_new(s, "copies", copies))) {
 		json_decref(s);
 		return NULL;

@@ -25,22 +25,23 @@ void resize_line(struct hspmd_controller *m, double step_s)
 		double from = isnan(c->last_step_at) ? c->noticed : c->last_step_at;
 		double pause = c->inherited ? c->connected + c->moved : fmax(0, m->now - step_s - from);
 		m->pause_s = pause;
-		json_t *line = json_pack("{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:I, s:f}", "event", "resize", "generation",
-					 (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost", (json_int_t)c->steps_lost,
-					 "bytes_moved", (json_int_t)(c->local + c->peers + c->disk + c->shared), "bytes_from_local",
-					 (json_int_t)(c->local + c->disk), "bytes_from_disk", (json_int_t)c->disk, "bytes_from_peers", (json_int_t)c->peers,
-					 "bytes_from_shared", (json_int_t)c->shared, "state", c->source, "from_nodes", c->from_nodes, "nodes", l->nodes,
-					 "step", (json_int_t)m->step, "time", m->wall);
+		json_t *line =
+		        json_pack("{s:s, s:I, s:s, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:s?, s:i, s:i, s:I, s:f}", "event", "resize",
+		                  "generation", (json_int_t)l->generation, "cause", c->cause, "pause_s", pause, "steps_lost",
+		                  (json_int_t)c->steps_lost, "bytes_moved", (json_int_t)(c->local + c->peers + c->disk + c->shared),
+		                  "bytes_from_local", (json_int_t)(c->local + c->disk), "bytes_from_disk", (json_int_t)c->disk,
+		                  "bytes_from_peers", (json_int_t)c->peers, "bytes_from_shared", (json_int_t)c->shared, "state", c->source,
+		                  "from_nodes", c->from_nodes, "nodes", l->nodes, "step", (json_int_t)m->step, "time", m->wall);
 		bool hurt = m->aborted_at >= from;
 		json_t *phases = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "detect", hurt ? m->aborted_at - from : 0.0, "settle",
-					   hurt && m->settled_at >= m->aborted_at ? m->settled_at - m->aborted_at : 0.0, "plan", c->planned, "specialise",
-					   c->specialised, "connect", c->connected, "move", c->moved, "first_step", step_s);
+		                           hurt && m->settled_at >= m->aborted_at ? m->settled_at - m->aborted_at : 0.0, "plan", c->planned,
+		                           "specialise", c->specialised, "connect", c->connected, "move", c->moved, "first_step", step_s);
 		if (!check_alloc(m, line) || !check_alloc(m, phases) || json_object_set(line, "phases_s", phases))
 			m->failed = true;
 		json_decref(phases);
 		note_event(m, "resize", "generation %lld on %d node%s (%s): paused %.3f s at step %lld, %lld steps lost, state from %s",
-			   (long long)l->generation, l->nodes, l->nodes == 1 ? "" : "s", c->cause, pause, (long long)m->step, (long long)c->steps_lost,
-			   c->source ? c->source : "nowhere");
+		           (long long)l->generation, l->nodes, l->nodes == 1 ? "" : "s", c->cause, pause, (long long)m->step,
+		           (long long)c->steps_lost, c->source ? c->source : "nowhere");
 		if (line)
 			emit(m, ACTION_METRICS_LINE, NULL, line, 0);
 	}
@@ -55,9 +56,11 @@ void resize_line(struct hspmd_controller *m, double step_s)
 /* One line; what is known of the step only from survivors has no times of its own. */
 static void line(struct hspmd_controller *m, int64_t step, double loss, double step_s, const json_t *message)
 {
-	json_t *l = check_alloc(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:f}", "step", (json_int_t)step, "loss", isfinite(loss) ? json_real(loss) : json_null(), "tokens",
-				      (json_int_t)value(message, "tokens", job_tokens(m)), "step_s", step_s, "generation",
-				      (json_int_t)m->current.bound_plan->generation, "nodes", m->current.bound_plan->nodes, "time", m->wall));
+	json_t *l = check_alloc(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:f}", "step", (json_int_t)step, "loss",
+	                                     isfinite(loss) ? json_real(loss) : json_null(), "tokens",
+	                                     (json_int_t)value(message, "tokens", job_tokens(m)), "step_s", step_s, "generation",
+	                                     (json_int_t)m->current.bound_plan->generation, "nodes", m->current.bound_plan->nodes, "time",
+	                                     m->wall));
 	static const char *const more[] = { "lr", "grad_norm", "compute_s", "valid_loss" };
 	for (size_t i = 0; l && i < sizeof more / sizeof *more; i++)
 		if (json_object_get(message, more[i]) && json_object_set(l, more[i], json_object_get(message, more[i])))
@@ -115,7 +118,8 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 	if (!json_is_integer(step) || json_integer_value(step) < m->steps_reported)
 		return;
 	if (json_integer_value(step) > m->steps_reported)
-		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not told of", (long long)m->steps_reported, (long long)json_integer_value(step) - 1);
+		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not told of", (long long)m->steps_reported,
+		        (long long)json_integer_value(step) - 1);
 	double step_s = value(message, "step_s", 0);
 	if (m->change.open && m->change.started)
 		resize_line(m, step_s);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stragglers: devices that take longer over their share of a step than the plan says, for a while.
  *
- * How long a device computed, over how long it should have by the cost model, is compared with the others of its kind: those of its device type that do the same
- * layers in groups of the same size. What the model takes wrongly, it takes wrongly for all of them. A device that is alone of its kind is compared with itself in
- * the first window of the generation (which it began with the slowdown that the plan knew of), and how that changed with how it changed for the others: a slow
- * day of the whole cluster makes nobody a straggler, and another's recovery nobody else. A verdict needs SLOW_WINDOWS windows that agree, of a third of the policy's `for_s` each; between `back_below` and
+ * How long a device computed, over how long it should have by the cost model, is compared with the others of its kind: those of its device
+ * type that do the same layers in groups of the same size. What the model takes wrongly, it takes wrongly for all of them. A device that is
+ * alone of its kind is compared with itself in the first window of the generation (which it began with the slowdown that the plan knew of),
+ * and how that changed with how it changed for the others: a slow day of the whole cluster makes nobody a straggler, and another's recovery
+ * nobody else. A verdict needs SLOW_WINDOWS windows that agree, of a third of the policy's `for_s` each; between `back_below` and
  * `slower_than` lies the hysteresis.
  */
 #include <math.h>
@@ -15,8 +16,8 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define SAMPLES_MIN 2         /* the fewest that make a mean */
-#define READMIT_FACTOR 10        /* times for_s: then a node that is left out for being slow is tried again; each time twice as long */
+#define SAMPLES_MIN 2     /* the fewest that make a mean */
+#define READMIT_FACTOR 10 /* times for_s: then a node that is left out for being slow is tried again; each time twice as long */
 
 static double least_window(const struct hspmd_controller *m)
 {
@@ -71,16 +72,16 @@ void straggler_sample(struct worker *w, const json_t *message)
 struct comparison {
 	const struct hspmd_stage *stage;
 	int micro_batch, type;
-	int kind;      /* row of the first device of the same kind */
-	double ratio;  /* busy over expected */
-	double change; /* of ratio, since the generation's first window */
-	double measured;     /* times as long as usual, by what it was planned with */
+	int kind;        /* row of the first device of the same kind */
+	double ratio;    /* busy over expected */
+	double change;   /* of ratio, since the generation's first window */
+	double measured; /* times as long as usual, by what it was planned with */
 };
 
 static bool same_kind(const struct comparison *a, const struct comparison *b)
 {
-	return a->stage->layers[0] == b->stage->layers[0] && a->stage->layers[1] == b->stage->layers[1] && a->stage->device_count == b->stage->device_count &&
-	       a->micro_batch == b->micro_batch && a->type == b->type;
+	return a->stage->layers[0] == b->stage->layers[0] && a->stage->layers[1] == b->stage->layers[1] &&
+	       a->stage->device_count == b->stage->device_count && a->micro_batch == b->micro_batch && a->type == b->type;
 }
 
 static void fill_comparisons(const struct bound_plan *l, struct comparison *comparison)
@@ -90,8 +91,9 @@ static void fill_comparisons(const struct bound_plan *l, struct comparison *comp
 		for (int s = 0; s < l->plan->pipelines[p].stage_count / l->plan->virtual_stages; s++) {
 			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
 			for (int d = 0; d < stage->device_count; d++)
-				comparison[at++] = (struct comparison){ .stage = stage, .micro_batch = l->plan->pipelines[p].micro_batch,
-							  .type = l->cluster->devices[stage->devices[d]].type };
+				comparison[at++] = (struct comparison){ .stage = stage,
+					                                .micro_batch = l->plan->pipelines[p].micro_batch,
+					                                .type = l->cluster->devices[stage->devices[d]].type };
 		}
 	for (int i = 0; i < l->devices; i++) {
 		struct worker *w = l->device[i];
@@ -122,8 +124,8 @@ static double lower_median(double *value, int count)
 	return median(value, count, false);
 }
 
-/* How a device has changed that is alone of its kind. The others' change is taken off where it goes the same way: that one of them was slow or has recovered is not
- * this one's doing. */
+/* How a device has changed that is alone of its kind. The others' change is taken off where it goes the same way: that one of them was slow
+ * or has recovered is not this one's doing. */
 static double change_since_start(const struct bound_plan *l, const struct comparison *comparison, int self, double *scratch)
 {
 	double own = comparison[self].change;
@@ -148,7 +150,8 @@ static void compare_devices(const struct bound_plan *l, struct comparison *compa
 		double usual = lower_median(scratch, n);
 		for (int i = k; i < l->devices; i++)
 			if (comparison[i].kind == k)
-				comparison[i].measured = n > 1 ? comparison[i].ratio / usual : change_since_start(l, comparison, i, scratch);
+				comparison[i].measured =
+				        n > 1 ? comparison[i].ratio / usual : change_since_start(l, comparison, i, scratch);
 	}
 }
 
@@ -166,7 +169,8 @@ static void set_slowdown(struct hspmd_controller *m, struct node *n, double slow
 	n->part->nodes[0].slowdown = n->base * slowdown;
 	n->verdicts = 0;
 	if (slowdown > 1)
-		note_event(m, "straggler", "node %s takes %.2f times as long as it should%s", n->name, slowdown, slow ? "" : ", less than before");
+		note_event(m, "straggler", "node %s takes %.2f times as long as it should%s", n->name, slowdown,
+		           slow ? "" : ", less than before");
 	else
 		note_event(m, "straggler", "node %s is as fast as it should be again", n->name);
 	request_replan(m, "straggler");
@@ -176,7 +180,9 @@ static void judge(struct hspmd_controller *m, struct node *n, double measured)
 {
 	const struct run_policy_terms *t = &m->config->policy_terms;
 	double better = n->slowdown / t->slower_than;
-	int verdict = measured > n->slowdown * t->slower_than ? 1 : n->slowdown > 1 && (measured < t->back_below || measured < better) ? -1 : 0;
+	int verdict = measured > n->slowdown * t->slower_than                              ? 1
+	              : n->slowdown > 1 && (measured < t->back_below || measured < better) ? -1
+	                                                                                   : 0;
 	bool again = verdict && (n->verdicts > 0 ? verdict > 0 : n->verdicts < 0 && verdict < 0);
 	n->verdicts = verdict + (again ? n->verdicts : 0);
 	n->evidence[abs(n->verdicts) % SLOW_WINDOWS] = measured;
@@ -197,7 +203,8 @@ static void readmit_slow(struct hspmd_controller *m)
 		if (used || n->slowdown <= 1 || !node_usable(n)) {
 			n->readmit_at = 0;
 		} else if (n->readmit_at == 0) {
-			n->readmit_after = n->readmit_after > 0 ? 2 * n->readmit_after : READMIT_FACTOR * m->config->policy_terms.slower_for_s;
+			n->readmit_after =
+			        n->readmit_after > 0 ? 2 * n->readmit_after : READMIT_FACTOR * m->config->policy_terms.slower_for_s;
 			n->readmit_at = m->now + n->readmit_after;
 		} else if (m->now >= n->readmit_at) {
 			set_slowdown(m, n, 1);
@@ -265,7 +272,8 @@ bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_pl
 	double gain = 1 - then / now, left = (double)(m->config->job->steps - m->steps_reported) * m->step_s;
 	bool pays_off = gain >= m->config->policy_terms.min_gain && gain * left > m->pause_s;
 	if (!pays_off)
-		note_event(m, "straggler", "the plan stays: another would be %.1f %% faster and save %.1f s, and the change would cost %.1f s", 100 * fmax(0, gain),
-			   fmax(0, gain) * left, m->pause_s);
+		note_event(m, "straggler",
+		           "the plan stays: another would be %.1f %% faster and save %.1f s, and the change would cost %.1f s",
+		           100 * fmax(0, gain), fmax(0, gain) * left, m->pause_s);
 	return pays_off;
 }

@@ -41,7 +41,8 @@ static void reload(struct ctld *d)
 static void ready(const struct ctld *d)
 {
 	char text[HSPMD_ERROR_MAX + 100];
-	snprintf(text, sizeof text, "READY=1\nSTATUS=%s%s", *d->policy_error ? "old policies stand: " : "policies are taken", d->policy_error);
+	snprintf(text, sizeof text, "READY=1\nSTATUS=%s%s", *d->policy_error ? "old policies stand: " : "policies are taken",
+	         d->policy_error);
 	ctld_sd_notify(text);
 }
 

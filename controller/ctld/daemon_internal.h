@@ -23,8 +23,9 @@ struct totals {
 	uint64_t rpcs, rounds, failed_polls, decisions;
 	uint64_t grows, shrinks, declined, unanswered, nodes_asked, nodes_given;
 	uint64_t asked_for[CAUSES];
-	double pauses_s; /* of all resizes, by the jobs' word */
-	double up_node_s; /* nodes that were watched, and of these lost: how many, and the sum over these of the part of all others that went with them */
+	double pauses_s;  /* of all resizes, by the jobs' word */
+	double up_node_s; /* nodes that were watched, and of these lost: how many, and the sum over these of the part of all others that
+	                     went with them */
 	uint64_t lost_nodes;
 	double correlated;
 };
@@ -47,20 +48,20 @@ struct ctld {
 	char policy_error[HSPMD_ERROR_MAX]; /* of the last reload; "" when it was taken */
 	struct ctld_peers peers;
 	struct hspmd_slurm_view *view;            /* not touched while looking */
-	struct ctld_node_history *node_histories;       /* one per node of the view */
+	struct ctld_node_history *node_histories; /* one per node of the view */
 	struct eligible_since *eligible;
 	int eligible_count;
 
-	bool polling;           /* a poll is under way on another thread */
+	bool polling; /* a poll is under way on another thread */
 	struct hspmd_slurm_view *new_view;
 	int poll_rc, poll_rpcs;
 	struct hspmd_error poll_error;
 	struct ctld_poll_interval poll_interval;
 	double poll_began_s, viewed_s; /* monotonic; viewed: when the view last became another */
 	double seen_s, answered_s;     /* what is known of Slurm is not older than this; when a job last did what it was asked */
-	bool dirty;             /* something came in that decisions depend on */
+	bool dirty;                    /* something came in that decisions depend on */
 	double decided_s;
-	int64_t last_request_id;           /* last id */
+	int64_t last_request_id; /* last id */
 	double began_s;
 	double watchdog_s, watchdog_at; /* a sign of life to the service manager, if it wants any */
 	struct totals totals;

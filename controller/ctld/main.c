@@ -17,19 +17,21 @@
 #define TEXT(x) TEXT_(x)
 
 static const char help_text[] =
-	"Usage: hspmdctld [options]\n"
-	"\n"
-	"Grows and shrinks the cluster's elastic jobs by the site's policies. One a cluster, as SlurmUser or root.\n"
-	"\n"
-	"  --listen ADDRESS:PORT   where job controllers call (default: all addresses, port " TEXT(CTLD_PORT) ")\n"
-	"  --policies FOLDER       the site's policies (default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
-	"  --owner USER            whose policy files are believed, beside root's (default: SlurmUser)\n"
-	"  --metrics ADDRESS:PORT  OpenMetrics page (default 127.0.0.1:6898), or off\n"
-	"  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
-	"  --syslog                events to syslog too\n"
-	"  --poll LEAST,MOST       seconds between two polls of Slurm: when all changes, when nothing does (default 1,75)\n"
-	"  --munge-socket PATH     munged's socket (default: AuthInfo of slurm.conf)\n"
-	"      --help, --version\n";
+        "Usage: hspmdctld [options]\n"
+        "\n"
+        "Grows and shrinks the cluster's elastic jobs by the site's policies. One a cluster, as SlurmUser or root.\n"
+        "\n"
+        "  --listen ADDRESS:PORT   where job controllers call (default: all addresses, port " TEXT(
+                CTLD_PORT) ")\n"
+                           "  --policies FOLDER       the site's policies (default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
+                           "  --owner USER            whose policy files are believed, beside root's (default: SlurmUser)\n"
+                           "  --metrics ADDRESS:PORT  OpenMetrics page (default 127.0.0.1:6898), or off\n"
+                           "  --event-log FILE        a line of JSON an event; opened again on SIGHUP\n"
+                           "  --syslog                events to syslog too\n"
+                           "  --poll LEAST,MOST       seconds between two polls of Slurm: when all changes, when nothing does (default "
+                           "1,75)\n"
+                           "  --munge-socket PATH     munged's socket (default: AuthInfo of slurm.conf)\n"
+                           "      --help, --version\n";
 
 struct given {
 	const char *owner, *metrics;
@@ -40,11 +42,16 @@ struct given {
 enum { OPT_LISTEN = 256, OPT_POLICIES, OPT_OWNER, OPT_METRICS, OPT_LOG, OPT_SYSLOG, OPT_POLL, OPT_MUNGE, OPT_HELP, OPT_VERSION };
 
 static const struct option long_options[] = {
-	{ "listen", required_argument, NULL, OPT_LISTEN },     { "policies", required_argument, NULL, OPT_POLICIES },
-	{ "owner", required_argument, NULL, OPT_OWNER },       { "metrics", required_argument, NULL, OPT_METRICS },
-	{ "event-log", required_argument, NULL, OPT_LOG },     { "syslog", no_argument, NULL, OPT_SYSLOG },
-	{ "poll", required_argument, NULL, OPT_POLL },         { "munge-socket", required_argument, NULL, OPT_MUNGE },
-	{ "help", no_argument, NULL, OPT_HELP },               { "version", no_argument, NULL, OPT_VERSION },
+	{ "listen", required_argument, NULL, OPT_LISTEN },
+	{ "policies", required_argument, NULL, OPT_POLICIES },
+	{ "owner", required_argument, NULL, OPT_OWNER },
+	{ "metrics", required_argument, NULL, OPT_METRICS },
+	{ "event-log", required_argument, NULL, OPT_LOG },
+	{ "syslog", no_argument, NULL, OPT_SYSLOG },
+	{ "poll", required_argument, NULL, OPT_POLL },
+	{ "munge-socket", required_argument, NULL, OPT_MUNGE },
+	{ "help", no_argument, NULL, OPT_HELP },
+	{ "version", no_argument, NULL, OPT_VERSION },
 	{ NULL, 0, NULL, 0 },
 };
 
@@ -66,21 +73,40 @@ static int parse(int argc, char **argv, struct given *g)
 	int opt;
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
 		switch (opt) {
-		case OPT_LISTEN: g->o.listen = optarg; break;
-		case OPT_POLICIES: g->o.policies = optarg; break;
-		case OPT_OWNER: g->owner = optarg; break;
-		case OPT_METRICS: g->metrics = optarg; break;
-		case OPT_LOG: g->o.event_log = optarg; break;
-		case OPT_SYSLOG: g->o.syslog = true; break;
-		case OPT_MUNGE: g->o.munge_socket = optarg; break;
+		case OPT_LISTEN:
+			g->o.listen = optarg;
+			break;
+		case OPT_POLICIES:
+			g->o.policies = optarg;
+			break;
+		case OPT_OWNER:
+			g->owner = optarg;
+			break;
+		case OPT_METRICS:
+			g->metrics = optarg;
+			break;
+		case OPT_LOG:
+			g->o.event_log = optarg;
+			break;
+		case OPT_SYSLOG:
+			g->o.syslog = true;
+			break;
+		case OPT_MUNGE:
+			g->o.munge_socket = optarg;
+			break;
 		case OPT_POLL:
 			if (parse_poll(optarg, &g->o) < 0)
 				return -1;
 			break;
 		case OPT_HELP:
-		case 'h': g->help = true; break;
-		case OPT_VERSION: g->version = true; break;
-		default: return -1;
+		case 'h':
+			g->help = true;
+			break;
+		case OPT_VERSION:
+			g->version = true;
+			break;
+		default:
+			return -1;
 		}
 	}
 	if (optind == argc)
@@ -121,11 +147,10 @@ static int run(struct given *g, struct hspmd_error *err)
 
 int main(int argc, char **argv)
 {
-	struct given g = { .metrics = "127.0.0.1:6898",
-		           .o = { .listen = ":" TEXT(CTLD_PORT),
-		                  .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d",
-		                  .poll_min_s = 1,
-		                  .poll_max_s = 75 } };
+	struct given g = {
+		.metrics = "127.0.0.1:6898",
+		.o = { .listen = ":" TEXT(CTLD_PORT), .policies = HSPMD_SYSCONFDIR "/hspmd/policies.d", .poll_min_s = 1, .poll_max_s = 75 }
+	};
 	struct hspmd_error err = { "" };
 	hspmd_log_name("hspmdctld");
 	if (parse(argc, argv, &g) < 0) {

@@ -10,8 +10,8 @@
 #include "common/alloc.h"
 #include "common/json.h"
 
-#define CLAIM 2    /* times what is believed: worth a word */
-#define SLACK 1.05 /* a claim may exceed what was measured by noise */
+#define CLAIM 2           /* times what is believed: worth a word */
+#define SLACK 1.05        /* a claim may exceed what was measured by noise */
 #define PAUSE_S 60.0      /* a pause may be so long before any was measured */
 #define SCALE_MOST 1000.0 /* the smallest models that people train make so many times the tokens of the largest, of one node */
 
@@ -43,7 +43,8 @@ int ctld_peers_hello(struct ctld_peers *p, uint32_t job, uid_t uid)
 		                                 .resized_s = -INFINITY,
 		                                 .declined_grow_until_s = -INFINITY,
 		                                 .declined_shrink_until_s = -INFINITY };
-	p->histories[p->count] = (struct ctld_peer_history){ .last_s = NAN, .risk_told = { -1, 0 }, .min_nodes_bound = INT_MAX, .line_s = -INFINITY };
+	p->histories[p->count] =
+	        (struct ctld_peer_history){ .last_s = NAN, .risk_told = { -1, 0 }, .min_nodes_bound = INT_MAX, .line_s = -INFINITY };
 	return p->count++;
 }
 
@@ -85,7 +86,8 @@ static void read_relative_speed(struct hspmd_json *obj, struct ctld_peer *p)
 	p->kind_count = 0;
 	for (size_t i = 0; relative_speed.value && hspmd_json_member(&relative_speed, i, &name, &at); i++) {
 		if (i == CTLD_KINDS_MAX || strlen(name) >= sizeof p->kinds[0]) {
-			hspmd_json_fail(&relative_speed, "more than %d kinds of nodes, or a longer name than %zu", CTLD_KINDS_MAX, sizeof p->kinds[0] - 1);
+			hspmd_json_fail(&relative_speed, "more than %d kinds of nodes, or a longer name than %zu", CTLD_KINDS_MAX,
+			                sizeof p->kinds[0] - 1);
 			return;
 		}
 		snprintf(p->kinds[i], sizeof p->kinds[i], "%s", name);
@@ -192,8 +194,8 @@ static int bound(struct ctld_peer *p, struct ctld_peer_history *r)
 			most = claimed[i] / p->curve[i];
 		}
 	if (furthest >= 0)
-		claim(r, CTLD_CLAIM_CURVE, "claims %.4g tokens/s on %d nodes; by what was measured no more than %.4g are believed", claimed[furthest], furthest + 1,
-		      p->curve[furthest]);
+		claim(r, CTLD_CLAIM_CURVE, "claims %.4g tokens/s on %d nodes; by what was measured no more than %.4g are believed",
+		      claimed[furthest], furthest + 1, p->curve[furthest]);
 	free(claimed);
 	return 0;
 }
@@ -241,7 +243,7 @@ int ctld_peers_state(struct ctld_peers *p, int at, json_t *message, int held, do
 	}
 	bound_rest(&new, &p->histories[at], nodes, held);
 	bool changed = !same || new.min_nodes != old->min_nodes || new.max_nodes != old->max_nodes || new.curve_count != old->curve_count ||
-		       new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;
+	               new.member_count != old->member_count || strcmp(new.policy, old->policy) != 0;
 	for (int i = 0; !changed && i < new.curve_count; i++)
 		changed = fabs(new.curve[i] - old->curve[i]) > 0.01 * old->curve[i];
 	free(old->curve);
@@ -282,7 +284,8 @@ void ctld_peers_compare(struct ctld_peers *p)
 		double rate = of_a_node(&p->peers[i]);
 		p->peers[i].overclaim_factor = rate / most;
 		if (rate > most)
-			claim(&p->histories[i], CTLD_CLAIM_SCALE, "claims %.4g tokens/s of a node; beside the other jobs' no more than %.4g are believed", rate, most);
+			claim(&p->histories[i], CTLD_CLAIM_SCALE,
+			      "claims %.4g tokens/s of a node; beside the other jobs' no more than %.4g are believed", rate, most);
 	}
 	free(rates);
 }

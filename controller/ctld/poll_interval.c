@@ -4,7 +4,8 @@
 #include <math.h>
 
 #define SLOWER 1.5
-#define CALM_S 6.0   /* after news: slurmctld saves its state, by which we hear of changes, every 5 s at most, and one change brings others */
+#define CALM_S 6.0 /* after news: slurmctld saves its state, by which we hear of changes, every 5 s at most, and one change brings others 
+	            * \ */
 #define FAILED_S 2.0 /* after the first failure, twice as long after each further one */
 #define LONG_S 1.0   /* a poll that takes longer: slurmctld is busy, or Slurm's library waits because rl_enable limits us */
 #define REST 5       /* then it is left in peace for so many times as long */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How often Slurm is looked at: soon after something has changed, ever less often while nothing does, and never sooner than slurmctld can bear. Pure:
- * times are given, in seconds of one clock. */
+/* How often Slurm is looked at: soon after something has changed, ever less often while nothing does, and never sooner than slurmctld can
+ * bear. Pure: times are given, in seconds of one clock. */
 #ifndef HSPMD_CTLD_POLL_INTERVAL_H
 #define HSPMD_CTLD_POLL_INTERVAL_H
 
@@ -12,9 +12,9 @@ struct ctld_poll_interval {
 	double min_s, max_s; /* between two polls: when all changes, when nothing does */
 	double interval_s;
 	double polled_s;        /* when a poll last succeeded */
-	double changed_s;          /* and when one last brought something new */
+	double changed_s;       /* and when one last brought something new */
 	double next_s;          /* the next one is due */
-	double backoff_until_s;     /* slurmctld is not asked before, whatever happens */
+	double backoff_until_s; /* slurmctld is not asked before, whatever happens */
 	bool failing;
 };
 

@@ -13,8 +13,8 @@ static json_t *nodes_json(const struct ctld *d)
 	int n[4] = { 0 };
 	for (int i = 0; d->view && i < d->view->node_count; i++)
 		n[d->view->nodes[i].state]++;
-	return json_pack("{s:i, s:i, s:i, s:i}", "idle", n[HSPMD_SLURM_VIEW_IDLE], "busy", n[HSPMD_SLURM_VIEW_BUSY], "leaving", n[HSPMD_SLURM_VIEW_LEAVING],
-	                 "unusable", n[HSPMD_SLURM_VIEW_UNUSABLE]);
+	return json_pack("{s:i, s:i, s:i, s:i}", "idle", n[HSPMD_SLURM_VIEW_IDLE], "busy", n[HSPMD_SLURM_VIEW_BUSY], "leaving",
+	                 n[HSPMD_SLURM_VIEW_LEAVING], "unusable", n[HSPMD_SLURM_VIEW_UNUSABLE]);
 }
 
 static json_t *job_json(const struct ctld *d, int at)
@@ -75,7 +75,7 @@ static json_t *quote(struct ctld *d, uid_t uid, json_t *message, struct hspmd_er
 		return NULL;
 	poll_soon(d); /* who may not wait for it asks again */
 	return json_pack("{s:s, s:i, s:f, s:f}", "type", "quote", "jobs", q.jobs, "price_per_hour", q.price_per_hour, "seen_s_ago",
-			 d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0);
+	                 d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0);
 }
 
 static json_t *cluster(const struct ctld *d)
@@ -84,10 +84,10 @@ static json_t *cluster(const struct ctld *d)
 	/* The view is being replaced by nobody while this runs: a look only reads it. */
 	for (int i = 0; d->view && i < d->view->job_count; i++)
 		waiting += d->view->jobs[i].state == HSPMD_SLURM_VIEW_PENDING;
-	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(), "up_s",
-	                 hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0, "nodes", nodes_json(d),
-	                 "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "risk", risk_json(d), "rules", d->policy->rule_count,
-	                 "policy_error", d->policy_error, "trouble", d->last_error);
+	return json_pack("{s:s, s:f, s:f, s:f, s:o, s:i, s:o, s:o, s:o, s:i, s:s, s:s}", "type", "cluster", "time", hspmd_unix_time(),
+	                 "up_s", hspmd_now() - d->began_s, "seen_s_ago", d->view ? hspmd_now() - d->poll_interval.polled_s : -1.0, "nodes",
+	                 nodes_json(d), "waiting_jobs", waiting, "jobs", jobs_json(d), "totals", totals_json(d), "risk", risk_json(d),
+	                 "rules", d->policy->rule_count, "policy_error", d->policy_error, "trouble", d->last_error);
 }
 
 json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *err)

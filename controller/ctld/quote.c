@@ -15,10 +15,10 @@ int ctld_quote_read(struct ctld_quote_request *request, json_t *message, struct 
 	struct hspmd_json root = hspmd_json_root(&doc);
 	(void)hspmd_json_string(&root, "type");
 	*request = (struct ctld_quote_request){ .job = (uint32_t)hspmd_json_int_or(&root, "job", 1, UINT32_MAX, 0),
-					.nodes = (int)hspmd_json_int_or(&root, "nodes", 0, INT_MAX, 0),
-					.partition = hspmd_json_string_or(&root, "partition", NULL),
-					.features = hspmd_json_string_or(&root, "features", NULL),
-					.gres = hspmd_json_string_or(&root, "gres", NULL) };
+		                                .nodes = (int)hspmd_json_int_or(&root, "nodes", 0, INT_MAX, 0),
+		                                .partition = hspmd_json_string_or(&root, "partition", NULL),
+		                                .features = hspmd_json_string_or(&root, "features", NULL),
+		                                .gres = hspmd_json_string_or(&root, "gres", NULL) };
 	struct hspmd_json names = hspmd_json_array_or_none(&root, "names", 0, 1 << 20);
 	for (size_t i = 0; i < hspmd_json_length(&names); i++) {
 		struct hspmd_json at = hspmd_json_at(&names, i);
@@ -56,12 +56,14 @@ static int jobs_before(const struct hspmd_slurm_view *v, const struct ctld_peer 
 	int n = 0;
 	for (int i = 0; i < count; i++) {
 		const struct hspmd_slurm_view_job *j = job_of(v, peers[i].job);
-		n += peers[i].uid == uid && peers[i].job != job && (!job || peers[i].job < job) && (!j || j->state != HSPMD_SLURM_VIEW_COMPLETING);
+		n += peers[i].uid == uid && peers[i].job != job && (!job || peers[i].job < job) &&
+		     (!j || j->state != HSPMD_SLURM_VIEW_COMPLETING);
 	}
 	for (int i = 0; v && i < v->job_count; i++) {
 		const struct hspmd_slurm_view_job *j = &v->jobs[i];
 		bool comes = !job || (j->state == HSPMD_SLURM_VIEW_RUNNING && j->id < job);
-		n += j->uid == uid && comes && j->elastic && j->state != HSPMD_SLURM_VIEW_COMPLETING && j->id != job && !is_peer(peers, count, j->id);
+		n += j->uid == uid && comes && j->elastic && j->state != HSPMD_SLURM_VIEW_COMPLETING && j->id != job &&
+		     !is_peer(peers, count, j->id);
 	}
 	return n;
 }
@@ -76,8 +78,9 @@ static int by_price(const void *a, const void *b)
 static int cheapest(const struct hspmd_slurm_view *v, const struct ctld_quote_request *request, double *price, struct hspmd_error *err)
 {
 	double *prices = hspmd_calloc((size_t)v->node_count, sizeof *prices);
-	struct hspmd_slurm_view_job wish = { .partition = (char *)request->partition, .features = (char *)(request->features ? request->features : ""),
-				       .tres_per_node = (char *)(request->gres ? request->gres : "") };
+	struct hspmd_slurm_view_job wish = { .partition = (char *)request->partition,
+		                             .features = (char *)(request->features ? request->features : ""),
+		                             .tres_per_node = (char *)(request->gres ? request->gres : "") };
 	int n = 0;
 	if (!prices)
 		return hspmd_fail_memory(err, "quoting");
@@ -91,8 +94,8 @@ static int cheapest(const struct hspmd_slurm_view *v, const struct ctld_quote_re
 	return 0;
 }
 
-int ctld_quote(struct ctld_quote *q, const struct hspmd_slurm_view *v, const struct ctld_peer *peers, int peer_count, uid_t uid, const struct ctld_quote_request *request,
-	       struct hspmd_error *err)
+int ctld_quote(struct ctld_quote *q, const struct hspmd_slurm_view *v, const struct ctld_peer *peers, int peer_count, uid_t uid,
+               const struct ctld_quote_request *request, struct hspmd_error *err)
 {
 	const json_t *name;
 	size_t i;

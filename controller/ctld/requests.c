@@ -11,9 +11,9 @@
 #include "controller/ctld/daemon_internal.h"
 #include "controller/ctld_client/protocol.h"
 
-#define FRESH_S 5.0  /* nothing is asked on the ground of an older look */
-#define KEEP_S 60.0  /* nodes that a job was asked to take are kept for it so long */
-#define LINE_MOST 6  /* greetings and ends of one job's controller are told in LINE_SPAN_S */
+#define FRESH_S 5.0 /* nothing is asked on the ground of an older look */
+#define KEEP_S 60.0 /* nodes that a job was asked to take are kept for it so long */
+#define LINE_MOST 6 /* greetings and ends of one job's controller are told in LINE_SPAN_S */
 #define LINE_SPAN_S 60.0
 
 const char *const cause_names[] = { "idle", "waiting", "rebalance", "limits", NULL };
@@ -153,7 +153,7 @@ static int on_answer(struct ctld *d, int at, json_t *message, struct hspmd_error
 		d->answered_s = hspmd_now();
 	else
 		d->dirty = true; /* others may be asked at once */
-	unreserve(d, job); /* it has what it wanted, perhaps of other nodes, or does not want it */
+	unreserve(d, job);       /* it has what it wanted, perhaps of other nodes, or does not want it */
 	if (!ok)
 		forget_expected(d, job);
 	log_event(d, ok ? "done" : "declined", job, d->peers.histories[at].last_reply, NULL);
@@ -278,7 +278,8 @@ static void send_request(struct ctld *d, const struct ctld_snapshot *s, const st
 	*(grow ? &d->totals.grows : &d->totals.shrinks) += 1;
 	*(grow ? &d->totals.nodes_asked : &d->totals.nodes_given) += (uint64_t)a->node_count;
 	log_event(d, grow ? "grow" : "shrink", job, a->reason,
-	       json_pack("{s:O, s:f, s:I, s:s}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->last_request_id, "cause", cause_names[cause_of(a)]));
+	          json_pack("{s:O, s:f, s:I, s:s}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->last_request_id, "cause",
+	                    cause_names[cause_of(a)]));
 	json_decref(m);
 	json_decref(names);
 }
@@ -293,7 +294,8 @@ static double eligible_since(void *context, uint32_t job)
 {
 	const struct ctld *d = context;
 	struct eligible_since key = { .job = job };
-	const struct eligible_since *found = d->eligible_count ? bsearch(&key, d->eligible, (size_t)d->eligible_count, sizeof key, by_job) : NULL;
+	const struct eligible_since *found =
+	        d->eligible_count ? bsearch(&key, d->eligible, (size_t)d->eligible_count, sizeof key, by_job) : NULL;
 	return found ? found->since_s : NAN;
 }
 
@@ -370,7 +372,8 @@ void decide(struct ctld *d)
 	for (int i = 0; i < d->peers.count; i++)
 		log_claim(d, i);
 	memset(&e, 0, sizeof e);
-	int rc = ctld_snapshot_build(&s, d->view, d->policy, d->peers.peers, d->peers.count, d->node_histories, hspmd_unix_time(), eligible_since, d, &err);
+	int rc = ctld_snapshot_build(&s, d->view, d->policy, d->peers.peers, d->peers.count, d->node_histories, hspmd_unix_time(),
+	                             eligible_since, d, &err);
 	if (rc == 0)
 		rc = hspmd_policy_decide(&s.snapshot, &e, &err);
 	d->totals.decisions++;

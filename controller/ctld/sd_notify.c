@@ -24,7 +24,8 @@ void ctld_sd_notify(const char *lines)
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return;
-	(void)sendto(fd, lines, strlen(lines), MSG_NOSIGNAL, (const struct sockaddr *)&to, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
+	(void)sendto(fd, lines, strlen(lines), MSG_NOSIGNAL, (const struct sockaddr *)&to,
+	             (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n));
 	close(fd);
 }
 

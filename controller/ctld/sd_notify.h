@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Telling a service manager how it goes, as sd_notify(3) describes the protocol: datagrams to the socket that NOTIFY_SOCKET names. Nothing happens where
- * there is none, and nothing fails. */
+/* Telling a service manager how it goes, as sd_notify(3) describes the protocol: datagrams to the socket that NOTIFY_SOCKET names. Nothing
+ * happens where there is none, and nothing fails. */
 #ifndef HSPMD_CTLD_SD_NOTIFY_H
 #define HSPMD_CTLD_SD_NOTIFY_H
 

@@ -16,7 +16,7 @@
 
 #define UNAUTHENTICATED_MAX 128 /* connections that have not proved who they are */
 #define CONNECTIONS_MAX 16384
-#define USER_MAX 2048     /* of one user: he must not take all places */
+#define USER_MAX 2048 /* of one user: he must not take all places */
 #define UNSENT_MAX (4u << 20)
 #define SAY_EVERY_S 10.0 /* one word on bad connections in so long: they must not fill the log */
 

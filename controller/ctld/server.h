@@ -26,7 +26,7 @@ struct ctld_handlers {
 };
 
 struct ctld_counts {
-	uint64_t accepted, refused; /* connections since the start */
+	uint64_t accepted, refused;       /* connections since the start */
 	int controllers, unauthenticated; /* now */
 };
 

@@ -60,8 +60,8 @@ static void make_classes(struct building *b)
 			char type[32];
 			int devices = hspmd_gres_devices(b->v->nodes[i].gres, type, sizeof type);
 			s->classes[c] = (struct hspmd_snapshot_class){ .type = type_of(s, type),
-				                                   .devices = devices,
-				                                   .price_per_hour = ctld_price(b->v->nodes[i].features) };
+				                                       .devices = devices,
+				                                       .price_per_hour = ctld_price(b->v->nodes[i].features) };
 			b->first[c] = i;
 			s->snapshot.class_count++;
 		}
@@ -263,12 +263,12 @@ static int add_pending(struct building *b, ctld_eligible_since *eligible_since, 
 		fill_usable(b, j, usable);
 		s->pending_job[i] = order[i].job;
 		s->pending[i] = (struct hspmd_snapshot_pending){ .id = j->id,
-			                                     .nodes = j->nodes > 0 ? j->nodes : 1,
-			                                     .run_s = j->limit_s,
-			                                     .priority = order[i].rank,
-			                                     .preempts = order[i].preempts,
-			                                     .eligible_since_s = eligible_since ? eligible_since(context, j->id) : NAN,
-			                                     .usable = usable };
+			                                         .nodes = j->nodes > 0 ? j->nodes : 1,
+			                                         .run_s = j->limit_s,
+			                                         .priority = order[i].rank,
+			                                         .preempts = order[i].preempts,
+			                                         .eligible_since_s = eligible_since ? eligible_since(context, j->id) : NAN,
+			                                         .usable = usable };
 	}
 	s->snapshot.pending_count = n;
 	free(order);
@@ -291,10 +291,12 @@ static void fill_node(struct building *b, int i)
 		n->state = HSPMD_SNAPSHOT_HELD;
 		n->holder = b->holder[i];
 		n->fixed = b->users[i] > 1; /* others are on it too: giving it frees no whole node */
-		n->leaving = b->node_histories[i].asked_of == b->out->elastic[n->holder].id && b->node_histories[i].asked_until_s > b->now_s;
+		n->leaving =
+		        b->node_histories[i].asked_of == b->out->elastic[n->holder].id && b->node_histories[i].asked_until_s > b->now_s;
 		return;
 	}
-	static const enum hspmd_snapshot_state states[] = { HSPMD_SNAPSHOT_IDLE, HSPMD_SNAPSHOT_BUSY, HSPMD_SNAPSHOT_HELD, HSPMD_SNAPSHOT_DOWN };
+	static const enum hspmd_snapshot_state states[] = { HSPMD_SNAPSHOT_IDLE, HSPMD_SNAPSHOT_BUSY, HSPMD_SNAPSHOT_HELD,
+		                                            HSPMD_SNAPSHOT_DOWN };
 	n->state = states[from->state];
 	n->leaving = from->state == HSPMD_SLURM_VIEW_LEAVING;
 }
@@ -385,13 +387,17 @@ double ctld_reference_nodes(const struct hspmd_slurm_view *view, const struct ct
 	return size;
 }
 
-int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view *view, const struct hspmd_policy *policy, const struct ctld_peer *peers,
-               int peer_count, const struct ctld_node_history *node_histories, double now_s, ctld_eligible_since *eligible_since, void *context,
-               struct hspmd_error *err)
+int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view *view, const struct hspmd_policy *policy,
+                        const struct ctld_peer *peers, int peer_count, const struct ctld_node_history *node_histories, double now_s,
+                        ctld_eligible_since *eligible_since, void *context, struct hspmd_error *err)
 {
-	struct building b = {
-		.out = out, .v = view, .policy = policy, .peers = peers, .peer_count = peer_count, .node_histories = node_histories, .now_s = now_s
-	};
+	struct building b = { .out = out,
+		              .v = view,
+		              .policy = policy,
+		              .peers = peers,
+		              .peer_count = peer_count,
+		              .node_histories = node_histories,
+		              .now_s = now_s };
 	memset(out, 0, sizeof *out);
 	int rc = allocate(out, &b);
 	if (rc == 0) {

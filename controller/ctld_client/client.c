@@ -33,8 +33,8 @@ struct ctld_client {
 	double wait;
 	char nonce[HSPMD_NONCE_HEX];
 	json_t *state, *requests, *risk;
-	int64_t oldest;  /* ask on this connection: what was asked on one before is answered to nobody */
-	bool unsaid; /* the state has changed since it was said */
+	int64_t oldest; /* ask on this connection: what was asked on one before is answered to nobody */
+	bool unsaid;    /* the state has changed since it was said */
 	double said;
 	char last_error[HSPMD_ERROR_MAX];
 };
@@ -51,13 +51,13 @@ struct ctld_client *ctld_client_create(const char *where, uint32_t job, const st
 	struct ctld_client *l = calloc(1, sizeof *l);
 	if (l)
 		*l = (struct ctld_client){ .where = strdup(end + 1),
-			                 .owner = (uid_t)uid,
-			                 .job = job,
-			                 .auth = auth,
-			                 .wait = FIRST_WAIT_S,
-			                 .requests = json_array(),
-			                 .oldest = INT64_MAX,
-			                 .said = -INFINITY };
+			                   .owner = (uid_t)uid,
+			                   .job = job,
+			                   .auth = auth,
+			                   .wait = FIRST_WAIT_S,
+			                   .requests = json_array(),
+			                   .oldest = INT64_MAX,
+			                   .said = -INFINITY };
 	if (l && l->where && l->requests)
 		return l;
 	ctld_client_destroy(l);

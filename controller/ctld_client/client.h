@@ -25,8 +25,8 @@ double ctld_client_next_deadline(const struct ctld_client *l);
 void ctld_client_process(struct ctld_client *l);
 bool ctld_client_is_connected(const struct ctld_client *l);
 
-/* The job's state (controller/ctld_client/protocol.h), kept and said now, after every call, and every 30 s. Takes a reference of its own; "type"
- * is set. */
+/* The job's state (controller/ctld_client/protocol.h), kept and said now, after every call, and every 30 s. Takes a reference of its own;
+ * "type" is set. */
 void ctld_client_set_state(struct ctld_client *l, json_t *state);
 /* The next request: new reference, NULL: none. */
 json_t *ctld_client_next_request(struct ctld_client *l);

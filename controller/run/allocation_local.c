@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that this machine emulates: those of a cluster file, one agent process each. They can be grown and shrunk like an allocation of Slurm's. */
+/* Nodes that this machine emulates: those of a cluster file, one agent process each. They can be grown and shrunk like an allocation of
+ * Slurm's. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -12,16 +12,16 @@
 #include "controller/run/allocation.h"
 #include "controller/slurm/job.h"
 
-#define IN_PLACE_S 60.0      /* for idle nodes, where there is no other way to grow */
+#define IN_PLACE_S 60.0       /* for idle nodes, where there is no other way to grow */
 #define IN_PLACE_FIRST_S 20.0 /* where there is: a busy slurmctld takes its time */
 
 struct slurm {
 	struct run_allocation base;
 	uint32_t job;
 	bool pmix, first;
-	const char *log;               /* members' output, as sbatch names it; NULL: no members */
-	char **command;                /* that members run, as last used: for those that take another's place */
-	pthread_mutex_t lock;          /* of command */
+	const char *log;                 /* members' output, as sbatch names it; NULL: no members */
+	char **command;                  /* that members run, as last used: for those that take another's place */
+	pthread_mutex_t lock;            /* of command */
 	atomic_bool looked, has_members; /* an earlier incarnation of the job may have left some */
 	double poll_interval;
 };
@@ -79,7 +79,7 @@ static void replace(struct slurm *s, const struct hspmd_slurm_job *anchor, const
 		without[i] = (char *)json_string_value(json_array_get(held, i));
 	pthread_mutex_lock(&s->lock);
 	bool again = without && s->command &&
-		     hspmd_slurm_member_submit(anchor, (const char *const *)s->command, s->log, without, (int)count, &err);
+	             hspmd_slurm_member_submit(anchor, (const char *const *)s->command, s->log, without, (int)count, &err);
 	pthread_mutex_unlock(&s->lock);
 	if (!again)
 		hspmd_warn("%s", without && s->command ? err.text : "no other member is asked for");
@@ -155,7 +155,9 @@ static char **start(struct run_allocation *a, char *const *nodes, int count, con
 {
 	struct slurm *s = (struct slurm *)a;
 	/* Only the first step is started as a whole; nodes that come later tell the controller alone what they have. */
-	struct hspmd_slurm_step step = { .job = s->job, .nodes = nodes, .node_count = count, .pmix = s->pmix && s->first, .command = command };
+	struct hspmd_slurm_step step = {
+		.job = s->job, .nodes = nodes, .node_count = count, .pmix = s->pmix && s->first, .command = command
+	};
 	s->first = false;
 	return hspmd_slurm_step_command(&step, err);
 }
@@ -183,7 +185,8 @@ static int keep_command(struct slurm *s, const char *const *command, struct hspm
 }
 
 /* All or none: those that were submitted before one was refused are cancelled. */
-static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, char *const *without, int without_count, struct hspmd_error *err)
+static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, char *const *without, int without_count,
+                          struct hspmd_error *err)
 {
 	uint32_t *id = hspmd_calloc((size_t)count, sizeof *id);
 	struct hspmd_error ignored;
@@ -191,7 +194,8 @@ static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor,
 	if (!id)
 		return hspmd_fail_memory(err, "growing the job");
 	atomic_store(&s->has_members, true);
-	while (done < count && (id[done] = hspmd_slurm_member_submit(anchor, (const char *const *)s->command, s->log, without, without_count, err))) {
+	while (done < count &&
+	       (id[done] = hspmd_slurm_member_submit(anchor, (const char *const *)s->command, s->log, without, without_count, err))) {
 		hspmd_info("member job %u is submitted", id[done]);
 		done++;
 	}
@@ -201,7 +205,8 @@ static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor,
 	return done < count ? -1 : 0;
 }
 
-static int grow_by_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, const char *const *command, struct hspmd_error *err)
+static int grow_by_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, const char *const *command,
+                           struct hspmd_error *err)
 {
 	struct hspmd_slurm_job **members = NULL;
 	int n = keep_command(s, command, err) ? -1 : load_members(s, &members, err), have = 0, total = anchor->node_count, rc = -1;
@@ -245,8 +250,8 @@ static bool named(const char *name, char *const *list, int count)
 }
 
 /* End the members that `goes` says yes to; all are tried. */
-static int cancel_members(struct slurm *s, bool (*goes)(const struct hspmd_slurm_job *j, char *const *nodes, int count), char *const *nodes, int count,
-			  struct hspmd_error *err)
+static int cancel_members(struct slurm *s, bool (*goes)(const struct hspmd_slurm_job *j, char *const *nodes, int count), char *const *nodes,
+                          int count, struct hspmd_error *err)
 {
 	struct hspmd_slurm_job **members = NULL;
 	int n = load_members(s, &members, err), rc = n < 0 ? -1 : 0;

@@ -12,8 +12,8 @@
 #include "controller/ctld_client/protocol.h"
 #include "controller/run/scaling.h"
 
-#define SCALING_LIMIT_S 1.0   /* to solve for one size */
-#define SETTLED_STEPS 5    /* after a change the first steps are slow: a rate counts from the fifth on */
+#define SCALING_LIMIT_S 1.0 /* to solve for one size */
+#define SETTLED_STEPS 5     /* after a change the first steps are slow: a rate counts from the fifth on */
 #define GROW_TIMEOUT_S 120
 #define CLASSES_MAX 32
 
@@ -23,8 +23,8 @@ struct run_ctld_session {
 	uv_poll_t poll;
 	uv_timer_t timer;
 	uv_work_t work;
-	int fd;            /* that is watched; -1 */
-	int handles;       /* open */
+	int fd;      /* that is watched; -1 */
+	int handles; /* open */
 	bool polls, computing, closing;
 	const struct hspmd_job *job;
 	const struct hspmd_model *model;
@@ -39,8 +39,8 @@ struct run_ctld_session {
 	int curve_count;
 	struct run_node_class classes[CLASSES_MAX];
 	int class_count;
-	json_t *members;   /* their jobs' ids; NULL: none were told of */
-	json_t *types;     /* the curve was reckoned for, with the kinds of nodes */
+	json_t *members; /* their jobs' ids; NULL: none were told of */
+	json_t *types;   /* the curve was reckoned for, with the kinds of nodes */
 	/* of the reckoning under way */
 	json_t *cluster;
 	double new_curve[RUN_SCALING_MAX];
@@ -149,7 +149,8 @@ static void send_state(struct run_ctld_session *s)
 	bool settled = s->steps >= SETTLED_STEPS;
 	json_t *state = json_pack("{s:i, s:i, s:s, s:i, s:f, s:f, s:I, s:o, s:o}", "min_nodes", s->job->elastic.min_nodes, "max_nodes",
 	                          s->job->elastic.max_nodes, "policy", s->job->elastic.policy, "nodes", s->nodes, "tokens_per_s",
-	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve, "relative_speed", relative_speed);
+	                          settled ? s->rate : 0.0, "pause_s", s->pause_s, "step", (json_int_t)s->step, "curve", curve,
+	                          "relative_speed", relative_speed);
 	if (state && json_array_size(s->members))
 		json_object_set(state, "members", s->members);
 	if (state)
@@ -241,7 +242,9 @@ static void compute_scaling(uv_work_t *w)
 	struct run_ctld_session *s = w->data;
 	int most = s->job->elastic.max_nodes < RUN_SCALING_MAX ? s->job->elastic.max_nodes : RUN_SCALING_MAX;
 	s->new_count = run_scaling_curve(s->cluster, s->model, s->job, SCALING_LIMIT_S, s->new_curve, most, &s->why);
-	s->new_class_count = s->new_count < 0 ? -1 : run_relative_speeds(s->cluster, s->model, s->job, SCALING_LIMIT_S, s->new_classes, CLASSES_MAX, &s->why);
+	s->new_class_count =
+	        s->new_count < 0 ? -1
+	                         : run_relative_speeds(s->cluster, s->model, s->job, SCALING_LIMIT_S, s->new_classes, CLASSES_MAX, &s->why);
 }
 
 static void scaling_done(uv_work_t *w, int status)
@@ -300,15 +303,17 @@ void run_ctld_session_set_cluster(struct run_ctld_session *s, const json_t *clus
 /* ---- open and close */
 
 struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth,
-                               const struct hspmd_job *job, const struct hspmd_model *model, run_ctld_on_request *ask, run_ctld_on_risk *risk, void *context,
-                               struct hspmd_error *err)
+                                               const struct hspmd_job *job, const struct hspmd_model *model, run_ctld_on_request *ask,
+                                               run_ctld_on_risk *risk, void *context, struct hspmd_error *err)
 {
 	struct run_ctld_session *s = calloc(1, sizeof *s);
 	if (!s) {
 		hspmd_fail_memory(err, "preparing the line to hspmdctld");
 		return NULL;
 	}
-	*s = (struct run_ctld_session){ .uv = uv, .fd = -1, .job = job, .model = model, .ask = ask, .risk = risk, .context = context, .pause_s = 5 };
+	*s = (struct run_ctld_session){
+		.uv = uv, .fd = -1, .job = job, .model = model, .ask = ask, .risk = risk, .context = context, .pause_s = 5
+	};
 	s->link = ctld_client_create(where, (uint32_t)strtoul(job_id, NULL, 10), auth, err);
 	if (!s->link) {
 		free(s);

@@ -20,8 +20,9 @@ typedef void run_ctld_on_request(void *context, int64_t id, json_t *request);
 typedef void run_ctld_on_risk(void *context, json_t *risk);
 
 /* `where` is HSPMD_CTLD. All borrowed. NULL and err: it is ill-formed, or memory is short. */
-struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth, const struct hspmd_job *job,
-			       const struct hspmd_model *model, run_ctld_on_request *ask, run_ctld_on_risk *risk, void *context, struct hspmd_error *err);
+struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where, const char *job_id, const struct hspmd_auth *auth,
+                                               const struct hspmd_job *job, const struct hspmd_model *model, run_ctld_on_request *ask,
+                                               run_ctld_on_risk *risk, void *context, struct hspmd_error *err);
 /* NULL is fine. The loop must run on until its handles, and a reckoning that is under way, are gone. */
 void run_ctld_session_close(struct run_ctld_session *s);
 

@@ -17,9 +17,9 @@
 #include "common/log.h"
 #include "common/stream.h"
 
-#define HANDSHAKE_S 10    /* for a stranger to prove himself */
-#define DRAIN_S 5    /* for the last words to go out */
-#define UNPROVEN_MAX 64  /* at a time; for one more the one that has been silent longest is turned away */
+#define HANDSHAKE_S 10  /* for a stranger to prove himself */
+#define DRAIN_S 5       /* for the last words to go out */
+#define UNPROVEN_MAX 64 /* at a time; for one more the one that has been silent longest is turned away */
 #define CONNECTIONS_MAX 16384
 #define UNSENT_MAX (256u << 20)
 
@@ -339,8 +339,8 @@ static int listen_on(int family, int port, bool loopback)
 	} else {
 		struct sockaddr_in *in = (struct sockaddr_in *)&a;
 		*in = (struct sockaddr_in){ .sin_family = AF_INET,
-					    .sin_port = htons((uint16_t)port),
-					    .sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY) };
+			                    .sin_port = htons((uint16_t)port),
+			                    .sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY) };
 		size = sizeof *in;
 	}
 	if (!bind(fd, (struct sockaddr *)&a, size) && !listen(fd, 1024))
@@ -361,7 +361,7 @@ static int bound_port(int fd)
 }
 
 struct run_listener *run_listener_open(uv_loop_t *loop, int port, bool loopback, const struct hspmd_auth *auth, const char *job_id,
-			       const struct run_listener_callbacks *events, void *context, struct hspmd_error *err)
+                                       const struct run_listener_callbacks *events, void *context, struct hspmd_error *err)
 {
 	int fd = loopback ? -1 : listen_on(AF_INET6, port, false);
 	if (fd < 0)
@@ -430,7 +430,9 @@ json_t *run_listener_addresses(const struct run_listener *p)
 			int family = i->ifa_addr->sa_family;
 			if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr))
 				continue;
-			socklen_t size = family == AF_INET ? sizeof(struct sockaddr_in) : family == AF_INET6 ? sizeof(struct sockaddr_in6) : 0;
+			socklen_t size = family == AF_INET    ? sizeof(struct sockaddr_in)
+			                 : family == AF_INET6 ? sizeof(struct sockaddr_in6)
+			                                      : 0;
 			if (size && !getnameinfo(i->ifa_addr, size, host, sizeof host, NULL, 0, NI_NUMERICHOST))
 				add_address(list, host, p->number);
 		}

@@ -25,7 +25,7 @@ struct run_listener_callbacks {
 
 /* Listen: port 0 is any. `loopback`: on this machine alone. auth is borrowed. */
 struct run_listener *run_listener_open(uv_loop_t *loop, int port, bool loopback, const struct hspmd_auth *auth, const char *job_id,
-			       const struct run_listener_callbacks *events, void *context, struct hspmd_error *err);
+                                       const struct run_listener_callbacks *events, void *context, struct hspmd_error *err);
 /* Closes all connections; the memory goes when the loop has run once more. */
 void run_listener_close(struct run_listener *p);
 /* "host:port" of this machine's addresses, nearest to the cluster's network first. */

@@ -104,8 +104,8 @@ static void log_progress(struct loop *l, const json_t *line)
 	if (!json_is_number(loss) || now - l->progress_at < PROGRESS_EVERY_S)
 		return;
 	l->progress_at = now;
-	hspmd_info("step %lld of %lld, loss %.4f, %.3g s a step", (long long)json_integer_value(step) + 1, (long long)l->o->config->job->steps,
-		   json_number_value(loss), json_number_value(json_object_get(line, "step_s")));
+	hspmd_info("step %lld of %lld, loss %.4f, %.3g s a step", (long long)json_integer_value(step) + 1,
+	           (long long)l->o->config->job->steps, json_number_value(loss), json_number_value(json_object_get(line, "step_s")));
 }
 
 static void save_plan(struct loop *l, int64_t generation, const json_t *plan)
@@ -113,7 +113,8 @@ static void save_plan(struct loop *l, int64_t generation, const json_t *plan)
 	struct hspmd_error err = { "" };
 	char name[64];
 	snprintf(name, sizeof name, "plan-%lld.json", (long long)generation);
-	json_t *run = json_pack("{s:s, s:I, s:s}", "run", l->o->output->run, "generation", (json_int_t)generation, "job", l->o->config->job_id);
+	json_t *run =
+	        json_pack("{s:s, s:I, s:s}", "run", l->o->output->run, "generation", (json_int_t)generation, "job", l->o->config->job_id);
 	if (!run || run_output_save(l->o->output, name, plan, &err) || run_output_save(l->o->output, "run.json", run, &err))
 		hspmd_warn("%s", err.text);
 	json_decref(run);
@@ -452,7 +453,8 @@ static void open_ctld_session(struct loop *l)
 	const struct run_config *c = l->o->config;
 	if (!l->o->ctld)
 		return;
-	l->ctld_session = run_ctld_session_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ctld_request, on_risk, l, &err);
+	l->ctld_session =
+	        run_ctld_session_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ctld_request, on_risk, l, &err);
 	if (!l->ctld_session)
 		hspmd_warn("hspmdctld will not hear of this job: %s", err.text);
 }
@@ -464,9 +466,10 @@ static int write_contacts(struct loop *l, json_t *addresses, struct hspmd_error 
 	char host[256] = "";
 	gethostname(host, sizeof host - 1);
 	const char *secret = hspmd_auth_secret(l->o->auth);
-	json_t *c = json_pack("{s:s, s:s, s:I, s:O, s:s, s:s*, s:s*, s:s, s:i, s:s}", "job", l->o->config->job_id, "cluster", l->o->cluster, "user",
-			      (json_int_t)getuid(), "addresses", addresses, "auth", secret ? "cookie" : "munge", "cookie", secret, "munge_socket",
-			      secret ? NULL : l->o->munge_socket, "host", host, "pid", (int)getpid(), "output", l->o->output->folder);
+	json_t *c = json_pack("{s:s, s:s, s:I, s:O, s:s, s:s*, s:s*, s:s, s:i, s:s}", "job", l->o->config->job_id, "cluster", l->o->cluster,
+	                      "user", (json_int_t)getuid(), "addresses", addresses, "auth", secret ? "cookie" : "munge", "cookie", secret,
+	                      "munge_socket", secret ? NULL : l->o->munge_socket, "host", host, "pid", (int)getpid(), "output",
+	                      l->o->output->folder);
 	if (!c)
 		return hspmd_fail_memory(err, "writing the contact file");
 	char *home = hspmd_contact_folder(NULL);
@@ -520,11 +523,15 @@ static int open_all(struct loop *l, struct hspmd_error *err)
 		uv_signal_start(&l->signals[i], on_signal, ending_signals[i]);
 	}
 	l->controller = hspmd_controller_create(l->o->config, hspmd_now(), err);
-	l->listener = l->controller ? run_listener_open(&l->uv, l->o->port, l->o->loopback, l->o->auth, l->o->config->job_id, &events, l, err) : NULL;
+	l->listener = l->controller
+	                      ? run_listener_open(&l->uv, l->o->port, l->o->loopback, l->o->auth, l->o->config->job_id, &events, l, err)
+	                      : NULL;
 	if (!l->listener)
 		return -1;
 	json_t *addresses = run_listener_addresses(l->listener);
-	int rc = !addresses ? hspmd_fail_memory(err, "opening the port") : write_contacts(l, addresses, err) || make_agent_command(l, addresses, err) ? -1 : 0;
+	int rc = !addresses                                                                   ? hspmd_fail_memory(err, "opening the port")
+	         : write_contacts(l, addresses, err) || make_agent_command(l, addresses, err) ? -1
+	                                                                                      : 0;
 	json_decref(addresses);
 	return rc;
 }

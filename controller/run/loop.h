@@ -15,10 +15,10 @@ struct run_loop_options {
 	struct run_allocation *allocation;
 	struct run_output *output;
 	const struct hspmd_auth *auth;
-	const char *munge_socket;         /* for the contact file; NULL: the default */
-	const char *ctld;                 /* HSPMD_CTLD: hspmdctld's address; NULL: the site has none */
-	const char *cluster;              /* Slurm's cluster name, or "local" */
-	int port;                         /* 0: any */
+	const char *munge_socket; /* for the contact file; NULL: the default */
+	const char *ctld;         /* HSPMD_CTLD: hspmdctld's address; NULL: the site has none */
+	const char *cluster;      /* Slurm's cluster name, or "local" */
+	int port;                 /* 0: any */
 	bool loopback;
 	const char *const *agent_command; /* what starts an agent, NULL-terminated; "--controller ADDRESSES" is added */
 	double solve_limit_s;

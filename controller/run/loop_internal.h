@@ -12,16 +12,16 @@
 struct agent {
 	struct agent *next;
 	char *node;
-	char *job;             /* whose step it is, as it says; NULL: none */
+	char *job;                   /* whose step it is, as it says; NULL: none */
 	struct run_connection *peer; /* NULL: not connected */
-	json_int_t pid;        /* as it said */
+	json_int_t pid;              /* as it said */
 };
 
 struct command {
 	struct command *next;
 	int64_t id;
 	struct run_connection *peer; /* NULL: hspmdctld asked */
-	int64_t ctld_id;           /* its number then */
+	int64_t ctld_id;             /* its number then */
 };
 
 /* An event that waits for the controller to be done with another. */
@@ -59,7 +59,7 @@ struct loop {
 	char **agent_command; /* with addresses */
 	bool polling, poll_again;
 	int poll_failures;
-	int pending_work;            /* under way in other threads */
+	int pending_work; /* under way in other threads */
 	bool stopping;
 	int status;
 	int signals_seen;

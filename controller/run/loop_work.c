@@ -26,18 +26,21 @@ struct solve {
 static double current_plan_step_s(const struct run_loop_options *o, const json_t *now, const struct hspmd_cluster *c)
 {
 	struct hspmd_error err;
-	struct hspmd_plan *p = json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->config->layers, &err) : NULL;
+	struct hspmd_plan *p =
+	        json_is_object(now) ? hspmd_plan_from_json(json_object_get(now, "plan"), "plan", c, o->config->layers, &err) : NULL;
 	double step_s = p && !hspmd_evaluate(c, o->model, NULL, o->config->job->precision, p, NULL, &err) ? p->predicted.step_s : 0;
 	hspmd_plan_destroy(p);
 	return step_s;
 }
 
-/* Where it is known how nodes are lost, a plan that shards the state may be worth more: what it gains every day against what it loses some days. */
-static struct hspmd_plan *choose_by_risk(const struct run_loop_options *o, const json_t *input, const struct hspmd_cluster *c, struct hspmd_solve_request *request,
-				struct hspmd_plan *whole)
+/* Where it is known how nodes are lost, a plan that shards the state may be worth more: what it gains every day against what it loses some
+ * days. */
+static struct hspmd_plan *choose_by_risk(const struct run_loop_options *o, const json_t *input, const struct hspmd_cluster *c,
+                                         struct hspmd_solve_request *request, struct hspmd_plan *whole)
 {
 	struct hspmd_risk risk = run_risk_read(json_object_get(input, "risk"));
-	struct run_intervals every = { json_number_value(json_object_get(input, "every_s")), json_number_value(json_object_get(input, "shared_every_s")) };
+	struct run_intervals every = { json_number_value(json_object_get(input, "every_s")),
+		                       json_number_value(json_object_get(input, "shared_every_s")) };
 	int copies = (int)json_integer_value(json_object_get(input, "copies"));
 	struct hspmd_error err;
 	if (!(risk.losses_per_s > 0))
@@ -49,8 +52,8 @@ static struct hspmd_plan *choose_by_risk(const struct run_loop_options *o, const
 }
 
 /* Where the plan of whole state cannot be had, or in another precision than the job's alone, one that divides the state may do. */
-static struct hspmd_plan *settle_for(const struct run_loop_options *o, const struct hspmd_cluster *c, const struct hspmd_solve_request *request,
-				     struct hspmd_plan *whole, struct hspmd_error *err)
+static struct hspmd_plan *settle_for(const struct run_loop_options *o, const struct hspmd_cluster *c,
+                                     const struct hspmd_solve_request *request, struct hspmd_plan *whole, struct hspmd_error *err)
 {
 	enum hspmd_precision asked = request->precision;
 	if (whole && hspmd_plan_precision(whole, c, asked) == asked)
@@ -84,7 +87,8 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *input, struct
 		.current = old,
 		.current_cluster = old_c,
 	};
-	/* Where memory allows, every pipeline keeps whole optimizer state: then a lost worker's is in others' memory, and nothing must be redone. */
+	/* Where memory allows, every pipeline keeps whole optimizer state: then a lost worker's is in others' memory, and nothing must be
+	 * redone. */
 	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
 	whole.max_zero_stage = 0;
 	request.caps = &whole;
@@ -100,7 +104,9 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *input, struct
 		plan = choose_by_risk(o, input, c, &request, plan);
 	if (plan) {
 		json_t *p = hspmd_plan_to_json(plan, c);
-		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(input, "cluster"), "current_step_s", current_plan_step_s(o, now, c)) : NULL;
+		result = p ? json_pack("{s:o, s:O, s:f}", "plan", p, "cluster", json_object_get(input, "cluster"), "current_step_s",
+		                       current_plan_step_s(o, now, c))
+		           : NULL;
 		if (!result)
 			hspmd_fail_memory(err, "planning");
 	}
@@ -229,7 +235,8 @@ static void resize_work(uv_work_t *w)
 {
 	struct resize *r = w->data;
 	struct run_allocation *a = r->loop->o->allocation;
-	r->rc = r->grow ? a->ops->grow(a, r->grow, (const char *const *)r->loop->agent_command, &r->err) : a->ops->shrink(a, r->nodes, r->node_count, &r->err);
+	r->rc = r->grow ? a->ops->grow(a, r->grow, (const char *const *)r->loop->agent_command, &r->err)
+	                : a->ops->shrink(a, r->nodes, r->node_count, &r->err);
 }
 
 static void free_names(char **names, int count)
@@ -346,7 +353,8 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
 {
 	struct child *c = p->data;
 	char text[100];
-	snprintf(text, sizeof text, sig ? "what started it was ended by signal %d" : "what started it ended with status %d", sig ? sig : (int)status);
+	snprintf(text, sizeof text, sig ? "what started it was ended by signal %d" : "what started it ended with status %d",
+	         sig ? sig : (int)status);
 	c->running = false;
 	for (int i = 0; i < c->count; i++)
 		if (!connected(c->loop, c->nodes[i]) && !started_anew(c, c->nodes[i])) {
@@ -362,8 +370,8 @@ static int spawn(struct loop *l, char **nodes, int count, struct hspmd_error *er
 	struct child *c = calloc(1, sizeof *c);
 	char **command = a->ops->start(a, nodes, count, (const char *const *)l->agent_command, err);
 	uv_stdio_container_t io[3] = { { .flags = UV_IGNORE },
-				       { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO },
-				       { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO } };
+		                       { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO },
+		                       { .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO } };
 	int rc = -1;
 	if (c && command && (c->nodes = hspmd_calloc((size_t)count, sizeof *c->nodes))) {
 		uv_process_options_t o = { .exit_cb = on_child_exit, .file = command[0], .args = command, .stdio_count = 3, .stdio = io };

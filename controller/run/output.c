@@ -51,8 +51,10 @@ static void take_event(struct run_output *o, json_t *event)
 		json_array_remove(o->events, 0);
 }
 
-/* What earlier incarnations wrote to a file, *whole bytes of it. A last line that was cut off is cut away, so that what follows begins a line. */
-static int read_back(struct run_output *o, int fd, const char *name, void (*take)(struct run_output *o, json_t *line), off_t *whole, struct hspmd_error *err)
+/* What earlier incarnations wrote to a file, *whole bytes of it. A last line that was cut off is cut away, so that what follows begins a
+ * line. */
+static int read_back(struct run_output *o, int fd, const char *name, void (*take)(struct run_output *o, json_t *line), off_t *whole,
+                     struct hspmd_error *err)
 {
 	FILE *f = fdopen(dup(fd), "r");
 	char *line = NULL;
@@ -125,8 +127,11 @@ int run_output_open(struct run_output *o, const char *folder, bool resume, struc
 	o->events = json_array();
 	int rc = open_all(o, err) || take_name(o, err) ? -1 : 0;
 	if (!rc && !resume)
-		rc = o->resumed ? hspmd_fail(err, "%s/metrics.jsonl: another run has written here; --resume goes on with it, --output names another folder", real)
-				: forget_events(o, err);
+		rc = o->resumed ? hspmd_fail(err,
+		                             "%s/metrics.jsonl: another run has written here; --resume goes on with it, --output names "
+		                             "another folder",
+		                             real)
+		                : forget_events(o, err);
 	if (rc)
 		run_output_close(o);
 	return rc;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job's output folder: metrics.jsonl, events.jsonl, plan-GENERATION.json, hspmd.log, status.json, run.json. A later incarnation of the job (requeue) appends. */
+/* A job's output folder: metrics.jsonl, events.jsonl, plan-GENERATION.json, hspmd.log, status.json, run.json. A later incarnation of the
+ * job (requeue) appends. */
 #ifndef HSPMD_CONTROLLER_RUN_OUTPUT_H
 #define HSPMD_CONTROLLER_RUN_OUTPUT_H
 
@@ -10,13 +11,13 @@
 #include "common/error.h"
 
 struct run_output {
-	char *folder;      /* absolute */
-	char run[72];      /* random name of this run, kept over its incarnations; checkpoints bear it */
-	int64_t generation; /* last one that an earlier incarnation began; 0: none */
-	int64_t resize_reported; /* newest generation whose change has its line; 0: none */
+	char *folder;                /* absolute */
+	char run[72];                /* random name of this run, kept over its incarnations; checkpoints bear it */
+	int64_t generation;          /* last one that an earlier incarnation began; 0: none */
+	int64_t resize_reported;     /* newest generation whose change has its line; 0: none */
 	int64_t steps_reported;      /* steps that metrics.jsonl has lines for, counted from its last line */
-	json_t *events;    /* the last RUN_EVENTS_MAX that earlier incarnations told of */
-	bool resumed;      /* there was an earlier incarnation */
+	json_t *events;              /* the last RUN_EVENTS_MAX that earlier incarnations told of */
+	bool resumed;                /* there was an earlier incarnation */
 	int metrics, events_fd, log; /* descriptors */
 };
 

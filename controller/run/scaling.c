@@ -59,15 +59,16 @@ static const json_t *first_class(const json_t *cluster)
 }
 
 /* Tokens per second on n nodes of a kind; 0: there is no plan; -1: such a cluster cannot be computed with. */
-static double solve(const json_t *cluster, const json_t *devices, int n, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s,
-                    struct hspmd_error *err)
+static double solve(const json_t *cluster, const json_t *devices, int n, const struct hspmd_model *model, const struct hspmd_job *job,
+                    double limit_s, struct hspmd_error *err)
 {
 	json_t *part = run_scaling_cluster(cluster, devices, n, err);
 	struct hspmd_cluster *c = part ? hspmd_cluster_from_json(part, "cluster", err) : NULL;
-	struct hspmd_solve_request request = {
-		.global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision, .time_limit_s = limit_s,
-		.no_diagnosis = true
-	};
+	struct hspmd_solve_request request = { .global_batch = (int)job->global_batch,
+		                               .seq_len = (int)job->seq_len,
+		                               .precision = job->precision,
+		                               .time_limit_s = limit_s,
+		                               .no_diagnosis = true };
 	struct hspmd_plan *plan = c ? hspmd_solve(c, model, NULL, &request, NULL, err) : NULL;
 	double rate = c ? 0 : -1;
 	if (plan && plan->predicted.step_s > 0)
@@ -79,7 +80,7 @@ static double solve(const json_t *cluster, const json_t *devices, int n, const s
 }
 
 int run_scaling_curve(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *curve,
-                   int max, struct hspmd_error *err)
+                      int max, struct hspmd_error *err)
 {
 	int done = 0;
 	double before = 0;
@@ -134,8 +135,8 @@ static int name_class(const json_t *entry, struct run_node_class *class, struct 
 	return 0;
 }
 
-int run_relative_speeds(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, struct run_node_class *classes, int max,
-		   struct hspmd_error *err)
+int run_relative_speeds(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s,
+                        struct run_node_class *classes, int max, struct hspmd_error *err)
 {
 	const json_t *nodes = json_object_get(cluster, "nodes"), *entry;
 	double base = 0;

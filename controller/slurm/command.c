@@ -61,7 +61,8 @@ void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_s
 	hspmd_slurm_argv_add(w, "--nodes=%d", count);
 	hspmd_slurm_argv_add(w, "--ntasks-per-node=1");
 	hspmd_slurm_argv_add(w, "--partition=%s", job->partition);
-	hspmd_slurm_argv_add(w, "--time=%ld", left < 120 ? 1 : (long)left / 60); /* not beyond the end of the job; 0 would mean: without a limit */
+	hspmd_slurm_argv_add(w, "--time=%ld",
+	                     left < 120 ? 1 : (long)left / 60); /* not beyond the end of the job; 0 would mean: without a limit */
 	if (job->exclusive)
 		hspmd_slurm_argv_add(w, "--exclusive");
 	else if (job->node_count > 0 && job->cpus >= job->node_count)
@@ -90,8 +91,9 @@ static char **slurm_environment(void)
 	char **env = hspmd_calloc(n + 1, sizeof *env);
 	for (size_t i = 0; env && i < n; i++) {
 		bool ours = !strncmp(environ[i], "_SLURM_", 7) || !strncmp(environ[i], "SPANK_", 6) ||
-			    (!strncmp(environ[i], "SLURM_", 6) && strncmp(environ[i], "SLURM_CONF=", 11));
-		bool options = !strncmp(environ[i], "SALLOC_", 7) || !strncmp(environ[i], "SBATCH_", 7) || !strncmp(environ[i], "HSPMD_", 6);
+		            (!strncmp(environ[i], "SLURM_", 6) && strncmp(environ[i], "SLURM_CONF=", 11));
+		bool options =
+		        !strncmp(environ[i], "SALLOC_", 7) || !strncmp(environ[i], "SBATCH_", 7) || !strncmp(environ[i], "HSPMD_", 6);
 		if (!ours && !options)
 			env[kept++] = environ[i];
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growing a running job in place: a helper allocation of the same shape that depends on it ("expand:ID") and has no step, whose nodes are then moved over: the helper is updated to no nodes,
- * the job to all it can have. Works only where SchedulerParameters has permit_job_expansion and neither job holds GRES. */
+/* Growing a running job in place: a helper allocation of the same shape that depends on it ("expand:ID") and has no step, whose nodes are
+ * then moved over: the helper is updated to no nodes, the job to all it can have. Works only where SchedulerParameters has
+ * permit_job_expansion and neither job holds GRES. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -62,11 +63,13 @@ int hspmd_slurm_job_grow(const struct hspmd_slurm_job *job, int count, double wa
 	if (allowed < 0)
 		return -1;
 	if (!allowed)
-		return hspmd_fail(err, "job %u cannot grow in place: SchedulerParameters of this site has no permit_job_expansion", job->id);
+		return hspmd_fail(err, "job %u cannot grow in place: SchedulerParameters of this site has no permit_job_expansion",
+		                  job->id);
 	if (job->holds_gres)
 		return hspmd_fail(err, "job %u cannot grow in place: Slurm refuses that for jobs that hold GRES", job->id);
-	/* Slurm lets one that did not get its nodes at once wait for long even when they are idle: it is asked anew. But where slurmctld starts jobs in rounds, every so many seconds, a
-	 * helper must live to see one, and if all lived equally long they could miss all rounds. */
+	/* Slurm lets one that did not get its nodes at once wait for long even when they are idle: it is asked anew. But where slurmctld
+	 * starts jobs in rounds, every so many seconds, a helper must live to see one, and if all lived equally long they could miss all
+	 * rounds. */
 	double deadline = hspmd_now() + wait_s, patience_s = IMMEDIATE_S, left_s;
 	uint32_t helper;
 	while (!(helper = allocate_helper(job, count, (int)patience_s, err))) {

@@ -39,16 +39,25 @@ static enum hspmd_slurm_state state_of(uint32_t state)
 static const char *over(uint32_t state)
 {
 	switch (state & JOB_STATE_BASE) {
-	case JOB_COMPLETE: return "has ended";
-	case JOB_CANCELLED: return "was cancelled";
-	case JOB_FAILED: return "has failed";
+	case JOB_COMPLETE:
+		return "has ended";
+	case JOB_CANCELLED:
+		return "was cancelled";
+	case JOB_FAILED:
+		return "has failed";
 	case JOB_TIMEOUT:
-	case JOB_DEADLINE: return "has timed out";
-	case JOB_NODE_FAIL: return "has lost its node";
-	case JOB_PREEMPTED: return "was preempted";
-	case JOB_BOOT_FAIL: return "could not boot its node";
-	case JOB_OOM: return "was out of memory";
-	default: return "";
+	case JOB_DEADLINE:
+		return "has timed out";
+	case JOB_NODE_FAIL:
+		return "has lost its node";
+	case JOB_PREEMPTED:
+		return "was preempted";
+	case JOB_BOOT_FAIL:
+		return "could not boot its node";
+	case JOB_OOM:
+		return "was out of memory";
+	default:
+		return "";
 	}
 }
 
@@ -56,7 +65,8 @@ static const char *over(uint32_t state)
 static bool holds_gres(const job_info_t *from)
 {
 	bool listed = from->tres_alloc_str && strstr(from->tres_alloc_str, "gres/");
-	return listed || (from->gres_total && *from->gres_total) || (from->gres_detail_cnt > 0 && from->gres_detail_str && from->gres_detail_str[0]);
+	return listed || (from->gres_total && *from->gres_total) ||
+	       (from->gres_detail_cnt > 0 && from->gres_detail_str && from->gres_detail_str[0]);
 }
 
 static bool is_there(const char *text)
@@ -64,7 +74,8 @@ static bool is_there(const char *text)
 	return text && *text;
 }
 
-/* What was asked for on a node; where it was asked for in another way, what the first node has: "gpu:fake:2(IDX:0-1)" without what is in parentheses. */
+/* What was asked for on a node; where it was asked for in another way, what the first node has: "gpu:fake:2(IDX:0-1)" without what is in
+ * parentheses. */
 static char *gres_of_a_node(const job_info_t *from, bool *failed)
 {
 	bool otherwise = is_there(from->tres_per_job) || is_there(from->tres_per_socket) || is_there(from->tres_per_task);
@@ -89,10 +100,18 @@ static struct hspmd_slurm_job *from_info(const job_info_t *from, struct hspmd_er
 	bool failed = !j;
 	if (j) {
 		*j = (struct hspmd_slurm_job){
-			.id = from->job_id, .state = state_of(from->job_state), .uid = from->user_id, .cpus = (int)from->num_cpus,
-			.priority = from->priority, .restarts = from->restart_cnt, .start = from->start_time, .end = from->end_time,
-			.resized = from->resize_time, .preempted = from->preempt_time,
-			.holds_gres = holds_gres(from), .exclusive = from->shared == 0,
+			.id = from->job_id,
+			.state = state_of(from->job_state),
+			.uid = from->user_id,
+			.cpus = (int)from->num_cpus,
+			.priority = from->priority,
+			.restarts = from->restart_cnt,
+			.start = from->start_time,
+			.end = from->end_time,
+			.resized = from->resize_time,
+			.preempted = from->preempt_time,
+			.holds_gres = holds_gres(from),
+			.exclusive = from->shared == 0,
 			.over = over(from->job_state),
 		};
 		if (from->pn_min_memory & MEM_PER_CPU)
@@ -146,8 +165,8 @@ void hspmd_slurm_job_destroy(struct hspmd_slurm_job *j)
 {
 	if (!j)
 		return;
-	char *const texts[] = { j->user, j->partition, j->account, j->qos, j->batch_host, j->comment, j->cluster, j->name, j->constraints, j->reservation,
-				j->gres };
+	char *const texts[] = { j->user,    j->partition, j->account,     j->qos,         j->batch_host, j->comment,
+		                j->cluster, j->name,      j->constraints, j->reservation, j->gres };
 	for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
 		free(texts[i]);
 	hspmd_hostlist_free(j->nodes, j->node_count);

@@ -62,7 +62,9 @@ double hspmd_slurm_poll_interval(void)
 {
 	struct hspmd_error ignored;
 	slurm_conf_t *conf = load_conf(&ignored);
-	double seconds = conf && listed(conf->slurmctld_params, "rl_enable") ? 15 : 5; /* a limited user has about 30 calls at hand, refilled at 2 a second */
+	double seconds = conf && listed(conf->slurmctld_params, "rl_enable")
+	                         ? 15
+	                         : 5; /* a limited user has about 30 calls at hand, refilled at 2 a second */
 	if (conf)
 		slurm_free_ctl_conf(conf);
 	return seconds;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Member jobs: what an elastic job grows by where its allocation cannot be made bigger. Links libslurm (GPL-2.0-or-later with OpenSSL exception). */
+/* Member jobs: what an elastic job grows by where its allocation cannot be made bigger. Links libslurm (GPL-2.0-or-later with OpenSSL
+ * exception). */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -72,8 +73,8 @@ static uint32_t submitted(const char *text)
 	return 0;
 }
 
-uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without, int without_count,
-				   struct hspmd_error *err)
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without,
+                                   int without_count, struct hspmd_error *err)
 {
 	char name[32], said[4096] = "";
 	struct hspmd_slurm_argv w = { 0 };

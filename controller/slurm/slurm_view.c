@@ -244,7 +244,7 @@ static int take_job(struct hspmd_slurm_view *v, const slurm_job_info_t *from)
 		                               : HSPMD_SLURM_VIEW_RUNNING,
 		.ready = base == JOB_PENDING && waits_for_nodes(from),
 		.wants_named_nodes = (from->req_nodes && *from->req_nodes) || (from->exc_nodes && *from->exc_nodes) ||
-		            (from->resv_name && *from->resv_name),
+		                     (from->resv_name && *from->resv_name),
 		.user = user_of(from),
 		.account = copy(from->account),
 		.partition = copy(from->partition),

@@ -41,11 +41,11 @@ struct hspmd_slurm_view_job {
 	uint32_t id;
 	uid_t uid;
 	enum hspmd_slurm_view_job_state state;
-	bool ready;    /* WAITING: for nothing but nodes */
+	bool ready;             /* WAITING: for nothing but nodes */
 	bool wants_named_nodes; /* asks for nodes by name, or for a reservation */
 	char *user, *account, *partition, *qos;
 	char *features, *tres_per_node; /* "" when not asked for */
-	bool elastic; /* its comment is HSPMD_JOB_COMMENT */
+	bool elastic;                   /* its comment is HSPMD_JOB_COMMENT */
 	char *batch_host;
 	int nodes; /* WAITING: the fewest it can start on; else those it has */
 	int node_cpus;
@@ -62,7 +62,7 @@ struct hspmd_slurm_view {
 	struct hspmd_slurm_view_node *nodes;
 	struct hspmd_slurm_view_partition *partitions;
 	struct hspmd_slurm_view_job *jobs; /* waiting, running and completing ones */
-	time_t jobs_at, nodes_at;     /* Slurm's time stamps, for the next round */
+	time_t jobs_at, nodes_at;          /* Slurm's time stamps, for the next round */
 };
 
 /* What a site has set once and for all. Strings are owned by the caller. */

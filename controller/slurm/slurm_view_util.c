@@ -49,7 +49,8 @@ static bool same_node(const struct hspmd_slurm_view_node *a, const struct hspmd_
 static bool same_job(const struct hspmd_slurm_view_job *a, const struct hspmd_slurm_view_job *b)
 {
 	return a->id == b->id && a->state == b->state && a->ready == b->ready && a->nodes == b->nodes && a->held_count == b->held_count &&
-	       !strcmp(a->partition, b->partition) && (!a->held_count || !memcmp(a->held, b->held, sizeof *a->held * (size_t)a->held_count));
+	       !strcmp(a->partition, b->partition) &&
+	       (!a->held_count || !memcmp(a->held, b->held, sizeof *a->held * (size_t)a->held_count));
 }
 
 static bool same_partition(const struct hspmd_slurm_view_partition *a, const struct hspmd_slurm_view_partition *b, int nodes)

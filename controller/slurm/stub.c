@@ -30,8 +30,8 @@ void hspmd_slurm_jobs_free(struct hspmd_slurm_job **jobs, int count)
 	(void)jobs, (void)count;
 }
 
-uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without, int without_count,
-				   struct hspmd_error *err)
+uint32_t hspmd_slurm_member_submit(const struct hspmd_slurm_job *job, const char *const *command, const char *log, char *const *without,
+                                   int without_count, struct hspmd_error *err)
 {
 	(void)job, (void)command, (void)log, (void)without, (void)without_count;
 	hspmd_fail(err, "%s", why);

@@ -43,8 +43,9 @@ static json_t *list_bindings(const struct hspmd_topology *t, const struct hspmd_
 	for (int d = 0; list && d < part->device_count; d++) {
 		bool gpu = part->types[part->devices[d].type].kind == HSPMD_DEVICE_CUDA;
 		const struct hspmd_binding *p = t ? &t->bindings[d] : NULL;
-		json_array_append_new(list, p ? json_pack("{si,si,ss*}", "threads", p->cores, "index", p->gpu < 0 ? 0 : p->gpu, "cpus", p->cpus)
-					      : json_pack("{si,si}", "threads", threads > 0 ? threads : 1, "index", gpu ? gpus : 0));
+		json_array_append_new(list,
+		                      p ? json_pack("{si,si,ss*}", "threads", p->cores, "index", p->gpu < 0 ? 0 : p->gpu, "cpus", p->cpus)
+		                        : json_pack("{si,si}", "threads", threads > 0 ? threads : 1, "index", gpu ? gpus : 0));
 		gpus += gpu;
 	}
 	return list;
@@ -58,7 +59,8 @@ static int look_around(struct agent *a, struct hspmd_error *err)
 	const struct hspmd_cluster *part = t ? t->cluster : file;
 	int status = part ? 0 : -1;
 	struct hspmd_error exchange;
-	/* A node that found nothing takes its place in the exchange all the same: the others wait for it. A step of latecomers has no PMIx. */
+	/* A node that found nothing takes its place in the exchange all the same: the others wait for it. A step of latecomers has no
+	 * PMIx. */
 	if (o->exchange && getenv("PMIX_RANK") && hspmd_topology_exchange(part, &all, NULL, &exchange))
 		hspmd_warn("%s", exchange.text);
 	if (!status) {
@@ -79,15 +81,19 @@ static int look_around(struct agent *a, struct hspmd_error *err)
 
 static json_t *hello_of(struct agent *a)
 {
-	return json_pack("{ss,ss,ss*,si,sO,sO,sO*,so}", "role", "agent", "node", a->node, "job", getenv("SLURM_JOB_ID"), "pid", (int)getpid(), "cluster", a->part, "bindings", a->bindings, "gathered",
-			 a->gathered, "workers", agent_list_workers(a));
+	return json_pack("{ss,ss,ss*,si,sO,sO,sO*,so}", "role", "agent", "node", a->node, "job", getenv("SLURM_JOB_ID"), "pid",
+	                 (int)getpid(), "cluster", a->part, "bindings", a->bindings, "gathered", a->gathered, "workers",
+	                 agent_list_workers(a));
 }
 
 static int greet(struct agent *a, struct hspmd_stream *s, struct hspmd_error *err)
 {
-	struct hspmd_auth *auth = a->options->cookie ? hspmd_auth_cookie(a->options->cookie, err) : hspmd_auth_munge(a->options->munge_socket, err);
+	struct hspmd_auth *auth =
+	        a->options->cookie ? hspmd_auth_cookie(a->options->cookie, err) : hspmd_auth_munge(a->options->munge_socket, err);
 	json_t *hello = auth ? hello_of(a) : NULL;
-	int status = hello ? hspmd_auth_handshake(auth, s, hello, getuid(), GREETING_S, NULL, err) : auth ? hspmd_fail_memory(err, "saying hello") : -1;
+	int status = hello  ? hspmd_auth_handshake(auth, s, hello, getuid(), GREETING_S, NULL, err)
+	             : auth ? hspmd_fail_memory(err, "saying hello")
+	                    : -1;
 	json_decref(hello);
 	hspmd_auth_destroy(auth);
 	return status;
@@ -190,7 +196,8 @@ static void keep(json_t **list, json_t *message, size_t most)
 		hspmd_error_log("out of memory: a message to the controller is lost");
 }
 
-/* A controller that comes back wants to know which steps there were: also those that the one before was told of and did not live to write down. */
+/* A controller that comes back wants to know which steps there were: also those that the one before was told of and did not live to write
+ * down. */
 static void remember(struct agent *a, json_t *message)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));

@@ -30,7 +30,7 @@ struct agent {
 	char *node;
 	json_t *part, *gathered, *bindings; /* of the hello */
 	uv_loop_t loop;
-	uv_timer_t timer;   /* calls again; ends what does not end */
+	uv_timer_t timer; /* calls again; ends what does not end */
 	uv_signal_t term, interrupt;
 	uv_poll_t poll;
 	struct hspmd_stream *stream; /* to the controller; NULL: lost */
@@ -40,8 +40,9 @@ struct agent {
 	int status;
 	struct agent_worker *workers;
 	json_t *unsent; /* what there was to say while there was no controller; NULL: nothing */
-	json_t *steps;  /* the last ones sent: a controller that died may not have read them, and the next passes over those it knows; NULL: none */
-	int memory; /* holds this node's part of the job's folder in memory; -1: it has none */
+	json_t *steps;  /* the last ones sent: a controller that died may not have read them, and the next passes over those it knows; NULL:
+	                   none */
+	int memory;     /* holds this node's part of the job's folder in memory; -1: it has none */
 };
 
 /* Send to the controller; steals the message; nothing happens while there is no controller. */

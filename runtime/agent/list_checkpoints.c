@@ -35,7 +35,9 @@ static json_t *describe_shards(const char *folder, const char *location)
 			json_array_append_new(shards, json_string(e->d_name));
 	if (d)
 		closedir(d);
-	return shards ? json_pack("{ss,sI,sI,so}", "place", location, "step", (json_int_t)step, "generation", (json_int_t)generation, "shards", shards) : NULL;
+	return shards ? json_pack("{ss,sI,sI,so}", "place", location, "step", (json_int_t)step, "generation", (json_int_t)generation,
+	                          "shards", shards)
+	              : NULL;
 }
 
 static void add_folder(const char *folder, const char *location, json_t *list)

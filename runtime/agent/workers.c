@@ -23,8 +23,8 @@ static struct agent_worker *find(struct agent *a, const char *device)
 
 static void tell_exit(struct agent *a, const char *device, int64_t serial, int64_t status, int signal, const char *text)
 {
-	agent_send(a, json_pack("{ss,ss,sI,sI,si,ss}", "type", "exited", "device", device, "serial", (json_int_t)serial, "status", (json_int_t)status,
-				"signal", signal, "text", text));
+	agent_send(a, json_pack("{ss,ss,sI,sI,si,ss}", "type", "exited", "device", device, "serial", (json_int_t)serial, "status",
+	                        (json_int_t)status, "signal", signal, "text", text));
 }
 
 /* ---- ends */
@@ -248,6 +248,7 @@ json_t *agent_list_workers(const struct agent *a)
 	json_t *list = json_array();
 	for (const struct agent_worker *w = a->workers; list && w; w = w->next)
 		if (!w->exited && !w->killed)
-			json_array_append_new(list, json_pack("{ss,sI,si}", "device", w->device, "serial", (json_int_t)w->serial, "pid", w->process.pid));
+			json_array_append_new(
+			        list, json_pack("{ss,sI,si}", "device", w->device, "serial", (json_int_t)w->serial, "pid", w->process.pid));
 	return list;
 }

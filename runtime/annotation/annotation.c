@@ -83,7 +83,8 @@ int hspmd_annotation_split(struct hspmd_annotation *a, int group, int dim, int p
 		return -1;
 	}
 	g->splits = grown;
-	g->splits[g->split_count++] = (struct hspmd_partition_layers){ .dim = dim, .parts = parts, .unit = dim >= 0 ? unit : 1, .weights = w };
+	g->splits[g->split_count++] =
+	        (struct hspmd_partition_layers){ .dim = dim, .parts = parts, .unit = dim >= 0 ? unit : 1, .weights = w };
 	return 0;
 }
 

@@ -81,9 +81,11 @@ struct hspmd_local_shard {
 /* Elements [*lo, *hi) of part k of a range of n elements cut into `parts`, by the rule above. weights may be NULL. */
 void hspmd_split_range(int64_t n, int64_t unit, int parts, const int64_t *weights, int k, int64_t *lo, int64_t *hi);
 /* false when the device is not in the annotation. The annotation must have been checked for this shape. */
-bool hspmd_annotation_local_shard(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int device, struct hspmd_local_shard *shard);
+bool hspmd_annotation_local_shard(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int device,
+                                  struct hspmd_local_shard *shard);
 /* All devices in order of subgroups: fills devices[0..count) and shares[0..count) when not NULL; returns count. */
-int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int *devices, struct hspmd_local_shard *shards);
+int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int *devices,
+                                  struct hspmd_local_shard *shards);
 
 /* Text form, e.g. "{[0-3]: 0:2/64(5:3) -1:2 | [4]} h0(2:1)"; parses what it prints. malloc'd; the grammar is in annotation_text.c. */
 char *hspmd_annotation_text(const struct hspmd_annotation *a);

@@ -92,7 +92,8 @@ static struct hspmd_local_shard device_shard(const struct hspmd_subgroup *g, con
 	return shard;
 }
 
-bool hspmd_annotation_local_shard(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int device, struct hspmd_local_shard *shard)
+bool hspmd_annotation_local_shard(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int device,
+                                  struct hspmd_local_shard *shard)
 {
 	for (int g = 0; g < a->hsize; g++)
 		for (int i = 0; i < a->groups[g].device_count; i++)
@@ -104,7 +105,8 @@ bool hspmd_annotation_local_shard(const struct hspmd_annotation *a, const struct
 	return false;
 }
 
-int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int *devices, struct hspmd_local_shard *shards)
+int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int *devices,
+                                  struct hspmd_local_shard *shards)
 {
 	int n = 0;
 	for (int g = 0; g < a->hsize; g++) {
@@ -123,8 +125,8 @@ int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct
 
 enum relation { SAME_ADDEND, OTHER_ADDEND, ALTERNATIVE };
 
-/* How two devices whose boxes overlap stand to one another: the same addend, two addends of one sum, or parts of two ways to get the value.
- */
+/* How two devices whose boxes overlap stand to one another: the same addend, two addends of one sum, or parts of two ways to get the
+ * value. */
 static enum relation relate(const struct hspmd_annotation *a, const struct hspmd_local_shard *x, const struct hspmd_local_shard *y)
 {
 	if (x->group != y->group && a->hdim != HSPMD_PARTIAL)

@@ -9,7 +9,7 @@
 #include "runtime/comm/devcomm_internal.h"
 
 struct hspmd_comm *hspmd_comm_create(struct hspmd_device *dev, struct hspmd_transport *transport, const int *rank_of, int count, int self,
-				     struct hspmd_error *err)
+                                     struct hspmd_error *err)
 {
 	if (self < 0 || self >= count || rank_of[self] != transport->options.rank) {
 		hspmd_fail(err, "communication: device %d of %d is not rank %d", self, count, transport->options.rank);
@@ -58,7 +58,8 @@ void hspmd_comm_destroy(struct hspmd_comm *c)
 }
 
 /* What this device holds of a value; data NULL where it holds nothing. */
-static struct hspmd_local_buffer part_of(const struct hspmd_comm *c, const struct hspmd_transfer *t, int value, enum hspmd_dtype dtype, void *data)
+static struct hspmd_local_buffer part_of(const struct hspmd_comm *c, const struct hspmd_transfer *t, int value, enum hspmd_dtype dtype,
+                                         void *data)
 {
 	struct hspmd_local_buffer p = { .element_bytes = t->element_bytes, .dtype = dtype, .on_host = c->dev->ops->host_memory };
 	int at = hspmd_layout_find(&t->layout[value], c->self);
@@ -69,8 +70,8 @@ static struct hspmd_local_buffer part_of(const struct hspmd_comm *c, const struc
 	return p;
 }
 
-static int copy(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-		struct hspmd_error *err)
+static int copy(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                const struct hspmd_local_buffer *out, struct hspmd_error *err)
 {
 	struct hspmd_box both;
 	if (!hspmd_box_intersect(&step->in[self], &step->out[self], &both))
@@ -92,7 +93,8 @@ static int zero(struct hspmd_comm *c, const struct hspmd_box *box, const struct 
 	return ops->copy_box(c->dev, out->data, &out->box, c->device_scratch, box, box, out->dtype, false, err);
 }
 
-/* What moves between a member and the others in a collective that only moves: member i gives j what of i's input lies in j's output. malloc'd. */
+/* What moves between a member and the others in a collective that only moves: member i gives j what of i's input lies in j's output.
+ * malloc'd. */
 static struct hspmd_move *moves_of(const struct hspmd_comm_step *step, int self, size_t *moved, struct hspmd_error *err)
 {
 	int n = step->member_count, count = 0;
@@ -113,8 +115,8 @@ static struct hspmd_move *moves_of(const struct hspmd_comm_step *step, int self,
 	return moves;
 }
 
-static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			uint64_t tag, struct hspmd_error *err)
+static int exchange_all(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                        const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	size_t count;
 	struct hspmd_move *moves = moves_of(step, self, &count, err);
@@ -128,8 +130,8 @@ static struct hspmd_move single_move(const struct hspmd_comm_step *step)
 	return (struct hspmd_move){ .from = step->members[0], .to = step->members[1], .box = step->in[0] };
 }
 
-static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out, uint64_t tag,
-	       struct hspmd_error *err)
+static int run(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+               const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	struct hspmd_move single;
 	switch (step->kind) {
@@ -187,7 +189,7 @@ int hspmd_comm_stream_wait(struct hspmd_comm *c, const void *data, size_t bytes,
 }
 
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
-		   const void *in, void *out, uint64_t tag, struct hspmd_error *err)
+                   const void *in, void *out, uint64_t tag, struct hspmd_error *err)
 {
 	int self = 0;
 	while (self < step->member_count && step->members[self] != c->self)
@@ -200,7 +202,8 @@ int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, 
 	struct hspmd_local_buffer from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
 	struct hspmd_local_buffer to = part_of(c, transfer, step->output, dtype, out);
 	/* Steps see one another's results. */
-	if (c->devcomm && ((from.data && hspmd_comm_stream_wait(c, from.data, part_bytes(&from), err)) || (to.data && hspmd_comm_stream_wait(c, to.data, part_bytes(&to), err))))
+	if (c->devcomm && ((from.data && hspmd_comm_stream_wait(c, from.data, part_bytes(&from), err)) ||
+	                   (to.data && hspmd_comm_stream_wait(c, to.data, part_bytes(&to), err))))
 		return -1;
 	int devcomm = c->devcomm ? hspmd_devcomm_collective(c->devcomm, step, self, &from, &to, err) : 0;
 	if (devcomm)
@@ -208,8 +211,8 @@ int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, 
 	return run(c, step, self, &from, &to, tag, err);
 }
 
-int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
-		      uint64_t tag, struct hspmd_error *err)
+int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
+                             enum hspmd_dtype dtype, uint64_t tag, struct hspmd_error *err)
 {
 	struct hspmd_move single;
 	const struct hspmd_move *moves = step->moves;
@@ -240,7 +243,8 @@ static struct hspmd_local_buffer imagined(const struct hspmd_transfer *t, int va
 	return p;
 }
 
-int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device, struct hspmd_error *err)
+int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device,
+                                 struct hspmd_error *err)
 {
 	struct hspmd_local_buffer in = imagined(transfer, step->input, device), out = imagined(transfer, step->output, device);
 	struct hspmd_move *moves, single;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files that execute communication steps share. Private to runtime/comm.
  *
- * A box that goes from one device to another is cut into pieces, consecutive pieces are put together into messages, and both sides compute the same
- * cuts from the same boxes. A piece that is contiguous in the memory of a host device is sent and received in place; all others pass through
- * host buffers of the pool. While one message is packed, summed or unpacked the following ones are on their way. */
+ * A box that goes from one device to another is cut into pieces, consecutive pieces are put together into messages, and both sides compute
+ * the same cuts from the same boxes. A piece that is contiguous in the memory of a host device is sent and received in place; all others
+ * pass through host buffers of the pool. While one message is packed, summed or unpacked the following ones are on their way. */
 #ifndef HSPMD_COMM_COMM_INTERNAL_H
 #define HSPMD_COMM_COMM_INTERNAL_H
 
@@ -11,7 +11,8 @@
 
 #include "runtime/comm/comm.h"
 
-/* Bytes of a message of a longer stream: large enough to hide what a message costs, small enough to lie in a core's cache when it is summed. */
+/* Bytes of a message of a longer stream: large enough to hide what a message costs, small enough to lie in a core's cache when it is
+ * summed. */
 #define HSPMD_COMM_MESSAGE (1u << 20)
 
 /* ---- buffers in host memory (scratch.c) */
@@ -40,9 +41,9 @@ struct hspmd_comm {
 	struct hspmd_scratch *pool;
 	struct pending_send *pending;
 	size_t pending_count, pending_capacity;
-	struct exchange *early; /* receives begun before their step */
+	struct exchange *early;        /* receives begun before their step */
 	struct hspmd_devcomm *devcomm; /* NULL: everything goes over the transport */
-	void *device_scratch; /* packed boxes on their way to or from the host, for devices with memory of their own */
+	void *device_scratch;          /* packed boxes on their way to or from the host, for devices with memory of their own */
 	size_t device_scratch_bytes;
 };
 
@@ -51,10 +52,12 @@ struct hspmd_scratch *hspmd_comm_scratch_acquire(struct hspmd_comm *c, size_t by
 void hspmd_comm_scratch_release(struct hspmd_scratch *s);
 size_t hspmd_comm_scratch_size(size_t bytes); /* of the buffer that so many bytes get */
 
-/* Start a send that may outlive this call. scratch (may be NULL) gets one more user until it is done; `data` lies in it, or is the user's. */
+/* Start a send that may outlive this call. scratch (may be NULL) gets one more user until it is done; `data` lies in it, or is the
+ * user's. */
 int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *data, size_t bytes, struct hspmd_scratch *scratch,
-		    struct hspmd_error *err);
-int hspmd_comm_receive(struct hspmd_comm *c, int device, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r, struct hspmd_error *err);
+                    struct hspmd_error *err);
+int hspmd_comm_receive(struct hspmd_comm *c, int device, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
+                       struct hspmd_error *err);
 
 /* ---- a tensor's local part and its pieces (messages.c) */
 
@@ -70,9 +73,10 @@ struct hspmd_local_buffer {
 /* Where `box` lies when it is contiguous in the part, else NULL. */
 char *hspmd_local_buffer_contiguous(const struct hspmd_local_buffer *part, const struct hspmd_box *box);
 /* Copy a box between a part and a packed host buffer. */
-int hspmd_local_buffer_pack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, void *host, struct hspmd_error *err);
-int hspmd_local_buffer_unpack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, const void *host, bool add,
-		      struct hspmd_error *err);
+int hspmd_local_buffer_pack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, void *host,
+                            struct hspmd_error *err);
+int hspmd_local_buffer_unpack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, const void *host,
+                              bool add, struct hspmd_error *err);
 
 /* Pieces of some boxes, in order, gathered into messages: message m is pieces [first[m], first[m + 1]) of bytes[m] bytes. */
 struct hspmd_pieces {
@@ -84,40 +88,44 @@ struct hspmd_pieces {
 };
 int hspmd_pieces_add(struct hspmd_pieces *p, const struct hspmd_box *box, size_t element_bytes, struct hspmd_error *err);
 int hspmd_pieces_close(struct hspmd_pieces *p, size_t element_bytes, struct hspmd_error *err);
-int hspmd_pieces_of(struct hspmd_pieces *p, const struct hspmd_box *box, size_t element_bytes, struct hspmd_error *err); /* add one and close */
+int hspmd_pieces_of(struct hspmd_pieces *p, const struct hspmd_box *box, size_t element_bytes,
+                    struct hspmd_error *err); /* add one and close */
 void hspmd_pieces_free(struct hspmd_pieces *p);
 
 /* Where message m lies in `part` when it is one contiguous piece of host memory, else NULL. */
 char *hspmd_pieces_in_place(const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part);
 /* Copy message m between a part and a packed host buffer. */
-int hspmd_pieces_pack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part, void *host, struct hspmd_error *err);
-int hspmd_pieces_unpack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part, const void *host, bool add,
-			struct hspmd_error *err);
+int hspmd_pieces_pack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part, void *host,
+                      struct hspmd_error *err);
+int hspmd_pieces_unpack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part,
+                        const void *host, bool add, struct hspmd_error *err);
 /* Make room in c->device_scratch. */
 int hspmd_comm_need_device_scratch(struct hspmd_comm *c, size_t bytes, struct hspmd_error *err);
 /* Start to send all messages, in place or packed. */
-int hspmd_comm_send_pieces(struct hspmd_comm *c, const struct hspmd_pieces *p, const struct hspmd_local_buffer *part, int device, uint64_t tag,
-			   struct hspmd_error *err);
+int hspmd_comm_send_pieces(struct hspmd_comm *c, const struct hspmd_pieces *p, const struct hspmd_local_buffer *part, int device,
+                           uint64_t tag, struct hspmd_error *err);
 
 /* ---- patterns */
 
-/* The moves that have this device as an end, in the order of the step (exchange.c). in or out data may be NULL where no move reads or writes it. */
-int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			uint64_t tag, struct hspmd_error *err);
-/* Post the receives among these moves into buffers; hspmd_comm_exchange with this tag goes on from there. out: its data need not be known yet. */
-int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *out, uint64_t tag,
-			      struct hspmd_error *err);
+/* The moves that have this device as an end, in the order of the step (exchange.c). in or out data may be NULL where no move reads or
+ * writes it. */
+int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in,
+                        const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
+/* Post the receives among these moves into buffers; hspmd_comm_exchange with this tag goes on from there. out: its data need not be known
+ * yet. */
+int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *out,
+                              uint64_t tag, struct hspmd_error *err);
 void hspmd_comm_drop_early(struct hspmd_comm *c);
 /* Bytes of buffers that such an exchange, or such a sum, holds at once (hspmd_comm_scratch_bytes). -1 and err: memory. */
-int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out, int self,
-				    bool early, struct hspmd_error *err);
-int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			       struct hspmd_error *err);
+int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in,
+                                    const struct hspmd_local_buffer *out, int self, bool early, struct hspmd_error *err);
+int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                               const struct hspmd_local_buffer *out, struct hspmd_error *err);
 /* Sums in member order (reduce.c); member `self` of `step` is this device. */
 int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-			      const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
-int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			  uint64_t tag, struct hspmd_error *err);
+                              const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
+int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                          const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
 /* dst[i] = src[0][i] + src[1][i] + ... from left to right, in F32 for BF16; dst may be one of the sources (reduce_kernel.c). */
 void hspmd_comm_add(enum hspmd_dtype dtype, void *dst, const void *const *src, int sources, size_t elements);
 

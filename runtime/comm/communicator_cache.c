@@ -62,15 +62,17 @@ struct cached_communicator *hspmd_communicator_acquire(struct hspmd_communicator
 	return k;
 }
 
-struct cached_communicator *hspmd_communicator_create(struct hspmd_communicator_cache *c, struct hspmd_device *dev, uint64_t key, const unsigned char *id, int rank, int size,
-				     struct hspmd_error *err)
+struct cached_communicator *hspmd_communicator_create(struct hspmd_communicator_cache *c, struct hspmd_device *dev, uint64_t key,
+                                                      const unsigned char *id, int rank, int size, struct hspmd_error *err)
 {
 	struct cached_communicator *k = hspmd_calloc(1, sizeof *k);
 	if (!k) {
 		hspmd_fail_memory(err, "making a group");
 		return NULL;
 	}
-	*k = (struct cached_communicator){ .key = key, .origin = hspmd_communicator_id_hash(id), .ops = dev->ops->communicators, .users = 1 };
+	*k = (struct cached_communicator){
+		.key = key, .origin = hspmd_communicator_id_hash(id), .ops = dev->ops->communicators, .users = 1
+	};
 	if (k->ops->init(dev, id, rank, size, &k->group, err)) {
 		free(k);
 		return NULL;

@@ -14,8 +14,8 @@
 
 static uint64_t name_hash(const struct hspmd_devcomm *d, int rank, uint64_t seed)
 {
-	return d->o.names ? XXH3_64bits_withSeed(d->o.names[rank], strnlen(d->o.names[rank], sizeof d->o.names[rank]), seed) :
-			    XXH3_64bits_withSeed(&rank, sizeof rank, seed);
+	return d->o.names ? XXH3_64bits_withSeed(d->o.names[rank], strnlen(d->o.names[rank], sizeof d->o.names[rank]), seed)
+	                  : XXH3_64bits_withSeed(&rank, sizeof rank, seed);
 }
 
 static struct devcomm_group *find_group(const struct hspmd_devcomm *d, bool pair, const int *ranks, int count)
@@ -71,8 +71,8 @@ static double link_seconds(const struct hspmd_link_cost *cost, const struct hspm
 	return most;
 }
 
-/* Around a ring: of padded parts all but one pass every link, each as long as the longest; in a group of single calls each part passes once as it is, but
- * every call costs its beginning (HAP, arXiv 2401.05965, section 4.3). */
+/* Around a ring: of padded parts all but one pass every link, each as long as the longest; in a group of single calls each part passes once
+ * as it is, but every call costs its beginning (HAP, arXiv 2401.05965, section 4.3). */
 static enum devcomm_algorithm choose_algorithm(const struct hspmd_devcomm *d, const struct hspmd_comm_step *step, size_t element_bytes)
 {
 	const struct hspmd_box *part = step->kind == HSPMD_COMM_ALL_GATHER ? step->in : step->out;

@@ -50,7 +50,8 @@ void hspmd_devcomm_buffer_release(struct devcomm_buffer *b, struct cached_commun
 
 /* ---- the user's memory */
 
-int hspmd_devcomm_note_use(struct hspmd_devcomm *d, struct cached_communicator *group, const void *data, size_t bytes, uint64_t ticket, struct hspmd_error *err)
+int hspmd_devcomm_note_use(struct hspmd_devcomm *d, struct cached_communicator *group, const void *data, size_t bytes, uint64_t ticket,
+                           struct hspmd_error *err)
 {
 	if (hspmd_array_grow(&d->spans, &d->span_capacity, d->span_count, sizeof *d->spans))
 		return hspmd_fail_memory(err, "communicating");
@@ -90,8 +91,8 @@ struct call {
 	uint64_t ticket;
 };
 
-static int copy_box(struct call *c, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box, const struct hspmd_box *part,
-		    struct hspmd_error *err)
+static int copy_box(struct call *c, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
+                    const struct hspmd_box *part, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = c->d->o.device;
 	return dev->ops->copy_box(dev, dst, dst_box, src, src_box, part, c->out->dtype, false, err);
@@ -142,7 +143,8 @@ static int end(struct call *c, bool unpacks, struct hspmd_error *err)
 	const struct hspmd_local_buffer *parts[] = { c->in, c->out };
 	for (int i = 0; i < 2; i++)
 		if (parts[i]->data && (!i || c->out->data != c->in->data) &&
-		    hspmd_devcomm_note_use(c->d, c->g->made, parts[i]->data, elements_of(&parts[i]->box) * parts[i]->element_bytes, c->ticket, err))
+		    hspmd_devcomm_note_use(c->d, c->g->made, parts[i]->data, elements_of(&parts[i]->box) * parts[i]->element_bytes,
+		                           c->ticket, err))
 			return -1;
 	return 0;
 }
@@ -160,7 +162,8 @@ static int all_reduce(struct call *c, struct hspmd_error *err)
 		return -1;
 	if (!from)
 		from = packed(c, box, room, err);
-	if (!from || c->ops->begin(c->group, err) || c->ops->all_reduce(c->group, from, to ? to : room, n, c->out->dtype, err) || end(c, !to, err))
+	if (!from || c->ops->begin(c->group, err) || c->ops->all_reduce(c->group, from, to ? to : room, n, c->out->dtype, err) ||
+	    end(c, !to, err))
 		return -1;
 	return to ? 0 : copy_box(c, c->out->data, &c->out->box, room, box, &c->step->out[c->self], err);
 }
@@ -175,7 +178,8 @@ static size_t largest(const struct call *c, const struct hspmd_box *boxes)
 }
 
 /* Do the boxes lie one after another, in the group's order, each `each` elements long? The first's place; NULL: no. */
-static char *row_of(const struct call *c, const struct hspmd_local_buffer *part, const struct hspmd_box *boxes, const struct hspmd_box *wanted, size_t each)
+static char *row_of(const struct call *c, const struct hspmd_local_buffer *part, const struct hspmd_box *boxes,
+                    const struct hspmd_box *wanted, size_t each)
 {
 	char *first = NULL;
 	for (int i = 0; i < c->g->count; i++) {
@@ -194,7 +198,8 @@ static int gather_padded(struct call *c, struct hspmd_error *err)
 {
 	const struct hspmd_box *parts = c->step->in;
 	size_t most = largest(c, parts), stride = most * c->in->element_bytes;
-	char *row = row_of(c, c->out, parts, &c->step->out[c->self], most), *room = row ? row : room_for(c, 0, most * (size_t)c->g->count, err);
+	char *row = row_of(c, c->out, parts, &c->step->out[c->self], most),
+	     *room = row ? row : room_for(c, 0, most * (size_t)c->g->count, err);
 	const char *own = room && elements_of(&parts[c->self]) == most ? hspmd_local_buffer_contiguous(c->in, &parts[c->self]) : NULL;
 	if (!room)
 		return -1;
@@ -253,7 +258,8 @@ static int scatter_padded(struct call *c, struct hspmd_error *err)
 {
 	const struct hspmd_box *parts = c->step->out, *own = &parts[c->self];
 	size_t most = largest(c, parts), stride = most * c->in->element_bytes;
-	char *row = row_of(c, c->in, parts, &c->step->in[c->self], most), *room = row ? row : room_for(c, 0, most * (size_t)c->g->count, err);
+	char *row = row_of(c, c->in, parts, &c->step->in[c->self], most),
+	     *room = row ? row : room_for(c, 0, most * (size_t)c->g->count, err);
 	char *to = elements_of(own) == most ? hspmd_local_buffer_contiguous(c->out, own) : NULL, *sum = to ? to : room_for(c, 1, most, err);
 	if (!room || !sum)
 		return -1;
@@ -335,7 +341,8 @@ static int receive_parts(struct call *c, char *room, bool unpacking, struct hspm
 		if (i == c->g->self || !hspmd_box_intersect(&c->step->in[c->member[i]], &c->step->out[c->self], &box))
 			continue;
 		char *to = hspmd_local_buffer_contiguous(c->out, &box);
-		if (unpacking ? !to && unpack(c, &box, room, err) : c->ops->receive(c->group, i, to ? to : room, elements_of(&box), c->out->dtype, err))
+		if (unpacking ? !to && unpack(c, &box, room, err)
+		              : c->ops->receive(c->group, i, to ? to : room, elements_of(&box), c->out->dtype, err))
 			return -1;
 		room += elements_of(&box) * c->in->element_bytes;
 	}
@@ -381,8 +388,8 @@ bool hspmd_devcomm_has_step(const struct hspmd_devcomm *d, const struct hspmd_co
 	return known && d->groups[known->group].made;
 }
 
-int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			    struct hspmd_error *err)
+int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                             const struct hspmd_local_buffer *out, struct hspmd_error *err)
 {
 	const struct devcomm_step *known = find_step(d, step);
 	const struct devcomm_group *g = known ? &d->groups[known->group] : NULL;
@@ -399,10 +406,10 @@ int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_st
 			if (d->o.rank_of[step->members[k]] == g->ranks[i])
 				c.member[i] = k;
 	bool grouped = known->algorithm == DEVCOMM_GROUPED;
-	int rv = step->kind == HSPMD_COMM_ALL_REDUCE	   ? all_reduce(&c, err)
-		 : step->kind == HSPMD_COMM_ALL_GATHER	   ? (grouped ? gather_grouped(&c, err) : gather_padded(&c, err))
-		 : step->kind == HSPMD_COMM_REDUCE_SCATTER ? (grouped ? scatter_grouped(&c, err) : scatter_padded(&c, err))
-							   : all_to_all(&c, err);
+	int rv = step->kind == HSPMD_COMM_ALL_REDUCE       ? all_reduce(&c, err)
+	         : step->kind == HSPMD_COMM_ALL_GATHER     ? (grouped ? gather_grouped(&c, err) : gather_padded(&c, err))
+	         : step->kind == HSPMD_COMM_REDUCE_SCATTER ? (grouped ? scatter_grouped(&c, err) : scatter_padded(&c, err))
+	                                                   : all_to_all(&c, err);
 	/* After a failure they stay in use until the group is abandoned. */
 	for (int b = 0; !rv && b < 2; b++)
 		hspmd_devcomm_buffer_release(c.buffer[b], g->made, c.ticket);

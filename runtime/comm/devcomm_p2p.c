@@ -46,8 +46,8 @@ static int group_of(const struct devcomm_group *g, struct hspmd_communicator **g
 	return *group ? 0 : hspmd_fail(err, "the connection of these devices was given up");
 }
 
-int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to, bool add,
-		      const struct hspmd_local_buffer *in, struct hspmd_error *err)
+int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to,
+                       bool add, const struct hspmd_local_buffer *in, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = d->o.device;
 	struct message m = measure(moves, count, from, to, add);
@@ -73,14 +73,16 @@ int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const s
 			return -1;
 		data = buffer->data;
 	}
-	if (g->made->ops->begin(group, err) || g->made->ops->send(group, 1, data, m.elements, in->dtype, err) || g->made->ops->end(group, &ticket, err))
+	if (g->made->ops->begin(group, err) || g->made->ops->send(group, 1, data, m.elements, in->dtype, err) ||
+	    g->made->ops->end(group, &ticket, err))
 		return -1;
 	hspmd_devcomm_buffer_release(buffer, g->made, ticket);
 	return buffer ? 0 : hspmd_devcomm_note_use(d, g->made, data, m.elements * in->element_bytes, ticket, err);
 }
 
-int hspmd_devcomm_receive(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to, bool add, bool early,
-			 const struct hspmd_local_buffer *out, struct devcomm_buffer **buffer, uint64_t *ticket, struct hspmd_error *err)
+int hspmd_devcomm_receive(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to,
+                          bool add, bool early, const struct hspmd_local_buffer *out, struct devcomm_buffer **buffer, uint64_t *ticket,
+                          struct hspmd_error *err)
 {
 	struct message m = measure(moves, count, from, to, add);
 	struct hspmd_communicator *group;
@@ -98,11 +100,14 @@ int hspmd_devcomm_receive(struct hspmd_devcomm *d, struct devcomm_group *g, cons
 		at = (*buffer)->data;
 	}
 	return g->made->ops->begin(group, err) || g->made->ops->receive(group, 0, at, m.elements, out->dtype, err) ||
-			       g->made->ops->end(group, ticket, err) ? -1 : 0;
+	                       g->made->ops->end(group, ticket, err)
+	               ? -1
+	               : 0;
 }
 
-int hspmd_devcomm_unpack(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to, bool add,
-			const struct hspmd_local_buffer *out, struct devcomm_buffer *buffer, uint64_t ticket, struct hspmd_error *err)
+int hspmd_devcomm_unpack(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to,
+                         bool add, const struct hspmd_local_buffer *out, struct devcomm_buffer *buffer, uint64_t ticket,
+                         struct hspmd_error *err)
 {
 	struct hspmd_device *dev = d->o.device;
 	struct hspmd_communicator *group;
@@ -112,7 +117,8 @@ int hspmd_devcomm_unpack(struct hspmd_devcomm *d, struct devcomm_group *g, const
 		return -1;
 	if (!buffer) {
 		struct message m = measure(moves, count, from, to, add);
-		return hspmd_devcomm_note_use(d, g->made, hspmd_local_buffer_contiguous(out, &m.one->box), m.elements * out->element_bytes, ticket, err);
+		return hspmd_devcomm_note_use(d, g->made, hspmd_local_buffer_contiguous(out, &m.one->box), m.elements * out->element_bytes,
+		                              ticket, err);
 	}
 	if (g->made->ops->stream_wait(group, ticket, err))
 		return -1;

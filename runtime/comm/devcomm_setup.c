@@ -66,7 +66,7 @@ static bool find_entry(const struct hspmd_address *a, const struct head *head, u
 
 /* Can all of a group's members be in it? Fills in where it comes from: *held, else id. */
 static bool agree(const struct hspmd_devcomm *d, const struct devcomm_group *g, const struct hspmd_address *addresses, uint64_t *held,
-		  unsigned char id[HSPMD_COMMUNICATOR_ID_BYTES])
+                  unsigned char id[HSPMD_COMMUNICATOR_ID_BYTES])
 {
 	static const unsigned char none[HSPMD_COMMUNICATOR_ID_BYTES];
 	bool named = false;
@@ -74,7 +74,8 @@ static bool agree(const struct hspmd_devcomm *d, const struct devcomm_group *g, 
 		const struct hspmd_address *a = &addresses[g->ranks[i]];
 		struct head head, other;
 		struct entry e;
-		if (!read_head(a, &head) || memcmp(head.kind, d->kind, sizeof d->kind) || !find_entry(a, &head, g->key, &e) || e.order != g->order)
+		if (!read_head(a, &head) || memcmp(head.kind, d->kind, sizeof d->kind) || !find_entry(a, &head, g->key, &e) ||
+		    e.order != g->order)
 			return false;
 		*held = !i || *held == e.held ? e.held : 0;
 		if (memcmp(e.id, none, sizeof none)) {
@@ -126,14 +127,15 @@ static int meet_pair(const struct devcomm_group *g, char *memory, struct hspmd_e
 	const struct hspmd_communicator_ops *ops = g->made->ops;
 	struct hspmd_communicator *group = g->made->group;
 	uint64_t ticket;
-	if (ops->begin(group, err) || (g->self == 0 ? ops->send(group, 1, memory, 1, HSPMD_F32, err) : ops->receive(group, 0, memory + 32, 1, HSPMD_F32, err)) ||
+	if (ops->begin(group, err) ||
+	    (g->self == 0 ? ops->send(group, 1, memory, 1, HSPMD_F32, err) : ops->receive(group, 0, memory + 32, 1, HSPMD_F32, err)) ||
 	    ops->end(group, &ticket, err))
 		return -1;
 	return ops->stream_wait(group, ticket, err);
 }
 
-/* A connection is made when it is first used, by both ends at once: all of them now, in an order that is the same for everybody, so that nobody waits for one
- * who waits for another. */
+/* A connection is made when it is first used, by both ends at once: all of them now, in an order that is the same for everybody, so that
+ * nobody waits for one who waits for another. */
 static int meet_pairs(struct hspmd_devcomm *d, struct hspmd_error *err)
 {
 	struct devcomm_buffer *b = hspmd_devcomm_buffer(d, 64, err);

@@ -8,7 +8,8 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 
-/* The longest sleep while messages are under way: a transport reports what it can do, so this only bounds what a report that is lost would cost. */
+/* The longest sleep while messages are under way: a transport reports what it can do, so this only bounds what a report that is lost would
+ * cost. */
 #define NAP_S 10e-3
 
 enum kind { RUN, EXPECT, FLUSH };
@@ -59,7 +60,7 @@ static int run_step(struct hspmd_engine *e, const struct hspmd_engine_job *j, st
 	    hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err)) {
 		const char *word = hspmd_comm_kind_names[j->step->kind];
 		return j->micro_batch < 0 ? hspmd_error_prefix(err, "%s of %s", word, j->tensor)
-					  : hspmd_error_prefix(err, "%s of %s, micro-batch %d", word, j->tensor, j->micro_batch);
+		                          : hspmd_error_prefix(err, "%s of %s, micro-batch %d", word, j->tensor, j->micro_batch);
 	}
 	if (e->on_done)
 		e->on_done(e->context, j->number, began, hspmd_now());

@@ -19,8 +19,8 @@ struct flow {
 	size_t posted, done, window;
 	struct hspmd_request **request; /* of message m at m % window */
 	struct hspmd_scratch **scratch; /* NULL: received in place */
-	struct devcomm_group *devcomm;    /* comes straight to the device, all at once; NULL: as above */
-	struct devcomm_buffer *buffer;   /* NULL: in place */
+	struct devcomm_group *devcomm;  /* comes straight to the device, all at once; NULL: as above */
+	struct devcomm_buffer *buffer;  /* NULL: in place */
 	uint64_t ticket;
 	bool taken;
 };
@@ -44,7 +44,7 @@ static int post(struct exchange *e, struct flow *f, struct hspmd_error *err)
 		if (!to && !f->scratch[slot])
 			return -1;
 		if (hspmd_comm_receive(e->c, f->device, e->tag | (f->add ? TAG_ADD : TAG_MOVE), to ? to : f->scratch[slot]->data, bytes,
-				       &f->request[slot], err)) {
+		                       &f->request[slot], err)) {
 			hspmd_comm_scratch_release(f->scratch[slot]);
 			f->scratch[slot] = NULL;
 			return -1;
@@ -69,11 +69,12 @@ static int take_next(struct exchange *e, struct flow *f, struct hspmd_error *err
 }
 
 /* The moves from (or to) one peer that add or do not, as pieces. */
-static int gather_pieces(const struct hspmd_move *moves, size_t count, int from, int to, bool add, size_t element_bytes, struct hspmd_pieces *p,
-			 struct hspmd_error *err)
+static int gather_pieces(const struct hspmd_move *moves, size_t count, int from, int to, bool add, size_t element_bytes,
+                         struct hspmd_pieces *p, struct hspmd_error *err)
 {
 	for (size_t i = 0; i < count; i++)
-		if (moves[i].from == from && moves[i].to == to && !moves[i].add == !add && hspmd_pieces_add(p, &moves[i].box, element_bytes, err))
+		if (moves[i].from == from && moves[i].to == to && !moves[i].add == !add &&
+		    hspmd_pieces_add(p, &moves[i].box, element_bytes, err))
 			return -1;
 	return hspmd_pieces_close(p, element_bytes, err);
 }
@@ -103,7 +104,8 @@ static int start_receives(struct exchange *e, const struct hspmd_move *moves, si
 		f->add = moves[i].add;
 		f->devcomm = e->c->devcomm ? hspmd_devcomm_pair(e->c->devcomm, f->device, self) : NULL;
 		if (f->devcomm) {
-			if (hspmd_devcomm_receive(e->c->devcomm, f->devcomm, moves, count, f->device, self, f->add, e->early, e->out, &f->buffer, &f->ticket, err))
+			if (hspmd_devcomm_receive(e->c->devcomm, f->devcomm, moves, count, f->device, self, f->add, e->early, e->out,
+			                          &f->buffer, &f->ticket, err))
 				return -1;
 			continue;
 		}
@@ -158,7 +160,8 @@ static int start_sends(struct exchange *e, const struct hspmd_move *moves, size_
 
 static int copy_here(struct exchange *e, const struct hspmd_move *m, struct hspmd_error *err)
 {
-	return e->c->dev->ops->copy_box(e->c->dev, e->out->data, &e->out->box, e->in->data, &e->in->box, &m->box, e->out->dtype, m->add, err);
+	return e->c->dev->ops->copy_box(e->c->dev, e->out->data, &e->out->box, e->in->data, &e->in->box, &m->box, e->out->dtype, m->add,
+	                                err);
 }
 
 /* All of what came straight to the device. */
@@ -167,7 +170,8 @@ static int take_devcomm(struct exchange *e, struct flow *f, const struct hspmd_m
 	if (f->taken)
 		return 0;
 	f->taken = true;
-	return hspmd_devcomm_unpack(e->c->devcomm, f->devcomm, moves, count, f->device, e->c->self, f->add, e->out, f->buffer, f->ticket, err);
+	return hspmd_devcomm_unpack(e->c->devcomm, f->devcomm, moves, count, f->device, e->c->self, f->add, e->out, f->buffer, f->ticket,
+	                            err);
 }
 
 static int finish_moves(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
@@ -218,8 +222,8 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 	return 0;
 }
 
-int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *out, uint64_t tag,
-			      struct hspmd_error *err)
+int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *out,
+                              uint64_t tag, struct hspmd_error *err)
 {
 	struct exchange *e = hspmd_calloc(1, sizeof *e);
 	if (!e)
@@ -261,8 +265,8 @@ void hspmd_comm_drop_early(struct hspmd_comm *c)
 	}
 }
 
-int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			uint64_t tag, struct hspmd_error *err)
+int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in,
+                        const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	struct exchange e = { .c = c, .tag = tag };
 	bool early = take_early(c, tag, &e);
@@ -279,8 +283,8 @@ int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, si
 	return rv;
 }
 
-int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out, int self,
-				    bool early, struct hspmd_error *err)
+int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in,
+                                    const struct hspmd_local_buffer *out, int self, bool early, struct hspmd_error *err)
 {
 	int64_t total = 0;
 	for (size_t i = 0; i < count; i++) {

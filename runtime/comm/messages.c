@@ -100,7 +100,8 @@ int hspmd_comm_need_device_scratch(struct hspmd_comm *c, size_t bytes, struct hs
 	return 0;
 }
 
-int hspmd_local_buffer_pack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, void *host, struct hspmd_error *err)
+int hspmd_local_buffer_pack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, void *host,
+                            struct hspmd_error *err)
 {
 	const struct hspmd_device_ops *ops = c->dev->ops;
 	size_t bytes = (size_t)hspmd_box_elements(box) * part->element_bytes;
@@ -115,8 +116,8 @@ int hspmd_local_buffer_pack(struct hspmd_comm *c, const struct hspmd_local_buffe
 	return ops->to_host(c->dev, host, c->device_scratch, bytes, err);
 }
 
-int hspmd_local_buffer_unpack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, const void *host, bool add,
-			struct hspmd_error *err)
+int hspmd_local_buffer_unpack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, const void *host,
+                              bool add, struct hspmd_error *err)
 {
 	const struct hspmd_device_ops *ops = c->dev->ops;
 	size_t bytes = (size_t)hspmd_box_elements(box) * part->element_bytes;
@@ -130,7 +131,8 @@ int hspmd_local_buffer_unpack(struct hspmd_comm *c, const struct hspmd_local_buf
 	return ops->copy_box(c->dev, part->data, &part->box, c->device_scratch, box, box, part->dtype, add, err);
 }
 
-int hspmd_pieces_pack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part, void *host, struct hspmd_error *err)
+int hspmd_pieces_pack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part, void *host,
+                      struct hspmd_error *err)
 {
 	char *at = host;
 	for (size_t i = p->first[m]; i < p->first[m + 1]; i++) {
@@ -141,8 +143,8 @@ int hspmd_pieces_pack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t
 	return 0;
 }
 
-int hspmd_pieces_unpack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part, const void *host, bool add,
-			struct hspmd_error *err)
+int hspmd_pieces_unpack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part,
+                        const void *host, bool add, struct hspmd_error *err)
 {
 	const char *at = host;
 	for (size_t i = p->first[m]; i < p->first[m + 1]; i++) {
@@ -153,8 +155,8 @@ int hspmd_pieces_unpack(struct hspmd_comm *c, const struct hspmd_pieces *p, size
 	return 0;
 }
 
-int hspmd_comm_send_pieces(struct hspmd_comm *c, const struct hspmd_pieces *p, const struct hspmd_local_buffer *part, int device, uint64_t tag,
-			   struct hspmd_error *err)
+int hspmd_comm_send_pieces(struct hspmd_comm *c, const struct hspmd_pieces *p, const struct hspmd_local_buffer *part, int device,
+                           uint64_t tag, struct hspmd_error *err)
 {
 	int rv = 0;
 	for (size_t m = 0; !rv && m < p->message_count; m++) {

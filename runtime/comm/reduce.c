@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reduce-scatter and all-reduce: every element is summed in one place, in member order, and then given to all who want it, so that the bits depend neither
- * on sizes nor on who is first. Each member sends straight to the owner of a range, which moves as many bytes as a ring does, (n-1)/n of the tensor a
- * member and phase (Patarasuk and Yuan 2009), in two rounds instead of 2(n-1). */
+/* Reduce-scatter and all-reduce: every element is summed in one place, in member order, and then given to all who want it, so that the bits
+ * depend neither on sizes nor on who is first. Each member sends straight to the owner of a range, which moves as many bytes as a ring
+ * does, (n-1)/n of the tensor a member and phase (Patarasuk and Yuan 2009), in two rounds instead of 2(n-1). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,10 +23,10 @@ struct summing {
 	const struct hspmd_local_buffer *in, *out;
 	uint64_t tag;
 	struct hspmd_pieces pieces;
-	struct hspmd_request **request;  /* [WINDOW][members] */
-	struct hspmd_scratch **scratch;  /* the same */
-	const void **source;             /* [members] */
-	bool share;                      /* all-reduce: send the totals to everybody */
+	struct hspmd_request **request; /* [WINDOW][members] */
+	struct hspmd_scratch **scratch; /* the same */
+	const void **source;            /* [members] */
+	bool share;                     /* all-reduce: send the totals to everybody */
 };
 
 static int post(struct summing *s, size_t m, struct hspmd_error *err)
@@ -41,8 +41,8 @@ static int post(struct summing *s, size_t m, struct hspmd_error *err)
 		s->scratch[slot] = hspmd_comm_scratch_acquire(s->c, s->pieces.bytes[m], err);
 		if (!s->scratch[slot])
 			return -1;
-		if (hspmd_comm_receive(s->c, s->step->members[i], s->tag | TAG_ADDEND, s->scratch[slot]->data, s->pieces.bytes[m], &s->request[slot],
-				       err)) {
+		if (hspmd_comm_receive(s->c, s->step->members[i], s->tag | TAG_ADDEND, s->scratch[slot]->data, s->pieces.bytes[m],
+		                       &s->request[slot], err)) {
 			hspmd_comm_scratch_release(s->scratch[slot]);
 			return -1;
 		}
@@ -129,7 +129,8 @@ static void end_summing(struct summing *s)
 	free(s->source);
 }
 
-static int send_box(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, int device, uint64_t tag, struct hspmd_error *err)
+static int send_box(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, int device, uint64_t tag,
+                    struct hspmd_error *err)
 {
 	struct hspmd_pieces p = { 0 };
 	int rv = hspmd_pieces_of(&p, box, part->element_bytes, err);
@@ -140,7 +141,7 @@ static int send_box(struct hspmd_comm *c, const struct hspmd_local_buffer *part,
 }
 
 int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
-			      const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
+                              const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag };
 	int n = step->member_count;
@@ -163,7 +164,8 @@ struct row {
 	struct hspmd_scratch *scratch;
 };
 
-static int make_row(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, bool fill, struct row *row, struct hspmd_error *err)
+static int make_row(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, bool fill, struct row *row,
+                    struct hspmd_error *err)
 {
 	int64_t elements = hspmd_box_elements(box);
 	*row = (struct row){ .part = *part };
@@ -187,8 +189,8 @@ static struct hspmd_box range(int64_t elements, int n, int owner)
 	return (struct hspmd_box){ .rank = 1, .lo = { lo < elements ? lo : elements }, .hi = { hi < elements ? hi : elements } };
 }
 
-static int reduce_small(struct hspmd_comm *c, const struct hspmd_comm_step *step, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			uint64_t tag, struct hspmd_error *err)
+static int reduce_small(struct hspmd_comm *c, const struct hspmd_comm_step *step, const struct hspmd_local_buffer *in,
+                        const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	int n = step->member_count, rv = -1;
 	size_t bytes = (size_t)in->box.hi[0] * in->element_bytes;
@@ -217,8 +219,8 @@ struct totals {
 	size_t count, capacity;
 };
 
-static int post_totals(struct hspmd_comm *c, const struct hspmd_comm_step *step, int owner, const struct hspmd_local_buffer *out, uint64_t tag,
-		       struct totals *t, struct hspmd_error *err)
+static int post_totals(struct hspmd_comm *c, const struct hspmd_comm_step *step, int owner, const struct hspmd_local_buffer *out,
+                       uint64_t tag, struct totals *t, struct hspmd_error *err)
 {
 	struct hspmd_pieces p = { 0 };
 	struct hspmd_box box = range(out->box.hi[0], step->member_count, owner);
@@ -229,14 +231,14 @@ static int post_totals(struct hspmd_comm *c, const struct hspmd_comm_step *step,
 			hspmd_fail_memory(err, "summing");
 		else
 			rv = hspmd_comm_receive(c, step->members[owner], tag | TAG_TOTAL, hspmd_pieces_in_place(&p, m, out), p.bytes[m],
-						&t->request[t->count++], err);
+			                        &t->request[t->count++], err);
 	}
 	hspmd_pieces_free(&p);
 	return rv;
 }
 
-static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			uint64_t tag, struct hspmd_error *err)
+static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                        const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	int n = step->member_count, rv = 0;
 	int64_t elements = in->box.hi[0];
@@ -266,8 +268,8 @@ static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step
 	return rv;
 }
 
-int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			  uint64_t tag, struct hspmd_error *err)
+int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                          const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	struct row from = { 0 }, to = { 0 };
 	const struct hspmd_box *box = &step->in[self];
@@ -278,8 +280,8 @@ int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *st
 	if (!rv)
 		rv = make_row(c, out, &step->out[self], false, &to, err);
 	if (!rv)
-		rv = bytes * (size_t)step->member_count <= SMALL ? reduce_small(c, step, &from.part, &to.part, tag, err) :
-								   reduce_large(c, step, self, &from.part, &to.part, tag, err);
+		rv = bytes * (size_t)step->member_count <= SMALL ? reduce_small(c, step, &from.part, &to.part, tag, err)
+		                                                 : reduce_large(c, step, self, &from.part, &to.part, tag, err);
 	if (rv)
 		return -1; /* the rows' buffers keep their users: messages may be under way */
 	if (to.scratch)
@@ -289,8 +291,10 @@ int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *st
 	return rv;
 }
 
-/* Of a box that goes in messages: the buffers of all of it, or of the `window` largest; what lies in place needs none unless it is an addend. */
-static int64_t buffers_of(const struct hspmd_box *box, const struct hspmd_local_buffer *part, size_t window, bool addends, struct hspmd_error *err)
+/* Of a box that goes in messages: the buffers of all of it, or of the `window` largest; what lies in place needs none unless it is an
+ * addend. */
+static int64_t buffers_of(const struct hspmd_box *box, const struct hspmd_local_buffer *part, size_t window, bool addends,
+                          struct hspmd_error *err)
 {
 	struct hspmd_pieces p = { 0 };
 	size_t all = 0, most = 0;
@@ -306,18 +310,22 @@ static int64_t buffers_of(const struct hspmd_box *box, const struct hspmd_local_
 
 static int64_t row_buffer(const struct hspmd_local_buffer *part, const struct hspmd_box *box)
 {
-	return hspmd_local_buffer_contiguous(part, box) ? 0 : (int64_t)hspmd_comm_scratch_size((size_t)hspmd_box_elements(box) * part->element_bytes);
+	return hspmd_local_buffer_contiguous(part, box)
+	               ? 0
+	               : (int64_t)hspmd_comm_scratch_size((size_t)hspmd_box_elements(box) * part->element_bytes);
 }
 
-int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in, const struct hspmd_local_buffer *out,
-			       struct hspmd_error *err)
+int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
+                               const struct hspmd_local_buffer *out, struct hspmd_error *err)
 {
 	int n = step->member_count;
 	bool all = step->kind == HSPMD_COMM_ALL_REDUCE;
 	int64_t elements = hspmd_box_elements(&step->in[self]);
 	size_t bytes = (size_t)elements * in->element_bytes;
 	struct hspmd_box mine = all ? range(elements, n, self) : step->out[self];
-	struct hspmd_local_buffer row = { .data = in->data, .box = { .rank = 1, .hi = { elements } }, .element_bytes = in->element_bytes, .on_host = true };
+	struct hspmd_local_buffer row = {
+		.data = in->data, .box = { .rank = 1, .hi = { elements } }, .element_bytes = in->element_bytes, .on_host = true
+	};
 	int64_t total = all ? row_buffer(in, &step->in[self]) + row_buffer(out, &step->out[self]) : 0;
 	if (all && bytes * (size_t)n <= SMALL)
 		return total + (int64_t)hspmd_comm_scratch_size(bytes * (size_t)n);

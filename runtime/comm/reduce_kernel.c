@@ -7,20 +7,20 @@
 /* Elements summed at a time: the running sum stays in the first-level cache. */
 #define BLOCK 1024
 
-#define ADD_SOURCES(name, type)                                                                                  \
-	static void name(type *dst, const void *const *src, int sources, size_t elements)                        \
-	{                                                                                                        \
-		for (size_t at = 0; at < elements; at += BLOCK) {                                                \
-			size_t n = elements - at < BLOCK ? elements - at : BLOCK;                                \
-			type sum[BLOCK];                                                                         \
-			memcpy(sum, (const type *)src[0] + at, n * sizeof *sum);                                 \
-			for (int s = 1; s < sources; s++) {                                                      \
-				const type *from = (const type *)src[s] + at;                                    \
-				for (size_t i = 0; i < n; i++)                                                   \
-					sum[i] += from[i];                                                       \
-			}                                                                                        \
-			memcpy(dst + at, sum, n * sizeof *sum);                                                  \
-		}                                                                                                \
+#define ADD_SOURCES(name, type)                                                                                                            \
+	static void name(type *dst, const void *const *src, int sources, size_t elements)                                                  \
+	{                                                                                                                                  \
+		for (size_t at = 0; at < elements; at += BLOCK) {                                                                          \
+			size_t n = elements - at < BLOCK ? elements - at : BLOCK;                                                          \
+			type sum[BLOCK];                                                                                                   \
+			memcpy(sum, (const type *)src[0] + at, n * sizeof *sum);                                                           \
+			for (int s = 1; s < sources; s++) {                                                                                \
+				const type *from = (const type *)src[s] + at;                                                              \
+				for (size_t i = 0; i < n; i++)                                                                             \
+					sum[i] += from[i];                                                                                 \
+			}                                                                                                                  \
+			memcpy(dst + at, sum, n * sizeof *sum);                                                                            \
+		}                                                                                                                          \
 	}
 ADD_SOURCES(add_f32, float)
 ADD_SOURCES(add_f64, double)

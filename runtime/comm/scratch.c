@@ -70,7 +70,7 @@ static int collect(struct hspmd_comm *c, struct hspmd_error *err)
 }
 
 int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *data, size_t bytes, struct hspmd_scratch *scratch,
-		    struct hspmd_error *err)
+                    struct hspmd_error *err)
 {
 	/* Testing all at every send would be quadratic; a few dozen may gather. */
 	if (c->pending_count >= 64 && !(c->pending_count & 31) && collect(c, err))
@@ -87,7 +87,8 @@ int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *
 	return 0;
 }
 
-int hspmd_comm_receive(struct hspmd_comm *c, int device, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r, struct hspmd_error *err)
+int hspmd_comm_receive(struct hspmd_comm *c, int device, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
+                       struct hspmd_error *err)
 {
 	return c->transport->ops->receive(c->transport, c->rank_of[device], tag, data, bytes, r, err);
 }

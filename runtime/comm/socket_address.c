@@ -143,7 +143,7 @@ int hspmd_socket_address(const struct hspmd_socket_listener *l, struct hspmd_add
 	machine_identity(b->machine, sizeof b->machine);
 	/* An abstract name: sun_path begins with a NUL and ends where the length says. */
 	snprintf(b->unix_name, sizeof b->unix_name, "%.*s", (int)(l->unix_length - offsetof(struct sockaddr_un, sun_path) - 1),
-		 l->unix_name.sun_path + 1);
+	         l->unix_name.sun_path + 1);
 	struct sockaddr_storage name;
 	socklen_t length = sizeof name;
 	if (l->tcp_fd >= 0 && !getsockname(l->tcp_fd, (struct sockaddr *)&name, &length)) {

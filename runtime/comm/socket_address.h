@@ -14,8 +14,8 @@
 
 #define HSPMD_SOCKET_TOKEN 16
 
-/* A Unix socket for peers on this machine (same kernel, same network namespace) and a TCP socket for others. Whoever connects must show the token,
- * so that a stranger who finds the port gets nowhere. */
+/* A Unix socket for peers on this machine (same kernel, same network namespace) and a TCP socket for others. Whoever connects must show the
+ * token, so that a stranger who finds the port gets nowhere. */
 struct hspmd_socket_listener {
 	int unix_fd, tcp_fd; /* tcp_fd -1: this machine has no network */
 	struct sockaddr_un unix_name;

@@ -120,7 +120,10 @@ void hspmd_socket_connection_connect(struct hspmd_socket_connection *l, int own_
 {
 	l->state = HSPMD_CONNECTION_CONNECTING;
 	l->hello = (struct hspmd_socket_item){
-		.frame = { .magic = HSPMD_FRAME_MAGIC, .kind = HSPMD_FRAME_HELLO, .tag = (uint64_t)own_rank, .bytes = sizeof l->target.token },
+		.frame = { .magic = HSPMD_FRAME_MAGIC,
+		           .kind = HSPMD_FRAME_HELLO,
+		           .tag = (uint64_t)own_rank,
+		           .bytes = sizeof l->target.token },
 		.body = l->target.token,
 		.body_bytes = sizeof l->target.token,
 		.waiting = true,

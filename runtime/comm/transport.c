@@ -40,7 +40,7 @@ const struct hspmd_transport_ops *hspmd_transport_find(const char *name, struct 
 }
 
 int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport_ops *ops, const struct hspmd_transport_options *o,
-			 struct hspmd_error *err)
+                         struct hspmd_error *err)
 {
 	if (o->size < 1 || o->size > HSPMD_TRANSPORT_MAX_RANKS || o->rank < 0 || o->rank >= o->size)
 		return hspmd_fail(err, "transport: rank %d of %d is out of range", o->rank, o->size);
@@ -130,7 +130,7 @@ static const char *describe(const struct hspmd_transport *t, const struct hspmd_
 	}
 	char peer[80];
 	snprintf(buf, size, "%.3g %s %s %s", amount, units[unit], r->sending ? "to" : "from",
-		 hspmd_transport_peer(t, r->peer, peer, sizeof peer));
+	         hspmd_transport_peer(t, r->peer, peer, sizeof peer));
 	return buf;
 }
 
@@ -178,16 +178,17 @@ int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **reque
 			return hspmd_fail(err, "called off while waiting for %s", describe(t, requests[first], what, sizeof what));
 		double waited = now - since;
 		if (waited > t->options.timeout_s)
-			return hspmd_fail(err, "waited %.3g s for %s", t->options.timeout_s, describe(t, requests[first], what, sizeof what));
+			return hspmd_fail(err, "waited %.3g s for %s", t->options.timeout_s,
+			                  describe(t, requests[first], what, sizeof what));
 		if (waited > SPIN_S)
 			t->ops->block(t, fmin(NAP_S, t->options.timeout_s - waited + 1e-3));
 	}
 }
 
-/* Round k of Bruck's algorithm: with 2^k blocks in hand (own first, then those of the following members), pass as many as the member 2^k before
- * still lacks and take as many from the one 2^k after. */
-int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int count, uint64_t tag, const void *own, size_t bytes, void *all,
-			   struct hspmd_error *err)
+/* Round k of Bruck's algorithm: with 2^k blocks in hand (own first, then those of the following members), pass as many as the member 2^k
+ * before still lacks and take as many from the one 2^k after. */
+int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int count, uint64_t tag, const void *own, size_t bytes,
+                               void *all, struct hspmd_error *err)
 {
 	int self = -1;
 	if (!ranks)
@@ -200,7 +201,7 @@ int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int 
 	struct {
 		struct hspmd_deferred_free deferred;
 		char blocks[];
-	} *scratch;
+	} * scratch;
 	if (bytes > (SIZE_MAX - sizeof *scratch) / (size_t)count || !(scratch = malloc(sizeof *scratch + (size_t)count * bytes)))
 		return hspmd_fail_memory(err, "gathering from all members");
 	char *blocks = scratch->blocks;
@@ -209,7 +210,8 @@ int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int 
 		int wanted = have < count - have ? have : count - have;
 		int to = (self - have + count) % count, from = (self + have) % count;
 		struct hspmd_request *r[2] = { NULL, NULL };
-		if (t->ops->receive(t, ranks ? ranks[from] : from, tag, blocks + (size_t)have * bytes, (size_t)wanted * bytes, &r[0], err) ||
+		if (t->ops->receive(t, ranks ? ranks[from] : from, tag, blocks + (size_t)have * bytes, (size_t)wanted * bytes, &r[0],
+		                    err) ||
 		    t->ops->send(t, ranks ? ranks[to] : to, tag, blocks, (size_t)wanted * bytes, &r[1], err) ||
 		    hspmd_transport_wait(t, r, 2, err)) {
 			hspmd_transport_free_on_close(t, &scratch->deferred);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of one process: a send finishes when the receiver has copied straight from the sender's buffer. Strict on purpose (nothing is buffered), so that a
- * program which only works because small messages are buffered elsewhere fails here. */
+/* Threads of one process: a send finishes when the receiver has copied straight from the sender's buffer. Strict on purpose (nothing is
+ * buffered), so that a program which only works because small messages are buffered elsewhere fails here. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,8 +165,8 @@ static int memory_connect(struct hspmd_transport *base, const struct hspmd_addre
 		if (addresses[r].size == sizeof a)
 			memcpy(&a, addresses[r].data, sizeof a);
 		TAILQ_FOREACH(box, &registry, registered)
-			if (box->id == a.id && a.pid == getpid())
-				break;
+		if (box->id == a.id && a.pid == getpid())
+			break;
 		char peer[80];
 		if (!box) {
 			rv = hspmd_fail(err, "%s is not a thread of this process", hspmd_transport_peer(base, r, peer, sizeof peer));
@@ -179,7 +179,8 @@ static int memory_connect(struct hspmd_transport *base, const struct hspmd_addre
 	return rv;
 }
 
-static struct message *start(struct memory_transport *t, int peer, bool sending, uint64_t tag, void *data, size_t bytes, struct hspmd_error *err)
+static struct message *start(struct memory_transport *t, int peer, bool sending, uint64_t tag, void *data, size_t bytes,
+                             struct hspmd_error *err)
 {
 	if (hspmd_transport_check(&t->base, peer, tag, err))
 		return NULL;
@@ -195,7 +196,7 @@ static struct message *start(struct memory_transport *t, int peer, bool sending,
 }
 
 static int memory_send(struct hspmd_transport *base, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
-		       struct hspmd_error *err)
+                       struct hspmd_error *err)
 {
 	struct memory_transport *t = (struct memory_transport *)base;
 	struct message *m = start(t, to, true, tag, (void *)(uintptr_t)data, bytes, err);
@@ -214,7 +215,7 @@ static int memory_send(struct hspmd_transport *base, int to, uint64_t tag, const
 }
 
 static int memory_receive(struct hspmd_transport *base, int from, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
-			  struct hspmd_error *err)
+                          struct hspmd_error *err)
 {
 	struct memory_transport *t = (struct memory_transport *)base;
 	struct message *m = start(t, from, false, tag, data, bytes, err);
@@ -230,12 +231,13 @@ static void memory_progress(struct hspmd_transport *base)
 	struct memory_transport *t = (struct memory_transport *)base;
 	struct message *m, *s;
 	pthread_mutex_lock(&lock);
-	TAILQ_FOREACH(m, &t->posted, own) {
+	TAILQ_FOREACH(m, &t->posted, own)
+	{
 		if (m->done)
 			continue;
 		TAILQ_FOREACH(s, &t->own->laid, laid)
-			if (s->sender == m->sender && s->request.tag == m->request.tag)
-				break;
+		if (s->sender == m->sender && s->request.tag == m->request.tag)
+			break;
 		if (!s)
 			continue;
 		TAILQ_REMOVE(&t->own->laid, s, laid);

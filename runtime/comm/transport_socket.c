@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plain sockets: Unix ones on a machine, TCP between machines. Needs no library, and a peer's death shows at once.
  *
- * A message of up to EAGER_MAX bytes is written at once and kept by the receiver until its receive is posted; a larger one asks first and is written when
- * the receive is there, straight into its buffer, so that what a receiver must keep for later stays small. */
+ * A message of up to EAGER_MAX bytes is written at once and kept by the receiver until its receive is posted; a larger one asks first and
+ * is written when the receive is there, straight into its buffer, so that what a receiver must keep for later stays small. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,9 +23,9 @@
 enum source { LISTENER, OUTGOING, INCOMING, WAKER }; /* first member of what epoll reports */
 
 enum stage {
-	POSTED,   /* receive: nothing has come; send: not all is written, or not granted yet */
-	GRANTED,  /* receive: the sender was told to send */
-	FILLING,  /* receive: the body is coming in */
+	POSTED,  /* receive: nothing has come; send: not all is written, or not granted yet */
+	GRANTED, /* receive: the sender was told to send */
+	FILLING, /* receive: the body is coming in */
 	FINISHED
 };
 
@@ -79,7 +79,7 @@ struct socket_transport {
 	struct hspmd_socket_listener listener;
 	struct peer *peers;
 	TAILQ_HEAD(, incoming) incoming;
-	int strangers;  /* connections that have not said who they are */
+	int strangers;   /* connections that have not said who they are */
 	bool connecting; /* some links need a look without an event */
 	uint64_t last_id;
 	char waste[64 << 10];
@@ -160,8 +160,8 @@ static struct message *posted(struct peer *p, uint64_t tag)
 {
 	struct message *m;
 	TAILQ_FOREACH(m, &p->receives, entry)
-		if (m->stage == POSTED && m->request.tag == tag)
-			return m;
+	if (m->stage == POSTED && m->request.tag == tag)
+		return m;
 	return NULL;
 }
 
@@ -199,8 +199,8 @@ static int begin_data(struct peer *p, struct incoming *in)
 {
 	struct message *m;
 	TAILQ_FOREACH(m, &p->receives, entry)
-		if (m->stage == GRANTED && m->id == in->frame.id)
-			break;
+	if (m->stage == GRANTED && m->id == in->frame.id)
+		break;
 	if (!m || in->frame.bytes != m->request.bytes)
 		return -1;
 	m->stage = FILLING;
@@ -214,11 +214,12 @@ static int granted(struct peer *p, const struct hspmd_frame *f)
 {
 	struct message *m;
 	TAILQ_FOREACH(m, &p->sends, entry)
-		if (m->id == f->id)
-			break;
+	if (m->id == f->id)
+		break;
 	if (!m || m->item.frame.kind != HSPMD_FRAME_REQUEST_TO_SEND || m->item.waiting)
 		return -1;
-	m->item.frame = (struct hspmd_frame){ .magic = HSPMD_FRAME_MAGIC, .kind = HSPMD_FRAME_DATA, .bytes = m->request.bytes, .id = f->tag };
+	m->item.frame =
+	        (struct hspmd_frame){ .magic = HSPMD_FRAME_MAGIC, .kind = HSPMD_FRAME_DATA, .bytes = m->request.bytes, .id = f->tag };
 	m->item.body = m->data;
 	m->item.body_bytes = m->request.bytes;
 	hspmd_socket_connection_queue(&p->out, &m->item);
@@ -258,8 +259,8 @@ static int begin_frame(struct socket_transport *t, struct incoming *in)
 static int greet(struct socket_transport *t, struct incoming *in)
 {
 	uint64_t rank = in->frame.tag;
-	if (memcmp(in->token, t->listener.token, sizeof in->token) || !t->peers || rank >= (uint64_t)t->base.options.size || t->peers[rank].in ||
-	    t->peers[rank].in_closed)
+	if (memcmp(in->token, t->listener.token, sizeof in->token) || !t->peers || rank >= (uint64_t)t->base.options.size ||
+	    t->peers[rank].in || t->peers[rank].in_closed)
 		return -1;
 	t->strangers--;
 	in->peer = (int)rank;
@@ -366,7 +367,8 @@ static void socket_block(struct hspmd_transport *base, double seconds)
 	epoll_wait(t->epoll, &event, 1, t->connecting && ms > 1 ? 1 : ms);
 }
 
-static struct message *start(struct socket_transport *t, int to, bool sending, uint64_t tag, void *data, size_t bytes, struct hspmd_error *err)
+static struct message *start(struct socket_transport *t, int to, bool sending, uint64_t tag, void *data, size_t bytes,
+                             struct hspmd_error *err)
 {
 	if (hspmd_transport_check(&t->base, to, tag, err))
 		return NULL;
@@ -383,7 +385,7 @@ static struct message *start(struct socket_transport *t, int to, bool sending, u
 }
 
 static int socket_send(struct hspmd_transport *base, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
-		       struct hspmd_error *err)
+                       struct hspmd_error *err)
 {
 	struct socket_transport *t = (struct socket_transport *)base;
 	struct message *m = start(t, to, true, tag, (void *)(uintptr_t)data, bytes, err);
@@ -391,7 +393,8 @@ static int socket_send(struct hspmd_transport *base, int to, uint64_t tag, const
 		return -1;
 	struct peer *p = &t->peers[to];
 	bool small = bytes <= EAGER_MAX;
-	m->item.frame = (struct hspmd_frame){ HSPMD_FRAME_MAGIC, small ? HSPMD_FRAME_EAGER : HSPMD_FRAME_REQUEST_TO_SEND, tag, bytes, m->id };
+	m->item.frame =
+	        (struct hspmd_frame){ HSPMD_FRAME_MAGIC, small ? HSPMD_FRAME_EAGER : HSPMD_FRAME_REQUEST_TO_SEND, tag, bytes, m->id };
 	m->item.body = small ? data : NULL;
 	m->item.body_bytes = small ? bytes : 0;
 	TAILQ_INSERT_TAIL(&p->sends, m, entry);
@@ -401,7 +404,7 @@ static int socket_send(struct hspmd_transport *base, int to, uint64_t tag, const
 }
 
 static int socket_receive(struct hspmd_transport *base, int from, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
-			  struct hspmd_error *err)
+                          struct hspmd_error *err)
 {
 	struct socket_transport *t = (struct socket_transport *)base;
 	struct message *m = start(t, from, false, tag, data, bytes, err);
@@ -412,8 +415,8 @@ static int socket_receive(struct hspmd_transport *base, int from, uint64_t tag, 
 	TAILQ_INSERT_TAIL(&p->receives, m, entry);
 	*r = &m->request;
 	TAILQ_FOREACH(a, &p->arrivals, entry)
-		if (a->tag == tag && !a->wanted)
-			break;
+	if (a->tag == tag && !a->wanted)
+		break;
 	if (!a)
 		return 0;
 	m->came = a->bytes;

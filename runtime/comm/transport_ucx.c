@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* UCX: shared memory on a node, TCP or RDMA between nodes, by its tag-matching calls.
  *
- * Endpoints are made with error mode NONE because the other mode leaves shared memory out. UCX then does not tell when a peer on the same node dies, and
- * what is pending towards it can be neither finished nor cancelled; but a worker can be destroyed with all that pending. So every generation has a worker
- * of its own, nobody asks UCX who is alive, and close() destroys the worker whole.
+ * Endpoints are made with error mode NONE because the other mode leaves shared memory out. UCX then does not tell when a peer on the same
+ * node dies, and what is pending towards it can be neither finished nor cancelled; but a worker can be destroyed with all that pending. So
+ * every generation has a worker of its own, nobody asks UCX who is alive, and close() destroys the worker whole.
  *
- * A message that is still pending then holds the registration of its memory, which destroying the worker does not give back. ucp_cleanup aborts the process
- * for it where UCX was built with assertions (Debian's 1.18: "region->refcount == 0" in rcache.c). A context that has lost a message is therefore kept until
- * the process ends: 30 kB with UCX 1.13, 200 kB with 1.18, and no descriptor, for each generation that ended so. Doing without the registration cache would
- * avoid it too, at the price of registering every large message anew where there is RDMA.
+ * A message that is still pending then holds the registration of its memory, which destroying the worker does not give back. ucp_cleanup
+ * aborts the process for it where UCX was built with assertions (Debian's 1.18: "region->refcount == 0" in rcache.c). A context that has
+ * lost a message is therefore kept until the process ends: 30 kB with UCX 1.13, 200 kB with 1.18, and no descriptor, for each generation
+ * that ended so. Doing without the registration cache would avoid it too, at the price of registering every large message anew where there
+ * is RDMA.
  */
 #include <math.h>
 #include <poll.h>
@@ -29,7 +30,8 @@
 
 /* UCX matches 64 bits: the sender above the caller's tag. */
 #define TAG_BITS 44
-_Static_assert(HSPMD_TAG_LIMIT == UINT64_C(1) << TAG_BITS && HSPMD_TRANSPORT_MAX_RANKS <= 1 << (64 - TAG_BITS), "a rank and a tag fit in 64 bits");
+_Static_assert(HSPMD_TAG_LIMIT == UINT64_C(1) << TAG_BITS && HSPMD_TRANSPORT_MAX_RANKS <= 1 << (64 - TAG_BITS),
+               "a rank and a tag fit in 64 bits");
 
 struct ucx_transport;
 
@@ -107,7 +109,7 @@ static void ucx_close(struct hspmd_transport *base)
 	bool pending = false;
 	if (t->worker) {
 		TAILQ_FOREACH(m, &t->all, all)
-			pending |= !m->done;
+		pending |= !m->done;
 		if (!pending)
 			close_flushed(t);
 		/* May still call back into messages: they go afterwards. */
@@ -285,7 +287,7 @@ static int started(struct ucx_transport *t, struct ucx_message *m, ucs_status_pt
 }
 
 static int ucx_send(struct hspmd_transport *base, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
-		    struct hspmd_error *err)
+                    struct hspmd_error *err)
 {
 	struct ucx_transport *t = (struct ucx_transport *)base;
 	struct ucx_message *m = start(t, to, true, tag, bytes, err);
@@ -301,11 +303,12 @@ static int ucx_send(struct hspmd_transport *base, int to, uint64_t tag, const vo
 		.cb.send = on_sent,
 		.user_data = m,
 	};
-	return started(t, m, ucp_tag_send_nbx(t->peers[to].ep, data, bytes, (uint64_t)base->options.rank << TAG_BITS | tag, &param), r, err);
+	return started(t, m, ucp_tag_send_nbx(t->peers[to].ep, data, bytes, (uint64_t)base->options.rank << TAG_BITS | tag, &param), r,
+	               err);
 }
 
 static int ucx_receive(struct hspmd_transport *base, int from, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
-		       struct hspmd_error *err)
+                       struct hspmd_error *err)
 {
 	struct ucx_transport *t = (struct ucx_transport *)base;
 	struct ucx_message *m = start(t, from, false, tag, bytes, err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device: a table of functions that allocates, copies and runs operators' kernels. One object a worker; not thread-safe unless said (to_host_concurrent). */
+/* A device: a table of functions that allocates, copies and runs operators' kernels. One object a worker; not thread-safe unless said
+ * (to_host_concurrent). */
 #ifndef HSPMD_DEVICE_DEVICE_H
 #define HSPMD_DEVICE_DEVICE_H
 
@@ -36,27 +37,32 @@ struct hspmd_device_ops {
 	int (*to_device)(struct hspmd_device *dev, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 	int (*to_host)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 	/* hspmd_device_read_batch with one wait for all. NULL: does not gain by it. */
-	int (*to_host_batch)(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);
-	/* As to_host, beside the kernels and in no order with them: by one thread at a time, which need not be the device's own. What is read was written before the device was
-	 * last synchronised, and nothing writes it until this returns. NULL: not possible. */
+	int (*to_host_batch)(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes,
+	                     struct hspmd_error *err);
+	/* As to_host, beside the kernels and in no order with them: by one thread at a time, which need not be the device's own. What is
+	 * read was written before the device was last synchronised, and nothing writes it until this returns. NULL: not possible. */
 	int (*to_host_concurrent)(struct hspmd_device *dev, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 	int (*zero)(struct hspmd_device *dev, void *dst, size_t bytes, struct hspmd_error *err);
 	/* Copy `part` between packed buffers holding dst_box and src_box; add: dst += src (floating types). */
-	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-			const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err);
+	int (*copy_box)(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
+	                const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
+	                struct hspmd_error *err);
 	/* Bytes of workspace an operator needs for these args (data pointers unset). */
 	size_t (*workspace)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args);
 	int (*run)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err);
-	/* As `run` for one after the other, in as few launches as may be; what all must share (workspace, an optimizer's step) is the first's. NULL: does not gain by it. */
-	int (*run_batch)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err);
+	/* As `run` for one after the other, in as few launches as may be; what all must share (workspace, an optimizer's step) is the
+	 * first's. NULL: does not gain by it. */
+	int (*run_batch)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count,
+	                 struct hspmd_error *err);
 	int (*synchronise)(struct hspmd_device *dev, struct hspmd_error *err);
-	/* What run() and zero() are asked for between the first two is kept instead of done; replay does it, with the same buffers, as often as it is asked for. capture_end ends
-	 * a recording also where something in between failed. NULL: the device cannot. */
+	/* What run() and zero() are asked for between the first two is kept instead of done; replay does it, with the same buffers, as
+	 * often as it is asked for. capture_end ends a recording also where something in between failed. NULL: the device cannot. */
 	int (*capture_begin)(struct hspmd_device *dev, struct hspmd_error *err);
 	int (*capture_end)(struct hspmd_device *dev, struct hspmd_device_graph **captured, struct hspmd_error *err);
 	int (*replay)(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err);
 	void (*graph_free)(struct hspmd_device *dev, struct hspmd_device_graph *captured); /* NULL is fine */
-	const struct hspmd_communicator_ops *communicators; /* how such devices communicate without host memory (runtime/device/communicator.h); NULL: not at all */
+	const struct hspmd_communicator_ops
+	        *communicators; /* how such devices communicate without host memory (runtime/device/communicator.h); NULL: not at all */
 };
 
 /* First member of every device. */
@@ -64,7 +70,8 @@ struct hspmd_device {
 	const struct hspmd_device_ops *ops;
 };
 
-/* Has a kind of devices a kernel for what not all have (HSPMD_OPS_EXTRA)? Known without such a device, so that a program is the same wherever it is looked at. */
+/* Has a kind of devices a kernel for what not all have (HSPMD_OPS_EXTRA)? Known without such a device, so that a program is the same
+ * wherever it is looked at. */
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode);
 
 /* to_host of `bytes` (at most 64) from each of `count` places, one behind the other, as many at once as the device can. */

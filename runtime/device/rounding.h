@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stochastic rounding of F32 to BF16: to one of the two neighbours, to the upper one with a probability equal to the distance from the lower one, so that the mean is the
- * value itself and updates smaller than half a unit are not lost (Gupta et al., "Deep Learning with Limited Numerical Precision", arXiv 1502.02551, section 3). The random
- * bits are a function of (seed, stream, index of the element in the full tensor) alone: every device and every way to cut a tensor gives the same. */
+/* Stochastic rounding of F32 to BF16: to one of the two neighbours, to the upper one with a probability equal to the distance from the
+ * lower one, so that the mean is the value itself and updates smaller than half a unit are not lost (Gupta et al., "Deep Learning with
+ * Limited Numerical Precision", arXiv 1502.02551, section 3). The random bits are a function of (seed, stream, index of the element in the
+ * full tensor) alone: every device and every way to cut a tensor gives the same. */
 #ifndef HSPMD_DEVICE_ROUNDING_H
 #define HSPMD_DEVICE_ROUNDING_H
 
@@ -9,8 +10,9 @@
 
 #include "runtime/device/random.h"
 
-/* The bits in BF16. random: 16 bits, each value as likely as another; they decide between the neighbours of what BF16 does not hold. What it holds stays, as do infinities and
- * NaN. Beyond the largest finite number the upper neighbour is infinity, at no distance that could be weighed: the largest finite one it is. */
+/* The bits in BF16. random: 16 bits, each value as likely as another; they decide between the neighbours of what BF16 does not hold. What
+ * it holds stays, as do infinities and NaN. Beyond the largest finite number the upper neighbour is infinity, at no distance that could be
+ * weighed: the largest finite one it is. */
 HSPMD_RANDOM uint16_t hspmd_round_bf16(float x, uint32_t random)
 {
 	uint32_t word, size;
@@ -24,8 +26,8 @@ HSPMD_RANDOM uint16_t hspmd_round_bf16(float x, uint32_t random)
 }
 
 /* The elements [i, i + count) of a local part: from[0] and to[0] are those of element i. */
-HSPMD_RANDOM void hspmd_round_elements(uint64_t seed, uint64_t stream, const struct hspmd_index_map *map, int64_t i, int count, const float *from,
-				       uint16_t *to)
+HSPMD_RANDOM void hspmd_round_elements(uint64_t seed, uint64_t stream, const struct hspmd_index_map *map, int64_t i, int count,
+                                       const float *from, uint16_t *to)
 {
 	uint32_t word[4] = { 0 };
 	int64_t index = 0, run = 0, block = -1; /* whose words these are */

@@ -15,20 +15,20 @@
 struct hspmd_executor {
 	struct hspmd_executor_options o;
 	const struct hspmd_program *p;
-	struct hspmd_engine *flow; /* what passes wait for; NULL: one device */
+	struct hspmd_engine *flow;    /* what passes wait for; NULL: one device */
 	struct hspmd_engine *overlap; /* of gradients, and what brings parameters back */
-	bool threaded;               /* engines have threads */
-	char *bases[2];          /* by region, on the device */
-	bool borrowed[2];        /* from o.persistent */
+	bool threaded;                /* engines have threads */
+	char *bases[2];               /* by region, on the device */
+	bool borrowed[2];             /* from o.persistent */
 	struct hspmd_spill spilled; /* where the fixed region is while another plan has the device's memory; the device may not reach it */
 	void *workspace;
 	size_t workspace_bytes;
-	double *scalar;          /* on the device: sum of squares */
-	bool copied;             /* copies of parameters in the operators' type are up to date */
-	char *samples;           /* host: one READ's worth */
+	double *scalar;                /* on the device: sum of squares */
+	bool copied;                   /* copies of parameters in the operators' type are up to date */
+	char *samples;                 /* host: one READ's worth */
 	struct hspmd_op_attr *updates; /* of every parameter's */
 	struct hspmd_kernel_args *all; /* what every parameter is updated with, where the device takes many at once; else NULL */
-	struct hspmd_replay *replay; /* NULL: each instruction by itself */
+	struct hspmd_replay *replay;   /* NULL: each instruction by itself */
 };
 
 _Static_assert(HSPMD_TOTALS_COUNT == HSPMD_PERSISTENT_TOTALS, "a step's totals outlive the process");
@@ -61,8 +61,15 @@ static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
 {
 	const struct hspmd_executor_options *o = &ex->o;
 	struct hspmd_engine_options e = {
-		.device = o->device, .transport = o->transport, .devcomm = o->devcomm[0], .rank_of = o->rank_of, .count = o->device_count, .self = ex->p->device,
-		.threaded = o->device->ops->host_memory && o->overlap_transport && !o->seconds, .on_done = o->timeline ? see_transfer : NULL, .context = o->timeline,
+		.device = o->device,
+		.transport = o->transport,
+		.devcomm = o->devcomm[0],
+		.rank_of = o->rank_of,
+		.count = o->device_count,
+		.self = ex->p->device,
+		.threaded = o->device->ops->host_memory && o->overlap_transport && !o->seconds,
+		.on_done = o->timeline ? see_transfer : NULL,
+		.context = o->timeline,
 	};
 	ex->threaded = e.threaded;
 	ex->flow = hspmd_engine_create(&e, err);
@@ -237,7 +244,8 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[in->out[0]].slot_type];
 	const char *name = p->graph->tensors[slot_type->tensor].name;
 	int64_t first = step * ex->o.job->global_batch + p->first_sample + (int64_t)in->micro_batch * p->micro_batch;
-	int64_t start = slot_type->box.rank > 1 ? slot_type->box.lo[1] : 0, count = slot_type->box.rank > 1 ? slot_type->box.hi[1] - start : 1;
+	int64_t start = slot_type->box.rank > 1 ? slot_type->box.lo[1] : 0,
+	        count = slot_type->box.rank > 1 ? slot_type->box.hi[1] - start : 1;
 	size_t sample = slot_type->bytes / (size_t)(slot_type->box.hi[0] - slot_type->box.lo[0]);
 	char *to = ex->samples;
 	for (int64_t b = slot_type->box.lo[0]; b < slot_type->box.hi[0]; b++, to += sample)
@@ -247,7 +255,8 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 }
 
 /* What the kernel of an instruction is given; attr NULL: the instruction's own. */
-static void set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr, struct hspmd_kernel_args *args)
+static void set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
+                     struct hspmd_kernel_args *args)
 {
 	hspmd_program_kernel_args(ex->p, in, ex->bases, args);
 	if (attr)
@@ -260,7 +269,8 @@ static void set_args(const struct hspmd_executor *ex, const struct hspmd_instruc
 	args->workspace_bytes = ex->p->workspace_bytes;
 }
 
-static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr, struct hspmd_error *err)
+static int run_kernel(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
+                      struct hspmd_error *err)
 {
 	struct hspmd_kernel_args args;
 	set_args(ex, in, attr, &args);
@@ -276,13 +286,22 @@ static struct hspmd_engine_job job_of(const struct hspmd_executor *ex, const str
 	const struct hspmd_program *p = ex->p;
 	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].slot_type];
 	return (struct hspmd_engine_job){
-		.transfer = in->transfer, .step = &in->transfer->steps[in->step], .dtype = slot_type->dtype, .in = hspmd_executor_slot_data(ex, in->in[0]),
-		.out = hspmd_executor_slot_data(ex, in->out[0]), .in_bytes = slot_bytes(ex, in->in[0]), .out_bytes = slot_bytes(ex, in->out[0]), .tag = in->tag,
-		.tensor = p->graph->tensors[slot_type->tensor].name, .micro_batch = in->micro_batch, .number = (int)(in - p->instructions),
+		.transfer = in->transfer,
+		.step = &in->transfer->steps[in->step],
+		.dtype = slot_type->dtype,
+		.in = hspmd_executor_slot_data(ex, in->in[0]),
+		.out = hspmd_executor_slot_data(ex, in->out[0]),
+		.in_bytes = slot_bytes(ex, in->in[0]),
+		.out_bytes = slot_bytes(ex, in->out[0]),
+		.tag = in->tag,
+		.tensor = p->graph->tensors[slot_type->tensor].name,
+		.micro_batch = in->micro_batch,
+		.number = (int)(in - p->instructions),
 	};
 }
 
-/* Gradients (and parameters, which go the same way back) have an engine of their own: what passes wait for never stands behind a sum whose peers are late. */
+/* Gradients (and parameters, which go the same way back) have an engine of their own: what passes wait for never stands behind a sum whose
+ * peers are late. */
 static struct hspmd_engine *engine_of(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
 {
 	if (in->kind != HSPMD_INSTRUCTION_COMM)
@@ -320,16 +339,19 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 	return ex->threaded && !is_awaited(ex, in) ? hspmd_engine_issue(engine, &job, err) : hspmd_engine_run(engine, &job, err);
 }
 
-/* What is read must have come, and what is written must be no message's source or destination still under way. Steps of one engine follow one another. */
+/* What is read must have come, and what is written must be no message's source or destination still under way. Steps of one engine follow
+ * one another. */
 static int settle(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
 {
 	struct hspmd_engine *own = engine_of(ex, in), *engines[] = { ex->flow, ex->overlap };
 	for (int e = 0; ex->flow && e < 2; e++) {
 		for (int k = 0; engines[e] != own && k < in->input_count; k++)
-			if (in->in[k] >= 0 && hspmd_engine_wait_range(engines[e], hspmd_executor_slot_data(ex, in->in[k]), slot_bytes(ex, in->in[k]), false, err))
+			if (in->in[k] >= 0 && hspmd_engine_wait_range(engines[e], hspmd_executor_slot_data(ex, in->in[k]),
+			                                              slot_bytes(ex, in->in[k]), false, err))
 				return -1;
 		for (int k = 0; engines[e] != own && k < in->output_count; k++)
-			if (in->out[k] >= 0 && hspmd_engine_wait_range(engines[e], hspmd_executor_slot_data(ex, in->out[k]), slot_bytes(ex, in->out[k]), true, err))
+			if (in->out[k] >= 0 && hspmd_engine_wait_range(engines[e], hspmd_executor_slot_data(ex, in->out[k]),
+			                                               slot_bytes(ex, in->out[k]), true, err))
 				return -1;
 	}
 	return 0;
@@ -345,8 +367,8 @@ struct ahead {
 	size_t looked, coming;
 };
 
-/* Let what the next receiving instruction brings come while those before it compute; all in the order of the program, which is that in which a group of devices has
- * its messages. */
+/* Let what the next receiving instruction brings come while those before it compute; all in the order of the program, which is that in
+ * which a group of devices has its messages. */
 static int expect_next(struct hspmd_executor *ex, size_t now, struct ahead *ahead, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
@@ -396,7 +418,7 @@ static int take_time(struct hspmd_executor *ex, size_t i, double *then, struct h
 	if (!ex->o.seconds)
 		return 0;
 	bool last = i + 1 == ex->p->instruction_count || next->layer != in->layer || next->backward != in->backward ||
-		    next->micro_batch != in->micro_batch || next->kind != in->kind;
+	            next->micro_batch != in->micro_batch || next->kind != in->kind;
 	if (last && ex->o.device->ops->synchronise(ex->o.device, err))
 		return -1;
 	double now = hspmd_now();
@@ -419,7 +441,8 @@ static int read_totals(struct hspmd_executor *ex, struct hspmd_totals *own, stru
 	return 0;
 }
 
-int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times, struct hspmd_error *err)
+int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
+                             struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
 	own->square_sum = own->loss = 0;
@@ -449,9 +472,9 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 			i = end - 1;
 		else if (!status)
 			status = in->kind == HSPMD_INSTRUCTION_READ   ? read_samples(ex, in, step, err)
-				 : in->kind == HSPMD_INSTRUCTION_RUN  ? run_kernel(ex, in, NULL, err)
-				 : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
-								   : run_norms(ex, &i, err);
+			         : in->kind == HSPMD_INSTRUCTION_RUN  ? run_kernel(ex, in, NULL, err)
+			         : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
+			                                              : run_norms(ex, &i, err);
 		if (status || take_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
@@ -466,7 +489,8 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 	return drain(ex, err);
 }
 
-int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all, struct hspmd_error *err)
+int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all,
+                        struct hspmd_error *err)
 {
 	if (ex->o.voter_count == 1) {
 		*all = *own;
@@ -492,16 +516,20 @@ int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hs
 /* `count` elements from `first` on, as a row. */
 static struct hspmd_view part_of(const struct hspmd_view *v, int64_t first, int64_t count)
 {
-	return (struct hspmd_view){ .data = v->data ? (char *)v->data + (size_t)first * hspmd_dtype_bytes(v->dtype) : NULL, .dtype = v->dtype,
-				    .rank = v->data ? 1 : -1, .shape = { count }, .full = { count } };
+	return (struct hspmd_view){ .data = v->data ? (char *)v->data + (size_t)first * hspmd_dtype_bytes(v->dtype) : NULL,
+		                    .dtype = v->dtype,
+		                    .rank = v->data ? 1 : -1,
+		                    .shape = { count },
+		                    .full = { count } };
 }
 
 /* One parameter, block by block. *block: number of the first; of the one behind the last. */
-static int update_persistent(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr, uint64_t *block,
-			  struct hspmd_error *err)
+static int update_persistent(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
+                             uint64_t *block, struct hspmd_error *err)
 {
 	const struct hspmd_slot_type *slot_type = &ex->p->slot_types[ex->p->slots[in->out[0]].slot_type];
-	int64_t size = (int64_t)hspmd_dtype_bytes(slot_type->dtype), elements = (int64_t)slot_type->bytes / size, most = (int64_t)HSPMD_PERSISTENT_BLOCK / size;
+	int64_t size = (int64_t)hspmd_dtype_bytes(slot_type->dtype), elements = (int64_t)slot_type->bytes / size,
+	        most = (int64_t)HSPMD_PERSISTENT_BLOCK / size;
 	for (int64_t first = 0; first < elements; first += most, ++*block) {
 		int64_t count = elements - first < most ? elements - first : most;
 		struct hspmd_kernel_args args;
@@ -511,7 +539,9 @@ static int update_persistent(struct hspmd_executor *ex, const struct hspmd_instr
 		for (int k = 0; k < args.output_count; k++)
 			args.out[k] = part_of(&args.out[k], first, count);
 		args.attr = attr;
-		if (!hspmd_persistent_block(ex->o.persistent, *block, (void *const[]){ args.out[0].data, args.out[1].data, args.out[2].data }, (size_t)(count * size)))
+		if (!hspmd_persistent_block(ex->o.persistent, *block,
+		                            (void *const[]){ args.out[0].data, args.out[1].data, args.out[2].data },
+		                            (size_t)(count * size)))
 			continue;
 		if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
 			return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);

@@ -4,21 +4,23 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Numbers of a parameter that have to do with no others. use 0: what it begins with; else what its copy after use - 1 updates is rounded by. */
+/* Numbers of a parameter that have to do with no others. use 0: what it begins with; else what its copy after use - 1 updates is rounded
+ * by. */
 static uint64_t stream_of(const struct hspmd_program_state *s, uint64_t use)
 {
 	return XXH3_64bits_withSeed(s->name, strlen(s->name), use);
 }
 
-static int fill(const struct hspmd_program *p, struct hspmd_device *dev, char *const *bases, enum hspmd_opcode opcode, int slot, const struct hspmd_op_attr *attr,
-		struct hspmd_error *err)
+static int fill(const struct hspmd_program *p, struct hspmd_device *dev, char *const *bases, enum hspmd_opcode opcode, int slot,
+                const struct hspmd_op_attr *attr, struct hspmd_error *err)
 {
 	struct hspmd_kernel_args args = { .attr = attr, .output_count = 1 };
 	args.out[0] = hspmd_program_slot_view(p, slot, bases);
 	return dev->ops->run(dev, opcode, &args, err);
 }
 
-int hspmd_parameters_initialise(const struct hspmd_program *p, struct hspmd_device *dev, char *const *bases, const struct hspmd_job *job, struct hspmd_error *err)
+int hspmd_parameters_initialise(const struct hspmd_program *p, struct hspmd_device *dev, char *const *bases, const struct hspmd_job *job,
+                                struct hspmd_error *err)
 {
 	static const struct hspmd_op_attr zero;
 	for (int i = 0; i < p->state_count; i++) {
@@ -38,15 +40,16 @@ int hspmd_parameters_initialise(const struct hspmd_program *p, struct hspmd_devi
 	return 0;
 }
 
-void hspmd_parameters_rounding(const struct hspmd_program_state *s, const struct hspmd_job *job, int64_t updates, struct hspmd_op_attr *attr)
+void hspmd_parameters_rounding(const struct hspmd_program_state *s, const struct hspmd_job *job, int64_t updates,
+                               struct hspmd_op_attr *attr)
 {
 	attr->stochastic = job->rounding == HSPMD_ROUNDING_STOCHASTIC;
 	attr->random.seed = job->seed;
 	attr->random.stream = attr->stochastic ? stream_of(s, (uint64_t)updates + 1) : 0;
 }
 
-int hspmd_parameters_copy(const struct hspmd_program *p, struct hspmd_device *dev, char *const *bases, const struct hspmd_job *job, int64_t updates,
-			  struct hspmd_error *err)
+int hspmd_parameters_copy(const struct hspmd_program *p, struct hspmd_device *dev, char *const *bases, const struct hspmd_job *job,
+                          int64_t updates, struct hspmd_error *err)
 {
 	for (int i = 0; i < p->state_count; i++) {
 		const struct hspmd_program_state *s = &p->states[i];

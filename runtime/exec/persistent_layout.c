@@ -36,8 +36,12 @@ uint64_t hspmd_executor_persistent_layout(const struct hspmd_program *p)
 		const int slot[] = { s->param, s->m, s->v, s->grad };
 		for (size_t k = 0; s->param >= 0 && k < sizeof slot / sizeof *slot; k++) {
 			const struct hspmd_slot *at = slot[k] < 0 ? NULL : &p->slots[slot[k]];
-			const uint64_t words[] = { hash, (uint64_t)i, at ? at->memory : 0, at ? at->offset : 0, at ? p->slot_types[at->slot_type].bytes : 0,
-						   at ? (uint64_t)p->slot_types[at->slot_type].dtype : 0 };
+			const uint64_t words[] = { hash,
+				                   (uint64_t)i,
+				                   at ? at->memory : 0,
+				                   at ? at->offset : 0,
+				                   at ? p->slot_types[at->slot_type].bytes : 0,
+				                   at ? (uint64_t)p->slot_types[at->slot_type].dtype : 0 };
 			hash = XXH3_64bits(words, sizeof words);
 		}
 	}

@@ -16,7 +16,7 @@ struct hspmd_replay {
 	const struct hspmd_program *p;
 	struct hspmd_device *dev;
 	struct hspmd_device_graph **of; /* [p->vote], by a segment's first instruction */
-	bool always, off, replaying; /* the last: in this step */
+	bool always, off, replaying;    /* the last: in this step */
 	int64_t step;
 	double began, best[2]; /* seconds of a step: one by one, replayed */
 };
@@ -107,7 +107,8 @@ static struct hspmd_device_graph *record(struct hspmd_replay *r, size_t first, s
 	return NULL;
 }
 
-int hspmd_replay_run_segment(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor, struct hspmd_error *err)
+int hspmd_replay_run_segment(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor,
+                             struct hspmd_error *err)
 {
 	if (!r->of[first])
 		r->of[first] = record(r, first, end, run, executor);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segments of a program's instructions that the host has nothing to do with are recorded once and started again in later steps, where the
  * device can do that and it is faster: steps are timed both ways, and all have the same bits. Segments end where the device communicates;
- * what has come and gone for any instruction of one is settled before it. Buffers stay where they are, and everything that changes from step to step comes with instructions that are not recorded
- * (samples, the optimizer). HSPMD_CUDA_GRAPHS=0 never records, =1 always. */
+ * what has come and gone for any instruction of one is settled before it. Buffers stay where they are, and everything that changes from
+ * step to step comes with instructions that are not recorded (samples, the optimizer). HSPMD_CUDA_GRAPHS=0 never records, =1 always. */
 #ifndef HSPMD_EXEC_REPLAY_H
 #define HSPMD_EXEC_REPLAY_H
 
@@ -23,8 +23,9 @@ size_t hspmd_replay_segment_end(const struct hspmd_replay *r, size_t first);
 
 /* How the executor runs instruction *i, which becomes the last of those that it runs at once. */
 typedef int (*hspmd_replay_run)(void *executor, size_t *i, struct hspmd_error *err);
-/* Do that segment, recording it where it is new. 1: enqueued; 0: it cannot be recorded, and is to be run as ever, from now on; -1 and err.
- */
-int hspmd_replay_run_segment(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor, struct hspmd_error *err);
+/* Do that segment, recording it where it is new. 1: enqueued; 0: it cannot be recorded, and is to be run as ever, from now on; -1 and
+ * err. */
+int hspmd_replay_run_segment(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor,
+                             struct hspmd_error *err);
 
 #endif

@@ -58,24 +58,25 @@ static json_t *event_of(const struct hspmd_program *p, const struct span *s, int
 {
 	const struct hspmd_instruction *in = &p->instructions[s->instruction];
 	const char *name = in->kind == HSPMD_INSTRUCTION_COMM   ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
-			   : in->kind == HSPMD_INSTRUCTION_READ ? "read"
-							     : hspmd_opcode_names[in->opcode];
+	                   : in->kind == HSPMD_INSTRUCTION_READ ? "read"
+	                                                        : hspmd_opcode_names[in->opcode];
 	int slot = in->output_count && in->out[0] >= 0 ? in->out[0] : in->in[0];
 	const char *tensor = slot < 0 ? NULL : p->graph->tensors[p->slot_types[p->slots[slot].slot_type].tensor].name;
-	return json_pack("{ss, ss, ss, si, si, sf, sf, s{si, si, ss*}}", "name", name, "cat", in->backward ? "backward" : "forward", "ph", "X", "pid", process, "tid",
-			 lane, "ts", s->began * 1e6, "dur", (s->ended - s->began) * 1e6, "args", "layer", in->layer, "micro_batch", in->micro_batch, "tensor",
-			 tensor);
+	return json_pack("{ss, ss, ss, si, si, sf, sf, s{si, si, ss*}}", "name", name, "cat", in->backward ? "backward" : "forward", "ph",
+	                 "X", "pid", process, "tid", lane, "ts", s->began * 1e6, "dur", (s->ended - s->began) * 1e6, "args", "layer",
+	                 in->layer, "micro_batch", in->micro_batch, "tensor", tensor);
 }
 
 int hspmd_timeline_write(const struct hspmd_timeline *t, const struct hspmd_program *p, int process, const char *name, const char *path,
-			 struct hspmd_error *err)
+                         struct hspmd_error *err)
 {
 	static const char *const lanes[] = { "computation", "transfers between operators", "sums of gradients" };
 	json_t *events = json_array();
-	json_array_append_new(events, json_pack("{ss, ss, si, s{ss, sI}}", "name", "process_name", "ph", "M", "pid", process, "args", "name", name, "step",
-						(json_int_t)t->step));
+	json_array_append_new(events, json_pack("{ss, ss, si, s{ss, sI}}", "name", "process_name", "ph", "M", "pid", process, "args",
+	                                        "name", name, "step", (json_int_t)t->step));
 	for (int l = 0; l < HSPMD_LANE_COUNT; l++) {
-		json_array_append_new(events, json_pack("{ss, ss, si, si, s{ss}}", "name", "thread_name", "ph", "M", "pid", process, "tid", l, "args", "name", lanes[l]));
+		json_array_append_new(events, json_pack("{ss, ss, si, si, s{ss}}", "name", "thread_name", "ph", "M", "pid", process, "tid",
+		                                        l, "args", "name", lanes[l]));
 		for (size_t i = 0; i < t->count[l]; i++)
 			json_array_append_new(events, event_of(p, &t->spans[l][i], process, l));
 	}

@@ -18,6 +18,6 @@ void hspmd_timeline_begin(struct hspmd_timeline *t, int64_t step);
 void hspmd_timeline_add(struct hspmd_timeline *t, enum hspmd_lane lane, int instruction, double began, double ended);
 /* As trace events for Perfetto (ui.perfetto.dev); process: number and name of this device's row. */
 int hspmd_timeline_write(const struct hspmd_timeline *t, const struct hspmd_program *p, int process, const char *name, const char *path,
-			 struct hspmd_error *err);
+                         struct hspmd_error *err);
 
 #endif

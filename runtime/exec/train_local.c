@@ -11,14 +11,14 @@
 struct shared {
 	const struct hspmd_train_local_options *o;
 	int members;
-	int *device_of, *rank_of, *voters; /* by rank, by device, all ranks */
+	int *device_of, *rank_of, *voters;  /* by rank, by device, all ranks */
 	struct hspmd_address *addresses[2]; /* of both transports, by rank */
-	struct hspmd_address *devcomm[2];    /* and of what goes straight between devices */
+	struct hspmd_address *devcomm[2];   /* and of what goes straight between devices */
 	atomic_int failed;
 	pthread_mutex_t lock;
 	pthread_cond_t more;
 	int opened, connected, expected; /* members that are ready to connect, that have done so, and how many there will be */
-	struct hspmd_error first; /* what went wrong first */
+	struct hspmd_error first;        /* what went wrong first */
 };
 
 struct member {
@@ -27,7 +27,7 @@ struct member {
 	pthread_t thread;
 	struct hspmd_device *device;
 	struct hspmd_program *program;
-	struct hspmd_program **at_length; /* by the options' lengths */
+	struct hspmd_program **at_length;      /* by the options' lengths */
 	struct hspmd_transport *transports[2]; /* for passes, and for sums of gradients */
 	struct hspmd_communicator_cache *communicators;
 	struct hspmd_devcomm *devcomm[2];
@@ -72,8 +72,16 @@ static int open_devcomm(struct member *m, int lane, double timeout_s, struct hsp
 	const struct hspmd_train_local_options *o = m->s->o;
 	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(o->cluster);
 	struct hspmd_devcomm_options d = {
-		.device = m->device, .cache = m->communicators, .lane = lane, .rank = m->rank, .size = m->s->members, .rank_of = m->s->rank_of,
-		.count = o->cluster->device_count, .cost = &cost, .abort = &m->s->failed, .timeout_s = timeout_s,
+		.device = m->device,
+		.cache = m->communicators,
+		.lane = lane,
+		.rank = m->rank,
+		.size = m->s->members,
+		.rank_of = m->s->rank_of,
+		.count = o->cluster->device_count,
+		.cost = &cost,
+		.abort = &m->s->failed,
+		.timeout_s = timeout_s,
 	};
 	struct hspmd_devcomm_use *uses = hspmd_program_devcomm_uses(m->program, m->at_length, o->length_count, lane, &d.use_count);
 	d.uses = uses;
@@ -97,13 +105,17 @@ static int open_member(struct member *m, struct hspmd_error *err)
 	if (m->s->members == 1)
 		return 0;
 	struct hspmd_transport_options t = {
-		.rank = m->rank, .size = m->s->members, .abort = &m->s->failed, .timeout_s = o->timeout_s > 0 ? o->timeout_s : 60,
+		.rank = m->rank,
+		.size = m->s->members,
+		.abort = &m->s->failed,
+		.timeout_s = o->timeout_s > 0 ? o->timeout_s : 60,
 	};
 	if (!(m->communicators = hspmd_communicator_cache_create()))
 		return hspmd_fail_memory(err, "training");
 	for (int k = 0; k < 2; k++)
 		if (hspmd_transport_memory.open(&t, &m->transports[k], err) ||
-		    m->transports[k]->ops->address(m->transports[k], &m->s->addresses[k][m->rank], err) || open_devcomm(m, k, t.timeout_s, err))
+		    m->transports[k]->ops->address(m->transports[k], &m->s->addresses[k][m->rank], err) ||
+		    open_devcomm(m, k, t.timeout_s, err))
 			return -1;
 	return 0;
 }
@@ -112,7 +124,8 @@ static int connect_member(struct member *m, struct hspmd_error *err)
 {
 	for (int k = 0; k < 2; k++)
 		if ((m->transports[k] && m->transports[k]->ops->connect(m->transports[k], m->s->addresses[k], err)) ||
-		    (m->devcomm[k] && (hspmd_devcomm_preconnect(m->devcomm[k], m->s->devcomm[k], err) || hspmd_devcomm_wait_ready(m->devcomm[k], err))))
+		    (m->devcomm[k] &&
+		     (hspmd_devcomm_preconnect(m->devcomm[k], m->s->devcomm[k], err) || hspmd_devcomm_wait_ready(m->devcomm[k], err))))
 			return -1;
 	return 0;
 }
@@ -121,18 +134,27 @@ static int train(struct member *m, struct hspmd_error *err)
 {
 	const struct hspmd_train_local_options *o = m->s->o;
 	struct hspmd_executor_options eo = {
-		.program = m->program, .device = m->device, .transport = m->transports[0], .overlap_transport = m->transports[1],
-		.devcomm = { m->devcomm[0], m->devcomm[1] }, .rank_of = m->s->rank_of,
-		.device_count = o->cluster->device_count, .voters = m->s->voters, .voter_count = m->s->members, .samples = o->samples, .job = o->job,
+		.program = m->program,
+		.device = m->device,
+		.transport = m->transports[0],
+		.overlap_transport = m->transports[1],
+		.devcomm = { m->devcomm[0], m->devcomm[1] },
+		.rank_of = m->s->rank_of,
+		.device_count = o->cluster->device_count,
+		.voters = m->s->voters,
+		.voter_count = m->s->members,
+		.samples = o->samples,
+		.job = o->job,
 	};
-	if (!(m->executor = hspmd_executor_create(&eo, err)) ||
-	    hspmd_executor_initialise(m->executor, err) || hspmd_executor_gather_parameters(m->executor, 0, err))
+	if (!(m->executor = hspmd_executor_create(&eo, err)) || hspmd_executor_initialise(m->executor, err) ||
+	    hspmd_executor_gather_parameters(m->executor, 0, err))
 		return -1;
 	for (int64_t step = 0; step < o->steps; step++) {
 		struct hspmd_totals own = { 0 }, all;
 		struct hspmd_step_times times;
-		if (use_length(m, step, err) || hspmd_executor_gradients(m->executor, step, &own, &times, err) || hspmd_executor_vote(m->executor, step, &own, &all, err) ||
-		    hspmd_executor_commit(m->executor, step, &all, err) || hspmd_executor_gather_parameters(m->executor, step + 1, err))
+		if (use_length(m, step, err) || hspmd_executor_gradients(m->executor, step, &own, &times, err) ||
+		    hspmd_executor_vote(m->executor, step, &own, &all, err) || hspmd_executor_commit(m->executor, step, &all, err) ||
+		    hspmd_executor_gather_parameters(m->executor, step + 1, err))
 			return -1;
 		if (m->rank == 0 && o->on_loss)
 			o->on_loss(o->context, step, all.loss);

@@ -30,9 +30,9 @@ struct run {
 	struct hspmd_losses losses;
 	int most; /* keepers of one shard: one for each node too few, and one for each other kind of loss */
 	struct shares s;
-	struct shard *shard;   /* by device */
-	uint64_t *written;     /* elements, by device */
-	int *twin, *node;      /* who holds a share, too, and writes it; on which nodes it lies */
+	struct shard *shard; /* by device */
+	uint64_t *written;   /* elements, by device */
+	int *twin, *node;    /* who holds a share, too, and writes it; on which nodes it lies */
 };
 
 static int node_of(const struct run *r, int share)
@@ -104,8 +104,8 @@ static bool lies_on(const struct run *r, int node, int nodes)
 	return false;
 }
 
-/* Which of those that hold the very same write it, too: as few as it takes for nothing to lack, and no more than help. Into r->twin, and behind the `nodes` on which it
- * lies anyway into r->node. How many. */
+/* Which of those that hold the very same write it, too: as few as it takes for nothing to lack, and no more than help. Into r->twin, and
+ * behind the `nodes` on which it lies anyway into r->node. How many. */
 static int find_twins(struct run *r, int share, int nodes)
 {
 	int found = 0;
@@ -209,7 +209,8 @@ static int find_keepers(struct run *r, struct crew *c, struct hspmd_error *err)
 		if (r->rank_of[d] >= 0) {
 			const struct shard *s = &r->shard[d];
 			c->device[c->workers] = d;
-			c->w[c->workers++] = (struct hspmd_copy_worker){ r->cluster->devices[d].node, s->elements, s->parts, (int)s->part_count };
+			c->w[c->workers++] =
+			        (struct hspmd_copy_worker){ r->cluster->devices[d].node, s->elements, s->parts, (int)s->part_count };
 		}
 	if (hspmd_copies_assign(&r->losses, c->w, c->workers, r->most, c->to, err))
 		return -1;
@@ -221,7 +222,8 @@ static int find_keepers(struct run *r, struct crew *c, struct hspmd_error *err)
 	return 0;
 }
 
-static int take_keepers(const struct run *r, const struct crew *c, int self, struct hspmd_checkpoint_placement *out, struct hspmd_error *err)
+static int take_keepers(const struct run *r, const struct crew *c, int self, struct hspmd_checkpoint_placement *out,
+                        struct hspmd_error *err)
 {
 	out->to = hspmd_calloc((size_t)r->most, sizeof *out->to);
 	out->from = hspmd_calloc((size_t)c->workers, sizeof *out->from);
@@ -242,8 +244,8 @@ static int take_keepers(const struct run *r, const struct crew *c, int self, str
 	return 0;
 }
 
-int hspmd_checkpoint_placement_plan(const struct hspmd_parameter_layouts *layouts, const struct hspmd_cluster *cluster, const int *rank_of, int self, int replicas, int keep,
-		      struct hspmd_checkpoint_placement *out, struct hspmd_error *err)
+int hspmd_checkpoint_placement_plan(const struct hspmd_parameter_layouts *layouts, const struct hspmd_cluster *cluster, const int *rank_of,
+                                    int self, int replicas, int keep, struct hspmd_checkpoint_placement *out, struct hspmd_error *err)
 {
 	struct run r = { .layouts = layouts, .cluster = cluster, .rank_of = rank_of };
 	struct crew crew = { 0 };

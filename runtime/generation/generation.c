@@ -56,7 +56,7 @@ static int find_voters(struct hspmd_generation *g, struct hspmd_error *err)
 				char name[64];
 				if (g->rank_of[device] < 0 || g->voter_count == g->member_count)
 					return hspmd_fail(err, "prepare: the plan's device %s is not among the members",
-							  hspmd_cluster_device_address(g->cluster, device, name, sizeof name));
+					                  hspmd_cluster_device_address(g->cluster, device, name, sizeof name));
 				g->voters[g->voter_count++] = g->rank_of[device];
 			}
 	return 0;
@@ -114,8 +114,10 @@ static void make_persistent(struct hspmd_generation *g)
 	if (!hspmd_shm_dir_create(g->setup->memory, &err) && !place_of(g->setup, &folder, &name, &err)) {
 		text = json_dumps(g->message, JSON_COMPACT | JSON_REAL_PRECISION(17));
 		if (text)
-			g->persistent = hspmd_persistent_create(&(struct hspmd_persistent_spec){ folder, name, g->number, hspmd_executor_persistent_layout(g->program),
-											 hspmd_executor_persistent_bytes(g->program), text }, &err);
+			g->persistent = hspmd_persistent_create(
+			        &(struct hspmd_persistent_spec){ folder, name, g->number, hspmd_executor_persistent_layout(g->program),
+			                                         hspmd_executor_persistent_bytes(g->program), text },
+			        &err);
 		else
 			hspmd_fail_memory(&err, "describing a generation");
 	}
@@ -133,7 +135,8 @@ static void write_program(const struct hspmd_generation *g)
 	struct hspmd_error err;
 	if (!folder)
 		return;
-	char *path = hspmd_asprintf("%s/program-%d-%s.txt", folder, g->number, g->setup->address), *text = hspmd_program_text(g->program, g->cluster);
+	char *path = hspmd_asprintf("%s/program-%d-%s.txt", folder, g->number, g->setup->address),
+	     *text = hspmd_program_text(g->program, g->cluster);
 	if (!path || !text)
 		hspmd_warn("%s: out of memory", PROGRAMS);
 	else if (hspmd_durable_write(path, text, strlen(text), &err))
@@ -184,7 +187,8 @@ static int64_t promised(const struct hspmd_generation *g)
 	return device < 0 ? INT64_MAX : g->cluster->types[g->cluster->devices[device].type].memory_bytes;
 }
 
-struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, int64_t reserved_bytes, struct hspmd_error *err)
+struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, int64_t reserved_bytes,
+                                                  struct hspmd_error *err)
 {
 	struct hspmd_generation *g = specialise(setup, message, err);
 	if (g && hspmd_generation_open_endpoints(g, err)) {
@@ -208,7 +212,8 @@ int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_
 
 int64_t hspmd_generation_memory(const struct hspmd_generation *g)
 {
-	return (int64_t)hspmd_program_memory(g->program) + (g->setup->memory && g->setup->device->ops->host_memory ? (int64_t)hspmd_persistent_overhead("") : 0);
+	return (int64_t)hspmd_program_memory(g->program) +
+	       (g->setup->memory && g->setup->device->ops->host_memory ? (int64_t)hspmd_persistent_overhead("") : 0);
 }
 
 int64_t hspmd_generation_peak_bytes(const struct hspmd_generation *g)
@@ -227,8 +232,9 @@ int64_t hspmd_generation_peak_bytes(const struct hspmd_generation *g)
 
 bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_generation *old)
 {
-	size_t state = !old || !old->executor || hspmd_executor_spilled(old->executor) ? 0 :
-		       old->persistent ? hspmd_persistent_bytes(old->persistent) : old->program->fixed_bytes;
+	size_t state = !old || !old->executor || hspmd_executor_spilled(old->executor) ? 0
+	               : old->persistent                                               ? hspmd_persistent_bytes(old->persistent)
+	                                                                               : old->program->fixed_bytes;
 	return !state || hspmd_generation_memory(g) <= promised(g) - (int64_t)state;
 }
 
@@ -237,9 +243,19 @@ static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
 	if (getenv(TIMELINE) && !g->timeline && !(g->timeline = hspmd_timeline_create(g->program->instruction_count)))
 		return hspmd_fail_memory(err, "preparing a timeline");
 	struct hspmd_executor_options o = {
-		.program = g->program, .device = g->setup->device, .transport = g->transport, .overlap_transport = g->overlap_transport, .devcomm = { g->devcomm[0], g->devcomm[1] },
-		.rank_of = g->rank_of, .device_count = g->cluster->device_count, .voters = g->voters, .voter_count = g->voter_count, .samples = hspmd_data_source(g->setup->data),
-		.job = g->setup->job, .persistent = g->persistent, .timeline = g->timeline,
+		.program = g->program,
+		.device = g->setup->device,
+		.transport = g->transport,
+		.overlap_transport = g->overlap_transport,
+		.devcomm = { g->devcomm[0], g->devcomm[1] },
+		.rank_of = g->rank_of,
+		.device_count = g->cluster->device_count,
+		.voters = g->voters,
+		.voter_count = g->voter_count,
+		.samples = hspmd_data_source(g->setup->data),
+		.job = g->setup->job,
+		.persistent = g->persistent,
+		.timeline = g->timeline,
 	};
 	g->executor = hspmd_executor_create(&o, err);
 	return g->executor ? 0 : -1;
@@ -305,7 +321,8 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 		return NULL;
 	}
 	g->persistent = l;
-	bool same = hspmd_executor_persistent_layout(g->program) == hspmd_persistent_layout(l) && hspmd_executor_persistent_bytes(g->program) == hspmd_persistent_bytes(l);
+	bool same = hspmd_executor_persistent_layout(g->program) == hspmd_persistent_layout(l) &&
+	            hspmd_executor_persistent_bytes(g->program) == hspmd_persistent_bytes(l);
 	if (!same)
 		hspmd_fail(err, "what a worker left lies otherwise than this program would have it");
 	if (same && !make_executor(g, err) && !end_update(g, err))
@@ -374,11 +391,12 @@ static int state_slot(const struct hspmd_generation *g, int tensor, const struct
 	char text[160];
 	if (*slot < 0 || !hspmd_box_contains(&s->shard.box, box))
 		return hspmd_fail(err, "%s of %s, part %s, is not held by %s", hspmd_state_kind_names[kind], s->name,
-				  hspmd_box_text(box, text, sizeof text), g->setup->address);
+		                  hspmd_box_text(box, text, sizeof text), g->setup->address);
 	return 0;
 }
 
-/* Between a slot and a packed host buffer holding `box`; where host code cannot reach it through a buffer on the device, unless it lies in one piece. */
+/* Between a slot and a packed host buffer holding `box`; where host code cannot reach it through a buffer on the device, unless it lies in
+ * one piece. */
 static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_box *box, void *host, bool out, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = g->setup->device;
@@ -399,10 +417,10 @@ static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_b
 	if (!staging)
 		return -1;
 	int status = out ? dev->ops->copy_box(dev, staging, box, at, &slot_type->box, box, slot_type->dtype, false, err)
-			 : dev->ops->to_device(dev, staging, host, bytes, err);
+	                 : dev->ops->to_device(dev, staging, host, bytes, err);
 	if (!status)
 		status = out ? dev->ops->to_host(dev, host, staging, bytes, err)
-			     : dev->ops->copy_box(dev, at, &slot_type->box, staging, box, box, slot_type->dtype, false, err);
+		             : dev->ops->copy_box(dev, at, &slot_type->box, staging, box, box, slot_type->dtype, false, err);
 	if (!status)
 		status = dev->ops->synchronise(dev, err);
 	dev->ops->release(dev, staging);
@@ -421,7 +439,8 @@ int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hs
 	return state_slot(g, tensor, box, &slot, err) ? -1 : copy_slice(g, slot, box, (void *)host, false, err);
 }
 
-int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *from, int tensor, const struct hspmd_box *box, struct hspmd_error *err)
+int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *from, int tensor, const struct hspmd_box *box,
+                          struct hspmd_error *err)
 {
 	struct hspmd_device *dev = to->setup->device;
 	struct hspmd_error not_held;
@@ -430,9 +449,10 @@ int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *
 		return 0;
 	if (state_slot(to, tensor, box, &out, err))
 		return -1;
-	const struct hspmd_slot_type *source = &from->program->slot_types[from->program->slots[in].slot_type], *target = &to->program->slot_types[to->program->slots[out].slot_type];
-	int status = dev->ops->copy_box(dev, hspmd_executor_slot_data(to->executor, out), &target->box, hspmd_executor_slot_data(from->executor, in), &source->box, box,
-					target->dtype, false, err);
+	const struct hspmd_slot_type *source = &from->program->slot_types[from->program->slots[in].slot_type],
+	                             *target = &to->program->slot_types[to->program->slots[out].slot_type];
+	int status = dev->ops->copy_box(dev, hspmd_executor_slot_data(to->executor, out), &target->box,
+	                                hspmd_executor_slot_data(from->executor, in), &source->box, box, target->dtype, false, err);
 	return status || dev->ops->synchronise(dev, err) ? -1 : 1;
 }
 

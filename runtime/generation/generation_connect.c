@@ -8,11 +8,15 @@
 #include "common/base64.h"
 #include "common/log.h"
 
-static int open_transport(struct hspmd_generation *g, const struct hspmd_transport_ops *ops, struct hspmd_transport **t, struct hspmd_address *own,
-			  struct hspmd_error *err)
+static int open_transport(struct hspmd_generation *g, const struct hspmd_transport_ops *ops, struct hspmd_transport **t,
+                          struct hspmd_address *own, struct hspmd_error *err)
 {
 	struct hspmd_transport_options options = {
-		.rank = g->rank, .size = g->member_count, .abort = &g->abort, .timeout_s = g->setup->timeout_s, .names = g->members,
+		.rank = g->rank,
+		.size = g->member_count,
+		.abort = &g->abort,
+		.timeout_s = g->setup->timeout_s,
+		.names = g->members,
 	};
 	if (!ops || ops->open(&options, t, err))
 		return -1;
@@ -51,12 +55,21 @@ static int open_devcomm(struct hspmd_generation *g, int lane, struct hspmd_addre
 {
 	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(g->cluster);
 	struct hspmd_devcomm_options o = {
-		.device = g->setup->device, .cache = g->setup->communicators, .lane = lane, .rank = g->rank, .size = g->member_count, .names = g->members,
-		.rank_of = g->rank_of, .count = g->cluster->device_count, .cost = &cost, .abort = &g->abort, .timeout_s = g->setup->timeout_s,
+		.device = g->setup->device,
+		.cache = g->setup->communicators,
+		.lane = lane,
+		.rank = g->rank,
+		.size = g->member_count,
+		.names = g->members,
+		.rank_of = g->rank_of,
+		.count = g->cluster->device_count,
+		.cost = &cost,
+		.abort = &g->abort,
+		.timeout_s = g->setup->timeout_s,
 	};
 	if (g->setup->communicators) {
-		struct hspmd_devcomm_use *uses = hspmd_program_devcomm_uses(g->program, g->program->stage < 0 ? NULL : g->at_length, g->setup->job->length_count, lane,
-								       &o.use_count);
+		struct hspmd_devcomm_use *uses = hspmd_program_devcomm_uses(g->program, g->program->stage < 0 ? NULL : g->at_length,
+		                                                            g->setup->job->length_count, lane, &o.use_count);
 		o.uses = uses;
 		int status = uses ? hspmd_devcomm_open(&o, &g->devcomm[lane], err) : hspmd_fail_memory(err, "preparing a generation");
 		free(uses);
@@ -71,8 +84,12 @@ static int open_all(struct hspmd_generation *g, const struct hspmd_transport_ops
 {
 	struct hspmd_address part[4] = { { 0 } }, half[2] = { { 0 } };
 	int status = open_transport(g, ops, &g->transport, &part[0], err) || open_transport(g, ops, &g->overlap_transport, &part[1], err) ||
-				     open_devcomm(g, 0, &part[2], err) || open_devcomm(g, 1, &part[3], err) || join_addresses(&part[0], &part[1], &half[0], err) ||
-				     join_addresses(&part[2], &part[3], &half[1], err) || join_addresses(&half[0], &half[1], &g->own_address, err) ? -1 : 0;
+	                             open_devcomm(g, 0, &part[2], err) || open_devcomm(g, 1, &part[3], err) ||
+	                             join_addresses(&part[0], &part[1], &half[0], err) ||
+	                             join_addresses(&part[2], &part[3], &half[1], err) ||
+	                             join_addresses(&half[0], &half[1], &g->own_address, err)
+	                     ? -1
+	                     : 0;
 	for (int i = 0; i < 4; i++)
 		free(part[i].data);
 	free(half[0].data);
@@ -121,7 +138,8 @@ static struct hspmd_address *read_addresses(const struct hspmd_generation *g, js
 }
 
 /* Of all members' addresses the part with this number. */
-static int take_parts(const struct hspmd_generation *g, const struct hspmd_address *all, int number, struct hspmd_address *parts, struct hspmd_error *err)
+static int take_parts(const struct hspmd_generation *g, const struct hspmd_address *all, int number, struct hspmd_address *parts,
+                      struct hspmd_error *err)
 {
 	for (int r = 0; r < g->member_count; r++) {
 		struct hspmd_address half = { 0 };
@@ -146,7 +164,8 @@ static int meet_members(struct hspmd_generation *g, json_t *addresses, bool conn
 			continue;
 		status = take_parts(g, all, number, parts, err);
 		if (!status)
-			status = devcomm ? hspmd_devcomm_preconnect(devcomm, parts, err) : transports[number]->ops->connect(transports[number], parts, err);
+			status = devcomm ? hspmd_devcomm_preconnect(devcomm, parts, err)
+			                 : transports[number]->ops->connect(transports[number], parts, err);
 	}
 	free(parts);
 	free_addresses(all, g->member_count);
@@ -186,14 +205,16 @@ int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error
 
 int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copy_transport, struct hspmd_error *err)
 {
-	if (meet_members(g, addresses, true, err) || connect_copies(g, copy_transport, err) || (g->devcomm[0] && hspmd_devcomm_wait_ready(g->devcomm[0], err)) ||
+	if (meet_members(g, addresses, true, err) || connect_copies(g, copy_transport, err) ||
+	    (g->devcomm[0] && hspmd_devcomm_wait_ready(g->devcomm[0], err)) ||
 	    (g->devcomm[1] && hspmd_devcomm_wait_ready(g->devcomm[1], err)))
 		return -1;
 	int communicators[2], straight[2];
 	for (int lane = 0; lane < 2; lane++)
 		hspmd_devcomm_counts(g->devcomm[lane], &communicators[lane], &straight[lane]);
 	if (communicators[0] + communicators[1])
-		hspmd_info("%d of %d groups of devices communicate straight", straight[0] + straight[1], communicators[0] + communicators[1]);
+		hspmd_info("%d of %d groups of devices communicate straight", straight[0] + straight[1],
+		           communicators[0] + communicators[1]);
 	return 0;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A generation's connections: two transports, what goes straight between devices, and the one that carries copies to other nodes (the rest is in generation.h). */
+/* A generation's connections: two transports, what goes straight between devices, and the one that carries copies to other nodes (the rest
+ * is in generation.h). */
 #ifndef HSPMD_GENERATION_GENERATION_CONNECT_H
 #define HSPMD_GENERATION_GENERATION_CONNECT_H
 

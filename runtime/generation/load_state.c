@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a generation's state comes from: the beginning, the generation before, or files. Every member makes the same plan of moves from the same message and carries out its part. */
+/* Where a generation's state comes from: the beginning, the generation before, or files. Every member makes the same plan of moves from the
+ * same message and carries out its part. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -20,7 +21,8 @@ struct inventory {
 /* Of a state tensor. */
 static size_t element_bytes(const struct hspmd_generation *g, int tensor)
 {
-	return hspmd_dtype_bytes(hspmd_dtype_master(g->program->graph->tensors[g->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].tensor].dtype));
+	return hspmd_dtype_bytes(
+	        hspmd_dtype_master(g->program->graph->tensors[g->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT].tensor].dtype));
 }
 
 static int start_inventory(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
@@ -61,7 +63,8 @@ static int add_needs(const struct hspmd_generation *g, struct inventory *inv, st
 			for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++) {
 				if (hspmd_array_grow(&inv->need, &inv->need_capacity, inv->need_count, sizeof *inv->need))
 					return hspmd_fail_memory(err, "planning state moves");
-				inv->need[inv->need_count++] = (struct hspmd_need){ i * HSPMD_STATE_KIND_COUNT + k, g->rank_of[d], shard.box };
+				inv->need[inv->need_count++] =
+				        (struct hspmd_need){ i * HSPMD_STATE_KIND_COUNT + k, g->rank_of[d], shard.box };
 			}
 		}
 	}
@@ -82,14 +85,15 @@ static int add_live(const struct hspmd_generation *g, json_t *live, struct inven
 	json_t *holders = json_object_get(live, "holders");
 	struct hspmd_cluster *cluster = hspmd_cluster_from_json(json_object_get(live, "cluster"), "live.cluster", err);
 	struct hspmd_plan *plan =
-		cluster ? hspmd_plan_from_json(json_object_get(live, "plan"), "live.plan", cluster, g->setup->source.layers, err) : NULL;
+	        cluster ? hspmd_plan_from_json(json_object_get(live, "plan"), "live.plan", cluster, g->setup->source.layers, err) : NULL;
 	struct hspmd_parameter_layouts *old = plan ? hspmd_parameter_layouts_build(g->program->graph, plan, err) : NULL;
 	int status = old ? 0 : -1;
 	for (size_t h = 0; !status && h < json_array_size(holders); h++) {
 		const char *address = json_string_value(json_array_get(holders, h));
 		int rank = rank_named(g, address), device = address ? hspmd_cluster_find_device(cluster, address, err) : -1;
 		if (rank < 0 || device < 0) {
-			status = hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan", address ? address : "?");
+			status = hspmd_fail(err, "start: holder %s is not a member of the generation and a device of the old plan",
+			                    address ? address : "?");
 			break;
 		}
 		for (int i = 0; !status && i < old->parameter_count; i++) {
@@ -106,7 +110,8 @@ static int add_live(const struct hspmd_generation *g, json_t *live, struct inven
 }
 
 /* Who can read which part of a checkpoint. */
-static int add_stored(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct inventory *inv, struct hspmd_error *err)
+static int add_stored(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct inventory *inv,
+                      struct hspmd_error *err)
 {
 	for (int x = 0; x < m->extent_count; x++) {
 		const struct hspmd_extent *e = &m->extents[x];
@@ -150,18 +155,21 @@ static void note_unreadable(struct ends *e, const struct hspmd_state_need *n, co
 	const struct hspmd_manifest *m = e->manifest;
 	struct hspmd_box part;
 	for (int x = 0; x < m->extent_count && !e->report->unreadable; x++)
-		if (m->extents[x].kind == n->kind && !strcmp(m->extents[x].tensor, n->tensor) && hspmd_reader_has(e->reader, m->extents[x].shard) &&
-		    hspmd_box_intersect(&m->extents[x].box, box, &part))
-			e->report->unreadable = json_pack("{sI,sI,ss}", "step", (json_int_t)m->step, "generation", (json_int_t)m->generation, "file",
-							  m->shards[m->extents[x].shard].file);
+		if (m->extents[x].kind == n->kind && !strcmp(m->extents[x].tensor, n->tensor) &&
+		    hspmd_reader_has(e->reader, m->extents[x].shard) && hspmd_box_intersect(&m->extents[x].box, box, &part))
+			e->report->unreadable = json_pack("{sI,sI,ss}", "step", (json_int_t)m->step, "generation",
+			                                  (json_int_t)m->generation, "file", m->shards[m->extents[x].shard].file);
 }
 
 /* From this node's files: a box may lie in several extents of the shards that are here, and in several of them. */
 static int get_stored(struct ends *e, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
 {
 	const struct hspmd_parameter_layout *l = &e->now->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT];
-	struct hspmd_state_need need = { .tensor = l->name, .kind = (enum hspmd_state_kind)(tensor % HSPMD_STATE_KIND_COUNT),
-					 .dtype = hspmd_dtype_master(e->now->program->graph->tensors[l->tensor].dtype), .box = *box, .data = host };
+	struct hspmd_state_need need = { .tensor = l->name,
+		                         .kind = (enum hspmd_state_kind)(tensor % HSPMD_STATE_KIND_COUNT),
+		                         .dtype = hspmd_dtype_master(e->now->program->graph->tensors[l->tensor].dtype),
+		                         .box = *box,
+		                         .data = host };
 	int64_t *const counts[FOLDER_KINDS] = { &e->report->local, &e->report->disk, &e->report->shared };
 	uint64_t bytes[FOLDER_KINDS] = { 0 };
 	struct hspmd_state_gap *gaps = NULL;
@@ -216,13 +224,14 @@ static double link_seconds(const void *context, int from, int to, double bytes)
 {
 	const struct hspmd_generation *g = context;
 	struct hspmd_error err;
-	int a = hspmd_cluster_find_device(g->cluster, g->members[from], &err), b = hspmd_cluster_find_device(g->cluster, g->members[to], &err);
+	int a = hspmd_cluster_find_device(g->cluster, g->members[from], &err),
+	    b = hspmd_cluster_find_device(g->cluster, g->members[to], &err);
 	const struct hspmd_link *link = a >= 0 && b >= 0 && a != b ? hspmd_cluster_find_link(g->cluster, a, b, 1, 1) : NULL;
 	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9;
 }
 
-static int run_moves(struct hspmd_generation *g, const struct inventory *inv, const struct hspmd_state_endpoint *end, struct hspmd_state_transfer_report *report,
-		     struct hspmd_error *err)
+static int run_moves(struct hspmd_generation *g, const struct inventory *inv, const struct hspmd_state_endpoint *end,
+                     struct hspmd_state_transfer_report *report, struct hspmd_error *err)
 {
 	struct hspmd_planned_move *moves = NULL;
 	size_t count = 0;
@@ -245,7 +254,8 @@ static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 		const char *at = json_string_value(json_object_get(state, keys[k]));
 		if (!at)
 			continue;
-		folders[count] = k == SHARED ? hspmd_asprintf("%s/%s", at, name) : hspmd_asprintf("%s/%s/%s", at, e->now->setup->node, name);
+		folders[count] =
+		        k == SHARED ? hspmd_asprintf("%s/%s", at, name) : hspmd_asprintf("%s/%s/%s", at, e->now->setup->node, name);
 		e->kind[count] = k;
 		if (folders[count++])
 			continue;
@@ -261,7 +271,8 @@ static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 }
 
 /* From the memory of those who hold the state, from files, or, where both are of one step, from either. */
-static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report, struct hspmd_error *err)
+static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
+                     struct hspmd_error *err)
 {
 	struct inventory inv;
 	json_t *live = json_object_get(state, "live"), *manifest = json_object_get(state, "manifest");
@@ -298,7 +309,8 @@ static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *re
 		if (s->param < 0)
 			continue;
 		status = !host ? hspmd_fail_memory(err, "reading weights")
-			       : hspmd_weights_read(weights, s->name, &g->program->graph->tensors[s->tensor].shape, &s->shard.box, host, err);
+		               : hspmd_weights_read(weights, s->name, &g->program->graph->tensors[s->tensor].shape, &s->shard.box, host,
+		                                    err);
 		if (!status)
 			status = hspmd_generation_put(g, i * HSPMD_STATE_KIND_COUNT + HSPMD_STATE_PARAM, &s->shard.box, host, err);
 		free(host);
@@ -317,7 +329,7 @@ static int load_start(struct hspmd_generation *g, struct hspmd_load_report *repo
 }
 
 int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, int64_t step,
-			  struct hspmd_load_report *report, struct hspmd_error *err)
+                          struct hspmd_load_report *report, struct hspmd_error *err)
 {
 	double then = hspmd_now();
 	int status;

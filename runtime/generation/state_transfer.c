@@ -8,8 +8,10 @@
 #include "common/clock.h"
 
 #define MOVE_TAG ((UINT64_C(1) << 44) - 512)
-#define BUCKET_BYTES ((size_t)8 << 20) /* large enough for full rate, small enough to overlap packing with sending; one slice may be larger */
-#define ALONE_BYTES ((size_t)256 << 10) /* slices of so many bytes are messages of their own: what a message costs is little beside a copy of them */
+#define BUCKET_BYTES                                                                                                                       \
+	((size_t)8 << 20) /* large enough for full rate, small enough to overlap packing with sending; one slice may be larger */
+#define ALONE_BYTES                                                                                                                        \
+	((size_t)256 << 10) /* slices of so many bytes are messages of their own: what a message costs is little beside a copy of them */
 
 /* What a message reads or writes; the transport's own once its message was given up. */
 struct block {
@@ -105,7 +107,7 @@ static int start_bucket(struct engine *e, struct channel *c)
 	c->next = stop;
 	const struct hspmd_transport_ops *ops = e->transport->ops;
 	return c->sending ? ops->send(e->transport, c->peer, MOVE_TAG, c->data, bytes, &c->request, e->err)
-			  : ops->receive(e->transport, c->peer, MOVE_TAG, c->data, bytes, &c->request, e->err);
+	                  : ops->receive(e->transport, c->peer, MOVE_TAG, c->data, bytes, &c->request, e->err);
 }
 
 static int finish_bucket(struct engine *e, struct channel *c)
@@ -133,7 +135,9 @@ static int copy_local(struct engine *e, size_t i)
 	if (!buffer)
 		return hspmd_fail_memory(e->err, "moving state");
 	int status = end->get(end->context, m->tensor, &m->box, true, buffer, e->err) ||
-				     end->put(end->context, m->tensor, &m->box, buffer, e->err) ? -1 : 0;
+	                             end->put(end->context, m->tensor, &m->box, buffer, e->err)
+	                     ? -1
+	                     : 0;
 	free(buffer);
 	return status;
 }
@@ -173,8 +177,9 @@ static int give_up(struct engine *e)
 		k++;
 	const struct channel *c = &e->channels[k];
 	char peer[80];
-	return hspmd_fail(e->err, "moving state: waited %.3g s for %zu bytes %s %s, slices %zu to %zu of %zu", e->transport->options.timeout_s, c->request->bytes,
-			  c->sending ? "to" : "from", hspmd_transport_peer(e->transport, c->peer, peer, sizeof peer), c->first, c->next - 1, c->end);
+	return hspmd_fail(e->err, "moving state: waited %.3g s for %zu bytes %s %s, slices %zu to %zu of %zu",
+	                  e->transport->options.timeout_s, c->request->bytes, c->sending ? "to" : "from",
+	                  hspmd_transport_peer(e->transport, c->peer, peer, sizeof peer), c->first, c->next - 1, c->end);
 }
 
 /* Copies within this member fill the time in which messages are under way. */
@@ -212,11 +217,18 @@ static int add_channel(struct engine *e, int peer, bool sending, size_t first, s
 	return 0;
 }
 
-int hspmd_state_transfer_run(struct hspmd_transport *transport, int self, const struct hspmd_planned_move *moves, size_t count, const size_t *element_bytes,
-		    const struct hspmd_state_endpoint *end, struct hspmd_state_transfer_report *report, struct hspmd_error *err)
+int hspmd_state_transfer_run(struct hspmd_transport *transport, int self, const struct hspmd_planned_move *moves, size_t count,
+                             const size_t *element_bytes, const struct hspmd_state_endpoint *end,
+                             struct hspmd_state_transfer_report *report, struct hspmd_error *err)
 {
 	struct engine e = {
-		.transport = transport, .self = self, .moves = moves, .element_bytes = element_bytes, .end = end, .report = report, .err = err,
+		.transport = transport,
+		.self = self,
+		.moves = moves,
+		.element_bytes = element_bytes,
+		.end = end,
+		.report = report,
+		.err = err,
 	};
 	int status = 0;
 	for (size_t i = 0, stop; !status && i < count; i = stop) { /* the plan is ordered by (from, to) */

@@ -36,7 +36,8 @@ static int refuse(struct hspmd_graph *g)
 }
 
 /* Takes ownership of name (NULL: memory was short when it was made). */
-static int add_tensor(struct hspmd_graph *g, char *name, enum hspmd_tensor_role role, enum hspmd_dtype dtype, struct hspmd_shape shape, int layer)
+static int add_tensor(struct hspmd_graph *g, char *name, enum hspmd_tensor_role role, enum hspmd_dtype dtype, struct hspmd_shape shape,
+                      int layer)
 {
 	if (!name || hspmd_array_grow(&g->tensors, &g->tensor_capacity, g->tensor_count, sizeof *g->tensors)) {
 		free(name);
@@ -44,13 +45,19 @@ static int add_tensor(struct hspmd_graph *g, char *name, enum hspmd_tensor_role 
 		return refuse(g);
 	}
 	g->tensors[g->tensor_count] = (struct hspmd_tensor){
-		.name = name, .role = role, .dtype = dtype, .shape = shape, .layer = layer, .producer = -1, .grad = -1,
+		.name = name,
+		.role = role,
+		.dtype = dtype,
+		.shape = shape,
+		.layer = layer,
+		.producer = -1,
+		.grad = -1,
 	};
 	return (int)g->tensor_count++;
 }
 
-static int named_tensor(struct hspmd_graph *g, const char *name, enum hspmd_tensor_role role, enum hspmd_dtype dtype, struct hspmd_shape shape,
-			int layer)
+static int named_tensor(struct hspmd_graph *g, const char *name, enum hspmd_tensor_role role, enum hspmd_dtype dtype,
+                        struct hspmd_shape shape, int layer)
 {
 	if (g->failed)
 		return -1;
@@ -76,7 +83,7 @@ int hspmd_graph_input(struct hspmd_graph *g, const char *name, enum hspmd_dtype 
 }
 
 int hspmd_graph_parameter(struct hspmd_graph *g, const char *name, struct hspmd_shape shape, int layer, double mean, double deviation,
-			  bool decay, int split_dim, int64_t split_unit)
+                          bool decay, int split_dim, int64_t split_unit)
 {
 	int t = named_tensor(g, name, HSPMD_TENSOR_PARAMETER, g->compute_dtype, shape, layer);
 	if (t >= 0) {
@@ -95,7 +102,8 @@ int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotat
 		struct hspmd_tensor *t = &g->tensors[tensor];
 		char *text = hspmd_annotation_text(annotation);
 		if (t->role != HSPMD_TENSOR_PARAMETER && t->role != HSPMD_TENSOR_INPUT)
-			hspmd_fail(&g->error, "tensor %s is annotated as %s, but follows from others: parameters and inputs are annotated", t->name, text ? text : "?");
+			hspmd_fail(&g->error, "tensor %s is annotated as %s, but follows from others: parameters and inputs are annotated",
+			           t->name, text ? text : "?");
 		else if (hspmd_annotation_is_partial(annotation))
 			hspmd_fail(&g->error, "tensor %s is annotated as %s, expected nothing partial", t->name, text ? text : "?");
 		else if (hspmd_annotation_check(annotation, &t->shape, &g->error))
@@ -114,14 +122,15 @@ int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotat
 }
 
 /* Room for an operator, its inputs checked and described to the operator's rules. NULL on failure. */
-static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
-			       int input_count, struct hspmd_op_view *view)
+static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer,
+                               const int *inputs, int input_count, struct hspmd_op_view *view)
 {
 	if (g->failed)
 		return NULL;
 	const struct hspmd_op_type *type = g->types[opcode];
 	if (input_count < type->min_inputs || input_count > type->max_inputs) {
-		hspmd_fail(&g->error, "operator %s takes %d to %d inputs, got %d", hspmd_opcode_names[opcode], type->min_inputs, type->max_inputs, input_count);
+		hspmd_fail(&g->error, "operator %s takes %d to %d inputs, got %d", hspmd_opcode_names[opcode], type->min_inputs,
+		           type->max_inputs, input_count);
 		refuse(g);
 		return NULL;
 	}
@@ -152,7 +161,7 @@ static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, 
 }
 
 int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
-		       int input_count, int *outputs)
+                       int input_count, int *outputs)
 {
 	struct hspmd_op_view view;
 	struct hspmd_op *op = new_op(g, opcode, attr, layer, inputs, input_count, &view);
@@ -170,7 +179,8 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 	for (int o = 0; o < view.output_count; o++) {
 		bool total = view.out_dtype[o] == HSPMD_F64 && hspmd_shape_elements(&view.out[o]) == 1;
 		enum hspmd_tensor_role role = total ? HSPMD_TENSOR_LOSS : g->in_backward ? HSPMD_TENSOR_GRADIENT : HSPMD_TENSOR_ACTIVATION;
-		int t = add_tensor(g, hspmd_asprintf("%s.%d:%d", hspmd_opcode_names[opcode], number, o), role, view.out_dtype[o], view.out[o], layer);
+		int t = add_tensor(g, hspmd_asprintf("%s.%d:%d", hspmd_opcode_names[opcode], number, o), role, view.out_dtype[o],
+		                   view.out[o], layer);
 		if (t < 0)
 			return -1;
 		g->tensors[t].producer = number;
@@ -211,7 +221,8 @@ static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_nam
 	if (of->role == HSPMD_TENSOR_PARAMETER) {
 		if (of->grad >= 0)
 			return of->grad;
-		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, hspmd_dtype_master(of->dtype), of->shape, of->layer);
+		int t = add_tensor(g, hspmd_asprintf("%s.grad", of->name), HSPMD_TENSOR_PARAMETER_GRADIENT, hspmd_dtype_master(of->dtype),
+		                   of->shape, of->layer);
 		if (t >= 0)
 			g->tensors[wrt].grad = t;
 		return t < 0 ? -2 : t;
@@ -221,7 +232,7 @@ static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_nam
 }
 
 int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer, const int *inputs,
-			    int input_count, const int *wrt, int wrt_count)
+                            int input_count, const int *wrt, int wrt_count)
 {
 	struct hspmd_op_view view;
 	struct hspmd_op *op = new_op(g, opcode, attr, layer, inputs, input_count, &view);

@@ -24,13 +24,13 @@ struct hspmd_op_view {
 	bool sequence_parallel; /* deduction: a partial value that must be summed is best left split along dimension 1 */
 };
 
-/* Two operators at once: the second takes the first's output 0. Inputs: all that the first may have (-1 where one is not given), then the second's others. Outputs:
- * the second's, then the first's, without the value between where that is gone. Never part of a graph. */
+/* Two operators at once: the second takes the first's output 0. Inputs: all that the first may have (-1 where one is not given), then the
+ * second's others. Outputs: the second's, then the first's, without the value between where that is gone. Never part of a graph. */
 struct hspmd_op_pair {
 	bool is_pair; /* else the type is of one operator */
 	enum hspmd_opcode first, second;
 	enum hspmd_op_intermediate {
-		HSPMD_OP_INTERMEDIATE_GONE,   /* nobody else may read it */
+		HSPMD_OP_INTERMEDIATE_GONE, /* nobody else may read it */
 		HSPMD_OP_INTERMEDIATE_KEPT,
 		HSPMD_OP_INTERMEDIATE_WANTED, /* kept where somebody else reads it */
 	} intermediate;
@@ -38,10 +38,11 @@ struct hspmd_op_pair {
 
 struct hspmd_op_type {
 	int min_inputs, max_inputs, output_count;
-	/* Fill out[], out_dtype[] and output_count from the inputs, or fail with what does not fit. NULL: the outputs' shapes are given by the
-	 * graph (gradients have those of what they are gradients of). */
+	/* Fill out[], out_dtype[] and output_count from the inputs, or fail with what does not fit. NULL: the outputs' shapes are given by
+	 * the graph (gradients have those of what they are gradients of). */
 	int (*shape)(struct hspmd_op_view *v, struct hspmd_error *err);
-	/* How the dimensions of inputs and outputs belong together (runtime/op/rule.h); deduction follows from it. NULL: never part of a graph. */
+	/* How the dimensions of inputs and outputs belong together (runtime/op/rule.h); deduction follows from it. NULL: never part of a
+	 * graph. */
 	void (*rule)(const struct hspmd_op_view *v, struct hspmd_op_rule *rule);
 	/* Append the operators that compute gradients of the inputs from the gradients of the outputs. NULL: has none. */
 	int (*backward)(struct hspmd_graph *g, const struct hspmd_op *op);

@@ -32,11 +32,12 @@ struct hspmd_data {
 	int file_count;
 	int64_t samples, seq_len, vocab;
 	uint64_t seed;
-	int64_t document_end; /* -1: no documents */
+	int64_t document_end;                 /* -1: no documents */
 	struct hspmd_length_buckets *buckets; /* NULL: all steps are of seq_len */
 };
 
-/* Megatron-LM's indexed data: PREFIX.bin holds the tokens, PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token type. */
+/* Megatron-LM's indexed data: PREFIX.bin holds the tokens, PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token
+ * type. */
 static int megatron_width(const char *name, enum width *width, struct hspmd_error *err)
 {
 	static const enum width of_code[] = { 0, WIDTH_U8, WIDTH_U8, WIDTH_I16, WIDTH_U32, WIDTH_I64, 0, 0, WIDTH_U16 };
@@ -61,7 +62,9 @@ static int megatron_width(const char *name, enum width *width, struct hspmd_erro
 
 static int open_file(struct file *f, enum hspmd_data_kind kind, const char *path, struct hspmd_error *err)
 {
-	static const enum width of_kind[] = { [HSPMD_DATA_BYTES] = WIDTH_U8, [HSPMD_DATA_UINT16] = WIDTH_U16, [HSPMD_DATA_UINT32] = WIDTH_U32 };
+	static const enum width of_kind[] = {
+		[HSPMD_DATA_BYTES] = WIDTH_U8, [HSPMD_DATA_UINT16] = WIDTH_U16, [HSPMD_DATA_UINT32] = WIDTH_U32
+	};
 	if (kind == HSPMD_DATA_MEGATRON) {
 		if (megatron_width(path, &f->width, err))
 			return -1;
@@ -162,8 +165,8 @@ static struct hspmd_data *open_files(const struct hspmd_job *job, char *const *p
 	}
 	d->samples = (tokens - 1) / d->seq_len;
 	if (d->samples < 1) {
-		hspmd_fail(err, "%s: %" PRId64 " tokens in all files, one sample takes seq_len + 1 = %" PRId64, count ? paths[0] : job->file, tokens,
-			   d->seq_len + 1);
+		hspmd_fail(err, "%s: %" PRId64 " tokens in all files, one sample takes seq_len + 1 = %" PRId64,
+		           count ? paths[0] : job->file, tokens, d->seq_len + 1);
 		hspmd_data_close(d);
 		return NULL;
 	}
@@ -232,14 +235,16 @@ int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, i
 		const struct file *f = &d->files[file];
 		int64_t t = token_at(f, at - f->first);
 		if (t < 0 || t >= d->vocab)
-			return hspmd_fail(err, "%s: token %" PRId64 " at position %" PRId64 " is not below the model's vocabulary of %" PRId64, f->path, t,
-					  at - f->first, d->vocab);
+			return hspmd_fail(err,
+			                  "%s: token %" PRId64 " at position %" PRId64 " is not below the model's vocabulary of %" PRId64,
+			                  f->path, t, at - f->first, d->vocab);
 		tokens[i] = (int32_t)t;
 	}
 	return 0;
 }
 
-int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments, struct hspmd_error *err)
+int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments,
+                        struct hspmd_error *err)
 {
 	int32_t segment = 0, tokens[256];
 	for (int64_t at = 0; at < start + count; at += 256) {

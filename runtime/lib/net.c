@@ -50,7 +50,8 @@ int hspmd_net_integers(struct hspmd_net *net, const char *name)
 
 int hspmd_net_floats(struct hspmd_net *net, const char *name, int64_t width)
 {
-	return hspmd_graph_input(net->g, name, HSPMD_F32, (struct hspmd_shape){ 3, { net->how->batch, net->how->seq_len, width } }, net->layer);
+	return hspmd_graph_input(net->g, name, HSPMD_F32, (struct hspmd_shape){ 3, { net->how->batch, net->how->seq_len, width } },
+	                         net->layer);
 }
 
 int hspmd_net_parameter(struct hspmd_net *net, const char *name, int rank, const int64_t *dims, double mean, double deviation)
@@ -92,7 +93,8 @@ void hspmd_net_split(struct hspmd_net *net, int number, int dim, int64_t unit)
 	if (!t)
 		return;
 	if (dim < 0 || dim >= t->shape.rank || unit < 1) {
-		hspmd_fail(&net->g->error, "parameter %s: cannot be split along dimension %d in units of %lld", t->name, dim, (long long)unit);
+		hspmd_fail(&net->g->error, "parameter %s: cannot be split along dimension %d in units of %lld", t->name, dim,
+		           (long long)unit);
 		refuse(net);
 		return;
 	}
@@ -183,7 +185,9 @@ static int64_t heads(const struct hspmd_net *net, int tensor, int64_t width)
 int hspmd_net_attention(struct hspmd_net *net, int q, int k, int v, int segments, int64_t head_width)
 {
 	struct hspmd_op_attr attr = {
-		.head_dim = head_width, .heads = heads(net, q, head_width), .kv_heads = heads(net, k, head_width),
+		.head_dim = head_width,
+		.heads = heads(net, q, head_width),
+		.kv_heads = heads(net, k, head_width),
 		.scale = head_width > 0 ? 1 / sqrt((double)head_width) : 0,
 	};
 	return append(net, HSPMD_OP_ATTENTION, &attr, (int[]){ q, k, v, segments }, segments >= 0 ? 4 : 3);
@@ -197,7 +201,8 @@ static int parts_of(const struct hspmd_subgroup *g, int dim)
 	return parts;
 }
 
-/* Into how many parts logits are cut along their last dimension: as the outputs of the weight that makes them are, where all subgroups agree. */
+/* Into how many parts logits are cut along their last dimension: as the outputs of the weight that makes them are, where all subgroups
+ * agree. */
 static int vocabulary_parts(const struct hspmd_net *net, int logits)
 {
 	int producer = logits >= 0 && logits < (int)net->g->tensor_count ? net->g->tensors[logits].producer : -1;

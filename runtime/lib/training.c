@@ -124,9 +124,10 @@ int hspmd_training_plan(struct hspmd_training *t, const char *json, struct hspmd
 /* A job with what a training in one process looks at. */
 static struct hspmd_job *make_job(const struct hspmd_training *t, const json_t *optimizer, int64_t steps, struct hspmd_error *err)
 {
-	json_t *value = json_pack("{ss,ss,s{s[s],ss},sI,sI,sI,sI,sO*}", "format", HSPMD_JOB_FORMAT, "model", "/", "data", "train", "/", "kind", "bytes",
-				  "seq_len", (json_int_t)(t->plan ? t->plan->seq_len : 1), "global_batch", (json_int_t)(t->plan ? t->plan->global_batch : 1),
-				  "steps", (json_int_t)steps, "seed", (json_int_t)(t->seed & INT64_MAX), "optimizer", (json_t *)optimizer);
+	json_t *value = json_pack("{ss,ss,s{s[s],ss},sI,sI,sI,sI,sO*}", "format", HSPMD_JOB_FORMAT, "model", "/", "data", "train", "/",
+	                          "kind", "bytes", "seq_len", (json_int_t)(t->plan ? t->plan->seq_len : 1), "global_batch",
+	                          (json_int_t)(t->plan ? t->plan->global_batch : 1), "steps", (json_int_t)steps, "seed",
+	                          (json_int_t)(t->seed & INT64_MAX), "optimizer", (json_t *)optimizer);
 	if (value && !optimizer)
 		json_object_set_new(value, "optimizer", json_pack("{sf}", "lr", 1e-3));
 	struct hspmd_job *job = value ? hspmd_job_from_json(value, "training", err) : NULL;
@@ -171,15 +172,16 @@ int hspmd_training_threads(struct hspmd_training *t, const char *device, int thr
 	return 0;
 }
 
-void hspmd_training_samples(struct hspmd_training *t, int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to),
-			    void *context)
+void hspmd_training_samples(struct hspmd_training *t,
+                            int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to),
+                            void *context)
 {
 	t->read = read;
 	t->read_context = context;
 }
 
-int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*length_of_step)(void *context, int64_t step), void *context,
-			   struct hspmd_error *err)
+int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*length_of_step)(void *context, int64_t step),
+                           void *context, struct hspmd_error *err)
 {
 	if (count < 1)
 		return hspmd_fail(err, "%d sequence lengths, expected at least 1", count);
@@ -235,7 +237,8 @@ static int make_results(struct hspmd_training *t, const struct hspmd_program *p,
 }
 
 /* One device's share of all parameters. */
-static int take_parameters(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err)
+static int take_parameters(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
+                           struct hspmd_error *err)
 {
 	struct hspmd_training *t = context;
 	if (!t->results && make_results(t, p, err))
@@ -288,9 +291,20 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 		return -1;
 	drop_results(t);
 	struct hspmd_train_local_options o = {
-		.source = hspmd_net_graph_source(&t->source), .cluster = t->cluster, .plan = t->plan, .job = job, .samples = { read_sample, t },
-		.steps = steps, .threads_of = t->threads, .lengths = t->lengths, .length_count = t->length_count, .length_of_step = t->length_of_step,
-		.length_context = t->length_context, .on_loss = tell, .context = t, .on_end = take_parameters,
+		.source = hspmd_net_graph_source(&t->source),
+		.cluster = t->cluster,
+		.plan = t->plan,
+		.job = job,
+		.samples = { read_sample, t },
+		.steps = steps,
+		.threads_of = t->threads,
+		.lengths = t->lengths,
+		.length_count = t->length_count,
+		.length_of_step = t->length_of_step,
+		.length_context = t->length_context,
+		.on_loss = tell,
+		.context = t,
+		.on_end = take_parameters,
 	};
 	int status = hspmd_train_local(&o, err);
 	hspmd_job_destroy(job);

@@ -189,7 +189,8 @@ static int measure_links(struct session *s, double until, struct hspmd_error *er
 
 /* ---- all of it */
 
-json_t *hspmd_measure_device(const struct hspmd_measure_context *context, const struct hspmd_measure_options *options, struct hspmd_error *err)
+json_t *hspmd_measure_device(const struct hspmd_measure_context *context, const struct hspmd_measure_options *options,
+                             struct hspmd_error *err)
 {
 	struct session s = { .context = context, .layers = json_array(), .links = json_array(), .notes = json_array() };
 	const struct hspmd_trial_ops ops = { &s, now, agree, estimate, begin, step, end, note };

@@ -19,9 +19,9 @@
 
 #define MICRO_BATCHES 2
 
-/* What a trial should take that is the first of its kind: three times the forward pass's products at the device's rate, and its state, which is read and
- * written by the passes and the update; before that every byte of it is touched for the first time and filled at random by one core, some 1 GB a second.
- * As much again for what that leaves out. */
+/* What a trial should take that is the first of its kind: three times the forward pass's products at the device's rate, and its state,
+ * which is read and written by the passes and the update; before that every byte of it is touched for the first time and filled at random
+ * by one core, some 1 GB a second. As much again for what that leaves out. */
 #define STATE_PASSES 4
 #define FIRST_TOUCH 1e9
 #define MARGIN 2
@@ -96,8 +96,11 @@ struct hspmd_trial_estimate hspmd_trial_estimate(const struct hspmd_measure_cont
 	int blocks = blocks_to_measure(m, tp), head = hspmd_model_layers(m) - 1;
 	double rate = type->tflops[HSPMD_PRECISION_FP32] > 0 ? type->tflops[HSPMD_PRECISION_FP32] : type->peak_tflops[HSPMD_PRECISION_FP32];
 	double flops = 3 * (hspmd_model_layer_flops(m, head, context->seq_len) + blocks * hspmd_model_layer_flops(m, 1, context->seq_len));
-	double state = (double)(hspmd_model_layer_params(m, 0) + hspmd_model_layer_params(m, head) + blocks * hspmd_model_layer_params(m, 1)) * STATE_OF_PARAMETER;
-	struct hspmd_trial_estimate g = { .start_s = state / tp / FIRST_TOUCH, .step_s = STATE_PASSES * state / tp / (type->gbytes_per_s * 1e9) };
+	double state =
+	        (double)(hspmd_model_layer_params(m, 0) + hspmd_model_layer_params(m, head) + blocks * hspmd_model_layer_params(m, 1)) *
+	        STATE_OF_PARAMETER;
+	struct hspmd_trial_estimate g = { .start_s = state / tp / FIRST_TOUCH,
+		                          .step_s = STATE_PASSES * state / tp / (type->gbytes_per_s * 1e9) };
 	if (rate > 0)
 		g.step_s += MICRO_BATCHES * micro_batch * flops / tp / (rate * 1e12);
 	g.start_s *= MARGIN;

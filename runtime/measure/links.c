@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages there and back between two devices, in growing sizes. The first device decides how often; it tells the second before each run.
- */
+/* Messages there and back between two devices, in growing sizes. The first device decides how often; it tells the second before each
+ * run. */
 #include <math.h>
 #include <string.h>
 
@@ -217,8 +217,8 @@ static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS
 	double took[ROUNDS_MAX], last = 0;
 	int count = 0;
 	for (int k = 0; k < HSPMD_MEASURE_POINTS; k++) {
-		/* The first round tells how many more there is time for; larger messages take longer in the measure of their size at most.
-		 */
+		/* The first round tells how many more there is time for; larger messages take longer in the measure of their size at
+		 * most. */
 		double expected = k ? last * (double)sizes[k] / (double)sizes[k - 1] : 0;
 		if (count >= 2 && hspmd_now() + (ROUNDS_MIN + 1) * 2 * expected > until)
 			break;

@@ -73,7 +73,8 @@ struct hspmd_trial_ops {
 
 struct hspmd_measure_options;
 /* Run as many of the wished trials as there is time for until `until` (of stand->now), among `peers` devices. */
-int hspmd_measure_trials(const struct hspmd_trial_ops *ops, const struct hspmd_measure_options *options, int peers, double until, struct hspmd_error *err);
+int hspmd_measure_trials(const struct hspmd_trial_ops *ops, const struct hspmd_measure_options *options, int peers, double until,
+                         struct hspmd_error *err);
 
 /* ---- links (links.c) */
 
@@ -97,20 +98,22 @@ int hspmd_measure_pair(const struct hspmd_measure_context *context, const struct
 #define HSPMD_MEASURE_MAX_VALUES 16
 
 struct hspmd_measure_options {
-	int tp_count, tps[HSPMD_MEASURE_MAX_VALUES];                    /* ascending; those that a node has too few devices for are left out */
+	int tp_count, tps[HSPMD_MEASURE_MAX_VALUES]; /* ascending; those that a node has too few devices for are left out */
 	int micro_batch_count, micro_batches[HSPMD_MEASURE_MAX_VALUES]; /* ascending; larger ones are left out when the time is over */
 	int seq_len;
-	double budget_s; /* of measuring and what has to be done before it */
+	double budget_s;       /* of measuring and what has to be done before it */
 	const char *transport; /* name, NULL: the best there is */
 };
 
 /* All that one device measures, as JSON (device.c tells the keys). All devices of the cluster call it. NULL and err on failure. */
-json_t *hspmd_measure_device(const struct hspmd_measure_context *context, const struct hspmd_measure_options *options, struct hspmd_error *err);
+json_t *hspmd_measure_device(const struct hspmd_measure_context *context, const struct hspmd_measure_options *options,
+                             struct hspmd_error *err);
 
 /* This node's devices, each in a process of its own, and under srun those of all nodes together. On task 0 *cluster (the caller destroys
  * it) and *rows (a new reference: what each device measured, by its number) are set, elsewhere NULL. */
 int hspmd_measure_cluster(const struct hspmd_topology_options *look, const struct hspmd_model *model,
-                       const struct hspmd_measure_options *options, struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err);
+                          const struct hspmd_measure_options *options, struct hspmd_cluster **cluster, json_t **rows,
+                          struct hspmd_error *err);
 
 /* What the rows say: a profile (the caller destroys it); and into the cluster go measured links, and the slowdown of nodes that were slower
  * than the fastest of their type. NULL and err on failure. */

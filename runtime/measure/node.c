@@ -4,8 +4,8 @@
  * Between a node's task and a device's process, over a socketpair: `open` with the cluster and the device's number is answered by the
  * transport's address; `measure` with everybody's addresses by what was measured; either also by a fault. Processes are forked before the
  * step is joined, because a library that has threads does not survive a fork. Every task takes part in all three exchanges whatever has
- * happened to it, because the others wait for it; but one that loses a device while they measure ends the step, because other nodes' devices
- * may be waiting for that one. */
+ * happened to it, because the others wait for it; but one that loses a device while they measure ends the step, because other nodes'
+ * devices may be waiting for that one. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,8 +75,9 @@ static int open_transport(struct self *s, struct hspmd_cluster *cluster, int num
 		hspmd_cluster_device_address(cluster, (int)d, names[d], sizeof *names);
 	struct hspmd_transport_options o = { .rank = number, .size = (int)n, .timeout_s = patience(s->options), .names = names };
 	struct hspmd_address own = { 0 };
-	int rv =
-	        !ops || ops->open(&o, &s->context.transport, err) || s->context.transport->ops->address(s->context.transport, &own, err) ? -1 : 0;
+	int rv = !ops || ops->open(&o, &s->context.transport, err) || s->context.transport->ops->address(s->context.transport, &own, err)
+	                 ? -1
+	                 : 0;
 	free(names);
 	free(*address);
 	*address = rv ? NULL : hspmd_base64_encode(own.data, own.size);
@@ -138,7 +139,8 @@ static int answer_measure(struct self *s, struct hspmd_error *err)
 	return rv;
 }
 
-static void run_device(int fd, const struct hspmd_binding *where, const struct hspmd_model *model, const struct hspmd_measure_options *options, double began)
+static void run_device(int fd, const struct hspmd_binding *where, const struct hspmd_model *model,
+                       const struct hspmd_measure_options *options, double began)
 {
 	struct hspmd_error err = { "" };
 	struct self s = { .context = { .model = model, .seq_len = options->seq_len, .began = began }, .options = options, .fd = fd };
@@ -294,9 +296,10 @@ static json_t *join_lists(char *const *texts, char *const *given, int size, stru
 	return all;
 }
 
-/* Every task comes through all of this, `err` being set by the first thing that fails. n->count 0: this task has nothing to give. *failed: a device of this
- * node failed while others may have been talking to it. */
-static int exchange(struct node *n, struct hspmd_pmix *step, struct hspmd_cluster **cluster, json_t **rows, bool *failed, struct hspmd_error *err)
+/* Every task comes through all of this, `err` being set by the first thing that fails. n->count 0: this task has nothing to give. *failed:
+ * a device of this node failed while others may have been talking to it. */
+static int exchange(struct node *n, struct hspmd_pmix *step, struct hspmd_cluster **cluster, json_t **rows, bool *failed,
+                    struct hspmd_error *err)
 {
 	int size = hspmd_pmix_size(step);
 	bool first = !hspmd_pmix_rank(step);
@@ -336,7 +339,8 @@ static bool is_first_of_node(void)
 }
 
 int hspmd_measure_cluster(const struct hspmd_topology_options *look, const struct hspmd_model *model,
-                       const struct hspmd_measure_options *options, struct hspmd_cluster **cluster, json_t **rows, struct hspmd_error *err)
+                          const struct hspmd_measure_options *options, struct hspmd_cluster **cluster, json_t **rows,
+                          struct hspmd_error *err)
 {
 	struct node n = { .options = options, .began = hspmd_now() };
 	struct hspmd_error missing = { "" };

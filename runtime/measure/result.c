@@ -78,7 +78,7 @@ static bool said_before(const struct result *r, size_t row, const json_t *note)
 	size_t k;
 	json_t *at;
 	for (size_t i = 0; i < row; i++)
-		json_array_foreach (json_object_get(json_array_get(r->rows, i), "notes"), k, at)
+		json_array_foreach(json_object_get(json_array_get(r->rows, i), "notes"), k, at)
 			if (json_equal(at, note))
 				return true;
 	return false;
@@ -90,9 +90,10 @@ static void tell_notes(const struct result *r, size_t row, int device, const jso
 	size_t k;
 	json_t *at;
 	char address[256];
-	json_array_foreach ((json_t *)notes, k, at)
+	json_array_foreach((json_t *)notes, k, at)
 		if (!said_before(r, row, at))
-			hspmd_warn("%s: %s", hspmd_cluster_device_address(r->cluster, device, address, sizeof address), json_string_value(at));
+			hspmd_warn("%s: %s", hspmd_cluster_device_address(r->cluster, device, address, sizeof address),
+			           json_string_value(at));
 }
 
 static int read_rows(struct result *r, struct hspmd_error *err)
@@ -101,12 +102,12 @@ static int read_rows(struct result *r, struct hspmd_error *err)
 	json_t *row, *at, *layers, *notes, *kept;
 	for (int x = 0; x < HSPMD_LAYER_KIND_COUNT; x++)
 		r->kept[x] = NAN;
-	json_array_foreach ((json_t *)r->rows, i, row) {
+	json_array_foreach((json_t *)r->rows, i, row) {
 		int device;
 		if (json_unpack(row, "{si,so,so,so}", "device", &device, "layers", &layers, "notes", &notes, "kept", &kept) || device < 0 ||
 		    device >= r->cluster->device_count)
 			return fail_row(err);
-		json_array_foreach (layers, k, at)
+		json_array_foreach(layers, k, at)
 			if (add_layers(r, device, at, err))
 				return -1;
 		tell_notes(r, i, device, notes);

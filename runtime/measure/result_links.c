@@ -186,8 +186,8 @@ int hspmd_measure_fill_links(const json_t *rows, struct hspmd_cluster *cluster, 
 	size_t i, k;
 	json_t *row, *at;
 	int rv = 0;
-	json_array_foreach ((json_t *)rows, i, row)
-		json_array_foreach (json_object_get(row, "links"), k, at)
+	json_array_foreach((json_t *)rows, i, row)
+		json_array_foreach(json_object_get(row, "links"), k, at)
 			if (!rv)
 				rv = read_curve(&all, (int)json_integer_value(json_object_get(row, "device")), at, err);
 	for (int scope = HSPMD_LINK_NODE; !rv && scope <= HSPMD_LINK_CLUSTER; scope++) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Micro-batches grow, and with each all degrees have their turn, so that what the time does not suffice for are the largest ones, whose times are told best from
- * the others'. Each trial gets an even part of what is left, and more where that is needed for a few steps.
+/* Micro-batches grow, and with each all degrees have their turn, so that what the time does not suffice for are the largest ones, whose
+ * times are told best from the others'. Each trial gets an even part of what is left, and more where that is needed for a few steps.
  *
- * The end is kept because nothing begins that is not expected to be over by then: a trial's first step and what comes before it by the trials that were, or by
- * what the device's rates make of it; every further step by the one before. So what is measured lasts as much longer than it should as a single step takes longer
- * than expected. */
+ * The end is kept because nothing begins that is not expected to be over by then: a trial's first step and what comes before it by the
+ * trials that were, or by what the device's rates make of it; every further step by the one before. So what is measured lasts as much
+ * longer than it should as a single step takes longer than expected. */
 #include <math.h>
 #include <stdio.h>
 
@@ -37,7 +37,8 @@ static int time_left(const struct turns *t, double *left, struct hspmd_error *er
 	return rv;
 }
 
-/* What the trial of degree number `which` should take: work grows with the micro-batch, and a group of more devices is as slow as one of fewer at most. */
+/* What the trial of degree number `which` should take: work grows with the micro-batch, and a group of more devices is as slow as one of
+ * fewer at most. */
 static struct hspmd_trial_estimate expect(const struct turns *t, int which, int micro_batch)
 {
 	struct hspmd_trial_estimate g = t->ops->estimate(t->ops->context, t->w->tps[which], micro_batch);
@@ -88,7 +89,8 @@ static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_err
 	struct hspmd_trial_estimate g = expect(t, which, micro_batch);
 	if (g.start_s + g.step_s > left) {
 		char why[128];
-		snprintf(why, sizeof why, "left out for lack of time (--budget): it takes some %.2g s, and there are %.2g s", g.start_s + g.step_s, fmax(left, 0));
+		snprintf(why, sizeof why, "left out for lack of time (--budget): it takes some %.2g s, and there are %.2g s",
+		         g.start_s + g.step_s, fmax(left, 0));
 		s->note(s->context, t->w->tps[which], micro_batch, why);
 		d->over = true;
 		return 0;
@@ -105,7 +107,8 @@ static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_err
 	return s->end(s->context, t->w->tps[which], micro_batch, !rv && !d->over, err) ? -1 : rv;
 }
 
-int hspmd_measure_trials(const struct hspmd_trial_ops *ops, const struct hspmd_measure_options *options, int peers, double until, struct hspmd_error *err)
+int hspmd_measure_trials(const struct hspmd_trial_ops *ops, const struct hspmd_measure_options *options, int peers, double until,
+                         struct hspmd_error *err)
 {
 	struct turns t = { .ops = ops, .w = options, .until = until };
 	int degrees = 0;

@@ -7,14 +7,15 @@
 #include "runtime/op/op.h"
 
 static int (*const families[HSPMD_MODEL_TYPE_COUNT])(struct hspmd_builder *) = {
-	[HSPMD_MODEL_GPT2] = hspmd_build_gpt2,	 [HSPMD_MODEL_LLAMA] = hspmd_build_llama, [HSPMD_MODEL_MISTRAL] = hspmd_build_llama,
+	[HSPMD_MODEL_GPT2] = hspmd_build_gpt2,   [HSPMD_MODEL_LLAMA] = hspmd_build_llama,   [HSPMD_MODEL_MISTRAL] = hspmd_build_llama,
 	[HSPMD_MODEL_QWEN2] = hspmd_build_llama, [HSPMD_MODEL_MIXTRAL] = hspmd_build_llama,
 };
 
 struct hspmd_graph *hspmd_model_graph(const struct hspmd_model *m, const struct hspmd_model_build_options *how, struct hspmd_error *err)
 {
 	if (how->seq_len > m->max_positions && m->rope_theta == 0) {
-		hspmd_fail(err, "sequences of %" PRId64 " tokens, but the model has %" PRId64 " learnt positions", how->seq_len, m->max_positions);
+		hspmd_fail(err, "sequences of %" PRId64 " tokens, but the model has %" PRId64 " learnt positions", how->seq_len,
+		           m->max_positions);
 		return NULL;
 	}
 	struct hspmd_graph *g = hspmd_graph_create(hspmd_op_types);

@@ -7,7 +7,7 @@
 #include "runtime/graph/graph.h"
 
 struct hspmd_model_build_options {
-	int64_t batch;     /* samples of a micro-batch */
+	int64_t batch; /* samples of a micro-batch */
 	int64_t seq_len;
 	int vocab_parts;   /* shards of the vocabulary in the head's stage, 1: none */
 	double loss_scale; /* of each token's loss: 1 / tokens of the global batch */
@@ -18,8 +18,8 @@ struct hspmd_model_build_options {
 };
 
 /* The tensors a driver has to fill or read. */
-#define HSPMD_TENSOR_TOKENS "tokens"   /* [B,T] I32 */
-#define HSPMD_TENSOR_TARGETS "targets" /* [B,T] I32, -1: not counted */
+#define HSPMD_TENSOR_TOKENS "tokens"     /* [B,T] I32 */
+#define HSPMD_TENSOR_TARGETS "targets"   /* [B,T] I32, -1: not counted */
 #define HSPMD_TENSOR_SEGMENTS "segments" /* [B,T] I32, the number of the position's document within the sample; only with `documents` */
 
 /* NULL and err when memory is short or the sizes do not fit. The caller destroys the graph. */

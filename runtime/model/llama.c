@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Llama (arXiv 2302.13971), Mistral (2310.06825: window), Qwen2 (2407.10671: biases of q, k, v) and Mixtral (2401.04088: experts), as Hugging Face's
- * *ForCausalLM store them. The experts' matrices of a layer are stacked to [E, ..] here; files hold them one by one. */
+/* Llama (arXiv 2302.13971), Mistral (2310.06825: window), Qwen2 (2407.10671: biases of q, k, v) and Mixtral (2401.04088: experts), as
+ * Hugging Face's *ForCausalLM store them. The experts' matrices of a layer are stacked to [E, ..] here; files hold them one by one. */
 #include <math.h>
 #include <stdio.h>
 
@@ -18,7 +18,8 @@ static int projection(struct hspmd_builder *b, int x, const char *name, int64_t 
 	snprintf(full, sizeof full, "%s.weight", name);
 	int w = hspmd_builder_matrix(b, full, HSPMD_SHAPE(out, in), b->m->init_range, cut.dim, cut.unit);
 	snprintf(full, sizeof full, "%s.bias", name);
-	return hspmd_builder_linear(b, x, w, bias ? hspmd_builder_vector(b, full, HSPMD_SHAPE(out), 0, cut.dim == 0 ? 0 : -1, cut.unit) : -1, false);
+	return hspmd_builder_linear(b, x, w,
+	                            bias ? hspmd_builder_vector(b, full, HSPMD_SHAPE(out), 0, cut.dim == 0 ? 0 : -1, cut.unit) : -1, false);
 }
 
 static int attention(struct hspmd_builder *b, int x)
@@ -26,11 +27,16 @@ static int attention(struct hspmd_builder *b, int x)
 	const struct hspmd_model *m = b->m;
 	int64_t width = m->heads * m->head_dim, kv_width = m->kv_heads * m->head_dim;
 	struct hspmd_op_attr attr = {
-		.head_dim = m->head_dim, .heads = m->heads, .kv_heads = m->kv_heads, .window = m->sliding_window,
-		.scale = 1 / sqrt((double)m->head_dim), .theta = m->rope_theta,
+		.head_dim = m->head_dim,
+		.heads = m->heads,
+		.kv_heads = m->kv_heads,
+		.window = m->sliding_window,
+		.scale = 1 / sqrt((double)m->head_dim),
+		.theta = m->rope_theta,
 	};
 	/* query heads stay with the key and value head they read */
-	struct cut by_kv_head = { 0, m->head_dim }, by_group = { 0, m->head_dim * (m->heads / m->kv_heads) }, from_group = { 1, by_group.unit };
+	struct cut by_kv_head = { 0, m->head_dim }, by_group = { 0, m->head_dim * (m->heads / m->kv_heads) },
+	           from_group = { 1, by_group.unit };
 	int q = projection(b, x, "self_attn.q_proj", width, m->hidden, m->qkv_bias, by_group);
 	int k = projection(b, x, "self_attn.k_proj", kv_width, m->hidden, m->qkv_bias, by_kv_head);
 	int v = projection(b, x, "self_attn.v_proj", kv_width, m->hidden, m->qkv_bias, by_kv_head);
@@ -53,14 +59,19 @@ static int expert_mlp(struct hspmd_builder *b, int x)
 {
 	const struct hspmd_model *m = b->m;
 	struct hspmd_op_attr attr = {
-		.experts = m->experts, .experts_per_token = m->experts_per_token, .scale = m->router_aux_coef * b->how->loss_scale,
+		.experts = m->experts,
+		.experts_per_token = m->experts_per_token,
+		.scale = m->router_aux_coef * b->how->loss_scale,
 	};
 	int outputs[HSPMD_OP_MAX_IO];
 	int logits = projection(b, x, "block_sparse_moe.gate", m->experts, m->hidden, false, (struct cut){ -1, 1 });
 	int weights = hspmd_builder_op(b, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, outputs);
-	int gate = hspmd_builder_matrix(b, "block_sparse_moe.experts.w1.weight", HSPMD_SHAPE(m->experts, m->ffn, m->hidden), m->init_range, 0, 1);
-	int up = hspmd_builder_matrix(b, "block_sparse_moe.experts.w3.weight", HSPMD_SHAPE(m->experts, m->ffn, m->hidden), m->init_range, 0, 1);
-	int down = hspmd_builder_matrix(b, "block_sparse_moe.experts.w2.weight", HSPMD_SHAPE(m->experts, m->hidden, m->ffn), m->init_range, 0, 1);
+	int gate = hspmd_builder_matrix(b, "block_sparse_moe.experts.w1.weight", HSPMD_SHAPE(m->experts, m->ffn, m->hidden), m->init_range,
+	                                0, 1);
+	int up = hspmd_builder_matrix(b, "block_sparse_moe.experts.w3.weight", HSPMD_SHAPE(m->experts, m->ffn, m->hidden), m->init_range, 0,
+	                              1);
+	int down = hspmd_builder_matrix(b, "block_sparse_moe.experts.w2.weight", HSPMD_SHAPE(m->experts, m->hidden, m->ffn), m->init_range,
+	                                0, 1);
 	return hspmd_builder_op(b, HSPMD_OP_EXPERTS, &attr, (int[]){ x, outputs[1], weights, gate, up, down }, 6, NULL);
 }
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 static int parameter(struct hspmd_builder *b, const char *name, struct hspmd_shape shape, double mean, double deviation, bool decay,
-		     int split_dim, int64_t unit)
+                     int split_dim, int64_t unit)
 {
 	char full[192];
 	snprintf(full, sizeof full, "%s%s", b->prefix, name);
@@ -22,7 +22,8 @@ int hspmd_builder_vector(struct hspmd_builder *b, const char *name, struct hspmd
 	return parameter(b, name, shape, value, 0, false, split_dim, unit);
 }
 
-int hspmd_builder_op(struct hspmd_builder *b, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *inputs, int count, int *outputs)
+int hspmd_builder_op(struct hspmd_builder *b, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *inputs, int count,
+                     int *outputs)
 {
 	return hspmd_graph_append(b->g, opcode, attr, b->layer, inputs, count, outputs);
 }

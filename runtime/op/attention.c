@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Causal attention (opcode.h). Split by heads it needs nothing from others; split along the sequence (context parallel) every device needs all keys and
- * values, and its gradient of them is partial. Heads are counted in kv heads, so that queries stay with the keys they read. */
+/* Causal attention (opcode.h). Split by heads it needs nothing from others; split along the sequence (context parallel) every device needs
+ * all keys and values, and its gradient of them is partial. Heads are counted in kv heads, so that queries stay with the keys they read. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -30,8 +30,8 @@ static int check_separate(const struct hspmd_op_view *v, struct hspmd_error *err
 	if (hspmd_op_expect_same(v, 1, 2, err))
 		return -1;
 	if (v->in[0].dim[2] % v->in[1].dim[2])
-		return hspmd_fail(err, "%" PRId64 " query heads are no multiple of %" PRId64 " kv heads", v->in[0].dim[2] / v->attr->head_dim,
-				  v->in[1].dim[2] / v->attr->head_dim);
+		return hspmd_fail(err, "%" PRId64 " query heads are no multiple of %" PRId64 " kv heads",
+		                  v->in[0].dim[2] / v->attr->head_dim, v->in[1].dim[2] / v->attr->head_dim);
 	if (v->in[0].dim[1] > v->in[1].dim[1])
 		return hspmd_fail(err, "%" PRId64 " positions of q, but %" PRId64 " of k", v->in[0].dim[1], v->in[1].dim[1]);
 	return 0;
@@ -42,15 +42,15 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	bool packed = is_packed(&v->in[0]);
 	int segments = packed ? 1 : 3;
 	if (packed ? hspmd_op_expect(v, 0, 4, false, err) || check_heads(v, 0, err) ||
-			     hspmd_op_expect_dim(v, 0, 2, 3, "query, key and value", err)
-		   : check_separate(v, err))
+	                     hspmd_op_expect_dim(v, 0, 2, 3, "query, key and value", err)
+	           : check_separate(v, err))
 		return -1;
 	const struct hspmd_shape *q = &v->in[0], *keys = packed ? q : &v->in[1];
 	if (v->input_count > segments + 1)
 		return hspmd_fail(err, "%d inputs are too many", v->input_count);
-	if (hspmd_op_has_input(v, segments) && (hspmd_op_expect(v, segments, 2, true, err) ||
-					    hspmd_op_expect_dim(v, segments, 0, q->dim[0], "the samples of q", err) ||
-					    hspmd_op_expect_dim(v, segments, 1, keys->dim[1], "the positions of k", err)))
+	if (hspmd_op_has_input(v, segments) &&
+	    (hspmd_op_expect(v, segments, 2, true, err) || hspmd_op_expect_dim(v, segments, 0, q->dim[0], "the samples of q", err) ||
+	     hspmd_op_expect_dim(v, segments, 1, keys->dim[1], "the positions of k", err)))
 		return -1;
 	int64_t width = hspmd_op_last_dim(q);
 	v->out[0] = (struct hspmd_shape){ 3, { q->dim[0], q->dim[1], width } };
@@ -130,7 +130,7 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 
 /* Causal: half of the scores. `products`: matrix products over them. */
 static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *o, const struct hspmd_shape *k, double products, double *flops,
-		    double *bytes)
+                    double *bytes)
 {
 	double keys = (double)k->dim[1];
 	if (v->attr->window && (double)v->attr->window < keys / 2)
@@ -151,8 +151,18 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 
 extern const struct hspmd_op_type hspmd_op_attention, hspmd_op_attention_grad;
 const struct hspmd_op_type hspmd_op_attention = {
-	.min_inputs = 1, .max_inputs = 4, .output_count = 2, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 1,
+	.max_inputs = 4,
+	.output_count = 2,
+	.shape = shape,
+	.rule = rule,
+	.backward = backward,
+	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_attention_grad = {
-	.min_inputs = 4, .max_inputs = 7, .output_count = 3, .rule = rule_grad, .cost = cost_grad,
+	.min_inputs = 4,
+	.max_inputs = 7,
+	.output_count = 3,
+	.rule = rule_grad,
+	.cost = cost_grad,
 };

@@ -44,8 +44,18 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 
 extern const struct hspmd_op_type hspmd_op_embed, hspmd_op_embed_grad;
 const struct hspmd_op_type hspmd_op_embed = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule,
+	.backward = backward,
+	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_embed_grad = {
-	.min_inputs = 3, .max_inputs = 3, .output_count = 1, .rule = rule_grad, .cost = cost_grad,
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.output_count = 1,
+	.rule = rule_grad,
+	.cost = cost_grad,
 };

@@ -1,36 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of operators that a device may run as one, so that what lies between is not written and read again. Combined after specialisation, so that neither
- * annotations nor deduction know of them. */
+/* Pairs of operators that a device may run as one, so that what lies between is not written and read again. Combined after specialisation,
+ * so that neither annotations nor deduction know of them. */
 #include "runtime/tensor/opcode_list.h"
 #include "runtime/op/op_internal.h"
 
 #define PAIR(opcode_1, opcode_2, what)                                                                                                     \
-	.pair = { .is_pair = true, .first = HSPMD_OP_##opcode_1, .second = HSPMD_OP_##opcode_2, .intermediate = HSPMD_OP_INTERMEDIATE_##what }
+	.pair = {                                                                                                                          \
+		.is_pair = true, .first = HSPMD_OP_##opcode_1, .second = HSPMD_OP_##opcode_2, .intermediate = HSPMD_OP_INTERMEDIATE_##what \
+	}
 
 #define DECLARE(opcode, name) extern const struct hspmd_op_type hspmd_op_##name;
 HSPMD_OPS_FUSED(DECLARE)
 
 const struct hspmd_op_type hspmd_op_add_layernorm = {
-	.min_inputs = 3, .max_inputs = 4, .output_count = 3, PAIR(ADD, LAYERNORM, KEPT),
+	.min_inputs = 3,
+	.max_inputs = 4,
+	.output_count = 3,
+	PAIR(ADD, LAYERNORM, KEPT),
 };
 const struct hspmd_op_type hspmd_op_add_rmsnorm = {
-	.min_inputs = 3, .max_inputs = 3, .output_count = 3, PAIR(ADD, RMSNORM, KEPT),
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.output_count = 3,
+	PAIR(ADD, RMSNORM, KEPT),
 };
 const struct hspmd_op_type hspmd_op_layernorm_grad_add = {
-	.min_inputs = 5, .max_inputs = 5, .output_count = 3, .in_place = { 5 }, PAIR(LAYERNORM_GRAD, ADD, GONE),
+	.min_inputs = 5,
+	.max_inputs = 5,
+	.output_count = 3,
+	.in_place = { 5 },
+	PAIR(LAYERNORM_GRAD, ADD, GONE),
 };
 const struct hspmd_op_type hspmd_op_rmsnorm_grad_add = {
-	.min_inputs = 5, .max_inputs = 5, .output_count = 2, .in_place = { 5 }, PAIR(RMSNORM_GRAD, ADD, GONE),
+	.min_inputs = 5,
+	.max_inputs = 5,
+	.output_count = 2,
+	.in_place = { 5 },
+	PAIR(RMSNORM_GRAD, ADD, GONE),
 };
 const struct hspmd_op_type hspmd_op_linear_add = {
-	.min_inputs = 4, .max_inputs = 4, .output_count = 1, .in_place = { 4 }, PAIR(LINEAR, ADD, GONE),
+	.min_inputs = 4,
+	.max_inputs = 4,
+	.output_count = 1,
+	.in_place = { 4 },
+	PAIR(LINEAR, ADD, GONE),
 };
 const struct hspmd_op_type hspmd_op_linear_grad_x_add = {
-	.min_inputs = 3, .max_inputs = 3, .output_count = 1, .in_place = { 3 }, PAIR(LINEAR_GRAD_X, ADD, GONE),
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.output_count = 1,
+	.in_place = { 3 },
+	PAIR(LINEAR_GRAD_X, ADD, GONE),
 };
 const struct hspmd_op_type hspmd_op_linear_gelu = {
-	.min_inputs = 3, .max_inputs = 3, .output_count = 2, PAIR(LINEAR, GELU, WANTED),
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.output_count = 2,
+	PAIR(LINEAR, GELU, WANTED),
 };
 const struct hspmd_op_type hspmd_op_linear_grad_x_gelu = {
-	.min_inputs = 3, .max_inputs = 3, .output_count = 1, PAIR(LINEAR_GRAD_X, GELU_GRAD, GONE),
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.output_count = 1,
+	PAIR(LINEAR_GRAD_X, GELU_GRAD, GONE),
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x[..,K], w, bias[N..] (optional) -> y[..,N..]; w is [K,N..] (attr.transposed) or [N..,K]. The weight decides how the work is shared: split along
- * N (column-parallel) it leaves y split, along K (row-parallel) y is partial (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3). */
+/* x[..,K], w, bias[N..] (optional) -> y[..,N..]; w is [K,N..] (attr.transposed) or [N..,K]. The weight decides how the work is shared:
+ * split along N (column-parallel) it leaves y split, along K (row-parallel) y is partial (Shoeybi et al., "Megatron-LM", arXiv 1909.08053,
+ * section 3). */
 #include <string.h>
 
 #include "runtime/op/op_internal.h"
@@ -117,11 +118,25 @@ static void cost_grad_w(const struct hspmd_op_view *v, double *flops, double *by
 
 extern const struct hspmd_op_type hspmd_op_linear, hspmd_op_linear_grad_x, hspmd_op_linear_grad_w;
 const struct hspmd_op_type hspmd_op_linear = {
-	.min_inputs = 2, .max_inputs = 3, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 2,
+	.max_inputs = 3,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule,
+	.backward = backward,
+	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_x = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .rule = rule_grad_x, .cost = cost_grad_x,
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.rule = rule_grad_x,
+	.cost = cost_grad_x,
 };
 const struct hspmd_op_type hspmd_op_linear_grad_w = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 2, .rule = rule_grad_w, .cost = cost_grad_w,
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 2,
+	.rule = rule_grad_w,
+	.cost = cost_grad_w,
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics of each shard, gathered because they are tiny, then the loss;
- * the gradient again by shard. */
+/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics of each shard, gathered because they are tiny, then the
+ * loss; the gradient again by shard. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"
@@ -8,9 +8,9 @@
 static int expect_targets(const struct hspmd_op_view *v, int64_t b, int64_t t, struct hspmd_error *err)
 {
 	return hspmd_op_expect(v, 1, 2, true, err) || hspmd_op_expect_dim(v, 1, 0, b, "the samples of input 0", err) ||
-			       hspmd_op_expect_dim(v, 1, 1, t, "the positions of input 0", err)
-		       ? -1
-		       : 0;
+	                       hspmd_op_expect_dim(v, 1, 1, t, "the positions of input 0", err)
+	               ? -1
+	               : 0;
 }
 
 static int stats_shape(struct hspmd_op_view *v, struct hspmd_error *err)
@@ -77,12 +77,27 @@ static void loss_cost(const struct hspmd_op_view *v, double *flops, double *byte
 
 extern const struct hspmd_op_type hspmd_op_vocab_stats, hspmd_op_loss, hspmd_op_loss_grad;
 const struct hspmd_op_type hspmd_op_vocab_stats = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = stats_shape, .rule = stats_rule, .cost = stats_cost,
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.shape = stats_shape,
+	.rule = stats_rule,
+	.cost = stats_cost,
 };
 const struct hspmd_op_type hspmd_op_loss = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = loss_shape, .rule = loss_rule, .backward = loss_backward,
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.shape = loss_shape,
+	.rule = loss_rule,
+	.backward = loss_backward,
 	.cost = loss_cost,
 };
 const struct hspmd_op_type hspmd_op_loss_grad = {
-	.min_inputs = 3, .max_inputs = 3, .output_count = 1, .rule = loss_grad_rule, .cost = stats_cost, .in_place = { 1 },
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.output_count = 1,
+	.rule = loss_grad_rule,
+	.cost = stats_cost,
+	.in_place = { 1 },
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mixture of experts (Jiang et al., "Mixtral of Experts", arXiv 2401.04088, section 2.1). The router sends each token to the k experts of largest
- * logit; experts may be shared out (expert parallel), and every device adds what its own give. Balance is asked of each sample by itself (the
- * product of fractions in Fedus et al., "Switch Transformers", arXiv 2101.03961, section 2.2, taken over the tokens of a sample), so that the
- * loss does not depend on how samples are shared among micro-batches and devices. */
+/* Mixture of experts (Jiang et al., "Mixtral of Experts", arXiv 2401.04088, section 2.1). The router sends each token to the k experts of
+ * largest logit; experts may be shared out (expert parallel), and every device adds what its own give. Balance is asked of each sample by
+ * itself (the product of fractions in Fedus et al., "Switch Transformers", arXiv 2101.03961, section 2.2, taken over the tokens of a
+ * sample), so that the loss does not depend on how samples are shared among micro-batches and devices. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"
@@ -71,8 +71,8 @@ static void experts_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rul
 {
 	(void)v;
 	*r = (struct hspmd_op_rule){ .in = { "+bt!", "bt!", "bt!", "bt!", "ef!", "ef!", "e!f" },
-				     .out = { "bt!/ef", "bt!/ef", "ef!/bt", "ef!/bt", "e!f/bt" },
-				     .priority = "4561230" };
+		                     .out = { "bt!/ef", "bt!/ef", "ef!/bt", "ef!/bt", "e!f/bt" },
+		                     .priority = "4561230" };
 }
 
 static int experts_backward(struct hspmd_graph *g, const struct hspmd_op *op)
@@ -88,8 +88,8 @@ static void route_cost(const struct hspmd_op_view *v, double *flops, double *byt
 }
 
 /* Tokens spread evenly over all experts; here are those of `local` of them. */
-static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *x, const struct hspmd_shape *gate, double products, double *flops,
-		    double *bytes)
+static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *x, const struct hspmd_shape *gate, double products,
+                    double *flops, double *bytes)
 {
 	double tokens = (double)(x->dim[0] * x->dim[1]) * v->attr->experts_per_token * (double)gate->dim[0] / v->attr->experts;
 	*flops = 2 * products * tokens * (double)(gate->dim[1] * gate->dim[2]);
@@ -108,16 +108,34 @@ static void experts_grad_cost(const struct hspmd_op_view *v, double *flops, doub
 
 extern const struct hspmd_op_type hspmd_op_topk_router, hspmd_op_topk_router_grad, hspmd_op_experts, hspmd_op_experts_grad;
 const struct hspmd_op_type hspmd_op_topk_router = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 4, .shape = route_shape, .rule = route_rule,
-	.backward = route_backward, .cost = route_cost,
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 4,
+	.shape = route_shape,
+	.rule = route_rule,
+	.backward = route_backward,
+	.cost = route_cost,
 };
 const struct hspmd_op_type hspmd_op_topk_router_grad = {
-	.min_inputs = 5, .max_inputs = 5, .output_count = 1, .rule = route_grad_rule, .cost = route_cost,
+	.min_inputs = 5,
+	.max_inputs = 5,
+	.output_count = 1,
+	.rule = route_grad_rule,
+	.cost = route_cost,
 };
 const struct hspmd_op_type hspmd_op_experts = {
-	.min_inputs = 6, .max_inputs = 6, .output_count = 1, .shape = experts_shape, .rule = experts_rule,
-	.backward = experts_backward, .cost = experts_cost,
+	.min_inputs = 6,
+	.max_inputs = 6,
+	.output_count = 1,
+	.shape = experts_shape,
+	.rule = experts_rule,
+	.backward = experts_backward,
+	.cost = experts_cost,
 };
 const struct hspmd_op_type hspmd_op_experts_grad = {
-	.min_inputs = 7, .max_inputs = 7, .output_count = 5, .rule = experts_grad_rule, .cost = experts_grad_cost,
+	.min_inputs = 7,
+	.max_inputs = 7,
+	.output_count = 5,
+	.rule = experts_grad_rule,
+	.cost = experts_grad_cost,
 };

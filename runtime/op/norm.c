@@ -14,7 +14,7 @@ static int shape_of(struct hspmd_op_view *v, int64_t stats, struct hspmd_error *
 		return hspmd_fail(err, "input 0 is a scalar");
 	for (int i = 1; i < v->input_count; i++)
 		if (hspmd_op_has_input(v, i) && (hspmd_op_expect(v, i, 1, false, err) ||
-					     hspmd_op_expect_dim(v, i, 0, hspmd_op_last_dim(&v->in[0]), "the width of input 0", err)))
+		                                 hspmd_op_expect_dim(v, i, 0, hspmd_op_last_dim(&v->in[0]), "the width of input 0", err)))
 			return -1;
 	if (!hspmd_op_has_input(v, 1))
 		return hspmd_fail(err, "input 1 is missing");
@@ -81,16 +81,34 @@ static void cost_grad(const struct hspmd_op_view *v, double *flops, double *byte
 
 extern const struct hspmd_op_type hspmd_op_layernorm, hspmd_op_layernorm_grad, hspmd_op_rmsnorm, hspmd_op_rmsnorm_grad;
 const struct hspmd_op_type hspmd_op_layernorm = {
-	.min_inputs = 2, .max_inputs = 3, .output_count = 2, .shape = layernorm_shape, .rule = rule,
-	.backward = layernorm_backward, .cost = cost,
+	.min_inputs = 2,
+	.max_inputs = 3,
+	.output_count = 2,
+	.shape = layernorm_shape,
+	.rule = rule,
+	.backward = layernorm_backward,
+	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_layernorm_grad = {
-	.min_inputs = 4, .max_inputs = 4, .output_count = 3, .rule = rule_grad, .cost = cost_grad,
+	.min_inputs = 4,
+	.max_inputs = 4,
+	.output_count = 3,
+	.rule = rule_grad,
+	.cost = cost_grad,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 2, .shape = rmsnorm_shape, .rule = rule,
-	.backward = rmsnorm_backward, .cost = cost,
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 2,
+	.shape = rmsnorm_shape,
+	.rule = rule,
+	.backward = rmsnorm_backward,
+	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm_grad = {
-	.min_inputs = 4, .max_inputs = 4, .output_count = 2, .rule = rule_grad, .cost = cost_grad,
+	.min_inputs = 4,
+	.max_inputs = 4,
+	.output_count = 2,
+	.rule = rule_grad,
+	.cost = cost_grad,
 };

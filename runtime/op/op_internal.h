@@ -32,8 +32,8 @@ int hspmd_op_expect_dim(const struct hspmd_op_view *v, int i, int d, int64_t siz
 /* Inputs i and j must have the same shape. */
 int hspmd_op_expect_same(const struct hspmd_op_view *v, int i, int j, struct hspmd_error *err);
 
-double hspmd_op_bytes(const struct hspmd_op_view *v);           /* of all inputs and outputs */
-double hspmd_op_elements(const struct hspmd_shape *s);          /* 0 when absent */
+double hspmd_op_bytes(const struct hspmd_op_view *v);  /* of all inputs and outputs */
+double hspmd_op_elements(const struct hspmd_shape *s); /* 0 when absent */
 
 /* cost(): `per_element` operations for every element of input 0, everything read or written once. */
 void hspmd_op_cost_per_element(const struct hspmd_op_view *v, double per_element, double *flops, double *bytes);

@@ -10,14 +10,16 @@ int hspmd_op_expect(const struct hspmd_op_view *v, int i, int rank, bool integer
 	if (rank >= 0 && v->in[i].rank != rank)
 		return hspmd_fail(err, "input %d has %d dimensions, expected %d", i, v->in[i].rank, rank);
 	if ((v->in_dtype[i] == HSPMD_I32) != integer)
-		return hspmd_fail(err, "input %d is %s, expected %s", i, hspmd_dtype_names[v->in_dtype[i]], integer ? "I32" : "a floating type");
+		return hspmd_fail(err, "input %d is %s, expected %s", i, hspmd_dtype_names[v->in_dtype[i]],
+		                  integer ? "I32" : "a floating type");
 	return 0;
 }
 
 int hspmd_op_expect_dim(const struct hspmd_op_view *v, int i, int d, int64_t size, const char *what, struct hspmd_error *err)
 {
 	if (v->in[i].dim[d] != size)
-		return hspmd_fail(err, "dimension %d of input %d is %" PRId64 ", expected %" PRId64 " as %s", d, i, v->in[i].dim[d], size, what);
+		return hspmd_fail(err, "dimension %d of input %d is %" PRId64 ", expected %" PRId64 " as %s", d, i, v->in[i].dim[d], size,
+		                  what);
 	return 0;
 }
 
@@ -27,8 +29,8 @@ int hspmd_op_expect_same(const struct hspmd_op_view *v, int i, int j, struct hsp
 		return hspmd_fail(err, "inputs %d and %d have %d and %d dimensions, expected the same", i, j, v->in[i].rank, v->in[j].rank);
 	for (int d = 0; d < v->in[i].rank; d++)
 		if (v->in[i].dim[d] != v->in[j].dim[d])
-			return hspmd_fail(err, "inputs %d and %d differ in dimension %d: %" PRId64 " and %" PRId64, i, j, d, v->in[i].dim[d],
-					  v->in[j].dim[d]);
+			return hspmd_fail(err, "inputs %d and %d differ in dimension %d: %" PRId64 " and %" PRId64, i, j, d,
+			                  v->in[i].dim[d], v->in[j].dim[d]);
 	return 0;
 }
 

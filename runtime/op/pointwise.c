@@ -72,20 +72,48 @@ static void add_cost(const struct hspmd_op_view *v, double *flops, double *bytes
 
 extern const struct hspmd_op_type hspmd_op_gelu, hspmd_op_gelu_grad, hspmd_op_swiglu, hspmd_op_swiglu_grad, hspmd_op_add;
 const struct hspmd_op_type hspmd_op_gelu = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .shape = shape, .rule = rule, .backward = gelu_backward, .cost = cost,
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule,
+	.backward = gelu_backward,
+	.cost = cost,
 	.in_place = { 1 },
 };
 const struct hspmd_op_type hspmd_op_gelu_grad = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .rule = rule_grad, .cost = cost, .in_place = { 1 },
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.rule = rule_grad,
+	.cost = cost,
+	.in_place = { 1 },
 };
 const struct hspmd_op_type hspmd_op_swiglu = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = shape, .rule = rule, .backward = swiglu_backward,
-	.cost = cost, .in_place = { 1 },
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule,
+	.backward = swiglu_backward,
+	.cost = cost,
+	.in_place = { 1 },
 };
 const struct hspmd_op_type hspmd_op_swiglu_grad = {
-	.min_inputs = 3, .max_inputs = 3, .output_count = 2, .rule = rule_grad, .cost = cost, .in_place = { 1, 2 },
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.output_count = 2,
+	.rule = rule_grad,
+	.cost = cost,
+	.in_place = { 1, 2 },
 };
 const struct hspmd_op_type hspmd_op_add = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = shape, .rule = rule_add, .backward = add_backward,
-	.cost = add_cost, .in_place = { 1 },
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule_add,
+	.backward = add_backward,
+	.cost = add_cost,
+	.in_place = { 1 },
 };

@@ -42,9 +42,19 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 
 extern const struct hspmd_op_type hspmd_op_position_embed, hspmd_op_position_embed_grad;
 const struct hspmd_op_type hspmd_op_position_embed = {
-	.min_inputs = 2, .max_inputs = 2, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 2,
+	.max_inputs = 2,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule,
+	.backward = backward,
+	.cost = cost,
 	.in_place = { 1 },
 };
 const struct hspmd_op_type hspmd_op_position_embed_grad = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = rule_grad, .cost = cost,
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 1,
+	.rule = rule_grad,
+	.cost = cost,
 };

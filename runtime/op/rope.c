@@ -17,7 +17,9 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
-	*r = (struct hspmd_op_rule){ .in = { "+bth" }, .out = { "bth" }, .in_step = { v->attr->head_dim }, .out_step = { v->attr->head_dim } };
+	*r = (struct hspmd_op_rule){
+		.in = { "+bth" }, .out = { "bth" }, .in_step = { v->attr->head_dim }, .out_step = { v->attr->head_dim }
+	};
 }
 
 static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
@@ -34,9 +36,20 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 extern const struct hspmd_op_type hspmd_op_rope, hspmd_op_rope_grad, hspmd_op_rope_table;
 const struct hspmd_op_type hspmd_op_rope_table = { .output_count = 1 };
 const struct hspmd_op_type hspmd_op_rope = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 1,
+	.shape = shape,
+	.rule = rule,
+	.backward = backward,
+	.cost = cost,
 	.in_place = { 1 },
 };
 const struct hspmd_op_type hspmd_op_rope_grad = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = rule, .cost = cost, .in_place = { 1 },
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 1,
+	.rule = rule,
+	.cost = cost,
+	.in_place = { 1 },
 };

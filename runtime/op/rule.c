@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deduction from a rule: the devices of every subgroup share out the operator's loops. Each input, most important first, proposes how (its splits, at
- * the same places of the device numbering); what fits beside what was taken before is taken. Then every input and output follows from the loops. */
+/* Deduction from a rule: the devices of every subgroup share out the operator's loops. Each input, most important first, proposes how (its
+ * splits, at the same places of the device numbering); what fits beside what was taken before is taken. Then every input and output follows
+ * from the loops. */
 #include "runtime/op/rule.h"
 
 #include <ctype.h>
@@ -9,15 +10,15 @@
 #include "common/alloc.h"
 #include "runtime/op/op_internal.h"
 
-#define FREE '\0'   /* devices that differ here do the same */
-#define PARTIAL '+' /* ... have addends of linear inputs */
+#define FREE '\0'     /* devices that differ here do the same */
+#define PARTIAL '+'   /* ... have addends of linear inputs */
 #define MAX_PIECES 20 /* HSPMD_ANNOTATION_MAX_DEVICES is 2^16 */
 
 /* A digit of the device numbering, outermost first: `parts` values, and the index that they cut. */
 struct piece {
 	char index;
 	int parts;
-	int64_t unit; /* in steps of the index */
+	int64_t unit;           /* in steps of the index */
 	const int64_t *weights; /* borrowed */
 };
 
@@ -70,7 +71,8 @@ static bool same_groups(const struct hspmd_annotation *a, const struct hspmd_ann
 
 /* ---- from an input's dimension to an index */
 
-/* A cut of `size` elements into parts, told in steps of `step` elements: *unit becomes the granularity in steps. false when a bound lies within one. */
+/* A cut of `size` elements into parts, told in steps of `step` elements: *unit becomes the granularity in steps. false when a bound lies
+ * within one. */
 static bool in_steps(int64_t size, int64_t step, int parts, const int64_t *weights, int64_t *unit)
 {
 	if (*unit % step == 0) {
@@ -128,7 +130,7 @@ static bool place(struct sharing *s, int outer, const struct piece *piece)
 struct lookup {
 	const char *dims;
 	int64_t step;
-	bool linear;    /* partial where the loops are */
+	bool linear;     /* partial where the loops are */
 	const char *sum; /* outputs: indices summed over */
 };
 
@@ -165,7 +167,7 @@ static struct hspmd_annotation *one_group(const struct deduction *d, int g, cons
 		bool one;
 		int dim = dim_of(l, p->index, &one);
 		if (hspmd_annotation_split(a, 0, dim, p->parts, dim < 0 || one ? 1 : p->unit * elements_per_step(l, dim),
-					   dim < 0 || one ? NULL : p->weights)) {
+		                           dim < 0 || one ? NULL : p->weights)) {
 			hspmd_annotation_destroy(a);
 			return NULL;
 		}
@@ -184,8 +186,8 @@ static struct hspmd_annotation *whole_union(const struct deduction *d, const str
 		bool one;
 		int dim = dim_of(l, d->across.index, &one);
 		a = hspmd_annotation_union((const struct hspmd_annotation *const *)groups, hsize, dim,
-					   dim < 0 || one ? 1 : d->across.unit * elements_per_step(l, dim),
-					   dim < 0 || one ? NULL : d->across.weights);
+		                           dim < 0 || one ? 1 : d->across.unit * elements_per_step(l, dim),
+		                           dim < 0 || one ? NULL : d->across.weights);
 	}
 	for (int g = 0; g < made; g++)
 		hspmd_annotation_destroy(groups[g]);
@@ -381,7 +383,8 @@ static int cut_exactly(struct deduction *d, char index, int64_t parts)
 		for (int outer = 1; !placed && outer <= d->base->groups[g].device_count; outer++)
 			placed = place(s, outer, &piece);
 		if (!placed)
-			return hspmd_fail(d->err, "%d devices cannot hold %d parts of index '%c'", d->base->groups[g].device_count, (int)parts, index);
+			return hspmd_fail(d->err, "%d devices cannot hold %d parts of index '%c'", d->base->groups[g].device_count,
+			                  (int)parts, index);
 	}
 	return 0;
 }
@@ -415,7 +418,8 @@ static int choose_base(struct deduction *d)
 		return hspmd_fail_memory(d->err, "deducing annotations");
 	for (int g = 0; g < d->base->hsize; g++)
 		if (d->base->groups[g].device_count > 1)
-			d->groups[g] = (struct sharing){ .count = 1, .piece = { { .index = FREE, .parts = d->base->groups[g].device_count } } };
+			d->groups[g] =
+			        (struct sharing){ .count = 1, .piece = { { .index = FREE, .parts = d->base->groups[g].device_count } } };
 	d->across = (struct piece){ .index = FREE, .parts = d->base->hsize };
 	return 0;
 }
@@ -455,8 +459,8 @@ static void forget(struct hspmd_annotation **list, int count)
 	}
 }
 
-int hspmd_op_deduce(const struct hspmd_op_type *type, const struct hspmd_op_view *v, struct hspmd_annotation **want, struct hspmd_annotation **out,
-		    struct hspmd_error *err)
+int hspmd_op_deduce(const struct hspmd_op_type *type, const struct hspmd_op_view *v, struct hspmd_annotation **want,
+                    struct hspmd_annotation **out, struct hspmd_error *err)
 {
 	struct deduction d = { .v = v, .err = err };
 	memset(want, 0, (size_t)v->input_count * sizeof *want);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qkv[B,T,3,H] -> q, k, v [B,T,H] each: for attention that is given keys and values part by part (ring_attention.c), which travel without the queries. */
+/* qkv[B,T,3,H] -> q, k, v [B,T,H] each: for attention that is given keys and values part by part (ring_attention.c), which travel without
+ * the queries. */
 #include "runtime/op/op_internal.h"
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
@@ -40,8 +41,18 @@ static void cost(const struct hspmd_op_view *v, double *flops, double *bytes)
 
 extern const struct hspmd_op_type hspmd_op_split_qkv, hspmd_op_split_qkv_grad;
 const struct hspmd_op_type hspmd_op_split_qkv = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 3, .shape = shape, .rule = rule, .backward = backward, .cost = cost,
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 3,
+	.shape = shape,
+	.rule = rule,
+	.backward = backward,
+	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_split_qkv_grad = {
-	.min_inputs = 3, .max_inputs = 3, .output_count = 1, .rule = rule_grad, .cost = cost,
+	.min_inputs = 3,
+	.max_inputs = 3,
+	.output_count = 1,
+	.rule = rule_grad,
+	.cost = cost,
 };

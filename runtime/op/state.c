@@ -35,17 +35,34 @@ static void fill_cost(const struct hspmd_op_view *v, double *flops, double *byte
 
 extern const struct hspmd_op_type hspmd_op_sum_squares, hspmd_op_adamw, hspmd_op_normal, hspmd_op_fill, hspmd_op_cast;
 const struct hspmd_op_type hspmd_op_sum_squares = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = sum_squares_rule, .cost = sum_cost,
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 1,
+	.rule = sum_squares_rule,
+	.cost = sum_cost,
 };
 const struct hspmd_op_type hspmd_op_adamw = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 3, .cost = adamw_cost,
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 3,
+	.cost = adamw_cost,
 };
 const struct hspmd_op_type hspmd_op_normal = {
-	.min_inputs = 0, .max_inputs = 0, .output_count = 1, .cost = fill_cost,
+	.min_inputs = 0,
+	.max_inputs = 0,
+	.output_count = 1,
+	.cost = fill_cost,
 };
 const struct hspmd_op_type hspmd_op_fill = {
-	.min_inputs = 0, .max_inputs = 0, .output_count = 1, .cost = fill_cost,
+	.min_inputs = 0,
+	.max_inputs = 0,
+	.output_count = 1,
+	.cost = fill_cost,
 };
 const struct hspmd_op_type hspmd_op_cast = {
-	.min_inputs = 1, .max_inputs = 1, .output_count = 1, .rule = cast_rule, .cost = fill_cost,
+	.min_inputs = 1,
+	.max_inputs = 1,
+	.output_count = 1,
+	.rule = cast_rule,
+	.cost = fill_cost,
 };

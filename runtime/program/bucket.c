@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of many gradients as sums of a few rows: what lies one after another travels together, whatever tensors it belongs to. A group of devices that spans
- * nodes sums within them first where its links make that the cheaper way, so that every byte crosses between nodes once a node (as in hierarchical
- * all-reduce: Jia et al., arXiv 1807.11205, section 3.3); the resolver finds it. */
+/* Sums of many gradients as sums of a few rows: what lies one after another travels together, whatever tensors it belongs to. A group of
+ * devices that spans nodes sums within them first where its links make that the cheaper way, so that every byte crosses between nodes once
+ * a node (as in hierarchical all-reduce: Jia et al., arXiv 1807.11205, section 3.3); the resolver finds it. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -38,7 +38,8 @@ static int lay_out(struct hspmd_transfer *t, const struct hspmd_transfer *like, 
 		memcpy(l->devices, like->layout[0].devices, n * sizeof *l->devices);
 		for (int k = 0; k < like->step_count; k++)
 			for (int m = 0; m < like->steps[k].member_count; m++)
-				l->box[hspmd_layout_find(l, like->steps[k].members[m])] = (struct hspmd_box){ .rank = 1, .hi = { elements[k] } };
+				l->box[hspmd_layout_find(l, like->steps[k].members[m])] =
+				        (struct hspmd_box){ .rank = 1, .hi = { elements[k] } };
 	}
 	for (int k = 0; k < like->step_count; k++)
 		t->shape.dim[0] = elements[k] > t->shape.dim[0] ? elements[k] : t->shape.dim[0];
@@ -72,8 +73,8 @@ static struct hspmd_transfer *fuse_plainly(const struct hspmd_transfer *like, co
 }
 
 /* How a group sums its row: the cheapest way that the resolver knows. */
-static struct hspmd_transfer *resolve_group(const struct hspmd_comm_step *group, int64_t elements, size_t element_bytes, const struct hspmd_link_cost *cost,
-					    struct hspmd_error *err)
+static struct hspmd_transfer *resolve_group(const struct hspmd_comm_step *group, int64_t elements, size_t element_bytes,
+                                            const struct hspmd_link_cost *cost, struct hspmd_error *err)
 {
 	struct hspmd_shape row = { 1, { elements } };
 	struct hspmd_link_cost alone = *cost;
@@ -122,8 +123,8 @@ static void take_over(struct hspmd_transfer *t, struct hspmd_transfer *way, int 
 	way->step_count = 0;
 }
 
-struct hspmd_transfer *hspmd_program_bucket(const struct hspmd_transfer *like, const int64_t *elements, const struct hspmd_link_cost *cost, bool *hops,
-					  struct hspmd_error *err)
+struct hspmd_transfer *hspmd_program_bucket(const struct hspmd_transfer *like, const int64_t *elements, const struct hspmd_link_cost *cost,
+                                            bool *hops, struct hspmd_error *err)
 {
 	size_t groups = (size_t)like->step_count;
 	struct hspmd_transfer **ways = hspmd_calloc(groups, sizeof *ways), *t = NULL;

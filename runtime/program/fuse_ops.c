@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two operators that follow one another in a device's program become one where the device has a kernel for both: a pass over the instructions of the micro-batches,
- * before memory is planned, so that what nobody reads any more takes none. The earlier pair comes first: a product and the sum behind it leave the norm behind that
- * sum alone. And what many calls of an operator would each work out is worked out once. */
+/* Two operators that follow one another in a device's program become one where the device has a kernel for both: a pass over the
+ * instructions of the micro-batches, before memory is planned, so that what nobody reads any more takes none. The earlier pair comes first:
+ * a product and the sum behind it leave the norm behind that sum alone. And what many calls of an operator would each work out is worked
+ * out once. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,19 +64,21 @@ static bool is_other_form(const struct hspmd_instruction *in)
 }
 
 static bool fits(const struct hspmd_program *p, const struct hspmd_op_type *type, const struct hspmd_instruction *first,
-		 const struct hspmd_instruction *second, const int *uses)
+                 const struct hspmd_instruction *second, const int *uses)
 {
-	if (first->kind != HSPMD_INSTRUCTION_RUN || second->kind != HSPMD_INSTRUCTION_RUN || first->opcode != type->pair.first || second->opcode != type->pair.second ||
-	    first->micro_batch != second->micro_batch || first->schedule_index != second->schedule_index || first->out[0] < 0 || is_other_form(second))
+	if (first->kind != HSPMD_INSTRUCTION_RUN || second->kind != HSPMD_INSTRUCTION_RUN || first->opcode != type->pair.first ||
+	    second->opcode != type->pair.second || first->micro_batch != second->micro_batch ||
+	    first->schedule_index != second->schedule_index || first->out[0] < 0 || is_other_form(second))
 		return false;
-	if ((first->accumulate | second->accumulate) & 1 || intermediate_input(first, second) < 0 || p->slots[first->out[0]].memory != HSPMD_ARENA_TRANSIENT)
+	if ((first->accumulate | second->accumulate) & 1 || intermediate_input(first, second) < 0 ||
+	    p->slots[first->out[0]].memory != HSPMD_ARENA_TRANSIENT)
 		return false;
 	return type->pair.intermediate != HSPMD_OP_INTERMEDIATE_GONE || uses[first->out[0]] == 2;
 }
 
 /* What both need comes from whichever has something to say: a sum has nothing. */
 static struct hspmd_instruction join(const struct hspmd_op_type *type, enum hspmd_opcode opcode, const struct hspmd_instruction *first,
-				     const struct hspmd_instruction *second, const int *uses)
+                                     const struct hspmd_instruction *second, const int *uses)
 {
 	struct hspmd_instruction both = *second;
 	int intermediate = intermediate_input(first, second), start = type->pair.intermediate == HSPMD_OP_INTERMEDIATE_GONE;
@@ -142,22 +145,34 @@ static bool is_rope(const struct hspmd_instruction *in)
 
 static bool serves(const struct angles *have, const struct angles *want)
 {
-	return have->attr->theta == want->attr->theta && have->attr->head_dim == want->attr->head_dim && have->start == want->start && have->length == want->length;
+	return have->attr->theta == want->attr->theta && have->attr->head_dim == want->attr->head_dim && have->start == want->start &&
+	       have->length == want->length;
 }
 
-/* An instruction that makes the table, before the first that reads it. Positions are its dimension 1, as they are the reader's, whose tensor it is said to be of: so it
- * grows with the length as that does (seq_len.c). */
-static int make_table(struct hspmd_program *p, struct angles *a, const struct hspmd_instruction *reader, struct hspmd_instruction *made, struct hspmd_error *err)
+/* An instruction that makes the table, before the first that reads it. Positions are its dimension 1, as they are the reader's, whose
+ * tensor it is said to be of: so it grows with the length as that does (seq_len.c). */
+static int make_table(struct hspmd_program *p, struct angles *a, const struct hspmd_instruction *reader, struct hspmd_instruction *made,
+                      struct hspmd_error *err)
 {
 	struct hspmd_slot_type slot_type = {
-		.tensor = p->slot_types[p->slots[reader->in[0]].slot_type].tensor, .dtype = HSPMD_F32,
-		.box = { 3, { 0, a->start, 0 }, { 1, a->start + a->length, a->attr->head_dim } }, .full = { 3, { 1, a->start + a->length, a->attr->head_dim } },
+		.tensor = p->slot_types[p->slots[reader->in[0]].slot_type].tensor,
+		.dtype = HSPMD_F32,
+		.box = { 3, { 0, a->start, 0 }, { 1, a->start + a->length, a->attr->head_dim } },
+		.full = { 3, { 1, a->start + a->length, a->attr->head_dim } },
 	};
 	int f = hspmd_program_add_slot_type(p, &slot_type, err);
 	a->slot = f < 0 ? -1 : hspmd_program_add_slot(p, f, HSPMD_ARENA_TRANSIENT, reader->micro_batch, err);
 	*made = (struct hspmd_instruction){
-		.kind = HSPMD_INSTRUCTION_RUN, .opcode = HSPMD_OP_ROPE_TABLE, .micro_batch = reader->micro_batch, .layer = reader->layer, .schedule_index = reader->schedule_index,
-		.backward = reader->backward, .output_count = 1, .out = { a->slot }, .attr = a->attr, .peer_pipeline_rank = -1,
+		.kind = HSPMD_INSTRUCTION_RUN,
+		.opcode = HSPMD_OP_ROPE_TABLE,
+		.micro_batch = reader->micro_batch,
+		.layer = reader->layer,
+		.schedule_index = reader->schedule_index,
+		.backward = reader->backward,
+		.output_count = 1,
+		.out = { a->slot },
+		.attr = a->attr,
+		.peer_pipeline_rank = -1,
 	};
 	return a->slot < 0 ? -1 : 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The step's part of a program: every parameter's gradient is brought from wherever it was accumulated (other pipelines, other widths of tensor parallelism, other
- * stages for tied weights) to where the optimizer's state lies, its norm is taken, and after the vote the state is updated and parameters go where they are used. */
+/* The step's part of a program: every parameter's gradient is brought from wherever it was accumulated (other pipelines, other widths of
+ * tensor parallelism, other stages for tied weights) to where the optimizer's state lies, its norm is taken, and after the vote the state
+ * is updated and parameters go where they are used. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,8 +60,9 @@ static int keep(const struct sync *s, struct hspmd_transfer *t)
 }
 
 /* Resolve and keep the transfer with the program. NULL: failed. */
-static const struct hspmd_transfer *resolve(const struct sync *s, const struct hspmd_parameter_layout *l, const struct hspmd_annotation *from,
-					    const struct hspmd_annotation *to, enum hspmd_dtype dtype, const struct hspmd_link_cost *cost)
+static const struct hspmd_transfer *resolve(const struct sync *s, const struct hspmd_parameter_layout *l,
+                                            const struct hspmd_annotation *from, const struct hspmd_annotation *to, enum hspmd_dtype dtype,
+                                            const struct hspmd_link_cost *cost)
 {
 	struct hspmd_transfer *t = hspmd_resolve(&l->shape, hspmd_dtype_bytes(dtype), from, to, cost, s->err);
 	if (!t) {
@@ -81,9 +83,12 @@ static enum hspmd_dtype kept_type(const struct sync *s, const struct hspmd_param
 	return hspmd_dtype_master(used_type(s, l));
 }
 
-static int state_slot(const struct sync *s, const struct hspmd_parameter_layout *l, const struct hspmd_local_shard *shard, enum hspmd_dtype dtype, enum hspmd_arena_kind memory)
+static int state_slot(const struct sync *s, const struct hspmd_parameter_layout *l, const struct hspmd_local_shard *shard,
+                      enum hspmd_dtype dtype, enum hspmd_arena_kind memory)
 {
-	struct hspmd_slot_type slot_type = { .tensor = l->tensor, .dtype = dtype, .box = shard->box, .full = l->shape, .annotation = l->state };
+	struct hspmd_slot_type slot_type = {
+		.tensor = l->tensor, .dtype = dtype, .box = shard->box, .full = l->shape, .annotation = l->state
+	};
 	int f = hspmd_program_add_slot_type(s->p, &slot_type, s->err);
 	return f < 0 ? -1 : hspmd_program_add_slot(s->p, f, memory, -1, s->err);
 }
@@ -92,8 +97,9 @@ static int state_slot(const struct sync *s, const struct hspmd_parameter_layout 
 static int lay_state(const struct sync *s, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state)
 {
 	struct hspmd_program *p = s->p;
-	*state = (struct hspmd_program_state){ .tensor = l->tensor, .name = l->name, .decay = l->decay, .param = -1, .m = -1, .v = -1, .copy = -1, .used = -1,
-					       .grad = -1 };
+	*state = (struct hspmd_program_state){
+		.tensor = l->tensor, .name = l->name, .decay = l->decay, .param = -1, .m = -1, .v = -1, .copy = -1, .used = -1, .grad = -1
+	};
 	state->used = p->fixed_of_tensor[l->tensor];
 	if (!hspmd_annotation_local_shard(l->state, &l->shape, p->device, &state->shard))
 		return 0;
@@ -108,8 +114,8 @@ static int lay_state(const struct sync *s, const struct hspmd_parameter_layout *
 	return state->param < 0 || state->m < 0 || state->v < 0 ? -1 : 0;
 }
 
-/* Does every device take part in one all-reduce of all that it has? Then the sum can stay where the addends are, and neighbours with the same groups can
- * share a message. */
+/* Does every device take part in one all-reduce of all that it has? Then the sum can stay where the addends are, and neighbours with the
+ * same groups can share a message. */
 static bool is_plain_sum(const struct hspmd_transfer *t)
 {
 	size_t members = 0;
@@ -119,25 +125,28 @@ static bool is_plain_sum(const struct hspmd_transfer *t)
 			return false;
 		for (int m = 0; m < step->member_count; m++) {
 			int at = hspmd_layout_find(&t->layout[0], step->members[m]);
-			if (at < 0 || !hspmd_box_equal(&step->in[m], &t->layout[0].box[at]) || !hspmd_box_equal(&step->out[m], &step->in[m]))
+			if (at < 0 || !hspmd_box_equal(&step->in[m], &t->layout[0].box[at]) ||
+			    !hspmd_box_equal(&step->out[m], &step->in[m]))
 				return false;
 		}
 		members += (size_t)step->member_count;
 	}
-	return t->step_count > 0 && members == (size_t)t->layout[0].device_count && t->layout[t->value_count - 1].device_count == t->layout[0].device_count;
+	return t->step_count > 0 && members == (size_t)t->layout[0].device_count &&
+	       t->layout[t->value_count - 1].device_count == t->layout[0].device_count;
 }
 
 /* Does this device only add, to all that it has? Then its sum, too, can stay where the addends are. */
 static bool stays_here(const struct hspmd_transfer *t, int device)
 {
-	int last = t->value_count - 1, before = hspmd_layout_find(&t->layout[0], device), after = hspmd_layout_find(&t->layout[last], device);
+	int last = t->value_count - 1, before = hspmd_layout_find(&t->layout[0], device),
+	    after = hspmd_layout_find(&t->layout[last], device);
 	if (before < 0 || after < 0 || !hspmd_box_equal(&t->layout[0].box[before], &t->layout[last].box[after]))
 		return false;
 	for (int k = 0; k < t->step_count; k++) {
 		const struct hspmd_comm_step *step = &t->steps[k];
 		for (int m = 0; m < step->member_count; m++)
-			if (step->members[m] == device && (step->kind != HSPMD_COMM_ALL_REDUCE || step->input != 0 || step->output != last ||
-							   !hspmd_box_equal(&step->in[m], &step->out[m])))
+			if (step->members[m] == device && (step->kind != HSPMD_COMM_ALL_REDUCE || step->input != 0 ||
+			                                   step->output != last || !hspmd_box_equal(&step->in[m], &step->out[m])))
 				return false;
 	}
 	return true;
@@ -164,12 +173,12 @@ static int64_t pitch(const struct hspmd_box *box, size_t element_bytes)
 /* Gradients that go in one message. */
 struct bucket {
 	const struct hspmd_transfer *first; /* whose groups it has; NULL: empty */
-	int number;   /* of its first parameter: names the transfer */
-	int layer;    /* of the last one */
-	size_t ready; /* where they are all complete on this device */
+	int number;                         /* of its first parameter: names the transfer */
+	int layer;                          /* of the last one */
+	size_t ready;                       /* where they are all complete on this device */
 	int count;
 	int first_slot, last_slot; /* on this device; -1: it takes no part */
-	int64_t *elements; /* per step, so far */
+	int64_t *elements;         /* per step, so far */
 };
 
 /* Emit a sum of gradients that are complete at `ready`. */
@@ -206,8 +215,10 @@ static int flush(struct sync *s, struct bucket *b)
 		t = fused;
 	int at = hspmd_layout_find(&t->layout[0], p->device);
 	if (t == fused && slot >= 0 && at >= 0) {
-		struct hspmd_slot_type slot_type = { .tensor = tensor, .dtype = hspmd_dtype_master(p->graph->tensors[tensor].dtype), .box = t->layout[0].box[at],
-					   .full = t->shape };
+		struct hspmd_slot_type slot_type = { .tensor = tensor,
+			                             .dtype = hspmd_dtype_master(p->graph->tensors[tensor].dtype),
+			                             .box = t->layout[0].box[at],
+			                             .full = t->shape };
 		int f = hspmd_program_add_slot_type(p, &slot_type, s->err);
 		slot = f < 0 ? -1 : hspmd_program_add_slot(p, f, HSPMD_ARENA_FIXED, -1, s->err);
 		if (slot < 0)
@@ -215,8 +226,15 @@ static int flush(struct sync *s, struct bucket *b)
 		p->slots[slot].aliases = b->first_slot;
 	}
 	struct hspmd_transfer_binding route = {
-		.tensor = tensor, .dtype = hspmd_dtype_master(p->graph->tensors[tensor].dtype), .in = slot, .out = slot, .micro_batch = -1, .layer = p->graph->tensors[tensor].layer, .backward = true,
-		.number = SYNC_NUMBER(b->number, 0), .peer_pipeline_rank = -1,
+		.tensor = tensor,
+		.dtype = hspmd_dtype_master(p->graph->tensors[tensor].dtype),
+		.in = slot,
+		.out = slot,
+		.micro_batch = -1,
+		.layer = p->graph->tensors[tensor].layer,
+		.backward = true,
+		.number = SYNC_NUMBER(b->number, 0),
+		.peer_pipeline_rank = -1,
 	};
 	return sum(s, t, &route, b->ready);
 }
@@ -226,7 +244,8 @@ static int collect(struct sync *s, struct bucket *b, const struct hspmd_transfer
 {
 	int layer = s->p->graph->tensors[s->layouts->parameters[number].tensor].layer;
 	int64_t bytes = b->first ? b->elements[0] * (int64_t)t->element_bytes : 0;
-	bool full = b->first && (!same_groups(b->first, t) || bytes > HSPMD_PROGRAM_BUCKET || (layer != b->layer && bytes > HSPMD_PROGRAM_BUCKET_MIN));
+	bool full = b->first &&
+	            (!same_groups(b->first, t) || bytes > HSPMD_PROGRAM_BUCKET || (layer != b->layer && bytes > HSPMD_PROGRAM_BUCKET_MIN));
 	if (full && flush(s, b))
 		return -1;
 	if (!b->first) {
@@ -269,11 +288,19 @@ static int sum_gradient(struct sync *s, struct bucket *b, int number)
 	if (flush(s, b))
 		return -1;
 	state->grad = own >= 0 && stays_here(t, p->device) ? own : -1;
-	if (state->grad < 0 && state->param >= 0 && (state->grad = state_slot(s, l, &state->shard, kept_type(s, l), HSPMD_ARENA_TRANSIENT)) < 0)
+	if (state->grad < 0 && state->param >= 0 &&
+	    (state->grad = state_slot(s, l, &state->shard, kept_type(s, l), HSPMD_ARENA_TRANSIENT)) < 0)
 		return -1;
 	struct hspmd_transfer_binding route = {
-		.tensor = l->tensor, .dtype = kept_type(s, l), .in = own, .out = state->grad, .micro_batch = -1, .layer = p->graph->tensors[l->tensor].layer, .backward = true,
-		.number = SYNC_NUMBER(number, 0), .peer_pipeline_rank = -1,
+		.tensor = l->tensor,
+		.dtype = kept_type(s, l),
+		.in = own,
+		.out = state->grad,
+		.micro_batch = -1,
+		.layer = p->graph->tensors[l->tensor].layer,
+		.backward = true,
+		.number = SYNC_NUMBER(number, 0),
+		.peer_pipeline_rank = -1,
 	};
 	return sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
 }
@@ -294,8 +321,8 @@ static int find_complete(struct sync *s)
 	return 0;
 }
 
-/* Move every sum to where its gradients are complete, but not before the one that all devices have before it. What is not added to here at all, but
- * received, need not be there before the last schedule entry. */
+/* Move every sum to where its gradients are complete, but not before the one that all devices have before it. What is not added to here at
+ * all, but received, need not be there before the last schedule entry. */
 static int interleave(struct sync *s)
 {
 	struct hspmd_program *p = s->p;
@@ -368,18 +395,26 @@ static int hand_back(const struct sync *s, int number)
 	if (!t)
 		return -1;
 	struct hspmd_transfer_binding route = {
-		.tensor = l->tensor, .dtype = used_type(s, l), .in = p->states[number].copy >= 0 ? p->states[number].copy : p->states[number].param,
-		.out = p->states[number].used, .micro_batch = -1,
-		.layer = p->graph->tensors[l->tensor].layer, .number = SYNC_NUMBER(number, 1), .peer_pipeline_rank = -1,
+		.tensor = l->tensor,
+		.dtype = used_type(s, l),
+		.in = p->states[number].copy >= 0 ? p->states[number].copy : p->states[number].param,
+		.out = p->states[number].used,
+		.micro_batch = -1,
+		.layer = p->graph->tensors[l->tensor].layer,
+		.number = SYNC_NUMBER(number, 1),
+		.peer_pipeline_rank = -1,
 	};
 	p->schedule_index++;
 	return hspmd_program_add_transfer(p, t, &route, s->err);
 }
 
-int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost, struct hspmd_error *err)
+int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *const *spmds, const struct hspmd_link_cost *cost,
+                                 struct hspmd_error *err)
 {
 	const struct hspmd_parameter_layouts *layouts = p->layouts;
-	struct sync s = { .p = p, .layouts = layouts, .spmds = spmds, .cost = cost, .alike = { .cache = hspmd_resolve_cache_create() }, .err = err };
+	struct sync s = {
+		.p = p, .layouts = layouts, .spmds = spmds, .cost = cost, .alike = { .cache = hspmd_resolve_cache_create() }, .err = err
+	};
 	p->state_count = layouts->parameter_count;
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
 	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where every slot lies. Fixed slots follow one another. Arena slots live from the instruction that writes them to the last that reads them and are placed by best fit into the
- * gaps that dead ones leave. Small ones that settle in the gap of a large one, the logits', can keep the next large one out; so the same is tried with the largest slots in a
- * part of their own, and the smaller arena taken. */
+/* Where every slot lies. Fixed slots follow one another. Arena slots live from the instruction that writes them to the last that reads them
+ * and are placed by best fit into the gaps that dead ones leave. Small ones that settle in the gap of a large one, the logits', can keep
+ * the next large one out; so the same is tried with the largest slots in a part of their own, and the smaller arena taken. */
 #include <stdint.h>
 #include <string.h>
 
@@ -51,10 +51,10 @@ static void touch(struct life *l, size_t at)
 	l->last = at > l->last ? at : l->last;
 }
 
-/* A message may still be under way when its instruction is done, and whoever writes over its source must wait for it. Within a stage all run the same
- * instructions, so the end of the next schedule entry is late enough for that wait to end; mostly less is (surely_taken). Between stages it is not: the receiver may be
- * waiting for us. There the source stays until something has come from the receiver that it sent after it had received this (or, where nothing does, until the
- * vote). */
+/* A message may still be under way when its instruction is done, and whoever writes over its source must wait for it. Within a stage all
+ * run the same instructions, so the end of the next schedule entry is late enough for that wait to end; mostly less is (surely_taken).
+ * Between stages it is not: the receiver may be waiting for us. There the source stays until something has come from the receiver that it
+ * sent after it had received this (or, where nothing does, until the vote). */
 static size_t end_of_next_entry(const struct hspmd_program *p, size_t at)
 {
 	int schedule_index = p->instructions[at].schedule_index + 1;
@@ -68,7 +68,8 @@ static size_t surely_received(const struct hspmd_program *p, size_t at)
 	const struct hspmd_instruction *sent = &p->instructions[at];
 	for (size_t i = at + 1; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		if (in->kind == HSPMD_INSTRUCTION_COMM && in->peer_pipeline_rank == sent->peer_pipeline_rank && !in->sends && in->peer_schedule_index >= sent->peer_schedule_index)
+		if (in->kind == HSPMD_INSTRUCTION_COMM && in->peer_pipeline_rank == sent->peer_pipeline_rank && !in->sends &&
+		    in->peer_schedule_index >= sent->peer_schedule_index)
 			return i;
 	}
 	return p->vote > at ? p->vote - 1 : at;
@@ -104,8 +105,8 @@ static bool meets(const struct hspmd_comm_step *step, const struct hspmd_comm_st
 	return true;
 }
 
-/* An all-reduce has sent everything when its result is there, which the first to use that waits for. Of another step the members have received what this
- * one sends when they meet again: an engine runs steps in their order. `latest` at the latest. */
+/* An all-reduce has sent everything when its result is there, which the first to use that waits for. Of another step the members have
+ * received what this one sends when they meet again: an engine runs steps in their order. `latest` at the latest. */
 static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t latest)
 {
 	const struct hspmd_instruction *sent = &p->instructions[at];
@@ -113,7 +114,7 @@ static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t late
 	for (size_t i = at + 1; sent->micro_batch >= 0 && i < latest; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		if (whole ? uses(in, sent->out[0])
-			  : in->kind == HSPMD_INSTRUCTION_COMM && in->micro_batch >= 0 && meets(step_of(in), step_of(sent)))
+		          : in->kind == HSPMD_INSTRUCTION_COMM && in->micro_batch >= 0 && meets(step_of(in), step_of(sent)))
 			return i;
 	}
 	return latest;
@@ -145,7 +146,8 @@ static void find_lives(struct placer *pl)
 			schedule_index = in->schedule_index;
 			entry_end = end_of_next_entry(p, i);
 		}
-		touch(&pl->lives[in->in[0]], in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
+		touch(&pl->lives[in->in[0]],
+		      in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
 	}
 }
 
@@ -209,7 +211,8 @@ static int overwrites(const struct placer *pl, size_t at, int output)
 	if (in->kind != HSPMD_INSTRUCTION_RUN)
 		return -1;
 	int k = hspmd_op_types[in->opcode]->in_place[output] - 1;
-	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].memory != HSPMD_ARENA_TRANSIENT || pl->lives[in->in[k]].last != at)
+	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].memory != HSPMD_ARENA_TRANSIENT ||
+	    pl->lives[in->in[k]].last != at)
 		return -1;
 	for (int other = 0; other < in->input_count; other++)
 		if (other != k && in->in[other] == in->in[k])

@@ -21,8 +21,10 @@ static void whole_weights(const double *ratio, int n, int64_t *weights)
 void hspmd_spmd_stage_of_plan(const struct hspmd_stage *stage, struct hspmd_spmd_stage *out, int64_t *weights)
 {
 	int width = stage->device_count / stage->context;
-	*out = (struct hspmd_spmd_stage){ .device_count = stage->device_count, .devices = stage->devices, .context = stage->context,
-					  .sequence_parallel = stage->sequence_parallel };
+	*out = (struct hspmd_spmd_stage){ .device_count = stage->device_count,
+		                          .devices = stage->devices,
+		                          .context = stage->context,
+		                          .sequence_parallel = stage->sequence_parallel };
 	if (stage->shard_ratio) {
 		whole_weights(stage->shard_ratio, width, weights);
 		out->tensor_weights = weights;
@@ -47,8 +49,8 @@ int *hspmd_spmd_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hsp
 	return of;
 }
 
-/* Which stages of the pipeline use the tensor, without repeats, into stages[0..length); how many. Of stages that the same devices run (chunks of `length` stages)
- * the first counts. */
+/* Which stages of the pipeline use the tensor, without repeats, into stages[0..length); how many. Of stages that the same devices run
+ * (chunks of `length` stages) the first counts. */
 static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int length, int *stages)
 {
 	int n = 0;
@@ -68,8 +70,10 @@ static int using_stages(const struct hspmd_graph *g, int tensor, const int *stag
 	return n;
 }
 
-/* ZeRO: every holder keeps its part of one dimension, the largest that tensor parallelism does not split. NULL: too small to cut, or memory (err set then). */
-static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const struct hspmd_annotation *used, bool *failed, struct hspmd_error *err)
+/* ZeRO: every holder keeps its part of one dimension, the largest that tensor parallelism does not split. NULL: too small to cut, or memory
+ * (err set then). */
+static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const struct hspmd_annotation *used, bool *failed,
+                                          struct hspmd_error *err)
 {
 	int dim = -1;
 	for (int d = 0; d < t->shape.rank; d++)
@@ -96,8 +100,8 @@ static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const st
 }
 
 /* A stage that holds a parameter, and its annotation, appended. */
-static int add_holder(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, struct hspmd_holder holder,
-		      struct hspmd_annotation **parts, struct hspmd_error *err)
+static int add_holder(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan,
+                      struct hspmd_holder holder, struct hspmd_annotation **parts, struct hspmd_error *err)
 {
 	const struct hspmd_stage *stage = &plan->pipelines[holder.pipeline].stages[holder.stage];
 	int64_t *weights = malloc((size_t)(stage->device_count + stage->context) * sizeof *weights);
@@ -116,7 +120,7 @@ static int add_holder(struct hspmd_parameter_layout *out, const struct hspmd_gra
 
 /* One pipeline's holders of a parameter and their annotations, appended. */
 static int add_holders(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int pipeline,
-		       const int *stage_of_layer, struct hspmd_annotation **parts, struct hspmd_error *err)
+                       const int *stage_of_layer, struct hspmd_annotation **parts, struct hspmd_error *err)
 {
 	int length = plan->pipelines[pipeline].stage_count / plan->virtual_stages;
 	int *stages = hspmd_calloc((size_t)length, sizeof *stages);
@@ -128,27 +132,30 @@ static int add_holders(struct hspmd_parameter_layout *out, const struct hspmd_gr
 	return status;
 }
 
-struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *const *parts, int hdim,
-					   struct hspmd_error *err)
+struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *const *parts,
+                                                     int hdim, struct hspmd_error *err)
 {
 	for (int h = 0; l->holder_count > 1 && h < l->holder_count; h++) {
 		if (parts[h]->hsize == 1 || parts[h]->hdim == hdim)
 			continue;
 		char *text = hspmd_annotation_text(parts[h]);
-		hspmd_fail(err, "pipelines[%d].stages[%d]: parameter %s: the subgroups of %s are not %s of one another, so no other stage can use it",
-			   l->holders[h].pipeline, l->holders[h].stage, l->name, text ? text : "?", hdim == HSPMD_PARTIAL ? "addends" : "copies");
+		hspmd_fail(err,
+		           "pipelines[%d].stages[%d]: parameter %s: the subgroups of %s are not %s of one another, so no other stage can "
+		           "use it",
+		           l->holders[h].pipeline, l->holders[h].stage, l->name, text ? text : "?",
+		           hdim == HSPMD_PARTIAL ? "addends" : "copies");
 		free(text);
 		return NULL;
 	}
 	struct hspmd_annotation *all =
-		l->holder_count == 1 ? hspmd_annotation_copy(parts[0]) : hspmd_annotation_union(parts, l->holder_count, hdim, 1, NULL);
+	        l->holder_count == 1 ? hspmd_annotation_copy(parts[0]) : hspmd_annotation_union(parts, l->holder_count, hdim, 1, NULL);
 	if (!all)
 		hspmd_fail_memory(err, "laying out parameters");
 	return all;
 }
 
-static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int *const *stage_of_layer,
-		   struct hspmd_error *err)
+static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan,
+                   int *const *stage_of_layer, struct hspmd_error *err)
 {
 	size_t most = 0;
 	for (int p = 0; p < plan->pipeline_count; p++)
@@ -175,7 +182,8 @@ static int lay_out(struct hspmd_parameter_layout *out, const struct hspmd_graph 
 	return status;
 }
 
-struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd_graph *graph, const struct hspmd_plan *plan, struct hspmd_error *err)
+struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd_graph *graph, const struct hspmd_plan *plan,
+                                                              struct hspmd_error *err)
 {
 	struct hspmd_parameter_layouts *l = calloc(1, sizeof *l);
 	int **stage_of_layer = hspmd_calloc((size_t)plan->pipeline_count, sizeof *stage_of_layer);
@@ -192,7 +200,9 @@ struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd
 		if (tensor->role != HSPMD_TENSOR_PARAMETER)
 			continue;
 		struct hspmd_parameter_layout *out = &l->parameters[l->parameter_count++];
-		*out = (struct hspmd_parameter_layout){ .tensor = (int)t, .name = tensor->name, .shape = tensor->shape, .decay = tensor->decay };
+		*out = (struct hspmd_parameter_layout){
+			.tensor = (int)t, .name = tensor->name, .shape = tensor->shape, .decay = tensor->decay
+		};
 		status = lay_out(out, graph, plan, stage_of_layer, err);
 	}
 	for (int p = 0; stage_of_layer && p < plan->pipeline_count; p++)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How parameters and their training state lie under a plan: a pure function of graph and plan. Programs, state moves and checkpoints start from it. */
+/* How parameters and their training state lie under a plan: a pure function of graph and plan. Programs, state moves and checkpoints start
+ * from it. */
 #ifndef HSPMD_PROGRAM_PARAMETER_LAYOUT_H
 #define HSPMD_PROGRAM_PARAMETER_LAYOUT_H
 
@@ -16,9 +17,10 @@ struct hspmd_parameter_layout {
 	struct hspmd_shape shape;
 	bool decay;
 	int holder_count;
-	struct hspmd_holder *holders;    /* order of the union's subgroups */
-	struct hspmd_annotation *used;   /* as the operators use it */
-	struct hspmd_annotation *state;  /* as master parameter and moments lie: `used`, or cut finer (zero_stage 1, after ZeRO, arXiv 1910.02054, section 5.1) */
+	struct hspmd_holder *holders;   /* order of the union's subgroups */
+	struct hspmd_annotation *used;  /* as the operators use it */
+	struct hspmd_annotation *state; /* as master parameter and moments lie: `used`, or cut finer (zero_stage 1, after ZeRO, arXiv
+	                                   1910.02054, section 5.1) */
 };
 
 struct hspmd_parameter_layouts {
@@ -32,13 +34,14 @@ void hspmd_spmd_stage_of_plan(const struct hspmd_stage *stage, struct hspmd_spmd
 /* stage_of_layer for a pipeline, malloc'd. */
 int *hspmd_spmd_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hspmd_error *err);
 
-/* What the parameter's holders have, parts[h] each, as one union: they are related by hdim, and so must be the subgroups of each that has several. A single
- * holder's is as it is. NULL and err: they are not (names plan path, parameter, annotation), or memory. */
-struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *const *parts, int hdim,
-					   struct hspmd_error *err);
+/* What the parameter's holders have, parts[h] each, as one union: they are related by hdim, and so must be the subgroups of each that has
+ * several. A single holder's is as it is. NULL and err: they are not (names plan path, parameter, annotation), or memory. */
+struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *const *parts,
+                                                     int hdim, struct hspmd_error *err);
 
 /* `graph` must outlive the result. NULL and err on failure (names plan path and parameter). */
-struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd_graph *graph, const struct hspmd_plan *plan, struct hspmd_error *err);
+struct hspmd_parameter_layouts *hspmd_parameter_layouts_build(const struct hspmd_graph *graph, const struct hspmd_plan *plan,
+                                                              struct hspmd_error *err);
 void hspmd_parameter_layouts_destroy(struct hspmd_parameter_layouts *l);
 
 #endif

@@ -22,7 +22,9 @@ int hspmd_program_add_slot(struct hspmd_program *p, int slot_type, enum hspmd_ar
 {
 	if (hspmd_array_grow(&p->slots, &p->slot_capacity, p->slot_count, sizeof *p->slots))
 		return hspmd_fail_memory(err, "specialising");
-	p->slots[p->slot_count] = (struct hspmd_slot){ .slot_type = slot_type, .memory = memory, .micro_batch = micro_batch, .adjacent_to = -1, .aliases = -1 };
+	p->slots[p->slot_count] = (struct hspmd_slot){
+		.slot_type = slot_type, .memory = memory, .micro_batch = micro_batch, .adjacent_to = -1, .aliases = -1
+	};
 	return (int)p->slot_count++;
 }
 
@@ -33,15 +35,18 @@ struct hspmd_instruction *hspmd_program_add_instruction(struct hspmd_program *p,
 		return NULL;
 	}
 	struct hspmd_instruction *i = &p->instructions[p->instruction_count++];
-	*i = (struct hspmd_instruction){ .kind = kind, .micro_batch = -1, .layer = -1, .schedule_index = p->schedule_index, .peer_pipeline_rank = -1 };
+	*i = (struct hspmd_instruction){
+		.kind = kind, .micro_batch = -1, .layer = -1, .schedule_index = p->schedule_index, .peer_pipeline_rank = -1
+	};
 	return i;
 }
 
-/* Messages of a pair of devices are told apart by transfer, step, recomputation and micro-batch (modulo 512: equal tags arrive in order, and both sides take
- * micro-batches in the same order). comm.h wants the low 8 bits free, transport.h less than 44 in all. */
+/* Messages of a pair of devices are told apart by transfer, step, recomputation and micro-batch (modulo 512: equal tags arrive in order,
+ * and both sides take micro-batches in the same order). comm.h wants the low 8 bits free, transport.h less than 44 in all. */
 static uint64_t make_tag(const struct hspmd_transfer_binding *route, int step)
 {
-	return route->number << 24 | (uint64_t)(step & (HSPMD_PROGRAM_MAX_TRANSFER_STEPS - 1)) << 18 | (uint64_t)route->recomputed << 17 | ((uint64_t)(route->micro_batch + 1) & 0x1ff) << 8;
+	return route->number << 24 | (uint64_t)(step & (HSPMD_PROGRAM_MAX_TRANSFER_STEPS - 1)) << 18 | (uint64_t)route->recomputed << 17 |
+	       ((uint64_t)(route->micro_batch + 1) & 0x1ff) << 8;
 }
 
 static bool takes_part(const struct hspmd_comm_step *step, int device)
@@ -53,8 +58,8 @@ static bool takes_part(const struct hspmd_comm_step *step, int device)
 }
 
 /* The slot of a transfer's value on this device: given for the ends, made for what lies between. -1: nothing here; -2: failed. */
-static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, int value, const struct hspmd_transfer_binding *route, int *slots,
-		      struct hspmd_error *err)
+static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, int value, const struct hspmd_transfer_binding *route,
+                      int *slots, struct hspmd_error *err)
 {
 	if (value == 0)
 		return route->in;
@@ -64,7 +69,9 @@ static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, i
 	if (at < 0)
 		return -1;
 	if (slots[value] < 0) {
-		struct hspmd_slot_type slot_type = { .tensor = route->tensor, .dtype = route->dtype, .box = t->layout[value].box[at], .full = t->shape };
+		struct hspmd_slot_type slot_type = {
+			.tensor = route->tensor, .dtype = route->dtype, .box = t->layout[value].box[at], .full = t->shape
+		};
 		int f = hspmd_program_add_slot_type(p, &slot_type, err);
 		slots[value] = f < 0 ? -1 : hspmd_program_add_slot(p, f, HSPMD_ARENA_TRANSIENT, route->micro_batch, err);
 		if (slots[value] < 0)
@@ -73,7 +80,8 @@ static int value_slot(struct hspmd_program *p, const struct hspmd_transfer *t, i
 	return slots[value];
 }
 
-int hspmd_program_add_transfer(struct hspmd_program *p, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route, struct hspmd_error *err)
+int hspmd_program_add_transfer(struct hspmd_program *p, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route,
+                               struct hspmd_error *err)
 {
 	int *slots = malloc((size_t)t->value_count * sizeof *slots);
 	if (!slots)
@@ -84,7 +92,8 @@ int hspmd_program_add_transfer(struct hspmd_program *p, const struct hspmd_trans
 	for (int s = 0; !status && s < t->step_count; s++) {
 		if (!takes_part(&t->steps[s], p->device))
 			continue;
-		int in = value_slot(p, t, t->steps[s].input, route, slots, err), out = value_slot(p, t, t->steps[s].output, route, slots, err);
+		int in = value_slot(p, t, t->steps[s].input, route, slots, err),
+		    out = value_slot(p, t, t->steps[s].output, route, slots, err);
 		struct hspmd_instruction *i = in == -2 || out == -2 ? NULL : hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_COMM, err);
 		if (!i) {
 			status = -1;
@@ -146,7 +155,8 @@ static bool any_ring(const struct hspmd_plan *plan, const struct hspmd_cluster *
 	return false;
 }
 
-static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, int pipeline, bool bf16)
+static struct hspmd_model_build_options how_to_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                                     const struct hspmd_cluster *cluster, int pipeline, bool bf16)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[pipeline];
 	const struct hspmd_stage *last = &p->stages[p->stage_count - 1];
@@ -171,8 +181,9 @@ static int in_pipeline(int number, struct hspmd_error *err)
 }
 
 /* Graph and passes of one pipeline. */
-static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, int number, bool bf16,
-			  const struct hspmd_link_cost *cost, struct hspmd_graph **graph, struct hspmd_spmd **spmd, struct hspmd_error *err)
+static int build_pipeline(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
+                          int number, bool bf16, const struct hspmd_link_cost *cost, struct hspmd_graph **graph, struct hspmd_spmd **spmd,
+                          struct hspmd_error *err)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[number];
 	struct hspmd_model_build_options how = how_to_build(source, plan, cluster, number, bf16);
@@ -240,7 +251,8 @@ struct hspmd_view hspmd_program_slot_view(const struct hspmd_program *p, int slo
 	return v;
 }
 
-void hspmd_program_kernel_args(const struct hspmd_program *p, const struct hspmd_instruction *in, char *const *bases, struct hspmd_kernel_args *args)
+void hspmd_program_kernel_args(const struct hspmd_program *p, const struct hspmd_instruction *in, char *const *bases,
+                               struct hspmd_kernel_args *args)
 {
 	*args = (struct hspmd_kernel_args){ .attr = in->attr, .input_count = in->input_count, .output_count = in->output_count };
 	for (int k = 0; k < in->input_count; k++)
@@ -273,8 +285,8 @@ void hspmd_program_query_workspace(struct hspmd_program *p, struct hspmd_device 
 	}
 }
 
-/* What is sent and received: the buffers of the step that needs most, and those of one that was let come while another went on; and the same of what
- * is done once a step, which has an engine and buffers of its own. */
+/* What is sent and received: the buffers of the step that needs most, and those of one that was let come while another went on; and the
+ * same of what is done once a step, which has an engine and buffers of its own. */
 static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, struct hspmd_error *err)
 {
 	int64_t most[2] = { 0 }, early = 0;
@@ -294,7 +306,8 @@ static int measure_messages(struct hspmd_program *p, struct hspmd_device *dev, s
 	return 0;
 }
 
-struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program *p, struct hspmd_program *const *more, int more_count, int lane, size_t *count)
+struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program *p, struct hspmd_program *const *more, int more_count,
+                                                     int lane, size_t *count)
 {
 	size_t most = p->instruction_count + 1;
 	for (int i = 0; more && i < more_count; i++)
@@ -317,8 +330,9 @@ size_t hspmd_program_memory(const struct hspmd_program *p)
 	return p->fixed_bytes + p->arena_bytes + p->workspace_bytes + p->message_bytes;
 }
 
-struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
-					  int device, struct hspmd_device *dev, struct hspmd_error *err)
+struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
+                                          const struct hspmd_cluster *cluster, int device, struct hspmd_device *dev,
+                                          struct hspmd_error *err)
 {
 	struct hspmd_program *p = calloc(1, sizeof *p);
 	size_t n = (size_t)plan->pipeline_count;
@@ -342,8 +356,8 @@ struct hspmd_program *hspmd_program_build(const struct hspmd_graph_source *sourc
 		p->how = how_to_build(source, plan, cluster, p->pipeline, bf16);
 		p->layouts = hspmd_parameter_layouts_build(p->graph, plan, err);
 		if (!p->layouts || hspmd_program_specialise(p, plan, err) || (device >= 0 && hspmd_program_fuse_ops(p, kind, err)) ||
-		    hspmd_program_sync_gradients(p, spmds, &across, err) ||
-		    hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
+		    hspmd_program_sync_gradients(p, spmds, &across, err) || hspmd_program_plan_memory(p, err) ||
+		    measure_messages(p, dev, err))
 			status = -1;
 		else
 			hspmd_program_query_workspace(p, dev);

@@ -20,8 +20,8 @@ static void print_slot(const struct printer *pr, int slot)
 	const struct hspmd_slot *s = &pr->p->slots[slot];
 	const struct hspmd_slot_type *slot_type = &pr->p->slot_types[s->slot_type];
 	char box[160], *lies = slot_type->annotation ? hspmd_annotation_text(slot_type->annotation) : NULL;
-	fprintf(pr->f, " %s%s%s@%c%zu", pr->p->graph->tensors[slot_type->tensor].name, hspmd_box_text(&slot_type->box, box, sizeof box), lies ? lies : "",
-		s->memory == HSPMD_ARENA_TRANSIENT ? 'a' : 'f', s->offset);
+	fprintf(pr->f, " %s%s%s@%c%zu", pr->p->graph->tensors[slot_type->tensor].name, hspmd_box_text(&slot_type->box, box, sizeof box),
+	        lies ? lies : "", s->memory == HSPMD_ARENA_TRANSIENT ? 'a' : 'f', s->offset);
 	free(lies);
 }
 
@@ -43,8 +43,8 @@ static void print_instruction(const struct printer *pr, size_t i)
 	const struct hspmd_instruction *in = &pr->p->instructions[i];
 	static const char *const kinds[] = { "read", NULL, NULL, "norm", "adamw" };
 	const char *name = in->kind == HSPMD_INSTRUCTION_RUN    ? hspmd_opcode_names[in->opcode]
-			   : in->kind == HSPMD_INSTRUCTION_COMM ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
-							     : kinds[in->kind];
+	                   : in->kind == HSPMD_INSTRUCTION_COMM ? hspmd_comm_kind_names[in->transfer->steps[in->step].kind]
+	                                                        : kinds[in->kind];
 	fprintf(pr->f, "%5zu ", i);
 	if (in->micro_batch >= 0)
 		fprintf(pr->f, "%c%-4d", in->backward ? 'B' : 'F', in->micro_batch);
@@ -85,7 +85,8 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 		return NULL;
 	hspmd_cluster_device_address(cluster, p->device, name, sizeof name);
 	if (p->stage >= 0)
-		fprintf(pr.f, "device %s: pipeline %d, stage %d, %d micro-batches of %d\n", name, p->pipeline, p->stage, p->micro_batches, p->micro_batch);
+		fprintf(pr.f, "device %s: pipeline %d, stage %d, %d micro-batches of %d\n", name, p->pipeline, p->stage, p->micro_batches,
+		        p->micro_batch);
 	else
 		fprintf(pr.f, "device %s: spare, no stage of the plan names it\n", name);
 	for (size_t i = 0; i < p->instruction_count; i++) {
@@ -94,8 +95,9 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 		print_instruction(&pr, i);
 	}
 	print_state(&pr);
-	fprintf(pr.f, "memory: %zu bytes fixed (parameters, gradients, optimizer), %zu bytes arena, %zu bytes workspace, %zu bytes messages\n", p->fixed_bytes,
-		p->arena_bytes, p->workspace_bytes, p->message_bytes);
+	fprintf(pr.f,
+	        "memory: %zu bytes fixed (parameters, gradients, optimizer), %zu bytes arena, %zu bytes workspace, %zu bytes messages\n",
+	        p->fixed_bytes, p->arena_bytes, p->workspace_bytes, p->message_bytes);
 	if (fclose(pr.f)) {
 		free(text);
 		return NULL;
@@ -141,7 +143,9 @@ static void explain_step(FILE *f, const struct hspmd_program *p)
 		if (in->kind != HSPMD_INSTRUCTION_COMM || in->micro_batch >= 0 || in->step > 0)
 			continue;
 		fprintf(f, "step L%-3d ", in->layer);
-		explain_transfer(f, p->graph->tensors[p->slot_types[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].slot_type].tensor].name, NULL, NULL, in->transfer);
+		explain_transfer(f,
+		                 p->graph->tensors[p->slot_types[p->slots[in->in[0] >= 0 ? in->in[0] : in->out[0]].slot_type].tensor].name,
+		                 NULL, NULL, in->transfer);
 	}
 }
 

@@ -44,9 +44,11 @@ static int compare_tensor(struct scaling *s, size_t number)
 		if (a->shape.dim[d] == b->shape.dim[d])
 			continue;
 		if (a->shape.dim[d] * s->length != b->shape.dim[d] * s->own || a->role == HSPMD_TENSOR_PARAMETER)
-			return hspmd_fail(s->err, "dimension %d of tensor %s is %" PRId64 " at length %" PRId64 " and %" PRId64 " at length %" PRId64 ", expected %s", d,
-					  a->name, a->shape.dim[d], s->own, b->shape.dim[d], s->length,
-					  a->role == HSPMD_TENSOR_PARAMETER ? "parameters to stay" : "it to grow in proportion");
+			return hspmd_fail(s->err,
+			                  "dimension %d of tensor %s is %" PRId64 " at length %" PRId64 " and %" PRId64
+			                  " at length %" PRId64 ", expected %s",
+			                  d, a->name, a->shape.dim[d], s->own, b->shape.dim[d], s->length,
+			                  a->role == HSPMD_TENSOR_PARAMETER ? "parameters to stay" : "it to grow in proportion");
 		s->grows[number] |= (unsigned char)(1 << d);
 	}
 	return 0;
@@ -84,7 +86,8 @@ static void scale_box(const struct scaling *s, struct hspmd_box *box, unsigned c
 		}
 }
 
-static void each_box(struct scaling *s, struct hspmd_transfer *t, unsigned char grows, void (*act)(const struct scaling *, struct hspmd_box *, unsigned char))
+static void each_box(struct scaling *s, struct hspmd_transfer *t, unsigned char grows,
+                     void (*act)(const struct scaling *, struct hspmd_box *, unsigned char))
 {
 	for (int v = 0; v < t->value_count; v++)
 		for (int i = 0; i < t->layout[v].device_count; i++)
@@ -143,7 +146,10 @@ static int copy_instructions(struct scaling *s)
 	for (size_t i = 0; i < s->to->instruction_count; i++) {
 		struct hspmd_instruction *in = &s->to->instructions[i];
 		if (in->attr >= &graph->ops[0].attr && in->attr <= &graph->ops[graph->op_count - 1].attr)
-			in->attr = &s->to->graph->ops[((const char *)in->attr - (const char *)&graph->ops[0].attr) / (ptrdiff_t)sizeof *graph->ops].attr;
+			in->attr =
+			        &s->to->graph
+			                 ->ops[((const char *)in->attr - (const char *)&graph->ops[0].attr) / (ptrdiff_t)sizeof *graph->ops]
+			                 .attr;
 		if (in->transfer && !(in->transfer = transfer_at(s, in)))
 			return hspmd_fail_memory(s->err, "specialising");
 	}
@@ -161,8 +167,10 @@ static int scale(struct scaling *s)
 	for (size_t i = 0; i < s->made_count; i++)
 		each_box(s, s->made[i].transfer, s->made[i].grows, look);
 	if (s->length % (s->own / s->step))
-		return hspmd_fail(s->err, "a sequence length of %" PRId64 " cannot be split as this program's %" PRId64 ": expected a multiple of %" PRId64, s->length, s->own,
-				  s->own / s->step);
+		return hspmd_fail(s->err,
+		                  "a sequence length of %" PRId64 " cannot be split as this program's %" PRId64
+		                  ": expected a multiple of %" PRId64,
+		                  s->length, s->own, s->own / s->step);
 	for (size_t f = 0; f < p->slot_type_count; f++) {
 		struct hspmd_slot_type *slot_type = &p->slot_types[f];
 		if (slot_type->tensor < 0 || !s->grows[slot_type->tensor])
@@ -232,10 +240,11 @@ static int fill(struct scaling *s, const struct hspmd_graph_source *source)
 }
 
 struct hspmd_program *hspmd_program_at_length(const struct hspmd_program *p, const struct hspmd_graph_source *source, int64_t length,
-					      struct hspmd_device *dev, struct hspmd_error *err)
+                                              struct hspmd_device *dev, struct hspmd_error *err)
 {
 	if (length < 1 || length > p->how.seq_len) {
-		hspmd_fail(err, "a sequence length of %" PRId64 ": expected 1..%" PRId64 ", which the program is for", length, p->how.seq_len);
+		hspmd_fail(err, "a sequence length of %" PRId64 ": expected 1..%" PRId64 ", which the program is for", length,
+		           p->how.seq_len);
 		return NULL;
 	}
 	struct scaling s = { .from = p, .to = copy_program(p), .length = length, .own = p->how.seq_len, .err = err };

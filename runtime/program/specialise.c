@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The micro-batches' part of a program: progressive specialisation of the pipeline's nodes to what one device runs (HSPMD, arXiv 2504.20490, section 6), unrolled over the
- * schedule's entries. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198, section 5) runs forward nodes of a block again, into fresh slots, right before the block's
- * backward pass; the first run's slots are then free early, because nothing reads them any more. */
+/* The micro-batches' part of a program: progressive specialisation of the pipeline's nodes to what one device runs (HSPMD, arXiv
+ * 2504.20490, section 6), unrolled over the schedule's entries. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198, section 5)
+ * runs forward nodes of a block again, into fresh slots, right before the block's backward pass; the first run's slots are then free early,
+ * because nothing reads them any more. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -13,12 +14,12 @@ struct walk {
 	struct hspmd_program *p;
 	const struct hspmd_plan *plan;
 	struct hspmd_error *err;
-	int *slot_of;   /* [micro-batch][value]: slot that holds the value now, -1: none */
-	int *slot_type_of;   /* per value, -1: not made */
-	bool *written;  /* per fixed slot's tensor: something of this step is in it */
-	bool *wanted;   /* per node: to be run again before its block's backward pass */
-	bool *weights;  /* per node: nobody waits for it, so that it has an entry of its own where the schedule says so */
-	int *index_of;   /* [rank][backward][chunk][micro-batch]: which of its schedule entries runs it */
+	int *slot_of;      /* [micro-batch][value]: slot that holds the value now, -1: none */
+	int *slot_type_of; /* per value, -1: not made */
+	bool *written;     /* per fixed slot's tensor: something of this step is in it */
+	bool *wanted;      /* per node: to be run again before its block's backward pass */
+	bool *weights;     /* per node: nobody waits for it, so that it has an entry of its own where the schedule says so */
+	int *index_of;     /* [rank][backward][chunk][micro-batch]: which of its schedule entries runs it */
 	bool recomputed;
 };
 
@@ -32,7 +33,9 @@ static int value_slot_type(struct walk *w, int value)
 	struct hspmd_local_shard shard;
 	if (!hspmd_annotation_local_shard(v->annotation, &t->shape, p->device, &shard))
 		return -1;
-	struct hspmd_slot_type slot_type = { .tensor = v->tensor, .dtype = t->dtype, .box = shard.box, .full = t->shape, .annotation = v->annotation };
+	struct hspmd_slot_type slot_type = {
+		.tensor = v->tensor, .dtype = t->dtype, .box = shard.box, .full = t->shape, .annotation = v->annotation
+	};
 	return w->slot_type_of[value] = hspmd_program_add_slot_type(p, &slot_type, w->err);
 }
 
@@ -58,10 +61,11 @@ static int new_slot(struct walk *w, int value, int micro_batch)
 	struct hspmd_program *p = w->p;
 	int slot_type = value_slot_type(w, value);
 	if (slot_type < 0)
-		return hspmd_annotation_local_shard(p->spmd->values[value].annotation, &p->graph->tensors[p->spmd->values[value].tensor].shape, p->device,
-					      &(struct hspmd_local_shard){ 0 })
-			       ? -2
-			       : -1;
+		return hspmd_annotation_local_shard(p->spmd->values[value].annotation,
+		                                    &p->graph->tensors[p->spmd->values[value].tensor].shape, p->device,
+		                                    &(struct hspmd_local_shard){ 0 })
+		               ? -2
+		               : -1;
 	int tensor = p->spmd->values[value].tensor;
 	if (is_fixed(p, value)) {
 		if (p->fixed_of_tensor[tensor] < 0)
@@ -117,8 +121,13 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 	int from = w->p->spmd->values[n->in[0]].stage, ranks = w->p->pipeline_ranks;
 	struct hspmd_transfer_binding route = {
 		.tensor = w->p->spmd->values[n->in[0]].tensor,
-		.dtype = w->p->graph->tensors[w->p->spmd->values[n->in[0]].tensor].dtype, .micro_batch = micro_batch, .layer = n->layer, .backward = n->backward,
-		.recomputed = w->recomputed, .number = number, .peer_pipeline_rank = -1,
+		.dtype = w->p->graph->tensors[w->p->spmd->values[n->in[0]].tensor].dtype,
+		.micro_batch = micro_batch,
+		.layer = n->layer,
+		.backward = n->backward,
+		.recomputed = w->recomputed,
+		.number = number,
+		.peer_pipeline_rank = -1,
 	};
 	if (from % ranks != n->stage % ranks) {
 		route.sends = hspmd_program_in_stage(w->p, from);
@@ -126,7 +135,9 @@ static int run_reshard(struct walk *w, size_t number, int micro_batch)
 		route.peer_schedule_index = *index_of(w, n->backward, route.sends ? n->stage : from, micro_batch);
 	}
 	route.in = old_slot(w, n->in[0], micro_batch);
-	route.out = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) < 0 ? -1 : new_slot(w, n->out[0], micro_batch);
+	route.out = hspmd_layout_find(&n->transfer->layout[n->transfer->value_count - 1], w->p->device) < 0
+	                    ? -1
+	                    : new_slot(w, n->out[0], micro_batch);
 	if (route.in == -2 || route.out == -2)
 		return -1;
 	return hspmd_program_add_transfer(w->p, n->transfer, &route, w->err);
@@ -143,7 +154,7 @@ static int run_op(struct walk *w, const struct hspmd_spmd_node *n, int micro_bat
 			return -1;
 		if (n->in[k] >= 0 && made.in[k] < 0)
 			return hspmd_fail(w->err, "operator %s: input %d (%s) is not on device %d", hspmd_opcode_names[op->opcode], k,
-					  p->graph->tensors[op->in[k]].name, p->device);
+			                  p->graph->tensors[op->in[k]].name, p->device);
 	}
 	for (int k = 0; k < n->output_count; k++) {
 		bool there = n->accumulate >> k & 1;
@@ -179,7 +190,8 @@ static bool is_skipped(const struct walk *w, const struct hspmd_spmd_node *n)
 	return false;
 }
 
-/* A node's part in one stage's schedule entry. A transfer is received in the entry of the stage it serves and sent in the entry of the one it comes from. */
+/* A node's part in one stage's schedule entry. A transfer is received in the entry of the stage it serves and sent in the entry of the one
+ * it comes from. */
 static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
 {
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
@@ -302,7 +314,8 @@ static int find_losses(struct walk *w)
 		int value = p->fixed_of_tensor[t] >= 0 ? p->spmd->first_value[t] : -1; /* a loss is made in one stage */
 		struct hspmd_local_shard shard;
 		if (value < 0 || p->graph->tensors[t].role != HSPMD_TENSOR_LOSS ||
-		    !hspmd_annotation_local_shard(p->spmd->values[value].annotation, &p->graph->tensors[t].shape, p->device, &shard) || shard.replica)
+		    !hspmd_annotation_local_shard(p->spmd->values[value].annotation, &p->graph->tensors[t].shape, p->device, &shard) ||
+		    shard.replica)
 			continue;
 		if (p->loss_count == HSPMD_PROGRAM_MAX_LOSSES)
 			return hspmd_fail(w->err, "more than %d parts of the loss in one stage", HSPMD_PROGRAM_MAX_LOSSES);
@@ -321,7 +334,8 @@ static void index_entries(struct walk *w, struct hspmd_schedule_entry *entries)
 		hspmd_schedule(w->plan->schedule, &rank, entries);
 		for (int t = 0; t < hspmd_schedule_length(w->plan->schedule, &rank); t++)
 			if (!entries[t].weights)
-				*index_of(w, entries[t].backward, rank_number + entries[t].chunk * p->pipeline_ranks, entries[t].micro_batch) = t;
+				*index_of(w, entries[t].backward, rank_number + entries[t].chunk * p->pipeline_ranks,
+				          entries[t].micro_batch) = t;
 	}
 }
 
@@ -337,7 +351,8 @@ static int walk_entries(struct walk *w)
 	if (!entries || !needed || !w->index_of)
 		status = hspmd_fail_memory(w->err, "specialising");
 	for (int s = p->stage; !status && s < pipeline->stage_count; s += p->pipeline_ranks)
-		for (int l = pipeline->stages[s].layers[0]; pipeline->stages[s].recompute != HSPMD_RECOMPUTE_NONE && l < pipeline->stages[s].layers[1]; l++)
+		for (int l = pipeline->stages[s].layers[0];
+		     pipeline->stages[s].recompute != HSPMD_RECOMPUTE_NONE && l < pipeline->stages[s].layers[1]; l++)
 			mark_wanted(w, l, needed);
 	if (!status && w->plan->schedule == HSPMD_SCHEDULE_ZB_H1)
 		status = mark_weights(w);
@@ -356,8 +371,13 @@ int hspmd_program_specialise(struct hspmd_program *p, const struct hspmd_plan *p
 		return hspmd_fail(err, "the graph has more than %d operators", (int)HSPMD_PROGRAM_STEP_TRANSFERS);
 	size_t values = p->spmd->value_count, cells = values * (size_t)p->micro_batches, tensors = p->graph->tensor_count;
 	struct walk w = {
-		.p = p, .plan = plan, .err = err, .slot_of = malloc((cells + 1) * sizeof(int)), .slot_type_of = malloc((values + 1) * sizeof(int)),
-		.written = hspmd_calloc(tensors, sizeof(bool)), .wanted = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
+		.p = p,
+		.plan = plan,
+		.err = err,
+		.slot_of = malloc((cells + 1) * sizeof(int)),
+		.slot_type_of = malloc((values + 1) * sizeof(int)),
+		.written = hspmd_calloc(tensors, sizeof(bool)),
+		.wanted = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
 		.weights = hspmd_calloc(p->spmd->node_count, sizeof(bool)),
 	};
 	p->fixed_of_tensor = malloc((tensors + 1) * sizeof(int));

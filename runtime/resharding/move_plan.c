@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planning moves. Each tensor is cut into the regions within which the same holders have and the same devices need everything. A device
- * that has a region keeps it; every other one fetches it from the holders whose links to it are fastest, among which send_assignment.c spreads the
- * load. So every byte that is lacking is moved once, which is the lower bound, and the largest sender is within 2 % of the least it can be,
- * given those links. */
+ * that has a region keeps it; every other one fetches it from the holders whose links to it are fastest, among which send_assignment.c
+ * spreads the load. So every byte that is lacking is moved once, which is the lower bound, and the largest sender is within 2 % of the
+ * least it can be, given those links. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Regions: the coarsest boxes within which the same pieces hold and the same pieces need every element. What one move or one collective can
- * carry never crosses a region, so this is the "least common multiple" granularity of two ways to cut a tensor. Internal to runtime/graph.
- */
+ * carry never crosses a region, so this is the "least common multiple" granularity of two ways to cut a tensor. Internal to
+ * runtime/graph. */
 #ifndef HSPMD_RESHARDING_REGIONS_H
 #define HSPMD_RESHARDING_REGIONS_H
 

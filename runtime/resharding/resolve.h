@@ -63,7 +63,7 @@ struct hspmd_transfer {
 	struct hspmd_comm_step *steps;
 	double seconds; /* predicted */
 	char *why;      /* one line for --explain: what was chosen over what */
-	int refs;    /* how many others have this very transfer and will destroy it too; hspmd_transfer_destroy counts down */
+	int refs;       /* how many others have this very transfer and will destroy it too; hspmd_transfer_destroy counts down */
 };
 
 /* Link costs between devices, for choosing: seconds(from, to, bytes) of one message. A NULL cost (or seconds) means every link takes

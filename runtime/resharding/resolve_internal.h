@@ -43,8 +43,8 @@ struct placement {
 struct hop {
 	size_t count, capacity;
 	struct hspmd_comm_step *step; /* members and moves in dense numbers; input and output are set when hops are joined */
-	double *network_busy;   /* for how long each node's network is busy: all that goes out, node by node, then all that comes in */
-	double seconds; /* until the last device is done */
+	double *network_busy; /* for how long each node's network is busy: all that goes out, node by node, then all that comes in */
+	double seconds;       /* until the last device is done */
 };
 
 struct move_list {
@@ -61,8 +61,8 @@ bool hspmd_placement_is_partial(const struct placement *p);
 /* The sums, in place of their addends (of the first copies, as many as every addend has), and all that is whole already. */
 struct placement *hspmd_placement_reduced(struct resolver *r, const struct placement *p);
 /* Devices (of a node, if by_node) that hold the same box share it out, so that each has its part of the value. Returns p itself when no two
- * hold the same or when addends lie in unlike boxes. `near`: parts are cut and ordered so that they lie well with what devices have there.
- */
+ * hold the same or when addends lie in unlike boxes. `near`: parts are cut and ordered so that they lie well with what devices have
+ * there. */
 const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near,
                                                   bool by_node);
 /* The sums within each node of a partial placement, each node's scattered over its devices, so that there is one addend a node. p itself
@@ -102,7 +102,7 @@ bool hspmd_hull_is_box(const struct hspmd_box *hull, int64_t volume);
 
 /* ---- cost.c */
 double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes); /* the caller's device numbers */
-int hspmd_cost_prepare(struct resolver *r);                                           /* once devices are numbered; -1: memory */
+int hspmd_cost_prepare(struct resolver *r);                                                   /* once devices are numbered; -1: memory */
 void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy); /* fills step->seconds, adds to port */
 /* Time until the last device is done when every device goes through its steps in order, and not less than the busiest network needs. */
 double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *network_busy);

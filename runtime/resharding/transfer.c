@@ -8,7 +8,7 @@
 #include "common/alloc.h"
 
 const char *const hspmd_comm_kind_names[] = { "copy",       "zero",       "send-receive", "all-reduce", "reduce-scatter",
-	                                 "all-gather", "all-to-all", "batched",      NULL };
+	                                      "all-gather", "all-to-all", "batched",      NULL };
 
 void hspmd_transfer_destroy(struct hspmd_transfer *t)
 {
@@ -90,7 +90,7 @@ int hspmd_transfer_append(struct resolver *r, struct transfer_plan *plan, const 
 		int next = TRANSFER_LAST;
 		if (h < route->hop_count - 1) {
 			if (hspmd_arena_array_grow(r->arena, &plan->between, &plan->between_capacity, plan->between_count,
-			                     sizeof *plan->between) != 0)
+			                           sizeof *plan->between) != 0)
 				return -1;
 			plan->between[plan->between_count++] = route->between[h];
 			next = (int)plan->between_count;

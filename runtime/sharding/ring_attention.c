@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ring attention (Liu et al., arXiv 2310.01889): where a stage shares the sequence among its groups, a group has the keys and values of its own positions, and
- * those of the others come by one after another. Softmax is merged online, so that neither all keys nor all scores are ever in one place. Groups may have
- * unequal parts. Attention is causal, so that a part goes only to the groups behind its own. Backward the parts go around again, and the sums of their
- * gradients with them, which then return to where they belong. What brings the next part stands before the operator that works on this one. */
+/* Ring attention (Liu et al., arXiv 2310.01889): where a stage shares the sequence among its groups, a group has the keys and values of its
+ * own positions, and those of the others come by one after another. Softmax is merged online, so that neither all keys nor all scores are
+ * ever in one place. Groups may have unequal parts. Attention is causal, so that a part goes only to the groups behind its own. Backward
+ * the parts go around again, and the sums of their gradients with them, which then return to where they belong. What brings the next part
+ * stands before the operator that works on this one. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -29,8 +30,8 @@ static int first_key(const struct hspmd_spmd_builder *p, const struct hspmd_op *
 static bool lies_in_ring(const struct hspmd_annotation *a, const struct hspmd_spmd_stage *stage)
 {
 	const struct hspmd_subgroup *g = &a->groups[0];
-	if (a->hsize != 1 || g->device_count != stage->device_count || !g->split_count || g->splits[0].dim != 1 || g->splits[0].parts != stage->context ||
-	    memcmp(g->devices, stage->devices, (size_t)g->device_count * sizeof *g->devices) != 0)
+	if (a->hsize != 1 || g->device_count != stage->device_count || !g->split_count || g->splits[0].dim != 1 ||
+	    g->splits[0].parts != stage->context || memcmp(g->devices, stage->devices, (size_t)g->device_count * sizeof *g->devices) != 0)
 		return false;
 	for (int i = 1; i < g->split_count; i++)
 		if (g->splits[i].dim == 1 || g->splits[i].dim == HSPMD_PARTIAL)
@@ -52,10 +53,12 @@ static bool is_gathered(const struct hspmd_annotation *a, const struct hspmd_ann
 	return same;
 }
 
-bool hspmd_ring_attention_fits(const struct hspmd_spmd_builder *p, const struct hspmd_op *op, int stage, const int *in, struct hspmd_annotation **want)
+bool hspmd_ring_attention_fits(const struct hspmd_spmd_builder *p, const struct hspmd_op *op, int stage, const int *in,
+                               struct hspmd_annotation **want)
 {
 	int k = first_key(p, op), q = k - 1;
-	if (!p->stages[stage].ring || p->stages[stage].context < 2 || k < 0 || want[q] || !lies_in_ring(p->s->values[in[q]].annotation, &p->stages[stage]))
+	if (!p->stages[stage].ring || p->stages[stage].context < 2 || k < 0 || want[q] ||
+	    !lies_in_ring(p->s->values[in[q]].annotation, &p->stages[stage]))
 		return false;
 	for (int o = 0; o < op->output_count; o++)
 		if (op->out[o] < 0)
@@ -74,7 +77,8 @@ bool hspmd_ring_attention_fits(const struct hspmd_spmd_builder *p, const struct 
 	return true;
 }
 
-struct hspmd_annotation *hspmd_ring_attention_output(const struct hspmd_spmd_builder *p, const struct hspmd_op *op, int output, const int *in, struct hspmd_annotation *deduced)
+struct hspmd_annotation *hspmd_ring_attention_output(const struct hspmd_spmd_builder *p, const struct hspmd_op *op, int output,
+                                                     const int *in, struct hspmd_annotation *deduced)
 {
 	if (op->opcode != HSPMD_OP_ATTENTION_GRAD || output == 0)
 		return deduced;
@@ -110,7 +114,8 @@ static int compare_ints(const void *a, const void *b)
 }
 
 /* What the groups from `first` on hold of a value. */
-static int lay_out(const struct ring *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape, int first, struct hspmd_layout *layout)
+static int lay_out(const struct ring *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape, int first,
+                   struct hspmd_layout *layout)
 {
 	int count = (r->groups - first) * r->width;
 	layout->devices = hspmd_calloc((size_t)count, sizeof *layout->devices);
@@ -129,22 +134,30 @@ static int lay_out(const struct ring *r, const struct hspmd_annotation *a, const
 	return 0;
 }
 
-/* From every group to the next: value `from` is there after `turns` - 1 turns, `to` after `turns`. `causal`: parts stop at the last group. */
-static struct hspmd_transfer *turn(const struct ring *r, const struct hspmd_value *from, const struct hspmd_value *to, int turns, bool causal)
+/* From every group to the next: value `from` is there after `turns` - 1 turns, `to` after `turns`. `causal`: parts stop at the last
+ * group. */
+static struct hspmd_transfer *turn(const struct ring *r, const struct hspmd_value *from, const struct hspmd_value *to, int turns,
+                                   bool causal)
 {
 	const struct hspmd_tensor *tensor = &r->p->g->tensors[from->tensor];
 	struct hspmd_transfer *t = calloc(1, sizeof *t);
 	if (!t)
 		return NULL;
-	*t = (struct hspmd_transfer){ .shape = tensor->shape, .element_bytes = hspmd_dtype_bytes(tensor->dtype), .value_count = 2, .step_count = 1,
-				      .layout = hspmd_calloc(2, sizeof *t->layout), .steps = hspmd_calloc(1, sizeof *t->steps),
-				      .why = strdup("batched, around the ring, over a gathering of all parts") };
+	*t = (struct hspmd_transfer){ .shape = tensor->shape,
+		                      .element_bytes = hspmd_dtype_bytes(tensor->dtype),
+		                      .value_count = 2,
+		                      .step_count = 1,
+		                      .layout = hspmd_calloc(2, sizeof *t->layout),
+		                      .steps = hspmd_calloc(1, sizeof *t->steps),
+		                      .why = strdup("batched, around the ring, over a gathering of all parts") };
 	int parts = causal ? r->groups - turns : r->groups, moves = parts * r->width;
 	struct hspmd_comm_step *s = t->steps;
 	bool made = t->layout && s && t->why && !lay_out(r, from->annotation, &t->shape, causal ? turns - 1 : 0, &t->layout[0]) &&
-		    !lay_out(r, to->annotation, &t->shape, causal ? turns : 0, &t->layout[1]);
+	            !lay_out(r, to->annotation, &t->shape, causal ? turns : 0, &t->layout[1]);
 	if (made) {
-		*s = (struct hspmd_comm_step){ .kind = HSPMD_COMM_BATCHED, .output = 1, .member_count = t->layout[0].device_count, .move_count = moves };
+		*s = (struct hspmd_comm_step){
+			.kind = HSPMD_COMM_BATCHED, .output = 1, .member_count = t->layout[0].device_count, .move_count = moves
+		};
 		s->members = hspmd_calloc((size_t)s->member_count, sizeof *s->members);
 		s->moves = hspmd_calloc((size_t)moves, sizeof *s->moves);
 		made = s->members && s->moves;
@@ -156,7 +169,8 @@ static struct hspmd_transfer *turn(const struct ring *r, const struct hspmd_valu
 	memcpy(s->members, t->layout[0].devices, (size_t)s->member_count * sizeof *s->members);
 	for (int m = 0; m < moves; m++) {
 		int giver = from->annotation->groups[0].devices[m], taker = to->annotation->groups[0].devices[m];
-		s->moves[m] = (struct hspmd_move){ .from = giver, .to = taker, .box = t->layout[0].box[hspmd_layout_find(&t->layout[0], giver)] };
+		s->moves[m] =
+		        (struct hspmd_move){ .from = giver, .to = taker, .box = t->layout[0].box[hspmd_layout_find(&t->layout[0], giver)] };
 	}
 	qsort(s->moves, (size_t)moves, sizeof *s->moves, compare_moves);
 	return t;

@@ -39,7 +39,8 @@ static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const st
 {
 	if (!is_over(t->annotation, stage)) {
 		char *text = hspmd_annotation_text(t->annotation);
-		hspmd_fail(err, "annotation %s is not over the %d devices of its stage, numbered from 0", text ? text : "?", stage->device_count);
+		hspmd_fail(err, "annotation %s is not over the %d devices of its stage, numbered from 0", text ? text : "?",
+		           stage->device_count);
 		free(text);
 		return NULL;
 	}
@@ -52,10 +53,12 @@ static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const st
 	return a;
 }
 
-struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
+struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage,
+                                              struct hspmd_error *err)
 {
 	int width = stage->device_count / stage->context;
-	struct hspmd_annotation *a = parameter->annotation ? annotated(parameter, stage, err) : hspmd_annotation_single(stage->devices, stage->device_count);
+	struct hspmd_annotation *a =
+	        parameter->annotation ? annotated(parameter, stage, err) : hspmd_annotation_single(stage->devices, stage->device_count);
 	if (parameter->annotation && !a)
 		hspmd_error_prefix(err, "parameter %s", parameter->name);
 	if (parameter->annotation)
@@ -66,7 +69,8 @@ struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *paramet
 	}
 	int dim = parameter->split_dim < 0 ? HSPMD_DUPLICATE : parameter->split_dim;
 	if (add_split(a, HSPMD_DUPLICATE, stage->context, 1, NULL, err) ||
-	    add_split(a, dim, width, parameter->split_unit, stage->tensor_weights, err) || hspmd_annotation_check(a, &parameter->shape, err)) {
+	    add_split(a, dim, width, parameter->split_unit, stage->tensor_weights, err) ||
+	    hspmd_annotation_check(a, &parameter->shape, err)) {
 		hspmd_error_prefix(err, "parameter %s", parameter->name);
 		hspmd_annotation_destroy(a);
 		return NULL;
@@ -75,7 +79,8 @@ struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *paramet
 }
 
 /* How activations [B, T, ..] lie in a stage when nothing else is said. */
-static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage, const struct hspmd_shape *shape, bool plain, struct hspmd_error *err)
+static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage, const struct hspmd_shape *shape, bool plain,
+                                           struct hspmd_error *err)
 {
 	int width = stage->device_count / stage->context;
 	struct hspmd_annotation *a = hspmd_annotation_single(stage->devices, stage->device_count);
@@ -95,7 +100,8 @@ static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage,
 
 /* ---- values and nodes */
 
-/* The first stage that these devices run: where parameters and their gradients lie, also for the stages of later rounds (interleaved schedules). */
+/* The first stage that these devices run: where parameters and their gradients lie, also for the stages of later rounds (interleaved
+ * schedules). */
 static int home_of(const struct hspmd_spmd_builder *p, int stage)
 {
 	int home = 0;
@@ -126,7 +132,7 @@ static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotati
 	if (t->role == HSPMD_TENSOR_INPUT)
 		return hspmd_spmd_add_value(p, tensor, stage, want); /* read as it is wanted */
 	struct hspmd_transfer *transfer =
-		hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
+	        hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
 	if (!transfer) {
 		hspmd_annotation_destroy(want);
 		return hspmd_error_prefix(p->err, "tensor %s", t->name);
@@ -157,7 +163,8 @@ static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
 	return hspmd_spmd_value(s, tensor, stage);
 }
 
-/* The value of an operator's input in the operator's stage: there already, a parameter or input that starts there, or brought from the stage that made it. */
+/* The value of an operator's input in the operator's stage: there already, a parameter or input that starts there, or brought from the
+ * stage that made it. */
 static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int layer, bool backward)
 {
 	const struct hspmd_tensor *t = &p->g->tensors[tensor];
@@ -167,8 +174,8 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 	if (v >= 0)
 		return v;
 	struct hspmd_annotation *a = t->role == HSPMD_TENSOR_PARAMETER ? hspmd_spmd_parameter(t, &p->stages[stage], p->err)
-				     : t->annotation			       ? annotated(t, &p->stages[stage], p->err)
-								       : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
+	                             : t->annotation                   ? annotated(t, &p->stages[stage], p->err)
+	                                             : activation(&p->stages[stage], &t->shape, t->role == HSPMD_TENSOR_INPUT, p->err);
 	if (!a)
 		return t->role == HSPMD_TENSOR_PARAMETER ? -1 : hspmd_error_prefix(p->err, "tensor %s", t->name);
 	if (t->role == HSPMD_TENSOR_PARAMETER || t->role == HSPMD_TENSOR_INPUT)
@@ -206,10 +213,13 @@ static void destroy_all(struct hspmd_annotation **list)
 }
 
 /* Describe operator and inputs to the rule; with `values` as they lie. */
-static void describe(const struct hspmd_spmd_builder *p, const struct hspmd_op *op, int stage, const int *values, struct hspmd_op_view *view)
+static void describe(const struct hspmd_spmd_builder *p, const struct hspmd_op *op, int stage, const int *values,
+                     struct hspmd_op_view *view)
 {
-	*view = (struct hspmd_op_view){ .attr = &op->attr, .input_count = op->input_count, .output_count = op->output_count,
-					.sequence_parallel = p->stages[stage].sequence_parallel };
+	*view = (struct hspmd_op_view){ .attr = &op->attr,
+		                        .input_count = op->input_count,
+		                        .output_count = op->output_count,
+		                        .sequence_parallel = p->stages[stage].sequence_parallel };
 	for (int i = 0; i < op->input_count; i++) {
 		view->in[i].rank = -1;
 		if (op->in[i] < 0)
@@ -278,7 +288,8 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 	struct hspmd_annotation *want[HSPMD_OP_MAX_IO] = { NULL }, *out[HSPMD_OP_MAX_IO] = { NULL };
 	describe(p, op, stage, in, &view);
 	if (hspmd_op_deduce(type, &view, want, out, p->err)) {
-		hspmd_error_prefix(p->err, "operator %s (layer %d, %s)", hspmd_opcode_names[op->opcode], op->layer, op->in[0] >= 0 ? tensor_name(p, in[0]) : "-");
+		hspmd_error_prefix(p->err, "operator %s (layer %d, %s)", hspmd_opcode_names[op->opcode], op->layer,
+		                   op->in[0] >= 0 ? tensor_name(p, in[0]) : "-");
 		goto fail;
 	}
 	bool ring = hspmd_ring_attention_fits(p, op, stage, in, want);
@@ -318,7 +329,7 @@ fail:
 }
 
 struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
-				    const struct hspmd_link_cost *cost, struct hspmd_error *err)
+                                    const struct hspmd_link_cost *cost, struct hspmd_error *err)
 {
 	struct hspmd_spmd *s = calloc(1, sizeof *s);
 	if (!s) {
@@ -379,7 +390,7 @@ char *hspmd_spmd_text(const struct hspmd_spmd *s)
 	for (size_t i = 0; i < s->node_count; i++) {
 		const struct hspmd_spmd_node *n = &s->nodes[i];
 		fprintf(f, "%4zu S%d L%-3d %c %-16s", i, n->stage, n->layer, n->backward ? 'B' : 'F',
-			n->op < 0 ? "reshard" : hspmd_opcode_names[s->graph->ops[n->op].opcode]);
+		        n->op < 0 ? "reshard" : hspmd_opcode_names[s->graph->ops[n->op].opcode]);
 		for (int k = 0; k < n->input_count; k++)
 			print_value(f, s, n->in[k]);
 		fputs(" ->", f);

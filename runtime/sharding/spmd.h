@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The passes annotate, deduce and resolve over one pipeline's graph: every tensor gets an annotation in every stage that uses it, and where a
- * tensor does not lie as its user needs it, a Reshard with its resolved transfer stands before the user (HSPMD, arXiv 2504.20490, section 4).
+/* The passes annotate, deduce and resolve over one pipeline's graph: every tensor gets an annotation in every stage that uses it, and where
+ * a tensor does not lie as its user needs it, a Reshard with its resolved transfer stands before the user (HSPMD, arXiv 2504.20490, section
+ * 4).
  *
- * A value is a tensor as it lies somewhere: (tensor, stage, annotation). A node is an operator on values, or a Reshard from one value to another.
- * Nodes stand in an order in which they can run; a device runs those that it takes part in, in that order. */
+ * A value is a tensor as it lies somewhere: (tensor, stage, annotation). A node is an operator on values, or a Reshard from one value to
+ * another. Nodes stand in an order in which they can run; a device runs those that it takes part in, in that order. */
 #ifndef HSPMD_SHARDING_SPMD_H
 #define HSPMD_SHARDING_SPMD_H
 
 #include "runtime/graph/graph.h"
 #include "runtime/resharding/resolve.h"
 
-/* Who runs a stage and how its tensors are split: `context` groups share the sequence, the devices of a group share heads and widths. Stages that have a
- * device in common have all in common and are split alike. */
+/* Who runs a stage and how its tensors are split: `context` groups share the sequence, the devices of a group share heads and widths.
+ * Stages that have a device in common have all in common and are split alike. */
 struct hspmd_spmd_stage {
 	int device_count; /* context * tensor-parallel degree; group after group */
 	const int *devices;
 	int context;
 	const int64_t *context_weights; /* per group, NULL: even */
 	const int64_t *tensor_weights;  /* per device of a group, NULL: even */
-	bool ring;                      /* its devices' attention can be given keys and values part by part, so they need not be gathered for it */
-	bool sequence_parallel;         /* between the split operators activations lie split along the sequence too */
+	bool ring;              /* its devices' attention can be given keys and values part by part, so they need not be gathered for it */
+	bool sequence_parallel; /* between the split operators activations lie split along the sequence too */
 };
 
 struct hspmd_value {
@@ -31,15 +32,15 @@ struct hspmd_value {
 };
 
 struct hspmd_spmd_node {
-	int op; /* index into the graph's ops; -1: Reshard of in[0] to out[0] */
+	int op;    /* index into the graph's ops; -1: Reshard of in[0] to out[0] */
 	int stage; /* of the operator, or of the one the Reshard serves */
 	int layer;
 	bool backward;
 	int input_count, output_count;
 	int in[HSPMD_OP_MAX_IO], out[HSPMD_OP_MAX_IO]; /* values, -1: absent */
-	unsigned accumulate;                           /* bit o: output o is there from a node before, and this one adds to it (ring_attention.c) */
-	int skip_devices;                                      /* so many first devices of the stage do not run it */
-	struct hspmd_transfer *transfer;               /* Reshards */
+	unsigned accumulate;             /* bit o: output o is there from a node before, and this one adds to it (ring_attention.c) */
+	int skip_devices;                /* so many first devices of the stage do not run it */
+	struct hspmd_transfer *transfer; /* Reshards */
 };
 
 struct hspmd_spmd {
@@ -50,17 +51,19 @@ struct hspmd_spmd {
 	int *first_value; /* per tensor, -1: none */
 };
 
-/* stage_of_layer[layer] for every layer of the graph. Errors name stage ("stages[2]: .."), operator, tensor, annotation. cost as in resolve.h. NULL and err on failure. */
+/* stage_of_layer[layer] for every layer of the graph. Errors name stage ("stages[2]: .."), operator, tensor, annotation. cost as in
+ * resolve.h. NULL and err on failure. */
 struct hspmd_spmd *hspmd_spmd_build(const struct hspmd_graph *g, const struct hspmd_spmd_stage *stages, const int *stage_of_layer,
-				    const struct hspmd_link_cost *cost, struct hspmd_error *err);
+                                    const struct hspmd_link_cost *cost, struct hspmd_error *err);
 void hspmd_spmd_destroy(struct hspmd_spmd *s);
 
-/* The value of a parameter, its gradient, or another tensor in a stage: the first one made there; -1: none. Parameters and their gradients are in the first
- * stage that their devices run. */
+/* The value of a parameter, its gradient, or another tensor in a stage: the first one made there; -1: none. Parameters and their gradients
+ * are in the first stage that their devices run. */
 int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage);
 
 /* How a parameter lies in a stage. NULL and err (memory, or a device would get nothing: names the parameter). */
-struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage, struct hspmd_error *err);
+struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *parameter, const struct hspmd_spmd_stage *stage,
+                                              struct hspmd_error *err);
 
 /* Every node for people: operator, values with annotations, transfers. malloc'd. */
 char *hspmd_spmd_text(const struct hspmd_spmd *s);

@@ -61,8 +61,8 @@ json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, struct hspmd_e
 	json_array_foreach(written, i, one)
 		whole = !whole && !json_object_get(one, "error") ? one : whole;
 	if (!list_shards(&s, written, err))
-		m = hspmd_manifest_assemble(json_integer_value(json_object_get(whole, "step")), json_integer_value(json_object_get(whole, "generation")), job,
-					    s.list, s.count, err);
+		m = hspmd_manifest_assemble(json_integer_value(json_object_get(whole, "step")),
+		                            json_integer_value(json_object_get(whole, "generation")), job, s.list, s.count, err);
 	if (m && !(result = hspmd_manifest_to_json(m)))
 		hspmd_fail_memory(err, "assembling a manifest");
 	else if (!m && first_error(written))

@@ -25,7 +25,9 @@ static int add(struct found_list *l, const char *folder, struct hspmd_error *err
 		f.error = strdup(errno == ENOENT ? "never committed (no manifest)" : strerror(errno));
 	else if (path && !(f.manifest = hspmd_manifest_read(path, &why)))
 		f.error = strdup(why.text);
-	int rv = !path || !f.folder || (!f.manifest && !f.error) || hspmd_array_grow(&l->items, &l->capacity, l->count, sizeof *l->items) ? -1 : 0;
+	int rv = !path || !f.folder || (!f.manifest && !f.error) || hspmd_array_grow(&l->items, &l->capacity, l->count, sizeof *l->items)
+	                 ? -1
+	                 : 0;
 	free(path);
 	if (rv) {
 		free(f.folder);
@@ -65,7 +67,8 @@ static int look(struct found_list *l, const char *path, int depth, struct hspmd_
 
 static int by_age(const void *a, const void *b)
 {
-	const char *x = strrchr(((const struct hspmd_listed_checkpoint *)a)->folder, '/'), *y = strrchr(((const struct hspmd_listed_checkpoint *)b)->folder, '/');
+	const char *x = strrchr(((const struct hspmd_listed_checkpoint *)a)->folder, '/'),
+	           *y = strrchr(((const struct hspmd_listed_checkpoint *)b)->folder, '/');
 	int64_t s[2] = { 0, 0 }, g[2] = { 0, 0 };
 	hspmd_checkpoint_parse(x ? x + 1 : "", &s[0], &g[0]);
 	hspmd_checkpoint_parse(y ? y + 1 : "", &s[1], &g[1]);

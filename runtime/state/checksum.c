@@ -35,6 +35,7 @@ uint64_t hspmd_checksum_block(const void *data, size_t bytes)
 
 uint64_t hspmd_checksum_of_blocks(const uint64_t *blocks, size_t count)
 {
-	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors and the sums of blocks are little-endian, and are taken as they lie");
+	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	               "safetensors and the sums of blocks are little-endian, and are taken as they lie");
 	return XXH3_64bits(blocks, count * sizeof *blocks);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shards on other nodes' disks. Each worker sends its image piece by piece to those who keep a copy, and writes what it receives from others as it comes, so that a
- * copy costs a few buffers and no second image. Sums of the pieces follow at the end: only a copy that agrees with them is given its name. */
+/* Shards on other nodes' disks. Each worker sends its image piece by piece to those who keep a copy, and writes what it receives from
+ * others as it comes, so that a copy costs a few buffers and no second image. Sums of the pieces follow at the end: only a copy that agrees
+ * with them is given its name. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -77,7 +78,8 @@ struct choice {
 	int *nodes;                    /* room for all nodes */
 };
 
-/* What the parts of a shard lack that lie on nodes of their own, on those of the `count` keepers chosen so far and on node `more` (-1: none). */
+/* What the parts of a shard lack that lie on nodes of their own, on those of the `count` keepers chosen so far and on node `more` (-1:
+ * none). */
 static long lack(const struct choice *c, int self, const int *chosen, int count, int more)
 {
 	const struct hspmd_copy_worker *w = &c->w[self];
@@ -97,8 +99,8 @@ static long lack(const struct choice *c, int self, const int *chosen, int count,
 	return sum;
 }
 
-/* Of the workers that may keep one more copy: on the node that most is won by, of such the one that keeps least, and there the worker that keeps least; of equals the
- * first after `self`, so that they spread. -1: nothing lacks, or nobody can help. */
+/* Of the workers that may keep one more copy: on the node that most is won by, of such the one that keeps least, and there the worker that
+ * keeps least; of equals the first after `self`, so that they spread. -1: nothing lacks, or nobody can help. */
 static int keeper(const struct choice *c, int self, const int *chosen, int count)
 {
 	long now = lack(c, self, chosen, count, -1), least = now;
@@ -108,7 +110,8 @@ static int keeper(const struct choice *c, int self, const int *chosen, int count
 		long then = best >= 0 && node == c->w[best].node ? least : lack(c, self, chosen, count, node);
 		if (then > least || then == now)
 			continue;
-		if (then < least || c->of_node[node] < c->of_node[c->w[best].node] || (node == c->w[best].node && c->of_worker[k] < c->of_worker[best])) {
+		if (then < least || c->of_node[node] < c->of_node[c->w[best].node] ||
+		    (node == c->w[best].node && c->of_worker[k] < c->of_worker[best])) {
 			least = then;
 			best = k;
 		}
@@ -123,16 +126,22 @@ static int by_bytes(const void *a, const void *b, void *context)
 	return w[x].bytes != w[y].bytes ? (w[x].bytes < w[y].bytes ? 1 : -1) : x - y;
 }
 
-int hspmd_copies_assign(const struct hspmd_losses *losses, const struct hspmd_copy_worker *w, int workers, int most, int *to, struct hspmd_error *err)
+int hspmd_copies_assign(const struct hspmd_losses *losses, const struct hspmd_copy_worker *w, int workers, int most, int *to,
+                        struct hspmd_error *err)
 {
-	struct choice c = { .losses = losses, .w = w, .workers = workers, .of_node = hspmd_calloc((size_t)losses->nodes, sizeof *c.of_node),
-			    .of_worker = hspmd_calloc((size_t)workers, sizeof *c.of_worker), .nodes = hspmd_calloc((size_t)losses->nodes + 1, sizeof *c.nodes) };
+	struct choice c = { .losses = losses,
+		            .w = w,
+		            .workers = workers,
+		            .of_node = hspmd_calloc((size_t)losses->nodes, sizeof *c.of_node),
+		            .of_worker = hspmd_calloc((size_t)workers, sizeof *c.of_worker),
+		            .nodes = hspmd_calloc((size_t)losses->nodes + 1, sizeof *c.nodes) };
 	int *order = hspmd_calloc((size_t)workers, sizeof *order);
 	int rv = c.of_node && c.of_worker && c.nodes && order ? 0 : hspmd_fail_memory(err, "choosing who keeps copies");
 	for (int i = 0; !rv && i < workers; i++)
 		order[i] = i;
 	if (!rv && workers)
-		qsort_r(order, (size_t)workers, sizeof *order, by_bytes, (void *)(uintptr_t)w); /* the largest first, as in LPT scheduling (Graham 1969) */
+		qsort_r(order, (size_t)workers, sizeof *order, by_bytes,
+		        (void *)(uintptr_t)w); /* the largest first, as in LPT scheduling (Graham 1969) */
 	for (int i = 0; !rv && i < workers; i++) {
 		int self = order[i], *own = &to[self * most], count = 0, k;
 		while (count < most && (k = keeper(&c, self, own, count)) >= 0) {
@@ -224,8 +233,8 @@ static int take_offer(struct run *r, struct source *s)
 	if (wait_for(r, s, 0))
 		return -1;
 	o->file[sizeof o->file - 1] = '\0';
-	if (o->step != r->own.step || o->generation != r->own.generation || !o->bytes || o->bytes > UINT64_C(1) << 52 || !*o->file || strchr(o->file, '/') ||
-	    *o->file == '.')
+	if (o->step != r->own.step || o->generation != r->own.generation || !o->bytes || o->bytes > UINT64_C(1) << 52 || !*o->file ||
+	    strchr(o->file, '/') || *o->file == '.')
 		return hspmd_fail(&s->err, "rank %d offers a shard of another checkpoint", s->rank);
 	s->pieces = piece_count(o->bytes);
 	s->sums = room(r, s->pieces * sizeof *s->sums);
@@ -355,7 +364,8 @@ static int prepare(struct run *r, const char *file, int64_t step, int64_t genera
 	return 0;
 }
 
-/* One message each way after the other, sends first: with everybody doing so, nobody waits for one who waits. A pair that breaks ends alone. */
+/* One message each way after the other, sends first: with everybody doing so, nobody waits for one who waits. A pair that breaks ends
+ * alone. */
 static void exchange(struct run *r)
 {
 	bool more = true;
@@ -408,8 +418,8 @@ static json_t *list_kept(struct run *r)
 	return kept;
 }
 
-int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_t step, int64_t generation, const char *file, const struct hspmd_image *image,
-		     json_t **kept, struct hspmd_error *err)
+int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_t step, int64_t generation, const char *file,
+                     const struct hspmd_image *image, json_t **kept, struct hspmd_error *err)
 {
 	struct run *r = NULL;
 	struct run first = { .c = c, .t = c->transport, .image = image, .node = node };

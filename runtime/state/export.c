@@ -27,7 +27,8 @@ struct item {
 	int file;
 };
 
-struct export {
+struct export
+{
 	struct hspmd_reader *r;
 	const struct hspmd_export_options *how;
 	size_t element; /* bytes */
@@ -42,7 +43,8 @@ static uint64_t item_bytes(const struct export *x, const struct item *i)
 	return (uint64_t)hspmd_shape_elements(&i->shape) * x->element;
 }
 
-static int add_item(struct export *x, char *name, const char *tensor, const struct hspmd_shape *shape, const struct hspmd_box *box, struct hspmd_error *err)
+static int add_item(struct export *x, char *name, const char *tensor, const struct hspmd_shape *shape, const struct hspmd_box *box,
+                    struct hspmd_error *err)
 {
 	if (!name || hspmd_array_grow(&x->items, &x->capacity, x->count, sizeof *x->items)) {
 		free(name);
@@ -210,7 +212,8 @@ static int write_index(const struct export *x, struct hspmd_error *err)
 	return rv;
 }
 
-int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how, struct hspmd_error *err)
+int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how,
+                         struct hspmd_error *err)
 {
 	struct export x = { .r = r, .how = how, .element = how->bf16 ? 2 : 4 };
 	int rv = list_items(&x, m, err);
@@ -233,8 +236,8 @@ int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m,
 /* ---- import */
 
 /* Tensors [first, end) with their moments as one shard. */
-static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *location, size_t number,
-			json_t **shard, struct hspmd_error *err)
+static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *location,
+                        size_t number, json_t **shard, struct hspmd_error *err)
 {
 	struct hspmd_image im = { 0 };
 	struct hspmd_state_slice *slices = hspmd_calloc(HSPMD_STATE_KIND_COUNT * (end - first), sizeof *slices);
@@ -243,8 +246,8 @@ static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tenso
 	int rv = slices ? 0 : hspmd_fail_memory(err, "importing");
 	for (size_t i = first; slices && i < end; i++)
 		for (int k = 0; k < HSPMD_STATE_KIND_COUNT; k++)
-			slices[n++] = (struct hspmd_state_slice){ tensors[i].name, (enum hspmd_state_kind)k, HSPMD_F32, tensors[i].shape,
-								  hspmd_box_full(&tensors[i].shape), NULL };
+			slices[n++] = (struct hspmd_state_slice){ tensors[i].name,  (enum hspmd_state_kind)k,          HSPMD_F32,
+				                                  tensors[i].shape, hspmd_box_full(&tensors[i].shape), NULL };
 	if (!rv)
 		rv = hspmd_image_layout(&im, slices, n, err);
 	for (size_t i = 0; i < n && !rv; i++) {
@@ -264,8 +267,8 @@ static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tenso
 	return rv;
 }
 
-int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job, const char *location,
-			 struct hspmd_error *err)
+int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job,
+                         const char *location, struct hspmd_error *err)
 {
 	json_t **shards = hspmd_calloc(count, sizeof *shards);
 	size_t n = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where our tensors and Hugging Face's files differ: the experts of a layer are one stack here and one by one there; GPT-2's q, k and v are a dimension of three
- * here and lie beside one another there, with the elements in the same order. */
+/* Where our tensors and Hugging Face's files differ: the experts of a layer are one stack here and one by one there; GPT-2's q, k and v are
+ * a dimension of three here and lie beside one another there, with the elements in the same order. */
 #ifndef HSPMD_STATE_HF_NAMES_H
 #define HSPMD_STATE_HF_NAMES_H
 

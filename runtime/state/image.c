@@ -77,7 +77,9 @@ static int list_extents(struct hspmd_image *im, const struct hspmd_state_slice *
 	for (size_t i = 0; i < count; i++) {
 		const struct hspmd_state_slice *s = &slices[i];
 		struct hspmd_extent *e = &im->extents[im->extent_count++];
-		*e = (struct hspmd_extent){ .tensor = strdup(s->tensor), .kind = s->kind, .dtype = s->dtype, .shape = s->shape, .box = s->box };
+		*e = (struct hspmd_extent){
+			.tensor = strdup(s->tensor), .kind = s->kind, .dtype = s->dtype, .shape = s->shape, .box = s->box
+		};
 		if (!e->tensor)
 			return hspmd_fail_memory(err, "describing a shard");
 		if (s->box.rank != s->shape.rank || hspmd_box_empty(&s->box))
@@ -155,7 +157,8 @@ int hspmd_image_seal(struct hspmd_image *im, struct hspmd_error *err)
 		for (size_t b = 0; b < count; b++) {
 			uint64_t at = (uint64_t)b * HSPMD_BLOCK_BYTES, rest = e->bytes - at;
 			if (!im->blocks[block + b])
-				im->blocks[block + b] = hspmd_checksum_block(im->data + e->offset + at, rest < HSPMD_BLOCK_BYTES ? rest : HSPMD_BLOCK_BYTES);
+				im->blocks[block + b] = hspmd_checksum_block(im->data + e->offset + at,
+				                                             rest < HSPMD_BLOCK_BYTES ? rest : HSPMD_BLOCK_BYTES);
 		}
 		e->xxh3 = hspmd_checksum_of_blocks(im->blocks + block, count);
 		block += count;

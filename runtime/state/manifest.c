@@ -126,7 +126,8 @@ static int check_apart(const struct hspmd_json *at, const struct hspmd_extent *e
 	int rv = 0;
 	for (int i = 1; i < count && !rv; i++)
 		if (order[i - 1]->offset + order[i - 1]->bytes > order[i]->offset)
-			rv = hspmd_json_fail(at, "two extents at offsets %" PRIu64 " and %" PRIu64 " overlap", order[i - 1]->offset, order[i]->offset);
+			rv = hspmd_json_fail(at, "two extents at offsets %" PRIu64 " and %" PRIu64 " overlap", order[i - 1]->offset,
+			                     order[i]->offset);
 	free(order);
 	return rv;
 }
@@ -167,7 +168,8 @@ static int read_shard(struct hspmd_json *at, struct hspmd_manifest *m, struct ex
 	s->first_extent = (int)extents->count;
 	for (size_t i = 0; i < hspmd_json_length(&list); i++) {
 		struct hspmd_json one = hspmd_json_at(&list, i);
-		if (extents->count >= 1u << 28 || hspmd_array_grow(&extents->items, &extents->capacity, extents->count, sizeof *extents->items))
+		if (extents->count >= 1u << 28 ||
+		    hspmd_array_grow(&extents->items, &extents->capacity, extents->count, sizeof *extents->items))
 			return hspmd_json_fail_memory(&one);
 		struct hspmd_extent *e = &extents->items[extents->count++];
 		e->shard = m->shard_count - 1;
@@ -291,7 +293,8 @@ static json_t *extent_json(const struct hspmd_extent *e)
 	return hspmd_json_unless_failed(bad, o);
 }
 
-json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents, int count)
+json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents,
+                         int count)
 {
 	json_t *list = json_array(), *names = json_array(), *o = json_object();
 	int bad = !list || !names || !o;
@@ -314,8 +317,8 @@ json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m)
 	int bad = !shards || !o;
 	for (int i = 0; i < m->shard_count; i++) {
 		const struct hspmd_shard *s = &m->shards[i];
-		bad |= json_array_append_new(shards, hspmd_shard_json(s->file, s->bytes, s->nodes, s->node_count, m->extents + s->first_extent,
-								      s->extent_count));
+		bad |= json_array_append_new(shards, hspmd_shard_json(s->file, s->bytes, s->nodes, s->node_count,
+		                                                      m->extents + s->first_extent, s->extent_count));
 	}
 	bad |= json_object_set_new(o, "format", json_string(HSPMD_CHECKPOINT_FORMAT));
 	bad |= json_object_set_new(o, "step", json_integer(m->step));

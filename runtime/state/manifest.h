@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmd-checkpoint-1: what a checkpoint consists of. Plain data and pure functions, for workers and the controller alike.
  *
- * A checkpoint is a set of shard files (safetensors; one a worker and checkpoint, named after the worker, "n0-1.safetensors") and a manifest that lists
- * every extent in them. Its folder is named by hspmd_checkpoint_name() and lies in a place: a node's own folder (the job's checkpoint.local with the
- * node's name appended) or the shared one. A checkpoint exists from the moment its manifest is in one of these folders (DESIGN law 4); a shard that lies
- * in several places is the same bytes everywhere.
+ * A checkpoint is a set of shard files (safetensors; one a worker and checkpoint, named after the worker, "n0-1.safetensors") and a
+ * manifest that lists every extent in them. Its folder is named by hspmd_checkpoint_name() and lies in a place: a node's own folder (the
+ * job's checkpoint.local with the node's name appended) or the shared one. A checkpoint exists from the moment its manifest is in one of
+ * these folders (DESIGN law 4); a shard that lies in several places is the same bytes everywhere.
  *
  *   { "format": "hspmd-checkpoint-1", "step": 120, "generation": 3, "time": 1790000000.1, "job": { ... },
  *     "shards": [ { "file": "n0-1.safetensors", "bytes": 4096, "nodes": ["n0", "n1"], "extents": [
@@ -12,8 +12,8 @@
  *          "offset": 4096, "bytes": 32768, "xxh3": "0123456789abcdef" } ] } ] }
  *
  * `offset` is from the start of the file. `xxh3` is the XXH3-64 of the extent's block sums: of the 8-byte little-endian XXH3-64 of each
- * HSPMD_BLOCK_BYTES of it, in order (the last block may be shorter). The block sums stand in the shard's own header, so that reading a slice checks
- * the blocks it touches and nothing else. */
+ * HSPMD_BLOCK_BYTES of it, in order (the last block may be shorter). The block sums stand in the shard's own header, so that reading a
+ * slice checks the blocks it touches and nothing else. */
 #ifndef HSPMD_STATE_MANIFEST_H
 #define HSPMD_STATE_MANIFEST_H
 
@@ -45,7 +45,7 @@ struct hspmd_shard {
 	char *file;
 	uint64_t bytes; /* of the file */
 	int node_count;
-	char **nodes;                  /* those that said they hold it, writer first */
+	char **nodes;                   /* those that said they hold it, writer first */
 	int first_extent, extent_count; /* run in extents */
 };
 
@@ -68,7 +68,7 @@ void hspmd_manifest_destroy(struct hspmd_manifest *m);
 /* Put together what the workers reported (the shard objects of hspmd_writer_result; one file from several nodes is one shard with several
  * nodes). NULL and err when they disagree, or some part of a tensor of some kind is in none: nothing partial is ever made a checkpoint. */
 struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
-					       struct hspmd_error *err);
+                                               struct hspmd_error *err);
 
 /* May this shard of manifest number `manifest` be read by somebody? */
 typedef bool hspmd_reachable(void *context, int manifest, const struct hspmd_shard *shard);
@@ -76,7 +76,8 @@ typedef bool hspmd_reachable(void *context, int manifest, const struct hspmd_sha
 /* Is all of every tensor in reachable shards? 0, or -1 and err names the first part that is not and the file it was in, not the step. */
 int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context, struct hspmd_error *err);
 /* The newest (step, then generation) that is covered: its index, or -1 and err says what the newest lacks. */
-int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context, struct hspmd_error *err);
+int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context,
+                          struct hspmd_error *err);
 
 /* "step-0000000120-g3" into buf; returns buf. */
 const char *hspmd_checkpoint_name(int64_t step, int64_t generation, char *buf, size_t size);

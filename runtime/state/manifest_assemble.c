@@ -59,7 +59,8 @@ static const char *file_of(const struct hspmd_manifest *m, const struct hspmd_ex
 }
 
 /* All extents of one tensor and kind. */
-static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run, size_t count, const bool *there, struct rest *r, struct hspmd_error *err)
+static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run, size_t count, const bool *there, struct rest *r,
+                 struct hspmd_error *err)
 {
 	r->count = 0;
 	if (hspmd_array_grow(&r->boxes, &r->capacity, 0, sizeof *r->boxes))
@@ -73,7 +74,7 @@ static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run
 	char text[256];
 	const char *file = file_of(m, run, count, &r->boxes[0]);
 	return hspmd_fail(err, "%s of %s %s is in %s%s", hspmd_state_kind_names[run[0]->kind], run[0]->tensor,
-			  hspmd_box_text(&r->boxes[0], text, sizeof text), file ? file : "no shard", file ? ", which cannot be read" : "");
+	                  hspmd_box_text(&r->boxes[0], text, sizeof text), file ? file : "no shard", file ? ", which cannot be read" : "");
 }
 
 static bool same_form(const struct hspmd_extent *a, const struct hspmd_extent *b)
@@ -90,7 +91,8 @@ static int cover_all(const struct hspmd_manifest *m, const struct hspmd_extent *
 	size_t count = (size_t)m->extent_count;
 	int rv = 0;
 	for (size_t first = 0, end; first < count && !rv; first = end) {
-		for (end = first + 1; end < count && !strcmp(order[end]->tensor, order[first]->tensor) && order[end]->kind == order[first]->kind; end++)
+		for (end = first + 1;
+		     end < count && !strcmp(order[end]->tensor, order[first]->tensor) && order[end]->kind == order[first]->kind; end++)
 			if (!same_form(order[end], order[first]))
 				rv = hspmd_fail(err, "%s has two shapes or types", order[end]->tensor);
 		if (!rv)
@@ -125,7 +127,8 @@ static bool newer(const struct hspmd_manifest *a, const struct hspmd_manifest *b
 	return a->step != b->step ? a->step > b->step : a->generation > b->generation;
 }
 
-int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context, struct hspmd_error *err)
+int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context,
+                          struct hspmd_error *err)
 {
 	bool *tried = hspmd_calloc((size_t)count, sizeof *tried);
 	int chosen = -1;
@@ -192,14 +195,15 @@ static int add_shard(json_t *list, json_t *by_file, json_t *shard, struct hspmd_
 }
 
 struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
-					       struct hspmd_error *err)
+                                               struct hspmd_error *err)
 {
 	json_t *list = json_array(), *by_file = json_object();
 	int rv = list && by_file ? 0 : hspmd_fail_memory(err, "putting a manifest together");
 	for (size_t i = 0; i < count && !rv; i++)
 		rv = add_shard(list, by_file, shards[i], err);
-	json_t *whole = rv ? NULL : json_pack("{s:s, s:I, s:I, s:f, s:O, s:O}", "format", HSPMD_CHECKPOINT_FORMAT, "step", (json_int_t)step, "generation",
-					      (json_int_t)generation, "time", hspmd_unix_time(), "job", job, "shards", list);
+	json_t *whole = rv ? NULL
+	                   : json_pack("{s:s, s:I, s:I, s:f, s:O, s:O}", "format", HSPMD_CHECKPOINT_FORMAT, "step", (json_int_t)step,
+	                               "generation", (json_int_t)generation, "time", hspmd_unix_time(), "job", job, "shards", list);
 	struct hspmd_manifest *m = whole ? hspmd_manifest_from_json(whole, "manifest", err) : NULL;
 	if (!rv && !whole)
 		hspmd_fail_memory(err, "putting a manifest together");

@@ -147,7 +147,8 @@ static int reserve(struct hspmd_persistent *l, size_t bytes, struct hspmd_error 
 	if (map(l, bytes, err))
 		return -1;
 #ifdef MADV_POPULATE_WRITE
-	madvise(l->record, bytes, MADV_POPULATE_WRITE); /* else every page is looked up when it is first written: where that matters, nothing trains */
+	madvise(l->record, bytes,
+	        MADV_POPULATE_WRITE); /* else every page is looked up when it is first written: where that matters, nothing trains */
 #endif
 	return 0;
 }

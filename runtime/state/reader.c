@@ -26,12 +26,12 @@ struct sums {
 struct hspmd_reader {
 	const struct hspmd_manifest *m;
 	int folder_count;
-	struct copy *copies; /* [shard][folder] */
-	struct sums *sums;   /* [shard] */
+	struct copy *copies;  /* [shard][folder] */
+	struct sums *sums;    /* [shard] */
 	uint64_t *bytes_read; /* per folder */
-	int bad;             /* blocks and headers found damaged */
-	char *block;         /* the last block read for a part of it */
-	int block_extent;    /* -1: none */
+	int bad;              /* blocks and headers found damaged */
+	char *block;          /* the last block read for a part of it */
+	int block_extent;     /* -1: none */
 	size_t block_number;
 };
 
@@ -212,7 +212,8 @@ static int try_block(struct hspmd_reader *r, const struct hspmd_extent *e, size_
 		return -1;
 	}
 	if (hspmd_checksum_block(data, bytes) != r->sums[e->shard].blocks[number][block]) {
-		hspmd_warn("%s: wrong checksum of %zu bytes at %" PRIu64 " (%s of %s)", c->path, bytes, at, hspmd_state_kind_names[e->kind], e->tensor);
+		hspmd_warn("%s: wrong checksum of %zu bytes at %" PRIu64 " (%s of %s)", c->path, bytes, at, hspmd_state_kind_names[e->kind],
+		           e->tensor);
 		r->bad++;
 		return -1;
 	}
@@ -225,8 +226,8 @@ static int read_block(struct hspmd_reader *r, const struct hspmd_extent *e, size
 	for (int f = 0; f < r->folder_count; f++)
 		if (!try_block(r, e, block, f, data))
 			return 0;
-	return hspmd_fail(err, "step %" PRId64 ": no good copy of %s of %s in shard %s", r->m->step, hspmd_state_kind_names[e->kind], e->tensor,
-			  r->m->shards[e->shard].file);
+	return hspmd_fail(err, "step %" PRId64 ": no good copy of %s of %s in shard %s", r->m->step, hspmd_state_kind_names[e->kind],
+	                  e->tensor, r->m->shards[e->shard].file);
 }
 
 /* Bytes [from, from + bytes) of an extent. Whole blocks go straight to where they belong; of others the rest may be wanted next. */
@@ -234,7 +235,8 @@ static int read_range(struct hspmd_reader *r, int extent, uint64_t from, size_t 
 {
 	const struct hspmd_extent *e = &r->m->extents[extent];
 	while (bytes) {
-		size_t block = (size_t)(from / HSPMD_BLOCK_BYTES), within = (size_t)(from % HSPMD_BLOCK_BYTES), whole = block_bytes(e, block);
+		size_t block = (size_t)(from / HSPMD_BLOCK_BYTES), within = (size_t)(from % HSPMD_BLOCK_BYTES),
+		       whole = block_bytes(e, block);
 		size_t n = whole - within < bytes ? whole - within : bytes;
 		bool cached = r->block_extent == extent && r->block_number == block;
 		if (n == whole && !cached) {
@@ -268,7 +270,8 @@ static uint64_t element_at(const struct hspmd_box *whole, const int64_t *at)
 }
 
 /* The runs that are contiguous both in the extent and in the buffer. */
-static int read_part(struct hspmd_reader *r, int extent, const struct hspmd_box *part, const struct hspmd_box *box, char *data, struct hspmd_error *err)
+static int read_part(struct hspmd_reader *r, int extent, const struct hspmd_box *part, const struct hspmd_box *box, char *data,
+                     struct hspmd_error *err)
 {
 	const struct hspmd_extent *e = &r->m->extents[extent];
 	size_t element = hspmd_dtype_bytes(e->dtype);
@@ -286,7 +289,8 @@ static int read_part(struct hspmd_reader *r, int extent, const struct hspmd_box 
 		covered *= part->hi[inner] - part->lo[inner];
 	}
 	for (int64_t i = 0; i < runs; i++) {
-		if (read_range(r, extent, element_at(&e->box, at) * element, (size_t)run * element, data + element_at(box, at) * element, err))
+		if (read_range(r, extent, element_at(&e->box, at) * element, (size_t)run * element, data + element_at(box, at) * element,
+		               err))
 			return -1;
 		for (int d = inner - 1; d >= 0; d--) {
 			if (++at[d] < part->hi[d])
@@ -360,8 +364,8 @@ static int load_need(struct hspmd_reader *r, const struct hspmd_state_need *n, s
 		if (x->kind != n->kind || hspmd_reader_folder(r, x->shard) != i / r->m->extent_count || strcmp(x->tensor, n->tensor))
 			continue;
 		if (x->dtype != n->dtype || x->box.rank != n->box.rank)
-			rv = hspmd_fail(err, "%s is %s with %d dimensions in the checkpoint, not %s with %d", n->tensor, hspmd_dtype_names[x->dtype],
-					x->box.rank, hspmd_dtype_names[n->dtype], n->box.rank);
+			rv = hspmd_fail(err, "%s is %s with %d dimensions in the checkpoint, not %s with %d", n->tensor,
+			                hspmd_dtype_names[x->dtype], x->box.rank, hspmd_dtype_names[n->dtype], n->box.rank);
 		else
 			rv = fill_from(r, e, n, &open, err);
 	}
@@ -375,8 +379,8 @@ static int load_need(struct hspmd_reader *r, const struct hspmd_state_need *n, s
 	return rv;
 }
 
-int hspmd_reader_load(struct hspmd_reader *r, const struct hspmd_state_need *needs, size_t count, struct hspmd_state_gap **gaps, size_t *gap_count,
-		      uint64_t *bytes_read, struct hspmd_error *err)
+int hspmd_reader_load(struct hspmd_reader *r, const struct hspmd_state_need *needs, size_t count, struct hspmd_state_gap **gaps,
+                      size_t *gap_count, uint64_t *bytes_read, struct hspmd_error *err)
 {
 	struct gaps found = { 0 };
 	int rv = 0;
@@ -388,8 +392,8 @@ int hspmd_reader_load(struct hspmd_reader *r, const struct hspmd_state_need *nee
 	if (!rv && !gaps && found.count) {
 		char text[256];
 		const struct hspmd_state_need *n = &needs[found.items[0].need];
-		rv = hspmd_fail(err, "step %" PRId64 ": %s of %s %s is in no file that can be read here", r->m->step, hspmd_state_kind_names[n->kind], n->tensor,
-				hspmd_box_text(&found.items[0].box, text, sizeof text));
+		rv = hspmd_fail(err, "step %" PRId64 ": %s of %s %s is in no file that can be read here", r->m->step,
+		                hspmd_state_kind_names[n->kind], n->tensor, hspmd_box_text(&found.items[0].box, text, sizeof text));
 	}
 	if (rv || !gaps) {
 		free(found.items);

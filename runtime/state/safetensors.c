@@ -15,7 +15,7 @@ static const struct {
 	const char *word;
 	size_t bytes;
 } dtypes[] = {
-	{ "F64", 8 }, { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "I64", 8 }, { "I32", 4 },     { "I16", 2 },     { "I8", 1 },
+	{ "F64", 8 }, { "F32", 4 }, { "F16", 2 }, { "BF16", 2 }, { "I64", 8 },  { "I32", 4 },     { "I16", 2 },     { "I8", 1 },
 	{ "U64", 8 }, { "U32", 4 }, { "U16", 2 }, { "U8", 1 },   { "BOOL", 1 }, { "F8_E4M3", 1 }, { "F8_E5M2", 1 },
 };
 
@@ -55,11 +55,13 @@ static int read_tensor(struct hspmd_json *at, struct hspmd_safetensor *t, uint64
 	if (!element)
 		return hspmd_json_fail(at, "unknown dtype \"%s\"", dtype);
 	struct hspmd_json first = hspmd_json_at(&ends, 0), last = hspmd_json_at(&ends, 1);
-	uint64_t lo = (uint64_t)hspmd_json_int_value(&first, 0, INT64_C(1) << 52), hi = (uint64_t)hspmd_json_int_value(&last, 0, INT64_C(1) << 52);
+	uint64_t lo = (uint64_t)hspmd_json_int_value(&first, 0, INT64_C(1) << 52),
+	         hi = (uint64_t)hspmd_json_int_value(&last, 0, INT64_C(1) << 52);
 	if (hspmd_json_check_keys(at))
 		return -1;
 	if (lo > hi || hi > data_bytes || hi - lo != elements * element)
-		return hspmd_json_fail(&ends, "[%" PRIu64 ", %" PRIu64 ") does not fit its shape or the file's %" PRIu64 " bytes of data", lo, hi, data_bytes);
+		return hspmd_json_fail(&ends, "[%" PRIu64 ", %" PRIu64 ") does not fit its shape or the file's %" PRIu64 " bytes of data",
+		                       lo, hi, data_bytes);
 	snprintf(t->dtype, sizeof t->dtype, "%s", dtype);
 	t->offset = data_start + lo;
 	t->bytes = hi - lo;
@@ -101,15 +103,18 @@ static int read_all(struct hspmd_json *root, struct hspmd_safetensors *s, uint64
 	uint64_t at = data_start;
 	for (size_t i = 0; i < s->count; i++) {
 		if (s->tensors[i].offset != at)
-			return hspmd_json_fail(root, "\"%s\" %s", s->tensors[i].name, s->tensors[i].offset < at ? "overlaps another tensor" : "comes after a gap");
+			return hspmd_json_fail(root, "\"%s\" %s", s->tensors[i].name,
+			                       s->tensors[i].offset < at ? "overlaps another tensor" : "comes after a gap");
 		at += s->tensors[i].bytes;
 	}
 	if (at != data_start + data_bytes)
-		return hspmd_json_fail(root, "the file has %" PRIu64 " bytes of data, but its tensors have %" PRIu64, data_bytes, at - data_start);
+		return hspmd_json_fail(root, "the file has %" PRIu64 " bytes of data, but its tensors have %" PRIu64, data_bytes,
+		                       at - data_start);
 	return 0;
 }
 
-struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_error *err)
+struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name,
+                                                  struct hspmd_error *err)
 {
 	struct hspmd_json_doc doc;
 	if (bytes > HSPMD_SAFETENSORS_HEADER_MAX || file_bytes < 8 || bytes > file_bytes - 8) {
@@ -156,7 +161,8 @@ struct hspmd_safetensors *hspmd_safetensors_read(int fd, const char *name, struc
 	for (int i = 0; i < 8; i++)
 		bytes |= (uint64_t)length[i] << 8 * i;
 	if (bytes > HSPMD_SAFETENSORS_HEADER_MAX || bytes > (uint64_t)st.st_size) {
-		hspmd_fail(err, "%s: not a safetensors file (a header of %" PRIu64 " bytes in a file of %jd)", name, bytes, (intmax_t)st.st_size);
+		hspmd_fail(err, "%s: not a safetensors file (a header of %" PRIu64 " bytes in a file of %jd)", name, bytes,
+		           (intmax_t)st.st_size);
 		return NULL;
 	}
 	char *text = malloc(bytes + 1);
@@ -206,7 +212,7 @@ static json_t *tensor_json(const struct hspmd_safetensor *t)
 }
 
 char *hspmd_safetensors_header(const struct hspmd_safetensor *tensors, size_t count, const json_t *metadata, size_t align, size_t *bytes,
-			     struct hspmd_error *err)
+                               struct hspmd_error *err)
 {
 	json_t *o = json_object();
 	int bad = !o;

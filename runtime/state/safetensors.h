@@ -27,16 +27,18 @@ struct hspmd_safetensors {
 
 /* Bytes of an element of a dtype; 0: unknown. */
 size_t hspmd_safetensors_element(const char *dtype);
-/* Take a header apart, strictly: known dtypes, shapes that fit, tensors that cover the data of a file of file_bytes without gap or overlap. `name` for messages.
- * NULL and err. */
-struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_error *err);
+/* Take a header apart, strictly: known dtypes, shapes that fit, tensors that cover the data of a file of file_bytes without gap or overlap.
+ * `name` for messages. NULL and err. */
+struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name,
+                                                  struct hspmd_error *err);
 /* Read and take apart the header of an open file. */
 struct hspmd_safetensors *hspmd_safetensors_read(int fd, const char *name, struct hspmd_error *err);
 const struct hspmd_safetensor *hspmd_safetensors_find(const struct hspmd_safetensors *s, const char *name);
 void hspmd_safetensors_destroy(struct hspmd_safetensors *s);
 
-/* Length and JSON of a header, padded so that it ends at a multiple of `align`: malloc'd. The tensors' offsets count from the first one's. */
+/* Length and JSON of a header, padded so that it ends at a multiple of `align`: malloc'd. The tensors' offsets count from the first
+ * one's. */
 char *hspmd_safetensors_header(const struct hspmd_safetensor *tensors, size_t count, const json_t *metadata, size_t align, size_t *bytes,
-			     struct hspmd_error *err);
+                               struct hspmd_error *err);
 
 #endif

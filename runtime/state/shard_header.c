@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shard says itself what is in it: its metadata hold the extents (their parts of tensors, and their blocks' sums) as a JSON text, in the order of their
- * offsets. With that a shard can be checked, and a lost manifest be made again, without any other file. */
+/* A shard says itself what is in it: its metadata hold the extents (their parts of tensors, and their blocks' sums) as a JSON text, in the
+ * order of their offsets. With that a shard can be checked, and a lost manifest be made again, without any other file. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +46,8 @@ static int read_extent(struct hspmd_json *at, const struct hspmd_safetensor *t, 
 
 static int read_extents(const struct hspmd_safetensors *s, struct hspmd_shard_header *h, const char *name, struct hspmd_error *err)
 {
-	const char *text = json_string_value(json_object_get(s->metadata, "extents")), *format = json_string_value(json_object_get(s->metadata, "format"));
+	const char *text = json_string_value(json_object_get(s->metadata, "extents")),
+	           *format = json_string_value(json_object_get(s->metadata, "format"));
 	struct hspmd_json_doc doc;
 	if (!text || !format || strcmp(format, HSPMD_SHARD_FORMAT))
 		return hspmd_fail(err, "%s: not a shard of a checkpoint", name);
@@ -67,7 +68,8 @@ static int read_extents(const struct hspmd_safetensors *s, struct hspmd_shard_he
 	return rv;
 }
 
-int hspmd_shard_header_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_shard_header *head, struct hspmd_error *err)
+int hspmd_shard_header_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_shard_header *head,
+                             struct hspmd_error *err)
 {
 	memset(head, 0, sizeof *head);
 	struct hspmd_safetensors *s = hspmd_safetensors_parse(text, bytes, file_bytes, name, err);

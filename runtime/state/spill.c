@@ -62,7 +62,8 @@ static int take_on_disk(struct hspmd_spill *s, const void *from, size_t bytes, c
 	return status;
 }
 
-int hspmd_spill_write(struct hspmd_spill *s, struct hspmd_device *dev, const void *from, size_t bytes, const char *folder, struct hspmd_error *err)
+int hspmd_spill_write(struct hspmd_spill *s, struct hspmd_device *dev, const void *from, size_t bytes, const char *folder,
+                      struct hspmd_error *err)
 {
 	if (folder)
 		return take_on_disk(s, from, bytes, folder, err);

@@ -31,7 +31,8 @@ static inline size_t hspmd_block_count(uint64_t bytes)
 /* ---- JSON (manifest.c); new references, NULL: memory */
 json_t *hspmd_extent_part_json(const struct hspmd_extent *e); /* tensor, kind, shape, lo, hi */
 int hspmd_extent_read_part(struct hspmd_json *at, struct hspmd_extent *e);
-json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents, int count);
+json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents,
+                         int count);
 
 /* ---- a shard's image: the file as it will be, in memory (image.c) */
 
@@ -49,7 +50,8 @@ struct hspmd_image {
 
 /* Decide where every slice goes and make room. */
 int hspmd_image_layout(struct hspmd_image *im, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err);
-/* Copy data into the image, past the caches, and take the sums of its blocks on the way. `block`: number of the first of them in im->blocks; all of them begin at `to`. */
+/* Copy data into the image, past the caches, and take the sums of its blocks on the way. `block`: number of the first of them in
+ * im->blocks; all of them begin at `to`. */
 void hspmd_image_copy(struct hspmd_image *im, size_t block, char *to, const char *from, size_t bytes);
 /* When the data are in: the sums that are not yet known, and the header. */
 int hspmd_image_seal(struct hspmd_image *im, struct hspmd_error *err);
@@ -67,7 +69,7 @@ struct hspmd_shard_header {
 };
 /* text: the JSON of `bytes` bytes at offset 8 of a file of file_bytes; or from an open file. `name` for messages. */
 int hspmd_shard_header_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_shard_header *head,
-			   struct hspmd_error *err);
+                             struct hspmd_error *err);
 int hspmd_shard_header_read(int fd, const char *name, struct hspmd_shard_header *head, struct hspmd_error *err);
 void hspmd_shard_header_free(struct hspmd_shard_header *head);
 
@@ -75,8 +77,8 @@ void hspmd_shard_header_free(struct hspmd_shard_header *head);
 
 /* The checkpoint's folder in a place, made durably: malloc'd path. */
 char *hspmd_checkpoint_make_folder(const char *location, int64_t step, int64_t generation, struct hspmd_error *err);
-/* A file that is there whole or not at all, written piece by piece: temporary name, past the page cache where the file system can, fsync, rename, fsync of
- * the folder. Data aligned to HSPMD_IMAGE_ALIGN, in multiples of it but for the last piece, is written fastest. */
+/* A file that is there whole or not at all, written piece by piece: temporary name, past the page cache where the file system can, fsync,
+ * rename, fsync of the folder. Data aligned to HSPMD_IMAGE_ALIGN, in multiples of it but for the last piece, is written fastest. */
 struct hspmd_atomic_file {
 	int fd;
 	bool direct;
@@ -92,9 +94,9 @@ int hspmd_atomic_file_write_all(const char *folder, const char *file, const void
 
 /* ---- copies on other nodes (copies.c) */
 
-/* Send this worker's image to those who keep a copy and keep those of others; *kept: the shard objects of what was stored for others (new reference). Returns
- * -1 and err when some copy could not be made; what could is there and in *kept all the same. */
-int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_t step, int64_t generation, const char *file, const struct hspmd_image *image,
-		     json_t **kept, struct hspmd_error *err);
+/* Send this worker's image to those who keep a copy and keep those of others; *kept: the shard objects of what was stored for others (new
+ * reference). Returns -1 and err when some copy could not be made; what could is there and in *kept all the same. */
+int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_t step, int64_t generation, const char *file,
+                     const struct hspmd_image *image, json_t **kept, struct hspmd_error *err);
 
 #endif

@@ -32,8 +32,10 @@ char *hspmd_checkpoint_make_folder(const char *location, int64_t step, int64_t g
 
 int hspmd_atomic_file_open(struct hspmd_atomic_file *s, const char *folder, const char *file, uint64_t bytes, struct hspmd_error *err)
 {
-	*s = (struct hspmd_atomic_file){ .fd = -1, .folder = strdup(folder), .path = hspmd_asprintf("%s/%s", folder, file),
-				   .temporary = hspmd_asprintf("%s/.%s.new", folder, file) };
+	*s = (struct hspmd_atomic_file){ .fd = -1,
+		                         .folder = strdup(folder),
+		                         .path = hspmd_asprintf("%s/%s", folder, file),
+		                         .temporary = hspmd_asprintf("%s/.%s.new", folder, file) };
 	if (!s->folder || !s->path || !s->temporary) {
 		hspmd_fail_memory(err, "writing a shard");
 		return hspmd_atomic_file_close(s, false, NULL);
@@ -126,8 +128,8 @@ int hspmd_atomic_file_write_all(const char *folder, const char *file, const void
 	return hspmd_atomic_file_close(&s, good, err);
 }
 
-int hspmd_shard_store(const char *location, const char *node, int64_t step, int64_t generation, const char *file, const void *image, size_t bytes,
-		      json_t **shard, struct hspmd_error *err)
+int hspmd_shard_store(const char *location, const char *node, int64_t step, int64_t generation, const char *file, const void *image,
+                      size_t bytes, json_t **shard, struct hspmd_error *err)
 {
 	struct hspmd_extent *extents;
 	size_t count;

@@ -190,8 +190,8 @@ static int convert(const char *dtype, const char *raw, float *data, size_t count
 }
 
 /* `count` elements from element `first` of a tensor on. */
-static int read_elements(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t, uint64_t first, size_t count, float *data,
-			 struct hspmd_error *err)
+static int read_elements(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t, uint64_t first,
+                         size_t count, float *data, struct hspmd_error *err)
 {
 	size_t element = hspmd_safetensors_element(t->dtype), most = CHUNK / element;
 	while (count) {
@@ -231,14 +231,14 @@ static const char *shape_text(const struct hspmd_shape *s, char *buf, size_t siz
 	return buf;
 }
 
-static int read_tensor(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t, const struct hspmd_shape *shape,
-		       const struct hspmd_box *box, float *data, struct hspmd_error *err)
+static int read_tensor(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t,
+                       const struct hspmd_shape *shape, const struct hspmd_box *box, float *data, struct hspmd_error *err)
 {
 	char is[128], wanted[128];
 	struct hspmd_shape there = hspmd_hf_shape(t->name, shape);
 	if (!same_shape(&t->shape, &there))
 		return hspmd_fail(err, "%s: %s has shape %s, the model's is %s", f->path, t->name, shape_text(&t->shape, is, sizeof is),
-				  shape_text(&there, wanted, sizeof wanted));
+		                  shape_text(&there, wanted, sizeof wanted));
 	struct hspmd_box whole = hspmd_box_full(shape);
 	int64_t run, runs, at[HSPMD_MAX_RANK], covered = 1;
 	int inner = box->rank;
@@ -265,7 +265,7 @@ static int read_tensor(struct hspmd_weights *w, const struct weight_file *f, con
 
 /* One row of a stack lies in a tensor of its own. */
 static int read_stack(struct hspmd_weights *w, const char *name, const struct hspmd_shape *shape, const struct hspmd_box *box, float *data,
-		      struct hspmd_error *err)
+                      struct hspmd_error *err)
 {
 	struct hspmd_shape one = { .rank = shape->rank - 1 };
 	struct hspmd_box part = { .rank = box->rank - 1 };
@@ -278,7 +278,8 @@ static int read_stack(struct hspmd_weights *w, const char *name, const struct hs
 		const struct weight_file *f;
 		char *member = hspmd_hf_expert_name(name, e);
 		const struct hspmd_safetensor *t = member ? find(w, member, &f) : NULL;
-		int rv = t ? read_tensor(w, f, t, &one, &part, data, err) : hspmd_fail(err, "%s: %s is not there", w->path, member ? member : name);
+		int rv = t ? read_tensor(w, f, t, &one, &part, data, err)
+		           : hspmd_fail(err, "%s: %s is not there", w->path, member ? member : name);
 		free(member);
 		if (rv)
 			return -1;
@@ -288,7 +289,7 @@ static int read_stack(struct hspmd_weights *w, const char *name, const struct hs
 }
 
 int hspmd_weights_read(struct hspmd_weights *w, const char *name, const struct hspmd_shape *shape, const struct hspmd_box *box, float *data,
-		       struct hspmd_error *err)
+                       struct hspmd_error *err)
 {
 	const struct weight_file *f;
 	const struct hspmd_safetensor *t = find(w, name, &f);

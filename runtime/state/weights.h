@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model's weights as Hugging Face stores them: one safetensors file, or a folder with model.safetensors or model.safetensors.index.json. Read by slices into
- * F32. */
+/* A model's weights as Hugging Face stores them: one safetensors file, or a folder with model.safetensors or model.safetensors.index.json.
+ * Read by slices into F32. */
 #ifndef HSPMD_STATE_WEIGHTS_H
 #define HSPMD_STATE_WEIGHTS_H
 
@@ -12,28 +12,29 @@ struct hspmd_weights;
 struct hspmd_weights *hspmd_weights_open(const char *path, struct hspmd_error *err);
 void hspmd_weights_destroy(struct hspmd_weights *w);
 
-/* Read `box` of the tensor `name` of this shape into a packed buffer. The file may call it with or without the model's prefix ("transformer.",
- * "model."), and may hold a stack of experts [E, ..] one by one ("experts.0.w1.weight", ...). F32, F64, BF16 and F16 are converted. -1 and err: not
- * there, another shape, cannot be read. */
+/* Read `box` of the tensor `name` of this shape into a packed buffer. The file may call it with or without the model's prefix
+ * ("transformer.", "model."), and may hold a stack of experts [E, ..] one by one ("experts.0.w1.weight", ...). F32, F64, BF16 and F16 are
+ * converted. -1 and err: not there, another shape, cannot be read. */
 int hspmd_weights_read(struct hspmd_weights *w, const char *name, const struct hspmd_shape *shape, const struct hspmd_box *box, float *data,
-		       struct hspmd_error *err);
+                       struct hspmd_error *err);
 
-/* Write the parameters of a checkpoint as a model folder that Hugging Face's libraries load: config.json, model.safetensors, or several files and an
- * index where it would be larger than max_bytes. The folder is made; files in it of those names are replaced. */
+/* Write the parameters of a checkpoint as a model folder that Hugging Face's libraries load: config.json, model.safetensors, or several
+ * files and an index where it would be larger than max_bytes. The folder is made; files in it of those names are replaced. */
 struct hspmd_export_options {
 	const char *folder;
 	const json_t *config; /* config.json */
 	bool bf16;            /* else F32 */
 	uint64_t max_bytes;   /* of a file; 0: 5 GB */
 };
-int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how, struct hspmd_error *err);
+int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how,
+                         struct hspmd_error *err);
 
 /* Write a checkpoint of step 0 from weights into a place: the named tensors (F32) with moments of zero. job: the manifest's. */
 struct hspmd_import_tensor {
 	const char *name;
 	struct hspmd_shape shape;
 };
-int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job, const char *location,
-			 struct hspmd_error *err);
+int hspmd_weights_import(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t count, json_t *job,
+                         const char *location, struct hspmd_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a worker's shard while it trains on: a thread copies the live state into an image of the file while the next step computes gradients, which
- * changes no state; before the state changes the caller helps with what is left of the copy, and only that holds training up. Sums and disk follow
- * in the thread. From a device's memory the thread reads beside the kernels, the caller in turn with them. */
+/* Writing a worker's shard while it trains on: a thread copies the live state into an image of the file while the next step computes
+ * gradients, which changes no state; before the state changes the caller helps with what is left of the copy, and only that holds training
+ * up. Sums and disk follow in the thread. From a device's memory the thread reads beside the kernels, the caller in turn with them. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -44,8 +44,8 @@ struct hspmd_writer {
 	char *file, *node, **locations;
 	int location_count;
 	const struct hspmd_copy_routes *copies; /* NULL: none, or detached */
-	bool with_copies;                  /* the job asked for some */
-	bool copying_out;                  /* the thread uses their transport */
+	bool with_copies;                       /* the job asked for some */
+	bool copying_out;                       /* the thread uses their transport */
 	double begun, held_s;
 	int outcome; /* 0 none, 1 written, -1 not */
 	json_t *report;
@@ -59,7 +59,8 @@ static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holdin
 {
 	const struct hspmd_device_ops *ops = w->dev->ops;
 	if (!w->host)
-		return holding ? ops->to_host(w->dev, c->to, c->from, c->bytes, err) : ops->to_host_concurrent(w->dev, c->to, c->from, c->bytes, err);
+		return holding ? ops->to_host(w->dev, c->to, c->from, c->bytes, err)
+		               : ops->to_host_concurrent(w->dev, c->to, c->from, c->bytes, err);
 	if (holding)
 		memcpy(c->to, c->from, c->bytes);
 	else
@@ -106,7 +107,8 @@ static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspm
 			hspmd_warn("checkpoint of step %lld: %s", (long long)w->step, why.text);
 			*err = why;
 		}
-		bad |= json_array_append_new(locations, json_pack("{s:s, s:o}", "place", w->locations[i], "error", rv ? json_string(why.text) : json_null()));
+		bad |= json_array_append_new(
+		        locations, json_pack("{s:s, s:o}", "place", w->locations[i], "error", rv ? json_string(why.text) : json_null()));
 	}
 	if (bad)
 		hspmd_fail_memory(err, "reporting a checkpoint");
@@ -144,12 +146,13 @@ static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspm
 		json_decref(copies);
 		return NULL;
 	}
-	json_t *shard = written ? hspmd_shard_json(w->file, w->image.bytes, &w->node, 1, w->image.extents, (int)w->image.extent_count) : json_null();
+	json_t *shard = written ? hspmd_shard_json(w->file, w->image.bytes, &w->node, 1, w->image.extents, (int)w->image.extent_count)
+	                        : json_null();
 	pthread_mutex_lock(&w->lock);
 	double held_s = w->held_s;
 	pthread_mutex_unlock(&w->lock);
-	json_t *report = json_pack("{s:o, s:o, s:I, s:f, s:f}", "shard", shard, "places", locations, "bytes", (json_int_t)w->image.bytes, "seconds",
-				   hspmd_now() - w->begun, "hold_s", held_s);
+	json_t *report = json_pack("{s:o, s:o, s:I, s:f, s:f}", "shard", shard, "places", locations, "bytes", (json_int_t)w->image.bytes,
+	                           "seconds", hspmd_now() - w->begun, "hold_s", held_s);
 	if (!report || (copies && json_object_set(report, "copies", copies)))
 		hspmd_fail_memory(err, "reporting a checkpoint");
 	json_decref(copies);
@@ -272,7 +275,8 @@ static int list_chunks(struct hspmd_writer *w, const struct hspmd_state_slice *s
 			if (hspmd_array_grow(&w->chunks, &w->chunk_capacity, w->chunk_count, sizeof *w->chunks))
 				return hspmd_fail_memory(err, "beginning a checkpoint");
 			size_t bytes = e->bytes - at < CHUNK ? (size_t)(e->bytes - at) : CHUNK;
-			w->chunks[w->chunk_count++] = (struct chunk){ (const char *)slices[i].data + at, w->image.data + e->offset + at, bytes, block };
+			w->chunks[w->chunk_count++] =
+			        (struct chunk){ (const char *)slices[i].data + at, w->image.data + e->offset + at, bytes, block };
 			block += hspmd_block_count(bytes);
 		}
 	}
@@ -280,7 +284,7 @@ static int list_chunks(struct hspmd_writer *w, const struct hspmd_state_slice *s
 }
 
 static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
-		   struct hspmd_error *err)
+                   struct hspmd_error *err)
 {
 	w->image_good = false;
 	if (take_job(w, job, err) || hspmd_image_layout(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
@@ -301,7 +305,7 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
 }
 
 int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *job, const struct hspmd_state_slice *slices, size_t count,
-		       struct hspmd_error *err)
+                       struct hspmd_error *err)
 {
 	double start = hspmd_now();
 	if (hspmd_writer_busy(w))

@@ -121,7 +121,7 @@ void *hspmd_box_contiguous(void *data, const struct hspmd_box *whole, const stru
 }
 
 void hspmd_box_copy(void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-		    const struct hspmd_box *part, size_t element_bytes)
+                    const struct hspmd_box *part, size_t element_bytes)
 {
 	if (hspmd_box_empty(part))
 		return;
@@ -139,8 +139,8 @@ void hspmd_box_copy(void *dst, const struct hspmd_box *dst_box, const void *src,
 	while (inner > 0 && covered < run)
 		covered *= part->hi[inner - 1] - part->lo[inner - 1], inner--;
 	for (int64_t i = 0; i < runs; i++) {
-		memcpy((char *)dst + (size_t)offset(dst_box, at) * element_bytes, (const char *)src + (size_t)offset(src_box, at) * element_bytes,
-		       (size_t)run * element_bytes);
+		memcpy((char *)dst + (size_t)offset(dst_box, at) * element_bytes,
+		       (const char *)src + (size_t)offset(src_box, at) * element_bytes, (size_t)run * element_bytes);
 		for (int d = inner - 1; d >= 0; d--) {
 			if (++at[d] < part->hi[d])
 				break;

@@ -38,7 +38,7 @@ void *hspmd_box_contiguous(void *data, const struct hspmd_box *whole, const stru
 
 /* Copy `part` between two row-major buffers that hold the boxes dst_box and src_box (both contain part); element_bytes each element. */
 void hspmd_box_copy(void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-		    const struct hspmd_box *part, size_t element_bytes);
+                    const struct hspmd_box *part, size_t element_bytes);
 
 /* "[0:4, 16:32]" into buf; returns buf. */
 const char *hspmd_box_text(const struct hspmd_box *box, char *buf, size_t size);

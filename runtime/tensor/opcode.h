@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operators, with what goes in and out. B samples, T positions, H hidden width, V vocabulary; "acc": honours view.accumulate. A
  * gradient of an optional input is an optional output. All activations and parameters of one call have one floating type (F32 or F64 on the
- * CPU device; F32 or BF16 on CUDA, there with statistics and gradients of parameters in F32); tokens and targets are I32. `start` and `full` of a view tell where a local part lies. */
+ * CPU device; F32 or BF16 on CUDA, there with statistics and gradients of parameters in F32); tokens and targets are I32. `start` and
+ * `full` of a view tell where a local part lies. */
 #ifndef HSPMD_TENSOR_OPCODE_H
 #define HSPMD_TENSOR_OPCODE_H
 
@@ -27,17 +28,17 @@ enum hspmd_opcode {
 	HSPMD_OP_LINEAR_GRAD_X, /* dy, w -> dx (acc) */
 	HSPMD_OP_LINEAR_GRAD_W, /* dy, x -> dw (acc), dbias (acc, optional) */
 	/* q[B,Tq,heads*head_dim], k[B,Tk,kv*head_dim], v[same] -> o[B,Tq,heads*head_dim], lse[B,heads,Tq]; or one input
-	 * qkv[B,T,3,heads*head_dim]. Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped queries:
-	 * head h reads kv head h / (heads / kv), global head numbers. Optional last input segments[B,T] I32: positions of different segments do
-	 * not see one another. On the CPU device (acc): with k and v of other positions, o and lse become what they would be with those of before
-	 * and these. */
+	 * qkv[B,T,3,heads*head_dim]. Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped
+	 * queries: head h reads kv head h / (heads / kv), global head numbers. Optional last input segments[B,T] I32: positions of
+	 * different segments do not see one another. On the CPU device (acc): with k and v of other positions, o and lse become what they
+	 * would be with those of before and these. */
 	HSPMD_OP_ATTENTION,
 	HSPMD_OP_ATTENTION_GRAD, /* do, (q, k, v | qkv), o, lse, (segments) -> (dq, dk, dv: acc on the CPU device | dqkv) */
 	/* qkv[B,T,3,H] -> q, k, v [B,T,H] */
 	HSPMD_OP_SPLIT_QKV,
 	HSPMD_OP_SPLIT_QKV_GRAD, /* dq, dk, dv -> dqkv */
-	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim. Where the device has
-	 * ROPE_TABLE, optional last input: their table from start[1] on */
+	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim.
+	 * Where the device has ROPE_TABLE, optional last input: their table from start[1] on */
 	HSPMD_OP_ROPE,
 	HSPMD_OP_ROPE_GRAD, /* dy -> dx */
 	/* x -> y; attr.exact: erf form, else tanh form */
@@ -48,30 +49,34 @@ enum hspmd_opcode {
 	HSPMD_OP_SWIGLU_GRAD, /* dy, gate, up -> dgate, dup */
 	/* a, b -> a + b; may be done in place on a */
 	HSPMD_OP_ADD,
-	/* logits[B,T,V], targets[B,T] -> stats[1,B,T,3] of a tensor [P,B,T,3]: largest logit, sum of exp(logit - largest), target's logit or 0,
-	 * over the local part of V. P = attr.parts is the number of vocabulary shards; stats.start[0] is the shard. Targets < 0 are ignored by
-	 * loss and gradient. */
+	/* logits[B,T,V], targets[B,T] -> stats[1,B,T,3] of a tensor [P,B,T,3]: largest logit, sum of exp(logit - largest), target's logit
+	 * or 0, over the local part of V. P = attr.parts is the number of vocabulary shards; stats.start[0] is the shard. Targets < 0 are
+	 * ignored by loss and gradient. */
 	HSPMD_OP_VOCAB_STATS,
 	/* stats[P,B,T,3], targets[B,T] -> loss[1] F64 (acc) = attr.scale * sum over tokens of (log sum exp - target's logit) */
 	HSPMD_OP_LOSS,
 	/* logits, targets, stats[P,B,T,3] -> dlogits = attr.scale * (softmax - onehot); may overwrite logits in place */
 	HSPMD_OP_LOSS_GRAD,
 	/* Mixture of experts (Mixtral). Router logits r[B,T,E] -> weights[B,T,k] (softmax over the k chosen), choice[B,T,k] I32, and
-	 * aux[1] F64 (acc): attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to it) * (mean over the sample of
-	 * its probability among all), and load[B,E]: the tokens of each sample sent to each expert */
+	 * aux[1] F64 (acc): attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to it) * (mean over the
+	 * sample of its probability among all), and load[B,E]: the tokens of each sample sent to each expert */
 	HSPMD_OP_TOPK_ROUTER,
 	HSPMD_OP_TOPK_ROUTER_GRAD, /* dweights, r, weights, choice, load -> dr */
-	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F] -> y[B,T,H] with the local experts only (partial where E or F is split) */
+	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F] -> y[B,T,H] with the local experts only (partial where E or F is
+	   split) */
 	HSPMD_OP_EXPERTS,
 	HSPMD_OP_EXPERTS_GRAD, /* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate (acc), dup (acc), ddown (acc) */
 	/* ---- what is not part of a model's graph */
 	HSPMD_OP_SUM_SQUARES, /* x -> sum[1] F64 (acc); same bits whatever the number of threads */
-	HSPMD_OP_ADAMW,       /* gradient; outputs updated in place: parameter, m, v; on CUDA optional: the parameter in BF16, rounded as by CAST. attr.adam; the
-			       * gradient is read times attr.scale */
-	HSPMD_OP_NORMAL,      /* -> x: normal random numbers, attr.random: a pure function of (seed, stream, element's index in the full tensor) */
-	HSPMD_OP_FILL,        /* -> x = attr.scale */
-	HSPMD_OP_CAST,        /* x -> y of another floating type, to the nearest; attr.stochastic: F32 to BF16 at random (runtime/device/rounding.h), by attr.random */
-	/* ---- two operators of a program at once (runtime/program/fuse_ops.c), for devices that have them (hspmd_device_has_kernel); inputs and outputs as fused.c says */
+	HSPMD_OP_ADAMW, /* gradient; outputs updated in place: parameter, m, v; on CUDA optional: the parameter in BF16, rounded as by CAST.
+	                 * attr.adam; the gradient is read times attr.scale */
+	HSPMD_OP_NORMAL, /* -> x: normal random numbers, attr.random: a pure function of (seed, stream, element's index in the full
+	                  * tensor) */
+	HSPMD_OP_FILL,   /* -> x = attr.scale */
+	HSPMD_OP_CAST,   /* x -> y of another floating type, to the nearest; attr.stochastic: F32 to BF16 at random
+	                    (runtime/device/rounding.h), by attr.random */
+	/* ---- two operators of a program at once (runtime/program/fuse_ops.c), for devices that have them (hspmd_device_has_kernel);
+	   inputs and outputs as fused.c says */
 	HSPMD_OP_ADD_LAYERNORM,      /* a, b, gain, bias (optional) -> y, stats, a + b */
 	HSPMD_OP_ADD_RMSNORM,        /* a, b, gain -> y, stats, a + b */
 	HSPMD_OP_LAYERNORM_GRAD_ADD, /* dy, x, gain, stats, more -> dx + more, dgain (acc), dbias (acc) */
@@ -81,7 +86,8 @@ enum hspmd_opcode {
 	HSPMD_OP_LINEAR_GELU,        /* x, w, bias (optional) -> gelu(y) in tanh form, y (optional) */
 	HSPMD_OP_LINEAR_GRAD_X_GELU, /* dy, w, x -> gradient of x, where the product was of gelu(x) in tanh form */
 	/* ---- what several operators of a program share */
-	HSPMD_OP_ROPE_TABLE, /* -> table[1, positions, head_dim / 2 pairs] F32, from position start[1] on: cosine and sine as ROPE wants them. attr.theta, attr.head_dim */
+	HSPMD_OP_ROPE_TABLE, /* -> table[1, positions, head_dim / 2 pairs] F32, from position start[1] on: cosine and sine as ROPE wants
+	                        them. attr.theta, attr.head_dim */
 	HSPMD_OP_COUNT
 };
 extern const char *const hspmd_opcode_names[HSPMD_OP_COUNT]; /* "linear" */

@@ -6,8 +6,8 @@
 #define HSPMD_OPS_TYPED(X)                                                                                                                 \
 	X(EMBED, embed)                                                                                                                    \
 	X(EMBED_GRAD, embed_grad)                                                                                                          \
-	X(POSITION_EMBED, position_embed)                                                                                                              \
-	X(POSITION_EMBED_GRAD, position_embed_grad)                                                                                                    \
+	X(POSITION_EMBED, position_embed)                                                                                                  \
+	X(POSITION_EMBED_GRAD, position_embed_grad)                                                                                        \
 	X(LAYERNORM, layernorm)                                                                                                            \
 	X(LAYERNORM_GRAD, layernorm_grad)                                                                                                  \
 	X(RMSNORM, rmsnorm)                                                                                                                \
@@ -17,8 +17,8 @@
 	X(LINEAR_GRAD_W, linear_grad_w)                                                                                                    \
 	X(ATTENTION, attention)                                                                                                            \
 	X(ATTENTION_GRAD, attention_grad)                                                                                                  \
-	X(SPLIT_QKV, split_qkv)                                                                                                                  \
-	X(SPLIT_QKV_GRAD, split_qkv_grad)                                                                                                        \
+	X(SPLIT_QKV, split_qkv)                                                                                                            \
+	X(SPLIT_QKV_GRAD, split_qkv_grad)                                                                                                  \
 	X(ROPE, rope)                                                                                                                      \
 	X(ROPE_GRAD, rope_grad)                                                                                                            \
 	X(GELU, gelu)                                                                                                                      \
@@ -29,8 +29,8 @@
 	X(VOCAB_STATS, vocab_stats)                                                                                                        \
 	X(LOSS, loss)                                                                                                                      \
 	X(LOSS_GRAD, loss_grad)                                                                                                            \
-	X(TOPK_ROUTER, topk_router)                                                                                                                    \
-	X(TOPK_ROUTER_GRAD, topk_router_grad)                                                                                                          \
+	X(TOPK_ROUTER, topk_router)                                                                                                        \
+	X(TOPK_ROUTER_GRAD, topk_router_grad)                                                                                              \
 	X(EXPERTS, experts)                                                                                                                \
 	X(EXPERTS_GRAD, experts_grad)                                                                                                      \
 	X(SUM_SQUARES, sum_squares)                                                                                                        \

@@ -83,7 +83,8 @@ static void read_groups(struct hspmd_cgroup_limits *l, const char *root)
 		controllers++;
 		if (!strcmp(path, "/"))
 			*path = '\0';
-		bool v2 = !*controllers, memory = strstr(controllers, "memory"), cpu = strstr(controllers, "cpu") && !strstr(controllers, "cpuset");
+		bool v2 = !*controllers, memory = strstr(controllers, "memory"),
+		     cpu = strstr(controllers, "cpu") && !strstr(controllers, "cpuset");
 		snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s", root, v2 ? "" : memory ? "/memory" : "/cpu");
 		if (v2 || memory || cpu)
 			read_group(l, folder, path, v2);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs, from the driver's management library (NVML), which is loaded when it is there: a program built without CUDA still sees the node's GPUs. Only calls
- * and structures that are part of its stable interface are used. */
+/* GPUs, from the driver's management library (NVML), which is loaded when it is there: a program built without CUDA still sees the node's
+ * GPUs. Only calls and structures that are part of its stable interface are used. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -89,7 +89,8 @@ struct found {
 
 static int add(struct found *f, const struct hspmd_gpu *g, int parent, struct hspmd_error *err)
 {
-	if (hspmd_array_grow(&f->gpu, &f->capacity, f->count, sizeof *f->gpu) || hspmd_array_grow(&f->parent, &f->parents, f->count, sizeof *f->parent))
+	if (hspmd_array_grow(&f->gpu, &f->capacity, f->count, sizeof *f->gpu) ||
+	    hspmd_array_grow(&f->parent, &f->parents, f->count, sizeof *f->parent))
 		return hspmd_fail_memory(err, "listing GPUs");
 	f->parent[f->count] = parent;
 	f->gpu[f->count++] = *g;
@@ -236,8 +237,8 @@ int hspmd_gpus_find(struct hspmd_gpu **gpus, struct hspmd_error *err)
 
 /* ---- rates */
 
-/* Dense teraflops and memory rate by the makers' data sheets (SXM forms where there are several). fp32 is without tensor cores. The first row whose
- * words are all in the model's name counts, so narrower ones come first. */
+/* Dense teraflops and memory rate by the makers' data sheets (SXM forms where there are several). fp32 is without tensor cores. The first
+ * row whose words are all in the model's name counts, so narrower ones come first. */
 static const struct {
 	const char *words[2];
 	double fp32, tf32, bf16, fp16, fp8, fp64, gbytes_per_s;

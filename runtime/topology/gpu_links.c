@@ -33,7 +33,8 @@ static int links_to_switches(const struct hspmd_gpu *gpus, int count, int a)
 static double nvlink_rate(const struct hspmd_gpu *gpus, int count, int a, int b)
 {
 	int direct = links_to(&gpus[a], gpus[b].pci), x = links_to_switches(gpus, count, a), y = links_to_switches(gpus, count, b);
-	double least = gpus[a].nvlink_gbytes_per_s < gpus[b].nvlink_gbytes_per_s ? gpus[a].nvlink_gbytes_per_s : gpus[b].nvlink_gbytes_per_s;
+	double least =
+	        gpus[a].nvlink_gbytes_per_s < gpus[b].nvlink_gbytes_per_s ? gpus[a].nvlink_gbytes_per_s : gpus[b].nvlink_gbytes_per_s;
 	return least * (direct + (x < y ? x : y));
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How fast a device is: a matrix product by the very kernel that training uses, and for cores a stream, the best of
- * several short windows, so that a moment's disturbance does not show. In a process of its own: the caller keeps its affinity and gets no library's threads; and one measurement at a time a user and machine,
- * so that agents that share a machine (a test cluster) do not measure one another. */
+ * several short windows, so that a moment's disturbance does not show. In a process of its own: the caller keeps its affinity and gets no
+ * library's threads; and one measurement at a time a user and machine, so that agents that share a machine (a test cluster) do not measure
+ * one another. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -104,7 +105,8 @@ static void measure_products(const struct hspmd_microbench_options *of, struct h
 	if (!ops || ops->open(&dev, 0, of->threads, &err))
 		return;
 	for (size_t i = 0; i < (of->kind == HSPMD_DEVICE_CUDA ? 2 : 1); i++)
-		m->tflops[types[i].precision] = repeat_product(dev, types[i].dtype, product_size(of), of->kind == HSPMD_DEVICE_CPU ? of->threads : 0);
+		m->tflops[types[i].precision] =
+		        repeat_product(dev, types[i].dtype, product_size(of), of->kind == HSPMD_DEVICE_CPU ? of->threads : 0);
 	ops->close(dev);
 }
 

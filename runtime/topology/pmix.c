@@ -179,7 +179,8 @@ static int gather_over_pmix(struct hspmd_pmix *step, const char *own, bool wante
 	snprintf(key, sizeof key, "hspmd.%u", step->gathered++);
 	pmix_status_t s = put(key, own ? own : ""), fenced = fence(&step->self);
 	if (s != PMIX_SUCCESS || fenced != PMIX_SUCCESS)
-		return fail_pmix(err, s != PMIX_SUCCESS ? "giving this node's part" : "waiting for the other nodes", s != PMIX_SUCCESS ? s : fenced);
+		return fail_pmix(err, s != PMIX_SUCCESS ? "giving this node's part" : "waiting for the other nodes",
+		                 s != PMIX_SUCCESS ? s : fenced);
 	s = wanted ? get(step, key, texts) : PMIX_SUCCESS;
 	return s == PMIX_SUCCESS ? 0 : fail_pmix(err, "taking the other nodes' parts", s);
 }

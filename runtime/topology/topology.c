@@ -16,8 +16,9 @@
 #include "runtime/device/device.h"
 #include "runtime/topology/topology_internal.h"
 
-/* Links nobody has measured yet, so that a plan can be made; `hspmd profile` measures them. Shared memory on a node and PCI express 4 between GPUs, as
- * benchmarks commonly show; between nodes the rate of the fastest interface that is up, or of 10-gigabit Ethernet where none tells. GPUs of a node: by their NVLinks and slots (gpu_links.c). */
+/* Links nobody has measured yet, so that a plan can be made; `hspmd profile` measures them. Shared memory on a node and PCI express 4
+ * between GPUs, as benchmarks commonly show; between nodes the rate of the fastest interface that is up, or of 10-gigabit Ethernet where
+ * none tells. GPUs of a node: by their NVLinks and slots (gpu_links.c). */
 #define NODE_ALPHA_S 1e-5
 #define NODE_CPU_GBYTES_PER_S 3.0
 #define NODE_GPU_GBYTES_PER_S 20.0
@@ -61,7 +62,8 @@ static int load_hwloc(struct discovery *d, struct hspmd_error *err)
 		d->hwloc = NULL;
 		return hspmd_fail_errno(err, "hwloc cannot start");
 	}
-	/* GPUs come from the driver itself (gpu.c); these two would look for them again through libraries that take long or want a display. */
+	/* GPUs come from the driver itself (gpu.c); these two would look for them again through libraries that take long or want a
+	 * display. */
 	hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
 	hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
 	/* The PCI bus says which cores are near a GPU; without GPUs looking at it is lost time. */
@@ -156,14 +158,14 @@ static json_t *rate_object(const double *rates)
 	return o;
 }
 
-static int add_type(struct discovery *d, const char *name, enum hspmd_device_kind kind, int64_t memory, double gbytes_per_s, const double *peak,
-		    const double *tflops, struct hspmd_error *err)
+static int add_type(struct discovery *d, const char *name, enum hspmd_device_kind kind, int64_t memory, double gbytes_per_s,
+                    const double *peak, const double *tflops, struct hspmd_error *err)
 {
 	bool measured = false;
 	for (int p = 0; p < HSPMD_PRECISION_COUNT; p++)
 		measured |= tflops[p] > 0;
-	json_t *t = json_pack("{s:s, s:I, s:o, s:o}", "kind", hspmd_device_kind_names[kind], "memory_bytes", (json_int_t)memory, "gbytes_per_s",
-			      hspmd_json_real(gbytes_per_s), "peak_tflops", rate_object(peak));
+	json_t *t = json_pack("{s:s, s:I, s:o, s:o}", "kind", hspmd_device_kind_names[kind], "memory_bytes", (json_int_t)memory,
+	                      "gbytes_per_s", hspmd_json_real(gbytes_per_s), "peak_tflops", rate_object(peak));
 	int bad = !t;
 	if (measured)
 		bad |= json_object_set_new(t, "tflops", rate_object(tflops));
@@ -227,7 +229,7 @@ static int add_cpus(struct discovery *d, struct hspmd_error *err)
 	qsort(d->cores, (size_t)n, sizeof *d->cores, by_numa);
 	if (each > n || devices > n)
 		return hspmd_fail(err, "%d core%s wanted for CPU devices, but this process may use %d", each > n ? each : devices,
-				  (each > n ? each : devices) == 1 ? "" : "s", n);
+		                  (each > n ? each : devices) == 1 ? "" : "s", n);
 	if (each) {
 		for (int at = 0; at + each <= n; at += each)
 			if (add_cpu(d, at, each, err))
@@ -252,7 +254,8 @@ static int add_cpus(struct discovery *d, struct hspmd_error *err)
 /* The cores near a GPU, by its place on the PCI bus; all of ours when that is unknown. */
 static hwloc_const_bitmap_t near_gpu(struct discovery *d, const struct hspmd_gpu *g, hwloc_bitmap_t near)
 {
-	hwloc_obj_t pci = hwloc_get_pcidev_by_busidstring(d->hwloc, g->pci), host = pci ? hwloc_get_non_io_ancestor_obj(d->hwloc, pci) : NULL;
+	hwloc_obj_t pci = hwloc_get_pcidev_by_busidstring(d->hwloc, g->pci),
+	            host = pci ? hwloc_get_non_io_ancestor_obj(d->hwloc, pci) : NULL;
 	if (host && host->cpuset)
 		hwloc_bitmap_and(near, host->cpuset, d->allowed);
 	return host && host->cpuset && !hwloc_bitmap_iszero(near) ? near : d->allowed;
@@ -350,7 +353,8 @@ static int add_gpu_links(const struct discovery *d, json_t *links)
 			size_t i;
 			json_array_foreach(links, i, known) {
 				json_t *types = json_object_get(known, "types");
-				const char *p = json_string_value(json_array_get(types, 0)), *q = json_string_value(json_array_get(types, 1));
+				const char *p = json_string_value(json_array_get(types, 0)),
+				           *q = json_string_value(json_array_get(types, 1));
 				if (p && q && !strcmp(p, first) && !strcmp(q, second))
 					entry = known;
 			}
@@ -361,7 +365,8 @@ static int add_gpu_links(const struct discovery *d, json_t *links)
 				if (json_array_append_new(links, entry))
 					return -1;
 			}
-			if (json_object_set_new(entry, "alpha_s", hspmd_json_real(alpha)) || json_object_set_new(entry, "gbytes_per_s", hspmd_json_real(rate)))
+			if (json_object_set_new(entry, "alpha_s", hspmd_json_real(alpha)) ||
+			    json_object_set_new(entry, "gbytes_per_s", hspmd_json_real(rate)))
 				return -1;
 		}
 	return 0;
@@ -371,9 +376,9 @@ static json_t *default_links(const struct discovery *d)
 {
 	bool gpus = d->gpu_count > 0;
 	json_t *node = json_pack("{s:s, s:o, s:o}", "scope", "node", "alpha_s", hspmd_json_real(NODE_ALPHA_S), "gbytes_per_s",
-				 hspmd_json_real(gpus ? NODE_GPU_GBYTES_PER_S : NODE_CPU_GBYTES_PER_S));
+	                         hspmd_json_real(gpus ? NODE_GPU_GBYTES_PER_S : NODE_CPU_GBYTES_PER_S));
 	json_t *cluster = json_pack("{s:s, s:o, s:o}", "scope", "cluster", "alpha_s", hspmd_json_real(CLUSTER_ALPHA_S), "gbytes_per_s",
-				    hspmd_json_real(network_rate()));
+	                            hspmd_json_real(network_rate()));
 	json_t *links = json_array();
 	int bad = json_array_append_new(links, node);
 	bad |= json_array_append_new(links, cluster);
@@ -393,8 +398,8 @@ static const char *node_name(const struct discovery *d, char *buf, size_t size)
 	return buf;
 }
 
-/* The switches or the block above the node, as Slurm's topology plugin names them to tasks ("s0.s1.n7", whose pattern is "switch.switch.node"): nodes below the same leaf
- * have the same. NULL: the site has told Slurm of none. */
+/* The switches or the block above the node, as Slurm's topology plugin names them to tasks ("s0.s1.n7", whose pattern is
+ * "switch.switch.node"): nodes below the same leaf have the same. NULL: the site has told Slurm of none. */
 static const char *rack_name(char *buf, size_t size)
 {
 	const char *address = getenv("SLURM_TOPOLOGY_ADDR"), *pattern = getenv("SLURM_TOPOLOGY_ADDR_PATTERN"), *end = address;
@@ -424,14 +429,15 @@ static bool any(const json_t *list)
 static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_error *err)
 {
 	char host[256], rack[1024];
-	json_t *node = json_pack("{s:s, s:O, s:s*}", "name", node_name(d, host, sizeof host), "devices", d->runs, "rack", rack_name(rack, sizeof rack));
+	json_t *node = json_pack("{s:s, s:O, s:s*}", "name", node_name(d, host, sizeof host), "devices", d->runs, "rack",
+	                         rack_name(rack, sizeof rack));
 	int bad = !node;
 	if (any(d->numa))
 		bad |= json_object_set(node, "numa", d->numa);
 	if (any(d->pci))
 		bad |= json_object_set(node, "pci", d->pci);
-	json_t *whole = json_pack("{s:s, s:O, s:[o], s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", d->types, "nodes", node, "links",
-				  default_links(d));
+	json_t *whole = json_pack("{s:s, s:O, s:[o], s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", d->types, "nodes", node,
+	                          "links", default_links(d));
 	struct hspmd_cluster *c = NULL;
 	if (bad || !whole)
 		hspmd_fail_memory(err, "describing this node");
@@ -469,7 +475,8 @@ static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_erro
 	if ((d->o->cpu || (either && !d->gpu_count)) && add_cpus(d, err))
 		return -1;
 	if (!d->binding_count)
-		return hspmd_fail(err, "this node has no GPU that can be used%s", getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES is set)" : "");
+		return hspmd_fail(err, "this node has no GPU that can be used%s",
+		                  getenv("CUDA_VISIBLE_DEVICES") ? " (CUDA_VISIBLE_DEVICES is set)" : "");
 	t->cluster = make_cluster(d, err);
 	if (!t->cluster)
 		return -1;

@@ -37,13 +37,13 @@ int hspmd_microbench(const struct hspmd_microbench_options *of, struct hspmd_mic
 struct hspmd_gpu {
 	char model[96]; /* as the driver says, "NVIDIA H200"; with " 1g.18gb" for a MIG slice */
 	char uuid[96];
-	char pci[32];   /* "0000:3b:00.0" */
+	char pci[32]; /* "0000:3b:00.0" */
 	int64_t memory_bytes;
-	int multiprocessors, clock_mhz; /* 0: unknown */
-	double share;                   /* of the whole GPU's multiprocessors: 1, or a MIG slice's part */
-	double pcie_gbytes_per_s;       /* of its slot, 0: unknown */
-	int nvlinks;                    /* active ones; none of a slice, which can use none */
-	double nvlink_gbytes_per_s;     /* of one, in one direction */
+	int multiprocessors, clock_mhz;        /* 0: unknown */
+	double share;                          /* of the whole GPU's multiprocessors: 1, or a MIG slice's part */
+	double pcie_gbytes_per_s;              /* of its slot, 0: unknown */
+	int nvlinks;                           /* active ones; none of a slice, which can use none */
+	double nvlink_gbytes_per_s;            /* of one, in one direction */
 	char nvlink_to[HSPMD_GPU_NVLINKS][32]; /* bus address of what is at the other end: a GPU or a switch */
 };
 /* GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; *gpus malloc'd. Count, 0 where there is no driver; -1 and err. */
@@ -53,9 +53,10 @@ int hspmd_gpus_find(struct hspmd_gpu **gpus, struct hspmd_error *err);
 void hspmd_gpu_rates(const struct hspmd_gpu *g, double *peak_tflops, double *gbytes_per_s);
 
 /* ---- gpu_links.c */
-/* How fast two GPUs of one node reach one another, by their NVLinks (direct, or through switches), else over PCI express, of which hwloc (may have no PCI devices) knows
- * what is between them. 0 and *alpha_s, *gbytes_per_s; -1: not known. */
-int hspmd_gpu_distance(hwloc_topology_t hwloc, const struct hspmd_gpu *gpus, int count, int a, int b, double *alpha_s, double *gbytes_per_s);
+/* How fast two GPUs of one node reach one another, by their NVLinks (direct, or through switches), else over PCI express, of which hwloc
+ * (may have no PCI devices) knows what is between them. 0 and *alpha_s, *gbytes_per_s; -1: not known. */
+int hspmd_gpu_distance(hwloc_topology_t hwloc, const struct hspmd_gpu *gpus, int count, int a, int b, double *alpha_s,
+                       double *gbytes_per_s);
 
 /* ---- device_name.c */
 /* "AMD EPYC 9B45 128-Core Processor" -> "amd-epyc-9b45"; "NVIDIA H100 80GB HBM3" -> "H100-80GB-HBM3". Returns buf. */

@@ -11,7 +11,8 @@
 
 struct hspmd_inbox;
 
-/* Called in the reading thread for every message before it is queued: for what cannot wait. (But for `ping`, which that thread answers itself.) */
+/* Called in the reading thread for every message before it is queued: for what cannot wait. (But for `ping`, which that thread answers
+ * itself.) */
 typedef void hspmd_inbox_hook(void *context, json_t *message);
 
 struct hspmd_inbox *hspmd_inbox_open(int fd, hspmd_inbox_hook *hook, void *context, struct hspmd_error *err);

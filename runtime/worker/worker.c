@@ -46,7 +46,8 @@ int worker_fault(struct worker *w, int generation, const struct hspmd_error *err
 	hspmd_warn("%s", err->text);
 	json_t *unreadable = w->unreadable;
 	w->unreadable = NULL;
-	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,so*}", "type", "fault", "generation", generation, "text", err->text, "unreadable", unreadable));
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,so*}", "type", "fault", "generation", generation, "text", err->text,
+	                                            "unreadable", unreadable));
 }
 
 /* A report that bears the state's step and the last losses. */
@@ -66,8 +67,9 @@ static int set_up(struct worker *w, json_t *m, struct hspmd_error *err)
 	json_t *job, *model;
 	if (s->job)
 		return hspmd_fail(err, "a second job message");
-	if (json_unpack(m, "{so,so,ss,ss,ss,s?i,s?s,s?s,s?i,s?F,s?s}", "job", &job, "model", &model, "output", &output, "node", &node, "device", &address,
-			"threads", &threads, "transport", &transport, "kind", &device, "index", &index, "timeout_s", &timeout, "memory", &memory))
+	if (json_unpack(m, "{so,so,ss,ss,ss,s?i,s?s,s?s,s?i,s?F,s?s}", "job", &job, "model", &model, "output", &output, "node", &node,
+	                "device", &address, "threads", &threads, "transport", &transport, "kind", &device, "index", &index, "timeout_s",
+	                &timeout, "memory", &memory))
 		return hspmd_fail(err, "job: job, model, output, node or device is missing");
 	const char *file = json_string_value(json_object_get(m, "file"));
 	s->job = hspmd_job_from_json(job, file ? file : "job.json", err);
@@ -136,9 +138,10 @@ static void *prepare(void *argument)
 		pthread_mutex_lock(&w->lock);
 		w->next = g;
 		pthread_mutex_unlock(&w->lock);
-		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,ss*,sI,sf,so*}", "type", "prepared", "generation", number, "address", address ? address : "",
-						     "copies", copies, "memory_bytes", (json_int_t)hspmd_generation_memory(g), "seconds", hspmd_now() - then, "needs_preconnect",
-						     hspmd_generation_needs_preconnect(g) ? json_true() : NULL));
+		hspmd_inbox_send(w->inbox, json_pack("{ss,si,ss,ss*,sI,sf,so*}", "type", "prepared", "generation", number, "address",
+		                                     address ? address : "", "copies", copies, "memory_bytes",
+		                                     (json_int_t)hspmd_generation_memory(g), "seconds", hspmd_now() - then,
+		                                     "needs_preconnect", hspmd_generation_needs_preconnect(g) ? json_true() : NULL));
 		free(address);
 		free(copies);
 	} else {
@@ -195,7 +198,7 @@ static int tell_met(struct worker *w)
 		return 0;
 	w->meeting = false;
 	return met < 0 ? worker_fault(w, w->next->number, &err)
-		       : hspmd_inbox_send(w->inbox, json_pack("{ss,si}", "type", "preconnected", "generation", w->next->number));
+	               : hspmd_inbox_send(w->inbox, json_pack("{ss,si}", "type", "preconnected", "generation", w->next->number));
 }
 
 static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
@@ -227,8 +230,10 @@ static int all_loaded(struct hspmd_generation *g, struct hspmd_error *err)
 	return g->transport ? hspmd_transport_all_reduce_f64(g->transport, LOADED_TAG, &one, 1, err) : 0;
 }
 
-/* A plan may take all of the device's memory: then there is no room for two at once, and the state waits elsewhere. disk: where, if that is all there is; may be NULL. */
-static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspmd_generation *old, const char *disk, struct hspmd_error *err)
+/* A plan may take all of the device's memory: then there is no room for two at once, and the state waits elsewhere. disk: where, if that is
+ * all there is; may be NULL. */
+static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspmd_generation *old, const char *disk,
+                       struct hspmd_error *err)
 {
 	struct hspmd_error no = { "" };
 	bool fits = hspmd_generation_fits(g, old);
@@ -239,7 +244,7 @@ static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspm
 	bool spilled = !worker_before_update(w, &no) && !hspmd_generation_spill(old, disk, &no);
 	if (spilled)
 		hspmd_info("no room for two plans (%s): the state waits %s", fits ? err->text : "the device's memory_bytes",
-			   w->setup.device->ops->host_memory ? "on disk" : "in host memory");
+		           w->setup.device->ops->host_memory ? "on disk" : "in host memory");
 	else if (!fits)
 		hspmd_warn("two plans' state at once is more than the device's memory_bytes: %s", no.text);
 	return spilled || !fits ? hspmd_generation_allocate(g, old, err) : -1;
@@ -283,9 +288,9 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	w->busy_steps = 0;
 	atomic_store(&w->stop, 0);
 	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,s{sI,sI,sI,sI},s{sf,sf}}", "type", "started", "generation", number, "step",
-						    (json_int_t)w->step, "bytes", "local", (json_int_t)report.local, "peers", (json_int_t)report.peers,
-						    "disk", (json_int_t)report.disk, "shared", (json_int_t)report.shared, "seconds", "connect",
-						    connect_s, "move", report.move_s));
+	                                            (json_int_t)w->step, "bytes", "local", (json_int_t)report.local, "peers",
+	                                            (json_int_t)report.peers, "disk", (json_int_t)report.disk, "shared",
+	                                            (json_int_t)report.shared, "seconds", "connect", connect_s, "move", report.move_s));
 }
 
 /* ---- training */
@@ -300,16 +305,18 @@ static void remember_step(struct worker *w, const struct hspmd_totals *all)
 }
 
 /* valid: the loss on other samples, NaN where it was not measured. */
-static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s, const struct hspmd_step_times *times, double valid)
+static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s,
+                       const struct hspmd_step_times *times, double valid)
 {
 	const struct hspmd_generation *g = w->active;
 	int64_t done = w->step - 1;
 	if (g->rank == g->voters[0])
-		return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
-							    (json_int_t)done, "loss", number_or_null(all->loss), "tokens",
-							    (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
-							    hspmd_job_lr(w->setup.job, done), "grad_norm", number_or_null(sqrt(all->square_sum)), "compute_s",
-							    times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL));
+		return hspmd_inbox_send(w->inbox,
+		                        json_pack("{ss,si,sI,so,sI,sf,sf,so,sf,so*}", "type", "step", "generation", g->number, "step",
+		                                  (json_int_t)done, "loss", number_or_null(all->loss), "tokens",
+		                                  (json_int_t)(w->setup.job->global_batch * length), "step_s", step_s, "lr",
+		                                  hspmd_job_lr(w->setup.job, done), "grad_norm", number_or_null(sqrt(all->square_sum)),
+		                                  "compute_s", times->compute_s, "valid_loss", isfinite(valid) ? json_real(valid) : NULL));
 	w->busy_s += times->compute_s;
 	w->busy_steps++;
 	if (hspmd_now() - w->last_heartbeat < 1)
@@ -318,8 +325,8 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t
 	double mean = w->busy_s / w->busy_steps;
 	w->busy_s = 0;
 	w->busy_steps = 0;
-	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,sf}", "type", "heartbeat", "generation", g->number, "step", (json_int_t)done, "compute_s",
-						    mean));
+	return hspmd_inbox_send(w->inbox, json_pack("{ss,si,sI,sf}", "type", "heartbeat", "generation", g->number, "step", (json_int_t)done,
+	                                            "compute_s", mean));
 }
 
 /* That all gradients are complete, or are so no more. */
@@ -350,7 +357,8 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	for (int64_t b = 0; !status && b < batches; b++) {
 		struct hspmd_totals own = { 0 }, all = { 0 };
 		struct hspmd_step_times times;
-		if (hspmd_executor_gradients(g->executor, b, &own, &times, err) || hspmd_executor_vote(g->executor, w->step, &own, &all, err))
+		if (hspmd_executor_gradients(g->executor, b, &own, &times, err) ||
+		    hspmd_executor_vote(g->executor, w->step, &own, &all, err))
 			status = hspmd_error_prefix(err, "measuring the loss on data.valid");
 		*loss += all.loss / (double)batches;
 	}
@@ -372,7 +380,8 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	own.stop = atomic_load(&w->stop) == w->active->number;
 	own.checkpoint = worker_checkpoint_requested(w);
 	set_ready(w, true);
-	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_update(w, err) || hspmd_executor_commit(ex, w->step, all, err))
+	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_update(w, err) ||
+	    hspmd_executor_commit(ex, w->step, all, err))
 		return -1;
 	remember_step(w, all);
 	double step_s = hspmd_now() - then;
@@ -392,8 +401,8 @@ static int tell_stopped(struct worker *w, int generation)
 
 static int handle(struct worker *w, json_t *m);
 
-/* For tests, which wait for what happens beside the steps: the least seconds from one step's start to the next one's, or a file's name that says them as long as it is
- * there. 0: none. */
+/* For tests, which wait for what happens beside the steps: the least seconds from one step's start to the next one's, or a file's name that
+ * says them as long as it is there. 0: none. */
 static double test_pace(void)
 {
 	const char *s = getenv("HSPMD_TEST_STEP_S");
@@ -498,8 +507,9 @@ static int abort_generation(struct worker *w, json_t *m)
 	json_object_set_new(answer, "holds", w->active ? json_integer(w->active->number) : json_null());
 	json_object_set_new(answer, "ready", w->ready >= 0 ? json_integer(w->ready) : json_null());
 	json_object_set_new(answer, "applied", w->applied >= 0 ? json_integer(w->applied) : json_null());
-	json_object_set_new(answer, "sums", w->applied >= 0 ? json_pack("[o,o]", number_or_null(w->totals.square_sum), number_or_null(w->totals.loss))
-							    : json_null());
+	json_object_set_new(answer, "sums",
+	                    w->applied >= 0 ? json_pack("[o,o]", number_or_null(w->totals.square_sum), number_or_null(w->totals.loss))
+	                                    : json_null());
 	return hspmd_inbox_send(w->inbox, answer);
 }
 
@@ -522,7 +532,8 @@ static int settle(struct worker *w, json_t *m)
 	struct hspmd_error err;
 	if (json_is_integer(apply) && w->active && w->ready == json_integer_value(apply) && w->ready == w->step) {
 		struct hspmd_totals all = {
-			.square_sum = number_or_nan(json_array_get(sums, 0)), .loss = number_or_nan(json_array_get(sums, 1)),
+			.square_sum = number_or_nan(json_array_get(sums, 0)),
+			.loss = number_or_nan(json_array_get(sums, 1)),
 		};
 		if (worker_before_update(w, &err) || hspmd_executor_commit(w->active->executor, w->step, &all, &err))
 			return worker_fault(w, number, &err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker: one process a device. It does what the controller says over `control` (messages of common/wire.h) until `quit` or the descriptor closes. */
+/* A worker: one process a device. It does what the controller says over `control` (messages of common/wire.h) until `quit` or the
+ * descriptor closes. */
 #ifndef HSPMD_WORKER_WORKER_H
 #define HSPMD_WORKER_WORKER_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker's part in a checkpoint: an image of the state at the end of a step that all agreed on, written in the background, answered when it is on disk. */
+/* The worker's part in a checkpoint: an image of the state at the end of a step that all agreed on, written in the background, answered
+ * when it is on disk. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,8 +20,8 @@ struct worker_checkpoints {
 	char *local, *memory;
 	struct hspmd_copy_routes copies; /* what the writer may still use */
 	char *copies_location;
-	bool *declined;             /* by the spread's `from`: not kept */
-	int64_t told;               /* the generation in which that was said */
+	bool *declined; /* by the spread's `from`: not kept */
+	int64_t told;   /* the generation in which that was said */
 };
 
 /* What the waiter works on. */
@@ -43,7 +44,7 @@ double worker_checkpoint_requested(struct worker *w)
 {
 	pthread_mutex_lock(&w->lock);
 	bool asked = w->checkpoint_request && w->active &&
-		     json_integer_value(json_object_get(w->checkpoint_request, "generation")) == w->active->number;
+	             json_integer_value(json_object_get(w->checkpoint_request, "generation")) == w->active->number;
 	pthread_mutex_unlock(&w->lock);
 	return asked;
 }
@@ -74,7 +75,8 @@ static json_t *await_request(struct worker *w, struct hspmd_error *err)
 static int answer(struct worker *w, const char *id, int64_t step, int generation, json_t *report, const char *error)
 {
 	json_t *m = report ? report : json_object();
-	json_t *head = json_pack("{ss,ss,sI,si,ss*}", "type", "checkpoint_written", "id", id, "step", (json_int_t)step, "generation", generation, "error", error);
+	json_t *head = json_pack("{ss,ss,sI,si,ss*}", "type", "checkpoint_written", "id", id, "step", (json_int_t)step, "generation",
+	                         generation, "error", error);
 	if (!m || !head || json_object_update(m, head)) {
 		json_decref(m);
 		m = NULL;
@@ -94,7 +96,10 @@ static void *wait_written(void *argument)
 			break;
 	if (status == 0)
 		status = hspmd_writer_result(p->w->checkpoints->writer, 0, &report, &err);
-	answer(p->w, p->id, p->step, p->generation, status == 1 ? report : NULL, status == 1 ? NULL : err.text[0] ? err.text : "not written");
+	answer(p->w, p->id, p->step, p->generation, status == 1 ? report : NULL,
+	       status == 1   ? NULL
+	       : err.text[0] ? err.text
+	                     : "not written");
 	free(p->id);
 	free(p);
 	return NULL;
@@ -118,8 +123,12 @@ static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, s
 		const int slot[HSPMD_STATE_KIND_COUNT] = { s->param, s->m, s->v };
 		for (int k = 0; s->param >= 0 && g->placement.writes[i] && k < HSPMD_STATE_KIND_COUNT; k++)
 			slices[(*count)++] = (struct hspmd_state_slice){
-				.tensor = s->name, .kind = (enum hspmd_state_kind)k, .dtype = hspmd_dtype_master(p->graph->tensors[s->tensor].dtype),
-				.shape = p->graph->tensors[s->tensor].shape, .box = s->shard.box, .data = hspmd_executor_slot_data(g->executor, slot[k]),
+				.tensor = s->name,
+				.kind = (enum hspmd_state_kind)k,
+				.dtype = hspmd_dtype_master(p->graph->tensors[s->tensor].dtype),
+				.shape = p->graph->tensors[s->tensor].shape,
+				.box = s->shard.box,
+				.data = hspmd_executor_slot_data(g->executor, slot[k]),
 			};
 	}
 	return slices;
@@ -172,8 +181,13 @@ static int set_up_copies(struct worker *w, const char *location, struct hspmd_er
 	const struct hspmd_generation *g = w->active;
 	free(c->copies_location);
 	c->copies_location = strdup(location);
-	c->copies = (struct hspmd_copy_routes){ .transport = g->copy_transport, .to = g->placement.to, .from = g->placement.from, .to_count = g->placement.to_count,
-					   .from_count = g->placement.from_count, .declined = c->declined, .location = c->copies_location };
+	c->copies = (struct hspmd_copy_routes){ .transport = g->copy_transport,
+		                                .to = g->placement.to,
+		                                .from = g->placement.from,
+		                                .to_count = g->placement.to_count,
+		                                .from_count = g->placement.from_count,
+		                                .declined = c->declined,
+		                                .location = c->copies_location };
 	return c->copies_location ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 }
 
@@ -209,13 +223,17 @@ static char *shard_name(const struct worker *w)
 }
 
 static int begin_in(struct worker *w, const char *const *folders, int folder_count, const struct hspmd_state_slice *slices, size_t count,
-		    struct hspmd_error *err)
+                    struct hspmd_error *err)
 {
 	struct worker_checkpoints *c = w->checkpoints;
 	const struct hspmd_generation *g = w->active;
 	char *locations[3] = { NULL }, *name = shard_name(w);
-	struct hspmd_writer_job job = { .step = w->step, .generation = g->number, .file = name, .node = w->setup.node, .locations = (const char *const *)locations,
-					.host = hspmd_executor_spilled(g->executor) };
+	struct hspmd_writer_job job = { .step = w->step,
+		                        .generation = g->number,
+		                        .file = name,
+		                        .node = w->setup.node,
+		                        .locations = (const char *const *)locations,
+		                        .host = hspmd_executor_spilled(g->executor) };
 	int status = slices && name ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 	for (int i = 0; !status && i < folder_count; i++)
 		if (!(locations[job.location_count++] = location_of(w, folders[i])))
@@ -234,7 +252,8 @@ static int begin_in(struct worker *w, const char *const *folders, int folder_cou
 
 static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 {
-	const char *memory = json_string_value(json_object_get(request, "memory")), *local = json_string_value(json_object_get(request, "local"));
+	const char *memory = json_string_value(json_object_get(request, "memory")),
+	           *local = json_string_value(json_object_get(request, "local"));
 	const char *shared = json_string_value(json_object_get(request, "shared")), *folders[3];
 	struct worker_checkpoints *c = checkpoints(w, err);
 	int folder_count = 0;
@@ -316,7 +335,8 @@ static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
 		char *location = folder ? location_of(w, folder) : NULL;
 		status = !location ? hspmd_fail_memory(err, "committing a checkpoint") : hspmd_checkpoint_commit(location, m, err);
 		struct hspmd_error pruning;
-		if (!status && hspmd_checkpoint_prune(location, keep ? (int)json_integer_value(keep) : w->setup.job->checkpoint.keep, &pruning))
+		if (!status &&
+		    hspmd_checkpoint_prune(location, keep ? (int)json_integer_value(keep) : w->setup.job->checkpoint.keep, &pruning))
 			hspmd_warn("old checkpoints stay: %s", pruning.text);
 		free(location);
 	}
@@ -330,7 +350,8 @@ int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message
 	if (!strcmp(type, "write_manifest")) {
 		const char *id = json_string_value(json_object_get(message, "id"));
 		int status = commit(w, message, &err);
-		return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error", status ? err.text : NULL));
+		return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error",
+		                                            status ? err.text : NULL));
 	}
 	if (strcmp(type, "checkpoint") || w->training || !w->active || !w->active->executor || !worker_checkpoint_requested(w))
 		return 0; /* a running step serves it; or it has been served */

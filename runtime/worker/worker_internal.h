@@ -22,15 +22,15 @@ struct worker {
 	struct hspmd_generation *active, *next;
 	pthread_t preparer;
 	bool preparing, meeting, training, quit;
-	int stopped; /* generation that `stopped` was last told of */
-	atomic_int stop; /* generation that is to stop after its step */
-	int64_t step;    /* to be run next */
-	int64_t ready;   /* gradients complete, vote not known; -1: none */
-	int64_t applied; /* last step this generation changed the state with; -1: none yet */
+	int stopped;                /* generation that `stopped` was last told of */
+	atomic_int stop;            /* generation that is to stop after its step */
+	int64_t step;               /* to be run next */
+	int64_t ready;              /* gradients complete, vote not known; -1: none */
+	int64_t applied;            /* last step this generation changed the state with; -1: none yet */
 	struct hspmd_totals totals; /* of `applied` */
 	int64_t recent_step[RECENT];
 	double recent_loss[RECENT], last_heartbeat;
-	double busy_s;  /* computed in the steps since the last pulse */
+	double busy_s; /* computed in the steps since the last pulse */
 	int busy_steps;
 	json_t *checkpoint_request; /* not yet served; NULL: none */
 	struct worker_checkpoints *checkpoints;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a checkpoint costs: bench_checkpoint FOLDER MEGABYTES. Training is played by one thread that adds numbers; printed are how long it was held up, how fast the shard reached
- * the disk, and how much of the thread's work was lost while it did. */
+/* What a checkpoint costs: bench_checkpoint FOLDER MEGABYTES. Training is played by one thread that adds numbers; printed are how long it
+ * was held up, how fast the shard reached the disk, and how much of the thread's work was lost while it did. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,9 @@ int main(int argc, char **argv)
 	struct hspmd_writer *w = hspmd_writer_create(dev, &err);
 	const char *locations[] = { argv[1] };
 	for (int k = 1; w && k <= 3; k++) {
-		struct hspmd_writer_job job = { .step = k, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1 };
+		struct hspmd_writer_job job = {
+			.step = k, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1
+		};
 		double free_units, busy_units, hold, start;
 		json_t *report = NULL;
 		work(0.5, NULL, &free_units);
@@ -69,8 +71,9 @@ int main(int argc, char **argv)
 		if (hspmd_writer_result(w, 120, &report, &err) != 1)
 			break;
 		double seconds = json_real_value(json_object_get(report, "seconds"));
-		printf("held up %.1f ms; %.2f GB in %.2f s: %.2f GB/s; work lost meanwhile: %.1f%% of %.2f s\n", hold * 1e3, SLICES * (double)bytes / 1e9, seconds,
-		       SLICES * (double)bytes / 1e9 / seconds, 100 * fmax(0, 1 - busy_units / free_units), during);
+		printf("held up %.1f ms; %.2f GB in %.2f s: %.2f GB/s; work lost meanwhile: %.1f%% of %.2f s\n", hold * 1e3,
+		       SLICES * (double)bytes / 1e9, seconds, SLICES * (double)bytes / 1e9 / seconds,
+		       100 * fmax(0, 1 - busy_units / free_units), during);
 		json_decref(report);
 	}
 	if (err.text[0])

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast communication steps run between processes of this machine: bench_comm TRANSPORT MEMBERS MEGABYTES. One line a pattern: seconds of a step, and the bytes of the
- * tensor a second. */
+/* How fast communication steps run between processes of this machine: bench_comm TRANSPORT MEMBERS MEGABYTES. One line a pattern: seconds
+ * of a step, and the bytes of the tensor a second. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,8 +71,13 @@ static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *e
 		out = part;
 	struct hspmd_layout layout[2] = { { n, devices, in }, { n, devices, out } };
 	struct hspmd_transfer t = { .element_bytes = 4, .value_count = 2, .layout = layout };
-	struct hspmd_comm_step step = { .kind = kind, .input = 0, .output = 1, .member_count = kind == HSPMD_COMM_SEND_RECEIVE ? 2 : n, .members = members,
-					.in = in, .out = out };
+	struct hspmd_comm_step step = { .kind = kind,
+		                        .input = 0,
+		                        .output = 1,
+		                        .member_count = kind == HSPMD_COMM_SEND_RECEIVE ? 2 : n,
+		                        .members = members,
+		                        .in = in,
+		                        .out = out };
 	size_t in_bytes = (size_t)hspmd_box_elements(&in[b->rank]) * 4, out_bytes = (size_t)hspmd_box_elements(&out[b->rank]) * 4;
 	void *from = b->dev->ops->allocate(b->dev, in_bytes, err), *to = b->dev->ops->allocate(b->dev, out_bytes, err);
 	if (!from || !to || b->dev->ops->zero(b->dev, from, in_bytes, err) || b->dev->ops->zero(b->dev, to, out_bytes, err))
@@ -106,7 +111,8 @@ static int run(struct bench *b, enum hspmd_comm_kind kind, struct hspmd_error *e
 
 static int member(struct bench *b)
 {
-	static const enum hspmd_comm_kind kinds[] = { HSPMD_COMM_SEND_RECEIVE, HSPMD_COMM_ALL_GATHER, HSPMD_COMM_REDUCE_SCATTER, HSPMD_COMM_ALL_REDUCE };
+	static const enum hspmd_comm_kind kinds[] = { HSPMD_COMM_SEND_RECEIVE, HSPMD_COMM_ALL_GATHER, HSPMD_COMM_REDUCE_SCATTER,
+		                                      HSPMD_COMM_ALL_REDUCE };
 	struct hspmd_error err = { "" };
 	int rank_of[MOST];
 	const struct hspmd_device_ops *cpu = hspmd_device_find("cpu", &err);
@@ -124,7 +130,8 @@ static int member(struct bench *b)
 	struct rusage used;
 	getrusage(RUSAGE_SELF, &used);
 	if (!b->rank)
-		printf("processor time of member 0: %.2f s user, %.2f s system of %.2f s\n", (double)used.ru_utime.tv_sec + 1e-6 * (double)used.ru_utime.tv_usec,
+		printf("processor time of member 0: %.2f s user, %.2f s system of %.2f s\n",
+		       (double)used.ru_utime.tv_sec + 1e-6 * (double)used.ru_utime.tv_usec,
 		       (double)used.ru_stime.tv_sec + 1e-6 * (double)used.ru_stime.tv_usec, hspmd_now() - start);
 	hspmd_comm_destroy(b->comm);
 	b->ops->close(b->t);

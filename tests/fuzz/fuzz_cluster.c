@@ -17,7 +17,8 @@ static void look_around(struct hspmd_cluster *c)
 		c->index = index;
 		if (l)
 			fuzz_check(hspmd_link_seconds(l, 1e6) >= 0, "no message takes less than no time");
-		fuzz_check(hspmd_cluster_find_device(c, hspmd_cluster_device_address(c, a, address, sizeof address), &err) == a, "addresses lead back");
+		fuzz_check(hspmd_cluster_find_device(c, hspmd_cluster_device_address(c, a, address, sizeof address), &err) == a,
+		           "addresses lead back");
 	}
 }
 

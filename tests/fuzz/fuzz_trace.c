@@ -3,9 +3,10 @@
 #include "fuzz.h"
 #include "policies/simulate.h"
 
-static const char everything[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"all\", \"match\": {\"policy\": [\"*\"]}, \"grow\": {\"into_idle\": true,"
-				 "\"after_idle_s\": 1, \"cooldown_s\": 5}, \"shrink\": {\"for_pending\": \"any\", \"cooldown_s\": 5},"
-				 "\"share\": {\"by\": \"relative\", \"rebalance\": true}}]}";
+static const char everything[] =
+        "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"all\", \"match\": {\"policy\": [\"*\"]}, \"grow\": {\"into_idle\": true,"
+        "\"after_idle_s\": 1, \"cooldown_s\": 5}, \"shrink\": {\"for_pending\": \"any\", \"cooldown_s\": 5},"
+        "\"share\": {\"by\": \"relative\", \"rebalance\": true}}]}";
 
 static const struct hspmd_policy *policy(void)
 {

@@ -28,7 +28,9 @@ static void check_refused(const json_t *message)
 	struct hspmd_error err = { "" };
 	struct hspmd_auth *auth = hspmd_auth_cookie("a cookie that nobody who is strange has seen", &err);
 	uid_t who;
-	json_t *content = auth ? hspmd_auth_open(auth, "hello", "0000000000000000000000000000000000000000000000000000000000000000", message, &who, &err) : NULL;
+	json_t *content = auth ? hspmd_auth_open(auth, "hello", "0000000000000000000000000000000000000000000000000000000000000000", message,
+	                                         &who, &err)
+	                       : NULL;
 	fuzz_check(auth && !content, "a stranger is refused");
 	fuzz_check_error(&err);
 	hspmd_auth_destroy(auth);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the CUDA device share. They run on the device that environment HSPMD_CUDA_MODULE names: the real one where there is a GPU, or, where it names none, on
- * the emulated one of the build folder. */
+/* What the tests of the CUDA device share. They run on the device that environment HSPMD_CUDA_MODULE names: the real one where there is a
+ * GPU, or, where it names none, on the emulated one of the build folder. */
 #ifndef TESTS_GPU_H
 #define TESTS_GPU_H
 

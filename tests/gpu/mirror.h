@@ -9,7 +9,8 @@
 /* The device under test. */
 extern struct hspmd_device *gpu;
 
-/* Every output, forward and backward, on `gpu` in `type` is within `bound` by norm of the CPU device's in double precision, and has the same bits the second time. */
+/* Every output, forward and backward, on `gpu` in `type` is within `bound` by norm of the CPU device's in double precision, and has the
+ * same bits the second time. */
 void mirror_check_case(const struct op_case *c, enum hspmd_dtype type, double bound);
 
 /* A status other than 0 fails the test with err's text. */

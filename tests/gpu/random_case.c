@@ -51,13 +51,15 @@ static struct hspmd_shape rows(int64_t width)
 
 static int embed(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(drawn.batch, drawn.length), 0), op_case_parameter(g, type, "table", SHAPE(drawn.vocab, drawn.width)) };
+	int in[] = { hspmd_graph_input(g, "tokens", HSPMD_I32, SHAPE(drawn.batch, drawn.length), 0),
+		     op_case_parameter(g, type, "table", SHAPE(drawn.vocab, drawn.width)) };
 	return op_case_append(g, HSPMD_OP_EMBED, NULL, in, 2, NULL);
 }
 
 static int position(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { op_case_parameter(g, type, "x", rows(drawn.width)), op_case_parameter(g, type, "table", SHAPE(drawn.length + drawn.parts, drawn.width)) };
+	int in[] = { op_case_parameter(g, type, "x", rows(drawn.width)),
+		     op_case_parameter(g, type, "table", SHAPE(drawn.length + drawn.parts, drawn.width)) };
 	return op_case_append(g, HSPMD_OP_POSITION_EMBED, NULL, in, 2, NULL);
 }
 
@@ -80,7 +82,9 @@ static int linear(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .transposed = drawn.transposed };
 	int in[] = { op_case_parameter(g, type, "x", rows(drawn.width)),
-		     op_case_parameter(g, type, "w", drawn.transposed ? SHAPE(drawn.width, drawn.parts, drawn.out) : SHAPE(drawn.out, drawn.width)), -1 };
+		     op_case_parameter(g, type, "w",
+		                       drawn.transposed ? SHAPE(drawn.width, drawn.parts, drawn.out) : SHAPE(drawn.out, drawn.width)),
+		     -1 };
 	if (drawn.bias)
 		in[2] = op_case_parameter(g, type, "bias", drawn.transposed ? SHAPE(drawn.parts, drawn.out) : SHAPE(drawn.out));
 	return op_case_append(g, HSPMD_OP_LINEAR, &attr, in, drawn.bias ? 3 : 2, NULL);
@@ -88,14 +92,19 @@ static int linear(struct hspmd_graph *g, enum hspmd_dtype type)
 
 static struct hspmd_op_attr heads(int64_t group)
 {
-	return (struct hspmd_op_attr){ .head_dim = drawn.head_dim, .heads = drawn.kv * group, .kv_heads = drawn.kv, .scale = 0.4 / (double)drawn.parts, .window = drawn.window };
+	return (struct hspmd_op_attr){ .head_dim = drawn.head_dim,
+		                       .heads = drawn.kv * group,
+		                       .kv_heads = drawn.kv,
+		                       .scale = 0.4 / (double)drawn.parts,
+		                       .window = drawn.window };
 }
 
 static int attention(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = heads(drawn.group);
 	int64_t kv = drawn.kv * drawn.head_dim;
-	int in[] = { op_case_parameter(g, type, "q", rows(kv * drawn.group)), op_case_parameter(g, type, "k", rows(kv)), op_case_parameter(g, type, "v", rows(kv)), -1 };
+	int in[] = { op_case_parameter(g, type, "q", rows(kv * drawn.group)), op_case_parameter(g, type, "k", rows(kv)),
+		     op_case_parameter(g, type, "v", rows(kv)), -1 };
 	if (drawn.segments)
 		in[3] = hspmd_graph_input(g, "segments", HSPMD_I32, SHAPE(drawn.batch, drawn.length), 0);
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, drawn.segments ? 4 : 3, NULL);
@@ -161,8 +170,12 @@ static int experts(struct hspmd_graph *g, enum hspmd_dtype type)
 	int64_t e = drawn.experts, width = drawn.width / 4, hidden = drawn.width / 3;
 	int logits = op_case_parameter(g, type, "logits", rows(e)), routed[HSPMD_OP_MAX_IO];
 	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
-	int in[] = { op_case_parameter(g, type, "x", rows(width)), routed[1], routed[0], op_case_parameter(g, type, "gate", SHAPE(e, hidden, width)),
-		     op_case_parameter(g, type, "up", SHAPE(e, hidden, width)), op_case_parameter(g, type, "down", SHAPE(e, width, hidden)) };
+	int in[] = { op_case_parameter(g, type, "x", rows(width)),
+		     routed[1],
+		     routed[0],
+		     op_case_parameter(g, type, "gate", SHAPE(e, hidden, width)),
+		     op_case_parameter(g, type, "up", SHAPE(e, hidden, width)),
+		     op_case_parameter(g, type, "down", SHAPE(e, width, hidden)) };
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
 }
 
@@ -181,16 +194,18 @@ struct op_case random_case(unsigned seed, char *name, size_t size)
 		const char *name;
 		int (*build)(struct hspmd_graph *g, enum hspmd_dtype type);
 	} kinds[RANDOM_KINDS] = {
-		{ "embed", embed }, { "position", position }, { "layernorm", layernorm }, { "rmsnorm", rmsnorm }, { "linear", linear }, { "linear", linear },
-		{ "attention", attention }, { "attention", attention }, { "packed attention", packed }, { "rope", rope }, { "gelu", gelu }, { "swiglu or add", swiglu },
-		{ "route", route }, { "experts", experts }, { "loss", loss },
+		{ "embed", embed },         { "position", position },   { "layernorm", layernorm },
+		{ "rmsnorm", rmsnorm },     { "linear", linear },       { "linear", linear },
+		{ "attention", attention }, { "attention", attention }, { "packed attention", packed },
+		{ "rope", rope },           { "gelu", gelu },           { "swiglu or add", swiglu },
+		{ "route", route },         { "experts", experts },     { "loss", loss },
 	};
 	unsigned kind = seed % RANDOM_KINDS;
 	draw_all(seed);
 	snprintf(name, size,
-		 "%s (seed %u: %" PRId64 " x %" PRId64 " x %" PRId64 " to %" PRId64 ", %" PRId64 " of %" PRId64 " heads of %" PRId64 ", window %" PRId64
-		 ", %" PRId64 " words, %" PRId64 " of %" PRId64 " experts, %" PRId64 " parts)",
-		 kinds[kind].name, seed, drawn.batch, drawn.length, drawn.width, drawn.out, drawn.kv, drawn.kv * drawn.group, drawn.head_dim, drawn.window, drawn.vocab,
-		 drawn.each, drawn.experts, drawn.parts);
+	         "%s (seed %u: %" PRId64 " x %" PRId64 " x %" PRId64 " to %" PRId64 ", %" PRId64 " of %" PRId64 " heads of %" PRId64
+	         ", window %" PRId64 ", %" PRId64 " words, %" PRId64 " of %" PRId64 " experts, %" PRId64 " parts)",
+	         kinds[kind].name, seed, drawn.batch, drawn.length, drawn.width, drawn.out, drawn.kv, drawn.kv * drawn.group,
+	         drawn.head_dim, drawn.window, drawn.vocab, drawn.each, drawn.experts, drawn.parts);
 	return (struct op_case){ name, kinds[kind].build == swiglu && drawn.exact ? add : kinds[kind].build, false };
 }

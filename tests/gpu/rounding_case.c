@@ -87,17 +87,20 @@ static int64_t index_in_whole(const struct hspmd_slot_type *slot_type, int64_t i
 }
 
 /* A slot's elements, of 4 bytes masters, of 2 copies, to where they belong. */
-static int take_slot(struct parameter *of, const struct hspmd_program *p, int slot, const void *data, struct hspmd_device *dev, struct hspmd_error *err)
+static int take_slot(struct parameter *of, const struct hspmd_program *p, int slot, const void *data, struct hspmd_device *dev,
+                     struct hspmd_error *err)
 {
 	const struct hspmd_slot_type *slot_type = &p->slot_types[p->slots[slot].slot_type];
 	bool master = slot_type->dtype == HSPMD_F32;
-	char *host = malloc(slot_type->bytes), *has = master ? of->has_master : of->has_copy, *to = master ? (char *)of->master : (char *)of->copy;
+	char *host = malloc(slot_type->bytes), *has = master ? of->has_master : of->has_copy,
+	     *to = master ? (char *)of->master : (char *)of->copy;
 	size_t bytes = hspmd_dtype_bytes(slot_type->dtype);
 	int status = host ? dev->ops->to_host(dev, host, data, slot_type->bytes, err) : hspmd_fail_memory(err, "collecting parameters");
 	for (int64_t i = 0; !status && i < (int64_t)(slot_type->bytes / bytes); i++) {
 		int64_t at = index_in_whole(slot_type, i);
 		if (has[at] && memcmp(to + (size_t)at * bytes, host + (size_t)i * bytes, bytes))
-			status = hspmd_fail(err, "%s, element %" PRId64 ": device %d holds another %s than one before", of->name, at, p->device, master ? "master" : "copy");
+			status = hspmd_fail(err, "%s, element %" PRId64 ": device %d holds another %s than one before", of->name, at,
+			                    p->device, master ? "master" : "copy");
 		has[at] = 1;
 		memcpy(to + (size_t)at * bytes, host + (size_t)i * bytes, bytes);
 	}
@@ -106,7 +109,8 @@ static int take_slot(struct parameter *of, const struct hspmd_program *p, int sl
 	return status;
 }
 
-int rounding_case_take(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err)
+int rounding_case_take(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
+                       struct hspmd_error *err)
 {
 	struct rounding_case *c = context;
 	if (make_room(c, p, err))
@@ -142,8 +146,8 @@ int rounding_case_check(const struct rounding_case *c, uint64_t seed, int64_t up
 				return hspmd_fail(err, "%s, element %" PRId64 ": nobody has it", of->name, e);
 			uint16_t want = hspmd_round_bf16(float_of(of->master[e]), word[e % 4] >> 16);
 			if (of->copied && of->copy[e] != want)
-				return hspmd_fail(err, "%s, element %" PRId64 " of %" PRId64 ": the copy of %.9g is %04x, not %04x", of->name, e, of->elements,
-						  (double)float_of(of->master[e]), of->copy[e], want);
+				return hspmd_fail(err, "%s, element %" PRId64 " of %" PRId64 ": the copy of %.9g is %04x, not %04x",
+				                  of->name, e, of->elements, (double)float_of(of->master[e]), of->copy[e], want);
 		}
 	}
 	return copied ? 0 : hspmd_fail(err, "no parameter has a copy");
@@ -217,9 +221,11 @@ static struct hspmd_device *open_cpu(void)
 /* Normal numbers, some of them none of the usual. */
 static void draw(float *x, int64_t n, uint64_t stream)
 {
-	static const float special[] = { NAN, -NAN, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX, 0x1.fe0002p127f, 0, -0.0f, 1, -2.5f, 1e-40f, -1e-45f, FLT_MIN, 0x1.ff8p-126f };
+	static const float special[] = { NAN,   -NAN, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX, 0x1.fe0002p127f, 0,
+		                         -0.0f, 1,    -2.5f,    1e-40f,    -1e-45f, FLT_MIN,  0x1.ff8p-126f };
 	for (int64_t i = 0; i < n; i++)
-		x[i] = i % 29 == 7 ? special[(uint64_t)i / 29 % (sizeof special / sizeof *special)] : (float)hspmd_random_normal(4, stream, (uint64_t)i);
+		x[i] = i % 29 == 7 ? special[(uint64_t)i / 29 % (sizeof special / sizeof *special)]
+		                   : (float)hspmd_random_normal(4, stream, (uint64_t)i);
 }
 
 static void *on_gpu(struct hspmd_device *gpu, const void *host, size_t bytes)
@@ -236,7 +242,9 @@ static uint16_t *round_on_cpu(struct hspmd_device *cpu, const struct hspmd_view 
 	struct hspmd_error err;
 	uint16_t *halves = malloc((size_t)elements_of(v) * sizeof *halves);
 	assert_non_null(halves);
-	struct hspmd_kernel_args args = { .attr = attr, .input_count = 1, .output_count = 1, .in = { as(*v, HSPMD_F32, x) }, .out = { as(*v, HSPMD_BF16, halves) } };
+	struct hspmd_kernel_args args = {
+		.attr = attr, .input_count = 1, .output_count = 1, .in = { as(*v, HSPMD_F32, x) }, .out = { as(*v, HSPMD_BF16, halves) }
+	};
 	must(cpu->ops->run(cpu, HSPMD_OP_CAST, &args, &err), &err);
 	return halves;
 }
@@ -265,8 +273,11 @@ static void check_casts(struct hspmd_device *gpu, struct hspmd_device *cpu)
 		draw(x, (int64_t)n, v);
 		uint16_t *want = round_on_cpu(cpu, &views[v], x, &attr);
 		void *wide = on_gpu(gpu, x, n * sizeof *x), *half = on_gpu(gpu, x, n * sizeof *want);
-		struct hspmd_kernel_args args = { .attr = &attr, .input_count = 1, .output_count = 1, .in = { as(views[v], HSPMD_F32, wide) },
-						  .out = { as(views[v], HSPMD_BF16, half) } };
+		struct hspmd_kernel_args args = { .attr = &attr,
+			                          .input_count = 1,
+			                          .output_count = 1,
+			                          .in = { as(views[v], HSPMD_F32, wide) },
+			                          .out = { as(views[v], HSPMD_BF16, half) } };
 		must(gpu->ops->run(gpu, HSPMD_OP_CAST, &args, &err), &err);
 		compare(gpu, "cast", v, half, want);
 		gpu->ops->release(gpu, wide);
@@ -288,8 +299,10 @@ static void check_updates(struct hspmd_device *gpu, struct hspmd_device *cpu, bo
 		size_t n = (size_t)elements_of(v);
 		float *x = malloc(n * sizeof *x);
 		assert_non_null(x);
-		attr[i] = (struct hspmd_op_attr){ .scale = 0.5, .stochastic = true, .adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3 },
-						  .random = { .seed = 6, .stream = 1000 + (uint64_t)i } };
+		attr[i] = (struct hspmd_op_attr){ .scale = 0.5,
+			                          .stochastic = true,
+			                          .adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3 },
+			                          .random = { .seed = 6, .stream = 1000 + (uint64_t)i } };
 		all[i] = (struct hspmd_kernel_args){ .attr = &attr[i], .input_count = 1, .output_count = i % 5 == 4 ? 3 : 4 };
 		draw(x, (int64_t)n, (uint64_t)i);
 		for (int k = 0; k < 5; k++) {

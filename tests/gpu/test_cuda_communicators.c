@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication straight between CUDA devices: steps of all kinds, whole models, and what happens when a member is gone, NCCL is missing or not fit, or the next
- * generation wants the same groups. On emulated devices with a played NCCL (emulate/nccl.cc); on real ones with the one that is there, as far as the GPUs reach. */
+/* Communication straight between CUDA devices: steps of all kinds, whole models, and what happens when a member is gone, NCCL is missing or
+ * not fit, or the next generation wants the same groups. On emulated devices with a played NCCL (emulate/nccl.cc); on real ones with the
+ * one that is there, as far as the GPUs reach. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -154,8 +155,16 @@ static int begin(struct pair *p, uint64_t other_tag, struct hspmd_error *err)
 	for (int r = 0; r < 2; r++) {
 		struct hspmd_devcomm_use use = { &p->step, r ? other_tag : TAG };
 		struct hspmd_devcomm_options o = {
-			.device = p->dev[r], .cache = p->cache[r], .rank = r, .size = 2, .rank_of = p->rank_of, .count = 2, .uses = &use, .use_count = 1,
-			.abort = &p->abort, .timeout_s = p->timeout_s,
+			.device = p->dev[r],
+			.cache = p->cache[r],
+			.rank = r,
+			.size = 2,
+			.rank_of = p->rank_of,
+			.count = 2,
+			.uses = &use,
+			.use_count = 1,
+			.abort = &p->abort,
+			.timeout_s = p->timeout_s,
 		};
 		struct hspmd_transport_options t = { .rank = r, .size = 2, .abort = &p->abort, .timeout_s = 60 };
 		assert_int_equal(hspmd_devcomm_open(&o, &p->devcomm[r], err), 0);
@@ -168,7 +177,8 @@ static int begin(struct pair *p, uint64_t other_tag, struct hspmd_error *err)
 		hspmd_comm_use_devcomm(p->comm[r], p->devcomm[r]);
 	}
 	for (int r = 0; r < 2 && !rv; r++)
-		rv = hspmd_transport_memory.connect(p->transport[r], own, err) || hspmd_devcomm_preconnect(p->devcomm[r], devcomm, err) ? -1 : 0;
+		rv = hspmd_transport_memory.connect(p->transport[r], own, err) || hspmd_devcomm_preconnect(p->devcomm[r], devcomm, err) ? -1
+		                                                                                                                        : 0;
 	for (int r = 0; r < 2 && !rv; r++)
 		rv = hspmd_devcomm_wait_ready(p->devcomm[r], err);
 	for (int r = 0; r < 2; r++) {
@@ -351,8 +361,16 @@ static void never_met(void **state)
 	for (int r = 0; r < 2; r++) {
 		struct hspmd_devcomm_use use = { &p.step, TAG };
 		struct hspmd_devcomm_options o = {
-			.device = p.dev[r], .cache = p.cache[r], .rank = r, .size = 2, .rank_of = p.rank_of, .count = 2, .uses = &use, .use_count = 1,
-			.abort = &p.abort, .timeout_s = p.timeout_s,
+			.device = p.dev[r],
+			.cache = p.cache[r],
+			.rank = r,
+			.size = 2,
+			.rank_of = p.rank_of,
+			.count = 2,
+			.uses = &use,
+			.use_count = 1,
+			.abort = &p.abort,
+			.timeout_s = p.timeout_s,
 		};
 		assert_int_equal(hspmd_devcomm_open(&o, &p.devcomm[r], &err), 0);
 		assert_int_equal(hspmd_devcomm_address(p.devcomm[r], &own[r], &err), 0);
@@ -368,8 +386,16 @@ static void never_met(void **state)
 		struct hspmd_devcomm *d;
 		struct hspmd_devcomm_use use = { &p.step, TAG };
 		struct hspmd_devcomm_options o = {
-			.device = p.dev[1], .cache = p.cache[1], .rank = 1, .size = 2, .rank_of = p.rank_of, .count = 2, .uses = &use, .use_count = 1,
-			.abort = &p.abort, .timeout_s = p.timeout_s,
+			.device = p.dev[1],
+			.cache = p.cache[1],
+			.rank = 1,
+			.size = 2,
+			.rank_of = p.rank_of,
+			.count = 2,
+			.uses = &use,
+			.use_count = 1,
+			.abort = &p.abort,
+			.timeout_s = p.timeout_s,
 		};
 		assert_int_equal(hspmd_devcomm_open(&o, &d, &err), 0);
 		assert_int_equal(hspmd_devcomm_preconnect(d, bad, &err), 0);
@@ -412,10 +438,16 @@ static void models(void **state)
 		int devices;
 		unsigned gpus;
 	} plans[] = {
-		{ HEAD "0,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true}]}]}", 2, 3 },
-		{ HEAD "1,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},{\"layers\":[2,5],\"devices\":[\"n:2\"]}]}]}", 3, 7 },
-		{ HEAD "1,\"pipelines\":[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0\"]},{\"layers\":[3,5],\"devices\":[\"n:1\"]}]},"
-		       "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:2-3\"],\"shard_ratio\":[0.7,0.3]}]}]}", 4, 7 },
+		{ HEAD "0,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"],\"sequence_parallel\":"
+		       "true}]}]}",
+		  2, 3 },
+		{ HEAD "1,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},{\"layers\":[2,5],"
+		       "\"devices\":[\"n:2\"]}]}]}",
+		  3, 7 },
+		{ HEAD "1,\"pipelines\":[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0\"]},{\"layers\":[3,5],"
+		       "\"devices\":[\"n:1\"]}]},"
+		       "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:2-3\"],\"shard_ratio\":[0.7,0.3]}]}]}",
+		  4, 7 },
 	};
 	double want[STEPS], got[STEPS], again[STEPS];
 	train(HEAD "0,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}", 1, 0, false, want);
@@ -429,7 +461,8 @@ static void models(void **state)
 		setenv("HSPMD_CUDA_GRAPHS", "1", 1);
 		train(plans[i].plan, plans[i].devices, plans[i].gpus, false, again);
 		launched[1] = asked() - launched[1];
-		printf("plan %zu: %ld launches and copies in %d steps, %ld where passes are recorded\n", i, launched[0], STEPS, launched[1]);
+		printf("plan %zu: %ld launches and copies in %d steps, %ld where passes are recorded\n", i, launched[0], STEPS,
+		       launched[1]);
 		assert_true(!gpu_is_emulated() || launched[1] < launched[0] * 9 / 10);
 		assert_true(!gpu_is_emulated() || made() > before);
 		for (int s = 0; s < STEPS; s++)
@@ -443,7 +476,7 @@ static void models(void **state)
 int main(void)
 {
 	static const struct CMUnitTest emulated[] = {
-		cmocka_unit_test(versions),	cmocka_unit_test(steps),	cmocka_unit_test(generations), cmocka_unit_test(given_up),
+		cmocka_unit_test(versions),     cmocka_unit_test(steps),        cmocka_unit_test(generations), cmocka_unit_test(given_up),
 		cmocka_unit_test(disagreement), cmocka_unit_test(members_gone), cmocka_unit_test(never_met),   cmocka_unit_test(models),
 	};
 	static const struct CMUnitTest real[] = { cmocka_unit_test(models) };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a step of training on the CUDA device waits for, allocates and copies (counted on the emulated device), and what is read beside its kernels: the bytes that were
- * there, without any kernel having been waited for. */
+/* What a step of training on the CUDA device waits for, allocates and copies (counted on the emulated device), and what is read beside its
+ * kernels: the bytes that were there, without any kernel having been waited for. */
 #include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -19,8 +19,9 @@
 #define MICRO_BATCHES 4
 #define ELEMENTS 300000 /* more than a piece of pinned memory holds */
 
-static const char plan[] = "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":["
-			   "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}";
+static const char plan[] = "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_"
+                           "stage\":0,\"pipelines\":["
+                           "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}";
 
 static void must(int status, const struct hspmd_error *err)
 {
@@ -56,8 +57,9 @@ static void a_step(void **state)
 			assert_int_equal((more[i] - some[i]) % STEPS, 0);
 			more[i] = (more[i] - some[i]) / STEPS;
 		}
-		printf("a step, graphs %s: asked %ld times, waited %ld, allocated %ld, copied %ld, beside %ld\n", graphs ? "on" : "off", more[EMULATE_ASKED],
-		       more[EMULATE_WAITS], more[EMULATE_ALLOCATIONS], more[EMULATE_COPIES], more[EMULATE_COPIES_BESIDE]);
+		printf("a step, graphs %s: asked %ld times, waited %ld, allocated %ld, copied %ld, beside %ld\n", graphs ? "on" : "off",
+		       more[EMULATE_ASKED], more[EMULATE_WAITS], more[EMULATE_ALLOCATIONS], more[EMULATE_COPIES],
+		       more[EMULATE_COPIES_BESIDE]);
 		assert_int_equal(more[EMULATE_WAITS], 2); /* for the totals, which are voted on, and for the update */
 		assert_int_equal(more[EMULATE_ALLOCATIONS], 0);
 		assert_int_equal(more[EMULATE_COPIES], 2 * MICRO_BATCHES + 2); /* tokens and targets; the norm and the loss */
@@ -166,7 +168,9 @@ static void snapshot(void **state)
 	(void)state;
 	char folder[] = "/tmp/hspmd-copies-XXXXXX", command[64];
 	const char *locations[] = { folder };
-	struct hspmd_writer_job job = { .step = 3, .generation = 1, .file = "n-0.safetensors", .node = "n", .locations = locations, .location_count = 1 };
+	struct hspmd_writer_job job = {
+		.step = 3, .generation = 1, .file = "n-0.safetensors", .node = "n", .locations = locations, .location_count = 1
+	};
 	struct hspmd_error err;
 	json_t *report;
 	long before[EMULATE_COUNTS], after[EMULATE_COUNTS];
@@ -175,7 +179,12 @@ static void snapshot(void **state)
 	open_gpu();
 	void *kept = on_gpu(), *changed = on_gpu();
 	struct hspmd_state_slice slice = {
-		.tensor = "h.0.w", .kind = HSPMD_STATE_PARAM, .dtype = HSPMD_F32, .shape = { .rank = 1, .dim = { ELEMENTS } }, .box = { 1, { 0 }, { ELEMENTS } }, .data = kept,
+		.tensor = "h.0.w",
+		.kind = HSPMD_STATE_PARAM,
+		.dtype = HSPMD_F32,
+		.shape = { .rank = 1, .dim = { ELEMENTS } },
+		.box = { 1, { 0 }, { ELEMENTS } },
+		.data = kept,
 	};
 	struct hspmd_writer *w = hspmd_writer_create(gpu, &err);
 	must(!w, &err);
@@ -186,7 +195,8 @@ static void snapshot(void **state)
 	gpu_counts(after);
 	check_waiting(changed);
 	if (gpu_is_emulated())
-		assert_true(after[EMULATE_COPIES] == before[EMULATE_COPIES] && after[EMULATE_COPIES_BESIDE] > before[EMULATE_COPIES_BESIDE]);
+		assert_true(after[EMULATE_COPIES] == before[EMULATE_COPIES] &&
+		            after[EMULATE_COPIES_BESIDE] > before[EMULATE_COPIES_BESIDE]);
 	must(hspmd_writer_wait_copied(w, &err), &err);
 	fill(kept);
 	check_filled(kept);

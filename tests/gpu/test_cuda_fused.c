@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of operators that the CUDA device runs as one against the two of them one after the other: kernels on the same numbers, in place and not, sizes that cuBLASLt
- * has an algorithm for and others; and whole models with and without pairs. */
+/* Pairs of operators that the CUDA device runs as one against the two of them one after the other: kernels on the same numbers, in place
+ * and not, sizes that cuBLASLt has an algorithm for and others; and whole models with and without pairs. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,8 @@ static struct hspmd_device *gpu;
 /* What an operator's tensors are made of: r rows, h and k widths, s statistics a row. */
 struct pair_case {
 	enum hspmd_opcode opcode;
-	const char *in;  /* a letter for both widths each input: "r": [rows, h]; "k": [rows, k]; "h": [h]; "w": the weight; "s": statistics; '-': not given */
+	const char *in; /* a letter for both widths each input: "r": [rows, h]; "k": [rows, k]; "h": [h]; "w": the weight; "s": statistics;
+	                   '-': not given */
 	const char *out;
 	bool transposed, accumulate;
 };
@@ -132,7 +133,8 @@ static void run(enum hspmd_opcode opcode, struct hspmd_kernel_args *args)
 	gpu->ops->release(gpu, args->workspace);
 }
 
-static struct hspmd_kernel_args make_args(const struct pair_case *c, const struct sizes *z, enum hspmd_dtype type, const struct hspmd_op_attr *attr)
+static struct hspmd_kernel_args make_args(const struct pair_case *c, const struct sizes *z, enum hspmd_dtype type,
+                                          const struct hspmd_op_attr *attr)
 {
 	struct hspmd_kernel_args args = { .attr = attr, .input_count = (int)strlen(c->in), .output_count = (int)strlen(c->out) };
 	for (int k = 0; k < args.input_count; k++) {
@@ -183,7 +185,8 @@ static void run_apart(const struct pair_case *c, struct hspmd_kernel_args *both,
 	}
 }
 
-static void compare(const struct pair_case *c, const struct hspmd_kernel_args *got, const struct hspmd_kernel_args *want, enum hspmd_dtype type)
+static void compare(const struct pair_case *c, const struct hspmd_kernel_args *got, const struct hspmd_kernel_args *want,
+                    enum hspmd_dtype type)
 {
 	for (int k = 0; k < got->output_count; k++) {
 		if (got->out[k].rank < 0)
@@ -195,8 +198,9 @@ static void compare(const struct pair_case *c, const struct hspmd_kernel_args *g
 			size += y[i] * (double)y[i];
 		}
 		if (!(sqrt(off) <= (type == HSPMD_F32 ? F32_BOUND : BF16_BOUND) * sqrt(size)))
-			fail_msg("%s in %s (inputs %s, %lld rows of %lld and %lld): output %d is %g off by norm", hspmd_opcode_names[c->opcode], hspmd_dtype_names[type], c->in,
-				 (long long)got->in[0].shape[0], (long long)got->in[0].shape[1], (long long)got->out[0].shape[1], k, sqrt(off / size));
+			fail_msg("%s in %s (inputs %s, %lld rows of %lld and %lld): output %d is %g off by norm",
+			         hspmd_opcode_names[c->opcode], hspmd_dtype_names[type], c->in, (long long)got->in[0].shape[0],
+			         (long long)got->in[0].shape[1], (long long)got->out[0].shape[1], k, sqrt(off / size));
 		free(x);
 		free(y);
 	}
@@ -205,7 +209,8 @@ static void compare(const struct pair_case *c, const struct hspmd_kernel_args *g
 static void check(const struct pair_case *c, const struct sizes *z, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .transposed = c->transposed, .eps = 1e-5 };
-	struct hspmd_kernel_args want = make_args(c, z, type, &attr), got = make_args(c, z, type, &attr), in_place = make_args(c, z, type, &attr);
+	struct hspmd_kernel_args want = make_args(c, z, type, &attr), got = make_args(c, z, type, &attr),
+	                         in_place = make_args(c, z, type, &attr);
 	run_apart(c, &want, type, z);
 	run(c->opcode, &got);
 	compare(c, &got, &want, type);
@@ -256,9 +261,16 @@ static void train(const char *model, int layers, const char *devices, bool bf16,
 {
 	struct hspmd_error err = { "" };
 	char plan[512];
-	snprintf(plan, sizeof plan, "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"pipelines\":["
-				    "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0%s]}]}]}", layers, devices);
-	struct trainer_options o = { .model = model, .plan = plan, .devices = *devices == '-' ? 2 : 1, .steps = STEPS, .gpus = *devices == '-' ? 3 : 1, .bf16 = bf16 };
+	snprintf(plan, sizeof plan,
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"pipelines\":["
+	         "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0%s]}]}]}",
+	         layers, devices);
+	struct trainer_options o = { .model = model,
+		                     .plan = plan,
+		                     .devices = *devices == '-' ? 2 : 1,
+		                     .steps = STEPS,
+		                     .gpus = *devices == '-' ? 3 : 1,
+		                     .bf16 = bf16 };
 	if (left)
 		setenv("HSPMD_UNFUSED", left, 1);
 	must(trainer_train(&o, losses, &err), &err);
@@ -284,7 +296,8 @@ static void whole_models(void **state)
 				assert_memory_equal(fused, tables, sizeof fused);
 				for (int s = 0; s < STEPS; s++)
 					if (!(fabs(fused[s] - apart[s]) <= bound * apart[s]))
-						fail_msg("model %zu, layout %d in %s: loss of step %d is %.9g, not %.9g", m, l, bf16 ? "BF16" : "F32", s, fused[s], apart[s]);
+						fail_msg("model %zu, layout %d in %s: loss of step %d is %.9g, not %.9g", m, l,
+						         bf16 ? "BF16" : "F32", s, fused[s], apart[s]);
 			}
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every operator of the CUDA device, forward and backward, against the CPU device in double precision on the same inputs, of chosen and of random shapes; the same bits
- * twice; and what is not part of a model's graph: optimizer, random numbers, casts, copies. HSPMD_LONG=1 tries more shapes. */
+/* Every operator of the CUDA device, forward and backward, against the CPU device in double precision on the same inputs, of chosen and of
+ * random shapes; the same bits twice; and what is not part of a model's graph: optimizer, random numbers, casts, copies. HSPMD_LONG=1 tries
+ * more shapes. */
 #include <dlfcn.h>
 #include <glob.h>
 #include <math.h>
@@ -111,7 +112,8 @@ static void check_vectors(enum hspmd_opcode opcode, const struct hspmd_op_attr *
 		float *got = mirror_take_back(mine.out[o].data, (size_t)n * sizeof(float));
 		for (int i = 0; i < n; i++)
 			if (!(fabs((double)got[i] - (double)host[ins + o][i]) <= bound * (1 + fabs((double)host[ins + o][i]))))
-				fail_msg("%s: output %d, element %d is %.9g, not %.9g", hspmd_opcode_names[opcode], o, i, (double)got[i], (double)host[ins + o][i]);
+				fail_msg("%s: output %d, element %d is %.9g, not %.9g", hspmd_opcode_names[opcode], o, i, (double)got[i],
+				         (double)host[ins + o][i]);
 		free(got);
 	}
 	for (int k = 0; k < ins + outs; k++) {
@@ -157,7 +159,9 @@ static void sum_of_squares(void **state)
 	void *data = mirror_allocate(sizeof x), *total = mirror_allocate(sizeof start);
 	mirror_must(gpu->ops->to_device(gpu, data, x, sizeof x, &err), &err);
 	mirror_must(gpu->ops->to_device(gpu, total, &start, sizeof start, &err), &err);
-	struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1, .in = { vector(data, HSPMD_F32, N) }, .out = { vector(total, HSPMD_F64, 1) } };
+	struct hspmd_kernel_args args = {
+		.input_count = 1, .output_count = 1, .in = { vector(data, HSPMD_F32, N) }, .out = { vector(total, HSPMD_F64, 1) }
+	};
 	args.out[0].accumulate = true;
 	run_on(gpu, HSPMD_OP_SUM_SQUARES, &args);
 	double *got = mirror_take_back(total, sizeof start);
@@ -167,13 +171,15 @@ static void sum_of_squares(void **state)
 	gpu->ops->release(gpu, total);
 }
 
-/* More vectors than a launch takes, of all sizes, some without weight decay: the bits of one after the other, but for the order in which squares are summed. */
+/* More vectors than a launch takes, of all sizes, some without weight decay: the bits of one after the other, but for the order in which
+ * squares are summed. */
 static void many_at_once(void **state)
 {
 	(void)state;
 	enum { COUNT = 131 };
 	static struct hspmd_kernel_args all[2][COUNT], squares[COUNT];
-	struct hspmd_op_attr attr = { .scale = 0.5, .adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3 } }, decays = attr;
+	struct hspmd_op_attr attr = { .scale = 0.5, .adam = { .lr = 0.01, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 3 } },
+	                     decays = attr;
 	struct hspmd_error err = { "" };
 	double start = 0, sums[2];
 	void *total = mirror_allocate(sizeof start), *workspace = mirror_allocate(4096);
@@ -184,15 +190,21 @@ static void many_at_once(void **state)
 			struct hspmd_kernel_args *a = &all[way][i];
 			*a = (struct hspmd_kernel_args){ .attr = i % 2 ? &attr : &decays, .input_count = 1, .output_count = i % 3 ? 4 : 3 };
 			for (int k = 0; k < 5; k++) {
-				struct hspmd_op_attr fill = { .random = { .seed = 5, .stream = (uint64_t)(5 * i + k), .mean = 4, .deviation = 1 } };
+				struct hspmd_op_attr fill = {
+					.random = { .seed = 5, .stream = (uint64_t)(5 * i + k), .mean = 4, .deviation = 1 }
+				};
 				struct hspmd_kernel_args f = { .attr = &fill, .output_count = 1 };
 				struct hspmd_view *to = k ? &a->out[k - 1] : &a->in[0];
 				*to = vector(mirror_allocate((size_t)n * sizeof(float) + 64), k == 4 ? HSPMD_BF16 : HSPMD_F32, n);
 				f.out[0] = vector(to->data, HSPMD_F32, k == 4 ? (n + 1) / 2 : n);
 				run_on(gpu, HSPMD_OP_NORMAL, &f);
 			}
-			squares[i] = (struct hspmd_kernel_args){ .input_count = 1, .output_count = 1, .in = { a->in[0] }, .out = { vector(total, HSPMD_F64, 1) },
-								 .workspace = workspace, .workspace_bytes = 64 };
+			squares[i] = (struct hspmd_kernel_args){ .input_count = 1,
+				                                 .output_count = 1,
+				                                 .in = { a->in[0] },
+				                                 .out = { vector(total, HSPMD_F64, 1) },
+				                                 .workspace = workspace,
+				                                 .workspace_bytes = 64 };
 			squares[i].out[0].accumulate = true;
 		}
 	for (int i = 0; i < COUNT; i++)
@@ -209,7 +221,8 @@ static void many_at_once(void **state)
 	assert_true(sums[0] > 0 && fabs(sums[1] - sums[0]) < 1e-12 * sums[0]);
 	for (int i = 0; i < COUNT; i++)
 		for (int k = 0; k < 5; k++) {
-			const struct hspmd_view *one = k ? &all[0][i].out[k - 1] : &all[0][i].in[0], *other = k ? &all[1][i].out[k - 1] : &all[1][i].in[0];
+			const struct hspmd_view *one = k ? &all[0][i].out[k - 1] : &all[0][i].in[0],
+			                        *other = k ? &all[1][i].out[k - 1] : &all[1][i].in[0];
 			size_t bytes = (size_t)one->shape[0] * hspmd_dtype_bytes(one->dtype);
 			void *x = mirror_take_back(one->data, bytes), *y = mirror_take_back(other->data, bytes);
 			if (memcmp(x, y, bytes))
@@ -231,7 +244,9 @@ static void casts(void **state)
 	struct hspmd_error err;
 	void *wide = mirror_allocate(sizeof x), *half = mirror_allocate(9 * 2), *back = mirror_allocate(sizeof x);
 	mirror_must(gpu->ops->to_device(gpu, wide, x, sizeof x, &err), &err);
-	struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1, .in = { vector(wide, HSPMD_F32, 9) }, .out = { vector(half, HSPMD_BF16, 9) } };
+	struct hspmd_kernel_args args = {
+		.input_count = 1, .output_count = 1, .in = { vector(wide, HSPMD_F32, 9) }, .out = { vector(half, HSPMD_BF16, 9) }
+	};
 	run_on(gpu, HSPMD_OP_CAST, &args);
 	args.in[0] = vector(half, HSPMD_BF16, 9);
 	args.out[0] = vector(back, HSPMD_F32, 9);
@@ -248,7 +263,8 @@ static void copies(void **state)
 {
 	(void)state;
 	struct hspmd_error err;
-	struct hspmd_box from = { 3, { 0, 0, 0 }, { 2, 5, 6 } }, to = { 3, { 0, 1, 2 }, { 2, 4, 6 } }, part = { 3, { 0, 2, 3 }, { 2, 4, 5 } };
+	struct hspmd_box from = { 3, { 0, 0, 0 }, { 2, 5, 6 } }, to = { 3, { 0, 1, 2 }, { 2, 4, 6 } },
+	                 part = { 3, { 0, 2, 3 }, { 2, 4, 5 } };
 	float src[60], dst[24];
 	void *source = mirror_allocate(sizeof src), *target = mirror_allocate(sizeof dst);
 	for (int i = 0; i < 60; i++)
@@ -481,10 +497,11 @@ static void attention_is_chosen(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(operators_f32), cmocka_unit_test(operators_bf16), cmocka_unit_test(operators_of_random_shapes), cmocka_unit_test(optimizer),
-		cmocka_unit_test(many_at_once), cmocka_unit_test(random_numbers),
-		cmocka_unit_test(sum_of_squares), cmocka_unit_test(casts), cmocka_unit_test(copies), cmocka_unit_test(many_copies), cmocka_unit_test(large_copies),
-		cmocka_unit_test(attention_by_dnn), cmocka_unit_test(attention_is_chosen),
+		cmocka_unit_test(operators_f32),       cmocka_unit_test(operators_bf16), cmocka_unit_test(operators_of_random_shapes),
+		cmocka_unit_test(optimizer),           cmocka_unit_test(many_at_once),   cmocka_unit_test(random_numbers),
+		cmocka_unit_test(sum_of_squares),      cmocka_unit_test(casts),          cmocka_unit_test(copies),
+		cmocka_unit_test(many_copies),         cmocka_unit_test(large_copies),   cmocka_unit_test(attention_by_dnn),
+		cmocka_unit_test(attention_is_chosen),
 	};
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);

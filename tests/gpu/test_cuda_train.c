@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole models on the CUDA device, alone, several, and mixed with CPU devices: the losses of one CPU device (law 1); in BF16 near to them. On a machine with one
- * GPU the plans' GPUs are that one. */
+/* Whole models on the CUDA device, alone, several, and mixed with CPU devices: the losses of one CPU device (law 1); in BF16 near to them.
+ * On a machine with one GPU the plans' GPUs are that one. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,9 @@
 
 #define STEPS 5
 #define LONG_STEPS 100
-#define HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":#,\"pipelines\":"
+#define HEAD                                                                                                                               \
+	"{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":#,"         \
+	"\"pipelines\":"
 #define TAIL "]}"
 
 /* Devices of a plan, and which of them are GPUs. */
@@ -26,17 +28,26 @@ static const struct plan {
 	unsigned gpus;
 } plans[] = {
 	{ "one GPU", HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]}" TAIL, 1, 0, 1 },
-	{ "a GPU and a CPU as two stages", HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,@],\"devices\":[\"n:1\"]}]}" TAIL,
+	{ "a GPU and a CPU as two stages",
+	  HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,@],\"devices\":[\"n:1\"]}]}" TAIL,
 	  2, 0, 1 },
-	{ "a CPU and a GPU, tensor parallel", HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true}]}" TAIL, 2, 0, 2 },
+	{ "a CPU and a GPU, tensor parallel",
+	  HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true}]}" TAIL, 2, 0, 2 },
 	{ "two GPUs and a CPU, three pipelines, ZeRO",
-	  HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:1\"]}]},"
-	       "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:2\"]}]}" TAIL, 3, 1, 5 },
+	  HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":["
+	       "0,@],\"devices\":[\"n:1\"]}]},"
+	       "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:2\"]}]}" TAIL,
+	  3, 1, 5 },
 	{ "three GPUs, two stages, recomputation",
-	  HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"recompute\":\"full\"},{\"layers\":[2,@],\"devices\":[\"n:2\"],"
-	       "\"recompute\":\"selective\"}]}" TAIL, 3, 1, 7 },
-	{ "two GPUs, ZeRO", HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],"
-				 "\"devices\":[\"n:1\"]}]}" TAIL, 2, 1, 3 },
+	  HEAD "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"recompute\":\"full\"},{\"layers\":[2,@],"
+	       "\"devices\":[\"n:2\"],"
+	       "\"recompute\":\"selective\"}]}" TAIL,
+	  3, 1, 7 },
+	{ "two GPUs, ZeRO",
+	  HEAD
+	  "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],"
+	  "\"devices\":[\"n:1\"]}]}" TAIL,
+	  2, 1, 3 },
 };
 
 static const struct model {
@@ -65,7 +76,13 @@ static void train(const struct model *m, const struct plan *p, unsigned gpus, bo
 	struct hspmd_error err = { "" };
 	char *text = plan_text(p, m->layers);
 	struct trainer_options o = {
-		.model = m->config, .plan = text, .devices = p->devices, .steps = steps, .gpus = gpus, .bf16 = bf16, .documents = documents,
+		.model = m->config,
+		.plan = text,
+		.devices = p->devices,
+		.steps = steps,
+		.gpus = gpus,
+		.bf16 = bf16,
+		.documents = documents,
 	};
 	if (trainer_train(&o, losses, &err))
 		fail_msg("%s, %s: %s", m->name, p->name, err.text);
@@ -138,14 +155,23 @@ static void plans_bf16(void **state)
 #define ROUNDED_STEPS 50
 #define ROUNDED_BOUND 5e-3 /* relative; plans sum in other orders. Emulated: 2e-3 at most, 6e-3 with rounding to the nearest */
 
-#define SMALL_HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":#,\"pipelines\":"
+#define SMALL_HEAD                                                                                                                         \
+	"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":#,"         \
+	"\"pipelines\":"
 static const struct plan rounded_plans[] = {
 	{ "one GPU", SMALL_HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0\"]}]}" TAIL, 1, 0, 1 },
-	{ "tensor parallel, unequal", SMALL_HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"shard_ratio\":[0.7,0.3]}]}" TAIL, 2, 0, 3 },
-	{ "three stages", SMALL_HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],\"devices\":[\"n:1\"]},{\"layers\":[3,@],"
-			  "\"devices\":[\"n:2\"]}]}" TAIL, 3, 0, 7 },
-	{ "two pipelines, one tensor parallel, ZeRO", SMALL_HEAD "[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"shard_ratio\":[0.6,0.4]}]},"
-							  "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:2\"]}]}" TAIL, 3, 1, 7 },
+	{ "tensor parallel, unequal",
+	  SMALL_HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"shard_ratio\":[0.7,0.3]}]}" TAIL, 2, 0,
+	  3 },
+	{ "three stages",
+	  SMALL_HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],\"devices\":[\"n:1\"]},{"
+	             "\"layers\":[3,@],"
+	             "\"devices\":[\"n:2\"]}]}" TAIL,
+	  3, 0, 7 },
+	{ "two pipelines, one tensor parallel, ZeRO",
+	  SMALL_HEAD "[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:0-1\"],\"shard_ratio\":[0.6,0.4]}]},"
+	             "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,@],\"devices\":[\"n:2\"]}]}" TAIL,
+	  3, 1, 7 },
 };
 #define ROUNDED_PLANS (sizeof rounded_plans / sizeof *rounded_plans)
 
@@ -156,8 +182,15 @@ static struct rounding_case *train_rounded(const struct model *m, const struct p
 	struct hspmd_error err = { "" };
 	char *text = plan_text(p, m->layers);
 	struct trainer_options o = {
-		.model = m->config, .plan = text, .devices = p->devices, .steps = steps, .gpus = p->gpus, .bf16 = true, .stochastic = true,
-		.on_end = rounding_case_take, .context = c,
+		.model = m->config,
+		.plan = text,
+		.devices = p->devices,
+		.steps = steps,
+		.gpus = p->gpus,
+		.bf16 = true,
+		.stochastic = true,
+		.on_end = rounding_case_take,
+		.context = c,
 	};
 	if (trainer_train(&o, losses, &err) || rounding_case_check(c, TRAINER_SEED, steps, &err))
 		fail_msg("%s, %s, %d steps: %s", m->name, p->name, steps, err.text);
@@ -254,7 +287,8 @@ static void graphs(void **state)
 			before = asked();
 			train(&models[m], &plans[0], 1, kinds[k].bf16, kinds[k].documents, STEPS, recorded);
 			long with = asked() - before;
-			printf("%s: %ld launches and copies in %d steps, %ld where passes are recorded\n", models[m].name, without, STEPS, with);
+			printf("%s: %ld launches and copies in %d steps, %ld where passes are recorded\n", models[m].name, without, STEPS,
+			       with);
 			assert_memory_equal(each, recorded, sizeof each);
 			assert_true(!gpu_is_emulated() || with < without * 2 / 3);
 			if (m || k)
@@ -284,7 +318,8 @@ static void graphs_between_messages(void **state)
 			train(&models[0], &plans[i], plans[i].gpus, false, false, STEPS, losses[on]);
 			counts[on] = asked() - before;
 		}
-		printf("%s: %ld launches and copies in %d steps, %ld where passes are recorded\n", plans[i].name, counts[0], STEPS, counts[1]);
+		printf("%s: %ld launches and copies in %d steps, %ld where passes are recorded\n", plans[i].name, counts[0], STEPS,
+		       counts[1]);
 		assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
 		assert_true(!gpu_is_emulated() || counts[1] < counts[0] * 4 / 5);
 	}
@@ -294,12 +329,18 @@ static void graphs_between_messages(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(plans_f32), cmocka_unit_test(documents), cmocka_unit_test(plans_bf16), cmocka_unit_test(graphs), cmocka_unit_test(graphs_between_messages),
-		cmocka_unit_test(rounded_operators), cmocka_unit_test(rounded_starts), cmocka_unit_test(rounded_plans_agree),
+		cmocka_unit_test(plans_f32),
+		cmocka_unit_test(documents),
+		cmocka_unit_test(plans_bf16),
+		cmocka_unit_test(graphs),
+		cmocka_unit_test(graphs_between_messages),
+		cmocka_unit_test(rounded_operators),
+		cmocka_unit_test(rounded_starts),
+		cmocka_unit_test(rounded_plans_agree),
 		cmocka_unit_test(hundred_steps),
 	};
 	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
-	setenv("HSPMD_CUDA_TUNE", "0", 0); /* test_cuda_ops chooses by measurement; here it would cost more than the steps */
+	setenv("HSPMD_CUDA_TUNE", "0", 0);     /* test_cuda_ops chooses by measurement; here it would cost more than the steps */
 	struct hspmd_device *gpu = gpu_open(); /* or skip */
 	gpu->ops->close(gpu);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,10 +50,12 @@ static int rope_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 	return op_case_append(g, HSPMD_OP_ROPE, &attr, in, 1, NULL);
 }
 
-static int attention(struct hspmd_graph *g, enum hspmd_dtype type, int64_t t, int64_t heads, int64_t kv, int64_t d, int64_t window, bool segments)
+static int attention(struct hspmd_graph *g, enum hspmd_dtype type, int64_t t, int64_t heads, int64_t kv, int64_t d, int64_t window,
+                     bool segments)
 {
 	struct hspmd_op_attr attr = { .head_dim = d, .heads = heads, .kv_heads = kv, .scale = 0.12, .window = window };
-	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, t, heads * d)), op_case_parameter(g, type, "k", SHAPE(2, t, kv * d)), op_case_parameter(g, type, "v", SHAPE(2, t, kv * d)),
+	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, t, heads * d)), op_case_parameter(g, type, "k", SHAPE(2, t, kv * d)),
+		     op_case_parameter(g, type, "v", SHAPE(2, t, kv * d)),
 		     segments ? hspmd_graph_input(g, "segments", HSPMD_I32, SHAPE(2, t), 0) : -1 };
 	return op_case_append(g, HSPMD_OP_ATTENTION, &attr, in, segments ? 4 : 3, NULL);
 }
@@ -105,15 +107,20 @@ static int experts_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 	struct hspmd_op_attr attr = { .experts = 3, .experts_per_token = 2, .scale = 0.7 };
 	int logits = op_case_parameter(g, type, "logits", SHAPE(2, 45, 3)), routed[HSPMD_OP_MAX_IO];
 	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 45, 40)), routed[1], routed[0], op_case_parameter(g, type, "gate", SHAPE(3, 48, 40)),
-		     op_case_parameter(g, type, "up", SHAPE(3, 48, 40)), op_case_parameter(g, type, "down", SHAPE(3, 40, 48)) };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 45, 40)),
+		     routed[1],
+		     routed[0],
+		     op_case_parameter(g, type, "gate", SHAPE(3, 48, 40)),
+		     op_case_parameter(g, type, "up", SHAPE(3, 48, 40)),
+		     op_case_parameter(g, type, "down", SHAPE(3, 40, 48)) };
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
 }
 
 static int loss_wide(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .parts = 1, .scale = 0.3 };
-	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 50), 0), in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 50, 1000)), targets };
+	int targets = hspmd_graph_input(g, "targets", HSPMD_I32, SHAPE(3, 50), 0),
+	    in[] = { op_case_parameter(g, type, "logits", SHAPE(3, 50, 1000)), targets };
 	in[0] = op_case_append(g, HSPMD_OP_VOCAB_STATS, &attr, in, 2, NULL);
 	return op_case_append(g, HSPMD_OP_LOSS, &attr, in, 2, NULL);
 }

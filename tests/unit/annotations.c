@@ -109,7 +109,8 @@ static void fill_union(struct filling *f, const int *sizes, int groups)
 				assert_int_equal(hspmd_annotation_split(part[g], 0, s->dim[i], s->parts[i], 1, NULL), 0);
 		}
 		for (int hdim = groups > 1 ? HSPMD_PARTIAL : HSPMD_DUPLICATE; hdim < (groups > 1 ? f->shape->rank : 0); hdim++) {
-			struct hspmd_annotation *a = hspmd_annotation_union((const struct hspmd_annotation *const *)part, groups, hdim, 1, NULL);
+			struct hspmd_annotation *a =
+			        hspmd_annotation_union((const struct hspmd_annotation *const *)part, groups, hdim, 1, NULL);
 			assert_non_null(a);
 			add_variant(f, a);
 			add(f, a);

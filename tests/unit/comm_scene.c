@@ -25,12 +25,13 @@ void scene_use(struct scene_ground *use)
 	ground = use;
 }
 
-void scene_add_box(float *dst, const struct hspmd_box *dst_box, const float *src, const struct hspmd_box *src_box, const struct hspmd_box *part)
+void scene_add_box(float *dst, const struct hspmd_box *dst_box, const float *src, const struct hspmd_box *src_box,
+                   const struct hspmd_box *part)
 {
 	for (int64_t r = part->lo[0]; r < part->hi[0]; r++)
 		for (int64_t k = part->lo[1]; k < part->hi[1]; k++)
 			dst[(r - dst_box->lo[0]) * (dst_box->hi[1] - dst_box->lo[1]) + k - dst_box->lo[1]] +=
-				src[(r - src_box->lo[0]) * (src_box->hi[1] - src_box->lo[1]) + k - src_box->lo[1]];
+			        src[(r - src_box->lo[0]) * (src_box->hi[1] - src_box->lo[1]) + k - src_box->lo[1]];
 }
 
 /* ---- a step, its inputs and what must come out */
@@ -54,14 +55,15 @@ struct scene {
 	struct hspmd_error err[SCENE_MEMBERS];
 	int rv[SCENE_MEMBERS];
 	int sent[SCENE_MEMBERS][SCENE_MEMBERS]; /* messages, by rank from and to */
-	bool small; /* of moves: what goes between two fits one message */
+	bool small;                             /* of moves: what goes between two fits one message */
 };
 
 /* ---- counting messages */
 
 static struct scene *playing;
 
-static int send_and_count(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r, struct hspmd_error *err)
+static int send_and_count(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
+                          struct hspmd_error *err)
 {
 	playing->sent[t->options.rank][to]++; /* a thread a rank */
 	return hspmd_transport_memory.send(t, to, tag, data, bytes, r, err);
@@ -186,7 +188,7 @@ static void reference(struct scene *s)
 			for (int64_t y = b.lo[0]; y < b.hi[0]; y++)
 				for (int64_t x = b.lo[1]; x < b.hi[1]; x++)
 					*at(s->want[r], &s->held_out[r], y, x) =
-						p->kind == HSPMD_COMM_ZERO ? 0 : *at(s->in[r], &s->held_in[r], y, x);
+					        p->kind == HSPMD_COMM_ZERO ? 0 : *at(s->in[r], &s->held_in[r], y, x);
 		}
 	if (p->kind == HSPMD_COMM_SEND_RECEIVE) {
 		int from = rank_of_device(p->members[0]), to = rank_of_device(p->members[1]);
@@ -203,15 +205,23 @@ struct runner {
 };
 
 /* What goes straight from device to device: this rank's part, from everybody's addresses. */
-static int open_direct(struct scene *s, int rank, struct hspmd_device *dev, const int *rank_of, struct hspmd_communicator_cache *cache, struct hspmd_devcomm **d,
-		       struct hspmd_error *err)
+static int open_direct(struct scene *s, int rank, struct hspmd_device *dev, const int *rank_of, struct hspmd_communicator_cache *cache,
+                       struct hspmd_devcomm **d, struct hspmd_error *err)
 {
 	struct hspmd_devcomm_use uses[SCENE_REPEAT];
 	for (int i = 0; i < s->repeat; i++)
 		uses[i] = (struct hspmd_devcomm_use){ &s->step, (uint64_t)(i + 1) << 8 };
 	struct hspmd_devcomm_options o = {
-		.device = dev, .cache = cache, .rank = rank, .size = s->members, .rank_of = rank_of, .count = 3 + 2 * SCENE_MEMBERS, .uses = uses,
-		.use_count = (size_t)s->repeat, .abort = &s->failed, .timeout_s = LIMIT_S,
+		.device = dev,
+		.cache = cache,
+		.rank = rank,
+		.size = s->members,
+		.rank_of = rank_of,
+		.count = 3 + 2 * SCENE_MEMBERS,
+		.uses = uses,
+		.use_count = (size_t)s->repeat,
+		.abort = &s->failed,
+		.timeout_s = LIMIT_S,
 	};
 	bool left_out = s->left_out == rank;
 	int rv = left_out ? 0 : hspmd_devcomm_open(&o, d, err);
@@ -303,7 +313,8 @@ static void check_messages(const struct scene *s)
 	for (int from = 0; from < s->members; from++)
 		for (int to = 0; to < s->members; to++)
 			if (s->sent[from][to] != s->repeat * most[from][to])
-				fail_msg("%d messages from rank %d to %d in %d turns, not %d each", s->sent[from][to], from, to, s->repeat, most[from][to]);
+				fail_msg("%d messages from rank %d to %d in %d turns, not %d each", s->sent[from][to], from, to, s->repeat,
+				         most[from][to]);
 }
 
 static void run_scene(struct scene *s, const char *what)
@@ -459,8 +470,9 @@ void scene_batched(int trials)
 			deal_rows(&s, &whole, part);
 			for (int k = 0; k < s.members; k++)
 				if (!hspmd_box_empty(&part[k]) && draw(4))
-					s.step.moves[s.step.move_count++] =
-						(struct hspmd_move){ .from = 3 + 2 * (int)draw(s.members), .to = 3 + 2 * to, .box = part[k] };
+					s.step.moves[s.step.move_count++] = (struct hspmd_move){ .from = 3 + 2 * (int)draw(s.members),
+						                                                 .to = 3 + 2 * to,
+						                                                 .box = part[k] };
 			for (int k = (int)draw(3); k > 0; k--)
 				s.step.moves[s.step.move_count++] = (struct hspmd_move){
 					.from = 3 + 2 * (int)draw(s.members), .to = 3 + 2 * to, .box = random_box(&whole), .add = 1

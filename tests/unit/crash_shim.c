@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded into a program that changes files: at the call whose number HSPMD_CRASH_AT says it kills the process (a write has then written half), or, with
- * HSPMD_CRASH_ERRNO, lets that call fail. With HSPMD_CRASH_LOG every call is written down, so that the order of writes, syncs and renames can be judged as a loss
- * of power would. Only calls on paths that begin with HSPMD_CRASH_UNDER (several: with a colon between), and on descriptors opened there, count.
+/* Preloaded into a program that changes files: at the call whose number HSPMD_CRASH_AT says it kills the process (a write has then written
+ * half), or, with HSPMD_CRASH_ERRNO, lets that call fail. With HSPMD_CRASH_LOG every call is written down, so that the order of writes,
+ * syncs and renames can be judged as a loss of power would. Only calls on paths that begin with HSPMD_CRASH_UNDER (several: with a colon
+ * between), and on descriptors opened there, count.
  *
- * A file that HSPMD_CRASH_ORDER names tells running processes what to do: "CALL TEXT WHAT" (or "any" call; TEXT is part of the path). The first process that comes to such
- * a call removes the file and kills itself (WHAT is "kill"), stops itself ("stop"), or lets the call fail (an errno); "keep ERRNO" lets all fail while the file is there. */
+ * A file that HSPMD_CRASH_ORDER names tells running processes what to do: "CALL TEXT WHAT" (or "any" call; TEXT is part of the path). The
+ * first process that comes to such a call removes the file and kills itself (WHAT is "kill"), stops itself ("stop"), or lets the call fail
+ * (an errno); "keep ERRNO" lets all fail while the file is there. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -64,7 +66,8 @@ static int obey(const char *what, const char *path, void (*half)(void *), void *
 	ssize_t n = read(fd, text, sizeof text - 1);
 	REAL(close)(fd);
 	text[n > 0 ? n : 0] = '\0';
-	if (sscanf(text, "%15s %127s %15s %d", call, part, act, &error) < 3 || (strcmp(call, "any") && strcmp(call, what)) || !strstr(path, part))
+	if (sscanf(text, "%15s %127s %15s %d", call, part, act, &error) < 3 || (strcmp(call, "any") && strcmp(call, what)) ||
+	    !strstr(path, part))
 		return 0;
 	if (strcmp(act, "keep") && REAL(unlink)(order))
 		return 0; /* another was first */
@@ -161,10 +164,10 @@ int close(int fd)
 	return struck ? -1 : rv;
 }
 
-#define FALLOCATE(name)                                                                                    \
-	int name(int fd, int mode, off_t offset, off_t bytes)                                              \
-	{                                                                                                  \
-		return strike("fallocate", name_of(fd), NULL, NULL, NULL) ? -1 : REAL(name)(fd, mode, offset, bytes); \
+#define FALLOCATE(name)                                                                                                                    \
+	int name(int fd, int mode, off_t offset, off_t bytes)                                                                              \
+	{                                                                                                                                  \
+		return strike("fallocate", name_of(fd), NULL, NULL, NULL) ? -1 : REAL(name)(fd, mode, offset, bytes);                      \
 	}
 FALLOCATE(fallocate)
 FALLOCATE(fallocate64)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of the many cases that a test can make up it tries this time. Without HSPMD_LONG it is a few of them; ./check draws which from the commit (HSPMD_DRAW, a
- * number), so that commits together try them all, and the same commit always the same. Without HSPMD_DRAW they are the first. */
+/* Which of the many cases that a test can make up it tries this time. Without HSPMD_LONG it is a few of them; ./check draws which from the
+ * commit (HSPMD_DRAW, a number), so that commits together try them all, and the same commit always the same. Without HSPMD_DRAW they are
+ * the first. */
 #ifndef HSPMD_TESTS_DRAW_H
 #define HSPMD_TESTS_DRAW_H
 

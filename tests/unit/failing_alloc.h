@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory running short: every allocation that a call makes is made to fail in its turn. Each time the call must fail, say so, and give back
- * all it took. A program that uses this is linked with FAILING_ALLOC_LINK, which put functions of failing_alloc.c before the allocating ones
- * of libc. */
+ * all it took. A program that uses this is linked with FAILING_ALLOC_LINK, which put functions of failing_alloc.c before the allocating
+ * ones of libc. */
 #ifndef HSPMD_UNIT_FAILING_ALLOC_H
 #define HSPMD_UNIT_FAILING_ALLOC_H
 

@@ -45,7 +45,8 @@ static int build_position(struct hspmd_graph *g, enum hspmd_dtype type)
 static int build_layernorm(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .eps = 1e-5 };
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 37)), op_case_parameter(g, type, "gain", SHAPE(37)), op_case_parameter(g, type, "bias", SHAPE(37)) };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 37)), op_case_parameter(g, type, "gain", SHAPE(37)),
+		     op_case_parameter(g, type, "bias", SHAPE(37)) };
 	return op_case_append(g, HSPMD_OP_LAYERNORM, &attr, in, 3, NULL);
 }
 
@@ -64,25 +65,29 @@ static int build_linear(struct hspmd_graph *g, enum hspmd_dtype type)
 
 static int build_linear_bias(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 9)), op_case_parameter(g, type, "w", SHAPE(13, 9)), op_case_parameter(g, type, "bias", SHAPE(13)) };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 9)), op_case_parameter(g, type, "w", SHAPE(13, 9)),
+		     op_case_parameter(g, type, "bias", SHAPE(13)) };
 	return op_case_append(g, HSPMD_OP_LINEAR, NULL, in, 3, NULL);
 }
 
 static int build_linear_transposed(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	struct hspmd_op_attr attr = { .transposed = true };
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 9)), op_case_parameter(g, type, "w", SHAPE(9, 3, 7)), op_case_parameter(g, type, "bias", SHAPE(3, 7)) };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 5, 9)), op_case_parameter(g, type, "w", SHAPE(9, 3, 7)),
+		     op_case_parameter(g, type, "bias", SHAPE(3, 7)) };
 	return op_case_append(g, HSPMD_OP_LINEAR, &attr, in, 3, NULL);
 }
 
 /* Large enough for several blocks in every direction. */
 static int build_linear_large(struct hspmd_graph *g, enum hspmd_dtype type)
 {
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 101, 407)), op_case_parameter(g, type, "w", SHAPE(67, 407)), op_case_parameter(g, type, "bias", SHAPE(67)) };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(2, 101, 407)), op_case_parameter(g, type, "w", SHAPE(67, 407)),
+		     op_case_parameter(g, type, "bias", SHAPE(67)) };
 	return op_case_append(g, HSPMD_OP_LINEAR, NULL, in, 3, NULL);
 }
 
-static int separate_attention(struct hspmd_graph *g, enum hspmd_dtype type, int64_t t, int64_t heads, int64_t kv, int64_t d, int64_t window, bool segments)
+static int separate_attention(struct hspmd_graph *g, enum hspmd_dtype type, int64_t t, int64_t heads, int64_t kv, int64_t d, int64_t window,
+                              bool segments)
 {
 	struct hspmd_op_attr attr = { .head_dim = d, .heads = heads, .kv_heads = kv, .scale = 0.4, .window = window };
 	int in[] = { op_case_parameter(g, type, "q", SHAPE(2, t, heads * d)), op_case_parameter(g, type, "k", SHAPE(2, t, kv * d)),
@@ -166,8 +171,12 @@ static int build_experts(struct hspmd_graph *g, enum hspmd_dtype type)
 	struct hspmd_op_attr attr = { .experts = 5, .experts_per_token = 2, .scale = 0.7 };
 	int logits = op_case_parameter(g, type, "logits", SHAPE(3, 6, 5)), routed[HSPMD_OP_MAX_IO];
 	op_case_append(g, HSPMD_OP_TOPK_ROUTER, &attr, &logits, 1, routed);
-	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 6, 7)), routed[1], routed[0], op_case_parameter(g, type, "gate", SHAPE(5, 9, 7)),
-		     op_case_parameter(g, type, "up", SHAPE(5, 9, 7)), op_case_parameter(g, type, "down", SHAPE(5, 7, 9)) };
+	int in[] = { op_case_parameter(g, type, "x", SHAPE(3, 6, 7)),
+		     routed[1],
+		     routed[0],
+		     op_case_parameter(g, type, "gate", SHAPE(5, 9, 7)),
+		     op_case_parameter(g, type, "up", SHAPE(5, 9, 7)),
+		     op_case_parameter(g, type, "down", SHAPE(5, 7, 9)) };
 	return op_case_append(g, HSPMD_OP_EXPERTS, &attr, in, 6, NULL);
 }
 
@@ -265,7 +274,9 @@ void op_values_close(struct op_values *v)
 
 double op_value_get(const void *data, enum hspmd_dtype type, int64_t i)
 {
-	return type == HSPMD_F64 ? ((const double *)data)[i] : type == HSPMD_F32 ? (double)((const float *)data)[i] : ((const int32_t *)data)[i];
+	return type == HSPMD_F64   ? ((const double *)data)[i]
+	       : type == HSPMD_F32 ? (double)((const float *)data)[i]
+	                           : ((const int32_t *)data)[i];
 }
 
 void op_value_set(void *data, enum hspmd_dtype type, int64_t i, double value)
@@ -298,8 +309,8 @@ void op_values_fill(struct op_values *v, unsigned seed)
 			continue;
 		for (int64_t i = 0; i < elements(v->g, (int)t); i++)
 			op_value_set(v->data[t], tensor->dtype, i,
-				     tensor->dtype == HSPMD_I32 ? integer_of(tensor, seed, i)
-								: (double)(float)hspmd_random_normal(seed, 2 + t, (uint64_t)i));
+			             tensor->dtype == HSPMD_I32 ? integer_of(tensor, seed, i)
+			                                        : (double)(float)hspmd_random_normal(seed, 2 + t, (uint64_t)i));
 	}
 }
 

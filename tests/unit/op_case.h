@@ -15,19 +15,21 @@ struct op_case {
 extern const struct op_case op_cases[];
 extern const size_t op_case_count;
 
-/* What cases are built with: a parameter, which is differentiated; an operator, whose first output is returned (out: all, or NULL). They fail the test. */
+/* What cases are built with: a parameter, which is differentiated; an operator, whose first output is returned (out: all, or NULL). They
+ * fail the test. */
 int op_case_parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *name, struct hspmd_shape shape);
 int op_case_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *in, int count, int *out);
 #define SHAPE(...) ((struct hspmd_shape){ .rank = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), .dim = { __VA_ARGS__ } })
 
-/* The case's graph with its backward operators. Tensors that are the start of differentiation ("seed") are inputs. Never NULL: fails the test. */
+/* The case's graph with its backward operators. Tensors that are the start of differentiation ("seed") are inputs. Never NULL: fails the
+ * test. */
 struct hspmd_graph *op_case_graph(const struct op_case *c, enum hspmd_dtype type);
 
 /* Values of all tensors of a graph on a device with host memory. */
 struct op_values {
 	const struct hspmd_graph *g;
 	struct hspmd_device *dev;
-	void **data;     /* per tensor, whole */
+	void **data; /* per tensor, whole */
 	void *workspace;
 	size_t workspace_bytes;
 };

@@ -18,7 +18,7 @@ static json_t *values_of(const struct op_values *v, int tensor)
 		json_array_append_new(shape, json_integer(t->shape.dim[d]));
 	for (int64_t i = 0; i < hspmd_shape_elements(&t->shape); i++)
 		json_array_append_new(data, t->dtype == HSPMD_I32 ? json_integer(((const int32_t *)v->data[tensor])[i])
-								  : json_real(op_value_get(v->data[tensor], t->dtype, i)));
+		                                                  : json_real(op_value_get(v->data[tensor], t->dtype, i)));
 	return json_pack("{s:o, s:o}", "shape", shape, "data", data);
 }
 
@@ -39,8 +39,8 @@ static void dump(const struct op_case *c, enum hspmd_dtype type)
 		if (tensor->role == HSPMD_TENSOR_PARAMETER)
 			json_object_set_new(grads, tensor->name, values_of(&v, tensor->grad));
 	}
-	json_t *line = json_pack("{s:s, s:s, s:o, s:o, s:o}", "case", c->name, "type", hspmd_dtype_names[type], "inputs", inputs, "outputs", outputs,
-				 "grads", grads);
+	json_t *line = json_pack("{s:s, s:s, s:o, s:o, s:o}", "case", c->name, "type", hspmd_dtype_names[type], "inputs", inputs, "outputs",
+	                         outputs, "grads", grads);
 	json_dumpf(line, stdout, JSON_COMPACT);
 	putchar('\n');
 	json_decref(line);

@@ -14,8 +14,13 @@ void maker_start(struct maker *m)
 	memset(m, 0, sizeof *m);
 	m->types[0] = "t0";
 	m->types[1] = "t1";
-	m->snapshot = (struct hspmd_snapshot){ .now_s = 10000, .type_count = 2, .types = m->types, .classes = m->classes, .nodes = m->nodes,
-				       .pending = m->pending, .elastic = m->elastic };
+	m->snapshot = (struct hspmd_snapshot){ .now_s = 10000,
+		                               .type_count = 2,
+		                               .types = m->types,
+		                               .classes = m->classes,
+		                               .nodes = m->nodes,
+		                               .pending = m->pending,
+		                               .elastic = m->elastic };
 }
 
 int maker_class(struct maker *m, int type, int devices)
@@ -32,7 +37,9 @@ int maker_nodes(struct maker *m, int class, int n, int holder, double idle_s)
 		m->nodes[m->snapshot.node_count++] = (struct hspmd_snapshot_node){
 			.name = "n",
 			.class = class,
-			.state = holder >= 0 ? HSPMD_SNAPSHOT_HELD : holder == -1 ? HSPMD_SNAPSHOT_IDLE : HSPMD_SNAPSHOT_BUSY,
+			.state = holder >= 0    ? HSPMD_SNAPSHOT_HELD
+			         : holder == -1 ? HSPMD_SNAPSHOT_IDLE
+			                        : HSPMD_SNAPSHOT_BUSY,
 			.holder = holder >= 0 ? holder : -1,
 			.since_s = m->snapshot.now_s - idle_s,
 			.free_s = m->snapshot.now_s + 1000,
@@ -47,9 +54,18 @@ int maker_elastic(struct maker *m, double rate, double power)
 	for (int i = 0; i < MAKER_CURVE; i++)
 		m->curves[job][i] = rate * pow(i + 1, power);
 	memset(m->elastic_usable[job], 1, sizeof m->elastic_usable[job]);
-	*e = (struct hspmd_snapshot_elastic){ .id = 100 + (uint32_t)job, .terms = hspmd_policy_builtin, .min_nodes = 1, .max_nodes = MAKER_CURVE, .priority = 10,
-					  .curve_count = MAKER_CURVE, .tokens_per_s = m->curves[job], .resized_s = -INFINITY, .remaining_s = INFINITY,
-					  .reachable = true, .declined_grow_until_s = -INFINITY, .usable = m->elastic_usable[job] };
+	*e = (struct hspmd_snapshot_elastic){ .id = 100 + (uint32_t)job,
+		                              .terms = hspmd_policy_builtin,
+		                              .min_nodes = 1,
+		                              .max_nodes = MAKER_CURVE,
+		                              .priority = 10,
+		                              .curve_count = MAKER_CURVE,
+		                              .tokens_per_s = m->curves[job],
+		                              .resized_s = -INFINITY,
+		                              .remaining_s = INFINITY,
+		                              .reachable = true,
+		                              .declined_grow_until_s = -INFINITY,
+		                              .usable = m->elastic_usable[job] };
 	e->terms.into_idle = true;
 	e->terms.after_idle_s = e->terms.grow_cooldown_s = e->terms.shrink_cooldown_s = e->terms.min_gain = 0;
 	e->terms.for_pending = HSPMD_PENDING_HIGHER;
@@ -60,8 +76,12 @@ int maker_pending(struct maker *m, int nodes, double priority)
 {
 	int i = m->snapshot.pending_count++;
 	memset(m->pending_usable[i], 1, sizeof m->pending_usable[i]);
-	m->pending[i] = (struct hspmd_snapshot_pending){ .id = 900 + (uint32_t)i, .nodes = nodes, .run_s = INFINITY, .priority = priority, .eligible_since_s = NAN,
-						     .usable = m->pending_usable[i] };
+	m->pending[i] = (struct hspmd_snapshot_pending){ .id = 900 + (uint32_t)i,
+		                                         .nodes = nodes,
+		                                         .run_s = INFINITY,
+		                                         .priority = priority,
+		                                         .eligible_since_s = NAN,
+		                                         .usable = m->pending_usable[i] };
 	return i;
 }
 

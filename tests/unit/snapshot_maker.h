@@ -25,8 +25,8 @@ void maker_start(struct maker *m);
 int maker_class(struct maker *m, int type, int devices);
 /* n nodes of a class: idle for `idle_s`, or held by a job, or busy (holder -2). Returns the first. */
 int maker_nodes(struct maker *m, int class, int n, int holder, double idle_s);
-/* An elastic job that may use all classes, of 1..MAKER_CURVE nodes, whose curve is rate * n^power. Policy: grows into idle nodes at once, gives to
- * waiting jobs of higher priority, no cooldowns, no least gain. Returns its index. */
+/* An elastic job that may use all classes, of 1..MAKER_CURVE nodes, whose curve is rate * n^power. Policy: grows into idle nodes at once,
+ * gives to waiting jobs of higher priority, no cooldowns, no least gain. Returns its index. */
 int maker_elastic(struct maker *m, double rate, double power);
 /* A waiting job that may use all classes. */
 int maker_pending(struct maker *m, int nodes, double priority);

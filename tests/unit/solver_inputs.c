@@ -32,16 +32,21 @@ struct hspmd_cluster *cluster_from(const char *text)
 
 struct hspmd_cluster *cpu_cluster(const double gflops[4], double gbytes_per_s)
 {
-	char *text = hspmd_asprintf(
-		"{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
-		"\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
-		"\"b\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
-		"\"c\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
-		"\"d\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": {\"fp32\": 1}, \"tflops\": {\"fp32\": %g}}},"
-		"\"nodes\": [{\"name\": \"n0\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}, {\"name\": \"n1\", \"devices\": [{\"type\": \"b\", \"count\": 1}]},"
-		"{\"name\": \"n2\", \"devices\": [{\"type\": \"c\", \"count\": 1}]}, {\"name\": \"n3\", \"devices\": [{\"type\": \"d\", \"count\": 1}]}],"
-		"\"links\": [{\"scope\": \"cluster\", \"alpha_s\": 5e-5, \"gbytes_per_s\": %g}]}",
-		gflops[0] / 1e3, gflops[1] / 1e3, gflops[2] / 1e3, gflops[3] / 1e3, gbytes_per_s);
+	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
+	                            "\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": "
+	                            "{\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
+	                            "\"b\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": "
+	                            "{\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
+	                            "\"c\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": "
+	                            "{\"fp32\": 1}, \"tflops\": {\"fp32\": %g}},"
+	                            "\"d\": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 400, \"peak_tflops\": "
+	                            "{\"fp32\": 1}, \"tflops\": {\"fp32\": %g}}},"
+	                            "\"nodes\": [{\"name\": \"n0\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}, {\"name\": \"n1\", "
+	                            "\"devices\": [{\"type\": \"b\", \"count\": 1}]},"
+	                            "{\"name\": \"n2\", \"devices\": [{\"type\": \"c\", \"count\": 1}]}, {\"name\": \"n3\", \"devices\": "
+	                            "[{\"type\": \"d\", \"count\": 1}]}],"
+	                            "\"links\": [{\"scope\": \"cluster\", \"alpha_s\": 5e-5, \"gbytes_per_s\": %g}]}",
+	                            gflops[0] / 1e3, gflops[1] / 1e3, gflops[2] / 1e3, gflops[3] / 1e3, gbytes_per_s);
 	assert_non_null(text);
 	struct hspmd_cluster *c = cluster_from(text);
 	free(text);
@@ -62,7 +67,8 @@ struct hspmd_model *model_from(const char *text)
 struct hspmd_model *small_gpt2(int blocks)
 {
 	char *text = hspmd_asprintf("{\"model_type\": \"gpt2\", \"n_embd\": 128, \"n_head\": 4, \"n_layer\": %d, \"n_positions\": 256,"
-				    " \"vocab_size\": 256, \"activation_function\": \"gelu_new\"}", blocks);
+	                            " \"vocab_size\": 256, \"activation_function\": \"gelu_new\"}",
+	                            blocks);
 	assert_non_null(text);
 	struct hspmd_model *m = model_from(text);
 	free(text);

@@ -48,7 +48,8 @@ struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hs
 	}
 	for (int i = 0; i < CREW; i++) {
 		must(hspmd_transport_memory.connect(c->t[i], a, &err), &err);
-		c->copies[i] = (struct hspmd_copy_routes){ .transport = c->t[i], .to = c->to[i], .from = c->from[i], .location = c->location[i] };
+		c->copies[i] =
+		        (struct hspmd_copy_routes){ .transport = c->t[i], .to = c->to[i], .from = c->from[i], .location = c->location[i] };
 	}
 	spread_crew(c, replicas);
 	for (int i = 0; i < CREW; i++) {
@@ -68,8 +69,13 @@ struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hs
 		snprintf(c->file[i], sizeof c->file[i], "w%d.safetensors", i);
 		c->locations[i][0] = c->location[i];
 		c->slice_count[i] = scene_slices(0, i, CREW, step, c->slices[i]);
-		struct hspmd_writer_job job = { .step = step, .generation = 1, .file = c->file[i], .node = c->node[i], .locations = c->locations[i], .location_count = 1,
-						.copies = &c->copies[i] };
+		struct hspmd_writer_job job = { .step = step,
+			                        .generation = 1,
+			                        .file = c->file[i],
+			                        .node = c->node[i],
+			                        .locations = c->locations[i],
+			                        .location_count = 1,
+			                        .copies = &c->copies[i] };
 		c->w[i] = hspmd_writer_create(&c->dev, &err);
 		must(hspmd_writer_begin(c->w[i], &job, c->slices[i], c->slice_count[i], &err), &err);
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For tests of copies: four workers on three nodes (0 and 1 on n0, 2 on n1, 3 on n2) that write one checkpoint below scene_root and keep one another's shards. */
+/* For tests of copies: four workers on three nodes (0 and 1 on n0, 2 on n1, 3 on n2) that write one checkpoint below scene_root and keep
+ * one another's shards. */
 #ifndef HSPMD_TESTS_STATE_CREW_H
 #define HSPMD_TESTS_STATE_CREW_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For tests of checkpoints: a folder that goes after each test, and what is in it read back as workers under any plan would. Include after cmocka.h. */
+/* For tests of checkpoints: a folder that goes after each test, and what is in it read back as workers under any plan would. Include after
+ * cmocka.h. */
 #ifndef HSPMD_TESTS_STATE_FOLDER_H
 #define HSPMD_TESTS_STATE_FOLDER_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who speaks: what proves it, and what does not: another's cookie, a proof said again, said for another purpose, or with other words under it. */
+/* Who speaks: what proves it, and what does not: another's cookie, a proof said again, said for another purpose, or with other words under
+ * it. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -232,7 +233,8 @@ static void test_munge(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_cookie), cmocka_unit_test(test_greet),
+		cmocka_unit_test(test_cookie),
+		cmocka_unit_test(test_greet),
 #ifdef HAVE_MUNGE
 		cmocka_unit_test(test_munge),
 #endif

@@ -14,8 +14,13 @@
 static void known_texts(void **state)
 {
 	(void)state;
-	static const char *const pairs[][2] = { { "", "" }, { "f", "Zg==" }, { "fo", "Zm8=" }, { "foo", "Zm9v" }, { "foob", "Zm9vYg==" },
-						{ "fooba", "Zm9vYmE=" }, { "foobar", "Zm9vYmFy" } };
+	static const char *const pairs[][2] = { { "", "" },
+		                                { "f", "Zg==" },
+		                                { "fo", "Zm8=" },
+		                                { "foo", "Zm9v" },
+		                                { "foob", "Zm9vYg==" },
+		                                { "fooba", "Zm9vYmE=" },
+		                                { "foobar", "Zm9vYmFy" } };
 	for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
 		size_t size;
 		char *text = hspmd_base64_encode(pairs[i][0], strlen(pairs[i][0]));

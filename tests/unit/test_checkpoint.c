@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints: what was written by some workers is read by others, slice by slice, to the bit; damage is found and the next copy used; nothing partial is ever
- * taken for whole; old ones go only when they may. */
+/* Checkpoints: what was written by some workers is read by others, slice by slice, to the bit; damage is found and the next copy used;
+ * nothing partial is ever taken for whole; old ones go only when they may. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,8 @@ static int far_to_host(struct hspmd_device *d, void *host, const void *src, size
 static const struct hspmd_device_ops near_ops = { .name = "near", .host_memory = true };
 static const struct hspmd_device_ops far_ops = { .name = "far", .to_host = far_to_host };
 
-/* Of a device that can be read beside its kernels: by the writer's thread, once all that was asked for is done, and in turn with them by who holds training up. */
+/* Of a device that can be read beside its kernels: by the writer's thread, once all that was asked for is done, and in turn with them by
+ * who holds training up. */
 static struct {
 	pthread_t trains;
 	atomic_int synchronised, beside, fails; /* fails: reads that do */
@@ -62,7 +63,10 @@ static int lane_to_host_concurrent(struct hspmd_device *d, void *host, const voi
 }
 
 static const struct hspmd_device_ops lane_ops = {
-	.name = "far, with a lane", .to_host = lane_to_host, .to_host_concurrent = lane_to_host_concurrent, .synchronise = lane_synchronise,
+	.name = "far, with a lane",
+	.to_host = lane_to_host,
+	.to_host_concurrent = lane_to_host_concurrent,
+	.synchronise = lane_synchronise,
 };
 
 /* One worker's shard, into its node's place (and `more`, when not NULL); the report's shard. */
@@ -76,7 +80,9 @@ static json_t *write_shard(int along, int worker, int workers, int64_t step, boo
 	snprintf(node, sizeof node, "n%d", worker);
 	snprintf(file, sizeof file, "n%d-0.safetensors", worker);
 	const char *locations[] = { scene_path("%s", node), more };
-	struct hspmd_writer_job job = { .step = step, .generation = 1, .file = file, .node = node, .locations = locations, .location_count = more ? 2 : 1 };
+	struct hspmd_writer_job job = {
+		.step = step, .generation = 1, .file = file, .node = node, .locations = locations, .location_count = more ? 2 : 1
+	};
 	for (size_t i = 0; far && i < n; i++)
 		slices[i].data = (const char *)slices[i].data + FAR;
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
@@ -140,7 +146,8 @@ static void test_round_trip(void **state)
 	}
 }
 
-/* Read beside the kernels without anybody holding training up; and a device that can no longer be read fails the checkpoint, not the writer. */
+/* Read beside the kernels without anybody holding training up; and a device that can no longer be read fails the checkpoint, not the
+ * writer. */
 static void test_read_beside(void **state)
 {
 	(void)state;
@@ -156,7 +163,12 @@ static void test_read_beside(void **state)
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
 	assert_non_null(w);
 	for (int fails = 0; fails < 2; fails++) {
-		struct hspmd_writer_job job = { .step = 5 + fails, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1 };
+		struct hspmd_writer_job job = { .step = 5 + fails,
+			                        .generation = 1,
+			                        .file = "n0-0.safetensors",
+			                        .node = "n0",
+			                        .locations = locations,
+			                        .location_count = 1 };
 		lane.synchronised = lane.beside = 0;
 		lane.fails = fails;
 		must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
@@ -170,7 +182,13 @@ static void test_read_beside(void **state)
 	/* What waits in host memory while the device is another plan's is not asked of the device. */
 	for (size_t i = 0; i < n; i++)
 		slices[i].data = (const char *)slices[i].data - FAR;
-	struct hspmd_writer_job spilled = { .step = 7, .generation = 1, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1, .host = true };
+	struct hspmd_writer_job spilled = { .step = 7,
+		                            .generation = 1,
+		                            .file = "n0-0.safetensors",
+		                            .node = "n0",
+		                            .locations = locations,
+		                            .location_count = 1,
+		                            .host = true };
 	must(hspmd_writer_begin(w, &spilled, slices, n, &err), &err);
 	must(hspmd_writer_wait_copied(w, &err), &err);
 	assert_int_equal(hspmd_writer_result(w, 60, &report, &err), 1);
@@ -295,12 +313,13 @@ static int found_steps(const char *where, char *text, size_t size)
 	text[0] = '\0';
 	for (int i = 0; i < n; i++)
 		used += (size_t)snprintf(text + used, size - used, "%lld%s ", found[i].manifest ? (long long)found[i].manifest->step : -1LL,
-					 found[i].error ? "!" : "");
+		                         found[i].error ? "!" : "");
 	hspmd_checkpoint_list_free(found, n > 0 ? n : 0);
 	return n;
 }
 
-/* Two generations whose plans divide the state otherwise, both stopped in the middle of their first checkpoint, in the folder of a whole one. */
+/* Two generations whose plans divide the state otherwise, both stopped in the middle of their first checkpoint, in the folder of a whole
+ * one. */
 static void test_half_started(void **state)
 {
 	(void)state;
@@ -409,7 +428,9 @@ static void test_bad_places(void **state)
 	int fd = open(scene_path("file"), O_CREAT | O_WRONLY, 0600);
 	close(fd);
 	const char *locations[] = { scene_path("file/sub"), scene_path("good") };
-	struct hspmd_writer_job job = { .step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 2 };
+	struct hspmd_writer_job job = {
+		.step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 2
+	};
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
 	json_t *report;
 	assert_int_equal(hspmd_writer_result(w, 0, &report, &err), 0);
@@ -441,14 +462,19 @@ static void test_large_parts(void **state)
 	struct hspmd_error err = { "" };
 	struct hspmd_state_slice slices[PARTS];
 	const char *locations[] = { scene_path("large") };
-	struct hspmd_writer_job job = { .step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1 };
+	struct hspmd_writer_job job = {
+		.step = 3, .generation = 2, .file = "n0-0.safetensors", .node = "n0", .locations = locations, .location_count = 1
+	};
 	for (int i = 0; i < PARTS; i++) {
 		float *data = malloc((size_t)lengths[i] * sizeof *data);
 		assert_non_null(data);
 		for (int64_t k = 0; k < lengths[i]; k++)
 			data[k] = (float)(i + k);
-		slices[i] = (struct hspmd_state_slice){ .tensor = (const char *[]){ "a", "b", "c", "d" }[i], .dtype = HSPMD_F32, .shape = { .rank = 1, .dim = { lengths[i] } },
-							.box = { .rank = 1, .hi = { lengths[i] } }, .data = data };
+		slices[i] = (struct hspmd_state_slice){ .tensor = (const char *[]){ "a", "b", "c", "d" }[i],
+			                                .dtype = HSPMD_F32,
+			                                .shape = { .rank = 1, .dim = { lengths[i] } },
+			                                .box = { .rank = 1, .hi = { lengths[i] } },
+			                                .data = data };
 	}
 	struct hspmd_writer *w = hspmd_writer_create(&dev, &err);
 	for (int helped = 0; helped < 2; helped++) {
@@ -523,7 +549,8 @@ static void test_names(void **state)
 	char name[64];
 	assert_string_equal(hspmd_checkpoint_name(120, 3, name, sizeof name), "step-0000000120-g3");
 	assert_true(hspmd_checkpoint_parse(name, &step, &generation) && step == 120 && generation == 3);
-	static const char *const wrong[] = { "step-120-g3", "step-0000000120-g3x", "step-0000000120", "step--000000120-g3", "manifest.json", "" };
+	static const char *const wrong[] = { "step-120-g3",        "step-0000000120-g3x", "step-0000000120",
+		                             "step--000000120-g3", "manifest.json",       "" };
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
 		assert_false(hspmd_checkpoint_parse(wrong[i], &step, &generation));
 }
@@ -532,18 +559,9 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_names),
-		IN_FOLDER(test_round_trip),
-		IN_FOLDER(test_read_beside),
-		IN_FOLDER(test_reads_little),
-		IN_FOLDER(test_damage),
-		IN_FOLDER(test_peer_copy),
-		IN_FOLDER(test_half_started),
-		IN_FOLDER(test_choose),
-		IN_FOLDER(test_list_and_prune),
-		IN_FOLDER(test_bad_places),
-		IN_FOLDER(test_large_parts),
-		IN_FOLDER(test_manifest_checks),
+		cmocka_unit_test(test_names),   IN_FOLDER(test_round_trip), IN_FOLDER(test_read_beside),  IN_FOLDER(test_reads_little),
+		IN_FOLDER(test_damage),         IN_FOLDER(test_peer_copy),  IN_FOLDER(test_half_started), IN_FOLDER(test_choose),
+		IN_FOLDER(test_list_and_prune), IN_FOLDER(test_bad_places), IN_FOLDER(test_large_parts),  IN_FOLDER(test_manifest_checks),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

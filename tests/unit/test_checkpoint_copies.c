@@ -28,7 +28,9 @@ static int spread(const int *node, const int *bytes, int workers, int nodes, int
 		holds[i][0] = node[i];
 		holds[i][1] = elsewhere ? elsewhere[i] : -1;
 		part[i] = (struct hspmd_copies_part){ holds[i], elsewhere ? 2 : 1 };
-		w[i] = (struct hspmd_copy_worker){ .node = node[i], .bytes = bytes ? (uint64_t)bytes[i] : 1, .parts = &part[i], .part_count = 1 };
+		w[i] = (struct hspmd_copy_worker){
+			.node = node[i], .bytes = bytes ? (uint64_t)bytes[i] : 1, .parts = &part[i], .part_count = 1
+		};
 	}
 	must(hspmd_losses_make(&cluster, NULL, copies, nodes, &losses, &err), &err);
 	must(hspmd_copies_assign(&losses, w, workers, 3, to, &err), &err);
@@ -129,8 +131,13 @@ static void test_copies_large(void **state)
 			data[i][k] = (float)(k % 65521) + (float)i;
 		struct hspmd_state_slice slice = { "big", HSPMD_STATE_PARAM, HSPMD_F32, shape, hspmd_box_full(&shape), data[i] };
 		copies[i] = (struct hspmd_copy_routes){ t[i], &other[i], &other[i], 1, 1, NULL, locations[i] };
-		struct hspmd_writer_job job = { .step = 80, .generation = 1, .file = files[i], .node = nodes[i], .locations = &locations[i], .location_count = 1,
-						.copies = &copies[i] };
+		struct hspmd_writer_job job = { .step = 80,
+			                        .generation = 1,
+			                        .file = files[i],
+			                        .node = nodes[i],
+			                        .locations = &locations[i],
+			                        .location_count = 1,
+			                        .copies = &copies[i] };
 		w[i] = hspmd_writer_create(&dev, &err);
 		must(hspmd_writer_begin(w[i], &job, &slice, 1, &err), &err);
 	}
@@ -157,7 +164,8 @@ static void test_copies_large(void **state)
 	}
 }
 
-static int damaging_send(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r, struct hspmd_error *err)
+static int damaging_send(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
+                         struct hspmd_error *err)
 {
 	static char piece[16 << 20];
 	if (bytes < 100000)
@@ -168,7 +176,8 @@ static int damaging_send(struct hspmd_transport *t, int to, uint64_t tag, const 
 }
 
 /* Under a tag that nobody waits for. */
-static int losing_send(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r, struct hspmd_error *err)
+static int losing_send(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
+                       struct hspmd_error *err)
 {
 	return hspmd_transport_memory.send(t, to, tag + 1000, data, bytes, r, err);
 }

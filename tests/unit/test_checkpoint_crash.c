@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoint writer, and those that keep copies of one another's shards, stopped at every system call that changes a file: what is found afterwards is the old checkpoint or the new one, whole. The same with
- * every such call failing. And the order of calls is such that a loss of power, which forgets what was not synced, would find no less. */
+/* The checkpoint writer, and those that keep copies of one another's shards, stopped at every system call that changes a file: what is
+ * found afterwards is the old checkpoint or the new one, whole. The same with every such call failing. And the order of calls is such that
+ * a loss of power, which forgets what was not synced, would find no less. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,7 +24,7 @@ struct writers {
 	const char *name;
 	int nodes;
 	struct hspmd_manifest *(*write)(int64_t step, struct hspmd_error *err); /* the shards; what to commit */
-	bool spare; /* any one node may go */
+	bool spare;                                                             /* any one node may go */
 };
 
 static const char *self;
@@ -42,7 +43,9 @@ static int write_worker(int worker, int64_t step, json_t **shard, struct hspmd_e
 	snprintf(node, sizeof node, "n%d", worker);
 	snprintf(location, sizeof location, "%s/%s", scene_root, node);
 	snprintf(file, sizeof file, "n%d-0.safetensors", worker);
-	struct hspmd_writer_job job = { .step = step, .generation = 1, .file = file, .node = node, .locations = locations, .location_count = 1 };
+	struct hspmd_writer_job job = {
+		.step = step, .generation = 1, .file = file, .node = node, .locations = locations, .location_count = 1
+	};
 	struct hspmd_writer *w = hspmd_writer_create(&dev, err);
 	json_t *report = NULL;
 	int rv = w ? hspmd_writer_begin(w, &job, slices, n, err) : -1;
@@ -401,12 +404,8 @@ int main(int argc, char **argv)
 	if (!mkdtemp(scene_root))
 		return 1;
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_power),
-		cmocka_unit_test(test_killed),
-		cmocka_unit_test(test_copies_killed),
-		cmocka_unit_test(test_failing),
-		cmocka_unit_test(test_full),
-		cmocka_unit_test(test_copies_full),
+		cmocka_unit_test(test_power),   cmocka_unit_test(test_killed), cmocka_unit_test(test_copies_killed),
+		cmocka_unit_test(test_failing), cmocka_unit_test(test_full),   cmocka_unit_test(test_copies_full),
 	};
 	int rv = cmocka_run_group_tests(tests, NULL, NULL);
 	hspmd_remove_tree(scene_root, NULL);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who writes what into checkpoints and who keeps copies: what any `replicas` nodes less leave must be everything, written once more than they are, and no more. */
+/* Who writes what into checkpoints and who keeps copies: what any `replicas` nodes less leave must be everything, written once more than
+ * they are, and no more. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,7 +71,8 @@ static void find_nodes_with(const struct scene *s, int parameter, int at, bool *
 	memset(there, 0, MOST * sizeof *there);
 	for (int d = 0; d < s->cluster.device_count; d++) {
 		struct hspmd_local_shard shard;
-		if (!s->placement[d].writes[parameter] || !hspmd_annotation_local_shard(s->parameters[parameter].state, &s->parameters[parameter].shape, d, &shard) ||
+		if (!s->placement[d].writes[parameter] ||
+		    !hspmd_annotation_local_shard(s->parameters[parameter].state, &s->parameters[parameter].shape, d, &shard) ||
 		    at < shard.box.lo[0] || at >= shard.box.hi[0])
 			continue;
 		there[s->devices[d].node] = true;
@@ -199,7 +201,8 @@ static int random_cluster(struct scene *s, int *order)
 	return nodes;
 }
 
-/* Pipelines of one to three stages of one to three devices, which need not cut the layers nor the weights alike. Some devices may be left over. */
+/* Pipelines of one to three stages of one to three devices, which need not cut the layers nor the weights alike. Some devices may be left
+ * over. */
 static void random_plan(struct scene *s, const int *order, char text[8][512])
 {
 	int left = s->cluster.device_count, layers = s->layouts.parameter_count, pipelines = 0;
@@ -208,7 +211,8 @@ static void random_plan(struct scene *s, const int *order, char text[8][512])
 	do {
 		int stages = 1 + pick(left < 3 ? left : 3), first = 0;
 		for (int st = 0; st < stages; st++) {
-			int end = st == stages - 1 ? layers : first + 1 + pick(layers - first - (stages - 1 - st)), most = left - (stages - 1 - st), tp = 1 + pick(most < 3 ? most : 3);
+			int end = st == stages - 1 ? layers : first + 1 + pick(layers - first - (stages - 1 - st)),
+			    most = left - (stages - 1 - st), tp = 1 + pick(most < 3 ? most : 3);
 			char group[64] = "";
 			for (int k = 0; k < tp; k++) {
 				int d = order[--left];
@@ -345,12 +349,8 @@ static void test_sent_once(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_pipeline),
-		cmocka_unit_test(test_data_parallel),
-		cmocka_unit_test(test_one_more),
-		cmocka_unit_test(test_unequal),
-		cmocka_unit_test(test_goes_at_once),
-		cmocka_unit_test(test_sent_once),
+		cmocka_unit_test(test_pipeline), cmocka_unit_test(test_data_parallel), cmocka_unit_test(test_one_more),
+		cmocka_unit_test(test_unequal),  cmocka_unit_test(test_goes_at_once),  cmocka_unit_test(test_sent_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

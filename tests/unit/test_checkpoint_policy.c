@@ -54,8 +54,10 @@ static void test_the_sites_policy_is_read(void **state)
 	(void)state;
 	int fd = mkstemp(file);
 	FILE *f = fdopen(fd, "w");
-	fputs("{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"a\", \"match\": {\"partition\": [\"long\"]}, \"checkpoint\": {\"max_interval_s\": 60}},"
-	      "{\"name\": \"b\", \"checkpoint\": {\"max_interval_s\": 600, \"min_replicas\": 2, \"shared\": \"/gpfs/$USER\"}}]}", f);
+	fputs("{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"a\", \"match\": {\"partition\": [\"long\"]}, \"checkpoint\": "
+	      "{\"max_interval_s\": 60}},"
+	      "{\"name\": \"b\", \"checkpoint\": {\"max_interval_s\": 600, \"min_replicas\": 2, \"shared\": \"/gpfs/$USER\"}}]}",
+	      f);
 	fclose(f);
 	assert_int_equal(run_policy_read(&terms, &job, file, &subject, &err), 0);
 	run_policy_clear(&terms);

@@ -112,11 +112,13 @@ static void folds_like_nodes(void **state)
 }
 
 static const char good[] =
-	"{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"X\": {\"kind\": \"cpu\", \"memory_bytes\": 1000, \"gbytes_per_s\": 20,"
-	" \"peak_tflops\": {\"fp32\": 0.05}}, \"Y\": {\"kind\": \"cuda\", \"memory_bytes\": 4e9, \"gbytes_per_s\": 2, \"tflops\": {\"bf16\": 1}}},"
-	" \"nodes\": [{\"name\": \"n[0-1]\", \"devices\": [{\"type\": \"X\", \"count\": 2}]}, {\"name\": \"m\", \"devices\": [{\"type\": \"Y\","
-	" \"count\": 1}]}], \"links\": [{\"scope\": \"node\", \"alpha_s\": 0, \"gbytes_per_s\": 1},"
-	" {\"scope\": \"cluster\", \"types\": [\"X\", \"Y\"], \"points\": [[0, 1e-6], [10, 1]]}]}";
+        "{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"X\": {\"kind\": \"cpu\", \"memory_bytes\": 1000, \"gbytes_per_s\": 20,"
+        " \"peak_tflops\": {\"fp32\": 0.05}}, \"Y\": {\"kind\": \"cuda\", \"memory_bytes\": 4e9, \"gbytes_per_s\": 2, \"tflops\": "
+        "{\"bf16\": 1}}},"
+        " \"nodes\": [{\"name\": \"n[0-1]\", \"devices\": [{\"type\": \"X\", \"count\": 2}]}, {\"name\": \"m\", \"devices\": [{\"type\": "
+        "\"Y\","
+        " \"count\": 1}]}], \"links\": [{\"scope\": \"node\", \"alpha_s\": 0, \"gbytes_per_s\": 1},"
+        " {\"scope\": \"cluster\", \"types\": [\"X\", \"Y\"], \"points\": [[0, 1e-6], [10, 1]]}]}";
 
 static const struct edit edits[] = {
 	{ "hspmd-cluster-1", "hspmd-cluster-2", "c.json: format: expected \"hspmd-cluster-1\", got \"hspmd-cluster-2\"" },
@@ -124,12 +126,15 @@ static const struct edit edits[] = {
 	{ "\"links\"", "\"lniks\"", "c.json: lniks: unknown key; did you mean \"links\"?" },
 	{ "\"cpu\"", "\"gpu\"", "c.json: device_types.X.kind: expected \"cpu\" or \"cuda\", got \"gpu\"" },
 	{ "1000,", "0,", "c.json: device_types.X.memory_bytes: expected 1..1125899906842624, got 0" },
-	{ "\"memory_bytes\": 1000,", "", "c.json: device_types.X.memory_bytes: expected an integer in 1..1125899906842624, but it is missing" },
-	{ "\"gbytes_per_s\": 20", "\"gbytes_per_s\": 0", "c.json: device_types.X.gbytes_per_s: expected a number above 0 and at most 1e+09, got 0" },
+	{ "\"memory_bytes\": 1000,", "",
+	  "c.json: device_types.X.memory_bytes: expected an integer in 1..1125899906842624, but it is missing" },
+	{ "\"gbytes_per_s\": 20", "\"gbytes_per_s\": 0",
+	  "c.json: device_types.X.gbytes_per_s: expected a number above 0 and at most 1e+09, got 0" },
 	{ "\"gbytes_per_s\": 20", "\"gbytes_per_s\": -5", "device_types.X.gbytes_per_s: expected a number above 0" },
 	{ "\"gbytes_per_s\": 20", "\"gbytes_per_s\": NaN", "c.json: line 1, column" },
 	{ "{\"fp32\": 0.05}", "{}", "c.json: device_types.X: expected a rate of at least one precision in peak_tflops or tflops" },
-	{ "\"fp32\": 0.05", "\"fp32\": -1", "c.json: device_types.X.peak_tflops.fp32: expected a number above 0 and at most 1e+09, got -1" },
+	{ "\"fp32\": 0.05", "\"fp32\": -1",
+	  "c.json: device_types.X.peak_tflops.fp32: expected a number above 0 and at most 1e+09, got -1" },
 	{ "\"fp32\": 0.05", "\"pf32\": 1", "c.json: device_types.X.peak_tflops.pf32: unknown key; did you mean \"fp32\"?" },
 	{ "\"X\": {", "\"\": {", "a device type needs a name" },
 	{ "\"type\": \"X\"", "\"type\": \"Z\"", "c.json: nodes[0].devices[0].type: \"Z\" is not among device_types" },
@@ -146,14 +151,16 @@ static const struct edit edits[] = {
 	{ "\"name\": \"m\",", "\"name\": \"m\", \"numa\": [-1],", "c.json: nodes[1].numa[0]: expected 0..65535, got -1" },
 	{ "\"name\": \"m\",", "\"name\": \"m\", \"network_gbytes_per_s\": 0,", "nodes[1].network_gbytes_per_s: expected a number above 0" },
 	{ "\"node\", \"alpha_s\"", "\"rack\", \"alpha_s\"", "c.json: links[0].scope: expected \"node\" or \"cluster\", got \"rack\"" },
-	{ "\"gbytes_per_s\": 1}", "\"gbytes_per_s\": 0}", "c.json: links[0].gbytes_per_s: expected a number above 0 and at most 1e+09, got 0" },
+	{ "\"gbytes_per_s\": 1}", "\"gbytes_per_s\": 0}",
+	  "c.json: links[0].gbytes_per_s: expected a number above 0 and at most 1e+09, got 0" },
 	{ "\"alpha_s\": 0", "\"alpha_s\": -1", "c.json: links[0].alpha_s: expected a number of at least 0 and at most 1e+09, got -1" },
 	{ "\"alpha_s\": 0,", "", "c.json: links[0].alpha_s: expected a number of at least 0 and at most 1e+09, but it is missing" },
 	{ "[\"X\", \"Y\"]", "[\"X\", \"Z\"]", "c.json: links[1].types[1]: \"Z\" is not among device_types" },
 	{ "[\"X\", \"Y\"]", "[\"X\"]", "c.json: links[1].types: expected an array of 2, got 1 elements" },
 	{ "\"types\": [\"X\", \"Y\"]", "\"nodes\": [\"n0\", \"z\"]", "c.json: links[1].nodes[1]: \"z\" is not among the nodes" },
 	{ "\"types\": [\"X\", \"Y\"]", "\"nodes\": [\"n0\", \"n0\"]", "c.json: links[1]: scope \"cluster\" is between two nodes" },
-	{ "\"scope\": \"node\"", "\"scope\": \"node\", \"nodes\": [\"n0\", \"n1\"]", "c.json: links[0]: scope \"node\" is within one node" },
+	{ "\"scope\": \"node\"", "\"scope\": \"node\", \"nodes\": [\"n0\", \"n1\"]",
+	  "c.json: links[0]: scope \"node\" is within one node" },
 	{ "\"scope\": \"node\"", "\"scope\": \"node\", \"nodes\": [\"n0\", \"n0\"], \"types\": [\"X\", \"X\"]",
 	  "c.json: links[0]: expected types or nodes, not both" },
 	{ "\"scope\": \"node\"", "\"scope\": \"node\", \"gpus\": [0, 1]", "c.json: links[0].gpus[0]: expected 1..131072, got 0" },
@@ -182,7 +189,7 @@ static void refuses(void **state)
 		free(text);
 	}
 	assert_null(from_text("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"X\": {\"kind\": \"cpu\", \"memory_bytes\": 1,"
-			      " \"gbytes_per_s\": 1, \"tflops\": {\"fp32\": 1}}}, \"nodes\": [{\"name\": \"n\", \"devices\": []}]}"));
+	                      " \"gbytes_per_s\": 1, \"tflops\": {\"fp32\": 1}}}, \"nodes\": [{\"name\": \"n\", \"devices\": []}]}"));
 	assert_string_equal(err.text, "c.json: nodes: there is no device on any node");
 }
 
@@ -191,10 +198,10 @@ static void refuses_a_million_devices(void **state)
 {
 	(void)state;
 	char *text = edited(good, "\"name\": \"m\", \"devices\": [{\"type\": \"Y\", \"count\": 1}]",
-			    "\"name\": \"m[0-99]\", \"devices\": [{\"type\": \"Y\", \"count\": 1000}, {\"type\": \"Y\", \"count\": 1000},"
-			    " {\"type\": \"Y\", \"count\": 1000}, {\"type\": \"Y\", \"count\": 1000}, {\"type\": \"X\", \"count\": 1000},"
-			    " {\"type\": \"X\", \"count\": 1000}, {\"type\": \"X\", \"count\": 1000}, {\"type\": \"X\", \"count\": 1000},"
-			    " {\"type\": \"X\", \"count\": 1000}, {\"type\": \"X\", \"count\": 1000}]");
+	                    "\"name\": \"m[0-99]\", \"devices\": [{\"type\": \"Y\", \"count\": 1000}, {\"type\": \"Y\", \"count\": 1000},"
+	                    " {\"type\": \"Y\", \"count\": 1000}, {\"type\": \"Y\", \"count\": 1000}, {\"type\": \"X\", \"count\": 1000},"
+	                    " {\"type\": \"X\", \"count\": 1000}, {\"type\": \"X\", \"count\": 1000}, {\"type\": \"X\", \"count\": 1000},"
+	                    " {\"type\": \"X\", \"count\": 1000}, {\"type\": \"X\", \"count\": 1000}]");
 	assert_null(from_text(text));
 	assert_string_equal(err.text, "c.json: nodes[1]: makes 1000004 devices on 102 nodes; at most 131072 of each can be handled");
 	free(text);

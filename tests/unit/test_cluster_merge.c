@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Putting clusters together: types that measure alike are one, others are told apart by name, and nothing points at the wrong node or type afterwards. */
+/* Putting clusters together: types that measure alike are one, others are told apart by name, and nothing points at the wrong node or type
+ * afterwards. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,13 +33,14 @@ static struct hspmd_cluster *part(const char *node, double tflops, long memory, 
 {
 	char text[1024];
 	snprintf(text, sizeof text,
-		 "{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
-		 "\"cpu\": {\"kind\": \"cpu\", \"memory_bytes\": %ld, \"gbytes_per_s\": 20, \"tflops\": {\"fp32\": %g}},"
-		 "\"gpu\": {\"kind\": \"cuda\", \"memory_bytes\": 1000, \"gbytes_per_s\": 20, \"peak_tflops\": {\"bf16\": 100}}},"
-		 "\"nodes\": [{\"name\": \"%s\", \"devices\": [{\"type\": \"cpu\", \"count\": 2}, {\"type\": \"gpu\", \"count\": 1}], \"rack\": \"r-%s\"}],"
-		 "\"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 3},"
-		 "{\"scope\": \"cluster\", \"types\": [\"cpu\", \"gpu\"], \"alpha_s\": 1e-5, \"gbytes_per_s\": %g}]}",
-		 memory, tflops, node, node, rate);
+	         "{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
+	         "\"cpu\": {\"kind\": \"cpu\", \"memory_bytes\": %ld, \"gbytes_per_s\": 20, \"tflops\": {\"fp32\": %g}},"
+	         "\"gpu\": {\"kind\": \"cuda\", \"memory_bytes\": 1000, \"gbytes_per_s\": 20, \"peak_tflops\": {\"bf16\": 100}}},"
+	         "\"nodes\": [{\"name\": \"%s\", \"devices\": [{\"type\": \"cpu\", \"count\": 2}, {\"type\": \"gpu\", \"count\": 1}], "
+	         "\"rack\": \"r-%s\"}],"
+	         "\"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 3},"
+	         "{\"scope\": \"cluster\", \"types\": [\"cpu\", \"gpu\"], \"alpha_s\": 1e-5, \"gbytes_per_s\": %g}]}",
+	         memory, tflops, node, node, rate);
 	return parse(text);
 }
 
@@ -54,13 +56,15 @@ static void test_alike_and_unlike(void **state)
 {
 	(void)state;
 	struct hspmd_error err;
-	struct hspmd_cluster *parts[] = { part("a", 0.8, 1000, 2), part("b", 0.95, 1000, 1), part("c", 1.0, 950, 4), part("d", 0.4, 1000, 4) };
+	struct hspmd_cluster *parts[] = { part("a", 0.8, 1000, 2), part("b", 0.95, 1000, 1), part("c", 1.0, 950, 4),
+		                          part("d", 0.4, 1000, 4) };
 	struct hspmd_cluster *c = merge(parts, 4, &err);
 	assert_non_null(c);
 	assert_int_equal(c->node_count, 4);
 	assert_int_equal(c->device_count, 12);
 	assert_int_equal(c->type_count, 4);
-	int cpu = hspmd_cluster_find_type(c, "cpu"), mid = hspmd_cluster_find_type(c, "cpu@80%"), slow = hspmd_cluster_find_type(c, "cpu@40%");
+	int cpu = hspmd_cluster_find_type(c, "cpu"), mid = hspmd_cluster_find_type(c, "cpu@80%"),
+	    slow = hspmd_cluster_find_type(c, "cpu@40%");
 	int gpu = hspmd_cluster_find_type(c, "gpu");
 	assert_true(cpu >= 0 && mid >= 0 && slow >= 0 && gpu >= 0);
 	assert_true(c->types[cpu].memory_bytes == 950 && fabs(c->types[cpu].tflops[HSPMD_PRECISION_FP32] - 0.975) < 1e-12);
@@ -78,7 +82,8 @@ static void test_alike_and_unlike(void **state)
 	}
 	/* One node link; a cluster link of cpu and gpu for each cpu type, of b and c the slower. */
 	assert_int_equal(c->link_count, 4);
-	const struct hspmd_link *l = hspmd_cluster_find_link(c, hspmd_cluster_find_device(c, "b:0", &err), hspmd_cluster_find_device(c, "c:2", &err), 1, 1);
+	const struct hspmd_link *l =
+	        hspmd_cluster_find_link(c, hspmd_cluster_find_device(c, "b:0", &err), hspmd_cluster_find_device(c, "c:2", &err), 1, 1);
 	assert_non_null(l);
 	assert_true(l->gbytes_per_s == 1);
 	/* What comes out can be read again. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication steps against a plain reference (comm_scene.h). Odd members' devices keep their memory out of the CPU's reach, so that staging is tested beside
- * in-place transfers. */
+/* Communication steps against a plain reference (comm_scene.h). Odd members' devices keep their memory out of the CPU's reach, so that
+ * staging is tested beside in-place transfers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,8 +62,9 @@ static int device_zero(struct hspmd_device *d, void *dst, size_t bytes, struct h
 	return 0;
 }
 
-static int device_copy_box(struct hspmd_device *d, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-			   const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err)
+static int device_copy_box(struct hspmd_device *d, void *dst, const struct hspmd_box *dst_box, const void *src,
+                           const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
+                           struct hspmd_error *err)
 {
 	(void)err;
 	if (add)
@@ -74,12 +75,24 @@ static int device_copy_box(struct hspmd_device *d, void *dst, const struct hspmd
 }
 
 static const struct hspmd_device_ops near_ops = {
-	.name = "near", .host_memory = true, .allocate = device_allocate, .release = device_release, .to_device = device_to_device,
-	.to_host = device_to_host, .zero = device_zero, .copy_box = device_copy_box,
+	.name = "near",
+	.host_memory = true,
+	.allocate = device_allocate,
+	.release = device_release,
+	.to_device = device_to_device,
+	.to_host = device_to_host,
+	.zero = device_zero,
+	.copy_box = device_copy_box,
 };
 static const struct hspmd_device_ops far_ops = {
-	.name = "far", .host_memory = false, .allocate = device_allocate, .release = device_release, .to_device = device_to_device,
-	.to_host = device_to_host, .zero = device_zero, .copy_box = device_copy_box,
+	.name = "far",
+	.host_memory = false,
+	.allocate = device_allocate,
+	.release = device_release,
+	.to_device = device_to_device,
+	.to_host = device_to_host,
+	.zero = device_zero,
+	.copy_box = device_copy_box,
 };
 
 static struct hspmd_device *open_device(int rank)
@@ -146,7 +159,7 @@ static void test_add(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_sums),	       cmocka_unit_test(test_gathers), cmocka_unit_test(test_batched),
+		cmocka_unit_test(test_sums),           cmocka_unit_test(test_gathers), cmocka_unit_test(test_batched),
 		cmocka_unit_test(test_local_and_pair), cmocka_unit_test(test_add),
 	};
 	static struct scene_ground ground = { .open = open_device, .close = close_device, .longest = 1500 };

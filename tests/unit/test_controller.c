@@ -40,7 +40,8 @@ static void test_undisturbed(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 5; seed++) {
-		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 2, .held = 4, .steps = 20 });
+		struct world *w =
+		        world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 2, .held = 4, .steps = 20 });
 		int status;
 		run_out(w, seed);
 		assert_true(world_ended(w, &status));
@@ -58,7 +59,8 @@ static void test_causes(void **state)
 	(void)state;
 	int between = 0;
 	for (uint64_t seed = 50; seed <= 80; seed++) { /* with 65 the node comes before the step */
-		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 400 });
+		struct world *w =
+		        world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 400 });
 		int status;
 		run_until(w, 10);
 		world_ask(w, "shrink", 1);
@@ -84,8 +86,8 @@ static void test_leave(void **state)
 {
 	(void)state;
 	for (int when = 0; when < 30; when += 3) {
-		struct world *w = world_create(
-			&(struct world_options){ .seed = 77 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .checkpoints = true });
+		struct world *w = world_create(&(struct world_options){
+		        .seed = 77 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000, .checkpoints = true });
 		int status;
 		run_until(w, when);
 		world_shutdown(w);
@@ -99,12 +101,14 @@ static void test_leave(void **state)
 	}
 }
 
-/* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was going on when it was killed, and when the one that takes it up is
- * killed, too. Also that of a hung one that is ended, and of all workers of an agent; and when the controller dies. */
+/* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was going on when it was killed, and when
+ * the one that takes it up is killed, too. Also that of a hung one that is ended, and of all workers of an agent; and when the controller
+ * dies. */
 static void revived(uint64_t first, uint64_t last, bool restarts)
 {
 	for (uint64_t seed = first; seed <= last; seed++) {
-		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 120, .sole = true });
+		struct world *w = world_create(
+		        &(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 120, .sole = true });
 		uint64_t x = seed;
 		int status;
 		for (int i = 0; i < 12 && !world_ended(w, &status); i++) {
@@ -139,13 +143,14 @@ static void test_revived(void **state)
 	revived(first, last, true);
 }
 
-/* A worker that is stopped at any moment from its start to its first steps, or in a switch, costs a minute, not the minutes that preparing and connecting may take. */
+/* A worker that is stopped at any moment from its start to its first steps, or in a switch, costs a minute, not the minutes that preparing
+ * and connecting may take. */
 static void test_hung(void **state)
 {
 	(void)state;
 	for (int when = 0; when < 120; when++) {
-		struct world *w = world_create(
-			&(struct world_options){ .seed = 5 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 300, .checkpoints = true });
+		struct world *w = world_create(&(struct world_options){
+		        .seed = 5 + (uint64_t)when, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 300, .checkpoints = true });
 		int status;
 		if (when >= 60) {
 			run_until(w, 30);
@@ -176,13 +181,14 @@ static void run_until_slowdown(struct world *w, double least, double most)
 		fail_msg("it ended, and node 1 has a slowdown of %g", world_slowdown(w, 1));
 }
 
-/* A slow node is planned with as it is, a slower one anew, and one that has recovered as before; one that is a little slow is left alone. */
+/* A slow node is planned with as it is, a slower one anew, and one that has recovered as before; one that is a little slow is left
+ * alone. */
 static void test_stragglers(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 2; seed++) {
-		struct world *w = world_create(
-			&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1 + (int)(seed % 2), .held = 3, .steps = 20000, .stragglers = true });
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 1 + (int)(seed % 2), .held = 3, .steps = 20000, .stragglers = true });
 		run_until(w, 50);
 		world_slow(w, 1, 1.4);
 		run_until(w, 300);
@@ -207,8 +213,13 @@ static void test_left_out(void **state)
 {
 	(void)state;
 	for (int nodes = 2; nodes <= 3; nodes++) {
-		struct world *w = world_create(&(struct world_options){
-			.seed = 5, .nodes = nodes, .devices_per_node = 1, .held = nodes, .steps = 1000000, .stragglers = true, .avoids = true });
+		struct world *w = world_create(&(struct world_options){ .seed = 5,
+		                                                        .nodes = nodes,
+		                                                        .devices_per_node = 1,
+		                                                        .held = nodes,
+		                                                        .steps = 1000000,
+		                                                        .stragglers = true,
+		                                                        .avoids = true });
 		run_until(w, 50);
 		world_slow(w, 1, 6);
 		run_until_slowdown(w, 5.8, 6.2);
@@ -263,12 +274,14 @@ static void run_for(struct world *w, double seconds)
 
 static struct world *two_of_three(uint64_t seed)
 {
-	struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 2, .steps = 1000000, .gather = 5 });
+	struct world *w = world_create(
+	        &(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 2, .steps = 1000000, .gather = 5 });
 	run_until(w, 20);
 	return w;
 }
 
-/* A node that has come back may refuse its agent for a while: it is started again, after longer and longer pauses, and given up in the end, until it comes anew. */
+/* A node that has come back may refuse its agent for a while: it is started again, after longer and longer pauses, and given up in the end,
+ * until it comes anew. */
 static void test_refused(void **state)
 {
 	(void)state;
@@ -302,13 +315,15 @@ static void test_refused(void **state)
 	world_destroy(w);
 }
 
-/* So in the first generation, which waits for it as long as it is tried: a node that is ready a moment later is in it, one that never is is done without. */
+/* So in the first generation, which waits for it as long as it is tried: a node that is ready a moment later is in it, one that never is is
+ * done without. */
 static void test_refused_at_first(void **state)
 {
 	(void)state;
 	for (int refusals = 3; refusals <= 1000; refusals += 997) {
 		bool comes = refusals < 5;
-		struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .gather = 60 });
+		struct world *w = world_create(
+		        &(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .gather = 60 });
 		double began = world_now(w), pause = 1;
 		world_refuse(w, 2, refusals);
 		run_until_starts(w, 1);
@@ -360,11 +375,13 @@ static bool has_more_plans(struct world *w, int so_far)
 	return world_generations(w) > so_far + 3;
 }
 
-/* A node whose worker fails again and again is left out, which keeps nobody waiting who asks for another; and it is tried again, each time later. */
+/* A node whose worker fails again and again is left out, which keeps nobody waiting who asks for another; and it is tried again, each time
+ * later. */
 static void test_left_out_for_failing(void **state)
 {
 	(void)state;
-	struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 1000000 });
+	struct world *w =
+	        world_create(&(struct world_options){ .seed = 1, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 1000000 });
 	run_until(w, 20);
 	fail_again_and_again(w, n2_is_left_out, 0);
 	double since = world_now(w);
@@ -390,7 +407,8 @@ static void test_left_out_for_failing(void **state)
 static void test_needed_though_it_fails(void **state)
 {
 	(void)state;
-	struct world *w = world_create(&(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .needs = 3 });
+	struct world *w = world_create(
+	        &(struct world_options){ .seed = 1, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 1000000, .needs = 3 });
 	run_until(w, 20);
 	fail_again_and_again(w, has_more_plans, world_generations(w));
 	double since = world_now(w);
@@ -425,8 +443,13 @@ static void test_adopted(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct world *w = world_create(
-			&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 400, .sole = seed % 2, .checkpoints = seed % 3 == 0 });
+		struct world *w = world_create(&(struct world_options){ .seed = seed,
+		                                                        .nodes = 3,
+		                                                        .devices_per_node = 2,
+		                                                        .held = 3,
+		                                                        .steps = 400,
+		                                                        .sole = seed % 2,
+		                                                        .checkpoints = seed % 3 == 0 });
 		int status;
 		for (int incarnation = 1; incarnation <= 4; incarnation++) {
 			run_until(w, 60 * incarnation);
@@ -449,7 +472,8 @@ static void test_not_adopted(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 1000000, .sole = seed % 2 });
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 1000000, .sole = seed % 2 });
 		run_until(w, 60);
 		world_restart(w);
 		double since = world_now(w);
@@ -477,12 +501,14 @@ static void test_not_adopted(void **state)
 	}
 }
 
-/* Killed when a switch has been written down and nobody was told: all workers hold what an older generation than the journal's left them. */
+/* Killed when a switch has been written down and nobody was told: all workers hold what an older generation than the journal's left
+ * them. */
 static void test_adopted_in_a_switch(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 300, .sole = seed % 2 });
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 3, .devices_per_node = 2, .held = 3, .steps = 300, .sole = seed % 2 });
 		int status;
 		run_until(w, 30);
 		world_dies_in_switch(w);
@@ -502,7 +528,8 @@ static void test_adopted_and_shrunk(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 100; seed++) {
-		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 60 });
+		struct world *w =
+		        world_create(&(struct world_options){ .seed = seed, .nodes = 3, .devices_per_node = 1, .held = 3, .steps = 60 });
 		int status;
 		run_until(w, 5);
 		world_restart(w);
@@ -516,12 +543,14 @@ static void test_adopted_and_shrunk(void **state)
 	}
 }
 
-/* Slurm takes any number of the highest nodes without a word, however the plan lies, and again: as soon as copies are made it never begins anew. */
+/* Slurm takes any number of the highest nodes without a word, however the plan lies, and again: as soon as copies are made it never begins
+ * anew. */
 static void test_shrunk_by_count(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 60; seed++) {
-		struct world *w = world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .halves = true });
+		struct world *w = world_create(&(struct world_options){
+		        .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .halves = true });
 		for (int nodes = 4, left; nodes > 1; nodes = left) {
 			run_until(w, world_steps_told(w) + 200);
 			left = 1 + (int)((seed + (uint64_t)nodes) % (uint64_t)(nodes - 1));
@@ -540,7 +569,12 @@ static int meetings[2]; /* in worlds without and with devices that take long to 
 /* restarts: the controller dies, too, in the midst of what it does. */
 static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restarts)
 {
-	struct world_options o = { .seed = seed, .nodes = 2 + (int)(seed % 5), .devices_per_node = 1 + (int)(seed % 3), .checkpoints = checkpoints, .noise = true, .stragglers = seed % 4 == 0 };
+	struct world_options o = { .seed = seed,
+		                   .nodes = 2 + (int)(seed % 5),
+		                   .devices_per_node = 1 + (int)(seed % 3),
+		                   .checkpoints = checkpoints,
+		                   .noise = true,
+		                   .stragglers = seed % 4 == 0 };
 	o.held = 1 + (int)(seed % (uint64_t)o.nodes);
 	o.steps = 400;
 	struct world *w = world_create(&o);
@@ -603,11 +637,12 @@ static void test_chaos(void **state)
 static void test_given(void **state)
 {
 	(void)state;
-	json_t *plan = json_pack("{ss, si, si, si, s[{si, s[{s[ii], s[s]}]}]}", "format", "hspmd-plan-1", "global_batch", 48, "micro_batch", 1, "seq_len", 8, "pipelines",
-				 "micro_batches", 48, "stages", "layers", 0, 6, "devices", "n0:0");
+	json_t *plan = json_pack("{ss, si, si, si, s[{si, s[{s[ii], s[s]}]}]}", "format", "hspmd-plan-1", "global_batch", 48, "micro_batch",
+	                         1, "seq_len", 8, "pipelines", "micro_batches", 48, "stages", "layers", 0, 6, "devices", "n0:0");
 	assert_non_null(plan);
 	for (int fits = 0; fits < 2; fits++) {
-		struct world *w = world_create(&(struct world_options){ .seed = 3, .nodes = 2, .devices_per_node = 1, .held = 2, .steps = 5, .given = plan, .unfit = !fits });
+		struct world *w = world_create(&(struct world_options){
+		        .seed = 3, .nodes = 2, .devices_per_node = 1, .held = 2, .steps = 5, .given = plan, .unfit = !fits });
 		int status;
 		run_out(w, 3);
 		assert_true(world_ended(w, &status));
@@ -627,12 +662,23 @@ int main(void)
 		cmocka_unit_test(test_undisturbed),
 		cmocka_unit_test(test_causes),
 		cmocka_unit_test(test_given),
-		cmocka_unit_test(test_leave), cmocka_unit_test(test_revived), cmocka_unit_test(test_hung),
-		cmocka_unit_test(test_stragglers), cmocka_unit_test(test_left_out),
-		cmocka_unit_test(test_refused), cmocka_unit_test(test_refused_at_first),
-		cmocka_unit_test(test_left_out_for_failing), cmocka_unit_test(test_needed_though_it_fails), cmocka_unit_test(test_silent),
-		cmocka_unit_test(test_adopted), cmocka_unit_test(test_not_adopted), cmocka_unit_test(test_adopted_in_a_switch), cmocka_unit_test(test_adopted_and_shrunk), cmocka_unit_test(test_shrunk_by_count),
-		cmocka_unit_test(test_chaos), cmocka_unit_test(test_chaos_restarts),
+		cmocka_unit_test(test_leave),
+		cmocka_unit_test(test_revived),
+		cmocka_unit_test(test_hung),
+		cmocka_unit_test(test_stragglers),
+		cmocka_unit_test(test_left_out),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_refused_at_first),
+		cmocka_unit_test(test_left_out_for_failing),
+		cmocka_unit_test(test_needed_though_it_fails),
+		cmocka_unit_test(test_silent),
+		cmocka_unit_test(test_adopted),
+		cmocka_unit_test(test_not_adopted),
+		cmocka_unit_test(test_adopted_in_a_switch),
+		cmocka_unit_test(test_adopted_and_shrunk),
+		cmocka_unit_test(test_shrunk_by_count),
+		cmocka_unit_test(test_chaos),
+		cmocka_unit_test(test_chaos_restarts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,14 +109,22 @@ static void test_small_kernels(void **state)
 	static float x[ROWS * WIDTH], w[WIDTH * WIDTH], y[ROWS * WIDTH], stats[2 * ROWS];
 	struct hspmd_device *dev = open_device(4);
 	struct hspmd_op_attr attr = { .eps = 1e-5 };
-	struct hspmd_view rows = { .data = x, .dtype = HSPMD_F32, .rank = 3, .shape = { 1, ROWS, WIDTH }, .full = { 1, ROWS, WIDTH } }, out = rows, square = rows, pair = rows;
+	struct hspmd_view rows = { .data = x, .dtype = HSPMD_F32, .rank = 3, .shape = { 1, ROWS, WIDTH }, .full = { 1, ROWS, WIDTH } },
+	                  out = rows, square = rows, pair = rows;
 	out.data = y;
 	square = (struct hspmd_view){ .data = w, .dtype = HSPMD_F32, .rank = 2, .shape = { WIDTH, WIDTH }, .full = { WIDTH, WIDTH } };
 	pair.data = stats;
 	pair.shape[2] = pair.full[2] = 2;
-	run(dev, HSPMD_OP_GELU, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 1, .output_count = 1, .in = { rows }, .out = { out } });
-	run(dev, HSPMD_OP_LINEAR, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 1, .in = { rows, square }, .out = { out } });
-	run(dev, HSPMD_OP_RMSNORM, &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 2, .in = { rows, vector(w, HSPMD_F32, WIDTH) }, .out = { out, pair } });
+	run(dev, HSPMD_OP_GELU,
+	    &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 1, .output_count = 1, .in = { rows }, .out = { out } });
+	run(dev, HSPMD_OP_LINEAR,
+	    &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 1, .in = { rows, square }, .out = { out } });
+	run(dev, HSPMD_OP_RMSNORM,
+	    &(struct hspmd_kernel_args){ .attr = &attr,
+	                                 .input_count = 2,
+	                                 .output_count = 2,
+	                                 .in = { rows, vector(w, HSPMD_F32, WIDTH) },
+	                                 .out = { out, pair } });
 	struct hspmd_thread_pool_counts c = counts_of(((struct hspmd_cpu *)dev)->pool);
 	assert_true(c.alone >= 4);
 	assert_int_equal(c.shared, 0);
@@ -209,11 +217,15 @@ static void test_adamw(void **state)
 		was[1][i] = m[i] = (float)hspmd_random_normal(1, 3, (uint64_t)i);
 		was[2][i] = v[i] = fabsf((float)hspmd_random_normal(1, 4, (uint64_t)i));
 	}
-	struct hspmd_kernel_args args = { .attr = &attr, .input_count = 1, .output_count = 3, .in = { vector(g, HSPMD_F32, N) },
-					  .out = { vector(p, HSPMD_F32, N), vector(m, HSPMD_F32, N), vector(v, HSPMD_F32, N) } };
+	struct hspmd_kernel_args args = { .attr = &attr,
+		                          .input_count = 1,
+		                          .output_count = 3,
+		                          .in = { vector(g, HSPMD_F32, N) },
+		                          .out = { vector(p, HSPMD_F32, N), vector(m, HSPMD_F32, N), vector(v, HSPMD_F32, N) } };
 	run(dev, HSPMD_OP_ADAMW, &args);
 	for (int i = 0; i < N; i++) {
-		double gradient = g[i] * 0.5, first = 0.9 * was[1][i] + 0.1 * gradient, second = 0.95 * was[2][i] + 0.05 * gradient * gradient;
+		double gradient = g[i] * 0.5, first = 0.9 * was[1][i] + 0.1 * gradient,
+		       second = 0.95 * was[2][i] + 0.05 * gradient * gradient;
 		double step = 0.01 * (first / (1 - 0.9 * 0.9 * 0.9)) / (sqrt(second / (1 - 0.95 * 0.95 * 0.95)) + 1e-8);
 		assert_true(fabs(m[i] - first) < 1e-6 && fabs(v[i] - second) < 1e-6);
 		assert_true(fabs(p[i] - (was[0][i] * (1 - 0.01 * 0.1) - step)) < 1e-6);
@@ -232,7 +244,9 @@ static void test_sum_squares(void **state)
 		x[i] = (float)hspmd_random_normal(2, 1, (uint64_t)i);
 		expected += (double)x[i] * (double)x[i];
 	}
-	struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1, .in = { vector(x, HSPMD_F32, N) }, .out = { vector(&total, HSPMD_F64, 1) } };
+	struct hspmd_kernel_args args = {
+		.input_count = 1, .output_count = 1, .in = { vector(x, HSPMD_F32, N) }, .out = { vector(&total, HSPMD_F64, 1) }
+	};
 	args.out[0].accumulate = true;
 	run(dev, HSPMD_OP_SUM_SQUARES, &args);
 	assert_true(fabs(total - expected) < 1e-9 * expected);
@@ -248,7 +262,8 @@ static void test_random(void **state)
 	struct hspmd_device *dev = open_device(2);
 	struct hspmd_op_attr attr = { .random = { .seed = 5, .stream = 9, .mean = 1, .deviation = 2 } };
 	struct hspmd_kernel_args args = { .attr = &attr, .output_count = 1 };
-	args.out[0] = (struct hspmd_view){ .data = whole, .dtype = HSPMD_F32, .rank = 2, .shape = { ROWS, COLUMNS }, .full = { ROWS, COLUMNS } };
+	args.out[0] =
+	        (struct hspmd_view){ .data = whole, .dtype = HSPMD_F32, .rank = 2, .shape = { ROWS, COLUMNS }, .full = { ROWS, COLUMNS } };
 	run(dev, HSPMD_OP_NORMAL, &args);
 	double sum = 0, squares = 0;
 	for (int i = 0; i < ROWS * COLUMNS; i++) {
@@ -257,8 +272,9 @@ static void test_random(void **state)
 	}
 	assert_true(fabs(sum / (ROWS * COLUMNS) - 1) < 0.06);
 	assert_true(fabs(sqrt(squares / (ROWS * COLUMNS)) - 2) < 0.06);
-	args.out[0] = (struct hspmd_view){ .data = part, .dtype = HSPMD_F32, .rank = 2, .shape = { 7, 13 }, .start = { 21, 106 },
-					   .full = { ROWS, COLUMNS } };
+	args.out[0] = (struct hspmd_view){
+		.data = part, .dtype = HSPMD_F32, .rank = 2, .shape = { 7, 13 }, .start = { 21, 106 }, .full = { ROWS, COLUMNS }
+	};
 	run(dev, HSPMD_OP_NORMAL, &args);
 	for (int r = 0; r < 7; r++)
 		assert_memory_equal(part + r * 13, whole + (21 + r) * COLUMNS + 106, 13 * sizeof *part);
@@ -275,7 +291,9 @@ static void test_cast(void **state)
 	/* 1 + 2^-8 lies between two bf16: to even, down; 1 + 3 * 2^-8 to even, up. */
 	float x[4] = { 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, NAN, -2.5f }, back[4];
 	uint16_t half[4];
-	struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1, .in = { vector(x, HSPMD_F32, 4) }, .out = { vector(half, HSPMD_BF16, 4) } };
+	struct hspmd_kernel_args args = {
+		.input_count = 1, .output_count = 1, .in = { vector(x, HSPMD_F32, 4) }, .out = { vector(half, HSPMD_BF16, 4) }
+	};
 	run(dev, HSPMD_OP_CAST, &args);
 	args.in[0] = vector(half, HSPMD_BF16, 4);
 	args.out[0] = vector(back, HSPMD_F32, 4);
@@ -300,7 +318,8 @@ static void test_cast_at_random(void **state)
 		x[i] = (float)hspmd_random_normal(3, 1, (uint64_t)i);
 	for (int r = 0; r < ROWS; r++)
 		memcpy(part + r * WIDTH, x + r * COLUMNS + FROM, WIDTH * sizeof *x);
-	struct hspmd_view full = { .data = x, .dtype = HSPMD_F32, .rank = 2, .shape = { ROWS, COLUMNS }, .full = { ROWS, COLUMNS } }, cut = full;
+	struct hspmd_view full = { .data = x, .dtype = HSPMD_F32, .rank = 2, .shape = { ROWS, COLUMNS }, .full = { ROWS, COLUMNS } },
+	                  cut = full;
 	cut.data = part;
 	cut.shape[1] = WIDTH;
 	cut.start[1] = FROM;
@@ -340,7 +359,8 @@ static void test_copies(void **state)
 	(void)state;
 	struct hspmd_device *dev = open_device(1);
 	struct hspmd_error err;
-	struct hspmd_box from = { 3, { 0, 0, 0 }, { 2, 5, 6 } }, to = { 3, { 0, 1, 2 }, { 2, 4, 6 } }, part = { 3, { 0, 2, 3 }, { 2, 4, 5 } };
+	struct hspmd_box from = { 3, { 0, 0, 0 }, { 2, 5, 6 } }, to = { 3, { 0, 1, 2 }, { 2, 4, 6 } },
+	                 part = { 3, { 0, 2, 3 }, { 2, 4, 5 } };
 	float src[60], dst[24];
 	for (int i = 0; i < 60; i++)
 		src[i] = (float)i;
@@ -376,7 +396,9 @@ static void test_errors(void **state)
 	assert_int_equal(ops->open(&dev, 0, -1, &err), -1);
 	dev = open_device(1);
 	uint16_t half[4] = { 0 };
-	struct hspmd_kernel_args args = { .input_count = 1, .output_count = 1, .in = { vector(half, HSPMD_BF16, 4) }, .out = { vector(half, HSPMD_BF16, 4) } };
+	struct hspmd_kernel_args args = {
+		.input_count = 1, .output_count = 1, .in = { vector(half, HSPMD_BF16, 4) }, .out = { vector(half, HSPMD_BF16, 4) }
+	};
 	assert_int_equal(dev->ops->run(dev, HSPMD_OP_GELU, &args, &err), -1);
 	assert_string_equal(err.text, "the CPU device has no kernel for gelu on BF16");
 	double total;
@@ -392,11 +414,11 @@ static void test_errors(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_small_calls), cmocka_unit_test(test_small_kernels), cmocka_unit_test(test_spins_in_vain),
-		cmocka_unit_test(test_absent_helpers),
-		cmocka_unit_test(test_pool),	    cmocka_unit_test(test_exponential), cmocka_unit_test(test_adamw),
-		cmocka_unit_test(test_sum_squares), cmocka_unit_test(test_random),	cmocka_unit_test(test_cast),
-		cmocka_unit_test(test_cast_at_random), cmocka_unit_test(test_copies),	    cmocka_unit_test(test_errors),
+		cmocka_unit_test(test_small_calls),    cmocka_unit_test(test_small_kernels),  cmocka_unit_test(test_spins_in_vain),
+		cmocka_unit_test(test_absent_helpers), cmocka_unit_test(test_pool),           cmocka_unit_test(test_exponential),
+		cmocka_unit_test(test_adamw),          cmocka_unit_test(test_sum_squares),    cmocka_unit_test(test_random),
+		cmocka_unit_test(test_cast),           cmocka_unit_test(test_cast_at_random), cmocka_unit_test(test_copies),
+		cmocka_unit_test(test_errors),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

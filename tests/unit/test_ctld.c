@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld without its loop: what fits where, what a claimed gain is worth, and the snapshot made of Slurm's view and the controllers' words. */
+/* hspmdctld without its loop: what fits where, what a claimed gain is worth, and the snapshot made of Slurm's view and the controllers'
+ * words. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,30 +99,41 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
 	int at = ctld_peers_hello(&p, 7, 1000);
-	assert_int_equal(say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 200,"
-				       "\"curve\": [100, 200, 1e9, 1e9]}", &err), 1);
+	assert_int_equal(say(&p, at, 2,
+	                     "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 200,"
+	                     "\"curve\": [100, 200, 1e9, 1e9]}",
+	                     &err),
+	                 1);
 	assert_float_equal(p.peers[at].curve[2], 315, 1e-9);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
 	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_CURVE);
-	assert_string_equal(p.histories[at].claim_text, "claims 1e+09 tokens/s on 3 nodes; by what was measured no more than 315 are believed");
+	assert_string_equal(p.histories[at].claim_text,
+	                    "claims 1e+09 tokens/s on 3 nodes; by what was measured no more than 315 are believed");
 	ctld_peers_claim_told(&p, at);
 	/* A rate at a size that Slurm does not confirm is not taken as seen. */
-	say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 4, \"tokens_per_s\": 1e9, \"curve\": [100, 200, 300, 1e9]}", &err);
+	say(&p, at, 2,
+	    "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 4, \"tokens_per_s\": 1e9, \"curve\": [100, 200, 300, "
+	    "1e9]}",
+	    &err);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
 	/* The same again changes nothing that matters. */
-	assert_int_equal(say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 201,"
-				       "\"curve\": [100, 200, 300, 1e9]}", &err), 0);
+	assert_int_equal(say(&p, at, 2,
+	                     "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 201,"
+	                     "\"curve\": [100, 200, 300, 1e9]}",
+	                     &err),
+	                 0);
 	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_NONE); /* it was told once */
 	ctld_peers_clear(&p);
 }
 
-/* A job that was grown to eight nodes needs no more than the two it has run on, whatever it says; and has not paused for longer than it took to answer. */
+/* A job that was grown to eight nodes needs no more than the two it has run on, whatever it says; and has not paused for longer than it
+ * took to answer. */
 static void test_needs_and_pauses_are_bounded(void **state)
 {
 	(void)state;
 	static const char before[] = "{\"type\": \"state\", \"min_nodes\": 3, \"max_nodes\": 8, \"nodes\": 2}",
-			  grown[] = "{\"type\": \"state\", \"min_nodes\": 8, \"max_nodes\": 8, \"nodes\": 8, \"pause_s\": 1e5}",
-			  honest[] = "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 8, \"nodes\": 8, \"pause_s\": 100}";
+	                  grown[] = "{\"type\": \"state\", \"min_nodes\": 8, \"max_nodes\": 8, \"nodes\": 8, \"pause_s\": 1e5}",
+	                  honest[] = "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 8, \"nodes\": 8, \"pause_s\": 100}";
 	struct ctld_peers p = { 0 };
 	int at = ctld_peers_hello(&p, 7, 1000);
 	say(&p, at, 2, before, NULL);
@@ -187,7 +199,8 @@ static void test_rates_are_held_against_those_of_others(void **state)
 	ctld_peers_clear(&p);
 }
 
-/* Two rates that cannot both be true: of a job that makes 100 on one node, more than in proportion on two is not believed, whenever it is told. */
+/* Two rates that cannot both be true: of a job that makes 100 on one node, more than in proportion on two is not believed, whenever it is
+ * told. */
 static void test_measured_rates_are_held_to_one_another(void **state)
 {
 	(void)state;
@@ -195,12 +208,20 @@ static void test_measured_rates_are_held_to_one_another(void **state)
 	struct hspmd_error err = { "" };
 	int at = ctld_peers_hello(&p, 7, 1000);
 	/* So is a claim before anything was measured; sizes without a plan say nothing. */
-	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 0, \"curve\": [0, 100, 1e6, 1e7]}", &err);
+	say(&p, at, 0,
+	    "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 0, \"curve\": [0, 100, 1e6, 1e7]}",
+	    &err);
 	assert_float_equal(p.peers[at].curve[1], 100, 1e-9);
 	assert_float_equal(p.peers[at].curve[2], 157.5, 1e-9);
 	assert_float_equal(p.peers[at].curve[3], 210, 1e-9);
-	say(&p, at, 1, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 100, \"curve\": [100, 200, 300, 400]}", &err);
-	say(&p, at, 2, "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 1e6, \"curve\": [100, 1e6, 1e7, 1e8]}", &err);
+	say(&p, at, 1,
+	    "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 100, \"curve\": [100, 200, 300, "
+	    "400]}",
+	    &err);
+	say(&p, at, 2,
+	    "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 2, \"tokens_per_s\": 1e6, \"curve\": [100, 1e6, 1e7, "
+	    "1e8]}",
+	    &err);
 	assert_float_equal(p.peers[at].curve[0], 100, 1e-9);
 	assert_float_equal(p.peers[at].curve[1], 210, 1e-9);
 	assert_float_equal(p.peers[at].curve[3], 420, 1e-9);
@@ -212,8 +233,10 @@ static void test_worth_counts_in_what_is_seen(void **state)
 {
 	(void)state;
 	static const char *const words[] = {
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": {\"a\": 3}, \"curve\": [100, 200, 280, 350]}",
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": {\"a\": 9}, \"curve\": [100, 200, 280, 350]}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": "
+		"{\"a\": 3}, \"curve\": [100, 200, 280, 350]}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": "
+		"{\"a\": 9}, \"curve\": [100, 200, 280, 350]}",
 	};
 	struct ctld_peers p = { 0 };
 	int at = ctld_peers_hello(&p, 7, 1000);
@@ -242,7 +265,9 @@ static void test_ill_formed_states_change_nothing(void **state)
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
 	int at = ctld_peers_hello(&p, 7, 1000);
-	say(&p, at, 0, "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"relative_speed\": {\"n5\": 2.5}}", &err);
+	say(&p, at, 0,
+	    "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"relative_speed\": {\"n5\": 2.5}}",
+	    &err);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		if (say(&p, at, 0, bad[i], &err) != -1)
 			fail_msg("taken: %s", bad[i]);
@@ -273,7 +298,8 @@ static void test_answers(void **state)
 	ctld_peers_answered(&p, at, 3, true, "", 300);
 	assert_float_equal(p.peers[at].resized_s, 300, 0);
 	assert_int_equal(p.histories[at].declined, 0);
-	/* Who does not give now is asked again soon, who does not give at all ever less often; what it thinks of growing is another matter. */
+	/* Who does not give now is asked again soon, who does not give at all ever less often; what it thinks of growing is another
+	 * matter. */
 	for (int i = 0; i < 10; i++) {
 		ctld_peers_request_sent(&p, at, 4 + i, false, 1, 1000);
 		ctld_peers_answered(&p, at, 4 + i, false, "busy", 1000);
@@ -298,9 +324,21 @@ static struct hspmd_slurm_view_job jobs[4];
 static struct hspmd_slurm_view make_view(void)
 {
 	for (int i = 0; i < 6; i++)
-		nodes[i] = (struct hspmd_slurm_view_node){ names[i], i < 4 ? HSPMD_SLURM_VIEW_BUSY : HSPMD_SLURM_VIEW_IDLE, 900, 4, 1000, none, i == 5 ? gpu : none, 1 };
-	struct hspmd_slurm_view_job base = { .uid = 1000, .state = HSPMD_SLURM_VIEW_RUNNING, .user = ann, .account = none, .partition = normal, .qos = none,
-				       .features = none, .tres_per_node = none, .batch_host = host, .limit_s = 3600, .ends = 2000, .priority = 5 };
+		nodes[i] = (struct hspmd_slurm_view_node){
+			names[i], i < 4 ? HSPMD_SLURM_VIEW_BUSY : HSPMD_SLURM_VIEW_IDLE, 900, 4, 1000, none, i == 5 ? gpu : none, 1
+		};
+	struct hspmd_slurm_view_job base = { .uid = 1000,
+		                             .state = HSPMD_SLURM_VIEW_RUNNING,
+		                             .user = ann,
+		                             .account = none,
+		                             .partition = normal,
+		                             .qos = none,
+		                             .features = none,
+		                             .tres_per_node = none,
+		                             .batch_host = host,
+		                             .limit_s = 3600,
+		                             .ends = 2000,
+		                             .priority = 5 };
 	for (int i = 0; i < 4; i++)
 		jobs[i] = base;
 	jobs[0].id = 10;
@@ -317,13 +355,16 @@ static struct hspmd_slurm_view make_view(void)
 	jobs[3].ready = true;
 	jobs[3].partition = high;
 	jobs[3].nodes = 2;
-	return (struct hspmd_slurm_view){ .node_count = 6, .partition_count = 2, .job_count = 4, .nodes = nodes, .partitions = partitions, .jobs = jobs };
+	return (struct hspmd_slurm_view){
+		.node_count = 6, .partition_count = 2, .job_count = 4, .nodes = nodes, .partitions = partitions, .jobs = jobs
+	};
 }
 
 static struct hspmd_policy *make_policy(void)
 {
-	static const char text[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"x\", \"shrink\": {\"for_pending\": \"higher_priority\"}, \"limits\": {\"max_jobs_per_user\": 1},"
-				   "\"grow\": {\"into_idle\": true}}]}";
+	static const char text[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"x\", \"shrink\": {\"for_pending\": "
+	                           "\"higher_priority\"}, \"limits\": {\"max_jobs_per_user\": 1},"
+	                           "\"grow\": {\"into_idle\": true}}]}";
 	struct hspmd_policy *p = hspmd_policy_create(NULL);
 	assert_int_equal(hspmd_policy_add_text(p, text, strlen(text), "x.json", NULL), 0);
 	return p;
@@ -334,8 +375,18 @@ static void test_snapshot(void **state)
 	(void)state;
 	struct hspmd_slurm_view v = make_view();
 	struct hspmd_policy *policy = make_policy();
-	struct ctld_peer peer = { .job = 10, .uid = 1000, .reachable = true, .member_count = 1, .members = { 11 }, .min_nodes = 1, .max_nodes = 8,
-				  .resized_s = -INFINITY, .declined_grow_until_s = -INFINITY, .kind_count = 2, .kinds = { "n5", "gone" }, .relative_speed = { 20, 3 } };
+	struct ctld_peer peer = { .job = 10,
+		                  .uid = 1000,
+		                  .reachable = true,
+		                  .member_count = 1,
+		                  .members = { 11 },
+		                  .min_nodes = 1,
+		                  .max_nodes = 8,
+		                  .resized_s = -INFINITY,
+		                  .declined_grow_until_s = -INFINITY,
+		                  .kind_count = 2,
+		                  .kinds = { "n5", "gone" },
+		                  .relative_speed = { 20, 3 } };
 	struct ctld_node_history node_histories[6] = { { 0 } };
 	struct ctld_snapshot s;
 	node_histories[4] = (struct ctld_node_history){ .reserved_for = 99, .reserved_until_s = 1001 };
@@ -389,7 +440,8 @@ static void test_others_jobs_and_limits(void **state)
 	struct hspmd_slurm_view v = make_view();
 	struct hspmd_policy *policy = make_policy();
 	struct ctld_node_history node_histories[6] = { { 0 } };
-	struct ctld_peer peers[2] = { { .job = 10, .uid = 1000, .min_nodes = 1, .max_nodes = 8 }, { .job = 12, .uid = 1000, .min_nodes = 1, .max_nodes = 8 } };
+	struct ctld_peer peers[2] = { { .job = 10, .uid = 1000, .min_nodes = 1, .max_nodes = 8 },
+		                      { .job = 12, .uid = 1000, .min_nodes = 1, .max_nodes = 8 } };
 	struct ctld_snapshot s;
 	peers[0].member_count = 1;
 	peers[0].members[0] = 12;
@@ -431,7 +483,9 @@ static void test_quote(void **state)
 	struct hspmd_slurm_view v = make_view();
 	static char two[] = "ib,price:2", three[] = "price:3";
 	/* 10 and 12 of this user and 9 of another have greeted; 11 is a member, 13 waits. */
-	struct ctld_peer peers[3] = { { .job = 10, .uid = 1000, .member_count = 1, .members = { 11 } }, { .job = 12, .uid = 1000 }, { .job = 9, .uid = 1001 } };
+	struct ctld_peer peers[3] = { { .job = 10, .uid = 1000, .member_count = 1, .members = { 11 } },
+		                      { .job = 12, .uid = 1000 },
+		                      { .job = 9, .uid = 1001 } };
 	nodes[0].features = nodes[1].features = two;
 	nodes[2].features = nodes[3].features = three;
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
@@ -439,7 +493,8 @@ static void test_quote(void **state)
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 10}").jobs, 0);
 	jobs[1].elastic = jobs[3].elastic = true; /* by its comment; a member is no job of its own */
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 3);
-	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 14}").jobs, 2); /* who waits does not come before who starts */
+	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\", \"job\": 14}").jobs,
+	                 2); /* who waits does not come before who starts */
 	jobs[0].state = HSPMD_SLURM_VIEW_COMPLETING;
 	assert_int_equal(quoted(&v, peers, 3, "{\"type\": \"quote\"}").jobs, 2);
 	/* The cheapest that fit: n4 and n5 cost nothing, are not in `high`. */
@@ -453,8 +508,9 @@ static void test_quote(void **state)
 static void test_ill_formed_quotes(void **state)
 {
 	(void)state;
-	static const char *const bad[] = { "{\"type\": \"quote\", \"nodes\": -1}", "{\"type\": \"quote\", \"names\": [1]}", "{\"type\": \"quote\", \"names\": {}}",
-					   "{\"type\": \"quote\", \"partition\": 5}", "{\"type\": \"quote\", \"uid\": 0}" };
+	static const char *const bad[] = { "{\"type\": \"quote\", \"nodes\": -1}", "{\"type\": \"quote\", \"names\": [1]}",
+		                           "{\"type\": \"quote\", \"names\": {}}", "{\"type\": \"quote\", \"partition\": 5}",
+		                           "{\"type\": \"quote\", \"uid\": 0}" };
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		struct ctld_quote_request ask;
 		struct hspmd_error err;

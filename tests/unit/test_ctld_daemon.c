@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld as a service: what it tells who started it, and what it writes to syslog. It runs in a process of its own over a made-up cluster; the service
- * manager and, in a mount namespace where we may have one, syslog are played. */
+/* hspmdctld as a service: what it tells who started it, and what it writes to syslog. It runs in a process of its own over a made-up
+ * cluster; the service manager and, in a mount namespace where we may have one, syslog are played. */
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -28,7 +28,8 @@
 
 #define PATIENCE_S 60
 static const char secret[] = "0123456789abcdef0123456789abcdef0123456789abcdef";
-static const char rules[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"fill\", \"grow\": {\"into_idle\": true, \"after_idle_s\": 0, \"cooldown_s\": 0, \"min_gain\": 0}}]}";
+static const char rules[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"fill\", \"grow\": {\"into_idle\": true, "
+                            "\"after_idle_s\": 0, \"cooldown_s\": 0, \"min_gain\": 0}}]}";
 
 struct daemon {
 	char folder[64], policy[96], address[64];
@@ -52,13 +53,26 @@ static int fake_poll(void *context, const struct hspmd_slurm_view *old, struct h
 	v->node_count = 2;
 	v->partition_count = v->job_count = 1;
 	for (int i = 0; i < 2; i++)
-		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = strdup(i ? "n1" : "n0"), .state = i ? HSPMD_SLURM_VIEW_IDLE : HSPMD_SLURM_VIEW_BUSY, .cpus = 1, .features = strdup(""),
-							.gres = strdup("") };
+		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = strdup(i ? "n1" : "n0"),
+			                                      .state = i ? HSPMD_SLURM_VIEW_IDLE : HSPMD_SLURM_VIEW_BUSY,
+			                                      .cpus = 1,
+			                                      .features = strdup(""),
+			                                      .gres = strdup("") };
 	v->partitions[0] = (struct hspmd_slurm_view_partition){ .name = strdup("main"), .up = true, .nodes = malloc(2) };
 	memset(v->partitions[0].nodes, 1, 2);
-	v->jobs[0] = (struct hspmd_slurm_view_job){ .id = 7, .uid = getuid(), .state = HSPMD_SLURM_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""),
-					      .partition = strdup("main"), .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""),
-					      .batch_host = strdup("n0"), .limit_s = INFINITY, .held = calloc(1, sizeof(int)), .held_count = 1 };
+	v->jobs[0] = (struct hspmd_slurm_view_job){ .id = 7,
+		                                    .uid = getuid(),
+		                                    .state = HSPMD_SLURM_VIEW_RUNNING,
+		                                    .user = strdup("ann"),
+		                                    .account = strdup(""),
+		                                    .partition = strdup("main"),
+		                                    .qos = strdup(""),
+		                                    .features = strdup(""),
+		                                    .tres_per_node = strdup(""),
+		                                    .batch_host = strdup("n0"),
+		                                    .limit_s = INFINITY,
+		                                    .held = calloc(1, sizeof(int)),
+		                                    .held_count = 1 };
 	*new = v;
 	return 1;
 }
@@ -76,8 +90,14 @@ static bool own_syslog(int log)
 
 static void run(struct daemon *d, int out)
 {
-	struct ctld_options o = { .listen = "127.0.0.1:0", .policies = d->policy, .cookie = secret, .trust = { getuid() }, .poll_min_s = 0.2, .poll_max_s = 75,
-				  .poll = fake_poll, .syslog = true };
+	struct ctld_options o = { .listen = "127.0.0.1:0",
+		                  .policies = d->policy,
+		                  .cookie = secret,
+		                  .trust = { getuid() },
+		                  .poll_min_s = 0.2,
+		                  .poll_max_s = 75,
+		                  .poll = fake_poll,
+		                  .syslog = true };
 	struct hspmd_error err = { "" };
 	char name[64], limit[16];
 	bool syslog = own_syslog(d->log);
@@ -115,7 +135,9 @@ static int start(void **state)
 	snprintf(at.sun_path + 1, sizeof at.sun_path - 1, "hspmd-test-notify-%d", (int)getpid());
 	d->notices = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	d->log = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	assert_int_equal(bind(d->notices, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(at.sun_path + 1))), 0);
+	assert_int_equal(
+	        bind(d->notices, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(at.sun_path + 1))),
+	        0);
 	assert_int_equal(pipe(ends), 0);
 	d->pid = fork();
 	if (d->pid == 0)
@@ -209,7 +231,8 @@ static void test_decisions_are_in_syslog(void **state)
 	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), port);
 	struct hspmd_auth *auth = hspmd_auth_cookie(secret, &err);
 	struct ctld_client *line = ctld_client_create(where, 7, auth, &err);
-	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f]}", "min_nodes", 1, "max_nodes", 2, "nodes", 1, "tokens_per_s", 100.0, "curve", 100.0, 190.0);
+	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f]}", "min_nodes", 1, "max_nodes", 2, "nodes", 1, "tokens_per_s", 100.0, "curve",
+	                      100.0, 190.0);
 	ctld_client_set_state(line, s);
 	json_decref(s);
 	hear(d->log, "grow: 1 idle node brings it 90.0 %", text, sizeof text, line);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld as a whole, in a process of its own over a made-up cluster, with job controllers of all kinds: who is asked while another has not answered, what a
- * slow slurmctld is spared, and that those who mean it ill change nothing and are told of once. */
+/* hspmdctld as a whole, in a process of its own over a made-up cluster, with job controllers of all kinds: who is asked while another has
+ * not answered, what a slow slurmctld is spared, and that those who mean it ill change nothing and are told of once. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <math.h>
@@ -30,9 +30,11 @@
 #define PATIENCE_S 60
 #define LOOKS_MAX 4096
 
-static const char secret[] = "0123456789abcdef0123456789abcdef0123456789abcdef", other[] = "fedcba9876543210fedcba9876543210fedcba9876543210";
-static const char rules[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"any\", \"shrink\": {\"for_pending\": \"any\", \"cooldown_s\": 0},"
-			    "\"grow\": {\"into_idle\": true, \"after_idle_s\": 0, \"cooldown_s\": 0, \"min_gain\": 0}}]}";
+static const char secret[] = "0123456789abcdef0123456789abcdef0123456789abcdef",
+                  other[] = "fedcba9876543210fedcba9876543210fedcba9876543210";
+static const char rules[] =
+        "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"any\", \"shrink\": {\"for_pending\": \"any\", \"cooldown_s\": 0},"
+        "\"grow\": {\"into_idle\": true, \"after_idle_s\": 0, \"cooldown_s\": 0, \"min_gain\": 0}}]}";
 
 /* What the test and the daemon's process share. */
 struct world {
@@ -57,9 +59,19 @@ struct daemon {
 
 static struct hspmd_slurm_view_job job_on(uint32_t id, uid_t uid, int first, int count)
 {
-	struct hspmd_slurm_view_job j = { .id = id, .uid = uid, .state = HSPMD_SLURM_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""), .partition = strdup("main"),
-				    .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""), .batch_host = malloc(16), .limit_s = INFINITY,
-				    .held = calloc(4, sizeof(int)), .held_count = count };
+	struct hspmd_slurm_view_job j = { .id = id,
+		                          .uid = uid,
+		                          .state = HSPMD_SLURM_VIEW_RUNNING,
+		                          .user = strdup("ann"),
+		                          .account = strdup(""),
+		                          .partition = strdup("main"),
+		                          .qos = strdup(""),
+		                          .features = strdup(""),
+		                          .tres_per_node = strdup(""),
+		                          .batch_host = malloc(16),
+		                          .limit_s = INFINITY,
+		                          .held = calloc(4, sizeof(int)),
+		                          .held_count = count };
 	snprintf(j.batch_host, 16, "n%d", first);
 	for (int i = 0; i < count; i++)
 		j.held[i] = first + i;
@@ -78,7 +90,9 @@ static struct hspmd_slurm_view *whole_view(bool waits)
 	for (int i = 0; i < 6; i++) {
 		char name[16];
 		snprintf(name, sizeof name, "n%d", i);
-		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = strdup(name), .state = HSPMD_SLURM_VIEW_BUSY, .cpus = 1, .features = strdup(""), .gres = strdup("") };
+		v->nodes[i] = (struct hspmd_slurm_view_node){
+			.name = strdup(name), .state = HSPMD_SLURM_VIEW_BUSY, .cpus = 1, .features = strdup(""), .gres = strdup("")
+		};
 	}
 	v->partitions[0] = (struct hspmd_slurm_view_partition){ .name = strdup("main"), .up = true, .nodes = malloc(6) };
 	memset(v->partitions[0].nodes, 1, 6);
@@ -116,8 +130,15 @@ static void run(struct daemon *d, int out)
 {
 	char policy[96];
 	snprintf(policy, sizeof policy, "%s/any.json", d->folder);
-	struct ctld_options o = { .listen = "127.0.0.1:0", .policies = policy, .cookie = secret, .trust = { getuid() }, .poll_min_s = 0.2, .poll_max_s = 75,
-				  .poll = fake_poll, .poll_context = d->world, .state_folder = d->folder };
+	struct ctld_options o = { .listen = "127.0.0.1:0",
+		                  .policies = policy,
+		                  .cookie = secret,
+		                  .trust = { getuid() },
+		                  .poll_min_s = 0.2,
+		                  .poll_max_s = 75,
+		                  .poll = fake_poll,
+		                  .poll_context = d->world,
+		                  .state_folder = d->folder };
 	struct hspmd_error err = { "" };
 	dup2(out, 2);
 	int rc = ctld_run(&o, &err);
@@ -213,8 +234,8 @@ static int stop(void **state)
 
 static void state_with(struct daemon *d, int i, int min_nodes, double rate)
 {
-	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f, f]}", "min_nodes", min_nodes, "max_nodes", 3, "nodes", 3, "tokens_per_s", 2.8 * rate, "curve", rate, 1.9 * rate,
-			      2.8 * rate);
+	json_t *s = json_pack("{s:i, s:i, s:i, s:f, s:[f, f, f]}", "min_nodes", min_nodes, "max_nodes", 3, "nodes", 3, "tokens_per_s",
+	                      2.8 * rate, "curve", rate, 1.9 * rate, 2.8 * rate);
 	ctld_client_set_state(d->line[i], s);
 	json_decref(s);
 }
@@ -265,8 +286,8 @@ static void answer(struct daemon *d, int i, json_t *ask, bool ok)
 	json_decref(ask);
 }
 
-/* Job 7 loses least and is asked. While it thinks, though time goes by and hspmdctld decides again, nobody else is asked for what it may give; when it
- * declines, the other one is. */
+/* Job 7 loses least and is asked. While it thinks, though time goes by and hspmdctld decides again, nobody else is asked for what it may
+ * give; when it declines, the other one is. */
 static void test_one_that_thinks_and_one_that_declines(void **state)
 {
 	struct daemon *d = *state;
@@ -301,8 +322,8 @@ static void test_one_that_thinks_and_one_that_declines(void **state)
 	assert_int_equal(count_said(d, ": shrink: "), asks);
 }
 
-/* Looks that take long, as when Slurm's library waits because slurmctld limits it (rl_enable): however much happens meanwhile, it is left in peace for five times
- * as long. */
+/* Looks that take long, as when Slurm's library waits because slurmctld limits it (rl_enable): however much happens meanwhile, it is left
+ * in peace for five times as long. */
 static void test_a_slow_slurmctld_is_left_in_peace(void **state)
 {
 	struct daemon *d = *state;
@@ -325,8 +346,8 @@ static void test_a_slow_slurmctld_is_left_in_peace(void **state)
 	assert_true(w->looks >= now + 4);
 }
 
-/* What was seen may be long past: slurmctld, which is slow, was looked at more than five seconds ago when job 7 says that it may give nodes now. Before it is asked for
- * them there is another look. */
+/* What was seen may be long past: slurmctld, which is slow, was looked at more than five seconds ago when job 7 says that it may give nodes
+ * now. Before it is asked for them there is another look. */
 static void test_nothing_is_asked_on_an_old_look(void **state)
 {
 	struct daemon *d = *state;
@@ -340,7 +361,8 @@ static void test_nothing_is_asked_on_an_old_look(void **state)
 	w->slow_s = 1.6; /* and left in peace for eight */
 	before = w->looks;
 	put(d, "job_state", "");
-	for (double until = hspmd_now() + PATIENCE_S; hspmd_now() < until && (w->looks < before + 2 || hspmd_now() < w->ended[w->looks - 1] + 5.3);)
+	for (double until = hspmd_now() + PATIENCE_S;
+	     hspmd_now() < until && (w->looks < before + 2 || hspmd_now() < w->ended[w->looks - 1] + 5.3);)
 		turn(d, 20);
 	before = w->looks;
 	assert_null(ctld_client_next_request(d->line[0]));
@@ -480,7 +502,8 @@ static void test_a_port_that_another_holds_is_not_trusted(void **state)
 	state_of(d, 0, 100);
 	for (double until = hspmd_now() + PATIENCE_S; !strstr(ctld_client_last_error(d->line[0]), "is held by user"); turn(d, 20))
 		if (ctld_client_is_connected(d->line[0]) || hspmd_now() > until)
-			fail_msg("the line is %s: %s", ctld_client_is_connected(d->line[0]) ? "up" : "down", ctld_client_last_error(d->line[0]));
+			fail_msg("the line is %s: %s", ctld_client_is_connected(d->line[0]) ? "up" : "down",
+			         ctld_client_last_error(d->line[0]));
 }
 
 /* Before Slurm knows a job, whoever greeted first may greet again, and nobody else; then its user alone. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld's port and those who mean it ill: forged, replayed, oversized, out of turn, too many; each loses its connection and nothing else. */
+/* hspmdctld's port and those who mean it ill: forged, replayed, oversized, out of turn, too many; each loses its connection and nothing
+ * else. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -75,7 +76,9 @@ static int close_server(void **state)
 
 static struct hspmd_stream *call(void)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)ctld_server_port(server)), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	struct sockaddr_in to = { .sin_family = AF_INET,
+		                  .sin_port = htons((uint16_t)ctld_server_port(server)),
+		                  .sin_addr = { htonl(INADDR_LOOPBACK) } };
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
 	struct hspmd_stream *s = hspmd_stream_create(fd, CTLD_FRAME, 8u << 20, NULL);
@@ -156,7 +159,8 @@ static void test_who_proves_himself_is_heard(void **state)
 static void test_forged_and_foreign_are_refused(void **state)
 {
 	(void)state;
-	struct hspmd_stream *forged = greet(stranger, "controller", 7), *foreign = greet(auth, "controller", 8), *role = greet(auth, "king", 7);
+	struct hspmd_stream *forged = greet(stranger, "controller", 7), *foreign = greet(auth, "controller", 8),
+	                    *role = greet(auth, "king", 7);
 	expect(forged, "refused");
 	expect(foreign, "refused");
 	expect(role, "refused");

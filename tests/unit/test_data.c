@@ -48,7 +48,9 @@ static int tear_down(void **state)
 
 static struct hspmd_job job_of(char **files, int count, enum hspmd_data_kind kind, int64_t seq_len)
 {
-	return (struct hspmd_job){ .file = "job.json", .train = files, .train_count = count, .data_kind = kind, .seq_len = seq_len, .seed = 3 };
+	return (struct hspmd_job){
+		.file = "job.json", .train = files, .train_count = count, .data_kind = kind, .seq_len = seq_len, .seed = 3
+	};
 }
 
 /* Every epoch has every sample once; another seed has another order; samples run over the border between files. */
@@ -117,7 +119,8 @@ static void documents(void **state)
 	}
 }
 
-/* Byte streams of documents of known lengths: the first byte of a document is its number, the end is 255, and between them positions count. */
+/* Byte streams of documents of known lengths: the first byte of a document is its number, the end is 255, and between them positions
+ * count. */
 static void write_documents(const int *length, int count)
 {
 	FILE *f = fopen(second, "wb");
@@ -128,7 +131,8 @@ static void write_documents(const int *length, int count)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* Steps have samples of one length; a document goes to the shortest that holds it, whole and in order; an epoch has every batch of every group once. */
+/* Steps have samples of one length; a document goes to the shortest that holds it, whole and in order; an epoch has every batch of every
+ * group once. */
 static void grouped_by_length(void **state)
 {
 	(void)state;
@@ -166,7 +170,8 @@ static void grouped_by_length(void **state)
 				assert_int_equal(hspmd_data_segments(d, number, 0, n, segments, &err), 0);
 				for (int i = 0; i <= n; i++) {
 					if (t[i] < COUNT) /* a document begins: it is of this group */
-						assert_true((length[t[i]] <= n || which == 2) && (which == 0 || length[t[i]] > lengths[which - 1]));
+						assert_true((length[t[i]] <= n || which == 2) &&
+						            (which == 0 || length[t[i]] > lengths[which - 1]));
 					if (i && t[i] > 100 && t[i] != 255 && t[i - 1] != 255) /* and goes on */
 						assert_int_equal(t[i], t[i - 1] < COUNT ? 101 : t[i - 1] + 1);
 					if (i < n)
@@ -264,9 +269,12 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(epochs),
-		cmocka_unit_test(parts_of_a_sample), cmocka_unit_test(documents), cmocka_unit_test(grouped_by_length),
+		cmocka_unit_test(parts_of_a_sample),
+		cmocka_unit_test(documents),
+		cmocka_unit_test(grouped_by_length),
 		cmocka_unit_test(what_is_wrong_is_told),
-		cmocka_unit_test(megatron_names), cmocka_unit_test(widths),
+		cmocka_unit_test(megatron_names),
+		cmocka_unit_test(widths),
 	};
 	return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -80,7 +80,8 @@ static void test_relative_share_ignores_scale(void **state)
 	hspmd_decision_clear(&d);
 }
 
-/* Nodes that the first of two jobs on a node each gets of 14 idle ones, by this rule, if it claims to scale so, and the other scales as n^0.8. */
+/* Nodes that the first of two jobs on a node each gets of 14 idle ones, by this rule, if it claims to scale so, and the other scales as
+ * n^0.8. */
 static int taken(enum hspmd_share_by by, double rate, double power)
 {
 	struct maker m;
@@ -99,8 +100,8 @@ static int taken(enum hspmd_share_by by, double rate, double power)
 	return n;
 }
 
-/* What hspmdctld cannot measure is a job's own word: its rate, and that it scales without loss (more than that is cut). Where shares are proportional the
- * first brings nothing, and the second at most one over the power by which the others scale: 8.9 nodes to 7.1 here. */
+/* What hspmdctld cannot measure is a job's own word: its rate, and that it scales without loss (more than that is cut). Where shares are
+ * proportional the first brings nothing, and the second at most one over the power by which the others scale: 8.9 nodes to 7.1 here. */
 static void test_a_liar_gains_little_where_shares_are_proportional(void **state)
 {
 	(void)state;
@@ -135,19 +136,19 @@ static void test_growth_rules(void **state)
 	maker_nodes(&base, c, 4, -1, 50);
 	base.classes[c].price_per_hour = 10;
 	maker_start(&m);
-#define CASE(expected, why, change)                              \
-	do {                                                     \
-		m = base;                                        \
-		m.snapshot.classes = m.classes;                      \
-		m.snapshot.nodes = m.nodes;                          \
-		m.snapshot.elastic = m.elastic;                      \
-		m.snapshot.pending = m.pending;                      \
-		m.elastic[0].usable = m.elastic_usable[0];       \
-		m.elastic[0].tokens_per_s = m.curves[0];         \
-		struct hspmd_policy_terms *t = &m.elastic[0].terms; \
-		(void)t;                                         \
-		change;                                          \
-		assert_int_equal(grown(&m, why), expected);      \
+#define CASE(expected, why, change)                                                                                                        \
+	do {                                                                                                                               \
+		m = base;                                                                                                                  \
+		m.snapshot.classes = m.classes;                                                                                            \
+		m.snapshot.nodes = m.nodes;                                                                                                \
+		m.snapshot.elastic = m.elastic;                                                                                            \
+		m.snapshot.pending = m.pending;                                                                                            \
+		m.elastic[0].usable = m.elastic_usable[0];                                                                                 \
+		m.elastic[0].tokens_per_s = m.curves[0];                                                                                   \
+		struct hspmd_policy_terms *t = &m.elastic[0].terms;                                                                        \
+		(void)t;                                                                                                                   \
+		change;                                                                                                                    \
+		assert_int_equal(grown(&m, why), expected);                                                                                \
 	} while (0)
 	CASE(4, NULL, (void)0);
 	CASE(0, "policy does not let it", t->into_idle = false);
@@ -166,13 +167,15 @@ static void test_growth_rules(void **state)
 	CASE(0, "under way", m.elastic[0].request_pending = true);
 	CASE(0, "does not answer", m.elastic[0].reachable = false);
 	CASE(0, "no gain curve", m.elastic[0].curve_count = 0);
-	CASE(0, "min_gain", t->min_gain = 2);                                    /* 6 nodes are 2.7 times 2 nodes: +169 % */
+	CASE(0, "min_gain", t->min_gain = 2); /* 6 nodes are 2.7 times 2 nodes: +169 % */
 	CASE(4, NULL, t->min_gain = 1.5);
 	CASE(0, "pause", (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60)); /* +169 % for 60 s do not pay for 110 s of nothing */
 	CASE(4, NULL, (m.elastic[0].pause_s = 90, t->grow_cooldown_s = 60));
 	CASE(0, "pause", (m.elastic[0].pause_s = 60, m.elastic[0].remaining_s = 30));
 	CASE(0, NULL, for (int i = 2; i < 6; i++) m.nodes[i].reserved_for = 7);
-	CASE(4, NULL, (t->after_idle_s = 1000, m.nodes[2].reserved_for = m.nodes[3].reserved_for = m.nodes[4].reserved_for = m.nodes[5].reserved_for = 100));
+	CASE(4, NULL,
+	     (t->after_idle_s = 1000,
+	      m.nodes[2].reserved_for = m.nodes[3].reserved_for = m.nodes[4].reserved_for = m.nodes[5].reserved_for = 100));
 #undef CASE
 }
 
@@ -271,42 +274,46 @@ static void test_giving_rules(void **state)
 	maker_nodes(&base, c, 4, 0, 0);
 	maker_pending(&base, 2, 20);
 	maker_start(&m);
-#define CASE(expected, change)                                      \
-	do {                                                        \
-		m = base;                                           \
-		m.snapshot.classes = m.classes;                         \
-		m.snapshot.nodes = m.nodes;                             \
-		m.snapshot.elastic = m.elastic;                         \
-		m.snapshot.pending = m.pending;                         \
-		m.elastic[0].usable = m.elastic_usable[0];          \
-		m.pending[0].usable = m.pending_usable[0];          \
-		m.pending[1].usable = m.pending_usable[1];          \
-		struct hspmd_policy_terms *t = &m.elastic[0].terms; \
-		(void)t;                                            \
-		change;                                             \
-		assert_int_equal(given(&m), expected);              \
+#define CASE(expected, change)                                                                                                             \
+	do {                                                                                                                               \
+		m = base;                                                                                                                  \
+		m.snapshot.classes = m.classes;                                                                                            \
+		m.snapshot.nodes = m.nodes;                                                                                                \
+		m.snapshot.elastic = m.elastic;                                                                                            \
+		m.snapshot.pending = m.pending;                                                                                            \
+		m.elastic[0].usable = m.elastic_usable[0];                                                                                 \
+		m.pending[0].usable = m.pending_usable[0];                                                                                 \
+		m.pending[1].usable = m.pending_usable[1];                                                                                 \
+		struct hspmd_policy_terms *t = &m.elastic[0].terms;                                                                        \
+		(void)t;                                                                                                                   \
+		change;                                                                                                                    \
+		assert_int_equal(given(&m), expected);                                                                                     \
 	} while (0)
 	CASE(2, (void)0);
 	CASE(0, t->for_pending = HSPMD_PENDING_NONE);
 	CASE(0, m.pending[0].priority = 10);
 	CASE(2, (m.pending[0].priority = 10, t->for_pending = HSPMD_PENDING_ANY));
 	CASE(0, m.pending_usable[0][0] = 0);
-	CASE(0, m.elastic[0].min_nodes = 3);                         /* one would not be enough, so none */
+	CASE(0, m.elastic[0].min_nodes = 3); /* one would not be enough, so none */
 	CASE(2, m.elastic[0].min_nodes = 2);
 	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59));
 	CASE(0, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59, m.pending[0].preempts = true));
-	CASE(2, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59, m.pending[0].preempts = t->yield_before_preemption = true));
-	CASE(0, (m.nodes[3].leaving = m.nodes[2].leaving = true));   /* enough are coming */
+	CASE(2, (t->shrink_cooldown_s = 60, m.elastic[0].resized_s = m.snapshot.now_s - 59,
+	         m.pending[0].preempts = t->yield_before_preemption = true));
+	CASE(0, (m.nodes[3].leaving = m.nodes[2].leaving = true)); /* enough are coming */
 	CASE(1, m.nodes[3].leaving = true);
 	CASE(0, m.elastic[0].request_pending = true);
 	CASE(0, m.elastic[0].declined_shrink_until_s = m.snapshot.now_s + 1);
 	CASE(2, m.elastic[0].declined_shrink_until_s = m.snapshot.now_s);
 	CASE(0, m.pending[0].nodes = 5);
 	CASE(0, m.pending[0].nodes = 4); /* its last node it keeps ... */
-	CASE(3, (m.pending[0].nodes = 4, m.pending[0].preempts = true)); /* ... unless it will be taken anyhow: then the others go in peace */
+	CASE(3,
+	     (m.pending[0].nodes = 4, m.pending[0].preempts = true)); /* ... unless it will be taken anyhow: then the others go in peace */
 	CASE(2, (m.pending[0].nodes = 5, maker_pending(&m, 2, 20), m.pending[1].usable = m.pending_usable[1], m.pending_usable[0][0] = 0));
-	/* The first waits for two busy nodes: what would delay it, Slurm does not start; what ends before, or uses nodes left over, it does. */
-#define BEHIND(n) m.pending[0].nodes = (n), maker_nodes(&m, c, 2, -2, 0), maker_pending(&m, 2, 20), m.pending[1].usable = m.pending_usable[1]
+	/* The first waits for two busy nodes: what would delay it, Slurm does not start; what ends before, or uses nodes left over, it
+	 * does. */
+#define BEHIND(n)                                                                                                                          \
+	m.pending[0].nodes = (n), maker_nodes(&m, c, 2, -2, 0), maker_pending(&m, 2, 20), m.pending[1].usable = m.pending_usable[1]
 	CASE(0, (BEHIND(5)));
 	CASE(2, (BEHIND(5), m.pending[1].run_s = 900));
 	CASE(0, (BEHIND(5), m.pending[1].run_s = 1100));
@@ -316,7 +323,8 @@ static void test_giving_rules(void **state)
 #undef CASE
 }
 
-/* One that was asked has not given yet, or does not want to: in the one case nobody else is asked in its place, in the other somebody is. */
+/* One that was asked has not given yet, or does not want to: in the one case nobody else is asked in its place, in the other somebody
+ * is. */
 static void test_who_was_asked_and_who_declined(void **state)
 {
 	(void)state;
@@ -364,7 +372,9 @@ static void test_idle_nodes_are_promised_not_grown_into(void **state)
 	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 3);
 	hspmd_decision_clear(&d);
 	/* It cannot start: the nodes may be used meanwhile, but only by a job that would give them back. */
-	m.pending[0] = (struct hspmd_snapshot_pending){ .id = 1, .nodes = 50, .run_s = INFINITY, .priority = 1, .eligible_since_s = NAN, .usable = m.pending_usable[0] };
+	m.pending[0] = (struct hspmd_snapshot_pending){
+		.id = 1, .nodes = 50, .run_s = INFINITY, .priority = 1, .eligible_since_s = NAN, .usable = m.pending_usable[0]
+	};
 	maker_decide(&m, &d);
 	assert_int_equal(maker_moved(&d, HSPMD_RESIZE_GROW, 0), 3);
 	hspmd_decision_clear(&d);
@@ -435,8 +445,8 @@ static int carry_out(struct maker *m, const struct hspmd_decision *d)
 	return d->count;
 }
 
-/* No flapping: nodes come idle one by one, and what the jobs are seen to make wavers by a hundredth; then nothing happens any more, and the engine comes to rest,
- * soon and for good. No job is resized before its cooldown is over. */
+/* No flapping: nodes come idle one by one, and what the jobs are seen to make wavers by a hundredth; then nothing happens any more, and the
+ * engine comes to rest, soon and for good. No job is resized before its cooldown is over. */
 static void test_a_quiet_site_comes_to_rest(void **state)
 {
 	(void)state;
@@ -534,7 +544,7 @@ static void test_policies_that_ship_do_what_they_say(void **state)
 {
 	(void)state;
 	assert_int_equal(shipped_grows("conservative", 6, 599), 0);
-	assert_int_equal(shipped_grows("conservative", 6, 600), 4); /* two stay idle */
+	assert_int_equal(shipped_grows("conservative", 6, 600), 4);       /* two stay idle */
 	assert_int_equal(shipped_gives("conservative", 1, false, 61), 3); /* for anybody */
 	assert_int_equal(shipped_gives("conservative", 1, false, 59), 0);
 	assert_int_equal(shipped_grows("fill-idle", 6, 5), 6);
@@ -547,7 +557,8 @@ static void test_policies_that_ship_do_what_they_say(void **state)
 	assert_int_equal(shipped_gives("spot", 20, true, 1), 3); /* rather than be preempted */
 	assert_int_equal(shipped_grows("fair-share", 6, 30), 6);
 	assert_int_equal(shipped_gives("fair-share", 1, false, 1000), 0);
-	/* Fair: the same curve ten thousand times as high gets no more of the next six nodes; and who has eight gives to one who has one. */
+	/* Fair: the same curve ten thousand times as high gets no more of the next six nodes; and who has eight gives to one who has
+	 * one. */
 	struct maker m;
 	struct hspmd_decision d;
 	struct hspmd_policy *p = shipped("fair-share", &m, 0, 0);

@@ -63,7 +63,8 @@ static void compare(const struct maker *m, double *best, double *ours)
 	for (int a = 0; a < d.count; a++)
 		for (int n = 0; n < d.actions[a].node_count; n++) {
 			int job = d.actions[a].job;
-			s.hold[job] = holding_with_nodes(&s.decision_state, &s.decision_state.jobs[job], &s.hold[job], m->nodes[d.actions[a].nodes[n]].class, 1);
+			s.hold[job] = holding_with_nodes(&s.decision_state, &s.decision_state.jobs[job], &s.hold[job],
+			                                 m->nodes[d.actions[a].nodes[n]].class, 1);
 		}
 	*ours = total(&s);
 	hspmd_decision_clear(&d);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that are there whole or not at all. System calls are made to fail by the linker's --wrap; what a crash leaves is tested where checkpoints
- * are. */
+/* Files that are there whole or not at all. System calls are made to fail by the linker's --wrap; what a crash leaves is tested where
+ * checkpoints are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -168,8 +168,8 @@ static void failing_calls_leave_the_old_file(void **state)
 		int until;
 		const char *left;
 	} cases[] = {
-		{ "fchmod", 0, "old" }, { "write", 0, "old" }, { "write", 2, "old" },
-		{ "fsync", 0, "old" },	{ "rename", 0, "old" }, { "fsync", 1, "new and longer" }, /* the folder's: the file is there */
+		{ "fchmod", 0, "old" }, { "write", 0, "old" },  { "write", 2, "old" },
+		{ "fsync", 0, "old" },  { "rename", 0, "old" }, { "fsync", 1, "new and longer" }, /* the folder's: the file is there */
 	};
 	assert_int_equal(hspmd_durable_mkdir(in_folder("calls"), 0755, &err), 0);
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -243,9 +243,12 @@ static void reads_whole_files(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(writes_and_replaces),	       cmocka_unit_test(keeps_links_and_devices),
-		cmocka_unit_test(failure_leaves_the_old_file), cmocka_unit_test(makes_and_removes_folders),
-		cmocka_unit_test(failing_calls_leave_the_old_file), cmocka_unit_test(reads_whole_files),
+		cmocka_unit_test(writes_and_replaces),
+		cmocka_unit_test(keeps_links_and_devices),
+		cmocka_unit_test(failure_leaves_the_old_file),
+		cmocka_unit_test(makes_and_removes_folders),
+		cmocka_unit_test(failing_calls_leave_the_old_file),
+		cmocka_unit_test(reads_whole_files),
 	};
 	return cmocka_run_group_tests_name("durable", tests, make_folder, drop_folder);
 }

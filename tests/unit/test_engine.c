@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication beside computation: the same bits as one after another, and an end to every wait. Members are threads on the strict transport. */
+/* Communication beside computation: the same bits as one after another, and an end to every wait. Members are threads on the strict
+ * transport. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,8 +62,12 @@ static void lay_out(struct pattern *p, enum hspmd_comm_kind kind, int64_t elemen
 	p->step.in = p->step.out = p->box;
 	for (int v = 0; v < 2; v++)
 		p->layout[v] = (struct hspmd_layout){ .device_count = MEMBERS, .devices = p->members, .box = p->box };
-	p->transfer = (struct hspmd_transfer){ .shape = { 1, { elements } }, .element_bytes = sizeof(float), .value_count = 2, .layout = p->layout,
-					       .step_count = 1, .steps = &p->step };
+	p->transfer = (struct hspmd_transfer){ .shape = { 1, { elements } },
+		                               .element_bytes = sizeof(float),
+		                               .value_count = 2,
+		                               .layout = p->layout,
+		                               .step_count = 1,
+		                               .steps = &p->step };
 }
 
 static void lay_ring(struct pattern *p, int64_t elements)
@@ -77,8 +82,16 @@ static void lay_ring(struct pattern *p, int64_t elements)
 static struct hspmd_engine_job job_of(const struct pattern *p, const float *in, float *out, uint64_t number)
 {
 	size_t bytes = (size_t)p->box[0].hi[0] * sizeof(float);
-	return (struct hspmd_engine_job){ .transfer = &p->transfer, .step = &p->step, .dtype = HSPMD_F32, .in = in, .out = out, .in_bytes = in ? bytes : 0,
-					  .out_bytes = out ? bytes : 0, .tag = number << 8, .tensor = "row", .micro_batch = 3 };
+	return (struct hspmd_engine_job){ .transfer = &p->transfer,
+		                          .step = &p->step,
+		                          .dtype = HSPMD_F32,
+		                          .in = in,
+		                          .out = out,
+		                          .in_bytes = in ? bytes : 0,
+		                          .out_bytes = out ? bytes : 0,
+		                          .tag = number << 8,
+		                          .tensor = "row",
+		                          .micro_batch = 3 };
 }
 
 /* ---- members */
@@ -93,8 +106,12 @@ static void *run_member(void *argument)
 	struct hspmd_engine *e = NULL;
 	s->rv[m->rank] = -1;
 	if (!hspmd_device_find("cpu", err)->open(&dev, 0, 1, err)) {
-		struct hspmd_engine_options o = { .device = dev, .transport = s->transport[m->rank], .rank_of = rank_of, .count = MEMBERS, .self = m->rank,
-						  .threaded = s->threaded };
+		struct hspmd_engine_options o = { .device = dev,
+			                          .transport = s->transport[m->rank],
+			                          .rank_of = rank_of,
+			                          .count = MEMBERS,
+			                          .self = m->rank,
+			                          .threaded = s->threaded };
 		e = hspmd_engine_create(&o, err);
 	}
 	if (e)
@@ -106,7 +123,8 @@ static void *run_member(void *argument)
 	return NULL;
 }
 
-static void run_all(struct scene *s, double timeout_s, int (*run)(struct scene *s, int rank, struct hspmd_engine *e, struct hspmd_error *err))
+static void run_all(struct scene *s, double timeout_s,
+                    int (*run)(struct scene *s, int rank, struct hspmd_engine *e, struct hspmd_error *err))
 {
 	struct hspmd_address addresses[MEMBERS];
 	struct hspmd_error err;
@@ -219,7 +237,8 @@ static int late_peers(struct scene *s, int rank, struct hspmd_engine *e, struct 
 		sched_yield();
 	if (rank && !atomic_load(&s->told))
 		return hspmd_fail(err, "member 0 does not go on");
-	struct hspmd_engine_job a = job_of(&sum, s->data[rank][3], s->data[rank][3], 1), b = job_of(&ring, s->data[rank][1], s->data[rank][2], 2);
+	struct hspmd_engine_job a = job_of(&sum, s->data[rank][3], s->data[rank][3], 1),
+	                        b = job_of(&ring, s->data[rank][1], s->data[rank][2], 2);
 	if (hspmd_engine_issue(e, &a, err) || hspmd_engine_issue(e, &b, err))
 		return -1;
 	/* Neither reads nor writes what they do. */

@@ -136,7 +136,8 @@ static bool save_text(void)
 /* An error that is found must still be told when there is no memory to tell it well. */
 static bool refuse_cluster(void)
 {
-	static const char text[] = "{\"format\": \"hspmd-cluster-1\", \"odd key\": {\"a\": 1}, \"device_types\": {\"X\": {\"kind\": \"x\\ny\"}}}";
+	static const char text[] =
+	        "{\"format\": \"hspmd-cluster-1\", \"odd key\": {\"a\": 1}, \"device_types\": {\"X\": {\"kind\": \"x\\ny\"}}}";
 	struct hspmd_json_doc doc;
 	if (hspmd_json_parse(&doc, "c.json", text, strlen(text), &err))
 		return false;
@@ -174,12 +175,14 @@ static void every_allocation_may_fail(void **state)
 {
 	(void)state;
 	static const struct failing_alloc_call calls[] = {
-		{ "read cluster", read_cluster, true },	  { "read plan", read_plan, true },	    { "read profile", read_profile, true },
-		{ "read model", read_model, true },	  { "read job", read_job, true },	    { "write cluster", write_cluster, false },
-		{ "write plan", write_plan, false },	  { "write profile", write_profile, false }, { "write job", write_job, false },
-		{ "copy plan", copy_plan, false },	  { "print plan", print_plan, false },	    { "index cluster", index_cluster, false },
-		{ "expand hosts", expand_hosts, true },	  { "fill path", fill_path, true },	    { "save text", save_text, false },
-		{ "refuse cluster", refuse_cluster, true },
+		{ "read cluster", read_cluster, true }, { "read plan", read_plan, true },
+		{ "read profile", read_profile, true }, { "read model", read_model, true },
+		{ "read job", read_job, true },         { "write cluster", write_cluster, false },
+		{ "write plan", write_plan, false },    { "write profile", write_profile, false },
+		{ "write job", write_job, false },      { "copy plan", copy_plan, false },
+		{ "print plan", print_plan, false },    { "index cluster", index_cluster, false },
+		{ "expand hosts", expand_hosts, true }, { "fill path", fill_path, true },
+		{ "save text", save_text, false },      { "refuse cluster", refuse_cluster, true },
 	};
 	failing_alloc_try(calls, sizeof calls / sizeof *calls, &err);
 }

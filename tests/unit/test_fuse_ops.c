@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which operators of a program a device runs two at a time: which pairs, where, and that nothing else reads what is gone; none where the device has no such kernels or
- * none are wanted. No GPU is needed to know. */
+/* Which operators of a program a device runs two at a time: which pairs, where, and that nothing else reads what is gone; none where the
+ * device has no such kernels or none are wanted. No GPU is needed to know. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,7 +36,8 @@ static void check_shorter(const struct hspmd_program *p, const struct hspmd_grap
 		const struct hspmd_instruction *in = &shorter->instructions[i];
 		if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_ROPE || in->input_count < 2)
 			continue;
-		struct hspmd_view x = hspmd_program_slot_view(shorter, in->in[0], NULL), table = hspmd_program_slot_view(shorter, in->in[1], NULL);
+		struct hspmd_view x = hspmd_program_slot_view(shorter, in->in[0], NULL),
+		                  table = hspmd_program_slot_view(shorter, in->in[1], NULL);
 		assert_int_equal(x.shape[1], 8);
 		assert_int_equal(table.shape[1], x.shape[1]);
 		assert_int_equal(table.start[1], x.start[1]);
@@ -48,11 +49,16 @@ static struct hspmd_program *build(const char *model, const char *kind, const ch
 {
 	struct hspmd_error err = { "" };
 	char cluster_text[1024], plan_text[1024];
-	snprintf(cluster_text, sizeof cluster_text, "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"%s\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-						    "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"d\",\"count\":2}]}],\"links\":"
-						    "[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}", kind);
-	snprintf(plan_text, sizeof plan_text, "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"pipelines\":[{\"micro_batches\":%d,"
-					      "\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:%s\"]%s}]}]}", MICRO_BATCHES, BLOCKS + 2, devices, more);
+	snprintf(cluster_text, sizeof cluster_text,
+	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"%s\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
+	         "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"d\",\"count\":2}]}],\"links\":"
+	         "[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}",
+	         kind);
+	snprintf(plan_text, sizeof plan_text,
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"pipelines\":[{"
+	         "\"micro_batches\":%d,"
+	         "\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:%s\"]%s}]}]}",
+	         MICRO_BATCHES, BLOCKS + 2, devices, more);
 	json_t *c = json_loads(cluster_text, 0, NULL), *p = json_loads(plan_text, 0, NULL), *m = json_loads(model, 0, NULL);
 	struct hspmd_model *read = hspmd_model_from_json(m, "model", &err);
 	struct hspmd_cluster *cluster = hspmd_cluster_from_json(c, "cluster", &err);
@@ -117,7 +123,8 @@ static void expect(const char *model, const char *devices, const char *more, con
 		check_order(p);
 		for (size_t k = 0; k < kinds; k++) {
 			if (count(p, want[k].opcode) != want[k].count * MICRO_BATCHES)
-				fail_msg("%d of %s, expected %d", count(p, want[k].opcode), hspmd_opcode_names[want[k].opcode], want[k].count * MICRO_BATCHES);
+				fail_msg("%d of %s, expected %d", count(p, want[k].opcode), hspmd_opcode_names[want[k].opcode],
+				         want[k].count * MICRO_BATCHES);
 			all += want[k].count * MICRO_BATCHES;
 		}
 		assert_int_equal(count_pairs(p), all);
@@ -125,25 +132,28 @@ static void expect(const char *model, const char *devices, const char *more, con
 	}
 }
 
-#define EXPECT(model, devices, more, ...) \
-	expect(model, devices, more, (const struct expected[]){ __VA_ARGS__ }, sizeof((const struct expected[]){ __VA_ARGS__ }) / sizeof(struct expected))
+#define EXPECT(model, devices, more, ...)                                                                                                  \
+	expect(model, devices, more, (const struct expected[]){ __VA_ARGS__ },                                                             \
+	       sizeof((const struct expected[]){ __VA_ARGS__ }) / sizeof(struct expected))
 
 static void one_device(void **state)
 {
 	(void)state;
 	/* Both sums of a block are of a product; the gradient of every norm but the last is added to what comes past it. */
-	EXPECT(trainer_gpt2, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS },
-	       { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
+	EXPECT(trainer_gpt2, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS },
+	       { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS }, { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
 	/* q, k and v give one gradient, and so do gate and up */
-	EXPECT(trainer_llama, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS }, { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
+	EXPECT(trainer_llama, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS },
+	       { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
 }
 
 static void a_sum_between(void **state)
 {
 	(void)state;
-	EXPECT(trainer_gpt2, "0-1", "", { HSPMD_OP_ADD_LAYERNORM, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS },
-	       { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
-	EXPECT(trainer_llama, "0-1", "", { HSPMD_OP_ADD_RMSNORM, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS }, { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
+	EXPECT(trainer_gpt2, "0-1", "", { HSPMD_OP_ADD_LAYERNORM, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS },
+	       { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS }, { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
+	EXPECT(trainer_llama, "0-1", "", { HSPMD_OP_ADD_RMSNORM, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS },
+	       { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
 }
 
 /* What is computed again keeps nothing beside it the first time. */
@@ -190,6 +200,7 @@ static void none(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device), cmocka_unit_test(a_sum_between), cmocka_unit_test(recomputed), cmocka_unit_test(none) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device), cmocka_unit_test(a_sum_between), cmocka_unit_test(recomputed),
+		                            cmocka_unit_test(none) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of replicas on several nodes: each crosses between nodes once a node where links within are faster, and the losses stay what they are. */
+/* Gradients of replicas on several nodes: each crosses between nodes once a node where links within are faster, and the losses stay what
+ * they are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,18 +19,20 @@
 
 /* Two nodes of three. */
 static const char cluster[] =
-	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-	"\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n[0-1]\",\"devices\":[{\"type\":\"c\",\"count\":3}]}],\"links\":["
-	"{\"scope\":\"node\",\"alpha_s\":1e-7,\"gbytes_per_s\":100},{\"scope\":\"cluster\",\"alpha_s\":1e-6,\"gbytes_per_s\":0.1}]}";
+        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
+        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n[0-1]\",\"devices\":[{\"type\":\"c\",\"count\":3}]}],\"links\":["
+        "{\"scope\":\"node\",\"alpha_s\":1e-7,\"gbytes_per_s\":100},{\"scope\":\"cluster\",\"alpha_s\":1e-6,\"gbytes_per_s\":0.1}]}";
 
 #define HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":6,\"micro_batch\":1,\"seq_len\":16,\"pipelines\":"
 #define REPLICA(device) "{\"micro_batches\":1,\"stages\":[{\"layers\":[0,5],\"devices\":[\"" device "\"]}]}"
-static const char six[] = HEAD "[" REPLICA("n0:0") "," REPLICA("n0:1") "," REPLICA("n0:2") "," REPLICA("n1:0") "," REPLICA("n1:1") "," REPLICA("n1:2") "]}";
+static const char six[] =
+        HEAD "[" REPLICA("n0:0") "," REPLICA("n0:1") "," REPLICA("n0:2") "," REPLICA("n1:0") "," REPLICA("n1:1") "," REPLICA("n1:2") "]}";
 static const char one[] = HEAD "[{\"micro_batches\":6,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0\"]}]}]}";
 /* Two of two devices and two of one: groups of four, one of which has to make do with unlike widths. */
-static const char mixed[] = HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0-1\"]}]},"
-				 "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n0:2\"]},{\"layers\":[2,5],\"devices\":[\"n1:2\"]}]},"
-				 "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n1:0-1\"]}]}]}";
+static const char mixed[] =
+        HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0-1\"]}]},"
+             "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n0:2\"]},{\"layers\":[2,5],\"devices\":[\"n1:2\"]}]},"
+             "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n1:0-1\"]}]}]}";
 
 struct scene {
 	struct hspmd_cluster *cluster;
@@ -70,7 +73,8 @@ static int64_t all_parameters(const struct hspmd_program *p)
 	return elements;
 }
 
-/* Elements that a step's sums bring from members on one node to another: of an all-reduce, each member's share of the addends and of the sums. */
+/* Elements that a step's sums bring from members on one node to another: of an all-reduce, each member's share of the addends and of the
+ * sums. */
 static double crossing(const struct scene *s)
 {
 	const struct hspmd_program *p = s->program;

@@ -42,9 +42,32 @@ static void expands(void **state)
 static void refuses(void **state)
 {
 	(void)state;
-	static const char *const wrong[] = { "", ",", "a,", ",a", "a,,b", "n[", "n[]", "n[1", "n[1-", "n[1-]", "n[-1]", "n[2-1]", "n[1,]", "n]", "n[1]]",
-					     "n[1-2-3]", "n[a]", "n[[1]]", "a b", "a:1", "a/b", "n[0000000000000000001]", "n[0-999999999999]",
-					     "n[0-99]x[0-99]", "n[0-500],m[0-500]", "\xc3\xa9" };
+	static const char *const wrong[] = { "",
+		                             ",",
+		                             "a,",
+		                             ",a",
+		                             "a,,b",
+		                             "n[",
+		                             "n[]",
+		                             "n[1",
+		                             "n[1-",
+		                             "n[1-]",
+		                             "n[-1]",
+		                             "n[2-1]",
+		                             "n[1,]",
+		                             "n]",
+		                             "n[1]]",
+		                             "n[1-2-3]",
+		                             "n[a]",
+		                             "n[[1]]",
+		                             "a b",
+		                             "a:1",
+		                             "a/b",
+		                             "n[0000000000000000001]",
+		                             "n[0-999999999999]",
+		                             "n[0-99]x[0-99]",
+		                             "n[0-500],m[0-500]",
+		                             "\xc3\xa9" };
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
 		char **names = NULL;
 		int n = hspmd_hostlist_expand(wrong[i], 1000, &names, &err);

@@ -71,7 +71,8 @@ static void reads_everything(void **state)
 	assert_string_equal(j->elastic.policy, "spot");
 	assert_string_equal(j->checkpoint.local, "/scratch/$USER/$JOB");
 	assert_string_equal(j->checkpoint.shared, "${HOME}/ckpt");
-	assert_true(j->checkpoint.every_s == 60 && j->checkpoint.every_steps == 50 && j->checkpoint.replicas == 2 && j->checkpoint.keep == 3);
+	assert_true(j->checkpoint.every_s == 60 && j->checkpoint.every_steps == 50 && j->checkpoint.replicas == 2 &&
+	            j->checkpoint.keep == 3);
 	hspmd_job_destroy(j);
 	hspmd_job_destroy(NULL);
 }
@@ -122,7 +123,8 @@ static const struct edit edits[] = {
 	{ "\"seq_len\": 128", "\"seq_len\": -5", "j.json: seq_len: expected 1..67108864, got -5" },
 	{ "\"seq_len\": 128", "\"seq_len\": 1.5", "j.json: seq_len: expected an integer in 1..67108864, got 1.5" },
 	{ "\"global_batch\": 8", "\"global_batch\": 99999999999", "j.json: global_batch: expected 1..1073741824, got 99999999999" },
-	{ "\"kind\": \"bytes\"", "\"kind\": \"chars\"", "j.json: data.kind: expected \"bytes\", \"uint16\", \"uint32\" or \"megatron\", got \"chars\"" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"chars\"",
+	  "j.json: data.kind: expected \"bytes\", \"uint16\", \"uint32\" or \"megatron\", got \"chars\"" },
 	{ ", \"kind\": \"bytes\"", "", "j.json: data.kind: expected" },
 	{ "[\"corpus.txt\"]", "[]", "j.json: data.train: expected an array of 1..65536, got 0 elements" },
 	{ "[\"corpus.txt\"]", "\"corpus.txt\"", "j.json: data.train: expected an array of 1..65536, got \"corpus.txt\"" },
@@ -132,9 +134,11 @@ static const struct edit edits[] = {
 	{ "\"lr\": 0.001", "\"rl\": 1", "j.json: optimizer.lr: expected a number above 0 and at most 1000, but it is missing" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"type\": \"sgd\"", "j.json: optimizer.type: expected \"adamw\", got \"sgd\"" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"min_lr\": 2", "j.json: optimizer.min_lr: expected a number of at least 0 and at most 1, got 2" },
-	{ "\"lr\": 0.001", "\"lr\": 1, \"beta2\": 1", "j.json: optimizer.beta2: expected a number of at least 0 and at most 0.999999999, got 1" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"beta2\": 1",
+	  "j.json: optimizer.beta2: expected a number of at least 0 and at most 0.999999999, got 1" },
 	{ "\"lr\": 0.001", "\"lr\": 1, \"clip\": -1", "j.json: optimizer.clip: expected a number of at least 0" },
-	{ "\"lr\": 0.001", "\"lr\": 1, \"warmup\": 5", "j.json: optimizer.warmup: unknown key; known here: type, lr, min_lr, warmup_steps" },
+	{ "\"lr\": 0.001", "\"lr\": 1, \"warmup\": 5",
+	  "j.json: optimizer.warmup: unknown key; known here: type, lr, min_lr, warmup_steps" },
 	{ "\"seq_len\"", "\"precision\": \"fp16\", \"seq_len\"", "j.json: precision: expected \"fp32\" or \"bf16\", got \"fp16\"" },
 	{ "\"seq_len\"", "\"rounding\": \"up\", \"seq_len\"", "j.json: rounding: expected \"nearest\" or \"stochastic\", got \"up\"" },
 	{ "\"seq_len\"", "\"rounding\": \"stochastic\", \"seq_len\"",
@@ -144,11 +148,16 @@ static const struct edit edits[] = {
 	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": -1", "j.json: data.document_end: expected 0..2147483647, got -1" },
 	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0", "" },
 	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [64]", "" },
-	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [64, 64]", "j.json: data.lengths[1]: expected 65..128, got 64" },
-	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [64, 1048576]", "j.json: data.lengths[1]: expected 65..128, got 1048576" },
-	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [128, 129]", "j.json: data.lengths[1]: expected no length after seq_len" },
-	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [0]", "j.json: data.lengths[0]: expected 1..128, got 0" },
-	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"lengths\": [64]", "j.json: data.lengths: expected document_end beside it: documents are grouped by length" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [64, 64]",
+	  "j.json: data.lengths[1]: expected 65..128, got 64" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [64, 1048576]",
+	  "j.json: data.lengths[1]: expected 65..128, got 1048576" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [128, 129]",
+	  "j.json: data.lengths[1]: expected no length after seq_len" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 0, \"lengths\": [0]",
+	  "j.json: data.lengths[0]: expected 1..128, got 0" },
+	{ "\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"lengths\": [64]",
+	  "j.json: data.lengths: expected document_end beside it: documents are grouped by length" },
 	{ "\"seq_len\"", "\"seed\": -1, \"seq_len\"", "j.json: seed: expected an integer of at least 0, got -1" },
 	{ "\"seq_len\"", "\"elastic\": {\"min_nodes\": 4, \"max_nodes\": 2}, \"seq_len\"",
 	  "j.json: elastic.max_nodes: expected at least min_nodes, 4, got 2" },
@@ -253,44 +262,47 @@ static void checks_named_files(void **state)
 	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""), ": data.train[0]: /corpus.txt: file is empty");
 	write_file("corpus.txt", zeros, 128);
 	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""),
-			    ": data.train[0]: /corpus.txt: 128 tokens are less than one sample of seq_len + 1 = 129");
+	                    ": data.train[0]: /corpus.txt: 128 tokens are less than one sample of seq_len + 1 = 129");
 	write_file("corpus.txt", zeros, 129);
 	assert_string_equal(checked("\"seq_len\"", "\"seq_len\""), "");
 	assert_string_equal(checked("\"seq_len\": 128", "\"seq_len\": 1025"),
-			    ": seq_len: expected at most 1024, the model's positions (/config.json), got 1025");
+	                    ": seq_len: expected at most 1024, the model's positions (/config.json), got 1025");
 	assert_string_equal(checked("\"bytes\"", "\"uint16\""),
-			    ": data.train[0]: /corpus.txt: its 129 bytes are no whole number of tokens of 2 bytes");
+	                    ": data.train[0]: /corpus.txt: its 129 bytes are no whole number of tokens of 2 bytes");
 	write_file("corpus.txt", zeros, 512);
 	assert_string_equal(checked("\"bytes\"", "\"uint32\""),
-			    ": data.train[0]: /corpus.txt: 128 tokens are less than one sample of seq_len + 1 = 129");
+	                    ": data.train[0]: /corpus.txt: 128 tokens are less than one sample of seq_len + 1 = 129");
 	char text[512];
 	memset(text, '~', sizeof text);
 	write_file("text", text, sizeof text);
 	assert_string_equal(checked("[\"corpus.txt\"], \"kind\": \"bytes\"", "[\"text\"], \"kind\": \"uint32\", \"valid\": []"),
-			    ": data.train[0]: /text: 128 tokens are less than one sample of seq_len + 1 = 129");
+	                    ": data.train[0]: /text: 128 tokens are less than one sample of seq_len + 1 = 129");
 	assert_string_equal(checked("[\"corpus.txt\"], \"kind\": \"bytes\"", "[\"text\"], \"kind\": \"uint16\""), "");
 	text[501] = '\xff';
 	write_file("text", text, sizeof text);
-	assert_string_equal(checked("[\"corpus.txt\"], \"kind\": \"bytes\"", "[\"text\"], \"kind\": \"uint16\""),
-			    ": data.train[0]: /text: token 65406 at position 250 is not below the model's vocabulary of 50257 (/config.json)");
+	assert_string_equal(
+	        checked("[\"corpus.txt\"], \"kind\": \"bytes\"", "[\"text\"], \"kind\": \"uint16\""),
+	        ": data.train[0]: /text: token 65406 at position 250 is not below the model's vocabulary of 50257 (/config.json)");
 	assert_string_equal(checked("\"seq_len\"", "\"init\": \"text\", \"seq_len\""), ": init: /text: not a safetensors file");
 	assert_string_equal(checked("\"seq_len\"", "\"init\": \"..\", \"seq_len\""),
-			    ": init: /..: neither model.safetensors nor model.safetensors.index.json is in it");
+	                    ": init: /..: neither model.safetensors nor model.safetensors.index.json is in it");
 	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\", \".\"]"), ": data.train[1]: /.: expected a plain file");
-	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\"], \"valid\": [\"none\"]"), ": data.valid[0]: /none: No such file or directory");
-	assert_string_equal(checked("\"seq_len\"", "\"init\": \"w.safetensors\", \"seq_len\""), ": init: /w.safetensors: No such file or directory");
+	assert_string_equal(checked("[\"corpus.txt\"]", "[\"corpus.txt\"], \"valid\": [\"none\"]"),
+	                    ": data.valid[0]: /none: No such file or directory");
+	assert_string_equal(checked("\"seq_len\"", "\"init\": \"w.safetensors\", \"seq_len\""),
+	                    ": init: /w.safetensors: No such file or directory");
 	assert_string_equal(checked("\"seq_len\"", "\"checkpoint\": {\"shared\": \"a/$JOB/b\"}, \"seq_len\""), "");
 	assert_string_equal(checked("\"seq_len\"", "\"checkpoint\": {\"shared\": \"corpus.txt/x\"}, \"seq_len\""),
-			    ": checkpoint.shared: cannot write to /corpus.txt/x: Not a directory");
+	                    ": checkpoint.shared: cannot write to /corpus.txt/x: Not a directory");
 	if (geteuid()) {
 		char *closed = hspmd_asprintf("%s/closed", folder);
 		mkdir(closed, 0500);
 		assert_string_equal(checked("\"seq_len\"", "\"checkpoint\": {\"shared\": \"closed/x\"}, \"seq_len\""),
-				    ": checkpoint.shared: cannot write to /closed/x: Permission denied");
+		                    ": checkpoint.shared: cannot write to /closed/x: Permission denied");
 		free(closed);
 	}
 	assert_non_null(strstr(checked("\"kind\": \"bytes\"", "\"kind\": \"bytes\", \"document_end\": 50257"),
-			       ": data.document_end: token 50257 is not below the model's vocabulary of 50257"));
+	                       ": data.document_end: token 50257 is not below the model's vocabulary of 50257"));
 }
 
 static void checks_megatron_pairs(void **state)
@@ -313,7 +325,7 @@ static void checks_megatron_pairs(void **state)
 	index[17] = 4;
 	write_file("corpus.idx", index, 64);
 	assert_string_equal(checked("\"corpus.txt\"], \"kind\": \"bytes\"", "\"corpus\"], \"kind\": \"megatron\""),
-			    ": data.train[0]: /corpus.bin: its 258 bytes are no whole number of tokens of 4 bytes");
+	                    ": data.train[0]: /corpus.bin: its 258 bytes are no whole number of tokens of 4 bytes");
 }
 
 static void learning_rate(void **state)
@@ -338,8 +350,9 @@ static void learning_rate(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_everything),   cmocka_unit_test(defaults),	      cmocka_unit_test(round_trips),
-		cmocka_unit_test(refuses),	      cmocka_unit_test(fills_in_variables),   cmocka_unit_test(checks_named_files),
+		cmocka_unit_test(reads_everything),      cmocka_unit_test(defaults),
+		cmocka_unit_test(round_trips),           cmocka_unit_test(refuses),
+		cmocka_unit_test(fills_in_variables),    cmocka_unit_test(checks_named_files),
 		cmocka_unit_test(checks_megatron_pairs), cmocka_unit_test(learning_rate),
 	};
 	return cmocka_run_group_tests_name("job", tests, make_folder, drop_folder);

@@ -35,7 +35,7 @@ static void reads_values(void **state)
 	(void)state;
 	static const char *const words[] = { "one", "two", NULL };
 	struct hspmd_json root = parse("{\"i\": -3, \"whole\": 4e9, \"d\": 0.25, \"t\": true, \"s\": \"x\", \"w\": \"two\", \"n\": null,"
-				       " \"a\": [1, 2, 3], \"o\": {\"k\": 7}}");
+	                               " \"a\": [1, 2, 3], \"o\": {\"k\": 7}}");
 	assert_int_equal(hspmd_json_int(&root, "i", -5, 5), -3);
 	assert_int_equal(hspmd_json_int(&root, "whole", 0, INT64_MAX), 4000000000);
 	assert_true(hspmd_json_number(&root, "d", 0, 1) == 0.25);
@@ -71,7 +71,8 @@ static void names_what_is_wrong(void **state)
 {
 	(void)state;
 	static const char *const words[] = { "node", "cluster", "rack", NULL };
-	struct hspmd_json root = parse("{\"i\": 1.5, \"s\": \"\", \"o\": [], \"w\": \"nodes\", \"big\": 1e300, \"long\": \"line\\nbreak\"}");
+	struct hspmd_json root =
+	        parse("{\"i\": 1.5, \"s\": \"\", \"o\": [], \"w\": \"nodes\", \"big\": 1e300, \"long\": \"line\\nbreak\"}");
 	hspmd_json_int(&root, "i", 0, 3);
 	expect_error("f.json: i: expected an integer in 0..3, got 1.5");
 	root = parse("{\"s\": \"\"}");
@@ -152,8 +153,9 @@ static void unknown_keys(void **state)
 static void broken_texts(void **state)
 {
 	(void)state;
-	static const char *const broken[] = { "", "{", "{\"a\": 1,}", "{\"a\": 1, \"a\": 2}", "{\"a\": NaN}", "{\"a\": 1e999}",
-					      "{\"a\": \"\\u0000\"}", "{} x" };
+	static const char *const broken[] = {
+		"", "{", "{\"a\": 1,}", "{\"a\": 1, \"a\": 2}", "{\"a\": NaN}", "{\"a\": 1e999}", "{\"a\": \"\\u0000\"}", "{} x"
+	};
 	for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
 		struct hspmd_json root = parse(broken[i]);
 		assert_true(hspmd_json_failed(&root));
@@ -220,8 +222,8 @@ static void long_messages_are_cut(void **state)
 static void writes_what_it_reads(void **state)
 {
 	(void)state;
-	json_t *a = json_pack("{s:[fffff], s:{s:o, s:s}, s:[], s:o}", "reals", 0.1, 1e300, 5e-324, 3.0, 3600.0, "o", "null", hspmd_json_real(NAN), "text",
-			      "line\nbreak \"quoted\" \u00e9", "empty", "whole", hspmd_json_real(450));
+	json_t *a = json_pack("{s:[fffff], s:{s:o, s:s}, s:[], s:o}", "reals", 0.1, 1e300, 5e-324, 3.0, 3600.0, "o", "null",
+	                      hspmd_json_real(NAN), "text", "line\nbreak \"quoted\" \u00e9", "empty", "whole", hspmd_json_real(450));
 	for (int i = 0; i < 60; i++)
 		json_array_append_new(json_object_get(a, "reals"), json_real(1.0 / (i + 3)));
 	char *text = hspmd_json_text(a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One program, several sequence lengths: a program made for 16 positions trains steps of fewer exactly as programs made for those do, under any plan; what
- * its parts cannot be is refused before the first step, with the multiple that would do. */
+/* One program, several sequence lengths: a program made for 16 positions trains steps of fewer exactly as programs made for those do, under
+ * any plan; what its parts cannot be is refused before the first step, with the multiple that would do. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,8 @@ static int read_tokens(void *context, const char *name, int64_t number, int64_t 
 	(void)err;
 	int64_t shift = start + !strcmp(name, HSPMD_TENSOR_TARGETS);
 	for (int64_t i = 0; i < count; i++)
-		((int32_t *)to)[i] = !strcmp(name, HSPMD_TENSOR_SEGMENTS) ? (int32_t)((start + i) / 5) : (int32_t)((number * 7 + (shift + i) * (shift + i)) % 250);
+		((int32_t *)to)[i] = !strcmp(name, HSPMD_TENSOR_SEGMENTS) ? (int32_t)((start + i) / 5)
+		                                                          : (int32_t)((number * 7 + (shift + i) * (shift + i)) % 250);
 	return 0;
 }
 
@@ -40,22 +41,39 @@ static int by_turns(void *context, int64_t step)
 }
 
 /* Train on devices n:0-3 with a plan for `length` positions, in steps of `lengths` by turns (count 0: of the plan's). */
-static int train(const char *model, const char *pipelines, int length, const int64_t *lengths, int count, double *losses, struct hspmd_error *err)
+static int train(const char *model, const char *pipelines, int length, const int64_t *lengths, int count, double *losses,
+                 struct hspmd_error *err)
 {
-	static const char cluster[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-				      "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":4}]}],"
-				      "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
-	char *plan_text = hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\",\"zero_stage\":1,"
-					 "\"pipelines\":%s}", length, pipelines);
+	static const char cluster[] =
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
+	        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":4}]}],"
+	        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+	char *plan_text = hspmd_asprintf(
+	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\",\"zero_stage\":1,"
+	        "\"pipelines\":%s}",
+	        length, pipelines);
 	json_t *c = json_loads(cluster, 0, NULL), *p = json_loads(plan_text, 0, NULL), *m = json_loads(model, 0, NULL);
-	struct hspmd_job job = { .seed = 5, .global_batch = 4, .optimizer = { .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1 }, .steps = STEPS };
+	struct hspmd_job job = { .seed = 5,
+		                 .global_batch = 4,
+		                 .optimizer = { .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1 },
+		                 .steps = STEPS };
 	struct hspmd_cluster *cl = hspmd_cluster_from_json(c, "cluster", err);
 	struct hspmd_model *mo = hspmd_model_from_json(m, "model", err);
 	struct hspmd_plan *pl = hspmd_plan_from_json(p, "plan", cl, hspmd_model_layers(mo), err);
 	assert_non_null(pl);
 	struct hspmd_train_local_options o = {
-		.source = hspmd_graph_source_model(mo), .cluster = cl, .plan = pl, .job = &job, .samples = { read_tokens, NULL }, .steps = STEPS,
-		.lengths = lengths, .length_count = count, .length_of_step = by_turns, .length_context = &count, .on_loss = take_loss, .context = losses,
+		.source = hspmd_graph_source_model(mo),
+		.cluster = cl,
+		.plan = pl,
+		.job = &job,
+		.samples = { read_tokens, NULL },
+		.steps = STEPS,
+		.lengths = lengths,
+		.length_count = count,
+		.length_of_step = by_turns,
+		.length_context = &count,
+		.on_loss = take_loss,
+		.context = losses,
 	};
 	o.source.documents = true;
 	int status = hspmd_train_local(&o, err);
@@ -72,10 +90,13 @@ static int train(const char *model, const char *pipelines, int length, const int
 static const char one[] = "[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]}]}]";
 static const char *const plans[] = {
 	one,
-	"[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true},{\"layers\":[2,4],\"devices\":[\"n:2\"],"
+	"[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true},{\"layers\":[2,4],"
+	"\"devices\":[\"n:2\"],"
 	"\"recompute\":\"full\"}]}]",
-	"[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0-3\"],\"context\":2,\"sequence_parallel\":true,\"recompute\":\"selective\"}]}]",
-	"[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]}]},{\"micro_batches\":3,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:1-2\"],"
+	"[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0-3\"],\"context\":2,\"sequence_parallel\":true,"
+	"\"recompute\":\"selective\"}]}]",
+	"[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]}]},{\"micro_batches\":3,\"stages\":[{\"layers\":[0,3],"
+	"\"devices\":[\"n:1-2\"],"
 	"\"context\":2,\"context_ratio\":[3,1]},{\"layers\":[3,4],\"devices\":[\"n:3\"]}]}]",
 };
 static const char *const *const models[] = { &(const char *const){ trainer_gpt2 }, &(const char *const){ trainer_mixtral } };

@@ -82,7 +82,9 @@ static void test_risk_decides_between_plans(void **state)
 static void test_risk_decides_on_copies(void **state)
 {
 	(void)state;
-	struct hspmd_copies_problem c = { .nodes = 16, .least = 0, .most = 4, .state_bytes = 16e9, .bytes_per_s = 1e9, .every_s = 60, .pause_s = 5, .rollback_s = 900 };
+	struct hspmd_copies_problem c = {
+		.nodes = 16, .least = 0, .most = 4, .state_bytes = 16e9, .bytes_per_s = 1e9, .every_s = 60, .pause_s = 5, .rollback_s = 900
+	};
 	const struct hspmd_risk never = { 0, 0 }, seldom = { 1e-9, 0.01 }, alone = { 1e-5, 0 }, racks = { 1e-4, 0.5 };
 	assert_int_equal(hspmd_copies_choose(&c, &never, 3600), 0);
 	/* One copy costs 1/61 of the rate, always: too much where nodes are hardly ever lost, and one is enough where they go alone. */

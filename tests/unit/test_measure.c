@@ -18,11 +18,14 @@
 #define DEVICES 2
 #define SEQ_LEN 16
 
-static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":5,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-			     "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":300,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
+static const char config[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":5,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":300,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
 
 #define TYPE "{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}"
-#define LINKS "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5},{\"scope\":\"cluster\",\"alpha_s\":1e-5,\"gbytes_per_s\":1}]}"
+#define LINKS                                                                                                                              \
+	"\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5},{\"scope\":\"cluster\",\"alpha_s\":1e-5,\"gbytes_per_s\":1}]" \
+	"}"
 
 static struct hspmd_cluster *cluster_of(const char *types, const char *nodes)
 {
@@ -70,11 +73,13 @@ static void *run_member(void *argument)
 {
 	struct member *m = argument;
 	struct party *p = m->party;
-	struct hspmd_measure_context context = { .model = p->model, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN, .began = hspmd_now() };
+	struct hspmd_measure_context context = {
+		.model = p->model, .cluster = p->cluster, .device = m->device, .seq_len = SEQ_LEN, .began = hspmd_now()
+	};
 	struct hspmd_transport_options o = { .rank = m->device, .size = DEVICES, .timeout_s = 60 };
 	const struct hspmd_device_ops *ops = hspmd_device_find("cpu", &m->err);
 	int bad = !ops || ops->open(&context.dev, 0, 1, &m->err) || hspmd_transport_memory.open(&o, &context.transport, &m->err) ||
-		  context.transport->ops->address(context.transport, &p->addresses[m->device], &m->err);
+	          context.transport->ops->address(context.transport, &p->addresses[m->device], &m->err);
 	pthread_barrier_wait(&p->opened);
 	if (!bad && !context.transport->ops->connect(context.transport, p->addresses, &m->err))
 		m->row = hspmd_measure_device(&context, p->options, &m->err);
@@ -132,10 +137,12 @@ static void measured(void **state)
 	(void)state;
 	struct hspmd_error err;
 	/* A model of 4 heads cannot be split in 3; there are not as many devices anyway. */
-	struct hspmd_measure_options w = { .tp_count = 3, .tps = { 1, 2, 3 }, .micro_batch_count = 2, .micro_batches = { 1, 2 }, .seq_len = SEQ_LEN,
-					  .budget_s = 600 };
-	struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":2}]}"), .model = model(),
-			       .options = &w };
+	struct hspmd_measure_options w = {
+		.tp_count = 3, .tps = { 1, 2, 3 }, .micro_batch_count = 2, .micro_batches = { 1, 2 }, .seq_len = SEQ_LEN, .budget_s = 600
+	};
+	struct party party = { .cluster = cluster_of("\"c\":" TYPE, "{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":2}]}"),
+		               .model = model(),
+		               .options = &w };
 	json_t *rows = measure(&party);
 	struct hspmd_profile *p = hspmd_measure_profile(party.model, rows, SEQ_LEN, party.cluster, &err);
 	if (!p)
@@ -168,14 +175,16 @@ static void measured(void **state)
 
 /* ---- made of given measurements */
 
-static const char row_form[] = "{\"device\":%d,\"layers\":[{\"tp\":1,\"micro_batch\":2,\"seconds\":[[%g,%g,%g],[%g,%g,%g],[%g,%g,%g]]}],\"kept\":[1,2,3],"
-			       "\"notes\":[],\"links\":[%s]}";
+static const char row_form[] =
+        "{\"device\":%d,\"layers\":[{\"tp\":1,\"micro_batch\":2,\"seconds\":[[%g,%g,%g],[%g,%g,%g],[%g,%g,%g]]}],\"kept\":[1,2,3],"
+        "\"notes\":[],\"links\":[%s]}";
 
 static void add_row(json_t *rows, int device, double factor, const char *links)
 {
 	char text[2048];
 	double f = factor;
-	snprintf(text, sizeof text, row_form, device, f * 1e-3, f * 2e-3, f * 3e-3, f * 4e-3, f * 5e-3, f * 6e-3, f * 7e-3, f * 8e-3, f * 9e-3, links);
+	snprintf(text, sizeof text, row_form, device, f * 1e-3, f * 2e-3, f * 3e-3, f * 4e-3, f * 5e-3, f * 6e-3, f * 7e-3, f * 8e-3,
+	         f * 9e-3, links);
 	json_t *row = json_loads(text, 0, NULL);
 	assert_non_null(row);
 	json_array_append_new(rows, row);
@@ -188,7 +197,8 @@ static void slow_nodes(void **state)
 	struct hspmd_cluster *c = cluster_of("\"c\":" TYPE, "{\"name\":\"n[0-2]\",\"devices\":[{\"type\":\"c\",\"count\":1}]}");
 	struct hspmd_model *m = model();
 	json_t *rows = json_array();
-	add_row(rows, 0, 1.04, "{\"to\":1,\"points\":[[1000,1e-5],[1000000,1e-3]]},{\"to\":2,\"points\":[[1000,2e-5],[1000000,2e-3],[2000000,4e-3]]}");
+	add_row(rows, 0, 1.04,
+	        "{\"to\":1,\"points\":[[1000,1e-5],[1000000,1e-3]]},{\"to\":2,\"points\":[[1000,2e-5],[1000000,2e-3],[2000000,4e-3]]}");
 	add_row(rows, 1, 1.0, "{\"to\":2,\"points\":[[1000,1.1e-5],[1000000,1e-3]]}");
 	add_row(rows, 2, 2.0, "");
 	struct hspmd_profile *p = hspmd_measure_profile(m, rows, SEQ_LEN, c, &err);
@@ -242,7 +252,8 @@ static void check_pairs(const struct hspmd_cluster *c, int count_wanted)
 			bool found = false;
 			for (int i = 0; i < count; i++) {
 				int s = c->devices[pairs[i].from].type, t = c->devices[pairs[i].to].type;
-				found |= c->devices[pairs[i].from].node != c->devices[pairs[i].to].node && ((s == x && t == y) || (s == y && t == x));
+				found |= c->devices[pairs[i].from].node != c->devices[pairs[i].to].node &&
+				         ((s == x && t == y) || (s == y && t == x));
 			}
 			assert_true(found);
 		}
@@ -258,11 +269,11 @@ static void pairs(void **state)
 	hspmd_cluster_destroy(c);
 	/* Each node's own pair, then all pairs of four nodes, then the type that is nobody's first. */
 	c = cluster_of("\"c\":" TYPE ",\"d\":" TYPE,
-		       "{\"name\":\"n[0-3]\",\"devices\":[{\"type\":\"c\",\"count\":2},{\"type\":\"d\",\"count\":1}]}");
+	               "{\"name\":\"n[0-3]\",\"devices\":[{\"type\":\"c\",\"count\":2},{\"type\":\"d\",\"count\":1}]}");
 	check_pairs(c, 4 * 2 + 6 + 2);
 	hspmd_cluster_destroy(c);
-	c = cluster_of("\"c\":" TYPE ",\"d\":" TYPE,
-		       "{\"name\":\"n[0-9]\",\"devices\":[{\"type\":\"c\",\"count\":1}]},{\"name\":\"m[0-9]\",\"devices\":[{\"type\":\"d\",\"count\":1}]}");
+	c = cluster_of("\"c\":" TYPE ",\"d\":" TYPE, "{\"name\":\"n[0-9]\",\"devices\":[{\"type\":\"c\",\"count\":1}]},{\"name\":\"m[0-9]"
+	                                             "\",\"devices\":[{\"type\":\"d\",\"count\":1}]}");
 	check_pairs(c, 19);
 	hspmd_cluster_destroy(c);
 }
@@ -278,7 +289,10 @@ static void middle(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(measured), cmocka_unit_test(slow_nodes), cmocka_unit_test(pairs), cmocka_unit_test(middle),
+		cmocka_unit_test(measured),
+		cmocka_unit_test(slow_nodes),
+		cmocka_unit_test(pairs),
+		cmocka_unit_test(middle),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

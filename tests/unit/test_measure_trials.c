@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which layers are measured and how often, on made-up devices with a clock of their own: all that is wished for where there is time, and never more time than
- * there is but for what took longer than could be expected. */
+/* Which layers are measured and how often, on made-up devices with a clock of their own: all that is wished for where there is time, and
+ * never more time than there is but for what took longer than could be expected. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -106,7 +106,9 @@ static void note(void *context, int tp, int micro_batch, const char *why)
 	d->notes++;
 }
 
-static const struct hspmd_measure_options options = { .tp_count = 4, .tps = { 1, 2, 4, 8 }, .micro_batch_count = 5, .micro_batches = { 1, 2, 4, 8, 16 } };
+static const struct hspmd_measure_options options = {
+	.tp_count = 4, .tps = { 1, 2, 4, 8 }, .micro_batch_count = 5, .micro_batches = { 1, 2, 4, 8, 16 }
+};
 
 static void measure(struct device *d, int peers, double seconds)
 {
@@ -151,8 +153,8 @@ static void everything_where_there_is_time(void **state)
 	assert_true(d.clock == 0);
 }
 
-/* Devices of any speed, over seven orders of magnitude: the end is kept to within what one step took longer than expected, the smallest is measured where
- * there is time for a step of it, and whatever was left out would not have fitted. */
+/* Devices of any speed, over seven orders of magnitude: the end is kept to within what one step took longer than expected, the smallest is
+ * measured where there is time for a step of it, and whatever was left out would not have fitted. */
 static void the_end_is_kept(void **state)
 {
 	(void)state;

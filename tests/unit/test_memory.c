@@ -19,39 +19,69 @@
 #define VOCAB 8192
 
 static const char gpt2[] = "{\"model_type\":\"gpt2\",\"n_embd\":256,\"n_layer\":4,\"n_head\":4,\"n_positions\":128,\"vocab_size\":8192,"
-			   "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
-static const char llama[] = "{\"model_type\":\"llama\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
-			    "\"intermediate_size\":640,\"max_position_embeddings\":128,\"vocab_size\":8192,\"rms_norm_eps\":1e-5}";
-static const char mixtral[] = "{\"model_type\":\"mixtral\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
-			      "\"intermediate_size\":320,\"max_position_embeddings\":128,\"vocab_size\":8192,\"num_local_experts\":4,\"num_experts_per_tok\":2}";
-static const char cluster_text[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
-				   "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":4}]}],"
-				   "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+                           "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+static const char llama[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
+        "\"intermediate_size\":640,\"max_position_embeddings\":128,\"vocab_size\":8192,\"rms_norm_eps\":1e-5}";
+static const char mixtral[] =
+        "{\"model_type\":\"mixtral\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
+        "\"intermediate_size\":320,\"max_position_embeddings\":128,\"vocab_size\":8192,\"num_local_experts\":4,\"num_experts_per_tok\":2}";
+static const char cluster_text[] =
+        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,"
+        "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":4}]}],"
+        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
 
-#define PLAN(schedule, batch, rest) "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":" batch ",\"seq_len\":128,\"schedule\":\"" schedule "\"," rest "}"
+#define PLAN(schedule, batch, rest)                                                                                                        \
+	"{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":" batch ",\"seq_len\":128,\"schedule\":\"" schedule "\"," rest "}"
 
 static const struct {
 	const char *name, *model, *plan;
 } plans[] = {
-	{ "one device", gpt2, PLAN("1f1b", "8", "\"pipelines\":[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0\"]}]}]") },
-	{ "recomputed", gpt2, PLAN("1f1b", "8", "\"pipelines\":[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0\"],\"recompute\":\"full\"}]}]") },
-	{ "two stages", gpt2, PLAN("1f1b", "2", "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]},{\"layers\":[4,6],\"devices\":[\"n:1\"]}]}]") },
-	{ "two stages, gpipe", gpt2, PLAN("gpipe", "2", "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]},{\"layers\":[4,6],\"devices\":[\"n:1\"]}]}]") },
-	{ "two stages, zb-h1", gpt2, PLAN("zb-h1", "2", "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]},{\"layers\":[4,6],\"devices\":[\"n:1\"]}]}]") },
-	{ "tensor parallel", gpt2, PLAN("1f1b", "4", "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0-1\"]}]}]") },
-	{ "data parallel, ZeRO", gpt2, PLAN("1f1b", "2", "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0\"]}]},"
-						   "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:1\"]}]}]") },
-	{ "context parallel, unequal", llama, PLAN("1f1b", "2", "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0-1\"],\"context\":2,"
-								"\"context_ratio\":[5,3]}]}]") },
-	{ "experts on two, ZeRO", mixtral, PLAN("1f1b", "2", "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0-1\"],"
-							     "\"shard_ratio\":[3,1]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:2\"]}]}]") },
-	{ "pairs in two stages", llama, PLAN("1f1b", "2", "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true,"
-							  "\"recompute\":\"selective\"},{\"layers\":[3,6],\"devices\":[\"n:2-3\"],\"context\":2}]}]") },
-	{ "unequal pipelines, ZeRO", gpt2, PLAN("1f1b", "2", "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},"
-							     "{\"layers\":[2,6],\"devices\":[\"n:2\"],\"recompute\":\"full\"}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],"
-							     "\"devices\":[\"n:3\"]}]}]") },
-	{ "interleaved", llama, PLAN("interleaved", "2", "\"virtual_stages\":2,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},"
-							 "{\"layers\":[2,3],\"devices\":[\"n:1\"]},{\"layers\":[3,4],\"devices\":[\"n:0\"]},{\"layers\":[4,6],\"devices\":[\"n:1\"]}]}]") },
+	{ "one device", gpt2,
+	  PLAN("1f1b", "8", "\"pipelines\":[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0\"]}]}]") },
+	{ "recomputed", gpt2,
+	  PLAN("1f1b", "8",
+	       "\"pipelines\":[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0\"],\"recompute\":\"full\"}]}]") },
+	{ "two stages", gpt2,
+	  PLAN("1f1b", "2",
+	       "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]},{\"layers\":[4,6],\"devices\":["
+	       "\"n:1\"]}]}]") },
+	{ "two stages, gpipe", gpt2,
+	  PLAN("gpipe", "2",
+	       "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]},{\"layers\":[4,6],\"devices\":["
+	       "\"n:1\"]}]}]") },
+	{ "two stages, zb-h1", gpt2,
+	  PLAN("zb-h1", "2",
+	       "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]},{\"layers\":[4,6],\"devices\":["
+	       "\"n:1\"]}]}]") },
+	{ "tensor parallel", gpt2,
+	  PLAN("1f1b", "4", "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0-1\"]}]}]") },
+	{ "data parallel, ZeRO", gpt2,
+	  PLAN("1f1b", "2",
+	       "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0\"]}]},"
+	       "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:1\"]}]}]") },
+	{ "context parallel, unequal", llama,
+	  PLAN("1f1b", "2",
+	       "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0-1\"],\"context\":2,"
+	       "\"context_ratio\":[5,3]}]}]") },
+	{ "experts on two, ZeRO", mixtral,
+	  PLAN("1f1b", "2",
+	       "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0-1\"],"
+	       "\"shard_ratio\":[3,1]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:2\"]}]}]") },
+	{ "pairs in two stages", llama,
+	  PLAN("1f1b", "2",
+	       "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true,"
+	       "\"recompute\":\"selective\"},{\"layers\":[3,6],\"devices\":[\"n:2-3\"],\"context\":2}]}]") },
+	{ "unequal pipelines, ZeRO", gpt2,
+	  PLAN("1f1b", "2",
+	       "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":3,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},"
+	       "{\"layers\":[2,6],\"devices\":[\"n:2\"],\"recompute\":\"full\"}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,6],"
+	       "\"devices\":[\"n:3\"]}]}]") },
+	{ "interleaved", llama,
+	  PLAN("interleaved", "2",
+	       "\"virtual_stages\":2,\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},"
+	       "{\"layers\":[2,3],\"devices\":[\"n:1\"]},{\"layers\":[3,4],\"devices\":[\"n:0\"]},{\"layers\":[4,6],\"devices\":[\"n:1\"]}]"
+	       "}]") },
 };
 
 struct scene {
@@ -145,8 +175,12 @@ static int measure(const char *model, const char *plan, int fd)
 		return 1;
 	}
 	double before = memory_now("VmRSS");
-	struct hspmd_train_local_options o = { .source = hspmd_graph_source_model(s.model), .cluster = s.cluster, .plan = s.plan, .job = &s.job,
-					 .samples = { read_sample, NULL }, .steps = 2 };
+	struct hspmd_train_local_options o = { .source = hspmd_graph_source_model(s.model),
+		                               .cluster = s.cluster,
+		                               .plan = s.plan,
+		                               .job = &s.job,
+		                               .samples = { read_sample, NULL },
+		                               .steps = 2 };
 	int rc = hspmd_train_local(&o, &err);
 	bytes[1] = memory_now("VmHWM") - before;
 	if (rc)
@@ -178,17 +212,21 @@ static void plan_and_process_agree(void **state)
 	}
 }
 
-/* What is in the arena for every block more of a pair whose blocks are all computed again: their inputs, and nothing of what was added up in them. */
+/* What is in the arena for every block more of a pair whose blocks are all computed again: their inputs, and nothing of what was added up
+ * in them. */
 static double arena_of(int blocks)
 {
 	static const char form[] = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":%d,\"num_attention_heads\":4,"
-				   "\"intermediate_size\":96,\"max_position_embeddings\":128,\"vocab_size\":128}";
+	                           "\"intermediate_size\":96,\"max_position_embeddings\":128,\"vocab_size\":128}";
 	struct scene s = { 0 };
 	struct hspmd_error err = { "" };
 	char model[sizeof form + 8], *plan = NULL;
 	snprintf(model, sizeof model, form, blocks);
-	assert_true(asprintf(&plan, PLAN("1f1b", "8", "\"pipelines\":[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0-1\"],"
-						      "\"recompute\":\"full\"}]}]"), blocks + 2) > 0);
+	assert_true(asprintf(&plan,
+	                     PLAN("1f1b", "8",
+	                          "\"pipelines\":[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0-1\"],"
+	                          "\"recompute\":\"full\"}]}]"),
+	                     blocks + 2) > 0);
 	struct hspmd_program *p = set_up(&s, model, plan, &err) ? NULL : build(&s, 1, &err);
 	if (!p)
 		fail_msg("%s", err.text);

@@ -47,7 +47,8 @@ static void counts_parameters(void **state)
 		const char *name;
 		int64_t params;
 	} known[] = {
-		{ "gpt2", 124439808 }, { "llama", 6738415616 }, { "mistral", 7241732096 }, { "qwen2", 494032768 }, { "mixtral", 46702792704 },
+		{ "gpt2", 124439808 },  { "llama", 6738415616 },    { "mistral", 7241732096 },
+		{ "qwen2", 494032768 }, { "mixtral", 46702792704 },
 	};
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
 		struct hspmd_model *m = read_model(known[i].name);
@@ -124,12 +125,14 @@ static void defaults_of_absent_keys(void **state)
 	assert_true(m->kv_heads == 8 && m->norm_eps == 1e-5 && m->rope_theta == 1e6 && m->experts == 8 && m->experts_per_token == 2);
 	assert_true(m->router_aux_coef == 0.001);
 	hspmd_model_destroy(m);
-	m = from_text("{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, \"rope_parameters\": {\"rope_type\": \"default\","
-		      " \"rope_theta\": 5e5}, \"attention_dropout\": 0.1, \"tie_word_embeddings\": true, " SIZES "}");
+	m = from_text("{\"model_type\": \"llama\", \"attention_bias\": true, \"mlp_bias\": true, \"rope_parameters\": {\"rope_type\": "
+	              "\"default\","
+	              " \"rope_theta\": 5e5}, \"attention_dropout\": 0.1, \"tie_word_embeddings\": true, " SIZES "}");
 	assert_true(m->qkv_bias && m->out_bias && m->mlp_bias && m->rope_theta == 5e5 && m->dropout && m->tied);
 	hspmd_model_destroy(m);
-	m = from_text("{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_ctx\": 32, \"n_inner\": null,"
-		      " \"activation_function\": \"gelu\", \"tie_word_embeddings\": false}");
+	m = from_text("{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 2, \"n_layer\": 1, \"n_ctx\": 32, "
+	              "\"n_inner\": null,"
+	              " \"activation_function\": \"gelu\", \"tie_word_embeddings\": false}");
 	assert_true(m->ffn == 32 && m->max_positions == 32 && m->gelu_exact && !m->tied && m->norm_eps == 1e-5 && m->dropout);
 	assert_int_equal(hspmd_model_layer_params(m, 0), (9 + 32) * 8);
 	assert_int_equal(hspmd_model_layer_params(m, 1), 2 * 16 + 8 * 24 + 24 + 64 + 8 + 8 * 32 + 32 + 32 * 8 + 8);
@@ -141,22 +144,29 @@ static void defaults_of_absent_keys(void **state)
 
 static const struct edit wrong[] = {
 	{ "{}", "", "config.json: model_type: expected \"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"mixtral\", but it is missing" },
-	{ "{\"model_type\": \"bert\"}", "", "model_type: expected \"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"mixtral\", got \"bert\"" },
+	{ "{\"model_type\": \"bert\"}", "",
+	  "model_type: expected \"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"mixtral\", got \"bert\"" },
 	{ "[]", "", "config.json: expected an object, got an array" },
-	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9}", "", "config.json: n_embd: expected an integer in 1..1048576, but it is missing" },
+	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9}", "",
+	  "config.json: n_embd: expected an integer in 1..1048576, but it is missing" },
 	{ "{" GPT2_SIZES ", \"n_inner\": 0}", "", "config.json: n_inner: expected 1..16777216, got 0" },
 	{ "{" GPT2_SIZES ", \"activation_function\": \"relu\"}", "", "config.json: activation_function: expected \"gelu_new\"" },
-	{ "{" GPT2_SIZES ", \"scale_attn_by_inverse_layer_idx\": true}", "", "scale_attn_by_inverse_layer_idx: not supported; expected false" },
+	{ "{" GPT2_SIZES ", \"scale_attn_by_inverse_layer_idx\": true}", "",
+	  "scale_attn_by_inverse_layer_idx: not supported; expected false" },
 	{ "{" GPT2_SIZES ", \"scale_attn_weights\": false}", "", "config.json: scale_attn_weights: not supported; expected true" },
 	{ "{" GPT2_SIZES ", \"add_cross_attention\": true}", "", "config.json: add_cross_attention: not supported; expected false" },
 	{ "{\"model_type\": \"gpt2\", \"vocab_size\": 9, \"n_embd\": 8, \"n_head\": 3, \"n_layer\": 1, \"n_positions\": 32}", "",
 	  "config.json: n_head: 3 does not divide the hidden size, 8" },
 	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8}, " SIZES "}", "",
 	  "config.json: rope_scaling.rope_type: not supported; expected \"default\" rotary positions" },
-	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"factor\": 8}, " SIZES "}", "", "rope_scaling.factor: not supported; expected 1" },
-	{ "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\", " SIZES "}", "", "config.json: hidden_act: expected \"silu\" or \"swish\"" },
-	{ "{\"model_type\": \"llama\", \"quantization_config\": {}, " SIZES "}", "", "config.json: quantization_config: not supported; expected null" },
-	{ "{\"model_type\": \"llama\", \"attn_logit_softcapping\": 50, " SIZES "}", "", "attn_logit_softcapping: not supported; expected null" },
+	{ "{\"model_type\": \"llama\", \"rope_scaling\": {\"factor\": 8}, " SIZES "}", "",
+	  "rope_scaling.factor: not supported; expected 1" },
+	{ "{\"model_type\": \"llama\", \"hidden_act\": \"gelu\", " SIZES "}", "",
+	  "config.json: hidden_act: expected \"silu\" or \"swish\"" },
+	{ "{\"model_type\": \"llama\", \"quantization_config\": {}, " SIZES "}", "",
+	  "config.json: quantization_config: not supported; expected null" },
+	{ "{\"model_type\": \"llama\", \"attn_logit_softcapping\": 50, " SIZES "}", "",
+	  "attn_logit_softcapping: not supported; expected null" },
 	{ "{\"model_type\": \"llama\", \"num_key_value_heads\": 5, " SIZES "}", "",
 	  "config.json: num_key_value_heads: 5 does not divide the number of heads, 32" },
 	{ "{\"model_type\": \"llama\", \"head_dim\": 3, " SIZES "}", "", "config.json: heads of 3 elements cannot be rotated in pairs" },
@@ -166,7 +176,8 @@ static const struct edit wrong[] = {
 	{ "{\"model_type\": \"mixtral\", \"num_experts_per_tok\": 9, " SIZES "}", "",
 	  "config.json: num_experts_per_tok: 9 is more than the 8 experts there are" },
 	{ "{\"model_type\": \"mixtral\", \"router_jitter_noise\": 0.1, " SIZES "}", "", "router_jitter_noise: not supported; expected 0" },
-	{ "{\"model_type\": \"mixtral\", \"vocab_size\": 1, \"hidden_size\": 1048576, \"num_hidden_layers\": 16384, \"num_attention_heads\": 32,"
+	{ "{\"model_type\": \"mixtral\", \"vocab_size\": 1, \"hidden_size\": 1048576, \"num_hidden_layers\": 16384, "
+	  "\"num_attention_heads\": 32,"
 	  " \"intermediate_size\": 16777216, \"num_local_experts\": 4096}",
 	  "", "config.json: these sizes make about 4e+21 parameters; at most 1e+16 can be handled" },
 };
@@ -205,8 +216,8 @@ static void counts_operations(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(counts_parameters),	   cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others),
-		cmocka_unit_test(defaults_of_absent_keys), cmocka_unit_test(refuses),	 cmocka_unit_test(counts_operations),
+		cmocka_unit_test(counts_parameters),       cmocka_unit_test(reads_gpt2), cmocka_unit_test(reads_the_others),
+		cmocka_unit_test(defaults_of_absent_keys), cmocka_unit_test(refuses),    cmocka_unit_test(counts_operations),
 	};
 	return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deduction against numbers: for every operator, every annotation of its inputs on up to 4 devices (all combinations where they are few, else a
- * random part of them, which HSPMD_LONG=1 makes large enough that every annotation of every input is in it): deduce, run every device's part on slices of the whole tensors, put the outputs together, compare with the
- * unsplit run. No operator that graphs have is left out. */
+/* Deduction against numbers: for every operator, every annotation of its inputs on up to 4 devices (all combinations where they are few,
+ * else a random part of them, which HSPMD_LONG=1 makes large enough that every annotation of every input is in it): deduce, run every
+ * device's part on slices of the whole tensors, put the outputs together, compare with the unsplit run. No operator that graphs have is
+ * left out. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -101,8 +102,9 @@ static void *slice(const struct op_values *v, int tensor, const struct hspmd_ann
 	assert_non_null(data);
 	hspmd_box_copy(data, &shard->box, v->data[tensor], &all, &shard->box, hspmd_dtype_bytes(t->dtype));
 	for (int64_t i = 0; shard->partials > 1 && i < hspmd_box_elements(&shard->box); i++)
-		op_value_set(data, t->dtype, i,
-			     addend(op_value_get(data, t->dtype, i), shard->partial, shard->partials, whole_index(&t->shape, &shard->box, i)));
+		op_value_set(
+		        data, t->dtype, i,
+		        addend(op_value_get(data, t->dtype, i), shard->partial, shard->partials, whole_index(&t->shape, &shard->box, i)));
 	return data;
 }
 
@@ -161,7 +163,8 @@ static void check_output(const struct trial *t, int o, int devices)
 	}
 	for (int k = 0; k < devices; k++)
 		for (int64_t i = 0; shard[k].partials == 1 && i < hspmd_box_elements(&shard[k].box); i++) {
-			double copy = op_value_get(t->local[o][k], tensor->dtype, i), first = sum[whole_index(&tensor->shape, &shard[k].box, i)];
+			double copy = op_value_get(t->local[o][k], tensor->dtype, i),
+			       first = sum[whole_index(&tensor->shape, &shard[k].box, i)];
 			if (!(fabs(copy - first) <= 1e-9 * (1 + fabs(first))))
 				wrong(t, "another copy", o, i, copy, first);
 		}

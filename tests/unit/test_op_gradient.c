@@ -61,8 +61,8 @@ static void check_differences(const struct op_case *c)
 			double down = op_case_loss(&v), difference = (up - down) / (2 * step);
 			x[i] = was;
 			if (!(fabs(difference - dx[i]) <= 1e-6 * (1 + fabs(difference))))
-				fail_msg("%s: gradient of %s[%lld] is %.9g, differences give %.9g", c->name, g->tensors[t].name, (long long)i,
-					 dx[i], difference);
+				fail_msg("%s: gradient of %s[%lld] is %.9g, differences give %.9g", c->name, g->tensors[t].name,
+				         (long long)i, dx[i], difference);
 			checked++;
 		}
 	}
@@ -105,8 +105,8 @@ static void compare_single(const struct op_case *c, const char *isa)
 		for (int64_t i = 0; i < n; i++) {
 			double single = op_value_get(v32.data[t], a, i), whole = op_value_get(v64.data[t], b, i);
 			if (!(fabs(single - whole) <= 3e-6 * (1 + most)))
-				fail_msg("%s on %s: %s[%lld] is %.9g in single, %.9g in double", c->name, isa, g64->tensors[t].name, (long long)i,
-					 single, whole);
+				fail_msg("%s on %s: %s[%lld] is %.9g in single, %.9g in double", c->name, isa, g64->tensors[t].name,
+				         (long long)i, single, whole);
 		}
 	}
 	op_values_close(&v32);
@@ -142,7 +142,8 @@ static void test_threads(void **state)
 			op_values_fill(&more, 9);
 			op_values_run(&more, true);
 			for (size_t t = 0; t < g->tensor_count; t++)
-				if (memcmp(one.data[t], more.data[t], (size_t)elements(g, (int)t) * hspmd_dtype_bytes(g->tensors[t].dtype)) != 0)
+				if (memcmp(one.data[t], more.data[t],
+				           (size_t)elements(g, (int)t) * hspmd_dtype_bytes(g->tensors[t].dtype)) != 0)
 					fail_msg("%s: %s differs with %d threads", op_cases[k].name, g->tensors[t].name, threads);
 			op_values_close(&more);
 		}

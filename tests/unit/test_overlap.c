@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication beside computation, in whole programs: one of two devices is held back until the other has done what it could only do without waiting, or is
- * kept inside a kernel until a message has come. Where something waits that should not, both wait for ever, which a deadline ends. Losses are those of devices
- * that nobody held. */
+/* Communication beside computation, in whole programs: one of two devices is held back until the other has done what it could only do
+ * without waiting, or is kept inside a kernel until a message has come. Where something waits that should not, both wait for ever, which a
+ * deadline ends. Losses are those of devices that nobody held. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,8 +37,8 @@ struct member {
 	struct hspmd_timeline *timeline;
 	struct hspmd_transport *transports[2];
 	int64_t step;
-	bool fresh;  /* the step has not begun */
-	int kernels; /* begun in this step */
+	bool fresh;              /* the step has not begun */
+	int kernels;             /* begun in this step */
 	void *awaited[MESSAGES]; /* where messages between operators will lie that have not come */
 	int came;                /* in this step */
 	pthread_t thread;
@@ -51,7 +51,8 @@ struct span {
 
 enum event { FIRST, SECOND, EVENTS };
 
-/* Called in the device's thread when a step begins and before and after every kernel, and in whoever's thread when a message has come or the timeline is told. */
+/* Called in the device's thread when a step begins and before and after every kernel, and in whoever's thread when a message has come or
+ * the timeline is told. */
 struct plot {
 	void (*begins)(struct member *m);
 	void (*before)(struct member *m, enum hspmd_opcode op);
@@ -80,7 +81,7 @@ struct scene {
 	double losses[STEPS];
 };
 
-static struct scene *scene;               /* kernels know no context */
+static struct scene *scene; /* kernels know no context */
 static const struct hspmd_device_ops *cpu;
 
 /* ---- events */
@@ -146,7 +147,8 @@ static int run_between(struct hspmd_device *dev, enum hspmd_opcode op, const str
 }
 
 /* What an operator waits for is marked, to see when it is written. */
-static int mark_and_receive(struct hspmd_transport *t, int from, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r, struct hspmd_error *err)
+static int mark_and_receive(struct hspmd_transport *t, int from, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
+                            struct hspmd_error *err)
 {
 	struct member *m = &scene->members[t->options.rank];
 	for (int k = 0; k < MESSAGES && bytes == MESSAGE_BYTES; k++)
@@ -221,9 +223,17 @@ static int open_member(struct member *m)
 static int train(struct member *m)
 {
 	struct scene *s = m->s;
-	struct hspmd_executor_options o = { .program = m->program, .device = m->device, .transport = m->transports[0], .overlap_transport = m->transports[1],
-					    .rank_of = s->rank_of, .device_count = DEVICES, .voters = s->voters, .voter_count = DEVICES,
-					    .samples = { read_tokens, NULL }, .job = &s->job, .timeline = m->timeline };
+	struct hspmd_executor_options o = { .program = m->program,
+		                            .device = m->device,
+		                            .transport = m->transports[0],
+		                            .overlap_transport = m->transports[1],
+		                            .rank_of = s->rank_of,
+		                            .device_count = DEVICES,
+		                            .voters = s->voters,
+		                            .voter_count = DEVICES,
+		                            .samples = { read_tokens, NULL },
+		                            .job = &s->job,
+		                            .timeline = m->timeline };
 	for (int k = 0; k < 2; k++)
 		if (m->transports[k]->ops->connect(m->transports[k], s->addresses[k], &m->err))
 			return -1;
@@ -235,8 +245,9 @@ static int train(struct member *m)
 		m->fresh = true;
 		m->kernels = 0;
 		m->came = 0;
-		status = hspmd_executor_gradients(ex, m->step, &own, &times, &m->err) || hspmd_executor_vote(ex, m->step, &own, &all, &m->err) ||
-			 hspmd_executor_commit(ex, m->step, &all, &m->err) || hspmd_executor_gather_parameters(ex, m->step + 1, &m->err);
+		status = hspmd_executor_gradients(ex, m->step, &own, &times, &m->err) ||
+		         hspmd_executor_vote(ex, m->step, &own, &all, &m->err) || hspmd_executor_commit(ex, m->step, &all, &m->err) ||
+		         hspmd_executor_gather_parameters(ex, m->step + 1, &m->err);
 		if (!m->number && !status)
 			s->losses[m->step] = all.loss;
 	}
@@ -269,13 +280,17 @@ static void *run_member(void *argument)
 
 static void set_up(struct scene *s, const char *model, const char *plan, const struct plot *plot)
 {
-	static const char cluster[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
-				      "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":2}]}],"
-				      "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+	static const char cluster[] =
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
+	        "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":2}]}],"
+	        "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
 	struct hspmd_error err = { "" };
 	json_t *c = json_loads(cluster, 0, NULL), *p = json_loads(plan, 0, NULL), *m = json_loads(model, 0, NULL);
 	*s = (struct scene){ .plot = plot, .lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER };
-	s->job = (struct hspmd_job){ .seed = 5, .global_batch = 4, .optimizer = { .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1 }, .steps = STEPS };
+	s->job = (struct hspmd_job){ .seed = 5,
+		                     .global_batch = 4,
+		                     .optimizer = { .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .clip = 1 },
+		                     .steps = STEPS };
 	s->cluster = hspmd_cluster_from_json(c, "cluster", &err);
 	s->model = s->cluster ? hspmd_model_from_json(m, "model", &err) : NULL;
 	s->plan = s->model ? hspmd_plan_from_json(p, "plan", s->cluster, hspmd_model_layers(s->model), &err) : NULL;
@@ -331,11 +346,14 @@ static void same_losses(const char *model, const char *plan, const struct plot *
 	assert_int_equal(held.intersections, intersections);
 }
 
-#define PLAN(pipelines) "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":" pipelines "}"
-static const char stages[] = PLAN("[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,5],\"devices\":[\"n:1\"]}]}]");
+#define PLAN(pipelines)                                                                                                                    \
+	"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"         \
+	"\"pipelines\":" pipelines "}"
+static const char stages[] =
+        PLAN("[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,5],\"devices\":[\"n:1\"]}]}]");
 static const char ring[] = PLAN("[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"],\"context\":2}]}]");
 static const char replicas[] = PLAN("[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0\"]}]},"
-				    "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:1\"]}]}]");
+                                    "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:1\"]}]}]");
 
 /* ---- a stage sends on, whether or not the next one listens */
 
@@ -431,7 +449,8 @@ static void see_ring(struct member *m, enum hspmd_lane lane, int instruction, st
 static void ring_beside_attention(void **state)
 {
 	(void)state;
-	same_losses(trainer_llama, ring, &(struct plot){ .begins = wait_for_attention, .before = attend_until_keys_have_come, .told = see_ring }, STEPS);
+	same_losses(trainer_llama, ring,
+	            &(struct plot){ .begins = wait_for_attention, .before = attend_until_keys_have_come, .told = see_ring }, STEPS);
 }
 
 /* ---- gradients are summed while those of earlier layers are computed */
@@ -467,9 +486,11 @@ static void see_sum(struct member *m, enum hspmd_lane lane, int instruction, str
 static void sums_beside_backward_passes(void **state)
 {
 	(void)state;
-	static const char model[] = "{\"model_type\":\"gpt2\",\"n_embd\":128,\"n_layer\":4,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
-				    "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
-	same_losses(model, replicas, &(struct plot){ .begins = wait_for_last_kernel, .before = compute_until_a_sum_is_done, .told = see_sum }, STEPS);
+	static const char model[] =
+	        "{\"model_type\":\"gpt2\",\"n_embd\":128,\"n_layer\":4,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
+	        "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+	same_losses(model, replicas,
+	            &(struct plot){ .begins = wait_for_last_kernel, .before = compute_until_a_sum_is_done, .told = see_sum }, STEPS);
 }
 
 int main(void)

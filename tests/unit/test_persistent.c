@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's state outlives kill -9, whenever it comes: at every call that changes the state, before, in the middle and behind it, and at random moments. What the next
- * process takes up is the state of a step that an undisturbed run had, to the bit, and can be trained on. */
+/* A worker's state outlives kill -9, whenever it comes: at every call that changes the state, before, in the middle and behind it, and at
+ * random moments. What the next process takes up is the state of a step that an undisturbed run had, to the bit, and can be trained on. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -29,12 +29,15 @@
 
 /* Large enough that a tensor takes several blocks, small enough that a step is mostly its update. */
 static const char model_text[] = "{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":1,\"n_head\":2,\"n_positions\":8,\"vocab_size\":5000,"
-				 "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
-static const char prepare_text[] =
-	"{\"type\":\"prepare\",\"generation\":3,\"members\":[\"n:0\"],\"cluster\":{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\","
-	"\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":1}]}],"
-	"\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]},\"plan\":{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,"
-	"\"seq_len\":4,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:0\"]}]}]}}";
+                                 "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+static const char prepare_text[] = "{\"type\":\"prepare\",\"generation\":3,\"members\":[\"n:0\"],\"cluster\":{\"format\":\"hspmd-cluster-"
+                                   "1\",\"device_types\":{\"c\":{\"kind\":\"cpu\","
+                                   "\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":"
+                                   "\"n\",\"devices\":[{\"type\":\"c\",\"count\":1}]}],"
+                                   "\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]},\"plan\":{\"format\":\"hspmd-"
+                                   "plan-1\",\"global_batch\":2,\"micro_batch\":1,"
+                                   "\"seq_len\":4,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{"
+                                   "\"layers\":[0,3],\"devices\":[\"n:0\"]}]}]}}";
 
 struct scene {
 	char root[64], corpus[96], memory[96];
@@ -97,9 +100,9 @@ static void set_up(struct scene *s, bool persistent)
 	static struct hspmd_device_ops dying;
 	struct hspmd_worker_setup *w = &s->setup;
 	json_t *model = json_loads(model_text, 0, NULL);
-	json_t *job = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,ss}}", "format", "hspmd-job-1", "model", "/none", "init", "random", "data", "train",
-				s->corpus, "kind", "bytes", "seq_len", 4, "global_batch", 2, "steps", STEPS, "seed", 7, "optimizer", "type", "adamw", "lr",
-				3e-3, "schedule", "constant");
+	json_t *job = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,ss}}", "format", "hspmd-job-1", "model", "/none", "init",
+	                        "random", "data", "train", s->corpus, "kind", "bytes", "seq_len", 4, "global_batch", 2, "steps", STEPS,
+	                        "seed", 7, "optimizer", "type", "adamw", "lr", 3e-3, "schedule", "constant");
 	memset(w, 0, sizeof *w);
 	w->job = hspmd_job_from_json(job, "/job.json", &err);
 	w->model = hspmd_model_from_json(model, "model", &err);
@@ -167,7 +170,10 @@ static int step(struct scene *s, int64_t number, struct hspmd_totals *all, struc
 		return -1;
 	if (l)
 		hspmd_persistent_ready(l, true);
-	return hspmd_executor_vote(ex, number, &own, all, err) || hspmd_executor_commit(ex, number, all, err) || hspmd_executor_gather_parameters(ex, number + 1, err) ? -1 : 0;
+	return hspmd_executor_vote(ex, number, &own, all, err) || hspmd_executor_commit(ex, number, all, err) ||
+	                       hspmd_executor_gather_parameters(ex, number + 1, err)
+	               ? -1
+	               : 0;
 }
 
 static uint64_t state_of(const struct hspmd_generation *g)
@@ -177,7 +183,8 @@ static uint64_t state_of(const struct hspmd_generation *g)
 		const struct hspmd_program_state *s = &g->program->states[i];
 		const int slot[] = { s->param, s->m, s->v };
 		for (int k = 0; k < 3; k++)
-			hash = XXH3_64bits_withSeed(hspmd_executor_slot_data(g->executor, slot[k]), g->program->slot_types[g->program->slots[slot[k]].slot_type].bytes, hash);
+			hash = XXH3_64bits_withSeed(hspmd_executor_slot_data(g->executor, slot[k]),
+			                            g->program->slot_types[g->program->slots[slot[k]].slot_type].bytes, hash);
 	}
 	return hash;
 }
@@ -253,7 +260,8 @@ static void train_and_die(struct scene *s, long after_us)
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-/* What is left is the state of a step, to the bit; where its gradients were complete it can still be done; and training goes on from there. Returns the step. */
+/* What is left is the state of a step, to the bit; where its gradients were complete it can still be done; and training goes on from there.
+ * Returns the step. */
 static int64_t take_up(struct scene *s)
 {
 	struct hspmd_error err = { "" };
@@ -402,7 +410,8 @@ static struct hspmd_generation *prepare_another(struct scene *s, int64_t memory_
 	struct hspmd_error err = { "" };
 	json_t *message = prepare_message(memory_bytes);
 	json_object_set_new(message, "generation", json_integer(s->g->number + 1));
-	*state = json_pack("{s[{sO,sO,s[s]}]}", "live", "cluster", json_object_get(message, "cluster"), "plan", json_object_get(message, "plan"), "holders", DEVICE);
+	*state = json_pack("{s[{sO,sO,s[s]}]}", "live", "cluster", json_object_get(message, "cluster"), "plan",
+	                   json_object_get(message, "plan"), "holders", DEVICE);
 	struct hspmd_generation *g = hspmd_generation_prepare(&s->setup, message, hspmd_generation_peak_bytes(s->g), &err);
 	if (!g || hspmd_generation_connect(g, NULL, NULL, &err))
 		fail_msg("%s", err.text);
@@ -426,8 +435,8 @@ static void change_to(struct scene *s, struct hspmd_generation *g, json_t *state
 	json_decref(state);
 }
 
-/* A change takes no more than the device has: memory for the next plan while the present one trains where there is so much, when that has ended where there is not, and if
- * both states are too much the old one waits on the disk. */
+/* A change takes no more than the device has: memory for the next plan while the present one trains where there is so much, when that has
+ * ended where there is not, and if both states are too much the old one waits on the disk. */
 static void test_full_device(void **state)
 {
 	struct scene *s = *state;
@@ -439,7 +448,8 @@ static void test_full_device(void **state)
 	snprintf(blocked, sizeof blocked, "%s/folder", s->corpus); /* a file is in its way */
 	set_up(s, true);
 	begin(s, MEMORY_BYTES);
-	int64_t taken = hspmd_generation_peak_bytes(s->g), need = hspmd_generation_memory(s->g), fixed = (int64_t)hspmd_persistent_bytes(s->g->persistent);
+	int64_t taken = hspmd_generation_peak_bytes(s->g), need = hspmd_generation_memory(s->g),
+	        fixed = (int64_t)hspmd_persistent_bytes(s->g->persistent);
 	assert_true(taken > need && need > fixed);
 
 	struct hspmd_generation *next = prepare_another(s, taken + fixed, &live);
@@ -483,11 +493,8 @@ static void test_full_device(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_every_call),
-		cmocka_unit_test(test_random),
-		cmocka_unit_test(test_files),
-		cmocka_unit_test(test_no_place),
-		cmocka_unit_test(test_full_device),
+		cmocka_unit_test(test_every_call), cmocka_unit_test(test_random),      cmocka_unit_test(test_files),
+		cmocka_unit_test(test_no_place),   cmocka_unit_test(test_full_device),
 	};
 	return cmocka_run_group_tests(tests, make_reference, remove_all);
 }

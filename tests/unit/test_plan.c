@@ -134,11 +134,13 @@ static void describes(void **state)
 	hspmd_plan_destroy(p);
 }
 
-#define HEAD "\"format\": \"hspmd-plan-1\", \"global_batch\": 12, \"micro_batch\": 2, \"seq_len\": 16, \"schedule\": \"1f1b\", \"zero_stage\": 0"
+#define HEAD                                                                                                                               \
+	"\"format\": \"hspmd-plan-1\", \"global_batch\": 12, \"micro_batch\": 2, \"seq_len\": 16, \"schedule\": \"1f1b\", "                \
+	"\"zero_stage\": 0"
 
 static const char good[] = "{" HEAD ", \"pipelines\": [{\"micro_batches\": 2, \"stages\": [{\"layers\": [0, 3], \"devices\": [\"a:0-1\"],"
-			   " \"recompute\": \"none\"}, {\"layers\": [3, 5], \"devices\": [\"a:2\"]}]}, {\"micro_batches\": 4, \"stages\": ["
-			   "{\"layers\": [0, 5], \"devices\": [\"b-08:0\", \"b-09:1\"]}]}], \"predicted\": {\"step_s\": 1}}";
+                           " \"recompute\": \"none\"}, {\"layers\": [3, 5], \"devices\": [\"a:2\"]}]}, {\"micro_batches\": 4, \"stages\": ["
+                           "{\"layers\": [0, 5], \"devices\": [\"b-08:0\", \"b-09:1\"]}]}], \"predicted\": {\"step_s\": 1}}";
 
 static const struct edit edits[] = {
 	{ "hspmd-plan-1", "hspmd-job-1", "p.json: format: expected \"hspmd-plan-1\", got \"hspmd-job-1\"" },
@@ -165,14 +167,17 @@ static const struct edit edits[] = {
 	{ "\"b-09:1\"", "\"b-08:0\"", "p.json: pipelines[1].stages[0].devices[1]: device b-08:0 is in this stage twice" },
 	{ "\"a:2\"", "\"z:2\"", "p.json: pipelines[0].stages[1].devices[0]: z:2: there is no node \"z\"; nodes are a,b-[08-10],login,c" },
 	{ "\"a:2\"", "\"a:9\"", "p.json: pipelines[0].stages[1].devices[0]: a:9: node a has devices 0..7 only" },
-	{ "\"recompute\": \"none\"", "\"recompute\": \"some\"", "stages[0].recompute: expected \"none\", \"selective\" or \"full\", got \"some\"" },
+	{ "\"recompute\": \"none\"", "\"recompute\": \"some\"",
+	  "stages[0].recompute: expected \"none\", \"selective\" or \"full\", got \"some\"" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1]", "stages[0].shard_ratio: expected an array of 2, got 1 elements" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [1, 0]", "stages[0].shard_ratio[1]: expected a number above 0" },
 	{ "\"recompute\": \"none\"", "\"shard_ratio\": [5, 3]", "" },
 	{ "\"recompute\": \"none\"", "\"sequence_parallel\": 1", "stages[0].sequence_parallel: expected true or false, got 1" },
-	{ "\"recompute\": \"none\"", "\"context\": 3", "p.json: pipelines[0].stages[0].context: 3 groups do not divide the stage's 2 devices" },
+	{ "\"recompute\": \"none\"", "\"context\": 3",
+	  "p.json: pipelines[0].stages[0].context: 3 groups do not divide the stage's 2 devices" },
 	{ "\"recompute\": \"none\"", "\"context\": 2, \"shard_ratio\": [1]", "" },
-	{ "\"recompute\": \"none\"", "\"context\": 2, \"context_ratio\": [1]", "stages[0].context_ratio: expected an array of 2, got 1 elements" },
+	{ "\"recompute\": \"none\"", "\"context\": 2, \"context_ratio\": [1]",
+	  "stages[0].context_ratio: expected an array of 2, got 1 elements" },
 	{ "\"recompute\": \"none\"", "\"devcies\": 2", "p.json: pipelines[0].stages[0].devcies: unknown key; did you mean \"devices\"?" },
 	{ "\"step_s\": 1", "\"step_s\": 0", "p.json: predicted.step_s: expected a number above 0" },
 	{ "\"step_s\": 1", "\"step_s\": 1, \"memory_bytes\": {\"a:99\": 1}", "p.json: predicted.memory_bytes: a:99: node a has devices" },
@@ -180,7 +185,8 @@ static const struct edit edits[] = {
 	{ "\"1f1b\"", "\"1f1b\", \"virtual_stages\": 2", "p.json: virtual_stages: expected 1..1, got 2" },
 	{ "\"1f1b\"", "\"interleaved\"", "p.json: virtual_stages: expected an integer in 2..1024, but it is missing" },
 	{ "\"1f1b\"", "\"interleaved\", \"virtual_stages\": 2", "p.json: pipelines[0].stages[1]: expected the devices of stages[0]" },
-	{ "\"1f1b\"", "\"interleaved\", \"virtual_stages\": 3", "p.json: pipelines[0].stages: expected a multiple of virtual_stages (3), got 2" },
+	{ "\"1f1b\"", "\"interleaved\", \"virtual_stages\": 3",
+	  "p.json: pipelines[0].stages: expected a multiple of virtual_stages (3), got 2" },
 };
 
 static void refuses(void **state)
@@ -203,11 +209,13 @@ static void refuses(void **state)
 static void rounds_are_alike(void **state)
 {
 	(void)state;
-	static const char rounds[] = "{\"format\": \"hspmd-plan-1\", \"global_batch\": 2, \"micro_batch\": 1, \"seq_len\": 16, \"schedule\": \"interleaved\", "
-				     "\"virtual_stages\": 2, \"zero_stage\": 0, \"pipelines\": [{\"micro_batches\": 2, \"stages\": ["
-				     "{\"layers\": [0, 3], \"devices\": [\"a:0-1\"], \"shard_ratio\": [2, 1], \"recompute\": \"full\"},"
-				     "{\"layers\": [3, 5], \"devices\": [\"a:0-1\"], \"shard_ratio\": [2, 1.0]}]}]}";
-	static const char said[] = "p.json: pipelines[0].stages[1]: expected shard_ratio, sequence_parallel, context and context_ratio of stages[0]";
+	static const char rounds[] =
+	        "{\"format\": \"hspmd-plan-1\", \"global_batch\": 2, \"micro_batch\": 1, \"seq_len\": 16, \"schedule\": \"interleaved\", "
+	        "\"virtual_stages\": 2, \"zero_stage\": 0, \"pipelines\": [{\"micro_batches\": 2, \"stages\": ["
+	        "{\"layers\": [0, 3], \"devices\": [\"a:0-1\"], \"shard_ratio\": [2, 1], \"recompute\": \"full\"},"
+	        "{\"layers\": [3, 5], \"devices\": [\"a:0-1\"], \"shard_ratio\": [2, 1.0]}]}]}";
+	static const char said[] =
+	        "p.json: pipelines[0].stages[1]: expected shard_ratio, sequence_parallel, context and context_ratio of stages[0]";
 	static const struct edit unlike[] = {
 		{ "[2, 1.0]", "[2, 1]", "" },
 		{ "[2, 1.0]", "[1, 2]", said },
@@ -240,8 +248,8 @@ static void pipelines_end_alike(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_everything), cmocka_unit_test(round_trips),	   cmocka_unit_test(describes),
-		cmocka_unit_test(refuses),	    cmocka_unit_test(pipelines_end_alike), cmocka_unit_test(rounds_are_alike),
+		cmocka_unit_test(reads_everything), cmocka_unit_test(round_trips),         cmocka_unit_test(describes),
+		cmocka_unit_test(refuses),          cmocka_unit_test(pipelines_end_alike), cmocka_unit_test(rounds_are_alike),
 	};
 	return cmocka_run_group_tests_name("plan", tests, read_cluster, drop_cluster);
 }

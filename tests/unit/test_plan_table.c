@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of a plan fits 100 columns whatever the plan is: long names, many stages, devices and pipelines, large numbers; and it still says which. */
+/* The table of a plan fits 100 columns whatever the plan is: long names, many stages, devices and pipelines, large numbers; and it still
+ * says which. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,8 @@
 
 #define LONG_NAME "accelerator-partition-a.rack-07.node-" /* and 3 digits: 40 characters */
 
-/* A cluster of `nodes` nodes of two types of GPUs in turn, and a plan of `pipelines` pipelines that have `stages` stages of `tp` devices each. */
+/* A cluster of `nodes` nodes of two types of GPUs in turn, and a plan of `pipelines` pipelines that have `stages` stages of `tp` devices
+ * each. */
 struct shape {
 	const char *name, *types[2];
 	int nodes, per_node, stages, tp, pipelines, layers_each;
@@ -27,11 +29,34 @@ struct shape {
 static const struct shape shapes[] = {
 	{ "small", { "H20", "H800" }, 2, 8, 2, 4, 2, 10, 8, 4096, 1.5, 0.8, false },
 	{ LONG_NAME, { "H20", "H800" }, 4, 8, 4, 8, 1, 10, 64, 4096, 12.25, 0.99, false },
-	{ LONG_NAME, { "NVIDIA-H200-NVL-141GB-profile-7g", "AMD-Instinct-MI300X-192GB" }, 128, 8, 16, 8, 8, 5, 4096, 131072, 98765.4321, 0.5, false },
-	{ LONG_NAME, { "NVIDIA-H200-NVL-141GB-profile-7g", "AMD-Instinct-MI300X-192GB" }, 128, 8, 16, 8, 8, 5, 4096, 131072, 1.23456e-5, 1234, true },
+	{ LONG_NAME,
+	  { "NVIDIA-H200-NVL-141GB-profile-7g", "AMD-Instinct-MI300X-192GB" },
+	  128,
+	  8,
+	  16,
+	  8,
+	  8,
+	  5,
+	  4096,
+	  131072,
+	  98765.4321,
+	  0.5,
+	  false },
+	{ LONG_NAME,
+	  { "NVIDIA-H200-NVL-141GB-profile-7g", "AMD-Instinct-MI300X-192GB" },
+	  128,
+	  8,
+	  16,
+	  8,
+	  8,
+	  5,
+	  4096,
+	  131072,
+	  1.23456e-5,
+	  1234,
+	  true },
 	{ "n", { "a", "b" }, 1024, 1, 1, 1, 1024, 100, 32768, 1 << 20, 1.23456e-5, 1, false },
-	{ "n", { "\xc3\xa9t\xc3\xa9\xc3\xa9t\xc3\xa9\xc3\xa9t\xc3\xa9-\xc3\xa9t\xc3\xa9", "b" },
-	  4, 8, 2, 8, 2, 4, 8, 64, 1, 1, false },
+	{ "n", { "\xc3\xa9t\xc3\xa9\xc3\xa9t\xc3\xa9\xc3\xa9t\xc3\xa9-\xc3\xa9t\xc3\xa9", "b" }, 4, 8, 2, 8, 2, 4, 8, 64, 1, 1, false },
 };
 
 static struct hspmd_cluster *make_cluster(const struct shape *x)
@@ -39,11 +64,13 @@ static struct hspmd_cluster *make_cluster(const struct shape *x)
 	struct hspmd_error err = { "" };
 	json_t *types = json_object(), *nodes = json_array();
 	for (int t = 0; t < 2; t++)
-		json_object_set_new(types, x->types[t], json_pack("{s:s, s:I, s:f, s:{s:f}}", "kind", "cuda", "memory_bytes", (json_int_t)1 << (37 + 12 * t),
-								  "gbytes_per_s", 4000.0, "peak_tflops", "bf16", 148.0));
+		json_object_set_new(types, x->types[t],
+		                    json_pack("{s:s, s:I, s:f, s:{s:f}}", "kind", "cuda", "memory_bytes", (json_int_t)1 << (37 + 12 * t),
+		                              "gbytes_per_s", 4000.0, "peak_tflops", "bf16", 148.0));
 	for (int n = 0; n < x->nodes; n++) {
 		char *name = hspmd_asprintf("%s%03d", x->name, n);
-		json_array_append_new(nodes, json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "devices", "type", x->types[n % 2], "count", x->per_node));
+		json_array_append_new(
+		        nodes, json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "devices", "type", x->types[n % 2], "count", x->per_node));
 		free(name);
 	}
 	json_t *value = json_pack("{s:s, s:o, s:o, s:[]}", "format", HSPMD_CLUSTER_FORMAT, "device_types", types, "nodes", nodes, "links");
@@ -66,7 +93,7 @@ static json_t *make_stage(const struct shape *x, const struct hspmd_cluster *c, 
 		json_array_append_new(devices, json_string(hspmd_cluster_device_address(c, place, at, sizeof at)));
 	}
 	return json_pack("{s:[i,i], s:o, s:s}", "layers", s * x->layers_each, (s + 1) * x->layers_each, "devices", devices, "recompute",
-			 s % 2 ? "selective" : "none");
+	                 s % 2 ? "selective" : "none");
 }
 
 static struct hspmd_plan *make_plan(const struct shape *x, const struct hspmd_cluster *c)
@@ -82,12 +109,13 @@ static struct hspmd_plan *make_plan(const struct shape *x, const struct hspmd_cl
 	for (int d = 0; d < c->device_count; d++) {
 		char at[256];
 		json_object_set_new(memory, hspmd_cluster_device_address(c, d, at, sizeof at),
-				    json_integer((json_int_t)(x->memory * (double)c->types[c->devices[d].type].memory_bytes)));
+		                    json_integer((json_int_t)(x->memory * (double)c->types[c->devices[d].type].memory_bytes)));
 	}
-	json_t *value = json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o, s:{s:f, s:f, s:f, s:f, s:f, s:o}}", "format", HSPMD_PLAN_FORMAT, "global_batch",
-				  x->pipelines * x->micro_batches, "micro_batch", 1, "seq_len", x->seq_len, "schedule", "zb-h1", "zero_stage", 1, "pipelines",
-				  pipelines, "predicted", "step_s", x->step_s, "compute_s", 0.41 * x->step_s, "bubble_s", 0.29 * x->step_s,
-				  "communication_s", 0.17 * x->step_s, "sync_s", 0.13 * x->step_s, "memory_bytes", memory);
+	json_t *value = json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o, s:{s:f, s:f, s:f, s:f, s:f, s:o}}", "format", HSPMD_PLAN_FORMAT,
+	                          "global_batch", x->pipelines * x->micro_batches, "micro_batch", 1, "seq_len", x->seq_len, "schedule",
+	                          "zb-h1", "zero_stage", 1, "pipelines", pipelines, "predicted", "step_s", x->step_s, "compute_s",
+	                          0.41 * x->step_s, "bubble_s", 0.29 * x->step_s, "communication_s", 0.17 * x->step_s, "sync_s",
+	                          0.13 * x->step_s, "memory_bytes", memory);
 	struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, x->stages * x->layers_each, &err);
 	json_decref(value);
 	if (!p)
@@ -134,7 +162,9 @@ static void tables_fit(void **state)
 		struct hspmd_cluster *c = make_cluster(x);
 		struct hspmd_plan *p = make_plan(x, c);
 		struct hspmd_shortage shortages[HSPMD_SHORTAGE_MAX];
-		struct hspmd_solve_report report = { .price_per_hour = 1234567.891, .moved_bytes = 9.87654321e15, .shortage_count = 1000, .shortages = shortages };
+		struct hspmd_solve_report report = {
+			.price_per_hour = 1234567.891, .moved_bytes = 9.87654321e15, .shortage_count = 1000, .shortages = shortages
+		};
 		for (int k = 0; k < HSPMD_SHORTAGE_MAX; k++)
 			shortages[k] = (struct hspmd_shortage){ c->device_count - 1, 1023, 15, 9.9e17, 1e12 };
 		char *text = table_of(p, c, &report);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any legal plan trains: random plans over 1 to 8 devices give the losses of one device (law 1). HSPMD_LONG=1 draws many more; HSPMD_SEED repeats a draw. */
+/* Any legal plan trains: random plans over 1 to 8 devices give the losses of one device (law 1). HSPMD_LONG=1 draws many more; HSPMD_SEED
+ * repeats a draw. */
 #include "config.h"
 
 #include <setjmp.h>
@@ -25,10 +26,12 @@ struct model {
 	int layers, heads; /* heads: units of tensor parallelism */
 	int (*train)(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err);
 };
-static const char qwen2[] = "{\"model_type\":\"qwen2\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-			    "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"tie_word_embeddings\":false}";
-static const char mistral[] = "{\"model_type\":\"mistral\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-			      "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"sliding_window\":6}";
+static const char qwen2[] =
+        "{\"model_type\":\"qwen2\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"tie_word_embeddings\":false}";
+static const char mistral[] =
+        "{\"model_type\":\"mistral\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"sliding_window\":6}";
 static const struct model models[] = {
 	{ "llama", trainer_llama, 5, 2, trainer_run },
 	{ "gpt2", trainer_gpt2, 5, 4, trainer_run },
@@ -121,8 +124,8 @@ static void put_pipeline(FILE *f, const struct model *m, int rounds, int first, 
 			fputc(',', f);
 		if (s % stages == 0)
 			at = first;
-		fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":\"%s\"%s}", layer, layer + layers[s], at, at + width[s % stages] - 1,
-			recompute[draw(3)], splits[s % stages]);
+		fprintf(f, "{\"layers\":[%d,%d],\"devices\":[\"n:%d-%d\"],\"recompute\":\"%s\"%s}", layer, layer + layers[s], at,
+		        at + width[s % stages] - 1, recompute[draw(3)], splits[s % stages]);
 		layer += layers[s];
 		at += width[s % stages];
 	}
@@ -168,9 +171,10 @@ static void one_device(const struct model *m, double *losses)
 	struct hspmd_error err = { "" };
 	char *plan = NULL;
 	assert_true(asprintf(&plan,
-			     "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"
-			     "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]}",
-			     BATCH, BATCH, m->layers) > 0);
+	                     "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\","
+	                     "\"zero_stage\":0,"
+	                     "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0\"]}]}]}",
+	                     BATCH, BATCH, m->layers) > 0);
 	if (m->train(m->config, plan, 1, STEPS, losses, &err))
 		fail_msg("%s on one device: %s", m->name, err.text);
 	free(plan);
@@ -194,8 +198,8 @@ static void random_plans(void **unused)
 			for (int s = 0; s < STEPS; s++) {
 				double off = fabs(got[s] - want[s]) / fabs(want[s]);
 				if (!(off < 1e-5))
-					fail_msg("%s, HSPMD_SEED=%llu: loss of step %d is %.17g, not %.17g\n%s", models[k].name, (unsigned long long)start, s, got[s],
-						 want[s], plan);
+					fail_msg("%s, HSPMD_SEED=%llu: loss of step %d is %.17g, not %.17g\n%s", models[k].name,
+					         (unsigned long long)start, s, got[s], want[s], plan);
 				worst = fmax(worst, off);
 			}
 			free(plan);

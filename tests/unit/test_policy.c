@@ -18,14 +18,15 @@
 #include "policies/match.h"
 
 static const char site[] = "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_nodes\": 64}, \"share\": {\"weight\": 2}}}";
-static const char spot[] = "{\"format\": \"hspmd-policy-1\", \"about\": \"cheap nodes\", \"rules\": [{\"name\": \"spot\","
-			   "\"match\": {\"partition\": [\"spot*\"], \"account\": [\"*\"], \"policy\": [\"default\", \"spot\"]},"
-			   "\"limits\": {\"max_nodes\": 8, \"max_devices\": 64, \"device_types\": [\"H20\", \"H800\"], \"max_price_per_hour\": 200},"
-			   "\"grow\": {\"into_idle\": true, \"reserve_nodes\": 2, \"after_idle_s\": 60, \"cooldown_s\": 120, \"min_gain\": 0.05},"
-			   "\"shrink\": {\"for_pending\": \"higher_priority\", \"yield_before_preemption\": true, \"cooldown_s\": 60},"
-			   "\"straggler\": {\"slower_than\": 1.2, \"for_s\": 30, \"back_below\": 1.1},"
-			   "\"checkpoint\": {\"local\": \"/scratch/hspmd\", \"shared\": \"/gpfs/$USER\", \"max_interval_s\": 600, \"min_replicas\": 1},"
-			   "\"share\": {\"weight\": 1.5}}, {\"name\": \"big\", \"match\": {\"user\": [\"ann\"], \"policy\": [\"big\"]}}]}";
+static const char spot[] =
+        "{\"format\": \"hspmd-policy-1\", \"about\": \"cheap nodes\", \"rules\": [{\"name\": \"spot\","
+        "\"match\": {\"partition\": [\"spot*\"], \"account\": [\"*\"], \"policy\": [\"default\", \"spot\"]},"
+        "\"limits\": {\"max_nodes\": 8, \"max_devices\": 64, \"device_types\": [\"H20\", \"H800\"], \"max_price_per_hour\": 200},"
+        "\"grow\": {\"into_idle\": true, \"reserve_nodes\": 2, \"after_idle_s\": 60, \"cooldown_s\": 120, \"min_gain\": 0.05},"
+        "\"shrink\": {\"for_pending\": \"higher_priority\", \"yield_before_preemption\": true, \"cooldown_s\": 60},"
+        "\"straggler\": {\"slower_than\": 1.2, \"for_s\": 30, \"back_below\": 1.1},"
+        "\"checkpoint\": {\"local\": \"/scratch/hspmd\", \"shared\": \"/gpfs/$USER\", \"max_interval_s\": 600, \"min_replicas\": 1},"
+        "\"share\": {\"weight\": 1.5}}, {\"name\": \"big\", \"match\": {\"user\": [\"ann\"], \"policy\": [\"big\"]}}]}";
 
 static int add(struct hspmd_policy *p, const char *text, const char *name, struct hspmd_error *err)
 {
@@ -92,11 +93,15 @@ static void test_refused(void **state)
 		{ RULE("\"limits\": {\"max_nodes\": 0}"), "rules[0].limits.max_nodes" },
 		{ RULE("\"limits\": {\"max_nodes\": \"3\"}"), "rules[0].limits.max_nodes" },
 		{ RULE("\"limits\": {\"device_types\": [\"A\", \"A\"]}"), "named twice" },
-		{ RULE("\"limits\": {\"max_nodes\": 9, \"max_devices\": 8}"), "rules[0].limits.max_devices: expected at least limits.max_nodes (9)" },
-		{ RULE("\"straggler\": {\"slower_than\": 1.1, \"back_below\": 1.2}"), "rules[0].straggler.back_below: expected less than straggler.slower_than (1.1)" },
-		{ RULE("\"shrink\": {\"for_pending\": \"none\", \"yield_before_preemption\": true}"), "rules[0].shrink.yield_before_preemption: contradicts" },
+		{ RULE("\"limits\": {\"max_nodes\": 9, \"max_devices\": 8}"),
+		  "rules[0].limits.max_devices: expected at least limits.max_nodes (9)" },
+		{ RULE("\"straggler\": {\"slower_than\": 1.1, \"back_below\": 1.2}"),
+		  "rules[0].straggler.back_below: expected less than straggler.slower_than (1.1)" },
+		{ RULE("\"shrink\": {\"for_pending\": \"none\", \"yield_before_preemption\": true}"),
+		  "rules[0].shrink.yield_before_preemption: contradicts" },
 		{ RULE("\"shrink\": {\"for_pending\": \"lower\"}"), "higher_priority" },
-		{ RULE("\"limits\": {\"max_nodes\": 2}, \"checkpoint\": {\"min_replicas\": 2}"), "rules[0].checkpoint.min_replicas: expected less than limits.max_nodes (2)" },
+		{ RULE("\"limits\": {\"max_nodes\": 2}, \"checkpoint\": {\"min_replicas\": 2}"),
+		  "rules[0].checkpoint.min_replicas: expected less than limits.max_nodes (2)" },
 		{ RULE("\"checkpoint\": {\"local\": \"scratch\"}"), "absolute" },
 		{ RULE("\"share\": {\"weight\": -1}"), "rules[0].share.weight" },
 		{ RULE("\"match\": {\"partitions\": [\"a\"]}"), "rules[0].match.partitions" },
@@ -104,7 +109,8 @@ static void test_refused(void **state)
 		{ "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"a b\"}]}", "rules[0].name" },
 		{ "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"a\"}, {\"name\": \"a\"}]}", "rules[1].name" },
 		{ "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"spot\"}]}", "20-spot.json already" },
-		{ "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_nodes\": 32}}}", "defaults.limits.max_nodes: differs from what 00-site.json gives" },
+		{ "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_nodes\": 32}}}",
+		  "defaults.limits.max_nodes: differs from what 00-site.json gives" },
 		{ "{\"format\": \"hspmd-policy-1\", \"format\": \"hspmd-policy-1\"}", "" },
 	};
 	struct hspmd_policy *p = both();
@@ -133,19 +139,22 @@ static void test_places_that_contradict_one_another(void **state)
 		const char *defaults, *rules, *said; /* said NULL: it is right */
 	} cases[] = {
 		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 9}"),
-		  "b.json: rules[1].limits.max_nodes: rule second: 9 nodes have at least as many devices: more than limits.max_devices (8), which site default (a.json) gives" },
+		  "b.json: rules[1].limits.max_nodes: rule second: 9 nodes have at least as many devices: more than limits.max_devices "
+		  "(8), which site default (a.json) gives" },
 		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 8}"), NULL },
 		{ DEFAULTS("\"limits\": {\"max_nodes\": 64}"), SECOND("\"limits\": {\"max_devices\": 8}"), NULL },
 		{ DEFAULTS("\"limits\": {\"max_devices\": 8}"), SECOND("\"limits\": {\"max_nodes\": 9, \"max_devices\": 72}"), NULL },
 		{ DEFAULTS("\"straggler\": {\"back_below\": 1.5, \"slower_than\": 2}"), SECOND("\"straggler\": {\"slower_than\": 1.5}"),
-		  "b.json: rules[1].straggler.slower_than: rule second: back_below (1.5) must be less than slower_than (1.5), which site default (a.json) gives" },
+		  "b.json: rules[1].straggler.slower_than: rule second: back_below (1.5) must be less than slower_than (1.5), which site "
+		  "default (a.json) gives" },
 		{ DEFAULTS(""), SECOND("\"straggler\": {\"slower_than\": 1.05}"), "which built-in default gives" },
 		{ DEFAULTS(""), SECOND("\"straggler\": {\"back_below\": 1.3}"), "rules[1].straggler.back_below: rule second: " },
 		{ DEFAULTS("\"straggler\": {\"slower_than\": 9, \"back_below\": 8}"), SECOND("\"share\": {\"weight\": 2}"), NULL },
-		{ DEFAULTS(""), SECOND("\"shrink\": {\"yield_before_preemption\": true}"), "rules[1].shrink.yield_before_preemption: rule second: contradicts shrink.for_pending" },
+		{ DEFAULTS(""), SECOND("\"shrink\": {\"yield_before_preemption\": true}"),
+		  "rules[1].shrink.yield_before_preemption: rule second: contradicts shrink.for_pending" },
 		{ DEFAULTS("\"shrink\": {\"for_pending\": \"any\"}"), SECOND("\"shrink\": {\"yield_before_preemption\": true}"), NULL },
-		{ DEFAULTS("\"shrink\": {\"yield_before_preemption\": true, \"for_pending\": \"any\"}"), SECOND("\"shrink\": {\"for_pending\": \"none\"}"),
-		  "rules[1].shrink.for_pending: rule second: " },
+		{ DEFAULTS("\"shrink\": {\"yield_before_preemption\": true, \"for_pending\": \"any\"}"),
+		  SECOND("\"shrink\": {\"for_pending\": \"none\"}"), "rules[1].shrink.for_pending: rule second: " },
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct hspmd_error err = { "" };
@@ -164,7 +173,9 @@ static void test_same_default_twice_is_fine(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_policy *p = both();
-	assert_int_equal(add(p, "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_nodes\": 64, \"max_devices\": 99}}}", "30.json", &err), 0);
+	assert_int_equal(add(p, "{\"format\": \"hspmd-policy-1\", \"defaults\": {\"limits\": {\"max_nodes\": 64, \"max_devices\": 99}}}",
+	                     "30.json", &err),
+	                 0);
 	assert_int_equal(p->defaults.max_devices, 99);
 	hspmd_policy_destroy(p);
 }

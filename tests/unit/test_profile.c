@@ -72,8 +72,10 @@ static void reads_everything(void **state)
 static const struct edit edits[] = {
 	{ "hspmd-profile-1", "hspmd-profile-9", "p.json: format: expected \"hspmd-profile-1\", got \"hspmd-profile-9\"" },
 	{ "{\"params\": 2, \"grads\": 4, \"activations\": 2}", "4", "" },
-	{ "{\"params\": 2, \"grads\": 4, \"activations\": 2}", "0", "p.json: dtype_bytes: expected a number above 0 and at most 64, got 0" },
-	{ "{\"params\": 2, \"grads\": 4, \"activations\": 2}", "null", "p.json: dtype_bytes: expected a number above 0 and at most 64, but it is" },
+	{ "{\"params\": 2, \"grads\": 4, \"activations\": 2}", "0",
+	  "p.json: dtype_bytes: expected a number above 0 and at most 64, got 0" },
+	{ "{\"params\": 2, \"grads\": 4, \"activations\": 2}", "null",
+	  "p.json: dtype_bytes: expected a number above 0 and at most 64, but it is" },
 	{ "\"grads\": 4,", "", "p.json: dtype_bytes.grads: expected a number above 0 and at most 64, but it is missing" },
 	{ "\"grads\"", "\"grad\"", "p.json: dtype_bytes.grads: expected" },
 	{ "\"grads\": 4", "\"grads\": 4, \"momenst\": 3", "p.json: dtype_bytes.momenst: unknown key" },

@@ -38,7 +38,8 @@ static void test_copies_follow_the_intervals(void **state)
 	int more = 0, many = 0;
 	for (double losses = 1e-6; losses < 1e-2; losses *= 3) {
 		int usual = copies_saved(0, 8, losses, 0.3, (struct run_intervals){ 0.01, 600 });
-		int older = copies_saved(0, 8, losses, 0.3, (struct run_intervals){ 0.01, 60000 }), cheaper = copies_saved(0, 8, losses, 0.3, (struct run_intervals){ 60, 600 });
+		int older = copies_saved(0, 8, losses, 0.3, (struct run_intervals){ 0.01, 60000 }),
+		    cheaper = copies_saved(0, 8, losses, 0.3, (struct run_intervals){ 60, 600 });
 		assert_true(older >= usual && cheaper >= usual);
 		more += older > usual;
 		many += cheaper > usual;
@@ -46,7 +47,8 @@ static void test_copies_follow_the_intervals(void **state)
 	assert_true(more > 0 && many > 0);
 }
 
-/* Expected time of a second of training, but for a factor, where failures come mean_s apart at random and a checkpoint of cost_s follows each every_s: Daly 2006, equation 20. */
+/* Expected time of a second of training, but for a factor, where failures come mean_s apart at random and a checkpoint of cost_s follows
+ * each every_s: Daly 2006, equation 20. */
 static double takes(double every_s, double cost_s, double mean_s)
 {
 	return expm1((every_s + cost_s) / mean_s) / every_s;
@@ -87,13 +89,15 @@ static void test_copies(void **state)
 	json_decref(wild);
 }
 
-/* A plan that is a hundredth faster and loses a part of the state with each worker: worth it where nodes are seldom lost, not where they often are. */
+/* A plan that is a hundredth faster and loses a part of the state with each worker: worth it where nodes are seldom lost, not where they
+ * often are. */
 static void test_plans_are_weighed_by_what_they_commit(void **state)
 {
 	(void)state;
 	struct hspmd_job job = { .global_batch = 64, .seq_len = 128 };
 	struct hspmd_model *model = small_gpt2(8);
-	struct hspmd_plan whole = { .pipeline_count = 4, .predicted = { .step_s = 1 } }, sharded = { .pipeline_count = 4, .zero_stage = 1, .predicted = { .step_s = 0.99 } };
+	struct hspmd_plan whole = { .pipeline_count = 4, .predicted = { .step_s = 1 } },
+	                  sharded = { .pipeline_count = 4, .zero_stage = 1, .predicted = { .step_s = 0.99 } };
 	struct hspmd_risk seldom = { 1e-7, 0 }, often = { 1e-4, 0 };
 	struct run_intervals every = { 60, 600 }, rarely = { 60, 600000 };
 	assert_true(run_risk_prefers(&job, model, 4, 0, &every, &seldom, &whole, &sharded));
@@ -114,12 +118,20 @@ static void run(struct world *w, int generations)
 	assert_true(world_generations(w) >= generations);
 }
 
-/* A job that trains hears that nodes are lost often: it goes on in a new generation, with more copies and no step lost; the same again changes nothing. */
+/* A job that trains hears that nodes are lost often: it goes on in a new generation, with more copies and no step lost; the same again
+ * changes nothing. */
 static void test_a_running_job_follows_the_risk(void **state)
 {
 	(void)state;
 	struct hspmd_model *model = small_gpt2(8);
-	struct world *w = world_create(&(struct world_options){ .seed = 5, .nodes = 4, .devices_per_node = 1, .held = 4, .steps = 100000, .checkpoints = true, .model = model, .shared_every_s = 5 });
+	struct world *w = world_create(&(struct world_options){ .seed = 5,
+	                                                        .nodes = 4,
+	                                                        .devices_per_node = 1,
+	                                                        .held = 4,
+	                                                        .steps = 100000,
+	                                                        .checkpoints = true,
+	                                                        .model = model,
+	                                                        .shared_every_s = 5 });
 	run(w, 1);
 	for (int i = 0; i < 2000; i++)
 		if (!world_move(w))

@@ -37,11 +37,13 @@ static void test_exact(void **state)
 		assert_true(isnan(hspmd_bf16_to_float(hspmd_round_bf16(of_bits(0x7f800000u + low), 0xffff))));
 }
 
-/* Of all random numbers as many lead away from 0 as the value has units of its last 16 bits: normal, denormal, of either sign, and at the border of a binade. */
+/* Of all random numbers as many lead away from 0 as the value has units of its last 16 bits: normal, denormal, of either sign, and at the
+ * border of a binade. */
 static void test_chance(void **state)
 {
 	(void)state;
-	static const uint32_t values[] = { 0x3f800001u, 0x3f808000u, 0x3f80ffffu, 0xbf803039u, 0x00000001u, 0x80007fffu, 0x007fc000u, 0x3fffabcdu, 0x7f7effffu, 0xff7e1234u };
+	static const uint32_t values[] = { 0x3f800001u, 0x3f808000u, 0x3f80ffffu, 0xbf803039u, 0x00000001u,
+		                           0x80007fffu, 0x007fc000u, 0x3fffabcdu, 0x7f7effffu, 0xff7e1234u };
 	for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
 		uint32_t away = 0, low = values[i] & 0xffff;
 		for (uint32_t r = 0; r < 65536; r++) {
@@ -69,7 +71,8 @@ static void test_overflow(void **state)
 	}
 }
 
-/* One value under many keys, steps and places: the mean is the value, within five standard deviations of the mean; and no two of them follow one another. */
+/* One value under many keys, steps and places: the mean is the value, within five standard deviations of the mean; and no two of them
+ * follow one another. */
 static void test_unbiased(void **state)
 {
 	(void)state;
@@ -82,9 +85,9 @@ static void test_unbiased(void **state)
 		double p = low / 65536., deviation = sqrt(p * (1 - p) / COUNT);
 		for (int i = 0; i < COUNT; i++)
 			x[i] = value;
-		hspmd_round_elements(7, 11, &map, 0, COUNT, x, got[0]);  /* over places */
-		hspmd_round_elements(8, 11, &map, 0, COUNT, x, got[1]);  /* another seed's */
-		for (int i = 0; i < COUNT; i++) {                        /* over streams, at one place */
+		hspmd_round_elements(7, 11, &map, 0, COUNT, x, got[0]); /* over places */
+		hspmd_round_elements(8, 11, &map, 0, COUNT, x, got[1]); /* another seed's */
+		for (int i = 0; i < COUNT; i++) {                       /* over streams, at one place */
 			const struct hspmd_index_map one = { 1, 5, { 1 }, { 1 } };
 			hspmd_round_elements(7, (uint64_t)i, &one, 0, 1, x, &got[2][i]);
 		}
@@ -103,11 +106,13 @@ static void test_unbiased(void **state)
 	}
 }
 
-/* Checkpoints of one release are gone on from by another: what is drawn never changes. Philox's known answers are those of its authors' Random123. */
+/* Checkpoints of one release are gone on from by another: what is drawn never changes. Philox's known answers are those of its authors'
+ * Random123. */
 static void test_pinned(void **state)
 {
 	(void)state;
-	static const uint32_t zero[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, ones[4] = { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd };
+	static const uint32_t zero[4] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 },
+	                      ones[4] = { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd };
 	uint32_t word[4];
 	hspmd_random_words(0, 0, 0, word);
 	assert_memory_equal(word, zero, sizeof word);
@@ -210,8 +215,9 @@ static void test_parts(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_exact),	 cmocka_unit_test(test_chance),	 cmocka_unit_test(test_overflow), cmocka_unit_test(test_unbiased),
-		cmocka_unit_test(test_pinned), cmocka_unit_test(test_indices), cmocka_unit_test(test_parts),
+		cmocka_unit_test(test_exact),    cmocka_unit_test(test_chance), cmocka_unit_test(test_overflow),
+		cmocka_unit_test(test_unbiased), cmocka_unit_test(test_pinned), cmocka_unit_test(test_indices),
+		cmocka_unit_test(test_parts),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -16,8 +16,10 @@ static const char text[] =
         "{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
         "\"fast\": {\"kind\": \"cuda\", \"memory_bytes\": 8000000000, \"gbytes_per_s\": 2000, \"peak_tflops\": {\"fp32\": 10}},"
         "\"slow\": {\"kind\": \"cuda\", \"memory_bytes\": 8000000000, \"gbytes_per_s\": 1000, \"peak_tflops\": {\"fp32\": 5}}},"
-        "\"nodes\": [{\"name\": \"f[0-1]\", \"devices\": [{\"type\": \"fast\", \"count\": 4}]}, {\"name\": \"s[0-1]\", \"devices\": [{\"type\": \"slow\", \"count\": 4}]}],"
-        "\"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 400}, {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 50}]}";
+        "\"nodes\": [{\"name\": \"f[0-1]\", \"devices\": [{\"type\": \"fast\", \"count\": 4}]}, {\"name\": \"s[0-1]\", \"devices\": "
+        "[{\"type\": \"slow\", \"count\": 4}]}],"
+        "\"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 400}, {\"scope\": \"cluster\", \"alpha_s\": 1e-5, "
+        "\"gbytes_per_s\": 50}]}";
 
 static void test_curve_and_kinds(void **state)
 {

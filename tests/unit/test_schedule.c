@@ -34,7 +34,9 @@ static bool runs_through(enum hspmd_schedule schedule, int stages, int chunks, i
 				assert_in_range(m, 0, micro_batches - 1);
 				int pass = t->weights ? 2 : t->backward;
 				assert_false(done[pass][stage][m]); /* each pass once */
-				bool ready = t->weights ? done[1][stage][m] : t->backward ? done[0][stage][m] && (stage == last || done[1][stage + 1][m]) : stage == 0 || done[0][stage - 1][m];
+				bool ready = t->weights    ? done[1][stage][m]
+				             : t->backward ? done[0][stage][m] && (stage == last || done[1][stage + 1][m])
+				                           : stage == 0 || done[0][stage - 1][m];
 				if (!ready)
 					break;
 				done[pass][stage][m] = moved = true;
@@ -74,8 +76,8 @@ static int most_in_flight(enum hspmd_schedule schedule, struct hspmd_pipeline_ra
 	return most;
 }
 
-/* As many as the papers say: GPipe all; 1F1B as many as there are stages behind; zb-h1 as the first stage of 1F1B; interleaved (Megatron-LM, section 2.2.2)
- * one more than runs ahead. */
+/* As many as the papers say: GPipe all; 1F1B as many as there are stages behind; zb-h1 as the first stage of 1F1B; interleaved
+ * (Megatron-LM, section 2.2.2) one more than runs ahead. */
 static void in_flight(void **state)
 {
 	(void)state;
@@ -87,12 +89,13 @@ static void in_flight(void **state)
 			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_ZB_H1, (struct hspmd_pipeline_rank){ stage, 4, 1, m }), all);
 			int ahead = 2 * (4 - stage - 1) + 4, total = 2 * m;
 			int expected = m % 4 || ahead >= total ? total : ahead + 1;
-			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_INTERLEAVED, (struct hspmd_pipeline_rank){ stage, 4, 2, m }), expected);
+			assert_int_equal(most_in_flight(HSPMD_SCHEDULE_INTERLEAVED, (struct hspmd_pipeline_rank){ stage, 4, 2, m }),
+			                 expected);
 		}
 }
 
-/* A backward pass whose gradients of weights follow later lets the stage before go on sooner. Two stages, two micro-batches, three passes of equal length: seven,
- * where 1F1B takes nine. */
+/* A backward pass whose gradients of weights follow later lets the stage before go on sooner. Two stages, two micro-batches, three passes
+ * of equal length: seven, where 1F1B takes nine. */
 static int length(enum hspmd_schedule schedule, int stages, int micro_batches)
 {
 	struct hspmd_schedule_entry entries[8][MOST];
@@ -136,7 +139,9 @@ static void split_backward_is_shorter(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(nobody_waits_for_ever), cmocka_unit_test(in_flight), cmocka_unit_test(split_backward_is_shorter),
+		cmocka_unit_test(nobody_waits_for_ever),
+		cmocka_unit_test(in_flight),
+		cmocka_unit_test(split_backward_is_shorter),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

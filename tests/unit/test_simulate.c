@@ -13,15 +13,18 @@
 #include "policies/simulate.h"
 #include "tests/bench/policy/trace_maker.h"
 
-static const char fill[] = "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"fill\", \"grow\": {\"into_idle\": true, \"after_idle_s\": 0,"
-			   "\"cooldown_s\": 0, \"min_gain\": 0}, \"shrink\": {\"for_pending\": \"higher_priority\", \"cooldown_s\": 0,"
-			   "\"yield_before_preemption\": true}}]}";
+static const char fill[] =
+        "{\"format\": \"hspmd-policy-1\", \"rules\": [{\"name\": \"fill\", \"grow\": {\"into_idle\": true, \"after_idle_s\": 0,"
+        "\"cooldown_s\": 0, \"min_gain\": 0}, \"shrink\": {\"for_pending\": \"higher_priority\", \"cooldown_s\": 0,"
+        "\"yield_before_preemption\": true}}]}";
 
-#define ELASTIC(min) \
-	"{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"elastic\": true, \"min_nodes\": " min ", \"max_nodes\": 4, \"pause_s\": 0," \
+#define ELASTIC(min)                                                                                                                       \
+	"{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"elastic\": true, \"min_nodes\": " min                               \
+	", \"max_nodes\": 4, \"pause_s\": 0,"                                                                                              \
 	"\"tokens_per_s\": [100, 200, 300, 400]}}"
 #define ADD "{\"time_s\": 0, \"event\": \"add\", \"nodes\": [\"n[0-3]\"]}, "
-#define RIGID(at, n, run) "{\"time_s\": " at ", \"event\": \"submit\", \"job\": {\"id\": 2, \"nodes\": " n ", \"run_s\": " run ", \"priority\": 5}}"
+#define RIGID(at, n, run)                                                                                                                  \
+	"{\"time_s\": " at ", \"event\": \"submit\", \"job\": {\"id\": 2, \"nodes\": " n ", \"run_s\": " run ", \"priority\": 5}}"
 #define TRACE(events) "{\"format\": \"hspmd-trace-1\", \"end_s\": 1000, \"events\": [" events "]}"
 
 static struct hspmd_trace *trace_of(const char *text, struct hspmd_error *err)
@@ -109,11 +112,10 @@ static void test_backfill_in_order(void **state)
 {
 	(void)state;
 	/* 3 of 4 nodes for 100 s; then a job of 4 waits; of two small ones only that which ends before may start. */
-	static const char text[] = TRACE(ADD
-		"{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"nodes\": 3, \"run_s\": 100}},"
-		"{\"time_s\": 1, \"event\": \"submit\", \"job\": {\"id\": 2, \"nodes\": 4, \"run_s\": 10}},"
-		"{\"time_s\": 2, \"event\": \"submit\", \"job\": {\"id\": 3, \"nodes\": 1, \"run_s\": 200}},"
-		"{\"time_s\": 3, \"event\": \"submit\", \"job\": {\"id\": 4, \"nodes\": 1, \"run_s\": 97}}");
+	static const char text[] = TRACE(ADD "{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"nodes\": 3, \"run_s\": 100}},"
+	                                     "{\"time_s\": 1, \"event\": \"submit\", \"job\": {\"id\": 2, \"nodes\": 4, \"run_s\": 10}},"
+	                                     "{\"time_s\": 2, \"event\": \"submit\", \"job\": {\"id\": 3, \"nodes\": 1, \"run_s\": 200}},"
+	                                     "{\"time_s\": 3, \"event\": \"submit\", \"job\": {\"id\": 4, \"nodes\": 1, \"run_s\": 97}}");
 	struct hspmd_policy_sim_result r = simulate(fill, text, HSPMD_POLICY_SIM_POLICY);
 	assert_float_equal(r.rigid_wait_s * 4, 0 + 99 + 108 + 0, 1e-3);
 	assert_float_equal(r.rigid_wait_max_s, 108, 1e-3);
@@ -146,13 +148,18 @@ static void test_trace_refused(void **state)
 		{ TRACE(ADD ADD "{}"), "n0 is there already" },
 		{ TRACE("{\"time_s\": 0, \"event\": \"remove\", \"nodes\": [\"x\"]}"), "x is not there" },
 		{ TRACE("{\"time_s\": 1001, \"event\": \"add\", \"nodes\": [\"x\"]}"), "events[0].time_s" },
-		{ TRACE("{\"time_s\": 5, \"event\": \"add\", \"nodes\": [\"x\"]}, {\"time_s\": 4, \"event\": \"add\", \"nodes\": [\"y\"]}"), "events[1].time_s" },
+		{ TRACE("{\"time_s\": 5, \"event\": \"add\", \"nodes\": [\"x\"]}, {\"time_s\": 4, \"event\": \"add\", \"nodes\": [\"y\"]}"),
+		  "events[1].time_s" },
 		{ TRACE("{\"time_s\": 0, \"event\": \"explode\"}"), "events[0].event" },
 		{ TRACE(RIGID("0", "1", "1") ", " RIGID("0", "1", "1")), "two jobs have id 2" },
 		{ TRACE(RIGID("0", "0", "1")), "job.nodes" },
-		{ TRACE("{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"elastic\": true, \"max_nodes\": 4}}"), "tokens_per_s" },
-		{ TRACE("{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"elastic\": true, \"min_nodes\": 5, \"max_nodes\": 4, \"tokens_per_s\": [1]}}"), "max_nodes" },
-		{ TRACE("{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"nodes\": 1, \"run_s\": 1, \"user\": 7}}"), "job.user" },
+		{ TRACE("{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"elastic\": true, \"max_nodes\": 4}}"),
+		  "tokens_per_s" },
+		{ TRACE("{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"elastic\": true, \"min_nodes\": 5, \"max_nodes\": "
+		        "4, \"tokens_per_s\": [1]}}"),
+		  "max_nodes" },
+		{ TRACE("{\"time_s\": 0, \"event\": \"submit\", \"job\": {\"id\": 1, \"nodes\": 1, \"run_s\": 1, \"user\": 7}}"),
+		  "job.user" },
 		{ TRACE("{\"time_s\": 0, \"event\": \"add\", \"nodes\": [\"n[3-\"]}"), "nodes[0]" },
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -167,7 +174,9 @@ static void test_trace_reads_back(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	struct hspmd_trace *t = trace_of(TRACE(ADD ELASTIC("2") ", " RIGID("100", "2", "50") ", {\"time_s\": 500, \"event\": \"remove\", \"nodes\": [\"n0\"]}"), &err);
+	struct hspmd_trace *t = trace_of(
+	        TRACE(ADD ELASTIC("2") ", " RIGID("100", "2", "50") ", {\"time_s\": 500, \"event\": \"remove\", \"nodes\": [\"n0\"]}"),
+	        &err);
 	json_t *out = hspmd_trace_to_json(t);
 	struct hspmd_trace *u = hspmd_trace_from_json(out, "again", &err);
 	json_t *again = hspmd_trace_to_json(u);
@@ -194,7 +203,9 @@ static void test_made_up_days(void **state)
 	(void)state;
 	struct hspmd_policy *p = policy_of(fill);
 	for (uint64_t seed = 1; seed <= 3; seed++) {
-		struct trace_recipe recipe = { .nodes = 128, .rigid = 200, .elastic = 12, .hours = 24, .load = 0.5, .elastic_nodes = 32, .seed = seed };
+		struct trace_recipe recipe = {
+			.nodes = 128, .rigid = 200, .elastic = 12, .hours = 24, .load = 0.5, .elastic_nodes = 32, .seed = seed
+		};
 		struct hspmd_error err = { "" };
 		struct hspmd_trace *t = trace_make(&recipe, &err);
 		struct hspmd_policy_sim_result r[3], again;

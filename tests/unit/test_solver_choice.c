@@ -83,22 +83,25 @@ static void scene_new(struct scene *s, const char *nodes)
 {
 	struct hspmd_error err = { "" };
 	bool allowed[2] = { true, true };
-	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
-				    "\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 40000000, \"gbytes_per_s\": 100, \"peak_tflops\": {\"fp32\": 1}},"
-				    "\"b\": {\"kind\": \"cpu\", \"memory_bytes\": 40000000, \"gbytes_per_s\": 100, \"peak_tflops\": {\"fp32\": 1}}},"
-				    "\"nodes\": %s, \"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 50},"
-				    "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 5}]}", nodes);
+	char *text = hspmd_asprintf(
+	        "{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
+	        "\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 40000000, \"gbytes_per_s\": 100, \"peak_tflops\": {\"fp32\": 1}},"
+	        "\"b\": {\"kind\": \"cpu\", \"memory_bytes\": 40000000, \"gbytes_per_s\": 100, \"peak_tflops\": {\"fp32\": 1}}},"
+	        "\"nodes\": %s, \"links\": [{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 50},"
+	        "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 5}]}",
+	        nodes);
 	s->cluster = cluster_from(text);
 	free(text);
 	json_t *profile = json_object(), *layers = json_array(), *times = json_array();
 	for (int l = 0; l < 6; l++)
-		json_array_append_new(layers, json_pack("{s:s, s:i, s:i, s:i}", "name", "layer", "params", 1000, "output_elems", 100, "activation_bytes", 1000));
+		json_array_append_new(layers, json_pack("{s:s, s:i, s:i, s:i}", "name", "layer", "params", 1000, "output_elems", 100,
+		                                        "activation_bytes", 1000));
 	for (int t = 0; t < 2; t++)
 		for (int tp = 1; tp <= 2; tp++) {
 			double f = (t ? 0.02 : 0.01) / tp;
-			json_array_append_new(times, json_pack("{s:s, s:i, s:i, s:[f,f,f,f,f,f], s:[f,f,f,f,f,f], s:n}", "device_type", t ? "b" : "a", "tp", tp,
-							       "micro_batch", 1, "forward_s", f, f, f, f, f, f, "backward_s", 2 * f, 2 * f, 2 * f, 2 * f,
-							       2 * f, 2 * f, "optimizer_s"));
+			json_array_append_new(times, json_pack("{s:s, s:i, s:i, s:[f,f,f,f,f,f], s:[f,f,f,f,f,f], s:n}", "device_type",
+			                                       t ? "b" : "a", "tp", tp, "micro_batch", 1, "forward_s", f, f, f, f, f, f,
+			                                       "backward_s", 2 * f, 2 * f, 2 * f, 2 * f, 2 * f, 2 * f, "optimizer_s"));
 		}
 	json_object_set_new(profile, "format", json_string(HSPMD_PROFILE_FORMAT));
 	json_object_set_new(profile, "model", json_string("six"));
@@ -128,8 +131,10 @@ static struct hspmd_plan *plan_from(const struct scene *s, int batch, int zero, 
 {
 	struct hspmd_error err = { "" };
 	json_error_t e;
-	char *text = hspmd_asprintf("{\"format\": \"hspmd-plan-1\", \"global_batch\": %d, \"micro_batch\": 1, \"seq_len\": 16, \"schedule\": \"1f1b\","
-				    "\"zero_stage\": %d, \"pipelines\": %s}", batch, zero, pipelines);
+	char *text = hspmd_asprintf(
+	        "{\"format\": \"hspmd-plan-1\", \"global_batch\": %d, \"micro_batch\": 1, \"seq_len\": 16, \"schedule\": \"1f1b\","
+	        "\"zero_stage\": %d, \"pipelines\": %s}",
+	        batch, zero, pipelines);
 	json_t *value = json_loads(text, 0, &e);
 	if (!value)
 		fail_msg("%s", e.text);
@@ -155,14 +160,19 @@ static double moved(const struct scene *s, const char *from, const char *to, int
 }
 
 #define ONE_STAGE(device) "[{\"micro_batches\": 4, \"stages\": [{\"layers\": [0, 6], \"devices\": [\"" device "\"]}]}]"
-#define TWO_STAGES(at, x, y) "[{\"micro_batches\": 4, \"stages\": [{\"layers\": [0, " at "], \"devices\": [\"" x "\"]}, {\"layers\": [" at ", 6], \"devices\": [\"" y "\"]}]}]"
-#define TWO_PIPELINES(x, y) "[{\"micro_batches\": 2, \"stages\": [{\"layers\": [0, 6], \"devices\": [\"" x "\"]}]}, {\"micro_batches\": 2, \"stages\": [{\"layers\": [0, 6], \"devices\": [\"" y "\"]}]}]"
+#define TWO_STAGES(at, x, y)                                                                                                               \
+	"[{\"micro_batches\": 4, \"stages\": [{\"layers\": [0, " at "], \"devices\": [\"" x "\"]}, {\"layers\": [" at                      \
+	", 6], \"devices\": [\"" y "\"]}]}]"
+#define TWO_PIPELINES(x, y)                                                                                                                \
+	"[{\"micro_batches\": 2, \"stages\": [{\"layers\": [0, 6], \"devices\": [\"" x                                                     \
+	"\"]}]}, {\"micro_batches\": 2, \"stages\": [{\"layers\": [0, 6], \"devices\": [\"" y "\"]}]}]"
 
 static void bytes_are_those_that_are_not_there(void **state)
 {
 	(void)state;
 	struct scene s;
-	scene_new(&s, "[{\"name\": \"n0\", \"devices\": [{\"type\": \"a\", \"count\": 2}]}, {\"name\": \"n1\", \"devices\": [{\"type\": \"a\", \"count\": 2}]}]");
+	scene_new(&s, "[{\"name\": \"n0\", \"devices\": [{\"type\": \"a\", \"count\": 2}]}, {\"name\": \"n1\", \"devices\": [{\"type\": "
+	              "\"a\", \"count\": 2}]}]");
 	const double layer = 12000;
 	assert_true(moved(&s, TWO_STAGES("3", "n0:0", "n1:0"), TWO_STAGES("3", "n0:0", "n1:0"), 0) == 0);
 	/* One layer changes hands. */
@@ -183,9 +193,11 @@ static void plans_are_turned_onto_what_holds_them(void **state)
 	(void)state;
 	struct scene s;
 	struct hspmd_error err = { "" };
-	scene_new(&s, "[{\"name\": \"n[0-3]\", \"devices\": [{\"type\": \"a\", \"count\": 2}]}, {\"name\": \"m\", \"devices\": [{\"type\": \"b\", \"count\": 2}]}]");
+	scene_new(&s, "[{\"name\": \"n[0-3]\", \"devices\": [{\"type\": \"a\", \"count\": 2}]}, {\"name\": \"m\", \"devices\": [{\"type\": "
+	              "\"b\", \"count\": 2}]}]");
 	struct hspmd_plan *now = plan_from(&s, 4, 0, TWO_STAGES("2", "n3:1", "m:1"));
-	struct hspmd_plan *same = plan_from(&s, 4, 0, TWO_STAGES("2", "n1:0", "m:0")), *other = plan_from(&s, 4, 0, TWO_STAGES("2", "m:0", "n1:0"));
+	struct hspmd_plan *same = plan_from(&s, 4, 0, TWO_STAGES("2", "n1:0", "m:0")),
+	                  *other = plan_from(&s, 4, 0, TWO_STAGES("2", "m:0", "n1:0"));
 	struct hspmd_migration *n = hspmd_migration_new(s.costs, s.device_classes, now, s.cluster, &err);
 	assert_non_null(n);
 	assert_true(hspmd_migration_bytes(n, same) > 0);
@@ -202,7 +214,8 @@ static void plans_are_turned_onto_what_holds_them(void **state)
 	scene_free(&s);
 }
 
-static struct hspmd_plan *solve(const struct scene *s, const struct hspmd_plan *current, const struct hspmd_cluster *of, struct hspmd_solve_report *report)
+static struct hspmd_plan *solve(const struct scene *s, const struct hspmd_plan *current, const struct hspmd_cluster *of,
+                                struct hspmd_solve_report *report)
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_solve_request r = { .global_batch = 12, .current = current, .current_cluster = of };
@@ -285,7 +298,9 @@ static void nearness_costs_little(void **state)
 /* ---- limits and cost */
 
 /* Nodes n are fast and dear, nodes m slow and cheap. */
-#define MARKET "[{\"name\": \"n[0-2]\", \"price_per_hour\": 5, \"devices\": [{\"type\": \"a\", \"count\": 2}]}, {\"name\": \"m[0-2]\", \"price_per_hour\": 2, \"devices\": [{\"type\": \"b\", \"count\": 2}]}]"
+#define MARKET                                                                                                                             \
+	"[{\"name\": \"n[0-2]\", \"price_per_hour\": 5, \"devices\": [{\"type\": \"a\", \"count\": 2}]}, {\"name\": \"m[0-2]\", "          \
+	"\"price_per_hour\": 2, \"devices\": [{\"type\": \"b\", \"count\": 2}]}]"
 
 struct used {
 	int nodes, devices;
@@ -360,7 +375,9 @@ static void impossible_limits_are_told(void **state)
 	struct scene s;
 	scene_new(&s, MARKET);
 	const char *none[] = { "c" };
-	const struct hspmd_solve_limits bad[] = { { .max_price_per_hour = 1 }, { .type_count = 1, .types = none }, { .cost_weight = 1.5 }, { .cost_weight = -1 } };
+	const struct hspmd_solve_limits bad[] = {
+		{ .max_price_per_hour = 1 }, { .type_count = 1, .types = none }, { .cost_weight = 1.5 }, { .cost_weight = -1 }
+	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		struct hspmd_error err = { "" };
 		struct hspmd_solve_request r = { .global_batch = 12, .limits = bad[i] };
@@ -383,9 +400,13 @@ static double best_bargain(const struct scene *s, double weight)
 			if (!a && !b)
 				continue;
 			if (a)
-				snprintf(x, sizeof x, "{\"name\": \"n[0-%d]\", \"price_per_hour\": 5, \"devices\": [{\"type\": \"a\", \"count\": 2}]}%s", a - 1, b ? "," : "");
+				snprintf(x, sizeof x,
+				         "{\"name\": \"n[0-%d]\", \"price_per_hour\": 5, \"devices\": [{\"type\": \"a\", \"count\": 2}]}%s",
+				         a - 1, b ? "," : "");
 			if (b)
-				snprintf(y, sizeof y, "{\"name\": \"m[0-%d]\", \"price_per_hour\": 2, \"devices\": [{\"type\": \"b\", \"count\": 2}]}", b - 1);
+				snprintf(y, sizeof y,
+				         "{\"name\": \"m[0-%d]\", \"price_per_hour\": 2, \"devices\": [{\"type\": \"b\", \"count\": 2}]}",
+				         b - 1);
 			snprintf(nodes, sizeof nodes, "[%s%s]", x, y);
 			scene_new(&part, nodes);
 			struct hspmd_plan *p = hspmd_solve(part.cluster, NULL, s->profile, &r, NULL, &err);
@@ -423,14 +444,19 @@ static struct hspmd_cluster *measured_cluster(unsigned seed, long memory_bytes, 
 	for (int i = 0; i < 4; i++)
 		for (int k = i + 1; k < 4; k++) {
 			seed = seed * 1664525u + 1013904223u;
-			sprintf(links + strlen(links), "{\"scope\": \"cluster\", \"nodes\": [\"n%d\", \"n%d\"], \"alpha_s\": 5e-5, \"gbytes_per_s\": %g}%s", i, k,
-				1 + (seed >> 16) % 1000 * 5e-6, i < 2 ? ", " : "");
+			sprintf(links + strlen(links),
+			        "{\"scope\": \"cluster\", \"nodes\": [\"n%d\", \"n%d\"], \"alpha_s\": 5e-5, \"gbytes_per_s\": %g}%s", i, k,
+			        1 + (seed >> 16) % 1000 * 5e-6, i < 2 ? ", " : "");
 		}
-	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"a\": {\"kind\": \"cpu\", \"memory_bytes\": %ld, \"gbytes_per_s\": 40, "
-				    "\"peak_tflops\": {\"fp32\": 0.05}}}, \"nodes\": [{\"name\": \"n0\", \"rack\": \"%c\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}, "
-				    "{\"name\": \"n1\", \"rack\": \"%c\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}, {\"name\": \"n2\", \"rack\": \"%c\", \"devices\": "
-				    "[{\"type\": \"a\", \"count\": 1}]}, {\"name\": \"n3\", \"rack\": \"%c\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}], \"links\": [%s]}",
-				    memory_bytes, rack[0], rack[1], rack[2], rack[3], links);
+	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"a\": {\"kind\": \"cpu\", \"memory_bytes\": "
+	                            "%ld, \"gbytes_per_s\": 40, "
+	                            "\"peak_tflops\": {\"fp32\": 0.05}}}, \"nodes\": [{\"name\": \"n0\", \"rack\": \"%c\", \"devices\": "
+	                            "[{\"type\": \"a\", \"count\": 1}]}, "
+	                            "{\"name\": \"n1\", \"rack\": \"%c\", \"devices\": [{\"type\": \"a\", \"count\": 1}]}, {\"name\": "
+	                            "\"n2\", \"rack\": \"%c\", \"devices\": "
+	                            "[{\"type\": \"a\", \"count\": 1}]}, {\"name\": \"n3\", \"rack\": \"%c\", \"devices\": [{\"type\": "
+	                            "\"a\", \"count\": 1}]}], \"links\": [%s]}",
+	                            memory_bytes, rack[0], rack[1], rack[2], rack[3], links);
 	assert_non_null(text);
 	struct hspmd_cluster *c = cluster_from(text);
 	free(text);
@@ -454,7 +480,8 @@ static bool outlives(const struct hspmd_plan *p, int a, int b)
 	return true;
 }
 
-/* Two pipelines of two stages: whatever links were measured, and wherever they lie now, the two nodes that a shrink takes first, or a rack, do not hold all of anything. */
+/* Two pipelines of two stages: whatever links were measured, and wherever they lie now, the two nodes that a shrink takes first, or a rack,
+ * do not hold all of anything. */
 static void holders_stay(void **state)
 {
 	(void)state;
@@ -474,7 +501,7 @@ static void holders_stay(void **state)
 		bool two = p->pipeline_count == 2 && p->pipelines[0].stage_count == 2;
 		halves += two;
 		assert_true(!two || (outlives(p, 2, 3) && (racks[seed % 3][1] != racks[seed % 3][3] || outlives(p, 1, 3)) &&
-				     (racks[seed % 3][0] != racks[seed % 3][3] || outlives(p, 0, 3))));
+		                     (racks[seed % 3][0] != racks[seed % 3][3] || outlives(p, 0, 3))));
 		/* From the worst there is. */
 		static const int worst[2][2] = { { 0, 3 }, { 1, 2 } };
 		for (int i = 0; two && i < 2; i++)

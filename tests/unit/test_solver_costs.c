@@ -17,30 +17,40 @@
 #include "tests/unit/solver_inputs.h"
 
 #define NEAR 1e-9
-#define HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":64,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":["
+#define HEAD                                                                                                                               \
+	"{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":64,\"schedule\":\"1f1b\",\"zero_stage\":0,"         \
+	"\"pipelines\":["
 #define TYPE(kind) "{\"kind\":\"" kind "\",\"memory_bytes\":8000000000,\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":1}}"
 #define CLUSTER(more, links) CLUSTER_OF("cpu", more, links)
-#define CLUSTER_OF(kind, more, links) \
-	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":" TYPE(kind) "},\"nodes\":[{\"name\":\"a\"" more ",\"devices\":[{\"type\":\"x\",\"count\":4}]}," \
-	"{\"name\":\"b\",\"devices\":[{\"type\":\"x\",\"count\":4}]}],\"links\":[" links "]}"
+#define CLUSTER_OF(kind, more, links)                                                                                                      \
+	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":" TYPE(                                                                   \
+	        kind) "},\"nodes\":[{\"name\":\"a\"" more ",\"devices\":[{\"type\":\"x\",\"count\":4}]},"                                  \
+	              "{\"name\":\"b\",\"devices\":[{\"type\":\"x\",\"count\":4}]}],\"links\":[" links "]}"
 #define FREE "{\"scope\":\"node\",\"alpha_s\":0,\"gbytes_per_s\":1e6},{\"scope\":\"cluster\",\"alpha_s\":0,\"gbytes_per_s\":1e6}"
 /* 1 ms a message within a node, 3 ms between two, whatever its size. */
 #define LATENT "{\"scope\":\"node\",\"alpha_s\":1e-3,\"gbytes_per_s\":1e9},{\"scope\":\"cluster\",\"alpha_s\":3e-3,\"gbytes_per_s\":1e9}"
 
-/* Four layers of which each takes 1 ms forward and 2 ms backward; in a group of two half of that and 1 ms of all-reduces besides where `grouped`. */
+/* Four layers of which each takes 1 ms forward and 2 ms backward; in a group of two half of that and 1 ms of all-reduces besides where
+ * `grouped`. */
 static struct hspmd_profile *profile(bool grouped)
 {
 	char text[2048];
 	struct hspmd_error err = { "" };
-	snprintf(text, sizeof text,
-		 "{\"format\":\"hspmd-profile-1\",\"model\":\"m\",\"seq_len\":64,\"dtype_bytes\":4,\"layers\":["
-		 "{\"name\":\"e\",\"params\":1000,\"output_elems\":64,\"activation_bytes\":256},{\"name\":\"b0\",\"params\":1000,\"output_elems\":64,"
-		 "\"activation_bytes\":4096},{\"name\":\"b1\",\"params\":1000,\"output_elems\":64,\"activation_bytes\":4096},"
-		 "{\"name\":\"h\",\"params\":1000,\"output_elems\":64,\"activation_bytes\":256}],\"times\":[{\"device_type\":\"x\",\"tp\":1,\"micro_batch\":1,"
-		 "\"forward_s\":[1e-3,1e-3,1e-3,1e-3],\"backward_s\":[2e-3,2e-3,2e-3,2.5e-3],\"optimizer_s\":[0,0,0,0]},{\"device_type\":\"x\",\"tp\":1,"
-		 "\"micro_batch\":2,\"forward_s\":[2e-3,2e-3,2e-3,2e-3],\"backward_s\":[4e-3,4e-3,4e-3,5e-3],\"optimizer_s\":[0,0,0,0]}%s]}",
-		 grouped ? ",{\"device_type\":\"x\",\"tp\":2,\"micro_batch\":1,\"forward_s\":[1.5e-3,1.5e-3,1.5e-3,1.5e-3],\"backward_s\":[2e-3,2e-3,2e-3,"
-			   "2.25e-3],\"optimizer_s\":[0,0,0,0]}" : "");
+	snprintf(
+	        text, sizeof text,
+	        "{\"format\":\"hspmd-profile-1\",\"model\":\"m\",\"seq_len\":64,\"dtype_bytes\":4,\"layers\":["
+	        "{\"name\":\"e\",\"params\":1000,\"output_elems\":64,\"activation_bytes\":256},{\"name\":\"b0\",\"params\":1000,\"output_"
+	        "elems\":64,"
+	        "\"activation_bytes\":4096},{\"name\":\"b1\",\"params\":1000,\"output_elems\":64,\"activation_bytes\":4096},"
+	        "{\"name\":\"h\",\"params\":1000,\"output_elems\":64,\"activation_bytes\":256}],\"times\":[{\"device_type\":\"x\",\"tp\":1,"
+	        "\"micro_batch\":1,"
+	        "\"forward_s\":[1e-3,1e-3,1e-3,1e-3],\"backward_s\":[2e-3,2e-3,2e-3,2.5e-3],\"optimizer_s\":[0,0,0,0]},{\"device_type\":"
+	        "\"x\",\"tp\":1,"
+	        "\"micro_batch\":2,\"forward_s\":[2e-3,2e-3,2e-3,2e-3],\"backward_s\":[4e-3,4e-3,4e-3,5e-3],\"optimizer_s\":[0,0,0,0]}%s]}",
+	        grouped ? ",{\"device_type\":\"x\",\"tp\":2,\"micro_batch\":1,\"forward_s\":[1.5e-3,1.5e-3,1.5e-3,1.5e-3],\"backward_s\":["
+	                  "2e-3,2e-3,2e-3,"
+	                  "2.25e-3],\"optimizer_s\":[0,0,0,0]}"
+	                : "");
 	json_t *value = json_loads(text, 0, NULL);
 	struct hspmd_profile *p = value ? hspmd_profile_from_json(value, "profile", &err) : NULL;
 	json_decref(value);
@@ -83,10 +93,14 @@ static void a_pipeline_has_its_own_micro_batch(void **state)
 {
 	(void)state;
 	struct hspmd_profile *p = profile(false);
-	double alike = evaluate(CLUSTER("", FREE), p, HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0\"]}]},{\"micro_batches\":4,"
-								    "\"stages\":[{\"layers\":[0,4],\"devices\":[\"b:0\"]}]}]}").step_s;
-	double own = evaluate(CLUSTER("", FREE), p, HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0\"]}]},{\"micro_batches\":2,"
-								  "\"micro_batch\":2,\"stages\":[{\"layers\":[0,4],\"devices\":[\"b:0\"]}]}]}").step_s;
+	double alike = evaluate(CLUSTER("", FREE), p,
+	                        HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0\"]}]},{\"micro_batches\":4,"
+	                             "\"stages\":[{\"layers\":[0,4],\"devices\":[\"b:0\"]}]}]}")
+	                       .step_s;
+	double own = evaluate(CLUSTER("", FREE), p,
+	                      HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0\"]}]},{\"micro_batches\":2,"
+	                           "\"micro_batch\":2,\"stages\":[{\"layers\":[0,4],\"devices\":[\"b:0\"]}]}]}")
+	                     .step_s;
 	assert_float_equal(own, alike, NEAR);
 	hspmd_profile_destroy(p);
 }
@@ -94,7 +108,8 @@ static void a_pipeline_has_its_own_micro_batch(void **state)
 static const char inside[] = HEAD "{\"micro_batches\":8,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0-1\"]}]}]}";
 static const char across[] = HEAD "{\"micro_batches\":8,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0\",\"b:0\"]}]}]}";
 
-/* Measured in a group: its all-reduces are inside, once. Between nodes they take longer: layers with an input reduce twice in a pass, each time two messages. */
+/* Measured in a group: its all-reduces are inside, once. Between nodes they take longer: layers with an input reduce twice in a pass, each
+ * time two messages. */
 static void groups_across_nodes_pay_what_is_longer_there(void **state)
 {
 	(void)state;
@@ -116,8 +131,8 @@ static void groups_that_were_not_measured_communicate(void **state)
 	hspmd_profile_destroy(p);
 }
 
-/* A CPU launches nothing: all of a layer's time shrinks as what it reads, writes and computes. A GPU's may be launches, which half a layer has as many of; and at 0.7 TFLOP/s the
- * few operations of these layers are nothing beside their milliseconds. */
+/* A CPU launches nothing: all of a layer's time shrinks as what it reads, writes and computes. A GPU's may be launches, which half a layer
+ * has as many of; and at 0.7 TFLOP/s the few operations of these layers are nothing beside their milliseconds. */
 static void what_is_not_work_shrinks_on_cpus_alone(void **state)
 {
 	(void)state;
@@ -128,7 +143,8 @@ static void what_is_not_work_shrinks_on_cpus_alone(void **state)
 	hspmd_profile_destroy(p);
 }
 
-/* Times are what a profile says they are, also twice the forward pass: but for those where nobody can have had a clock on the backward pass. */
+/* Times are what a profile says they are, also twice the forward pass: but for those where nobody can have had a clock on the backward
+ * pass. */
 static void backward_times_are_believed(void **state)
 {
 	(void)state;
@@ -156,12 +172,17 @@ static void interleaving_pays(void **state)
 {
 	(void)state;
 	struct hspmd_profile *p = profile(false);
-	double plain = evaluate(CLUSTER("", FREE), p, HEAD "{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"a:0\"]},{\"layers\":[2,4],"
-								    "\"devices\":[\"a:1\"]}]}]}").step_s;
+	double plain = evaluate(CLUSTER("", FREE), p,
+	                        HEAD "{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"a:0\"]},{\"layers\":[2,4],"
+	                             "\"devices\":[\"a:1\"]}]}]}")
+	                       .step_s;
 	double rounds = evaluate(CLUSTER("", FREE), p,
-				 "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":64,\"schedule\":\"interleaved\",\"virtual_stages\":2,"
-				 "\"pipelines\":[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,1],\"devices\":[\"a:0\"]},{\"layers\":[1,2],\"devices\":[\"a:1\"]},"
-				 "{\"layers\":[2,3],\"devices\":[\"a:0\"]},{\"layers\":[3,4],\"devices\":[\"a:1\"]}]}]}").step_s;
+	                         "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":64,\"schedule\":"
+	                         "\"interleaved\",\"virtual_stages\":2,"
+	                         "\"pipelines\":[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,1],\"devices\":[\"a:0\"]},{\"layers\":[1,"
+	                         "2],\"devices\":[\"a:1\"]},"
+	                         "{\"layers\":[2,3],\"devices\":[\"a:0\"]},{\"layers\":[3,4],\"devices\":[\"a:1\"]}]}]}")
+	                        .step_s;
 	assert_true(rounds < plain - 2e-3);
 	assert_true(rounds > 8 * 6e-3);
 	hspmd_profile_destroy(p);
@@ -169,18 +190,22 @@ static void interleaving_pays(void **state)
 
 /* ---- what hides behind backward passes */
 
-/* Two copies of a model on two nodes of so many Tflop/s with a network of so many GB/s: what summing gradients adds to the step. *whole: seconds on their way;
- * *before: of the last backward pass behind that of the uppermost layer. */
+/* Two copies of a model on two nodes of so many Tflop/s with a network of so many GB/s: what summing gradients adds to the step. *whole:
+ * seconds on their way; *before: of the last backward pass behind that of the uppermost layer. */
 static double summing(const char *kind, double tflops, double gbytes_per_s, const struct hspmd_model *m, double *whole, double *before)
 {
 	struct hspmd_error err = { "" };
-	char *text = hspmd_asprintf("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"%s\",\"memory_bytes\":80000000000,\"gbytes_per_s\":100,"
-				    "\"peak_tflops\":{\"fp32\":%g}}},\"nodes\":[{\"name\":\"n[0-1]\",\"devices\":[{\"type\":\"x\",\"count\":1}]}],"
-				    "\"links\":[{\"scope\":\"cluster\",\"alpha_s\":0,\"gbytes_per_s\":%g}]}", kind, tflops, gbytes_per_s);
+	char *text = hspmd_asprintf(
+	        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"%s\",\"memory_bytes\":80000000000,\"gbytes_per_s\":"
+	        "100,"
+	        "\"peak_tflops\":{\"fp32\":%g}}},\"nodes\":[{\"name\":\"n[0-1]\",\"devices\":[{\"type\":\"x\",\"count\":1}]}],"
+	        "\"links\":[{\"scope\":\"cluster\",\"alpha_s\":0,\"gbytes_per_s\":%g}]}",
+	        kind, tflops, gbytes_per_s);
 	struct hspmd_cluster *c = cluster_from(text);
 	int layers = hspmd_model_layers(m);
 	json_t *value = json_loads(HEAD "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n0:0\"]}]},"
-				   "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n1:0\"]}]}]}", 0, NULL);
+	                                "{\"micro_batches\":4,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n1:0\"]}]}]}",
+	                           0, NULL);
 	struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, layers, &err);
 	if (!p || hspmd_evaluate(c, m, NULL, HSPMD_PRECISION_FP32, p, NULL, &err))
 		fail_msg("%s", err.text);
@@ -198,12 +223,15 @@ static double summing(const char *kind, double tflops, double gbytes_per_s, cons
 	return sync;
 }
 
-/* Layer after layer beside the passes on CPUs: all but the layers' own copies is hidden where the network is fast, and all of the passes is used where it is slow. */
+/* Layer after layer beside the passes on CPUs: all but the layers' own copies is hidden where the network is fast, and all of the passes is
+ * used where it is slow. */
 static void gradients_hide_behind_the_passes_before(void **state)
 {
 	(void)state;
-	struct hspmd_model *m = model_from("{\"model_type\":\"llama\",\"hidden_size\":128,\"intermediate_size\":384,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
-					   "\"num_key_value_heads\":4,\"max_position_embeddings\":64,\"vocab_size\":1000,\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-5}");
+	struct hspmd_model *m = model_from(
+	        "{\"model_type\":\"llama\",\"hidden_size\":128,\"intermediate_size\":384,\"num_hidden_layers\":4,\"num_attention_heads\":4,"
+	        "\"num_key_value_heads\":4,\"max_position_embeddings\":64,\"vocab_size\":1000,\"tie_word_embeddings\":false,\"rms_norm_"
+	        "eps\":1e-5}");
 	double whole, before, layers = 6, copies = (double)hspmd_model_params(m) * 4 * HSPMD_SUM_TRAFFIC / (100e9 * HSPMD_SUSTAINED_MEMORY);
 	/* Slow network: from the first gradients on it is busy. */
 	double sync = summing("cpu", 1, 0.01, m, &whole, &before);

@@ -12,12 +12,14 @@
 #include "tests/unit/solver_inputs.h"
 
 #define TYPE(memory) "\"a\": {\"kind\": \"cpu\", " memory "\"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 0.05}}"
-#define CLUSTER(type, name, count, links) \
-	"{\"format\": \"hspmd-cluster-1\", \"device_types\": {" type "}, \"nodes\": [{\"name\": \"" name "\", \"devices\": [{\"type\": \"a\", \"count\": " count "}]}]," \
+#define CLUSTER(type, name, count, links)                                                                                                  \
+	"{\"format\": \"hspmd-cluster-1\", \"device_types\": {" type "}, \"nodes\": [{\"name\": \"" name                                   \
+	"\", \"devices\": [{\"type\": \"a\", \"count\": " count "}]}],"                                                                    \
 	"\"links\": [" links "]}"
 #define OTHER ": {\"kind\": \"cpu\", \"memory_bytes\": 4000000000, \"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 0.05}}"
 #define GOOD TYPE("\"memory_bytes\": 4000000000, ")
-#define LINKS "{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5}, {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 1}"
+#define LINKS                                                                                                                              \
+	"{\"scope\": \"node\", \"alpha_s\": 1e-6, \"gbytes_per_s\": 5}, {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 1}"
 
 /* Every word of `expected` (separated by '|') is in the text. */
 static void expect_words(const char *text, const char *expected)
@@ -35,30 +37,44 @@ static void bad_clusters_are_refused(void **state)
 	const struct {
 		const char *text, *says;
 	} bad[] = {
-		{ CLUSTER(GOOD, "n[0-1]", "2", LINKS ", {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 2}"), "links[2]|links[1]" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", LINKS ", {\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 2}"),
+		  "links[2]|links[1]" },
 		{ CLUSTER(TYPE(""), "n[0-1]", "2", LINKS), "device_types.a.memory_bytes" },
 		{ CLUSTER(TYPE("\"memory_bytes\": 0, "), "n[0-1]", "2", LINKS), "device_types.a.memory_bytes|got 0" },
 		{ CLUSTER(TYPE("\"memory_bytes\": -5, "), "n[0-1]", "2", LINKS), "device_types.a.memory_bytes|got -5" },
-		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 0}"), "links[0].gbytes_per_s" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": 0}"),
+		  "links[0].gbytes_per_s" },
 		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": -1, \"gbytes_per_s\": 1}"), "links[0].alpha_s" },
-		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"points\": [[1000, 1e-3], [2000, -1]]}"), "links[0].points[1][1]" },
-		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": -3}"), "links[0].gbytes_per_s" },
-		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 0, \"peak_tflops\": {\"fp32\": 1}}", "n", "2", LINKS),
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"points\": [[1000, 1e-3], [2000, -1]]}"),
+		  "links[0].points[1][1]" },
+		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"alpha_s\": 1e-5, \"gbytes_per_s\": -3}"),
+		  "links[0].gbytes_per_s" },
+		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 0, \"peak_tflops\": {\"fp32\": 1}}", "n", "2",
+		          LINKS),
 		  "device_types.a.gbytes_per_s" },
-		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 1, \"peak_tflops\": {\"fp32\": -1}}", "n", "2", LINKS),
+		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 1, \"peak_tflops\": {\"fp32\": -1}}", "n", "2",
+		          LINKS),
 		  "device_types.a.peak_tflops.fp32" },
-		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 1, \"tflops\": {\"fp32\": 0}, \"peak_tflops\": {\"fp32\": 1}}", "n", "2", LINKS),
+		{ CLUSTER("\"a\": {\"kind\": \"cpu\", \"memory_bytes\": 1, \"gbytes_per_s\": 1, \"tflops\": {\"fp32\": 0}, "
+		          "\"peak_tflops\": {\"fp32\": 1}}",
+		          "n", "2", LINKS),
 		  "device_types.a.tflops.fp32" },
 		{ CLUSTER(GOOD, "n\", \"slowdown\": 0, \"rack\": \"r", "2", LINKS), "nodes[0].slowdown" },
 		{ CLUSTER(GOOD, "n\", \"network_gbytes_per_s\": -1, \"rack\": \"r", "2", LINKS), "nodes[0].network_gbytes_per_s" },
 		{ CLUSTER(GOOD, "n\", \"price_per_hour\": -1, \"rack\": \"r", "2", LINKS), "nodes[0].price_per_hour" },
 		/* The same pair of types, of nodes, of numbers of GPUs, told twice the one way and the other. */
-		{ CLUSTER(GOOD ", \"b\"" OTHER, "n[0-1]", "2", "{\"scope\": \"cluster\", \"types\": [\"a\", \"b\"], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
-		  "{\"scope\": \"cluster\", \"types\": [\"b\", \"a\"], \"alpha_s\": 0, \"gbytes_per_s\": 2}"), "links[1]|links[0]" },
-		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"nodes\": [\"n0\", \"n1\"], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
-		  "{\"scope\": \"cluster\", \"nodes\": [\"n1\", \"n0\"], \"alpha_s\": 0, \"gbytes_per_s\": 2}"), "links[1]|links[0]" },
-		{ CLUSTER(GOOD, "n[0-1]", "2", "{\"scope\": \"cluster\", \"types\": [\"a\", \"a\"], \"gpus\": [1, 2], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
-		  "{\"scope\": \"cluster\", \"types\": [\"a\", \"a\"], \"gpus\": [2, 1], \"alpha_s\": 0, \"gbytes_per_s\": 2}"), "links[1]|links[0]" },
+		{ CLUSTER(GOOD ", \"b\"" OTHER, "n[0-1]", "2",
+		          "{\"scope\": \"cluster\", \"types\": [\"a\", \"b\"], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
+		          "{\"scope\": \"cluster\", \"types\": [\"b\", \"a\"], \"alpha_s\": 0, \"gbytes_per_s\": 2}"),
+		  "links[1]|links[0]" },
+		{ CLUSTER(GOOD, "n[0-1]", "2",
+		          "{\"scope\": \"cluster\", \"nodes\": [\"n0\", \"n1\"], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
+		          "{\"scope\": \"cluster\", \"nodes\": [\"n1\", \"n0\"], \"alpha_s\": 0, \"gbytes_per_s\": 2}"),
+		  "links[1]|links[0]" },
+		{ CLUSTER(GOOD, "n[0-1]", "2",
+		          "{\"scope\": \"cluster\", \"types\": [\"a\", \"a\"], \"gpus\": [1, 2], \"alpha_s\": 0, \"gbytes_per_s\": 1},"
+		          "{\"scope\": \"cluster\", \"types\": [\"a\", \"a\"], \"gpus\": [2, 1], \"alpha_s\": 0, \"gbytes_per_s\": 2}"),
+		  "links[1]|links[0]" },
 		{ CLUSTER(GOOD, "n[0-1]", "1000000", LINKS), "nodes[0].devices[0].count|1000000" },
 		{ CLUSTER(GOOD, "n[0-999999]", "1", LINKS), "nodes[0].name|131072" },
 		{ CLUSTER(GOOD, "n[0-1023]", "1024", LINKS), "131072" },
@@ -73,9 +89,11 @@ static void bad_clusters_are_refused(void **state)
 	}
 }
 
-#define PROFILE(forward, backward) \
-	"{\"format\": \"hspmd-profile-1\", \"model\": \"m\", \"seq_len\": 128, \"dtype_bytes\": 4, \"layers\": [{\"name\": \"e\", \"params\": 1000," \
-	"\"output_elems\": 100, \"activation_bytes\": 100}, {\"name\": \"h\", \"params\": 1000, \"output_elems\": 100, \"activation_bytes\": 100}]," \
+#define PROFILE(forward, backward)                                                                                                         \
+	"{\"format\": \"hspmd-profile-1\", \"model\": \"m\", \"seq_len\": 128, \"dtype_bytes\": 4, \"layers\": [{\"name\": \"e\", "        \
+	"\"params\": 1000,"                                                                                                                \
+	"\"output_elems\": 100, \"activation_bytes\": 100}, {\"name\": \"h\", \"params\": 1000, \"output_elems\": 100, "                   \
+	"\"activation_bytes\": 100}],"                                                                                                     \
 	"\"times\": [{\"device_type\": \"a\", \"tp\": 1, \"micro_batch\": 1, \"forward_s\": " forward ", \"backward_s\": " backward "}]}"
 
 static void bad_profiles_are_refused(void **state)
@@ -159,9 +177,12 @@ static void devices_without_a_link_are_named(void **state)
 /* Nodes of one device of so many bytes; a link between them or none. */
 static struct hspmd_cluster *row_of_nodes(int count, const char *memory, const char *more, const char *links)
 {
-	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"a\": {\"kind\": \"cpu\", \"memory_bytes\": %s, \"gbytes_per_s\": 20,"
-				    "\"peak_tflops\": {\"fp32\": 0.05}}}, \"nodes\": [{\"name\": \"n[0-%d]\"%s, \"devices\": [{\"type\": \"a\", \"count\": 1}]}],"
-				    "\"links\": [%s]}", memory, count - 1, more, links);
+	char *text = hspmd_asprintf("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"a\": {\"kind\": \"cpu\", \"memory_bytes\": %s, "
+	                            "\"gbytes_per_s\": 20,"
+	                            "\"peak_tflops\": {\"fp32\": 0.05}}}, \"nodes\": [{\"name\": \"n[0-%d]\"%s, \"devices\": [{\"type\": "
+	                            "\"a\", \"count\": 1}]}],"
+	                            "\"links\": [%s]}",
+	                            memory, count - 1, more, links);
 	struct hspmd_cluster *c = cluster_from(text);
 	free(text);
 	return c;
@@ -178,18 +199,56 @@ static void what_is_short_is_told(void **state)
 		struct hspmd_solve_request request;
 		const char *says;
 	} bad[] = {
-		{ 2, "8000000", "", LINKS, { .global_batch = 8 },
+		{ 2,
+		  "8000000",
+		  "",
+		  LINKS,
+		  { .global_batch = 8 },
 		  "memory of the 2 devices: in the plan that comes nearest|most of all n|layers|GB short|nodes more like n1 (a) would do" },
-		{ 2, "14000000", "", LINKS, { .global_batch = 8 }, "short of memory|; 1 node more like n1 (a) would do; or devices with 1." },
+		{ 2,
+		  "14000000",
+		  "",
+		  LINKS,
+		  { .global_batch = 8 },
+		  "short of memory|; 1 node more like n1 (a) would do; or devices with 1." },
 		{ 2, "3000000", "", LINKS, { .global_batch = 8, .no_diagnosis = true }, "no plan fits into the memory of the 2 devices" },
 		/* A layer that no device can hold. */
-		{ 2, "100000", "", LINKS, { .global_batch = 8 }, "GB short|neither smaller micro-batches nor more nodes like these would do; devices with|times the memory" },
-		{ 8, "8000000", "", LINKS, { .global_batch = 8, .limits.max_nodes = 1 }, "no plan within the limits|GB short|without the limits|there is a plan" },
-		{ 8, "8000000", "", LINKS, { .global_batch = 64, .micro_batch = 64 }, "GB short|with micro-batches of|instead of 64 there is a plan" },
-		{ 8, "8000000", "", "", { .global_batch = 8 }, "GB short|no link covers n0:0 and n1:0: with one of scope \"cluster\" for all that have none there is a plan" },
-		{ 2, "3000000", ", \"price_per_hour\": 7", LINKS, { .global_batch = 8, .limits.max_price_per_hour = 5 },
+		{ 2,
+		  "100000",
+		  "",
+		  LINKS,
+		  { .global_batch = 8 },
+		  "GB short|neither smaller micro-batches nor more nodes like these would do; devices with|times the memory" },
+		{ 8,
+		  "8000000",
+		  "",
+		  LINKS,
+		  { .global_batch = 8, .limits.max_nodes = 1 },
+		  "no plan within the limits|GB short|without the limits|there is a plan" },
+		{ 8,
+		  "8000000",
+		  "",
+		  LINKS,
+		  { .global_batch = 64, .micro_batch = 64 },
+		  "GB short|with micro-batches of|instead of 64 there is a plan" },
+		{ 8,
+		  "8000000",
+		  "",
+		  "",
+		  { .global_batch = 8 },
+		  "GB short|no link covers n0:0 and n1:0: with one of scope \"cluster\" for all that have none there is a plan" },
+		{ 2,
+		  "3000000",
+		  ", \"price_per_hour\": 7",
+		  LINKS,
+		  { .global_batch = 8, .limits.max_price_per_hour = 5 },
 		  "5 an hour does not pay for any node of the 2: the cheapest, n0, costs 7" },
-		{ 2, "3000000", "", LINKS, { .global_batch = 8, .limits.types = unknown, .limits.type_count = 2 }, "its types are a, and those allowed b, c" },
+		{ 2,
+		  "3000000",
+		  "",
+		  LINKS,
+		  { .global_batch = 8, .limits.types = unknown, .limits.type_count = 2 },
+		  "its types are a, and those allowed b, c" },
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		struct hspmd_error err = { "" };
@@ -207,17 +266,20 @@ static void what_was_interpolated_is_told(void **state)
 	(void)state;
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cluster_from(CLUSTER(GOOD, "n[0-1]", "2", LINKS));
-	json_t *value = json_loads("{\"format\": \"hspmd-profile-1\", \"model\": \"m\", \"seq_len\": 128, \"dtype_bytes\": 4, \"layers\": ["
-				   "{\"name\": \"e\", \"params\": 1000, \"output_elems\": 100, \"activation_bytes\": 100},"
-				   "{\"name\": \"h\", \"params\": 1000, \"output_elems\": 100, \"activation_bytes\": 100}],"
-				   "\"times\": [{\"device_type\": \"a\", \"tp\": 1, \"micro_batch\": 1, \"forward_s\": [0.1, 0.1], \"backward_s\": [0.2, 0.2],"
-				   "\"optimizer_s\": null}]}", 0, NULL);
+	json_t *value = json_loads(
+	        "{\"format\": \"hspmd-profile-1\", \"model\": \"m\", \"seq_len\": 128, \"dtype_bytes\": 4, \"layers\": ["
+	        "{\"name\": \"e\", \"params\": 1000, \"output_elems\": 100, \"activation_bytes\": 100},"
+	        "{\"name\": \"h\", \"params\": 1000, \"output_elems\": 100, \"activation_bytes\": 100}],"
+	        "\"times\": [{\"device_type\": \"a\", \"tp\": 1, \"micro_batch\": 1, \"forward_s\": [0.1, 0.1], \"backward_s\": [0.2, 0.2],"
+	        "\"optimizer_s\": null}]}",
+	        0, NULL);
 	assert_non_null(value);
 	struct hspmd_profile *profile = hspmd_profile_from_json(value, "profile", &err);
 	assert_non_null(profile);
 	json_t *plan = json_loads("{\"format\": \"hspmd-plan-1\", \"global_batch\": 8, \"micro_batch\": 2, \"seq_len\": 128,"
-							       "\"schedule\": \"1f1b\", \"zero_stage\": 0, \"pipelines\": [{\"micro_batches\": 4, \"stages\": ["
-							       "{\"layers\": [0, 2], \"devices\": [\"n0:0-1\"]}]}]}", 0, NULL);
+	                          "\"schedule\": \"1f1b\", \"zero_stage\": 0, \"pipelines\": [{\"micro_batches\": 4, \"stages\": ["
+	                          "{\"layers\": [0, 2], \"devices\": [\"n0:0-1\"]}]}]}",
+	                          0, NULL);
 	struct hspmd_plan *p = hspmd_plan_from_json(plan, "plan", c, 2, &err);
 	json_decref(plan);
 	if (!p)

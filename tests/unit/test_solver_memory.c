@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory that the solver predicts for a device against the memory plan of the program that the runtime specialises for it: models of every family,
- * every parallelism, schedule and recomputation. Nothing is allocated, so the models are of a size at which kernels' workspaces (a few MB) count for
- * little. */
+/* The memory that the solver predicts for a device against the memory plan of the program that the runtime specialises for it: models of
+ * every family, every parallelism, schedule and recomputation. Nothing is allocated, so the models are of a size at which kernels'
+ * workspaces (a few MB) count for little. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,8 @@ static const char *const models[] = {
 	"{\"model_type\":\"gpt2\",\"n_embd\":768,\"n_layer\":6,\"n_head\":12,\"n_positions\":1024,\"vocab_size\":50257,"
 	"\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}",
 	"{\"model_type\":\"llama\",\"hidden_size\":1024,\"intermediate_size\":2816,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
-	"\"num_key_value_heads\":4,\"max_position_embeddings\":512,\"vocab_size\":32000,\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-5}",
+	"\"num_key_value_heads\":4,\"max_position_embeddings\":512,\"vocab_size\":32000,\"tie_word_embeddings\":false,\"rms_norm_eps\":1e-"
+	"5}",
 	"{\"model_type\":\"mixtral\",\"hidden_size\":1024,\"intermediate_size\":2048,\"num_hidden_layers\":6,\"num_attention_heads\":16,"
 	"\"num_key_value_heads\":8,\"max_position_embeddings\":512,\"vocab_size\":4096,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
 	"\"rms_norm_eps\":1e-5,\"sliding_window\":null}",
@@ -41,7 +42,8 @@ static const struct {
 } plans[] = {
 	{ "one device", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0", "")) },
 	{ "two pipelines", "\"schedule\":\"1f1b\"", PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
-	{ "two pipelines, ZeRO", "\"schedule\":\"1f1b\",\"zero_stage\":1", PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
+	{ "two pipelines, ZeRO", "\"schedule\":\"1f1b\",\"zero_stage\":1",
+	  PIPE(4, STAGE(0, 8, "0", "")) "," PIPE(4, STAGE(0, 8, "1", "")) },
 	{ "two stages", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 4, "0", "") "," STAGE(4, 8, "1", "")) },
 	{ "four stages", "\"schedule\":\"1f1b\"",
 	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "2", "") "," STAGE(6, 8, "3", "")) },
@@ -64,21 +66,22 @@ static const struct {
 	  PIPE(8, STAGE(0, 4, "0", ",\"recompute\":\"selective\"") "," STAGE(4, 8, "1", ",\"recompute\":\"selective\"")) },
 	{ "zb-h1, tp 2", "\"schedule\":\"zb-h1\"", PIPE(8, STAGE(0, 4, "0-1", "") "," STAGE(4, 8, "2-3", "")) },
 	{ "unequal shards", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-1", ",\"shard_ratio\":[0.75,0.25]")) },
-	{ "context 2 by tp 2, unequal", "\"schedule\":\"1f1b\"", PIPE(8, STAGE(0, 8, "0-3", ",\"context\":2,\"context_ratio\":[0.75,0.25]")) },
+	{ "context 2 by tp 2, unequal", "\"schedule\":\"1f1b\"",
+	  PIPE(8, STAGE(0, 8, "0-3", ",\"context\":2,\"context_ratio\":[0.75,0.25]")) },
 	{ "interleaved", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
 	  PIPE(8, STAGE(0, 2, "0", "") "," STAGE(2, 4, "1", "") "," STAGE(4, 6, "0", "") "," STAGE(6, 8, "1", "")) },
 	{ "interleaved, recompute full", "\"schedule\":\"interleaved\",\"virtual_stages\":2",
-	  PIPE(8, STAGE(0, 2, "0", ",\"recompute\":\"full\"") "," STAGE(2, 4, "1", ",\"recompute\":\"full\"") ","
-		  STAGE(4, 6, "0", ",\"recompute\":\"full\"") "," STAGE(6, 8, "1", ",\"recompute\":\"full\"")) },
+	  PIPE(8, STAGE(0, 2, "0", ",\"recompute\":\"full\"") "," STAGE(2, 4, "1", ",\"recompute\":\"full\"") "," STAGE(
+	                  4, 6, "0", ",\"recompute\":\"full\"") "," STAGE(6, 8, "1", ",\"recompute\":\"full\"")) },
 	{ "interleaved, tp 2, three rounds", "\"schedule\":\"interleaved\",\"virtual_stages\":3",
-	  PIPE(8, STAGE(0, 2, "0-1", "") "," STAGE(2, 3, "2-3", "") "," STAGE(3, 4, "0-1", "") "," STAGE(4, 6, "2-3", "") "," STAGE(6, 7, "0-1", "") ","
-		  STAGE(7, 8, "2-3", "")) },
+	  PIPE(8, STAGE(0, 2, "0-1", "") "," STAGE(2, 3, "2-3", "") "," STAGE(3, 4, "0-1", "") "," STAGE(4, 6, "2-3", "") "," STAGE(
+	                  6, 7, "0-1", "") "," STAGE(7, 8, "2-3", "")) },
 };
 
 enum run {
-	ON_CPUS,    /* predicted, beside the programs of CPU devices */
-	PAIRED,     /* programs without pairs of operators, beside those with */
-	BF16,       /* predicted, beside bf16 programs of GPUs without pairs of operators */
+	ON_CPUS, /* predicted, beside the programs of CPU devices */
+	PAIRED,  /* programs without pairs of operators, beside those with */
+	BF16,    /* predicted, beside bf16 programs of GPUs without pairs of operators */
 };
 
 /* Bytes of a device's program on a GPU, but for kernels' workspaces. */
@@ -97,7 +100,8 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	return bytes;
 }
 
-/* Bytes of a device's program, and of its part of an image of parameters and moments; the device computes nothing here, so nothing is allocated. */
+/* Bytes of a device's program, and of its part of an image of parameters and moments; the device computes nothing here, so nothing is
+ * allocated. */
 static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device)
 {
 	struct hspmd_error err = { "" };
@@ -112,14 +116,16 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 	double bytes = (double)(program->fixed_bytes + program->arena_bytes + program->workspace_bytes);
 	for (int i = 0; i < program->state_count; i++)
 		if (program->states[i].param >= 0)
-			bytes += 3.0 * (double)program->slot_types[program->slots[program->states[i].param].slot_type].bytes / (p->zero_stage ? 1 : p->pipeline_count);
+			bytes += 3.0 * (double)program->slot_types[program->slots[program->states[i].param].slot_type].bytes /
+			         (p->zero_stage ? 1 : p->pipeline_count);
 	hspmd_program_destroy(program);
 	dev->ops->close(dev);
 	return bytes;
 }
 
 /* What a device needs by one account and by the other. */
-static void account(enum run run, const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int d, double *here, double *there)
+static void account(enum run run, const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int d,
+                    double *here, double *there)
 {
 	int device = p->predicted.devices[d];
 	*here = p->predicted.memory_bytes[d];
@@ -137,31 +143,37 @@ static void compare_on(const char *kind, enum run run)
 {
 	struct hspmd_error err = { "" };
 	char cluster[512];
-	snprintf(cluster, sizeof cluster, "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"%s\",\"memory_bytes\":68719476736,"
-					  "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
-					  "\"d\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5}]}", kind);
+	snprintf(cluster, sizeof cluster,
+	         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"d\":{\"kind\":\"%s\",\"memory_bytes\":68719476736,"
+	         "\"gbytes_per_s\":20,\"peak_tflops\":{\"fp32\":0.1,\"bf16\":0.2}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":"
+	         "\"d\",\"count\":4}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-5,\"gbytes_per_s\":5}]}",
+	         kind);
 	struct hspmd_cluster *c = cluster_from(cluster);
 	int off = 0;
 	for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
 		struct hspmd_model *m = model_from(models[k]);
 		for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 			char text[4096];
-			snprintf(text, sizeof text, "{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":2,\"seq_len\":512,%s,\"pipelines\":[%s]}",
-				 plans[i].head, plans[i].pipelines);
+			snprintf(
+			        text, sizeof text,
+			        "{\"format\":\"hspmd-plan-1\",\"global_batch\":16,\"micro_batch\":2,\"seq_len\":512,%s,\"pipelines\":[%s]}",
+			        plans[i].head, plans[i].pipelines);
 			json_t *value = json_loads(text, 0, NULL);
 			assert_non_null(value);
 			struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, hspmd_model_layers(m), &err);
 			json_decref(value);
 			if (!p)
 				fail_msg("%s: %s", plans[i].name, err.text);
-			assert_int_equal(hspmd_evaluate(c, m, NULL, run == BF16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, p, NULL, &err), 0);
+			assert_int_equal(
+			        hspmd_evaluate(c, m, NULL, run == BF16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32, p, NULL, &err), 0);
 			for (int d = 0; d < p->predicted.device_count; d++) {
 				double here, there;
 				const double close = run == BF16 && i < BF16_STATE ? CLOSE_BF16 : CLOSE;
 				account(run, m, p, c, d, &here, &there);
 				if (fabs(here - there) > close * there)
-					printf("%s, model %zu, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n", kind, k, plans[i].name,
-					       p->predicted.devices[d], here / 1e6, there / 1e6, 100 * (here / there - 1));
+					printf("%s, model %zu, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",
+					       kind, k, plans[i].name, p->predicted.devices[d], here / 1e6, there / 1e6,
+					       100 * (here / there - 1));
 				off += fabs(here - there) > close * there;
 			}
 			hspmd_plan_destroy(p);
@@ -194,6 +206,6 @@ static void memory_agrees_in_bf16(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(memory_agrees_with_the_program), cmocka_unit_test(memory_agrees_with_pairs),
-					    cmocka_unit_test(memory_agrees_in_bf16) };
+		                            cmocka_unit_test(memory_agrees_in_bf16) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

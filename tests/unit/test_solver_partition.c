@@ -23,9 +23,11 @@ static double cycle_of(struct hspmd_submesh_tables *t, const struct hspmd_stage_
 		const double *work = t->submeshes[sequence->submesh[s]].work[HSPMD_RECOMPUTE_NONE];
 		double seconds = work[ends[s]] - work[first];
 		if (s > 0)
-			seconds += hspmd_boundary_seconds(t, sequence->submesh[s - 1], sequence->submesh[s], false, 1, t->size_of[first - 1]);
+			seconds +=
+			        hspmd_boundary_seconds(t, sequence->submesh[s - 1], sequence->submesh[s], false, 1, t->size_of[first - 1]);
 		if (s < sequence->stages - 1)
-			seconds += hspmd_boundary_seconds(t, sequence->submesh[s], sequence->submesh[s + 1], false, 1, t->size_of[ends[s] - 1]);
+			seconds += hspmd_boundary_seconds(t, sequence->submesh[s], sequence->submesh[s + 1], false, 1,
+			                                  t->size_of[ends[s] - 1]);
 		worst = fmax(worst, seconds);
 	}
 	return worst;
@@ -63,7 +65,8 @@ static void splits_have_the_least_cycle(void **state)
 		struct hspmd_stage_sequence sequence = { 0 };
 		for (int u = 0; u < t->submesh_count; u++)
 			if (t->submeshes[u].tp == 1 && device_classes->list[t->submeshes[u].device_class].per_node == 1)
-				for (int n = 0; n < device_classes->list[t->submeshes[u].device_class].node_count && sequence.stages < t->layers; n++)
+				for (int n = 0;
+				     n < device_classes->list[t->submeshes[u].device_class].node_count && sequence.stages < t->layers; n++)
 					sequence.submesh[sequence.stages++] = (unsigned char)u;
 		struct hspmd_pipeline_partition partition;
 		struct hspmd_layer_copies copies = { 1, false };
@@ -87,7 +90,8 @@ static void splits_have_the_least_cycle(void **state)
 	assert_true(compared > 20);
 }
 
-/* Whatever the search makes of all devices is within the bound that it cuts branches by, and the bound is near: a fifth less would cut off what is best. */
+/* Whatever the search makes of all devices is within the bound that it cuts branches by, and the bound is near: a fifth less would cut off
+ * what is best. */
 static void no_plan_beats_the_bound(void **state)
 {
 	(void)state;
@@ -107,7 +111,8 @@ static void no_plan_beats_the_bound(void **state)
 			int available[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
 			for (int k = 0; k < device_classes->count; k++)
 				available[k] = device_classes->list[k].count;
-			double bound = in.global_batch / mb / hspmd_submesh_tables_rate(t, available) / hspmd_variation(c, in.cluster->device_count, 1);
+			double bound = in.global_batch / mb / hspmd_submesh_tables_rate(t, available) /
+			               hspmd_variation(c, in.cluster->device_count, 1);
 			if (p) {
 				assert_true(p->predicted.step_s >= bound);
 				near += 0.8 * p->predicted.step_s < bound;
@@ -155,7 +160,7 @@ static void shares_are_optimal_in_whole_parts(void **state)
 		for (int i = 0; i < 3; i++) {
 			random = random * 1664525u + 1013904223u;
 			t[i] = (struct hspmd_minmax_worker){ (random >> 8) % 100 / 10.0, 1 + (random >> 16) % 90 / 10.0, 1,
-						     (random >> 24) % 4 ? INT_MAX : 1 + (int)(random >> 20) % 6 };
+				                             (random >> 24) % 4 ? INT_MAX : 1 + (int)(random >> 20) % 6 };
 		}
 		int total = 3 + (int)(random >> 12) % 20;
 		double best = tried(t, 3, total);
@@ -210,7 +215,12 @@ static int put_together(struct stage_of *x, const struct instance *in, struct hs
 			}
 	x->stage = (struct hspmd_stage){ .layers = { 0, c->layer_count }, .device_count = n, .devices = x->devices, .context = 1 };
 	x->pipeline = (struct hspmd_pipeline){ .micro_batches = 4, .micro_batch = 1, .stage_count = 1, .stages = &x->stage };
-	x->plan = (struct hspmd_plan){ .global_batch = 4, .micro_batch = 1, .seq_len = c->seq_len, .virtual_stages = 1, .pipeline_count = 1, .pipelines = &x->pipeline };
+	x->plan = (struct hspmd_plan){ .global_batch = 4,
+		                       .micro_batch = 1,
+		                       .seq_len = c->seq_len,
+		                       .virtual_stages = 1,
+		                       .pipeline_count = 1,
+		                       .pipelines = &x->pipeline };
 	return n;
 }
 

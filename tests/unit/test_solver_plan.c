@@ -93,9 +93,10 @@ static void spare_devices_are_told(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
-	struct hspmd_cluster *c = cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"cpu\",\"memory_bytes\":4000000000,"
-					       "\"gbytes_per_s\":400,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n[0-4]\",\"devices\":[{\"type\":"
-					       "\"x\",\"count\":1}]}],\"links\":[{\"scope\":\"cluster\",\"alpha_s\":1e-2,\"gbytes_per_s\":0.1}]}");
+	struct hspmd_cluster *c =
+	        cluster_from("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":{\"kind\":\"cpu\",\"memory_bytes\":4000000000,"
+	                     "\"gbytes_per_s\":400,\"peak_tflops\":{\"fp32\":0.1}}},\"nodes\":[{\"name\":\"n[0-4]\",\"devices\":[{\"type\":"
+	                     "\"x\",\"count\":1}]}],\"links\":[{\"scope\":\"cluster\",\"alpha_s\":1e-2,\"gbytes_per_s\":0.1}]}");
 	struct hspmd_model *m = small_gpt2(4);
 	struct hspmd_solve_request r = { .global_batch = 2, .seq_len = 128, .precision = HSPMD_PRECISION_FP32 };
 	struct hspmd_plan *p = hspmd_solve(c, m, NULL, &r, NULL, &err);
@@ -130,9 +131,10 @@ static void the_limiting_stage_is_named(void **state)
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = cpu_cluster((double[]){ 100, 50, 100, 50 }, 0.05);
 	struct hspmd_model *m = small_gpt2(4);
-	static const char text[] = "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":128,\"pipelines\":["
-				   "{\"micro_batches\":5,\"stages\":[{\"layers\":[0,2],\"devices\":[\"%1$s\"]},{\"layers\":[2,6],\"devices\":[\"%2$s\"]}]},"
-				   "{\"micro_batches\":3,\"stages\":[{\"layers\":[0,2],\"devices\":[\"%3$s\"]},{\"layers\":[2,6],\"devices\":[\"%4$s\"]}]}]}";
+	static const char text[] =
+	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":128,\"pipelines\":["
+	        "{\"micro_batches\":5,\"stages\":[{\"layers\":[0,2],\"devices\":[\"%1$s\"]},{\"layers\":[2,6],\"devices\":[\"%2$s\"]}]},"
+	        "{\"micro_batches\":3,\"stages\":[{\"layers\":[0,2],\"devices\":[\"%3$s\"]},{\"layers\":[2,6],\"devices\":[\"%4$s\"]}]}]}";
 	char name[4][64], whole[1024];
 	for (int d = 0; d < 4; d++)
 		hspmd_cluster_device_address(c, d, name[d], sizeof name[d]);
@@ -172,12 +174,9 @@ static void a_batch_that_cannot_be_divided_is_told(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(equal_devices_share_equally),
-		cmocka_unit_test(faster_devices_get_more),
-		cmocka_unit_test(limits_are_kept_and_explained),
-		cmocka_unit_test(spare_devices_are_told),
-		cmocka_unit_test(the_limiting_stage_is_named),
-		cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
+		cmocka_unit_test(equal_devices_share_equally),   cmocka_unit_test(faster_devices_get_more),
+		cmocka_unit_test(limits_are_kept_and_explained), cmocka_unit_test(spare_devices_are_told),
+		cmocka_unit_test(the_limiting_stage_is_named),   cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

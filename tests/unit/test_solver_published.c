@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The figures that published measurements and plans hold the cost model and the search to. Skipped where the validation folder is not there. */
+/* The figures that published measurements and plans hold the cost model and the search to. Skipped where the validation folder is not
+ * there. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,8 +73,9 @@ static void alike_gpus_are_ranked(void **state)
 	assert_int_equal(f.ran_predicted_not, 0);
 }
 
-/* Four rows, those with tensor parallelism and more micro-batches than stages, were measured 1.25 to 1.8 times as slow as predicted, and nothing in their
- * description says why: with tp 2 and 8 stages 16 micro-batches of 2 took 3.36 s, 8 of 4 took 1.79 s. The others are within 15 %. */
+/* Four rows, those with tensor parallelism and more micro-batches than stages, were measured 1.25 to 1.8 times as slow as predicted, and
+ * nothing in their description says why: with tp 2 and 8 stages 16 micro-batches of 2 took 3.36 s, 8 of 4 took 1.79 s. The others are
+ * within 15 %. */
 static void mixed_gpus_are_ranked(void **state)
 {
 	(void)state;
@@ -147,7 +149,7 @@ static void planning_problems_no_slower_than_the_best_known(void **state)
 	json_t *list = read_list("planning/", "problems.json");
 	size_t i;
 	json_t *value;
-	json_array_foreach (list, i, value) {
+	json_array_foreach(list, i, value) {
 		struct problem p = { 0 };
 		char *cluster = in_folder("planning/", json_string_value(json_object_get(value, "cluster")));
 		char *profile = in_folder("planning/", json_string_value(json_object_get(value, "profile")));
@@ -157,7 +159,7 @@ static void planning_problems_no_slower_than_the_best_known(void **state)
 		assert_non_null(p.cluster);
 		assert_non_null(p.profile);
 		expect_no_slower(&p, best, (int)json_integer_value(json_object_get(value, "global_batch")),
-				 (int)json_integer_value(json_object_get(value, "seq_len")));
+		                 (int)json_integer_value(json_object_get(value, "seq_len")));
 		free_problem(&p);
 		free(cluster);
 		free(profile);
@@ -173,7 +175,7 @@ static void published_hspmd_plans_are_not_faster_than_ours(void **state)
 	json_t *list = read_list("", "cases.json");
 	size_t i;
 	json_t *value;
-	json_array_foreach (list, i, value) {
+	json_array_foreach(list, i, value) {
 		if (strncmp(json_string_value(json_object_get(value, "name")), "hspmd", 5))
 			continue;
 		struct problem p = { 0 };

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans for small problems (at most 8 devices of 3 types, 10 layers) are as fast as exhaustive search finds any: within 1 % always, equal in nine of ten.
- * Problems that it cannot decide in so many looks are told and do not count. Twelve, drawn; with HSPMD_LONG as many as it takes for three hundred that
- * are decided. Plans for larger ones (16 devices, 24 layers) are at least such that no single change makes them faster. */
+/* Plans for small problems (at most 8 devices of 3 types, 10 layers) are as fast as exhaustive search finds any: within 1 % always, equal
+ * in nine of ten. Problems that it cannot decide in so many looks are told and do not count. Twelve, drawn; with HSPMD_LONG as many as it
+ * takes for three hundred that are decided. Plans for larger ones (16 devices, 24 layers) are at least such that no single change makes
+ * them faster. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -89,7 +89,8 @@ static void the_fastest_order_is_chosen(void **state)
 	const double room = 1.6e8;
 	enum hspmd_schedule chosen, plain, split, rounds;
 	double best = step_with(room, 0, &chosen), fifo = step_with(room, BIT(1F1B), &plain);
-	double split_s = step_with(room, BIT(1F1B) | BIT(ZB_H1), &split), interleaved_s = step_with(room, BIT(1F1B) | BIT(INTERLEAVED), &rounds);
+	double split_s = step_with(room, BIT(1F1B) | BIT(ZB_H1), &split),
+	       interleaved_s = step_with(room, BIT(1F1B) | BIT(INTERLEAVED), &rounds);
 	assert_int_equal(plain, HSPMD_SCHEDULE_1F1B);
 	assert_int_equal(split, HSPMD_SCHEDULE_ZB_H1);
 	assert_int_equal(rounds, HSPMD_SCHEDULE_INTERLEAVED);

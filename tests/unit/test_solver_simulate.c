@@ -79,7 +79,8 @@ static void split_backward_by_hand(void **state)
 	assert_float_equal(weights, 6, CLOSE);
 }
 
-/* Whole groups of micro-batches, equal chunks, no transfers: the bubble is that of one chunk (Megatron-LM, arXiv 2104.04473, section 2.2). */
+/* Whole groups of micro-batches, equal chunks, no transfers: the bubble is that of one chunk (Megatron-LM, arXiv 2104.04473, section
+ * 2.2). */
 static void interleaving_shrinks_the_bubble(void **state)
 {
 	(void)state;
@@ -95,7 +96,8 @@ static void interleaving_shrinks_the_bubble(void **state)
 			}
 }
 
-/* Two ranks, two rounds, two micro-batches, a transfer of 0.5 each time a pass changes ranks: every operation is noted once, and no rank does two at a time. */
+/* Two ranks, two rounds, two micro-batches, a transfer of 0.5 each time a pass changes ranks: every operation is noted once, and no rank
+ * does two at a time. */
 static void interleaved_operations_do_not_overlap(void **state)
 {
 	(void)state;
@@ -125,7 +127,8 @@ static void in_flight_falls_along_the_pipeline(void **state)
 	assert_int_equal(hspmd_in_flight(3, 4, 8, HSPMD_SCHEDULE_ZB_H1), 4);
 }
 
-/* The closed form against the order in which a stage runs its passes; split backward passes keep what they have until the gradients of weights are done. */
+/* The closed form against the order in which a stage runs its passes; split backward passes keep what they have until the gradients of
+ * weights are done. */
 static void in_flight_is_what_the_schedule_holds(void **state)
 {
 	(void)state;
@@ -151,14 +154,10 @@ static void in_flight_is_what_the_schedule_holds(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(equal_stages_follow_the_closed_form),
-		cmocka_unit_test(unequal_stages_by_hand),
-		cmocka_unit_test(transfers_are_part_of_the_cycle),
-		cmocka_unit_test(split_backward_by_hand),
-		cmocka_unit_test(interleaving_shrinks_the_bubble),
-		cmocka_unit_test(interleaved_operations_do_not_overlap),
-		cmocka_unit_test(in_flight_is_what_the_schedule_holds),
-		cmocka_unit_test(in_flight_falls_along_the_pipeline),
+		cmocka_unit_test(equal_stages_follow_the_closed_form),  cmocka_unit_test(unequal_stages_by_hand),
+		cmocka_unit_test(transfers_are_part_of_the_cycle),      cmocka_unit_test(split_backward_by_hand),
+		cmocka_unit_test(interleaving_shrinks_the_bubble),      cmocka_unit_test(interleaved_operations_do_not_overlap),
+		cmocka_unit_test(in_flight_is_what_the_schedule_holds), cmocka_unit_test(in_flight_falls_along_the_pipeline),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

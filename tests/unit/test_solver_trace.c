@@ -82,7 +82,7 @@ static bool has_name(const json_t *events, const char *kind, int pid, int tid)
 {
 	size_t i;
 	json_t *e;
-	json_array_foreach (events, i, e)
+	json_array_foreach(events, i, e)
 		if (is(e, "M") && !strcmp(word(e, "name"), kind) && whole(e, "pid") == pid && (tid < 0 || whole(e, "tid") == tid))
 			return json_string_value(json_object_get(json_object_get(e, "args"), "name")) != NULL;
 	return false;
@@ -105,7 +105,7 @@ static bool is_within(const json_t *events, const json_t *end)
 {
 	size_t i;
 	json_t *e;
-	json_array_foreach (events, i, e) {
+	json_array_foreach(events, i, e) {
 		if (!is(e, "X"))
 			continue;
 		struct span x = span_of(e);
@@ -122,13 +122,13 @@ static int check_flows(const json_t *events)
 	size_t i, k;
 	json_t *from, *to;
 	int flows = 0, ends = 0;
-	json_array_foreach (events, i, from) {
+	json_array_foreach(events, i, from) {
 		int taken = 0;
 		ends += is(from, "f");
 		if (!is(from, "s"))
 			continue;
 		flows++;
-		json_array_foreach (events, k, to) {
+		json_array_foreach(events, k, to) {
 			if (i == k || (!is(to, "s") && !is(to, "f")) || whole(to, "id") != whole(from, "id"))
 				continue;
 			taken++;
@@ -170,7 +170,7 @@ static void check_trace(const json_t *trace, const struct hspmd_plan *p, int chu
 	size_t i;
 	json_t *e;
 	assert_non_null(spans);
-	json_array_foreach (events, i, e) {
+	json_array_foreach(events, i, e) {
 		if (is(e, "M")) {
 			check_names(e);
 			continue;

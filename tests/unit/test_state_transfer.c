@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carrying out planned moves of state: every slice arrives; a peer that does not come is named, and what its message would write outlives the call. */
+/* Carrying out planned moves of state: every slice arrives; a peer that does not come is named, and what its message would write outlives
+ * the call. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -85,7 +86,8 @@ static void every_slice_arrives(void **state)
 {
 	(void)state;
 	struct member members[MEMBERS] = { 0 };
-	struct hspmd_planned_move moves[] = { move(0, 0, 0, 0, 8), move(0, 0, 1, 8, 40), move(1, 0, 1, 3, 4), move(1, 1, 0, 0, 3), move(0, 2, 1, 40, 64) };
+	struct hspmd_planned_move moves[] = { move(0, 0, 0, 0, 8), move(0, 0, 1, 8, 40), move(1, 0, 1, 3, 4), move(1, 1, 0, 0, 3),
+		                              move(0, 2, 1, 40, 64) };
 	pthread_t threads[MEMBERS];
 	open_all(members, 60);
 	for (int r = 0; r < MEMBERS; r++)
@@ -153,6 +155,7 @@ static void a_peer_that_does_not_come(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(every_slice_arrives), cmocka_unit_test(a_member_alone), cmocka_unit_test(a_peer_that_does_not_come) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(every_slice_arrives), cmocka_unit_test(a_member_alone),
+		                            cmocka_unit_test(a_peer_that_does_not_come) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a node is said to have: on this very machine within an affinity, and with a make-believe driver the GPUs that CUDA_VISIBLE_DEVICES leaves. */
+/* What a node is said to have: on this very machine within an affinity, and with a make-believe driver the GPUs that CUDA_VISIBLE_DEVICES
+ * leaves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -98,9 +99,17 @@ static void test_cores(void **state)
 static void test_rack(void **state)
 {
 	(void)state;
-	static const struct { const char *address, *pattern, *rack; } cases[] = {
-		{ "s0.s1.n7", "switch.switch.node", "s0.s1" }, { "b2.n7.site", "block.node", "b2" }, { "n7", "node", NULL },
-		{ "n7.site", "node", NULL }, { "s0.n7", "switch.switch.node", NULL }, { "s0.n7", NULL, NULL }, { "", "switch.node", NULL }, { ".n7", "switch.node", NULL },
+	static const struct {
+		const char *address, *pattern, *rack;
+	} cases[] = {
+		{ "s0.s1.n7", "switch.switch.node", "s0.s1" },
+		{ "b2.n7.site", "block.node", "b2" },
+		{ "n7", "node", NULL },
+		{ "n7.site", "node", NULL },
+		{ "s0.n7", "switch.switch.node", NULL },
+		{ "s0.n7", NULL, NULL },
+		{ "", "switch.node", NULL },
+		{ ".n7", "switch.node", NULL },
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		struct hspmd_error err;
@@ -194,22 +203,32 @@ static void test_gpus(void **state)
 /* A machine of two processors, each with a PCI switch; GPUs at 3b and 86 as in the played library. */
 static char *machine(bool one_switch, bool one_processor)
 {
-	static const char bridge[] = "<object type=\"Bridge\" gp_index=\"%d\" bridge_type=\"%s\" depth=\"%d\" bridge_pci=\"0000:[%02x-%02x]\" %s>";
-	static const char gpu[] = "<object type=\"PCIDev\" gp_index=\"%d\" pci_busid=\"0000:%02x:00.0\" pci_type=\"0302 [10de:2335] [10de:18be] a1\" pci_link_speed=\"0\"/>";
+	static const char bridge[] =
+	        "<object type=\"Bridge\" gp_index=\"%d\" bridge_type=\"%s\" depth=\"%d\" bridge_pci=\"0000:[%02x-%02x]\" %s>";
+	static const char gpu[] = "<object type=\"PCIDev\" gp_index=\"%d\" pci_busid=\"0000:%02x:00.0\" pci_type=\"0302 [10de:2335] "
+	                          "[10de:18be] a1\" pci_link_speed=\"0\"/>";
 	static const char plx[] = "pci_busid=\"0000:%02x:00.0\" pci_type=\"0604 [1000:c030] [1000:100b] b0\" pci_link_speed=\"0\"";
 	char path[] = "/tmp/hspmd-machine-XXXXXX", more[160];
 	int fd = mkstemp(path), id = 20;
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
 	assert_non_null(f);
 	fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\"><topology version=\"2.0\">"
-	      "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" allowed_cpuset=\"0x3\" nodeset=\"0x3\" complete_nodeset=\"0x3\" "
-	      "allowed_nodeset=\"0x3\" gp_index=\"1\">", f);
+	      "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" allowed_cpuset=\"0x3\" nodeset=\"0x3\" "
+	      "complete_nodeset=\"0x3\" "
+	      "allowed_nodeset=\"0x3\" gp_index=\"1\">",
+	      f);
 	for (int p = 0; p < 2; p++) {
-		fprintf(f, "<object type=\"Package\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" complete_nodeset=\"0x%d\" gp_index=\"%d\">"
-			"<object type=\"NUMANode\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" complete_nodeset=\"0x%d\" gp_index=\"%d\" "
-			"local_memory=\"1000000000\"/><object type=\"Core\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" complete_nodeset=\"0x%d\" "
-			"gp_index=\"%d\"><object type=\"PU\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" complete_nodeset=\"0x%d\" gp_index=\"%d\"/></object>",
-			p, p + 1, p + 1, p + 1, p + 1, p + 2, p, p + 1, p + 1, p + 1, p + 1, p + 4, p, p + 1, p + 1, p + 1, p + 1, p + 6, p, p + 1, p + 1, p + 1, p + 1, p + 8);
+		fprintf(f,
+		        "<object type=\"Package\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" "
+		        "complete_nodeset=\"0x%d\" gp_index=\"%d\">"
+		        "<object type=\"NUMANode\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" "
+		        "complete_nodeset=\"0x%d\" gp_index=\"%d\" "
+		        "local_memory=\"1000000000\"/><object type=\"Core\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" "
+		        "nodeset=\"0x%d\" complete_nodeset=\"0x%d\" "
+		        "gp_index=\"%d\"><object type=\"PU\" os_index=\"%d\" cpuset=\"0x%d\" complete_cpuset=\"0x%d\" nodeset=\"0x%d\" "
+		        "complete_nodeset=\"0x%d\" gp_index=\"%d\"/></object>",
+		        p, p + 1, p + 1, p + 1, p + 1, p + 2, p, p + 1, p + 1, p + 1, p + 1, p + 4, p, p + 1, p + 1, p + 1, p + 1, p + 6, p,
+		        p + 1, p + 1, p + 1, p + 1, p + 8);
 		for (int g = 0; g < 2; g++) {
 			int bus = g ? 0x86 : 0x3b, at = g && !one_processor ? 1 : 0;
 			bool shared = one_switch && one_processor;
@@ -346,19 +365,40 @@ static const struct {
 	int64_t memory_bytes;
 } cgroup_cases[] = {
 	{ "no cgroups", { { NULL, NULL } }, 0, 0 },
-	{ "2: no limits", { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "max 100000\n" }, { "sys/fs/cgroup/a/memory.max", "max\n" } }, 0, 0 },
+	{ "2: no limits",
+	  { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "max 100000\n" }, { "sys/fs/cgroup/a/memory.max", "max\n" } },
+	  0,
+	  0 },
 	{ "2: half a core is one", { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "50000 100000\n" } }, 1, 0 },
 	{ "2: a core and a half are two", { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "150000 100000\n" } }, 2, 0 },
 	{ "2: three cores are three", { { "proc/self/cgroup", "0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "300000 100000\n" } }, 3, 0 },
-	{ "2: the least of all levels", { { "proc/self/cgroup", "0::/slurm/job_1/step_0\n" }, { "sys/fs/cgroup/slurm/job_1/step_0/cpu.max", "400000 100000\n" },
-	  { "sys/fs/cgroup/slurm/cpu.max", "250000 100000\n" }, { "sys/fs/cgroup/slurm/job_1/memory.max", "3000000000\n" },
-	  { "sys/fs/cgroup/slurm/memory.max", "5000000000\n" } }, 3, 3000000000 },
+	{ "2: the least of all levels",
+	  { { "proc/self/cgroup", "0::/slurm/job_1/step_0\n" },
+	    { "sys/fs/cgroup/slurm/job_1/step_0/cpu.max", "400000 100000\n" },
+	    { "sys/fs/cgroup/slurm/cpu.max", "250000 100000\n" },
+	    { "sys/fs/cgroup/slurm/job_1/memory.max", "3000000000\n" },
+	    { "sys/fs/cgroup/slurm/memory.max", "5000000000\n" } },
+	  3,
+	  3000000000 },
 	{ "2: in the root group", { { "proc/self/cgroup", "0::/\n" }, { "sys/fs/cgroup/cpu.max", "200000 100000\n" } }, 2, 0 },
-	{ "1: a quota of each controller", { { "proc/self/cgroup", "9:cpuset:/z\n4:cpu,cpuacct:/x\n5:memory:/y\n" }, { "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "50000\n" },
-	  { "sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n" }, { "sys/fs/cgroup/memory/y/memory.limit_in_bytes", "1000000\n" } }, 1, 1000000 },
-	{ "1: no limits", { { "proc/self/cgroup", "4:cpu,cpuacct:/x\n5:memory:/y\n" }, { "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n" },
-	  { "sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n" }, { "sys/fs/cgroup/memory/y/memory.limit_in_bytes", "9223372036854771712\n" } }, 0, 0 },
-	{ "2: nonsense", { { "proc/self/cgroup", "\n0:\n0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "much 0\n" }, { "sys/fs/cgroup/a/memory.max", "-5\n" } }, 0, 0 },
+	{ "1: a quota of each controller",
+	  { { "proc/self/cgroup", "9:cpuset:/z\n4:cpu,cpuacct:/x\n5:memory:/y\n" },
+	    { "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "50000\n" },
+	    { "sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n" },
+	    { "sys/fs/cgroup/memory/y/memory.limit_in_bytes", "1000000\n" } },
+	  1,
+	  1000000 },
+	{ "1: no limits",
+	  { { "proc/self/cgroup", "4:cpu,cpuacct:/x\n5:memory:/y\n" },
+	    { "sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n" },
+	    { "sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n" },
+	    { "sys/fs/cgroup/memory/y/memory.limit_in_bytes", "9223372036854771712\n" } },
+	  0,
+	  0 },
+	{ "2: nonsense",
+	  { { "proc/self/cgroup", "\n0:\n0::/a\n" }, { "sys/fs/cgroup/a/cpu.max", "much 0\n" }, { "sys/fs/cgroup/a/memory.max", "-5\n" } },
+	  0,
+	  0 },
 };
 
 static void test_cgroups(void **state)
@@ -407,15 +447,9 @@ int main(void)
 	/* hwloc unloads this part of itself with memory it forgot to free, which a leak checker then sees. */
 	setenv("HWLOC_COMPONENTS", "-pci", 1);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_names),
-		cmocka_unit_test(test_cores),
-		cmocka_unit_test(test_granted_by_number),
-		cmocka_unit_test(test_rack),
-		cmocka_unit_test(test_gpus),
-		cmocka_unit_test(test_distances),
-		cmocka_unit_test(test_near),
-		cmocka_unit_test(test_cgroups),
-		cmocka_unit_test(test_slurm_limits),
+		cmocka_unit_test(test_names), cmocka_unit_test(test_cores),   cmocka_unit_test(test_granted_by_number),
+		cmocka_unit_test(test_rack),  cmocka_unit_test(test_gpus),    cmocka_unit_test(test_distances),
+		cmocka_unit_test(test_near),  cmocka_unit_test(test_cgroups), cmocka_unit_test(test_slurm_limits),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,9 @@
 #include "tests/unit/trainer.h"
 
 #define STEPS 12
-#define HEAD "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":"
+#define HEAD                                                                                                                               \
+	"{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"         \
+	"\"pipelines\":"
 
 static const char one[] = HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}";
 
@@ -23,35 +25,64 @@ static const struct {
 	const char *name, *plan;
 	int devices;
 } plans[] = {
-	{ "micro-batch of 8", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":8,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,\"pipelines\":"
-			      "[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}", 1 },
-	{ "4-way data parallel", HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],"
-				 "\"devices\":[\"n:1\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:2\"]}]},{\"micro_batches\":2,"
-				 "\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:3\"]}]}]}", 4 },
-	{ "4 stages", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],\"devices\":[\"n:1\"]},"
-			   "{\"layers\":[3,4],\"devices\":[\"n:2\"]},{\"layers\":[4,5],\"devices\":[\"n:3\"]}]}]}", 4 },
+	{ "micro-batch of 8",
+	  "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":8,\"seq_len\":16,\"schedule\":\"1f1b\",\"zero_stage\":0,"
+	  "\"pipelines\":"
+	  "[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]}]}",
+	  1 },
+	{ "4-way data parallel",
+	  HEAD
+	  "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],"
+	  "\"devices\":[\"n:1\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:2\"]}]},{\"micro_batches\":2,"
+	  "\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:3\"]}]}]}",
+	  4 },
+	{ "4 stages",
+	  HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],\"devices\":[\"n:1\"]},"
+	       "{\"layers\":[3,4],\"devices\":[\"n:2\"]},{\"layers\":[4,5],\"devices\":[\"n:3\"]}]}]}",
+	  4 },
 	{ "2-way tensor parallel", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"]}]}]}", 2 },
-	{ "2-way tensor parallel, 2 stages", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},{\"layers\":[2,5],\"devices\":[\"n:2-3\"]}]}]}", 4 },
-	{ "tensor parallel 2 then 1", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},{\"layers\":[2,5],\"devices\":[\"n:2\"]}]}]}", 3 },
-	{ "pipelines of 3 and 1", HEAD "[{\"micro_batches\":5,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,4],\"devices\":[\"n:1\"]},"
-				       "{\"layers\":[4,5],\"devices\":[\"n:2\"]}]},{\"micro_batches\":3,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:3\"]}]}]}", 4 },
-	{ "unequal widths in two pipelines, ZeRO", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\","
-						   "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":5,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"]}]},"
-						   "{\"micro_batches\":3,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:2\"]},{\"layers\":[3,5],\"devices\":[\"n:3\"]}]}]}", 4 },
-	{ "recomputation, gpipe", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"gpipe\",\"zero_stage\":0,"
-				  "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"recompute\":\"full\"},"
-				  "{\"layers\":[2,5],\"devices\":[\"n:2\"],\"recompute\":\"selective\"}]}]}", 3 },
-	{ "interleaved", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"interleaved\",\"virtual_stages\":2,"
-			 "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":5,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,2],\"devices\":[\"n:1-2\"],"
-			 "\"recompute\":\"full\"},{\"layers\":[2,4],\"devices\":[\"n:0\"]},{\"layers\":[4,5],\"devices\":[\"n:1-2\"]}]},{\"micro_batches\":3,\"stages\":["
-			 "{\"layers\":[0,1],\"devices\":[\"n:3\"]},{\"layers\":[1,3],\"devices\":[\"n:4\"]},{\"layers\":[3,4],\"devices\":[\"n:3\"]},{\"layers\":[4,5],"
-			 "\"devices\":[\"n:4\"]}]}]}", 5 },
-	{ "gradients of weights apart", "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"zb-h1\",\"zero_stage\":1,"
-					"\"pipelines\":[{\"micro_batches\":6,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],"
-					"\"devices\":[\"n:1-2\"],\"recompute\":\"full\"},{\"layers\":[3,5],\"devices\":[\"n:3\"]}]},{\"micro_batches\":2,\"stages\":["
-					"{\"layers\":[0,5],\"devices\":[\"n:4\"]}]}]}", 5 },
+	{ "2-way tensor parallel, 2 stages",
+	  HEAD
+	  "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},{\"layers\":[2,5],\"devices\":[\"n:2-3\"]}]}]}",
+	  4 },
+	{ "tensor parallel 2 then 1",
+	  HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"]},{\"layers\":[2,5],\"devices\":[\"n:2\"]}]}]}",
+	  3 },
+	{ "pipelines of 3 and 1",
+	  HEAD "[{\"micro_batches\":5,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0\"]},{\"layers\":[2,4],\"devices\":[\"n:1\"]},"
+	       "{\"layers\":[4,5],\"devices\":[\"n:2\"]}]},{\"micro_batches\":3,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:3\"]}]}]}",
+	  4 },
+	{ "unequal widths in two pipelines, ZeRO",
+	  "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"1f1b\","
+	  "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":5,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"]}]},"
+	  "{\"micro_batches\":3,\"stages\":[{\"layers\":[0,3],\"devices\":[\"n:2\"]},{\"layers\":[3,5],\"devices\":[\"n:3\"]}]}]}",
+	  4 },
+	{ "recomputation, gpipe",
+	  "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"gpipe\",\"zero_stage\":0,"
+	  "\"pipelines\":[{\"micro_batches\":4,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"recompute\":\"full\"},"
+	  "{\"layers\":[2,5],\"devices\":[\"n:2\"],\"recompute\":\"selective\"}]}]}",
+	  3 },
+	{ "interleaved",
+	  "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"interleaved\",\"virtual_"
+	  "stages\":2,"
+	  "\"zero_stage\":1,\"pipelines\":[{\"micro_batches\":5,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,2],"
+	  "\"devices\":[\"n:1-2\"],"
+	  "\"recompute\":\"full\"},{\"layers\":[2,4],\"devices\":[\"n:0\"]},{\"layers\":[4,5],\"devices\":[\"n:1-2\"]}]},{\"micro_"
+	  "batches\":3,\"stages\":["
+	  "{\"layers\":[0,1],\"devices\":[\"n:3\"]},{\"layers\":[1,3],\"devices\":[\"n:4\"]},{\"layers\":[3,4],\"devices\":[\"n:3\"]},{"
+	  "\"layers\":[4,5],"
+	  "\"devices\":[\"n:4\"]}]}]}",
+	  5 },
+	{ "gradients of weights apart",
+	  "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":1,\"seq_len\":16,\"schedule\":\"zb-h1\",\"zero_stage\":1,"
+	  "\"pipelines\":[{\"micro_batches\":6,\"stages\":[{\"layers\":[0,1],\"devices\":[\"n:0\"]},{\"layers\":[1,3],"
+	  "\"devices\":[\"n:1-2\"],\"recompute\":\"full\"},{\"layers\":[3,5],\"devices\":[\"n:3\"]}]},{\"micro_batches\":2,\"stages\":["
+	  "{\"layers\":[0,5],\"devices\":[\"n:4\"]}]}]}",
+	  5 },
 	{ "context parallel", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-1\"],\"context\":2}]}]}", 2 },
-	{ "context by tensor parallel", HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-3\"],\"context\":2,\"context_ratio\":[0.6,0.4]}]}]}", 4 },
+	{ "context by tensor parallel",
+	  HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n:0-3\"],\"context\":2,\"context_ratio\":[0.6,0.4]}]}]}",
+	  4 },
 };
 
 static double worst(const double *a, const double *b)
@@ -73,7 +104,8 @@ static void same_losses(const char *model)
 		if (trainer_run(model, plans[i].plan, plans[i].devices, STEPS, got, &err))
 			fail_msg("%s: %s", plans[i].name, err.text);
 		if (!(worst(got, want) < 1e-5))
-			fail_msg("%s: losses differ by %g (%.17g against %.17g at the end)", plans[i].name, worst(got, want), got[STEPS - 1], want[STEPS - 1]);
+			fail_msg("%s: losses differ by %g (%.17g against %.17g at the end)", plans[i].name, worst(got, want),
+			         got[STEPS - 1], want[STEPS - 1]);
 		if (trainer_run(model, plans[i].plan, plans[i].devices, STEPS, again, &err))
 			fail_msg("%s, again: %s", plans[i].name, err.text);
 		assert_memory_equal(got, again, sizeof got);
@@ -92,29 +124,35 @@ static void llama(void **state)
 	same_losses(trainer_llama);
 }
 
-/* 12 heads as 5 to 3 are 8 and 4 (7.5 is rounded up); where two share a key's they go in pairs, 4 and 2 of 6. What else is split has units of one. */
+/* 12 heads as 5 to 3 are 8 and 4 (7.5 is rounded up); where two share a key's they go in pairs, 4 and 2 of 6. What else is split has units
+ * of one. */
 static void heads_in_any_ratio(void **state)
 {
 	(void)state;
 	static const char *const models[] = {
-		"{\"model_type\":\"gpt2\",\"n_embd\":48,\"n_layer\":2,\"n_head\":12,\"n_positions\":32,\"vocab_size\":257,\"resid_pdrop\":0,\"embd_pdrop\":0,"
+		"{\"model_type\":\"gpt2\",\"n_embd\":48,\"n_layer\":2,\"n_head\":12,\"n_positions\":32,\"vocab_size\":257,\"resid_pdrop\":"
+		"0,\"embd_pdrop\":0,"
 		"\"attn_pdrop\":0}",
-		"{\"model_type\":\"qwen2\",\"hidden_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":12,\"num_key_value_heads\":6,\"intermediate_size\":50,"
+		"{\"model_type\":\"qwen2\",\"hidden_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":12,\"num_key_value_heads\":6,"
+		"\"intermediate_size\":50,"
 		"\"max_position_embeddings\":64,\"vocab_size\":259,\"tie_word_embeddings\":true}",
-		"{\"model_type\":\"mistral\",\"hidden_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":12,\"num_key_value_heads\":6,\"intermediate_size\":50,"
+		"{\"model_type\":\"mistral\",\"hidden_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":12,\"num_key_value_heads\":"
+		"6,\"intermediate_size\":50,"
 		"\"max_position_embeddings\":64,\"vocab_size\":259,\"sliding_window\":5}",
 	};
 	static const char *const ratios[] = { "[5,3]", "[1,9]", "[1,1]" };
 	struct hspmd_error err = { "" };
 	double want[STEPS], got[STEPS];
 	for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-		if (trainer_run(models[m], HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]}]}]}", 1, STEPS, want, &err))
+		if (trainer_run(models[m], HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:0\"]}]}]}", 1, STEPS,
+		                want, &err))
 			fail_msg("%s", err.text);
 		for (size_t r = 0; r < sizeof ratios / sizeof *ratios; r++) {
 			char plan[512];
-			snprintf(plan, sizeof plan, HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"shard_ratio\":%s},"
-							 "{\"layers\":[2,4],\"devices\":[\"n:2-5\"],\"context\":2,\"shard_ratio\":%s}]}]}",
-				 ratios[r], ratios[r]);
+			snprintf(plan, sizeof plan,
+			         HEAD "[{\"micro_batches\":8,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"shard_ratio\":%s},"
+			              "{\"layers\":[2,4],\"devices\":[\"n:2-5\"],\"context\":2,\"shard_ratio\":%s}]}]}",
+			         ratios[r], ratios[r]);
 			if (trainer_run(models[m], plan, 6, STEPS, got, &err))
 				fail_msg("model %zu as %s: %s", m, ratios[r], err.text);
 			if (!(worst(got, want) < 1e-5))
@@ -127,15 +165,20 @@ static void heads_in_any_ratio(void **state)
 static void large_shapes(void **state)
 {
 	(void)state;
-	static const char model[] = "{\"model_type\":\"gpt2\",\"n_embd\":128,\"n_layer\":2,\"n_head\":4,\"n_positions\":128,\"vocab_size\":256,"
-				    "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+	static const char model[] =
+	        "{\"model_type\":\"gpt2\",\"n_embd\":128,\"n_layer\":2,\"n_head\":4,\"n_positions\":128,\"vocab_size\":256,"
+	        "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
 	static const char *const wide[] = {
-		"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":128,\"pipelines\":[{\"micro_batches\":2,\"stages\":["
+		"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":128,\"pipelines\":[{\"micro_batches\":2,"
+		"\"stages\":["
 		"{\"layers\":[0,4],\"devices\":[\"n:0\"]}]}]}",
-		"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":128,\"pipelines\":[{\"micro_batches\":2,\"stages\":["
+		"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":128,\"pipelines\":[{\"micro_batches\":2,"
+		"\"stages\":["
 		"{\"layers\":[0,4],\"devices\":[\"n:0-1\"]}]}]}",
-		"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":128,\"pipelines\":[{\"micro_batches\":2,\"stages\":["
-		"{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true},{\"layers\":[2,4],\"devices\":[\"n:2\"],\"recompute\":\"full\"}]}]}",
+		"{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":128,\"pipelines\":[{\"micro_batches\":2,"
+		"\"stages\":["
+		"{\"layers\":[0,2],\"devices\":[\"n:0-1\"],\"sequence_parallel\":true},{\"layers\":[2,4],\"devices\":[\"n:2\"],"
+		"\"recompute\":\"full\"}]}]}",
 	};
 	struct hspmd_error err = { "" };
 	double want[4], got[4];
@@ -149,7 +192,8 @@ static void large_shapes(void **state)
 }
 
 /* The norm of all first moments of a state of one device. */
-static int moment_norm(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err)
+static int moment_norm(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
+                       struct hspmd_error *err)
 {
 	double sum = 0;
 	(void)device;
@@ -163,12 +207,15 @@ static int moment_norm(void *context, const struct hspmd_program *p, const struc
 	return 0;
 }
 
-/* The first moments after one step are (1 - beta1) of the gradient that the optimizer was given: Adam's update hides a wrong scale, these do not. */
+/* The first moments after one step are (1 - beta1) of the gradient that the optimizer was given: Adam's update hides a wrong scale, these
+ * do not. */
 static double norm_after_clipping(double clip)
 {
 	struct hspmd_error err = { "" };
 	double norm = 0, loss;
-	struct trainer_options o = { .model = trainer_llama, .plan = one, .devices = 1, .steps = 1, .clip = clip, .on_end = moment_norm, .context = &norm };
+	struct trainer_options o = {
+		.model = trainer_llama, .plan = one, .devices = 1, .steps = 1, .clip = clip, .on_end = moment_norm, .context = &norm
+	};
 	if (trainer_train(&o, &loss, &err))
 		fail_msg("clip %g: %s", clip, err.text);
 	return norm / 0.1;
@@ -187,6 +234,7 @@ static void clipping(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2), cmocka_unit_test(llama), cmocka_unit_test(heads_in_any_ratio), cmocka_unit_test(large_shapes), cmocka_unit_test(clipping) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(gpt2), cmocka_unit_test(llama), cmocka_unit_test(heads_in_any_ratio),
+		                            cmocka_unit_test(large_shapes), cmocka_unit_test(clipping) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every transport alike: random traffic arrives whole and in order, sums have the same bits everywhere, waits end (deadline, abort flag, dead peer), close
- * returns whatever is pending, and strangers get nowhere. */
+/* Every transport alike: random traffic arrives whole and in order, sums have the same bits everywhere, waits end (deadline, abort flag,
+ * dead peer), close returns whatever is pending, and strangers get nowhere. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -191,7 +191,8 @@ static int check_message(const unsigned char *data, size_t bytes, int from, int 
 	return 0;
 }
 
-/* Two tags, so that order within a tag and independence of tags both matter. Receives are posted in three lots: before, among and after the sends. */
+/* Two tags, so that order within a tag and independence of tags both matter. Receives are posted in three lots: before, among and after the
+ * sends. */
 static int traffic(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
@@ -330,7 +331,8 @@ static int aborting(struct shared *s, const struct hspmd_transport_ops *ops, int
 	} else {
 		static char big[4 << 20];
 		struct hspmd_request *r[2] = { NULL };
-		if (ops->send(t, 1, 5, big, sizeof big, &r[0], err) || ops->receive(t, 1, 5, big, 1, &r[1], err) || !hspmd_transport_wait(t, r, 2, err))
+		if (ops->send(t, 1, 5, big, sizeof big, &r[0], err) || ops->receive(t, 1, 5, big, 1, &r[1], err) ||
+		    !hspmd_transport_wait(t, r, 2, err))
 			return hspmd_fail(err, "the wait did not end as it should");
 		if (strncmp(err->text, "called off while waiting for ", 29))
 			return -1;
@@ -454,7 +456,8 @@ struct speech {
 static struct speech speech_of(unsigned kind, int rank, const struct hspmd_socket_target *target)
 {
 	struct speech s = { .hello = { HSPMD_FRAME_MAGIC, HSPMD_FRAME_HELLO, (uint64_t)rank, HSPMD_SOCKET_TOKEN, 0 },
-			    .frame = { HSPMD_FRAME_MAGIC, kind, SUM_TAG, sizeof s.body, 1 }, .body = 1000 };
+		            .frame = { HSPMD_FRAME_MAGIC, kind, SUM_TAG, sizeof s.body, 1 },
+		            .body = 1000 };
 	memcpy(s.token, target->token, sizeof s.token);
 	return s;
 }
@@ -538,9 +541,9 @@ int main(void)
 {
 	setenv("HSPMD_LOG", "error", 1);
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_find),	   cmocka_unit_test(test_traffic),     cmocka_unit_test(test_sum),
-		cmocka_unit_test(test_deadline),   cmocka_unit_test(test_abort),       cmocka_unit_test(test_wrong_size),
-		cmocka_unit_test(test_kill_socket), cmocka_unit_test(test_kill_ucx),   cmocka_unit_test(test_strangers),
+		cmocka_unit_test(test_find),        cmocka_unit_test(test_traffic),  cmocka_unit_test(test_sum),
+		cmocka_unit_test(test_deadline),    cmocka_unit_test(test_abort),    cmocka_unit_test(test_wrong_size),
+		cmocka_unit_test(test_kill_socket), cmocka_unit_test(test_kill_ucx), cmocka_unit_test(test_strangers),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Annotations with unequal subgroups on a net of one's own, and weights that many stages share: what each device then has differs, losses and trained
- * parameters do not. */
+/* Annotations with unequal subgroups on a net of one's own, and weights that many stages share: what each device then has differs, losses
+ * and trained parameters do not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,9 +21,9 @@
 #define INNER 24
 #define HEAD 4
 
-#define CLUSTER(devices) \
-	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10," \
-	"\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":" devices "}]}]," \
+#define CLUSTER(devices)                                                                                                                   \
+	"{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"       \
+	"\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"c\",\"count\":" devices "}]}],"             \
 	"\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}"
 static const char cluster[] = CLUSTER("6"), wide_cluster[] = CLUSTER("20");
 
@@ -53,11 +53,13 @@ static int norm(struct hspmd_net *net, const char *name, int x)
 static void build(void *context, struct hspmd_net *net)
 {
 	const struct lies *l = context;
-	int tokens = annotated(net, hspmd_net_integers(net, "tokens"), l->tokens), targets = annotated(net, hspmd_net_integers(net, "targets"), l->tokens);
+	int tokens = annotated(net, hspmd_net_integers(net, "tokens"), l->tokens),
+	    targets = annotated(net, hspmd_net_integers(net, "targets"), l->tokens);
 	int table = matrix(net, "table", WORDS, WIDTH, l->table), x = hspmd_net_embed(net, tokens, table);
 	hspmd_net_layer(net, 1);
 	int a = norm(net, "norm1", x), q = hspmd_net_linear(net, a, matrix(net, "q", WIDTH, WIDTH, l->query), -1);
-	int k = hspmd_net_linear(net, a, matrix(net, "k", WIDTH, WIDTH, l->query), -1), v = hspmd_net_linear(net, a, matrix(net, "v", WIDTH, WIDTH, l->query), -1);
+	int k = hspmd_net_linear(net, a, matrix(net, "k", WIDTH, WIDTH, l->query), -1),
+	    v = hspmd_net_linear(net, a, matrix(net, "v", WIDTH, WIDTH, l->query), -1);
 	q = hspmd_net_rope(net, q, HEAD, 1e4);
 	k = hspmd_net_rope(net, k, HEAD, 1e4);
 	int o = hspmd_net_attention(net, q, k, v, -1, HEAD);
@@ -91,39 +93,55 @@ struct trained {
 static int train(const struct lies *lies, const char *pipelines, struct trained *out, struct hspmd_error *err)
 {
 	char plan[1024];
-	snprintf(plan, sizeof plan, "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":4,\"seq_len\":12,\"zero_stage\":1,\"pipelines\":%s}", pipelines);
+	snprintf(plan, sizeof plan,
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":8,\"micro_batch\":4,\"seq_len\":12,\"zero_stage\":1,\"pipelines\":%s}",
+	         pipelines);
 	struct hspmd_training *t = hspmd_training_create(build, (void *)lies, 3);
 	assert_non_null(t);
 	hspmd_training_samples(t, read_sample, NULL);
 	hspmd_training_on_loss(t, take_loss, out->losses);
 	int status = hspmd_training_cluster(t, cluster, err) || hspmd_training_plan(t, plan, err) ||
-				     hspmd_training_optimizer(t, "{\"lr\":0.01,\"warmup_steps\":2,\"schedule\":\"constant\"}", err) ||
-				     hspmd_training_run(t, STEPS, err) || hspmd_training_parameter(t, "table", out->table, WORDS * WIDTH, err) ||
-				     hspmd_training_parameter(t, "up", out->up, INNER * WIDTH, err)
-			     ? -1
-			     : 0;
+	                             hspmd_training_optimizer(t, "{\"lr\":0.01,\"warmup_steps\":2,\"schedule\":\"constant\"}", err) ||
+	                             hspmd_training_run(t, STEPS, err) ||
+	                             hspmd_training_parameter(t, "table", out->table, WORDS * WIDTH, err) ||
+	                             hspmd_training_parameter(t, "up", out->up, INNER * WIDTH, err)
+	                     ? -1
+	                     : 0;
 	hspmd_training_destroy(t);
 	return status;
 }
 
 #define ALL(devices) "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,3],\"devices\":[\"" devices "\"]}]}]"
-#define TWICE(first, second) \
-	"[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,3],\"devices\":[\"" first "\"]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,3],\"devices\":[\"" second "\"]}]}]"
+#define TWICE(first, second)                                                                                                               \
+	"[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,3],\"devices\":[\"" first                                                        \
+	"\"]}]},{\"micro_batches\":1,\"stages\":[{\"layers\":[0,3],\"devices\":[\"" second "\"]}]}]"
 
 static const struct {
 	const char *name, *pipelines;
 	struct lies lies;
 } cases[] = {
-	{ "samples and widths, unequally", ALL("n:0-2"),
+	{ "samples and widths, unequally",
+	  ALL("n:0-2"),
 	  { "{[0,1]: -1:2 | [2]} h0(3:1)", "{[0,1]: 0:2/4(3:1) | [2]}", "{[0,1]: 0:2(5:3) | [2]}", "{[0,1]: 1:2(5:3) | [2]}", NULL } },
-	{ "a parameter cut across subgroups", ALL("n:0-2"), { NULL, NULL, "{[0,1]: 0:2 | [2]} h0(2:1)", "{[0,1]: 1:2 | [2]} h1(2:1)", NULL } },
-	{ "cut across and otherwise within", ALL("n:0-2"), { NULL, NULL, "{[0,1]: 1:2 | [2]} h0(2:1)", "{[0,1]: 0:2 | [2]} h1(2:1)", NULL } },
-	{ "a sequence cut across subgroups", ALL("n:0-2"), { "{[0,1]: -1:2 | [2]} h1(1:2)", NULL, "{[0,1]: 0:2(1:2) | [2]}", "{[0,1]: 1:2(1:2) | [2]}", NULL } },
-	{ "vocabulary, one part of two subgroups", ALL("n:0-4"),
-	  { "{[0,1]: -1:2 | [2,3]: -1:2 | [4]} h0(1:2:1)", NULL, "{[0,1]: 0:2 | [2,3]: 0:2(1:2) | [4]}", NULL, "{[0,1]: 0:2 | [2,3]: 0:2 | [4]}" } },
-	{ "vocabulary, both subgroups alike", ALL("n:0-3"), { "{[0,1]: -1:2 | [2,3]: -1:2} h0(1:3)", NULL, NULL, NULL, "{[0,1]: 0:2 | [2,3]: 0:2}" } },
+	{ "a parameter cut across subgroups",
+	  ALL("n:0-2"),
+	  { NULL, NULL, "{[0,1]: 0:2 | [2]} h0(2:1)", "{[0,1]: 1:2 | [2]} h1(2:1)", NULL } },
+	{ "cut across and otherwise within",
+	  ALL("n:0-2"),
+	  { NULL, NULL, "{[0,1]: 1:2 | [2]} h0(2:1)", "{[0,1]: 0:2 | [2]} h1(2:1)", NULL } },
+	{ "a sequence cut across subgroups",
+	  ALL("n:0-2"),
+	  { "{[0,1]: -1:2 | [2]} h1(1:2)", NULL, "{[0,1]: 0:2(1:2) | [2]}", "{[0,1]: 1:2(1:2) | [2]}", NULL } },
+	{ "vocabulary, one part of two subgroups",
+	  ALL("n:0-4"),
+	  { "{[0,1]: -1:2 | [2,3]: -1:2 | [4]} h0(1:2:1)", NULL, "{[0,1]: 0:2 | [2,3]: 0:2(1:2) | [4]}", NULL,
+	    "{[0,1]: 0:2 | [2,3]: 0:2 | [4]}" } },
+	{ "vocabulary, both subgroups alike",
+	  ALL("n:0-3"),
+	  { "{[0,1]: -1:2 | [2,3]: -1:2} h0(1:3)", NULL, NULL, NULL, "{[0,1]: 0:2 | [2,3]: 0:2}" } },
 	{ "three subgroups of one each", ALL("n:3-5"), { "{[2] | [0] | [1]} h0(2:1:1)", NULL, NULL, NULL, NULL } },
-	{ "in two pipelines, the state cut", TWICE("n:0-2", "n:3-5"),
+	{ "in two pipelines, the state cut",
+	  TWICE("n:0-2", "n:3-5"),
 	  { "{[0,1]: -1:2 | [2]} h0(3:1)", NULL, "{[0,1]: 0:2(5:3) | [2]}", "{[0,1]: 1:2(5:3) | [2]}", NULL } },
 };
 
@@ -170,12 +188,17 @@ static void refuse(const struct lies *lies, const char *pipelines, const char *r
 static void what_does_not_fit(void **state)
 {
 	(void)state;
-	refuse(&(struct lies){ .up = "{[0,1]: 0:2 | [3]}" }, ALL("n:0-2"), "parameter gate: annotation {[0,1]: 0:2 | [3]} is not over the 3 devices of its stage");
-	refuse(&(struct lies){ .up = "{[0,1]: 0:2}" }, ALL("n:0-2"), "pipelines[0].stages[0]: parameter gate: annotation {[0,1]: 0:2} is not over the 3 devices");
-	refuse(&(struct lies){ .up = "{[0,1]: 0:2 | [2]} h0(200:1)" }, ALL("n:0-2"), "tensor gate: annotation {[0,1]: 0:2 | [2]} h0(200:1)");
-	refuse(&(struct lies){ .tokens = "{[0,1]: -1:2 | [2]} h-2" }, ALL("n:0-2"), "tensor tokens is annotated as {[0,1]: -1:2 | [2]} h-2, expected nothing partial");
+	refuse(&(struct lies){ .up = "{[0,1]: 0:2 | [3]}" }, ALL("n:0-2"),
+	       "parameter gate: annotation {[0,1]: 0:2 | [3]} is not over the 3 devices of its stage");
+	refuse(&(struct lies){ .up = "{[0,1]: 0:2}" }, ALL("n:0-2"),
+	       "pipelines[0].stages[0]: parameter gate: annotation {[0,1]: 0:2} is not over the 3 devices");
+	refuse(&(struct lies){ .up = "{[0,1]: 0:2 | [2]} h0(200:1)" }, ALL("n:0-2"),
+	       "tensor gate: annotation {[0,1]: 0:2 | [2]} h0(200:1)");
+	refuse(&(struct lies){ .tokens = "{[0,1]: -1:2 | [2]} h-2" }, ALL("n:0-2"),
+	       "tensor tokens is annotated as {[0,1]: -1:2 | [2]} h-2, expected nothing partial");
 	refuse(&(struct lies){ .up = "{[0,1]: 0:2 | [2]} h0(2:1)", .down = "{[0,1]: 1:2 | [2]} h1(2:1)" }, TWICE("n:0-2", "n:3-5"),
-	       "pipelines[0].stages[0]: parameter gate: the subgroups of {[0,1]: 0:2 | [2]} h0(2:1) are not copies of one another, so no other stage can use it");
+	       "pipelines[0].stages[0]: parameter gate: the subgroups of {[0,1]: 0:2 | [2]} h0(2:1) are not copies of one another, so no "
+	       "other stage can use it");
 }
 
 /* ---- one weight in many stages */
@@ -185,7 +208,8 @@ static void what_does_not_fit(void **state)
 static void build_deep(void *context, struct hspmd_net *net)
 {
 	(void)context;
-	int x = hspmd_net_embed(net, hspmd_net_integers(net, "tokens"), matrix(net, "words", WORDS, WIDTH, NULL)), same = matrix(net, "table", WORDS, WIDTH, NULL);
+	int x = hspmd_net_embed(net, hspmd_net_integers(net, "tokens"), matrix(net, "words", WORDS, WIDTH, NULL)),
+	    same = matrix(net, "table", WORDS, WIDTH, NULL);
 	int back = matrix(net, "up", WIDTH, WORDS, NULL);
 	for (int l = 1; l <= SHARING; l++) {
 		hspmd_net_layer(net, l);
@@ -199,22 +223,24 @@ static void build_deep(void *context, struct hspmd_net *net)
 static int train_deep(int stages, int layers_each, struct trained *out, struct hspmd_error *err)
 {
 	char text[4096];
-	size_t n = (size_t)snprintf(text, sizeof text, "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":12,\"pipelines\":"
-				    "[{\"micro_batches\":2,\"stages\":[");
+	size_t n = (size_t)snprintf(text, sizeof text,
+	                            "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":12,\"pipelines\":"
+	                            "[{\"micro_batches\":2,\"stages\":[");
 	for (int s = 0; s < stages; s++)
-		n += (size_t)snprintf(text + n, sizeof text - n, "%s{\"layers\":[%d,%d],\"devices\":[\"n:%d\"]}", s ? "," : "", s * layers_each,
-				      (s + 1) * layers_each, s);
+		n += (size_t)snprintf(text + n, sizeof text - n, "%s{\"layers\":[%d,%d],\"devices\":[\"n:%d\"]}", s ? "," : "",
+		                      s * layers_each, (s + 1) * layers_each, s);
 	snprintf(text + n, sizeof text - n, "]}]}");
 	struct hspmd_training *t = hspmd_training_create(build_deep, NULL, SHARING + 2);
 	assert_non_null(t);
 	hspmd_training_samples(t, read_sample, NULL);
 	hspmd_training_on_loss(t, take_loss, out->losses);
 	int status = hspmd_training_cluster(t, wide_cluster, err) || hspmd_training_plan(t, text, err) ||
-				     hspmd_training_optimizer(t, "{\"lr\":0.01,\"warmup_steps\":2,\"schedule\":\"constant\"}", err) ||
-				     hspmd_training_run(t, STEPS, err) || hspmd_training_parameter(t, "table", out->table, WORDS * WIDTH, err) ||
-				     hspmd_training_parameter(t, "up", out->up, WORDS * WIDTH, err)
-			     ? -1
-			     : 0;
+	                             hspmd_training_optimizer(t, "{\"lr\":0.01,\"warmup_steps\":2,\"schedule\":\"constant\"}", err) ||
+	                             hspmd_training_run(t, STEPS, err) ||
+	                             hspmd_training_parameter(t, "table", out->table, WORDS * WIDTH, err) ||
+	                             hspmd_training_parameter(t, "up", out->up, WORDS * WIDTH, err)
+	                     ? -1
+	                     : 0;
 	hspmd_training_destroy(t);
 	return status;
 }
@@ -238,6 +264,6 @@ static void a_weight_in_many_stages(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(same_whatever_the_subgroups), cmocka_unit_test(what_does_not_fit),
-					    cmocka_unit_test(a_weight_in_many_stages) };
+		                            cmocka_unit_test(a_weight_in_many_stages) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,8 +70,9 @@ static void test_refused(void **state)
 {
 	(void)state;
 	struct hspmd_error err;
-	const char *good = "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]},\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},"
-			   "\"__metadata__\":{\"k\":\"v\"}}";
+	const char *good = "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]},\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_"
+	                   "offsets\":[0,4]},"
+	                   "\"__metadata__\":{\"k\":\"v\"}}";
 	struct hspmd_safetensors *s = parse(good, 8 + strlen(good) + 12, &err);
 	assert_non_null(s);
 	assert_int_equal(s->count, 2);
@@ -84,11 +85,17 @@ static void test_refused(void **state)
 	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "does not fit");
 	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,0]}}", 4, "does not fit");
 	refused("{\"a\":{\"dtype\":\"F99\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "unknown dtype");
-	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[2,6]}}", 6, "overlaps");
-	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12, "gap");
+	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":["
+	        "2,6]}}",
+	        6, "overlaps");
+	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":["
+	        "8,12]}}",
+	        12, "gap");
 	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1099511627776,1099511627776],\"data_offsets\":[0,0]}}", 0, "too many");
 	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"more\":1}}", 4, "more");
-	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "a");
+	refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":["
+	        "4,8]}}",
+	        8, "a");
 	refused("[]", 0, "object");
 	refused("{", 0, "x");
 	assert_null(hspmd_safetensors_parse("{}", 2, 9, "x", &err));
@@ -143,8 +150,8 @@ static void test_types(void **state)
 	double f64[5] = { 1, -2, 0.5, 3, 4 };
 	uint16_t bf16[5] = { 0x3f80, 0xc000, 0x3f00, 0x7f80, 0x8000 }, f16[5] = { 0x3c00, 0xc000, 0x3800, 0x0001, 0x7bff };
 	int64_t i64[5] = { 0 };
-	struct hspmd_safetensor t[] = { tensor("transformer.a", "F32", five), tensor("b", "F64", five), tensor("c", "BF16", five), tensor("d", "F16", five),
-					tensor("e", "I64", five) };
+	struct hspmd_safetensor t[] = { tensor("transformer.a", "F32", five), tensor("b", "F64", five), tensor("c", "BF16", five),
+		                        tensor("d", "F16", five), tensor("e", "I64", five) };
 	write_file(in_root("w"), t, 5, (const void *[]){ f32, f64, bf16, f16, i64 });
 	struct hspmd_weights *w = hspmd_weights_open(in_root("w"), &err);
 	must(!w, &err);

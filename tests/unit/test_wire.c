@@ -16,7 +16,8 @@
 
 static json_t *sample(int i)
 {
-	return json_pack("{s:s, s:i, s:[f, f], s:{s:s}}", "type", "step", "generation", i, "values", 1.0 / 3.0, 5.4321e-300, "deep", "text", "\"}{\n");
+	return json_pack("{s:s, s:i, s:[f, f], s:{s:s}}", "type", "step", "generation", i, "values", 1.0 / 3.0, 5.4321e-300, "deep", "text",
+	                 "\"}{\n");
 }
 
 static void frame_of(const json_t *m, char **frame, size_t *size)
@@ -201,7 +202,8 @@ static void test_limit(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_pieces), cmocka_unit_test(test_refused), cmocka_unit_test(test_damage), cmocka_unit_test(test_blocking), cmocka_unit_test(test_unread), cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_pieces),   cmocka_unit_test(test_refused), cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_blocking), cmocka_unit_test(test_unread),  cmocka_unit_test(test_limit),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,11 +11,13 @@
 #include "runtime/exec/train_local.h"
 
 const char trainer_gpt2[] = "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
-			    "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
-const char trainer_llama[] = "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
-			     "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
-const char trainer_mixtral[] = "{\"model_type\":\"mixtral\",\"hidden_size\":24,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
-			       "\"intermediate_size\":20,\"max_position_embeddings\":64,\"vocab_size\":256,\"num_local_experts\":4,\"num_experts_per_tok\":2}";
+                            "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
+const char trainer_llama[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+        "\"intermediate_size\":40,\"max_position_embeddings\":64,\"vocab_size\":259,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
+const char trainer_mixtral[] =
+        "{\"model_type\":\"mixtral\",\"hidden_size\":24,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
+        "\"intermediate_size\":20,\"max_position_embeddings\":64,\"vocab_size\":256,\"num_local_experts\":4,\"num_experts_per_tok\":2}";
 
 struct job {
 	struct hspmd_job *job;
@@ -32,7 +34,8 @@ static void take_loss(void *context, int64_t step, double loss)
 	((struct job *)context)->losses[step] = loss;
 }
 
-static int look(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err)
+static int look(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device,
+                struct hspmd_error *err)
 {
 	const struct trainer_options *o = ((struct job *)context)->o;
 	return o->on_end ? o->on_end(o->context, program, executor, device, err) : 0;
@@ -61,9 +64,12 @@ static char *write_cluster(const struct trainer_options *o)
 	FILE *f = open_memstream(&text, &size);
 	if (!f)
 		return NULL;
-	fputs("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":"
-	      "{\"fp32\":0.01}},\"g\":{\"kind\":\"cuda\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":"
-	      "[{\"name\":\"n\",\"devices\":[", f);
+	fputs("{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
+	      "\"peak_tflops\":"
+	      "{\"fp32\":0.01}},\"g\":{\"kind\":\"cuda\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.01}}},"
+	      "\"nodes\":"
+	      "[{\"name\":\"n\",\"devices\":[",
+	      f);
 	for (int d = 0; d < o->devices; d++)
 		fprintf(f, "%s{\"type\":\"%c\",\"count\":1}", d ? "," : "", o->gpus >> d & 1 ? 'g' : 'c');
 	fputs("]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}", f);
@@ -73,15 +79,17 @@ static char *write_cluster(const struct trainer_options *o)
 static int set_up(struct job *s, const struct trainer_options *o, const char *corpus, struct hspmd_error *err)
 {
 	char *cluster = write_cluster(o);
-	json_t *c = cluster ? json_loads(cluster, 0, NULL) : NULL, *p = json_loads(o->plan, 0, NULL), *m = json_loads(o->model, 0, NULL), *j = NULL;
+	json_t *c = cluster ? json_loads(cluster, 0, NULL) : NULL, *p = json_loads(o->plan, 0, NULL), *m = json_loads(o->model, 0, NULL),
+	       *j = NULL;
 	int status = -1;
 	s->model = m ? hspmd_model_from_json(m, "model", err) : NULL;
 	s->cluster = c ? hspmd_cluster_from_json(c, "cluster", err) : NULL;
 	s->plan = p && s->cluster && s->model ? hspmd_plan_from_json(p, "plan", s->cluster, hspmd_model_layers(s->model), err) : NULL;
 	if (s->plan)
-		j = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,si,ss}}", "format", "hspmd-job-1", "model", "/none", "init", "random", "data", "train",
-			      corpus, "kind", "bytes", "seq_len", s->plan->seq_len, "global_batch", s->plan->global_batch, "steps", 1000, "seed", TRAINER_SEED,
-			      "optimizer", "type", "adamw", "lr", 3e-3, "warmup_steps", 2, "schedule", "constant");
+		j = json_pack("{ss,ss,ss,s{s[s],ss},si,si,si,si,s{ss,sf,si,ss}}", "format", "hspmd-job-1", "model", "/none", "init",
+		              "random", "data", "train", corpus, "kind", "bytes", "seq_len", s->plan->seq_len, "global_batch",
+		              s->plan->global_batch, "steps", 1000, "seed", TRAINER_SEED, "optimizer", "type", "adamw", "lr", 3e-3,
+		              "warmup_steps", 2, "schedule", "constant");
 	if (j && o->documents)
 		json_object_set_new(json_object_get(j, "data"), "document_end", json_integer('a'));
 	if (j && o->clip != 0)
@@ -112,8 +120,14 @@ int trainer_train(const struct trainer_options *o, double *losses, struct hspmd_
 	unlink(corpus);
 	if (!status) {
 		struct hspmd_train_local_options local = {
-			.source = hspmd_graph_source_model(s.model), .cluster = s.cluster, .plan = s.plan, .job = s.job,
-			.samples = hspmd_data_source(s.data), .steps = o->steps, .on_loss = take_loss, .on_end = look,
+			.source = hspmd_graph_source_model(s.model),
+			.cluster = s.cluster,
+			.plan = s.plan,
+			.job = s.job,
+			.samples = hspmd_data_source(s.data),
+			.steps = o->steps,
+			.on_loss = take_loss,
+			.on_end = look,
 			.context = &s,
 		};
 		local.source.documents = o->documents;
@@ -136,5 +150,7 @@ int trainer_run(const char *model, const char *plan, int devices, int steps, dou
 
 int trainer_documents(const char *model, const char *plan, int devices, int steps, double *losses, struct hspmd_error *err)
 {
-	return trainer_train(&(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true }, losses, err);
+	return trainer_train(
+	        &(struct trainer_options){ .model = model, .plan = plan, .devices = devices, .steps = steps, .documents = true }, losses,
+	        err);
 }

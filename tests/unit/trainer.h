@@ -19,10 +19,11 @@ struct trainer_options {
 	const char *cluster; /* hspmd-cluster-1 as text, whose devices the plan names; NULL: one node "n" of `devices` */
 	bool documents;      /* a text of short documents */
 	bool bf16;
-	bool stochastic;     /* with bf16: how parameters are rounded */
-	double clip;         /* of the gradient's norm; 0: the job's default, below 0: none */
+	bool stochastic; /* with bf16: how parameters are rounded */
+	double clip;     /* of the gradient's norm; 0: the job's default, below 0: none */
 	/* As in struct hspmd_train_local_options; NULL: nobody looks at the state. */
-	int (*on_end)(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor, struct hspmd_device *device, struct hspmd_error *err);
+	int (*on_end)(void *context, const struct hspmd_program *program, const struct hspmd_executor *executor,
+	              struct hspmd_device *device, struct hspmd_error *err);
 	void *context;
 };
 

@@ -2,9 +2,11 @@
 /* What must hold in every order of events:
  *  - generations only grow; `start` goes to members that have prepared this very generation, and never while one of them still trains;
  *  - what `start` says about the state is true: each holder has that step under that plan, and together they have every slice;
- *  - a step is told of with the loss that the undisturbed job has, in order, each after the one before it or after a resize that says how many were lost;
+ *  - a step is told of with the loss that the undisturbed job has, in order, each after the one before it or after a resize that says how
+ * many were lost;
  *  - after each event the next deadline lies ahead;
- *  - replies are given once, a change of the allocation is told of once, and events are numbered on, also over the controller's incarnations;
+ *  - replies are given once, a change of the allocation is told of once, and events are numbered on, also over the controller's
+ * incarnations;
  *  - no two processes have one serial number.
  */
 #include <math.h>
@@ -121,7 +123,8 @@ static void check_line(struct world *w, const json_t *line)
 	w->nodes = (int)world_integer(line, "nodes");
 }
 
-/* Do those of one plan hold what they are said to, and is it the whole state? Whether one of them has died since nobody can know: then it may be. */
+/* Do those of one plan hold what they are said to, and is it the whole state? Whether one of them has died since nobody can know: then it
+ * may be. */
 static bool covers(struct world *w, json_t *live, int64_t step)
 {
 	struct hspmd_error err;
@@ -181,9 +184,11 @@ static void carry_out(struct world *w, struct run_actions *a)
 				w->copies = (int)world_integer(x->value, "replicas");
 				char key[32];
 				snprintf(key, sizeof key, "%lld", (long long)g);
-				json_object_set_new(w->plans, key, json_pack("{s:O, s:O, s:O, s:O}", "cluster", json_object_get(x->value, "cluster"), "plan",
-									     json_object_get(x->value, "plan"), "replicas", json_object_get(x->value, "replicas"),
-									     "keep", json_object_get(x->value, "keep")));
+				json_object_set_new(w->plans, key,
+				                    json_pack("{s:O, s:O, s:O, s:O}", "cluster", json_object_get(x->value, "cluster"),
+				                              "plan", json_object_get(x->value, "plan"), "replicas",
+				                              json_object_get(x->value, "replicas"), "keep",
+				                              json_object_get(x->value, "keep")));
 			}
 			if (!strcmp(world_word(x->value, "type"), "start"))
 				check_start(w, x->value);
@@ -198,7 +203,7 @@ static void carry_out(struct world *w, struct run_actions *a)
 		case ACTION_SOLVE:
 			assert_float_equal(json_number_value(json_object_get(x->value, "every_s")), w->job.checkpoint.every_s, 0);
 			assert_float_equal(json_number_value(json_object_get(x->value, "shared_every_s")),
-					   w->o.checkpoints ? w->job.checkpoint.shared_every_s : w->job.checkpoint.every_s, 0);
+			                   w->o.checkpoints ? w->job.checkpoint.shared_every_s : w->job.checkpoint.every_s, 0);
 			json_decref(w->solve);
 			w->solve = json_incref(x->value);
 			w->solve_id = x->id;
@@ -267,7 +272,8 @@ static void carry_out(struct world *w, struct run_actions *a)
 			json_array_append(w->events, x->value);
 			break;
 		}
-		w->dead = (w->dies && w->actions_left-- <= 0) || (w->dies_in_switch && x->kind == ACTION_JOURNAL && json_is_object(json_object_get(x->value, "older")));
+		w->dead = (w->dies && w->actions_left-- <= 0) ||
+		          (w->dies_in_switch && x->kind == ACTION_JOURNAL && json_is_object(json_object_get(x->value, "older")));
 	}
 	w->dies_in_switch &= !w->dead;
 	run_actions_clear(a);
@@ -363,8 +369,8 @@ static void killed(struct world *w, struct sim *s)
 {
 	if (!s->alive)
 		return;
-	world_put(&w->up[s->node], json_pack("{s:s, s:s, s:I, s:s}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial, "text",
-					     "killed by signal 9"));
+	world_put(&w->up[s->node], json_pack("{s:s, s:s, s:I, s:s}", "type", "exited", "device", s->address, "serial",
+	                                     (json_int_t)s->serial, "text", "killed by signal 9"));
 	world_killed(s);
 }
 
@@ -402,7 +408,9 @@ void world_fault(struct world *w)
 		break;
 	case 3: /* a false alarm */
 		if (s->alive && s->runs)
-			world_say_up(w, s, json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)s->runs, "text", "peer does not answer"));
+			world_say_up(w, s,
+			             json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)s->runs, "text",
+			                       "peer does not answer"));
 		break;
 	case 4: /* scontrol, without a warning */
 		if (n > 0 && w->held[n]) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cluster to try the pure job controller in: nodes, agents and workers played in memory, with whatever order of events and whatever faults a seed
- * picks. The world checks as it goes what must hold in every order (world.c lists it). */
+/* A cluster to try the pure job controller in: nodes, agents and workers played in memory, with whatever order of events and whatever
+ * faults a seed picks. The world checks as it goes what must hold in every order (world.c lists it). */
 #ifndef HSPMD_TESTS_WORLD_H
 #define HSPMD_TESTS_WORLD_H
 
@@ -17,23 +17,24 @@ struct world_options {
 	int held, steps;
 	bool checkpoints;
 	bool stragglers; /* slow devices are looked for */
-	bool sole;  /* one pipeline of all devices: each part of the state is in one place */
-	bool halves; /* plans are two pipelines of two stages, or one of as many as there are nodes, on any of the nodes; copies in memory lie where they are laid, and go with
-		      * their nodes. Of one device a node, and up to 4 nodes */
+	bool sole;       /* one pipeline of all devices: each part of the state is in one place */
+	bool halves; /* plans are two pipelines of two stages, or one of as many as there are nodes, on any of the nodes; copies in memory
+	              * lie where they are laid, and go with their nodes. Of one device a node, and up to 4 nodes */
 	bool avoids; /* plans leave slow nodes out; of one device a node, and 2 or 3 nodes */
 	const struct hspmd_model *model; /* borrowed; NULL: none is known */
-	json_t *given; /* borrowed; a plan to begin with, NULL: none */
-	bool unfit;    /* it cannot be run */
-	int needs;     /* devices: there is no plan for fewer */
-	double shared_every_s; /* between two checkpoints on shared storage; 0: 0.7 */
-	double gather; /* seconds that agents may take to come up; 0: the usual */
-	bool noise; /* now and then a worker does not come up, cannot prepare, or cannot write */
+	json_t *given;                   /* borrowed; a plan to begin with, NULL: none */
+	bool unfit;                      /* it cannot be run */
+	int needs;                       /* devices: there is no plan for fewer */
+	double shared_every_s;           /* between two checkpoints on shared storage; 0: 0.7 */
+	double gather;                   /* seconds that agents may take to come up; 0: the usual */
+	bool noise;                      /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
 
 struct world *world_create(const struct world_options *o);
 void world_destroy(struct world *w);
 
-/* One random thing that is no fault: a message delivered, a piece of a step done, an answer of the solver or of Slurm. False: nothing can happen but time. */
+/* One random thing that is no fault: a message delivered, a piece of a step done, an answer of the solver or of Slurm. False: nothing can
+ * happen but time. */
 bool world_move(struct world *w);
 /* Let time pass to the controller's next deadline. */
 void world_wait(struct world *w);
@@ -41,7 +42,8 @@ void world_wait(struct world *w);
 void world_fault(struct world *w);
 /* The controller is killed and started anew from what it has kept; its agents call again, one by one. */
 void world_restart(struct world *w);
-/* The same once it has carried out so many more actions; or when it has written down that a generation is to take over from one before, and nothing of that is done. */
+/* The same once it has carried out so many more actions; or when it has written down that a generation is to take over from one before, and
+ * nothing of that is done. */
 void world_dies(struct world *w, int after);
 void world_dies_in_switch(struct world *w);
 /* Slurm gives or takes a node. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated cluster's state and the calls between its files: world.c (what the controller asks for, and the checks), world_workers.c, world_site.c (agents, Slurm,
- * the solver), world_restarts.c (the controller's incarnations). */
+/* The simulated cluster's state and the calls between its files: world.c (what the controller asks for, and the checks), world_workers.c,
+ * world_site.c (agents, Slurm, the solver), world_restarts.c (the controller's incarnations). */
 #ifndef HSPMD_UNIT_WORLD_INTERNAL_H
 #define HSPMD_UNIT_WORLD_INTERNAL_H
 
@@ -21,19 +21,19 @@ struct sim {
 	char address[64];
 	int node;
 	bool alive, hung;
-	bool set_up;         /* it was told its job */
+	bool set_up; /* it was told its job */
 	int64_t serial;
-	int64_t prepared;    /* generation, 0: none */
+	int64_t prepared; /* generation, 0: none */
 	bool prepared_in_plan, stays;
-	int64_t runs;        /* generation whose steps it runs; 0: none */
-	int64_t loading;     /* generation that is being started */
+	int64_t runs;    /* generation whose steps it runs; 0: none */
+	int64_t loading; /* generation that is being started */
 	json_t *start;
 	int64_t holds, step, ready, applied;
 	int64_t stop, aborted; /* generations */
 	json_t *checkpoint;
 	bool reporter;
-	int preconnects;             /* meetings that it took part in */
-	struct {               /* what a process that was killed has left in its node's memory; holds 0: nothing */
+	int preconnects; /* meetings that it took part in */
+	struct {         /* what a process that was killed has left in its node's memory; holds 0: nothing */
 		int64_t holds, step, ready, applied;
 	} left;
 };
@@ -46,38 +46,38 @@ struct world {
 	struct hspmd_controller *m;
 	double now;
 	bool held[NODES], agent[NODES];
-	bool away[NODES];              /* its agent has lost the controller and is to call again */
-	bool silent[NODES];            /* nothing comes of starting its agent, and it does not call */
+	bool away[NODES];                   /* its agent has lost the controller and is to call again */
+	bool silent[NODES];                 /* nothing comes of starting its agent, and it does not call */
 	int refusals[NODES], starts[NODES]; /* to come; of its agent so far */
 	double started_at[NODES];
 	struct queue up[NODES], down[NODES];
-	struct queue steps[NODES];     /* the last that the agent has told of */
+	struct queue steps[NODES]; /* the last that the agent has told of */
 	struct sim sim[NODES][DEVICES];
 	json_t *solve, *grow, *shrinks; /* asked of the surroundings; of shrinks a list of [id, nodes] */
 	int64_t solve_id, grow_id;
-	int64_t member[NODES], members;/* job that brought the node, 0: the anchor; last such job */
-	int waiting;                   /* member jobs without a node */
+	int64_t member[NODES], members; /* job that brought the node, 0: the anchor; last such job */
+	int waiting;                    /* member jobs without a node */
 	double slow[NODES], told_slow[NODES];
-	json_t *over;                  /* member jobs that have ended: id -> how */
+	json_t *over; /* member jobs that have ended: id -> how */
 	bool poll;
 	/* The controller's incarnation: what it keeps for the next, and when it ends. */
 	json_t *journal, *events;
-	int64_t planned, resize_reported;    /* generations: newest that was saved, newest whose change was told of */
+	int64_t planned, resize_reported; /* generations: newest that was saved, newest whose change was told of */
 	bool dies, dies_in_switch, dead;
 	int actions_left;
-	int64_t serial;                /* of the last process that was to be started */
-	int64_t generation;            /* newest prepared */
-	int copies;                    /* with so many */
-	json_t *plans;                 /* generation -> { cluster, plan } */
+	int64_t serial;     /* of the last process that was to be started */
+	int64_t generation; /* newest prepared */
+	int copies;         /* with so many */
+	json_t *plans;      /* generation -> { cluster, plan } */
 	int64_t next_line, lost;
 	int nodes; /* that the last step was made on */
 	int resizes, ok, refused, commands;
 	char cause[64]; /* of the last resize */
 	bool replied[4096];
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
-	json_t *saved;                 /* stands for its manifest */
+	json_t *saved;                   /* stands for its manifest */
 	int anew;
-	json_t *copied;                /* the same of one in memory, which here survives everything */
+	json_t *copied; /* the same of one in memory, which here survives everything */
 	bool ended;
 	int status;
 	char text[1200];
@@ -86,8 +86,8 @@ struct world {
 /* world.c */
 uint64_t world_pick(struct world *w, uint64_t n);
 double world_loss(int64_t step);
-int64_t world_integer(const json_t *m, const char *key);      /* -1: none */
-const char *world_word(const json_t *m, const char *key);     /* "": none */
+int64_t world_integer(const json_t *m, const char *key);  /* -1: none */
+const char *world_word(const json_t *m, const char *key); /* "": none */
 bool world_named(const json_t *list, const char *address);
 struct sim *world_find(struct world *w, const char *address);
 void world_feed(struct world *w, struct run_event e);

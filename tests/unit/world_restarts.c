@@ -54,7 +54,8 @@ static int choose(const struct run_config *c, json_t *found, json_t *readers, st
 	json_object_foreach(found, key, list)
 		json_array_foreach(list, i, one)
 			if ((strcmp(world_word(one, "place"), "memory") || copy_is_whole(found, json_object_get(one, "manifest"))) &&
-			    (!best || world_integer(json_object_get(one, "manifest"), "step") > world_integer(json_object_get(best, "manifest"), "step")))
+			    (!best || world_integer(json_object_get(one, "manifest"), "step") >
+			                      world_integer(json_object_get(best, "manifest"), "step")))
 				best = one;
 	if (!best)
 		return -1;
@@ -177,7 +178,8 @@ void world_destroy(struct world *w)
 
 /* ---- incarnations */
 
-/* What its agent does when the controller is gone: it obeys what it had received, and tells the next of the last steps once more; all else that was on its way is lost. */
+/* What its agent does when the controller is gone: it obeys what it had received, and tells the next of the last steps once more; all else
+ * that was on its way is lost. */
 static void lose_controller(struct world *w, int n)
 {
 	for (uint64_t heard = world_pick(w, (uint64_t)w->down[n].count + 1); heard && w->down[n].count; heard--) {
@@ -253,7 +255,8 @@ void world_call(struct world *w, int n)
 	json_t *workers = json_array(), *hello;
 	for (int d = 0; d < DEVICES; d++)
 		if (w->sim[n][d].alive)
-			json_array_append_new(workers, json_pack("{s:s, s:I, s:i}", "device", w->sim[n][d].address, "serial", (json_int_t)w->sim[n][d].serial, "pid", 1));
+			json_array_append_new(workers, json_pack("{s:s, s:I, s:i}", "device", w->sim[n][d].address, "serial",
+			                                         (json_int_t)w->sim[n][d].serial, "pid", 1));
 	hello = json_pack("{s:s, s:s, s:o, s:o}", "node", name, "job", job, "cluster", world_part(w, n), "workers", workers);
 	w->away[n] = false;
 	world_feed(w, (struct run_event){ .kind = EVENT_AGENT_UP, .node = name, .value = hello });

@@ -17,9 +17,10 @@ json_t *world_part(const struct world *w, int n)
 	char name[16];
 	snprintf(name, sizeof name, "n%d", n);
 	return json_pack("{s:s, s:{s:{s:s, s:I, s:i, s:{s:f}}}, s:[{s:s, s:[{s:s, s:i}]}], s:[{s:s, s:f, s:f}, {s:s, s:f, s:f}]}", "format",
-			 HSPMD_CLUSTER_FORMAT, "device_types", "core", "kind", "cpu", "memory_bytes", (json_int_t)1 << 32, "gbytes_per_s", 20,
-			 "peak_tflops", "fp32", 0.05, "nodes", "name", name, "devices", "type", "core", "count", w->o.devices_per_node, "links", "scope",
-			 "node", "alpha_s", 1e-6, "gbytes_per_s", 5.0, "scope", "cluster", "alpha_s", 1e-5, "gbytes_per_s", 1.0);
+	                 HSPMD_CLUSTER_FORMAT, "device_types", "core", "kind", "cpu", "memory_bytes", (json_int_t)1 << 32, "gbytes_per_s",
+	                 20, "peak_tflops", "fp32", 0.05, "nodes", "name", name, "devices", "type", "core", "count", w->o.devices_per_node,
+	                 "links", "scope", "node", "alpha_s", 1e-6, "gbytes_per_s", 5.0, "scope", "cluster", "alpha_s", 1e-5,
+	                 "gbytes_per_s", 1.0);
 }
 
 void world_agent_hears(struct world *w, int n, json_t *m)
@@ -45,7 +46,8 @@ void world_agent_hears(struct world *w, int n, json_t *m)
 		struct sim *s = world_find(w, world_word(m, "device"));
 		if (s->alive && s->serial == world_integer(m, "serial")) {
 			world_killed(s);
-			world_put(&w->up[n], json_pack("{s:s, s:s, s:I}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial));
+			world_put(&w->up[n],
+			          json_pack("{s:s, s:s, s:I}", "type", "exited", "device", s->address, "serial", (json_int_t)s->serial));
 		}
 	} else if (!strcmp(type, "list_checkpoints")) {
 		json_t *list = json_array();
@@ -53,7 +55,8 @@ void world_agent_hears(struct world *w, int n, json_t *m)
 			json_array_append_new(list, json_pack("{s:s, s:O}", "place", "shared", "manifest", w->saved));
 		if (w->copied)
 			json_array_append_new(list, json_pack("{s:s, s:O}", "place", "memory", "manifest", w->copied));
-		world_put(&w->up[n], json_pack("{s:s, s:I, s:o}", "type", "checkpoint_list", "id", (json_int_t)world_integer(m, "id"), "checkpoints", list));
+		world_put(&w->up[n], json_pack("{s:s, s:I, s:o}", "type", "checkpoint_list", "id", (json_int_t)world_integer(m, "id"),
+		                               "checkpoints", list));
 	} else if (!strcmp(type, "quit")) {
 		world_put(&w->up[n], json_pack("{s:s}", "type", "bye"));
 	}
@@ -120,7 +123,8 @@ void world_tell_allocation(struct world *w)
 			if (w->member[n])
 				json_object_set_new(members, name, json_integer(w->member[n]));
 		}
-	json_t *value = json_pack("{s:o, s:s, s:n, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s", "members", members, "over", w->over);
+	json_t *value =
+	        json_pack("{s:o, s:s, s:n, s:o, s:O}", "nodes", nodes, "state", "running", "end_in_s", "members", members, "over", w->over);
 	w->poll = false;
 	world_feed(w, (struct run_event){ .kind = EVENT_ALLOCATION, .value = value });
 	json_decref(value);
@@ -144,10 +148,12 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 		bool even = c->nodes[c->devices[best].node].slowdown == c->nodes[c->devices[c->device_count - 1].node].slowdown;
 		for (int d = 0; d < c->device_count; d++)
 			if (even || d == best)
-				json_array_append_new(pipelines, json_pack("{s:i, s:[o]}", "micro_batches", even ? 48 / c->device_count : 48, "stages",
-									   stage(0, LAYERS, json_pack("[s]", hspmd_cluster_device_address(c, d, a, sizeof a)))));
-		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8,
-				 "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
+				json_array_append_new(
+				        pipelines,
+				        json_pack("{s:i, s:[o]}", "micro_batches", even ? 48 / c->device_count : 48, "stages",
+				                  stage(0, LAYERS, json_pack("[s]", hspmd_cluster_device_address(c, d, a, sizeof a)))));
+		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1,
+		                 "seq_len", 8, "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 	}
 	if (w->o.halves) { /* on any of them, as measured links have it */
 		int order[NODES * DEVICES], rows = c->device_count == 4 && world_pick(w, 3) ? 2 : 1, stages = c->device_count / rows;
@@ -159,20 +165,25 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 		for (int i = 0; i < rows; i++) {
 			json_t *row = json_array();
 			for (int k = 0; k < stages; k++)
-				json_array_append_new(row, stage(LAYERS * k / stages, LAYERS * (k + 1) / stages,
-								 json_pack("[s]", hspmd_cluster_device_address(c, order[i * stages + k], a, sizeof a))));
+				json_array_append_new(
+				        row, stage(LAYERS * k / stages, LAYERS * (k + 1) / stages,
+				                   json_pack("[s]", hspmd_cluster_device_address(c, order[i * stages + k], a, sizeof a))));
 			json_array_append_new(pipelines, json_pack("{s:i, s:o}", "micro_batches", 48 / rows, "stages", row));
 		}
-		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8,
-				 "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
+		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1,
+		                 "seq_len", 8, "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 	}
 	int kind = w->o.sole ? 1 : (int)world_pick(w, 3), at = 0, left = 48;
 	while (at < c->device_count) {
 		json_t *stages = json_array();
-		int take = w->o.sole ? c->device_count : kind == 0 || c->device_count - at < 2 ? 1 : kind == 2 && c->device_count - at >= 4 ? 4 : 2;
+		int take = w->o.sole                                ? c->device_count
+		           : kind == 0 || c->device_count - at < 2  ? 1
+		           : kind == 2 && c->device_count - at >= 4 ? 4
+		                                                    : 2;
 		json_t *devices[2] = { json_array(), json_array() };
 		for (int i = 0; i < take; i++)
-			json_array_append_new(devices[take > 1 && i >= take / 2], json_string(hspmd_cluster_device_address(c, at + i, a, sizeof a)));
+			json_array_append_new(devices[take > 1 && i >= take / 2],
+			                      json_string(hspmd_cluster_device_address(c, at + i, a, sizeof a)));
 		json_array_append_new(stages, stage(0, take > 1 ? 2 : LAYERS, devices[0]));
 		if (take > 1)
 			json_array_append_new(stages, stage(2, LAYERS, devices[1]));
@@ -183,8 +194,8 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 		left -= micro;
 		json_array_append_new(pipelines, json_pack("{s:i, s:o}", "micro_batches", micro, "stages", stages));
 	}
-	return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1, "seq_len", 8, "schedule",
-			 "1f1b", "zero_stage", 0, "pipelines", pipelines);
+	return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1,
+	                 "seq_len", 8, "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 }
 
 void world_solve(struct world *w)
@@ -244,7 +255,8 @@ static void grow(struct world *w)
 		}
 	json_decref(w->grow);
 	w->grow = NULL;
-	world_feed(w, (struct run_event){ .kind = EVENT_RESIZED, .id = w->grow_id, .text = left && !by_members ? "no nodes are free" : NULL });
+	world_feed(w,
+	           (struct run_event){ .kind = EVENT_RESIZED, .id = w->grow_id, .text = left && !by_members ? "no nodes are free" : NULL });
 }
 
 static void shrink(struct world *w, int64_t id, const json_t *nodes)

@@ -60,14 +60,19 @@ static json_t *maybe(int64_t x)
 
 static void report(struct world *w, struct sim *s, const char *type, int64_t g)
 {
-	world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:o}", "type", type, "generation", (json_int_t)g, "step", (json_int_t)s->step, "losses", losses(s->step)));
+	world_say_up(w, s,
+	             json_pack("{s:s, s:I, s:I, s:o}", "type", type, "generation", (json_int_t)g, "step", (json_int_t)s->step, "losses",
+	                       losses(s->step)));
 }
 
 static void write_checkpoint(struct world *w, struct sim *s, json_t *m)
 {
 	bool bad = w->o.noise && world_pick(w, 40) == 0;
-	world_say_up(w, s, bad ? json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error", "No space left on device")
-			 : json_pack("{s:s, s:s, s:I}", "type", "checkpoint_written", "id", world_word(m, "id"), "step", (json_int_t)s->step));
+	world_say_up(
+	        w, s,
+	        bad ? json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error",
+	                        "No space left on device")
+	            : json_pack("{s:s, s:s, s:I}", "type", "checkpoint_written", "id", world_word(m, "id"), "step", (json_int_t)s->step));
 }
 
 /* In every other world the devices of every other node take long to connect. */
@@ -117,7 +122,9 @@ static json_t *spread(const json_t *of)
 		struct hspmd_checkpoint_placement plan;
 		if (rank_of[d] < 0)
 			continue;
-		assert_int_equal(hspmd_checkpoint_placement_plan(&layouts, c, rank_of, d, (int)world_integer(of, "replicas"), (int)world_integer(of, "keep"), &plan, &err), 0);
+		assert_int_equal(hspmd_checkpoint_placement_plan(&layouts, c, rank_of, d, (int)world_integer(of, "replicas"),
+		                                                 (int)world_integer(of, "keep"), &plan, &err),
+		                 0);
 		for (int layer = 0; layer < LAYERS; layer++)
 			for (int k = -1; plan.writes[layer] && k < plan.to_count; k++) {
 				char key[8];
@@ -125,7 +132,8 @@ static json_t *spread(const json_t *of)
 				if (!hspmd_annotation_local_shard(parameter[layer].state, &parameter[layer].shape, d, &share))
 					continue;
 				snprintf(key, sizeof key, "%d", layer);
-				json_array_append_new(json_object_get(on, key), json_string(c->nodes[c->devices[k < 0 ? d : plan.to[k]].node].name));
+				json_array_append_new(json_object_get(on, key),
+				                      json_string(c->nodes[c->devices[k < 0 ? d : plan.to[k]].node].name));
 			}
 		hspmd_checkpoint_placement_free(&plan);
 	}
@@ -169,10 +177,12 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		hspmd_plan_destroy(p);
 		hspmd_cluster_destroy(c);
 		if (w->o.noise && world_pick(w, 60) == 0)
-			world_say_up(w, s, json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)g, "text", "cannot prepare"));
+			world_say_up(w, s,
+			             json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)g, "text", "cannot prepare"));
 		else
-			world_say_up(w, s, json_pack("{s:s, s:I, s:s, s:o*}", "type", "prepared", "generation", (json_int_t)g, "address", s->address, "needs_preconnect",
-						  world_has_gpu(w, s) ? json_true() : NULL));
+			world_say_up(w, s,
+			             json_pack("{s:s, s:I, s:s, s:o*}", "type", "prepared", "generation", (json_int_t)g, "address",
+			                       s->address, "needs_preconnect", world_has_gpu(w, s) ? json_true() : NULL));
 	} else if (!strcmp(type, "preconnect")) {
 		assert_int_equal(s->prepared, g);
 		assert_int_equal(s->loading, 0);
@@ -193,8 +203,10 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		if (!s->runs && s->holds == g && s->aborted < g)
 			report(w, s, "stopped", g);
 	} else if (!strcmp(type, "query")) {
-		world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "query_reply", "generation", (json_int_t)g, "step", (json_int_t)s->step, "holds",
-					     s->holds ? json_integer(s->holds) : json_null(), "training", s->runs == g, "losses", losses(s->step)));
+		world_say_up(w, s,
+		             json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "query_reply", "generation", (json_int_t)g, "step",
+		                       (json_int_t)s->step, "holds", s->holds ? json_integer(s->holds) : json_null(), "training",
+		                       s->runs == g, "losses", losses(s->step)));
 	} else if (!strcmp(type, "ping")) {
 		world_say_up(w, s, json_pack("{s:s}", "type", "pong"));
 	} else if (!strcmp(type, "abort")) {
@@ -205,9 +217,10 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		if (s->runs == g)
 			s->runs = 0;
 		s->aborted = g;
-		json_t *a = json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "aborted", "generation", (json_int_t)g, "step", (json_int_t)s->step,
-				      "holds", s->holds ? json_integer(s->holds) : json_null(), "ready", maybe(s->ready), "applied", maybe(s->applied), "sums",
-				      s->applied >= 0 ? json_pack("[f]", world_loss(s->applied)) : json_null(), "losses", losses(s->step));
+		json_t *a = json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "aborted", "generation", (json_int_t)g, "step",
+		                      (json_int_t)s->step, "holds", s->holds ? json_integer(s->holds) : json_null(), "ready",
+		                      maybe(s->ready), "applied", maybe(s->applied), "sums",
+		                      s->applied >= 0 ? json_pack("[f]", world_loss(s->applied)) : json_null(), "losses", losses(s->step));
 		world_say_up(w, s, a);
 	} else if (!strcmp(type, "settle")) {
 		int64_t apply = world_integer(m, "apply");
@@ -266,8 +279,9 @@ static void loaded(struct world *w, int64_t g)
 			s->stop = 0;
 			s->reporter = s->prepared_in_plan && first;
 			first = first && !s->prepared_in_plan;
-			world_say_up(w, s, json_pack("{s:s, s:I, s:I, s:{s:i, s:i}}", "type", "started", "generation", (json_int_t)g, "step", (json_int_t)s->step,
-					       "bytes", "peers", 10, "shared", 1));
+			world_say_up(w, s,
+			             json_pack("{s:s, s:I, s:I, s:{s:i, s:i}}", "type", "started", "generation", (json_int_t)g, "step",
+			                       (json_int_t)s->step, "bytes", "peers", 10, "shared", 1));
 		}
 }
 
@@ -286,7 +300,8 @@ static int team(struct world *w, int64_t g, bool loading, struct sim **member, b
 		for (int k = 0; k < p->pipelines[i].stage_count; k++)
 			for (int j = 0; j < p->pipelines[i].stages[k].device_count; j++) {
 				char address[64];
-				struct sim *s = world_find(w, hspmd_cluster_device_address(c, p->pipelines[i].stages[k].devices[j], address, sizeof address));
+				struct sim *s = world_find(
+				        w, hspmd_cluster_device_address(c, p->pipelines[i].stages[k].devices[j], address, sizeof address));
 				*complete &= s->alive && !s->hung && (loading ? s->loading == g : s->runs == g);
 				member[count++] = s;
 			}
@@ -352,11 +367,14 @@ bool world_work(struct world *w)
 			one->ready = -1;
 			double busy = 0.01 * w->slow[one->node];
 			if (one == member[0])
-				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "type", "step", "generation", (json_int_t)one->runs, "step",
-							 (json_int_t)step, "loss", world_loss(step), "step_s", 0.01, "compute_s", busy));
+				world_say_up(w, one,
+				             json_pack("{s:s, s:I, s:I, s:f, s:f, s:f}", "type", "step", "generation",
+				                       (json_int_t)one->runs, "step", (json_int_t)step, "loss", world_loss(step), "step_s",
+				                       0.01, "compute_s", busy));
 			else if (w->o.stragglers)
-				world_say_up(w, one, json_pack("{s:s, s:I, s:I, s:f}", "type", "heartbeat", "generation", (json_int_t)one->runs, "step",
-							 (json_int_t)step, "compute_s", busy));
+				world_say_up(w, one,
+				             json_pack("{s:s, s:I, s:I, s:f}", "type", "heartbeat", "generation", (json_int_t)one->runs,
+				                       "step", (json_int_t)step, "compute_s", busy));
 			bool last = true;
 			for (int i = 0; i < count; i++)
 				last &= member[i]->step > step;

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Facts of each layer, from a profile where there is one and from the model's shapes where the profile says nothing.
  *
- * Activations a transformer block keeps for its backward pass, per sample of s tokens, e bytes an element, as hspmd's programs do (after Korthikanti
- * et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4, with fused attention, 2205.14135, and without dropout):
- *   its input, the second residual, both norms' results   4 s h e   (whole on every device of a group unless sequences are sharded too)
- *   q, k, v and the attention's result                    s (2 q + 2 kv) e
- *   the MLP's inner activations                           s f e     twice, three times when gated; experts keep none and run again
- *   norms' and softmax's statistics                       4 s (2 or 4 + a)
+ * Activations a transformer block keeps for its backward pass, per sample of s tokens, e bytes an element, as hspmd's programs do (after
+ * Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4, with fused attention, 2205.14135, and without
+ * dropout): its input, the second residual, both norms' results   4 s h e   (whole on every device of a group unless sequences are sharded
+ * too) q, k, v and the attention's result                    s (2 q + 2 kv) e the MLP's inner activations                           s f e
+ * twice, three times when gated; experts keep none and run again norms' and softmax's statistics                       4 s (2 or 4 + a)
  * Full recomputation keeps the block's input alone, s h e; selective drops the norms' results and the activation function's.
- * The head keeps its input, the norm's result and the logits, whose gradient takes their place; three numbers a token stand for the softmax.
- * While a layer runs backward it needs the gradients of its input and its result. A framework whose loss is not fused needs the last layer's result
- * once more, for the softmax, whose gradient takes its place (Megatron-LM's vocabulary-parallel cross entropy).
+ * The head keeps its input, the norm's result and the logits, whose gradient takes their place; three numbers a token stand for the
+ * softmax. While a layer runs backward it needs the gradients of its input and its result. A framework whose loss is not fused needs the
+ * last layer's result once more, for the softmax, whose gradient takes its place (Megatron-LM's vocabulary-parallel cross entropy).
  */
 #include "controller/solver/cost/costs.h"
 
@@ -48,7 +47,8 @@ static void block_from_model(struct hspmd_layer_info *f, const struct hspmd_mode
 	if (m->experts) /* all tokens may choose one expert: rows gathered, inner activations, results */
 		f->transient = (struct hspmd_layer_bytes){ 4 * s * h * e, s * (3.0 * m->ffn + fmax(m->ffn, h)) * e };
 	f->gathered_bytes = s * (m->gated ? 2 * kv : q + 2 * kv) * e;
-	/* Read and written, a kernel an operation: norms 2 each, residual sums 3 each, inputs of products as often as they are read; rotation in place. */
+	/* Read and written, a kernel an operation: norms 2 each, residual sums 3 each, inputs of products as often as they are read;
+	 * rotation in place. */
 	double routed = m->experts ? m->experts_per_token : 1, wide = routed * m->ffn;
 	f->traffic.replicated = s * e * h * (m->gated ? 4 + 6 + 3 + 1 : 4 + 6 + 1 + 1) + s * e * h * routed * (m->gated ? 3 : 2);
 	f->traffic.sharded = s * e * (2 * (q + 2 * kv) + 2 * q + (m->gated ? 2 * (q + kv) + 6 * wide : 4 * wide));
@@ -62,7 +62,8 @@ static void end_from_model(struct hspmd_layer_info *f, const struct hspmd_model 
 	for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
 		f->saved[k] = saved;
 	f->transient = (struct hspmd_layer_bytes){ head ? 0 : s * h * e, 0 };
-	f->traffic = head ? (struct hspmd_layer_bytes){ 3 * s * h * e, 2 * s * m->vocab * e } : (struct hspmd_layer_bytes){ 2 * s * h * e, 0 };
+	f->traffic =
+	        head ? (struct hspmd_layer_bytes){ 3 * s * h * e, 2 * s * m->vocab * e } : (struct hspmd_layer_bytes){ 2 * s * h * e, 0 };
 	f->reduced_bytes = s * h * e;
 }
 
@@ -90,8 +91,8 @@ static void facts_from_model(struct hspmd_costs *c)
 	}
 }
 
-/* Two operations a weight and token. The first layer looks words up. A layer without weights of its own that hands on more than it gets projects
- * with another's. */
+/* Two operations a weight and token. The first layer looks words up. A layer without weights of its own that hands on more than it gets
+ * projects with another's. */
 static double profile_flops(const struct hspmd_profile *p, int l, double seq_len)
 {
 	double in = l ? p->layers[l - 1].output_elems : 0, out = p->layers[l].output_elems;
@@ -102,7 +103,8 @@ static double profile_flops(const struct hspmd_profile *p, int l, double seq_len
 	return 2 * p->layers[l].params * seq_len;
 }
 
-/* A layer without weights of its own that hands on more elements than it gets multiplies with somebody's: with the first layer's, where that has as many. */
+/* A layer without weights of its own that hands on more elements than it gets multiplies with somebody's: with the first layer's, where
+ * that has as many. */
 static void find_tied(struct hspmd_costs *c)
 {
 	const struct hspmd_profile *p = c->profile;
@@ -146,13 +148,16 @@ static void facts_from_profile(struct hspmd_costs *c)
 		double input = l ? p->layers[l - 1].output_elems * p->activation_bytes : 0, saved = pl->activation_bytes;
 		bool inner = l > 0 && l < c->layer_count - 1;
 		if (isnan(saved)) {
-			/* The paper's 34 s h bytes at 2 bytes an element, 17 elements a token: no more is known about a layer without shapes. */
-			saved = c->model ? f->saved[HSPMD_RECOMPUTE_NONE].replicated + f->saved[HSPMD_RECOMPUTE_NONE].sharded : 17 * f->output_bytes;
+			/* The paper's 34 s h bytes at 2 bytes an element, 17 elements a token: no more is known about a layer without
+			 * shapes. */
+			saved = c->model ? f->saved[HSPMD_RECOMPUTE_NONE].replicated + f->saved[HSPMD_RECOMPUTE_NONE].sharded
+			                 : 17 * f->output_bytes;
 			guessed = true;
 		}
 		set_saved(f, saved, input, inner, c->model);
 		if (!c->model) {
-			f->transient = inner ? (struct hspmd_layer_bytes){ 2 * input, 0 } : (struct hspmd_layer_bytes){ 0, l ? f->output_bytes : 0 };
+			f->transient = inner ? (struct hspmd_layer_bytes){ 2 * input, 0 }
+			                     : (struct hspmd_layer_bytes){ 0, l ? f->output_bytes : 0 };
 			f->flops = profile_flops(p, l, c->seq_len);
 			const struct hspmd_layer_bytes *all = &f->saved[HSPMD_RECOMPUTE_NONE];
 			f->traffic = (struct hspmd_layer_bytes){ HSPMD_TRAFFIC * all->replicated, HSPMD_TRAFFIC * all->sharded };
@@ -191,8 +196,9 @@ static int check_input(struct hspmd_costs *c, struct hspmd_error *err)
 	return 0;
 }
 
-struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				    enum hspmd_precision precision, int seq_len, struct hspmd_error *err)
+struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                    const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
+                                    struct hspmd_error *err)
 {
 	struct hspmd_costs *c = hspmd_calloc(1, sizeof *c);
 	if (!c) {
@@ -238,8 +244,9 @@ fail:
 	return NULL;
 }
 
-struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-					enum hspmd_precision asked, const struct hspmd_plan *plan, struct hspmd_error *err)
+struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                        const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
+                                        struct hspmd_error *err)
 {
 	enum hspmd_precision precision = model ? hspmd_plan_precision(plan, cluster, asked) : asked;
 	return hspmd_costs_new(cluster, model, profile, precision, plan->seq_len, err);

@@ -21,7 +21,7 @@
 #include "common/format/profile.h"
 
 #define HSPMD_RECOMPUTE_KINDS (HSPMD_RECOMPUTE_FULL + 1)
-#define HSPMD_MAX_TP 64       /* devices of one stage */
+#define HSPMD_MAX_TP 64               /* devices of one stage */
 #define HSPMD_MEASURED_BATCHES_MAX 64 /* micro-batches of one type and tp that a profile may have */
 
 /* Bytes of which a tensor-parallel group divides one part, and every device of it holds the other. */
@@ -32,17 +32,17 @@ struct hspmd_layer_bytes {
 /* One layer, whole (tp 1), one sample. */
 struct hspmd_layer_info {
 	double params;
-	double output_bytes;                           /* what it hands to the next layer */
+	double output_bytes;                                   /* what it hands to the next layer */
 	struct hspmd_layer_bytes saved[HSPMD_RECOMPUTE_KINDS]; /* activations kept for the backward pass */
-	struct hspmd_layer_bytes transient;                     /* alive only while the layer runs backward */
-	struct hspmd_layer_bytes traffic;                       /* by the forward pass, reads and writes */
-	double gathered_bytes;                         /* what a context group gathers: keys and values, as they are stored */
-	double flops;                                  /* forward; of matrix products */
-	double reduced_bytes;                          /* forward; all-reduced by a tensor-parallel group */
-	bool recomputable;                                    /* by full recomputation; else the layer does without */
-	bool same_memory;                              /* memory, as the layer before does */
-	int tied_to;                                 /* layer whose weights it shares; -1: none */
-	double tied_params;                          /* weights of tied_to that a stage without that layer must hold for it */
+	struct hspmd_layer_bytes transient;                    /* alive only while the layer runs backward */
+	struct hspmd_layer_bytes traffic;                      /* by the forward pass, reads and writes */
+	double gathered_bytes;                                 /* what a context group gathers: keys and values, as they are stored */
+	double flops;                                          /* forward; of matrix products */
+	double reduced_bytes;                                  /* forward; all-reduced by a tensor-parallel group */
+	bool recomputable;                                     /* by full recomputation; else the layer does without */
+	bool same_memory;                                      /* memory, as the layer before does */
+	int tied_to;                                           /* layer whose weights it shares; -1: none */
+	double tied_params;                                    /* weights of tied_to that a stage without that layer must hold for it */
 };
 
 /* What has to be told about layer times that were not measured as they are used. */
@@ -76,7 +76,7 @@ struct hspmd_costs {
 	struct hspmd_layer_info *layers;
 	double *params_sum; /* layer_count + 1 sums of params */
 	int tied_layer_count;
-	int *tied_layers;     /* layers that use the weights of the layer they are tied to */
+	int *tied_layers;                                           /* layers that use the weights of the layer they are tied to */
 	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* an element */
 	bool sequence_parallel;
 	struct hspmd_layer_times **times; /* cache, open addressing */
@@ -88,13 +88,16 @@ struct hspmd_costs {
 	char **warnings;
 };
 
-/* Tables for one input. The arguments must outlive the result. seq_len 0: the profile's, else the model's positions. NULL and err on failure. */
-struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				    enum hspmd_precision precision, int seq_len, struct hspmd_error *err);
-/* The same in the precision that a plan computes in where `asked` is asked for. That is hspmd's to decide where there is a model; what only a profile is known of is
- * trained by another framework. */
-struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-					enum hspmd_precision asked, const struct hspmd_plan *plan, struct hspmd_error *err);
+/* Tables for one input. The arguments must outlive the result. seq_len 0: the profile's, else the model's positions. NULL and err on
+ * failure. */
+struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                    const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
+                                    struct hspmd_error *err);
+/* The same in the precision that a plan computes in where `asked` is asked for. That is hspmd's to decide where there is a model; what only
+ * a profile is known of is trained by another framework. */
+struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                        const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
+                                        struct hspmd_error *err);
 void hspmd_costs_destroy(struct hspmd_costs *c);
 /* Keep a warning, once. */
 void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -111,10 +114,12 @@ void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
 const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err);
 /* Seconds for `bytes`, those of all n senders together. -1: no link. */
 double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, int m, double bytes, struct hspmd_error *err);
-/* Seconds of a collective over devices[0], devices[stride], ... as a ring: `rounds` times n - 1 messages of bytes / n; one round gathers `bytes` to all, or
- * scatters their sums. -1: no link. */
-double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes, struct hspmd_error *err);
-/* Seconds of an all-reduce of `bytes` on each of n devices, as a ring (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. -1: no link. */
+/* Seconds of a collective over devices[0], devices[stride], ... as a ring: `rounds` times n - 1 messages of bytes / n; one round gathers
+ * `bytes` to all, or scatters their sums. -1: no link. */
+double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes,
+                        struct hspmd_error *err);
+/* Seconds of an all-reduce of `bytes` on each of n devices, as a ring (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. -1: no
+ * link. */
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);
 
 /* A stage with a given micro-batch: seconds for one micro-batch and for the optimizer, all of it on one copy. */
@@ -123,7 +128,8 @@ struct hspmd_stage_cost {
 	double group_comm; /* of forward and backward: messages within the group, where they are not part of measured layer times */
 };
 /* stage_cost.c. 0 or -1. */
-int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out, struct hspmd_error *err);
+int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
+                      struct hspmd_error *err);
 /* Even share or shard_ratio of device `which`. */
 double hspmd_stage_share(const struct hspmd_stage *s, int which);
 /* Its part of the sequence. */
@@ -145,11 +151,14 @@ struct hspmd_device_share {
 	double context_share;   /* of the sequence */
 	bool sequence_parallel; /* between the divided parts the sequence is divided too */
 };
-/* Bytes of one sample on such a device: what the layer keeps for the backward pass, of each micro-batch in flight; what stays for a while after it
- * was sent, once whatever is in flight; what it needs while it runs, in which layers take turns. */
-double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_device_share *device);
-double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_device_share *device);
-double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_device_share *device);
+/* Bytes of one sample on such a device: what the layer keeps for the backward pass, of each micro-batch in flight; what stays for a while
+ * after it was sent, once whatever is in flight; what it needs while it runs, in which layers take turns. */
+double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                               const struct hspmd_device_share *device);
+double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                                  const struct hspmd_device_share *device);
+double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                                   const struct hspmd_device_share *device);
 /* All of these are the same for both. */
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b);
 /* Weights of layers [first, end), those they hold for a twin elsewhere included. */
@@ -164,13 +173,14 @@ double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_
 double hspmd_usable_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type);
 /* Device number `which` of one stage or, interleaved, of the stages of all chunks. */
 struct hspmd_memory {
-	double state;     /* weights, gradients, optimizer, their image */
-	double in_flight; /* of one micro-batch, while it is in flight: what layers keep, and what was sent to the next stage */
-	double recomputed;     /* of one micro-batch whose backward pass was done but for the gradients of weights: what it computed anew */
+	double state;      /* weights, gradients, optimizer, their image */
+	double in_flight;  /* of one micro-batch, while it is in flight: what layers keep, and what was sent to the next stage */
+	double recomputed; /* of one micro-batch whose backward pass was done but for the gradients of weights: what it computed anew */
 	double fixed;      /* whatever is in flight */
-	double end;       /* at the step's end, when nothing is in flight */
+	double end;        /* at the step's end, when nothing is in flight */
 };
-struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, const struct hspmd_layer_copies *copies);
+struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch,
+                                       const struct hspmd_layer_copies *copies);
 /* With what the device holds before any of it, and what fragments waste. */
 double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, double used);
 

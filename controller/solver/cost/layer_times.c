@@ -3,20 +3,18 @@
  *
  * Work is what the hardware cannot do faster, a roofline (Williams et al., 2009) over one sample:
  *     work = flops share / rate + bytes moved / memory rate
- * with the rate of a large matrix product as measured on the device, or what a data sheet's peak sustains. Backward has two products for each
- * one of forward (Megatron-LM, arXiv 2104.04473, appendix). What a layer takes besides, launching kernels that the device finishes sooner than the
- * host can start the next, does not grow with the micro-batch.
+ * with the rate of a large matrix product as measured on the device, or what a data sheet's peak sustains. Backward has two products for
+ * each one of forward (Megatron-LM, arXiv 2104.04473, appendix). What a layer takes besides, launching kernels that the device finishes
+ * sooner than the host can start the next, does not grow with the micro-batch.
  *
  * From a profile, where it has the device type:
  *   micro-batch between measured ones   on the straight line between them; outside, on the line through the last two
  *   one micro-batch measured alone      work (and the group's all-reduce) for each sample more; never more than the measured sample took
- *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone, but on a CPU, which launches nothing,
- *                                       all that is measured shrinks as the work does
- *   backward not measured               forward and its work once more. So are times of exactly twice the forward pass in every layer, where
- *                                       these were taken layer by layer (layers alike differ) at one micro-batch and the optimizer was not:
- *                                       then whoever wrote the profile had no others. Any other numbers are taken at their word
- * Without one: work + launches.
- */
+ *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone, but on a CPU, which launches
+ * nothing, all that is measured shrinks as the work does backward not measured               forward and its work once more. So are times
+ * of exactly twice the forward pass in every layer, where these were taken layer by layer (layers alike differ) at one micro-batch and the
+ * optimizer was not: then whoever wrote the profile had no others. Any other numbers are taken at their word Without one: work +
+ * launches. */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
@@ -158,7 +156,8 @@ static int fill_roofline(struct hspmd_costs *c, struct hspmd_layer_times *t, str
 	double launch = type->kind == HSPMD_DEVICE_CUDA ? HSPMD_LAUNCH_S : 0;
 	double rate = hspmd_device_flops(type, c->precision);
 	if (rate <= 0)
-		return hspmd_fail(err, "device type %s: neither tflops nor peak_tflops for %s", type->name, hspmd_precision_names[c->precision]);
+		return hspmd_fail(err, "device type %s: neither tflops nor peak_tflops for %s", type->name,
+		                  hspmd_precision_names[c->precision]);
 	for (int l = 0; l < c->layer_count; l++) {
 		double work = t->micro_batch * forward_work(c, t->type, t->share, rate, l), launches = launch * HSPMD_BLOCK_KERNELS;
 		t->forward[l + 1] = work + launches;
@@ -187,7 +186,8 @@ struct sample {
 };
 
 /* One layer's work at the share asked for, of that at the highest degree measured below it; NaN: the time need not follow the work. */
-static double part_left(const struct hspmd_costs *c, const struct hspmd_layer_times *t, const struct measurements *below, double rate, int l)
+static double part_left(const struct hspmd_costs *c, const struct hspmd_layer_times *t, const struct measurements *below, double rate,
+                        int l)
 {
 	double before = below->count ? forward_work(c, t->type, 1.0 / below->tp, rate, l) : 0;
 	bool follows = c->cluster->types[t->type].kind == HSPMD_DEVICE_CPU && before > 0;
@@ -283,8 +283,10 @@ static double over_micro_batch(const struct measurements *s, int micro_batch, en
 	return at + (micro_batch - from) * fmin(fmax(slope, 0), at / from);
 }
 
-/* The measured degrees of a type next to 1 / share: below <= 1 / share <= above; count 0 where there is none. False: the type was not measured. */
-static bool measurements_around(const struct hspmd_costs *c, const char *type, double share, struct measurements *below, struct measurements *above)
+/* The measured degrees of a type next to 1 / share: below <= 1 / share <= above; count 0 where there is none. False: the type was not
+ * measured. */
+static bool measurements_around(const struct hspmd_costs *c, const char *type, double share, struct measurements *below,
+                                struct measurements *above)
 {
 	int low = 0, high = 0;
 	below->count = above->count = 0;
@@ -305,8 +307,8 @@ static bool measurements_around(const struct hspmd_costs *c, const char *type, d
 }
 
 /* Value of one layer at a share and micro-batch; `left` as part_left. */
-static double over_share(const struct measurements *below, const struct measurements *above, double share, int micro_batch, enum column column, int layer,
-			 const struct sample *whole, double left)
+static double over_share(const struct measurements *below, const struct measurements *above, double share, int micro_batch,
+                         enum column column, int layer, const struct sample *whole, double left)
 {
 	struct sample low = { below->count ? whole->work / below->tp : 0, whole->reduce };
 	struct sample high = { above->count ? whole->work / above->tp : 0, whole->reduce };
@@ -375,7 +377,9 @@ static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 	t->origins |= in_steps && !above.count && below.tp != lround(1 / t->share) ? HSPMD_TIME_TP_EXTRAPOLATED : 0;
 	t->origins |= !below.count ? HSPMD_TIME_TP_EXTRAPOLATED : 0;
 	if (!t->origins || t->origins == HSPMD_TIME_BACKWARD_MODELLED)
-		t->origins |= has_micro_batch(&below, t->micro_batch) ? 0 : below.count > 1 ? HSPMD_TIME_BATCH_INTERPOLATED : HSPMD_TIME_BATCH_EXTRAPOLATED;
+		t->origins |= has_micro_batch(&below, t->micro_batch) ? 0
+		              : below.count > 1                       ? HSPMD_TIME_BATCH_INTERPOLATED
+		                                                      : HSPMD_TIME_BATCH_EXTRAPOLATED;
 	t->measured = true;
 	t->reduced = t->share < 1 && (above.count || below.tp > 1);
 	t->per_byte = reduce;
@@ -389,12 +393,16 @@ void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_ti
 	if (t->origins & HSPMD_TIME_SHARE_INTERPOLATED)
 		hspmd_costs_warn(c, "%s: unequal shards: layer times interpolated between the profile's tensor-parallel degrees", type);
 	if (t->origins & (HSPMD_TIME_TP_INTERPOLATED | HSPMD_TIME_TP_EXTRAPOLATED))
-		hspmd_costs_warn(c, "%s: tp %d is not in the profile: %s", type, tp, t->origins & HSPMD_TIME_TP_INTERPOLATED ? "interpolated" : "extrapolated");
+		hspmd_costs_warn(c, "%s: tp %d is not in the profile: %s", type, tp,
+		                 t->origins & HSPMD_TIME_TP_INTERPOLATED ? "interpolated" : "extrapolated");
 	if (t->origins & (HSPMD_TIME_BATCH_INTERPOLATED | HSPMD_TIME_BATCH_EXTRAPOLATED))
 		hspmd_costs_warn(c, "%s, tp %d: micro-batch %d is not in the profile: %s", type, tp, t->micro_batch,
-				 t->origins & HSPMD_TIME_BATCH_INTERPOLATED ? "interpolated" : "extrapolated from the one that was measured");
+		                 t->origins & HSPMD_TIME_BATCH_INTERPOLATED ? "interpolated"
+		                                                            : "extrapolated from the one that was measured");
 	if (t->origins & HSPMD_TIME_BACKWARD_MODELLED)
-		hspmd_costs_warn(c, "%s: the profile's backward times are exactly twice its forward times: taken as not measured, and modelled", type);
+		hspmd_costs_warn(
+		        c, "%s: the profile's backward times are exactly twice its forward times: taken as not measured, and modelled",
+		        type);
 }
 
 const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err)
@@ -417,7 +425,8 @@ const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int typ
 	}
 	if (!c->profile || t->measured || c->model)
 		goto sum;
-	hspmd_fail(err, "the profile has no times for device type %s and no model is given to compute them from", c->cluster->types[type].name);
+	hspmd_fail(err, "the profile has no times for device type %s and no model is given to compute them from",
+	           c->cluster->types[type].name);
 	hspmd_layer_times_destroy(t);
 	return NULL;
 sum:

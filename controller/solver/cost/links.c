@@ -15,8 +15,9 @@ const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, in
 	char x[256], y[256];
 	const char *file = c->cluster->file;
 	hspmd_fail(err, "%s%slinks: no entry of the cluster's covers %s and %s, which have to talk; add one of scope \"%s\"",
-		   file ? file : "", file ? ": " : "", hspmd_cluster_device_address(c->cluster, a, x, sizeof x), hspmd_cluster_device_address(c->cluster, b, y, sizeof y),
-		   c->cluster->devices[a].node == c->cluster->devices[b].node ? "node" : "cluster");
+	           file ? file : "", file ? ": " : "", hspmd_cluster_device_address(c->cluster, a, x, sizeof x),
+	           hspmd_cluster_device_address(c->cluster, b, y, sizeof y),
+	           c->cluster->devices[a].node == c->cluster->devices[b].node ? "node" : "cluster");
 	return NULL;
 }
 
@@ -26,7 +27,8 @@ double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, in
 	return link ? hspmd_link_seconds(link, bytes) : -1;
 }
 
-double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes, struct hspmd_error *err)
+double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes,
+                        struct hspmd_error *err)
 {
 	if (n < 2 || bytes <= 0)
 		return 0;

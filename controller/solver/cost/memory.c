@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes on each device of a stage, as hspmd's programs lay them out (runtime/program/memory_plan.c; tests/unit/test_solver_memory.c holds both together):
+/* Bytes on each device of a stage, as hspmd's programs lay them out (runtime/program/memory_plan.c; tests/unit/test_solver_memory.c holds
+ * both together):
  *
- *   state       weights, gradients, and the optimizer's (divided among the copies under ZeRO-1, arXiv 1910.02054; the updated weights are then
- *               cut as finely, beside those that are used)
- *   in flight   of each micro-batch what its layers keep for the backward pass, and what was sent to the next stage, which stays until that
- *               stage is known to have it
- *   recomputed  under zb-h1 of each micro-batch whose gradients of weights are still to come, what its backward pass computed anew
- *   fixed       gradients of the layer at hand and, recomputed, its activations; and the keys and values that context groups have sent in the
- *               pass at hand and the one before it: whoever reads them may be that far behind
- *   or, when those are gone, the step's end: under ZeRO the sums that each copy got of its part of the gradients
+ *   state       weights, gradients, and the optimizer's (divided among the copies under ZeRO-1, arXiv 1910.02054; the updated weights are
+ * then cut as finely, beside those that are used) in flight   of each micro-batch what its layers keep for the backward pass, and what was
+ * sent to the next stage, which stays until that stage is known to have it recomputed  under zb-h1 of each micro-batch whose gradients of
+ * weights are still to come, what its backward pass computed anew fixed       gradients of the layer at hand and, recomputed, its
+ * activations; and the keys and values that context groups have sent in the pass at hand and the one before it: whoever reads them may be
+ * that far behind or, when those are gone, the step's end: under ZeRO the sums that each copy got of its part of the gradients
  *
- * and on a GPU what the device holds before any of it; on a CPU, whose memory is the host's, also the image of weights and optimizer that a checkpoint is written
- * from behind the program's back, of which each copy takes its part. hspmd trains what it has a model of. Where there is but a profile some other framework is going to:
- * it keeps gradients once more, in the buckets they are summed in (PyTorch's, arXiv 2006.15704, section 4.2), and its allocator leaves gaps.
+ * and on a GPU what the device holds before any of it; on a CPU, whose memory is the host's, also the image of weights and optimizer that a
+ * checkpoint is written from behind the program's back, of which each copy takes its part. hspmd trains what it has a model of. Where there
+ * is but a profile some other framework is going to: it keeps gradients once more, in the buckets they are summed in (PyTorch's, arXiv
+ * 2006.15704, section 4.2), and its allocator leaves gaps.
  */
 #include "controller/solver/cost/costs.h"
 
@@ -32,23 +32,27 @@ static double kept_of(const struct hspmd_layer_info *f, const struct hspmd_layer
 	const struct hspmd_layer_bytes *all = &f->saved[HSPMD_RECOMPUTE_NONE];
 	double replicated = p->replicated;
 	if (device->sequence_parallel && device->share < 1)
-		replicated = fmin(p->replicated, all->replicated / 2) * device->share + (p == &f->saved[HSPMD_RECOMPUTE_FULL] ? 0 : all->replicated / 2);
+		replicated = fmin(p->replicated, all->replicated / 2) * device->share +
+		             (p == &f->saved[HSPMD_RECOMPUTE_FULL] ? 0 : all->replicated / 2);
 	double gathered = p == &f->saved[HSPMD_RECOMPUTE_FULL] ? 0 : f->gathered_bytes * device->share * (1 - device->context_share);
 	return (replicated + p->sharded * device->share) * device->context_share + gathered;
 }
 
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b)
 {
-	return !memcmp(a->saved, b->saved, sizeof a->saved) && !memcmp(&a->transient, &b->transient, sizeof a->transient) && a->gathered_bytes == b->gathered_bytes;
+	return !memcmp(a->saved, b->saved, sizeof a->saved) && !memcmp(&a->transient, &b->transient, sizeof a->transient) &&
+	       a->gathered_bytes == b->gathered_bytes;
 }
 
-double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_device_share *device)
+double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                               const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
 	return kept_of(f, &f->saved[recompute], device);
 }
 
-double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_device_share *device)
+double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                                  const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
 	double passes = recompute == HSPMD_RECOMPUTE_FULL ? 1.5 : 1; /* there, again, back */
@@ -57,10 +61,12 @@ double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum h
 
 static double computed_anew(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_device_share *device)
 {
-	return fmax(hspmd_layer_saved_bytes(c, layer, HSPMD_RECOMPUTE_NONE, device) - hspmd_layer_saved_bytes(c, layer, recompute, device), 0);
+	return fmax(hspmd_layer_saved_bytes(c, layer, HSPMD_RECOMPUTE_NONE, device) - hspmd_layer_saved_bytes(c, layer, recompute, device),
+	            0);
 }
 
-double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_device_share *device)
+double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
+                                   const struct hspmd_device_share *device)
 {
 	return of(&c->layers[layer].transient, device->share) * device->context_share + computed_anew(c, layer, recompute, device);
 }
@@ -95,7 +101,8 @@ double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_laye
 
 double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_layer_copies *copies)
 {
-	return c->model && type->kind == HSPMD_DEVICE_CPU ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines : 0;
+	return c->model && type->kind == HSPMD_DEVICE_CPU ? (fmax(c->master_bytes, c->param_bytes) + c->moment_bytes) / copies->pipelines
+	                                                  : 0;
 }
 
 /* Part of a device's memory that can be filled. */
@@ -115,9 +122,11 @@ double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device
 	return type->kind == HSPMD_DEVICE_CUDA ? used / usable_fraction(c) + HSPMD_CONTEXT_BYTES : used;
 }
 
-struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch, const struct hspmd_layer_copies *copies)
+struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch,
+                                       const struct hspmd_layer_copies *copies)
 {
-	struct hspmd_device_share device = { hspmd_stage_share(s, which), hspmd_stage_context_share(s, which), s->sequence_parallel || c->sequence_parallel };
+	struct hspmd_device_share device = { hspmd_stage_share(s, which), hspmd_stage_context_share(s, which),
+		                             s->sequence_parallel || c->sequence_parallel };
 	double saved = 0, recomputed = 0, resident = 0, transient = 0;
 	for (int l = s->layers[0], end; l < s->layers[1]; l = end) {
 		for (end = l + 1; end < s->layers[1] && c->layers[end].same_memory;)
@@ -128,13 +137,14 @@ struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct
 		transient = fmax(transient, hspmd_layer_transient_bytes(c, l, s->recompute, &device));
 	}
 	bool last = s->layers[1] == c->layer_count;
-	double sent = last ? 0 : c->layers[s->layers[1] - 1].output_bytes * device.context_share * (device.sequence_parallel ? device.share : 1);
+	double sent =
+	        last ? 0 : c->layers[s->layers[1] - 1].output_bytes * device.context_share * (device.sequence_parallel ? device.share : 1);
 	double params = hspmd_stage_params(c, s->layers[0], s->layers[1]) * device.share;
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
 	double state = params * (hspmd_state_bytes(c, copies) + hspmd_image_bytes(c, type, copies));
 	return (struct hspmd_memory){ .state = state,
-				      .in_flight = micro_batch * (saved + sent),
-				      .recomputed = micro_batch * recomputed,
-				      .fixed = micro_batch * (resident + transient),
-				      .end = params * hspmd_step_end_bytes(c, copies) };
+		                      .in_flight = micro_batch * (saved + sent),
+		                      .recomputed = micro_batch * recomputed,
+		                      .fixed = micro_batch * (resident + transient),
+		                      .end = params * hspmd_step_end_bytes(c, copies) };
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What one micro-batch costs on one stage.
  *
- * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layers that were measured in a group bring its all-reduces
- * along, as they are within a node; computed ones add two forward and two backward a block (Megatron-LM, arXiv 1909.08053), and groups that span nodes
- * what they take longer there. Context groups gather keys and values before attention and add up their gradients behind it.
+ * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layers that were measured in a group bring
+ * its all-reduces along, as they are within a node; computed ones add two forward and two backward a block (Megatron-LM, arXiv 1909.08053),
+ * and groups that span nodes what they take longer there. Context groups gather keys and values before attention and add up their gradients
+ * behind it.
  */
 #include "controller/solver/cost/costs.h"
 
@@ -67,8 +68,8 @@ static bool in_one_node(const struct hspmd_cluster *c, const struct hspmd_stage 
 	return true;
 }
 
-/* Seconds of one pass's all-reduces for a micro-batch, in the slowest of the stage's tensor-parallel groups: two a layer, each of half the bytes. What they take
- * beyond `per_byte`. */
+/* Seconds of one pass's all-reduces for a micro-batch, in the slowest of the stage's tensor-parallel groups: two a layer, each of half the
+ * bytes. What they take beyond `per_byte`. */
 static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, double per_byte, struct hspmd_error *err)
 {
 	int tp = s->device_count / s->context;
@@ -90,8 +91,8 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 	return slowest;
 }
 
-/* Seconds of one pass in which a context group gathers keys and values or, backward, adds up their gradients: each of the tensor-parallel group's devices
- * with those of the other groups that hold the same share. */
+/* Seconds of one pass in which a context group gathers keys and values or, backward, adds up their gradients: each of the tensor-parallel
+ * group's devices with those of the other groups that hold the same share. */
 static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_error *err)
 {
 	double seconds = 0;
@@ -109,7 +110,8 @@ static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int 
 	return seconds;
 }
 
-int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out, struct hspmd_error *err)
+int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
+                      struct hspmd_error *err)
 {
 	bool reduced = true;
 	double per_byte = 0;

@@ -192,18 +192,21 @@ static int spare(const struct hspmd_cluster *c, const struct hspmd_plan *p, int 
 }
 
 /* What a device more would bring is another question where there are some already that the plan has no use for. */
-static void say_one_more(FILE *f, const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const struct hspmd_plan *plan, int type,
-                         const struct hspmd_plan *with)
+static void say_one_more(FILE *f, const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const struct hspmd_plan *plan,
+                         int type, const struct hspmd_plan *with)
 {
-	bool limits = hspmd_limits_are_set(&r->limits) || r->limits.type_count > 0, helps = with->predicted.step_s < plan->predicted.step_s * 0.999;
+	bool limits = hspmd_limits_are_set(&r->limits) || r->limits.type_count > 0,
+	     helps = with->predicted.step_s < plan->predicted.step_s * 0.999;
 	int all, left = spare(c, plan, type, &all);
 	if (left > 0)
-		fprintf(f, "%d of the %d %s %s spare%s", left, all, c->types[type].name, left == 1 ? "is" : "are", helps ? "; all the same, one" : ": one");
+		fprintf(f, "%d of the %d %s %s spare%s", left, all, c->types[type].name, left == 1 ? "is" : "are",
+		        helps ? "; all the same, one" : ": one");
 	else
 		fputs("One", f);
 	fprintf(f, " more %s would ", c->types[type].name);
 	if (helps)
-		fprintf(f, "make a step %.1f%% shorter (%.4g s)", 100 * (1 - with->predicted.step_s / plan->predicted.step_s), with->predicted.step_s);
+		fprintf(f, "make a step %.1f%% shorter (%.4g s)", 100 * (1 - with->predicted.step_s / plan->predicted.step_s),
+		        with->predicted.step_s);
 	else
 		fputs("bring nothing", f);
 	fprintf(f, "%s.\n", limits ? " within the limits" : "");
@@ -226,7 +229,8 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 		if (better)
 			say_one_more(f, cluster, request, plan, t, better);
 		else
-			fprintf(f, "What one more %s would bring cannot be told: %s.\n", cluster->types[t].name, more ? err.text : "out of memory");
+			fprintf(f, "What one more %s would bring cannot be told: %s.\n", cluster->types[t].name,
+			        more ? err.text : "out of memory");
 		hspmd_plan_destroy(better);
 		hspmd_cluster_destroy(more);
 	}

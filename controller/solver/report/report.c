@@ -15,7 +15,8 @@ void hspmd_solve_report_clear(struct hspmd_solve_report *r)
 	*r = (struct hspmd_solve_report){ 0 };
 }
 
-int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline, int stage, double need, double have, struct hspmd_error *err)
+int hspmd_report_shortage(struct hspmd_solve_report *r, int device, int pipeline, int stage, double need, double have,
+                          struct hspmd_error *err)
 {
 	if (r->shortage_count++ >= HSPMD_SHORTAGE_MAX)
 		return 0;
@@ -52,7 +53,8 @@ void hspmd_report_warn(struct hspmd_solve_report *r, const char *text)
 	r->warning_count += grown[r->warning_count] != NULL;
 }
 
-void hspmd_report_precision(struct hspmd_solve_report *r, const struct hspmd_cluster *c, const struct hspmd_plan *p, enum hspmd_precision asked)
+void hspmd_report_precision(struct hspmd_solve_report *r, const struct hspmd_cluster *c, const struct hspmd_plan *p,
+                            enum hspmd_precision asked)
 {
 	char why[400] = "the plan ";
 	size_t n = strlen(why);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan that comes nearest is the one that the search finds when every device has so much more memory that there is just one: what it lacks
- * of the memory there is, is what is short. A change that would do is looked for among what a user can change, the least first.
+/* The plan that comes nearest is the one that the search finds when every device has so much more memory that there is just one: what it
+ * lacks of the memory there is, is what is short. A change that would do is looked for among what a user can change, the least first.
  */
 #include "controller/solver/report/shortage.h"
 
@@ -15,9 +15,9 @@
 
 #define FACTOR_MAX 1e6 /* times the memory there is; a model that needs more is told so */
 #define FACTOR_CLOSE 1.02
-#define NODES_MAX 64   /* nodes more that are tried */
+#define NODES_MAX 64       /* nodes more that are tried */
 #define NODES_LOOKED_AT 64 /* nodes among which links are missed */
-#define FACTOR_NEAR 2   /* times the memory that are worth to be told beside another change */
+#define FACTOR_NEAR 2      /* times the memory that are worth to be told beside another change */
 
 struct inquiry {
 	const struct hspmd_cluster *c;
@@ -101,15 +101,20 @@ static void append_what_is_short(struct inquiry *q)
 	const struct hspmd_shortage *worst = NULL;
 	if (p && !hspmd_evaluate(q->c, q->model, q->profile, q->request.precision, p, &report, NULL))
 		for (int i = 0; i < report.shortage_count && i < HSPMD_SHORTAGE_MAX; i++)
-			if (!worst || report.shortages[i].need_bytes - report.shortages[i].have_bytes > worst->need_bytes - worst->have_bytes)
+			if (!worst ||
+			    report.shortages[i].need_bytes - report.shortages[i].have_bytes > worst->need_bytes - worst->have_bytes)
 				worst = &report.shortages[i];
 	if (worst) {
 		const struct hspmd_stage *s = &p->pipelines[worst->pipeline].stages[worst->stage];
 		char at[256];
-		append_text(q, ": in the plan that comes nearest %d of %d device%s short of memory, most of all %s (pipeline %d, stage %d, layers %d-%d), which needs"
-		    " %.4g GB of its %.4g: %.4g GB short", report.shortage_count, hspmd_plan_device_count(p), report.shortage_count == 1 ? " is" : "s are",
-		    hspmd_cluster_device_address(q->c, worst->device, at, sizeof at), worst->pipeline, worst->stage, s->layers[0], s->layers[1] - 1,
-		    worst->need_bytes / 1e9, worst->have_bytes / 1e9, (worst->need_bytes - worst->have_bytes) / 1e9);
+		append_text(q,
+		            ": in the plan that comes nearest %d of %d device%s short of memory, most of all %s (pipeline %d, stage %d, "
+		            "layers %d-%d), which needs"
+		            " %.4g GB of its %.4g: %.4g GB short",
+		            report.shortage_count, hspmd_plan_device_count(p), report.shortage_count == 1 ? " is" : "s are",
+		            hspmd_cluster_device_address(q->c, worst->device, at, sizeof at), worst->pipeline, worst->stage, s->layers[0],
+		            s->layers[1] - 1, worst->need_bytes / 1e9, worst->have_bytes / 1e9,
+		            (worst->need_bytes - worst->have_bytes) / 1e9);
 	}
 	hspmd_solve_report_clear(&report);
 	hspmd_plan_destroy(p);
@@ -124,7 +129,8 @@ static bool would_do(const struct inquiry *q, const struct hspmd_cluster *c, con
 	return p != NULL;
 }
 
-/* The cluster with `count` nodes more like its last one with devices of this type; *like: that node. NULL: there is none, or memory is short. */
+/* The cluster with `count` nodes more like its last one with devices of this type; *like: that node. NULL: there is none, or memory is
+ * short. */
 static struct hspmd_cluster *with_nodes(const struct inquiry *q, int type, int count, const struct hspmd_node **like)
 {
 	struct hspmd_error ignored;
@@ -140,8 +146,8 @@ static struct hspmd_cluster *with_nodes(const struct inquiry *q, int type, int c
 	for (int i = 0; json && *like && i < count; i++) {
 		char name[32];
 		snprintf(name, sizeof name, "one-more-%d", i);
-		json_array_append_new(json_object_get(json, "nodes"), json_pack("{ss,s[{ss,si}]}", "name", name, "devices", "type", q->c->types[type].name,
-										"count", devices));
+		json_array_append_new(json_object_get(json, "nodes"), json_pack("{ss,s[{ss,si}]}", "name", name, "devices", "type",
+		                                                                q->c->types[type].name, "count", devices));
 	}
 	if (json && *like)
 		more = hspmd_cluster_from_json(json, "a larger cluster", &ignored);
@@ -177,8 +183,9 @@ static bool links_would_do(struct inquiry *q)
 	bool fine = linked && would_do(q, linked, &q->request);
 	char one[256], other[256];
 	if (fine)
-		append_text(q, "; no link covers %s and %s: with one of scope \"%s\" for all that have none there is a plan", hspmd_cluster_device_address(q->c, a, one, sizeof one),
-		    hspmd_cluster_device_address(q->c, b, other, sizeof other), scope);
+		append_text(q, "; no link covers %s and %s: with one of scope \"%s\" for all that have none there is a plan",
+		            hspmd_cluster_device_address(q->c, a, one, sizeof one),
+		            hspmd_cluster_device_address(q->c, b, other, sizeof other), scope);
 	hspmd_cluster_destroy(linked);
 	json_decref(json);
 	return fine;
@@ -195,7 +202,8 @@ static bool more_nodes_would_do(struct inquiry *q)
 			struct hspmd_cluster *more = with_nodes(q, t, count, &like);
 			bool fine = more && would_do(q, more, &r);
 			if (fine)
-				append_text(q, "; %d node%s more like %s (%s) would do", count, count == 1 ? "" : "s", like->name, q->c->types[t].name);
+				append_text(q, "; %d node%s more like %s (%s) would do", count, count == 1 ? "" : "s", like->name,
+				            q->c->types[t].name);
 			hspmd_cluster_destroy(more);
 			if (fine)
 				return true;
@@ -244,7 +252,8 @@ static bool no_limits_would_do(struct inquiry *q)
 
 static void append_what_would_do(struct inquiry *q)
 {
-	bool fine = smaller_micro_batches_would_do(q) || no_limits_would_do(q) || links_would_do(q) || more_nodes_would_do(q) || shorter_sequences_would_do(q);
+	bool fine = smaller_micro_batches_would_do(q) || no_limits_would_do(q) || links_would_do(q) || more_nodes_would_do(q) ||
+	            shorter_sequences_would_do(q);
 	if (!fine && time_is_left(q))
 		append_text(q, "; neither smaller micro-batches nor more nodes like these would do");
 	if (q->factor > 0 && (!fine || q->factor < FACTOR_NEAR))
@@ -252,14 +261,21 @@ static void append_what_would_do(struct inquiry *q)
 }
 
 int hspmd_explain_shortage(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-			   const struct hspmd_solve_request *request, double seconds, struct hspmd_error *err)
+                           const struct hspmd_solve_request *request, double seconds, struct hspmd_error *err)
 {
 	char text[HSPMD_ERROR_MAX] = "";
 	double start = now_s();
-	struct inquiry q = { .c = cluster, .model = model, .profile = profile, .request = *request, .until = start + seconds / 2, .text = text, .size = sizeof text };
+	struct inquiry q = { .c = cluster,
+		             .model = model,
+		             .profile = profile,
+		             .request = *request,
+		             .until = start + seconds / 2,
+		             .text = text,
+		             .size = sizeof text };
 	q.request.no_diagnosis = true;
 	q.request.current = NULL;
-	append_text(&q, "no plan%s fits into the memory of the %d devices", has_limits(&request->limits) ? " within the limits" : "", cluster->device_count);
+	append_text(&q, "no plan%s fits into the memory of the %d devices", has_limits(&request->limits) ? " within the limits" : "",
+	            cluster->device_count);
 	append_what_is_short(&q);
 	q.until = start + seconds;
 	append_what_would_do(&q);

@@ -110,7 +110,8 @@ static int add_stage(struct writer *w, const struct hspmd_cluster *c, const stru
 		end = x->sync_end > end ? x->sync_end : end;
 	}
 	snprintf(text, sizeof text, "stage %d: layers %d-%d%s on %d from %s", s, stage->layers[0], stage->layers[1] - 1,
-	         w->p->virtual_stages > 1 ? ", ..." : "", stage->device_count, hspmd_cluster_device_address(c, stage->devices[0], at, sizeof at));
+	         w->p->virtual_stages > 1 ? ", ..." : "", stage->device_count,
+	         hspmd_cluster_device_address(c, stage->devices[0], at, sizeof at));
 	if (add_name(w, "thread_name", computing(w, s), text) || add_order(w, computing(w, s)))
 		return -1;
 	snprintf(text, sizeof text, "stage %d: messages", s);

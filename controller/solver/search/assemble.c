@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drafts: sets of candidates that the cluster's inventory of devices allows.
  *
- * Where candidates and devices are few, every set of candidates is looked at. Otherwise each candidate in turn is the base, as often as it goes, and what is
- * left of the inventory is filled with the candidates that add most: by dynamic programming over the inventory where it has few states (a knapsack with
- * several weights), else greedily. Devices may be left over: a device that would only slow the others stays spare.
+ * Where candidates and devices are few, every set of candidates is looked at. Otherwise each candidate in turn is the base, as often as it
+ * goes, and what is left of the inventory is filled with the candidates that add most: by dynamic programming over the inventory where it
+ * has few states (a knapsack with several weights), else greedily. Devices may be left over: a device that would only slow the others stays
+ * spare.
  *
- * A set is ranked by the time its pipelines need for the batch, m micro-batches taking fill_drain_s + (m - 1) period_s, plus the least that summing the
- * gradients can take; the best are placed on devices and timed by the simulator.
+ * A set is ranked by the time its pipelines need for the batch, m micro-batches taking fill_drain_s + (m - 1) period_s, plus the least that
+ * summing the gradients can take; the best are placed on devices and timed by the simulator.
  */
 #include <limits.h>
 #include <math.h>
@@ -17,20 +18,20 @@
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/search/search_internal.h"
 
-#define SETS_MAX 20000   /* sets looked at where all are */
-#define SETS_CANDIDATES 400  /* candidates up to which that is tried */
-#define WORK_MAX 2000000 /* states x candidates of the dynamic programme */
-#define WORK_FEW 400000   /* up to which the least time is looked for with it, */
-#define PRECISELY 2e-3    /* so precisely */
-#define DRAFTS_MAX 400   /* drafts kept for timing */
-#define TIMED_MAX 8000   /* stages timed for one micro-batch */
-#define THOROUGH 10       /* times as many of these where all sequences were tried: there are few devices */
-#define SEEN_MAX (1 << 17) /* combinations remembered so as not to keep one twice, at most half as many */
-#define TIMED_MIN 24    /* plans as large as the most promising that are timed however large they are */
-#define HINDSIGHT 0.97    /* estimates may be that much too long */
-#define REBALANCE_WORK_MAX 2048  /* micro-batches x stages^2 up to which borders are settled by simulation */
-#define EXACTLY 1e-7       /* precision of a split that is timed */
-#define TARGET 1.15       /* the step that leftovers are filled for, over the least conceivable */
+#define SETS_MAX 20000          /* sets looked at where all are */
+#define SETS_CANDIDATES 400     /* candidates up to which that is tried */
+#define WORK_MAX 2000000        /* states x candidates of the dynamic programme */
+#define WORK_FEW 400000         /* up to which the least time is looked for with it, */
+#define PRECISELY 2e-3          /* so precisely */
+#define DRAFTS_MAX 400          /* drafts kept for timing */
+#define TIMED_MAX 8000          /* stages timed for one micro-batch */
+#define THOROUGH 10             /* times as many of these where all sequences were tried: there are few devices */
+#define SEEN_MAX (1 << 17)      /* combinations remembered so as not to keep one twice, at most half as many */
+#define TIMED_MIN 24            /* plans as large as the most promising that are timed however large they are */
+#define HINDSIGHT 0.97          /* estimates may be that much too long */
+#define REBALANCE_WORK_MAX 2048 /* micro-batches x stages^2 up to which borders are settled by simulation */
+#define EXACTLY 1e-7            /* precision of a split that is timed */
+#define TARGET 1.15             /* the step that leftovers are filled for, over the least conceivable */
 
 struct combination {
 	int count;
@@ -45,7 +46,7 @@ struct assembly {
 	int total, pipelines; /* micro-batches of the step; the most pipelines there may be */
 	int combination_count, combinations_max;
 	struct combination *combinations; /* a heap, the slowest on top */
-	uint64_t *seen;          /* open addressing by what they hold; 0: free */
+	uint64_t *seen;                   /* open addressing by what they hold; 0: free */
 	int seen_count, sets, sets_max;
 	/* the dynamic programme: states of the inventory in mixed radix */
 	size_t states, stride[HSPMD_DEVICE_CLASSES_MAX];
@@ -62,7 +63,8 @@ static int capacity(const struct hspmd_pipeline_partition *x, double seconds)
 
 /* ---- estimates */
 
-/* Bytes per second between nodes, or inside where there is but one, for the slowest device class that a combination uses; 0: it takes nodes that no link joins. */
+/* Bytes per second between nodes, or inside where there is but one, for the slowest device class that a combination uses; 0: it takes nodes
+ * that no link joins. */
 static double slowest_link(const struct assembly *a, const struct combination *k)
 {
 	const struct hspmd_costs *c = a->t->costs;
@@ -72,7 +74,8 @@ static double slowest_link(const struct assembly *a, const struct combination *k
 			const struct hspmd_device_class *x = &a->t->device_classes->list[device_class];
 			if (!a->l->candidates[k->candidate[i]].use[device_class] || (x->node_count < 2 && x->per_node < 2))
 				continue;
-			int from = hspmd_device_class_device(c->cluster, x, 0, 0), to = x->node_count > 1 ? hspmd_device_class_device(c->cluster, x, 1, 0) : from + 1;
+			int from = hspmd_device_class_device(c->cluster, x, 0, 0),
+			    to = x->node_count > 1 ? hspmd_device_class_device(c->cluster, x, 1, 0) : from + 1;
 			double seconds = hspmd_costs_transfer(c, from, to, x->per_node, x->per_node, 1e8, NULL);
 			if (seconds > 0)
 				slowest = fmin(slowest, 1e8 / seconds);
@@ -150,7 +153,8 @@ static void sink(struct assembly *a, int i)
 	}
 }
 
-/* The same number for the same candidates as often, in whatever order (a sum of splitmix64, Steele et al., OOPSLA'14); two sets in 2^64 share one. */
+/* The same number for the same candidates as often, in whatever order (a sum of splitmix64, Steele et al., OOPSLA'14); two sets in 2^64
+ * share one. */
 static uint64_t fingerprint(const struct combination *k)
 {
 	uint64_t sum = 0;
@@ -180,7 +184,8 @@ static bool is_known(struct assembly *a, const struct combination *k)
 static void consider(struct assembly *a, struct combination *k)
 {
 	k->pipelines_s = pipelines_s(a, k);
-	if (k->pipelines_s * HINDSIGHT >= a->s->best_s || (a->combination_count == a->combinations_max && k->pipelines_s >= a->combinations[0].seconds))
+	if (k->pipelines_s * HINDSIGHT >= a->s->best_s ||
+	    (a->combination_count == a->combinations_max && k->pipelines_s >= a->combinations[0].seconds))
 		return;
 	if (is_known(a, k))
 		return;
@@ -342,7 +347,8 @@ static void fill_greedily(const struct assembly *a, const int *order, int count,
 	}
 }
 
-/* Each candidate in turn as often as it goes (or, where candidates are few, every number of times), the rest filled; and once alone, for nodes that no link joins. */
+/* Each candidate in turn as often as it goes (or, where candidates are few, every number of times), the rest filled; and once alone, for
+ * nodes that no link joins. */
 static void from_bases(struct assembly *a, const int *order, int count, double seconds)
 {
 	for (int i = 0; i < a->l->count; i++) {
@@ -394,7 +400,8 @@ static long stages_of(const struct assembly *a, const struct combination *k)
 	return stages;
 }
 
-/* Suit each shape to the micro-batches that fell to it, then deal again; not where that is much work and fill and drain are little of a step. */
+/* Suit each shape to the micro-batches that fell to it, then deal again; not where that is much work and fill and drain are little of a
+ * step. */
 static int rebalance(struct assembly *a, const struct combination *k, struct hspmd_draft *d)
 {
 	bool any = false;
@@ -423,7 +430,8 @@ static int time_combinations(struct assembly *a, bool zero)
 		for (int g = 0; g < k->count; g++) {
 			const struct hspmd_pipeline_candidate *c = &a->l->candidates[k->candidate[g]];
 			d.groups[g] = (struct hspmd_pipeline_group){ .partition = c->partition, .copies = k->copies[g] };
-			hspmd_partition_layers(a->t, &c->partition.sequence, &c->copies, c->partition.max_micro_batches, EXACTLY, &d.groups[g].partition);
+			hspmd_partition_layers(a->t, &c->partition.sequence, &c->copies, c->partition.max_micro_batches, EXACTLY,
+			                       &d.groups[g].partition);
 		}
 		int rc = hspmd_draft_assign_micro_batches(&d, a->total);
 		if (!rc)
@@ -449,8 +457,8 @@ static int prepare_programme(struct assembly *a, int *count)
 	return a->value && a->last ? 0 : -1;
 }
 
-/* Sketches for about the time that all devices would need that nothing ever kept waiting; where that is little work, also for the least time in which these
- * candidates can do the batch and some longer ones, as what the estimate leaves out may cost less with them. */
+/* Sketches for about the time that all devices would need that nothing ever kept waiting; where that is little work, also for the least
+ * time in which these candidates can do the batch and some longer ones, as what the estimate leaves out may cost less with them. */
 static void from_programme(struct assembly *a, const int *order, int count)
 {
 	static const double longer[] = { 1, 1.04, 1.12, 1.25 };

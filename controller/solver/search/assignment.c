@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The assignment problem. Exactly by the Hungarian method with potentials and shortest augmenting paths (Kuhn 1955; Jonker and Volgenant, Computing 38,
- * 1987), O(n^3); where there are too many, the most valuable pair first, which is worth at least half of the optimum. */
+/* The assignment problem. Exactly by the Hungarian method with potentials and shortest augmenting paths (Kuhn 1955; Jonker and Volgenant,
+ * Computing 38, 1987), O(n^3); where there are too many, the most valuable pair first, which is worth at least half of the optimum. */
 #include "controller/solver/search/assignment.h"
 
 #include <math.h>
@@ -97,7 +97,8 @@ static int by_value(const void *a, const void *b)
 	return x->i != y->i ? x->i - y->i : x->j - y->j;
 }
 
-/* Pairs of no value are left out of the sorting: who has found no partner in the end keeps his own place where it is free, or gets the next that is. */
+/* Pairs of no value are left out of the sorting: who has found no partner in the end keeps his own place where it is free, or gets the next
+ * that is. */
 static int pair_greedily(int n, const double *value, int *to)
 {
 	size_t count = 0, all = (size_t)n * (size_t)n;

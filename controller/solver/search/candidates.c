@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Candidates: which sequences of submeshes a pipeline may be made of.
  *
- * Where there are few, all: every multiset of submeshes that the cluster can supply, in every order that differs (few classes, few devices). Where there
- * are many, those that the inventory can be dealt into evenly: for every set of device classes, the best degrees of each, and every number of pipelines P, a row
- * has the P-th part of each device class's submeshes, rounded down or up. Order matters little beyond which device classes come first, as early stages hold more
- * activations: device classes are kept together and tried in a few orders. What did well with one micro-batch is tried alone with the next.
+ * Where there are few, all: every multiset of submeshes that the cluster can supply, in every order that differs (few classes, few
+ * devices). Where there are many, those that the inventory can be dealt into evenly: for every set of device classes, the best degrees of
+ * each, and every number of pipelines P, a row has the P-th part of each device class's submeshes, rounded down or up. Order matters little
+ * beyond which device classes come first, as early stages hold more activations: device classes are kept together and tried in a few
+ * orders. What did well with one micro-batch is tried alone with the next.
  *
  * Of sequences with the same devices the best few are kept.
  */
@@ -16,15 +17,15 @@
 #include "common/alloc.h"
 #include "controller/solver/search/search_internal.h"
 
-#define SEQUENCES_ALL 20000    /* sequences up to which all are tried */
-#define ORDERS_ALL 120   /* orders of one multiset that are tried where all sequences are */
-#define ORDERS_EVEN 12   /* and in even deals of one or two device classes */
-#define ORDERS_MANY 4    /* and of more */
-#define ROUGHLY 2e-3     /* precision of a candidate's cycle */
-#define FRONT 8          /* candidates kept of those with the same devices */
-#define CHOICES 64       /* choices of a degree for each device class of a set */
-#define CLASSES_FEW 5      /* device classes of which every set is dealt */
-#define PIPELINE_STEP 12 /* numbers of pipelines beyond this are tried in steps */
+#define SEQUENCES_ALL 20000 /* sequences up to which all are tried */
+#define ORDERS_ALL 120      /* orders of one multiset that are tried where all sequences are */
+#define ORDERS_EVEN 12      /* and in even deals of one or two device classes */
+#define ORDERS_MANY 4       /* and of more */
+#define ROUGHLY 2e-3        /* precision of a candidate's cycle */
+#define FRONT 8             /* candidates kept of those with the same devices */
+#define CHOICES 64          /* choices of a degree for each device class of a set */
+#define CLASSES_FEW 5       /* device classes of which every set is dealt */
+#define PIPELINE_STEP 12    /* numbers of pipelines beyond this are tried in steps */
 #define SEQUENCES_MIN 6000  /* sequences that are tried in even deals: SEQUENCES_WORK over the devices, within these */
 #define SEQUENCES_MAX 16000
 #define SEQUENCES_WORK 2000000
@@ -127,8 +128,11 @@ static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *s
 			b->out->memory_bound = b->out->memory_bound || partition.recompute[s] != HSPMD_RECOMPUTE_NONE;
 		b->out->memory_bound = b->out->memory_bound || held < sequence->stages;
 		keep(b, &partition);
-		/* With few micro-batches another split may be better than the one with the least cycle: for a fair share, and for all of them. */
-		for (int all = 0; b->out->exhaustive && b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages && sequence->stages > 1 && all < 2; all++) {
+		/* With few micro-batches another split may be better than the one with the least cycle: for a fair share, and for all of
+		 * them. */
+		for (int all = 0; b->out->exhaustive && b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages &&
+		                  sequence->stages > 1 && all < 2;
+		     all++) {
 			hspmd_partition_rebalance(b->t, &b->copies, all ? max_micro_batches : fair_share(b), &partition);
 			keep(b, &partition);
 		}
@@ -189,14 +193,15 @@ static void order_classes(struct builder *b, int *device_classes, int from, int 
 	if (from == count) {
 		bool mixed = false;
 		for (int u = 1; u < b->t->submesh_count; u++)
-			mixed = mixed || (b->chosen[u] && b->chosen[u - 1] && b->t->submeshes[u].device_class == b->t->submeshes[u - 1].device_class);
+			mixed = mixed || (b->chosen[u] && b->chosen[u - 1] &&
+			                  b->t->submeshes[u].device_class == b->t->submeshes[u - 1].device_class);
 		try_blocks(b, device_classes, count, true);
 		if (mixed)
 			try_blocks(b, device_classes, count, false);
 		(*left)--;
 		return;
 	}
-	for (int i = from; i < count && *left > 0; i++) {
+	for (int i = from; i<count && * left> 0; i++) {
 		int swap = device_classes[from];
 		device_classes[from] = device_classes[i];
 		device_classes[i] = swap;
@@ -247,7 +252,9 @@ static void multisets(struct builder *b, int submesh, bool count_only)
 		return;
 	}
 	const struct hspmd_submesh *u = &b->t->submeshes[submesh];
-	int in_nodes = b->t->device_classes->list[u->device_class].node_count * (b->t->device_classes->list[u->device_class].per_node / u->tp), taken = 0;
+	int in_nodes =
+	            b->t->device_classes->list[u->device_class].node_count * (b->t->device_classes->list[u->device_class].per_node / u->tp),
+	    taken = 0;
 	while (!count_only || b->sequences <= SEQUENCES_ALL) {
 		multisets(b, submesh + 1, count_only);
 		if (taken == in_nodes || b->stages == deepest(b) || b->use[u->device_class] + u->tp > b->s->available[u->device_class])
@@ -340,7 +347,8 @@ static void deal_evenly(struct builder *b, struct deal *d)
 /* All choices of one submesh a device class, of the `widths` best ones each. */
 static void deal_set(struct builder *b, const int *device_classes, int count)
 {
-	int submeshes[HSPMD_DEVICE_CLASSES_MAX][HSPMD_SUBMESHES_MAX], widths[HSPMD_DEVICE_CLASSES_MAX], at[HSPMD_DEVICE_CLASSES_MAX] = { 0 }, widest = HSPMD_SUBMESHES_MAX;
+	int submeshes[HSPMD_DEVICE_CLASSES_MAX][HSPMD_SUBMESHES_MAX], widths[HSPMD_DEVICE_CLASSES_MAX],
+	        at[HSPMD_DEVICE_CLASSES_MAX] = { 0 }, widest = HSPMD_SUBMESHES_MAX;
 	struct deal d = { .count = count, .nearest = count > 2 };
 	while (widest > 1 && pow(widest, count) > (count == 1 ? HSPMD_SUBMESHES_MAX : CHOICES))
 		widest--;
@@ -370,7 +378,8 @@ static void even_deals(struct builder *b)
 			for (int k = 0; k < device_classes; k++)
 				if ((set & 1u << k) && b->s->available[k] > 0)
 					chosen[count++] = k;
-			if (count != __builtin_popcount(set) || count != size || (device_classes > CLASSES_FEW && count > 2 && count < device_classes))
+			if (count != __builtin_popcount(set) || count != size ||
+			    (device_classes > CLASSES_FEW && count > 2 && count < device_classes))
 				continue;
 			deal_set(b, chosen, count);
 		}
@@ -405,8 +414,8 @@ static int by_waste(const void *x, const void *y)
 	return d ? d : memcmp(a->partition.sequence.submesh, b->partition.sequence.submesh, (size_t)a->partition.sequence.stages);
 }
 
-/* Remember the sequences that lose least time to imbalance; half of the places for the sequences of each depth in turn, as a larger micro-batch may want more
- * stages. */
+/* Remember the sequences that lose least time to imbalance; half of the places for the sequences of each depth in turn, as a larger
+ * micro-batch may want more stages. */
 static void remember(struct hspmd_search *s, const struct hspmd_candidates *l)
 {
 	int of_depth[HSPMD_STAGES_MAX + 1] = { 0 };
@@ -431,7 +440,9 @@ bool hspmd_candidates_are_exhaustive(struct hspmd_search *s, struct hspmd_submes
 
 int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero, struct hspmd_candidates *out)
 {
-	struct builder b = { .s = s, .t = t, .copies = { pipelines, zero }, .max_micro_batches = s->request->global_batch / t->micro_batch, .out = out };
+	struct builder b = {
+		.s = s, .t = t, .copies = { pipelines, zero }, .max_micro_batches = s->request->global_batch / t->micro_batch, .out = out
+	};
 	int devices = 0;
 	for (int k = 0; k < t->device_classes->count; k++)
 		devices += s->available[k];
@@ -444,7 +455,8 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
 	}
 	if (s->warm_start_micro_batch <= t->micro_batch && s->warm_start_zero == zero)
 		try_warm_starts(&b);
-	if (out->count * 2 <= s->warm_start_count || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch || s->warm_start_zero != zero) {
+	if (out->count * 2 <= s->warm_start_count || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch ||
+	    s->warm_start_zero != zero) {
 		even_deals(&b);
 		s->warm_start_count = 0;
 		s->warm_start_micro_batch = t->micro_batch;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes are sorted by what they look like and fall into classes; a class has a device class for each type of device in it. How finely slowdowns are told apart, and
- * whether links that name nodes count, is relaxed step by step until there are few enough device classes: with the last step nodes differ by what they hold alone. */
+/* Nodes are sorted by what they look like and fall into classes; a class has a device class for each type of device in it. How finely
+ * slowdowns are told apart, and whether links that name nodes count, is relaxed step by step until there are few enough device classes:
+ * with the last step nodes differ by what they hold alone. */
 #include "controller/solver/search/device_classes.h"
 
 #include <math.h>
@@ -49,7 +50,8 @@ static int by_look(const void *a, const void *b)
 }
 
 /* Add a class of nodes; -1 when there would be too many device classes. */
-static int add_class(struct hspmd_device_classes *k, const struct hspmd_cluster *c, const bool *allowed, const struct look *looks, int count, int node_class)
+static int add_class(struct hspmd_device_classes *k, const struct hspmd_cluster *c, const bool *allowed, const struct look *looks,
+                     int count, int node_class)
 {
 	const struct hspmd_node *first = &c->nodes[looks[0].node];
 	for (int i = 0; i < first->device_count; i++) {
@@ -68,8 +70,12 @@ static int add_class(struct hspmd_device_classes *k, const struct hspmd_cluster 
 		if (k->count == HSPMD_DEVICE_CLASSES_MAX)
 			return -1;
 		device_class = &k->list[k->count++];
-		*device_class = (struct hspmd_device_class){ .type = type, .node_class = node_class, .per_node = 1, .node_count = count, .count = count,
-					     .price = first->price_per_hour };
+		*device_class = (struct hspmd_device_class){ .type = type,
+			                                     .node_class = node_class,
+			                                     .per_node = 1,
+			                                     .node_count = count,
+			                                     .count = count,
+			                                     .price = first->price_per_hour };
 		for (int n = 0; n < count; n++)
 			device_class->slowdown = fmax(device_class->slowdown, c->nodes[looks[n].node].slowdown);
 	}
@@ -152,7 +158,8 @@ struct hspmd_device_classes *hspmd_device_classes_new(const struct hspmd_cluster
 	}
 	rc = -1;
 	if (!k->count) {
-		hspmd_fail(err, "the limits allow none of the cluster's device types, %s%s", c->types[0].name, c->type_count > 1 ? " and others" : "");
+		hspmd_fail(err, "the limits allow none of the cluster's device types, %s%s", c->types[0].name,
+		           c->type_count > 1 ? " and others" : "");
 		goto out;
 	}
 	if (list_nodes(k, c, looks))

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Micro-batches are dealt to groups of pipelines by the linear program of minmax.c: m of them take a pipeline of the group (fill_drain_s - period_s) + m period_s.
+/* Micro-batches are dealt to groups of pipelines by the linear program of minmax.c: m of them take a pipeline of the group (fill_drain_s -
+ * period_s) + m period_s.
  *
- * Placing is packing: stages of one pipeline (or copies of one stage) take what is left of the node at hand, else the node that has the fewest devices
- * left and still as many as the stages of their device class that follow want, else as the stage itself wants. Nodes with as many left are a stack, so that finding one takes
- * as many looks as a node has devices, whatever the number of nodes. The widest stages go first, while nodes are whole. */
+ * Placing is packing: stages of one pipeline (or copies of one stage) take what is left of the node at hand, else the node that has the
+ * fewest devices left and still as many as the stages of their device class that follow want, else as the stage itself wants. Nodes with as
+ * many left are a stack, so that finding one takes as many looks as a node has devices, whatever the number of nodes. The widest stages go
+ * first, while nodes are whole. */
 #include "controller/solver/search/draft.h"
 
 #include <math.h>
@@ -27,7 +29,8 @@ int hspmd_draft_assign_micro_batches(struct hspmd_draft *d, int total)
 	int parts[HSPMD_PIPELINE_GROUPS_MAX], extra[HSPMD_PIPELINE_GROUPS_MAX];
 	for (int i = 0; i < d->group_count; i++) {
 		const struct hspmd_pipeline_group *g = &d->groups[i];
-		workers[i] = (struct hspmd_minmax_worker){ g->partition.fill_drain_s - g->partition.period_s, g->partition.period_s, g->copies, g->partition.max_micro_batches };
+		workers[i] = (struct hspmd_minmax_worker){ g->partition.fill_drain_s - g->partition.period_s, g->partition.period_s,
+			                                   g->copies, g->partition.max_micro_batches };
 	}
 	int rc = hspmd_minmax_divide(workers, d->group_count, total, parts, extra);
 	d->seconds = 0;
@@ -128,7 +131,8 @@ static int run_of(const struct placing *p, const struct hspmd_stage_sequence *se
 }
 
 /* Give a stage its devices, in the node `near` (of the whole cluster, -1: none) where it has room. */
-static void place_stage(struct placing *p, const struct hspmd_stage_sequence *sequence, int s, int preferred_node, int wish, struct hspmd_stage *out)
+static void place_stage(struct placing *p, const struct hspmd_stage_sequence *sequence, int s, int preferred_node, int wish,
+                        struct hspmd_stage *out)
 {
 	const struct hspmd_submesh *u = &p->t->submeshes[sequence->submesh[s]];
 	const struct hspmd_device_class *device_class = &p->t->device_classes->list[u->device_class];
@@ -206,7 +210,8 @@ static int widest_submesh(const struct hspmd_submesh_tables *t, const struct hsp
 	return widest;
 }
 
-struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const struct hspmd_draft *d, enum hspmd_placement how, bool zero, bool *full)
+struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const struct hspmd_draft *d, enum hspmd_placement how, bool zero,
+                                     bool *full)
 {
 	struct placing p = { .t = t, .d = d };
 	int pipelines = hspmd_draft_pipelines(d);

@@ -24,12 +24,14 @@ struct hspmd_draft {
  * gradients are summed inside before they leave. */
 enum hspmd_placement { HSPMD_PLACE_PIPELINES, HSPMD_PLACE_STAGES, HSPMD_PLACEMENT_COUNT };
 
-/* Deal `total` micro-batches to the draft's pipelines (LP and whole parts, minmax.h) and set seconds. 0; 1: they cannot be dealt; -1: memory is short. */
+/* Deal `total` micro-batches to the draft's pipelines (LP and whole parts, minmax.h) and set seconds. 0; 1: they cannot be dealt; -1:
+ * memory is short. */
 int hspmd_draft_assign_micro_batches(struct hspmd_draft *d, int total);
 
-/* The draft on devices, micro-batches dealt. NULL with *full when there are not as many devices in one node as its submeshes want, NULL without when
- * memory is short. The caller destroys it. */
-struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const struct hspmd_draft *d, enum hspmd_placement how, bool zero, bool *full);
+/* The draft on devices, micro-batches dealt. NULL with *full when there are not as many devices in one node as its submeshes want, NULL
+ * without when memory is short. The caller destroys it. */
+struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const struct hspmd_draft *d, enum hspmd_placement how, bool zero,
+                                     bool *full);
 
 int hspmd_draft_pipelines(const struct hspmd_draft *d);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The best exchange of two nodes, again and again until none helps: hill climbing, which is enough where what helps is to bring one holder of each layer forward. */
+/* The best exchange of two nodes, again and again until none helps: hill climbing, which is enough where what helps is to bring one holder
+ * of each layer forward. */
 #include "controller/solver/search/holders.h"
 
 #include <limits.h>
@@ -9,17 +10,17 @@
 #include "common/alloc.h"
 #include "common/losses.h"
 
-#define EXPOSED 4.0         /* what a byte that may be lost counts beside one that moves: it is sent that often soon enough */
+#define EXPOSED 4.0        /* what a byte that may be lost counts beside one that moves: it is sent that often soon enough */
 #define WORK_MAX 20000000L /* stages looked at in all */
-#define LEAST_GAIN 1e-6     /* of what it was */
+#define LEAST_GAIN 1e-6    /* of what it was */
 
 struct holders {
 	struct hspmd_search *s;
 	struct hspmd_losses l;
-	int *edges, edge_count;   /* layers at which any stage begins, and the end */
-	double bytes;             /* of a parameter */
-	int sets;                 /* losses that take several nodes other than by count */
-	bool *refused;            /* by pair of nodes: the plan would be slower, or not fit */
+	int *edges, edge_count; /* layers at which any stage begins, and the end */
+	double bytes;           /* of a parameter */
+	int sets;               /* losses that take several nodes other than by count */
+	bool *refused;          /* by pair of nodes: the plan would be slower, or not fit */
 	long work;
 };
 
@@ -192,7 +193,8 @@ static int climb(struct holders *h, struct hspmd_plan *p, double enough, double 
 int hspmd_holders_settle(struct hspmd_search *s, struct hspmd_plan *plan, double enough, double *moved)
 {
 	struct holders h = { .s = s };
-	if (s->request->least_nodes < 1 || plan->zero_stage || s->costs->cluster->node_count < 2 || s->costs->cluster->node_count > HSPMD_HOLDERS_NODES)
+	if (s->request->least_nodes < 1 || plan->zero_stage || s->costs->cluster->node_count < 2 ||
+	    s->costs->cluster->node_count > HSPMD_HOLDERS_NODES)
 		return 0;
 	int rc = begin(&h, plan) ? -1 : climb(&h, plan, enough, moved);
 	end(&h);

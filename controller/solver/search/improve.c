@@ -10,7 +10,8 @@
 int hspmd_improve_plans(struct hspmd_search *s)
 {
 	struct hspmd_plan *copies[HSPMD_BEST_PLANS + 1];
-	int best = s->best_plans.count < HSPMD_BEST_PLANS ? s->best_plans.count : HSPMD_BEST_PLANS, count = best + (best && s->start), rc = 0;
+	int best = s->best_plans.count < HSPMD_BEST_PLANS ? s->best_plans.count : HSPMD_BEST_PLANS, count = best + (best && s->start),
+	    rc = 0;
 	long stages = 0, budget = WORK_MAX;
 	for (int i = 0; count && i < s->best_plans.list[0].plan->pipeline_count; i++)
 		stages += s->best_plans.list[0].plan->pipelines[i].stage_count;

@@ -6,8 +6,8 @@
  *   divide the optimizer's state (ZeRO-1) or not
  *   let two neighbouring stages change places
  *   run the passes in another order (1F1B, ZB-H1)
- * What the estimates of the search leave out, uneven fill and drain, gradients that hide behind it, queues, is found here. Larger changes, after
- * which these are made again, are in reshape.c.
+ * What the estimates of the search leave out, uneven fill and drain, gradients that hide behind it, queues, is found here. Larger changes,
+ * after which these are made again, are in reshape.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,14 +16,14 @@
 #include "common/alloc.h"
 #include "controller/solver/search/search_internal.h"
 
-#define EPSILON 1e-9     /* relative gain that counts */
+#define EPSILON 1e-9 /* relative gain that counts */
 
 struct local_search {
 	struct hspmd_search *s;
 	struct hspmd_plan *p;
 	double seconds;
-	int *group;   /* per pipeline: the first pipeline like it */
-	double *ends; /* per pipeline: when its last backward pass is done */
+	int *group;               /* per pipeline: the first pipeline like it */
+	double *ends;             /* per pipeline: when its last backward pass is done */
 	unsigned char *recompute; /* per stage, of all pipelines: as it was */
 	long budget;
 };
@@ -131,7 +131,8 @@ static bool try_borders(struct local_search *r)
 			for (int k = 0; k < 4; k++) {
 				if (r->group[i] == i && try_border(r, i, s, steps[k], true))
 					any = true;
-				else if ((several || r->group[i] != i) && r->p->pipeline_count <= 16 && try_border(r, i, s, steps[k], false)) {
+				else if ((several || r->group[i] != i) && r->p->pipeline_count <= 16 &&
+				         try_border(r, i, s, steps[k], false)) {
 					any = true;
 					find_groups(r);
 				}
@@ -154,8 +155,8 @@ static bool give_one(struct local_search *r, int from, int to)
 	return false;
 }
 
-/* The pipeline that ends last gives a micro-batch to one of those that end first, one of each shape: the ends alone do not tell how much longer
- * a shape takes with one more. */
+/* The pipeline that ends last gives a micro-batch to one of those that end first, one of each shape: the ends alone do not tell how much
+ * longer a shape takes with one more. */
 static bool give_away(struct local_search *r)
 {
 	int n = r->p->pipeline_count, last = 0;
@@ -252,7 +253,8 @@ static bool try_swaps(struct local_search *r)
 	for (int i = 0; i < r->p->pipeline_count && go_on(r); i++)
 		for (int s = 0; r->group[i] == i && s + 1 < r->p->pipelines[i].stage_count && go_on(r); s++) {
 			const struct hspmd_stage *a = &r->p->pipelines[i].stages[s], *b = a + 1;
-			if (a->device_count == b->device_count && r->s->device_classes->class_of_device[a->devices[0]] == r->s->device_classes->class_of_device[b->devices[0]])
+			if (a->device_count == b->device_count &&
+			    r->s->device_classes->class_of_device[a->devices[0]] == r->s->device_classes->class_of_device[b->devices[0]])
 				continue;
 			swap_devices(r, i, s);
 			double seconds = timed(r);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ownership is reckoned by layers and shards: a device of a stage holds of each of its layers the interval of the weights that its place in the
- * tensor-parallel group and the shard ratio give it, and of that interval the optimizer's state, under ZeRO-1 the part of it that is its pipeline's.
+/* Ownership is reckoned by layers and shards: a device of a stage holds of each of its layers the interval of the weights that its place in
+ * the tensor-parallel group and the shard ratio give it, and of that interval the optimizer's state, under ZeRO-1 the part of it that is
+ * its pipeline's.
  *
- * Devices of one device class are alike to the search, so a plan may be turned onto any of them. Which is best is a pairing problem on two levels: for each
- * two nodes of a class, who of the one takes the place of whom of the other; and then which node takes whose place.
+ * Devices of one device class are alike to the search, so a plan may be turned onto any of them. Which is best is a pairing problem on two
+ * levels: for each two nodes of a class, who of the one takes the place of whom of the other; and then which node takes whose place.
  */
 #include "controller/solver/search/migration.h"
 
@@ -15,7 +16,7 @@
 #include "controller/solver/search/assignment.h"
 
 #define PAIRS_MAX 2000000 /* pairs of devices compared for one class of nodes; classes with more stay as they are */
-#define NEVER (-1e30)      /* value of putting a device in the place of one of another type */
+#define NEVER (-1e30)     /* value of putting a device in the place of one of another type */
 
 /* What a device holds of one stage. Intervals are parts of each layer's weights, and of their optimizer state. */
 struct holding {
@@ -82,7 +83,7 @@ static int table_fill(const struct hspmd_costs *c, const struct hspmd_plan *p, s
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			most += p->pipelines[i].stages[s].device_count;
 	*t = (struct table){ .holdings = hspmd_calloc((size_t)most, sizeof *t->holdings),
-			     .first = hspmd_calloc((size_t)c->cluster->device_count + 1, sizeof *t->first) };
+		             .first = hspmd_calloc((size_t)c->cluster->device_count + 1, sizeof *t->first) };
 	if (!t->holdings || !t->first) {
 		table_clear(t);
 		return -1;
@@ -137,7 +138,8 @@ static double bytes_there(const struct hspmd_migration *n, const struct holding 
 		int first = h->layers[0] > o->layers[0] ? h->layers[0] : o->layers[0];
 		int end = h->layers[1] < o->layers[1] ? h->layers[1] : o->layers[1];
 		if (first < end)
-			sum += bytes_of(n->c, params(n->c, first, end, h->layers), common_part(h->weights, o->weights), common_part(h->state, o->state));
+			sum += bytes_of(n->c, params(n->c, first, end, h->layers), common_part(h->weights, o->weights),
+			                common_part(h->state, o->state));
 	}
 	return sum;
 }
@@ -167,8 +169,10 @@ static bool holds_any(const struct table *t, const struct hspmd_node *node)
 	return t->first[node->first_device] < t->first[node->first_device + node->device_count];
 }
 
-/* Put node `there`'s devices in the places of node `place`'s; to[i]: which takes the place of the i-th. The bytes that then need not move, or -1 (memory). */
-static double pair_devices(const struct device_mapping *t, const struct hspmd_node *place, const struct hspmd_node *there, double *value, int *to)
+/* Put node `there`'s devices in the places of node `place`'s; to[i]: which takes the place of the i-th. The bytes that then need not move,
+ * or -1 (memory). */
+static double pair_devices(const struct device_mapping *t, const struct hspmd_node *place, const struct hspmd_node *there, double *value,
+                           int *to)
 {
 	const struct hspmd_cluster_device *devices = t->n->c->cluster->devices;
 	int k = place->device_count;
@@ -225,7 +229,7 @@ static int map_all(struct device_mapping *t)
 	int *nodes = hspmd_calloc((size_t)c->node_count, sizeof *nodes), rc = nodes ? 0 : -1, classes = 0;
 	for (int n = 0; n < c->node_count; n++)
 		classes = t->n->device_classes->node_class_of[n] >= classes ? t->n->device_classes->node_class_of[n] + 1 : classes;
-	for (int class = 0; !rc && class < classes; class++) {
+	for (int class = 0; !rc && class < classes; class ++) {
 		int count = 0;
 		for (int n = 0; n < c->node_count; n++)
 			if (t->n->device_classes->node_class_of[n] == class)
@@ -285,7 +289,8 @@ static int deal(struct hspmd_plan *p, int total)
 	return 0;
 }
 
-struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const struct hspmd_solve_request *request, const struct hspmd_runtime_caps *caps)
+struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const struct hspmd_solve_request *request,
+                                         const struct hspmd_runtime_caps *caps)
 {
 	struct hspmd_plan *p = hspmd_plan_copy(n->now);
 	int kept = 0, samples = 0;
@@ -310,7 +315,8 @@ struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const 
 	}
 	bool fine = kept > 0 && (caps->schedules & 1u << p->schedule) && p->seq_len == n->c->seq_len && (alike || !request->micro_batch);
 	if (fine && samples != request->global_batch)
-		fine = alike && request->global_batch % batch == 0 && p->schedule != HSPMD_SCHEDULE_INTERLEAVED && !deal(p, request->global_batch / batch);
+		fine = alike && request->global_batch % batch == 0 && p->schedule != HSPMD_SCHEDULE_INTERLEAVED &&
+		       !deal(p, request->global_batch / batch);
 	if (fine) {
 		p->global_batch = request->global_batch;
 		p->zero_stage = p->zero_stage <= caps->max_zero_stage && kept > 1 ? p->zero_stage : 0;
@@ -332,13 +338,14 @@ static int rename_devices(struct hspmd_migration *n, const struct hspmd_cluster 
 		for (int s = 0; s < n->now->pipelines[i].stage_count; s++) {
 			struct hspmd_stage *st = &n->now->pipelines[i].stages[s];
 			for (int d = 0; d < st->device_count; d++)
-				st->devices[d] = hspmd_cluster_find_device(c, hspmd_cluster_device_address(of, st->devices[d], name, sizeof name), NULL);
+				st->devices[d] = hspmd_cluster_find_device(
+				        c, hspmd_cluster_device_address(of, st->devices[d], name, sizeof name), NULL);
 		}
 	return table_fill(n->c, n->now, &n->held);
 }
 
-struct hspmd_migration *hspmd_migration_new(const struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes, const struct hspmd_plan *current,
-				  const struct hspmd_cluster *of, struct hspmd_error *err)
+struct hspmd_migration *hspmd_migration_new(const struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes,
+                                            const struct hspmd_plan *current, const struct hspmd_cluster *of, struct hspmd_error *err)
 {
 	const struct hspmd_pipeline *first = &current->pipelines[0];
 	int layers = first->stages[first->stage_count - 1].layers[1];

@@ -3,8 +3,9 @@
  *
  *     least t   with   fixed_i + each_i x_i <= t,   1 <= x_i <= most_i (memory),   sum copies_i x_i = total
  *
- * and then whole parts: the optimum in whole parts takes at least as long, so nobody gets less than the linear optimum rounded down; what is left
- * goes, one part after another, to whoever would be done with it first, which is optimal as every taker's time grows with its parts.
+ * and then whole parts: the optimum in whole parts takes at least as long, so nobody gets less than the linear optimum rounded down; what
+ * is left goes, one part after another, to whoever would be done with it first, which is optimal as every taker's time grows with its
+ * parts.
  */
 #include "controller/solver/search/minmax.h"
 

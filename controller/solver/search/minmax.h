@@ -5,8 +5,8 @@
 
 #include "common/error.h"
 
-/* One that takes a share: `fixed` seconds and `each` for every part, at least one part and at most `most` (what its memory holds). There are
- * `copies` of it, which take alike as far as the parts go round. */
+/* One that takes a share: `fixed` seconds and `each` for every part, at least one part and at most `most` (what its memory holds). There
+ * are `copies` of it, which take alike as far as the parts go round. */
 struct hspmd_minmax_worker {
 	double fixed, each;
 	int copies, max_parts;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The least possible time of the slowest stage, by parametric search (Alpa, OSDI'22, section 5.2, enumerates the bound in the same way): a stage's cost
- * only grows with its last layer, so for a given bound it is best to let every stage take as many layers as the bound and its memory allow; the
- * bound is then narrowed to the least for which that reaches the last layer. Work O(stages log layers) a bound. With few micro-batches the slowest
- * stage is not all that counts: hspmd_partition_rebalance
- * looks for the split with the shortest simulated step.
+/* The least possible time of the slowest stage, by parametric search (Alpa, OSDI'22, section 5.2, enumerates the bound in the same way): a
+ * stage's cost only grows with its last layer, so for a given bound it is best to let every stage take as many layers as the bound and its
+ * memory allow; the bound is then narrowed to the least for which that reaches the last layer. Work O(stages log layers) a bound. With few
+ * micro-batches the slowest stage is not all that counts: hspmd_partition_rebalance looks for the split with the shortest simulated step.
  *
- * A stage's cost is its passes and all four transfers of a micro-batch, one after another, as the simulator has them. Stages of one device class that
- * follow one another share nodes as far as they go; a transfer that leaves the node queues with those of the other pipelines that fit beside it.
+ * A stage's cost is its passes and all four transfers of a micro-batch, one after another, as the simulator has them. Stages of one device
+ * class that follow one another share nodes as far as they go; a transfer that leaves the node queues with those of the other pipelines
+ * that fit beside it.
  */
 #include "controller/solver/search/partition.h"
 
@@ -15,22 +15,22 @@
 #include "controller/solver/sim/simulate.h"
 
 #define PARTITIONS_ALL 300 /* splits up to which all are looked at */
-#define WIDEN 1.02 /* first guess of the bound over the least conceivable one */
+#define WIDEN 1.02         /* first guess of the bound over the least conceivable one */
 
 struct problem {
 	struct hspmd_submesh_tables *t;
 	const struct hspmd_stage_sequence *sequence;
 	int in_flight[HSPMD_STAGES_MAX];
-	int deferred[HSPMD_STAGES_MAX]; /* micro-batches whose gradients of weights are put off */
-	bool same_node[HSPMD_STAGES_MAX]; /* as the stage before */
-	int queue[HSPMD_STAGES_MAX];      /* pipelines that send from this stage's node at once */
-	double state_bytes[HSPMD_SUBMESHES_MAX]; /* of one weight, by submesh */
-	double end_bytes;                 /* at the step's end alone */
+	int deferred[HSPMD_STAGES_MAX];                       /* micro-batches whose gradients of weights are put off */
+	bool same_node[HSPMD_STAGES_MAX];                     /* as the stage before */
+	int queue[HSPMD_STAGES_MAX];                          /* pipelines that send from this stage's node at once */
+	double state_bytes[HSPMD_SUBMESHES_MAX];              /* of one weight, by submesh */
+	double end_bytes;                                     /* at the step's end alone */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* into the stage, by what is handed on */
 };
 
-/* Stages of one device class that follow one another fill a node before they start another; a stage of another device class of the same node class joins its
- * neighbour's node. */
+/* Stages of one device class that follow one another fill a node before they start another; a stage of another device class of the same
+ * node class joins its neighbour's node. */
 static void lay_out(struct problem *p)
 {
 	const struct hspmd_device_class *device_classes = p->t->device_classes->list;
@@ -58,13 +58,16 @@ static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, i
 	int j = 31 - __builtin_clz((unsigned)(b - a));
 	double transient = fmax(u->transient[j][a], u->transient[j][b - (1 << j)]);
 	double params = p->t->costs->tied_layer_count ? hspmd_stage_params(p->t->costs, a, b) * u->share : u->params[b] - u->params[a];
-	double room = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes], left = room - transient - (u->resident[b] - u->resident[a]);
+	double room = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes],
+	       left = room - transient - (u->resident[b] - u->resident[a]);
 	if (params * p->end_bytes > room)
 		return -1;
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0;
 	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
-		double saved = u->saved[r][b] - u->saved[r][a], anew = u->saved[HSPMD_RECOMPUTE_NONE][b] - u->saved[HSPMD_RECOMPUTE_NONE][a] - saved;
-		if ((p->t->caps->recompute & 1u << r) && p->in_flight[s] * (saved + sent) + u->recomputed[r] + p->deferred[s] * anew <= left)
+		double saved = u->saved[r][b] - u->saved[r][a],
+		       anew = u->saved[HSPMD_RECOMPUTE_NONE][b] - u->saved[HSPMD_RECOMPUTE_NONE][a] - saved;
+		if ((p->t->caps->recompute & 1u << r) &&
+		    p->in_flight[s] * (saved + sent) + u->recomputed[r] + p->deferred[s] * anew <= left)
 			return r;
 	}
 	return -1;
@@ -138,20 +141,24 @@ static double step(const struct problem *p, const struct hspmd_pipeline_partitio
 		const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
 		double all = work(p, s, a, partition->ends[s], partition->recompute[s]);
 		double forward = u->forward[partition->ends[s]] - u->forward[a], both = s ? border(p, s, a - 1) : 0;
-		sim[s] = (struct hspmd_sim_stage){ .forward = forward, .backward = all - forward, .weight_grads = hspmd_sim_weight_grads(forward, all - forward),
-						   .send_backward = both / 2 };
+		sim[s] = (struct hspmd_sim_stage){ .forward = forward,
+			                           .backward = all - forward,
+			                           .weight_grads = hspmd_sim_weight_grads(forward, all - forward),
+			                           .send_backward = both / 2 };
 		if (s > 0)
 			sim[s - 1].send_forward = both / 2;
 	}
 	return hspmd_simulate(sim, stages, m, p->t->schedule, &result) ? INFINITY : result.end;
 }
 
-static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, const struct hspmd_layer_copies *copies, int max_micro_batches)
+static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
+                    const struct hspmd_layer_copies *copies, int max_micro_batches)
 {
 	p->t = t;
 	p->sequence = sequence;
 	for (int i = 0; i < t->submesh_count; i++) {
-		const struct hspmd_device_type *type = &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
+		const struct hspmd_device_type *type =
+		        &t->costs->cluster->types[t->device_classes->list[t->submeshes[i].device_class].type];
 		p->state_bytes[i] = hspmd_state_bytes(t->costs, copies) + hspmd_image_bytes(t->costs, type, copies);
 	}
 	p->end_bytes = hspmd_step_end_bytes(t->costs, copies);
@@ -162,7 +169,8 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 	lay_out(p);
 	for (int s = 1; s < sequence->stages; s++)
 		for (int size = 0; size < t->size_count; size++)
-			p->boundary_s[s][size] = hspmd_boundary_seconds(t, sequence->submesh[s - 1], sequence->submesh[s], p->same_node[s], p->queue[s - 1], size);
+			p->boundary_s[s][size] = hspmd_boundary_seconds(t, sequence->submesh[s - 1], sequence->submesh[s], p->same_node[s],
+			                                                p->queue[s - 1], size);
 }
 
 /* Seconds of one micro-batch through all stages and back. */
@@ -176,7 +184,8 @@ static double through(const struct problem *p, const struct hspmd_pipeline_parti
 	return seconds;
 }
 
-/* Cycle, and what fill and drain add to one for each micro-batch but one: by simulation where m of them are few, else what they add at most. */
+/* Cycle, and what fill and drain add to one for each micro-batch but one: by simulation where m of them are few, else what they add at
+ * most. */
 static bool finish(const struct problem *p, int max_micro_batches, int m, struct hspmd_pipeline_partition *out)
 {
 	int few = HSPMD_FEW_MICRO_BATCHES * p->sequence->stages;
@@ -195,8 +204,9 @@ static bool finish(const struct problem *p, int max_micro_batches, int m, struct
 	return !isinf(out->fill_drain_s);
 }
 
-bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
-		 struct hspmd_pipeline_partition *out)
+bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
+                            const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
+                            struct hspmd_pipeline_partition *out)
 {
 	struct problem p;
 	struct hspmd_pipeline_partition now;
@@ -258,10 +268,11 @@ static void descend(const struct problem *p, int m, double best, struct hspmd_pi
 	}
 }
 
-/* The best of all splits of the layers from `first` on over the stages from s on. A stage's m cycles come after the first micro-batch has passed
- * the stages before it and before its gradients pass them, which bounds what is worth simulating. With ZB-H1 only forward passes are sure to come before, and
- * messages may pass while gradients of weights are computed. */
-static void enumerate(const struct problem *p, int s, int first, double before, int m, struct hspmd_pipeline_partition *now, double *best, struct hspmd_pipeline_partition *out)
+/* The best of all splits of the layers from `first` on over the stages from s on. A stage's m cycles come after the first micro-batch has
+ * passed the stages before it and before its gradients pass them, which bounds what is worth simulating. With ZB-H1 only forward passes are
+ * sure to come before, and messages may pass while gradients of weights are computed. */
+static void enumerate(const struct problem *p, int s, int first, double before, int m, struct hspmd_pipeline_partition *now, double *best,
+                      struct hspmd_pipeline_partition *out)
 {
 	int stages = p->sequence->stages, layers = p->t->layers, recompute;
 	bool split_backward = p->t->schedule == HSPMD_SCHEDULE_ZB_H1;
@@ -293,7 +304,8 @@ static double splits(int layers, int stages)
 	return n;
 }
 
-void hspmd_partition_rebalance(struct hspmd_submesh_tables *t, const struct hspmd_layer_copies *copies, int m, struct hspmd_pipeline_partition *partition)
+void hspmd_partition_rebalance(struct hspmd_submesh_tables *t, const struct hspmd_layer_copies *copies, int m,
+                               struct hspmd_pipeline_partition *partition)
 {
 	struct problem p;
 	const struct hspmd_stage_sequence sequence = partition->sequence;

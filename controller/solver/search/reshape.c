@@ -15,13 +15,13 @@
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/search/shard_ratio.h"
 
-#define STAGES_FEW 24    /* stages of a plan that is reshaped */
-#define BASES 12         /* plans that are, in one round */
+#define STAGES_FEW 24 /* stages of a plan that is reshaped */
+#define BASES 12      /* plans that are, in one round */
 #define ROUNDS 4
-#define WORK_MAX 60000  /* stages timed in all; a third where devices are more than FEW */
+#define WORK_MAX 60000 /* stages timed in all; a third where devices are more than FEW */
 #define FEW 16
 #define WORK_EACH 60     /* plans timed for one change, */
-#define PARTITIONS_MAX 3    /* and ways to give a new stage its layers */
+#define PARTITIONS_MAX 3 /* and ways to give a new stage its layers */
 
 struct reshape {
 	struct hspmd_search *s;
@@ -253,7 +253,8 @@ static int change_pipelines(struct reshape *r)
 			continue;
 		if (leave_out(r, i))
 			return -1;
-		for (int own = 1; r->s->caps.unequal_micro_batch && r->base->pipeline_count > 1 && own <= 4 * pipe->micro_batch && go_on(r); own++)
+		for (int own = 1; r->s->caps.unequal_micro_batch && r->base->pipeline_count > 1 && own <= 4 * pipe->micro_batch && go_on(r);
+		     own++)
 			if (!r->s->request->micro_batch && own != pipe->micro_batch && resize_micro_batch(r, i, own))
 				return -1;
 		for (int s = 0; s + 1 < pipe->stage_count && go_on(r); s++)
@@ -293,7 +294,8 @@ static int use_spares(struct reshape *r)
 	const struct hspmd_cluster *c = r->s->costs->cluster;
 	for (int n = 0; n < c->node_count && go_on(r); n++) {
 		int spare[HSPMD_MAX_TP], count = 0, kind = -1;
-		for (int d = c->nodes[n].first_device; d < c->nodes[n].first_device + c->nodes[n].device_count && count < HSPMD_MAX_TP; d++) {
+		for (int d = c->nodes[n].first_device; d < c->nodes[n].first_device + c->nodes[n].device_count && count < HSPMD_MAX_TP;
+		     d++) {
 			int own = r->s->device_classes->class_of_device[d];
 			if (r->used[d] || own < 0 || (kind >= 0 && own != kind))
 				continue;

@@ -23,21 +23,21 @@
 struct hspmd_pipeline_candidate {
 	struct hspmd_pipeline_partition partition;
 	int use[HSPMD_DEVICE_CLASSES_MAX]; /* devices of each device class */
-	double rates;             /* sum of its submeshes' bounds */
-	struct hspmd_layer_copies copies; /* that it was made for */
+	double rates;                      /* sum of its submeshes' bounds */
+	struct hspmd_layer_copies copies;  /* that it was made for */
 };
 
 struct hspmd_candidates {
 	int count, capacity;
 	struct hspmd_pipeline_candidate *candidates;
-	bool exhaustive; /* every sequence was tried, none of them for a certain number of pipelines */
-	bool memory_bound;    /* memory stood in the way somewhere */
+	bool exhaustive;   /* every sequence was tried, none of them for a certain number of pipelines */
+	bool memory_bound; /* memory stood in the way somewhere */
 };
 
 #define HSPMD_WARM_STARTS 512
 
-#define HSPMD_BEST_PLANS 24 /* plans that are kept and refined */
-#define HSPMD_BEST_PLANS_MAX 96  /* that are kept where one that is near the present plan is wanted */
+#define HSPMD_BEST_PLANS 24     /* plans that are kept and refined */
+#define HSPMD_BEST_PLANS_MAX 96 /* that are kept where one that is near the present plan is wanted */
 
 struct hspmd_best_plans {
 	int count, max_count;
@@ -54,16 +54,16 @@ struct hspmd_search {
 	struct hspmd_device_classes *device_classes;
 	int available[HSPMD_DEVICE_CLASSES_MAX]; /* devices of each device class that may be used */
 	struct hspmd_best_plans best_plans;
-	struct hspmd_migration *migration;  /* NULL: no present plan */
-	struct hspmd_plan *start; /* the present plan as far as it can go on; NULL: there is none */
-	double best_s; /* the fastest step of a plan that fits; INFINITY before the first */
-	int warm_start_count; /* sequences that did well with another micro-batch, and which that was */
+	struct hspmd_migration *migration; /* NULL: no present plan */
+	struct hspmd_plan *start;          /* the present plan as far as it can go on; NULL: there is none */
+	double best_s;                     /* the fastest step of a plan that fits; INFINITY before the first */
+	int warm_start_count;              /* sequences that did well with another micro-batch, and which that was */
 	int warm_start_micro_batch;
 	bool warm_start_zero;
 	struct {
 		struct hspmd_stage_sequence sequence;
 		int pipelines;
-	} *warm_starts;
+	} * warm_starts;
 	double deadline; /* 0: none */
 	bool timed_out;
 	int64_t evaluated;
@@ -83,9 +83,11 @@ int hspmd_assemble(struct hspmd_search *s, struct hspmd_submesh_tables *t, const
 
 /* best_plans.c: place a draft in every way, time it and keep it if it is good and fits. 0 or -1 (memory). */
 int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tables *t, struct hspmd_draft *d, bool zero);
-/* Time a plan (which the best plans then owns) and keep it if it is good and fits. *seconds (may be NULL): its step, INFINITY when it does not fit. */
+/* Time a plan (which the best plans then owns) and keep it if it is good and fits. *seconds (may be NULL): its step, INFINITY when it does
+ * not fit. */
 int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, double *seconds);
-/* Time a plan that stays the caller's. Its objective; INFINITY when it does not fit or cannot be timed. *seconds (may be NULL): its step. */
+/* Time a plan that stays the caller's. Its objective; INFINITY when it does not fit or cannot be timed. *seconds (may be NULL): its
+ * step. */
 double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds);
 /* Does every device hold what the plan puts on it? Of one stage; of all. */
 bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seconds and bytes of a device are nearly straight lines over its share, so the linear program of minmax.c (HAP's, with the memory row) gives the
- * division; what the lines leave out, measured degrees that do not lie on one, is then made good by moving single parts away from the slowest.
+/* Seconds and bytes of a device are nearly straight lines over its share, so the linear program of minmax.c (HAP's, with the memory row)
+ * gives the division; what the lines leave out, measured degrees that do not lie on one, is then made good by moving single parts away from
+ * the slowest.
  */
 #include "controller/solver/search/shard_ratio.h"
 
@@ -28,7 +29,8 @@ static double seconds(const struct sharding *x, int which, double share)
 	if (!t)
 		return INFINITY;
 	const double *recompute_s = t->recompute_s[x->s->recompute];
-	return x->c->cluster->nodes[d->node].slowdown * (t->forward[b] - t->forward[a] + t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]);
+	return x->c->cluster->nodes[d->node].slowdown *
+	       (t->forward[b] - t->forward[a] + t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]);
 }
 
 /* Is the share smaller than any that was measured on this type? Between measured ones times can be told, beyond them they are a guess. */
@@ -57,7 +59,9 @@ static struct hspmd_minmax_worker line(const struct sharding *x, int which)
 	double each = (seconds(x, which, high) - seconds(x, which, low)) / span;
 	double more = (bytes(x, which, high) - bytes(x, which, low)) / span, none = bytes(x, which, low) - more * low * x->granules;
 	double max_parts = more > 0 ? floor((memory_of(x, which) - none) / more * (1 + 1e-12)) : INT_MAX;
-	struct hspmd_minmax_worker t = { .fixed = seconds(x, which, low) - each * low * x->granules, .each = fmax(each, 1e-15), .copies = 1 };
+	struct hspmd_minmax_worker t = { .fixed = seconds(x, which, low) - each * low * x->granules,
+		                         .each = fmax(each, 1e-15),
+		                         .copies = 1 };
 	t.max_parts = max_parts >= x->granules ? x->granules : max_parts > 0 ? (int)max_parts : 0;
 	return t;
 }
@@ -76,7 +80,8 @@ static void even_out(const struct sharding *x, const struct hspmd_minmax_worker 
 		}
 		best = worst;
 		for (int i = 0; i < n && parts[slowest] > 1; i++) {
-			double s = i == slowest || parts[i] >= workers[i].max_parts ? INFINITY : seconds(x, i, (parts[i] + 1.0) / x->granules);
+			double s =
+			        i == slowest || parts[i] >= workers[i].max_parts ? INFINITY : seconds(x, i, (parts[i] + 1.0) / x->granules);
 			if (s < best) {
 				best = s;
 				to = i;

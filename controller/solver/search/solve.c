@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search, in two stages as in H2's HeteroAuto (arXiv 2505.17548, section 4): first pipelines, from device classes of devices rather than devices, with layers
- * split as well as can be (candidates.c), then plans made of them (assemble.c), timed by the simulator; the best are refined (local_search.c).
+/* The search, in two stages as in H2's HeteroAuto (arXiv 2505.17548, section 4): first pipelines, from device classes of devices rather
+ * than devices, with layers split as well as can be (candidates.c), then plans made of them (assemble.c), timed by the simulator; the best
+ * are refined (local_search.c).
  *
- * Each micro-batch that divides the global batch is searched by itself; one that could not beat what is known, however well its devices worked
- * together, is left out (submesh.c has the bound). Passes run as 1F1B or ZB-H1 (arXiv 2401.10241), whichever is faster (local_search.c), or interleaved (interleaved_plans.c).
+ * Each micro-batch that divides the global batch is searched by itself; one that could not beat what is known, however well its devices
+ * worked together, is left out (submesh.c has the bound). Passes run as 1F1B or ZB-H1 (arXiv 2401.10241), whichever is faster
+ * (local_search.c), or interleaved (interleaved_plans.c).
  */
 #include <limits.h>
 #include <math.h>
@@ -21,9 +23,9 @@
 #define MICRO_BATCH_MAX 128
 #define MICRO_BATCHES_MAX 64
 #define PARTS_MAX (1 << 15) /* micro-batches a step: each is simulated */
-#define DIAGNOSIS_S 5.0 /* seconds for finding out why there is no plan */
-#define NEAR_ENOUGH 1.02 /* a plan that is so much worse than the best may still be preferred as it moves less */
-#define BEHIND 1.4 /* bound over the least one from which on a micro-batch comes last */
+#define DIAGNOSIS_S 5.0     /* seconds for finding out why there is no plan */
+#define NEAR_ENOUGH 1.02    /* a plan that is so much worse than the best may still be preferred as it moves less */
+#define BEHIND 1.4          /* bound over the least one from which on a micro-batch comes last */
 
 struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
 {
@@ -48,22 +50,26 @@ static double now_s(void)
 
 /* ---- one micro-batch */
 
-/* Seconds that no plan with this micro-batch can beat: all devices at work all the time; one micro-batch through the whole model, without the gradients of
- * weights where they may be put off, which are at most half of it. The tables' devices wait for the slowest of the whole cluster; those of a plan of few wait less. */
+/* Seconds that no plan with this micro-batch can beat: all devices at work all the time; one micro-batch through the whole model, without
+ * the gradients of weights where they may be put off, which are at most half of it. The tables' devices wait for the slowest of the whole
+ * cluster; those of a plan of few wait less. */
 static double bound(const struct hspmd_search *s, const struct hspmd_submesh_tables *t)
 {
 	bool split_backward = s->caps.schedules & 1u << HSPMD_SCHEDULE_ZB_H1;
 	double once = INFINITY, waiting = hspmd_variation(s->costs, s->costs->cluster->device_count, 1);
 	for (int u = 0; u < t->submesh_count; u++)
 		once = fmin(once, t->submeshes[u].work[HSPMD_RECOMPUTE_NONE][t->layers]);
-	return fmax(once * t->alike * (split_backward ? 0.5 : 1), s->request->global_batch / t->micro_batch / hspmd_submesh_tables_rate(t, s->available)) / waiting;
+	return fmax(once * t->alike * (split_backward ? 0.5 : 1),
+	            s->request->global_batch / t->micro_batch / hspmd_submesh_tables_rate(t, s->available)) /
+	       waiting;
 }
 
 struct candidate_search {
 	bool memory_bound, exhaustive;
 };
 
-static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero, struct candidate_search *found)
+static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero,
+                             struct candidate_search *found)
 {
 	struct hspmd_candidates l = { 0 };
 	int rc = hspmd_candidates_fill(s, t, pipelines, zero, &l);
@@ -75,9 +81,9 @@ static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables
 	return rc;
 }
 
-/* How much memory a stage needs depends on how many copies of it there will be. Many candidates are made for the number of pipelines that their deal
- * leads to, ZeRO-1 where it is allowed: it saves memory and the optimizer's time, and costs nothing but the order of messages. Few candidates are
- * made for every case. */
+/* How much memory a stage needs depends on how many copies of it there will be. Many candidates are made for the number of pipelines that
+ * their deal leads to, ZeRO-1 where it is allowed: it saves memory and the optimizer's time, and costs nothing but the order of messages.
+ * Few candidates are made for every case. */
 static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t, bool exhaustive)
 {
 	struct candidate_search found = { 0 };
@@ -97,8 +103,9 @@ static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t,
 static const enum hspmd_schedule drafted[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1, HSPMD_SCHEDULE_GPIPE };
 #define DRAFTED ((int)(sizeof drafted / sizeof *drafted))
 
-/* What split is best depends on the schedule: few candidates are made for each, many for the first allowed alone, as those that do well with it do well with
- * the others, to which refinement changes. GPipe holds more than 1F1B and is no faster; ZB-H1 holds more, too, so where nothing fits it does not either. */
+/* What split is best depends on the schedule: few candidates are made for each, many for the first allowed alone, as those that do well
+ * with it do well with the others, to which refinement changes. GPipe holds more than 1F1B and is no faster; ZB-H1 holds more, too, so
+ * where nothing fits it does not either. */
 static int search_micro_batch(struct hspmd_search *s, struct hspmd_submesh_tables *t)
 {
 	bool exhaustive = hspmd_candidates_are_exhaustive(s, t), any = false;
@@ -121,8 +128,8 @@ struct trial {
 	double bound;
 };
 
-/* Small ones first: the sequences that do well with one are what is tried with the next, and what fits with a small one may not with a large one, hardly
- * the other way round. Those that work much less well on these devices come last and will mostly be left out. */
+/* Small ones first: the sequences that do well with one are what is tried with the next, and what fits with a small one may not with a
+ * large one, hardly the other way round. Those that work much less well on these devices come last and will mostly be left out. */
 static void order_trials(struct trial *trials, int count)
 {
 	double least = INFINITY;
@@ -148,8 +155,8 @@ static void least_first(struct trial *trials, int count)
 	trials[0] = first;
 }
 
-/* No stage holds less of a larger micro-batch than of a smaller one: in flight are as many samples at least, and each layer works on more. So where the first
- * one tried does not fit the least comes next, and where that does not no other does. */
+/* No stage holds less of a larger micro-batch than of a smaller one: in flight are as many samples at least, and each layer works on more.
+ * So where the first one tried does not fit the least comes next, and where that does not no other does. */
 static int search_trials(struct hspmd_search *s, struct trial *trials, int count)
 {
 	int least = INT_MAX, rc = 0;
@@ -187,8 +194,8 @@ static int search(struct hspmd_search *s, struct hspmd_error *err)
 	if (!rc && s->request->micro_batch > MICRO_BATCH_MAX)
 		rc = hspmd_fail(err, "micro-batches of more than %d samples are not supported", MICRO_BATCH_MAX);
 	if (!rc && !count)
-		rc = hspmd_fail(err, "a global batch of %d cannot be divided into at most %d micro-batches of at most %d samples", batch, PARTS_MAX,
-				MICRO_BATCH_MAX);
+		rc = hspmd_fail(err, "a global batch of %d cannot be divided into at most %d micro-batches of at most %d samples", batch,
+		                PARTS_MAX, MICRO_BATCH_MAX);
 	order_trials(trials, count);
 	if (rc)
 		for (int i = 0; i < count; i++)
@@ -243,7 +250,8 @@ static void warn_of_prices(struct hspmd_search *s)
 	const struct hspmd_cluster *c = s->costs->cluster;
 	for (int n = 0; n < c->node_count && (l->max_price_per_hour > 0 || l->cost_weight > 0); n++)
 		if (!(c->nodes[n].price_per_hour > 0)) {
-			hspmd_costs_warn(s->costs, "node %s has no price_per_hour: it counts as free (and others may too)", c->nodes[n].name);
+			hspmd_costs_warn(s->costs, "node %s has no price_per_hour: it counts as free (and others may too)",
+			                 c->nodes[n].name);
 			return;
 		}
 }
@@ -261,7 +269,8 @@ static void warn_of_links(struct hspmd_search *s)
 			int from = hspmd_device_class_device(c, x, 0, 0), to = hspmd_device_class_device(c, y, a == b, 0);
 			if (c->devices[from].node != c->devices[to].node && !hspmd_costs_link(s->costs, from, to, 1, 1, NULL))
 				hspmd_costs_warn(s->costs, "no link covers %s and %s: no plan lets them and their likes work together",
-						 hspmd_cluster_device_address(c, from, one, sizeof one), hspmd_cluster_device_address(c, to, other, sizeof other));
+				                 hspmd_cluster_device_address(c, from, one, sizeof one),
+				                 hspmd_cluster_device_address(c, to, other, sizeof other));
 		}
 }
 
@@ -313,7 +322,8 @@ static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
 	if (!r->current)
 		return 0;
 	s->best_plans.max_count = HSPMD_BEST_PLANS_MAX;
-	s->migration = hspmd_migration_new(s->costs, s->device_classes, r->current, r->current_cluster ? r->current_cluster : s->costs->cluster, err);
+	s->migration = hspmd_migration_new(s->costs, s->device_classes, r->current,
+	                                   r->current_cluster ? r->current_cluster : s->costs->cluster, err);
 	if (!s->migration)
 		return -1;
 	s->start = hspmd_migration_start(s->migration, r, &s->caps);
@@ -331,7 +341,8 @@ static struct hspmd_plan *laid(struct hspmd_search *s, struct hspmd_plan *plan, 
 	return plan;
 }
 
-/* Of the plans that are good enough the one for which the fewest bytes move; the first where that is equal. The caller destroys it. NULL: memory. */
+/* Of the plans that are good enough the one for which the fewest bytes move; the first where that is equal. The caller destroys it. NULL:
+ * memory. */
 static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
 {
 	double enough = s->best_plans.list[0].objective * (s->migration ? NEAR_ENOUGH : 1);
@@ -383,8 +394,9 @@ static void name_schedule(const struct hspmd_search *s, struct hspmd_plan *p)
 		p->schedule = HSPMD_SCHEDULE_1F1B;
 }
 
-static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	double start = now_s();
 	struct hspmd_search s = { .request = request, .best_s = INFINITY, .best_plans.max_count = HSPMD_BEST_PLANS };
@@ -428,9 +440,11 @@ static double objective_of(const struct hspmd_solve_request *r, const struct hsp
 	return hspmd_objective(&s, p, p->predicted.step_s);
 }
 
-/* One part of the cluster after another; the best plan over the whole cluster. Its report, and what was evaluated in all, go into *report. */
-static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				       struct hspmd_solve_request *r, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+/* One part of the cluster after another; the best plan over the whole cluster. Its report, and what was evaluated in all, go into
+ * *report. */
+static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                            const struct hspmd_profile *profile, struct hspmd_solve_request *r,
+                                            struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_subclusters *subclusters = hspmd_subclusters_new(cluster, r, err);
 	struct hspmd_plan *best = NULL;
@@ -472,12 +486,13 @@ static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster,
 }
 
 /* In the request's precision. */
-static struct hspmd_plan *solve_whole(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				      const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+static struct hspmd_plan *solve_whole(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                      const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                      struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
 	return hspmd_limits_are_set(&r.limits) ? solve_subclusters(cluster, model, profile, &r, report, too_large, err)
-					    : solve_part(cluster, model, profile, &r, report, too_large, err);
+	                                       : solve_part(cluster, model, profile, &r, report, too_large, err);
 }
 
 static bool is_allowed(const struct hspmd_solve_limits *limits, const char *type)
@@ -503,9 +518,10 @@ static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_
 	return n;
 }
 
-static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-				     const struct hspmd_solve_request *request, const char *const *types, int type_count, int left,
-				     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
+static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                     const char *const *types, int type_count, int left, struct hspmd_solve_report *report, bool *too_large,
+                                     struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
 	struct hspmd_plan *plan = NULL;
@@ -518,7 +534,8 @@ static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const 
 		r.limits = request->limits;
 	}
 	if (plan) {
-		snprintf(text, sizeof text, "%d device%s left out, which cannot compute in %s", left, left == 1 ? " is" : "s are", hspmd_precision_names[r.precision]);
+		snprintf(text, sizeof text, "%d device%s left out, which cannot compute in %s", left, left == 1 ? " is" : "s are",
+		         hspmd_precision_names[r.precision]);
 		hspmd_report_warn(report, text);
 		return plan;
 	}
@@ -532,11 +549,12 @@ static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const 
 	return plan;
 }
 
-/* A plan computes in bf16 where all its devices can (hspmd_plan_precision). So it is made of those first; where they are none or too few, of all, in fp32: what it
- * costs and what fits is always told of what will run. Only hspmd's own runtime is known so well: where there is a profile alone, the precision is what it is. */
-static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-					     const struct hspmd_solve_request *request, struct hspmd_solve_report *report, bool *too_large,
-					     struct hspmd_error *err)
+/* A plan computes in bf16 where all its devices can (hspmd_plan_precision). So it is made of those first; where they are none or too few,
+ * of all, in fp32: what it costs and what fits is always told of what will run. Only hspmd's own runtime is known so well: where there is a
+ * profile alone, the precision is what it is. */
+static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                             const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                             struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	if (!model || request->precision != HSPMD_PRECISION_BF16)
 		return solve_whole(cluster, model, profile, request, report, too_large, err);
@@ -545,13 +563,13 @@ static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster
 	int left = 0, count = names ? types_that_compute(cluster, request, names, &left) : hspmd_fail_memory(err, "choosing a precision");
 	if (count >= 0)
 		plan = left ? solve_left(cluster, model, profile, request, names, count, left, report, too_large, err)
-			    : solve_whole(cluster, model, profile, request, report, too_large, err);
+		            : solve_whole(cluster, model, profile, request, report, too_large, err);
 	free(names);
 	return plan;
 }
 
 struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-			       const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
+                               const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
 	struct hspmd_solve_report unread = { 0 };

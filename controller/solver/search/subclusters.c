@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A subcluster's estimate is a roofline of its own, the arithmetic rate of its nodes over their slowdown, weighed with its price as the objective weighs it: it only
- * orders what is searched. Half of the searches go to the subclusters with the best estimates; the other half to those around the best that was found: a node more or less of a
- * class, half of the class, none of it, what the limits then leave room for filled with the others. */
+/* A subcluster's estimate is a roofline of its own, the arithmetic rate of its nodes over their slowdown, weighed with its price as the
+ * objective weighs it: it only orders what is searched. Half of the searches go to the subclusters with the best estimates; the other half
+ * to those around the best that was found: a node more or less of a class, half of the class, none of it, what the limits then leave room
+ * for filled with the others. */
 #include "controller/solver/search/subclusters.h"
 
 #include <math.h>
@@ -136,7 +137,8 @@ static void list(struct hspmd_subclusters *s, struct subcluster k)
 	if (!within(s, &k) || s->short_of_memory)
 		return;
 	for (size_t i = 0; i < s->count; i++)
-		if (s->limits->cost_weight > 0 ? !memcmp(s->subclusters[i].nodes, k.nodes, sizeof k.nodes) : contains(s, &s->subclusters[i], &k))
+		if (s->limits->cost_weight > 0 ? !memcmp(s->subclusters[i].nodes, k.nodes, sizeof k.nodes)
+		                               : contains(s, &s->subclusters[i], &k))
 			return;
 	if (hspmd_array_grow(&s->subclusters, &s->capacity, s->count, sizeof *s->subclusters)) {
 		s->short_of_memory = true;
@@ -313,8 +315,8 @@ static int fail_of_limits(const struct hspmd_subclusters *s, struct hspmd_error 
 	const struct node_class *cheapest = &s->node_classes[0];
 	for (int i = 1; i < s->class_count; i++)
 		cheapest = s->node_classes[i].price < cheapest->price ? &s->node_classes[i] : cheapest;
-	return hspmd_fail(err, "%g an hour does not pay for any node of the %d: the cheapest, %s, costs %g", s->limits->max_price_per_hour, s->c->node_count,
-			  s->c->nodes[cheapest->nodes[0]].name, cheapest->price);
+	return hspmd_fail(err, "%g an hour does not pay for any node of the %d: the cheapest, %s, costs %g", s->limits->max_price_per_hour,
+	                  s->c->node_count, s->c->nodes[cheapest->nodes[0]].name, cheapest->price);
 }
 
 static int list_subclusters(struct hspmd_subclusters *s, struct hspmd_error *err)
@@ -331,7 +333,8 @@ static int list_subclusters(struct hspmd_subclusters *s, struct hspmd_error *err
 	return s->count ? 0 : fail_of_limits(s, err);
 }
 
-struct hspmd_subclusters *hspmd_subclusters_new(const struct hspmd_cluster *cluster, const struct hspmd_solve_request *request, struct hspmd_error *err)
+struct hspmd_subclusters *hspmd_subclusters_new(const struct hspmd_cluster *cluster, const struct hspmd_solve_request *request,
+                                                struct hspmd_error *err)
 {
 	struct hspmd_subclusters *s = hspmd_calloc(1, sizeof *s);
 	bool *allowed = hspmd_calloc((size_t)cluster->type_count, sizeof *allowed);
@@ -341,8 +344,13 @@ struct hspmd_subclusters *hspmd_subclusters_new(const struct hspmd_cluster *clus
 		hspmd_fail_memory(err, "keeping to the limits");
 		return NULL;
 	}
-	*s = (struct hspmd_subclusters){ .c = cluster, .limits = &request->limits, .allowed = allowed, .now = -1,
-				    .searches_max = cluster->device_count <= 64 ? 48 : cluster->device_count <= 1024 ? 12 : 6 };
+	*s = (struct hspmd_subclusters){ .c = cluster,
+		                         .limits = &request->limits,
+		                         .allowed = allowed,
+		                         .now = -1,
+		                         .searches_max = cluster->device_count <= 64     ? 48
+		                                         : cluster->device_count <= 1024 ? 12
+		                                                                         : 6 };
 	allow(s);
 	s->device_classes = hspmd_device_classes_new(cluster, s->allowed, err);
 	if (s->device_classes && add_classes(s, request))
@@ -447,14 +455,16 @@ void hspmd_subclusters_report(struct hspmd_subclusters *s, double objective)
 	s->searched++;
 }
 
-int hspmd_plan_rebind(struct hspmd_plan *plan, const struct hspmd_cluster *part, const struct hspmd_cluster *cluster, struct hspmd_error *err)
+int hspmd_plan_rebind(struct hspmd_plan *plan, const struct hspmd_cluster *part, const struct hspmd_cluster *cluster,
+                      struct hspmd_error *err)
 {
 	char name[256];
 	for (int p = 0; p < plan->pipeline_count; p++)
 		for (int s = 0; s < plan->pipelines[p].stage_count; s++)
 			for (int d = 0; d < plan->pipelines[p].stages[s].device_count; d++) {
 				int *device = &plan->pipelines[p].stages[s].devices[d];
-				*device = hspmd_cluster_find_device(cluster, hspmd_cluster_device_address(part, *device, name, sizeof name), err);
+				*device = hspmd_cluster_find_device(cluster, hspmd_cluster_device_address(part, *device, name, sizeof name),
+				                                    err);
 				if (*device < 0)
 					return -1;
 			}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bound on a pipeline's speed: give each layer l a weight w(l), sum 1, the least part that it takes of any submesh's time through all layers,
- * scaled by W. A submesh with rate r = 1 / (W all its time) then has w(l) <= r c(l) for every layer; over all stages of a pipeline, whose slowest takes
- * the cycle, 1 = sum w <= sum r c <= cycle sum r. So micro-batches per second, 1 / cycle, are at most the sum of the rates, however layers are split.
+/* Bound on a pipeline's speed: give each layer l a weight w(l), sum 1, the least part that it takes of any submesh's time through all
+ * layers, scaled by W. A submesh with rate r = 1 / (W all its time) then has w(l) <= r c(l) for every layer; over all stages of a pipeline,
+ * whose slowest takes the cycle, 1 = sum w <= sum r c <= cycle sum r. So micro-batches per second, 1 / cycle, are at most the sum of the
+ * rates, however layers are split.
  */
 #include "controller/solver/search/submesh.h"
 
@@ -36,19 +37,23 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 	int devices[HSPMD_MAX_TP];
 	for (int i = 0; i < u->tp; i++)
 		devices[i] = hspmd_device_class_device(c->cluster, device_class, 0, i);
-	double slow = device_class->slowdown / c->cluster->nodes[device_class->nodes[0]].slowdown * hspmd_variation(c, c->cluster->device_count, u->tp);
+	double slow = device_class->slowdown / c->cluster->nodes[device_class->nodes[0]].slowdown *
+	              hspmd_variation(c, c->cluster->device_count, u->tp);
 	struct hspmd_device_share device = { u->share, 1, c->sequence_parallel };
 	for (int l = 0; l < t->layers; l++) {
 		double transient = hspmd_layer_transient_bytes(c, l, HSPMD_RECOMPUTE_NONE, &device);
 		for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
-			struct hspmd_stage s = { .layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r };
+			struct hspmd_stage s = {
+				.layers = { l, l + 1 }, .device_count = u->tp, .devices = devices, .context = 1, .recompute = r
+			};
 			struct hspmd_stage_cost cost;
 			if (hspmd_costs_stage(c, &s, t->micro_batch, &cost, err))
 				return -1;
 			u->work[r][l + 1] = u->work[r][l] + slow * (cost.forward + cost.backward);
 			u->forward[l + 1] = u->forward[l] + slow * cost.forward;
 			u->saved[r][l + 1] = u->saved[r][l] + t->micro_batch * hspmd_layer_saved_bytes(c, l, r, &device);
-			u->recomputed[r] = fmax(u->recomputed[r], t->micro_batch * (hspmd_layer_transient_bytes(c, l, r, &device) - transient));
+			u->recomputed[r] =
+			        fmax(u->recomputed[r], t->micro_batch * (hspmd_layer_transient_bytes(c, l, r, &device) - transient));
 		}
 		u->transient[0][l] = t->micro_batch * transient;
 		u->resident[l + 1] = u->resident[l] + t->micro_batch * hspmd_layer_resident_bytes(c, l, HSPMD_RECOMPUTE_FULL, &device);
@@ -147,8 +152,8 @@ static int add_sizes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 	return 0;
 }
 
-struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes, const struct hspmd_runtime_caps *caps, int micro_batch,
-				      struct hspmd_error *err)
+struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes,
+                                                      const struct hspmd_runtime_caps *caps, int micro_batch, struct hspmd_error *err)
 {
 	struct hspmd_submesh_tables *t = hspmd_calloc(1, sizeof *t);
 	if (!t) {
@@ -214,7 +219,8 @@ static double boundary_s(const struct hspmd_submesh_tables *t, int a, int b, boo
 	int from, to;
 	if (!two_devices(t, a, b, same_node, &from, &to))
 		return INFINITY;
-	double own = hspmd_costs_transfer(t->costs, from, to, 1, 1, bytes, NULL), back = hspmd_costs_transfer(t->costs, to, from, 1, 1, bytes, NULL);
+	double own = hspmd_costs_transfer(t->costs, from, to, 1, 1, bytes, NULL),
+	       back = hspmd_costs_transfer(t->costs, to, from, 1, 1, bytes, NULL);
 	if (own < 0 || back < 0)
 		return INFINITY;
 	if (same_node || queue < 2)

@@ -3,8 +3,8 @@
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/solver.h"
 
-int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile, enum hspmd_precision precision,
-		    const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err)
+int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
+                         enum hspmd_precision precision, const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
 	int rc = c ? 0 : -1, at = 0;
@@ -16,7 +16,8 @@ int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd
 			rc = hspmd_costs_stage(c, &p->stages[k], p->micro_batch, &cost, err);
 			at = k % ranks ? at : first; /* each round's stages are on the devices of the first's */
 			for (int d = 0; !rc && d < p->stages[k].device_count; d++, at++)
-				busy_s[at] = (k < ranks ? 0 : busy_s[at]) + p->micro_batches * (cost.forward + cost.backward) + cost.optimizer;
+				busy_s[at] =
+				        (k < ranks ? 0 : busy_s[at]) + p->micro_batches * (cost.forward + cost.backward) + cost.optimizer;
 		}
 	}
 	hspmd_costs_destroy(c);

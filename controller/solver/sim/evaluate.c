@@ -45,9 +45,12 @@ static int collect_ways(const struct hspmd_costs *c, const struct hspmd_plan *p,
 		const struct hspmd_pipeline *pipe = &p->pipelines[i];
 		for (int s = 0; s + 1 < pipe->stage_count; s++) {
 			const struct hspmd_stage *a = &pipe->stages[s], *b = a + 1;
-			ways[count++] = (struct way){ t->first_stage[i] + s, c->cluster->devices[a->devices[0]].node,
-						      c->cluster->devices[b->devices[0]].node, a->devices[0], b->devices[0],
-						      c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
+			ways[count++] = (struct way){ t->first_stage[i] + s,
+				                      c->cluster->devices[a->devices[0]].node,
+				                      c->cluster->devices[b->devices[0]].node,
+				                      a->devices[0],
+				                      b->devices[0],
+				                      c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
 		}
 	}
 	qsort(ways, (size_t)count, sizeof *ways, by_way);
@@ -55,15 +58,16 @@ static int collect_ways(const struct hspmd_costs *c, const struct hspmd_plan *p,
 }
 
 /* Seconds of `senders` messages of `bytes` together on one way, there and back; -1: no link. */
-static int there_and_back(const struct hspmd_costs *c, const struct way *w, int senders, double bytes, double seconds[2], struct hspmd_error *err)
+static int there_and_back(const struct hspmd_costs *c, const struct way *w, int senders, double bytes, double seconds[2],
+                          struct hspmd_error *err)
 {
 	seconds[0] = hspmd_costs_transfer(c, w->from, w->to, senders, senders, bytes, err);
 	seconds[1] = seconds[0] < 0 ? -1 : hspmd_costs_transfer(c, w->to, w->from, senders, senders, bytes, err);
 	return seconds[1] < 0 ? -1 : 0;
 }
 
-/* Pipelines work in step with one another, so what they send from one node to others comes to its network at the same time and queues: the one in
- * the middle of n waits for half of them, (own + all) / 2. */
+/* Pipelines work in step with one another, so what they send from one node to others comes to its network at the same time and queues: the
+ * one in the middle of n waits for half of them, (own + all) / 2. */
 static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
 	struct way *ways = hspmd_calloc((size_t)t->stage_total, sizeof *ways);
@@ -108,11 +112,15 @@ out:
 
 struct hspmd_sim_stage hspmd_sim_stage_of(const struct hspmd_stage_timing *t)
 {
-	return (struct hspmd_sim_stage){ .forward = t->cost.forward, .backward = t->cost.backward, .weight_grads = hspmd_sim_weight_grads(t->cost.forward, t->cost.backward),
-					 .send_forward = t->send_forward, .send_backward = t->send_backward };
+	return (struct hspmd_sim_stage){ .forward = t->cost.forward,
+		                         .backward = t->cost.backward,
+		                         .weight_grads = hspmd_sim_weight_grads(t->cost.forward, t->cost.backward),
+		                         .send_forward = t->send_forward,
+		                         .send_backward = t->send_backward };
 }
 
-int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const struct hspmd_sim_stage *stages, struct hspmd_pipeline_sim *result)
+int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const struct hspmd_sim_stage *stages,
+                            struct hspmd_pipeline_sim *result)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	if (p->schedule == HSPMD_SCHEDULE_INTERLEAVED)
@@ -266,8 +274,9 @@ double hspmd_plan_memory(const struct hspmd_costs *c, const struct hspmd_plan *p
 		fixed = fmax(fixed, chunks[r].fixed);
 		end += chunks[r].end;
 	}
-	double alive = p->virtual_stages > 1 ? fullest(p, pipeline, stage, chunks)
-					     : chunks[0].in_flight * hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
+	double alive = p->virtual_stages > 1
+	                       ? fullest(p, pipeline, stage, chunks)
+	                       : chunks[0].in_flight * hspmd_in_flight(stage, pipe->stage_count, pipe->micro_batches, p->schedule);
 	alive += chunks[0].recomputed * hspmd_deferred_weight_grads(stage, pipe->micro_batches, p->schedule);
 	if (chunks != &one)
 		free(chunks);
@@ -325,8 +334,9 @@ static void warn_origins(struct hspmd_costs *c, const struct hspmd_plan *p)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++) {
 			const struct hspmd_stage *st = &p->pipelines[i].stages[s];
 			for (int d = 0; d < st->device_count; d++) {
-				const struct hspmd_layer_times *t = hspmd_costs_times(c, c->cluster->devices[st->devices[d]].type,
-										      hspmd_stage_share(st, d), p->pipelines[i].micro_batch, NULL);
+				const struct hspmd_layer_times *t =
+				        hspmd_costs_times(c, c->cluster->devices[st->devices[d]].type, hspmd_stage_share(st, d),
+				                          p->pipelines[i].micro_batch, NULL);
 				if (t && t->origins)
 					hspmd_costs_warn_origins(c, t);
 			}
@@ -345,7 +355,7 @@ int hspmd_predict(struct hspmd_costs *c, struct hspmd_plan *p, struct hspmd_solv
 }
 
 int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-		   enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err)
+                   enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err)
 {
 	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, err);
 	if (!c)

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradient synchronisation, layer by layer between whichever stages hold the layer (after AutoHet, arXiv 2512.20953, section 4.3, and HSPMD,
- * 2504.20490).
+/* Gradient synchronisation, layer by layer between whichever stages hold the layer (after AutoHet, arXiv 2512.20953, section 4.3, and
+ * HSPMD, 2504.20490).
  *
- * Layers that lie in the same stage of every pipeline make one group; weights that two layers share make another, of the stages of both. The
- * holders form a ring in the order of their nodes, so that no node's network is crossed more often than it must be; each hop carries
- * 2 (n - 1) chunks of 1 / n of the gradients, spread over the holder's devices. A group starts when all its holders have done their last
- * backward pass, so the groups of later stages hide behind the drain of the pipeline. What leaves a node leaves through one network: groups queue
- * for it in the order they start. Under ZeRO-1 the second half of the way carries updated weights instead of gradients, after the update.
+ * Layers that lie in the same stage of every pipeline make one group; weights that two layers share make another, of the stages of both.
+ * The holders form a ring in the order of their nodes, so that no node's network is crossed more often than it must be; each hop carries 2
+ * (n - 1) chunks of 1 / n of the gradients, spread over the holder's devices. A group starts when all its holders have done their last
+ * backward pass, so the groups of later stages hide behind the drain of the pipeline. What leaves a node leaves through one network: groups
+ * queue for it in the order they start. Under ZeRO-1 the second half of the way carries updated weights instead of gradients, after the
+ * update.
  *
- * hspmd's programs for CPUs (that train what there is a model of) send a layer's gradients when its last backward pass is done, beside those of the layers
- * before it (runtime/program/gradient_sync.c). The way hides behind these, the copies and sums that the cores make themselves do not. The gradients of n layers, all of
- * them t seconds on their way, of which the cores are busy for c, the uppermost layer's complete at f and the lowest's, but for c, at l, are there at
- *     max(f + t, l + c (n - 1) / n + t / n)
- * for layers that are alike: either the way is busy without a break from the first on, or it waits for the last. Otherwise all go together, n = 1.
+ * hspmd's programs for CPUs (that train what there is a model of) send a layer's gradients when its last backward pass is done, beside
+ * those of the layers before it (runtime/program/gradient_sync.c). The way hides behind these, the copies and sums that the cores make
+ * themselves do not. The gradients of n layers, all of them t seconds on their way, of which the cores are busy for c, the uppermost
+ * layer's complete at f and the lowest's, but for c, at l, are there at max(f + t, l + c (n - 1) / n + t / n) for layers that are alike:
+ * either the way is busy without a break from the first on, or it waits for the last. Otherwise all go together, n = 1.
  */
 #include "controller/solver/sim/evaluate.h"
 
@@ -31,7 +32,7 @@ struct holder {
 struct group {
 	double first, start; /* the first gradients of it are complete everywhere; all are */
 	double params;
-	int count, layers;   /* holders; layers that go one after another, 1: all together */
+	int count, layers; /* holders; layers that go one after another, 1: all together */
 	struct holder *holders;
 };
 
@@ -83,8 +84,13 @@ static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct
 	int n = g->count;
 	for (int i = 0; i < n; i++) {
 		const struct hspmd_stage *a = g->holders[i].s, *b = g->holders[(i + 1) % n].s;
-		flows[i] = (struct flow){ c->cluster->devices[a->devices[0]].node, c->cluster->devices[b->devices[0]].node, a->devices[0],
-					  b->devices[0], a->device_count, b->device_count, g->params / n };
+		flows[i] = (struct flow){ c->cluster->devices[a->devices[0]].node,
+			                  c->cluster->devices[b->devices[0]].node,
+			                  a->devices[0],
+			                  b->devices[0],
+			                  a->device_count,
+			                  b->device_count,
+			                  g->params / n };
 	}
 	qsort(flows, (size_t)n, sizeof *flows, by_nodes);
 	int kept = 0;
@@ -154,12 +160,14 @@ static double left_behind(const struct sync *y, int pipeline, int stage, int lay
 	const struct hspmd_pipeline *pipe = &y->p->pipelines[pipeline];
 	const struct hspmd_stage *s = &pipe->stages[stage];
 	const struct hspmd_stage_cost *cost = &y->t->stages[y->t->first_stage[pipeline] + stage].cost;
-	const struct hspmd_layer_times *t = hspmd_costs_times(y->c, y->c->cluster->devices[s->devices[0]].type, hspmd_stage_share(s, 0), pipe->micro_batch, NULL);
+	const struct hspmd_layer_times *t =
+	        hspmd_costs_times(y->c, y->c->cluster->devices[s->devices[0]].type, hspmd_stage_share(s, 0), pipe->micro_batch, NULL);
 	if (!t || layer == s->layers[0])
 		return 0;
 	const double *recompute_s = t->recompute_s[s->recompute];
 	int a = s->layers[0], b = s->layers[1];
-	double part = (t->backward[layer] - t->backward[a] + recompute_s[layer] - recompute_s[a]) / (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]);
+	double part = (t->backward[layer] - t->backward[a] + recompute_s[layer] - recompute_s[a]) /
+	              (t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]);
 	return part * (y->p->schedule == HSPMD_SCHEDULE_ZB_H1 ? hspmd_sim_weight_grads(cost->forward, cost->backward) : cost->backward);
 }
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stage does, and in which order, is fixed by the schedule, so a step is a longest path: an operation starts when its stage is free and
- * what it needs has come.
+/* What a stage does, and in which order, is fixed by the schedule, so a step is a longest path: an operation starts when its stage is free
+ * and what it needs has come.
  *
- * Time is cut into rounds. In round i stage s of S runs the forward pass of micro-batch i + w(s) and then the backward pass of micro-batch i, as far as
- * there are such; 1F1B has w(s) = S - 1 - s, GPipe m more. What a stage has made it exchanges with its neighbour before it goes on: neighbours
- * meet once a round, after the forward pass of the one in front and the backward pass of the one behind; the gradient goes one way, then the
- * activation the other. A transfer needs both sides and holds both while it lasts, as sends and receives in one stream of instructions do; so
- * transfers are part of each stage's cycle, not only of the first micro-batch's way.
+ * Time is cut into rounds. In round i stage s of S runs the forward pass of micro-batch i + w(s) and then the backward pass of micro-batch
+ * i, as far as there are such; 1F1B has w(s) = S - 1 - s, GPipe m more. What a stage has made it exchanges with its neighbour before it
+ * goes on: neighbours meet once a round, after the forward pass of the one in front and the backward pass of the one behind; the gradient
+ * goes one way, then the activation the other. A transfer needs both sides and holds both while it lasts, as sends and receives in one
+ * stream of instructions do; so transfers are part of each stage's cycle, not only of the first micro-batch's way.
  *
  *     forward done  f(s, i) = l(s, i) + F(s)
  *     met           l(s, i + 1) = max(b(s, i), f(s - 1, i)) + gradient(s) + activation(s - 1)
  *     backward done b(s, i) = l(s + 1, i + 1) + B(s);   for the last stage f(s, i) + B(s)
- * so that a round takes O(S), from the last stage to the first. ZB-H1 is 1F1B in which B(s) lacks the gradients of weights; stage s computes those of
- * micro-batch i - s while it waits for its neighbours in round i, and what is left of them at the end.
+ * so that a round takes O(S), from the last stage to the first. ZB-H1 is 1F1B in which B(s) lacks the gradients of weights; stage s
+ * computes those of micro-batch i - s while it waits for its neighbours in round i, and what is left of them at the end.
  */
 #include "controller/solver/sim/simulate.h"
 
@@ -24,7 +24,7 @@
 
 struct run {
 	const struct hspmd_sim_stage *stages;
-	bool split_backward; /* gradients of weights are */
+	bool split_backward;             /* gradients of weights are */
 	int count, micro_batches, ahead; /* ahead: rounds between the last stage's first forward pass and first backward pass */
 	double *exchanged, *forward_done;
 	struct hspmd_pipeline_sim *result;
@@ -131,11 +131,18 @@ static void round_of(struct run *r, int i)
 	}
 }
 
-int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_pipeline_sim *result)
+int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule,
+                   struct hspmd_pipeline_sim *result)
 {
 	double few[2 * SMALL] = { 0 }, *many = NULL;
-	struct run r = { .stages = stages, .split_backward = schedule == HSPMD_SCHEDULE_ZB_H1, .count = count, .micro_batches = micro_batches,
-			 .ahead = schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : 0, .exchanged = few, .forward_done = few + SMALL, .result = result };
+	struct run r = { .stages = stages,
+		         .split_backward = schedule == HSPMD_SCHEDULE_ZB_H1,
+		         .count = count,
+		         .micro_batches = micro_batches,
+		         .ahead = schedule == HSPMD_SCHEDULE_GPIPE ? micro_batches : 0,
+		         .exchanged = few,
+		         .forward_done = few + SMALL,
+		         .result = result };
 	if (count > SMALL) {
 		many = hspmd_calloc((size_t)count * 2, sizeof *many);
 		if (!many)

@@ -10,7 +10,7 @@
 
 struct hspmd_sim_stage {
 	double forward, backward;           /* seconds of one micro-batch */
-	double weight_grads;                     /* of `backward`: what no other stage waits for; only zb-h1 puts it off */
+	double weight_grads;                /* of `backward`: what no other stage waits for; only zb-h1 puts it off */
 	double send_forward, send_backward; /* seconds of its activation to the next stage, of its gradient to the one before */
 };
 
@@ -32,13 +32,16 @@ struct hspmd_pipeline_sim {
 int hspmd_sim_op_count(int stages, int micro_batches, enum hspmd_schedule schedule);
 
 /* 0, or -1 when memory is short. */
-int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule, struct hspmd_pipeline_sim *result);
+int hspmd_simulate(const struct hspmd_sim_stage *stages, int count, int micro_batches, enum hspmd_schedule schedule,
+                   struct hspmd_pipeline_sim *result);
 
-/* simulate_interleaved.c: the stages come in `chunks` of equal length, and stage k of every chunk runs on the same devices. 0, or -1 when memory is short. */
-int hspmd_simulate_interleaved(const struct hspmd_sim_stage *stages, int count, int chunks, int micro_batches, struct hspmd_pipeline_sim *result);
+/* simulate_interleaved.c: the stages come in `chunks` of equal length, and stage k of every chunk runs on the same devices. 0, or -1 when
+ * memory is short. */
+int hspmd_simulate_interleaved(const struct hspmd_sim_stage *stages, int count, int chunks, int micro_batches,
+                               struct hspmd_pipeline_sim *result);
 
-/* Of a stage's backward pass what gradients of weights take. They are as many products as the forward pass; a backward pass is twice that, and more where it
- * computes anew. */
+/* Of a stage's backward pass what gradients of weights take. They are as many products as the forward pass; a backward pass is twice that,
+ * and more where it computes anew. */
 double hspmd_sim_weight_grads(double forward, double backward);
 
 /* Micro-batches whose gradients of weights stage `stage` has still to compute, at most; 0 where they are not put off. */

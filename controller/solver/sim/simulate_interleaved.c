@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interleaved 1F1B (Megatron-LM, arXiv 2104.04473, section 2.2), event by event: every pipeline rank runs its entries in the order of common/schedule.h, each as soon
- * as the rank is free and what the entry needs has come. With full groups of micro-batches, equal chunks and no transfers this is the paper's
- *     chunks m (f + b) + (ranks - 1) (f + b)        f, b: of one chunk
+/* Interleaved 1F1B (Megatron-LM, arXiv 2104.04473, section 2.2), event by event: every pipeline rank runs its entries in the order of
+ * common/schedule.h, each as soon as the rank is free and what the entry needs has come. With full groups of micro-batches, equal chunks
+ * and no transfers this is the paper's chunks m (f + b) + (ranks - 1) (f + b)        f, b: of one chunk
  *
- * A transfer holds the rank that sends for as long as it lasts, and the rank that takes it in as well, from when both could; unlike with one chunk a device
- * nobody waits for the other side to be ready, since here two ranks may want to send to one another at the same time.
- */
+ * A transfer holds the rank that sends for as long as it lasts, and the rank that takes it in as well, from when both could; unlike with
+ * one chunk a device nobody waits for the other side to be ready, since here two ranks may want to send to one another at the same
+ * time. */
 #include "controller/solver/sim/simulate.h"
 
 #include <stdlib.h>
@@ -16,10 +16,10 @@
 struct schedule_run {
 	const struct hspmd_sim_stage *stages;
 	int count, ranks, micro_batches;
-	struct hspmd_schedule_entry *entries;        /* per rank */
-	int *next;                       /* per rank: its next entry */
-	double *free;                    /* per rank */
-	double *sent[2];                 /* per stage and micro-batch: when its result began to be sent on, forward and backward; < 0: not yet */
+	struct hspmd_schedule_entry *entries; /* per rank */
+	int *next;                            /* per rank: its next entry */
+	double *free;                         /* per rank */
+	double *sent[2]; /* per stage and micro-batch: when its result began to be sent on, forward and backward; < 0: not yet */
 	struct hspmd_pipeline_sim *result;
 	int ops;
 };
@@ -42,7 +42,8 @@ static bool run_entry(struct schedule_run *t, int rank)
 {
 	int per_rank = 2 * t->micro_batches * (t->count / t->ranks);
 	const struct hspmd_schedule_entry *entry = &t->entries[(size_t)rank * (size_t)per_rank + (size_t)t->next[rank]];
-	int stage = rank + entry->chunk * t->ranks, m = entry->micro_batch, way = entry->backward ? -1 : 1, from = stage - way, to = stage + way;
+	int stage = rank + entry->chunk * t->ranks, m = entry->micro_batch, way = entry->backward ? -1 : 1, from = stage - way,
+	    to = stage + way;
 	double start = t->free[rank];
 	if (from >= 0 && from < t->count) {
 		double sent = t->sent[entry->backward][(size_t)from * (size_t)t->micro_batches + (size_t)m];
@@ -65,7 +66,8 @@ static bool run_entry(struct schedule_run *t, int rank)
 	return true;
 }
 
-int hspmd_simulate_interleaved(const struct hspmd_sim_stage *stages, int count, int chunks, int micro_batches, struct hspmd_pipeline_sim *result)
+int hspmd_simulate_interleaved(const struct hspmd_sim_stage *stages, int count, int chunks, int micro_batches,
+                               struct hspmd_pipeline_sim *result)
 {
 	int ranks = count / chunks, per_rank = 2 * micro_batches * chunks;
 	size_t cells = (size_t)count * (size_t)micro_batches;
@@ -83,7 +85,8 @@ int hspmd_simulate_interleaved(const struct hspmd_sim_stage *stages, int count, 
 		for (int s = 0; s < count && result->stage_end; s++)
 			result->stage_end[s] = 0;
 		for (int s = 0; s < ranks; s++)
-			hspmd_schedule(HSPMD_SCHEDULE_INTERLEAVED, &(struct hspmd_pipeline_rank){ s, ranks, chunks, micro_batches }, t.entries + (size_t)s * (size_t)per_rank);
+			hspmd_schedule(HSPMD_SCHEDULE_INTERLEAVED, &(struct hspmd_pipeline_rank){ s, ranks, chunks, micro_batches },
+			               t.entries + (size_t)s * (size_t)per_rank);
 		for (bool moved = true; moved;) {
 			moved = false;
 			for (int s = 0; s < ranks; s++)

@@ -6,17 +6,27 @@ int64_t LOCAL(attention_inputs)(const struct hspmd_kernel_args *args, int first)
 	return args->in[first].rank == 4 ? 1 : 3;
 }
 
-void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments, const struct hspmd_view *rows)
+void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments,
+                            const struct hspmd_view *rows)
 {
 	const struct hspmd_view *q = &args->in[first];
 	bool packed = LOCAL(attention_inputs)(args, first) == 1;
 	const struct hspmd_view *k = packed ? q : &args->in[first + 1], *v = packed ? q : &args->in[first + 2];
 	int last = q->rank - 1;
 	int64_t d = args->attr->head_dim, width = q->shape[last], kv_width = k->shape[last];
-	*a = (struct attention){ .args = args, .batches = q->shape[0], .head_dim = d, .queries = rows->shape[1], .keys = k->shape[1],
-				 .query_start = rows->start[1], .key_start = k->start[1], .heads = width / d, .kv_heads = kv_width / d,
-				 .first_head = q->start[last] / d, .first_kv = k->start[last] / d, .window = args->attr->window,
-				 .scale = (real)args->attr->scale };
+	*a = (struct attention){ .args = args,
+		                 .batches = q->shape[0],
+		                 .head_dim = d,
+		                 .queries = rows->shape[1],
+		                 .keys = k->shape[1],
+		                 .query_start = rows->start[1],
+		                 .key_start = k->start[1],
+		                 .heads = width / d,
+		                 .kv_heads = kv_width / d,
+		                 .first_head = q->start[last] / d,
+		                 .first_kv = k->start[last] / d,
+		                 .window = args->attr->window,
+		                 .scale = (real)args->attr->scale };
 	a->group = q->full[last] / k->full[last];
 	if (args->input_count > segments && args->in[segments].rank >= 0) {
 		a->segments = args->in[segments].data;
@@ -88,7 +98,8 @@ static void merge_output(const struct attention *a, real *o, real *lse, int64_t 
 	}
 }
 
-static void write_output(const struct attention *a, int64_t batch, int64_t head, int64_t q0, const struct scratch *s, const vec *most, const vec *sum)
+static void write_output(const struct attention *a, int64_t batch, int64_t head, int64_t q0, const struct scratch *s, const vec *most,
+                         const vec *sum)
 {
 	int64_t width = a->heads * a->head_dim, count = a->queries - q0 < QUERIES ? a->queries - q0 : QUERIES;
 	real inverse[QUERIES], lse[QUERIES];
@@ -156,12 +167,14 @@ static void attention(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 	struct attention a;
 	struct scratch none;
 	LOCAL(attention_setup)(&a, args, 0, (int)LOCAL(attention_inputs)(args, 0), &args->out[0]);
-	int64_t pairs = a.batches * a.kv_heads, wanted = 4 * hspmd_thread_pool_threads(cpu->pool), blocks = (a.queries + QUERIES - 1) / QUERIES;
+	int64_t pairs = a.batches * a.kv_heads, wanted = 4 * hspmd_thread_pool_threads(cpu->pool),
+	        blocks = (a.queries + QUERIES - 1) / QUERIES;
 	a.parts = pairs && pairs < wanted ? (wanted + pairs - 1) / pairs : 1;
 	a.parts = a.parts < blocks || !blocks ? a.parts : blocks;
 	a.scratch = lay_out(&a, NULL, &none);
 	double seen = (double)(a.group * a.queries * a.keys) / (double)(2 * a.parts), packed = (double)(2 * a.keys * a.head_dim);
-	hspmd_thread_pool_for(cpu->pool, pairs * a.parts, seen * (2 * (double)a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, attend, &a);
+	hspmd_thread_pool_for(cpu->pool, pairs * a.parts, seen * (2 * (double)a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, attend,
+	                      &a);
 }
 
 static size_t attention_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

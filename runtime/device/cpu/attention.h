@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What attention's forward and backward share: where heads lie, which positions see which, and products with small panels.
  *
- * Queries lie along vectors: a block of QUERIES queries is a panel of the "right" operand, and scores are [key][query], so that softmax needs no
- * sums across lanes (blocks of keys with a running maximum: Dao et al., "FlashAttention", arXiv 2205.14135). T x T is never stored. */
+ * Queries lie along vectors: a block of QUERIES queries is a panel of the "right" operand, and scores are [key][query], so that softmax
+ * needs no sums across lanes (blocks of keys with a running maximum: Dao et al., "FlashAttention", arXiv 2205.14135). T x T is never
+ * stored. */
 #ifndef HSPMD_CPU_ATTENTION_H
 #define HSPMD_CPU_ATTENTION_H
 
@@ -13,7 +14,8 @@
 #define KEYS 96 /* keys of a block of scores: a multiple of MR */
 #define MASKED ((real)-1e30)
 
-/* The rows (positions) of one tensor's heads: element d of head h at position t of sample b is data[b * batch + t * row + h * head_dim + d]. */
+/* The rows (positions) of one tensor's heads: element d of head h at position t of sample b is data[b * batch + t * row + h * head_dim +
+ * d]. */
 struct head_rows {
 	real *data;
 	int64_t batch, row;
@@ -22,23 +24,24 @@ struct head_rows {
 struct attention {
 	const struct hspmd_kernel_args *args;
 	int64_t batches, head_dim;
-	int64_t queries, keys;           /* local positions */
-	int64_t query_start, key_start;  /* global position of the first */
-	int64_t heads, kv_heads;         /* local */
-	int64_t first_head, first_kv;    /* global numbers of the first local ones */
-	int64_t group;                   /* query heads that share a kv head */
-	int64_t window;                  /* 0: none */
+	int64_t queries, keys;          /* local positions */
+	int64_t query_start, key_start; /* global position of the first */
+	int64_t heads, kv_heads;        /* local */
+	int64_t first_head, first_kv;   /* global numbers of the first local ones */
+	int64_t group;                  /* query heads that share a kv head */
+	int64_t window;                 /* 0: none */
 	real scale;
-	const int32_t *segments;         /* NULL: none */
+	const int32_t *segments; /* NULL: none */
 	int64_t segment_length, segment_start;
 	struct head_rows q, k, v;
-	int64_t parts;                   /* items that share the queries of one kv head */
-	int64_t scratch;                 /* elements of workspace a thread */
+	int64_t parts;   /* items that share the queries of one kv head */
+	int64_t scratch; /* elements of workspace a thread */
 };
 
-/* in[first..] are q, k, v or qkv; segments are in[segments] when given. `rows`: o or its gradient, whose positions are the queries that are worked on
- * (qkv may hold more). */
-void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments, const struct hspmd_view *rows);
+/* in[first..] are q, k, v or qkv; segments are in[segments] when given. `rows`: o or its gradient, whose positions are the queries that are
+ * worked on (qkv may hold more). */
+void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments,
+                            const struct hspmd_view *rows);
 int64_t LOCAL(attention_inputs)(const struct hspmd_kernel_args *args, int first); /* 1 (packed) or 3 */
 
 /* Local query heads [*first, *end) that read local kv head `kv`. */
@@ -73,8 +76,7 @@ static inline void mask_scores(const struct attention *a, int64_t batch, int64_t
 			int64_t distance = q0 + j + shift - k;
 			if (distance < 0 || (a->window && distance >= a->window))
 				row[j] = MASKED;
-			else if (segments && q0 + j < a->queries &&
-				 segments[a->query_start + q0 + j] != segments[a->key_start + k])
+			else if (segments && q0 + j < a->queries && segments[a->query_start + q0 + j] != segments[a->key_start + k])
 				row[j] = MASKED;
 		}
 	}
@@ -93,7 +95,8 @@ static inline int64_t padded(int64_t rows)
 }
 
 /* C[rows up to a multiple of MR][NR] (+)= panels of A times one panel of B. `stride`: elements from one panel of A to the next. */
-static inline void multiply_panels(int64_t rows, int64_t depth, const real *a, int64_t stride, const real *b, real *c, int64_t ldc, bool add)
+static inline void multiply_panels(int64_t rows, int64_t depth, const real *a, int64_t stride, const real *b, real *c, int64_t ldc,
+                                   bool add)
 {
 	for (int64_t i = 0; i < rows; i += MR, a += stride)
 		micro_kernel(depth, a, b, c + i * ldc, ldc, add, NULL);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/device/cpu/attention.h"
 
-/* Workspace of one thread. For one kv head: keys and values packed for scores (panels of keys), keys packed for dq (panels of head_dim), and sums of
- * dk and dv. For one block of queries: q and do as right operands both ways round, scores and their gradient, also as left operands. */
+/* Workspace of one thread. For one kv head: keys and values packed for scores (panels of keys), keys packed for dq (panels of head_dim),
+ * and sums of dk and dv. For one block of queries: q and do as right operands both ways round, scores and their gradient, also as left
+ * operands. */
 struct scratch {
 	real *keys, *values, *keys_across;
-	real *dk, *dv; /* [keys][columns] */
-	real *query, *dout;             /* [head_dim][QUERIES] */
-	real *query_rows, *dout_rows;   /* panels [QUERIES][NR] of columns */
-	real *p, *ds;                   /* [KEYS][QUERIES] */
-	real *p_across, *ds_across;     /* panels of keys: [QUERIES][MR] */
-	real *dq;                       /* [head_dim][QUERIES] */
+	real *dk, *dv;                /* [keys][columns] */
+	real *query, *dout;           /* [head_dim][QUERIES] */
+	real *query_rows, *dout_rows; /* panels [QUERIES][NR] of columns */
+	real *p, *ds;                 /* [KEYS][QUERIES] */
+	real *p_across, *ds_across;   /* panels of keys: [QUERIES][MR] */
+	real *dq;                     /* [head_dim][QUERIES] */
 };
 
 static int64_t columns_of(const struct attention *a)
@@ -21,10 +22,11 @@ static int64_t columns_of(const struct attention *a)
 static int64_t lay_out(const struct attention *a, real *base, struct scratch *s)
 {
 	int64_t d = a->head_dim, wide = columns_of(a), keys = padded(a->keys), block = (KEYS + MR) * QUERIES, used = 0;
-	int64_t sizes[] = { keys * d, keys * d, a->keys * padded(d), keys * wide, keys * wide, d * QUERIES, d * QUERIES, wide * QUERIES,
-			    wide * QUERIES, block, block, block, block, padded(d) * QUERIES };
-	real **places[] = { &s->keys, &s->values, &s->keys_across, &s->dk, &s->dv, &s->query, &s->dout, &s->query_rows, &s->dout_rows,
-			    &s->p, &s->ds, &s->p_across, &s->ds_across, &s->dq };
+	int64_t sizes[] = { keys * d,    keys * d,           a->keys * padded(d), keys * wide, keys * wide, d * QUERIES,
+		            d * QUERIES, wide * QUERIES,     wide * QUERIES,      block,       block,       block,
+		            block,       padded(d) * QUERIES };
+	real **places[] = { &s->keys,       &s->values,    &s->keys_across, &s->dk, &s->dv,       &s->query,     &s->dout,
+		            &s->query_rows, &s->dout_rows, &s->p,           &s->ds, &s->p_across, &s->ds_across, &s->dq };
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
 		if (base)
 			*places[i] = base + used;
@@ -83,9 +85,9 @@ static void query_terms(const struct attention *a, int64_t batch, int64_t head, 
 
 struct grads {
 	struct attention a;
-	int out;                    /* input number of o; lse follows */
+	int out; /* input number of o; lse follows */
 	struct head_rows dq, dk, dv;
-	int64_t shift;              /* rows of dq before the first query (packed only) */
+	int64_t shift; /* rows of dq before the first query (packed only) */
 };
 
 static void write_dq(const struct grads *g, int64_t batch, int64_t head, int64_t q0, int64_t count, const struct scratch *s)
@@ -206,7 +208,8 @@ static void attention_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args
 	struct grads g;
 	setup(&g, args);
 	double seen = (double)(g.a.group * g.a.queries * g.a.keys) / 2, packed = (double)(5 * g.a.keys * g.a.head_dim);
-	hspmd_thread_pool_for(cpu->pool, g.a.batches * g.a.kv_heads, seen * (5 * (double)g.a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, kv_head_grad, &g);
+	hspmd_thread_pool_for(cpu->pool, g.a.batches * g.a.kv_heads,
+	                      seen * (5 * (double)g.a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, kv_head_grad, &g);
 }
 
 static size_t attention_grad_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)

@@ -51,8 +51,8 @@ static void cast_item(void *context, int64_t item, int thread)
 	end = end < count ? end : count;
 	if (hspmd_rounds_stochastically(args)) {
 		struct hspmd_index_map map = hspmd_index_map_of(y);
-		hspmd_round_elements(args->attr->random.seed, args->attr->random.stream, &map, first, (int)(end - first), (const float *)x->data + first,
-				     (uint16_t *)y->data + first);
+		hspmd_round_elements(args->attr->random.seed, args->attr->random.stream, &map, first, (int)(end - first),
+		                     (const float *)x->data + first, (uint16_t *)y->data + first);
 		return;
 	}
 	for (int64_t i = first; i < end; i++)
@@ -62,7 +62,7 @@ static void cast_item(void *context, int64_t item, int thread)
 static void cast(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	hspmd_thread_pool_for(cpu->pool, (elements_of(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,
-		       ELEMENTS_PER_ITEM * (hspmd_rounds_stochastically(args) ? 5.0 : 1.0), cast_item, (void *)args);
+	                      ELEMENTS_PER_ITEM * (hspmd_rounds_stochastically(args) ? 5.0 : 1.0), cast_item, (void *)args);
 }
 
 extern const struct hspmd_cpu_kernel hspmd_cpu_cast;
@@ -105,7 +105,7 @@ static void add_box(const struct box_addition *add, const struct hspmd_box *part
 	memcpy(at, part->lo, sizeof at);
 	for (int64_t r = 0; r < rows; r++) {
 		add_elements((char *)add->dst + (size_t)offset_of(add->dst_box, at) * bytes,
-			     (const char *)add->src + (size_t)offset_of(add->src_box, at) * bytes, row, add->dtype);
+		             (const char *)add->src + (size_t)offset_of(add->src_box, at) * bytes, row, add->dtype);
 		for (int d = part->rank - 2; d >= 0; d--) {
 			if (++at[d] < part->hi[d])
 				break;
@@ -114,8 +114,9 @@ static void add_box(const struct box_addition *add, const struct hspmd_box *part
 	}
 }
 
-int hspmd_cpu_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-		       const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err)
+int hspmd_cpu_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
+                       const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
+                       struct hspmd_error *err)
 {
 	(void)dev;
 	if (!add) {

@@ -123,11 +123,11 @@ static int cpu_run(struct hspmd_device *dev, enum hspmd_opcode op, const struct 
 	const struct hspmd_cpu_kernel *kernel = find_kernel(cpu, op, args);
 	if (!kernel)
 		return hspmd_fail(err, "the CPU device has no kernel for %s on %s", hspmd_opcode_names[op],
-				  hspmd_dtype_names[compute_type(args)]);
+		                  hspmd_dtype_names[compute_type(args)]);
 	size_t need = kernel->workspace ? kernel->workspace(cpu, args) : 0;
 	if (need > args->workspace_bytes)
 		return hspmd_fail(err, "%s was given %zu bytes of workspace and needs %zu", hspmd_opcode_names[op], args->workspace_bytes,
-				  need);
+		                  need);
 	kernel->run(cpu, args);
 	return 0;
 }

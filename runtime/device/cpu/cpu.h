@@ -24,10 +24,11 @@ struct hspmd_cpu_kernel {
 /* The fastest tables that this machine can run, and the name of their instruction set. NULL and err when HSPMD_CPU_ISA names one that is
  * unknown or that the machine lacks. */
 const char *hspmd_cpu_choose(const struct hspmd_cpu_kernel *const **f32, const struct hspmd_cpu_kernel *const **f64,
-			     struct hspmd_error *err);
+                             struct hspmd_error *err);
 
 /* Copies of a box between packed buffers (device.h). */
-int hspmd_cpu_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-		       const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err);
+int hspmd_cpu_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
+                       const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
+                       struct hspmd_error *err);
 
 #endif

@@ -33,7 +33,8 @@ static void embed_rows(void *context, int64_t item, int thread)
 
 static void embed(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, items_of(row_count(&args->out[0]), ROWS_PER_ITEM), rows_ns(&args->out[0]), embed_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(row_count(&args->out[0]), ROWS_PER_ITEM), rows_ns(&args->out[0]), embed_rows,
+	                      (void *)args);
 }
 
 /* Columns [first, end) of the table's gradient: shared out by columns, so that a row that many tokens hit is summed in their order. */
@@ -65,7 +66,7 @@ static void embed_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *ar
 {
 	int64_t rows = row_count(&args->in[1]) + (args->out[0].accumulate ? 0 : args->out[0].shape[0]);
 	hspmd_thread_pool_for(cpu->pool, items_of(row_length(&args->in[1]), COLUMNS_PER_ITEM), (double)(rows * COLUMNS_PER_ITEM) * MOVE_NS,
-		       embed_grad_columns, (void *)args);
+	                      embed_grad_columns, (void *)args);
 }
 
 static void position_rows(void *context, int64_t item, int thread)
@@ -85,7 +86,8 @@ static void position_rows(void *context, int64_t item, int thread)
 
 static void position_embed(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, items_of(row_count(&args->in[0]), ROWS_PER_ITEM), rows_ns(&args->in[0]), position_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(row_count(&args->in[0]), ROWS_PER_ITEM), rows_ns(&args->in[0]), position_rows,
+	                      (void *)args);
 }
 
 static void position_grad_row(void *context, int64_t item, int thread)
@@ -109,7 +111,8 @@ static void position_grad_row(void *context, int64_t item, int thread)
 static void position_embed_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	const struct hspmd_view *dy = &args->in[0];
-	hspmd_thread_pool_for(cpu->pool, args->out[0].shape[0], (double)((dy->shape[0] + 1) * row_length(dy)) * MOVE_NS, position_grad_row, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, args->out[0].shape[0], (double)((dy->shape[0] + 1) * row_length(dy)) * MOVE_NS, position_grad_row,
+	                      (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(embed) = { embed, NULL };

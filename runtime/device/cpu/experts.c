@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local experts of a mixture, one after another: the tokens that chose it are gathered, go through its two layers, and are added where they came
- * from. An expert sees its tokens in their order and a token its experts in theirs, so that sums have one order. */
+/* The local experts of a mixture, one after another: the tokens that chose it are gathered, go through its two layers, and are added where
+ * they came from. An expert sees its tokens in their order and a token its experts in theirs, so that sums have one order. */
 #include "runtime/device/cpu/kernel.h"
 
 #define ROWS_PER_ITEM 16
@@ -18,10 +18,10 @@ struct experts {
 	void *workspace;
 	/* the expert's */
 	int64_t count;
-	int32_t *token, *slot;      /* which token, and which of its choices */
-	real *rows, *rows_dy;       /* [count][width]: x, and dy */
-	real *gate, *up, *act;      /* [count][inner] */
-	real *result;               /* [count][width] */
+	int32_t *token, *slot; /* which token, and which of its choices */
+	real *rows, *rows_dy;  /* [count][width]: x, and dy */
+	real *gate, *up, *act; /* [count][inner] */
+	real *result;          /* [count][width] */
 };
 
 static int64_t items_of(int64_t rows)
@@ -79,7 +79,8 @@ static void activate(void *context, int64_t item, int thread)
 	item_range(e, item, &first, &end);
 	for (int64_t i = first * e->inner; i < end * e->inner; i += LANES) {
 		int64_t n = end * e->inner - i;
-		vec g = n >= LANES ? load(e->gate + i) : load_part(e->gate + i, n), u = n >= LANES ? load(e->up + i) : load_part(e->up + i, n);
+		vec g = n >= LANES ? load(e->gate + i) : load_part(e->gate + i, n),
+		    u = n >= LANES ? load(e->up + i) : load_part(e->up + i, n);
 		vec a = g * vsigmoid(g) * u;
 		if (n >= LANES)
 			store(e->act + i, a);
@@ -103,8 +104,8 @@ static void scatter(void *context, int64_t item, int thread)
 	}
 }
 
-/* `act` holds act; `result`'s space is not yet used and holds dy * down, the gradient of act but for the token's weight. Gives that of the weight, and
- * turns gate and up into their gradients, act into what ddown needs: weight * act. */
+/* `act` holds act; `result`'s space is not yet used and holds dy * down, the gradient of act but for the token's weight. Gives that of the
+ * weight, and turns gate and up into their gradients, act into what ddown needs: weight * act. */
 static void differentiate(void *context, int64_t item, int thread)
 {
 	const struct experts *e = context;
@@ -148,14 +149,23 @@ static void first_layer(struct experts *e, const real *gate, const real *up)
 static size_t lay_out(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward)
 {
 	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
-	*e = (struct experts){ .args = args, .pool = cpu->pool, .tokens = row_count(x), .width = row_length(x), .inner = gate->shape[1],
-			       .per_token = row_length(&args->in[first + 1]), .x = x->data, .choice = args->in[first + 1].data,
-			       .weights = args->in[first + 2].data, .workspace = args->workspace };
+	*e = (struct experts){ .args = args,
+		               .pool = cpu->pool,
+		               .tokens = row_count(x),
+		               .width = row_length(x),
+		               .inner = gate->shape[1],
+		               .per_token = row_length(&args->in[first + 1]),
+		               .x = x->data,
+		               .choice = args->in[first + 1].data,
+		               .weights = args->in[first + 2].data,
+		               .workspace = args->workspace };
 	int64_t wide = e->width > e->inner ? e->width : e->inner, deep = e->tokens > wide ? e->tokens : wide;
-	int64_t sizes[] = { e->tokens * e->width, backward ? e->tokens * e->width : 0, e->tokens * e->inner, e->tokens * e->inner,
-			    e->tokens * e->inner, e->tokens * wide };
+	int64_t sizes[] = { e->tokens * e->width, backward ? e->tokens * e->width : 0,
+		            e->tokens * e->inner, e->tokens * e->inner,
+		            e->tokens * e->inner, e->tokens * wide };
 	real **places[] = { &e->rows, &e->rows_dy, &e->gate, &e->up, &e->act, &e->result };
-	size_t used = LOCAL(gemm_workspace)(hspmd_thread_pool_threads(cpu->pool), wide, deep), indices = (size_t)(e->tokens * 4 + 63) / 64 * 64;
+	size_t used = LOCAL(gemm_workspace)(hspmd_thread_pool_threads(cpu->pool), wide, deep),
+	       indices = (size_t)(e->tokens * 4 + 63) / 64 * 64;
 	used = (used + 63) / 64 * 64;
 	char *base = args->workspace;
 	for (int i = 0; i < 6; i++) {
@@ -179,7 +189,7 @@ static void experts(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 		find_tokens(&e, (int32_t)(gate->start[0] + k));
 		first_layer(&e, (const real *)gate->data + at, (const real *)args->in[4].data + at);
 		multiply(&e, e.count, e.width, e.inner, (struct matrix){ e.act, e.inner, 1 },
-			 (struct matrix){ (const real *)args->in[5].data + at, 1, e.inner }, e.result, false);
+		         (struct matrix){ (const real *)args->in[5].data + at, 1, e.inner }, e.result, false);
 		hspmd_thread_pool_for(cpu->pool, items_of(e.count), rows_ns(e.width, MOVE_NS), scatter, &e);
 	}
 }
@@ -191,7 +201,8 @@ static size_t experts_workspace(const struct hspmd_cpu *cpu, const struct hspmd_
 }
 
 /* Gradient of one expert's matrix, or nothing where it is not wanted: left^T right over the expert's tokens. */
-static void matrix_grad(const struct experts *e, const struct hspmd_view *out, int64_t at, int64_t m, int64_t n, const real *left, const real *right)
+static void matrix_grad(const struct experts *e, const struct hspmd_view *out, int64_t at, int64_t m, int64_t n, const real *left,
+                        const real *right)
 {
 	if (!out->data)
 		return;
@@ -206,17 +217,21 @@ static void expert_grad(struct experts *e, int64_t k)
 {
 	const struct hspmd_kernel_args *args = e->args;
 	int64_t at = k * e->inner * e->width;
-	const real *gate = (const real *)args->in[4].data + at, *up = (const real *)args->in[5].data + at, *down = (const real *)args->in[6].data + at;
+	const real *gate = (const real *)args->in[4].data + at, *up = (const real *)args->in[5].data + at,
+	           *down = (const real *)args->in[6].data + at;
 	first_layer(e, gate, up);
-	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 }, e->result, false);
+	multiply(e, e->count, e->inner, e->width, (struct matrix){ e->rows_dy, e->width, 1 }, (struct matrix){ down, e->inner, 1 },
+	         e->result, false);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, LIBM_NS), differentiate, e);
 	matrix_grad(e, &args->out[2], at, e->inner, e->width, e->gate, e->rows);
 	matrix_grad(e, &args->out[3], at, e->inner, e->width, e->up, e->rows);
 	matrix_grad(e, &args->out[4], at, e->width, e->inner, e->rows_dy, e->act);
 	if (!e->to)
 		return;
-	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, e->result, false);
-	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, e->result, true);
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->gate, e->inner, 1 }, (struct matrix){ gate, e->width, 1 }, e->result,
+	         false);
+	multiply(e, e->count, e->width, e->inner, (struct matrix){ e->up, e->inner, 1 }, (struct matrix){ up, e->width, 1 }, e->result,
+	         true);
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->width, MOVE_NS), scatter, e);
 }
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix product (the blocking of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Both operands are packed
- * into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. A block of B is packed by all threads
- * together and shared; then threads take blocks of C. An element of C is always summed in the same order, so its bits depend neither on the threads nor on
- * how rows and columns are shared among devices. */
+/* Matrix product (the blocking of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Both operands are
+ * packed into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. A block of
+ * B is packed by all threads together and shared; then threads take blocks of C. An element of C is always summed in the same order, so its
+ * bits depend neither on the threads nor on how rows and columns are shared among devices. */
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/microkernel.h"
 
-/* Depth of a block, rows of a block of A, columns of a block of B: a block of A and a panel of B stay in the second-level cache (a megabyte or more
- * where there is AVX-512, else a quarter may be all), the block of B in the last-level cache that the threads share. */
+/* Depth of a block, rows of a block of A, columns of a block of B: a block of A and a panel of B stay in the second-level cache (a megabyte
+ * or more where there is AVX-512, else a quarter may be all), the block of B in the last-level cache that the threads share. */
 #ifdef __AVX512F__
 #define KC_MAX 768
 #else
@@ -118,8 +118,8 @@ static void compute_block(void *context, int64_t item, int thread)
 	}
 }
 
-/* Share out the blocks of C so that all threads have as much to do, which no result depends on: a multiple of their number in rows or, where
- * rows are few, columns as well. */
+/* Share out the blocks of C so that all threads have as much to do, which no result depends on: a multiple of their number in rows or,
+ * where rows are few, columns as well. */
 static void share_out(struct blocks *b, int threads)
 {
 	int64_t m = b->p->m, blocks = round_up((m + MC - 1) / MC, threads);

@@ -4,8 +4,8 @@
 
 #include "runtime/device/cpu/cpu.h"
 
-#define TABLES(isa)                                                                                                                          \
-	extern const struct hspmd_cpu_kernel *const hspmd_cpu_kernels_f32_##isa[HSPMD_OP_COUNT];                                             \
+#define TABLES(isa)                                                                                                                        \
+	extern const struct hspmd_cpu_kernel *const hspmd_cpu_kernels_f32_##isa[HSPMD_OP_COUNT];                                           \
 	extern const struct hspmd_cpu_kernel *const hspmd_cpu_kernels_f64_##isa[HSPMD_OP_COUNT];
 
 TABLES(generic)
@@ -32,13 +32,14 @@ static bool machine_has(const char *name)
 	if (!strcmp(name, "avx2"))
 		return avx2;
 	if (!strcmp(name, "avx512"))
-		return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-		       __builtin_cpu_supports("avx512vl");
+		return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+		       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 #endif
 	return !strcmp(name, "generic");
 }
 
-const char *hspmd_cpu_choose(const struct hspmd_cpu_kernel *const **f32, const struct hspmd_cpu_kernel *const **f64, struct hspmd_error *err)
+const char *hspmd_cpu_choose(const struct hspmd_cpu_kernel *const **f32, const struct hspmd_cpu_kernel *const **f64,
+                             struct hspmd_error *err)
 {
 	const char *wanted = getenv("HSPMD_CPU_ISA");
 	for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
@@ -51,6 +52,6 @@ const char *hspmd_cpu_choose(const struct hspmd_cpu_kernel *const **f32, const s
 		return isas[i].name;
 	}
 	hspmd_fail(err, "HSPMD_CPU_ISA=%s: this build and machine have no such instruction set (generic%s%s)", wanted ? wanted : "",
-		   machine_has("avx2") ? ", avx2" : "", machine_has("avx512") ? ", avx512" : "");
+	           machine_has("avx2") ? ", avx2" : "", machine_has("avx512") ? ", avx512" : "");
 	return NULL;
 }

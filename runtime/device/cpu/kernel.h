@@ -161,7 +161,8 @@ static inline int64_t element_count(const struct hspmd_view *v)
 #define LIBM_NS 15.0                /* a call of libm's exp, sin, pow... */
 #define PRODUCT_NS (0.04 * WORD_NS) /* one multiplication and addition of a matrix product */
 
-/* Cut `count` things into at most `parts` items of near-equal size that do not depend on the number of threads: part i is [*first, *end). */
+/* Cut `count` things into at most `parts` items of near-equal size that do not depend on the number of threads: part i is [*first,
+ * *end). */
 static inline void split_range(int64_t count, int64_t parts, int64_t i, int64_t *first, int64_t *end)
 {
 	*first = count * i / parts;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers: y = x w + bias, and gradients. Rows are all dimensions of x but the last; columns all of w's output dimensions together. */
+/* Linear layers: y = x w + bias, and gradients. Rows are all dimensions of x but the last; columns all of w's output dimensions
+ * together. */
 #include "runtime/device/cpu/kernel.h"
 
 #define ITEMS 16
@@ -24,8 +25,9 @@ static void linear_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_args 
 {
 	const struct hspmd_view *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
 	int64_t k = row_length(dx), n = k ? element_count(w) / k : 0;
-	struct gemm p = { .m = row_count(dx), .n = k, .k = n, .a = { dy->data, n, 1 }, .c = dx->data, .ldc = k,
-			     .accumulate = dx->accumulate };
+	struct gemm p = {
+		.m = row_count(dx), .n = k, .k = n, .a = { dy->data, n, 1 }, .c = dx->data, .ldc = k, .accumulate = dx->accumulate
+	};
 	p.b = args->attr->transposed ? (struct matrix){ w->data, 1, n } : (struct matrix){ w->data, k, 1 };
 	LOCAL(gemm)(cpu->pool, &p, args->workspace);
 }
@@ -72,7 +74,8 @@ static void linear_grad_w(struct hspmd_cpu *cpu, const struct hspmd_kernel_args 
 		bias_grad(cpu, args, n);
 	if (!dw->data)
 		return;
-	struct matrix x_columns = { x->data, 1, k }, dy_rows = { dy->data, n, 1 }, dy_columns = { dy->data, 1, n }, x_rows = { x->data, k, 1 };
+	struct matrix x_columns = { x->data, 1, k }, dy_rows = { dy->data, n, 1 }, dy_columns = { dy->data, 1, n },
+	              x_rows = { x->data, k, 1 };
 	struct gemm p = { .k = rows, .c = dw->data, .accumulate = dw->accumulate };
 	if (args->attr->transposed) {
 		p.m = k, p.n = n, p.a = x_columns, p.b = dy_rows;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax cross-entropy over a vocabulary that may be split: each shard's statistics of its logits, the loss from all shards' statistics, and
- * the gradient of the shard's logits. */
+/* Softmax cross-entropy over a vocabulary that may be split: each shard's statistics of its logits, the loss from all shards' statistics,
+ * and the gradient of the shard's logits. */
 #include "runtime/device/cpu/kernel.h"
 
 #define ROWS_PER_ITEM 8

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The innermost kernel of matrix products, and the packing it reads: a panel of A is [k][MR], one of B is [k][NR], both padded with zeros. */
+/* The innermost kernel of matrix products, and the packing it reads: a panel of A is [k][MR], one of B is [k][NR], both padded with
+ * zeros. */
 #ifndef HSPMD_CPU_MICROKERNEL_H
 #define HSPMD_CPU_MICROKERNEL_H
 
@@ -19,8 +20,8 @@
 #define ROWS_AHEAD 8
 
 /* C tile (rows ldc apart) = (add ? C : 0) + bias + sum over k of a[k][.] b[k][.]. */
-static inline __attribute__((always_inline)) void micro_kernel(int64_t depth, const real *restrict a, const real *restrict b, real *restrict c,
-							       int64_t ldc, bool add, const real *restrict bias)
+static inline __attribute__((always_inline)) void micro_kernel(int64_t depth, const real *restrict a, const real *restrict b,
+                                                               real *restrict c, int64_t ldc, bool add, const real *restrict bias)
 {
 	vec sum[MR][NV] = { { { 0 } } };
 	for (int i = 0; add && i < MR; i++)
@@ -52,7 +53,8 @@ static inline __attribute__((always_inline)) void micro_kernel(int64_t depth, co
 }
 
 /* Panel of B from `width` <= NR columns; rows are row_step apart, columns column_step. */
-static inline void pack_panel_b(real *restrict to, const real *restrict from, int64_t row_step, int64_t column_step, int64_t depth, int64_t width)
+static inline void pack_panel_b(real *restrict to, const real *restrict from, int64_t row_step, int64_t column_step, int64_t depth,
+                                int64_t width)
 {
 	if (column_step == 1 && width == NR) {
 		for (int64_t k = 0; k < depth; k++) {
@@ -73,7 +75,8 @@ static inline void pack_panel_b(real *restrict to, const real *restrict from, in
 }
 
 /* Panel of A from `height` <= MR rows. */
-static inline void pack_panel_a(real *restrict to, const real *restrict from, int64_t row_step, int64_t column_step, int64_t depth, int64_t height)
+static inline void pack_panel_a(real *restrict to, const real *restrict from, int64_t row_step, int64_t column_step, int64_t depth,
+                                int64_t height)
 {
 	if (row_step == 1 && height == MR) {
 		for (int64_t k = 0; k < depth; k++)

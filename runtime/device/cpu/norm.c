@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm and root-mean-square norm. Forward, rows are independent. Backward, the gradients of gain and bias sum over rows: a fixed number of
- * items sum their rows apart and the sums are added in order, so that the result does not depend on the threads. */
+/* Layer norm and root-mean-square norm. Forward, rows are independent. Backward, the gradients of gain and bias sum over rows: a fixed
+ * number of items sum their rows apart and the sums are added in order, so that the result does not depend on the threads. */
 #include "runtime/device/cpu/kernel.h"
 
 #define ITEMS 32
@@ -89,8 +89,10 @@ static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 2 * MOVE_NS, rmsnorm_rows, (void *)args);
 }
 
-/* One row backward: dx, and this row's part of dgain and dbias added to the item's sums. Layer norm subtracts the mean, RMS norm does not. */
-static void grad_row(const real *dy, const real *x, const real *gain, real mean, real scale, real *dx, real *dgain, real *dbias, int64_t width)
+/* One row backward: dx, and this row's part of dgain and dbias added to the item's sums. Layer norm subtracts the mean, RMS norm does
+ * not. */
+static void grad_row(const real *dy, const real *x, const real *gain, real mean, real scale, real *dx, real *dgain, real *dbias,
+                     int64_t width)
 {
 	vec sum = { 0 }, dot = { 0 };
 	bool centred = dbias != NULL;
@@ -126,7 +128,7 @@ static void norm_grad_rows(const struct hspmd_kernel_args *args, int64_t item, b
 	split_range(row_count(view), ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++)
 		grad_row(dy + r * width, x + r * width, gain, centred ? stats[2 * r] : 0, centred ? stats[2 * r + 1] : stats[r],
-			 dx ? dx + r * width : NULL, dgain, dbias, width);
+		         dx ? dx + r * width : NULL, dgain, dbias, width);
 }
 
 static void layernorm_grad_rows(void *context, int64_t item, int thread)
@@ -157,7 +159,8 @@ static void add_sums(const struct hspmd_view *out, const real *sums, int64_t wid
 static void layernorm_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	int64_t width = row_length(&args->in[1]);
-	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, layernorm_grad_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[1]) / ITEMS * 6 * MOVE_NS, layernorm_grad_rows,
+	                      (void *)args);
 	add_sums(&args->out[1], args->workspace, width);
 	if (args->output_count > 2)
 		add_sums(&args->out[2], (const real *)args->workspace + ITEMS * width, width);

@@ -31,8 +31,8 @@ static inline __attribute__((always_inline)) void apply(const struct hspmd_kerne
 			store_part((real *)args->out[k].data + i, out[k], end - i);
 }
 
-/* x Phi(x), where the normal distribution function Phi(x) is nearly sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) (Hendrycks and Gimpel, "Gaussian
- * Error Linear Units"). */
+/* x Phi(x), where the normal distribution function Phi(x) is nearly sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3)) (Hendrycks and Gimpel,
+ * "Gaussian Error Linear Units"). */
 #define TANH_SLOPE 1.5957691216057308
 #define TANH_CUBE 0.044715
 
@@ -88,17 +88,17 @@ static inline void add_map(const struct hspmd_op_attr *attr, const vec *in, vec 
 	out[0] = in[0] + in[1];
 }
 
-#define POINTWISE(name, inputs, outputs, ns)                                                                                                 \
-	static void name##_item(void *context, int64_t item, int thread)                                                                     \
-	{                                                                                                                                    \
-		(void)thread;                                                                                                                \
-		apply(context, item, inputs, outputs, name##_map);                                                                           \
-	}                                                                                                                                    \
-	static void name(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)                                                        \
-	{                                                                                                                                    \
-		hspmd_thread_pool_for(cpu->pool, (element_count(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,                            \
-			       ELEMENTS_PER_ITEM * (ns), name##_item, (void *)args);                                                         \
-	}                                                                                                                                    \
+#define POINTWISE(name, inputs, outputs, ns)                                                                                               \
+	static void name##_item(void *context, int64_t item, int thread)                                                                   \
+	{                                                                                                                                  \
+		(void)thread;                                                                                                              \
+		apply(context, item, inputs, outputs, name##_map);                                                                         \
+	}                                                                                                                                  \
+	static void name(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)                                                      \
+	{                                                                                                                                  \
+		hspmd_thread_pool_for(cpu->pool, (element_count(&args->in[0]) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM,                \
+		                      ELEMENTS_PER_ITEM * (ns), name##_item, (void *)args);                                                \
+	}                                                                                                                                  \
 	const struct hspmd_cpu_kernel LOCAL(name) = { name, NULL }
 
 POINTWISE(gelu, 1, 1, args->attr->exact ? 2 * LIBM_NS : 2 * VEXP_NS);

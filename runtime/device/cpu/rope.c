@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head turns with element
- * i + head_dim / 2 by the angle position * theta^(-2 i / head_dim). Angles are built in double from a multiple of BLOCK and a remainder, so
- * that a position's sine and cosine are the same wherever a device's part of the sequence begins. */
+/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head turns with
+ * element i + head_dim / 2 by the angle position * theta^(-2 i / head_dim). Angles are built in double from a multiple of BLOCK and a
+ * remainder, so that a position's sine and cosine are the same wherever a device's part of the sequence begins. */
 #include "runtime/device/cpu/kernel.h"
 
 #define BLOCK 64
@@ -75,7 +75,8 @@ static void rotate(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, 
 	int64_t length = args->in[0].shape[1];
 	double half = (double)r.half, width = (double)row_length(&args->in[0]);
 	hspmd_thread_pool_for(cpu->pool, BLOCK, half * 2 * LIBM_NS, fine_row, &r);
-	hspmd_thread_pool_for(cpu->pool, (r.first + length + BLOCK - 1) / BLOCK - r.first / BLOCK, half * (2 * LIBM_NS + BLOCK * 4 * MOVE_NS), table_block, &r);
+	hspmd_thread_pool_for(cpu->pool, (r.first + length + BLOCK - 1) / BLOCK - r.first / BLOCK,
+	                      half * (2 * LIBM_NS + BLOCK * 4 * MOVE_NS), table_block, &r);
 	hspmd_thread_pool_for(cpu->pool, (row_count(&args->in[0]) + BLOCK - 1) / BLOCK, BLOCK * width * 2 * MOVE_NS, rotate_rows, &r);
 }
 

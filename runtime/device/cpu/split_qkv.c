@@ -29,13 +29,13 @@ static void pack_rows(void *context, int64_t item, int thread)
 static void split_qkv(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	hspmd_thread_pool_for(cpu->pool, (row_count(&args->out[0]) + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM,
-		       (double)(3 * ROWS_PER_ITEM * row_length(&args->in[0])) * MOVE_NS, unpack_rows, (void *)args);
+	                      (double)(3 * ROWS_PER_ITEM * row_length(&args->in[0])) * MOVE_NS, unpack_rows, (void *)args);
 }
 
 static void split_qkv_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
 	hspmd_thread_pool_for(cpu->pool, (row_count(&args->in[0]) + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM,
-		       (double)(3 * ROWS_PER_ITEM * row_length(&args->out[0])) * MOVE_NS, pack_rows, (void *)args);
+	                      (double)(3 * ROWS_PER_ITEM * row_length(&args->out[0])) * MOVE_NS, pack_rows, (void *)args);
 }
 
 extern const struct hspmd_cpu_kernel LOCAL(split_qkv), LOCAL(split_qkv_grad);

@@ -15,8 +15,8 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 
-/* Work that is worth a helper. Measured on virtual machines (EPYC): waking a sleeper costs the caller 7 to 11 microseconds, and the sleeper begins 6 to 12
- * after the call; one that spins begins within 1. */
+/* Work that is worth a helper. Measured on virtual machines (EPYC): waking a sleeper costs the caller 7 to 11 microseconds, and the sleeper
+ * begins 6 to 12 after the call; one that spins begins within 1. */
 #define WORTH_WAKING_NS 30e3
 #define WORTH_SHARING_NS 5e3
 /* How long a waiting thread spins: about what a sleep and its wake-up cost, so that spinning at most doubles the price of a wait. */
@@ -94,7 +94,8 @@ static bool is_left(struct hspmd_thread_pool *pool, unsigned unused)
 }
 
 /* Spin until over(pool, last), where that has been of use; false: sleep. */
-static bool spin(struct patience *p, struct hspmd_thread_pool *pool, bool (*over)(struct hspmd_thread_pool *pool, unsigned last), unsigned last)
+static bool spin(struct patience *p, struct hspmd_thread_pool *pool, bool (*over)(struct hspmd_thread_pool *pool, unsigned last),
+                 unsigned last)
 {
 	if (p->skip > 0) {
 		p->skip--;
@@ -218,7 +219,8 @@ static int helpers_for(struct hspmd_thread_pool *pool, int64_t count, double ns)
 	return worth < most ? (int)worth : most;
 }
 
-void hspmd_thread_pool_for(struct hspmd_thread_pool *pool, int64_t count, double item_ns, void (*work)(void *context, int64_t item, int thread), void *context)
+void hspmd_thread_pool_for(struct hspmd_thread_pool *pool, int64_t count, double item_ns,
+                           void (*work)(void *context, int64_t item, int thread), void *context)
 {
 	int helpers = helpers_for(pool, count, item_ns * (double)count);
 	if (helpers <= 0) {
@@ -244,8 +246,11 @@ void hspmd_thread_pool_share_all(struct hspmd_thread_pool *pool)
 
 void hspmd_thread_pool_count(const struct hspmd_thread_pool *pool, struct hspmd_thread_pool_counts *counts)
 {
-	*counts = (struct hspmd_thread_pool_counts){ .alone = pool->alone, .shared = pool->shared, .helped = atomic_load(&pool->helped),
-					      .vain = atomic_load(&pool->vain), .asleep = atomic_load(&pool->asleep) };
+	*counts = (struct hspmd_thread_pool_counts){ .alone = pool->alone,
+		                                     .shared = pool->shared,
+		                                     .helped = atomic_load(&pool->helped),
+		                                     .vain = atomic_load(&pool->vain),
+		                                     .asleep = atomic_load(&pool->asleep) };
 }
 
 int hspmd_thread_pool_threads(const struct hspmd_thread_pool *pool)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Router of a mixture of experts: which experts a token goes to, with what weights, and how evenly the tokens of a sample are spread (opcode.h). */
+/* Router of a mixture of experts: which experts a token goes to, with what weights, and how evenly the tokens of a sample are spread
+ * (opcode.h). */
 #include "runtime/device/cpu/kernel.h"
 
 /* The k largest of n, largest first; of equals the first. */
@@ -82,7 +83,8 @@ static void route_grad_sample(void *context, int64_t sample, int thread)
 	(void)thread;
 	const struct hspmd_view *r = &args->in[1];
 	int64_t length = r->shape[1], experts = r->shape[2], k = args->attr->experts_per_token;
-	const real *dweights = (const real *)args->in[0].data + sample * length * k, *weights = (const real *)args->in[2].data + sample * length * k;
+	const real *dweights = (const real *)args->in[0].data + sample * length * k,
+	           *weights = (const real *)args->in[2].data + sample * length * k;
 	const real *logits = (const real *)r->data + sample * length * experts, *load = (const real *)args->in[4].data + sample * experts;
 	const int32_t *choice = (const int32_t *)args->in[3].data + sample * length * k;
 	real *dr = (real *)args->out[0].data + sample * length * experts;

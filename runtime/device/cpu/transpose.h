@@ -44,8 +44,8 @@ static inline __attribute__((always_inline)) void transpose(vec v[LANES])
 }
 
 /* to[c * to_step + r] = from[r * from_step + c] for `rows` <= LANES rows (a constant where speed counts) and all columns. */
-static inline __attribute__((always_inline)) void transpose_strip(real *restrict to, int64_t to_step, const real *restrict from, int64_t from_step,
-								   int rows, int64_t columns)
+static inline __attribute__((always_inline)) void transpose_strip(real *restrict to, int64_t to_step, const real *restrict from,
+                                                                  int64_t from_step, int rows, int64_t columns)
 {
 	int64_t c = 0;
 	for (; c + LANES <= columns; c += LANES) {
@@ -64,7 +64,8 @@ static inline __attribute__((always_inline)) void transpose_strip(real *restrict
 }
 
 /* The same for any number of rows. */
-static inline void transpose_copy(real *restrict to, int64_t to_step, const real *restrict from, int64_t from_step, int64_t rows, int64_t columns)
+static inline void transpose_copy(real *restrict to, int64_t to_step, const real *restrict from, int64_t from_step, int64_t rows,
+                                  int64_t columns)
 {
 	int64_t r = 0;
 	for (; r + LANES <= rows; r += LANES)

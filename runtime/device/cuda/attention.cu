@@ -10,7 +10,8 @@
 #define HIDDEN -1e30f
 
 /* Rows [first, first + TILE) of a head into shared memory, 0 beyond the last. */
-template <typename T> static __device__ __forceinline__ void load_rows(float *to, const struct head_rows &from, int batch, int head, int d, int first, int rows)
+template <typename T>
+static __device__ __forceinline__ void load_rows(float *to, const struct head_rows &from, int batch, int head, int d, int first, int rows)
 {
 	const T *data = (const T *)from.data + batch * from.batch + (int64_t)head * d;
 	for (int i = threadIdx.x; i < TILE * d; i += THREADS) {
@@ -39,7 +40,8 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 	int d = a.head_dim, pitch = d + 1;
 	float *query = shared, *key = query + TILE * pitch, *scores = key + TILE * pitch;
 	int own = threadIdx.x / PARTS, part = threadIdx.x % PARTS;
-	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * TILE, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads, first, end;
+	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * TILE, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads,
+	    first, end;
 	float out[most / PARTS] = {}, high = HIDDEN, sum = 0;
 	load_rows<T>(query, a.q, batch, head, d, q0, a.queries);
 	keys_seen(a, q0, TILE, &first, &end);
@@ -106,8 +108,9 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) delta_ke
 }
 
 /* Probability and gradient of the score of a query and a key, whose rows and statistics are given. */
-static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q, int k, const float *query, const float *dout, const float *key,
-						     const float *value, float lse, float delta, float *p, float *ds)
+static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q, int k, const float *query,
+                                                     const float *dout, const float *key, const float *value, float lse, float delta,
+                                                     float *p, float *ds)
 {
 	*p = *ds = 0;
 	if (!sees(a, batch, q, k))
@@ -120,10 +123,12 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 {
 	DYNAMIC_SHARED(float, shared);
 	int d = a.head_dim, pitch = d + 1;
-	float *key = shared, *value = key + TILE * pitch, *query = value + TILE * pitch, *dout = query + TILE * pitch, *p = dout + TILE * pitch;
+	float *key = shared, *value = key + TILE * pitch, *query = value + TILE * pitch, *dout = query + TILE * pitch,
+	      *p = dout + TILE * pitch;
 	float *ds = p + TILE * (TILE + 1), *lse = ds + TILE * (TILE + 1), *delta = lse + TILE;
 	int own = threadIdx.x / PARTS, part = threadIdx.x % PARTS, row = own * (TILE + 1);
-	int k0 = (int)(blockIdx.x % tiles) * TILE, kv = blockIdx.x / tiles % a.kv_heads, batch = blockIdx.x / tiles / a.kv_heads, first, end;
+	int k0 = (int)(blockIdx.x % tiles) * TILE, kv = blockIdx.x / tiles % a.kv_heads, batch = blockIdx.x / tiles / a.kv_heads, first,
+	    end;
 	float dk[most / PARTS] = {}, dv[most / PARTS] = {};
 	load_rows<T>(key, a.k, batch, kv, d, k0, a.keys);
 	load_rows<T>(value, a.v, batch, kv, d, k0, a.keys);
@@ -142,8 +147,8 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 			__syncthreads();
 			for (int i = 0; i < EACH; i++) {
 				int q = part + i * PARTS;
-				differentiate(a, batch, q0 + q, k0 + own, query + q * pitch, dout + q * pitch, key + own * pitch, value + own * pitch, lse[q],
-					      delta[q], &p[row + q], &ds[row + q]);
+				differentiate(a, batch, q0 + q, k0 + own, query + q * pitch, dout + q * pitch, key + own * pitch,
+				              value + own * pitch, lse[q], delta[q], &p[row + q], &ds[row + q]);
 			}
 			__syncwarp();
 #pragma unroll 1
@@ -176,9 +181,11 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 {
 	DYNAMIC_SHARED(float, shared);
 	int d = a.head_dim, pitch = d + 1;
-	float *query = shared, *dout = query + TILE * pitch, *key = dout + TILE * pitch, *value = key + TILE * pitch, *ds = value + TILE * pitch;
+	float *query = shared, *dout = query + TILE * pitch, *key = dout + TILE * pitch, *value = key + TILE * pitch,
+	      *ds = value + TILE * pitch;
 	int own = threadIdx.x / PARTS, part = threadIdx.x % PARTS, row = own * (TILE + 1);
-	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * TILE, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads, first, end;
+	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * TILE, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads,
+	    first, end;
 	bool here = q0 + own < a.queries;
 	float dq[most / PARTS] = {}, lse = here ? a.lse[stats_at(a, batch, head, q0 + own)] : 0.0f;
 	float delta = here ? a.delta[stats_at(a, batch, head, q0 + own)] : 0.0f;
@@ -193,8 +200,8 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		for (int i = 0; i < EACH; i++) {
 			int k = part + i * PARTS;
 			float p;
-			differentiate(a, batch, q0 + own, k0 + k, query + own * pitch, dout + own * pitch, key + k * pitch, value + k * pitch, lse, delta, &p,
-				      &ds[row + k]);
+			differentiate(a, batch, q0 + own, k0 + k, query + own * pitch, dout + own * pitch, key + k * pitch,
+			              value + k * pitch, lse, delta, &p, &ds[row + k]);
 		}
 		__syncwarp();
 #pragma unroll 1
@@ -227,8 +234,8 @@ template <typename T> static void *moved(void *data, int64_t elements)
 	return data ? (T *)data + elements : NULL;
 }
 
-/* in[first..] are q, k, v or qkv; segments are in[segments] when given. rows: o or its gradient, whose positions are the queries that are worked on (qkv may hold
- * more). */
+/* in[first..] are q, k, v or qkv; segments are in[segments] when given. rows: o or its gradient, whose positions are the queries that are
+ * worked on (qkv may hold more). */
 template <typename T>
 static void set_up(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments, const struct hspmd_view *rows)
 {
@@ -361,7 +368,8 @@ template <typename T> static int run_forward(struct hspmd_cuda *cuda, const stru
 		return -1;
 	if (!a.batches || !a.queries || !a.heads)
 		return 0;
-	int done = sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, &a, false, own_forward<T>, args->workspace, args->workspace_bytes, err) : 0;
+	int done =
+	        sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, &a, false, own_forward<T>, args->workspace, args->workspace_bytes, err) : 0;
 	return done ? (done < 0 ? -1 : 0) : own_forward<T>(cuda, &a, err);
 }
 
@@ -376,7 +384,8 @@ template <typename T> static int run_backward(struct hspmd_cuda *cuda, const str
 		cudaMemsetAsync(args->out[0].data, 0, (size_t)hspmd_cuda_elements(&args->out[0]) * sizeof(T), cuda->stream);
 	if (!a.batches || !a.queries || !a.heads)
 		return 0;
-	int done = sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, &a, true, own_backward<T>, args->workspace, args->workspace_bytes, err) : 0;
+	int done =
+	        sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, &a, true, own_backward<T>, args->workspace, args->workspace_bytes, err) : 0;
 	return done ? (done < 0 ? -1 : 0) : own_backward<T>(cuda, &a, err);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What attention's kernels share: which positions see which. Blocks of keys with a running maximum (Dao et al., "FlashAttention", arXiv
- * 2205.14135; "FlashAttention-2", arXiv 2307.08691): T x T is never stored. Backward, keys' gradients and queries' are summed by different kernels, each in one
- * order, so that the bits are always the same. */
+ * 2205.14135; "FlashAttention-2", arXiv 2307.08691): T x T is never stored. Backward, keys' gradients and queries' are summed by different
+ * kernels, each in one order, so that the bits are always the same. */
 #ifndef HSPMD_CUDA_ATTENTION_H
 #define HSPMD_CUDA_ATTENTION_H
 

@@ -136,8 +136,8 @@ static int64_t divisor(int64_t n, int64_t most)
 	return d;
 }
 
-/* What is computed at a time, so that the gradients of the scores stay within what a workspace may take. false: not even one kv head's do.
- */
+/* What is computed at a time, so that the gradients of the scores stay within what a workspace may take. false: not even one kv head's
+ * do. */
 static bool choose_part(struct chosen *c, size_t most)
 {
 	const struct hspmd_dnn_attention *a = &c->about;
@@ -251,8 +251,8 @@ static int run_candidate(const void *what)
 {
 	const struct candidate *k = what;
 	const struct trial *t = k->trial;
-	return k->plan ? run_parts(k->beside->dnn->planning, k->c, k->plan, &t->a, t->memory[TRIAL_WORKSPACE], NULL) :
-	                 k->own(k->beside, &t->a, NULL);
+	return k->plan ? run_parts(k->beside->dnn->planning, k->c, k->plan, &t->a, t->memory[TRIAL_WORKSPACE], NULL)
+	               : k->own(k->beside, &t->a, NULL);
 }
 
 static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, const struct hspmd_dnn_plan *plan, const struct trial *t,
@@ -260,7 +260,8 @@ static float time_plan(struct hspmd_cuda *cuda, const struct chosen *c, const st
 {
 	struct hspmd_cuda beside = *cuda;
 	beside.stream = cuda->dnn->watch.stream;
-	return hspmd_cuda_autotune_timer_time(&cuda->dnn->watch, TIMED_RUNS, run_candidate, &(struct candidate){ &beside, c, plan, t, own });
+	return hspmd_cuda_autotune_timer_time(&cuda->dnn->watch, TIMED_RUNS, run_candidate,
+	                                      &(struct candidate){ &beside, c, plan, t, own });
 }
 
 /* The number of the fastest plan, -1: our kernels. Where there is no room to measure, the one that cuDNN thinks fastest. */

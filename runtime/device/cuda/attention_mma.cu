@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention in BF16 on tensor cores, for heads of 64 and 128. A block of four warps takes ROWS queries (or, for the gradients of keys and values, ROWS keys), of which each
- * warp has 16, and goes over the other side in steps that are copied into shared memory one step ahead. */
+/* Attention in BF16 on tensor cores, for heads of 64 and 128. A block of four warps takes ROWS queries (or, for the gradients of keys and
+ * values, ROWS keys), of which each warp has 16, and goes over the other side in steps that are copied into shared memory one step
+ * ahead. */
 #include "runtime/device/cuda/attention.h"
 #include "runtime/device/cuda/mma.h"
 
@@ -56,7 +57,7 @@ template <int D> static __device__ __forceinline__ void multiply_columns(float (
 #pragma unroll
 	for (int k = 0; k < TILES; k += 2) {
 		uint32_t a[4] = { pack_pair(p[k][0], p[k][1]), pack_pair(p[k][2], p[k][3]), pack_pair(p[k + 1][0], p[k + 1][1]),
-				  pack_pair(p[k + 1][2], p[k + 1][3]) };
+			          pack_pair(p[k + 1][2], p[k + 1][3]) };
 #pragma unroll
 		for (int n = 0; n < D / 8; n += 2) {
 			uint32_t b[4];
@@ -81,12 +82,14 @@ static __device__ __forceinline__ int column_of(int i)
 /* Do all queries [q, q + queries) see all keys [k, k + keys)? */
 static __device__ __forceinline__ bool all_see(const struct attention &a, int q, int queries, int k, int keys)
 {
-	return !a.segments && q + queries <= a.queries && k + keys <= a.keys && k + keys - 1 <= q + a.shift && (!a.window || q + queries - 1 + a.shift - k < a.window);
+	return !a.segments && q + queries <= a.queries && k + keys <= a.keys && k + keys - 1 <= q + a.shift &&
+	       (!a.window || q + queries - 1 + a.shift - k < a.window);
 }
 
 /* Rows of 16 x D sums to a head in BF16. */
 template <int D>
-static __device__ __forceinline__ void store_rows(const struct head_rows &to, int batch, int head, int first, int rows, const float (*sums)[4], const float *factor)
+static __device__ __forceinline__ void store_rows(const struct head_rows &to, int batch, int head, int first, int rows,
+                                                  const float (*sums)[4], const float *factor)
 {
 	bf16 *data = (bf16 *)to.data + batch * to.batch + (int64_t)head * D;
 #pragma unroll
@@ -96,7 +99,8 @@ static __device__ __forceinline__ void store_rows(const struct head_rows &to, in
 			continue;
 #pragma unroll
 		for (int n = 0; n < D / 8; n++)
-			*(uint32_t *)(data + (int64_t)r * to.row + n * 8 + column_of(0)) = pack_pair(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
+			*(uint32_t *)(data + (int64_t)r * to.row + n * 8 + column_of(0)) =
+			        pack_pair(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
 	}
 }
 
@@ -104,7 +108,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 {
 	DYNAMIC_SHARED(bf16, shared);
 	bf16 *query = shared, *keys = query + ROWS * (D + PAD), *values = keys + 2 * STEP * (D + PAD);
-	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads, first, end;
+	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads,
+	    first, end;
 	int own = threadIdx.x / WARP * 16, kv = kv_of(a, head), stage = 0;
 	float out[D / 8][4] = {}, high[2] = { HIDDEN, HIDDEN }, sum[2] = {}, scale = a.scale * LOG2E;
 	keys_seen(a, q0, ROWS, &first, &end);
@@ -162,8 +167,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS) forward_kerne
 }
 
 /* Probabilities and gradients of scores, from scores (s) and from what their probabilities' gradients are (ds). `turned`: rows are keys. */
-static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q0, int k0, bool transposed, bool inside, float (*s)[4], float (*ds)[4],
-						     const float *lse, const float *delta)
+static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int q0, int k0, bool transposed, bool inside,
+                                                     float (*s)[4], float (*ds)[4], const float *lse, const float *delta)
 {
 #pragma unroll
 	for (int n = 0; n < TILES; n++)
@@ -182,7 +187,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS) keys_grad_ker
 	DYNAMIC_SHARED(bf16, shared);
 	bf16 *key = shared, *value = key + ROWS * (D + PAD), *query = value + ROWS * (D + PAD), *dout = query + STEP * (D + PAD);
 	__shared__ float lse[STEP], delta[STEP];
-	int k0 = (int)(blockIdx.x % tiles) * ROWS, kv = blockIdx.x / tiles % a.kv_heads, batch = blockIdx.x / tiles / a.kv_heads, first, end;
+	int k0 = (int)(blockIdx.x % tiles) * ROWS, kv = blockIdx.x / tiles % a.kv_heads, batch = blockIdx.x / tiles / a.kv_heads, first,
+	    end;
 	int own = threadIdx.x / WARP * 16;
 	float dk[D / 8][4] = {}, dv[D / 8][4] = {}, one[2] = { 1.0f, 1.0f };
 	copy_rows<D, ROWS>(key, a.k, batch, kv, k0, a.keys);
@@ -221,7 +227,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS) queries_grad_
 {
 	DYNAMIC_SHARED(bf16, shared);
 	bf16 *query = shared, *dout = query + ROWS * (D + PAD), *keys = dout + ROWS * (D + PAD), *values = keys + 2 * STEP * (D + PAD);
-	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads, first, end;
+	int q0 = (tiles - 1 - (int)(blockIdx.x % tiles)) * ROWS, head = blockIdx.x / tiles % a.heads, batch = blockIdx.x / tiles / a.heads,
+	    first, end;
 	int own = threadIdx.x / WARP * 16, kv = kv_of(a, head), stage = 0;
 	float dq[D / 8][4] = {}, lse[2], delta[2], one[2] = { 1.0f, 1.0f };
 	for (int h = 0; h < 2; h++) {

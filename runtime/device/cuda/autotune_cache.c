@@ -23,8 +23,12 @@ struct hspmd_cuda_autotune_cache {
 	struct entry *entry;
 };
 
-#define LINE "%" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64
-#define READ "%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64
+#define LINE                                                                                                                               \
+	"%" PRId64 " %" PRId64 " %" PRId64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 " %" PRIx64 \
+	" %" PRIx64
+#define READ                                                                                                                               \
+	"%" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 " %" SCNx64 \
+	" %" SCNx64
 
 static char *find_folder(void)
 {
@@ -65,7 +69,9 @@ static void read_file(struct hspmd_cuda_autotune_cache *c)
 	while (f && fgets(line, sizeof line, f)) {
 		struct entry e;
 		uint64_t *w = e.choice.word;
-		if (strchr(line, '\n') && sscanf(line, READ, &e.key.m, &e.key.n, &e.key.k, &e.key.flags, &w[0], &w[1], &w[2], &w[3], &w[4], &w[5], &w[6], &w[7]) == 12 &&
+		if (strchr(line, '\n') &&
+		    sscanf(line, READ, &e.key.m, &e.key.n, &e.key.k, &e.key.flags, &w[0], &w[1], &w[2], &w[3], &w[4], &w[5], &w[6],
+		           &w[7]) == 12 &&
 		    add(c, &e))
 			break;
 	}
@@ -92,7 +98,8 @@ void hspmd_cuda_autotune_cache_close(struct hspmd_cuda_autotune_cache *c)
 	free(c);
 }
 
-bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key, struct hspmd_cuda_autotune_entry *choice)
+bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
+                                    struct hspmd_cuda_autotune_entry *choice)
 {
 	/* Of several that measured at once the first that was written counts, for everyone. */
 	for (size_t i = 0; i < c->count; i++)
@@ -103,14 +110,16 @@ bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, c
 	return false;
 }
 
-void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key, const struct hspmd_cuda_autotune_entry *choice)
+void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
+                                   const struct hspmd_cuda_autotune_entry *choice)
 {
 	struct entry e = { *key, *choice };
 	const uint64_t *w = choice->word;
 	char line[512];
 	if (add(c, &e) || !c->path)
 		return;
-	int length = snprintf(line, sizeof line, LINE "\n", key->m, key->n, key->k, key->flags, w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+	int length =
+	        snprintf(line, sizeof line, LINE "\n", key->m, key->n, key->k, key->flags, w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
 	int fd = open(c->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Algorithms that were chosen by measurement, in a file of one line each: "m n k flags" and the algorithm's 8 words in hexadecimal. A file is of one model of GPU and
- * one version of a library. That it cannot be read or written costs the measurements, nothing else. */
+/* Algorithms that were chosen by measurement, in a file of one line each: "m n k flags" and the algorithm's 8 words in hexadecimal. A file
+ * is of one model of GPU and one version of a library. That it cannot be read or written costs the measurements, nothing else. */
 #ifndef HSPMD_CUDA_AUTOTUNE_CACHE_H
 #define HSPMD_CUDA_AUTOTUNE_CACHE_H
 
@@ -22,7 +22,9 @@ struct hspmd_cuda_autotune_entry {
 /* library: "cublaslt", "cudnn". NULL: memory */
 struct hspmd_cuda_autotune_cache *hspmd_cuda_autotune_cache_open(const char *library, const char *model, size_t version);
 void hspmd_cuda_autotune_cache_close(struct hspmd_cuda_autotune_cache *c);
-bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key, struct hspmd_cuda_autotune_entry *choice);
-void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key, const struct hspmd_cuda_autotune_entry *choice);
+bool hspmd_cuda_autotune_cache_find(const struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
+                                    struct hspmd_cuda_autotune_entry *choice);
+void hspmd_cuda_autotune_cache_add(struct hspmd_cuda_autotune_cache *c, const struct hspmd_cuda_autotune_key *key,
+                                   const struct hspmd_cuda_autotune_entry *choice);
 
 #endif

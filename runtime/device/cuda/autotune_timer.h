@@ -13,7 +13,8 @@ struct hspmd_cuda_autotune_timer {
 
 bool hspmd_cuda_autotune_timer_open(struct hspmd_cuda_autotune_timer *w);
 void hspmd_cuda_autotune_timer_close(struct hspmd_cuda_autotune_timer *w); /* also one that is not, or not wholly, open */
-/* Milliseconds of `timed` runs one after the other, after one that is not counted; negative: it does not run. run() enqueues on w->stream, 0 where it could. */
+/* Milliseconds of `timed` runs one after the other, after one that is not counted; negative: it does not run. run() enqueues on w->stream,
+ * 0 where it could. */
 float hspmd_cuda_autotune_timer_time(const struct hspmd_cuda_autotune_timer *w, int timed, int (*run)(const void *what), const void *what);
 
 #endif

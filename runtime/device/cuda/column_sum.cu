@@ -44,13 +44,15 @@ template <typename T> static void sum_of(struct hspmd_cuda *cuda, const struct h
 	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, (const T *)x->data, rows, n, bands, is_aligned16<T>(n));
 }
 
-void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate, void *workspace)
+void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate,
+                           void *workspace)
 {
 	if (!n)
 		return;
 	if (rows)
 		BY_TYPE(x->dtype, sum_of, cuda, x, rows, n, (float *)workspace);
-	LAUNCH(bands_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, (const float *)workspace, ceil_div(rows, BAND), n, sums, accumulate);
+	LAUNCH(bands_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, (const float *)workspace, ceil_div(rows, BAND), n,
+	       sums, accumulate);
 }
 
 void hspmd_cuda_add_sums(struct hspmd_cuda *cuda, float *sums, const float *more, int64_t n)

@@ -55,14 +55,16 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 	cudaError_t status = cudaGetDeviceCount(&count);
 	if (status)
 		return hspmd_cuda_failed(status, "no GPU can be used", err);
-	const char *oversubscribe = getenv("HSPMD_CUDA_OVERSUBSCRIBE"); /* =1: devices beyond the last GPU share those there are, for tests on few */
+	const char *oversubscribe =
+	        getenv("HSPMD_CUDA_OVERSUBSCRIBE"); /* =1: devices beyond the last GPU share those there are, for tests on few */
 	if (oversubscribe && !strcmp(oversubscribe, "1") && count > 0 && index >= 0)
 		index %= count;
 	if (index < 0 || index >= count)
 		return hspmd_fail(err, "GPU %d of %d that can be seen (CUDA_VISIBLE_DEVICES=%s)", index, count,
-				  getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
+		                  getenv("CUDA_VISIBLE_DEVICES") ? getenv("CUDA_VISIBLE_DEVICES") : "");
 	cuda->index = index;
-	if ((status = cudaSetDevice(index)) || (status = cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index)) ||
+	if ((status = cudaSetDevice(index)) ||
+	    (status = cudaDeviceGetAttribute(&cuda->multiprocessors, cudaDevAttrMultiProcessorCount, index)) ||
 	    (status = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)) ||
 	    (status = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index)))
 		return hspmd_cuda_failed(status, "opening a GPU", err);
@@ -165,7 +167,8 @@ static int cuda_to_host(struct hspmd_device *dev, void *host, const void *src, s
 	return hspmd_cuda_download(enter(dev), host, src, bytes, err);
 }
 
-static int cuda_to_host_batch(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)
+static int cuda_to_host_batch(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes,
+                              struct hspmd_error *err)
 {
 	return hspmd_cuda_download_batch(enter(dev), host, src, count, bytes, err);
 }
@@ -182,8 +185,9 @@ static int cuda_zero(struct hspmd_device *dev, void *dst, size_t bytes, struct h
 	return status ? hspmd_cuda_failed(status, "clearing memory of the GPU", err) : 0;
 }
 
-static int cuda_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-			 const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err)
+static int cuda_copy_box(struct hspmd_device *dev, void *dst, const struct hspmd_box *dst_box, const void *src,
+                         const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
+                         struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
 	if (hspmd_cuda_copy_box(cuda, dst, dst_box, src, src_box, part, dtype, add, err))
@@ -207,7 +211,8 @@ static int check_types(const struct hspmd_kernel_args *args, struct hspmd_error 
 	return 0;
 }
 
-static int cuda_run_batch(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count, struct hspmd_error *err)
+static int cuda_run_batch(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, int count,
+                          struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = enter(dev);
 	const struct hspmd_cuda_kernel *kernel = kernels[op];

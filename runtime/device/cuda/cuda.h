@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA device: what its host files (C) and its kernel files (.cu) share. F32, and BF16 with statistics and gradients of parameters in F32.
+/* The CUDA device: what its host files (C) and its kernel files (.cu) share. F32, and BF16 with statistics and gradients of parameters in
+ * F32.
  *
- * Everything a device does goes to one stream in the order it is asked for, so kernels and copies need no events among themselves; but groups have streams of their own
- * (runtime/comm/nccl), and so has what is read beside the kernels (staging.c). All of it is a loadable
- * module of its own (load.c finds it), so that a program without it needs no CUDA library. The kernel files keep to what tests/gpu/emulate can run on
- * a CPU: launches by LAUNCH, dynamic shared memory by DYNAMIC_SHARED, tensor cores and the like by the wrappers of kernel.h. */
+ * Everything a device does goes to one stream in the order it is asked for, so kernels and copies need no events among themselves; but
+ * groups have streams of their own (runtime/comm/nccl), and so has what is read beside the kernels (staging.c). All of it is a loadable
+ * module of its own (load.c finds it), so that a program without it needs no CUDA library. The kernel files keep to what tests/gpu/emulate
+ * can run on a CPU: launches by LAUNCH, dynamic shared memory by DYNAMIC_SHARED, tensor cores and the like by the wrappers of kernel.h. */
 #ifndef HSPMD_CUDA_CUDA_H
 #define HSPMD_CUDA_CUDA_H
 
@@ -28,13 +29,13 @@ struct hspmd_cuda {
 	int index, multiprocessors;
 	char model[96]; /* "sm90-132-NVIDIA H200": what measurements hold for */
 	cudaStream_t stream;
-	void *green_context;      /* the green context that stream is of; NULL: the whole GPU */
-	cudaEvent_t mark; /* for waits for the whole stream */
+	void *green_context; /* the green context that stream is of; NULL: the whole GPU */
+	cudaEvent_t mark;    /* for waits for the whole stream */
 	struct hspmd_cuda_blas *blas;
 	struct hspmd_cuda_dnn *dnn;
 	struct hspmd_cuda_staging *staging, *concurrent_staging;
 	struct hspmd_cuda_communicators *communicators; /* the groups it is in (runtime/comm/nccl) */
-	struct hspmd_cuda_profile *profile; /* NULL: nobody asked */
+	struct hspmd_cuda_profile *profile;             /* NULL: nobody asked */
 };
 
 struct hspmd_cuda_kernel {
@@ -49,11 +50,13 @@ struct hspmd_cuda_kernel {
 HSPMD_OPS(HSPMD_CUDA_DECLARE)
 
 /* fill.cu: as copy_box of device.h, but without the paths that are plain copies of memory. */
-int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-			const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err);
+int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src,
+                        const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
+                        struct hspmd_error *err);
 
 /* column_sum.cu: sums[n] (+)= the sum of the rows of x[rows, n]; workspace of hspmd_cuda_column_sum_workspace bytes. */
-void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate, void *workspace);
+void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate,
+                           void *workspace);
 /* sums[n] += more[n] */
 void hspmd_cuda_add_sums(struct hspmd_cuda *cuda, float *sums, const float *more, int64_t n);
 size_t hspmd_cuda_column_sum_workspace(const struct hspmd_cuda *cuda, int64_t rows, int64_t n);
@@ -66,10 +69,12 @@ void hspmd_cuda_staging_destroy(struct hspmd_cuda *cuda);
 int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size_t bytes, struct hspmd_error *err);
 /* Done on return. */
 int hspmd_cuda_download(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
-int hspmd_cuda_download_batch(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err);
+int hspmd_cuda_download_batch(struct hspmd_cuda *cuda, void *host, const void *const *src, int count, size_t bytes,
+                              struct hspmd_error *err);
 int hspmd_cuda_download_concurrent(struct hspmd_cuda *cuda, void *host, const void *src, size_t bytes, struct hspmd_error *err);
 
-/* Wait on the host for what an event was recorded behind; where communication under way on the GPU has failed, takes too long or was called off, -1 and err. */
+/* Wait on the host for what an event was recorded behind; where communication under way on the GPU has failed, takes too long or was called
+ * off, -1 and err. */
 int hspmd_cuda_event_wait(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err);
 
 size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype);

@@ -296,7 +296,8 @@ static void backward(struct graph *g)
 	const struct hspmd_dnn_attention *a = g->a;
 	struct shape scores = scores_shape(a), sums = sums_shape(a), kv_k = rows_of(a, a->kv_heads, a->keys, a->k),
 	             kv_v = rows_of(a, a->kv_heads, a->keys, a->v);
-	struct shape of_q = rows_of(a, a->heads, a->queries, a->q), of_o = rows_of(a, a->heads, a->queries, a->o), by_key = transposed(scores);
+	struct shape of_q = rows_of(a, a->heads, a->queries, a->q), of_o = rows_of(a, a->heads, a->queries, a->o),
+	             by_key = transposed(scores);
 	descriptor q = in_memory(g, Q, CUDNN_DATA_BFLOAT16, of_q), k = in_memory(g, K, CUDNN_DATA_BFLOAT16, transposed(kv_k));
 	descriptor v = in_memory(g, V, CUDNN_DATA_BFLOAT16, transposed(kv_v)), o = in_memory(g, O, CUDNN_DATA_BFLOAT16, of_o);
 	descriptor dq = in_memory(g, DQ, CUDNN_DATA_BFLOAT16, of_q), dk = in_memory(g, DK, CUDNN_DATA_BFLOAT16, kv_k);

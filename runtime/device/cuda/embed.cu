@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Token and position embeddings and their gradients. A table row's gradient is summed by one block over the tokens that hit it, in their order. */
+/* Token and position embeddings and their gradients. A table row's gradient is summed by one block over the tokens that hit it, in their
+ * order. */
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/stable_sort.h"
 
@@ -8,7 +9,7 @@
 
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
-	embed_kernel(const int32_t *tokens, const T *table, T *x, int64_t first, int64_t table_rows, int64_t width, bool aligned)
+        embed_kernel(const int32_t *tokens, const T *table, T *x, int64_t first, int64_t table_rows, int64_t width, bool aligned)
 {
 	const int n = pack<T>::count;
 	int64_t r = blockIdx.x, row = tokens[r] - first;
@@ -22,7 +23,8 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 }
 
 /* What a gradient's row holds so far, of which whole rows of T are whole ones of float too. */
-static __device__ __forceinline__ void take_sums(float *sum, int n, const float *row, int64_t j, int64_t width, bool aligned, bool accumulate)
+static __device__ __forceinline__ void take_sums(float *sum, int n, const float *row, int64_t j, int64_t width, bool aligned,
+                                                 bool accumulate)
 {
 	for (int i = 0; i < n; i += pack<float>::count)
 		if (accumulate)
@@ -32,8 +34,8 @@ static __device__ __forceinline__ void take_sums(float *sum, int n, const float 
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(MOST_THREADS)
-	embed_grad_kernel(const T *dx, float *dtable, const int32_t *first, const int32_t *list, int64_t width, bool aligned, bool accumulate)
+static __global__ void __launch_bounds__(MOST_THREADS) embed_grad_kernel(const T *dx, float *dtable, const int32_t *first,
+                                                                         const int32_t *list, int64_t width, bool aligned, bool accumulate)
 {
 	const int n = pack<T>::count;
 	int64_t row = blockIdx.x;
@@ -62,7 +64,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 /* x + table[position]; a block a row. shift: table row of the first local position. */
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
-	position_kernel(const T *x, const T *table, T *y, int64_t length, int64_t shift, int64_t width, bool aligned)
+        position_kernel(const T *x, const T *table, T *y, int64_t length, int64_t shift, int64_t width, bool aligned)
 {
 	const int n = pack<T>::count;
 	int64_t r = blockIdx.x, row = r % length + shift;
@@ -77,8 +79,8 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(MOST_THREADS)
-	position_grad_kernel(const T *dy, float *dtable, int64_t batches, int64_t length, int64_t shift, int64_t width, bool aligned, bool accumulate)
+static __global__ void __launch_bounds__(MOST_THREADS) position_grad_kernel(const T *dy, float *dtable, int64_t batches, int64_t length,
+                                                                            int64_t shift, int64_t width, bool aligned, bool accumulate)
 {
 	const int n = pack<T>::count;
 	int64_t row = blockIdx.x, t = row - shift;
@@ -105,8 +107,9 @@ template <typename T> static int embed_of(struct hspmd_cuda *cuda, const struct 
 	int64_t rows = hspmd_cuda_row_count(x), width = hspmd_cuda_row_length(x);
 	auto *kernel = embed_kernel<T>;
 	if (rows)
-		LAUNCH(kernel, (unsigned)rows, row_threads(width, pack<T>::count, MOST_THREADS), 0, cuda->stream, (const int32_t *)args->in[0].data,
-		       (const T *)table->data, (T *)x->data, table->start[0], table->shape[0], width, is_aligned16<T>(width));
+		LAUNCH(kernel, (unsigned)rows, row_threads(width, pack<T>::count, MOST_THREADS), 0, cuda->stream,
+		       (const int32_t *)args->in[0].data, (const T *)table->data, (T *)x->data, table->start[0], table->shape[0], width,
+		       is_aligned16<T>(width));
 	return 0;
 }
 
@@ -115,7 +118,8 @@ template <typename T> static int embed_grad_of(struct hspmd_cuda *cuda, const st
 	const struct hspmd_view *dx = &args->in[1], *dtable = &args->out[0];
 	int64_t rows = hspmd_cuda_row_count(dx), width = hspmd_cuda_row_length(dx);
 	struct hspmd_cuda_stable_sort order;
-	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[0].data, rows, (int32_t)dtable->start[0], dtable->shape[0], args->workspace, &order);
+	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[0].data, rows, (int32_t)dtable->start[0], dtable->shape[0],
+	                           args->workspace, &order);
 	auto *kernel = embed_grad_kernel<T>;
 	LAUNCH(kernel, (unsigned)dtable->shape[0], row_threads(width, pack<T>::count, MOST_THREADS), 0, cuda->stream, (const T *)dx->data,
 	       (float *)dtable->data, order.first, order.list, width, is_aligned16<T>(width), dtable->accumulate);
@@ -128,8 +132,9 @@ template <typename T> static int position_of(struct hspmd_cuda *cuda, const stru
 	int64_t rows = hspmd_cuda_row_count(x), width = hspmd_cuda_row_length(x);
 	auto *kernel = position_kernel<T>;
 	if (rows)
-		LAUNCH(kernel, (unsigned)rows, row_threads(width, pack<T>::count, MOST_THREADS), 0, cuda->stream, (const T *)x->data, (const T *)table->data,
-		       (T *)args->out[0].data, x->shape[1], x->start[1] - table->start[0], width, is_aligned16<T>(width));
+		LAUNCH(kernel, (unsigned)rows, row_threads(width, pack<T>::count, MOST_THREADS), 0, cuda->stream, (const T *)x->data,
+		       (const T *)table->data, (T *)args->out[0].data, x->shape[1], x->start[1] - table->start[0], width,
+		       is_aligned16<T>(width));
 	return 0;
 }
 
@@ -139,7 +144,8 @@ template <typename T> static int position_grad_of(struct hspmd_cuda *cuda, const
 	int64_t width = hspmd_cuda_row_length(dy);
 	auto *kernel = position_grad_kernel<T>;
 	LAUNCH(kernel, (unsigned)dtable->shape[0], row_threads(width, pack<T>::count, MOST_THREADS), 0, cuda->stream, (const T *)dy->data,
-	       (float *)dtable->data, dy->shape[0], dy->shape[1], dy->start[1] - dtable->start[0], width, is_aligned16<T>(width), dtable->accumulate);
+	       (float *)dtable->data, dy->shape[0], dy->shape[1], dy->start[1] - dtable->start[0], width, is_aligned16<T>(width),
+	       dtable->accumulate);
 	return 0;
 }
 

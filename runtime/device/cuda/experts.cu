@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local experts of a mixture. The tokens are put in the order of their experts on the device, so that the host need not know how many each got: grids are as
- * large as any share could need, and blocks beyond the last row end at once. Products are on CUDA cores in F32. */
+/* The local experts of a mixture. The tokens are put in the order of their experts on the device, so that the host need not know how many
+ * each got: grids are as large as any share could need, and blocks beyond the last row end at once. Products are on CUDA cores in F32. */
 #include "runtime/device/cuda/kernel.h"
 #include "runtime/device/cuda/stable_sort.h"
 
@@ -32,8 +32,8 @@ static __device__ __forceinline__ int find_tile(const int32_t *first, int expert
 
 /* C[row][n] (+)= sum over k of A[row][k] B_e(k, n), where B_e(k, n) is at b[e * m * k elements + k * step_k + n * step_n]. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-	rows_kernel(const int32_t *first, int experts, const float *a, const T *b, float *c, int64_t n, int64_t depth, int64_t step_k, int64_t step_n, bool accumulate)
+static __global__ void __launch_bounds__(THREADS) rows_kernel(const int32_t *first, int experts, const float *a, const T *b, float *c,
+                                                              int64_t n, int64_t depth, int64_t step_k, int64_t step_n, bool accumulate)
 {
 	__shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];
 	int row, e = find_tile(first, experts, blockIdx.y, &row);
@@ -49,7 +49,8 @@ static __global__ void __launch_bounds__(THREADS)
 			left[i][column] = row + i < end && k0 + column < depth ? a[(row + i) * depth + k0 + column] : 0.0f;
 			/* whichever way B lies, neighbouring threads read neighbouring elements */
 			int64_t k = k0 + (step_k == 1 ? column : i), m = n0 + (step_k == 1 ? i : column);
-			right[step_k == 1 ? column : i][step_k == 1 ? i : column] = k < depth && m < n ? to_float(own[k * step_k + m * step_n]) : 0.0f;
+			right[step_k == 1 ? column : i][step_k == 1 ? i : column] =
+			        k < depth && m < n ? to_float(own[k * step_k + m * step_n]) : 0.0f;
 		}
 		__syncthreads();
 		for (int k = 0; k < TILE; k++)
@@ -65,7 +66,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* C_e[m][n] (+)= sum over the rows of expert e of left[row][m] right[row][n] */
 static __global__ void __launch_bounds__(THREADS)
-	matrix_kernel(const int32_t *first, const float *left, const float *right, float *c, int64_t m, int64_t n, bool accumulate)
+        matrix_kernel(const int32_t *first, const float *left, const float *right, float *c, int64_t m, int64_t n, bool accumulate)
 {
 	__shared__ float a[TILE][TILE + 1], b[TILE][TILE + 1];
 	int e = blockIdx.z, end = first[e + 1], column = threadIdx.x % TILE, line = threadIdx.x / TILE;
@@ -111,7 +112,8 @@ static __global__ void __launch_bounds__(THREADS) activate_kernel(struct experts
 }
 
 /* A token's sum over its choices of what the local experts gave; weighted: times the choice's weight. */
-template <typename T> static __global__ void __launch_bounds__(THREADS) scatter_kernel(struct experts e, const int32_t *choice, int32_t lowest, bool weighted)
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) scatter_kernel(struct experts e, const int32_t *choice, int32_t lowest, bool weighted)
 {
 	int64_t token = blockIdx.x;
 	for (int64_t j = threadIdx.x; j < e.width; j += THREADS) {
@@ -124,8 +126,8 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) scatter_
 	}
 }
 
-/* result holds dy * down, the gradient of act but for the token's weight. Gives that of the weight, and turns gate and up into their gradients, act into what ddown
- * needs: weight * act. */
+/* result holds dy * down, the gradient of act but for the token's weight. Gives that of the weight, and turns gate and up into their
+ * gradients, act into what ddown needs: weight * act. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) differentiate_kernel(struct experts e)
 {
 	__shared__ float room[WARP];
@@ -177,19 +179,21 @@ static size_t lay_out(const struct hspmd_kernel_args *args, struct experts *e, i
 }
 
 template <typename T>
-static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, const float *a, const void *b, float *c, int64_t n, int64_t depth, bool transposed, bool accumulate)
+static void multiply_rows(struct hspmd_cuda *cuda, const struct experts *e, const float *a, const void *b, float *c, int64_t n,
+                          int64_t depth, bool transposed, bool accumulate)
 {
 	auto *kernel = rows_kernel<T>;
 	dim3 grid((unsigned)ceil_div(n, TILE), (unsigned)(ceil_div(e->most, TILE) + e->count));
-	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, a, (const T *)b, c, n, depth, transposed ? (int64_t)1 : n,
-	       transposed ? depth : (int64_t)1, accumulate);
+	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, e->order.first, (int)e->count, a, (const T *)b, c, n, depth,
+	       transposed ? (int64_t)1 : n, transposed ? depth : (int64_t)1, accumulate);
 }
 
 /* Rows in order, gathered, and through the first layer. */
 template <typename T> static void first_layer(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct experts *e, int first)
 {
 	const struct hspmd_view *gate = &args->in[first + 3];
-	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)gate->start[0], e->count, args->workspace, &e->order);
+	hspmd_cuda_stable_sort_run(cuda, (const int32_t *)args->in[first + 1].data, e->most, (int32_t)gate->start[0], e->count,
+	                           args->workspace, &e->order);
 	auto *gather = gather_kernel<T>;
 	LAUNCH(gather, (unsigned)e->most, THREADS, 0, cuda->stream, *e, (const T *)e->x, e->rows);
 	multiply_rows<T>(cuda, e, e->rows, e->gate, e->act_gate, e->inner, e->width, true, false);
@@ -207,11 +211,13 @@ template <typename T> static int experts_of(struct hspmd_cuda *cuda, const struc
 	first_layer<T>(cuda, args, &e, 0);
 	multiply_rows<T>(cuda, &e, e.act, e.down, e.result, e.width, e.inner, true, false);
 	auto *scatter = scatter_kernel<T>;
-	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[1].data, (int32_t)args->in[3].start[0], true);
+	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[1].data, (int32_t)args->in[3].start[0],
+	       true);
 	return 0;
 }
 
-static void matrix_grad(struct hspmd_cuda *cuda, const struct experts *e, const struct hspmd_view *out, int64_t m, int64_t n, const float *left, const float *right)
+static void matrix_grad(struct hspmd_cuda *cuda, const struct experts *e, const struct hspmd_view *out, int64_t m, int64_t n,
+                        const float *left, const float *right)
 {
 	if (!out->data)
 		return;
@@ -244,7 +250,8 @@ template <typename T> static int experts_grad_of(struct hspmd_cuda *cuda, const 
 	multiply_rows<T>(cuda, &e, e.act_gate, e.gate, e.result, e.width, e.inner, false, false);
 	multiply_rows<T>(cuda, &e, e.act_up, e.up, e.result, e.width, e.inner, false, true);
 	auto *scatter = scatter_kernel<T>;
-	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[2].data, (int32_t)args->in[4].start[0], false);
+	LAUNCH(scatter, (unsigned)e.tokens, THREADS, 0, cuda->stream, e, (const int32_t *)args->in[2].data, (int32_t)args->in[4].start[0],
+	       false);
 	return 0;
 }
 

@@ -7,11 +7,12 @@
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	normal_kernel(T *x, int64_t count, struct hspmd_index_map map, uint64_t seed, uint64_t stream, double mean, double deviation)
+        normal_kernel(T *x, int64_t count, struct hspmd_index_map map, uint64_t seed, uint64_t stream, double mean, double deviation)
 {
 	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, run;
 	if (i < count)
-		x[i] = from_float<T>((float)(mean + deviation * hspmd_random_normal(seed, stream, (uint64_t)hspmd_index_at(&map, i, &run))));
+		x[i] = from_float<T>(
+		        (float)(mean + deviation * hspmd_random_normal(seed, stream, (uint64_t)hspmd_index_at(&map, i, &run))));
 }
 
 template <typename T> static __global__ void __launch_bounds__(THREADS) fill_kernel(T *x, int64_t count, float value)
@@ -36,7 +37,7 @@ template <typename From, typename To> static __global__ void __launch_bounds__(T
 }
 
 static __global__ void __launch_bounds__(THREADS)
-	round_kernel(const float *x, bf16 *y, int64_t count, struct hspmd_index_map map, uint64_t seed, uint64_t stream)
+        round_kernel(const float *x, bf16 *y, int64_t count, struct hspmd_index_map map, uint64_t seed, uint64_t stream)
 {
 	int64_t j = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * 8;
 	float v[8];
@@ -84,7 +85,8 @@ static int64_t lay_out(const struct hspmd_box *box, const struct hspmd_box *part
 	return offset;
 }
 
-template <typename T, bool adds> static void move_box(struct hspmd_cuda *cuda, void *dst, const void *src, int64_t to, int64_t from, const struct boxes *b)
+template <typename T, bool adds>
+static void move_box(struct hspmd_cuda *cuda, void *dst, const void *src, int64_t to, int64_t from, const struct boxes *b)
 {
 	auto *kernel = box_kernel<T, adds>;
 	LAUNCH(kernel, (unsigned)ceil_div(b->count, THREADS), THREADS, 0, cuda->stream, (T *)dst + to, (const T *)src + from, *b);
@@ -95,7 +97,8 @@ static bool widen(struct boxes *b, const void *dst, const void *src, int64_t *to
 {
 	int64_t n = 16 / element_bytes;
 	int last = b->rank - 1;
-	bool even = last >= 0 && b->size[last] % n == 0 && *to % n == 0 && *from % n == 0 && (uintptr_t)dst % 16 == 0 && (uintptr_t)src % 16 == 0;
+	bool even = last >= 0 && b->size[last] % n == 0 && *to % n == 0 && *from % n == 0 && (uintptr_t)dst % 16 == 0 &&
+	            (uintptr_t)src % 16 == 0;
 	for (int d = 0; even && d < last; d++)
 		even = b->size[d] == 1 || (b->to_step[d] % n == 0 && b->from_step[d] % n == 0);
 	if (!even)
@@ -112,8 +115,9 @@ static bool widen(struct boxes *b, const void *dst, const void *src, int64_t *to
 }
 
 /* Integers and their like are moved as floats of their size are: bit by bit. */
-int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src, const struct hspmd_box *src_box,
-			const struct hspmd_box *part, enum hspmd_dtype dtype, bool add, struct hspmd_error *err)
+int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_box *dst_box, const void *src,
+                        const struct hspmd_box *src_box, const struct hspmd_box *part, enum hspmd_dtype dtype, bool add,
+                        struct hspmd_error *err)
 {
 	struct boxes b = {};
 	b.rank = part->rank;
@@ -156,7 +160,8 @@ template <typename T> static int fill_of(struct hspmd_cuda *cuda, const struct h
 	int64_t count = hspmd_cuda_elements(&args->out[0]);
 	auto *kernel = fill_kernel<T>;
 	if (count)
-		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, cuda->stream, (T *)args->out[0].data, count, (float)args->attr->scale);
+		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, cuda->stream, (T *)args->out[0].data, count,
+		       (float)args->attr->scale);
 	return 0;
 }
 
@@ -165,7 +170,8 @@ template <typename From, typename To> static int cast_of(struct hspmd_cuda *cuda
 	int64_t count = hspmd_cuda_elements(&args->in[0]);
 	auto *kernel = cast_kernel<From, To>;
 	if (count)
-		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS * 8), THREADS, 0, cuda->stream, (const From *)args->in[0].data, (To *)args->out[0].data, count);
+		LAUNCH(kernel, (unsigned)ceil_div(count, THREADS * 8), THREADS, 0, cuda->stream, (const From *)args->in[0].data,
+		       (To *)args->out[0].data, count);
 	return 0;
 }
 
@@ -173,8 +179,9 @@ static void round_to(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *ar
 {
 	int64_t count = hspmd_cuda_elements(&args->in[0]);
 	if (count)
-		LAUNCH(round_kernel, (unsigned)ceil_div(count, THREADS * 8), THREADS, 0, cuda->stream, (const float *)args->in[0].data, (bf16 *)args->out[0].data,
-		       count, hspmd_index_map_of(&args->out[0]), args->attr->random.seed, args->attr->random.stream);
+		LAUNCH(round_kernel, (unsigned)ceil_div(count, THREADS * 8), THREADS, 0, cuda->stream, (const float *)args->in[0].data,
+		       (bf16 *)args->out[0].data, count, hspmd_index_map_of(&args->out[0]), args->attr->random.seed,
+		       args->attr->random.stream);
 }
 
 static int normal(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)

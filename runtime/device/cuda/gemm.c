@@ -100,9 +100,12 @@ void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda)
 static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p)
 {
 	struct hspmd_cuda_autotune_key key = {
-		.m = p->m, .n = p->n, .k = p->k,
+		.m = p->m,
+		.n = p->n,
+		.k = p->k,
 		.flags = (uint32_t)p->trans_a | (uint32_t)p->trans_b << 1 | (uint32_t)p->accumulate << 2 | (uint32_t)p->has_bias << 3 |
-			 (uint32_t)(b->tf32 && p->type == HSPMD_F32) << 4 | (uint32_t)p->has_residual << 5 | (uint32_t)p->has_aux << 6 | (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16,
+		         (uint32_t)(b->tf32 && p->type == HSPMD_F32) << 4 | (uint32_t)p->has_residual << 5 | (uint32_t)p->has_aux << 6 |
+		         (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16,
 	};
 	return key;
 }
@@ -148,9 +151,11 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 	if (!status && p->has_aux)
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &row, sizeof row);
 	if (!status)
-		status = cublasLtMatrixLayoutCreate(&plan->a, type_of(p->type), p->trans_b ? k : n, p->trans_b ? n : k, (int64_t)(p->trans_b ? k : n));
+		status = cublasLtMatrixLayoutCreate(&plan->a, type_of(p->type), p->trans_b ? k : n, p->trans_b ? n : k,
+		                                    (int64_t)(p->trans_b ? k : n));
 	if (!status)
-		status = cublasLtMatrixLayoutCreate(&plan->b, type_of(p->type), p->trans_a ? m : k, p->trans_a ? k : m, (int64_t)(p->trans_a ? m : k));
+		status = cublasLtMatrixLayoutCreate(&plan->b, type_of(p->type), p->trans_a ? m : k, p->trans_a ? k : m,
+		                                    (int64_t)(p->trans_a ? m : k));
 	if (!status)
 		status = cublasLtMatrixLayoutCreate(&plan->d, type_of(p->d_type), n, m, (int64_t)n);
 	if (!status)
@@ -160,7 +165,8 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 }
 
 /* How many it found; 0: there is none. */
-static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found, struct hspmd_error *err)
+static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found,
+                          struct hspmd_error *err)
 {
 	cublasLtMatmulPreference_t preference;
 	size_t most = WORKSPACE_MOST;
@@ -170,14 +176,17 @@ static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *pl
 	if (status)
 		return failed(status, "choosing an algorithm", err);
 	static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
-		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
 		CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
 	};
 	status = cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
 	for (int i = 0; !status && i < 4; i++)
 		status = cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment, sizeof alignment);
 	if (!status)
-		status = cublasLtMatmulAlgoGetHeuristic(b->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, preference, CANDIDATES, found, &count);
+		status = cublasLtMatmulAlgoGetHeuristic(b->handle, plan->operation, plan->a, plan->b, plan->d, plan->d, preference,
+		                                        CANDIDATES, found, &count);
 	cublasLtMatmulPreferenceDestroy(preference);
 	if (status == CUBLAS_STATUS_NOT_SUPPORTED)
 		return 0;
@@ -185,7 +194,7 @@ static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *pl
 }
 
 static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
-			       const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes, cudaStream_t stream)
+                               const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
 	float one = 1, beta = p->accumulate || p->has_residual ? 1 : 0;
 	const void *small = p->has_bias ? p->bias : p->bgrad;
@@ -195,11 +204,12 @@ static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct pla
 	if (p->has_bias || bgrad)
 		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &small, sizeof small);
 	if (!status && p->has_aux)
-		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->beside, sizeof p->beside);
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->beside,
+		                                        sizeof p->beside);
 	if (status)
 		return status;
-	return cublasLtMatmul(b->handle, plan->operation, &one, p->b, plan->a, p->a, plan->b, &beta, p->has_residual ? p->residual : p->d, plan->d, p->d, plan->d,
-			      algorithm, workspace, workspace_bytes, stream);
+	return cublasLtMatmul(b->handle, plan->operation, &one, p->b, plan->a, p->a, plan->b, &beta, p->has_residual ? p->residual : p->d,
+	                      plan->d, p->d, plan->d, algorithm, workspace, workspace_bytes, stream);
 }
 
 /* ---- measuring */
@@ -252,8 +262,8 @@ static int run_candidate(const void *what)
 	return run_plan(c->b, c->plan, c->p, &c->algorithm->algo, t->memory[4], c->algorithm->workspaceSize, t->watch.stream) ? -1 : 0;
 }
 
-static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p, const struct trial *t,
-			    const cublasLtMatmulHeuristicResult_t *algorithm)
+static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
+                            const struct trial *t, const cublasLtMatmulHeuristicResult_t *algorithm)
 {
 	struct hspmd_cuda_gemm q = *p;
 	q.a = t->memory[0];
@@ -265,8 +275,8 @@ static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *
 	return hspmd_cuda_autotune_timer_time(&t->watch, TIMED_RUNS, run_candidate, &(struct candidate){ b, plan, &q, t, algorithm });
 }
 
-static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p, const cublasLtMatmulHeuristicResult_t *found,
-		   int count)
+static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
+                   const cublasLtMatmulHeuristicResult_t *found, int count)
 {
 	struct trial t;
 	int best = 0;
@@ -287,7 +297,8 @@ static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const str
 
 /* ---- choosing */
 
-static struct chosen *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const struct hspmd_cuda_autotune_key *key, struct hspmd_error *err)
+static struct chosen *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const struct hspmd_cuda_autotune_key *key,
+                             struct hspmd_error *err)
 {
 	struct hspmd_cuda_blas *b = cuda->blas;
 	struct chosen *c = calloc(1, sizeof *c);
@@ -302,11 +313,13 @@ static struct chosen *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_ge
 		free(c);
 		return NULL;
 	}
-	_Static_assert(sizeof c->algorithm == sizeof(struct hspmd_cuda_autotune_entry), "an algorithm is 64 bytes that may be written down");
+	_Static_assert(sizeof c->algorithm == sizeof(struct hspmd_cuda_autotune_entry),
+	               "an algorithm is 64 bytes that may be written down");
 	struct hspmd_cuda_autotune_entry known;
 	if (b->tune && hspmd_cuda_autotune_cache_find(b->choices, key, &known)) {
 		memcpy(&c->algorithm, &known, sizeof known);
-		if (!cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, &c->algorithm, &check) &&
+		if (!cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, &c->algorithm,
+		                             &check) &&
 		    check.workspaceSize <= WORKSPACE_MOST) {
 			c->workspace = check.workspaceSize;
 			return b->chosen[b->count++] = c;
@@ -361,7 +374,8 @@ bool hspmd_cuda_gemm_exists(struct hspmd_cuda *cuda, const struct hspmd_cuda_gem
 	return c && !c->none;
 }
 
-int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, void *workspace, size_t workspace_bytes, struct hspmd_error *err)
+int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, void *workspace, size_t workspace_bytes,
+                        struct hspmd_error *err)
 {
 	if (!p->m || !p->n)
 		return 0;

@@ -15,7 +15,7 @@ template <typename T> struct operand {
 
 template <typename T, typename U>
 static __global__ void __launch_bounds__(THREADS)
-	any_kernel(struct operand<T> a, struct operand<T> b, U *d, const U *bias, const U *residual, int64_t m, int64_t n, int64_t k)
+        any_kernel(struct operand<T> a, struct operand<T> b, U *d, const U *bias, const U *residual, int64_t m, int64_t n, int64_t k)
 {
 	__shared__ float left[TILE][TILE + 1], right[TILE][TILE + 1];
 	int column = threadIdx.x % TILE, line = threadIdx.x / TILE;
@@ -24,8 +24,10 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int64_t k0 = 0; k0 < k; k0 += TILE) {
 		__syncthreads();
 		for (int i = line; i < TILE; i += LINES) {
-			left[i][column] = m0 + i < m && k0 + column < k ? to_float(a.data[(m0 + i) * a.rows + (k0 + column) * a.columns]) : 0.0f;
-			right[i][column] = k0 + i < k && n0 + column < n ? to_float(b.data[(k0 + i) * b.rows + (n0 + column) * b.columns]) : 0.0f;
+			left[i][column] =
+			        m0 + i < m && k0 + column < k ? to_float(a.data[(m0 + i) * a.rows + (k0 + column) * a.columns]) : 0.0f;
+			right[i][column] =
+			        k0 + i < k && n0 + column < n ? to_float(b.data[(k0 + i) * b.rows + (n0 + column) * b.columns]) : 0.0f;
 		}
 		__syncthreads();
 		for (int i = 0; i < TILE; i++)
@@ -35,16 +37,23 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int r = 0; r < TILE / LINES; r++) {
 		int64_t i = m0 + line + LINES * r, j = n0 + column;
 		if (i < m && j < n)
-			d[i * n + j] = from_float<U>((residual ? to_float(residual[i * n + j]) : 0.0f) + sum[r] + (bias ? to_float(bias[j]) : 0.0f));
+			d[i * n + j] = from_float<U>((residual ? to_float(residual[i * n + j]) : 0.0f) + sum[r] +
+			                             (bias ? to_float(bias[j]) : 0.0f));
 	}
 }
 
 template <typename T, typename U> static void multiply(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p)
 {
-	struct operand<T> a = { (const T *)p->a, p->trans_a ? 1 : p->k, p->trans_a ? p->m : 1 };
-	struct operand<T> b = { (const T *)p->b, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1 };
+	struct operand<T> a = {
+		(const T *)p->a, p->trans_a ? 1 : p->k, p->trans_a ? p->m : 1
+	};
+	struct operand<T> b = {
+		(const T *)p->b, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1
+	};
 	dim3 grid((unsigned)ceil_div(p->n, TILE), (unsigned)ceil_div(p->m, TILE));
-	const U *bias = (const U *)(p->has_bias ? p->bias : NULL), *residual = (const U *)(p->has_residual ? p->residual : p->accumulate ? p->d : NULL);
+	const U *bias = (const U *)(p->has_bias ? p->bias : NULL), *residual = (const U *)(p->has_residual ? p->residual
+	                                                                                   : p->accumulate ? p->d
+	                                                                                                   : NULL);
 	auto *kernel = any_kernel<T, U>;
 	LAUNCH(kernel, grid, THREADS, 0, cuda->stream, a, b, (U *)p->d, bias, residual, p->m, p->n, p->k);
 }

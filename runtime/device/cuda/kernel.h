@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel files share on the device: types, accesses of 16 bytes, sums over a block. Also compiled by a C++ compiler against the stand-ins of
- * tests/gpu/emulate, which define EMULATE. */
+/* What the kernel files share on the device: types, accesses of 16 bytes, sums over a block. Also compiled by a C++ compiler against the
+ * stand-ins of tests/gpu/emulate, which define EMULATE. */
 #ifndef HSPMD_CUDA_KERNEL_H
 #define HSPMD_CUDA_KERNEL_H
 
@@ -12,8 +12,8 @@
 
 #ifndef EMULATE
 #define LAUNCH(kernel, grid, threads, shared, stream, ...) kernel<<<grid, threads, shared, stream>>>(__VA_ARGS__)
-#define DYNAMIC_SHARED(type, name)                                                                                                           \
-	extern __shared__ __align__(16) unsigned char hspmd_dynamic_shared[];                                                                \
+#define DYNAMIC_SHARED(type, name)                                                                                                         \
+	extern __shared__ __align__(16) unsigned char hspmd_dynamic_shared[];                                                              \
 	type *name = (type *)hspmd_dynamic_shared
 #endif
 
@@ -46,7 +46,8 @@ template <> __device__ __forceinline__ bf16 from_float<bf16>(float x)
 
 /* ---- accesses of 16 bytes */
 
-template <typename T> struct __align__(16) pack {
+template <typename T> struct __align__(16) pack
+{
 	static const int count = 16 / sizeof(T);
 	T v[16 / sizeof(T)];
 };
@@ -87,9 +88,11 @@ template <typename T> static __device__ __forceinline__ void store_pack(T *row, 
 /* n numbers in BF16 given as bits, of one access where all are within the row, which begins on a multiple of 2 n bytes. */
 template <int n> static __device__ __forceinline__ void store_halves(bf16 *row, const uint16_t *bits, int64_t j, int64_t width)
 {
-	struct __align__(2 * n) halves {
+	struct __align__(2 * n) halves
+	{
 		uint16_t v[n];
-	} all;
+	}
+	all;
 	if (j + n <= width) {
 #pragma unroll
 		for (int i = 0; i < n; i++)

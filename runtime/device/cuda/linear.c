@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linear layers: y = x w + bias, and gradients. Rows are all dimensions of x but the last; columns all of w's output dimensions together. */
+/* Linear layers: y = x w + bias, and gradients. Rows are all dimensions of x but the last; columns all of w's output dimensions
+ * together. */
 #include "runtime/device/cuda/cuda.h"
 #include "runtime/device/cuda/gemm.h"
 
@@ -10,9 +11,17 @@ static struct hspmd_cuda_gemm forward(const struct hspmd_kernel_args *args)
 	/* Where K is split, one part adds the bias. */
 	bool has_bias = args->input_count > 2 && args->in[2].rank >= 0 && x->start[x->rank - 1] == 0;
 	return (struct hspmd_cuda_gemm){
-		.m = hspmd_cuda_row_count(x), .n = k ? hspmd_cuda_elements(w) / k : 0, .k = k, .a = x->data, .b = w->data, .d = args->out[0].data,
-		.trans_b = !args->attr->transposed, .type = x->dtype, .d_type = args->out[0].dtype,
-		.bias = has_bias ? args->in[2].data : NULL, .has_bias = has_bias,
+		.m = hspmd_cuda_row_count(x),
+		.n = k ? hspmd_cuda_elements(w) / k : 0,
+		.k = k,
+		.a = x->data,
+		.b = w->data,
+		.d = args->out[0].data,
+		.trans_b = !args->attr->transposed,
+		.type = x->dtype,
+		.d_type = args->out[0].dtype,
+		.bias = has_bias ? args->in[2].data : NULL,
+		.has_bias = has_bias,
 	};
 }
 
@@ -21,8 +30,16 @@ static struct hspmd_cuda_gemm grad_x(const struct hspmd_kernel_args *args)
 	const struct hspmd_view *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
 	int64_t k = hspmd_cuda_row_length(dx);
 	return (struct hspmd_cuda_gemm){
-		.m = hspmd_cuda_row_count(dx), .n = k, .k = k ? hspmd_cuda_elements(w) / k : 0, .a = dy->data, .b = w->data, .d = dx->data,
-		.trans_b = args->attr->transposed, .accumulate = dx->accumulate, .type = dy->dtype, .d_type = dx->dtype,
+		.m = hspmd_cuda_row_count(dx),
+		.n = k,
+		.k = k ? hspmd_cuda_elements(w) / k : 0,
+		.a = dy->data,
+		.b = w->data,
+		.d = dx->data,
+		.trans_b = args->attr->transposed,
+		.accumulate = dx->accumulate,
+		.type = dy->dtype,
+		.d_type = dx->dtype,
 	};
 }
 
@@ -32,8 +49,16 @@ static struct hspmd_cuda_gemm grad_w(const struct hspmd_kernel_args *args)
 	int64_t k = hspmd_cuda_row_length(x), rows = hspmd_cuda_row_count(x), n = rows ? hspmd_cuda_elements(dy) / rows : 0;
 	bool transposed = args->attr->transposed;
 	return (struct hspmd_cuda_gemm){
-		.m = transposed ? k : n, .n = transposed ? n : k, .k = rows, .a = transposed ? x->data : dy->data, .b = transposed ? dy->data : x->data,
-		.d = dw->data, .trans_a = true, .accumulate = dw->accumulate, .type = x->dtype, .d_type = dw->dtype,
+		.m = transposed ? k : n,
+		.n = transposed ? n : k,
+		.k = rows,
+		.a = transposed ? x->data : dy->data,
+		.b = transposed ? dy->data : x->data,
+		.d = dw->data,
+		.trans_a = true,
+		.accumulate = dw->accumulate,
+		.type = x->dtype,
+		.d_type = dw->dtype,
 	};
 }
 
@@ -103,13 +128,13 @@ static int run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, const s
 #define ONE_PRODUCT(name)                                                                                                                  \
 	static int run_##name(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)                      \
 	{                                                                                                                                  \
-		struct hspmd_cuda_gemm p = name(args);                                                                                  \
+		struct hspmd_cuda_gemm p = name(args);                                                                                     \
 		return run(cuda, &p, args, err);                                                                                           \
 	}                                                                                                                                  \
 	static size_t name##_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)                                      \
 	{                                                                                                                                  \
-		struct hspmd_cuda_gemm p = name(args);                                                                                  \
-		return hspmd_cuda_gemm_workspace(cuda, &p);                                                                             \
+		struct hspmd_cuda_gemm p = name(args);                                                                                     \
+		return hspmd_cuda_gemm_workspace(cuda, &p);                                                                                \
 	}
 
 ONE_PRODUCT(forward)
@@ -136,7 +161,9 @@ static int run_grad_x_gelu(struct hspmd_cuda *cuda, const struct hspmd_kernel_ar
 	if (hspmd_cuda_gemm_exists(cuda, &p))
 		return run(cuda, &p, args, err);
 	static const struct hspmd_op_attr tanh_form;
-	struct hspmd_kernel_args gelu = { .attr = &tanh_form, .input_count = 2, .output_count = 1, .in = { args->out[0], args->in[2] }, .out = { args->out[0] } };
+	struct hspmd_kernel_args gelu = {
+		.attr = &tanh_form, .input_count = 2, .output_count = 1, .in = { args->out[0], args->in[2] }, .out = { args->out[0] }
+	};
 	p = alone(p);
 	return run(cuda, &p, args, err) ? -1 : hspmd_cuda_gelu_grad.run(cuda, &gelu, err);
 }
@@ -153,7 +180,8 @@ static int64_t bias_length(const struct hspmd_kernel_args *args)
 }
 
 /* The sums of dy beside the product, which cannot add them to what is there. */
-static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+static int run_grad_w_sums(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, const struct hspmd_kernel_args *args,
+                           struct hspmd_error *err)
 {
 	float *own = (float *)((char *)args->workspace + aligned(hspmd_cuda_gemm_workspace(cuda, p)));
 	if (args->out[1].accumulate)
@@ -171,8 +199,8 @@ static int run_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	if (wants_sums(args) && p.d && hspmd_cuda_gemm_exists(cuda, &p))
 		return run_grad_w_sums(cuda, &p, args, err);
 	if (wants_sums(args))
-		hspmd_cuda_column_sum(cuda, &args->in[0], hspmd_cuda_row_count(&args->in[1]), bias_length(args), args->out[1].data, args->out[1].accumulate,
-				       args->workspace);
+		hspmd_cuda_column_sum(cuda, &args->in[0], hspmd_cuda_row_count(&args->in[1]), bias_length(args), args->out[1].data,
+		                      args->out[1].accumulate, args->workspace);
 	p = alone(p);
 	return p.d ? run(cuda, &p, args, err) : 0;
 }

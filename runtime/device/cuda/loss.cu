@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax cross-entropy over a vocabulary that may be split: each shard's statistics of its logits in one pass, the loss from all shards' statistics,
- * and the gradient of the shard's logits, in their place where the program says so. */
+/* Softmax cross-entropy over a vocabulary that may be split: each shard's statistics of its logits in one pass, the loss from all shards'
+ * statistics, and the gradient of the shard's logits, in their place where the program says so. */
 #include "runtime/device/cuda/kernel.h"
 
 #define MOST_THREADS 512
@@ -8,7 +8,7 @@
 
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
-	stats_kernel(const T *logits, const int32_t *targets, float *stats, int64_t n, int64_t first, bool aligned)
+        stats_kernel(const T *logits, const int32_t *targets, float *stats, int64_t n, int64_t first, bool aligned)
 {
 	const int c = pack<T>::count;
 	__shared__ float room[WARP];
@@ -57,7 +57,7 @@ static __device__ __forceinline__ double log_sum(const float *stats, int64_t par
 
 /* One block; every thread sums its rows in order, then the block its threads. */
 static __global__ void __launch_bounds__(LOSS_THREADS)
-	loss_kernel(const float *stats, const int32_t *targets, double *out, int64_t parts, int64_t rows, double scale, bool accumulate)
+        loss_kernel(const float *stats, const int32_t *targets, double *out, int64_t parts, int64_t rows, double scale, bool accumulate)
 {
 	__shared__ double room[WARP];
 	double total = 0, target;
@@ -71,8 +71,8 @@ static __global__ void __launch_bounds__(LOSS_THREADS)
 
 template <typename T>
 static __global__ void __launch_bounds__(MOST_THREADS)
-	loss_grad_kernel(const T *logits, const int32_t *targets, const float *stats, T *dlogits, int64_t parts, int64_t rows, int64_t n, int64_t first, float scale,
-			 bool aligned)
+        loss_grad_kernel(const T *logits, const int32_t *targets, const float *stats, T *dlogits, int64_t parts, int64_t rows, int64_t n,
+                         int64_t first, float scale, bool aligned)
 {
 	const int c = pack<T>::count;
 	int64_t r = blockIdx.x, target = targets[r] - first;
@@ -95,7 +95,8 @@ template <typename T> static int stats_of(struct hspmd_cuda *cuda, const struct 
 	auto *kernel = stats_kernel<T>;
 	if (rows)
 		LAUNCH(kernel, (unsigned)rows, row_threads(n, pack<T>::count, MOST_THREADS), 0, cuda->stream, (const T *)logits->data,
-		       (const int32_t *)args->in[1].data, (float *)args->out[0].data, n, logits->start[logits->rank - 1], is_aligned16<T>(n));
+		       (const int32_t *)args->in[1].data, (float *)args->out[0].data, n, logits->start[logits->rank - 1],
+		       is_aligned16<T>(n));
 	return 0;
 }
 
@@ -119,8 +120,8 @@ static int vocab_stats(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *
 static int loss(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
 {
 	const struct hspmd_view *stats = &args->in[0];
-	LAUNCH(loss_kernel, 1, LOSS_THREADS, 0, cuda->stream, (const float *)stats->data, (const int32_t *)args->in[1].data, (double *)args->out[0].data,
-	       stats->shape[0], hspmd_cuda_elements(&args->in[1]), args->attr->scale, args->out[0].accumulate);
+	LAUNCH(loss_kernel, 1, LOSS_THREADS, 0, cuda->stream, (const float *)stats->data, (const int32_t *)args->in[1].data,
+	       (double *)args->out[0].data, stats->shape[0], hspmd_cuda_elements(&args->in[1]), args->attr->scale, args->out[0].accumulate);
 	return 0;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensor cores and what feeds them, as inline functions (PTX ISA, "Matrix multiply-accumulate operation using mma instruction", "ldmatrix", "cp.async"). The stand-in for
- * cuda_bf16.h has its own of them. With g = lane / 4 and t = lane % 4, a lane holds of A (16 x 16) in a[0..3] the pairs at (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8); of
- * B (16 x 8) in b[0..1] the pairs at (2t, g), (2t + 8, g) down a column; of C (16 x 8) in c[0..3] the elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). */
+/* Tensor cores and what feeds them, as inline functions (PTX ISA, "Matrix multiply-accumulate operation using mma instruction", "ldmatrix",
+ * "cp.async"). The stand-in for cuda_bf16.h has its own of them. With g = lane / 4 and t = lane % 4, a lane holds of A (16 x 16) in a[0..3]
+ * the pairs at (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8); of B (16 x 8) in b[0..1] the pairs at (2t, g), (2t + 8, g) down a
+ * column; of C (16 x 8) in c[0..3] the elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). */
 #ifndef HSPMD_CUDA_MMA_H
 #define HSPMD_CUDA_MMA_H
 
@@ -12,32 +13,35 @@
 static __device__ __forceinline__ void multiply_add(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-		     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* Four 8 x 8 matrices from shared memory: lane 8 i + r names row r of matrix i (16 bytes); a lane gets of each the pair at (g, 2t). */
 static __device__ __forceinline__ void load_matrices(uint32_t *to, const bf16 *row)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-		     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-		     : "r"((uint32_t)__cvta_generic_to_shared(row))
-		     : "memory");
+	             : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+	             : "r"((uint32_t)__cvta_generic_to_shared(row))
+	             : "memory");
 }
 
 /* The same of the transposed matrices: the pair at (2t, g), down a column. */
 static __device__ __forceinline__ void load_matrices_trans(uint32_t *to, const bf16 *row)
 {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-		     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-		     : "r"((uint32_t)__cvta_generic_to_shared(row))
-		     : "memory");
+	             : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+	             : "r"((uint32_t)__cvta_generic_to_shared(row))
+	             : "memory");
 }
 
 /* 16 bytes to shared memory, some time before copies_wait<n> with fewer than n later commits returns; zeros where not `valid`. */
 static __device__ __forceinline__ void copy_async(bf16 *to, const bf16 *from, bool valid)
 {
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" : : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
+	             :
+	             : "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(valid ? 16 : 0)
+	             : "memory");
 }
 
 static __device__ __forceinline__ void copies_commit()

@@ -14,8 +14,9 @@ struct hspmd_cuda_module {
 };
 
 #ifndef __cplusplus
-/* Load it: the file that environment HSPMD_CUDA_MODULE names, else the one in the build folder that the program lies in, else the installed one. Loaded once a process and kept. NULL and
- * err: none was built, or the system's loader cannot load it (what it says is in the message). */
+/* Load it: the file that environment HSPMD_CUDA_MODULE names, else the one in the build folder that the program lies in, else the installed
+ * one. Loaded once a process and kept. NULL and err: none was built, or the system's loader cannot load it (what it says is in the
+ * message). */
 const struct hspmd_device_ops *hspmd_cuda_load(struct hspmd_error *err);
 #endif
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer norm and root-mean-square norm, a block a row. A row of up to HELD packs a thread is read once and kept in registers; what is longer is read again.
- * The sum of two residuals before it, and behind its gradient, may be taken in the same pass. Backward, every block goes over its rows in order and sums gain and bias for itself; then the blocks' sums are added in order: the same bits every time. */
+/* Layer norm and root-mean-square norm, a block a row. A row of up to HELD packs a thread is read once and kept in registers; what is
+ * longer is read again. The sum of two residuals before it, and behind its gradient, may be taken in the same pass. Backward, every block
+ * goes over its rows in order and sums gain and bias for itself; then the blocks' sums are added in order: the same bits every time. */
 #include "runtime/device/cuda/kernel.h"
 
 #define HELD 4
@@ -8,7 +9,7 @@
 
 struct forward_norm {
 	const void *x, *residual, *gain, *bias; /* more NULL: the norm of x, else of x + more; bias NULL: none */
-	void *sum;                          /* x + more; may be x or more */
+	void *sum;                              /* x + more; may be x or more */
 	void *y;
 	float *stats;
 	int64_t width;
@@ -85,7 +86,8 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 	int64_t r = blockIdx.x;
 	struct row_of<T> x;
 	if (a.residual)
-		x.load_sum((const T *)a.x + r * a.width, (const T *)a.residual + r * a.width, (T *)a.sum + r * a.width, a.width, a.is_aligned);
+		x.load_sum((const T *)a.x + r * a.width, (const T *)a.residual + r * a.width, (T *)a.sum + r * a.width, a.width,
+		           a.is_aligned);
 	else
 		x.load((const T *)a.x + r * a.width, a.width, a.is_aligned);
 	float mean = 0, squares = 0;
@@ -123,14 +125,15 @@ template <typename T, bool centred> static __global__ void __launch_bounds__(MOS
 struct backward_norm {
 	const void *dy, *x, *gain, *residual; /* more NULL: nothing is added to dx */
 	const float *stats;
-	void *dx; /* NULL: not wanted; may be `more` */
+	void *dx;              /* NULL: not wanted; may be `more` */
 	float *gains, *biases; /* [blocks][width] */
 	int64_t rows, width;
 	bool is_aligned;
 };
 
 /* One row's dx; adds its part of dgain and dbias to what this thread has in `gains` and `biases`, its own place of the workspace. */
-template <typename T, bool centred> static __device__ __forceinline__ void row_grad(const struct backward_norm &a, int64_t r, float *gains, float *biases, float *room)
+template <typename T, bool centred>
+static __device__ __forceinline__ void row_grad(const struct backward_norm &a, int64_t r, float *gains, float *biases, float *room)
 {
 	const int n = pack<T>::count;
 	float mean = centred ? a.stats[2 * r] : 0.0f, scale = a.stats[centred ? 2 * r + 1 : r], sum = 0, dot = 0;
@@ -245,7 +248,8 @@ static int64_t grad_blocks(const struct hspmd_cuda *cuda, int64_t rows)
 	return rows < most ? rows : most;
 }
 
-template <typename T, bool centred> static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+template <typename T, bool centred>
+static int backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err)
 {
 	const struct hspmd_view *x = &args->in[1];
 	struct backward_norm a = {};
@@ -272,8 +276,8 @@ template <typename T, bool centred> static int backward(struct hspmd_cuda *cuda,
 		LAUNCH(kernel, (unsigned)blocks, row_threads(a.width, pack<T>::count, MOST_THREADS), shared, cuda->stream, a);
 	for (int o = 1; o < args->output_count && o < 3; o++)
 		if (args->out[o].data)
-			LAUNCH(add_parts, (unsigned)ceil_div(a.width, 128), 128, 0, cuda->stream, (float *)args->out[o].data, o == 1 ? a.gains : a.biases,
-			       blocks, a.width, args->out[o].accumulate);
+			LAUNCH(add_parts, (unsigned)ceil_div(a.width, 128), 128, 0, cuda->stream, (float *)args->out[o].data,
+			       o == 1 ? a.gains : a.biases, blocks, a.width, args->out[o].accumulate);
 	return 0;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What updates parameters: norm of the gradients and AdamW, of many parameters in one launch: most are so small that starting a kernel takes longer than running it. */
+/* What updates parameters: norm of the gradients and AdamW, of many parameters in one launch: most are so small that starting a kernel
+ * takes longer than running it. */
 #include <math.h>
 
 #include "runtime/device/cuda/kernel.h"
@@ -56,7 +57,7 @@ struct stochastic_updates {
 	} by[most];
 };
 static_assert(sizeof(struct squares) <= 4096 && sizeof(struct nearest_updates) <= 4096 && sizeof(struct stochastic_updates) <= 4096,
-	      "arguments of a kernel have 4 KB");
+              "arguments of a kernel have 4 KB");
 
 /* The vector that this block is of: the last that does not begin behind it. */
 template <typename B> static __device__ __forceinline__ int vector_of(const B &b)
@@ -194,7 +195,8 @@ static void describe_rounding(struct stochastic_updates *a, const struct hspmd_k
 	a->by[a->vectors].map = hspmd_index_map_of(&args->out[0]);
 }
 
-template <typename Updates> static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const struct hspmd_kernel_args *args, int count)
+template <typename Updates>
+static int update_as(struct hspmd_cuda *cuda, const struct rates *rates, const struct hspmd_kernel_args *args, int count)
 {
 	auto *kernel = adamw_kernel<Updates>;
 	Updates a = {};

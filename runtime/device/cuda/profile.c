@@ -68,7 +68,8 @@ void hspmd_cuda_profile_close(struct hspmd_cuda_profile *p)
 		total += p->seconds[op];
 	for (int op = 0; op < HSPMD_OP_COUNT; op++)
 		if (p->calls[op])
-			fprintf(stderr, "%-16s %8ld calls %10.4f s %5.1f %%\n", names[op], p->calls[op], p->seconds[op], total > 0 ? 100 * p->seconds[op] / total : 0);
+			fprintf(stderr, "%-16s %8ld calls %10.4f s %5.1f %%\n", names[op], p->calls[op], p->seconds[op],
+			        total > 0 ? 100 * p->seconds[op] / total : 0);
 	for (int i = 0; i < BATCH; i++) {
 		if (p->start[i])
 			cudaEventDestroy(p->start[i]);

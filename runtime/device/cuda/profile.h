@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HSPMD_CUDA_PROFILE=1: what each operator took on the GPU, told on standard error when the device is closed. Events are taken around every operator, which
- * costs a little; nothing is waited for until the end of a batch of them. */
+/* HSPMD_CUDA_PROFILE=1: what each operator took on the GPU, told on standard error when the device is closed. Events are taken around every
+ * operator, which costs a little; nothing is waited for until the end of a batch of them. */
 #ifndef HSPMD_CUDA_PROFILE_H
 #define HSPMD_CUDA_PROFILE_H
 

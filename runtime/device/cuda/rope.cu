@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head turns with element i + head_dim / 2
- * by the angle position * theta^(-2 i / head_dim). Angles are taken in double, once a position, into a table that all samples and heads read: one of the whole
- * program's, or the call's own. */
+/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head turns with
+ * element i + head_dim / 2 by the angle position * theta^(-2 i / head_dim). Angles are taken in double, once a position, into a table that
+ * all samples and heads read: one of the whole program's, or the call's own. */
 #include <math.h>
 
 #include "runtime/device/cuda/kernel.h"
@@ -22,7 +22,7 @@ static __global__ void __launch_bounds__(THREADS) angles_kernel(float2 *table, i
 /* A thread a pair of elements, or a pack of pairs where halves are whole packs. */
 template <typename T, int n>
 static __global__ void __launch_bounds__(THREADS)
-	rotate_kernel(const T *x, T *y, const float2 *table, int64_t rows, int64_t length, int64_t width, int64_t half, float direction)
+        rotate_kernel(const T *x, T *y, const float2 *table, int64_t rows, int64_t length, int64_t width, int64_t half, float direction)
 {
 	int64_t groups = width / 2 / n, at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	if (at >= rows * groups)
@@ -57,7 +57,8 @@ static __global__ void __launch_bounds__(THREADS)
 static void make_table(struct hspmd_cuda *cuda, float2 *table, int64_t first, int64_t count, int64_t half, double theta)
 {
 	if (count)
-		LAUNCH(angles_kernel, (unsigned)ceil_div(count * half, THREADS), THREADS, 0, cuda->stream, table, first, count, half, theta);
+		LAUNCH(angles_kernel, (unsigned)ceil_div(count * half, THREADS), THREADS, 0, cuda->stream, table, first, count, half,
+		       theta);
 }
 
 static bool has_table(const struct hspmd_kernel_args *args)
@@ -77,8 +78,8 @@ template <typename T> static int rotate(struct hspmd_cuda *cuda, const struct hs
 	bool aligned = half % pack<T>::count == 0;
 	auto *kernel = aligned ? rotate_kernel<T, pack<T>::count> : rotate_kernel<T, 1>;
 	int64_t items = rows * width / 2 / (aligned ? pack<T>::count : 1);
-	LAUNCH(kernel, (unsigned)ceil_div(items, THREADS), THREADS, 0, cuda->stream, (const T *)x->data, (T *)args->out[0].data, table, rows, length, width,
-	       half, direction);
+	LAUNCH(kernel, (unsigned)ceil_div(items, THREADS), THREADS, 0, cuda->stream, (const T *)x->data, (T *)args->out[0].data, table,
+	       rows, length, width, half, direction);
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Some of a GPU's multiprocessors as a device of their own (green contexts), for trying unequal devices on one GPU. The driver's calls are looked up when they are asked
- * for: no older driver is shut out, and nothing is linked. */
+/* Some of a GPU's multiprocessors as a device of their own (green contexts), for trying unequal devices on one GPU. The driver's calls are
+ * looked up when they are asked for: no older driver is shut out, and nothing is linked. */
 #include "runtime/device/cuda/sm_partition.h"
 
 #include <stdio.h>
@@ -50,9 +50,9 @@ static int find_calls(struct calls *c, struct hspmd_error *err)
 {
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	const struct hspmd_symbol calls[] = {
-		{ "cuDeviceGetDevResource", &c->resource, false }, { "cuDevSmResourceSplitByCount", &c->split, false },
+		{ "cuDeviceGetDevResource", &c->resource, false },    { "cuDevSmResourceSplitByCount", &c->split, false },
 		{ "cuDevResourceGenerateDesc", &c->describe, false }, { "cuGreenCtxCreate", &c->create, false },
-		{ "cuGreenCtxDestroy", &c->destroy, false }, { "cuGreenCtxStreamCreate", &c->stream, false },
+		{ "cuGreenCtxDestroy", &c->destroy, false },          { "cuGreenCtxStreamCreate", &c->stream, false },
 	};
 	if (!driver)
 		return hspmd_fail(err, "the driver cannot be loaded: %s", dlerror());

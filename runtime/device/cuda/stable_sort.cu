@@ -5,7 +5,8 @@
 
 #define THREADS 256
 
-static __global__ void __launch_bounds__(THREADS) rank_kernel(const int32_t *key, int64_t n, int32_t lowest, int64_t keys, int32_t *rank, int32_t *count)
+static __global__ void __launch_bounds__(THREADS)
+        rank_kernel(const int32_t *key, int64_t n, int32_t lowest, int64_t keys, int32_t *rank, int32_t *count)
 {
 	__shared__ int32_t tile[THREADS];
 	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -70,7 +71,7 @@ size_t hspmd_cuda_stable_sort_workspace(int64_t n, int64_t keys)
 }
 
 void hspmd_cuda_stable_sort_run(struct hspmd_cuda *cuda, const int32_t *key, int64_t n, int32_t lowest, int64_t keys, void *workspace,
-			   struct hspmd_cuda_stable_sort *order)
+                                struct hspmd_cuda_stable_sort *order)
 {
 	int32_t *count = (int32_t *)workspace;
 	order->first = count + padded(keys);
@@ -81,5 +82,6 @@ void hspmd_cuda_stable_sort_run(struct hspmd_cuda *cuda, const int32_t *key, int
 		LAUNCH(rank_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, key, n, lowest, keys, order->rank, count);
 	LAUNCH(scan_kernel, 1, THREADS, 0, cuda->stream, count, keys, order->first);
 	if (n)
-		LAUNCH(list_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, key, order->rank, order->first, n, lowest, order->list);
+		LAUNCH(list_kernel, (unsigned)ceil_div(n, THREADS), THREADS, 0, cuda->stream, key, order->rank, order->first, n, lowest,
+		       order->list);
 }

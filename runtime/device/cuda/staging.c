@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between pageable host memory and the device, through rings of pinned pieces: one on the device's stream, with which the host goes on as soon as its bytes are
- * in the ring, and one on a stream of its own for who copies beside the kernels.
+/* Copies between pageable host memory and the device, through rings of pinned pieces: one on the device's stream, with which the host goes
+ * on as soon as its bytes are in the ring, and one on a stream of its own for who copies beside the kernels.
  *
- * Copies to the device stay on its stream: the passes' inputs lie where the last operator of the pass before still reads, so a stream of their own would wait for all of
- * it; and through a second buffer on the device the copy from there would cost what it saves. What is read back is a result that the host waits for. */
+ * Copies to the device stay on its stream: the passes' inputs lie where the last operator of the pass before still reads, so a stream of
+ * their own would wait for all of it; and through a second buffer on the device the copy from there would cost what it saves. What is read
+ * back is a result that the host waits for. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,15 +94,16 @@ int hspmd_cuda_upload(struct hspmd_cuda *cuda, void *dst, const void *host, size
 	return 0;
 }
 
-static int download(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, void *host, const void *src, size_t bytes, struct hspmd_error *err)
+static int download(struct hspmd_cuda *cuda, struct hspmd_cuda_staging *s, void *host, const void *src, size_t bytes,
+                    struct hspmd_error *err)
 {
 	size_t taken = 0; /* given to the device so far; up to PIECES pieces are on their way */
 	for (size_t at = 0; at < bytes;) {
 		while (taken < bytes && taken < at + PIECES * PIECE_BYTES) {
 			size_t n = bytes - taken < PIECE_BYTES ? bytes - taken : PIECE_BYTES;
 			int piece = (int)(taken / PIECE_BYTES % PIECES);
-			cudaError_t status = cudaMemcpyAsync(s->memory + (size_t)piece * PIECE_BYTES, (const char *)src + taken, n, cudaMemcpyDeviceToHost,
-							     s->stream);
+			cudaError_t status = cudaMemcpyAsync(s->memory + (size_t)piece * PIECE_BYTES, (const char *)src + taken, n,
+			                                     cudaMemcpyDeviceToHost, s->stream);
 			if (!status)
 				status = cudaEventRecord(s->free[piece], s->stream);
 			if (status)

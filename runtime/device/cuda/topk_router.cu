@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Router of a mixture of experts (opcode.h): which experts a token goes to, with what weights, and how evenly the tokens of a sample are spread. */
+/* Router of a mixture of experts (opcode.h): which experts a token goes to, with what weights, and how evenly the tokens of a sample are
+ * spread. */
 #include "runtime/device/cuda/kernel.h"
 
 #define THREADS 128
@@ -19,7 +20,7 @@ template <typename T> static __device__ __forceinline__ float exponential_sum(co
 /* A thread a token: the k largest, largest first, of equals the first; and the probability of every expert. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	choose_kernel(const T *logits, T *weights, int32_t *choice, float *probability, int64_t tokens, int experts, int k)
+        choose_kernel(const T *logits, T *weights, int32_t *choice, float *probability, int64_t tokens, int experts, int k)
 {
 	int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	if (t >= tokens)
@@ -46,7 +47,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* A block a sample and expert: its load, and its part of the balance. */
 static __global__ void __launch_bounds__(THREADS)
-	balance_kernel(const int32_t *choice, const float *probability, float *load, double *balance, int64_t length, int experts, int k)
+        balance_kernel(const int32_t *choice, const float *probability, float *load, double *balance, int64_t length, int experts, int k)
 {
 	__shared__ double room[WARP];
 	int64_t b = blockIdx.x / experts;
@@ -65,7 +66,8 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-static __global__ void __launch_bounds__(THREADS) auxiliary_kernel(const double *balance, int64_t count, double *aux, double scale, bool accumulate)
+static __global__ void __launch_bounds__(THREADS)
+        auxiliary_kernel(const double *balance, int64_t count, double *aux, double scale, bool accumulate)
 {
 	__shared__ double room[WARP];
 	double sum = 0;
@@ -78,8 +80,8 @@ static __global__ void __launch_bounds__(THREADS) auxiliary_kernel(const double 
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	grad_kernel(const T *dweights, const T *logits, const T *weights, const int32_t *choice, const float *load, T *dlogits, int64_t tokens, int64_t length,
-		    int experts, int k, float scale)
+        grad_kernel(const T *dweights, const T *logits, const T *weights, const int32_t *choice, const float *load, T *dlogits,
+                    int64_t tokens, int64_t length, int experts, int k, float scale)
 {
 	int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;
 	if (t >= tokens)
@@ -111,12 +113,12 @@ template <typename T> static int route_of(struct hspmd_cuda *cuda, const struct 
 	if (tokens) {
 		LAUNCH(kernel, (unsigned)ceil_div(tokens, THREADS), THREADS, 0, cuda->stream, (const T *)r->data, (T *)args->out[0].data,
 		       (int32_t *)args->out[1].data, probability, tokens, experts, k);
-		LAUNCH(balance_kernel, (unsigned)pairs, THREADS, 0, cuda->stream, (const int32_t *)args->out[1].data, probability, (float *)args->out[3].data,
-		       balance, r->shape[1], experts, k);
+		LAUNCH(balance_kernel, (unsigned)pairs, THREADS, 0, cuda->stream, (const int32_t *)args->out[1].data, probability,
+		       (float *)args->out[3].data, balance, r->shape[1], experts, k);
 	}
 	if (args->out[2].data)
-		LAUNCH(auxiliary_kernel, 1, THREADS, 0, cuda->stream, balance, tokens ? pairs : 0, (double *)args->out[2].data, args->attr->scale,
-		       args->out[2].accumulate);
+		LAUNCH(auxiliary_kernel, 1, THREADS, 0, cuda->stream, balance, tokens ? pairs : 0, (double *)args->out[2].data,
+		       args->attr->scale, args->out[2].accumulate);
 	return 0;
 }
 
@@ -127,9 +129,10 @@ template <typename T> static int route_grad_of(struct hspmd_cuda *cuda, const st
 	int experts = (int)r->shape[2];
 	auto *kernel = grad_kernel<T>;
 	if (tokens)
-		LAUNCH(kernel, (unsigned)ceil_div(tokens, THREADS), THREADS, 0, cuda->stream, (const T *)args->in[0].data, (const T *)r->data,
-		       (const T *)args->in[2].data, (const int32_t *)args->in[3].data, (const float *)args->in[4].data, (T *)args->out[0].data, tokens,
-		       r->shape[1], experts, args->attr->experts_per_token, (float)(args->attr->scale * experts / (double)r->shape[1]));
+		LAUNCH(kernel, (unsigned)ceil_div(tokens, THREADS), THREADS, 0, cuda->stream, (const T *)args->in[0].data,
+		       (const T *)r->data, (const T *)args->in[2].data, (const int32_t *)args->in[3].data, (const float *)args->in[4].data,
+		       (T *)args->out[0].data, tokens, r->shape[1], experts, args->attr->experts_per_token,
+		       (float)(args->attr->scale * experts / (double)r->shape[1]));
 	return 0;
 }
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seconds of a training step: step CASE LAYOUT THREADS STEPS. LAYOUT: one (a device of THREADS threads), tp (THREADS devices of one
- * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16), gpu-fp32,
- * split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_OVERSUBSCRIBE=1 and HSPMD_CUDA_SM_PARTITION=88,44 two parts of one). Prints one line of JSON with the median
- * and with the products that a token needs, in Tflop: three times those of a forward pass. step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU.
- * step rounding SIZE THREADS RUNS and step rounding-gpu SIZE 1 RUNS: what rounding at random instead of to the nearest costs, in a CAST on the CPU, in AdamW's update on a GPU. */
+ * thread that share every layer), pp (that many pipeline stages of about equal work, zb-h1), 1f1b (the same, 1f1b), gpu (one GPU, bf16),
+ * gpu-fp32, split-N-M (two GPUs, data parallel, N and M micro-batches; with HSPMD_CUDA_OVERSUBSCRIBE=1 and HSPMD_CUDA_SM_PARTITION=88,44
+ * two parts of one). Prints one line of JSON with the median and with the products that a token needs, in Tflop: three times those of a
+ * forward pass. step product SIZE 1 RUNS: the rate of products of square matrices in BF16 on a GPU. step rounding SIZE THREADS RUNS and
+ * step rounding-gpu SIZE 1 RUNS: what rounding at random instead of to the nearest costs, in a CAST on the CPU, in AdamW's update on a
+ * GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +16,8 @@
 #include "runtime/op/op.h"
 #include "runtime/exec/train_local.h"
 
-#define GPT2(width, layers, heads, vocab, length)                                                                                            \
-	"{\"model_type\":\"gpt2\",\"n_embd\":" #width ",\"n_layer\":" #layers ",\"n_head\":" #heads ",\"vocab_size\":" #vocab                    \
+#define GPT2(width, layers, heads, vocab, length)                                                                                          \
+	"{\"model_type\":\"gpt2\",\"n_embd\":" #width ",\"n_layer\":" #layers ",\"n_head\":" #heads ",\"vocab_size\":" #vocab              \
 	",\"n_positions\":" #length ",\"activation_function\":\"gelu_new\",\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}"
 
 struct bench_case {
@@ -23,14 +25,15 @@ struct bench_case {
 	int layers, width, length, batch, vocab;
 	bool gpu; /* of a GPU's size */
 };
-#define LLAMA(width, layers, heads, kv, ffn, length)                                                                                         \
-	"{\"model_type\":\"llama\",\"hidden_size\":" #width ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads                \
-	",\"num_key_value_heads\":" #kv ",\"intermediate_size\":" #ffn ",\"max_position_embeddings\":" #length                                  \
+#define LLAMA(width, layers, heads, kv, ffn, length)                                                                                       \
+	"{\"model_type\":\"llama\",\"hidden_size\":" #width ",\"num_hidden_layers\":" #layers ",\"num_attention_heads\":" #heads           \
+	",\"num_key_value_heads\":" #kv ",\"intermediate_size\":" #ffn ",\"max_position_embeddings\":" #length                             \
 	",\"vocab_size\":32000,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}"
 static const struct bench_case cases[] = {
 	{ "gpt2-11m", GPT2(384, 6, 6, 256, 256), 6, 384, 256, 16, 256, false },
 	{ "llama-11m",
-	  "{\"model_type\":\"llama\",\"hidden_size\":384,\"num_hidden_layers\":6,\"num_attention_heads\":6,\"num_key_value_heads\":6,\"vocab_size\":256,"
+	  "{\"model_type\":\"llama\",\"hidden_size\":384,\"num_hidden_layers\":6,\"num_attention_heads\":6,\"num_key_value_heads\":6,"
+	  "\"vocab_size\":256,"
 	  "\"intermediate_size\":1024,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}",
 	  6, 384, 256, 16, 256, false },
 	{ "gpt2-124m", GPT2(768, 12, 12, 50304, 512), 12, 768, 512, 2, 50304, false },
@@ -42,10 +45,12 @@ static const struct bench_case cases[] = {
 	{ "llama-7b-8l", LLAMA(4096, 8, 32, 32, 11008, 4096), 8, 4096, 4096, 2, 32000, true },
 };
 
-static const char cluster_text[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"core\":{\"kind\":\"cpu\",\"memory_bytes\":100000000000,"
-				   "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.2}},\"gpu\":{\"kind\":\"cuda\",\"memory_bytes\":140000000000,"
-				   "\"gbytes_per_s\":4800,\"peak_tflops\":{\"bf16\":800}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"core\","
-				   "\"count\":64}]},{\"name\":\"g\",\"devices\":[{\"type\":\"gpu\",\"count\":2}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}";
+static const char cluster_text[] =
+        "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"core\":{\"kind\":\"cpu\",\"memory_bytes\":100000000000,"
+        "\"gbytes_per_s\":10,\"peak_tflops\":{\"fp32\":0.2}},\"gpu\":{\"kind\":\"cuda\",\"memory_bytes\":140000000000,"
+        "\"gbytes_per_s\":4800,\"peak_tflops\":{\"bf16\":800}}},\"nodes\":[{\"name\":\"n\",\"devices\":[{\"type\":\"core\","
+        "\"count\":64}]},{\"name\":\"g\",\"devices\":[{\"type\":\"gpu\",\"count\":2}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,"
+        "\"gbytes_per_s\":5}]}";
 
 /* Micro-batches of a pipeline: eight fill two stages well. */
 static int micro_batches(const struct bench_case *c, bool pipeline)
@@ -53,8 +58,8 @@ static int micro_batches(const struct bench_case *c, bool pipeline)
 	return !pipeline ? 1 : c->batch < 8 ? c->batch : 8;
 }
 
-/* What the layers before `end` take, in products of a token with one column of a matrix: a block has twelve matrices of width x width, and an attention
- * whose products run at less than half the rate of those; the last layer has the vocabulary. */
+/* What the layers before `end` take, in products of a token with one column of a matrix: a block has twelve matrices of width x width, and
+ * an attention whose products run at less than half the rate of those; the last layer has the vocabulary. */
 static double work(const struct bench_case *c, int end)
 {
 	int blocks = end < 1 ? 0 : end - 1 < c->layers ? end - 1 : c->layers;
@@ -75,10 +80,11 @@ static int first_layer(const struct bench_case *c, int stage, int stages)
 static char *split_plan(const struct bench_case *c, int first, int second)
 {
 	int each = c->batch / (first + second) > 0 ? c->batch / (first + second) : 1;
-	return hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"zero_stage\":0,"
-			      "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"g:0\"]}]},"
-			      "{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"g:1\"]}]}]}",
-			      each * (first + second), each, c->length, first, c->layers + 2, second, c->layers + 2);
+	return hspmd_asprintf(
+	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"zero_stage\":0,"
+	        "\"pipelines\":[{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"g:0\"]}]},"
+	        "{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"g:1\"]}]}]}",
+	        each * (first + second), each, c->length, first, c->layers + 2, second, c->layers + 2);
 }
 
 static char *plan_of(const struct bench_case *c, const char *layout, int devices)
@@ -89,15 +95,16 @@ static char *plan_of(const struct bench_case *c, const char *layout, int devices
 	char *stages = strdup("");
 	for (int s = 0; s < (pipeline ? devices : 1); s++) {
 		char *next = hspmd_asprintf("%s%s{\"layers\":[%d,%d],\"devices\":[\"%s:%d-%d\"]}", stages ? stages : "", s ? "," : "",
-					    pipeline && s ? first_layer(c, s, devices) : 0,
-					    pipeline && s + 1 < devices ? first_layer(c, s + 1, devices) : layers, c->gpu ? "g" : "n", pipeline ? s : 0,
-					    pipeline ? s : devices - 1);
+		                            pipeline && s ? first_layer(c, s, devices) : 0,
+		                            pipeline && s + 1 < devices ? first_layer(c, s + 1, devices) : layers, c->gpu ? "g" : "n",
+		                            pipeline ? s : 0, pipeline ? s : devices - 1);
 		free(stages);
 		stages = next;
 	}
-	char *plan = hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"%s\","
-				    "\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":%d,\"stages\":[%s]}]}",
-				    c->batch, c->batch / count, c->length, strcmp(layout, "pp") ? "1f1b" : "zb-h1", count, stages ? stages : "");
+	char *plan =
+	        hspmd_asprintf("{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"%s\","
+	                       "\"zero_stage\":0,\"pipelines\":[{\"micro_batches\":%d,\"stages\":[%s]}]}",
+	                       c->batch, c->batch / count, c->length, strcmp(layout, "pp") ? "1f1b" : "zb-h1", count, stages ? stages : "");
 	free(stages);
 	return plan;
 }
@@ -138,17 +145,21 @@ static double bytes_of(const struct hspmd_train_local_options *o)
 	const struct hspmd_device_ops *ops = hspmd_device_find("cuda", NULL);
 	if (!ops || ops->open(&dev, 0, 0, NULL))
 		return 0;
-	struct hspmd_program *p = hspmd_program_build(&o->source, o->plan, o->cluster, o->plan->pipelines[0].stages[0].devices[0], dev, NULL);
+	struct hspmd_program *p =
+	        hspmd_program_build(&o->source, o->plan, o->cluster, o->plan->pipelines[0].stages[0].devices[0], dev, NULL);
 	double bytes = p ? (double)(p->arena_bytes + p->fixed_bytes + p->workspace_bytes) : 0;
 	hspmd_program_destroy(p);
 	ops->close(dev);
 	return bytes;
 }
 
-/* Tflop of products a token: those of a forward pass and twice as many backward, attention's where it looks. Whatever is recomputed is not work. */
+/* Tflop of products a token: those of a forward pass and twice as many backward, attention's where it looks. Whatever is recomputed is not
+ * work. */
 static double work_of_token(const struct hspmd_model *model, const struct bench_case *c, struct hspmd_error *err)
 {
-	struct hspmd_model_build_options how = { .batch = 1, .seq_len = c->length, .vocab_parts = 1, .loss_scale = 1, .forward_only = true };
+	struct hspmd_model_build_options how = {
+		.batch = 1, .seq_len = c->length, .vocab_parts = 1, .loss_scale = 1, .forward_only = true
+	};
 	struct hspmd_graph *g = hspmd_model_graph(model, &how, err);
 	double work = 0;
 	for (size_t i = 0; g && i < g->op_count; i++) {
@@ -187,9 +198,15 @@ static int train(struct measurement *m, const char *layout, int threads, int ste
 	job.optimizer.clip = 1;
 	int rc = -1;
 	if (plan) {
-		struct hspmd_train_local_options o = { .source = hspmd_graph_source_model(model), .cluster = cluster, .plan = plan, .job = &job,
-						 .samples = { read_sample, m }, .steps = steps, .threads = one ? threads : 1,
-						 .on_loss = take_time, .context = m };
+		struct hspmd_train_local_options o = { .source = hspmd_graph_source_model(model),
+			                               .cluster = cluster,
+			                               .plan = plan,
+			                               .job = &job,
+			                               .samples = { read_sample, m },
+			                               .steps = steps,
+			                               .threads = one ? threads : 1,
+			                               .on_loss = take_time,
+			                               .context = m };
 		o.source.precision = split || !strcmp(layout, "gpu") ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 		m->samples = plan->global_batch;
 		m->work = work_of_token(model, m->c, err);
@@ -224,9 +241,11 @@ static int measure(const struct bench_case *c, const char *layout, int threads, 
 	} else {
 		qsort(m.seconds + warm, (size_t)steps, sizeof *m.seconds, ascending);
 		double median = m.seconds[warm + steps / 2];
-		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"threads\": %d, \"step_s\": %.4f, \"least_s\": %.4f, \"tokens_s\": %.0f, "
+		printf("{\"peer\": \"hspmd\", \"case\": \"%s\", \"layout\": \"%s\", \"threads\": %d, \"step_s\": %.4f, \"least_s\": %.4f, "
+		       "\"tokens_s\": %.0f, "
 		       "\"loss\": %.3f, \"peak_gib\": %.2f, \"tflop_token\": %.6g}\n",
-		       c->name, layout, threads, median, m.seconds[warm], (double)m.samples * c->length / median, m.loss, m.bytes / (1 << 30), m.work);
+		       c->name, layout, threads, median, m.seconds[warm], (double)m.samples * c->length / median, m.loss,
+		       m.bytes / (1 << 30), m.work);
 	}
 	free(m.seconds);
 	return rc ? 1 : 0;
@@ -237,7 +256,11 @@ static void *random_matrix(struct hspmd_device *dev, int64_t size, uint64_t stre
 {
 	size_t elements = (size_t)(size * size);
 	struct hspmd_op_attr attr = { .random = { .seed = 1, .stream = stream, .deviation = 1 } };
-	struct hspmd_view wide = { .data = dev->ops->allocate(dev, elements * 4, err), .dtype = HSPMD_F32, .rank = 2, .shape = { size, size }, .full = { size, size } };
+	struct hspmd_view wide = { .data = dev->ops->allocate(dev, elements * 4, err),
+		                   .dtype = HSPMD_F32,
+		                   .rank = 2,
+		                   .shape = { size, size },
+		                   .full = { size, size } };
 	struct hspmd_view half = wide;
 	half.data = wide.data ? dev->ops->allocate(dev, elements * 2, err) : NULL;
 	half.dtype = HSPMD_BF16;
@@ -274,7 +297,9 @@ static int measure_products(int64_t size, int runs)
 	int status = 0;
 	for (int i = 0; !status && i < 3; i++) {
 		data[i] = random_matrix(dev, size, (uint64_t)i, &err);
-		*(i < 2 ? &args.in[i] : &args.out[0]) = (struct hspmd_view){ .data = data[i], .dtype = HSPMD_BF16, .rank = 2, .shape = { size, size }, .full = { size, size } };
+		*(i < 2 ? &args.in[i] : &args.out[0]) = (struct hspmd_view){
+			.data = data[i], .dtype = HSPMD_BF16, .rank = 2, .shape = { size, size }, .full = { size, size }
+		};
 		status = data[i] ? 0 : -1;
 	}
 	args.workspace_bytes = status ? 0 : ops->workspace(dev, HSPMD_OP_LINEAR, &args);
@@ -284,7 +309,8 @@ static int measure_products(int64_t size, int runs)
 	if (status || run_products(dev, &args, runs, &err))
 		fprintf(stderr, "step: %s\n", err.text);
 	else
-		printf("{\"product\": %lld, \"tflops\": %.6g}\n", (long long)size, 2 * (double)size * (double)size * (double)size * runs / (hspmd_now() - began) / 1e12);
+		printf("{\"product\": %lld, \"tflops\": %.6g}\n", (long long)size,
+		       2 * (double)size * (double)size * (double)size * runs / (hspmd_now() - began) / 1e12);
 	for (int i = 0; i < 3; i++)
 		ops->release(dev, data[i]);
 	ops->release(dev, args.workspace);
@@ -292,14 +318,17 @@ static int measure_products(int64_t size, int runs)
 	return status;
 }
 
-/* The least seconds of an operator that rounds to the nearest and at random, in turns, on square matrices, half of each cut away along the second dimension as tensor
- * parallelism does. */
-static int time_rounding(struct hspmd_device *dev, enum hspmd_opcode opcode, struct hspmd_view whole, int runs, double least[2], struct hspmd_error *err)
+/* The least seconds of an operator that rounds to the nearest and at random, in turns, on square matrices, half of each cut away along the
+ * second dimension as tensor parallelism does. */
+static int time_rounding(struct hspmd_device *dev, enum hspmd_opcode opcode, struct hspmd_view whole, int runs, double least[2],
+                         struct hspmd_error *err)
 {
-	struct hspmd_op_attr attr = { .scale = 1, .random = { .seed = 1, .deviation = 1 },
-				      .adam = { .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 1 } };
+	struct hspmd_op_attr attr = { .scale = 1,
+		                      .random = { .seed = 1, .deviation = 1 },
+		                      .adam = { .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 1 } };
 	struct hspmd_kernel_args args = { .attr = &attr, .input_count = 1, .output_count = opcode == HSPMD_OP_CAST ? 1 : 4 };
-	struct hspmd_view *copy = &args.out[args.output_count - 1], *all[5] = { &args.in[0], &args.out[0], &args.out[1], &args.out[2], copy };
+	struct hspmd_view *copy = &args.out[args.output_count - 1],
+	                  *all[5] = { &args.in[0], &args.out[0], &args.out[1], &args.out[2], copy };
 	int status = 0;
 	whole.shape[1] /= 2;
 	for (int k = 0; !status && k < 5; k++) {
@@ -341,8 +370,10 @@ static int measure_rounding(const char *device, enum hspmd_opcode opcode, int64_
 	if (status)
 		fprintf(stderr, "step: %s\n", err.text);
 	else
-		printf("{\"rounding\": \"%s\", \"device\": \"%s\", \"elements\": %lld, \"nearest_s\": %.6g, \"stochastic_s\": %.6g, \"ratio\": %.3g}\n",
-		       opcode == HSPMD_OP_CAST ? "cast" : "adamw", device, (long long)(size * (size / 2)), least[0], least[1], least[1] / least[0]);
+		printf("{\"rounding\": \"%s\", \"device\": \"%s\", \"elements\": %lld, \"nearest_s\": %.6g, \"stochastic_s\": %.6g, "
+		       "\"ratio\": %.3g}\n",
+		       opcode == HSPMD_OP_CAST ? "cast" : "adamw", device, (long long)(size * (size / 2)), least[0], least[1],
+		       least[1] / least[0]);
 	if (dev)
 		ops->close(dev);
 	return status ? 1 : 0;
@@ -363,9 +394,9 @@ int main(int argc, char **argv)
 			if ((!strcmp(argv[2], layouts[l]) && cases[c].gpu == (l > 3)) || (cases[c].gpu && !strncmp(argv[2], "split-", 6)))
 				return measure(&cases[c], argv[2], threads, steps);
 	fprintf(stderr, "usage: step gpt2-11m|llama-11m|gpt2-124m one|tp|pp|1f1b THREADS STEPS\n"
-			"       step gpt2-tiny|gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n"
-			"       step product SIZE 1 RUNS\n"
-			"       step rounding SIZE THREADS RUNS\n"
-			"       step rounding-gpu SIZE 1 RUNS\n");
+	                "       step gpt2-tiny|gpt2-124m|gpt2-1.5b|llama-160m|llama-1b|llama-7b-8l gpu|gpu-fp32|split-N-M 1 STEPS\n"
+	                "       step product SIZE 1 RUNS\n"
+	                "       step rounding SIZE THREADS RUNS\n"
+	                "       step rounding-gpu SIZE 1 RUNS\n");
 	return 2;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded, plays a slow shared storage: all processes together read at most HSPMD_SLOW_RATE bytes a second from files below HSPMD_SLOW_UNDER. When the storage is free
- * again stands in the file HSPMD_SLOW_CLOCK, which all map. */
+/* Preloaded, plays a slow shared storage: all processes together read at most HSPMD_SLOW_RATE bytes a second from files below
+ * HSPMD_SLOW_UNDER. When the storage is free again stands in the file HSPMD_SLOW_CLOCK, which all map. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -75,12 +75,12 @@ ssize_t read(int fd, void *data, size_t bytes)
 	return n;
 }
 
-#define PREAD(name)                                                             \
-	ssize_t name(int fd, void *data, size_t bytes, off_t at)                \
-	{                                                                       \
-		ssize_t n = REAL(name)(fd, data, bytes, at);                    \
-		pay(fd, n);                                                     \
-		return n;                                                       \
+#define PREAD(name)                                                                                                                        \
+	ssize_t name(int fd, void *data, size_t bytes, off_t at)                                                                           \
+	{                                                                                                                                  \
+		ssize_t n = REAL(name)(fd, data, bytes, at);                                                                               \
+		pay(fd, n);                                                                                                                \
+		return n;                                                                                                                  \
 	}
 PREAD(pread)
 PREAD(pread64)

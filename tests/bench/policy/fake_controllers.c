@@ -5,8 +5,9 @@
  *                  [--policy NAME] [--command COMMAND] [--cookie SECRET] [--munge SOCKET] [--decline]
  *                  [--churn S]
  *
- * --count: so many, of jobs ID, ID + 1, ... --command: run "COMMAND grow N" or "COMMAND shrink NODE,NODE..." and answer by its exit status; without
- * one all is answered at once. --churn: every S seconds one of them has another rate. Prints a line for what is asked and answered. */
+ * --count: so many, of jobs ID, ID + 1, ... --command: run "COMMAND grow N" or "COMMAND shrink NODE,NODE..." and answer by its exit status;
+ * without one all is answered at once. --churn: every S seconds one of them has another rate. Prints a line for what is asked and
+ * answered. */
 #include <getopt.h>
 #include <math.h>
 #include <poll.h>
@@ -36,32 +37,65 @@ struct settings {
 static int settings_read(int argc, char **argv, struct settings *s)
 {
 	static const struct option options[] = {
-		{ "ctld", 1, NULL, 'c' },  { "job", 1, NULL, 'j' },	{ "count", 1, NULL, 'n' },  { "nodes", 1, NULL, 'N' }, { "min", 1, NULL, 'm' },
-		{ "max", 1, NULL, 'M' },   { "rate", 1, NULL, 'r' },	{ "power", 1, NULL, 'p' },  { "pause", 1, NULL, 'P' }, { "for", 1, NULL, 'f' },
-		{ "policy", 1, NULL, 'o' }, { "command", 1, NULL, 'x' }, { "cookie", 1, NULL, 'k' }, { "decline", 0, NULL, 'd' }, { "churn", 1, NULL, 'C' },
-		{ "munge", 1, NULL, 'u' },
+		{ "ctld", 1, NULL, 'c' },   { "job", 1, NULL, 'j' },     { "count", 1, NULL, 'n' },  { "nodes", 1, NULL, 'N' },
+		{ "min", 1, NULL, 'm' },    { "max", 1, NULL, 'M' },     { "rate", 1, NULL, 'r' },   { "power", 1, NULL, 'p' },
+		{ "pause", 1, NULL, 'P' },  { "for", 1, NULL, 'f' },     { "policy", 1, NULL, 'o' }, { "command", 1, NULL, 'x' },
+		{ "cookie", 1, NULL, 'k' }, { "decline", 0, NULL, 'd' }, { "churn", 1, NULL, 'C' },  { "munge", 1, NULL, 'u' },
 		{ NULL, 0, NULL, 0 },
 	};
 	int opt;
 	while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1)
 		switch (opt) {
-		case 'c': s->ctld = optarg; break;
-		case 'j': s->job = (uint32_t)strtoul(optarg, NULL, 10); break;
-		case 'n': s->count = atoi(optarg); break;
-		case 'N': s->nodes = atoi(optarg); break;
-		case 'm': s->least = atoi(optarg); break;
-		case 'M': s->most = atoi(optarg); break;
-		case 'r': s->rate = atof(optarg); break;
-		case 'p': s->power = atof(optarg); break;
-		case 'P': s->pause = atof(optarg); break;
-		case 'f': s->seconds = atof(optarg); break;
-		case 'o': s->policy = optarg; break;
-		case 'x': s->command = optarg; break;
-		case 'k': s->cookie = optarg; break;
-		case 'd': s->decline = true; break;
-		case 'u': s->munge = optarg; break;
-		case 'C': s->churn = atof(optarg); break;
-		default: return -1;
+		case 'c':
+			s->ctld = optarg;
+			break;
+		case 'j':
+			s->job = (uint32_t)strtoul(optarg, NULL, 10);
+			break;
+		case 'n':
+			s->count = atoi(optarg);
+			break;
+		case 'N':
+			s->nodes = atoi(optarg);
+			break;
+		case 'm':
+			s->least = atoi(optarg);
+			break;
+		case 'M':
+			s->most = atoi(optarg);
+			break;
+		case 'r':
+			s->rate = atof(optarg);
+			break;
+		case 'p':
+			s->power = atof(optarg);
+			break;
+		case 'P':
+			s->pause = atof(optarg);
+			break;
+		case 'f':
+			s->seconds = atof(optarg);
+			break;
+		case 'o':
+			s->policy = optarg;
+			break;
+		case 'x':
+			s->command = optarg;
+			break;
+		case 'k':
+			s->cookie = optarg;
+			break;
+		case 'd':
+			s->decline = true;
+			break;
+		case 'u':
+			s->munge = optarg;
+			break;
+		case 'C':
+			s->churn = atof(optarg);
+			break;
+		default:
+			return -1;
 		}
 	return s->ctld && s->job && s->count > 0 ? 0 : -1;
 }
@@ -71,8 +105,8 @@ static void say_state(const struct settings *s, struct fake *f)
 	json_t *curve = json_array();
 	for (int n = 1; curve && n <= s->most; n++)
 		json_array_append_new(curve, json_real(f->rate * pow(n, s->power)));
-	json_t *state = json_pack("{s:i, s:i, s:i, s:f, s:f, s:o}", "min_nodes", s->least, "max_nodes", s->most, "nodes", f->nodes, "tokens_per_s",
-				  f->rate * pow(f->nodes, s->power), "pause_s", s->pause, "curve", curve);
+	json_t *state = json_pack("{s:i, s:i, s:i, s:f, s:f, s:o}", "min_nodes", s->least, "max_nodes", s->most, "nodes", f->nodes,
+	                          "tokens_per_s", f->rate * pow(f->nodes, s->power), "pause_s", s->pause, "curve", curve);
 	if (state && s->policy)
 		json_object_set_new(state, "policy", json_string(s->policy));
 	ctld_client_set_state(f->link, state);
@@ -101,7 +135,8 @@ static void answer(const struct settings *s, struct fake *f, json_t *ask)
 	bool ok = !s->decline && (!s->command || carry_out(s, command, by, names) == 0);
 	if (ok)
 		f->nodes += !strcmp(command, "grow") ? by : -by;
-	printf("%.3f job %u %s %d: %s (%s)\n", hspmd_unix_time(), f->job, command, by, ok ? "done" : "declined", json_string_value(json_object_get(ask, "reason")));
+	printf("%.3f job %u %s %d: %s (%s)\n", hspmd_unix_time(), f->job, command, by, ok ? "done" : "declined",
+	       json_string_value(json_object_get(ask, "reason")));
 	fflush(stdout);
 	ctld_client_send_answer(f->link, json_integer_value(json_object_get(ask, "id")), ok, ok ? "" : "not now");
 	say_state(s, f);
@@ -112,7 +147,8 @@ static void turn(const struct settings *s, struct fake *fakes, struct pollfd *fd
 {
 	double at = until;
 	for (int i = 0; i < s->count; i++) {
-		fds[i] = (struct pollfd){ .fd = ctld_client_fd(fakes[i].link), .events = POLLIN | (ctld_client_wants_write(fakes[i].link) ? POLLOUT : 0) };
+		fds[i] = (struct pollfd){ .fd = ctld_client_fd(fakes[i].link),
+			                  .events = POLLIN | (ctld_client_wants_write(fakes[i].link) ? POLLOUT : 0) };
 		at = fmin(at, ctld_client_next_deadline(fakes[i].link));
 	}
 	double ms = (at - hspmd_now()) * 1000;

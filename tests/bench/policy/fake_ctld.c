@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* hspmdctld over a made-up cluster, for benches: fake_ctld PORT JOBS NODES-PER-JOB FOLDER POLICIES COOKIE
- * JOBS running jobs (ids from 1, of this user) of so many nodes each, and 16 more nodes that come idle when a file job_state appears in FOLDER, as
- * slurmctld changes its own. Prints at the end (SIGTERM) the processor time used, the calls that would have gone to slurmctld, and how many of these
- * a minute while nothing changed (from the fourth minute on, when looks have become as rare as they get). */
+ * JOBS running jobs (ids from 1, of this user) of so many nodes each, and 16 more nodes that come idle when a file job_state appears in
+ * FOLDER, as slurmctld changes its own. Prints at the end (SIGTERM) the processor time used, the calls that would have gone to slurmctld,
+ * and how many of these a minute while nothing changed (from the fourth minute on, when looks have become as rare as they get). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,17 +30,30 @@ static int fill(struct hspmd_slurm_view *v, const struct world *w, bool idle)
 {
 	for (int i = 0; i < v->node_count; i++) {
 		bool spare = i >= w->jobs * w->each;
-		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = hspmd_asprintf("n%d", i), .state = spare && idle ? HSPMD_SLURM_VIEW_IDLE : HSPMD_SLURM_VIEW_BUSY, .cpus = 8,
-							.memory_mb = 1000, .features = strdup(""), .gres = strdup("gpu:H20:8") };
+		v->nodes[i] = (struct hspmd_slurm_view_node){ .name = hspmd_asprintf("n%d", i),
+			                                      .state = spare && idle ? HSPMD_SLURM_VIEW_IDLE : HSPMD_SLURM_VIEW_BUSY,
+			                                      .cpus = 8,
+			                                      .memory_mb = 1000,
+			                                      .features = strdup(""),
+			                                      .gres = strdup("gpu:H20:8") };
 		v->partitions[0].nodes[i] = 1;
 	}
 	v->partitions[0].name = strdup("main");
 	v->partitions[0].up = true;
 	for (int k = 0; k < w->jobs; k++) {
 		struct hspmd_slurm_view_job *j = &v->jobs[k];
-		*j = (struct hspmd_slurm_view_job){ .id = 1 + (uint32_t)k, .uid = getuid(), .state = HSPMD_SLURM_VIEW_RUNNING, .user = strdup("ann"), .account = strdup(""),
-					      .partition = strdup("main"), .qos = strdup(""), .features = strdup(""), .tres_per_node = strdup(""),
-					      .batch_host = hspmd_asprintf("n%d", k * w->each), .limit_s = INFINITY, .priority = 1 };
+		*j = (struct hspmd_slurm_view_job){ .id = 1 + (uint32_t)k,
+			                            .uid = getuid(),
+			                            .state = HSPMD_SLURM_VIEW_RUNNING,
+			                            .user = strdup("ann"),
+			                            .account = strdup(""),
+			                            .partition = strdup("main"),
+			                            .qos = strdup(""),
+			                            .features = strdup(""),
+			                            .tres_per_node = strdup(""),
+			                            .batch_host = hspmd_asprintf("n%d", k * w->each),
+			                            .limit_s = INFINITY,
+			                            .priority = 1 };
 		j->held = malloc((size_t)w->each * sizeof *j->held);
 		for (j->held_count = 0; j->held_count < w->each; j->held_count++)
 			j->held[j->held_count] = k * w->each + j->held_count;
@@ -93,16 +106,25 @@ int main(int argc, char **argv)
 	struct rlimit files = { 65536, 65536 };
 	setrlimit(RLIMIT_NOFILE, &files);
 	snprintf(listen, sizeof listen, "127.0.0.1:%s", argv[1]);
-	struct ctld_options o = { .listen = listen, .policies = argv[5], .cookie = argv[6], .trust = { getuid() }, .poll_min_s = 1, .poll_max_s = 75,
-				  .poll = fake_poll, .poll_context = &w, .state_folder = argv[4] };
+	struct ctld_options o = { .listen = listen,
+		                  .policies = argv[5],
+		                  .cookie = argv[6],
+		                  .trust = { getuid() },
+		                  .poll_min_s = 1,
+		                  .poll_max_s = 75,
+		                  .poll = fake_poll,
+		                  .poll_context = &w,
+		                  .state_folder = argv[4] };
 	if (ctld_run(&o, &err) < 0) {
 		fprintf(stderr, "fake_ctld: %s\n", err.text);
 		return 1;
 	}
 	struct rusage u;
 	getrusage(RUSAGE_SELF, &u);
-	double cpu = (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec), s = hspmd_now() - w.began;
-	printf("%.1f s, %.2f s of a processor (%.2f %%), %ld looks, %ld calls, %ld MiB\n", s, cpu, 100 * cpu / s, w.looks, w.rpcs, u.ru_maxrss / 1024);
+	double cpu = (double)u.ru_utime.tv_sec + (double)u.ru_stime.tv_sec + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec),
+	       s = hspmd_now() - w.began;
+	printf("%.1f s, %.2f s of a processor (%.2f %%), %ld looks, %ld calls, %ld MiB\n", s, cpu, 100 * cpu / s, w.looks, w.rpcs,
+	       u.ru_maxrss / 1024);
 	double quiet = w.quiet_till - w.began - SETTLED_S;
 	if (quiet > 0)
 		printf("while nothing changed: %.2f calls a minute, over %.0f s\n", 60 * (double)w.quiet_rpcs / quiet, quiet);

@@ -13,8 +13,13 @@ int main(int argc, char **argv)
 		fputs("Usage: make_trace NODES RIGID ELASTIC HOURS LOAD ELASTIC_NODES SEED\n", stderr);
 		return 2;
 	}
-	struct trace_recipe r = { .nodes = atoi(argv[1]), .rigid = atoi(argv[2]), .elastic = atoi(argv[3]), .hours = atof(argv[4]), .load = atof(argv[5]),
-				  .elastic_nodes = atoi(argv[6]), .seed = strtoull(argv[7], NULL, 10) };
+	struct trace_recipe r = { .nodes = atoi(argv[1]),
+		                  .rigid = atoi(argv[2]),
+		                  .elastic = atoi(argv[3]),
+		                  .hours = atof(argv[4]),
+		                  .load = atof(argv[5]),
+		                  .elastic_nodes = atoi(argv[6]),
+		                  .seed = strtoull(argv[7], NULL, 10) };
 	if (r.nodes < 2 || r.rigid < 1 || r.elastic < 0 || r.hours <= 0 || r.elastic_nodes < 1) {
 		fputs("make_trace: numbers out of range\n", stderr);
 		return 2;

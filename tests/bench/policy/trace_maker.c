@@ -47,7 +47,8 @@ static json_t *rigid_job(const struct trace_recipe *r, int id, double mean_work,
 	double run = fmin(fmax(exp(normal(state)) * mean_work / size / 2.2, 30), 12 * 3600);
 	bool urgent = uniform(state) < 0.2;
 	*work += run * size;
-	return json_pack("{s:i, s:i, s:f, s:i, s:s}", "id", id, "nodes", size, "run_s", run, "priority", urgent ? 2000 : 1000, "partition", "main");
+	return json_pack("{s:i, s:i, s:f, s:i, s:s}", "id", id, "nodes", size, "run_s", run, "priority", urgent ? 2000 : 1000, "partition",
+	                 "main");
 }
 
 static json_t *elastic_job(const struct trace_recipe *r, int id, uint64_t *state)
@@ -57,14 +58,15 @@ static json_t *elastic_job(const struct trace_recipe *r, int id, uint64_t *state
 	int most = r->elastic_nodes, least = most / 16 > 1 ? most / 16 : 1;
 	for (int n = 1; curve && n <= most; n++)
 		json_array_append_new(curve, json_real(rate * pow(n, power)));
-	return json_pack("{s:i, s:b, s:i, s:i, s:i, s:s, s:f, s:o}", "id", id, "elastic", 1, "min_nodes", least, "max_nodes", most, "priority", 100,
-			 "partition", "main", "pause_s", 1 + 4 * uniform(state), "tokens_per_s", curve);
+	return json_pack("{s:i, s:b, s:i, s:i, s:i, s:s, s:f, s:o}", "id", id, "elastic", 1, "min_nodes", least, "max_nodes", most,
+	                 "priority", 100, "partition", "main", "pause_s", 1 + 4 * uniform(state), "tokens_per_s", curve);
 }
 
 static int by_submission(json_t *events, const struct made *jobs, int n)
 {
 	for (int i = 0; i < n; i++)
-		if (json_array_append_new(events, json_pack("{s:f, s:s, s:O}", "time_s", jobs[i].time_s, "event", "submit", "job", jobs[i].job)) < 0)
+		if (json_array_append_new(
+		            events, json_pack("{s:f, s:s, s:O}", "time_s", jobs[i].time_s, "event", "submit", "job", jobs[i].job)) < 0)
 			return -1;
 	return 0;
 }
@@ -92,7 +94,8 @@ struct hspmd_trace *trace_make(const struct trace_recipe *r, struct hspmd_error 
 	snprintf(nodes, sizeof nodes, "n[0-%d]", r->nodes - 1);
 	json_array_append_new(events, json_pack("{s:f, s:s, s:[s]}", "time_s", 0.0, "event", "add", "nodes", nodes));
 	if (by_submission(events, jobs, r->rigid + r->elastic) == 0) {
-		json_t *all = json_pack("{s:s, s:s, s:f, s:O}", "format", HSPMD_TRACE_FORMAT, "name", "made up", "end_s", seconds, "events", events);
+		json_t *all = json_pack("{s:s, s:s, s:f, s:O}", "format", HSPMD_TRACE_FORMAT, "name", "made up", "end_s", seconds, "events",
+		                        events);
 		t = all ? hspmd_trace_from_json(all, "made-up trace", err) : NULL;
 		json_decref(all);
 	}

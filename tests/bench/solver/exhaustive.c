@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exhaustive search with cuts. A pipeline by itself, its transfers undisturbed and no gradients to sum, is never slower in company; devices that are
- * still free do no more micro-batches a second than the sum of their rates (controller/solver/search/submesh.c), so what they cannot do falls to the
- * pipeline at hand, and no stage of it may be too slow for that. Where there are two pipelines, the first layer's gradients are summed after the last
- * backward pass of all, over a link that is no faster than the fastest. Nodes that are alike and untouched are taken in order, pipelines in the order of their
- * first device: the same plan is not looked at twice. Passes run as 1F1B or ZB-H1; interleaved plans are not looked at.
+/* Exhaustive search with cuts. A pipeline by itself, its transfers undisturbed and no gradients to sum, is never slower in company; devices
+ * that are still free do no more micro-batches a second than the sum of their rates (controller/solver/search/submesh.c), so what they
+ * cannot do falls to the pipeline at hand, and no stage of it may be too slow for that. Where there are two pipelines, the first layer's
+ * gradients are summed after the last backward pass of all, over a link that is no faster than the fastest. Nodes that are alike and
+ * untouched are taken in order, pipelines in the order of their first device: the same plan is not looked at twice. Passes run as 1F1B or
+ * ZB-H1; interleaved plans are not looked at.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ struct brute {
 	int micro_batch, total;
 	enum hspmd_schedule schedule;
 	double best;
-	double tail; /* seconds between the end of a pipeline's passes and the step's, at least */
+	double tail;       /* seconds between the end of a pipeline's passes and the step's, at least */
 	long looked, most; /* splits looked at, and that may be */
 	struct hspmd_plan *found;
 	int free[DEVICES_MOST]; /* devices left in each node */
@@ -165,9 +166,9 @@ static double forward_part(const struct brute *b, int i, int s, int first, int e
 	return (u->forward[end] - u->forward[first]) / (u->work[HSPMD_RECOMPUTE_NONE][end] - u->work[HSPMD_RECOMPUTE_NONE][first]);
 }
 
-/* Every split of the layers from `first` on over the stages from s on. `before`: seconds of one micro-batch on the stages before. All that a stage does
- * comes after the first micro-batch has come to it and before the last one's gradients have gone back; where gradients of weights are put off, these may come
- * after that. */
+/* Every split of the layers from `first` on over the stages from s on. `before`: seconds of one micro-batch on the stages before. All that
+ * a stage does comes after the first micro-batch has come to it and before the last one's gradients have gone back; where gradients of
+ * weights are put off, these may come after that. */
 static void split(struct brute *b, int i, int s, int first, double before, int left)
 {
 	struct hspmd_pipeline *pipe = &b->pipelines[i];
@@ -183,7 +184,8 @@ static void split(struct brute *b, int i, int s, int first, double before, int l
 		if (s == stages - 1)
 			deal(b, i, left);
 		else
-			split(b, i, s + 1, end, before + (b->schedule == HSPMD_SCHEDULE_ZB_H1 ? here * forward_part(b, i, s, first, end) : here), left);
+			split(b, i, s + 1, end,
+			      before + (b->schedule == HSPMD_SCHEDULE_ZB_H1 ? here * forward_part(b, i, s, first, end) : here), left);
 	}
 }
 
@@ -216,7 +218,8 @@ static void line_up(struct brute *b, int i, int least, int left)
 {
 	const struct hspmd_cluster *c = b->c->cluster;
 	struct hspmd_pipeline *pipe = &b->pipelines[i];
-	if (pipe->stage_count && (rate_of(b, i) * deadline(b, i, true) >= least_share(b, left) || rate_of(b, i) * deadline(b, i, false) >= left))
+	if (pipe->stage_count &&
+	    (rate_of(b, i) * deadline(b, i, true) >= least_share(b, left) || rate_of(b, i) * deadline(b, i, false) >= left))
 		split(b, i, 0, 0, 0, left);
 	if (pipe->stage_count == STAGES_MOST || pipe->stage_count == b->c->layer_count)
 		return;
@@ -256,8 +259,12 @@ static void search_micro_batch(struct brute *b, const struct instance *in)
 	b->total = in->global_batch / b->micro_batch;
 	for (int n = 0; n < b->c->cluster->node_count; n++)
 		b->free[n] = b->c->cluster->nodes[n].device_count;
-	b->plan = (struct hspmd_plan){ .global_batch = in->global_batch, .micro_batch = b->micro_batch, .seq_len = b->c->seq_len,
-				       .schedule = b->schedule, .virtual_stages = 1, .pipelines = b->pipelines };
+	b->plan = (struct hspmd_plan){ .global_batch = in->global_batch,
+		                       .micro_batch = b->micro_batch,
+		                       .seq_len = b->c->seq_len,
+		                       .schedule = b->schedule,
+		                       .virtual_stages = 1,
+		                       .pipelines = b->pipelines };
 	place_next(b, b->total);
 }
 

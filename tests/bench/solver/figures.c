@@ -29,7 +29,8 @@ static double fullest(const struct hspmd_plan *p, const struct hspmd_cluster *c)
 }
 
 /* Evaluate one case: paths are absolute; profile or model may be NULL. */
-static int predict(struct validation_case *out, const char *cluster, const char *profile, const char *model, const char *plan, struct hspmd_error *err)
+static int predict(struct validation_case *out, const char *cluster, const char *profile, const char *model, const char *plan,
+                   struct hspmd_error *err)
 {
 	int rc = -1;
 	struct hspmd_cluster *c = hspmd_cluster_read(cluster, err);
@@ -59,8 +60,11 @@ static int read_case(const char *folder, const json_t *value, struct validation_
 	char *model = path_of(folder, json_string_value(json_object_get(value, "model")));
 	char *plan = path_of(folder, json_string_value(json_object_get(value, "plan")));
 	const char *name = json_string_value(json_object_get(value, "name")), *note = json_string_value(json_object_get(value, "note"));
-	*out = (struct validation_case){ .name = strdup(name ? name : ""), .note = strdup(note ? note : ""), .measured_s = json_number_value(measured) };
-	int rc = cluster && plan && out->name && out->note ? predict(out, cluster, profile, model, plan, err) : hspmd_fail(err, "an incomplete case");
+	*out = (struct validation_case){ .name = strdup(name ? name : ""),
+		                         .note = strdup(note ? note : ""),
+		                         .measured_s = json_number_value(measured) };
+	int rc = cluster && plan && out->name && out->note ? predict(out, cluster, profile, model, plan, err)
+	                                                   : hspmd_fail(err, "an incomplete case");
 	free(cluster);
 	free(profile);
 	free(model);

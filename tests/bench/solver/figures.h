@@ -9,20 +9,20 @@
 
 struct validation_case {
 	char *name, *note;
-	double measured_s;  /* 0: not known */
+	double measured_s; /* 0: not known */
 	double predicted_s;
-	double fullness;    /* predicted bytes of the fullest device over what it has */
+	double fullness; /* predicted bytes of the fullest device over what it has */
 	int micro_batch;
-	bool bare;          /* a stage holds the embedding alone */
+	bool bare; /* a stage holds the embedding alone */
 };
 
 struct validation_figures {
-	int measured, small;                    /* cases with a time; of these, with a micro-batch of at most 2 */
+	int measured, small; /* cases with a time; of these, with a micro-batch of at most 2 */
 	double mean_error, spearman, spearman_small;
-	double first_loss;                      /* how much slower than the best measured the one ranked first is */
-	int failed, failed_predicted;           /* that did not run, bare ones left out; of these, predicted not to fit */
-	int failed_bare, ran_bare;              /* bare ones that did not run, that ran */
-	int ran_predicted_not;                  /* that ran but were predicted not to fit */
+	double first_loss;            /* how much slower than the best measured the one ranked first is */
+	int failed, failed_predicted; /* that did not run, bare ones left out; of these, predicted not to fit */
+	int failed_bare, ran_bare;    /* bare ones that did not run, that ran */
+	int ran_predicted_not;        /* that ran but were predicted not to fit */
 };
 
 /* HSPMD_VALIDATION, or ../shared/validation beside the source tree. */

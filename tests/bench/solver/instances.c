@@ -41,8 +41,8 @@ static json_t *random_nodes(struct dice *d, int devices, int types)
 		left -= count;
 		char name[16];
 		snprintf(name, sizeof name, "n%d", n);
-		json_array_append_new(nodes, json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "devices", "type", type_names[pick(d, 0, types - 1)],
-						       "count", count));
+		json_array_append_new(nodes, json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "devices", "type",
+		                                       type_names[pick(d, 0, types - 1)], "count", count));
 	}
 	return nodes;
 }
@@ -53,13 +53,15 @@ static json_t *random_cluster(struct dice *d, int devices, double model_bytes, b
 	json_t *described = json_object(), *links = json_array();
 	for (int t = 0; t < types; t++) {
 		double memory = model_bytes * (tight ? between(d, 0.35, 0.9) : between(d, 1.5, 6));
-		json_object_set_new(described, type_names[t], json_pack("{s:s, s:I, s:f, s:{s:f}}", "kind", "cpu", "memory_bytes", (json_int_t)memory,
-									"gbytes_per_s", 100.0, "peak_tflops", "fp32", 1.0));
+		json_object_set_new(described, type_names[t],
+		                    json_pack("{s:s, s:I, s:f, s:{s:f}}", "kind", "cpu", "memory_bytes", (json_int_t)memory, "gbytes_per_s",
+		                              100.0, "peak_tflops", "fp32", 1.0));
 	}
 	json_array_append_new(links, json_pack("{s:s, s:f, s:f}", "scope", "node", "alpha_s", 1e-6, "gbytes_per_s", between(d, 5, 100)));
-	json_array_append_new(links, json_pack("{s:s, s:f, s:f}", "scope", "cluster", "alpha_s", 1e-5, "gbytes_per_s", between(d, 0.3, 20)));
-	return json_pack("{s:s, s:o, s:o, s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", described, "nodes", random_nodes(d, devices, types),
-			 "links", links);
+	json_array_append_new(links,
+	                      json_pack("{s:s, s:f, s:f}", "scope", "cluster", "alpha_s", 1e-5, "gbytes_per_s", between(d, 0.3, 20)));
+	return json_pack("{s:s, s:o, s:o, s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", described, "nodes",
+	                 random_nodes(d, devices, types), "links", links);
 }
 
 static json_t *random_profile(struct dice *d, int layers, double *model_bytes)
@@ -70,8 +72,8 @@ static json_t *random_profile(struct dice *d, int layers, double *model_bytes)
 	*model_bytes = 0;
 	for (int l = 0; l < layers; l++) {
 		double size = l == 0 ? embedding : l == layers - 1 ? head : 1;
-		json_array_append_new(rows, json_pack("{s:s, s:f, s:f, s:f}", "name", "layer", "params", size * block, "output_elems", output,
-						      "activation_bytes", size * kept));
+		json_array_append_new(rows, json_pack("{s:s, s:f, s:f, s:f}", "name", "layer", "params", size * block, "output_elems",
+		                                      output, "activation_bytes", size * kept));
 		*model_bytes += size * block * 20 + 2 * size * kept;
 	}
 	for (int t = 0; t < 3; t++) {
@@ -87,14 +89,14 @@ static json_t *random_profile(struct dice *d, int layers, double *model_bytes)
 					json_array_append_new(backward, json_real(1.9 * seconds * part));
 					json_array_append_new(update, json_real(0.1 * second / tp));
 				}
-				json_array_append_new(times, json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "device_type", type_names[t], "tp", tp,
-								       "micro_batch", mb, "forward_s", forward, "backward_s", backward,
-								       "optimizer_s", update));
+				json_array_append_new(times, json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "device_type", type_names[t], "tp",
+				                                       tp, "micro_batch", mb, "forward_s", forward, "backward_s", backward,
+				                                       "optimizer_s", update));
 			}
 		}
 	}
-	return json_pack("{s:s, s:s, s:i, s:i, s:o, s:o}", "format", HSPMD_PROFILE_FORMAT, "model", "random", "seq_len", 128, "dtype_bytes", 4,
-			 "layers", rows, "times", times);
+	return json_pack("{s:s, s:s, s:i, s:i, s:o, s:o}", "format", HSPMD_PROFILE_FORMAT, "model", "random", "seq_len", 128, "dtype_bytes",
+	                 4, "layers", rows, "times", times);
 }
 
 int instance_new(unsigned seed, int devices, int layers, struct instance *out, struct hspmd_error *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How near the solver's plans are to the fastest possible: solves random small problems and compares with exhaustive search, which decides those that
- * it is through with within so many looks. Arguments: FIRST and LAST problem, most DEVICES, most LAYERS, most LOOKS. */
+/* How near the solver's plans are to the fastest possible: solves random small problems and compares with exhaustive search, which decides
+ * those that it is through with within so many looks. Arguments: FIRST and LAST problem, most DEVICES, most LAYERS, most LOOKS. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,9 +39,9 @@ static int compare(unsigned seed, int devices, int layers, long looks, struct fi
 	own->worst = fmax(own->worst, behind);
 	if (behind >= 1e-6 || (isinf(ours) && !isinf(best))) {
 		char *line = p ? hspmd_plan_summary(p, in.cluster) : NULL, *other = hspmd_plan_summary(fastest, in.cluster);
-		printf("problem %u (%d devices, %d layers, batch %d%s): %.3f%% behind, %.6g for %.6g:\n   %s\n   %s\n", seed, in.cluster->device_count,
-		       in.profile->layer_count, in.global_batch, in.tight ? ", tight" : "", 100 * behind, ours, best, line ? line : err.text,
-		       other ? other : "");
+		printf("problem %u (%d devices, %d layers, batch %d%s): %.3f%% behind, %.6g for %.6g:\n   %s\n   %s\n", seed,
+		       in.cluster->device_count, in.profile->layer_count, in.global_batch, in.tight ? ", tight" : "", 100 * behind, ours,
+		       best, line ? line : err.text, other ? other : "");
 		free(line);
 		free(other);
 	}
@@ -53,8 +53,8 @@ static int compare(unsigned seed, int devices, int layers, long looks, struct fi
 
 static void print_row(const char *name, const struct figures *f)
 {
-	printf("| %s | %d | %d | %d | %d | %.2f %% | %d | %d | %d |\n", name, f->problems, f->decided, f->equal, f->near, 100 * f->worst, f->behind_undecided,
-	       f->impossible, f->missed);
+	printf("| %s | %d | %d | %d | %d | %.2f %% | %d | %d | %d |\n", name, f->problems, f->decided, f->equal, f->near, 100 * f->worst,
+	       f->behind_undecided, f->impossible, f->missed);
 }
 
 int main(int argc, char **argv)
@@ -66,10 +66,16 @@ int main(int argc, char **argv)
 	for (int seed = first; seed <= last; seed++)
 		if (compare((unsigned)seed, devices, layers, looks, f))
 			return 1;
-	all = (struct figures){ f[0].problems + f[1].problems, f[0].decided + f[1].decided, f[0].equal + f[1].equal, f[0].near + f[1].near,
-				f[0].behind_undecided + f[1].behind_undecided, f[0].impossible + f[1].impossible, f[0].missed + f[1].missed,
-				fmax(f[0].worst, f[1].worst) };
-	printf("| memory | problems | decided | fastest plan | within 1 %% | worst behind | of the undecided behind | no plan there is | no plan found |\n"
+	all = (struct figures){ f[0].problems + f[1].problems,
+		                f[0].decided + f[1].decided,
+		                f[0].equal + f[1].equal,
+		                f[0].near + f[1].near,
+		                f[0].behind_undecided + f[1].behind_undecided,
+		                f[0].impossible + f[1].impossible,
+		                f[0].missed + f[1].missed,
+		                fmax(f[0].worst, f[1].worst) };
+	printf("| memory | problems | decided | fastest plan | within 1 %% | worst behind | of the undecided behind | no plan there is | "
+	       "no plan found |\n"
 	       "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
 	print_row("ample", &f[0]);
 	print_row("tight", &f[1]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long the search takes and how much memory, as clusters grow: CPU seconds of one core for made-up clusters of up to four GPU types in nodes
- * of eight, and a model of 60 or 80 blocks. Each problem is solved in a process of its own, so that the memory is its own.
+/* How long the search takes and how much memory, as clusters grow: CPU seconds of one core for made-up clusters of up to four GPU types in
+ * nodes of eight, and a model of 60 or 80 blocks. Each problem is solved in a process of its own, so that the memory is its own.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ struct problem {
 };
 
 static const struct problem problems[] = {
-	{ 2, 6, 60, 64 },	{ 2, 16, 60, 512 },	{ 4, 16, 80, 512 },	{ 2, 64, 80, 2048 },
-	{ 4, 128, 80, 2048 },	{ 2, 512, 80, 4096 },	{ 4, 2048, 80, 16384 },
+	{ 2, 6, 60, 64 },     { 2, 16, 60, 512 },   { 4, 16, 80, 512 },     { 2, 64, 80, 2048 },
+	{ 4, 128, 80, 2048 }, { 2, 512, 80, 4096 }, { 4, 2048, 80, 16384 },
 };
 #define PROBLEM_COUNT (sizeof problems / sizeof *problems)
 
@@ -39,14 +39,17 @@ static struct hspmd_cluster *make_cluster(const struct problem *p, struct hspmd_
 		/* Nodes of a type: an equal part each, the first types one more where it does not divide. */
 		int count = p->nodes / p->types + (t < p->nodes % p->types);
 		char *name = hspmd_asprintf("%s-[0-%d]", types[t].name, count - 1);
-		json_object_set_new(described, types[t].name, json_pack("{s:s, s:I, s:f, s:{s:f}}", "kind", "cuda", "memory_bytes", (json_int_t)types[t].memory,
-									"gbytes_per_s", types[t].rate, "peak_tflops", "bf16", types[t].tflops));
-		json_array_append_new(nodes, json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "devices", "type", types[t].name, "count", 8));
+		json_object_set_new(described, types[t].name,
+		                    json_pack("{s:s, s:I, s:f, s:{s:f}}", "kind", "cuda", "memory_bytes", (json_int_t)types[t].memory,
+		                              "gbytes_per_s", types[t].rate, "peak_tflops", "bf16", types[t].tflops));
+		json_array_append_new(nodes,
+		                      json_pack("{s:s, s:[{s:s, s:i}]}", "name", name, "devices", "type", types[t].name, "count", 8));
 		free(name);
 	}
 	json_array_append_new(links, json_pack("{s:s, s:f, s:f}", "scope", "node", "alpha_s", 5e-6, "gbytes_per_s", 200.0));
 	json_array_append_new(links, json_pack("{s:s, s:f, s:f}", "scope", "cluster", "alpha_s", 1e-5, "gbytes_per_s", 100.0));
-	json_t *value = json_pack("{s:s, s:o, s:o, s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", described, "nodes", nodes, "links", links);
+	json_t *value = json_pack("{s:s, s:o, s:o, s:o}", "format", HSPMD_CLUSTER_FORMAT, "device_types", described, "nodes", nodes,
+	                          "links", links);
 	struct hspmd_cluster *c = hspmd_cluster_from_json(value, "cluster", err);
 	json_decref(value);
 	return c;
@@ -54,9 +57,10 @@ static struct hspmd_cluster *make_cluster(const struct problem *p, struct hspmd_
 
 static struct hspmd_model *make_model(const struct problem *p, struct hspmd_error *err)
 {
-	json_t *value = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "model_type", "llama", "hidden_size", p->blocks == 80 ? 8192 : 6656,
-				  "intermediate_size", p->blocks == 80 ? 28672 : 17920, "num_hidden_layers", p->blocks, "num_attention_heads", 64,
-				  "num_key_value_heads", p->blocks == 80 ? 8 : 64, "vocab_size", 32000, "max_position_embeddings", 4096);
+	json_t *value =
+	        json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "model_type", "llama", "hidden_size", p->blocks == 80 ? 8192 : 6656,
+	                  "intermediate_size", p->blocks == 80 ? 28672 : 17920, "num_hidden_layers", p->blocks, "num_attention_heads", 64,
+	                  "num_key_value_heads", p->blocks == 80 ? 8 : 64, "vocab_size", 32000, "max_position_embeddings", 4096);
 	struct hspmd_model *m = hspmd_model_from_json(value, "model", err);
 	json_decref(value);
 	return m;
@@ -73,11 +77,14 @@ static int solve(const struct problem *p)
 	getrusage(RUSAGE_SELF, &before);
 	struct hspmd_plan *plan = m ? hspmd_solve(c, m, NULL, &r, &report, &err) : NULL;
 	getrusage(RUSAGE_SELF, &after);
-	double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) + 1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec) +
-			 (double)(after.ru_stime.tv_sec - before.ru_stime.tv_sec) + 1e-6 * (double)(after.ru_stime.tv_usec - before.ru_stime.tv_usec);
+	double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) +
+	                 1e-6 * (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec) +
+	                 (double)(after.ru_stime.tv_sec - before.ru_stime.tv_sec) +
+	                 1e-6 * (double)(after.ru_stime.tv_usec - before.ru_stime.tv_usec);
 	if (plan)
-		printf("%7d %5d %5d %6d %6d %8.3f s %6ld MB %9.4g s step, %d pipelines, %ld plans timed\n", c->device_count, p->types, p->nodes, p->blocks + 2,
-		       p->batch, seconds, after.ru_maxrss / 1024, plan->predicted.step_s, plan->pipeline_count, (long)report.evaluated);
+		printf("%7d %5d %5d %6d %6d %8.3f s %6ld MB %9.4g s step, %d pipelines, %ld plans timed\n", c->device_count, p->types,
+		       p->nodes, p->blocks + 2, p->batch, seconds, after.ru_maxrss / 1024, plan->predicted.step_s, plan->pipeline_count,
+		       (long)report.evaluated);
 	else
 		printf("%7d devices: %s\n", p->nodes * 8, err.text);
 	hspmd_solve_report_clear(&report);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How well the cost model predicts published step times: reads cases.json of the validation folder (HSPMD_VALIDATION, default ../shared/validation),
- * evaluates every plan and prints measured beside predicted, then the figures of each group. With group names as arguments, those alone.
+/* How well the cost model predicts published step times: reads cases.json of the validation folder (HSPMD_VALIDATION, default
+ * ../shared/validation), evaluates every plan and prints measured beside predicted, then the figures of each group. With group names as
+ * arguments, those alone.
  */
 #include <math.h>
 #include <stdio.h>
@@ -21,8 +22,9 @@ static void print_case(const struct validation_case *c)
 		snprintf(measured, sizeof measured, "%.4g", c->measured_s);
 		snprintf(error, sizeof error, "%+.1f%%", 100 * (c->predicted_s / c->measured_s - 1));
 	}
-	printf("%-36s %12s %10.4g %8s  %5.1f%% of memory%s\n", c->name, c->measured_s > 0 || strstr(c->note, "did not run") ? measured : "-", c->predicted_s,
-	       error, 100 * c->fullness, c->fullness > 1 ? ": does not fit" : "");
+	printf("%-36s %12s %10.4g %8s  %5.1f%% of memory%s\n", c->name,
+	       c->measured_s > 0 || strstr(c->note, "did not run") ? measured : "-", c->predicted_s, error, 100 * c->fullness,
+	       c->fullness > 1 ? ": does not fit" : "");
 }
 
 static void print_group(const char *group, const struct validation_case *cases, int count)

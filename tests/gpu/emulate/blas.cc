@@ -55,8 +55,8 @@ static bool fits(const emulate_product &p, const emulate_layout &a, const emulat
 {
 	uint64_t m = p.a == CUBLAS_OP_T ? a.columns : a.rows, k = p.a == CUBLAS_OP_T ? a.rows : a.columns;
 	uint64_t n = p.b == CUBLAS_OP_T ? b.rows : b.columns, k2 = p.b == CUBLAS_OP_T ? b.columns : b.rows;
-	return m == d.rows && n == d.columns && k == k2 && k && (uint64_t)a.ld >= a.rows && (uint64_t)b.ld >= b.rows && (uint64_t)d.ld >= d.rows && a.type == b.type &&
-	       (d.type == a.type || d.type == CUDA_R_32F);
+	return m == d.rows && n == d.columns && k == k2 && k && (uint64_t)a.ld >= a.rows && (uint64_t)b.ld >= b.rows &&
+	       (uint64_t)d.ld >= d.rows && a.type == b.type && (d.type == a.type || d.type == CUDA_R_32F);
 }
 
 static bool has(const emulate_product &p, int what)
@@ -110,8 +110,8 @@ static void add_up(const std::vector<double> &rows, size_t k, void *sums, cudaDa
 	}
 }
 
-static void multiply(const emulate_product &p, const emulate_layout &la, const emulate_layout &lb, const emulate_layout &ld, const void *a, const void *b, float alpha,
-		     float beta, const void *c, void *d)
+static void multiply(const emulate_product &p, const emulate_layout &la, const emulate_layout &lb, const emulate_layout &ld, const void *a,
+                     const void *b, float alpha, float beta, const void *c, void *d)
 {
 	size_t k = p.a == CUBLAS_OP_T ? la.rows : la.columns;
 	std::vector<double> left = unfold(a, la, p.a == CUBLAS_OP_N), right = unfold(b, lb, p.b == CUBLAS_OP_T);
@@ -167,14 +167,15 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value, size_t size)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const void *value,
+                                              size_t size)
 {
-	void *to = attribute == CUBLASLT_MATMUL_DESC_TRANSA		     ? (void *)&desc->a
-		   : attribute == CUBLASLT_MATMUL_DESC_TRANSB		     ? (void *)&desc->b
-		   : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE		     ? (void *)&desc->epilogue
-		   : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER ? (void *)&desc->aux
-		   : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD	     ? (void *)&desc->aux_ld
-									     : (void *)&desc->bias;
+	void *to = attribute == CUBLASLT_MATMUL_DESC_TRANSA                 ? (void *)&desc->a
+	           : attribute == CUBLASLT_MATMUL_DESC_TRANSB               ? (void *)&desc->b
+	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE             ? (void *)&desc->epilogue
+	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER ? (void *)&desc->aux
+	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD      ? (void *)&desc->aux_ld
+	                                                                    : (void *)&desc->bias;
 	if (size != (attribute >= CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : 4))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	memcpy(to, value, size);
@@ -205,8 +206,8 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
-						    size_t size)
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t size)
 {
 	if (size != (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? sizeof(size_t) : sizeof(uint32_t)))
 		return CUBLAS_STATUS_INVALID_VALUE;
@@ -215,9 +216,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-					      cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted,
-					      cublasLtMatmulHeuristicResult_t *found, int *count)
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t *found,
+                                              int *count)
 {
 	*count = 0;
 	/* As the real one may, it refuses what fits no 16 bytes. */
@@ -233,8 +235,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t,
-				       cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result)
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result)
 {
 	if (!fits(*desc, *a, *b, *d) || algo->data[0] != MAGIC || algo->data[1] > 1)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -243,13 +246,14 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
-			      cublasLtMatrixLayout_t b_layout, const void *beta, const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
-			      const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
 	size_t need = WORKSPACE * algo->data[1];
-	if (!handle->open || !fits(*desc, *a_layout, *b_layout, *d_layout) || algo->data[0] != MAGIC || !c || workspace_bytes < need || (need && !workspace) ||
-	    !is_complete(*desc, *d_layout))
+	if (!handle->open || !fits(*desc, *a_layout, *b_layout, *d_layout) || algo->data[0] != MAGIC || !c || workspace_bytes < need ||
+	    (need && !workspace) || !is_complete(*desc, *d_layout))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	emulate_product p = *desc;
 	emulate_layout la = *a_layout, lb = *b_layout, ld = *d_layout;

@@ -48,7 +48,8 @@ static inline void multiply_add(float *c, const uint32_t *a, uint32_t b0, uint32
 		double sum = c[i];
 		for (unsigned k = 0; k < 16; k++) {
 			unsigned from_a = row % 8 * 4 + k % 8 / 2, from_b = column * 4 + k % 8 / 2;
-			sum += (double)emulate_half(word(from_a, (row >= 8 ? 1 : 0) + (k >= 8 ? 2 : 0)), k & 1) * emulate_half(word(from_b, 4 + (k >= 8 ? 1 : 0)), k & 1);
+			sum += (double)emulate_half(word(from_a, (row >= 8 ? 1 : 0) + (k >= 8 ? 2 : 0)), k & 1) *
+			       emulate_half(word(from_b, 4 + (k >= 8 ? 1 : 0)), k & 1);
 		}
 		c[i] = (float)sum;
 	}
@@ -66,7 +67,8 @@ static inline void emulate_load_matrices(uint32_t *to, const __nv_bfloat16 *row,
 		return (uint32_t)bits;
 	};
 	for (unsigned i = 0; i < 4; i++)
-		to[i] = transposed ? element(i, 2 * t, g) | element(i, 2 * t + 1, g) << 16 : element(i, g, 2 * t) | element(i, g, 2 * t + 1) << 16;
+		to[i] = transposed ? element(i, 2 * t, g) | element(i, 2 * t + 1, g) << 16
+		                   : element(i, g, 2 * t) | element(i, g, 2 * t + 1) << 16;
 }
 
 static inline void load_matrices(uint32_t *to, const __nv_bfloat16 *row)

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stand-in for CUDA's runtime, for tests on machines without a GPU: the CUDA device's sources compile against it and run on the CPU.
  *
- * A kernel's block runs as fibers, one a thread, that pass control on at barriers and at whatever a warp does together; what a fiber does between two of those
- * is done at once, and HSPMD_EMULATE_ORDER (0 ascending, 1 descending, else a seed) says in which order, so that a barrier that is missing is seen as a result
- * that depends on it. A stream's work is kept and done when someone waits for it, so that whoever does not wait is seen too; with HSPMD_EMULATE_EAGER=1 a thread a stream
- * does it at once, as work that waits for another process needs. Memory ends at a page that cannot be touched. What is illegal (a barrier that not all reach, an unaligned access of 16 bytes) ends the process with a word. */
+ * A kernel's block runs as fibers, one a thread, that pass control on at barriers and at whatever a warp does together; what a fiber does
+ * between two of those is done at once, and HSPMD_EMULATE_ORDER (0 ascending, 1 descending, else a seed) says in which order, so that a
+ * barrier that is missing is seen as a result that depends on it. A stream's work is kept and done when someone waits for it, so that
+ * whoever does not wait is seen too; with HSPMD_EMULATE_EAGER=1 a thread a stream does it at once, as work that waits for another process
+ * needs. Memory ends at a page that cannot be touched. What is illegal (a barrier that not all reach, an unaligned access of 16 bytes) ends
+ * the process with a word. */
 #ifndef EMULATE_CUDA_RUNTIME_H
 #define EMULATE_CUDA_RUNTIME_H
 
@@ -17,7 +19,13 @@
 extern "C" {
 #endif
 
-typedef enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorNoDevice = 100, cudaErrorNotReady = 600 } cudaError_t;
+typedef enum {
+	cudaSuccess = 0,
+	cudaErrorInvalidValue = 1,
+	cudaErrorMemoryAllocation = 2,
+	cudaErrorNoDevice = 100,
+	cudaErrorNotReady = 600
+} cudaError_t;
 typedef struct emulate_stream *cudaStream_t;
 typedef struct emulate_event *cudaEvent_t;
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
@@ -87,7 +95,9 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
 
 struct dim3 {
 	unsigned x, y, z;
-	dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+	dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+	{
+	}
 };
 
 struct float2 {
@@ -111,16 +121,19 @@ void emulate_enqueue(cudaStream_t stream, std::function<void()> work);
 void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread);
 void *emulate_shared();
 void __syncthreads();
-/* Give `bytes` of `own` to the warp; what lane 0 gave comes back, that of lane i lies i * 64 bytes further. For at most 64 bytes; all lanes take part. */
+/* Give `bytes` of `own` to the warp; what lane 0 gave comes back, that of lane i lies i * 64 bytes further. For at most 64 bytes; all lanes
+ * take part. */
 const char *emulate_exchange(const void *own, size_t bytes);
-/* Asynchronous copies of 16 bytes of the running thread (from NULL: zeros), in groups; those of all but the last `left` groups are done by the wait. */
+/* Asynchronous copies of 16 bytes of the running thread (from NULL: zeros), in groups; those of all but the last `left` groups are done by
+ * the wait. */
 void emulate_copy_later(void *to, const void *from);
 void emulate_copies_commit();
 void emulate_copies_wait(int left);
 [[noreturn]] void emulate_end(const char *why);
 
 template <typename... Formal, typename... Actual>
-static inline void emulate_launch(const char *name, dim3 grid, dim3 threads, size_t shared, cudaStream_t stream, void (*kernel)(Formal...), Actual... actual)
+static inline void emulate_launch(const char *name, dim3 grid, dim3 threads, size_t shared, cudaStream_t stream, void (*kernel)(Formal...),
+                                  Actual... actual)
 {
 	std::tuple<Formal...> values(actual...);
 	emulate_enqueue(stream, [=] { emulate_run_kernel(name, grid, threads, shared, [&] { std::apply(kernel, values); }); });

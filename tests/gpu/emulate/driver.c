@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for CUDA's driver library (libcuda.so.1) on a machine without a GPU: it takes kernels and runs none. That is all that cuDNN needs to make plans for a GPU
- * that is described to it: it compiles their kernels and has them loaded. test_dnn loads this first; the soname makes it what cuDNN then finds. */
+/* A stand-in for CUDA's driver library (libcuda.so.1) on a machine without a GPU: it takes kernels and runs none. That is all that cuDNN
+ * needs to make plans for a GPU that is described to it: it compiles their kernels and has them loaded. test_dnn loads this first; the
+ * soname makes it what cuDNN then finds. */
 #include <stddef.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -10,24 +11,24 @@
 static int thing; /* whatever is asked for */
 
 /* What hands something out in its first argument; what only sets; what a plan's making must not call. */
-#define GIVES(name)                    \
-	EXPORT int name(void **first); \
-	EXPORT int name(void **first)  \
-	{                              \
-		*first = &thing;       \
-		return DONE;           \
+#define GIVES(name)                                                                                                                        \
+	EXPORT int name(void **first);                                                                                                     \
+	EXPORT int name(void **first)                                                                                                      \
+	{                                                                                                                                  \
+		*first = &thing;                                                                                                           \
+		return DONE;                                                                                                               \
 	}
-#define SETS(name)              \
-	EXPORT int name(void);  \
-	EXPORT int name(void)   \
-	{                       \
-		return DONE;    \
+#define SETS(name)                                                                                                                         \
+	EXPORT int name(void);                                                                                                             \
+	EXPORT int name(void)                                                                                                              \
+	{                                                                                                                                  \
+		return DONE;                                                                                                               \
 	}
-#define LACKS(name)                \
-	EXPORT int name(void);     \
-	EXPORT int name(void)      \
-	{                          \
-		return NOT_HERE;   \
+#define LACKS(name)                                                                                                                        \
+	EXPORT int name(void);                                                                                                             \
+	EXPORT int name(void)                                                                                                              \
+	{                                                                                                                                  \
+		return NOT_HERE;                                                                                                           \
 	}
 
 GIVES(cuLibraryLoadData)

@@ -53,7 +53,8 @@ static thread_local runner *current;
 
 [[noreturn]] void emulate_end(const char *why)
 {
-	fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s\n", current ? current->name : "-", blockIdx.x, blockIdx.y, blockIdx.z, threadIdx.x, why);
+	fprintf(stderr, "emulated kernel %s, block %u %u %u, thread %u: %s\n", current ? current->name : "-", blockIdx.x, blockIdx.y,
+	        blockIdx.z, threadIdx.x, why);
 	abort();
 }
 
@@ -61,10 +62,10 @@ static thread_local runner *current;
 /* Keep what a function must keep on this stack, leave the stack's pointer in *from, and go on with the other. */
 extern "C" void emulate_switch(void **from, void *to);
 __asm__(".text\n.globl emulate_switch\n.hidden emulate_switch\n.type emulate_switch, @function\nemulate_switch:\n"
-	"\tpushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n"
-	"\tmovq %rsp, (%rdi)\n\tmovq %rsi, %rsp\n"
-	"\tpopq %r15\n\tpopq %r14\n\tpopq %r13\n\tpopq %r12\n\tpopq %rbx\n\tpopq %rbp\n\tret\n"
-	".size emulate_switch, .-emulate_switch\n");
+        "\tpushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n"
+        "\tmovq %rsp, (%rdi)\n\tmovq %rsi, %rsp\n"
+        "\tpopq %r15\n\tpopq %r14\n\tpopq %r13\n\tpopq %r12\n\tpopq %rbx\n\tpopq %rbp\n\tret\n"
+        ".size emulate_switch, .-emulate_switch\n");
 
 static void prepare(fiber &f, void (*entry)())
 {
@@ -242,7 +243,8 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 	current = &kept;
 	current->name = name;
 	current->count = (size_t)threads.x * threads.y * threads.z;
-	if (!current->count || current->count > 1024 || current->count % LANES || !grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535)
+	if (!current->count || current->count > 1024 || current->count % LANES || !grid.x || !grid.y || !grid.z || grid.y > 65535 ||
+	    grid.z > 65535)
 		emulate_end("a grid that no GPU takes");
 	while (current->fibers.size() < current->count) {
 		void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -253,7 +255,8 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 	current->warps.resize((current->count + LANES - 1) / LANES);
 	std::vector<size_t> order = make_order(current->count);
 	for (size_t i = 0; i < current->count; i++)
-		current->fibers[i].index = dim3((unsigned)(i % threads.x), (unsigned)(i / threads.x % threads.y), (unsigned)(i / threads.x / threads.y));
+		current->fibers[i].index =
+		        dim3((unsigned)(i % threads.x), (unsigned)(i / threads.x % threads.y), (unsigned)(i / threads.x / threads.y));
 	current->thread = &thread;
 	emulate_here.threads = threads;
 	emulate_here.blocks = grid;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for NCCL on emulated GPUs, for tests: the calls that runtime/comm/nccl uses, between threads and processes of one machine, through a file in shared
- * memory. Like the real one it does not say when a member is gone, does nothing before all members are there, does its work in the order of the stream, and
- * says "in progress" for a while after every call.
+/* A stand-in for NCCL on emulated GPUs, for tests: the calls that runtime/comm/nccl uses, between threads and processes of one machine,
+ * through a file in shared memory. Like the real one it does not say when a member is gone, does nothing before all members are there, does
+ * its work in the order of the stream, and says "in progress" for a while after every call.
  *
- * FAKE_NCCL_VERSION is the version it claims (22703), FAKE_NCCL_DIR where its files are (/dev/shm; of a killed process they stay). nccl_fake_made counts the communicators of this process; nccl_fake_break lets all of them fail. */
+ * FAKE_NCCL_VERSION is the version it claims (22703), FAKE_NCCL_DIR where its files are (/dev/shm; of a killed process they stay).
+ * nccl_fake_made counts the communicators of this process; nccl_fake_break lets all of them fail. */
 #include <atomic>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -39,8 +40,8 @@ struct board {
 struct comm {
 	board *shared = nullptr;
 	int rank = 0, size = 0;
-	std::atomic<int> polls { 2 }, error { SUCCESS }, running { 0 };
-	std::atomic<bool> aborted { false }, finalizing { false };
+	std::atomic<int> polls{ 2 }, error{ SUCCESS }, running{ 0 };
+	std::atomic<bool> aborted{ false }, finalizing{ false };
 	std::string path;
 	~comm()
 	{
@@ -158,7 +159,9 @@ static void plan(const op &o, std::vector<flow> &flows, landing &l)
 {
 	comm &c = *o.c;
 	size_t bytes = o.count * o.element;
-	auto send = [&](int to, const char *data) { flows.push_back(flow{ &c.shared->way[c.rank][to], true, const_cast<char *>(data), bytes, 0 }); };
+	auto send = [&](int to, const char *data) {
+		flows.push_back(flow{ &c.shared->way[c.rank][to], true, const_cast<char *>(data), bytes, 0 });
+	};
 	auto take = [&](int from, char *data) { flows.push_back(flow{ &c.shared->way[from][c.rank], false, data, bytes, 0 }); };
 	auto take_beside = [&](int from) {
 		l.from[from].resize(bytes);
@@ -232,14 +235,15 @@ static int (*find_launch())(void *, void (*)(void *), void *)
 	if (launch)
 		return launch;
 	dl_iterate_phdr(
-		[](dl_phdr_info *info, size_t, void *) {
-			if (!strstr(info->dlpi_name, "hspmd-cuda-emulated.so"))
-				return 0;
-			void *module = dlopen(info->dlpi_name, RTLD_NOW | RTLD_NOLOAD), *found = module ? dlsym(module, "cudaLaunchHostFunc") : nullptr;
-			memcpy(&launch, &found, sizeof found);
-			return 1;
-		},
-		nullptr);
+	        [](dl_phdr_info *info, size_t, void *) {
+		        if (!strstr(info->dlpi_name, "hspmd-cuda-emulated.so"))
+			        return 0;
+		        void *module = dlopen(info->dlpi_name, RTLD_NOW | RTLD_NOLOAD),
+		             *found = module ? dlsym(module, "cudaLaunchHostFunc") : nullptr;
+		        memcpy(&launch, &found, sizeof found);
+		        return 1;
+	        },
+	        nullptr);
 	return launch;
 }
 
@@ -419,7 +423,9 @@ int ncclReduceScatter(const void *in, void *out, size_t count, int type, int, ha
 
 const char *ncclGetErrorString(int status)
 {
-	return status == REMOTE_ERROR ? "remote process exited or there was a network error" : status == INVALID ? "invalid argument" : "unhandled system error";
+	return status == REMOTE_ERROR ? "remote process exited or there was a network error"
+	       : status == INVALID    ? "invalid argument"
+	                              : "unhandled system error";
 }
 }
 #pragma GCC visibility pop

@@ -18,13 +18,14 @@
 #include "tests/gpu/emulate/counts.h"
 #include "tests/gpu/emulate/cuda_runtime.h"
 
-/* Records of an event count up; whoever waits keeps the state alive beside the event itself, as CUDA lets events go before their work is done. */
+/* Records of an event count up; whoever waits keeps the state alive beside the event itself, as CUDA lets events go before their work is
+ * done. */
 struct event_state {
 	std::mutex lock;
 	std::condition_variable changed;
-	emulate_stream *stream = nullptr;   /* where it was last recorded; NULL: nowhere */
+	emulate_stream *stream = nullptr; /* where it was last recorded; NULL: nowhere */
 	uint64_t recorded = 0;
-	std::atomic<uint64_t> reached { 0 };
+	std::atomic<uint64_t> reached{ 0 };
 	double at = 0;
 };
 
@@ -44,7 +45,7 @@ struct emulate_stream {
 	std::mutex lock;
 	std::condition_variable changed;
 	std::deque<work> waiting;
-	std::atomic<bool> computes { false }; /* more than copies */
+	std::atomic<bool> computes{ false };  /* more than copies */
 	bool working = false, ending = false; /* the former: a piece of work was taken and is not done */
 	std::thread worker;                   /* with HSPMD_EMULATE_EAGER=1 */
 };
@@ -156,7 +157,8 @@ void emulate_enqueue(cudaStream_t stream, std::function<void()> run)
 	ask(stream, std::move(run));
 }
 
-/* ---- memory: the end of a block lies at a page that cannot be touched, as near as 16-byte accesses allow; the bytes between are watched */
+/* ---- memory: the end of a block lies at a page that cannot be touched, as near as 16-byte accesses allow; the bytes between are
+ * watched */
 
 #define WATCH 0x5a
 
@@ -223,7 +225,11 @@ extern "C" {
 
 const char *cudaGetErrorString(cudaError_t status)
 {
-	return status == cudaSuccess ? "no error" : status == cudaErrorMemoryAllocation ? "out of memory" : status == cudaErrorNoDevice ? "no GPU" : status == cudaErrorNotReady ? "not ready" : "invalid value";
+	return status == cudaSuccess                 ? "no error"
+	       : status == cudaErrorMemoryAllocation ? "out of memory"
+	       : status == cudaErrorNoDevice         ? "no GPU"
+	       : status == cudaErrorNotReady         ? "not ready"
+	                                             : "invalid value";
 }
 
 cudaError_t cudaGetLastError(void)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups by NCCL. Communicators do not block: what one cannot do at once is asked for again until it is done, with a deadline, and a communicator can be aborted at any
- * time. Each has a stream of its own, so that what waits for another member on the GPU holds up nothing but who joins it. */
+/* Groups by NCCL. Communicators do not block: what one cannot do at once is asked for again until it is done, with a deadline, and a
+ * communicator can be aborted at any time. Each has a stream of its own, so that what waits for another member on the GPU holds up nothing
+ * but who joins it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,8 +177,8 @@ static void free_group(struct hspmd_communicator *g)
 	free(g);
 }
 
-static int nccl_init(struct hspmd_device *dev, const unsigned char id[HSPMD_COMMUNICATOR_ID_BYTES], int rank, int size, struct hspmd_communicator **out,
-		     struct hspmd_error *err)
+static int nccl_init(struct hspmd_device *dev, const unsigned char id[HSPMD_COMMUNICATOR_ID_BYTES], int rank, int size,
+                     struct hspmd_communicator **out, struct hspmd_error *err)
 {
 	struct hspmd_cuda *cuda = (struct hspmd_cuda *)dev;
 	struct nccl_config config = { sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0 };
@@ -228,7 +229,8 @@ static void nccl_close(struct hspmd_communicator *g, bool abort)
 	const struct hspmd_nccl *n = library();
 	struct hspmd_error ignored;
 	cudaSetDevice(g->cuda->index);
-	if (abort || g->failed || is_called_off(g->cuda) || settle(g, n->comm_finalize(g->comm), "ending a communicator", CLOSE_S, &ignored))
+	if (abort || g->failed || is_called_off(g->cuda) ||
+	    settle(g, n->comm_finalize(g->comm), "ending a communicator", CLOSE_S, &ignored))
 		n->comm_abort(g->comm);
 	else
 		n->comm_destroy(g->comm);
@@ -287,37 +289,44 @@ static int called(struct hspmd_communicator *g, int status, const char *what, st
 	return -1;
 }
 
-static int nccl_send(struct hspmd_communicator *g, int to, const void *data, size_t elements, enum hspmd_dtype dtype, struct hspmd_error *err)
+static int nccl_send(struct hspmd_communicator *g, int to, const void *data, size_t elements, enum hspmd_dtype dtype,
+                     struct hspmd_error *err)
 {
 	return called(g, library()->send(data, elements, type_of(dtype), to, g->comm, g->stream), "send", err);
 }
 
-static int nccl_receive(struct hspmd_communicator *g, int from, void *data, size_t elements, enum hspmd_dtype dtype, struct hspmd_error *err)
+static int nccl_receive(struct hspmd_communicator *g, int from, void *data, size_t elements, enum hspmd_dtype dtype,
+                        struct hspmd_error *err)
 {
 	return called(g, library()->receive(data, elements, type_of(dtype), from, g->comm, g->stream), "receive", err);
 }
 
-static int nccl_broadcast(struct hspmd_communicator *g, int root, const void *in, void *out, size_t elements, enum hspmd_dtype dtype, struct hspmd_error *err)
+static int nccl_broadcast(struct hspmd_communicator *g, int root, const void *in, void *out, size_t elements, enum hspmd_dtype dtype,
+                          struct hspmd_error *err)
 {
 	return called(g, library()->broadcast(in, out, elements, type_of(dtype), root, g->comm, g->stream), "broadcast", err);
 }
 
-static int nccl_reduce(struct hspmd_communicator *g, int root, const void *in, void *out, size_t elements, enum hspmd_dtype dtype, struct hspmd_error *err)
+static int nccl_reduce(struct hspmd_communicator *g, int root, const void *in, void *out, size_t elements, enum hspmd_dtype dtype,
+                       struct hspmd_error *err)
 {
 	return called(g, library()->reduce(in, out, elements, type_of(dtype), NCCL_SUM, root, g->comm, g->stream), "reduce", err);
 }
 
-static int nccl_all_reduce(struct hspmd_communicator *g, const void *in, void *out, size_t elements, enum hspmd_dtype dtype, struct hspmd_error *err)
+static int nccl_all_reduce(struct hspmd_communicator *g, const void *in, void *out, size_t elements, enum hspmd_dtype dtype,
+                           struct hspmd_error *err)
 {
 	return called(g, library()->all_reduce(in, out, elements, type_of(dtype), NCCL_SUM, g->comm, g->stream), "all-reduce", err);
 }
 
-static int nccl_all_gather(struct hspmd_communicator *g, const void *in, void *out, size_t elements, enum hspmd_dtype dtype, struct hspmd_error *err)
+static int nccl_all_gather(struct hspmd_communicator *g, const void *in, void *out, size_t elements, enum hspmd_dtype dtype,
+                           struct hspmd_error *err)
 {
 	return called(g, library()->all_gather(in, out, elements, type_of(dtype), g->comm, g->stream), "all-gather", err);
 }
 
-static int nccl_reduce_scatter(struct hspmd_communicator *g, const void *in, void *out, size_t elements, enum hspmd_dtype dtype, struct hspmd_error *err)
+static int nccl_reduce_scatter(struct hspmd_communicator *g, const void *in, void *out, size_t elements, enum hspmd_dtype dtype,
+                               struct hspmd_error *err)
 {
 	return called(g, library()->reduce_scatter(in, out, elements, type_of(dtype), NCCL_SUM, g->comm, g->stream), "reduce-scatter", err);
 }

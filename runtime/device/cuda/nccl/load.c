@@ -11,7 +11,8 @@
 
 #if defined HAVE_NCCL && !defined EMULATE
 #include <nccl.h>
-_Static_assert(NCCL_UNIQUE_ID_BYTES == HSPMD_COMMUNICATOR_ID_BYTES && sizeof(ncclUniqueId) == sizeof(struct nccl_id), "an identifier is 128 bytes");
+_Static_assert(NCCL_UNIQUE_ID_BYTES == HSPMD_COMMUNICATOR_ID_BYTES && sizeof(ncclUniqueId) == sizeof(struct nccl_id),
+               "an identifier is 128 bytes");
 _Static_assert((int)ncclSuccess == NCCL_SUCCESS && (int)ncclInProgress == NCCL_IN_PROGRESS && (int)ncclSum == NCCL_SUM, "NCCL's words");
 _Static_assert((int)ncclInt32 == NCCL_INT32 && (int)ncclFloat32 == NCCL_FLOAT32 && (int)ncclFloat64 == NCCL_FLOAT64, "NCCL's types");
 _Static_assert(offsetof(ncclConfig_t, blocking) == offsetof(struct nccl_config, blocking), "NCCL's configuration");
@@ -43,7 +44,7 @@ int hspmd_nccl_check_version(int version, struct hspmd_error *err)
 		return hspmd_fail(err, "NCCL %s is too old: install 2.14 or newer", version_text(version, text, sizeof text));
 	if (version >= FAULTY_FIRST && version <= FAULTY_LAST)
 		return hspmd_fail(err, "NCCL %s is known to crash when communicators are made anew: install 2.28.9 or newer, or 2.27",
-				  version_text(version, text, sizeof text));
+		                  version_text(version, text, sizeof text));
 	return 0;
 }
 
@@ -75,7 +76,8 @@ static int find_calls(void *library, struct hspmd_nccl *n, const char *name, str
 	return lacks ? hspmd_fail(err, "%s is too old an NCCL (it has no %s): install 2.14 or newer", name, lacks) : 0;
 }
 
-/* Several processes on one GPU, for tests: to NCCL each is a machine of its own. Connections are made with the communicator, not when it is first used. */
+/* Several processes on one GPU, for tests: to NCCL each is a machine of its own. Connections are made with the communicator, not when it is
+ * first used. */
 static void set_environment(void)
 {
 	const char *oversubscribe = getenv("HSPMD_CUDA_OVERSUBSCRIBE");

@@ -47,8 +47,8 @@ struct hspmd_nccl {
 	const char *(*last_error)(nccl_comm comm); /* may be NULL */
 };
 
-/* Loaded once a process and kept; environment HSPMD_NCCL names the file instead of the loader's libnccl.so.2 ("" : none is to be used). NULL and err: not there, too
- * old, or a version that is known to fail; err says what to do. */
+/* Loaded once a process and kept; environment HSPMD_NCCL names the file instead of the loader's libnccl.so.2 ("" : none is to be used).
+ * NULL and err: not there, too old, or a version that is known to fail; err says what to do. */
 const struct hspmd_nccl *hspmd_nccl_load(struct hspmd_error *err);
 
 /* load.c: 0, or -1 and err why such a version is not used. */
