@@ -60,7 +60,7 @@ struct hspmd_thread_pool {
 	_Alignas(64) atomic_uint left; /* counts calls that the last helper has left after they were closed; the caller sleeps on it */
 	atomic_bool waiting;           /* the caller does */
 	atomic_bool stop;
-	atomic_int_fast64_t helped, vain;
+	atomic_int_fast64_t helped, slept, vain;
 };
 
 static void sleep_on(atomic_uint *word, unsigned while_it_is)
@@ -139,6 +139,7 @@ static unsigned wait_for_call(struct worker *worker, unsigned last)
 	if (!spin(&worker->patience, pool, is_called, last)) {
 		if (spins)
 			atomic_fetch_add_explicit(&pool->vain, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&pool->slept, 1, memory_order_relaxed);
 		atomic_fetch_add(&pool->asleep, 1);
 		while (!is_called(pool, last))
 			sleep_on(&pool->call, last);
@@ -249,8 +250,8 @@ void hspmd_thread_pool_count(const struct hspmd_thread_pool *pool, struct hspmd_
 	*counts = (struct hspmd_thread_pool_counts){ .alone = pool->alone,
 		                                     .shared = pool->shared,
 		                                     .helped = atomic_load(&pool->helped),
-		                                     .vain = atomic_load(&pool->vain),
-		                                     .asleep = atomic_load(&pool->asleep) };
+		                                     .slept = atomic_load(&pool->slept),
+		                                     .vain = atomic_load(&pool->vain) };
 }
 
 int hspmd_thread_pool_threads(const struct hspmd_thread_pool *pool)

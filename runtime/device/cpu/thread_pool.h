@@ -35,8 +35,8 @@ void hspmd_thread_pool_share_all(struct hspmd_thread_pool *pool);
 struct hspmd_thread_pool_counts {
 	int64_t alone, shared; /* calls that the caller did alone, and those that helpers were asked to */
 	int64_t helped;        /* helpers that came, over all calls */
-	int64_t vain;          /* waits of helpers that spun, and slept after all */
-	int asleep;            /* helpers that sleep now */
+	int64_t slept;         /* waits of helpers that ended in a sleep */
+	int64_t vain;          /* those that had spun before */
 };
 void hspmd_thread_pool_count(const struct hspmd_thread_pool *pool, struct hspmd_thread_pool_counts *counts);
 
