@@ -8,8 +8,8 @@
  * A message that is still pending then holds the registration of its memory, which destroying the worker does not give back. ucp_cleanup
  * aborts the process for it where UCX was built with assertions (Debian's 1.18: "region->refcount == 0" in rcache.c). A context that has
  * lost a message is therefore kept until the process ends: 30 kB with UCX 1.13, 200 kB with 1.18, and no descriptor, for each generation
- * that ended so. Doing without the registration cache would avoid it too, at the price of registering every large message anew where there
- * is RDMA.
+ * that ended so. Doing without the registration cache would avoid it too, at the price of registering every large message anew where
+ * there is RDMA.
  */
 #include <math.h>
 #include <poll.h>

@@ -110,22 +110,18 @@ static void test_small_kernels(void **state)
 	static float x[ROWS * WIDTH], w[WIDTH * WIDTH], y[ROWS * WIDTH], stats[2 * ROWS];
 	struct hspmd_device *dev = open_device(4);
 	struct hspmd_op_attr attr = { .eps = 1e-5 };
-	struct hspmd_view rows = { .data = x, .dtype = HSPMD_F32, .rank = 3, .shape = { 1, ROWS, WIDTH }, .full = { 1, ROWS, WIDTH } },
-	                  out = rows, square = rows, pair = rows;
+	struct hspmd_view rows = { .data = x, .dtype = HSPMD_F32, .rank = 3, .shape = { 1, ROWS, WIDTH }, .full = { 1, ROWS, WIDTH } };
+	struct hspmd_view square = { .data = w, .dtype = HSPMD_F32, .rank = 2, .shape = { WIDTH, WIDTH }, .full = { WIDTH, WIDTH } };
+	struct hspmd_view gain = vector(w, HSPMD_F32, WIDTH), out = rows, pair = rows;
 	out.data = y;
-	square = (struct hspmd_view){ .data = w, .dtype = HSPMD_F32, .rank = 2, .shape = { WIDTH, WIDTH }, .full = { WIDTH, WIDTH } };
 	pair.data = stats;
 	pair.shape[2] = pair.full[2] = 2;
-	run(dev, HSPMD_OP_GELU,
-	    &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 1, .output_count = 1, .in = { rows }, .out = { out } });
-	run(dev, HSPMD_OP_LINEAR,
-	    &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 1, .in = { rows, square }, .out = { out } });
-	run(dev, HSPMD_OP_RMSNORM,
-	    &(struct hspmd_kernel_args){ .attr = &attr,
-	                                 .input_count = 2,
-	                                 .output_count = 2,
-	                                 .in = { rows, vector(w, HSPMD_F32, WIDTH) },
-	                                 .out = { out, pair } });
+	struct hspmd_kernel_args gelu = { .attr = &attr, .input_count = 1, .output_count = 1, .in = { rows }, .out = { out } };
+	struct hspmd_kernel_args linear = { .attr = &attr, .input_count = 2, .output_count = 1, .in = { rows, square }, .out = { out } };
+	struct hspmd_kernel_args norm = { .attr = &attr, .input_count = 2, .output_count = 2, .in = { rows, gain }, .out = { out, pair } };
+	run(dev, HSPMD_OP_GELU, &gelu);
+	run(dev, HSPMD_OP_LINEAR, &linear);
+	run(dev, HSPMD_OP_RMSNORM, &norm);
 	struct hspmd_thread_pool_counts c = counts_of(((struct hspmd_cpu *)dev)->pool);
 	assert_true(c.alone >= 4);
 	assert_int_equal(c.shared, 0);

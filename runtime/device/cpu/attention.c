@@ -172,7 +172,7 @@ static void attention(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 	a.parts = pairs && pairs < wanted ? (wanted + pairs - 1) / pairs : 1;
 	a.parts = a.parts < blocks || !blocks ? a.parts : blocks;
 	a.scratch = lay_out(&a, NULL, &none);
-	double seen = (double)(a.group * a.queries * a.keys) / (double)(2 * a.parts), packed = (double)(2 * a.keys * a.head_dim);
+	double seen = (double)(a.group * a.queries * a.keys) / (double)a.parts, packed = (double)(2 * a.keys * a.head_dim);
 	hspmd_thread_pool_for(cpu->pool, pairs * a.parts, seen * (2 * (double)a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, attend,
 	                      &a);
 }

@@ -207,7 +207,7 @@ static void attention_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args
 {
 	struct grads g;
 	setup(&g, args);
-	double seen = (double)(g.a.group * g.a.queries * g.a.keys) / 2, packed = (double)(5 * g.a.keys * g.a.head_dim);
+	double seen = (double)(g.a.group * g.a.queries * g.a.keys), packed = (double)(5 * g.a.keys * g.a.head_dim);
 	hspmd_thread_pool_for(cpu->pool, g.a.batches * g.a.kv_heads,
 	                      seen * (5 * (double)g.a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, kv_head_grad, &g);
 }

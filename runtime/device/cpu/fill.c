@@ -33,7 +33,7 @@ static void normal_item(void *context, int64_t item, int thread)
 
 static void normal(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, items_of(&args->out[0]), ELEMENTS_PER_ITEM * LIBM_NS, normal_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->out[0]), ELEMENTS_PER_ITEM * 2 * LIBM_NS, normal_item, (void *)args);
 }
 
 static void fill_item(void *context, int64_t item, int thread)

@@ -154,7 +154,8 @@ static inline int64_t element_count(const struct hspmd_view *v)
 	return row_count(v) * row_length(v);
 }
 
-/* About how many nanoseconds an element takes on one thread, for hspmd_thread_pool_for; measured with AVX2. */
+/* About how many nanoseconds an element takes on one thread, for hspmd_thread_pool_for. Measured with AVX2 on data in the caches, as calls
+ * have it that are about worth a second thread: true there to a factor of two; what comes from memory takes several times as long. */
 #define WORD_NS (REAL_BITS / 32.0)
 #define MOVE_NS (0.25 * WORD_NS)    /* read, used in a few instructions and written */
 #define VEXP_NS (1.0 * WORD_NS)     /* vexp and what goes with it */

@@ -69,7 +69,7 @@ static void layernorm_rows(void *context, int64_t item, int thread)
 
 static void layernorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 3 * MOVE_NS, layernorm_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 6 * MOVE_NS, layernorm_rows, (void *)args);
 }
 
 static void rmsnorm_rows(void *context, int64_t item, int thread)
@@ -86,7 +86,7 @@ static void rmsnorm_rows(void *context, int64_t item, int thread)
 
 static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 2 * MOVE_NS, rmsnorm_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 4 * MOVE_NS, rmsnorm_rows, (void *)args);
 }
 
 /* One row backward: dx, and this row's part of dgain and dbias added to the item's sums. Layer norm subtracts the mean, RMS norm does

@@ -71,7 +71,7 @@ static void adamw_item(void *context, int64_t item, int thread)
 
 static void adamw(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 4 * MOVE_NS, adamw_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 10 * MOVE_NS, adamw_item, (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(sum_squares) = { sum_squares, sum_squares_workspace };

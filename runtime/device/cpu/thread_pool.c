@@ -15,8 +15,8 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 
-/* Work that is worth a helper. Measured on virtual machines (EPYC): waking a sleeper costs the caller 7 to 11 microseconds, and the sleeper
- * begins 6 to 12 after the call; one that spins begins within 1. */
+/* Work that is worth a helper. Measured on virtual machines (EPYC): waking a sleeper costs the caller 7 to 11 microseconds, and the
+ * sleeper begins 6 to 12 after the call; one that spins begins within 1. */
 #define WORTH_WAKING_NS 30e3
 #define WORTH_SHARING_NS 5e3
 /* How long a waiting thread spins: about what a sleep and its wake-up cost, so that spinning at most doubles the price of a wait. */
