@@ -117,6 +117,7 @@ void end_run(struct hspmd_controller *m, int status, const char *fmt, ...)
 	m->exit_status = status;
 	m->end = END_QUITTING;
 	m->end_deadline = m->now + m->config->timeouts.quit;
+	requests_end(m);
 	for (size_t i = 0; i < m->nodes; i++)
 		if (m->node[i]->agent == PROC_UP)
 			send_node(m, m->node[i], json_pack("{s:s}", "type", "quit"));

@@ -76,10 +76,16 @@ bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoi
 	struct checkpoint *s = &m->checkpoint;
 	const struct generation *g = &m->current;
 	if (s->phase != CHECKPOINT_NONE || !g->bound_plan || (g->phase != PHASE_TRAINING && g->phase != PHASE_HELD) ||
-	    !choose_targets(m, target))
+	    !layout_all_there(g->bound_plan) || !choose_targets(m, target))
 		return false;
 	s->number = ++m->checkpoint_count;
-	snprintf(s->id, sizeof s->id, "g%lld-%lld", (long long)g->bound_plan->generation, (long long)s->number);
+	/* Workers may still answer what an earlier incarnation of the controller asked: that is another one, though of the same
+	 * generation. */
+	if (m->config->journal)
+		snprintf(s->id, sizeof s->id, "g%lld-%lld-%lld", (long long)g->bound_plan->generation, (long long)m->first_event,
+		         (long long)s->number);
+	else
+		snprintf(s->id, sizeof s->id, "g%lld-%lld", (long long)g->bound_plan->generation, (long long)s->number);
 	s->bound_plan = bound_plan_ref(g->bound_plan);
 	s->since = m->now;
 	s->slowed = 0;
@@ -147,11 +153,16 @@ static void list(struct hspmd_controller *m)
 		return;
 	}
 	for (int i = 0; i < s->members; i++) {
-		bool known = false;
+		bool known = !s->member[i];
 		for (int k = 0; k < count; k++)
-			known |= one[k]->node == s->member[i]->node;
+			known |= s->member[i] && one[k]->node == s->member[i]->node;
 		if (!known && (s->local || s->memory || count == 0))
 			one[count++] = s->member[i];
+	}
+	if (!count) {
+		free(one);
+		failed(m, "all who have written it are gone");
+		return;
 	}
 	s->phase = CHECKPOINT_LISTING;
 	s->deadline = m->now + m->config->timeouts.checkpoint;
@@ -171,15 +182,13 @@ static void list(struct hspmd_controller *m)
 	free(one);
 }
 
-static json_t *with_sender(struct hspmd_controller *m, const struct checkpoint *s)
+/* Each bears its sender's address. */
+static json_t *answers(struct hspmd_controller *m, const struct checkpoint *s)
 {
 	json_t *all = check_alloc(m, json_array());
-	for (int i = 0; i < s->members; i++) {
-		json_t *copy = check_alloc(m, json_copy(s->answer[i]));
-		if (!copy || json_object_set_new(copy, "from", json_string(s->member[i]->address)) || json_array_append(all, copy))
+	for (int i = 0; i < s->members; i++)
+		if (json_array_append(all, s->answer[i]))
 			m->failed = true;
-		json_decref(copy);
-	}
 	return all;
 }
 
@@ -210,7 +219,7 @@ void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t 
 		failed(m, s->step < 0 && first ? first : "the workers wrote different steps");
 		return;
 	}
-	json_t *written = with_sender(m, s);
+	json_t *written = answers(m, s);
 	s->manifest = m->config->manifest
 	                      ? m->config->manifest(m->config, s->id, s->bound_plan->cluster_json, s->bound_plan->plan_json, written, &err)
 	                      : json_pack("{s:s, s:I, s:O}", "id", s->id, "step", (json_int_t)s->step, "checkpoint_written", written);
@@ -274,12 +283,17 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w)
 {
 	struct checkpoint *s = &m->checkpoint;
-	for (int i = 0; s->phase != CHECKPOINT_NONE && i < s->members; i++)
-		if (s->member[i] == w && !s->answer[i]) {
-			char why[ADDRESS_MAX + 20];
-			snprintf(why, sizeof why, "worker %s is gone", w->address);
-			failed(m, why);
+	for (int i = 0; s->phase != CHECKPOINT_NONE && i < s->members; i++) {
+		if (s->member[i] != w)
+			continue;
+		if (s->answer[i]) { /* what it has written stands; it is asked for nothing more */
+			s->member[i] = NULL;
+			continue;
 		}
+		char why[ADDRESS_MAX + 20];
+		snprintf(why, sizeof why, "worker %s is gone", w->address);
+		failed(m, why);
+	}
 }
 
 void checkpoint_tick(struct hspmd_controller *m)

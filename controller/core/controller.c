@@ -52,6 +52,7 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	m->generation = config->generation;
 	m->steps_reported = config->last_step;
 	m->event_number = json_integer_value(json_object_get(json_array_get(m->events, json_array_size(m->events) - 1), "number"));
+	m->first_event = m->event_number;
 	m->risk = config->risk;
 	m->tickets = (int64_t)(now * 1e6); /* of the clock that lives on one node share: beyond what one before has given, which agents may
 	                                      still speak of */

@@ -61,6 +61,7 @@ struct node {
 	int verdicts;                     /* in a row that it is slower (> 0) or faster (< 0) than that */
 	double evidence[SLOW_WINDOWS];    /* how slow it was by the last of them */
 	double readmit_at, readmit_after; /* when it is tried again where it is left out; 0: not known yet */
+	int64_t checkpoint_search;        /* the last that it was asked for checkpoints by, since its agent is there */
 	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` */
 	struct worker **worker;
 	int workers, known; /* of the part; ever seen (workers <= known) */
@@ -144,7 +145,7 @@ struct checkpoint {
 	char id[64];
 	int64_t number, step;
 	double since, deadline;
-	struct worker **member;
+	struct worker **member; /* NULL: gone after it had answered */
 	json_t **answer;
 	int members;
 	struct bound_plan *bound_plan;
@@ -233,7 +234,8 @@ struct hspmd_controller {
 	json_t *waiting, *over; /* member jobs: without a node yet (a list, NULL: none); how they ended */
 
 	json_t *events; /* the last, for `hspmd events` */
-	int64_t event_number;
+	int64_t event_number,
+	        first_event; /* of the last; of the last before this life, which tells lives apart: each tells of its beginning */
 };
 
 /* actions.c */
@@ -303,6 +305,8 @@ struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster
 struct bound_plan *bound_plan_ref(struct bound_plan *l);
 void bound_plan_unref(struct bound_plan *l);
 bool bound_plan_uses(const struct bound_plan *l, const struct worker *w);
+/* Nobody of the plan is gone: what is held can be saved as it is. */
+bool layout_all_there(const struct bound_plan *l);
 int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor);
 void generation_clear(struct generation *g);
 int member_index(const struct generation *g, const struct worker *w);
@@ -413,6 +417,7 @@ void on_resized(struct hspmd_controller *m, const struct run_event *e);
 void requests_tick(struct hspmd_controller *m);
 void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
 bool advance_requests(struct hspmd_controller *m);
+void requests_end(struct hspmd_controller *m); /* the run ends: nobody is left waiting */
 double requests_deadline(const struct hspmd_controller *m);
 
 /* Trains on, and nothing about the plan is open. */

@@ -351,15 +351,6 @@ static void enter_training(struct hspmd_controller *m)
 	replay_deferred(m);
 }
 
-/* Nobody of the plan is gone: what is held can be saved as it is. */
-static bool all_there(const struct bound_plan *l)
-{
-	for (int i = 0; i < l->devices; i++)
-		if (l->device[i]->process != PROC_UP || l->device[i]->holds != l->generation)
-			return false;
-	return true;
-}
-
 static void enter_held(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
@@ -378,7 +369,7 @@ static void enter_held(struct hspmd_controller *m)
 	g->phase = PHASE_HELD;
 	g->deadline = INFINITY;
 	m->step_deadline = INFINITY;
-	if (all_there(g->bound_plan) && m->step >= m->config->job->steps)
+	if (layout_all_there(g->bound_plan) && m->step >= m->config->job->steps)
 		g->finished = true;
 }
 

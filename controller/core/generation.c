@@ -90,6 +90,14 @@ bool bound_plan_uses(const struct bound_plan *l, const struct worker *w)
 	return false;
 }
 
+bool layout_all_there(const struct bound_plan *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->process != PROC_UP || l->device[i]->holds != l->generation)
+			return false;
+	return true;
+}
+
 int member_index(const struct generation *g, const struct worker *w)
 {
 	for (int i = 0; i < g->members; i++)

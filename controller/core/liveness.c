@@ -16,9 +16,12 @@ void liveness_heard(struct hspmd_controller *m, struct worker *w)
 	w->asked_at = 0;
 }
 
-static bool pending_work(const struct generation *g)
+/* Is something waited for from its members? Those that hold still may be writing a checkpoint. */
+static bool pending_work(const struct hspmd_controller *m, const struct generation *g)
 {
-	return g->phase >= PHASE_PREPARING && g->phase != PHASE_READY && g->phase != PHASE_HELD;
+	if (m->end != END_NONE && m->end != END_SAVING)
+		return false;
+	return g->phase == PHASE_HELD ? m->checkpoint.phase != CHECKPOINT_NONE : g->phase >= PHASE_PREPARING && g->phase != PHASE_READY;
 }
 
 /* When something is to be done about member i; INFINITY: never. */
@@ -34,8 +37,8 @@ double liveness_deadline(const struct hspmd_controller *m)
 {
 	const struct generation *both[] = { &m->current, &m->next };
 	double first = INFINITY;
-	for (int k = 0; k < 2 && m->end == END_NONE; k++)
-		for (int i = 0; pending_work(both[k]) && i < both[k]->members; i++)
+	for (int k = 0; k < 2; k++)
+		for (int i = 0; pending_work(m, both[k]) && i < both[k]->members; i++)
 			first = fmin(first, due(m, both[k], i));
 	return first;
 }
@@ -78,7 +81,7 @@ void liveness_tick(struct hspmd_controller *m)
 	for (int k = 0; k < 2; k++) {
 		struct worker *dead;
 		/* Each end may leave another generation behind. */
-		while (m->end == END_NONE && !m->failed && pending_work(both[k]) && (dead = ping_silent(m, both[k]))) {
+		while (!m->failed && pending_work(m, both[k]) && (dead = ping_silent(m, both[k]))) {
 			char why[64];
 			snprintf(why, sizeof why, "it has not answered for %.0f s",
 			         m->now - fmax(dead->heard_at, dead->asked_at - SILENT_S));

@@ -204,6 +204,14 @@ static void no_plan(struct hspmd_controller *m, const char *why)
 	note_event(m, "no_plan", "waiting up to %.0f s for more nodes: %s", m->config->timeouts.nodes, why);
 }
 
+static bool all_agents_up(const struct bound_plan *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->node->agent != PROC_UP)
+			return false;
+	return true;
+}
+
 void on_plan(struct hspmd_controller *m, const struct run_event *e)
 {
 	struct hspmd_error err = { "" };
@@ -228,6 +236,8 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	struct bound_plan *l = bound_plan_create(m, cluster, plan, "plan", &err);
 	if (!l)
 		no_plan(m, err.text);
+	else if (!all_agents_up(l)) /* one was lost meanwhile: what it is told now nobody hears */
+		m->change.wanted = true;
 	else if (m->change.optional && m->current.phase == PHASE_TRAINING &&
 	         !straggler_resize_pays_off(m, l->plan, json_object_get(e->value, "current_step_s")))
 		change_close(m);
@@ -244,6 +254,20 @@ static bool all_up(const struct bound_plan *l)
 	return true;
 }
 
+/* Each usable node once, also one that has become so since. */
+static void ask_nodes(struct hspmd_controller *m)
+{
+	for (size_t i = 0; i < m->nodes; i++) {
+		struct node *n = m->node[i];
+		if (!node_usable(n) || n->checkpoint_search == m->checkpoint_search.id)
+			continue;
+		n->checkpoint_search = m->checkpoint_search.id;
+		send_node(m, n,
+		          json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "list_checkpoints", "id", (json_int_t)m->checkpoint_search.id,
+		                    "local", m->config->local, "shared", m->config->shared, "memory", m->config->memory));
+	}
+}
+
 /* Nobody holds the state: what checkpoints are there? */
 static void search_begin(struct hspmd_controller *m)
 {
@@ -257,11 +281,8 @@ static void search_begin(struct hspmd_controller *m)
 	f->done = !m->config->local && !m->config->shared && !m->config->memory;
 	/* What lies there when a job begins its first incarnation is another's. */
 	f->done |= !m->config->resumed && !m->steps_reported;
-	for (size_t i = 0; i < m->nodes && !f->done; i++)
-		if (node_usable(m->node[i]))
-			send_node(m, m->node[i],
-			          json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "list_checkpoints", "id", (json_int_t)f->id, "local",
-			                    m->config->local, "shared", m->config->shared, "memory", m->config->memory));
+	if (!f->done)
+		ask_nodes(m);
 }
 
 void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message)
@@ -287,6 +308,7 @@ static void search_check(struct hspmd_controller *m)
 {
 	if (!m->checkpoint_search.asked || m->checkpoint_search.done)
 		return;
+	ask_nodes(m);
 	bool all = true;
 	for (size_t i = 0; i < m->nodes; i++)
 		if (node_usable(m->node[i]) && !json_object_get(m->checkpoint_search.found, m->node[i]->name))

@@ -272,6 +272,7 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 		m->failed = true;
 	n->agent = PROC_UP;
 	n->terminating = n->quit_sent = false;
+	n->checkpoint_search = 0;
 	adopt_workers(m, n, json_object_get(e->value, "workers"));
 	if (m->current.bound_plan)
 		log_msg(m, HSPMD_LOG_INFO, "agent of %s is there: %d device%s", n->name, part->device_count,
@@ -364,7 +365,7 @@ static void lose(struct hspmd_controller *m, struct worker *w, const char *cause
 	checkpoint_worker_lost(m, w);
 	generation_remove_member(g, w);
 	revive_drop(m, w);
-	if (m->end == END_SAVING && g->finished && !m->shutting_down && needed) {
+	if ((m->end == END_NONE || m->end == END_SAVING) && g->finished && !m->shutting_down && needed) {
 		/* The last checkpoint cannot be whole: what is lost is brought back first. */
 		m->end = END_NONE;
 		g->finished = false;

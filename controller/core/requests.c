@@ -276,6 +276,21 @@ void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const 
 	}
 }
 
+void requests_end(struct hspmd_controller *m)
+{
+	while (m->requests) {
+		struct request *r = &m->request[0];
+		char text[sizeof m->exit_text + 40];
+		bool done = r->kind == REQUEST_CHECKPOINT && m->steps_reported > 0 && m->checkpoint_step >= m->steps_reported;
+		if (done)
+			snprintf(text, sizeof text, "checkpoint of step %lld is complete", (long long)m->checkpoint_step);
+		else
+			snprintf(text, sizeof text, "the job is ending: %s", m->exit_text);
+		answer(m, r, done, text);
+		drop(m, r);
+	}
+}
+
 void requests_tick(struct hspmd_controller *m)
 {
 	for (size_t i = m->requests; i-- > 0;) {

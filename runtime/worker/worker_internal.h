@@ -41,10 +41,17 @@ struct worker {
 int worker_fault(struct worker *w, int generation, const struct hspmd_error *err);
 
 /* ---- worker_checkpoint.c */
-void worker_request_checkpoint(struct worker *w, json_t *message); /* in the reading thread */
-double worker_checkpoint_requested(struct worker *w);              /* 1 or 0, for the vote */
-/* Everyone agreed to keep this step's end: copy the state and write it in the background. */
-int worker_snapshot(struct worker *w, struct hspmd_error *err);
+/* In the reading thread: somebody asks; and: who asked has gone. */
+void worker_request_checkpoint(struct worker *w, json_t *message);
+void worker_forget_checkpoint(struct worker *w);
+/* For the vote: one was asked for and not served, and the one before it, which perhaps another controller asked for, has been written. */
+bool worker_checkpoint_possible(struct worker *w);
+/* Everyone had been asked, and could, when they voted on this step, so that nobody waits for another: copy the state and write it in the
+ * background. -1: the controller cannot be told. */
+int worker_snapshot(struct worker *w);
+/* No step follows whose end would serve a request that there may be: serve it now or when the writer is free, or (why_not) refuse it. -1:
+ * the controller cannot be told. */
+int worker_serve_late(struct worker *w, const char *why_not);
 /* The state is about to change: 0 when an image of it is no longer being taken. */
 int worker_before_update(struct worker *w, struct hspmd_error *err);
 /* This generation's connections are about to go: no copies are sent over them any more. NULL is fine. */
