@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What limits a plan, in sentences: where the step's time goes, which stage of which pipeline is the limit and by what, which gradients are
  * together last, which device is fullest, and what one more device of each type would bring (by solving again with it). */
+#include "controller/solver/report/explain.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "controller/solver/sim/evaluate.h"
+#include "controller/solver/search/search_plan.h"
 #include "controller/solver/search/subclusters.h"
+#include "controller/solver/sim/evaluate.h"
 
 static void say_time(FILE *f, const struct hspmd_predicted *p)
 {
@@ -225,7 +228,7 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 	for (int t = 0; request && t < cluster->type_count; t++) {
 		struct hspmd_error err = { "" };
 		struct hspmd_cluster *more = with_one_more(cluster, t);
-		struct hspmd_plan *better = more ? hspmd_solve(more, model, profile, request, NULL, &err) : NULL;
+		struct hspmd_plan *better = more ? hspmd_search_plan(more, model, profile, request, NULL, NULL, &err) : NULL;
 		if (better)
 			say_one_more(f, cluster, request, plan, t, better);
 		else

@@ -11,7 +11,9 @@
 #include <time.h>
 
 #include "common/alloc.h"
+#include "controller/solver/search/search_plan.h"
 #include "controller/solver/search/subclusters.h"
+#include "controller/solver/sim/predict.h"
 
 #define FACTOR_MAX 1e6 /* times the memory there is; a model that needs more is told so */
 #define FACTOR_CLOSE 1.02
@@ -57,7 +59,7 @@ static struct hspmd_plan *solve(const struct inquiry *q, const struct hspmd_clus
 {
 	struct hspmd_solve_request first = *r;
 	first.time_limit_s = 1e-9;
-	return hspmd_solve(c, q->model, q->profile, &first, NULL, NULL);
+	return hspmd_search_plan(c, q->model, q->profile, &first, NULL, NULL, NULL);
 }
 
 /* The plan for devices with `factor` times their memory. */
@@ -272,7 +274,6 @@ int hspmd_explain_shortage(const struct hspmd_cluster *cluster, const struct hsp
 		             .until = start + seconds / 2,
 		             .text = text,
 		             .size = sizeof text };
-	q.request.no_diagnosis = true;
 	q.request.current = NULL;
 	append_text(&q, "no plan%s fits into the memory of the %d devices", has_limits(&request->limits) ? " within the limits" : "",
 	            cluster->device_count);

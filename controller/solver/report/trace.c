@@ -7,11 +7,13 @@
  *   X      complete events, which do not overlap within a thread
  *   s, f   flows: from a message to the pass that needs it
  */
+#include "controller/solver/report/explain.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/alloc.h"
 #include "controller/solver/sim/evaluate.h"
-#include "controller/solver/solver.h"
 
 #define MICROSECONDS 1e6
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan's step time: every pipeline simulated, transfers slowed by those that share their way, gradients synchronised, weights updated.
+/* A plan's step time: every pipeline simulated, transfers slowed by those that share their network, gradients synchronised, weights
+ * updated.
  *
  *     step = last gradient synchronised + slowest optimizer
- * Clipping by the global norm needs all gradients, so no device updates before the last group is done.
- */
+ * Clipping by the global norm needs all gradients, so no device updates its weights before the last group is synchronised. */
 #include "controller/solver/sim/evaluate.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 #include "common/alloc.h"
 #include "common/schedule.h"
-#include "controller/solver/solver.h"
+#include "controller/solver/sim/predict.h"
 
 void hspmd_timing_clear(struct hspmd_timing *t)
 {
@@ -21,9 +21,9 @@ void hspmd_timing_clear(struct hspmd_timing *t)
 	*t = (struct hspmd_timing){ 0 };
 }
 
-/* An activation crosses from one stage to the next once, from one device to one. */
+/* An activation is sent from one stage to the next once, from one device to one device. */
 struct way {
-	int stage; /* that sends forward, in the timing's array */
+	int stage; /* index of the sender (forward) in the timing's array */
 	int from_node, to_node, from, to;
 	double bytes;
 };
@@ -57,7 +57,8 @@ static int collect_ways(const struct hspmd_costs *c, const struct hspmd_plan *p,
 	return count;
 }
 
-/* Seconds of `senders` messages of `bytes` together on one way, there and back; -1: no link. */
+/* Seconds of `senders` messages of `bytes` in total over one link, forward and backward. Returns 0, or -1 with err if there is no
+ * link. */
 static int there_and_back(const struct hspmd_costs *c, const struct way *w, int senders, double bytes, double seconds[2],
                           struct hspmd_error *err)
 {
@@ -66,8 +67,8 @@ static int there_and_back(const struct hspmd_costs *c, const struct way *w, int 
 	return seconds[1] < 0 ? -1 : 0;
 }
 
-/* Pipelines work in step with one another, so what they send from one node to others comes to its network at the same time and queues: the
- * one in the middle of n waits for half of them, (own + all) / 2. */
+/* Pipelines run in step, so what they send from one node to others reaches its network at the same time and queues. The message in the
+ * middle of n waits for half of the others: (own + all) / 2. */
 static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
 	struct way *ways = hspmd_calloc((size_t)t->stage_total, sizeof *ways);
@@ -176,7 +177,7 @@ static double busy(const struct hspmd_plan *p, const struct hspmd_timing *t, int
 	return sum.cost.forward + sum.cost.backward + sum.send_forward + sum.send_backward;
 }
 
-/* The slowest optimizer, and the busiest devices of the pipeline that ends last. */
+/* Find the slowest optimizer, and the busiest devices of the pipeline that ends last. */
 static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
 {
 	for (int i = 0; i < p->pipeline_count; i++)
@@ -239,7 +240,7 @@ fail:
 	return -1;
 }
 
-/* The most that is in flight at once on stage `stage` of every chunk, in the order of its entries. */
+/* Most bytes in flight at one time on stage `stage` of every chunk, in the order of its schedule. Returns INFINITY if memory runs out. */
 static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *chunks)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
@@ -315,7 +316,8 @@ static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct
 	return 0;
 }
 
-/* Where the step's time goes, seen from the busiest stage of the pipeline that ends last; the parts add up to the step. */
+/* Where the step's time goes, from the point of view of the busiest stage of the pipeline that ends last; the parts add up to the
+ * step. */
 static void fill_times(const struct hspmd_plan *p, const struct hspmd_timing *t, struct hspmd_predicted *out)
 {
 	struct hspmd_stage_timing w = hspmd_timing_all_chunks(p, t, t->worst_pipeline, t->worst_stage);

@@ -7,6 +7,8 @@
  * worked together, is left out (submesh.c has the bound). Passes run as 1F1B or ZB-H1 (arXiv 2401.10241), whichever is faster
  * (local_search.c), or interleaved (interleaved_plans.c).
  */
+#include "controller/solver/search/search_plan.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,14 +18,12 @@
 
 #include "common/alloc.h"
 #include "controller/solver/search/holders.h"
-#include "controller/solver/search/subclusters.h"
 #include "controller/solver/search/search_internal.h"
-#include "controller/solver/report/shortage.h"
+#include "controller/solver/search/subclusters.h"
 
 #define MICRO_BATCH_MAX 128
 #define MICRO_BATCHES_MAX 64
 #define PARTS_MAX (1 << 15) /* micro-batches a step: each is simulated */
-#define DIAGNOSIS_S 5.0     /* seconds for finding out why there is no plan */
 #define NEAR_ENOUGH 1.02    /* a plan that is so much worse than the best may still be preferred as it moves less */
 #define BEHIND 1.4          /* bound over the least one from which on a micro-batch comes last */
 
@@ -568,19 +568,20 @@ static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster
 	return plan;
 }
 
-struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-                               const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
+struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
 	struct hspmd_solve_report unread = { 0 };
-	bool too_large = false;
-	if (check_request(cluster, request, err))
-		return NULL;
+	bool no_memory = false;
+	struct hspmd_plan *plan = NULL;
 	if (r.current && !r.current_cluster)
 		r.current_cluster = cluster;
-	struct hspmd_plan *plan = solve_in_precision(cluster, model, profile, &r, report ? report : &unread, &too_large, err);
+	if (!check_request(cluster, request, err))
+		plan = solve_in_precision(cluster, model, profile, &r, report ? report : &unread, &no_memory, err);
 	hspmd_solve_report_clear(&unread);
-	if (!plan && too_large && !r.no_diagnosis)
-		hspmd_explain_shortage(cluster, model, profile, request, DIAGNOSIS_S, err);
+	if (too_large)
+		*too_large = !plan && no_memory;
 	return plan;
 }
