@@ -5,8 +5,8 @@
  * The cost model and the search follow and combine: Megatron-LM (arXiv 2104.04473; 1F1B, tensor parallelism; 2205.05198: selective
  * recomputation), PipeDream-flush, Alpa (OSDI'22; stages by dynamic programming), AMP (NeurIPS'22), HAP (arXiv 2401.05965; shard ratios by
  * linear programming), HSPMD / Hetu v2 (2504.20490; pipelines that differ in everything), H2 (2505.17548; search in two stages), AutoHet
- * (2512.20953; layer-wise gradient synchronisation across unequal pipelines) and Sailor (SOSP'25). The comment at the top of each file names
- * what it takes from which.
+ * (2512.20953; layer-wise gradient synchronisation across unequal pipelines) and Sailor (SOSP'25). The comment at the top of each file
+ * names what it takes from which.
  *
  * Times are in seconds, memory in bytes. Devices are indexes into the cluster's devices. All functions block while they compute.
  *

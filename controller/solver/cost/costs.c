@@ -7,7 +7,7 @@
  * - its input, the second residual, the results of both norms: 4 s h e (replicated on every device of a group, unless sequences are
  *   sharded too)
  * - q, k, v and the result of attention: s (2 q + 2 kv) e
- * - the MLP's inner activations: s f e twice, three times if gated; experts save none and run again
+ * - the MLP's inner activations: s f e twice, three times if gated; experts save none and are recomputed
  * - statistics of norms and softmax: 4 s (2 or 4 + a)
  *
  * Full recomputation saves only the block's input, s h e; selective recomputation does not save the results of the norms and of the
@@ -118,7 +118,8 @@ static void find_tied(struct hspmd_costs *c)
 		c->layers[0].tied_to = l;
 		c->layers[l].tied_to = 0;
 		c->layers[l].tied_params = in * out;
-		hspmd_costs_warn(c, "layer %s has no weights to project with: taken to share %s's", p->layers[l].name, p->layers[0].name);
+		hspmd_costs_warn(c, "layer %s has no weights to project with: assumed to share those of %s", p->layers[l].name,
+		                 p->layers[0].name);
 		return;
 	}
 }

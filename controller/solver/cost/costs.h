@@ -38,13 +38,13 @@ struct hspmd_layer_info {
 	struct hspmd_layer_bytes saved[HSPMD_RECOMPUTE_KINDS]; /* activations saved for the backward pass */
 	struct hspmd_layer_bytes transient;                    /* allocated only while the layer runs backward */
 	struct hspmd_layer_bytes traffic;                      /* bytes that the forward pass reads and writes */
-	double gathered_bytes;                                 /* keys and values, in the stored precision, that a context group gathers */
-	double flops;                                          /* of the forward pass's matrix products */
-	double reduced_bytes;                                  /* all-reduced by a tensor-parallel group in the forward pass */
-	bool recomputable;                                     /* false: full recomputation does not apply to this layer */
-	bool same_memory;                                      /* its memory equals that of the layer before (hspmd_layer_same_memory) */
-	int tied_to;                                           /* layer that shares weights with this one; -1: none */
-	double tied_params;                                    /* shared weights that a stage with this layer but without tied_to must hold in addition */
+	double gathered_bytes; /* gathered by a context group: keys and values as stored (ungated: together with queries) */
+	double flops;          /* of the forward pass's matrix products */
+	double reduced_bytes;  /* all-reduced by a tensor-parallel group in the forward pass */
+	bool recomputable;     /* false: full recomputation does not apply to this layer */
+	bool same_memory;      /* its memory equals that of the layer before (hspmd_layer_same_memory) */
+	int tied_to;           /* layer that shares weights with this one; -1: none */
+	double tied_params;    /* shared weights that a stage with this layer but without tied_to must hold in addition */
 };
 
 /* How layer times were obtained, if they were not measured exactly as they are used: what warnings must say. */
@@ -104,7 +104,8 @@ void hspmd_costs_destroy(struct hspmd_costs *c);
 /* Add a warning, unless it is there already; dropped if memory runs out. */
 void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision); /* sustained operations per second; 0: unknown */
+double hspmd_device_flops(const struct hspmd_device_type *t,
+                          enum hspmd_precision precision); /* sustained operations per second; 0: unknown */
 /* layer_times.c. The tables own the result. Returns NULL with err if there is nothing to compute the times from. */
 const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err);
 /* Add the warnings for t's origins. */

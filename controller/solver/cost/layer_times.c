@@ -408,7 +408,7 @@ void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_ti
 		                                                            : "extrapolated from the one that was measured");
 	if (t->origins & HSPMD_TIME_BACKWARD_MODELLED)
 		hspmd_costs_warn(
-		        c, "%s: the profile's backward times are exactly twice its forward times: taken as not measured, and modelled",
+		        c, "%s: the profile's backward times are exactly twice its forward times: treated as not measured, and modelled",
 		        type);
 }
 

@@ -14,7 +14,7 @@ const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, in
 	}
 	char x[256], y[256];
 	const char *file = c->cluster->file;
-	hspmd_fail(err, "%s%slinks: no entry of the cluster's covers %s and %s, which have to talk; add one of scope \"%s\"",
+	hspmd_fail(err, "%s%slinks: no entry of the cluster's covers %s and %s, which must communicate; add one of scope \"%s\"",
 	           file ? file : "", file ? ": " : "", hspmd_cluster_device_address(c->cluster, a, x, sizeof x),
 	           hspmd_cluster_device_address(c->cluster, b, y, sizeof y),
 	           c->cluster->devices[a].node == c->cluster->devices[b].node ? "node" : "cluster");

@@ -9,7 +9,8 @@
  * - recomputed: under zb-h1, per micro-batch whose weight gradients are deferred, what its backward pass recomputed
  * - fixed: gradients of the current layer and, if it is recomputed, its activations; and the keys and values that context groups have
  *   sent in the current pass and the one before it: their readers may be that far behind
- * - end: at the step's end, when all of this but the state is free again: under ZeRO the sums that each copy received of its part of the gradients
+ * - end: at the step's end, when all of this but the state is free again: under ZeRO the sums that each copy received of its part of the
+ *   gradients
  *
  * On a GPU, add what the device holds before the program allocates anything. On a CPU, whose memory is the host's, add the image of
  * weights and optimizer state from which a checkpoint is written in the background; each copy holds its part of it. hspmd trains what

@@ -17,6 +17,6 @@
  * nodes down to the request's `least_nodes` is one). Nothing is done if the optimizer state is divided among the pipelines: any loss then
  * takes some of it, with any placement. *moved is the number of bytes that move (NAN: there is no current plan) and is kept up to date.
  * Returns 0, or -1 if memory runs out; the plan is valid in both cases. */
-int hspmd_holders_settle(struct hspmd_search *s, struct hspmd_plan *plan, double enough, double *moved);
+int hspmd_holders_spread(struct hspmd_search *s, struct hspmd_plan *plan, double enough, double *moved);
 
 #endif

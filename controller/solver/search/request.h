@@ -39,14 +39,14 @@ struct hspmd_solve_request {
 	int micro_batch;                /* 0: the search chooses */
 	enum hspmd_precision precision; /* of the arithmetic, if layers are computed from a model; a profile has its own element sizes */
 	double time_limit_s;            /* the best plan found by then is returned; 0: no limit */
-	/* Fewest nodes to which the job may be shrunk. Among equal nodes, the plan is placed so that no shrink by count (nodes in Slurm's order,
-	 * as the cluster lists them) and no loss of a rack or member job removes all holders of a layer, unless that makes the step slower by
-	 * more than 2 %. 0: place it anywhere. */
+	/* Fewest nodes to which the job may be shrunk. Among equal nodes, the plan is placed so that no shrink by count (nodes in Slurm's
+	 * order, as the cluster lists them) and no loss of a rack or member job removes all holders of a layer, unless that makes the step
+	 * slower by more than 2 %. 0: place it anywhere. */
 	int least_nodes;
 	struct hspmd_solve_limits limits;
 	const struct hspmd_runtime_caps *caps; /* NULL: hspmd_runtime_caps_default() */
-	/* The plan that runs now; NULL: none. The search starts from it, and of the plans within 2 % of the best one the plan that moves the
-	 * least state is chosen. */
+	/* The plan that runs now; NULL: none. The search starts from it, and of the plans within 2 % of the best one the plan that moves
+	 * the least state is chosen. */
 	const struct hspmd_plan *current;
 	/* The cluster that current's device indexes refer to; NULL: the cluster given. Devices are matched by address. */
 	const struct hspmd_cluster *current_cluster;

@@ -18,8 +18,8 @@
 #include <stdint.h>
 
 #include "controller/solver/search/draft.h"
-#include "controller/solver/sim/evaluate.h"
 #include "controller/solver/search/migration.h"
+#include "controller/solver/sim/evaluate.h"
 
 /* A sequence of submeshes that can hold the model, with the best partition found. */
 struct hspmd_pipeline_candidate {
@@ -97,7 +97,8 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p);
 /* The objective, which the search minimises: the step's seconds, weighted with its price. */
 double hspmd_objective(const struct hspmd_search *s, const struct hspmd_plan *p, double step_s);
-double hspmd_plan_price(const struct hspmd_cluster *c, const struct hspmd_plan *p); /* price per hour of the nodes that the plan uses; 0: unknown */
+double hspmd_plan_price(const struct hspmd_cluster *c,
+                        const struct hspmd_plan *p); /* price per hour of the nodes that the plan uses; 0: unknown */
 void hspmd_best_plans_clear(struct hspmd_best_plans *p);
 
 /* improve.c: refine the best plans and the plan that the search started from, then reshape and interleave. Returns 0, or -1 if memory

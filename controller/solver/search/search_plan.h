@@ -14,8 +14,8 @@
 #include "controller/solver/sim/solve_report.h"
 
 /* Find the fastest plan; its `predicted` is filled, and the caller destroys it. At least one of model and profile must be given. report may
- * be NULL. If the input is wrong or no plan is possible, returns NULL with err; then *too_large (may be NULL) is true if there are plans, but
- * none of them fits in memory. */
+ * be NULL. If the input is wrong or no plan is possible, returns NULL with err; then *too_large (may be NULL) is true if there are plans,
+ * but none of them fits in memory. */
 struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
                                      const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                      struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err);

@@ -21,9 +21,10 @@ struct hspmd_submesh {
 	double *params;                      /* number of weights on one device */
 	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds per micro-batch, forward, backward and recomputation */
 	double *forward;
-	double *saved[HSPMD_RECOMPUTE_KINDS];     /* bytes per micro-batch */
-	double *resident;                         /* bytes, for any number of micro-batches in flight */
-	double *transient[HSPMD_RANGE_LEVELS];    /* not sums: transient[j][a] is the most that one of the layers [a, a + 2^j) needs while it runs */
+	double *saved[HSPMD_RECOMPUTE_KINDS];  /* bytes per micro-batch */
+	double *resident;                      /* bytes, for any number of micro-batches in flight */
+	double *transient[HSPMD_RANGE_LEVELS]; /* not sums: transient[j][a] is the most that one of the layers [a, a + 2^j) needs while it
+	                                          runs */
 	double recomputed[HSPMD_RECOMPUTE_KINDS]; /* most additional bytes of one layer if it is recomputed */
 	double rate;                              /* no pipeline runs more micro-batches per second than the sum of its submeshes' rates */
 };
@@ -34,7 +35,7 @@ struct hspmd_submesh_tables {
 	const struct hspmd_runtime_caps *caps;
 	int micro_batch, layers;
 	enum hspmd_schedule schedule; /* schedule of the drafts; set by the caller, initially 1f1b */
-	double alike;                 /* W of submesh.c, at most 1: how similar the submeshes' layer times are, as fractions of their totals */
+	double alike; /* W of submesh.c, at most 1: how similar the submeshes' layer times are, as fractions of their totals */
 	int submesh_count;
 	struct hspmd_submesh submeshes[HSPMD_SUBMESHES_MAX];
 	double *storage;

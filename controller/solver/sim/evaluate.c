@@ -22,15 +22,15 @@ void hspmd_timing_clear(struct hspmd_timing *t)
 }
 
 /* An activation is sent from one stage to the next once, from one device to one device. */
-struct way {
+struct message {
 	int stage; /* index of the sender (forward) in the timing's array */
 	int from_node, to_node, from, to;
 	double bytes;
 };
 
-static int by_way(const void *a, const void *b)
+static int by_nodes(const void *a, const void *b)
 {
-	const struct way *x = a, *y = b;
+	const struct message *x = a, *y = b;
 	if (x->from_node != y->from_node)
 		return x->from_node < y->from_node ? -1 : 1;
 	if (x->to_node != y->to_node)
@@ -38,29 +38,29 @@ static int by_way(const void *a, const void *b)
 	return x->stage < y->stage ? -1 : x->stage > y->stage;
 }
 
-static int collect_ways(const struct hspmd_costs *c, const struct hspmd_plan *p, const struct hspmd_timing *t, struct way *ways)
+static int collect_messages(const struct hspmd_costs *c, const struct hspmd_plan *p, const struct hspmd_timing *t, struct message *messages)
 {
 	int count = 0;
 	for (int i = 0; i < p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i];
 		for (int s = 0; s + 1 < pipe->stage_count; s++) {
 			const struct hspmd_stage *a = &pipe->stages[s], *b = a + 1;
-			ways[count++] = (struct way){ t->first_stage[i] + s,
-				                      c->cluster->devices[a->devices[0]].node,
-				                      c->cluster->devices[b->devices[0]].node,
-				                      a->devices[0],
-				                      b->devices[0],
-				                      c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
+			messages[count++] = (struct message){ t->first_stage[i] + s,
+				                              c->cluster->devices[a->devices[0]].node,
+				                              c->cluster->devices[b->devices[0]].node,
+				                              a->devices[0],
+				                              b->devices[0],
+				                              c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
 		}
 	}
-	qsort(ways, (size_t)count, sizeof *ways, by_way);
+	qsort(messages, (size_t)count, sizeof *messages, by_nodes);
 	return count;
 }
 
 /* Seconds of `senders` messages of `bytes` in total over one link, forward and backward. Returns 0, or -1 with err if there is no
  * link. */
-static int there_and_back(const struct hspmd_costs *c, const struct way *w, int senders, double bytes, double seconds[2],
-                          struct hspmd_error *err)
+static int both_directions(const struct hspmd_costs *c, const struct message *w, int senders, double bytes, double seconds[2],
+                           struct hspmd_error *err)
 {
 	seconds[0] = hspmd_costs_transfer(c, w->from, w->to, senders, senders, bytes, err);
 	seconds[1] = seconds[0] < 0 ? -1 : hspmd_costs_transfer(c, w->to, w->from, senders, senders, bytes, err);
@@ -71,31 +71,32 @@ static int there_and_back(const struct hspmd_costs *c, const struct way *w, int 
  * middle of n waits for half of the others: (own + all) / 2. */
 static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
-	struct way *ways = hspmd_calloc((size_t)t->stage_total, sizeof *ways);
+	struct message *messages = hspmd_calloc((size_t)t->stage_total, sizeof *messages);
 	double *leaving = hspmd_calloc((size_t)c->cluster->node_count * 2, sizeof *leaving), *returning = leaving + c->cluster->node_count;
 	int rc = -1, count;
-	if (!ways || !leaving) {
+	if (!messages || !leaving) {
 		hspmd_fail_memory(err, "evaluating a plan");
 		goto out;
 	}
-	count = collect_ways(c, p, t, ways);
+	count = collect_messages(c, p, t, messages);
 	for (int i = 0, end; i < count; i = end) {
 		double bytes = 0, seconds[2];
-		for (end = i; end < count && ways[end].from_node == ways[i].from_node && ways[end].to_node == ways[i].to_node; end++)
-			bytes += ways[end].bytes;
-		if (ways[i].from_node == ways[i].to_node)
+		for (end = i;
+		     end < count && messages[end].from_node == messages[i].from_node && messages[end].to_node == messages[i].to_node; end++)
+			bytes += messages[end].bytes;
+		if (messages[i].from_node == messages[i].to_node)
 			continue;
-		if (there_and_back(c, &ways[i], end - i, bytes, seconds, err))
+		if (both_directions(c, &messages[i], end - i, bytes, seconds, err))
 			goto out;
-		leaving[ways[i].from_node] += seconds[0];
-		returning[ways[i].to_node] += seconds[1];
+		leaving[messages[i].from_node] += seconds[0];
+		returning[messages[i].to_node] += seconds[1];
 	}
 	for (int i = 0; i < count; i++) {
-		const struct way *w = &ways[i];
+		const struct message *w = &messages[i];
 		double seconds[2];
 		if (w->from == w->to)
 			continue;
-		if (there_and_back(c, w, 1, w->bytes, seconds, err))
+		if (both_directions(c, w, 1, w->bytes, seconds, err))
 			goto out;
 		if (w->from_node != w->to_node) {
 			seconds[0] = (seconds[0] + leaving[w->from_node]) / 2;
@@ -106,7 +107,7 @@ static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct h
 	}
 	rc = 0;
 out:
-	free(ways);
+	free(messages);
 	free(leaving);
 	return rc;
 }

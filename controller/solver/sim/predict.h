@@ -10,9 +10,9 @@
 #include "common/format/profile.h"
 #include "controller/solver/sim/solve_report.h"
 
-/* Fill plan->predicted. At least one of model and profile must be given; report may be NULL. A plan that does not fit in memory is evaluated
- * nevertheless, and its shortages are in the report. Returns 0, or -1 with err if the plan cannot be evaluated: two devices that must
- * communicate have no link, or the profile has no times for a device type and there is no model to compute them from. */
+/* Fill plan->predicted. At least one of model and profile must be given; report may be NULL. A plan that does not fit in memory is
+ * evaluated nevertheless, and its shortages are in the report. Returns 0, or -1 with err if the plan cannot be evaluated: two devices that
+ * must communicate have no link, or the profile has no times for a device type and there is no model to compute them from. */
 int hspmd_evaluate(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
                    enum hspmd_precision precision, struct hspmd_plan *plan, struct hspmd_solve_report *report, struct hspmd_error *err);
 

@@ -42,8 +42,8 @@ static bool run_entry(struct schedule_run *t, int rank)
 {
 	int per_rank = 2 * t->micro_batches * (t->count / t->ranks);
 	const struct hspmd_schedule_entry *entry = &t->entries[(size_t)rank * (size_t)per_rank + (size_t)t->next[rank]];
-	int stage = rank + entry->chunk * t->ranks, m = entry->micro_batch, way = entry->backward ? -1 : 1, from = stage - way,
-	    to = stage + way;
+	int stage = rank + entry->chunk * t->ranks, m = entry->micro_batch, direction = entry->backward ? -1 : 1, from = stage - direction,
+	    to = stage + direction;
 	double start = t->free[rank];
 	if (from >= 0 && from < t->count) {
 		double sent = t->sent[entry->backward][(size_t)from * (size_t)t->micro_batches + (size_t)m];

@@ -26,7 +26,7 @@ struct hspmd_solve_report {
 	double elapsed_s;
 	int shortage_count; /* number of devices on which the plan does not fit; the first HSPMD_SHORTAGE_MAX are listed */
 	struct hspmd_shortage *shortages;
-	double moved_bytes;    /* bytes of training state that change device between the request's `current` and the plan; NaN if no current */
+	double moved_bytes; /* bytes of training state that change device between the request's `current` and the plan; NaN if no current */
 	double price_per_hour; /* of the nodes that the plan uses; 0: unknown */
 };
 #define HSPMD_SHORTAGE_MAX 64
