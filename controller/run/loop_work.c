@@ -92,11 +92,9 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *input, struct
 	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
 	whole.max_zero_stage = 0;
 	request.caps = &whole;
-	request.no_diagnosis = true;
 	if (c)
-		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
+		plan = hspmd_search_plan(c, o->model, NULL, &request, NULL, NULL, err);
 	request.caps = NULL;
-	request.no_diagnosis = false;
 	bool any = plan != NULL;
 	if (c)
 		plan = settle_for(o, c, &request, plan, err);

@@ -64,12 +64,10 @@ static double solve(const json_t *cluster, const json_t *devices, int n, const s
 {
 	json_t *part = run_scaling_cluster(cluster, devices, n, err);
 	struct hspmd_cluster *c = part ? hspmd_cluster_from_json(part, "cluster", err) : NULL;
-	struct hspmd_solve_request request = { .global_batch = (int)job->global_batch,
-		                               .seq_len = (int)job->seq_len,
-		                               .precision = job->precision,
-		                               .time_limit_s = limit_s,
-		                               .no_diagnosis = true };
-	struct hspmd_plan *plan = c ? hspmd_solve(c, model, NULL, &request, NULL, err) : NULL;
+	struct hspmd_solve_request request = {
+		.global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision, .time_limit_s = limit_s
+	};
+	struct hspmd_plan *plan = c ? hspmd_search_plan(c, model, NULL, &request, NULL, NULL, err) : NULL;
 	double rate = c ? 0 : -1;
 	if (plan && plan->predicted.step_s > 0)
 		rate = (double)job->global_batch * (double)job->seq_len / plan->predicted.step_s;
