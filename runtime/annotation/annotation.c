@@ -88,7 +88,7 @@ int hspmd_annotation_split(struct hspmd_annotation *a, int group, int dim, int p
 	return 0;
 }
 
-/* *to is blank. On failure what was copied so far is left for the owner's destroy. */
+/* *to is blank. On failure *to keeps the part copied so far, and its owner's destroy frees it. */
 static int group_copy(struct hspmd_subgroup *to, const struct hspmd_subgroup *from)
 {
 	to->devices = duplicate(from->devices, (size_t)from->device_count, sizeof *from->devices);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What makes an annotation legal: its structure, and that it fits a tensor's shape. */
+/* Checks that an annotation is legal: its structure, and that it fits a tensor's shape. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static int device_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Every device number is >= 0 and occurs once in the whole union. */
+/* Every device number is >= 0 and occurs once in the union. */
 static int check_devices(const struct hspmd_annotation *a, struct hspmd_error *err)
 {
 	size_t total = 0;
@@ -80,7 +80,7 @@ static int check_structure(const struct hspmd_annotation *a, struct hspmd_error 
 			const struct hspmd_partition_layers *split = &group->splits[s];
 			if (check_cut(what, split->dim, split->parts, split->unit, split->weights, err) != 0)
 				return -1;
-			if (product <= group->device_count) /* beyond that it only says "too many" */
+			if (product <= group->device_count) /* beyond that, the product only says "too many" */
 				product *= split->parts;
 		}
 		if (product != group->device_count)
@@ -90,7 +90,7 @@ static int check_structure(const struct hspmd_annotation *a, struct hspmd_error 
 	return 0;
 }
 
-/* Every cut leaves something in every part. */
+/* Every cut leaves elements in every part. */
 static int check_fit(const struct hspmd_annotation *a, const struct hspmd_shape *shape, struct hspmd_error *err)
 {
 	for (int d = 0; d < shape->rank; d++)

@@ -121,7 +121,7 @@ int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotat
 	return g->failed ? -1 : refuse(g);
 }
 
-/* Room for an operator, its inputs checked and described to the operator's rules. NULL on failure. */
+/* Reserves space for an operator, checks its inputs and fills *view for the operator's rules. NULL on failure. */
 static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer,
                                const int *inputs, int input_count, struct hspmd_op_view *view)
 {
@@ -212,7 +212,7 @@ int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer)
 	return 0;
 }
 
-/* The tensor that output o of a gradient operator writes: the parameter's accumulator, or a fresh one. -1: not wanted; -2: failed. */
+/* The tensor that output o of a gradient operator writes: the parameter's accumulator, or a new one. -1: not wanted; -2: failed. */
 static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_name)
 {
 	if (wrt < 0 || g->tensors[wrt].role == HSPMD_TENSOR_INPUT)
@@ -248,7 +248,7 @@ int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, con
 		wanted += op->out[o] >= 0;
 	}
 	if (!wanted)
-		return 0; /* nobody needs it: the operator is not appended */
+		return 0; /* all outputs are unwanted: the operator is not appended */
 	size_t number = g->op_count++;
 	for (int o = 0; o < wrt_count; o++) {
 		int t = g->ops[number].out[o]; /* op may have moved */
@@ -268,7 +268,7 @@ int hspmd_graph_differentiate(struct hspmd_graph *g)
 		return -1;
 	g->in_backward = true;
 	for (size_t i = g->op_count; i-- > 0;) {
-		struct hspmd_op op = g->ops[i]; /* a copy: backward rules append, and the array moves */
+		struct hspmd_op op = g->ops[i]; /* a copy: backward rules append operators, which may move the array */
 		const struct hspmd_op_type *type = g->types[op.opcode];
 		bool reached = op.opcode == HSPMD_OP_LOSS || op.opcode == HSPMD_OP_TOPK_ROUTER;
 		for (int o = 0; o < op.output_count; o++)

@@ -8,9 +8,9 @@
 #include "common/alloc.h"
 #include "runtime/input/shuffle.h"
 
-/* A stretch of the stream: documents of a group that follow one another there. */
+/* A contiguous run of one bucket's documents in the stream. */
 struct stretch {
-	int64_t start, before; /* tokens of the group before it */
+	int64_t start, before; /* tokens of the bucket before it */
 };
 
 struct bucket {
@@ -21,7 +21,7 @@ struct bucket {
 
 struct hspmd_length_buckets {
 	int count;
-	int64_t batch, batches; /* of an epoch, all groups together */
+	int64_t batch, batches; /* per epoch, over all buckets */
 	uint64_t seed;
 	struct bucket buckets[];
 };
@@ -73,7 +73,7 @@ int hspmd_length_buckets_close(struct hspmd_length_buckets *g, struct hspmd_erro
 	return g->batches ? 0 : hspmd_fail(err, "documents of no length fill a global batch of %lld samples", (long long)g->batch);
 }
 
-/* The group of a step, and which of its batches it is. */
+/* The bucket of a step, and the index of the step's batch in it. */
 static const struct bucket *bucket_of(const struct hspmd_length_buckets *g, int64_t step, int64_t *batch)
 {
 	uint64_t epoch = (uint64_t)(step / g->batches);
@@ -99,7 +99,7 @@ int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t 
 	uint64_t key = hspmd_mix(g->seed ^ hspmd_mix(epoch ^ hspmd_mix(which + 1)));
 	int64_t sample = (int64_t)hspmd_shuffle((uint64_t)(batch * g->batch + number % g->batch), (uint64_t)of->samples, key);
 	int64_t at = sample * of->length + offset;
-	size_t low = 0, high = of->count; /* the last stretch that begins at or before it */
+	size_t low = 0, high = of->count; /* the last run that begins at or before `at` */
 	while (high - low > 1) {
 		size_t middle = (low + high) / 2;
 		if (of->stretches[middle].before <= at)

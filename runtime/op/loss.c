@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics of each shard, gathered because they are tiny, then the
- * loss; the gradient again by shard. */
+/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics per shard, which are small and therefore gathered, then
+ * the loss; the gradient again per shard. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"
@@ -54,7 +54,8 @@ static void loss_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *
 	*r = (struct hspmd_op_rule){ .in = { "btv", "bt", "!bt!" }, .out = { "btv" } };
 }
 
-/* The gradient needs the logits, which the statistics were made of: the loss is what is differentiated, and it starts from 1. */
+/* The gradient needs the logits from which the statistics were made. The loss is the value that is differentiated; its own gradient is
+ * 1. */
 static int loss_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 {
 	int producer = g->tensors[op->in[0]].producer;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x[B,T,n*head_dim] -> y, every head turned by its position's angles: linear, and its gradient is the turn back. */
+/* x[B,T,n*head_dim] -> y: every head is rotated by the angles of its position. Linear; the gradient is the inverse rotation. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What steps cost, as runtime/comm executes them: members send straight to one another, a collective moving as many bytes as a ring would
- * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009), an all-reduce being a reduce-scatter
- * and an all-gather or, when small, a gather of everything in a logarithmic number of rounds (Bruck et al. 1997). What one device sends
- * goes out one message after another, what it receives comes in likewise, both at the same time (the one-port model); and what the devices
- * of a node exchange with other nodes passes through the node's network. What stays on a device is free. */
+/* Cost of steps as runtime/comm executes them. Members send directly to one another. A collective moves as many bytes as a ring would
+ * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009); an all-reduce is a reduce-scatter and
+ * an all-gather or, if small, a gather of everything in a logarithmic number of rounds (Bruck et al. 1997). A device sends its messages one
+ * after another and receives likewise, both at the same time (the one-port model); messages between the devices of a node and other nodes
+ * share the node's network. Local copies are free. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +52,7 @@ static double message(const struct resolver *r, int from, int to, int64_t elemen
 	return hspmd_message_seconds(r->cost, r->real[from], r->real[to], (double)elements * (double)r->element_bytes);
 }
 
-/* For how long a message keeps the network of node `node` busy. */
+/* Seconds for which a message keeps the network of node `node` busy. */
 static double occupation(const struct resolver *r, int node, int from, int to, int64_t elements, double seconds)
 {
 	if (r->network[node] > 0)
@@ -60,7 +60,7 @@ static double occupation(const struct resolver *r, int node, int from, int to, i
 	return seconds - message(r, from, to, 0);
 }
 
-/* As many messages, one after another, booked on the two devices and their nodes. */
+/* Books `messages` messages, one after another, on the two devices and their nodes. */
 static void book(struct resolver *r, int from, int to, int64_t elements, int messages, double *network_busy)
 {
 	double t = message(r, from, to, elements), *out = r->busy, *in = r->busy + r->device_count;
@@ -105,7 +105,7 @@ static void book_common(struct resolver *r, const struct hspmd_comm_step *step, 
 				book(r, step->members[i], step->members[j], hspmd_box_elements(&common), 1, network_busy);
 }
 
-/* Moves are ordered by pair, and a pair's are one message. */
+/* Moves are ordered by pair; those of a pair are one message. */
 static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
 {
 	for (int i = 0, end; i < step->move_count; i = end) {
@@ -118,7 +118,7 @@ static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, d
 	}
 }
 
-/* Rounds of 1, 2, 4 .. members' parts from the member that far behind. */
+/* In rounds of 1, 2, 4 .. a member receives that many parts from the member that far behind. */
 static double gather_seconds(const struct resolver *r, const struct hspmd_comm_step *step)
 {
 	int64_t elements = hspmd_box_elements(&step->in[0]);

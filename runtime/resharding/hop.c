@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One hop: the variants that can bring one placement to another, and the cheapest of them. */
+/* One hop: the variants that lead from one placement to another, and the cheapest of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static int move_order(const void *a, const void *b)
 	return 0;
 }
 
-/* One step of all moves. */
+/* One step with all moves. */
 static int add_batch(struct resolver *r, struct hop *hop, struct move_list *moves)
 {
 	if (moves->count == 0)
@@ -44,10 +44,10 @@ static int add_batch(struct resolver *r, struct hop *hop, struct move_list *move
 	return 0;
 }
 
-/* What a bounded search lists and looks at, at most. */
+/* Limits of what a bounded search lists and visits. */
 #define ADD_LIMIT 4096
 #define CELL_LIMIT 65536
-/* More deliveries than this are not spelled out where all-gathers do them all. */
+/* Above this number of deliveries, they are not listed if all-gathers serve them all. */
 #define DELIVERY_LIMIT 16384
 
 struct variant {
@@ -100,11 +100,11 @@ static int view(struct resolver *r, const struct placement *x, const struct plac
 	return 0;
 }
 
-/* In what variants differ for these regions. */
+/* The properties of these regions by which variants differ. */
 struct choices {
 	bool sums;         /* some region is a sum */
-	bool copies;       /* some region that is whole lies on several devices */
-	size_t deliveries; /* of regions that are whole */
+	bool copies;       /* some region that is no sum is on several devices */
+	size_t deliveries; /* of regions that are no sums */
 };
 
 static struct choices look(const struct hop_view *v)
@@ -120,7 +120,7 @@ static struct choices look(const struct hop_view *v)
 	return c;
 }
 
-/* Nothing but collectives and copies. */
+/* Returns true if the hop has only collectives and copies. */
 static bool is_collective(const struct hop *hop)
 {
 	for (size_t s = 0; s < hop->count; s++) {

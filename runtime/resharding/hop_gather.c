@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-gathers, whole and split: the regions that the same devices need form a group, and where each of those devices holds its own part of
- * it, they gather the parts among themselves. Where m devices hold each part, m gathers run beside one another. */
+/* All-gathers, whole and split. The regions that the same devices need form a group. If each of those devices holds its own part of the
+ * group, they gather the parts among themselves; if m devices hold each part, m gathers run concurrently. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,8 +48,8 @@ static bool holds(const struct group *g, int m, const struct hspmd_region *regio
 	return piece >= 0 && hspmd_box_contains(&g->v->x->piece[piece].box, &region->box);
 }
 
-/* How many members hold every part, when there are several parts, those that members hold are the same or disjoint, and each has equally
- * many holders; else 0. */
+/* The number of members that hold every part, if there are several parts, the parts that members hold are the same or disjoint, and each
+ * has equally many holders; else 0. */
 static int copies(struct group *g)
 {
 	for (int m = 0; m < g->member_count; m++) {
@@ -80,7 +80,7 @@ static int copies(struct group *g)
 	return parts > 1 ? common : 0;
 }
 
-/* Which of `rounds` gathers each member joins: holders of a part by their number, the others in turn. */
+/* Which of `rounds` gathers each member joins: holders of a part by their number, the others round-robin. */
 static void deal(const struct group *g, int rounds, int *turn, int *round_of)
 {
 	int idle = 0;
@@ -148,7 +148,7 @@ static int gather_group(struct resolver *r, struct group *g, bool *done, struct 
 	return 0;
 }
 
-/* Whole, needed by several devices, and not held by all of them. */
+/* Returns true for a region that is no sum, and that several devices need but not all of them hold. */
 static bool worth_gathering(const struct hop_view *v, const struct hspmd_region *region)
 {
 	if (region->y_count < 2 || v->x->piece[region->x[0]].addends > 1)

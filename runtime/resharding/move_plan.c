@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planning moves. Each tensor is cut into the regions within which the same holders have and the same devices need everything. A device
- * that has a region keeps it; every other one fetches it from the holders whose links to it are fastest, among which send_assignment.c
- * spreads the load. So every byte that is lacking is moved once, which is the lower bound, and the largest sender is within 2 % of the
- * least it can be, given those links. */
+/* Planning moves. Each tensor is cut into regions whose elements all have the same holders and are needed by the same devices. A device
+ * that has a region keeps it; every other one fetches it from the holders with the fastest links to it, among which send_assignment.c
+ * spreads the load. So every missing byte is moved once, which is the lower bound, and the load of the busiest sender is within 2 % of the
+ * least possible, given those links. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ struct planner {
 	struct hspmd_error *err;
 	int place_count;
 	int *place; /* dense -> holder or device, ascending */
-	int *stamp; /* per place: last region that counted it */
+	int *stamp; /* per location: last region that counted it */
 	int stamps;
 	struct sender_sets *sets;
 	size_t fetch_count, fetch_capacity, move_count, move_capacity;
@@ -94,7 +94,7 @@ struct tensor_work {
 	int have_count, need_count;
 	int *holder, *device; /* dense, by box */
 	struct hspmd_box *have, *need;
-	int *senders; /* of the present region */
+	int *senders; /* of the current region */
 };
 
 static int add_fetch(struct planner *p, const struct tensor_work *w, const struct hspmd_region *region, const struct sender_set *holders,
@@ -217,7 +217,7 @@ static int move_order(const void *a, const void *b)
 	return 0;
 }
 
-/* Order, and join what goes between one pair of one tensor where it is one box together. */
+/* Sorts the moves, and joins those between one pair of one tensor if together they are one box. */
 static void tidy(struct planner *p)
 {
 	size_t out = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resolution proper. What the source offers and the destination wants is brought to problems whose destination is not partial:
+/* Resolution itself. The source's offers and the destination's needs are reduced to problems whose destination is not partial:
  *
- *   - Copies of a sum that have addends of their own (hdim -1 over partial subgroups) are ways to one value whose last bits may differ, so
- * one way is taken, the same for all.
- *   - In a partial destination one addend gets the whole value and the others zero; or, where the source's addends can be dealt to the
- * destination's, each of these gets the sum of its own. That keeps apart what need not be summed yet (gradients of data-parallel subgroups,
- * for instance).
+ *   - Copies of a sum that have addends of their own (hdim -1 over partial subgroups) are alternative ways to one value, whose last bits
+ * may differ. One way is taken, the same for all.
+ *   - In a partial destination, one addend gets the full value and the others zero; or, if the source's addends can be assigned to the
+ *     destination's, each of these gets the sum of its own. That keeps apart what need not be summed yet (gradients of data-parallel
+ *     subgroups, for instance).
  *
  * Every combination is routed and the cheapest is taken. */
 #include <stdlib.h>
@@ -13,24 +13,24 @@
 
 #include "runtime/resharding/transfer_internal.h"
 
-#define MAX_WAYS 4 /* tried, of those that the source offers */
+#define MAX_WAYS 4 /* limit of the ways of the source that are tried */
 #define EVERYONE (-1)
 
-/* An annotation's shares, in dense devices. */
+/* An annotation's shards, in dense device numbers. */
 struct side {
 	const struct hspmd_annotation *annotation;
 	int count;
 	int *device;
 	struct hspmd_local_shard *shard;
-	int *at; /* per device: index of its share, -1: none */
+	int *at; /* per device: index of its shard, -1: none */
 };
 
-/* The source's addends dealt to problems, one problem for each addend of the destination that does not become zero. */
+/* The source's addends assigned to problems: one problem per addend of the destination that does not become zero. */
 struct deal {
 	int problems;
-	int *from;             /* per source share: problem, -1: not used */
-	int *addend, *addends; /* per source share, within its problem */
-	int *to;               /* per destination share: problem, -1: zero */
+	int *from;             /* per source shard: problem, -1: not used */
+	int *addend, *addends; /* per source shard, within its problem */
+	int *to;               /* per destination shard: problem, -1: zero */
 };
 
 enum dealing { DEAL_ONE, DEAL_EVENLY, DEAL_GROUPS, DEALINGS };
@@ -91,7 +91,7 @@ static int number_devices(struct resolver *r, struct side *s, struct side *d)
 	return renumber(r, s) != 0 || renumber(r, d) != 0 || hspmd_cost_prepare(r) != 0 ? -1 : 0;
 }
 
-/* Elements that share i of side s has in common with what its device holds on the other side. */
+/* Elements of shard i of side s that its device also holds on the other side. */
 static int64_t overlap(const struct side *s, int i, const struct side *other)
 {
 	struct hspmd_box common;
@@ -108,7 +108,7 @@ static bool on_way(const struct side *s, int i, int way)
 	return s->annotation->hdim != HSPMD_DUPLICATE || s->shard[i].partials == 1;
 }
 
-/* Fills ways[] with EVERYONE, or with the subgroups that lie nearest to the destination; their count, -1: memory. */
+/* Fills ways[] with EVERYONE, or with the subgroups that overlap most with the destination; returns their number, -1: memory. */
 static int list_ways(struct resolver *r, const struct side *s, const struct side *d, int *ways)
 {
 	for (int i = 0; i < s->count; i++)
@@ -133,9 +133,9 @@ static int list_ways(struct resolver *r, const struct side *s, const struct side
 	return count;
 }
 
-/* ---- dealing addends */
+/* ---- assigning addends */
 
-/* All get everything from one problem; of a partial destination, the addend of each sum that lies nearest to the source. */
+/* One problem gives everything; in a partial destination, to the addend of each sum that overlaps most with the source. */
 static void deal_one(const struct side *s, int way, const struct side *d, struct deal *deal)
 {
 	deal->problems = 1;
@@ -164,7 +164,7 @@ static void deal_one(const struct side *s, int way, const struct side *d, struct
 	}
 }
 
-/* Number of addends that all used shares agree on, 0: they do not. */
+/* The number of addends, if all used shards agree on it; else 0. */
 static int addends_of(const struct side *side, int way, bool source)
 {
 	int addends = 0;
@@ -251,9 +251,9 @@ static bool deal_addends(enum dealing how, const struct side *s, int way, const 
 	}
 }
 
-/* ---- answering */
+/* ---- assembling the answer */
 
-/* Copies of a share's subgroup are numbered from *first; their count. */
+/* Numbers the copies of a shard's subgroup from *first; returns their number. */
 static int copies_of(const struct side *side, int group, int *first)
 {
 	int last = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From quotas to boxes: the fetches that have the same possible senders stand in a row, the row's bytes are divided at the quotas, and a
- * division that falls inside a fetch moves to its end where that is near enough, else cuts it. */
+/* From quotas to boxes: the fetches that have the same possible senders form a row, the row's bytes are divided at the quotas, and a
+ * division inside a fetch moves to the fetch's end if that is near enough, else cuts the fetch. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/resharding/move_plan_internal.h"
 
-/* How far a division may move, of the smaller of the two quotas that it parts: no sender's load grows by more than twice this. */
+/* How far a division may move, as a fraction of the smaller of its two quotas: no sender's load grows by more than twice this. */
 #define LEEWAY 0.01
 
 struct dealer {
@@ -22,7 +22,7 @@ static int64_t fetch_bytes(const struct fetch *f)
 	return hspmd_box_elements(&f->box) * (int64_t)f->element_bytes;
 }
 
-/* By senders, then receivers, so that what goes to one receiver tends to come from one sender. */
+/* By senders, then receivers, so that the fetches of one receiver tend to come from one sender. */
 static int row_order(const void *a, const void *b, void *context)
 {
 	const struct fetch *fetch = context;
@@ -68,7 +68,7 @@ static int add_range(struct dealer *d, size_t fetch, int from, const struct hspm
 	return add_range(d, fetch, from, &at, dim + 1, 0, hi % row);
 }
 
-/* The place near `at` where the fewest boxes are cut: its end, else whole rows of the outermost dimension that will do. */
+/* The position near `at` that cuts the fewest boxes: the box's end, else whole rows of the outermost dimension that is possible. */
 static int64_t round_cut(const struct hspmd_box *box, int64_t at, int64_t leeway)
 {
 	int64_t row = hspmd_box_elements(box);
@@ -82,11 +82,11 @@ static int64_t round_cut(const struct hspmd_box *box, int64_t at, int64_t leeway
 	return at;
 }
 
-/* Deal row[0..count), which have one set of senders, by that set's quotas. */
+/* Assigns row[0..count), which have one set of senders, by that set's quotas. */
 static int deal_row(struct dealer *d, const size_t *row, size_t count, const struct balance_class *class)
 {
 	int sender = 0;
-	int64_t start = 0, bound = class->quota[0]; /* of the fetch, and of the present sender, in bytes of the row */
+	int64_t start = 0, bound = class->quota[0]; /* of the fetch, and of the current sender, in bytes of the row */
 	for (size_t i = 0; i < count; i++) {
 		const struct fetch *f = &d->fetch[row[i]];
 		int64_t unit = (int64_t)f->element_bytes, elements = hspmd_box_elements(&f->box), at = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ring attention (Liu et al., arXiv 2310.01889): where a stage shares the sequence among its groups, a group has the keys and values of its
- * own positions, and those of the others come by one after another. Softmax is merged online, so that neither all keys nor all scores are
- * ever in one place. Groups may have unequal parts. Attention is causal, so that a part goes only to the groups behind its own. Backward
- * the parts go around again, and the sums of their gradients with them, which then return to where they belong. What brings the next part
- * stands before the operator that works on this one. */
+/* Ring attention (Liu et al., arXiv 2310.01889). If a stage divides the sequence among its context groups, each group holds the keys and
+ * values of its own positions and receives those of the others one part after another. Softmax is merged online, so that no device ever
+ * holds all keys or all scores. Groups may have unequal parts. Attention is causal, so a part is only passed to the groups after its own.
+ * Backward, the parts go around again, and the sums of their gradients with them, which finally return to their owners. The transfer of the
+ * next part stands before the operator on the present one. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -13,11 +13,11 @@ struct ring {
 	struct hspmd_spmd_builder *p;
 	const struct hspmd_op *op;
 	size_t number;
-	int stage, groups, width; /* context groups, and devices of one */
+	int stage, groups, width; /* number of context groups, and of devices per group */
 	const int *devices;       /* of the stage */
 };
 
-/* Numbers of k among the inputs, and of dk among a gradient's outputs; v and dv follow. -1: keys are packed with queries. */
+/* Index of k among the inputs, and of dk among a gradient's outputs; v and dv follow. -1: keys are packed with queries. */
 static int first_key(const struct hspmd_spmd_builder *p, const struct hspmd_op *op)
 {
 	bool backward = op->opcode == HSPMD_OP_ATTENTION_GRAD;
@@ -26,7 +26,7 @@ static int first_key(const struct hspmd_spmd_builder *p, const struct hspmd_op *
 	return p->g->tensors[op->in[backward]].shape.rank == 4 ? -1 : 1 + backward;
 }
 
-/* Split by the groups along the sequence, and otherwise not along it. */
+/* Returns true if `a` is split among the context groups along the sequence, and not split further along it. */
 static bool lies_in_ring(const struct hspmd_annotation *a, const struct hspmd_spmd_stage *stage)
 {
 	const struct hspmd_subgroup *g = &a->groups[0];
@@ -39,7 +39,7 @@ static bool lies_in_ring(const struct hspmd_annotation *a, const struct hspmd_sp
 	return true;
 }
 
-/* Is `want` what `a` is when the groups have gathered their parts? */
+/* Returns true if `want` equals `a` after the groups have gathered their parts. */
 static bool is_gathered(const struct hspmd_annotation *a, const struct hspmd_annotation *want, const struct hspmd_shape *shape)
 {
 	struct hspmd_annotation *all = hspmd_annotation_copy(a);
@@ -86,9 +86,9 @@ struct hspmd_annotation *hspmd_ring_attention_output(const struct hspmd_spmd_bui
 	return hspmd_annotation_copy(p->s->values[in[first_key(p, op)]].annotation);
 }
 
-/* ---- parts on their way */
+/* ---- passing parts on */
 
-/* As `a`, but every group has what the one before it had. */
+/* Like `a`, but every group has the part of the group before it. */
 static struct hspmd_annotation *one_turn(const struct ring *r, const struct hspmd_annotation *a)
 {
 	struct hspmd_annotation *t = hspmd_annotation_copy(a);
@@ -113,7 +113,7 @@ static int compare_ints(const void *a, const void *b)
 	return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
 }
 
-/* What the groups from `first` on hold of a value. */
+/* The boxes that the groups from `first` on hold of a value. */
 static int lay_out(const struct ring *r, const struct hspmd_annotation *a, const struct hspmd_shape *shape, int first,
                    struct hspmd_layout *layout)
 {
@@ -134,8 +134,8 @@ static int lay_out(const struct ring *r, const struct hspmd_annotation *a, const
 	return 0;
 }
 
-/* From every group to the next: value `from` is there after `turns` - 1 turns, `to` after `turns`. `causal`: parts stop at the last
- * group. */
+/* A transfer from every group to the next. Value `from` is laid out after `hops` - 1 hops around the ring, `to` after `hops`. `causal`:
+ * parts stop at the last group. */
 static struct hspmd_transfer *turn(const struct ring *r, const struct hspmd_value *from, const struct hspmd_value *to, int turns,
                                    bool causal)
 {
@@ -176,7 +176,7 @@ static struct hspmd_transfer *turn(const struct ring *r, const struct hspmd_valu
 	return t;
 }
 
-/* Bring value `from` one turn on. Into `to`, or (-1) a new value. Returns it. */
+/* Passes value `from` on by one hop, into `to`, or (-1) into a new value. Returns the value. */
 static int pass_on(const struct ring *r, int from, int to, int turns, bool causal)
 {
 	struct hspmd_spmd_builder *p = r->p;
@@ -204,7 +204,7 @@ static int pass_on(const struct ring *r, int from, int to, int turns, bool causa
 
 /* ---- the operator, part by part */
 
-/* Work on the part that came in turn `turns`; groups that it did not come to are idle. */
+/* Runs the operator on the part that arrived after `hops` hops; groups that it did not reach skip it. */
 static int work(const struct ring *r, const int *in, const int *out, int turns)
 {
 	struct hspmd_spmd_node *n = hspmd_spmd_add_node(r->p, (int)r->number, r->stage, r->op->layer, r->op->backward);
@@ -232,7 +232,7 @@ int hspmd_ring_attention_emit(struct hspmd_spmd_builder *p, size_t number, int s
 		for (int i = 0; turns + 1 < r.groups && i < 2; i++)
 			if ((next[i] = pass_on(&r, now[k + i], -1, turns + 1, true)) < 0)
 				return -1;
-		for (int o = 1; backward && o < 3; o++) /* gradients begin as values of their own, and end where they belong */
+		for (int o = 1; backward && o < 3; o++) /* gradients start as separate values and end at their owners */
 			if (turns == 0) {
 				struct hspmd_annotation *a = hspmd_annotation_copy(p->s->values[now[k]].annotation);
 				if (!a)
