@@ -23,7 +23,7 @@
 #define HSPMD_PARTIAL (-2)
 #define HSPMD_ANNOTATION_MAX_DEVICES 65536
 
-struct hspmd_partition_layers {
+struct hspmd_split {
 	int dim;
 	int parts;        /* >= 1 */
 	int64_t unit;     /* granularity in elements of that dimension, >= 1; 1 if dim < 0 */
@@ -34,7 +34,7 @@ struct hspmd_subgroup {
 	int device_count;
 	int *devices;
 	int split_count;
-	struct hspmd_partition_layers *splits;
+	struct hspmd_split *splits;
 };
 
 struct hspmd_annotation {

@@ -77,7 +77,7 @@ static struct hspmd_local_shard device_shard(const struct hspmd_subgroup *g, con
 	struct hspmd_local_shard shard = { .box = base->box, .group = group, .position = position, .partials = base->partials };
 	int addend = 0, copy = 0, inner = g->device_count;
 	for (int s = 0; s < g->split_count; s++) {
-		const struct hspmd_partition_layers *split = &g->splits[s];
+		const struct hspmd_split *split = &g->splits[s];
 		inner /= split->parts;
 		int digit = position / inner % split->parts;
 		if (split->dim == HSPMD_PARTIAL)

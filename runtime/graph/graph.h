@@ -84,7 +84,7 @@ int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, con
                             int input_count, const int *wrt, int wrt_count);
 /* `grad` (a tensor of wrt's shape) is, unchanged, (a contribution to) the gradient of wrt: for operators that pass a gradient through. */
 int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer);
-/* Appends the backward operators for everything that the losses (outputs of operators whose type has is_loss) depend on. 0 or -1. */
+/* Appends the backward operators for everything that the losses (loss_output in op_type.h) depend on. 0 or -1. */
 int hspmd_graph_differentiate(struct hspmd_graph *g);
 
 int hspmd_graph_find(const struct hspmd_graph *g, const char *name); /* tensor by name, -1: none */

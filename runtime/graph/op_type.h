@@ -51,6 +51,9 @@ struct hspmd_op_type {
 	void (*cost)(const struct hspmd_op_view *v, double *flops, double *bytes);
 	/* Per output: 1 + the input whose buffer it may take if that input is not read later (every device's kernel allows it), 0: none. */
 	signed char in_place[HSPMD_OP_MAX_IO];
+	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */
+	bool begins_sequence;    /* with sequence parallelism, output 0 is split along the sequence for all operators that follow */
+	bool cheap;              /* few operations for the size of its results: "selective" recomputation runs it again */
 	struct hspmd_op_pair pair;
 };
 

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "runtime/model/build.h"
 #include "runtime/input/length_buckets.h"
 #include "runtime/input/shuffle.h"
+#include "runtime/tensor/input_names.h"
 
 /* How one token is stored in a file. */
 enum width { WIDTH_U8, WIDTH_U16, WIDTH_U32, WIDTH_I16, WIDTH_I64 };

@@ -9,7 +9,7 @@
 
 #include "common/error.h"
 #include "common/format/job.h"
-#include "runtime/exec/execute.h"
+#include "runtime/input/sample_source.h"
 
 struct hspmd_data;
 

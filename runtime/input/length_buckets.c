@@ -9,14 +9,14 @@
 #include "runtime/input/shuffle.h"
 
 /* A contiguous run of one bucket's documents in the stream. */
-struct stretch {
+struct token_run {
 	int64_t start, before; /* tokens of the bucket before it */
 };
 
 struct bucket {
 	int64_t length, tokens, samples, batches;
 	size_t count, capacity;
-	struct stretch *stretches;
+	struct token_run *runs;
 };
 
 struct hspmd_length_buckets {
@@ -42,7 +42,7 @@ struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths,
 void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g)
 {
 	for (int i = 0; g && i < g->count; i++)
-		free(g->buckets[i].stretches);
+		free(g->buckets[i].runs);
 	free(g);
 }
 
@@ -51,12 +51,12 @@ int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int64_t start, int6
 	struct bucket *to = g->buckets;
 	while (to < &g->buckets[g->count - 1] && to->length < tokens)
 		to++;
-	const struct stretch *last = to->count ? &to->stretches[to->count - 1] : NULL;
+	const struct token_run *last = to->count ? &to->runs[to->count - 1] : NULL;
 	bool follows = last && last->start + to->tokens - last->before == start;
 	if (!follows) {
-		if (hspmd_array_grow(&to->stretches, &to->capacity, to->count, sizeof *to->stretches))
+		if (hspmd_array_grow(&to->runs, &to->capacity, to->count, sizeof *to->runs))
 			return hspmd_fail_memory(err, "grouping documents");
-		to->stretches[to->count++] = (struct stretch){ start, to->tokens };
+		to->runs[to->count++] = (struct token_run){ start, to->tokens };
 	}
 	to->tokens += tokens;
 	return 0;
@@ -102,12 +102,12 @@ int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t 
 	size_t low = 0, high = of->count; /* the last run that begins at or before `at` */
 	while (high - low > 1) {
 		size_t middle = (low + high) / 2;
-		if (of->stretches[middle].before <= at)
+		if (of->runs[middle].before <= at)
 			low = middle;
 		else
 			high = middle;
 	}
-	int64_t end = low + 1 < of->count ? of->stretches[low + 1].before : of->tokens;
+	int64_t end = low + 1 < of->count ? of->runs[low + 1].before : of->tokens;
 	*run = end - at;
-	return of->stretches[low].start + at - of->stretches[low].before;
+	return of->runs[low].start + at - of->runs[low].before;
 }

@@ -51,6 +51,7 @@ const struct hspmd_op_type hspmd_op_embed = {
 	.shape = shape,
 	.rule = rule,
 	.backward = backward,
+	.begins_sequence = true,
 	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_embed_grad = {

@@ -19,7 +19,7 @@ static int stats_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	if (hspmd_op_expect(v, 0, 3, false, err) || expect_targets(v, logits->dim[0], logits->dim[1], err))
 		return -1;
 	if (v->attr->parts < 1 || v->attr->parts > logits->dim[2])
-		return hspmd_fail(err, "a vocabulary of %" PRId64 " cannot lie in %d parts", logits->dim[2], v->attr->parts);
+		return hspmd_fail(err, "a vocabulary of %" PRId64 " cannot be split into %d parts", logits->dim[2], v->attr->parts);
 	v->out[0] = (struct hspmd_shape){ 4, { v->attr->parts, logits->dim[0], logits->dim[1], 3 } };
 	v->out_dtype[0] = hspmd_dtype_master(v->in_dtype[0]);
 	return 0;
@@ -92,6 +92,7 @@ const struct hspmd_op_type hspmd_op_loss = {
 	.shape = loss_shape,
 	.rule = loss_rule,
 	.backward = loss_backward,
+	.loss_output = 1,
 	.cost = loss_cost,
 };
 const struct hspmd_op_type hspmd_op_loss_grad = {

@@ -13,7 +13,7 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 		return -1;
 	int64_t b = v->in[0].dim[0], t = v->in[0].dim[1], k = v->attr->experts_per_token;
 	if (k < 1 || k > v->attr->experts)
-		return hspmd_fail(err, "%" PRId64 " experts a token, of %d", k, v->attr->experts);
+		return hspmd_fail(err, "%" PRId64 " experts per token, expected 1..%d", k, v->attr->experts);
 	v->out[0] = v->out[1] = (struct hspmd_shape){ 3, { b, t, k } };
 	v->out[2] = (struct hspmd_shape){ 1, { 1 } };
 	v->out[3] = (struct hspmd_shape){ 2, { b, v->attr->experts } };
@@ -114,6 +114,7 @@ const struct hspmd_op_type hspmd_op_topk_router = {
 	.shape = route_shape,
 	.rule = route_rule,
 	.backward = route_backward,
+	.loss_output = 3,
 	.cost = route_cost,
 };
 const struct hspmd_op_type hspmd_op_topk_router_grad = {

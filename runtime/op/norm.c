@@ -87,6 +87,7 @@ const struct hspmd_op_type hspmd_op_layernorm = {
 	.shape = layernorm_shape,
 	.rule = rule,
 	.backward = layernorm_backward,
+	.cheap = true,
 	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_layernorm_grad = {
@@ -103,6 +104,7 @@ const struct hspmd_op_type hspmd_op_rmsnorm = {
 	.shape = rmsnorm_shape,
 	.rule = rule,
 	.backward = rmsnorm_backward,
+	.cheap = true,
 	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm_grad = {

@@ -78,6 +78,7 @@ const struct hspmd_op_type hspmd_op_gelu = {
 	.shape = shape,
 	.rule = rule,
 	.backward = gelu_backward,
+	.cheap = true,
 	.cost = cost,
 	.in_place = { 1 },
 };
@@ -96,6 +97,7 @@ const struct hspmd_op_type hspmd_op_swiglu = {
 	.shape = shape,
 	.rule = rule,
 	.backward = swiglu_backward,
+	.cheap = true,
 	.cost = cost,
 	.in_place = { 1 },
 };

@@ -22,7 +22,7 @@ struct piece {
 	const int64_t *weights; /* borrowed */
 };
 
-struct sharing {
+struct division {
 	int count;
 	struct piece piece[MAX_PIECES];
 };
@@ -31,7 +31,7 @@ struct deduction {
 	const struct hspmd_op_view *v;
 	struct hspmd_op_rule rule;
 	const struct hspmd_annotation *base; /* gives the subgroups */
-	struct sharing *groups;
+	struct division *groups;
 	struct piece across; /* how subgroups relate; parts is the number of subgroups */
 	struct hspmd_error *err;
 };
@@ -102,7 +102,7 @@ static char index_of(const struct deduction *d, int input, int dim, int64_t *ste
 
 /* Puts `piece` at the digit where the outer digits of the device numbering have `outer` values in total. Returns false if that digit is not
  * free. */
-static bool place(struct sharing *s, int outer, const struct piece *piece)
+static bool place_piece(struct division *s, int outer, const struct piece *piece)
 {
 	int before = 1, i = 0;
 	for (; i < s->count; before *= s->piece[i++].parts) {
@@ -229,8 +229,8 @@ static bool leaves_all_some(const struct deduction *d, int input)
 /* Places a cut of `input`, unless the cuts of one index by two inputs together leave a device without elements. */
 static bool try_place(struct deduction *d, int g, int outer, const struct piece *piece, int input)
 {
-	struct sharing before = d->groups[g];
-	if (!place(&d->groups[g], outer, piece))
+	struct division before = d->groups[g];
+	if (!place_piece(&d->groups[g], outer, piece))
 		return false;
 	if (leaves_all_some(d, input))
 		return true;
@@ -260,7 +260,7 @@ static void propose_within(struct deduction *d, int input, int g, const char *on
 	const struct hspmd_subgroup *group = &a->groups[g];
 	int outer = 1;
 	for (int i = 0; i < group->split_count; outer *= group->splits[i++].parts) {
-		const struct hspmd_partition_layers *s = &group->splits[i];
+		const struct hspmd_split *s = &group->splits[i];
 		int64_t step, size = s->dim >= 0 ? d->v->in[input].dim[s->dim] : 0;
 		char index = index_of(d, input, s->dim, &step);
 		struct piece piece = { .index = index, .parts = s->parts, .unit = s->unit, .weights = s->weights };
@@ -340,7 +340,7 @@ static void propose_partial(struct deduction *d, int input, int g)
 		if (group->splits[i].dim != HSPMD_PARTIAL || parts == 1)
 			continue;
 		struct piece piece = { .index = PARTIAL, .parts = parts, .unit = 1 };
-		if (may_be_partial(d, input) && all_partial(d, g, outer, parts) && place(&d->groups[g], outer, &piece))
+		if (may_be_partial(d, input) && all_partial(d, g, outer, parts) && place_piece(&d->groups[g], outer, &piece))
 			continue;
 		piece.index = 't';
 		if (d->v->sequence_parallel && d->v->in[input].rank > 1 && pattern(d, input)[1] == 't')
@@ -371,7 +371,7 @@ static int cut_exactly(struct deduction *d, char index, int64_t parts)
 	if (d->across.index == index)
 		d->across = (struct piece){ .index = FREE, .parts = d->across.parts };
 	for (int g = 0; g < d->base->hsize; g++) {
-		struct sharing *s = &d->groups[g];
+		struct division *s = &d->groups[g];
 		int64_t now = 1;
 		for (int i = 0; i < s->count; i++)
 			now *= s->piece[i].index == index ? s->piece[i].parts : 1;
@@ -383,7 +383,7 @@ static int cut_exactly(struct deduction *d, char index, int64_t parts)
 		struct piece piece = { .index = index, .parts = (int)parts, .unit = 1 };
 		bool placed = parts == 1;
 		for (int outer = 1; !placed && outer <= d->base->groups[g].device_count; outer++)
-			placed = place(s, outer, &piece);
+			placed = place_piece(s, outer, &piece);
 		if (!placed)
 			return hspmd_fail(d->err, "%d devices cannot hold %d parts of index '%c'", d->base->groups[g].device_count,
 			                  (int)parts, index);
@@ -421,12 +421,12 @@ static int choose_base(struct deduction *d)
 	for (int g = 0; g < d->base->hsize; g++)
 		if (d->base->groups[g].device_count > 1)
 			d->groups[g] =
-			        (struct sharing){ .count = 1, .piece = { { .index = FREE, .parts = d->base->groups[g].device_count } } };
+			        (struct division){ .count = 1, .piece = { { .index = FREE, .parts = d->base->groups[g].device_count } } };
 	d->across = (struct piece){ .index = FREE, .parts = d->base->hsize };
 	return 0;
 }
 
-static int settle(struct deduction *d, struct hspmd_annotation **want, struct hspmd_annotation **out)
+static int fill_annotations(struct deduction *d, struct hspmd_annotation **want, struct hspmd_annotation **out)
 {
 	for (int i = 0; i < d->v->input_count; i++) {
 		if (!usable(d, i))
@@ -453,7 +453,7 @@ static int settle(struct deduction *d, struct hspmd_annotation **want, struct hs
 	return 0;
 }
 
-static void forget(struct hspmd_annotation **list, int count)
+static void destroy_all(struct hspmd_annotation **list, int count)
 {
 	for (int i = 0; i < count; i++) {
 		hspmd_annotation_destroy(list[i]);
@@ -474,11 +474,11 @@ int hspmd_op_deduce(const struct hspmd_op_type *type, const struct hspmd_op_view
 	if (!rc) {
 		propose_all(&d);
 		propose_partials(&d);
-		rc = cut_for_outputs(&d) || settle(&d, want, out) ? -1 : 0;
+		rc = cut_for_outputs(&d) || fill_annotations(&d, want, out) ? -1 : 0;
 	}
 	if (rc) {
-		forget(want, v->input_count);
-		forget(out, v->output_count);
+		destroy_all(want, v->input_count);
+		destroy_all(out, v->output_count);
 	}
 	free(d.groups);
 	return rc;

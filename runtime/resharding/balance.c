@@ -71,7 +71,7 @@ static int network_build(struct network *n, struct hspmd_arena *arena)
 static bool find_levels(struct network *n)
 {
 	int head = 0, tail = 0;
-	bool room = false;
+	bool below = false;
 	for (int s = 0; s < n->sender_count; s++)
 		n->sender_level[s] = -1;
 	for (int c = 0; c < n->class_count; c++) {
@@ -90,7 +90,7 @@ static bool find_levels(struct network *n)
 			continue;
 		}
 		int s = node - n->class_count;
-		room = room || n->load[s] < n->limit;
+		below = below || n->load[s] < n->limit;
 		for (int b = n->first_back[s]; b < n->first_back[s + 1]; b++) {
 			const struct edge *e = &n->edge[n->back[b]];
 			if (e->flow > 0 && n->class_level[e->class] < 0) {
@@ -99,7 +99,7 @@ static bool find_levels(struct network *n)
 			}
 		}
 	}
-	return room;
+	return below;
 }
 
 static int64_t push_sender(struct network *n, int s, int64_t amount);
@@ -124,7 +124,7 @@ static int64_t push_class(struct network *n, int c, int64_t amount)
 /* Adds up to `amount` to sender s: from its own remaining capacity, or by passing load of other classes on to other senders. */
 static int64_t push_sender(struct network *n, int s, int64_t amount)
 {
-	int64_t room = n->limit - n->load[s], sent = room < amount ? room : amount;
+	int64_t capacity = n->limit - n->load[s], sent = capacity < amount ? capacity : amount;
 	n->load[s] += sent;
 	for (; sent < amount && n->sender_next[s] < n->first_back[s + 1]; n->sender_next[s]++) {
 		struct edge *e = &n->edge[n->back[n->sender_next[s]]];

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "runtime/resharding/resolve_internal.h"
 
 double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes)
@@ -15,12 +16,6 @@ double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int t
 	if (from == to)
 		return 0;
 	return cost && cost->seconds ? cost->seconds(cost->context, from, to, bytes) : 1e-5 + bytes / 1e9;
-}
-
-static int number_order(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return (x > y) - (x < y);
 }
 
 int hspmd_cost_prepare(struct resolver *r)
@@ -35,12 +30,12 @@ int hspmd_cost_prepare(struct resolver *r)
 	bool named = r->cost && r->cost->node;
 	for (int d = 0; d < r->device_count; d++)
 		r->node[d] = name[d] = named ? r->cost->node(r->cost->context, r->real[d]) : d;
-	qsort(name, devices, sizeof *name, number_order);
+	qsort(name, devices, sizeof *name, hspmd_int_order);
 	for (int d = 0; d < r->device_count; d++)
 		if (d == 0 || name[d] != name[count - 1])
 			name[count++] = name[d];
 	for (int d = 0; d < r->device_count; d++)
-		r->node[d] = (int)((int *)bsearch(&r->node[d], name, (size_t)count, sizeof *name, number_order) - name);
+		r->node[d] = (int)((int *)bsearch(&r->node[d], name, (size_t)count, sizeof *name, hspmd_int_order) - name);
 	for (int n = 0; n < count && named && r->cost->network; n++)
 		r->network[n] = r->cost->network(r->cost->context, name[n]);
 	r->node_count = count;

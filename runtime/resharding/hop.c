@@ -101,15 +101,15 @@ static int view(struct resolver *r, const struct placement *x, const struct plac
 }
 
 /* The properties of these regions by which variants differ. */
-struct choices {
+struct region_kinds {
 	bool sums;         /* some region is a sum */
 	bool copies;       /* some region that is no sum is on several devices */
 	size_t deliveries; /* of regions that are no sums */
 };
 
-static struct choices look(const struct hop_view *v)
+static struct region_kinds kinds_of_regions(const struct hop_view *v)
 {
-	struct choices c = { 0 };
+	struct region_kinds c = { 0 };
 	for (size_t i = 0; i < v->region_count; i++) {
 		const struct hspmd_region *region = &v->region[i];
 		bool sum = v->x->piece[region->x[0]].addends > 1;
@@ -140,13 +140,13 @@ int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct p
 	int rc = view(r, x, y, bounded, &v);
 	if (rc != 0)
 		return rc;
-	struct choices choices = look(&v);
+	struct region_kinds kinds = kinds_of_regions(&v);
 	bool found = false;
 	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
 		struct hop candidate;
-		if ((!choices.sums && !variants[i].collectives) || (!choices.copies && variants[i].balanced))
+		if ((!kinds.sums && !variants[i].collectives) || (!kinds.copies && variants[i].balanced))
 			continue;
-		if (found && choices.deliveries > DELIVERY_LIMIT && is_collective(hop))
+		if (found && kinds.deliveries > DELIVERY_LIMIT && is_collective(hop))
 			break;
 		rc = build(r, &v, &variants[i], bounded ? ADD_LIMIT : SIZE_MAX, &candidate);
 		if (rc < 0)

@@ -81,12 +81,12 @@ static int copies(struct group *g)
 }
 
 /* Which of `rounds` gathers each member joins: holders of a part by their number, the others round-robin. */
-static void deal(const struct group *g, int rounds, int *turn, int *round_of)
+static void assign_rounds(const struct group *g, int rounds, int *next_round, int *round_of)
 {
 	int idle = 0;
-	memset(turn, 0, g->count * sizeof *turn);
+	memset(next_round, 0, g->count * sizeof *next_round);
 	for (int m = 0; m < g->member_count; m++)
-		round_of[m] = g->first[m] >= 0 ? turn[g->first[m]]++ : idle++ % rounds;
+		round_of[m] = g->first[m] >= 0 ? next_round[g->first[m]]++ : idle++ % rounds;
 }
 
 /* 1: its parts are not boxes. */
@@ -125,15 +125,15 @@ static int gather_group(struct resolver *r, struct group *g, bool *done, struct 
 {
 	g->first = hspmd_arena_alloc(r->arena, (size_t)g->member_count, sizeof *g->first);
 	g->holders = hspmd_arena_alloc(r->arena, g->count, sizeof *g->holders);
-	int *turn = hspmd_arena_alloc(r->arena, g->count, sizeof *turn);
+	int *next_round = hspmd_arena_alloc(r->arena, g->count, sizeof *next_round);
 	int *round_of = hspmd_arena_alloc(r->arena, (size_t)g->member_count, sizeof *round_of);
-	if (!g->first || !g->holders || !turn || !round_of)
+	if (!g->first || !g->holders || !next_round || !round_of)
 		return -1;
 	int rounds = copies(g);
 	if (rounds == 0)
 		return 0;
 	size_t before = hop->count;
-	deal(g, rounds, turn, round_of);
+	assign_rounds(g, rounds, next_round, round_of);
 	for (int round = 0; round < rounds; round++) {
 		int rc = gather(r, g, round, round_of, hop);
 		if (rc < 0)

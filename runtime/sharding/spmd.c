@@ -184,7 +184,7 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 	if (p->s->first_value[tensor] >= 0)
 		return reshard(p, p->s->first_value[tensor], a, stage, layer, backward);
 	hspmd_annotation_destroy(a);
-	return hspmd_fail(p->err, "tensor %s is used before anything makes it", t->name);
+	return hspmd_fail(p->err, "tensor %s is used before an operator outputs it", t->name);
 }
 
 /* Sequence parallelism begins where a stage's first activation is made as a sum: later operators find it split along the sequence. */
@@ -310,7 +310,7 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 		if (op->out[o] < 0)
 			continue;
 		if (!out[o]) {
-			hspmd_fail(p->err, "operator %s says nothing of how its output %d lies", hspmd_opcode_names[op->opcode], o);
+			hspmd_fail(p->err, "the rule of operator %s gives no annotation for output %d", hspmd_opcode_names[op->opcode], o);
 			goto fail;
 		}
 		struct hspmd_annotation *a = ring ? hspmd_ring_attention_output(p, op, o, in, out[o]) : out[o];
@@ -323,7 +323,7 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 		goto fail;
 	destroy_all(want);
 	destroy_all(out);
-	return op->opcode == HSPMD_OP_EMBED && p->stages[stage].sequence_parallel ? enter_sequence(p, made[0], op->layer) : 0;
+	return type->begins_sequence && p->stages[stage].sequence_parallel ? enter_sequence(p, made[0], op->layer) : 0;
 fail:
 	destroy_all(want);
 	destroy_all(out);

@@ -23,11 +23,11 @@
 #define SPIN_S 20e-6
 /* If two consecutive readings of the clock are this far apart, another process had the core. */
 #define GAP_S 50e-6
-#define LOOKS 4     /* pauses between two readings of the clock */
-#define MOST_VAIN 6 /* after this many spins in vain in a row, a thread spins once in 2^6 waits */
+#define PAUSES_PER_CLOCK 4 /* pauses between two readings of the clock */
+#define MOST_VAIN 6        /* after this many spins in vain in a row, a thread spins once in 2^6 waits */
 
 /* One thread's experience of whether spinning pays. */
-struct patience {
+struct spin_history {
 	int vain; /* consecutive spins in vain */
 	int skip; /* number of next waits without a spin */
 };
@@ -36,7 +36,7 @@ struct worker {
 	struct hspmd_thread_pool *pool;
 	pthread_t thread;
 	int number;
-	struct patience patience;
+	struct spin_history spin_history;
 };
 
 /* `state` holds the number of the call that runs or ran last, whether helpers may still join it (OPEN), and how many have joined and not
@@ -52,7 +52,7 @@ struct hspmd_thread_pool {
 	void (*work)(void *context, int64_t item, int thread);
 	void *context;
 	int64_t count;
-	struct patience patience; /* the caller's */
+	struct spin_history spin_history; /* the caller's */
 	int64_t alone, shared;
 	_Alignas(64) atomic_int_fast64_t next; /* first item that no thread has taken */
 	_Alignas(64) _Atomic uint64_t state;
@@ -95,7 +95,7 @@ static bool is_left(struct hspmd_thread_pool *pool, unsigned unused)
 }
 
 /* Spins until over(pool, last), if spinning has paid; false: the thread must sleep. */
-static bool spin(struct patience *p, struct hspmd_thread_pool *pool, bool (*over)(struct hspmd_thread_pool *pool, unsigned last),
+static bool spin(struct spin_history *p, struct hspmd_thread_pool *pool, bool (*over)(struct hspmd_thread_pool *pool, unsigned last),
                  unsigned last)
 {
 	if (p->skip > 0) {
@@ -105,7 +105,7 @@ static bool spin(struct patience *p, struct hspmd_thread_pool *pool, bool (*over
 	double since = hspmd_now(), before = since, now = since;
 	bool lost = false;
 	while (now - since < SPIN_S && !lost) {
-		for (int i = 0; i < LOOKS; i++) {
+		for (int i = 0; i < PAUSES_PER_CLOCK; i++) {
 			if (over(pool, last)) {
 				p->vain = 0;
 				return true;
@@ -136,8 +136,8 @@ static void take_items(struct hspmd_thread_pool *pool, int thread)
 static unsigned wait_for_call(struct worker *worker, unsigned last)
 {
 	struct hspmd_thread_pool *pool = worker->pool;
-	bool spins = !worker->patience.skip;
-	if (!spin(&worker->patience, pool, is_called, last)) {
+	bool spins = !worker->spin_history.skip;
+	if (!spin(&worker->spin_history, pool, is_called, last)) {
 		if (spins)
 			atomic_fetch_add_explicit(&pool->vain, 1, memory_order_relaxed);
 		atomic_fetch_add(&pool->asleep, 1);
@@ -149,7 +149,7 @@ static unsigned wait_for_call(struct worker *worker, unsigned last)
 }
 
 /* Joins the call, unless it is over. */
-static bool come(struct hspmd_thread_pool *pool, unsigned number)
+static bool join_call(struct hspmd_thread_pool *pool, unsigned number)
 {
 	uint64_t state = atomic_load(&pool->state);
 	while (state >> 32 == number && state & OPEN)
@@ -176,7 +176,7 @@ static void *worker_main(void *arg)
 		last = wait_for_call(worker, last);
 		if (atomic_load_explicit(&pool->stop, memory_order_relaxed))
 			return NULL;
-		if (!come(pool, last))
+		if (!join_call(pool, last))
 			continue;
 		atomic_fetch_add_explicit(&pool->helped, 1, memory_order_relaxed);
 		take_items(pool, worker->number);
@@ -197,7 +197,7 @@ static void begin_call(struct hspmd_thread_pool *pool, int helpers)
 
 static void wait_for_helpers(struct hspmd_thread_pool *pool)
 {
-	if (!(atomic_fetch_and(&pool->state, ~OPEN) & HELPERS) || spin(&pool->patience, pool, is_left, 0))
+	if (!(atomic_fetch_and(&pool->state, ~OPEN) & HELPERS) || spin(&pool->spin_history, pool, is_left, 0))
 		return;
 	atomic_store(&pool->waiting, true);
 	for (;;) {
