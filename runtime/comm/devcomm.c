@@ -8,6 +8,7 @@
 
 #include "common/alloc.h"
 #include "common/log.h"
+#include "common/order.h"
 #include "runtime/comm/devcomm_internal.h"
 
 /* ---- which groups the program wants */
@@ -49,12 +50,6 @@ static struct devcomm_group *enter_call(struct hspmd_devcomm *d, bool pair, cons
 	}
 	g->order = XXH3_64bits_withSeed(&call, sizeof call, g->order);
 	return g;
-}
-
-static int by_number(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return x < y ? -1 : x > y;
 }
 
 /* The slowest link among members. */
@@ -101,7 +96,7 @@ static int add_collective(struct hspmd_devcomm *d, const struct hspmd_devcomm_us
 		ranks[i] = d->o.rank_of[step->members[i]];
 		mine |= ranks[i] == d->o.rank;
 	}
-	qsort(ranks, (size_t)step->member_count, sizeof *ranks, by_number);
+	qsort(ranks, (size_t)step->member_count, sizeof *ranks, hspmd_int_order);
 	struct devcomm_group *g = NULL;
 	bool known = false;
 	if (mine && step->member_count > 1 && ranks[0] >= 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What deduction chooses where several choices would be right: the ways of sharing a model that plans rely on. */
+/* The choices of deduction among several correct ones: the divisions of a model that plans rely on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ struct pattern {
 	int inputs, outputs;
 	struct hspmd_shape in[7], out[5];
 	const char *lies[7];  /* inputs */
-	const char *expected; /* what each input must become ("." as it lies), then " -> " and outputs */
+	const char *expected; /* annotation that each input must get ("." unchanged), then " -> " and the outputs' */
 };
 
 static const struct pattern patterns[] = {
@@ -400,7 +400,7 @@ static void test_patterns(void **state)
 		check(&patterns[i]);
 }
 
-/* Parts of a vocabulary that no sharing of these devices can hold. */
+/* Parts of a vocabulary that no division among these devices can hold. */
 static void test_impossible_parts(void **state)
 {
 	(void)state;

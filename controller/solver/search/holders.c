@@ -9,6 +9,7 @@
 
 #include "common/alloc.h"
 #include "common/losses.h"
+#include "common/order.h"
 
 #define EXPOSED 4.0        /* weight of a byte that may be lost, relative to a byte that moves: it will be copied that often soon enough */
 #define WORK_MAX 20000000L /* most stages examined in total */
@@ -23,11 +24,6 @@ struct holders {
 	bool *refused;          /* per pair of nodes: the exchanged plan would be slower, or not fit */
 	long work;
 };
-
-static int by_number(const void *a, const void *b)
-{
-	return *(const int *)a - *(const int *)b;
-}
 
 static void end(struct holders *h)
 {
@@ -51,7 +47,7 @@ static int begin(struct holders *h, const struct hspmd_plan *p)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			h->edges[count++] = p->pipelines[i].stages[s].layers[0];
 	h->edges[count++] = c->layer_count;
-	qsort(h->edges, (size_t)count, sizeof *h->edges, by_number);
+	qsort(h->edges, (size_t)count, sizeof *h->edges, hspmd_int_order);
 	for (int i = 0; i < count; i++)
 		if (!i || h->edges[i] != h->edges[h->edge_count - 1])
 			h->edges[h->edge_count++] = h->edges[i];
