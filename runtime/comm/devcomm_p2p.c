@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of a pair on its group, by the order of calls alone. */
+/* Messages between two devices on their group; matched by the order of calls alone. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -16,7 +16,7 @@ struct devcomm_group *hspmd_devcomm_pair(const struct hspmd_devcomm *d, int from
 	return NULL;
 }
 
-/* The moves of a message: how many, their elements, and one of them. */
+/* The moves of a message: their number, their elements, and one of them. */
 struct message {
 	size_t moves, elements;
 	const struct hspmd_move *one;

@@ -8,18 +8,18 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 
-/* The longest sleep while messages are under way: a transport reports what it can do, so this only bounds what a report that is lost would
- * cost. */
+/* The longest sleep while messages are in transit. The transport wakes the thread when it can make progress, so this only bounds the
+ * cost of a lost wake-up. */
 #define NAP_S 10e-3
 
 enum kind { RUN, EXPECT, FLUSH };
 
 struct task {
 	enum kind kind;
-	struct hspmd_engine_job job; /* FLUSH: of in and in_bytes alone */
+	struct hspmd_engine_job job; /* FLUSH: only in and in_bytes */
 };
 
-/* Memory that issued steps still read or write; the caller's own list. */
+/* Memory that issued steps still read or write; only the caller uses this list. */
 struct span {
 	uint64_t ticket;
 	const char *in, *out;
@@ -36,26 +36,26 @@ struct hspmd_engine {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
-	/* with the lock held */
-	struct task *tasks; /* ring of `capacity`: tickets finished + 1 .. issued, less the one that runs */
+	/* protected by the lock */
+	struct task *tasks; /* ring of `capacity` entries: the tickets finished + 1 .. issued, except the one that runs */
 	size_t first, waiting, capacity;
 	uint64_t issued, finished; /* tickets count from 1 */
-	uint64_t sent;             /* nothing up to this ticket is still being sent */
-	bool busy;                 /* someone uses comm and transport */
-	bool traffic;              /* messages are under way that want to be looked after */
+	uint64_t sent;             /* no send up to this ticket is in transit any more */
+	bool busy;                 /* a thread uses comm and transport */
+	bool traffic;              /* messages are in transit that need progress */
 	bool stop, failed;
 	struct hspmd_error error;
-	/* the caller's */
+	/* used by the caller only */
 	struct span *spans;
 	size_t span_count, span_capacity;
 };
 
-/* ---- whoever has made itself busy */
+/* ---- for the thread that has set `busy` */
 
 static int run_step(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
 {
 	double began = hspmd_now();
-	/* What is being written must not be a message's source still under way. */
+	/* The memory that is written must no longer be the source of a message in transit. */
 	if ((j->out && hspmd_comm_flush(e->comm, j->out, j->out_bytes, err)) ||
 	    hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err)) {
 		const char *word = hspmd_comm_kind_names[j->step->kind];
@@ -80,7 +80,7 @@ static int run_task(struct hspmd_engine *e, const struct task *t, struct hspmd_e
 	return hspmd_comm_flush(e->comm, t->job.in, t->job.in_bytes, err);
 }
 
-/* Called and left with the lock held, which is free meanwhile. task NULL: look after messages under way. */
+/* Called and returns with the lock held; releases it in between. task NULL: make progress on messages in transit. */
 static void be_busy(struct hspmd_engine *e, const struct task *task)
 {
 	struct hspmd_error err = { "" };
@@ -133,7 +133,7 @@ static void *serve(void *argument)
 	return NULL;
 }
 
-/* ---- the caller */
+/* ---- for the caller */
 
 struct hspmd_engine *hspmd_engine_create(const struct hspmd_engine_options *o, struct hspmd_error *err)
 {
@@ -213,7 +213,7 @@ static int queue(struct hspmd_engine *e, const struct task *t, struct hspmd_erro
 	return 0;
 }
 
-/* The thread sleeps where it waits for work, or in the transport when messages are under way. */
+/* The thread sleeps on its condition while it waits for work, or in the transport while messages are in transit: wake it. */
 static int hand_over(struct hspmd_engine *e, const struct task *t, struct hspmd_error *err)
 {
 	pthread_mutex_lock(&e->lock);
@@ -227,14 +227,14 @@ static int hand_over(struct hspmd_engine *e, const struct task *t, struct hspmd_
 	return status;
 }
 
-/* Until so many tasks are finished. */
+/* Wait until this many tasks are finished. */
 static int await(struct hspmd_engine *e, uint64_t ticket, struct hspmd_error *err)
 {
 	int status = 0;
 	pthread_mutex_lock(&e->lock);
 	while (!e->failed && e->finished < ticket) {
 		if (e->threaded) {
-			pthread_cond_wait(&e->done, &e->lock); /* ends: every wait of a task has a deadline */
+			pthread_cond_wait(&e->done, &e->lock); /* this ends: every wait of a task has a deadline */
 		} else {
 			struct task t = take(e);
 			be_busy(e, &t);
@@ -246,7 +246,7 @@ static int await(struct hspmd_engine *e, uint64_t ticket, struct hspmd_error *er
 	return status;
 }
 
-/* Now, in this thread, when nobody is before it; else through the engine's, and `wait` for it. */
+/* Run the task now in this thread if the queue is empty; otherwise queue it for the engine's thread, and, if `wait`, wait for it. */
 static int do_now(struct hspmd_engine *e, const struct task *t, bool wait, struct hspmd_error *err)
 {
 	pthread_mutex_lock(&e->lock);
@@ -265,7 +265,7 @@ static int do_now(struct hspmd_engine *e, const struct task *t, bool wait, struc
 	return hand_over(e, t, err) || (wait && await(e, e->issued, err)) ? -1 : 0;
 }
 
-/* Drop spans that nothing reads or writes any more. */
+/* Drop spans that are no longer read or written. */
 static void prune(struct hspmd_engine *e)
 {
 	size_t left = 0;
@@ -280,7 +280,7 @@ static void prune(struct hspmd_engine *e)
 	e->span_count = left;
 }
 
-/* What a task that is about to be issued, as number e->issued + 1, reads and writes. */
+/* Note what a task reads and writes that is about to be issued with ticket e->issued + 1. */
 static int note(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
 {
 	if (e->span_count >= 16)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of one process: a send finishes when the receiver has copied straight from the sender's buffer. Strict on purpose (nothing is
- * buffered), so that a program which only works because small messages are buffered elsewhere fails here. */
+/* Between threads of one process: a send finishes when the receiver has copied directly from the sender's buffer. Strict on purpose
+ * (nothing is buffered), so that a program that works only because other transports buffer small messages fails here. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,23 +13,23 @@
 
 struct message {
 	struct hspmd_request request;
-	TAILQ_ENTRY(message) own;  /* in its owner's sent or posted */
-	TAILQ_ENTRY(message) laid; /* sends: in the receiver's mailbox until taken */
-	struct mailbox *at;        /* that mailbox; NULL once taken */
+	TAILQ_ENTRY(message) own;  /* in its owner's list `sent` or `posted` */
+	TAILQ_ENTRY(message) laid; /* sends: in the receiver's mailbox until received */
+	struct mailbox *at;        /* that mailbox; NULL once received */
 	int sender;
 	void *data;
 	bool done;
-	size_t offered; /* receives: what came */
+	size_t offered; /* receives: size of the message that arrived */
 };
 TAILQ_HEAD(message_list, message);
 
-/* What others laid down for one member. Lives until its owner and all who connected to it have closed. */
+/* Messages that other members have sent to one member. It exists until its owner and all members that connected to it have closed. */
 struct mailbox {
 	TAILQ_ENTRY(mailbox) registered;
 	uint64_t id;
 	int references;
 	bool closed;
-	bool news; /* since its owner last slept */
+	bool news; /* something has changed since its owner last slept */
 	pthread_cond_t changed;
 	struct message_list laid;
 };
@@ -37,7 +37,7 @@ struct mailbox {
 struct memory_transport {
 	struct hspmd_transport base;
 	struct mailbox *own, **peers;
-	struct message_list sent, posted; /* not yet reported; in the order they were started */
+	struct message_list sent, posted; /* not yet reported; in the order in which they were started */
 };
 
 struct memory_address {
@@ -45,7 +45,7 @@ struct memory_address {
 	uint64_t id;
 };
 
-/* One lock for all: this transport is for tests, where being right is worth more than speed. */
+/* One lock for everything: this transport is for tests, in which simplicity matters more than speed. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static TAILQ_HEAD(, mailbox) registry = TAILQ_HEAD_INITIALIZER(registry);
 static uint64_t last_id;

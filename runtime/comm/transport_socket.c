@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain sockets: Unix ones on a machine, TCP between machines. Needs no library, and a peer's death shows at once.
+/* Plain sockets: Unix sockets within a machine, TCP between machines. Needs no library, and detects a peer's death at once.
  *
- * A message of up to EAGER_MAX bytes is written at once and kept by the receiver until its receive is posted; a larger one asks first and
- * is written when the receive is there, straight into its buffer, so that what a receiver must keep for later stays small. */
+ * A message of up to EAGER_MAX bytes is written at once, and the receiver buffers it until its receive is posted. For a larger message
+ * the sender first requests permission; it is written when the receive is posted, directly into the receive's buffer, so that receivers
+ * buffer little. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -20,44 +21,44 @@
 #define EAGER_MAX (64u << 10)
 #define EVENTS 64
 
-enum source { LISTENER, OUTGOING, INCOMING, WAKER }; /* first member of what epoll reports */
+enum source { LISTENER, OUTGOING, INCOMING, WAKER }; /* first member of the data of every epoll event */
 
 enum stage {
-	POSTED,  /* receive: nothing has come; send: not all is written, or not granted yet */
-	GRANTED, /* receive: the sender was told to send */
-	FILLING, /* receive: the body is coming in */
+	POSTED,  /* receive: nothing has arrived; send: not all is written, or permission is missing */
+	GRANTED, /* receive: the sender has permission */
+	FILLING, /* receive: the body is arriving */
 	FINISHED
 };
 
 struct message {
 	struct hspmd_request request;
-	TAILQ_ENTRY(message) entry; /* in its peer's sends or receives */
+	TAILQ_ENTRY(message) entry; /* in its peer's list of sends or receives */
 	void *data;
 	uint64_t id;
 	enum stage stage;
-	size_t came;                   /* receives: bytes offered */
-	struct hspmd_socket_item item; /* what it has written: EAGER or ASK, then DATA; GRANT */
+	size_t came;                   /* receives: size of the message that arrived */
+	struct hspmd_socket_item item; /* the frames that it writes: EAGER or REQUEST_TO_SEND, then DATA; CLEAR_TO_SEND */
 };
 
-/* A message without a posted receive: an eager one with its bytes, or one that asks. */
+/* A message without a posted receive: an eager one with its bytes, or a request to send. */
 struct arrival {
 	TAILQ_ENTRY(arrival) entry;
 	uint64_t tag, id;
 	size_t bytes;
 	bool asks;
-	bool whole;             /* eager: all is here */
-	struct message *wanted; /* eager: a receive that was posted while it came in */
+	bool whole;             /* eager: all of it has arrived */
+	struct message *wanted; /* eager: a receive that was posted while it arrived */
 	char body[];
 };
 
 struct incoming {
 	enum source source;
-	int fd, peer; /* peer -1: has not said who it is */
+	int fd, peer; /* peer -1: no HELLO frame yet */
 	TAILQ_ENTRY(incoming) entry;
 	struct hspmd_frame frame;
-	size_t got; /* of the frame */
+	size_t got; /* bytes of the frame received */
 	size_t left;
-	char *into; /* where the rest of the body goes; NULL: nowhere */
+	char *into; /* destination of the rest of the body; NULL: it is discarded */
 	struct message *message;
 	struct arrival *arrival;
 	uint8_t token[HSPMD_SOCKET_TOKEN];
@@ -68,7 +69,7 @@ struct peer {
 	struct hspmd_socket_connection out;
 	struct incoming *in;
 	bool in_closed;
-	TAILQ_HEAD(, message) sends, receives; /* in the order they were started */
+	TAILQ_HEAD(, message) sends, receives; /* in the order in which they were started */
 	TAILQ_HEAD(, arrival) arrivals;
 };
 
@@ -79,8 +80,8 @@ struct socket_transport {
 	struct hspmd_socket_listener listener;
 	struct peer *peers;
 	TAILQ_HEAD(, incoming) incoming;
-	int strangers;   /* connections that have not said who they are */
-	bool connecting; /* some links need a look without an event */
+	int strangers;   /* connections without a HELLO frame */
+	bool connecting; /* some connections must be checked even without an event */
 	uint64_t last_id;
 	char waste[64 << 10];
 };
@@ -98,7 +99,7 @@ static void close_incoming(struct socket_transport *t, struct incoming *in)
 		p->in = NULL;
 		p->in_closed = true;
 		struct arrival *a = in->arrival;
-		/* What was coming in never will: its receive is to fail, not to finish. */
+		/* The rest of this message will not arrive: its receive must fail and not finish. */
 		if (in->message)
 			in->message->stage = POSTED;
 		if (a && a->wanted)
@@ -226,7 +227,7 @@ static int granted(struct peer *p, const struct hspmd_frame *f)
 	return 0;
 }
 
-/* A frame's head is here. -1: not one of ours. */
+/* A frame has arrived, without its body. -1: it is not one of ours. */
 static int begin_frame(struct socket_transport *t, struct incoming *in)
 {
 	const struct hspmd_frame *f = &in->frame;
@@ -268,7 +269,7 @@ static int greet(struct socket_transport *t, struct incoming *in)
 	return 0;
 }
 
-/* A frame and its body are here. */
+/* A frame and its body have arrived. */
 static int end_frame(struct socket_transport *t, struct incoming *in)
 {
 	in->got = 0;
@@ -293,7 +294,7 @@ static int end_frame(struct socket_transport *t, struct incoming *in)
 	return 0;
 }
 
-/* Read what has come, a bounded amount so that one peer does not keep the others waiting. */
+/* Read what has arrived, up to a limit so that one peer does not delay the others. */
 static void read_incoming(struct socket_transport *t, struct incoming *in)
 {
 	for (int turn = 0; turn < 32; turn++) {
@@ -451,7 +452,7 @@ static int test_receive(struct socket_transport *t, struct peer *p, const struct
 		return m->came == m->request.bytes ? 1 : hspmd_fail(err, "%zu bytes came", m->came);
 	if (p->in_closed)
 		return hspmd_fail(err, "it has closed its connections");
-	/* Its connection to us may have been accepted but not read yet. */
+	/* The peer's connection to this member may be accepted, but not read yet. */
 	if (!p->in && !t->strangers && p->out.state == HSPMD_CONNECTION_DEAD)
 		return hspmd_fail(err, "%s", p->out.why);
 	return 0;
@@ -510,7 +511,7 @@ static void socket_close(struct hspmd_transport *base)
 	free(t);
 }
 
-/* Two descriptors a peer, and two transports a generation. */
+/* Two descriptors per peer, and two transports per generation. */
 static void allow_descriptors(int peers)
 {
 	struct rlimit limit;

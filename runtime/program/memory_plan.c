@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where every slot lies. Fixed slots follow one another. Arena slots live from the instruction that writes them to the last that reads them
- * and are placed by best fit into the gaps that dead ones leave. Small ones that settle in the gap of a large one, the logits', can keep
- * the next large one out; so the same is tried with the largest slots in a part of their own, and the smaller arena taken. */
+/* Assigns an offset to every slot. Fixed slots are adjacent. Transient slots are live from the instruction that writes them to the last
+ * one that reads them; they are placed by best fit into the gaps between live slots. Small slots in a large slot's gap (that of the
+ * logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of their own, and the
+ * smaller arena is used. */
 #include <stdint.h>
 #include <string.h>
 
@@ -18,19 +19,19 @@ struct gap {
 	size_t offset, bytes;
 };
 
-/* A part of the arena. */
+/* A part of the transient arena. */
 struct heap {
 	size_t bytes;
 	size_t gap_count, gap_capacity;
-	struct gap *gaps; /* free, by offset, never touching one another; beyond `bytes` all is free */
+	struct gap *gaps; /* free ranges by offset, never adjacent to each other; everything after `bytes` is free */
 };
 
 struct placer {
 	struct hspmd_program *p;
 	struct hspmd_error *err;
-	struct life *lives; /* per slot */
+	struct life *lives; /* liveness per slot */
 	struct heap heaps[2];
-	size_t large; /* slots of so many bytes and more lie in the second heap */
+	size_t large; /* slots of at least this many bytes are in the second heap */
 };
 
 static size_t aligned(size_t bytes)
@@ -51,10 +52,11 @@ static void touch(struct life *l, size_t at)
 	l->last = at > l->last ? at : l->last;
 }
 
-/* A message may still be under way when its instruction is done, and whoever writes over its source must wait for it. Within a stage all
- * run the same instructions, so the end of the next schedule entry is late enough for that wait to end; mostly less is (surely_taken).
- * Between stages it is not: the receiver may be waiting for us. There the source stays until something has come from the receiver that it
- * sent after it had received this (or, where nothing does, until the vote). */
+/* A message may still be in transit after its instruction, and whatever overwrites its source must wait for it. Within a stage all
+ * devices run the same instructions, so if the source stays until the end of the next schedule entry, that wait is certain to end;
+ * mostly an earlier point suffices (surely_taken). Between stages it does not: the receiver may be waiting for this device. In that case
+ * the source stays until this device receives something that the receiver sent after it had received this message (or, if there is no
+ * such message, until the vote). */
 static size_t end_of_next_entry(const struct hspmd_program *p, size_t at)
 {
 	int schedule_index = p->instructions[at].schedule_index + 1;
@@ -91,7 +93,7 @@ static bool uses(const struct hspmd_instruction *in, int slot)
 	return false;
 }
 
-/* A step that nobody ends before all of these members have begun it. */
+/* Returns true if no member can finish this step before all of these members have begun it. */
 static bool meets(const struct hspmd_comm_step *step, const struct hspmd_comm_step *members)
 {
 	if (step->kind != HSPMD_COMM_ALL_REDUCE && step->kind != HSPMD_COMM_REDUCE_SCATTER && step->kind != HSPMD_COMM_ALL_GATHER)
@@ -105,8 +107,9 @@ static bool meets(const struct hspmd_comm_step *step, const struct hspmd_comm_st
 	return true;
 }
 
-/* An all-reduce has sent everything when its result is there, which the first to use that waits for. Of another step the members have
- * received what this one sends when they meet again: an engine runs steps in their order. `latest` at the latest. */
+/* The point from which a message's source may be overwritten. An all-reduce has sent everything when its result is complete, and the
+ * first reader of the result waits for that. For other steps, the members have received what this device sends when they take part in a
+ * later collective, because an engine runs steps in order. At most `latest`. */
 static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t latest)
 {
 	const struct hspmd_instruction *sent = &p->instructions[at];
@@ -135,7 +138,7 @@ static void find_lives(struct placer *pl)
 				touch(&pl->lives[in->out[k]], i);
 		if (in->kind != HSPMD_INSTRUCTION_COMM)
 			continue;
-		/* Nobody waits for what goes on beside the passes before they are done, and its peers may be late. */
+		/* The passes do not wait for steps that overlap them, whose peers may be late: the slots stay until the vote. */
 		if (in->overlaps && in->out[0] >= 0)
 			touch(&pl->lives[in->out[0]], p->vote - 1);
 		if (in->overlaps && in->in[0] >= 0)
@@ -188,7 +191,7 @@ static size_t take(struct placer *pl, size_t bytes)
 	for (size_t g = 0; g < h->gap_count; g++)
 		if (h->gaps[g].bytes >= bytes && (best == h->gap_count || h->gaps[g].bytes < h->gaps[best].bytes))
 			best = g;
-	if (best == h->gap_count) { /* grow, from the last gap where it touches the end */
+	if (best == h->gap_count) { /* grow the heap, including the last gap if it touches the end */
 		size_t offset = h->bytes;
 		if (h->gap_count && h->gaps[h->gap_count - 1].offset + h->gaps[h->gap_count - 1].bytes == h->bytes)
 			offset = h->gaps[--h->gap_count].offset;
@@ -203,7 +206,7 @@ static size_t take(struct placer *pl, size_t bytes)
 	return offset;
 }
 
-/* An output that may overwrite an input that dies here takes its place. Returns the input's number, -1: none. */
+/* If an output may overwrite an input that dies at this instruction, it takes the input's memory. Returns the input's index, -1: none. */
 static int overwrites(const struct placer *pl, size_t at, int output)
 {
 	const struct hspmd_program *p = pl->p;
@@ -239,7 +242,7 @@ static int place_outputs(struct placer *pl, size_t at, bool *kept)
 	return 0;
 }
 
-/* Slots whose last use is at an instruction, as linked lists: head per instruction, next per slot. */
+/* Slots by the instruction of their last use, as linked lists: head per instruction, next per slot. */
 static int place_arena(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;
@@ -271,7 +274,7 @@ static int place_arena(struct placer *pl)
 	return status;
 }
 
-/* Place them all, slots of at least `large` bytes in a part of their own behind the others. */
+/* Place all transient slots; those of at least `large` bytes in a part of their own after the others. */
 static int place_with(struct placer *pl, size_t large)
 {
 	struct hspmd_program *p = pl->p;
@@ -304,7 +307,7 @@ static int place_best(struct placer *pl)
 	return p->arena_bytes > together ? place_with(pl, SIZE_MAX) : 0;
 }
 
-/* One after another, each run of slots that must follow one another in its order. */
+/* Place all fixed slots one after another; adjacent_to chains stay in order. */
 static int place_fixed(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;

@@ -9,9 +9,9 @@
 struct scaling {
 	const struct hspmd_program *from;
 	struct hspmd_program *to;
-	int64_t length, own;  /* wanted, and the program's */
-	unsigned char *grows; /* per tensor: bit d: dimension d grows with the length */
-	int64_t step;         /* every bound within what grows is a multiple of it */
+	int64_t length, own;  /* the requested length, and the program's */
+	unsigned char *grows; /* per tensor: bit d is set if dimension d grows with the length */
+	int64_t step;         /* every bound in a growing dimension is a multiple of it */
 	struct made *made;    /* transfers at the new length */
 	size_t made_count, made_capacity;
 	struct hspmd_error *err;
@@ -119,7 +119,7 @@ static unsigned char grows_in(const struct scaling *s, const struct hspmd_instru
 	return tensor < 0 ? 0 : s->grows[tensor];
 }
 
-/* The transfer of an instruction at the new length; one that does not grow stays the program's. */
+/* The transfer of an instruction at the new length; a transfer that does not grow stays the program's own. */
 static const struct hspmd_transfer *transfer_at(struct scaling *s, const struct hspmd_instruction *in)
 {
 	unsigned char grows = grows_in(s, in);
@@ -156,7 +156,7 @@ static int copy_instructions(struct scaling *s)
 	return 0;
 }
 
-/* Sizes of everything that grows. */
+/* Scale the sizes of everything that grows. */
 static int scale(struct scaling *s)
 {
 	struct hspmd_program *p = s->to;
@@ -196,7 +196,7 @@ static void *duplicate(const void *of, size_t count, size_t size)
 	return copy;
 }
 
-/* All of p but what it owns of graph and transfers. */
+/* Copy everything except what p owns of graph and transfers. */
 static struct hspmd_program *copy_program(const struct hspmd_program *p)
 {
 	struct hspmd_program *c = malloc(sizeof *c);
