@@ -7,19 +7,19 @@
 #include "common/alloc.h"
 #include "runtime/state/checkpoint.h"
 
-/* Shares of one parameter, and which of them count. */
+/* The local shards of one parameter. */
 struct shares {
 	int *device;
 	struct hspmd_local_shard *share;
 	int count;
 };
 
-/* What one device writes that is nobody's before it, as the parts that lie on different nodes. */
+/* The state that one device writes and no device before it, as parts that are on different sets of nodes. */
 struct shard {
 	uint64_t elements;
 	struct hspmd_copies_part *parts;
 	size_t part_count, part_capacity;
-	int *keepers; /* nodes of those who keep copies of it, and how many */
+	int *keepers; /* the nodes that keep copies of it, and their number */
 	int keeper_count;
 };
 
@@ -28,11 +28,11 @@ struct run {
 	const struct hspmd_cluster *cluster;
 	const int *rank_of;
 	struct hspmd_losses losses;
-	int most; /* keepers of one shard: one for each node too few, and one for each other kind of loss */
+	int most; /* upper bound for the keepers of one shard: one per node that is missing, and one for each other kind of loss */
 	struct shares s;
 	struct shard *shard; /* by device */
-	uint64_t *written;   /* elements, by device */
-	int *twin, *node;    /* who holds a share, too, and writes it; on which nodes it lies */
+	uint64_t *written;   /* elements by device */
+	int *twin, *node;    /* twin: devices that hold the same local shard and write it too; node: the nodes that have it */
 };
 
 static int node_of(const struct run *r, int share)
@@ -76,7 +76,7 @@ static void end(struct run *r)
 	hspmd_losses_free(&r->losses);
 }
 
-/* The nodes with devices that take part. */
+/* Determine the losses to survive, from the nodes with participating devices. */
 static int know_losses(struct run *r, int replicas, int keep, struct hspmd_error *err)
 {
 	bool *part = hspmd_calloc((size_t)r->cluster->node_count, sizeof *part);
@@ -104,8 +104,8 @@ static bool lies_on(const struct run *r, int node, int nodes)
 	return false;
 }
 
-/* Which of those that hold the very same write it, too: as few as it takes for nothing to lack, and no more than help. Into r->twin, and
- * behind the `nodes` on which it lies anyway into r->node. How many. */
+/* Find other devices that hold the same local shard and should write it too: as few as necessary, and only if they help. Stores them in
+ * r->twin, and their nodes in r->node after the first `nodes`, which have the shard anyway. Returns how many. */
 static int find_twins(struct run *r, int share, int nodes)
 {
 	int found = 0;
@@ -131,7 +131,7 @@ static int find_twins(struct run *r, int share, int nodes)
 	return found;
 }
 
-/* A part of this device's shard lies on the first `nodes` of r->node. */
+/* Note that a part of this device's shard is on the first `nodes` of r->node. */
 static int add_part(struct run *r, struct shard *shard, int nodes, struct hspmd_error *err)
 {
 	for (size_t p = 0; p < shard->part_count; p++)
@@ -169,7 +169,8 @@ static int survey(struct run *r, struct hspmd_error *err)
 	return status;
 }
 
-/* Once it is known who keeps copies: a twin writes where the first holder's shard is not sent to where it helps without it. */
+/* To be called when the keepers of copies are known: a twin writes its local shard if the copies of the first holder's shard do not help
+ * enough without it. */
 static bool writes(struct run *r, int parameter, int self)
 {
 	bool yes = false;
@@ -191,7 +192,7 @@ static bool writes(struct run *r, int parameter, int self)
 	return yes;
 }
 
-/* Who keeps copies of whose shard: to[w * most ...] are numbers of workers, which are devices. The shards learn of their keepers. */
+/* The keepers of copies: to[w * most ...] are indices of workers, which are devices. Also stores the keepers in the shards. */
 struct crew {
 	struct hspmd_copy_worker *w;
 	int *device, *to, workers;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Micro-batches grow, and with each all degrees have their turn, so that what the time does not suffice for are the largest ones, whose
- * times are told best from the others'. Each trial gets an even part of what is left, and more where that is needed for a few steps.
+/* Micro-batches grow, and each size runs with all degrees of tensor parallelism, so that if time is short the largest ones are missing,
+ * whose times are the easiest to extrapolate. Each trial gets an equal part of the time that is left, or more if a few steps need more.
  *
- * The end is kept because nothing begins that is not expected to be over by then: a trial's first step and what comes before it by the
- * trials that were, or by what the device's rates make of it; every further step by the one before. So what is measured lasts as much
- * longer than it should as a single step takes longer than expected. */
+ * The time limit is kept because nothing starts that is not expected to end before it: a trial's first step and its preparation are
+ * estimated from earlier trials or from the device's rates; every further step from the previous one. So the measurement exceeds its
+ * time at most by the amount by which a single step exceeds its estimate. */
 #include <math.h>
 #include <stdio.h>
 
@@ -13,22 +13,22 @@
 #define STEPS_FEW 3
 #define STEPS_MOST 15
 
-/* What is known of a degree. */
+/* What is known about a degree of tensor parallelism. */
 struct degree {
 	double start_s, step_s; /* of its last trial; step_s 0: there was none */
 	int micro_batch;
-	bool over; /* no larger micro-batch */
+	bool over; /* larger micro-batches are not possible */
 };
 
 struct turns {
 	const struct hspmd_trial_ops *ops;
 	const struct hspmd_measure_options *w;
 	double until;
-	int left; /* trials to come, this one included */
+	int left; /* trials that are left, including this one */
 	struct degree degrees[HSPMD_MEASURE_MAX_VALUES];
 };
 
-/* Seconds till the end, for whoever has the fewest. */
+/* Seconds until the end, the minimum of all devices. */
 static int time_left(const struct turns *t, double *left, struct hspmd_error *err)
 {
 	double late = t->ops->now(t->ops->context) - t->until;
@@ -37,8 +37,8 @@ static int time_left(const struct turns *t, double *left, struct hspmd_error *er
 	return rv;
 }
 
-/* What the trial of degree number `which` should take: work grows with the micro-batch, and a group of more devices is as slow as one of
- * fewer at most. */
+/* Estimate the trial of degree number `which`: the work grows with the micro-batch, and a larger group is at most as slow as a smaller
+ * one. */
 static struct hspmd_trial_estimate expect(const struct turns *t, int which, int micro_batch)
 {
 	struct hspmd_trial_estimate g = t->ops->estimate(t->ops->context, t->w->tps[which], micro_batch);
@@ -52,7 +52,7 @@ static struct hspmd_trial_estimate expect(const struct turns *t, int which, int 
 	return g;
 }
 
-/* Run the trial that has begun. `began`: when. */
+/* Run the steps of the current trial. `began`: when it started. */
 static int run_steps(struct turns *t, int which, int micro_batch, double began, double allotted, struct hspmd_error *err)
 {
 	const struct hspmd_trial_ops *s = t->ops;
@@ -61,7 +61,7 @@ static int run_steps(struct turns *t, int which, int micro_batch, double began, 
 	int run = 0;
 	if (s->agree(s->context, &start, err) || s->step(s->context, &step, err) || s->agree(s->context, &step, err))
 		return -1;
-	/* The first step is cold. */
+	/* The first step is only a warm-up. */
 	for (double rest = allotted - start - step; run < STEPS_MOST; run++) {
 		if (time_left(t, &left, err))
 			return -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shards on other nodes' disks. Each worker sends its image piece by piece to those who keep a copy, and writes what it receives from
- * others as it comes, so that a copy costs a few buffers and no second image. Sums of the pieces follow at the end: only a copy that agrees
- * with them is given its name. */
+/* Copies of shards on other nodes. Each worker sends its image piece by piece to the workers that keep a copy, and writes what it
+ * receives from others as it arrives, so that a copy costs a few buffers and no second image. Checksums of the pieces follow at the end:
+ * a copy gets its name only if it agrees with them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,32 +12,32 @@
 #include "common/json.h"
 #include "runtime/state/state_internal.h"
 
-/* A message, and how many of a pair may be on their way. */
+/* Size of a message, and number of messages in transit per pair. */
 #define PIECE ((size_t)8 << 20)
 #define WINDOW 2
 
 enum { TAG_OFFER = 1, TAG_PIECE, TAG_SUMS };
 
-/* What comes first. */
+/* The first message. */
 struct offer {
 	uint64_t bytes;
 	int64_t step, generation;
 	char file[232];
 };
 
-/* What comes from one worker. */
+/* The data received from one worker. */
 struct source {
 	int rank;
 	struct offer offer;
 	struct hspmd_request *request[WINDOW];
 	char *piece[WINDOW];
-	uint64_t *sums, *told; /* of the pieces: as they came, and as they should be */
+	uint64_t *sums, *told; /* checksums of the pieces: computed and received */
 	size_t pieces, posted;
 	struct hspmd_atomic_file store;
-	bool open;              /* the store; a disk that fails does not end the receiving, for the sender waits for it */
+	bool open;              /* the file is open; if the disk fails, receiving continues, because the sender waits for it */
 	bool declined;          /* it is not kept */
-	bool lost, whole;       /* nothing more comes; all has come and agrees */
-	struct hspmd_error err; /* what went wrong first */
+	bool lost, whole;       /* lost: nothing more arrives; whole: everything has arrived and agrees */
+	struct hspmd_error err; /* the first error */
 };
 
 struct target {
@@ -46,7 +46,7 @@ struct target {
 	bool lost;
 };
 
-/* Memory that messages use. After a failure it belongs to the transport, as messages that were given up may still be in it. */
+/* Memory that messages use. After a failure the transport owns it, because abandoned messages may still use it. */
 struct block {
 	struct hspmd_deferred_free kept;
 	struct block *next;
@@ -67,18 +67,18 @@ struct run {
 	struct hspmd_error err; /* the first failure of any copy */
 };
 
-/* ---- who */
+/* ---- choice of keepers */
 
-/* Choosing keepers, one shard after the other. */
+/* Keepers are chosen one shard after the other. */
 struct choice {
 	const struct hspmd_losses *losses;
 	const struct hspmd_copy_worker *w;
 	int workers;
-	uint64_t *of_node, *of_worker; /* that are kept there for others */
-	int *nodes;                    /* room for all nodes */
+	uint64_t *of_node, *of_worker; /* bytes kept for others, by node and by worker */
+	int *nodes;                    /* space for all nodes */
 };
 
-/* What the parts of a shard lack that lie on nodes of their own, on those of the `count` keepers chosen so far and on node `more` (-1:
+/* What the parts of a shard lack (hspmd_losses_lack) on their own nodes, those of the `count` keepers chosen so far, and node `more` (-1:
  * none). */
 static long lack(const struct choice *c, int self, const int *chosen, int count, int more)
 {
@@ -99,8 +99,9 @@ static long lack(const struct choice *c, int self, const int *chosen, int count,
 	return sum;
 }
 
-/* Of the workers that may keep one more copy: on the node that most is won by, of such the one that keeps least, and there the worker that
- * keeps least; of equals the first after `self`, so that they spread. -1: nothing lacks, or nobody can help. */
+/* Choose the next keeper, among workers that may keep one more copy: on the node that helps most, among these the node that keeps fewest
+ * bytes, and there the worker that keeps fewest; among equals the first after `self`, which spreads copies. -1: nothing is missing, or
+ * no worker helps. */
 static int keeper(const struct choice *c, int self, const int *chosen, int count)
 {
 	long now = lack(c, self, chosen, count, -1), least = now;
@@ -273,12 +274,12 @@ static int take_sums(struct run *r, struct source *s)
 	if (s->declined)
 		return 0;
 	if (!s->open)
-		return -1; /* the disk's failure was told */
+		return -1; /* the disk's failure was logged */
 	s->open = false;
 	return hspmd_atomic_file_close(&s->store, true, &s->err);
 }
 
-/* Message `number`; false: there is none any more. */
+/* Receive message `number`; false: there are no more. */
 static bool receive_step(struct run *r, struct source *s, size_t number)
 {
 	int rv;
@@ -331,7 +332,7 @@ static bool send_step(struct run *r, struct target *to, size_t number)
 	return true;
 }
 
-/* ---- the whole */
+/* ---- the exchange */
 
 static int prepare(struct run *r, const char *file, int64_t step, int64_t generation)
 {
@@ -364,8 +365,8 @@ static int prepare(struct run *r, const char *file, int64_t step, int64_t genera
 	return 0;
 }
 
-/* One message each way after the other, sends first: with everybody doing so, nobody waits for one who waits. A pair that breaks ends
- * alone. */
+/* Alternate one message in each direction, sends first: if all workers do so, there is no circular wait. A pair that fails does not
+ * affect others. */
 static void exchange(struct run *r)
 {
 	bool more = true;
@@ -424,7 +425,7 @@ int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_
 	struct run *r = NULL;
 	struct run first = { .c = c, .t = c->transport, .image = image, .node = node };
 	*kept = NULL;
-	/* The offer lies in it: it is memory that messages use. */
+	/* The offer is in it: memory that messages use. */
 	r = room(&first, sizeof *r);
 	if (!r)
 		return hspmd_fail_memory(err, "making copies");
@@ -436,7 +437,7 @@ int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_
 	bool failed = r->err.text[0] != '\0';
 	if (failed && err)
 		*err = r->err;
-	struct run last = *r; /* r goes with the blocks */
+	struct run last = *r; /* r is freed with the blocks */
 	end_run(&last, failed);
 	return failed ? -1 : 0;
 }

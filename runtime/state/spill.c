@@ -10,7 +10,7 @@
 #include "common/alloc.h"
 #include "common/durable.h"
 
-#define DIRTY_BYTES ((size_t)64 << 20) /* that may wait in memory for the disk */
+#define DIRTY_BYTES ((size_t)64 << 20) /* bytes that may wait in memory to be written */
 
 static int open_nameless(const char *folder, struct hspmd_error *err)
 {
@@ -31,7 +31,7 @@ static int open_nameless(const char *folder, struct hspmd_error *err)
 	return fd;
 }
 
-/* Piece by piece, and each out of the memory before the next: that is what it is for. */
+/* Write piece by piece, and remove each from memory before the next: freeing memory is the purpose. */
 static int write_out(int fd, const char *from, size_t bytes, const char *folder, struct hspmd_error *err)
 {
 	if (bytes && (errno = posix_fallocate(fd, 0, (off_t)bytes)))

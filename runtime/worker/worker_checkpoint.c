@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker's part in a checkpoint: an image of the state at the end of a step that all agreed on, written in the background, answered
- * when it is on disk. */
+/* The worker's part in a checkpoint: takes an image of the state after a step that all workers agreed on, writes it in the background,
+ * and reports when it is on disk. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,17 +14,17 @@
 
 struct worker_checkpoints {
 	struct hspmd_writer *writer;
-	pthread_t waiter; /* tells the controller when the writer is done */
+	pthread_t waiter; /* reports to the controller when the writer is done */
 	bool waiting;
-	/* Folders of the last request, as the controller named them; this node's part is a folder in each. NULL: not asked for. */
+	/* Folders of the latest request, as the controller named them; this node uses a subfolder of each. NULL: not requested. */
 	char *local, *memory;
-	struct hspmd_copy_routes copies; /* what the writer may still use */
+	struct hspmd_copy_routes copies; /* the writer may still use it */
 	char *copies_location;
-	bool *declined; /* by the spread's `from`: not kept */
-	int64_t told;   /* the generation in which that was said */
+	bool *declined; /* by the placement's `from`: not kept */
+	int64_t told;   /* the generation in which this was last logged */
 };
 
-/* What the waiter works on. */
+/* Argument of the waiter thread. */
 struct wait {
 	struct worker *w;
 	char *id;
@@ -35,7 +35,7 @@ struct wait {
 void worker_request_checkpoint(struct worker *w, json_t *message)
 {
 	pthread_mutex_lock(&w->lock);
-	json_decref(w->checkpoint_request); /* a later request takes the place of one not yet served */
+	json_decref(w->checkpoint_request); /* a later request replaces one that is not yet executed */
 	w->checkpoint_request = json_incref(message);
 	pthread_mutex_unlock(&w->lock);
 }
@@ -58,7 +58,7 @@ static json_t *take_request(struct worker *w)
 	return request;
 }
 
-/* The vote may tell of a request before the request itself has come; it is on its way from the same controller. */
+/* The vote may announce a request before the request itself has arrived from the controller. */
 static json_t *await_request(struct worker *w, struct hspmd_error *err)
 {
 	double deadline = hspmd_now() + w->setup.timeout_s;
@@ -112,7 +112,7 @@ static void end_wait(struct worker_checkpoints *c)
 	c->waiting = false;
 }
 
-/* The parts of the state that go into this worker's shard. */
+/* The parts of the state that belong in this worker's shard. */
 static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, size_t *count)
 {
 	const struct hspmd_program *p = g->program;
@@ -151,13 +151,13 @@ static struct worker_checkpoints *checkpoints(struct worker *w, struct hspmd_err
 	return w->checkpoints = c;
 }
 
-/* A job's local folder is the same path on every node; where nodes share a disk they must not meet in it. */
+/* A job's local folder has the same path on every node; nodes that share a disk must use different subfolders. */
 static char *node_folder(const struct worker *w, const char *local)
 {
 	return hspmd_asprintf("%s/%s", local, w->setup.node);
 }
 
-/* Where the folder named is one that each node has for itself: this node's. */
+/* If the folder is one that every node has for itself: this node's subfolder. */
 static char *location_of(const struct worker *w, const char *folder)
 {
 	const struct worker_checkpoints *c = w->checkpoints;
@@ -174,7 +174,7 @@ static int remember_folders(struct worker_checkpoints *c, const char *local, con
 	return (local && !c->local) || (memory && !c->memory) ? hspmd_fail_memory(err, "starting a checkpoint") : 0;
 }
 
-/* Copies for others, in the place on this node that is named first. */
+/* Prepare to keep copies for others, in this node's first location. */
 static int set_up_copies(struct worker *w, const char *location, struct hspmd_error *err)
 {
 	struct worker_checkpoints *c = w->checkpoints;
@@ -191,7 +191,7 @@ static int set_up_copies(struct worker *w, const char *location, struct hspmd_er
 	return c->copies_location ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 }
 
-/* Copies in memory may not push out what trains: its own shard is not written where there is no room, nor is another's kept. */
+/* Copies in memory must not displace the training: without enough space the worker writes neither its own shard nor a copy of another's. */
 static int check_room(struct worker *w, const char *memory, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
 {
 	struct worker_checkpoints *c = w->checkpoints;
@@ -259,7 +259,7 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	int folder_count = 0;
 	if (!c)
 		return -1;
-	if (hspmd_writer_busy(c->writer)) /* waiting for it would stop the training */
+	if (hspmd_writer_busy(c->writer)) /* waiting would stop the training */
 		return hspmd_fail(err, "the checkpoint before is still being written");
 	end_wait(c);
 	if (memory)
@@ -285,7 +285,7 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	return status;
 }
 
-/* Begin, and leave a thread to tell how it ended. */
+/* Start to write, with a thread that reports the result. */
 static int serve(struct worker *w, json_t *request, struct hspmd_error *err)
 {
 	const char *id = json_string_value(json_object_get(request, "id"));
@@ -324,7 +324,7 @@ void worker_detach(struct worker *w, struct hspmd_generation *g)
 	hspmd_writer_detach(w->checkpoints->writer);
 }
 
-/* Put the manifest where it was asked for; what it replaces may go only then. */
+/* Write the manifest into the requested folders; only afterwards may the checkpoints that it replaces be removed. */
 static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
 {
 	json_t *folders = json_object_get(message, "folders"), *keep = json_object_get(message, "keep");
@@ -354,7 +354,7 @@ int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message
 		                                            status ? err.text : NULL));
 	}
 	if (strcmp(type, "checkpoint") || w->training || !w->active || !w->active->executor || !worker_checkpoint_requested(w))
-		return 0; /* a running step serves it; or it has been served */
+		return 0; /* a running step executes it, or it has been executed */
 	json_t *request = take_request(w);
 	int status = serve(w, request, &err);
 	json_decref(request);
