@@ -142,7 +142,7 @@ int agent_connect(struct agent *a, struct hspmd_error *err)
 	char *list = strdup(a->options->controllers), *save = NULL;
 	if (!list)
 		return hspmd_fail_memory(err, "calling the controller");
-	hspmd_fail(err, "no address of the controller was given");
+	hspmd_fail(err, "no address of the controller");
 	for (char *at = strtok_r(list, ",", &save); at && !a->stream; at = strtok_r(NULL, ",", &save))
 		a->stream = call_one(a, at, err);
 	free(list);

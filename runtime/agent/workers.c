@@ -127,7 +127,7 @@ void agent_forward(struct agent *a, json_t *message)
 	char *frame;
 	size_t size;
 	if (hspmd_wire_encode(message, &frame, &size, &err)) {
-		hspmd_error_log("a message cannot be passed on: %s", err.text);
+		hspmd_error_log("a message cannot be forwarded: %s", err.text);
 		return;
 	}
 	for (struct agent_worker *w = a->workers; w; w = w->next) {

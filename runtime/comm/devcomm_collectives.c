@@ -326,7 +326,7 @@ int hspmd_devcomm_collective(struct hspmd_devcomm *d, const struct hspmd_comm_st
 	if (!g || !g->made)
 		return 0;
 	if (!g->made->group)
-		return hspmd_fail(err, "the group of these devices was given up");
+		return hspmd_fail(err, "the communicator of these devices was aborted");
 	struct call c = { .d = d, .g = g, .group = g->made->group, .ops = g->made->ops, .step = step, .in = in, .out = out, .self = self };
 	c.member = hspmd_calloc((size_t)g->count, sizeof *c.member);
 	if (!c.member)

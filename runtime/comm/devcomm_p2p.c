@@ -43,7 +43,7 @@ static struct message measure(const struct hspmd_move *moves, size_t count, int 
 static int group_of(const struct devcomm_group *g, struct hspmd_communicator **group, struct hspmd_error *err)
 {
 	*group = g->made->group;
-	return *group ? 0 : hspmd_fail(err, "the connection of these devices was given up");
+	return *group ? 0 : hspmd_fail(err, "the communicator of these devices was aborted");
 }
 
 int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to,

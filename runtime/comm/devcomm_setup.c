@@ -101,7 +101,7 @@ int hspmd_devcomm_preconnect(struct hspmd_devcomm *d, const struct hspmd_address
 			continue;
 		/* Members abort groups together: if it no longer exists here, it exists for no member. */
 		if (held && !(g->made = hspmd_communicator_acquire(d->o.cache, g->key, held)))
-			return hspmd_fail(err, "a group of %d devices was given up after this generation was prepared", g->count);
+			return hspmd_fail(err, "the communicator of %d devices was aborted after this generation was prepared", g->count);
 		if (!held && !(g->made = hspmd_communicator_create(d->o.cache, d->o.device, g->key, id, g->self, g->count, err)))
 			return -1;
 	}
@@ -114,7 +114,7 @@ int hspmd_devcomm_preconnected(struct hspmd_devcomm *d, struct hspmd_error *err)
 	for (size_t i = 0; i < d->group_count; i++) {
 		struct cached_communicator *made = d->groups[i].made;
 		if (made && !made->group)
-			return hspmd_fail(err, "a group of devices was given up");
+			return hspmd_fail(err, "a communicator was aborted");
 		int rv = made ? made->ops->init_poll(made->group, err) : 1;
 		if (rv != 1)
 			return rv;
@@ -169,9 +169,9 @@ int hspmd_devcomm_wait_ready(struct hspmd_devcomm *d, struct hspmd_error *err)
 		if (made)
 			break;
 		if (d->o.abort && atomic_load(d->o.abort))
-			return hspmd_fail(err, "called off while groups of devices were made");
+			return hspmd_fail(err, "aborted while communicators were created");
 		if (hspmd_now() > until)
-			return hspmd_fail(err, "waited %.3g s for groups of devices to be made", d->o.timeout_s);
+			return hspmd_fail(err, "waited %.3g s for communicators to be created", d->o.timeout_s);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
 	return meet_pairs(d, err);

@@ -24,7 +24,7 @@ int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport
 	if (o->size < 1 || o->size > HSPMD_TRANSPORT_MAX_RANKS || o->rank < 0 || o->rank >= o->size)
 		return hspmd_fail(err, "transport: rank %d of %d is out of range", o->rank, o->size);
 	if (!(o->timeout_s > 0) || !isfinite(o->timeout_s))
-		return hspmd_fail(err, "transport: a time limit of %g s makes no sense", o->timeout_s);
+		return hspmd_fail(err, "transport: invalid time limit of %g s", o->timeout_s);
 	t->ops = ops;
 	t->options = *o;
 	t->options.names = NULL;
@@ -154,7 +154,7 @@ int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **reque
 		}
 		char what[128];
 		if (hspmd_transport_aborted(t))
-			return hspmd_fail(err, "called off while waiting for %s", describe(t, requests[first], what, sizeof what));
+			return hspmd_fail(err, "aborted while waiting for %s", describe(t, requests[first], what, sizeof what));
 		double waited = now - since;
 		if (waited > t->options.timeout_s)
 			return hspmd_fail(err, "waited %.3g s for %s", t->options.timeout_s,
@@ -176,7 +176,7 @@ int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int 
 		if (ranks[i] == t->options.rank)
 			self = i;
 	if (self < 0 || self >= count)
-		return hspmd_fail(err, "transport: rank %d gathers but is not a member", t->options.rank);
+		return hspmd_fail(err, "transport: rank %d is not a member of its all-gather", t->options.rank);
 	struct {
 		struct hspmd_deferred_free deferred;
 		char blocks[];

@@ -282,7 +282,7 @@ static int memory_test(struct hspmd_transport *base, struct hspmd_request *r, st
 	int rv = 0;
 	pthread_mutex_lock(&lock);
 	if (m->done)
-		rv = r->sending || m->offered == r->bytes ? 1 : hspmd_fail(err, "%zu bytes came", m->offered);
+		rv = r->sending || m->offered == r->bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->offered);
 	else if (t->peers[r->peer]->closed)
 		rv = hspmd_fail(err, "it has closed its connections");
 	if (rv) {

@@ -449,7 +449,7 @@ static int test_send(struct peer *p, const struct message *m, struct hspmd_error
 static int test_receive(struct socket_transport *t, struct peer *p, const struct message *m, struct hspmd_error *err)
 {
 	if (m->stage == FINISHED)
-		return m->came == m->request.bytes ? 1 : hspmd_fail(err, "%zu bytes came", m->came);
+		return m->came == m->request.bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->came);
 	if (p->in_closed)
 		return hspmd_fail(err, "it has closed its connections");
 	/* The peer's connection to this member may be accepted, but not read yet. */

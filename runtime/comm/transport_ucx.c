@@ -346,7 +346,7 @@ static int ucx_test(struct hspmd_transport *base, struct hspmd_request *r, struc
 	if (m->done && m->status != UCS_OK)
 		rv = fail_ucx(err, "the transfer", m->status);
 	else if (m->done)
-		rv = r->sending || m->came == r->bytes ? 1 : hspmd_fail(err, "%zu bytes came", m->came);
+		rv = r->sending || m->came == r->bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->came);
 	else if (t->peers[r->peer].failed != UCS_OK)
 		return fail_ucx(err, "the connection", t->peers[r->peer].failed); /* UCX may still own the request: close() frees it */
 	if (rv) {

@@ -331,7 +331,7 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 {
 	struct hspmd_engine *engine = engine_of(ex, in);
 	if (!engine)
-		return hspmd_fail(err, "a program for one device wants to communicate");
+		return hspmd_fail(err, "a program for one device has communication");
 	struct hspmd_engine_job job = job_of(ex, in);
 	if (engine == ex->overlap)
 		return ex->o.seconds ? hspmd_engine_run(engine, &job, err) : hspmd_engine_issue(engine, &job, err);

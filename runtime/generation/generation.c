@@ -123,7 +123,7 @@ static void make_persistent(struct hspmd_generation *g)
 			hspmd_fail_memory(&err, "describing a generation");
 	}
 	if (!g->persistent)
-		hspmd_warn("the state will not outlive this process: %s", err.text);
+		hspmd_warn("the state is lost if this process is killed: %s", err.text);
 	free(folder);
 	free(name);
 	free(text);
@@ -276,7 +276,7 @@ int hspmd_generation_spill(struct hspmd_generation *g, const char *disk, struct 
 {
 	bool host = g->setup->device->ops->host_memory;
 	if (!g->executor || (host && !disk))
-		return hspmd_fail(err, "the state has no other place to wait in");
+		return hspmd_fail(err, "there is nowhere to spill the state");
 	char *folder = host ? hspmd_asprintf("%s/%s", disk, g->setup->node) : NULL;
 	int status = host && !folder ? hspmd_fail_memory(err, "keeping the state on disk") : hspmd_executor_spill(g->executor, folder, err);
 	free(folder);
@@ -295,7 +295,7 @@ static int end_update(struct hspmd_generation *g, struct hspmd_error *err)
 	if (!hspmd_persistent_is_torn(g->persistent))
 		return 0;
 	if (!hspmd_persistent_totals(g->persistent, step, (double *)&all))
-		return hspmd_fail(err, "the sums of step %lld are not there", (long long)step);
+		return hspmd_fail(err, "the totals of step %lld are missing", (long long)step);
 	return hspmd_executor_commit(g->executor, step, &all, err);
 }
 
@@ -315,7 +315,7 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 	json_t *message = json_loads(hspmd_persistent_text(l), 0, &why);
 	struct hspmd_generation *g = message ? specialise(setup, message, err) : NULL;
 	if (!message)
-		hspmd_fail(err, "what a worker left cannot be read: %s", why.text);
+		hspmd_fail(err, "the state of the previous worker cannot be read: %s", why.text);
 	json_decref(message);
 	if (!g) {
 		hspmd_persistent_close(l, true);
@@ -325,7 +325,7 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 	bool same = hspmd_executor_persistent_layout(g->program) == hspmd_persistent_layout(l) &&
 	            hspmd_executor_persistent_bytes(g->program) == hspmd_persistent_bytes(l);
 	if (!same)
-		hspmd_fail(err, "what a worker left lies otherwise than this program would have it");
+		hspmd_fail(err, "the state of the previous worker has another layout than this program");
 	if (same && !make_executor(g, err) && !end_update(g, err))
 		return g;
 	hspmd_generation_detach(g);

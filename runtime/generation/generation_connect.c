@@ -233,7 +233,7 @@ int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json
 	for (int lane = 0; lane < 2; lane++)
 		hspmd_devcomm_counts(g->devcomm[lane], &communicators[lane], &straight[lane]);
 	if (communicators[0] + communicators[1])
-		hspmd_info("%d of %d groups of devices communicate straight", straight[0] + straight[1],
+		hspmd_info("%d of %d device groups use device-to-device communication", straight[0] + straight[1],
 		           communicators[0] + communicators[1]);
 	return 0;
 }

@@ -120,7 +120,7 @@ static int add_stored(const struct hspmd_generation *g, const struct hspmd_manif
 		while (p < g->layouts->parameter_count && strcmp(g->layouts->parameters[p].name, e->tensor))
 			p++;
 		if (p == g->layouts->parameter_count)
-			return hspmd_fail(err, "the checkpoint has a tensor %s, which the model has not", e->tensor);
+			return hspmd_fail(err, "the checkpoint has a tensor %s that is not in the model", e->tensor);
 		if (e->shape.rank != g->layouts->parameters[p].shape.rank ||
 		    memcmp(e->shape.dim, g->layouts->parameters[p].shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim))
 			return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
@@ -180,7 +180,7 @@ static int get_stored(struct ends *e, int tensor, const struct hspmd_box *box, b
 		*counts[e->kind[f]] += (int64_t)bytes[f];
 	if (gap_count) {
 		note_unreadable(e, &need, &gaps[0].box);
-		hspmd_fail(err, "%s is not whole in the checkpoint's files on this node", l->name);
+		hspmd_fail(err, "%s is incomplete in the checkpoint's files on this node", l->name);
 	}
 	free(gaps);
 	return gap_count ? -1 : 0;
@@ -197,7 +197,7 @@ static int get(void *context, int tensor, const struct hspmd_box *box, bool own,
 	}
 	if (e->reader)
 		return get_stored(e, tensor, box, own, host, err);
-	return e->old ? -1 : hspmd_fail(err, "this worker is said to hold state but has none");
+	return e->old ? -1 : hspmd_fail(err, "this worker should hold state but has none");
 }
 
 static int put_now(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err)

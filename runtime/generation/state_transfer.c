@@ -190,7 +190,7 @@ static int run_channels(struct engine *e)
 	double since = hspmd_now();
 	while (busy) {
 		if (e->transport && hspmd_transport_aborted(e->transport))
-			return hspmd_fail(e->err, "moving state was called off");
+			return hspmd_fail(e->err, "moving state was aborted");
 		if (turn(e, &busy, &moved))
 			return hspmd_error_prefix(e->err, "moving state");
 		if (e->local < e->local_end) {
@@ -211,7 +211,7 @@ static int run_channels(struct engine *e)
 static int add_channel(struct engine *e, int peer, bool sending, size_t first, size_t end)
 {
 	if (!e->transport)
-		return hspmd_fail(e->err, "state is to come from member %d, but this generation has one member", peer);
+		return hspmd_fail(e->err, "state is expected from member %d, but this generation has one member", peer);
 	if (hspmd_array_grow(&e->channels, &e->channel_capacity, e->channel_count, sizeof *e->channels))
 		return hspmd_fail_memory(e->err, "moving state");
 	e->channels[e->channel_count++] = (struct channel){ .peer = peer, .sending = sending, .next = first, .end = end };

@@ -62,7 +62,7 @@ int hspmd_net_parameter(struct hspmd_net *net, const char *name, int rank, const
 	if (rank >= 0 && rank <= HSPMD_MAX_RANK) /* otherwise the graph reports the error */
 		memcpy(shape.dim, dims, (size_t)rank * sizeof *dims);
 	if (!isfinite(mean) || !(deviation >= 0 && isfinite(deviation))) {
-		hspmd_fail(&net->g->error, "parameter %s: mean %g and deviation %g are no start", name, mean, deviation);
+		hspmd_fail(&net->g->error, "parameter %s: mean %g and deviation %g are not valid", name, mean, deviation);
 		return refuse(net);
 	}
 	return hspmd_graph_parameter(net->g, name, shape, net->layer, mean, deviation, true, -1, 1);

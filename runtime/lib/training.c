@@ -110,7 +110,7 @@ int hspmd_training_cluster(struct hspmd_training *t, const char *json, struct hs
 int hspmd_training_plan(struct hspmd_training *t, const char *json, struct hspmd_error *err)
 {
 	if (!t->cluster)
-		return hspmd_fail(err, "a plan is for a cluster: hspmd_training_cluster comes first");
+		return hspmd_fail(err, "no cluster: call hspmd_training_cluster before hspmd_training_plan");
 	json_t *value = parse(json, "plan", err);
 	struct hspmd_plan *plan = value ? hspmd_plan_from_json(value, "plan", t->cluster, t->source.layers, err) : NULL;
 	json_decref(value);
@@ -268,7 +268,7 @@ static int take_parameters(void *context, const struct hspmd_program *p, const s
 
 static int ready(const struct hspmd_training *t, struct hspmd_error *err)
 {
-	return t->plan ? 0 : hspmd_fail(err, "nothing says who does what: hspmd_training_cluster and hspmd_training_plan come first");
+	return t->plan ? 0 : hspmd_fail(err, "no cluster or no plan: call hspmd_training_cluster and hspmd_training_plan first");
 }
 
 char *hspmd_training_program(struct hspmd_training *t, const char *device, struct hspmd_error *err)
@@ -290,7 +290,7 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 	if (ready(t, err))
 		return -1;
 	if (!t->read)
-		return hspmd_fail(err, "there is nothing to train on: hspmd_training_samples comes first");
+		return hspmd_fail(err, "no samples: call hspmd_training_samples first");
 	struct hspmd_job *job = make_job(t, t->optimizer, steps, err);
 	if (!job)
 		return -1;

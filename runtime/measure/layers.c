@@ -137,7 +137,7 @@ static int check_memory(const struct hspmd_trial *t, struct hspmd_error *err)
 	const struct hspmd_cluster *c = t->context->cluster;
 	double need = (double)hspmd_program_memory(t->program);
 	double have = MEMORY_SHARE * (double)c->types[c->devices[t->context->device].type].memory_bytes;
-	return need <= have ? 0 : hspmd_fail(err, "needs %.3g GB of memory where there are %.3g GB", need / 1e9, have / 1e9);
+	return need <= have ? 0 : hspmd_fail(err, "needs %.3g GB of memory, but there are %.3g GB", need / 1e9, have / 1e9);
 }
 
 static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct hspmd_error *err)

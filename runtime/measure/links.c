@@ -254,7 +254,7 @@ static int follow(struct ping *g, struct hspmd_error *err)
 		if (!rounds)
 			return 0;
 		if (run / 2 >= HSPMD_MEASURE_POINTS || rounds < 0 || rounds > ROUNDS_MAX)
-			return hspmd_fail(err, "measuring links: the other side asks for %d rounds of size %d", (int)rounds, run / 2);
+			return hspmd_fail(err, "measuring links: the other device requests %d rounds of size %d", (int)rounds, run / 2);
 		if (run % 2 == 0 && resolve(g, sizes[run / 2], err))
 			return -1;
 		for (int i = 0; i < rounds; i++)

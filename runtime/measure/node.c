@@ -233,7 +233,7 @@ static json_t *ask(struct node *n, int i, const char *key, double wait_s, struct
 	else if (got == 1 && fault)
 		hspmd_fail(err, "%s", fault);
 	else if (got == 1 && !(value = json_incref(json_object_get(m, key))))
-		hspmd_fail(err, "its process answers something else than %s", key);
+		hspmd_fail(err, "its process did not answer with %s", key);
 	json_decref(m);
 	if (!value)
 		blame(n, i, err);

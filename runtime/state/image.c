@@ -180,7 +180,7 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 	for (int i = 0; i < 8 && bytes >= 8; i++)
 		length |= (uint64_t)p[i] << 8 * i;
 	if (bytes < 8 || length > bytes - 8)
-		return hspmd_fail(err, "what came is not a shard");
+		return hspmd_fail(err, "the received data is not a shard");
 	if (hspmd_shard_header_parse((const char *)p + 8, length, bytes, "shard", &head, err))
 		return -1;
 	int rv = 0;

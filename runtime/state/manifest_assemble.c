@@ -94,7 +94,7 @@ static int cover_all(const struct hspmd_manifest *m, const struct hspmd_extent *
 		for (end = first + 1;
 		     end < count && !strcmp(order[end]->tensor, order[first]->tensor) && order[end]->kind == order[first]->kind; end++)
 			if (!same_form(order[end], order[first]))
-				rv = hspmd_fail(err, "%s has two shapes or types", order[end]->tensor);
+				rv = hspmd_fail(err, "%s has different shapes or types", order[end]->tensor);
 		if (!rv)
 			rv = cover(m, order + first, end - first, there, &r, err);
 	}

@@ -212,8 +212,8 @@ static int check(const struct hspmd_persistent *l, struct hspmd_error *err)
 	if (memcmp(r->magic, MAGIC, sizeof MAGIC) || r->data_at % PAGE || r->data_at > l->mapped || r->data_at < sizeof *r + UNDO_BYTES ||
 	    r->bytes > l->mapped - r->data_at || !r->text_bytes || r->text_bytes > r->data_at - sizeof *r - UNDO_BYTES ||
 	    ((const char *)(r + 1))[r->text_bytes - 1])
-		return hspmd_fail(err, "%s: not what a worker left", l->path);
-	return atomic_load(&r->whole) ? 0 : hspmd_fail(err, "%s: the state in it was not whole yet", l->path);
+		return hspmd_fail(err, "%s: not the memory of a worker", l->path);
+	return atomic_load(&r->whole) ? 0 : hspmd_fail(err, "%s: its state was not complete yet", l->path);
 }
 
 static int take(struct hspmd_persistent *l, double wait_s, struct hspmd_error *err)
@@ -223,7 +223,7 @@ static int take(struct hspmd_persistent *l, double wait_s, struct hspmd_error *e
 	if (l->fd < 0 || fstat(l->fd, &st))
 		return hspmd_fail_errno(err, "%s", l->path);
 	if (!S_ISREG(st.st_mode) || (size_t)st.st_size < sizeof(struct record))
-		return hspmd_fail(err, "%s: not what a worker left", l->path);
+		return hspmd_fail(err, "%s: not the memory of a worker", l->path);
 	if (lock(l, wait_s, err) || map(l, (size_t)st.st_size, err) || check(l, err))
 		return -1;
 	point(l);
@@ -246,7 +246,7 @@ static int64_t newest_below(const char *folder, const char *name, int64_t below)
 
 struct hspmd_persistent *hspmd_persistent_open(const char *folder, const char *name, double wait_s, struct hspmd_error *err)
 {
-	hspmd_fail(err, "%s: nothing of %s is there", folder, name);
+	hspmd_fail(err, "%s: no file of %s", folder, name);
 	for (int64_t g = INT64_MAX; (g = newest_below(folder, name, g)) >= 0;) {
 		struct hspmd_persistent *l = make(folder, name, g, err);
 		if (!l)

@@ -29,7 +29,7 @@ struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct
 		json_decref(value);
 	}
 	if (!rv && !found)
-		rv = hspmd_fail(err, "no node of the step has anything to give");
+		rv = hspmd_fail(err, "no node of the step has a usable device");
 	if (!rv)
 		all = hspmd_cluster_merge((const struct hspmd_cluster *const *)part, found, TOLERANCE, err);
 	for (int i = 0; i < found; i++)

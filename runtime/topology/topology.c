@@ -60,7 +60,7 @@ static int load_hwloc(struct discovery *d, struct hspmd_error *err)
 {
 	if (hwloc_topology_init(&d->hwloc)) {
 		d->hwloc = NULL;
-		return hspmd_fail_errno(err, "hwloc cannot start");
+		return hspmd_fail_errno(err, "hwloc cannot be initialised");
 	}
 	/* The driver itself lists GPUs (gpu.c); these two components would search for them again with libraries that are slow or need a
 	 * display. */
@@ -71,7 +71,7 @@ static int load_hwloc(struct discovery *d, struct hspmd_error *err)
 		hwloc_topology_set_io_types_filter(d->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
 	else
 		hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
-	return hwloc_topology_load(d->hwloc) ? hspmd_fail_errno(err, "hwloc cannot look at this machine") : 0;
+	return hwloc_topology_load(d->hwloc) ? hspmd_fail_errno(err, "hwloc cannot inspect this machine") : 0;
 }
 
 static int numa_of(struct discovery *d, hwloc_const_bitmap_t cpus)

@@ -206,7 +206,7 @@ static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
 	end_preparation(w);
 	if (!w->next || w->next->number != number)
-		return hspmd_fail(err, "meeting of generation %d, which is not prepared", number);
+		return hspmd_fail(err, "preconnect of generation %d, which is not prepared", number);
 	w->meeting = !hspmd_generation_preconnect(w->next, json_object_get(m, "addresses"), err);
 	if (!w->meeting)
 		return -1;
@@ -243,7 +243,7 @@ static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspm
 		return -1;
 	bool spilled = !worker_before_update(w, &no) && !hspmd_generation_spill(old, disk, &no);
 	if (spilled)
-		hspmd_info("no room for two plans (%s): the state waits %s", fits ? err->text : "the device's memory_bytes",
+		hspmd_info("no memory for two plans (%s): the state is spilled %s", fits ? err->text : "the device's memory_bytes",
 		           w->setup.device->ops->host_memory ? "on disk" : "in host memory");
 	else if (!fits)
 		hspmd_warn("two plans' state at once is more than the device's memory_bytes: %s", no.text);
@@ -473,7 +473,7 @@ static void revive(struct worker *w)
 	double sums[HSPMD_PERSISTENT_TOTALS];
 	struct hspmd_generation *g = w->setup.job ? hspmd_generation_revive(&w->setup, &err) : NULL;
 	if (!g) {
-		hspmd_warn("nothing is left of the worker before: %s", w->setup.job ? err.text : "there is no job yet");
+		hspmd_warn("no state of the previous worker: %s", w->setup.job ? err.text : "there is no job yet");
 		return;
 	}
 	w->step = hspmd_persistent_step(g->persistent);

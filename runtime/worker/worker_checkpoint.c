@@ -64,7 +64,7 @@ static json_t *await_request(struct worker *w, struct hspmd_error *err)
 	double deadline = hspmd_now() + w->setup.timeout_s;
 	while (!worker_checkpoint_requested(w)) {
 		if (atomic_load(&w->active->abort) || hspmd_now() > deadline) {
-			hspmd_fail(err, "a checkpoint was agreed on, but its request did not come within %.0f s", w->setup.timeout_s);
+			hspmd_fail(err, "a checkpoint was agreed on, but its request did not arrive within %.0f s", w->setup.timeout_s);
 			return NULL;
 		}
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -260,7 +260,7 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	if (!c)
 		return -1;
 	if (hspmd_writer_busy(c->writer)) /* waiting would stop the training */
-		return hspmd_fail(err, "the checkpoint before is still being written");
+		return hspmd_fail(err, "the previous checkpoint is still being written");
 	end_wait(c);
 	if (memory)
 		folders[folder_count++] = memory;
@@ -269,7 +269,7 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	if (shared)
 		folders[folder_count++] = shared;
 	if (!folder_count)
-		return hspmd_fail(err, "checkpoint: no folder was named");
+		return hspmd_fail(err, "checkpoint: no folder in the request");
 	size_t count;
 	struct hspmd_state_slice *slices = list_slices(w->active, &count);
 	int status = slices ? remember_folders(c, local, memory, err) : hspmd_fail_memory(err, "starting a checkpoint");
@@ -337,7 +337,7 @@ static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
 		struct hspmd_error pruning;
 		if (!status &&
 		    hspmd_checkpoint_prune(location, keep ? (int)json_integer_value(keep) : w->setup.job->checkpoint.keep, &pruning))
-			hspmd_warn("old checkpoints stay: %s", pruning.text);
+			hspmd_warn("old checkpoints are not removed: %s", pruning.text);
 		free(location);
 	}
 	hspmd_manifest_destroy(m);
