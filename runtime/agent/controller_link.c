@@ -15,7 +15,7 @@
 #define KEPT_MESSAGES 4096
 #define UNSENT_MAX ((size_t)256 << 20)
 
-static int greet(struct agent *a, struct hspmd_stream *s, struct hspmd_error *err)
+static int authenticate(struct agent *a, struct hspmd_stream *s, struct hspmd_error *err)
 {
 	struct hspmd_auth *auth =
 	        a->options->cookie ? hspmd_auth_cookie(a->options->cookie, err) : hspmd_auth_munge(a->options->munge_socket, err);
@@ -77,7 +77,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 		watch(a);
 }
 
-static void keep(json_t **list, json_t *message, size_t most)
+static void append_message(json_t **list, json_t *message, size_t most)
 {
 	if (!*list)
 		*list = json_array();
@@ -93,9 +93,9 @@ static void remember(struct agent *a, json_t *message)
 {
 	const char *type = json_string_value(json_object_get(message, "type"));
 	if (!a->polling)
-		keep(&a->unsent, message, KEPT_MESSAGES);
+		append_message(&a->unsent, message, KEPT_MESSAGES);
 	else if (type && !strcmp(type, "step"))
-		keep(&a->steps, message, KEPT_MESSAGES);
+		append_message(&a->steps, message, KEPT_MESSAGES);
 }
 
 void agent_send(struct agent *a, json_t *message)
@@ -123,13 +123,13 @@ static void send_list(struct agent *a, json_t *list)
 }
 
 /* Connect to one of the controller's addresses. */
-static struct hspmd_stream *call_one(struct agent *a, const char *address, struct hspmd_error *err)
+static struct hspmd_stream *connect_one(struct agent *a, const char *address, struct hspmd_error *err)
 {
 	json_t *only = json_pack("[s]", address);
 	int fd = only ? hspmd_connect_any(only, GREETING_S, err) : hspmd_fail_memory(err, "calling the controller");
 	struct hspmd_stream *s = fd < 0 ? NULL : hspmd_stream_create(fd, HSPMD_WIRE_MAX, UNSENT_MAX, err);
 	json_decref(only);
-	if (s && greet(a, s, err)) {
+	if (s && authenticate(a, s, err)) {
 		hspmd_stream_destroy(s);
 		s = NULL;
 	}
@@ -144,7 +144,7 @@ int agent_connect(struct agent *a, struct hspmd_error *err)
 		return hspmd_fail_memory(err, "calling the controller");
 	hspmd_fail(err, "no address of the controller");
 	for (char *at = strtok_r(list, ",", &save); at && !a->stream; at = strtok_r(NULL, ",", &save))
-		a->stream = call_one(a, at, err);
+		a->stream = connect_one(a, at, err);
 	free(list);
 	if (!a->stream)
 		return -1;

@@ -214,7 +214,7 @@ int hspmd_devcomm_open(const struct hspmd_devcomm_options *o, struct hspmd_devco
 	return 0;
 }
 
-static void give_groups(struct hspmd_devcomm *d, bool broken)
+static void release_groups(struct hspmd_devcomm *d, bool broken)
 {
 	for (size_t i = 0; i < d->group_count; i++) {
 		if (d->groups[i].made)
@@ -227,7 +227,7 @@ static void give_groups(struct hspmd_devcomm *d, bool broken)
 void hspmd_devcomm_abort(struct hspmd_devcomm *d)
 {
 	if (d)
-		give_groups(d, true);
+		release_groups(d, true);
 }
 
 void hspmd_devcomm_close(struct hspmd_devcomm *d, bool broken)
@@ -241,7 +241,7 @@ void hspmd_devcomm_close(struct hspmd_devcomm *d, bool broken)
 	/* Wait until the device is done with the buffers, unless communication was aborted. */
 	if (!broken && d->buffers && dev->ops->synchronise(dev, &ignored))
 		broken = true;
-	give_groups(d, broken);
+	release_groups(d, broken);
 	for (size_t i = 0; i < d->group_count; i++)
 		free(d->groups[i].ranks);
 	while (d->buffers) {

@@ -34,12 +34,12 @@ static size_t elements_of(const struct hspmd_box *box)
 }
 
 /* `box` of the input as contiguous memory: in place, or packed to `room`. NULL: an error. */
-static const char *packed(struct call *c, const struct hspmd_box *box, char *room, struct hspmd_error *err)
+static const char *packed(struct call *c, const struct hspmd_box *box, char *scratch, struct hspmd_error *err)
 {
 	const char *at = hspmd_local_buffer_contiguous(c->in, box);
 	if (at)
 		return at;
-	return copy_box(c, room, box, c->in->data, &c->in->box, box, err) ? NULL : room;
+	return copy_box(c, scratch, box, c->in->data, &c->in->box, box, err) ? NULL : scratch;
 }
 
 /* Copy the part of a received contiguous box that this device needs to the output. */
@@ -57,7 +57,7 @@ static char *target(struct call *c, const struct hspmd_box *box)
 	return hspmd_box_contains(&c->step->out[c->self], box) ? hspmd_local_buffer_contiguous(c->out, box) : NULL;
 }
 
-static char *room_for(struct call *c, int which, size_t elements, struct hspmd_error *err)
+static char *scratch_for(struct call *c, int which, size_t elements, struct hspmd_error *err)
 {
 	c->buffer[which] = hspmd_devcomm_buffer(c->d, elements * c->in->element_bytes, err);
 	return c->buffer[which] ? c->buffer[which]->data : NULL;
@@ -87,15 +87,15 @@ static int all_reduce(struct call *c, struct hspmd_error *err)
 		return 0;
 	char *to = hspmd_local_buffer_contiguous(c->out, &c->step->out[c->self]);
 	const char *from = hspmd_local_buffer_contiguous(c->in, box);
-	char *room = from && to ? NULL : room_for(c, 0, n, err);
-	if ((!from || !to) && !room)
+	char *scratch = from && to ? NULL : scratch_for(c, 0, n, err);
+	if ((!from || !to) && !scratch)
 		return -1;
 	if (!from)
-		from = packed(c, box, room, err);
-	if (!from || c->ops->begin(c->group, err) || c->ops->all_reduce(c->group, from, to ? to : room, n, c->out->dtype, err) ||
+		from = packed(c, box, scratch, err);
+	if (!from || c->ops->begin(c->group, err) || c->ops->all_reduce(c->group, from, to ? to : scratch, n, c->out->dtype, err) ||
 	    end(c, !to, err))
 		return -1;
-	return to ? 0 : copy_box(c, c->out->data, &c->out->box, room, box, &c->step->out[c->self], err);
+	return to ? 0 : copy_box(c, c->out->data, &c->out->box, scratch, box, &c->step->out[c->self], err);
 }
 
 /* Members' boxes by index in the group, and the size of the largest. */
@@ -129,20 +129,20 @@ static int gather_padded(struct call *c, struct hspmd_error *err)
 	const struct hspmd_box *parts = c->step->in;
 	size_t most = largest(c, parts), stride = most * c->in->element_bytes;
 	char *row = row_of(c, c->out, parts, &c->step->out[c->self], most),
-	     *room = row ? row : room_for(c, 0, most * (size_t)c->g->count, err);
-	const char *own = room && elements_of(&parts[c->self]) == most ? hspmd_local_buffer_contiguous(c->in, &parts[c->self]) : NULL;
-	if (!room)
+	     *scratch = row ? row : scratch_for(c, 0, most * (size_t)c->g->count, err);
+	const char *own = scratch && elements_of(&parts[c->self]) == most ? hspmd_local_buffer_contiguous(c->in, &parts[c->self]) : NULL;
+	if (!scratch)
 		return -1;
 	if (!own) {
-		char *place = room + (size_t)c->g->self * stride;
+		char *place = scratch + (size_t)c->g->self * stride;
 		if (elements_of(&parts[c->self]) && copy_box(c, place, &parts[c->self], c->in->data, &c->in->box, &parts[c->self], err))
 			return -1;
 		own = place;
 	}
-	if (c->ops->begin(c->group, err) || c->ops->all_gather(c->group, own, room, most, c->out->dtype, err) || end(c, !row, err))
+	if (c->ops->begin(c->group, err) || c->ops->all_gather(c->group, own, scratch, most, c->out->dtype, err) || end(c, !row, err))
 		return -1;
 	for (int i = 0; !row && i < c->g->count; i++)
-		if (elements_of(&parts[c->member[i]]) && unpack(c, &parts[c->member[i]], room + (size_t)i * stride, err))
+		if (elements_of(&parts[c->member[i]]) && unpack(c, &parts[c->member[i]], scratch + (size_t)i * stride, err))
 			return -1;
 	return 0;
 }
@@ -154,12 +154,12 @@ static int gather_grouped(struct call *c, struct hspmd_error *err)
 	size_t total = 0, at = 0;
 	for (int i = 0; i < c->g->count; i++)
 		total += elements_of(&parts[i]);
-	char *room = room_for(c, 0, total, err);
-	if (!room)
+	char *scratch = scratch_for(c, 0, total, err);
+	if (!scratch)
 		return -1;
-	const char *own = elements_of(&parts[c->self]) ? hspmd_local_buffer_contiguous(c->in, &parts[c->self]) : room;
+	const char *own = elements_of(&parts[c->self]) ? hspmd_local_buffer_contiguous(c->in, &parts[c->self]) : scratch;
 	if (!own) {
-		char *packing = room_for(c, 1, elements_of(&parts[c->self]), err);
+		char *packing = scratch_for(c, 1, elements_of(&parts[c->self]), err);
 		own = packing ? packed(c, &parts[c->self], packing, err) : NULL;
 	}
 	if (!own || c->ops->begin(c->group, err))
@@ -168,7 +168,7 @@ static int gather_grouped(struct call *c, struct hspmd_error *err)
 		const struct hspmd_box *box = &parts[c->member[i]];
 		char *to = target(c, box);
 		size_t n = elements_of(box);
-		if (n && c->ops->broadcast(c->group, i, own, to ? to : room + at * c->in->element_bytes, n, c->out->dtype, err))
+		if (n && c->ops->broadcast(c->group, i, own, to ? to : scratch + at * c->in->element_bytes, n, c->out->dtype, err))
 			return -1;
 		at += n;
 	}
@@ -177,7 +177,7 @@ static int gather_grouped(struct call *c, struct hspmd_error *err)
 	at = 0;
 	for (int i = 0; i < c->g->count; i++) {
 		const struct hspmd_box *box = &parts[c->member[i]];
-		if (elements_of(box) && !target(c, box) && unpack(c, box, room + at * c->in->element_bytes, err))
+		if (elements_of(box) && !target(c, box) && unpack(c, box, scratch + at * c->in->element_bytes, err))
 			return -1;
 		at += elements_of(box);
 	}
@@ -189,16 +189,17 @@ static int scatter_padded(struct call *c, struct hspmd_error *err)
 	const struct hspmd_box *parts = c->step->out, *own = &parts[c->self];
 	size_t most = largest(c, parts), stride = most * c->in->element_bytes;
 	char *row = row_of(c, c->in, parts, &c->step->in[c->self], most),
-	     *room = row ? row : room_for(c, 0, most * (size_t)c->g->count, err);
-	char *to = elements_of(own) == most ? hspmd_local_buffer_contiguous(c->out, own) : NULL, *sum = to ? to : room_for(c, 1, most, err);
-	if (!room || !sum)
+	     *scratch = row ? row : scratch_for(c, 0, most * (size_t)c->g->count, err);
+	char *to = elements_of(own) == most ? hspmd_local_buffer_contiguous(c->out, own) : NULL,
+	     *sum = to ? to : scratch_for(c, 1, most, err);
+	if (!scratch || !sum)
 		return -1;
 	for (int i = 0; !row && i < c->g->count; i++) {
 		const struct hspmd_box *box = &parts[c->member[i]];
-		if (elements_of(box) && copy_box(c, room + (size_t)i * stride, box, c->in->data, &c->in->box, box, err))
+		if (elements_of(box) && copy_box(c, scratch + (size_t)i * stride, box, c->in->data, &c->in->box, box, err))
 			return -1;
 	}
-	if (c->ops->begin(c->group, err) || c->ops->reduce_scatter(c->group, room, sum, most, c->out->dtype, err) || end(c, !to, err))
+	if (c->ops->begin(c->group, err) || c->ops->reduce_scatter(c->group, scratch, sum, most, c->out->dtype, err) || end(c, !to, err))
 		return -1;
 	return to || !elements_of(own) ? 0 : copy_box(c, c->out->data, &c->out->box, sum, own, own, err);
 }
@@ -210,13 +211,13 @@ static int scatter_grouped(struct call *c, struct hspmd_error *err)
 	size_t total = 0, at = 0;
 	for (int i = 0; i < c->g->count; i++)
 		total += elements_of(&parts[i]);
-	char *room = room_for(c, 0, total, err), *to = elements_of(own) ? hspmd_local_buffer_contiguous(c->out, own) : NULL;
-	char *sum = to ? to : room_for(c, 1, elements_of(own), err);
-	if (!room || !sum)
+	char *scratch = scratch_for(c, 0, total, err), *to = elements_of(own) ? hspmd_local_buffer_contiguous(c->out, own) : NULL;
+	char *sum = to ? to : scratch_for(c, 1, elements_of(own), err);
+	if (!scratch || !sum)
 		return -1;
 	for (int i = 0; i < c->g->count; at += elements_of(&parts[c->member[i++]])) {
 		const struct hspmd_box *box = &parts[c->member[i]];
-		if (elements_of(box) && !packed(c, box, room + at * c->in->element_bytes, err))
+		if (elements_of(box) && !packed(c, box, scratch + at * c->in->element_bytes, err))
 			return -1;
 	}
 	if (c->ops->begin(c->group, err))
@@ -225,8 +226,8 @@ static int scatter_grouped(struct call *c, struct hspmd_error *err)
 	for (int i = 0; i < c->g->count; at += elements_of(&parts[c->member[i++]])) {
 		const struct hspmd_box *box = &parts[c->member[i]];
 		const char *from = elements_of(box) ? hspmd_local_buffer_contiguous(c->in, box) : NULL;
-		if (elements_of(box) &&
-		    c->ops->reduce(c->group, i, from ? from : room + at * c->in->element_bytes, sum, elements_of(box), c->out->dtype, err))
+		if (elements_of(box) && c->ops->reduce(c->group, i, from ? from : scratch + at * c->in->element_bytes, sum,
+		                                       elements_of(box), c->out->dtype, err))
 			return -1;
 	}
 	if (end(c, !to, err))
@@ -236,61 +237,61 @@ static int scatter_grouped(struct call *c, struct hspmd_error *err)
 
 /* ---- all-to-all */
 
-static int send_parts(struct call *c, char *room, struct hspmd_error *err)
+static int send_parts(struct call *c, char *scratch, struct hspmd_error *err)
 {
 	for (int i = 0; i < c->g->count; i++) {
 		struct hspmd_box box;
 		if (i == c->g->self || !hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &box))
 			continue;
 		const char *from = hspmd_local_buffer_contiguous(c->in, &box);
-		if (c->ops->send(c->group, i, from ? from : room, elements_of(&box), c->out->dtype, err))
+		if (c->ops->send(c->group, i, from ? from : scratch, elements_of(&box), c->out->dtype, err))
 			return -1;
-		room += elements_of(&box) * c->in->element_bytes;
+		scratch += elements_of(&box) * c->in->element_bytes;
 	}
 	return 0;
 }
 
-static int pack_parts(struct call *c, char *room, struct hspmd_error *err)
+static int pack_parts(struct call *c, char *scratch, struct hspmd_error *err)
 {
 	for (int i = 0; i < c->g->count; i++) {
 		struct hspmd_box box;
 		if (i == c->g->self || !hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &box))
 			continue;
-		if (!packed(c, &box, room, err))
+		if (!packed(c, &box, scratch, err))
 			return -1;
-		room += elements_of(&box) * c->in->element_bytes;
+		scratch += elements_of(&box) * c->in->element_bytes;
 	}
 	return 0;
 }
 
 /* unpacking: the data have been received. */
-static int receive_parts(struct call *c, char *room, bool unpacking, struct hspmd_error *err)
+static int receive_parts(struct call *c, char *scratch, bool unpacking, struct hspmd_error *err)
 {
 	for (int i = 0; i < c->g->count; i++) {
 		struct hspmd_box box;
 		if (i == c->g->self || !hspmd_box_intersect(&c->step->in[c->member[i]], &c->step->out[c->self], &box))
 			continue;
 		char *to = hspmd_local_buffer_contiguous(c->out, &box);
-		if (unpacking ? !to && unpack(c, &box, room, err)
-		              : c->ops->receive(c->group, i, to ? to : room, elements_of(&box), c->out->dtype, err))
+		if (unpacking ? !to && unpack(c, &box, scratch, err)
+		              : c->ops->receive(c->group, i, to ? to : scratch, elements_of(&box), c->out->dtype, err))
 			return -1;
-		room += elements_of(&box) * c->in->element_bytes;
+		scratch += elements_of(&box) * c->in->element_bytes;
 	}
 	return 0;
 }
 
 static int all_to_all(struct call *c, struct hspmd_error *err)
 {
-	struct hspmd_box kept;
+	struct hspmd_box own_box;
 	size_t total = 0; /* elements for other members; several may need the same ones */
 	for (int i = 0; i < c->g->count; i++)
-		if (hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &kept))
-			total += elements_of(&kept);
-	char *sent = room_for(c, 0, total, err), *came = room_for(c, 1, elements_of(&c->step->out[c->self]), err);
+		if (hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->member[i]], &own_box))
+			total += elements_of(&own_box);
+	char *sent = scratch_for(c, 0, total, err), *came = scratch_for(c, 1, elements_of(&c->step->out[c->self]), err);
 	if (!sent || !came || pack_parts(c, sent, err))
 		return -1;
-	if (hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->self], &kept) &&
-	    copy_box(c, c->out->data, &c->out->box, c->in->data, &c->in->box, &kept, err))
+	if (hspmd_box_intersect(&c->step->in[c->self], &c->step->out[c->self], &own_box) &&
+	    copy_box(c, c->out->data, &c->out->box, c->in->data, &c->in->box, &own_box, err))
 		return -1;
 	if (c->ops->begin(c->group, err) || send_parts(c, sent, err) || receive_parts(c, came, false, err) || end(c, true, err))
 		return -1;

@@ -122,7 +122,7 @@ int hspmd_devcomm_preconnected(struct hspmd_devcomm *d, struct hspmd_error *err)
 	return 1;
 }
 
-static int meet_pair(const struct devcomm_group *g, char *memory, struct hspmd_error *err)
+static int connect_pair(const struct devcomm_group *g, char *memory, struct hspmd_error *err)
 {
 	const struct hspmd_communicator_ops *ops = g->made->ops;
 	struct hspmd_communicator *group = g->made->group;
@@ -136,7 +136,7 @@ static int meet_pair(const struct devcomm_group *g, char *memory, struct hspmd_e
 
 /* A connection is built when both ends first use it. So all pairs connect now, in an order that is the same for all members, so that
  * there is no circular wait. */
-static int meet_pairs(struct hspmd_devcomm *d, struct hspmd_error *err)
+static int connect_pairs(struct hspmd_devcomm *d, struct hspmd_error *err)
 {
 	struct devcomm_buffer *b = hspmd_devcomm_buffer(d, 64, err);
 	int rv = b ? d->o.device->ops->zero(d->o.device, b->data, 64, err) : -1;
@@ -150,7 +150,7 @@ static int meet_pairs(struct hspmd_devcomm *d, struct hspmd_error *err)
 		}
 		last = next;
 		if (next && next->pair && next->made)
-			rv = meet_pair(next, b->data, err);
+			rv = connect_pair(next, b->data, err);
 	}
 	hspmd_devcomm_buffer_release(b, NULL, 0);
 	return rv ? -1 : d->o.device->ops->synchronise(d->o.device, err);
@@ -174,5 +174,5 @@ int hspmd_devcomm_wait_ready(struct hspmd_devcomm *d, struct hspmd_error *err)
 			return hspmd_fail(err, "waited %.3g s for communicators to be created", d->o.timeout_s);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
-	return meet_pairs(d, err);
+	return connect_pairs(d, err);
 }

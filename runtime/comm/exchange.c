@@ -55,7 +55,7 @@ static int post(struct exchange *e, struct flow *f, struct hspmd_error *err)
 }
 
 /* Process the next message of a flow: wait for it, copy it to its destination, post the receive for the message after the window. */
-static int take_next(struct exchange *e, struct flow *f, struct hspmd_error *err)
+static int finish_next(struct exchange *e, struct flow *f, struct hspmd_error *err)
 {
 	size_t slot = f->done % f->window;
 	if (hspmd_transport_wait(e->c->transport, &f->request[slot], 1, err))
@@ -165,7 +165,7 @@ static int copy_here(struct exchange *e, const struct hspmd_move *m, struct hspm
 }
 
 /* Complete a receive on the device. */
-static int take_devcomm(struct exchange *e, struct flow *f, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
+static int finish_devcomm(struct exchange *e, struct flow *f, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
 {
 	if (f->taken)
 		return 0;
@@ -185,13 +185,13 @@ static int finish_moves(struct exchange *e, const struct hspmd_move *moves, size
 			struct flow *f = &e->flows[i];
 			if (f->add || f->done == f->pieces.message_count)
 				continue;
-			if (take_next(e, f, err))
+			if (finish_next(e, f, err))
 				return -1;
 			more = true;
 		}
 	}
 	for (size_t i = 0; i < e->flow_count; i++)
-		if (e->flows[i].devcomm && !e->flows[i].add && take_devcomm(e, &e->flows[i], moves, count, err))
+		if (e->flows[i].devcomm && !e->flows[i].add && finish_devcomm(e, &e->flows[i], moves, count, err))
 			return -1;
 	return 0;
 }
@@ -212,10 +212,10 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 		}
 		for (size_t k = 0; k < e->flow_count; k++) {
 			struct flow *f = &e->flows[k];
-			if (f->add && f->devcomm && f->device == moves[i].from && take_devcomm(e, f, moves, count, err))
+			if (f->add && f->devcomm && f->device == moves[i].from && finish_devcomm(e, f, moves, count, err))
 				return -1;
 			while (f->add && f->device == moves[i].from && f->done < f->pieces.message_count)
-				if (take_next(e, f, err))
+				if (finish_next(e, f, err))
 					return -1;
 		}
 	}
@@ -241,7 +241,7 @@ int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *mov
 	return 0;
 }
 
-static bool take_early(struct hspmd_comm *c, uint64_t tag, struct exchange *out)
+static bool find_early(struct hspmd_comm *c, uint64_t tag, struct exchange *out)
 {
 	for (struct exchange **at = &c->early; *at; at = &(*at)->next) {
 		struct exchange *e = *at;
@@ -269,7 +269,7 @@ int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, si
                         const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	struct exchange e = { .c = c, .tag = tag };
-	bool early = take_early(c, tag, &e);
+	bool early = find_early(c, tag, &e);
 	e.in = in;
 	e.out = out;
 	int rv = early ? 0 : start_receives(&e, moves, count, err);

@@ -26,7 +26,7 @@ struct summing {
 	struct hspmd_request **request; /* [WINDOW][members] */
 	struct hspmd_scratch **scratch; /* of the same shape */
 	const void **source;            /* [members] */
-	bool share;                     /* all-reduce: send the totals to all members */
+	bool send_totals;               /* all-reduce: send the totals to all members */
 };
 
 static int post(struct summing *s, size_t m, struct hspmd_error *err)
@@ -50,10 +50,10 @@ static int post(struct summing *s, size_t m, struct hspmd_error *err)
 	return 0;
 }
 
-static int share_total(struct summing *s, const void *total, size_t bytes, struct hspmd_scratch *scratch, struct hspmd_error *err)
+static int send_total(struct summing *s, const void *total, size_t bytes, struct hspmd_scratch *scratch, struct hspmd_error *err)
 {
 	int n = s->step->member_count;
-	for (int k = 1; s->share && k < n; k++)
+	for (int k = 1; s->send_totals && k < n; k++)
 		if (hspmd_comm_send(s->c, s->step->members[(s->self + k) % n], s->tag | TAG_TOTAL, total, bytes, scratch, err))
 			return -1;
 	return 0;
@@ -90,7 +90,7 @@ static int sum_message(struct summing *s, size_t m, struct hspmd_error *err)
 	if (total)
 		rv = hspmd_pieces_unpack(s->c, &s->pieces, m, s->out, to, false, err);
 	if (!rv)
-		rv = share_total(s, to, bytes, total, err);
+		rv = send_total(s, to, bytes, total, err);
 	hspmd_comm_scratch_release(own);
 	hspmd_comm_scratch_release(total);
 	return rv;
@@ -242,7 +242,7 @@ static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step
 {
 	int n = step->member_count, rv = 0;
 	int64_t elements = in->box.hi[0];
-	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag, .share = true };
+	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag, .send_totals = true };
 	struct totals totals = { 0 };
 	struct hspmd_box mine = range(elements, n, self);
 	for (int k = 1; !rv && k < n; k++)

@@ -61,7 +61,7 @@ static void unreference(struct mailbox *box)
 }
 
 /* With the lock held. */
-static void tell(struct mailbox *box)
+static void notify(struct mailbox *box)
 {
 	box->news = true;
 	pthread_cond_broadcast(&box->changed);
@@ -98,7 +98,7 @@ static void memory_close(struct hspmd_transport *base)
 	for (int r = 0; t->peers && r < base->options.size; r++) {
 		if (!t->peers[r])
 			continue;
-		tell(t->peers[r]);
+		notify(t->peers[r]);
 		unreference(t->peers[r]);
 	}
 	pthread_mutex_unlock(&lock);
@@ -207,7 +207,7 @@ static int memory_send(struct hspmd_transport *base, int to, uint64_t tag, const
 	if (!t->peers[to]->closed) {
 		m->at = t->peers[to];
 		TAILQ_INSERT_TAIL(&m->at->laid, m, laid);
-		tell(m->at);
+		notify(m->at);
 	}
 	pthread_mutex_unlock(&lock);
 	*r = &m->request;
@@ -247,7 +247,7 @@ static void memory_progress(struct hspmd_transport *base)
 		if (m->offered == m->request.bytes && m->offered)
 			memcpy(m->data, s->data, m->offered);
 		if (t->peers[m->sender])
-			tell(t->peers[m->sender]);
+			notify(t->peers[m->sender]);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -271,7 +271,7 @@ static void memory_wake(struct hspmd_transport *base)
 {
 	struct memory_transport *t = (struct memory_transport *)base;
 	pthread_mutex_lock(&lock);
-	tell(t->own);
+	notify(t->own);
 	pthread_mutex_unlock(&lock);
 }
 

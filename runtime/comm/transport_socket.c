@@ -36,7 +36,7 @@ struct message {
 	void *data;
 	uint64_t id;
 	enum stage stage;
-	size_t came;                   /* receives: size of the message that arrived */
+	size_t received;               /* receives: size of the message that arrived */
 	struct hspmd_socket_item item; /* the frames that it writes: EAGER or REQUEST_TO_SEND, then DATA; CLEAR_TO_SEND */
 };
 
@@ -46,8 +46,8 @@ struct arrival {
 	uint64_t tag, id;
 	size_t bytes;
 	bool asks;
-	bool whole;             /* eager: all of it has arrived */
-	struct message *wanted; /* eager: a receive that was posted while it arrived */
+	bool complete;              /* eager: all of it has arrived */
+	struct message *claimed_by; /* eager: a receive that was posted while it arrived */
 	char body[];
 };
 
@@ -102,8 +102,8 @@ static void close_incoming(struct socket_transport *t, struct incoming *in)
 		/* The rest of this message will not arrive: its receive must fail and not finish. */
 		if (in->message)
 			in->message->stage = POSTED;
-		if (a && a->wanted)
-			a->wanted->stage = POSTED;
+		if (a && a->claimed_by)
+			a->claimed_by->stage = POSTED;
 		if (a) {
 			TAILQ_REMOVE(&p->arrivals, a, entry);
 			free(a);
@@ -146,7 +146,7 @@ static void need_link(struct socket_transport *t, struct peer *p)
 
 static void grant(struct socket_transport *t, struct peer *p, struct message *m, uint64_t send_id, uint64_t bytes)
 {
-	m->came = bytes;
+	m->received = bytes;
 	if (bytes != m->request.bytes) {
 		m->stage = FINISHED;
 		return;
@@ -166,12 +166,12 @@ static struct message *posted(struct peer *p, uint64_t tag)
 	return NULL;
 }
 
-static struct arrival *keep_arrival(struct peer *p, const struct hspmd_frame *f, bool asks)
+static struct arrival *add_arrival(struct peer *p, const struct hspmd_frame *f, bool asks)
 {
 	struct arrival *a = malloc(sizeof *a + (asks ? 0 : f->bytes));
 	if (!a)
 		return NULL;
-	*a = (struct arrival){ .tag = f->tag, .id = f->id, .bytes = f->bytes, .asks = asks, .whole = asks };
+	*a = (struct arrival){ .tag = f->tag, .id = f->id, .bytes = f->bytes, .asks = asks, .complete = asks };
 	TAILQ_INSERT_TAIL(&p->arrivals, a, entry);
 	return a;
 }
@@ -182,12 +182,12 @@ static int begin_eager(struct peer *p, struct incoming *in)
 		return -1;
 	struct message *m = posted(p, in->frame.tag);
 	if (m) {
-		m->came = in->frame.bytes;
+		m->received = in->frame.bytes;
 		m->stage = FILLING;
 		in->message = m;
-		in->into = m->came == m->request.bytes ? m->data : NULL;
+		in->into = m->received == m->request.bytes ? m->data : NULL;
 	} else {
-		in->arrival = keep_arrival(p, &in->frame, false);
+		in->arrival = add_arrival(p, &in->frame, false);
 		if (!in->arrival)
 			return -1;
 		in->into = in->arrival->body;
@@ -246,7 +246,7 @@ static int begin_frame(struct socket_transport *t, struct incoming *in)
 		m = posted(p, f->tag);
 		if (m)
 			grant(t, p, m, f->id, f->bytes);
-		else if (!keep_arrival(p, f, true))
+		else if (!add_arrival(p, f, true))
 			return -1;
 		return 0;
 	case HSPMD_FRAME_CLEAR_TO_SEND:
@@ -257,7 +257,7 @@ static int begin_frame(struct socket_transport *t, struct incoming *in)
 	return -1;
 }
 
-static int greet(struct socket_transport *t, struct incoming *in)
+static int read_hello(struct socket_transport *t, struct incoming *in)
 {
 	uint64_t rank = in->frame.tag;
 	if (memcmp(in->token, t->listener.token, sizeof in->token) || !t->peers || rank >= (uint64_t)t->base.options.size ||
@@ -274,14 +274,14 @@ static int end_frame(struct socket_transport *t, struct incoming *in)
 {
 	in->got = 0;
 	if (in->frame.kind == HSPMD_FRAME_HELLO)
-		return greet(t, in);
+		return read_hello(t, in);
 	if (in->message)
 		in->message->stage = FINISHED;
 	if (in->arrival) {
 		struct arrival *a = in->arrival;
-		a->whole = true;
-		if (a->wanted) {
-			struct message *m = a->wanted;
+		a->complete = true;
+		if (a->claimed_by) {
+			struct message *m = a->claimed_by;
 			if (a->bytes == m->request.bytes && a->bytes)
 				memcpy(m->data, a->body, a->bytes);
 			m->stage = FINISHED;
@@ -416,14 +416,14 @@ static int socket_receive(struct hspmd_transport *base, int from, uint64_t tag, 
 	TAILQ_INSERT_TAIL(&p->receives, m, entry);
 	*r = &m->request;
 	TAILQ_FOREACH(a, &p->arrivals, entry)
-	if (a->tag == tag && !a->wanted)
+	if (a->tag == tag && !a->claimed_by)
 		break;
 	if (!a)
 		return 0;
-	m->came = a->bytes;
-	if (!a->whole) {
+	m->received = a->bytes;
+	if (!a->complete) {
 		m->stage = FILLING;
-		a->wanted = m;
+		a->claimed_by = m;
 		return 0;
 	}
 	if (a->asks) {
@@ -449,7 +449,7 @@ static int test_send(struct peer *p, const struct message *m, struct hspmd_error
 static int test_receive(struct socket_transport *t, struct peer *p, const struct message *m, struct hspmd_error *err)
 {
 	if (m->stage == FINISHED)
-		return m->came == m->request.bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->came);
+		return m->received == m->request.bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->received);
 	if (p->in_closed)
 		return hspmd_fail(err, "it has closed its connections");
 	/* The peer's connection to this member may be accepted, but not read yet. */
@@ -517,10 +517,10 @@ static void allow_descriptors(int peers)
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_NOFILE, &limit))
 		return;
-	rlim_t wanted = (rlim_t)peers * 4 + 256;
-	if (limit.rlim_cur >= wanted)
+	rlim_t claimed_by = (rlim_t)peers * 4 + 256;
+	if (limit.rlim_cur >= claimed_by)
 		return;
-	limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+	limit.rlim_cur = claimed_by < limit.rlim_max ? claimed_by : limit.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 

@@ -39,7 +39,7 @@ struct ucx_message {
 	TAILQ_ENTRY(ucx_message) all;
 	bool done;
 	ucs_status_t status;
-	size_t came; /* receives: size of the message */
+	size_t received; /* receives: size of the message */
 };
 
 struct ucx_peer {
@@ -66,7 +66,7 @@ struct kept_context {
 };
 static _Atomic(struct kept_context *) kept_contexts;
 
-static void keep_context(ucp_context_h context)
+static void leak_context(ucp_context_h context)
 {
 	struct kept_context *k = malloc(sizeof *k);
 	if (!k)
@@ -115,7 +115,7 @@ static void ucx_close(struct hspmd_transport *base)
 		ucp_worker_destroy(t->worker);
 	}
 	if (t->context && (pending || t->failed))
-		keep_context(t->context);
+		leak_context(t->context);
 	else if (t->context)
 		ucp_cleanup(t->context);
 	while ((m = TAILQ_FIRST(&t->all))) {
@@ -253,7 +253,7 @@ static void on_sent(void *ucx, ucs_status_t status, void *arg)
 static void on_received(void *ucx, ucs_status_t status, const ucp_tag_recv_info_t *info, void *arg)
 {
 	struct ucx_message *m = arg;
-	m->came = status == UCS_OK ? info->length : 0;
+	m->received = status == UCS_OK ? info->length : 0;
 	on_sent(ucx, status, arg);
 }
 
@@ -346,7 +346,7 @@ static int ucx_test(struct hspmd_transport *base, struct hspmd_request *r, struc
 	if (m->done && m->status != UCS_OK)
 		rv = fail_ucx(err, "the transfer", m->status);
 	else if (m->done)
-		rv = r->sending || m->came == r->bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->came);
+		rv = r->sending || m->received == r->bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->received);
 	else if (t->peers[r->peer].failed != UCS_OK)
 		return fail_ucx(err, "the connection", t->peers[r->peer].failed); /* UCX may still own the request: close() frees it */
 	if (rv) {

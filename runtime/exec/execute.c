@@ -342,7 +342,7 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 
 /* Wait until all slots that are read have been received, and no slot that is written is still the source or destination of a message.
  * Steps on one engine run in order. */
-static int settle(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
+static int wait_for_slots(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
 {
 	struct hspmd_engine *own = engine_of(ex, in), *engines[] = { ex->flow, ex->overlap };
 	for (int e = 0; ex->flow && e < 2; e++) {
@@ -370,7 +370,7 @@ struct ahead {
 
 /* Post the receives of the next receiving instruction while the instructions before it compute. All in the program's order, in which a
  * device group has its messages. */
-static int expect_next(struct hspmd_executor *ex, size_t now, struct ahead *ahead, struct hspmd_error *err)
+static int post_receives(struct hspmd_executor *ex, size_t now, struct ahead *ahead, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
 	while (ex->flow && ahead->coming <= now && ahead->looked < p->vote) {
@@ -398,7 +398,7 @@ static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *e
 	set_args(ex, in, &none, &ex->all[0]);
 	for (; *i + 1 < ex->p->vote && ex->p->instructions[*i + 1].kind == HSPMD_INSTRUCTION_NORM; ++*i) {
 		const struct hspmd_instruction *next = &ex->p->instructions[*i + 1];
-		if (settle(ex, next, err))
+		if (wait_for_slots(ex, next, err))
 			return -1;
 		set_args(ex, next, &none, &ex->all[count++]);
 	}
@@ -413,7 +413,7 @@ static int run_recorded(void *executor, size_t *i, struct hspmd_error *err)
 }
 
 /* If instructions are measured: record the time that the instruction took since *then. */
-static int take_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err)
+static int record_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err)
 {
 	const struct hspmd_instruction *in = &ex->p->instructions[i], *next = in + 1;
 	if (!ex->o.seconds)
@@ -457,15 +457,15 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		return -1;
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		int status = settle(ex, in, err);
+		int status = wait_for_slots(ex, in, err);
 		if (!status)
-			status = expect_next(ex, i, &ahead, err);
+			status = post_receives(ex, i, &ahead, err);
 		double began = hspmd_now();
 		times->communication_s += began - then;
 		then = began;
 		size_t end = hspmd_replay_segment_end(ex->replay, i);
 		for (size_t k = i + 1; !status && k < end; k++)
-			status = settle(ex, &p->instructions[k], err);
+			status = wait_for_slots(ex, &p->instructions[k], err);
 		int replayed = !status && end > i ? hspmd_replay_run_segment(ex->replay, i, end, run_recorded, ex, err) : 0;
 		if (replayed < 0)
 			status = -1;
@@ -476,7 +476,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 			         : in->kind == HSPMD_INSTRUCTION_RUN  ? run_kernel(ex, in, NULL, err)
 			         : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
 			                                              : run_norms(ex, &i, err);
-		if (status || take_time(ex, i, &measured, err))
+		if (status || record_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
 		if (ex->o.timeline && in->kind != HSPMD_INSTRUCTION_COMM)
@@ -580,7 +580,7 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 			continue;
 		}
 		int status = ex->o.persistent ? update_persistent(ex, in, own, &block, err) : run_kernel(ex, in, own, err);
-		if (status || take_time(ex, i, &measured, err))
+		if (status || record_time(ex, i, &measured, err))
 			return -1;
 	}
 	if (count && ex->o.device->ops->run_batch(ex->o.device, HSPMD_OP_ADAMW, ex->all, count, err))

@@ -169,7 +169,7 @@ static int train(struct member *m, struct hspmd_error *err)
 }
 
 /* Wait until all members have got this far, or one has failed. */
-static void await_all(struct shared *s, int *arrived)
+static void wait_for_all(struct shared *s, int *arrived)
 {
 	pthread_mutex_lock(&s->lock);
 	++*arrived;
@@ -186,10 +186,10 @@ static void *run_member(void *argument)
 	struct hspmd_error err;
 	if (open_member(m, &err))
 		report(s, &err);
-	await_all(s, &s->opened);
+	wait_for_all(s, &s->opened);
 	if (!atomic_load(&s->failed) && connect_member(m, &err))
 		report(s, &err);
-	await_all(s, &s->connected); /* a member without steps to train closes at once, and others could then no longer connect to it */
+	wait_for_all(s, &s->connected); /* a member without steps to train closes at once, and others could then no longer connect to it */
 	if (!atomic_load(&s->failed) && train(m, &err))
 		report(s, &err);
 	for (int k = 0; k < 2 && atomic_load(&s->failed); k++)

@@ -64,7 +64,7 @@ static int find_voters(struct hspmd_generation *g, struct hspmd_error *err)
 }
 
 /* Determine who writes which state into checkpoints. Members that are in no stage of the plan take no part. */
-static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *err)
+static int place_checkpoints(struct hspmd_generation *g, struct hspmd_error *err)
 {
 	int *rank_of = malloc((size_t)(g->cluster->device_count + 1) * sizeof *rank_of);
 	if (!rank_of)
@@ -96,7 +96,7 @@ static int build_lengths(struct hspmd_generation *g, struct hspmd_error *err)
 /* ---- memory that outlives the process */
 
 /* This node's part of the run's folder, and the name of the device's files in it. */
-static int place_of(const struct hspmd_worker_setup *setup, char **folder, char **name, struct hspmd_error *err)
+static int persistent_name(const struct hspmd_worker_setup *setup, char **folder, char **name, struct hspmd_error *err)
 {
 	*folder = hspmd_asprintf("%s/%s", setup->memory, setup->node);
 	*name = strdup(setup->address);
@@ -112,7 +112,7 @@ static void make_persistent(struct hspmd_generation *g)
 	char *folder = NULL, *name = NULL, *text = NULL;
 	if (!g->setup->memory || !g->setup->device->ops->host_memory || g->program->stage < 0)
 		return;
-	if (!hspmd_shm_dir_create(g->setup->memory, &err) && !place_of(g->setup, &folder, &name, &err)) {
+	if (!hspmd_shm_dir_create(g->setup->memory, &err) && !persistent_name(g->setup, &folder, &name, &err)) {
 		text = json_dumps(g->message, JSON_COMPACT | JSON_REAL_PRECISION(17));
 		if (text)
 			g->persistent = hspmd_persistent_create(
@@ -173,7 +173,7 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 		goto fail;
 	write_program(g);
 	g->layouts = hspmd_parameter_layouts_build(g->program->graph, g->plan, err);
-	if (!g->layouts || spread_checkpoints(g, err))
+	if (!g->layouts || place_checkpoints(g, err))
 		goto fail;
 	return g;
 fail:
@@ -182,7 +182,7 @@ fail:
 }
 
 /* Bytes that a plan may use on the device; INT64_MAX: the device has no part in it, or the device itself limits its memory. */
-static int64_t promised(const struct hspmd_generation *g)
+static int64_t available_bytes(const struct hspmd_generation *g)
 {
 	int device = g->program->stage < 0 || !g->setup->device->ops->host_memory ? -1 : g->program->device;
 	return device < 0 ? INT64_MAX : g->cluster->types[g->cluster->devices[device].type].memory_bytes;
@@ -198,7 +198,7 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 	}
 	if (!g)
 		return NULL;
-	g->persistent_later = (int64_t)hspmd_executor_persistent_bytes(g->program) > promised(g) - reserved_bytes;
+	g->persistent_later = (int64_t)hspmd_executor_persistent_bytes(g->program) > available_bytes(g) - reserved_bytes;
 	if (!g->persistent_later)
 		make_persistent(g); /* allocating new memory takes time, and the previous generation may still train meanwhile */
 	return g;
@@ -236,7 +236,7 @@ bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_
 	size_t state = !old || !old->executor || hspmd_executor_spilled(old->executor) ? 0
 	               : old->persistent                                               ? hspmd_persistent_bytes(old->persistent)
 	                                                                               : old->program->fixed_bytes;
-	return !state || hspmd_generation_memory(g) <= promised(g) - (int64_t)state;
+	return !state || hspmd_generation_memory(g) <= available_bytes(g) - (int64_t)state;
 }
 
 static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
@@ -305,7 +305,7 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 	struct hspmd_persistent *l = NULL;
 	if (!setup->memory)
 		hspmd_fail(err, "nothing outlives a worker here");
-	else if (!place_of(setup, &folder, &name, err))
+	else if (!persistent_name(setup, &folder, &name, err))
 		l = hspmd_persistent_open(folder, name, END_S, err);
 	free(folder);
 	free(name);

@@ -213,7 +213,7 @@ static int copy_now(void *context, int tensor, const struct hspmd_box *box, stru
 	return copied;
 }
 
-static void *place(void *context, int tensor, const struct hspmd_box *box, bool sending)
+static void *buffer_of(void *context, int tensor, const struct hspmd_box *box, bool sending)
 {
 	const struct ends *e = context;
 	const struct hspmd_generation *g = sending ? e->old : e->now;
@@ -278,7 +278,7 @@ static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, j
 	json_t *live = json_object_get(state, "live"), *manifest = json_object_get(state, "manifest");
 	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
 	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
-	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, place };
+	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, buffer_of };
 	struct hspmd_state_transfer_report moved = { 0 };
 	int status = (manifest && (!m || open_reader(&ends, state, err))) || start_inventory(g, &inv, err) ? -1 : 0;
 	if (!status) {

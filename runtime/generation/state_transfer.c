@@ -16,7 +16,7 @@
 
 /* Memory that a message reads or writes; the transport owns it after the message was abandoned. */
 struct block {
-	struct hspmd_deferred_free kept;
+	struct hspmd_deferred_free deferred;
 	_Alignas(64) char data[];
 };
 
@@ -80,7 +80,7 @@ static int reserve(struct engine *e, struct channel *c, size_t bytes)
 }
 
 /* Address of the only slice of a message if it is packed in memory; NULL otherwise. */
-static char *place_of(const struct engine *e, const struct channel *c, size_t stop)
+static char *packed_slice(const struct engine *e, const struct channel *c, size_t stop)
 {
 	const struct hspmd_planned_move *m = &e->moves[c->next];
 	return e->end->place && stop == c->next + 1 ? e->end->place(e->end->context, m->tensor, &m->box, c->sending) : NULL;
@@ -101,7 +101,7 @@ static int pack(struct engine *e, struct channel *c, size_t stop, size_t bytes)
 static int start_bucket(struct engine *e, struct channel *c)
 {
 	size_t bytes, stop = bucket_end(e, c->next, c->end, &bytes);
-	c->data = place_of(e, c, stop);
+	c->data = packed_slice(e, c, stop);
 	if (!c->data && pack(e, c, stop, bytes))
 		return -1;
 	c->first = c->next;
@@ -144,7 +144,7 @@ static int copy_local(struct engine *e, size_t i)
 }
 
 /* Check every channel once. `busy`: there is work left; `moved`: something was done. */
-static int turn(struct engine *e, bool *busy, bool *moved)
+static int poll_channels(struct engine *e, bool *busy, bool *moved)
 {
 	*busy = *moved = false;
 	if (e->channel_count)
@@ -171,7 +171,7 @@ static int turn(struct engine *e, bool *busy, bool *moved)
 	return 0;
 }
 
-static int give_up(struct engine *e)
+static int abandon(struct engine *e)
 {
 	size_t k = 0;
 	while (k + 1 < e->channel_count && !e->channels[k].request)
@@ -191,7 +191,7 @@ static int run_channels(struct engine *e)
 	while (busy) {
 		if (e->transport && hspmd_transport_aborted(e->transport))
 			return hspmd_fail(e->err, "moving state was aborted");
-		if (turn(e, &busy, &moved))
+		if (poll_channels(e, &busy, &moved))
 			return hspmd_error_prefix(e->err, "moving state");
 		if (e->local < e->local_end) {
 			if (copy_local(e, e->local++))
@@ -201,7 +201,7 @@ static int run_channels(struct engine *e)
 		if (moved)
 			since = hspmd_now();
 		else if (busy && hspmd_now() - since > e->transport->options.timeout_s)
-			return give_up(e);
+			return abandon(e);
 		else if (busy)
 			e->transport->ops->block(e->transport, 0.01);
 	}
@@ -246,7 +246,7 @@ int hspmd_state_transfer_run(struct hspmd_transport *transport, int self, const 
 		status = run_channels(&e);
 	for (size_t k = 0; k < e.channel_count; k++)
 		if (e.channels[k].request && e.channels[k].block) /* abandoned: it may still be written until the transport is closed */
-			hspmd_transport_free_on_close(transport, &e.channels[k].block->kept);
+			hspmd_transport_free_on_close(transport, &e.channels[k].block->deferred);
 		else
 			free(e.channels[k].block);
 	free(e.channels);

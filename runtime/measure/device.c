@@ -110,7 +110,7 @@ static int step(void *context, double *took, struct hspmd_error *err)
 	return s->trial ? hspmd_trial_step(s->trial, took, err) : 0;
 }
 
-static int keep_result(struct session *s, int tp, int micro_batch, struct hspmd_error *err)
+static int store_result(struct session *s, int tp, int micro_batch, struct hspmd_error *err)
 {
 	struct hspmd_trial_result r;
 	json_t *seconds = json_array();
@@ -133,7 +133,7 @@ static int keep_result(struct session *s, int tp, int micro_batch, struct hspmd_
 static int end(void *context, int tp, int micro_batch, bool keep, struct hspmd_error *err)
 {
 	struct session *s = context;
-	int rv = keep && s->trial ? keep_result(s, tp, micro_batch, err) : 0;
+	int rv = keep && s->trial ? store_result(s, tp, micro_batch, err) : 0;
 	hspmd_trial_destroy(s->trial);
 	s->trial = NULL;
 	return rv;
@@ -141,7 +141,7 @@ static int end(void *context, int tp, int micro_batch, bool keep, struct hspmd_e
 
 /* ---- links */
 
-static int keep_points(struct session *s, const struct hspmd_link_pair *pair, double (*points)[2], int count, struct hspmd_error *err)
+static int store_points(struct session *s, const struct hspmd_link_pair *pair, double (*points)[2], int count, struct hspmd_error *err)
 {
 	json_t *list = json_array();
 	int bad = !list;
@@ -178,7 +178,7 @@ static int measure_links(struct session *s, double until, struct hspmd_error *er
 			if (pairs[i].from != self && pairs[i].to != self)
 				continue;
 			int n = hspmd_measure_pair(s->context, &pairs[i], each, points, err);
-			rv = n < 0 ? -1 : n > 0 ? keep_points(s, &pairs[i], points, n, err) : 0;
+			rv = n < 0 ? -1 : n > 0 ? store_points(s, &pairs[i], points, n, err) : 0;
 		}
 		if (!rv)
 			rv = end_round(s, err);

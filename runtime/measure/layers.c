@@ -214,7 +214,7 @@ static int layers_of_kind(const struct hspmd_trial *t, int kind)
 	return kind == HSPMD_LAYER_BLOCK ? t->model.block_count : 1;
 }
 
-static int keep_step(struct hspmd_trial *t, struct hspmd_error *err)
+static int store_step(struct hspmd_trial *t, struct hspmd_error *err)
 {
 	if (hspmd_array_grow(&t->steps, &t->capacity, t->count, sizeof *t->steps))
 		return hspmd_fail_memory(err, "measuring layers");
@@ -240,7 +240,7 @@ int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *er
 		return -1;
 	*took = hspmd_now() - then;
 	t->step++;
-	return keep_step(t, err);
+	return store_step(t, err);
 }
 
 /* ---- results */

@@ -196,7 +196,7 @@ static int round_trip(struct ping *g, bool leads, struct hspmd_error *err)
 }
 
 /* Agree on the number of rounds that follow; 0: no more. */
-static int tell_count(struct ping *g, bool leads, int32_t *count, struct hspmd_error *err)
+static int agree_count(struct ping *g, bool leads, int32_t *count, struct hspmd_error *err)
 {
 	struct hspmd_transport *t = g->context->transport;
 	struct hspmd_request *r = NULL;
@@ -226,7 +226,7 @@ static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS
 		if (resolve(g, sizes[k], err))
 			return -1;
 		for (int run = 0; run < 2; run++) {
-			if (tell_count(g, true, &rounds, err))
+			if (agree_count(g, true, &rounds, err))
 				return -1;
 			for (int i = 0; i < rounds; i++) {
 				double then = hspmd_now();
@@ -242,14 +242,14 @@ static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS
 		count++;
 	}
 	int32_t end = 0;
-	return tell_count(g, true, &end, err) ? -1 : count;
+	return agree_count(g, true, &end, err) ? -1 : count;
 }
 
 static int follow(struct ping *g, struct hspmd_error *err)
 {
 	int32_t rounds;
 	for (int run = 0;; run++) {
-		if (tell_count(g, false, &rounds, err))
+		if (agree_count(g, false, &rounds, err))
 			return -1;
 		if (!rounds)
 			return 0;

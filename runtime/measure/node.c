@@ -215,7 +215,7 @@ static int blame(const struct node *n, int i, struct hspmd_error *err)
 	return hspmd_error_prefix(err, "device %s:%d", n->topology->cluster->nodes[0].name, i);
 }
 
-static int tell(struct node *n, int i, json_t *m, struct hspmd_error *err)
+static int send_message(struct node *n, int i, json_t *m, struct hspmd_error *err)
 {
 	int rv = m ? hspmd_wire_send(n->devices[i].fd, m, START_S, err) : hspmd_fail_memory(err, "telling a device");
 	json_decref(m);
@@ -223,7 +223,7 @@ static int tell(struct node *n, int i, json_t *m, struct hspmd_error *err)
 }
 
 /* The value of `key` in a device's answer: a new reference, or NULL. */
-static json_t *ask(struct node *n, int i, const char *key, double wait_s, struct hspmd_error *err)
+static json_t *request(struct node *n, int i, const char *key, double wait_s, struct hspmd_error *err)
 {
 	json_t *m = NULL, *value = NULL;
 	int got = hspmd_wire_receive(n->devices[i].fd, n->devices[i].reader, wait_s, &m, err);
@@ -241,13 +241,13 @@ static json_t *ask(struct node *n, int i, const char *key, double wait_s, struct
 }
 
 /* The answers of all devices as one text; NULL and err if one has no answer. */
-static char *ask_all(struct node *n, const char *key, double wait_s, struct hspmd_error *err)
+static char *request_all(struct node *n, const char *key, double wait_s, struct hspmd_error *err)
 {
 	json_t *list = json_array();
 	int bad = !list;
 	char *text = NULL;
 	for (int i = 0; !bad && i < n->count; i++)
-		bad = json_array_append_new(list, ask(n, i, key, wait_s, err));
+		bad = json_array_append_new(list, request(n, i, key, wait_s, err));
 	if (!bad && !(text = json_dumps(list, JSON_COMPACT)))
 		hspmd_fail_memory(err, "gathering");
 	json_decref(list);
@@ -260,17 +260,17 @@ static char *open_all(struct node *n, const struct hspmd_cluster *all, struct hs
 	int rv = cluster ? 0 : hspmd_fail_memory(err, "starting devices");
 	n->first = all->nodes[hspmd_cluster_find_node(all, n->topology->cluster->nodes[0].name)].first_device;
 	for (int i = 0; !rv && i < n->count; i++)
-		rv = tell(n, i, json_pack("{ss,sO,si}", "type", "open", "cluster", cluster, "device", n->first + i), err);
+		rv = send_message(n, i, json_pack("{ss,sO,si}", "type", "open", "cluster", cluster, "device", n->first + i), err);
 	json_decref(cluster);
-	return rv ? NULL : ask_all(n, "address", START_S, err);
+	return rv ? NULL : request_all(n, "address", START_S, err);
 }
 
 static char *measure_all(struct node *n, json_t *addresses, struct hspmd_error *err)
 {
 	for (int i = 0; i < n->count; i++)
-		if (tell(n, i, json_pack("{ss,sO}", "type", "measure", "addresses", addresses), err))
+		if (send_message(n, i, json_pack("{ss,sO}", "type", "measure", "addresses", addresses), err))
 			return NULL;
-	return ask_all(n, "row", patience(n->options), err);
+	return request_all(n, "row", patience(n->options), err);
 }
 
 /* ---- the Slurm step */

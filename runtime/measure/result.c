@@ -85,7 +85,7 @@ static bool said_before(const struct result *r, size_t row, const json_t *note)
 }
 
 /* Log what could not be measured. Equal devices have the same notes, so each is logged once. */
-static void tell_notes(const struct result *r, size_t row, int device, const json_t *notes)
+static void log_notes(const struct result *r, size_t row, int device, const json_t *notes)
 {
 	size_t k;
 	json_t *at;
@@ -110,7 +110,7 @@ static int read_rows(struct result *r, struct hspmd_error *err)
 		json_array_foreach(layers, k, at)
 			if (add_layers(r, device, at, err))
 				return -1;
-		tell_notes(r, i, device, notes);
+		log_notes(r, i, device, notes);
 		if (!json_is_null(kept) && json_unpack(kept, "[FFF]", &r->kept[0], &r->kept[1], &r->kept[2]))
 			return fail_row(err);
 	}

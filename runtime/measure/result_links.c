@@ -134,7 +134,7 @@ static int add_of_types(struct curves *all, enum hspmd_link_scope scope, int a, 
 }
 
 /* Returns true if there are two devices of these types within one node, or on two nodes. */
-static bool can_meet(const struct hspmd_cluster *c, enum hspmd_link_scope scope, int a, int b)
+static bool pair_exists(const struct hspmd_cluster *c, enum hspmd_link_scope scope, int a, int b)
 {
 	int nodes_a = 0, nodes_b = 0, nodes_both = 0;
 	for (int n = 0; n < c->node_count; n++) {
@@ -161,7 +161,7 @@ static bool all_measured(const struct curves *all, enum hspmd_link_scope scope)
 			bool found = false;
 			for (size_t i = 0; i < all->count && !found; i++)
 				found = is_of(all, &all->list[i], scope, a, b);
-			if (!found && can_meet(all->c, scope, a, b))
+			if (!found && pair_exists(all->c, scope, a, b))
 				return false;
 			any |= found;
 		}

@@ -20,7 +20,7 @@ struct degree {
 	bool over; /* larger micro-batches are not possible */
 };
 
-struct turns {
+struct trial_queue {
 	const struct hspmd_trial_ops *ops;
 	const struct hspmd_measure_options *w;
 	double until;
@@ -29,7 +29,7 @@ struct turns {
 };
 
 /* Seconds until the end, the minimum of all devices. */
-static int time_left(const struct turns *t, double *left, struct hspmd_error *err)
+static int time_left(const struct trial_queue *t, double *left, struct hspmd_error *err)
 {
 	double late = t->ops->now(t->ops->context) - t->until;
 	int rv = t->ops->agree(t->ops->context, &late, err);
@@ -39,7 +39,7 @@ static int time_left(const struct turns *t, double *left, struct hspmd_error *er
 
 /* Estimate the trial of degree number `which`: the work grows with the micro-batch, and a larger group is at most as slow as a smaller
  * one. */
-static struct hspmd_trial_estimate expect(const struct turns *t, int which, int micro_batch)
+static struct hspmd_trial_estimate estimate_trial(const struct trial_queue *t, int which, int micro_batch)
 {
 	struct hspmd_trial_estimate g = t->ops->estimate(t->ops->context, t->w->tps[which], micro_batch);
 	const struct degree *known = &t->degrees[which];
@@ -53,7 +53,7 @@ static struct hspmd_trial_estimate expect(const struct turns *t, int which, int 
 }
 
 /* Run the steps of the current trial. `began`: when it started. */
-static int run_steps(struct turns *t, int which, int micro_batch, double began, double allotted, struct hspmd_error *err)
+static int run_steps(struct trial_queue *t, int which, int micro_batch, double began, double allotted, struct hspmd_error *err)
 {
 	const struct hspmd_trial_ops *s = t->ops;
 	struct degree *d = &t->degrees[which];
@@ -76,7 +76,7 @@ static int run_steps(struct turns *t, int which, int micro_batch, double began, 
 	return 0;
 }
 
-static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_error *err)
+static int try_one(struct trial_queue *t, int which, int micro_batch, struct hspmd_error *err)
 {
 	const struct hspmd_trial_ops *s = t->ops;
 	struct degree *d = &t->degrees[which];
@@ -86,7 +86,7 @@ static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_err
 		return 0;
 	if (time_left(t, &left, err))
 		return -1;
-	struct hspmd_trial_estimate g = expect(t, which, micro_batch);
+	struct hspmd_trial_estimate g = estimate_trial(t, which, micro_batch);
 	if (g.start_s + g.step_s > left) {
 		char why[128];
 		snprintf(why, sizeof why, "left out for lack of time (--budget): it takes some %.2g s, and there are %.2g s",
@@ -110,7 +110,7 @@ static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_err
 int hspmd_measure_trials(const struct hspmd_trial_ops *ops, const struct hspmd_measure_options *options, int peers, double until,
                          struct hspmd_error *err)
 {
-	struct turns t = { .ops = ops, .w = options, .until = until };
+	struct trial_queue t = { .ops = ops, .w = options, .until = until };
 	int degrees = 0;
 	while (degrees < options->tp_count && options->tps[degrees] <= peers)
 		degrees++;

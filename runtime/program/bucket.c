@@ -109,37 +109,37 @@ static bool works_in_place(const struct hspmd_transfer *t)
 }
 
 /* Move the steps of one group's transfer into the common transfer. Its values from `first` on are still unused. */
-static void take_over(struct hspmd_transfer *t, struct hspmd_transfer *way, int first)
+static void append_steps(struct hspmd_transfer *t, struct hspmd_transfer *route, int first)
 {
-	int last = way->value_count - 1;
+	int last = route->value_count - 1;
 	for (int v = 1; v < last; v++) {
-		t->layout[first + v - 1] = way->layout[v];
-		way->layout[v] = (struct hspmd_layout){ 0 };
+		t->layout[first + v - 1] = route->layout[v];
+		route->layout[v] = (struct hspmd_layout){ 0 };
 	}
-	for (int k = 0; k < way->step_count; k++) {
+	for (int k = 0; k < route->step_count; k++) {
 		struct hspmd_comm_step *step = &t->steps[t->step_count++];
-		*step = way->steps[k];
+		*step = route->steps[k];
 		step->input = step->input == 0 ? 0 : first + step->input - 1;
 		step->output = step->output == last ? t->value_count - 1 : first + step->output - 1;
 	}
-	way->step_count = 0;
+	route->step_count = 0;
 }
 
 struct hspmd_transfer *hspmd_program_bucket(const struct hspmd_transfer *like, const int64_t *elements, const struct hspmd_link_cost *cost,
                                             bool *hops, struct hspmd_error *err)
 {
 	size_t groups = (size_t)like->step_count;
-	struct hspmd_transfer **ways = hspmd_calloc(groups, sizeof *ways), *t = NULL;
-	int values = 2, steps = 0, status = ways ? 0 : hspmd_fail_memory(err, "specialising");
+	struct hspmd_transfer **routes = hspmd_calloc(groups, sizeof *routes), *t = NULL;
+	int values = 2, steps = 0, status = routes ? 0 : hspmd_fail_memory(err, "specialising");
 	*hops = false;
 	for (size_t k = 0; !status && k < groups; k++) {
-		ways[k] = resolve_group(&like->steps[k], elements[k], like->element_bytes, cost, err);
-		if (!ways[k] || !works_in_place(ways[k]))
-			status = ways[k] ? 1 : -1;
+		routes[k] = resolve_group(&like->steps[k], elements[k], like->element_bytes, cost, err);
+		if (!routes[k] || !works_in_place(routes[k]))
+			status = routes[k] ? 1 : -1;
 		else
-			*hops = *hops || ways[k]->step_count > 1;
-		values += ways[k] ? ways[k]->value_count - 2 : 0;
-		steps += ways[k] ? ways[k]->step_count : 0;
+			*hops = *hops || routes[k]->step_count > 1;
+		values += routes[k] ? routes[k]->value_count - 2 : 0;
+		steps += routes[k] ? routes[k]->step_count : 0;
 	}
 	*hops = *hops && !status && steps < HSPMD_PROGRAM_MAX_TRANSFER_STEPS;
 	if (status >= 0) {
@@ -151,11 +151,11 @@ struct hspmd_transfer *hspmd_program_bucket(const struct hspmd_transfer *like, c
 		}
 	}
 	for (size_t k = 0, first = 1; t && *hops && k < groups; k++) {
-		take_over(t, ways[k], (int)first);
-		first += (size_t)ways[k]->value_count - 2;
+		append_steps(t, routes[k], (int)first);
+		first += (size_t)routes[k]->value_count - 2;
 	}
-	for (size_t k = 0; ways && k < groups; k++)
-		hspmd_transfer_destroy(ways[k]);
-	free(ways);
+	for (size_t k = 0; routes && k < groups; k++)
+		hspmd_transfer_destroy(routes[k]);
+	free(routes);
 	return t;
 }

@@ -49,7 +49,7 @@ static struct hspmd_annotation *gradient_annotation(const struct sync *s, const 
 }
 
 /* Give the transfer to the program. On failure it is destroyed. */
-static int keep(const struct sync *s, struct hspmd_transfer *t)
+static int own_transfer(const struct sync *s, struct hspmd_transfer *t)
 {
 	struct hspmd_program *p = s->p;
 	if (hspmd_array_grow(&p->transfers, &p->transfer_capacity, p->transfer_count, sizeof *p->transfers)) {
@@ -70,7 +70,7 @@ static const struct hspmd_transfer *resolve(const struct sync *s, const struct h
 		hspmd_error_prefix(s->err, "parameter %s", l->name);
 		return NULL;
 	}
-	return keep(s, t) ? NULL : t;
+	return own_transfer(s, t) ? NULL : t;
 }
 
 /* used_type: of the parameter in operators. kept_type: of the master parameter, its gradient and its moments. */
@@ -95,7 +95,7 @@ static int state_slot(const struct sync *s, const struct hspmd_parameter_layout 
 }
 
 /* Determine this device's part of the parameter's state, and add slots for it. */
-static int lay_state(const struct sync *s, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state)
+static int add_state(const struct sync *s, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state)
 {
 	struct hspmd_program *p = s->p;
 	*state = (struct hspmd_program_state){
@@ -183,7 +183,7 @@ struct bucket {
 };
 
 /* Add the instructions of a sum of gradients that are complete at `ready`. */
-static int sum(struct sync *s, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route, size_t ready)
+static int add_sum(struct sync *s, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route, size_t ready)
 {
 	struct hspmd_program *p = s->p;
 	size_t first = p->instruction_count;
@@ -210,7 +210,7 @@ static int flush(struct sync *s, struct bucket *b)
 		return 0;
 	struct hspmd_transfer *fused = hspmd_program_bucket(b->first, b->elements, s->cost, &hops, s->err);
 	b->first = NULL;
-	if (!fused || keep(s, fused))
+	if (!fused || own_transfer(s, fused))
 		return -1;
 	if (b->count > 1 || hops)
 		t = fused;
@@ -237,7 +237,7 @@ static int flush(struct sync *s, struct bucket *b)
 		.number = SYNC_NUMBER(b->number, 0),
 		.peer_pipeline_rank = -1,
 	};
-	return sum(s, t, &route, b->ready);
+	return add_sum(s, t, &route, b->ready);
 }
 
 /* Put a gradient into the bucket; flush the bucket before if it is full or has other groups. */
@@ -303,7 +303,7 @@ static int sum_gradient(struct sync *s, struct bucket *b, int number)
 		.number = SYNC_NUMBER(number, 0),
 		.peer_pipeline_rank = -1,
 	};
-	return sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
+	return add_sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
 }
 
 /* ---- sums that overlap with the passes */
@@ -349,7 +349,7 @@ static int interleave(struct sync *s)
 	return 0;
 }
 
-static int take_norm(const struct sync *s, int number)
+static int add_norm(const struct sync *s, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_program_state *state = &p->states[number];
@@ -420,7 +420,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *con
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
 	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
 	for (int i = 0; !status && i < p->state_count; i++)
-		status = lay_state(&s, &layouts->parameters[i], &p->states[i]);
+		status = add_state(&s, &layouts->parameters[i], &p->states[i]);
 	if (!status)
 		status = find_complete(&s);
 	/* The order in which backward passes complete gradients; it is the same on all devices. */
@@ -436,7 +436,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *con
 	free(s.when);
 	hspmd_resolve_cache_destroy(s.alike.cache);
 	for (int i = p->state_count - 1; !status && i >= 0; i--)
-		status = take_norm(&s, i);
+		status = add_norm(&s, i);
 	if (status)
 		return -1;
 	p->vote = p->instruction_count;

@@ -70,7 +70,7 @@ static int compare_graphs(struct scaling *s)
 
 /* ---- bounds */
 
-static void look_at_box(struct scaling *s, const struct hspmd_box *box, unsigned char grows)
+static void check_box(struct scaling *s, const struct hspmd_box *box, unsigned char grows)
 {
 	for (int d = 0; d < box->rank; d++)
 		if (grows >> d & 1)
@@ -107,7 +107,7 @@ static void each_box(struct scaling *s, struct hspmd_transfer *t, unsigned char 
 
 static void look(const struct scaling *s, struct hspmd_box *box, unsigned char grows)
 {
-	look_at_box((struct scaling *)s, box, grows);
+	check_box((struct scaling *)s, box, grows);
 }
 
 /* ---- transfers */
@@ -163,7 +163,7 @@ static int scale(struct scaling *s)
 	s->step = s->own;
 	for (size_t f = 0; f < p->slot_type_count; f++)
 		if (p->slot_types[f].tensor >= 0)
-			look_at_box(s, &p->slot_types[f].box, s->grows[p->slot_types[f].tensor]);
+			check_box(s, &p->slot_types[f].box, s->grows[p->slot_types[f].tensor]);
 	for (size_t i = 0; i < s->made_count; i++)
 		each_box(s, s->made[i].transfer, s->made[i].grows, look);
 	if (s->length % (s->own / s->step))

@@ -31,12 +31,12 @@ struct source {
 	struct offer offer;
 	struct hspmd_request *request[WINDOW];
 	char *piece[WINDOW];
-	uint64_t *sums, *told; /* checksums of the pieces: computed and received */
+	uint64_t *sums, *expected_sums; /* checksums of the pieces: computed and received */
 	size_t pieces, posted;
 	struct hspmd_atomic_file store;
 	bool open;              /* the file is open; if the disk fails, receiving continues, because the sender waits for it */
 	bool declined;          /* it is not kept */
-	bool lost, whole;       /* lost: nothing more arrives; whole: everything has arrived and agrees */
+	bool lost, complete;    /* lost: nothing more arrives; complete: everything has arrived and agrees */
 	struct hspmd_error err; /* the first error */
 };
 
@@ -48,7 +48,7 @@ struct target {
 
 /* Memory that messages use. After a failure the transport owns it, because abandoned messages may still use it. */
 struct block {
-	struct hspmd_deferred_free kept;
+	struct hspmd_deferred_free deferred;
 	struct block *next;
 };
 
@@ -162,13 +162,13 @@ int hspmd_copies_assign(const struct hspmd_losses *losses, const struct hspmd_co
 
 /* ---- memory */
 
-static void *room(struct run *r, size_t bytes)
+static void *allocate(struct run *r, size_t bytes)
 {
-	size_t whole = HSPMD_IMAGE_ALIGN + (bytes + HSPMD_IMAGE_ALIGN - 1) / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
-	struct block *b = aligned_alloc(HSPMD_IMAGE_ALIGN, whole);
+	size_t block_bytes = HSPMD_IMAGE_ALIGN + (bytes + HSPMD_IMAGE_ALIGN - 1) / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
+	struct block *b = aligned_alloc(HSPMD_IMAGE_ALIGN, block_bytes);
 	if (!b)
 		return NULL;
-	memset(b, 0, bytes > PIECE / 2 ? sizeof *b : whole);
+	memset(b, 0, bytes > PIECE / 2 ? sizeof *b : block_bytes);
 	b->next = r->blocks;
 	r->blocks = b;
 	return (char *)b + HSPMD_IMAGE_ALIGN;
@@ -179,7 +179,7 @@ static void end_run(struct run *r, bool failed)
 	while (r->blocks) {
 		struct block *next = r->blocks->next;
 		if (failed)
-			hspmd_transport_free_on_close(r->t, &r->blocks->kept);
+			hspmd_transport_free_on_close(r->t, &r->blocks->deferred);
 		else
 			free(r->blocks);
 		r->blocks = next;
@@ -200,7 +200,7 @@ static size_t piece_bytes(uint64_t bytes, size_t piece)
 
 /* ---- receiving */
 
-static void lose(struct run *r, struct source *s)
+static void fail_source(struct run *r, struct source *s)
 {
 	s->lost = true;
 	if (s->open)
@@ -228,7 +228,7 @@ static int post(struct run *r, struct source *s)
 	return receive(r, s, TAG_PIECE, s->piece[number % WINDOW], piece_bytes(s->offer.bytes, number), number % WINDOW);
 }
 
-static int take_offer(struct run *r, struct source *s)
+static int receive_offer(struct run *r, struct source *s)
 {
 	struct offer *o = &s->offer;
 	if (wait_for(r, s, 0))
@@ -238,11 +238,11 @@ static int take_offer(struct run *r, struct source *s)
 	    strchr(o->file, '/') || *o->file == '.')
 		return hspmd_fail(&s->err, "rank %d offers a shard of another checkpoint", s->rank);
 	s->pieces = piece_count(o->bytes);
-	s->sums = room(r, s->pieces * sizeof *s->sums);
-	s->told = room(r, s->pieces * sizeof *s->told);
+	s->sums = allocate(r, s->pieces * sizeof *s->sums);
+	s->expected_sums = allocate(r, s->pieces * sizeof *s->expected_sums);
 	for (int i = 0; i < WINDOW; i++)
-		s->piece[i] = room(r, PIECE);
-	if (!s->sums || !s->told || !s->piece[0] || !s->piece[1])
+		s->piece[i] = allocate(r, PIECE);
+	if (!s->sums || !s->expected_sums || !s->piece[0] || !s->piece[1])
 		return hspmd_fail_memory(&s->err, "keeping a copy");
 	s->open = !s->declined && !hspmd_atomic_file_open(&s->store, r->folder, o->file, o->bytes, &s->err);
 	for (int i = 0; i < WINDOW; i++)
@@ -251,7 +251,7 @@ static int take_offer(struct run *r, struct source *s)
 	return 0;
 }
 
-static int take_piece(struct run *r, struct source *s, size_t number)
+static int receive_piece(struct run *r, struct source *s, size_t number)
 {
 	size_t slot = number % WINDOW, bytes = piece_bytes(s->offer.bytes, number);
 	if (wait_for(r, s, slot))
@@ -264,12 +264,12 @@ static int take_piece(struct run *r, struct source *s, size_t number)
 	return post(r, s);
 }
 
-static int take_sums(struct run *r, struct source *s)
+static int check_sums(struct run *r, struct source *s)
 {
-	size_t bytes = s->pieces * sizeof *s->told;
-	if (receive(r, s, TAG_SUMS, s->told, bytes, 0) || wait_for(r, s, 0))
+	size_t bytes = s->pieces * sizeof *s->expected_sums;
+	if (receive(r, s, TAG_SUMS, s->expected_sums, bytes, 0) || wait_for(r, s, 0))
 		return -1;
-	if (s->open && memcmp(s->told, s->sums, bytes))
+	if (s->open && memcmp(s->expected_sums, s->sums, bytes))
 		return hspmd_fail(&s->err, "the copy of %s arrived damaged", s->offer.file);
 	if (s->declined)
 		return 0;
@@ -283,17 +283,17 @@ static int take_sums(struct run *r, struct source *s)
 static bool receive_step(struct run *r, struct source *s, size_t number)
 {
 	int rv;
-	if (s->lost || s->whole)
+	if (s->lost || s->complete)
 		return false;
 	if (!number)
-		rv = take_offer(r, s);
+		rv = receive_offer(r, s);
 	else if (number <= s->pieces)
-		rv = take_piece(r, s, number - 1);
+		rv = receive_piece(r, s, number - 1);
 	else
-		rv = take_sums(r, s);
-	s->whole = !rv && number > s->pieces && number;
+		rv = check_sums(r, s);
+	s->complete = !rv && number > s->pieces && number;
 	if (rv)
-		lose(r, s);
+		fail_source(r, s);
 	return true;
 }
 
@@ -344,9 +344,9 @@ static int prepare(struct run *r, const char *file, int64_t step, int64_t genera
 	r->folder = hspmd_checkpoint_make_folder(c->location, step, generation, &r->err);
 	if (!r->folder)
 		return -1;
-	r->sums = room(r, r->pieces * sizeof *r->sums);
-	r->sources = room(r, (size_t)c->from_count * sizeof *r->sources);
-	r->targets = room(r, (size_t)c->to_count * sizeof *r->targets);
+	r->sums = allocate(r, r->pieces * sizeof *r->sums);
+	r->sources = allocate(r, (size_t)c->from_count * sizeof *r->sources);
+	r->targets = allocate(r, (size_t)c->to_count * sizeof *r->targets);
 	if (!r->sums || !r->sources || !r->targets)
 		return hspmd_fail_memory(&r->err, "making copies");
 	for (size_t i = 0; i < r->pieces; i++)
@@ -405,15 +405,15 @@ static json_t *describe(const struct run *r, const struct source *s, struct hspm
 	return shard;
 }
 
-static json_t *list_kept(struct run *r)
+static json_t *list_stored(struct run *r)
 {
 	json_t *kept = json_array();
 	for (int i = 0; kept && r->sources && i < r->c->from_count; i++) {
 		struct hspmd_error err;
 		if (r->sources[i].declined)
 			continue;
-		json_t *shard = r->sources[i].whole ? describe(r, &r->sources[i], &err) : NULL;
-		if (r->sources[i].whole && (!shard || json_array_append_new(kept, shard)) && !r->err.text[0])
+		json_t *shard = r->sources[i].complete ? describe(r, &r->sources[i], &err) : NULL;
+		if (r->sources[i].complete && (!shard || json_array_append_new(kept, shard)) && !r->err.text[0])
 			r->err = err;
 	}
 	return kept;
@@ -426,13 +426,13 @@ int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_
 	struct run first = { .c = c, .t = c->transport, .image = image, .node = node };
 	*kept = NULL;
 	/* The offer is in it: memory that messages use. */
-	r = room(&first, sizeof *r);
+	r = allocate(&first, sizeof *r);
 	if (!r)
 		return hspmd_fail_memory(err, "making copies");
 	*r = first;
 	if (!prepare(r, file, step, generation)) {
 		exchange(r);
-		*kept = list_kept(r);
+		*kept = list_stored(r);
 	}
 	bool failed = r->err.text[0] != '\0';
 	if (failed && err)

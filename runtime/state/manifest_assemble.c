@@ -27,7 +27,7 @@ struct rest {
 	size_t count, capacity;
 };
 
-static int take_away(struct rest *r, const struct hspmd_box *box, struct hspmd_error *err)
+static int subtract(struct rest *r, const struct hspmd_box *box, struct hspmd_error *err)
 {
 	size_t before = r->count, left = 0;
 	for (size_t i = 0; i < before; i++) {
@@ -67,7 +67,7 @@ static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run
 		return hspmd_fail_memory(err, "looking through a checkpoint");
 	r->boxes[r->count++] = hspmd_box_full(&run[0]->shape);
 	for (size_t i = 0; i < count && r->count; i++)
-		if (there[run[i]->shard] && take_away(r, &run[i]->box, err))
+		if (there[run[i]->shard] && subtract(r, &run[i]->box, err))
 			return -1;
 	if (!r->count)
 		return 0;

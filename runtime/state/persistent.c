@@ -51,14 +51,14 @@ struct hspmd_persistent {
 	char *folder, *name, *path;
 };
 
-static size_t whole_pages(size_t bytes)
+static size_t round_to_pages(size_t bytes)
 {
 	return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
 size_t hspmd_persistent_overhead(const char *text)
 {
-	return whole_pages(sizeof(struct record) + strlen(text) + 1) + UNDO_BYTES;
+	return round_to_pages(sizeof(struct record) + strlen(text) + 1) + UNDO_BYTES;
 }
 
 /* ---- files */
@@ -162,7 +162,7 @@ struct hspmd_persistent *hspmd_persistent_create(const struct hspmd_persistent_s
 		return NULL;
 	}
 	struct hspmd_persistent *l = make(spec->folder, spec->name, spec->generation, err);
-	if (l && reserve(l, head + whole_pages(spec->bytes), err)) {
+	if (l && reserve(l, head + round_to_pages(spec->bytes), err)) {
 		hspmd_persistent_close(l, false);
 		return NULL;
 	}
@@ -216,7 +216,7 @@ static int check(const struct hspmd_persistent *l, struct hspmd_error *err)
 	return atomic_load(&r->whole) ? 0 : hspmd_fail(err, "%s: its state was not complete yet", l->path);
 }
 
-static int take(struct hspmd_persistent *l, double wait_s, struct hspmd_error *err)
+static int open_locked(struct hspmd_persistent *l, double wait_s, struct hspmd_error *err)
 {
 	struct stat st;
 	l->fd = open(l->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -251,7 +251,7 @@ struct hspmd_persistent *hspmd_persistent_open(const char *folder, const char *n
 		struct hspmd_persistent *l = make(folder, name, g, err);
 		if (!l)
 			return NULL;
-		if (!take(l, wait_s, err))
+		if (!open_locked(l, wait_s, err))
 			return l;
 		hspmd_persistent_close(l, true);
 	}

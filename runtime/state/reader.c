@@ -121,7 +121,7 @@ bool hspmd_reader_has(const struct hspmd_reader *r, int shard)
 
 /* ---- block checksums */
 
-static int keep_sums(struct hspmd_reader *r, int shard, const struct hspmd_shard_header *h, const char *path, struct hspmd_error *err)
+static int store_sums(struct hspmd_reader *r, int shard, const struct hspmd_shard_header *h, const char *path, struct hspmd_error *err)
 {
 	const struct hspmd_shard *s = &r->m->shards[shard];
 	uint64_t **blocks = hspmd_calloc((size_t)s->extent_count, sizeof *blocks);
@@ -163,7 +163,7 @@ static int learn_sums(struct hspmd_reader *r, int shard, struct hspmd_error *err
 			continue;
 		int rv = hspmd_shard_header_read(c->fd, c->path, &h, &why);
 		if (!rv) {
-			rv = keep_sums(r, shard, &h, c->path, &why);
+			rv = store_sums(r, shard, &h, c->path, &why);
 			hspmd_shard_header_free(&h);
 		}
 		if (!rv)
@@ -412,7 +412,7 @@ static int verify_copy(struct hspmd_reader *r, int shard, int folder, struct hsp
 	struct hspmd_shard_header h;
 	if (hspmd_shard_header_read(c->fd, c->path, &h, err))
 		return -1;
-	int rv = r->sums[shard].blocks ? 0 : keep_sums(r, shard, &h, c->path, err);
+	int rv = r->sums[shard].blocks ? 0 : store_sums(r, shard, &h, c->path, err);
 	hspmd_shard_header_free(&h);
 	for (int e = 0; e < s->extent_count && !rv; e++) {
 		const struct hspmd_extent *x = &r->m->extents[s->first_extent + e];

@@ -45,7 +45,7 @@ static int write_out(int fd, const char *from, size_t bytes, const char *folder,
 	return 0;
 }
 
-static int take_on_disk(struct hspmd_spill *s, const void *from, size_t bytes, const char *folder, struct hspmd_error *err)
+static int spill_to_disk(struct hspmd_spill *s, const void *from, size_t bytes, const char *folder, struct hspmd_error *err)
 {
 	int fd = open_nameless(folder, err);
 	if (fd < 0)
@@ -66,7 +66,7 @@ int hspmd_spill_write(struct hspmd_spill *s, struct hspmd_device *dev, const voi
                       struct hspmd_error *err)
 {
 	if (folder)
-		return take_on_disk(s, from, bytes, folder, err);
+		return spill_to_disk(s, from, bytes, folder, err);
 	void *host = malloc(bytes + 1);
 	if (!host)
 		return hspmd_fail_memory(err, "keeping the state while another plan takes the device's memory");

@@ -56,7 +56,7 @@ int hspmd_atomic_file_open(struct hspmd_atomic_file *s, const char *folder, cons
 	return 0;
 }
 
-static int leave_direct(struct hspmd_atomic_file *s)
+static int end_direct_io(struct hspmd_atomic_file *s)
 {
 	int flags = fcntl(s->fd, F_GETFL);
 	s->direct = false;
@@ -67,13 +67,13 @@ static int leave_direct(struct hspmd_atomic_file *s)
 static ssize_t write_some(struct hspmd_atomic_file *s, const char *data, size_t bytes)
 {
 	size_t n = bytes < CHUNK ? bytes : CHUNK, whole = n / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
-	if (s->direct && ((uintptr_t)data % HSPMD_IMAGE_ALIGN || s->done % HSPMD_IMAGE_ALIGN || !whole) && leave_direct(s))
+	if (s->direct && ((uintptr_t)data % HSPMD_IMAGE_ALIGN || s->done % HSPMD_IMAGE_ALIGN || !whole) && end_direct_io(s))
 		return -1;
 	if (s->direct) {
 		ssize_t done = write(s->fd, data, whole);
 		if (done >= 0 || (errno != EINVAL && errno != ENOTSUP))
 			return done;
-		if (leave_direct(s))
+		if (end_direct_io(s))
 			return -1;
 	}
 	if (hspmd_write_all(s->fd, data, n))
@@ -169,19 +169,19 @@ int hspmd_checkpoint_commit(const char *location, const struct hspmd_manifest *m
 
 /* ---- removing */
 
-struct kept {
+struct stored_checkpoint {
 	char *folder;
 	int64_t step, generation;
 	bool committed;
 };
 struct kept_list {
-	struct kept *items;
+	struct stored_checkpoint *items;
 	size_t count, capacity;
 };
 
 static int newest_first(const void *a, const void *b)
 {
-	const struct kept *x = a, *y = b;
+	const struct stored_checkpoint *x = a, *y = b;
 	if (x->step != y->step)
 		return x->step > y->step ? -1 : 1;
 	return x->generation > y->generation ? -1 : x->generation < y->generation;
@@ -195,7 +195,7 @@ static int list_location(const char *location, struct kept_list *list, struct hs
 	if (!d)
 		return errno == ENOENT ? 0 : hspmd_fail_errno(err, "%s", location);
 	while (!rv && (entry = readdir(d))) {
-		struct kept k;
+		struct stored_checkpoint k;
 		if (!hspmd_checkpoint_parse(entry->d_name, &k.step, &k.generation))
 			continue;
 		k.folder = hspmd_asprintf("%s/%s", location, entry->d_name);
@@ -214,7 +214,7 @@ static int list_location(const char *location, struct kept_list *list, struct hs
 }
 
 /* Remove the manifest first, durably, so that a partly removed checkpoint never appears complete. */
-static int remove_checkpoint(const struct kept *k, struct hspmd_error *err)
+static int remove_checkpoint(const struct stored_checkpoint *k, struct hspmd_error *err)
 {
 	char *manifest = hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, k->folder);
 	int rv = 0;
@@ -235,7 +235,7 @@ int hspmd_checkpoint_prune(const char *location, int keep, struct hspmd_error *e
 	if (list.count)
 		qsort(list.items, list.count, sizeof *list.items, newest_first);
 	for (size_t i = 0; i < list.count; i++) {
-		struct kept *k = &list.items[i];
+		struct stored_checkpoint *k = &list.items[i];
 		/* One that is newer than the newest committed one may still be being written. */
 		bool old = committed > 0 && (!k->committed || committed >= keep);
 		committed += k->committed;

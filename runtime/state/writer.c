@@ -249,7 +249,7 @@ void hspmd_writer_destroy(struct hspmd_writer *w)
 	free(w);
 }
 
-static int take_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, struct hspmd_error *err)
+static int copy_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, struct hspmd_error *err)
 {
 	forget_job(w);
 	w->step = job->step;
@@ -288,7 +288,7 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
                    struct hspmd_error *err)
 {
 	w->image_good = false;
-	if (take_job(w, job, err) || hspmd_image_layout(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
+	if (copy_job(w, job, err) || hspmd_image_layout(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
 		return -1;
 	w->copied = 0;
 	w->unread = false;

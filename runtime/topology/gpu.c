@@ -132,7 +132,7 @@ static void find_links(const struct nvml *n, nvml_device d, struct hspmd_gpu *g)
 		g->nvlink_gbytes_per_s = nvlink[1];
 }
 
-static int look(const struct nvml *n, unsigned index, struct found *f, struct hspmd_error *err)
+static int find_device(const struct nvml *n, unsigned index, struct found *f, struct hspmd_error *err)
 {
 	struct hspmd_gpu whole = { .share = 1 };
 	struct nvml_pci pci;
@@ -213,7 +213,7 @@ int hspmd_gpus_find(struct hspmd_gpu **gpus, struct hspmd_error *err)
 		if (n.count(&total))
 			total = 0;
 		for (unsigned i = 0; i < total && !rv; i++)
-			rv = look(&n, i, &f, err);
+			rv = find_device(&n, i, &f, err);
 		n.shutdown();
 	}
 	dlclose(n.library);

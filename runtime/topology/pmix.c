@@ -61,7 +61,7 @@ static int fail_pmix(struct hspmd_error *err, const char *what, pmix_status_t st
 }
 
 /* A number that the server has about this task or its job. */
-static pmix_status_t ask(const pmix_proc_t *who, const char *key, uint32_t *out)
+static pmix_status_t get_number(const pmix_proc_t *who, const char *key, uint32_t *out)
 {
 	pmix_value_t *v = NULL;
 	pmix_status_t s = PMIx_Get(who, key, NULL, 0, &v);
@@ -143,13 +143,13 @@ static int join(struct hspmd_pmix *step, struct hspmd_error *err)
 	uint32_t size = 0, local = 0;
 	PMIX_PROC_CONSTRUCT(&job);
 	PMIX_LOAD_PROCID(&job, step->self.nspace, PMIX_RANK_WILDCARD);
-	s = ask(&job, PMIX_JOB_SIZE, &size);
+	s = get_number(&job, PMIX_JOB_SIZE, &size);
 	if (s != PMIX_SUCCESS || !size || size > 1u << 20) {
 		PMIx_Finalize(NULL, 0);
 		return fail_pmix(err, "asking for the number of tasks", s);
 	}
 	/* Unknown: every task counts as its node's first, and merging reports a node that appears twice as an error. */
-	if (ask(&step->self, PMIX_LOCAL_RANK, &local) != PMIX_SUCCESS)
+	if (get_number(&step->self, PMIX_LOCAL_RANK, &local) != PMIX_SUCCESS)
 		local = 0;
 	step->rank = (int)step->self.rank;
 	step->size = (int)size;

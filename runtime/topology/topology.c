@@ -448,7 +448,7 @@ static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_erro
 	return c;
 }
 
-static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_error *err)
+static int discover(struct discovery *d, struct hspmd_topology *t, struct hspmd_error *err)
 {
 	struct hspmd_cgroup_limits limits;
 	hspmd_cgroup_limits_read(&limits, "");
@@ -506,7 +506,7 @@ struct hspmd_topology *hspmd_topology_discover(const struct hspmd_topology_optio
 		hspmd_fail_memory(err, "looking at this node");
 		return NULL;
 	}
-	if (d.o->devices < 0 || d.o->cores_per_device < 0 || (d.o->devices && d.o->cores_per_device) || look(&d, t, err)) {
+	if (d.o->devices < 0 || d.o->cores_per_device < 0 || (d.o->devices && d.o->cores_per_device) || discover(&d, t, err)) {
 		if (d.o->devices < 0 || d.o->cores_per_device < 0 || (d.o->devices && d.o->cores_per_device))
 			hspmd_fail(err, "give either the number of CPU devices or the cores of each");
 		free(t);
