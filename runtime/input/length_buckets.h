@@ -7,9 +7,9 @@
 #ifndef HSPMD_INPUT_LENGTH_BUCKETS_H
 #define HSPMD_INPUT_LENGTH_BUCKETS_H
 
-#include "common/error.h"
-
 #include <stdint.h>
+
+#include "common/error.h"
 
 struct hspmd_length_buckets;
 

@@ -137,7 +137,7 @@ void failing_alloc_try(const struct failing_alloc_call *calls, size_t count, str
 				fail_msg("%s, allocation %ld: %ld not given back", calls[i].name, k, held - before);
 			if (succeeded != done)
 				fail_msg("%s, allocation %ld: %s (%s)", calls[i].name, k, succeeded ? "succeeded" : "failed", err->text);
-			if (failed && calls[i].tells && !*err->text)
+			if (failed && calls[i].fills_err && !*err->text)
 				fail_msg("%s, allocation %ld: failed without a word", calls[i].name, k);
 		}
 		assert_true(done);

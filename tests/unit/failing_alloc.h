@@ -13,7 +13,7 @@
 struct failing_alloc_call {
 	const char *name;
 	bool (*call)(void); /* returns true if it succeeded; frees everything it made */
-	bool tells;         /* fills err on failure */
+	bool fills_err;     /* on failure */
 };
 void failing_alloc_try(const struct failing_alloc_call *calls, size_t count, struct hspmd_error *err);
 /* Returns true if an allocation of the current call has failed. */
