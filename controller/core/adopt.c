@@ -14,25 +14,6 @@
 #define AGENT_RECONNECT_S 15.0 /* agents call every second */
 #define QUERY_REPLY_S 60.0     /* a worker answers between two steps */
 
-static json_t *bound_plan_json(struct hspmd_controller *m, const struct bound_plan *l)
-{
-	return l ? check_alloc(m, json_pack("{s:I, s:O, s:O}", "generation", (json_int_t)l->generation, "cluster", l->cluster_json, "plan",
-	                                    l->plan_json))
-	         : json_null();
-}
-
-/* What has been carried out, and may not have been told of when this incarnation ends. */
-static json_t *change_json(struct hspmd_controller *m)
-{
-	const struct change *c = &m->change;
-	if (!c->open || !c->started)
-		return json_null();
-	return check_alloc(m, json_pack("{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "cause", c->cause, "state",
-	                                c->source ? c->source : "live", "steps_lost", (json_int_t)c->steps_lost, "from_nodes",
-	                                c->from_nodes, "planned", c->planned, "specialised", c->specialised, "connected", c->connected,
-	                                "moved", c->moved, "local", c->local, "peers", c->peers, "disk", c->disk, "shared", c->shared));
-}
-
 static double number(const json_t *o, const char *key)
 {
 	return json_number_value(json_object_get(o, key));
@@ -68,22 +49,6 @@ static void inherit_change(struct hspmd_controller *m, const json_t *j)
 	c->shared = number(j, "shared");
 }
 
-void journal(struct hspmd_controller *m)
-{
-	const struct generation *g = &m->current;
-	json_t *members = check_alloc(m, json_array()), *held = check_alloc(m, json_array());
-	for (int i = 0; i < g->members; i++)
-		if (json_array_append_new(members, json_string(g->member[i]->address)))
-			m->failed = true;
-	for (size_t i = 0; i < m->nodes; i++)
-		if (m->node[i]->held && json_array_append_new(held, json_string(m->node[i]->name)))
-			m->failed = true;
-	emit(m, ACTION_JOURNAL, NULL,
-	     check_alloc(m, json_pack("{s:o, s:o, s:o, s:o, s:o}", "current", bound_plan_json(m, g->bound_plan), "older",
-	                              bound_plan_json(m, m->older), "members", members, "nodes", held, "change", change_json(m))),
-	     0);
-}
-
 void adopt_begin(struct hspmd_controller *m)
 {
 	json_t *j = m->config->journal;
@@ -92,19 +57,9 @@ void adopt_begin(struct hspmd_controller *m)
 	m->first_plan_used = true;
 }
 
-static bool contains_name(const json_t *list, const char *name)
-{
-	size_t i;
-	json_t *v;
-	json_array_foreach(list, i, v)
-		if (json_is_string(v) && !strcmp(json_string_value(v), name))
-			return true;
-	return false;
-}
-
 bool adopt_holds(const struct hspmd_controller *m, const struct node *n)
 {
-	return contains_name(json_object_get(m->adopt, "nodes"), n->name);
+	return name_listed(json_object_get(m->adopt, "nodes"), n->name);
 }
 
 void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living)
@@ -115,8 +70,7 @@ void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living)
 		const char *device = json_string_value(json_object_get(v, "device"));
 		struct worker *w = worker_find(m, device);
 		json_t *serial = json_object_get(v, "serial");
-		if (m->adopt && !m->current.bound_plan && w && w->node == n &&
-		    contains_name(json_object_get(m->adopt, "members"), device)) {
+		if (m->adopt && !m->current.bound_plan && w && w->node == n && name_listed(json_object_get(m->adopt, "members"), device)) {
 			w->process = PROC_UP;
 			w->adopted = true;
 			w->serial = json_integer_value(serial);
@@ -221,16 +175,12 @@ bool advance_adopt(struct hspmd_controller *m)
 	return true;
 }
 
-void adopt_end(struct hspmd_controller *m)
-{
-	json_decref(m->adopt);
-	m->adopt = NULL;
-}
-
-bool adopt_answered(struct hspmd_controller *m)
+bool advance_adopted(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
 	bool on = true;
+	if (!m->adopt || g->phase != PHASE_STARTING || !all_answered(g))
+		return false;
 	for (int i = 0; i < g->members; i++) {
 		json_t *holds = json_object_get(g->answer[i], "holds");
 		g->member[i]->holds = json_integer_value(holds);
@@ -244,5 +194,5 @@ bool adopt_answered(struct hspmd_controller *m)
 	adopt_end(m);
 	if (!on)
 		abort_and_replan(m, "the controller was gone in the middle of a change");
-	return on;
+	return true;
 }

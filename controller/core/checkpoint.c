@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints, in two phases: all write, then the manifest says that they have. Until it stands the old one does; a failure leaves it
  * standing. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,4 +296,19 @@ void checkpoint_tick(struct hspmd_controller *m)
 			break;
 		}
 	failed(m, why);
+}
+
+bool checkpoint_if_due(struct hspmd_controller *m)
+{
+	int64_t steps = m->config->job->checkpoint.every_steps;
+	bool last_chance = !m->end_saved && m->end_at - m->now < fmax(30, 3 * m->checkpoint_seconds);
+	bool due = m->now >= m->checkpoint_tried_at + checkpoint_interval_s(m) ||
+	           (steps > 0 && m->steps_reported - m->checkpoint_tried_step >= steps);
+	if (!checkpoint_may_begin(m))
+		return false;
+	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step && (last_chance || due)) {
+		m->end_saved |= last_chance;
+		return checkpoint_begin(m, last_chance ? "the job's time is nearly over" : "", last_chance ? TARGET_ALL : TARGET_SCHEDULED);
+	}
+	return m->now >= checkpoint_copy_deadline(m) && checkpoint_begin(m, "", TARGET_MEMORY);
 }

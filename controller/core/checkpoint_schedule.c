@@ -21,7 +21,7 @@ bool checkpoint_possible(const struct hspmd_controller *m)
 	return m->config->local || m->config->shared;
 }
 
-static double interval(const struct hspmd_controller *m)
+double checkpoint_interval_s(const struct hspmd_controller *m)
 {
 	if (m->config->job->checkpoint.every_s > 0)
 		return m->config->job->checkpoint.every_s;
@@ -42,14 +42,14 @@ bool checkpoint_shared_due(const struct hspmd_controller *m)
 		return m->config->shared != NULL;
 	if (every > 0)
 		return m->now >= m->shared_tried_at + every;
-	return m->now >= m->shared_tried_at + HSPMD_LOCAL_PER_SHARED_CHECKPOINT * interval(m) ||
+	return m->now >= m->shared_tried_at + HSPMD_LOCAL_PER_SHARED_CHECKPOINT * checkpoint_interval_s(m) ||
 	       (steps > 0 && m->steps_reported - m->shared_tried_step >= HSPMD_LOCAL_PER_SHARED_CHECKPOINT * steps);
 }
 
 struct run_intervals checkpoint_intervals(const struct hspmd_controller *m)
 {
 	const struct hspmd_job *job = m->config->job;
-	double every = interval(m);
+	double every = checkpoint_interval_s(m);
 	if (isinf(every)) /* by steps */
 		every = m->step_s > 0 ? (double)job->checkpoint.every_steps * m->step_s : FIRST_INTERVAL_S;
 	bool two = m->config->local && m->config->shared;
@@ -150,7 +150,7 @@ static double copy_interval(const struct hspmd_controller *m)
 }
 
 /* When copies in memory are to be made; INFINITY: none are, or there is nothing new. */
-static double copy_deadline(const struct hspmd_controller *m)
+double checkpoint_copy_deadline(const struct hspmd_controller *m)
 {
 	const struct bound_plan *l = m->current.bound_plan;
 	if (!m->config->memory || l->safe || l->nodes_used < 2 || m->steps_reported <= m->copy_tried_step)
@@ -160,33 +160,19 @@ static double copy_deadline(const struct hspmd_controller *m)
 
 /* ---- when */
 
-static bool may_checkpoint(const struct hspmd_controller *m)
+bool checkpoint_may_begin(const struct hspmd_controller *m)
 {
 	return m->current.phase == PHASE_TRAINING && m->checkpoint.phase == CHECKPOINT_NONE && !m->shutting_down && m->end == END_NONE;
 }
 
 double checkpoint_deadline(const struct hspmd_controller *m)
 {
-	if (!may_checkpoint(m))
+	if (!checkpoint_may_begin(m))
 		return INFINITY;
-	double next = copy_deadline(m);
+	double next = checkpoint_copy_deadline(m);
 	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step) /* by time, and not before there is something new */
-		next = fmin(next, m->checkpoint_tried_at + interval(m));
+		next = fmin(next, m->checkpoint_tried_at + checkpoint_interval_s(m));
 	return next;
-}
-
-bool checkpoint_if_due(struct hspmd_controller *m)
-{
-	int64_t steps = m->config->job->checkpoint.every_steps;
-	bool last_chance = !m->end_saved && m->end_at - m->now < fmax(30, 3 * m->checkpoint_seconds);
-	bool due = m->now >= m->checkpoint_tried_at + interval(m) || (steps > 0 && m->steps_reported - m->checkpoint_tried_step >= steps);
-	if (!may_checkpoint(m))
-		return false;
-	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step && (last_chance || due)) {
-		m->end_saved |= last_chance;
-		return checkpoint_begin(m, last_chance ? "the job's time is nearly over" : "", last_chance ? TARGET_ALL : TARGET_SCHEDULED);
-	}
-	return m->now >= copy_deadline(m) && checkpoint_begin(m, "", TARGET_MEMORY);
 }
 
 /* ---- what it costs */

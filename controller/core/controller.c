@@ -254,8 +254,9 @@ int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *
 	checkpoint_tick(m);
 	requests_tick(m);
 	for (int i = 0; i < ROUNDS && !m->failed; i++)
-		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) &&
-		    !advance_members(m) && !advance_risk(m) && !checkpoint_if_due(m))
+		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_adopted(m) && !advance_current_overdue(m) &&
+		    !advance_next(m) && !advance_next_overdue(m) && !advance_requests(m) && !advance_members(m) && !advance_risk(m) &&
+		    !checkpoint_if_due(m))
 			break;
 	m->actions = NULL;
 	return m->failed ? -1 : 0;

@@ -236,192 +236,241 @@ struct hspmd_controller {
 	int64_t event_number;
 };
 
-/* actions.c */
-void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id);
+/* The integer at `key`, or `absent`. */
+static inline int64_t message_integer(const json_t *message, const char *key, int64_t absent)
+{
+	const json_t *v = json_object_get(message, key);
+	return json_is_integer(v) ? json_integer_value(v) : absent;
+}
+
+/* The calls between the files, from the lowest to the highest: a file calls only files that stand above its own lines. */
+
+/* actions.c: what the loop is asked to do */
+void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id); /* takes `value` over */
 void log_msg(struct hspmd_controller *m, enum hspmd_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Takes `message` over. `to`: the workers, each told through its node's agent; a list is sent once a node. */
+/* Sends `message`, which it takes over, through the agent of each node that has workers of `to`; those whose process is not up are left
+ * out. */
 void send_workers(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message);
-void send_node(struct hspmd_controller *m, const struct node *n, json_t *message);
+void send_node(struct hspmd_controller *m, const struct node *n, json_t *message); /* to the agent; takes `message` over */
 void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-json_t *check_alloc(struct hspmd_controller *m, json_t *value); /* NULL means memory is short: noted */
+json_t *check_alloc(struct hspmd_controller *m, json_t *value); /* returns `value`; notes that memory is short if it is NULL */
 void end_run(struct hspmd_controller *m, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* An event of `hspmd events`, which is logged, too. */
 void note_event(struct hspmd_controller *m, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* nodes.c */
-struct node *node_find(struct hspmd_controller *m, const char *name);
-struct worker *worker_find(struct hspmd_controller *m, const char *address);
-/* It was there once, with so many devices: it is named in what an earlier incarnation of the controller left. */
-void node_restore(struct hspmd_controller *m, const char *name, int devices);
-bool node_usable(const struct node *n);
-int nodes_usable(const struct hspmd_controller *m);
-int nodes_held(const struct hspmd_controller *m);
-bool nodes_pending(const struct hspmd_controller *m);
-int nodes_quarantined(const struct hspmd_controller *m);
-bool nodes_to_retry(const struct hspmd_controller *m); /* some, that will be tried again */
-json_t *usable_cluster(struct hspmd_controller *m, struct hspmd_error *err);
-/* Of the nodes that take part in g, those included that only give state away. */
-json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, struct hspmd_error *err);
-void on_allocation(struct hspmd_controller *m, const struct run_event *e);
-void on_agent_up(struct hspmd_controller *m, const struct run_event *e);
-void on_agent_lost(struct hspmd_controller *m, const struct run_event *e);
-void worker_lost(struct hspmd_controller *m, struct worker *w, const char *why);
-void worker_kill(struct hspmd_controller *m, struct worker *w, const char *cause, const char *why);
-void worker_spawn(struct hspmd_controller *m, struct worker *w);
-void on_worker_hello(struct hspmd_controller *m, struct worker *w);
-void nodes_tick(struct hspmd_controller *m);
+/* nodes.c: the table of nodes and workers */
+#define AGENT_ATTEMPTS 5 /* starts of a node's agent; then the node is not used until the allocation changes */
+struct node *node_find(struct hspmd_controller *m, const char *name);        /* NULL: unknown */
+struct worker *worker_find(struct hspmd_controller *m, const char *address); /* NULL: unknown */
+struct node *node_add(struct hspmd_controller *m, const char *name);         /* NULL: out of memory; noted */
 void node_free(struct node *n);
+/* Makes worker objects for `count` devices of n; existing ones are reused. -1: out of memory. */
+int workers_make(struct hspmd_controller *m, struct node *n, int count);
+/* Adds a node with `devices` devices that an earlier incarnation's journal names; no effect if its agent is connected. */
+void node_restore(struct hspmd_controller *m, const char *name, int devices);
+bool node_usable(const struct node *n); /* new plans may use it */
+int nodes_usable(const struct hspmd_controller *m);
+int nodes_held(const struct hspmd_controller *m);     /* in the allocation */
+bool nodes_pending(const struct hspmd_controller *m); /* the agent of some node is starting */
+int nodes_quarantined(const struct hspmd_controller *m);
+bool nodes_to_retry(const struct hspmd_controller *m); /* the agent of some node did not start, and will be started again */
+bool name_listed(const json_t *names, const char *name);
+/* The usable nodes as one cluster. New reference; NULL and err: there are none, or they cannot be merged. */
+json_t *usable_cluster(struct hspmd_controller *m, struct hspmd_error *err);
+/* The same of the nodes that have a member of g, including nodes that only send state. */
+json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, struct hspmd_error *err);
+void agent_start(struct hspmd_controller *m, struct node *n);
+void worker_spawn(struct hspmd_controller *m, struct worker *w);
+/* Has the agent kill the worker's process with this serial number. */
+void send_kill(struct hspmd_controller *m, const struct worker *w, int64_t serial);
+/* Gives back the held nodes for which `goes` returns true. `ticket`: of the request that waits for it; 0: none. */
+void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n), int64_t ticket);
 
-/* members.c: nodes that other jobs of this user bring */
-void members_update(struct hspmd_controller *m, const json_t *allocation);
-/* Whose node it is, after the allocation was told. */
-void member_update(struct hspmd_controller *m, struct node *n, const json_t *allocation);
-/* How the member that brought this node ended, in words; false: it is not a member's, or nobody knows. */
-bool member_exit_reason(const struct hspmd_controller *m, const struct node *n, char *text, size_t size);
-/* An agent has come whose node the job does not hold: may it wait until Slurm has named the node? */
-bool member_admit(struct hspmd_controller *m, struct node *n, const json_t *hello);
-/* It does no good: its job is ended. */
-void member_release(struct hspmd_controller *m, struct node *n, const char *why);
-/* Ends agents of members that are leaving, once nothing is needed of them any more. */
-bool advance_members(struct hspmd_controller *m);
-void members_tick(struct hspmd_controller *m);
-double members_deadline(const struct hspmd_controller *m);
-
-/* next_generation.c: the next generation */
-/* A new plan is wanted: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start", "requeue";
- * "straggler": only if it brings enough. */
+/* replan.c: requests for a new plan */
+/* Requests a new plan. `cause`: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start",
+ * "requeue", "controller", "risk"; "straggler": the new plan is used only if it is enough faster. */
 void request_replan(struct hspmd_controller *m, const char *cause);
-bool advance_next(struct hspmd_controller *m);
-void next_drop(struct hspmd_controller *m);
-void on_plan(struct hspmd_controller *m, const struct run_event *e);
-void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message);
-void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message);
-json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key); /* of the members' answers, by rank */
-void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message);
+/* Ends the run, and returns true, if it has failed too often without a step. */
+bool check_attempts(struct hspmd_controller *m);
+/* All devices of the latest plan have started to train, though perhaps no step of it is done yet. */
+bool is_switched(const struct hspmd_controller *m);
+/* The job trains, and no change of the plan is under way. */
+bool is_steady(const struct hspmd_controller *m);
 
-/* generation.c */
+/* generation.c: plans bound to workers, members and their answers */
+/* Returns a reference. NULL and err: invalid, or a device is gone. */
 struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err);
-struct bound_plan *bound_plan_ref(struct bound_plan *l);
+struct bound_plan *bound_plan_ref(struct bound_plan *l); /* NULL is fine, also below */
 void bound_plan_unref(struct bound_plan *l);
 bool bound_plan_uses(const struct bound_plan *l, const struct worker *w);
+/* Members: all workers of l, and those of `donor` (NULL: none) that hold state. -1: out of memory; noted. */
 int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor);
 void generation_clear(struct generation *g);
-int member_index(const struct generation *g, const struct worker *w);
+void next_drop(struct hspmd_controller *m);                           /* cancels the next generation */
+int member_index(const struct generation *g, const struct worker *w); /* -1: not a member */
 void record_answer(struct generation *g, const struct worker *w, json_t *message);
+/* Forgets all answers; the members have timeout_s to answer again. */
 void enter_phase(struct generation *g, enum phase phase, double now, double timeout_s);
 bool all_answered(const struct generation *g);
-/* A member of the current generation that is gone: nothing is expected of it any more, even if its device gets a new worker. */
+/* Removes a lost member: no answer of it is awaited any more, even if its device gets a new worker. */
 void generation_remove_member(struct generation *g, const struct worker *w);
-/* It answers, too. -1: memory. */
+/* Adds a member, whose answer is awaited. -1: out of memory; noted. */
 int generation_add_member(struct hspmd_controller *m, struct generation *g, struct worker *w);
+/* Writes the addresses of members that have not answered. */
 void list_unanswered(const struct generation *g, char *text, size_t size);
+/* The values of `key` in the members' answers, in the order of ranks; null if one has none. New reference. */
+json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key);
 
-/* current_generation.c: the current generation */
-bool advance_current(struct hspmd_controller *m);
-void start_generation(struct hspmd_controller *m);
-void abort_current(struct hspmd_controller *m, const char *cause);
-/* Its members are asked what they hold, and stop. */
-void ask_holders(struct hspmd_controller *m);
-void stop_current(struct hspmd_controller *m);
-void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message);
-void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message);
-/* It failed: one attempt more. */
-void count_failure(struct hspmd_controller *m, struct worker *w);
-/* Ends the run when it has failed too often without a step. */
-bool check_attempts(struct hspmd_controller *m);
-/* The best state that living workers hold between them: its bound plan (borrowed) and step; NULL: none is whole. */
-struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *step);
-
-void replay_deferred(struct hspmd_controller *m);
-void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *message);
-
-/* adopt.c: what an earlier incarnation of the controller left */
+/* journal.c: what a later incarnation of the controller needs */
 void journal(struct hspmd_controller *m);
-void adopt_begin(struct hspmd_controller *m);
-bool adopt_holds(const struct hspmd_controller *m, const struct node *n); /* the job held this node, by the journal */
-/* An agent says which workers it has: those of the journal are taken, all others ended. */
-void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living);
-bool advance_adopt(struct hspmd_controller *m);
-/* All have said what they hold. False: they do not train on, and the generation was called off. */
-bool adopt_answered(struct hspmd_controller *m);
-void adopt_end(struct hspmd_controller *m);
+void adopt_end(struct hspmd_controller *m); /* the journal of the earlier incarnation is no longer needed */
 
-/* revive.c: state that outlived its workers */
-/* Where the living do not hold all of it between them, workers that died are brought back to what they had. True: some are; they are
- * members of the current generation, which waits for their word. */
-bool revive_missing(struct hspmd_controller *m);
-void revive_agent_up(struct hspmd_controller *m, struct node *n);
-/* To a process that has just started. */
-void revive_ask(struct hspmd_controller *m, struct worker *w);
-/* Nothing comes of it. */
-void revive_drop(struct hspmd_controller *m, struct worker *w);
-void revive_drop_node(struct hspmd_controller *m, struct node *n);
-void revive_tick(struct hspmd_controller *m);
+/* risk and intervals: checkpoint_schedule.c, which starts no checkpoint itself */
+bool checkpoint_possible(const struct hspmd_controller *m); /* to some disk */
+bool checkpoint_may_begin(const struct hspmd_controller *m);
+bool checkpoint_shared_due(const struct hspmd_controller *m);
+double checkpoint_interval_s(const struct hspmd_controller *m); /* between checkpoints to disk; INFINITY: counted in steps */
+/* When copies in memory are due; INFINITY: none are made, or there is no new step. */
+double checkpoint_copy_deadline(const struct hspmd_controller *m);
+double checkpoint_deadline(const struct hspmd_controller *m); /* when the next checkpoint is due; INFINITY: not by time */
+void checkpoint_step_done(struct hspmd_controller *m, double step_s);
+struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* current ones */
+int copies_wanted(const struct hspmd_controller *m, int nodes);              /* on other nodes, of the state of a plan on `nodes` nodes */
+/* Returns true if the workers that are left hold all state after any loss that `copies` copies are meant to survive. */
+bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
+/* Finds out which nodes of the plan a shrink by count leaves (l->keep). -1: out of memory; noted. */
+int layout_keep_nodes(struct hspmd_controller *m, struct bound_plan *l);
 
-/* settle.c: what survivors of a crash agree on */
-void settle_collect(struct hspmd_controller *m); /* what each says that it holds */
-bool settle_begin(struct hspmd_controller *m);
-void settle_end(struct hspmd_controller *m);
-
-/* Silent members are ended, so that the wait ends. */
-void kill_unresponsive(struct hspmd_controller *m, struct generation *g, const char *waited_for);
-
-/* step_metrics.c */
-void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);
-void report_losses(struct hspmd_controller *m, json_t *losses);
-double slowest_recent_step(const struct hspmd_controller *m); /* of the last ones, seconds; 0: none yet */
-void extend_step_deadline(struct hspmd_controller *m);
-void resize_line(struct hspmd_controller *m, double step_s);
-
-/* straggler.c: stragglers */
+/* straggler.c */
 void straggler_begin(struct hspmd_controller *m);               /* a generation has started to train */
 void straggler_sample(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
 void straggler_tick(struct hspmd_controller *m);
 double straggler_deadline(const struct hspmd_controller *m);
-/* Does a plan that avoids a straggler win more than it costs? `current_step_s`: seconds of a step without it. */
-bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_plan *plan, const json_t *current_plan_step_s);
+/* Returns true if a plan that avoids a straggler saves more than the change costs. current_step_s: seconds of a step of the current plan
+ * with the straggler (ACTION_SOLVE's answer). */
+bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_plan *plan, const json_t *current_step_s);
 
-/* liveness.c: hung processes */
-void liveness_heard(struct hspmd_controller *m, struct worker *w); /* anything */
-void liveness_tick(struct hspmd_controller *m);
-double liveness_deadline(const struct hspmd_controller *m);
+/* step_metrics.c */
+void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);
+/* Writes the lines of steps that only the survivors know. `losses`: [[step, loss]]. */
+void report_losses(struct hspmd_controller *m, json_t *losses);
+double slowest_recent_step(const struct hspmd_controller *m); /* seconds; 0: no step of this generation yet */
+void extend_step_deadline(struct hspmd_controller *m);
 
-/* checkpoint.c: checkpoints */
+/* request_list.c: requests that wait for a reply */
+struct request *request_add(struct hspmd_controller *m, const struct run_event *e, int kind); /* NULL: out of memory; noted */
+void request_drop(struct hspmd_controller *m, struct request *r);
+void request_answer(struct hspmd_controller *m, const struct request *r, bool ok, const char *text); /* none if the client is gone */
+void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
+void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
+double requests_deadline(const struct hspmd_controller *m);
+
+/* checkpoint.c */
+/* Starts a checkpoint. false: one is under way, the workers are in no state for it, or there is no folder for `target`. */
 bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoint_target target);
+bool checkpoint_if_due(struct hspmd_controller *m);
 void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t *message);
 void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *message);
 void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w);
 void checkpoint_tick(struct hspmd_controller *m);
 void checkpoint_clear(struct hspmd_controller *m);
 
-/* checkpoint_schedule.c */
-bool checkpoint_possible(const struct hspmd_controller *m); /* on some disk */
-bool checkpoint_shared_due(const struct hspmd_controller *m);
-bool checkpoint_if_due(struct hspmd_controller *m);
-double checkpoint_deadline(const struct hspmd_controller *m); /* when the next is due; INFINITY: not by time */
-void checkpoint_step_done(struct hspmd_controller *m, double step_s);
-struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* as they are now */
-int copies_wanted(const struct hspmd_controller *m, int nodes);              /* on other nodes, of a plan on so many */
-/* Do those of the bound plan that are left hold everything, whatever is lost of what `copies` are to outlive? */
-bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
-/* Which nodes of it a shrink by count leaves; -1: memory. */
-int layout_keep_nodes(struct hspmd_controller *m, struct bound_plan *l);
+/* settle.c: what survivors of a failure agree on */
+void settle_collect(struct hspmd_controller *m); /* reads what each member holds */
+bool settle_begin(struct hspmd_controller *m);
+void settle_end(struct hspmd_controller *m);
 
-/* requests.c: commands of users and of hspmdctld */
+/* revive.c: state that outlived its workers */
+/* If the living workers do not hold all state together, starts processes for lost workers, which take up their state. They become members
+ * of the current generation, which waits for their answers. Returns true if there are any. */
+bool revive_missing(struct hspmd_controller *m);
+void revive_agent_up(struct hspmd_controller *m, struct node *n);
+/* Asks a process that has just started to take up the state. */
+void revive_ask(struct hspmd_controller *m, struct worker *w);
+/* Gives up reviving this worker. */
+void revive_drop(struct hspmd_controller *m, struct worker *w);
+/* The same, and no process of this device is tried again before the next committed step. */
+void revive_give_up(struct hspmd_controller *m, struct worker *w);
+void revive_drop_node(struct hspmd_controller *m, struct node *n); /* revive_give_up() of those that have no process */
+
+/* current_generation.c: started, stopped or aborted */
+bool advance_current(struct hspmd_controller *m);
+void start_generation(struct hspmd_controller *m);
+void stop_current(struct hspmd_controller *m);
+void abort_current(struct hspmd_controller *m, const char *cause);
+/* Asks all members what they hold; they stop to train. */
+void ask_holders(struct hspmd_controller *m);
+void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message);
+/* Keeps a message that came before all members had started, for replay_deferred(). */
+void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *message);
+void replay_deferred(struct hspmd_controller *m);
+/* The newest state that living workers hold completely: its bound plan (borrowed) and step. NULL: no state is complete. */
+struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *step);
+
+/* adopt.c: workers of an earlier incarnation of the controller */
+void adopt_begin(struct hspmd_controller *m);
+bool adopt_holds(const struct hspmd_controller *m, const struct node *n); /* by the journal, the job held this node */
+/* Takes over the workers in `living` (of the agent's hello) that the journal names, and kills the others. */
+void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living);
+/* Binds the journal's generation, and asks its workers what they hold, once their agents are back. */
+bool advance_adopt(struct hspmd_controller *m);
+/* Once all have answered: they train on, or the generation is aborted. */
+bool advance_adopted(struct hspmd_controller *m);
+
+/* failure.c: processes that are lost or must be killed */
+void worker_lost(struct hspmd_controller *m, struct worker *w, const char *why);
+/* Kills the worker's process. `cause`: of the new plan, as request_replan() has it. */
+void worker_kill(struct hspmd_controller *m, struct worker *w, const char *cause, const char *why);
+/* All workers of the node are lost with its agent. */
+void node_lost(struct hspmd_controller *m, struct node *n, const char *why);
+void on_agent_lost(struct hspmd_controller *m, const struct run_event *e);
+void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message);
+void revive_tick(struct hspmd_controller *m);
+/* Kill the members that have not answered by their generation's deadline. */
+bool advance_current_overdue(struct hspmd_controller *m);
+bool advance_next_overdue(struct hspmd_controller *m);
+
+/* liveness.c: hung processes */
+void liveness_heard(struct hspmd_controller *m, struct worker *w); /* any message */
+void liveness_tick(struct hspmd_controller *m);
+double liveness_deadline(const struct hspmd_controller *m);
+
+/* next_generation.c: solved, spawned, prepared */
+bool advance_next(struct hspmd_controller *m);
+void on_plan(struct hspmd_controller *m, const struct run_event *e);
+void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message);
+void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message);
+void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message);
+
+/* members.c: nodes of other jobs of the same user */
+void members_update(struct hspmd_controller *m, const json_t *allocation);
+/* Notes which job holds the node, from EVENT_ALLOCATION's value. */
+void member_update(struct hspmd_controller *m, struct node *n, const json_t *allocation);
+/* Writes how the member job that brought this node ended. false: the node is not a member's, or the end is unknown. */
+bool member_exit_reason(const struct hspmd_controller *m, const struct node *n, char *text, size_t size);
+/* An agent of a node outside the allocation has connected. Returns true if it may wait until Slurm has named the node. */
+bool member_admit(struct hspmd_controller *m, struct node *n, const json_t *hello);
+/* Ends the member job of a node that is of no use. */
+void member_release(struct hspmd_controller *m, struct node *n, const char *why);
+/* Ends agents of leaving members once nothing needs them. */
+bool advance_members(struct hspmd_controller *m);
+void members_tick(struct hspmd_controller *m);
+double members_deadline(const struct hspmd_controller *m);
+
+/* requests.c: requests of users and of hspmdctld */
 void on_command(struct hspmd_controller *m, const struct run_event *e);
-void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
 void on_resized(struct hspmd_controller *m, const struct run_event *e);
 void requests_tick(struct hspmd_controller *m);
-void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
 bool advance_requests(struct hspmd_controller *m);
-double requests_deadline(const struct hspmd_controller *m);
-
-/* Trains on, and nothing about the plan is open. */
-bool is_steady(const struct hspmd_controller *m);
-/* The nodes that `goes` says yes to are given back; `ticket` of the request that waits for it, or 0. */
-void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n), int64_t ticket);
 
 /* shutdown.c */
 bool advance_end(struct hspmd_controller *m);
 void on_shutdown(struct hspmd_controller *m, const struct run_event *e);
+
+/* node_events.c: nodes and processes that come and go */
+void on_allocation(struct hspmd_controller *m, const struct run_event *e);
+void on_agent_up(struct hspmd_controller *m, const struct run_event *e);
+void on_worker_hello(struct hspmd_controller *m, struct worker *w);
+void nodes_tick(struct hspmd_controller *m);
 
 #endif

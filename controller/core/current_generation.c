@@ -8,15 +8,7 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define QUARANTINE_S 60.0      /* a node is left out the first time ... */
-#define QUARANTINE_DOUBLINGS 6 /* and doubled so often at most */
 #define ABORT_LEAST_S 3.0
-
-static int64_t number(const json_t *message, const char *key, int64_t absent)
-{
-	json_t *v = json_object_get(message, key);
-	return json_is_integer(v) ? json_integer_value(v) : absent;
-}
 
 /* Indexes into the bound plan's cluster of the devices whose workers hold the state of `step` under it. */
 static int holders(const struct bound_plan *l, int64_t step, int *device)
@@ -160,17 +152,6 @@ static bool members_have(const struct generation *g, const struct bound_plan *l)
 	return true;
 }
 
-json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key)
-{
-	json_t *list = check_alloc(m, json_array());
-	for (int i = 0; i < g->members; i++) {
-		json_t *a = json_object_get(g->answer[i], key);
-		if (json_array_append(list, a ? a : json_null()))
-			m->failed = true;
-	}
-	return list;
-}
-
 void start_generation(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
@@ -251,28 +232,6 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 	ask_holders(m);
 	m->step_deadline = INFINITY;
 	m->aborted_at = m->now;
-}
-
-void kill_unresponsive(struct hspmd_controller *m, struct generation *g, const char *waited_for)
-{
-	char who[512];
-	list_unanswered(g, who, sizeof who);
-	log_msg(m, HSPMD_LOG_WARNING, "waited %.1f s for \"%s\" from %s", m->now - g->since, waited_for, who);
-	int count = 0;
-	struct worker **silent = hspmd_calloc((size_t)g->members, sizeof *silent);
-	if (!silent) {
-		m->failed = true;
-		return;
-	}
-	for (int i = 0; i < g->members; i++)
-		if (!g->answer[i])
-			silent[count++] = g->member[i];
-	for (int i = 0; i < count; i++)
-		if (silent[i]->process == PROC_NONE)
-			worker_lost(m, silent[i], waited_for);
-		else
-			worker_kill(m, silent[i], "hang", waited_for);
-	free(silent);
 }
 
 static void add_bytes(struct hspmd_controller *m, const json_t *answer)
@@ -368,7 +327,7 @@ static void enter_held(struct hspmd_controller *m)
 	m->step = 0;
 	for (int i = 0; i < g->members; i++) {
 		struct worker *w = g->member[i];
-		w->step = number(g->answer[i], "step", w->step);
+		w->step = message_integer(g->answer[i], "step", w->step);
 		if (w->holds && w->step > m->step)
 			m->step = w->step;
 		if (w->holds == g->bound_plan->generation)
@@ -387,16 +346,9 @@ bool advance_current(struct hspmd_controller *m)
 	struct generation *g = &m->current;
 	switch (g->phase) {
 	case PHASE_STARTING:
-		if (all_answered(g)) {
-			if (m->adopt && !adopt_answered(m))
-				return true;
-			enter_training(m);
-			return true;
-		}
-		if (m->now < g->deadline)
+		if (!all_answered(g) || m->adopt) /* advance_adopted() reads the answers of adopted workers first */
 			return false;
-		m->attempts++;
-		kill_unresponsive(m, g, "started");
+		enter_training(m);
 		return true;
 	case PHASE_TRAINING:
 		if (g->members && all_answered(g)) { /* all have finished */
@@ -426,23 +378,15 @@ bool advance_current(struct hspmd_controller *m)
 		request_replan(m, "hang");
 		return true;
 	case PHASE_ABORTING:
-		if (all_answered(g)) {
-			settle_collect(m);
-			return revive_missing(m) || settle_begin(m);
-		}
-		if (m->now < g->deadline)
+		if (!all_answered(g))
 			return false;
-		kill_unresponsive(m, g, "aborted");
-		return true;
+		settle_collect(m);
+		return revive_missing(m) || settle_begin(m);
 	case PHASE_SETTLING:
-		if (all_answered(g)) {
-			enter_held(m);
-			settle_end(m);
-			return true;
-		}
-		if (m->now < g->deadline)
+		if (!all_answered(g))
 			return false;
-		kill_unresponsive(m, g, "settled");
+		enter_held(m);
+		settle_end(m);
 		return true;
 	default:
 		return false;
@@ -452,7 +396,7 @@ bool advance_current(struct hspmd_controller *m)
 void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message)
 {
 	struct generation *g = &m->current;
-	if (!g->bound_plan || number(message, "generation", -1) != g->bound_plan->generation || member_index(g, w) < 0)
+	if (!g->bound_plan || message_integer(message, "generation", -1) != g->bound_plan->generation || member_index(g, w) < 0)
 		return;
 	bool step = !strcmp(type, "step");
 	if ((g->phase == PHASE_STARTING && (step || !strcmp(type, "finished"))) || (step && m->deferred)) { /* in order */
@@ -474,69 +418,4 @@ void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, j
 		w->reviving = false;
 		record_answer(g, w, message);
 	}
-}
-
-/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others; each time for twice
- * as long. */
-void count_failure(struct hspmd_controller *m, struct worker *w)
-{
-	m->attempts++;
-	if (++w->faults < 2 || w->node->quarantined || nodes_usable(m) <= m->config->job->elastic.min_nodes)
-		return;
-	double seconds =
-	        QUARANTINE_S * (1 << (w->node->quarantines < QUARANTINE_DOUBLINGS ? w->node->quarantines++ : QUARANTINE_DOUBLINGS));
-	w->node->quarantined = true;
-	w->node->quarantined_until = m->now + seconds;
-	note_event(m, "quarantined", "node %s is left out for %.0f s: worker %s failed %d times without a step between", w->node->name,
-	           seconds, w->address, w->faults);
-}
-
-bool check_attempts(struct hspmd_controller *m)
-{
-	if (m->attempts <= m->config->max_attempts || m->end != END_NONE)
-		return false;
-	end_run(m, 1, "given up after %d attempts without a step: %s", m->attempts, m->last_error);
-	return true;
-}
-
-/* A shard that cannot be read on this node is looked for elsewhere the next time. */
-static void note_unreadable(struct hspmd_controller *m, const struct node *n, json_t *unreadable)
-{
-	json_t *bad = check_alloc(m, json_copy(unreadable));
-	if (!m->checkpoint_search.bad)
-		m->checkpoint_search.bad = check_alloc(m, json_array());
-	if (json_object_set_new(bad, "node", json_string(n->name)) || json_array_append_new(m->checkpoint_search.bad, bad))
-		m->failed = true;
-}
-
-void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
-{
-	struct generation *g = &m->current;
-	int64_t of = number(message, "generation", -1);
-	const char *text = json_string_value(json_object_get(message, "text"));
-	bool next = m->next.bound_plan && of == m->next.bound_plan->generation;
-	bool now = g->bound_plan && of == g->bound_plan->generation &&
-	           (g->phase == PHASE_STARTING || g->phase == PHASE_TRAINING || g->phase == PHASE_STOPPING);
-	bool unfit = of == 0; /* it cannot even be set up */
-	json_t *unreadable = json_object_get(message, "unreadable");
-	if ((!next && !now && !unfit) || m->end != END_NONE)
-		return;
-	char cause[HSPMD_ERROR_MAX];
-	snprintf(cause, sizeof cause, "%s: %s", w->address, text ? text : "fault without a reason");
-	if (json_is_object(unreadable))
-		note_unreadable(m, w->node, unreadable); /* and then it is no fault of the worker's */
-	else
-		count_failure(m, w);
-	if (now) {
-		abort_current(m, cause);
-	} else {
-		snprintf(m->last_error, sizeof m->last_error, "%s", cause);
-		note_event(m, "fault", "%s: %s", unfit ? "a worker cannot be set up" : "a generation cannot begin", cause);
-		next_drop(m);
-	}
-	if (unfit)
-		worker_kill(m, w, "worker-lost", "it cannot be set up");
-	emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
-	request_replan(m, "fault");
-	check_attempts(m);
 }

@@ -108,6 +108,12 @@ void generation_clear(struct generation *g)
 	memset(g, 0, sizeof *g);
 }
 
+void next_drop(struct hspmd_controller *m)
+{
+	generation_clear(&m->next);
+	m->solve = 0;
+}
+
 int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor)
 {
 	int most = l->devices + (donor ? donor->devices : 0);
@@ -198,4 +204,15 @@ void list_unanswered(const struct generation *g, char *text, size_t size)
 	}
 	if (more)
 		snprintf(text + n, size - n, " and %d more", more);
+}
+
+json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key)
+{
+	json_t *list = check_alloc(m, json_array());
+	for (int i = 0; i < g->members; i++) {
+		json_t *a = json_object_get(g->answer[i], key);
+		if (json_array_append(list, a ? a : json_null()))
+			m->failed = true;
+	}
+	return list;
 }

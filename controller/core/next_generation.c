@@ -8,51 +8,6 @@
 #include "common/format/plan_model.h"
 #include "controller/core/controller_internal.h"
 
-#define CAUSE_COUNT 7
-
-/* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the
- * most. */
-static int cause_rank(const char *cause)
-{
-	static const char *const order[] = { "straggler", "fault", "worker-lost", "hang", "node-lost", "scontrol", "member-left" };
-	for (int i = 0; i < CAUSE_COUNT; i++)
-		if (!strcmp(cause, order[i]))
-			return i;
-	return CAUSE_COUNT; /* what was asked for, or how it began, stays */
-}
-
-static bool more_specific(const char *cause, const char *than)
-{
-	return cause_rank(cause) < CAUSE_COUNT && cause_rank(cause) > cause_rank(than);
-}
-
-void request_replan(struct hspmd_controller *m, const char *cause)
-{
-	struct change *c = &m->change;
-	if (!c->open) {
-		memset(c, 0, sizeof *c);
-		c->open = true;
-		c->noticed = m->now;
-		c->last_step_at = NAN;
-		c->from_nodes = m->current.bound_plan ? m->current.bound_plan->nodes : 0;
-		snprintf(c->cause, sizeof c->cause, "%s", cause);
-		c->optional = !strcmp(cause, "straggler");
-	} else if (more_specific(cause, c->cause)) {
-		snprintf(c->cause, sizeof c->cause, "%s", cause);
-	}
-	if (!c->wanted || more_specific(cause, c->next))
-		snprintf(c->next, sizeof c->next, "%s", cause);
-	c->optional = c->optional && !strcmp(cause, "straggler");
-	c->wanted = true;
-	c->not_before = m->now + m->config->timeouts.debounce;
-}
-
-void next_drop(struct hspmd_controller *m)
-{
-	generation_clear(&m->next);
-	m->solve = 0;
-}
-
 /* Nodes that were left out for failing are better than none. */
 static bool end_quarantines(struct hspmd_controller *m)
 {
@@ -394,14 +349,10 @@ bool advance_next(struct hspmd_controller *m)
 		prepare(m);
 		return true;
 	case PHASE_PREPARING:
-		if (all_answered(g)) {
-			m->change.specialised = m->now - g->since;
-			preconnect(m);
-			return true;
-		}
-		if (m->now < g->deadline)
+		if (!all_answered(g))
 			return false;
-		kill_unresponsive(m, g, "prepared");
+		m->change.specialised = m->now - g->since;
+		preconnect(m);
 		return true;
 	case PHASE_PRECONNECTING:
 		if (m->current.phase == PHASE_TRAINING && m->now < g->deadline && !all_say(g, "preconnected"))

@@ -92,29 +92,15 @@ void revive_drop(struct hspmd_controller *m, struct worker *w)
 	generation_remove_member(&m->current, w);
 }
 
+void revive_give_up(struct hspmd_controller *m, struct worker *w)
+{
+	w->revivals = REVIVALS;
+	revive_drop(m, w);
+}
+
 void revive_drop_node(struct hspmd_controller *m, struct node *n)
 {
 	for (int i = 0; i < n->workers; i++)
-		if (n->worker[i]->process == PROC_NONE && n->worker[i]->reviving) {
-			n->worker[i]->revivals = REVIVALS;
-			revive_drop(m, n->worker[i]);
-		}
-}
-
-void revive_tick(struct hspmd_controller *m)
-{
-	for (size_t i = 0; i < m->nodes; i++)
-		for (int k = 0; k < m->node[i]->workers; k++) {
-			struct worker *w = m->node[i]->worker[k];
-			if (!w->reviving || m->now < w->revive_by)
-				continue;
-			if (w->process == PROC_NONE) {
-				log_msg(m, HSPMD_LOG_WARNING, "waited for the agent of %s, to take up what worker %s left", w->node->name,
-				        w->address);
-				w->revivals = REVIVALS;
-				revive_drop(m, w);
-			} else {
-				worker_kill(m, w, "hang", "it did not take up what the one before left");
-			}
-		}
+		if (n->worker[i]->process == PROC_NONE && n->worker[i]->reviving)
+			revive_give_up(m, n->worker[i]);
 }

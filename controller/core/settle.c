@@ -4,18 +4,12 @@
 
 #include "controller/core/controller_internal.h"
 
-static int64_t number(const json_t *report, const char *key)
-{
-	json_t *v = json_object_get(report, key);
-	return json_is_integer(v) ? json_integer_value(v) : -1;
-}
-
 /* The totals of `step` out of any report of one that has applied it; borrowed. */
 static json_t *totals(const struct generation *g, int64_t step)
 {
 	for (int i = 0; i < g->members; i++) {
 		json_t *sums = json_object_get(g->answer[i], "sums");
-		if (json_is_array(sums) && number(g->answer[i], "applied") == step)
+		if (json_is_array(sums) && message_integer(g->answer[i], "applied", -1) == step)
 			return sums;
 	}
 	return NULL;
@@ -28,7 +22,7 @@ static int64_t step_to_apply(const struct generation *g)
 	for (int i = 0; i < g->members; i++) {
 		if (!g->member[i]->holds)
 			continue;
-		int64_t next = number(g->answer[i], "step");
+		int64_t next = message_integer(g->answer[i], "step", -1);
 		last = next > last ? next : last;
 		first = next < first ? next : first;
 	}
@@ -43,8 +37,7 @@ void settle_collect(struct hspmd_controller *m)
 		json_t *holds = json_object_get(g->answer[i], "holds");
 		if (w->adopted && json_is_null(holds)) { /* a controller that is gone has started it, perhaps to take up what one before it
 			                                    left: that is begun anew */
-			send_node(m, w->node,
-			          json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
+			send_kill(m, w, w->serial);
 			w->process = PROC_NONE;
 			w->holds = 0;
 			generation_remove_member(g, w);
@@ -65,10 +58,10 @@ bool settle_begin(struct hspmd_controller *m)
 	int64_t generation = g->bound_plan->generation;
 	for (int i = 0; i < g->members; i++) {
 		struct worker *w = g->member[i];
-		w->step = number(g->answer[i], "step");
+		w->step = message_integer(g->answer[i], "step", -1);
 		if (w->holds == generation)
 			report_losses(m, json_object_get(g->answer[i], "losses"));
-		bool does = apply >= 0 && number(g->answer[i], "ready") == apply;
+		bool does = apply >= 0 && message_integer(g->answer[i], "ready", -1) == apply;
 		send_workers(m, &w, 1,
 		             does ? json_pack("{s:s, s:I, s:I, s:O}", "type", "settle", "generation", (json_int_t)generation, "apply",
 		                              (json_int_t)apply, "sums", sums)

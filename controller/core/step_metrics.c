@@ -16,7 +16,7 @@ static double job_tokens(const struct hspmd_controller *m)
 	return (double)m->config->job->global_batch * (double)m->config->job->seq_len;
 }
 
-void resize_line(struct hspmd_controller *m, double step_s)
+static void resize_line(struct hspmd_controller *m, double step_s)
 {
 	struct change *c = &m->change;
 	const struct bound_plan *l = m->current.bound_plan;

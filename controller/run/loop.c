@@ -45,7 +45,7 @@ static void send_to_agent(struct loop *l, const char *node, const json_t *messag
 	run_connection_close(a->peer);
 	a->peer = NULL;
 	struct run_event e = { .kind = EVENT_AGENT_LOST, .node = node, .text = err.text };
-	loop_event(l, &e);
+	l->on_event(l, &e);
 }
 
 static void drop_agent(struct loop *l, const char *node)
@@ -258,7 +258,7 @@ static void pending_free(struct pending *p)
 }
 
 /* Events that come up while actions are carried out wait their turn. */
-void loop_event(struct loop *l, const struct run_event *e)
+static void loop_event(struct loop *l, const struct run_event *e)
 {
 	if (l->stopping)
 		return;
@@ -591,7 +591,7 @@ static void close_all(struct loop *l)
 
 int run_loop(const struct run_loop_options *o)
 {
-	struct loop l = { .o = o };
+	struct loop l = { .o = o, .on_event = loop_event };
 	struct hspmd_error err = { "" };
 	signal(SIGPIPE, SIG_IGN);
 	if (open_all(&l, &err)) {

@@ -42,6 +42,7 @@ struct child {
 
 struct loop {
 	const struct run_loop_options *o;
+	void (*on_event)(struct loop *l, const struct run_event *e); /* feeds the controller; may be called while it handles another */
 	uv_loop_t uv;
 	uv_timer_t clock, poll_timer, kill_timer;
 	uv_signal_t signals[3];
@@ -66,9 +67,6 @@ struct loop {
 	double status_at, progress_at;
 	char *contact[2];
 };
-
-/* loop.c */
-void loop_event(struct loop *l, const struct run_event *e);
 
 /* loop_work.c */
 void loop_solve(struct loop *l, int64_t id, json_t *value);

@@ -130,7 +130,7 @@ static void solve_done(uv_work_t *w, int status)
 	(void)status;
 	l->pending_work--;
 	struct run_event e = { .kind = EVENT_PLAN, .id = s->id, .value = s->answer, .text = s->answer ? NULL : s->err.text };
-	loop_event(l, &e);
+	l->on_event(l, &e);
 	json_decref(s->answer);
 	json_decref(s->input);
 	free(s);
@@ -185,7 +185,7 @@ static void poll_done(uv_work_t *w, int status)
 		l->poll_failures = 0;
 		struct run_event e = { .kind = EVENT_ALLOCATION, .value = k->answer };
 		run_ctld_session_set_allocation(l->ctld_session, k->answer);
-		loop_event(l, &e);
+		l->on_event(l, &e);
 	} else if (l->poll_failures++ == 0) {
 		hspmd_warn("cannot look at the job: %s", k->err.text);
 	}
@@ -253,7 +253,7 @@ static void resize_done(uv_work_t *w, int status)
 	(void)status;
 	l->pending_work--;
 	struct run_event e = { .kind = EVENT_RESIZED, .id = r->id, .text = r->rc ? r->err.text : NULL };
-	loop_event(l, &e);
+	l->on_event(l, &e);
 	free_names(r->nodes, r->node_count);
 	free(r);
 }
@@ -269,7 +269,7 @@ void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes)
 			r->node_count++;
 	if (!r || !r->nodes || r->node_count < (int)n) {
 		struct run_event e = { .kind = EVENT_RESIZED, .id = id, .text = "out of memory" };
-		loop_event(l, &e);
+		l->on_event(l, &e);
 		if (r)
 			free_names(r->nodes, r->node_count);
 		free(r);
@@ -359,7 +359,7 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
 	for (int i = 0; i < c->count; i++)
 		if (!connected(c->loop, c->nodes[i]) && !started_anew(c, c->nodes[i])) {
 			struct run_event e = { .kind = EVENT_AGENT_LOST, .node = c->nodes[i], .text = text };
-			loop_event(c->loop, &e);
+			c->loop->on_event(c->loop, &e);
 		}
 	uv_close((uv_handle_t *)p, on_child_closed);
 }
@@ -410,7 +410,7 @@ void loop_start_agents(struct loop *l)
 		hspmd_error_log("%s", err.text);
 		for (int k = i; k < i + step; k++) {
 			struct run_event e = { .kind = EVENT_AGENT_LOST, .node = nodes[k], .text = err.text };
-			loop_event(l, &e);
+			l->on_event(l, &e);
 		}
 	}
 	free_names(nodes, count);
