@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A later incarnation of the controller, and the workers that the one before left training. The journal, written before each generation's
- * start and again when it trains, says who they are; their agents call again and list those that live; each of these is asked what it holds
- * and whether it trains. Where all train on, nothing is done but to listen again. Else the generation is called off, and what its workers
- * hold is what the next begins from, as after any loss. */
+/* Restart of the controller: taking over workers that the previous incarnation left training. The journal, written before the start of each
+ * generation and again when it trains, names them. Their agents reconnect and list the living ones, and each of these is asked what it
+ * holds and whether it trains. If all train on, the controller only listens again. Else the generation is aborted, and the next one starts
+ * from the state that its workers hold, as after any loss. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define AGENT_RECONNECT_S 15.0 /* agents call every second */
+#define AGENT_RECONNECT_S 15.0 /* agents try every second */
 #define QUERY_REPLY_S 60.0     /* a worker answers between two steps */
 
 static double number(const json_t *o, const char *key)
@@ -19,7 +19,7 @@ static double number(const json_t *o, const char *key)
 	return json_number_value(json_object_get(o, key));
 }
 
-/* What the incarnation before carried out and did not tell of. */
+/* Takes over a change that the previous incarnation carried out, but whose resize line it did not write. */
 static void inherit_change(struct hspmd_controller *m, const json_t *j)
 {
 	static const char *const sources[] = { "live", "copies", "checkpoint", "init" };
@@ -37,7 +37,7 @@ static void inherit_change(struct hspmd_controller *m, const json_t *j)
 	c->last_step_at = NAN;
 	c->steps_lost = json_integer_value(json_object_get(j, "steps_lost"));
 	m->steps_reported -=
-	        c->steps_lost < m->steps_reported ? c->steps_lost : m->steps_reported; /* the last lines are from before they were lost */
+	        c->steps_lost < m->steps_reported ? c->steps_lost : m->steps_reported; /* the last lines are older than the loss */
 	c->from_nodes = (int)json_integer_value(json_object_get(j, "from_nodes"));
 	c->planned = number(j, "planned");
 	c->specialised = number(j, "specialised");
@@ -75,13 +75,13 @@ void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living)
 			w->adopted = true;
 			w->serial = json_integer_value(serial);
 			w->holds = 0;
-		} else if (device) { /* nobody knows what it does */
+		} else if (device) { /* its state is unknown */
 			send_node(m, n, json_pack("{s:s, s:s, s:O}", "type", "kill", "device", device, "serial", serial));
 		}
 	}
 }
 
-/* Are all there who were? */
+/* Returns true if the agents of all the journal's members are connected. */
 static bool all_agents_back(struct hspmd_controller *m)
 {
 	size_t i;
@@ -94,7 +94,7 @@ static bool all_agents_back(struct hspmd_controller *m)
 	return true;
 }
 
-/* Workers for all devices it names: what a plan says about the state of those who are there is true without those who have gone. */
+/* Makes workers for all devices of the cluster: the plan is valid for the living ones even if others are gone. */
 static void restore_workers(struct hspmd_controller *m, json_t *cluster)
 {
 	struct hspmd_error err;
@@ -142,7 +142,7 @@ static bool list_members(struct hspmd_controller *m, struct generation *g)
 static void abort_and_replan(struct hspmd_controller *m, const char *why)
 {
 	abort_current(m, why);
-	revive_missing(m); /* before the next plan has new processes started in their place */
+	revive_missing(m); /* before new processes are started for the next plan */
 	request_replan(m, "controller");
 }
 
@@ -153,7 +153,7 @@ bool advance_adopt(struct hspmd_controller *m)
 		return false;
 	g->bound_plan = restore_bound_plan(m, json_object_get(m->adopt, "current"));
 	m->older = restore_bound_plan(m, json_object_get(m->adopt, "older"));
-	if (!g->bound_plan) { /* it cannot be read: what is known of the state lies under that plan */
+	if (!g->bound_plan) { /* without the plan nothing is known about the state that the workers hold */
 		json_decref(m->adopt);
 		m->adopt = NULL;
 		request_replan(m, "controller");
@@ -188,7 +188,7 @@ bool advance_adopted(struct hspmd_controller *m)
 		bool trains = json_is_true(json_object_get(g->answer[i], "training")) && g->member[i]->holds == g->bound_plan->generation;
 		on &= trains || !bound_plan_uses(g->bound_plan, g->member[i]);
 	}
-	/* What was told of while nobody listened: the agents kept it, and the workers know the last. */
+	/* Steps that ended while there was no controller: the workers remember the losses of the last ones. */
 	for (int i = 0; i < g->members; i++)
 		report_losses(m, json_object_get(g->answer[i], "losses"));
 	adopt_end(m);

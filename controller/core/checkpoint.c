@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints, in two phases: all write, then the manifest says that they have. Until it stands the old one does; a failure leaves it
- * standing. */
+/* Checkpoints, in two phases: all workers write their shards, then the manifest lists them. Until the manifest is written the previous
+ * checkpoint is the valid one, and it remains so after a failure. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ void checkpoint_clear(struct hspmd_controller *m)
 	memset(s, 0, sizeof *s);
 }
 
-/* Ask `member` again, for the next phase. */
+/* Sets the workers whose answers the next phase needs. Returns false if memory is short. */
 static bool members(struct hspmd_controller *m, struct worker *const *who, int count)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -41,7 +41,7 @@ static bool members(struct hspmd_controller *m, struct worker *const *who, int c
 	return true;
 }
 
-/* Where it goes. False: nowhere. */
+/* Chooses the folders. Returns false if there is none for `target`. */
 static bool choose_targets(struct hspmd_controller *m, enum checkpoint_target target)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -106,7 +106,7 @@ static void failed(struct hspmd_controller *m, const char *why)
 	snprintf(text, sizeof text, "%s %s failed: %s", memory ? "copy in memory" : "checkpoint", m->checkpoint.id, why);
 	int64_t number = m->checkpoint.number;
 	checkpoint_clear(m);
-	if (!memory || m->copy_failures++ == 0) /* then it is tried more and more seldom, and said once */
+	if (!memory || m->copy_failures++ == 0) /* copies are tried at growing intervals, and only the first failure is noted */
 		note_event(m, memory ? "copies_failed" : "checkpoint_failed", "%s", text);
 	requests_checkpoint_done(m, number, text);
 }
@@ -119,7 +119,8 @@ static bool answered(const struct checkpoint *s)
 	return true;
 }
 
-/* Is this the last answer of the phase? One may tell of an error: what one could not write another may have. */
+/* Records an answer. Returns true if it is the last of the phase. An answer may report an error: another worker may have written a copy of
+ * the slice. */
 static bool take(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -137,7 +138,7 @@ static const char *error_of(const struct checkpoint *s, int i)
 	return json_string_value(json_object_get(s->answer[i], "error"));
 }
 
-/* One worker a node puts the manifest into the node's folder, the first also into the shared one. */
+/* Second phase: one worker per node writes the manifest to the node's folder, the first one also to the shared folder. */
 static void list(struct hspmd_controller *m)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -184,7 +185,7 @@ static json_t *with_sender(struct hspmd_controller *m, const struct checkpoint *
 	return all;
 }
 
-/* The step that all have written who have; false: they differ, or nobody has. */
+/* Finds the step that was written. Returns false if workers wrote different steps, or none was written. */
 static bool one_step(struct checkpoint *s)
 {
 	for (int i = 0; i < s->members; i++) {

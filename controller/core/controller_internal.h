@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The controller's state and the calls between its files. Private to controller/core. */
+/* The controller's state, and the functions that its files offer each other. Private to controller/core. */
 #ifndef HSPMD_CORE_CONTROLLER_INTERNAL_H
 #define HSPMD_CORE_CONTROLLER_INTERNAL_H
 
@@ -8,8 +8,8 @@
 #include "controller/core/controller.h"
 
 #define ADDRESS_MAX 128
-#define RECENT_STEPS 16 /* steps that the deadline is learnt from */
-#define SLOW_WINDOWS 3  /* in which a device must be slow to be called so */
+#define RECENT_STEPS 16 /* steps from whose times the next deadline is computed */
+#define SLOW_WINDOWS 3  /* consecutive windows in which a device must be slow to count as a straggler */
 
 enum process_state { PROC_NONE, PROC_STARTING, PROC_UP };
 
@@ -20,76 +20,75 @@ struct worker {
 	int index;
 	char address[ADDRESS_MAX];
 	enum process_state process;
-	int64_t serial;      /* of its process: what an earlier one says no longer counts */
-	int64_t quit_serial; /* the serial of a process that was told to end, and of which nobody knows whether it has; 0: none */
-	double heard_at;     /* the last time that it said anything */
-	double asked_at;     /* whether it is there at all, and nothing was heard since; 0: not */
-	bool adopted; /* its process was there before this incarnation of the controller, and has not trained since: what it was told nobody
-	                 knows */
-	double deadline; /* PROC_STARTING */
-	bool reviving;   /* a process is to take up what the one before left in memory */
+	int64_t serial;      /* of its process; messages about an earlier process are ignored */
+	int64_t quit_serial; /* serial of an earlier process that was told to quit and may still run; 0: none */
+	double heard_at;     /* time of the last message from it */
+	double asked_at;     /* time of a `ping` that is not answered yet; 0: none */
+	bool adopted;    /* its process is older than this incarnation of the controller, and has not trained since: the messages that it
+	                    received are unknown */
+	double deadline; /* PROC_STARTING: for its hello */
+	bool reviving;   /* a new process takes up the state that the previous one left in memory (revive.c) */
 	double revive_by;
-	int revivals; /* tried since the last committed step */
+	int revivals; /* attempts since the last committed step */
 	int faults;   /* since the last committed step */
-	/* What it holds: the state of `step` (next to run) under the plan of generation `holds`; holds 0: nothing. */
+	/* The state that it holds: of `step` (the next to run) under the plan of generation `holds`; holds 0: none. */
 	int64_t holds, step;
-	json_t *report;     /* its `aborted`, until settled */
-	double expected_s;  /* that it is busy in a step of the current plan */
-	double first_ratio; /* of what it was to that, when the generation was young; 0: not known yet */
-	double busy_s;      /* that it was, in the sum of what has been heard of late */
-	int busy_count;
+	double expected_s;  /* busy time per step that the cost model predicts for the current plan; 0: unknown */
+	double first_ratio; /* measured over expected busy time in the generation's first window; 0: not known yet */
+	double busy_s;      /* sum of the measured busy times of this window */
+	int busy_count;     /* number of them */
 };
 
 struct node {
 	char *name;
 	bool held;        /* in the allocation */
-	bool leaving;     /* to be given back */
-	bool quarantined; /* its devices failed too often: not planned with, until ... */
+	bool leaving;     /* a shrink gives it back */
+	bool quarantined; /* its devices failed too often: no plan uses it until quarantined_until */
 	double quarantined_until;
-	int quarantines;          /* how often that was so */
-	bool terminating;         /* its agent was told to end by someone else */
-	int64_t member;           /* job that brings it; 0: the job itself */
-	bool quit_sent;           /* its agent was told to end by us, because it is ending */
-	bool released;            /* a member without a use: it is being given back */
-	double unconfirmed_until; /* its agent is up, but Slurm has not named the node yet: how long that may last; 0: it is no guest */
+	int quarantines;          /* how often it was quarantined */
+	bool terminating;         /* its agent is ending: somebody else, or a shrink, told it to */
+	int64_t member;           /* the member job that holds it; 0: the anchor */
+	bool quit_sent;           /* a terminating member's agent was sent `quit` */
+	bool released;            /* a member's node that is of no use: its job is being ended */
+	double unconfirmed_until; /* its agent is up, but Slurm has not named the node yet: when the agent is sent away; 0: confirmed */
 	enum process_state agent;
 	double deadline; /* PROC_STARTING */
-	int attempts;
-	double retry_at; /* not before: what started its agent last ended at once */
+	int attempts;    /* agent starts since one was up */
+	double retry_at; /* its agent is not started again before this, because the last start failed */
 	struct hspmd_cluster *part;
-	double base, slowdown;            /* as its agent says; how much slower it was found to be since (1: not), which is in `part` */
-	int verdicts;                     /* in a row that it is slower (> 0) or faster (< 0) than that */
-	double evidence[SLOW_WINDOWS];    /* how slow it was by the last of them */
-	double readmit_at, readmit_after; /* when it is tried again where it is left out; 0: not known yet */
-	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` */
+	double base, slowdown;            /* slowdown in the agent's hello; measured slowdown since (1: none), which `part` includes */
+	int verdicts;                     /* consecutive windows in which it was slower (> 0) or faster (< 0) than `slowdown` */
+	double evidence[SLOW_WINDOWS];    /* the slowdowns measured in the last of them */
+	double readmit_at, readmit_after; /* an unused slow node is tried again at this time, after so many seconds; 0: not set */
+	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` message */
 	struct worker **worker;
-	int workers, known; /* of the part; ever seen (workers <= known) */
+	int workers, known; /* devices of `part`; entries of `worker`, which are never removed (workers <= known) */
 };
 
-/* A plan with the cluster it is bound to; who does what in a generation. */
+/* A plan, the cluster to which it is bound, and the worker of each of its devices. Counted references. */
 struct bound_plan {
 	int refs;
 	int64_t generation;
 	json_t *cluster_json, *plan_json;
 	struct hspmd_cluster *cluster;
 	struct hspmd_plan *plan;
-	struct worker **device; /* of the plan, in plan order; the first is the reporter */
-	int devices, nodes;     /* nodes: that the job had when it was made */
+	struct worker **device; /* workers in plan order, each once; the first reports the steps */
+	int devices, nodes;     /* of the plan; usable nodes that the job had when the plan was made */
 	int nodes_used;         /* by the plan */
-	int copies;             /* of the state that are kept on other nodes */
-	int keep;               /* nodes of the plan that shrinks by count leave (common/losses.h) */
-	bool safe;              /* whatever goes of what is thought of (common/losses.h), living workers still hold everything */
+	int copies;             /* of the state, kept on other nodes */
+	int keep;               /* nodes of the plan that a shrink by count leaves (common/losses.h) */
+	bool safe;              /* living workers hold all state after any loss that the copies are meant to survive */
 };
 
 enum phase {
 	PHASE_NONE,
-	/* next */
+	/* of the next generation */
 	PHASE_SOLVING,
 	PHASE_SPAWNING,
 	PHASE_PREPARING,
-	PHASE_PRECONNECTING, /* connections that take long are made while the current one trains */
+	PHASE_PRECONNECTING, /* slow connections are made while the current generation trains */
 	PHASE_READY,
-	/* current */
+	/* of the current generation */
 	PHASE_STARTING,
 	PHASE_TRAINING,
 	PHASE_STOPPING,
@@ -103,44 +102,45 @@ struct generation {
 	double since, deadline;
 	struct bound_plan *bound_plan;
 	struct worker **member;
-	json_t **answer; /* of each member to what was last asked; NULL: not yet */
+	json_t **answer; /* of each member to the last request; NULL: not yet */
 	int members;
 	bool finished; /* all steps are done */
 };
 
-/* Why the plan is to be made anew, and what the change costs. */
+/* A change of the plan: its cause and its cost. */
 struct change {
-	bool wanted;    /* a new plan is to be made */
-	bool open;      /* a resize line is owed */
-	bool started;   /* by the first step of the current generation */
-	bool optional;  /* only if it brings enough */
-	bool inherited; /* from an earlier incarnation, which did not come to tell of it: the pause was not seen to end */
+	bool wanted;    /* a new plan is needed */
+	bool open;      /* its resize line is not written yet */
+	bool started;   /* the new generation has been started; its first step writes the line */
+	bool optional;  /* the new plan is used only if it is enough faster */
+	bool inherited; /* from an earlier incarnation, which did not write the line: the end of the pause is unknown */
 	char cause[64];
-	char next[64];       /* wanted: why; the change after this one's, when this one only waits for its first step */
-	double noticed;      /* when the cause was seen */
-	double not_before;   /* quiet time, for what belongs to the same change */
-	double last_step_at; /* where the pause begins */
+	char next[64];       /* if wanted: the cause of the next plan, which may belong to the change after this one */
+	double noticed;      /* when the cause was noticed */
+	double not_before;   /* no plan is made before this, so that related events share one change */
+	double last_step_at; /* the pause begins here; NAN: no step was seen */
 	int64_t steps_lost;
 	double planned, specialised, connected, moved; /* seconds of the phases */
-	double local, peers, disk, shared;             /* bytes by source */
-	const char *source;                            /* "live", "checkpoint", "init" */
+	double local, peers, disk, shared;             /* bytes of state by source */
+	const char *source;                            /* "live", "copies", "checkpoint", "init" */
 	int from_nodes;
 };
 
+/* The search for checkpoints on the nodes, if no living worker holds the state. */
 struct checkpoint_search {
 	int64_t id;
 	bool asked, done;
 	double since, deadline;
 	json_t *found; /* node -> checkpoints */
-	json_t *bad;   /* [{ node, step, generation, file }]: shards that could not be read there */
+	json_t *bad;   /* [{ node, step, generation, file }]: shards that this node could not read */
 };
 
 enum checkpoint_target { TARGET_SCHEDULED, TARGET_ALL, TARGET_MEMORY, TARGET_LOCAL, TARGET_SHARED };
 
 struct checkpoint {
 	enum { CHECKPOINT_NONE, CHECKPOINT_WRITING, CHECKPOINT_LISTING } phase;
-	bool local, shared, memory; /* where it goes */
-	double slowed;              /* seconds that steps have taken longer meanwhile */
+	bool local, shared, memory; /* targets */
+	double slowed;              /* seconds by which it has slowed steps */
 	char id[64];
 	int64_t number, step;
 	double since, deadline;
@@ -154,75 +154,74 @@ struct checkpoint {
 struct request {
 	int64_t id;
 	enum { REQUEST_CHECKPOINT, REQUEST_GROW, REQUEST_SHRINK } kind;
-	int target;
-	int64_t ticket; /* of ACTION_GROW or ACTION_SHRINK; 0: not asked yet */
-	int64_t number; /* of the save */
-	bool resized;   /* Slurm has done its part */
-	bool gone;      /* nobody waits for the reply any more */
+	int target;     /* nodes */
+	int64_t ticket; /* of its ACTION_GROW or ACTION_SHRINK; 0: not emitted yet */
+	int64_t number; /* of its checkpoint; 0: not started yet */
+	bool resized;   /* Slurm has carried out the resize */
+	bool gone;      /* the client has disconnected: no reply */
 	double deadline;
 };
 
 struct hspmd_controller {
 	const struct run_config *config;
-	struct run_actions *actions; /* during a feed */
+	struct run_actions *actions; /* during hspmd_controller_handle() */
 	double now, wall, began;
-	bool failed; /* out of memory */
+	bool failed; /* out of memory: the controller can do no more */
 	struct node **node;
 	size_t nodes, node_capacity;
-	double startup_until;       /* the first generation waits this long for agents */
-	double slurm_confirm_until; /* an agent was lost: Slurm may say by then that its node has left; 0: nothing is awaited */
-	double slurm_poll_at, slurm_poll_interval; /* when to ask Slurm about nodes without an agent; INFINITY: there are none */
-	double short_until;                        /* too few nodes: given up then; 0: enough */
+	double startup_until;       /* the first generation waits for agents until then */
+	double slurm_confirm_until; /* after the loss of an agent no plan is made until Slurm reports, or until then; 0: not waiting */
+	double slurm_poll_at, slurm_poll_interval; /* next poll of Slurm for nodes without an agent; INFINITY: there are none */
+	double short_until;                        /* there are too few nodes: the run ends then; 0: there are enough */
 
-	json_t *adopt;      /* the journal, until its workers are taken over; NULL: done */
-	double adopt_until; /* agents that have not called by then are started */
+	json_t *adopt;      /* the journal, until its workers are taken over; NULL: done, or there is none */
+	double adopt_until; /* agents that have not connected by then are started */
 
 	struct hspmd_risk risk; /* how nodes are lost here */
-	bool risk_changed;      /* and it has not been looked whether the copies there are will do */
+	bool risk_changed;      /* advance_risk() has not compared it with the current copies yet */
 	struct generation current, next;
-	struct bound_plan *older; /* whose state may still be held while the current one starts */
-	int64_t generation;       /* last number given */
-	int64_t step;             /* next to run, as settled */
-	int64_t steps_reported;   /* steps that metrics.jsonl has lines for */
-	int attempts;
-	char last_error[HSPMD_ERROR_MAX]; /* the last fault */
+	struct bound_plan *older;         /* the plan under which workers may still hold state while the current generation starts */
+	int64_t generation;               /* the last number used */
+	int64_t step;                     /* next to run, as settled */
+	int64_t steps_reported;           /* steps that have lines in metrics.jsonl */
+	int attempts;                     /* failures since the last committed step */
+	char last_error[HSPMD_ERROR_MAX]; /* of the last failure */
 	struct change change;
 	struct checkpoint_search checkpoint_search;
 	int64_t solve; /* ticket of the solve under way; 0: none */
-	double solve_deadline;
 
-	double recent[RECENT_STEPS]; /* step times */
+	double recent[RECENT_STEPS]; /* times of the last steps, a ring */
 	int recent_count;
 	double step_deadline;
-	double last_step_at;           /* end of the last committed step that was told of; NAN: none */
-	double aborted_at, settled_at; /* the last time; NAN: never */
-	double pause_s;                /* of the last change */
-	double straggler_check_at;     /* when devices are compared again; INFINITY: they are not */
+	double last_step_at;           /* when the last committed step was reported; NAN: none */
+	double aborted_at, settled_at; /* of the last abort; NAN: never */
+	double pause_s;                /* caused by the last change */
+	double straggler_check_at;     /* when devices are compared next; INFINITY: never */
 	bool first_plan_used;
 	double loss, step_s, tokens_per_s;
-	json_t *deferred; /* [[address, message]]: what workers told of a generation before all had told that it started */
+	json_t *deferred; /* [[address, message]]: messages about a generation that came before all members had reported `started` */
 
 	struct checkpoint checkpoint;
-	int64_t checkpoint_count, checkpoint_step; /* last number; step of the newest complete one, -1: none */
+	int64_t checkpoint_count, checkpoint_step; /* last number; step of the newest complete checkpoint, -1: none */
 	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
-	double checkpoint_seconds, checkpoint_cost_s; /* from asking to standing; what the training lost by it */
+	double checkpoint_seconds, checkpoint_cost_s; /* of the newest: duration; training time lost */
 	int64_t checkpoint_tried_step, shared_tried_step;
-	int64_t shared_checkpoint_step; /* newest on shared storage, -1: none */
+	int64_t shared_checkpoint_step; /* newest on shared storage; -1: none */
 	double shared_checkpoint_at;
-	int64_t copied_step, copy_tried_step; /* in memory; -1: none */
+	int64_t copied_step, copy_tried_step; /* of copies in memory; -1: none */
 	double copied_at, copy_tried_at, copy_seconds, copy_cost_s;
-	int copy_failures;   /* in a row */
-	double quiet_step_s; /* of a step while nothing is written */
-	int failures;        /* losses that nobody had announced */
+	int copy_failures;   /* consecutive */
+	double quiet_step_s; /* mean step time while no checkpoint is written; 0: unknown */
+	int failures;        /* aborted generations */
 
 	struct request *request;
 	size_t requests, request_capacity;
 	int64_t tickets;
 
-	double end_at; /* of the allocation; INFINITY: none */
-	bool end_saved;
-	bool shutting_down;       /* told to end */
-	bool shared_tried_at_end; /* the last checkpoint has been taken to shared storage, too, or it has been tried */
+	double end_at;            /* of the allocation; INFINITY: none */
+	bool end_saved;           /* a checkpoint was written because end_at is near */
+	bool shutting_down;       /* EVENT_SHUTDOWN was received */
+	bool shared_tried_at_end; /* the last checkpoint has been written to shared storage, too, or that has failed */
 	char shutdown_reason[64];
 	double shutdown_by;
 	enum { END_NONE, END_SAVING, END_QUITTING, END_DONE } end;
@@ -230,9 +229,9 @@ struct hspmd_controller {
 	int exit_status;
 	char exit_text[HSPMD_ERROR_MAX];
 
-	json_t *waiting, *over; /* member jobs: without a node yet (a list, NULL: none); how they ended */
+	json_t *waiting, *over; /* member jobs: a list of those without a node; { job: how it ended }. NULL: none */
 
-	json_t *events; /* the last, for `hspmd events` */
+	json_t *events; /* the last RUN_EVENTS_MAX, for `hspmd events` */
 	int64_t event_number;
 };
 
@@ -254,9 +253,22 @@ void send_workers(struct hspmd_controller *m, struct worker *const *to, int coun
 void send_node(struct hspmd_controller *m, const struct node *n, json_t *message); /* to the agent; takes `message` over */
 void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 json_t *check_alloc(struct hspmd_controller *m, json_t *value); /* returns `value`; notes that memory is short if it is NULL */
-void end_run(struct hspmd_controller *m, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* An event of `hspmd events`, which is logged, too. */
 void note_event(struct hspmd_controller *m, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* request_list.c: requests that wait for a reply */
+struct request *request_add(struct hspmd_controller *m, const struct run_event *e, int kind); /* NULL: out of memory; noted */
+void request_drop(struct hspmd_controller *m, struct request *r);
+void request_answer(struct hspmd_controller *m, const struct request *r, bool ok, const char *text); /* none if the client is gone */
+void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
+void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
+double requests_deadline(const struct hspmd_controller *m);
+
+/* run_end.c */
+/* Ends the run: its agents quit, and the controller exits when they have, or after a while. No effect if the run is ending already. */
+void end_run(struct hspmd_controller *m, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Ends the run, and returns true, if it has failed too often without a step. */
+bool check_attempts(struct hspmd_controller *m);
 
 /* nodes.c: the table of nodes and workers */
 #define AGENT_ATTEMPTS 5 /* starts of a node's agent; then the node is not used until the allocation changes */
@@ -290,8 +302,6 @@ void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n
 /* Requests a new plan. `cause`: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start",
  * "requeue", "controller", "risk"; "straggler": the new plan is used only if it is enough faster. */
 void request_replan(struct hspmd_controller *m, const char *cause);
-/* Ends the run, and returns true, if it has failed too often without a step. */
-bool check_attempts(struct hspmd_controller *m);
 /* All devices of the latest plan have started to train, though perhaps no step of it is done yet. */
 bool is_switched(const struct hspmd_controller *m);
 /* The job trains, and no change of the plan is under way. */
@@ -325,7 +335,7 @@ json_t *transport_addresses(struct hspmd_controller *m, const struct generation 
 void journal(struct hspmd_controller *m);
 void adopt_end(struct hspmd_controller *m); /* the journal of the earlier incarnation is no longer needed */
 
-/* risk and intervals: checkpoint_schedule.c, which starts no checkpoint itself */
+/* checkpoint_schedule.c: when checkpoints are due, and how many copies; starts none itself */
 bool checkpoint_possible(const struct hspmd_controller *m); /* to some disk */
 bool checkpoint_may_begin(const struct hspmd_controller *m);
 bool checkpoint_shared_due(const struct hspmd_controller *m);
@@ -356,14 +366,6 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);
 void report_losses(struct hspmd_controller *m, json_t *losses);
 double slowest_recent_step(const struct hspmd_controller *m); /* seconds; 0: no step of this generation yet */
 void extend_step_deadline(struct hspmd_controller *m);
-
-/* request_list.c: requests that wait for a reply */
-struct request *request_add(struct hspmd_controller *m, const struct run_event *e, int kind); /* NULL: out of memory; noted */
-void request_drop(struct hspmd_controller *m, struct request *r);
-void request_answer(struct hspmd_controller *m, const struct request *r, bool ok, const char *text); /* none if the client is gone */
-void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
-void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
-double requests_deadline(const struct hspmd_controller *m);
 
 /* checkpoint.c */
 /* Starts a checkpoint. false: one is under way, the workers are in no state for it, or there is no folder for `target`. */

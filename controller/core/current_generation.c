@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The current generation: started, stopped at a step's end, or aborted and settled. */
+/* The current generation: started, stopped at the end of a step, or aborted and settled. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,9 +8,9 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define ABORT_LEAST_S 3.0
+#define ABORT_LEAST_S 3.0 /* for answers to `abort` after a hang */
 
-/* Indexes into the bound plan's cluster of the devices whose workers hold the state of `step` under it. */
+/* Fills in the devices (indexes into the bound plan's cluster) whose workers hold the state of `step` under it. Returns their number. */
 static int holders(const struct bound_plan *l, int64_t step, int *device)
 {
 	int count = 0;
@@ -48,8 +48,8 @@ struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *st
 	return best;
 }
 
-/* Of the members of g, who holds `step`, by the plan they hold it under. What they hold together is what is not missing; NULL: nobody holds
- * any. */
+/* The members of g that hold `step`, per plan under which they hold it: [{ cluster, plan, holders }]. Slices that none of them holds come
+ * from a checkpoint. New reference; NULL: there are none. */
 static json_t *live_holders(struct hspmd_controller *m, const struct generation *g, int64_t step)
 {
 	json_t *parts = check_alloc(m, json_array());
@@ -73,7 +73,7 @@ static json_t *live_holders(struct hspmd_controller *m, const struct generation 
 	return NULL;
 }
 
-/* Which device reads the files of a node: the first of the members there. */
+/* { node: address of the device that reads the node's files }: the first member on each. */
 static json_t *readers(struct hspmd_controller *m, const struct generation *g)
 {
 	json_t *map = check_alloc(m, json_object());
@@ -96,7 +96,7 @@ static bool is_unreadable(const struct hspmd_controller *m, const char *node, co
 	return false;
 }
 
-/* What was found, without what could not be read when it was tried. */
+/* The checkpoints that were found, without the shards that could not be read. */
 static json_t *readable_shards(struct hspmd_controller *m)
 {
 	const char *node;
@@ -158,7 +158,7 @@ void start_generation(struct hspmd_controller *m)
 	int64_t step = 0;
 	struct bound_plan *from = held_bound_plan(m, &step);
 	if ((from && !members_have(g, from)) || (!from && !m->checkpoint_search.asked)) {
-		/* What is held has changed since it was prepared. */
+		/* The held state has changed since the generation was prepared. */
 		next_drop(m);
 		m->change.wanted = true;
 		return;
@@ -178,7 +178,7 @@ void start_generation(struct hspmd_controller *m)
 		m->steps_reported = step;
 	}
 	struct bound_plan *left = m->older;
-	m->older = bound_plan_ref(from); /* which may be the very one */
+	m->older = bound_plan_ref(from); /* may be m->older itself */
 	bound_plan_unref(left);
 	m->change.last_step_at = m->last_step_at;
 	m->change.started = true;
@@ -188,7 +188,7 @@ void start_generation(struct hspmd_controller *m)
 	memset(g, 0, sizeof *g);
 	m->step = step;
 	enter_phase(&m->current, PHASE_STARTING, m->now, m->config->timeouts.start);
-	journal(m); /* before anybody lets go of the state before */
+	journal(m); /* before any worker drops the older state */
 	send_workers(m, m->current.member, m->current.members, start);
 }
 
@@ -206,7 +206,7 @@ void stop_current(struct hspmd_controller *m)
 void ask_holders(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
-	double until = g->deadline; /* of who is being brought back */
+	double until = g->deadline; /* of workers that are being revived */
 	bool revives = false;
 	for (int i = 0; i < g->members; i++) {
 		if (g->member[i]->process == PROC_UP)
@@ -222,7 +222,7 @@ void ask_holders(struct hspmd_controller *m)
 void abort_current(struct hspmd_controller *m, const char *cause)
 {
 	struct generation *g = &m->current;
-	if (!m->adopt) /* else the answers tell what came before */
+	if (!m->adopt) /* else the answers contain the deferred losses */
 		replay_deferred(m);
 	adopt_end(m);
 	m->failures++;
@@ -246,7 +246,8 @@ static void add_bytes(struct hspmd_controller *m, const json_t *answer)
 	c->moved = fmax(c->moved, json_number_value(json_object_get(s, "move")));
 }
 
-/* A step is committed once all have loaded the state, but the word that they have comes on other connections, and may come later. */
+/* A step is committed only after all members have loaded the state, but their `started` messages come on other connections, and may come
+ * after the step's message. */
 void replay_deferred(struct hspmd_controller *m)
 {
 	json_t *deferred = m->deferred, *pair;
@@ -273,7 +274,7 @@ void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *m
 		m->failed = true;
 }
 
-/* All have started: what is left of the older generation may go. */
+/* All members have started: the older generation's workers and state are dropped. */
 static void enter_training(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
@@ -288,7 +289,7 @@ static void enter_training(struct hspmd_controller *m)
 		generation_remove_member(g, w);
 		w->holds = 0;
 		if (bound_plan_uses(m->next.bound_plan, w))
-			continue; /* wanted again already */
+			continue; /* the next plan uses it again */
 		send_workers(m, &w, 1, json_pack("{s:s}", "type", "quit"));
 		w->quit_serial = w->serial;
 		w->process = PROC_NONE;
@@ -300,7 +301,7 @@ static void enter_training(struct hspmd_controller *m)
 	m->recent_count = 0;
 	m->quiet_step_s = 0;
 	g->bound_plan->safe = bound_plan_survives(m, g->bound_plan, g->bound_plan->copies);
-	m->copy_tried_at = -INFINITY; /* those there are do not know this plan's nodes: the first are made at once */
+	m->copy_tried_at = -INFINITY; /* earlier copies were placed for other nodes: the first are made at once */
 	m->copy_tried_step = -1;
 	json_decref(m->checkpoint_search.bad);
 	m->checkpoint_search.bad = NULL;
@@ -310,7 +311,7 @@ static void enter_training(struct hspmd_controller *m)
 	replay_deferred(m);
 }
 
-/* Nobody of the plan is gone: what is held can be saved as it is. */
+/* Returns true if no worker of the plan is gone: a checkpoint can be written from the held state. */
 static bool all_there(const struct bound_plan *l)
 {
 	for (int i = 0; i < l->devices; i++)
@@ -351,7 +352,7 @@ bool advance_current(struct hspmd_controller *m)
 		enter_training(m);
 		return true;
 	case PHASE_TRAINING:
-		if (g->members && all_answered(g)) { /* all have finished */
+		if (g->members && all_answered(g)) { /* all have reported `finished` */
 			enter_held(m);
 			return true;
 		}
@@ -363,7 +364,7 @@ bool advance_current(struct hspmd_controller *m)
 		         m->now - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at),
 		         m->step_deadline - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at));
 		abort_current(m, text);
-		/* Those that wait for the hung one hear at once; how long a step computes before it looks is known. */
+		/* Workers that wait for the hung one receive the abort at once; others within a step, whose time is known. */
 		g->deadline = fmin(g->deadline, m->now + fmax(ABORT_LEAST_S, 2 * slowest_recent_step(m)));
 		request_replan(m, "hang");
 		return true;
@@ -399,7 +400,7 @@ void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, j
 	if (!g->bound_plan || message_integer(message, "generation", -1) != g->bound_plan->generation || member_index(g, w) < 0)
 		return;
 	bool step = !strcmp(type, "step");
-	if ((g->phase == PHASE_STARTING && (step || !strcmp(type, "finished"))) || (step && m->deferred)) { /* in order */
+	if ((g->phase == PHASE_STARTING && (step || !strcmp(type, "finished"))) || (step && m->deferred)) { /* keeps the order */
 		defer_message(m, w, message);
 	} else if (step) {
 		on_step(m, w, message);

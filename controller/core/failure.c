@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures: processes that are lost, report a fault, or must be killed because they did not answer in time. All decisions about what
- * follows from a lost process are made here; the files below abort, revive or replan as they are told. */
+/* Failures: processes that are lost, report a fault, or are killed because they did not answer in time. What follows from a lost process is
+ * decided here: whether the generation is aborted, state revived, or a new plan requested. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,11 +9,11 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define QUARANTINE_S 60.0      /* a node is left out the first time ... */
-#define QUARANTINE_DOUBLINGS 6 /* and doubled so often at most */
+#define QUARANTINE_S 60.0      /* the first quarantine of a node; each later one is twice as long ... */
+#define QUARANTINE_DOUBLINGS 6 /* ... up to so many times */
 
-/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others; each time for twice
- * as long. */
+/* Counts a failure. If a worker fails repeatedly without a committed step between, its node is quarantined, provided that there are enough
+ * others. */
 static void count_failure(struct hspmd_controller *m, struct worker *w)
 {
 	m->attempts++;
@@ -36,13 +36,11 @@ static void lose(struct hspmd_controller *m, struct worker *w, const char *cause
 	bool in_next = member_index(&m->next, w) >= 0 || bound_plan_uses(m->next.bound_plan, w);
 	w->process = PROC_NONE;
 	w->holds = 0;
-	json_decref(w->report);
-	w->report = NULL;
 	checkpoint_worker_lost(m, w);
 	generation_remove_member(g, w);
 	revive_drop(m, w);
 	if (m->end == END_SAVING && g->finished && !m->shutting_down && needed) {
-		/* The last checkpoint cannot be whole: what is lost is brought back first. */
+		/* The last checkpoint cannot be complete: the lost state is recovered first. */
 		m->end = END_NONE;
 		g->finished = false;
 	}
@@ -56,7 +54,7 @@ static void lose(struct hspmd_controller *m, struct worker *w, const char *cause
 		abort_current(m, text);
 		revive_missing(m);
 	} else if (needed && (g->phase == PHASE_SETTLING || g->phase == PHASE_HELD) && revive_missing(m)) {
-		ask_holders(m); /* of one step they may be no more */
+		ask_holders(m); /* the revived workers may be at another step */
 	} else if (needed && g->phase == PHASE_ABORTING) {
 		revive_missing(m);
 	}
@@ -115,14 +113,14 @@ void on_agent_lost(struct hspmd_controller *m, const struct run_event *e)
 	node_lost(m, n, "its agent is gone");
 	if (started)
 		n->attempts = 0;
-	/* A node that has just come, or come back, may still be ending what ran there, and refuse for a second or two; poll_missing_nodes
-	 * asks. */
+	/* A node that has just joined may still be ending an earlier job step, and refuse a new one for a second or two.
+	 * poll_missing_nodes() polls Slurm, and then the agent is started again. */
 	n->retry_at = started ? 0 : m->now + (1 << (n->attempts < 4 ? n->attempts : 4)) / 2;
 	if (!started && m->end == END_NONE)
 		m->slurm_poll_at = fmin(m->slurm_poll_at, n->retry_at);
 }
 
-/* A shard that cannot be read on this node is looked for elsewhere the next time. */
+/* Notes a shard that this node cannot read, so that the next search takes it from elsewhere. */
 static void note_unreadable(struct hspmd_controller *m, const struct node *n, json_t *unreadable)
 {
 	json_t *bad = check_alloc(m, json_copy(unreadable));
@@ -140,14 +138,14 @@ void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
 	bool next = m->next.bound_plan && of == m->next.bound_plan->generation;
 	bool now = g->bound_plan && of == g->bound_plan->generation &&
 	           (g->phase == PHASE_STARTING || g->phase == PHASE_TRAINING || g->phase == PHASE_STOPPING);
-	bool unfit = of == 0; /* it cannot even be set up */
+	bool unfit = of == 0; /* the worker could not be set up for the job */
 	json_t *unreadable = json_object_get(message, "unreadable");
 	if ((!next && !now && !unfit) || m->end != END_NONE)
 		return;
 	char cause[HSPMD_ERROR_MAX];
 	snprintf(cause, sizeof cause, "%s: %s", w->address, text ? text : "fault without a reason");
 	if (json_is_object(unreadable))
-		note_unreadable(m, w->node, unreadable); /* and then it is no fault of the worker's */
+		note_unreadable(m, w->node, unreadable); /* does not count as the worker's failure */
 	else
 		count_failure(m, w);
 	if (now) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generations: a plan bound to workers, who takes part, and who has answered. */
+/* Generations: plans bound to workers, the members and their answers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static int bind_workers(struct hspmd_controller *m, struct bound_plan *l)
 	}
 	for (int p = 0; p < l->plan->pipeline_count; p++)
 		for (int s = 0; s < l->plan->pipelines[p].stage_count / l->plan->virtual_stages;
-		     s++) { /* each device once: later rounds have the same */
+		     s++) { /* each device once: later chunks have the same */
 			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
 			for (int d = 0; d < stage->device_count; d++) {
 				char address[ADDRESS_MAX];

@@ -9,7 +9,7 @@ static json_t *bound_plan_json(struct hspmd_controller *m, const struct bound_pl
 	         : json_null();
 }
 
-/* What has been carried out, and may not have been told of when this incarnation ends. */
+/* The change that was carried out, and whose resize line may not be written when this incarnation ends. */
 static json_t *change_json(struct hspmd_controller *m)
 {
 	const struct change *c = &m->change;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The next generation: solved, its workers spawned, prepared; ready to be started the moment the current one has stopped. */
+/* The next generation: solved, its workers spawned and prepared, so that it can start as soon as the current one has stopped. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "common/format/plan_model.h"
 #include "controller/core/controller_internal.h"
 
-/* Nodes that were left out for failing are better than none. */
+/* Takes all quarantined nodes back, if there are too few without them. Returns true if there were any. */
 static bool end_quarantines(struct hspmd_controller *m)
 {
 	bool any = false;
@@ -19,7 +19,7 @@ static bool end_quarantines(struct hspmd_controller *m)
 	return any;
 }
 
-/* Enough nodes, and none that is about to come, to make a plan with? Says why not, once. */
+/* Returns true if there are enough nodes for a plan, and none is about to come. If nodes are missing, notes that once. */
 static bool enough_nodes(struct hspmd_controller *m)
 {
 	int usable = nodes_usable(m), least = m->config->job->elastic.min_nodes;
@@ -62,7 +62,7 @@ static void begin_next_generation(struct hspmd_controller *m, struct bound_plan 
 			worker_spawn(m, l->device[i]);
 }
 
-/* --plan: as it is for the first generation. A later incarnation of the job may hold other nodes: then it is solved. */
+/* The first generation uses the plan of --plan unchanged. A later incarnation of the job may hold other nodes: then it solves. */
 static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 {
 	struct hspmd_error err = { "" };
@@ -129,7 +129,7 @@ static bool same_work(json_t *a, json_t *b)
 	return true;
 }
 
-/* Nothing comes of it; but the line of a change that has been carried out is still owed. */
+/* Gives up the change; but if it has been carried out, its resize line must still be written. */
 static void change_close(struct hspmd_controller *m)
 {
 	m->change.open = m->change.started;
@@ -172,7 +172,7 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	}
 	generation_clear(&m->next);
 	if (m->change.wanted)
-		return; /* something has changed since it was asked for */
+		return; /* the nodes have changed since the solve began */
 	if (m->current.phase == PHASE_TRAINING && strcmp(m->change.cause, "risk") != 0 &&
 	    same_work(plan, m->current.bound_plan->plan_json)) {
 		log_msg(m, HSPMD_LOG_INFO, "the plan stays as it is");
@@ -199,7 +199,7 @@ static bool all_up(const struct bound_plan *l)
 	return true;
 }
 
-/* Nobody holds the state: what checkpoints are there? */
+/* No living workers hold the state: asks the agents for checkpoints. */
 static void search_begin(struct hspmd_controller *m)
 {
 	struct checkpoint_search *f = &m->checkpoint_search;
@@ -210,7 +210,7 @@ static void search_begin(struct hspmd_controller *m)
 	f->since = m->now;
 	f->deadline = m->now + m->config->timeouts.checkpoint_search;
 	f->done = !m->config->local && !m->config->shared && !m->config->memory;
-	/* What lies there when a job begins its first incarnation is another's. */
+	/* Checkpoints that are there before the first step of a job's first incarnation are of other jobs. */
 	f->done |= !m->config->resumed && !m->steps_reported;
 	for (size_t i = 0; i < m->nodes && !f->done; i++)
 		if (node_usable(m->node[i]))
@@ -251,7 +251,7 @@ static void search_check(struct hspmd_controller *m)
 		return;
 	}
 	log_msg(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to look for checkpoints", m->now - m->checkpoint_search.since);
-	/* Beginning anew is the last thing to do: who is silent may have what there is. */
+	/* Starting from step 0 is the last resort: a node that has not answered may have the checkpoint. */
 	m->checkpoint_search.done = search_found_any(m) || m->now >= m->checkpoint_search.since + m->config->timeouts.nodes;
 	m->checkpoint_search.deadline = m->now + m->config->timeouts.checkpoint_search;
 }
@@ -298,8 +298,8 @@ static bool all_say(const struct generation *g, const char *key)
 	return true;
 }
 
-/* Devices that take long to connect do so now, as long as the current generation trains: it is stopped when they have, or when they take
- * too long. */
+/* Devices that connect slowly connect now, while the current generation trains. It is stopped when they have connected, or at the
+ * deadline. */
 static void preconnect(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
@@ -357,12 +357,12 @@ bool advance_next(struct hspmd_controller *m)
 	case PHASE_PRECONNECTING:
 		if (m->current.phase == PHASE_TRAINING && m->now < g->deadline && !all_say(g, "preconnected"))
 			return false;
-		g->phase = PHASE_READY; /* what is not made yet is waited for when it starts */
+		g->phase = PHASE_READY; /* the rest connects when the generation starts */
 		return true;
 	case PHASE_READY:
 		search_check(m);
 		if (m->change.wanted && m->current.phase == PHASE_TRAINING) {
-			next_drop(m); /* yet another change: one pause for both */
+			next_drop(m); /* another change came: one pause for both */
 			return true;
 		}
 		if (m->current.phase == PHASE_TRAINING) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that join and leave the allocation, and the processes that start and call on them. */
+/* Nodes that join and leave the allocation, and agents and workers that start on them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,8 +29,8 @@ static void node_left(struct hspmd_controller *m, struct node *n)
 	n->member = 0;
 }
 
-/* In Slurm's order, in which it takes the last: the node with the batch script is named first, and is the first here. After a controller's
- * death agents call in any order, and nodes that left come back. Those that are not named lie behind. */
+/* Orders the nodes as Slurm does, which shrinks a job from the end of its list: the node with the batch script is named first, and is the
+ * first here. After a restart of the controller agents connect in any order, and nodes that left may come back. Unnamed nodes come last. */
 static void put_in_order(struct hspmd_controller *m, const json_t *names)
 {
 	size_t next = 0, i;
@@ -65,7 +65,7 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 			note_event(m, "node_came", "node %s joined the job", name);
 		member_update(m, n, e->value);
 		if (n->agent == PROC_NONE && m->adopt && m->now < m->adopt_until) {
-			n->agent = PROC_STARTING; /* it calls again */
+			n->agent = PROC_STARTING; /* it reconnects */
 			n->deadline = m->adopt_until;
 		}
 		if (n->agent == PROC_NONE && n->attempts < AGENT_ATTEMPTS && m->now >= n->retry_at && !n->leaving && !n->released &&
@@ -76,7 +76,7 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 	m->end_at = json_is_number(end) ? m->now + json_number_value(end) : INFINITY;
 	const char *state = json_string_value(json_object_get(e->value, "state"));
 	if (m->shutting_down && state && !strcmp(state, "preempted") && json_is_number(end))
-		m->shutdown_by = m->end_at; /* its agents were told before we knew how long there is */
+		m->shutdown_by = m->end_at; /* the agents' `terminating` came first, without the time that is left */
 	if (state && strcmp(state, "running") && !m->shutting_down) {
 		struct run_event shutdown = *e;
 		shutdown.text = !strcmp(state, "preempted") ? "preemption" : "the end of the job";
@@ -118,10 +118,10 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	if (m->current.bound_plan)
 		log_msg(m, HSPMD_LOG_INFO, "agent of %s is there: %d device%s", n->name, part->device_count,
 		        part->device_count == 1 ? "" : "s");
-	n->held |= adopt_holds(m, n); /* Slurm has not been heard yet */
+	n->held |= adopt_holds(m, n); /* Slurm has not been polled yet */
 	if (member_admit(m, n, e->value))
 		return;
-	bool is_donor = n->leaving && m->adopt; /* what its workers hold may be nowhere else: it goes when it is used no more */
+	bool is_donor = n->leaving && m->adopt; /* its workers may hold state that nobody else has: it leaves later */
 	if (!n->held || (n->leaving && !is_donor) || n->released || m->end != END_NONE) {
 		send_node(m, n, json_pack("{s:s}", "type", "quit"));
 		return;
@@ -148,8 +148,8 @@ void on_worker_hello(struct hspmd_controller *m, struct worker *w)
 	revive_ask(m, w);
 }
 
-/* A node that is held but has no agent may be on its way out: Slurm is asked again soon, and then more and more seldom. So it is when an
- * agent is to be started again. */
+/* A held node without an agent may be about to leave: Slurm is polled soon, and then at growing intervals. The same if an agent must be
+ * started again. */
 static void poll_missing_nodes(struct hspmd_controller *m)
 {
 	bool missing = false;
@@ -167,7 +167,7 @@ static void poll_missing_nodes(struct hspmd_controller *m)
 	}
 }
 
-/* What made its workers fail may be over: a node that is held and of no use is worth another try. */
+/* The reason for the failures of its workers may be over: after its quarantine a node is used again. */
 static void retry_quarantined(struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->nodes && m->end == END_NONE; i++) {

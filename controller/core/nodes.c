@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes, agents and workers: who is there. */
+/* The table of nodes, their agents and workers, and the clusters that they make. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define TYPE_TOLERANCE 0.1 /* devices of one type that measure within this of one another compute alike */
+#define TYPE_TOLERANCE 0.1 /* greatest relative difference between measurements of devices that count as the same type */
 
 struct node *node_find(struct hspmd_controller *m, const char *name)
 {
@@ -64,7 +64,7 @@ bool nodes_pending(const struct hspmd_controller *m)
 	return false;
 }
 
-/* Its agent did not come up, and will be started once more. */
+/* Returns true if the node's agent failed to start, and will be started again. */
 static bool will_retry(const struct node *n)
 {
 	return n->held && !n->leaving && !n->released && !n->member && n->agent == PROC_NONE && n->retry_at > 0 &&
@@ -81,10 +81,8 @@ bool nodes_to_retry(const struct hspmd_controller *m)
 
 void node_free(struct node *n)
 {
-	for (int i = 0; i < n->known; i++) {
-		json_decref(n->worker[i]->report);
+	for (int i = 0; i < n->known; i++)
 		free(n->worker[i]);
-	}
 	free(n->worker);
 	free(n->name);
 	json_decref(n->bindings);
@@ -110,7 +108,7 @@ void agent_start(struct hspmd_controller *m, struct node *n)
 	n->agent = PROC_STARTING;
 	n->attempts++;
 	n->deadline = m->now + m->config->timeouts.startup;
-	if (!n->member) /* a member's job starts its own */
+	if (!n->member) /* a member job starts its agent itself */
 		emit(m, ACTION_START_AGENT, n->name, NULL, 0);
 }
 
@@ -124,7 +122,6 @@ bool name_listed(const json_t *names, const char *name)
 	return false;
 }
 
-/* Worker objects for the devices of a part; those that exist already are used again. */
 int workers_make(struct hspmd_controller *m, struct node *n, int count)
 {
 	if (count > n->known) {
@@ -161,7 +158,7 @@ void send_kill(struct hspmd_controller *m, const struct worker *w, int64_t seria
 
 void worker_spawn(struct hspmd_controller *m, struct worker *w)
 {
-	/* A device has one process: one that was told to end, and hangs or is slow, must not be in the way. */
+	/* A device has one process: an earlier one that was told to quit, and may hang, is killed. */
 	if (w->quit_serial)
 		send_kill(m, w, w->quit_serial);
 	w->quit_serial = 0;
@@ -174,7 +171,7 @@ void worker_spawn(struct hspmd_controller *m, struct worker *w)
 	send_node(m, w->node, json_pack("{s:s, s:s, s:I}", "type", "spawn", "device", w->address, "serial", (json_int_t)w->serial));
 }
 
-/* The parts of the nodes that `takes` says yes to, as one cluster. */
+/* Merges the parts of the nodes for which `takes` returns true. New reference; NULL and err: none, or memory is short. */
 static json_t *merged(struct hspmd_controller *m, bool (*takes)(const struct node *n, const struct generation *g),
                       const struct generation *g, struct hspmd_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests for a new plan: why one is wanted, and how often it has failed already. */
+/* Requests for a new plan, and their causes. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,15 +8,15 @@
 
 #define CAUSE_COUNT 7
 
-/* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the
- * most. */
+/* One loss may show as a worker's complaint about its peer, as the loss of the peer's agent, and as Slurm's report that the node has left.
+ * The higher the rank, the more the cause says. */
 static int cause_rank(const char *cause)
 {
 	static const char *const order[] = { "straggler", "fault", "worker-lost", "hang", "node-lost", "scontrol", "member-left" };
 	for (int i = 0; i < CAUSE_COUNT; i++)
 		if (!strcmp(cause, order[i]))
 			return i;
-	return CAUSE_COUNT; /* what was asked for, or how it began, stays */
+	return CAUSE_COUNT; /* other causes (a request, the start) are kept */
 }
 
 static bool more_specific(const char *cause, const char *than)
@@ -45,7 +45,6 @@ void request_replan(struct hspmd_controller *m, const char *cause)
 	c->not_before = m->now + m->config->timeouts.debounce;
 }
 
-/* All train by the plan that was wanted, though perhaps no step of it is done yet: somebody is waiting for the nodes it does not use. */
 bool is_switched(const struct hspmd_controller *m)
 {
 	return m->current.phase == PHASE_TRAINING && m->next.phase == PHASE_NONE && !m->change.wanted;
@@ -54,12 +53,4 @@ bool is_switched(const struct hspmd_controller *m)
 bool is_steady(const struct hspmd_controller *m)
 {
 	return is_switched(m) && !m->change.open;
-}
-
-bool check_attempts(struct hspmd_controller *m)
-{
-	if (m->attempts <= m->config->max_attempts || m->end != END_NONE)
-		return false;
-	end_run(m, 1, "given up after %d attempts without a step: %s", m->attempts, m->last_error);
-	return true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What users and hspmdctld ask of a running job: status, events, checkpoint, grow, shrink. */
+/* Requests of users and of hspmdctld to a running job: status, events, checkpoint, grow, shrink. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static struct request *resize_under_way(const struct hspmd_controller *m)
 	return NULL;
 }
 
-/* What has not come yet is wanted no more; what has come stays. */
+/* Ends a growth: nodes that have not come are cancelled, the others stay. */
 static void end_grow(struct hspmd_controller *m, struct request *r, const char *why)
 {
 	char text[300];
@@ -29,7 +29,7 @@ static void end_grow(struct hspmd_controller *m, struct request *r, const char *
 	request_drop(m, r);
 }
 
-/* Growing may wait for long, and must not keep others from having their nodes back. */
+/* A growth may wait for nodes for long; it must not delay a shrink. */
 static void cancel_grow_for_shrink(struct hspmd_controller *m)
 {
 	struct request *r = resize_under_way(m);
@@ -37,7 +37,7 @@ static void cancel_grow_for_shrink(struct hspmd_controller *m)
 		end_grow(m, r, "a shrink was asked for");
 }
 
-/* Why the job cannot be resized just now, or NULL. */
+/* Returns why the job cannot be resized now; NULL: it can. */
 static const char *resize_obstacle(const struct hspmd_controller *m)
 {
 	if (!m->config->resizable)
@@ -49,7 +49,8 @@ static const char *resize_obstacle(const struct hspmd_controller *m)
 	return NULL;
 }
 
-/* What the site's policy has against it, as if new nodes were like those that are there; false: nothing. */
+/* Returns true, and writes why, if the site's policy forbids so many nodes. New nodes are assumed to have as many devices as the present
+ * ones on average. */
 static bool policy_forbids(const struct hspmd_controller *m, int64_t target, char *why, size_t size)
 {
 	const struct run_policy_terms *policy_terms = &m->config->policy_terms;
@@ -101,7 +102,7 @@ static void grow(struct hspmd_controller *m, const struct run_event *e)
 	}
 }
 
-/* Mark who leaves: those named, else the last. The first node of the allocation has the batch script and stays. */
+/* Marks the nodes that leave: the named ones, else the last `count`. The first node of the allocation runs the batch script and stays. */
 static bool mark_leaving(struct hspmd_controller *m, json_t *names, int count, struct hspmd_error *err)
 {
 	size_t i;
@@ -121,7 +122,7 @@ static bool mark_leaving(struct hspmd_controller *m, json_t *names, int count, s
 		}
 		n->leaving = true;
 	}
-	/* Members first: their nodes go back as whole jobs. */
+	/* Nodes of members first: their jobs end as a whole. */
 	for (int round = 0; round < 2 && json_array_size(names) == 0; round++)
 		for (i = m->nodes; i-- > 0 && count > 0;)
 			if (m->node[i]->held && !m->node[i]->leaving && m->node[i] != anchor && (round || m->node[i]->member)) {
@@ -262,7 +263,7 @@ static bool is_leaving(const struct node *n)
 	return n->leaving;
 }
 
-/* Nodes are given back once nothing of the job runs on them. */
+/* Gives nodes back once nothing of the job runs on them. */
 static bool advance_shrink(struct hspmd_controller *m, struct request *r)
 {
 	if (r->resized) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What survivors of a crash agree on: the last step is applied by all who can, or by none. See controller.h for the argument. */
+/* Settling after a failure: all survivors that are ready apply the last step, or none does. See controller.h for the argument. */
 #include <math.h>
 
 #include "controller/core/controller_internal.h"
 
-/* The totals of `step` out of any report of one that has applied it; borrowed. */
+/* The sums of `step`, from the answer of a member that has applied it; borrowed. NULL: no member has. */
 static json_t *totals(const struct generation *g, int64_t step)
 {
 	for (int i = 0; i < g->members; i++) {
@@ -15,7 +15,7 @@ static json_t *totals(const struct generation *g, int64_t step)
 	return NULL;
 }
 
-/* The step that is to be applied by those that are ready for it; -1: none. */
+/* The step that the members that are ready for it must apply; -1: none. */
 static int64_t step_to_apply(const struct generation *g)
 {
 	int64_t last = -1, first = INT64_MAX;
@@ -35,8 +35,8 @@ void settle_collect(struct hspmd_controller *m)
 	for (int i = g->members - 1; i >= 0; i--) {
 		struct worker *w = g->member[i];
 		json_t *holds = json_object_get(g->answer[i], "holds");
-		if (w->adopted && json_is_null(holds)) { /* a controller that is gone has started it, perhaps to take up what one before it
-			                                    left: that is begun anew */
+		if (w->adopted && json_is_null(holds)) {
+			/* An earlier incarnation started it, perhaps to take up the state of another: that is begun anew. */
 			send_kill(m, w, w->serial);
 			w->process = PROC_NONE;
 			w->holds = 0;
@@ -44,9 +44,9 @@ void settle_collect(struct hspmd_controller *m)
 			continue;
 		}
 		if (holds)
-			w->holds = json_integer_value(holds); /* null: nothing */
+			w->holds = json_integer_value(holds); /* null: no state */
 		if (w->holds != g->bound_plan->generation && !(m->older && w->holds == m->older->generation))
-			w->holds = 0; /* left by a plan that nobody remembers */
+			w->holds = 0; /* of a plan that is not known any more */
 	}
 }
 
@@ -74,7 +74,7 @@ bool settle_begin(struct hspmd_controller *m)
 
 void settle_end(struct hspmd_controller *m)
 {
-	/* Whoever could not follow holds nothing of use: it is out of step with the rest. */
+	/* The state of a member that is behind the others is of no use. */
 	for (int i = 0; i < m->current.members; i++)
 		if (m->current.member[i]->step < m->step)
 			m->current.member[i]->holds = 0;

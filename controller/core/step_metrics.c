@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps as they are told: lines of metrics.jsonl, and how long the next step may take. */
+/* Reported steps: lines of metrics.jsonl, and the deadline of the next step. */
 #include <math.h>
 #include <string.h>
 
@@ -47,13 +47,13 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 	}
 	struct change previous = *c;
 	memset(c, 0, sizeof *c);
-	if (previous.wanted) { /* another has begun meanwhile */
+	if (previous.wanted) { /* another change has begun meanwhile */
 		request_replan(m, previous.next);
 		c->not_before = previous.not_before;
 	}
 }
 
-/* One line; what is known of the step only from survivors has no times of its own. */
+/* Writes the line of one step. message NULL: only survivors know the step, and its times are unknown. */
 static void line(struct hspmd_controller *m, int64_t step, double loss, double step_s, const json_t *message)
 {
 	json_t *l = check_alloc(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:f}", "step", (json_int_t)step, "loss",
@@ -74,7 +74,7 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 	m->attempts = 0;
 }
 
-/* JSON has no infinities: a loss that is none is null. */
+/* JSON has no infinities and no NaN: such a loss is sent as null. */
 static double loss_value(const json_t *v)
 {
 	return json_is_number(v) ? json_number_value(v) : NAN;
