@@ -166,7 +166,7 @@ bool advance_adopt(struct hspmd_controller *m)
 	m->step = m->steps_reported;
 	if (!all) {
 		adopt_end(m);
-		abort_and_replan(m, "workers have gone while there was no controller");
+		abort_and_replan(m, "workers were lost while there was no controller");
 		return true;
 	}
 	send_workers(m, g->member, g->members,

@@ -262,11 +262,12 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 			error = error_of(s, i);
 		}
 	if (bad == s->members) {
-		failed(m, error ? error : "nobody listed it");
+		failed(m, error ? error : "no node wrote the manifest");
 		return;
 	}
 	if (bad)
-		note_event(m, "checkpoint_hurt", "checkpoint %s is not listed on %d of %d nodes: %s", s->id, bad, s->members, error);
+		note_event(m, "checkpoint_hurt", "the manifest of checkpoint %s is missing on %d of %d nodes: %s", s->id, bad, s->members,
+		           error);
 	int64_t number = s->number;
 	done(m);
 	checkpoint_clear(m);

@@ -194,7 +194,7 @@ static bool advance_risk(struct hspmd_controller *m)
 	int wanted = copies_wanted(m, l->nodes);
 	if (wanted <= l->copies || wanted >= l->nodes)
 		return false;
-	note_event(m, "risk", "%d copies of the state instead of %d, by how often nodes are lost here", wanted, l->copies);
+	note_event(m, "risk", "%d copies of the state instead of %d, by the rate of node losses", wanted, l->copies);
 	request_replan(m, "risk");
 	return true;
 }

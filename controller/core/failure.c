@@ -232,11 +232,12 @@ void revive_tick(struct hspmd_controller *m)
 			if (!w->reviving || m->now < w->revive_by)
 				continue;
 			if (w->process == PROC_NONE) {
-				log_msg(m, HSPMD_LOG_WARNING, "waited for the agent of %s, to take up what worker %s left", w->node->name,
+				log_msg(m, HSPMD_LOG_WARNING,
+				        "the agent of %s did not reconnect: the state that worker %s left is not taken up", w->node->name,
 				        w->address);
 				revive_give_up(m, w);
 			} else {
-				worker_kill(m, w, "hang", "it did not take up what the one before left");
+				worker_kill(m, w, "hang", "it did not take up its predecessor's state");
 			}
 		}
 }

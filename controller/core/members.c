@@ -92,7 +92,7 @@ void members_tick(struct hspmd_controller *m)
 		if (n->unconfirmed_until == 0 || m->now < n->unconfirmed_until)
 			continue;
 		n->unconfirmed_until = 0;
-		log_msg(m, HSPMD_LOG_WARNING, "the agent of %s is sent away: the job does not hold the node", n->name);
+		log_msg(m, HSPMD_LOG_WARNING, "the agent of %s must quit: the job does not hold the node", n->name);
 		if (n->agent == PROC_UP)
 			send_node(m, n, json_pack("{s:s}", "type", "quit"));
 	}

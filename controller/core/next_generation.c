@@ -79,7 +79,7 @@ static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 		return true;
 	}
 	if (m->config->generation)
-		log_msg(m, HSPMD_LOG_WARNING, "the plan that was given is not used: %s", err.text);
+		log_msg(m, HSPMD_LOG_WARNING, "the plan of --plan is not used: %s", err.text);
 	else
 		end_run(m, 1, "%s", err.text);
 	return m->end != END_NONE;
@@ -142,7 +142,7 @@ static void no_plan(struct hspmd_controller *m, const char *why)
 	if (m->current.phase != PHASE_TRAINING && end_quarantines(m)) {
 		char cause[sizeof m->change.cause];
 		snprintf(cause, sizeof cause, "%s", m->change.open ? m->change.cause : "worker-lost");
-		note_event(m, "no_plan", "nodes that were left out are taken back: %s", why);
+		note_event(m, "no_plan", "nodes that were left out are used again: %s", why);
 		request_replan(m, cause);
 		return;
 	}
@@ -250,7 +250,7 @@ static void search_check(struct hspmd_controller *m)
 		m->checkpoint_search.done = all;
 		return;
 	}
-	log_msg(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to look for checkpoints", m->now - m->checkpoint_search.since);
+	log_msg(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to list their checkpoints", m->now - m->checkpoint_search.since);
 	/* Starting from step 0 is the last resort: a node that has not answered may have the checkpoint. */
 	m->checkpoint_search.done = search_found_any(m) || m->now >= m->checkpoint_search.since + m->config->timeouts.nodes;
 	m->checkpoint_search.deadline = m->now + m->config->timeouts.checkpoint_search;

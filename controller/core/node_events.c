@@ -116,7 +116,7 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	n->terminating = n->quit_sent = false;
 	adopt_workers(m, n, json_object_get(e->value, "workers"));
 	if (m->current.bound_plan)
-		log_msg(m, HSPMD_LOG_INFO, "agent of %s is there: %d device%s", n->name, part->device_count,
+		log_msg(m, HSPMD_LOG_INFO, "agent of %s is connected: %d device%s", n->name, part->device_count,
 		        part->device_count == 1 ? "" : "s");
 	n->held |= adopt_holds(m, n); /* Slurm has not been polled yet */
 	if (member_admit(m, n, e->value))
@@ -191,7 +191,7 @@ void nodes_tick(struct hspmd_controller *m)
 	for (size_t i = 0; i < m->nodes; i++) {
 		struct node *n = m->node[i];
 		if (n->held && n->agent == PROC_STARTING && m->now >= n->deadline) {
-			log_msg(m, HSPMD_LOG_WARNING, "the agent of %s has not come in time", n->name);
+			log_msg(m, HSPMD_LOG_WARNING, "the agent of %s did not connect in time", n->name);
 			n->agent = PROC_NONE;
 			if (n->member)
 				member_release(m, n, "its member job started no agent that could join");

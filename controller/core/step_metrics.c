@@ -118,7 +118,7 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 	if (!json_is_integer(step) || json_integer_value(step) < m->steps_reported)
 		return;
 	if (json_integer_value(step) > m->steps_reported)
-		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not told of", (long long)m->steps_reported,
+		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not reported", (long long)m->steps_reported,
 		        (long long)json_integer_value(step) - 1);
 	double step_s = value(message, "step_s", 0);
 	if (m->change.open && m->change.started)
