@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end: all steps are done, or the job is told to leave and checkpoint_count what there is. */
+/* The end: all steps are done, or the job was told to end; in both cases a last checkpoint is written. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "controller/core/controller_internal.h"
 
-#define GRACE_S 25.0 /* where nobody said how much: less than Slurm's KillWait of 30 s */
+#define GRACE_S 25.0 /* if the time is unknown: less than Slurm's default KillWait of 30 s */
 
 void on_shutdown(struct hspmd_controller *m, const struct run_event *e)
 {
@@ -31,8 +31,8 @@ static void end_after_shutdown(struct hspmd_controller *m)
 		end_run(m, 1, "stopped by %s at step %lld without a checkpoint", m->shutdown_reason, (long long)m->steps_reported);
 }
 
-/* Told to leave, who knows how long there is: first to the nodes' own disks, which are quick, and a whole copy; then to shared storage,
- * which is there even where other nodes go on. */
+/* At a shutdown the time may be short: the checkpoint goes first to the nodes' own disks, which are fast, and is complete there; then to
+ * shared storage, which is available even if the job continues on other nodes. */
 static bool local_first(const struct hspmd_controller *m)
 {
 	return m->shutting_down && m->config->local && m->config->shared;
@@ -47,7 +47,7 @@ static bool checkpoint_to_shared(struct hspmd_controller *m)
 	return checkpoint_begin(m, "to shared storage, too", TARGET_SHARED);
 }
 
-/* A checkpoint of where it stops; workers that have stopped or finished take it at once. */
+/* Begins the checkpoint of the last step; workers that have stopped or finished write it at once. */
 static bool final_checkpoint(struct hspmd_controller *m)
 {
 	if (m->checkpoint.phase != CHECKPOINT_NONE)
