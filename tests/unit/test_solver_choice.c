@@ -188,7 +188,7 @@ static void bytes_are_those_that_are_not_there(void **state)
 }
 
 /* Nodes and devices of one class are exchanged so that nothing moves without need; those of different classes are not exchanged. */
-static void plans_are_turned_onto_what_holds_them(void **state)
+static void plans_move_to_the_devices_that_hold_their_state(void **state)
 {
 	(void)state;
 	struct scene s;
@@ -527,7 +527,7 @@ int main(void)
 		cmocka_unit_test(pairs_are_worth_most),
 		cmocka_unit_test(many_are_paired_too),
 		cmocka_unit_test(bytes_are_those_that_are_not_there),
-		cmocka_unit_test(plans_are_turned_onto_what_holds_them),
+		cmocka_unit_test(plans_move_to_the_devices_that_hold_their_state),
 		cmocka_unit_test(a_smaller_cluster_keeps_what_it_has),
 		cmocka_unit_test(nearness_costs_little),
 		cmocka_unit_test(limits_are_kept),

@@ -190,7 +190,7 @@ static struct hspmd_cluster *row_of_nodes(int count, const char *memory, const c
 }
 
 /* The error says what is short, where, by how much, and which change would be enough, for each change that a user can make. */
-static void what_is_short_is_told(void **state)
+static void shortages_are_explained(void **state)
 {
 	(void)state;
 	static const char *const unknown[] = { "b", "c" };
@@ -279,7 +279,7 @@ static void the_search_alone_explains_nothing(void **state)
 }
 
 /* A profile that was measured with one degree alone: a warning says what was derived from it. */
-static void what_was_interpolated_is_told(void **state)
+static void interpolation_is_reported(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
@@ -350,9 +350,9 @@ int main(void)
 		cmocka_unit_test(bad_profiles_are_refused),
 		cmocka_unit_test(requests_that_cannot_be_are_refused),
 		cmocka_unit_test(devices_without_a_link_are_named),
-		cmocka_unit_test(what_is_short_is_told),
+		cmocka_unit_test(shortages_are_explained),
 		cmocka_unit_test(the_search_alone_explains_nothing),
-		cmocka_unit_test(what_was_interpolated_is_told),
+		cmocka_unit_test(interpolation_is_reported),
 		cmocka_unit_test(the_best_so_far_is_returned),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

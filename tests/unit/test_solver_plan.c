@@ -89,7 +89,7 @@ static void limits_are_kept_and_explained(void **state)
 }
 
 /* A batch of 2 keeps two devices busy: the others are spare, and one more would be spare too. */
-static void spare_devices_are_told(void **state)
+static void spare_devices_are_reported(void **state)
 {
 	(void)state;
 	struct hspmd_error err = { "" };
@@ -175,7 +175,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(equal_devices_share_equally),   cmocka_unit_test(faster_devices_get_more),
-		cmocka_unit_test(limits_are_kept_and_explained), cmocka_unit_test(spare_devices_are_told),
+		cmocka_unit_test(limits_are_kept_and_explained), cmocka_unit_test(spare_devices_are_reported),
 		cmocka_unit_test(the_limiting_stage_is_named),   cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -128,7 +128,7 @@ static void expect_no_slower(const struct problem *p, const char *file, int batc
 	hspmd_plan_destroy(theirs);
 }
 
-/* Skips the test where the folder is not there. */
+/* Skip the test if the folder does not exist. */
 static json_t *read_list(const char *folder, const char *name)
 {
 	char *path = in_folder(folder, name);

@@ -29,7 +29,7 @@ static void write_time(FILE *f, const struct hspmd_predicted *p)
 		        parts[most].means);
 }
 
-/* "layers 0-3 and 8-11 on a:0-1 (2 x H20)" */
+/* Write "layers 0-3 and 8-11 on a:0 and 1 more, H20". */
 static void write_location(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, int pipeline, int stage)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];

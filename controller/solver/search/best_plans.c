@@ -49,12 +49,12 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 {
 	const struct hspmd_stage *st = &p->pipelines[pipeline].stages[stage];
 	const struct hspmd_cluster_device *devices = c->cluster->devices;
-	int place = stage % (p->pipelines[pipeline].stage_count / p->virtual_stages); /* the same devices in every chunk */
+	int rank = stage % (p->pipelines[pipeline].stage_count / p->virtual_stages); /* the same devices in every chunk */
 	for (int d = 0; d < st->device_count; d++) {
 		int type = devices[st->devices[d]].type;
 		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
 			continue; /* equal to the one before */
-		if (hspmd_plan_memory(c, p, pipeline, place, d) > (double)c->cluster->types[type].memory_bytes)
+		if (hspmd_plan_memory(c, p, pipeline, rank, d) > (double)c->cluster->types[type].memory_bytes)
 			return false;
 	}
 	return true;
@@ -138,8 +138,8 @@ int hspmd_best_plans_offer(struct hspmd_search *s, struct hspmd_plan *plan, doub
 
 int hspmd_best_plans_try(struct hspmd_search *s, const struct hspmd_submesh_tables *t, struct hspmd_draft *d, bool zero)
 {
-	int ways = hspmd_draft_pipelines(d) > 1 ? HSPMD_PLACEMENT_COUNT : 1;
-	for (int how = 0; how < ways; how++) {
+	int placements = hspmd_draft_pipelines(d) > 1 ? HSPMD_PLACEMENT_COUNT : 1;
+	for (int how = 0; how < placements; how++) {
 		bool full;
 		struct hspmd_plan *plan = hspmd_draft_place(t, d, (enum hspmd_placement)how, zero, &full);
 		if (!plan && !full)

@@ -85,10 +85,10 @@ static void keep(struct builder *b, const struct hspmd_pipeline_partition *parti
 	for (int i = l->count - 1; i >= 0 && same_use(&l->candidates[i], b->use); i--) {
 		if (same_split(&l->candidates[i].partition, partition))
 			return;
-		double there = fair_seconds(b, &l->candidates[i].partition);
+		double seconds = fair_seconds(b, &l->candidates[i].partition);
 		alike++;
-		if (there > worst_here) {
-			worst_here = there;
+		if (seconds > worst_here) {
+			worst_here = seconds;
 			worst = i;
 		}
 	}
@@ -316,9 +316,9 @@ static void distribute_submesh(struct builder *b, const struct distribution *d, 
 		return;
 	}
 	const struct hspmd_submesh *u = &b->t->submeshes[d->submesh[at]];
-	int there = submeshes_available(b, d->submesh[at]), low = there / d->pipelines, high = (there + d->pipelines - 1) / d->pipelines;
+	int count = submeshes_available(b, d->submesh[at]), low = count / d->pipelines, high = (count + d->pipelines - 1) / d->pipelines;
 	if (d->nearest)
-		low = high = (there + d->pipelines / 2) / d->pipelines;
+		low = high = (count + d->pipelines / 2) / d->pipelines;
 	for (int n = low; n <= high; n++) {
 		b->chosen[d->submesh[at]] = n;
 		b->stages += n;

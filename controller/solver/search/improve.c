@@ -4,8 +4,8 @@
 
 #include "controller/solver/search/search_internal.h"
 
-#define WORK_MAX 400000 /* stages timed while refining, */
-#define WORK_MIN 100    /* or plans as large as the best, if that is more */
+#define WORK_MAX 400000 /* most stages timed while refining, ... */
+#define WORK_MIN 100    /* ... or so many plans of the best plan's size, if that is more */
 
 int hspmd_improve_plans(struct hspmd_search *s)
 {

@@ -170,21 +170,21 @@ static bool holds_any(const struct table *t, const struct hspmd_node *node)
 	return t->first[node->first_device] < t->first[node->first_device + node->device_count];
 }
 
-/* Put node `there`'s devices in the places of node `place`'s; to[i] is the device that takes the place of the i-th. Returns the bytes
+/* Put actual_node's devices in the places of planned_node's; to[i] is the device that takes the place of the i-th. Returns the bytes
  * that then need not move, or -1 if memory runs out. */
-static double pair_devices(const struct device_mapping *t, const struct hspmd_node *place, const struct hspmd_node *there, double *value,
-                           int *to)
+static double pair_devices(const struct device_mapping *t, const struct hspmd_node *planned_node, const struct hspmd_node *actual_node,
+                           double *value, int *to)
 {
 	const struct hspmd_cluster_device *devices = t->n->c->cluster->devices;
-	int k = place->device_count;
+	int k = planned_node->device_count;
 	double sum = 0;
 	for (int i = 0; i < k; i++)
 		to[i] = i;
-	if (!holds_any(&t->wanted, place) || !holds_any(&t->n->held, there))
+	if (!holds_any(&t->wanted, planned_node) || !holds_any(&t->n->held, actual_node))
 		return 0;
 	for (int i = 0; i < k; i++)
 		for (int j = 0; j < k; j++) {
-			int a = place->first_device + i, b = there->first_device + j;
+			int a = planned_node->first_device + i, b = actual_node->first_device + j;
 			double *v = &value[i * k + j];
 			*v = devices[a].type == devices[b].type ? 0 : NEVER;
 			for (int h = t->wanted.first[a]; h < t->wanted.first[a + 1] && *v >= 0; h++)
@@ -213,10 +213,10 @@ static int map_class(struct device_mapping *t, const int *nodes, int count)
 	}
 	rc = rc || hspmd_assign_best(count, value, node_to) ? -1 : 0;
 	for (size_t i = 0; !rc && i < n; i++) {
-		const struct hspmd_node *place = &c->nodes[nodes[i]], *there = &c->nodes[nodes[node_to[i]]];
-		rc = pair_devices(t, place, there, inner, to) < 0 ? -1 : 0;
+		const struct hspmd_node *planned_node = &c->nodes[nodes[i]], *actual_node = &c->nodes[nodes[node_to[i]]];
+		rc = pair_devices(t, planned_node, actual_node, inner, to) < 0 ? -1 : 0;
 		for (size_t d = 0; d < k; d++)
-			t->to[place->first_device + (int)d] = there->first_device + to[d];
+			t->to[planned_node->first_device + (int)d] = actual_node->first_device + to[d];
 	}
 	free(value);
 	free(inner);

@@ -183,11 +183,11 @@ static int insert(struct reshape *r, int i, int s, bool from_next, const int *de
 {
 	const struct hspmd_pipeline *pipe = &r->base->pipelines[i];
 	const int *layers = pipe->stages[from_next ? s : s - 1].layers;
-	int there = layers[1] - layers[0];
-	for (int way = 0, last = 0; way < PARTITIONS_MAX && go_on(r); way++) {
+	int available = layers[1] - layers[0];
+	for (int k = 0, last = 0; k < PARTITIONS_MAX && go_on(r); k++) {
 		static const double parts[PARTITIONS_MAX] = { 0.25, 0.5, 0.75 };
-		int take = (int)(there * parts[way] + 0.5);
-		if (take < 1 || take >= there || take == last)
+		int take = (int)(available * parts[k] + 0.5);
+		if (take < 1 || take >= available || take == last)
 			continue;
 		struct hspmd_plan *p = hspmd_plan_copy(r->base);
 		int rc = p ? add_stage(p, i, s, devices, count) : -1;

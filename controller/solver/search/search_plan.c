@@ -278,15 +278,15 @@ static void warn_of_links(struct hspmd_search *s)
 static void fail_of_types(const struct hspmd_search *s, struct hspmd_error *err)
 {
 	const struct hspmd_solve_limits *l = &s->request->limits;
-	char there[256] = "", allowed[256] = "";
-	for (int i = 0, used = 0; i < s->costs->cluster->type_count && used < (int)sizeof there; i++)
-		used += snprintf(there + used, sizeof there - (size_t)used, "%s%s", i ? ", " : "", s->costs->cluster->types[i].name);
+	char existing[256] = "", allowed[256] = "";
+	for (int i = 0, used = 0; i < s->costs->cluster->type_count && used < (int)sizeof existing; i++)
+		used += snprintf(existing + used, sizeof existing - (size_t)used, "%s%s", i ? ", " : "", s->costs->cluster->types[i].name);
 	for (int i = 0, used = 0; i < l->type_count && used < (int)sizeof allowed; i++)
 		used += snprintf(allowed + used, sizeof allowed - (size_t)used, "%s%s", i ? ", " : "", l->types[i]);
 	if (s->costs->warning_count)
 		hspmd_fail(err, "no device of the cluster may be used: %s", s->costs->warnings[0]);
 	else
-		hspmd_fail(err, "no device of the cluster may be used: its types are %s, and those allowed %s", there, allowed);
+		hspmd_fail(err, "no device of the cluster may be used: its types are %s, and those allowed %s", existing, allowed);
 }
 
 static int prepare(struct hspmd_search *s, struct hspmd_error *err)

@@ -94,17 +94,17 @@ static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct
 			                  g->params / n };
 	}
 	qsort(flows, (size_t)n, sizeof *flows, by_nodes);
-	int kept = 0;
+	int last = 0;
 	for (int i = 1; i < n; i++) {
-		if (by_nodes(&flows[kept], &flows[i])) {
-			flows[++kept] = flows[i];
+		if (by_nodes(&flows[last], &flows[i])) {
+			flows[++last] = flows[i];
 		} else if (flows[i].from_node != flows[i].to_node) {
-			flows[kept].senders += flows[i].senders;
-			flows[kept].receivers += flows[i].receivers;
-			flows[kept].bytes += flows[i].bytes;
+			flows[last].senders += flows[i].senders;
+			flows[last].receivers += flows[i].receivers;
+			flows[last].bytes += flows[i].bytes;
 		}
 	}
-	return kept + 1;
+	return last + 1;
 }
 
 /* Seconds of one ring step of a flow. Returns -1 with err if there is no link. */
@@ -135,14 +135,15 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 	bool zero = y->p->zero_stage > 0;
 	for (int i = 0; i < n; i++) {
 		const struct flow *f = &y->flows[i];
-		double there = flow_seconds(y, f, f->bytes * c->grad_bytes / g->layers, err);
-		double back = zero ? flow_seconds(y, f, f->bytes * c->param_bytes, err) : there;
-		if (there < 0 || back < 0)
+		double reduce_s = flow_seconds(y, f, f->bytes * c->grad_bytes / g->layers, err);
+		double gather_s = zero ? flow_seconds(y, f, f->bytes * c->param_bytes, err) : reduce_s;
+		if (reduce_s < 0 || gather_s < 0)
 			return -1;
 		bool leaves = f->from_node != f->to_node;
-		double one = steps * (zero ? there : there + back), start = leaves ? fmax(g->first, y->net_free[f->from_node]) : g->first;
+		double one = steps * (zero ? reduce_s : reduce_s + gather_s),
+		       start = leaves ? fmax(g->first, y->net_free[f->from_node]) : g->first;
 		double own = g->layers > 1 ? fmin(one, steps * own_work(c, f, zero ? c->grad_bytes : 2 * c->grad_bytes) / g->layers) : 0;
-		double done = fmax(start + g->layers * one, g->start + own * (g->layers - 1) + one) + (zero ? steps * back : 0);
+		double done = fmax(start + g->layers * one, g->start + own * (g->layers - 1) + one) + (zero ? steps * gather_s : 0);
 		if (leaves)
 			y->net_free[f->from_node] = done;
 		*end = fmax(*end, done);
@@ -150,13 +151,13 @@ static int run_group(struct sync *y, struct group *g, double *end, struct hspmd_
 	return 0;
 }
 
-static bool goes_beside(const struct hspmd_costs *c, const struct hspmd_stage *s)
+static bool sync_overlaps(const struct hspmd_costs *c, const struct hspmd_stage *s)
 {
 	return c->model && c->cluster->types[c->cluster->devices[s->devices[0]].type].kind == HSPMD_DEVICE_CPU;
 }
 
 /* Seconds of a stage's last backward pass that are left when that of `layer` is finished. */
-static double left_behind(const struct sync *y, int pipeline, int stage, int layer)
+static double backward_left(const struct sync *y, int pipeline, int stage, int layer)
 {
 	const struct hspmd_pipeline *pipe = &y->p->pipelines[pipeline];
 	const struct hspmd_stage *s = &pipe->stages[stage];
@@ -178,11 +179,11 @@ static void add_holder(struct sync *y, struct group *g, int pipeline, int stage,
 	const struct hspmd_stage *s = &y->p->pipelines[pipeline].stages[stage];
 	int index = y->t->first_stage[pipeline] + stage;
 	double done = y->t->stages[index].end;
-	bool beside = goes_beside(y->c, s);
+	bool overlaps = sync_overlaps(y->c, s);
 	g->holders[g->count++] = (struct holder){ index, s };
-	g->start = fmax(g->start, beside ? done - left_behind(y, pipeline, stage, first) : done);
-	g->first = fmax(g->first, beside ? done - left_behind(y, pipeline, stage, end - 1) : done);
-	g->layers = beside && g->layers != 1 ? end - first : 1; /* 0 initially */
+	g->start = fmax(g->start, overlaps ? done - backward_left(y, pipeline, stage, first) : done);
+	g->first = fmax(g->first, overlaps ? done - backward_left(y, pipeline, stage, end - 1) : done);
+	g->layers = overlaps && g->layers != 1 ? end - first : 1; /* 0 initially */
 	y->used++;
 }
 
@@ -201,10 +202,10 @@ static void collect_tied(struct sync *y, int l)
 	*g = (struct group){ .params = y->c->layers[l].tied_params, .holders = y->holders + y->used };
 	for (int i = 0; i < y->p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &y->p->pipelines[i];
-		int here = stage_with(pipe, l), there = stage_with(pipe, y->c->layers[l].tied_to);
-		add_holder(y, g, i, here, l, l + 1);
-		if (there != here)
-			add_holder(y, g, i, there, y->c->layers[l].tied_to, y->c->layers[l].tied_to + 1);
+		int own = stage_with(pipe, l), other = stage_with(pipe, y->c->layers[l].tied_to);
+		add_holder(y, g, i, own, l, l + 1);
+		if (other != own)
+			add_holder(y, g, i, other, y->c->layers[l].tied_to, y->c->layers[l].tied_to + 1);
 	}
 }
 

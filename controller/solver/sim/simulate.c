@@ -63,7 +63,7 @@ static int forward_of(const struct run *r, int s, int i)
 	return i + r->count - 1 - s + r->ahead;
 }
 
-static bool there_is(const struct run *r, int micro_batch)
+static bool exists(const struct run *r, int micro_batch)
 {
 	return micro_batch >= 0 && micro_batch < r->micro_batches;
 }
@@ -74,16 +74,16 @@ static double exchange(struct run *r, int s, int i, double free)
 {
 	int next = forward_of(r, s, i + 1);
 	double at = r->forward_done[s - 1], gradient = r->stages[s].send_backward, activation = r->stages[s - 1].send_forward;
-	bool back = i >= 0, there = there_is(r, next);
+	bool has_gradient = i >= 0, has_next = exists(r, next);
 	r->exchanged[s] = free;
-	if (!back && !there)
+	if (!has_gradient && !has_next)
 		return at;
 	at = free > at ? free : at;
-	if (back) {
+	if (has_gradient) {
 		note(r, HSPMD_SIM_SEND_BACKWARD, s, i, at, at + gradient);
 		at += gradient;
 	}
-	if (there) {
+	if (has_next) {
 		note(r, HSPMD_SIM_SEND_FORWARD, s - 1, next, at, at + activation);
 		at += activation;
 	}
@@ -106,7 +106,7 @@ static void round_of(struct run *r, int i)
 	for (int s = 0; s < r->count; s++) {
 		int micro_batch = forward_of(r, s, i);
 		r->forward_done[s] = r->exchanged[s];
-		if (there_is(r, micro_batch)) {
+		if (exists(r, micro_batch)) {
 			r->forward_done[s] += r->stages[s].forward;
 			note(r, HSPMD_SIM_FORWARD, s, micro_batch, r->exchanged[s], r->forward_done[s]);
 		}
