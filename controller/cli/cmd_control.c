@@ -232,8 +232,9 @@ static void print_status(const json_t *s)
 	printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
 	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
 	print_copies(json_object_get(s, "state"));
-	if (*text(s, "last_error"))
-		printf("last error  %s\n", text(s, "last_error"));
+	const char *last_error = text(s, json_object_get(s, "last_error") ? "last_error" : "trouble"); /* a controller of an earlier version */
+	if (*last_error)
+		printf("last error  %s\n", last_error);
 	printf("output      %s\n", text(s, "output"));
 }
 

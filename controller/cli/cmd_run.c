@@ -90,7 +90,9 @@ static const struct option long_options[] = {
 	{ "port", required_argument, NULL, OPT_PORT },
 	{ "transport", required_argument, NULL, OPT_TRANSPORT },
 	{ "step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT },
+	{ "step-deadline", required_argument, NULL, OPT_STEP_TIMEOUT }, /* the names of earlier versions; not in --help */
 	{ "reconnect-timeout", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
+	{ "patience", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
 	{ "policies", required_argument, NULL, OPT_POLICIES },
 	{ "no-pmix", no_argument, NULL, OPT_NO_PMIX },
 	{ "help", no_argument, NULL, OPT_HELP },
