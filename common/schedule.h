@@ -30,7 +30,8 @@ struct hspmd_pipeline_rank {
  * another in a circle: all forward passes first.
  *
  * zb-h1 (Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 2): 1f1b whose backward passes send the gradient of their input
- * first. Stage s computes the gradients of weights s micro-batches later, so it holds no more micro-batches than the first stage of 1f1b. */
+ * first. Stage s computes the gradients of weights s micro-batches later, so it holds no more micro-batches than the first stage of
+ * 1f1b. */
 int hspmd_schedule_length(enum hspmd_schedule schedule, const struct hspmd_pipeline_rank *rank);
 void hspmd_schedule(enum hspmd_schedule schedule, const struct hspmd_pipeline_rank *rank, struct hspmd_schedule_entry *entries);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run's folder in a node's memory (tmpfs). It outlives workers and agents, is read and written like any other checkpoint location, and is
- * lost with the machine. The job's folder is "/dev/shm/hspmd-UID-RUN". In it each node has a folder of its name, as in a local location, and
- * a lock that the node's agent holds. The lock distinguishes folders in use from folders that a dead agent has left behind. */
+ * lost with the machine. The job's folder is "/dev/shm/hspmd-UID-RUN". In it each node has a folder of its name, as in a local location,
+ * and a lock that the node's agent holds. The lock distinguishes folders in use from folders that a dead agent has left behind. */
 #ifndef HSPMD_COMMON_SHM_DIR_H
 #define HSPMD_COMMON_SHM_DIR_H
 
@@ -17,8 +17,8 @@ int hspmd_shm_dir_create(const char *folder, struct hspmd_error *err);
 /* 0 if the file system, the machine and this process's cgroup have memory for `bytes` more, with some to spare; else -1 and err. */
 int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_error *err);
 
-/* For agents: create this node's part, for this Slurm job (NULL: none), and lock it. Returns the descriptor that holds the lock; -1 and err:
- * the part cannot be made, or another agent holds the lock. */
+/* For agents: create this node's part, for this Slurm job (NULL: none), and lock it. Returns the descriptor that holds the lock; -1 and
+ * err: the part cannot be made, or another agent holds the lock. */
 int hspmd_shm_dir_lock(const char *folder, const char *node, const char *job, struct hspmd_error *err);
 /* Remove the node's part, and the job's folder with the last part. */
 void hspmd_shm_dir_remove(const char *folder, const char *node);

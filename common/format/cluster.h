@@ -38,7 +38,7 @@ struct hspmd_node {
 	double network_gbytes_per_s;    /* shared by its devices towards other nodes; 0: not given */
 	double price_per_hour;          /* 0: not given */
 	char *rack;                     /* NULL: not given */
-	int64_t member;                 /* member job that holds the node, which leaves when that job ends; 0: not given, the first job holds it */
+	int64_t member; /* member job that holds the node, which leaves when that job ends; 0: not given, the first job holds it */
 };
 
 enum hspmd_link_scope { HSPMD_LINK_NODE, HSPMD_LINK_CLUSTER };

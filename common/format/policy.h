@@ -76,7 +76,8 @@ struct hspmd_policy_field {
 	double min, max;
 	const char *const *names; /* HSPMD_POLICY_ENUM */
 };
-extern const struct hspmd_policy_field hspmd_policy_fields[]; /* in the order in which hspmd-policy(5) lists them; sections are contiguous */
+extern const struct hspmd_policy_field
+        hspmd_policy_fields[]; /* in the order in which hspmd-policy(5) lists them; sections are contiguous */
 extern const int hspmd_policy_field_count;
 extern const struct hspmd_policy_terms hspmd_policy_builtin; /* the terms if no file gives any; owns nothing */
 
