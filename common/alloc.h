@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Growing arrays, and allocation whose failure is reported rather than survived by luck. */
+/* Growing arrays, and allocation that reports failure. */
 #ifndef HSPMD_COMMON_ALLOC_H
 #define HSPMD_COMMON_ALLOC_H
 
@@ -13,7 +13,7 @@ int hspmd_array_grow(void *base, size_t *capacity, size_t count, size_t size);
 /* calloc that checks n * size for overflow and never returns NULL for n == 0. */
 void *hspmd_calloc(size_t n, size_t size);
 
-/* malloc + printf; NULL when memory is short. The caller frees. */
+/* printf into malloc'd memory; the caller frees. NULL: out of memory. */
 char *hspmd_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

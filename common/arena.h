@@ -7,14 +7,14 @@
 
 struct hspmd_arena;
 
-struct hspmd_arena *hspmd_arena_create(void); /* NULL: memory */
+struct hspmd_arena *hspmd_arena_create(void); /* NULL: out of memory */
 void hspmd_arena_destroy(struct hspmd_arena *a);
 
-/* n * size zeroed bytes, aligned for any type, valid until the arena is destroyed. Never NULL for n == 0; NULL (errno ENOMEM) when memory
+/* n * size zeroed bytes, aligned for any type, valid until the arena is destroyed. Never NULL for n == 0; NULL (errno ENOMEM) if memory
  * is short or n * size overflows. */
 void *hspmd_arena_alloc(struct hspmd_arena *a, size_t n, size_t size);
 
-/* As hspmd_array_grow, for an array that lives in the arena (what it outgrows stays allocated until the end). 0 or -1. */
+/* As hspmd_array_grow, for an array in the arena. The memory of an array that has grown is freed with the arena only. 0 or -1. */
 int hspmd_arena_array_grow(struct hspmd_arena *a, void *base, size_t *capacity, size_t count, size_t size);
 
 #endif

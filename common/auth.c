@@ -133,7 +133,7 @@ static json_t *munge_seal(const struct hspmd_auth *a, const char *purpose, const
 	return sealed;
 }
 
-/* The words of a credential, malloc'd and NUL-terminated. */
+/* The payload of a credential, malloc'd and NUL-terminated. */
 static char *munge_text(const struct hspmd_auth *a, const json_t *sealed, uid_t *who, struct hspmd_error *err)
 {
 	const char *credential = json_string_value(json_object_get(sealed, "credential"));
@@ -175,7 +175,7 @@ static char *munge_text(const struct hspmd_auth *a, const json_t *sealed, uid_t 
 }
 #endif
 
-/* HMAC-SHA256 of the words under the cookie. */
+/* HMAC-SHA256 of the text under the cookie. */
 static int mac_of(const struct hspmd_auth *a, const char *text, char hex[2 * MAC_BYTES + 1], struct hspmd_error *err)
 {
 	unsigned char mac[EVP_MAX_MD_SIZE];
@@ -205,7 +205,7 @@ static char *cookie_text(const struct hspmd_auth *a, const json_t *sealed, uid_t
 	char mac[2 * MAC_BYTES + 1];
 	if (text && mac_of(a, text, mac, err))
 		return NULL;
-	/* In a time that tells nothing. */
+	/* In constant time. */
 	if (!text || !given || strlen(given) != 2 * MAC_BYTES || CRYPTO_memcmp(mac, given, 2 * MAC_BYTES)) {
 		hspmd_fail(err, "does not know the job's cookie");
 		return NULL;

@@ -5,9 +5,9 @@
 
 #include <stddef.h>
 
-/* malloc'd text, NULL: memory. */
+/* malloc'd text; NULL: out of memory. */
 char *hspmd_base64_encode(const void *data, size_t size);
-/* malloc'd bytes (one more than *size), NULL: not base64, or memory. */
+/* malloc'd bytes (one more than *size); NULL: not base64, or out of memory. */
 void *hspmd_base64_decode(const char *text, size_t *size);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef HSPMD_COMMON_CLOCK_H
 #define HSPMD_COMMON_CLOCK_H
 
-double hspmd_now(void);       /* since some fixed moment, never set back: for deadlines and durations */
+double hspmd_now(void);       /* since a fixed moment, never set back: for deadlines and durations */
 double hspmd_unix_time(void); /* since 1970: for people and files */
 
 #endif

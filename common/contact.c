@@ -154,7 +154,7 @@ static json_t *read_contact(const char *path, struct hspmd_error *err)
 	return v;
 }
 
-/* Does "CLUSTER-JOBID.json" belong to the job? "local" stands for any job outside of Slurm. */
+/* Returns true if the file name "CLUSTER-JOBID.json" belongs to the job. "local" matches any job outside of Slurm. */
 static bool names(const char *file, const char *job)
 {
 	size_t n = strlen(file), j = strlen(job);

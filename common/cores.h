@@ -3,8 +3,8 @@
 #ifndef HSPMD_COMMON_CORES_H
 #define HSPMD_COMMON_CORES_H
 
-/* Run this process and what it starts from now on only on these cores: "0-3,8". What is not allowed here is left out; nothing left, or a
- * text of another kind: no binding. Failing costs speed and is only warned of. */
+/* Binds this process and its later children to the cores of a list such as "0-3,8". Cores that are not allowed are left out. If none is
+ * left, or the text is no list, nothing is bound. A failure costs speed only; it is logged as a warning. */
 void hspmd_bind_to_cores(const char *cpus);
 
 #endif

@@ -18,7 +18,7 @@
 
 #define TEMPORARY_TRIES 1000
 #define READ_CHUNK ((size_t)64 << 10)
-#define WRITER_MS 10000 /* for somebody to write to a pipe that is to be read */
+#define WRITER_MS 10000 /* time for a writer of a pipe to appear */
 
 int hspmd_write_all(int fd, const void *data, size_t size)
 {
@@ -47,7 +47,7 @@ static void close_keeping_errno(int fd)
 
 /* ---- reading */
 
-/* Everything from fd, at most max bytes, into a buffer that starts with room for `hint`. */
+/* All bytes of fd, at most `max`, in a buffer with initial room for `hint`. */
 static char *read_all(int fd, size_t hint, size_t max, size_t *size)
 {
 	size_t length = 0, capacity = (hint < max ? hint : max) + 2;
@@ -103,7 +103,7 @@ static char *read_fd(int fd, const char *name, size_t max, size_t *size, struct 
 	return text;
 }
 
-/* Open without waiting: to open a pipe that nobody writes to would take for ever. *silent: nobody has written to it, or closed it, in
+/* Open without blocking: opening a pipe without a writer would block forever. *silent: nobody has written to the pipe, or closed it, in
  * time. */
 static int open_to_read(const char *path, bool *silent)
 {
@@ -114,7 +114,7 @@ static int open_to_read(const char *path, bool *silent)
 		while ((n = poll(&writer, 1, WRITER_MS)) < 0 && errno == EINTR)
 			;
 	*silent = n == 0;
-	/* One that has a writer who thinks for longer is waited for; without one there is nothing to read. */
+	/* A pipe with a slow writer is waited for; without a writer there is nothing to read. */
 	if (fd >= 0)
 		fcntl(fd, F_SETFL, O_RDONLY);
 	return fd;
@@ -182,7 +182,7 @@ static int sync_parent(const char *path, struct hspmd_error *err)
 	return rc;
 }
 
-/* A new file beside target. Its name is this process's own, but other nodes share file systems, so taken names are passed over. */
+/* A new file next to target. Its name holds this process's id, but other nodes share file systems, so names in use are skipped. */
 static int open_temporary(const char *target, char **name, struct hspmd_error *err)
 {
 	static atomic_uint serial;
@@ -194,7 +194,7 @@ static int open_temporary(const char *target, char **name, struct hspmd_error *e
 		if (fd >= 0)
 			return fd;
 		if (errno != EEXIST) {
-			hspmd_fail_errno(err, "%s", target); /* what the caller knows it by */
+			hspmd_fail_errno(err, "%s", target); /* the name that the caller knows */
 			break;
 		}
 		free(*name);
@@ -239,7 +239,7 @@ static int replace(const char *target, const void *data, size_t size, const stru
 	return rc;
 }
 
-/* What is no file (a terminal, a pipe, /dev/null) is written to, not replaced. */
+/* A target that is no regular file (a terminal, a pipe, /dev/null) is written to, not replaced. */
 static int write_special(const char *path, const void *data, size_t size, struct hspmd_error *err)
 {
 	int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -328,7 +328,7 @@ static int empty_folder(int fd, const char *shown, struct hspmd_error *err)
 	return rc;
 }
 
-/* By descriptor, so that a folder swapped for a link while this runs does not lead it elsewhere. */
+/* By descriptor, so that a folder that is replaced by a link meanwhile does not lead elsewhere. */
 static int remove_at(int parent, const char *name, const char *shown, struct hspmd_error *err)
 {
 	if (!unlinkat(parent, name, 0) || errno == ENOENT)

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors a caller can print.
+/* Errors as text that a caller can print.
  *
- * A function that can fail returns 0 or -1 (or NULL for pointers) and, on failure, fills the `struct hspmd_error *` its
- * caller gave. The caller owns the struct; NULL is allowed and means "do not tell me". A message is one line without a
- * newline: what failed, where (file, JSON path, node, peer), and what to do where that is not plain. Control characters that
- * come in with a name or value are shown as '?'.
- */
+ * A function that can fail returns 0 or -1 (or NULL for pointers) and, on failure, fills its caller's `struct hspmd_error`. The caller
+ * owns the struct; NULL is allowed if the caller does not need the text. A message is one line without a newline: what failed, where
+ * (file, JSON path, node, peer), and what to do unless that is obvious. Control characters in names and values are shown as '?'. */
 #ifndef HSPMD_COMMON_ERROR_H
 #define HSPMD_COMMON_ERROR_H
 
@@ -25,7 +23,7 @@ int hspmd_fail_memory(struct hspmd_error *err, const char *what);
 /* Put "prefix: " before the message that err holds (cut at HSPMD_ERROR_MAX). Returns -1. */
 int hspmd_error_prefix(struct hspmd_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Make control characters in a message '?': names and values from outside may neither start a new line nor steer a terminal. */
+/* Replace control characters by '?', so that names and values from outside can neither start a new line nor control a terminal. */
 void hspmd_sanitize_line(char *text, size_t length);
 
 #endif

@@ -10,7 +10,7 @@ struct gres {
 	long count;
 };
 
-/* The next entry of a list; NULL at its end or when it is not understood (then *bad). */
+/* The next entry of a list; NULL at its end, or if the entry cannot be parsed (then *bad is true). */
 static const char *next_gres(const char *at, struct gres *g, bool *bad)
 {
 	char item[64];

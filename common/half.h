@@ -15,7 +15,7 @@ static inline float hspmd_bf16_to_float(uint16_t v)
 	return f;
 }
 
-/* To the nearest, ties to even; NaN stays NaN. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 static inline uint16_t hspmd_bf16_from_float(float f)
 {
 	uint32_t bits;

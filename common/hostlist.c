@@ -7,7 +7,7 @@
 
 #include "common/alloc.h"
 
-#define NUMBER_DIGITS_MAX 15 /* fits int64_t with room, and is beyond any node number */
+#define NUMBER_DIGITS_MAX 15 /* fits int64_t, and is beyond any node number */
 #define NAME_MAX_BYTES 255   /* of a host name */
 #define SHOWN_MAX 60         /* bytes of an expression that a message shows */
 
@@ -29,7 +29,7 @@ static int bad(const struct out *o, const char *what)
 	return hspmd_fail(o->err, "host list \"%.*s\": %s", SHOWN_MAX, o->all, what);
 }
 
-/* A number at *text; its width says how many digits its run is padded to. */
+/* A number at *text; its width is the number of digits to which its run is padded. */
 static int read_number(const struct out *o, const char **text, int64_t *value, int *width)
 {
 	size_t n = strspn(*text, digit_chars);
@@ -64,7 +64,7 @@ static int read_run(const struct out *o, const char **text, int64_t *lo, int64_t
 	return 0;
 }
 
-/* How many names the bracket group that starts behind '[' stands for, with *text moved behind its ']'. */
+/* Number of names that the bracket group after '[' stands for; moves *text behind its ']'. */
 static int count_group(const struct out *o, const char **text, int64_t *count)
 {
 	*count = 0;
@@ -106,7 +106,7 @@ static int count_item(const struct out *o, const char **text, int64_t *total)
 	return 0;
 }
 
-/* Make the names of the item at `text`, which has been checked, behind the `length` bytes that are in name[] already. */
+/* Make the names of the item at `text`, which has been checked, after the first `length` bytes of name[]. */
 static int make_names(struct out *o, const char *text, char *name, size_t length)
 {
 	size_t n = strspn(text, name_chars);

@@ -5,10 +5,10 @@
 
 #include "common/error.h"
 
-/* Expand into names (malloc'd array of malloc'd strings; free with hspmd_hostlist_free), at most `max`. Count, or -1 with err. */
+/* Expand into at most `max` names: a malloc'd array of malloc'd strings, freed by hspmd_hostlist_free. Returns the count, or -1. */
 int hspmd_hostlist_expand(const char *text, int max, char ***names, struct hspmd_error *err);
 void hspmd_hostlist_free(char **names, int count);
-/* Fold names into one expression, in their order where runs allow: malloc'd, NULL when memory is short. */
+/* Fold names into one expression, in their order if runs allow: malloc'd; NULL: out of memory. */
 char *hspmd_hostlist_fold(char *const *names, int count);
 
 #endif

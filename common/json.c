@@ -11,7 +11,7 @@
 #include "common/durable.h"
 
 #define SHOWN_MAX 80                     /* bytes of a wrong value that a message shows */
-#define SLIP_MAX 63                      /* longest key for which a near one is looked for */
+#define SLIP_MAX 63                      /* longest key for which a similar known key is searched */
 #define EXACT_INTEGER 9007199254740992.0 /* 2^53: above it a double may stand for several integers */
 
 /* ---- documents */
@@ -32,7 +32,7 @@ int hspmd_json_parse(struct hspmd_json_doc *doc, const char *name, const char *t
 	const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY;
 	json_error_t why = { .line = 0 };
 	doc->root = json_loadb(text, length, flags, &why);
-	/* An integer too large for any field is that field's error, which has a path. */
+	/* An integer too large for any field is an error of that field, whose message has a path. */
 	doc->rounded = !doc->root && json_error_code(&why) == json_error_numeric_overflow;
 	if (doc->rounded)
 		doc->root = json_loadb(text, length, flags | JSON_DECODE_INT_AS_REAL, &why);
@@ -95,7 +95,7 @@ static bool plain_key(const char *key)
 	return *key && strspn(key, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == strlen(key);
 }
 
-/* A key or value as JSON, so that a message stays one line whatever it holds; long ones are cut. */
+/* A key or value as JSON, so that a message always is one line; long values are cut. */
 static void put_quoted(struct text *t, const json_t *value)
 {
 	char *dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));
@@ -198,13 +198,13 @@ static void know(struct hspmd_json *obj, const char *key)
 		obj->known[obj->known_count++] = key;
 }
 
-/* Whether there is an object that could have had the member: else asking for it is no error of its own. */
+/* Returns true if an object exists that could have the member; if not, asking for the member is no further error. */
 static bool there(const struct hspmd_json *obj)
 {
 	return obj->value && !obj->doc->failed;
 }
 
-/* A cursor to a member; its value is NULL when it is absent or null, or when there is no object to look into. */
+/* A cursor to a member; value NULL if the member is absent or null, or if there is no object. */
 static struct hspmd_json member(struct hspmd_json *obj, const char *key)
 {
 	struct hspmd_json at = { .doc = obj->doc, .up = obj, .key = key };
@@ -474,7 +474,7 @@ bool hspmd_json_member(struct hspmd_json *obj, size_t index, const char **key, s
 	return true;
 }
 
-/* ---- keys nobody asked for */
+/* ---- unknown keys */
 
 static int least(int a, int b, int c)
 {

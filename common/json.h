@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading checked JSON: every value is asked for with its type and range, and what is wrong is told with file and JSON path
+/* Reading JSON with checks: a reader asks for every value with its type and range. An error names file and JSON path
  * ("cluster.json: nodes[2].devices[0].count: expected 1..1024, got 0").
  *
- * A `struct hspmd_json` is a cursor: a borrowed json_t with the path that leads to it. Cursors live on the stack, point to
- * their parent, and are valid while it is. Reading marks a key as known; hspmd_json_check_keys() complains about keys nobody asked for.
- * The first error wins and sticks in the document, so callers may read field after field and test once at the end.
- */
+ * A `struct hspmd_json` is a cursor: a borrowed json_t and the path to it. Cursors live on the stack, point to their parent, and are
+ * valid as long as the parent. Reading a key marks it as known; hspmd_json_check_keys() reports keys that nobody has read. The document
+ * keeps its first error, so a caller may read field after field and test once at the end. */
 #ifndef HSPMD_COMMON_JSON_H
 #define HSPMD_COMMON_JSON_H
 
@@ -28,7 +27,7 @@ struct hspmd_json_doc {
 	json_t *root;     /* owned */
 	struct hspmd_error *err;
 	bool failed;
-	bool rounded; /* an integer was too large: all are reals */
+	bool rounded; /* an integer was too large: all numbers were read as reals */
 };
 
 struct hspmd_json {
@@ -36,19 +35,19 @@ struct hspmd_json {
 	const struct hspmd_json *up;            /* NULL at the root */
 	const char *key;                        /* member of an object, or NULL */
 	size_t index;                           /* element of an array, when key is NULL */
-	json_t *value;                          /* borrowed; NULL after an error or when an optional key is absent */
-	const char *known[HSPMD_JSON_KEYS_MAX]; /* keys asked for, borrowed */
+	json_t *value;                          /* borrowed; NULL after an error or if an optional key is absent */
+	const char *known[HSPMD_JSON_KEYS_MAX]; /* keys that were read, borrowed */
 	int known_count;
-	bool open;       /* its keys are data: hspmd_json_member was used */
-	void *iterator;  /* where hspmd_json_member is */
-	size_t iterated; /* the member's number there */
+	bool open;       /* the object's keys are data: hspmd_json_member was used */
+	void *iterator;  /* position of hspmd_json_member */
+	size_t iterated; /* number of the member at that position */
 };
 
 /* Open a file ("-" is standard input) or a text; 0 or -1. Size limit 256 MiB, depth limit jansson's; duplicate keys are errors.
- * `path`, `name` and err are borrowed until hspmd_json_close. After a failure closing is not needed, but harmless. */
+ * `path`, `name` and err are borrowed until hspmd_json_close. After a failure closing is not necessary, but harmless. */
 int hspmd_json_open(struct hspmd_json_doc *doc, const char *path, struct hspmd_error *err);
 int hspmd_json_parse(struct hspmd_json_doc *doc, const char *name, const char *text, size_t length, struct hspmd_error *err);
-/* A document over a value that the caller has; takes a reference of its own. */
+/* A document over a value of the caller; takes a reference of its own. */
 int hspmd_json_wrap(struct hspmd_json_doc *doc, const char *name, json_t *value, struct hspmd_error *err);
 void hspmd_json_close(struct hspmd_json_doc *doc);
 
@@ -57,7 +56,7 @@ struct hspmd_json hspmd_json_root(struct hspmd_json_doc *doc);
 /* The root's "format" must be exactly `format`. */
 int hspmd_json_format(struct hspmd_json *root, const char *format);
 
-/* Members. The required forms fail when the key is absent; the optional ones return `absent` then. JSON null counts as absent.
+/* Members. If the key is absent, the required forms fail and the optional forms return `absent`. JSON null counts as absent.
  * After a failure they return 0 / NULL / a cursor with value NULL, on which every further call is harmless (an absent optional
  * object reads as one with no members: optional members give their `absent`, required ones 0 or NULL without an error). */
 bool hspmd_json_has(struct hspmd_json *obj, const char *key);
@@ -65,8 +64,8 @@ struct hspmd_json hspmd_json_object(struct hspmd_json *obj, const char *key);
 struct hspmd_json hspmd_json_object_or_none(struct hspmd_json *obj, const char *key);
 struct hspmd_json hspmd_json_array(struct hspmd_json *obj, const char *key, size_t min, size_t max);
 struct hspmd_json hspmd_json_array_or_none(struct hspmd_json *obj, const char *key, size_t min, size_t max);
-struct hspmd_json hspmd_json_any(struct hspmd_json *obj, const char *key); /* of any type; value NULL when absent */
-/* A number without a fraction; 4e9 is one. */
+struct hspmd_json hspmd_json_any(struct hspmd_json *obj, const char *key); /* any type; value NULL if absent */
+/* A number without a fraction, such as 4e9. */
 int64_t hspmd_json_int(struct hspmd_json *obj, const char *key, int64_t min, int64_t max);
 int64_t hspmd_json_int_or(struct hspmd_json *obj, const char *key, int64_t min, int64_t max, int64_t absent);
 double hspmd_json_number(struct hspmd_json *obj, const char *key, double min, double max); /* NaN, infinities refused */
@@ -74,11 +73,11 @@ double hspmd_json_number_or(struct hspmd_json *obj, const char *key, double min,
 bool hspmd_json_bool_or(struct hspmd_json *obj, const char *key, bool absent);
 const char *hspmd_json_string(struct hspmd_json *obj, const char *key); /* borrowed from the document; not empty */
 const char *hspmd_json_string_or(struct hspmd_json *obj, const char *key, const char *absent);
-/* One of the names of a NULL-terminated list; its index. */
+/* Index of the value in a NULL-terminated list of names. */
 int hspmd_json_enum(struct hspmd_json *obj, const char *key, const char *const *names);
 int hspmd_json_enum_or(struct hspmd_json *obj, const char *key, const char *const *names, int absent);
 
-/* Elements of an array cursor (length 0 when value is NULL), and the cursor's own value. */
+/* Elements of an array cursor (length 0 when value is NULL), and the cursor's value. */
 size_t hspmd_json_length(const struct hspmd_json *array);
 struct hspmd_json hspmd_json_at(const struct hspmd_json *array, size_t index);
 int64_t hspmd_json_int_value(struct hspmd_json *at, int64_t min, int64_t max);
@@ -91,11 +90,11 @@ bool hspmd_json_expect_array(struct hspmd_json *at, size_t min, size_t max);
 /* Member number `index` of an object in file order, for objects whose keys are data; false past the end. All keys count as known. */
 bool hspmd_json_member(struct hspmd_json *obj, size_t index, const char **key, struct hspmd_json *member);
 
-/* Fail when the object has a key that was not asked for (names the nearest known one when it looks like a slip).
- * -1 also when the document has failed before. */
+/* Fails if the object has a key that was not read; the message names the nearest known key if the key looks like a misspelling.
+ * -1 also if the document has failed before. */
 int hspmd_json_check_keys(struct hspmd_json *obj);
 
-/* Report an error at this place. Always returns -1. The first error of a document is the one kept. */
+/* Report an error at this place. Always returns -1. The document keeps its first error. */
 int hspmd_json_fail(const struct hspmd_json *at, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The same for "out of memory". */
 int hspmd_json_fail_memory(const struct hspmd_json *at);
@@ -103,14 +102,14 @@ bool hspmd_json_failed(const struct hspmd_json *at);
 
 /* ---- writing (json_write.c) */
 
-/* New reference to the shortest number: an integer where the value is one, null for NaN. NULL when memory is short. */
+/* New reference to the shortest number: an integer if the value is integral, null for NaN. NULL: out of memory. */
 json_t *hspmd_json_real(double value);
-/* `value`, or NULL (and one reference less) when `failed`: json_object_set_new and json_array_append_new refuse NULL and always take the
- * reference, so building a value is a chain of `bad |= json_..._set_new(...)` that ends in `return hspmd_json_unless_failed(bad,
- * value)`. */
+/* Returns `value`, or NULL (and drops the reference) if `failed`. json_object_set_new and json_array_append_new refuse NULL and always
+ * take the reference, so building a value is a chain of `bad |= json_..._set_new(...)` that ends in
+ * `return hspmd_json_unless_failed(bad, value)`. */
 json_t *hspmd_json_unless_failed(int failed, json_t *value);
-/* The text that hspmd_json_save writes: indented by 2, what fits a line on one line, every number in the fewest digits that read back as
- * the same value. malloc'd, ends in a newline; NULL when memory is short. */
+/* The text that hspmd_json_save writes: indented by 2, on one line what fits, every number in the fewest digits that read back as the
+ * same value. malloc'd, ends in a newline; NULL: out of memory. */
 char *hspmd_json_text(const json_t *value);
 /* Write a value to a file durably (temporary file, fsync, rename, fsync of the folder), or to stdout for "-". */
 int hspmd_json_save(const json_t *value, const char *path, struct hspmd_error *err);

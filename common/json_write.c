@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON for people and programs: jansson prints every real with 17 digits and every element on its own line, which makes a measured curve
- * unreadable; this prints the fewest digits that read back the same, and on one line what fits there. */
+/* JSON for people and programs. jansson prints every real with 17 digits and every element on its own line, which makes a measured curve
+ * unreadable. These functions print the fewest digits that read back as the same value, and on one line what fits. */
 #include "common/json.h"
 
 #include <math.h>
@@ -57,7 +57,7 @@ static void add_real(struct out *o, double value)
 			break;
 	}
 	add_text(o, digits);
-	if (!strpbrk(digits, ".e")) /* or it would read back as an integer */
+	if (!strpbrk(digits, ".e")) /* else it would read back as an integer */
 		add_text(o, ".0");
 }
 
@@ -85,7 +85,7 @@ static void add_key(struct out *o, const char *key)
 
 static void add_value(struct out *o, const json_t *value, int depth, int flat);
 
-/* Where an element starts: after the bracket or a comma, on a line of its own unless the container is flat. */
+/* The start of an element: after the bracket or a comma, on a line of its own unless the container is flat. */
 static void separate(struct out *o, int first, int depth, int flat)
 {
 	if (!first)
@@ -125,7 +125,7 @@ static void add_container(struct out *o, const json_t *value, int depth, int fla
 	add_text(o, is_object ? "}" : "]");
 }
 
-/* A cheap lower bound of the bytes of a value on one line, that stops counting beyond `budget`. */
+/* A cheap lower bound of the bytes of a value on one line; stops counting beyond `budget`. */
 static long narrow(const json_t *value, long budget)
 {
 	if (budget < 0 || !value)

@@ -15,7 +15,7 @@
 static const char *const names[] = { "error", "warning", "info", "debug" };
 
 static char speaker[64] = "hspmd";
-static atomic_int level_max = -1; /* -1: HSPMD_LOG not looked at yet */
+static atomic_int level_max = -1; /* -1: HSPMD_LOG has not been read yet */
 static int with_time;
 static int tee_fd = -1;
 
@@ -79,6 +79,6 @@ void hspmd_log(enum hspmd_log_level level, const char *fmt, ...)
 	ssize_t done = write(STDERR_FILENO, line, n);
 	if (tee_fd >= 0)
 		done = write(tee_fd, line, n);
-	(void)done; /* nobody is left to tell */
+	(void)done; /* a failure to log cannot be logged */
 	errno = saved;
 }

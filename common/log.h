@@ -5,9 +5,9 @@
 
 enum hspmd_log_level { HSPMD_LOG_ERROR, HSPMD_LOG_WARNING, HSPMD_LOG_INFO, HSPMD_LOG_DEBUG };
 
-/* Name of the speaker, put before each line ("hspmd plan", "hspmd worker n2:0"); copied. Default "hspmd". */
+/* Name of the process, put before each line ("hspmd plan", "hspmd worker n2:0"); copied. Default "hspmd". */
 void hspmd_log_name(const char *name);
-/* Messages above this level are dropped. Default: INFO, or what HSPMD_LOG says (error, warning, info, debug). */
+/* Messages above this level are dropped. Default: INFO, or the level in HSPMD_LOG (error, warning, info, debug). */
 void hspmd_log_level(enum hspmd_log_level level);
 /* Put wall-clock time before each line (for log files). Default off. */
 void hspmd_log_time(int on);

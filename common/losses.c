@@ -37,7 +37,7 @@ static bool same_member(const struct hspmd_node *a, const struct hspmd_node *b)
 	return a->member && a->member == b->member;
 }
 
-/* Number the groups; how many there are. Where all who take part are in one, losing it is losing everything, whatever is done. */
+/* Numbers the groups and returns their count. 0 if one group contains all nodes that take part: nothing survives its loss. */
 static int number(const struct hspmd_losses *l, const struct hspmd_cluster *c,
                   bool (*same)(const struct hspmd_node *, const struct hspmd_node *), int *of)
 {
@@ -80,7 +80,7 @@ int hspmd_losses_make(const struct hspmd_cluster *c, const bool *part, int copie
 		l->rack[n] = l->member[n] = -1;
 		l->present += there;
 	}
-	if (l->keep < 1 && own == l->present) /* nobody else is left then */
+	if (l->keep < 1 && own == l->present) /* then no other node is left */
 		l->keep = 1;
 	if (copies < 1)
 		return 0;

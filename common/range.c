@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/range.h"
 
-/* A run of digits; NULL when there is none or it is too large. */
+/* Parses a run of digits and returns its end; NULL if the number is too large. */
 static const char *number(const char *at, int *value)
 {
 	const char *start = at;

@@ -7,7 +7,7 @@
 
 #define HSPMD_RANGE_MAX 1000000
 
-/* 1 <= min <= max <= HSPMD_RANGE_MAX, or -1 with err; min and max are then as they were. */
+/* 1 <= min <= max <= HSPMD_RANGE_MAX. 0, or -1 and err; min and max are then unchanged. */
 int hspmd_range_parse(const char *text, int *min, int *max, struct hspmd_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/schedule.h"
 
-/* Number `k` of the passes in one direction: groups of micro-batches, within a group chunk after chunk. */
+/* Pass number `k` in one direction: groups of micro-batches, within a group chunk after chunk. */
 static struct hspmd_schedule_entry pass(const struct hspmd_pipeline_rank *rank, bool backward, int k)
 {
 	int group = k / (rank->stages * rank->chunks), first = group * rank->stages;

@@ -24,8 +24,8 @@
 
 #define TMPFS "/dev/shm"
 #define LOCK ".lock"
-#define LOOK_S 1.0  /* for others to have looked at a lock */
-#define LEFT_S 1800 /* a controller's patience with a lost agent is shorter */
+#define LOOK_S 1.0  /* time for another process to release a lock that it only tests */
+#define LEFT_S 1800 /* a controller waits less long for a lost agent */
 
 char *hspmd_shm_dir(const char *run)
 {
@@ -44,9 +44,9 @@ int hspmd_shm_dir_create(const char *folder, struct hspmd_error *err)
 	return 0;
 }
 
-/* ---- room */
+/* ---- free memory */
 
-/* The first number after `key` in a file; or, key NULL, the file's first word. -1: there is none. */
+/* The first number after `key` at the start of a line; key NULL: the number at the start of the file. -1: none. */
 static int64_t number_in(const char *path, const char *key)
 {
 	char line[256];
@@ -63,7 +63,7 @@ static int64_t number_in(const char *path, const char *key)
 	return value;
 }
 
-/* What is left within this process's group (cgroup 2); INT64_MAX: there is no limit. */
+/* Memory left in this process's cgroup (version 2); INT64_MAX: no limit. */
 static int64_t left_in_group(void)
 {
 	char line[4096], path[4200];
@@ -100,7 +100,7 @@ int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_e
 
 /* ---- agents */
 
-/* Somebody may be looking whether it was left behind; that takes no time. */
+/* Another process may hold the lock for a moment, to test whether the folder was left behind. */
 static int lock(int fd)
 {
 	double until = hspmd_now() + LOOK_S;
@@ -148,9 +148,9 @@ void hspmd_shm_dir_remove(const char *folder, const char *node)
 	free(lock);
 }
 
-/* Whose end is the reason to look. */
+/* The job whose end is the reason for the sweep. */
 struct over {
-	const char *node, *job; /* NULL: nobody's */
+	const char *node, *job; /* NULL: none */
 	unsigned limit_s;
 };
 
@@ -161,14 +161,14 @@ static bool holds_text(int fd, const char *text)
 	return n >= 0 && (size_t)n == strlen(text) && !memcmp(said, text, (size_t)n);
 }
 
-/* Nobody holds the lock, and it is of who is over, or nothing was written for long. */
+/* True if nobody holds the lock, and the folder belongs to the job that is over or nothing was written for long. */
 static bool left_behind(const char *folder, const char *lock_name, const struct over *over)
 {
 	struct stat st;
 	size_t n = strlen(lock_name) - strlen(LOCK);
 	char *path = hspmd_asprintf("%s/%s", folder, lock_name);
 	int fd = path ? open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC) : -1;
-	bool left = fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB); /* others may look as well */
+	bool left = fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB); /* others may test as well */
 	bool its = left && over->job && strlen(over->node) == n && !memcmp(lock_name, over->node, n) && holds_text(fd, over->job);
 	if (fd >= 0)
 		close(fd);
@@ -195,7 +195,7 @@ static void sweep_folder(const char *folder, const struct over *over)
 		closedir(d);
 }
 
-/* Root among files that a user may change meanwhile would be led anywhere. */
+/* Root must not follow paths that a user may change meanwhile: they could lead anywhere. */
 static void sweep_as_owner(const char *folder, const struct stat *st, const struct over *over)
 {
 	pid_t pid = fork();
@@ -209,7 +209,7 @@ static void sweep_as_owner(const char *folder, const struct stat *st, const stru
 		;
 }
 
-/* A run's folder bears its owner's number; one that does not is somebody's joke. */
+/* The name of a run's folder contains its owner's number; other folders are not ours. */
 static bool is_of(const char *name, uid_t owner)
 {
 	char own[40];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The place for checkpoints in memory: a folder on the node's tmpfs. It outlives workers and agents, is read and written like any other
- * place, and is gone with the machine. The job's folder is "/dev/shm/hspmd-UID-RUN"; in it each node has a folder of its name, as in a
- * local place, and a lock that its agent holds, so that what an agent left behind can be told from what is in use. */
+/* A run's folder in a node's memory (tmpfs). It outlives workers and agents, is read and written like any other checkpoint location, and is
+ * lost with the machine. The job's folder is "/dev/shm/hspmd-UID-RUN". In it each node has a folder of its name, as in a local location,
+ * and a lock that the node's agent holds. The lock distinguishes folders in use from folders that a dead agent has left behind. */
 #ifndef HSPMD_COMMON_SHM_DIR_H
 #define HSPMD_COMMON_SHM_DIR_H
 
@@ -9,24 +9,24 @@
 
 #include "common/error.h"
 
-/* The folder of a run (its name) for this user, malloc'd; NULL: memory is short, or this machine has no tmpfs for it. */
+/* Path of this user's folder for a run (its name), malloc'd; NULL: out of memory, or this machine has no such tmpfs. */
 char *hspmd_shm_dir(const char *run);
 
-/* Make the job's folder, for its owner alone, or check that what is there is. */
+/* Make the job's folder, accessible to its owner only, or check that an existing folder is. */
 int hspmd_shm_dir_create(const char *folder, struct hspmd_error *err);
-/* Is there memory for `bytes` more, and some to spare, on the file system, the machine and within this process's cgroup? -1 and err: there
- * is not. */
+/* 0 if the file system, the machine and this process's cgroup have memory for `bytes` more, with some to spare; else -1 and err. */
 int hspmd_shm_dir_check_space(const char *folder, uint64_t bytes, struct hspmd_error *err);
 
-/* For agents: take this node's part, for this Slurm job (NULL: none). Returns a descriptor that holds the lock; -1 and err: it cannot be
- * made, or another agent has it. */
+/* For agents: create this node's part, for this Slurm job (NULL: none), and lock it. Returns the descriptor that holds the lock; -1 and
+ * err: the part cannot be made, or another agent holds the lock. */
 int hspmd_shm_dir_lock(const char *folder, const char *node, const char *job, struct hspmd_error *err);
-/* Remove the node's part, and the job's folder with the last. */
+/* Remove the node's part, and the job's folder with the last part. */
 void hspmd_shm_dir_remove(const char *folder, const char *node);
-/* Remove what agents of this user left behind that died without a word, unless somebody may still come back for it. */
+/* Remove folders that dead agents of this user have left behind, unless somebody may still come back for them. */
 void hspmd_shm_dir_sweep(void);
-/* A Slurm job is over on this node, or the node is no longer its: remove what its agents there left behind, and what others' did as above.
- * For all users where the caller is root; never as root: each as its owner, in a process of its own that has limit_s to do so. */
+/* To be called when a Slurm job is over on this node, or the node no longer belongs to it: remove the folders that its agents left here,
+ * and those of others as hspmd_shm_dir_sweep does. If the caller is root, for all users; but never as root: a process with the owner's
+ * rights, which has limit_s, removes each folder. */
 void hspmd_shm_dir_sweep_job(const char *node, const char *job, unsigned limit_s);
 
 #endif

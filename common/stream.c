@@ -14,7 +14,7 @@
 struct hspmd_stream {
 	int fd;
 	struct hspmd_wire_reader *reader;
-	char *unsent; /* [sent, used) waits */
+	char *unsent; /* [sent, used) is not written yet */
 	size_t sent, used, capacity, max_unsent;
 };
 

@@ -16,9 +16,9 @@ static const char magic[4] = { 'H', 'S', 'P', '1' };
 
 struct hspmd_wire_reader {
 	size_t max;           /* longest text that is accepted */
-	unsigned char *bytes; /* what has come of the frame that is not whole yet */
+	unsigned char *bytes; /* received bytes of the incomplete frame */
 	size_t used, capacity;
-	json_t **messages; /* whole ones, [taken, count) */
+	json_t **messages; /* complete messages, [taken, count) */
 	size_t taken, count, message_capacity;
 };
 
@@ -94,7 +94,7 @@ static int keep(struct hspmd_wire_reader *r, json_t *message)
 	return 0;
 }
 
-/* Take one whole frame off the front of [at, at + have). Bytes used, 0 when it is not whole, -1 on error. */
+/* Take one complete frame off the front of [at, at + have). Returns the bytes used, 0 if the frame is incomplete, -1 on error. */
 static ssize_t one_frame(struct hspmd_wire_reader *r, const unsigned char *at, size_t have, struct hspmd_error *err)
 {
 	if (have && memcmp(at, magic, have < sizeof magic ? have : sizeof magic))

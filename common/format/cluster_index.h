@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the index of a cluster finds wrong while it is made; for the reader alone. */
+/* Faults that the index of a cluster finds while it is made; for the reader only. */
 #ifndef HSPMD_FORMAT_CLUSTER_INDEX_H
 #define HSPMD_FORMAT_CLUSTER_INDEX_H
 
@@ -7,9 +7,9 @@
 
 #include "common/format/cluster.h"
 
-/* A node name that two nodes have, or NULL. Needs the index. */
+/* A name that two nodes have, or NULL. Needs the index. */
 const char *hspmd_cluster_repeated_node(const struct hspmd_cluster *c);
-/* Whether two links are for the same scope, places and gpus, and which (first < second). Needs the index. */
+/* Returns true if two links have the same scope, ends and gpus; their indexes (first < second). Needs the index. */
 bool hspmd_cluster_repeated_link(const struct hspmd_cluster *c, int *first, int *second);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words that several formats share. */
+/* Enumerations that several formats share, and their names. */
 #ifndef HSPMD_FORMAT_ENUMS_H
 #define HSPMD_FORMAT_ENUMS_H
 
 #include <stdbool.h>
 
-/* Numeric precisions that rates are given for, in the order of the cluster file's "peak_tflops". */
+/* Numeric precisions of rates, in the order of the cluster file's "peak_tflops". */
 enum hspmd_precision {
 	HSPMD_PRECISION_FP32,
 	HSPMD_PRECISION_TF32,
@@ -17,10 +17,10 @@ enum hspmd_precision {
 };
 extern const char *const hspmd_precision_names[]; /* NULL-terminated */
 
-/* What a device is. */
+/* Kinds of device. */
 enum hspmd_device_kind { HSPMD_DEVICE_CPU, HSPMD_DEVICE_CUDA, HSPMD_DEVICE_KIND_COUNT };
 extern const char *const hspmd_device_kind_names[];
-/* Can hspmd's runtime compute in it on devices of the kind? fp32 on all, bf16 on GPUs, nothing else. */
+/* Returns true if hspmd's runtime can compute in this precision on such devices: fp32 on all, bf16 on GPUs, nothing else. */
 bool hspmd_device_kind_computes(enum hspmd_device_kind kind, enum hspmd_precision precision);
 
 #endif

@@ -13,7 +13,7 @@
 #include "common/format/enums.h"
 
 #define HSPMD_JOB_FORMAT "hspmd-job-1"
-/* Comment of the Slurm jobs that are trained by such a file, where their users gave none: by it they are known while they wait. */
+/* Comment of the Slurm jobs that train such a file, unless the user gave one. It identifies jobs that wait in the queue. */
 #define HSPMD_JOB_COMMENT "hspmd"
 
 enum hspmd_data_kind { HSPMD_DATA_BYTES, HSPMD_DATA_UINT16, HSPMD_DATA_UINT32, HSPMD_DATA_MEGATRON };
@@ -33,14 +33,13 @@ struct hspmd_job {
 	int64_t valid_every; /* steps; after the last, too. Default 100 */
 	bool documents; /* the data are documents, each ended by the token document_end, and attention stays within one. Default false */
 	int64_t document_end;
-	/* With documents: the lengths that they are grouped by, ascending, the last of them seq_len. Default none: every step is of
-	 * seq_len. */
+	/* With documents: the lengths by which they are grouped, ascending, the last is seq_len. Default none: every step is of seq_len. */
 	int64_t *lengths;
 	int length_count;
 	int64_t seq_len, global_batch, steps;
 	uint64_t seed; /* default 1 */
 	struct {
-		double lr, min_lr;                      /* min_lr: where cosine and linear end; default lr / 10 */
+		double lr, min_lr;                      /* min_lr: final rate of cosine and linear; default lr / 10 */
 		int64_t warmup_steps;                   /* default 0 */
 		enum hspmd_lr_schedule schedule;        /* default constant */
 		double weight_decay, beta1, beta2, eps; /* defaults 0.1, 0.9, 0.95, 1e-8 */
@@ -54,8 +53,8 @@ struct hspmd_job {
 	} elastic;
 	struct {
 		char *local, *shared;  /* NULL: none */
-		double every_s;        /* 0: chosen by the program */
-		double shared_every_s; /* to `shared`, where there is a local folder as well; 0: chosen by the program */
+		double every_s;        /* 0: hspmd chooses */
+		double shared_every_s; /* to `shared`, if there is a local folder as well; 0: hspmd chooses */
 		int64_t every_steps;   /* 0: by time only */
 		int replicas, keep;    /* defaults 1, 2 */
 		bool memory;           /* replicas are kept in other nodes' memory as well; default true */
@@ -68,20 +67,20 @@ struct hspmd_job *hspmd_job_from_json(const json_t *value, const char *path, str
 json_t *hspmd_job_to_json(const struct hspmd_job *j);
 void hspmd_job_destroy(struct hspmd_job *j);
 
-/* Of a name of Megatron data the part before .bin and .idx, which it may have or not: its length. */
+/* Length of a Megatron data path without its .bin or .idx suffix, if any. */
 int hspmd_job_megatron_base_length(const char *path);
 
-/* Look at what the job names: model config readable and supported (returned in *model when not NULL, caller destroys), data files there,
- * whole and each holding at least one sample of seq_len + 1 tokens, seq_len within the model's positions, weights to start from readable,
- * the shared checkpoint folder writable. For submission and for the start of a run, so the node-local checkpoint folder is not looked
- * at. */
+/* Check the files that the job names: the model config can be read and is supported (returned in *model unless NULL; the caller destroys
+ * it), data files exist, are complete and hold at least one sample of seq_len + 1 tokens each, seq_len is within the model's positions,
+ * initial weights can be read, the shared checkpoint folder can be written. For submission and for the start of a run; therefore the
+ * node-local checkpoint folder is not checked. */
 int hspmd_job_check_files(const struct hspmd_job *j, struct hspmd_model **model, struct hspmd_error *err);
 
-/* Expand $USER, $JOB (the Slurm job id; "local" when job_id is NULL), $HOME and ${NAME} forms of these. malloc'd; NULL and err on
- * others. */
+/* Expand $USER, $JOB (the Slurm job id; "local" if job_id is NULL), $HOME, and their ${NAME} forms. malloc'd; NULL and err for other
+ * variables. */
 char *hspmd_job_expand_path(const char *path, const char *job_id, struct hspmd_error *err);
 
-/* Learning rate of step `step` (0-based): rises linearly to lr over warmup_steps (step warmup_steps - 1 has lr), then constant, or down to
+/* Learning rate of step `step` (0-based): rises linearly to lr over warmup_steps (step warmup_steps - 1 has lr); then constant, or falls to
  * min_lr at step `steps` along a half cosine or a line. */
 double hspmd_job_lr(const struct hspmd_job *j, int64_t step);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Hugging Face config.json, reduced to what decides shapes and arithmetic. Plain data.
+/* A Hugging Face config.json, reduced to the values that decide shapes and arithmetic. Plain data.
  * Layer 0 is the embedding, layers 1 .. block_count the transformer blocks, layer block_count + 1 the final norm with the head. */
 #ifndef HSPMD_FORMAT_MODEL_H
 #define HSPMD_FORMAT_MODEL_H
@@ -22,7 +22,7 @@ extern const char *const hspmd_model_type_names[];
 
 struct hspmd_model {
 	enum hspmd_model_type type;
-	char *name; /* _name_or_path when given, else the model_type */
+	char *name; /* _name_or_path if given, else the model_type */
 	int block_count;
 	int64_t hidden;
 	int64_t heads, kv_heads, head_dim; /* q width = heads * head_dim */
@@ -40,7 +40,7 @@ struct hspmd_model {
 	bool tied;                      /* head shares the embedding */
 	int experts, experts_per_token; /* 0: dense */
 	double router_aux_coef;
-	bool dropout;   /* the config asks for some dropout; hspmd trains without and says so once */
+	bool dropout;   /* the config asks for dropout; hspmd trains without it, and warns once */
 	json_t *config; /* the file as read, for export; owned */
 };
 
@@ -53,9 +53,9 @@ int hspmd_model_layers(const struct hspmd_model *m); /* block_count + 2 */
 /* Parameters of one layer. A tied head counts the norm only. */
 int64_t hspmd_model_layer_params(const struct hspmd_model *m, int layer);
 int64_t hspmd_model_params(const struct hspmd_model *m);
-/* Floating-point operations of one sample's forward pass through a layer (2 a multiply-add; causal attention counts half). */
+/* Floating-point operations of one sample's forward pass through a layer (2 per multiply-add; causal attention counts half). */
 double hspmd_model_layer_flops(const struct hspmd_model *m, int layer, int64_t seq_len);
-/* Elements that a layer hands to the next for one sample (seq_len * hidden; the head: 1). */
+/* Elements that a layer sends to the next layer per sample (seq_len * hidden; the head: 1). */
 int64_t hspmd_model_layer_output(const struct hspmd_model *m, int layer, int64_t seq_len);
 
 #endif

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-policy-1: what the site allows and wants. Plain data; deciding is done in policies/.
+/* hspmd-policy-1: what the site allows and wants. Plain data; policies/ takes the decisions.
  *
- * A site's policy is a set of files, in the order of their names. Rules are kept in that order. A rule gives some terms; what it does not
- * give comes from `defaults`, then from hspmd_policy_builtin. A field of defaults may be set by several files only to one value, so that
- * no order of files has to be known to read it.
- */
+ * A site's policy is a set of files, in the order of their names. Rules keep that order. A rule gives some terms; the others come
+ * from `defaults`, then from hspmd_policy_builtin. Several files may set a field of defaults only to the same value, so that nobody has to
+ * know the order of files. */
 #ifndef HSPMD_FORMAT_POLICY_H
 #define HSPMD_FORMAT_POLICY_H
 
@@ -22,8 +21,8 @@
 
 enum hspmd_for_pending { HSPMD_PENDING_NONE, HSPMD_PENDING_HIGHER, HSPMD_PENDING_ANY };
 extern const char *const hspmd_for_pending_names[]; /* "none", "higher_priority", "any" */
-/* What a gain is counted in when jobs are compared: tokens per second, these over what the job makes on its fewest nodes, or the logarithm
- * of its rate. */
+/* The unit of gain when jobs are compared: tokens per second; tokens per second relative to the job on its fewest nodes; the logarithm of
+ * the job's rate. */
 enum hspmd_share_by { HSPMD_SHARE_TOKENS, HSPMD_SHARE_RELATIVE, HSPMD_SHARE_PROPORTIONAL };
 extern const char *const hspmd_share_by_names[]; /* "tokens", "relative", "proportional" */
 
@@ -57,10 +56,10 @@ struct hspmd_policy_terms {
 	/* share */
 	double weight;
 	enum hspmd_share_by by;
-	bool rebalance; /* take nodes from one elastic job for another where that gains more */
+	bool rebalance; /* take nodes from one elastic job for another that gains more by them */
 };
 
-/* What a field is: one row, and reading, checking, writing, falling back and explaining know it. */
+/* Type of a field. Each field is one row of a table that reading, checking, writing, defaults and explaining use. */
 enum hspmd_policy_kind {
 	HSPMD_POLICY_INT,
 	HSPMD_POLICY_NUMBER,
@@ -77,11 +76,12 @@ struct hspmd_policy_field {
 	double min, max;
 	const char *const *names; /* HSPMD_POLICY_ENUM */
 };
-extern const struct hspmd_policy_field hspmd_policy_fields[]; /* in the order in which hspmd-policy(5) lists them; sections lie together */
+extern const struct hspmd_policy_field
+        hspmd_policy_fields[]; /* in the order in which hspmd-policy(5) lists them; sections are contiguous */
 extern const int hspmd_policy_field_count;
-extern const struct hspmd_policy_terms hspmd_policy_builtin; /* what holds where no file says anything; owns nothing */
+extern const struct hspmd_policy_terms hspmd_policy_builtin; /* the terms if no file gives any; owns nothing */
 
-/* Patterns as fnmatch(3). An empty list fits anything; an empty `policy` stands for "default" and the rule's own name. */
+/* Patterns as in fnmatch(3). An empty list matches anything; an empty `policy` stands for "default" and the rule's own name. */
 struct hspmd_policy_match {
 	struct hspmd_policy_list partition, account, user, qos, policy;
 };
@@ -101,7 +101,7 @@ struct hspmd_policy {
 	int *defaults_file; /* per field: the file that gave it, -1: none */
 };
 
-/* Whose files are believed: root's and `owner`'s. */
+/* Files of root and of `owner` are trusted. */
 struct hspmd_policy_trust {
 	uid_t owner;
 };
@@ -109,40 +109,39 @@ struct hspmd_policy_trust {
 /* An empty set. */
 struct hspmd_policy *hspmd_policy_create(struct hspmd_error *err);
 void hspmd_policy_destroy(struct hspmd_policy *p);
-/* Add one file's rules and defaults. On failure the set is as it was. */
+/* Add one file's rules and defaults. On failure the set is unchanged. */
 int hspmd_policy_add_json(struct hspmd_policy *p, json_t *value, const char *name, struct hspmd_error *err);
 int hspmd_policy_add_text(struct hspmd_policy *p, const char *text, size_t length, const char *name, struct hspmd_error *err);
-/* A file that everybody may write is always refused; with trust, also one that is not root's or the owner's, that a group other than
- * root's may write, and (in a folder) a link that leads out of it. What was checked is what is read: one open file. */
+/* A file that everybody may write is always refused. With trust, so is a file that is not root's or the owner's, that a group other than
+ * root's may write, or (in a folder) a link that leads out of the folder. The checked file is the file that is read: it is opened once. */
 int hspmd_policy_add_file(struct hspmd_policy *p, const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err);
 
-/* Add a folder's *.json (hidden ones left out) in the order of their names, or one file. The folder itself is checked as a file is. On
+/* Add a folder's *.json (except hidden files) in the order of their names, or one file. The folder itself is checked like a file. On
  * failure some of its files may have been added. */
 int hspmd_policy_add_path(struct hspmd_policy *p, const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err);
 /* The set of one path. An empty folder is an empty set. */
 struct hspmd_policy *hspmd_policy_read(const char *path, const struct hspmd_policy_trust *trust, struct hspmd_error *err);
 
-/* As the plugin names them to a job (HSPMD_POLICIES): "UID@PATH", where only files of that user and of root are believed; a path alone:
- * anybody's. */
+/* Read the set in the plugin's notation (HSPMD_POLICIES): "UID@PATH" trusts files of that user and of root; a path alone trusts all. */
 struct hspmd_policy *hspmd_policy_read_named(const char *where, struct hspmd_error *err);
 
-/* Do the rules make sense with what they take from elsewhere? 0, or -1 with file and place of the first that does not. The readers of whole
- * sets check it; who adds file by file does when all are there. */
+/* Checks that rules make sense together with the values that they inherit. 0, or -1 with file and place of the first that does not. The
+ * readers of whole sets call it; a caller that adds file by file calls it at the end. */
 int hspmd_policy_check(const struct hspmd_policy *p, struct hspmd_error *err);
 
-/* What holds under a rule (-1: the defaults alone). Strings and lists are borrowed from p. `given` says what any file gave. */
+/* The terms of a rule (-1: of the defaults alone). Strings and lists are borrowed from p. `given`: the fields that any file gave. */
 struct hspmd_policy_terms hspmd_policy_effective(const struct hspmd_policy *p, int rule);
-/* Where a field's value comes from, for people: "policy spot (20-spot.json)", "site default (00-site.json)", "built-in default". Returns
+/* The source of a field's value, for people: "policy spot (20-spot.json)", "site default (00-site.json)", "built-in default". Returns
  * buf. */
 const char *hspmd_policy_source(const struct hspmd_policy *p, int rule, int field, char *buf, size_t size);
-/* Number of a field, as "limits", "max_nodes"; -1: none. */
+/* Number of the field such as "limits", "max_nodes"; -1: none. */
 int hspmd_policy_field(const char *section, const char *key);
 
 /* One document with all rules and defaults of the set. New reference; NULL when memory is short. */
 json_t *hspmd_policy_to_json(const struct hspmd_policy *p);
-/* The terms as the file nests them, fields in `mask` only. */
+/* The terms, nested as in the file; only fields in `mask`. */
 json_t *hspmd_policy_terms_to_json(const struct hspmd_policy_terms *t, uint64_t mask);
-/* Bytes that a field takes in the terms. */
+/* Size of a field in the terms, in bytes. */
 size_t hspmd_policy_field_size(int field);
 /* One field's value; new reference. JSON null for "no limit" and "not given". */
 json_t *hspmd_policy_value(const struct hspmd_policy_terms *t, int field);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-trace-1: what happened to a cluster: nodes that came and went, jobs that were submitted. Plain data, events in the order of
- * time. */
+/* hspmd-trace-1: the history of a cluster: nodes added and removed, jobs submitted. Plain data, events ordered by time. */
 #ifndef HSPMD_FORMAT_TRACE_H
 #define HSPMD_FORMAT_TRACE_H
 
@@ -23,14 +22,14 @@ struct hspmd_trace_job {
 	double priority;                     /* default 0 */
 	char *partition;                     /* default "default" */
 	char *user, *account, *qos, *policy; /* default NULL */
-	int nodes;                           /* what it asks Slurm for; elastic: default min_nodes */
-	double run_s;                        /* rigid: how long it runs; elastic: 0 unless it ends after so long whatever it has done */
+	int nodes;                           /* nodes requested from Slurm; elastic: default min_nodes */
+	double run_s;                        /* rigid: duration; elastic: 0, or the duration after which it ends in any case */
 	/* elastic */
 	int min_nodes, max_nodes;
 	int curve_count;
-	double *tokens_per_s; /* [i] on i + 1 nodes; one value for each number of nodes up to max_nodes, the last holding for more */
-	double tokens;        /* it ends when it has done so many; 0: it does not end */
-	double pause_s;       /* what a resize costs; default 2 */
+	double *tokens_per_s; /* [i] on i + 1 nodes, up to max_nodes; the last value holds for more nodes */
+	double tokens;        /* the job ends after so many; 0: it does not end */
+	double pause_s;       /* pause of a resize; default 2 */
 };
 
 struct hspmd_trace_event {
@@ -39,10 +38,10 @@ struct hspmd_trace_event {
 	int node_count; /* add, remove: indexes into nodes */
 	int *nodes;
 	int job; /* submit: index into jobs; else -1 */
-	/* add: what they are like */
+	/* add: the nodes' properties */
 	int partition;     /* index into partitions; -1: in all */
 	char *device_type; /* default NULL */
-	int devices;       /* of each; default 1 */
+	int devices;       /* per node; default 1 */
 	double price_per_hour;
 };
 
@@ -51,13 +50,13 @@ struct hspmd_trace {
 	double end_s;
 	int node_count, partition_count, job_count, event_count;
 	char **nodes;      /* every name that occurs */
-	char **partitions; /* that jobs or nodes name */
+	char **partitions; /* every partition that a job or node names */
 	struct hspmd_trace_job *jobs;
 	struct hspmd_trace_event *events;
 };
 
-/* Read and check: times do not go back and lie within 0 .. end_s, a node is not added while there nor removed while not, job ids differ.
- * Names of nodes may be hostlist expressions. */
+/* Read and check: times do not decrease and are within 0 .. end_s, a node is not added twice nor removed while absent, job ids differ.
+ * Node names may be hostlist expressions. */
 struct hspmd_trace *hspmd_trace_read(const char *path, struct hspmd_error *err);
 struct hspmd_trace *hspmd_trace_from_json(json_t *value, const char *name, struct hspmd_error *err);
 json_t *hspmd_trace_to_json(const struct hspmd_trace *t);

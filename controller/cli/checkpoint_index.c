@@ -7,7 +7,7 @@
 
 #include "common/alloc.h"
 
-/* Above what a job names may lie the job's and the user's folder ($USER/$JOB), where somebody looks for them. */
+/* The job's path may be below the folders of the job and the user ($USER/$JOB); a user may give those. */
 #define LOOKED_DEEP (HSPMD_LOCATION_DEPTH + 2)
 
 static bool on_hand(void *context, int number, const struct hspmd_shard *s)
@@ -25,11 +25,11 @@ static int open_group(struct checkpoint_group *g, struct hspmd_error *err)
 	if (!g->reader)
 		return -1;
 	if (hspmd_manifest_covered(g->manifest, 0, on_hand, g, &g->lacks) && !g->lacks.text[0])
-		return hspmd_fail_memory(err, "looking through a checkpoint");
+		return hspmd_fail_memory(err, "reading a checkpoint");
 	return 0;
 }
 
-/* The list is ordered by step, generation and path: a group follows one upon the other in it. */
+/* The list is ordered by step, generation and path, so the folders of a group are contiguous. */
 static int fill(struct checkpoint_index *g, struct hspmd_error *err)
 {
 	g->groups = hspmd_calloc((size_t)g->found_count, sizeof *g->groups);

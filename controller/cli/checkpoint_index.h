@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints under a path, each once: its folders on several nodes or in several places put together. */
+/* The checkpoints under a path, each listed once: the folders of one checkpoint on several nodes or in several locations are combined. */
 #ifndef HSPMD_CLI_CHECKPOINT_INDEX_H
 #define HSPMD_CLI_CHECKPOINT_INDEX_H
 
 #include "runtime/state/checkpoint.h"
 
 struct checkpoint_group {
-	const struct hspmd_manifest *manifest; /* NULL: none of its folders has one that can be read */
+	const struct hspmd_manifest *manifest; /* NULL: no folder has a readable manifest */
 	int64_t step, generation;
 	int folder_count;
 	const char **folders;        /* borrowed from the list */
 	const char *error;           /* why a manifest could not be read, or NULL */
 	struct hspmd_reader *reader; /* over all folders; NULL without a manifest */
-	struct hspmd_error lacks;    /* "" when every part of every tensor is there */
+	struct hspmd_error lacks;    /* "" if every part of every tensor is available */
 };
 
 struct checkpoint_index {
@@ -23,7 +23,7 @@ struct checkpoint_index {
 
 int checkpoint_index_open(struct checkpoint_index *g, const char *path, struct hspmd_error *err);
 void checkpoint_index_close(struct checkpoint_index *g);
-/* The newest whole one; of this step when step >= 0. NULL and err. */
+/* The newest complete checkpoint; if step >= 0, the one of that step. NULL and err. */
 struct checkpoint_group *checkpoint_index_choose(struct checkpoint_index *g, int64_t step, const char *path, struct hspmd_error *err);
 
 #endif

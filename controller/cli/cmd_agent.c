@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd agent, hspmd worker: what the job controller starts on the nodes. Not for people, so not in the list of commands. */
+/* hspmd agent, hspmd worker: processes that the job controller starts on the nodes. Not for people, so not in the list of commands. */
 #include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
@@ -12,7 +12,7 @@
 #include "runtime/agent/agent.h"
 #include "runtime/worker/worker.h"
 
-#define CONTROL_FD 3 /* where the agent put the worker's end of their connection */
+#define CONTROL_FD 3 /* the worker's end of its connection to the agent */
 
 static const struct option agent_options[] = {
 	{ "controller", required_argument, NULL, 'c' },
@@ -92,7 +92,7 @@ int hspmd_command_worker(int argc, char **argv)
 			return HSPMD_EXIT_USAGE;
 		hspmd_bind_to_cores(optarg);
 	}
-	/* Slurm and terminals signal everyone; when a worker ends is the agent's to say. */
+	/* Slurm and terminals signal every process; the agent decides when a worker ends. */
 	signal(SIGTERM, SIG_IGN);
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd checkpoint list | verify | export | import: looks at checkpoints on disk; export and import speak Hugging Face safetensors. */
+/* hspmd checkpoint list | verify | export | import: reads checkpoints on disk; export and import use Hugging Face safetensors. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -23,17 +23,18 @@ static const char help_text[] =
         "       hspmd checkpoint verify PATH [--step N] [--json]\n"
         "       hspmd checkpoint export PATH -o FOLDER [--step N] [--config FILE] [--bf16] [--max-file-bytes N]\n"
         "       hspmd checkpoint import MODEL -o FOLDER [--config FILE]\n"
-        "       hspmd checkpoint JOB   (makes a running job keep its state now: man hspmd-status)\n"
+        "       hspmd checkpoint JOB   (makes a running job write a checkpoint now: man hspmd-status)\n"
         "\n"
-        "Looks at checkpoints on disk. PATH is a job's checkpoint folder (local or shared), one node's part of it, or one checkpoint.\n"
+        "Lists, checks and converts checkpoints on disk. PATH is a job's checkpoint folder (local or shared), one node's part of it, or "
+        "one checkpoint.\n"
         "\n"
-        "list      which there are, and whether all of them can be read from here\n"
-        "verify    read every byte and check it against its sum\n"
-        "export    write the newest whole one as a model folder that Hugging Face's libraries load\n"
-        "import    make a checkpoint of step 0 of such a folder (or one safetensors file)\n"
+        "list      list the checkpoints, and whether each can be read completely from here\n"
+        "verify    read every byte and check it against its checksum\n"
+        "export    write the newest complete checkpoint as a model folder that Hugging Face's libraries load\n"
+        "import    make a checkpoint of step 0 from such a folder (or one safetensors file)\n"
         "\n"
-        "  --step N             the checkpoint of this step\n"
-        "  -o, --output FOLDER  where to write\n"
+        "  --step N             use the checkpoint of this step\n"
+        "  -o, --output FOLDER  folder to write\n"
         "  --config FILE        the model's config.json (default: the one in the checkpoint or the model's folder)\n"
         "  --bf16               write BF16 instead of F32\n"
         "  --max-file-bytes N   split into files of at most N bytes (default 5000000000)\n"
@@ -95,7 +96,7 @@ static int parse(int argc, char **argv, struct checkpoint_options *o)
 	if (bad)
 		return hspmd_usage_hint("checkpoint");
 	if (argc - optind != 2)
-		return hspmd_usage_error("checkpoint", "expected what to do and a path");
+		return hspmd_usage_error("checkpoint", "expected a subcommand and a path");
 	o->what = argv[optind];
 	o->path = argv[optind + 1];
 	return 0;
@@ -111,7 +112,7 @@ static uint64_t state_bytes(const struct hspmd_manifest *m)
 	return bytes;
 }
 
-/* "whole", or what is wrong. */
+/* "whole", or the fault. */
 static const char *state_of(const struct checkpoint_group *g)
 {
 	if (!g->manifest)
@@ -185,7 +186,7 @@ static int verify(const struct checkpoint_options *o, struct checkpoint_index *g
 		struct checkpoint_group *c = &g->groups[i];
 		struct hspmd_error why = { "" };
 		int bad = 0;
-		/* What was never committed was never promised. */
+		/* A checkpoint that was never committed was never promised. */
 		if ((o->step >= 0 && c->step != o->step) || (!c->manifest && o->step < 0))
 			continue;
 		looked++;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd cluster: what hspmdctld sees and last decided. */
+/* hspmd cluster: shows what hspmdctld sees and last decided. */
 #include <getopt.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -16,17 +16,17 @@ static const char help_text[] =
         "Usage: hspmd cluster [--ctld [UID@]HOST:PORT] [--json]\n"
         "       hspmd cluster --quote NODES [--partition P] [--constraint C] [--gres G] [--json]\n"
         "\n"
-        "Shows what hspmdctld sees of the cluster and its elastic jobs, what it last asked of them, and why; or what a job\n"
-        "would be held to that is submitted now: how many elastic jobs you have, and what so many nodes cost at least.\n"
+        "Shows what hspmdctld sees of the cluster and its elastic jobs, its last requests to them, and why; or the quote for a\n"
+        "job that is submitted now: how many elastic jobs you have, and the least price of that many nodes.\n"
         "\n"
         "  --ctld WHERE          hspmdctld's address and the user it runs as (default: HSPMD_CTLD, else localhost and user slurm)\n"
-        "  --quote NODES         what so many of the cheapest nodes cost that fit the next three, which are sbatch's\n"
+        "  --quote NODES         price of that many of the cheapest nodes that satisfy the next three options (as of sbatch)\n"
         "  --partition P[,P...]\n"
         "  --constraint C\n"
         "  --gres G\n"
         "  --munge-socket PATH   munged's socket (default: AuthInfo of slurm.conf)\n"
         "  --timeout S           give up after S seconds (default 10)\n"
-        "      --json            print all as JSON\n"
+        "      --json            print everything as JSON\n"
         "      --help            print this\n";
 
 struct cluster_options {
@@ -153,7 +153,7 @@ static int run(const struct cluster_options *o, struct hspmd_error *err)
 	char *socket = NULL;
 	bool munge = false;
 	int rc = 0;
-	/* slurmctld is asked only where it must be. */
+	/* slurmctld is asked only if necessary. */
 	if (!o->munge && access(MUNGED, F_OK) < 0)
 		(void)hspmd_slurm_munge_socket(&socket, &munge, err);
 	json_t *(*ask)(const char *, const char *, json_t *, double, struct hspmd_error *) =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd status, events, grow, shrink, checkpoint: what is asked of a running job's controller. */
+/* hspmd status, events, grow, shrink, checkpoint: requests to a running job's controller. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -15,17 +15,17 @@
 #include "controller/cli/commands.h"
 #include "controller/cli/control.h"
 
-#define ANSWER_S 30.0  /* for an answer that needs no work */
-#define RESIZE_S 600.0 /* for a resize or a checkpoint, where nobody says otherwise */
-#define RETURN_S 60.0  /* for a controller that has died to be started anew, where nobody says otherwise */
+#define ANSWER_S 30.0  /* wait for an answer that needs no work */
+#define RESIZE_S 600.0 /* wait for a resize or a checkpoint, unless --timeout is given */
+#define RETURN_S 60.0  /* wait for a controller that has died to be restarted, unless --timeout is given */
 
 struct control {
 	const char *command; /* "grow" */
 	const char *job, *count, *names;
 	bool json, watch, help;
 	double timeout, every;
-	bool ended;            /* the job runs no more, as one who watches it finds at last */
-	char output[PATH_MAX]; /* its folder, as the last contact file said */
+	bool ended;            /* the watched job no longer runs */
+	char output[PATH_MAX]; /* output folder, from the last contact file */
 };
 
 enum { OPT_JSON = 256, OPT_WATCH, OPT_NODES, OPT_TIMEOUT, OPT_FOLLOW, OPT_HELP };
@@ -40,7 +40,7 @@ static const struct option long_options[] = {
 	{ NULL, 0, NULL, 0 },
 };
 
-/* positional: how many words there must be; 2 means a count before the job. */
+/* positional: number of words; 2 means a count before the job. */
 static int parse(int argc, char **argv, struct control *c, int positional)
 {
 	int opt, bad = 0;
@@ -90,7 +90,7 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 	return 0;
 }
 
-/* One request, one answer; NULL and err. */
+/* Sends one request and returns the answer; NULL and err. */
 static json_t *call(const json_t *contact, json_t *hello, double timeout_s, struct hspmd_error *err)
 {
 	json_t *reply = NULL;
@@ -107,7 +107,7 @@ static json_t *find(const struct control *c, struct hspmd_error *err)
 	return hspmd_contact_find(c->job, getenv("SLURM_CLUSTER_NAME"), err);
 }
 
-/* NULL: it has been said what is wrong. */
+/* NULL: the error has been logged. */
 static json_t *ask(const struct control *c, json_t *hello, double timeout_s)
 {
 	struct hspmd_error err = { "" };
@@ -128,9 +128,9 @@ static void pause_for(double seconds)
 	nanosleep(&(struct timespec){ .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9) }, NULL);
 }
 
-/* For one who watches a job. Once it has answered (c->output is known), a controller that does not is waited for, up to c->timeout: it may
- * have died, and is then started anew by the process that watches it. A job that ends takes its contact file away: c->ended. NULL: it has
- * been said why. */
+/* For commands that watch a job. If the controller has answered before (c->output is known) and no longer does, this waits for up to
+ * c->timeout: a controller that has died is restarted by the process that supervises it. A job that ends removes its contact file: then
+ * c->ended. NULL: the error has been logged. */
 static json_t *ask_again(struct control *c)
 {
 	double since = 0;
@@ -157,8 +157,8 @@ static json_t *ask_again(struct control *c)
 		}
 		if (!(since > 0)) {
 			since = hspmd_now();
-			hspmd_warn("job %s: its controller does not answer (%s): waiting up to %.0f s for it to be started anew", c->job,
-			           err.text, c->timeout);
+			hspmd_warn("job %s: its controller does not answer (%s): waiting up to %.0f s for its restart", c->job, err.text,
+			           c->timeout);
 		} else if (hspmd_now() - since > c->timeout) {
 			hspmd_error_log("job %s: waited %.0f s for its controller to answer again: %s", c->job, hspmd_now() - since,
 			                err.text);
@@ -199,7 +199,7 @@ static void print_copies(const json_t *copies)
 	}
 }
 
-/* "what  n4 (VALUE), n5 (VALUE)", where there are any. */
+/* Prints "what  n4 (VALUE), n5 (VALUE)" unless the list is empty. */
 static void print_nodes(const char *what, const json_t *nodes, const char *value)
 {
 	const char *name, *before = "";
@@ -232,8 +232,10 @@ static void print_status(const json_t *s)
 	printf("step        %.0f of %.0f, loss %.5g\n", number(s, "step"), number(s, "steps"), number(s, "loss"));
 	printf("speed       %.4g tokens/s, %.3g s a step\n", number(s, "tokens_per_s"), number(s, "step_s"));
 	print_copies(json_object_get(s, "state"));
-	if (*text(s, "last_error"))
-		printf("last error  %s\n", text(s, "last_error"));
+	const char *last_error =
+	        text(s, json_object_get(s, "last_error") ? "last_error" : "trouble"); /* a controller of an earlier version */
+	if (*last_error)
+		printf("last error  %s\n", last_error);
 	printf("output      %s\n", text(s, "output"));
 }
 
@@ -271,7 +273,7 @@ int hspmd_command_status(int argc, char **argv)
 	return status;
 }
 
-/* Those after `seen`; returns the number of the last. */
+/* Prints the events after number `seen`; returns the number of the last. */
 static int64_t print_events(const json_t *events, int64_t seen, bool json)
 {
 	size_t i;
@@ -296,7 +298,7 @@ static int64_t print_events(const json_t *events, int64_t seen, bool json)
 	return seen;
 }
 
-/* What a job that has ended told of after it was asked last. */
+/* Prints the events that a job that has ended wrote after the last answer. */
 static void print_the_rest(const struct control *c, int64_t seen)
 {
 	char path[PATH_MAX + 16];
@@ -317,8 +319,8 @@ int hspmd_command_events(int argc, char **argv)
 	int status = parse(argc, argv, &c, 1);
 	int64_t seen = 0;
 	if (c.help)
-		fputs("Usage: hspmd events [--json] [--follow] [--timeout S] JOB\n\nPrints the last things that happened to a running job; "
-		      "with --json one object a line.\n",
+		fputs("Usage: hspmd events [--json] [--follow] [--timeout S] JOB\n\nPrints the last events of a running job; "
+		      "with --json one object per line.\n",
 		      stdout);
 	if (status || c.help)
 		return status;
@@ -336,7 +338,7 @@ int hspmd_command_events(int argc, char **argv)
 	return status;
 }
 
-/* Send a request whose answer is a sentence. */
+/* Sends a request whose answer is a sentence, and prints the answer. */
 static int tell(const struct control *c, json_t *hello)
 {
 	json_t *reply = hello ? ask(c, hello, c->timeout + ANSWER_S) : NULL;
@@ -374,7 +376,7 @@ int hspmd_control_checkpoint(int argc, char **argv)
 	struct control c = { .command = "checkpoint" };
 	int status = parse(argc, argv, &c, 1);
 	if (c.help)
-		fputs("Usage: hspmd checkpoint [--json] [--timeout S] JOB\n\nMakes a running job keep its state now; returns when the "
+		fputs("Usage: hspmd checkpoint [--json] [--timeout S] JOB\n\nMakes a running job write a checkpoint now; returns when the "
 		      "checkpoint is complete.\n",
 		      stdout);
 	return status || c.help ? status : tell(&c, request(&c));

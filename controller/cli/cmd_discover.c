@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd discover: prints this node's part of the cluster file; under srun the whole allocation's. */
+/* hspmd discover: prints this node's part of the cluster file; under srun the cluster file of the allocation. */
 #include <stdlib.h>
 
 #include "common/json.h"
@@ -7,12 +7,11 @@
 #include "controller/cli/commands.h"
 #include "runtime/topology/topology.h"
 
-static const char head[] =
-        "Usage: hspmd discover [options]\n"
-        "       srun --mpi=pmix --ntasks-per-node=1 hspmd discover [options]\n"
-        "\n"
-        "Prints what this node has as a cluster file: its devices within the cgroup and affinity it runs in, and\n"
-        "how fast they were in a short measurement. Under srun with PMIx the first task prints the whole allocation's.\n";
+static const char head[] = "Usage: hspmd discover [options]\n"
+                           "       srun --mpi=pmix --ntasks-per-node=1 hspmd discover [options]\n"
+                           "\n"
+                           "Prints this node's devices as a cluster file: those within the cgroup and affinity of this process, and\n"
+                           "how fast they were in a short measurement. Under srun with PMIx the first task prints the whole allocation.\n";
 
 struct discover_options {
 	struct hspmd_topology_options look;
@@ -25,13 +24,13 @@ static int parse(int argc, char **argv, struct discover_options *o)
 	int64_t devices = 0, cores = 0;
 	const struct hspmd_option options[] = {
 		{ "devices", 0, "N", HSPMD_OPTION_INT, &devices, 1, 1024,
-		  "make N CPU devices of the node's cores (default: one a NUMA node)" },
+		  "make N CPU devices of the node's cores (default: one per NUMA node)" },
 		{ "cores-per-device", 0, "N", HSPMD_OPTION_INT, &cores, 1, 1 << 16, "give each CPU device N cores" },
 		{ "cpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.cpu, 0, 0, "CPU devices only (with --gpu: both)" },
 		{ "gpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.gpu, 0, 0, "GPUs only" },
 		{ "no-measure", 0, NULL, HSPMD_OPTION_FLAG, &o->look.skip_measure, 0, 0, "do not measure; print nominal rates" },
 		{ "node", 0, "NAME", HSPMD_OPTION_TEXT, &o->look.node, 0, 0,
-		  "call this node so (default: Slurm's name for it, or the host's)" },
+		  "name of this node (default: its name in Slurm, or the host name)" },
 		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write to FILE instead of standard output" },
 		{ 0 },
 	};
@@ -62,7 +61,7 @@ int hspmd_command_discover(int argc, char **argv)
 	struct hspmd_topology *t = hspmd_topology_discover(&o.look, &missing);
 	if (!t)
 		hspmd_error_log("%s", missing.text);
-	/* Also with nothing to give, as the other nodes of a step wait for this one. */
+	/* Also with nothing to contribute, because the other nodes of a step wait for this one. */
 	int rv = hspmd_topology_exchange(t ? t->cluster : NULL, &all, NULL, &err);
 	if (!rv && all)
 		rv = print(all, o.output, &err);

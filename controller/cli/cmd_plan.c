@@ -14,13 +14,13 @@
 #include "controller/cli/plan_table.h"
 #include "controller/solver/solver.h"
 
-#define CHECK_LIMIT_S 5 /* for seeing whether a given plan can be run */
+#define CHECK_LIMIT_S 5 /* for checking whether a given plan can run */
 
 static const char head[] = "Usage: hspmd plan --cluster C --job J [options]\n"
                            "       hspmd plan --cluster C (--model M | --profile P | both) --global-batch N [options]\n"
                            "       hspmd plan --evaluate PLAN --cluster C (--job J | --model M | --profile P | both) [--json]\n"
                            "\n"
-                           "Finds the fastest way to train a model on a cluster and prints it as a table.\n";
+                           "Finds the fastest plan for training a model on a cluster and prints it as a table.\n";
 
 struct plan_options {
 	const char *cluster, *job, *model, *profile, *current, *evaluate, *output, *trace, *precision, *program, *policy, *rule;
@@ -57,9 +57,10 @@ static int check(const struct plan_options *o)
 	if (!o->job && !o->model && !o->profile)
 		return hspmd_usage_error("plan", "--job, --model or --profile is missing");
 	if (o->job && (o->model || o->global_batch || o->precision || (o->seq_len && !o->evaluate)))
-		return hspmd_usage_error("plan", "--job says model, global batch, tokens a sample and precision: expected none of --model, "
-		                                 "--global-batch, --seq-len, "
-		                                 "--precision");
+		return hspmd_usage_error("plan",
+		                         "--job says model, global batch, tokens per sample and precision: expected none of --model, "
+		                         "--global-batch, --seq-len, "
+		                         "--precision");
 	if (o->program && !o->job && !o->model)
 		return hspmd_usage_error("plan", "--program needs --job or --model");
 	if (!o->evaluate && !o->job && !o->global_batch)
@@ -75,37 +76,38 @@ static int check(const struct plan_options *o)
 static int parse(int argc, char **argv, struct plan_options *o)
 {
 	const struct hspmd_option options[] = {
-		{ "cluster", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster, 0, 0, "what there is (hspmd discover writes it)" },
+		{ "cluster", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster, 0, 0, "the cluster file (hspmd discover writes it)" },
 		{ "job", 0, "FILE", HSPMD_OPTION_TEXT, &o->job, 0, 0,
-		  "a job file: model, global batch, tokens a sample and precision are its" },
+		  "a job file: gives model, global batch, tokens per sample and precision" },
 		{ "model", 0, "FILE", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
 		{ "profile", 0, "FILE", HSPMD_OPTION_TEXT, &o->profile, 0, 0, "measured layer times (hspmd profile writes it)" },
-		{ "global-batch", 0, "N", HSPMD_OPTION_INT, &o->global_batch, 1, INT_MAX, "samples a step" },
+		{ "global-batch", 0, "N", HSPMD_OPTION_INT, &o->global_batch, 1, INT_MAX, "samples per step" },
 		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &o->seq_len, 1, INT_MAX,
-		  "tokens a sample (default: the profile's, or the model's positions)" },
-		{ "micro-batch", 0, "B", HSPMD_OPTION_INT, &o->micro_batch, 1, INT_MAX, "samples a micro-batch (default: chosen)" },
+		  "tokens per sample (default: the profile's, or the model's positions)" },
+		{ "micro-batch", 0, "B", HSPMD_OPTION_INT, &o->micro_batch, 1, INT_MAX,
+		  "samples per micro-batch (default: the solver chooses)" },
 		{ "precision", 0, "WORD", HSPMD_OPTION_TEXT, &o->precision, 0, 0,
 		  "fp32, tf32, bf16, fp16, fp8 or fp64 (default: bf16 where all devices\nhave it, else fp32)" },
 		{ "current", 0, "PLAN", HSPMD_OPTION_TEXT, &o->current, 0, 0,
-		  "the plan that runs now: search starts from it, and of plans within\n2 % of the best the one that moves the fewest bytes "
-		  "is taken" },
+		  "the plan that runs now: the search starts from it, and among plans\nwithin 2 % of the best takes the one that moves the "
+		  "fewest bytes" },
 		{ "time-limit", 0, "S", HSPMD_OPTION_NUMBER, &o->time_limit, 1e-3, 1e9, "return the best plan found in S seconds" },
-		{ "policy", 0, "PATH", HSPMD_OPTION_TEXT, &o->policy, 0, 0, "keep to the limits of a policy file, or of a folder of them" },
-		{ "rule", 0, "NAME", HSPMD_OPTION_TEXT, &o->rule, 0, 0, "the rule of it (default: the first that may be yours)" },
+		{ "policy", 0, "PATH", HSPMD_OPTION_TEXT, &o->policy, 0, 0, "apply the limits of a policy file or folder" },
+		{ "rule", 0, "NAME", HSPMD_OPTION_TEXT, &o->rule, 0, 0, "the rule in it (default: the first that may match you)" },
 		{ "max-nodes", 0, "N", HSPMD_OPTION_INT, &o->max_nodes, 1, INT_MAX, "use at most N nodes" },
 		{ "max-devices", 0, "N", HSPMD_OPTION_INT, &o->max_devices, 1, INT_MAX, "use at most N devices" },
 		{ "device-types", 0, "LIST", HSPMD_OPTION_LIST, &o->types, 0, 0, "use these types only (A,B,...)" },
-		{ "max-price", 0, "X", HSPMD_OPTION_NUMBER, &o->max_price, 1e-9, 1e12, "nodes that cost at most X an hour together" },
+		{ "max-price", 0, "X", HSPMD_OPTION_NUMBER, &o->max_price, 1e-9, 1e12, "use nodes that cost at most X per hour together" },
 		{ "cost-weight", 0, "W", HSPMD_OPTION_NUMBER, &o->cost_weight, 0, 1,
 		  "0: the fastest plan; 1: the cheapest step; between: both\n(default: the policy's, else 0)" },
 		{ "evaluate", 0, "PLAN", HSPMD_OPTION_TEXT, &o->evaluate, 0, 0, "predict this plan instead of solving" },
 		{ "program", 0, "DEVICE", HSPMD_OPTION_TEXT, &o->program, 0, 0,
-		  "print what one device (node:index) of the plan runs, an instruction\na line (needs --job or --model)" },
+		  "print the program of one device (node:index) of the plan, one\ninstruction per line (needs --job or --model)" },
 		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write the plan to FILE ('-': standard output)" },
 		{ "trace", 0, "FILE", HSPMD_OPTION_TEXT, &o->trace, 0, 0, "write the predicted schedule for Perfetto (ui.perfetto.dev)" },
 		{ "explain", 0, NULL, HSPMD_OPTION_FLAG, &o->explain, 0, 0,
 		  "say what limits the plan; with --program, why the device communicates\nas it does" },
-		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the plan as JSON; with --evaluate, what is predicted" },
+		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the plan as JSON; with --evaluate, the prediction" },
 		{ 0 },
 	};
 	int status = hspmd_options_parse("plan", head, options, argc, argv);
@@ -121,7 +123,7 @@ static enum hspmd_precision choose_precision(const struct plan_options *o, const
 	return o->precision ? precision_named(o->precision) : bf16 ? HSPMD_PRECISION_BF16 : HSPMD_PRECISION_FP32;
 }
 
-/* All that would be asked for beside a model otherwise. */
+/* The options that --job replaces. */
 static int load_job(const struct plan_options *o, struct plan_inputs *in, struct hspmd_error *err)
 {
 	if (!(in->job = hspmd_job_read(o->job, err)) || !(in->model = hspmd_model_read(in->job->model_path, err)))
@@ -207,7 +209,7 @@ static int save(json_t *value, const char *path, struct hspmd_error *err)
 	return rc;
 }
 
-/* The whole plan, or what is predicted alone when a plan was given. */
+/* The whole plan, or for a given plan only the prediction. */
 static int print_json(const struct plan_options *o, const struct plan_inputs *in, struct hspmd_error *err)
 {
 	json_t *plan = hspmd_plan_to_json(in->plan, in->cluster);
@@ -218,7 +220,7 @@ static int print_json(const struct plan_options *o, const struct plan_inputs *in
 	return save(predicted, "-", err);
 }
 
-/* What the table says of a plan that needs more memory than there is; JSON has no place for it. */
+/* For a plan that needs more memory than there is: the table says it, JSON has no key for it. */
 static void warn_of_memory(const struct plan_inputs *in, const struct hspmd_solve_report *report)
 {
 	char at[256];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd policy check | explain | simulate: is it right; what would a job get and why; what would it have done over a trace. */
+/* hspmd policy check | explain | simulate: checks policies; says what a job would get and why; replays a trace. */
 #include <getopt.h>
 #include <limits.h>
 #include <math.h>
@@ -21,22 +21,22 @@ static const char help_text[] =
         "       hspmd policy explain [--job J] [--user U] [--account A] [--partition P] [--qos Q] [--policy NAME] [--nodes N] [--json]\n"
         "       hspmd policy simulate FILE|FOLDER --trace T [--mode MODE] [--json]\n"
         "\n"
-        "Looks at the site's policies.\n"
+        "Checks, explains and simulates the site's policies.\n"
         "\n"
         "check      reads and checks policy files, as one site's set; also owner and modes, and links\n"
-        "explain    tells which rule a job gets, why not those before it, and what then holds\n"
-        "simulate   replays a trace of nodes and jobs and prints what the policy would have made of it\n"
+        "explain    says which rule a job gets, why earlier rules do not match, and which values hold\n"
+        "simulate   replays a trace of nodes and jobs and prints what would have happened under the policy\n"
         "\n"
         "  --policies PATH      folder or file of policies (explain; default " HSPMD_SYSCONFDIR "/hspmd/policies.d)\n"
-        "  --owner USER         whose files are believed in a folder, beside root's (default: yours)\n"
+        "  --owner USER         user whose files in a folder are trusted besides root's (default: you)\n"
         "  --job FILE           job file: gives the policy's name and the number of nodes\n"
         "  --user NAME          default: you\n"
         "  --account, --partition, --qos NAME\n"
         "                       default: not known\n"
-        "  --policy NAME        what --hspmd-policy would say\n"
-        "  --nodes N            the most nodes that are asked for\n"
-        "  --trace FILE         what happened\n"
-        "  --mode MODE          policy (default), without (nobody resizes), preempt (whole jobs are preempted), or all\n"
+        "  --policy NAME        as --hspmd-policy of sbatch\n"
+        "  --nodes N            greatest number of nodes that the job requests\n"
+        "  --trace FILE         the trace\n"
+        "  --mode MODE          policy (default), without (no resizes), preempt (whole jobs are preempted), or all\n"
         "      --json           print the result as JSON\n"
         "      --help           print this\n";
 
@@ -159,7 +159,7 @@ static int print_json(json_t *value, struct hspmd_error *err)
 
 /* ---- check */
 
-/* Several files and folders as one set, in the order given: a rule that two of them have is told. */
+/* Several files and folders as one set, in the given order; a rule that occurs in two of them is an error. */
 static int add_all(struct hspmd_policy *p, int count, char **paths, const struct hspmd_policy_trust *trust, struct hspmd_error *err)
 {
 	for (int i = 0; i < count; i++)
@@ -196,7 +196,7 @@ struct explanation {
 	struct hspmd_policy_subject subject;
 	int nodes;
 	int rules[16], rule_count;
-	struct hspmd_error refused; /* "" when it is not */
+	struct hspmd_error refused; /* "" if it is not refused */
 };
 
 static json_t *fit_json(const struct explanation *x)
@@ -314,8 +314,7 @@ static int explain(const struct policy_options *o)
 
 /* ---- simulate */
 
-/* Traces of nodes alone say nothing of jobs: one elastic job that may take all of them is put in, 1000 n^0.95 tokens per second on n
- * nodes. */
+/* A trace without jobs gets one elastic job that may take all nodes, with 1000 n^0.95 tokens per second on n nodes. */
 static json_t *with_a_job(const struct hspmd_trace *t)
 {
 	json_t *doc = hspmd_trace_to_json(t), *curve = json_array();
@@ -340,7 +339,7 @@ static struct hspmd_trace *read_trace(const char *path, struct hspmd_error *err)
 		filled = hspmd_trace_from_json(doc, path, err);
 	else
 		hspmd_fail_memory(err, "simulating");
-	hspmd_info("the trace names no job; one elastic job that may take every node is assumed");
+	hspmd_info("the trace has no jobs; it gets one elastic job that may take every node");
 	json_decref(doc);
 	hspmd_trace_destroy(t);
 	return filled;

@@ -11,11 +11,11 @@
 static const char head[] = "Usage: hspmd profile --model CONFIG [options]\n"
                            "       srun --mpi=pmix --ntasks-per-node=1 hspmd profile --model CONFIG [options]\n"
                            "\n"
-                           "Measures how long the layers of a model take on the devices that are there, and messages between them, by\n"
+                           "Measures the times of a model's layers on the available devices, and of messages between devices, by\n"
                            "running both as training does. Under srun with PMIx all nodes of the allocation measure and the first task\n"
                            "writes the result.\n";
 
-#define LONGEST_SEQ_LEN 1024 /* taken without being asked for */
+#define LONGEST_SEQ_LEN 1024 /* default at most */
 
 struct profile_options {
 	struct hspmd_topology_options look;
@@ -24,7 +24,7 @@ struct profile_options {
 	bool json;
 };
 
-/* Whole numbers that grow. 0 or -1 after a message; an option that was not given leaves what there is. */
+/* Increasing whole numbers. 0, or -1 after a message; an absent option leaves the default. */
 static int read_list(const char *option, const struct hspmd_option_list *list, int *out, int *count)
 {
 	for (int i = 0; i < list->count; i++) {
@@ -32,7 +32,7 @@ static int read_list(const char *option, const struct hspmd_option_list *list, i
 		if (hspmd_option_int(option, list->items[i], 1, 1 << 20, &value))
 			return -1;
 		if (i == HSPMD_MEASURE_MAX_VALUES || (i && value <= out[i - 1])) {
-			hspmd_error_log("--%s: expected at most %d numbers that grow, got '%s'", option, HSPMD_MEASURE_MAX_VALUES,
+			hspmd_error_log("--%s: expected at most %d increasing numbers, got '%s'", option, HSPMD_MEASURE_MAX_VALUES,
 			                list->items[i]);
 			return -1;
 		}
@@ -51,7 +51,7 @@ static int parse(int argc, char **argv, struct profile_options *o)
 		{ "model", 0, "CONFIG", HSPMD_OPTION_TEXT, &o->model, 0, 0, "the model's config.json" },
 		{ "seq-len", 0, "T", HSPMD_OPTION_INT, &seq_len, 1, 1 << 24, "sequence length (default: the model's, at most 1024)" },
 		{ "micro-batch", 0, "LIST", HSPMD_OPTION_LIST, &micro_batches, 0, 0,
-		  "micro-batches to measure (default: 1,2,4,8,16; as far as the time goes)" },
+		  "micro-batches to measure (default: 1,2,4,8,16; as many as the budget allows)" },
 		{ "tp", 0, "LIST", HSPMD_OPTION_LIST, &tps, 0, 0,
 		  "tensor-parallel degrees (default: 1,2,4,8; as far as a node has devices)" },
 		{ "budget", 0, "S", HSPMD_OPTION_NUMBER, &o->wishes.budget_s, 0.1, 1e6, "seconds that measuring may take (default: 50)" },
@@ -60,14 +60,14 @@ static int parse(int argc, char **argv, struct profile_options *o)
 		  "write the cluster, with measured links and slow nodes, to FILE" },
 		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &o->json, 0, 0, "print the profile instead of a table" },
 		{ "transport", 0, "NAME", HSPMD_OPTION_TEXT, &o->wishes.transport, 0, 0,
-		  "measure messages over this transport (default: the best there is)" },
+		  "measure messages over this transport (default: the best)" },
 		{ "devices", 0, "N", HSPMD_OPTION_INT, &devices, 1, 1024,
-		  "make N CPU devices of the node's cores (default: one a NUMA node)" },
+		  "make N CPU devices of the node's cores (default: one per NUMA node)" },
 		{ "cores", 0, "N", HSPMD_OPTION_INT, &cores, 1, 1 << 16, "give each CPU device N cores" },
 		{ "cpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.cpu, 0, 0, "CPU devices only (with --gpu: both)" },
 		{ "gpu", 0, NULL, HSPMD_OPTION_FLAG, &o->look.gpu, 0, 0, "GPUs only" },
 		{ "node", 0, "NAME", HSPMD_OPTION_TEXT, &o->look.node, 0, 0,
-		  "call this node so (default: Slurm's name for it, or the host's)" },
+		  "name of this node (default: its name in Slurm, or the host name)" },
 		{ 0 },
 	};
 	int status = hspmd_options_parse("profile", head, options, argc, argv);
@@ -170,7 +170,7 @@ int hspmd_command_profile(int argc, char **argv)
 	int status = parse(argc, argv, &o);
 	if (status)
 		return status == HSPMD_OPTIONS_HELP ? HSPMD_EXIT_DONE : status;
-	/* Every task of a step reads the same file; one that cannot ends the step, as it ends this command. */
+	/* Every task of a step reads the same file; a task that cannot read it ends the step and this command. */
 	struct hspmd_model *model = hspmd_model_read(o.model, &err);
 	int rv = !model || choose_seq_len(model, &o, &err) ? -1 : hspmd_measure_cluster(&o.look, model, &o.wishes, &cluster, &rows, &err);
 	if (!rv && cluster) {

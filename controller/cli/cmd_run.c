@@ -31,11 +31,11 @@
 #include "controller/slurm/job.h"
 #include "runtime/state/checkpoint.h"
 
-#define LOCAL_SPARE 16 /* nodes that a local run may be grown by, where the job file sets no limit */
+#define LOCAL_SPARE 16 /* greatest number of nodes by which a local run may grow */
 
-#define CHECK_LIMIT_S 10 /* for looking at a given plan's programs */
+#define CHECK_LIMIT_S 10 /* for checking a given plan's programs */
 
-#define CTLD_PATIENCE_S 2 /* for hspmdctld to say what it has seen */
+#define CTLD_PATIENCE_S 2 /* wait for an answer of hspmdctld */
 
 static const char help_text[] =
         "Usage: hspmd run --job FILE [options]\n"
@@ -43,17 +43,17 @@ static const char help_text[] =
         "Trains what the job file says: inside a Slurm job over its allocation, elsewhere over workers on this machine.\n"
         "\n"
         "  --job FILE             the job file (default: $HSPMD_JOB)\n"
-        "  --plan FILE            begin with this plan instead of solving for one\n"
+        "  --plan FILE            start with this plan instead of solving for one\n"
         "  --output DIR           folder for metrics, plans and log (default: hspmd-JOBID here)\n"
-        "  --resume               go on with the run whose metrics lie in the output folder\n"
+        "  --resume               continue the run whose metrics are in the output folder\n"
         "  --local N              N workers on this machine, each a node of its own (default outside of Slurm: 1)\n"
         "  --cluster FILE         emulate the nodes of this cluster file on this machine\n"
-        "  --nodes N              begin with the first N of the cluster file's nodes\n"
-        "  --devices-per-node K   make K CPU devices of each node's cores (default: one a NUMA node)\n"
+        "  --nodes N              start with the first N nodes of the cluster file\n"
+        "  --devices-per-node K   make K CPU devices of each node's cores (default: GPUs, else one per NUMA node)\n"
         "  --port N               listen on this port (default: any)\n"
-        "  --transport NAME       what carries bytes between workers (default: the best there is)\n"
-        "  --step-timeout S       a step that takes longer is given up (default: learnt from the steps before)\n"
-        "  --reconnect-timeout S  how long agents keep the state when the controller is gone (default: 600)\n"
+        "  --transport NAME       transport between workers (default: the best)\n"
+        "  --step-timeout S       a step that takes longer is aborted (default: from the times of earlier steps)\n"
+        "  --reconnect-timeout S  how long agents keep the state if the controller is lost (default: 600)\n"
         "  --policies PATH        outside of Slurm: apply these policies as a site would (a file or a folder)\n"
         "  --no-pmix              start agents without PMIx\n"
         "      --help             print this\n"
@@ -90,7 +90,9 @@ static const struct option long_options[] = {
 	{ "port", required_argument, NULL, OPT_PORT },
 	{ "transport", required_argument, NULL, OPT_TRANSPORT },
 	{ "step-timeout", required_argument, NULL, OPT_STEP_TIMEOUT },
+	{ "step-deadline", required_argument, NULL, OPT_STEP_TIMEOUT }, /* the names of earlier versions; not in --help */
 	{ "reconnect-timeout", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
+	{ "patience", required_argument, NULL, OPT_RECONNECT_TIMEOUT },
 	{ "policies", required_argument, NULL, OPT_POLICIES },
 	{ "no-pmix", no_argument, NULL, OPT_NO_PMIX },
 	{ "help", no_argument, NULL, OPT_HELP },
@@ -104,11 +106,11 @@ struct options {
 	bool resume, no_pmix, help;
 };
 
-/* All that a run holds; freed as a whole. */
+/* All objects of a run; tear_down() frees them. */
 struct run {
 	struct options opt;
 	uint32_t slurm;                    /* job id; 0: local */
-	struct hspmd_slurm_job *slurm_job; /* as it began */
+	struct hspmd_slurm_job *slurm_job; /* as at the start */
 	char id[32];
 	struct hspmd_job *job;
 	struct hspmd_model *model;
@@ -197,7 +199,7 @@ static int parse(int argc, char **argv, struct options *o)
 	return 0;
 }
 
-/* ---- what the job names */
+/* ---- files that the job names */
 
 static int read_job(struct run *r, struct hspmd_error *err)
 {
@@ -224,7 +226,7 @@ static int read_job(struct run *r, struct hspmd_error *err)
 	return 0;
 }
 
-/* A folder that can be made and written, or the user learns it now. */
+/* Checks now that the folder can be made and written. */
 static int expand_folder(struct run *r, const char *path, const char *key, char **out, struct hspmd_error *err)
 {
 	if (!path)
@@ -240,7 +242,7 @@ static int expand_folder(struct run *r, const char *path, const char *key, char 
 	return 0;
 }
 
-/* The given plan's programs, before anything is started that would run them. */
+/* Checks the given plan's programs before any process is started. */
 static int is_runnable(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
                        struct hspmd_error *err)
 {
@@ -324,8 +326,8 @@ static void agent_arguments(struct run *r, const char *const *arguments)
 		r->agent[n++] = *arguments++;
 }
 
-/* What Slurm knows of the job, and what the site's policies then say of it. Where they cannot be read here, those that held at submission
- * have been looked at then; a rule that no longer takes the job is no reason to end it. */
+/* Slurm's information about the job, and the site's policies for it. If the policies cannot be read here, the job continues: submission has
+ * checked it against the policies of that time, and a rule that no longer matches the job is no reason to end it. */
 static int read_site(struct run *r, struct hspmd_error *err)
 {
 	struct hspmd_error why;
@@ -337,14 +339,14 @@ static int read_site(struct run *r, struct hspmd_error *err)
 		.user = j->user, .account = j->account, .partition = j->partition, .qos = j->qos, .policy = r->job->elastic.policy
 	};
 	if (run_policy_read(&r->terms, r->job, where && *where ? where : NULL, &who, &why)) {
-		hspmd_warn("the site's policies are left aside: %s", why.text);
+		hspmd_warn("the site's policies are ignored: %s", why.text);
 		if (run_policy_read(&r->terms, r->job, NULL, &who, &why))
 			hspmd_warn("%s", why.text);
 	}
 	return 0;
 }
 
-/* What submission could not know, or did not: the nodes themselves, and the user's jobs that came before. */
+/* Checks what submission could not: the nodes themselves, and the user's earlier jobs. */
 static int within_limits(struct run *r, const struct hspmd_slurm_job *j, struct hspmd_error *err)
 {
 	char type[64];
@@ -361,7 +363,7 @@ static int within_limits(struct run *r, const struct hspmd_slurm_job *j, struct 
 		                                   json_pack("{s:s, s:I, s:o}", "type", "quote", "job", (json_int_t)j->id, "names", names),
 		                                   CTLD_PATIENCE_S, &why);
 		if (!q)
-			hspmd_warn("%s; limits on jobs and price are hspmdctld's to hold", why.text);
+			hspmd_warn("%s; the limits on jobs and price are left to hspmdctld", why.text);
 		ask.jobs_of_user = (int)json_integer_value(json_object_get(q, "jobs")) + 1;
 		ask.price_per_hour = json_number_value(json_object_get(q, "price_per_hour"));
 		json_decref(q);
@@ -369,7 +371,7 @@ static int within_limits(struct run *r, const struct hspmd_slurm_job *j, struct 
 	return run_policy_check(&r->terms, &ask, err);
 }
 
-/* How agents are started on nodes that this machine emulates. */
+/* Arguments of agents on nodes that this machine emulates. */
 static int set_up_local(struct run *r, struct hspmd_error *err)
 {
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -397,7 +399,7 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 		agent_arguments(r, (const char *const[]){ "--munge-socket", r->munge_socket, NULL });
 	if (!r->opt.no_pmix)
 		agent_arguments(r, (const char *const[]){ "--exchange", NULL });
-	/* Members prove by MUNGE who they are: what is in a job's environment is no secret. */
+	/* Members prove who they are by MUNGE, because a job's environment is not secret. */
 	if (!hspmd_auth_secret(r->auth) && !(r->member_log = hspmd_asprintf("%s/member-%%j.log", r->output.folder)))
 		return hspmd_fail_memory(err, "preparing for members");
 	if (!enough_nodes(r, r->slurm_job->node_count, err) && !within_limits(r, r->slurm_job, err))
@@ -405,7 +407,7 @@ static int set_up_slurm(struct run *r, struct hspmd_error *err)
 	return r->allocation ? 0 : -1;
 }
 
-/* ---- who may speak */
+/* ---- authentication */
 
 static int set_up_auth(struct run *r, struct hspmd_error *err)
 {
@@ -417,7 +419,7 @@ static int set_up_auth(struct run *r, struct hspmd_error *err)
 		return (r->auth = hspmd_auth_munge(r->munge_socket, err)) ? 0 : -1;
 	if (hspmd_auth_nonce(cookie, err) || !(r->auth = hspmd_auth_cookie(cookie, err)))
 		return -1;
-	/* The agents inherit it; their workers do not. */
+	/* The agents inherit the variable; their workers do not. */
 	return setenv("HSPMD_COOKIE", cookie, 1) ? hspmd_fail_errno(err, "setting HSPMD_COOKIE") : 0;
 }
 
@@ -466,15 +468,15 @@ static int make_config(struct run *r, struct hspmd_error *err)
 	}
 	c->model = r->model;
 	c->expected_busy = run_expected_busy;
-	c->runnable = r->slurm ? is_runnable : NULL; /* elsewhere the nodes were known when the plan was read */
+	c->runnable = r->slurm ? is_runnable : NULL; /* outside of Slurm read_plan() has checked it: the nodes were known */
 	c->covered = hspmd_stages_cover;
 	c->manifest = run_state_manifest;
 	c->choose = run_state_choose;
 	return 0;
 }
 
-/* How nodes are lost here, by which copies and plans are weighed: hspmdctld has seen it, and goes on telling. A job without it goes by its
- * job file. */
+/* The risk of losing nodes, by which copies and plans are chosen: hspmdctld has observed it, and sends updates. A job without hspmdctld
+ * uses its job file. */
 static void read_risk(struct run *r)
 {
 	struct hspmd_error err = { "" };
@@ -506,12 +508,12 @@ static int set_up(struct run *r, struct hspmd_error *err)
 		return -1;
 	if (!local && read_site(r, err))
 		return -1;
-	if (local) /* $JOB outside of Slurm: runs must not share a checkpoint folder, the incarnations of one run must */
+	if (local) /* $JOB outside of Slurm: differs between runs, and is the same for the incarnations of one run */
 		snprintf(r->id, sizeof r->id, "local-%.8s", r->output.run);
 	if (expand_folder(r, r->job->checkpoint.local, "local", &r->local, err) ||
 	    expand_folder(r, r->job->checkpoint.shared, "shared", &r->shared, err))
 		return -1;
-	char run[13]; /* clusters on one machine count their jobs alike */
+	char run[13]; /* not the job id: several clusters on one machine use the same ids */
 	snprintf(run, sizeof run, "%.12s", r->output.run);
 	if (r->job->checkpoint.memory)
 		r->memory = hspmd_shm_dir(run);
@@ -572,7 +574,7 @@ static void forget_journal(const struct run *r)
 	free(path);
 }
 
-/* The port at which agents call; 0: not known. */
+/* The port to which agents connect; 0: unknown. */
 static int port_before(const struct run *r)
 {
 	json_t *contact = load_saved(r, "contact.json");
@@ -583,7 +585,7 @@ static int port_before(const struct run *r)
 	return port;
 }
 
-/* What the incarnation before has written is where this one goes on. */
+/* Continue from the files of the previous incarnation. */
 static int last_settings(struct run *r, struct hspmd_error *err)
 {
 	struct run_output *o = &r->output;

@@ -4,10 +4,10 @@
 
 #include <stdbool.h>
 
-/* Is there but one word beside options, and is it none of `verbs` (NULL-terminated)? Then it names a running job: a number, "local", or an
- * output folder. In a Slurm job there need be none: it is that job. */
+/* Returns true if the arguments, apart from options, are one word that is none of `verbs` (NULL-terminated). The word then names a running
+ * job: a number, "local", or an output folder. Inside a Slurm job the word may be missing: it is that job. */
 bool hspmd_control_names_job(int argc, char **argv, const char *const *verbs);
-/* `hspmd checkpoint JOB`: make a running job keep its state now. (`hspmd checkpoint list` and its like look at folders.) */
+/* `hspmd checkpoint JOB`: make a running job write a checkpoint now. (`hspmd checkpoint list` and the like read folders.) */
 int hspmd_control_checkpoint(int argc, char **argv);
 
 #endif

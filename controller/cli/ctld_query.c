@@ -28,7 +28,7 @@ static uid_t owner_of(const char **where)
 	return pw ? pw->pw_uid : 0;
 }
 
-/* A host alone, "[v6]" too, gets the usual port. */
+/* A host without port, also "[v6]", gets the usual port. */
 static int call(const char *where, double timeout_s, struct hspmd_error *err)
 {
 	const char *colon = strrchr(where, ':');

@@ -8,11 +8,11 @@
 #include "common/error.h"
 #include "common/format/cluster.h"
 
-/* `count` equal nodes of one CPU device as a cluster file's JSON, `share` of which have this machine's memory between them. Nothing is
- * measured, so that the plan is an even one. NULL when memory is short. */
+/* `count` identical nodes with one CPU device each, as a cluster file's JSON; `share` of them divide this machine's memory among
+ * themselves. Nothing is measured, so that the plan is even. NULL: out of memory. */
 json_t *local_nodes_create(int count, int share);
-/* Can this machine compute as the cluster's devices do? -1 and err, which names the type of `path` that it cannot emulate: workers would
- * only fail again and again. */
+/* 0 if this machine can compute as the cluster's devices do. -1 and err, which names the type in `path` that it cannot emulate: workers
+ * would only fail again and again. */
 int local_nodes_check(const struct hspmd_cluster *c, const char *path, struct hspmd_error *err);
 
 #endif

@@ -11,20 +11,20 @@
 static const struct {
 	const char *name;
 	hspmd_command *run;
-	const char *does; /* NULL: not for people, not listed */
+	const char *does; /* NULL: internal, not listed */
 } commands[] = {
 	{ "agent", hspmd_command_agent, NULL },
 	{ "checkpoint", hspmd_command_checkpoint, "list, verify, export and import checkpoints" },
-	{ "discover", hspmd_command_discover, "print what this node, or this allocation, has" },
-	{ "events", hspmd_command_events, "print what happened to a running job" },
+	{ "discover", hspmd_command_discover, "print the devices of this node or allocation" },
+	{ "events", hspmd_command_events, "print the events of a running job" },
 	{ "grow", hspmd_command_grow, "give a running job more nodes" },
 	{ "plan", hspmd_command_plan, "solve for the fastest plan, or predict a given one" },
 	{ "cluster", hspmd_command_cluster, "show what hspmdctld sees and last decided" },
 	{ "policy", hspmd_command_policy, "check, explain and simulate the site's policies" },
-	{ "profile", hspmd_command_profile, "measure layer times and links on the devices that are there" },
+	{ "profile", hspmd_command_profile, "measure layer times and links on the available devices" },
 	{ "run", hspmd_command_run, "train a job" },
 	{ "shrink", hspmd_command_shrink, "give nodes of a running job back" },
-	{ "status", hspmd_command_status, "print what a running job does" },
+	{ "status", hspmd_command_status, "print the state of a running job" },
 	{ "worker", hspmd_command_worker, NULL },
 };
 
@@ -38,11 +38,11 @@ static void help(FILE *to)
 			fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].does);
 	fputs("\n  --help       print this\n  --version    print the version\n\n'hspmd COMMAND --help' says more; so does 'man "
 	      "hspmd-COMMAND'.\n"
-	      "Exit status: 0 done, 1 it could not be done, 2 wrong usage.\n",
+	      "Exit status: 0 done, 1 failed, 2 wrong usage.\n",
 	      to);
 }
 
-/* Results that could not be written are a failure too. */
+/* A failure to write results is a failure of the command. */
 static int finish(int status)
 {
 	if (fflush(stdout) || ferror(stdout)) {
@@ -72,7 +72,7 @@ int main(int argc, char **argv)
 		char name[64];
 		snprintf(name, sizeof name, "hspmd %s", commands[i].name);
 		hspmd_log_name(name);
-		argv[1] = name; /* what getopt puts before its messages */
+		argv[1] = name; /* name that getopt prints before its messages */
 		optind = 0;
 		return finish(commands[i].run(argc - 1, argv + 1));
 	}

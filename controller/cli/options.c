@@ -13,7 +13,7 @@
 #include "common/log.h"
 #include "runtime/comm/transport.h"
 
-#define HELP_COLUMN 25   /* where the help of an option begins */
+#define HELP_COLUMN 25   /* column of the help texts */
 #define FIRST_OPTION 256 /* getopt's value of the first row; beyond every letter */
 
 int hspmd_option_int(const char *option, const char *text, int64_t min, int64_t max, int64_t *out)
@@ -112,7 +112,7 @@ static int read_words(const struct hspmd_option *o, char *text)
 	}
 	if (list->count)
 		return 0;
-	hspmd_error_log("--%s: expected words with commas between them", o->name);
+	hspmd_error_log("--%s: expected comma-separated words", o->name);
 	return -1;
 }
 
@@ -135,7 +135,7 @@ static int take(const struct hspmd_option *o, char *text)
 	return -1;
 }
 
-/* What getopt reads, from the rows: long options, and letters. 0 or -1 (memory). */
+/* Makes getopt's tables from the rows: long options, and letters. 0, or -1: out of memory. */
 static int for_getopt(const struct hspmd_option *options, struct option **longs, char **letters)
 {
 	size_t n = 0, at = 0;

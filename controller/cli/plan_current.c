@@ -7,7 +7,7 @@
 #include "common/json.h"
 #include "common/log.h"
 
-/* "node:2" and "node:0-2" ask for three devices of the node. */
+/* "node:2" and "node:0-2" mean that the node has at least three devices. */
 static int count_run(json_t *nodes, const char *run)
 {
 	const char *colon = run ? strrchr(run, ':') : NULL, *dash = colon ? strchr(colon, '-') : NULL;
@@ -23,7 +23,7 @@ static int count_run(json_t *nodes, const char *run)
 	return bad;
 }
 
-/* An object from each node that a plan names to how many devices it must have. NULL when memory is short. */
+/* An object that maps each node of a plan to the number of devices that it must have. NULL: out of memory. */
 static json_t *named_nodes(const json_t *plan)
 {
 	json_t *nodes = json_object(), *pipeline, *stage, *run;
@@ -36,7 +36,7 @@ static json_t *named_nodes(const json_t *plan)
 	return hspmd_json_unless_failed(bad, nodes);
 }
 
-/* Which device is which is all that is asked of it. */
+/* Only the identity of devices matters in this cluster. */
 static struct hspmd_cluster *cluster_of(const json_t *plan, struct hspmd_error *err)
 {
 	json_t *named = named_nodes(plan), *list = json_array(), *count;

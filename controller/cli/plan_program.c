@@ -12,7 +12,7 @@
 #include "runtime/program/seq_len.h"
 #include "runtime/program/program.h"
 
-/* Workspaces are the kernels' to know; where this machine cannot open such a device they are left out of the sum. */
+/* Only the kernels know their workspaces; if this machine cannot open such a device, they are missing from the sum. */
 static struct hspmd_device *open_device(enum hspmd_device_kind kind)
 {
 	struct hspmd_error ignored;
@@ -75,8 +75,8 @@ static int check_program(const struct hspmd_graph_source *source, const struct h
 	return status;
 }
 
-/* One device's program knows what it sends to and gets from all others: 0.7 GB for 2,048 unequal ones, and more than in proportion
- * beyond. */
+/* The program of one device knows its messages to and from all others: 0.7 GB for 2,048 unequal devices, and more than proportionally for
+ * more. */
 #define CHECKED_MOST 2048
 
 static bool same_ratio(const double *a, const double *b, int count)
@@ -102,7 +102,7 @@ static bool like_stage(const struct hspmd_cluster *c, const struct hspmd_stage *
 	return true;
 }
 
-/* Pipelines that are alike can be run, or not, alike. */
+/* Of identical pipelines all can run, or none. */
 static bool like_one_before(const struct hspmd_cluster *c, const struct hspmd_plan *plan, int number)
 {
 	const struct hspmd_pipeline *p = &plan->pipelines[number];
@@ -118,7 +118,7 @@ static bool like_one_before(const struct hspmd_cluster *c, const struct hspmd_pl
 	return false;
 }
 
-/* The devices at place `at` of every stage. *more: there are stages with another place. */
+/* The devices at position `at` of every stage. *more: some stage has a further position. */
 static int check_places(const struct hspmd_graph_source *source, const struct hspmd_cluster *cluster, const struct hspmd_plan *plan,
                         const struct hspmd_job *job, int at, double until, bool *more, struct hspmd_error *err)
 {
@@ -155,7 +155,7 @@ int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct 
 	if (hspmd_plan_check_model(plan, task->model, err))
 		return -1;
 	if (devices_of(plan) > CHECKED_MOST) {
-		hspmd_warn("the plan's programs are not looked at: it has more than %d devices", CHECKED_MOST);
+		hspmd_warn("the plan's programs are not checked: it has more than %d devices", CHECKED_MOST);
 		return 0;
 	}
 	for (int at = 0; more && hspmd_now() < until; at++)

@@ -7,28 +7,28 @@
 #include "common/format/model.h"
 #include "common/format/plan.h"
 
-/* What programs are for. */
+/* The task of the programs. */
 struct hspmd_plan_task {
 	const struct hspmd_model *model;
-	const struct hspmd_job *job;    /* NULL: there is no job yet */
-	enum hspmd_precision precision; /* asked for, where there is no job: FP32 or BF16; of others programs are looked at as if in FP32,
-	                                   and not printed */
+	const struct hspmd_job *job;    /* NULL: no job yet */
+	enum hspmd_precision precision; /* without a job: the requested precision, FP32 or BF16; programs of others are checked as
+	                                   if in FP32, and not printed */
 };
 
-/* Print the program that one device ("node:index") runs under a plan, and its memory, on standard output; `length`: for samples of so many
- * tokens (0: of the plan's); `explain`: then why it communicates as it does. With a job it is byte for byte what a worker of the job runs.
+/* Print the program that one device ("node:index") runs under a plan, and its memory, to standard output. `length`: tokens per sample (0:
+ * the plan's). `explain`: also print why each communication was chosen. With a job the program is byte for byte that of the job's worker.
  * 0, or -1 and err. */
 int hspmd_plan_print_program(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan,
                              const char *address, int64_t length, bool explain, struct hspmd_error *err);
 
-/* Can it be run? At the job's lengths, too, if it has some. -1 and err when not: names plan path, tensor, annotation, or the length.
- * The program of every place in a pipeline that no pipeline before is like is made for it, the first of each stage first, and no more once
- * that has taken `limit_s` seconds; what another device finds is told by its worker, also before a step. Plans of more than 2,048 devices
- * are not looked at, with a warning. */
+/* Checks that the plan can run, also at the job's lengths if it has some. -1 and err if not; err names plan path, tensor, annotation, or
+ * the length. Makes the program of every position in a pipeline, but for identical pipelines only once, starting with the first device of
+ * each stage; makes no further program after `limit_s` seconds. A fault of another device is reported by its worker, also before the first
+ * step. Plans of more than 2,048 devices are not checked, with a warning. */
 int hspmd_plan_check_programs(const struct hspmd_cluster *cluster, const struct hspmd_plan_task *task, const struct hspmd_plan *plan,
                               double limit_s, struct hspmd_error *err);
 
-/* Does a plan of so much train what the job says? 0, or -1 and err, which names the plan's file and field. */
+/* 0 if a plan of these sizes trains what the job says; else -1 and err, which names the plan's file and field. */
 int hspmd_plan_check_job(const char *file, int64_t global_batch, int64_t seq_len, const struct hspmd_job *job, struct hspmd_error *err);
 
 #endif

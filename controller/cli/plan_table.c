@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pipelines that differ in their devices' addresses alone are printed once, with how many there are. What does not fit into its column is
- * cut in the middle, as names of nodes and device types differ at their ends; sentences are broken between words. */
+/* Pipelines that differ only in their devices' addresses are printed once, with their number. A text that does not fit its column is cut in
+ * the middle, because names of nodes and device types differ at their ends; sentences are broken between words. */
 #include "controller/cli/plan_table.h"
 
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static bool within_character(const char *at)
 	return ((unsigned char)*at & 0xc0) == 0x80; /* UTF-8 */
 }
 
-/* Leave at most `width` bytes of a text: its beginning and, as that tells more, twice as much of its end. */
+/* Cut a text to `width` bytes: keep its beginning and twice as much of its end, which says more. */
 static void cut(char *text, size_t width)
 {
 	size_t length = strlen(text), head = (width - 2) / 3, tail = length - (width - 2 - head);
@@ -49,7 +49,7 @@ void hspmd_plan_wrap(FILE *to, const char *text)
 			fputs("\n  ", to);
 			column = 2;
 		}
-		if (column + spaces + word > HSPMD_PLAN_COLUMNS) /* wider than a line: goes on in the next one */
+		if (column + spaces + word > HSPMD_PLAN_COLUMNS) /* wider than a line: continues in the next one */
 			for (word = HSPMD_PLAN_COLUMNS - column - spaces; within_character(text + spaces + word);)
 				word--;
 		fprintf(to, "%.*s", (int)(spaces + word), text);
@@ -99,7 +99,7 @@ static bool same_shape(const struct hspmd_cluster *c, const struct hspmd_pipelin
 	return true;
 }
 
-/* "n0:0-3", "n0:0 n0:2", "n0:0-1 n1:4": runs of a stage's devices; those that there is no room for are "..". */
+/* "n0:0-3", "n0:0 n0:2", "n0:0-1 n1:4": runs of a stage's devices; ".." stands for runs without room. */
 static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage *s, char out[DEVICES + 1])
 {
 	size_t used = 0;
@@ -126,7 +126,7 @@ static void device_runs(const struct hspmd_cluster *c, const struct hspmd_stage 
 	}
 }
 
-/* "a", or "a+b" where devices of several types make up the stage. */
+/* "a", or "a+b" if the stage has devices of several types. */
 static void type_names(const struct hspmd_cluster *c, const struct hspmd_stage *s, char *out, size_t size)
 {
 	size_t used = 0;
@@ -176,7 +176,7 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 {
 	const struct hspmd_predicted *x = &p->predicted;
 	double tokens = (double)p->global_batch * p->seq_len,
-	       bubble = x->bubble_s > 1e-9 * x->step_s ? x->bubble_s : 0; /* sums leave crumbs */
+	       bubble = x->bubble_s > 1e-9 * x->step_s ? x->bubble_s : 0; /* sums leave rounding errors */
 	fprintf(to, "\nstep %.4g s, %.0f tokens/s\n", x->step_s, tokens / x->step_s);
 	say(to, "  compute %.4g s (%.0f%%), bubble %.4g s (%.0f%%), messages %.4g s (%.0f%%), sync %.4g s (%.0f%%)\n", x->compute_s,
 	    100 * x->compute_s / x->step_s, bubble, 100 * bubble / x->step_s, x->communication_s, 100 * x->communication_s / x->step_s,
@@ -184,7 +184,7 @@ static void totals(FILE *to, const struct hspmd_plan *p, const struct hspmd_clus
 	say(to, "global batch %d, micro-batch %d, sequence %d, %s, ZeRO stage %d; %d of %d devices used\n", p->global_batch, p->micro_batch,
 	    p->seq_len, hspmd_schedule_names[p->schedule], p->zero_stage, hspmd_plan_device_count(p), c->device_count);
 	if (report->price_per_hour > 0)
-		say(to, "its nodes cost %.6g an hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
+		say(to, "its nodes cost %.6g per hour, a step %.4g\n", report->price_per_hour, report->price_per_hour * x->step_s / 3600);
 	if (current)
 		say(to, "%.4g GB of training state move from the current plan\n", report->moved_bytes / 1e9);
 	for (int i = 0; i < report->shortage_count && i < HSPMD_SHORTAGE_MAX; i++) {

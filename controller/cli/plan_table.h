@@ -9,10 +9,10 @@
 
 #define HSPMD_PLAN_COLUMNS 100
 
-/* Print sentences, lines broken between words so that none is wider than that; a broken line goes on two columns in. */
+/* Print sentences, broken between words so that no line is wider than that; continuation lines are indented by two columns. */
 void hspmd_plan_wrap(FILE *to, const char *text);
 
-/* current: there is a present plan, from which bytes move. */
+/* current: there is a current plan, from which bytes move. */
 void hspmd_plan_table(FILE *to, const struct hspmd_plan *p, const struct hspmd_cluster *c, const struct hspmd_solve_report *report,
                       bool current);
 

@@ -20,7 +20,7 @@ json_t *run_state_manifest(const struct run_config *c, const char *id, json_t *c
 	return manifest;
 }
 
-/* Another run's checkpoints in the same folder are not ours to resume from. */
+/* This run must not resume from another run's checkpoints in the same folder. */
 static bool ours(const struct run_config *c, const json_t *checkpoint)
 {
 	json_t *manifest = json_object_get(checkpoint, "manifest");
@@ -47,7 +47,7 @@ int run_state_choose(const struct run_config *c, json_t *found, json_t *readers,
 	if (!rc)
 		rc = hspmd_checkpoint_choose(own, readers, &stored, &err);
 	if (rc)
-		hspmd_info("no checkpoint to go on from: %s", err.text[0] ? err.text : "out of memory");
+		hspmd_info("no checkpoint to continue from: %s", err.text[0] ? err.text : "out of memory");
 	json_decref(own);
 	*choice = (struct run_checkpoint_choice){ stored.step, stored.manifest, stored.files, stored.durable };
 	return rc;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The judgements that the job controller borrows from the runtime: which checkpoints are whole, and of this run. */
+/* Functions of the runtime that the job controller calls through its config: which checkpoints are complete, and belong to this run. */
 #ifndef HSPMD_CONTROLLER_CLI_RUN_STATE_H
 #define HSPMD_CONTROLLER_CLI_RUN_STATE_H
 

@@ -12,12 +12,12 @@
 #include "common/clock.h"
 #include "common/log.h"
 
-#define MOST_ENDS 20   /* of its process ... */
-#define WITHIN_S 600.0 /* ... in this time: more means that it will not do any better the next time */
+#define MOST_ENDS 20   /* more ends than this ... */
+#define WITHIN_S 600.0 /* ... within this time mean that another restart would not help */
 
 static volatile sig_atomic_t child;
 
-/* A terminal signals the child itself. */
+/* Signals of a terminal reach the child anyway. */
 static void pass_on(int number, siginfo_t *info, void *unused)
 {
 	(void)unused;
@@ -37,7 +37,7 @@ static void watch_signals(bool on)
 		sigaction(numbers[i], &a, NULL);
 }
 
-/* Its status; agents that it leaves behind become this process's children, and are waited for, too. */
+/* Returns the child's status. Agents that it leaves behind become this process's children; their ends are collected, too. */
 static int wait_for(pid_t pid)
 {
 	int status;

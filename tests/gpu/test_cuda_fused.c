@@ -304,7 +304,7 @@ static void whole_models(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(pairs_f32), cmocka_unit_test(pairs_bf16), cmocka_unit_test(whole_models) };
-	setenv("HSPMD_CUDA_OVERSUBSCRIBE", "1", 1);
+	setenv("HSPMD_CUDA_SHARE", "1", 1); /* HSPMD_CUDA_OVERSUBSCRIBE by the name of earlier versions, which must go on working */
 	setenv("HSPMD_CUDA_TUNE", "0", 0);
 	gpu = gpu_open();
 	int status = cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,8 +55,8 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 	cudaError_t status = cudaGetDeviceCount(&count);
 	if (status)
 		return hspmd_cuda_failed(status, "no GPU can be used", err);
-	const char *oversubscribe =
-	        getenv("HSPMD_CUDA_OVERSUBSCRIBE"); /* =1: devices beyond the last GPU share those there are, for tests on few */
+	/* =1: devices beyond the last GPU share the GPUs that exist, for tests on a machine with few. */
+	const char *oversubscribe = hspmd_cuda_getenv("HSPMD_CUDA_OVERSUBSCRIBE", "HSPMD_CUDA_SHARE");
 	if (oversubscribe && !strcmp(oversubscribe, "1") && count > 0 && index >= 0)
 		index %= count;
 	if (index < 0 || index >= count)

@@ -10,6 +10,7 @@
 #define HSPMD_CUDA_CUDA_H
 
 #include <cuda_runtime.h>
+#include <stdlib.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -78,6 +79,13 @@ int hspmd_cuda_download_concurrent(struct hspmd_cuda *cuda, void *host, const vo
 int hspmd_cuda_event_wait(struct hspmd_cuda *cuda, cudaEvent_t event, struct hspmd_error *err);
 
 size_t hspmd_cuda_dtype_bytes(enum hspmd_dtype dtype);
+
+/* An environment variable; if it is not set, the variable by which earlier versions called it. */
+static inline const char *hspmd_cuda_getenv(const char *name, const char *old_name)
+{
+	const char *value = getenv(name);
+	return value ? value : getenv(old_name);
+}
 
 /* A CUDA call that failed: -1 and err "what: why". */
 int hspmd_cuda_failed(cudaError_t status, const char *what, struct hspmd_error *err);

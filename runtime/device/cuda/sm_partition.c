@@ -27,7 +27,7 @@ static int partition_of(const char *list, int index)
 #if defined EMULATE || CUDA_VERSION < 12040
 int hspmd_cuda_sm_partition_open(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 {
-	const char *list = getenv("HSPMD_CUDA_SM_PARTITION");
+	const char *list = hspmd_cuda_getenv("HSPMD_CUDA_SM_PARTITION", "HSPMD_CUDA_SHARES");
 	(void)cuda;
 	return partition_of(list, index) > 0 ? hspmd_fail(err, "HSPMD_CUDA_SM_PARTITION: built without green contexts (CUDA 12.4)") : 0;
 }
@@ -75,7 +75,7 @@ static CUresult cut(const struct calls *c, const char *list, int index, CUdevice
 
 int hspmd_cuda_sm_partition_open(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 {
-	const char *list = getenv("HSPMD_CUDA_SM_PARTITION");
+	const char *list = hspmd_cuda_getenv("HSPMD_CUDA_SM_PARTITION", "HSPMD_CUDA_SHARES");
 	struct calls c;
 	CUdevResource own;
 	CUdevResourceDesc description;

@@ -80,7 +80,7 @@ static int find_calls(void *library, struct hspmd_nccl *n, const char *name, str
  * first used. */
 static void set_environment(void)
 {
-	const char *oversubscribe = getenv("HSPMD_CUDA_OVERSUBSCRIBE");
+	const char *oversubscribe = hspmd_cuda_getenv("HSPMD_CUDA_OVERSUBSCRIBE", "HSPMD_CUDA_SHARE");
 	char id[32];
 	snprintf(id, sizeof id, "hspmd-%ld", (long)getpid());
 	if (oversubscribe && !strcmp(oversubscribe, "1"))
