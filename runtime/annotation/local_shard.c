@@ -18,8 +18,8 @@ static int64_t bound(int64_t n, int64_t unit, int parts, const int64_t *weights,
 		}
 	}
 	int64_t units = n / unit + (n % unit != 0);
-	__int128 at = (2 * (__int128)units * prefix + total) / (2 * (__int128)total) *
-	              unit; /* to the nearest: a ratio of 7:5 that is written as fractions must not become 6:6 */
+	/* to the nearest: a ratio of 7:5 that is written as fractions must not become 6:6 */
+	__int128 at = (2 * (__int128)units * prefix + total) / (2 * (__int128)total) * unit;
 	return at < n ? (int64_t)at : n;
 }
 

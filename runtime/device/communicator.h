@@ -29,8 +29,8 @@ struct hspmd_communicator_ops {
 	/* Checks whether this device can take part in groups. `kind` receives the kind: equal on all devices that can form a group ("nccl
 	 * 2.27"). -1 and err: what is missing or too old. */
 	int (*probe)(struct hspmd_device *dev, char kind[HSPMD_COMMUNICATOR_KIND_BYTES], struct hspmd_error *err);
-	uint64_t (*device_id)(
-	        struct hspmd_device *dev); /* number of the device within this process: a device can be in a group only once */
+	/* Number of the device within this process: a device can be in a group only once. */
+	uint64_t (*device_id)(struct hspmd_device *dev);
 	/* Use these limits from now on; unwatch() ends it, unless another watch has replaced this one. */
 	void (*watch)(struct hspmd_device *dev, const struct hspmd_communicator_watch *watch);
 	void (*unwatch)(struct hspmd_device *dev, const atomic_int *abort);

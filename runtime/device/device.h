@@ -62,8 +62,8 @@ struct hspmd_device_ops {
 	int (*capture_end)(struct hspmd_device *dev, struct hspmd_device_graph **captured, struct hspmd_error *err);
 	int (*replay)(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err);
 	void (*graph_free)(struct hspmd_device *dev, struct hspmd_device_graph *captured); /* NULL is fine */
-	const struct hspmd_communicator_ops
-	        *communicators; /* communication between such devices without host memory (runtime/device/communicator.h); NULL: none */
+	/* Communication between such devices without host memory (runtime/device/communicator.h); NULL: none. */
+	const struct hspmd_communicator_ops *communicators;
 };
 
 /* First member of every device's struct. */

@@ -64,7 +64,8 @@ struct hspmd_index_map {
 static inline struct hspmd_index_map hspmd_index_map_of(const struct hspmd_view *v)
 {
 	struct hspmd_index_map map = { 1, 0, { v->rank ? v->shape[v->rank - 1] : 1 }, { 1 } };
-	int64_t size = v->rank ? v->full[v->rank - 1] : 1, stride = size; /* of the merged dimension; of the next one in the full tensor */
+	/* size: of the merged dimension; stride: of the next dimension in the full tensor */
+	int64_t size = v->rank ? v->full[v->rank - 1] : 1, stride = size;
 	map.first = v->rank ? v->start[v->rank - 1] : 0;
 	for (int d = v->rank - 2; d >= 0; d--) {
 		int last = map.rank - 1;

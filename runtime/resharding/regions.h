@@ -11,8 +11,8 @@
 
 struct hspmd_region {
 	struct hspmd_box box;
-	int x_count,
-	        y_count; /* indices of the boxes x and y that contain it, ascending; regions with the same lists may share the arrays */
+	/* Indices of the boxes x and y that contain it, ascending; regions with the same lists may share the arrays. */
+	int x_count, y_count;
 	const int *x, *y;
 };
 

@@ -105,8 +105,8 @@ bool hspmd_hull_is_box(const struct hspmd_box *hull, int64_t volume);
 /* ---- cost.c */
 double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes); /* the caller's device numbers */
 int hspmd_cost_prepare(struct resolver *r); /* call once devices are numbered; -1: memory */
-void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step,
-                     double *network_busy); /* fills step->seconds, adds to network_busy */
+/* Fills step->seconds, adds to network_busy. */
+void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy);
 /* Time until the last device is done if every device runs its steps in order; at least the time of the busiest network. */
 double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *network_busy);
 /* Returns true if a is less than b by more than rounding. */
