@@ -57,7 +57,7 @@ static int by_number(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Seconds of the slowest link between members. */
+/* The slowest link among members. */
 static double link_seconds(const struct hspmd_link_cost *cost, const struct hspmd_comm_step *step, double bytes)
 {
 	double most = 0;

@@ -12,9 +12,9 @@
 
 struct hspmd_executor;
 
-/* Source of the graph's inputs. `read` fills `to` with positions [start, start + count) (dimension 1; a position may have several
- * elements) of input `name`, of sample number `number`, which counts all samples of the training: step * global batch + index within the
- * batch. The result depends on nothing but these arguments (doc/design.md, law 1). */
+/* Where the graph's inputs come from. `read` fills `to` with positions [start, start + count) of input `name` (dimension 1; a position may
+ * hold several elements) of sample number `number` of all training (step * global batch + place in the batch): the same for everyone who
+ * asks, whenever (DESIGN law 1). */
 struct hspmd_sample_source {
 	int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err);
 	void *context;

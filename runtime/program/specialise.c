@@ -205,14 +205,14 @@ static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
 
 /* ---- recomputation */
 
-/* Cheap operators with large results, which "selective" recomputes. */
+/* Cheap operators whose results are large: what "selective" throws away. */
 static bool is_cheap(enum hspmd_opcode opcode)
 {
 	return opcode == HSPMD_OP_LAYERNORM || opcode == HSPMD_OP_RMSNORM || opcode == HSPMD_OP_GELU || opcode == HSPMD_OP_SWIGLU ||
 	       opcode == HSPMD_OP_ROPE;
 }
 
-/* Returns true if this forward node may run again: only in blocks, and only if no other stage takes part and nothing accumulates. */
+/* May this forward node be run again? Blocks only; never what another stage takes part in, or what accumulates. */
 static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 {
 	const struct hspmd_program *p = w->p;
