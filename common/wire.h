@@ -24,14 +24,15 @@
  * that plan] }] manifest: { hspmd-checkpoint-1 }, memory, local and shared: folders or null (as in `checkpoint`), files: {
  * "n0-1.safetensors": [device addresses of members that can read this shard] } The worker connects, moves state, answers `started`, trains.
  * If state of the old plan is held it stays valid until `started`. stop      generation: end after the current step (agreed in the vote of
- * the step); all answer `stopped` checkpoint generation, id, memory, local, shared: folders or null: snapshot at the end of the current
- * step (agreed in the vote), write in the background, send copies to other nodes (as many as the generation's `replicas`, where the plan
- * does not hold the state twice anyway), answer `checkpoint_written` write_manifest id, manifest: {...}, folders: [paths], keep: number
- * (default: the job's): write the manifest durably into these folders, remove what `keep` no longer covers; answer `manifest_written` abort
- * generation: stop waiting, throw the transport away, keep the state; answer `aborted`. revive: true: a process that holds nothing takes up
- * first what the one before it on this device left in memory settle    generation, apply: step or null, sums: [numbers] : apply (or drop)
- * the step whose gradients were complete; answer `settled` query     generation: answer `query_reply` (a controller that was restarted
- * asks) ping      answer `pong`, whatever else is being done quit      end the process (state is thrown away)
+ * the step); all answer `stopped` checkpoint generation, id, memory, local, shared: folders or null: snapshot at the end of the first step
+ * before whose vote all were asked, or at once by who runs no steps (any more), write in the background, send copies to other nodes (as
+ * many as the generation's `replicas`, where the plan does not hold the state twice anyway), answer `checkpoint_written`, also where
+ * nothing can be written write_manifest id, manifest: {...}, folders: [paths], keep: number (default: the job's): write the manifest
+ * durably into these folders, remove what `keep` no longer covers; answer `manifest_written` abort     generation: stop waiting, throw the
+ * transport away, keep the state; answer `aborted`. revive: true: a process that holds nothing takes up first what the one before it on
+ * this device left in memory settle    generation, apply: step or null, sums: [numbers] : apply (or drop) the step whose gradients were
+ * complete; answer `settled` query     generation: answer `query_reply` (a controller that was restarted asks) ping      answer `pong`,
+ * whatever else is being done quit      end the process (state is thrown away)
  *
  * worker -> controller
  *   hello     device, pid

@@ -8,6 +8,7 @@
 
 #include "common/alloc.h"
 #include "common/log.h"
+#include "common/order.h"
 #include "runtime/comm/devcomm_internal.h"
 
 /* ---- the groups that the program uses */
@@ -51,13 +52,7 @@ static struct devcomm_group *enter_call(struct hspmd_devcomm *d, bool pair, cons
 	return g;
 }
 
-static int by_number(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return x < y ? -1 : x > y;
-}
-
-/* The slowest link among members. */
+/* Seconds of the slowest link between members. */
 static double link_seconds(const struct hspmd_link_cost *cost, const struct hspmd_comm_step *step, double bytes)
 {
 	double most = 0;
@@ -101,7 +96,7 @@ static int add_collective(struct hspmd_devcomm *d, const struct hspmd_devcomm_us
 		ranks[i] = d->o.rank_of[step->members[i]];
 		mine |= ranks[i] == d->o.rank;
 	}
-	qsort(ranks, (size_t)step->member_count, sizeof *ranks, by_number);
+	qsort(ranks, (size_t)step->member_count, sizeof *ranks, hspmd_int_order);
 	struct devcomm_group *g = NULL;
 	bool known = false;
 	if (mine && step->member_count > 1 && ranks[0] >= 0) {

@@ -6,19 +6,12 @@
 
 #include "common/format/job.h"
 #include "runtime/comm/engine.h"
+#include "runtime/input/sample_source.h"
 #include "runtime/state/persistent.h"
 #include "runtime/program/program.h"
 #include "runtime/exec/timeline.h"
 
 struct hspmd_executor;
-
-/* Where the graph's inputs come from. `read` fills `to` with positions [start, start + count) of input `name` (dimension 1; a position may
- * hold several elements) of sample number `number` of all training (step * global batch + place in the batch): the same for everyone who
- * asks, whenever (DESIGN law 1). */
-struct hspmd_sample_source {
-	int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err);
-	void *context;
-};
 
 struct hspmd_executor_options {
 	const struct hspmd_program *program; /* borrowed, like all pointers here */

@@ -205,14 +205,7 @@ static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
 
 /* ---- recomputation */
 
-/* Cheap operators whose results are large: what "selective" throws away. */
-static bool is_cheap(enum hspmd_opcode opcode)
-{
-	return opcode == HSPMD_OP_LAYERNORM || opcode == HSPMD_OP_RMSNORM || opcode == HSPMD_OP_GELU || opcode == HSPMD_OP_SWIGLU ||
-	       opcode == HSPMD_OP_ROPE;
-}
-
-/* May this forward node be run again? Blocks only; never what another stage takes part in, or what accumulates. */
+/* Returns true if this forward node may run again: only in blocks, and only if no other stage takes part and nothing accumulates. */
 static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 {
 	const struct hspmd_program *p = w->p;
@@ -227,7 +220,7 @@ static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 	for (int o = 0; o < op->output_count; o++)
 		if (op->out[o] >= 0 && p->graph->tensors[op->out[o]].role == HSPMD_TENSOR_LOSS)
 			return false; /* the loss would be counted twice */
-	return recompute == HSPMD_RECOMPUTE_FULL || is_cheap(op->opcode);
+	return recompute == HSPMD_RECOMPUTE_FULL || hspmd_op_types[op->opcode]->cheap;
 }
 
 /* Mark the forward nodes of a block whose results its backward pass needs, directly or indirectly. */

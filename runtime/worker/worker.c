@@ -378,7 +378,7 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
 		return -1;
 	own.stop = atomic_load(&w->stop) == w->active->number;
-	own.checkpoint = worker_checkpoint_requested(w);
+	own.checkpoint = worker_checkpoint_possible(w);
 	set_ready(w, true);
 	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_update(w, err) ||
 	    hspmd_executor_commit(ex, w->step, all, err))
@@ -443,9 +443,7 @@ static int run_steps(struct worker *w)
 		double began = hspmd_now(), pace = test_pace();
 		if (train_step(w, &all, &err))
 			return atomic_load(&g->abort) ? 0 : worker_fault(w, g->number, &err);
-		if (all.checkpoint > 0 && worker_snapshot(w, &err) && worker_fault(w, g->number, &err))
-			return -1;
-		if (tell_met(w))
+		if ((all.checkpoint >= g->voter_count && worker_snapshot(w)) || tell_met(w))
 			return -1;
 		if (all.stop > 0 && w->step < w->setup.job->steps)
 			return tell_stopped(w, g->number);
@@ -461,7 +459,9 @@ static int train(struct worker *w)
 	w->training = true;
 	int status = run_steps(w);
 	w->training = false;
-	return status;
+	return status || w->quit
+	               ? status
+	               : worker_serve_late(w, atomic_load(&w->active->abort) ? "its generation was called off before a step's end" : NULL);
 }
 
 /* ---- unplanned ends */
@@ -514,18 +514,21 @@ static int abort_generation(struct worker *w, json_t *m)
 	return hspmd_inbox_send(w->inbox, answer);
 }
 
-/* Answers a restarted controller, which queries the workers' state. */
+/* Answers a restarted controller, which queries the workers' state. A worker that the previous controller told to stop does not train
+ * on. */
 static int report_state(struct worker *w, int number)
 {
 	json_t *answer = state_report(w, "query_reply", number);
 	if (!answer)
 		return -1;
 	json_object_set_new(answer, "holds", w->active ? json_integer(w->active->number) : json_null());
-	json_object_set_new(answer, "training", json_boolean(w->training && w->active && w->active->number == number));
+	json_object_set_new(answer, "training",
+	                    json_boolean(w->training && w->active && w->active->number == number && atomic_load(&w->stop) != number));
 	return hspmd_inbox_send(w->inbox, answer);
 }
 
-/* The controller has answers from all survivors: the step in doubt took place for all or for none of them. */
+/* The controller has answers from all survivors: the step in doubt took place for all or for none of them. A worker that cannot follow
+ * shows it by the step that it reports. */
 static int settle(struct worker *w, json_t *m)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
@@ -536,12 +539,12 @@ static int settle(struct worker *w, json_t *m)
 			.square_sum = number_or_nan(json_array_get(sums, 0)),
 			.loss = number_or_nan(json_array_get(sums, 1)),
 		};
-		if (worker_before_update(w, &err) || hspmd_executor_commit(w->active->executor, w->step, &all, &err))
-			return worker_fault(w, number, &err);
-		w->recent_step[w->step % RECENT] = w->step;
-		w->recent_loss[w->step % RECENT] = all.loss;
-		w->totals = all;
-		w->applied = w->step++;
+		if (worker_before_update(w, &err) || hspmd_executor_commit(w->active->executor, w->step, &all, &err)) {
+			if (worker_fault(w, number, &err))
+				return -1;
+		} else {
+			remember_step(w, &all);
+		}
 	}
 	set_ready(w, false);
 	return hspmd_inbox_send(w->inbox, state_report(w, "settled", number));
@@ -562,6 +565,8 @@ static void hear(void *context, json_t *m)
 		atomic_store(&w->stop, number);
 	if (!strcmp(type, "checkpoint"))
 		worker_request_checkpoint(w, m);
+	if (!strcmp(type, "query")) /* by another controller, which did not ask what the one before did */
+		worker_forget_checkpoint(w);
 	if (strcmp(type, "abort") && !lost)
 		return;
 	pthread_mutex_lock(&w->lock);

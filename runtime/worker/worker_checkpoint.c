@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker's part in a checkpoint: takes an image of the state after a step that all workers agreed on, writes it in the background,
- * and reports when it is on disk. */
+/* The worker's part in a checkpoint: takes an image of the state after a step before which all workers had been asked, or of the state in
+ * which they stopped, writes it in the background, and reports when it is on disk. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/alloc.h"
-#include "common/clock.h"
 #include "common/log.h"
 #include "common/shm_dir.h"
 #include "runtime/state/checkpoint.h"
@@ -40,15 +38,6 @@ void worker_request_checkpoint(struct worker *w, json_t *message)
 	pthread_mutex_unlock(&w->lock);
 }
 
-double worker_checkpoint_requested(struct worker *w)
-{
-	pthread_mutex_lock(&w->lock);
-	bool asked = w->checkpoint_request && w->active &&
-	             json_integer_value(json_object_get(w->checkpoint_request, "generation")) == w->active->number;
-	pthread_mutex_unlock(&w->lock);
-	return asked;
-}
-
 static json_t *take_request(struct worker *w)
 {
 	pthread_mutex_lock(&w->lock);
@@ -58,18 +47,24 @@ static json_t *take_request(struct worker *w)
 	return request;
 }
 
-/* The vote may announce a request before the request itself has arrived from the controller. */
-static json_t *await_request(struct worker *w, struct hspmd_error *err)
+void worker_forget_checkpoint(struct worker *w)
 {
-	double deadline = hspmd_now() + w->setup.timeout_s;
-	while (!worker_checkpoint_requested(w)) {
-		if (atomic_load(&w->active->abort) || hspmd_now() > deadline) {
-			hspmd_fail(err, "a checkpoint was agreed on, but its request did not arrive within %.0f s", w->setup.timeout_s);
-			return NULL;
-		}
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
-	return take_request(w);
+	json_decref(take_request(w));
+}
+
+/* Returns true if a request for the active generation has not been served yet. */
+static bool is_asked(struct worker *w)
+{
+	pthread_mutex_lock(&w->lock);
+	bool asked = w->checkpoint_request && w->active &&
+	             json_integer_value(json_object_get(w->checkpoint_request, "generation")) == w->active->number;
+	pthread_mutex_unlock(&w->lock);
+	return asked;
+}
+
+bool worker_checkpoint_possible(struct worker *w)
+{
+	return is_asked(w) && !(w->checkpoints && w->checkpoints->waiting && hspmd_writer_busy(w->checkpoints->writer));
 }
 
 static int answer(struct worker *w, const char *id, int64_t step, int generation, json_t *report, const char *error)
@@ -100,6 +95,7 @@ static void *wait_written(void *argument)
 	       status == 1   ? NULL
 	       : err.text[0] ? err.text
 	                     : "not written");
+	hspmd_inbox_post(p->w->inbox, json_pack("{ss}", "type", "checkpoint")); /* one that has waited for the writer can be served now */
 	free(p->id);
 	free(p);
 	return NULL;
@@ -285,28 +281,45 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	return status;
 }
 
-/* Start to write, with a thread that reports the result. */
-static int serve(struct worker *w, json_t *request, struct hspmd_error *err)
+/* Start to write, with a thread that reports the result. A request that cannot be started is answered too: the controller waits for all. */
+static int serve(struct worker *w, json_t *request)
 {
+	struct hspmd_error err = { "" };
 	const char *id = json_string_value(json_object_get(request, "id"));
-	if (begin(w, request, err))
-		return answer(w, id ? id : "", w->step, w->active->number, NULL, err->text);
+	if (begin(w, request, &err))
+		return answer(w, id ? id : "", w->step, w->active->number, NULL, err.text);
 	struct wait *p = calloc(1, sizeof *p);
 	if (p)
 		*p = (struct wait){ w, strdup(id ? id : ""), w->step, w->active->number };
 	if (!p || !p->id || pthread_create(&w->checkpoints->waiter, NULL, wait_written, p)) {
 		free(p ? p->id : NULL);
 		free(p);
-		return hspmd_fail_memory(err, "starting a checkpoint");
+		return answer(w, id ? id : "", w->step, w->active->number, NULL, "cannot start a thread that waits for the disk");
 	}
 	w->checkpoints->waiting = true;
 	return 0;
 }
 
-int worker_snapshot(struct worker *w, struct hspmd_error *err)
+int worker_snapshot(struct worker *w)
 {
-	json_t *request = await_request(w, err);
-	int status = request ? serve(w, request, err) : -1;
+	json_t *request = take_request(w);
+	int status = request ? serve(w, request) : 0; /* none: another controller has come meanwhile, which has not asked */
+	json_decref(request);
+	return status;
+}
+
+int worker_serve_late(struct worker *w, const char *why_not)
+{
+	bool holds = is_asked(w) && w->active->executor;
+	if (!why_not && holds && !worker_checkpoint_possible(w))
+		return 0; /* wait_written comes back to it */
+	json_t *request = take_request(w);
+	const char *id = json_string_value(json_object_get(request, "id"));
+	int number = (int)json_integer_value(json_object_get(request, "generation")), status = 0;
+	if (!why_not && !holds)
+		why_not = "this worker does not hold that generation's state";
+	if (request)
+		status = why_not ? answer(w, id ? id : "", w->step, number, NULL, why_not) : serve(w, request);
 	json_decref(request);
 	return status;
 }
@@ -353,12 +366,9 @@ int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message
 		return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error",
 		                                            status ? err.text : NULL));
 	}
-	if (strcmp(type, "checkpoint") || w->training || !w->active || !w->active->executor || !worker_checkpoint_requested(w))
-		return 0; /* a running step executes it, or it has been executed */
-	json_t *request = take_request(w);
-	int status = serve(w, request, &err);
-	json_decref(request);
-	return status;
+	if (strcmp(type, "checkpoint") || (w->training && is_asked(w)))
+		return 0; /* the end of a step, or of the training, serves it */
+	return worker_serve_late(w, NULL);
 }
 
 void worker_end_checkpoints(struct worker *w)

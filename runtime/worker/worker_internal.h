@@ -41,10 +41,18 @@ struct worker {
 int worker_fault(struct worker *w, int generation, const struct hspmd_error *err);
 
 /* ---- worker_checkpoint.c */
-void worker_request_checkpoint(struct worker *w, json_t *message); /* called in the reading thread */
-double worker_checkpoint_requested(struct worker *w);              /* 1 or 0, for the vote */
-/* All devices agreed to a checkpoint after this step: copy the state and write it in the background. */
-int worker_snapshot(struct worker *w, struct hspmd_error *err);
+/* Called in the reading thread: a request has arrived; the controller that made the request is gone. */
+void worker_request_checkpoint(struct worker *w, json_t *message);
+void worker_forget_checkpoint(struct worker *w);
+/* For the vote: returns true if a request has not been served, and the previous checkpoint, perhaps of another controller, has been
+ * written. */
+bool worker_checkpoint_possible(struct worker *w);
+/* All workers had been asked, and were able, when they voted on this step, so that none waits for another: copy the state and write it in
+ * the background. -1: the controller cannot be told. */
+int worker_snapshot(struct worker *w);
+/* No further step would serve a pending request: serve the request now or as soon as the writer is free, or, if why_not is given, refuse
+ * it. -1: the controller cannot be told. */
+int worker_serve_late(struct worker *w, const char *why_not);
 /* To be called before the state changes: returns 0 when no image of it is being taken any more. */
 int worker_before_update(struct worker *w, struct hspmd_error *err);
 /* To be called before this generation's connections are closed: afterwards no copies are sent over them. NULL is fine. */
