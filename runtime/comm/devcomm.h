@@ -10,8 +10,8 @@
 #ifndef HSPMD_COMM_DEVCOMM_H
 #define HSPMD_COMM_DEVCOMM_H
 
-#include "runtime/device/communicator.h"
 #include "runtime/comm/transport.h"
+#include "runtime/device/communicator.h"
 #include "runtime/resharding/resolve.h"
 
 /* The communicators that a worker has created; one cache per device. May be used by several threads. Destroy it after everything that

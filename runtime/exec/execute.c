@@ -7,9 +7,9 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
-#include "runtime/op/op.h"
 #include "runtime/exec/parameters.h"
 #include "runtime/exec/replay.h"
+#include "runtime/op/op.h"
 #include "runtime/state/spill.h"
 
 struct hspmd_executor {

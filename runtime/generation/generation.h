@@ -7,11 +7,11 @@
 #include <jansson.h>
 #include <stdatomic.h>
 
-#include "runtime/input/data.h"
 #include "runtime/exec/execute.h"
-#include "runtime/program/parameter_layout.h"
-#include "runtime/generation/state_transfer.h"
 #include "runtime/generation/checkpoint_placement.h"
+#include "runtime/generation/state_transfer.h"
+#include "runtime/input/data.h"
+#include "runtime/program/parameter_layout.h"
 
 /* What stays the same for the lifetime of a worker. */
 struct hspmd_worker_setup {

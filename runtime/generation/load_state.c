@@ -5,9 +5,9 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
+#include "runtime/generation/generation.h"
 #include "runtime/state/checkpoint.h"
 #include "runtime/state/weights.h"
-#include "runtime/generation/generation.h"
 
 /* Collects holdings and needs. */
 struct inventory {

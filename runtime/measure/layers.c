@@ -6,8 +6,8 @@
 
 #include "common/alloc.h"
 #include "common/clock.h"
-#include "runtime/measure/measure.h"
 #include "runtime/exec/execute.h"
+#include "runtime/measure/measure.h"
 
 /* The number of blocks is at least BLOCKS_MIN and so large that their state exceeds a processor's caches, as a full model's state does. */
 #define STATE_BYTES ((int64_t)256 << 20)

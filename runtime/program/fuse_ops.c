@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "runtime/tensor/opcode_list.h"
 #include "runtime/op/op.h"
 #include "runtime/program/program.h"
+#include "runtime/tensor/opcode_list.h"
 
 static const enum hspmd_opcode pairs[] = {
 #define OPCODE(opcode, name) HSPMD_OP_##opcode,

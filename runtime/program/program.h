@@ -12,8 +12,8 @@
 #include "common/format/job.h"
 #include "common/format/plan.h"
 #include "runtime/device/device.h"
-#include "runtime/sharding/spmd.h"
 #include "runtime/model/build.h"
+#include "runtime/sharding/spmd.h"
 
 #define HSPMD_PROGRAM_MAX_LOSSES 512 /* the loss itself, and one auxiliary loss per layer of experts */
 

@@ -5,8 +5,8 @@
 #define HSPMD_STATE_WEIGHTS_H
 
 #include "common/error.h"
-#include "runtime/tensor/box.h"
 #include "runtime/state/checkpoint.h"
+#include "runtime/tensor/box.h"
 
 struct hspmd_weights;
 struct hspmd_weights *hspmd_weights_open(const char *path, struct hspmd_error *err);

@@ -119,7 +119,7 @@ static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspm
 /* Copies are optional: failures are only reported. */
 static json_t *make_copies(struct hspmd_writer *w)
 {
-	struct hspmd_error err = { "called off" };
+	struct hspmd_error err = { "aborted" };
 	json_t *kept = NULL;
 	pthread_mutex_lock(&w->lock);
 	const struct hspmd_copy_routes *copies = w->copies;

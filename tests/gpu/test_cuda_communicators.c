@@ -278,7 +278,7 @@ static void given_up(void **state)
 	end(&p, true);
 	fill(&next);
 	assert_int_equal(sum(&next, 0, &err), -1);
-	assert_non_null(strstr(err.text, "given up"));
+	assert_non_null(strstr(err.text, "aborted"));
 	end(&next, true);
 	close_pair(&p);
 }

@@ -34,7 +34,7 @@ void scene_add_box(float *dst, const struct hspmd_box *dst_box, const float *src
 			        src[(r - src_box->lo[0]) * (src_box->hi[1] - src_box->lo[1]) + k - src_box->lo[1]];
 }
 
-/* ---- a step, its inputs and what must come out */
+/* ---- a step, its inputs and expected outputs */
 
 struct scene {
 	int members;
@@ -50,12 +50,12 @@ struct scene {
 	struct hspmd_address devcomm[SCENE_MEMBERS];
 	pthread_barrier_t everybody;
 	atomic_int failed;
-	int left_out; /* rank that has nothing direct; -1: none */
+	int left_out; /* rank without device-to-device communication; -1: none */
 	int directs;
 	struct hspmd_error err[SCENE_MEMBERS];
 	int rv[SCENE_MEMBERS];
-	int sent[SCENE_MEMBERS][SCENE_MEMBERS]; /* messages, by rank from and to */
-	bool small;                             /* of moves: what goes between two fits one message */
+	int sent[SCENE_MEMBERS][SCENE_MEMBERS]; /* number of messages, by rank from and to */
+	bool small;                             /* of moves: everything between two members fits in one message */
 };
 
 /* ---- counting messages */
@@ -65,7 +65,7 @@ static struct scene *playing;
 static int send_and_count(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
                           struct hspmd_error *err)
 {
-	playing->sent[t->options.rank][to]++; /* a thread a rank */
+	playing->sent[t->options.rank][to]++; /* one thread per rank */
 	return hspmd_transport_memory.send(t, to, tag, data, bytes, r, err);
 }
 
@@ -123,7 +123,7 @@ static void fill_scene(struct scene *s)
 		s->out[r] = malloc((size_t)m * sizeof(float));
 		s->want[r] = malloc((size_t)m * sizeof(float));
 		for (int64_t i = 0; i < n; i++)
-			/* Sums of the latter are not exact: order shows. */
+			/* Sums of these values are not exact, so that the order of addition shows. */
 			s->in[r][i] = ground->devcomm ? (float)draw(1000) : ldexpf((float)(draw(1 << 24) - (1 << 23)), (int)draw(12));
 		for (int64_t i = 0; i < m; i++)
 			s->out[r][i] = s->want[r][i] = (float)draw(1000);
@@ -142,7 +142,7 @@ static int rank_of_device(int device)
 	return (device - 3) / 2;
 }
 
-/* One element of every output after the step. */
+/* Compute one element of every output after the step. */
 static void reference(struct scene *s)
 {
 	struct hspmd_comm_step *p = &s->step;
@@ -196,7 +196,7 @@ static void reference(struct scene *s)
 	}
 }
 
-/* ---- running it */
+/* ---- running the step */
 
 struct runner {
 	struct scene *s;
@@ -204,7 +204,7 @@ struct runner {
 	pthread_t thread;
 };
 
-/* What goes straight from device to device: this rank's part, from everybody's addresses. */
+/* Open device-to-device communication: this rank's part, from all members' addresses. */
 static int open_direct(struct scene *s, int rank, struct hspmd_device *dev, const int *rank_of, struct hspmd_communicator_cache *cache,
                        struct hspmd_devcomm **d, struct hspmd_error *err)
 {
@@ -249,7 +249,7 @@ static int run_steps(struct scene *s, int rank, struct hspmd_device *dev, struct
 			rv = ops->to_device(dev, out, s->out[rank], m, err);
 		if (!rv)
 			rv = ops->to_device(dev, in, s->in[rank], n, err);
-		/* Some say early what they will receive, some several steps ahead. */
+		/* Some members post receives early, some several steps ahead. */
 		int ahead = rank % 3 == 1 ? i + 1 : rank % 3 == 2 ? s->repeat : 0;
 		for (; expected < ahead && !rv; expected++)
 			rv = hspmd_comm_post_receives(c, &s->transfer, &s->step, HSPMD_F32, (uint64_t)(expected + 1) << 8, err) < 0;
@@ -299,7 +299,7 @@ static void *run_thread(void *arg)
 	return NULL;
 }
 
-/* What is small goes in one message from one member to another, however many boxes it is; what is added, in another. */
+/* Small moves from one member to another use one message, however many boxes there are; moves that add use another. */
 static void check_messages(const struct scene *s)
 {
 	int most[SCENE_MEMBERS][SCENE_MEMBERS] = { 0 };
@@ -457,7 +457,7 @@ static int by_pair(const void *a, const void *b)
 	return x->from != y->from ? x->from - y->from : x->to - y->to;
 }
 
-/* Moves onto one receiver that overwrite must not overlap; those that add may. Rows are dealt out so. */
+/* Moves to one receiver that overwrite must not overlap; moves that add may. Rows are assigned accordingly. */
 void scene_batched(int trials)
 {
 	for (int trial = 0; trial < trials; trial++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication steps made up at random, and what must come of them: every member's output is, to the bit, what copying and adding in
- * member order gives. Members are threads on the strict transport. */
+/* Random communication steps and their expected outputs: every member's output equals, to the bit, the result of copying and adding in
+ * member order. Members are threads on the strict transport. */
 #ifndef TESTS_COMM_SCENE_H
 #define TESTS_COMM_SCENE_H
 
@@ -8,16 +8,16 @@
 
 #include "runtime/device/device.h"
 
-#define SCENE_MEMBERS 6 /* at most */
+#define SCENE_MEMBERS 6 /* maximum */
 
-/* On what the steps run. */
+/* The devices and transports that steps run on. */
 struct scene_ground {
-	struct hspmd_device *(*open)(int rank); /* a member's device; NULL: none can be had */
+	struct hspmd_device *(*open)(int rank); /* open a member's device; NULL: not available */
 	void (*close)(struct hspmd_device *dev);
-	bool devcomm; /* devices communicate without the transport (all but one of some scenes); sums are then of whole numbers, whose order
-	                 does not matter */
+	bool devcomm;    /* devices communicate without the transport (in some scenes all but one); sums are then of integers, for which the
+	                    order does not matter */
 	int64_t longest; /* rows and columns of the largest tensors */
-	int directs;     /* counted: scenes in which a group was direct */
+	int directs;     /* counted: scenes in which a group used device-to-device communication */
 };
 void scene_use(struct scene_ground *ground);
 
@@ -25,7 +25,7 @@ void scene_use(struct scene_ground *ground);
 void scene_add_box(float *dst, const struct hspmd_box *dst_box, const float *src, const struct hspmd_box *src_box,
                    const struct hspmd_box *part);
 
-/* So many steps of a kind, each checked. */
+/* Run this many steps of a kind and check each. */
 void scene_sums(int trials);
 void scene_gathers(int trials);
 void scene_batched(int trials);

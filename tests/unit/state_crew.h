@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For tests of copies: four workers on three nodes (0 and 1 on n0, 2 on n1, 3 on n2) that write one checkpoint below scene_root and keep
- * one another's shards. */
+ * each other's shards. */
 #ifndef HSPMD_TESTS_STATE_CREW_H
 #define HSPMD_TESTS_STATE_CREW_H
 
@@ -25,13 +25,13 @@ struct crew {
 	struct hspmd_device dev;
 };
 
-/* Everybody writes and copies; `spoil` (may be NULL) changes the transport of worker 2 first. Free with end_crew. */
+/* All workers write and copy; `spoil` (may be NULL) changes the transport of worker 2 first. Free with end_crew. */
 struct crew *run_crew(int64_t step, int replicas, bool call_off, const struct hspmd_transport_ops *spoil);
 void end_crew(struct crew *c);
 
-/* What a worker's report says of copies. */
+/* The part of a worker's report about copies. */
 json_t *crew_copies(const struct crew *c, int worker, const char *key);
-/* Of all that was written, own and copied. NULL and err: it is not whole. */
+/* The manifest of all shards, own and copied. NULL and err: it is incomplete. */
 struct hspmd_manifest *crew_manifest(const struct crew *c, int64_t step, struct hspmd_error *err);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints: what was written by some workers is read by others, slice by slice, to the bit; damage is found and the next copy used;
- * nothing partial is ever taken for whole; old ones go only when they may. */
+/* Checkpoints: shards that some workers wrote are read by others, slice by slice, to the bit; damage is detected and the next copy is
+ * used; a partial checkpoint is never taken for a complete one; old ones are removed only when that is safe. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #include "runtime/state/state_internal.h"
 #include "tests/unit/state_folder.h"
 
-/* ---- a device, near or far */
+/* ---- a device with or without its own memory */
 
 #define FAR ((uintptr_t)1 << 56)
 
@@ -32,11 +32,11 @@ static int far_to_host(struct hspmd_device *d, void *host, const void *src, size
 static const struct hspmd_device_ops near_ops = { .name = "near", .host_memory = true };
 static const struct hspmd_device_ops far_ops = { .name = "far", .to_host = far_to_host };
 
-/* Of a device that can be read beside its kernels: by the writer's thread, once all that was asked for is done, and in turn with them by
- * who holds training up. */
+/* For a device that can be read concurrently with its kernels: by the writer's thread, after all enqueued work is done, and in order
+ * with the kernels by a caller that delays training. */
 static struct {
 	pthread_t trains;
-	atomic_int synchronised, beside, fails; /* fails: reads that do */
+	atomic_int synchronised, beside, fails; /* fails: reads that fail */
 } lane;
 
 static int lane_synchronise(struct hspmd_device *d, struct hspmd_error *err)
@@ -69,7 +69,7 @@ static const struct hspmd_device_ops lane_ops = {
 	.synchronise = lane_synchronise,
 };
 
-/* One worker's shard, into its node's place (and `more`, when not NULL); the report's shard. */
+/* Write one worker's shard into its node's location (and `more`, if not NULL); returns the report's shard. */
 static json_t *write_shard(int along, int worker, int workers, int64_t step, bool far, const char *more)
 {
 	struct hspmd_device dev = { .ops = !far ? &near_ops : step % 2 ? &lane_ops : &far_ops };
@@ -138,7 +138,7 @@ static void test_round_trip(void **state)
 			for (int workers = 1; workers < 5; workers++)
 				for (int w = 0; w < workers; w++)
 					assert_int_equal(scene_read_worker(again, folders, 3, other, w, workers), 0);
-		/* With one node's folder gone, exactly its parts are missing. */
+		/* Without one node's folder exactly its parts are missing. */
 		assert_true(scene_read_worker(again, folders, 2, along, 2, 3) > 0);
 		assert_int_equal(scene_read_worker(again, folders, 2, along, 0, 3), 0);
 		hspmd_manifest_destroy(again);
@@ -146,8 +146,8 @@ static void test_round_trip(void **state)
 	}
 }
 
-/* Read beside the kernels without anybody holding training up; and a device that can no longer be read fails the checkpoint, not the
- * writer. */
+/* Reads run concurrently with kernels without delaying training; and a device that can no longer be read makes the checkpoint fail, not
+ * the writer. */
 static void test_read_beside(void **state)
 {
 	(void)state;
@@ -179,7 +179,7 @@ static void test_read_beside(void **state)
 		json_decref(report);
 		must(hspmd_writer_wait_copied(w, &err), &err);
 	}
-	/* What waits in host memory while the device is another plan's is not asked of the device. */
+	/* State that was spilled to host memory is not read from the device. */
 	for (size_t i = 0; i < n; i++)
 		slices[i].data = (const char *)slices[i].data - FAR;
 	struct hspmd_writer_job spilled = { .step = 7,
@@ -238,7 +238,7 @@ static void test_damage(void **state)
 	struct hspmd_error err;
 	int bad;
 	snprintf(file, sizeof file, "%s/n0-0.safetensors", own);
-	/* A digit of a sum in the header. */
+	/* A digit of a checksum in the header. */
 	size_t bytes;
 	char *content = hspmd_read_file(file, 1 << 30, &bytes, &err);
 	off_t sum_at = strstr(content + 8, "blocks") - content + 12;
@@ -253,7 +253,7 @@ static void test_damage(void **state)
 			flip(file, at);
 		else
 			assert_int_equal(truncate(file, 5000), 0);
-		/* The other copy is used, and without it the damage shows as a gap, never as a value. */
+		/* The other copy is used, and without it the damage is reported as a gap, never returned as a value. */
 		assert_int_equal(scene_read_worker(m, both, 2, 0, 0, 2), 0);
 		assert_true(scene_read_worker(m, one, 1, 0, 0, 2) > 0);
 		r = hspmd_reader_create(m, both, 2, &err);
@@ -318,8 +318,8 @@ static int found_steps(const char *where, char *text, size_t size)
 	return n;
 }
 
-/* Two generations whose plans divide the state otherwise, both stopped in the middle of their first checkpoint, in the folder of a whole
- * one. */
+/* Two generations whose plans split the state differently, both stopped in the middle of their first checkpoint, in the folder of a
+ * complete one. */
 static void test_half_started(void **state)
 {
 	(void)state;
@@ -332,13 +332,13 @@ static void test_half_started(void **state)
 	found_steps(scene_root, text, sizeof text);
 	assert_string_equal(text, "60 60 -1! -1! ");
 	assert_int_equal(scene_read_worker(old, folders, 2, 1, 0, 1), 0);
-	/* A shard of the other layout under the name of one that is listed: a gap, never a mixture. */
+	/* A shard of the other layout with the name of a listed one: a gap, never a mixture. */
 	struct hspmd_manifest *m = write_all(0, 2, 63, NULL);
 	json_decref(write_shard(1, 0, 2, 63, false, NULL));
 	const char *mixed[] = { scene_folder(m, "n0"), scene_folder(m, "n1") };
 	assert_true(scene_read_worker(m, mixed, 2, 0, 0, 2) > 0);
 	assert_int_equal(scene_read_worker(m, mixed, 2, 0, 1, 2), 0);
-	/* What was begun goes once a newer one stands. */
+	/* Uncommitted checkpoints are removed after a newer one is committed. */
 	must(hspmd_checkpoint_prune(scene_path("n0"), 1, &err), &err);
 	must(hspmd_checkpoint_prune(scene_path("n1"), 1, &err), &err);
 	found_steps(scene_root, text, sizeof text);
@@ -372,7 +372,7 @@ static void test_choose(void **state)
 	assert_string_equal(err.text, "param of b [2:5] is in n1-0.safetensors, which cannot be read");
 	assert_int_equal(hspmd_manifest_choose(list, 3, none, NULL, &err), -1);
 	assert_non_null(strstr(err.text, "step 42: ")); /* the newest */
-	/* A manifest is never made of less than all. */
+	/* A manifest is never assembled from less than everything. */
 	json_t *whole = hspmd_manifest_to_json(m[0]), *one = json_array_get(json_object_get(whole, "shards"), 0);
 	assert_null(hspmd_manifest_assemble(40, 1, m[0]->job, &one, 1, &err));
 	assert_non_null(strstr(err.text, "is in no shard"));
@@ -388,8 +388,8 @@ static void test_list_and_prune(void **state)
 	struct hspmd_error err;
 	for (int step = 50; step < 55; step++)
 		hspmd_manifest_destroy(write_all(0, 2, step, NULL));
-	json_decref(write_shard(0, 0, 2, 52, false, NULL)); /* once more, over what is there */
-	json_decref(write_shard(0, 0, 2, 1, false, NULL));  /* begun and never committed, long ago */
+	json_decref(write_shard(0, 0, 2, 52, false, NULL)); /* once more, over the existing one */
+	json_decref(write_shard(0, 0, 2, 1, false, NULL));  /* begun long ago and never committed */
 	json_decref(write_shard(0, 0, 2, 99, false, NULL)); /* being written now */
 	assert_int_equal(found_steps(scene_path("n0"), text, sizeof text), 7);
 	assert_string_equal(text, "-1! 50 51 52 53 54 -1! ");
@@ -399,7 +399,7 @@ static void test_list_and_prune(void **state)
 	assert_string_equal(text, "53 54 -1! ");
 	found_steps(scene_path("n1"), text, sizeof text);
 	assert_string_equal(text, "50 51 52 53 54 ");
-	/* keep 0 keeps the last all the same, and a place without any manifest loses nothing. */
+	/* keep 0 still keeps the last one, and nothing is removed from a location without any manifest. */
 	must(hspmd_checkpoint_prune(scene_path("n0"), 0, &err), &err);
 	found_steps(scene_path("n0"), text, sizeof text);
 	assert_string_equal(text, "54 -1! ");
@@ -416,7 +416,7 @@ static void test_list_and_prune(void **state)
 	assert_false(hspmd_checkpoint_same_run("/c/run-ab/n0/step", "/c/n0/step"));
 }
 
-/* Places that cannot be written are told; one good place is enough. */
+/* Locations that cannot be written are reported; one good location is sufficient. */
 static void test_bad_places(void **state)
 {
 	(void)state;
@@ -435,7 +435,7 @@ static void test_bad_places(void **state)
 	json_t *report;
 	assert_int_equal(hspmd_writer_result(w, 0, &report, &err), 0);
 	must(hspmd_writer_begin(w, &job, slices, n, &err), &err);
-	assert_int_equal(hspmd_writer_begin(w, &job, slices, n, &err), -1); /* still under way: the copy is not done before release */
+	assert_int_equal(hspmd_writer_begin(w, &job, slices, n, &err), -1); /* still running: the copy is not done before release */
 	assert_int_equal(hspmd_writer_result(w, 60, &report, &err), 1);
 	assert_non_null(strstr(json_string_value(json_object_get(json_array_get(json_object_get(report, "places"), 0), "error")), "file"));
 	assert_true(json_is_null(json_object_get(json_array_get(json_object_get(report, "places"), 1), "error")));
@@ -452,7 +452,7 @@ static void test_bad_places(void **state)
 	scene_free(slices, n);
 }
 
-/* Parts of many blocks and of odd lengths, copied by the thread alone and by the caller too: what is in the image, and its sums. */
+/* Parts of many blocks and of odd lengths, copied by the thread alone and by the caller too: checks the image's contents and checksums. */
 static void test_large_parts(void **state)
 {
 	(void)state;
@@ -499,7 +499,7 @@ static void test_large_parts(void **state)
 		free((void *)(uintptr_t)slices[i].data);
 }
 
-/* Manifests that lie. */
+/* Wrong manifests. */
 static void test_manifest_checks(void **state)
 {
 	(void)state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of shards on other nodes: who keeps whose, that they are whole, and that what fails is told and costs the checkpoint nothing. */
+/* Copies of shards on other nodes: who keeps which, that they are complete, and that failures are reported and do not harm the
+ * checkpoint. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,8 +50,8 @@ static void test_copies_spread(void **state)
 	(void)state;
 	int to[24];
 	assert_int_equal(spread(crew_node, NULL, CREW, 3, 1, NULL, to), 4);
-	assert_int_equal(spread(crew_node, NULL, CREW, 3, 3, NULL, to), 8); /* there are two other nodes for each */
-	/* Eight workers on two nodes: each keeps exactly one other's. */
+	assert_int_equal(spread(crew_node, NULL, CREW, 3, 3, NULL, to), 8); /* each has two other nodes */
+	/* Eight workers on two nodes: each keeps exactly one other's shard. */
 	const int eight[8] = { 0, 0, 0, 0, 1, 1, 1, 1 };
 	int kept[8] = { 0 };
 	assert_int_equal(spread(eight, NULL, 8, 2, 3, NULL, to), 8);
@@ -59,7 +60,7 @@ static void test_copies_spread(void **state)
 	for (int i = 0; i < 8; i++)
 		assert_int_equal(kept[i], 1);
 	assert_int_equal(spread(eight, NULL, 4, 1, 1, NULL, to), 0);
-	/* Unequal sizes: whoever keeps the large one keeps nothing else. */
+	/* Unequal sizes: the worker that keeps the large one keeps nothing else. */
 	const int four[4] = { 0, 1, 2, 3 }, sizes[4] = { 90, 30, 20, 20 };
 	uint64_t load[4] = { 0 }, most = 0;
 	assert_int_equal(spread(four, sizes, 4, 4, 1, NULL, to), 4);
@@ -68,7 +69,7 @@ static void test_copies_spread(void **state)
 	for (int i = 0; i < 4; i++)
 		most = load[i] > most ? load[i] : most;
 	assert_int_equal(most, 90);
-	/* Where it lies anyway no copy goes. */
+	/* No copy goes to a node that has the shard anyway. */
 	const int elsewhere[4] = { 1, 2, 3, 0 };
 	assert_int_equal(spread(four, NULL, 4, 4, 3, elsewhere, to), 8);
 	for (int i = 0; i < 12; i++)
@@ -87,7 +88,7 @@ static void test_copies(void **state)
 	assert_int_equal(m->shard_count, CREW);
 	for (int s = 0; s < CREW; s++)
 		assert_int_equal(m->shards[s].node_count, 2);
-	/* Any one node may go. */
+	/* Any one node may be lost. */
 	for (int gone = 0; gone < 3; gone++) {
 		const char *folders[2];
 		char nodes[2][16];
@@ -175,28 +176,28 @@ static int damaging_send(struct hspmd_transport *t, int to, uint64_t tag, const 
 	return hspmd_transport_memory.send(t, to, tag, piece, bytes, r, err);
 }
 
-/* Under a tag that nobody waits for. */
+/* Under a tag that no receive waits for. */
 static int losing_send(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
                        struct hspmd_error *err)
 {
 	return hspmd_transport_memory.send(t, to, tag + 1000, data, bytes, r, err);
 }
 
-/* What fails is told, is no copy, and costs the checkpoint nothing. */
+/* Failures are reported, give no copy, and do not harm the checkpoint. */
 static void test_copies_fail(void **state)
 {
 	(void)state;
 	struct hspmd_transport_ops spoil = hspmd_transport_memory;
 	spoil.send = losing_send;
 	struct crew *c = run_crew(71, 1, true, &spoil);
-	/* Who keeps worker 2's copy would wait for it; the others may have had theirs before they looked at the flag. */
+	/* The worker that keeps worker 2's copy would wait for it; the others may have received theirs before they checked the flag. */
 	int keeper = c->to[2][0];
 	assert_true(json_array_size(crew_copies(c, keeper, "shards")) < (size_t)c->copies[keeper].from_count);
-	assert_non_null(strstr(json_string_value(crew_copies(c, keeper, "error")), "called off"));
+	assert_non_null(strstr(json_string_value(crew_copies(c, keeper, "error")), "aborted"));
 	for (int i = 0; i < CREW; i++) {
 		assert_non_null(json_object_get(c->report[i], "shard"));
 		if (json_array_size(crew_copies(c, i, "shards")) < (size_t)c->copies[i].from_count)
-			assert_non_null(strstr(json_string_value(crew_copies(c, i, "error")), "called off"));
+			assert_non_null(strstr(json_string_value(crew_copies(c, i, "error")), "aborted"));
 	}
 	end_crew(c);
 	spoil.send = damaging_send;

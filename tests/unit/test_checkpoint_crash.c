@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checkpoint writer, and those that keep copies of one another's shards, stopped at every system call that changes a file: what is
- * found afterwards is the old checkpoint or the new one, whole. The same with every such call failing. And the order of calls is such that
- * a loss of power, which forgets what was not synced, would find no less. */
+/* The checkpoint writer, and workers that keep copies of each other's shards, stopped at every system call that changes a file:
+ * afterwards either the old checkpoint or the new one is complete. The same with every such call failing. And the order of calls ensures
+ * that a power failure, which loses what was not synced, leaves no less. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,12 +19,13 @@
 
 enum { OLD = 1, NEW = 2, WORKERS = 2 };
 
-/* Who writes: two workers for themselves, or a crew that keeps copies. Both commit on each of their nodes and remove the old one. */
+/* The writers: two workers for themselves, or a crew that keeps copies. Both commit on each of their nodes and remove the old
+ * checkpoint. */
 struct writers {
 	const char *name;
 	int nodes;
-	struct hspmd_manifest *(*write)(int64_t step, struct hspmd_error *err); /* the shards; what to commit */
-	bool spare;                                                             /* any one node may go */
+	struct hspmd_manifest *(*write)(int64_t step, struct hspmd_error *err); /* writes the shards; returns the manifest to commit */
+	bool spare;                                                             /* any one node may be lost */
 };
 
 static const char *self;
@@ -96,7 +97,7 @@ static int write_checkpoint(const struct writers *by, int64_t step)
 		rv = hspmd_checkpoint_prune(location, 1, &err);
 	}
 	hspmd_manifest_destroy(m);
-	/* An error must have been told. */
+	/* An error must be reported. */
 	return rv ? (err.text[0] ? 1 : 3) : 0;
 }
 
@@ -115,7 +116,7 @@ static const char *shim(void)
 	return NULL;
 }
 
-/* Run the child with the shim; its wait status. */
+/* Run the child with the shim; returns its wait status. */
 static int run_child(const struct writers *by, int at, int error, const char *log)
 {
 	pid_t pid = fork();
@@ -143,7 +144,7 @@ static int run_child(const struct writers *by, int at, int error, const char *lo
 	return status;
 }
 
-/* Every element of a checkpoint, from these folders. False: a shard is in none of them. */
+/* Compare every element of a checkpoint from these folders. False: a shard is in none of them. */
 static bool is_whole(const struct hspmd_manifest *m, const char *const *folders, int count, int at)
 {
 	struct hspmd_error err = { "" };
@@ -167,7 +168,7 @@ static bool is_whole(const struct hspmd_manifest *m, const char *const *folders,
 	return whole;
 }
 
-/* Is it whole, and, where copies were promised, without any one of the nodes? */
+/* Is it complete and, if copies were promised, complete without any one of the nodes? */
 static bool as_promised(const struct writers *by, const struct hspmd_manifest *m, int at)
 {
 	char name[64], folders[CREW_NODES][200];
@@ -195,14 +196,14 @@ static bool as_promised(const struct writers *by, const struct hspmd_manifest *m
 	return true;
 }
 
-/* The step of the newest whole checkpoint; its every element was compared. */
+/* The step of the newest complete checkpoint, of which every element was compared. */
 static int64_t look(const struct writers *by, int at)
 {
 	struct hspmd_listed_checkpoint *found;
 	struct hspmd_error err = { "" };
 	int n = hspmd_checkpoint_list(scene_root, HSPMD_LOCATION_DEPTH, &found, &err);
 	int64_t best = -1;
-	/* An older one of which a part was removed already stands behind a newer one. */
+	/* An older one that was partly removed exists only if a newer one does. */
 	for (int i = 0; i < n; i++)
 		if (found[i].manifest && found[i].manifest->step > best && as_promised(by, found[i].manifest, at))
 			best = found[i].manifest->step;
@@ -216,7 +217,7 @@ static void fresh(const struct writers *by)
 	assert_int_equal(write_checkpoint(by, OLD), 0);
 }
 
-/* The calls of an undisturbed run, a line each: malloc'd. */
+/* The system calls of an undisturbed run, one per line. The caller frees them. */
 static char *record(const struct writers *by, int *count)
 {
 	struct hspmd_error err = { "" };
@@ -240,7 +241,7 @@ static void stop_everywhere(const struct writers *by, int error)
 	int calls, old = 0, new = 0;
 	free(record(by, &calls));
 	assert_true(calls > 30);
-	/* That copies outlive an error is seen at a part of the calls; that all stays whole when killed, at each. */
+	/* That copies survive an error is checked at some of the calls; that everything stays complete after a kill, at each. */
 	int stride = by->spare && error && !getenv("HSPMD_LONG") ? 3 : 1;
 	for (int at = 1; at <= calls; at += stride) {
 		fresh(by);
@@ -251,7 +252,7 @@ static void stop_everywhere(const struct writers *by, int error)
 			fail();
 		}
 		int64_t step = look(by, at);
-		/* What claims to have worked, worked. */
+		/* If the child claims success, it succeeded. */
 		if (step != NEW && (step != OLD || done)) {
 			print_error("call %d: step %lld is found\n", at, (long long)step);
 			fail();
@@ -264,7 +265,7 @@ static void stop_everywhere(const struct writers *by, int error)
 			assert_int_equal(look(by, at), NEW + 1);
 		}
 	}
-	/* Copies make up for one failure nearly everywhere. */
+	/* Copies compensate for one failure nearly everywhere. */
 	assert_true(new > 5 && (old > 10 || (by->spare && error)));
 }
 
@@ -283,7 +284,7 @@ static void test_copies_killed(void **state)
 static void test_failing(void **state)
 {
 	(void)state;
-	/* All but the errno is as with a full disk. */
+	/* Everything except the errno is as with a full disk. */
 	if (!getenv("HSPMD_LONG"))
 		skip();
 	stop_everywhere(&alone, EIO);
@@ -302,7 +303,7 @@ static void test_copies_full(void **state)
 	stop_everywhere(&crew, ENOSPC);
 }
 
-/* ---- what a loss of power would forget */
+/* ---- losses by a power failure */
 
 struct unsynced {
 	char path[64][256];
@@ -366,7 +367,7 @@ static void test_power(void **state)
 		} else if (!strcmp(what, "fsync")) {
 			take(&u, path);
 		} else if (!strcmp(what, "rename")) {
-			/* A manifest promises everything before it; any file what is in it. */
+			/* A manifest requires everything before it to be synced; any file requires its contents. */
 			bool manifest = ends(to, "/" HSPMD_MANIFEST_FILE);
 			if (manifest)
 				nothing_unsynced(&u, line);
@@ -399,7 +400,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "the shim is not there\n");
 		return 1;
 	}
-	/* In memory where that is possible: a disk's syncs would take most of the time and show nothing. */
+	/* In memory if possible: a disk's syncs would take most of the time and show nothing. */
 	snprintf(scene_root, sizeof scene_root, "%s/hspmd-crash-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
 	if (!mkdtemp(scene_root))
 		return 1;

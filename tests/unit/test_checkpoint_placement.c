@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who writes what into checkpoints and who keeps copies: what any `replicas` nodes less leave must be everything, written once more than
- * they are, and no more. */
+/* Who writes which state into checkpoints and who keeps copies: after the loss of any `replicas` nodes the rest must have everything,
+ * written once more than that, and no more. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 
 #include "runtime/generation/checkpoint_placement.h"
 
-#define MOST 16 /* devices, and nodes */
+#define MOST 16 /* maximum number of devices, and of nodes */
 #define PLANS 400
 
 struct scene {
@@ -33,7 +33,7 @@ static void plan_all(struct scene *s, int replicas, int keep)
 			fail_msg("%s", err.text);
 }
 
-/* nodes: of each device, as digits. */
+/* nodes: one digit per device. */
 static void set_up(struct scene *s, const char *nodes, const char *const *annotations, int count, int replicas)
 {
 	struct hspmd_error err = { "" };
@@ -65,7 +65,7 @@ static void tear_down(struct scene *s)
 		hspmd_annotation_destroy(s->parameters[i].state);
 }
 
-/* On which nodes does the element lie that is `at` of the parameter? */
+/* Which nodes have the element `at` of the parameter? */
 static void find_nodes_with(const struct scene *s, int parameter, int at, bool *there)
 {
 	memset(there, 0, MOST * sizeof *there);
@@ -96,7 +96,7 @@ static void check(const struct scene *s, int wanted)
 	for (int i = 0; i < s->layouts.parameter_count; i++)
 		for (int at = 0; at < 120; at += 5)
 			assert_int_equal(nodes_with(s, i, at), wanted);
-	for (int d = 0; d < s->cluster.device_count; d++) /* whoever keeps knows of it, and the other way round */
+	for (int d = 0; d < s->cluster.device_count; d++) /* keepers know of the shards that they keep, and the reverse */
 		for (int k = 0; k < s->placement[d].to_count; k++) {
 			const struct hspmd_checkpoint_placement *keeper = &s->placement[s->placement[d].to[k]];
 			int seen = 0;
@@ -131,7 +131,7 @@ static void test_pipeline(void **state)
 	tear_down(&s);
 }
 
-/* What two pipelines hold on two nodes is written by both, and sent by nobody. */
+/* State that two pipelines hold on two nodes is written by both, and sent by neither. */
 static void test_data_parallel(void **state)
 {
 	(void)state;
@@ -146,7 +146,7 @@ static void test_data_parallel(void **state)
 	tear_down(&s);
 }
 
-/* A second copy goes where neither of the two holders is. */
+/* A second copy goes to a node of neither holder. */
 static void test_one_more(void **state)
 {
 	(void)state;
@@ -158,7 +158,7 @@ static void test_one_more(void **state)
 	tear_down(&s);
 }
 
-/* Shards of tensor parallelism, and a pipeline that cuts otherwise: its parts are no copies of the others'. */
+/* Shards of tensor parallelism, and a pipeline that splits differently: its parts are no copies of the others'. */
 static void test_unequal(void **state)
 {
 	(void)state;
@@ -171,7 +171,7 @@ static void test_unequal(void **state)
 	tear_down(&s);
 }
 
-/* ---- what goes at once */
+/* ---- nodes that are lost together */
 
 static uint64_t random_state;
 
@@ -181,7 +181,7 @@ static int pick(int n)
 	return (int)((random_state >> 33) % (uint64_t)n);
 }
 
-/* Nodes of one to three devices, in racks or not, some of them of member jobs; the devices in any order. How many. */
+/* Nodes with one to three devices, in racks or not, some of them of member jobs; the devices in any order. Returns how many. */
 static int random_cluster(struct scene *s, int *order)
 {
 	static char racks[3][2] = { "a", "b", "c" };
@@ -201,7 +201,7 @@ static int random_cluster(struct scene *s, int *order)
 	return nodes;
 }
 
-/* Pipelines of one to three stages of one to three devices, which need not cut the layers nor the weights alike. Some devices may be left
+/* Pipelines of one to three stages with one to three devices, which may split layers and weights differently. Some devices may be left
  * over. */
 static void random_plan(struct scene *s, const int *order, char text[8][512])
 {
@@ -229,7 +229,7 @@ static void random_plan(struct scene *s, const int *order, char text[8][512])
 		strcat(text[i], pipelines > 1 ? "} h-1" : "}");
 }
 
-/* Is anything that these nodes take along with them nowhere else? Where none is left that takes part there is nothing to be had. */
+/* Do these nodes hold anything that is nowhere else? If no participating node remains, nothing is required. */
 static bool survived(const struct scene *s, const bool *lost)
 {
 	bool any = false;
@@ -247,7 +247,8 @@ static bool survived(const struct scene *s, const bool *lost)
 	return true;
 }
 
-/* Every number of nodes that Slurm may leave of the job's own, which go from the highest on while `least` are left with the members'. */
+/* Every number of nodes that Slurm may leave of the first job's, which go from the highest on, as long as `least` remain including the
+ * members'. */
 static void check_shrinks(const struct scene *s, int least, int plan)
 {
 	bool lost[MOST] = { false };
@@ -290,7 +291,7 @@ static void check_pairs(const struct scene *s, int plan)
 		}
 }
 
-/* Whatever goes at once, something is left of everything. */
+/* After any such loss something is left of everything. */
 static void test_goes_at_once(void **state)
 {
 	(void)state;
@@ -327,7 +328,7 @@ static void test_goes_at_once(void **state)
 	}
 }
 
-/* Two pipelines whose upper halves both lie on the nodes that go first: one of them is sent to where it stays, and nothing else is. */
+/* Two pipelines whose upper halves are both on the nodes that go first: one of them is sent to a node that stays, and nothing else is. */
 static void test_sent_once(void **state)
 {
 	(void)state;

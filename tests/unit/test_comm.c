@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication steps against a plain reference (comm_scene.h). Odd members' devices keep their memory out of the CPU's reach, so that
- * staging is tested beside in-place transfers. */
+/* Communication steps against a plain reference (comm_scene.h). The memory of odd members' devices cannot be accessed by the CPU, so
+ * that both staging and in-place transfers are tested. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,7 @@
 #include "runtime/comm/comm_internal.h"
 #include "tests/unit/comm_scene.h"
 
-/* ---- a device for tests: memory behind addresses that are off by FAR when it is not the host's */
+/* ---- a test device: unless its memory is the host's, its addresses are off by FAR */
 
 #define FAR ((uintptr_t)1 << 56)
 
@@ -138,7 +138,7 @@ static void test_local_and_pair(void **state)
 static void test_add(void **state)
 {
 	(void)state;
-	/* 1 + 2^-8 + 2^-8: each addend alone is lost when a sum is rounded to BF16 in between, both together are not. */
+	/* 1 + 2^-8 + 2^-8: if the sum is rounded to BF16 in between, each addend is lost; both together are not. */
 	uint16_t one = 0x3f80, tiny = 0x3b80, sum = 0;
 	const void *b[] = { &one, &tiny, &tiny };
 	hspmd_comm_add(HSPMD_BF16, &sum, b, 3, 1);

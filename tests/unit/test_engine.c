@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication beside computation: the same bits as one after another, and an end to every wait. Members are threads on the strict
- * transport. */
+/* Communication that overlaps computation: gives the same bits as sequential communication, and every wait ends. Members are threads on
+ * the strict transport. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 #define ROUNDS 300
 #define LIMIT_S 60.0
 
-static const int64_t sizes[BUFFERS] = { 40, 5000, 5000, 300000 }; /* gathered at once, in one message, in several */
+static const int64_t sizes[BUFFERS] = { 40, 5000, 5000, 300000 }; /* all-gathered at once, in one message, in several messages */
 
 struct scene {
 	struct hspmd_transport *transport[MEMBERS];
@@ -158,7 +158,7 @@ static int compute(struct hspmd_engine *e, float *data, int64_t elements, float 
 	return 0;
 }
 
-/* All members draw the same: sums, turns of a ring let come early or not, and computation between them. */
+/* All members draw the same sequence: sums, steps of a ring with or without early receives, and computation between them. */
 static int mixture(struct scene *s, int rank, struct hspmd_engine *e, struct hspmd_error *err)
 {
 	struct random r = { s->seed };
@@ -224,9 +224,9 @@ static void same_bits(void **state)
 	}
 }
 
-/* ---- the caller goes on */
+/* ---- the caller continues */
 
-/* Member 0 has issued all that waits for the others, and only then lets them begin. */
+/* Member 0 issues everything that waits for the others, and only then lets them begin. */
 static int late_peers(struct scene *s, int rank, struct hspmd_engine *e, struct hspmd_error *err)
 {
 	struct pattern sum, ring;
@@ -241,7 +241,7 @@ static int late_peers(struct scene *s, int rank, struct hspmd_engine *e, struct 
 	                        b = job_of(&ring, s->data[rank][1], s->data[rank][2], 2);
 	if (hspmd_engine_issue(e, &a, err) || hspmd_engine_issue(e, &b, err))
 		return -1;
-	/* Neither reads nor writes what they do. */
+	/* It neither reads nor writes their buffers. */
 	if (compute(e, s->data[rank][0], sizes[0], 1, err))
 		return -1;
 	atomic_store(&s->told, 1);
@@ -267,9 +267,9 @@ static void does_not_wait(void **state)
 	}
 }
 
-/* ---- ends */
+/* ---- failures */
 
-/* Members 1 and 2 leave at once, or stay and say nothing until member 0 has failed. */
+/* Members 1 and 2 leave at once, or stay silent until member 0 has failed. */
 static int deserted(struct scene *s, int rank, struct hspmd_engine *e, struct hspmd_error *err)
 {
 	struct pattern ring;
@@ -297,7 +297,7 @@ static int deserted(struct scene *s, int rank, struct hspmd_engine *e, struct hs
 static void ends(void **state)
 {
 	(void)state;
-	static const char *const said[] = { "it has closed its connections", "waited 0.2 s", "called off" };
+	static const char *const said[] = { "it has closed its connections", "waited 0.2 s", "aborted" };
 	for (uint64_t k = 0; k < 3; k++) {
 		struct scene s = { .threaded = true, .seed = k };
 		fill(&s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which operators of a program a device runs two at a time: which pairs, where, and that nothing else reads what is gone; none where the
- * device has no such kernels or none are wanted. No GPU is needed to know. */
+/* Fused operators in a program: which pairs are fused, where, and that no other instruction reads a value that is gone; none are fused
+ * if the device has no such kernels or if they are disabled. Needs no GPU. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "runtime/resharding/regions.h" /* beside program.h: both can be included in one file */
+#include "runtime/resharding/regions.h" /* included with program.h, to show that one file can include both */
 #include "runtime/op/op.h"
 #include "runtime/program/seq_len.h"
 #include "runtime/program/program.h"
@@ -19,13 +19,13 @@
 #define BLOCKS 3
 #define MICRO_BATCHES 2
 
-/* Pairs of one micro-batch, by opcode. */
+/* Count the fused pairs of one micro-batch by opcode. */
 struct expected {
 	enum hspmd_opcode opcode;
 	int count;
 };
 
-/* At another length a table is of as many positions as what it is for. */
+/* At another length a table has as many positions as its readers. */
 static void check_shorter(const struct hspmd_program *p, const struct hspmd_graph_source *source)
 {
 	struct hspmd_error err = { "" };
@@ -98,7 +98,7 @@ static int count_pairs(const struct hspmd_program *p)
 	return n;
 }
 
-/* Everything in the arena is written before it is read. */
+/* Check that everything in the transient arena is written before it is read. */
 static void check_order(const struct hspmd_program *p)
 {
 	bool *written = calloc(p->slot_count + 1, sizeof *written);
@@ -139,10 +139,10 @@ static void expect(const char *model, const char *devices, const char *more, con
 static void one_device(void **state)
 {
 	(void)state;
-	/* Both sums of a block are of a product; the gradient of every norm but the last is added to what comes past it. */
+	/* Both additions of a block follow a matrix product; the gradient of every norm but the last is added to the incoming gradient. */
 	EXPECT(trainer_gpt2, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS },
 	       { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS }, { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
-	/* q, k and v give one gradient, and so do gate and up */
+	/* q, k and v have one summed gradient, and so do gate and up */
 	EXPECT(trainer_llama, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS },
 	       { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
 }
@@ -156,7 +156,7 @@ static void a_sum_between(void **state)
 	       { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
 }
 
-/* What is computed again keeps nothing beside it the first time. */
+/* A fused pair that is recomputed does not keep its intermediate value in the first run. */
 static void recomputed(void **state)
 {
 	(void)state;

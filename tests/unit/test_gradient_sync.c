@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradients of replicas on several nodes: each crosses between nodes once a node where links within are faster, and the losses stay what
- * they are. */
+/* Gradients of replicas on several nodes: each byte crosses between nodes once per node if links within nodes are faster, and the losses
+ * do not change. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #define STEPS 8
 #define NODES 2
 
-/* Two nodes of three. */
+/* Two nodes with three devices each. */
 static const char cluster[] =
         "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"c\":{\"kind\":\"cpu\",\"memory_bytes\":1000000000,\"gbytes_per_s\":10,"
         "\"peak_tflops\":{\"fp32\":0.01}}},\"nodes\":[{\"name\":\"n[0-1]\",\"devices\":[{\"type\":\"c\",\"count\":3}]}],\"links\":["
@@ -28,7 +28,7 @@ static const char cluster[] =
 static const char six[] =
         HEAD "[" REPLICA("n0:0") "," REPLICA("n0:1") "," REPLICA("n0:2") "," REPLICA("n1:0") "," REPLICA("n1:1") "," REPLICA("n1:2") "]}";
 static const char one[] = HEAD "[{\"micro_batches\":6,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0\"]}]}]}";
-/* Two of two devices and two of one: groups of four, one of which has to make do with unlike widths. */
+/* Two nodes with two devices and two with one: groups of four, one of which has members of unequal widths. */
 static const char mixed[] =
         HEAD "[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"n0:0-1\"]}]},"
              "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,2],\"devices\":[\"n0:2\"]},{\"layers\":[2,5],\"devices\":[\"n1:2\"]}]},"
@@ -73,8 +73,8 @@ static int64_t all_parameters(const struct hspmd_program *p)
 	return elements;
 }
 
-/* Elements that a step's sums bring from members on one node to another: of an all-reduce, each member's share of the addends and of the
- * sums. */
+/* Number of elements that a step's sums move between members on different nodes: for an all-reduce, each member's part of the addends
+ * and of the sums. */
 static double crossing(const struct scene *s)
 {
 	const struct hspmd_program *p = s->program;
@@ -88,7 +88,7 @@ static double crossing(const struct scene *s)
 			int there[NODES] = { 0 };
 			for (int m = 0; m < step->member_count; m++)
 				there[s->cluster->devices[step->members[m]].node]++;
-			double pairs = 2.0 * there[0] * there[1]; /* ordered */
+			double pairs = 2.0 * there[0] * there[1]; /* ordered pairs */
 			if (!pairs)
 				continue;
 			if (step->kind != HSPMD_COMM_ALL_REDUCE)
@@ -105,7 +105,7 @@ static void once_a_node(void **state)
 	struct scene s;
 	build(&s, six);
 	double all = (double)all_parameters(s.program);
-	/* Two nodes as two members: each gives half of its addends and half of the sums. */
+	/* Two nodes as two members: each sends half of its addends and half of the sums. */
 	double gone = crossing(&s);
 	if (!(gone >= 2 * all && gone < 2.1 * all))
 		fail_msg("%g elements go between nodes for %g parameters", gone, all);

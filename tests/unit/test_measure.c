@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measuring layers and links: by threads over the memory transport, and what is made of given measurements. */
+/* Measuring layers and links: by threads over the memory transport, and the evaluation of given measurements. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +51,7 @@ static struct hspmd_model *model(void)
 	return m;
 }
 
-/* ---- really measured */
+/* ---- real measurements */
 
 struct party {
 	struct hspmd_cluster *cluster;
@@ -136,7 +136,7 @@ static void measured(void **state)
 {
 	(void)state;
 	struct hspmd_error err;
-	/* A model of 4 heads cannot be split in 3; there are not as many devices anyway. */
+	/* A model with 4 heads cannot be split in 3; there are not as many devices anyway. */
 	struct hspmd_measure_options w = {
 		.tp_count = 3, .tps = { 1, 2, 3 }, .micro_batch_count = 2, .micro_batches = { 1, 2 }, .seq_len = SEQ_LEN, .budget_s = 600
 	};
@@ -155,7 +155,7 @@ static void measured(void **state)
 	assert_int_equal(p->tied_count, 1);
 	assert_true(p->layers[0].params == 300 * 24 && p->layers[6].params == 300 * 24 + 24);
 	assert_true(p->layers[1].output_elems == SEQ_LEN * 24);
-	/* A block keeps at least its input, q, k, v and what is within the MLP. */
+	/* A block keeps at least its input, q, k, v and the values within the MLP. */
 	assert_true(p->layers[1].activation_bytes >= 4.0 * SEQ_LEN * (24 + 48 + 3 * 40) && p->layers[1].activation_bytes < 1e6);
 	/* What is written can be read again. */
 	json_t *text = hspmd_profile_to_json(p);
@@ -166,14 +166,14 @@ static void measured(void **state)
 	json_decref(text);
 	const struct hspmd_link *l = hspmd_cluster_find_link(party.cluster, 0, 1, 1, 1);
 	assert_true(l && l->point_count >= 2 && l->points[0][1] > 0);
-	assert_int_equal(party.cluster->link_count, 2); /* and what was assumed between nodes */
+	assert_int_equal(party.cluster->link_count, 2); /* and the assumed link between nodes */
 	hspmd_profile_destroy(p);
 	json_decref(rows);
 	hspmd_model_destroy(party.model);
 	hspmd_cluster_destroy(party.cluster);
 }
 
-/* ---- made of given measurements */
+/* ---- evaluation of given measurements */
 
 static const char row_form[] =
         "{\"device\":%d,\"layers\":[{\"tp\":1,\"micro_batch\":2,\"seconds\":[[%g,%g,%g],[%g,%g,%g],[%g,%g,%g]]}],\"kept\":[1,2,3],"
@@ -211,14 +211,14 @@ static void slow_nodes(void **state)
 	assert_true(fabs(p->times[0].optimizer_s[3] - 1.02 * 6e-3) < 1e-9);
 	assert_true(fabs(p->times[0].backward_s[6] - 1.02 * 8e-3) < 1e-9);
 	assert_true(p->layers[1].activation_bytes == 2);
-	/* The pair that is slower than the middle has its own entry, the others share one; nothing assumed is left between nodes. */
+	/* The pair that is slower than the mean has its own entry, the others share one; no assumed link is left between nodes. */
 	assert_true(hspmd_link_seconds(hspmd_cluster_find_link(c, 0, 2, 1, 1), 1000) == 2e-5);
 	assert_ptr_equal(hspmd_cluster_find_link(c, 0, 1, 1, 1), hspmd_cluster_find_link(c, 1, 2, 1, 1));
 	for (int i = 0; i < c->link_count; i++)
 		assert_true(c->links[i].scope == HSPMD_LINK_NODE || c->links[i].point_count > 0);
 	hspmd_profile_destroy(p);
 	json_decref(rows);
-	/* Rows that nobody wrote. */
+	/* Invalid rows. */
 	rows = json_pack("[{si,s[],s[],s[],sn}]", "device", 7, "layers", "links", "notes", "kept");
 	assert_null(hspmd_measure_profile(m, rows, SEQ_LEN, c, &err));
 	json_decref(rows);
@@ -230,9 +230,9 @@ static void slow_nodes(void **state)
 	hspmd_cluster_destroy(c);
 }
 
-/* ---- whom to measure */
+/* ---- the pairs to measure */
 
-/* In no round has a node two pairs, unless the pair is within it; every pair of `wanted` types between nodes is there. */
+/* A node has at most one pair per round, unless the pair is within it; every pair of `wanted` types between nodes is included. */
 static void check_pairs(const struct hspmd_cluster *c, int count_wanted)
 {
 	struct hspmd_error err;
@@ -267,7 +267,7 @@ static void pairs(void **state)
 	struct hspmd_cluster *c = cluster_of("\"c\":" TYPE, "{\"name\":\"n[0-4]\",\"devices\":[{\"type\":\"c\",\"count\":1}]}");
 	check_pairs(c, 10);
 	hspmd_cluster_destroy(c);
-	/* Each node's own pair, then all pairs of four nodes, then the type that is nobody's first. */
+	/* Each node's own pair, then all pairs of four nodes, then the type that is first on no node. */
 	c = cluster_of("\"c\":" TYPE ",\"d\":" TYPE,
 	               "{\"name\":\"n[0-3]\",\"devices\":[{\"type\":\"c\",\"count\":2},{\"type\":\"d\",\"count\":1}]}");
 	check_pairs(c, 4 * 2 + 6 + 2);

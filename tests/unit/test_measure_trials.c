@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which layers are measured and how often, on made-up devices with a clock of their own: all that is wished for where there is time, and
- * never more time than there is but for what took longer than could be expected. */
+/* Which layers are measured and how often, on simulated devices with their own clock: everything that was requested if there is time,
+ * and never longer than the time limit except by what took longer than could be expected. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,12 +18,12 @@
 /* A device that takes `second` for a step of one sample alone, and what follows from it. */
 struct device {
 	double second, start; /* start: of a trial */
-	double beyond;        /* how much slower groups get with their size */
-	double noise;         /* steps take up to that much longer than they should, the first one twice that */
-	double wrong;         /* how much longer the first trial of all takes than its rates tell */
-	int able;             /* largest tp that works */
+	double beyond;        /* how much slower groups become with their size */
+	double noise;         /* steps take up to this much longer than they should, the first one twice that */
+	double wrong;         /* how much longer the first trial takes than the device's rates suggest */
+	int able;             /* the largest tp that works */
 	unsigned random;
-	/* what came of it */
+	/* results */
 	double clock;
 	int tp, micro_batch, steps;
 	int kept_count, notes;
@@ -127,7 +127,7 @@ static int steps_kept(const struct device *d, int tp, int micro_batch)
 	return 0;
 }
 
-/* Fast devices: all of it, and each as often as is useful. */
+/* Fast devices: everything, and each as often as is useful. */
 static void everything_where_there_is_time(void **state)
 {
 	(void)state;
@@ -138,14 +138,14 @@ static void everything_where_there_is_time(void **state)
 	for (int i = 0; i < d.kept_count; i++)
 		assert_int_equal(d.kept[i].steps, 16);
 	assert_true(d.clock < 35);
-	/* No more degrees than there are devices, or than work. */
+	/* No more degrees than there are devices, or than there is work. */
 	d = (struct device){ .second = 1e-3, .start = 0.01 };
 	measure(&d, 3, 35);
 	assert_int_equal(d.kept_count, 10);
 	d = (struct device){ .second = 1e-3, .start = 0.01, .able = 2 };
 	measure(&d, 8, 35);
 	assert_int_equal(d.kept_count, 10);
-	/* Where time is up, that is all, however much was wished for. */
+	/* When the time is over, measuring ends, however much was requested. */
 	d = (struct device){ .second = 1e-3 };
 	measure(&d, 8, 0);
 	assert_int_equal(d.kept_count, 0);
@@ -153,8 +153,8 @@ static void everything_where_there_is_time(void **state)
 	assert_true(d.clock == 0);
 }
 
-/* Devices of any speed, over seven orders of magnitude: the end is kept to within what one step took longer than expected, the smallest is
- * measured where there is time for a step of it, and whatever was left out would not have fitted. */
+/* Devices of any speed, over seven orders of magnitude: the limit is kept except for the time that one step took longer than expected,
+ * the smallest trial is measured if there is time for a step of it, and whatever was left out would not have fitted. */
 static void the_end_is_kept(void **state)
 {
 	(void)state;
@@ -175,17 +175,18 @@ static void the_end_is_kept(void **state)
 			assert_true(steps_kept(&d, 1, 1) > 0);
 		else
 			assert_int_equal(steps_kept(&d, 1, 1), 0);
-		/* Larger micro-batches only behind smaller ones. */
+		/* Larger micro-batches only after smaller ones. */
 		for (int k = 0; k < d.kept_count; k++)
 			assert_true(d.kept[k].micro_batch == 1 || steps_kept(&d, d.kept[k].tp, d.kept[k].micro_batch / 2) > 0);
 		nothing += d.kept_count == 0;
 		all += d.notes == 0;
 	}
-	/* Both ends were there. */
+	/* Both limits were reached. */
 	assert_true(nothing > 50 && all > 500);
 }
 
-/* A device four times as slow as its rates tell: the first trial takes that much longer, nobody could know; nothing after it does. */
+/* A device four times slower than its rates suggest: the first trial takes that much longer, which could not be known; nothing after it
+ * does. */
 static void only_the_first_trial_can_surprise(void **state)
 {
 	(void)state;
@@ -198,7 +199,7 @@ static void only_the_first_trial_can_surprise(void **state)
 	}
 }
 
-/* There is time for a step but not for two: the cold one counts, and it is said. */
+/* There is time for one step but not for two: the warm-up counts, and this is noted. */
 static void one_step_is_better_than_none(void **state)
 {
 	(void)state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program says it needs is what training with it takes: the memory plans of a plan's devices against the growth of this process. */
+/* The memory that a program announces is the memory that training takes: the memory plans of all of a plan's devices against the growth
+ * of this process. */
 #include "config.h"
 
 #include <setjmp.h>
@@ -135,7 +136,7 @@ static void tear_down(struct scene *s)
 	hspmd_cluster_destroy(s->cluster);
 }
 
-/* A program as its device would have it; with its device's workspaces. */
+/* A program as its device would have it, with the device's workspaces. */
 static struct hspmd_program *build(const struct scene *s, int device, struct hspmd_error *err)
 {
 	struct hspmd_graph_source source = hspmd_graph_source_model(s->model);
@@ -148,7 +149,7 @@ static struct hspmd_program *build(const struct scene *s, int device, struct hsp
 	return program;
 }
 
-/* Over all devices of the plan. */
+/* Sum over all devices of the plan. */
 static double predicted(const struct scene *s, struct hspmd_error *err)
 {
 	double bytes = 0;
@@ -164,7 +165,7 @@ static double predicted(const struct scene *s, struct hspmd_error *err)
 	return bytes;
 }
 
-/* In a process of its own, so that nothing of one plan is there for the next to use. Writes the two figures. */
+/* Runs in a process of its own, so that no memory of one plan is reused by the next. Writes the two figures. */
 static int measure(const char *model, const char *plan, int fd)
 {
 	struct scene s = { 0 };
@@ -212,8 +213,8 @@ static void plan_and_process_agree(void **state)
 	}
 }
 
-/* What is in the arena for every block more of a pair whose blocks are all computed again: their inputs, and nothing of what was added up
- * in them. */
+/* The transient bytes that one more block adds to a pair of models whose blocks are all recomputed: only its inputs, and no values of
+ * its forward pass. */
 static double arena_of(int blocks)
 {
 	static const char form[] = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":%d,\"num_attention_heads\":4,"
@@ -248,7 +249,7 @@ static void sums_leave_when_they_are_done(void **state)
 int main(void)
 {
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-	return 77; /* memory that a sanitizer holds back counts here too */
+	return 77; /* memory that a sanitizer holds back is counted too */
 #endif
 	const struct CMUnitTest tests[] = { cmocka_unit_test(plan_and_process_agree), cmocka_unit_test(sums_leave_when_they_are_done) };
 	return cmocka_run_group_tests(tests, NULL, NULL);

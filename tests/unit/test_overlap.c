@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Communication beside computation, in whole programs: one of two devices is held back until the other has done what it could only do
- * without waiting, or is kept inside a kernel until a message has come. Where something waits that should not, both wait for ever, which a
- * deadline ends. Losses are those of devices that nobody held. */
+/* Communication that overlaps computation, in whole programs: one of two devices is held back until the other has done something that is
+ * only possible without waiting, or is kept inside a kernel until a message has arrived. If anything waits that should not, both wait
+ * for ever, which a deadline ends. Losses equal those of devices that were not held back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,27 +20,27 @@
 #define DEVICES 2
 #define STEPS 3
 #define LIMIT_S 60
-#define MESSAGES 4 /* awaited at a time, at most */
+#define MESSAGES 4 /* maximum number of messages waited for at a time */
 
 #define MESSAGE_BYTES (16 * 24 * sizeof(float)) /* between stages: positions, and trainer_gpt2's width */
 
 struct scene;
 
-/* What one device is doing. */
+/* The state of one device. */
 struct member {
 	struct scene *s;
 	int number;
 	struct hspmd_device *device;
-	struct hspmd_device_ops ops; /* the device's, with ours before them */
+	struct hspmd_device_ops ops; /* the device's functions, wrapped by ours */
 	struct hspmd_transport_ops flow_ops;
 	struct hspmd_program *program;
 	struct hspmd_timeline *timeline;
 	struct hspmd_transport *transports[2];
 	int64_t step;
 	bool fresh;              /* the step has not begun */
-	int kernels;             /* begun in this step */
-	void *awaited[MESSAGES]; /* where messages between operators will lie that have not come */
-	int came;                /* in this step */
+	int kernels;             /* started in this step */
+	void *awaited[MESSAGES]; /* destinations of messages between operators that have not arrived */
+	int came;                /* arrived in this step */
 	pthread_t thread;
 	struct hspmd_error err;
 };
@@ -51,8 +51,8 @@ struct span {
 
 enum event { FIRST, SECOND, EVENTS };
 
-/* Called in the device's thread when a step begins and before and after every kernel, and in whoever's thread when a message has come or
- * the timeline is told. */
+/* Called in the device's thread when a step begins and before and after every kernel, and in any thread when a message has arrived or
+ * the timeline is updated. */
 struct plot {
 	void (*begins)(struct member *m);
 	void (*before)(struct member *m, enum hspmd_opcode op);
@@ -73,15 +73,15 @@ struct scene {
 	atomic_int failed;
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	int64_t happened[EVENTS]; /* steps in which it has */
+	int64_t happened[EVENTS]; /* number of steps in which it happened */
 	int opened;
 	bool late;
-	struct span transfer, computation; /* of `told`, the latest */
+	struct span transfer, computation; /* the latest ones in the timeline */
 	int intersections;
 	double losses[STEPS];
 };
 
-static struct scene *scene; /* kernels know no context */
+static struct scene *scene; /* kernels have no context argument */
 static const struct hspmd_device_ops *cpu;
 
 /* ---- events */
@@ -117,7 +117,7 @@ static void await(struct member *m, enum event e)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* ---- what stands before device, transport and timeline */
+/* ---- wrappers of device, transport and timeline */
 
 static struct member *member_with(const struct hspmd_device *dev)
 {
@@ -146,7 +146,7 @@ static int run_between(struct hspmd_device *dev, enum hspmd_opcode op, const str
 	return status;
 }
 
-/* What an operator waits for is marked, to see when it is written. */
+/* Mark the values that an operator waits for, to observe when they are written. */
 static int mark_and_receive(struct hspmd_transport *t, int from, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
                             struct hspmd_error *err)
 {
@@ -305,7 +305,7 @@ static void set_up(struct scene *s, const char *model, const char *plan, const s
 	}
 }
 
-/* As the plot has it. */
+/* Hold devices back as the plot says. */
 static void play(struct scene *s, const char *model, const char *plan, const struct plot *plot)
 {
 	set_up(s, model, plan, plot);
@@ -355,7 +355,7 @@ static const char ring[] = PLAN("[{\"micro_batches\":4,\"stages\":[{\"layers\":[
 static const char replicas[] = PLAN("[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:0\"]}]},"
                                     "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,6],\"devices\":[\"n:1\"]}]}]");
 
-/* ---- a stage sends on, whether or not the next one listens */
+/* ---- a stage continues to send, whether or not the next one receives */
 
 static int kernels_in(const struct hspmd_program *p, int entries)
 {
@@ -384,9 +384,9 @@ static void sends_beside_passes(void **state)
 	same_losses(trainer_gpt2, stages, &(struct plot){ .begins = wait_for_two_passes, .after = tell_of_two_passes }, 0);
 }
 
-/* ---- a message comes while the one before it is worked on */
+/* ---- a message arrives while the previous one is processed */
 
-/* It is not sent before the other is in its kernel. */
+/* It is not sent before the other device is in its kernel. */
 static void stay_until_the_next_has_come(struct member *m, enum hspmd_opcode op)
 {
 	(void)op;
@@ -410,7 +410,7 @@ static void receives_beside_passes(void **state)
 	same_losses(trainer_gpt2, stages, &(struct plot){ .before = stay_until_the_next_has_come, .came = tell_of_two_messages }, 0);
 }
 
-/* ---- keys and values come around the ring while a device works on its own */
+/* ---- keys and values travel around the ring while a device computes on its own */
 
 static void wait_for_attention(struct member *m)
 {
@@ -426,7 +426,7 @@ static void attend_until_keys_have_come(struct member *m, enum hspmd_opcode op)
 	}
 }
 
-/* A span of computing that was told of after a transfer's: did they lie beside one another? */
+/* A span of computation was recorded after a transfer's: did they overlap? */
 static void meets_transfer(struct scene *s, struct span span)
 {
 	s->intersections += span.began < s->transfer.ended && s->transfer.began < span.ended;

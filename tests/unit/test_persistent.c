@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A worker's state outlives kill -9, whenever it comes: at every call that changes the state, before, in the middle and behind it, and at
- * random moments. What the next process takes up is the state of a step that an undisturbed run had, to the bit, and can be trained on. */
+/* A worker's state survives kill -9 at any time: at every call that changes the state, before, during and after it, and at random
+ * moments. The next process finds the state of a step of an undisturbed run, to the bit, and can train on. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@
 #define NODE "n"
 #define DEVICE "n:0"
 
-/* Large enough that a tensor takes several blocks, small enough that a step is mostly its update. */
+/* Large enough that a tensor has several blocks, small enough that a step is mostly its update. */
 static const char model_text[] = "{\"model_type\":\"gpt2\",\"n_embd\":64,\"n_layer\":1,\"n_head\":2,\"n_positions\":8,\"vocab_size\":5000,"
                                  "\"resid_pdrop\":0,\"embd_pdrop\":0,\"attn_pdrop\":0}";
 static const char prepare_text[] = "{\"type\":\"prepare\",\"generation\":3,\"members\":[\"n:0\"],\"cluster\":{\"format\":\"hspmd-cluster-"
@@ -45,17 +45,17 @@ struct scene {
 	struct hspmd_generation *g;
 };
 
-/* What an undisturbed run has; in memory that children see. */
+/* The states of an undisturbed run; in memory that children share. */
 struct reference {
 	uint64_t state[STEPS + 1];
 	double totals[STEPS][HSPMD_TOTALS_COUNT];
-	int updates; /* calls that change the state, of a step of a worker whose state outlives it */
+	int updates; /* number of calls that change the state, in a step of a worker whose state survives it */
 };
 static struct reference *reference;
 
 #define MEMORY_BYTES 1000000000
 
-/* ---- a device that dies of what it does */
+/* ---- a device that kills its process */
 
 enum { BEFORE, WITHIN, BEHIND, WAYS };
 static struct {
@@ -83,7 +83,7 @@ static int dying_run(struct hspmd_device *dev, enum hspmd_opcode op, const struc
 	return status;
 }
 
-/* ---- a worker of one device */
+/* ---- a worker with one device */
 
 static void write_corpus(const char *path)
 {
@@ -134,7 +134,7 @@ static void tear_down(struct scene *s)
 	hspmd_job_destroy(s->setup.job);
 }
 
-/* On a device of so much memory. */
+/* With this much device memory. */
 static json_t *prepare_message(int64_t memory_bytes)
 {
 	json_t *message = json_loads(prepare_text, 0, NULL);
@@ -223,7 +223,7 @@ static int remove_all(void **state)
 	return hspmd_remove_tree(s->root, &err);
 }
 
-/* A process that trains until it is killed, by itself or after so many microseconds. */
+/* A process that trains until it is killed, by itself or after this many microseconds. */
 static void train_and_die(struct scene *s, long after_us)
 {
 	int ready[2];
@@ -260,7 +260,7 @@ static void train_and_die(struct scene *s, long after_us)
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
-/* What is left is the state of a step, to the bit; where its gradients were complete it can still be done; and training goes on from there.
+/* The remaining state is that of a step, to the bit; if its gradients were complete, the step can be completed; and training continues.
  * Returns the step. */
 static int64_t take_up(struct scene *s)
 {
@@ -302,11 +302,11 @@ static void test_every_call(void **state)
 	assert_int_equal(take_up(s), STEPS);
 	assert_true(reference->updates > 10);
 	death.step = 2;
-	int most = getenv("HSPMD_LONG") ? 1 : 3; /* every third, another third each way */
+	int most = getenv("HSPMD_LONG") ? 1 : 3; /* every third call, another third in each direction */
 	for (death.way = 0; death.way < WAYS; death.way++)
 		for (death.call = death.way % most; death.call < reference->updates; death.call += most) {
 			train_and_die(s, -1);
-			assert_int_equal(take_up(s), 3); /* all had voted: it is ended */
+			assert_int_equal(take_up(s), 3); /* all had voted: the step is completed */
 		}
 	death.step = -1;
 }
@@ -322,7 +322,7 @@ static void test_random(void **state)
 	}
 }
 
-/* ---- files that are of no use */
+/* ---- unusable files */
 
 static struct hspmd_persistent *make(const char *folder, int64_t generation, size_t bytes, struct hspmd_error *err)
 {
@@ -336,7 +336,7 @@ static void test_files(void **state)
 	char folder[128], path[160];
 	snprintf(folder, sizeof folder, "%s/files", s->root);
 	assert_null(hspmd_persistent_open(folder, "n-0", 0, &err));
-	/* More than there can be: told at once, and nothing is left of it. */
+	/* More than is available: reported at once, and nothing of it remains. */
 	assert_null(make(folder, 1, (size_t)1 << 50, &err));
 	assert_true(strstr(err.text, "MiB are free") || strstr(err.text, "No space left"));
 	assert_null(hspmd_persistent_open(folder, "n-0", 0, &err));
@@ -348,7 +348,7 @@ static void test_files(void **state)
 	assert_null(hspmd_persistent_open(folder, "n-0", 0.01, &err));
 	assert_non_null(strstr(err.text, "waited"));
 	hspmd_persistent_close(l, true);
-	/* A newer one that was still being filled, one that is cut off and one that is something else are passed over. */
+	/* A newer file that was still being filled, a truncated one and an unrelated one are skipped. */
 	hspmd_persistent_close(make(folder, 2, 10000, &err), true);
 	for (int g = 3; g < 5; g++) {
 		snprintf(path, sizeof path, "%s/n-0.g%d.live", folder, g);
@@ -366,7 +366,7 @@ static void test_files(void **state)
 	assert_string_equal(hspmd_persistent_text(l), "text");
 	assert_int_equal(((char *)hspmd_persistent_data(l))[9999], 7);
 	assert_false(hspmd_persistent_totals(l, 39, (double[HSPMD_PERSISTENT_TOTALS]){ 0 }));
-	/* The next whole one takes the place of all. */
+	/* The next complete one replaces all of them. */
 	struct hspmd_persistent *next = make(folder, 9, 1, &err);
 	assert_non_null(next);
 	hspmd_persistent_begin(next, 50);
@@ -376,7 +376,7 @@ static void test_files(void **state)
 	assert_null(hspmd_persistent_open(folder, "n-0", 0, &err));
 }
 
-/* Where the place cannot be used training goes on, in memory that dies with the process. */
+/* If the folder cannot be used, training continues in memory that is lost with the process. */
 static void test_no_place(void **state)
 {
 	struct scene s = *(struct scene *)*state;
@@ -404,7 +404,7 @@ static int count_persistent(const struct scene *s)
 	return count;
 }
 
-/* The generation after s->g, on the same device and by the same plan, up to where its memory is taken. */
+/* The generation after s->g, on the same device and with the same plan, until its memory is allocated. */
 static struct hspmd_generation *prepare_another(struct scene *s, int64_t memory_bytes, json_t **state)
 {
 	struct hspmd_error err = { "" };
@@ -435,8 +435,8 @@ static void change_to(struct scene *s, struct hspmd_generation *g, json_t *state
 	json_decref(state);
 }
 
-/* A change takes no more than the device has: memory for the next plan while the present one trains where there is so much, when that has
- * ended where there is not, and if both states are too much the old one waits on the disk. */
+/* A switch takes no more memory than the device has: the next plan's memory is allocated while the current one trains if there is
+ * enough, after it has ended if there is not, and if both states are too much, the old one is spilled to disk. */
 static void test_full_device(void **state)
 {
 	struct scene *s = *state;
@@ -445,7 +445,7 @@ static void test_full_device(void **state)
 	char disk[128], blocked[160];
 	json_t *live;
 	snprintf(disk, sizeof disk, "%s/disk", s->root);
-	snprintf(blocked, sizeof blocked, "%s/folder", s->corpus); /* a file is in its way */
+	snprintf(blocked, sizeof blocked, "%s/folder", s->corpus); /* a file blocks it */
 	set_up(s, true);
 	begin(s, MEMORY_BYTES);
 	int64_t taken = hspmd_generation_peak_bytes(s->g), need = hspmd_generation_memory(s->g),
@@ -464,7 +464,7 @@ static void test_full_device(void **state)
 	assert_true(hspmd_generation_fits(next, s->g));
 	change_to(s, next, live);
 
-	struct hspmd_generation *tight = prepare_another(s, need - 1, &live); /* a little more than was predicted: it begins all the same */
+	struct hspmd_generation *tight = prepare_another(s, need - 1, &live); /* a little more than predicted: it starts nevertheless */
 	assert_true(hspmd_generation_fits(tight, NULL));
 	hspmd_generation_destroy(tight);
 	json_decref(live);

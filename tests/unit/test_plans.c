@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any legal plan trains: random plans over 1 to 8 devices give the losses of one device (law 1). HSPMD_LONG=1 draws many more; HSPMD_SEED
- * repeats a draw. */
+/* Every valid plan trains: random plans over 1 to 8 devices give the losses of one device (doc/design.md, law 1). HSPMD_LONG=1 draws
+ * many more; HSPMD_SEED repeats a draw. */
 #include "config.h"
 
 #include <setjmp.h>
@@ -37,7 +37,7 @@ static const struct model models[] = {
 	{ "gpt2", trainer_gpt2, 5, 4, trainer_run },
 	{ "gpt2 on documents", trainer_gpt2, 5, 4, trainer_documents },
 	{ "llama on documents", trainer_llama, 5, 2, trainer_documents },
-	{ "mixtral", trainer_mixtral, 4, 4, trainer_run }, /* as many experts: shares of a stage are whole experts */
+	{ "mixtral", trainer_mixtral, 4, 4, trainer_run }, /* as many experts: a stage's parts are whole experts */
 	{ "qwen2", qwen2, 5, 2, trainer_run },
 	{ "mistral", mistral, 5, 2, trainer_run },
 };
@@ -53,7 +53,7 @@ static unsigned draw(unsigned n)
 	return (unsigned)((z ^ (z >> 31)) >> 33) % n;
 }
 
-/* n as `parts` numbers of at least 1. */
+/* Split n into `parts` numbers of at least 1. */
 static void compose(int n, int parts, int *out)
 {
 	for (int i = 0; i < parts; i++)
@@ -74,7 +74,7 @@ static void put_ratio(FILE *f, const char *key, int parts, int units)
 	fputc(']', f);
 }
 
-/* How a stage on `count` devices splits its layers. malloc'd. */
+/* How a stage on `count` devices splits its layers. The caller frees the result. */
 static char *draw_splits(const struct model *m, int count)
 {
 	char *text = NULL;
@@ -93,7 +93,7 @@ static char *draw_splits(const struct model *m, int count)
 	return text;
 }
 
-/* How wide each of at most `most` stages is. Returns how many. */
+/* The widths of at most `most` stages. Returns how many there are. */
 static int draw_widths(int devices, int most, int *width)
 {
 	int stages = 1 + (int)draw((unsigned)(devices < most ? devices : most));
@@ -101,14 +101,14 @@ static int draw_widths(int devices, int most, int *width)
 		compose(devices, stages, width);
 		fits = true;
 		for (int s = 0; s < stages; s++)
-			fits &= width[s] <= 6; /* parts of the sequence are a few tokens then, and some are one */
+			fits &= width[s] <= 6; /* parts of the sequence then have a few tokens, and some have one */
 		if (!fits && stages < most && stages < devices)
 			stages++;
 	}
 	return stages;
 }
 
-/* `rounds`: chunks of layers a device has (virtual stages). */
+/* `chunks`: model chunks per device (virtual stages). */
 static void put_pipeline(FILE *f, const struct model *m, int rounds, int first, int devices, int samples)
 {
 	static const char *const recompute[] = { "none", "selective", "full" };

@@ -12,7 +12,7 @@
 
 #define MOST 128
 
-/* Every stage runs its entries in order and waits for what an entry needs; messages are never full. Returns false when all wait. */
+/* Every stage runs its entries in order and waits for what an entry needs; messages are never blocked. Returns false if all stages wait. */
 static bool runs_through(enum hspmd_schedule schedule, int stages, int chunks, int micro_batches)
 {
 	static struct hspmd_schedule_entry entries[8][MOST];
@@ -62,7 +62,7 @@ static void nobody_waits_for_ever(void **state)
 		}
 }
 
-/* Micro-batches that a stage has begun and not ended, at most. */
+/* The maximum number of micro-batches that a stage has begun and not ended. */
 static int most_in_flight(enum hspmd_schedule schedule, struct hspmd_pipeline_rank rank)
 {
 	struct hspmd_schedule_entry entries[MOST];
@@ -76,8 +76,8 @@ static int most_in_flight(enum hspmd_schedule schedule, struct hspmd_pipeline_ra
 	return most;
 }
 
-/* As many as the papers say: GPipe all; 1F1B as many as there are stages behind; zb-h1 as the first stage of 1F1B; interleaved
- * (Megatron-LM, section 2.2.2) one more than runs ahead. */
+/* As many as the papers say: GPipe all; 1F1B one per stage from this one on; zb-h1 as many as the first stage of 1F1B; interleaved
+ * (Megatron-LM, section 2.2.2) one more than the warm-up. */
 static void in_flight(void **state)
 {
 	(void)state;
@@ -94,8 +94,8 @@ static void in_flight(void **state)
 		}
 }
 
-/* A backward pass whose gradients of weights follow later lets the stage before go on sooner. Two stages, two micro-batches, three passes
- * of equal length: seven, where 1F1B takes nine. */
+/* If the gradients of weights are computed after a backward pass, the previous stage can continue sooner. Two stages, two micro-batches,
+ * three passes of equal length: seven, compared with nine for 1F1B. */
 static int length(enum hspmd_schedule schedule, int stages, int micro_batches)
 {
 	struct hspmd_schedule_entry entries[8][MOST];
@@ -113,7 +113,7 @@ static int length(enum hspmd_schedule schedule, int stages, int micro_batches)
 			int ready = pass == 2 || from < 0 || from == stages ? 1 : end[pass][from][m];
 			if (!ready)
 				continue;
-			int start = free[s] > ready - 1 ? free[s] : ready - 1; /* ends are kept plus one: 0 is not yet */
+			int start = free[s] > ready - 1 ? free[s] : ready - 1; /* ends are stored plus one: 0 means not yet */
 			free[s] = start + (pass == 1 && schedule != HSPMD_SCHEDULE_ZB_H1 ? 2 : 1);
 			end[pass][s][m] = free[s] + 1;
 			last = free[s] > last ? free[s] : last;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carrying out planned moves of state: every slice arrives; a peer that does not come is named, and what its message would write outlives
- * the call. */
+/* Executing planned moves of state: every slice arrives; a peer that does not take part is named, and the memory that its message would
+ * write outlives the call. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -113,7 +113,7 @@ static void every_slice_arrives(void **state)
 	close_all(members);
 }
 
-/* One that is left alone has no transport. */
+/* A member that is left alone has no transport. */
 static void a_member_alone(void **state)
 {
 	(void)state;
@@ -129,7 +129,7 @@ static void a_member_alone(void **state)
 	assert_int_equal(alone.status, 0);
 }
 
-/* Nobody but member 0 calls. */
+/* Only member 0 calls the function. */
 static void a_peer_that_does_not_come(void **state)
 {
 	(void)state;
@@ -146,7 +146,7 @@ static void a_peer_that_does_not_come(void **state)
 	run(&members[0]);
 	assert_int_equal(members[0].status, -1);
 	assert_string_equal(members[0].err.text, "moving state: waited 0.05 s for 32 bytes to n1:0, slices 0 to 0 of 1");
-	/* What was given up may still be read and written: both ends must stand until they are closed. */
+	/* Abandoned messages may still be read and written: both ends must exist until they are closed. */
 	members[2].moves = &from;
 	members[2].count = 1;
 	run(&members[2]);

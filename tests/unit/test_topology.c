@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a node is said to have: on this very machine within an affinity, and with a make-believe driver the GPUs that CUDA_VISIBLE_DEVICES
- * leaves. */
+/* The hardware that discovery reports: on this machine within an affinity, and with a simulated driver the GPUs that
+ * CUDA_VISIBLE_DEVICES selects. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +76,7 @@ static void test_cores(void **state)
 	assert_int_equal(type->kind, HSPMD_DEVICE_CPU);
 	assert_string_equal(type->name + strlen(type->name) - 3, "-1c");
 	assert_true(type->tflops[HSPMD_PRECISION_FP32] > 0 && type->memory_bytes > 1 << 20);
-	/* A plan on what discover prints must find a link for any pair. */
+	/* A plan for the discovered cluster must find a link for any pair. */
 	assert_int_equal(t->cluster->link_count, 2);
 	struct hspmd_cluster *all;
 	int rank = -1;
@@ -95,7 +95,7 @@ static void test_cores(void **state)
 	sched_setaffinity(0, sizeof before, &before);
 }
 
-/* What Slurm's topology plugin tells a task of the switches above its node. */
+/* The switches above its node, as Slurm's topology plugin passes them to a task. */
 static void test_rack(void **state)
 {
 	(void)state;
@@ -129,7 +129,7 @@ static void test_rack(void **state)
 	}
 }
 
-/* Slurm granted one CPU by number: one core counts, but which it is nobody knows. */
+/* Slurm granted one CPU by number: one core counts, but it is unknown which one. */
 static void test_granted_by_number(void **state)
 {
 	(void)state;
@@ -182,7 +182,7 @@ static void test_gpus(void **state)
 	assert_int_equal(gpus("", &g), 0);
 	assert_int_equal(gpus("-1", &g), 0);
 	assert_int_equal(gpus("0,0", &g), 0);
-	assert_int_equal(gpus("MIG-dddd,0,7,MIG-cccc", &g), 2); /* ends at the first that is not there */
+	assert_int_equal(gpus("MIG-dddd,0,7,MIG-cccc", &g), 2); /* ends at the first that does not exist */
 	assert_string_equal(g[0].uuid, "MIG-dddd0000-4444");
 	assert_string_equal(g[1].uuid, "GPU-aaaa0000-1111");
 	free(g);
@@ -200,7 +200,7 @@ static void test_gpus(void **state)
 	hspmd_topology_destroy(t);
 }
 
-/* A machine of two processors, each with a PCI switch; GPUs at 3b and 86 as in the played library. */
+/* A machine with two processors, each with a PCI switch; GPUs at 3b and 86 as in the simulated library. */
 static char *machine(bool one_switch, bool one_processor)
 {
 	static const char bridge[] =
@@ -297,7 +297,7 @@ static void test_distances(void **state)
 	unsetenv("FAKE_NVML_LINKS");
 }
 
-/* What drives a GPU may run on the cores of that GPU's processor, and no others; where the bus does not say which those are, on all. */
+/* The worker of a GPU may run on the cores of that GPU's processor, and no others; if the bus does not say which those are, on all. */
 static void test_near(void **state)
 {
 	(void)state;
@@ -309,7 +309,7 @@ static void test_near(void **state)
 	struct hspmd_error err = { "" };
 	struct hspmd_topology_options o = { .skip_measure = true };
 	setenv("FAKE_NVML_LINKS", "none", 1);
-	unsetenv("HWLOC_COMPONENTS"); /* with it hwloc takes no machine from a file */
+	unsetenv("HWLOC_COMPONENTS"); /* with it hwloc reads no machine from a file */
 	for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
 		char *path = machine(false, kinds[k].one_processor);
 		setenv("HWLOC_XMLFILE", path, 1);
@@ -329,7 +329,7 @@ static void test_near(void **state)
 	unsetenv("FAKE_NVML_LINKS");
 }
 
-/* ---- limits of make-believe cgroups */
+/* ---- limits of simulated cgroups */
 
 struct cgroup_file {
 	const char *path, *text;
@@ -417,7 +417,7 @@ static void test_cgroups(void **state)
 	}
 }
 
-/* Slurm's grants count beside cgroups', the least of all. */
+/* Slurm's grants count as well as cgroups'; the smallest limit applies. */
 static void test_slurm_limits(void **state)
 {
 	(void)state;
@@ -444,7 +444,7 @@ static void test_slurm_limits(void **state)
 
 int main(void)
 {
-	/* hwloc unloads this part of itself with memory it forgot to free, which a leak checker then sees. */
+	/* hwloc unloads this part of itself with memory that it did not free, which a leak checker then reports. */
 	setenv("HWLOC_COMPONENTS", "-pci", 1);
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names), cmocka_unit_test(test_cores),   cmocka_unit_test(test_granted_by_number),

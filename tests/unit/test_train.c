@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Law 1: the same losses under any plan, to rounding; a fixed plan twice, to the bit. */
+/* doc/design.md, law 1: the same losses under any plan, up to rounding; with the same plan twice, to the bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -99,7 +99,7 @@ static void same_losses(const char *model)
 	double want[STEPS], got[STEPS], again[STEPS];
 	if (trainer_run(model, one, 1, STEPS, want, &err))
 		fail_msg("one device: %s", err.text);
-	assert_true(want[STEPS - 1] < want[0] - 0.5); /* it learns */
+	assert_true(want[STEPS - 1] < want[0] - 0.5); /* the model learns */
 	for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
 		if (trainer_run(model, plans[i].plan, plans[i].devices, STEPS, got, &err))
 			fail_msg("%s: %s", plans[i].name, err.text);
@@ -124,8 +124,8 @@ static void llama(void **state)
 	same_losses(trainer_llama);
 }
 
-/* 12 heads as 5 to 3 are 8 and 4 (7.5 is rounded up); where two share a key's they go in pairs, 4 and 2 of 6. What else is split has units
- * of one. */
+/* 12 heads at 5 to 3 are 8 and 4 (7.5 is rounded up); if two heads share a key's head, they are split in pairs: 4 and 2 of 6. All other
+ * splits have units of one. */
 static void heads_in_any_ratio(void **state)
 {
 	(void)state;
@@ -161,7 +161,7 @@ static void heads_in_any_ratio(void **state)
 	}
 }
 
-/* Shapes large enough for every kernel's blocked path: a buffer given away too early shows only there. */
+/* Shapes large enough for every kernel's blocked path: a buffer that is released too early shows only there. */
 static void large_shapes(void **state)
 {
 	(void)state;
@@ -191,7 +191,7 @@ static void large_shapes(void **state)
 	}
 }
 
-/* The norm of all first moments of a state of one device. */
+/* The norm of all first moments in the state of one device. */
 static int moment_norm(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
                        struct hspmd_error *err)
 {
@@ -207,8 +207,8 @@ static int moment_norm(void *context, const struct hspmd_program *p, const struc
 	return 0;
 }
 
-/* The first moments after one step are (1 - beta1) of the gradient that the optimizer was given: Adam's update hides a wrong scale, these
- * do not. */
+/* The first moments after one step are (1 - beta1) times the gradient that the optimizer received: Adam's update hides a wrong scale,
+ * the moments do not. */
 static double norm_after_clipping(double clip)
 {
 	struct hspmd_error err = { "" };

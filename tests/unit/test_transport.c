@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every transport alike: random traffic arrives whole and in order, sums have the same bits everywhere, waits end (deadline, abort flag,
- * dead peer), close returns whatever is pending, and strangers get nowhere. */
+/* All transports alike: random traffic arrives completely and in order, sums have the same bits on all members, waits end (deadline,
+ * abort flag, dead peer), close returns with any requests pending, and strangers are rejected. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,11 +23,11 @@
 #include "runtime/comm/transport.h"
 
 #define MEMBERS 5
-#define MESSAGES 24 /* a pair and direction */
+#define MESSAGES 24 /* per pair and direction */
 #define LIMIT_S 60.0
 #define BLOB_MAX 4096
 
-/* What the members of a test share: threads of this process, or processes made by fork. */
+/* The state that the members of a test share: threads of this process, or forked processes. */
 struct shared {
 	atomic_int ready, done;
 	atomic_int abort;
@@ -36,7 +36,7 @@ struct shared {
 		char data[BLOB_MAX];
 	} blob[MEMBERS];
 	double sums[MEMBERS][3];
-	atomic_int progress; /* the death test: messages that arrived */
+	atomic_int progress; /* for the test with a killed peer: messages that arrived */
 	struct hspmd_error err[MEMBERS];
 };
 
@@ -191,8 +191,8 @@ static int check_message(const unsigned char *data, size_t bytes, int from, int 
 	return 0;
 }
 
-/* Two tags, so that order within a tag and independence of tags both matter. Receives are posted in three lots: before, among and after the
- * sends. */
+/* Two tags, so that both the order within a tag and the independence of tags matter. Receives are posted in three groups: before, among
+ * and after the sends. */
 static int traffic(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
@@ -300,7 +300,7 @@ static int deadline(struct shared *s, const struct hspmd_transport_ops *ops, int
 		return -1;
 	char data[8];
 	struct hspmd_request *r = NULL;
-	/* A message of another tag and the silence of the peer are both no reason to end the wait. */
+	/* Neither a message with another tag nor the peer's silence ends the wait early. */
 	if (!rank) {
 		if (ops->receive(t, 1, 5, data, sizeof data, &r, err) || !hspmd_transport_wait(t, &r, 1, err))
 			return hspmd_fail(err, "a message came that nobody sent");
@@ -377,11 +377,11 @@ static void test_wrong_size(void **state)
 	each_transport(2, wrong_size, NULL);
 }
 
-/* ---- a peer that is killed while messages are under way */
+/* ---- a peer that is killed while messages are in transit */
 
 enum { CHUNK = 8 << 20, DEPTH = 4 };
 
-/* Endless large messages both ways. Member 1 is killed; member 0 tells how its waits ended. */
+/* Endless large messages in both directions. Member 1 is killed; member 0 reports how its waits ended. */
 static int endless(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];
@@ -416,7 +416,7 @@ static void kill_peer(const char *name, bool notices)
 	int early = wait_for(&s->progress, 6, &err), status;
 	kill(victim, SIGKILL);
 	waitpid(victim, &status, 0);
-	/* A transport that cannot see the death is told, as the controller would tell it. */
+	/* A transport that cannot detect the death gets the abort flag, as from the controller. */
 	if (!notices || early)
 		atomic_store(&s->abort, 1);
 	assert_int_equal(waitpid(survivor, &status, 0), survivor);
@@ -425,7 +425,7 @@ static void kill_peer(const char *name, bool notices)
 	assert_int_equal(early, 0);
 	assert_int_equal(status, 0);
 	if (notices)
-		assert_null(strstr(s->err[0].text, "called off"));
+		assert_null(strstr(s->err[0].text, "aborted"));
 	munmap(s, sizeof *s);
 }
 
@@ -443,9 +443,9 @@ static void test_kill_ucx(void **state)
 
 /* ---- strangers on the socket transport's port */
 
-enum { KINDS = HSPMD_FRAME_DATA + 2, SUM_TAG = 2 }; /* every kind of frame, and one that there is not */
+enum { KINDS = HSPMD_FRAME_DATA + 2, SUM_TAG = 2 }; /* every kind of frame, and an unknown one */
 
-/* What a member who may greet would say: a greeting, and a frame of each kind that fits the sum which comes. */
+/* The frames of a member with a valid HELLO: the HELLO, and a frame of each kind that fits the sum that follows. */
 struct speech {
 	struct hspmd_frame hello;
 	uint8_t token[HSPMD_SOCKET_TOKEN];
@@ -462,7 +462,7 @@ static struct speech speech_of(unsigned kind, int rank, const struct hspmd_socke
 	return s;
 }
 
-/* `bytes` on a connection of their own. */
+/* Send `bytes` on a separate connection. */
 static int say(const struct hspmd_socket_target *target, const void *data, size_t bytes, struct hspmd_error *err)
 {
 	int fd = socket(target->endpoints[0].name.ss_family, SOCK_STREAM, 0);
@@ -473,7 +473,7 @@ static int say(const struct hspmd_socket_target *target, const void *data, size_
 	return 0;
 }
 
-/* Each kind of frame well-formed: behind a greeting whose token is wrong by a bit, cut short at any place, and without a greeting. */
+/* A well-formed frame of each kind: after a HELLO with one wrong bit in its token, cut short at any position, and without a HELLO. */
 static int say_wrong_token(unsigned kind, int rank, const struct hspmd_socket_target *target, struct hspmd_error *err)
 {
 	for (unsigned bit = 0; bit < 8 * HSPMD_SOCKET_TOKEN; bit += 9) {
@@ -492,12 +492,12 @@ static int say_noise(unsigned seed, const struct hspmd_socket_target *target, st
 	uint64_t noise[64];
 	for (size_t i = 0; i < 64; i++)
 		noise[i] = mix(seed * 64 + i + 1);
-	if (seed % 2) /* a known kind, and nothing else right */
+	if (seed % 2) /* a known kind, with everything else wrong */
 		memcpy(noise, (uint32_t[]){ HSPMD_FRAME_MAGIC, seed / 2 % KINDS }, 8);
 	return say(target, noise, sizeof noise - seed, err);
 }
 
-/* Strangers come to both members, as the other, before the members themselves do. */
+/* Strangers connect to both members, pretending to be the other member, before the members themselves do. */
 static int strangers(struct shared *s, const struct hspmd_transport_ops *ops, int rank)
 {
 	struct hspmd_error *err = &s->err[rank];

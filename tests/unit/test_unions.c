@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Annotations with unequal subgroups on a net of one's own, and weights that many stages share: what each device then has differs, losses
- * and trained parameters do not. */
+/* Annotations with unequal subgroups on a user's net, and weights that many stages share: the parts on the devices differ, losses and
+ * trained parameters do not. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,9 +27,9 @@
 	"\"links\":[{\"scope\":\"node\",\"alpha_s\":1e-6,\"gbytes_per_s\":5}]}"
 static const char cluster[] = CLUSTER("6"), wide_cluster[] = CLUSTER("20");
 
-/* NULL: as the stage has it. */
+/* NULL: as the stage annotates it. */
 struct lies {
-	const char *tokens, *query, *up, *down, *table; /* query: of all that is cut by heads */
+	const char *tokens, *query, *up, *down, *table; /* query: for everything that is split by heads */
 };
 
 static int annotated(struct hspmd_net *net, int tensor, const char *how)
@@ -203,7 +203,7 @@ static void what_does_not_fit(void **state)
 
 /* ---- one weight in many stages */
 
-#define SHARING 18 /* stages that use one weight, between one that looks words up and one that has the loss */
+#define SHARING 18 /* stages that use one weight, between one with the embedding and one with the loss */
 
 static void build_deep(void *context, struct hspmd_net *net)
 {
@@ -219,7 +219,7 @@ static void build_deep(void *context, struct hspmd_net *net)
 	hspmd_net_loss(net, hspmd_net_linear(net, x, matrix(net, "out", WORDS, WIDTH, NULL), -1), hspmd_net_integers(net, "targets"));
 }
 
-/* Two micro-batches through so many stages, on as many devices. */
+/* Two micro-batches through that many stages, on as many devices. */
 static int train_deep(int stages, int layers_each, struct trained *out, struct hspmd_error *err)
 {
 	char text[4096];

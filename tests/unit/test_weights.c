@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* safetensors: what is read strictly, what is refused; weights as Hugging Face stores them, in and out. */
+/* safetensors: what strict parsing accepts and rejects; weights in Hugging Face's format, imported and exported. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -49,7 +49,7 @@ static void must(int rv, const struct hspmd_error *err)
 	assert_int_equal(rv, 0);
 }
 
-/* ---- what is refused */
+/* ---- rejected files */
 
 static struct hspmd_safetensors *parse(const char *text, uint64_t file_bytes, struct hspmd_error *err)
 {
@@ -175,7 +175,7 @@ static void test_types(void **state)
 	hspmd_weights_destroy(w);
 }
 
-/* A model with a matrix, a vector and a stack of experts, whose elements are their numbers. */
+/* A model with a matrix, a vector and a stack of experts, whose elements are their indices. */
 static const struct hspmd_import_tensor model[] = {
 	{ "model.embed_tokens.weight", { 2, { 30, 7 } } },
 	{ "model.layers.0.block_sparse_moe.experts.w1.weight", { 3, { 3, 4, 5 } } },
@@ -253,7 +253,7 @@ static void test_import_export(void **state)
 	export_and_check(found[0].manifest, &how, true);
 	assert_int_equal(access(in_root("one/config.json"), F_OK), 0);
 	assert_int_equal(access(in_root("one/model.safetensors"), F_OK), 0);
-	/* Split: no file holds more than one tensor then. */
+	/* Split: no file has more than one tensor then. */
 	how = (struct hspmd_export_options){ .folder = in_root("many"), .config = config, .max_bytes = 100 };
 	export_and_check(found[0].manifest, &how, true);
 	assert_int_equal(access(in_root("many/model-00006-of-00006.safetensors"), F_OK), 0);
@@ -271,7 +271,7 @@ static void test_import_export(void **state)
 	json_decref(config);
 }
 
-/* An index may only name files beside it. */
+/* An index may only name files in its own folder. */
 static void test_index(void **state)
 {
 	(void)state;
