@@ -5,7 +5,6 @@
  * from the state that its workers hold, as after any loss. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"

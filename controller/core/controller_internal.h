@@ -77,7 +77,7 @@ struct bound_plan {
 	int devices, nodes;     /* of the plan; usable nodes that the job had when the plan was made */
 	int nodes_used;         /* by the plan */
 	int copies;             /* of the state, kept on other nodes */
-	int keep;               /* nodes of the plan that a shrink by count leaves (common/losses.h) */
+	int keep;               /* number of the plan's nodes that a shrink by count leaves (common/losses.h) */
 	bool safe;              /* living workers hold all state after any loss that the copies are meant to survive */
 };
 
@@ -298,8 +298,8 @@ void agent_start(struct hspmd_controller *m, struct node *n);
 void worker_spawn(struct hspmd_controller *m, struct worker *w);
 /* Has the agent kill the worker's process with this serial number. */
 void send_kill(struct hspmd_controller *m, const struct worker *w, int64_t serial);
-/* Gives back the held nodes for which `goes` returns true. `ticket`: of the request that waits for it; 0: none. */
-void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n), int64_t ticket);
+/* Gives back the held nodes for which `matches` returns true. `ticket`: of the request that waits for it; 0: none. */
+void release_nodes(struct hspmd_controller *m, bool (*matches)(const struct node *n), int64_t ticket);
 
 /* replan.c: requests for a new plan */
 /* Requests a new plan. `cause`: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start",
@@ -353,7 +353,7 @@ struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* 
 int copies_wanted(const struct hspmd_controller *m, int nodes);              /* on other nodes, of the state of a plan on `nodes` nodes */
 /* Returns true if the workers that are left hold all state after any loss that `copies` copies are meant to survive. */
 bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
-/* Finds out which nodes of the plan a shrink by count leaves (l->keep). -1: out of memory; noted. */
+/* Counts the nodes of the plan that a shrink by count leaves (l->keep). -1: out of memory; noted. */
 int layout_keep_nodes(struct hspmd_controller *m, struct bound_plan *l);
 
 /* straggler.c */

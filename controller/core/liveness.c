@@ -4,6 +4,8 @@
  * sent `ping`, and killed if it does not answer.
  */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"

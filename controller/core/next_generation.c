@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The next generation: solved, its workers spawned and prepared, so that it can start as soon as the current one has stopped. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of nodes, their agents and workers, and the clusters that they make. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,11 +218,11 @@ json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, 
 	return merged(m, has_member, g, err);
 }
 
-void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n), int64_t ticket)
+void release_nodes(struct hspmd_controller *m, bool (*matches)(const struct node *n), int64_t ticket)
 {
 	json_t *list = check_alloc(m, json_array());
 	for (size_t i = 0; i < m->nodes; i++)
-		if (m->node[i]->held && goes(m->node[i]) && json_array_append_new(list, json_string(m->node[i]->name)))
+		if (m->node[i]->held && matches(m->node[i]) && json_array_append_new(list, json_string(m->node[i]->name)))
 			m->failed = true;
 	emit(m, ACTION_SHRINK, NULL, list, ticket);
 }

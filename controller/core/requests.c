@@ -3,10 +3,8 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
 static struct request *resize_under_way(const struct hspmd_controller *m)

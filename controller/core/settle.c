@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settling after a failure: all survivors that are ready apply the last step, or none does. See controller.h for the argument. */
-#include <math.h>
-
 #include "controller/core/controller_internal.h"
 
 /* The sums of `step`, from the answer of a member that has applied it; borrowed. NULL: no member has. */
@@ -36,7 +34,7 @@ void settle_collect(struct hspmd_controller *m)
 		struct worker *w = g->member[i];
 		json_t *holds = json_object_get(g->answer[i], "holds");
 		if (w->adopted && json_is_null(holds)) {
-			/* An earlier incarnation started it, perhaps to take up the state of another: that is begun anew. */
+			/* An earlier incarnation started it, perhaps to take up the state of another worker: this is started again. */
 			send_kill(m, w, w->serial);
 			w->process = PROC_NONE;
 			w->holds = 0;

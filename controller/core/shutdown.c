@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end: all steps are done, or the job was told to end; in both cases a last checkpoint is written. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -9,7 +9,6 @@
  * between `back_below` and `slower_than`.
  */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

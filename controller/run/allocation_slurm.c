@@ -19,10 +19,10 @@ struct slurm {
 	struct run_allocation base;
 	uint32_t job;
 	bool pmix, first;
-	const char *log;                 /* members' output file, with sbatch's patterns; NULL: no members */
-	char **command;                  /* command of the last member, for members that replace others */
-	pthread_mutex_t lock;            /* of `command` */
-	atomic_bool looked, has_members; /* an earlier incarnation of the job may have left some */
+	const char *log;                  /* members' output file, with sbatch's patterns; NULL: no members */
+	char **command;                   /* command of the last member, for members that replace others */
+	pthread_mutex_t lock;             /* of `command` */
+	atomic_bool checked, has_members; /* an earlier incarnation of the job may have left some */
 	double poll_interval;
 };
 
@@ -40,14 +40,14 @@ static int load_members(struct slurm *s, struct hspmd_slurm_job ***members, stru
 {
 	char name[32];
 	*members = NULL;
-	if (!s->log || (atomic_load(&s->looked) && !atomic_load(&s->has_members)))
+	if (!s->log || (atomic_load(&s->checked) && !atomic_load(&s->has_members)))
 		return 0;
 	hspmd_slurm_member_name(s->job, name);
 	int count = hspmd_slurm_jobs_named(getuid(), name, members, err);
 	if (count > 0)
 		atomic_store(&s->has_members, true);
 	if (count >= 0)
-		atomic_store(&s->looked, true);
+		atomic_store(&s->checked, true);
 	return count;
 }
 
@@ -250,14 +250,14 @@ static bool named(const char *name, char *const *list, int count)
 	return false;
 }
 
-/* Cancels the members for which `goes` returns true; tries all, even after an error. */
-static int cancel_members(struct slurm *s, bool (*goes)(const struct hspmd_slurm_job *j, char *const *nodes, int count), char *const *nodes,
-                          int count, struct hspmd_error *err)
+/* Cancels the members for which `matches` returns true; tries all, even after an error. */
+static int cancel_members(struct slurm *s, bool (*matches)(const struct hspmd_slurm_job *j, char *const *nodes, int count),
+                          char *const *nodes, int count, struct hspmd_error *err)
 {
 	struct hspmd_slurm_job **members = NULL;
 	int n = load_members(s, &members, err), rc = n < 0 ? -1 : 0;
 	for (int i = 0; i < n; i++)
-		if (active(members[i]) && goes(members[i], nodes, count) && hspmd_slurm_job_cancel(members[i]->id, err))
+		if (active(members[i]) && matches(members[i], nodes, count) && hspmd_slurm_job_cancel(members[i]->id, err))
 			rc = -1;
 	if (n >= 0)
 		hspmd_slurm_jobs_free(members, n);

@@ -490,10 +490,10 @@ static int make_agent_command(struct loop *l, json_t *addresses, struct hspmd_er
 	json_t *v;
 	while (l->o->agent_command[n])
 		n++;
-	size_t room = 1;
+	size_t size = 1;
 	json_array_foreach(addresses, i, v)
-		room += json_string_length(v) + 1;
-	l->agent_command = calloc(1, (n + 3) * sizeof *l->agent_command + room);
+		size += json_string_length(v) + 1;
+	l->agent_command = calloc(1, (n + 3) * sizeof *l->agent_command + size);
 	if (!l->agent_command)
 		return hspmd_fail_memory(err, "starting agents");
 	char *text = (char *)(l->agent_command + n + 3);
@@ -502,7 +502,7 @@ static int make_agent_command(struct loop *l, json_t *addresses, struct hspmd_er
 	l->agent_command[n] = "--controller";
 	l->agent_command[n + 1] = text;
 	json_array_foreach(addresses, i, v)
-		used += (size_t)snprintf(text + used, room - used, "%s%s", used ? "," : "", json_string_value(v));
+		used += (size_t)snprintf(text + used, size - used, "%s%s", used ? "," : "", json_string_value(v));
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job controller's machine in a simulated cluster (world.c): undisturbed, and under random faults in random order. */
+/* The job controller in a simulated cluster (world.c): undisturbed, and under random faults in random order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 #include "tests/unit/draw.h"
 #include "tests/unit/world.h"
 
-#define MOVES 400000 /* more means that the job goes in a circle */
+#define MOVES 400000 /* more means an endless loop */
 
 static void run_until(struct world *w, int step)
 {
@@ -53,12 +53,12 @@ static void test_undisturbed(void **state)
 	}
 }
 
-/* A growth asked for between a shrink's answer and the first step after it is told as one. */
+/* A growth that is requested between a shrink's reply and the first step after it is reported as a growth. */
 static void test_causes(void **state)
 {
 	(void)state;
 	int between = 0;
-	for (uint64_t seed = 50; seed <= 80; seed++) { /* with 65 the node comes before the step */
+	for (uint64_t seed = 50; seed <= 80; seed++) { /* with seed 65 the node comes before the step */
 		struct world *w =
 		        world_create(&(struct world_options){ .seed = seed, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 400 });
 		int status;
@@ -81,7 +81,7 @@ static void test_causes(void **state)
 	assert_true(between > 0);
 }
 
-/* SIGTERM at any moment: it ends, and what was done is in a checkpoint that a later incarnation begins with. */
+/* SIGTERM at any moment: the job ends, and all reported steps are in a checkpoint from which a later incarnation starts. */
 static void test_leave(void **state)
 {
 	(void)state;
@@ -248,7 +248,7 @@ static void revived(uint64_t first, uint64_t last, bool restarts)
 		for (int i = 0; i < 12 && !world_ended(w, &status); i++) {
 			x = x * 6364136223846793005u + 1442695040888963407u;
 			int moves = (int)(x >> 33) % ((x >> 20) % 3 ? 150 : 15);
-			run_until(w, 1); /* before there is a state none can be lost */
+			run_until(w, 1); /* before the first step there is no state to lose */
 			for (int k = 0; k < moves && !world_ended(w, &status); k++)
 				if (!world_move(w))
 					world_wait(w);
@@ -277,8 +277,8 @@ static void test_revived(void **state)
 	revived(first, last, true);
 }
 
-/* A worker that is stopped at any moment from its start to its first steps, or in a switch, costs a minute, not the minutes that preparing
- * and connecting may take. */
+/* A worker that hangs at any moment from its start to its first steps, or in a switch, costs a minute, not the deadlines of preparing and
+ * connecting. */
 static void test_hung(void **state)
 {
 	(void)state;
@@ -304,7 +304,7 @@ static void test_hung(void **state)
 	}
 }
 
-/* Until the solver is told of node 1 that it is between these. */
+/* Runs until the solver's input has a slowdown of node 1 between these. */
 static void run_until_slowdown(struct world *w, double least, double most)
 {
 	int status;
@@ -315,8 +315,8 @@ static void run_until_slowdown(struct world *w, double least, double most)
 		fail_msg("it ended, and node 1 has a slowdown of %g", world_slowdown(w, 1));
 }
 
-/* A slow node is planned with as it is, a slower one anew, and one that has recovered as before; one that is a little slow is left
- * alone. */
+/* Plans take a slow node's slowdown into account; a new one is made if the node becomes slower or recovers. A slightly slow node changes
+ * nothing. */
 static void test_stragglers(void **state)
 {
 	(void)state;
@@ -342,7 +342,7 @@ static void test_stragglers(void **state)
 	}
 }
 
-/* A slow node that is left out altogether, so that nobody sees it recover: also where one device is left. */
+/* A slow node that plans do not use, so that its recovery cannot be measured, is tried again; also if only one device is left. */
 static void test_left_out(void **state)
 {
 	(void)state;
@@ -360,7 +360,7 @@ static void test_left_out(void **state)
 		run_until(w, world_steps_told(w) + 100);
 		world_slow(w, 1, 1);
 		run_until_slowdown(w, 1, 1);
-		/* Still slow when it is tried again, it is left out for longer. */
+		/* If it is still slow then, it is left out for longer. */
 		world_slow(w, 1, 6);
 		run_until_slowdown(w, 5.8, 6.2);
 		run_until_slowdown(w, 1, 1);
@@ -372,7 +372,7 @@ static void test_left_out(void **state)
 	}
 }
 
-/* A move of the world, or time. */
+/* One move of the world; else time passes. */
 static void go_on(struct world *w)
 {
 	int status;
@@ -389,7 +389,7 @@ static void run_until_nodes(struct world *w, int nodes)
 	assert_int_equal(world_nodes(w), nodes);
 }
 
-/* Until the agent of node 2 was started so often; how often Slurm is asked meanwhile makes no difference. */
+/* Runs until the agent of node 2 was started `starts` times; the number of polls of Slurm makes no difference. */
 static void run_until_starts(struct world *w, int starts)
 {
 	for (int i = 0; i < MOVES && world_starts(w, 2) < starts; i++) {
@@ -414,8 +414,8 @@ static struct world *two_of_three(uint64_t seed)
 	return w;
 }
 
-/* A node that has come back may refuse its agent for a while: it is started again, after longer and longer pauses, and given up in the end,
- * until it comes anew. */
+/* A node that has come back may refuse its agent for a while: the agent is started again at growing intervals, and finally no more, until
+ * the node leaves and joins again. */
 static void test_refused(void **state)
 {
 	(void)state;
@@ -449,8 +449,8 @@ static void test_refused(void **state)
 	world_destroy(w);
 }
 
-/* So in the first generation, which waits for it as long as it is tried: a node that is ready a moment later is in it, one that never is is
- * done without. */
+/* The same before the first generation, which waits while the agent is started again: a node that is ready a moment later takes part, and
+ * the job starts without one that never is. */
 static void test_refused_at_first(void **state)
 {
 	(void)state;
@@ -463,7 +463,7 @@ static void test_refused_at_first(void **state)
 		run_until_starts(w, 1);
 		for (int starts = 2; starts <= (comes ? 4 : 5); starts++, pause *= 2) {
 			double last = world_started_at(w, 2);
-			world_poll(w); /* once more often than the controller asks: makes no difference */
+			world_poll(w); /* a poll that the controller did not request makes no difference */
 			for (int i = 0; i < MOVES && world_starts(w, 2) < starts; i++)
 				go_on(w);
 			assert_int_equal(world_starts(w, 2), starts);
@@ -487,7 +487,7 @@ static bool left_out(struct world *w, const char *node)
 	return is;
 }
 
-/* The worker of node 2 is killed so often that no step is made, until the controller makes something of it. */
+/* Kills the worker of node 2 so often that no step is made, until `until` returns true. */
 static void fail_again_and_again(struct world *w, bool (*until)(struct world *w, int so_far), int so_far)
 {
 	for (int i = 0; i < MOVES && !until(w, so_far); i++) {
@@ -509,8 +509,7 @@ static bool has_more_plans(struct world *w, int so_far)
 	return world_generations(w) > so_far + 3;
 }
 
-/* A node whose worker fails again and again is left out, which keeps nobody waiting who asks for another; and it is tried again, each time
- * later. */
+/* A node whose worker fails repeatedly is quarantined, which does not delay the reply to a growth; it is tried again, each time later. */
 static void test_left_out_for_failing(void **state)
 {
 	(void)state;
@@ -537,7 +536,7 @@ static void test_left_out_for_failing(void **state)
 	world_destroy(w);
 }
 
-/* Where there is no plan without it it is not left out for long. */
+/* A node without which there is no plan is not left out for long. */
 static void test_needed_though_it_fails(void **state)
 {
 	(void)state;
@@ -552,7 +551,7 @@ static void test_needed_though_it_fails(void **state)
 	world_destroy(w);
 }
 
-/* One that says nothing is started again when its time is over, and no sooner. */
+/* An agent that does not connect is started again at its deadline, not before. */
 static void test_silent(void **state)
 {
 	(void)state;
@@ -572,7 +571,7 @@ static void test_silent(void **state)
 	world_destroy(w);
 }
 
-/* A controller that is started anew finds what trains, and leaves it alone. */
+/* A restarted controller finds the workers training, and lets them train on. */
 static void test_adopted(void **state)
 {
 	(void)state;
@@ -601,7 +600,8 @@ static void test_adopted(void **state)
 	}
 }
 
-/* An agent that does not call is waited for, and then done without; one that calls too late has its workers ended, and takes part again. */
+/* The controller waits for an agent that does not reconnect, and then continues without it. The workers of one that reconnects too late are
+ * killed, and its node takes part again. */
 static void test_not_adopted(void **state)
 {
 	(void)state;
@@ -620,7 +620,7 @@ static void test_not_adopted(void **state)
 		assert_int_equal(world_resizes(w), 0);
 		for (int i = 0; i < MOVES && world_starts(w, 1) < 2; i++)
 			go_on(w);
-		for (int i = 0; i < 200 && world_move(w); i++) /* what the others have is known before it is there */
+		for (int i = 0; i < 200 && world_move(w); i++) /* the others have answered before it connects */
 			;
 		world_silence(w, 1, false);
 		for (int i = 0; i < MOVES && (!world_resizes(w) || world_nodes(w) < 3); i++)
@@ -635,8 +635,8 @@ static void test_not_adopted(void **state)
 	}
 }
 
-/* Killed when a switch has been written down and nobody was told: all workers hold what an older generation than the journal's left
- * them. */
+/* The controller is killed when the journal has a new generation that no worker has received yet: all workers hold the older generation's
+ * state. */
 static void test_adopted_in_a_switch(void **state)
 {
 	(void)state;
@@ -707,8 +707,8 @@ static void test_adopted_and_shrunk(void **state)
 	}
 }
 
-/* Slurm takes any number of the highest nodes without a word, however the plan lies, and again: as soon as copies are made it never begins
- * anew. */
+/* Slurm takes any number of the last nodes without notice, wherever the plan has its stages, and does so again: once copies are made, the
+ * job never starts from step 0. */
 static void test_shrunk_by_count(void **state)
 {
 	(void)state;
@@ -728,9 +728,9 @@ static void test_shrunk_by_count(void **state)
 	}
 }
 
-static int meetings[2]; /* in worlds without and with devices that take long to connect */
+static int meetings[2]; /* preconnects in worlds without and with devices that connect slowly */
 
-/* restarts: the controller dies, too, in the midst of what it does. */
+/* restarts: the controller is killed at random actions, too. */
 static void under_chaos(uint64_t seed, int faults, bool checkpoints, bool restarts)
 {
 	struct world_options o = { .seed = seed,
@@ -797,7 +797,7 @@ static void test_chaos(void **state)
 	assert_true(meetings[1] > runs / 10);
 }
 
-/* A plan that was given is refused before anybody is started for it; one that fits is the first generation's. */
+/* A given plan that cannot run is refused before any worker is started; one that fits becomes the first generation's. */
 static void test_given(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What losses of nodes that were seen make of a job: its copies, its plan, and that it follows when they change. */
+/* How observed node losses affect a job: its copies, its plan, and its reaction when they change. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,7 +31,7 @@ static int copies(int asked, int nodes, double losses, double correlated)
 	return copies_saved(asked, nodes, losses, correlated, (struct run_intervals){ 60, 600 });
 }
 
-/* The older what shared storage has, the more copies; and the more seldom they are made, for then they cost less. */
+/* The less often shared storage is written, the more copies; the same for the interval between copies, for rare copies cost less. */
 static void test_copies_follow_the_intervals(void **state)
 {
 	(void)state;
@@ -47,8 +47,8 @@ static void test_copies_follow_the_intervals(void **state)
 	assert_true(more > 0 && many > 0);
 }
 
-/* Expected time of a second of training, but for a factor, where failures come mean_s apart at random and a checkpoint of cost_s follows
- * each every_s: Daly 2006, equation 20. */
+/* Expected time per second of training, up to a factor, with random failures mean_s apart on average, and a checkpoint of cost_s after each
+ * every_s: Daly 2006, equation 20. */
 static double takes(double every_s, double cost_s, double mean_s)
 {
 	return expm1((every_s + cost_s) / mean_s) / every_s;
@@ -65,7 +65,7 @@ static void test_the_interval_is_the_best(void **state)
 				best = fmin(best, takes(t, cost[i], mean[k]));
 			assert_true(takes(chosen, cost[i], mean[k]) <= 1.002 * best);
 		}
-	/* More expensive: more seldom; failures more often: more often. */
+	/* Expensive checkpoints are written less often; more failures mean more checkpoints. */
 	assert_true(hspmd_checkpoint_interval(2, 3600) > hspmd_checkpoint_interval(1, 3600));
 	assert_true(hspmd_mean_time_between_failures(4, 1000, 0, 0) > hspmd_mean_time_between_failures(8, 1000, 0, 0));
 	assert_true(hspmd_mean_time_between_failures(4, 1000, 1, 0) < hspmd_mean_time_between_failures(4, 1000, 0, 0));
@@ -81,7 +81,7 @@ static void test_copies(void **state)
 	assert_true(copies(1, 8, 1e-3, 0.5) > 1);
 	assert_int_equal(copies(3, 2, 1e-3, 0.5), 3);
 	assert_int_equal(copies(1, 1, 1e-3, 0.5), 1);
-	struct hspmd_risk none = run_risk_read(NULL); /* hspmdctld is not there */
+	struct hspmd_risk none = run_risk_read(NULL); /* there is no hspmdctld */
 	assert_float_equal(none.losses_per_s, 0, 0);
 	json_t *wild = json_pack("{s:f, s:f}", "losses_per_node_s", 1e9, "correlated", -5.0);
 	assert_float_equal(run_risk_read(wild).losses_per_s, 0, 0);
@@ -89,8 +89,8 @@ static void test_copies(void **state)
 	json_decref(wild);
 }
 
-/* A plan that is a hundredth faster and loses a part of the state with each worker: worth it where nodes are seldom lost, not where they
- * often are. */
+/* A plan that is 1 % faster, but loses a part of the state with each worker, is better if nodes are rarely lost, and worse if they often
+ * are. */
 static void test_plans_are_weighed_by_what_they_commit(void **state)
 {
 	(void)state;
@@ -104,7 +104,7 @@ static void test_plans_are_weighed_by_what_they_commit(void **state)
 	assert_false(run_risk_prefers(&job, model, 4, 0, &rarely, &seldom, &whole, &sharded));
 	assert_false(run_risk_prefers(&job, model, 4, 0, &every, &often, &whole, &sharded));
 	assert_false(run_risk_prefers(&job, model, 4, 0, &every, &seldom, &sharded, &whole));
-	/* With copies in other nodes' memory little is undone. */
+	/* With copies in other nodes' memory little work is lost. */
 	assert_true(run_risk_prefers(&job, model, 4, 2, &every, &often, &whole, &sharded));
 	hspmd_model_destroy(model);
 }
@@ -118,8 +118,8 @@ static void run(struct world *w, int generations)
 	assert_true(world_generations(w) >= generations);
 }
 
-/* A job that trains hears that nodes are lost often: it goes on in a new generation, with more copies and no step lost; the same again
- * changes nothing. */
+/* A training job learns that nodes are lost often: it continues in a new generation with more copies, and loses no step. The same report
+ * again changes nothing. */
 static void test_a_running_job_follows_the_risk(void **state)
 {
 	(void)state;

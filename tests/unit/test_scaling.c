@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's controller tells hspmdctld of further nodes: the curve on nodes of its first kind, and what its other kinds are worth. */
+/* The scaling curve that a job reports to hspmdctld: rates on nodes of its first class, and relative speeds of its other classes. */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 #include "controller/run/scaling.h"
 #include "tests/unit/solver_inputs.h"
 
-/* Two nodes of four fast devices, two of four that are half as fast. */
+/* Two nodes of four fast devices, and two of four devices that are half as fast. */
 static const char text[] =
         "{\"format\": \"hspmd-cluster-1\", \"device_types\": {"
         "\"fast\": {\"kind\": \"cuda\", \"memory_bytes\": 8000000000, \"gbytes_per_s\": 2000, \"peak_tflops\": {\"fp32\": 10}},"
@@ -35,7 +35,7 @@ static void test_curve_and_kinds(void **state)
 		fail_msg("%s", err.text);
 	for (int i = 1; i < 8; i++)
 		assert_true(curve[i] > curve[i - 1]);
-	/* All eight are like the first, though only two such are there. */
+	/* The curve has eight nodes like the first, though the cluster has only two of them. */
 	assert_true(curve[7] > 5 * curve[0]);
 	assert_int_equal(run_relative_speeds(cluster, model, &job, 2, kinds, 4, &err), 2);
 	assert_string_equal(kinds[0].node, "f0");

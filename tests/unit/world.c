@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold in every order of events:
- *  - generations only grow; `start` goes to members that have prepared this very generation, and never while one of them still trains;
- *  - what `start` says about the state is true: each holder has that step under that plan, and together they have every slice;
- *  - a step is told of with the loss that the undisturbed job has, in order, each after the one before it or after a resize that says how
- * many were lost;
- *  - after each event the next deadline lies ahead;
+ *  - numbers of generations only grow; `start` goes to members that have prepared this very generation, and never while one of them still
+ *    trains;
+ *  - `start` is right about the state: each holder has that step under that plan, and together they have every slice;
+ *  - steps are reported in order, with the loss of the undisturbed job, each after the previous one or after a resize line that has the
+ *    number of lost steps;
+ *  - after each event the next deadline is in the future;
  *  - replies are given once, a change of the allocation is told of once, and events are numbered on, also over the controller's
  * incarnations;
  *  - nobody is asked for a checkpoint who does not answer, unless it hangs, which is found sooner than the wait for the checkpoint ends;
@@ -88,7 +89,7 @@ void world_say_up(struct world *w, struct sim *s, json_t *m)
 	world_put(&w->up[s->node], m);
 }
 
-/* ---- what the controller asks for */
+/* ---- the controller's actions */
 
 struct sim *world_find(struct world *w, const char *address)
 {
@@ -124,8 +125,8 @@ static void check_line(struct world *w, const json_t *line)
 	w->nodes = (int)world_integer(line, "nodes");
 }
 
-/* Do those of one plan hold what they are said to, and is it the whole state? Whether one of them has died since nobody can know: then it
- * may be. */
+/* Checks that the listed workers hold that step under that plan. Returns true if they hold all state together, or if one of them has died
+ * since, which the controller cannot know. */
 static bool covers(struct world *w, json_t *live, int64_t step)
 {
 	struct hspmd_error err;
@@ -306,9 +307,9 @@ void world_feed(struct world *w, struct run_event e)
 		fail_msg("the next deadline has passed already: %g at %g", next, w->now);
 }
 
-/* ---- what happens */
+/* ---- random moves and faults */
 
-/* Nobody trains far ahead of what is told of it. */
+/* Returns false if workers are so far ahead of the reported steps that they must wait. */
 static bool heard(const struct world *w)
 {
 	for (int n = 0; n < NODES; n++)
@@ -321,7 +322,7 @@ bool world_move(struct world *w)
 {
 	if (w->ended)
 		return false;
-	/* Any of the things that can happen, at random; the first that can, from a random start. */
+	/* The first of the possible moves, from a random start. */
 	int start = (int)world_pick(w, 2 * NODES + 5);
 	for (int k = 0; k < 2 * NODES + 5; k++) {
 		int what = (start + k) % (2 * NODES + 5);
@@ -410,7 +411,7 @@ void world_fault(struct world *w)
 	case 0: /* kill -9 of a worker */
 		killed(w, s);
 		break;
-	case 1: /* of an agent and all below it */
+	case 1: /* kill -9 of an agent and its workers */
 		if (w->agent[n])
 			world_agent_dies(w, n);
 		world_member_ends(w, n, "has failed");
@@ -419,13 +420,13 @@ void world_fault(struct world *w)
 		if (s->alive)
 			s->hung = true;
 		break;
-	case 3: /* a false alarm */
+	case 3: /* a false report of a fault */
 		if (s->alive && s->runs)
 			world_say_up(w, s,
 			             json_pack("{s:s, s:I, s:s}", "type", "fault", "generation", (json_int_t)s->runs, "text",
 			                       "peer does not answer"));
 		break;
-	case 4: /* scontrol, without a warning */
+	case 4: /* scontrol takes a node without notice */
 		if (n > 0 && w->held[n]) {
 			world_member_ends(w, n, "was preempted");
 			w->held[n] = false;
@@ -433,7 +434,7 @@ void world_fault(struct world *w)
 			world_agent_dies(w, n);
 		}
 		break;
-	case 5: /* as hspmdctld or an administrator would */
+	case 5: /* a request of hspmdctld or of an administrator */
 		if (!w->held[n]) {
 			w->held[n] = true;
 			w->poll = true;
@@ -445,7 +446,7 @@ void world_fault(struct world *w)
 	case 7:
 		world_ask(w, "shrink", 1 + (int)world_pick(w, 2));
 		break;
-	case 9: /* a preempted member has its grace */
+	case 9: /* a member is preempted, with grace time */
 		if (w->member[n] && w->agent[n])
 			world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
 		break;

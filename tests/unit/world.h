@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cluster to try the pure job controller in: nodes, agents and workers played in memory, with whatever order of events and whatever
- * faults a seed picks. The world checks as it goes what must hold in every order (world.c lists it). */
+/* A simulated cluster for tests of the pure job controller: nodes, agents and workers in memory, with an order of events and faults drawn
+ * from a seed. The world checks invariants after every event (world.c lists them). */
 #ifndef HSPMD_TESTS_WORLD_H
 #define HSPMD_TESTS_WORLD_H
 
@@ -13,83 +13,84 @@ struct world;
 
 struct world_options {
 	uint64_t seed;
-	int nodes, devices_per_node; /* there are; the job begins with `held` of them */
+	int nodes, devices_per_node; /* of the cluster; the job begins with `held` nodes */
 	int held, steps;
 	bool checkpoints;
-	bool stragglers; /* slow devices are looked for */
-	bool sole;       /* one pipeline of all devices: each part of the state is in one place */
-	bool halves; /* plans are two pipelines of two stages, or one of as many as there are nodes, on any of the nodes; copies in memory
-	              * lie where they are laid, and go with their nodes. Of one device a node, and up to 4 nodes */
-	bool avoids; /* plans leave slow nodes out; of one device a node, and 2 or 3 nodes */
-	const struct hspmd_model *model; /* borrowed; NULL: none is known */
-	json_t *given;                   /* borrowed; a plan to begin with, NULL: none */
-	bool unfit;                      /* it cannot be run */
-	int needs;                       /* devices: there is no plan for fewer */
+	bool stragglers; /* the policy looks for slow devices */
+	bool sole;       /* one pipeline of all devices: each slice of the state has one holder */
+	bool halves; /* plans are two pipelines of two stages, or one pipeline of one stage per node, on any of the nodes; copies in memory
+	              * are on certain nodes, and lost with them. Needs one device per node, and at most 4 nodes */
+	bool avoids; /* plans do not use slow nodes; needs one device per node, and 2 or 3 nodes */
+	const struct hspmd_model *model; /* borrowed; NULL: unknown */
+	json_t *given;                   /* borrowed; the first plan; NULL: none */
+	bool unfit;                      /* the given plan cannot run */
+	int needs;                       /* number of devices below which there is no plan */
 	double shared_every_s;           /* between two checkpoints on shared storage; 0: 0.7 */
 	int every_steps;                 /* between two checkpoints; 0: by time */
 	bool long_steps;                 /* longer than all else takes */
 	bool stuck;                      /* the disks take no checkpoint, and do not fail either */
 	double gather;                   /* seconds that agents may take to come up; 0: the usual */
-	bool noise;                      /* now and then a worker does not come up, cannot prepare, or cannot write */
+	bool noise;                      /* sometimes a worker does not start, cannot prepare, or cannot write */
 };
 
 struct world *world_create(const struct world_options *o);
 void world_destroy(struct world *w);
 
-/* One random thing that is no fault: a message delivered, a piece of a step done, an answer of the solver or of Slurm. False: nothing can
- * happen but time. */
+/* One random move that is not a fault: a message is delivered, a part of a step done, the solver or Slurm answers. Returns false if only
+ * time can pass. */
 bool world_move(struct world *w);
-/* Let time pass to the controller's next deadline. */
+/* Lets time pass until the controller's next deadline. */
 void world_wait(struct world *w);
-/* One random fault or request: a worker or agent killed, a worker hung, a false alarm, nodes taken or given, grow, shrink, checkpoint. */
+/* One random fault or request: a worker or agent killed, a worker hung, a false report of a fault, nodes taken or given, grow, shrink,
+ * checkpoint. */
 void world_fault(struct world *w);
-/* The controller is killed and started anew from what it has kept; its agents call again, one by one. */
+/* Kills the controller and restarts it from its journal and output; its agents reconnect one by one. */
 void world_restart(struct world *w);
-/* The same once it has carried out so many more actions; or when it has written down that a generation is to take over from one before, and
- * nothing of that is done. */
+/* The same after `after` more actions; or when it has written a journal with a generation that takes over from an older one, before the
+ * generation is started. */
 void world_dies(struct world *w, int after);
 /* Or when it has sent a message of this type to the first of several nodes. */
 void world_dies_at(struct world *w, const char *type);
 void world_dies_in_switch(struct world *w);
 /* Slurm gives or takes a node. */
 void world_hold(struct world *w, int node, bool held);
-/* Slurm says what the job has. */
+/* Slurm reports the allocation. */
 void world_poll(struct world *w);
-/* What starts this node's agent ends at once, so many times. */
+/* The next `times` starts of this node's agent fail at once. */
 void world_refuse(struct world *w, int node, int times);
-/* Its agent does not come up, nor call again. */
+/* The node's agent does not connect or reconnect. */
 void world_silence(struct world *w, int node, bool silent);
-/* How often its agent was started, and when last; what time it is. */
+/* How often the node's agent was started, and when last; the current time. */
 int world_starts(const struct world *w, int node);
 double world_started_at(const struct world *w, int node);
 double world_now(const struct world *w);
-/* Kill -9 of worker `device` of a node, or hang it, or (agent) kill the node's agent and all below it. */
+/* Kills (SIGKILL) or hangs worker `device` of a node, or kills the node's agent with its workers. */
 enum world_how { WORLD_KILL, WORLD_HANG, WORLD_AGENT };
 void world_kill(struct world *w, int node, int device, enum world_how how);
-/* A user's command: "grow" or "shrink" by so many nodes. */
+/* A user's command: "grow" or "shrink" by `by` nodes. */
 void world_ask(struct world *w, const char *what, int by);
 void world_checkpoint(struct world *w); /* a user asks for one */
 /* Heal hung workers and give the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
 void world_shutdown(struct world *w);
-/* hspmdctld tells how nodes are lost. */
+/* hspmdctld reports the rate of node losses. */
 void world_risk(struct world *w, double losses_per_node_s, double correlated);
-/* Copies on other nodes that the last generation was prepared with. */
+/* Number of copies on other nodes with which the last generation was prepared. */
 int world_copies(const struct world *w);
-/* The devices of a node take so many times as long from now on. */
+/* From now on the devices of a node take `factor` times as long. */
 void world_slow(struct world *w, int node, double factor);
-/* What the solver was last told of a node. */
+/* A node's slowdown in the solver's last input. */
 double world_slowdown(const struct world *w, int node);
 
 bool world_ended(const struct world *w, int *status);
 int world_steps_told(const struct world *w);
-int world_nodes(const struct world *w); /* that the last step was made on */
+int world_nodes(const struct world *w); /* of the last step */
 int world_generations(const struct world *w);
-int world_preconnects(const struct world *w); /* of workers with others, before their generation started */
+int world_preconnects(const struct world *w); /* workers that preconnected, in all generations */
 int world_resizes(const struct world *w);
 const char *world_cause(const struct world *w); /* of the last resize; "": none */
 int64_t world_steps_lost(const struct world *w);
-int world_began_anew(const struct world *w); /* how often it began from nothing after steps had been told of */
+int world_began_anew(const struct world *w); /* starts from step 0 after steps had been reported */
 int world_replies(const struct world *w, bool ok);
 int world_commands(const struct world *w); /* that were given */
 bool world_saved(const struct world *w);   /* a complete checkpoint of where it stopped is there */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated cluster's state and the calls between its files: world.c (what the controller asks for, and the checks), world_workers.c,
- * world_site.c (agents, Slurm, the solver), world_restarts.c (the controller's incarnations). */
+/* The simulated cluster's state, and the functions that its files offer each other: world.c (the controller's actions, and the checks),
+ * world_workers.c, world_site.c (agents, Slurm, the solver), world_restarts.c (incarnations of the controller). */
 #ifndef HSPMD_UNIT_WORLD_INTERNAL_H
 #define HSPMD_UNIT_WORLD_INTERNAL_H
 
@@ -22,12 +22,12 @@ struct sim {
 	char address[64];
 	int node;
 	bool alive, hung;
-	bool set_up; /* it was told its job */
+	bool set_up; /* has received `job` */
 	int64_t serial;
-	int64_t prepared; /* generation, 0: none */
+	int64_t prepared; /* generation; 0: none */
 	bool prepared_in_plan, stays;
 	int64_t runs;    /* generation whose steps it runs; 0: none */
-	int64_t loading; /* generation that is being started */
+	int64_t loading; /* generation that it is starting */
 	json_t *start;
 	int64_t holds, step, ready, applied;
 	int64_t done;                   /* generation whose steps it has ended, as was agreed; 0: none */
@@ -37,8 +37,8 @@ struct sim {
 	json_t *waiting[WAITING];       /* until the step's end */
 	int waiting_count;
 	bool reporter;
-	int preconnects; /* meetings that it took part in */
-	struct {         /* what a process that was killed has left in its node's memory; holds 0: nothing */
+	int preconnects; /* number of preconnects */
+	struct {         /* state of a killed process in its node's memory; holds 0: none */
 		int64_t holds, step, ready, applied;
 	} left;
 };
@@ -51,21 +51,21 @@ struct world {
 	struct hspmd_controller *m;
 	double now;
 	bool held[NODES], agent[NODES];
-	bool away[NODES];                   /* its agent has lost the controller and is to call again */
-	bool silent[NODES];                 /* nothing comes of starting its agent, and it does not call */
-	int refusals[NODES], starts[NODES]; /* to come; of its agent so far */
+	bool away[NODES];                   /* the agent has lost the controller, and will reconnect */
+	bool silent[NODES];                 /* the agent does not start, connect or reconnect */
+	int refusals[NODES], starts[NODES]; /* of the agent: starts that will fail; all starts so far */
 	double started_at[NODES];
 	struct queue up[NODES], down[NODES];
-	struct queue steps[NODES]; /* the last that the agent has told of */
+	struct queue steps[NODES]; /* the last steps that the agent has reported */
 	struct sim sim[NODES][DEVICES];
-	json_t *solve, *grow, *shrinks; /* asked of the surroundings; of shrinks a list of [id, nodes] */
+	json_t *solve, *grow, *shrinks; /* requests that are not answered yet; shrinks: a list of [id, nodes] */
 	int64_t solve_id, grow_id;
-	int64_t member[NODES], members; /* job that brought the node, 0: the anchor; last such job */
+	int64_t member[NODES], members; /* job that brought the node (0: the anchor); last member job */
 	int waiting;                    /* member jobs without a node */
 	double slow[NODES], told_slow[NODES];
 	json_t *over; /* member jobs that have ended: id -> how */
 	bool poll;
-	/* The controller's incarnation: what it keeps for the next, and when it ends. */
+	/* The controller's incarnation: what it leaves to the next one, and when it is killed. */
 	json_t *journal, *events;
 	json_t *saves; /* id of each checkpoint asked for -> life */
 	int life;
@@ -73,19 +73,19 @@ struct world {
 	bool dies, dies_in_switch, dead;
 	const char *dies_at; /* NULL: not so */
 	int actions_left;
-	int64_t serial;     /* of the last process that was to be started */
+	int64_t serial;     /* of the last `spawn` */
 	int64_t generation; /* newest prepared */
 	int copies;         /* with so many */
 	json_t *plans;      /* generation -> { cluster, plan } */
 	int64_t next_line, lost;
-	int nodes; /* that the last step was made on */
+	int nodes; /* of the last step */
 	int resizes, ok, refused, commands;
 	char cause[64]; /* of the last resize */
 	bool replied[4096];
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
-	json_t *saved;                   /* stands for its manifest */
+	json_t *saved;                   /* in place of its manifest */
 	int anew;
-	json_t *copied; /* the same of one in memory, which here survives everything */
+	json_t *copied; /* the same of the copy in memory */
 	bool ended;
 	int status;
 	char text[1200];
@@ -102,22 +102,22 @@ void world_feed(struct world *w, struct run_event e);
 void world_put(struct queue *q, json_t *m); /* takes the message over */
 json_t *world_get(struct queue *q);
 void world_empty(struct queue *q);
-/* From a worker to the controller; takes the message over. */
+/* Sends a worker's message to the controller; takes it over. */
 void world_say_up(struct world *w, struct sim *s, json_t *m);
 
 /* world_workers.c */
 void world_forget(struct sim *s);
-void world_killed(struct sim *s); /* the same, but what is in its node's memory stays */
+void world_killed(struct sim *s); /* the same, but its state stays in the node's memory */
 void world_worker_hears(struct world *w, struct sim *s, json_t *m);
-/* A piece of a step. Returns false when there is none to be done. */
+/* Does a part of a step. Returns false if there is none to do. */
 bool world_work(struct world *w);
 
 /* world_restarts.c */
-/* The agent of node n calls the controller again. */
+/* The agent of node n reconnects to the controller. */
 void world_call(struct world *w, int n);
 
 /* world_site.c */
-json_t *world_part(const struct world *w, int n); /* what the agent of node n says that it has */
+json_t *world_part(const struct world *w, int n); /* the hardware in the hello of node n's agent */
 void world_agent_hears(struct world *w, int n, json_t *m);
 void world_agent_dies(struct world *w, int n);
 /* The next message of node n reaches the controller. */
@@ -127,7 +127,7 @@ void world_solve(struct world *w);
 void world_resize(struct world *w);
 /* A member job starts on a free node, if there is one. */
 bool world_member_starts(struct world *w);
-/* The member job that has brought this node is over. */
+/* The member job that has brought this node ends. */
 void world_member_ends(struct world *w, int n, const char *how);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The world's making and its end, and the incarnations of the job controller between. */
+/* Creation and destruction of the world, and the incarnations of the job controller. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -26,7 +26,7 @@ static json_t *manifest(const struct run_config *c, const char *id, json_t *clus
 	return json_pack("{s:s, s:I}", "id", id, "step", (json_int_t)world_integer(json_array_get(written, 0), "step"));
 }
 
-/* Has each layer of a copy in memory outlived the nodes that are gone? */
+/* Returns true if the nodes that are left have each layer of a copy in memory. */
 static bool copy_is_whole(json_t *found, const json_t *manifest)
 {
 	bool there[LAYERS] = { false }, whole = true;
@@ -44,7 +44,7 @@ static bool copy_is_whole(json_t *found, const json_t *manifest)
 	return whole;
 }
 
-/* The newest. */
+/* Chooses the newest checkpoint. */
 static int choose(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice)
 {
 	const char *key;
@@ -66,7 +66,7 @@ static int choose(const struct run_config *c, json_t *found, json_t *readers, st
 	return 0;
 }
 
-/* All devices are alike, and so are their shares. */
+/* All devices are equally fast, and have equal shares. */
 static int expected_busy(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, double *busy_s)
 {
 	int n = hspmd_plan_device_count(plan), at = 0;
@@ -181,8 +181,8 @@ void world_destroy(struct world *w)
 
 /* ---- incarnations */
 
-/* What its agent does when the controller is gone: it obeys what it had received, and tells the next of the last steps once more; all else
- * that was on its way is lost. */
+/* The agent of node n when the controller is gone: it carries out what it has received, and will report the last steps again; all other
+ * messages under way are lost. */
 static void lose_controller(struct world *w, int n)
 {
 	for (uint64_t heard = world_pick(w, (uint64_t)w->down[n].count + 1); heard && w->down[n].count; heard--) {

@@ -140,7 +140,7 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 {
 	json_t *pipelines = json_array();
 	char a[64];
-	if (w->o.avoids) { /* one device, the first of those that are least slow */
+	if (w->o.avoids) { /* one device: the first of the least slow ones */
 		int best = 0;
 		for (int d = 1; d < c->device_count; d++)
 			if (c->nodes[c->devices[d].node].slowdown < c->nodes[c->devices[best].node].slowdown)
@@ -155,7 +155,7 @@ static json_t *plan_for(struct world *w, const struct hspmd_cluster *c)
 		return json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:o}", "format", HSPMD_PLAN_FORMAT, "global_batch", 48, "micro_batch", 1,
 		                 "seq_len", 8, "schedule", "1f1b", "zero_stage", 0, "pipelines", pipelines);
 	}
-	if (w->o.halves) { /* on any of them, as measured links have it */
+	if (w->o.halves) { /* in any order of devices, as with measured links */
 		int order[NODES * DEVICES], rows = c->device_count == 4 && world_pick(w, 3) ? 2 : 1, stages = c->device_count / rows;
 		for (int d = 0; d < c->device_count; d++) {
 			int other = (int)world_pick(w, (uint64_t)d + 1);
@@ -223,7 +223,7 @@ bool world_member_starts(struct world *w)
 			w->held[n] = true;
 			w->member[n] = ++w->members;
 			w->waiting--;
-			w->poll |= world_pick(w, 2); /* or it is its agent that is heard of first */
+			w->poll |= world_pick(w, 2); /* or the agent connects first */
 			world_put(&w->up[n], json_pack("{s:s}", "type", "boot"));
 			return true;
 		}
@@ -241,7 +241,7 @@ void world_member_ends(struct world *w, int n, const char *how)
 	w->held[n] = false;
 }
 
-/* In place, or by members, which come when they come. */
+/* Grows in place, or by members, which come later. */
 static void grow(struct world *w)
 {
 	int64_t left = json_integer_value(w->grow);
@@ -266,12 +266,12 @@ static void shrink(struct world *w, int64_t id, const json_t *nodes)
 		snprintf(name, sizeof name, "n%d", n);
 		if (!w->held[n] || !world_named(nodes, name))
 			continue;
-		assert_int_not_equal(n, 0); /* it runs the batch script */
+		assert_int_not_equal(n, 0); /* node 0 runs the batch script */
 		for (int d = 0; d < DEVICES; d++)
 			assert_false(w->sim[n][d].alive); /* given back only when nothing runs there */
 		world_member_ends(w, n, "was cancelled");
 		w->held[n] = false;
-		world_agent_dies(w, n); /* one that came up too late */
+		world_agent_dies(w, n); /* an agent that started too late */
 	}
 	world_feed(w, (struct run_event){ .kind = EVENT_RESIZED, .id = id });
 }

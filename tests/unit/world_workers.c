@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Workers that hold no state but its step, and do a step piece by piece. */
+/* Workers that hold no state but its step number, and do a step part by part. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -37,7 +37,7 @@ void world_killed(struct sim *s)
 	world_forget(s);
 }
 
-/* A new process takes up what the one before left. */
+/* A new process takes up its predecessor's state. */
 static void revive(struct sim *s)
 {
 	s->holds = s->left.holds;
@@ -114,7 +114,7 @@ int world_preconnects(const struct world *w)
 	return meetings;
 }
 
-/* On which nodes each layer of a copy in memory lies, as the workers of this generation spread it: { layer: [nodes] }. */
+/* The nodes on which this generation's workers put each layer of a copy in memory: { layer: [nodes] }. */
 static json_t *spread(const json_t *of)
 {
 	struct hspmd_error err;
@@ -168,7 +168,7 @@ static json_t *spread(const json_t *of)
 	return on;
 }
 
-/* A copy in memory of this generation, and where it lies. */
+/* The manifest of a copy in memory of this generation, with its places. */
 static json_t *laid(struct world *w, const json_t *manifest, int64_t generation)
 {
 	char key[32];
@@ -214,7 +214,7 @@ static void handle(struct world *w, struct sim *s, json_t *m)
 		s->preconnects += world_has_gpu(w, s);
 		for (size_t i = 0; i < json_array_size(json_object_get(m, "addresses")); i++)
 			assert_true(json_is_string(json_array_get(json_object_get(m, "addresses"), i)));
-		/* Some never answer: that costs time and nothing else. */
+		/* Some never answer: that only costs time. */
 		if (world_has_gpu(w, s) && !(w->o.noise && world_pick(w, 10) == 0))
 			world_say_up(w, s, json_pack("{s:s, s:I}", "type", "preconnected", "generation", (json_int_t)g));
 	} else if (!strcmp(type, "start")) {
@@ -356,7 +356,7 @@ static void loaded(struct world *w, int64_t g)
 		}
 }
 
-/* Members of the plan of g, those that take part in its steps; false when one of them is dead, hung or called off. */
+/* Fills in the workers of the plan of g, and returns their number. *complete: false if one of them is dead, hung or aborted. */
 static int team(struct world *w, int64_t g, bool loading, struct sim **member, bool *complete)
 {
 	char key[32];
@@ -413,7 +413,7 @@ bool world_work(struct world *w)
 					for (int b = 0; b < DEVICES; b++)
 						if (w->sim[a][b].loading == s->loading && w->sim[a][b].hung)
 							all = false;
-				/* Who only gives, and hears of it when the others have all they need, is done at once. */
+				/* A worker that only sends state, and starts when the others have all they need, is done at once. */
 				for (int i = 0; i < count; i++)
 					have &= member[i]->holds == s->loading;
 				if ((complete || (have && !s->prepared_in_plan)) && all) {
