@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the controller asks its surroundings to do. */
+/* The actions that the controller asks the loop to carry out. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,22 +104,6 @@ void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...
 	a->id = id;
 	a->value = value;
 	a->last = true;
-}
-
-void end_run(struct hspmd_controller *m, int status, const char *fmt, ...)
-{
-	va_list ap;
-	if (m->end == END_QUITTING || m->end == END_DONE)
-		return;
-	va_start(ap, fmt);
-	vsnprintf(m->exit_text, sizeof m->exit_text, fmt, ap);
-	va_end(ap);
-	m->exit_status = status;
-	m->end = END_QUITTING;
-	m->end_deadline = m->now + m->config->timeouts.quit;
-	for (size_t i = 0; i < m->nodes; i++)
-		if (m->node[i]->agent == PROC_UP)
-			send_node(m, m->node[i], json_pack("{s:s}", "type", "quit"));
 }
 
 void note_event(struct hspmd_controller *m, const char *what, const char *fmt, ...)

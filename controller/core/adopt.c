@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A later incarnation of the controller, and the workers that the one before left training. The journal, written before each generation's
- * start and again when it trains, says who they are; their agents call again and list those that live; each of these is asked what it holds
- * and whether it trains. Where all train on, nothing is done but to listen again. Else the generation is called off, and what its workers
- * hold is what the next begins from, as after any loss. */
+/* Restart of the controller: taking over workers that the previous incarnation left training. The journal, written before the start of each
+ * generation and again when it trains, names them. Their agents reconnect and list the living ones, and each of these is asked what it
+ * holds and whether it trains. If all train on, the controller only listens again. Else the generation is aborted, and the next one starts
+ * from the state that its workers hold, as after any loss. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,34 +11,15 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define AGENT_RECONNECT_S 15.0 /* agents call every second */
+#define AGENT_RECONNECT_S 15.0 /* agents try every second */
 #define QUERY_REPLY_S 60.0     /* a worker answers between two steps */
-
-static json_t *bound_plan_json(struct hspmd_controller *m, const struct bound_plan *l)
-{
-	return l ? check_alloc(m, json_pack("{s:I, s:O, s:O}", "generation", (json_int_t)l->generation, "cluster", l->cluster_json, "plan",
-	                                    l->plan_json))
-	         : json_null();
-}
-
-/* What has been carried out, and may not have been told of when this incarnation ends. */
-static json_t *change_json(struct hspmd_controller *m)
-{
-	const struct change *c = &m->change;
-	if (!c->open || !c->started)
-		return json_null();
-	return check_alloc(m, json_pack("{s:s, s:s, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "cause", c->cause, "state",
-	                                c->source ? c->source : "live", "steps_lost", (json_int_t)c->steps_lost, "from_nodes",
-	                                c->from_nodes, "planned", c->planned, "specialised", c->specialised, "connected", c->connected,
-	                                "moved", c->moved, "local", c->local, "peers", c->peers, "disk", c->disk, "shared", c->shared));
-}
 
 static double number(const json_t *o, const char *key)
 {
 	return json_number_value(json_object_get(o, key));
 }
 
-/* What the incarnation before carried out and did not tell of. */
+/* Takes over a change that the previous incarnation carried out, but whose resize line it did not write. */
 static void inherit_change(struct hspmd_controller *m, const json_t *j)
 {
 	static const char *const sources[] = { "live", "copies", "checkpoint", "init" };
@@ -56,7 +37,7 @@ static void inherit_change(struct hspmd_controller *m, const json_t *j)
 	c->last_step_at = NAN;
 	c->steps_lost = json_integer_value(json_object_get(j, "steps_lost"));
 	m->steps_reported -=
-	        c->steps_lost < m->steps_reported ? c->steps_lost : m->steps_reported; /* the last lines are from before they were lost */
+	        c->steps_lost < m->steps_reported ? c->steps_lost : m->steps_reported; /* the last lines are older than the loss */
 	c->from_nodes = (int)json_integer_value(json_object_get(j, "from_nodes"));
 	c->planned = number(j, "planned");
 	c->specialised = number(j, "specialised");
@@ -68,22 +49,6 @@ static void inherit_change(struct hspmd_controller *m, const json_t *j)
 	c->shared = number(j, "shared");
 }
 
-void journal(struct hspmd_controller *m)
-{
-	const struct generation *g = &m->current;
-	json_t *members = check_alloc(m, json_array()), *held = check_alloc(m, json_array());
-	for (int i = 0; i < g->members; i++)
-		if (json_array_append_new(members, json_string(g->member[i]->address)))
-			m->failed = true;
-	for (size_t i = 0; i < m->nodes; i++)
-		if (m->node[i]->held && json_array_append_new(held, json_string(m->node[i]->name)))
-			m->failed = true;
-	emit(m, ACTION_JOURNAL, NULL,
-	     check_alloc(m, json_pack("{s:o, s:o, s:o, s:o, s:o}", "current", bound_plan_json(m, g->bound_plan), "older",
-	                              bound_plan_json(m, m->older), "members", members, "nodes", held, "change", change_json(m))),
-	     0);
-}
-
 void adopt_begin(struct hspmd_controller *m)
 {
 	json_t *j = m->config->journal;
@@ -92,19 +57,9 @@ void adopt_begin(struct hspmd_controller *m)
 	m->first_plan_used = true;
 }
 
-static bool contains_name(const json_t *list, const char *name)
-{
-	size_t i;
-	json_t *v;
-	json_array_foreach(list, i, v)
-		if (json_is_string(v) && !strcmp(json_string_value(v), name))
-			return true;
-	return false;
-}
-
 bool adopt_holds(const struct hspmd_controller *m, const struct node *n)
 {
-	return contains_name(json_object_get(m->adopt, "nodes"), n->name);
+	return name_listed(json_object_get(m->adopt, "nodes"), n->name);
 }
 
 void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living)
@@ -115,19 +70,18 @@ void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living)
 		const char *device = json_string_value(json_object_get(v, "device"));
 		struct worker *w = worker_find(m, device);
 		json_t *serial = json_object_get(v, "serial");
-		if (m->adopt && !m->current.bound_plan && w && w->node == n &&
-		    contains_name(json_object_get(m->adopt, "members"), device)) {
+		if (m->adopt && !m->current.bound_plan && w && w->node == n && name_listed(json_object_get(m->adopt, "members"), device)) {
 			w->process = PROC_UP;
 			w->adopted = true;
 			w->serial = json_integer_value(serial);
 			w->holds = 0;
-		} else if (device) { /* nobody knows what it does */
+		} else if (device) { /* its state is unknown */
 			send_node(m, n, json_pack("{s:s, s:s, s:O}", "type", "kill", "device", device, "serial", serial));
 		}
 	}
 }
 
-/* Are all there who were? */
+/* Returns true if the agents of all the journal's members are connected. */
 static bool all_agents_back(struct hspmd_controller *m)
 {
 	size_t i;
@@ -140,7 +94,7 @@ static bool all_agents_back(struct hspmd_controller *m)
 	return true;
 }
 
-/* Workers for all devices it names: what a plan says about the state of those who are there is true without those who have gone. */
+/* Makes workers for all devices of the cluster: the plan is valid for the living ones even if others are gone. */
 static void restore_workers(struct hspmd_controller *m, json_t *cluster)
 {
 	struct hspmd_error err;
@@ -188,7 +142,7 @@ static bool list_members(struct hspmd_controller *m, struct generation *g)
 static void abort_and_replan(struct hspmd_controller *m, const char *why)
 {
 	abort_current(m, why);
-	revive_missing(m); /* before the next plan has new processes started in their place */
+	revive_missing(m); /* before new processes are started for the next plan */
 	request_replan(m, "controller");
 }
 
@@ -199,7 +153,7 @@ bool advance_adopt(struct hspmd_controller *m)
 		return false;
 	g->bound_plan = restore_bound_plan(m, json_object_get(m->adopt, "current"));
 	m->older = restore_bound_plan(m, json_object_get(m->adopt, "older"));
-	if (!g->bound_plan) { /* it cannot be read: what is known of the state lies under that plan */
+	if (!g->bound_plan) { /* without the plan nothing is known about the state that the workers hold */
 		json_decref(m->adopt);
 		m->adopt = NULL;
 		request_replan(m, "controller");
@@ -212,7 +166,7 @@ bool advance_adopt(struct hspmd_controller *m)
 	m->step = m->steps_reported;
 	if (!all) {
 		adopt_end(m);
-		abort_and_replan(m, "workers have gone while there was no controller");
+		abort_and_replan(m, "workers were lost while there was no controller");
 		return true;
 	}
 	send_workers(m, g->member, g->members,
@@ -221,16 +175,12 @@ bool advance_adopt(struct hspmd_controller *m)
 	return true;
 }
 
-void adopt_end(struct hspmd_controller *m)
-{
-	json_decref(m->adopt);
-	m->adopt = NULL;
-}
-
-bool adopt_answered(struct hspmd_controller *m)
+bool advance_adopted(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
 	bool on = true;
+	if (!m->adopt || g->phase != PHASE_STARTING || !all_answered(g))
+		return false;
 	for (int i = 0; i < g->members; i++) {
 		json_t *holds = json_object_get(g->answer[i], "holds");
 		g->member[i]->holds = json_integer_value(holds);
@@ -238,11 +188,11 @@ bool adopt_answered(struct hspmd_controller *m)
 		bool trains = json_is_true(json_object_get(g->answer[i], "training")) && g->member[i]->holds == g->bound_plan->generation;
 		on &= trains || !bound_plan_uses(g->bound_plan, g->member[i]);
 	}
-	/* What was told of while nobody listened: the agents kept it, and the workers know the last. */
+	/* Steps that ended while there was no controller: the workers remember the losses of the last ones. */
 	for (int i = 0; i < g->members; i++)
 		report_losses(m, json_object_get(g->answer[i], "losses"));
 	adopt_end(m);
 	if (!on)
 		abort_and_replan(m, "the controller was gone in the middle of a change");
-	return on;
+	return true;
 }

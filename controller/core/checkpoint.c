@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints, in two phases: all write, then the manifest says that they have. Until it stands the old one does; a failure leaves it
- * standing. */
+/* Checkpoints, in two phases: all workers write their shards, then the manifest lists them. Until the manifest is written the previous
+ * checkpoint is the valid one, and it remains so after a failure. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,7 @@ void checkpoint_clear(struct hspmd_controller *m)
 	memset(s, 0, sizeof *s);
 }
 
-/* Ask `member` again, for the next phase. */
+/* Sets the workers whose answers the next phase needs. Returns false if memory is short. */
 static bool members(struct hspmd_controller *m, struct worker *const *who, int count)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -40,7 +41,7 @@ static bool members(struct hspmd_controller *m, struct worker *const *who, int c
 	return true;
 }
 
-/* Where it goes. False: nowhere. */
+/* Chooses the folders. Returns false if there is none for `target`. */
 static bool choose_targets(struct hspmd_controller *m, enum checkpoint_target target)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -76,10 +77,16 @@ bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoi
 	struct checkpoint *s = &m->checkpoint;
 	const struct generation *g = &m->current;
 	if (s->phase != CHECKPOINT_NONE || !g->bound_plan || (g->phase != PHASE_TRAINING && g->phase != PHASE_HELD) ||
-	    !choose_targets(m, target))
+	    !bound_plan_is_whole(g->bound_plan) || !choose_targets(m, target))
 		return false;
 	s->number = ++m->checkpoint_count;
-	snprintf(s->id, sizeof s->id, "g%lld-%lld", (long long)g->bound_plan->generation, (long long)s->number);
+	/* Workers may still answer what an earlier incarnation of the controller asked: that is another one, though of the same
+	 * generation. */
+	if (m->config->journal)
+		snprintf(s->id, sizeof s->id, "g%lld-%lld-%lld", (long long)g->bound_plan->generation, (long long)m->first_event,
+		         (long long)s->number);
+	else
+		snprintf(s->id, sizeof s->id, "g%lld-%lld", (long long)g->bound_plan->generation, (long long)s->number);
 	s->bound_plan = bound_plan_ref(g->bound_plan);
 	s->since = m->now;
 	s->slowed = 0;
@@ -105,7 +112,7 @@ static void failed(struct hspmd_controller *m, const char *why)
 	snprintf(text, sizeof text, "%s %s failed: %s", memory ? "copy in memory" : "checkpoint", m->checkpoint.id, why);
 	int64_t number = m->checkpoint.number;
 	checkpoint_clear(m);
-	if (!memory || m->copy_failures++ == 0) /* then it is tried more and more seldom, and said once */
+	if (!memory || m->copy_failures++ == 0) /* copies are tried at growing intervals, and only the first failure is noted */
 		note_event(m, memory ? "copies_failed" : "checkpoint_failed", "%s", text);
 	requests_checkpoint_done(m, number, text);
 }
@@ -118,7 +125,8 @@ static bool answered(const struct checkpoint *s)
 	return true;
 }
 
-/* Is this the last answer of the phase? One may tell of an error: what one could not write another may have. */
+/* Records an answer. Returns true if it is the last of the phase. An answer may report an error: another worker may have written a copy of
+ * the slice. */
 static bool take(struct hspmd_controller *m, struct worker *w, json_t *message)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -136,7 +144,7 @@ static const char *error_of(const struct checkpoint *s, int i)
 	return json_string_value(json_object_get(s->answer[i], "error"));
 }
 
-/* One worker a node puts the manifest into the node's folder, the first also into the shared one. */
+/* Second phase: one worker per node writes the manifest to the node's folder, the first one also to the shared folder. */
 static void list(struct hspmd_controller *m)
 {
 	struct checkpoint *s = &m->checkpoint;
@@ -147,11 +155,16 @@ static void list(struct hspmd_controller *m)
 		return;
 	}
 	for (int i = 0; i < s->members; i++) {
-		bool known = false;
+		bool known = !s->member[i];
 		for (int k = 0; k < count; k++)
-			known |= one[k]->node == s->member[i]->node;
+			known |= s->member[i] && one[k]->node == s->member[i]->node;
 		if (!known && (s->local || s->memory || count == 0))
 			one[count++] = s->member[i];
+	}
+	if (!count) {
+		free(one);
+		failed(m, "all who have written it are gone");
+		return;
 	}
 	s->phase = CHECKPOINT_LISTING;
 	s->deadline = m->now + m->config->timeouts.checkpoint;
@@ -171,19 +184,17 @@ static void list(struct hspmd_controller *m)
 	free(one);
 }
 
-static json_t *with_sender(struct hspmd_controller *m, const struct checkpoint *s)
+/* Each bears its sender's address. */
+static json_t *answers(struct hspmd_controller *m, const struct checkpoint *s)
 {
 	json_t *all = check_alloc(m, json_array());
-	for (int i = 0; i < s->members; i++) {
-		json_t *copy = check_alloc(m, json_copy(s->answer[i]));
-		if (!copy || json_object_set_new(copy, "from", json_string(s->member[i]->address)) || json_array_append(all, copy))
+	for (int i = 0; i < s->members; i++)
+		if (json_array_append(all, s->answer[i]))
 			m->failed = true;
-		json_decref(copy);
-	}
 	return all;
 }
 
-/* The step that all have written who have; false: they differ, or nobody has. */
+/* Finds the step that was written. Returns false if workers wrote different steps, or none was written. */
 static bool one_step(struct checkpoint *s)
 {
 	for (int i = 0; i < s->members; i++) {
@@ -210,7 +221,7 @@ void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t 
 		failed(m, s->step < 0 && first ? first : "the workers wrote different steps");
 		return;
 	}
-	json_t *written = with_sender(m, s);
+	json_t *written = answers(m, s);
 	s->manifest = m->config->manifest
 	                      ? m->config->manifest(m->config, s->id, s->bound_plan->cluster_json, s->bound_plan->plan_json, written, &err)
 	                      : json_pack("{s:s, s:I, s:O}", "id", s->id, "step", (json_int_t)s->step, "checkpoint_written", written);
@@ -260,11 +271,12 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 			error = error_of(s, i);
 		}
 	if (bad == s->members) {
-		failed(m, error ? error : "nobody listed it");
+		failed(m, error ? error : "no node wrote the manifest");
 		return;
 	}
 	if (bad)
-		note_event(m, "checkpoint_hurt", "checkpoint %s is not listed on %d of %d nodes: %s", s->id, bad, s->members, error);
+		note_event(m, "checkpoint_hurt", "the manifest of checkpoint %s is missing on %d of %d nodes: %s", s->id, bad, s->members,
+		           error);
 	int64_t number = s->number;
 	done(m);
 	checkpoint_clear(m);
@@ -274,12 +286,17 @@ void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *m
 void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w)
 {
 	struct checkpoint *s = &m->checkpoint;
-	for (int i = 0; s->phase != CHECKPOINT_NONE && i < s->members; i++)
-		if (s->member[i] == w && !s->answer[i]) {
-			char why[ADDRESS_MAX + 20];
-			snprintf(why, sizeof why, "worker %s is gone", w->address);
-			failed(m, why);
+	for (int i = 0; s->phase != CHECKPOINT_NONE && i < s->members; i++) {
+		if (s->member[i] != w)
+			continue;
+		if (s->answer[i]) { /* what it has written stands; it is asked for nothing more */
+			s->member[i] = NULL;
+			continue;
 		}
+		char why[ADDRESS_MAX + 20];
+		snprintf(why, sizeof why, "worker %s is gone", w->address);
+		failed(m, why);
+	}
 }
 
 void checkpoint_tick(struct hspmd_controller *m)
@@ -295,4 +312,19 @@ void checkpoint_tick(struct hspmd_controller *m)
 			break;
 		}
 	failed(m, why);
+}
+
+bool checkpoint_if_due(struct hspmd_controller *m)
+{
+	int64_t steps = m->config->job->checkpoint.every_steps;
+	bool last_chance = !m->end_saved && m->end_at - m->now < fmax(30, 3 * m->checkpoint_seconds);
+	bool due = m->now >= m->checkpoint_tried_at + checkpoint_interval_s(m) ||
+	           (steps > 0 && m->steps_reported - m->checkpoint_tried_step >= steps);
+	if (!checkpoint_may_begin(m))
+		return false;
+	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step && (last_chance || due)) {
+		m->end_saved |= last_chance;
+		return checkpoint_begin(m, last_chance ? "the job's time is nearly over" : "", last_chance ? TARGET_ALL : TARGET_SCHEDULED);
+	}
+	return m->now >= checkpoint_copy_deadline(m) && checkpoint_begin(m, "", TARGET_MEMORY);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the state is written where: to disks at intervals that what it costs and how often things fail decide, to shared storage more
- * seldom, and to other nodes' memory as often as costs little, unless the plan itself keeps everything on enough nodes. */
+/* When the state is written, and where to: to local disks at intervals that follow from its cost and from the rate of failures, to shared
+ * storage less often, and to other nodes' memory as often as is cheap, unless the plan itself keeps all state on enough nodes. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,10 +9,10 @@
 #include "controller/core/controller_internal.h"
 #include "controller/core/risk.h"
 
-#define FIRST_INTERVAL_S 120.0 /* nothing is measured yet */
+#define FIRST_INTERVAL_S 120.0 /* before the first checkpoint was measured */
 #define LEAST_INTERVAL_S 10.0
 #define MOST_INTERVAL_S 1800.0
-#define COPY_COST 100 /* copies in memory may cost the training a 100th of its time */
+#define COPY_COST 100 /* copies in memory may cost 1 / COPY_COST of the training time */
 #define COPY_MOST_S 600.0
 #define LOSSES_TRIED 2000 /* sets of lost nodes */
 
@@ -21,7 +21,7 @@ bool checkpoint_possible(const struct hspmd_controller *m)
 	return m->config->local || m->config->shared;
 }
 
-static double interval(const struct hspmd_controller *m)
+double checkpoint_interval_s(const struct hspmd_controller *m)
 {
 	if (m->config->job->checkpoint.every_s > 0)
 		return m->config->job->checkpoint.every_s;
@@ -42,14 +42,14 @@ bool checkpoint_shared_due(const struct hspmd_controller *m)
 		return m->config->shared != NULL;
 	if (every > 0)
 		return m->now >= m->shared_tried_at + every;
-	return m->now >= m->shared_tried_at + HSPMD_LOCAL_PER_SHARED_CHECKPOINT * interval(m) ||
+	return m->now >= m->shared_tried_at + HSPMD_LOCAL_PER_SHARED_CHECKPOINT * checkpoint_interval_s(m) ||
 	       (steps > 0 && m->steps_reported - m->shared_tried_step >= HSPMD_LOCAL_PER_SHARED_CHECKPOINT * steps);
 }
 
 struct run_intervals checkpoint_intervals(const struct hspmd_controller *m)
 {
 	const struct hspmd_job *job = m->config->job;
-	double every = interval(m);
+	double every = checkpoint_interval_s(m);
 	if (isinf(every)) /* by steps */
 		every = m->step_s > 0 ? (double)job->checkpoint.every_steps * m->step_s : FIRST_INTERVAL_S;
 	bool two = m->config->local && m->config->shared;
@@ -66,7 +66,7 @@ int copies_wanted(const struct hspmd_controller *m, int nodes)
 
 /* ---- copies in memory */
 
-/* Is all state left on the nodes that are not marked? */
+/* Returns true if the workers on the nodes that are not marked in `lost` hold all state. */
 static bool left_whole(const struct hspmd_controller *m, const struct bound_plan *l, const bool *lost, int *device)
 {
 	int count = 0;
@@ -78,7 +78,7 @@ static bool left_whole(const struct hspmd_controller *m, const struct bound_plan
 	return count > 0 && m->config->covered(l->plan, l->cluster, device, count);
 }
 
-/* So when `more` further nodes of the bound plan's, from number `first` on, are lost? tries: what is left of the work allowed. */
+/* The same for every loss of `more` further nodes, from number `first` on. tries: combinations that may still be checked. */
 static bool survives(const struct hspmd_controller *m, const struct bound_plan *l, bool *lost, int first, int more, int *device, int *tries)
 {
 	if (--*tries < 0)
@@ -100,7 +100,7 @@ static void mark_used(const struct bound_plan *l, bool *used)
 		used[l->cluster->devices[hspmd_cluster_find_device(l->cluster, l->device[i]->address, NULL)].node] = true;
 }
 
-/* Of the losses that take several nodes at once. */
+/* The same for losses that take several nodes at once (common/losses.h). */
 static bool survives_together(const struct hspmd_controller *m, const struct bound_plan *l, int copies, bool *lost, int *device, int *tries)
 {
 	struct hspmd_losses losses;
@@ -149,8 +149,7 @@ static double copy_interval(const struct hspmd_controller *m)
 	return fmin(COPY_MOST_S, fmax(least, COPY_COST * m->copy_cost_s));
 }
 
-/* When copies in memory are to be made; INFINITY: none are, or there is nothing new. */
-static double copy_deadline(const struct hspmd_controller *m)
+double checkpoint_copy_deadline(const struct hspmd_controller *m)
 {
 	const struct bound_plan *l = m->current.bound_plan;
 	if (!m->config->memory || l->safe || l->nodes_used < 2 || m->steps_reported <= m->copy_tried_step)
@@ -160,38 +159,24 @@ static double copy_deadline(const struct hspmd_controller *m)
 
 /* ---- when */
 
-static bool may_checkpoint(const struct hspmd_controller *m)
+bool checkpoint_may_begin(const struct hspmd_controller *m)
 {
 	return m->current.phase == PHASE_TRAINING && m->checkpoint.phase == CHECKPOINT_NONE && !m->shutting_down && m->end == END_NONE;
 }
 
 double checkpoint_deadline(const struct hspmd_controller *m)
 {
-	if (!may_checkpoint(m))
+	if (!checkpoint_may_begin(m))
 		return INFINITY;
-	double next = copy_deadline(m);
-	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step) /* by time, and not before there is something new */
-		next = fmin(next, m->checkpoint_tried_at + interval(m));
+	double next = checkpoint_copy_deadline(m);
+	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step) /* not before there is a new step */
+		next = fmin(next, m->checkpoint_tried_at + checkpoint_interval_s(m));
 	return next;
-}
-
-bool checkpoint_if_due(struct hspmd_controller *m)
-{
-	int64_t steps = m->config->job->checkpoint.every_steps;
-	bool last_chance = !m->end_saved && m->end_at - m->now < fmax(30, 3 * m->checkpoint_seconds);
-	bool due = m->now >= m->checkpoint_tried_at + interval(m) || (steps > 0 && m->steps_reported - m->checkpoint_tried_step >= steps);
-	if (!may_checkpoint(m))
-		return false;
-	if (checkpoint_possible(m) && m->steps_reported > m->checkpoint_tried_step && (last_chance || due)) {
-		m->end_saved |= last_chance;
-		return checkpoint_begin(m, last_chance ? "the job's time is nearly over" : "", last_chance ? TARGET_ALL : TARGET_SCHEDULED);
-	}
-	return m->now >= copy_deadline(m) && checkpoint_begin(m, "", TARGET_MEMORY);
 }
 
 /* ---- what it costs */
 
-/* A step has been told of: what it took longer while a checkpoint was written is that one's cost. */
+/* A step was reported: if a checkpoint is being written, the step's extra time is the checkpoint's cost. */
 void checkpoint_step_done(struct hspmd_controller *m, double step_s)
 {
 	if (m->checkpoint.phase == CHECKPOINT_NONE)

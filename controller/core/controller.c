@@ -8,8 +8,8 @@
 #include "controller/core/controller_internal.h"
 #include "controller/core/risk.h"
 
-#define FIRST_PAUSE_S 1.0 /* what a change is taken to cost before there was one */
-#define ROUNDS 1000       /* of advancing after one event; more means that it goes in a circle */
+#define FIRST_PAUSE_S 1.0 /* assumed pause of a change before the first one */
+#define ROUNDS 1000       /* of advancing per event; more means an endless loop */
 
 struct run_timeouts run_timeouts_default(void)
 {
@@ -52,9 +52,10 @@ struct hspmd_controller *hspmd_controller_create(const struct run_config *config
 	m->generation = config->generation;
 	m->steps_reported = config->last_step;
 	m->event_number = json_integer_value(json_object_get(json_array_get(m->events, json_array_size(m->events) - 1), "number"));
+	m->first_event = m->event_number;
 	m->risk = config->risk;
-	m->tickets = (int64_t)(now * 1e6); /* of the clock that lives on one node share: beyond what one before has given, which agents may
-	                                      still speak of */
+	/* All incarnations on a node share this clock, so that tickets are larger than earlier ones, which agents may still send. */
+	m->tickets = (int64_t)(now * 1e6);
 	m->checkpoint_step = -1;
 	m->checkpoint_tried_at = now;
 	m->checkpoint_tried_step = config->last_step;
@@ -102,7 +103,7 @@ static bool equals(const char *a, const char *b)
 	return !strcmp(a, b);
 }
 
-/* The process of a device has ended, as its agent says. */
+/* The agent reports that the process of a device has ended. */
 static void on_exited(struct hspmd_controller *m, struct node *n, json_t *message)
 {
 	struct worker *w = worker_find(m, json_string_value(json_object_get(message, "device")));
@@ -111,13 +112,13 @@ static void on_exited(struct hspmd_controller *m, struct node *n, json_t *messag
 		worker_lost(m, w, text ? text : "it ended");
 }
 
-/* Told to end by someone else (preemption, cancellation, time limit): Slurm knows whether that is one node's fate or the job's. */
+/* Somebody else told the agent to end (preemption, cancellation, time limit): Slurm knows whether only this node or the whole job ends. */
 static void on_agent_terminating(struct hspmd_controller *m, struct node *n, const struct run_event *e)
 {
 	n->terminating = true;
 	emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
 	if (n->member) {
-		/* Whatever time it is given is used to go on without it. */
+		/* Its grace time is used to change to a plan without it. */
 		note_event(m, "member_leaving", "node %s is leaving: its member job %lld was told to end", n->name, (long long)n->member);
 		request_replan(m, "member-left");
 		return;
@@ -146,7 +147,7 @@ static void on_worker_message(struct hspmd_controller *m, struct worker *w, cons
 	else if (w->process != PROC_UP || equals(type, "pong"))
 		return;
 	else if (m->adopt && !m->current.bound_plan)
-		defer_message(m, w, message); /* it is not known yet what it does */
+		defer_message(m, w, message); /* its generation is not known yet */
 	else if (equals(type, "prepared"))
 		on_prepared(m, w, message);
 	else if (equals(type, "preconnected"))
@@ -183,8 +184,8 @@ static void on_message(struct hspmd_controller *m, const struct run_event *e)
 	}
 }
 
-/* Fewer copies than would pay are mended as soon as nothing else is under way, at the cost of a switch; too many are let go with the next
- * generation. */
+/* If more copies of the state would pay, a new plan is requested as soon as no other change is under way. Surplus copies are dropped by the
+ * next generation. */
 static bool advance_risk(struct hspmd_controller *m)
 {
 	const struct bound_plan *l = m->current.bound_plan;
@@ -194,7 +195,7 @@ static bool advance_risk(struct hspmd_controller *m)
 	int wanted = copies_wanted(m, l->nodes);
 	if (wanted <= l->copies || wanted >= l->nodes)
 		return false;
-	note_event(m, "risk", "%d copies of the state instead of %d, by how often nodes are lost here", wanted, l->copies);
+	note_event(m, "risk", "%d copies of the state instead of %d, by the rate of node losses", wanted, l->copies);
 	request_replan(m, "risk");
 	return true;
 }
@@ -254,14 +255,15 @@ int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *
 	checkpoint_tick(m);
 	requests_tick(m);
 	for (int i = 0; i < ROUNDS && !m->failed; i++)
-		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_next(m) && !advance_requests(m) &&
-		    !advance_members(m) && !advance_risk(m) && !checkpoint_if_due(m))
+		if (!advance_adopt(m) && !advance_end(m) && !advance_current(m) && !advance_adopted(m) && !advance_current_overdue(m) &&
+		    !advance_next(m) && !advance_next_overdue(m) && !advance_requests(m) && !advance_members(m) && !advance_risk(m) &&
+		    !checkpoint_if_due(m))
 			break;
 	m->actions = NULL;
 	return m->failed ? -1 : 0;
 }
 
-/* The waits of what is in the making, which the end makes pointless. */
+/* Deadlines on the way to the next generation, which do not matter once the run ends. */
 static double next_deadline(const struct hspmd_controller *m)
 {
 	double first = INFINITY;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job controller as a pure function: (state, event) -> (state, actions), without I/O and without a clock of its own, so that every
- * order of events can be tried in a test. The loop around it (loop.c) feeds what happened and carries out what is asked for.
+/* The job controller as a pure function: (state, event) -> (state, actions), without I/O and without a clock of its own, so that a test can
+ * try every order of events. The loop around it (controller/run/loop.c) passes events in and carries out the actions.
  *
- * A job lives in generations. One is current: starting -> training -> (stopping | aborting -> settling) -> held; another may be in the
- * making while the current one still trains: solving -> spawning -> preparing -> ready. A planned change makes the next one ready first and
- * only then stops the current one; an unplanned one aborts first. Handlers note facts; advance() (controller.c) decides what follows from
- * them, so the order in which the facts came does not matter. Every wait has a deadline (hspmd_controller_deadline) and a name
- * (hspmd_controller_status).
+ * A job consists of generations. One is current: starting -> training -> (stopping | aborting -> settling) -> held. Another may be prepared
+ * while the current one still trains: solving -> spawning -> preparing -> preconnecting -> ready. A planned change first makes the next
+ * generation ready, and only then stops the current one; an unplanned one aborts the current one first. Handlers note facts; the advance_*
+ * functions, called in turn until none has anything left to do (hspmd_controller_handle), decide what follows from them, so the order of
+ * the facts does not matter. Only a lost process is dealt with at once (failure.c). Every wait has a deadline (hspmd_controller_deadline)
+ * and a name (hspmd_controller_status).
  *
- * Termination after a crash is that of a vote whose result may have reached some only (Gray & Lamport, "Consensus on transaction commit",
- * section 3): when one survivor has applied the step, then all had voted yes, and whoever is ready applies it too; else it is dropped by
- * all.
- */
+ * After a crash, the result of a step's vote may have reached some workers only (Gray & Lamport, "Consensus on transaction commit", section
+ * 3): if one survivor has applied the step, then all had voted yes, and every survivor that is ready applies it, too; else all drop
+ * it. */
 #ifndef HSPMD_CORE_CONTROLLER_H
 #define HSPMD_CORE_CONTROLLER_H
 
@@ -26,26 +26,26 @@
 #include "common/format/plan.h"
 #include "policies/liveput.h"
 
-#define RUN_EVENTS_MAX 256 /* that `hspmd events` can tell */
+#define RUN_EVENTS_MAX 256 /* events that are kept for `hspmd events` */
 
 enum run_event_kind {
-	EVENT_TICK,       /* nothing but time has passed */
-	EVENT_ALLOCATION, /* value { nodes: [names], state: "running" | "preempted" | "ending", end_in_s: seconds or null } what the job
-	                   * holds now; where it has members, also members: { node: their job }, waiting: [jobs without a node yet], over: {
-	                   * job: how it ended } */
-	EVENT_AGENT_UP,   /* node; value: the agent's hello */
-	EVENT_AGENT_LOST, /* node; text: why */
+	EVENT_TICK,       /* only time has passed */
+	EVENT_ALLOCATION, /* value { nodes: [names], state: "running" | "preempted" | "ending", end_in_s: seconds or null }: what the job
+	                   * holds now. If it has members also members: { node: its job }, waiting: [jobs without a node yet], over: { job:
+	                   * how it ended } */
+	EVENT_AGENT_UP,   /* node; value: its agent's `hello` */
+	EVENT_AGENT_LOST, /* node; text: the reason */
 	EVENT_MESSAGE,    /* node; value: a message from its agent or, with "from", one of its workers */
-	EVENT_PLAN,    /* id: of ACTION_SOLVE; value: { plan, cluster, current_step_s: what a step of the current plan would take there } or
-	                * NULL and text: why there is    none */
+	EVENT_PLAN,    /* id: of ACTION_SOLVE; value: { plan, cluster, current_step_s: step time of the current plan on that cluster }, or
+	                * NULL and text: why there is no plan */
 	EVENT_COMMAND, /* id: of the connection; value: the request { command, ... } */
-	EVENT_DISCONNECTED, /* id: that connection is gone */
-	EVENT_RESIZED,      /* id: of ACTION_GROW or ACTION_SHRINK; text: NULL or why it failed */
-	EVENT_RISK,         /* value { losses_per_node_s, correlated }: how nodes are lost here, as far as hspmdctld has seen */
-	EVENT_SHUTDOWN,     /* save what is there and end within `seconds`; text: why ("SIGTERM") */
+	EVENT_DISCONNECTED, /* id: of the connection that is gone */
+	EVENT_RESIZED,      /* id: of ACTION_GROW or ACTION_SHRINK; text: why it failed; NULL: it was carried out */
+	EVENT_RISK,         /* value { losses_per_node_s, correlated }: node losses on this cluster, as hspmdctld has observed them */
+	EVENT_SHUTDOWN,     /* write a checkpoint and end within `seconds` (0: unknown); text: why ("SIGTERM") */
 };
 
-/* All borrowed for the call. */
+/* All pointers are borrowed for the call. */
 struct run_event {
 	enum run_event_kind kind;
 	double now, wall; /* seconds: monotonic, and since 1970 */
@@ -57,21 +57,21 @@ struct run_event {
 
 enum run_action_kind {
 	ACTION_SEND,  /* node, value: to its agent */
-	ACTION_SOLVE, /* id; value { cluster, current: { cluster, plan } or null, copies: that are kept, every_s, shared_every_s: how often
-	               * it is saved, risk: as in EVENT_RISK } */
+	ACTION_SOLVE, /* id; value { cluster, current: { cluster, plan } or null, max_nodes, copies: of the state on other nodes, every_s,
+	               * shared_every_s: checkpoint intervals, risk: as in EVENT_RISK } */
 	ACTION_METRICS_LINE,     /* value: a line of metrics.jsonl */
 	ACTION_SAVE_PLAN,        /* id: generation; value: plan */
-	ACTION_JOURNAL,          /* value: what a later incarnation of the controller must know, kept durably before the next action */
-	ACTION_RECORD_EVENT,     /* value: what `hspmd events` tells, { number, time, event, text, generation } */
+	ACTION_JOURNAL,          /* value: the journal for a later incarnation of the controller; written durably before the next action */
+	ACTION_RECORD_EVENT,     /* value: an event of `hspmd events`, { number, time, event, text, generation } */
 	ACTION_LOG,              /* id: enum hspmd_log_level; text */
 	ACTION_START_AGENT,      /* node */
 	ACTION_DISCONNECT_AGENT, /* node: close its connection */
-	ACTION_POLL_SLURM,       /* ask Slurm about the job now */
+	ACTION_POLL_SLURM,       /* poll Slurm now for the job's allocation */
 	ACTION_GROW,             /* id; count: nodes to add */
-	ACTION_SHRINK,           /* id, 0: nobody waits for it; value: [nodes to give back] */
-	ACTION_CANCEL_GROW,      /* nodes that were asked for and have not come are wanted no more */
-	ACTION_REPLY,            /* id: connection; value; last: nothing more will come */
-	ACTION_EXIT,             /* count: exit status; text: why, when it is not 0 */
+	ACTION_SHRINK,           /* id (0: no request waits for it); value: [nodes to give back] */
+	ACTION_CANCEL_GROW,      /* cancel requests for nodes that have not come yet */
+	ACTION_REPLY,            /* id: connection; value: the reply; last: the connection may be closed after it */
+	ACTION_EXIT,             /* count: exit status; text: the reason, if the status is not 0 */
 };
 
 struct run_action {
@@ -89,72 +89,72 @@ struct run_actions {
 };
 void run_actions_clear(struct run_actions *a);
 
-/* Waits, in seconds. */
+/* Deadlines and delays, in seconds. */
 struct run_timeouts {
-	double startup;              /* for agents of the allocation's nodes */
-	double debounce;             /* after a change, for what belongs to it */
-	double revive, revive_agent; /* for a process that takes up what a killed one left; and for its agent to come back first */
-	double slurm_confirm;        /* for Slurm's word on a node whose agent was lost, before the next plan is made */
+	double startup;              /* for the agents of the allocation's nodes to connect */
+	double debounce;             /* between a cause and the solve, so that related events share one change */
+	double revive, revive_agent; /* for a process to take up the state of a killed one; for its agent to reconnect first */
+	double slurm_confirm;        /* for Slurm to report on a node whose agent was lost, before the next plan is made */
 	double solve, spawn, prepare, start, stop, abort, settle, checkpoint_search, checkpoint, quit;
-	double ping;        /* for a sign of life of a worker that is asked for one */
-	double step_min;    /* a step's deadline is never below this */
-	double step_factor; /* and is this many times the slowest of the last steps */
-	double step_first;  /* before anything is known */
-	double nodes;       /* for nodes to come back when there are too few */
+	double ping;        /* for a worker's answer to `ping` */
+	double step_min;    /* least time allowed for a step */
+	double step_factor; /* time allowed for a step, as a multiple of the slowest recent step */
+	double step_first;  /* time allowed for a generation's first step */
+	double nodes;       /* for more nodes, if there are too few */
 };
 struct run_timeouts run_timeouts_default(void);
 
 struct run_checkpoint_choice {
 	int64_t step;
 	json_t *manifest, *files; /* as in `start` of wire.h; new references */
-	bool durable;             /* on some disk, not in memory alone */
+	bool durable;             /* at least one copy is on a disk, not in memory */
 };
 
-/* What the controller needs to know, and the pure judgements it borrows from other rooms. All borrowed for its whole lifetime. */
+/* The controller's input, and pure functions of other components that it calls. All pointers are borrowed for its whole lifetime. */
 struct run_config {
 	const struct hspmd_job *job;
-	const struct hspmd_model *model; /* NULL: `expect` does not need it */
+	const struct hspmd_model *model; /* NULL: unknown; then expected_busy must not need it */
 	json_t *job_json, *model_json;
 	int layers; /* of the model; -1: unknown */
 	const char *job_id, *output;
-	const char *transport;              /* name, NULL: the workers' choice */
+	const char *transport;              /* name; NULL: the workers choose */
 	const char *local, *shared;         /* checkpoint folders, expanded; NULL: none */
-	const char *memory;                 /* folder in nodes' memory, for copies and for what outlives workers; NULL: neither */
+	const char *memory;                 /* tmpfs folder on the nodes, for copies and for state that outlives workers; NULL: neither */
 	json_t *first_plan;                 /* NULL: solve */
-	const char *first_plan_name;        /* what messages call it */
-	int64_t generation;                 /* number of the last generation of an earlier incarnation of this job; 0: none */
-	int64_t last_step;                  /* steps that an earlier incarnation reported as done; 0: none */
-	int64_t resize_reported;            /* newest generation whose change it has told of; 0: none */
-	const char *run;                    /* name of this run, the same over its incarnations: checkpoints bear it */
-	json_t *journal;                    /* of the incarnation before, whose workers may still train; NULL: there are none */
-	json_t *events;                     /* that earlier incarnations told of, the last of them; NULL: none */
+	const char *first_plan_name;        /* for messages */
+	int64_t generation;                 /* last generation of an earlier incarnation of this job; 0: none */
+	int64_t last_step;                  /* steps that earlier incarnations reported as done; 0: none */
+	int64_t resize_reported;            /* newest generation with a resize line by an earlier incarnation; 0: none */
+	const char *run;                    /* name of this run, the same in all incarnations; checkpoints carry it */
+	json_t *journal;                    /* of the previous incarnation, whose workers may still train; NULL: none */
+	json_t *events;                     /* the last events of earlier incarnations; NULL: none */
 	const char *resumed;                /* cause of the first resize line of a later incarnation ("requeue"); NULL: first incarnation */
 	bool resizable;                     /* the allocation can be grown and shrunk */
-	bool members;                       /* jobs beside it may join: agents of nodes that it does not hold yet are heard */
-	struct run_policy_terms {           /* what the site's policy says of this job */
+	bool members;                       /* member jobs may join: agents of nodes outside the allocation may wait */
+	struct run_policy_terms {           /* the site's policy for this job */
 		int max_nodes, max_devices; /* INT_MAX: no limit */
 		const char *max_nodes_by, *max_devices_by;    /* "policy spot (20-spot.json)", for messages */
-		double slower_than, slower_for_s, back_below; /* of stragglers; slower_than 0: they are not looked for */
+		double slower_than, slower_for_s, back_below; /* stragglers; slower_than 0: not looked for */
 		double min_gain;                              /* the least relative gain that is worth a resize */
 	} policy_terms;
-	struct hspmd_risk risk; /* as known at the start; 0: nothing is */
-	int max_attempts;       /* generations in a row that fail without a step before the job is given up */
+	struct hspmd_risk risk; /* as known at the start; 0: unknown */
+	int max_attempts;       /* failures without a step between, after which the run ends */
 	struct run_timeouts timeouts;
-	/* Seconds that each device of the plan, in its order, is busy in a step. NULL, or -1: nobody knows, and no device is found to be
-	 * slow. */
+	/* Fills in the seconds per step for which each device of the plan, in plan order, is busy. NULL, or returns -1: unknown; then no
+	 * device counts as a straggler. */
 	int (*expected_busy)(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
 	                     double *busy_s);
-	/* Can the plan that was given be run? -1 and err (names the plan) when not. NULL: somebody has looked. */
+	/* Returns -1 and err (which names the plan) if first_plan cannot be run. NULL: it was checked already. */
 	int (*runnable)(const struct run_config *c, const struct hspmd_plan *plan, const struct hspmd_cluster *cluster,
 	                struct hspmd_error *err);
-	/* Do these devices (indexes into the cluster) together hold all state of the plan? */
+	/* Returns true if these devices (indexes into the cluster) together hold all state of the plan. */
 	bool (*covered)(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
-	/* The manifest of a checkpoint whose every slice is in `written` (one `checkpoint_written` per worker, with "from"; some may tell
-	 * of errors); NULL and err when something is missing. */
+	/* Makes the manifest of a checkpoint from `written`: one `checkpoint_written` per worker, with "from"; some may report errors. NULL
+	 * and err: a slice is missing. */
 	json_t *(*manifest)(const struct run_config *c, const char *id, json_t *cluster, json_t *plan, json_t *written,
 	                    struct hspmd_error *err);
-	/* The newest checkpoint that is whole, out of all agents' `checkpoint_list` answers ({ node: checkpoints }); -1 when there is none.
-	 * `readers` maps a node to the device address that reads its files. */
+	/* Chooses the newest complete checkpoint from the agents' `checkpoint_list` answers ({ node: checkpoints }). -1: there is none.
+	 * `readers` maps a node to the address of the device that reads its files. */
 	int (*choose)(const struct run_config *c, json_t *found, json_t *readers, struct run_checkpoint_choice *choice);
 };
 
@@ -162,11 +162,11 @@ struct hspmd_controller;
 struct hspmd_controller *hspmd_controller_create(const struct run_config *config, double now, struct hspmd_error *err);
 void hspmd_controller_destroy(struct hspmd_controller *m);
 
-/* Take an event in; what is to be done is appended to `actions` in order. -1: out of memory; the controller is of no more use. */
+/* Handles an event, and appends the actions that follow to `actions`, in order. -1: out of memory; the controller can only be destroyed. */
 int hspmd_controller_handle(struct hspmd_controller *m, const struct run_event *event, struct run_actions *actions);
-/* When EVENT_TICK must be fed at the latest; INFINITY: never. */
+/* The time by which EVENT_TICK must be handled; INFINITY: never. */
 double hspmd_controller_deadline(const struct hspmd_controller *m);
-/* For `hspmd status`: new reference, NULL when memory is short. */
+/* The reply to `hspmd status`. New reference; NULL: out of memory. */
 json_t *hspmd_controller_status(const struct hspmd_controller *m, double now, double wall);
 
 #endif

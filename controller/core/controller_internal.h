@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The controller's state and the calls between its files. Private to controller/core. */
+/* The controller's state, and the functions that its files offer each other. Private to controller/core. */
 #ifndef HSPMD_CORE_CONTROLLER_INTERNAL_H
 #define HSPMD_CORE_CONTROLLER_INTERNAL_H
 
@@ -8,8 +8,8 @@
 #include "controller/core/controller.h"
 
 #define ADDRESS_MAX 128
-#define RECENT_STEPS 16 /* steps that the deadline is learnt from */
-#define SLOW_WINDOWS 3  /* in which a device must be slow to be called so */
+#define RECENT_STEPS 16 /* steps from whose times the next deadline is computed */
+#define SLOW_WINDOWS 3  /* consecutive windows in which a device must be slow to count as a straggler */
 
 enum process_state { PROC_NONE, PROC_STARTING, PROC_UP };
 
@@ -20,76 +20,76 @@ struct worker {
 	int index;
 	char address[ADDRESS_MAX];
 	enum process_state process;
-	int64_t serial;      /* of its process: what an earlier one says no longer counts */
-	int64_t quit_serial; /* the serial of a process that was told to end, and of which nobody knows whether it has; 0: none */
-	double heard_at;     /* the last time that it said anything */
-	double asked_at;     /* whether it is there at all, and nothing was heard since; 0: not */
-	bool adopted; /* its process was there before this incarnation of the controller, and has not trained since: what it was told nobody
-	                 knows */
-	double deadline; /* PROC_STARTING */
-	bool reviving;   /* a process is to take up what the one before left in memory */
+	int64_t serial;      /* of its process; messages about an earlier process are ignored */
+	int64_t quit_serial; /* serial of an earlier process that was told to quit and may still run; 0: none */
+	double heard_at;     /* time of the last message from it */
+	double asked_at;     /* time of a `ping` that is not answered yet; 0: none */
+	bool adopted;    /* its process is older than this incarnation of the controller, and has not trained since: the messages that it
+	                    received are unknown */
+	double deadline; /* PROC_STARTING: for its hello */
+	bool reviving;   /* a new process takes up the state that the previous one left in memory (revive.c) */
 	double revive_by;
-	int revivals; /* tried since the last committed step */
+	int revivals; /* attempts since the last committed step */
 	int faults;   /* since the last committed step */
-	/* What it holds: the state of `step` (next to run) under the plan of generation `holds`; holds 0: nothing. */
+	/* The state that it holds: of `step` (the next to run) under the plan of generation `holds`; holds 0: none. */
 	int64_t holds, step;
-	json_t *report;     /* its `aborted`, until settled */
-	double expected_s;  /* that it is busy in a step of the current plan */
-	double first_ratio; /* of what it was to that, when the generation was young; 0: not known yet */
-	double busy_s;      /* that it was, in the sum of what has been heard of late */
-	int busy_count;
+	double expected_s;  /* busy time per step that the cost model predicts for the current plan; 0: unknown */
+	double first_ratio; /* measured over expected busy time in the generation's first window; 0: not known yet */
+	double busy_s;      /* sum of the measured busy times of this window */
+	int busy_count;     /* number of them */
 };
 
 struct node {
 	char *name;
 	bool held;        /* in the allocation */
-	bool leaving;     /* to be given back */
-	bool quarantined; /* its devices failed too often: not planned with, until ... */
+	bool leaving;     /* a shrink gives it back */
+	bool quarantined; /* its devices failed too often: no plan uses it until quarantined_until */
 	double quarantined_until;
-	int quarantines;          /* how often that was so */
-	bool terminating;         /* its agent was told to end by someone else */
-	int64_t member;           /* job that brings it; 0: the job itself */
-	bool quit_sent;           /* its agent was told to end by us, because it is ending */
-	bool released;            /* a member without a use: it is being given back */
-	double unconfirmed_until; /* its agent is up, but Slurm has not named the node yet: how long that may last; 0: it is no guest */
+	int quarantines;          /* how often it was quarantined */
+	bool terminating;         /* its agent is ending: somebody else, or a shrink, told it to */
+	int64_t member;           /* the member job that holds it; 0: the anchor */
+	bool quit_sent;           /* a terminating member's agent was sent `quit` */
+	bool released;            /* a member's node that is of no use: its job is being ended */
+	double unconfirmed_until; /* its agent is up, but Slurm has not named the node yet: when the agent is sent away; 0: confirmed */
 	enum process_state agent;
 	double deadline; /* PROC_STARTING */
-	int attempts;
-	double retry_at; /* not before: what started its agent last ended at once */
+	int attempts;    /* agent starts since one was up */
+	double retry_at; /* its agent is not started again before this, because the last start failed */
 	struct hspmd_cluster *part;
-	double base, slowdown;            /* as its agent says; how much slower it was found to be since (1: not), which is in `part` */
-	int verdicts;                     /* in a row that it is slower (> 0) or faster (< 0) than that */
-	double evidence[SLOW_WINDOWS];    /* how slow it was by the last of them */
-	double readmit_at, readmit_after; /* when it is tried again where it is left out; 0: not known yet */
-	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` */
+	double base, slowdown;            /* slowdown in the agent's hello; measured slowdown since (1: none), which `part` includes */
+	int verdicts;                     /* consecutive windows in which it was slower (> 0) or faster (< 0) than `slowdown` */
+	double evidence[SLOW_WINDOWS];    /* the slowdowns measured in the last of them */
+	double readmit_at, readmit_after; /* an unused slow node is tried again at this time, after so many seconds; 0: not set */
+	int64_t checkpoint_search;        /* the last search for checkpoints in which its present agent was asked; 0: none */
+	json_t *bindings;                 /* per device: { threads, index }, for its worker's `job` message */
 	struct worker **worker;
-	int workers, known; /* of the part; ever seen (workers <= known) */
+	int workers, known; /* devices of `part`; entries of `worker`, which are never removed (workers <= known) */
 };
 
-/* A plan with the cluster it is bound to; who does what in a generation. */
+/* A plan, the cluster to which it is bound, and the worker of each of its devices. Counted references. */
 struct bound_plan {
 	int refs;
 	int64_t generation;
 	json_t *cluster_json, *plan_json;
 	struct hspmd_cluster *cluster;
 	struct hspmd_plan *plan;
-	struct worker **device; /* of the plan, in plan order; the first is the reporter */
-	int devices, nodes;     /* nodes: that the job had when it was made */
+	struct worker **device; /* workers in plan order, each once; the first reports the steps */
+	int devices, nodes;     /* of the plan; usable nodes that the job had when the plan was made */
 	int nodes_used;         /* by the plan */
-	int copies;             /* of the state that are kept on other nodes */
-	int keep;               /* nodes of the plan that shrinks by count leave (common/losses.h) */
-	bool safe;              /* whatever goes of what is thought of (common/losses.h), living workers still hold everything */
+	int copies;             /* of the state, kept on other nodes */
+	int keep;               /* nodes of the plan that a shrink by count leaves (common/losses.h) */
+	bool safe;              /* living workers hold all state after any loss that the copies are meant to survive */
 };
 
 enum phase {
 	PHASE_NONE,
-	/* next */
+	/* of the next generation */
 	PHASE_SOLVING,
 	PHASE_SPAWNING,
 	PHASE_PREPARING,
-	PHASE_PRECONNECTING, /* connections that take long are made while the current one trains */
+	PHASE_PRECONNECTING, /* slow connections are made while the current generation trains */
 	PHASE_READY,
-	/* current */
+	/* of the current generation */
 	PHASE_STARTING,
 	PHASE_TRAINING,
 	PHASE_STOPPING,
@@ -103,48 +103,49 @@ struct generation {
 	double since, deadline;
 	struct bound_plan *bound_plan;
 	struct worker **member;
-	json_t **answer; /* of each member to what was last asked; NULL: not yet */
+	json_t **answer; /* of each member to the last request; NULL: not yet */
 	int members;
 	bool finished; /* all steps are done */
 };
 
-/* Why the plan is to be made anew, and what the change costs. */
+/* A change of the plan: its cause and its cost. */
 struct change {
-	bool wanted;    /* a new plan is to be made */
-	bool open;      /* a resize line is owed */
-	bool started;   /* by the first step of the current generation */
-	bool optional;  /* only if it brings enough */
-	bool inherited; /* from an earlier incarnation, which did not come to tell of it: the pause was not seen to end */
+	bool wanted;    /* a new plan is needed */
+	bool open;      /* its resize line is not written yet */
+	bool started;   /* the new generation has been started; its first step writes the line */
+	bool optional;  /* the new plan is used only if it is enough faster */
+	bool inherited; /* from an earlier incarnation, which did not write the line: the end of the pause is unknown */
 	char cause[64];
-	char next[64];       /* wanted: why; the change after this one's, when this one only waits for its first step */
-	double noticed;      /* when the cause was seen */
-	double not_before;   /* quiet time, for what belongs to the same change */
-	double last_step_at; /* where the pause begins */
+	char next[64];       /* if wanted: the cause of the next plan, which may belong to the change after this one */
+	double noticed;      /* when the cause was noticed */
+	double not_before;   /* no plan is made before this, so that related events share one change */
+	double last_step_at; /* the pause begins here; NAN: no step was seen */
 	int64_t steps_lost;
 	double planned, specialised, connected, moved; /* seconds of the phases */
-	double local, peers, disk, shared;             /* bytes by source */
-	const char *source;                            /* "live", "checkpoint", "init" */
+	double local, peers, disk, shared;             /* bytes of state by source */
+	const char *source;                            /* "live", "copies", "checkpoint", "init" */
 	int from_nodes;
 };
 
+/* The search for checkpoints on the nodes, if no living worker holds the state. */
 struct checkpoint_search {
 	int64_t id;
 	bool asked, done;
 	double since, deadline;
 	json_t *found; /* node -> checkpoints */
-	json_t *bad;   /* [{ node, step, generation, file }]: shards that could not be read there */
+	json_t *bad;   /* [{ node, step, generation, file }]: shards that this node could not read */
 };
 
 enum checkpoint_target { TARGET_SCHEDULED, TARGET_ALL, TARGET_MEMORY, TARGET_LOCAL, TARGET_SHARED };
 
 struct checkpoint {
 	enum { CHECKPOINT_NONE, CHECKPOINT_WRITING, CHECKPOINT_LISTING } phase;
-	bool local, shared, memory; /* where it goes */
-	double slowed;              /* seconds that steps have taken longer meanwhile */
+	bool local, shared, memory; /* targets */
+	double slowed;              /* seconds by which it has slowed steps */
 	char id[64];
 	int64_t number, step;
 	double since, deadline;
-	struct worker **member;
+	struct worker **member; /* NULL: gone after it had answered */
 	json_t **answer;
 	int members;
 	struct bound_plan *bound_plan;
@@ -154,75 +155,74 @@ struct checkpoint {
 struct request {
 	int64_t id;
 	enum { REQUEST_CHECKPOINT, REQUEST_GROW, REQUEST_SHRINK } kind;
-	int target;
-	int64_t ticket; /* of ACTION_GROW or ACTION_SHRINK; 0: not asked yet */
-	int64_t number; /* of the save */
-	bool resized;   /* Slurm has done its part */
-	bool gone;      /* nobody waits for the reply any more */
+	int target;     /* nodes */
+	int64_t ticket; /* of its ACTION_GROW or ACTION_SHRINK; 0: not emitted yet */
+	int64_t number; /* of its checkpoint; 0: not started yet */
+	bool resized;   /* Slurm has carried out the resize */
+	bool gone;      /* the client has disconnected: no reply */
 	double deadline;
 };
 
 struct hspmd_controller {
 	const struct run_config *config;
-	struct run_actions *actions; /* during a feed */
+	struct run_actions *actions; /* during hspmd_controller_handle() */
 	double now, wall, began;
-	bool failed; /* out of memory */
+	bool failed; /* out of memory: the controller can do no more */
 	struct node **node;
 	size_t nodes, node_capacity;
-	double startup_until;       /* the first generation waits this long for agents */
-	double slurm_confirm_until; /* an agent was lost: Slurm may say by then that its node has left; 0: nothing is awaited */
-	double slurm_poll_at, slurm_poll_interval; /* when to ask Slurm about nodes without an agent; INFINITY: there are none */
-	double short_until;                        /* too few nodes: given up then; 0: enough */
+	double startup_until;       /* the first generation waits for agents until then */
+	double slurm_confirm_until; /* after the loss of an agent no plan is made until Slurm reports, or until then; 0: not waiting */
+	double slurm_poll_at, slurm_poll_interval; /* next poll of Slurm for nodes without an agent; INFINITY: there are none */
+	double short_until;                        /* there are too few nodes: the run ends then; 0: there are enough */
 
-	json_t *adopt;      /* the journal, until its workers are taken over; NULL: done */
-	double adopt_until; /* agents that have not called by then are started */
+	json_t *adopt;      /* the journal, until its workers are taken over; NULL: done, or there is none */
+	double adopt_until; /* agents that have not connected by then are started */
 
 	struct hspmd_risk risk; /* how nodes are lost here */
-	bool risk_changed;      /* and it has not been looked whether the copies there are will do */
+	bool risk_changed;      /* advance_risk() has not compared it with the current copies yet */
 	struct generation current, next;
-	struct bound_plan *older; /* whose state may still be held while the current one starts */
-	int64_t generation;       /* last number given */
-	int64_t step;             /* next to run, as settled */
-	int64_t steps_reported;   /* steps that metrics.jsonl has lines for */
-	int attempts;
-	char last_error[HSPMD_ERROR_MAX]; /* the last fault */
+	struct bound_plan *older;         /* the plan under which workers may still hold state while the current generation starts */
+	int64_t generation;               /* the last number used */
+	int64_t step;                     /* next to run, as settled */
+	int64_t steps_reported;           /* steps that have lines in metrics.jsonl */
+	int attempts;                     /* failures since the last committed step */
+	char last_error[HSPMD_ERROR_MAX]; /* of the last failure */
 	struct change change;
 	struct checkpoint_search checkpoint_search;
 	int64_t solve; /* ticket of the solve under way; 0: none */
-	double solve_deadline;
 
-	double recent[RECENT_STEPS]; /* step times */
+	double recent[RECENT_STEPS]; /* times of the last steps, a ring */
 	int recent_count;
 	double step_deadline;
-	double last_step_at;           /* end of the last committed step that was told of; NAN: none */
-	double aborted_at, settled_at; /* the last time; NAN: never */
-	double pause_s;                /* of the last change */
-	double straggler_check_at;     /* when devices are compared again; INFINITY: they are not */
+	double last_step_at;           /* when the last committed step was reported; NAN: none */
+	double aborted_at, settled_at; /* of the last abort; NAN: never */
+	double pause_s;                /* caused by the last change */
+	double straggler_check_at;     /* when devices are compared next; INFINITY: never */
 	bool first_plan_used;
 	double loss, step_s, tokens_per_s;
-	json_t *deferred; /* [[address, message]]: what workers told of a generation before all had told that it started */
+	json_t *deferred; /* [[address, message]]: messages about a generation that came before all members had reported `started` */
 
 	struct checkpoint checkpoint;
-	int64_t checkpoint_count, checkpoint_step; /* last number; step of the newest complete one, -1: none */
+	int64_t checkpoint_count, checkpoint_step; /* last number; step of the newest complete checkpoint, -1: none */
 	double checkpoint_at, checkpoint_tried_at, shared_tried_at;
-	double checkpoint_seconds, checkpoint_cost_s; /* from asking to standing; what the training lost by it */
+	double checkpoint_seconds, checkpoint_cost_s; /* of the newest: duration; training time lost */
 	int64_t checkpoint_tried_step, shared_tried_step;
-	int64_t shared_checkpoint_step; /* newest on shared storage, -1: none */
+	int64_t shared_checkpoint_step; /* newest on shared storage; -1: none */
 	double shared_checkpoint_at;
-	int64_t copied_step, copy_tried_step; /* in memory; -1: none */
+	int64_t copied_step, copy_tried_step; /* of copies in memory; -1: none */
 	double copied_at, copy_tried_at, copy_seconds, copy_cost_s;
-	int copy_failures;   /* in a row */
-	double quiet_step_s; /* of a step while nothing is written */
-	int failures;        /* losses that nobody had announced */
+	int copy_failures;   /* consecutive */
+	double quiet_step_s; /* mean step time while no checkpoint is written; 0: unknown */
+	int failures;        /* aborted generations */
 
 	struct request *request;
 	size_t requests, request_capacity;
 	int64_t tickets;
 
-	double end_at; /* of the allocation; INFINITY: none */
-	bool end_saved;
-	bool shutting_down;       /* told to end */
-	bool shared_tried_at_end; /* the last checkpoint has been taken to shared storage, too, or it has been tried */
+	double end_at;            /* of the allocation; INFINITY: none */
+	bool end_saved;           /* a checkpoint was written because end_at is near */
+	bool shutting_down;       /* EVENT_SHUTDOWN was received */
+	bool shared_tried_at_end; /* the last checkpoint has been written to shared storage, too, or that has failed */
 	char shutdown_reason[64];
 	double shutdown_by;
 	enum { END_NONE, END_SAVING, END_QUITTING, END_DONE } end;
@@ -230,198 +230,254 @@ struct hspmd_controller {
 	int exit_status;
 	char exit_text[HSPMD_ERROR_MAX];
 
-	json_t *waiting, *over; /* member jobs: without a node yet (a list, NULL: none); how they ended */
+	json_t *waiting, *over; /* member jobs: a list of those without a node; { job: how it ended }. NULL: none */
 
-	json_t *events; /* the last, for `hspmd events` */
+	json_t *events; /* the last RUN_EVENTS_MAX, for `hspmd events` */
 	int64_t event_number;
+	int64_t first_event; /* number of the last event before this incarnation; tells incarnations apart, since each reports its start */
 };
 
-/* actions.c */
-void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id);
+/* The integer at `key`, or `absent`. */
+static inline int64_t message_integer(const json_t *message, const char *key, int64_t absent)
+{
+	const json_t *v = json_object_get(message, key);
+	return json_is_integer(v) ? json_integer_value(v) : absent;
+}
+
+/* The calls between the files, from the lowest to the highest: a file calls only files that stand above its own lines. */
+
+/* actions.c: what the loop is asked to do */
+void emit(struct hspmd_controller *m, enum run_action_kind kind, const char *node, json_t *value, int64_t id); /* takes `value` over */
 void log_msg(struct hspmd_controller *m, enum hspmd_log_level level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Takes `message` over. `to`: the workers, each told through its node's agent; a list is sent once a node. */
+/* Sends `message`, which it takes over, through the agent of each node that has workers of `to`; those whose process is not up are left
+ * out. */
 void send_workers(struct hspmd_controller *m, struct worker *const *to, int count, json_t *message);
-void send_node(struct hspmd_controller *m, const struct node *n, json_t *message);
+void send_node(struct hspmd_controller *m, const struct node *n, json_t *message); /* to the agent; takes `message` over */
 void reply(struct hspmd_controller *m, int64_t id, bool ok, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
-json_t *check_alloc(struct hspmd_controller *m, json_t *value); /* NULL means memory is short: noted */
-void end_run(struct hspmd_controller *m, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+json_t *check_alloc(struct hspmd_controller *m, json_t *value); /* returns `value`; notes that memory is short if it is NULL */
+/* An event of `hspmd events`, which is logged, too. */
 void note_event(struct hspmd_controller *m, const char *what, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* nodes.c */
-struct node *node_find(struct hspmd_controller *m, const char *name);
-struct worker *worker_find(struct hspmd_controller *m, const char *address);
-/* It was there once, with so many devices: it is named in what an earlier incarnation of the controller left. */
-void node_restore(struct hspmd_controller *m, const char *name, int devices);
-bool node_usable(const struct node *n);
-int nodes_usable(const struct hspmd_controller *m);
-int nodes_held(const struct hspmd_controller *m);
-bool nodes_pending(const struct hspmd_controller *m);
-int nodes_quarantined(const struct hspmd_controller *m);
-bool nodes_to_retry(const struct hspmd_controller *m); /* some, that will be tried again */
-json_t *usable_cluster(struct hspmd_controller *m, struct hspmd_error *err);
-/* Of the nodes that take part in g, those included that only give state away. */
-json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, struct hspmd_error *err);
-void on_allocation(struct hspmd_controller *m, const struct run_event *e);
-void on_agent_up(struct hspmd_controller *m, const struct run_event *e);
-void on_agent_lost(struct hspmd_controller *m, const struct run_event *e);
-void worker_lost(struct hspmd_controller *m, struct worker *w, const char *why);
-void worker_kill(struct hspmd_controller *m, struct worker *w, const char *cause, const char *why);
-void worker_spawn(struct hspmd_controller *m, struct worker *w);
-void on_worker_hello(struct hspmd_controller *m, struct worker *w);
-void nodes_tick(struct hspmd_controller *m);
+/* request_list.c: requests that wait for a reply */
+struct request *request_add(struct hspmd_controller *m, const struct run_event *e, int kind); /* NULL: out of memory; noted */
+void request_drop(struct hspmd_controller *m, struct request *r);
+void request_answer(struct hspmd_controller *m, const struct request *r, bool ok, const char *text); /* none if the client is gone */
+void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
+void requests_end(struct hspmd_controller *m); /* answers all of them, because the run ends */
+void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
+double requests_deadline(const struct hspmd_controller *m);
+
+/* run_end.c */
+/* Ends the run: its agents quit, and the controller exits when they have, or after a while. No effect if the run is ending already. */
+void end_run(struct hspmd_controller *m, int status, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Ends the run, and returns true, if it has failed too often without a step. */
+bool check_attempts(struct hspmd_controller *m);
+
+/* nodes.c: the table of nodes and workers */
+#define AGENT_ATTEMPTS 5 /* starts of a node's agent; then the node is not used until the allocation changes */
+struct node *node_find(struct hspmd_controller *m, const char *name);        /* NULL: unknown */
+struct worker *worker_find(struct hspmd_controller *m, const char *address); /* NULL: unknown */
+struct node *node_add(struct hspmd_controller *m, const char *name);         /* NULL: out of memory; noted */
 void node_free(struct node *n);
+/* Makes worker objects for `count` devices of n; existing ones are reused. -1: out of memory. */
+int workers_make(struct hspmd_controller *m, struct node *n, int count);
+/* Adds a node with `devices` devices that an earlier incarnation's journal names; no effect if its agent is connected. */
+void node_restore(struct hspmd_controller *m, const char *name, int devices);
+bool node_usable(const struct node *n); /* new plans may use it */
+int nodes_usable(const struct hspmd_controller *m);
+int nodes_held(const struct hspmd_controller *m);     /* in the allocation */
+bool nodes_pending(const struct hspmd_controller *m); /* the agent of some node is starting */
+int nodes_quarantined(const struct hspmd_controller *m);
+bool nodes_to_retry(const struct hspmd_controller *m); /* the agent of some node did not start, and will be started again */
+bool name_listed(const json_t *names, const char *name);
+/* The usable nodes as one cluster. New reference; NULL and err: there are none, or they cannot be merged. */
+json_t *usable_cluster(struct hspmd_controller *m, struct hspmd_error *err);
+/* The same of the nodes that have a member of g, including nodes that only send state. */
+json_t *members_cluster(struct hspmd_controller *m, const struct generation *g, struct hspmd_error *err);
+void agent_start(struct hspmd_controller *m, struct node *n);
+void worker_spawn(struct hspmd_controller *m, struct worker *w);
+/* Has the agent kill the worker's process with this serial number. */
+void send_kill(struct hspmd_controller *m, const struct worker *w, int64_t serial);
+/* Gives back the held nodes for which `goes` returns true. `ticket`: of the request that waits for it; 0: none. */
+void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n), int64_t ticket);
 
-/* members.c: nodes that other jobs of this user bring */
-void members_update(struct hspmd_controller *m, const json_t *allocation);
-/* Whose node it is, after the allocation was told. */
-void member_update(struct hspmd_controller *m, struct node *n, const json_t *allocation);
-/* How the member that brought this node ended, in words; false: it is not a member's, or nobody knows. */
-bool member_exit_reason(const struct hspmd_controller *m, const struct node *n, char *text, size_t size);
-/* An agent has come whose node the job does not hold: may it wait until Slurm has named the node? */
-bool member_admit(struct hspmd_controller *m, struct node *n, const json_t *hello);
-/* It does no good: its job is ended. */
-void member_release(struct hspmd_controller *m, struct node *n, const char *why);
-/* Ends agents of members that are leaving, once nothing is needed of them any more. */
-bool advance_members(struct hspmd_controller *m);
-void members_tick(struct hspmd_controller *m);
-double members_deadline(const struct hspmd_controller *m);
-
-/* next_generation.c: the next generation */
-/* A new plan is wanted: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start", "requeue";
- * "straggler": only if it brings enough. */
+/* replan.c: requests for a new plan */
+/* Requests a new plan. `cause`: "grow", "shrink", "scontrol", "member-left", "node-lost", "worker-lost", "fault", "hang", "start",
+ * "requeue", "controller", "risk"; "straggler": the new plan is used only if it is enough faster. */
 void request_replan(struct hspmd_controller *m, const char *cause);
-bool advance_next(struct hspmd_controller *m);
-void next_drop(struct hspmd_controller *m);
-void on_plan(struct hspmd_controller *m, const struct run_event *e);
-void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message);
-void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message);
-json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key); /* of the members' answers, by rank */
-void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message);
+/* All devices of the latest plan have started to train, though perhaps no step of it is done yet. */
+bool is_switched(const struct hspmd_controller *m);
+/* The job trains, and no change of the plan is under way. */
+bool is_steady(const struct hspmd_controller *m);
 
-/* generation.c */
+/* generation.c: plans bound to workers, members and their answers */
+/* Returns a reference. NULL and err: invalid, or a device is gone. */
 struct bound_plan *bound_plan_create(struct hspmd_controller *m, json_t *cluster, json_t *plan, const char *name, struct hspmd_error *err);
-struct bound_plan *bound_plan_ref(struct bound_plan *l);
+struct bound_plan *bound_plan_ref(struct bound_plan *l); /* NULL is fine, also below */
 void bound_plan_unref(struct bound_plan *l);
 bool bound_plan_uses(const struct bound_plan *l, const struct worker *w);
+/* Returns true if no worker of the plan is gone: a checkpoint can be written from the state that they hold. */
+bool bound_plan_is_whole(const struct bound_plan *l);
+/* Members: all workers of l, and those of `donor` (NULL: none) that hold state. -1: out of memory; noted. */
 int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor);
 void generation_clear(struct generation *g);
-int member_index(const struct generation *g, const struct worker *w);
+void next_drop(struct hspmd_controller *m);                           /* cancels the next generation */
+int member_index(const struct generation *g, const struct worker *w); /* -1: not a member */
 void record_answer(struct generation *g, const struct worker *w, json_t *message);
+/* Forgets all answers; the members have timeout_s to answer again. */
 void enter_phase(struct generation *g, enum phase phase, double now, double timeout_s);
 bool all_answered(const struct generation *g);
-/* A member of the current generation that is gone: nothing is expected of it any more, even if its device gets a new worker. */
+/* Removes a lost member: no answer of it is awaited any more, even if its device gets a new worker. */
 void generation_remove_member(struct generation *g, const struct worker *w);
-/* It answers, too. -1: memory. */
+/* Adds a member, whose answer is awaited. -1: out of memory; noted. */
 int generation_add_member(struct hspmd_controller *m, struct generation *g, struct worker *w);
+/* Writes the addresses of members that have not answered. */
 void list_unanswered(const struct generation *g, char *text, size_t size);
+/* The values of `key` in the members' answers, in the order of ranks; null if one has none. New reference. */
+json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key);
 
-/* current_generation.c: the current generation */
-bool advance_current(struct hspmd_controller *m);
-void start_generation(struct hspmd_controller *m);
-void abort_current(struct hspmd_controller *m, const char *cause);
-/* Its members are asked what they hold, and stop. */
-void ask_holders(struct hspmd_controller *m);
-void stop_current(struct hspmd_controller *m);
-void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message);
-void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message);
-/* It failed: one attempt more. */
-void count_failure(struct hspmd_controller *m, struct worker *w);
-/* Ends the run when it has failed too often without a step. */
-bool check_attempts(struct hspmd_controller *m);
-/* The best state that living workers hold between them: its bound plan (borrowed) and step; NULL: none is whole. */
-struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *step);
-
-void replay_deferred(struct hspmd_controller *m);
-void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *message);
-
-/* adopt.c: what an earlier incarnation of the controller left */
+/* journal.c: what a later incarnation of the controller needs */
 void journal(struct hspmd_controller *m);
-void adopt_begin(struct hspmd_controller *m);
-bool adopt_holds(const struct hspmd_controller *m, const struct node *n); /* the job held this node, by the journal */
-/* An agent says which workers it has: those of the journal are taken, all others ended. */
-void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living);
-bool advance_adopt(struct hspmd_controller *m);
-/* All have said what they hold. False: they do not train on, and the generation was called off. */
-bool adopt_answered(struct hspmd_controller *m);
-void adopt_end(struct hspmd_controller *m);
+void adopt_end(struct hspmd_controller *m); /* the journal of the earlier incarnation is no longer needed */
 
-/* revive.c: state that outlived its workers */
-/* Where the living do not hold all of it between them, workers that died are brought back to what they had. True: some are; they are
- * members of the current generation, which waits for their word. */
-bool revive_missing(struct hspmd_controller *m);
-void revive_agent_up(struct hspmd_controller *m, struct node *n);
-/* To a process that has just started. */
-void revive_ask(struct hspmd_controller *m, struct worker *w);
-/* Nothing comes of it. */
-void revive_drop(struct hspmd_controller *m, struct worker *w);
-void revive_drop_node(struct hspmd_controller *m, struct node *n);
-void revive_tick(struct hspmd_controller *m);
+/* checkpoint_schedule.c: when checkpoints are due, and how many copies; starts none itself */
+bool checkpoint_possible(const struct hspmd_controller *m); /* to some disk */
+bool checkpoint_may_begin(const struct hspmd_controller *m);
+bool checkpoint_shared_due(const struct hspmd_controller *m);
+double checkpoint_interval_s(const struct hspmd_controller *m); /* between checkpoints to disk; INFINITY: counted in steps */
+/* When copies in memory are due; INFINITY: none are made, or there is no new step. */
+double checkpoint_copy_deadline(const struct hspmd_controller *m);
+double checkpoint_deadline(const struct hspmd_controller *m); /* when the next checkpoint is due; INFINITY: not by time */
+void checkpoint_step_done(struct hspmd_controller *m, double step_s);
+struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* current ones */
+int copies_wanted(const struct hspmd_controller *m, int nodes);              /* on other nodes, of the state of a plan on `nodes` nodes */
+/* Returns true if the workers that are left hold all state after any loss that `copies` copies are meant to survive. */
+bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
+/* Finds out which nodes of the plan a shrink by count leaves (l->keep). -1: out of memory; noted. */
+int layout_keep_nodes(struct hspmd_controller *m, struct bound_plan *l);
 
-/* settle.c: what survivors of a crash agree on */
-void settle_collect(struct hspmd_controller *m); /* what each says that it holds */
-bool settle_begin(struct hspmd_controller *m);
-void settle_end(struct hspmd_controller *m);
-
-/* Silent members are ended, so that the wait ends. */
-void kill_unresponsive(struct hspmd_controller *m, struct generation *g, const char *waited_for);
-
-/* step_metrics.c */
-void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);
-void report_losses(struct hspmd_controller *m, json_t *losses);
-double slowest_recent_step(const struct hspmd_controller *m); /* of the last ones, seconds; 0: none yet */
-void extend_step_deadline(struct hspmd_controller *m);
-void resize_line(struct hspmd_controller *m, double step_s);
-
-/* straggler.c: stragglers */
+/* straggler.c */
 void straggler_begin(struct hspmd_controller *m);               /* a generation has started to train */
 void straggler_sample(struct worker *w, const json_t *message); /* `step` or `heartbeat` */
 void straggler_tick(struct hspmd_controller *m);
 double straggler_deadline(const struct hspmd_controller *m);
-/* Does a plan that avoids a straggler win more than it costs? `current_step_s`: seconds of a step without it. */
-bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_plan *plan, const json_t *current_plan_step_s);
+/* Returns true if a plan that avoids a straggler saves more than the change costs. current_step_s: seconds of a step of the current plan
+ * with the straggler (ACTION_SOLVE's answer). */
+bool straggler_resize_pays_off(struct hspmd_controller *m, const struct hspmd_plan *plan, const json_t *current_step_s);
 
-/* liveness.c: hung processes */
-void liveness_heard(struct hspmd_controller *m, struct worker *w); /* anything */
-void liveness_tick(struct hspmd_controller *m);
-double liveness_deadline(const struct hspmd_controller *m);
+/* step_metrics.c */
+void on_step(struct hspmd_controller *m, struct worker *w, json_t *message);
+/* Writes the lines of steps that only the survivors know. `losses`: [[step, loss]]. */
+void report_losses(struct hspmd_controller *m, json_t *losses);
+double slowest_recent_step(const struct hspmd_controller *m); /* seconds; 0: no step of this generation yet */
+void extend_step_deadline(struct hspmd_controller *m);
 
-/* checkpoint.c: checkpoints */
+/* checkpoint.c */
+/* Starts a checkpoint. false: one is under way, the workers are in no state for it, or there is no folder for `target`. */
 bool checkpoint_begin(struct hspmd_controller *m, const char *why, enum checkpoint_target target);
+bool checkpoint_if_due(struct hspmd_controller *m);
 void on_checkpoint_written(struct hspmd_controller *m, struct worker *w, json_t *message);
 void on_manifest_written(struct hspmd_controller *m, struct worker *w, json_t *message);
 void checkpoint_worker_lost(struct hspmd_controller *m, const struct worker *w);
 void checkpoint_tick(struct hspmd_controller *m);
 void checkpoint_clear(struct hspmd_controller *m);
 
-/* checkpoint_schedule.c */
-bool checkpoint_possible(const struct hspmd_controller *m); /* on some disk */
-bool checkpoint_shared_due(const struct hspmd_controller *m);
-bool checkpoint_if_due(struct hspmd_controller *m);
-double checkpoint_deadline(const struct hspmd_controller *m); /* when the next is due; INFINITY: not by time */
-void checkpoint_step_done(struct hspmd_controller *m, double step_s);
-struct run_intervals checkpoint_intervals(const struct hspmd_controller *m); /* as they are now */
-int copies_wanted(const struct hspmd_controller *m, int nodes);              /* on other nodes, of a plan on so many */
-/* Do those of the bound plan that are left hold everything, whatever is lost of what `copies` are to outlive? */
-bool bound_plan_survives(struct hspmd_controller *m, const struct bound_plan *l, int copies);
-/* Which nodes of it a shrink by count leaves; -1: memory. */
-int layout_keep_nodes(struct hspmd_controller *m, struct bound_plan *l);
+/* settle.c: what survivors of a failure agree on */
+void settle_collect(struct hspmd_controller *m); /* reads what each member holds */
+bool settle_begin(struct hspmd_controller *m);
+void settle_end(struct hspmd_controller *m);
 
-/* requests.c: commands of users and of hspmdctld */
+/* revive.c: state that outlived its workers */
+/* If the living workers do not hold all state together, starts processes for lost workers, which take up their state. They become members
+ * of the current generation, which waits for their answers. Returns true if there are any. */
+bool revive_missing(struct hspmd_controller *m);
+void revive_agent_up(struct hspmd_controller *m, struct node *n);
+/* Asks a process that has just started to take up the state. */
+void revive_ask(struct hspmd_controller *m, struct worker *w);
+/* Gives up reviving this worker. */
+void revive_drop(struct hspmd_controller *m, struct worker *w);
+/* The same, and no process of this device is tried again before the next committed step. */
+void revive_give_up(struct hspmd_controller *m, struct worker *w);
+void revive_drop_node(struct hspmd_controller *m, struct node *n); /* revive_give_up() of those that have no process */
+
+/* current_generation.c: started, stopped or aborted */
+bool advance_current(struct hspmd_controller *m);
+void start_generation(struct hspmd_controller *m);
+void stop_current(struct hspmd_controller *m);
+void abort_current(struct hspmd_controller *m, const char *cause);
+/* Asks all members what they hold; they stop to train. */
+void ask_holders(struct hspmd_controller *m);
+void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message);
+/* Keeps a message that came before all members had started, for replay_deferred(). */
+void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *message);
+void replay_deferred(struct hspmd_controller *m);
+/* The newest state that living workers hold completely: its bound plan (borrowed) and step. NULL: no state is complete. */
+struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *step);
+
+/* adopt.c: workers of an earlier incarnation of the controller */
+void adopt_begin(struct hspmd_controller *m);
+bool adopt_holds(const struct hspmd_controller *m, const struct node *n); /* by the journal, the job held this node */
+/* Takes over the workers in `living` (of the agent's hello) that the journal names, and kills the others. */
+void adopt_workers(struct hspmd_controller *m, struct node *n, json_t *living);
+/* Binds the journal's generation, and asks its workers what they hold, once their agents are back. */
+bool advance_adopt(struct hspmd_controller *m);
+/* Once all have answered: they train on, or the generation is aborted. */
+bool advance_adopted(struct hspmd_controller *m);
+
+/* failure.c: processes that are lost or must be killed */
+void worker_lost(struct hspmd_controller *m, struct worker *w, const char *why);
+/* Kills the worker's process. `cause`: of the new plan, as request_replan() has it. */
+void worker_kill(struct hspmd_controller *m, struct worker *w, const char *cause, const char *why);
+/* All workers of the node are lost with its agent. */
+void node_lost(struct hspmd_controller *m, struct node *n, const char *why);
+void on_agent_lost(struct hspmd_controller *m, const struct run_event *e);
+void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message);
+void revive_tick(struct hspmd_controller *m);
+/* Kill the members that have not answered by their generation's deadline. */
+bool advance_current_overdue(struct hspmd_controller *m);
+bool advance_next_overdue(struct hspmd_controller *m);
+
+/* liveness.c: hung processes */
+void liveness_heard(struct hspmd_controller *m, struct worker *w); /* any message */
+void liveness_tick(struct hspmd_controller *m);
+double liveness_deadline(const struct hspmd_controller *m);
+
+/* next_generation.c: solved, spawned, prepared */
+bool advance_next(struct hspmd_controller *m);
+void on_plan(struct hspmd_controller *m, const struct run_event *e);
+void on_prepared(struct hspmd_controller *m, struct worker *w, json_t *message);
+void on_preconnected(struct hspmd_controller *m, struct worker *w, json_t *message);
+void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message);
+
+/* members.c: nodes of other jobs of the same user */
+void members_update(struct hspmd_controller *m, const json_t *allocation);
+/* Notes which job holds the node, from EVENT_ALLOCATION's value. */
+void member_update(struct hspmd_controller *m, struct node *n, const json_t *allocation);
+/* Writes how the member job that brought this node ended. false: the node is not a member's, or the end is unknown. */
+bool member_exit_reason(const struct hspmd_controller *m, const struct node *n, char *text, size_t size);
+/* An agent of a node outside the allocation has connected. Returns true if it may wait until Slurm has named the node. */
+bool member_admit(struct hspmd_controller *m, struct node *n, const json_t *hello);
+/* Ends the member job of a node that is of no use. */
+void member_release(struct hspmd_controller *m, struct node *n, const char *why);
+/* Ends agents of leaving members once nothing needs them. */
+bool advance_members(struct hspmd_controller *m);
+void members_tick(struct hspmd_controller *m);
+double members_deadline(const struct hspmd_controller *m);
+
+/* requests.c: requests of users and of hspmdctld */
 void on_command(struct hspmd_controller *m, const struct run_event *e);
-void on_disconnected(struct hspmd_controller *m, const struct run_event *e);
 void on_resized(struct hspmd_controller *m, const struct run_event *e);
 void requests_tick(struct hspmd_controller *m);
-void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not);
 bool advance_requests(struct hspmd_controller *m);
-double requests_deadline(const struct hspmd_controller *m);
-
-/* Trains on, and nothing about the plan is open. */
-bool is_steady(const struct hspmd_controller *m);
-/* The nodes that `goes` says yes to are given back; `ticket` of the request that waits for it, or 0. */
-void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n), int64_t ticket);
 
 /* shutdown.c */
 bool advance_end(struct hspmd_controller *m);
 void on_shutdown(struct hspmd_controller *m, const struct run_event *e);
+
+/* node_events.c: nodes and processes that come and go */
+void on_allocation(struct hspmd_controller *m, const struct run_event *e);
+void on_agent_up(struct hspmd_controller *m, const struct run_event *e);
+void on_worker_hello(struct hspmd_controller *m, struct worker *w);
+void nodes_tick(struct hspmd_controller *m);
 
 #endif

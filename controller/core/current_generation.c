@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The current generation: started, stopped at a step's end, or aborted and settled. */
+/* The current generation: started, stopped at the end of a step, or aborted and settled. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,17 +8,9 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define QUARANTINE_S 60.0      /* a node is left out the first time ... */
-#define QUARANTINE_DOUBLINGS 6 /* and doubled so often at most */
-#define ABORT_LEAST_S 3.0
+#define ABORT_LEAST_S 3.0 /* for answers to `abort` after a hang */
 
-static int64_t number(const json_t *message, const char *key, int64_t absent)
-{
-	json_t *v = json_object_get(message, key);
-	return json_is_integer(v) ? json_integer_value(v) : absent;
-}
-
-/* Indexes into the bound plan's cluster of the devices whose workers hold the state of `step` under it. */
+/* Fills in the devices (indexes into the bound plan's cluster) whose workers hold the state of `step` under it. Returns their number. */
 static int holders(const struct bound_plan *l, int64_t step, int *device)
 {
 	int count = 0;
@@ -56,8 +48,8 @@ struct bound_plan *held_bound_plan(const struct hspmd_controller *m, int64_t *st
 	return best;
 }
 
-/* Of the members of g, who holds `step`, by the plan they hold it under. What they hold together is what is not missing; NULL: nobody holds
- * any. */
+/* The members of g that hold `step`, per plan under which they hold it: [{ cluster, plan, holders }]. Slices that none of them holds come
+ * from a checkpoint. New reference; NULL: there are none. */
 static json_t *live_holders(struct hspmd_controller *m, const struct generation *g, int64_t step)
 {
 	json_t *parts = check_alloc(m, json_array());
@@ -81,7 +73,7 @@ static json_t *live_holders(struct hspmd_controller *m, const struct generation 
 	return NULL;
 }
 
-/* Which device reads the files of a node: the first of the members there. */
+/* { node: address of the device that reads the node's files }: the first member on each. */
 static json_t *readers(struct hspmd_controller *m, const struct generation *g)
 {
 	json_t *map = check_alloc(m, json_object());
@@ -104,7 +96,7 @@ static bool is_unreadable(const struct hspmd_controller *m, const char *node, co
 	return false;
 }
 
-/* What was found, without what could not be read when it was tried. */
+/* The checkpoints that were found, without the shards that could not be read. */
 static json_t *readable_shards(struct hspmd_controller *m)
 {
 	const char *node;
@@ -160,24 +152,13 @@ static bool members_have(const struct generation *g, const struct bound_plan *l)
 	return true;
 }
 
-json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key)
-{
-	json_t *list = check_alloc(m, json_array());
-	for (int i = 0; i < g->members; i++) {
-		json_t *a = json_object_get(g->answer[i], key);
-		if (json_array_append(list, a ? a : json_null()))
-			m->failed = true;
-	}
-	return list;
-}
-
 void start_generation(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
 	int64_t step = 0;
 	struct bound_plan *from = held_bound_plan(m, &step);
 	if ((from && !members_have(g, from)) || (!from && !m->checkpoint_search.asked)) {
-		/* What is held has changed since it was prepared. */
+		/* The held state has changed since the generation was prepared. */
 		next_drop(m);
 		m->change.wanted = true;
 		return;
@@ -197,7 +178,7 @@ void start_generation(struct hspmd_controller *m)
 		m->steps_reported = step;
 	}
 	struct bound_plan *left = m->older;
-	m->older = bound_plan_ref(from); /* which may be the very one */
+	m->older = bound_plan_ref(from); /* may be m->older itself */
 	bound_plan_unref(left);
 	m->change.last_step_at = m->last_step_at;
 	m->change.started = true;
@@ -207,7 +188,7 @@ void start_generation(struct hspmd_controller *m)
 	memset(g, 0, sizeof *g);
 	m->step = step;
 	enter_phase(&m->current, PHASE_STARTING, m->now, m->config->timeouts.start);
-	journal(m); /* before anybody lets go of the state before */
+	journal(m); /* before any worker drops the older state */
 	send_workers(m, m->current.member, m->current.members, start);
 }
 
@@ -225,7 +206,7 @@ void stop_current(struct hspmd_controller *m)
 void ask_holders(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
-	double until = g->deadline; /* of who is being brought back */
+	double until = g->deadline; /* of workers that are being revived */
 	bool revives = false;
 	for (int i = 0; i < g->members; i++) {
 		if (g->member[i]->process == PROC_UP)
@@ -241,7 +222,7 @@ void ask_holders(struct hspmd_controller *m)
 void abort_current(struct hspmd_controller *m, const char *cause)
 {
 	struct generation *g = &m->current;
-	if (!m->adopt) /* else the answers tell what came before */
+	if (!m->adopt) /* else the answers contain the deferred losses */
 		replay_deferred(m);
 	adopt_end(m);
 	m->failures++;
@@ -251,28 +232,6 @@ void abort_current(struct hspmd_controller *m, const char *cause)
 	ask_holders(m);
 	m->step_deadline = INFINITY;
 	m->aborted_at = m->now;
-}
-
-void kill_unresponsive(struct hspmd_controller *m, struct generation *g, const char *waited_for)
-{
-	char who[512];
-	list_unanswered(g, who, sizeof who);
-	log_msg(m, HSPMD_LOG_WARNING, "waited %.1f s for \"%s\" from %s", m->now - g->since, waited_for, who);
-	int count = 0;
-	struct worker **silent = hspmd_calloc((size_t)g->members, sizeof *silent);
-	if (!silent) {
-		m->failed = true;
-		return;
-	}
-	for (int i = 0; i < g->members; i++)
-		if (!g->answer[i])
-			silent[count++] = g->member[i];
-	for (int i = 0; i < count; i++)
-		if (silent[i]->process == PROC_NONE)
-			worker_lost(m, silent[i], waited_for);
-		else
-			worker_kill(m, silent[i], "hang", waited_for);
-	free(silent);
 }
 
 static void add_bytes(struct hspmd_controller *m, const json_t *answer)
@@ -287,7 +246,8 @@ static void add_bytes(struct hspmd_controller *m, const json_t *answer)
 	c->moved = fmax(c->moved, json_number_value(json_object_get(s, "move")));
 }
 
-/* A step is committed once all have loaded the state, but the word that they have comes on other connections, and may come later. */
+/* A step is committed only after all members have loaded the state, but their `started` messages come on other connections, and may come
+ * after the step's message. */
 void replay_deferred(struct hspmd_controller *m)
 {
 	json_t *deferred = m->deferred, *pair;
@@ -314,7 +274,7 @@ void defer_message(struct hspmd_controller *m, const struct worker *w, json_t *m
 		m->failed = true;
 }
 
-/* All have started: what is left of the older generation may go. */
+/* All members have started: the older generation's workers and state are dropped. */
 static void enter_training(struct hspmd_controller *m)
 {
 	struct generation *g = &m->current;
@@ -329,7 +289,7 @@ static void enter_training(struct hspmd_controller *m)
 		generation_remove_member(g, w);
 		w->holds = 0;
 		if (bound_plan_uses(m->next.bound_plan, w))
-			continue; /* wanted again already */
+			continue; /* the next plan uses it again */
 		send_workers(m, &w, 1, json_pack("{s:s}", "type", "quit"));
 		w->quit_serial = w->serial;
 		w->process = PROC_NONE;
@@ -341,7 +301,7 @@ static void enter_training(struct hspmd_controller *m)
 	m->recent_count = 0;
 	m->quiet_step_s = 0;
 	g->bound_plan->safe = bound_plan_survives(m, g->bound_plan, g->bound_plan->copies);
-	m->copy_tried_at = -INFINITY; /* those there are do not know this plan's nodes: the first are made at once */
+	m->copy_tried_at = -INFINITY; /* earlier copies were placed for other nodes: the first are made at once */
 	m->copy_tried_step = -1;
 	json_decref(m->checkpoint_search.bad);
 	m->checkpoint_search.bad = NULL;
@@ -349,15 +309,6 @@ static void enter_training(struct hspmd_controller *m)
 	extend_step_deadline(m);
 	straggler_begin(m);
 	replay_deferred(m);
-}
-
-/* Nobody of the plan is gone: what is held can be saved as it is. */
-static bool all_there(const struct bound_plan *l)
-{
-	for (int i = 0; i < l->devices; i++)
-		if (l->device[i]->process != PROC_UP || l->device[i]->holds != l->generation)
-			return false;
-	return true;
 }
 
 static void enter_held(struct hspmd_controller *m)
@@ -368,7 +319,7 @@ static void enter_held(struct hspmd_controller *m)
 	m->step = 0;
 	for (int i = 0; i < g->members; i++) {
 		struct worker *w = g->member[i];
-		w->step = number(g->answer[i], "step", w->step);
+		w->step = message_integer(g->answer[i], "step", w->step);
 		if (w->holds && w->step > m->step)
 			m->step = w->step;
 		if (w->holds == g->bound_plan->generation)
@@ -378,7 +329,7 @@ static void enter_held(struct hspmd_controller *m)
 	g->phase = PHASE_HELD;
 	g->deadline = INFINITY;
 	m->step_deadline = INFINITY;
-	if (all_there(g->bound_plan) && m->step >= m->config->job->steps)
+	if (bound_plan_is_whole(g->bound_plan) && m->step >= m->config->job->steps)
 		g->finished = true;
 }
 
@@ -387,19 +338,12 @@ bool advance_current(struct hspmd_controller *m)
 	struct generation *g = &m->current;
 	switch (g->phase) {
 	case PHASE_STARTING:
-		if (all_answered(g)) {
-			if (m->adopt && !adopt_answered(m))
-				return true;
-			enter_training(m);
-			return true;
-		}
-		if (m->now < g->deadline)
+		if (!all_answered(g) || m->adopt) /* advance_adopted() reads the answers of adopted workers first */
 			return false;
-		m->attempts++;
-		kill_unresponsive(m, g, "started");
+		enter_training(m);
 		return true;
 	case PHASE_TRAINING:
-		if (g->members && all_answered(g)) { /* all have finished */
+		if (g->members && all_answered(g)) { /* all have reported `finished` */
 			enter_held(m);
 			return true;
 		}
@@ -411,7 +355,7 @@ bool advance_current(struct hspmd_controller *m)
 		         m->now - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at),
 		         m->step_deadline - fmax(g->since, isnan(m->last_step_at) ? 0 : m->last_step_at));
 		abort_current(m, text);
-		/* Those that wait for the hung one hear at once; how long a step computes before it looks is known. */
+		/* Workers that wait for the hung one receive the abort at once; others within a step, whose time is known. */
 		g->deadline = fmin(g->deadline, m->now + fmax(ABORT_LEAST_S, 2 * slowest_recent_step(m)));
 		request_replan(m, "hang");
 		return true;
@@ -426,23 +370,15 @@ bool advance_current(struct hspmd_controller *m)
 		request_replan(m, "hang");
 		return true;
 	case PHASE_ABORTING:
-		if (all_answered(g)) {
-			settle_collect(m);
-			return revive_missing(m) || settle_begin(m);
-		}
-		if (m->now < g->deadline)
+		if (!all_answered(g))
 			return false;
-		kill_unresponsive(m, g, "aborted");
-		return true;
+		settle_collect(m);
+		return revive_missing(m) || settle_begin(m);
 	case PHASE_SETTLING:
-		if (all_answered(g)) {
-			enter_held(m);
-			settle_end(m);
-			return true;
-		}
-		if (m->now < g->deadline)
+		if (!all_answered(g))
 			return false;
-		kill_unresponsive(m, g, "settled");
+		enter_held(m);
+		settle_end(m);
 		return true;
 	default:
 		return false;
@@ -452,10 +388,10 @@ bool advance_current(struct hspmd_controller *m)
 void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, json_t *message)
 {
 	struct generation *g = &m->current;
-	if (!g->bound_plan || number(message, "generation", -1) != g->bound_plan->generation || member_index(g, w) < 0)
+	if (!g->bound_plan || message_integer(message, "generation", -1) != g->bound_plan->generation || member_index(g, w) < 0)
 		return;
 	bool step = !strcmp(type, "step");
-	if ((g->phase == PHASE_STARTING && (step || !strcmp(type, "finished"))) || (step && m->deferred)) { /* in order */
+	if ((g->phase == PHASE_STARTING && (step || !strcmp(type, "finished"))) || (step && m->deferred)) { /* keeps the order */
 		defer_message(m, w, message);
 	} else if (step) {
 		on_step(m, w, message);
@@ -474,69 +410,4 @@ void on_answer(struct hspmd_controller *m, struct worker *w, const char *type, j
 		w->reviving = false;
 		record_answer(g, w, message);
 	}
-}
-
-/* A worker that fails again and again without a step between is a bad place to plan with, as long as there are others; each time for twice
- * as long. */
-void count_failure(struct hspmd_controller *m, struct worker *w)
-{
-	m->attempts++;
-	if (++w->faults < 2 || w->node->quarantined || nodes_usable(m) <= m->config->job->elastic.min_nodes)
-		return;
-	double seconds =
-	        QUARANTINE_S * (1 << (w->node->quarantines < QUARANTINE_DOUBLINGS ? w->node->quarantines++ : QUARANTINE_DOUBLINGS));
-	w->node->quarantined = true;
-	w->node->quarantined_until = m->now + seconds;
-	note_event(m, "quarantined", "node %s is left out for %.0f s: worker %s failed %d times without a step between", w->node->name,
-	           seconds, w->address, w->faults);
-}
-
-bool check_attempts(struct hspmd_controller *m)
-{
-	if (m->attempts <= m->config->max_attempts || m->end != END_NONE)
-		return false;
-	end_run(m, 1, "given up after %d attempts without a step: %s", m->attempts, m->last_error);
-	return true;
-}
-
-/* A shard that cannot be read on this node is looked for elsewhere the next time. */
-static void note_unreadable(struct hspmd_controller *m, const struct node *n, json_t *unreadable)
-{
-	json_t *bad = check_alloc(m, json_copy(unreadable));
-	if (!m->checkpoint_search.bad)
-		m->checkpoint_search.bad = check_alloc(m, json_array());
-	if (json_object_set_new(bad, "node", json_string(n->name)) || json_array_append_new(m->checkpoint_search.bad, bad))
-		m->failed = true;
-}
-
-void on_fault(struct hspmd_controller *m, struct worker *w, json_t *message)
-{
-	struct generation *g = &m->current;
-	int64_t of = number(message, "generation", -1);
-	const char *text = json_string_value(json_object_get(message, "text"));
-	bool next = m->next.bound_plan && of == m->next.bound_plan->generation;
-	bool now = g->bound_plan && of == g->bound_plan->generation &&
-	           (g->phase == PHASE_STARTING || g->phase == PHASE_TRAINING || g->phase == PHASE_STOPPING);
-	bool unfit = of == 0; /* it cannot even be set up */
-	json_t *unreadable = json_object_get(message, "unreadable");
-	if ((!next && !now && !unfit) || m->end != END_NONE)
-		return;
-	char cause[HSPMD_ERROR_MAX];
-	snprintf(cause, sizeof cause, "%s: %s", w->address, text ? text : "fault without a reason");
-	if (json_is_object(unreadable))
-		note_unreadable(m, w->node, unreadable); /* and then it is no fault of the worker's */
-	else
-		count_failure(m, w);
-	if (now) {
-		abort_current(m, cause);
-	} else {
-		snprintf(m->last_error, sizeof m->last_error, "%s", cause);
-		note_event(m, "fault", "%s: %s", unfit ? "a worker cannot be set up" : "a generation cannot begin", cause);
-		next_drop(m);
-	}
-	if (unfit)
-		worker_kill(m, w, "worker-lost", "it cannot be set up");
-	emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
-	request_replan(m, "fault");
-	check_attempts(m);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generations: a plan bound to workers, who takes part, and who has answered. */
+/* Generations: plans bound to workers, the members and their answers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static int bind_workers(struct hspmd_controller *m, struct bound_plan *l)
 	}
 	for (int p = 0; p < l->plan->pipeline_count; p++)
 		for (int s = 0; s < l->plan->pipelines[p].stage_count / l->plan->virtual_stages;
-		     s++) { /* each device once: later rounds have the same */
+		     s++) { /* each device once: later chunks have the same */
 			const struct hspmd_stage *stage = &l->plan->pipelines[p].stages[s];
 			for (int d = 0; d < stage->device_count; d++) {
 				char address[ADDRESS_MAX];
@@ -90,6 +90,14 @@ bool bound_plan_uses(const struct bound_plan *l, const struct worker *w)
 	return false;
 }
 
+bool bound_plan_is_whole(const struct bound_plan *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->process != PROC_UP || l->device[i]->holds != l->generation)
+			return false;
+	return true;
+}
+
 int member_index(const struct generation *g, const struct worker *w)
 {
 	for (int i = 0; i < g->members; i++)
@@ -106,6 +114,12 @@ void generation_clear(struct generation *g)
 	free(g->member);
 	bound_plan_unref(g->bound_plan);
 	memset(g, 0, sizeof *g);
+}
+
+void next_drop(struct hspmd_controller *m)
+{
+	generation_clear(&m->next);
+	m->solve = 0;
 }
 
 int generation_set_members(struct hspmd_controller *m, struct generation *g, struct bound_plan *l, struct bound_plan *donor)
@@ -198,4 +212,15 @@ void list_unanswered(const struct generation *g, char *text, size_t size)
 	}
 	if (more)
 		snprintf(text + n, size - n, " and %d more", more);
+}
+
+json_t *transport_addresses(struct hspmd_controller *m, const struct generation *g, const char *key)
+{
+	json_t *list = check_alloc(m, json_array());
+	for (int i = 0; i < g->members; i++) {
+		json_t *a = json_object_get(g->answer[i], key);
+		if (json_array_append(list, a ? a : json_null()))
+			m->failed = true;
+	}
+	return list;
 }

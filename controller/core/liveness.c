@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is a worker there at all? Preparing, connecting and a first step may take minutes, so that their deadlines say little of a process that
- * is stopped or hangs as a whole. A worker's reading thread answers whatever its others do: one of whom nothing has been heard for a while
- * is asked, and ended where it does not answer.
+/* Liveness of workers. Preparing, connecting and a first step may take minutes, so their deadlines find a process that is stopped or hangs
+ * as a whole too late. A worker's reading thread answers regardless of the other threads: a worker that has sent nothing for a while is
+ * sent `ping`, and killed if it does not answer.
  */
 #include <math.h>
 
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define SILENT_S 10.0 /* nothing was heard for so long */
+#define SILENT_S 10.0 /* without a message, before a worker is sent `ping` */
 
 void liveness_heard(struct hspmd_controller *m, struct worker *w)
 {
@@ -16,12 +16,15 @@ void liveness_heard(struct hspmd_controller *m, struct worker *w)
 	w->asked_at = 0;
 }
 
-static bool pending_work(const struct generation *g)
+/* Returns true if answers of its members are awaited. Members that hold may be writing a checkpoint. */
+static bool pending_work(const struct hspmd_controller *m, const struct generation *g)
 {
-	return g->phase >= PHASE_PREPARING && g->phase != PHASE_READY && g->phase != PHASE_HELD;
+	if (m->end != END_NONE && m->end != END_SAVING)
+		return false;
+	return g->phase == PHASE_HELD ? m->checkpoint.phase != CHECKPOINT_NONE : g->phase >= PHASE_PREPARING && g->phase != PHASE_READY;
 }
 
-/* When something is to be done about member i; INFINITY: never. */
+/* The time when member i is to be sent `ping`, or killed; INFINITY: never. */
 static double due(const struct hspmd_controller *m, const struct generation *g, int i)
 {
 	const struct worker *w = g->member[i];
@@ -34,19 +37,19 @@ double liveness_deadline(const struct hspmd_controller *m)
 {
 	const struct generation *both[] = { &m->current, &m->next };
 	double first = INFINITY;
-	for (int k = 0; k < 2 && m->end == END_NONE; k++)
-		for (int i = 0; pending_work(both[k]) && i < both[k]->members; i++)
+	for (int k = 0; k < 2; k++)
+		for (int i = 0; pending_work(m, both[k]) && i < both[k]->members; i++)
 			first = fmin(first, due(m, both[k], i));
 	return first;
 }
 
-/* Whoever looks as late as that has not looked at what has come meanwhile either: the controller was stopped itself. */
+/* If the controller checks as late as that, it was stopped itself, and has not read the messages that came meanwhile either. */
 static bool controller_was_stopped(const struct hspmd_controller *m, const struct worker *w)
 {
 	return m->now > w->asked_at + 2 * m->config->timeouts.ping;
 }
 
-/* Ask those that are due. One that has not answered; NULL: none. */
+/* Sends `ping` to members that are due. Returns one that has not answered the last; NULL: none. */
 static struct worker *ping_silent(struct hspmd_controller *m, const struct generation *g)
 {
 	struct worker *dead = NULL, **silent = hspmd_calloc((size_t)g->members, sizeof *silent);
@@ -77,8 +80,8 @@ void liveness_tick(struct hspmd_controller *m)
 	const struct generation *both[] = { &m->current, &m->next };
 	for (int k = 0; k < 2; k++) {
 		struct worker *dead;
-		/* Each end may leave another generation behind. */
-		while (m->end == END_NONE && !m->failed && pending_work(both[k]) && (dead = ping_silent(m, both[k]))) {
+		/* Killing one may replace the generation, so the members are looked at afresh. */
+		while (!m->failed && pending_work(m, both[k]) && (dead = ping_silent(m, both[k]))) {
 			char why[64];
 			snprintf(why, sizeof why, "it has not answered for %.0f s",
 			         m->now - fmax(dead->heard_at, dead->asked_at - SILENT_S));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members: nodes that other jobs of this user bring. Their agents come by themselves, and go with their jobs. */
+/* Member jobs: further jobs of the same user that bring nodes. They start their agents themselves, which end with them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +24,7 @@ void member_update(struct hspmd_controller *m, struct node *n, const json_t *all
 	n->unconfirmed_until = 0;
 	if (came)
 		n->released = false;
-	/* Its agent was here before Slurm named the node. */
+	/* Its agent connected before Slurm named the node. */
 	if (came && n->agent == PROC_UP && (m->current.phase != PHASE_NONE || m->change.open))
 		request_replan(m, "grow");
 }
@@ -92,7 +92,7 @@ void members_tick(struct hspmd_controller *m)
 		if (n->unconfirmed_until == 0 || m->now < n->unconfirmed_until)
 			continue;
 		n->unconfirmed_until = 0;
-		log_msg(m, HSPMD_LOG_WARNING, "the agent of %s is sent away: the job does not hold the node", n->name);
+		log_msg(m, HSPMD_LOG_WARNING, "the agent of %s must quit: the job does not hold the node", n->name);
 		if (n->agent == PROC_UP)
 			send_node(m, n, json_pack("{s:s}", "type", "quit"));
 	}

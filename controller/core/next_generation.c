@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The next generation: solved, its workers spawned, prepared; ready to be started the moment the current one has stopped. */
+/* The next generation: solved, its workers spawned and prepared, so that it can start as soon as the current one has stopped. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,52 +8,7 @@
 #include "common/format/plan_model.h"
 #include "controller/core/controller_internal.h"
 
-#define CAUSE_COUNT 7
-
-/* A worker that complains of its peer, the peer's lost agent and Slurm's word that the node has left tell of one thing, the last the
- * most. */
-static int cause_rank(const char *cause)
-{
-	static const char *const order[] = { "straggler", "fault", "worker-lost", "hang", "node-lost", "scontrol", "member-left" };
-	for (int i = 0; i < CAUSE_COUNT; i++)
-		if (!strcmp(cause, order[i]))
-			return i;
-	return CAUSE_COUNT; /* what was asked for, or how it began, stays */
-}
-
-static bool more_specific(const char *cause, const char *than)
-{
-	return cause_rank(cause) < CAUSE_COUNT && cause_rank(cause) > cause_rank(than);
-}
-
-void request_replan(struct hspmd_controller *m, const char *cause)
-{
-	struct change *c = &m->change;
-	if (!c->open) {
-		memset(c, 0, sizeof *c);
-		c->open = true;
-		c->noticed = m->now;
-		c->last_step_at = NAN;
-		c->from_nodes = m->current.bound_plan ? m->current.bound_plan->nodes : 0;
-		snprintf(c->cause, sizeof c->cause, "%s", cause);
-		c->optional = !strcmp(cause, "straggler");
-	} else if (more_specific(cause, c->cause)) {
-		snprintf(c->cause, sizeof c->cause, "%s", cause);
-	}
-	if (!c->wanted || more_specific(cause, c->next))
-		snprintf(c->next, sizeof c->next, "%s", cause);
-	c->optional = c->optional && !strcmp(cause, "straggler");
-	c->wanted = true;
-	c->not_before = m->now + m->config->timeouts.debounce;
-}
-
-void next_drop(struct hspmd_controller *m)
-{
-	generation_clear(&m->next);
-	m->solve = 0;
-}
-
-/* Nodes that were left out for failing are better than none. */
+/* Takes all quarantined nodes back, if there are too few without them. Returns true if there were any. */
 static bool end_quarantines(struct hspmd_controller *m)
 {
 	bool any = false;
@@ -64,7 +19,7 @@ static bool end_quarantines(struct hspmd_controller *m)
 	return any;
 }
 
-/* Enough nodes, and none that is about to come, to make a plan with? Says why not, once. */
+/* Returns true if there are enough nodes for a plan, and none is about to come. If nodes are missing, notes that once. */
 static bool enough_nodes(struct hspmd_controller *m)
 {
 	int usable = nodes_usable(m), least = m->config->job->elastic.min_nodes;
@@ -107,7 +62,7 @@ static void begin_next_generation(struct hspmd_controller *m, struct bound_plan 
 			worker_spawn(m, l->device[i]);
 }
 
-/* --plan: as it is for the first generation. A later incarnation of the job may hold other nodes: then it is solved. */
+/* The first generation uses the plan of --plan unchanged. A later incarnation of the job may hold other nodes: then it solves. */
 static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 {
 	struct hspmd_error err = { "" };
@@ -124,7 +79,7 @@ static bool take_first_plan(struct hspmd_controller *m, json_t *cluster)
 		return true;
 	}
 	if (m->config->generation)
-		log_msg(m, HSPMD_LOG_WARNING, "the plan that was given is not used: %s", err.text);
+		log_msg(m, HSPMD_LOG_WARNING, "the plan of --plan is not used: %s", err.text);
 	else
 		end_run(m, 1, "%s", err.text);
 	return m->end != END_NONE;
@@ -174,7 +129,7 @@ static bool same_work(json_t *a, json_t *b)
 	return true;
 }
 
-/* Nothing comes of it; but the line of a change that has been carried out is still owed. */
+/* Gives up the change; but if it has been carried out, its resize line must still be written. */
 static void change_close(struct hspmd_controller *m)
 {
 	m->change.open = m->change.started;
@@ -187,7 +142,7 @@ static void no_plan(struct hspmd_controller *m, const char *why)
 	if (m->current.phase != PHASE_TRAINING && end_quarantines(m)) {
 		char cause[sizeof m->change.cause];
 		snprintf(cause, sizeof cause, "%s", m->change.open ? m->change.cause : "worker-lost");
-		note_event(m, "no_plan", "nodes that were left out are taken back: %s", why);
+		note_event(m, "no_plan", "nodes that were left out are used again: %s", why);
 		request_replan(m, cause);
 		return;
 	}
@@ -204,6 +159,14 @@ static void no_plan(struct hspmd_controller *m, const char *why)
 	note_event(m, "no_plan", "waiting up to %.0f s for more nodes: %s", m->config->timeouts.nodes, why);
 }
 
+static bool all_agents_up(const struct bound_plan *l)
+{
+	for (int i = 0; i < l->devices; i++)
+		if (l->device[i]->node->agent != PROC_UP)
+			return false;
+	return true;
+}
+
 void on_plan(struct hspmd_controller *m, const struct run_event *e)
 {
 	struct hspmd_error err = { "" };
@@ -217,7 +180,7 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	}
 	generation_clear(&m->next);
 	if (m->change.wanted)
-		return; /* something has changed since it was asked for */
+		return; /* the nodes have changed since the solve began */
 	if (m->current.phase == PHASE_TRAINING && strcmp(m->change.cause, "risk") != 0 &&
 	    same_work(plan, m->current.bound_plan->plan_json)) {
 		log_msg(m, HSPMD_LOG_INFO, "the plan stays as it is");
@@ -228,6 +191,8 @@ void on_plan(struct hspmd_controller *m, const struct run_event *e)
 	struct bound_plan *l = bound_plan_create(m, cluster, plan, "plan", &err);
 	if (!l)
 		no_plan(m, err.text);
+	else if (!all_agents_up(l)) /* one was lost in the meantime, and a message to it would be lost, too */
+		m->change.wanted = true;
 	else if (m->change.optional && m->current.phase == PHASE_TRAINING &&
 	         !straggler_resize_pays_off(m, l->plan, json_object_get(e->value, "current_step_s")))
 		change_close(m);
@@ -244,7 +209,21 @@ static bool all_up(const struct bound_plan *l)
 	return true;
 }
 
-/* Nobody holds the state: what checkpoints are there? */
+/* Asks every usable node once per search, including nodes that became usable after the search began. */
+static void ask_nodes(struct hspmd_controller *m)
+{
+	for (size_t i = 0; i < m->nodes; i++) {
+		struct node *n = m->node[i];
+		if (!node_usable(n) || n->checkpoint_search == m->checkpoint_search.id)
+			continue;
+		n->checkpoint_search = m->checkpoint_search.id;
+		send_node(m, n,
+		          json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "list_checkpoints", "id", (json_int_t)m->checkpoint_search.id,
+		                    "local", m->config->local, "shared", m->config->shared, "memory", m->config->memory));
+	}
+}
+
+/* No living workers hold the state: asks the agents for checkpoints. */
 static void search_begin(struct hspmd_controller *m)
 {
 	struct checkpoint_search *f = &m->checkpoint_search;
@@ -255,13 +234,10 @@ static void search_begin(struct hspmd_controller *m)
 	f->since = m->now;
 	f->deadline = m->now + m->config->timeouts.checkpoint_search;
 	f->done = !m->config->local && !m->config->shared && !m->config->memory;
-	/* What lies there when a job begins its first incarnation is another's. */
+	/* Checkpoints that are there before the first step of a job's first incarnation are of other jobs. */
 	f->done |= !m->config->resumed && !m->steps_reported;
-	for (size_t i = 0; i < m->nodes && !f->done; i++)
-		if (node_usable(m->node[i]))
-			send_node(m, m->node[i],
-			          json_pack("{s:s, s:I, s:s?, s:s?, s:s?}", "type", "list_checkpoints", "id", (json_int_t)f->id, "local",
-			                    m->config->local, "shared", m->config->shared, "memory", m->config->memory));
+	if (!f->done)
+		ask_nodes(m);
 }
 
 void on_checkpoint_list(struct hspmd_controller *m, struct node *n, json_t *message)
@@ -287,6 +263,7 @@ static void search_check(struct hspmd_controller *m)
 {
 	if (!m->checkpoint_search.asked || m->checkpoint_search.done)
 		return;
+	ask_nodes(m);
 	bool all = true;
 	for (size_t i = 0; i < m->nodes; i++)
 		if (node_usable(m->node[i]) && !json_object_get(m->checkpoint_search.found, m->node[i]->name))
@@ -295,8 +272,8 @@ static void search_check(struct hspmd_controller *m)
 		m->checkpoint_search.done = all;
 		return;
 	}
-	log_msg(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to look for checkpoints", m->now - m->checkpoint_search.since);
-	/* Beginning anew is the last thing to do: who is silent may have what there is. */
+	log_msg(m, HSPMD_LOG_WARNING, "waited %.0f s for nodes to list their checkpoints", m->now - m->checkpoint_search.since);
+	/* Starting from step 0 is the last resort: a node that has not answered may have the checkpoint. */
 	m->checkpoint_search.done = search_found_any(m) || m->now >= m->checkpoint_search.since + m->config->timeouts.nodes;
 	m->checkpoint_search.deadline = m->now + m->config->timeouts.checkpoint_search;
 }
@@ -343,8 +320,8 @@ static bool all_say(const struct generation *g, const char *key)
 	return true;
 }
 
-/* Devices that take long to connect do so now, as long as the current generation trains: it is stopped when they have, or when they take
- * too long. */
+/* Devices that connect slowly connect now, while the current generation trains. It is stopped when they have connected, or at the
+ * deadline. */
 static void preconnect(struct hspmd_controller *m)
 {
 	struct generation *g = &m->next;
@@ -394,24 +371,20 @@ bool advance_next(struct hspmd_controller *m)
 		prepare(m);
 		return true;
 	case PHASE_PREPARING:
-		if (all_answered(g)) {
-			m->change.specialised = m->now - g->since;
-			preconnect(m);
-			return true;
-		}
-		if (m->now < g->deadline)
+		if (!all_answered(g))
 			return false;
-		kill_unresponsive(m, g, "prepared");
+		m->change.specialised = m->now - g->since;
+		preconnect(m);
 		return true;
 	case PHASE_PRECONNECTING:
 		if (m->current.phase == PHASE_TRAINING && m->now < g->deadline && !all_say(g, "preconnected"))
 			return false;
-		g->phase = PHASE_READY; /* what is not made yet is waited for when it starts */
+		g->phase = PHASE_READY; /* the rest connects when the generation starts */
 		return true;
 	case PHASE_READY:
 		search_check(m);
 		if (m->change.wanted && m->current.phase == PHASE_TRAINING) {
-			next_drop(m); /* yet another change: one pause for both */
+			next_drop(m); /* another change came: one pause for both */
 			return true;
 		}
 		if (m->current.phase == PHASE_TRAINING) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What users and hspmdctld ask of a running job: status, events, checkpoint, grow, shrink. */
+/* Requests of users and of hspmdctld to a running job: status, events, checkpoint, grow, shrink. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,32 +9,6 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-static struct request *add(struct hspmd_controller *m, const struct run_event *e, int kind)
-{
-	if (hspmd_array_grow(&m->request, &m->request_capacity, m->requests, sizeof *m->request)) {
-		m->failed = true;
-		return NULL;
-	}
-	struct request *r = &m->request[m->requests++];
-	memset(r, 0, sizeof *r);
-	r->id = e->id;
-	r->kind = kind;
-	double limit = json_number_value(json_object_get(e->value, "timeout_s"));
-	r->deadline = m->now + (limit > 0 ? limit : 600);
-	return r;
-}
-
-static void drop(struct hspmd_controller *m, struct request *r)
-{
-	*r = m->request[--m->requests];
-}
-
-static void answer(struct hspmd_controller *m, const struct request *r, bool ok, const char *text)
-{
-	if (!r->gone)
-		reply(m, r->id, ok, "%s", text);
-}
-
 static struct request *resize_under_way(const struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->requests; i++)
@@ -43,19 +17,19 @@ static struct request *resize_under_way(const struct hspmd_controller *m)
 	return NULL;
 }
 
-/* What has not come yet is wanted no more; what has come stays. */
+/* Ends a growth: nodes that have not come are cancelled, the others stay. */
 static void end_grow(struct hspmd_controller *m, struct request *r, const char *why)
 {
 	char text[300];
 	snprintf(text, sizeof text, "%s: the job has %d of %d nodes; what has not come is asked for no more", why, nodes_held(m),
 	         r->target);
 	note_event(m, "grow_ended", "%s", text);
-	answer(m, r, false, text);
+	request_answer(m, r, false, text);
 	emit(m, ACTION_CANCEL_GROW, NULL, NULL, 0);
-	drop(m, r);
+	request_drop(m, r);
 }
 
-/* Growing may wait for long, and must not keep others from having their nodes back. */
+/* A growth may wait for nodes for long; it must not delay a shrink. */
 static void cancel_grow_for_shrink(struct hspmd_controller *m)
 {
 	struct request *r = resize_under_way(m);
@@ -63,7 +37,7 @@ static void cancel_grow_for_shrink(struct hspmd_controller *m)
 		end_grow(m, r, "a shrink was asked for");
 }
 
-/* Why the job cannot be resized just now, or NULL. */
+/* Returns why the job cannot be resized now; NULL: it can. */
 static const char *resize_obstacle(const struct hspmd_controller *m)
 {
 	if (!m->config->resizable)
@@ -75,7 +49,8 @@ static const char *resize_obstacle(const struct hspmd_controller *m)
 	return NULL;
 }
 
-/* What the site's policy has against it, as if new nodes were like those that are there; false: nothing. */
+/* Returns true, and writes why, if the site's policy forbids so many nodes. New nodes are assumed to have as many devices as the present
+ * ones on average. */
 static bool policy_forbids(const struct hspmd_controller *m, int64_t target, char *why, size_t size)
 {
 	const struct run_policy_terms *policy_terms = &m->config->policy_terms;
@@ -115,7 +90,7 @@ static void grow(struct hspmd_controller *m, const struct run_event *e)
 	else if (policy_forbids(m, target, why, sizeof why))
 		reply(m, e->id, false, "%s", why);
 	else {
-		struct request *r = add(m, e, REQUEST_GROW);
+		struct request *r = request_add(m, e, REQUEST_GROW);
 		if (!r)
 			return;
 		r->target = (int)target;
@@ -127,7 +102,7 @@ static void grow(struct hspmd_controller *m, const struct run_event *e)
 	}
 }
 
-/* Mark who leaves: those named, else the last. The first node of the allocation has the batch script and stays. */
+/* Marks the nodes that leave: the named ones, else the last `count`. The first node of the allocation runs the batch script and stays. */
 static bool mark_leaving(struct hspmd_controller *m, json_t *names, int count, struct hspmd_error *err)
 {
 	size_t i;
@@ -147,7 +122,7 @@ static bool mark_leaving(struct hspmd_controller *m, json_t *names, int count, s
 		}
 		n->leaving = true;
 	}
-	/* Members first: their nodes go back as whole jobs. */
+	/* Nodes of members first: their jobs end as a whole. */
 	for (int round = 0; round < 2 && json_array_size(names) == 0; round++)
 		for (i = m->nodes; i-- > 0 && count > 0;)
 			if (m->node[i]->held && !m->node[i]->leaving && m->node[i] != anchor && (round || m->node[i]->member)) {
@@ -179,7 +154,7 @@ static void shrink(struct hspmd_controller *m, const struct run_event *e)
 	else if (!mark_leaving(m, names, have - (int)target, &err))
 		reply(m, e->id, false, "%s", err.text);
 	else {
-		struct request *r = add(m, e, REQUEST_SHRINK);
+		struct request *r = request_add(m, e, REQUEST_SHRINK);
 		if (!r)
 			return;
 		r->target = (int)target;
@@ -195,7 +170,7 @@ static void checkpoint(struct hspmd_controller *m, const struct run_event *e)
 	else if (m->shutting_down || m->end != END_NONE)
 		reply(m, e->id, false, "the job is ending");
 	else
-		add(m, e, REQUEST_CHECKPOINT);
+		request_add(m, e, REQUEST_CHECKPOINT);
 }
 
 static void reply_with(struct hspmd_controller *m, int64_t id, json_t *value)
@@ -228,13 +203,6 @@ void on_command(struct hspmd_controller *m, const struct run_event *e)
 		reply(m, e->id, false, "unknown command '%.40s'", command);
 }
 
-void on_disconnected(struct hspmd_controller *m, const struct run_event *e)
-{
-	for (size_t i = 0; i < m->requests; i++)
-		if (m->request[i].id == e->id)
-			m->request[i].gone = true;
-}
-
 static void unmark_leaving(struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->nodes; i++)
@@ -249,30 +217,17 @@ void on_resized(struct hspmd_controller *m, const struct run_event *e)
 			continue;
 		if (e->text) {
 			note_event(m, "resize_failed", "%s: %s", r->kind == REQUEST_GROW ? "could not grow" : "could not shrink", e->text);
-			answer(m, r, false, e->text);
+			request_answer(m, r, false, e->text);
 			if (r->kind == REQUEST_SHRINK) {
 				unmark_leaving(m);
 				emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
 			}
-			drop(m, r);
+			request_drop(m, r);
 		} else {
 			r->resized = true;
 			emit(m, ACTION_POLL_SLURM, NULL, NULL, 0);
 		}
 		return;
-	}
-}
-
-void requests_checkpoint_done(struct hspmd_controller *m, int64_t number, const char *why_not)
-{
-	for (size_t i = m->requests; i-- > 0;) {
-		struct request *r = &m->request[i];
-		if (r->kind != REQUEST_CHECKPOINT || r->number != number)
-			continue;
-		char text[200];
-		snprintf(text, sizeof text, "checkpoint of step %lld is complete", (long long)m->checkpoint_step);
-		answer(m, r, !why_not, why_not ? why_not : text);
-		drop(m, r);
 	}
 }
 
@@ -286,31 +241,13 @@ void requests_tick(struct hspmd_controller *m)
 			end_grow(m, r, "the time to grow is over");
 			continue;
 		}
-		answer(m, r, false,
-		       r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time" : "the resize was not done in time");
+		request_answer(m, r, false,
+		               r->kind == REQUEST_CHECKPOINT ? "the checkpoint was not complete in time"
+		                                             : "the resize was not done in time");
 		if (r->kind == REQUEST_SHRINK && !r->ticket)
 			unmark_leaving(m);
-		drop(m, r);
+		request_drop(m, r);
 	}
-}
-
-double requests_deadline(const struct hspmd_controller *m)
-{
-	double first = INFINITY;
-	for (size_t i = 0; i < m->requests; i++)
-		first = fmin(first, m->request[i].deadline);
-	return first;
-}
-
-/* All train by the plan that was wanted, though perhaps no step of it is done yet: somebody is waiting for the nodes it does not use. */
-static bool switched(const struct hspmd_controller *m)
-{
-	return m->current.phase == PHASE_TRAINING && m->next.phase == PHASE_NONE && !m->change.wanted;
-}
-
-bool is_steady(const struct hspmd_controller *m)
-{
-	return switched(m) && !m->change.open;
 }
 
 static bool plan_uses_leaving(const struct hspmd_controller *m)
@@ -321,21 +258,12 @@ static bool plan_uses_leaving(const struct hspmd_controller *m)
 	return false;
 }
 
-void release_nodes(struct hspmd_controller *m, bool (*goes)(const struct node *n), int64_t ticket)
-{
-	json_t *list = check_alloc(m, json_array());
-	for (size_t i = 0; i < m->nodes; i++)
-		if (m->node[i]->held && goes(m->node[i]) && json_array_append_new(list, json_string(m->node[i]->name)))
-			m->failed = true;
-	emit(m, ACTION_SHRINK, NULL, list, ticket);
-}
-
 static bool is_leaving(const struct node *n)
 {
 	return n->leaving;
 }
 
-/* Nodes are given back once nothing of the job runs on them. */
+/* Gives nodes back once nothing of the job runs on them. */
 static bool advance_shrink(struct hspmd_controller *m, struct request *r)
 {
 	if (r->resized) {
@@ -344,16 +272,16 @@ static bool advance_shrink(struct hspmd_controller *m, struct request *r)
 		char text[100];
 		snprintf(text, sizeof text, "the job has %d node%s, generation %lld", nodes_held(m), nodes_held(m) == 1 ? "" : "s",
 		         (long long)m->generation);
-		answer(m, r, true, text);
-		drop(m, r);
+		request_answer(m, r, true, text);
+		request_drop(m, r);
 		return true;
 	}
-	if (r->ticket || !switched(m))
+	if (r->ticket || !is_switched(m))
 		return false;
 	if (plan_uses_leaving(m)) {
-		answer(m, r, false, "there is no plan for the nodes that would be left");
+		request_answer(m, r, false, "there is no plan for the nodes that would be left");
 		unmark_leaving(m);
-		drop(m, r);
+		request_drop(m, r);
 		return true;
 	}
 	bool gone = true;
@@ -389,8 +317,8 @@ bool advance_requests(struct hspmd_controller *m)
 			if (out)
 				snprintf(text + n, sizeof text - n, "; %d of them %s left out for a while, because workers failed there",
 				         out, out == 1 ? "is" : "are");
-			answer(m, r, true, text);
-			drop(m, r);
+			request_answer(m, r, true, text);
+			request_drop(m, r);
 			return true;
 		}
 		if (r->kind == REQUEST_SHRINK && advance_shrink(m, r))

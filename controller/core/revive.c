@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State that outlived its workers. A CPU's worker has its state in memory that stays on the node when the process is killed
- * (runtime/state/persistent.h). Where the living do not hold everything between them, a new process of the device is started at once, which
- * takes that up; it counts as a survivor from then on: it is asked what it holds and told to settle like all others, and the next
- * generation gets the state from it. Where the living hold everything nothing is waited for. */
+/* State that outlived its workers. The worker of a CPU device keeps its state in memory that stays on the node if the process is killed
+ * (runtime/state/persistent.h). If the living workers do not hold all state together, a new process is started for the device at once,
+ * which takes up that state. From then on it is a survivor: it is asked what it holds and told to settle like all others, and the next
+ * generation gets state from it. If the living workers hold all state, nothing is waited for. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define REVIVALS 10 /* of a worker in a row */
+#define REVIVALS 10 /* of a worker, without a committed step between */
 
-/* Do the living hold all of what was held under the bound plan? They may be a step apart until they have settled. */
+/* Returns true if living workers hold all state under the bound plan. They may be a step apart until they have settled. */
 static bool held_by_living(const struct hspmd_controller *m, const struct bound_plan *l)
 {
 	int *device = hspmd_calloc((size_t)l->devices, sizeof *device), count = 0;
@@ -23,8 +23,8 @@ static bool held_by_living(const struct hspmd_controller *m, const struct bound_
 	return yes;
 }
 
-/* May something be left of it on its node, and can a process be started there? What the node has is not known yet when its agent has not
- * called since the controller is back: then it is what the bound plan says. */
+/* Returns true if the node may still have this worker's state, and a process can be started there. If the node's agent has not connected
+ * since the controller was restarted, its devices are those of the bound plan. */
 static bool may_revive(const struct hspmd_controller *m, const struct bound_plan *l, const struct worker *w)
 {
 	int device = hspmd_cluster_find_device(l->cluster, w->address, NULL);
@@ -92,29 +92,15 @@ void revive_drop(struct hspmd_controller *m, struct worker *w)
 	generation_remove_member(&m->current, w);
 }
 
+void revive_give_up(struct hspmd_controller *m, struct worker *w)
+{
+	w->revivals = REVIVALS;
+	revive_drop(m, w);
+}
+
 void revive_drop_node(struct hspmd_controller *m, struct node *n)
 {
 	for (int i = 0; i < n->workers; i++)
-		if (n->worker[i]->process == PROC_NONE && n->worker[i]->reviving) {
-			n->worker[i]->revivals = REVIVALS;
-			revive_drop(m, n->worker[i]);
-		}
-}
-
-void revive_tick(struct hspmd_controller *m)
-{
-	for (size_t i = 0; i < m->nodes; i++)
-		for (int k = 0; k < m->node[i]->workers; k++) {
-			struct worker *w = m->node[i]->worker[k];
-			if (!w->reviving || m->now < w->revive_by)
-				continue;
-			if (w->process == PROC_NONE) {
-				log_msg(m, HSPMD_LOG_WARNING, "waited for the agent of %s, to take up what worker %s left", w->node->name,
-				        w->address);
-				w->revivals = REVIVALS;
-				revive_drop(m, w);
-			} else {
-				worker_kill(m, w, "hang", "it did not take up what the one before left");
-			}
-		}
+		if (n->worker[i]->process == PROC_NONE && n->worker[i]->reviving)
+			revive_give_up(m, n->worker[i]);
 }

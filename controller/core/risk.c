@@ -8,9 +8,9 @@
 #include "policies/copies.h"
 
 #define COPIES_MAX 4
-#define STATE_BYTES 16.0        /* of a parameter: fp32 master, two moments, and what belongs to them */
-#define NODE_BYTES_PER_S 1.25e9 /* before anything was measured: what 10 Gbit/s carry */
-#define COPY_EVERY_S 5.0        /* copies in other nodes' memory, which cost little, are as old as that at most */
+#define STATE_BYTES 16.0        /* per parameter: fp32 master, two moments, and what belongs to them */
+#define NODE_BYTES_PER_S 1.25e9 /* assumed before anything was measured: 10 Gbit/s */
+#define COPY_EVERY_S 5.0        /* greatest age of copies in other nodes' memory, which cost little */
 #define PAUSE_S 5.0
 #define HORIZON_S 3600.0
 
@@ -26,7 +26,7 @@ static double state_bytes(const struct hspmd_model *model)
 	return STATE_BYTES * (double)hspmd_model_params(model);
 }
 
-/* Shared storage is written less often, and read by all nodes at once. */
+/* Seconds lost if the state comes from shared storage, which is written less often, and read by all nodes at once. */
 static double from_shared_s(const struct run_intervals *every, const struct hspmd_model *model)
 {
 	return every->shared_every_s + state_bytes(model) / NODE_BYTES_PER_S;
@@ -50,11 +50,11 @@ int run_risk_copies(const struct hspmd_job *job, const struct hspmd_model *model
 	return best > asked ? best : asked;
 }
 
-/* Committed tokens to come, on `nodes` nodes of which none comes back; `rates` has room for all of them. */
+/* Expected committed tokens on `nodes` nodes, of which none that is lost comes back. `rates`: scratch of `nodes` values. */
 static double liveput(const struct hspmd_plan *p, const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies,
                       const struct run_intervals *every, const struct hspmd_risk *risk, double *rates)
 {
-	/* Pipelines that each hold the whole state are copies that are never old. */
+	/* Pipelines that each hold the whole state are copies that are always up to date. */
 	int live = p->zero_stage ? 0 : p->pipeline_count - 1;
 	double rate = p->predicted.step_s > 0 ? (double)(job->global_batch * job->seq_len) / p->predicted.step_s : 0;
 	for (int i = 0; i < nodes; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What losses of nodes that were seen mean for a job: how many copies of its state it keeps, and which of two plans is worth more. Both by
- * the tokens that are committed, not by throughput (policies/liveput.h). Pure. */
+/* Decisions that follow from the observed rate of node losses: how many copies of its state a job keeps, and which of two plans is better.
+ * Both maximise committed tokens, not throughput (policies/liveput.h). Pure. */
 #ifndef HSPMD_CORE_RISK_H
 #define HSPMD_CORE_RISK_H
 
@@ -12,17 +12,17 @@
 #include "controller/core/checkpoint_interval.h"
 #include "policies/liveput.h"
 
-/* Out of { losses_per_node_s, correlated }, as hspmdctld tells it. What is not there is 0: nothing was ever seen to be lost. */
+/* Reads { losses_per_node_s, correlated }, as hspmdctld sends it. Missing values are 0: no loss was ever observed. NULL is fine. */
 struct hspmd_risk run_risk_read(const json_t *v);
 
-/* Copies on other nodes for a job on so many: what its file and the site's policy ask for, or more where nodes are lost so often, or so
- * many at once, that more bring more committed tokens than they cost (policies/copies.h). `every`: how often copies are made and shared
- * storage is written. The model may be NULL: then what the job asks for. */
+/* Number of copies on other nodes for a job on `nodes` nodes: as its file and the site's policy ask for, or more, if nodes are lost so
+ * often, or so many at once, that further copies save more committed tokens than they cost (policies/copies.h). `every`: the checkpoint
+ * intervals. model NULL: unknown; then the number that the job asks for. */
 int run_risk_copies(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, const struct run_intervals *every,
                     const struct hspmd_risk *risk);
 
-/* Is `other` (whose state may be sharded over its pipelines, so that a lost worker takes a part of it along) worth more on so many nodes
- * than `whole`? */
+/* Returns true if `other`, whose state may be sharded over its pipelines (so that a part of it is lost with a worker), commits more tokens
+ * on `nodes` nodes than `whole`. */
 bool run_risk_prefers(const struct hspmd_job *job, const struct hspmd_model *model, int nodes, int copies,
                       const struct run_intervals *every, const struct hspmd_risk *risk, const struct hspmd_plan *whole,
                       const struct hspmd_plan *other);

@@ -1,34 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What survivors of a crash agree on: the last step is applied by all who can, or by none. See controller.h for the argument. */
+/* Settling after a failure: all survivors that are ready apply the last step, or none does. See controller.h for the argument. */
 #include <math.h>
 
 #include "controller/core/controller_internal.h"
 
-static int64_t number(const json_t *report, const char *key)
-{
-	json_t *v = json_object_get(report, key);
-	return json_is_integer(v) ? json_integer_value(v) : -1;
-}
-
-/* The totals of `step` out of any report of one that has applied it; borrowed. */
+/* The sums of `step`, from the answer of a member that has applied it; borrowed. NULL: no member has. */
 static json_t *totals(const struct generation *g, int64_t step)
 {
 	for (int i = 0; i < g->members; i++) {
 		json_t *sums = json_object_get(g->answer[i], "sums");
-		if (json_is_array(sums) && number(g->answer[i], "applied") == step)
+		if (json_is_array(sums) && message_integer(g->answer[i], "applied", -1) == step)
 			return sums;
 	}
 	return NULL;
 }
 
-/* The step that is to be applied by those that are ready for it; -1: none. */
+/* The step that the members that are ready for it must apply; -1: none. */
 static int64_t step_to_apply(const struct generation *g)
 {
 	int64_t last = -1, first = INT64_MAX;
 	for (int i = 0; i < g->members; i++) {
 		if (!g->member[i]->holds)
 			continue;
-		int64_t next = number(g->answer[i], "step");
+		int64_t next = message_integer(g->answer[i], "step", -1);
 		last = next > last ? next : last;
 		first = next < first ? next : first;
 	}
@@ -41,19 +35,18 @@ void settle_collect(struct hspmd_controller *m)
 	for (int i = g->members - 1; i >= 0; i--) {
 		struct worker *w = g->member[i];
 		json_t *holds = json_object_get(g->answer[i], "holds");
-		if (w->adopted && json_is_null(holds)) { /* a controller that is gone has started it, perhaps to take up what one before it
-			                                    left: that is begun anew */
-			send_node(m, w->node,
-			          json_pack("{s:s, s:s, s:I}", "type", "kill", "device", w->address, "serial", (json_int_t)w->serial));
+		if (w->adopted && json_is_null(holds)) {
+			/* An earlier incarnation started it, perhaps to take up the state of another: that is begun anew. */
+			send_kill(m, w, w->serial);
 			w->process = PROC_NONE;
 			w->holds = 0;
 			generation_remove_member(g, w);
 			continue;
 		}
 		if (holds)
-			w->holds = json_integer_value(holds); /* null: nothing */
+			w->holds = json_integer_value(holds); /* null: no state */
 		if (w->holds != g->bound_plan->generation && !(m->older && w->holds == m->older->generation))
-			w->holds = 0; /* left by a plan that nobody remembers */
+			w->holds = 0; /* of a plan that is not known any more */
 	}
 }
 
@@ -65,10 +58,10 @@ bool settle_begin(struct hspmd_controller *m)
 	int64_t generation = g->bound_plan->generation;
 	for (int i = 0; i < g->members; i++) {
 		struct worker *w = g->member[i];
-		w->step = number(g->answer[i], "step");
+		w->step = message_integer(g->answer[i], "step", -1);
 		if (w->holds == generation)
 			report_losses(m, json_object_get(g->answer[i], "losses"));
-		bool does = apply >= 0 && number(g->answer[i], "ready") == apply;
+		bool does = apply >= 0 && message_integer(g->answer[i], "ready", -1) == apply;
 		send_workers(m, &w, 1,
 		             does ? json_pack("{s:s, s:I, s:I, s:O}", "type", "settle", "generation", (json_int_t)generation, "apply",
 		                              (json_int_t)apply, "sums", sums)
@@ -81,7 +74,7 @@ bool settle_begin(struct hspmd_controller *m)
 
 void settle_end(struct hspmd_controller *m)
 {
-	/* Whoever could not follow holds nothing of use: it is out of step with the rest. */
+	/* The state of a member that is behind the others is of no use. */
 	for (int i = 0; i < m->current.members; i++)
 		if (m->current.member[i]->step < m->step)
 			m->current.member[i]->holds = 0;

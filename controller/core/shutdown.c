@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end: all steps are done, or the job is told to leave and checkpoint_count what there is. */
+/* The end: all steps are done, or the job was told to end; in both cases a last checkpoint is written. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "controller/core/controller_internal.h"
 
-#define GRACE_S 25.0 /* where nobody said how much: less than Slurm's KillWait of 30 s */
+#define GRACE_S 25.0 /* if the time is unknown: less than Slurm's default KillWait of 30 s */
 
 void on_shutdown(struct hspmd_controller *m, const struct run_event *e)
 {
-	if (m->shutting_down || m->end != END_NONE)
+	if (m->shutting_down || m->end == END_QUITTING || m->end == END_DONE)
 		return;
 	m->shutting_down = true;
 	m->shutdown_by = m->now + (e->seconds > 0 ? e->seconds : GRACE_S);
@@ -31,8 +31,8 @@ static void end_after_shutdown(struct hspmd_controller *m)
 		end_run(m, 1, "stopped by %s at step %lld without a checkpoint", m->shutdown_reason, (long long)m->steps_reported);
 }
 
-/* Told to leave, who knows how long there is: first to the nodes' own disks, which are quick, and a whole copy; then to shared storage,
- * which is there even where other nodes go on. */
+/* At a shutdown the time may be short: the checkpoint goes first to the nodes' own disks, which are fast, and is complete there; then to
+ * shared storage, which is available even if the job continues on other nodes. */
 static bool local_first(const struct hspmd_controller *m)
 {
 	return m->shutting_down && m->config->local && m->config->shared;
@@ -41,24 +41,23 @@ static bool local_first(const struct hspmd_controller *m)
 static bool checkpoint_to_shared(struct hspmd_controller *m)
 {
 	if (!local_first(m) || m->shared_tried_at_end || m->current.phase != PHASE_HELD || m->checkpoint.phase != CHECKPOINT_NONE ||
-	    m->now >= m->shutdown_by)
+	    m->now >= m->shutdown_by || m->shared_checkpoint_step == m->step)
 		return false;
 	m->shared_tried_at_end = true;
 	return checkpoint_begin(m, "to shared storage, too", TARGET_SHARED);
 }
 
-/* A checkpoint of where it stops; workers that have stopped or finished take it at once. */
+/* Begins the checkpoint of the last step; workers that have stopped or finished write it at once. */
 static bool final_checkpoint(struct hspmd_controller *m)
 {
 	if (m->checkpoint.phase != CHECKPOINT_NONE)
 		return false;
-	bool held = m->current.phase == PHASE_HELD;
-	if (held && m->checkpoint_step == m->step) {
-		m->end = END_SAVING;
-		return true;
-	}
-	if (!checkpoint_begin(m, m->shutting_down ? m->shutdown_reason : "all steps are done",
-	                      local_first(m) ? TARGET_LOCAL : TARGET_ALL)) {
+	bool held = m->current.phase == PHASE_HELD, saved = held && m->checkpoint_step == m->step;
+	enum checkpoint_target target = local_first(m) ? TARGET_LOCAL
+	                                : saved        ? TARGET_SHARED
+	                                               : TARGET_ALL; /* one that was due may have gone to nodes' own disks alone */
+	if ((saved && (local_first(m) || !m->config->shared || m->shared_checkpoint_step == m->step)) ||
+	    !checkpoint_begin(m, m->shutting_down ? m->shutdown_reason : "all steps are done", target)) {
 		m->end = END_SAVING;
 		return true;
 	}
@@ -81,16 +80,13 @@ bool advance_end(struct hspmd_controller *m)
 	const struct generation *g = &m->current;
 	switch (m->end) {
 	case END_NONE:
-		if (g->finished && g->phase == PHASE_HELD)
+		if (m->shutting_down && (m->now >= m->shutdown_by || g->phase == PHASE_NONE)) { /* whatever is under way */
+			end_after_shutdown(m);
+			return true;
+		}
+		if ((g->finished && g->phase == PHASE_HELD) || (m->shutting_down && (g->phase == PHASE_TRAINING || g->phase == PHASE_HELD)))
 			return final_checkpoint(m);
-		if (!m->shutting_down)
-			return false;
-		if (g->phase == PHASE_TRAINING || g->phase == PHASE_HELD)
-			return final_checkpoint(m);
-		if (g->phase != PHASE_NONE && m->now < m->shutdown_by)
-			return false;
-		end_after_shutdown(m);
-		return true;
+		return false;
 	case END_SAVING:
 		if (m->checkpoint.phase != CHECKPOINT_NONE && (!m->shutting_down || m->now < m->shutdown_by))
 			return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the controller is doing, for people. */
+/* The controller's status, for `hspmd status`. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ static const char *phase_name(const struct hspmd_controller *m)
 	}
 }
 
-/* What is waited for, in words. */
+/* Writes what the controller waits for. */
 static void waiting(const struct hspmd_controller *m, char *text, size_t size)
 {
 	char who[400];
@@ -73,13 +73,13 @@ static char *folded(const struct hspmd_controller *m)
 	return text;
 }
 
-/* How often the whole state lies in workers' memory: with its optimizer spread over the pipelines, once. */
+/* Number of complete states in workers' memory: one if the optimizer state is sharded over the pipelines. */
 static int in_memory(const struct bound_plan *l)
 {
 	return !l ? 0 : l->plan->zero_stage ? 1 : l->plan->pipeline_count;
 }
 
-/* Copies of the state: where they lie, of which step they are, and how old. */
+/* Copies of the state: place, number, step and age. */
 static json_t *state_copies(const struct hspmd_controller *m, double now)
 {
 	json_t *list = json_array();
@@ -101,7 +101,8 @@ static json_t *state_copies(const struct hspmd_controller *m, double now)
 	return list;
 }
 
-/* What is said of a node, NULL: nothing. Its member job, how slow it is, and for how many seconds it is left out still. */
+/* Entries of the per-node lists; NULL: none for this node. Its member job, its slowdown, and the seconds that its quarantine still
+ * lasts. */
 static json_t *member_job(const struct node *n, double now)
 {
 	(void)now;
@@ -119,7 +120,7 @@ static json_t *left_out(const struct node *n, double now)
 	return n->quarantined ? json_real(fmax(0, n->quarantined_until - now)) : NULL;
 }
 
-/* { node: what is said of it } */
+/* { node: entry }, of the held nodes. */
 static json_t *by_node(const struct hspmd_controller *m, json_t *(*says)(const struct node *n, double now), double now)
 {
 	json_t *o = json_object();

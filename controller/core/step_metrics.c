@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Steps as they are told: lines of metrics.jsonl, and how long the next step may take. */
+/* Reported steps: lines of metrics.jsonl, and the deadline of the next step. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static double job_tokens(const struct hspmd_controller *m)
 	return (double)m->config->job->global_batch * (double)m->config->job->seq_len;
 }
 
-void resize_line(struct hspmd_controller *m, double step_s)
+static void resize_line(struct hspmd_controller *m, double step_s)
 {
 	struct change *c = &m->change;
 	const struct bound_plan *l = m->current.bound_plan;
@@ -47,13 +47,13 @@ void resize_line(struct hspmd_controller *m, double step_s)
 	}
 	struct change previous = *c;
 	memset(c, 0, sizeof *c);
-	if (previous.wanted) { /* another has begun meanwhile */
+	if (previous.wanted) { /* another change has begun meanwhile */
 		request_replan(m, previous.next);
 		c->not_before = previous.not_before;
 	}
 }
 
-/* One line; what is known of the step only from survivors has no times of its own. */
+/* Writes the line of one step. message NULL: only survivors know the step, and its times are unknown. */
 static void line(struct hspmd_controller *m, int64_t step, double loss, double step_s, const json_t *message)
 {
 	json_t *l = check_alloc(m, json_pack("{s:I, s:o, s:I, s:f, s:I, s:i, s:f}", "step", (json_int_t)step, "loss",
@@ -74,7 +74,7 @@ static void line(struct hspmd_controller *m, int64_t step, double loss, double s
 	m->attempts = 0;
 }
 
-/* JSON has no infinities: a loss that is none is null. */
+/* JSON has no infinities and no NaN: such a loss is sent as null. */
 static double loss_value(const json_t *v)
 {
 	return json_is_number(v) ? json_number_value(v) : NAN;
@@ -118,7 +118,7 @@ void on_step(struct hspmd_controller *m, struct worker *w, json_t *message)
 	if (!json_is_integer(step) || json_integer_value(step) < m->steps_reported)
 		return;
 	if (json_integer_value(step) > m->steps_reported)
-		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not told of", (long long)m->steps_reported,
+		log_msg(m, HSPMD_LOG_WARNING, "steps %lld to %lld were not reported", (long long)m->steps_reported,
 		        (long long)json_integer_value(step) - 1);
 	double step_s = value(message, "step_s", 0);
 	if (m->change.open && m->change.started)

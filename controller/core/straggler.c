@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stragglers: devices that take longer over their share of a step than the plan says, for a while.
+/* Stragglers: devices that, for some time, take longer for their share of a step than the plan expects.
  *
- * How long a device computed, over how long it should have by the cost model, is compared with the others of its kind: those of its device
- * type that do the same layers in groups of the same size. What the model takes wrongly, it takes wrongly for all of them. A device that is
- * alone of its kind is compared with itself in the first window of the generation (which it began with the slowdown that the plan knew of),
- * and how that changed with how it changed for the others: a slow day of the whole cluster makes nobody a straggler, and another's recovery
- * nobody else. A verdict needs SLOW_WINDOWS windows that agree, of a third of the policy's `for_s` each; between `back_below` and
- * `slower_than` lies the hysteresis.
+ * The ratio of a device's measured compute time to the time by the cost model is compared with the ratios of the devices of its kind: those
+ * of the same device type with the same layers in groups of the same size. An error of the model is the same for all of them. A device that
+ * is the only one of its kind is compared with itself in the generation's first window (in which it had the slowdown that the plan knew),
+ * and the change of its ratio with the changes of the others' ratios: so a cluster-wide slowdown flags no device, and one device's recovery
+ * does not flag another. A verdict needs SLOW_WINDOWS windows that agree, each a third of the policy's `for_s` long. The hysteresis lies
+ * between `back_below` and `slower_than`.
  */
 #include <math.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@
 #include "common/alloc.h"
 #include "controller/core/controller_internal.h"
 
-#define SAMPLES_MIN 2     /* the fewest that make a mean */
-#define READMIT_FACTOR 10 /* times for_s: then a node that is left out for being slow is tried again; each time twice as long */
+#define SAMPLES_MIN 2     /* per device and window */
+#define READMIT_FACTOR 10 /* times for_s: time after which an unused slow node is tried again; it doubles each time */
 
 static double least_window(const struct hspmd_controller *m)
 {
@@ -51,7 +51,7 @@ void straggler_begin(struct hspmd_controller *m)
 		m->failed = true;
 		return;
 	}
-	/* One alone is compared with nobody; but what was left out may be forgiven. */
+	/* A single device has nothing to be compared with; but unused slow nodes can be readmitted. */
 	bool known = l->devices > 1 && !m->config->expected_busy(m->config, l->plan, l->cluster, busy);
 	for (int i = 0; i < l->devices; i++)
 		set_expected(l->device[i], known ? busy[i] : 0);
@@ -68,14 +68,14 @@ void straggler_sample(struct worker *w, const json_t *message)
 	w->busy_count++;
 }
 
-/* What is compared: a row a device of the plan. */
+/* What is compared: one row per device of the plan. */
 struct comparison {
 	const struct hspmd_stage *stage;
 	int micro_batch, type;
 	int kind;        /* row of the first device of the same kind */
 	double ratio;    /* busy over expected */
-	double change;   /* of ratio, since the generation's first window */
-	double measured; /* times as long as usual, by what it was planned with */
+	double change;   /* ratio over that of the generation's first window */
+	double measured; /* slowdown, relative to the slowdown that the plan knew */
 };
 
 static bool same_kind(const struct comparison *a, const struct comparison *b)
@@ -112,7 +112,7 @@ static int by_size(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Of two in the middle the lower or the upper one. */
+/* Of an even number of values, the lower or the upper of the two in the middle. Sorts them. */
 static double median(double *value, int count, bool upper)
 {
 	qsort(value, (size_t)count, sizeof *value, by_size);
@@ -124,8 +124,8 @@ static double lower_median(double *value, int count)
 	return median(value, count, false);
 }
 
-/* How a device has changed that is alone of its kind. The others' change is taken off where it goes the same way: that one of them was slow
- * or has recovered is not this one's doing. */
+/* The change of a device that is the only one of its kind. The others' change is divided out if it has the same direction: whether one of
+ * them was slow or has recovered must not affect this one. */
 static double change_since_start(const struct bound_plan *l, const struct comparison *comparison, int self, double *scratch)
 {
 	double own = comparison[self].change;
@@ -155,7 +155,7 @@ static void compare_devices(const struct bound_plan *l, struct comparison *compa
 	}
 }
 
-/* What the plan took the node for, above what its own agent said. */
+/* The node's slowdown in the plan's cluster, relative to that in its agent's hello. */
 static double planned_with(const struct bound_plan *l, const struct node *n)
 {
 	int at = hspmd_cluster_find_node(l->cluster, n->name);
@@ -188,11 +188,11 @@ static void judge(struct hspmd_controller *m, struct node *n, double measured)
 	n->evidence[abs(n->verdicts) % SLOW_WINDOWS] = measured;
 	if (abs(n->verdicts) < SLOW_WINDOWS)
 		return;
-	measured = lower_median(n->evidence, SLOW_WINDOWS); /* it may have become slow in the middle of the first */
+	measured = lower_median(n->evidence, SLOW_WINDOWS); /* it may have become slow in the middle of the first window */
 	set_slowdown(m, n, measured < t->back_below ? 1 : fmax(1, round(measured * 20) / 20));
 }
 
-/* Nobody knows how fast a node is that has nothing to do. */
+/* An unused node cannot be measured: after a while it is taken to be as fast as it should be, so that a plan tries it. */
 static void readmit_slow(struct hspmd_controller *m)
 {
 	for (size_t i = 0; i < m->nodes; i++) {
@@ -227,7 +227,7 @@ static void judge_all(struct hspmd_controller *m, const struct comparison *compa
 	}
 }
 
-/* Else the window is made longer. */
+/* Returns false if the window must be longer. */
 static bool window_is_full(const struct bound_plan *l)
 {
 	for (int i = 0; i < l->devices; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes that this machine emulates: those of a cluster file, one agent process each. They can be grown and shrunk like an allocation of
- * Slurm's. */
+/* Nodes of a cluster file, which this machine emulates with one agent process per node. The job grows and shrinks among them as in a Slurm
+ * allocation. */
 #include <stdlib.h>
 #include <string.h>
 

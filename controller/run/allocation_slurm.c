@@ -12,16 +12,16 @@
 #include "controller/run/allocation.h"
 #include "controller/slurm/job.h"
 
-#define IN_PLACE_S 60.0       /* for idle nodes, where there is no other way to grow */
-#define IN_PLACE_FIRST_S 20.0 /* where there is: a busy slurmctld takes its time */
+#define IN_PLACE_S 60.0       /* to wait for idle nodes, if there is no other way to grow */
+#define IN_PLACE_FIRST_S 20.0 /* the same if there is: a busy slurmctld is slow */
 
 struct slurm {
 	struct run_allocation base;
 	uint32_t job;
 	bool pmix, first;
-	const char *log;                 /* members' output, as sbatch names it; NULL: no members */
-	char **command;                  /* that members run, as last used: for those that take another's place */
-	pthread_mutex_t lock;            /* of command */
+	const char *log;                 /* members' output file, with sbatch's patterns; NULL: no members */
+	char **command;                  /* command of the last member, for members that replace others */
+	pthread_mutex_t lock;            /* of `command` */
 	atomic_bool looked, has_members; /* an earlier incarnation of the job may have left some */
 	double poll_interval;
 };
@@ -68,7 +68,8 @@ static bool listed(const json_t *list, const char *name)
 	return false;
 }
 
-/* Nodes that are shared may give a member a part of one that is held already. It is of no use; another is asked for. */
+/* If nodes are shared, a member may get a part of a node that the job already holds. Such a member is of no use: cancels it and requests
+ * another. */
 static void replace(struct slurm *s, const struct hspmd_slurm_job *anchor, const struct hspmd_slurm_job *member, const json_t *held)
 {
 	struct hspmd_error err;
@@ -88,7 +89,7 @@ static void replace(struct slurm *s, const struct hspmd_slurm_job *anchor, const
 	free(without);
 }
 
-/* Adds to `v` what members bring: { nodes: [more], members: { node: job }, waiting: [jobs], over: { job: how it ended } }. */
+/* Adds the members to `v`: { nodes: [more], members: { node: job }, waiting: [jobs], over: { job: how it ended } }. */
 static bool add_members(struct slurm *s, json_t *v, const struct hspmd_slurm_job *anchor, struct hspmd_slurm_job *const *member, int count)
 {
 	json_t *nodes = json_object_get(v, "nodes"), *of = json_object(), *waiting = json_array(), *over = json_object();
@@ -118,7 +119,7 @@ static json_t *describe(struct slurm *s, const struct hspmd_slurm_job *j, struct
 {
 	json_t *nodes = json_array(), *end = j->end ? json_real(difftime(j->end, time(NULL))) : json_null(), *v = NULL;
 	bool whole = nodes && end;
-	/* The batch host first: it is the one that stays. */
+	/* The batch host first: it always stays. */
 	for (int round = 0; whole && round < 2; round++)
 		for (int i = 0; whole && i < j->node_count; i++)
 			if (!strcmp(j->nodes[i], j->batch_host) == !round)
@@ -142,7 +143,7 @@ static json_t *poll_allocation(struct run_allocation *a, struct hspmd_error *err
 	int count = j ? load_members(s, &members, err) : -1;
 	json_t *v = count >= 0 ? describe(s, j, members, count) : NULL;
 	if (count >= 0 && !v)
-		hspmd_fail_memory(err, "looking at the job");
+		hspmd_fail_memory(err, "polling the allocation");
 	if (count > 0)
 		hspmd_slurm_jobs_free(members, count);
 	else
@@ -154,7 +155,7 @@ static json_t *poll_allocation(struct run_allocation *a, struct hspmd_error *err
 static char **start(struct run_allocation *a, char *const *nodes, int count, const char *const *command, struct hspmd_error *err)
 {
 	struct slurm *s = (struct slurm *)a;
-	/* Only the first step is started as a whole; nodes that come later tell the controller alone what they have. */
+	/* Only the first step is started for all nodes at once; the agents of later nodes report their hardware only to the controller. */
 	struct hspmd_slurm_step step = {
 		.job = s->job, .nodes = nodes, .node_count = count, .pmix = s->pmix && s->first, .command = command
 	};
@@ -164,7 +165,7 @@ static char **start(struct run_allocation *a, char *const *nodes, int count, con
 
 /* ---- more and fewer */
 
-/* Keep the command for members that are submitted later. */
+/* Keeps the command for members that are submitted later. */
 static int keep_command(struct slurm *s, const char *const *command, struct hspmd_error *err)
 {
 	size_t n = 0, size = 0;
@@ -184,7 +185,7 @@ static int keep_command(struct slurm *s, const char *const *command, struct hspm
 	return 0;
 }
 
-/* All or none: those that were submitted before one was refused are cancelled. */
+/* Submits all members or none: if one is refused, the earlier ones are cancelled. */
 static int submit_members(struct slurm *s, const struct hspmd_slurm_job *anchor, int count, char *const *without, int without_count,
                           struct hspmd_error *err)
 {
@@ -249,7 +250,7 @@ static bool named(const char *name, char *const *list, int count)
 	return false;
 }
 
-/* End the members that `goes` says yes to; all are tried. */
+/* Cancels the members for which `goes` returns true; tries all, even after an error. */
 static int cancel_members(struct slurm *s, bool (*goes)(const struct hspmd_slurm_job *j, char *const *nodes, int count), char *const *nodes,
                           int count, struct hspmd_error *err)
 {
@@ -311,8 +312,8 @@ static int cancel_grow(struct run_allocation *a, struct hspmd_error *err)
 	return cancel_members((struct slurm *)a, waits, NULL, 0, err);
 }
 
-/* A job that uses its grace and ends by itself would be over for Slurm: it is requeued before. */
-static void come_back(struct slurm *s)
+/* A preempted job that ends within its grace time would be complete for Slurm: it is requeued before. */
+static void requeue_if_preempted(struct slurm *s)
 {
 	struct hspmd_error err;
 	struct hspmd_slurm_job *j = hspmd_slurm_job_load(s->job, &err);
@@ -329,7 +330,7 @@ static void end(struct run_allocation *a, bool done)
 {
 	struct hspmd_error err;
 	if (!done)
-		come_back((struct slurm *)a);
+		requeue_if_preempted((struct slurm *)a);
 	if (cancel_members((struct slurm *)a, is_any, NULL, 0, &err))
 		hspmd_warn("member jobs may be left: %s", err.text);
 }
@@ -354,7 +355,7 @@ struct run_allocation *run_allocation_slurm(uint32_t job, bool pmix, const char 
 	static const struct run_allocation_ops ops = { poll_allocation, start, grow, shrink, cancel_grow, poll_interval, end, destroy };
 	struct slurm *s = calloc(1, sizeof *s);
 	if (!s) {
-		hspmd_fail_memory(err, "looking at the job");
+		hspmd_fail_memory(err, "polling the allocation");
 		return NULL;
 	}
 	s->base = (struct run_allocation){ .ops = &ops, .resizable = true };

@@ -6,8 +6,8 @@
 
 #include "common/format/plan.h"
 
-/* Do these devices (indexes into the plan's cluster) hold every slice of the state between them? Each layer must be whole in some stage all
- * of whose devices are there; with optimizer state sharded over pipelines (zero_stage) every device is needed. Never true where a slice is
+/* Returns true if these devices (indexes into the plan's cluster) together hold every slice of the state: each layer is in some stage all
+ * of whose devices are listed. If optimizer state is sharded over pipelines (zero_stage), every device is needed. Never true if a slice is
  * missing. */
 bool hspmd_stages_cover(const struct hspmd_plan *plan, const struct hspmd_cluster *cluster, const int *devices, int count);
 

@@ -13,25 +13,25 @@
 #include "controller/run/scaling.h"
 
 #define SCALING_LIMIT_S 1.0 /* to solve for one size */
-#define SETTLED_STEPS 5     /* after a change the first steps are slow: a rate counts from the fifth on */
+#define SETTLED_STEPS 5     /* the first steps after a change are slow: rates count from the fifth on */
 #define GROW_TIMEOUT_S 120
 #define CLASSES_MAX 32
 
 struct run_ctld_session {
 	uv_loop_t *uv;
-	struct ctld_client *link;
+	struct ctld_client *client;
 	uv_poll_t poll;
 	uv_timer_t timer;
 	uv_work_t work;
-	int fd;      /* that is watched; -1 */
-	int handles; /* open */
+	int fd;      /* being polled; -1: none */
+	int handles; /* open ones */
 	bool polls, computing, closing;
 	const struct hspmd_job *job;
 	const struct hspmd_model *model;
 	run_ctld_on_request *ask;
 	run_ctld_on_risk *risk;
 	void *context;
-	/* what is told */
+	/* what is reported to hspmdctld */
 	int nodes, steps;
 	double rate, pause_s;
 	int64_t step;
@@ -39,27 +39,27 @@ struct run_ctld_session {
 	int curve_count;
 	struct run_node_class classes[CLASSES_MAX];
 	int class_count;
-	json_t *members; /* their jobs' ids; NULL: none were told of */
-	json_t *types;   /* the curve was reckoned for, with the kinds of nodes */
-	/* of the reckoning under way */
+	json_t *members; /* ids of the member jobs; NULL: unknown */
+	json_t *types;   /* device types and classes of nodes of the curve */
+	/* the computation of a curve that is under way */
 	json_t *cluster;
 	double new_curve[RUN_SCALING_MAX];
 	int new_count;
 	struct run_node_class new_classes[CLASSES_MAX];
 	int new_class_count;
 	struct hspmd_error why;
-	char last_error[HSPMD_ERROR_MAX]; /* last told */
+	char last_error[HSPMD_ERROR_MAX]; /* the last that was logged */
 };
 
 static void advance(struct run_ctld_session *s);
 
-/* ---- watching the line */
+/* ---- polling the connection */
 
 static void maybe_free(struct run_ctld_session *s)
 {
 	if (!s->closing || s->handles || s->computing)
 		return;
-	ctld_client_destroy(s->link);
+	ctld_client_destroy(s->client);
 	json_decref(s->members);
 	json_decref(s->types);
 	json_decref(s->cluster);
@@ -73,7 +73,7 @@ static void on_closed(uv_handle_t *h)
 	if (h == (uv_handle_t *)&s->poll) {
 		s->polls = false;
 		if (!s->closing)
-			advance(s); /* the line may have a new descriptor by now */
+			advance(s); /* the connection may have a new descriptor */
 	}
 	maybe_free(s);
 }
@@ -100,7 +100,7 @@ static void unwatch(struct run_ctld_session *s)
 
 static void watch(struct run_ctld_session *s)
 {
-	int fd = ctld_client_fd(s->link);
+	int fd = ctld_client_fd(s->client);
 	if (s->polls && fd != s->fd) {
 		unwatch(s);
 	} else if (!s->polls && fd >= 0 && uv_poll_init(s->uv, &s->poll, fd) == 0) {
@@ -110,14 +110,14 @@ static void watch(struct run_ctld_session *s)
 		s->handles++;
 	}
 	if (s->polls && fd == s->fd && fd >= 0)
-		uv_poll_start(&s->poll, UV_READABLE | (ctld_client_wants_write(s->link) ? UV_WRITABLE : 0), on_poll);
-	double ms = ceil((ctld_client_next_deadline(s->link) - hspmd_now()) * 1e3);
+		uv_poll_start(&s->poll, UV_READABLE | (ctld_client_wants_write(s->client) ? UV_WRITABLE : 0), on_poll);
+	double ms = ceil((ctld_client_next_deadline(s->client) - hspmd_now()) * 1e3);
 	uv_timer_start(&s->timer, on_timer, ms < 1 ? 1 : ms > 60e3 ? 60000 : (uint64_t)ms, 0);
 }
 
-/* ---- what is asked, and what is told */
+/* ---- requests and reports */
 
-/* As a user would ask: by how many, or which. */
+/* Makes the command that a user would send: by a number of nodes, or by names. */
 static void forward_request(struct run_ctld_session *s, const json_t *ask)
 {
 	const char *command = json_string_value(json_object_get(ask, "command")),
@@ -130,7 +130,7 @@ static void forward_request(struct run_ctld_session *s, const json_t *ask)
 	else if (command && !strcmp(command, "shrink") && json_array_size(names))
 		request = json_pack("{s:s, s:O}", "command", command, "names", names);
 	if (!request) {
-		ctld_client_send_answer(s->link, id, false, "this was not understood");
+		ctld_client_send_answer(s->client, id, false, "this was not understood");
 		return;
 	}
 	hspmd_info("hspmdctld asks to %s: %s", command, reason ? reason : "");
@@ -154,7 +154,7 @@ static void send_state(struct run_ctld_session *s)
 	if (state && json_array_size(s->members))
 		json_object_set(state, "members", s->members);
 	if (state)
-		ctld_client_set_state(s->link, state);
+		ctld_client_set_state(s->client, state);
 	json_decref(state);
 }
 
@@ -162,20 +162,20 @@ static void advance(struct run_ctld_session *s)
 {
 	if (s->closing)
 		return;
-	bool was_up = ctld_client_is_connected(s->link);
+	bool was_up = ctld_client_is_connected(s->client);
 	send_state(s);
-	ctld_client_process(s->link);
-	const char *last_error = ctld_client_last_error(s->link);
-	if (!was_up && ctld_client_is_connected(s->link))
-		hspmd_info("hspmdctld listens");
+	ctld_client_process(s->client);
+	const char *last_error = ctld_client_last_error(s->client);
+	if (!was_up && ctld_client_is_connected(s->client))
+		hspmd_info("connected to hspmdctld");
 	else if (*last_error && strcmp(last_error, s->last_error) != 0)
 		hspmd_warn("%s; trying again", last_error);
 	memcpy(s->last_error, last_error, strlen(last_error) + 1);
-	for (json_t *ask; !s->closing && (ask = ctld_client_next_request(s->link));) {
+	for (json_t *ask; !s->closing && (ask = ctld_client_next_request(s->client));) {
 		forward_request(s, ask);
 		json_decref(ask);
 	}
-	json_t *risk = s->closing ? NULL : ctld_client_next_risk(s->link);
+	json_t *risk = s->closing ? NULL : ctld_client_next_risk(s->client);
 	if (risk)
 		s->risk(s->context, risk);
 	json_decref(risk);
@@ -188,7 +188,7 @@ void run_ctld_session_answer(struct run_ctld_session *s, int64_t id, const json_
 	const char *text = json_string_value(json_object_get(reply, "text"));
 	if (!s || s->closing)
 		return;
-	ctld_client_send_answer(s->link, id, json_is_true(json_object_get(reply, "ok")), text);
+	ctld_client_send_answer(s->client, id, json_is_true(json_object_get(reply, "ok")), text);
 	watch(s);
 }
 
@@ -235,7 +235,7 @@ void run_ctld_session_metrics_line(struct run_ctld_session *s, const json_t *lin
 	}
 }
 
-/* ---- gains */
+/* ---- the scaling curve */
 
 static void compute_scaling(uv_work_t *w)
 {
@@ -253,7 +253,7 @@ static void scaling_done(uv_work_t *w, int status)
 	(void)status;
 	s->computing = false;
 	if (s->new_class_count < 0) {
-		hspmd_warn("what more nodes would bring cannot be computed: %s", s->why.text);
+		hspmd_warn("cannot compute the scaling curve: %s", s->why.text);
 	} else {
 		memcpy(s->curve, s->new_curve, sizeof *s->curve * (size_t)s->new_count);
 		s->curve_count = s->new_count;
@@ -265,7 +265,7 @@ static void scaling_done(uv_work_t *w, int status)
 	maybe_free(s);
 }
 
-/* What gains depend on: device types, and the kinds of nodes they are in. */
+/* The inputs of the curve: device types, and the classes of nodes. */
 static json_t *classes_of(const json_t *cluster)
 {
 	json_t *classes = json_array(), *entry;
@@ -293,7 +293,7 @@ void run_ctld_session_set_cluster(struct run_ctld_session *s, const json_t *clus
 	}
 	json_decref(s->types);
 	json_decref(s->cluster);
-	s->types = json_deep_copy(types); /* reference counts are not for two threads */
+	s->types = json_deep_copy(types); /* threads must not share reference counts */
 	s->cluster = json_deep_copy(cluster);
 	json_decref(types);
 	s->work.data = s;
@@ -308,14 +308,14 @@ struct run_ctld_session *run_ctld_session_open(uv_loop_t *uv, const char *where,
 {
 	struct run_ctld_session *s = calloc(1, sizeof *s);
 	if (!s) {
-		hspmd_fail_memory(err, "preparing the line to hspmdctld");
+		hspmd_fail_memory(err, "preparing the connection to hspmdctld");
 		return NULL;
 	}
 	*s = (struct run_ctld_session){
 		.uv = uv, .fd = -1, .job = job, .model = model, .ask = ask, .risk = risk, .context = context, .pause_s = 5
 	};
-	s->link = ctld_client_create(where, (uint32_t)strtoul(job_id, NULL, 10), auth, err);
-	if (!s->link) {
+	s->client = ctld_client_create(where, (uint32_t)strtoul(job_id, NULL, 10), auth, err);
+	if (!s->client) {
 		free(s);
 		return NULL;
 	}

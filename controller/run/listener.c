@@ -17,9 +17,9 @@
 #include "common/log.h"
 #include "common/stream.h"
 
-#define HANDSHAKE_S 10  /* for a stranger to prove himself */
-#define DRAIN_S 5       /* for the last words to go out */
-#define UNPROVEN_MAX 64 /* at a time; for one more the one that has been silent longest is turned away */
+#define HANDSHAKE_S 10  /* for a client to authenticate itself */
+#define DRAIN_S 5       /* for the last messages to be sent */
+#define UNPROVEN_MAX 64 /* unauthenticated connections at a time; if one more comes, the oldest is refused */
 #define CONNECTIONS_MAX 16384
 #define UNSENT_MAX (256u << 20)
 
@@ -94,7 +94,7 @@ static void connection_lost(struct run_connection *peer, const char *why)
 		peer->listener->events.closed(peer->listener->context, peer, why);
 }
 
-/* Something is said to one that is not known yet; whether it arrives does not matter. */
+/* Refuses a client. Whether it receives the reason does not matter. */
 static void refuse(struct run_connection *peer, const char *why)
 {
 	hspmd_warn("refused a connection from %s: %s", peer->from, why);
@@ -107,7 +107,7 @@ static void refuse(struct run_connection *peer, const char *why)
 
 static void watch(struct run_connection *peer);
 
-/* *content: what the hello says, once it is accepted. */
+/* *content_out: the content of the hello, if it is accepted (new reference). */
 static int check_hello(struct run_connection *peer, json_t *hello, json_t **content_out, struct hspmd_error *err)
 {
 	struct run_listener *p = peer->listener;
@@ -240,7 +240,7 @@ static void challenge(struct run_connection *peer)
 	json_decref(m);
 }
 
-/* A node that vanishes without a word is noticed in about ten seconds. */
+/* A node that is cut off is noticed after about ten seconds. */
 static void keep_alive(int fd)
 {
 	int one = 1, idle = 5, interval = 2, count = 3, timeout_ms = 11000;
@@ -252,7 +252,7 @@ static void keep_alive(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 }
 
-/* Else few who say nothing would keep everybody out. */
+/* Refuses the oldest unauthenticated connection: else a few silent clients would keep all others out. */
 static void evict_unproven(struct run_listener *p)
 {
 	struct run_connection *oldest = NULL;
@@ -260,7 +260,7 @@ static void evict_unproven(struct run_listener *p)
 		if (!peer->accepted && !peer->closing)
 			oldest = peer;
 	if (oldest)
-		refuse(oldest, "there are too many that have not proved themselves");
+		refuse(oldest, "there are too many unauthenticated connections");
 }
 
 static void accept_connection(struct run_listener *p, int fd, const struct sockaddr *from, socklen_t size)

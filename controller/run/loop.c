@@ -14,7 +14,7 @@
 #include "common/log.h"
 #include "controller/run/loop_internal.h"
 
-#define STATUS_EVERY_S 10 /* status.json is written at least this often while something happens */
+#define STATUS_EVERY_S 10 /* greatest age of status.json while there are events */
 #define PROGRESS_EVERY_S 10
 #define KILL_AFTER_MS 3000
 
@@ -45,7 +45,7 @@ static void send_to_agent(struct loop *l, const char *node, const json_t *messag
 	run_connection_close(a->peer);
 	a->peer = NULL;
 	struct run_event e = { .kind = EVENT_AGENT_LOST, .node = node, .text = err.text };
-	loop_event(l, &e);
+	l->on_event(l, &e);
 }
 
 static void drop_agent(struct loop *l, const char *node)
@@ -96,7 +96,7 @@ static void save_status(struct loop *l, bool at_once)
 	json_decref(s);
 }
 
-/* A line for people now and then. */
+/* Logs the progress now and then. */
 static void log_progress(struct loop *l, const json_t *line)
 {
 	json_t *step = json_object_get(line, "step"), *loss = json_object_get(line, "loss");
@@ -139,7 +139,7 @@ static void queue_start(struct loop *l, const char *node)
 	char *copy = strdup(node);
 	if (!copy || hspmd_array_grow(&l->to_start, &l->start_capacity, l->start_count, sizeof *l->to_start)) {
 		free(copy);
-		return; /* the controller waits for the agent with a deadline, and tries again */
+		return; /* the controller starts the agent again after a deadline */
 	}
 	l->to_start[l->start_count++] = copy;
 }
@@ -257,8 +257,8 @@ static void pending_free(struct pending *p)
 	free(p);
 }
 
-/* Events that come up while actions are carried out wait their turn. */
-void loop_event(struct loop *l, const struct run_event *e)
+/* Events that occur while actions are carried out are queued. */
+static void loop_event(struct loop *l, const struct run_event *e)
 {
 	if (l->stopping)
 		return;
@@ -311,18 +311,18 @@ static int on_hello(void *context, struct run_connection *peer, json_t *hello, u
 		return hspmd_fail(err, "unknown role");
 	struct agent *a = !strcmp(role, "agent") && node ? agent_of(l, node) : NULL;
 	if (!strcmp(role, "agent") && !a)
-		return hspmd_fail(err, "an agent without a node");
-	/* A member job that was given a part of a node that takes part already. */
+		return hspmd_fail(err, "the agent's hello names no node");
+	/* A member job that got a part of a node that already takes part. */
 	if (a && a->peer && !same_text(a->job, json_string_value(json_object_get(hello, "job"))))
 		return hspmd_fail(err, "node %s takes part already, by job %s", node, a->job ? a->job : "?");
 	if (!(*welcome = json_pack("{s:s}", "job", l->o->config->job_id)))
-		return hspmd_fail_memory(err, "greeting");
+		return hspmd_fail_memory(err, "answering a hello");
 	return 0;
 }
 
 static void take_command(struct loop *l, struct run_connection *peer, json_t *message);
 
-/* One that calls again has lost its connection; another one takes its place, and it must not come back. */
+/* An agent that connects again (same pid) has lost its connection. A new agent of the node replaces the old one, which must quit. */
 static void replace_agent(struct agent *a, json_int_t pid)
 {
 	struct hspmd_error err;
@@ -368,7 +368,7 @@ static bool is_agent(const struct loop *l, const void *tag)
 static void take_command(struct loop *l, struct run_connection *peer, json_t *message)
 {
 	struct command *c = calloc(1, sizeof *c);
-	if (!c || run_connection_data(peer)) { /* one at a time */
+	if (!c || run_connection_data(peer)) { /* one command per connection at a time */
 		free(c);
 		run_connection_close(peer);
 		return;
@@ -392,7 +392,7 @@ static void on_message(void *context, struct run_connection *peer, json_t *messa
 	}
 	struct agent *a = tag;
 	if (a->peer != peer)
-		return; /* another one has taken its place */
+		return; /* another agent has replaced it */
 	struct run_event e = { .kind = EVENT_MESSAGE, .node = a->node, .value = message };
 	loop_event(l, &e);
 }
@@ -446,7 +446,7 @@ static void on_risk(void *context, json_t *risk)
 	loop_event(context, &e);
 }
 
-/* A job without it trains all the same. */
+/* A job without hspmdctld trains, too. */
 static void open_ctld_session(struct loop *l)
 {
 	struct hspmd_error err;
@@ -456,10 +456,10 @@ static void open_ctld_session(struct loop *l)
 	l->ctld_session =
 	        run_ctld_session_open(&l->uv, l->o->ctld, c->job_id, l->o->auth, c->job, l->o->model, on_ctld_request, on_risk, l, &err);
 	if (!l->ctld_session)
-		hspmd_warn("hspmdctld will not hear of this job: %s", err.text);
+		hspmd_warn("this job is not reported to hspmdctld: %s", err.text);
 }
 
-/* ---- being found */
+/* ---- contact files */
 
 static int write_contacts(struct loop *l, json_t *addresses, struct hspmd_error *err)
 {
@@ -506,7 +506,7 @@ static int make_agent_command(struct loop *l, json_t *addresses, struct hspmd_er
 	return 0;
 }
 
-/* ---- beginning and end */
+/* ---- start and end */
 
 static int open_all(struct loop *l, struct hspmd_error *err)
 {
@@ -561,7 +561,7 @@ static void close_all(struct loop *l)
 	uv_close((uv_handle_t *)&l->poll_timer, NULL);
 	for (int i = 0; i < 3; i++)
 		uv_close((uv_handle_t *)&l->signals[i], NULL);
-	uv_run(&l->uv, UV_RUN_DEFAULT); /* until children have ended and work in other threads is done */
+	uv_run(&l->uv, UV_RUN_DEFAULT); /* until children have exited and work in other threads is done */
 	uv_close((uv_handle_t *)&l->kill_timer, NULL);
 	uv_run(&l->uv, UV_RUN_DEFAULT);
 	uv_loop_close(&l->uv);
@@ -591,7 +591,7 @@ static void close_all(struct loop *l)
 
 int run_loop(const struct run_loop_options *o)
 {
-	struct loop l = { .o = o };
+	struct loop l = { .o = o, .on_event = loop_event };
 	struct hspmd_error err = { "" };
 	signal(SIGPIPE, SIG_IGN);
 	if (open_all(&l, &err)) {

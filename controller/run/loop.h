@@ -8,7 +8,7 @@
 #include "controller/core/controller.h"
 #include "controller/run/output.h"
 
-/* All borrowed. */
+/* All pointers are borrowed. */
 struct run_loop_options {
 	const struct run_config *config;
 	const struct hspmd_model *model;
@@ -20,11 +20,11 @@ struct run_loop_options {
 	const char *cluster;      /* Slurm's cluster name, or "local" */
 	int port;                 /* 0: any */
 	bool loopback;
-	const char *const *agent_command; /* what starts an agent, NULL-terminated; "--controller ADDRESSES" is added */
+	const char *const *agent_command; /* starts an agent; NULL-terminated; "--controller ADDRESSES" is appended */
 	double solve_limit_s;
 };
 
-/* Runs the job. Returns the exit status; what went wrong has been logged. */
+/* Runs the job. Returns its exit status; errors are logged. Blocks until the job ends. */
 int run_loop(const struct run_loop_options *o);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by loop.c (events and actions) and loop_work.c (what runs beside the loop: solver, Slurm, processes). */
+/* Shared by loop.c (events and actions) and loop_work.c (work outside the loop's thread: solver, Slurm, processes). */
 #ifndef HSPMD_RUN_LOOP_INTERNAL_H
 #define HSPMD_RUN_LOOP_INTERNAL_H
 
@@ -12,19 +12,19 @@
 struct agent {
 	struct agent *next;
 	char *node;
-	char *job;                   /* whose step it is, as it says; NULL: none */
+	char *job;                   /* Slurm job of its step, from its hello; NULL: none */
 	struct run_connection *peer; /* NULL: not connected */
-	json_int_t pid;              /* as it said */
+	json_int_t pid;              /* from its hello */
 };
 
 struct command {
 	struct command *next;
 	int64_t id;
-	struct run_connection *peer; /* NULL: hspmdctld asked */
-	int64_t ctld_id;             /* its number then */
+	struct run_connection *peer; /* NULL: the command is from hspmdctld */
+	int64_t ctld_id;             /* hspmdctld's id of it, if peer is NULL */
 };
 
-/* An event that waits for the controller to be done with another. */
+/* An event that waits until the controller has handled another. */
 struct pending {
 	struct pending *next;
 	struct run_event event;
@@ -34,7 +34,7 @@ struct pending {
 struct child {
 	struct child *next;
 	uv_process_t process;
-	char **nodes; /* whose agents it starts */
+	char **nodes; /* nodes whose agents it starts */
 	int count;
 	struct loop *loop;
 	bool running;
@@ -42,6 +42,7 @@ struct child {
 
 struct loop {
 	const struct run_loop_options *o;
+	void (*on_event)(struct loop *l, const struct run_event *e); /* feeds the controller; may be called while it handles another */
 	uv_loop_t uv;
 	uv_timer_t clock, poll_timer, kill_timer;
 	uv_signal_t signals[3];
@@ -53,22 +54,19 @@ struct loop {
 	int64_t command_count;
 	struct pending *first, **last;
 	bool handling;
-	char **to_start; /* nodes whose agents are to be started */
+	char **to_start; /* nodes whose agents must be started */
 	size_t start_count, start_capacity;
 	struct child *children;
 	char **agent_command; /* with addresses */
 	bool polling, poll_again;
 	int poll_failures;
-	int pending_work; /* under way in other threads */
+	int pending_work; /* jobs under way in other threads */
 	bool stopping;
 	int status;
 	int signals_seen;
 	double status_at, progress_at;
 	char *contact[2];
 };
-
-/* loop.c */
-void loop_event(struct loop *l, const struct run_event *e);
 
 /* loop_work.c */
 void loop_solve(struct loop *l, int64_t id, json_t *value);

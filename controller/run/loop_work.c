@@ -22,7 +22,7 @@ struct solve {
 	struct hspmd_error err;
 };
 
-/* Seconds of a step of the plan that runs now, on the cluster as it has become; 0: it cannot run there. */
+/* Predicted step time in seconds of the current plan on the changed cluster; 0: it cannot run there. */
 static double current_plan_step_s(const struct run_loop_options *o, const json_t *now, const struct hspmd_cluster *c)
 {
 	struct hspmd_error err;
@@ -33,8 +33,8 @@ static double current_plan_step_s(const struct run_loop_options *o, const json_t
 	return step_s;
 }
 
-/* Where it is known how nodes are lost, a plan that shards the state may be worth more: what it gains every day against what it loses some
- * days. */
+/* If the rate of node losses is known, compares a plan that may shard the state with `whole`: it is faster, but loses more work with a
+ * node. Takes `whole` over; returns the better one. */
 static struct hspmd_plan *choose_by_risk(const struct run_loop_options *o, const json_t *input, const struct hspmd_cluster *c,
                                          struct hspmd_solve_request *request, struct hspmd_plan *whole)
 {
@@ -51,7 +51,8 @@ static struct hspmd_plan *choose_by_risk(const struct run_loop_options *o, const
 	return better ? other : whole;
 }
 
-/* Where the plan of whole state cannot be had, or in another precision than the job's alone, one that divides the state may do. */
+/* If there is no plan with whole state in every pipeline, or only one in another precision than the job's, tries plans that shard the
+ * state. */
 static struct hspmd_plan *settle_for(const struct run_loop_options *o, const struct hspmd_cluster *c,
                                      const struct hspmd_solve_request *request, struct hspmd_plan *whole, struct hspmd_error *err)
 {
@@ -87,16 +88,14 @@ static json_t *solve_one(const struct run_loop_options *o, json_t *input, struct
 		.current = old,
 		.current_cluster = old_c,
 	};
-	/* Where memory allows, every pipeline keeps whole optimizer state: then a lost worker's is in others' memory, and nothing must be
-	 * redone. */
+	/* If memory suffices, every pipeline keeps the whole optimizer state: then other workers hold that of a lost one, and no step must
+	 * be repeated. */
 	struct hspmd_runtime_caps whole = hspmd_runtime_caps_default();
 	whole.max_zero_stage = 0;
 	request.caps = &whole;
-	request.no_diagnosis = true;
 	if (c)
-		plan = hspmd_solve(c, o->model, NULL, &request, NULL, err);
+		plan = hspmd_search_plan(c, o->model, NULL, &request, NULL, NULL, err);
 	request.caps = NULL;
-	request.no_diagnosis = false;
 	bool any = plan != NULL;
 	if (c)
 		plan = settle_for(o, c, &request, plan, err);
@@ -130,7 +129,7 @@ static void solve_done(uv_work_t *w, int status)
 	(void)status;
 	l->pending_work--;
 	struct run_event e = { .kind = EVENT_PLAN, .id = s->id, .value = s->answer, .text = s->answer ? NULL : s->err.text };
-	loop_event(l, &e);
+	l->on_event(l, &e);
 	json_decref(s->answer);
 	json_decref(s->input);
 	free(s);
@@ -141,18 +140,18 @@ void loop_solve(struct loop *l, int64_t id, json_t *value)
 	struct solve *s = calloc(1, sizeof *s);
 	if (!s) {
 		hspmd_error_log("out of memory while planning");
-		return; /* the controller's deadline for the solver ends the wait */
+		return; /* the controller has a deadline for the solver */
 	}
 	s->work.data = s;
 	s->loop = l;
 	s->id = id;
-	/* A copy of its own: reference counts are not for two threads. */
+	/* A deep copy: threads must not share reference counts. */
 	s->input = json_deep_copy(value);
 	l->pending_work++;
 	uv_queue_work(&l->uv, &s->work, solve_work, solve_done);
 }
 
-/* ---- looking at the allocation */
+/* ---- polling the allocation */
 
 struct poll_allocation {
 	uv_work_t work;
@@ -185,9 +184,9 @@ static void poll_done(uv_work_t *w, int status)
 		l->poll_failures = 0;
 		struct run_event e = { .kind = EVENT_ALLOCATION, .value = k->answer };
 		run_ctld_session_set_allocation(l->ctld_session, k->answer);
-		loop_event(l, &e);
+		l->on_event(l, &e);
 	} else if (l->poll_failures++ == 0) {
-		hspmd_warn("cannot look at the job: %s", k->err.text);
+		hspmd_warn("cannot poll the allocation: %s", k->err.text);
 	}
 	if (!k->answer && poll_interval <= 0)
 		poll_interval = 1;
@@ -253,7 +252,7 @@ static void resize_done(uv_work_t *w, int status)
 	(void)status;
 	l->pending_work--;
 	struct run_event e = { .kind = EVENT_RESIZED, .id = r->id, .text = r->rc ? r->err.text : NULL };
-	loop_event(l, &e);
+	l->on_event(l, &e);
 	free_names(r->nodes, r->node_count);
 	free(r);
 }
@@ -269,7 +268,7 @@ void loop_resize(struct loop *l, int64_t id, int grow, json_t *nodes)
 			r->node_count++;
 	if (!r || !r->nodes || r->node_count < (int)n) {
 		struct run_event e = { .kind = EVENT_RESIZED, .id = id, .text = "out of memory" };
-		loop_event(l, &e);
+		l->on_event(l, &e);
 		if (r)
 			free_names(r->nodes, r->node_count);
 		free(r);
@@ -309,7 +308,7 @@ void loop_cancel_grow(struct loop *l)
 {
 	struct cancel_grow *c = calloc(1, sizeof *c);
 	if (!c) {
-		hspmd_warn("out of memory: nodes that were asked for may still come");
+		hspmd_warn("out of memory: requested nodes may still come");
 		return;
 	}
 	c->work.data = c;
@@ -339,10 +338,10 @@ static bool connected(const struct loop *l, const char *node)
 	return false;
 }
 
-/* Has what starts this node's agent been started anew? Then the older's end tells nothing. */
+/* Returns true if a newer process starts this node's agent: then the exit of the older one means nothing. */
 static bool started_anew(const struct child *c, const char *node)
 {
-	for (const struct child *n = c->loop->children; n && n != c; n = n->next) /* the newest first */
+	for (const struct child *n = c->loop->children; n && n != c; n = n->next) /* newest first */
 		for (int i = 0; n->running && i < n->count; i++)
 			if (!strcmp(n->nodes[i], node))
 				return true;
@@ -359,7 +358,7 @@ static void on_child_exit(uv_process_t *p, int64_t status, int sig)
 	for (int i = 0; i < c->count; i++)
 		if (!connected(c->loop, c->nodes[i]) && !started_anew(c, c->nodes[i])) {
 			struct run_event e = { .kind = EVENT_AGENT_LOST, .node = c->nodes[i], .text = text };
-			loop_event(c->loop, &e);
+			c->loop->on_event(c->loop, &e);
 		}
 	uv_close((uv_handle_t *)p, on_child_closed);
 }
@@ -410,7 +409,7 @@ void loop_start_agents(struct loop *l)
 		hspmd_error_log("%s", err.text);
 		for (int k = i; k < i + step; k++) {
 			struct run_event e = { .kind = EVENT_AGENT_LOST, .node = nodes[k], .text = err.text };
-			loop_event(l, &e);
+			l->on_event(l, &e);
 		}
 	}
 	free_names(nodes, count);

@@ -51,8 +51,8 @@ static void take_event(struct run_output *o, json_t *event)
 		json_array_remove(o->events, 0);
 }
 
-/* What earlier incarnations wrote to a file, *whole bytes of it. A last line that was cut off is cut away, so that what follows begins a
- * line. */
+/* Reads the lines that earlier incarnations wrote to a file, *whole bytes. An incomplete last line is removed, so that the next write
+ * begins a line. */
 static int read_back(struct run_output *o, int fd, const char *name, void (*take)(struct run_output *o, json_t *line), off_t *whole,
                      struct hspmd_error *err)
 {
@@ -75,7 +75,7 @@ static int read_back(struct run_output *o, int fd, const char *name, void (*take
 	return ftruncate(fd, *whole) ? hspmd_fail_errno(err, "%s/%s", o->folder, name) : 0;
 }
 
-/* run.json: who this run is, and the last generation that was begun (metrics tell only of those that made a step). */
+/* run.json: the run's name, and the last generation that was begun (metrics.jsonl has only generations that made a step). */
 static int take_name(struct run_output *o, struct hspmd_error *err)
 {
 	char *path = in_folder(o, "run.json", err);
@@ -106,7 +106,7 @@ static int open_all(struct run_output *o, struct hspmd_error *err)
 	return 0;
 }
 
-/* Of another run, which came to no step. */
+/* Removes the events of another run, which made no step. */
 static int forget_events(struct run_output *o, struct hspmd_error *err)
 {
 	json_array_clear(o->events);
@@ -157,7 +157,7 @@ static int append(const struct run_output *o, int fd, const char *name, const js
 	size_t n = text ? strlen(text) : 0;
 	if (!text)
 		return hspmd_fail_memory(err, "writing a line");
-	text[n] = '\n'; /* in the place of the NUL, so that the line is one write */
+	text[n] = '\n'; /* replaces the NUL, so that the line is one write() */
 	int rc = hspmd_write_all(fd, text, n + 1);
 	free(text);
 	return rc ? hspmd_fail_errno(err, "%s/%s", o->folder, name) : 0;

@@ -14,17 +14,17 @@ struct run_output {
 	char *folder;                /* absolute */
 	char run[72];                /* random name of this run, kept over its incarnations; checkpoints bear it */
 	int64_t generation;          /* last one that an earlier incarnation began; 0: none */
-	int64_t resize_reported;     /* newest generation whose change has its line; 0: none */
-	int64_t steps_reported;      /* steps that metrics.jsonl has lines for, counted from its last line */
-	json_t *events;              /* the last RUN_EVENTS_MAX that earlier incarnations told of */
+	int64_t resize_reported;     /* newest generation that has a resize line; 0: none */
+	int64_t steps_reported;      /* steps that are done, by the last line of metrics.jsonl */
+	json_t *events;              /* the last RUN_EVENTS_MAX events of earlier incarnations */
 	bool resumed;                /* there was an earlier incarnation */
 	int metrics, events_fd, log; /* descriptors */
 };
 
-/* Make or open the folder. Where another run has left its metrics it is refused unless `resume`. */
+/* Makes or opens the folder. Refuses a folder with metrics of another run, unless `resume`. Returns 0 or -1. */
 int run_output_open(struct run_output *o, const char *folder, bool resume, struct hspmd_error *err);
 void run_output_close(struct run_output *o);
-/* Each returns 0 or -1; a line is written whole at once. */
+/* Return 0 or -1. A line is written by one write(). */
 int run_output_line(struct run_output *o, const json_t *line, struct hspmd_error *err);
 int run_output_event(struct run_output *o, const json_t *event, struct hspmd_error *err);
 int run_output_save(struct run_output *o, const char *name, const json_t *value, struct hspmd_error *err);

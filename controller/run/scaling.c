@@ -9,7 +9,7 @@
 
 #define LEAST_MAX 16 /* nodes */
 
-/* One entry a node, each with its own name. */
+/* Splits the entries, so that each has one node. */
 static int unfold(const json_t *entry, json_t *out, int most, struct hspmd_error *err)
 {
 	char **names = NULL;
@@ -58,18 +58,16 @@ static const json_t *first_class(const json_t *cluster)
 	return json_object_get(json_array_get(json_object_get(cluster, "nodes"), 0), "devices");
 }
 
-/* Tokens per second on n nodes of a kind; 0: there is no plan; -1: such a cluster cannot be computed with. */
+/* Tokens per second on n nodes of one class; 0: there is no plan; -1 and err: the cluster is invalid. */
 static double solve(const json_t *cluster, const json_t *devices, int n, const struct hspmd_model *model, const struct hspmd_job *job,
                     double limit_s, struct hspmd_error *err)
 {
 	json_t *part = run_scaling_cluster(cluster, devices, n, err);
 	struct hspmd_cluster *c = part ? hspmd_cluster_from_json(part, "cluster", err) : NULL;
-	struct hspmd_solve_request request = { .global_batch = (int)job->global_batch,
-		                               .seq_len = (int)job->seq_len,
-		                               .precision = job->precision,
-		                               .time_limit_s = limit_s,
-		                               .no_diagnosis = true };
-	struct hspmd_plan *plan = c ? hspmd_solve(c, model, NULL, &request, NULL, err) : NULL;
+	struct hspmd_solve_request request = {
+		.global_batch = (int)job->global_batch, .seq_len = (int)job->seq_len, .precision = job->precision, .time_limit_s = limit_s
+	};
+	struct hspmd_plan *plan = c ? hspmd_search_plan(c, model, NULL, &request, NULL, NULL, err) : NULL;
 	double rate = c ? 0 : -1;
 	if (plan && plan->predicted.step_s > 0)
 		rate = (double)job->global_batch * (double)job->seq_len / plan->predicted.step_s;
@@ -101,7 +99,7 @@ int run_scaling_curve(const json_t *cluster, const struct hspmd_model *model, co
 	return done;
 }
 
-/* The least power of two of nodes of the first kind that the model fits on, and what they make; 0: more than the most. */
+/* The smallest power of two of nodes of the first class on which the model fits, and *rate of a plan on them; 0: more than LEAST_MAX. */
 static int least_nodes(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *rate,
                        struct hspmd_error *err)
 {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What further nodes would bring this job: nodes -> tokens per second, as the solver predicts it. For hspmdctld, which bounds it by what
- * was measured. */
+/* The job's scaling curve: nodes -> tokens per second, as the solver predicts it. For hspmdctld, which bounds it by measured rates. */
 #ifndef HSPMD_RUN_SCALING_H
 #define HSPMD_RUN_SCALING_H
 
@@ -12,25 +11,25 @@
 
 #define RUN_SCALING_MAX 256 /* nodes */
 
-/* Nodes that are alike. */
+/* Nodes with equal devices. */
 struct run_node_class {
-	char node[65];         /* the first of them; "" where its name is longer */
-	double relative_speed; /* what one makes, over what one of the first kind makes */
+	char node[65];         /* name of the first of them; "" if the name is longer */
+	double relative_speed; /* rate of one node of this class, over that of one node of the first class */
 };
 
-/* Fill curve[0 .. max): [i] on i + 1 nodes of the cluster's first kind: its own, and beyond these copies of the last. Few sizes are solved,
- * each within limit_s; between them straight lines. Sizes with no plan make 0. Returns how many values there are (less than max where
- * larger sizes cannot be solved), or -1 with err. Takes long: call it off the event loop. */
+/* Fills curve[0 .. max): [i] is the rate on i + 1 nodes of the cluster's first class: its own nodes, then copies of the last one. Only some
+ * sizes are solved, each within limit_s; the values between are interpolated linearly. A size without a plan has rate 0. Returns the number
+ * of values (less than max if larger sizes cannot be solved), or -1 and err. Blocks for long: not to be called on the event loop. */
 int run_scaling_curve(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s, double *curve,
                       int max, struct hspmd_error *err);
 
-/* The cluster's kinds of nodes, the first first: as few nodes of each as hold the model (a power of two, 16 at most) are solved. Returns
- * how many, at most max; -1 with err. Takes long. */
+/* Fills in the cluster's classes of nodes, in the cluster's order. To compare them, plans are solved for the smallest power of two of nodes
+ * (16 at most) on which the model fits. Returns their number, at most max; -1 and err. Blocks for long. */
 int run_relative_speeds(const json_t *cluster, const struct hspmd_model *model, const struct hspmd_job *job, double limit_s,
                         struct run_node_class *classes, int max, struct hspmd_error *err);
 
-/* A cluster file's value with the first n nodes of one kind, copies of their last where there are fewer, a node an entry. `devices` is the
- * kind: what such a node's entry has. New reference. */
+/* Makes a cluster file's value with the first n nodes of one class (and copies of the last, if there are fewer), one node per entry.
+ * `devices`: the class, as the entry of such a node has it. New reference; NULL and err. */
 json_t *run_scaling_cluster(const json_t *cluster, const json_t *devices, int n, struct hspmd_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the cost model expects of a running plan. */
+/* Busy times of a running plan by the cost model. */
 #ifndef HSPMD_RUN_STEP_MODEL_H
 #define HSPMD_RUN_STEP_MODEL_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the agent's files share. Everything runs on one thread, in one libuv loop. */
+/* Shared by the agent's files. Everything runs on one thread, in one libuv loop. */
 #ifndef HSPMD_AGENT_AGENT_INTERNAL_H
 #define HSPMD_AGENT_AGENT_INTERNAL_H
 
@@ -11,7 +11,7 @@
 
 struct agent;
 
-/* A worker and the connection to it. Lives until the process has ended and both handles are closed. */
+/* A worker and the connection to it. Freed when the process has ended and both handles are closed. */
 struct agent_worker {
 	struct agent *agent;
 	struct agent_worker *next;
@@ -20,46 +20,58 @@ struct agent_worker {
 	uv_process_t process;
 	uv_poll_t poll;
 	struct hspmd_stream *stream; /* NULL: closed */
-	int closing;                 /* handles not yet closed */
+	int closing;                 /* number of handles that are not yet closed */
 	bool exited, polling;
-	bool killed; /* another may take its place at once */
+	bool killed; /* another worker of the device may start at once */
+};
+
+/* What controller_link.c and workers.c call; agent.c decides what happens. */
+struct agent_callbacks {
+	json_t *(*hello)(struct agent *a);                      /* a new reference; NULL: memory */
+	void (*message)(struct agent *a, json_t *message);      /* from the controller; borrowed */
+	void (*disconnected)(struct agent *a, const char *why); /* called once per lost connection, with the reason */
+	void (*worker_exited)(struct agent *a);
 };
 
 struct agent {
 	const struct hspmd_agent_options *options;
+	const struct agent_callbacks *on;
 	char *node;
-	json_t *part, *gathered, *bindings; /* of the hello */
+	json_t *part, *gathered, *bindings; /* fields of the `hello` message */
 	uv_loop_t loop;
-	uv_timer_t timer; /* calls again; ends what does not end */
+	uv_timer_t timer; /* reconnects; kills workers that do not end in time */
 	uv_signal_t term, interrupt;
 	uv_poll_t poll;
-	struct hspmd_stream *stream; /* to the controller; NULL: lost */
-	double lost_at, call_at;
+	struct hspmd_stream *stream; /* to the controller; NULL: no connection */
+	double lost_at, reconnect_at;
 	bool polling, quitting, told_to_leave;
 	double quit_by;
 	int status;
 	struct agent_worker *workers;
-	json_t *unsent; /* what there was to say while there was no controller; NULL: nothing */
-	json_t *steps;  /* the last ones sent: a controller that died may not have read them, and the next passes over those it knows; NULL:
-	                   none */
-	int memory;     /* holds this node's part of the job's folder in memory; -1: it has none */
+	json_t *unsent; /* messages for the controller while there is no connection; NULL: none */
+	json_t *steps;  /* the latest `step` messages sent: a controller that died may not have read them, and its successor ignores those
+	                   that it knows; NULL: none */
+	int memory;     /* file descriptor that locks this node's part of the job's folder in memory; -1: none */
 };
 
-/* Send to the controller; steals the message; nothing happens while there is no controller. */
+/* ---- controller_link.c: the connection to the controller */
+
+/* Try each of the controller's addresses once, then send the messages that waited. Blocks for at most 10 s per address (connecting, then
+ * authentication). 0, or -1 and err of the last address. */
+int agent_connect(struct agent *a, struct hspmd_error *err);
+/* Send to the controller; steals the message. Without a connection the message waits for the next one. NULL (no memory): only logged. */
 void agent_send(struct agent *a, json_t *message);
-/* A worker has ended: with the last of them an agent that is to quit does so. */
-void agent_worker_gone(struct agent *a);
 
 /* ---- workers.c */
 void agent_spawn(struct agent *a, json_t *message);
 void agent_kill(struct agent *a, json_t *message);
 /* A message from the controller for one, several or all workers. */
 void agent_forward(struct agent *a, json_t *message);
-/* Tell all to quit, or (force) kill them. */
+/* Send `quit` to all workers, or (force) kill them. */
 void agent_end_workers(struct agent *a, bool force);
 json_t *agent_list_workers(const struct agent *a);
 
-/* ---- list_checkpoints.c: answer `find` */
+/* ---- list_checkpoints.c: answers `list_checkpoints` */
 void agent_list_checkpoints(struct agent *a, json_t *message);
 
 #endif

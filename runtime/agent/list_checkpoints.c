@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which checkpoints this node can read, and which of their shards. */
+/* Lists the checkpoints, and the shards, that this node can read. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static json_t *describe(const struct hspmd_listed_checkpoint *found, const char 
 	return json_pack("{ss,so,so}", "place", location, "manifest", manifest, "shards", shards);
 }
 
-/* Shards whose manifest is not here: it may stand elsewhere. { "place", "step", "generation", "shards" } */
+/* Shards without a manifest in this folder: the manifest may be in another location. { "place", "step", "generation", "shards" } */
 static json_t *describe_shards(const char *folder, const char *location)
 {
 	const char *name = strrchr(folder, '/');

@@ -11,7 +11,7 @@
 #include "common/wire.h"
 #include "runtime/agent/agent_internal.h"
 
-#define UNSENT_MAX ((size_t)256 << 20) /* a worker that lets more pile up is stuck */
+#define UNSENT_MAX ((size_t)256 << 20) /* a worker with more unsent data is stuck */
 
 static struct agent_worker *find(struct agent *a, const char *device)
 {
@@ -21,7 +21,7 @@ static struct agent_worker *find(struct agent *a, const char *device)
 	return w;
 }
 
-static void tell_exit(struct agent *a, const char *device, int64_t serial, int64_t status, int signal, const char *text)
+static void send_exited(struct agent *a, const char *device, int64_t serial, int64_t status, int signal, const char *text)
 {
 	agent_send(a, json_pack("{ss,ss,sI,sI,si,ss}", "type", "exited", "device", device, "serial", (json_int_t)serial, "status",
 	                        (json_int_t)status, "signal", signal, "text", text));
@@ -50,7 +50,7 @@ static void stop_polling(struct agent_worker *w)
 	w->polling = false;
 }
 
-/* Pass on everything that the worker has said. False: its end is closed or broken. */
+/* Forward all messages of the worker to the controller. False: the connection is closed or broken. */
 static bool drain(struct agent_worker *w)
 {
 	struct hspmd_error err = { "" };
@@ -70,7 +70,7 @@ static void on_exit_of_worker(uv_process_t *process, int64_t status, int signal)
 	struct agent_worker *w = process->data;
 	char text[96];
 	if (w->stream)
-		drain(w); /* its last words come before the news of its end */
+		drain(w); /* its last messages are sent before `exited` */
 	w->exited = true;
 	if (signal)
 		snprintf(text, sizeof text, "ended by signal %d (%s)", signal, strsignal(signal));
@@ -78,11 +78,11 @@ static void on_exit_of_worker(uv_process_t *process, int64_t status, int signal)
 		snprintf(text, sizeof text, "exit status %d", (int)status);
 	if (!w->agent->quitting)
 		hspmd_info("worker %s: %s", w->device, text);
-	tell_exit(w->agent, w->device, w->serial, status, signal, text);
+	send_exited(w->agent, w->device, w->serial, status, signal, text);
 	stop_polling(w);
 	uv_close((uv_handle_t *)&w->process, on_closed);
 	uv_close((uv_handle_t *)&w->poll, on_closed);
-	agent_worker_gone(w->agent);
+	w->agent->on->worker_exited(w->agent);
 }
 
 /* ---- messages */
@@ -101,7 +101,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 	if (open)
 		watch(w);
 	else
-		stop_polling(w); /* the process's end is told by on_exit_of_worker */
+		stop_polling(w); /* on_exit_of_worker reports the end of the process */
 }
 
 static void watch(struct agent_worker *w)
@@ -127,7 +127,7 @@ void agent_forward(struct agent *a, json_t *message)
 	char *frame;
 	size_t size;
 	if (hspmd_wire_encode(message, &frame, &size, &err)) {
-		hspmd_error_log("a message cannot be passed on: %s", err.text);
+		hspmd_error_log("a message cannot be forwarded: %s", err.text);
 		return;
 	}
 	for (struct agent_worker *w = a->workers; w; w = w->next) {
@@ -196,7 +196,8 @@ static int start(struct agent *a, const char *device, int64_t serial, struct hsp
 	w->closing = 2;
 	w->next = a->workers;
 	a->workers = w;
-	if (uv_poll_init(&a->loop, &w->poll, hspmd_stream_fd(w->stream))) { /* cannot fail for a socket; without it the worker is deaf */
+	if (uv_poll_init(&a->loop, &w->poll,
+	                 hspmd_stream_fd(w->stream))) { /* cannot fail for a socket; without it the worker would receive nothing */
 		uv_process_kill(&w->process, SIGKILL);
 		return 0;
 	}
@@ -219,7 +220,7 @@ void agent_spawn(struct agent *a, json_t *message)
 	else if (!start(a, device, serial, &err))
 		return;
 	hspmd_warn("%s", err.text);
-	tell_exit(a, device ? device : "?", serial, 1, 0, err.text);
+	send_exited(a, device ? device : "?", serial, 1, 0, err.text);
 }
 
 void agent_kill(struct agent *a, json_t *message)

@@ -77,18 +77,17 @@ int hspmd_annotation_split(struct hspmd_annotation *a, int group, int dim, int p
 		if (!w)
 			return -1;
 	}
-	struct hspmd_partition_layers *grown = realloc(g->splits, ((size_t)g->split_count + 1) * sizeof *grown);
+	struct hspmd_split *grown = realloc(g->splits, ((size_t)g->split_count + 1) * sizeof *grown);
 	if (!grown) {
 		free(w);
 		return -1;
 	}
 	g->splits = grown;
-	g->splits[g->split_count++] =
-	        (struct hspmd_partition_layers){ .dim = dim, .parts = parts, .unit = dim >= 0 ? unit : 1, .weights = w };
+	g->splits[g->split_count++] = (struct hspmd_split){ .dim = dim, .parts = parts, .unit = dim >= 0 ? unit : 1, .weights = w };
 	return 0;
 }
 
-/* *to is blank. On failure what was copied so far is left for the owner's destroy. */
+/* *to is blank. On failure *to keeps the part copied so far, and its owner's destroy frees it. */
 static int group_copy(struct hspmd_subgroup *to, const struct hspmd_subgroup *from)
 {
 	to->devices = duplicate(from->devices, (size_t)from->device_count, sizeof *from->devices);
@@ -97,7 +96,7 @@ static int group_copy(struct hspmd_subgroup *to, const struct hspmd_subgroup *fr
 		return -1;
 	to->device_count = from->device_count;
 	for (int s = 0; s < from->split_count; s++) {
-		const struct hspmd_partition_layers *split = &from->splits[s];
+		const struct hspmd_split *split = &from->splits[s];
 		to->splits[s] = *split;
 		to->splits[s].weights = NULL;
 		to->split_count = s + 1;

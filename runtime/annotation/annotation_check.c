@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What makes an annotation legal: its structure, and that it fits a tensor's shape. */
+/* Checks that an annotation is legal: its structure, and that it fits a tensor's shape. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "runtime/annotation/annotation.h"
 
-static int device_order(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return (x > y) - (x < y);
-}
-
-/* Every device number is >= 0 and occurs once in the whole union. */
+/* Every device number is >= 0 and occurs once in the union. */
 static int check_devices(const struct hspmd_annotation *a, struct hspmd_error *err)
 {
 	size_t total = 0;
@@ -33,7 +28,7 @@ static int check_devices(const struct hspmd_annotation *a, struct hspmd_error *e
 		memcpy(all + at, a->groups[g].devices, (size_t)a->groups[g].device_count * sizeof *all);
 		at += (size_t)a->groups[g].device_count;
 	}
-	qsort(all, total, sizeof *all, device_order);
+	qsort(all, total, sizeof *all, hspmd_int_order);
 	int rc = 0;
 	if (all[0] < 0)
 		rc = hspmd_fail(err, "device %d: device numbers start at 0", all[0]);
@@ -77,10 +72,10 @@ static int check_structure(const struct hspmd_annotation *a, struct hspmd_error 
 		for (int s = 0; s < group->split_count; s++) {
 			char what[64];
 			snprintf(what, sizeof what, "subgroup %d, entry %d", g, s);
-			const struct hspmd_partition_layers *split = &group->splits[s];
+			const struct hspmd_split *split = &group->splits[s];
 			if (check_cut(what, split->dim, split->parts, split->unit, split->weights, err) != 0)
 				return -1;
-			if (product <= group->device_count) /* beyond that it only says "too many" */
+			if (product <= group->device_count) /* beyond that, the product only says "too many" */
 				product *= split->parts;
 		}
 		if (product != group->device_count)
@@ -90,7 +85,7 @@ static int check_structure(const struct hspmd_annotation *a, struct hspmd_error 
 	return 0;
 }
 
-/* Every cut leaves something in every part. */
+/* Every cut leaves elements in every part. */
 static int check_fit(const struct hspmd_annotation *a, const struct hspmd_shape *shape, struct hspmd_error *err)
 {
 	for (int d = 0; d < shape->rank; d++)
@@ -113,7 +108,7 @@ static int check_fit(const struct hspmd_annotation *a, const struct hspmd_shape 
 		hspmd_annotation_local_shards(a, shape, devices, shards);
 		for (int i = 0; i < count && rc == 0; i++)
 			if (hspmd_box_empty(&shards[i].box))
-				rc = hspmd_fail(err, "device %d (number %d of subgroup %d) is left with nothing", devices[i],
+				rc = hspmd_fail(err, "device %d (number %d of subgroup %d) would hold no element", devices[i],
 				                shards[i].position, shards[i].group);
 	}
 	free(devices);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads annotations from text; the grammar stands in annotation_text.c. */
+/* Reads annotations from text; the grammar is in annotation_text.c. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -129,7 +129,7 @@ static int parse_splits(struct parser *p, struct hspmd_annotation *group, struct
 	}
 }
 
-/* One subgroup, as an annotation of its own; NULL: failed. */
+/* One subgroup as an annotation of its own; NULL: failed. */
 static struct hspmd_annotation *parse_group(struct parser *p, struct numbers *scratch)
 {
 	scratch->count = 0;

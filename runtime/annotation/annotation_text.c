@@ -7,7 +7,7 @@
  *     cut        = [ "/" unit ] [ "(" weight { ":" weight } ")" ]
  *     dim        = a dimension, "-1" duplicate, "-2" partial
  *
- * Spaces may stand between words. What is left out: unit 1, even weights, hdim -1.
+ * Tokens may be separated by spaces. Defaults: unit 1, even weights, hdim -1.
  */
 #include <inttypes.h>
 #include <stdio.h>

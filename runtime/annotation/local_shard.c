@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each device of an annotation holds. */
+/* The part that each device of an annotation holds. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static int64_t bound(int64_t n, int64_t unit, int parts, const int64_t *weights,
 	}
 	int64_t units = n / unit + (n % unit != 0);
 	__int128 at = (2 * (__int128)units * prefix + total) / (2 * (__int128)total) *
-	              unit; /* to the nearest: a ratio of 7:5 given as fractions must not become 6:6 */
+	              unit; /* to the nearest: a ratio of 7:5 that is written as fractions must not become 6:6 */
 	return at < n ? (int64_t)at : n;
 }
 
@@ -37,7 +37,7 @@ static void cut(struct hspmd_box *box, int dim, int64_t unit, int parts, const i
 	box->lo[dim] += lo;
 }
 
-/* Product of the parts of the entries of `dim` (-1 or -2): copies or addends within a subgroup. */
+/* Product of the parts of the entries of `dim` (-1 or -2): the number of copies or addends within a subgroup. */
 static int multiplicity(const struct hspmd_subgroup *g, int dim)
 {
 	int n = 1;
@@ -46,7 +46,7 @@ static int multiplicity(const struct hspmd_subgroup *g, int dim)
 	return n;
 }
 
-/* What all devices of one subgroup have in common. */
+/* Values common to all devices of one subgroup. */
 struct group_base {
 	struct hspmd_box box;
 	int partial, partials, replica;
@@ -77,7 +77,7 @@ static struct hspmd_local_shard device_shard(const struct hspmd_subgroup *g, con
 	struct hspmd_local_shard shard = { .box = base->box, .group = group, .position = position, .partials = base->partials };
 	int addend = 0, copy = 0, inner = g->device_count;
 	for (int s = 0; s < g->split_count; s++) {
-		const struct hspmd_partition_layers *split = &g->splits[s];
+		const struct hspmd_split *split = &g->splits[s];
 		inner /= split->parts;
 		int digit = position / inner % split->parts;
 		if (split->dim == HSPMD_PARTIAL)
@@ -125,8 +125,8 @@ int hspmd_annotation_local_shards(const struct hspmd_annotation *a, const struct
 
 enum relation { SAME_ADDEND, OTHER_ADDEND, ALTERNATIVE };
 
-/* How two devices whose boxes overlap stand to one another: the same addend, two addends of one sum, or parts of two ways to get the
- * value. */
+/* Relation of two devices whose boxes overlap: they hold the same addend, two addends of one sum, or parts of two alternative ways to get
+ * the value. */
 static enum relation relate(const struct hspmd_annotation *a, const struct hspmd_local_shard *x, const struct hspmd_local_shard *y)
 {
 	if (x->group != y->group && a->hdim != HSPMD_PARTIAL)
@@ -145,7 +145,7 @@ static int placed_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* All shares in the order of device numbers; NULL: memory. */
+/* All shards in the order of device numbers; NULL: memory. */
 static struct placed *sorted_shards(const struct hspmd_annotation *a, const struct hspmd_shape *shape, int count)
 {
 	struct placed *placed = hspmd_calloc((size_t)count, sizeof *placed);
@@ -175,7 +175,7 @@ static bool same_shards(const struct hspmd_annotation *a, const struct placed *x
 	struct hspmd_box common;
 	for (int i = 0; i < count; i++) {
 		if (x[i].shard.partials == 1)
-			continue; /* it has the value itself, whatever the others are called */
+			continue; /* it holds the value itself, however the others are numbered */
 		for (int j = i + 1; j < count; j++)
 			if (hspmd_box_intersect(&x[i].shard.box, &x[j].shard.box, &common) &&
 			    relate(a, &x[i].shard, &x[j].shard) != relate(b, &y[i].shard, &y[j].shard))

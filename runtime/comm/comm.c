@@ -45,7 +45,7 @@ void hspmd_comm_destroy(struct hspmd_comm *c)
 		c->dev->ops->release(c->dev, c->device_scratch);
 	while (c->pool) {
 		struct hspmd_scratch *next = c->pool->next;
-		/* A message that was given up may still read or write it. */
+		/* An abandoned message may still read or write it. */
 		if (c->pool->users)
 			hspmd_transport_free_on_close(c->transport, &c->pool->deferred);
 		else
@@ -57,7 +57,7 @@ void hspmd_comm_destroy(struct hspmd_comm *c)
 	free(c);
 }
 
-/* What this device holds of a value; data NULL where it holds nothing. */
+/* The part of a value that this device holds; data NULL if it holds none. */
 static struct hspmd_local_buffer part_of(const struct hspmd_comm *c, const struct hspmd_transfer *t, int value, enum hspmd_dtype dtype,
                                          void *data)
 {
@@ -93,8 +93,8 @@ static int zero(struct hspmd_comm *c, const struct hspmd_box *box, const struct 
 	return ops->copy_box(c->dev, out->data, &out->box, c->device_scratch, box, box, out->dtype, false, err);
 }
 
-/* What moves between a member and the others in a collective that only moves: member i gives j what of i's input lies in j's output.
- * malloc'd. */
+/* The moves between this member and the others in a collective that only moves data: member i sends j the intersection of i's input and
+ * j's output. The caller frees the array. */
 static struct hspmd_move *moves_of(const struct hspmd_comm_step *step, int self, size_t *moved, struct hspmd_error *err)
 {
 	int n = step->member_count, count = 0;
@@ -104,7 +104,7 @@ static struct hspmd_move *moves_of(const struct hspmd_comm_step *step, int self,
 		return NULL;
 	}
 	for (int k = 0; k < 2 * n; k++) {
-		/* Receives first, then sends; the own part once. */
+		/* Receives first, then sends; the move within this device once. */
 		int i = k < n ? k : self, j = k < n ? self : k - n;
 		struct hspmd_move m = { .from = step->members[i], .to = step->members[j] };
 		if ((k >= n && j == self) || !hspmd_box_intersect(&step->in[i], &step->out[j], &m.box))
@@ -183,11 +183,6 @@ bool hspmd_comm_step_uses_devcomm(const struct hspmd_comm *c, const struct hspmd
 	return true;
 }
 
-int hspmd_comm_stream_wait(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err)
-{
-	return c->devcomm ? hspmd_devcomm_stream_wait(c->devcomm, data, bytes, err) : 0;
-}
-
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
                    const void *in, void *out, uint64_t tag, struct hspmd_error *err)
 {
@@ -201,7 +196,7 @@ int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, 
 			return hspmd_fail(err, "communication: device %d is not in this generation", step->members[i]);
 	struct hspmd_local_buffer from = part_of(c, transfer, step->input, dtype, (void *)(uintptr_t)in);
 	struct hspmd_local_buffer to = part_of(c, transfer, step->output, dtype, out);
-	/* Steps see one another's results. */
+	/* Steps see each other's results. */
 	if (c->devcomm && ((from.data && hspmd_comm_stream_wait(c, from.data, part_bytes(&from), err)) ||
 	                   (to.data && hspmd_comm_stream_wait(c, to.data, part_bytes(&to), err))))
 		return -1;
@@ -232,7 +227,7 @@ int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *
 	return hspmd_comm_exchange_early(c, moves, count, &to, tag, err) ? -1 : 1;
 }
 
-/* A packed buffer of host memory that nobody touches: only where things would lie counts. */
+/* A packed host buffer without memory, for computing addresses only. */
 static struct hspmd_local_buffer imagined(const struct hspmd_transfer *t, int value, int device)
 {
 	static char somewhere;

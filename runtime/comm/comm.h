@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Executing resolved communication steps on a transport. */
+/* Executes resolved communication steps on a transport. */
 #ifndef HSPMD_COMM_COMM_H
 #define HSPMD_COMM_COMM_H
 
@@ -8,44 +8,45 @@
 #include "runtime/device/device.h"
 #include "runtime/resharding/resolve.h"
 
-/* Who runs it: a device and a transport of one generation; scratch buffers are kept between calls. */
+/* The context of execution: a device and a transport of one generation. Keeps scratch buffers between calls. */
 struct hspmd_comm;
 /* rank_of[device number] = rank in the transport, -1: not a member; copied (count entries). self: own device number. Borrows dev and
- * transport. */
+ * transport. NULL and err on failure. */
 struct hspmd_comm *hspmd_comm_create(struct hspmd_device *dev, struct hspmd_transport *transport, const int *rank_of, int count, int self,
                                      struct hspmd_error *err);
-/* From now on what can go straight from device to device does: it is enqueued, and complete for what the device is asked for after
- * hspmd_comm_stream_wait of its memory. Sums are then made in the order and precision of the group's library, still the same bits on all
- * members. Borrowed until destroyed; NULL: nothing. */
+/* From now on use device-to-device communication wherever it is possible: such a step is only enqueued, and is complete for device work
+ * that is enqueued after hspmd_comm_stream_wait of its memory. Sums are then made in the order and precision of the communicator's
+ * library, still with the same bits on all members. Borrowed until `c` is destroyed; NULL: use the transport for everything. */
 void hspmd_comm_use_devcomm(struct hspmd_comm *c, struct hspmd_devcomm *devcomm);
-/* Before the transport is closed: buffers of messages that were given up go over to it. */
+/* To be called before the transport is closed: it takes over the buffers of abandoned messages. */
 void hspmd_comm_destroy(struct hspmd_comm *c);
 
-/* Run this device's part of one step. in, out: packed buffers with what `transfer->layout` says this device holds of the step's input and
- * output value (NULL where it holds nothing). tag: unique to (step, micro-batch) in the generation, the same on all members; the low 8 bits
- * are free for use inside. Sends may still be under way on return: `in` must stay untouched until hspmd_comm_flush (receives are complete
- * on return, and of an all-reduce the sends too). Collectives give every member the same bits and sum in member order whatever the sizes.
- * dtype: of the elements (sums of a collective in F32 for BF16; a batched move that adds rounds each time). in and out must not overlap,
- * but an all-reduce may have out == in when both hold the same box. After a failure in and out stay in use until the transport is
- * closed. */
+/* Run this device's part of one step. in, out: packed buffers with the parts that `transfer->layout` gives this device of the step's
+ * input and output value (NULL if it has none). tag: unique to (step, micro-batch) in the generation and the same on all members; its
+ * low 8 bits must be 0 and are used inside. dtype: of the elements.
+ *
+ * On return receives are complete, and for an all-reduce also the sends. Other sends may still be in transit: `in` must not change until
+ * hspmd_comm_flush. Collectives give all members the same bits and sum in member order, independent of sizes; for BF16 they sum in F32,
+ * while a batched move that adds rounds each time. in and out must not overlap, except that an all-reduce may have out == in if both are
+ * the same box. After a failure in and out stay in use until the transport is closed. */
 int hspmd_comm_run(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, enum hspmd_dtype dtype,
                    const void *in, void *out, uint64_t tag, struct hspmd_error *err);
-/* Let what a step will bring from others come now, into buffers, while something else is computed: a large message does not start before
- * its receive is there. To be followed by hspmd_comm_run with the same step and tag. 1; 0: this step brings nothing, or is a collective in
- * which all meet anyway; -1 and err. */
+/* Start to receive a step's messages into buffers, to overlap with computation: a large message is not sent before its receive is
+ * posted. Must be followed by hspmd_comm_run with the same step and tag. 1; 0: the step receives nothing, or is a collective, in which
+ * all members wait for each other anyway; -1 and err. */
 int hspmd_comm_post_receives(struct hspmd_comm *c, const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step,
                              enum hspmd_dtype dtype, uint64_t tag, struct hspmd_error *err);
-/* Make progress. 1 while messages are under way, *sending when sends are among them; 0; -1 and err: a send failed. */
+/* Make progress. 1 while messages are in transit, *sending: sends are among them; 0; -1 and err: a send failed. */
 int hspmd_comm_poll(struct hspmd_comm *c, bool *sending, struct hspmd_error *err);
-/* Bytes of host memory in which a device that computes in host memory has messages of its part of a step; those that were let come early
- * count whole. -1 and err: memory. */
+/* Bytes of host memory for the messages of a device's part of a step, if the device computes in host memory. Messages that may be
+ * received early count in full. -1 and err: memory. */
 int64_t hspmd_comm_scratch_bytes(const struct hspmd_transfer *transfer, const struct hspmd_comm_step *step, int device,
                                  struct hspmd_error *err);
-/* Does all of this device's part of the step go straight? Then running it only enqueues it. */
+/* Returns true if all of this device's part of the step uses device-to-device communication, so that running it only enqueues it. */
 bool hspmd_comm_step_uses_devcomm(const struct hspmd_comm *c, const struct hspmd_comm_step *step);
-/* What the device is asked for next comes after all that goes straight from or to [data, data + bytes); NULL: anywhere. Does not wait. */
+/* Order later device work after every device-to-device transfer that reads or writes [data, data + bytes); NULL: any. Does not block. */
 int hspmd_comm_stream_wait(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err);
-/* Wait for every send under way that reads from [data, data + bytes); data NULL: all. */
+/* Wait for all sends in transit that read from [data, data + bytes); data NULL: all. */
 int hspmd_comm_flush(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err);
 
 #endif

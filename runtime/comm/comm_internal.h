@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files that execute communication steps share. Private to runtime/comm.
+/* Shared by the files that execute communication steps. Private to runtime/comm.
  *
- * A box that goes from one device to another is cut into pieces, consecutive pieces are put together into messages, and both sides compute
- * the same cuts from the same boxes. A piece that is contiguous in the memory of a host device is sent and received in place; all others
- * pass through host buffers of the pool. While one message is packed, summed or unpacked the following ones are on their way. */
+ * A box that is sent from one device to another is cut into pieces, consecutive pieces are joined to messages, and both sides compute
+ * the same cuts from the same boxes. A piece that is contiguous in the memory of a device that computes in host memory is sent and
+ * received in place; all others pass through scratch buffers in host memory. While one message is packed, summed or unpacked, the
+ * following ones are in transit. */
 #ifndef HSPMD_COMM_COMM_INTERNAL_H
 #define HSPMD_COMM_COMM_INTERNAL_H
 
@@ -11,7 +12,7 @@
 
 #include "runtime/comm/comm.h"
 
-/* Bytes of a message of a longer stream: large enough to hide what a message costs, small enough to lie in a core's cache when it is
+/* Bytes of one message of a longer stream: large enough to hide the cost per message, small enough to stay in a core's cache while it is
  * summed. */
 #define HSPMD_COMM_MESSAGE (1u << 20)
 
@@ -21,7 +22,7 @@ struct hspmd_scratch {
 	struct hspmd_deferred_free deferred;
 	struct hspmd_scratch *next;
 	size_t size;
-	int users; /* messages under way and calls that hold it */
+	int users; /* messages in transit and calls that use it */
 	char *data;
 };
 
@@ -30,7 +31,7 @@ struct exchange;
 struct pending_send {
 	struct hspmd_request *request;
 	struct hspmd_scratch *scratch; /* NULL: sent in place */
-	const char *data;              /* the user's memory it reads; NULL: scratch */
+	const char *data;              /* the caller's memory that is sent; NULL: scratch is sent */
 	size_t bytes;
 };
 
@@ -41,19 +42,19 @@ struct hspmd_comm {
 	struct hspmd_scratch *pool;
 	struct pending_send *pending;
 	size_t pending_count, pending_capacity;
-	struct exchange *early;        /* receives begun before their step */
-	struct hspmd_devcomm *devcomm; /* NULL: everything goes over the transport */
-	void *device_scratch;          /* packed boxes on their way to or from the host, for devices with memory of their own */
+	struct exchange *early;        /* receives that were posted before their step ran */
+	struct hspmd_devcomm *devcomm; /* NULL: everything uses the transport */
+	void *device_scratch;          /* packed boxes on their way to or from the host, for devices with their own memory */
 	size_t device_scratch_bytes;
 };
 
-/* A buffer with one user; NULL and err when memory is short. */
+/* A buffer with one user; NULL and err if memory is short. */
 struct hspmd_scratch *hspmd_comm_scratch_acquire(struct hspmd_comm *c, size_t bytes, struct hspmd_error *err);
 void hspmd_comm_scratch_release(struct hspmd_scratch *s);
-size_t hspmd_comm_scratch_size(size_t bytes); /* of the buffer that so many bytes get */
+size_t hspmd_comm_scratch_size(size_t bytes); /* size of the buffer that a request for `bytes` gets */
 
-/* Start a send that may outlive this call. scratch (may be NULL) gets one more user until it is done; `data` lies in it, or is the
- * user's. */
+/* Start a send that may outlive this call. scratch (may be NULL) gets one more user until the send is done; `data` is in scratch, or is
+ * the caller's. */
 int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *data, size_t bytes, struct hspmd_scratch *scratch,
                     struct hspmd_error *err);
 int hspmd_comm_receive(struct hspmd_comm *c, int device, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
@@ -70,7 +71,7 @@ struct hspmd_local_buffer {
 	bool on_host;
 };
 
-/* Where `box` lies when it is contiguous in the part, else NULL. */
+/* Address of `box` if it is contiguous in the part, otherwise NULL. */
 char *hspmd_local_buffer_contiguous(const struct hspmd_local_buffer *part, const struct hspmd_box *box);
 /* Copy a box between a part and a packed host buffer. */
 int hspmd_local_buffer_pack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, void *host,
@@ -78,12 +79,12 @@ int hspmd_local_buffer_pack(struct hspmd_comm *c, const struct hspmd_local_buffe
 int hspmd_local_buffer_unpack(struct hspmd_comm *c, const struct hspmd_local_buffer *part, const struct hspmd_box *box, const void *host,
                               bool add, struct hspmd_error *err);
 
-/* Pieces of some boxes, in order, gathered into messages: message m is pieces [first[m], first[m + 1]) of bytes[m] bytes. */
+/* Pieces of some boxes, in order, joined to messages: message m consists of pieces [first[m], first[m + 1]), bytes[m] bytes in all. */
 struct hspmd_pieces {
 	size_t count, capacity;
 	struct hspmd_box *box;
 	size_t message_count, first_capacity, bytes_capacity;
-	size_t *first; /* message_count + 1 entries once it is closed */
+	size_t *first; /* message_count + 1 entries after hspmd_pieces_close */
 	size_t *bytes;
 };
 int hspmd_pieces_add(struct hspmd_pieces *p, const struct hspmd_box *box, size_t element_bytes, struct hspmd_error *err);
@@ -92,36 +93,36 @@ int hspmd_pieces_of(struct hspmd_pieces *p, const struct hspmd_box *box, size_t 
                     struct hspmd_error *err); /* add one and close */
 void hspmd_pieces_free(struct hspmd_pieces *p);
 
-/* Where message m lies in `part` when it is one contiguous piece of host memory, else NULL. */
+/* Address of message m in `part` if it is one contiguous piece of host memory, otherwise NULL. */
 char *hspmd_pieces_in_place(const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part);
 /* Copy message m between a part and a packed host buffer. */
 int hspmd_pieces_pack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part, void *host,
                       struct hspmd_error *err);
 int hspmd_pieces_unpack(struct hspmd_comm *c, const struct hspmd_pieces *p, size_t m, const struct hspmd_local_buffer *part,
                         const void *host, bool add, struct hspmd_error *err);
-/* Make room in c->device_scratch. */
+/* Make c->device_scratch at least this large. */
 int hspmd_comm_need_device_scratch(struct hspmd_comm *c, size_t bytes, struct hspmd_error *err);
-/* Start to send all messages, in place or packed. */
+/* Start to send all messages to `device`, in place or packed. */
 int hspmd_comm_send_pieces(struct hspmd_comm *c, const struct hspmd_pieces *p, const struct hspmd_local_buffer *part, int device,
                            uint64_t tag, struct hspmd_error *err);
 
 /* ---- patterns */
 
-/* The moves that have this device as an end, in the order of the step (exchange.c). in or out data may be NULL where no move reads or
- * writes it. */
+/* Execute the moves that this device sends or receives, in the order of the step (exchange.c). The data of in or out may be NULL if no
+ * move reads or writes it. */
 int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in,
                         const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
-/* Post the receives among these moves into buffers; hspmd_comm_exchange with this tag goes on from there. out: its data need not be known
- * yet. */
+/* Post the receives among these moves into buffers; a later hspmd_comm_exchange with this tag takes them over. out: its data may still
+ * be unknown. */
 int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *out,
                               uint64_t tag, struct hspmd_error *err);
 void hspmd_comm_drop_early(struct hspmd_comm *c);
-/* Bytes of buffers that such an exchange, or such a sum, holds at once (hspmd_comm_scratch_bytes). -1 and err: memory. */
+/* Bytes of scratch buffers that such an exchange, or such a sum, uses at once (hspmd_comm_scratch_bytes). -1 and err: memory. */
 int64_t hspmd_comm_exchange_scratch(const struct hspmd_move *moves, size_t count, const struct hspmd_local_buffer *in,
                                     const struct hspmd_local_buffer *out, int self, bool early, struct hspmd_error *err);
 int64_t hspmd_comm_sum_scratch(const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                                const struct hspmd_local_buffer *out, struct hspmd_error *err);
-/* Sums in member order (reduce.c); member `self` of `step` is this device. */
+/* Sums in member order (reduce.c). self: this device's index among the members of `step`. */
 int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,
                               const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err);
 int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *step, int self, const struct hspmd_local_buffer *in,

@@ -91,7 +91,7 @@ void hspmd_communicator_release(struct hspmd_communicator_cache *c, struct cache
 	bool last = --k->users == 0;
 	if ((broken && used) || last) {
 		group = k->group;
-		k->group = NULL; /* whoever shares it hears that it is gone */
+		k->group = NULL; /* tells the other users that it is aborted */
 	}
 	if (last)
 		for (struct cached_communicator **at = &c->list; *at; at = &(*at)->next)

@@ -8,9 +8,10 @@
 
 #include "common/alloc.h"
 #include "common/log.h"
+#include "common/order.h"
 #include "runtime/comm/devcomm_internal.h"
 
-/* ---- which groups the program wants */
+/* ---- the groups that the program uses */
 
 static uint64_t name_hash(const struct hspmd_devcomm *d, int rank, uint64_t seed)
 {
@@ -28,7 +29,7 @@ static struct devcomm_group *find_group(const struct hspmd_devcomm *d, bool pair
 	return NULL;
 }
 
-/* Enter a call of the group of these ranks (of which this device is one). NULL: memory. */
+/* Register a call of the group of these ranks (which include this device). NULL: memory. */
 static struct devcomm_group *enter_call(struct hspmd_devcomm *d, bool pair, const int *ranks, int count, uint64_t call)
 {
 	struct devcomm_group *g = find_group(d, pair, ranks, count);
@@ -51,13 +52,7 @@ static struct devcomm_group *enter_call(struct hspmd_devcomm *d, bool pair, cons
 	return g;
 }
 
-static int by_number(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return x < y ? -1 : x > y;
-}
-
-/* The slowest link among members. */
+/* Seconds of the slowest link between members. */
 static double link_seconds(const struct hspmd_link_cost *cost, const struct hspmd_comm_step *step, double bytes)
 {
 	double most = 0;
@@ -71,8 +66,8 @@ static double link_seconds(const struct hspmd_link_cost *cost, const struct hspm
 	return most;
 }
 
-/* Around a ring: of padded parts all but one pass every link, each as long as the longest; in a group of single calls each part passes once
- * as it is, but every call costs its beginning (HAP, arXiv 2401.05965, section 4.3). */
+/* Around a ring: with padding, all parts but one pass every link, and each part has the length of the longest; with grouped single
+ * calls, each part passes every link once in its own length, but every call has its latency (HAP, arXiv 2401.05965, section 4.3). */
 static enum devcomm_algorithm choose_algorithm(const struct hspmd_devcomm *d, const struct hspmd_comm_step *step, size_t element_bytes)
 {
 	const struct hspmd_box *part = step->kind == HSPMD_COMM_ALL_GATHER ? step->in : step->out;
@@ -101,7 +96,7 @@ static int add_collective(struct hspmd_devcomm *d, const struct hspmd_devcomm_us
 		ranks[i] = d->o.rank_of[step->members[i]];
 		mine |= ranks[i] == d->o.rank;
 	}
-	qsort(ranks, (size_t)step->member_count, sizeof *ranks, by_number);
+	qsort(ranks, (size_t)step->member_count, sizeof *ranks, hspmd_int_order);
 	struct devcomm_group *g = NULL;
 	bool known = false;
 	if (mine && step->member_count > 1 && ranks[0] >= 0) {
@@ -114,7 +109,7 @@ static int add_collective(struct hspmd_devcomm *d, const struct hspmd_devcomm_us
 		return 0;
 	if (!g || hspmd_array_grow(&d->steps, &d->step_capacity, d->step_count, sizeof *d->steps))
 		return hspmd_fail_memory(err, "preparing communication");
-	/* Every float has four bytes; what has two is faster by the same factor either way. */
+	/* Assumes four bytes per element; with two, both algorithms are faster by the same factor. */
 	d->steps[d->step_count++] = (struct devcomm_step){ step, (int)(g - d->groups), choose_algorithm(d, step, 4) };
 	return 0;
 }
@@ -172,7 +167,7 @@ static int list_groups(struct hspmd_devcomm *d, struct hspmd_error *err)
 
 /* ---- opening */
 
-/* This process and device, among all that may meet. */
+/* Identifies this process and device among all possible members. */
 static uint64_t own_device_id(const struct hspmd_devcomm *d)
 {
 	char host[65] = "";
@@ -214,7 +209,7 @@ int hspmd_devcomm_open(const struct hspmd_devcomm_options *o, struct hspmd_devco
 	return 0;
 }
 
-static void give_groups(struct hspmd_devcomm *d, bool broken)
+static void release_groups(struct hspmd_devcomm *d, bool broken)
 {
 	for (size_t i = 0; i < d->group_count; i++) {
 		if (d->groups[i].made)
@@ -227,7 +222,7 @@ static void give_groups(struct hspmd_devcomm *d, bool broken)
 void hspmd_devcomm_abort(struct hspmd_devcomm *d)
 {
 	if (d)
-		give_groups(d, true);
+		release_groups(d, true);
 }
 
 void hspmd_devcomm_close(struct hspmd_devcomm *d, bool broken)
@@ -238,10 +233,10 @@ void hspmd_devcomm_close(struct hspmd_devcomm *d, bool broken)
 	struct hspmd_device *dev = d->o.device;
 	if (!broken && hspmd_devcomm_stream_wait(d, NULL, 0, &ignored))
 		broken = true;
-	/* Until what reads and writes the buffers is done, or was abandoned. */
+	/* Wait until the device is done with the buffers, unless communication was aborted. */
 	if (!broken && d->buffers && dev->ops->synchronise(dev, &ignored))
 		broken = true;
-	give_groups(d, broken);
+	release_groups(d, broken);
 	for (size_t i = 0; i < d->group_count; i++)
 		free(d->groups[i].ranks);
 	while (d->buffers) {

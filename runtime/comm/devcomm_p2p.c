@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages of a pair on its group, by the order of calls alone. */
+/* Messages between two devices on their group; matched by the order of calls alone. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -16,7 +16,7 @@ struct devcomm_group *hspmd_devcomm_pair(const struct hspmd_devcomm *d, int from
 	return NULL;
 }
 
-/* The moves of a message: how many, their elements, and one of them. */
+/* The moves of a message: their number, their elements, and one of them. */
 struct message {
 	size_t moves, elements;
 	const struct hspmd_move *one;
@@ -43,7 +43,7 @@ static struct message measure(const struct hspmd_move *moves, size_t count, int 
 static int group_of(const struct devcomm_group *g, struct hspmd_communicator **group, struct hspmd_error *err)
 {
 	*group = g->made->group;
-	return *group ? 0 : hspmd_fail(err, "the connection of these devices was given up");
+	return *group ? 0 : hspmd_fail(err, "the communicator of these devices was aborted");
 }
 
 int hspmd_devcomm_send(struct hspmd_devcomm *d, struct devcomm_group *g, const struct hspmd_move *moves, size_t count, int from, int to,

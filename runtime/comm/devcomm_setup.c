@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How members find out which groups they have in common, and make them. */
+/* Members find out which groups they have in common, and create their communicators. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -8,7 +8,7 @@
 #include "common/clock.h"
 #include "runtime/comm/devcomm_internal.h"
 
-/* What goes to the others, in the byte order of the machine: of one with another order `magic` is wrong. */
+/* The announcement to the other members, in the byte order of the machine; a peer with another byte order has a wrong `magic`. */
 #define MAGIC UINT64_C(0x6873706d64646972)
 
 struct head {
@@ -43,9 +43,9 @@ int hspmd_devcomm_address(const struct hspmd_devcomm *d, struct hspmd_address *o
 	return 0;
 }
 
-/* ---- settling */
+/* ---- agreement */
 
-/* Addresses lie at any byte, so parts are copied out. False: it is none. */
+/* Addresses may be unaligned, so they are copied. False: not an announcement. */
 static bool read_head(const struct hspmd_address *a, struct head *head)
 {
 	if (a->size < sizeof *head)
@@ -64,7 +64,7 @@ static bool find_entry(const struct hspmd_address *a, const struct head *head, u
 	return false;
 }
 
-/* Can all of a group's members be in it? Fills in where it comes from: *held, else id. */
+/* Returns true if all members of a group can use it. Sets where its communicator comes from: *held if it exists already, otherwise id. */
 static bool agree(const struct hspmd_devcomm *d, const struct devcomm_group *g, const struct hspmd_address *addresses, uint64_t *held,
                   unsigned char id[HSPMD_COMMUNICATOR_ID_BYTES])
 {
@@ -99,9 +99,9 @@ int hspmd_devcomm_preconnect(struct hspmd_devcomm *d, const struct hspmd_address
 		unsigned char id[HSPMD_COMMUNICATOR_ID_BYTES];
 		if (!agree(d, g, addresses, &held, id))
 			continue;
-		/* Members abandon groups together, so if it is gone here it is gone for all of them. */
+		/* Members abort groups together: if it no longer exists here, it exists for no member. */
 		if (held && !(g->made = hspmd_communicator_acquire(d->o.cache, g->key, held)))
-			return hspmd_fail(err, "a group of %d devices was given up after this generation was prepared", g->count);
+			return hspmd_fail(err, "the communicator of %d devices was aborted after this generation was prepared", g->count);
 		if (!held && !(g->made = hspmd_communicator_create(d->o.cache, d->o.device, g->key, id, g->self, g->count, err)))
 			return -1;
 	}
@@ -114,7 +114,7 @@ int hspmd_devcomm_preconnected(struct hspmd_devcomm *d, struct hspmd_error *err)
 	for (size_t i = 0; i < d->group_count; i++) {
 		struct cached_communicator *made = d->groups[i].made;
 		if (made && !made->group)
-			return hspmd_fail(err, "a group of devices was given up");
+			return hspmd_fail(err, "a communicator was aborted");
 		int rv = made ? made->ops->init_poll(made->group, err) : 1;
 		if (rv != 1)
 			return rv;
@@ -122,7 +122,7 @@ int hspmd_devcomm_preconnected(struct hspmd_devcomm *d, struct hspmd_error *err)
 	return 1;
 }
 
-static int meet_pair(const struct devcomm_group *g, char *memory, struct hspmd_error *err)
+static int connect_pair(const struct devcomm_group *g, char *memory, struct hspmd_error *err)
 {
 	const struct hspmd_communicator_ops *ops = g->made->ops;
 	struct hspmd_communicator *group = g->made->group;
@@ -134,9 +134,9 @@ static int meet_pair(const struct devcomm_group *g, char *memory, struct hspmd_e
 	return ops->stream_wait(group, ticket, err);
 }
 
-/* A connection is made when it is first used, by both ends at once: all of them now, in an order that is the same for everybody, so that
- * nobody waits for one who waits for another. */
-static int meet_pairs(struct hspmd_devcomm *d, struct hspmd_error *err)
+/* A connection is built when both ends first use it. So all pairs connect now, in an order that is the same for all members, so that
+ * there is no circular wait. */
+static int connect_pairs(struct hspmd_devcomm *d, struct hspmd_error *err)
 {
 	struct devcomm_buffer *b = hspmd_devcomm_buffer(d, 64, err);
 	int rv = b ? d->o.device->ops->zero(d->o.device, b->data, 64, err) : -1;
@@ -150,7 +150,7 @@ static int meet_pairs(struct hspmd_devcomm *d, struct hspmd_error *err)
 		}
 		last = next;
 		if (next && next->pair && next->made)
-			rv = meet_pair(next, b->data, err);
+			rv = connect_pair(next, b->data, err);
 	}
 	hspmd_devcomm_buffer_release(b, NULL, 0);
 	return rv ? -1 : d->o.device->ops->synchronise(d->o.device, err);
@@ -169,10 +169,10 @@ int hspmd_devcomm_wait_ready(struct hspmd_devcomm *d, struct hspmd_error *err)
 		if (made)
 			break;
 		if (d->o.abort && atomic_load(d->o.abort))
-			return hspmd_fail(err, "called off while groups of devices were made");
+			return hspmd_fail(err, "aborted while communicators were created");
 		if (hspmd_now() > until)
-			return hspmd_fail(err, "waited %.3g s for groups of devices to be made", d->o.timeout_s);
+			return hspmd_fail(err, "waited %.3g s for communicators to be created", d->o.timeout_s);
 		nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
 	}
-	return meet_pairs(d, err);
+	return connect_pairs(d, err);
 }

@@ -8,18 +8,18 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 
-/* The longest sleep while messages are under way: a transport reports what it can do, so this only bounds what a report that is lost would
- * cost. */
+/* The longest sleep while messages are in transit. The transport wakes the thread when it can make progress, so this only bounds the
+ * cost of a lost wake-up. */
 #define NAP_S 10e-3
 
-enum kind { RUN, EXPECT, FLUSH };
+enum kind { RUN, POST_RECEIVES, FLUSH };
 
 struct task {
 	enum kind kind;
-	struct hspmd_engine_job job; /* FLUSH: of in and in_bytes alone */
+	struct hspmd_engine_job job; /* FLUSH: only in and in_bytes */
 };
 
-/* Memory that issued steps still read or write; the caller's own list. */
+/* Memory that issued steps still read or write; only the caller uses this list. */
 struct span {
 	uint64_t ticket;
 	const char *in, *out;
@@ -36,26 +36,26 @@ struct hspmd_engine {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
-	/* with the lock held */
-	struct task *tasks; /* ring of `capacity`: tickets finished + 1 .. issued, less the one that runs */
+	/* protected by the lock */
+	struct task *tasks; /* ring of `capacity` entries: the tickets finished + 1 .. issued, except the one that runs */
 	size_t first, waiting, capacity;
 	uint64_t issued, finished; /* tickets count from 1 */
-	uint64_t sent;             /* nothing up to this ticket is still being sent */
-	bool busy;                 /* someone uses comm and transport */
-	bool traffic;              /* messages are under way that want to be looked after */
+	uint64_t sent;             /* no send up to this ticket is in transit any more */
+	bool busy;                 /* a thread uses comm and transport */
+	bool traffic;              /* messages are in transit that need progress */
 	bool stop, failed;
 	struct hspmd_error error;
-	/* the caller's */
+	/* used by the caller only */
 	struct span *spans;
 	size_t span_count, span_capacity;
 };
 
-/* ---- whoever has made itself busy */
+/* ---- for the thread that has set `busy` */
 
 static int run_step(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
 {
 	double began = hspmd_now();
-	/* What is being written must not be a message's source still under way. */
+	/* The memory that is written must no longer be the source of a message in transit. */
 	if ((j->out && hspmd_comm_flush(e->comm, j->out, j->out_bytes, err)) ||
 	    hspmd_comm_run(e->comm, j->transfer, j->step, j->dtype, j->in, j->out, j->tag, err)) {
 		const char *word = hspmd_comm_kind_names[j->step->kind];
@@ -72,7 +72,7 @@ static int run_task(struct hspmd_engine *e, const struct task *t, struct hspmd_e
 	switch (t->kind) {
 	case RUN:
 		return run_step(e, &t->job, err);
-	case EXPECT:
+	case POST_RECEIVES:
 		return hspmd_comm_post_receives(e->comm, t->job.transfer, t->job.step, t->job.dtype, t->job.tag, err) < 0 ? -1 : 0;
 	case FLUSH:
 		break;
@@ -80,8 +80,8 @@ static int run_task(struct hspmd_engine *e, const struct task *t, struct hspmd_e
 	return hspmd_comm_flush(e->comm, t->job.in, t->job.in_bytes, err);
 }
 
-/* Called and left with the lock held, which is free meanwhile. task NULL: look after messages under way. */
-static void be_busy(struct hspmd_engine *e, const struct task *task)
+/* Called and returns with the lock held; releases it in between. task NULL: make progress on messages in transit. */
+static void run_unlocked(struct hspmd_engine *e, const struct task *task)
 {
 	struct hspmd_error err = { "" };
 	bool sending = false;
@@ -107,7 +107,7 @@ static void be_busy(struct hspmd_engine *e, const struct task *task)
 	pthread_cond_signal(&e->done);
 }
 
-static struct task take(struct hspmd_engine *e)
+static struct task dequeue(struct hspmd_engine *e)
 {
 	struct task t = e->tasks[e->first];
 	e->first = (e->first + 1) % e->capacity;
@@ -115,7 +115,7 @@ static struct task take(struct hspmd_engine *e)
 	return t;
 }
 
-static void *serve(void *argument)
+static void *run_thread(void *argument)
 {
 	struct hspmd_engine *e = argument;
 	pthread_mutex_lock(&e->lock);
@@ -123,17 +123,17 @@ static void *serve(void *argument)
 		if (e->busy || e->failed || !(e->waiting || e->traffic)) {
 			pthread_cond_wait(&e->work, &e->lock);
 		} else if (e->waiting) {
-			struct task t = take(e);
-			be_busy(e, &t);
+			struct task t = dequeue(e);
+			run_unlocked(e, &t);
 		} else {
-			be_busy(e, NULL);
+			run_unlocked(e, NULL);
 		}
 	}
 	pthread_mutex_unlock(&e->lock);
 	return NULL;
 }
 
-/* ---- the caller */
+/* ---- for the caller */
 
 struct hspmd_engine *hspmd_engine_create(const struct hspmd_engine_options *o, struct hspmd_error *err)
 {
@@ -153,7 +153,7 @@ struct hspmd_engine *hspmd_engine_create(const struct hspmd_engine_options *o, s
 	if (e->comm && !o->threaded)
 		hspmd_comm_use_devcomm(e->comm, o->devcomm);
 	if (e->comm && o->threaded) {
-		e->threaded = !pthread_create(&e->thread, NULL, serve, e);
+		e->threaded = !pthread_create(&e->thread, NULL, run_thread, e);
 		if (!e->threaded)
 			hspmd_fail(err, "cannot start a thread for communication");
 	}
@@ -213,8 +213,8 @@ static int queue(struct hspmd_engine *e, const struct task *t, struct hspmd_erro
 	return 0;
 }
 
-/* The thread sleeps where it waits for work, or in the transport when messages are under way. */
-static int hand_over(struct hspmd_engine *e, const struct task *t, struct hspmd_error *err)
+/* The thread sleeps on its condition while it waits for work, or in the transport while messages are in transit: wake it. */
+static int enqueue(struct hspmd_engine *e, const struct task *t, struct hspmd_error *err)
 {
 	pthread_mutex_lock(&e->lock);
 	int status = queue(e, t, err);
@@ -227,17 +227,17 @@ static int hand_over(struct hspmd_engine *e, const struct task *t, struct hspmd_
 	return status;
 }
 
-/* Until so many tasks are finished. */
-static int await(struct hspmd_engine *e, uint64_t ticket, struct hspmd_error *err)
+/* Wait until this many tasks are finished. */
+static int wait_for_ticket(struct hspmd_engine *e, uint64_t ticket, struct hspmd_error *err)
 {
 	int status = 0;
 	pthread_mutex_lock(&e->lock);
 	while (!e->failed && e->finished < ticket) {
 		if (e->threaded) {
-			pthread_cond_wait(&e->done, &e->lock); /* ends: every wait of a task has a deadline */
+			pthread_cond_wait(&e->done, &e->lock); /* this ends: every wait of a task has a deadline */
 		} else {
-			struct task t = take(e);
-			be_busy(e, &t);
+			struct task t = dequeue(e);
+			run_unlocked(e, &t);
 		}
 	}
 	if (e->failed)
@@ -246,7 +246,7 @@ static int await(struct hspmd_engine *e, uint64_t ticket, struct hspmd_error *er
 	return status;
 }
 
-/* Now, in this thread, when nobody is before it; else through the engine's, and `wait` for it. */
+/* Run the task now in this thread if the queue is empty; otherwise queue it for the engine's thread, and, if `wait`, wait for it. */
 static int do_now(struct hspmd_engine *e, const struct task *t, bool wait, struct hspmd_error *err)
 {
 	pthread_mutex_lock(&e->lock);
@@ -254,7 +254,7 @@ static int do_now(struct hspmd_engine *e, const struct task *t, bool wait, struc
 	int status = 0;
 	if (free_now) {
 		e->issued++;
-		be_busy(e, t);
+		run_unlocked(e, t);
 		status = e->failed ? failed(e, err) : 0;
 		if (e->threaded && e->traffic)
 			pthread_cond_signal(&e->work);
@@ -262,10 +262,10 @@ static int do_now(struct hspmd_engine *e, const struct task *t, bool wait, struc
 	pthread_mutex_unlock(&e->lock);
 	if (free_now)
 		return status;
-	return hand_over(e, t, err) || (wait && await(e, e->issued, err)) ? -1 : 0;
+	return enqueue(e, t, err) || (wait && wait_for_ticket(e, e->issued, err)) ? -1 : 0;
 }
 
-/* Drop spans that nothing reads or writes any more. */
+/* Drop spans that are no longer read or written. */
 static void prune(struct hspmd_engine *e)
 {
 	size_t left = 0;
@@ -280,8 +280,8 @@ static void prune(struct hspmd_engine *e)
 	e->span_count = left;
 }
 
-/* What a task that is about to be issued, as number e->issued + 1, reads and writes. */
-static int note(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
+/* Note what a task reads and writes that is about to be issued with ticket e->issued + 1. */
+static int note_memory(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct hspmd_error *err)
 {
 	if (e->span_count >= 16)
 		prune(e);
@@ -294,24 +294,24 @@ static int note(struct hspmd_engine *e, const struct hspmd_engine_job *j, struct
 int hspmd_engine_issue(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
 {
 	struct task t = { RUN, *job };
-	if (note(e, job, err))
+	if (note_memory(e, job, err))
 		return -1;
-	return !e->threaded && hspmd_comm_step_uses_devcomm(e->comm, job->step) ? do_now(e, &t, false, err) : hand_over(e, &t, err);
+	return !e->threaded && hspmd_comm_step_uses_devcomm(e->comm, job->step) ? do_now(e, &t, false, err) : enqueue(e, &t, err);
 }
 
 int hspmd_engine_run(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
 {
 	struct task t = { RUN, *job };
-	return note(e, job, err) || do_now(e, &t, true, err) ? -1 : 0;
+	return note_memory(e, job, err) || do_now(e, &t, true, err) ? -1 : 0;
 }
 
 int hspmd_engine_start(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
 {
 	struct task t = { RUN, *job };
-	return note(e, job, err) || do_now(e, &t, false, err) ? -1 : 0;
+	return note_memory(e, job, err) || do_now(e, &t, false, err) ? -1 : 0;
 }
 
-static bool brings(const struct hspmd_engine_job *j, int self)
+static bool receives(const struct hspmd_engine_job *j, int self)
 {
 	const struct hspmd_comm_step *s = j->step;
 	if (s->kind == HSPMD_COMM_SEND_RECEIVE)
@@ -324,13 +324,13 @@ static bool brings(const struct hspmd_engine_job *j, int self)
 
 int hspmd_engine_post_receives(struct hspmd_engine *e, const struct hspmd_engine_job *job, struct hspmd_error *err)
 {
-	struct task t = { EXPECT, *job };
-	if (!brings(job, e->self))
+	struct task t = { POST_RECEIVES, *job };
+	if (!receives(job, e->self))
 		return 0;
 	return do_now(e, &t, false, err) ? -1 : 1;
 }
 
-static bool touches(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
+static bool overlaps(const char *a, size_t a_bytes, const char *b, size_t b_bytes)
 {
 	return a && a < b + b_bytes && b < a + a_bytes;
 }
@@ -341,18 +341,18 @@ int hspmd_engine_wait_range(struct hspmd_engine *e, const void *data, size_t byt
 	bool flush = false;
 	for (size_t i = 0; i < e->span_count; i++) {
 		const struct span *s = &e->spans[i];
-		bool sends = writing && touches(s->in, s->in_bytes, data, bytes);
-		if (sends || touches(s->out, s->out_bytes, data, bytes))
+		bool sends = writing && overlaps(s->in, s->in_bytes, data, bytes);
+		if (sends || overlaps(s->out, s->out_bytes, data, bytes))
 			ticket = s->ticket;
 		flush |= sends;
 	}
-	if ((ticket && await(e, ticket, err)) || (!e->threaded && hspmd_comm_stream_wait(e->comm, data, bytes, err)))
+	if ((ticket && wait_for_ticket(e, ticket, err)) || (!e->threaded && hspmd_comm_stream_wait(e->comm, data, bytes, err)))
 		return -1;
 	if (!ticket)
 		return 0;
 	prune(e);
 	for (size_t i = 0; flush && i < e->span_count; i++)
-		if (e->spans[i].ticket <= ticket && touches(e->spans[i].in, e->spans[i].in_bytes, data, bytes)) {
+		if (e->spans[i].ticket <= ticket && overlaps(e->spans[i].in, e->spans[i].in_bytes, data, bytes)) {
 			struct task t = { FLUSH, { .in = e->spans[i].in, .in_bytes = e->spans[i].in_bytes } };
 			if (do_now(e, &t, true, err))
 				return -1;
@@ -365,8 +365,8 @@ int hspmd_engine_drain(struct hspmd_engine *e, struct hspmd_error *err)
 {
 	struct task all = { .kind = FLUSH };
 	if (!e->span_count)
-		return await(e, e->issued, err) || (!e->threaded && hspmd_comm_stream_wait(e->comm, NULL, 0, err)) ? -1 : 0;
-	if (do_now(e, &all, true, err) || await(e, e->issued, err))
+		return wait_for_ticket(e, e->issued, err) || (!e->threaded && hspmd_comm_stream_wait(e->comm, NULL, 0, err)) ? -1 : 0;
+	if (do_now(e, &all, true, err) || wait_for_ticket(e, e->issued, err))
 		return -1;
 	e->span_count = 0;
 	return 0;

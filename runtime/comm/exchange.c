@@ -5,13 +5,13 @@
 #include "common/alloc.h"
 #include "runtime/comm/devcomm_internal.h"
 
-/* Messages of one peer that may be on their way into buffers at a time. */
+/* Number of messages from one peer that are received into buffers at a time. */
 #define WINDOW 4
 
 /* Tags within the step: moves that overwrite, and moves that add. */
 enum { TAG_MOVE = 0, TAG_ADD = 1 };
 
-/* What comes from one peer, message after message. */
+/* The messages from one peer, in order. */
 struct flow {
 	int device;
 	bool add;
@@ -19,7 +19,7 @@ struct flow {
 	size_t posted, done, window;
 	struct hspmd_request **request; /* of message m at m % window */
 	struct hspmd_scratch **scratch; /* NULL: received in place */
-	struct devcomm_group *devcomm;  /* comes straight to the device, all at once; NULL: as above */
+	struct devcomm_group *devcomm;  /* the data are received on the device, all at once; NULL: in host memory */
 	struct devcomm_buffer *buffer;  /* NULL: in place */
 	uint64_t ticket;
 	bool taken;
@@ -31,8 +31,8 @@ struct exchange {
 	uint64_t tag;
 	struct flow *flows;
 	size_t flow_count, flow_capacity;
-	bool early;            /* begun before there is a place for what comes: all of it into buffers */
-	struct exchange *next; /* in the list of those begun early */
+	bool early;            /* posted before the destination is known: everything is received into buffers */
+	struct exchange *next; /* in the list of early exchanges */
 };
 
 static int post(struct exchange *e, struct flow *f, struct hspmd_error *err)
@@ -54,8 +54,8 @@ static int post(struct exchange *e, struct flow *f, struct hspmd_error *err)
 	return 0;
 }
 
-/* The next message of a flow: wait for it, put it where it belongs, let the one after the window come. */
-static int take_next(struct exchange *e, struct flow *f, struct hspmd_error *err)
+/* Process the next message of a flow: wait for it, copy it to its destination, post the receive for the message after the window. */
+static int finish_next(struct exchange *e, struct flow *f, struct hspmd_error *err)
 {
 	size_t slot = f->done % f->window;
 	if (hspmd_transport_wait(e->c->transport, &f->request[slot], 1, err))
@@ -68,7 +68,7 @@ static int take_next(struct exchange *e, struct flow *f, struct hspmd_error *err
 	return rv ? -1 : post(e, f, err);
 }
 
-/* The moves from (or to) one peer that add or do not, as pieces. */
+/* The moves between two devices that add, or that do not, as pieces. */
 static int gather_pieces(const struct hspmd_move *moves, size_t count, int from, int to, bool add, size_t element_bytes,
                          struct hspmd_pieces *p, struct hspmd_error *err)
 {
@@ -79,12 +79,12 @@ static int gather_pieces(const struct hspmd_move *moves, size_t count, int from,
 	return hspmd_pieces_close(p, element_bytes, err);
 }
 
-/* Is this the first move of its pair and kind? Only that one starts a flow. */
+/* Returns true if this is the first move of its pair and kind; only that one starts a flow. */
 static bool first_of_pair(const struct hspmd_move *moves, size_t at)
 {
 	for (size_t i = at; i-- > 0;) {
 		if (moves[i].from != moves[at].from || moves[i].to != moves[at].to)
-			return true; /* ordered by (from, to) */
+			return true; /* moves are ordered by (from, to) */
 		if (!moves[i].add == !moves[at].add)
 			return false;
 	}
@@ -122,7 +122,7 @@ static int start_receives(struct exchange *e, const struct hspmd_move *moves, si
 	return 0;
 }
 
-/* After a failure buffers of receives under way keep their user, so that nobody else gets them. */
+/* After a failure, buffers of pending receives keep their user, so that they are not reused. */
 static void end(struct exchange *e)
 {
 	for (size_t i = 0; i < e->flow_count; i++) {
@@ -146,7 +146,7 @@ static int send_pair(struct exchange *e, const struct hspmd_move *moves, size_t 
 	return rv;
 }
 
-/* Those after this device in the list first, so that not everybody sends to the same one at once. */
+/* First the devices after this one in the list, so that not all devices send to the same one at once. */
 static int start_sends(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
 {
 	int self = e->c->self;
@@ -164,8 +164,8 @@ static int copy_here(struct exchange *e, const struct hspmd_move *m, struct hspm
 	                                err);
 }
 
-/* All of what came straight to the device. */
-static int take_devcomm(struct exchange *e, struct flow *f, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
+/* Complete a receive on the device. */
+static int finish_devcomm(struct exchange *e, struct flow *f, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
 {
 	if (f->taken)
 		return 0;
@@ -185,24 +185,24 @@ static int finish_moves(struct exchange *e, const struct hspmd_move *moves, size
 			struct flow *f = &e->flows[i];
 			if (f->add || f->done == f->pieces.message_count)
 				continue;
-			if (take_next(e, f, err))
+			if (finish_next(e, f, err))
 				return -1;
 			more = true;
 		}
 	}
 	for (size_t i = 0; i < e->flow_count; i++)
-		if (e->flows[i].devcomm && !e->flows[i].add && take_devcomm(e, &e->flows[i], moves, count, err))
+		if (e->flows[i].devcomm && !e->flows[i].add && finish_devcomm(e, &e->flows[i], moves, count, err))
 			return -1;
 	return 0;
 }
 
-/* In the order of the list, which is that of the senders. */
+/* In the order of the list, which is the order of the senders. */
 static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_t count, struct hspmd_error *err)
 {
 	for (size_t i = 0; i < count; i++) {
 		if (moves[i].to != e->c->self || !moves[i].add)
 			continue;
-		/* What they add to may be on its way straight to its place. */
+		/* The values that they are added to may still be in transit to the device. */
 		if (hspmd_comm_stream_wait(e->c, e->out->data, (size_t)hspmd_box_elements(&e->out->box) * e->out->element_bytes, err))
 			return -1;
 		if (moves[i].from == e->c->self) {
@@ -212,10 +212,10 @@ static int finish_adds(struct exchange *e, const struct hspmd_move *moves, size_
 		}
 		for (size_t k = 0; k < e->flow_count; k++) {
 			struct flow *f = &e->flows[k];
-			if (f->add && f->devcomm && f->device == moves[i].from && take_devcomm(e, f, moves, count, err))
+			if (f->add && f->devcomm && f->device == moves[i].from && finish_devcomm(e, f, moves, count, err))
 				return -1;
 			while (f->add && f->device == moves[i].from && f->done < f->pieces.message_count)
-				if (take_next(e, f, err))
+				if (finish_next(e, f, err))
 					return -1;
 		}
 	}
@@ -241,7 +241,7 @@ int hspmd_comm_exchange_early(struct hspmd_comm *c, const struct hspmd_move *mov
 	return 0;
 }
 
-static bool take_early(struct hspmd_comm *c, uint64_t tag, struct exchange *out)
+static bool find_early(struct hspmd_comm *c, uint64_t tag, struct exchange *out)
 {
 	for (struct exchange **at = &c->early; *at; at = &(*at)->next) {
 		struct exchange *e = *at;
@@ -269,7 +269,7 @@ int hspmd_comm_exchange(struct hspmd_comm *c, const struct hspmd_move *moves, si
                         const struct hspmd_local_buffer *out, uint64_t tag, struct hspmd_error *err)
 {
 	struct exchange e = { .c = c, .tag = tag };
-	bool early = take_early(c, tag, &e);
+	bool early = find_early(c, tag, &e);
 	e.in = in;
 	e.out = out;
 	int rv = early ? 0 : start_receives(&e, moves, count, err);

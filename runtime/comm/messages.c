@@ -13,7 +13,7 @@ static int append(struct hspmd_pieces *p, const struct hspmd_box *box, struct hs
 	return 0;
 }
 
-/* Along the outermost dimension first, so that pieces are as contiguous as the box allows. */
+/* Cut along the outermost dimension first, so that pieces are as contiguous as the box allows. */
 static int cut(struct hspmd_pieces *p, const struct hspmd_box *box, int64_t most, struct hspmd_error *err)
 {
 	int64_t elements = hspmd_box_elements(box);
@@ -46,7 +46,7 @@ int hspmd_pieces_close(struct hspmd_pieces *p, size_t element_bytes, struct hspm
 	for (size_t i = 0; i < p->count; i++) {
 		size_t bytes = (size_t)hspmd_box_elements(&p->box[i]) * element_bytes;
 		if (!p->message_count || filled + bytes > HSPMD_COMM_MESSAGE) {
-			/* One entry more than there are messages: the end of the last. */
+			/* One more entry than there are messages: the end of the last one. */
 			if (hspmd_array_grow(&p->first, &p->first_capacity, p->message_count + 1, sizeof *p->first) ||
 			    hspmd_array_grow(&p->bytes, &p->bytes_capacity, p->message_count, sizeof *p->bytes))
 				return hspmd_fail_memory(err, "cutting a box into messages");

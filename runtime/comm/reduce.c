@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reduce-scatter and all-reduce: every element is summed in one place, in member order, and then given to all who want it, so that the bits
- * depend neither on sizes nor on who is first. Each member sends straight to the owner of a range, which moves as many bytes as a ring
- * does, (n-1)/n of the tensor a member and phase (Patarasuk and Yuan 2009), in two rounds instead of 2(n-1). */
+/* Reduce-scatter and all-reduce. Every element is summed in one place, in member order, and then sent to all members that need it, so
+ * that the result depends neither on sizes nor on which member is first. Each member sends directly to the owner of a range, which moves
+ * as many bytes as a ring does, (n-1)/n of the tensor per member and phase (Patarasuk and Yuan 2009), in two rounds instead of 2(n-1). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,12 +10,12 @@
 
 #define WINDOW 4
 
-/* Up to so many bytes in all everybody takes everything and sums for itself: one logarithmic gather. */
+/* Up to this many bytes in total, every member gathers all addends and sums them itself: one logarithmic all-gather. */
 #define SMALL (64u << 10)
 
 enum { TAG_ADDEND = 0, TAG_TOTAL = 1, TAG_SMALL = 2 };
 
-/* The owner's side: addends of its range from all other members, message by message. */
+/* The owner's side: receives addends of its range from all other members, message by message. */
 struct summing {
 	struct hspmd_comm *c;
 	const struct hspmd_comm_step *step;
@@ -24,9 +24,9 @@ struct summing {
 	uint64_t tag;
 	struct hspmd_pieces pieces;
 	struct hspmd_request **request; /* [WINDOW][members] */
-	struct hspmd_scratch **scratch; /* the same */
+	struct hspmd_scratch **scratch; /* of the same shape */
 	const void **source;            /* [members] */
-	bool share;                     /* all-reduce: send the totals to everybody */
+	bool send_totals;               /* all-reduce: send the totals to all members */
 };
 
 static int post(struct summing *s, size_t m, struct hspmd_error *err)
@@ -50,10 +50,10 @@ static int post(struct summing *s, size_t m, struct hspmd_error *err)
 	return 0;
 }
 
-static int share_total(struct summing *s, const void *total, size_t bytes, struct hspmd_scratch *scratch, struct hspmd_error *err)
+static int send_total(struct summing *s, const void *total, size_t bytes, struct hspmd_scratch *scratch, struct hspmd_error *err)
 {
 	int n = s->step->member_count;
-	for (int k = 1; s->share && k < n; k++)
+	for (int k = 1; s->send_totals && k < n; k++)
 		if (hspmd_comm_send(s->c, s->step->members[(s->self + k) % n], s->tag | TAG_TOTAL, total, bytes, scratch, err))
 			return -1;
 	return 0;
@@ -90,7 +90,7 @@ static int sum_message(struct summing *s, size_t m, struct hspmd_error *err)
 	if (total)
 		rv = hspmd_pieces_unpack(s->c, &s->pieces, m, s->out, to, false, err);
 	if (!rv)
-		rv = share_total(s, to, bytes, total, err);
+		rv = send_total(s, to, bytes, total, err);
 	hspmd_comm_scratch_release(own);
 	hspmd_comm_scratch_release(total);
 	return rv;
@@ -156,9 +156,9 @@ int hspmd_comm_reduce_scatter(struct hspmd_comm *c, const struct hspmd_comm_step
 	return rv;
 }
 
-/* ---- all-reduce: on the packed box as a row of elements, of which every member owns an even range */
+/* ---- all-reduce: on the packed box as a row of elements, of which every member owns an equal range */
 
-/* A box of a part as a row; scratch NULL: in place. */
+/* A box of a part as a row; scratch NULL: the box is contiguous there. */
 struct row {
 	struct hspmd_local_buffer part;
 	struct hspmd_scratch *scratch;
@@ -183,7 +183,7 @@ static int make_row(struct hspmd_comm *c, const struct hspmd_local_buffer *part,
 
 static struct hspmd_box range(int64_t elements, int n, int owner)
 {
-	/* In steps of a cache line of the smallest elements, so that ranges do not share one. */
+	/* In units of a cache line of the smallest elements, so that ranges do not share one. */
 	const int64_t unit = 32;
 	int64_t units = (elements + unit - 1) / unit, lo = units * owner / n * unit, hi = units * (owner + 1) / n * unit;
 	return (struct hspmd_box){ .rank = 1, .lo = { lo < elements ? lo : elements }, .hi = { hi < elements ? hi : elements } };
@@ -213,7 +213,7 @@ static int reduce_small(struct hspmd_comm *c, const struct hspmd_comm_step *step
 	return rv;
 }
 
-/* Totals of the other members' ranges, straight to where they belong. */
+/* Receives the totals of the other members' ranges, directly at their destination. */
 struct totals {
 	struct hspmd_request **request;
 	size_t count, capacity;
@@ -242,7 +242,7 @@ static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step
 {
 	int n = step->member_count, rv = 0;
 	int64_t elements = in->box.hi[0];
-	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag, .share = true };
+	struct summing s = { .c = c, .step = step, .self = self, .in = in, .out = out, .tag = tag, .send_totals = true };
 	struct totals totals = { 0 };
 	struct hspmd_box mine = range(elements, n, self);
 	for (int k = 1; !rv && k < n; k++)
@@ -257,7 +257,7 @@ static int reduce_large(struct hspmd_comm *c, const struct hspmd_comm_step *step
 		rv = finish_summing(&s, err);
 	if (!rv)
 		rv = hspmd_transport_wait(c->transport, totals.request, (int)totals.count, err);
-	/* All members are in this step, so these end soon; afterwards out may be used freely. */
+	/* All members take part in this step, so these sends end soon; afterwards out may be used freely. */
 	size_t bytes = (size_t)elements * in->element_bytes;
 	if (!rv)
 		rv = hspmd_comm_flush(c, out->data, bytes, err);
@@ -283,7 +283,7 @@ int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *st
 		rv = bytes * (size_t)step->member_count <= SMALL ? reduce_small(c, step, &from.part, &to.part, tag, err)
 		                                                 : reduce_large(c, step, self, &from.part, &to.part, tag, err);
 	if (rv)
-		return -1; /* the rows' buffers keep their users: messages may be under way */
+		return -1; /* the rows' buffers keep their users: messages may be in transit */
 	if (to.scratch)
 		rv = hspmd_local_buffer_unpack(c, out, &step->out[self], to.part.data, false, err);
 	hspmd_comm_scratch_release(from.scratch);
@@ -291,8 +291,8 @@ int hspmd_comm_all_reduce(struct hspmd_comm *c, const struct hspmd_comm_step *st
 	return rv;
 }
 
-/* Of a box that goes in messages: the buffers of all of it, or of the `window` largest; what lies in place needs none unless it is an
- * addend. */
+/* Scratch bytes for a box that is sent or received in messages: of all messages, or of the `window` largest. A message that is
+ * contiguous in the part needs none unless it is an addend. */
 static int64_t buffers_of(const struct hspmd_box *box, const struct hspmd_local_buffer *part, size_t window, bool addends,
                           struct hspmd_error *err)
 {

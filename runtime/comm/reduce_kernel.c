@@ -4,7 +4,7 @@
 #include "common/half.h"
 #include "runtime/comm/comm_internal.h"
 
-/* Elements summed at a time: the running sum stays in the first-level cache. */
+/* Number of elements summed at a time: the running sum stays in the first-level cache. */
 #define BLOCK 1024
 
 #define ADD_SOURCES(name, type)                                                                                                            \
@@ -24,7 +24,7 @@
 	}
 ADD_SOURCES(add_f32, float)
 ADD_SOURCES(add_f64, double)
-ADD_SOURCES(add_u32, uint32_t) /* I32, without undefined overflow */
+ADD_SOURCES(add_u32, uint32_t) /* I32; unsigned, to avoid undefined overflow */
 
 static void add_bf16(uint16_t *dst, const void *const *src, int sources, size_t elements)
 {

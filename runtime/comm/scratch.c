@@ -4,6 +4,7 @@
 
 #include "common/alloc.h"
 #include "runtime/comm/comm_internal.h"
+#include "runtime/comm/devcomm_internal.h"
 
 #define ALIGN 64
 #define SMALLEST 4096
@@ -13,7 +14,7 @@ size_t hspmd_comm_scratch_size(size_t bytes)
 	size_t size = SMALLEST;
 	while (size < bytes)
 		size *= 2;
-	/* Above a message's size, double steps waste too much. */
+	/* Above the size of a message, doubling wastes too much. */
 	return size > HSPMD_COMM_MESSAGE ? (bytes + HSPMD_COMM_MESSAGE - 1) / HSPMD_COMM_MESSAGE * HSPMD_COMM_MESSAGE : size;
 }
 
@@ -23,7 +24,7 @@ struct hspmd_scratch *hspmd_comm_scratch_acquire(struct hspmd_comm *c, size_t by
 	for (struct hspmd_scratch *s = c->pool; s; s = s->next)
 		if (!s->users && s->size >= bytes && (!best || s->size < best->size))
 			best = s;
-	/* A buffer many times too large would be missing for the message it was made for. */
+	/* A buffer many times too large is kept for the message that it was made for. */
 	if (!best || best->size / 4 > bytes + SMALLEST) {
 		size_t size = hspmd_comm_scratch_size(bytes);
 		struct hspmd_scratch *s = size < bytes ? NULL : aligned_alloc(ALIGN, 2 * ALIGN + size);
@@ -45,7 +46,7 @@ void hspmd_comm_scratch_release(struct hspmd_scratch *s)
 		s->users--;
 }
 
-/* Let go of sends that are done. */
+/* Release sends that are done. */
 static int collect(struct hspmd_comm *c, struct hspmd_error *err)
 {
 	size_t left = 0;
@@ -72,7 +73,7 @@ static int collect(struct hspmd_comm *c, struct hspmd_error *err)
 int hspmd_comm_send(struct hspmd_comm *c, int device, uint64_t tag, const void *data, size_t bytes, struct hspmd_scratch *scratch,
                     struct hspmd_error *err)
 {
-	/* Testing all at every send would be quadratic; a few dozen may gather. */
+	/* Testing all sends at every new one would be quadratic; a few dozen may accumulate. */
 	if (c->pending_count >= 64 && !(c->pending_count & 31) && collect(c, err))
 		return -1;
 	if (hspmd_array_grow(&c->pending, &c->pending_capacity, c->pending_count, sizeof *c->pending))
@@ -102,6 +103,11 @@ int hspmd_comm_poll(struct hspmd_comm *c, bool *sending, struct hspmd_error *err
 	}
 	*sending = c->pending_count > 0;
 	return *sending || c->early;
+}
+
+int hspmd_comm_stream_wait(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err)
+{
+	return c->devcomm ? hspmd_devcomm_stream_wait(c->devcomm, data, bytes, err) : 0;
 }
 
 int hspmd_comm_flush(struct hspmd_comm *c, const void *data, size_t bytes, struct hspmd_error *err)

@@ -17,7 +17,7 @@
 #define BACKLOG 4096
 #define MAX_ADDRESSES 32
 
-/* The blob. `machine` is the kernel's boot and the network namespace: who shares both reaches the Unix socket. */
+/* The blob. `machine` is the kernel's boot id and the network namespace: peers that share both can reach the Unix socket. */
 struct blob_address {
 	uint8_t family; /* 4 or 6 */
 	uint8_t ip[16];
@@ -27,7 +27,7 @@ struct blob {
 	char machine[64];
 	char unix_name[32];
 	uint8_t token[HSPMD_SOCKET_TOKEN];
-	uint16_t port; /* network order; 0: no TCP */
+	uint16_t port; /* network byte order; 0: no TCP */
 	uint16_t count;
 	struct blob_address addresses[MAX_ADDRESSES];
 };
@@ -47,7 +47,7 @@ static void machine_identity(char *text, size_t size)
 	snprintf(text, size, "%.36s %.24s", boot, space);
 }
 
-/* Addresses of this machine's interfaces that are up, loopback left out: count. */
+/* The addresses of this machine's interfaces that are up, except loopback. Returns their number. */
 static int own_addresses(struct blob_address *out)
 {
 	struct ifaddrs *all;
@@ -78,7 +78,7 @@ static int listen_unix(struct hspmd_socket_listener *l, struct hspmd_error *err)
 	l->unix_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (l->unix_fd < 0)
 		return hspmd_fail_errno(err, "making a Unix socket");
-	/* Binding the family alone makes the kernel choose an unused abstract name: no file to clean up. */
+	/* Binding only the family makes the kernel choose an unused abstract name, so there is no file to remove. */
 	struct sockaddr_un name = { .sun_family = AF_UNIX };
 	l->unix_length = sizeof l->unix_name;
 	if (bind(l->unix_fd, (struct sockaddr *)&name, sizeof name.sun_family) || listen(l->unix_fd, BACKLOG) ||
@@ -87,7 +87,7 @@ static int listen_unix(struct hspmd_socket_listener *l, struct hspmd_error *err)
 	return 0;
 }
 
-/* IPv6 that takes IPv4 too, or IPv4 alone; without either the machine has no network and the Unix socket has to do. */
+/* IPv6 that accepts IPv4 too, or else IPv4 alone; without either the machine has no network and the Unix socket must suffice. */
 static int listen_tcp(void)
 {
 	int fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), off = 0;
@@ -141,7 +141,7 @@ int hspmd_socket_address(const struct hspmd_socket_listener *l, struct hspmd_add
 	memcpy(b->magic, magic, sizeof magic);
 	memcpy(b->token, l->token, sizeof b->token);
 	machine_identity(b->machine, sizeof b->machine);
-	/* An abstract name: sun_path begins with a NUL and ends where the length says. */
+	/* An abstract name: sun_path begins with a NUL, and the length says where it ends. */
 	snprintf(b->unix_name, sizeof b->unix_name, "%.*s", (int)(l->unix_length - offsetof(struct sockaddr_un, sun_path) - 1),
 	         l->unix_name.sun_path + 1);
 	struct sockaddr_storage name;
@@ -155,7 +155,7 @@ int hspmd_socket_address(const struct hspmd_socket_listener *l, struct hspmd_add
 	return 0;
 }
 
-/* Leading bits that a and b share; -1 when the families differ. */
+/* Number of leading bits that a and b share; -1 if the families differ. */
 static int common_bits(const struct blob_address *a, const struct blob_address *b)
 {
 	if (a->family != b->family)
@@ -184,8 +184,8 @@ static void add_tcp_endpoint(struct hspmd_socket_endpoint *r, const struct blob_
 	}
 }
 
-/* The peer's addresses by how near they are to one of ours (longest common prefix). One that is exactly ours belongs to a bridge that both
- * machines have and would lead back here. */
+/* Order the peer's addresses by their distance to ours (longest common prefix first). An address that equals one of ours belongs to a
+ * bridge that both machines have; it would lead back to this machine. */
 static void order_endpoints(const struct blob *b, struct hspmd_socket_target *target)
 {
 	struct blob_address mine[MAX_ADDRESSES];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a member of a generation listens, as a blob for its peers; and the addresses to try for reaching one. */
+/* The addresses at which a member of a generation listens, as a blob for its peers; and the endpoints to try for reaching a peer. */
 #ifndef HSPMD_COMM_SOCKET_ADDRESS_H
 #define HSPMD_COMM_SOCKET_ADDRESS_H
 
@@ -14,8 +14,8 @@
 
 #define HSPMD_SOCKET_TOKEN 16
 
-/* A Unix socket for peers on this machine (same kernel, same network namespace) and a TCP socket for others. Whoever connects must show the
- * token, so that a stranger who finds the port gets nowhere. */
+/* A Unix socket for peers on this machine (same kernel, same network namespace) and a TCP socket for others. A peer that connects must
+ * present the token, so that a stranger who finds the port is rejected. */
 struct hspmd_socket_listener {
 	int unix_fd, tcp_fd; /* tcp_fd -1: this machine has no network */
 	struct sockaddr_un unix_name;
@@ -27,7 +27,7 @@ int hspmd_socket_listen(struct hspmd_socket_listener *l, struct hspmd_error *err
 void hspmd_socket_unlisten(struct hspmd_socket_listener *l);
 int hspmd_socket_address(const struct hspmd_socket_listener *l, struct hspmd_address *own, struct hspmd_error *err);
 
-/* A peer's blob, taken apart: its token and what to connect to, likeliest first. */
+/* A peer's blob, decoded: its token, and its endpoints, the likeliest to work first. */
 struct hspmd_socket_endpoint {
 	struct sockaddr_storage name;
 	socklen_t length;

@@ -12,7 +12,7 @@
 
 #include "common/clock.h"
 
-/* One of several addresses that does not answer is given up after this. */
+/* If there are several addresses, one that does not answer is abandoned after this time. */
 #define ROUTE_S 3.0
 
 void hspmd_socket_connection_init(struct hspmd_socket_connection *l, int epoll, void *event, double timeout_s)
@@ -60,7 +60,7 @@ static void watch(struct hspmd_socket_connection *l, bool write)
 	epoll_ctl(l->epoll, EPOLL_CTL_MOD, l->fd, &e);
 }
 
-/* A silent peer on another machine ends the connection by itself some time. */
+/* The kernel closes a connection to a silent peer on another machine after a while. */
 static void tune(int fd, double timeout_s)
 {
 	int on = 1, idle = 5, between = 2, probes = 3;
@@ -73,7 +73,7 @@ static void tune(int fd, double timeout_s)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_ms, sizeof limit_ms);
 }
 
-/* Start on the route at hand; 0 under way, else errno. */
+/* Start to connect to the current endpoint; 0: in progress, otherwise errno. */
 static int try_endpoint(struct hspmd_socket_connection *l)
 {
 	const struct hspmd_socket_endpoint *r = &l->target.endpoints[l->endpoint];
@@ -85,7 +85,7 @@ static int try_endpoint(struct hspmd_socket_connection *l)
 		tune(l->fd, l->timeout_s);
 	int rv = connect(l->fd, (const struct sockaddr *)&r->name, r->length);
 	if (rv && errno == EAGAIN) {
-		/* The listener's queue is full; a Unix socket does not wait for it. */
+		/* The listener's queue is full; connecting to a Unix socket does not wait for it. */
 		close(l->fd);
 		l->fd = -1;
 		l->retry = true;
@@ -102,7 +102,7 @@ static int try_endpoint(struct hspmd_socket_connection *l)
 	return 0;
 }
 
-/* Start on the first route from here on that can be started. */
+/* Start to connect to the first endpoint, from the current one on, that accepts the attempt. */
 static void try_endpoints(struct hspmd_socket_connection *l)
 {
 	int error = 0;
@@ -132,7 +132,7 @@ void hspmd_socket_connection_connect(struct hspmd_socket_connection *l, int own_
 	try_endpoints(l);
 }
 
-/* Write one item as far as the socket takes it: 1 all, 0 not all, -1 the link died. */
+/* Write as much of an item as the socket accepts: 1 all, 0 not all, -1 the connection is dead. */
 static int write_item(struct hspmd_socket_connection *l, struct hspmd_socket_item *item)
 {
 	const size_t head = sizeof item->frame;
@@ -201,7 +201,7 @@ void hspmd_socket_connection_cancel(struct hspmd_socket_connection *l, struct hs
 	item->waiting = false;
 }
 
-/* Has the pending connect ended, or taken too long while there is another route? */
+/* Check whether the pending connect has ended, or takes too long while there is another endpoint. */
 static void step_connecting(struct hspmd_socket_connection *l)
 {
 	if (l->retry) {
@@ -239,7 +239,7 @@ void hspmd_socket_connection_step(struct hspmd_socket_connection *l)
 	}
 	if (l->state != HSPMD_CONNECTION_OPEN)
 		return;
-	/* Nothing ever comes this way but the end. */
+	/* The peer sends nothing on this connection; only its end can arrive. */
 	char byte;
 	ssize_t n = recv(l->fd, &byte, 1, MSG_DONTWAIT);
 	if (n >= 0)

@@ -13,31 +13,10 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 
-/* How long a wait spins before it sleeps: about what a sleep and its wake-up cost, so that spinning at most doubles the price of a wait. */
+/* How long a wait spins before it sleeps: about the cost of sleeping and waking, so that spinning at most doubles the cost of a wait. */
 #define SPIN_S 30e-6
-/* The longest sleep at a time: nothing wakes a sleeper when the abort flag is set. */
+/* The longest sleep: setting the abort flag does not wake a sleeping thread. */
 #define NAP_S 5e-3
-
-static const struct hspmd_transport_ops *const transports[] = {
-#ifdef HAVE_UCX
-	&hspmd_transport_ucx,
-#endif
-	&hspmd_transport_socket,
-	&hspmd_transport_memory,
-};
-
-const struct hspmd_transport_ops *hspmd_transport_find(const char *name, struct hspmd_error *err)
-{
-	char known[128] = "";
-	size_t used = 0;
-	for (size_t i = 0; i < sizeof transports / sizeof transports[0]; i++) {
-		if (!name || !strcmp(name, transports[i]->name))
-			return transports[i];
-		used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", transports[i]->name);
-	}
-	hspmd_fail(err, "transport \"%s\" is not built in; there are: %s", name, known);
-	return NULL;
-}
 
 int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport_ops *ops, const struct hspmd_transport_options *o,
                          struct hspmd_error *err)
@@ -45,7 +24,7 @@ int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport
 	if (o->size < 1 || o->size > HSPMD_TRANSPORT_MAX_RANKS || o->rank < 0 || o->rank >= o->size)
 		return hspmd_fail(err, "transport: rank %d of %d is out of range", o->rank, o->size);
 	if (!(o->timeout_s > 0) || !isfinite(o->timeout_s))
-		return hspmd_fail(err, "transport: a time limit of %g s makes no sense", o->timeout_s);
+		return hspmd_fail(err, "transport: invalid time limit of %g s", o->timeout_s);
 	t->ops = ops;
 	t->options = *o;
 	t->options.names = NULL;
@@ -134,7 +113,7 @@ static const char *describe(const struct hspmd_transport *t, const struct hspmd_
 	return buf;
 }
 
-/* Drop what is done: the number still under way, or -1. *first moves to the first of them. */
+/* Remove requests that are done. Returns the number still in transit, or -1 and err. *first: index of the first of these. */
 static int collect(struct hspmd_transport *t, struct hspmd_request **requests, int count, int *first, struct hspmd_error *err)
 {
 	int left = 0;
@@ -162,7 +141,7 @@ static int collect(struct hspmd_transport *t, struct hspmd_request **requests, i
 int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **requests, int count, struct hspmd_error *err)
 {
 	int first = 0, before = count + 1;
-	double since = 0; /* when something last finished */
+	double since = 0; /* when a request last finished */
 	for (;;) {
 		t->ops->progress(t);
 		int left = collect(t, requests, count, &first, err);
@@ -175,7 +154,7 @@ int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **reque
 		}
 		char what[128];
 		if (hspmd_transport_aborted(t))
-			return hspmd_fail(err, "called off while waiting for %s", describe(t, requests[first], what, sizeof what));
+			return hspmd_fail(err, "aborted while waiting for %s", describe(t, requests[first], what, sizeof what));
 		double waited = now - since;
 		if (waited > t->options.timeout_s)
 			return hspmd_fail(err, "waited %.3g s for %s", t->options.timeout_s,
@@ -185,8 +164,8 @@ int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **reque
 	}
 }
 
-/* Round k of Bruck's algorithm: with 2^k blocks in hand (own first, then those of the following members), pass as many as the member 2^k
- * before still lacks and take as many from the one 2^k after. */
+/* Round k of Bruck's algorithm: each member has 2^k blocks (its own first, then those of the following members). It sends as many as it
+ * still lacks to the member 2^k before, and receives as many from the member 2^k after. */
 int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int count, uint64_t tag, const void *own, size_t bytes,
                                void *all, struct hspmd_error *err)
 {
@@ -197,7 +176,7 @@ int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int 
 		if (ranks[i] == t->options.rank)
 			self = i;
 	if (self < 0 || self >= count)
-		return hspmd_fail(err, "transport: rank %d gathers but is not a member", t->options.rank);
+		return hspmd_fail(err, "transport: rank %d is not a member of its all-gather", t->options.rank);
 	struct {
 		struct hspmd_deferred_free deferred;
 		char blocks[];

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A transport moves bytes between the workers of one generation. One object a generation and worker: opened, connected, used, then closed
- * whole; never repaired (DESIGN). Ranks are 0 .. size-1 of the generation. Messages between a pair with equal tags arrive in order; tags
- * are the caller's.
+/* A transport moves bytes between the workers of one generation. There is one object per generation and worker: opened, connected, used,
+ * then closed as a whole; never repaired (doc/design.md). Ranks are 0 .. size-1 of the generation. Messages between a pair with equal
+ * tags arrive in order; the caller chooses the tags.
  *
- * A send may need the matching receive to be posted before it finishes, and a message is received in full or is an error: both sides name
- * the same number of bytes. Every wait has a deadline and looks at the abort flag. One thread uses a transport at a time; any may wake
- * it. */
+ * A send may not finish before the matching receive is posted. A message is received in full or is an error: both sides pass the same
+ * number of bytes. Every wait has a deadline and checks the abort flag. Only one thread may use a transport at a time; any thread may
+ * wake it. */
 #ifndef HSPMD_COMM_TRANSPORT_H
 #define HSPMD_COMM_TRANSPORT_H
 
@@ -17,11 +17,11 @@
 #include "common/error.h"
 
 #define HSPMD_TRANSPORT_MAX_RANKS (1 << 20)
-#define HSPMD_TAG_LIMIT (UINT64_C(1) << 44) /* tags are below this */
+#define HSPMD_TAG_LIMIT (UINT64_C(1) << 44) /* tags must be smaller */
 
 struct hspmd_transport;
 
-/* One message under way; owned by the transport until it was reported done or failed. First member of every transport's own. */
+/* A message in transit; owned by the transport until it is reported done or failed. First member of every transport's own request. */
 struct hspmd_request {
 	int peer;
 	bool sending;
@@ -36,32 +36,33 @@ struct hspmd_address {
 
 struct hspmd_transport_options {
 	int rank, size;
-	const atomic_int *abort; /* becomes non-zero when waiting is pointless; may be NULL */
+	const atomic_int *abort; /* non-zero: waits fail at once; may be NULL */
 	double timeout_s;        /* for each wait; > 0 */
-	char (*names)[64];       /* size names of the members for messages ("n2:0"), or NULL; copied by open */
+	char (*names)[64];       /* `size` names of the members for error messages ("n2:0"), or NULL; copied by open */
 };
 
 struct hspmd_transport_ops {
 	const char *name; /* "ucx", "socket" (no library needed), "memory" (threads of one process, for tests) */
 	int (*open)(const struct hspmd_transport_options *o, struct hspmd_transport **t, struct hspmd_error *err);
 	int (*address)(struct hspmd_transport *t, struct hspmd_address *own, struct hspmd_error *err); /* caller frees own->data */
-	/* addresses[r] of every member; copied as needed. Pairs connect on first use. Blobs come from peers: they are checked. */
+	/* addresses[r] of every member; copied as needed. Pairs connect when first used. Addresses come from peers and are checked. */
 	int (*connect)(struct hspmd_transport *t, const struct hspmd_address *addresses, struct hspmd_error *err);
-	/* Start. The buffer stays the caller's and untouched until the request is done. Host memory. Never waits for the peer. */
+	/* Start a message, from or to host memory. The caller owns the buffer and must not touch it until the request is done. Never
+	 * waits for the peer. */
 	int (*send)(struct hspmd_transport *t, int to, uint64_t tag, const void *data, size_t bytes, struct hspmd_request **r,
 	            struct hspmd_error *err);
 	int (*receive)(struct hspmd_transport *t, int from, uint64_t tag, void *data, size_t bytes, struct hspmd_request **r,
 	               struct hspmd_error *err);
-	/* Make progress without waiting. */
+	/* Make progress without blocking. */
 	void (*progress)(struct hspmd_transport *t);
-	/* Sleep until progress may be possible, at most `seconds`. May return early. */
+	/* Block until progress may be possible, for at most `seconds`. May return early. */
 	void (*block)(struct hspmd_transport *t, double seconds);
-	/* From any thread: the block under way, or else the next one, returns now. */
+	/* From any thread: the current call of block, or else the next one, returns at once. */
 	void (*wake)(struct hspmd_transport *t);
-	/* 1 done (request freed), 0 not yet, -1 failed (request freed). */
+	/* 1 done (request freed), 0 in transit, -1 and err: failed (request freed). */
 	int (*test)(struct hspmd_transport *t, struct hspmd_request *r, struct hspmd_error *err);
-	/* Throw everything away, pending messages too; peers may be dead. What was sent and reported done still arrives, unless abort is
-	 * set or a peer failed. NULL is fine. */
+	/* Free everything, including pending requests; peers may be dead. Messages that were reported as sent still arrive, unless abort
+	 * is set or a peer failed. NULL is fine. */
 	void (*close)(struct hspmd_transport *t);
 };
 
@@ -75,40 +76,41 @@ struct hspmd_transport {
 	const struct hspmd_transport_ops *ops;
 	struct hspmd_transport_options options;
 	struct hspmd_deferred_free *deferred;
-	int wake_fd; /* readable when somebody wants block to return; for transports that sleep on descriptors */
+	int wake_fd; /* readable if another thread has called wake; for transports that sleep on descriptors */
 };
 
-/* By name; NULL name: the best that is built in. NULL and err (lists what there is). */
+/* The transport of this name; NULL: the best that is built in. NULL and err (lists the names) if there is none. */
 const struct hspmd_transport_ops *hspmd_transport_find(const char *name, struct hspmd_error *err);
 
-/* Wait for requests (NULL entries are skipped, finished ones set to NULL). 0; or -1: failed, deadline ("waited 30 s for 4 MB from n2:0"),
- * or aborted. On -1 the requests left are abandoned: their buffers stay in use until close(). The deadline starts anew when one of them
- * finishes. */
+/* Wait for requests (NULL entries are skipped, finished ones are set to NULL). 0; or -1 and err: one failed, the deadline passed
+ * ("waited 30 s for 4 MB from n2:0"), or the abort flag is set. After -1 the remaining requests are abandoned: their buffers stay in use
+ * until close(). The deadline starts anew whenever one of the requests finishes. */
 int hspmd_transport_wait(struct hspmd_transport *t, struct hspmd_request **requests, int count, struct hspmd_error *err);
 
-/* Everybody's `bytes` at own into all[rank * bytes], on every member of `ranks` (count of them, ascending or not, the same list everywhere;
- * NULL: all ranks; `all` is then in the list's order). Logarithmic number of rounds (Bruck et al. 1997). */
+/* All-gather: every member's `bytes` at own go to all[rank * bytes] on every member of `ranks` (count of them, in any order, the same
+ * list on all members; `all` is then in the order of the list; NULL: all ranks). Takes a logarithmic number of rounds (Bruck et al.
+ * 1997). */
 int hspmd_transport_all_gather(struct hspmd_transport *t, const int *ranks, int count, uint64_t tag, const void *own, size_t bytes,
                                void *all, struct hspmd_error *err);
 
-/* Sum `count` doubles of all members in rank order, same bits for everyone; a member gets the result only when all took part (DESIGN law
- * 3). */
+/* All-reduce: sum `count` doubles of all members in rank order, with the same bits for all; a member gets the result only if all took
+ * part (doc/design.md, law 3). */
 int hspmd_transport_all_reduce_f64(struct hspmd_transport *t, uint64_t tag, double *values, int count, struct hspmd_error *err);
 
-/* Free this block when the transport is closed: for buffers of abandoned requests. */
+/* Free this block when the transport is closed. For buffers of abandoned requests. */
 void hspmd_transport_free_on_close(struct hspmd_transport *t, struct hspmd_deferred_free *deferred);
 
-/* ---- for transports */
+/* ---- for implementations of transports */
 
-/* Check and copy options into t (names too); free them again. */
+/* init: check the options and copy them (and the names) into t. fini: free them. */
 int hspmd_transport_init(struct hspmd_transport *t, const struct hspmd_transport_ops *ops, const struct hspmd_transport_options *o,
                          struct hspmd_error *err);
 void hspmd_transport_fini(struct hspmd_transport *t);       /* when no request is left */
-void hspmd_transport_signal(struct hspmd_transport *t);     /* make wake_fd readable: a `wake` */
-void hspmd_transport_clear_wake(struct hspmd_transport *t); /* no longer */
-/* "n2:0", or "rank 3" where there are no names, into buf; returns buf. */
+void hspmd_transport_signal(struct hspmd_transport *t);     /* make wake_fd readable: implements `wake` */
+void hspmd_transport_clear_wake(struct hspmd_transport *t); /* make wake_fd unreadable again */
+/* "n2:0", or "rank 3" if the members have no names, into buf; returns buf. */
 const char *hspmd_transport_peer(const struct hspmd_transport *t, int rank, char *buf, size_t size);
-/* Is there such a peer and tag? Self counts. */
+/* Fails if there is no such peer or tag. The own rank is a valid peer. */
 int hspmd_transport_check(const struct hspmd_transport *t, int peer, uint64_t tag, struct hspmd_error *err);
 bool hspmd_transport_aborted(const struct hspmd_transport *t);
 

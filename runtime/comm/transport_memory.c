@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of one process: a send finishes when the receiver has copied straight from the sender's buffer. Strict on purpose (nothing is
- * buffered), so that a program which only works because small messages are buffered elsewhere fails here. */
+/* Between threads of one process: a send finishes when the receiver has copied directly from the sender's buffer. Strict on purpose
+ * (nothing is buffered), so that a program that works only because other transports buffer small messages fails here. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,23 +13,23 @@
 
 struct message {
 	struct hspmd_request request;
-	TAILQ_ENTRY(message) own;  /* in its owner's sent or posted */
-	TAILQ_ENTRY(message) laid; /* sends: in the receiver's mailbox until taken */
-	struct mailbox *at;        /* that mailbox; NULL once taken */
+	TAILQ_ENTRY(message) own;  /* in its owner's list `sent` or `posted` */
+	TAILQ_ENTRY(message) laid; /* sends: in the receiver's mailbox until received */
+	struct mailbox *at;        /* that mailbox; NULL once received */
 	int sender;
 	void *data;
 	bool done;
-	size_t offered; /* receives: what came */
+	size_t offered; /* receives: size of the message that arrived */
 };
 TAILQ_HEAD(message_list, message);
 
-/* What others laid down for one member. Lives until its owner and all who connected to it have closed. */
+/* Messages that other members have sent to one member. It exists until its owner and all members that connected to it have closed. */
 struct mailbox {
 	TAILQ_ENTRY(mailbox) registered;
 	uint64_t id;
 	int references;
 	bool closed;
-	bool news; /* since its owner last slept */
+	bool news; /* something has changed since its owner last slept */
 	pthread_cond_t changed;
 	struct message_list laid;
 };
@@ -37,7 +37,7 @@ struct mailbox {
 struct memory_transport {
 	struct hspmd_transport base;
 	struct mailbox *own, **peers;
-	struct message_list sent, posted; /* not yet reported; in the order they were started */
+	struct message_list sent, posted; /* not yet reported; in the order in which they were started */
 };
 
 struct memory_address {
@@ -45,7 +45,7 @@ struct memory_address {
 	uint64_t id;
 };
 
-/* One lock for all: this transport is for tests, where being right is worth more than speed. */
+/* One lock for everything: this transport is for tests, in which simplicity matters more than speed. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static TAILQ_HEAD(, mailbox) registry = TAILQ_HEAD_INITIALIZER(registry);
 static uint64_t last_id;
@@ -61,7 +61,7 @@ static void unreference(struct mailbox *box)
 }
 
 /* With the lock held. */
-static void tell(struct mailbox *box)
+static void notify(struct mailbox *box)
 {
 	box->news = true;
 	pthread_cond_broadcast(&box->changed);
@@ -98,7 +98,7 @@ static void memory_close(struct hspmd_transport *base)
 	for (int r = 0; t->peers && r < base->options.size; r++) {
 		if (!t->peers[r])
 			continue;
-		tell(t->peers[r]);
+		notify(t->peers[r]);
 		unreference(t->peers[r]);
 	}
 	pthread_mutex_unlock(&lock);
@@ -207,7 +207,7 @@ static int memory_send(struct hspmd_transport *base, int to, uint64_t tag, const
 	if (!t->peers[to]->closed) {
 		m->at = t->peers[to];
 		TAILQ_INSERT_TAIL(&m->at->laid, m, laid);
-		tell(m->at);
+		notify(m->at);
 	}
 	pthread_mutex_unlock(&lock);
 	*r = &m->request;
@@ -247,7 +247,7 @@ static void memory_progress(struct hspmd_transport *base)
 		if (m->offered == m->request.bytes && m->offered)
 			memcpy(m->data, s->data, m->offered);
 		if (t->peers[m->sender])
-			tell(t->peers[m->sender]);
+			notify(t->peers[m->sender]);
 	}
 	pthread_mutex_unlock(&lock);
 }
@@ -271,7 +271,7 @@ static void memory_wake(struct hspmd_transport *base)
 {
 	struct memory_transport *t = (struct memory_transport *)base;
 	pthread_mutex_lock(&lock);
-	tell(t->own);
+	notify(t->own);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -282,7 +282,7 @@ static int memory_test(struct hspmd_transport *base, struct hspmd_request *r, st
 	int rv = 0;
 	pthread_mutex_lock(&lock);
 	if (m->done)
-		rv = r->sending || m->offered == r->bytes ? 1 : hspmd_fail(err, "%zu bytes came", m->offered);
+		rv = r->sending || m->offered == r->bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->offered);
 	else if (t->peers[r->peer]->closed)
 		rv = hspmd_fail(err, "it has closed its connections");
 	if (rv) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plain sockets: Unix ones on a machine, TCP between machines. Needs no library, and a peer's death shows at once.
+/* Plain sockets: Unix sockets within a machine, TCP between machines. Needs no library, and detects a peer's death at once.
  *
- * A message of up to EAGER_MAX bytes is written at once and kept by the receiver until its receive is posted; a larger one asks first and
- * is written when the receive is there, straight into its buffer, so that what a receiver must keep for later stays small. */
+ * A message of up to EAGER_MAX bytes is written at once, and the receiver buffers it until its receive is posted. For a larger message
+ * the sender first requests permission; it is written when the receive is posted, directly into the receive's buffer, so that receivers
+ * buffer little. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -20,44 +21,44 @@
 #define EAGER_MAX (64u << 10)
 #define EVENTS 64
 
-enum source { LISTENER, OUTGOING, INCOMING, WAKER }; /* first member of what epoll reports */
+enum source { LISTENER, OUTGOING, INCOMING, WAKER }; /* first member of the data of every epoll event */
 
 enum stage {
-	POSTED,  /* receive: nothing has come; send: not all is written, or not granted yet */
-	GRANTED, /* receive: the sender was told to send */
-	FILLING, /* receive: the body is coming in */
+	POSTED,  /* receive: nothing has arrived; send: not all is written, or permission is missing */
+	GRANTED, /* receive: the sender has permission */
+	FILLING, /* receive: the body is arriving */
 	FINISHED
 };
 
 struct message {
 	struct hspmd_request request;
-	TAILQ_ENTRY(message) entry; /* in its peer's sends or receives */
+	TAILQ_ENTRY(message) entry; /* in its peer's list of sends or receives */
 	void *data;
 	uint64_t id;
 	enum stage stage;
-	size_t came;                   /* receives: bytes offered */
-	struct hspmd_socket_item item; /* what it has written: EAGER or ASK, then DATA; GRANT */
+	size_t received;               /* receives: size of the message that arrived */
+	struct hspmd_socket_item item; /* the frames that it writes: EAGER or REQUEST_TO_SEND, then DATA; CLEAR_TO_SEND */
 };
 
-/* A message without a posted receive: an eager one with its bytes, or one that asks. */
+/* A message without a posted receive: an eager one with its bytes, or a request to send. */
 struct arrival {
 	TAILQ_ENTRY(arrival) entry;
 	uint64_t tag, id;
 	size_t bytes;
 	bool asks;
-	bool whole;             /* eager: all is here */
-	struct message *wanted; /* eager: a receive that was posted while it came in */
+	bool complete;              /* eager: all of it has arrived */
+	struct message *claimed_by; /* eager: a receive that was posted while it arrived */
 	char body[];
 };
 
 struct incoming {
 	enum source source;
-	int fd, peer; /* peer -1: has not said who it is */
+	int fd, peer; /* peer -1: no HELLO frame yet */
 	TAILQ_ENTRY(incoming) entry;
 	struct hspmd_frame frame;
-	size_t got; /* of the frame */
+	size_t got; /* bytes of the frame received */
 	size_t left;
-	char *into; /* where the rest of the body goes; NULL: nowhere */
+	char *into; /* destination of the rest of the body; NULL: it is discarded */
 	struct message *message;
 	struct arrival *arrival;
 	uint8_t token[HSPMD_SOCKET_TOKEN];
@@ -68,7 +69,7 @@ struct peer {
 	struct hspmd_socket_connection out;
 	struct incoming *in;
 	bool in_closed;
-	TAILQ_HEAD(, message) sends, receives; /* in the order they were started */
+	TAILQ_HEAD(, message) sends, receives; /* in the order in which they were started */
 	TAILQ_HEAD(, arrival) arrivals;
 };
 
@@ -79,8 +80,8 @@ struct socket_transport {
 	struct hspmd_socket_listener listener;
 	struct peer *peers;
 	TAILQ_HEAD(, incoming) incoming;
-	int strangers;   /* connections that have not said who they are */
-	bool connecting; /* some links need a look without an event */
+	int strangers;   /* connections without a HELLO frame */
+	bool connecting; /* some connections must be checked even without an event */
 	uint64_t last_id;
 	char waste[64 << 10];
 };
@@ -98,11 +99,11 @@ static void close_incoming(struct socket_transport *t, struct incoming *in)
 		p->in = NULL;
 		p->in_closed = true;
 		struct arrival *a = in->arrival;
-		/* What was coming in never will: its receive is to fail, not to finish. */
+		/* The rest of this message will not arrive: its receive must fail and not finish. */
 		if (in->message)
 			in->message->stage = POSTED;
-		if (a && a->wanted)
-			a->wanted->stage = POSTED;
+		if (a && a->claimed_by)
+			a->claimed_by->stage = POSTED;
 		if (a) {
 			TAILQ_REMOVE(&p->arrivals, a, entry);
 			free(a);
@@ -145,7 +146,7 @@ static void need_link(struct socket_transport *t, struct peer *p)
 
 static void grant(struct socket_transport *t, struct peer *p, struct message *m, uint64_t send_id, uint64_t bytes)
 {
-	m->came = bytes;
+	m->received = bytes;
 	if (bytes != m->request.bytes) {
 		m->stage = FINISHED;
 		return;
@@ -165,12 +166,12 @@ static struct message *posted(struct peer *p, uint64_t tag)
 	return NULL;
 }
 
-static struct arrival *keep_arrival(struct peer *p, const struct hspmd_frame *f, bool asks)
+static struct arrival *add_arrival(struct peer *p, const struct hspmd_frame *f, bool asks)
 {
 	struct arrival *a = malloc(sizeof *a + (asks ? 0 : f->bytes));
 	if (!a)
 		return NULL;
-	*a = (struct arrival){ .tag = f->tag, .id = f->id, .bytes = f->bytes, .asks = asks, .whole = asks };
+	*a = (struct arrival){ .tag = f->tag, .id = f->id, .bytes = f->bytes, .asks = asks, .complete = asks };
 	TAILQ_INSERT_TAIL(&p->arrivals, a, entry);
 	return a;
 }
@@ -181,12 +182,12 @@ static int begin_eager(struct peer *p, struct incoming *in)
 		return -1;
 	struct message *m = posted(p, in->frame.tag);
 	if (m) {
-		m->came = in->frame.bytes;
+		m->received = in->frame.bytes;
 		m->stage = FILLING;
 		in->message = m;
-		in->into = m->came == m->request.bytes ? m->data : NULL;
+		in->into = m->received == m->request.bytes ? m->data : NULL;
 	} else {
-		in->arrival = keep_arrival(p, &in->frame, false);
+		in->arrival = add_arrival(p, &in->frame, false);
 		if (!in->arrival)
 			return -1;
 		in->into = in->arrival->body;
@@ -226,7 +227,7 @@ static int granted(struct peer *p, const struct hspmd_frame *f)
 	return 0;
 }
 
-/* A frame's head is here. -1: not one of ours. */
+/* A frame has arrived, without its body. -1: it is not one of ours. */
 static int begin_frame(struct socket_transport *t, struct incoming *in)
 {
 	const struct hspmd_frame *f = &in->frame;
@@ -245,7 +246,7 @@ static int begin_frame(struct socket_transport *t, struct incoming *in)
 		m = posted(p, f->tag);
 		if (m)
 			grant(t, p, m, f->id, f->bytes);
-		else if (!keep_arrival(p, f, true))
+		else if (!add_arrival(p, f, true))
 			return -1;
 		return 0;
 	case HSPMD_FRAME_CLEAR_TO_SEND:
@@ -256,7 +257,7 @@ static int begin_frame(struct socket_transport *t, struct incoming *in)
 	return -1;
 }
 
-static int greet(struct socket_transport *t, struct incoming *in)
+static int read_hello(struct socket_transport *t, struct incoming *in)
 {
 	uint64_t rank = in->frame.tag;
 	if (memcmp(in->token, t->listener.token, sizeof in->token) || !t->peers || rank >= (uint64_t)t->base.options.size ||
@@ -268,19 +269,19 @@ static int greet(struct socket_transport *t, struct incoming *in)
 	return 0;
 }
 
-/* A frame and its body are here. */
+/* A frame and its body have arrived. */
 static int end_frame(struct socket_transport *t, struct incoming *in)
 {
 	in->got = 0;
 	if (in->frame.kind == HSPMD_FRAME_HELLO)
-		return greet(t, in);
+		return read_hello(t, in);
 	if (in->message)
 		in->message->stage = FINISHED;
 	if (in->arrival) {
 		struct arrival *a = in->arrival;
-		a->whole = true;
-		if (a->wanted) {
-			struct message *m = a->wanted;
+		a->complete = true;
+		if (a->claimed_by) {
+			struct message *m = a->claimed_by;
 			if (a->bytes == m->request.bytes && a->bytes)
 				memcpy(m->data, a->body, a->bytes);
 			m->stage = FINISHED;
@@ -293,7 +294,7 @@ static int end_frame(struct socket_transport *t, struct incoming *in)
 	return 0;
 }
 
-/* Read what has come, a bounded amount so that one peer does not keep the others waiting. */
+/* Read what has arrived, up to a limit so that one peer does not delay the others. */
 static void read_incoming(struct socket_transport *t, struct incoming *in)
 {
 	for (int turn = 0; turn < 32; turn++) {
@@ -415,14 +416,14 @@ static int socket_receive(struct hspmd_transport *base, int from, uint64_t tag, 
 	TAILQ_INSERT_TAIL(&p->receives, m, entry);
 	*r = &m->request;
 	TAILQ_FOREACH(a, &p->arrivals, entry)
-	if (a->tag == tag && !a->wanted)
+	if (a->tag == tag && !a->claimed_by)
 		break;
 	if (!a)
 		return 0;
-	m->came = a->bytes;
-	if (!a->whole) {
+	m->received = a->bytes;
+	if (!a->complete) {
 		m->stage = FILLING;
-		a->wanted = m;
+		a->claimed_by = m;
 		return 0;
 	}
 	if (a->asks) {
@@ -448,10 +449,10 @@ static int test_send(struct peer *p, const struct message *m, struct hspmd_error
 static int test_receive(struct socket_transport *t, struct peer *p, const struct message *m, struct hspmd_error *err)
 {
 	if (m->stage == FINISHED)
-		return m->came == m->request.bytes ? 1 : hspmd_fail(err, "%zu bytes came", m->came);
+		return m->received == m->request.bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->received);
 	if (p->in_closed)
 		return hspmd_fail(err, "it has closed its connections");
-	/* Its connection to us may have been accepted but not read yet. */
+	/* The peer's connection to this member may be accepted, but not read yet. */
 	if (!p->in && !t->strangers && p->out.state == HSPMD_CONNECTION_DEAD)
 		return hspmd_fail(err, "%s", p->out.why);
 	return 0;
@@ -510,16 +511,16 @@ static void socket_close(struct hspmd_transport *base)
 	free(t);
 }
 
-/* Two descriptors a peer, and two transports a generation. */
+/* Two descriptors per peer, and two transports per generation. */
 static void allow_descriptors(int peers)
 {
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_NOFILE, &limit))
 		return;
-	rlim_t wanted = (rlim_t)peers * 4 + 256;
-	if (limit.rlim_cur >= wanted)
+	rlim_t claimed_by = (rlim_t)peers * 4 + 256;
+	if (limit.rlim_cur >= claimed_by)
 		return;
-	limit.rlim_cur = wanted < limit.rlim_max ? wanted : limit.rlim_max;
+	limit.rlim_cur = claimed_by < limit.rlim_max ? claimed_by : limit.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 

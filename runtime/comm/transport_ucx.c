@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* UCX: shared memory on a node, TCP or RDMA between nodes, by its tag-matching calls.
+/* UCX: shared memory within a node, TCP or RDMA between nodes, with its tag-matching functions.
  *
- * Endpoints are made with error mode NONE because the other mode leaves shared memory out. UCX then does not tell when a peer on the same
- * node dies, and what is pending towards it can be neither finished nor cancelled; but a worker can be destroyed with all that pending. So
- * every generation has a worker of its own, nobody asks UCX who is alive, and close() destroys the worker whole.
+ * Endpoints have error mode NONE because the other mode excludes shared memory. UCX then does not report the death of a peer on the same
+ * node, and operations that are pending towards it can be neither finished nor cancelled; but a worker can be destroyed with all of
+ * them. So every generation has its own UCX worker, UCX is not asked which peers are alive, and close() destroys the worker as a whole.
  *
- * A message that is still pending then holds the registration of its memory, which destroying the worker does not give back. ucp_cleanup
- * aborts the process for it where UCX was built with assertions (Debian's 1.18: "region->refcount == 0" in rcache.c). A context that has
- * lost a message is therefore kept until the process ends: 30 kB with UCX 1.13, 200 kB with 1.18, and no descriptor, for each generation
- * that ended so. Doing without the registration cache would avoid it too, at the price of registering every large message anew where there
- * is RDMA.
- */
+ * A message that is still pending then holds the registration of its memory, which is not released when the worker is destroyed. Because
+ * of it, ucp_cleanup aborts the process if UCX was built with assertions (Debian's 1.18: "region->refcount == 0" in rcache.c). A context
+ * that has lost a message is therefore kept until the process ends: 30 kB with UCX 1.13, 200 kB with 1.18, and no descriptor, for each
+ * generation that ended this way. Disabling the registration cache would avoid this too, but would register every large message anew on
+ * RDMA. */
 #include <math.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -23,12 +22,12 @@
 #include "common/clock.h"
 #include "runtime/comm/transport.h"
 
-/* How long a close waits for what was sent to leave this process. */
+/* How long a close waits until sent messages have left this process. */
 #define FLUSH_S 2.0
-/* The longest sleep meanwhile: nothing wakes a sleeper when the abort flag is set. */
+/* The longest sleep during that wait: setting the abort flag does not wake a sleeping thread. */
 #define NAP_S 5e-3
 
-/* UCX matches 64 bits: the sender above the caller's tag. */
+/* UCX matches 64 bits: the sender's rank is above the caller's tag. */
 #define TAG_BITS 44
 _Static_assert(HSPMD_TAG_LIMIT == UINT64_C(1) << TAG_BITS && HSPMD_TRANSPORT_MAX_RANKS <= 1 << (64 - TAG_BITS),
                "a rank and a tag fit in 64 bits");
@@ -40,14 +39,14 @@ struct ucx_message {
 	TAILQ_ENTRY(ucx_message) all;
 	bool done;
 	ucs_status_t status;
-	size_t came; /* receives */
+	size_t received; /* receives: size of the message */
 };
 
 struct ucx_peer {
 	struct ucx_transport *transport;
-	void *address; /* until the endpoint is made */
+	void *address; /* until the endpoint exists */
 	ucp_ep_h ep;
-	ucs_status_t failed; /* UCS_OK while nothing is known */
+	ucs_status_t failed; /* UCS_OK: no failure is known */
 };
 
 struct ucx_transport {
@@ -55,23 +54,23 @@ struct ucx_transport {
 	ucp_context_h context;
 	ucp_worker_h worker;
 	int event_fd;
-	bool failed; /* some message failed: a flush could wait for the dead */
+	bool failed; /* a message has failed: a flush could wait for a dead peer */
 	struct ucx_peer *peers;
 	TAILQ_HEAD(, ucx_message) all;
 };
 
-/* Contexts that are never cleaned up; a list, so that they do not count as leaked. */
+/* Contexts that are never cleaned up; in a list, so that leak checkers do not report them. */
 struct kept_context {
 	struct kept_context *next;
 	ucp_context_h context;
 };
 static _Atomic(struct kept_context *) kept_contexts;
 
-static void keep_context(ucp_context_h context)
+static void leak_context(ucp_context_h context)
 {
 	struct kept_context *k = malloc(sizeof *k);
 	if (!k)
-		return; /* it stays all the same */
+		return; /* it stays allocated nevertheless */
 	k->context = context;
 	k->next = atomic_load(&kept_contexts);
 	while (!atomic_compare_exchange_weak(&kept_contexts, &k->next, k))
@@ -112,11 +111,11 @@ static void ucx_close(struct hspmd_transport *base)
 		pending |= !m->done;
 		if (!pending)
 			close_flushed(t);
-		/* May still call back into messages: they go afterwards. */
+		/* UCX may still call back into messages until here: they are freed afterwards. */
 		ucp_worker_destroy(t->worker);
 	}
 	if (t->context && (pending || t->failed))
-		keep_context(t->context);
+		leak_context(t->context);
 	else if (t->context)
 		ucp_cleanup(t->context);
 	while ((m = TAILQ_FIRST(&t->all))) {
@@ -147,7 +146,7 @@ static int open_worker(struct ucx_transport *t, struct hspmd_error *err)
 		t->context = NULL;
 		return fail_ucx(err, "starting", status);
 	}
-	/* The worker's main thread opens it, another may use it later; never two at once. */
+	/* The worker process's main thread opens it, another thread may use it later; never two at once. */
 	ucp_worker_params_t worker = { .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SERIALIZED };
 	status = ucp_worker_create(t->context, &worker, &t->worker);
 	if (status != UCS_OK) {
@@ -200,7 +199,7 @@ static int ucx_connect(struct hspmd_transport *base, const struct hspmd_address 
 	struct ucx_transport *t = (struct ucx_transport *)base;
 	for (int r = 0; r < base->options.size; r++) {
 		char peer[80];
-		/* UCX has no call that checks an address; what is shorter than its fixed part would be read past its end. */
+		/* UCX has no function that checks an address; it would read past the end of one shorter than its fixed part. */
 		if (addresses[r].size < 16 || addresses[r].size > 1 << 20)
 			return hspmd_fail(err, "%s has sent no UCX address", hspmd_transport_peer(base, r, peer, sizeof peer));
 		t->peers[r].transport = t;
@@ -254,7 +253,7 @@ static void on_sent(void *ucx, ucs_status_t status, void *arg)
 static void on_received(void *ucx, ucs_status_t status, const ucp_tag_recv_info_t *info, void *arg)
 {
 	struct ucx_message *m = arg;
-	m->came = status == UCS_OK ? info->length : 0;
+	m->received = status == UCS_OK ? info->length : 0;
 	on_sent(ucx, status, arg);
 }
 
@@ -347,9 +346,9 @@ static int ucx_test(struct hspmd_transport *base, struct hspmd_request *r, struc
 	if (m->done && m->status != UCS_OK)
 		rv = fail_ucx(err, "the transfer", m->status);
 	else if (m->done)
-		rv = r->sending || m->came == r->bytes ? 1 : hspmd_fail(err, "%zu bytes came", m->came);
+		rv = r->sending || m->received == r->bytes ? 1 : hspmd_fail(err, "received %zu bytes", m->received);
 	else if (t->peers[r->peer].failed != UCS_OK)
-		return fail_ucx(err, "the connection", t->peers[r->peer].failed); /* UCX may still own it: close() frees it */
+		return fail_ucx(err, "the connection", t->peers[r->peer].failed); /* UCX may still own the request: close() frees it */
 	if (rv) {
 		t->failed |= rv < 0;
 		TAILQ_REMOVE(&t->all, m, all);

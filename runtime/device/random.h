@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random numbers that are a pure function of (seed, stream, index): every device and every plan draws the same ones. Philox4x32-10 (Salmon
- * et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011) keyed by seed and counted by stream and index; normal ones by Box and
- * Muller. The index is that of an element in the full tensor, wherever a part of it lies. */
+ * et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011), keyed by seed and counted by stream and index; normal numbers by Box and
+ * Muller. The index is that of an element in the full tensor, whichever device holds it. */
 #ifndef HSPMD_DEVICE_RANDOM_H
 #define HSPMD_DEVICE_RANDOM_H
 
@@ -32,7 +32,7 @@ HSPMD_RANDOM void hspmd_random_words(uint64_t seed, uint64_t stream, uint64_t in
 		word[i] = x[i];
 }
 
-/* Four of mean 0 and deviation 1: those of indices 4 * block .. 4 * block + 3. */
+/* Four normal numbers of mean 0 and deviation 1, for the indices 4 * block .. 4 * block + 3. */
 HSPMD_RANDOM void hspmd_random_normals(uint64_t seed, uint64_t stream, uint64_t block, double normal[4])
 {
 	uint32_t w[4];
@@ -53,8 +53,8 @@ HSPMD_RANDOM double hspmd_random_normal(uint64_t seed, uint64_t stream, uint64_t
 
 /* ---- indices */
 
-/* Where the elements of a local part stand in the full tensor. Dimensions from the last; one that the part has whole is one with the
- * dimension before it, so that most parts take no division. */
+/* Indices of a local part's elements in the full tensor. Dimensions start from the last; a dimension that the part has in full is merged
+ * with the dimension before it, so that most parts need no division. */
 struct hspmd_index_map {
 	int rank;                                              /* 1 ... HSPMD_MAX_RANK */
 	int64_t first;                                         /* index of element 0 */
@@ -64,8 +64,7 @@ struct hspmd_index_map {
 static inline struct hspmd_index_map hspmd_index_map_of(const struct hspmd_view *v)
 {
 	struct hspmd_index_map map = { 1, 0, { v->rank ? v->shape[v->rank - 1] : 1 }, { 1 } };
-	int64_t size = v->rank ? v->full[v->rank - 1] : 1,
-	        stride = size; /* of the dimension being put together; of the next in the full tensor */
+	int64_t size = v->rank ? v->full[v->rank - 1] : 1, stride = size; /* of the merged dimension; of the next one in the full tensor */
 	map.first = v->rank ? v->start[v->rank - 1] : 0;
 	for (int d = v->rank - 2; d >= 0; d--) {
 		int last = map.rank - 1;
@@ -83,7 +82,7 @@ static inline struct hspmd_index_map hspmd_index_map_of(const struct hspmd_view 
 	return map;
 }
 
-/* Of local element i. *run: how many from it on have indices that follow one another. */
+/* Index of local element i. *run: the number of elements from i on that have consecutive indices. */
 HSPMD_RANDOM int64_t hspmd_index_at(const struct hspmd_index_map *map, int64_t i, int64_t *run)
 {
 	int64_t index = map->first;

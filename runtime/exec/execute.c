@@ -15,20 +15,21 @@
 struct hspmd_executor {
 	struct hspmd_executor_options o;
 	const struct hspmd_program *p;
-	struct hspmd_engine *flow;    /* what passes wait for; NULL: one device */
-	struct hspmd_engine *overlap; /* of gradients, and what brings parameters back */
+	struct hspmd_engine *flow;    /* communication that passes wait for; NULL: there is one device */
+	struct hspmd_engine *overlap; /* sums of gradients, and gathering of parameters */
 	bool threaded;                /* engines have threads */
-	char *bases[2];               /* by region, on the device */
-	bool borrowed[2];             /* from o.persistent */
-	struct hspmd_spill spilled; /* where the fixed region is while another plan has the device's memory; the device may not reach it */
+	char *bases[2];               /* by arena, on the device */
+	bool borrowed[2];             /* belongs to o.persistent */
+	struct hspmd_spill spilled;   /* the fixed arena while another plan uses the device memory; the device may be unable to access it */
 	void *workspace;
 	size_t workspace_bytes;
 	double *scalar;                /* on the device: sum of squares */
 	bool copied;                   /* copies of parameters in the operators' type are up to date */
-	char *samples;                 /* host: one READ's worth */
-	struct hspmd_op_attr *updates; /* of every parameter's */
-	struct hspmd_kernel_args *all; /* what every parameter is updated with, where the device takes many at once; else NULL */
-	struct hspmd_replay *replay;   /* NULL: each instruction by itself */
+	char *samples;                 /* in host memory, for one READ */
+	struct hspmd_op_attr *updates; /* one entry per parameter */
+	struct hspmd_kernel_args
+	        *all; /* the arguments of every parameter's update, if the device can run a batch of updates; otherwise NULL */
+	struct hspmd_replay *replay; /* NULL: every instruction is run on its own */
 };
 
 _Static_assert(HSPMD_TOTALS_COUNT == HSPMD_PERSISTENT_TOTALS, "a step's totals outlive the process");
@@ -56,7 +57,7 @@ static void see_sum(void *context, int number, double began, double ended)
 	hspmd_timeline_add(context, HSPMD_LANE_SUMS, number, began, ended);
 }
 
-/* Who measures what an instruction takes wants them one after another. */
+/* For measuring single instructions, they must run one after another. */
 static int start_engines(struct hspmd_executor *ex, struct hspmd_error *err)
 {
 	const struct hspmd_executor_options *o = &ex->o;
@@ -196,7 +197,7 @@ void hspmd_executor_set_samples(struct hspmd_executor *ex, struct hspmd_sample_s
 int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;
-	if (program != ex->p) { /* where programs alternate, recordings would be made more often than used */
+	if (program != ex->p) { /* if programs alternate, segments would be captured more often than they are launched */
 		hspmd_replay_destroy(ex->replay);
 		ex->replay = NULL;
 	}
@@ -229,7 +230,7 @@ static size_t slot_bytes(const struct hspmd_executor *ex, int slot)
 	return slot < 0 ? 0 : ex->p->slot_types[ex->p->slots[slot].slot_type].bytes;
 }
 
-/* ---- the state's start */
+/* ---- initial state */
 
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err)
 {
@@ -254,7 +255,7 @@ static int read_samples(struct hspmd_executor *ex, const struct hspmd_instructio
 	return ex->o.device->ops->to_device(ex->o.device, hspmd_executor_slot_data(ex, in->out[0]), ex->samples, slot_type->bytes, err);
 }
 
-/* What the kernel of an instruction is given; attr NULL: the instruction's own. */
+/* The kernel arguments of an instruction; attr NULL: the instruction's own. */
 static void set_args(const struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
                      struct hspmd_kernel_args *args)
 {
@@ -300,8 +301,8 @@ static struct hspmd_engine_job job_of(const struct hspmd_executor *ex, const str
 	};
 }
 
-/* Gradients (and parameters, which go the same way back) have an engine of their own: what passes wait for never stands behind a sum whose
- * peers are late. */
+/* Gradients (and parameters, which return the same way) have their own engine, so that communication that passes wait for is never
+ * queued behind a sum whose peers are late. */
 static struct hspmd_engine *engine_of(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
 {
 	if (in->kind != HSPMD_INSTRUCTION_COMM)
@@ -309,7 +310,7 @@ static struct hspmd_engine *engine_of(const struct hspmd_executor *ex, const str
 	return in->micro_batch < 0 ? ex->overlap : ex->flow;
 }
 
-/* Does the first operator to come use what this one brings? Then nothing can go on beside it. */
+/* Returns true if the next operator uses the result of this instruction, so that the transfer cannot overlap with computation. */
 static bool is_awaited(const struct hspmd_executor *ex, const struct hspmd_instruction *in)
 {
 	const struct hspmd_instruction *next = in + 1, *end = ex->p->instructions + ex->p->vote;
@@ -330,7 +331,7 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 {
 	struct hspmd_engine *engine = engine_of(ex, in);
 	if (!engine)
-		return hspmd_fail(err, "a program for one device wants to communicate");
+		return hspmd_fail(err, "a program for one device has communication");
 	struct hspmd_engine_job job = job_of(ex, in);
 	if (engine == ex->overlap)
 		return ex->o.seconds ? hspmd_engine_run(engine, &job, err) : hspmd_engine_issue(engine, &job, err);
@@ -339,9 +340,9 @@ static int run_comm(struct hspmd_executor *ex, const struct hspmd_instruction *i
 	return ex->threaded && !is_awaited(ex, in) ? hspmd_engine_issue(engine, &job, err) : hspmd_engine_run(engine, &job, err);
 }
 
-/* What is read must have come, and what is written must be no message's source or destination still under way. Steps of one engine follow
- * one another. */
-static int settle(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
+/* Wait until all slots that are read have been received, and no slot that is written is still the source or destination of a message.
+ * Steps on one engine run in order. */
+static int wait_for_slots(struct hspmd_executor *ex, const struct hspmd_instruction *in, struct hspmd_error *err)
 {
 	struct hspmd_engine *own = engine_of(ex, in), *engines[] = { ex->flow, ex->overlap };
 	for (int e = 0; ex->flow && e < 2; e++) {
@@ -362,14 +363,14 @@ static int drain(struct hspmd_executor *ex, struct hspmd_error *err)
 	return ex->flow && (hspmd_engine_drain(ex->overlap, err) || hspmd_engine_drain(ex->flow, err)) ? -1 : 0;
 }
 
-/* How far receiving has got before the instructions: those looked at, and the last of them that receives. */
+/* How far receives are posted ahead of the instructions: the instructions checked so far, and the last of them that receives. */
 struct ahead {
 	size_t looked, coming;
 };
 
-/* Let what the next receiving instruction brings come while those before it compute; all in the order of the program, which is that in
- * which a group of devices has its messages. */
-static int expect_next(struct hspmd_executor *ex, size_t now, struct ahead *ahead, struct hspmd_error *err)
+/* Post the receives of the next receiving instruction while the instructions before it compute. All in the program's order, in which a
+ * device group has its messages. */
+static int post_receives(struct hspmd_executor *ex, size_t now, struct ahead *ahead, struct hspmd_error *err)
 {
 	const struct hspmd_program *p = ex->p;
 	while (ex->flow && ahead->coming <= now && ahead->looked < p->vote) {
@@ -386,7 +387,7 @@ static int expect_next(struct hspmd_executor *ex, size_t now, struct ahead *ahea
 	return 0;
 }
 
-/* The norm of a gradient, and where the device takes many at once, of all that follow. *i: becomes the last. */
+/* The norm of a gradient and, if the device can run a batch, of all that follow directly. *i: becomes the last of them. */
 static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *err)
 {
 	static const struct hspmd_op_attr none;
@@ -397,7 +398,7 @@ static int run_norms(struct hspmd_executor *ex, size_t *i, struct hspmd_error *e
 	set_args(ex, in, &none, &ex->all[0]);
 	for (; *i + 1 < ex->p->vote && ex->p->instructions[*i + 1].kind == HSPMD_INSTRUCTION_NORM; ++*i) {
 		const struct hspmd_instruction *next = &ex->p->instructions[*i + 1];
-		if (settle(ex, next, err))
+		if (wait_for_slots(ex, next, err))
 			return -1;
 		set_args(ex, next, &none, &ex->all[count++]);
 	}
@@ -411,8 +412,8 @@ static int run_recorded(void *executor, size_t *i, struct hspmd_error *err)
 	return in->kind == HSPMD_INSTRUCTION_NORM ? run_norms(ex, i, err) : run_kernel(ex, in, NULL, err);
 }
 
-/* Where somebody measures: enter what the instruction took, since *then. */
-static int take_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err)
+/* If instructions are measured: record the time that the instruction took since *then. */
+static int record_time(struct hspmd_executor *ex, size_t i, double *then, struct hspmd_error *err)
 {
 	const struct hspmd_instruction *in = &ex->p->instructions[i], *next = in + 1;
 	if (!ex->o.seconds)
@@ -456,15 +457,15 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 		return -1;
 	for (size_t i = 0; i < p->vote; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		int status = settle(ex, in, err);
+		int status = wait_for_slots(ex, in, err);
 		if (!status)
-			status = expect_next(ex, i, &ahead, err);
+			status = post_receives(ex, i, &ahead, err);
 		double began = hspmd_now();
 		times->communication_s += began - then;
 		then = began;
 		size_t end = hspmd_replay_segment_end(ex->replay, i);
 		for (size_t k = i + 1; !status && k < end; k++)
-			status = settle(ex, &p->instructions[k], err);
+			status = wait_for_slots(ex, &p->instructions[k], err);
 		int replayed = !status && end > i ? hspmd_replay_run_segment(ex->replay, i, end, run_recorded, ex, err) : 0;
 		if (replayed < 0)
 			status = -1;
@@ -475,7 +476,7 @@ int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hsp
 			         : in->kind == HSPMD_INSTRUCTION_RUN  ? run_kernel(ex, in, NULL, err)
 			         : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
 			                                              : run_norms(ex, &i, err);
-		if (status || take_time(ex, i, &measured, err))
+		if (status || record_time(ex, i, &measured, err))
 			return -1;
 		double now = hspmd_now();
 		if (ex->o.timeline && in->kind != HSPMD_INSTRUCTION_COMM)
@@ -513,7 +514,7 @@ int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hs
 	return status;
 }
 
-/* `count` elements from `first` on, as a row. */
+/* `count` elements starting with `first`, as a row. */
 static struct hspmd_view part_of(const struct hspmd_view *v, int64_t first, int64_t count)
 {
 	return (struct hspmd_view){ .data = v->data ? (char *)v->data + (size_t)first * hspmd_dtype_bytes(v->dtype) : NULL,
@@ -523,7 +524,7 @@ static struct hspmd_view part_of(const struct hspmd_view *v, int64_t first, int6
 		                    .full = { count } };
 }
 
-/* One parameter, block by block. *block: number of the first; of the one behind the last. */
+/* Update one parameter, block by block. *block: number of its first block; on return, of the one after its last. */
 static int update_persistent(struct hspmd_executor *ex, const struct hspmd_instruction *in, const struct hspmd_op_attr *attr,
                              uint64_t *block, struct hspmd_error *err)
 {
@@ -579,7 +580,7 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 			continue;
 		}
 		int status = ex->o.persistent ? update_persistent(ex, in, own, &block, err) : run_kernel(ex, in, own, err);
-		if (status || take_time(ex, i, &measured, err))
+		if (status || record_time(ex, i, &measured, err))
 			return -1;
 	}
 	if (count && ex->o.device->ops->run_batch(ex->o.device, HSPMD_OP_ADAMW, ex->all, count, err))
@@ -592,7 +593,7 @@ int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct 
 
 int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err)
 {
-	/* An update leaves copies behind; a state that was filled from elsewhere does not. */
+	/* An update writes copies too; a state that was filled otherwise has no copies yet. */
 	if (!ex->copied && hspmd_parameters_copy(ex->p, ex->o.device, ex->bases, ex->o.job, updates, err))
 		return -1;
 	ex->copied = true;

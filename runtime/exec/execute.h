@@ -1,101 +1,97 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Executing a program: one loop over its instructions. A step is gradients, vote, commit; nothing of the state changes before the vote has
- * been answered by everyone (DESIGN law 3). */
+/* The executor runs a program: one loop over its instructions. A step consists of gradients, vote and commit; the state does not change
+ * before all devices have answered the vote (doc/design.md, law 3). */
 #ifndef HSPMD_EXEC_EXECUTE_H
 #define HSPMD_EXEC_EXECUTE_H
 
 #include "common/format/job.h"
 #include "runtime/comm/engine.h"
+#include "runtime/input/sample_source.h"
 #include "runtime/state/persistent.h"
 #include "runtime/program/program.h"
 #include "runtime/exec/timeline.h"
 
 struct hspmd_executor;
 
-/* Where the graph's inputs come from. `read` fills `to` with positions [start, start + count) of input `name` (dimension 1; a position may
- * hold several elements) of sample number `number` of all training (step * global batch + place in the batch): the same for everyone who
- * asks, whenever (DESIGN law 1). */
-struct hspmd_sample_source {
-	int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err);
-	void *context;
-};
-
 struct hspmd_executor_options {
-	const struct hspmd_program *program; /* borrowed, like all here */
+	const struct hspmd_program *program; /* borrowed, like all pointers here */
 	struct hspmd_device *device;
-	struct hspmd_transport *transport; /* NULL: the plan has one device */
-	struct hspmd_devcomm *devcomm[2];  /* what of passes, and of the rest, goes straight between devices; NULL: nothing */
-	struct hspmd_transport
-	        *overlap_transport; /* another between the same members, for what goes on beside computation; NULL: nothing does */
-	const int *rank_of;         /* transport rank of a device number, -1: not a member */
-	int device_count;           /* entries of rank_of */
-	const int *voters;          /* transport ranks of the plan's devices, the same list everywhere */
+	struct hspmd_transport *transport; /* NULL if the plan has one device */
+	struct hspmd_devcomm *devcomm[2];  /* device-to-device communication of the passes, and of the rest of the step; NULL: none */
+	struct hspmd_transport *overlap_transport; /* a second transport between the same members, for communication that overlaps
+	                                              computation; NULL: none overlaps */
+	const int *rank_of;                        /* transport rank by device number; -1: not a member */
+	int device_count;                          /* number of entries of rank_of */
+	const int *voters;                         /* transport ranks of the plan's devices, the same list on all devices */
 	int voter_count;
 	struct hspmd_sample_source samples;
 	const struct hspmd_job *job;
-	struct hspmd_timeline *timeline;     /* NULL, or what the latest step did when */
-	struct hspmd_persistent *persistent; /* holds what must outlive the process, of hspmd_executor_persistent_bytes; the device's memory
-	                                        is the host's. NULL: nothing does */
-	double *seconds; /* NULL, or an entry per instruction: what it took when it last ran. The device is waited for where layer or pass
-	                  * change, so an instruction before may have done its work in the time of the last one of its layer. */
+	struct hspmd_timeline *timeline;     /* records when the latest step did what; NULL: nothing is recorded */
+	struct hspmd_persistent *persistent; /* memory that outlives the process, of hspmd_executor_persistent_bytes; only if the device
+	                                        computes in host memory. NULL: nothing outlives it */
+	double *seconds; /* NULL, or one entry per instruction: seconds of its latest run. The executor waits for the device only between
+	                    layers and passes, so the time of an instruction may be counted with the last one of its layer. */
 };
 
-/* What outlives the process: parameters and moments, and the gradients with which a step that was voted for can be ended. */
+/* Bytes of the memory that outlives the process: parameters and moments, and the gradients that are needed to complete a step after its
+ * vote. */
 size_t hspmd_executor_persistent_bytes(const struct hspmd_program *p);
-size_t hspmd_executor_persistent_arena(const struct hspmd_program *p); /* where the arena begins in it; 0: it lies elsewhere */
-/* Two programs of one layout have the same there. */
+size_t hspmd_executor_persistent_arena(const struct hspmd_program *p); /* offset of the transient arena in it; 0: the arena is elsewhere */
+/* Hash of the layout of that memory. Two programs with the same hash have the same layout. */
 uint64_t hspmd_executor_persistent_layout(const struct hspmd_program *p);
 
 /* Allocates the program's memory on the device; state slots are not filled. NULL and err on failure. */
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err);
 void hspmd_executor_destroy(struct hspmd_executor *ex);
-/* The transport is about to be closed: only what is local works from now on (commit, slots). */
+/* To be called before the transport is closed. Afterwards only local functions work (commit, slots). */
 void hspmd_executor_disconnect(struct hspmd_executor *ex);
 
-/* It trains no more: what it has beside its state goes. The state can still be read, and nothing else be done. */
+/* Training is over: free everything except the state, which stays readable. Nothing else works afterwards. */
 void hspmd_executor_release_scratch(struct hspmd_executor *ex);
-/* Its state waits elsewhere, too (runtime/state/spill.h), and the device has all of its memory for another. What was borrowed of
- * `persistent` may be closed then. -1: still where it was. */
+/* Also spill the state to host memory or disk (runtime/state/spill.h), which frees all device memory. Afterwards `persistent` may be
+ * closed. -1 and err: the state is still where it was. */
 int hspmd_executor_spill(struct hspmd_executor *ex, const char *folder, struct hspmd_error *err);
 bool hspmd_executor_spilled(const struct hspmd_executor *ex);
 
-/* From the next step on run `program`: the one it was created with, or that at another length (seq_len.h). The state stays. 0 or -1
- * (memory). */
+/* Run `program` from the next step on: the one that the executor was created with, or the same at another length (seq_len.h). The state
+ * stays. 0 or -1 (memory). */
 int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_program *program, struct hspmd_error *err);
 
-/* From the next pass on read samples from there. */
+/* Read samples from this source, from the next pass on. */
 void hspmd_executor_set_samples(struct hspmd_executor *ex, struct hspmd_sample_source samples);
 
-/* Where a slot's bytes are: on the device, or where the state was spilled. */
+/* Address of a slot's bytes: on the device, or where the state was spilled. */
 void *hspmd_executor_slot_data(const struct hspmd_executor *ex, int slot);
-/* Fill one state (parameter, zero moments) at random as the job's seed says: the same numbers under any plan. */
+/* Initialise the state (parameters at random by the job's seed, moments with zero): the same numbers under any plan. */
 int hspmd_executor_initialise(struct hspmd_executor *ex, struct hspmd_error *err);
-/* Bring parameters from where their state lies to where they are used: after the state was filled, and after every commit. updates: how
- * many the state has had, which is the step that comes next; it says how copies are rounded. Collective. */
+/* Gather parameters from the devices that hold their state to the devices that use them: after the state was filled, and after every
+ * commit. updates: number of updates that the state has had, which is the next step's number; it determines how copies are rounded.
+ * Collective. */
 int hspmd_executor_gather_parameters(struct hspmd_executor *ex, int64_t updates, struct hspmd_error *err);
 
-/* What a step's vote sums over all devices. */
+/* The values that a step's vote sums over all devices. */
 struct hspmd_totals {
-	double square_sum; /* of the gradient */
+	double square_sum; /* of the gradients */
 	double loss;
-	double stop;       /* how many devices were asked to stop after this step */
-	double checkpoint; /* how many were asked to keep a snapshot of this step's end */
+	double stop;       /* number of devices that were asked to stop after this step */
+	double checkpoint; /* number of devices that were asked for a checkpoint of the state after this step */
 };
 #define HSPMD_TOTALS_COUNT ((int)(sizeof(struct hspmd_totals) / sizeof(double)))
 
 struct hspmd_step_times {
-	double compute_s, communication_s; /* the latter: in which nothing was computed */
+	double compute_s, communication_s; /* communication_s: only the time in which the device did not compute */
 };
 
-/* Gradients of step `step` (0-based) of the global batch. `own`: this device's part of the totals (stop and checkpoint untouched). */
+/* Compute the gradients of step `step` (0-based) of the global batch. `own`: receives this device's part of the totals; stop and
+ * checkpoint are not changed. */
 int hspmd_executor_gradients(struct hspmd_executor *ex, int64_t step, struct hspmd_totals *own, struct hspmd_step_times *times,
                              struct hspmd_error *err);
-/* The vote: everyone's `own` summed into `all` in the order of the voters, the same bits everywhere; finishing means that all gradients are
- * complete. */
+/* The vote: sum all devices' `own` into `all`, in the order of the voters, so that all get the same bits. Success means that all
+ * gradients are complete. */
 int hspmd_executor_vote(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *own, struct hspmd_totals *all,
                         struct hspmd_error *err);
-/* Change the state with the totals of the vote; local, cannot be aborted halfway. A failure here means that the device is lost. Where
- * `persistent` was torn in this step it is ended. */
+/* Update the state with the totals of the vote. Local, and cannot be aborted halfway; a failure means that the device is lost. If the
+ * process that had `persistent` before was killed during this update, the update is completed. */
 int hspmd_executor_commit(struct hspmd_executor *ex, int64_t step, const struct hspmd_totals *all, struct hspmd_error *err);
 
 #endif

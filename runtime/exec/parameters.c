@@ -4,8 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Numbers of a parameter that have to do with no others. use 0: what it begins with; else what its copy after use - 1 updates is rounded
- * by. */
+/* A parameter's own stream of random numbers. use 0: for its initial values; otherwise for rounding its copy after use - 1 updates. */
 static uint64_t stream_of(const struct hspmd_program_state *s, uint64_t use)
 {
 	return XXH3_64bits_withSeed(s->name, strlen(s->name), use);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a program's memory lies in what outlives its process (runtime/state/persistent.h). */
+/* The layout of a program's memory in the memory that outlives its process (runtime/state/persistent.h). */
 #include <xxhash.h>
 
 #include "runtime/exec/execute.h"
 
-/* Gradients are summed in place, or where the device has a share of them, in the arena. */
+/* Gradients are summed in place or, if the device has only a part of the sum, in the transient arena. */
 static bool sums_in_arena(const struct hspmd_program *p)
 {
 	for (int i = 0; i < p->state_count; i++)

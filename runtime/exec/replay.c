@@ -7,18 +7,18 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 
-/* Steps: the first, in which what is new to the device happens; timed ones; one that records; timed ones again. */
+/* Steps: the first, in which the device has one-time costs; timed ones; one that captures; timed ones again. */
 #define FIRST_STEPS 1
 #define TIMED_STEPS 2
-#define LEAST 4 /* instructions that are worth a recording */
+#define LEAST 4 /* fewest instructions that are worth capturing */
 
 struct hspmd_replay {
 	const struct hspmd_program *p;
 	struct hspmd_device *dev;
 	struct hspmd_device_graph **of; /* [p->vote], by a segment's first instruction */
-	bool always, off, replaying;    /* the last: in this step */
+	bool always, off, replaying;    /* replaying: in this step */
 	int64_t step;
-	double began, best[2]; /* seconds of a step: one by one, replayed */
+	double began, best[2]; /* seconds of a step: without and with replay */
 };
 
 struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct hspmd_device *dev)
@@ -31,7 +31,7 @@ struct hspmd_replay *hspmd_replay_create(const struct hspmd_program *p, struct h
 		r->of = hspmd_calloc(p->vote + 1, sizeof(struct hspmd_device_graph *));
 	if (!r || !r->of) {
 		free(r);
-		return NULL; /* it is not needed */
+		return NULL; /* not needed */
 	}
 	r->p = p;
 	r->dev = dev;
@@ -91,7 +91,7 @@ size_t hspmd_replay_segment_end(const struct hspmd_replay *r, size_t first)
 	return end - first < LEAST ? first : end;
 }
 
-/* What could not be recorded was not done either. */
+/* A segment whose capture fails has not been executed either. */
 static struct hspmd_device_graph *record(struct hspmd_replay *r, size_t first, size_t end, hspmd_replay_run run, void *executor)
 {
 	struct hspmd_device_graph *made = NULL;

@@ -11,14 +11,15 @@
 struct shared {
 	const struct hspmd_train_local_options *o;
 	int members;
-	int *device_of, *rank_of, *voters;  /* by rank, by device, all ranks */
+	int *device_of, *rank_of, *voters;  /* by rank; by device; all ranks */
 	struct hspmd_address *addresses[2]; /* of both transports, by rank */
-	struct hspmd_address *devcomm[2];   /* and of what goes straight between devices */
+	struct hspmd_address *devcomm[2];   /* and of device-to-device communication */
 	atomic_int failed;
 	pthread_mutex_t lock;
 	pthread_cond_t more;
-	int opened, connected, expected; /* members that are ready to connect, that have done so, and how many there will be */
-	struct hspmd_error first;        /* what went wrong first */
+	int opened, connected,
+	        expected;         /* numbers of members that are ready to connect and that have connected, and the number of all members */
+	struct hspmd_error first; /* the first error of any member */
 };
 
 struct member {
@@ -27,8 +28,8 @@ struct member {
 	pthread_t thread;
 	struct hspmd_device *device;
 	struct hspmd_program *program;
-	struct hspmd_program **at_length;      /* by the options' lengths */
-	struct hspmd_transport *transports[2]; /* for passes, and for sums of gradients */
+	struct hspmd_program **at_length;      /* by index of the options' lengths */
+	struct hspmd_transport *transports[2]; /* of the passes, and of overlapping communication */
 	struct hspmd_communicator_cache *communicators;
 	struct hspmd_devcomm *devcomm[2];
 	struct hspmd_executor *executor;
@@ -43,7 +44,7 @@ static void report(struct shared *s, const struct hspmd_error *err)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* The program at every length that will be wanted, so that one that cannot be is told now. */
+/* Build the program at every length that will be used, so that an impossible one is an error before the first step. */
 static int open_lengths(struct member *m, struct hspmd_error *err)
 {
 	const struct hspmd_train_local_options *o = m->s->o;
@@ -167,8 +168,8 @@ static int train(struct member *m, struct hspmd_error *err)
 	return status;
 }
 
-/* Until all members have got so far, or failed. */
-static void await_all(struct shared *s, int *arrived)
+/* Wait until all members have got this far, or one has failed. */
+static void wait_for_all(struct shared *s, int *arrived)
 {
 	pthread_mutex_lock(&s->lock);
 	++*arrived;
@@ -185,10 +186,10 @@ static void *run_member(void *argument)
 	struct hspmd_error err;
 	if (open_member(m, &err))
 		report(s, &err);
-	await_all(s, &s->opened);
+	wait_for_all(s, &s->opened);
 	if (!atomic_load(&s->failed) && connect_member(m, &err))
 		report(s, &err);
-	await_all(s, &s->connected); /* who has no step to train closes at once, and then nobody could connect to it */
+	wait_for_all(s, &s->connected); /* a member without steps to train closes at once, and others could then no longer connect to it */
 	if (!atomic_load(&s->failed) && train(m, &err))
 		report(s, &err);
 	for (int k = 0; k < 2 && atomic_load(&s->failed); k++)
@@ -209,7 +210,7 @@ static void *run_member(void *argument)
 	return NULL;
 }
 
-/* Ranks in the plan's order; each device once, also where chunks of an interleaved plan name it again. */
+/* Assign ranks in the plan's order; each device once, even if several chunks of an interleaved plan name it. */
 static void number_members(struct shared *s)
 {
 	const struct hspmd_plan *p = s->o->plan;
@@ -238,7 +239,7 @@ static void run_all(struct shared *s, struct member *members)
 		hspmd_fail(&err, "cannot start a thread for each of %d devices", s->members);
 		report(s, &err);
 		pthread_mutex_lock(&s->lock);
-		s->expected = started; /* nobody else is coming */
+		s->expected = started; /* the other threads could not be started */
 		pthread_cond_broadcast(&s->more);
 		pthread_mutex_unlock(&s->lock);
 	}

@@ -7,19 +7,19 @@
 #include "common/alloc.h"
 #include "runtime/state/checkpoint.h"
 
-/* Shares of one parameter, and which of them count. */
-struct shares {
+/* The local shards of one parameter. */
+struct local_shards {
 	int *device;
 	struct hspmd_local_shard *share;
 	int count;
 };
 
-/* What one device writes that is nobody's before it, as the parts that lie on different nodes. */
+/* The state that one device writes and no device before it, as parts that are on different sets of nodes. */
 struct shard {
 	uint64_t elements;
 	struct hspmd_copies_part *parts;
 	size_t part_count, part_capacity;
-	int *keepers; /* nodes of those who keep copies of it, and how many */
+	int *keepers; /* the nodes that keep copies of it, and their number */
 	int keeper_count;
 };
 
@@ -28,11 +28,11 @@ struct run {
 	const struct hspmd_cluster *cluster;
 	const int *rank_of;
 	struct hspmd_losses losses;
-	int most; /* keepers of one shard: one for each node too few, and one for each other kind of loss */
-	struct shares s;
-	struct shard *shard; /* by device */
-	uint64_t *written;   /* elements, by device */
-	int *twin, *node;    /* who holds a share, too, and writes it; on which nodes it lies */
+	int most; /* upper bound for the keepers of one shard: one per node that is missing, and one for each other kind of loss */
+	struct local_shards s;
+	struct shard *shard;   /* by device */
+	uint64_t *written;     /* elements by device */
+	int *duplicate, *node; /* duplicate: devices that hold the same local shard and write it too; node: the nodes that have it */
 };
 
 static int node_of(const struct run *r, int share)
@@ -40,7 +40,7 @@ static int node_of(const struct run *r, int share)
 	return r->cluster->devices[r->s.device[share]].node;
 }
 
-static int room(struct run *r, struct hspmd_error *err)
+static int allocate(struct run *r, struct hspmd_error *err)
 {
 	int most = 0, devices = r->cluster->device_count;
 	for (int i = 0; i < r->layouts->parameter_count; i++) {
@@ -50,10 +50,10 @@ static int room(struct run *r, struct hspmd_error *err)
 	r->s.device = hspmd_calloc((size_t)most, sizeof *r->s.device);
 	r->s.share = hspmd_calloc((size_t)most, sizeof *r->s.share);
 	r->shard = hspmd_calloc((size_t)devices, sizeof *r->shard);
-	r->twin = hspmd_calloc((size_t)most, sizeof *r->twin);
+	r->duplicate = hspmd_calloc((size_t)most, sizeof *r->duplicate);
 	r->written = hspmd_calloc((size_t)devices, sizeof *r->written);
 	r->node = hspmd_calloc((size_t)r->cluster->node_count + 1, sizeof *r->node);
-	bool whole = r->s.device && r->s.share && r->shard && r->twin && r->written && r->node;
+	bool whole = r->s.device && r->s.share && r->shard && r->duplicate && r->written && r->node;
 	for (int d = 0; whole && d < devices; d++)
 		whole = (r->shard[d].keepers = hspmd_calloc((size_t)r->most, sizeof(int))) != NULL;
 	return whole ? 0 : hspmd_fail_memory(err, "placing a checkpoint");
@@ -71,13 +71,13 @@ static void end(struct run *r)
 	free(r->s.share);
 	free(r->shard);
 	free(r->written);
-	free(r->twin);
+	free(r->duplicate);
 	free(r->node);
 	hspmd_losses_free(&r->losses);
 }
 
-/* The nodes with devices that take part. */
-static int know_losses(struct run *r, int replicas, int keep, struct hspmd_error *err)
+/* Determine the losses to survive, from the nodes with participating devices. */
+static int find_losses(struct run *r, int replicas, int keep, struct hspmd_error *err)
 {
 	bool *part = hspmd_calloc((size_t)r->cluster->node_count, sizeof *part);
 	int status = part ? 0 : hspmd_fail_memory(err, "placing a checkpoint");
@@ -90,13 +90,13 @@ static int know_losses(struct run *r, int replicas, int keep, struct hspmd_error
 	return status;
 }
 
-static void list_shares(struct run *r, int parameter)
+static void list_local_shards(struct run *r, int parameter)
 {
 	const struct hspmd_parameter_layout *p = &r->layouts->parameters[parameter];
 	r->s.count = hspmd_annotation_local_shards(p->state, &p->shape, r->s.device, r->s.share);
 }
 
-static bool lies_on(const struct run *r, int node, int nodes)
+static bool is_on(const struct run *r, int node, int nodes)
 {
 	for (int i = 0; i < nodes; i++)
 		if (r->node[i] == node)
@@ -104,9 +104,9 @@ static bool lies_on(const struct run *r, int node, int nodes)
 	return false;
 }
 
-/* Which of those that hold the very same write it, too: as few as it takes for nothing to lack, and no more than help. Into r->twin, and
- * behind the `nodes` on which it lies anyway into r->node. How many. */
-static int find_twins(struct run *r, int share, int nodes)
+/* Find other devices that hold the same local shard and should write it too: as few as necessary, and only if they help. Stores them in
+ * r->duplicate, and their nodes in r->node after the first `nodes`, which have the shard anyway. Returns how many. */
+static int find_duplicates(struct run *r, int share, int nodes)
 {
 	int found = 0;
 	long now = hspmd_losses_lack(&r->losses, r->node, nodes);
@@ -115,7 +115,7 @@ static int find_twins(struct run *r, int share, int nodes)
 		int best = -1;
 		for (int step = 1; step < r->s.count; step++) {
 			int k = (share + step) % r->s.count;
-			if (!hspmd_box_equal(&r->s.share[k].box, &r->s.share[share].box) || lies_on(r, node_of(r, k), nodes))
+			if (!hspmd_box_equal(&r->s.share[k].box, &r->s.share[share].box) || is_on(r, node_of(r, k), nodes))
 				continue;
 			r->node[nodes] = node_of(r, k);
 			long then = hspmd_losses_lack(&r->losses, r->node, nodes + 1);
@@ -125,13 +125,13 @@ static int find_twins(struct run *r, int share, int nodes)
 		if (best < 0)
 			break;
 		r->node[nodes++] = node_of(r, best);
-		r->twin[found++] = best;
+		r->duplicate[found++] = best;
 		now = least;
 	}
 	return found;
 }
 
-/* A part of this device's shard lies on the first `nodes` of r->node. */
+/* Note that a part of this device's shard is on the first `nodes` of r->node. */
 static int add_part(struct run *r, struct shard *shard, int nodes, struct hspmd_error *err)
 {
 	for (size_t p = 0; p < shard->part_count; p++)
@@ -156,48 +156,49 @@ static int survey(struct run *r, struct hspmd_error *err)
 {
 	int status = 0;
 	for (int i = 0; i < r->layouts->parameter_count; i++) {
-		list_shares(r, i);
+		list_local_shards(r, i);
 		for (int a = 0; a < r->s.count && !status; a++) {
 			if (r->s.share[a].replica)
 				continue;
 			struct shard *shard = &r->shard[r->s.device[a]];
 			r->node[0] = node_of(r, a);
 			shard->elements += elements(r, a);
-			status = add_part(r, shard, 1 + find_twins(r, a, 1), err);
+			status = add_part(r, shard, 1 + find_duplicates(r, a, 1), err);
 		}
 	}
 	return status;
 }
 
-/* Once it is known who keeps copies: a twin writes where the first holder's shard is not sent to where it helps without it. */
+/* To be called when the keepers of copies are known: a duplicate holder writes its local shard if the copies of the first holder's shard do
+ * not help enough without it. */
 static bool writes(struct run *r, int parameter, int self)
 {
 	bool yes = false;
-	list_shares(r, parameter);
+	list_local_shards(r, parameter);
 	for (int a = 0; a < r->s.count; a++) {
 		if (r->s.share[a].replica)
 			continue;
 		const struct shard *shard = &r->shard[r->s.device[a]];
 		r->node[0] = node_of(r, a);
 		memcpy(r->node + 1, shard->keepers, (size_t)shard->keeper_count * sizeof *r->node);
-		int twins = find_twins(r, a, 1 + shard->keeper_count);
+		int duplicates = find_duplicates(r, a, 1 + shard->keeper_count);
 		r->written[r->s.device[a]] += elements(r, a);
 		yes |= r->rank_of[r->s.device[a]] == self;
-		for (int i = 0; i < twins; i++) {
-			r->written[r->s.device[r->twin[i]]] += elements(r, a);
-			yes |= r->rank_of[r->s.device[r->twin[i]]] == self;
+		for (int i = 0; i < duplicates; i++) {
+			r->written[r->s.device[r->duplicate[i]]] += elements(r, a);
+			yes |= r->rank_of[r->s.device[r->duplicate[i]]] == self;
 		}
 	}
 	return yes;
 }
 
-/* Who keeps copies of whose shard: to[w * most ...] are numbers of workers, which are devices. The shards learn of their keepers. */
-struct crew {
+/* The keepers of copies: to[w * most ...] are indices of workers, which are devices. Also stores the keepers in the shards. */
+struct workers_of_plan {
 	struct hspmd_copy_worker *w;
 	int *device, *to, workers;
 };
 
-static int find_keepers(struct run *r, struct crew *c, struct hspmd_error *err)
+static int find_keepers(struct run *r, struct workers_of_plan *c, struct hspmd_error *err)
 {
 	size_t devices = (size_t)r->cluster->device_count;
 	c->w = hspmd_calloc(devices, sizeof *c->w);
@@ -222,7 +223,7 @@ static int find_keepers(struct run *r, struct crew *c, struct hspmd_error *err)
 	return 0;
 }
 
-static int take_keepers(const struct run *r, const struct crew *c, int self, struct hspmd_checkpoint_placement *out,
+static int fill_keepers(const struct run *r, const struct workers_of_plan *c, int self, struct hspmd_checkpoint_placement *out,
                         struct hspmd_error *err)
 {
 	out->to = hspmd_calloc((size_t)r->most, sizeof *out->to);
@@ -248,23 +249,23 @@ int hspmd_checkpoint_placement_plan(const struct hspmd_parameter_layouts *layout
                                     int self, int replicas, int keep, struct hspmd_checkpoint_placement *out, struct hspmd_error *err)
 {
 	struct run r = { .layouts = layouts, .cluster = cluster, .rank_of = rank_of };
-	struct crew crew = { 0 };
+	struct workers_of_plan workers = { 0 };
 	memset(out, 0, sizeof *out);
 	out->writes = hspmd_calloc((size_t)layouts->parameter_count, sizeof *out->writes);
-	int status = out->writes ? know_losses(&r, replicas, keep, err) : hspmd_fail_memory(err, "placing a checkpoint");
+	int status = out->writes ? find_losses(&r, replicas, keep, err) : hspmd_fail_memory(err, "placing a checkpoint");
 	if (!status)
-		status = room(&r, err);
+		status = allocate(&r, err);
 	if (!status)
 		status = survey(&r, err);
 	if (!status)
-		status = find_keepers(&r, &crew, err);
+		status = find_keepers(&r, &workers, err);
 	for (int i = 0; !status && i < layouts->parameter_count; i++)
 		out->writes[i] = writes(&r, i, self);
 	if (!status)
-		status = take_keepers(&r, &crew, self, out, err);
-	free(crew.w);
-	free(crew.device);
-	free(crew.to);
+		status = fill_keepers(&r, &workers, self, out, err);
+	free(workers.w);
+	free(workers.device);
+	free(workers.to);
 	end(&r);
 	if (status)
 		hspmd_checkpoint_placement_free(out);

@@ -13,10 +13,11 @@
 #include "runtime/generation/generation_connect.h"
 #include "runtime/program/seq_len.h"
 
-/* Name the folders in which every worker leaves its last step and its programs (man page of hspmd run). */
+/* Environment variables that name the folders in which every worker writes the timeline of its last step, and its programs (man page of
+ * hspmd run). */
 #define TIMELINE "HSPMD_TIMELINE"
 #define PROGRAMS "HSPMD_PROGRAMS"
-#define END_S 5.0 /* of a process that was killed, until nothing of it runs any more */
+#define END_S 5.0 /* how long a killed process may take to end completely */
 
 static int read_members(struct hspmd_generation *g, json_t *members, struct hspmd_error *err)
 {
@@ -35,7 +36,7 @@ static int read_members(struct hspmd_generation *g, json_t *members, struct hspm
 		strcpy(g->members[r], address);
 		if (!strcmp(address, g->setup->address))
 			g->rank = (int)r;
-		struct hspmd_error not_there; /* who only gives state away may be of a node that has left the cluster */
+		struct hspmd_error not_there; /* a member that only hands over state may be on a node that has left the cluster */
 		int device = hspmd_cluster_find_device(g->cluster, address, &not_there);
 		if (device >= 0)
 			g->rank_of[device] = (int)r;
@@ -62,8 +63,8 @@ static int find_voters(struct hspmd_generation *g, struct hspmd_error *err)
 	return 0;
 }
 
-/* Who writes what into checkpoints. Members that are in no stage of the plan take no part in them. */
-static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *err)
+/* Determine who writes which state into checkpoints. Members that are in no stage of the plan take no part. */
+static int place_checkpoints(struct hspmd_generation *g, struct hspmd_error *err)
 {
 	int *rank_of = malloc((size_t)(g->cluster->device_count + 1) * sizeof *rank_of);
 	if (!rank_of)
@@ -79,7 +80,7 @@ static int spread_checkpoints(struct hspmd_generation *g, struct hspmd_error *er
 	return status;
 }
 
-/* Steps of other lengths, so that one that this plan's parts cannot be is told now. */
+/* Build the program at other lengths now, so that a length that the plan's parts do not allow is reported at once. */
 static int build_lengths(struct hspmd_generation *g, struct hspmd_error *err)
 {
 	const struct hspmd_job *job = g->setup->job;
@@ -92,10 +93,10 @@ static int build_lengths(struct hspmd_generation *g, struct hspmd_error *err)
 	return 0;
 }
 
-/* ---- what outlives the process */
+/* ---- memory that outlives the process */
 
-/* This node's part of the run's folder, and what the device's files there are called. */
-static int place_of(const struct hspmd_worker_setup *setup, char **folder, char **name, struct hspmd_error *err)
+/* This node's part of the run's folder, and the name of the device's files in it. */
+static int persistent_name(const struct hspmd_worker_setup *setup, char **folder, char **name, struct hspmd_error *err)
 {
 	*folder = hspmd_asprintf("%s/%s", setup->memory, setup->node);
 	*name = strdup(setup->address);
@@ -104,14 +105,14 @@ static int place_of(const struct hspmd_worker_setup *setup, char **folder, char 
 	return *folder && *name ? 0 : hspmd_fail_memory(err, "naming a place in memory");
 }
 
-/* Without it the state is in memory that dies with the process: training goes on all the same. */
+/* If it cannot be made, the state is in memory that is lost with the process; training continues nevertheless. */
 static void make_persistent(struct hspmd_generation *g)
 {
 	struct hspmd_error err = { "" };
 	char *folder = NULL, *name = NULL, *text = NULL;
 	if (!g->setup->memory || !g->setup->device->ops->host_memory || g->program->stage < 0)
 		return;
-	if (!hspmd_shm_dir_create(g->setup->memory, &err) && !place_of(g->setup, &folder, &name, &err)) {
+	if (!hspmd_shm_dir_create(g->setup->memory, &err) && !persistent_name(g->setup, &folder, &name, &err)) {
 		text = json_dumps(g->message, JSON_COMPACT | JSON_REAL_PRECISION(17));
 		if (text)
 			g->persistent = hspmd_persistent_create(
@@ -122,13 +123,13 @@ static void make_persistent(struct hspmd_generation *g)
 			hspmd_fail_memory(&err, "describing a generation");
 	}
 	if (!g->persistent)
-		hspmd_warn("the state will not outlive this process: %s", err.text);
+		hspmd_warn("the state is lost if this process is killed: %s", err.text);
 	free(folder);
 	free(name);
 	free(text);
 }
 
-/* As `hspmd plan --program` prints it, in the folder that was named. */
+/* Write the program as `hspmd plan --program` prints it into the folder of HSPMD_PROGRAMS. */
 static void write_program(const struct hspmd_generation *g)
 {
 	const char *folder = getenv(PROGRAMS);
@@ -145,7 +146,7 @@ static void write_program(const struct hspmd_generation *g)
 	free(path);
 }
 
-/* What the message says, without connections. */
+/* Build the generation of the message, without connections. */
 static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setup, json_t *message, struct hspmd_error *err)
 {
 	struct hspmd_generation *g = calloc(1, sizeof *g);
@@ -172,7 +173,7 @@ static struct hspmd_generation *specialise(const struct hspmd_worker_setup *setu
 		goto fail;
 	write_program(g);
 	g->layouts = hspmd_parameter_layouts_build(g->program->graph, g->plan, err);
-	if (!g->layouts || spread_checkpoints(g, err))
+	if (!g->layouts || place_checkpoints(g, err))
 		goto fail;
 	return g;
 fail:
@@ -180,8 +181,8 @@ fail:
 	return NULL;
 }
 
-/* What a plan may take of the device; INT64_MAX: it has no part in it, or others look after that. */
-static int64_t promised(const struct hspmd_generation *g)
+/* Bytes that a plan may use on the device; INT64_MAX: the device has no part in it, or the device itself limits its memory. */
+static int64_t available_bytes(const struct hspmd_generation *g)
 {
 	int device = g->program->stage < 0 || !g->setup->device->ops->host_memory ? -1 : g->program->device;
 	return device < 0 ? INT64_MAX : g->cluster->types[g->cluster->devices[device].type].memory_bytes;
@@ -197,9 +198,9 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 	}
 	if (!g)
 		return NULL;
-	g->persistent_later = (int64_t)hspmd_executor_persistent_bytes(g->program) > promised(g) - reserved_bytes;
+	g->persistent_later = (int64_t)hspmd_executor_persistent_bytes(g->program) > available_bytes(g) - reserved_bytes;
 	if (!g->persistent_later)
-		make_persistent(g); /* memory that is new takes its time, and the generation before may still train */
+		make_persistent(g); /* allocating new memory takes time, and the previous generation may still train meanwhile */
 	return g;
 }
 
@@ -235,7 +236,7 @@ bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_
 	size_t state = !old || !old->executor || hspmd_executor_spilled(old->executor) ? 0
 	               : old->persistent                                               ? hspmd_persistent_bytes(old->persistent)
 	                                                                               : old->program->fixed_bytes;
-	return !state || hspmd_generation_memory(g) <= promised(g) - (int64_t)state;
+	return !state || hspmd_generation_memory(g) <= available_bytes(g) - (int64_t)state;
 }
 
 static int make_executor(struct hspmd_generation *g, struct hspmd_error *err)
@@ -275,7 +276,7 @@ int hspmd_generation_spill(struct hspmd_generation *g, const char *disk, struct 
 {
 	bool host = g->setup->device->ops->host_memory;
 	if (!g->executor || (host && !disk))
-		return hspmd_fail(err, "the state has no other place to wait in");
+		return hspmd_fail(err, "there is nowhere to spill the state");
 	char *folder = host ? hspmd_asprintf("%s/%s", disk, g->setup->node) : NULL;
 	int status = host && !folder ? hspmd_fail_memory(err, "keeping the state on disk") : hspmd_executor_spill(g->executor, folder, err);
 	free(folder);
@@ -286,7 +287,7 @@ int hspmd_generation_spill(struct hspmd_generation *g, const char *disk, struct 
 	return status;
 }
 
-/* The update that the kill came into. */
+/* Complete the update during which the process was killed. */
 static int end_update(struct hspmd_generation *g, struct hspmd_error *err)
 {
 	struct hspmd_totals all;
@@ -294,7 +295,7 @@ static int end_update(struct hspmd_generation *g, struct hspmd_error *err)
 	if (!hspmd_persistent_is_torn(g->persistent))
 		return 0;
 	if (!hspmd_persistent_totals(g->persistent, step, (double *)&all))
-		return hspmd_fail(err, "the sums of step %lld are not there", (long long)step);
+		return hspmd_fail(err, "the totals of step %lld are missing", (long long)step);
 	return hspmd_executor_commit(g->executor, step, &all, err);
 }
 
@@ -304,7 +305,7 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 	struct hspmd_persistent *l = NULL;
 	if (!setup->memory)
 		hspmd_fail(err, "nothing outlives a worker here");
-	else if (!place_of(setup, &folder, &name, err))
+	else if (!persistent_name(setup, &folder, &name, err))
 		l = hspmd_persistent_open(folder, name, END_S, err);
 	free(folder);
 	free(name);
@@ -314,7 +315,7 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 	json_t *message = json_loads(hspmd_persistent_text(l), 0, &why);
 	struct hspmd_generation *g = message ? specialise(setup, message, err) : NULL;
 	if (!message)
-		hspmd_fail(err, "what a worker left cannot be read: %s", why.text);
+		hspmd_fail(err, "the state of the previous worker cannot be read: %s", why.text);
 	json_decref(message);
 	if (!g) {
 		hspmd_persistent_close(l, true);
@@ -324,14 +325,14 @@ struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup
 	bool same = hspmd_executor_persistent_layout(g->program) == hspmd_persistent_layout(l) &&
 	            hspmd_executor_persistent_bytes(g->program) == hspmd_persistent_bytes(l);
 	if (!same)
-		hspmd_fail(err, "what a worker left lies otherwise than this program would have it");
+		hspmd_fail(err, "the state of the previous worker has another layout than this program");
 	if (same && !make_executor(g, err) && !end_update(g, err))
 		return g;
 	hspmd_generation_detach(g);
 	return NULL;
 }
 
-/* The last step's, in the folder that was named. */
+/* Write the last step's timeline into the folder of HSPMD_TIMELINE. */
 static void write_timeline(const struct hspmd_generation *g)
 {
 	char path[4096];
@@ -395,8 +396,8 @@ static int state_slot(const struct hspmd_generation *g, int tensor, const struct
 	return 0;
 }
 
-/* Between a slot and a packed host buffer holding `box`; where host code cannot reach it through a buffer on the device, unless it lies in
- * one piece. */
+/* Copy between a slot and a packed host buffer that holds `box`. If host code cannot access the slot, the copy goes through a device
+ * buffer unless the box is contiguous. */
 static int copy_slice(struct hspmd_generation *g, int slot, const struct hspmd_box *box, void *host, bool out, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = g->setup->device;

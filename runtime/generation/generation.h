@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A generation as one worker sees it: the plan's cluster and members, this device's program, its transport, and the memory that holds its
- * share of the state. It is prepared (while the one before may still train), started, used, and thrown away whole. */
+/* A generation as one worker sees it: the plan's cluster and members, this device's program, its transports, and the memory that holds
+ * its part of the state. A generation is prepared (while the previous one may still train), started, used, and destroyed as a whole. */
 #ifndef HSPMD_GENERATION_GENERATION_H
 #define HSPMD_GENERATION_GENERATION_H
 
@@ -13,18 +13,18 @@
 #include "runtime/generation/state_transfer.h"
 #include "runtime/generation/checkpoint_placement.h"
 
-/* What does not change over a worker's life. */
+/* What stays the same for the lifetime of a worker. */
 struct hspmd_worker_setup {
 	struct hspmd_job *job;
 	struct hspmd_model *model;
 	struct hspmd_graph_source source;
-	struct hspmd_data *data, *valid; /* valid NULL: the loss is measured on nothing else */
+	struct hspmd_data *data, *valid; /* valid NULL: no validation loss is measured */
 	struct hspmd_device *device;
 	char *address; /* "n0:1" */
 	char *node;
-	char *output;                                   /* folder */
-	struct hspmd_communicator_cache *communicators; /* of the device's, from generation to generation; NULL where it can have none */
-	char *transport;                                /* name, NULL: the best there is */
+	char *output;                                   /* output folder */
+	struct hspmd_communicator_cache *communicators; /* of the device, kept across generations; NULL if the device has none */
+	char *transport;                                /* name of the transport; NULL: the best that is available */
 	char *memory;                                   /* the run's folder in memory; NULL: nothing outlives this process */
 	double timeout_s;                               /* of one wait for a peer */
 };
@@ -32,87 +32,91 @@ struct hspmd_worker_setup {
 struct hspmd_generation {
 	const struct hspmd_worker_setup *setup;
 	int number;
-	int replicas; /* copies on other nodes of what only one worker has */
-	int keep;     /* nodes that shrinks by count leave (common/losses.h) */
+	int replicas; /* copies on other nodes of state that only one worker has */
+	int keep;     /* number of nodes that remain after any shrink by count (common/losses.h) */
 	struct hspmd_cluster *cluster;
 	struct hspmd_plan *plan;
 	int member_count;
 	char (*members)[64]; /* device addresses by rank */
-	int rank;            /* own */
-	int *rank_of;        /* by device number of the cluster, -1 */
+	int rank;            /* own rank */
+	int *rank_of;        /* by device number of the cluster; -1: not a member */
 	int *voters, voter_count;
 	struct hspmd_program *program;
-	struct hspmd_program **at_length;            /* that at each of the job's lengths; NULL: it has none */
-	struct hspmd_parameter_layouts *layouts;     /* of `plan`, over program->graph */
-	struct hspmd_transport *transport;           /* NULL with one member */
-	struct hspmd_transport *overlap_transport;   /* another, for what goes on beside computation */
-	struct hspmd_devcomm *devcomm[2];            /* what of each goes straight between devices; NULL: nothing */
-	struct hspmd_address own_address;            /* of all these */
-	struct hspmd_checkpoint_placement placement; /* of its checkpoints */
-	struct hspmd_transport *copy_transport;      /* carries them to other nodes; NULL: they are not sent */
+	struct hspmd_program **at_length;            /* the program at each of the job's lengths; NULL: the job has no lengths */
+	struct hspmd_parameter_layouts *layouts;     /* of `plan`, for program->graph */
+	struct hspmd_transport *transport;           /* NULL if there is one member */
+	struct hspmd_transport *overlap_transport;   /* a second transport, for communication that overlaps computation */
+	struct hspmd_devcomm *devcomm[2];            /* device-to-device communication that replaces each of these transports; NULL: none */
+	struct hspmd_address own_address;            /* of the two transports and of devcomm */
+	struct hspmd_checkpoint_placement placement; /* of this generation's checkpoints */
+	struct hspmd_transport *copy_transport;      /* carries copies of checkpoints to other nodes; NULL: none are sent */
 	struct hspmd_address copy_address;
 	atomic_int abort;
-	json_t *message;                     /* `prepare`, from which another process can make the same */
-	struct hspmd_persistent *persistent; /* what of it outlives this process; NULL: nothing */
-	bool persistent_later;               /* its memory is taken when that of the generation before is not needed any more */
-	struct hspmd_executor *executor;     /* from start on */
-	struct hspmd_timeline *timeline;     /* NULL: nobody asked for it */
+	json_t *message;                     /* the `prepare` message, from which another process can prepare the same generation */
+	struct hspmd_persistent *persistent; /* the part of its memory that outlives this process; NULL: none */
+	bool persistent_later;               /* its memory is allocated when the previous generation no longer needs its own */
+	struct hspmd_executor *executor;     /* NULL until start */
+	struct hspmd_timeline *timeline;     /* NULL: not requested */
 };
 
-/* From a `prepare` message (common/wire.h). taken: bytes of the device's memory that are another's as long as that trains. NULL and err on
- * failure. */
+/* Prepare from a `prepare` message (common/wire.h). reserved_bytes: device memory that another generation uses as long as it trains.
+ * NULL and err on failure. */
 struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, int64_t reserved_bytes,
                                                   struct hspmd_error *err);
-/* What a process of this device that was killed had: its state, without connections. A step whose update it had begun is ended. NULL and
- * err: there is nothing, or it is of no use; then it is left alone. */
+/* Take over the state of a process of this device that was killed, without connections. If the process had begun an update, the update
+ * is completed. NULL and err: there is no such state, or it cannot be used; in the latter case it is not changed. */
 struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup *setup, struct hspmd_error *err);
-/* Bytes of device memory that it will take. */
+/* Bytes of device memory that the generation will take. */
 int64_t hspmd_generation_memory(const struct hspmd_generation *g);
-/* That it has at most while it trains: where checkpoints are written from an image in the same memory, with that. */
+/* Peak memory while training, including the checkpoint image if it uses the same memory. */
 int64_t hspmd_generation_peak_bytes(const struct hspmd_generation *g);
-/* Is there something that takes long to make? */
+/* Returns true if there are connections that take long to build. */
 bool hspmd_generation_needs_preconnect(const struct hspmd_generation *g);
-/* While the one before may still train: begin to make what takes long, with the members' addresses. Does not wait. */
+/* Start to build the connections that take long, with the members' addresses, while the previous generation may still train. Does not
+ * block. */
 int hspmd_generation_preconnect(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err);
-/* Has it been made? 1, 0, -1. */
+/* Are these connections built? 1 yes, 0 not yet, -1 and err. */
 int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error *err);
-/* Connect to the members (addresses, copies: `start`'s arrays). */
+/* Connect to the members (addresses, copy_transport: the arrays of `start`). */
 int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copy_transport, struct hspmd_error *err);
-/* Is there room for it beside the state of the generation before? Where there is none of that (NULL, or spilled) there is nothing to make
- * room by: true. A device whose memory is the host's could get more than the plan was promised; others tell when it is taken. */
+/* Does the generation fit next to the previous generation's state? True if there is no such state (old NULL, or spilled), since spilling
+ * could free nothing. On a device that computes in host memory an allocation beyond the memory that the plan assumes might succeed, so
+ * the plan's figure decides; on other devices the allocation itself shows whether it fits. */
 bool hspmd_generation_fits(const struct hspmd_generation *g, const struct hspmd_generation *old);
-/* Take the device's memory. Of the generation before (NULL: none), which trains no more, only the state stays. May be tried again. */
+/* Allocate the device memory. Of the previous generation (NULL: none), which no longer trains, only the state stays. May be retried
+ * after a failure. */
 int hspmd_generation_allocate(struct hspmd_generation *g, struct hspmd_generation *old, struct hspmd_error *err);
-/* Where a device has no room for two: the state of one that trains no more goes to host memory, or if that is the device's to the disk,
- * from where it can still be given. disk: this job's folder on it, NULL: there is none. A process that is killed from now on leaves nothing
- * of it. -1 and err: it is where it was. */
+/* For devices without memory for two generations: move the state of a generation that no longer trains to host memory or, if the device
+ * computes in host memory, to disk; it can still be read there. disk: this job's folder on the disk; NULL: none. If the process is
+ * killed after this, the generation's state is lost. -1 and err: the state is where it was. */
 int hspmd_generation_spill(struct hspmd_generation *g, const char *disk, struct hspmd_error *err);
-/* The transports are gone, waits end; program, memory and state stay. Nobody may use `copies` any more (worker_detach). */
+/* Close the transports, which ends all waits; program, memory and state stay. No other thread may still use copy_transport
+ * (worker_detach). */
 void hspmd_generation_disconnect(struct hspmd_generation *g);
 void hspmd_generation_destroy(struct hspmd_generation *g);
-/* The same, but what outlives the process stays for the next. */
+/* As hspmd_generation_destroy, but the memory that outlives the process stays for the next process. */
 void hspmd_generation_detach(struct hspmd_generation *g);
-/* Make ready for a step of the length that it has. *length: that. */
+/* Switch to the program for the sequence length of this step. *length: receives that length. */
 int hspmd_generation_use_length(struct hspmd_generation *g, int64_t step, int64_t *length, struct hspmd_error *err);
 
-/* Fill the state from what `start` says (`state` object, and `step`, which comes next): at random, or from the live state of the generation
- * before (`old`, NULL when this worker has none) and from files. *report is filled also on failure. */
+/* Fill the state as the `start` message says (`state` object, and `step`, the next one): at random, or from the live state of the
+ * previous generation (`old`; NULL: this worker has none) and from files. *report is filled on failure too. */
 struct hspmd_load_report {
-	int64_t local, peers, disk, shared; /* bytes by where they came from; local: this node's memory */
+	int64_t local, peers, disk, shared; /* bytes by source; local: this node's memory */
 	double move_s;
-	json_t *unreadable; /* { step, generation, file }: a shard that this node was said to have, and of which no copy here is good; NULL:
-	                       none. A new reference */
+	json_t *unreadable; /* { step, generation, file }: a shard that this node was expected to have and of which no copy here is intact;
+	                       NULL: none. A new reference */
 };
 int hspmd_generation_load(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, int64_t step,
                           struct hspmd_load_report *report, struct hspmd_error *err);
 
-/* One box of a state tensor between this worker's memory and a packed host buffer. */
+/* Read or write one box of a state tensor, between this worker's memory and a packed host buffer. */
 int hspmd_generation_get(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, void *host, struct hspmd_error *err);
 int hspmd_generation_put(struct hspmd_generation *g, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err);
-/* From one generation's memory to another's of the same device. 1; 0: `from` does not hold it there; -1. */
+/* Copy a box between two generations on the same device. 1; 0: `from` does not hold it here; -1 and err. */
 int hspmd_generation_copy(struct hspmd_generation *to, struct hspmd_generation *from, int tensor, const struct hspmd_box *box,
                           struct hspmd_error *err);
-/* Where the box lies in one piece of host memory; NULL: nowhere. */
+/* Address of the box if it is contiguous in host memory, otherwise NULL. */
 void *hspmd_generation_box_data(const struct hspmd_generation *g, int tensor, const struct hspmd_box *box);
 
 #endif

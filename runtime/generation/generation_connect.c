@@ -23,34 +23,63 @@ static int open_transport(struct hspmd_generation *g, const struct hspmd_transpo
 	return ops->address(*t, own, err);
 }
 
-/* Two addresses as one: the size of the first, the first, the second. */
-static int join_addresses(const struct hspmd_address *a, const struct hspmd_address *b, struct hspmd_address *both, struct hspmd_error *err)
+/* The addresses of one member's endpoints. A member sends them as one blob: the four sizes (32 bits each), then the four addresses. */
+struct endpoint_addresses {
+	struct hspmd_address transport, overlap_transport, devcomm[2]; /* devcomm: by lane */
+};
+
+/* The endpoints' addresses of all members: arrays by rank. They point into the members' blobs. */
+struct peer_addresses {
+	struct hspmd_address *transport, *overlap_transport, *devcomm[2];
+};
+
+/* Allocates blob->data. */
+static int encode_addresses(const struct endpoint_addresses *own, struct hspmd_address *blob, struct hspmd_error *err)
 {
-	uint32_t first = (uint32_t)a->size;
-	both->size = sizeof first + a->size + b->size;
-	both->data = malloc(both->size);
-	if (!both->data)
+	const struct hspmd_address *parts[] = { &own->transport, &own->overlap_transport, &own->devcomm[0], &own->devcomm[1] };
+	uint32_t sizes[4];
+	blob->size = sizeof sizes;
+	for (int i = 0; i < 4; i++) {
+		sizes[i] = (uint32_t)parts[i]->size;
+		blob->size += parts[i]->size;
+	}
+	char *to = blob->data = malloc(blob->size);
+	if (!to)
 		return hspmd_fail_memory(err, "making an address");
-	memcpy(both->data, &first, sizeof first);
-	memcpy((char *)both->data + sizeof first, a->data, a->size);
-	memcpy((char *)both->data + sizeof first + a->size, b->data, b->size);
+	memcpy(to, sizes, sizeof sizes);
+	to += sizeof sizes;
+	for (int i = 0; i < 4; i++) {
+		if (parts[i]->size)
+			memcpy(to, parts[i]->data, parts[i]->size);
+		to += parts[i]->size;
+	}
 	return 0;
 }
 
-/* Borrows from `both`. */
-static int part_address(const struct hspmd_address *both, int which, struct hspmd_address *part, struct hspmd_error *err)
+/* Enter the addresses of member `rank`, which stay in its blob. The blob comes from a peer: its sizes are checked. */
+static int decode_addresses(const struct hspmd_address *blob, int rank, const struct peer_addresses *peers, struct hspmd_error *err)
 {
-	uint32_t first;
-	if (both->size >= sizeof first)
-		memcpy(&first, both->data, sizeof first);
-	if (both->size < sizeof first || first > both->size - sizeof first)
-		return hspmd_fail(err, "start: an address of %zu bytes is cut short", both->size);
-	part->data = (char *)both->data + sizeof first + (which ? first : 0);
-	part->size = which ? both->size - sizeof first - first : first;
-	return 0;
+	struct hspmd_address *parts[] = { &peers->transport[rank], &peers->overlap_transport[rank], &peers->devcomm[0][rank],
+		                          &peers->devcomm[1][rank] };
+	uint32_t sizes[4];
+	size_t left = blob->size;
+	char *at = blob->data;
+	if (left >= sizeof sizes) {
+		memcpy(sizes, at, sizeof sizes);
+		at += sizeof sizes;
+		left -= sizeof sizes;
+		for (int i = 0; i < 4 && sizes[i] <= left; i++) {
+			*parts[i] = (struct hspmd_address){ .data = at, .size = sizes[i] };
+			at += sizes[i];
+			left -= sizes[i];
+			if (i == 3)
+				return 0;
+		}
+	}
+	return hspmd_fail(err, "start: an address of %zu bytes is cut short", blob->size);
 }
 
-/* What of one lane goes straight between devices, if anything does; its address. */
+/* Open the device-to-device communication of one lane, if there is any, and get its address. */
 static int open_devcomm(struct hspmd_generation *g, int lane, struct hspmd_address *own, struct hspmd_error *err)
 {
 	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(g->cluster);
@@ -79,21 +108,20 @@ static int open_devcomm(struct hspmd_generation *g, int lane, struct hspmd_addre
 	return hspmd_devcomm_address(g->devcomm[lane], own, err);
 }
 
-/* The address is two of transports and two of what needs none. */
+/* Open this member's endpoints and encode their addresses. */
 static int open_all(struct hspmd_generation *g, const struct hspmd_transport_ops *ops, struct hspmd_error *err)
 {
-	struct hspmd_address part[4] = { { 0 } }, half[2] = { { 0 } };
-	int status = open_transport(g, ops, &g->transport, &part[0], err) || open_transport(g, ops, &g->overlap_transport, &part[1], err) ||
-	                             open_devcomm(g, 0, &part[2], err) || open_devcomm(g, 1, &part[3], err) ||
-	                             join_addresses(&part[0], &part[1], &half[0], err) ||
-	                             join_addresses(&part[2], &part[3], &half[1], err) ||
-	                             join_addresses(&half[0], &half[1], &g->own_address, err)
+	struct endpoint_addresses own = { 0 };
+	int status = open_transport(g, ops, &g->transport, &own.transport, err) ||
+	                             open_transport(g, ops, &g->overlap_transport, &own.overlap_transport, err) ||
+	                             open_devcomm(g, 0, &own.devcomm[0], err) || open_devcomm(g, 1, &own.devcomm[1], err) ||
+	                             encode_addresses(&own, &g->own_address, err)
 	                     ? -1
 	                     : 0;
-	for (int i = 0; i < 4; i++)
-		free(part[i].data);
-	free(half[0].data);
-	free(half[1].data);
+	free(own.transport.data);
+	free(own.overlap_transport.data);
+	free(own.devcomm[0].data);
+	free(own.devcomm[1].data);
 	return status;
 }
 
@@ -103,11 +131,11 @@ int hspmd_generation_open_endpoints(struct hspmd_generation *g, struct hspmd_err
 		return 0;
 	if (open_all(g, hspmd_transport_find(g->setup->transport, err), err))
 		return -1;
-	/* One of its own: it is used by the checkpoint's thread. */
+	/* A transport of its own, because the checkpoint's thread uses it. */
 	return g->placement.any ? open_transport(g, &hspmd_transport_socket, &g->copy_transport, &g->copy_address, err) : 0;
 }
 
-/* ---- meeting the others */
+/* ---- connecting to the others */
 
 static void free_addresses(struct hspmd_address *all, int count)
 {
@@ -116,7 +144,7 @@ static void free_addresses(struct hspmd_address *all, int count)
 	free(all);
 }
 
-/* Every member's, from base64. NULL and err. */
+/* Decode the addresses of all members from base64. NULL and err on failure. */
 static struct hspmd_address *read_addresses(const struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
 {
 	if (json_array_size(addresses) != (size_t)g->member_count) {
@@ -137,38 +165,30 @@ static struct hspmd_address *read_addresses(const struct hspmd_generation *g, js
 	return NULL;
 }
 
-/* Of all members' addresses the part with this number. */
-static int take_parts(const struct hspmd_generation *g, const struct hspmd_address *all, int number, struct hspmd_address *parts,
-                      struct hspmd_error *err)
-{
-	for (int r = 0; r < g->member_count; r++) {
-		struct hspmd_address half = { 0 };
-		if (part_address(&all[r], number / 2, &half, err) || part_address(&half, number % 2, &parts[r], err))
-			return -1;
-	}
-	return 0;
-}
-
-/* connect: the transports too; else only groups of devices, of which the making begins. */
-static int meet_members(struct hspmd_generation *g, json_t *addresses, bool connect, struct hspmd_error *err)
+/* Connect the endpoints to those of all members. transports: the two transports too; otherwise only device groups, whose creation
+ * begins. */
+static int connect_endpoints(struct hspmd_generation *g, json_t *addresses, bool transports, struct hspmd_error *err)
 {
 	if (!g->transport)
 		return 0;
-	struct hspmd_transport *transports[] = { g->transport, g->overlap_transport };
-	struct hspmd_address *all = read_addresses(g, addresses, err);
-	struct hspmd_address *parts = all ? hspmd_calloc((size_t)g->member_count, sizeof *parts) : NULL;
-	int status = parts ? 0 : all ? hspmd_fail_memory(err, "connecting") : -1;
-	for (int number = connect ? 0 : 2; !status && number < 4; number++) {
-		struct hspmd_devcomm *devcomm = number < 2 ? NULL : g->devcomm[number - 2];
-		if (number >= 2 && !devcomm)
-			continue;
-		status = take_parts(g, all, number, parts, err);
-		if (!status)
-			status = devcomm ? hspmd_devcomm_preconnect(devcomm, parts, err)
-			                 : transports[number]->ops->connect(transports[number], parts, err);
-	}
+	size_t n = (size_t)g->member_count;
+	struct hspmd_address *blobs = read_addresses(g, addresses, err), *parts = blobs ? hspmd_calloc(4 * n, sizeof *parts) : NULL;
+	int status = parts ? 0 : blobs ? hspmd_fail_memory(err, "connecting") : -1;
+	struct peer_addresses peers = { 0 };
+	if (parts)
+		peers = (struct peer_addresses){ parts, parts + n, { parts + 2 * n, parts + 3 * n } };
+	for (int r = 0; !status && r < g->member_count; r++)
+		status = decode_addresses(&blobs[r], r, &peers, err);
+	if (!status && transports)
+		status = g->transport->ops->connect(g->transport, peers.transport, err) ||
+		                         g->overlap_transport->ops->connect(g->overlap_transport, peers.overlap_transport, err)
+		                 ? -1
+		                 : 0;
+	for (int lane = 0; !status && lane < 2; lane++)
+		if (g->devcomm[lane])
+			status = hspmd_devcomm_preconnect(g->devcomm[lane], peers.devcomm[lane], err);
 	free(parts);
-	free_addresses(all, g->member_count);
+	free_addresses(blobs, g->member_count);
 	return status;
 }
 
@@ -192,7 +212,7 @@ bool hspmd_generation_needs_preconnect(const struct hspmd_generation *g)
 
 int hspmd_generation_preconnect(struct hspmd_generation *g, json_t *addresses, struct hspmd_error *err)
 {
-	return meet_members(g, addresses, false, err);
+	return connect_endpoints(g, addresses, false, err);
 }
 
 int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error *err)
@@ -205,7 +225,7 @@ int hspmd_generation_preconnected(struct hspmd_generation *g, struct hspmd_error
 
 int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json_t *copy_transport, struct hspmd_error *err)
 {
-	if (meet_members(g, addresses, true, err) || connect_copies(g, copy_transport, err) ||
+	if (connect_endpoints(g, addresses, true, err) || connect_copies(g, copy_transport, err) ||
 	    (g->devcomm[0] && hspmd_devcomm_wait_ready(g->devcomm[0], err)) ||
 	    (g->devcomm[1] && hspmd_devcomm_wait_ready(g->devcomm[1], err)))
 		return -1;
@@ -213,14 +233,14 @@ int hspmd_generation_connect(struct hspmd_generation *g, json_t *addresses, json
 	for (int lane = 0; lane < 2; lane++)
 		hspmd_devcomm_counts(g->devcomm[lane], &communicators[lane], &straight[lane]);
 	if (communicators[0] + communicators[1])
-		hspmd_info("%d of %d groups of devices communicate straight", straight[0] + straight[1],
+		hspmd_info("%d of %d device groups use device-to-device communication", straight[0] + straight[1],
 		           communicators[0] + communicators[1]);
 	return 0;
 }
 
 void hspmd_generation_disconnect(struct hspmd_generation *g)
 {
-	/* Before what waits for the device: members that are gone would keep it busy for ever. */
+	/* First, because communication with failed members would keep the device busy for ever, and what follows waits for the device. */
 	bool broken = atomic_load(&g->abort);
 	for (int lane = 0; broken && lane < 2; lane++)
 		hspmd_devcomm_abort(g->devcomm[lane]);

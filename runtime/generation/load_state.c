@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a generation's state comes from: the beginning, the generation before, or files. Every member makes the same plan of moves from the
- * same message and carries out its part. */
+/* Fills a generation's state: with initial values, from the previous generation, or from files. Every member computes the same plan of
+ * moves from the same message and executes its part. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -9,7 +9,7 @@
 #include "runtime/state/weights.h"
 #include "runtime/generation/generation.h"
 
-/* What holds and needs are collected into. */
+/* Collects holdings and needs. */
 struct inventory {
 	struct hspmd_holding *have;
 	size_t have_count, have_capacity;
@@ -18,7 +18,7 @@ struct inventory {
 	size_t *element_bytes; /* per state tensor */
 };
 
-/* Of a state tensor. */
+/* Bytes per element of a state tensor. */
 static size_t element_bytes(const struct hspmd_generation *g, int tensor)
 {
 	return hspmd_dtype_bytes(
@@ -51,7 +51,7 @@ static int add_have(struct inventory *inv, int tensor, int holder, const struct 
 	return 0;
 }
 
-/* What every device of the new plan must end with, by transport rank. */
+/* The state that every device of the new plan must have in the end, by transport rank. */
 static int add_needs(const struct hspmd_generation *g, struct inventory *inv, struct hspmd_error *err)
 {
 	for (int i = 0; i < g->layouts->parameter_count; i++) {
@@ -79,7 +79,7 @@ static int rank_named(const struct hspmd_generation *g, const char *address)
 	return -1;
 }
 
-/* What survivors of the old plan hold. */
+/* The state that survivors of the old plan hold. */
 static int add_live(const struct hspmd_generation *g, json_t *live, struct inventory *inv, struct hspmd_error *err)
 {
 	json_t *holders = json_object_get(live, "holders");
@@ -109,7 +109,7 @@ static int add_live(const struct hspmd_generation *g, json_t *live, struct inven
 	return status;
 }
 
-/* Who can read which part of a checkpoint. */
+/* The parts of a checkpoint that each member can read. */
 static int add_stored(const struct hspmd_generation *g, const struct hspmd_manifest *m, json_t *files, struct inventory *inv,
                       struct hspmd_error *err)
 {
@@ -120,7 +120,7 @@ static int add_stored(const struct hspmd_generation *g, const struct hspmd_manif
 		while (p < g->layouts->parameter_count && strcmp(g->layouts->parameters[p].name, e->tensor))
 			p++;
 		if (p == g->layouts->parameter_count)
-			return hspmd_fail(err, "the checkpoint has a tensor %s, which the model has not", e->tensor);
+			return hspmd_fail(err, "the checkpoint has a tensor %s that is not in the model", e->tensor);
 		if (e->shape.rank != g->layouts->parameters[p].shape.rank ||
 		    memcmp(e->shape.dim, g->layouts->parameters[p].shape.dim, (size_t)e->shape.rank * sizeof *e->shape.dim))
 			return hspmd_fail(err, "the checkpoint's tensor %s has another shape than the model's", e->tensor);
@@ -133,14 +133,14 @@ static int add_stored(const struct hspmd_generation *g, const struct hspmd_manif
 	return 0;
 }
 
-/* The folders in which a node may have a checkpoint, nearest first. */
+/* Folders of a node that may contain a checkpoint, nearest first. */
 enum { IN_MEMORY, ON_DISK, SHARED, FOLDER_KINDS };
 
 struct ends {
 	struct hspmd_generation *now, *old;
 	struct hspmd_reader *reader;
 	const struct hspmd_manifest *manifest;
-	int folders, kind[FOLDER_KINDS]; /* by folder of the reader */
+	int folders, kind[FOLDER_KINDS]; /* kind: by folder of the reader */
 	struct hspmd_load_report *report;
 };
 
@@ -149,7 +149,7 @@ static size_t box_bytes(const struct hspmd_generation *g, int tensor, const stru
 	return (size_t)hspmd_box_elements(box) * element_bytes(g, tensor);
 }
 
-/* Shards of which some file is here, and which have what could not be read: the first. */
+/* Note the first shard that has a file here but from which this box could not be read. */
 static void note_unreadable(struct ends *e, const struct hspmd_state_need *n, const struct hspmd_box *box)
 {
 	const struct hspmd_manifest *m = e->manifest;
@@ -161,7 +161,7 @@ static void note_unreadable(struct ends *e, const struct hspmd_state_need *n, co
 			                                  (json_int_t)m->generation, "file", m->shards[m->extents[x].shard].file);
 }
 
-/* From this node's files: a box may lie in several extents of the shards that are here, and in several of them. */
+/* Read from this node's files. A box may be spread over several extents of the shards here, and may be in several of them. */
 static int get_stored(struct ends *e, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
 {
 	const struct hspmd_parameter_layout *l = &e->now->layouts->parameters[tensor / HSPMD_STATE_KIND_COUNT];
@@ -180,13 +180,13 @@ static int get_stored(struct ends *e, int tensor, const struct hspmd_box *box, b
 		*counts[e->kind[f]] += (int64_t)bytes[f];
 	if (gap_count) {
 		note_unreadable(e, &need, &gaps[0].box);
-		hspmd_fail(err, "%s is not whole in the checkpoint's files on this node", l->name);
+		hspmd_fail(err, "%s is incomplete in the checkpoint's files on this node", l->name);
 	}
 	free(gaps);
 	return gap_count ? -1 : 0;
 }
 
-/* Memory before files. */
+/* Read from memory if possible, otherwise from files. */
 static int get(void *context, int tensor, const struct hspmd_box *box, bool own, void *host, struct hspmd_error *err)
 {
 	struct ends *e = context;
@@ -197,7 +197,7 @@ static int get(void *context, int tensor, const struct hspmd_box *box, bool own,
 	}
 	if (e->reader)
 		return get_stored(e, tensor, box, own, host, err);
-	return e->old ? -1 : hspmd_fail(err, "this worker is said to hold state but has none");
+	return e->old ? -1 : hspmd_fail(err, "this worker should hold state but has none");
 }
 
 static int put_now(void *context, int tensor, const struct hspmd_box *box, const void *host, struct hspmd_error *err)
@@ -213,7 +213,7 @@ static int copy_now(void *context, int tensor, const struct hspmd_box *box, stru
 	return copied;
 }
 
-static void *place(void *context, int tensor, const struct hspmd_box *box, bool sending)
+static void *buffer_of(void *context, int tensor, const struct hspmd_box *box, bool sending)
 {
 	const struct ends *e = context;
 	const struct hspmd_generation *g = sending ? e->old : e->now;
@@ -243,7 +243,7 @@ static int run_moves(struct hspmd_generation *g, const struct inventory *inv, co
 	return status;
 }
 
-/* A reader over the folders in which this node may have the checkpoint. */
+/* Open a reader of the folders of this node that may contain the checkpoint. */
 static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 {
 	static const char *const keys[FOLDER_KINDS] = { "memory", "local", "shared" };
@@ -270,7 +270,7 @@ static int open_reader(struct ends *e, json_t *state, struct hspmd_error *err)
 	return e->reader ? 0 : -1;
 }
 
-/* From the memory of those who hold the state, from files, or, where both are of one step, from either. */
+/* Fill the state from the memory of members that hold it, from files or, if both have the same step, from either. */
 static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, json_t *state, struct hspmd_load_report *report,
                      struct hspmd_error *err)
 {
@@ -278,7 +278,7 @@ static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, j
 	json_t *live = json_object_get(state, "live"), *manifest = json_object_get(state, "manifest");
 	struct hspmd_manifest *m = manifest ? hspmd_manifest_from_json(manifest, "manifest", err) : NULL;
 	struct ends ends = { .now = g, .old = live ? old : NULL, .manifest = m, .report = report };
-	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, place };
+	struct hspmd_state_endpoint end = { &ends, get, put_now, copy_now, buffer_of };
 	struct hspmd_state_transfer_report moved = { 0 };
 	int status = (manifest && (!m || open_reader(&ends, state, err))) || start_inventory(g, &inv, err) ? -1 : 0;
 	if (!status) {
@@ -297,7 +297,7 @@ static int load_held(struct hspmd_generation *g, struct hspmd_generation *old, j
 	return status;
 }
 
-/* Weights that somebody trained before, zero moments: every device reads its own part of the files. */
+/* Pretrained weights, with moments of zero: every device reads its own part of the files. */
 static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *report, struct hspmd_error *err)
 {
 	struct hspmd_weights *weights = hspmd_weights_open(g->setup->job->init, err);
@@ -320,7 +320,7 @@ static int load_weights(struct hspmd_generation *g, struct hspmd_load_report *re
 	return status ? hspmd_error_prefix(err, "%s: init", g->setup->job->file) : 0;
 }
 
-/* The beginning: at random, or the job's weights in its place. */
+/* Initial values: random, or the job's weights. */
 static int load_start(struct hspmd_generation *g, struct hspmd_load_report *report, struct hspmd_error *err)
 {
 	if (hspmd_executor_initialise(g->executor, err))

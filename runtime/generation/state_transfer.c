@@ -9,25 +9,26 @@
 
 #define MOVE_TAG ((UINT64_C(1) << 44) - 512)
 #define BUCKET_BYTES                                                                                                                       \
-	((size_t)8 << 20) /* large enough for full rate, small enough to overlap packing with sending; one slice may be larger */
+	((size_t)8 << 20) /* large enough for the full rate, small enough to overlap packing with sending; one slice may be larger */
 #define ALONE_BYTES                                                                                                                        \
-	((size_t)256 << 10) /* slices of so many bytes are messages of their own: what a message costs is little beside a copy of them */
+	((size_t)256 << 10) /* slices of at least this many bytes are separate messages: a message then costs little compared with copying \
+	                       the slice */
 
-/* What a message reads or writes; the transport's own once its message was given up. */
+/* Memory that a message reads or writes; the transport owns it after the message was abandoned. */
 struct block {
-	struct hspmd_deferred_free kept;
+	struct hspmd_deferred_free deferred;
 	_Alignas(64) char data[];
 };
 
-/* One direction between this member and a peer: its moves in order, a bucket of them under way. */
+/* One direction between this member and a peer: its moves in order, with one bucket in transit. */
 struct channel {
 	int peer;
 	bool sending;
-	size_t next, end; /* moves not yet started: indexes into the plan, of which only those of this pair count (they are adjacent) */
-	size_t first;     /* of the bucket under way */
+	size_t next, end; /* moves not yet started: indices into the plan; the moves of this pair are adjacent in it */
+	size_t first;     /* first move of the bucket in transit */
 	struct block *block;
 	size_t capacity;
-	char *data; /* of the message under way: the block's, or where its only slice lies */
+	char *data; /* of the message in transit: in the block, or the only slice itself */
 	struct hspmd_request *request;
 };
 
@@ -41,7 +42,7 @@ struct engine {
 	struct hspmd_error *err;
 	struct channel *channels;
 	size_t channel_count, channel_capacity;
-	size_t local, local_end; /* moves within this member that are not done: indexes into the plan */
+	size_t local, local_end; /* moves within this member that are not done: indices into the plan */
 };
 
 static size_t move_bytes(const struct engine *e, size_t i)
@@ -49,7 +50,7 @@ static size_t move_bytes(const struct engine *e, size_t i)
 	return (size_t)hspmd_box_elements(&e->moves[i].box) * e->element_bytes[e->moves[i].tensor];
 }
 
-/* How many moves from `first` on go into one message; both sides cut alike. */
+/* Determine how many moves from `first` on go into one message; both sides compute the same. */
 static size_t bucket_end(const struct engine *e, size_t first, size_t end, size_t *bytes)
 {
 	size_t i = first + 1;
@@ -69,7 +70,7 @@ static int reserve(struct engine *e, struct channel *c, size_t bytes)
 {
 	if (bytes <= c->capacity)
 		return 0;
-	struct block *larger = NULL; /* nothing is under way in the old one */
+	struct block *larger = NULL; /* nothing in the old block is in transit */
 	if (posix_memalign((void **)&larger, _Alignof(struct block), sizeof *larger + bytes))
 		return hspmd_fail_memory(e->err, "moving state");
 	free(c->block);
@@ -78,8 +79,8 @@ static int reserve(struct engine *e, struct channel *c, size_t bytes)
 	return 0;
 }
 
-/* Where the only slice of a message lies as the message is. */
-static char *place_of(const struct engine *e, const struct channel *c, size_t stop)
+/* Address of the only slice of a message if it is packed in memory; NULL otherwise. */
+static char *packed_slice(const struct engine *e, const struct channel *c, size_t stop)
 {
 	const struct hspmd_planned_move *m = &e->moves[c->next];
 	return e->end->place && stop == c->next + 1 ? e->end->place(e->end->context, m->tensor, &m->box, c->sending) : NULL;
@@ -100,7 +101,7 @@ static int pack(struct engine *e, struct channel *c, size_t stop, size_t bytes)
 static int start_bucket(struct engine *e, struct channel *c)
 {
 	size_t bytes, stop = bucket_end(e, c->next, c->end, &bytes);
-	c->data = place_of(e, c, stop);
+	c->data = packed_slice(e, c, stop);
 	if (!c->data && pack(e, c, stop, bytes))
 		return -1;
 	c->first = c->next;
@@ -142,8 +143,8 @@ static int copy_local(struct engine *e, size_t i)
 	return status;
 }
 
-/* One look at every channel. `busy`: something is still to do; `moved`: something was done. */
-static int turn(struct engine *e, bool *busy, bool *moved)
+/* Check every channel once. `busy`: there is work left; `moved`: something was done. */
+static int poll_channels(struct engine *e, bool *busy, bool *moved)
 {
 	*busy = *moved = false;
 	if (e->channel_count)
@@ -170,7 +171,7 @@ static int turn(struct engine *e, bool *busy, bool *moved)
 	return 0;
 }
 
-static int give_up(struct engine *e)
+static int abandon(struct engine *e)
 {
 	size_t k = 0;
 	while (k + 1 < e->channel_count && !e->channels[k].request)
@@ -182,15 +183,15 @@ static int give_up(struct engine *e)
 	                  hspmd_transport_peer(e->transport, c->peer, peer, sizeof peer), c->first, c->next - 1, c->end);
 }
 
-/* Copies within this member fill the time in which messages are under way. */
+/* Copies within this member run while messages are in transit. */
 static int run_channels(struct engine *e)
 {
 	bool busy = true, moved;
 	double since = hspmd_now();
 	while (busy) {
 		if (e->transport && hspmd_transport_aborted(e->transport))
-			return hspmd_fail(e->err, "moving state was called off");
-		if (turn(e, &busy, &moved))
+			return hspmd_fail(e->err, "moving state was aborted");
+		if (poll_channels(e, &busy, &moved))
 			return hspmd_error_prefix(e->err, "moving state");
 		if (e->local < e->local_end) {
 			if (copy_local(e, e->local++))
@@ -200,7 +201,7 @@ static int run_channels(struct engine *e)
 		if (moved)
 			since = hspmd_now();
 		else if (busy && hspmd_now() - since > e->transport->options.timeout_s)
-			return give_up(e);
+			return abandon(e);
 		else if (busy)
 			e->transport->ops->block(e->transport, 0.01);
 	}
@@ -210,7 +211,7 @@ static int run_channels(struct engine *e)
 static int add_channel(struct engine *e, int peer, bool sending, size_t first, size_t end)
 {
 	if (!e->transport)
-		return hspmd_fail(e->err, "state is to come from member %d, but this generation has one member", peer);
+		return hspmd_fail(e->err, "state is expected from member %d, but this generation has one member", peer);
 	if (hspmd_array_grow(&e->channels, &e->channel_capacity, e->channel_count, sizeof *e->channels))
 		return hspmd_fail_memory(e->err, "moving state");
 	e->channels[e->channel_count++] = (struct channel){ .peer = peer, .sending = sending, .next = first, .end = end };
@@ -244,8 +245,8 @@ int hspmd_state_transfer_run(struct hspmd_transport *transport, int self, const 
 	if (!status)
 		status = run_channels(&e);
 	for (size_t k = 0; k < e.channel_count; k++)
-		if (e.channels[k].request && e.channels[k].block) /* given up: it may still be written until the transport is closed */
-			hspmd_transport_free_on_close(transport, &e.channels[k].block->kept);
+		if (e.channels[k].request && e.channels[k].block) /* abandoned: it may still be written until the transport is closed */
+			hspmd_transport_free_on_close(transport, &e.channels[k].block->deferred);
 		else
 			free(e.channels[k].block);
 	free(e.channels);

@@ -102,8 +102,8 @@ int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotat
 		struct hspmd_tensor *t = &g->tensors[tensor];
 		char *text = hspmd_annotation_text(annotation);
 		if (t->role != HSPMD_TENSOR_PARAMETER && t->role != HSPMD_TENSOR_INPUT)
-			hspmd_fail(&g->error, "tensor %s is annotated as %s, but follows from others: parameters and inputs are annotated",
-			           t->name, text ? text : "?");
+			hspmd_fail(&g->error, "tensor %s is annotated as %s, but only parameters and inputs can be annotated", t->name,
+			           text ? text : "?");
 		else if (hspmd_annotation_is_partial(annotation))
 			hspmd_fail(&g->error, "tensor %s is annotated as %s, expected nothing partial", t->name, text ? text : "?");
 		else if (hspmd_annotation_check(annotation, &t->shape, &g->error))
@@ -121,7 +121,7 @@ int hspmd_graph_annotate(struct hspmd_graph *g, int tensor, struct hspmd_annotat
 	return g->failed ? -1 : refuse(g);
 }
 
-/* Room for an operator, its inputs checked and described to the operator's rules. NULL on failure. */
+/* Reserves space for an operator, checks its inputs and fills *view for the operator's rules. NULL on failure. */
 static struct hspmd_op *new_op(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, int layer,
                                const int *inputs, int input_count, struct hspmd_op_view *view)
 {
@@ -169,7 +169,7 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 		return -1;
 	const struct hspmd_op_type *type = g->types[opcode];
 	if (!type->shape)
-		hspmd_fail(&g->error, "it stands for a gradient and is appended by differentiation only");
+		hspmd_fail(&g->error, "only differentiation appends gradient operators");
 	if (!type->shape || type->shape(&view, &g->error)) {
 		hspmd_error_prefix(&g->error, "operator %s", hspmd_opcode_names[opcode]);
 		return refuse(g);
@@ -177,8 +177,9 @@ int hspmd_graph_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const st
 	op->output_count = view.output_count;
 	int number = (int)g->op_count;
 	for (int o = 0; o < view.output_count; o++) {
-		bool total = view.out_dtype[o] == HSPMD_F64 && hspmd_shape_elements(&view.out[o]) == 1;
-		enum hspmd_tensor_role role = total ? HSPMD_TENSOR_LOSS : g->in_backward ? HSPMD_TENSOR_GRADIENT : HSPMD_TENSOR_ACTIVATION;
+		enum hspmd_tensor_role role = o + 1 == type->loss_output ? HSPMD_TENSOR_LOSS
+		                              : g->in_backward           ? HSPMD_TENSOR_GRADIENT
+		                                                         : HSPMD_TENSOR_ACTIVATION;
 		int t = add_tensor(g, hspmd_asprintf("%s.%d:%d", hspmd_opcode_names[opcode], number, o), role, view.out_dtype[o],
 		                   view.out[o], layer);
 		if (t < 0)
@@ -212,7 +213,7 @@ int hspmd_graph_pass_grad(struct hspmd_graph *g, int grad, int wrt, int layer)
 	return 0;
 }
 
-/* The tensor that output o of a gradient operator writes: the parameter's accumulator, or a fresh one. -1: not wanted; -2: failed. */
+/* The tensor that output o of a gradient operator writes: the parameter's accumulator, or a new one. -1: not wanted; -2: failed. */
 static int grad_target(struct hspmd_graph *g, int wrt, int o, const char *op_name)
 {
 	if (wrt < 0 || g->tensors[wrt].role == HSPMD_TENSOR_INPUT)
@@ -248,7 +249,7 @@ int hspmd_graph_append_grad(struct hspmd_graph *g, enum hspmd_opcode opcode, con
 		wanted += op->out[o] >= 0;
 	}
 	if (!wanted)
-		return 0; /* nobody needs it: the operator is not appended */
+		return 0; /* all outputs are unwanted: the operator is not appended */
 	size_t number = g->op_count++;
 	for (int o = 0; o < wrt_count; o++) {
 		int t = g->ops[number].out[o]; /* op may have moved */
@@ -268,9 +269,9 @@ int hspmd_graph_differentiate(struct hspmd_graph *g)
 		return -1;
 	g->in_backward = true;
 	for (size_t i = g->op_count; i-- > 0;) {
-		struct hspmd_op op = g->ops[i]; /* a copy: backward rules append, and the array moves */
+		struct hspmd_op op = g->ops[i]; /* a copy: backward rules append operators, which may move the array */
 		const struct hspmd_op_type *type = g->types[op.opcode];
-		bool reached = op.opcode == HSPMD_OP_LOSS || op.opcode == HSPMD_OP_TOPK_ROUTER;
+		bool reached = type->loss_output > 0;
 		for (int o = 0; o < op.output_count; o++)
 			reached |= g->tensors[op.out[o]].grad >= 0;
 		if (reached && type->backward && type->backward(g, &op))

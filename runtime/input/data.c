@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 #include "common/alloc.h"
-#include "runtime/model/build.h"
 #include "runtime/input/length_buckets.h"
 #include "runtime/input/shuffle.h"
+#include "runtime/tensor/input_names.h"
 
-/* How one token lies in a file. */
+/* How one token is stored in a file. */
 enum width { WIDTH_U8, WIDTH_U16, WIDTH_U32, WIDTH_I16, WIDTH_I64 };
 static const int width_bytes[] = { 1, 2, 4, 2, 8 };
 
@@ -33,10 +33,10 @@ struct hspmd_data {
 	int64_t samples, seq_len, vocab;
 	uint64_t seed;
 	int64_t document_end;                 /* -1: no documents */
-	struct hspmd_length_buckets *buckets; /* NULL: all steps are of seq_len */
+	struct hspmd_length_buckets *buckets; /* NULL: the samples of all steps have seq_len tokens */
 };
 
-/* Megatron-LM's indexed data: PREFIX.bin holds the tokens, PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token
+/* Megatron-LM's indexed data: PREFIX.bin holds the tokens; PREFIX.idx begins with "MMIDIDX\\0\\0", a version (1) and the code of the token
  * type. */
 static int megatron_width(const char *name, enum width *width, struct hspmd_error *err)
 {
@@ -122,7 +122,7 @@ static int64_t token_at(const struct file *f, int64_t i)
 	return -1;
 }
 
-/* Every document's place and length; all files are read once for it. */
+/* Records the position and length of every document; reads all files once. */
 static int bucket_documents(struct hspmd_data *d, const struct hspmd_job *job, struct hspmd_error *err)
 {
 	int64_t start = 0, at = 0;
@@ -211,7 +211,7 @@ int64_t hspmd_data_samples(const struct hspmd_data *d)
 	return d->samples;
 }
 
-/* Where token `offset` of a sample lies in the stream, and how many follow it there. */
+/* Position of token `offset` of a sample in the stream, and the number of tokens that follow contiguously. */
 static int64_t find(const struct hspmd_data *d, int64_t number, int64_t offset, int64_t *run)
 {
 	if (d->buckets)
@@ -254,7 +254,7 @@ int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t star
 		for (int64_t i = 0; i < n; i++) {
 			if (at + i >= start)
 				segments[at + i - start] = segment;
-			segment += tokens[i] == d->document_end; /* the end belongs to what it ends */
+			segment += tokens[i] == d->document_end; /* the end token belongs to the document that it ends */
 		}
 	}
 	return 0;

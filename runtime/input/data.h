@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Training samples. The files' tokens are one stream; sample i is tokens [i T, i T + T], the last T of them its targets. Which sample comes
- * when depends on the seed and the position alone (DESIGN law 1): every epoch is a permutation of the samples, computed, not stored.
- * Documents may be grouped by length (length_buckets.h). */
+/* Training samples. The files' tokens are one stream; sample i is tokens [i T, i T + T], of which the last T are the targets. The order of
+ * samples depends only on the seed and the position (doc/design.md, law 1): every epoch is a permutation of the samples, computed, not
+ * stored. Documents may be grouped by length (length_buckets.h). */
 #ifndef HSPMD_INPUT_DATA_H
 #define HSPMD_INPUT_DATA_H
 
@@ -9,28 +9,28 @@
 
 #include "common/error.h"
 #include "common/format/job.h"
-#include "runtime/exec/execute.h"
+#include "runtime/input/sample_source.h"
 
 struct hspmd_data;
 
-/* Opens (maps) the job's training files. NULL and err: names the file and what is wrong. */
+/* Opens (maps) the job's training files. NULL and an err that names the file and the fault. */
 struct hspmd_data *hspmd_data_open(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
-/* The same of those that the loss is measured on; all samples are of seq_len. */
+/* The same for the files on which the validation loss is measured; all samples have seq_len tokens. */
 struct hspmd_data *hspmd_data_open_valid(const struct hspmd_job *job, int64_t vocab, struct hspmd_error *err);
 void hspmd_data_close(struct hspmd_data *d);
 int64_t hspmd_data_samples(const struct hspmd_data *d);
-/* Index into the job's lengths of that which the samples of a step have (length_buckets.h); 0 for a job that has none. */
+/* Index, in the job's lengths, of the length of a step's samples (length_buckets.h); 0 if the job has no lengths. */
 int hspmd_data_length_of_step(const struct hspmd_data *d, int64_t step);
 
-/* `count` tokens beginning at offset `start` (0..T) of sample number `number` of all training (step * global batch + place in the batch):
- * for inputs start is the position, for targets one more. -1 and err when a token is not below the vocabulary (names file and offset). */
+/* Reads `count` tokens from offset `start` (0..T) of sample `number`, counted over all training (step * global batch + index in the batch).
+ * For inputs start is the position, for targets one more. -1 and err if a token is not below the vocabulary (names file and offset). */
 int hspmd_data_read(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *tokens, struct hspmd_error *err);
 
-/* The number of the document, within sample `number`, of each of `count` positions from `start` on; of data that have documents. */
+/* The number of the document, within sample `number`, of each of `count` positions from `start` on; only for data with documents. */
 int hspmd_data_segments(const struct hspmd_data *d, int64_t number, int64_t start, int64_t count, int32_t *segments,
                         struct hspmd_error *err);
 
-/* The inputs of a language model (runtime/model/build.h): tokens, targets one position later, and segments. Borrows d. */
+/* Source of the inputs of a language model (runtime/tensor/input_names.h): tokens, targets one position later, and segments. Borrows d. */
 struct hspmd_sample_source hspmd_data_source(const struct hspmd_data *d);
 
 #endif

@@ -8,20 +8,20 @@
 #include "common/alloc.h"
 #include "runtime/input/shuffle.h"
 
-/* A stretch of the stream: documents of a group that follow one another there. */
-struct stretch {
-	int64_t start, before; /* tokens of the group before it */
+/* A contiguous run of one bucket's documents in the stream. */
+struct token_run {
+	int64_t start, before; /* tokens of the bucket before it */
 };
 
 struct bucket {
 	int64_t length, tokens, samples, batches;
 	size_t count, capacity;
-	struct stretch *stretches;
+	struct token_run *runs;
 };
 
 struct hspmd_length_buckets {
 	int count;
-	int64_t batch, batches; /* of an epoch, all groups together */
+	int64_t batch, batches; /* per epoch, over all buckets */
 	uint64_t seed;
 	struct bucket buckets[];
 };
@@ -42,7 +42,7 @@ struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths,
 void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g)
 {
 	for (int i = 0; g && i < g->count; i++)
-		free(g->buckets[i].stretches);
+		free(g->buckets[i].runs);
 	free(g);
 }
 
@@ -51,12 +51,12 @@ int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int64_t start, int6
 	struct bucket *to = g->buckets;
 	while (to < &g->buckets[g->count - 1] && to->length < tokens)
 		to++;
-	const struct stretch *last = to->count ? &to->stretches[to->count - 1] : NULL;
+	const struct token_run *last = to->count ? &to->runs[to->count - 1] : NULL;
 	bool follows = last && last->start + to->tokens - last->before == start;
 	if (!follows) {
-		if (hspmd_array_grow(&to->stretches, &to->capacity, to->count, sizeof *to->stretches))
+		if (hspmd_array_grow(&to->runs, &to->capacity, to->count, sizeof *to->runs))
 			return hspmd_fail_memory(err, "grouping documents");
-		to->stretches[to->count++] = (struct stretch){ start, to->tokens };
+		to->runs[to->count++] = (struct token_run){ start, to->tokens };
 	}
 	to->tokens += tokens;
 	return 0;
@@ -73,7 +73,7 @@ int hspmd_length_buckets_close(struct hspmd_length_buckets *g, struct hspmd_erro
 	return g->batches ? 0 : hspmd_fail(err, "documents of no length fill a global batch of %lld samples", (long long)g->batch);
 }
 
-/* The group of a step, and which of its batches it is. */
+/* The bucket of a step, and the index of the step's batch in it. */
 static const struct bucket *bucket_of(const struct hspmd_length_buckets *g, int64_t step, int64_t *batch)
 {
 	uint64_t epoch = (uint64_t)(step / g->batches);
@@ -99,15 +99,15 @@ int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t 
 	uint64_t key = hspmd_mix(g->seed ^ hspmd_mix(epoch ^ hspmd_mix(which + 1)));
 	int64_t sample = (int64_t)hspmd_shuffle((uint64_t)(batch * g->batch + number % g->batch), (uint64_t)of->samples, key);
 	int64_t at = sample * of->length + offset;
-	size_t low = 0, high = of->count; /* the last stretch that begins at or before it */
+	size_t low = 0, high = of->count; /* the last run that begins at or before `at` */
 	while (high - low > 1) {
 		size_t middle = (low + high) / 2;
-		if (of->stretches[middle].before <= at)
+		if (of->runs[middle].before <= at)
 			low = middle;
 		else
 			high = middle;
 	}
-	int64_t end = low + 1 < of->count ? of->stretches[low + 1].before : of->tokens;
+	int64_t end = low + 1 < of->count ? of->runs[low + 1].before : of->tokens;
 	*run = end - at;
-	return of->stretches[low].start + at - of->stretches[low].before;
+	return of->runs[low].start + at - of->runs[low].before;
 }

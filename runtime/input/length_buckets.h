@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Documents grouped by their lengths, so that a step has samples of one length and short documents are not trained at the cost of long ones
+/* Documents in buckets by length, so that a step has samples of one length and short documents are not trained at the cost of long ones
  * (dataset decomposition: Pouransari et al., arXiv 2405.13226; like group_by_length of Hugging Face's trainer, but packed, not padded). A
- * document belongs to the shortest length that holds it, one that none holds to the longest; a group's documents follow one another, and
- * its sample i is tokens [i L, i L + L] of that. A step takes its samples from one group; groups take turns as often as they have batches,
- * in an order that depends on the seed and the epoch. */
+ * document belongs to the bucket of the shortest length that holds it, or of the longest length if none does. The documents of a bucket
+ * follow one another, and its sample i is tokens [i L, i L + L] of them. A step takes its samples from one bucket; each bucket serves as
+ * many steps per epoch as it has batches, in an order that depends on the seed and the epoch. */
 #ifndef HSPMD_INPUT_LENGTH_BUCKETS_H
 #define HSPMD_INPUT_LENGTH_BUCKETS_H
 
-#include "common/error.h"
-
 #include <stdint.h>
+
+#include "common/error.h"
 
 struct hspmd_length_buckets;
 
-/* lengths: ascending, `count` of them; copied. batch: samples of a step. NULL: memory. */
+/* lengths: `count` of them, ascending; copied. batch: samples per step. NULL: memory. */
 struct hspmd_length_buckets *hspmd_length_buckets_create(const int64_t *lengths, int count, int64_t batch, uint64_t seed);
 void hspmd_length_buckets_destroy(struct hspmd_length_buckets *g);
-/* The next document: `tokens` of them from position `start` of the stream. 0 or -1 (memory). */
+/* Adds the next document: `tokens` tokens from position `start` of the stream. 0 or -1 (memory). */
 int hspmd_length_buckets_add(struct hspmd_length_buckets *g, int64_t start, int64_t tokens, struct hspmd_error *err);
-/* All are there. -1 and err: not one group fills a batch. */
+/* Ends the adding of documents. -1 and err: no bucket fills a batch. */
 int hspmd_length_buckets_close(struct hspmd_length_buckets *g, struct hspmd_error *err);
 
-/* Which length (its index) step `step` has. */
+/* Index of the length of step `step`. */
 int hspmd_length_buckets_of_step(const struct hspmd_length_buckets *g, int64_t step);
-/* Where token `offset` of sample `number` (step * batch + place) lies in the stream, and how many tokens follow it there (itself among
- * them). */
+/* Position of token `offset` of sample `number` (step * batch + index in the batch) in the stream; *run: the number of tokens that follow
+ * contiguously, including that one. */
 int64_t hspmd_length_buckets_find(const struct hspmd_length_buckets *g, int64_t number, int64_t offset, int64_t *run);
 
 #endif

@@ -9,7 +9,7 @@ uint64_t hspmd_mix(uint64_t x)
 	return x ^ (x >> 31);
 }
 
-/* A balanced Feistel network on the next even number of bits, walked until it lands inside (Black and Rogaway 2002). */
+/* A balanced Feistel network on the next even number of bits, applied again until the result is below n (Black and Rogaway 2002). */
 uint64_t hspmd_shuffle(uint64_t i, uint64_t n, uint64_t key)
 {
 	int half = 1;

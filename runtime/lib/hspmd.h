@@ -1,14 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libhspmd: build a graph of your own, say how its tensors lie on devices, and train it on unequal devices of this machine. See hspmd(3).
+/* libhspmd: build a graph of your own, choose how its tensors are distributed over devices, and train it on heterogeneous devices of
+ * this machine. See hspmd(3).
  *
- * Objects are opaque. Functions return 0, a tensor's number or a pointer; or -1 or NULL, with the reason in *err where they take one (err
- * may be NULL). Nothing here exits, prints, or keeps state between objects. */
+ * Objects are opaque. Functions return 0, a tensor's number or a pointer on success; on failure -1 or NULL, with the reason in *err if
+ * they take one (err may be NULL). Nothing here exits, prints, or keeps state between objects. */
 #ifndef HSPMD_HSPMD_H
 #define HSPMD_HSPMD_H
 
 #include <stdint.h>
-#ifndef HSPMD_ERROR_H /* within hspmd's own sources it lies elsewhere */
+#ifndef HSPMD_ERROR_H /* hspmd's own sources include this file from another folder */
 #include <hspmd/error.h>
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define HSPMD_DEPRECATED(advice) __attribute__((deprecated(advice)))
+#else
+#define HSPMD_DEPRECATED(advice)
 #endif
 
 #ifdef __cplusplus
@@ -19,31 +26,33 @@ const char *hspmd_version(void); /* "0.1.0" */
 
 /* ---- building a net
  *
- * A function of the caller builds the net of one micro-batch from its parameters and inputs to its loss; gradients are the library's work.
- * It may be called several times, from several threads, and must build the same net each time but for the micro-batch's size. Tensors are
- * numbers; a call that fails returns -1, calls on tensor -1 return -1, and the training that wanted the net reports the first failure. So
- * nothing has to be checked while building. */
+ * A function of the caller builds the net of one micro-batch, from its parameters and inputs to its loss; the library adds the
+ * gradients. The function may be called several times, from several threads, and must build the same net each time except for the
+ * micro-batch's size. Tensors are numbers. A call that fails returns -1, calls on tensor -1 return -1, and the training that needed the
+ * net reports the first failure; so nothing has to be checked while building. */
 struct hspmd_net;
-int64_t hspmd_net_samples(const struct hspmd_net *net); /* of the micro-batch: the first dimension of inputs and activations */
-int64_t hspmd_net_length(const struct hspmd_net *net);  /* positions of a sample: their second dimension */
-/* What is built from now on belongs to layer `layer`: the plan says which devices have it. Begins at 0, and never goes back. */
+int64_t hspmd_net_samples(const struct hspmd_net *net); /* samples per micro-batch: the first dimension of inputs and activations */
+int64_t hspmd_net_length(const struct hspmd_net *net);  /* positions per sample: their second dimension */
+/* Operators and parameters added from now on belong to layer `layer`; the plan says which devices compute that layer. The layer starts
+ * at 0 and never decreases. */
 void hspmd_net_layer(struct hspmd_net *net, int layer);
 
 /* Inputs are filled by the training's sample reader: [samples, length] of 32-bit integers, or [samples, length, width] of floats. */
 int hspmd_net_integers(struct hspmd_net *net, const char *name);
 int hspmd_net_floats(struct hspmd_net *net, const char *name, int64_t width);
-/* A parameter begins as normally distributed random numbers of this mean and deviation (deviation 0: all are `mean`), the same under every
- * plan. */
+/* A parameter is initialised with normally distributed random numbers of this mean and deviation (deviation 0: all are `mean`), the same
+ * numbers under every plan. */
 int hspmd_net_parameter(struct hspmd_net *net, const char *name, int rank, const int64_t *dims, double mean, double deviation);
 /* No weight decay for this parameter (biases, gains). */
 void hspmd_net_no_decay(struct hspmd_net *net, int parameter);
 
-/* How a parameter or an input lies on the devices of the stage that has it.
- * split: cut along `dim`, in whole multiples of `unit` elements (the width of a head, else 1), in the plan's shard_ratio. What is not split
- * every device has whole. annotate: by hand, as an annotation over the stage's devices, numbered from 0: "{[0-2]: 0:3(2:1:1)}" is three
- * unequal parts of dimension 0;
- * "{[0,1]: -1:2 | [2]} h0(3:1)" on an input gives three of four samples to devices 0 and 1 together, the fourth to device 2. Nothing in it
- * may be partial. All else follows by deduction, and what must move for it is found by resolution. */
+/* How a parameter or an input is distributed over the devices of its stage.
+ * split: along `dim`, in multiples of `unit` elements (the width of a head, or 1), in the ratios of the plan's shard_ratio. A parameter
+ * that is not split is replicated on every device.
+ * annotate: by an annotation over the stage's devices, numbered from 0: "{[0-2]: 0:3(2:1:1)}" is three unequal parts of dimension 0;
+ * "{[0,1]: -1:2 | [2]} h0(3:1)" on an input gives three of four samples to devices 0 and 1 together, the fourth to device 2. The
+ * annotation must not contain partial tensors.
+ * The annotations of all other tensors are deduced, and the communication between them is resolved. */
 void hspmd_net_split(struct hspmd_net *net, int parameter, int dim, int64_t unit);
 void hspmd_net_annotate(struct hspmd_net *net, int tensor, const char *annotation);
 
@@ -57,48 +66,54 @@ int hspmd_net_swiglu(struct hspmd_net *net, int gate, int up); /* silu(gate) * u
 int hspmd_net_add(struct hspmd_net *net, int a, int b);
 int hspmd_net_positions(struct hspmd_net *net, int x, int table); /* x + table[position]; table [at least length, width] */
 int hspmd_net_rope(struct hspmd_net *net, int x, int64_t head_width, double theta);
-/* Causal attention with heads of head_width; k and v may have fewer heads than q, by a whole factor. segments: integers, positions of
- * different ones do not see one another; -1: none. */
+/* Causal attention with heads of width head_width. k and v may have fewer heads than q, by an integer factor. segments: an integer
+ * input; positions of different segments do not attend to each other; -1: none. */
 int hspmd_net_attention(struct hspmd_net *net, int q, int k, int v, int segments, int64_t head_width);
-/* The net's loss, once: cross-entropy of softmax(logits) against integers (negative ones count nothing), the mean over all positions of the
- * global batch. */
+/* The net's loss; to be called once. Cross-entropy of softmax(logits) against integers (negative targets are ignored), averaged over all
+ * positions of the global batch. */
 int hspmd_net_loss(struct hspmd_net *net, int logits, int targets);
 
 /* ---- training
  *
- * A thread a device, messages through memory. What spans processes and machines, and survives them, is hspmd-run(1). */
+ * One thread per device, messages through memory. For training that spans processes and machines, and survives their failure, see
+ * hspmd-run(1). */
 struct hspmd_training;
-/* `layers` is one more than the last hspmd_net_layer. */
+/* `layers` is the last layer passed to hspmd_net_layer, plus one. */
 struct hspmd_training *hspmd_training_create(void (*build)(void *context, struct hspmd_net *net), void *context, int layers);
 void hspmd_training_destroy(struct hspmd_training *t);
 
-/* Each of these before hspmd_training_run. JSON texts are as in hspmd-cluster(5), hspmd-plan(5) (after the cluster) and the optimizer of
- * hspmd-job(5); messages name their keys. The plan says global_batch and seq_len. Without an optimizer: AdamW with a learning rate of
- * 1e-3. */
+/* Call these before hspmd_training_run. JSON texts are as in hspmd-cluster(5), hspmd-plan(5) (call after hspmd_training_cluster) and the
+ * optimizer of hspmd-job(5); error messages name the keys. The plan sets global_batch and seq_len. Default optimizer: AdamW with a
+ * learning rate of 1e-3. */
 int hspmd_training_cluster(struct hspmd_training *t, const char *json, struct hspmd_error *err);
 int hspmd_training_plan(struct hspmd_training *t, const char *json, struct hspmd_error *err);
 int hspmd_training_optimizer(struct hspmd_training *t, const char *json, struct hspmd_error *err);
 void hspmd_training_seed(struct hspmd_training *t, uint64_t seed); /* default 1 */
-/* Cores of the CPU device "node:index"; default 1. */
+/* Number of cores that the CPU device "node:index" uses; default 1. */
 int hspmd_training_threads(struct hspmd_training *t, const char *device, int threads, struct hspmd_error *err);
-/* Fill `to` with positions [start, start + count) of input `name` of sample `number` of all training: step * global_batch + place in the
- * batch. The same answer whenever and whoever asks; called from several threads at once. Not 0: it could not be done, and training ends. */
+/* `read` fills `to` with positions [start, start + count) of input `name` of sample `number`, which counts all samples of the training:
+ * step * global_batch + index within the batch. The result must depend on nothing but these arguments. `read` is called from several
+ * threads at once. If it returns non-zero, the training fails. */
 void hspmd_training_samples(struct hspmd_training *t,
                             int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to),
                             void *context);
-/* Steps of several lengths by one program: step s has samples of lengths[which(context, s)] positions, of `count` lengths up to the plan's
- * seq_len. Before the first step one that cannot be split as the plan splits its own is refused, with the multiple that is expected.
- * Without this all have the plan's. */
+/* Several sequence lengths with one program: step s has samples of lengths[length_of_step(context, s)] positions. The `count` lengths
+ * are at most the plan's seq_len. A length that cannot be split as the plan splits its own is an error before the first step, which
+ * names the required multiple. Without this call all steps have the plan's length. */
 int hspmd_training_lengths(struct hspmd_training *t, const int64_t *lengths, int count, int (*length_of_step)(void *context, int64_t step),
                            void *context, struct hspmd_error *err);
-/* The loss of every step, from one of the threads. */
+/* Called with the loss of every step, from one of the threads. */
 void hspmd_training_on_loss(struct hspmd_training *t, void (*on_loss)(void *context, int64_t step, double loss), void *context);
+/* Deprecated: the former name of hspmd_training_on_loss. */
+void hspmd_training_told(struct hspmd_training *t, void (*on_loss)(void *context, int64_t step, double loss), void *context)
+        HSPMD_DEPRECATED("use hspmd_training_on_loss");
 
-/* What the device "node:index" will do in a step, an instruction a line, and its memory. To be freed by the caller. */
+/* The instructions that device "node:index" executes in a step, one per line, and its memory. The caller frees the text. */
 char *hspmd_training_program(struct hspmd_training *t, const char *device, struct hspmd_error *err);
-/* Train from random parameters. A plan that does not fit the net is an error here, before the first step. */
+/* Train from random parameters. Blocks until all steps are done. A plan that does not fit the net is an error here, before the first
+ * step. */
 int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_error *err);
-/* A whole parameter as the last run left it: count floats, row-major. */
+/* A full parameter as the last run left it: count floats, row-major. */
 int hspmd_training_parameter(struct hspmd_training *t, const char *name, float *to, int64_t count, struct hspmd_error *err);
 
 #ifdef __cplusplus

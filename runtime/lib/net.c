@@ -59,16 +59,16 @@ int hspmd_net_parameter(struct hspmd_net *net, const char *name, int rank, const
 	struct hspmd_shape shape = { .rank = rank };
 	if (net->g->failed)
 		return -1;
-	if (rank >= 0 && rank <= HSPMD_MAX_RANK) /* else the graph says so */
+	if (rank >= 0 && rank <= HSPMD_MAX_RANK) /* otherwise the graph reports the error */
 		memcpy(shape.dim, dims, (size_t)rank * sizeof *dims);
 	if (!isfinite(mean) || !(deviation >= 0 && isfinite(deviation))) {
-		hspmd_fail(&net->g->error, "parameter %s: mean %g and deviation %g are no start", name, mean, deviation);
+		hspmd_fail(&net->g->error, "parameter %s: mean %g and deviation %g are not valid", name, mean, deviation);
 		return refuse(net);
 	}
 	return hspmd_graph_parameter(net->g, name, shape, net->layer, mean, deviation, true, -1, 1);
 }
 
-/* A parameter of this net; NULL after a failure, which this may be. */
+/* A parameter of this net; NULL after a failure, which this itself may be. */
 static struct hspmd_tensor *parameter(struct hspmd_net *net, int number)
 {
 	if (net->g->failed || number < 0)
@@ -173,7 +173,7 @@ int hspmd_net_rope(struct hspmd_net *net, int x, int64_t head_width, double thet
 	return append(net, HSPMD_OP_ROPE, &(struct hspmd_op_attr){ .head_dim = head_width, .theta = theta }, &x, 1);
 }
 
-/* How many heads of `width` a tensor [.., n * width] has; 0: the operator's shape rule will say what is wrong. */
+/* Number of heads of `width` in a tensor [.., n * width]; 0: the operator's shape rule will report the error. */
 static int64_t heads(const struct hspmd_net *net, int tensor, int64_t width)
 {
 	if (net->g->failed || tensor < 0 || tensor >= (int)net->g->tensor_count || width < 1)
@@ -201,8 +201,8 @@ static int parts_of(const struct hspmd_subgroup *g, int dim)
 	return parts;
 }
 
-/* Into how many parts logits are cut along their last dimension: as the outputs of the weight that makes them are, where all subgroups
- * agree. */
+/* Number of parts in which logits are split along their last dimension: as the outputs of the weight that computes them, if all
+ * subgroups agree. */
 static int vocabulary_parts(const struct hspmd_net *net, int logits)
 {
 	int producer = logits >= 0 && logits < (int)net->g->tensor_count ? net->g->tensors[logits].producer : -1;

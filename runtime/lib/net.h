@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user's net while it is built (hspmd.h), as a graph source. */
+/* A user's net while it is being built (hspmd.h), as a graph source. */
 #ifndef HSPMD_LIB_NET_H
 #define HSPMD_LIB_NET_H
 

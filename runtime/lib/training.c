@@ -9,7 +9,7 @@
 #include "common/alloc.h"
 #include "runtime/exec/train_local.h"
 
-/* A parameter as the last run left it, whole. */
+/* A full parameter as the last run left it. */
 struct result {
 	char *name;
 	int64_t count;
@@ -21,7 +21,7 @@ struct hspmd_training {
 	struct hspmd_net_source source;
 	struct hspmd_cluster *cluster;
 	struct hspmd_plan *plan;
-	json_t *optimizer; /* as given */
+	json_t *optimizer; /* as passed by the caller */
 	uint64_t seed;
 	int *threads; /* by device of the cluster */
 	int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to);
@@ -98,7 +98,7 @@ int hspmd_training_cluster(struct hspmd_training *t, const char *json, struct hs
 		hspmd_cluster_destroy(cluster);
 		return -1;
 	}
-	hspmd_plan_destroy(t->plan); /* it was for the cluster before */
+	hspmd_plan_destroy(t->plan); /* it was checked against the previous cluster */
 	hspmd_cluster_destroy(t->cluster);
 	free(t->threads);
 	t->plan = NULL;
@@ -110,7 +110,7 @@ int hspmd_training_cluster(struct hspmd_training *t, const char *json, struct hs
 int hspmd_training_plan(struct hspmd_training *t, const char *json, struct hspmd_error *err)
 {
 	if (!t->cluster)
-		return hspmd_fail(err, "a plan is for a cluster: hspmd_training_cluster comes first");
+		return hspmd_fail(err, "no cluster: call hspmd_training_cluster before hspmd_training_plan");
 	json_t *value = parse(json, "plan", err);
 	struct hspmd_plan *plan = value ? hspmd_plan_from_json(value, "plan", t->cluster, t->source.layers, err) : NULL;
 	json_decref(value);
@@ -121,7 +121,7 @@ int hspmd_training_plan(struct hspmd_training *t, const char *json, struct hspmd
 	return 0;
 }
 
-/* A job with what a training in one process looks at. */
+/* A job with the fields that training in one process uses. */
 static struct hspmd_job *make_job(const struct hspmd_training *t, const json_t *optimizer, int64_t steps, struct hspmd_error *err)
 {
 	json_t *value = json_pack("{ss,ss,s{s[s],ss},sI,sI,sI,sI,sO*}", "format", HSPMD_JOB_FORMAT, "model", "/", "data", "train", "/",
@@ -203,6 +203,11 @@ void hspmd_training_on_loss(struct hspmd_training *t, void (*on_loss)(void *cont
 	t->on_loss_context = context;
 }
 
+void hspmd_training_told(struct hspmd_training *t, void (*on_loss)(void *context, int64_t step, double loss), void *context)
+{
+	hspmd_training_on_loss(t, on_loss, context);
+}
+
 /* ---- training */
 
 static int read_sample(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
@@ -213,7 +218,7 @@ static int read_sample(void *context, const char *name, int64_t number, int64_t 
 	return 0;
 }
 
-static void tell(void *context, int64_t step, double loss)
+static void report_loss(void *context, int64_t step, double loss)
 {
 	const struct hspmd_training *t = context;
 	if (t->on_loss)
@@ -236,7 +241,7 @@ static int make_results(struct hspmd_training *t, const struct hspmd_program *p,
 	return t->results ? 0 : hspmd_fail_memory(err, "keeping parameters");
 }
 
-/* One device's share of all parameters. */
+/* One device's part of all parameters. */
 static int take_parameters(void *context, const struct hspmd_program *p, const struct hspmd_executor *executor, struct hspmd_device *device,
                            struct hspmd_error *err)
 {
@@ -263,7 +268,7 @@ static int take_parameters(void *context, const struct hspmd_program *p, const s
 
 static int ready(const struct hspmd_training *t, struct hspmd_error *err)
 {
-	return t->plan ? 0 : hspmd_fail(err, "nothing says who does what: hspmd_training_cluster and hspmd_training_plan come first");
+	return t->plan ? 0 : hspmd_fail(err, "no cluster or no plan: call hspmd_training_cluster and hspmd_training_plan first");
 }
 
 char *hspmd_training_program(struct hspmd_training *t, const char *device, struct hspmd_error *err)
@@ -285,7 +290,7 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 	if (ready(t, err))
 		return -1;
 	if (!t->read)
-		return hspmd_fail(err, "there is nothing to train on: hspmd_training_samples comes first");
+		return hspmd_fail(err, "no samples: call hspmd_training_samples first");
 	struct hspmd_job *job = make_job(t, t->optimizer, steps, err);
 	if (!job)
 		return -1;
@@ -302,7 +307,7 @@ int hspmd_training_run(struct hspmd_training *t, int64_t steps, struct hspmd_err
 		.length_count = t->length_count,
 		.length_of_step = t->length_of_step,
 		.length_context = t->length_context,
-		.on_loss = tell,
+		.on_loss = report_loss,
 		.context = t,
 		.on_end = take_parameters,
 	};

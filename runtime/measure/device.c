@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All that one device measures. The result:
+/* The measurements of one device. The result:
  *   device     its number
  *   layers     [{ tp, micro_batch, seconds: [[forward, backward, optimizer] of embedding, block, head] }]
- *   kept       bytes of a sample kept from forward to backward, whole layers: [embedding, block, head], or null
- *   links      [{ to: device, points: [[bytes, seconds], ...] }], from the device that led
+ *   kept       bytes per sample kept from forward to backward, full layers: [embedding, block, head], or null
+ *   links      [{ to: device, points: [[bytes, seconds], ...] }], from the first device of the pair
  *   notes      what could not be measured and why
  *
- * Devices of a type on a node agree on every trial: what each can do, and how long it takes the slowest. Nodes do not wait for one another
+ * Devices of a type on a node agree on every trial: whether all can run it, and the time of the slowest. Nodes do not wait for each other
  * before the links. */
 #include <math.h>
 #include <stdio.h>
@@ -19,16 +19,17 @@
 #define AGREE_TAG (HSPMD_TAG_LIMIT - 3072)
 #define ROUND_TAG (HSPMD_TAG_LIMIT - 3328)
 
-/* Of the time there is, what links may take; the rest is for layers. And of the budget what is left for both however long starting took. */
+/* The share of the remaining time that links may take; the rest is for layers. And the share of the budget that remains for both,
+ * however long starting took. */
 #define LINKS_SHARE 0.3
 #define LEAST_SHARE 0.25
-#define PAIR_S 2.0 /* at most, and what a pair needs to be measured well */
+#define PAIR_S 2.0 /* upper limit for one pair, and sufficient for a good measurement */
 
 struct session {
 	const struct hspmd_measure_context *context;
 	int *peers;                /* devices of this type on this node, ascending */
-	int peer_count, self;      /* which peer */
-	struct hspmd_trial *trial; /* under way; NULL: none, or without this device */
+	int peer_count, self;      /* index of this device among the peers */
+	struct hspmd_trial *trial; /* in progress; NULL: none, or this device does not take part */
 	json_t *layers, *links, *notes, *kept;
 };
 
@@ -57,7 +58,7 @@ static double now(void *context)
 	return hspmd_now();
 }
 
-/* The largest of all peers' values. */
+/* The largest value of all peers. */
 static int agree(void *context, double *value, struct hspmd_error *err)
 {
 	struct session *s = context;
@@ -93,7 +94,7 @@ static int begin(void *context, int tp, int micro_batch, bool *able, struct hspm
 	int first = s->self / tp * tp;
 	(void)err;
 	*able = true;
-	if (first + tp > s->peer_count) /* left over by the groups */
+	if (first + tp > s->peer_count) /* left over when the peers form groups */
 		return 0;
 	s->trial = hspmd_trial_create(s->context, s->peers + first, tp, micro_batch, &why);
 	if (!s->trial)
@@ -109,7 +110,7 @@ static int step(void *context, double *took, struct hspmd_error *err)
 	return s->trial ? hspmd_trial_step(s->trial, took, err) : 0;
 }
 
-static int keep_result(struct session *s, int tp, int micro_batch, struct hspmd_error *err)
+static int store_result(struct session *s, int tp, int micro_batch, struct hspmd_error *err)
 {
 	struct hspmd_trial_result r;
 	json_t *seconds = json_array();
@@ -132,7 +133,7 @@ static int keep_result(struct session *s, int tp, int micro_batch, struct hspmd_
 static int end(void *context, int tp, int micro_batch, bool keep, struct hspmd_error *err)
 {
 	struct session *s = context;
-	int rv = keep && s->trial ? keep_result(s, tp, micro_batch, err) : 0;
+	int rv = keep && s->trial ? store_result(s, tp, micro_batch, err) : 0;
 	hspmd_trial_destroy(s->trial);
 	s->trial = NULL;
 	return rv;
@@ -140,7 +141,7 @@ static int end(void *context, int tp, int micro_batch, bool keep, struct hspmd_e
 
 /* ---- links */
 
-static int keep_points(struct session *s, const struct hspmd_link_pair *pair, double (*points)[2], int count, struct hspmd_error *err)
+static int store_points(struct session *s, const struct hspmd_link_pair *pair, double (*points)[2], int count, struct hspmd_error *err)
 {
 	json_t *list = json_array();
 	int bad = !list;
@@ -151,7 +152,7 @@ static int keep_points(struct session *s, const struct hspmd_link_pair *pair, do
 	return bad ? hspmd_fail_memory(err, "measuring links") : 0;
 }
 
-/* Everybody waits for everybody, so that pairs of different rounds do not disturb one another. */
+/* All devices wait for each other, so that pairs of different rounds do not disturb each other. */
 static int end_round(struct session *s, struct hspmd_error *err)
 {
 	size_t n = (size_t)s->context->cluster->device_count;
@@ -162,7 +163,7 @@ static int end_round(struct session *s, struct hspmd_error *err)
 	return rv;
 }
 
-/* Each round gets an even part of what is left until `until`. */
+/* Each round gets an equal part of the time that is left until `until`. */
 static int measure_links(struct session *s, double until, struct hspmd_error *err)
 {
 	struct hspmd_link_pair *pairs;
@@ -177,7 +178,7 @@ static int measure_links(struct session *s, double until, struct hspmd_error *er
 			if (pairs[i].from != self && pairs[i].to != self)
 				continue;
 			int n = hspmd_measure_pair(s->context, &pairs[i], each, points, err);
-			rv = n < 0 ? -1 : n > 0 ? keep_points(s, &pairs[i], points, n, err) : 0;
+			rv = n < 0 ? -1 : n > 0 ? store_points(s, &pairs[i], points, n, err) : 0;
 		}
 		if (!rv)
 			rv = end_round(s, err);

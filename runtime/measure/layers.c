@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layer times by a made-up job: the model with fewer blocks, a plan of one stage, tokens drawn at random. Of the two micro-batches of a
- * step the second is measured, which adds to gradients as all but the first do. */
+/* Measures layer times with a made-up job: the model with fewer blocks, a plan of one stage, random tokens. Of a step's two
+ * micro-batches the second is measured, because it adds to gradients as all but the first do. */
 #include <math.h>
 #include <string.h>
 
@@ -9,19 +9,19 @@
 #include "runtime/measure/measure.h"
 #include "runtime/exec/execute.h"
 
-/* Blocks are measured until their state is larger than a processor's caches, as a whole model's is; so many at least. */
+/* The number of blocks is at least BLOCKS_MIN and so large that their state exceeds a processor's caches, as a full model's state does. */
 #define STATE_BYTES ((int64_t)256 << 20)
 #define BLOCKS_MIN 3
 #define STATE_OF_PARAMETER 16 /* parameter, gradient and two moments */
 
-/* Of a device's memory, what a program may take: the rest is for messages and the libraries. */
+/* The share of a device's memory that a program may use; the rest is for messages and libraries. */
 #define MEMORY_SHARE 0.9
 
 #define MICRO_BATCHES 2
 
-/* What a trial should take that is the first of its kind: three times the forward pass's products at the device's rate, and its state,
- * which is read and written by the passes and the update; before that every byte of it is touched for the first time and filled at random
- * by one core, some 1 GB a second. As much again for what that leaves out. */
+/* Estimate for the first trial of its kind. A step: three times the forward pass's matrix products at the device's rate, and its state,
+ * which the passes and the update read and write. Before that one core touches every byte of the state for the first time and fills it
+ * with random values, at about 1 GB/s. The sum is doubled for everything that this leaves out. */
 #define STATE_PASSES 4
 #define FIRST_TOUCH 1e9
 #define MARGIN 2
@@ -32,16 +32,16 @@ struct trial_step {
 
 struct hspmd_trial {
 	const struct hspmd_measure_context *context;
-	struct hspmd_model model; /* a shorter copy; what it points to is the caller's */
+	struct hspmd_model model; /* a shorter copy; its pointers belong to the caller */
 	struct hspmd_plan *plan;
 	struct hspmd_job job;
 	struct hspmd_program *program;
 	struct hspmd_executor *executor;
 	int *rank_of;
-	double *seconds; /* by instruction */
+	double *seconds; /* per instruction */
 	int64_t step;
 	size_t count, capacity;
-	struct trial_step *steps; /* measured */
+	struct trial_step *steps; /* the measured ones */
 };
 
 static int by_value(const void *a, const void *b)
@@ -108,7 +108,7 @@ struct hspmd_trial_estimate hspmd_trial_estimate(const struct hspmd_measure_cont
 	return g;
 }
 
-/* Tokens and targets drawn at random, anew for each sample. */
+/* Random tokens and targets, different for each sample. */
 static int draw_tokens(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
 	const struct hspmd_trial *t = context;
@@ -137,7 +137,7 @@ static int check_memory(const struct hspmd_trial *t, struct hspmd_error *err)
 	const struct hspmd_cluster *c = t->context->cluster;
 	double need = (double)hspmd_program_memory(t->program);
 	double have = MEMORY_SHARE * (double)c->types[c->devices[t->context->device].type].memory_bytes;
-	return need <= have ? 0 : hspmd_fail(err, "needs %.3g GB of memory where there are %.3g GB", need / 1e9, have / 1e9);
+	return need <= have ? 0 : hspmd_fail(err, "needs %.3g GB of memory, but there are %.3g GB", need / 1e9, have / 1e9);
 }
 
 static int make_executor(struct hspmd_trial *t, const int *group, int tp, struct hspmd_error *err)
@@ -214,7 +214,7 @@ static int layers_of_kind(const struct hspmd_trial *t, int kind)
 	return kind == HSPMD_LAYER_BLOCK ? t->model.block_count : 1;
 }
 
-static int keep_step(struct hspmd_trial *t, struct hspmd_error *err)
+static int store_step(struct hspmd_trial *t, struct hspmd_error *err)
 {
 	if (hspmd_array_grow(&t->steps, &t->capacity, t->count, sizeof *t->steps))
 		return hspmd_fail_memory(err, "measuring layers");
@@ -240,18 +240,18 @@ int hspmd_trial_step(struct hspmd_trial *t, double *took, struct hspmd_error *er
 		return -1;
 	*took = hspmd_now() - then;
 	t->step++;
-	return keep_step(t, err);
+	return store_step(t, err);
 }
 
 /* ---- results */
 
-/* Two operators at once may be of two layers. */
+/* A fused operator may belong to two layers. */
 static int layer_of(const struct hspmd_program *p, const struct hspmd_instruction *in, int slot)
 {
 	return in->kind == HSPMD_INSTRUCTION_RUN ? p->graph->tensors[p->slot_types[p->slots[slot].slot_type].tensor].layer : in->layer;
 }
 
-/* Slots of a micro-batch that the forward pass writes and the backward pass reads. */
+/* Count the slots of a micro-batch that the forward pass writes and the backward pass reads. */
 static void count_kept(const struct hspmd_trial *t, double kept[HSPMD_LAYER_KIND_COUNT], int *writer)
 {
 	const struct hspmd_program *p = t->program;
@@ -287,8 +287,8 @@ static double middle(const struct hspmd_trial *t, int kind, int first, int end, 
 	return hspmd_middle_mean(values, (int)t->count);
 }
 
-/* What happens to a layer now and then (a device that has only a share of its cores' time is stopped once in a while) does not show in the
- * middle of that layer's times, but in the whole step's: parts are stretched so that together they take what the whole takes. */
+/* Rare delays (a device that has only a share of its cores' time is stopped once in a while) do not appear in the middle half of one
+ * layer's times, but in the whole step's. So the parts are scaled until their sum is the whole step's time. */
 static void stretch(const struct hspmd_trial *t, struct hspmd_trial_result *out, int first, int end, double *values)
 {
 	double whole = middle(t, -1, first, end, values), parts = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages there and back between two devices, in growing sizes. The first device decides how often; it tells the second before each
- * run. */
+/* Measures messages back and forth between two devices, in growing sizes. The first device decides how many; it tells the second before
+ * each run. */
 #include <math.h>
 #include <string.h>
 
@@ -9,22 +9,22 @@
 #include "runtime/comm/comm.h"
 #include "runtime/measure/measure.h"
 
-/* Between so many nodes or fewer every pair is measured. */
+/* Up to this number of nodes every pair is measured. */
 #define ALL_PAIRS_NODES 8
 
 #define ELEMENT_BYTES 4 /* of HSPMD_F32 */
 #define ROUNDS_MIN 3
 #define ROUNDS_MAX 100
-#define RUN_S 0.1 /* of one size, where it is not slower than that */
+#define RUN_S 0.1 /* seconds for one size, unless a single message takes longer */
 
 static const int64_t sizes[HSPMD_MEASURE_POINTS] = { 1 << 10, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26 };
 
-/* Tags of messages: comm.h keeps the low 8 bits. */
+/* Tags of messages: comm.h uses the low 8 bits. */
 #define COUNT_TAG (HSPMD_TAG_LIMIT - 1536)
 #define THERE_TAG (HSPMD_TAG_LIMIT - 2048)
 #define BACK_TAG (HSPMD_TAG_LIMIT - 2560)
 
-/* ---- whom to measure */
+/* ---- the pairs to measure */
 
 struct pairs {
 	const struct hspmd_cluster *c;
@@ -49,7 +49,7 @@ static int add_pair(struct pairs *p, int from, int to)
 	return 0;
 }
 
-/* On every node each pair of its types once, the k-th of all nodes in the same round. */
+/* On every node each pair of its types once; the k-th pair of all nodes in the same round. */
 static int pairs_within(struct pairs *p)
 {
 	const struct hspmd_cluster *c = p->c;
@@ -84,7 +84,7 @@ static int add_nodes(struct pairs *p, int a, int b)
 	return a != b && x->device_count && y->device_count ? add_pair(p, x->first_device, y->first_device) : 0;
 }
 
-/* A round-robin tournament: the last stays, the others go round. */
+/* A round-robin tournament: the last node stays in place, the others rotate. */
 static int pairs_of_all(struct pairs *p)
 {
 	int nodes = p->c->node_count, n = nodes + nodes % 2;
@@ -106,7 +106,7 @@ static int pairs_of_neighbours(struct pairs *p)
 	return 0;
 }
 
-/* Types that no pair of nodes above has brought together. */
+/* Pairs of types that no pair of nodes above includes. */
 static int pairs_of_types(struct pairs *p)
 {
 	const struct hspmd_cluster *c = p->c;
@@ -155,7 +155,7 @@ struct ping {
 	const struct hspmd_measure_context *context;
 	const struct hspmd_link_pair *pair;
 	struct hspmd_comm *comm;
-	struct hspmd_transfer *there, *back; /* of the size at hand */
+	struct hspmd_transfer *there, *back; /* for the current size */
 	void *data;
 };
 
@@ -186,7 +186,7 @@ static int go(struct ping *g, const struct hspmd_transfer *t, uint64_t tag, bool
 	return 0;
 }
 
-/* There and back once. The answer says that all has arrived; the own send is over with it. */
+/* One message back and forth. When the answer has arrived, everything has, and the own send is complete. */
 static int round_trip(struct ping *g, bool leads, struct hspmd_error *err)
 {
 	if (go(g, g->there, THERE_TAG, leads, err) || (!leads && hspmd_comm_flush(g->comm, NULL, 0, err)) ||
@@ -195,8 +195,8 @@ static int round_trip(struct ping *g, bool leads, struct hspmd_error *err)
 	return hspmd_comm_flush(g->comm, NULL, 0, err);
 }
 
-/* How many rounds follow; 0: no more. */
-static int tell_count(struct ping *g, bool leads, int32_t *count, struct hspmd_error *err)
+/* Agree on the number of rounds that follow; 0: no more. */
+static int agree_count(struct ping *g, bool leads, int32_t *count, struct hspmd_error *err)
 {
 	struct hspmd_transport *t = g->context->transport;
 	struct hspmd_request *r = NULL;
@@ -205,7 +205,7 @@ static int tell_count(struct ping *g, bool leads, int32_t *count, struct hspmd_e
 	return rv ? -1 : hspmd_transport_wait(t, &r, 1, err);
 }
 
-/* How often a size is sent that took so long the first time: often enough to be sure of it, less often where time is short. */
+/* The number of rounds for a size whose first round took this long: enough for a reliable result, fewer if time is short. */
 static int32_t rounds_of(double took, double left)
 {
 	double wanted = fmin(fmax(fmin(RUN_S, left / HSPMD_MEASURE_POINTS) / took, ROUNDS_MIN), ROUNDS_MAX);
@@ -217,8 +217,8 @@ static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS
 	double took[ROUNDS_MAX], last = 0;
 	int count = 0;
 	for (int k = 0; k < HSPMD_MEASURE_POINTS; k++) {
-		/* The first round tells how many more there is time for; larger messages take longer in the measure of their size at
-		 * most. */
+		/* The first round shows how many more there is time for; larger messages take longer at most in proportion to their
+		 * size. */
 		double expected = k ? last * (double)sizes[k] / (double)sizes[k - 1] : 0;
 		if (count >= 2 && hspmd_now() + (ROUNDS_MIN + 1) * 2 * expected > until)
 			break;
@@ -226,7 +226,7 @@ static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS
 		if (resolve(g, sizes[k], err))
 			return -1;
 		for (int run = 0; run < 2; run++) {
-			if (tell_count(g, true, &rounds, err))
+			if (agree_count(g, true, &rounds, err))
 				return -1;
 			for (int i = 0; i < rounds; i++) {
 				double then = hspmd_now();
@@ -242,19 +242,19 @@ static int lead(struct ping *g, double until, double points[HSPMD_MEASURE_POINTS
 		count++;
 	}
 	int32_t end = 0;
-	return tell_count(g, true, &end, err) ? -1 : count;
+	return agree_count(g, true, &end, err) ? -1 : count;
 }
 
 static int follow(struct ping *g, struct hspmd_error *err)
 {
 	int32_t rounds;
 	for (int run = 0;; run++) {
-		if (tell_count(g, false, &rounds, err))
+		if (agree_count(g, false, &rounds, err))
 			return -1;
 		if (!rounds)
 			return 0;
 		if (run / 2 >= HSPMD_MEASURE_POINTS || rounds < 0 || rounds > ROUNDS_MAX)
-			return hspmd_fail(err, "measuring links: the other side asks for %d rounds of size %d", (int)rounds, run / 2);
+			return hspmd_fail(err, "measuring links: the other device requests %d rounds of size %d", (int)rounds, run / 2);
 		if (run % 2 == 0 && resolve(g, sizes[run / 2], err))
 			return -1;
 		for (int i = 0; i < rounds; i++)
@@ -285,7 +285,7 @@ int hspmd_measure_pair(const struct hspmd_measure_context *context, const struct
 	hspmd_comm_destroy(g.comm);
 	hspmd_transfer_destroy(g.there);
 	hspmd_transfer_destroy(g.back);
-	/* After a failure a message may still be on its way into the buffer: it stays until the process ends. */
+	/* After a failure a message may still be written to the buffer: it stays allocated until the process ends. */
 	if (g.data && count >= 0)
 		dev->ops->release(dev, g.data);
 	free(rank_of);

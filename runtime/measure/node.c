@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The devices of a node, each in a process of its own as workers are, and the nodes of a step together.
+/* Measures the devices of a node, each in its own process as workers are, and the nodes of a Slurm step together.
  *
- * Between a node's task and a device's process, over a socketpair: `open` with the cluster and the device's number is answered by the
- * transport's address; `measure` with everybody's addresses by what was measured; either also by a fault. Processes are forked before the
- * step is joined, because a library that has threads does not survive a fork. Every task takes part in all three exchanges whatever has
- * happened to it, because the others wait for it; but one that loses a device while they measure ends the step, because other nodes'
- * devices may be waiting for that one. */
+ * Messages between a node's task and a device's process, over a socketpair: `open` with the cluster and the device's number is answered
+ * by the transport's address; `measure` with all addresses is answered by the measurements; both may also be answered by a fault.
+ * Processes are forked before the PMIx connection is opened, because a library with threads does not survive a fork. Every task takes
+ * part in all three exchanges even after errors, because the others wait for it; but a task that loses a device during the measurement
+ * ends the step, because other nodes' devices may be waiting for that one. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,14 +22,14 @@
 #include "common/wire.h"
 #include "runtime/measure/measure.h"
 
-/* How long starting may take, and how much more than was asked for measuring. */
+/* Time limit for starting, and additional time beyond the measuring budget. */
 #define START_S 60.0
 #define OVERTIME 3.0
 #define END_S 10.0
 
 struct device_process {
 	pid_t pid;
-	int fd; /* -1: none */
+	int fd; /* -1: no process */
 	struct hspmd_wire_reader *reader;
 };
 
@@ -37,7 +37,7 @@ struct node {
 	const struct hspmd_measure_options *options;
 	struct hspmd_topology *topology;
 	struct device_process *devices;
-	int count, first; /* number of the first one in the cluster */
+	int count, first; /* number in the cluster of the first one */
 	double began;
 };
 
@@ -146,7 +146,7 @@ static void run_device(int fd, const struct hspmd_binding *where, const struct h
 	struct self s = { .context = { .model = model, .seq_len = options->seq_len, .began = began }, .options = options, .fd = fd };
 	const struct hspmd_device_ops *ops = hspmd_device_find(hspmd_device_kind_names[where->kind], &err);
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	prctl(PR_SET_NAME, "hspmd-device"); /* for who looks at processes */
+	prctl(PR_SET_NAME, "hspmd-device"); /* visible in process listings */
 	hspmd_bind_to_cores(where->cpus);
 	s.reader = hspmd_wire_reader_create(HSPMD_WIRE_MAX);
 	int rv = !s.reader || !ops || ops->open(&s.context.dev, where->gpu < 0 ? 0 : where->gpu, where->cores, &err) ||
@@ -154,7 +154,7 @@ static void run_device(int fd, const struct hspmd_binding *where, const struct h
 	json_t *fault = rv ? json_pack("{ss}", "fault", err.text) : NULL;
 	if (fault)
 		hspmd_wire_send(fd, fault, START_S, NULL);
-	/* What this process holds goes with it; the transport has to be left in order, for peers that still read what was sent. */
+	/* The process's memory is freed when it exits; but the transport must be closed properly, for peers that still read messages. */
 	if (s.context.transport)
 		s.context.transport->ops->close(s.context.transport);
 	_exit(rv ? 1 : 0);
@@ -193,7 +193,7 @@ static int start_devices(struct node *n, const struct hspmd_model *model, struct
 	return 0;
 }
 
-/* Those that have answered all (`done`) end by themselves: their last messages may still be on the way. */
+/* done: the processes have answered everything and end by themselves; their last messages may still be in transit. */
 static void end_devices(struct node *n, bool done)
 {
 	for (int i = 0; i < n->count; i++) {
@@ -215,15 +215,15 @@ static int blame(const struct node *n, int i, struct hspmd_error *err)
 	return hspmd_error_prefix(err, "device %s:%d", n->topology->cluster->nodes[0].name, i);
 }
 
-static int tell(struct node *n, int i, json_t *m, struct hspmd_error *err)
+static int send_message(struct node *n, int i, json_t *m, struct hspmd_error *err)
 {
 	int rv = m ? hspmd_wire_send(n->devices[i].fd, m, START_S, err) : hspmd_fail_memory(err, "telling a device");
 	json_decref(m);
 	return rv ? blame(n, i, err) : 0;
 }
 
-/* What a device answers under `key`: a new reference, or NULL. */
-static json_t *ask(struct node *n, int i, const char *key, double wait_s, struct hspmd_error *err)
+/* The value of `key` in a device's answer: a new reference, or NULL. */
+static json_t *request(struct node *n, int i, const char *key, double wait_s, struct hspmd_error *err)
 {
 	json_t *m = NULL, *value = NULL;
 	int got = hspmd_wire_receive(n->devices[i].fd, n->devices[i].reader, wait_s, &m, err);
@@ -233,21 +233,21 @@ static json_t *ask(struct node *n, int i, const char *key, double wait_s, struct
 	else if (got == 1 && fault)
 		hspmd_fail(err, "%s", fault);
 	else if (got == 1 && !(value = json_incref(json_object_get(m, key))))
-		hspmd_fail(err, "its process answers something else than %s", key);
+		hspmd_fail(err, "its process did not answer with %s", key);
 	json_decref(m);
 	if (!value)
 		blame(n, i, err);
 	return value;
 }
 
-/* Answers of all devices as one text; NULL and err when one has none. */
-static char *ask_all(struct node *n, const char *key, double wait_s, struct hspmd_error *err)
+/* The answers of all devices as one text; NULL and err if one has no answer. */
+static char *request_all(struct node *n, const char *key, double wait_s, struct hspmd_error *err)
 {
 	json_t *list = json_array();
 	int bad = !list;
 	char *text = NULL;
 	for (int i = 0; !bad && i < n->count; i++)
-		bad = json_array_append_new(list, ask(n, i, key, wait_s, err));
+		bad = json_array_append_new(list, request(n, i, key, wait_s, err));
 	if (!bad && !(text = json_dumps(list, JSON_COMPACT)))
 		hspmd_fail_memory(err, "gathering");
 	json_decref(list);
@@ -260,22 +260,22 @@ static char *open_all(struct node *n, const struct hspmd_cluster *all, struct hs
 	int rv = cluster ? 0 : hspmd_fail_memory(err, "starting devices");
 	n->first = all->nodes[hspmd_cluster_find_node(all, n->topology->cluster->nodes[0].name)].first_device;
 	for (int i = 0; !rv && i < n->count; i++)
-		rv = tell(n, i, json_pack("{ss,sO,si}", "type", "open", "cluster", cluster, "device", n->first + i), err);
+		rv = send_message(n, i, json_pack("{ss,sO,si}", "type", "open", "cluster", cluster, "device", n->first + i), err);
 	json_decref(cluster);
-	return rv ? NULL : ask_all(n, "address", START_S, err);
+	return rv ? NULL : request_all(n, "address", START_S, err);
 }
 
 static char *measure_all(struct node *n, json_t *addresses, struct hspmd_error *err)
 {
 	for (int i = 0; i < n->count; i++)
-		if (tell(n, i, json_pack("{ss,sO}", "type", "measure", "addresses", addresses), err))
+		if (send_message(n, i, json_pack("{ss,sO}", "type", "measure", "addresses", addresses), err))
 			return NULL;
-	return ask_all(n, "row", patience(n->options), err);
+	return request_all(n, "row", patience(n->options), err);
 }
 
-/* ---- the step */
+/* ---- the Slurm step */
 
-/* The lists of all tasks as one, in their order. A task that gave something before (`given`) and nothing now has failed. */
+/* Join the lists of all tasks in their order. A task that passed something before (`given`) and nothing now has failed. */
 static json_t *join_lists(char *const *texts, char *const *given, int size, struct hspmd_error *err)
 {
 	json_t *all = json_array();
@@ -296,8 +296,8 @@ static json_t *join_lists(char *const *texts, char *const *given, int size, stru
 	return all;
 }
 
-/* Every task comes through all of this, `err` being set by the first thing that fails. n->count 0: this task has nothing to give. *failed:
- * a device of this node failed while others may have been talking to it. */
+/* Every task executes all of this; the first failure sets `err`. n->count 0: this task has nothing to contribute. *failed: a device of
+ * this node failed while others may have been communicating with it. */
 static int exchange(struct node *n, struct hspmd_pmix *step, struct hspmd_cluster **cluster, json_t **rows, bool *failed,
                     struct hspmd_error *err)
 {
@@ -331,7 +331,7 @@ static int exchange(struct node *n, struct hspmd_pmix *step, struct hspmd_cluste
 	return rv;
 }
 
-/* Only a node's first task measures. */
+/* Only the first task of a node measures. */
 static bool is_first_of_node(void)
 {
 	const char *local = getenv("SLURM_LOCALID");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what every device measured (rows, device.c) to a profile and a cluster.
+/* Evaluates the measurements of all devices (rows, device.c) into a profile and a cluster.
  *
- * A type's times are those of its healthy nodes: those within a tenth of the fastest in what all of them measured. The others get a
- * `slowdown`. Links are result_links.c's. */
+ * A type's times are those of its healthy nodes: those within a tenth of the fastest in everything that all of them measured. The other
+ * nodes get a `slowdown`. result_links.c evaluates links. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,12 +11,12 @@
 #include "common/log.h"
 #include "runtime/measure/measure.h"
 
-/* Nodes of a type that differ less are alike. */
+/* Nodes of a type that differ by less count as equal. */
 #define TOLERANCE 0.1
 
 #define ELEMENT_BYTES 4 /* the runtime computes in fp32 */
 
-/* One tp and micro-batch of a type on a node: the mean over its devices. */
+/* The measurements of one tp and micro-batch of a type on a node: the mean over its devices. */
 struct cell {
 	int type, node, tp, micro_batch, devices;
 	double seconds[HSPMD_LAYER_KIND_COUNT][HSPMD_LAYER_TIME_COUNT];
@@ -84,8 +84,8 @@ static bool said_before(const struct result *r, size_t row, const json_t *note)
 	return false;
 }
 
-/* What could not be measured; devices that are alike say the same, so once. */
-static void tell_notes(const struct result *r, size_t row, int device, const json_t *notes)
+/* Log what could not be measured. Equal devices have the same notes, so each is logged once. */
+static void log_notes(const struct result *r, size_t row, int device, const json_t *notes)
 {
 	size_t k;
 	json_t *at;
@@ -110,7 +110,7 @@ static int read_rows(struct result *r, struct hspmd_error *err)
 		json_array_foreach(layers, k, at)
 			if (add_layers(r, device, at, err))
 				return -1;
-		tell_notes(r, i, device, notes);
+		log_notes(r, i, device, notes);
 		if (!json_is_null(kept) && json_unpack(kept, "[FFF]", &r->kept[0], &r->kept[1], &r->kept[2]))
 			return fail_row(err);
 	}
@@ -137,7 +137,7 @@ static const struct cell *cell_of(const struct result *r, int node, const struct
 	return NULL;
 }
 
-/* How much longer a node takes than another in all that both measured of a type; 0: nothing. */
+/* The factor by which a node is slower than another in everything that both measured of a type; 0: they have nothing in common. */
 static double ratio(const struct result *r, int type, int node, int other)
 {
 	double a = 0, b = 0;
@@ -151,7 +151,7 @@ static double ratio(const struct result *r, int type, int node, int other)
 	return b > 0 ? a / b : 0;
 }
 
-/* The node of a type that no other is faster than; -1: nothing measured. */
+/* The node of a type than which no other is faster; -1: nothing measured. */
 static int fastest_node(const struct result *r, int type)
 {
 	int best = -1;
@@ -161,7 +161,7 @@ static int fastest_node(const struct result *r, int type)
 	return best;
 }
 
-/* Slowdowns of nodes, by the type they are slowest at. */
+/* Set the slowdowns of nodes, from the type in which they are slowest. */
 static void set_slowdowns(struct result *r)
 {
 	for (int type = 0; type < r->cluster->type_count; type++) {
@@ -194,7 +194,7 @@ static int fill_layers(struct result *r, struct hspmd_error *err)
 		enum hspmd_layer_kind k = kind_of(r, l);
 		struct hspmd_profile_layer *at = &p->layers[l];
 		at->params = (double)hspmd_model_layer_params(m, l);
-		/* Listed with both; "tied" says that it is one and the same. */
+		/* Listed with both layers; "tied" says that it is the same parameter. */
 		if (m->tied && k == HSPMD_LAYER_HEAD)
 			at->params += (double)m->vocab * (double)m->hidden;
 		at->output_elems = (double)hspmd_model_layer_output(m, l, r->seq_len);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measured links into a cluster: an entry for each pair of types, and one for each pair of nodes that differs from it. What was assumed
- * goes where all that it covered was measured. */
+/* Writes measured links into a cluster: one entry per pair of types, and one per pair of nodes that differs from it. An assumed entry is
+ * removed if everything that it covered was measured. */
 #include <math.h>
 #include <string.h>
 
 #include "common/alloc.h"
 #include "runtime/measure/measure.h"
 
-/* Pairs whose seconds differ less than this from those of their types, for small messages and large ones, need no entry of their own. */
+/* Pairs whose times differ by less than this from those of their types, for small and large messages, get no entry of their own. */
 #define TOLERANCE 0.25
 
 struct curve {
@@ -64,7 +64,8 @@ static int add_link(struct curves *all, const struct hspmd_link *like, const dou
 	return 0;
 }
 
-/* The middle of all curves of a pair of types, point by point where at least one reaches. Points; 0: none measured, -1: memory. */
+/* The mean of the middle half of all curves of a pair of types, per point that at least one curve has. Returns the number of points; 0:
+ * none measured, -1: memory. */
 static int middle_curve(const struct curves *all, enum hspmd_link_scope scope, int a, int b, double points[HSPMD_MEASURE_POINTS][2])
 {
 	double *values = hspmd_calloc(all->count, sizeof *values);
@@ -98,7 +99,7 @@ static bool differs(const struct curve *c, const double (*points)[2], int count)
 	return false;
 }
 
-/* A node's own entry says how its devices talk whatever their types: only where it has one pair of types. */
+/* A node's own entry applies to its devices whatever their types, so it is possible only if the node has one pair of types. */
 static bool nodes_say_types(const struct curves *all, const struct curve *c)
 {
 	const struct hspmd_cluster *cl = all->c;
@@ -132,8 +133,8 @@ static int add_of_types(struct curves *all, enum hspmd_link_scope scope, int a, 
 	return 0;
 }
 
-/* Whether two devices of these types are within one node, or on two. */
-static bool can_meet(const struct hspmd_cluster *c, enum hspmd_link_scope scope, int a, int b)
+/* Returns true if there are two devices of these types within one node, or on two nodes. */
+static bool pair_exists(const struct hspmd_cluster *c, enum hspmd_link_scope scope, int a, int b)
 {
 	int nodes_a = 0, nodes_b = 0, nodes_both = 0;
 	for (int n = 0; n < c->node_count; n++) {
@@ -148,7 +149,7 @@ static bool can_meet(const struct hspmd_cluster *c, enum hspmd_link_scope scope,
 		nodes_b += of_b > 0;
 		nodes_both += of_a && of_b;
 	}
-	/* On two nodes: one with a, another with b. */
+	/* On two nodes: one node with a, another with b. */
 	return scope == HSPMD_LINK_CLUSTER && nodes_a && nodes_b && nodes_a + nodes_b - nodes_both > 1;
 }
 
@@ -160,7 +161,7 @@ static bool all_measured(const struct curves *all, enum hspmd_link_scope scope)
 			bool found = false;
 			for (size_t i = 0; i < all->count && !found; i++)
 				found = is_of(all, &all->list[i], scope, a, b);
-			if (!found && can_meet(all->c, scope, a, b))
+			if (!found && pair_exists(all->c, scope, a, b))
 				return false;
 			any |= found;
 		}

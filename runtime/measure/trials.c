@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Micro-batches grow, and with each all degrees have their turn, so that what the time does not suffice for are the largest ones, whose
- * times are told best from the others'. Each trial gets an even part of what is left, and more where that is needed for a few steps.
+/* Micro-batches grow, and each size runs with all degrees of tensor parallelism, so that if time is short the largest ones are missing,
+ * whose times are the easiest to extrapolate. Each trial gets an equal part of the time that is left, or more if a few steps need more.
  *
- * The end is kept because nothing begins that is not expected to be over by then: a trial's first step and what comes before it by the
- * trials that were, or by what the device's rates make of it; every further step by the one before. So what is measured lasts as much
- * longer than it should as a single step takes longer than expected. */
+ * The time limit is kept because nothing starts that is not expected to end before it: a trial's first step and its preparation are
+ * estimated from earlier trials or from the device's rates; every further step from the previous one. So the measurement exceeds its
+ * time at most by the amount by which a single step exceeds its estimate. */
 #include <math.h>
 #include <stdio.h>
 
@@ -13,23 +13,23 @@
 #define STEPS_FEW 3
 #define STEPS_MOST 15
 
-/* What is known of a degree. */
+/* What is known about a degree of tensor parallelism. */
 struct degree {
 	double start_s, step_s; /* of its last trial; step_s 0: there was none */
 	int micro_batch;
-	bool over; /* no larger micro-batch */
+	bool over; /* larger micro-batches are not possible */
 };
 
-struct turns {
+struct trial_queue {
 	const struct hspmd_trial_ops *ops;
 	const struct hspmd_measure_options *w;
 	double until;
-	int left; /* trials to come, this one included */
+	int left; /* trials that are left, including this one */
 	struct degree degrees[HSPMD_MEASURE_MAX_VALUES];
 };
 
-/* Seconds till the end, for whoever has the fewest. */
-static int time_left(const struct turns *t, double *left, struct hspmd_error *err)
+/* Seconds until the end, the minimum of all devices. */
+static int time_left(const struct trial_queue *t, double *left, struct hspmd_error *err)
 {
 	double late = t->ops->now(t->ops->context) - t->until;
 	int rv = t->ops->agree(t->ops->context, &late, err);
@@ -37,9 +37,9 @@ static int time_left(const struct turns *t, double *left, struct hspmd_error *er
 	return rv;
 }
 
-/* What the trial of degree number `which` should take: work grows with the micro-batch, and a group of more devices is as slow as one of
- * fewer at most. */
-static struct hspmd_trial_estimate expect(const struct turns *t, int which, int micro_batch)
+/* Estimate the trial of degree number `which`: the work grows with the micro-batch, and a larger group is at most as slow as a smaller
+ * one. */
+static struct hspmd_trial_estimate estimate_trial(const struct trial_queue *t, int which, int micro_batch)
 {
 	struct hspmd_trial_estimate g = t->ops->estimate(t->ops->context, t->w->tps[which], micro_batch);
 	const struct degree *known = &t->degrees[which];
@@ -52,8 +52,8 @@ static struct hspmd_trial_estimate expect(const struct turns *t, int which, int 
 	return g;
 }
 
-/* Run the trial that has begun. `began`: when. */
-static int run_steps(struct turns *t, int which, int micro_batch, double began, double allotted, struct hspmd_error *err)
+/* Run the steps of the current trial. `began`: when it started. */
+static int run_steps(struct trial_queue *t, int which, int micro_batch, double began, double allotted, struct hspmd_error *err)
 {
 	const struct hspmd_trial_ops *s = t->ops;
 	struct degree *d = &t->degrees[which];
@@ -61,7 +61,7 @@ static int run_steps(struct turns *t, int which, int micro_batch, double began, 
 	int run = 0;
 	if (s->agree(s->context, &start, err) || s->step(s->context, &step, err) || s->agree(s->context, &step, err))
 		return -1;
-	/* The first step is cold. */
+	/* The first step is only a warm-up. */
 	for (double rest = allotted - start - step; run < STEPS_MOST; run++) {
 		if (time_left(t, &left, err))
 			return -1;
@@ -76,7 +76,7 @@ static int run_steps(struct turns *t, int which, int micro_batch, double began, 
 	return 0;
 }
 
-static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_error *err)
+static int try_one(struct trial_queue *t, int which, int micro_batch, struct hspmd_error *err)
 {
 	const struct hspmd_trial_ops *s = t->ops;
 	struct degree *d = &t->degrees[which];
@@ -86,7 +86,7 @@ static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_err
 		return 0;
 	if (time_left(t, &left, err))
 		return -1;
-	struct hspmd_trial_estimate g = expect(t, which, micro_batch);
+	struct hspmd_trial_estimate g = estimate_trial(t, which, micro_batch);
 	if (g.start_s + g.step_s > left) {
 		char why[128];
 		snprintf(why, sizeof why, "left out for lack of time (--budget): it takes some %.2g s, and there are %.2g s",
@@ -110,7 +110,7 @@ static int try_one(struct turns *t, int which, int micro_batch, struct hspmd_err
 int hspmd_measure_trials(const struct hspmd_trial_ops *ops, const struct hspmd_measure_options *options, int peers, double until,
                          struct hspmd_error *err)
 {
-	struct turns t = { .ops = ops, .w = options, .until = until };
+	struct trial_queue t = { .ops = ops, .w = options, .until = until };
 	int degrees = 0;
 	while (degrees < options->tp_count && options->tps[degrees] <= peers)
 		degrees++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPT-2 (Radford et al. 2019) as Hugging Face's GPT2LMHeadModel stores it: Conv1D weights are [in, out], the query, key and value
- * projections one [H, 3H] matrix, here seen as [H, 3, H] so that each can be split by heads. */
+/* GPT-2 (Radford et al. 2019) as Hugging Face's GPT2LMHeadModel stores it: Conv1D weights are [in, out]; the query, key and value
+ * projections are one matrix [H, 3H], here seen as [H, 3, H] so that each can be split by heads. */
 #include <math.h>
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 static int block(struct hspmd_builder *b, int x)
 {
 	const struct hspmd_model *m = b->m;
-	double narrow = m->init_range / sqrt(2.0 * m->block_count); /* projections into the residual stream, as GPT-2 starts them */
+	double narrow = m->init_range / sqrt(2.0 * m->block_count); /* projections into the residual stream, as GPT-2 initialises them */
 	int64_t h = m->hidden, f = m->ffn;
 
 	int n1 = hspmd_builder_norm(b, x, "ln_1");

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Llama (arXiv 2302.13971), Mistral (2310.06825: window), Qwen2 (2407.10671: biases of q, k, v) and Mixtral (2401.04088: experts), as
- * Hugging Face's *ForCausalLM store them. The experts' matrices of a layer are stacked to [E, ..] here; files hold them one by one. */
+ * Hugging Face's *ForCausalLM store them. The experts' matrices of a layer are stacked to [E, ..] here; files store each expert's alone. */
 #include <math.h>
 #include <stdio.h>
 
 #include "runtime/model/model_internal.h"
 
-/* Where tensor parallelism splits a projection, and in what granularity. */
+/* The dimension of a projection that tensor parallelism splits, and the granularity of the split. */
 struct cut {
 	int dim; /* of the weight [out, in]; 0: outputs are split, and the bias with them; 1: inputs; -1: neither */
 	int64_t unit;

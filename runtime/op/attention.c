@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Causal attention (opcode.h). Split by heads it needs nothing from others; split along the sequence (context parallel) every device needs
- * all keys and values, and its gradient of them is partial. Heads are counted in kv heads, so that queries stay with the keys they read. */
+/* Causal attention (opcode.h). Split by heads, it needs no data of other devices; split along the sequence (context parallel), every device
+ * needs all keys and values, and its gradients of them are partial. Heads are counted in kv heads, so that queries stay with the keys they
+ * read. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -60,7 +61,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	return 0;
 }
 
-/* Query elements that go with one kv head. */
+/* Query elements per kv head. */
 static int64_t query_step(const struct hspmd_op_view *v, int first)
 {
 	if (is_packed(&v->in[first]))
@@ -94,7 +95,8 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	r->out_step[1] = query_step(v, 0) / v->attr->head_dim;
 }
 
-/* do, (q, k, v | qkv), o, lse, (segments). The forward outputs o and lse tell how it ran. */
+/* Inputs: do, (q, k, v | qkv), o, lse, (segments). The annotations of the forward outputs o and lse show how the forward operator was
+ * split. */
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	bool packed = is_packed(&v->in[1]);
@@ -128,7 +130,7 @@ static int backward(struct hspmd_graph *g, const struct hspmd_op *op)
 	return hspmd_graph_append_grad(g, HSPMD_OP_ATTENTION_GRAD, &op->attr, op->layer, in, n, op->in, tensors);
 }
 
-/* Causal: half of the scores. `products`: matrix products over them. */
+/* Causal: half of the scores. `products`: matrix products over the scores. */
 static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *o, const struct hspmd_shape *k, double products, double *flops,
                     double *bytes)
 {

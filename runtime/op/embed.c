@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tokens[B,T], table[V,H] -> x[B,T,H]. A device that has a part of the table's rows gives zeros for the others, so that x is partial. */
+/* tokens[B,T], table[V,H] -> x[B,T,H]. A device that holds a part of the table's rows outputs zeros for the others, so that x is
+ * partial. */
 #include "runtime/op/op_internal.h"
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
@@ -17,7 +18,7 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	*r = (struct hspmd_op_rule){ .in = { "bt", "vh" }, .out = { "bth/v" }, .priority = "10" };
 }
 
-/* The table is an input only so that its gradient lies as it does. */
+/* The table is an input only so that its gradient gets the table's annotation. */
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
@@ -50,6 +51,7 @@ const struct hspmd_op_type hspmd_op_embed = {
 	.shape = shape,
 	.rule = rule,
 	.backward = backward,
+	.begins_sequence = true,
 	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_embed_grad = {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of operators that a device may run as one, so that what lies between is not written and read again. Combined after specialisation,
- * so that neither annotations nor deduction know of them. */
-#include "runtime/tensor/opcode_list.h"
+/* Pairs of operators that a device may run as one kernel, so that the value between them is not written and read again. Pairs are formed
+ * after specialisation, so annotations and deduction need not know them. */
 #include "runtime/op/op_internal.h"
+#include "runtime/tensor/opcode_list.h"
 
 #define PAIR(opcode_1, opcode_2, what)                                                                                                     \
 	.pair = {                                                                                                                          \

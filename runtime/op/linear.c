@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x[..,K], w, bias[N..] (optional) -> y[..,N..]; w is [K,N..] (attr.transposed) or [N..,K]. The weight decides how the work is shared:
- * split along N (column-parallel) it leaves y split, along K (row-parallel) y is partial (Shoeybi et al., "Megatron-LM", arXiv 1909.08053,
- * section 3). */
+/* x[..,K], w, bias[N..] (optional) -> y[..,N..]; w is [K,N..] (attr.transposed) or [N..,K]. The weight decides how the work is divided: a
+ * split along N (column-parallel) leaves y split, a split along K (row-parallel) makes y partial (Shoeybi et al., "Megatron-LM", arXiv
+ * 1909.08053, section 3). */
 #include <string.h>
 
 #include "runtime/op/op_internal.h"
 
-/* First and last + 1 of w's dimensions that are outputs. */
+/* *first and *end: w's output dimensions are [*first, *end). */
 static void output_dims(bool transposed, int rank, int *first, int *end)
 {
 	*first = transposed ? 1 : 0;
@@ -40,7 +40,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	return 0;
 }
 
-/* Indices of x's rows, of the outputs, and w's form of both. */
+/* Indices of x's rows, of the outputs, and of w, which has both. */
 struct indices {
 	char rows[HSPMD_MAX_RANK + 1], columns[4], weight[8];
 };
@@ -54,7 +54,7 @@ static struct indices indices_of(bool transposed, int rows, int columns)
 	return x;
 }
 
-/* With a bias x may not be partial: each part would add it. */
+/* With a bias, x may not be partial: each part would add the bias. */
 static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	struct indices x = indices_of(v->attr->transposed, v->in[0].rank - 1, v->in[1].rank - 1);
@@ -75,7 +75,7 @@ static void rule_grad_x(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	snprintf(r->out[0], sizeof r->out[0], "%sk/%s", x.rows, x.columns);
 }
 
-/* Splits of widths stay before those of rows: they leave dw split as the weight is. */
+/* Splits of widths have priority over those of rows: they leave dw split like the weight. */
 static void rule_grad_w(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	int rows = v->in[1].rank - 1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics of each shard, gathered because they are tiny, then the
- * loss; the gradient again by shard. */
+/* Softmax cross-entropy over a vocabulary that may be split (opcode.h): statistics per shard, which are small and therefore gathered, then
+ * the loss; the gradient again per shard. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"
@@ -19,7 +19,7 @@ static int stats_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	if (hspmd_op_expect(v, 0, 3, false, err) || expect_targets(v, logits->dim[0], logits->dim[1], err))
 		return -1;
 	if (v->attr->parts < 1 || v->attr->parts > logits->dim[2])
-		return hspmd_fail(err, "a vocabulary of %" PRId64 " cannot lie in %d parts", logits->dim[2], v->attr->parts);
+		return hspmd_fail(err, "a vocabulary of %" PRId64 " cannot be split into %d parts", logits->dim[2], v->attr->parts);
 	v->out[0] = (struct hspmd_shape){ 4, { v->attr->parts, logits->dim[0], logits->dim[1], 3 } };
 	v->out_dtype[0] = hspmd_dtype_master(v->in_dtype[0]);
 	return 0;
@@ -54,7 +54,8 @@ static void loss_grad_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *
 	*r = (struct hspmd_op_rule){ .in = { "btv", "bt", "!bt!" }, .out = { "btv" } };
 }
 
-/* The gradient needs the logits, which the statistics were made of: the loss is what is differentiated, and it starts from 1. */
+/* The gradient needs the logits from which the statistics were made. The loss is the value that is differentiated; its own gradient is
+ * 1. */
 static int loss_backward(struct hspmd_graph *g, const struct hspmd_op *op)
 {
 	int producer = g->tensors[op->in[0]].producer;
@@ -91,6 +92,7 @@ const struct hspmd_op_type hspmd_op_loss = {
 	.shape = loss_shape,
 	.rule = loss_rule,
 	.backward = loss_backward,
+	.loss_output = 1,
 	.cost = loss_cost,
 };
 const struct hspmd_op_type hspmd_op_loss_grad = {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Mixture of experts (Jiang et al., "Mixtral of Experts", arXiv 2401.04088, section 2.1). The router sends each token to the k experts of
- * largest logit; experts may be shared out (expert parallel), and every device adds what its own give. Balance is asked of each sample by
- * itself (the product of fractions in Fedus et al., "Switch Transformers", arXiv 2101.03961, section 2.2, taken over the tokens of a
- * sample), so that the loss does not depend on how samples are shared among micro-batches and devices. */
+ * largest logit. Experts may be divided among devices (expert parallel); every device adds the results of its own experts. The balance loss
+ * is computed for each sample alone (the product of fractions in Fedus et al., "Switch Transformers", arXiv 2101.03961, section 2.2, taken
+ * over the tokens of a sample), so that it does not depend on how samples are divided among micro-batches and devices. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"
@@ -13,7 +13,7 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 		return -1;
 	int64_t b = v->in[0].dim[0], t = v->in[0].dim[1], k = v->attr->experts_per_token;
 	if (k < 1 || k > v->attr->experts)
-		return hspmd_fail(err, "%" PRId64 " experts a token, of %d", k, v->attr->experts);
+		return hspmd_fail(err, "%" PRId64 " experts per token, expected 1..%d", k, v->attr->experts);
 	v->out[0] = v->out[1] = (struct hspmd_shape){ 3, { b, t, k } };
 	v->out[2] = (struct hspmd_shape){ 1, { 1 } };
 	v->out[3] = (struct hspmd_shape){ 2, { b, v->attr->experts } };
@@ -24,7 +24,7 @@ static int route_shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	return 0;
 }
 
-/* Load is counted over a whole sample. */
+/* The load is counted over a whole sample. */
 static void route_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	(void)v;
@@ -87,7 +87,7 @@ static void route_cost(const struct hspmd_op_view *v, double *flops, double *byt
 	hspmd_op_cost_per_element(v, 20, flops, bytes);
 }
 
-/* Tokens spread evenly over all experts; here are those of `local` of them. */
+/* Assumes that tokens spread evenly over all experts; this call computes those of its gate->dim[0] local experts. */
 static void cost_of(const struct hspmd_op_view *v, const struct hspmd_shape *x, const struct hspmd_shape *gate, double products,
                     double *flops, double *bytes)
 {
@@ -114,6 +114,7 @@ const struct hspmd_op_type hspmd_op_topk_router = {
 	.shape = route_shape,
 	.rule = route_rule,
 	.backward = route_backward,
+	.loss_output = 3,
 	.cost = route_cost,
 };
 const struct hspmd_op_type hspmd_op_topk_router_grad = {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layer norm (Ba et al., arXiv 1607.06450): x[..,H], gain[H], bias[H] (optional) -> y, stats[..,2] = mean, 1/deviation.
  * RMS norm (Zhang and Sennrich, arXiv 1910.07467): x[..,H], gain[H] -> y, stats[..,1] = 1/rms.
- * Sequence parallel they run on their part of the positions, and the gradients of gain and bias are partial. */
+ * With sequence parallelism, each device norms its part of the positions, and the gradients of gain and bias are partial. */
 #include <string.h>
 
 #include "runtime/op/op_internal.h"
@@ -43,7 +43,7 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	strcpy(r->out[1], r->in[0]);
 }
 
-/* The statistics tell how the forward operator ran. */
+/* The statistics' annotation shows how the forward operator was split. */
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	const char *rows = hspmd_rule_leading(v->in[1].rank - 1);
@@ -87,6 +87,7 @@ const struct hspmd_op_type hspmd_op_layernorm = {
 	.shape = layernorm_shape,
 	.rule = rule,
 	.backward = layernorm_backward,
+	.cheap = true,
 	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_layernorm_grad = {
@@ -103,6 +104,7 @@ const struct hspmd_op_type hspmd_op_rmsnorm = {
 	.shape = rmsnorm_shape,
 	.rule = rule,
 	.backward = rmsnorm_backward,
+	.cheap = true,
 	.cost = cost,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm_grad = {

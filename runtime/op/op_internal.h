@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the operators' files share. */
+/* Helpers of the operators' files. */
 #ifndef HSPMD_OP_OP_INTERNAL_H
 #define HSPMD_OP_OP_INTERNAL_H
 
@@ -18,24 +18,24 @@ static inline bool hspmd_op_has_input(const struct hspmd_op_view *v, int input)
 	return input < v->input_count && v->in[input].rank >= 0;
 }
 
-/* Output o looks like input i. */
+/* Output o has the shape and type of input i. */
 static inline void hspmd_op_output_like(struct hspmd_op_view *v, int o, int i)
 {
 	v->out[o] = v->in[i];
 	v->out_dtype[o] = v->in_dtype[i];
 }
 
-/* Input i must be of `rank` (-1: any), and of type I32 or floating. */
+/* Input i must have `rank` dimensions (-1: any), and type I32 if `integer`, else a floating type. */
 int hspmd_op_expect(const struct hspmd_op_view *v, int i, int rank, bool integer, struct hspmd_error *err);
-/* Dimension d of input i must be `size`, which is that of `what`. */
+/* Dimension d of input i must be `size`; `what` names the size in the error. */
 int hspmd_op_expect_dim(const struct hspmd_op_view *v, int i, int d, int64_t size, const char *what, struct hspmd_error *err);
 /* Inputs i and j must have the same shape. */
 int hspmd_op_expect_same(const struct hspmd_op_view *v, int i, int j, struct hspmd_error *err);
 
 double hspmd_op_bytes(const struct hspmd_op_view *v);  /* of all inputs and outputs */
-double hspmd_op_elements(const struct hspmd_shape *s); /* 0 when absent */
+double hspmd_op_elements(const struct hspmd_shape *s); /* 0 if absent */
 
-/* cost(): `per_element` operations for every element of input 0, everything read or written once. */
+/* For cost(): `per_element` operations per element of input 0; everything is read or written once. */
 void hspmd_op_cost_per_element(const struct hspmd_op_view *v, double per_element, double *flops, double *bytes);
 
 #endif

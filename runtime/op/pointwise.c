@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators on every element apart: gelu, swiglu (gate, up -> silu(gate) * up), add. */
+/* Elementwise operators: gelu, swiglu (gate, up -> silu(gate) * up), add. */
 #include "runtime/op/op_internal.h"
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
@@ -11,7 +11,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 	return 0;
 }
 
-/* `linear`: a mark before each input that may be partial. */
+/* `linear`: a prefix for each input: "+" if it may be partial, else "". */
 static void rule_of(const struct hspmd_op_view *v, struct hspmd_op_rule *r, const char *linear)
 {
 	const char *all = hspmd_rule_leading(v->in[0].rank);
@@ -27,14 +27,14 @@ static void rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 	rule_of(v, r, "");
 }
 
-/* What the forward operator read comes first: the gradient goes where it lies. */
+/* The forward operator's input has priority: the gradient is brought to its layout. */
 static void rule_grad(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	rule_of(v, r, "");
 	snprintf(r->priority, sizeof r->priority, "%s", v->input_count > 2 ? "120" : "10");
 }
 
-/* A partial addend is best brought to where the other lies. */
+/* A partial addend is preferably brought to the layout of the other one. */
 static void rule_add(const struct hspmd_op_view *v, struct hspmd_op_rule *r)
 {
 	rule_of(v, r, "+");
@@ -78,6 +78,7 @@ const struct hspmd_op_type hspmd_op_gelu = {
 	.shape = shape,
 	.rule = rule,
 	.backward = gelu_backward,
+	.cheap = true,
 	.cost = cost,
 	.in_place = { 1 },
 };
@@ -96,6 +97,7 @@ const struct hspmd_op_type hspmd_op_swiglu = {
 	.shape = shape,
 	.rule = rule,
 	.backward = swiglu_backward,
+	.cheap = true,
 	.cost = cost,
 	.in_place = { 1 },
 };

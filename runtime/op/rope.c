@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x[B,T,n*head_dim] -> y, every head turned by its position's angles: linear, and its gradient is the turn back. */
+/* x[B,T,n*head_dim] -> y: every head is rotated by the angles of its position. Linear; the gradient is the inverse rotation. */
 #include <inttypes.h>
 
 #include "runtime/op/op_internal.h"
@@ -10,7 +10,7 @@ static int shape(struct hspmd_op_view *v, struct hspmd_error *err)
 		return -1;
 	int64_t d = v->attr->head_dim;
 	if (d < 2 || d % 2 || v->in[0].dim[2] % d)
-		return hspmd_fail(err, "width %" PRId64 " is no multiple of head_dim %" PRId64 ", or that is odd", v->in[0].dim[2], d);
+		return hspmd_fail(err, "width %" PRId64 " is no multiple of head_dim %" PRId64 ", or head_dim is odd", v->in[0].dim[2], d);
 	hspmd_op_output_like(v, 0, 0);
 	return 0;
 }
@@ -42,6 +42,7 @@ const struct hspmd_op_type hspmd_op_rope = {
 	.shape = shape,
 	.rule = rule,
 	.backward = backward,
+	.cheap = true,
 	.cost = cost,
 	.in_place = { 1 },
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deduction from a rule: the devices of every subgroup share out the operator's loops. Each input, most important first, proposes how (its
- * splits, at the same places of the device numbering); what fits beside what was taken before is taken. Then every input and output follows
- * from the loops. */
+/* Deduction from a rule: the devices of every subgroup divide the operator's loops. Each input, most important first, proposes a division
+ * (its splits, at the same digits of the device numbering); each proposal that is compatible with those accepted before is accepted. The
+ * annotations of every input and output then follow from the loops. */
 #include "runtime/op/rule.h"
 
 #include <ctype.h>
@@ -10,8 +10,8 @@
 #include "common/alloc.h"
 #include "runtime/op/op_internal.h"
 
-#define FREE '\0'     /* devices that differ here do the same */
-#define PARTIAL '+'   /* ... have addends of linear inputs */
+#define FREE '\0'     /* devices that differ in this digit do the same work */
+#define PARTIAL '+'   /* devices that differ in this digit have addends of linear inputs */
 #define MAX_PIECES 20 /* HSPMD_ANNOTATION_MAX_DEVICES is 2^16 */
 
 /* A digit of the device numbering, outermost first: `parts` values, and the index that they cut. */
@@ -22,7 +22,7 @@ struct piece {
 	const int64_t *weights; /* borrowed */
 };
 
-struct sharing {
+struct division {
 	int count;
 	struct piece piece[MAX_PIECES];
 };
@@ -31,8 +31,8 @@ struct deduction {
 	const struct hspmd_op_view *v;
 	struct hspmd_op_rule rule;
 	const struct hspmd_annotation *base; /* gives the subgroups */
-	struct sharing *groups;
-	struct piece across; /* how subgroups relate; parts is their number */
+	struct division *groups;
+	struct piece across; /* how subgroups relate; parts is the number of subgroups */
 	struct hspmd_error *err;
 };
 
@@ -47,7 +47,7 @@ static bool may_be_partial(const struct deduction *d, int input)
 	return d->rule.in[input][0] == '+';
 }
 
-/* Characters of an input's dimensions. */
+/* Pattern characters of an input's dimensions. */
 static const char *pattern(const struct deduction *d, int input)
 {
 	return d->rule.in[input] + may_be_partial(d, input);
@@ -71,8 +71,8 @@ static bool same_groups(const struct hspmd_annotation *a, const struct hspmd_ann
 
 /* ---- from an input's dimension to an index */
 
-/* A cut of `size` elements into parts, told in steps of `step` elements: *unit becomes the granularity in steps. false when a bound lies
- * within one. */
+/* Expresses a cut of `size` elements into parts in steps of `step` elements: *unit becomes the granularity in steps. Returns false if a
+ * bound is inside a step. */
 static bool in_steps(int64_t size, int64_t step, int parts, const int64_t *weights, int64_t *unit)
 {
 	if (*unit % step == 0) {
@@ -90,7 +90,7 @@ static bool in_steps(int64_t size, int64_t step, int parts, const int64_t *weigh
 	return true;
 }
 
-/* The index that dimension `dim` of an input names; FREE: none. `step` receives its elements per step. */
+/* The index that dimension `dim` of an input names; FREE: none. *step receives the elements per step of the index. */
 static char index_of(const struct deduction *d, int input, int dim, int64_t *step)
 {
 	char c = dim >= 0 ? pattern(d, input)[dim] : '!';
@@ -98,10 +98,11 @@ static char index_of(const struct deduction *d, int input, int dim, int64_t *ste
 	return isalpha((unsigned char)c) ? (char)tolower((unsigned char)c) : FREE;
 }
 
-/* ---- the loops' sharing */
+/* ---- dividing the loops */
 
-/* Put `piece` where the devices' numbering has outer digits of `outer` values in all. false when that place is not free. */
-static bool place(struct sharing *s, int outer, const struct piece *piece)
+/* Puts `piece` at the digit where the outer digits of the device numbering have `outer` values in total. Returns false if that digit is not
+ * free. */
+static bool place_piece(struct division *s, int outer, const struct piece *piece)
 {
 	int before = 1, i = 0;
 	for (; i < s->count; before *= s->piece[i++].parts) {
@@ -130,11 +131,11 @@ static bool place(struct sharing *s, int outer, const struct piece *piece)
 struct lookup {
 	const char *dims;
 	int64_t step;
-	bool linear;     /* partial where the loops are */
+	bool linear;     /* may be partial: pieces of index PARTIAL give HSPMD_PARTIAL */
 	const char *sum; /* outputs: indices summed over */
 };
 
-/* Where a piece appears in a tensor: its dimension, HSPMD_DUPLICATE or HSPMD_PARTIAL. *one: an element a part. */
+/* How a piece appears in a tensor: its dimension, HSPMD_DUPLICATE or HSPMD_PARTIAL. *one: the dimension has one element per part. */
 static int dim_of(const struct lookup *l, char index, bool *one)
 {
 	*one = false;
@@ -214,7 +215,7 @@ static struct hspmd_annotation *output_annotation(const struct deduction *d, int
 	return a;
 }
 
-/* Whether the sharing leaves every device a part of input `input`. */
+/* Returns true if the division leaves every device a part of input `input`. */
 static bool leaves_all_some(const struct deduction *d, int input)
 {
 	struct hspmd_annotation *a = input_annotation(d, input);
@@ -225,11 +226,11 @@ static bool leaves_all_some(const struct deduction *d, int input)
 
 /* ---- proposals */
 
-/* Place a cut that `input` knows, unless two inputs' cuts of one index together leave some device nothing. */
+/* Places a cut of `input`, unless the cuts of one index by two inputs together leave a device without elements. */
 static bool try_place(struct deduction *d, int g, int outer, const struct piece *piece, int input)
 {
-	struct sharing before = d->groups[g];
-	if (!place(&d->groups[g], outer, piece))
+	struct division before = d->groups[g];
+	if (!place_piece(&d->groups[g], outer, piece))
 		return false;
 	if (leaves_all_some(d, input))
 		return true;
@@ -237,7 +238,7 @@ static bool try_place(struct deduction *d, int g, int outer, const struct piece 
 	return false;
 }
 
-/* What lies across subgroups. `only`: indices it is restricted to, "" all. */
+/* Proposes an input's split across subgroups. `only`: the indices that the input may decide; "": all. */
 static void propose_across(struct deduction *d, int input, const char *only)
 {
 	const struct hspmd_annotation *a = d->v->annotation[input];
@@ -259,13 +260,13 @@ static void propose_within(struct deduction *d, int input, int g, const char *on
 	const struct hspmd_subgroup *group = &a->groups[g];
 	int outer = 1;
 	for (int i = 0; i < group->split_count; outer *= group->splits[i++].parts) {
-		const struct hspmd_partition_layers *s = &group->splits[i];
+		const struct hspmd_split *s = &group->splits[i];
 		int64_t step, size = s->dim >= 0 ? d->v->in[input].dim[s->dim] : 0;
 		char index = index_of(d, input, s->dim, &step);
 		struct piece piece = { .index = index, .parts = s->parts, .unit = s->unit, .weights = s->weights };
 		if (index == FREE || s->parts == 1 || (*only && !strchr(only, index)))
 			continue;
-		/* bounds that fall on steps by luck are known of the whole dimension only */
+		/* bounds that are multiples of the step by chance are known only for the whole dimension */
 		bool cut_before = a->hdim == s->dim;
 		for (int j = 0; j < i; j++)
 			cut_before |= group->splits[j].dim == s->dim;
@@ -285,7 +286,7 @@ static void propose(struct deduction *d, int input, const char *only)
 		propose_within(d, input, g, only);
 }
 
-/* The rule's order, an input at a time. Returns what follows, NULL at the end. */
+/* Iterates over the rule's priority, one input per call. Returns the rest, NULL at the end. */
 static const char *next_by_priority(const char *priority, int *input, char *only)
 {
 	if (!*priority)
@@ -316,7 +317,7 @@ static bool partial_at(const struct hspmd_subgroup *group, int outer, int parts)
 	return false;
 }
 
-/* Whether all inputs that may be partial are so: at a digit of group g, or (g < 0) across groups. */
+/* Returns true if all inputs that may be partial are partial: at a digit of group g, or (g < 0) across groups. */
 static bool all_partial(const struct deduction *d, int g, int outer, int parts)
 {
 	for (int i = 0; i < d->v->input_count; i++) {
@@ -329,7 +330,7 @@ static bool all_partial(const struct deduction *d, int g, int outer, int parts)
 	return true;
 }
 
-/* Addends stay addends where the operator is linear; else, sequence parallel, their sum is best left split along dimension 1. */
+/* Addends stay addends if the operator is linear; else, with sequence parallelism, their sum is preferably left split along dimension 1. */
 static void propose_partial(struct deduction *d, int input, int g)
 {
 	const struct hspmd_subgroup *group = &d->v->annotation[input]->groups[g];
@@ -339,7 +340,7 @@ static void propose_partial(struct deduction *d, int input, int g)
 		if (group->splits[i].dim != HSPMD_PARTIAL || parts == 1)
 			continue;
 		struct piece piece = { .index = PARTIAL, .parts = parts, .unit = 1 };
-		if (may_be_partial(d, input) && all_partial(d, g, outer, parts) && place(&d->groups[g], outer, &piece))
+		if (may_be_partial(d, input) && all_partial(d, g, outer, parts) && place_piece(&d->groups[g], outer, &piece))
 			continue;
 		piece.index = 't';
 		if (d->v->sequence_parallel && d->v->in[input].rank > 1 && pattern(d, input)[1] == 't')
@@ -361,15 +362,16 @@ static void propose_partials(struct deduction *d)
 		d->across = (struct piece){ .index = PARTIAL, .parts = d->base->hsize, .unit = 1 };
 }
 
-/* ---- outputs with an element a part */
+/* ---- outputs with one element per part */
 
-/* Cut an index in exactly `parts` in every group: as it is, or not and somewhere anew. */
+/* Cuts an index into exactly `parts` in every group: unchanged if it is so already, else the index's cuts are dropped and a new one is
+ * placed anywhere. */
 static int cut_exactly(struct deduction *d, char index, int64_t parts)
 {
 	if (d->across.index == index)
 		d->across = (struct piece){ .index = FREE, .parts = d->across.parts };
 	for (int g = 0; g < d->base->hsize; g++) {
-		struct sharing *s = &d->groups[g];
+		struct division *s = &d->groups[g];
 		int64_t now = 1;
 		for (int i = 0; i < s->count; i++)
 			now *= s->piece[i].index == index ? s->piece[i].parts : 1;
@@ -381,7 +383,7 @@ static int cut_exactly(struct deduction *d, char index, int64_t parts)
 		struct piece piece = { .index = index, .parts = (int)parts, .unit = 1 };
 		bool placed = parts == 1;
 		for (int outer = 1; !placed && outer <= d->base->groups[g].device_count; outer++)
-			placed = place(s, outer, &piece);
+			placed = place_piece(s, outer, &piece);
 		if (!placed)
 			return hspmd_fail(d->err, "%d devices cannot hold %d parts of index '%c'", d->base->groups[g].device_count,
 			                  (int)parts, index);
@@ -401,7 +403,7 @@ static int cut_for_outputs(struct deduction *d)
 
 /* ---- all together */
 
-/* The subgroups are those of the input that has most of them; of equals, the first in the rule's order. */
+/* The base is the input with the most subgroups; among equals, the first by the rule's priority. */
 static int choose_base(struct deduction *d)
 {
 	char only[sizeof d->rule.priority];
@@ -419,12 +421,12 @@ static int choose_base(struct deduction *d)
 	for (int g = 0; g < d->base->hsize; g++)
 		if (d->base->groups[g].device_count > 1)
 			d->groups[g] =
-			        (struct sharing){ .count = 1, .piece = { { .index = FREE, .parts = d->base->groups[g].device_count } } };
+			        (struct division){ .count = 1, .piece = { { .index = FREE, .parts = d->base->groups[g].device_count } } };
 	d->across = (struct piece){ .index = FREE, .parts = d->base->hsize };
 	return 0;
 }
 
-static int settle(struct deduction *d, struct hspmd_annotation **want, struct hspmd_annotation **out)
+static int fill_annotations(struct deduction *d, struct hspmd_annotation **want, struct hspmd_annotation **out)
 {
 	for (int i = 0; i < d->v->input_count; i++) {
 		if (!usable(d, i))
@@ -451,7 +453,7 @@ static int settle(struct deduction *d, struct hspmd_annotation **want, struct hs
 	return 0;
 }
 
-static void forget(struct hspmd_annotation **list, int count)
+static void destroy_all(struct hspmd_annotation **list, int count)
 {
 	for (int i = 0; i < count; i++) {
 		hspmd_annotation_destroy(list[i]);
@@ -472,11 +474,11 @@ int hspmd_op_deduce(const struct hspmd_op_type *type, const struct hspmd_op_view
 	if (!rc) {
 		propose_all(&d);
 		propose_partials(&d);
-		rc = cut_for_outputs(&d) || settle(&d, want, out) ? -1 : 0;
+		rc = cut_for_outputs(&d) || fill_annotations(&d, want, out) ? -1 : 0;
 	}
 	if (rc) {
-		forget(want, v->input_count);
-		forget(out, v->output_count);
+		destroy_all(want, v->input_count);
+		destroy_all(out, v->output_count);
 	}
 	free(d.groups);
 	return rc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* qkv[B,T,3,H] -> q, k, v [B,T,H] each: for attention that is given keys and values part by part (ring_attention.c), which travel without
- * the queries. */
+/* qkv[B,T,3,H] -> q, k, v [B,T,H] each: for ring attention (ring_attention.c), whose keys and values are passed on in parts without the
+ * queries. */
 #include "runtime/op/op_internal.h"
 
 static int shape(struct hspmd_op_view *v, struct hspmd_error *err)

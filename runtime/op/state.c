@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operators on parameters, gradients and optimizer state, which drivers call and no graph holds; and the change of a floating type. */
+/* Operators on parameters, gradients and optimizer state, which are run outside a graph, and the conversion of floating types. */
 #include "runtime/op/op_internal.h"
 
 static void cast_rule(const struct hspmd_op_view *v, struct hspmd_op_rule *r)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of many gradients as sums of a few rows: what lies one after another travels together, whatever tensors it belongs to. A group of
- * devices that spans nodes sums within them first where its links make that the cheaper way, so that every byte crosses between nodes once
- * a node (as in hierarchical all-reduce: Jia et al., arXiv 1807.11205, section 3.3); the resolver finds it. */
+/* Buckets: sums of many gradients as sums of a few rows. Gradients that are adjacent in memory travel together, whatever tensors they
+ * belong to. If a group of devices spans nodes, it sums within the nodes first if the cluster's links make that cheaper, so that every
+ * byte crosses between nodes once per node (as in hierarchical all-reduce: Jia et al., arXiv 1807.11205, section 3.3); the resolver
+ * finds such a route. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -24,7 +25,7 @@ static struct hspmd_transfer *empty_transfer(size_t element_bytes, int values, i
 	return t;
 }
 
-/* What the devices hold before and after: group k, which `like`'s step k has, its row. */
+/* The layout before and after the transfer: the devices of group k, which are those of `like`'s step k, have the group's row. */
 static int lay_out(struct hspmd_transfer *t, const struct hspmd_transfer *like, const int64_t *elements)
 {
 	size_t n = (size_t)like->layout[0].device_count;
@@ -46,7 +47,7 @@ static int lay_out(struct hspmd_transfer *t, const struct hspmd_transfer *like, 
 	return 0;
 }
 
-/* One all-reduce a group. */
+/* One all-reduce per group. */
 static struct hspmd_transfer *fuse_plainly(const struct hspmd_transfer *like, const int64_t *elements)
 {
 	struct hspmd_transfer *t = empty_transfer(like->element_bytes, 2, like->step_count);
@@ -72,7 +73,7 @@ static struct hspmd_transfer *fuse_plainly(const struct hspmd_transfer *like, co
 	return NULL;
 }
 
-/* How a group sums its row: the cheapest way that the resolver knows. */
+/* The cheapest route that the resolver finds for a group to sum its row. */
 static struct hspmd_transfer *resolve_group(const struct hspmd_comm_step *group, int64_t elements, size_t element_bytes,
                                             const struct hspmd_link_cost *cost, struct hspmd_error *err)
 {
@@ -81,7 +82,7 @@ static struct hspmd_transfer *resolve_group(const struct hspmd_comm_step *group,
 	struct hspmd_annotation *from = hspmd_annotation_single(group->members, group->member_count);
 	struct hspmd_annotation *to = hspmd_annotation_single(group->members, group->member_count);
 	struct hspmd_transfer *t = NULL;
-	alone.cache = NULL; /* what it gives is shared, and this is taken apart */
+	alone.cache = NULL; /* cached transfers are shared, and this one is taken apart */
 	if (!from || !to || hspmd_annotation_split(from, 0, HSPMD_PARTIAL, group->member_count, 1, NULL) ||
 	    hspmd_annotation_split(to, 0, HSPMD_DUPLICATE, group->member_count, 1, NULL))
 		hspmd_fail_memory(err, "specialising");
@@ -92,7 +93,8 @@ static struct hspmd_transfer *resolve_group(const struct hspmd_comm_step *group,
 	return t;
 }
 
-/* Source and destination are one row in memory: a way will do that has read all of the source before it writes the destination. */
+/* Source and destination are the same row in memory. Returns true if the transfer reads all of the source before it writes the
+ * destination. */
 static bool works_in_place(const struct hspmd_transfer *t)
 {
 	bool written = false;
@@ -106,38 +108,38 @@ static bool works_in_place(const struct hspmd_transfer *t)
 	return true;
 }
 
-/* Move a group's way into the common transfer, whose values from `first` on are still free. */
-static void take_over(struct hspmd_transfer *t, struct hspmd_transfer *way, int first)
+/* Move the steps of one group's transfer into the common transfer. Its values from `first` on are still unused. */
+static void append_steps(struct hspmd_transfer *t, struct hspmd_transfer *route, int first)
 {
-	int last = way->value_count - 1;
+	int last = route->value_count - 1;
 	for (int v = 1; v < last; v++) {
-		t->layout[first + v - 1] = way->layout[v];
-		way->layout[v] = (struct hspmd_layout){ 0 };
+		t->layout[first + v - 1] = route->layout[v];
+		route->layout[v] = (struct hspmd_layout){ 0 };
 	}
-	for (int k = 0; k < way->step_count; k++) {
+	for (int k = 0; k < route->step_count; k++) {
 		struct hspmd_comm_step *step = &t->steps[t->step_count++];
-		*step = way->steps[k];
+		*step = route->steps[k];
 		step->input = step->input == 0 ? 0 : first + step->input - 1;
 		step->output = step->output == last ? t->value_count - 1 : first + step->output - 1;
 	}
-	way->step_count = 0;
+	route->step_count = 0;
 }
 
 struct hspmd_transfer *hspmd_program_bucket(const struct hspmd_transfer *like, const int64_t *elements, const struct hspmd_link_cost *cost,
                                             bool *hops, struct hspmd_error *err)
 {
 	size_t groups = (size_t)like->step_count;
-	struct hspmd_transfer **ways = hspmd_calloc(groups, sizeof *ways), *t = NULL;
-	int values = 2, steps = 0, status = ways ? 0 : hspmd_fail_memory(err, "specialising");
+	struct hspmd_transfer **routes = hspmd_calloc(groups, sizeof *routes), *t = NULL;
+	int values = 2, steps = 0, status = routes ? 0 : hspmd_fail_memory(err, "specialising");
 	*hops = false;
 	for (size_t k = 0; !status && k < groups; k++) {
-		ways[k] = resolve_group(&like->steps[k], elements[k], like->element_bytes, cost, err);
-		if (!ways[k] || !works_in_place(ways[k]))
-			status = ways[k] ? 1 : -1;
+		routes[k] = resolve_group(&like->steps[k], elements[k], like->element_bytes, cost, err);
+		if (!routes[k] || !works_in_place(routes[k]))
+			status = routes[k] ? 1 : -1;
 		else
-			*hops = *hops || ways[k]->step_count > 1;
-		values += ways[k] ? ways[k]->value_count - 2 : 0;
-		steps += ways[k] ? ways[k]->step_count : 0;
+			*hops = *hops || routes[k]->step_count > 1;
+		values += routes[k] ? routes[k]->value_count - 2 : 0;
+		steps += routes[k] ? routes[k]->step_count : 0;
 	}
 	*hops = *hops && !status && steps < HSPMD_PROGRAM_MAX_TRANSFER_STEPS;
 	if (status >= 0) {
@@ -149,11 +151,11 @@ struct hspmd_transfer *hspmd_program_bucket(const struct hspmd_transfer *like, c
 		}
 	}
 	for (size_t k = 0, first = 1; t && *hops && k < groups; k++) {
-		take_over(t, ways[k], (int)first);
-		first += (size_t)ways[k]->value_count - 2;
+		append_steps(t, routes[k], (int)first);
+		first += (size_t)routes[k]->value_count - 2;
 	}
-	for (size_t k = 0; ways && k < groups; k++)
-		hspmd_transfer_destroy(ways[k]);
-	free(ways);
+	for (size_t k = 0; routes && k < groups; k++)
+		hspmd_transfer_destroy(routes[k]);
+	free(routes);
 	return t;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two operators that follow one another in a device's program become one where the device has a kernel for both: a pass over the
- * instructions of the micro-batches, before memory is planned, so that what nobody reads any more takes none. The earlier pair comes first:
- * a product and the sum behind it leave the norm behind that sum alone. And what many calls of an operator would each work out is worked
- * out once. */
+/* Fuses two consecutive operators of a device's program into one if the device has a kernel for both. A pass over the instructions of
+ * the micro-batches, before memory is planned, so that values that are no longer read get no memory. The earlier pair is fused first: a
+ * matrix product fused with the addition after it leaves the norm after that addition alone. Tables that many operators would compute
+ * are computed once. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ static const enum hspmd_opcode pairs[] = {
 	HSPMD_OPS_FUSED(OPCODE)
 };
 
-/* Is `name` among the names in `list`? */
+/* Returns true if `name` is in the comma-separated list. */
 static bool is_named(const char *list, const char *name)
 {
 	size_t length = strlen(name);
@@ -28,7 +28,7 @@ static bool is_named(const char *list, const char *name)
 	return false;
 }
 
-/* How often every slot is named. NULL: memory. */
+/* Count how often each slot is used. NULL: memory. */
 static int *count_uses(const struct hspmd_program *p)
 {
 	int *uses = hspmd_calloc(p->slot_count, sizeof *uses);
@@ -44,7 +44,7 @@ static int *count_uses(const struct hspmd_program *p)
 	return uses;
 }
 
-/* Which input of `second` is the first's result: where it is the only one, and the kernel may take it there. -1: none. */
+/* Which input of `second` is the result of `first`, if it is the only such input and the fused kernel accepts it there; -1: none. */
 static int intermediate_input(const struct hspmd_instruction *first, const struct hspmd_instruction *second)
 {
 	int found = -1;
@@ -57,7 +57,7 @@ static int intermediate_input(const struct hspmd_instruction *first, const struc
 	return found;
 }
 
-/* Kernels have GELU in its tanh form. */
+/* Fused kernels implement the tanh form of GELU only. */
 static bool is_other_form(const struct hspmd_instruction *in)
 {
 	return (in->opcode == HSPMD_OP_GELU || in->opcode == HSPMD_OP_GELU_GRAD) && in->attr->exact;
@@ -76,7 +76,7 @@ static bool fits(const struct hspmd_program *p, const struct hspmd_op_type *type
 	return type->pair.intermediate != HSPMD_OP_INTERMEDIATE_GONE || uses[first->out[0]] == 2;
 }
 
-/* What both need comes from whichever has something to say: a sum has nothing. */
+/* Attributes come from the operator that has any: an addition has none. */
 static struct hspmd_instruction join(const struct hspmd_op_type *type, enum hspmd_opcode opcode, const struct hspmd_instruction *first,
                                      const struct hspmd_instruction *second, const int *uses)
 {
@@ -129,9 +129,9 @@ static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, stru
 	return 0;
 }
 
-/* ---- tables */
+/* ---- shared tables */
 
-/* The angles of some positions. */
+/* The rotation angles of a range of positions. */
 struct angles {
 	const struct hspmd_op_attr *attr;
 	int64_t start, length;
@@ -149,8 +149,8 @@ static bool serves(const struct angles *have, const struct angles *want)
 	       have->length == want->length;
 }
 
-/* An instruction that makes the table, before the first that reads it. Positions are its dimension 1, as they are the reader's, whose
- * tensor it is said to be of: so it grows with the length as that does (seq_len.c). */
+/* Make the instruction that computes the table, before its first reader. Dimension 1 of the table is the position, as in the reader's
+ * input; the table's slot is assigned to the input's tensor so that it scales with the sequence length as that tensor does (seq_len.c). */
 static int make_table(struct hspmd_program *p, struct angles *a, const struct hspmd_instruction *reader, struct hspmd_instruction *made,
                       struct hspmd_error *err)
 {

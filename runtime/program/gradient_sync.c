@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The step's part of a program: every parameter's gradient is brought from wherever it was accumulated (other pipelines, other widths of
- * tensor parallelism, other stages for tied weights) to where the optimizer's state lies, its norm is taken, and after the vote the state
- * is updated and parameters go where they are used. */
+/* The step's part of a program: every parameter's gradient is summed from all devices that accumulated it (other pipelines, other widths
+ * of tensor parallelism, other stages for tied weights) to those that hold the optimizer state, its norm is computed, and after the vote
+ * the state is updated and parameters are gathered by the devices that use them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,18 +14,19 @@ struct sync {
 	const struct hspmd_parameter_layouts *layouts;
 	struct hspmd_spmd *const *spmds;
 	const struct hspmd_link_cost *cost;
-	struct hspmd_link_cost alike; /* all links are: a sum that all want is then one all-reduce, and can share a message */
-	size_t passes;                /* instructions of the micro-batches */
-	size_t *complete;             /* per slot: the first instruction after all that add to it; 0: none does */
-	size_t *when;                 /* per instruction of a sum: after how many of the micro-batches' it may go */
+	struct hspmd_link_cost
+	        alike;    /* as if all links were equal: a sum that all devices need is then one all-reduce, and can share a message */
+	size_t passes;    /* number of instructions of the micro-batches */
+	size_t *complete; /* per slot: index of the instruction after the last one that adds to it; 0: none does */
+	size_t *when;     /* per instruction of a sum: the number of micro-batch instructions that must precede it */
 	size_t when_count, when_capacity;
 	struct hspmd_error *err;
 };
 
-/* Transfers of the step are numbered above all of a pipeline's nodes. */
+/* Numbers of the step's transfers are above those of all nodes of a pipeline. */
 #define SYNC_NUMBER(parameter, back) (HSPMD_PROGRAM_STEP_TRANSFERS + 2 * (uint64_t)(parameter) + (back))
 
-/* How the gradient lies before it is summed: a sum over the holders. */
+/* The annotation of the gradient before it is summed: partial over the holders. */
 static struct hspmd_annotation *gradient_annotation(const struct sync *s, const struct hspmd_parameter_layout *l)
 {
 	const struct hspmd_annotation **parts = hspmd_calloc((size_t)l->holder_count, sizeof *parts);
@@ -47,8 +48,8 @@ static struct hspmd_annotation *gradient_annotation(const struct sync *s, const 
 	return all;
 }
 
-/* The program owns it from now on, or it is gone. */
-static int keep(const struct sync *s, struct hspmd_transfer *t)
+/* Give the transfer to the program. On failure it is destroyed. */
+static int own_transfer(const struct sync *s, struct hspmd_transfer *t)
 {
 	struct hspmd_program *p = s->p;
 	if (hspmd_array_grow(&p->transfers, &p->transfer_capacity, p->transfer_count, sizeof *p->transfers)) {
@@ -59,7 +60,7 @@ static int keep(const struct sync *s, struct hspmd_transfer *t)
 	return 0;
 }
 
-/* Resolve and keep the transfer with the program. NULL: failed. */
+/* Resolve the transfer and give it to the program. NULL: failed. */
 static const struct hspmd_transfer *resolve(const struct sync *s, const struct hspmd_parameter_layout *l,
                                             const struct hspmd_annotation *from, const struct hspmd_annotation *to, enum hspmd_dtype dtype,
                                             const struct hspmd_link_cost *cost)
@@ -69,10 +70,10 @@ static const struct hspmd_transfer *resolve(const struct sync *s, const struct h
 		hspmd_error_prefix(s->err, "parameter %s", l->name);
 		return NULL;
 	}
-	return keep(s, t) ? NULL : t;
+	return own_transfer(s, t) ? NULL : t;
 }
 
-/* The type that a parameter is used in, and the one that it, its gradient and its moments are kept in. */
+/* used_type: of the parameter in operators. kept_type: of the master parameter, its gradient and its moments. */
 static enum hspmd_dtype used_type(const struct sync *s, const struct hspmd_parameter_layout *l)
 {
 	return s->p->graph->tensors[l->tensor].dtype;
@@ -93,8 +94,8 @@ static int state_slot(const struct sync *s, const struct hspmd_parameter_layout 
 	return f < 0 ? -1 : hspmd_program_add_slot(s->p, f, memory, -1, s->err);
 }
 
-/* What of the parameter's state is here, and slots for it. */
-static int lay_state(const struct sync *s, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state)
+/* Determine this device's part of the parameter's state, and add slots for it. */
+static int add_state(const struct sync *s, const struct hspmd_parameter_layout *l, struct hspmd_program_state *state)
 {
 	struct hspmd_program *p = s->p;
 	*state = (struct hspmd_program_state){
@@ -114,8 +115,8 @@ static int lay_state(const struct sync *s, const struct hspmd_parameter_layout *
 	return state->param < 0 || state->m < 0 || state->v < 0 ? -1 : 0;
 }
 
-/* Does every device take part in one all-reduce of all that it has? Then the sum can stay where the addends are, and neighbours with the
- * same groups can share a message. */
+/* Returns true if every device takes part in one all-reduce of all of its values. The sum can then replace the addends in place, and
+ * neighbours with the same groups can share a message. */
 static bool is_plain_sum(const struct hspmd_transfer *t)
 {
 	size_t members = 0;
@@ -135,7 +136,7 @@ static bool is_plain_sum(const struct hspmd_transfer *t)
 	       t->layout[t->value_count - 1].device_count == t->layout[0].device_count;
 }
 
-/* Does this device only add, to all that it has? Then its sum, too, can stay where the addends are. */
+/* Returns true if this device only adds, to all of its values. Its sum, too, can then replace the addends in place. */
 static bool stays_here(const struct hspmd_transfer *t, int device)
 {
 	int last = t->value_count - 1, before = hspmd_layout_find(&t->layout[0], device),
@@ -163,26 +164,26 @@ static bool same_groups(const struct hspmd_transfer *a, const struct hspmd_trans
 	return true;
 }
 
-/* Elements between the starts of two slots that follow one another. */
+/* Number of elements between the starts of two adjacent slots. */
 static int64_t pitch(const struct hspmd_box *box, size_t element_bytes)
 {
 	size_t bytes = (size_t)hspmd_box_elements(box) * element_bytes;
 	return (int64_t)((bytes + HSPMD_PROGRAM_ALIGN - 1) / HSPMD_PROGRAM_ALIGN * HSPMD_PROGRAM_ALIGN / element_bytes);
 }
 
-/* Gradients that go in one message. */
+/* Gradients that are sent in one message. */
 struct bucket {
-	const struct hspmd_transfer *first; /* whose groups it has; NULL: empty */
-	int number;                         /* of its first parameter: names the transfer */
-	int layer;                          /* of the last one */
-	size_t ready;                       /* where they are all complete on this device */
+	const struct hspmd_transfer *first; /* the first gradient's transfer, whose groups all others share; NULL: empty */
+	int number;                         /* of its first parameter; numbers the transfer */
+	int layer;                          /* of its last parameter */
+	size_t ready;                       /* the number of instructions after which all of them are complete on this device */
 	int count;
 	int first_slot, last_slot; /* on this device; -1: it takes no part */
-	int64_t *elements;         /* per step, so far */
+	int64_t *elements;         /* per step of the transfer, so far */
 };
 
-/* Emit a sum of gradients that are complete at `ready`. */
-static int sum(struct sync *s, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route, size_t ready)
+/* Add the instructions of a sum of gradients that are complete at `ready`. */
+static int add_sum(struct sync *s, const struct hspmd_transfer *t, const struct hspmd_transfer_binding *route, size_t ready)
 {
 	struct hspmd_program *p = s->p;
 	size_t first = p->instruction_count;
@@ -198,7 +199,7 @@ static int sum(struct sync *s, const struct hspmd_transfer *t, const struct hspm
 	return 0;
 }
 
-/* Emit what a bucket holds and empty it. */
+/* Add the instructions for a bucket's gradients and empty the bucket. */
 static int flush(struct sync *s, struct bucket *b)
 {
 	struct hspmd_program *p = s->p;
@@ -209,7 +210,7 @@ static int flush(struct sync *s, struct bucket *b)
 		return 0;
 	struct hspmd_transfer *fused = hspmd_program_bucket(b->first, b->elements, s->cost, &hops, s->err);
 	b->first = NULL;
-	if (!fused || keep(s, fused))
+	if (!fused || own_transfer(s, fused))
 		return -1;
 	if (b->count > 1 || hops)
 		t = fused;
@@ -236,10 +237,10 @@ static int flush(struct sync *s, struct bucket *b)
 		.number = SYNC_NUMBER(b->number, 0),
 		.peer_pipeline_rank = -1,
 	};
-	return sum(s, t, &route, b->ready);
+	return add_sum(s, t, &route, b->ready);
 }
 
-/* Put a gradient into the bucket, or empty the bucket first. */
+/* Put a gradient into the bucket; flush the bucket before if it is full or has other groups. */
 static int collect(struct sync *s, struct bucket *b, const struct hspmd_transfer *t, int number, int slot)
 {
 	int layer = s->p->graph->tensors[s->layouts->parameters[number].tensor].layer;
@@ -266,7 +267,7 @@ static int collect(struct sync *s, struct bucket *b, const struct hspmd_transfer
 	return 0;
 }
 
-/* Bring one gradient to where its state lies, or leave it to the bucket. */
+/* Sum one gradient to the devices that hold its state, or put it into the bucket. */
 static int sum_gradient(struct sync *s, struct bucket *b, int number)
 {
 	struct hspmd_program *p = s->p;
@@ -302,10 +303,10 @@ static int sum_gradient(struct sync *s, struct bucket *b, int number)
 		.number = SYNC_NUMBER(number, 0),
 		.peer_pipeline_rank = -1,
 	};
-	return sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
+	return add_sum(s, t, &route, own >= 0 ? s->complete[own] : 0);
 }
 
-/* ---- sums between passes */
+/* ---- sums that overlap with the passes */
 
 static int find_complete(struct sync *s)
 {
@@ -321,8 +322,8 @@ static int find_complete(struct sync *s)
 	return 0;
 }
 
-/* Move every sum to where its gradients are complete, but not before the one that all devices have before it. What is not added to here at
- * all, but received, need not be there before the last schedule entry. */
+/* Move every sum to the point where its gradients are complete, but not before the previous sum in the order that all devices share. A
+ * gradient that this device only receives is not needed before the last schedule entry. */
 static int interleave(struct sync *s)
 {
 	struct hspmd_program *p = s->p;
@@ -348,12 +349,12 @@ static int interleave(struct sync *s)
 	return 0;
 }
 
-static int take_norm(const struct sync *s, int number)
+static int add_norm(const struct sync *s, int number)
 {
 	struct hspmd_program *p = s->p;
 	const struct hspmd_program_state *state = &p->states[number];
 	if (state->param < 0 || state->shard.replica)
-		return 0; /* another device counts these elements */
+		return 0; /* another device counts the norm of these elements */
 	struct hspmd_instruction *i = hspmd_program_add_instruction(p, HSPMD_INSTRUCTION_NORM, s->err);
 	if (!i)
 		return -1;
@@ -419,10 +420,10 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *con
 	p->states = hspmd_calloc((size_t)p->state_count, sizeof *p->states);
 	int status = p->states && s.alike.cache ? 0 : hspmd_fail_memory(err, "specialising");
 	for (int i = 0; !status && i < p->state_count; i++)
-		status = lay_state(&s, &layouts->parameters[i], &p->states[i]);
+		status = add_state(&s, &layouts->parameters[i], &p->states[i]);
 	if (!status)
 		status = find_complete(&s);
-	/* The order in which backward passes finish them, which all devices share. */
+	/* The order in which backward passes complete gradients; it is the same on all devices. */
 	struct bucket bucket = { 0 };
 	for (int i = p->state_count - 1; !status && i >= 0; i--)
 		status = sum_gradient(&s, &bucket, i);
@@ -435,7 +436,7 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, struct hspmd_spmd *con
 	free(s.when);
 	hspmd_resolve_cache_destroy(s.alike.cache);
 	for (int i = p->state_count - 1; !status && i >= 0; i--)
-		status = take_norm(&s, i);
+		status = add_norm(&s, i);
 	if (status)
 		return -1;
 	p->vote = p->instruction_count;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where every slot lies. Fixed slots follow one another. Arena slots live from the instruction that writes them to the last that reads them
- * and are placed by best fit into the gaps that dead ones leave. Small ones that settle in the gap of a large one, the logits', can keep
- * the next large one out; so the same is tried with the largest slots in a part of their own, and the smaller arena taken. */
+/* Assigns an offset to every slot. Fixed slots are adjacent. Transient slots are live from the instruction that writes them to the last
+ * one that reads them; they are placed by best fit into the gaps between live slots. Small slots in a large slot's gap (that of the
+ * logits) can prevent the next large slot from fitting; therefore the largest slots are also tried in a part of their own, and the
+ * smaller arena is used. */
 #include <stdint.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #include "runtime/op/op.h"
 #include "runtime/program/program.h"
 
-struct life {
+struct live_range {
 	size_t first, last;
 	bool used;
 };
@@ -18,19 +19,19 @@ struct gap {
 	size_t offset, bytes;
 };
 
-/* A part of the arena. */
+/* A part of the transient arena. */
 struct heap {
 	size_t bytes;
 	size_t gap_count, gap_capacity;
-	struct gap *gaps; /* free, by offset, never touching one another; beyond `bytes` all is free */
+	struct gap *gaps; /* free ranges by offset, never adjacent to each other; everything after `bytes` is free */
 };
 
 struct placer {
 	struct hspmd_program *p;
 	struct hspmd_error *err;
-	struct life *lives; /* per slot */
+	struct live_range *liveness; /* liveness per slot */
 	struct heap heaps[2];
-	size_t large; /* slots of so many bytes and more lie in the second heap */
+	size_t large; /* slots of at least this many bytes are in the second heap */
 };
 
 static size_t aligned(size_t bytes)
@@ -43,7 +44,7 @@ static size_t slot_bytes(const struct hspmd_program *p, int slot)
 	return aligned(p->slot_types[p->slots[slot].slot_type].bytes);
 }
 
-static void touch(struct life *l, size_t at)
+static void touch(struct live_range *l, size_t at)
 {
 	if (!l->used)
 		l->first = at;
@@ -51,10 +52,11 @@ static void touch(struct life *l, size_t at)
 	l->last = at > l->last ? at : l->last;
 }
 
-/* A message may still be under way when its instruction is done, and whoever writes over its source must wait for it. Within a stage all
- * run the same instructions, so the end of the next schedule entry is late enough for that wait to end; mostly less is (surely_taken).
- * Between stages it is not: the receiver may be waiting for us. There the source stays until something has come from the receiver that it
- * sent after it had received this (or, where nothing does, until the vote). */
+/* A message may still be in transit after its instruction, and whatever overwrites its source must wait for it. Within a stage all
+ * devices run the same instructions, so if the source stays until the end of the next schedule entry, that wait is certain to end;
+ * mostly an earlier point suffices (surely_taken). Between stages it does not: the receiver may be waiting for this device. In that case
+ * the source stays until this device receives something that the receiver sent after it had received this message (or, if there is no
+ * such message, until the vote). */
 static size_t end_of_next_entry(const struct hspmd_program *p, size_t at)
 {
 	int schedule_index = p->instructions[at].schedule_index + 1;
@@ -91,8 +93,8 @@ static bool uses(const struct hspmd_instruction *in, int slot)
 	return false;
 }
 
-/* A step that nobody ends before all of these members have begun it. */
-static bool meets(const struct hspmd_comm_step *step, const struct hspmd_comm_step *members)
+/* Returns true if no member can finish this step before all of these members have begun it. */
+static bool includes_members(const struct hspmd_comm_step *step, const struct hspmd_comm_step *members)
 {
 	if (step->kind != HSPMD_COMM_ALL_REDUCE && step->kind != HSPMD_COMM_REDUCE_SCATTER && step->kind != HSPMD_COMM_ALL_GATHER)
 		return false;
@@ -105,8 +107,9 @@ static bool meets(const struct hspmd_comm_step *step, const struct hspmd_comm_st
 	return true;
 }
 
-/* An all-reduce has sent everything when its result is there, which the first to use that waits for. Of another step the members have
- * received what this one sends when they meet again: an engine runs steps in their order. `latest` at the latest. */
+/* The point from which a message's source may be overwritten. An all-reduce has sent everything when its result is complete, and the
+ * first reader of the result waits for that. For other steps, the members have received what this device sends when they take part in a
+ * later collective, because an engine runs steps in order. At most `latest`. */
 static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t latest)
 {
 	const struct hspmd_instruction *sent = &p->instructions[at];
@@ -114,13 +117,13 @@ static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t late
 	for (size_t i = at + 1; sent->micro_batch >= 0 && i < latest; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		if (whole ? uses(in, sent->out[0])
-		          : in->kind == HSPMD_INSTRUCTION_COMM && in->micro_batch >= 0 && meets(step_of(in), step_of(sent)))
+		          : in->kind == HSPMD_INSTRUCTION_COMM && in->micro_batch >= 0 && includes_members(step_of(in), step_of(sent)))
 			return i;
 	}
 	return latest;
 }
 
-static void find_lives(struct placer *pl)
+static void find_liveness(struct placer *pl)
 {
 	const struct hspmd_program *p = pl->p;
 	size_t entry_end = 0;
@@ -129,24 +132,24 @@ static void find_lives(struct placer *pl)
 		const struct hspmd_instruction *in = &p->instructions[i];
 		for (int k = 0; k < in->input_count; k++)
 			if (in->in[k] >= 0)
-				touch(&pl->lives[in->in[k]], i);
+				touch(&pl->liveness[in->in[k]], i);
 		for (int k = 0; k < in->output_count; k++)
 			if (in->out[k] >= 0)
-				touch(&pl->lives[in->out[k]], i);
+				touch(&pl->liveness[in->out[k]], i);
 		if (in->kind != HSPMD_INSTRUCTION_COMM)
 			continue;
-		/* Nobody waits for what goes on beside the passes before they are done, and its peers may be late. */
+		/* The passes do not wait for steps that overlap them, whose peers may be late: the slots stay until the vote. */
 		if (in->overlaps && in->out[0] >= 0)
-			touch(&pl->lives[in->out[0]], p->vote - 1);
+			touch(&pl->liveness[in->out[0]], p->vote - 1);
 		if (in->overlaps && in->in[0] >= 0)
-			touch(&pl->lives[in->in[0]], p->vote - 1);
+			touch(&pl->liveness[in->in[0]], p->vote - 1);
 		if (in->overlaps || in->in[0] < 0)
 			continue;
 		if (in->schedule_index != schedule_index) {
 			schedule_index = in->schedule_index;
 			entry_end = end_of_next_entry(p, i);
 		}
-		touch(&pl->lives[in->in[0]],
+		touch(&pl->liveness[in->in[0]],
 		      in->peer_pipeline_rank >= 0 && in->sends ? surely_received(p, i) : surely_taken(p, i, entry_end));
 	}
 }
@@ -156,7 +159,7 @@ static struct heap *heap_of(struct placer *pl, size_t bytes)
 	return &pl->heaps[bytes >= pl->large];
 }
 
-static int give(struct placer *pl, size_t offset, size_t bytes)
+static int free_range(struct placer *pl, size_t offset, size_t bytes)
 {
 	struct heap *h = heap_of(pl, bytes);
 	size_t at = 0;
@@ -181,14 +184,14 @@ static int give(struct placer *pl, size_t offset, size_t bytes)
 	return 0;
 }
 
-static size_t take(struct placer *pl, size_t bytes)
+static size_t allocate_range(struct placer *pl, size_t bytes)
 {
 	struct heap *h = heap_of(pl, bytes);
 	size_t best = h->gap_count;
 	for (size_t g = 0; g < h->gap_count; g++)
 		if (h->gaps[g].bytes >= bytes && (best == h->gap_count || h->gaps[g].bytes < h->gaps[best].bytes))
 			best = g;
-	if (best == h->gap_count) { /* grow, from the last gap where it touches the end */
+	if (best == h->gap_count) { /* grow the heap, including the last gap if it touches the end */
 		size_t offset = h->bytes;
 		if (h->gap_count && h->gaps[h->gap_count - 1].offset + h->gaps[h->gap_count - 1].bytes == h->bytes)
 			offset = h->gaps[--h->gap_count].offset;
@@ -203,7 +206,7 @@ static size_t take(struct placer *pl, size_t bytes)
 	return offset;
 }
 
-/* An output that may overwrite an input that dies here takes its place. Returns the input's number, -1: none. */
+/* If an output may overwrite an input that dies at this instruction, it takes the input's memory. Returns the input's index, -1: none. */
 static int overwrites(const struct placer *pl, size_t at, int output)
 {
 	const struct hspmd_program *p = pl->p;
@@ -212,7 +215,7 @@ static int overwrites(const struct placer *pl, size_t at, int output)
 		return -1;
 	int k = hspmd_op_types[in->opcode]->in_place[output] - 1;
 	if (k < 0 || k >= in->input_count || in->in[k] < 0 || p->slots[in->in[k]].memory != HSPMD_ARENA_TRANSIENT ||
-	    pl->lives[in->in[k]].last != at)
+	    pl->liveness[in->in[k]].last != at)
 		return -1;
 	for (int other = 0; other < in->input_count; other++)
 		if (other != k && in->in[other] == in->in[k])
@@ -226,20 +229,20 @@ static int place_outputs(struct placer *pl, size_t at, bool *kept)
 	const struct hspmd_instruction *in = &p->instructions[at];
 	for (int o = 0; o < in->output_count; o++) {
 		int slot = in->out[o];
-		if (slot < 0 || p->slots[slot].memory != HSPMD_ARENA_TRANSIENT || pl->lives[slot].first != at)
+		if (slot < 0 || p->slots[slot].memory != HSPMD_ARENA_TRANSIENT || pl->liveness[slot].first != at)
 			continue;
 		int k = overwrites(pl, at, o);
 		if (k >= 0 && !kept[k]) {
 			kept[k] = true;
 			p->slots[slot].offset = p->slots[in->in[k]].offset;
 		} else {
-			p->slots[slot].offset = take(pl, slot_bytes(p, slot));
+			p->slots[slot].offset = allocate_range(pl, slot_bytes(p, slot));
 		}
 	}
 	return 0;
 }
 
-/* Slots whose last use is at an instruction, as linked lists: head per instruction, next per slot. */
+/* Slots by the instruction of their last use, as linked lists: head per instruction, next per slot. */
 static int place_arena(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;
@@ -248,10 +251,10 @@ static int place_arena(struct placer *pl)
 	if (!status) {
 		memset(head, -1, (p->instruction_count + 1) * sizeof *head);
 		for (size_t s = 0; s < p->slot_count; s++) {
-			if (!pl->lives[s].used || p->slots[s].memory != HSPMD_ARENA_TRANSIENT)
+			if (!pl->liveness[s].used || p->slots[s].memory != HSPMD_ARENA_TRANSIENT)
 				continue;
-			next[s] = head[pl->lives[s].last];
-			head[pl->lives[s].last] = (int)s;
+			next[s] = head[pl->liveness[s].last];
+			head[pl->liveness[s].last] = (int)s;
 		}
 	}
 	for (size_t i = 0; !status && i < p->instruction_count; i++) {
@@ -263,7 +266,7 @@ static int place_arena(struct placer *pl)
 			for (int k = 0; k < in->input_count; k++)
 				taken_over |= kept[k] && in->in[k] == s;
 			if (!taken_over)
-				status = give(pl, p->slots[s].offset, slot_bytes(p, s));
+				status = free_range(pl, p->slots[s].offset, slot_bytes(p, s));
 		}
 	}
 	free(head);
@@ -271,7 +274,7 @@ static int place_arena(struct placer *pl)
 	return status;
 }
 
-/* Place them all, slots of at least `large` bytes in a part of their own behind the others. */
+/* Place all transient slots; those of at least `large` bytes in a part of their own after the others. */
 static int place_with(struct placer *pl, size_t large)
 {
 	struct hspmd_program *p = pl->p;
@@ -281,7 +284,7 @@ static int place_with(struct placer *pl, size_t large)
 	if (place_arena(pl))
 		return -1;
 	for (size_t s = 0; s < p->slot_count; s++)
-		if (pl->lives[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) >= large)
+		if (pl->liveness[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) >= large)
 			p->slots[s].offset += pl->heaps[0].bytes;
 	p->arena_bytes = pl->heaps[0].bytes + pl->heaps[1].bytes;
 	return 0;
@@ -295,7 +298,7 @@ static int place_best(struct placer *pl)
 		return -1;
 	size_t together = p->arena_bytes;
 	for (size_t s = 0; s < p->slot_count; s++)
-		if (pl->lives[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) > largest)
+		if (pl->liveness[s].used && p->slots[s].memory == HSPMD_ARENA_TRANSIENT && slot_bytes(p, (int)s) > largest)
 			largest = slot_bytes(p, (int)s);
 	if (!largest || largest == together)
 		return 0;
@@ -304,7 +307,7 @@ static int place_best(struct placer *pl)
 	return p->arena_bytes > together ? place_with(pl, SIZE_MAX) : 0;
 }
 
-/* One after another, each run of slots that must follow one another in its order. */
+/* Place all fixed slots one after another; adjacent_to chains stay in order. */
 static int place_fixed(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;
@@ -332,16 +335,16 @@ static int place_fixed(struct placer *pl)
 
 int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err)
 {
-	struct placer pl = { .p = p, .err = err, .lives = hspmd_calloc(p->slot_count, sizeof(struct life)) };
-	if (!pl.lives)
+	struct placer pl = { .p = p, .err = err, .liveness = hspmd_calloc(p->slot_count, sizeof(struct live_range)) };
+	if (!pl.liveness)
 		return hspmd_fail_memory(err, "planning memory");
 	p->fixed_bytes = p->arena_bytes = 0;
 	int status = place_fixed(&pl);
 	if (!status) {
-		find_lives(&pl);
+		find_liveness(&pl);
 		status = place_best(&pl);
 	}
-	free(pl.lives);
+	free(pl.liveness);
 	free(pl.heaps[0].gaps);
 	free(pl.heaps[1].gaps);
 	return status;

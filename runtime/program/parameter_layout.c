@@ -6,7 +6,7 @@
 
 #include "common/alloc.h"
 
-/* Ratios become whole weights fine enough that no split of any width that fits memory rounds differently. */
+/* Ratios are converted to integer weights that are precise enough for any split that fits in memory. */
 #define RATIO_STEPS 1048576.0
 
 static void whole_weights(const double *ratio, int n, int64_t *weights)
@@ -49,8 +49,8 @@ int *hspmd_spmd_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hsp
 	return of;
 }
 
-/* Which stages of the pipeline use the tensor, without repeats, into stages[0..length); how many. Of stages that the same devices run
- * (chunks of `length` stages) the first counts. */
+/* Finds the stages of the pipeline that use the tensor, without duplicates, into stages[0..length). Returns how many. Among stages that
+ * run on the same devices (chunks of `length` stages) the first counts. */
 static int using_stages(const struct hspmd_graph *g, int tensor, const int *stage_of_layer, int length, int *stages)
 {
 	int n = 0;
@@ -70,8 +70,8 @@ static int using_stages(const struct hspmd_graph *g, int tensor, const int *stag
 	return n;
 }
 
-/* ZeRO: every holder keeps its part of one dimension, the largest that tensor parallelism does not split. NULL: too small to cut, or memory
- * (err set then). */
+/* ZeRO: split one dimension of the state over the holder's devices, the largest one that tensor parallelism does not split. NULL: too
+ * small to split, or memory (*failed, and err, are set). */
 static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const struct hspmd_annotation *used, bool *failed,
                                           struct hspmd_error *err)
 {
@@ -92,14 +92,14 @@ static struct hspmd_annotation *cut_state(const struct hspmd_tensor *t, const st
 	a->hdim = dim;
 	a->hunit = 1;
 	struct hspmd_error too_small;
-	if (hspmd_annotation_check(a, &t->shape, &too_small)) { /* someone would get nothing: not worth cutting */
+	if (hspmd_annotation_check(a, &t->shape, &too_small)) { /* a device would get nothing: not worth splitting */
 		hspmd_annotation_destroy(a);
 		return NULL;
 	}
 	return a;
 }
 
-/* A stage that holds a parameter, and its annotation, appended. */
+/* Append a stage that holds a parameter, and its annotation. */
 static int add_holder(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan,
                       struct hspmd_holder holder, struct hspmd_annotation **parts, struct hspmd_error *err)
 {
@@ -118,7 +118,7 @@ static int add_holder(struct hspmd_parameter_layout *out, const struct hspmd_gra
 	return 0;
 }
 
-/* One pipeline's holders of a parameter and their annotations, appended. */
+/* Append one pipeline's holders of a parameter and their annotations. */
 static int add_holders(struct hspmd_parameter_layout *out, const struct hspmd_graph *g, const struct hspmd_plan *plan, int pipeline,
                        const int *stage_of_layer, struct hspmd_annotation **parts, struct hspmd_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How parameters and their training state lie under a plan: a pure function of graph and plan. Programs, state moves and checkpoints start
- * from it. */
+/* How parameters and their training state are laid out under a plan: a pure function of graph and plan. Programs, state transfers and
+ * checkpoints are derived from it. */
 #ifndef HSPMD_PROGRAM_PARAMETER_LAYOUT_H
 #define HSPMD_PROGRAM_PARAMETER_LAYOUT_H
 
@@ -8,34 +8,35 @@
 #include "runtime/sharding/spmd.h"
 
 struct hspmd_holder {
-	int pipeline, stage; /* uses the parameter; of the first chunk, also when a later one does */
+	int pipeline, stage; /* a stage that uses the parameter: the one of the first chunk, also if only a later chunk uses it */
 };
 
 struct hspmd_parameter_layout {
-	int tensor;       /* in the graph; the same number in every pipeline's graph */
+	int tensor;       /* number in the graph; the same in every pipeline's graph */
 	const char *name; /* borrowed from the graph */
 	struct hspmd_shape shape;
 	bool decay;
 	int holder_count;
-	struct hspmd_holder *holders;   /* order of the union's subgroups */
-	struct hspmd_annotation *used;  /* as the operators use it */
-	struct hspmd_annotation *state; /* as master parameter and moments lie: `used`, or cut finer (zero_stage 1, after ZeRO, arXiv
-	                                   1910.02054, section 5.1) */
+	struct hspmd_holder *holders;   /* in the order of the union's subgroups */
+	struct hspmd_annotation *used;  /* as operators use the parameter */
+	struct hspmd_annotation *state; /* of the master parameter and its moments: `used`, or split further (zero_stage 1, after ZeRO,
+	                                   arXiv 1910.02054, section 5.1) */
 };
 
 struct hspmd_parameter_layouts {
-	int parameter_count; /* all parameters of the model, graph order */
+	int parameter_count; /* all parameters of the model, in graph order */
 	struct hspmd_parameter_layout *parameters;
 };
 
-/* Fill the graph pass's view of a plan's stage. weights: room for device_count + context integers, used where the stage has ratios. */
+/* Fill the sharding pass's view of a plan's stage. weights: space for device_count + context integers, used if the stage has ratios. */
 void hspmd_spmd_stage_of_plan(const struct hspmd_stage *stage, struct hspmd_spmd_stage *out, int64_t *weights);
 
-/* stage_of_layer for a pipeline, malloc'd. */
+/* The stage of every layer of a pipeline. The caller frees the array. */
 int *hspmd_spmd_stage_of_layer(const struct hspmd_pipeline *pipeline, struct hspmd_error *err);
 
-/* What the parameter's holders have, parts[h] each, as one union: they are related by hdim, and so must be the subgroups of each that has
- * several. A single holder's is as it is. NULL and err: they are not (names plan path, parameter, annotation), or memory. */
+/* Join the annotations parts[h] of a parameter's holders to one union with this hdim. Annotations with several subgroups must have the
+ * same hdim. With a single holder the result is a copy of its annotation. NULL and err: the annotations do not match (names plan path,
+ * parameter, annotation), or memory. */
 struct hspmd_annotation *hspmd_parameter_layout_join(const struct hspmd_parameter_layout *l, const struct hspmd_annotation *const *parts,
                                                      int hdim, struct hspmd_error *err);
 

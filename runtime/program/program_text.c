@@ -25,7 +25,7 @@ static void print_slot(const struct printer *pr, int slot)
 	free(lies);
 }
 
-/* Whom this device talks to in a step. */
+/* The devices that this device exchanges messages with in a step. */
 static void print_peers(const struct printer *pr, const struct hspmd_comm_step *step)
 {
 	char name[64];
@@ -105,7 +105,7 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 	return text;
 }
 
-/* ---- explaining */
+/* ---- explanation */
 
 static bool takes_part(const struct hspmd_transfer *t, int device)
 {
@@ -135,7 +135,7 @@ static void explain_nodes(FILE *f, const struct hspmd_program *p)
 	}
 }
 
-/* What moves once a step: gradients to the optimizer's state, and parameters back. */
+/* The transfers once per step: gradients to the optimizer state, and parameters back. */
 static void explain_step(FILE *f, const struct hspmd_program *p)
 {
 	for (size_t i = 0; i < p->instruction_count; i++) {

@@ -9,9 +9,9 @@
 struct scaling {
 	const struct hspmd_program *from;
 	struct hspmd_program *to;
-	int64_t length, own;  /* wanted, and the program's */
-	unsigned char *grows; /* per tensor: bit d: dimension d grows with the length */
-	int64_t step;         /* every bound within what grows is a multiple of it */
+	int64_t length, own;  /* the requested length, and the program's */
+	unsigned char *grows; /* per tensor: bit d is set if dimension d grows with the length */
+	int64_t step;         /* every bound in a growing dimension is a multiple of it */
 	struct made *made;    /* transfers at the new length */
 	size_t made_count, made_capacity;
 	struct hspmd_error *err;
@@ -70,7 +70,7 @@ static int compare_graphs(struct scaling *s)
 
 /* ---- bounds */
 
-static void look_at_box(struct scaling *s, const struct hspmd_box *box, unsigned char grows)
+static void check_box(struct scaling *s, const struct hspmd_box *box, unsigned char grows)
 {
 	for (int d = 0; d < box->rank; d++)
 		if (grows >> d & 1)
@@ -107,7 +107,7 @@ static void each_box(struct scaling *s, struct hspmd_transfer *t, unsigned char 
 
 static void look(const struct scaling *s, struct hspmd_box *box, unsigned char grows)
 {
-	look_at_box((struct scaling *)s, box, grows);
+	check_box((struct scaling *)s, box, grows);
 }
 
 /* ---- transfers */
@@ -119,7 +119,7 @@ static unsigned char grows_in(const struct scaling *s, const struct hspmd_instru
 	return tensor < 0 ? 0 : s->grows[tensor];
 }
 
-/* The transfer of an instruction at the new length; one that does not grow stays the program's. */
+/* The transfer of an instruction at the new length; a transfer that does not grow stays the program's own. */
 static const struct hspmd_transfer *transfer_at(struct scaling *s, const struct hspmd_instruction *in)
 {
 	unsigned char grows = grows_in(s, in);
@@ -156,14 +156,14 @@ static int copy_instructions(struct scaling *s)
 	return 0;
 }
 
-/* Sizes of everything that grows. */
+/* Scale the sizes of everything that grows. */
 static int scale(struct scaling *s)
 {
 	struct hspmd_program *p = s->to;
 	s->step = s->own;
 	for (size_t f = 0; f < p->slot_type_count; f++)
 		if (p->slot_types[f].tensor >= 0)
-			look_at_box(s, &p->slot_types[f].box, s->grows[p->slot_types[f].tensor]);
+			check_box(s, &p->slot_types[f].box, s->grows[p->slot_types[f].tensor]);
 	for (size_t i = 0; i < s->made_count; i++)
 		each_box(s, s->made[i].transfer, s->made[i].grows, look);
 	if (s->length % (s->own / s->step))
@@ -196,7 +196,7 @@ static void *duplicate(const void *of, size_t count, size_t size)
 	return copy;
 }
 
-/* All of p but what it owns of graph and transfers. */
+/* Copy everything except what p owns of graph and transfers. */
 static struct hspmd_program *copy_program(const struct hspmd_program *p)
 {
 	struct hspmd_program *c = malloc(sizeof *c);

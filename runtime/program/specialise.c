@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The micro-batches' part of a program: progressive specialisation of the pipeline's nodes to what one device runs (HSPMD, arXiv
- * 2504.20490, section 6), unrolled over the schedule's entries. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198, section 5)
- * runs forward nodes of a block again, into fresh slots, right before the block's backward pass; the first run's slots are then free early,
- * because nothing reads them any more. */
+/* The micro-batches' part of a program: progressive specialisation of the pipeline's nodes to the instructions of one device (HSPMD,
+ * arXiv 2504.20490, section 6), unrolled over the schedule's entries. Recomputation (arXiv 1604.06174; selective: arXiv 2205.05198,
+ * section 5) runs forward nodes of a block again, into new slots, right before the block's backward pass; the slots of the first run are
+ * then free early, because nothing reads them any more. */
 #include <string.h>
 
 #include "common/alloc.h"
@@ -14,12 +14,12 @@ struct walk {
 	struct hspmd_program *p;
 	const struct hspmd_plan *plan;
 	struct hspmd_error *err;
-	int *slot_of;      /* [micro-batch][value]: slot that holds the value now, -1: none */
-	int *slot_type_of; /* per value, -1: not made */
-	bool *written;     /* per fixed slot's tensor: something of this step is in it */
-	bool *wanted;      /* per node: to be run again before its block's backward pass */
-	bool *weights;     /* per node: nobody waits for it, so that it has an entry of its own where the schedule says so */
-	int *index_of;     /* [rank][backward][chunk][micro-batch]: which of its schedule entries runs it */
+	int *slot_of;      /* [micro-batch][value]: slot that holds the value now; -1: none */
+	int *slot_type_of; /* per value; -1: not added yet */
+	bool *written;     /* per fixed slot's tensor: it holds a value of this step */
+	bool *wanted;      /* per node: run again before its block's backward pass */
+	bool *weights;     /* per node: only computes weight gradients, so it runs in a separate entry if the schedule has such entries */
+	int *index_of;     /* [rank][backward][chunk][micro-batch]: the index of the schedule entry that runs it */
 	bool recomputed;
 };
 
@@ -39,7 +39,7 @@ static int value_slot_type(struct walk *w, int value)
 	return w->slot_type_of[value] = hspmd_program_add_slot_type(p, &slot_type, w->err);
 }
 
-/* Parameters, their gradients and losses outlive the micro-batch; a Reshard of one does not. */
+/* Parameters, their gradients and losses outlive the micro-batch; the result of resharding one does not. */
 static bool is_fixed(const struct hspmd_program *p, int value)
 {
 	const struct hspmd_value *v = &p->spmd->values[value];
@@ -55,7 +55,7 @@ static int root_value(const struct hspmd_spmd *s, int value)
 	return value;
 }
 
-/* A new slot for a value this device is about to make or receive. -1: the device holds nothing of it; -2: failed. */
+/* A new slot for a value that this device computes or receives next. -1: the device holds no part of it; -2: failed. */
 static int new_slot(struct walk *w, int value, int micro_batch)
 {
 	struct hspmd_program *p = w->p;
@@ -79,7 +79,7 @@ static int new_slot(struct walk *w, int value, int micro_batch)
 	return slot;
 }
 
-/* Tokens and targets come from the data reader when they are first asked for. */
+/* Tokens and targets are read when they are first used. */
 static int read_input(struct walk *w, int value, int micro_batch)
 {
 	int slot = new_slot(w, value, micro_batch);
@@ -93,7 +93,7 @@ static int read_input(struct walk *w, int value, int micro_batch)
 	return slot;
 }
 
-/* The slot that an input value is read from. -1: nothing of it here; -2: failed. */
+/* The slot that an input value is read from. -1: nothing on this device; -2: failed. */
 static int old_slot(struct walk *w, int value, int micro_batch)
 {
 	struct hspmd_program *p = w->p;
@@ -107,7 +107,7 @@ static int old_slot(struct walk *w, int value, int micro_batch)
 	return slot;
 }
 
-/* The pipeline rank of a stage, and the schedule entry that runs one of its passes. */
+/* The index of the schedule entry that runs a pass of this stage on its pipeline rank. */
 static int *index_of(const struct walk *w, bool backward, int stage, int micro_batch)
 {
 	const struct hspmd_program *p = w->p;
@@ -190,8 +190,8 @@ static bool is_skipped(const struct walk *w, const struct hspmd_spmd_node *n)
 	return false;
 }
 
-/* A node's part in one stage's schedule entry. A transfer is received in the entry of the stage it serves and sent in the entry of the one
- * it comes from. */
+/* Run a node in one stage's schedule entry. A transfer is received in an entry of the destination stage and sent in an entry of the
+ * source stage. */
 static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
 {
 	const struct hspmd_spmd_node *n = &w->p->spmd->nodes[number];
@@ -205,14 +205,7 @@ static int run_node(struct walk *w, size_t number, int stage, int micro_batch)
 
 /* ---- recomputation */
 
-/* Cheap operators whose results are large: what "selective" throws away. */
-static bool is_cheap(enum hspmd_opcode opcode)
-{
-	return opcode == HSPMD_OP_LAYERNORM || opcode == HSPMD_OP_RMSNORM || opcode == HSPMD_OP_GELU || opcode == HSPMD_OP_SWIGLU ||
-	       opcode == HSPMD_OP_ROPE;
-}
-
-/* May this forward node be run again? Blocks only; never what another stage takes part in, or what accumulates. */
+/* Returns true if this forward node may run again: only in blocks, and only if no other stage takes part and nothing accumulates. */
 static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 {
 	const struct hspmd_program *p = w->p;
@@ -226,11 +219,11 @@ static bool can_rerun(const struct walk *w, const struct hspmd_spmd_node *n)
 	const struct hspmd_op *op = &p->graph->ops[n->op];
 	for (int o = 0; o < op->output_count; o++)
 		if (op->out[o] >= 0 && p->graph->tensors[op->out[o]].role == HSPMD_TENSOR_LOSS)
-			return false; /* it would be counted twice */
-	return recompute == HSPMD_RECOMPUTE_FULL || is_cheap(op->opcode);
+			return false; /* the loss would be counted twice */
+	return recompute == HSPMD_RECOMPUTE_FULL || hspmd_op_types[op->opcode]->cheap;
 }
 
-/* Which forward nodes of a block its backward pass needs the results of, directly or through one another. */
+/* Mark the forward nodes of a block whose results its backward pass needs, directly or indirectly. */
 static void mark_wanted(struct walk *w, int layer, bool *needed)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
@@ -265,7 +258,7 @@ static int rerun(struct walk *w, int stage, int layer, int micro_batch)
 
 /* ---- schedule entries */
 
-/* What only adds to gradients of parameters, which nothing reads before the step's end. */
+/* Mark nodes that only add to gradients of parameters, which are not read before the step's end. */
 static int mark_weights(struct walk *w)
 {
 	const struct hspmd_spmd *s = w->p->spmd;
@@ -306,12 +299,12 @@ static int run_entry(struct walk *w, const struct hspmd_schedule_entry *entry)
 	return 0;
 }
 
-/* The parts of the loss that this device is the one to count. */
+/* Find the parts of the loss that this device counts. */
 static int find_losses(struct walk *w)
 {
 	struct hspmd_program *p = w->p;
 	for (size_t t = 0; t < p->graph->tensor_count; t++) {
-		int value = p->fixed_of_tensor[t] >= 0 ? p->spmd->first_value[t] : -1; /* a loss is made in one stage */
+		int value = p->fixed_of_tensor[t] >= 0 ? p->spmd->first_value[t] : -1; /* a loss is computed in one stage */
 		struct hspmd_local_shard shard;
 		if (value < 0 || p->graph->tensors[t].role != HSPMD_TENSOR_LOSS ||
 		    !hspmd_annotation_local_shard(p->spmd->values[value].annotation, &p->graph->tensors[t].shape, p->device, &shard) ||
@@ -324,12 +317,12 @@ static int find_losses(struct walk *w)
 	return 0;
 }
 
-/* The schedule entries of all ranks, looked up by what they run; this device's own in `entries`. */
+/* Index the schedule entries of all ranks by the pass that they run; leaves this device's own in `entries`. */
 static void index_entries(struct walk *w, struct hspmd_schedule_entry *entries)
 {
 	const struct hspmd_program *p = w->p;
 	for (int i = 0; i < p->pipeline_ranks; i++) {
-		int rank_number = (p->stage + 1 + i) % p->pipeline_ranks; /* the own one last, so that it stays in `entries` */
+		int rank_number = (p->stage + 1 + i) % p->pipeline_ranks; /* own rank last, so that its entries stay in `entries` */
 		struct hspmd_pipeline_rank rank = { rank_number, p->pipeline_ranks, p->chunks, p->micro_batches };
 		hspmd_schedule(w->plan->schedule, &rank, entries);
 		for (int t = 0; t < hspmd_schedule_length(w->plan->schedule, &rank); t++)

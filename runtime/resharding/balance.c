@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Least largest load of senders, each class of bytes being divisible among its own set of them: the linear program
+/* The least possible load of the busiest sender, if each class of bytes can be divided among its own set of senders: the linear program
  *
  *     minimise T   subject to   sum over senders of x[c][s] = bytes[c],   sum over classes of x[c][s] <= T,   x >= 0
  *
- * solved exactly as a sequence of maximum flows (source -> class -> sender -> sink with capacity T; Dinic, 1970). Where the flow falls
- * short, the minimum cut is a set of classes whose bytes exceed what their senders may send, so T must be their average at least
- * (Dinkelbach, 1967); with that T the flow goes on. No T is passed that is not a lower bound, so the first that suffices is the least. */
+ * solved exactly as a sequence of maximum flows (source -> class -> sender -> sink with capacity T; Dinic, 1970). If the flow falls short,
+ * the minimum cut is a set of classes whose bytes exceed what their senders may send, so T must be at least their average (Dinkelbach,
+ * 1967); with that T the flow continues. Every T that is tried is a lower bound, so the first that suffices is the least. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct edge {
 	int64_t flow;
 };
 
-/* Edges of a class are consecutive, and so are, in `back`, the edges of a sender. */
+/* Edges of a class are consecutive, and in `back` so are the edges of a sender. */
 struct network {
 	const struct balance_class *classes;
 	int class_count, sender_count;
@@ -27,7 +27,7 @@ struct network {
 	int64_t *left;                   /* per class: bytes not yet sent */
 	int64_t *load;                   /* per sender */
 	int *class_level, *sender_level; /* distance from a class with bytes left; -1: not reached */
-	int *class_next, *sender_next;   /* where a search goes on */
+	int *class_next, *sender_next;   /* the edge at which a search continues */
 	int *queue;                      /* classes, then senders + class_count */
 };
 
@@ -67,11 +67,11 @@ static int network_build(struct network *n, struct hspmd_arena *arena)
 	return 0;
 }
 
-/* Breadth-first levels over the residual network; true when a sender with room is reached. */
+/* Breadth-first levels over the residual network; true if it reaches a sender below the limit. */
 static bool find_levels(struct network *n)
 {
 	int head = 0, tail = 0;
-	bool room = false;
+	bool below = false;
 	for (int s = 0; s < n->sender_count; s++)
 		n->sender_level[s] = -1;
 	for (int c = 0; c < n->class_count; c++) {
@@ -90,7 +90,7 @@ static bool find_levels(struct network *n)
 			continue;
 		}
 		int s = node - n->class_count;
-		room = room || n->load[s] < n->limit;
+		below = below || n->load[s] < n->limit;
 		for (int b = n->first_back[s]; b < n->first_back[s + 1]; b++) {
 			const struct edge *e = &n->edge[n->back[b]];
 			if (e->flow > 0 && n->class_level[e->class] < 0) {
@@ -99,12 +99,12 @@ static bool find_levels(struct network *n)
 			}
 		}
 	}
-	return room;
+	return below;
 }
 
 static int64_t push_sender(struct network *n, int s, int64_t amount);
 
-/* Send up to `amount` from class c along levels; what was sent. */
+/* Sends up to `amount` from class c along levels; returns the amount sent. */
 static int64_t push_class(struct network *n, int c, int64_t amount)
 {
 	int64_t sent = 0;
@@ -121,10 +121,10 @@ static int64_t push_class(struct network *n, int c, int64_t amount)
 	return sent;
 }
 
-/* Have sender s take up to `amount` more, by room of its own or by handing on what it has of other classes. */
+/* Adds up to `amount` to sender s: from its own remaining capacity, or by passing load of other classes on to other senders. */
 static int64_t push_sender(struct network *n, int s, int64_t amount)
 {
-	int64_t room = n->limit - n->load[s], sent = room < amount ? room : amount;
+	int64_t capacity = n->limit - n->load[s], sent = capacity < amount ? capacity : amount;
 	n->load[s] += sent;
 	for (; sent < amount && n->sender_next[s] < n->first_back[s + 1]; n->sender_next[s]++) {
 		struct edge *e = &n->edge[n->back[n->sender_next[s]]];
@@ -140,7 +140,7 @@ static int64_t push_sender(struct network *n, int s, int64_t amount)
 	return sent;
 }
 
-/* Raise the flow until no more fits under the limit; the bytes left. */
+/* Raises the flow until nothing more fits under the limit; returns the bytes left. */
 static int64_t fill(struct network *n)
 {
 	while (find_levels(n)) {
@@ -156,7 +156,7 @@ static int64_t fill(struct network *n)
 	return left;
 }
 
-/* The average load of the senders that classes with bytes left can reach, rounded up: find_levels has just failed. */
+/* The average load, rounded up, of the senders that classes with bytes left can reach: call after find_levels has failed. */
 static int64_t cut_average(const struct network *n)
 {
 	int64_t bytes = 0, senders = 0;

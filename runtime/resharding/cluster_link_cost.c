@@ -5,7 +5,7 @@
 static double seconds(const void *context, int from, int to, double bytes)
 {
 	const struct hspmd_link *link = hspmd_cluster_find_link(context, from, to, 1, 1);
-	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9; /* as without any cost: slow, but an answer */
+	return link ? hspmd_link_seconds(link, bytes) : 1e-5 + bytes / 1e9; /* as without a cost: slow, but an answer */
 }
 
 static int node(const void *context, int device)

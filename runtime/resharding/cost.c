@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What steps cost, as runtime/comm executes them: members send straight to one another, a collective moving as many bytes as a ring would
- * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009), an all-reduce being a reduce-scatter
- * and an all-gather or, when small, a gather of everything in a logarithmic number of rounds (Bruck et al. 1997). What one device sends
- * goes out one message after another, what it receives comes in likewise, both at the same time (the one-port model); and what the devices
- * of a node exchange with other nodes passes through the node's network. What stays on a device is free. */
+/* Cost of steps as runtime/comm executes them. Members send directly to one another. A collective moves as many bytes as a ring would
+ * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009); an all-reduce is a reduce-scatter and
+ * an all-gather or, if small, a gather of everything in a logarithmic number of rounds (Bruck et al. 1997). A device sends its messages one
+ * after another and receives likewise, both at the same time (the one-port model); messages between the devices of a node and other nodes
+ * share the node's network. Local copies are free. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "runtime/resharding/resolve_internal.h"
 
 double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes)
@@ -15,12 +16,6 @@ double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int t
 	if (from == to)
 		return 0;
 	return cost && cost->seconds ? cost->seconds(cost->context, from, to, bytes) : 1e-5 + bytes / 1e9;
-}
-
-static int number_order(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return (x > y) - (x < y);
 }
 
 int hspmd_cost_prepare(struct resolver *r)
@@ -35,12 +30,12 @@ int hspmd_cost_prepare(struct resolver *r)
 	bool named = r->cost && r->cost->node;
 	for (int d = 0; d < r->device_count; d++)
 		r->node[d] = name[d] = named ? r->cost->node(r->cost->context, r->real[d]) : d;
-	qsort(name, devices, sizeof *name, number_order);
+	qsort(name, devices, sizeof *name, hspmd_int_order);
 	for (int d = 0; d < r->device_count; d++)
 		if (d == 0 || name[d] != name[count - 1])
 			name[count++] = name[d];
 	for (int d = 0; d < r->device_count; d++)
-		r->node[d] = (int)((int *)bsearch(&r->node[d], name, (size_t)count, sizeof *name, number_order) - name);
+		r->node[d] = (int)((int *)bsearch(&r->node[d], name, (size_t)count, sizeof *name, hspmd_int_order) - name);
 	for (int n = 0; n < count && named && r->cost->network; n++)
 		r->network[n] = r->cost->network(r->cost->context, name[n]);
 	r->node_count = count;
@@ -52,7 +47,7 @@ static double message(const struct resolver *r, int from, int to, int64_t elemen
 	return hspmd_message_seconds(r->cost, r->real[from], r->real[to], (double)elements * (double)r->element_bytes);
 }
 
-/* For how long a message keeps the network of node `node` busy. */
+/* Seconds for which a message keeps the network of node `node` busy. */
 static double occupation(const struct resolver *r, int node, int from, int to, int64_t elements, double seconds)
 {
 	if (r->network[node] > 0)
@@ -60,7 +55,7 @@ static double occupation(const struct resolver *r, int node, int from, int to, i
 	return seconds - message(r, from, to, 0);
 }
 
-/* As many messages, one after another, booked on the two devices and their nodes. */
+/* Books `messages` messages, one after another, on the two devices and their nodes. */
 static void book(struct resolver *r, int from, int to, int64_t elements, int messages, double *network_busy)
 {
 	double t = message(r, from, to, elements), *out = r->busy, *in = r->busy + r->device_count;
@@ -105,7 +100,7 @@ static void book_common(struct resolver *r, const struct hspmd_comm_step *step, 
 				book(r, step->members[i], step->members[j], hspmd_box_elements(&common), 1, network_busy);
 }
 
-/* Moves are ordered by pair, and a pair's are one message. */
+/* Moves are ordered by pair; those of a pair are one message. */
 static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, double *network_busy)
 {
 	for (int i = 0, end; i < step->move_count; i = end) {
@@ -118,7 +113,7 @@ static void book_moves(struct resolver *r, const struct hspmd_comm_step *step, d
 	}
 }
 
-/* Rounds of 1, 2, 4 .. members' parts from the member that far behind. */
+/* In rounds of 1, 2, 4 .. a member receives that many parts from the member that far behind. */
 static double gather_seconds(const struct resolver *r, const struct hspmd_comm_step *step)
 {
 	int64_t elements = hspmd_box_elements(&step->in[0]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One hop: the variants that can bring one placement to another, and the cheapest of them. */
+/* One hop: the variants that lead from one placement to another, and the cheapest of them. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static int move_order(const void *a, const void *b)
 	return 0;
 }
 
-/* One step of all moves. */
+/* One step with all moves. */
 static int add_batch(struct resolver *r, struct hop *hop, struct move_list *moves)
 {
 	if (moves->count == 0)
@@ -44,10 +44,10 @@ static int add_batch(struct resolver *r, struct hop *hop, struct move_list *move
 	return 0;
 }
 
-/* What a bounded search lists and looks at, at most. */
+/* Limits of what a bounded search lists and visits. */
 #define ADD_LIMIT 4096
 #define CELL_LIMIT 65536
-/* More deliveries than this are not spelled out where all-gathers do them all. */
+/* Above this number of deliveries, they are not listed if all-gathers serve them all. */
 #define DELIVERY_LIMIT 16384
 
 struct variant {
@@ -100,16 +100,16 @@ static int view(struct resolver *r, const struct placement *x, const struct plac
 	return 0;
 }
 
-/* In what variants differ for these regions. */
-struct choices {
+/* The properties of these regions by which variants differ. */
+struct region_kinds {
 	bool sums;         /* some region is a sum */
-	bool copies;       /* some region that is whole lies on several devices */
-	size_t deliveries; /* of regions that are whole */
+	bool copies;       /* some region that is no sum is on several devices */
+	size_t deliveries; /* of regions that are no sums */
 };
 
-static struct choices look(const struct hop_view *v)
+static struct region_kinds kinds_of_regions(const struct hop_view *v)
 {
-	struct choices c = { 0 };
+	struct region_kinds c = { 0 };
 	for (size_t i = 0; i < v->region_count; i++) {
 		const struct hspmd_region *region = &v->region[i];
 		bool sum = v->x->piece[region->x[0]].addends > 1;
@@ -120,7 +120,7 @@ static struct choices look(const struct hop_view *v)
 	return c;
 }
 
-/* Nothing but collectives and copies. */
+/* Returns true if the hop has only collectives and copies. */
 static bool is_collective(const struct hop *hop)
 {
 	for (size_t s = 0; s < hop->count; s++) {
@@ -140,13 +140,13 @@ int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct p
 	int rc = view(r, x, y, bounded, &v);
 	if (rc != 0)
 		return rc;
-	struct choices choices = look(&v);
+	struct region_kinds kinds = kinds_of_regions(&v);
 	bool found = false;
 	for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
 		struct hop candidate;
-		if ((!choices.sums && !variants[i].collectives) || (!choices.copies && variants[i].balanced))
+		if ((!kinds.sums && !variants[i].collectives) || (!kinds.copies && variants[i].balanced))
 			continue;
-		if (found && choices.deliveries > DELIVERY_LIMIT && is_collective(hop))
+		if (found && kinds.deliveries > DELIVERY_LIMIT && is_collective(hop))
 			break;
 		rc = build(r, &v, &variants[i], bounded ? ADD_LIMIT : SIZE_MAX, &candidate);
 		if (rc < 0)

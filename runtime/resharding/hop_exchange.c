@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves of what is whole. Every device that needs a region and does not hold it gets it from one that does; devices joined by such moves
- * form a component, and the shape of a component says what it is: nothing but copies, one message, an all-to-all, or a batch. */
+/* Moves of regions that are no sums. Every device that needs a region and does not hold it gets it from one that does. Devices joined by
+ * such moves form a component, and the shape of a component decides its kind: only copies, one message, an all-to-all, or a batch. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct delivery {
 struct component {
 	int device_count;
 	int remote;    /* deliveries from one device to another */
-	bool exchange; /* its members exchange all they have and need, each part held once */
+	bool exchange; /* its members exchange everything they have and need, and each part is held once */
 	bool listed;
 };
 
@@ -37,8 +37,8 @@ static int root(struct exchange *e, int d)
 	return d;
 }
 
-/* The n-th device that has to fetch a region: the cheapest link decides; among equals it starts at the n-th holder, so that n-th copies
- * serve n-th copies and the load spreads. */
+/* The sender for the n-th device that fetches a region: the one with the cheapest link; among equals the search starts at the n-th holder,
+ * so that n-th copies serve n-th copies and the load spreads. */
 static int choose_sender(struct exchange *e, const struct hspmd_region *region, int n, int to)
 {
 	double bytes = (double)hspmd_box_elements(&region->box) * (double)e->r->element_bytes, least = 0;
@@ -60,7 +60,7 @@ static bool has(const struct exchange *e, int device, const struct hspmd_region 
 	return piece >= 0 && hspmd_box_contains(&e->v->x->piece[piece].box, &region->box);
 }
 
-/* Whole, and not served otherwise. */
+/* Returns true for a region that is no sum and that no other step serves. */
 static bool wanted(const struct exchange *e, const bool *done, size_t region)
 {
 	return !done[region] && e->v->x->piece[e->v->region[region].x[0]].addends == 1;
@@ -104,7 +104,7 @@ static const struct sender_set *holders_of(struct exchange *e, struct sender_set
 	return hspmd_sender_set(sets, scratch, region->x_count);
 }
 
-/* As deliver_nearest, but the fastest holders of all regions together share the load evenly. */
+/* Like deliver_nearest, but the fastest holders of all regions together share the load evenly. */
 static int deliver_balanced(struct exchange *e, const bool *done)
 {
 	size_t most = 0, count = 0;
@@ -165,7 +165,7 @@ static bool same_pair(const struct delivery *x, const struct delivery *y)
 	return x->from == y->from && x->to == y->to;
 }
 
-/* Join the regions that go between one pair where they are one box together; their count as deliveries afterwards. */
+/* Joins the regions that go between one pair if together they are one box; returns the number of deliveries afterwards. */
 static size_t join_pairs(struct delivery *d, size_t count)
 {
 	size_t out = 0;
@@ -185,7 +185,7 @@ static size_t join_pairs(struct delivery *d, size_t count)
 	return out;
 }
 
-/* Whether each region of an exchange lies on one member only: then every member sends everyone just what that one needs. */
+/* Checks whether each region of an exchange is on one member only: then every member sends each other exactly what that one needs. */
 static void check_held_once(struct exchange *e)
 {
 	for (size_t i = 0; i < e->count; i++) {
@@ -219,7 +219,7 @@ static void find_components(struct exchange *e)
 
 static int add_copies(struct exchange *e, struct hop *hop, struct move_list *moves)
 {
-	/* A device copies one box, unless what lies in it is served otherwise. */
+	/* A device copies one box, unless other steps serve what it contains. */
 	int members = 0;
 	for (size_t i = 0; i < e->count; i++)
 		members += e->delivery[i].from == e->delivery[i].to;

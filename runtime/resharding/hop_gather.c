@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All-gathers, whole and split: the regions that the same devices need form a group, and where each of those devices holds its own part of
- * it, they gather the parts among themselves. Where m devices hold each part, m gathers run beside one another. */
+/* All-gathers, whole and split. The regions that the same devices need form a group. If each of those devices holds its own part of the
+ * group, they gather the parts among themselves; if m devices hold each part, m gathers run concurrently. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,8 +48,8 @@ static bool holds(const struct group *g, int m, const struct hspmd_region *regio
 	return piece >= 0 && hspmd_box_contains(&g->v->x->piece[piece].box, &region->box);
 }
 
-/* How many members hold every part, when there are several parts, those that members hold are the same or disjoint, and each has equally
- * many holders; else 0. */
+/* The number of members that hold every part, if there are several parts, the parts that members hold are the same or disjoint, and each
+ * has equally many holders; else 0. */
 static int copies(struct group *g)
 {
 	for (int m = 0; m < g->member_count; m++) {
@@ -80,13 +80,13 @@ static int copies(struct group *g)
 	return parts > 1 ? common : 0;
 }
 
-/* Which of `rounds` gathers each member joins: holders of a part by their number, the others in turn. */
-static void deal(const struct group *g, int rounds, int *turn, int *round_of)
+/* Which of `rounds` gathers each member joins: holders of a part by their number, the others round-robin. */
+static void assign_rounds(const struct group *g, int rounds, int *next_round, int *round_of)
 {
 	int idle = 0;
-	memset(turn, 0, g->count * sizeof *turn);
+	memset(next_round, 0, g->count * sizeof *next_round);
 	for (int m = 0; m < g->member_count; m++)
-		round_of[m] = g->first[m] >= 0 ? turn[g->first[m]]++ : idle++ % rounds;
+		round_of[m] = g->first[m] >= 0 ? next_round[g->first[m]]++ : idle++ % rounds;
 }
 
 /* 1: its parts are not boxes. */
@@ -125,15 +125,15 @@ static int gather_group(struct resolver *r, struct group *g, bool *done, struct 
 {
 	g->first = hspmd_arena_alloc(r->arena, (size_t)g->member_count, sizeof *g->first);
 	g->holders = hspmd_arena_alloc(r->arena, g->count, sizeof *g->holders);
-	int *turn = hspmd_arena_alloc(r->arena, g->count, sizeof *turn);
+	int *next_round = hspmd_arena_alloc(r->arena, g->count, sizeof *next_round);
 	int *round_of = hspmd_arena_alloc(r->arena, (size_t)g->member_count, sizeof *round_of);
-	if (!g->first || !g->holders || !turn || !round_of)
+	if (!g->first || !g->holders || !next_round || !round_of)
 		return -1;
 	int rounds = copies(g);
 	if (rounds == 0)
 		return 0;
 	size_t before = hop->count;
-	deal(g, rounds, turn, round_of);
+	assign_rounds(g, rounds, next_round, round_of);
 	for (int round = 0; round < rounds; round++) {
 		int rc = gather(r, g, round, round_of, hop);
 		if (rc < 0)
@@ -148,7 +148,7 @@ static int gather_group(struct resolver *r, struct group *g, bool *done, struct 
 	return 0;
 }
 
-/* Whole, needed by several devices, and not held by all of them. */
+/* Returns true for a region that is no sum, and that several devices need but not all of them hold. */
 static bool worth_gathering(const struct hop_view *v, const struct hspmd_region *region)
 {
 	if (region->y_count < 2 || v->x->piece[region->x[0]].addends > 1)

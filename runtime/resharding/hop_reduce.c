@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums. Where the devices that need a region are those that hold one copy each of its addends, an all-reduce over them does it; where each
- * of them needs another region, a reduce-scatter; else every device that needs a region fetches the addends and adds them up in their
- * order, so that all get the same bits. A region that several sets of addends could serve (copies) goes by copy number: copy j of every
- * addend form group j. */
+/* Sums. If the devices that need a region are those that hold one copy each of its addends, an all-reduce over them serves it; if each of
+ * them needs another region, a reduce-scatter; else every device that needs a region fetches the addends and adds them in the same order,
+ * so that all get the same bits. If several sets of addends could serve a region (copies), copy j of every addend forms group j. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@ struct sum {
 	int *start;          /* addends + 1 */
 };
 
-/* One device's wish for one region, to be joined with others to a reduce-scatter of group `copy`. */
+/* One device's need of one region, to be joined with others to a reduce-scatter of group `copy`. */
 struct scatter {
 	const struct sum *sum;
 	int copy, addend; /* the device is the one that holds this */
@@ -45,7 +44,7 @@ static int holder(const struct placement *x, const struct sum *sum, int addend, 
 	return x->piece[sum->region->x[sum->start[addend] + copy]].device;
 }
 
-/* Which copy of which addend a device holds; false: none that belongs to a group. */
+/* Finds which copy of which addend a device holds; false: none that belongs to a group. */
 static bool find_holder(const struct placement *x, const struct sum *sum, int device, int *addend, int *copy)
 {
 	int piece = x->piece_of[device];
@@ -60,7 +59,7 @@ static bool find_holder(const struct placement *x, const struct sum *sum, int de
 
 enum fit { FIT_NONE, FIT_ALL_REDUCE, FIT_SCATTER };
 
-/* needed[j]: how many of group j need the region. */
+/* needed[j]: how many members of group j need the region. */
 static enum fit classify(const struct hop_view *v, const struct sum *sum, int *needed)
 {
 	memset(needed, 0, (size_t)sum->copies * sizeof *needed);
@@ -133,7 +132,7 @@ static int reduce_scatter(struct resolver *r, const struct hop_view *v, const st
 	return 1;
 }
 
-/* All of them, or none (1), as copies of one element must be summed the same way. */
+/* Reduce-scatters for all of them, or for none (returns 1), as copies of one element must be summed in the same way. */
 static int reduce_scatters(struct resolver *r, const struct hop_view *v, struct scatter *s, size_t count, struct hop *hop)
 {
 	size_t before = hop->count;
@@ -150,7 +149,7 @@ static int reduce_scatters(struct resolver *r, const struct hop_view *v, struct 
 	return 0;
 }
 
-/* The holder of an addend that is cheapest for `to` (itself, if it is one). */
+/* The holder of an addend that is cheapest for `to` (`to` itself if it holds the addend). */
 static int nearest(const struct resolver *r, const struct placement *x, const struct sum *sum, int addend, int to, double bytes)
 {
 	int best = -1;
@@ -184,8 +183,8 @@ static bool same_order(const struct addend *x, const struct addend *y, int count
 	return true;
 }
 
-/* Every device that needs the region fetches the addends and adds them up in the order of their senders. All must have the same order, so
- * the nearest copies are taken only where that leads to the order of the first device's. */
+/* Every device that needs the region fetches the addends and adds them in the order of their senders. The order must be the same for all,
+ * so the nearest copies are taken only if that gives the order of the first device. */
 static int add_up(struct resolver *r, const struct hop_view *v, const struct sum *sum, struct move_list *moves)
 {
 	double bytes = (double)hspmd_box_elements(&sum->region->box) * (double)r->element_bytes;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the variants of a hop are put together from: steps, moves, and the hull of a set of boxes. */
+/* Elements of which the variants of a hop are made: steps, moves, and the hull of a set of boxes. */
 #include "runtime/resharding/resolve_internal.h"
 
 void hspmd_hull_add(struct hspmd_box *hull, int64_t *volume, const struct hspmd_box *box)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planning moves. Each tensor is cut into the regions within which the same holders have and the same devices need everything. A device
- * that has a region keeps it; every other one fetches it from the holders whose links to it are fastest, among which send_assignment.c
- * spreads the load. So every byte that is lacking is moved once, which is the lower bound, and the largest sender is within 2 % of the
- * least it can be, given those links. */
+/* Planning moves. Each tensor is cut into regions whose elements all have the same holders and are needed by the same devices. A device
+ * that has a region keeps it; every other one fetches it from the holders with the fastest links to it, among which send_assignment.c
+ * spreads the load. So every missing byte is moved once, which is the lower bound, and the load of the busiest sender is within 2 % of the
+ * least possible, given those links. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/order.h"
 #include "runtime/resharding/move_plan_internal.h"
 #include "runtime/resharding/regions.h"
 #include "runtime/resharding/resolve_internal.h"
@@ -19,9 +20,9 @@ struct planner {
 	const size_t *element_bytes;
 	const struct hspmd_link_cost *cost;
 	struct hspmd_error *err;
-	int place_count;
-	int *place; /* dense -> holder or device, ascending */
-	int *stamp; /* per place: last region that counted it */
+	int location_count;
+	int *location; /* dense -> holder or device, ascending */
+	int *stamp;    /* per location: last region that counted it */
 	int stamps;
 	struct sender_sets *sets;
 	size_t fetch_count, fetch_capacity, move_count, move_capacity;
@@ -30,12 +31,6 @@ struct planner {
 	size_t fetch_tensor_capacity;
 	struct hspmd_planned_move *move;
 };
-
-static int number_order(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return (x > y) - (x < y);
-}
 
 static int have_order(const void *a, const void *b)
 {
@@ -57,27 +52,28 @@ static int need_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static int number_places(struct planner *p, size_t have_count, size_t need_count)
+static int number_locations(struct planner *p, size_t have_count, size_t need_count)
 {
 	size_t count = 0;
-	p->place = hspmd_arena_alloc(p->arena, have_count + need_count, sizeof *p->place);
+	p->location = hspmd_arena_alloc(p->arena, have_count + need_count, sizeof *p->location);
 	p->stamp = hspmd_arena_alloc(p->arena, have_count + need_count, sizeof *p->stamp);
-	if (!p->place || !p->stamp)
+	if (!p->location || !p->stamp)
 		return -1;
 	for (size_t i = 0; i < have_count; i++)
-		p->place[count++] = p->have[i].holder;
+		p->location[count++] = p->have[i].holder;
 	for (size_t i = 0; i < need_count; i++)
-		p->place[count++] = p->need[i].device;
-	qsort(p->place, count, sizeof *p->place, number_order);
+		p->location[count++] = p->need[i].device;
+	qsort(p->location, count, sizeof *p->location, hspmd_int_order);
 	for (size_t i = 0; i < count; i++)
-		if (i == 0 || p->place[i] != p->place[p->place_count - 1])
-			p->place[p->place_count++] = p->place[i];
+		if (i == 0 || p->location[i] != p->location[p->location_count - 1])
+			p->location[p->location_count++] = p->location[i];
 	return 0;
 }
 
-static int dense(const struct planner *p, int place)
+static int dense(const struct planner *p, int location)
 {
-	return (int)((const int *)bsearch(&place, p->place, (size_t)p->place_count, sizeof *p->place, number_order) - p->place);
+	return (int)((const int *)bsearch(&location, p->location, (size_t)p->location_count, sizeof *p->location, hspmd_int_order) -
+	             p->location);
 }
 
 static int add_move(struct planner *p, int tensor, int from, int to, const struct hspmd_box *box)
@@ -94,7 +90,7 @@ struct tensor_work {
 	int have_count, need_count;
 	int *holder, *device; /* dense, by box */
 	struct hspmd_box *have, *need;
-	int *senders; /* of the present region */
+	int *senders; /* of the current region */
 };
 
 static int add_fetch(struct planner *p, const struct tensor_work *w, const struct hspmd_region *region, const struct sender_set *holders,
@@ -133,7 +129,7 @@ static int plan_region(struct planner *p, const struct tensor_work *w, const str
 		if (p->stamp[to] == served)
 			continue;
 		if (p->stamp[to] == held)
-			rc = add_move(p, w->tensor, p->place[to], p->place[to], &region->box);
+			rc = add_move(p, w->tensor, p->location[to], p->location[to], &region->box);
 		else
 			rc = add_fetch(p, w, region, holders, to);
 		p->stamp[to] = served;
@@ -217,7 +213,7 @@ static int move_order(const void *a, const void *b)
 	return 0;
 }
 
-/* Order, and join what goes between one pair of one tensor where it is one box together. */
+/* Sorts the moves, and joins those between one pair of one tensor if together they are one box. */
 static void tidy(struct planner *p)
 {
 	size_t out = 0;
@@ -246,15 +242,15 @@ static void tidy(struct planner *p)
 static int plan(struct planner *p, size_t have_count, size_t need_count)
 {
 	struct sends sends = { 0 };
-	if (number_places(p, have_count, need_count) != 0 || !(p->sets = hspmd_sender_sets_create(p->arena, p->cost, p->place)))
+	if (number_locations(p, have_count, need_count) != 0 || !(p->sets = hspmd_sender_sets_create(p->arena, p->cost, p->location)))
 		return hspmd_fail_memory(p->err, "planning moves");
 	if (plan_tensors(p, have_count, need_count) != 0)
 		return -1;
-	if (hspmd_assign_senders(p->arena, p->fetch, p->fetch_count, p->place_count, &sends) != 0)
+	if (hspmd_assign_senders(p->arena, p->fetch, p->fetch_count, p->location_count, &sends) != 0)
 		return hspmd_fail_memory(p->err, "planning moves");
 	for (size_t i = 0; i < sends.count; i++) {
 		const struct send *e = &sends.send[i];
-		if (add_move(p, p->fetch_tensor[e->fetch], p->place[e->from], p->place[p->fetch[e->fetch].to], &e->box) != 0)
+		if (add_move(p, p->fetch_tensor[e->fetch], p->location[e->from], p->location[p->fetch[e->fetch].to], &e->box) != 0)
 			return hspmd_fail_memory(p->err, "planning moves");
 	}
 	tidy(p);

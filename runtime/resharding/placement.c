@@ -74,18 +74,18 @@ struct placement *hspmd_placement_reduced(struct resolver *r, const struct place
 			continue;
 		piece.addend = 0;
 		piece.addends = 1;
-		piece.copy = piece.copies = 0; /* no longer told apart */
+		piece.copy = piece.copies = 0; /* no longer distinguished */
 		hspmd_placement_add(reduced, &piece);
 	}
 	hspmd_placement_finish(r, reduced);
 	return reduced;
 }
 
-/* A piece while pieces are put together by box: what it has in `near` orders it among those with the same box. */
+/* A piece while pieces are assembled by box: its box in `near` orders it among those with the same box. */
 struct sharer {
 	const struct piece *piece;
 	const struct hspmd_box *near;
-	int node; /* where nodes are told apart, else 0 */
+	int node; /* if nodes are distinguished, else 0 */
 };
 
 static int corner_order(const struct hspmd_box *x, const struct hspmd_box *y)
@@ -112,7 +112,7 @@ static int sharer_order(const void *a, const void *b)
 	int order = corner_order(&x->piece->box, &y->piece->box);
 	if (order == 0)
 		order = (x->node > y->node) - (x->node < y->node);
-	/* The holders of one set of addends come together, so that what they share out is one box. */
+	/* The holders of one set of addends are consecutive, so that they divide one box. */
 	if (order == 0 && x->piece->addends > 1)
 		order = (x->piece->copy > y->piece->copy) - (x->piece->copy < y->piece->copy);
 	if (order == 0)
@@ -127,7 +127,7 @@ static int64_t extent(const struct hspmd_box *box, int dim)
 	return box->hi[dim] - box->lo[dim];
 }
 
-/* Along which dimension to cut a box in n: one that is cut in `near` (may be NULL), so that the parts lie well with what is there; else the
+/* The dimension along which to cut a box in n: one that is cut in `near` (may be NULL), so that the parts match the boxes there; else the
  * outermost that is long enough; else the longest. -1: a scalar. */
 static int cut_dimension(const struct hspmd_box *box, int n, const struct hspmd_box *near)
 {
@@ -144,7 +144,7 @@ static int cut_dimension(const struct hspmd_box *box, int n, const struct hspmd_
 	return longest;
 }
 
-/* Part k of n of a box; false: there are too few elements for it. */
+/* Part k of n of a box; false: it has too few elements for that. */
 static bool nth_part(const struct hspmd_box *box, int dim, int n, int k, struct hspmd_box *part)
 {
 	*part = *box;
@@ -160,7 +160,7 @@ static bool nth_part(const struct hspmd_box *box, int dim, int n, int k, struct 
 	return true;
 }
 
-/* sharers[0..n) hold the same box; have they every addend of it? */
+/* sharers[0..n) hold the same box; returns true if they have every addend of it. */
 static bool complete(const struct sharer *sharers, int n)
 {
 	int addends = sharers[0].piece->addends, missing = addends;
@@ -187,7 +187,7 @@ static struct sharer *list_sharers(struct resolver *r, const struct placement *p
 	return sharers;
 }
 
-/* How many of sharers[0..count) hold the same box as the first, and on the same node where nodes are told apart. */
+/* The number of sharers from the start of sharers[0..count) that hold the same box as the first, on the same node if by_node. */
 static int same_box(const struct sharer *sharers, int count, bool by_node)
 {
 	int n = 1;
@@ -197,7 +197,7 @@ static int same_box(const struct sharer *sharers, int count, bool by_node)
 	return n;
 }
 
-/* Share the box of sharers[0..n) out among them; their parts are pieces of the addend given. */
+/* Divides the box of sharers[0..n) among them; their parts are pieces of the given addend. */
 static void share_out(struct placement *p, const struct sharer *sharers, int n, int addend, int addends)
 {
 	int dim = cut_dimension(&sharers[0].piece->box, n, sharers[0].near);
@@ -228,7 +228,7 @@ const struct placement *hspmd_placement_scattered(struct resolver *r, const stru
 	return scattered;
 }
 
-/* Holders of all addends of one box, node by node: one addend for each node. */
+/* Holders of all addends of one box, node by node: one addend per node. */
 static void share_out_nodes(struct placement *p, const struct sharer *sharers, int count)
 {
 	int nodes = 0, addend = 0;
@@ -246,7 +246,7 @@ const struct placement *hspmd_placement_reduced_per_node(struct resolver *r, con
 	struct sharer *sharers = list_sharers(r, p, near, true);
 	if (!within || !sharers)
 		return NULL;
-	bool across = false, together = false; /* sums across nodes; several addends of one on a node */
+	bool across = false, together = false; /* sums across nodes; several addends of one sum on a node */
 	for (int i = 0, n; i < p->count; i += n) {
 		n = same_box(sharers + i, p->count - i, false);
 		const struct piece *first = sharers[i].piece;

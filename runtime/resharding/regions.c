@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The faces of all boxes cut the index space into a grid of cells. Cells that lie in the same boxes form a class (found by partition
+/* The faces of all boxes cut the index space into a grid of cells. Cells that are in the same boxes form a class (found by partition
  * refinement, so that memory does not grow with boxes x cells); the cells of a class are then joined to boxes again. */
 #include "runtime/resharding/regions.h"
 
@@ -30,7 +30,7 @@ static int64_t face_index(const struct grid *g, int d, int64_t at)
 	return found - g->coordinate[d];
 }
 
-/* Walk over the cells of a span, innermost runs at a time: `at` is the multi-index of a run's first cell. */
+/* Iterates over the cells of a span, one innermost run at a time: `at` is the multi-index of a run's first cell. */
 static bool next_run(const struct hspmd_box *span, int64_t *at)
 {
 	for (int d = span->rank - 2; d >= 0; d--) {
@@ -59,7 +59,7 @@ static const struct hspmd_box *nth_box(const struct hspmd_box *x, int x_count, c
 	return i < x_count ? &x[i] : &y[i - x_count];
 }
 
-/* 1: more cells than cell_limit (not 0). */
+/* Returns 1 if there are more cells than cell_limit (not 0). */
 static int grid_build(struct grid *g, struct hspmd_arena *arena, const struct hspmd_box *x, int x_count, const struct hspmd_box *y,
                       int64_t cell_limit, struct hspmd_error *err)
 {
@@ -107,14 +107,14 @@ static int grid_build(struct grid *g, struct hspmd_arena *arena, const struct hs
 	return 0;
 }
 
-/* Number the classes of cells that lie in the same boxes; their numbers are below *class_limit. */
+/* Numbers the classes of cells that are in the same boxes; the numbers are below *class_limit. */
 static int refine(struct grid *g, struct hspmd_arena *arena, int *class_limit)
 {
 	size_t limit = (size_t)g->cells * 2 + 1;                     /* live classes before and after one box */
-	int *moved = hspmd_arena_alloc(arena, limit, sizeof *moved); /* where the cells of a class that lie in this box go */
+	int *moved = hspmd_arena_alloc(arena, limit, sizeof *moved); /* new class of the cells of a class that are in this box */
 	int *stamp = hspmd_arena_alloc(arena, limit, sizeof *stamp); /* box (from 1) for which `moved` is valid */
 	int *size = hspmd_arena_alloc(arena, limit, sizeof *size);
-	int *spare = hspmd_arena_alloc(arena, limit, sizeof *spare); /* numbers of classes that ran empty */
+	int *spare = hspmd_arena_alloc(arena, limit, sizeof *spare); /* numbers of classes that became empty */
 	int spare_count = 0, used = 1;
 	if (!moved || !stamp || !size || !spare)
 		return -1;
@@ -145,7 +145,7 @@ static int refine(struct grid *g, struct hspmd_arena *arena, int *class_limit)
 
 struct class
 {
-	int64_t first; /* its first cell, which stands for all; -1: no cell */
+	int64_t first; /* its first cell, which represents all; -1: no cell */
 	int x_count, y_count;
 	int *x, *y;
 };
@@ -155,7 +155,7 @@ static bool stands_for_class(const struct grid *g, const struct class *classes, 
 	return classes[g->class_of[cell]].first == cell;
 }
 
-/* Count (fill false) or list (fill true) for every class the boxes that contain its first cell. */
+/* For every class, counts (fill false) or lists (fill true) the boxes that contain its first cell. */
 static void visit_first_cells(const struct grid *g, struct class *classes, int x_count, bool fill)
 {
 	for (int i = 0; i < g->box_count; i++) {
@@ -201,7 +201,7 @@ static struct class *list_classes(const struct grid *g, struct hspmd_arena *aren
 	return classes;
 }
 
-/* All cells of the span are of this class. */
+/* Returns true if all cells of the span are of this class. */
 static bool uniform(const struct grid *g, const struct hspmd_box *span, int class)
 {
 	int64_t at[HSPMD_MAX_RANK];
@@ -215,7 +215,7 @@ static bool uniform(const struct grid *g, const struct hspmd_box *span, int clas
 	return true;
 }
 
-/* The largest span of one class that grows from a cell, innermost dimension first; its cells are marked -1 as taken. */
+/* The largest span of one class that grows from a cell, innermost dimension first; marks its cells -1 (taken). */
 static struct hspmd_box take_span(struct grid *g, const int64_t *from, int class)
 {
 	struct hspmd_box span = { .rank = g->rank };

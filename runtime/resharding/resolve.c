@@ -1,51 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resolution proper. What the source offers and the destination wants is brought to problems whose destination is not partial:
+/* Resolution itself. The source's offers and the destination's needs are reduced to problems whose destination is not partial:
  *
- *   - Copies of a sum that have addends of their own (hdim -1 over partial subgroups) are ways to one value whose last bits may differ, so
- * one way is taken, the same for all.
- *   - In a partial destination one addend gets the whole value and the others zero; or, where the source's addends can be dealt to the
- * destination's, each of these gets the sum of its own. That keeps apart what need not be summed yet (gradients of data-parallel subgroups,
- * for instance).
+ *   - Copies of a sum that have addends of their own (hdim -1 over partial subgroups) are alternative ways to one value, whose last bits
+ * may differ. One way is taken, the same for all.
+ *   - In a partial destination, one addend gets the full value and the others zero; or, if the source's addends can be assigned to the
+ *     destination's, each of these gets the sum of its own. That keeps apart what need not be summed yet (gradients of data-parallel
+ *     subgroups, for instance).
  *
  * Every combination is routed and the cheapest is taken. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/order.h"
 #include "runtime/resharding/transfer_internal.h"
 
-#define MAX_WAYS 4 /* tried, of those that the source offers */
+#define MAX_WAYS 4 /* limit of the ways of the source that are tried */
 #define EVERYONE (-1)
 
-/* An annotation's shares, in dense devices. */
+/* An annotation's shards, in dense device numbers. */
 struct side {
 	const struct hspmd_annotation *annotation;
 	int count;
 	int *device;
 	struct hspmd_local_shard *shard;
-	int *at; /* per device: index of its share, -1: none */
+	int *at; /* per device: index of its shard, -1: none */
 };
 
-/* The source's addends dealt to problems, one problem for each addend of the destination that does not become zero. */
-struct deal {
+/* The source's addends assigned to problems: one problem per addend of the destination that does not become zero. */
+struct assignment {
 	int problems;
-	int *from;             /* per source share: problem, -1: not used */
-	int *addend, *addends; /* per source share, within its problem */
-	int *to;               /* per destination share: problem, -1: zero */
+	int *from;             /* per source shard: problem, -1: not used */
+	int *addend, *addends; /* per source shard, within its problem */
+	int *to;               /* per destination shard: problem, -1: zero */
 };
 
-enum dealing { DEAL_ONE, DEAL_EVENLY, DEAL_GROUPS, DEALINGS };
+enum assignment_method { ASSIGN_TO_ONE, ASSIGN_EVENLY, ASSIGN_BY_GROUP, ASSIGNMENT_METHODS };
 
 struct answer {
 	bool found;
 	struct transfer_plan plan;
 	const char *why;
 };
-
-static int number_order(const void *a, const void *b)
-{
-	int x = *(const int *)a, y = *(const int *)b;
-	return (x > y) - (x < y);
-}
 
 static int list_side(struct resolver *r, const struct hspmd_annotation *a, struct side *side)
 {
@@ -67,7 +62,7 @@ static int renumber(struct resolver *r, struct side *side)
 	for (int d = 0; d < r->device_count; d++)
 		side->at[d] = -1;
 	for (int i = 0; i < side->count; i++) {
-		const int *found = bsearch(&side->device[i], r->real, (size_t)r->device_count, sizeof *r->real, number_order);
+		const int *found = bsearch(&side->device[i], r->real, (size_t)r->device_count, sizeof *r->real, hspmd_int_order);
 		side->device[i] = (int)(found - r->real);
 		side->at[side->device[i]] = i;
 	}
@@ -82,7 +77,7 @@ static int number_devices(struct resolver *r, struct side *s, struct side *d)
 		return -1;
 	memcpy(all, s->device, (size_t)s->count * sizeof *all);
 	memcpy(all + s->count, d->device, (size_t)d->count * sizeof *all);
-	qsort(all, (size_t)total, sizeof *all, number_order);
+	qsort(all, (size_t)total, sizeof *all, hspmd_int_order);
 	for (int i = 0; i < total; i++)
 		if (i == 0 || all[i] != all[count - 1])
 			all[count++] = all[i];
@@ -91,7 +86,7 @@ static int number_devices(struct resolver *r, struct side *s, struct side *d)
 	return renumber(r, s) != 0 || renumber(r, d) != 0 || hspmd_cost_prepare(r) != 0 ? -1 : 0;
 }
 
-/* Elements that share i of side s has in common with what its device holds on the other side. */
+/* Elements of shard i of side s that its device also holds on the other side. */
 static int64_t overlap(const struct side *s, int i, const struct side *other)
 {
 	struct hspmd_box common;
@@ -108,7 +103,7 @@ static bool on_way(const struct side *s, int i, int way)
 	return s->annotation->hdim != HSPMD_DUPLICATE || s->shard[i].partials == 1;
 }
 
-/* Fills ways[] with EVERYONE, or with the subgroups that lie nearest to the destination; their count, -1: memory. */
+/* Fills ways[] with EVERYONE, or with the subgroups that overlap most with the destination; returns their number, -1: memory. */
 static int list_ways(struct resolver *r, const struct side *s, const struct side *d, int *ways)
 {
 	for (int i = 0; i < s->count; i++)
@@ -133,16 +128,16 @@ static int list_ways(struct resolver *r, const struct side *s, const struct side
 	return count;
 }
 
-/* ---- dealing addends */
+/* ---- assigning addends */
 
-/* All get everything from one problem; of a partial destination, the addend of each sum that lies nearest to the source. */
-static void deal_one(const struct side *s, int way, const struct side *d, struct deal *deal)
+/* One problem gives everything; in a partial destination, to the addend of each sum that overlaps most with the source. */
+static void assign_to_one(const struct side *s, int way, const struct side *d, struct assignment *assignment)
 {
-	deal->problems = 1;
+	assignment->problems = 1;
 	for (int i = 0; i < s->count; i++) {
-		deal->from[i] = on_way(s, i, way) ? 0 : -1;
-		deal->addend[i] = s->shard[i].partial;
-		deal->addends[i] = s->shard[i].partials;
+		assignment->from[i] = on_way(s, i, way) ? 0 : -1;
+		assignment->addend[i] = s->shard[i].partial;
+		assignment->addends[i] = s->shard[i].partials;
 	}
 	for (int first = 0, end; first < d->count; first = end) {
 		bool all = d->annotation->hdim == HSPMD_PARTIAL;
@@ -160,11 +155,11 @@ static void deal_one(const struct side *s, int way, const struct side *d, struct
 			}
 		}
 		for (int j = first; j < end; j++)
-			deal->to[j] = d->shard[j].partial == best ? 0 : -1;
+			assignment->to[j] = d->shard[j].partial == best ? 0 : -1;
 	}
 }
 
-/* Number of addends that all used shares agree on, 0: they do not. */
+/* The number of addends, if all used shards agree on it; else 0. */
 static int addends_of(const struct side *side, int way, bool source)
 {
 	int addends = 0;
@@ -178,20 +173,20 @@ static int addends_of(const struct side *side, int way, bool source)
 	return addends;
 }
 
-static bool deal_evenly(const struct side *s, int way, const struct side *d, struct deal *deal)
+static bool assign_evenly(const struct side *s, int way, const struct side *d, struct assignment *assignment)
 {
 	int have = addends_of(s, way, true), want = addends_of(d, way, false);
 	if (want < 2 || have == 0 || have % want != 0)
 		return false;
 	int each = have / want;
-	deal->problems = want;
+	assignment->problems = want;
 	for (int i = 0; i < s->count; i++) {
-		deal->from[i] = on_way(s, i, way) ? s->shard[i].partial / each : -1;
-		deal->addend[i] = s->shard[i].partial % each;
-		deal->addends[i] = each;
+		assignment->from[i] = on_way(s, i, way) ? s->shard[i].partial / each : -1;
+		assignment->addend[i] = s->shard[i].partial % each;
+		assignment->addends[i] = each;
 	}
 	for (int j = 0; j < d->count; j++)
-		deal->to[j] = d->shard[j].partial;
+		assignment->to[j] = d->shard[j].partial;
 	return true;
 }
 
@@ -210,14 +205,14 @@ static void group_addends(const struct side *side, int group, int *first, int *c
 	*count = last - *first + 1;
 }
 
-static bool deal_groups(const struct side *s, const struct side *d, struct deal *deal)
+static bool assign_by_group(const struct side *s, const struct side *d, struct assignment *assignment)
 {
 	int hsize = s->annotation->hsize;
 	if (s->annotation->hdim != HSPMD_PARTIAL || d->annotation->hdim != HSPMD_PARTIAL || d->annotation->hsize != hsize)
 		return false;
-	deal->problems = d->shard[0].partials;
+	assignment->problems = d->shard[0].partials;
 	for (int j = 0; j < d->count; j++)
-		deal->to[j] = -1;
+		assignment->to[j] = -1;
 	for (int g = 0; g < hsize; g++) {
 		int first, count, to, wanted;
 		group_addends(s, g, &first, &count);
@@ -227,33 +222,33 @@ static bool deal_groups(const struct side *s, const struct side *d, struct deal 
 			if (s->shard[i].group != g)
 				continue;
 			int addend = s->shard[i].partial - first;
-			deal->from[i] = to + addend / each;
-			deal->addend[i] = addend % each;
-			deal->addends[i] = each;
+			assignment->from[i] = to + addend / each;
+			assignment->addend[i] = addend % each;
+			assignment->addends[i] = each;
 		}
 		for (int j = 0; j < d->count; j++)
 			if (d->shard[j].group == g && d->shard[j].partial < to + count / each)
-				deal->to[j] = d->shard[j].partial;
+				assignment->to[j] = d->shard[j].partial;
 	}
 	return true;
 }
 
-static bool deal_addends(enum dealing how, const struct side *s, int way, const struct side *d, struct deal *deal)
+static bool assign_addends(enum assignment_method how, const struct side *s, int way, const struct side *d, struct assignment *assignment)
 {
 	switch (how) {
-	case DEAL_EVENLY:
-		return deal_evenly(s, way, d, deal);
-	case DEAL_GROUPS:
-		return deal_groups(s, d, deal);
+	case ASSIGN_EVENLY:
+		return assign_evenly(s, way, d, assignment);
+	case ASSIGN_BY_GROUP:
+		return assign_by_group(s, d, assignment);
 	default:
-		deal_one(s, way, d, deal);
+		assign_to_one(s, way, d, assignment);
 		return true;
 	}
 }
 
-/* ---- answering */
+/* ---- assembling the answer */
 
-/* Copies of a share's subgroup are numbered from *first; their count. */
+/* Numbers the copies of a shard's subgroup from *first; returns their number. */
 static int copies_of(const struct side *side, int group, int *first)
 {
 	int last = 0;
@@ -268,12 +263,12 @@ static int copies_of(const struct side *side, int group, int *first)
 	return last - *first + 1;
 }
 
-static struct placement *place_source(struct resolver *r, const struct side *s, const struct deal *deal, int problem)
+static struct placement *source_placement(struct resolver *r, const struct side *s, const struct assignment *assignment, int problem)
 {
 	struct placement *p = hspmd_placement_create(r, s->count);
 	int group = -1, first = 0, copies = 0;
 	for (int i = 0; p && i < s->count; i++) {
-		if (deal->from[i] != problem)
+		if (assignment->from[i] != problem)
 			continue;
 		if (s->shard[i].group != group) {
 			group = s->shard[i].group;
@@ -281,8 +276,8 @@ static struct placement *place_source(struct resolver *r, const struct side *s, 
 		}
 		struct piece piece = { .device = s->device[i],
 			               .box = s->shard[i].box,
-			               .addend = deal->addend[i],
-			               .addends = deal->addends[i],
+			               .addend = assignment->addend[i],
+			               .addends = assignment->addends[i],
 			               .copy = s->shard[i].replica - first,
 			               .copies = copies };
 		hspmd_placement_add(p, &piece);
@@ -292,11 +287,11 @@ static struct placement *place_source(struct resolver *r, const struct side *s, 
 	return p;
 }
 
-static struct placement *place_destination(struct resolver *r, const struct side *d, const struct deal *deal, int problem)
+static struct placement *destination_placement(struct resolver *r, const struct side *d, const struct assignment *assignment, int problem)
 {
 	struct placement *p = hspmd_placement_create(r, d->count);
 	for (int j = 0; p && j < d->count; j++) {
-		if (deal->to[j] != problem)
+		if (assignment->to[j] != problem)
 			continue;
 		struct piece piece = {
 			.device = d->device[j], .box = d->shard[j].box, .addends = 1, .copy = d->shard[j].replica, .copies = 1
@@ -308,12 +303,12 @@ static struct placement *place_destination(struct resolver *r, const struct side
 	return p;
 }
 
-static int add_zeros(struct resolver *r, const struct side *d, const struct deal *deal, struct transfer_plan *plan)
+static int add_zeros(struct resolver *r, const struct side *d, const struct assignment *assignment, struct transfer_plan *plan)
 {
 	struct route route = { .hop_count = 1 };
 	int zeros = 0;
 	for (int j = 0; j < d->count; j++)
-		zeros += deal->to[j] < 0;
+		zeros += assignment->to[j] < 0;
 	if (zeros == 0)
 		return 0;
 	struct hspmd_comm_step *step = hspmd_hop_step(r, &route.hop[0], HSPMD_COMM_ZERO, zeros);
@@ -321,7 +316,7 @@ static int add_zeros(struct resolver *r, const struct side *d, const struct deal
 		return -1;
 	zeros = 0;
 	for (int j = 0; j < d->count; j++) {
-		if (deal->to[j] >= 0)
+		if (assignment->to[j] >= 0)
 			continue;
 		step->out[zeros] = d->shard[j].box;
 		step->members[zeros++] = d->device[j];
@@ -329,14 +324,16 @@ static int add_zeros(struct resolver *r, const struct side *d, const struct deal
 	return hspmd_transfer_append(r, plan, &route);
 }
 
-static int answer_deal(struct resolver *r, const struct side *s, const struct side *d, const struct deal *deal, struct answer *answer)
+static int answer_assignment(struct resolver *r, const struct side *s, const struct side *d, const struct assignment *assignment,
+                             struct answer *answer)
 {
 	double longest = -1;
 	answer->plan.network_busy = hspmd_arena_alloc(r->arena, 2 * (size_t)r->node_count, sizeof *answer->plan.network_busy);
-	if (!answer->plan.network_busy || add_zeros(r, d, deal, &answer->plan) != 0)
+	if (!answer->plan.network_busy || add_zeros(r, d, assignment, &answer->plan) != 0)
 		return hspmd_fail_memory(r->err, "resolving");
-	for (int problem = 0; problem < deal->problems; problem++) {
-		struct placement *from = place_source(r, s, deal, problem), *to = place_destination(r, d, deal, problem);
+	for (int problem = 0; problem < assignment->problems; problem++) {
+		struct placement *from = source_placement(r, s, assignment, problem),
+		                 *to = destination_placement(r, d, assignment, problem);
 		if (!from || !to)
 			return hspmd_fail_memory(r->err, "resolving");
 		if (to->count == 0)
@@ -356,31 +353,31 @@ static int answer_deal(struct resolver *r, const struct side *s, const struct si
 	return 0;
 }
 
-static int deal_alloc(struct resolver *r, const struct side *s, const struct side *d, struct deal *deal)
+static int assignment_alloc(struct resolver *r, const struct side *s, const struct side *d, struct assignment *assignment)
 {
 	size_t have = (size_t)s->count, want = (size_t)d->count;
-	*deal = (struct deal){ .from = hspmd_arena_alloc(r->arena, have, sizeof *deal->from),
-		               .addend = hspmd_arena_alloc(r->arena, have, sizeof *deal->addend),
-		               .addends = hspmd_arena_alloc(r->arena, have, sizeof *deal->addends),
-		               .to = hspmd_arena_alloc(r->arena, want, sizeof *deal->to) };
-	return deal->from && deal->addend && deal->addends && deal->to ? 0 : -1;
+	*assignment = (struct assignment){ .from = hspmd_arena_alloc(r->arena, have, sizeof *assignment->from),
+		                           .addend = hspmd_arena_alloc(r->arena, have, sizeof *assignment->addend),
+		                           .addends = hspmd_arena_alloc(r->arena, have, sizeof *assignment->addends),
+		                           .to = hspmd_arena_alloc(r->arena, want, sizeof *assignment->to) };
+	return assignment->from && assignment->addend && assignment->addends && assignment->to ? 0 : -1;
 }
 
 static int find_answer(struct resolver *r, const struct hspmd_annotation *source, const struct hspmd_annotation *destination,
                        struct answer *best)
 {
 	struct side s, d;
-	struct deal deal;
+	struct assignment assignment;
 	int ways[MAX_WAYS], way_count;
 	if (list_side(r, source, &s) != 0 || list_side(r, destination, &d) != 0 || number_devices(r, &s, &d) != 0 ||
-	    deal_alloc(r, &s, &d, &deal) != 0 || (way_count = list_ways(r, &s, &d, ways)) < 0)
+	    assignment_alloc(r, &s, &d, &assignment) != 0 || (way_count = list_ways(r, &s, &d, ways)) < 0)
 		return hspmd_fail_memory(r->err, "resolving");
 	for (int w = 0; w < way_count; w++)
-		for (enum dealing how = DEAL_ONE; how < DEALINGS; how++) {
+		for (enum assignment_method how = ASSIGN_TO_ONE; how < ASSIGNMENT_METHODS; how++) {
 			struct answer answer = { 0 };
-			if (!deal_addends(how, &s, ways[w], &d, &deal))
+			if (!assign_addends(how, &s, ways[w], &d, &assignment))
 				continue;
-			if (answer_deal(r, &s, &d, &deal, &answer) != 0)
+			if (answer_assignment(r, &s, &d, &assignment, &answer) != 0)
 				return -1;
 			if (!best->found || hspmd_cheaper(answer.plan.seconds, best->plan.seconds))
 				*best = answer;

@@ -1,26 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resolution: from how a tensor lies (source annotation) to how it must lie (destination annotation), as communication
+/* Resolution: from a tensor's layout (source annotation) to the layout it must get (destination annotation), as communication
  * (HSPMD, arXiv 2504.20490, section 5).
  *
- * Total: every legal pair has an answer. A partial source is reduced first; a partial destination is made from the value by one addend
- * holding it and the others zero. Among answers the cheapest by the given link costs is taken. Every duplicate of a destination element is
- * bit-identical to the others: an element is summed in one place (or in one order everywhere) and then distributed.
+ * Total: every legal pair has an answer. A partial source is reduced first; for a partial destination, one addend gets the value and the
+ * others zero. Among the answers, the cheapest by the given link costs is taken. All duplicates of a destination element are bit-identical:
+ * an element is summed in one place (or in the same order everywhere) and then distributed.
  *
- * A transfer is a list of steps over numbered values. Value 0 is the source, value value_count - 1 the destination (they are one value when
- * nothing has to be done: value_count 1, step_count 0); values between are temporaries. `layout[v]` says what every device holds of value
- * v. Steps run in order; steps that write the same value have disjoint devices or disjoint boxes. A device takes part in the steps that
- * have it as a member.
- */
+ * A transfer is a list of steps over numbered values. Value 0 is the source, value value_count - 1 the destination (they are the same value
+ * if nothing has to be done: value_count 1, step_count 0); the values between are temporaries. `layout[v]` lists what every device holds of
+ * value v. Steps run in order; steps that write the same value have disjoint devices or disjoint boxes. A device takes part in the steps
+ * that have it as a member. */
 #ifndef HSPMD_RESHARDING_RESOLVE_H
 #define HSPMD_RESHARDING_RESOLVE_H
 
 #include "runtime/annotation/annotation.h"
 
 enum hspmd_comm_kind {
-	HSPMD_COMM_COPY,           /* every member copies its box (in is out) from input to output value; no peer */
+	HSPMD_COMM_COPY,           /* every member copies its box (in equals out) from input to output value; no peer */
 	HSPMD_COMM_ZERO,           /* every member's output box is filled with zeros (addends of a partial destination) */
 	HSPMD_COMM_SEND_RECEIVE,   /* member 0 -> member 1: in[0] is out[1]; in[1] and out[0] are empty */
-	HSPMD_COMM_ALL_REDUCE,     /* every member has the same box and gets the sum of all */
+	HSPMD_COMM_ALL_REDUCE,     /* every member has the same box and gets the sum over all members */
 	HSPMD_COMM_REDUCE_SCATTER, /* every member has the same input box and gets its output box (any, or none) of the sum; disjoint */
 	HSPMD_COMM_ALL_GATHER,     /* output box = union of the members' input boxes (any, or none); disjoint */
 	HSPMD_COMM_ALL_TO_ALL,     /* member i sends to member j the intersection of i's input and j's output box */
@@ -32,7 +31,7 @@ extern const char *const hspmd_comm_kind_names[]; /* "copy", "zero", "send-recei
 struct hspmd_move {
 	int from, to; /* devices; equal: a local copy */
 	struct hspmd_box box;
-	int add; /* 1: the receiver adds to what it holds, after all moves with add 0, in the order listed */
+	int add; /* 1: the receiver adds to its contents, after all moves with add 0, in the order of the list */
 };
 
 struct hspmd_comm_step {
@@ -40,18 +39,18 @@ struct hspmd_comm_step {
 	int input, output; /* values */
 	int member_count;
 	int *members;          /* devices; for BATCHED all that send or receive */
-	struct hspmd_box *in;  /* per member, for collectives: what of the input takes part */
+	struct hspmd_box *in;  /* per member, for collectives: the part of the input that takes part */
 	struct hspmd_box *out; /* per member */
 	int move_count;
-	struct hspmd_move *moves; /* BATCHED: ordered by (from, to); one message a pair of devices carries all its moves. Sums of one
-	                           * element have their addends in the same order on every device that adds them up */
+	struct hspmd_move *moves; /* BATCHED: ordered by (from, to); one message per pair of devices carries all its moves. The addends of
+	                             one element are in the same order on every device that sums them */
 	double seconds;           /* predicted; for --explain */
 };
 
 struct hspmd_layout {
 	int device_count;
 	int *devices;          /* ascending */
-	struct hspmd_box *box; /* what each holds of the value */
+	struct hspmd_box *box; /* per device: the part of the value that it holds */
 };
 
 struct hspmd_transfer {
@@ -62,24 +61,24 @@ struct hspmd_transfer {
 	int step_count;
 	struct hspmd_comm_step *steps;
 	double seconds; /* predicted */
-	char *why;      /* one line for --explain: what was chosen over what */
-	int refs;       /* how many others have this very transfer and will destroy it too; hspmd_transfer_destroy counts down */
+	char *why;      /* one line for --explain: the choice and its alternatives */
+	int refs;       /* number of further owners of this transfer, which will destroy it too; hspmd_transfer_destroy counts down */
 };
 
-/* Link costs between devices, for choosing: seconds(from, to, bytes) of one message. A NULL cost (or seconds) means every link takes
- * 1e-5 s + bytes / 1e9. node (may be NULL: each is alone) is a number for the node of a device: what its devices send to others, and what
- * comes in for them, shares its network, of network(context, node) bytes per second; where that is NULL or returns 0, one link's rate is
- * what the node has. */
+/* Link costs between devices, for choosing: seconds(from, to, bytes) of one message. A NULL cost (or seconds) means that every link takes
+ * 1e-5 s + bytes / 1e9. node (may be NULL: each device is alone) returns the number of a device's node: messages between its devices and
+ * other nodes share the node's network, whose rate is network(context, node) bytes per second, or one link's rate if network is NULL or
+ * returns 0. */
 struct hspmd_link_cost {
 	double (*seconds)(const void *context, int from, int to, double bytes);
 	const void *context;
 	int (*node)(const void *context, int device);
 	double (*network)(const void *context, int node);
-	struct hspmd_resolve_cache *cache; /* answers given before under this cost; NULL: none */
+	struct hspmd_resolve_cache *cache; /* earlier answers under this cost; NULL: none */
 };
 
-/* A model has hundreds of tensors and few different ways in which one must move: answers are kept by shape and annotations, and given
- * again. For one cost, in one thread. May be destroyed before the transfers that came from it. */
+/* Cache of answers: a model has hundreds of tensors but few different reshards. Answers are kept by shape and annotations. For one cost, in
+ * one thread. May be destroyed before the transfers that came from it. */
 struct hspmd_resolve_cache;
 struct hspmd_resolve_cache *hspmd_resolve_cache_create(void); /* NULL: memory */
 void hspmd_resolve_cache_destroy(struct hspmd_resolve_cache *c);
@@ -88,23 +87,23 @@ void hspmd_resolve_cache_destroy(struct hspmd_resolve_cache *c);
 struct hspmd_cluster;
 struct hspmd_link_cost hspmd_link_cost_of_cluster(const struct hspmd_cluster *c);
 
-/* NULL and err when either annotation is illegal for the shape. The caller destroys the result; with a cache it may be shared, so read it
- * only. */
+/* NULL and err if either annotation is illegal for the shape. The caller destroys the result; with a cache it may be shared, so it is
+ * read-only. */
 struct hspmd_transfer *hspmd_resolve(const struct hspmd_shape *shape, size_t element_bytes, const struct hspmd_annotation *source,
                                      const struct hspmd_annotation *destination, const struct hspmd_link_cost *cost,
                                      struct hspmd_error *err);
 void hspmd_transfer_destroy(struct hspmd_transfer *t);
-struct hspmd_transfer *hspmd_transfer_copy(const struct hspmd_transfer *t); /* of its own, to be changed; NULL: memory */
+struct hspmd_transfer *hspmd_transfer_copy(const struct hspmd_transfer *t); /* a copy that may be changed; NULL: memory */
 /* Index of a device in a layout, -1: it holds nothing. */
 int hspmd_layout_find(const struct hspmd_layout *layout, int device);
 
 /* Batched planning over many tensors at once: who sends which slice to whom so that every device ends with the boxes it needs. Each needed
- * slice is moved once, never when it is already local, over the fastest link (those up to a tenth slower count as equal), load spread over
- * senders: the largest is within 2 % of the least possible over those links. Used by resolve, by switching between plans and by recovery (a
- * holder may be any place where a copy lies). A device's needs and a holder's boxes may overlap. */
+ * slice is moved once, and never if it is already local, over the fastest link (links up to a tenth slower count as equal). The load is
+ * spread over senders: the busiest is within 2 % of the least possible over those links. Used by resolve, by plan changes and by recovery
+ * (a holder may be any location of a copy). A device's needs may overlap, and so may a holder's boxes. */
 struct hspmd_holding {
 	int tensor; /* caller's number */
-	int holder; /* device or other place */
+	int holder; /* device or other location */
 	struct hspmd_box box;
 };
 struct hspmd_need {
@@ -116,8 +115,8 @@ struct hspmd_planned_move {
 	int tensor, from, to; /* from == to: already local, listed so that the caller can copy it into its new buffer */
 	struct hspmd_box box;
 };
-/* element_bytes[t]: element size of tensor t. The result is malloc'd, ordered by (from, to, tensor). -1 and err when some part of a need
- * has no holder (names tensor number and box). */
+/* element_bytes[t]: element size of tensor t. The result is malloc'd, ordered by (from, to, tensor). -1 and err if some part of a need has
+ * no holder (names tensor number and box). */
 int hspmd_plan_moves(const struct hspmd_holding *have, size_t have_count, const struct hspmd_need *need, size_t need_count,
                      const size_t *element_bytes, const struct hspmd_link_cost *cost, struct hspmd_planned_move **moves, size_t *move_count,
                      struct hspmd_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Answers by what was asked: an open hash table, never more than half full. */
+/* Answers by their arguments: an open hash table, at most half full. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ static int add(struct resolve_key *key, int64_t value)
 	return 0;
 }
 
-/* Parts, unit and weights of one cut; -1 where there are no weights, as no weight is negative. */
+/* Parts, unit and weights of one cut; -1 if there are no weights, as no weight is negative. */
 static int add_cut(struct resolve_key *key, int dim, int parts, int64_t unit, const int64_t *weights)
 {
 	int rc = add(key, dim) | add(key, parts) | add(key, unit) | (weights ? 0 : add(key, -1));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of resolution. Internal to runtime/graph.
+/* The parts of resolution. Internal to runtime/resharding.
  *
- * Devices are renumbered densely while resolving, so that tables can be indexed by them. A placement says what devices hold of a value. A
- * hop is the steps that bring one placement to another; a route is a sequence of hops through placements between. All memory is the
- * arena's. */
+ * Devices are renumbered densely while resolving, so that they can index tables. A placement says what devices hold of a value. A hop is
+ * the steps that lead from one placement to another; a route is a sequence of hops through intermediate placements. All memory is the
+ * arena's.
+ */
 #ifndef HSPMD_RESHARDING_RESOLVE_INTERNAL_H
 #define HSPMD_RESHARDING_RESOLVE_INTERNAL_H
 
@@ -20,8 +21,8 @@ struct resolver {
 	const int *real; /* the caller's device numbers, ascending */
 	int node_count;
 	int *node;       /* per device, dense */
-	double *network; /* per node: bytes per second, 0: what a link has */
-	double *busy;    /* scratch of cost.c: two a device */
+	double *network; /* per node: bytes per second, 0: that of a link */
+	double *busy;    /* scratch of cost.c: two per device */
 	struct hspmd_error *err;
 };
 
@@ -32,7 +33,7 @@ struct piece {
 	int copy, copies;    /* number among the pieces that hold this box of this addend, and how many those are */
 };
 
-/* Pieces ordered by (addend, copy, box), one a device at most. The value of an element is the sum over the distinct addends among the
+/* Pieces ordered by (addend, copy, box), at most one per device. The value of an element is the sum over the distinct addends among the
  * pieces that contain it. */
 struct placement {
 	int count;
@@ -43,8 +44,8 @@ struct placement {
 struct hop {
 	size_t count, capacity;
 	struct hspmd_comm_step *step; /* members and moves in dense numbers; input and output are set when hops are joined */
-	double *network_busy; /* for how long each node's network is busy: all that goes out, node by node, then all that comes in */
-	double seconds;       /* until the last device is done */
+	double *network_busy;         /* seconds for which each node's network is busy: all outgoing, node by node, then all incoming */
+	double seconds;               /* until the last device is done */
 };
 
 struct move_list {
@@ -58,57 +59,59 @@ void hspmd_placement_add(struct placement *p, const struct piece *piece);
 void hspmd_placement_finish(const struct resolver *r, struct placement *p); /* after the last piece: sort and index */
 bool hspmd_placement_equal(const struct placement *a, const struct placement *b);
 bool hspmd_placement_is_partial(const struct placement *p);
-/* The sums, in place of their addends (of the first copies, as many as every addend has), and all that is whole already. */
+/* The sums, instead of their addends (of the first copies, as many as every addend has), and all pieces that are full values already. */
 struct placement *hspmd_placement_reduced(struct resolver *r, const struct placement *p);
-/* Devices (of a node, if by_node) that hold the same box share it out, so that each has its part of the value. Returns p itself when no two
- * hold the same or when addends lie in unlike boxes. `near`: parts are cut and ordered so that they lie well with what devices have
- * there. */
+/* Devices (of a node, if by_node) that hold the same box divide it among themselves, so that each has its part of the value. Returns p
+ * itself if no two hold the same or if the addends have different boxes. `near`: parts are cut and ordered so that they match what devices
+ * hold there. */
 const struct placement *hspmd_placement_scattered(struct resolver *r, const struct placement *p, const struct placement *near,
                                                   bool by_node);
-/* The sums within each node of a partial placement, each node's scattered over its devices, so that there is one addend a node. p itself
- * when that is nothing new: sums lie within nodes, or nodes have one device of each sum, or addends lie in unlike boxes or have copies. */
+/* The sums within each node of a partial placement, each node's scattered over its devices, so that there is one addend per node. Returns p
+ * itself if that changes nothing: sums do not cross nodes, or nodes have one device of each sum, or addends have different boxes or
+ * copies. */
 const struct placement *hspmd_placement_reduced_per_node(struct resolver *r, const struct placement *p, const struct placement *near);
-/* Pieces of one node, as a placement of its own whose sums are complete there; addends become numbers within the node. */
+/* The pieces of one node as a placement of its own, whose sums are complete there; addends become numbers within the node. */
 struct placement *hspmd_placement_of_node(struct resolver *r, const struct placement *p, int node);
 
 /* ---- hop.c */
-/* Cheapest steps from x to y, which is not partial and whose boxes x covers. bounded: return 1 where that is laborious (very many regions,
- * or moves that add): there are other ways. 0 done, -1 failed. */
+/* The cheapest steps from x to y. y is not partial, and x covers its boxes. bounded: return 1 if the search would be laborious (very many
+ * regions, or moves that add), as there are alternatives. 0 done, -1 failed. */
 int hspmd_hop_find(struct resolver *r, const struct placement *x, const struct placement *y, bool bounded, struct hop *hop);
-/* A new step with room for its members and their boxes (empty). */
+/* A new step with space for its members and their boxes (empty). */
 struct hspmd_comm_step *hspmd_hop_step(struct resolver *r, struct hop *hop, enum hspmd_comm_kind kind, int members);
 int hspmd_hop_move(struct resolver *r, struct move_list *l, int from, int to, const struct hspmd_box *box, int add);
 
-/* Regions of a hop and where they come from. */
+/* The regions of a hop, and the placements that they come from. */
 struct hop_view {
 	const struct placement *x, *y;
 	const struct hspmd_region *region;
 	size_t region_count;
 };
-/* hop_reduce.c: the regions whose value is a sum. collectives: use them where they fit; else and otherwise the needers add up themselves,
- * unless that takes more than add_limit moves (1 is returned then). */
+/* hop_reduce.c: the regions whose value is a sum. collectives: use them if they fit; otherwise the devices that need a region add up
+ * themselves, unless that takes more than add_limit moves (then returns 1). */
 int hspmd_hop_reduce(struct resolver *r, const struct hop_view *v, bool collectives, size_t add_limit, struct hop *hop,
                      struct move_list *moves);
-/* hop_gather.c: the regions that all-gathers can serve; marks them in done[]. */
+/* hop_gather.c: the regions that all-gathers can serve; sets their done[]. */
 int hspmd_hop_gather(struct resolver *r, const struct hop_view *v, bool *done, struct hop *hop);
-/* hop_exchange.c: the whole regions not done: copies, send-receive, all-to-all, and what remains to `moves`. */
+/* hop_exchange.c: the regions that are no sums and not done: copies, send-receive, all-to-all; the rest goes to `moves`. */
 int hspmd_hop_exchange(struct resolver *r, const struct hop_view *v, const bool *done, bool balanced, struct hop *hop,
                        struct move_list *moves);
 
-/* Boxes joined to one: grow *hull (whose volume so far is *volume, 0 for none) by a disjoint box. The union is a box when hull's volume is
- * *volume. */
+/* Hull of boxes: grows *hull (of boxes of total volume *volume so far, 0: none) by a disjoint box. The union is a box if the hull's volume
+ * is *volume. */
 void hspmd_hull_add(struct hspmd_box *hull, int64_t *volume, const struct hspmd_box *box);
 bool hspmd_hull_is_box(const struct hspmd_box *hull, int64_t volume);
 
 /* ---- cost.c */
 double hspmd_message_seconds(const struct hspmd_link_cost *cost, int from, int to, double bytes); /* the caller's device numbers */
-int hspmd_cost_prepare(struct resolver *r);                                                   /* once devices are numbered; -1: memory */
-void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step, double *network_busy); /* fills step->seconds, adds to port */
-/* Time until the last device is done when every device goes through its steps in order, and not less than the busiest network needs. */
+int hspmd_cost_prepare(struct resolver *r); /* call once devices are numbered; -1: memory */
+void hspmd_step_cost(struct resolver *r, struct hspmd_comm_step *step,
+                     double *network_busy); /* fills step->seconds, adds to network_busy */
+/* Time until the last device is done if every device runs its steps in order; at least the time of the busiest network. */
 double hspmd_steps_seconds(struct resolver *r, const struct hspmd_comm_step *steps, size_t count, const double *network_busy);
-/* a is less than b by more than rounding. */
+/* Returns true if a is less than b by more than rounding. */
 bool hspmd_cheaper(double a, double b);
-/* Reorder steps that do not depend on one another so that disjoint ones run at the same time. -1: memory. */
+/* Reorders independent steps so that disjoint ones run at the same time. -1: memory. */
 int hspmd_steps_reorder(struct resolver *r, struct hspmd_comm_step *steps, size_t count);
 
 /* ---- route.c */
@@ -120,7 +123,7 @@ struct route {
 	double seconds;
 	const char *why;
 };
-/* Cheapest route from `from` to `to`, which is not partial. 0 or -1. */
+/* The cheapest route from `from` to `to`, which is not partial. 0 or -1. */
 int hspmd_route_find(struct resolver *r, const struct placement *from, const struct placement *to, struct route *route);
 
 #endif

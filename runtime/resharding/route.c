@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Routes: compositions of hops. Between source and destination a value may stand reduced in place (all-reduce first), scattered over its
- * source (reduce-scatter first: less to send on), scattered over its destination (every byte enters once, then an all-gather) or over each
- * node of it (every byte enters each node once). A sum may begin within the nodes, so that less goes between them. All compositions of
- * these are costed and the cheapest is taken. */
+/* Routes: compositions of hops. Between source and destination a value may be reduced in place (all-reduce first), scattered over its
+ * source (reduce-scatter first: fewer bytes to send on), scattered over its destination (every byte arrives once, then an all-gather) or
+ * over each node of the destination (every byte enters each node once). A sum may begin within the nodes, so that fewer bytes go between
+ * them. All compositions of these are costed and the cheapest is taken. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,10 +24,10 @@ static const enum stop PATHS[][4] = {
 };
 #define PATH_COUNT (sizeof PATHS / sizeof *PATHS)
 
-/* The stops between a source and a destination, and what is known of the hops between them. */
+/* The stops between a source and a destination, and the hops between them that are known so far. */
 struct map {
 	struct resolver *r;
-	const struct placement *at[STOPS]; /* NULL: no stop of its own */
+	const struct placement *at[STOPS]; /* NULL: the stop does not exist */
 	struct hop hop[STOPS][STOPS];
 	enum { UNKNOWN, FOUND, NOT_OFFERED } known[STOPS][STOPS];
 };
@@ -78,7 +78,7 @@ static int hop_between(struct map *m, enum stop from, enum stop to, bool bounded
 	return m->known[from][to] == FOUND ? 0 : 1;
 }
 
-/* Fill route->seconds. */
+/* Fills route->seconds. */
 static int cost_route(struct resolver *r, struct route *route)
 {
 	struct hspmd_comm_step *all = NULL;
@@ -141,7 +141,7 @@ static int follow_all(struct resolver *r, const struct placement *from, const st
 	return follow(m, PATHS[0], before, false, list);
 }
 
-/* Sums within every node at once. 0 found, 1 not offered, -1 failed. */
+/* Sums within all nodes at once. 0 found, 1 not offered, -1 failed. */
 static int hop_within(struct resolver *r, const struct placement *from, const struct placement *within, struct hop *hop)
 {
 	*hop = (struct hop){ .network_busy = hspmd_arena_alloc(r->arena, 2 * (size_t)r->node_count, sizeof *hop->network_busy) };
@@ -153,7 +153,7 @@ static int hop_within(struct resolver *r, const struct placement *from, const st
 		if (!x || !y)
 			return hspmd_fail_memory(r->err, "resolving");
 		for (int i = 0; i < y->count; i++)
-			y->piece[i].addends = 1; /* in its node it is the value */
+			y->piece[i].addends = 1; /* within its node it is the full value */
 		int rc = hspmd_hop_find(r, x, y, true, &part);
 		if (rc != 0)
 			return rc;
@@ -168,7 +168,7 @@ static int hop_within(struct resolver *r, const struct placement *from, const st
 
 /* ---- explaining */
 
-/* "reduce-scatter, 2 all-gather": the steps that talk, by kind. */
+/* "reduce-scatter, 2 all-gather": the steps that communicate, by kind. */
 static char *name_route(struct resolver *r, const struct route *route)
 {
 	const size_t size = 256;
@@ -189,7 +189,7 @@ static char *name_route(struct resolver *r, const struct route *route)
 	return name;
 }
 
-/* The best, over all others that look different. */
+/* Explains the best route: its seconds, and those of every route with another name. */
 static int explain(struct resolver *r, const struct candidates *list, struct route *best)
 {
 	size_t size = list->count * 300 + 1, n = 0;
@@ -211,8 +211,8 @@ static int explain(struct resolver *r, const struct candidates *list, struct rou
 	return 0;
 }
 
-/* What a route is worth: the prediction is not so exact that one more hop, with its buffer and its rendezvous, should be taken for less
- * than this. */
+/* The gain that justifies one more hop: the prediction is not exact enough to accept a further hop, with its buffer and its rendezvous, for
+ * less than this. */
 #define WORTH_A_HOP 0.05
 
 static double worth(const struct route *route)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From quotas to boxes: the fetches that have the same possible senders stand in a row, the row's bytes are divided at the quotas, and a
- * division that falls inside a fetch moves to its end where that is near enough, else cuts it. */
+/* From quotas to boxes: the fetches that have the same possible senders form a row, the row's bytes are divided at the quotas, and a
+ * division inside a fetch moves to the fetch's end if that is near enough, else cuts the fetch. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/resharding/move_plan_internal.h"
 
-/* How far a division may move, of the smaller of the two quotas that it parts: no sender's load grows by more than twice this. */
+/* How far a division may move, as a fraction of the smaller of its two quotas: no sender's load grows by more than twice this. */
 #define LEEWAY 0.01
 
-struct dealer {
+struct assigner {
 	struct hspmd_arena *arena;
 	const struct fetch *fetch;
 	struct sends *out;
@@ -22,7 +22,7 @@ static int64_t fetch_bytes(const struct fetch *f)
 	return hspmd_box_elements(&f->box) * (int64_t)f->element_bytes;
 }
 
-/* By senders, then receivers, so that what goes to one receiver tends to come from one sender. */
+/* By senders, then receivers, so that the fetches of one receiver tend to come from one sender. */
 static int row_order(const void *a, const void *b, void *context)
 {
 	const struct fetch *fetch = context;
@@ -34,7 +34,7 @@ static int row_order(const void *a, const void *b, void *context)
 	return (i > j) - (i < j);
 }
 
-static int add_send(struct dealer *d, size_t fetch, int from, const struct hspmd_box *box)
+static int add_send(struct assigner *d, size_t fetch, int from, const struct hspmd_box *box)
 {
 	if (hspmd_box_empty(box))
 		return 0;
@@ -45,7 +45,7 @@ static int add_send(struct dealer *d, size_t fetch, int from, const struct hspmd
 }
 
 /* Elements [lo, hi) of `part` in row-major order, as boxes of dimension `dim` and inner ones. */
-static int add_range(struct dealer *d, size_t fetch, int from, const struct hspmd_box *part, int dim, int64_t lo, int64_t hi)
+static int add_range(struct assigner *d, size_t fetch, int from, const struct hspmd_box *part, int dim, int64_t lo, int64_t hi)
 {
 	if (lo >= hi)
 		return 0;
@@ -68,7 +68,7 @@ static int add_range(struct dealer *d, size_t fetch, int from, const struct hspm
 	return add_range(d, fetch, from, &at, dim + 1, 0, hi % row);
 }
 
-/* The place near `at` where the fewest boxes are cut: its end, else whole rows of the outermost dimension that will do. */
+/* The position near `at` that cuts the fewest boxes: the box's end, else whole rows of the outermost dimension that is possible. */
 static int64_t round_cut(const struct hspmd_box *box, int64_t at, int64_t leeway)
 {
 	int64_t row = hspmd_box_elements(box);
@@ -82,11 +82,11 @@ static int64_t round_cut(const struct hspmd_box *box, int64_t at, int64_t leeway
 	return at;
 }
 
-/* Deal row[0..count), which have one set of senders, by that set's quotas. */
-static int deal_row(struct dealer *d, const size_t *row, size_t count, const struct balance_class *class)
+/* Assigns row[0..count), which have one set of senders, by that set's quotas. */
+static int assign_row(struct assigner *d, const size_t *row, size_t count, const struct balance_class *class)
 {
 	int sender = 0;
-	int64_t start = 0, bound = class->quota[0]; /* of the fetch, and of the present sender, in bytes of the row */
+	int64_t start = 0, bound = class->quota[0]; /* of the fetch, and of the current sender, in bytes of the row */
 	for (size_t i = 0; i < count; i++) {
 		const struct fetch *f = &d->fetch[row[i]];
 		int64_t unit = (int64_t)f->element_bytes, elements = hspmd_box_elements(&f->box), at = 0;
@@ -112,7 +112,7 @@ static int deal_row(struct dealer *d, const size_t *row, size_t count, const str
 	return 0;
 }
 
-static int classify(struct dealer *d, struct balance_class *classes, size_t *first, size_t *class_count)
+static int classify(struct assigner *d, struct balance_class *classes, size_t *first, size_t *class_count)
 {
 	*class_count = 0;
 	for (size_t i = 0; i < d->row_count; i++) {
@@ -133,7 +133,7 @@ static int classify(struct dealer *d, struct balance_class *classes, size_t *fir
 
 int hspmd_assign_senders(struct hspmd_arena *arena, const struct fetch *fetches, size_t count, int senders, struct sends *sends)
 {
-	struct dealer d = { .arena = arena, .fetch = fetches, .out = sends, .row_count = count };
+	struct assigner d = { .arena = arena, .fetch = fetches, .out = sends, .row_count = count };
 	struct balance_class *classes = hspmd_arena_alloc(arena, count, sizeof *classes);
 	size_t *first = hspmd_arena_alloc(arena, count + 1, sizeof *first), class_count;
 	int64_t most;
@@ -146,7 +146,7 @@ int hspmd_assign_senders(struct hspmd_arena *arena, const struct fetch *fetches,
 	if (classify(&d, classes, first, &class_count) != 0 || hspmd_balance(arena, classes, class_count, senders, &most) != 0)
 		return -1;
 	for (size_t c = 0; c < class_count; c++)
-		if (deal_row(&d, d.row + first[c], first[c + 1] - first[c], &classes[c]) != 0)
+		if (assign_row(&d, d.row + first[c], first[c + 1] - first[c], &classes[c]) != 0)
 			return -1;
 	return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sets of senders, each kept once: the slices of a thousand devices have few different sets, so that comparing them is comparing pointers
- * and finding the fastest of one for a receiver is done once. Two hash tables with linear probing, never more than half full. */
+/* Sets of senders, each stored once: the slices of a thousand devices have few different sets, so sets are compared by pointer, and the
+ * fastest senders of a set for a receiver are searched once. Two hash tables with linear probing, at most half full. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

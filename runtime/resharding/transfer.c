@@ -32,7 +32,7 @@ void hspmd_transfer_destroy(struct hspmd_transfer *t)
 	errno = saved;
 }
 
-/* A malloc'd copy of `count` elements; NULL stays NULL. *failed: memory was short. */
+/* A malloc'd copy of `count` elements; NULL stays NULL. Sets *failed if memory was short. */
 static void *copy_of(const void *of, int count, size_t size, bool *failed)
 {
 	void *copy = of ? hspmd_calloc((size_t)count, size) : NULL;
@@ -121,7 +121,7 @@ static int held_order(const void *a, const void *b)
 	return (x->device > y->device) - (x->device < y->device);
 }
 
-/* Sorts held. */
+/* Sorts `held`. */
 static int fill_layout(struct hspmd_layout *layout, struct held *held, int count)
 {
 	layout->devices = hspmd_calloc((size_t)count, sizeof *layout->devices);
@@ -168,7 +168,7 @@ static int placed_layout(const struct resolver *r, const struct placement *p, st
 	return rc;
 }
 
-/* *to is blank; what was made so far stays its owner's on failure. */
+/* *to is blank; on failure its owner frees the part made so far. */
 static int copy_step(const struct resolver *r, const struct hspmd_comm_step *from, int last, struct hspmd_comm_step *to)
 {
 	size_t members = (size_t)from->member_count, moves = (size_t)from->move_count;

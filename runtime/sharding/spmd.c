@@ -23,7 +23,7 @@ static int add_split(struct hspmd_annotation *a, int dim, int parts, int64_t uni
 	return 0;
 }
 
-/* Does it say of each of the stage's devices, and of no other, how it lies there? */
+/* Returns true if the annotation covers each of the stage's devices (numbered from 0), and no other. */
 static bool is_over(const struct hspmd_annotation *a, const struct hspmd_spmd_stage *stage)
 {
 	int count = 0;
@@ -34,7 +34,7 @@ static bool is_over(const struct hspmd_annotation *a, const struct hspmd_spmd_st
 	return count == stage->device_count;
 }
 
-/* As the graph's builder said, on the stage's devices. */
+/* The annotation that the graph's builder set, on the stage's devices. */
 static struct hspmd_annotation *annotated(const struct hspmd_tensor *t, const struct hspmd_spmd_stage *stage, struct hspmd_error *err)
 {
 	if (!is_over(t->annotation, stage)) {
@@ -78,7 +78,7 @@ struct hspmd_annotation *hspmd_spmd_parameter(const struct hspmd_tensor *paramet
 	return a;
 }
 
-/* How activations [B, T, ..] lie in a stage when nothing else is said. */
+/* Default layout of activations [B, T, ..] in a stage. */
 static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage, const struct hspmd_shape *shape, bool plain,
                                            struct hspmd_error *err)
 {
@@ -100,7 +100,7 @@ static struct hspmd_annotation *activation(const struct hspmd_spmd_stage *stage,
 
 /* ---- values and nodes */
 
-/* The first stage that these devices run: where parameters and their gradients lie, also for the stages of later rounds (interleaved
+/* The first stage that these devices run: it holds parameters and their gradients, also for the stages of later chunks (interleaved
  * schedules). */
 static int home_of(const struct hspmd_spmd_builder *p, int stage)
 {
@@ -118,7 +118,7 @@ int hspmd_spmd_value(const struct hspmd_spmd *s, int tensor, int stage)
 	return v;
 }
 
-/* A Reshard of `from` to lie as `want` in a stage, or a value that lies so already. Takes want, also on failure. */
+/* Reshards `from` to `want` in a stage, or returns a value that is already laid out so. Takes ownership of want, also on failure. */
 static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotation *want, int stage, int layer, bool backward)
 {
 	struct hspmd_spmd *s = p->s;
@@ -130,7 +130,7 @@ static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotati
 			return v;
 		}
 	if (t->role == HSPMD_TENSOR_INPUT)
-		return hspmd_spmd_add_value(p, tensor, stage, want); /* read as it is wanted */
+		return hspmd_spmd_add_value(p, tensor, stage, want); /* the data reader fills it in this layout */
 	struct hspmd_transfer *transfer =
 	        hspmd_resolve(&t->shape, hspmd_dtype_bytes(t->dtype), s->values[from].annotation, want, p->cost, p->err);
 	if (!transfer) {
@@ -154,7 +154,8 @@ static int reshard(struct hspmd_spmd_builder *p, int from, struct hspmd_annotati
 	return to;
 }
 
-/* Of a tensor's values in a stage the first whose sum is done: what is added to it need not be reduced again. Without one, the first. */
+/* The first of a tensor's values in a stage that is not partial: values added to it need no further reduction. If there is none, the first
+ * value. */
 static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
 {
 	for (int v = s->first_value[tensor]; v >= 0; v = s->values[v].next)
@@ -163,8 +164,8 @@ static int best_value(const struct hspmd_spmd *s, int tensor, int stage)
 	return hspmd_spmd_value(s, tensor, stage);
 }
 
-/* The value of an operator's input in the operator's stage: there already, a parameter or input that starts there, or brought from the
- * stage that made it. */
+/* The value of an operator's input in the operator's stage: an existing one, a new one of a parameter or input, or a reshard from the stage
+ * that computes the tensor. */
 static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int layer, bool backward)
 {
 	const struct hspmd_tensor *t = &p->g->tensors[tensor];
@@ -183,10 +184,10 @@ static int input_value(struct hspmd_spmd_builder *p, int tensor, int stage, int 
 	if (p->s->first_value[tensor] >= 0)
 		return reshard(p, p->s->first_value[tensor], a, stage, layer, backward);
 	hspmd_annotation_destroy(a);
-	return hspmd_fail(p->err, "tensor %s is used before anything makes it", t->name);
+	return hspmd_fail(p->err, "tensor %s is used before an operator outputs it", t->name);
 }
 
-/* Where a stage's first activation is made as a sum, sequence parallelism begins: later operators find it split along the sequence. */
+/* Sequence parallelism begins where a stage's first activation is made as a sum: later operators find it split along the sequence. */
 static int enter_sequence(struct hspmd_spmd_builder *p, int value, int layer)
 {
 	struct hspmd_spmd *s = p->s;
@@ -195,7 +196,7 @@ static int enter_sequence(struct hspmd_spmd_builder *p, int value, int layer)
 	int split = a ? reshard(p, value, a, stage, layer, false) : -1;
 	if (split < 0 || split == value)
 		return split < 0 ? -1 : 0;
-	int *link = &s->first_value[tensor]; /* the first value of a stage is the one that is looked for */
+	int *link = &s->first_value[tensor]; /* lookups take the first value of a stage */
 	while (*link != split)
 		link = &s->values[*link].next;
 	*link = s->values[split].next;
@@ -212,7 +213,7 @@ static void destroy_all(struct hspmd_annotation **list)
 		hspmd_annotation_destroy(list[i]);
 }
 
-/* Describe operator and inputs to the rule; with `values` as they lie. */
+/* Describes the operator and its inputs to the rule; the inputs have the annotations of `values`. */
 static void describe(const struct hspmd_spmd_builder *p, const struct hspmd_op *op, int stage, const int *values,
                      struct hspmd_op_view *view)
 {
@@ -237,7 +238,8 @@ static void describe(const struct hspmd_spmd_builder *p, const struct hspmd_op *
 	}
 }
 
-/* Put the output where the rule said. An accumulator that another operator wrote before keeps its place, which must be the same. */
+/* The value of an output with the annotation that the rule gives. An accumulator that another operator has written keeps its annotation,
+ * which must be the same. */
 static int output_value(struct hspmd_spmd_builder *p, int tensor, int stage, struct hspmd_annotation *a)
 {
 	const struct hspmd_tensor *t = &p->g->tensors[tensor];
@@ -308,7 +310,7 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 		if (op->out[o] < 0)
 			continue;
 		if (!out[o]) {
-			hspmd_fail(p->err, "operator %s says nothing of how its output %d lies", hspmd_opcode_names[op->opcode], o);
+			hspmd_fail(p->err, "the rule of operator %s gives no annotation for output %d", hspmd_opcode_names[op->opcode], o);
 			goto fail;
 		}
 		struct hspmd_annotation *a = ring ? hspmd_ring_attention_output(p, op, o, in, out[o]) : out[o];
@@ -321,7 +323,7 @@ static int emit_op(struct hspmd_spmd_builder *p, size_t number, int stage)
 		goto fail;
 	destroy_all(want);
 	destroy_all(out);
-	return op->opcode == HSPMD_OP_EMBED && p->stages[stage].sequence_parallel ? enter_sequence(p, made[0], op->layer) : 0;
+	return type->begins_sequence && p->stages[stage].sequence_parallel ? enter_sequence(p, made[0], op->layer) : 0;
 fail:
 	destroy_all(want);
 	destroy_all(out);

@@ -22,7 +22,7 @@ static int add_shard(struct shards *s, json_t *shard)
 	return 0;
 }
 
-/* What all wrote, for themselves and for others. */
+/* List the shards that all workers wrote, for themselves and for others. */
 static int list_shards(struct shards *s, json_t *written, struct hspmd_error *err)
 {
 	json_t *one, *kept;
@@ -37,7 +37,7 @@ static int list_shards(struct shards *s, json_t *written, struct hspmd_error *er
 	return 0;
 }
 
-/* Why something is missing: the first thing that went wrong. NULL: nothing did. */
+/* The first error that a worker reported; NULL: none. */
 static const char *first_error(json_t *written)
 {
 	json_t *one, *location;
@@ -72,13 +72,13 @@ json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, struct hspmd_e
 	return result;
 }
 
-/* One checkpoint and who can read which of its shards. */
+/* One checkpoint, and who can read which of its shards. */
 struct seen {
 	struct hspmd_manifest *manifest;
 	json_t *text;  /* borrowed */
 	json_t *files; /* { shard: [addresses] } */
-	json_t *own;   /* those of them that a node has for itself */
-	bool durable;  /* not in memory alone */
+	json_t *own;   /* those of these shards that are in a node's own folder */
+	bool durable;  /* on disk, not in memory only */
 };
 
 struct choice {
@@ -137,14 +137,14 @@ static int add_reader(struct seen *s, const char *file, json_t *reader)
 	return json_array_append(list, reader);
 }
 
-/* The checkpoint that an entry of `found` is of; NULL: nobody has its manifest. */
+/* The checkpoint of an entry of `found`; NULL: no node has its manifest. */
 static struct seen *entry_of(struct choice *c, json_t *one)
 {
 	json_t *at = json_object_get(one, "manifest") ? json_object_get(one, "manifest") : one;
 	return seen_of(c, json_integer_value(json_object_get(at, "step")), json_integer_value(json_object_get(at, "generation")));
 }
 
-/* Every node sees what is shared; it is the last resort, for shards that no node has for itself. */
+/* All nodes see the shared folder. It is the last resort, for shards that are in no node's own folder. */
 static int add_readers(struct choice *c, json_t *found, json_t *readers, bool shared, struct hspmd_error *err)
 {
 	const char *node;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The job controller's judgements about checkpoints, on the messages of common/wire.h. Pure. */
+/* The job controller's decisions about checkpoints, on the messages of common/wire.h. Pure functions. */
 #ifndef HSPMD_STATE_CHECKPOINT_CHOICE_H
 #define HSPMD_STATE_CHECKPOINT_CHOICE_H
 
@@ -9,18 +9,18 @@
 
 #include "common/error.h"
 
-/* The manifest of what all workers wrote (their `written` answers, of which some may tell of errors): what one could not write a copy may
- * stand for. `job` is kept in it. New reference; NULL and err when something is missing. */
+/* The manifest of the shards that all workers wrote (their `checkpoint_written` messages, some of which may report errors). If a worker
+ * could not write its shard, a copy replaces it. `job` is stored in the manifest. New reference; NULL and err if something is missing. */
 json_t *hspmd_manifest_from_reports(json_t *written, json_t *job, struct hspmd_error *err);
 
 struct hspmd_checkpoint_choice {
 	int64_t step;
-	json_t *manifest, *files; /* as `start` wants them; new references */
-	bool durable;             /* it is on some disk */
+	json_t *manifest, *files; /* in the form that `start` has them; new references */
+	bool durable;             /* it is on at least one disk */
 };
 
-/* The newest checkpoint of which everything can be read. found: { node: `checkpoints` of its agent's `found`, or null }; readers: { node:
- * device address that reads its files }. 0; -1 and err: there is none (says what the newest lacks). */
+/* The newest checkpoint of which everything can be read. found: { node: `checkpoints` of its agent's `checkpoint_list`, or null };
+ * readers: { node: address of the device that reads its files }. 0; -1 and err: there is none (says what the newest lacks). */
 int hspmd_checkpoint_choose(json_t *found, json_t *readers, struct hspmd_checkpoint_choice *choice, struct hspmd_error *err);
 
 #endif

@@ -39,7 +39,7 @@ static int add(struct found_list *l, const char *folder, struct hspmd_error *err
 	return 0;
 }
 
-static int look(struct found_list *l, const char *path, int depth, struct hspmd_error *err)
+static int search_folder(struct found_list *l, const char *path, int depth, struct hspmd_error *err)
 {
 	DIR *d = opendir(path);
 	struct dirent *entry;
@@ -58,7 +58,7 @@ static int look(struct found_list *l, const char *path, int depth, struct hspmd_
 		else if (folder && hspmd_checkpoint_parse(entry->d_name, &step, &generation))
 			rv = add(l, child, err);
 		else if (folder && depth > 0)
-			rv = look(l, child, depth - 1, err);
+			rv = search_folder(l, child, depth - 1, err);
 		free(child);
 	}
 	closedir(d);
@@ -99,7 +99,7 @@ int hspmd_checkpoint_list(const char *path, int depth, struct hspmd_listed_check
 	char *manifest = hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, path);
 	int rv = manifest ? 0 : hspmd_fail_memory(err, "listing checkpoints");
 	if (!rv)
-		rv = access(manifest, F_OK) ? look(&l, path, depth, err) : add(&l, path, err);
+		rv = access(manifest, F_OK) ? search_folder(&l, path, depth, err) : add(&l, path, err);
 	free(manifest);
 	if (rv) {
 		hspmd_checkpoint_list_free(l.items, (int)l.count);

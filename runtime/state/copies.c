@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shards on other nodes' disks. Each worker sends its image piece by piece to those who keep a copy, and writes what it receives from
- * others as it comes, so that a copy costs a few buffers and no second image. Sums of the pieces follow at the end: only a copy that agrees
- * with them is given its name. */
+/* Copies of shards on other nodes. Each worker sends its image piece by piece to the workers that keep a copy, and writes what it
+ * receives from others as it arrives, so that a copy costs a few buffers and no second image. Checksums of the pieces follow at the end:
+ * a copy gets its name only if it agrees with them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -12,32 +12,32 @@
 #include "common/json.h"
 #include "runtime/state/state_internal.h"
 
-/* A message, and how many of a pair may be on their way. */
+/* Size of a message, and number of messages in transit per pair. */
 #define PIECE ((size_t)8 << 20)
 #define WINDOW 2
 
 enum { TAG_OFFER = 1, TAG_PIECE, TAG_SUMS };
 
-/* What comes first. */
+/* The first message. */
 struct offer {
 	uint64_t bytes;
 	int64_t step, generation;
 	char file[232];
 };
 
-/* What comes from one worker. */
+/* The data received from one worker. */
 struct source {
 	int rank;
 	struct offer offer;
 	struct hspmd_request *request[WINDOW];
 	char *piece[WINDOW];
-	uint64_t *sums, *told; /* of the pieces: as they came, and as they should be */
+	uint64_t *sums, *expected_sums; /* checksums of the pieces: computed and received */
 	size_t pieces, posted;
 	struct hspmd_atomic_file store;
-	bool open;              /* the store; a disk that fails does not end the receiving, for the sender waits for it */
+	bool open;              /* the file is open; if the disk fails, receiving continues, because the sender waits for it */
 	bool declined;          /* it is not kept */
-	bool lost, whole;       /* nothing more comes; all has come and agrees */
-	struct hspmd_error err; /* what went wrong first */
+	bool lost, complete;    /* lost: nothing more arrives; complete: everything has arrived and agrees */
+	struct hspmd_error err; /* the first error */
 };
 
 struct target {
@@ -46,9 +46,9 @@ struct target {
 	bool lost;
 };
 
-/* Memory that messages use. After a failure it belongs to the transport, as messages that were given up may still be in it. */
+/* Memory that messages use. After a failure the transport owns it, because abandoned messages may still use it. */
 struct block {
-	struct hspmd_deferred_free kept;
+	struct hspmd_deferred_free deferred;
 	struct block *next;
 };
 
@@ -67,18 +67,18 @@ struct run {
 	struct hspmd_error err; /* the first failure of any copy */
 };
 
-/* ---- who */
+/* ---- choice of keepers */
 
-/* Choosing keepers, one shard after the other. */
+/* Keepers are chosen one shard after the other. */
 struct choice {
 	const struct hspmd_losses *losses;
 	const struct hspmd_copy_worker *w;
 	int workers;
-	uint64_t *of_node, *of_worker; /* that are kept there for others */
-	int *nodes;                    /* room for all nodes */
+	uint64_t *of_node, *of_worker; /* bytes kept for others, by node and by worker */
+	int *nodes;                    /* space for all nodes */
 };
 
-/* What the parts of a shard lack that lie on nodes of their own, on those of the `count` keepers chosen so far and on node `more` (-1:
+/* What the parts of a shard lack (hspmd_losses_lack) on their own nodes, those of the `count` keepers chosen so far, and node `more` (-1:
  * none). */
 static long lack(const struct choice *c, int self, const int *chosen, int count, int more)
 {
@@ -99,8 +99,9 @@ static long lack(const struct choice *c, int self, const int *chosen, int count,
 	return sum;
 }
 
-/* Of the workers that may keep one more copy: on the node that most is won by, of such the one that keeps least, and there the worker that
- * keeps least; of equals the first after `self`, so that they spread. -1: nothing lacks, or nobody can help. */
+/* Choose the next keeper, among workers that may keep one more copy: on the node that helps most, among these the node that keeps fewest
+ * bytes, and there the worker that keeps fewest; among equals the first after `self`, which spreads copies. -1: nothing is missing, or
+ * no worker helps. */
 static int keeper(const struct choice *c, int self, const int *chosen, int count)
 {
 	long now = lack(c, self, chosen, count, -1), least = now;
@@ -161,13 +162,13 @@ int hspmd_copies_assign(const struct hspmd_losses *losses, const struct hspmd_co
 
 /* ---- memory */
 
-static void *room(struct run *r, size_t bytes)
+static void *allocate(struct run *r, size_t bytes)
 {
-	size_t whole = HSPMD_IMAGE_ALIGN + (bytes + HSPMD_IMAGE_ALIGN - 1) / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
-	struct block *b = aligned_alloc(HSPMD_IMAGE_ALIGN, whole);
+	size_t block_bytes = HSPMD_IMAGE_ALIGN + (bytes + HSPMD_IMAGE_ALIGN - 1) / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
+	struct block *b = aligned_alloc(HSPMD_IMAGE_ALIGN, block_bytes);
 	if (!b)
 		return NULL;
-	memset(b, 0, bytes > PIECE / 2 ? sizeof *b : whole);
+	memset(b, 0, bytes > PIECE / 2 ? sizeof *b : block_bytes);
 	b->next = r->blocks;
 	r->blocks = b;
 	return (char *)b + HSPMD_IMAGE_ALIGN;
@@ -178,7 +179,7 @@ static void end_run(struct run *r, bool failed)
 	while (r->blocks) {
 		struct block *next = r->blocks->next;
 		if (failed)
-			hspmd_transport_free_on_close(r->t, &r->blocks->kept);
+			hspmd_transport_free_on_close(r->t, &r->blocks->deferred);
 		else
 			free(r->blocks);
 		r->blocks = next;
@@ -199,7 +200,7 @@ static size_t piece_bytes(uint64_t bytes, size_t piece)
 
 /* ---- receiving */
 
-static void lose(struct run *r, struct source *s)
+static void fail_source(struct run *r, struct source *s)
 {
 	s->lost = true;
 	if (s->open)
@@ -227,7 +228,7 @@ static int post(struct run *r, struct source *s)
 	return receive(r, s, TAG_PIECE, s->piece[number % WINDOW], piece_bytes(s->offer.bytes, number), number % WINDOW);
 }
 
-static int take_offer(struct run *r, struct source *s)
+static int receive_offer(struct run *r, struct source *s)
 {
 	struct offer *o = &s->offer;
 	if (wait_for(r, s, 0))
@@ -237,11 +238,11 @@ static int take_offer(struct run *r, struct source *s)
 	    strchr(o->file, '/') || *o->file == '.')
 		return hspmd_fail(&s->err, "rank %d offers a shard of another checkpoint", s->rank);
 	s->pieces = piece_count(o->bytes);
-	s->sums = room(r, s->pieces * sizeof *s->sums);
-	s->told = room(r, s->pieces * sizeof *s->told);
+	s->sums = allocate(r, s->pieces * sizeof *s->sums);
+	s->expected_sums = allocate(r, s->pieces * sizeof *s->expected_sums);
 	for (int i = 0; i < WINDOW; i++)
-		s->piece[i] = room(r, PIECE);
-	if (!s->sums || !s->told || !s->piece[0] || !s->piece[1])
+		s->piece[i] = allocate(r, PIECE);
+	if (!s->sums || !s->expected_sums || !s->piece[0] || !s->piece[1])
 		return hspmd_fail_memory(&s->err, "keeping a copy");
 	s->open = !s->declined && !hspmd_atomic_file_open(&s->store, r->folder, o->file, o->bytes, &s->err);
 	for (int i = 0; i < WINDOW; i++)
@@ -250,7 +251,7 @@ static int take_offer(struct run *r, struct source *s)
 	return 0;
 }
 
-static int take_piece(struct run *r, struct source *s, size_t number)
+static int receive_piece(struct run *r, struct source *s, size_t number)
 {
 	size_t slot = number % WINDOW, bytes = piece_bytes(s->offer.bytes, number);
 	if (wait_for(r, s, slot))
@@ -263,36 +264,36 @@ static int take_piece(struct run *r, struct source *s, size_t number)
 	return post(r, s);
 }
 
-static int take_sums(struct run *r, struct source *s)
+static int check_sums(struct run *r, struct source *s)
 {
-	size_t bytes = s->pieces * sizeof *s->told;
-	if (receive(r, s, TAG_SUMS, s->told, bytes, 0) || wait_for(r, s, 0))
+	size_t bytes = s->pieces * sizeof *s->expected_sums;
+	if (receive(r, s, TAG_SUMS, s->expected_sums, bytes, 0) || wait_for(r, s, 0))
 		return -1;
-	if (s->open && memcmp(s->told, s->sums, bytes))
+	if (s->open && memcmp(s->expected_sums, s->sums, bytes))
 		return hspmd_fail(&s->err, "the copy of %s arrived damaged", s->offer.file);
 	if (s->declined)
 		return 0;
 	if (!s->open)
-		return -1; /* the disk's failure was told */
+		return -1; /* the disk's failure was logged */
 	s->open = false;
 	return hspmd_atomic_file_close(&s->store, true, &s->err);
 }
 
-/* Message `number`; false: there is none any more. */
+/* Receive message `number`; false: there are no more. */
 static bool receive_step(struct run *r, struct source *s, size_t number)
 {
 	int rv;
-	if (s->lost || s->whole)
+	if (s->lost || s->complete)
 		return false;
 	if (!number)
-		rv = take_offer(r, s);
+		rv = receive_offer(r, s);
 	else if (number <= s->pieces)
-		rv = take_piece(r, s, number - 1);
+		rv = receive_piece(r, s, number - 1);
 	else
-		rv = take_sums(r, s);
-	s->whole = !rv && number > s->pieces && number;
+		rv = check_sums(r, s);
+	s->complete = !rv && number > s->pieces && number;
 	if (rv)
-		lose(r, s);
+		fail_source(r, s);
 	return true;
 }
 
@@ -331,7 +332,7 @@ static bool send_step(struct run *r, struct target *to, size_t number)
 	return true;
 }
 
-/* ---- the whole */
+/* ---- the exchange */
 
 static int prepare(struct run *r, const char *file, int64_t step, int64_t generation)
 {
@@ -343,9 +344,9 @@ static int prepare(struct run *r, const char *file, int64_t step, int64_t genera
 	r->folder = hspmd_checkpoint_make_folder(c->location, step, generation, &r->err);
 	if (!r->folder)
 		return -1;
-	r->sums = room(r, r->pieces * sizeof *r->sums);
-	r->sources = room(r, (size_t)c->from_count * sizeof *r->sources);
-	r->targets = room(r, (size_t)c->to_count * sizeof *r->targets);
+	r->sums = allocate(r, r->pieces * sizeof *r->sums);
+	r->sources = allocate(r, (size_t)c->from_count * sizeof *r->sources);
+	r->targets = allocate(r, (size_t)c->to_count * sizeof *r->targets);
 	if (!r->sums || !r->sources || !r->targets)
 		return hspmd_fail_memory(&r->err, "making copies");
 	for (size_t i = 0; i < r->pieces; i++)
@@ -364,8 +365,8 @@ static int prepare(struct run *r, const char *file, int64_t step, int64_t genera
 	return 0;
 }
 
-/* One message each way after the other, sends first: with everybody doing so, nobody waits for one who waits. A pair that breaks ends
- * alone. */
+/* Alternate one message in each direction, sends first: if all workers do so, there is no circular wait. A pair that fails does not
+ * affect others. */
 static void exchange(struct run *r)
 {
 	bool more = true;
@@ -404,15 +405,15 @@ static json_t *describe(const struct run *r, const struct source *s, struct hspm
 	return shard;
 }
 
-static json_t *list_kept(struct run *r)
+static json_t *list_stored(struct run *r)
 {
 	json_t *kept = json_array();
 	for (int i = 0; kept && r->sources && i < r->c->from_count; i++) {
 		struct hspmd_error err;
 		if (r->sources[i].declined)
 			continue;
-		json_t *shard = r->sources[i].whole ? describe(r, &r->sources[i], &err) : NULL;
-		if (r->sources[i].whole && (!shard || json_array_append_new(kept, shard)) && !r->err.text[0])
+		json_t *shard = r->sources[i].complete ? describe(r, &r->sources[i], &err) : NULL;
+		if (r->sources[i].complete && (!shard || json_array_append_new(kept, shard)) && !r->err.text[0])
 			r->err = err;
 	}
 	return kept;
@@ -424,19 +425,19 @@ int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_
 	struct run *r = NULL;
 	struct run first = { .c = c, .t = c->transport, .image = image, .node = node };
 	*kept = NULL;
-	/* The offer lies in it: it is memory that messages use. */
-	r = room(&first, sizeof *r);
+	/* The offer is in it: memory that messages use. */
+	r = allocate(&first, sizeof *r);
 	if (!r)
 		return hspmd_fail_memory(err, "making copies");
 	*r = first;
 	if (!prepare(r, file, step, generation)) {
 		exchange(r);
-		*kept = list_kept(r);
+		*kept = list_stored(r);
 	}
 	bool failed = r->err.text[0] != '\0';
 	if (failed && err)
 		*err = r->err;
-	struct run last = *r; /* r goes with the blocks */
+	struct run last = *r; /* r is freed with the blocks */
 	end_run(&last, failed);
 	return failed ? -1 : 0;
 }

@@ -18,10 +18,10 @@
 
 #define FILE_MAX UINT64_C(5000000000)
 
-/* A tensor of the files, and where it comes from. */
+/* A tensor of the files, and its source. */
 struct item {
-	char *name;         /* there */
-	const char *tensor; /* here */
+	char *name;         /* in the file */
+	const char *tensor; /* in the checkpoint */
 	struct hspmd_shape shape;
 	struct hspmd_box box;
 	int file;
@@ -31,7 +31,7 @@ struct export
 {
 	struct hspmd_reader *r;
 	const struct hspmd_export_options *how;
-	size_t element; /* bytes */
+	size_t element; /* bytes per element */
 	struct item *items;
 	size_t count, capacity;
 	int files;
@@ -54,7 +54,7 @@ static int add_item(struct export *x, char *name, const char *tensor, const stru
 	return 0;
 }
 
-/* A tensor whole, or its experts one by one. */
+/* Add a tensor, or the experts of a stack one by one. */
 static int add_tensor(struct export *x, const struct hspmd_extent *e, struct hspmd_error *err)
 {
 	struct hspmd_box box = hspmd_box_full(&e->shape);
@@ -113,7 +113,7 @@ static char *file_name(const struct export *x, int file)
 	return x->files == 1 ? strdup("model.safetensors") : hspmd_asprintf("model-%05d-of-%05d.safetensors", file + 1, x->files);
 }
 
-/* The head of one file, at its beginning. */
+/* Write the header at the beginning of a file. */
 static int write_head(const struct export *x, int fd, int file, const char *path, struct hspmd_error *err)
 {
 	struct hspmd_safetensor *t = hspmd_calloc(x->count, sizeof *t);
@@ -235,7 +235,7 @@ int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m,
 
 /* ---- import */
 
-/* Tensors [first, end) with their moments as one shard. */
+/* Write tensors [first, end) with their moments as one shard. */
 static int import_shard(struct hspmd_weights *w, const struct hspmd_import_tensor *tensors, size_t first, size_t end, const char *location,
                         size_t number, json_t **shard, struct hspmd_error *err)
 {

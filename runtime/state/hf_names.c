@@ -26,7 +26,7 @@ char *hspmd_hf_expert_name(const char *name, int64_t expert)
 	return hspmd_asprintf("%.*s%lld.%s", (int)(rest - name), name, (long long)expert, rest);
 }
 
-/* The last two dimensions as one. */
+/* Join the last two dimensions. */
 struct hspmd_shape hspmd_hf_shape(const char *name, const struct hspmd_shape *shape)
 {
 	struct hspmd_shape s = *shape;

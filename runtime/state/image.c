@@ -11,7 +11,7 @@
 #include "runtime/state/safetensors.h"
 #include "runtime/state/state_internal.h"
 
-/* The extents' own description, with what is known of their sums. */
+/* The extents as JSON text, with the checksums known so far. */
 static char *extents_text(const struct hspmd_image *im)
 {
 	json_t *list = json_array();
@@ -33,7 +33,7 @@ static char *extents_text(const struct hspmd_image *im)
 	return text;
 }
 
-/* The header as it is with the sums known so far; its length does not depend on them. */
+/* The header with the checksums known so far; its length does not depend on them. */
 static char *make_head(const struct hspmd_image *im, size_t *bytes, struct hspmd_error *err)
 {
 	struct hspmd_safetensor *t = hspmd_calloc(im->extent_count, sizeof *t);
@@ -106,7 +106,7 @@ int hspmd_image_layout(struct hspmd_image *im, const struct hspmd_state_slice *s
 		im->extents[i].offset = bytes;
 		bytes += im->extents[i].bytes;
 	}
-	/* In huge pages: the first copy into fresh memory holds training up, and most of it would be page faults. */
+	/* In huge pages: the first copy into new memory delays training, mostly by page faults. */
 	const size_t huge = 2u << 20, align = bytes > huge ? huge : HSPMD_IMAGE_ALIGN;
 	size_t room = (bytes + align - 1) / align * align;
 	if (room > im->capacity) {
@@ -123,7 +123,7 @@ int hspmd_image_layout(struct hspmd_image *im, const struct hspmd_state_slice *s
 	return 0;
 }
 
-/* memcpy, but what was in the caches stays there: nobody reads `to` soon, and training goes on beside. */
+/* memcpy that keeps the caches' contents: `to` is not read soon, and training runs meanwhile. */
 static void copy_past_caches(char *to, const char *from, size_t bytes)
 {
 #ifdef __SSE2__
@@ -180,7 +180,7 @@ int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **exte
 	for (int i = 0; i < 8 && bytes >= 8; i++)
 		length |= (uint64_t)p[i] << 8 * i;
 	if (bytes < 8 || length > bytes - 8)
-		return hspmd_fail(err, "what came is not a shard");
+		return hspmd_fail(err, "the received data is not a shard");
 	if (hspmd_shard_header_parse((const char *)p + 8, length, bytes, "shard", &head, err))
 		return -1;
 	int rv = 0;

@@ -114,7 +114,7 @@ static int by_offset(const void *a, const void *b)
 	return (*x)->offset < (*y)->offset ? -1 : (*x)->offset > (*y)->offset;
 }
 
-/* No byte of a file belongs to two extents. */
+/* Check that no byte of a file belongs to two extents. */
 static int check_apart(const struct hspmd_json *at, const struct hspmd_extent *e, int count)
 {
 	const struct hspmd_extent **order = hspmd_calloc((size_t)count, sizeof *order);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmd-checkpoint-1: what a checkpoint consists of. Plain data and pure functions, for workers and the controller alike.
+/* hspmd-checkpoint-1: the contents of a checkpoint. Plain data and pure functions, for workers and the controller alike.
  *
- * A checkpoint is a set of shard files (safetensors; one a worker and checkpoint, named after the worker, "n0-1.safetensors") and a
- * manifest that lists every extent in them. Its folder is named by hspmd_checkpoint_name() and lies in a place: a node's own folder (the
- * job's checkpoint.local with the node's name appended) or the shared one. A checkpoint exists from the moment its manifest is in one of
- * these folders (DESIGN law 4); a shard that lies in several places is the same bytes everywhere.
+ * A checkpoint is a set of shard files (safetensors; one per worker and checkpoint, named after the worker, "n0-1.safetensors") and a
+ * manifest that lists every extent in them. Its folder is named by hspmd_checkpoint_name() and is in a location: a node's own folder
+ * (the job's checkpoint.local with the node's name appended) or the shared one. A checkpoint exists as soon as its manifest is in one of
+ * these folders (doc/design.md, law 4). A shard in several locations has the same bytes in all of them.
  *
  *   { "format": "hspmd-checkpoint-1", "step": 120, "generation": 3, "time": 1790000000.1, "job": { ... },
  *     "shards": [ { "file": "n0-1.safetensors", "bytes": 4096, "nodes": ["n0", "n1"], "extents": [
  *        { "tensor": "wte.weight", "kind": "param", "dtype": "F32", "shape": [256, 64], "lo": [0, 0], "hi": [128, 64],
  *          "offset": 4096, "bytes": 32768, "xxh3": "0123456789abcdef" } ] } ] }
  *
- * `offset` is from the start of the file. `xxh3` is the XXH3-64 of the extent's block sums: of the 8-byte little-endian XXH3-64 of each
- * HSPMD_BLOCK_BYTES of it, in order (the last block may be shorter). The block sums stand in the shard's own header, so that reading a
- * slice checks the blocks it touches and nothing else. */
+ * `offset` is relative to the start of the file. `xxh3` is the XXH3-64 of the extent's block checksums, in order: the 8-byte
+ * little-endian XXH3-64 of each HSPMD_BLOCK_BYTES of the extent (the last block may be shorter). The block checksums are in the shard's
+ * own header, so that reading a slice checks only the blocks that it reads. */
 #ifndef HSPMD_STATE_MANIFEST_H
 #define HSPMD_STATE_MANIFEST_H
 
@@ -35,8 +35,8 @@ struct hspmd_extent {
 	char *tensor;
 	enum hspmd_state_kind kind;
 	enum hspmd_dtype dtype;
-	struct hspmd_shape shape; /* of the whole tensor */
-	struct hspmd_box box;     /* what of it lies here, packed row-major */
+	struct hspmd_shape shape; /* of the full tensor */
+	struct hspmd_box box;     /* the part of the tensor in this extent, packed row-major */
 	int shard;
 	uint64_t offset, bytes, xxh3;
 };
@@ -45,43 +45,47 @@ struct hspmd_shard {
 	char *file;
 	uint64_t bytes; /* of the file */
 	int node_count;
-	char **nodes;                   /* those that said they hold it, writer first */
-	int first_extent, extent_count; /* run in extents */
+	char **nodes;                   /* the nodes that reported to have it, the writer first */
+	int first_extent, extent_count; /* range in `extents` */
 };
 
 struct hspmd_manifest {
-	int64_t step; /* steps done: training goes on with this one */
+	int64_t step; /* number of steps done, which is the number of the next step */
 	int64_t generation;
 	double time;
-	json_t *job; /* an object the controller keeps here: seed, position in the data, plan, model, metrics so far; not looked into */
+	json_t *job; /* an object that the controller stores here: seed, position in the data, plan, model, metrics so far; not parsed
+	              * here */
 	int shard_count, extent_count;
 	struct hspmd_shard *shards;
 	struct hspmd_extent *extents;
 };
 
-/* Strict: boxes inside shapes, extents inside files and apart from one another, sizes that fit the dtype, file names without '/'. */
+/* Parse strictly: boxes must be inside their shapes, extents inside their files and disjoint, sizes must fit the dtype, file names must
+ * not contain '/'. */
 struct hspmd_manifest *hspmd_manifest_from_json(const json_t *value, const char *name, struct hspmd_error *err);
 struct hspmd_manifest *hspmd_manifest_read(const char *path, struct hspmd_error *err);
 json_t *hspmd_manifest_to_json(const struct hspmd_manifest *m); /* NULL: memory */
 void hspmd_manifest_destroy(struct hspmd_manifest *m);
 
-/* Put together what the workers reported (the shard objects of hspmd_writer_result; one file from several nodes is one shard with several
- * nodes). NULL and err when they disagree, or some part of a tensor of some kind is in none: nothing partial is ever made a checkpoint. */
+/* Assemble the manifest from the workers' reports (the shard objects of hspmd_writer_result; one file from several nodes is one shard
+ * with several nodes). NULL and err if they contradict each other, or if a part of a tensor is missing: a partial checkpoint is never
+ * committed. */
 struct hspmd_manifest *hspmd_manifest_assemble(int64_t step, int64_t generation, json_t *job, json_t *const *shards, size_t count,
                                                struct hspmd_error *err);
 
-/* May this shard of manifest number `manifest` be read by somebody? */
+/* Returns true if some device can read this shard of manifest number `manifest`. */
 typedef bool hspmd_reachable(void *context, int manifest, const struct hspmd_shard *shard);
 
-/* Is all of every tensor in reachable shards? 0, or -1 and err names the first part that is not and the file it was in, not the step. */
+/* Checks that reachable shards contain all of every tensor. 0; or -1, and err names the first missing part and its file, but not the
+ * step. */
 int hspmd_manifest_covered(const struct hspmd_manifest *m, int number, hspmd_reachable *reachable, void *context, struct hspmd_error *err);
-/* The newest (step, then generation) that is covered: its index, or -1 and err says what the newest lacks. */
+/* Returns the index of the newest covered manifest (by step, then generation); or -1, and err says what the newest lacks. */
 int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int count, hspmd_reachable *reachable, void *context,
                           struct hspmd_error *err);
 
 /* "step-0000000120-g3" into buf; returns buf. */
 const char *hspmd_checkpoint_name(int64_t step, int64_t generation, char *buf, size_t size);
-/* The reverse; false when it is no such name. */
+/* Parse such a name; returns false if it is another name. */
 bool hspmd_checkpoint_parse(const char *name, int64_t *step, int64_t *generation);
 
 #endif

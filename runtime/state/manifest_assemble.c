@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what workers reported to a manifest, and from manifests to the one to go on from. */
+/* Assembles a manifest from workers' reports, and chooses the manifest to continue from. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,18 +16,18 @@ static int by_tensor(const void *a, const void *b)
 	int names = strcmp(x->tensor, y->tensor);
 	if (names || x->kind != y->kind)
 		return names ? names : (int)x->kind - (int)y->kind;
-	/* Equal boxes next to one another. */
+	/* Sorts equal boxes next to each other. */
 	int boxes = memcmp(x->box.lo, y->box.lo, sizeof x->box.lo);
 	return boxes ? boxes : memcmp(x->box.hi, y->box.hi, sizeof x->box.hi);
 }
 
-/* What of a tensor is still to be found: disjoint boxes. */
+/* The parts of a tensor that are not yet found, as disjoint boxes. */
 struct rest {
 	struct hspmd_box *boxes;
 	size_t count, capacity;
 };
 
-static int take_away(struct rest *r, const struct hspmd_box *box, struct hspmd_error *err)
+static int subtract(struct rest *r, const struct hspmd_box *box, struct hspmd_error *err)
 {
 	size_t before = r->count, left = 0;
 	for (size_t i = 0; i < before; i++) {
@@ -48,7 +48,7 @@ static int take_away(struct rest *r, const struct hspmd_box *box, struct hspmd_e
 	return 0;
 }
 
-/* Does an unreachable extent of the run hold this place? Names its file. */
+/* The file of an unreachable extent of the run that contains this box; NULL if there is none. */
 static const char *file_of(const struct hspmd_manifest *m, const struct hspmd_extent **run, size_t count, const struct hspmd_box *box)
 {
 	struct hspmd_box common;
@@ -58,7 +58,7 @@ static const char *file_of(const struct hspmd_manifest *m, const struct hspmd_ex
 	return NULL;
 }
 
-/* All extents of one tensor and kind. */
+/* Check all extents of one tensor and kind. */
 static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run, size_t count, const bool *there, struct rest *r,
                  struct hspmd_error *err)
 {
@@ -67,7 +67,7 @@ static int cover(const struct hspmd_manifest *m, const struct hspmd_extent **run
 		return hspmd_fail_memory(err, "looking through a checkpoint");
 	r->boxes[r->count++] = hspmd_box_full(&run[0]->shape);
 	for (size_t i = 0; i < count && r->count; i++)
-		if (there[run[i]->shard] && take_away(r, &run[i]->box, err))
+		if (there[run[i]->shard] && subtract(r, &run[i]->box, err))
 			return -1;
 	if (!r->count)
 		return 0;
@@ -94,7 +94,7 @@ static int cover_all(const struct hspmd_manifest *m, const struct hspmd_extent *
 		for (end = first + 1;
 		     end < count && !strcmp(order[end]->tensor, order[first]->tensor) && order[end]->kind == order[first]->kind; end++)
 			if (!same_form(order[end], order[first]))
-				rv = hspmd_fail(err, "%s has two shapes or types", order[end]->tensor);
+				rv = hspmd_fail(err, "%s has different shapes or types", order[end]->tensor);
 		if (!rv)
 			rv = cover(m, order + first, end - first, there, &r, err);
 	}
@@ -145,7 +145,7 @@ int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int cou
 			chosen = best;
 			break;
 		}
-		/* The newest one's lack is what a user wants to know. */
+		/* Users need to know what the newest checkpoint lacks. */
 		if (!round && err) {
 			*err = why;
 			hspmd_error_prefix(err, "step %" PRId64, manifests[best]->step);
@@ -159,7 +159,7 @@ int hspmd_manifest_choose(const struct hspmd_manifest *const *manifests, int cou
 
 /* ---- assembling */
 
-/* The same file from another node must have the same content; its nodes are added. */
+/* The same file from another node must have the same content; adds its nodes. */
 static int join(json_t *have, json_t *more, struct hspmd_error *err)
 {
 	const char *file = json_string_value(json_object_get(more, "file"));
@@ -185,7 +185,7 @@ static int add_shard(json_t *list, json_t *by_file, json_t *shard, struct hspmd_
 	json_t *have = json_object_get(by_file, file);
 	if (have)
 		return join(have, shard, err);
-	/* A copy, as its list of nodes may grow. */
+	/* A copy, because its list of nodes may grow. */
 	json_t *copy = json_copy(shard), *nodes = json_copy(json_object_get(shard, "nodes"));
 	int bad = !copy || !nodes || json_object_set_new(copy, "nodes", nodes);
 	bad |= json_array_append(list, copy);

@@ -23,7 +23,7 @@
 #define MAGIC "hspmd-persist-1"
 #define PAGE ((size_t)4096)
 #define UNDO_BYTES (HSPMD_PERSISTENT_PARTS * HSPMD_PERSISTENT_BLOCK)
-#define MUCH ((size_t)16 << 20) /* giving so many bytes back takes milliseconds */
+#define MUCH ((size_t)16 << 20) /* freeing this many bytes takes milliseconds */
 
 enum { COMPUTING, READY, UPDATING, PHASES };
 
@@ -32,14 +32,15 @@ struct totals {
 	double sum[HSPMD_PERSISTENT_TOTALS];
 };
 
-/* The file's beginning; then the text, the undo log and the data. */
+/* The beginning of the file; followed by the text, the undo log and the data. */
 struct record {
 	char magic[16];
 	uint64_t layout, text_bytes, data_at, bytes;
-	_Atomic uint64_t whole;    /* the data are a state */
-	_Atomic uint64_t phase;    /* PHASES * step + phase */
-	_Atomic uint64_t progress; /* of the update: 2 * block, and 1 while its undo is good and it may be half changed */
-	struct totals recent[HSPMD_PERSISTENT_RECENT]; /* by step; that of one UPDATING is there before it is */
+	_Atomic uint64_t whole; /* the data are a complete state */
+	_Atomic uint64_t phase; /* PHASES * step + phase */
+	_Atomic uint64_t
+	        progress; /* of the update: 2 * block, plus 1 while the block's undo data are valid and the block may be partly changed */
+	struct totals recent[HSPMD_PERSISTENT_RECENT]; /* by step; an entry is written before its step is UPDATING */
 };
 
 struct hspmd_persistent {
@@ -50,14 +51,14 @@ struct hspmd_persistent {
 	char *folder, *name, *path;
 };
 
-static size_t whole_pages(size_t bytes)
+static size_t round_to_pages(size_t bytes)
 {
 	return (bytes + PAGE - 1) / PAGE * PAGE;
 }
 
 size_t hspmd_persistent_overhead(const char *text)
 {
-	return whole_pages(sizeof(struct record) + strlen(text) + 1) + UNDO_BYTES;
+	return round_to_pages(sizeof(struct record) + strlen(text) + 1) + UNDO_BYTES;
 }
 
 /* ---- files */
@@ -92,7 +93,7 @@ static void *let_go(void *of)
 	return NULL;
 }
 
-/* Giving back a gigabyte takes as long as copying it: nobody waits for that. */
+/* Freeing a gigabyte takes as long as copying it, so a thread does that. */
 void hspmd_persistent_close(struct hspmd_persistent *l, bool keep)
 {
 	pthread_attr_t alone;
@@ -117,7 +118,7 @@ static int map(struct hspmd_persistent *l, size_t bytes, struct hspmd_error *err
 	if (at == MAP_FAILED)
 		return hspmd_fail_errno(err, "%s: %zu bytes", l->path, bytes);
 #ifdef MADV_HUGEPAGE
-	madvise(at, bytes, MADV_HUGEPAGE); /* where the system lets tmpfs have them */
+	madvise(at, bytes, MADV_HUGEPAGE); /* if the system allows huge pages in tmpfs */
 #endif
 	l->record = at;
 	l->mapped = bytes;
@@ -130,7 +131,7 @@ static void point(struct hspmd_persistent *l)
 	l->undo = l->data - UNDO_BYTES;
 }
 
-/* All of it now: a tmpfs that is full tells it here, and not by a signal in the middle of a step. */
+/* Allocate everything now, so that a full tmpfs is an error here and not a signal in the middle of a step. */
 static int reserve(struct hspmd_persistent *l, size_t bytes, struct hspmd_error *err)
 {
 	l->fd = open(l->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -147,8 +148,8 @@ static int reserve(struct hspmd_persistent *l, size_t bytes, struct hspmd_error 
 	if (map(l, bytes, err))
 		return -1;
 #ifdef MADV_POPULATE_WRITE
-	madvise(l->record, bytes,
-	        MADV_POPULATE_WRITE); /* else every page is looked up when it is first written: where that matters, nothing trains */
+	madvise(l->record, bytes, MADV_POPULATE_WRITE); /* otherwise every page is mapped when it is first written; no training that matters
+	                                                   runs on systems without it */
 #endif
 	return 0;
 }
@@ -161,7 +162,7 @@ struct hspmd_persistent *hspmd_persistent_create(const struct hspmd_persistent_s
 		return NULL;
 	}
 	struct hspmd_persistent *l = make(spec->folder, spec->name, spec->generation, err);
-	if (l && reserve(l, head + whole_pages(spec->bytes), err)) {
+	if (l && reserve(l, head + round_to_pages(spec->bytes), err)) {
 		hspmd_persistent_close(l, false);
 		return NULL;
 	}
@@ -180,7 +181,7 @@ struct hspmd_persistent *hspmd_persistent_create(const struct hspmd_persistent_s
 	return l;
 }
 
-/* The generation of a file of `name`; -1: it is none. */
+/* The generation of a file of `name`; -1: another file. */
 static int64_t generation_of(const char *file, const char *name)
 {
 	size_t n = strlen(name);
@@ -211,25 +212,25 @@ static int check(const struct hspmd_persistent *l, struct hspmd_error *err)
 	if (memcmp(r->magic, MAGIC, sizeof MAGIC) || r->data_at % PAGE || r->data_at > l->mapped || r->data_at < sizeof *r + UNDO_BYTES ||
 	    r->bytes > l->mapped - r->data_at || !r->text_bytes || r->text_bytes > r->data_at - sizeof *r - UNDO_BYTES ||
 	    ((const char *)(r + 1))[r->text_bytes - 1])
-		return hspmd_fail(err, "%s: not what a worker left", l->path);
-	return atomic_load(&r->whole) ? 0 : hspmd_fail(err, "%s: the state in it was not whole yet", l->path);
+		return hspmd_fail(err, "%s: not the memory of a worker", l->path);
+	return atomic_load(&r->whole) ? 0 : hspmd_fail(err, "%s: its state was not complete yet", l->path);
 }
 
-static int take(struct hspmd_persistent *l, double wait_s, struct hspmd_error *err)
+static int open_locked(struct hspmd_persistent *l, double wait_s, struct hspmd_error *err)
 {
 	struct stat st;
 	l->fd = open(l->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
 	if (l->fd < 0 || fstat(l->fd, &st))
 		return hspmd_fail_errno(err, "%s", l->path);
 	if (!S_ISREG(st.st_mode) || (size_t)st.st_size < sizeof(struct record))
-		return hspmd_fail(err, "%s: not what a worker left", l->path);
+		return hspmd_fail(err, "%s: not the memory of a worker", l->path);
 	if (lock(l, wait_s, err) || map(l, (size_t)st.st_size, err) || check(l, err))
 		return -1;
 	point(l);
 	return 0;
 }
 
-/* The highest generation below `below` of which there is a file; -1: none. */
+/* The highest generation below `below` that has a file; -1: none. */
 static int64_t newest_below(const char *folder, const char *name, int64_t below)
 {
 	int64_t best = -1;
@@ -245,12 +246,12 @@ static int64_t newest_below(const char *folder, const char *name, int64_t below)
 
 struct hspmd_persistent *hspmd_persistent_open(const char *folder, const char *name, double wait_s, struct hspmd_error *err)
 {
-	hspmd_fail(err, "%s: nothing of %s is there", folder, name);
+	hspmd_fail(err, "%s: no file of %s", folder, name);
 	for (int64_t g = INT64_MAX; (g = newest_below(folder, name, g)) >= 0;) {
 		struct hspmd_persistent *l = make(folder, name, g, err);
 		if (!l)
 			return NULL;
-		if (!take(l, wait_s, err))
+		if (!open_locked(l, wait_s, err))
 			return l;
 		hspmd_persistent_close(l, true);
 	}

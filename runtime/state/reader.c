@@ -14,11 +14,11 @@
 
 /* One shard in one folder. */
 struct copy {
-	int fd; /* -1: not there, or given up */
+	int fd; /* -1: does not exist, or no longer used */
 	char *path;
 };
 
-/* The block sums of a shard's extents, once a copy's header has told them and they agree with the manifest. */
+/* The block checksums of a shard's extents, after a copy's header provided them and they agree with the manifest. */
 struct sums {
 	uint64_t **blocks; /* per extent of the shard; NULL: not known yet */
 };
@@ -29,8 +29,8 @@ struct hspmd_reader {
 	struct copy *copies;  /* [shard][folder] */
 	struct sums *sums;    /* [shard] */
 	uint64_t *bytes_read; /* per folder */
-	int bad;              /* blocks and headers found damaged */
-	char *block;          /* the last block read for a part of it */
+	int bad;              /* number of damaged blocks and headers */
+	char *block;          /* the last block of which only a part was needed */
 	int block_extent;     /* -1: none */
 	size_t block_number;
 };
@@ -119,9 +119,9 @@ bool hspmd_reader_has(const struct hspmd_reader *r, int shard)
 	return hspmd_reader_folder(r, shard) >= 0;
 }
 
-/* ---- block sums */
+/* ---- block checksums */
 
-static int keep_sums(struct hspmd_reader *r, int shard, const struct hspmd_shard_header *h, const char *path, struct hspmd_error *err)
+static int store_sums(struct hspmd_reader *r, int shard, const struct hspmd_shard_header *h, const char *path, struct hspmd_error *err)
 {
 	const struct hspmd_shard *s = &r->m->shards[shard];
 	uint64_t **blocks = hspmd_calloc((size_t)s->extent_count, sizeof *blocks);
@@ -150,7 +150,7 @@ static int keep_sums(struct hspmd_reader *r, int shard, const struct hspmd_shard
 	return rv;
 }
 
-/* From the first copy whose header is good. */
+/* From the first copy with an intact header. */
 static int learn_sums(struct hspmd_reader *r, int shard, struct hspmd_error *err)
 {
 	struct hspmd_error why = { "it is in none of the folders" };
@@ -163,7 +163,7 @@ static int learn_sums(struct hspmd_reader *r, int shard, struct hspmd_error *err
 			continue;
 		int rv = hspmd_shard_header_read(c->fd, c->path, &h, &why);
 		if (!rv) {
-			rv = keep_sums(r, shard, &h, c->path, &why);
+			rv = store_sums(r, shard, &h, c->path, &why);
 			hspmd_shard_header_free(&h);
 		}
 		if (!rv)
@@ -197,7 +197,7 @@ static size_t block_bytes(const struct hspmd_extent *e, size_t block)
 	return rest < HSPMD_BLOCK_BYTES ? (size_t)rest : HSPMD_BLOCK_BYTES;
 }
 
-/* One block from one copy, checked. */
+/* Read one block from one copy, and check it. */
 static int try_block(struct hspmd_reader *r, const struct hspmd_extent *e, size_t block, int folder, char *data)
 {
 	struct copy *c = &r->copies[e->shard * r->folder_count + folder];
@@ -230,7 +230,8 @@ static int read_block(struct hspmd_reader *r, const struct hspmd_extent *e, size
 	                  e->tensor, r->m->shards[e->shard].file);
 }
 
-/* Bytes [from, from + bytes) of an extent. Whole blocks go straight to where they belong; of others the rest may be wanted next. */
+/* Read bytes [from, from + bytes) of an extent. Full blocks are read directly to their destination; of other blocks the rest may be
+ * needed next. */
 static int read_range(struct hspmd_reader *r, int extent, uint64_t from, size_t bytes, char *data, struct hspmd_error *err)
 {
 	const struct hspmd_extent *e = &r->m->extents[extent];
@@ -269,7 +270,7 @@ static uint64_t element_at(const struct hspmd_box *whole, const int64_t *at)
 	return (uint64_t)o;
 }
 
-/* The runs that are contiguous both in the extent and in the buffer. */
+/* Read the runs that are contiguous both in the extent and in the buffer. */
 static int read_part(struct hspmd_reader *r, int extent, const struct hspmd_box *part, const struct hspmd_box *box, char *data,
                      struct hspmd_error *err)
 {
@@ -319,13 +320,13 @@ struct gaps {
 	size_t count, capacity;
 };
 
-/* Boxes of a need still to be filled. */
+/* The boxes of a need that are not yet filled. */
 struct open_boxes {
 	struct hspmd_box *items;
 	size_t count, capacity;
 };
 
-/* Read what the extent has of the open boxes; what is left replaces them. */
+/* Read the intersection of the extent and the open boxes; the remainder replaces the open boxes. */
 static int fill_from(struct hspmd_reader *r, int extent, const struct hspmd_state_need *n, struct open_boxes *open, struct hspmd_error *err)
 {
 	const struct hspmd_box *box = &r->m->extents[extent].box;
@@ -357,7 +358,7 @@ static int load_need(struct hspmd_reader *r, const struct hspmd_state_need *n, s
 	if (hspmd_array_grow(&open.items, &open.capacity, 0, sizeof *open.items))
 		return hspmd_fail_memory(err, "reading a checkpoint");
 	open.items[open.count++] = n->box;
-	/* What several have written is read where it is nearest. */
+	/* Extents that several workers have written are read from the nearest folder. */
 	for (int i = 0; i < r->folder_count * r->m->extent_count && open.count && !rv; i++) {
 		int e = i % r->m->extent_count;
 		const struct hspmd_extent *x = &r->m->extents[e];
@@ -411,7 +412,7 @@ static int verify_copy(struct hspmd_reader *r, int shard, int folder, struct hsp
 	struct hspmd_shard_header h;
 	if (hspmd_shard_header_read(c->fd, c->path, &h, err))
 		return -1;
-	int rv = r->sums[shard].blocks ? 0 : keep_sums(r, shard, &h, c->path, err);
+	int rv = r->sums[shard].blocks ? 0 : store_sums(r, shard, &h, c->path, err);
 	hspmd_shard_header_free(&h);
 	for (int e = 0; e < s->extent_count && !rv; e++) {
 		const struct hspmd_extent *x = &r->m->extents[s->first_extent + e];

@@ -16,7 +16,7 @@ struct hspmd_safetensor {
 	char *name;
 	char dtype[12]; /* "F32", "BF16", "I64", ... */
 	struct hspmd_shape shape;
-	uint64_t offset, bytes; /* in the file */
+	uint64_t offset, bytes; /* offset within the file */
 };
 
 struct hspmd_safetensors {
@@ -25,19 +25,19 @@ struct hspmd_safetensors {
 	json_t *metadata;                 /* an object; NULL: none */
 };
 
-/* Bytes of an element of a dtype; 0: unknown. */
+/* Bytes per element of a dtype; 0: unknown. */
 size_t hspmd_safetensors_element(const char *dtype);
-/* Take a header apart, strictly: known dtypes, shapes that fit, tensors that cover the data of a file of file_bytes without gap or overlap.
- * `name` for messages. NULL and err. */
+/* Parse a header strictly: known dtypes, shapes that fit, tensors that cover the data of a file of file_bytes without gap or overlap.
+ * `name` is for error messages. NULL and err on failure. */
 struct hspmd_safetensors *hspmd_safetensors_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name,
                                                   struct hspmd_error *err);
-/* Read and take apart the header of an open file. */
+/* Read and parse the header of an open file. */
 struct hspmd_safetensors *hspmd_safetensors_read(int fd, const char *name, struct hspmd_error *err);
 const struct hspmd_safetensor *hspmd_safetensors_find(const struct hspmd_safetensors *s, const char *name);
 void hspmd_safetensors_destroy(struct hspmd_safetensors *s);
 
-/* Length and JSON of a header, padded so that it ends at a multiple of `align`: malloc'd. The tensors' offsets count from the first
- * one's. */
+/* A header: its length and JSON, padded so that it ends at a multiple of `align`. The tensors' offsets are relative to the first one's.
+ * The caller frees it. */
 char *hspmd_safetensors_header(const struct hspmd_safetensor *tensors, size_t count, const json_t *metadata, size_t align, size_t *bytes,
                                struct hspmd_error *err);
 

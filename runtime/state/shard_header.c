@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shard says itself what is in it: its metadata hold the extents (their parts of tensors, and their blocks' sums) as a JSON text, in the
- * order of their offsets. With that a shard can be checked, and a lost manifest be made again, without any other file. */
+/* A shard describes its own contents: its metadata contain the extents (their parts of tensors, and their blocks' checksums) as JSON
+ * text, in the order of their offsets. So a shard can be checked, and a lost manifest restored, without any other file. */
 #include <stdlib.h>
 #include <string.h>
 

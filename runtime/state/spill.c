@@ -10,7 +10,7 @@
 #include "common/alloc.h"
 #include "common/durable.h"
 
-#define DIRTY_BYTES ((size_t)64 << 20) /* that may wait in memory for the disk */
+#define DIRTY_BYTES ((size_t)64 << 20) /* bytes that may wait in memory to be written */
 
 static int open_nameless(const char *folder, struct hspmd_error *err)
 {
@@ -31,7 +31,7 @@ static int open_nameless(const char *folder, struct hspmd_error *err)
 	return fd;
 }
 
-/* Piece by piece, and each out of the memory before the next: that is what it is for. */
+/* Write piece by piece, and remove each from memory before the next: freeing memory is the purpose. */
 static int write_out(int fd, const char *from, size_t bytes, const char *folder, struct hspmd_error *err)
 {
 	if (bytes && (errno = posix_fallocate(fd, 0, (off_t)bytes)))
@@ -45,7 +45,7 @@ static int write_out(int fd, const char *from, size_t bytes, const char *folder,
 	return 0;
 }
 
-static int take_on_disk(struct hspmd_spill *s, const void *from, size_t bytes, const char *folder, struct hspmd_error *err)
+static int spill_to_disk(struct hspmd_spill *s, const void *from, size_t bytes, const char *folder, struct hspmd_error *err)
 {
 	int fd = open_nameless(folder, err);
 	if (fd < 0)
@@ -66,7 +66,7 @@ int hspmd_spill_write(struct hspmd_spill *s, struct hspmd_device *dev, const voi
                       struct hspmd_error *err)
 {
 	if (folder)
-		return take_on_disk(s, from, bytes, folder, err);
+		return spill_to_disk(s, from, bytes, folder, err);
 	void *host = malloc(bytes + 1);
 	if (!host)
 		return hspmd_fail_memory(err, "keeping the state while another plan takes the device's memory");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of runtime/state share. */
+/* Shared by the files of runtime/state. */
 #ifndef HSPMD_STATE_STATE_INTERNAL_H
 #define HSPMD_STATE_STATE_INTERNAL_H
 
@@ -16,12 +16,12 @@ struct extent_list {
 
 /* ---- checksums (checksum.c) */
 
-/* 16 hexadecimal digits of a sum into buf[17]; returns buf. */
+/* A checksum as 16 hexadecimal digits into buf[17]; returns buf. */
 const char *hspmd_checksum_text(uint64_t sum, char *buf);
-/* How many of the first 16 characters are lower-case hexadecimal digits; 16: *sum is set. */
+/* Returns how many of the first 16 characters are lower-case hexadecimal digits; 16: *sum is set. */
 int hspmd_checksum_parse(const char *text, uint64_t *sum);
 uint64_t hspmd_checksum_block(const void *data, size_t bytes);
-/* The sum of an extent from those of its blocks. */
+/* The checksum of an extent from those of its blocks. */
 uint64_t hspmd_checksum_of_blocks(const uint64_t *blocks, size_t count);
 static inline size_t hspmd_block_count(uint64_t bytes)
 {
@@ -34,40 +34,40 @@ int hspmd_extent_read_part(struct hspmd_json *at, struct hspmd_extent *e);
 json_t *hspmd_shard_json(const char *file, uint64_t bytes, char *const *nodes, int node_count, const struct hspmd_extent *extents,
                          int count);
 
-/* ---- a shard's image: the file as it will be, in memory (image.c) */
+/* ---- a shard's image: the complete file in memory (image.c) */
 
-/* The data begin at a multiple of this, so that they can be written past the page cache. */
+/* The data begin at a multiple of this, so that they can be written with direct I/O. */
 #define HSPMD_IMAGE_ALIGN 4096u
 
 struct hspmd_image {
 	char *data; /* aligned; kept between uses */
 	size_t capacity, bytes, header_bytes;
-	struct hspmd_extent *extents; /* names owned; offset and bytes set by the layout, xxh3 by the seal */
+	struct hspmd_extent *extents; /* owns the names; layout sets offset and bytes, seal sets xxh3 */
 	size_t extent_count;
-	uint64_t *blocks; /* sums, extent after extent; 0: not yet known */
+	uint64_t *blocks; /* checksums, extent after extent; 0: not yet known */
 	size_t block_count;
 };
 
-/* Decide where every slice goes and make room. */
+/* Assign an offset to every slice and allocate memory. */
 int hspmd_image_layout(struct hspmd_image *im, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err);
-/* Copy data into the image, past the caches, and take the sums of its blocks on the way. `block`: number of the first of them in
+/* Copy data into the image, bypassing the caches, and compute the checksums of its blocks meanwhile. `block`: index of the first one in
  * im->blocks; all of them begin at `to`. */
 void hspmd_image_copy(struct hspmd_image *im, size_t block, char *to, const char *from, size_t bytes);
-/* When the data are in: the sums that are not yet known, and the header. */
+/* To be called when all data are in the image: computes the missing checksums, and the header. */
 int hspmd_image_seal(struct hspmd_image *im, struct hspmd_error *err);
-/* A finished image that came from elsewhere: check all of it and list its extents (*extents malloc'd, with names). */
+/* Check all of a finished image that was received, and list its extents (*extents: the caller frees it, with names). */
 int hspmd_image_check(const void *data, size_t bytes, struct hspmd_extent **extents, size_t *count, struct hspmd_error *err);
 void hspmd_image_free(struct hspmd_image *im);
 void hspmd_extents_free(struct hspmd_extent *extents, size_t count);
 
-/* ---- a shard's header, taken apart (shard_header.c) */
+/* ---- a parsed shard header (shard_header.c) */
 struct hspmd_shard_header {
 	struct hspmd_extent *extents; /* in the order of their offsets */
 	size_t count;
-	uint64_t *blocks; /* sums, extent after extent */
-	size_t *first;    /* of each extent in blocks */
+	uint64_t *blocks; /* checksums, extent after extent */
+	size_t *first;    /* index in `blocks` of each extent's first block */
 };
-/* text: the JSON of `bytes` bytes at offset 8 of a file of file_bytes; or from an open file. `name` for messages. */
+/* parse: text is the JSON of `bytes` bytes at offset 8 of a file of file_bytes. read: from an open file. `name` is for error messages. */
 int hspmd_shard_header_parse(const char *text, size_t bytes, uint64_t file_bytes, const char *name, struct hspmd_shard_header *head,
                              struct hspmd_error *err);
 int hspmd_shard_header_read(int fd, const char *name, struct hspmd_shard_header *head, struct hspmd_error *err);
@@ -75,10 +75,10 @@ void hspmd_shard_header_free(struct hspmd_shard_header *head);
 
 /* ---- files (store.c) */
 
-/* The checkpoint's folder in a place, made durably: malloc'd path. */
+/* Create the checkpoint's folder in a location, durably. The caller frees the path. */
 char *hspmd_checkpoint_make_folder(const char *location, int64_t step, int64_t generation, struct hspmd_error *err);
-/* A file that is there whole or not at all, written piece by piece: temporary name, past the page cache where the file system can, fsync,
- * rename, fsync of the folder. Data aligned to HSPMD_IMAGE_ALIGN, in multiples of it but for the last piece, is written fastest. */
+/* A file that appears complete or not at all, written piece by piece: temporary name, direct I/O if the file system supports it, fsync,
+ * rename, fsync of the folder. Fastest for data aligned to HSPMD_IMAGE_ALIGN in multiples of it (except the last piece). */
 struct hspmd_atomic_file {
 	int fd;
 	bool direct;
@@ -87,15 +87,16 @@ struct hspmd_atomic_file {
 };
 int hspmd_atomic_file_open(struct hspmd_atomic_file *s, const char *folder, const char *file, uint64_t bytes, struct hspmd_error *err);
 int hspmd_atomic_file_write(struct hspmd_atomic_file *s, const void *data, size_t bytes, struct hspmd_error *err);
-/* Make it stand (good) or throw it away. s is closed either way; the result is 0 when the file stands. */
+/* good: commit the file; otherwise discard it. s is closed in either case. Returns 0 if the file is committed. */
 int hspmd_atomic_file_close(struct hspmd_atomic_file *s, bool good, struct hspmd_error *err);
-/* All at once. */
+/* Write a whole file with one call. */
 int hspmd_atomic_file_write_all(const char *folder, const char *file, const void *data, size_t bytes, struct hspmd_error *err);
 
 /* ---- copies on other nodes (copies.c) */
 
-/* Send this worker's image to those who keep a copy and keep those of others; *kept: the shard objects of what was stored for others (new
- * reference). Returns -1 and err when some copy could not be made; what could is there and in *kept all the same. */
+/* Send this worker's image to the workers that keep copies of it, and keep those of others; *kept: the shard objects of the copies
+ * stored here (new reference). Returns -1 and err if some copy could not be made; the others are stored and listed in *kept
+ * nevertheless. */
 int hspmd_copies_run(const struct hspmd_copy_routes *c, const char *node, int64_t step, int64_t generation, const char *file,
                      const struct hspmd_image *image, json_t **kept, struct hspmd_error *err);
 

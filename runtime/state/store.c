@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shards, manifests and old checkpoints in a place. */
+/* Writes and removes shards, manifests and old checkpoints in a location. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 #include "common/log.h"
 #include "runtime/state/state_internal.h"
 
-/* Written at a time. */
+/* Bytes per write. */
 #define CHUNK ((size_t)8 << 20)
 
 char *hspmd_checkpoint_make_folder(const char *location, int64_t step, int64_t generation, struct hspmd_error *err)
@@ -45,40 +45,40 @@ int hspmd_atomic_file_open(struct hspmd_atomic_file *s, const char *folder, cons
 		hspmd_fail_errno(err, "%s", s->temporary);
 		return hspmd_atomic_file_close(s, false, NULL);
 	}
-	/* Room for all of it now: a full disk shows before the time is spent. Not every file system can. */
+	/* Reserve space for the whole file, so that a full disk is reported before time is spent. Not every file system supports it. */
 	if (fallocate(s->fd, 0, 0, (off_t)bytes) && errno == ENOSPC) {
 		hspmd_fail_errno(err, "%s", s->temporary);
 		return hspmd_atomic_file_close(s, false, NULL);
 	}
-	/* Past the page cache, where the file system allows: the state is not read again soon, and training wants the memory. */
+	/* Direct I/O if the file system supports it: the state is not read again soon, and training needs the memory. */
 	int flags = fcntl(s->fd, F_GETFL);
 	s->direct = flags >= 0 && !fcntl(s->fd, F_SETFL, flags | O_DIRECT);
 	return 0;
 }
 
-static int leave_direct(struct hspmd_atomic_file *s)
+static int end_direct_io(struct hspmd_atomic_file *s)
 {
 	int flags = fcntl(s->fd, F_GETFL);
 	s->direct = false;
 	return flags < 0 || fcntl(s->fd, F_SETFL, flags & ~O_DIRECT) ? -1 : 0;
 }
 
-/* A part of data: all of it, or less when the direct way ends; -1 errno. */
+/* Write a part of the data: all of it, or less when direct I/O ends; -1 errno. */
 static ssize_t write_some(struct hspmd_atomic_file *s, const char *data, size_t bytes)
 {
 	size_t n = bytes < CHUNK ? bytes : CHUNK, whole = n / HSPMD_IMAGE_ALIGN * HSPMD_IMAGE_ALIGN;
-	if (s->direct && ((uintptr_t)data % HSPMD_IMAGE_ALIGN || s->done % HSPMD_IMAGE_ALIGN || !whole) && leave_direct(s))
+	if (s->direct && ((uintptr_t)data % HSPMD_IMAGE_ALIGN || s->done % HSPMD_IMAGE_ALIGN || !whole) && end_direct_io(s))
 		return -1;
 	if (s->direct) {
 		ssize_t done = write(s->fd, data, whole);
 		if (done >= 0 || (errno != EINVAL && errno != ENOTSUP))
 			return done;
-		if (leave_direct(s))
+		if (end_direct_io(s))
 			return -1;
 	}
 	if (hspmd_write_all(s->fd, data, n))
 		return -1;
-	/* Let the disk begin now instead of at the fsync. */
+	/* Start writing to disk now rather than at the fsync. */
 	sync_file_range(s->fd, (off_t)s->done, (off_t)n, SYNC_FILE_RANGE_WRITE);
 	return (ssize_t)n;
 }
@@ -169,19 +169,19 @@ int hspmd_checkpoint_commit(const char *location, const struct hspmd_manifest *m
 
 /* ---- removing */
 
-struct kept {
+struct stored_checkpoint {
 	char *folder;
 	int64_t step, generation;
 	bool committed;
 };
 struct kept_list {
-	struct kept *items;
+	struct stored_checkpoint *items;
 	size_t count, capacity;
 };
 
 static int newest_first(const void *a, const void *b)
 {
-	const struct kept *x = a, *y = b;
+	const struct stored_checkpoint *x = a, *y = b;
 	if (x->step != y->step)
 		return x->step > y->step ? -1 : 1;
 	return x->generation > y->generation ? -1 : x->generation < y->generation;
@@ -195,7 +195,7 @@ static int list_location(const char *location, struct kept_list *list, struct hs
 	if (!d)
 		return errno == ENOENT ? 0 : hspmd_fail_errno(err, "%s", location);
 	while (!rv && (entry = readdir(d))) {
-		struct kept k;
+		struct stored_checkpoint k;
 		if (!hspmd_checkpoint_parse(entry->d_name, &k.step, &k.generation))
 			continue;
 		k.folder = hspmd_asprintf("%s/%s", location, entry->d_name);
@@ -213,8 +213,8 @@ static int list_location(const char *location, struct kept_list *list, struct hs
 	return rv;
 }
 
-/* The manifest first, durably: at no moment does a checkpoint that is half gone look whole. */
-static int remove_checkpoint(const struct kept *k, struct hspmd_error *err)
+/* Remove the manifest first, durably, so that a partly removed checkpoint never appears complete. */
+static int remove_checkpoint(const struct stored_checkpoint *k, struct hspmd_error *err)
 {
 	char *manifest = hspmd_asprintf("%s/" HSPMD_MANIFEST_FILE, k->folder);
 	int rv = 0;
@@ -235,8 +235,8 @@ int hspmd_checkpoint_prune(const char *location, int keep, struct hspmd_error *e
 	if (list.count)
 		qsort(list.items, list.count, sizeof *list.items, newest_first);
 	for (size_t i = 0; i < list.count; i++) {
-		struct kept *k = &list.items[i];
-		/* Newer than the newest committed one it may still be being written. */
+		struct stored_checkpoint *k = &list.items[i];
+		/* One that is newer than the newest committed one may still be being written. */
 		bool old = committed > 0 && (!k->committed || committed >= keep);
 		committed += k->committed;
 		if (!rv && old)

@@ -18,7 +18,7 @@
 #define INDEX "model.safetensors.index.json"
 #define SINGLE "model.safetensors"
 
-/* Converted at a time. */
+/* Number of elements converted at a time. */
 #define CHUNK ((size_t)1 << 20)
 
 struct weight_file {
@@ -28,7 +28,7 @@ struct weight_file {
 };
 
 struct hspmd_weights {
-	char *path; /* as given */
+	char *path; /* as passed by the caller */
 	size_t file_count, file_capacity;
 	struct weight_file *files;
 	char *raw; /* CHUNK bytes */
@@ -52,7 +52,7 @@ static int open_file(struct hspmd_weights *w, const char *path, struct hspmd_err
 	return f->s ? 0 : -1;
 }
 
-/* The files an index names, each once. */
+/* Open the files that an index names, each once. */
 static int open_index(struct hspmd_weights *w, const char *folder, const char *index, struct hspmd_error *err)
 {
 	struct hspmd_json_doc doc;
@@ -150,7 +150,7 @@ static const struct hspmd_safetensor *find_exactly(const struct hspmd_weights *w
 	return NULL;
 }
 
-/* With its prefix or without. */
+/* Find a tensor with its prefix or without. */
 static const struct hspmd_safetensor *find(const struct hspmd_weights *w, const char *name, const struct weight_file **file)
 {
 	static const char *const prefixes[] = { "transformer.", "model.", NULL };
@@ -189,7 +189,7 @@ static int convert(const char *dtype, const char *raw, float *data, size_t count
 	return bf16 || f16 || f64 ? 0 : -1;
 }
 
-/* `count` elements from element `first` of a tensor on. */
+/* Read `count` elements of a tensor from element `first` on. */
 static int read_elements(struct hspmd_weights *w, const struct weight_file *f, const struct hspmd_safetensor *t, uint64_t first,
                          size_t count, float *data, struct hspmd_error *err)
 {
@@ -263,7 +263,7 @@ static int read_tensor(struct hspmd_weights *w, const struct weight_file *f, con
 	return 0;
 }
 
-/* One row of a stack lies in a tensor of its own. */
+/* Each row of a stack is a separate tensor. */
 static int read_stack(struct hspmd_weights *w, const char *name, const struct hspmd_shape *shape, const struct hspmd_box *box, float *data,
                       struct hspmd_error *err)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model's weights as Hugging Face stores them: one safetensors file, or a folder with model.safetensors or model.safetensors.index.json.
- * Read by slices into F32. */
+/* A model's weights in Hugging Face's format: one safetensors file, or a folder with model.safetensors or model.safetensors.index.json.
+ * Slices are read as F32. */
 #ifndef HSPMD_STATE_WEIGHTS_H
 #define HSPMD_STATE_WEIGHTS_H
 
@@ -12,24 +12,24 @@ struct hspmd_weights;
 struct hspmd_weights *hspmd_weights_open(const char *path, struct hspmd_error *err);
 void hspmd_weights_destroy(struct hspmd_weights *w);
 
-/* Read `box` of the tensor `name` of this shape into a packed buffer. The file may call it with or without the model's prefix
- * ("transformer.", "model."), and may hold a stack of experts [E, ..] one by one ("experts.0.w1.weight", ...). F32, F64, BF16 and F16 are
- * converted. -1 and err: not there, another shape, cannot be read. */
+/* Read `box` of the tensor `name` with this shape into a packed buffer. The file may use the name with or without the model's prefix
+ * ("transformer.", "model."), and may have a stack of experts [E, ..] as single tensors ("experts.0.w1.weight", ...). F32, F64, BF16 and
+ * F16 are converted. -1 and err: not found, another shape, or cannot be read. */
 int hspmd_weights_read(struct hspmd_weights *w, const char *name, const struct hspmd_shape *shape, const struct hspmd_box *box, float *data,
                        struct hspmd_error *err);
 
-/* Write the parameters of a checkpoint as a model folder that Hugging Face's libraries load: config.json, model.safetensors, or several
- * files and an index where it would be larger than max_bytes. The folder is made; files in it of those names are replaced. */
+/* Write the parameters of a checkpoint as a model folder that Hugging Face's libraries load: config.json, and model.safetensors or, if
+ * that would be larger than max_bytes, several files and an index. Creates the folder; replaces files of these names in it. */
 struct hspmd_export_options {
 	const char *folder;
 	const json_t *config; /* config.json */
-	bool bf16;            /* else F32 */
-	uint64_t max_bytes;   /* of a file; 0: 5 GB */
+	bool bf16;            /* false: F32 */
+	uint64_t max_bytes;   /* of one file; 0: 5 GB */
 };
 int hspmd_weights_export(struct hspmd_reader *r, const struct hspmd_manifest *m, const struct hspmd_export_options *how,
                          struct hspmd_error *err);
 
-/* Write a checkpoint of step 0 from weights into a place: the named tensors (F32) with moments of zero. job: the manifest's. */
+/* Write a checkpoint of step 0 from weights into a location: the named tensors (F32), with moments of zero. job: goes into the manifest. */
 struct hspmd_import_tensor {
 	const char *name;
 	struct hspmd_shape shape;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a worker's shard while it trains on: a thread copies the live state into an image of the file while the next step computes
- * gradients, which changes no state; before the state changes the caller helps with what is left of the copy, and only that holds training
- * up. Sums and disk follow in the thread. From a device's memory the thread reads beside the kernels, the caller in turn with them. */
+/* Writes a worker's shard while it trains on. A thread copies the live state into an image of the file while the next step computes
+ * gradients, which does not change the state. Before the state changes, the caller helps to copy the rest, which is the only part that
+ * delays training. Checksums and disk writes follow in the thread. From a device with its own memory the thread copies concurrently with
+ * the kernels, the caller in order with them. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,7 +16,7 @@
 #include "common/log.h"
 #include "runtime/state/state_internal.h"
 
-/* Copied at a time, so that two threads share the work evenly: whole blocks. */
+/* Bytes copied at a time, so that two threads share the work evenly; full blocks. */
 #define CHUNK ((size_t)4 * HSPMD_BLOCK_BYTES)
 
 enum phase { IDLE, COPYING, WRITING };
@@ -23,7 +24,7 @@ enum phase { IDLE, COPYING, WRITING };
 struct chunk {
 	const char *from;
 	char *to;
-	size_t bytes, block; /* the first of its blocks in the image */
+	size_t bytes, block; /* index in the image of the first of its blocks */
 };
 
 struct hspmd_writer {
@@ -35,26 +36,26 @@ struct hspmd_writer {
 	bool quit;
 	struct hspmd_image image;
 	bool image_good;
-	bool host;   /* what is copied is in host memory */
+	bool host;   /* the source is in host memory */
 	bool unread; /* some of the state could not be copied */
 	struct chunk *chunks;
 	size_t chunk_count, chunk_capacity, copied;
-	atomic_size_t next; /* chunk to copy */
+	atomic_size_t next; /* next chunk to copy */
 	int64_t step, generation;
 	char *file, *node, **locations;
 	int location_count;
 	const struct hspmd_copy_routes *copies; /* NULL: none, or detached */
-	bool with_copies;                       /* the job asked for some */
-	bool copying_out;                       /* the thread uses their transport */
+	bool with_copies;                       /* the job requested copies */
+	bool copying_out;                       /* the thread uses the transport for copies */
 	double begun, held_s;
-	int outcome; /* 0 none, 1 written, -1 not */
+	int outcome; /* 0 none, 1 written, -1 failed */
 	json_t *report;
 	struct hspmd_error error;
 };
 
 /* ---- the thread */
 
-/* Who holds training up copies and no more; the sums of these chunks are the thread's later. */
+/* A caller that delays training only copies; the checksums of these chunks are computed by the thread later. */
 static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holding, struct hspmd_error *err)
 {
 	const struct hspmd_device_ops *ops = w->dev->ops;
@@ -68,7 +69,7 @@ static int copy_chunk(struct hspmd_writer *w, const struct chunk *c, bool holdin
 	return 0;
 }
 
-/* Chunks nobody has taken yet. One that cannot be copied counts as done, and the checkpoint as failed. */
+/* Copy chunks that no thread has taken yet. One that cannot be copied counts as done, and makes the checkpoint fail. */
 static int copy_some(struct hspmd_writer *w, bool holding, struct hspmd_error *err)
 {
 	size_t done = 0, i;
@@ -93,7 +94,7 @@ static int write_location(struct hspmd_writer *w, const char *location, struct h
 	return rv;
 }
 
-/* All places; *written counts those that took it. NULL: memory is short. */
+/* Write to all locations; *written counts the successful ones. NULL: memory is short. */
 static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspmd_error *err)
 {
 	json_t *locations = json_array();
@@ -115,7 +116,7 @@ static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspm
 	return hspmd_json_unless_failed(bad, locations);
 }
 
-/* Copies are a gain, never a condition: what fails is told. */
+/* Copies are optional: failures are only reported. */
 static json_t *make_copies(struct hspmd_writer *w)
 {
 	struct hspmd_error err = { "called off" };
@@ -139,7 +140,7 @@ static json_t *write_image(struct hspmd_writer *w, bool with_copies, struct hspm
 {
 	int written = 0, sealed = hspmd_image_seal(&w->image, err);
 	json_t *locations = sealed ? NULL : write_locations(w, &written, err);
-	/* Also when the own disk failed: the others wait for this worker, and a copy elsewhere is worth the more. */
+	/* Also if this node's disk failed: the other workers wait for this one, and a copy elsewhere is then the more valuable. */
 	json_t *copies = with_copies && !sealed ? make_copies(w) : NULL;
 	if (!locations || (!written && !copies)) {
 		json_decref(locations);
@@ -190,7 +191,7 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* ---- callers */
+/* ---- for callers */
 
 struct hspmd_writer *hspmd_writer_create(struct hspmd_device *dev, struct hspmd_error *err)
 {
@@ -248,7 +249,7 @@ void hspmd_writer_destroy(struct hspmd_writer *w)
 	free(w);
 }
 
-static int take_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, struct hspmd_error *err)
+static int copy_job(struct hspmd_writer *w, const struct hspmd_writer_job *job, struct hspmd_error *err)
 {
 	forget_job(w);
 	w->step = job->step;
@@ -287,16 +288,16 @@ static int prepare(struct hspmd_writer *w, const struct hspmd_writer_job *job, c
                    struct hspmd_error *err)
 {
 	w->image_good = false;
-	if (take_job(w, job, err) || hspmd_image_layout(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
+	if (copy_job(w, job, err) || hspmd_image_layout(&w->image, slices, count, err) || list_chunks(w, slices, count, err))
 		return -1;
 	w->copied = 0;
 	w->unread = false;
 	w->host = w->dev->ops->host_memory || job->host;
 	if (w->host)
 		return 0;
-	if (w->dev->ops->to_host_concurrent) /* of what is there by now */
+	if (w->dev->ops->to_host_concurrent) /* of the data that exists now */
 		return w->dev->ops->synchronise(w->dev, err);
-	/* Such a device is used by one thread: its memory is read here and now. */
+	/* Such a device is used by one thread only, so its memory is read here and now. */
 	for (size_t i = 0; i < w->chunk_count; i++)
 		if (w->dev->ops->to_host(w->dev, w->chunks[i].to, w->chunks[i].from, w->chunks[i].bytes, err))
 			return -1;
@@ -310,7 +311,7 @@ int hspmd_writer_begin(struct hspmd_writer *w, const struct hspmd_writer_job *jo
 	double start = hspmd_now();
 	if (hspmd_writer_busy(w))
 		return hspmd_fail(err, "the checkpoint of step %lld is still being written", (long long)w->step);
-	/* The thread is idle and stays so: nobody else looks at these fields. */
+	/* The thread is idle until it is signalled: no other thread uses these fields. */
 	w->begun = start;
 	if (prepare(w, job, slices, count, err))
 		return -1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators, with what goes in and out. B samples, T positions, H hidden width, V vocabulary; "acc": honours view.accumulate. A
- * gradient of an optional input is an optional output. All activations and parameters of one call have one floating type (F32 or F64 on the
- * CPU device; F32 or BF16 on CUDA, there with statistics and gradients of parameters in F32); tokens and targets are I32. `start` and
- * `full` of a view tell where a local part lies. */
+/* The operators with their inputs and outputs. B samples, T positions, H hidden width, V vocabulary; "acc": the output honours
+ * view.accumulate. The gradient of an optional input is an optional output. All activations and parameters of one call have one floating
+ * type: F32 or F64 on the CPU device; F32 or BF16 on CUDA, with statistics and gradients of parameters in F32. Tokens and targets are I32.
+ * `start` and `full` of a view give a local part's position in the full tensor. */
 #ifndef HSPMD_TENSOR_OPCODE_H
 #define HSPMD_TENSOR_OPCODE_H
 
@@ -10,35 +10,35 @@
 #include <stdint.h>
 
 enum hspmd_opcode {
-	/* tokens[B,T], table[V,H] -> x[B,T,H]. Rows outside the local part of the table give zeros (a split of V makes x partial). */
+	/* tokens[B,T], table[V,H] -> x[B,T,H]. Rows outside the local part of the table give zeros, so a split of V makes x partial. */
 	HSPMD_OP_EMBED,
-	HSPMD_OP_EMBED_GRAD, /* tokens, dx, table (unread: its annotation decides how dtable lies) -> dtable (acc) */
+	HSPMD_OP_EMBED_GRAD, /* tokens, dx, table (unread: dtable takes its annotation) -> dtable (acc) */
 	/* x[B,T,H], table[P,H] -> x + table[position], position = x.start[1] + t */
 	HSPMD_OP_POSITION_EMBED,
-	HSPMD_OP_POSITION_EMBED_GRAD, /* dy -> dtable (acc), rows of the positions present */
+	HSPMD_OP_POSITION_EMBED_GRAD, /* dy -> dtable (acc), rows of the positions that are present */
 	/* x[..,H], gain[H], bias[H] (optional) -> y, stats[..,2] = mean, 1/std. attr.eps */
 	HSPMD_OP_LAYERNORM,
 	HSPMD_OP_LAYERNORM_GRAD, /* dy, x, gain, stats -> dx, dgain (acc), dbias (acc) */
 	/* x[..,H], gain[H] -> y, stats[..,1] = 1/rms */
 	HSPMD_OP_RMSNORM,
 	HSPMD_OP_RMSNORM_GRAD, /* dy, x, gain, stats -> dx, dgain (acc) */
-	/* x[..,K], w, bias[N..] (optional) -> y[..,N..]. attr.transposed: w is [K,N..] (GPT-2's Conv1D), else [N..,K]. N.. may be several
-	 * dimensions. Where K is split the bias is added by the part that starts at 0 (so that the sum has it once). */
+	/* x[..,K], w, bias[N..] (optional) -> y[..,N..]. If attr.transposed, w is [K,N..] (GPT-2's Conv1D), else [N..,K]. N.. may be
+	 * several dimensions. If K is split, the part that starts at 0 adds the bias, so that the sum contains it once. */
 	HSPMD_OP_LINEAR,
 	HSPMD_OP_LINEAR_GRAD_X, /* dy, w -> dx (acc) */
 	HSPMD_OP_LINEAR_GRAD_W, /* dy, x -> dw (acc), dbias (acc, optional) */
 	/* q[B,Tq,heads*head_dim], k[B,Tk,kv*head_dim], v[same] -> o[B,Tq,heads*head_dim], lse[B,heads,Tq]; or one input
 	 * qkv[B,T,3,heads*head_dim]. Causal by global positions (start[1]); attr.head_dim, attr.scale, attr.window (0: none). Grouped
-	 * queries: head h reads kv head h / (heads / kv), global head numbers. Optional last input segments[B,T] I32: positions of
-	 * different segments do not see one another. On the CPU device (acc): with k and v of other positions, o and lse become what they
-	 * would be with those of before and these. */
+	 * queries: head h reads kv head h / (heads / kv), in global head numbers. Optional last input segments[B,T] I32: positions of
+	 * different segments do not attend to one another. On the CPU device (acc): if k and v are of other positions than in earlier
+	 * calls, o and lse become the results over the earlier positions and these together. */
 	HSPMD_OP_ATTENTION,
 	HSPMD_OP_ATTENTION_GRAD, /* do, (q, k, v | qkv), o, lse, (segments) -> (dq, dk, dv: acc on the CPU device | dqkv) */
 	/* qkv[B,T,3,H] -> q, k, v [B,T,H] */
 	HSPMD_OP_SPLIT_QKV,
 	HSPMD_OP_SPLIT_QKV_GRAD, /* dq, dk, dv -> dqkv */
-	/* x[B,T,n*head_dim] -> y; rotary positions in Llama's form (halves, not pairs), position = start[1] + t; attr.theta, attr.head_dim.
-	 * Where the device has ROPE_TABLE, optional last input: their table from start[1] on */
+	/* x[B,T,n*head_dim] -> y; rotary position embedding in Llama's form (halves, not pairs), position = start[1] + t; attr.theta,
+	 * attr.head_dim. If the device has ROPE_TABLE, an optional last input is the table from position start[1] on. */
 	HSPMD_OP_ROPE,
 	HSPMD_OP_ROPE_GRAD, /* dy -> dx */
 	/* x -> y; attr.exact: erf form, else tanh form */
@@ -50,49 +50,49 @@ enum hspmd_opcode {
 	/* a, b -> a + b; may be done in place on a */
 	HSPMD_OP_ADD,
 	/* logits[B,T,V], targets[B,T] -> stats[1,B,T,3] of a tensor [P,B,T,3]: largest logit, sum of exp(logit - largest), target's logit
-	 * or 0, over the local part of V. P = attr.parts is the number of vocabulary shards; stats.start[0] is the shard. Targets < 0 are
-	 * ignored by loss and gradient. */
+	 * or 0, over the local part of V. P = attr.parts is the number of vocabulary shards; stats.start[0] is the shard. Loss and gradient
+	 * ignore targets < 0. */
 	HSPMD_OP_VOCAB_STATS,
 	/* stats[P,B,T,3], targets[B,T] -> loss[1] F64 (acc) = attr.scale * sum over tokens of (log sum exp - target's logit) */
 	HSPMD_OP_LOSS,
 	/* logits, targets, stats[P,B,T,3] -> dlogits = attr.scale * (softmax - onehot); may overwrite logits in place */
 	HSPMD_OP_LOSS_GRAD,
-	/* Mixture of experts (Mixtral). Router logits r[B,T,E] -> weights[B,T,k] (softmax over the k chosen), choice[B,T,k] I32, and
-	 * aux[1] F64 (acc): attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to it) * (mean over the
-	 * sample of its probability among all), and load[B,E]: the tokens of each sample sent to each expert */
+	/* Mixture of experts (Mixtral). Router logits r[B,T,E] -> weights[B,T,k] (softmax over the k chosen), choice[B,T,k] I32, aux[1] F64
+	 * (acc), and load[B,E]. aux: attr.scale * sum over samples of E * sum over experts of (tokens of the sample sent to the expert) *
+	 * (mean over the sample of its probability among all experts). load: the tokens of each sample sent to each expert. */
 	HSPMD_OP_TOPK_ROUTER,
 	HSPMD_OP_TOPK_ROUTER_GRAD, /* dweights, r, weights, choice, load -> dr */
-	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F] -> y[B,T,H] with the local experts only (partial where E or F is
-	   split) */
+	/* x[B,T,H], choice, weights, gate[E,F,H], up[E,F,H], down[E,H,F] -> y[B,T,H] with the local experts only (partial if E or F is
+	 * split) */
 	HSPMD_OP_EXPERTS,
 	HSPMD_OP_EXPERTS_GRAD, /* dy, x, choice, weights, gate, up, down -> dx, dweights, dgate (acc), dup (acc), ddown (acc) */
-	/* ---- what is not part of a model's graph */
-	HSPMD_OP_SUM_SQUARES, /* x -> sum[1] F64 (acc); same bits whatever the number of threads */
-	HSPMD_OP_ADAMW, /* gradient; outputs updated in place: parameter, m, v; on CUDA optional: the parameter in BF16, rounded as by CAST.
-	                 * attr.adam; the gradient is read times attr.scale */
-	HSPMD_OP_NORMAL, /* -> x: normal random numbers, attr.random: a pure function of (seed, stream, element's index in the full
-	                  * tensor) */
+	/* ---- operators outside a model's graph */
+	HSPMD_OP_SUM_SQUARES, /* x -> sum[1] F64 (acc); the same bits for any number of threads */
+	HSPMD_OP_ADAMW,  /* gradient -> parameter, m, v, updated in place; on CUDA an optional output: the parameter in BF16, rounded as by
+	                    CAST. attr.adam; the gradient is multiplied by attr.scale */
+	HSPMD_OP_NORMAL, /* -> x: normal random numbers from attr.random, a pure function of (seed, stream, index of the element in the full
+	                    tensor) */
 	HSPMD_OP_FILL,   /* -> x = attr.scale */
-	HSPMD_OP_CAST,   /* x -> y of another floating type, to the nearest; attr.stochastic: F32 to BF16 at random
-	                    (runtime/device/rounding.h), by attr.random */
-	/* ---- two operators of a program at once (runtime/program/fuse_ops.c), for devices that have them (hspmd_device_has_kernel);
-	   inputs and outputs as fused.c says */
+	HSPMD_OP_CAST,   /* x -> y of another floating type, rounded to nearest; if attr.stochastic, F32 to BF16 at random
+	                    (runtime/device/rounding.h) by attr.random */
+	/* ---- two operators of a program in one kernel (runtime/program/fuse_ops.c), for devices that have the kernel
+	 * (hspmd_device_has_kernel); runtime/op/fused.c defines inputs and outputs */
 	HSPMD_OP_ADD_LAYERNORM,      /* a, b, gain, bias (optional) -> y, stats, a + b */
 	HSPMD_OP_ADD_RMSNORM,        /* a, b, gain -> y, stats, a + b */
-	HSPMD_OP_LAYERNORM_GRAD_ADD, /* dy, x, gain, stats, more -> dx + more, dgain (acc), dbias (acc) */
-	HSPMD_OP_RMSNORM_GRAD_ADD,   /* dy, x, gain, stats, more -> dx + more, dgain (acc) */
-	HSPMD_OP_LINEAR_ADD,         /* x, w, bias (optional), more -> y + more */
-	HSPMD_OP_LINEAR_GRAD_X_ADD,  /* dy, w, more -> dx + more */
+	HSPMD_OP_LAYERNORM_GRAD_ADD, /* dy, x, gain, stats, addend -> dx + addend, dgain (acc), dbias (acc) */
+	HSPMD_OP_RMSNORM_GRAD_ADD,   /* dy, x, gain, stats, addend -> dx + addend, dgain (acc) */
+	HSPMD_OP_LINEAR_ADD,         /* x, w, bias (optional), addend -> y + addend */
+	HSPMD_OP_LINEAR_GRAD_X_ADD,  /* dy, w, addend -> dx + addend */
 	HSPMD_OP_LINEAR_GELU,        /* x, w, bias (optional) -> gelu(y) in tanh form, y (optional) */
-	HSPMD_OP_LINEAR_GRAD_X_GELU, /* dy, w, x -> gradient of x, where the product was of gelu(x) in tanh form */
-	/* ---- what several operators of a program share */
-	HSPMD_OP_ROPE_TABLE, /* -> table[1, positions, head_dim / 2 pairs] F32, from position start[1] on: cosine and sine as ROPE wants
-	                        them. attr.theta, attr.head_dim */
+	HSPMD_OP_LINEAR_GRAD_X_GELU, /* dy, w, x -> gradient of x, if the product's input was gelu(x) in tanh form */
+	/* ---- values that several operators of a program share */
+	HSPMD_OP_ROPE_TABLE, /* -> table[1, positions, head_dim / 2 pairs] F32, from position start[1] on: cosine and sine in the layout of
+	                        ROPE. attr.theta, attr.head_dim */
 	HSPMD_OP_COUNT
 };
 extern const char *const hspmd_opcode_names[HSPMD_OP_COUNT]; /* "linear" */
 
-#define HSPMD_OP_MAX_IO 10 /* inputs, and outputs, that an operator may have */
+#define HSPMD_OP_MAX_IO 10 /* limit of the inputs, and of the outputs, of an operator */
 
 struct hspmd_op_attr {
 	int64_t head_dim;
@@ -107,7 +107,7 @@ struct hspmd_op_attr {
 		int64_t step; /* 1-based, for the bias correction */
 	} adam;
 	struct {
-		uint64_t seed, stream; /* stream: hash of the tensor's name; of a rounding, and of how many updates the state has had */
+		uint64_t seed, stream; /* stream: hash of the tensor's name; for a rounding also of the number of updates of the state */
 		double mean, deviation;
 	} random;
 };

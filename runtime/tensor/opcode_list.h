@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operators of opcode.h as X(OPCODE, name), for tables of them. Those of HSPMD_OPS_TYPED compute in one floating type. */
+/* The operators of opcode.h as X(OPCODE, name), for tables of operators. Those of HSPMD_OPS_TYPED compute in one floating type. */
 #ifndef HSPMD_TENSOR_OPCODE_LIST_H
 #define HSPMD_TENSOR_OPCODE_LIST_H
 
@@ -38,7 +38,7 @@
 	X(NORMAL, normal)                                                                                                                  \
 	X(FILL, fill)
 
-/* Two at once. */
+/* Two operators in one kernel. */
 #define HSPMD_OPS_FUSED(X)                                                                                                                 \
 	X(ADD_LAYERNORM, add_layernorm)                                                                                                    \
 	X(ADD_RMSNORM, add_rmsnorm)                                                                                                        \
@@ -49,7 +49,7 @@
 	X(LINEAR_GELU, linear_gelu)                                                                                                        \
 	X(LINEAR_GRAD_X_GELU, linear_grad_x_gelu)
 
-/* What only some devices have (hspmd_device_has_kernel). */
+/* Operators that only some devices have (hspmd_device_has_kernel). */
 #define HSPMD_OPS_EXTRA(X) HSPMD_OPS_FUSED(X) X(ROPE_TABLE, rope_table)
 
 #define HSPMD_OPS(X) HSPMD_OPS_TYPED(X) X(CAST, cast) HSPMD_OPS_EXTRA(X)

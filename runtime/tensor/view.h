@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A tensor's local part as kernels see it. */
+/* The local part of a tensor as kernels see it. */
 #ifndef HSPMD_TENSOR_VIEW_H
 #define HSPMD_TENSOR_VIEW_H
 
 #include "runtime/tensor/box.h"
 #include "runtime/tensor/dtype.h"
 
-/* A tensor's local part: a packed row-major buffer holding `shape`, which begins at `start` of a tensor whose full shape is `full`. */
+/* The local part of a tensor: a packed row-major buffer of `shape`, which begins at index `start` of a tensor whose full shape is
+ * `full`. */
 struct hspmd_view {
 	void *data;
 	enum hspmd_dtype dtype;
@@ -14,7 +15,7 @@ struct hspmd_view {
 	int64_t shape[HSPMD_MAX_RANK];
 	int64_t start[HSPMD_MAX_RANK];
 	int64_t full[HSPMD_MAX_RANK];
-	bool accumulate; /* outputs: add to what is there instead of overwriting */
+	bool accumulate; /* outputs: add to the contents instead of overwriting */
 };
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cgroups (both versions) and Slurm's environment: what was granted by number rather than by binding. */
+/* cgroups (both versions) and Slurm's environment: limits that are given as numbers, not as bindings. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static bool read_line(const char *path, char *line, size_t size)
 	return ok;
 }
 
-/* A positive number, or 0: none, "max", nonsense. */
+/* Parse a positive number; 0: none, "max", or invalid. */
 static int64_t number(const char *text)
 {
 	char *end;
@@ -30,7 +30,7 @@ static int64_t number(const char *text)
 
 static void lower(int64_t *limit, int64_t value)
 {
-	/* cgroup 1 says "no limit" by a number near 2^63. */
+	/* cgroup 1 expresses "no limit" by a number near 2^63. */
 	if (value > 0 && value < INT64_C(1) << 60 && (!*limit || value < *limit))
 		*limit = value;
 }
@@ -41,7 +41,7 @@ static void lower_cpus(struct hspmd_cgroup_limits *l, int64_t cpus)
 		l->cpus = (int)cpus;
 }
 
-/* Limits hold for a group and all under it: look at every level up to the root. */
+/* Limits apply to a group and all below it: read every level up to the root. */
 static void read_group(struct hspmd_cgroup_limits *l, const char *root, char *path, bool v2)
 {
 	for (;;) {

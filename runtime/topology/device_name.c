@@ -23,7 +23,7 @@ const char *hspmd_cpu_name(const char *model, char *buf, size_t size)
 		char word[64];
 		size_t length = 0;
 		for (; *at && *at != ' ' && *at != '@'; at++) {
-			/* "(R)" and "(TM)" stick to words. */
+			/* "(R)" and "(TM)" follow words without a space. */
 			if (*at == '(') {
 				const char *end = strchr(at, ')');
 				at = end ? end : at;

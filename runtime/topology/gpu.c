@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs, from the driver's management library (NVML), which is loaded when it is there: a program built without CUDA still sees the node's
- * GPUs. Only calls and structures that are part of its stable interface are used. */
+/* Finds GPUs with the driver's management library (NVML), which is loaded if it exists: a program built without CUDA can still see the
+ * node's GPUs. Only functions and structures of NVML's stable interface are used. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "common/symbols.h"
 #include "runtime/topology/topology_internal.h"
 
-/* ---- NVML's interface, as far as it is used */
+/* ---- the part of NVML's interface that is used */
 
 typedef void *nvml_device;
 struct nvml_memory {
@@ -79,11 +79,11 @@ static bool load(struct nvml *n)
 	return false;
 }
 
-/* ---- all devices the driver shows */
+/* ---- all devices that the driver lists */
 
 struct found {
 	struct hspmd_gpu *gpu;
-	int *parent; /* index of the whole GPU among NVML's, for CUDA_VISIBLE_DEVICES' numbers */
+	int *parent; /* index of the whole GPU in NVML's order, for numbers in CUDA_VISIBLE_DEVICES */
 	size_t count, capacity, parents;
 };
 
@@ -111,7 +111,7 @@ static void write_address(const struct nvml_pci *pci, char *text, size_t size)
 	snprintf(text, size, "%04x:%02x:%02x.0", pci->domain, pci->bus, pci->device);
 }
 
-/* What a lane of PCI express carries by its generation, and an NVLink by its version, in one direction. */
+/* Bandwidth of a PCI express lane by generation, and of an NVLink by version, in one direction. */
 static void find_links(const struct nvml *n, nvml_device d, struct hspmd_gpu *g)
 {
 	static const double lane[] = { 0, 0.25, 0.5, 0.985, 1.97, 3.94, 7.56 }, nvlink[] = { 0, 20, 25, 25, 25, 50 };
@@ -132,12 +132,12 @@ static void find_links(const struct nvml *n, nvml_device d, struct hspmd_gpu *g)
 		g->nvlink_gbytes_per_s = nvlink[1];
 }
 
-static int look(const struct nvml *n, unsigned index, struct found *f, struct hspmd_error *err)
+static int find_device(const struct nvml *n, unsigned index, struct found *f, struct hspmd_error *err)
 {
 	struct hspmd_gpu whole = { .share = 1 };
 	struct nvml_pci pci;
 	nvml_device d;
-	/* One that was lost or is not permitted is not there for us. */
+	/* A GPU that was lost or that this process may not access is ignored. */
 	if (n->by_index(index, &d) || !describe(n, d, &whole) || n->pci(d, &pci))
 		return 0;
 	write_address(&pci, whole.pci, sizeof whole.pci);
@@ -165,7 +165,7 @@ static int look(const struct nvml *n, unsigned index, struct found *f, struct hs
 	return 0;
 }
 
-/* ---- what CUDA_VISIBLE_DEVICES leaves of them */
+/* ---- the devices that CUDA_VISIBLE_DEVICES selects */
 
 /* An entry is an index among whole GPUs, or the beginning of a UUID. */
 static int find_entry(const struct found *f, const char *entry)
@@ -179,7 +179,7 @@ static int find_entry(const struct found *f, const char *entry)
 	return -1;
 }
 
-/* As CUDA does it: in the order named, up to the first entry that names nothing. */
+/* As CUDA does: in the listed order, up to the first entry that matches no device. */
 static int choose_visible(struct found *f, const char *list, struct hspmd_gpu *out)
 {
 	char copy[4096];
@@ -194,7 +194,7 @@ static int choose_visible(struct found *f, const char *list, struct hspmd_gpu *o
 			break;
 		for (int i = 0; i < count; i++)
 			if (!strcmp(out[i].uuid, f->gpu[at].uuid))
-				return 0; /* CUDA refuses the list */
+				return 0; /* CUDA rejects the list */
 		out[count++] = f->gpu[at];
 	}
 	return count;
@@ -213,7 +213,7 @@ int hspmd_gpus_find(struct hspmd_gpu **gpus, struct hspmd_error *err)
 		if (n.count(&total))
 			total = 0;
 		for (unsigned i = 0; i < total && !rv; i++)
-			rv = look(&n, i, &f, err);
+			rv = find_device(&n, i, &f, err);
 		n.shutdown();
 	}
 	dlclose(n.library);
@@ -237,8 +237,8 @@ int hspmd_gpus_find(struct hspmd_gpu **gpus, struct hspmd_error *err)
 
 /* ---- rates */
 
-/* Dense teraflops and memory rate by the makers' data sheets (SXM forms where there are several). fp32 is without tensor cores. The first
- * row whose words are all in the model's name counts, so narrower ones come first. */
+/* Dense teraflops and memory bandwidth from the makers' data sheets (SXM variants if there are several). fp32 is without tensor cores.
+ * The first row applies whose words are all in the model's name, so more specific rows come first. */
 static const struct {
 	const char *words[2];
 	double fp32, tf32, bf16, fp16, fp8, fp64, gbytes_per_s;
@@ -282,7 +282,7 @@ void hspmd_gpu_rates(const struct hspmd_gpu *g, double *peak, double *gbytes_per
 		*gbytes_per_s = sheets[i].gbytes_per_s * g->share;
 		return;
 	}
-	/* Two operations a core and cycle; tensor cores at four times that, as the weakest that have them do. */
+	/* Two operations per core and cycle; tensor cores at four times that, like the weakest GPUs that have them. */
 	double fp32 = g->multiprocessors > 0 && g->clock_mhz > 0 ? 2.0 * 128 * g->multiprocessors * g->clock_mhz * 1e-6 : 10;
 	peak[HSPMD_PRECISION_FP32] = fp32 * g->share;
 	peak[HSPMD_PRECISION_BF16] = peak[HSPMD_PRECISION_FP16] = 4 * fp32 * g->share;

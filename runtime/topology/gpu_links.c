@@ -3,13 +3,13 @@
 
 #include "runtime/topology/topology_internal.h"
 
-/* Of a link's rate that copies reach, as benchmarks commonly show. */
+/* The share of a link's rate that copies reach in common benchmarks. */
 #define EFFICIENCY 0.8
 #define NVLINK_ALPHA_S 5e-6
 #define PCIE_ALPHA_S 1e-5
-/* Where the driver does not say what the slot is: PCI express 4 with 16 lanes. */
+/* If the driver does not report the slot: PCI express 4 with 16 lanes. */
 #define PCIE_GBYTES_PER_S 31.5
-/* Through a host bridge, and from one processor to another, writes between devices keep this part of the rate. */
+/* The share of the rate that remains for writes between devices through a host bridge, and between processors. */
 #define HOST_SHARE 0.8
 #define PROCESSOR_SHARE 0.5
 
@@ -21,7 +21,7 @@ static int links_to(const struct hspmd_gpu *g, const char *pci)
 	return links;
 }
 
-/* A link that ends at no GPU ends at a switch, which reaches all that have such links. */
+/* The number of links to switches: a link that does not end at a GPU ends at a switch, which connects all GPUs with such links. */
 static int links_to_switches(const struct hspmd_gpu *gpus, int count, int a)
 {
 	int links = gpus[a].nvlinks;
@@ -38,7 +38,7 @@ static double nvlink_rate(const struct hspmd_gpu *gpus, int count, int a, int b)
 	return least * (direct + (x < y ? x : y));
 }
 
-/* What of the rate is left by what lies between the slots. */
+/* The share of the rate that remains, by the path between the slots. */
 static double between(hwloc_topology_t hwloc, const struct hspmd_gpu *a, const struct hspmd_gpu *b)
 {
 	hwloc_obj_t x = hwloc_get_pcidev_by_busidstring(hwloc, a->pci), y = hwloc_get_pcidev_by_busidstring(hwloc, b->pci);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast a device is: a matrix product by the very kernel that training uses, and for cores a stream, the best of
- * several short windows, so that a moment's disturbance does not show. In a process of its own: the caller keeps its affinity and gets no
- * library's threads; and one measurement at a time a user and machine, so that agents that share a machine (a test cluster) do not measure
- * one another. */
+/* Measures a device's speed: a matrix product with the kernel that training uses, and for cores also a memory stream; the best of
+ * several short windows, so that brief disturbances have no effect. Runs in its own process, so that the caller keeps its affinity and
+ * gets no threads from libraries; and only one measurement at a time per user and machine, so that agents that share a machine (a test
+ * cluster) do not disturb each other. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -26,7 +26,7 @@
 #define WINDOW_S 0.08
 #define LIMIT_S 30.0
 
-/* Floats of each of a thread's three streams: all of them together lie beyond the caches. */
+/* Number of floats in each of a thread's three streams: all together exceed the caches. */
 static size_t stream_size(int threads)
 {
 	return threads <= 8 ? 1u << 22 : 1u << 20;
@@ -44,7 +44,8 @@ static int multiply(struct hspmd_device *dev, const struct hspmd_kernel_args *ar
 	return dev->ops->run(dev, HSPMD_OP_LINEAR, args, NULL) || dev->ops->synchronise(dev, NULL) ? -1 : 0;
 }
 
-/* y = x w of `size` rows and columns on an open device: the best rate in Tflop/s, 0 when it cannot. threads 0: not the CPU's work. */
+/* y = x w with `size` rows and columns on an open device: the best rate in Tflop/s, 0 if it fails. threads 0: the CPU does not do the
+ * work. */
 static double repeat_product(struct hspmd_device *dev, enum hspmd_dtype dtype, int size, int threads)
 {
 	struct hspmd_op_attr attr = { .transposed = true };
@@ -58,13 +59,13 @@ static double repeat_product(struct hspmd_device *dev, enum hspmd_dtype dtype, i
 	for (int i = 0; i < 3; i++) {
 		views[i]->data = dev->ops->allocate(dev, bytes, &err);
 		if (!views[i]->data || dev->ops->zero(dev, views[i]->data, bytes, &err))
-			return 0; /* the process ends with all it holds */
+			return 0; /* memory is freed when the process ends */
 	}
 	args.workspace_bytes = dev->ops->workspace(dev, HSPMD_OP_LINEAR, &args);
 	args.workspace = args.workspace_bytes ? dev->ops->allocate(dev, args.workspace_bytes, &err) : NULL;
 	if (args.workspace_bytes && !args.workspace)
 		return 0;
-	if (multiply(dev, &args)) /* cold */
+	if (multiply(dev, &args)) /* warm-up */
 		return 0;
 	double flop = 2.0 * size * size * size;
 	for (int window = 0; window < WINDOWS; window++) {
@@ -77,7 +78,7 @@ static double repeat_product(struct hspmd_device *dev, enum hspmd_dtype dtype, i
 			best = fmax(best, flop / (hspmd_now() - run) / 1e12);
 			runs++;
 		} while (hspmd_now() - start < WINDOW_S);
-		/* Time that other processes took from the cores is theirs: count what these threads worked. */
+		/* Time that other processes took from the cores does not count: only the time that these threads worked. */
 		worked = threads ? (seconds_of(CLOCK_PROCESS_CPUTIME_ID) - worked) / threads : 0;
 		if (worked > 0)
 			best = fmax(best, runs * flop / worked / 1e12);
@@ -85,7 +86,7 @@ static double repeat_product(struct hspmd_device *dev, enum hspmd_dtype dtype, i
 	return best;
 }
 
-/* Rows and columns: large enough to keep all threads busy, short enough that some run is undisturbed. */
+/* Number of rows and columns: large enough to keep all threads busy, small enough that some run is undisturbed. */
 static int product_size(const struct hspmd_microbench_options *of)
 {
 	if (of->kind == HSPMD_DEVICE_CUDA)
@@ -115,7 +116,7 @@ struct stream {
 	pthread_barrier_t *together;
 	size_t size;
 	int runs;
-	double worked; /* seconds of its own processor time for all runs; 0: no memory */
+	double worked; /* seconds of this thread's processor time for all runs; 0: no memory */
 };
 
 static void *run_stream(void *arg)
@@ -154,7 +155,7 @@ static double measure_stream(int threads)
 		s[i].together = &together;
 		s[i].runs = 6;
 		s[i].size = stream_size(threads);
-		/* Without all of them the barrier never opens. */
+		/* The barrier opens only with all threads. */
 		if (pthread_create(&s[i].thread, NULL, run_stream, &s[i]))
 			_exit(1);
 	}
@@ -167,7 +168,7 @@ static double measure_stream(int threads)
 	return rate;
 }
 
-/* The lock of this user on this machine; -1 when it is not to be had in time, which costs precision, not truth. */
+/* Lock measurements of this user on this machine; -1 if that takes too long, which makes the result less precise, not wrong. */
 static int lock_machine(void)
 {
 	char path[64];

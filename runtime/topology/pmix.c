@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tasks of a step tell one another, over PMIx. A client that dies before it has finalised makes Slurm end the whole step. */
+/* The exchange between the tasks of a Slurm step over PMIx. If a client dies before it has finalised, Slurm ends the whole step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "common/alloc.h"
 #include "runtime/topology/topology.h"
 
-/* Nodes of one kind measure a little differently; a plan should not treat them as different. */
+/* Measurements of equal nodes differ a little; a plan should not treat such nodes as different. */
 #define TOLERANCE 0.1
 
 struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct hspmd_error *err)
@@ -29,7 +29,7 @@ struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct
 		json_decref(value);
 	}
 	if (!rv && !found)
-		rv = hspmd_fail(err, "no node of the step has anything to give");
+		rv = hspmd_fail(err, "no node of the step has a usable device");
 	if (!rv)
 		all = hspmd_cluster_merge((const struct hspmd_cluster *const *)part, found, TOLERANCE, err);
 	for (int i = 0; i < found; i++)
@@ -38,7 +38,7 @@ struct hspmd_cluster *hspmd_topology_merge(char *const *texts, int count, struct
 	return all;
 }
 
-/* Tasks of the step this process is in; 1 outside of one. */
+/* Number of tasks in the step of this process; 1 outside of a step. */
 static int step_tasks(void)
 {
 	const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
@@ -52,7 +52,7 @@ struct hspmd_pmix {
 	pmix_proc_t self;
 	bool alone; /* no PMIx: this is the only task */
 	int rank, size, local_rank;
-	unsigned gathered; /* how often; each has a key of its own */
+	unsigned gathered; /* number of exchanges so far; each has its own key */
 };
 
 static int fail_pmix(struct hspmd_error *err, const char *what, pmix_status_t status)
@@ -60,8 +60,8 @@ static int fail_pmix(struct hspmd_error *err, const char *what, pmix_status_t st
 	return hspmd_fail(err, "PMIx: %s: %s", what, PMIx_Error_string(status));
 }
 
-/* A number the server knows about this task or its job. */
-static pmix_status_t ask(const pmix_proc_t *who, const char *key, uint32_t *out)
+/* A number that the server has about this task or its job. */
+static pmix_status_t get_number(const pmix_proc_t *who, const char *key, uint32_t *out)
 {
 	pmix_value_t *v = NULL;
 	pmix_status_t s = PMIx_Get(who, key, NULL, 0, &v);
@@ -97,7 +97,7 @@ static pmix_status_t put(const char *key, const char *text)
 	return s == PMIX_SUCCESS ? PMIx_Commit() : s;
 }
 
-/* All that wait for one another: what every task does whatever happens to it, so that nobody hangs. */
+/* Wait for all tasks: every task calls this even after errors, so that no task hangs. */
 static pmix_status_t fence(const pmix_proc_t *self)
 {
 	pmix_proc_t everyone;
@@ -143,13 +143,13 @@ static int join(struct hspmd_pmix *step, struct hspmd_error *err)
 	uint32_t size = 0, local = 0;
 	PMIX_PROC_CONSTRUCT(&job);
 	PMIX_LOAD_PROCID(&job, step->self.nspace, PMIX_RANK_WILDCARD);
-	s = ask(&job, PMIX_JOB_SIZE, &size);
+	s = get_number(&job, PMIX_JOB_SIZE, &size);
 	if (s != PMIX_SUCCESS || !size || size > 1u << 20) {
 		PMIx_Finalize(NULL, 0);
 		return fail_pmix(err, "asking for the number of tasks", s);
 	}
-	/* Unknown: every task counts as its node's first, and a node named twice is then an error where parts are merged. */
-	if (ask(&step->self, PMIX_LOCAL_RANK, &local) != PMIX_SUCCESS)
+	/* Unknown: every task counts as its node's first, and merging reports a node that appears twice as an error. */
+	if (get_number(&step->self, PMIX_LOCAL_RANK, &local) != PMIX_SUCCESS)
 		local = 0;
 	step->rank = (int)step->self.rank;
 	step->size = (int)size;
@@ -258,7 +258,7 @@ void hspmd_pmix_free_texts(char **texts, int count)
 int hspmd_pmix_gather(struct hspmd_pmix *step, const char *own, char ***all, struct hspmd_error *err)
 {
 	char **texts = all ? hspmd_calloc((size_t)step->size, sizeof *texts) : NULL;
-	/* Also without memory: the others wait for this task. */
+	/* Even without memory: the others wait for this task. */
 	bool able = texts || !all;
 	int rv = 0;
 	if (!step->alone)
@@ -295,7 +295,7 @@ int hspmd_topology_exchange(const struct hspmd_cluster *own, struct hspmd_cluste
 	int size = hspmd_pmix_size(step);
 	if (rank)
 		*rank = hspmd_pmix_rank(step);
-	/* Even without a text this task takes its place: the others wait for it. One part a node: its other tasks would say the same. */
+	/* Even without a text this task takes part: the others wait for it. One part per node: its other tasks would pass the same. */
 	int rv = hspmd_pmix_gather(step, hspmd_pmix_local_rank(step) ? NULL : text, first ? &texts : NULL, err);
 	if (hspmd_pmix_close(step, rv ? NULL : err))
 		rv = -1;

@@ -16,23 +16,23 @@
 #include "runtime/device/device.h"
 #include "runtime/topology/topology_internal.h"
 
-/* Links nobody has measured yet, so that a plan can be made; `hspmd profile` measures them. Shared memory on a node and PCI express 4
- * between GPUs, as benchmarks commonly show; between nodes the rate of the fastest interface that is up, or of 10-gigabit Ethernet where
- * none tells. GPUs of a node: by their NVLinks and slots (gpu_links.c). */
+/* Default links until `hspmd profile` measures them, so that a plan can be made. Shared memory within a node and PCI express 4 between
+ * GPUs, with the rates of common benchmarks; between nodes the rate of the fastest interface that is up, or of 10-gigabit Ethernet if
+ * none reports a rate. GPUs of a node: by their NVLinks and slots (gpu_links.c). */
 #define NODE_ALPHA_S 1e-5
 #define NODE_CPU_GBYTES_PER_S 3.0
 #define NODE_GPU_GBYTES_PER_S 20.0
 #define CLUSTER_ALPHA_S 5e-5
 #define CLUSTER_GBYTES_PER_S 1.25
 
-/* What a core does at best when nothing was measured: AVX2's two fused multiply-adds of eight, at 2.5 GHz. */
+/* Peak of a core if nothing was measured: AVX2's two fused multiply-adds of eight floats, at 2.5 GHz. */
 #define CORE_TFLOPS (2 * 2 * 8 * 2.5e-3)
 #define CORE_GBYTES_PER_S 5.0
 
-/* Of the memory a process may use; the rest is for the system, page cache and messages. */
+/* The share of the memory that a process may use; the rest is for the system, page cache and messages. */
 #define MEMORY_SHARE 0.9
 
-/* A core this process may use. */
+/* A core that this process may use. */
 struct core {
 	hwloc_bitmap_t cpus;
 	int numa;
@@ -41,8 +41,8 @@ struct core {
 struct discovery {
 	const struct hspmd_topology_options *o;
 	hwloc_topology_t hwloc;
-	hwloc_bitmap_t allowed; /* hardware threads of this process */
-	bool bound;             /* they are a real part of the machine's: cores may be told apart */
+	hwloc_bitmap_t allowed; /* the hardware threads of this process */
+	bool bound;             /* it is known which cores these are, not only their number, so that cores can be assigned individually */
 	struct core *cores;
 	int core_count;
 	int64_t memory_bytes;
@@ -60,18 +60,18 @@ static int load_hwloc(struct discovery *d, struct hspmd_error *err)
 {
 	if (hwloc_topology_init(&d->hwloc)) {
 		d->hwloc = NULL;
-		return hspmd_fail_errno(err, "hwloc cannot start");
+		return hspmd_fail_errno(err, "hwloc cannot be initialised");
 	}
-	/* GPUs come from the driver itself (gpu.c); these two would look for them again through libraries that take long or want a
+	/* The driver itself lists GPUs (gpu.c); these two components would search for them again with libraries that are slow or need a
 	 * display. */
 	hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
 	hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");
-	/* The PCI bus says which cores are near a GPU; without GPUs looking at it is lost time. */
+	/* The PCI bus shows which cores are near a GPU; without GPUs scanning it is a waste of time. */
 	if (d->gpu_count)
 		hwloc_topology_set_io_types_filter(d->hwloc, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
 	else
 		hwloc_topology_set_components(d->hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
-	return hwloc_topology_load(d->hwloc) ? hspmd_fail_errno(err, "hwloc cannot look at this machine") : 0;
+	return hwloc_topology_load(d->hwloc) ? hspmd_fail_errno(err, "hwloc cannot inspect this machine") : 0;
 }
 
 static int numa_of(struct discovery *d, hwloc_const_bitmap_t cpus)
@@ -83,7 +83,8 @@ static int numa_of(struct discovery *d, hwloc_const_bitmap_t cpus)
 	return -1;
 }
 
-/* Cores of which some hardware thread is ours, in hwloc's order (neighbours share caches); cut at what was granted by number. */
+/* Find the cores with at least one hardware thread of this process, in hwloc's order (neighbours share caches), at most the granted
+ * number. */
 static int find_cores(struct discovery *d, int granted, struct hspmd_error *err)
 {
 	d->allowed = hwloc_bitmap_alloc();
@@ -111,7 +112,7 @@ static int find_cores(struct discovery *d, int granted, struct hspmd_error *err)
 		c->numa = numa_of(d, c->cpus);
 		used += hwloc_bitmap_weight(c->cpus);
 	}
-	/* Granted by number alone, nobody knows which cores others were told to use. */
+	/* If cores are granted by number only, it is unknown which ones other processes use. */
 	d->bound = !granted || granted >= hwloc_bitmap_weight(d->allowed);
 	return d->core_count ? 0 : hspmd_fail(err, "no core of this machine may be used by this process");
 }
@@ -185,13 +186,13 @@ static int add_cpu_type(struct discovery *d, const char *name, int cores, hwloc_
 	struct hspmd_microbench_options of = { .kind = HSPMD_DEVICE_CPU, .threads = cores, .cpus = d->bound ? &set : NULL };
 	if (!d->o->skip_measure && hspmd_microbench(&of, &m, err))
 		return -1;
-	/* A core of a kind the constant does not know is at least as fast as was seen. */
+	/* A core that the constant does not describe is at least as fast as measured. */
 	if (m.tflops[HSPMD_PRECISION_FP32] > peak[HSPMD_PRECISION_FP32])
 		peak[HSPMD_PRECISION_FP32] = m.tflops[HSPMD_PRECISION_FP32];
 	return add_type(d, name, HSPMD_DEVICE_CPU, d->memory_bytes / d->core_count * cores, m.gbytes_per_s, peak, m.tflops, err);
 }
 
-/* Cores [first, first + count) become a device. */
+/* Make cores [first, first + count) a device. */
 static int add_cpu(struct discovery *d, int first, int count, struct hspmd_error *err)
 {
 	char name[96];
@@ -251,7 +252,7 @@ static int add_cpus(struct discovery *d, struct hspmd_error *err)
 	return 0;
 }
 
-/* The cores near a GPU, by its place on the PCI bus; all of ours when that is unknown. */
+/* The cores near a GPU, by its position on the PCI bus; all of this process's cores if that is unknown. */
 static hwloc_const_bitmap_t near_gpu(struct discovery *d, const struct hspmd_gpu *g, hwloc_bitmap_t near)
 {
 	hwloc_obj_t pci = hwloc_get_pcidev_by_busidstring(d->hwloc, g->pci),
@@ -270,7 +271,7 @@ static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, in
 	struct hspmd_error why;
 	hspmd_gpu_name(g->model, name, sizeof name);
 	hspmd_gpu_rates(g, peak, &rate);
-	/* The first of each model is measured, where this program can use GPUs at all; without it the data sheet has to do. */
+	/* The first GPU of each model is measured if this program can use GPUs; otherwise the data sheet's rates are used. */
 	if (!json_object_get(d->types, name)) {
 		bool can = !d->o->skip_measure && hspmd_device_find(hspmd_device_kind_names[HSPMD_DEVICE_CUDA], NULL);
 		if (can && hspmd_microbench(&of, &m, &why))
@@ -300,9 +301,9 @@ static int add_gpus(struct discovery *d, struct hspmd_error *err)
 	return rv;
 }
 
-/* ---- links and the whole */
+/* ---- links, and the result */
 
-/* The number at the beginning of a file of an interface; 0: none. */
+/* The number at the beginning of an interface's file; 0: none. */
 static double interface_number(const char *folder, const char *name, const char *file)
 {
 	char path[512];
@@ -317,7 +318,7 @@ static double interface_number(const char *folder, const char *name, const char 
 	return value;
 }
 
-/* Of the fastest interface that is up, in GB/s: an Ethernet says megabits a second, an InfiniBand port "100 Gb/sec (4X EDR)". */
+/* Of the fastest interface that is up, in GB/s. Ethernet reports megabits per second, an InfiniBand port "100 Gb/sec (4X EDR)". */
 static double network_rate(void)
 {
 	static const struct {
@@ -337,7 +338,7 @@ static double network_rate(void)
 	return best > 0 ? best : CLUSTER_GBYTES_PER_S;
 }
 
-/* One entry a pair of GPU models, as fast as the slowest of such pairs is: a plan may put any of them next to one another. */
+/* One entry per pair of GPU models, with the rate of the slowest such pair: a plan may place any of them next to each other. */
 static int add_gpu_links(const struct discovery *d, json_t *links)
 {
 	for (int a = 0; a < d->gpu_count; a++)
@@ -398,8 +399,8 @@ static const char *node_name(const struct discovery *d, char *buf, size_t size)
 	return buf;
 }
 
-/* The switches or the block above the node, as Slurm's topology plugin names them to tasks ("s0.s1.n7", whose pattern is
- * "switch.switch.node"): nodes below the same leaf have the same. NULL: the site has told Slurm of none. */
+/* The switches or the block above the node, as Slurm's topology plugin passes them to tasks ("s0.s1.n7", with the pattern
+ * "switch.switch.node"): nodes below the same leaf have the same. NULL: the site has not configured Slurm's topology. */
 static const char *rack_name(char *buf, size_t size)
 {
 	const char *address = getenv("SLURM_TOPOLOGY_ADDR"), *pattern = getenv("SLURM_TOPOLOGY_ADDR_PATTERN"), *end = address;
@@ -447,7 +448,7 @@ static struct hspmd_cluster *make_cluster(struct discovery *d, struct hspmd_erro
 	return c;
 }
 
-static int look(struct discovery *d, struct hspmd_topology *t, struct hspmd_error *err)
+static int discover(struct discovery *d, struct hspmd_topology *t, struct hspmd_error *err)
 {
 	struct hspmd_cgroup_limits limits;
 	hspmd_cgroup_limits_read(&limits, "");
@@ -505,7 +506,7 @@ struct hspmd_topology *hspmd_topology_discover(const struct hspmd_topology_optio
 		hspmd_fail_memory(err, "looking at this node");
 		return NULL;
 	}
-	if (d.o->devices < 0 || d.o->cores_per_device < 0 || (d.o->devices && d.o->cores_per_device) || look(&d, t, err)) {
+	if (d.o->devices < 0 || d.o->cores_per_device < 0 || (d.o->devices && d.o->cores_per_device) || discover(&d, t, err)) {
 		if (d.o->devices < 0 || d.o->cores_per_device < 0 || (d.o->devices && d.o->cores_per_device))
 			hspmd_fail(err, "give either the number of CPU devices or the cores of each");
 		free(t);

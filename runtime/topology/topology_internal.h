@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of runtime/topology share. */
+/* Shared by the files of runtime/topology. */
 #ifndef HSPMD_TOPOLOGY_TOPOLOGY_INTERNAL_H
 #define HSPMD_TOPOLOGY_TOPOLOGY_INTERNAL_H
 
@@ -10,51 +10,51 @@
 #include "common/error.h"
 #include "runtime/topology/topology.h"
 
-/* ---- cgroup.c: what of the machine this process may use */
+/* ---- cgroup.c: the resources of the machine that this process may use */
 struct hspmd_cgroup_limits {
-	int cpus;             /* hardware threads granted by count (Slurm, cgroup quota); 0: only the affinity counts */
-	int64_t memory_bytes; /* 0: all there is */
+	int cpus;             /* number of hardware threads granted (Slurm, cgroup quota); 0: only the affinity limits them */
+	int64_t memory_bytes; /* 0: all of the machine's */
 };
-/* root: stands before /proc/self/cgroup and /sys/fs/cgroup; "" but in tests. */
+/* root: prefix of /proc/self/cgroup and /sys/fs/cgroup; "" except in tests. */
 void hspmd_cgroup_limits_read(struct hspmd_cgroup_limits *l, const char *root);
 
 /* ---- microbench.c */
 struct hspmd_microbench_options {
 	enum hspmd_device_kind kind;
 	int threads;           /* CPU */
-	const cpu_set_t *cpus; /* that these may use; NULL: all of this process */
+	const cpu_set_t *cpus; /* CPUs that the threads may use; NULL: all of this process */
 	const char *uuid;      /* CUDA */
 };
 struct hspmd_microbench_result {
-	double tflops[HSPMD_PRECISION_COUNT]; /* one large product; 0: not measured */
-	double gbytes_per_s;                  /* CPU: memory, a = b + s * c, three streams */
+	double tflops[HSPMD_PRECISION_COUNT]; /* of one large product; 0: not measured */
+	double gbytes_per_s;                  /* CPU: memory bandwidth of a = b + s * c, three streams */
 };
-/* In a process of its own. -1 and err: it died, cannot multiply, or did not end in time. */
+/* Runs in a process of its own. -1 and err: it died, cannot multiply, or did not end in time. */
 int hspmd_microbench(const struct hspmd_microbench_options *of, struct hspmd_microbench_result *out, struct hspmd_error *err);
 
 /* ---- gpu.c */
 #define HSPMD_GPU_NVLINKS 18
 struct hspmd_gpu {
-	char model[96]; /* as the driver says, "NVIDIA H200"; with " 1g.18gb" for a MIG slice */
+	char model[96]; /* as the driver reports it, "NVIDIA H200"; with " 1g.18gb" appended for a MIG slice */
 	char uuid[96];
 	char pci[32]; /* "0000:3b:00.0" */
 	int64_t memory_bytes;
 	int multiprocessors, clock_mhz;        /* 0: unknown */
-	double share;                          /* of the whole GPU's multiprocessors: 1, or a MIG slice's part */
-	double pcie_gbytes_per_s;              /* of its slot, 0: unknown */
-	int nvlinks;                           /* active ones; none of a slice, which can use none */
-	double nvlink_gbytes_per_s;            /* of one, in one direction */
-	char nvlink_to[HSPMD_GPU_NVLINKS][32]; /* bus address of what is at the other end: a GPU or a switch */
+	double share;                          /* fraction of the whole GPU's multiprocessors: 1, or that of a MIG slice */
+	double pcie_gbytes_per_s;              /* of its slot; 0: unknown */
+	int nvlinks;                           /* number of active links; 0 for a MIG slice, which cannot use them */
+	double nvlink_gbytes_per_s;            /* of one link, in one direction */
+	char nvlink_to[HSPMD_GPU_NVLINKS][32]; /* bus address of the other end: a GPU or a switch */
 };
-/* GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; *gpus malloc'd. Count, 0 where there is no driver; -1 and err. */
+/* The GPUs in CUDA_VISIBLE_DEVICES, in its order; *gpus: the caller frees it. Returns the count, 0 if there is no driver; -1 and err. */
 int hspmd_gpus_find(struct hspmd_gpu **gpus, struct hspmd_error *err);
-/* Rates of a model by the maker's data sheet: teraflops by precision and memory rate; what is not in the table is estimated from the
- * multiprocessors and clock. */
+/* Rates of a model from the maker's data sheet: teraflops by precision, and memory bandwidth. Models that are not in the table are
+ * estimated from multiprocessors and clock. */
 void hspmd_gpu_rates(const struct hspmd_gpu *g, double *peak_tflops, double *gbytes_per_s);
 
 /* ---- gpu_links.c */
-/* How fast two GPUs of one node reach one another, by their NVLinks (direct, or through switches), else over PCI express, of which hwloc
- * (may have no PCI devices) knows what is between them. 0 and *alpha_s, *gbytes_per_s; -1: not known. */
+/* Latency and bandwidth between two GPUs of one node: over their NVLinks (direct, or through switches), otherwise over PCI express, of
+ * which hwloc (may lack PCI devices) knows the path. 0 and *alpha_s, *gbytes_per_s; -1: unknown. */
 int hspmd_gpu_distance(hwloc_topology_t hwloc, const struct hspmd_gpu *gpus, int count, int a, int b, double *alpha_s,
                        double *gbytes_per_s);
 

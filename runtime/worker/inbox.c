@@ -13,7 +13,7 @@
 #include "common/log.h"
 #include "common/wire.h"
 
-#define SEND_DEADLINE_S 60 /* the agent reads all the time; longer means it is gone */
+#define SEND_DEADLINE_S 60 /* the agent reads all the time; if it does not for this long, it is gone */
 
 struct hspmd_inbox {
 	int fd;
@@ -22,7 +22,7 @@ struct hspmd_inbox {
 	pthread_t thread;
 	pthread_mutex_t lock, send_lock;
 	pthread_cond_t more;
-	json_t **queue; /* ring would save moves; queues here are a few messages long */
+	json_t **queue; /* a ring would avoid moves; but this queue holds only a few messages */
 	size_t count, capacity;
 	bool lost;
 };
@@ -64,7 +64,7 @@ static void *read_messages(void *argument)
 	json_t *message;
 	int status = reader ? 1 : -1;
 	while (reader && (status = hspmd_wire_receive(in->fd, reader, -1, &message, &err)) == 1) {
-		/* The answer to this is that this thread runs. */
+		/* The reply shows that this thread runs. */
 		if (is_question(message)) {
 			json_decref(message);
 			hspmd_inbox_send(in, json_pack("{ss}", "type", "pong"));
@@ -97,7 +97,7 @@ struct hspmd_inbox *hspmd_inbox_open(int fd, hspmd_inbox_hook *hook, void *conte
 	in->context = context;
 	pthread_mutex_init(&in->lock, NULL);
 	pthread_mutex_init(&in->send_lock, NULL);
-	pthread_condattr_t clock; /* hspmd_now's */
+	pthread_condattr_t clock; /* the clock of hspmd_now */
 	pthread_condattr_init(&clock);
 	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
 	pthread_cond_init(&in->more, &clock);
@@ -110,7 +110,7 @@ struct hspmd_inbox *hspmd_inbox_open(int fd, hspmd_inbox_hook *hook, void *conte
 	return in;
 }
 
-/* One more message, or the connection's end, or `until`. */
+/* Wait until there is another message, the connection is lost, or `until` has passed. */
 static void wait_for_more(struct hspmd_inbox *in, double until)
 {
 	if (until == HUGE_VAL) {

@@ -17,11 +17,11 @@
 #include "runtime/worker/inbox.h"
 #include "runtime/worker/worker_internal.h"
 
-#define MEASURED_BATCHES 4 /* of the samples that the loss is measured on: with the step itself no more than a step may take */
+#define MEASURED_BATCHES 4 /* of the validation samples; with the step itself, validation must not take much longer than a step */
 
-/* ---- answers */
+/* ---- messages to the controller */
 
-/* JSON has no infinities; a loss that is none is told as null. */
+/* JSON has no infinities: a loss that is not finite is sent as null. */
 static json_t *number_or_null(double x)
 {
 	return isfinite(x) ? json_real(x) : json_null();
@@ -50,7 +50,7 @@ int worker_fault(struct worker *w, int generation, const struct hspmd_error *err
 	                                            "unreadable", unreadable));
 }
 
-/* A report that bears the state's step and the last losses. */
+/* A message with the state's step and the latest losses. */
 static json_t *state_report(const struct worker *w, const char *type, int generation)
 {
 	return json_pack("{ss,si,sI,so}", "type", type, "generation", generation, "step", (json_int_t)w->step, "losses", recent_losses(w));
@@ -116,12 +116,12 @@ static void tear_down(struct worker *w)
 	free(s->memory);
 }
 
-/* ---- preparing, in a thread of its own so that the present generation trains on */
+/* ---- preparing, in a separate thread so that the current generation trains on */
 
 struct preparation {
 	struct worker *w;
 	json_t *message;
-	int64_t reserved_bytes; /* bytes that the present generation has */
+	int64_t reserved_bytes; /* device memory that the current generation uses */
 };
 
 static void *prepare(void *argument)
@@ -188,7 +188,7 @@ static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *er
 	return 0;
 }
 
-/* ---- connections between devices that are made while the present generation trains */
+/* ---- device-to-device connections that are built while the current generation trains */
 
 static int tell_met(struct worker *w)
 {
@@ -206,11 +206,11 @@ static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
 	end_preparation(w);
 	if (!w->next || w->next->number != number)
-		return hspmd_fail(err, "meeting of generation %d, which is not prepared", number);
+		return hspmd_fail(err, "preconnect of generation %d, which is not prepared", number);
 	w->meeting = !hspmd_generation_preconnect(w->next, json_object_get(m, "addresses"), err);
 	if (!w->meeting)
 		return -1;
-	/* A worker that trains looks after every step. */
+	/* A worker that trains checks after every step. */
 	double until = hspmd_now() + w->setup.timeout_s;
 	while (!w->training && w->meeting && !atomic_load(&w->next->abort) && hspmd_now() < until) {
 		if (tell_met(w))
@@ -223,15 +223,15 @@ static int meet(struct worker *w, json_t *m, struct hspmd_error *err)
 
 /* ---- starting */
 
-/* Everyone has loaded when this ends well; until then nobody may let go of the state before. */
+/* Succeeds when all members have loaded; until then no member may free the old state. */
 static int all_loaded(struct hspmd_generation *g, struct hspmd_error *err)
 {
 	double one = 1;
 	return g->transport ? hspmd_transport_all_reduce_f64(g->transport, LOADED_TAG, &one, 1, err) : 0;
 }
 
-/* A plan may take all of the device's memory: then there is no room for two at once, and the state waits elsewhere. disk: where, if that is
- * all there is; may be NULL. */
+/* A plan may use all of the device memory. Then two generations do not fit, and the old state is spilled. disk: folder to spill to if
+ * that is the only place; may be NULL. */
 static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspmd_generation *old, const char *disk,
                        struct hspmd_error *err)
 {
@@ -243,14 +243,14 @@ static int take_memory(struct worker *w, struct hspmd_generation *g, struct hspm
 		return -1;
 	bool spilled = !worker_before_update(w, &no) && !hspmd_generation_spill(old, disk, &no);
 	if (spilled)
-		hspmd_info("no room for two plans (%s): the state waits %s", fits ? err->text : "the device's memory_bytes",
+		hspmd_info("no memory for two plans (%s): the state is spilled %s", fits ? err->text : "the device's memory_bytes",
 		           w->setup.device->ops->host_memory ? "on disk" : "in host memory");
 	else if (!fits)
 		hspmd_warn("two plans' state at once is more than the device's memory_bytes: %s", no.text);
 	return spilled || !fits ? hspmd_generation_allocate(g, old, err) : -1;
 }
 
-/* Make the prepared generation the active one. On failure the old one, if any, stays as it was. */
+/* Make the prepared generation the active one. On failure the old generation, if any, stays as it was. */
 static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
@@ -272,7 +272,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	w->unreadable = report.unreadable;
 	if (failed || all_loaded(g, err))
 		return -1;
-	if (worker_before_update(w, err)) /* an image of the old state may still be being taken */
+	if (worker_before_update(w, err)) /* an image of the old state may still be being copied */
 		return -1;
 	w->step = json_integer_value(step);
 	if (g->persistent)
@@ -304,7 +304,7 @@ static void remember_step(struct worker *w, const struct hspmd_totals *all)
 	w->recent_loss[w->applied % RECENT] = all->loss;
 }
 
-/* valid: the loss on other samples, NaN where it was not measured. */
+/* valid: the validation loss; NaN if it was not measured. */
 static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t length, double step_s,
                        const struct hspmd_step_times *times, double valid)
 {
@@ -329,7 +329,7 @@ static int report_step(struct worker *w, const struct hspmd_totals *all, int64_t
 	                                            "compute_s", mean));
 }
 
-/* That all gradients are complete, or are so no more. */
+/* Record whether all gradients are complete. */
 static void set_ready(struct worker *w, bool ready)
 {
 	w->ready = ready ? w->step : -1;
@@ -337,14 +337,14 @@ static void set_ready(struct worker *w, bool ready)
 		hspmd_persistent_ready(w->active->persistent, ready);
 }
 
-/* Everyone alike; not where the generation is to end. */
+/* The same on all workers; false if the generation is to stop. */
 static bool is_to_measure(const struct worker *w, const struct hspmd_totals *all)
 {
 	const struct hspmd_job *job = w->setup.job;
 	return w->setup.valid && (w->step == job->steps || (w->step % job->valid_every == 0 && !(all->stop > 0)));
 }
 
-/* The mean loss over samples that are not trained on, by passes whose gradients are let go: the state stays as it is. */
+/* The mean loss over validation samples. Runs passes and discards their gradients: the state does not change. */
 static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 {
 	const struct hspmd_worker_setup *s = &w->setup;
@@ -366,7 +366,7 @@ static int measure(struct worker *w, double *loss, struct hspmd_error *err)
 	return status;
 }
 
-/* One step. 0, or -1: nothing changed but what `ready` and `step` say. */
+/* Run one step. 0; or -1 and err: nothing has changed except what `ready` and `step` say. */
 static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_error *err)
 {
 	struct hspmd_executor *ex = w->active->executor;
@@ -378,7 +378,7 @@ static int train_step(struct worker *w, struct hspmd_totals *all, struct hspmd_e
 	if (hspmd_generation_use_length(w->active, w->step, &length, err) || hspmd_executor_gradients(ex, w->step, &own, &times, err))
 		return -1;
 	own.stop = atomic_load(&w->stop) == w->active->number;
-	own.checkpoint = worker_checkpoint_requested(w);
+	own.checkpoint = worker_checkpoint_possible(w);
 	set_ready(w, true);
 	if (hspmd_executor_vote(ex, w->step, &own, all, err) || worker_before_update(w, err) ||
 	    hspmd_executor_commit(ex, w->step, all, err))
@@ -401,8 +401,8 @@ static int tell_stopped(struct worker *w, int generation)
 
 static int handle(struct worker *w, json_t *m);
 
-/* For tests, which wait for what happens beside the steps: the least seconds from one step's start to the next one's, or a file's name that
- * says them as long as it is there. 0: none. */
+/* For tests that observe what happens during steps: the minimum seconds from the start of one step to the start of the next, or the name
+ * of a file that contains them (as long as the file exists). 0: no minimum. */
 static double test_pace(void)
 {
 	const char *s = getenv("HSPMD_TEST_STEP_S");
@@ -417,7 +417,7 @@ static double test_pace(void)
 	return pace > 0 && pace < 3600 ? pace : 0;
 }
 
-/* Messages that have come, and those that come before `until`, unless the steps are to stop. */
+/* Handle the messages that have arrived, and those that arrive before `until`, unless the steps are to stop. */
 static int hear_between_steps(struct worker *w, struct hspmd_generation *g, double until)
 {
 	for (json_t *m; (m = hspmd_inbox_next_before(w->inbox, until));) {
@@ -431,21 +431,19 @@ static int hear_between_steps(struct worker *w, struct hspmd_generation *g, doub
 	return 0;
 }
 
-/* Until the steps are done, or someone says stop, or something breaks. */
+/* Train until all steps are done, a stop is requested, or something fails. */
 static int run_steps(struct worker *w)
 {
 	struct hspmd_generation *g = w->active;
 	struct hspmd_error err = { "" };
 	if (g->program->stage < 0)
-		return 0; /* this one only gave state away */
+		return 0; /* this worker only handed over state */
 	while (w->step < w->setup.job->steps) {
 		struct hspmd_totals all;
 		double began = hspmd_now(), pace = test_pace();
 		if (train_step(w, &all, &err))
 			return atomic_load(&g->abort) ? 0 : worker_fault(w, g->number, &err);
-		if (all.checkpoint > 0 && worker_snapshot(w, &err) && worker_fault(w, g->number, &err))
-			return -1;
-		if (tell_met(w))
+		if ((all.checkpoint >= g->voter_count && worker_snapshot(w)) || tell_met(w))
 			return -1;
 		if (all.stop > 0 && w->step < w->setup.job->steps)
 			return tell_stopped(w, g->number);
@@ -461,19 +459,21 @@ static int train(struct worker *w)
 	w->training = true;
 	int status = run_steps(w);
 	w->training = false;
-	return status;
+	return status || w->quit
+	               ? status
+	               : worker_serve_late(w, atomic_load(&w->active->abort) ? "its generation was called off before a step's end" : NULL);
 }
 
-/* ---- ends that were not planned */
+/* ---- unplanned ends */
 
-/* What the process before had when it was killed is this one's now. */
+/* Take over the state that the previous process of this device had when it was killed. */
 static void revive(struct worker *w)
 {
 	struct hspmd_error err = { "" };
 	double sums[HSPMD_PERSISTENT_TOTALS];
 	struct hspmd_generation *g = w->setup.job ? hspmd_generation_revive(&w->setup, &err) : NULL;
 	if (!g) {
-		hspmd_warn("nothing is left of the worker before: %s", w->setup.job ? err.text : "there is no job yet");
+		hspmd_warn("no state of the previous worker: %s", w->setup.job ? err.text : "there is no job yet");
 		return;
 	}
 	w->step = hspmd_persistent_step(g->persistent);
@@ -503,7 +503,8 @@ static int abort_generation(struct worker *w, json_t *m)
 	json_t *answer = state_report(w, "aborted", number);
 	if (!answer)
 		return -1;
-	/* Which generation's share of the state this worker has: the one before, when it was called off before everyone had loaded. */
+	/* The generation whose part of the state this worker has: the previous one, if the new one was aborted before all members had
+	 * loaded. */
 	json_object_set_new(answer, "holds", w->active ? json_integer(w->active->number) : json_null());
 	json_object_set_new(answer, "ready", w->ready >= 0 ? json_integer(w->ready) : json_null());
 	json_object_set_new(answer, "applied", w->applied >= 0 ? json_integer(w->applied) : json_null());
@@ -513,18 +514,21 @@ static int abort_generation(struct worker *w, json_t *m)
 	return hspmd_inbox_send(w->inbox, answer);
 }
 
-/* A controller that has come back asks what there is. */
+/* Answers a restarted controller, which queries the workers' state. A worker that the previous controller told to stop does not train
+ * on. */
 static int report_state(struct worker *w, int number)
 {
 	json_t *answer = state_report(w, "query_reply", number);
 	if (!answer)
 		return -1;
 	json_object_set_new(answer, "holds", w->active ? json_integer(w->active->number) : json_null());
-	json_object_set_new(answer, "training", json_boolean(w->training && w->active && w->active->number == number));
+	json_object_set_new(answer, "training",
+	                    json_boolean(w->training && w->active && w->active->number == number && atomic_load(&w->stop) != number));
 	return hspmd_inbox_send(w->inbox, answer);
 }
 
-/* The controller has heard all survivors: the step in doubt happened for everyone or for nobody. */
+/* The controller has answers from all survivors: the step in doubt took place for all or for none of them. A worker that cannot follow
+ * shows it by the step that it reports. */
 static int settle(struct worker *w, json_t *m)
 {
 	int number = (int)json_integer_value(json_object_get(m, "generation"));
@@ -535,12 +539,12 @@ static int settle(struct worker *w, json_t *m)
 			.square_sum = number_or_nan(json_array_get(sums, 0)),
 			.loss = number_or_nan(json_array_get(sums, 1)),
 		};
-		if (worker_before_update(w, &err) || hspmd_executor_commit(w->active->executor, w->step, &all, &err))
-			return worker_fault(w, number, &err);
-		w->recent_step[w->step % RECENT] = w->step;
-		w->recent_loss[w->step % RECENT] = all.loss;
-		w->totals = all;
-		w->applied = w->step++;
+		if (worker_before_update(w, &err) || hspmd_executor_commit(w->active->executor, w->step, &all, &err)) {
+			if (worker_fault(w, number, &err))
+				return -1;
+		} else {
+			remember_step(w, &all);
+		}
 	}
 	set_ready(w, false);
 	return hspmd_inbox_send(w->inbox, state_report(w, "settled", number));
@@ -548,7 +552,7 @@ static int settle(struct worker *w, json_t *m)
 
 /* ---- messages */
 
-/* In the reading thread: what a running step must learn at once. */
+/* In the reading thread: handles messages that must reach a running step at once. */
 static void hear(void *context, json_t *m)
 {
 	struct worker *w = context;
@@ -561,6 +565,8 @@ static void hear(void *context, json_t *m)
 		atomic_store(&w->stop, number);
 	if (!strcmp(type, "checkpoint"))
 		worker_request_checkpoint(w, m);
+	if (!strcmp(type, "query")) /* by another controller, which did not ask what the one before did */
+		worker_forget_checkpoint(w);
 	if (strcmp(type, "abort") && !lost)
 		return;
 	pthread_mutex_lock(&w->lock);
@@ -571,7 +577,7 @@ static void hear(void *context, json_t *m)
 	pthread_mutex_unlock(&w->lock);
 }
 
-/* 0, or -1: the worker cannot go on. */
+/* 0, or -1: the worker cannot continue. */
 static int handle(struct worker *w, json_t *m)
 {
 	const char *type = json_string_value(json_object_get(m, "type"));
@@ -597,7 +603,7 @@ static int handle(struct worker *w, json_t *m)
 		return abort_generation(w, m);
 	if (!strcmp(type, "settle"))
 		return settle(w, m);
-	if (!strcmp(type, "stop")) /* a running step has heard it already; else it came when none was running */
+	if (!strcmp(type, "stop")) /* a running step has already received it; otherwise it arrived when none was running */
 		return !w->training && w->active && w->active->number == number && w->stopped != number ? tell_stopped(w, number) : 0;
 	return worker_handle_checkpoint(w, type, m);
 }

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker's part in a checkpoint: an image of the state at the end of a step that all agreed on, written in the background, answered
- * when it is on disk. */
+/* The worker's part in a checkpoint: takes an image of the state after a step before which all workers had been asked, or of the state in
+ * which they stopped, writes it in the background, and reports when it is on disk. */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/alloc.h"
-#include "common/clock.h"
 #include "common/log.h"
 #include "common/shm_dir.h"
 #include "runtime/state/checkpoint.h"
@@ -14,17 +12,17 @@
 
 struct worker_checkpoints {
 	struct hspmd_writer *writer;
-	pthread_t waiter; /* tells the controller when the writer is done */
+	pthread_t waiter; /* reports to the controller when the writer is done */
 	bool waiting;
-	/* Folders of the last request, as the controller named them; this node's part is a folder in each. NULL: not asked for. */
+	/* Folders of the latest request, as the controller named them; this node uses a subfolder of each. NULL: not requested. */
 	char *local, *memory;
-	struct hspmd_copy_routes copies; /* what the writer may still use */
+	struct hspmd_copy_routes copies; /* the writer may still use it */
 	char *copies_location;
-	bool *declined; /* by the spread's `from`: not kept */
-	int64_t told;   /* the generation in which that was said */
+	bool *declined; /* by the placement's `from`: not kept */
+	int64_t told;   /* the generation in which this was last logged */
 };
 
-/* What the waiter works on. */
+/* Argument of the waiter thread. */
 struct wait {
 	struct worker *w;
 	char *id;
@@ -35,18 +33,9 @@ struct wait {
 void worker_request_checkpoint(struct worker *w, json_t *message)
 {
 	pthread_mutex_lock(&w->lock);
-	json_decref(w->checkpoint_request); /* a later request takes the place of one not yet served */
+	json_decref(w->checkpoint_request); /* a later request replaces one that is not yet executed */
 	w->checkpoint_request = json_incref(message);
 	pthread_mutex_unlock(&w->lock);
-}
-
-double worker_checkpoint_requested(struct worker *w)
-{
-	pthread_mutex_lock(&w->lock);
-	bool asked = w->checkpoint_request && w->active &&
-	             json_integer_value(json_object_get(w->checkpoint_request, "generation")) == w->active->number;
-	pthread_mutex_unlock(&w->lock);
-	return asked;
 }
 
 static json_t *take_request(struct worker *w)
@@ -58,18 +47,24 @@ static json_t *take_request(struct worker *w)
 	return request;
 }
 
-/* The vote may tell of a request before the request itself has come; it is on its way from the same controller. */
-static json_t *await_request(struct worker *w, struct hspmd_error *err)
+void worker_forget_checkpoint(struct worker *w)
 {
-	double deadline = hspmd_now() + w->setup.timeout_s;
-	while (!worker_checkpoint_requested(w)) {
-		if (atomic_load(&w->active->abort) || hspmd_now() > deadline) {
-			hspmd_fail(err, "a checkpoint was agreed on, but its request did not come within %.0f s", w->setup.timeout_s);
-			return NULL;
-		}
-		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-	}
-	return take_request(w);
+	json_decref(take_request(w));
+}
+
+/* Returns true if a request for the active generation has not been served yet. */
+static bool is_asked(struct worker *w)
+{
+	pthread_mutex_lock(&w->lock);
+	bool asked = w->checkpoint_request && w->active &&
+	             json_integer_value(json_object_get(w->checkpoint_request, "generation")) == w->active->number;
+	pthread_mutex_unlock(&w->lock);
+	return asked;
+}
+
+bool worker_checkpoint_possible(struct worker *w)
+{
+	return is_asked(w) && !(w->checkpoints && w->checkpoints->waiting && hspmd_writer_busy(w->checkpoints->writer));
 }
 
 static int answer(struct worker *w, const char *id, int64_t step, int generation, json_t *report, const char *error)
@@ -100,6 +95,7 @@ static void *wait_written(void *argument)
 	       status == 1   ? NULL
 	       : err.text[0] ? err.text
 	                     : "not written");
+	hspmd_inbox_post(p->w->inbox, json_pack("{ss}", "type", "checkpoint")); /* one that has waited for the writer can be served now */
 	free(p->id);
 	free(p);
 	return NULL;
@@ -112,7 +108,7 @@ static void end_wait(struct worker_checkpoints *c)
 	c->waiting = false;
 }
 
-/* The parts of the state that go into this worker's shard. */
+/* The parts of the state that belong in this worker's shard. */
 static struct hspmd_state_slice *list_slices(const struct hspmd_generation *g, size_t *count)
 {
 	const struct hspmd_program *p = g->program;
@@ -151,13 +147,13 @@ static struct worker_checkpoints *checkpoints(struct worker *w, struct hspmd_err
 	return w->checkpoints = c;
 }
 
-/* A job's local folder is the same path on every node; where nodes share a disk they must not meet in it. */
+/* A job's local folder has the same path on every node; nodes that share a disk must use different subfolders. */
 static char *node_folder(const struct worker *w, const char *local)
 {
 	return hspmd_asprintf("%s/%s", local, w->setup.node);
 }
 
-/* Where the folder named is one that each node has for itself: this node's. */
+/* If the folder is one that every node has for itself: this node's subfolder. */
 static char *location_of(const struct worker *w, const char *folder)
 {
 	const struct worker_checkpoints *c = w->checkpoints;
@@ -174,7 +170,7 @@ static int remember_folders(struct worker_checkpoints *c, const char *local, con
 	return (local && !c->local) || (memory && !c->memory) ? hspmd_fail_memory(err, "starting a checkpoint") : 0;
 }
 
-/* Copies for others, in the place on this node that is named first. */
+/* Prepare to keep copies for others, in this node's first location. */
 static int set_up_copies(struct worker *w, const char *location, struct hspmd_error *err)
 {
 	struct worker_checkpoints *c = w->checkpoints;
@@ -191,7 +187,7 @@ static int set_up_copies(struct worker *w, const char *location, struct hspmd_er
 	return c->copies_location ? 0 : hspmd_fail_memory(err, "starting a checkpoint");
 }
 
-/* Copies in memory may not push out what trains: its own shard is not written where there is no room, nor is another's kept. */
+/* Copies in memory must not displace the training: without enough space the worker writes neither its own shard nor a copy of another's. */
 static int check_room(struct worker *w, const char *memory, const struct hspmd_state_slice *slices, size_t count, struct hspmd_error *err)
 {
 	struct worker_checkpoints *c = w->checkpoints;
@@ -259,8 +255,8 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	int folder_count = 0;
 	if (!c)
 		return -1;
-	if (hspmd_writer_busy(c->writer)) /* waiting for it would stop the training */
-		return hspmd_fail(err, "the checkpoint before is still being written");
+	if (hspmd_writer_busy(c->writer)) /* waiting would stop the training */
+		return hspmd_fail(err, "the previous checkpoint is still being written");
 	end_wait(c);
 	if (memory)
 		folders[folder_count++] = memory;
@@ -269,7 +265,7 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	if (shared)
 		folders[folder_count++] = shared;
 	if (!folder_count)
-		return hspmd_fail(err, "checkpoint: no folder was named");
+		return hspmd_fail(err, "checkpoint: no folder in the request");
 	size_t count;
 	struct hspmd_state_slice *slices = list_slices(w->active, &count);
 	int status = slices ? remember_folders(c, local, memory, err) : hspmd_fail_memory(err, "starting a checkpoint");
@@ -285,28 +281,45 @@ static int begin(struct worker *w, json_t *request, struct hspmd_error *err)
 	return status;
 }
 
-/* Begin, and leave a thread to tell how it ended. */
-static int serve(struct worker *w, json_t *request, struct hspmd_error *err)
+/* Start to write, with a thread that reports the result. A request that cannot be started is answered too: the controller waits for all. */
+static int serve(struct worker *w, json_t *request)
 {
+	struct hspmd_error err = { "" };
 	const char *id = json_string_value(json_object_get(request, "id"));
-	if (begin(w, request, err))
-		return answer(w, id ? id : "", w->step, w->active->number, NULL, err->text);
+	if (begin(w, request, &err))
+		return answer(w, id ? id : "", w->step, w->active->number, NULL, err.text);
 	struct wait *p = calloc(1, sizeof *p);
 	if (p)
 		*p = (struct wait){ w, strdup(id ? id : ""), w->step, w->active->number };
 	if (!p || !p->id || pthread_create(&w->checkpoints->waiter, NULL, wait_written, p)) {
 		free(p ? p->id : NULL);
 		free(p);
-		return hspmd_fail_memory(err, "starting a checkpoint");
+		return answer(w, id ? id : "", w->step, w->active->number, NULL, "cannot start a thread that waits for the disk");
 	}
 	w->checkpoints->waiting = true;
 	return 0;
 }
 
-int worker_snapshot(struct worker *w, struct hspmd_error *err)
+int worker_snapshot(struct worker *w)
 {
-	json_t *request = await_request(w, err);
-	int status = request ? serve(w, request, err) : -1;
+	json_t *request = take_request(w);
+	int status = request ? serve(w, request) : 0; /* none: another controller has come meanwhile, which has not asked */
+	json_decref(request);
+	return status;
+}
+
+int worker_serve_late(struct worker *w, const char *why_not)
+{
+	bool holds = is_asked(w) && w->active->executor;
+	if (!why_not && holds && !worker_checkpoint_possible(w))
+		return 0; /* wait_written comes back to it */
+	json_t *request = take_request(w);
+	const char *id = json_string_value(json_object_get(request, "id"));
+	int number = (int)json_integer_value(json_object_get(request, "generation")), status = 0;
+	if (!why_not && !holds)
+		why_not = "this worker does not hold that generation's state";
+	if (request)
+		status = why_not ? answer(w, id ? id : "", w->step, number, NULL, why_not) : serve(w, request);
 	json_decref(request);
 	return status;
 }
@@ -324,7 +337,7 @@ void worker_detach(struct worker *w, struct hspmd_generation *g)
 	hspmd_writer_detach(w->checkpoints->writer);
 }
 
-/* Put the manifest where it was asked for; what it replaces may go only then. */
+/* Write the manifest into the requested folders; only afterwards may the checkpoints that it replaces be removed. */
 static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
 {
 	json_t *folders = json_object_get(message, "folders"), *keep = json_object_get(message, "keep");
@@ -337,7 +350,7 @@ static int commit(struct worker *w, json_t *message, struct hspmd_error *err)
 		struct hspmd_error pruning;
 		if (!status &&
 		    hspmd_checkpoint_prune(location, keep ? (int)json_integer_value(keep) : w->setup.job->checkpoint.keep, &pruning))
-			hspmd_warn("old checkpoints stay: %s", pruning.text);
+			hspmd_warn("old checkpoints are not removed: %s", pruning.text);
 		free(location);
 	}
 	hspmd_manifest_destroy(m);
@@ -353,12 +366,9 @@ int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message
 		return hspmd_inbox_send(w->inbox, json_pack("{ss,ss,ss*}", "type", "manifest_written", "id", id ? id : "", "error",
 		                                            status ? err.text : NULL));
 	}
-	if (strcmp(type, "checkpoint") || w->training || !w->active || !w->active->executor || !worker_checkpoint_requested(w))
-		return 0; /* a running step serves it; or it has been served */
-	json_t *request = take_request(w);
-	int status = serve(w, request, &err);
-	json_decref(request);
-	return status;
+	if (strcmp(type, "checkpoint") || (w->training && is_asked(w)))
+		return 0; /* the end of a step, or of the training, serves it */
+	return worker_serve_late(w, NULL);
 }
 
 void worker_end_checkpoints(struct worker *w)

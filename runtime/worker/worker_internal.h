@@ -10,7 +10,7 @@
 #include "runtime/generation/generation.h"
 #include "runtime/worker/inbox.h"
 
-#define RECENT 64 /* losses kept for whoever asks after a fault */
+#define RECENT 64 /* number of latest losses kept, to be reported after a fault */
 #define LOADED_TAG ((UINT64_C(1) << 44) - 768)
 
 struct worker_checkpoints;
@@ -18,38 +18,46 @@ struct worker_checkpoints;
 struct worker {
 	struct hspmd_worker_setup setup;
 	struct hspmd_inbox *inbox;
-	pthread_mutex_t lock; /* of active, next and checkpoint_request, which the reading thread looks at */
+	pthread_mutex_t lock; /* protects active, next and checkpoint_request, which the reading thread uses too */
 	struct hspmd_generation *active, *next;
 	pthread_t preparer;
 	bool preparing, meeting, training, quit;
-	int stopped;                /* generation that `stopped` was last told of */
-	atomic_int stop;            /* generation that is to stop after its step */
-	int64_t step;               /* to be run next */
-	int64_t ready;              /* gradients complete, vote not known; -1: none */
-	int64_t applied;            /* last step this generation changed the state with; -1: none yet */
+	int stopped;                /* generation for which `stopped` was last sent */
+	atomic_int stop;            /* generation that must stop after its current step */
+	int64_t step;               /* next to be run */
+	int64_t ready;              /* step whose gradients are complete and whose vote is not known; -1: none */
+	int64_t applied;            /* last step whose update this generation made; -1: none yet */
 	struct hspmd_totals totals; /* of `applied` */
 	int64_t recent_step[RECENT];
 	double recent_loss[RECENT], last_heartbeat;
-	double busy_s; /* computed in the steps since the last pulse */
+	double busy_s; /* computing time of the steps since the last heartbeat */
 	int busy_steps;
-	json_t *checkpoint_request; /* not yet served; NULL: none */
+	json_t *checkpoint_request; /* not yet executed; NULL: none */
 	struct worker_checkpoints *checkpoints;
-	json_t *unreadable; /* what a load that failed could not read, for the fault that tells of it; NULL: none */
+	json_t *unreadable; /* the file that a failed load could not read, for the `fault` message; NULL: none */
 };
 
-/* Tell the controller what this worker cannot do. -1: it cannot be told. */
+/* Report to the controller that this worker cannot do something. -1: the report cannot be sent. */
 int worker_fault(struct worker *w, int generation, const struct hspmd_error *err);
 
 /* ---- worker_checkpoint.c */
-void worker_request_checkpoint(struct worker *w, json_t *message); /* in the reading thread */
-double worker_checkpoint_requested(struct worker *w);              /* 1 or 0, for the vote */
-/* Everyone agreed to keep this step's end: copy the state and write it in the background. */
-int worker_snapshot(struct worker *w, struct hspmd_error *err);
-/* The state is about to change: 0 when an image of it is no longer being taken. */
+/* Called in the reading thread: a request has arrived; the controller that made the request is gone. */
+void worker_request_checkpoint(struct worker *w, json_t *message);
+void worker_forget_checkpoint(struct worker *w);
+/* For the vote: returns true if a request has not been served, and the previous checkpoint, perhaps of another controller, has been
+ * written. */
+bool worker_checkpoint_possible(struct worker *w);
+/* All workers had been asked, and were able, when they voted on this step, so that none waits for another: copy the state and write it in
+ * the background. -1: the controller cannot be told. */
+int worker_snapshot(struct worker *w);
+/* No further step would serve a pending request: serve the request now or as soon as the writer is free, or, if why_not is given, refuse
+ * it. -1: the controller cannot be told. */
+int worker_serve_late(struct worker *w, const char *why_not);
+/* To be called before the state changes: returns 0 when no image of it is being taken any more. */
 int worker_before_update(struct worker *w, struct hspmd_error *err);
-/* This generation's connections are about to go: no copies are sent over them any more. NULL is fine. */
+/* To be called before this generation's connections are closed: afterwards no copies are sent over them. NULL is fine. */
 void worker_detach(struct worker *w, struct hspmd_generation *g);
-/* `checkpoint` outside of training, `manifest`. */
+/* Executes `checkpoint` outside of training, and `manifest`. */
 int worker_handle_checkpoint(struct worker *w, const char *type, json_t *message);
 void worker_end_checkpoints(struct worker *w);
 

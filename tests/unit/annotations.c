@@ -25,7 +25,7 @@ static int draw(struct filling *f, int below)
 	return (int)(w[0] % (uint32_t)below);
 }
 
-/* Takes the annotation. */
+/* Takes ownership of the annotation. */
 static void add(struct filling *f, struct hspmd_annotation *a)
 {
 	assert_non_null(a);
@@ -37,7 +37,7 @@ static void add(struct filling *f, struct hspmd_annotation *a)
 	f->list->item[f->list->count++] = a;
 }
 
-/* Another unit and weights for one of its splits. */
+/* Adds a variant with another unit and other weights for one of the splits. */
 static void add_variant(struct filling *f, const struct hspmd_annotation *a)
 {
 	struct hspmd_annotation *b = hspmd_annotation_copy(a);
@@ -45,7 +45,7 @@ static void add_variant(struct filling *f, const struct hspmd_annotation *a)
 	struct hspmd_subgroup *group = &b->groups[draw(f, b->hsize)];
 	bool changed = false;
 	for (int i = 0; i < group->split_count; i++) {
-		struct hspmd_partition_layers *s = &group->splits[i];
+		struct hspmd_split *s = &group->splits[i];
 		if (s->dim < 0)
 			continue;
 		if (f->units[s->dim] > 1 && draw(f, 2))
@@ -66,7 +66,7 @@ static void add_variant(struct filling *f, const struct hspmd_annotation *a)
 		hspmd_annotation_destroy(b);
 }
 
-/* A subgroup's states: lists of (dimension, parts) whose parts multiply to its devices. */
+/* A state of a subgroup: a list of (dimension, parts) whose product of parts is the number of devices. */
 struct state {
 	int count, dim[8], parts[8];
 };
@@ -91,7 +91,7 @@ static void extend(struct states *all, struct state *s, int left, int rank)
 		}
 }
 
-/* Subgroups of the sizes given, each in every state, related in every way. */
+/* Unions of subgroups of the given sizes, each subgroup in every state, with every relation. */
 static void fill_union(struct filling *f, const int *sizes, int groups)
 {
 	static const int devices[] = { 0, 1, 2, 3, 4, 5, 6, 7 };

@@ -6,7 +6,7 @@
  *
  * A file that HSPMD_CRASH_ORDER names tells running processes what to do: "CALL TEXT WHAT" (or "any" call; TEXT is part of the path). The
  * first process that comes to such a call removes the file and kills itself (WHAT is "kill"), stops itself ("stop"), or lets the call fail
- * (an errno); "keep ERRNO" lets all fail while the file is there. */
+ * (an errno); "keep ERRNO" lets all fail while the file is there, "hold" has all wait until it is gone. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -69,6 +69,11 @@ static int obey(const char *what, const char *path, void (*half)(void *), void *
 	if (sscanf(text, "%15s %127s %15s %d", call, part, act, &error) < 3 || (strcmp(call, "any") && strcmp(call, what)) ||
 	    !strstr(path, part))
 		return 0;
+	if (!strcmp(act, "hold")) {
+		while (!access(order, F_OK))
+			usleep(10000);
+		return 0;
+	}
 	if (strcmp(act, "keep") && REAL(unlink)(order))
 		return 0; /* another was first */
 	if (!strcmp(act, "stop")) {

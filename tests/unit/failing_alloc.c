@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 static long until_failure = -1; /* allocations that still succeed; below 0: all */
-static long held;               /* allocations that were not given back */
+static long held;               /* allocations that were not freed */
 static bool failed;
 static bool failed_in_jansson;
 
@@ -100,10 +100,10 @@ char *__wrap_getcwd(char *buf, size_t size)
 
 FILE *__wrap_open_memstream(char **text, size_t *size)
 {
-	return fails() ? NULL : took(__real_open_memstream(text, size)); /* its text is what the caller gives back */
+	return fails() ? NULL : took(__real_open_memstream(text, size)); /* the caller frees its text */
 }
 
-/* jansson 2.14 drops a byte of a long key when the one allocation for that byte fails and the next succeeds; where memory has run out, the
+/* jansson 2.14 drops a byte of a long key if the one allocation for that byte fails and the next succeeds; when memory is really short, the
  * next fails as well. */
 void *failing_alloc_jansson(size_t size)
 {
@@ -137,7 +137,7 @@ void failing_alloc_try(const struct failing_alloc_call *calls, size_t count, str
 				fail_msg("%s, allocation %ld: %ld not given back", calls[i].name, k, held - before);
 			if (succeeded != done)
 				fail_msg("%s, allocation %ld: %s (%s)", calls[i].name, k, succeeded ? "succeeded" : "failed", err->text);
-			if (failed && calls[i].tells && !*err->text)
+			if (failed && calls[i].fills_err && !*err->text)
 				fail_msg("%s, allocation %ld: failed without a word", calls[i].name, k);
 		}
 		assert_true(done);

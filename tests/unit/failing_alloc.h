@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory running short: every allocation that a call makes is made to fail in its turn. Each time the call must fail, say so, and give back
- * all it took. A program that uses this is linked with FAILING_ALLOC_LINK, which put functions of failing_alloc.c before the allocating
- * ones of libc. */
+/* Simulates a shortage of memory: makes every allocation of a call fail, one per repetition of the call. Each time the call must fail,
+ * report it, and free everything it allocated. A program that uses this is linked with FAILING_ALLOC_LINK, which puts functions of
+ * failing_alloc.c before the allocating ones of libc. */
 #ifndef HSPMD_UNIT_FAILING_ALLOC_H
 #define HSPMD_UNIT_FAILING_ALLOC_H
 
@@ -12,11 +12,11 @@
 
 struct failing_alloc_call {
 	const char *name;
-	bool (*call)(void); /* whether it succeeded; gives back all it made */
-	bool tells;         /* fills err */
+	bool (*call)(void); /* returns true if it succeeded; frees everything it made */
+	bool fills_err;     /* on failure */
 };
 void failing_alloc_try(const struct failing_alloc_call *calls, size_t count, struct hspmd_error *err);
-/* Whether an allocation of the present call has failed. */
+/* Returns true if an allocation of the current call has failed. */
 bool failing_alloc_failed(void);
 
 /* For jansson's json_set_alloc_funcs. */

@@ -259,7 +259,7 @@ void op_values_open(struct op_values *v, const struct hspmd_graph *g, int thread
 		size_t bytes = (size_t)elements(g, (int)t) * hspmd_dtype_bytes(g->tensors[t].dtype);
 		v->data[t] = ops->allocate(v->dev, bytes, &err);
 		assert_non_null(v->data[t]);
-		memset(v->data[t], 0xff, bytes); /* NaN: whoever reads what nobody wrote is seen */
+		memset(v->data[t], 0xff, bytes); /* NaN: shows reads of elements that nothing has written */
 	}
 }
 
@@ -343,7 +343,7 @@ struct hspmd_view op_values_view(const struct op_values *v, int t)
 	return view;
 }
 
-/* Statistics of logits in several parts are made part by part: no device makes them all. */
+/* Statistics of logits in several parts are computed part by part: no device computes all of them. */
 static void run_stats(struct op_values *v, const struct hspmd_op *op)
 {
 	struct hspmd_view logits = op_values_view(v, op->in[0]), stats = op_values_view(v, op->out[0]);

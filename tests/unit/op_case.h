@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small graphs around one operator each, with odd shapes, and a way to run them whole on one device: what the tests of operators share. */
+/* Small graphs around one operator each, with odd shapes, and functions that run them unsplit on one device: shared by the tests of
+ * operators. */
 #ifndef HSPMD_TEST_OP_CASE_H
 #define HSPMD_TEST_OP_CASE_H
 
@@ -8,43 +9,44 @@
 
 struct op_case {
 	const char *name;
-	/* Append inputs and the operator(s); returns the tensor whose random projection is the test's loss, or that of an HSPMD_OP_LOSS. */
+	/* Appends inputs and the operator(s); returns the tensor whose random projection is the test's loss, or an HSPMD_OP_LOSS's
+	 * output. */
 	int (*build)(struct hspmd_graph *g, enum hspmd_dtype type);
-	bool large; /* slow to run again and again */
+	bool large; /* slow: not for tests that run a case many times */
 };
 extern const struct op_case op_cases[];
 extern const size_t op_case_count;
 
-/* What cases are built with: a parameter, which is differentiated; an operator, whose first output is returned (out: all, or NULL). They
- * fail the test. */
+/* For building cases: a parameter, which is differentiated; an operator, whose first output is returned (out: all outputs, or NULL). On an
+ * error they fail the test. */
 int op_case_parameter(struct hspmd_graph *g, enum hspmd_dtype type, const char *name, struct hspmd_shape shape);
 int op_case_append(struct hspmd_graph *g, enum hspmd_opcode opcode, const struct hspmd_op_attr *attr, const int *in, int count, int *out);
 #define SHAPE(...) ((struct hspmd_shape){ .rank = (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), .dim = { __VA_ARGS__ } })
 
-/* The case's graph with its backward operators. Tensors that are the start of differentiation ("seed") are inputs. Never NULL: fails the
+/* The case's graph with its backward operators. The tensor that starts the differentiation ("seed") is an input. Never NULL: fails the
  * test. */
 struct hspmd_graph *op_case_graph(const struct op_case *c, enum hspmd_dtype type);
 
-/* Values of all tensors of a graph on a device with host memory. */
+/* The values of all tensors of a graph, on a device with host memory. */
 struct op_values {
 	const struct hspmd_graph *g;
 	struct hspmd_device *dev;
-	void **data; /* per tensor, whole */
+	void **data; /* per tensor, unsplit */
 	void *workspace;
 	size_t workspace_bytes;
 };
 void op_values_open(struct op_values *v, const struct hspmd_graph *g, int threads);
-/* Inputs and parameters: a pure function of `seed` and the tensor's number. */
+/* Fills inputs and parameters: a pure function of `seed` and the tensor's number. */
 void op_values_fill(struct op_values *v, unsigned seed);
-void op_values_run(struct op_values *v, bool backward); /* all operators in order; accumulated outputs start from 0 */
+void op_values_run(struct op_values *v, bool backward); /* runs all operators in order; accumulated outputs start from 0 */
 void op_values_close(struct op_values *v);
-struct hspmd_view op_values_view(const struct op_values *v, int tensor); /* whole; tensor -1: absent */
-/* Run one operator on given views (workspace is provided). */
+struct hspmd_view op_values_view(const struct op_values *v, int tensor); /* of the full tensor; tensor -1: absent */
+/* Runs one operator on the given views; provides the workspace. */
 void op_values_kernel(struct op_values *v, enum hspmd_opcode opcode, struct hspmd_kernel_args *args);
 
 double op_value_get(const void *data, enum hspmd_dtype type, int64_t i);
 void op_value_set(void *data, enum hspmd_dtype type, int64_t i, double value);
-/* What is differentiated: all losses, and the result's projection onto the seed. */
+/* The value that is differentiated: the sum of all losses and of the result's projection onto the seed. */
 double op_case_loss(const struct op_values *v);
 
 #endif

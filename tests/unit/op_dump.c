@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs the operators' cases and prints inputs, results and gradients as JSON, a case a line, for comparison with another implementation. */
+/* Runs the operators' cases and prints inputs, results and gradients as JSON, one case per line, for comparison with another
+ * implementation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -57,7 +58,7 @@ static void test_dump(void **state)
 	}
 }
 
-/* A cmocka group only so that the cases' own checks have somewhere to fail; its report goes to standard error. */
+/* A cmocka group only so that the cases' own checks can fail; its report goes to standard error. */
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(test_dump) };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Annotations: what each device holds, what is refused, the text form. Expected boxes are worked out by hand. */
+/* Annotations: what each device holds, which annotations are refused, the text form. Expected boxes are worked out by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ static struct hspmd_annotation *parse(const char *text)
 	return a;
 }
 
-/* What `device` holds of a tensor annotated with `text`, as "[lo:hi, ...] partial/partials replica". */
+/* Checks what `device` holds of a tensor annotated with `text`, as "[lo:hi, ...] partial/partials replica". */
 static void check_share(const char *text, struct hspmd_shape shape, int device, const char *want)
 {
 	struct hspmd_error err = { "" };
@@ -61,10 +61,10 @@ static void splits_that_do_not_divide(void **state)
 	check_share("{[0-3]: 0:4}", row, 1, "[3:5] 0/1 0");
 	check_share("{[0-3]: 0:4}", row, 2, "[5:8] 0/1 0");
 	check_share("{[0-3]: 0:4}", row, 3, "[8:10] 0/1 0");
-	/* Units of 4: ceil(10/4) = 3 units, round(3k/2): 0 2 3, cut at 10. */
+	/* Units of 4: ceil(10/4) = 3 units, round(3k/2): 0 2 3, limited to 10. */
 	check_share("{[0-1]: 0:2/4}", row, 0, "[0:8] 0/1 0");
 	check_share("{[0-1]: 0:2/4}", row, 1, "[8:10] 0/1 0");
-	/* 12 heads of 64: weights that are 7:5 but for a rounding of the sixth digit mean 7:5. */
+	/* 12 heads of 64: weights that are 7:5 except for a rounding of the sixth digit mean 7:5. */
 	struct hspmd_shape heads = { 1, { 768 } };
 	check_share("{[0-1]: 0:2/64(583333:416667)}", heads, 0, "[0:448] 0/1 0");
 	check_share("{[0-1]: 0:2/64(583333:416667)}", heads, 1, "[448:768] 0/1 0");
@@ -96,7 +96,7 @@ static void union_shares(void **state)
 	check_share("{[0,1]: -2:2 | [2]} h0", MATRIX, 2, "[6:12, 0:10] 0/1 0");
 }
 
-/* Replicas 0 hold each element of each addend once. */
+/* The devices with replica 0 hold each element of each addend once. */
 static void first_replicas_cover_once(void **state)
 {
 	(void)state;
@@ -135,9 +135,9 @@ static void illegal_annotations(void **state)
 	refuse("{[0,1]: 0:2 | [1]}", MATRIX, "device 1 occurs twice");
 	refuse("{[0,1]: 2:2}", MATRIX, "subgroup 0, entry 0: dimension 2: the tensor has 2 dimensions");
 	refuse("{[0] | [1]} h2", MATRIX, "hdim 2: the tensor has 2 dimensions");
-	refuse("{[0-12]: 0:13}", MATRIX, "device 6 (number 6 of subgroup 0) is left with nothing");
-	refuse("{[7,3]: 0:2(1:100)}", MATRIX, "device 7 (number 0 of subgroup 0) is left with nothing");
-	refuse("{[0-3]: 1:2/5 1:2/5}", MATRIX, "is left with nothing");
+	refuse("{[0-12]: 0:13}", MATRIX, "device 6 (number 6 of subgroup 0) would hold no element");
+	refuse("{[7,3]: 0:2(1:100)}", MATRIX, "device 7 (number 0 of subgroup 0) would hold no element");
+	refuse("{[0-3]: 1:2/5 1:2/5}", MATRIX, "would hold no element");
 	refuse("{[0]}", (struct hspmd_shape){ 2, { 3, 0 } }, "dimension 1 has no elements");
 	refuse("{[0,1]: 0:2(9223372036854775807:1)}", MATRIX, "a sum below 2^63");
 	refuse("{[0,1]: 0:2(9223372036854775807:1)}", MATRIX, "annotation {[0,1]: 0:2(9223372036854775807:1)}");
@@ -229,11 +229,11 @@ static void equality(void **state)
 	check_equal("{[0-3]: 0:2 1:2}", "{[0,2,1,3]: 1:2 0:2}", true);
 	check_equal("{[0,1]: -2:2}", "{[0,1]: -1:2}", false);
 	check_equal("{[0,1]: -2:2}", "{[1] | [0]} h-2", true);
-	/* Who is a copy of whom among addends matters. */
+	/* The order of copies and addends matters. */
 	check_equal("{[0-3]: -2:2 -1:2}", "{[0-3]: -1:2 -2:2}", false);
 	check_equal("{[0-3]: -2:2 -1:2}", "{[0,2,1,3]: -1:2 -2:2}", true);
 	check_equal("{[0-3]: -2:2 -1:2}", "{[0,1]: -1:2 | [2,3]: -1:2} h-2", true);
-	/* Two ways to the value, each with addends of its own, do not make equal copies. */
+	/* Two alternative ways to the value, each with addends of its own, are no equal copies. */
 	check_equal("{[0,2,1,3]: -1:2 -2:2}", "{[0,2]: -2:2 | [1,3]: -2:2}", false);
 	check_equal("{[0-3]: 0:2 -2:2}", "{[0,1]: -2:2 | [2,3]: -2:2} h0", true);
 }

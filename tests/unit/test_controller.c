@@ -101,6 +101,140 @@ static void test_leave(void **state)
 	}
 }
 
+static struct world *short_job(uint64_t seed, int steps, int every_steps)
+{
+	return world_create(&(struct world_options){ .seed = seed,
+	                                             .nodes = 2,
+	                                             .devices_per_node = 1 + (int)(seed % 2),
+	                                             .held = 2,
+	                                             .steps = steps,
+	                                             .checkpoints = true,
+	                                             .every_steps = every_steps });
+}
+
+/* All steps are made, and a checkpoint of the last is there. */
+static void ends_well(struct world *w, uint64_t seed, int steps)
+{
+	int status;
+	run_out(w, seed);
+	if (!world_ended(w, &status) || status)
+		fail_msg("seed %llu, %d steps: %s", (unsigned long long)seed, steps, world_exit_text(w));
+	assert_int_equal(world_steps_told(w), steps);
+	assert_true(world_saved(w));
+	assert_int_equal(world_replies(w, true) + world_replies(w, false), world_commands(w));
+}
+
+/* Checkpoints at every alignment with the last step. */
+static void test_last_checkpoint(void **state)
+{
+	(void)state;
+	for (int steps = 1; steps <= 7; steps++)
+		for (int every = 1; every <= 7; every++)
+			for (uint64_t seed = 1; seed <= 8; seed++) {
+				struct world *w = short_job(seed, steps, every);
+				ends_well(w, seed, steps);
+				world_destroy(w);
+			}
+}
+
+/* Before every move of a short job something happens: a checkpoint is asked for, a worker or an agent is lost or hangs, the controller
+ * dies. */
+static void test_to_the_end(void **state)
+{
+	(void)state;
+	for (int what = 0; what < 5; what++)
+		for (int when = 0, over = 0; !over; when++) {
+			uint64_t seed = (uint64_t)when;
+			struct world *w = short_job(seed, 3, 1 + when % 4);
+			int status;
+			for (int i = 0; i < when && !world_ended(w, &status); i++)
+				if (!world_move(w))
+					world_wait(w);
+			over = world_ended(w, &status);
+			double began = world_now(w);
+			for (int i = 0; i < 2 && (over || what == 0); i++) /* the second waits for the first, and perhaps in vain */
+				world_checkpoint(w);
+			if (over || what == 0)
+				;
+			else if (what < 4)
+				world_kill(w, when % 2, 0, (enum world_how)(what - 1));
+			else
+				world_restart(w);
+			run_out(w, seed);
+			world_ended(w, &status);
+			if (status)
+				fail_msg("what %d before move %d: %s", what, when, world_exit_text(w));
+			if (world_now(w) - began > 100)
+				fail_msg("what %d before move %d: it took %.0f s", what, when, world_now(w) - began);
+			assert_int_equal(world_steps_told(w), 3);
+			assert_int_equal(world_replies(w, true) + world_replies(w, false), world_commands(w));
+			world_destroy(w);
+		}
+}
+
+/* SIGTERM before every move of a short job whose disks are stuck: it ends when its time is over, whatever checkpoint it waits for. */
+static void test_leave_from_a_save(void **state)
+{
+	(void)state;
+	for (int every = 1; every <= 4; every++)
+		for (int when = 0; when < 200; when++) {
+			struct world *w = world_create(&(struct world_options){ .seed = 2 + (uint64_t)when,
+			                                                        .nodes = 2,
+			                                                        .devices_per_node = 1,
+			                                                        .held = 2,
+			                                                        .steps = 3,
+			                                                        .checkpoints = true,
+			                                                        .every_steps = every,
+			                                                        .stuck = true });
+			int status;
+			for (int i = 0; i < when; i++)
+				if (!world_move(w) && world_steps_told(w) < 3)
+					world_wait(w);
+			double began = world_now(w);
+			world_shutdown(w);
+			run_out(w, 2 + (uint64_t)when);
+			world_ended(w, &status);
+			assert_int_equal(status, 1);
+			if (world_now(w) - began > 20 + 10 + 1)
+				fail_msg("every %d steps, after %d moves: it took %.0f s: %s", every, when, world_now(w) - began,
+				         world_exit_text(w));
+			world_destroy(w);
+		}
+}
+
+/* All state is lost, and while there is a plan to be made and checkpoints are looked for a node comes, or its agent dies once more: it is
+ * asked anew. */
+static void test_asked_again(void **state)
+{
+	(void)state;
+	for (int when = 0; when < 120; when++) {
+		struct world *w = world_create(&(struct world_options){ .seed = 2 + 4 * (uint64_t)when,
+		                                                        .nodes = 3,
+		                                                        .devices_per_node = 1,
+		                                                        .held = 2,
+		                                                        .steps = 1000000,
+		                                                        .checkpoints = true,
+		                                                        .stuck = true });
+		run_until(w, 10);
+		world_kill(w, 0, 0, WORLD_AGENT);
+		world_kill(w, 1, 0, WORLD_AGENT);
+		for (int i = 0; i < when / 2; i++)
+			if (!world_move(w))
+				world_wait(w);
+		if (when % 2)
+			world_hold(w, 2, true);
+		else
+			world_kill(w, 1, 0, WORLD_AGENT);
+		double began = world_now(w);
+		for (int i = 0; i < MOVES && world_now(w) < began + 50 && (!world_resizes(w) || world_nodes(w) < 2); i++)
+			if (!world_move(w))
+				world_wait(w);
+		if (!world_resizes(w) || world_nodes(w) < 2)
+			fail_msg("after %d moves: it has not gone on after %.0f s", when, world_now(w) - began);
+		world_destroy(w);
+	}
+}
+
 /* One pipeline, no copies anywhere: a worker's state is taken up from its node's memory, whatever was going on when it was killed, and when
  * the one that takes it up is killed, too. Also that of a hung one that is ended, and of all workers of an agent; and when the controller
  * dies. */
@@ -523,6 +657,36 @@ static void test_adopted_in_a_switch(void **state)
 	}
 }
 
+/* Killed when some workers have been told to stop, or asked for a checkpoint, and others have not: nobody is waited for in vain. */
+static void test_adopted_in_two_minds(void **state)
+{
+	(void)state;
+	static const char *const at[] = { "stop", "checkpoint" };
+	for (int what = 0; what < 2; what++)
+		for (uint64_t seed = 1; seed <= 60; seed++) {
+			struct world *w = world_create(&(struct world_options){ .seed = seed,
+			                                                        .nodes = 3,
+			                                                        .devices_per_node = 1,
+			                                                        .held = 3,
+			                                                        .steps = 60,
+			                                                        .checkpoints = true,
+			                                                        .every_steps = 2,
+			                                                        .long_steps = seed % 4 > 0 });
+			int status;
+			run_until(w, 30);
+			double began = world_now(w);
+			world_ask(w, "shrink", 1);
+			world_dies_at(w, at[what]);
+			run_out(w, seed);
+			if (world_ended(w, &status) && status)
+				fail_msg("%s, seed %llu: %s", at[what], (unsigned long long)seed, world_exit_text(w));
+			if (world_now(w) - began > 100)
+				fail_msg("%s, seed %llu: it took %.0f s", at[what], (unsigned long long)seed, world_now(w) - began);
+			assert_int_equal(world_steps_told(w), 60);
+			world_destroy(w);
+		}
+}
+
 /* Whoever calls first after a controller's death, the node with the batch script stays. */
 static void test_adopted_and_shrunk(void **state)
 {
@@ -663,6 +827,10 @@ int main(void)
 		cmocka_unit_test(test_causes),
 		cmocka_unit_test(test_given),
 		cmocka_unit_test(test_leave),
+		cmocka_unit_test(test_last_checkpoint),
+		cmocka_unit_test(test_to_the_end),
+		cmocka_unit_test(test_leave_from_a_save),
+		cmocka_unit_test(test_asked_again),
 		cmocka_unit_test(test_revived),
 		cmocka_unit_test(test_hung),
 		cmocka_unit_test(test_stragglers),
@@ -675,10 +843,13 @@ int main(void)
 		cmocka_unit_test(test_adopted),
 		cmocka_unit_test(test_not_adopted),
 		cmocka_unit_test(test_adopted_in_a_switch),
+		cmocka_unit_test(test_adopted_in_two_minds),
 		cmocka_unit_test(test_adopted_and_shrunk),
 		cmocka_unit_test(test_shrunk_by_count),
 		cmocka_unit_test(test_chaos),
 		cmocka_unit_test(test_chaos_restarts),
 	};
+	if (getenv("HSPMD_ONLY"))
+		cmocka_set_test_filter(getenv("HSPMD_ONLY"));
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU device beside its operators' gradients (test_op_gradient): threads, copies, optimizer, random numbers, errors. */
+/* The CPU device except its operators' gradients (test_op_gradient): threads, copies, optimizer, random numbers, errors. */
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -83,7 +83,8 @@ static struct hspmd_thread_pool_counts counts_of(const struct hspmd_thread_pool 
 	return c;
 }
 
-/* What takes less than a hand-over is done by the caller; what takes longer is shared with as many as it is worth. */
+/* The caller alone runs a call that takes less time than sharing it would cost; longer calls are shared with as many helpers as they are
+ * worth. */
 static void test_small_calls(void **state)
 {
 	(void)state;
@@ -102,7 +103,7 @@ static void test_small_calls(void **state)
 	hspmd_thread_pool_destroy(pool);
 }
 
-/* A model of 32 wide: none of its kernels is worth a second thread. */
+/* A model of width 32: none of its kernels is worth a second thread. */
 static void test_small_kernels(void **state)
 {
 	(void)state;
@@ -110,22 +111,18 @@ static void test_small_kernels(void **state)
 	static float x[ROWS * WIDTH], w[WIDTH * WIDTH], y[ROWS * WIDTH], stats[2 * ROWS];
 	struct hspmd_device *dev = open_device(4);
 	struct hspmd_op_attr attr = { .eps = 1e-5 };
-	struct hspmd_view rows = { .data = x, .dtype = HSPMD_F32, .rank = 3, .shape = { 1, ROWS, WIDTH }, .full = { 1, ROWS, WIDTH } },
-	                  out = rows, square = rows, pair = rows;
+	struct hspmd_view rows = { .data = x, .dtype = HSPMD_F32, .rank = 3, .shape = { 1, ROWS, WIDTH }, .full = { 1, ROWS, WIDTH } };
+	struct hspmd_view square = { .data = w, .dtype = HSPMD_F32, .rank = 2, .shape = { WIDTH, WIDTH }, .full = { WIDTH, WIDTH } };
+	struct hspmd_view gain = vector(w, HSPMD_F32, WIDTH), out = rows, pair = rows;
 	out.data = y;
-	square = (struct hspmd_view){ .data = w, .dtype = HSPMD_F32, .rank = 2, .shape = { WIDTH, WIDTH }, .full = { WIDTH, WIDTH } };
 	pair.data = stats;
 	pair.shape[2] = pair.full[2] = 2;
-	run(dev, HSPMD_OP_GELU,
-	    &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 1, .output_count = 1, .in = { rows }, .out = { out } });
-	run(dev, HSPMD_OP_LINEAR,
-	    &(struct hspmd_kernel_args){ .attr = &attr, .input_count = 2, .output_count = 1, .in = { rows, square }, .out = { out } });
-	run(dev, HSPMD_OP_RMSNORM,
-	    &(struct hspmd_kernel_args){ .attr = &attr,
-	                                 .input_count = 2,
-	                                 .output_count = 2,
-	                                 .in = { rows, vector(w, HSPMD_F32, WIDTH) },
-	                                 .out = { out, pair } });
+	struct hspmd_kernel_args gelu = { .attr = &attr, .input_count = 1, .output_count = 1, .in = { rows }, .out = { out } };
+	struct hspmd_kernel_args linear = { .attr = &attr, .input_count = 2, .output_count = 1, .in = { rows, square }, .out = { out } };
+	struct hspmd_kernel_args norm = { .attr = &attr, .input_count = 2, .output_count = 2, .in = { rows, gain }, .out = { out, pair } };
+	run(dev, HSPMD_OP_GELU, &gelu);
+	run(dev, HSPMD_OP_LINEAR, &linear);
+	run(dev, HSPMD_OP_RMSNORM, &norm);
 	struct hspmd_thread_pool_counts c = counts_of(((struct hspmd_cpu *)dev)->pool);
 	assert_true(c.alone >= 4);
 	assert_int_equal(c.shared, 0);
@@ -138,7 +135,7 @@ static void wait_until_slept(const struct hspmd_thread_pool *pool, int64_t times
 		sched_yield();
 }
 
-/* Helpers whose spins end in vain stop spinning, but for a few attempts. */
+/* Helpers whose spins are in vain stop spinning, except for a few attempts. */
 static void test_spins_in_vain(void **state)
 {
 	(void)state;
@@ -265,7 +262,7 @@ static void test_sum_squares(void **state)
 	dev->ops->close(dev);
 }
 
-/* A part of a tensor gets the numbers that the whole has there, and they are normal. */
+/* A part of a tensor gets the same numbers as those elements of the full tensor, and the numbers are normal. */
 static void test_random(void **state)
 {
 	(void)state;
@@ -300,7 +297,7 @@ static void test_cast(void **state)
 {
 	(void)state;
 	struct hspmd_device *dev = open_device(1);
-	/* 1 + 2^-8 lies between two bf16: to even, down; 1 + 3 * 2^-8 to even, up. */
+	/* 1 + 2^-8 is between two BF16 numbers: to even, down; 1 + 3 * 2^-8 to even, up. */
 	float x[4] = { 1 + 0x1p-8f, 1 + 3 * 0x1p-8f, NAN, -2.5f }, back[4];
 	uint16_t half[4];
 	struct hspmd_kernel_args args = {
@@ -318,7 +315,7 @@ static void test_cast(void **state)
 	dev->ops->close(dev);
 }
 
-/* A part is rounded as the whole is, with any number of threads, and only where it is asked for. */
+/* A part is rounded like those elements of the full tensor, with any number of threads, and only if the attribute says so. */
 static void test_cast_at_random(void **state)
 {
 	(void)state;
@@ -358,7 +355,7 @@ static void test_cast_at_random(void **state)
 			assert_true(fabsf(rounded - value) < fabsf(value) * 0x1p-7f);
 			up += got[r * WIDTH + c] != hspmd_bf16_from_float(value);
 		}
-	assert_true(up > ROWS * WIDTH / 5); /* a quarter is not the nearest */
+	assert_true(up > ROWS * WIDTH / 5); /* a quarter of a unit is not rounded to the nearest */
 	attr.stochastic = false;
 	run(dev, HSPMD_OP_CAST, &args);
 	for (int i = 0; i < ROWS * WIDTH; i++)

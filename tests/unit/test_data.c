@@ -53,7 +53,7 @@ static struct hspmd_job job_of(char **files, int count, enum hspmd_data_kind kin
 	};
 }
 
-/* Every epoch has every sample once; another seed has another order; samples run over the border between files. */
+/* Every epoch has every sample once; another seed gives another order; samples continue across the border between files. */
 static void epochs(void **state)
 {
 	(void)state;
@@ -97,7 +97,7 @@ static void parts_of_a_sample(void **state)
 	hspmd_data_close(d);
 }
 
-/* A document's number grows behind its end, and parts of a sample agree with the whole. */
+/* The document number increases after a document's end, and parts of a sample agree with the full sample. */
 static void documents(void **state)
 {
 	(void)state;
@@ -119,8 +119,8 @@ static void documents(void **state)
 	}
 }
 
-/* Byte streams of documents of known lengths: the first byte of a document is its number, the end is 255, and between them positions
- * count. */
+/* Byte streams of documents of known lengths: the first byte of a document is its number, the end is 255, and the bytes between count
+ * positions. */
 static void write_documents(const int *length, int count)
 {
 	FILE *f = fopen(second, "wb");
@@ -131,8 +131,8 @@ static void write_documents(const int *length, int count)
 	assert_int_equal(fclose(f), 0);
 }
 
-/* Steps have samples of one length; a document goes to the shortest that holds it, whole and in order; an epoch has every batch of every
- * group once. */
+/* Steps have samples of one length; a document is in the bucket of the shortest length that holds it, complete and in order; an epoch has
+ * every batch of every bucket once. */
 static void grouped_by_length(void **state)
 {
 	(void)state;
@@ -169,10 +169,10 @@ static void grouped_by_length(void **state)
 				assert_memory_equal(part, t + n - 2, sizeof part);
 				assert_int_equal(hspmd_data_segments(d, number, 0, n, segments, &err), 0);
 				for (int i = 0; i <= n; i++) {
-					if (t[i] < COUNT) /* a document begins: it is of this group */
+					if (t[i] < COUNT) /* a document begins: it belongs to this bucket */
 						assert_true((length[t[i]] <= n || which == 2) &&
 						            (which == 0 || length[t[i]] > lengths[which - 1]));
-					if (i && t[i] > 100 && t[i] != 255 && t[i - 1] != 255) /* and goes on */
+					if (i && t[i] > 100 && t[i] != 255 && t[i - 1] != 255) /* and continues */
 						assert_int_equal(t[i], t[i - 1] < COUNT ? 101 : t[i - 1] + 1);
 					if (i < n)
 						assert_int_equal(segments[i], segment);
@@ -219,7 +219,7 @@ static void what_is_wrong_is_told(void **state)
 	hspmd_data_close(d);
 }
 
-/* Of a pair either file may be named, or neither. */
+/* Either file of a pair may be named, or only their common prefix. */
 static void megatron_names(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory running short under annotations, resolution and planned moves. */
+/* Shortage of memory in annotations, resolution and move planning. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

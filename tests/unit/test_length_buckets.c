@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One program, several sequence lengths: a program made for 16 positions trains steps of fewer exactly as programs made for those do, under
- * any plan; what its parts cannot be is refused before the first step, with the multiple that would do. */
+/* One program, several sequence lengths: under any plan, a program made for 16 positions trains steps of fewer positions exactly like
+ * programs made for those lengths. A length that does not fit the program's parts is refused before the first step, with a message that
+ * names the multiple that would fit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,7 @@
 
 #define STEPS 8
 
-/* Sample `number` has the same tokens whatever the length. */
+/* Sample `number` has the same tokens at any length. */
 static int read_tokens(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
 {
 	(void)context;
@@ -40,7 +41,7 @@ static int by_turns(void *context, int64_t step)
 	return (int)(step % *(int *)context);
 }
 
-/* Train on devices n:0-3 with a plan for `length` positions, in steps of `lengths` by turns (count 0: of the plan's). */
+/* Trains on devices n:0-3 with a plan for `length` positions; the lengths of the steps cycle through `lengths` (count 0: the plan's). */
 static int train(const char *model, const char *pipelines, int length, const int64_t *lengths, int count, double *losses,
                  struct hspmd_error *err)
 {
@@ -101,7 +102,7 @@ static const char *const plans[] = {
 };
 static const char *const *const models[] = { &(const char *const){ trainer_gpt2 }, &(const char *const){ trainer_mixtral } };
 
-/* Mixtral's config has two blocks, GPT-2's three: one is left out so that plans fit both. */
+/* Mixtral's config has two blocks, GPT-2's three: drops one so that plans fit both. */
 static char *four_layers(const char *config)
 {
 	char *text = strdup(config), *at = text ? strstr(text, "\"n_layer\":3") : NULL;
@@ -130,7 +131,7 @@ static void one_program_many_lengths(void **state)
 	}
 }
 
-/* To the bit what a program made for the length does. */
+/* The losses equal, to the bit, those of a program made for the length. */
 static void as_if_made_for_it(void **state)
 {
 	(void)state;

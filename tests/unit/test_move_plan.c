@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planned moves: random holdings and needs, checked element by element; the largest sender against the optimum of the linear program
+/* Planned moves: random holdings and needs, checked element by element; the busiest sender against the optimum of the linear program
  * (GLPK). */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ struct instance {
 	struct hspmd_link_cost cost; /* seconds NULL: all links alike */
 };
 
-/* Nodes of 3, faster inside; between two nodes of one half faster than across. */
+/* Nodes of 3, with faster links inside; links between two nodes of one half are faster than across. */
 static double tiered_seconds(const void *context, int from, int to, double bytes)
 {
 	(void)context;
@@ -76,7 +76,7 @@ static bool inside(const struct hspmd_box *box, const int64_t *at)
 	return true;
 }
 
-/* Advance a multi-index over the shape; false at the end. */
+/* Advances a multi-index over the shape; false at the end. */
 static bool next_element(const struct hspmd_shape *shape, int64_t *at)
 {
 	for (int d = shape->rank - 1; d >= 0; d--) {
@@ -105,7 +105,7 @@ static unsigned needers_of(const struct instance *in, int tensor, const int64_t 
 	return mask;
 }
 
-/* Which of the holders may send to `to`: tiers differ by far more than any latency of these sizes can hide. */
+/* The holders that may send to `to`: the tiers differ by far more than the latency of these sizes. */
 static unsigned fastest(const struct instance *in, unsigned holders, int to)
 {
 	for (int tier = 0; in->cost.seconds && tier < 2; tier++) {
@@ -118,7 +118,7 @@ static unsigned fastest(const struct instance *in, unsigned holders, int to)
 	return holders;
 }
 
-/* bytes[mask]: what is lacking and can come from exactly these senders. */
+/* bytes[mask]: bytes that are missing and that exactly these senders can send. */
 static int64_t count_lacking(const struct instance *in, int64_t *bytes)
 {
 	int64_t total = 0;
@@ -137,7 +137,7 @@ static int64_t count_lacking(const struct instance *in, int64_t *bytes)
 	return total;
 }
 
-/* Minimise the largest load: columns are x[mask][sender] and T, rows are masks (all bytes sent) and senders (load - T <= 0). */
+/* Minimises the largest load: columns are x[mask][sender] and T, rows are masks (all bytes sent) and senders (load - T <= 0). */
 static double optimum(const int64_t *bytes)
 {
 	glp_prob *lp = glp_create_prob();
@@ -181,7 +181,7 @@ static double optimum(const int64_t *bytes)
 	return masks ? best : 0;
 }
 
-/* Each needed element arrives once, from one that has it over a fastest link, and from the device itself if that is one. */
+/* Each needed element arrives once, from a holder over a fastest link, and from the device itself if it is a holder. */
 static void check_elements(const struct instance *in, const struct hspmd_planned_move *moves, size_t count)
 {
 	for (int t = 0; t < TENSORS; t++) {
@@ -269,7 +269,7 @@ static void no_copy_left(void **state)
 	free(moves);
 }
 
-/* One of 8 copies each: a new device's needs come from all in equal parts. */
+/* One of 8 copies each: a new device receives from all in equal parts. */
 static void one_receiver(void **state)
 {
 	(void)state;
@@ -289,7 +289,7 @@ static void one_receiver(void **state)
 	free(moves);
 }
 
-/* 1,024 devices in 128 copies of 8 parts become 256 of 4 (and half of the devices change places): 100 tensors. */
+/* 1,024 devices in 128 copies of 8 parts become 256 of 4 (and half of the devices change their positions): 100 tensors. */
 static void large_plan(void **state)
 {
 	(void)state;

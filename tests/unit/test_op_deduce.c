@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deduction against numbers: for every operator, every annotation of its inputs on up to 4 devices (all combinations where they are few,
- * else a random part of them, which HSPMD_LONG=1 makes large enough that every annotation of every input is in it): deduce, run every
- * device's part on slices of the whole tensors, put the outputs together, compare with the unsplit run. No operator that graphs have is
- * left out. */
+/* Deduction against numbers. For every operator and every annotation of its inputs on up to 4 devices (all combinations if they are few,
+ * else a random part, which HSPMD_LONG=1 makes large enough to contain every annotation of every input): deduces, runs every device's part
+ * on slices of the full tensors, assembles the outputs, and compares them with the unsplit run. Covers every operator that graphs have. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -68,7 +67,7 @@ static struct hspmd_view view_of(const struct hspmd_tensor *tensor, const struct
 	return view;
 }
 
-/* Element i of the box, as a number of the whole tensor. */
+/* Element i of the box, as an index in the full tensor. */
 static int64_t whole_index(const struct hspmd_shape *shape, const struct hspmd_box *box, int64_t i)
 {
 	int64_t index = 0, step = 1;
@@ -81,7 +80,7 @@ static int64_t whole_index(const struct hspmd_shape *shape, const struct hspmd_b
 	return index;
 }
 
-/* An addend of a value: noise, and the last one what is missing to the value. */
+/* An addend of a value: noise, and for the last addend the rest of the value. */
 static double addend(double value, int part, int parts, int64_t index)
 {
 	double noise = 0;
@@ -92,7 +91,7 @@ static double addend(double value, int part, int parts, int64_t index)
 	return value - noise;
 }
 
-/* What a device holds of a tensor that lies as `a`. malloc'd. */
+/* The part of a tensor with annotation `a` that a device holds. malloc'd. */
 static void *slice(const struct op_values *v, int tensor, const struct hspmd_annotation *a, int device, struct hspmd_local_shard *shard)
 {
 	const struct hspmd_tensor *t = &v->g->tensors[tensor];
@@ -143,7 +142,7 @@ static void wrong(const struct trial *t, const char *what, int output, int64_t i
 	fail_msg("%s: output %d[%lld] is %.12g, %s %.12g", text, output, (long long)index, is, what, expected);
 }
 
-/* The counted copies of all addends add up to the whole, and the other copies say the same. */
+/* The counted copies of all addends add up to the full value, and the other copies are equal to them. */
 static void check_output(const struct trial *t, int o, int devices)
 {
 	const struct hspmd_tensor *tensor = &t->v->g->tensors[t->op->out[o]];
@@ -171,7 +170,8 @@ static void check_output(const struct trial *t, int o, int devices)
 	free(sum);
 }
 
-/* Statistics depend on how the vocabulary is cut; what is made of them must not: log of the sum of exponentials, and the target's logit. */
+/* Statistics depend on how the vocabulary is cut; the values computed from them must not: log of the sum of exponentials, and the target's
+ * logit. */
 static void check_stats(const struct trial *t, int devices)
 {
 	const struct hspmd_tensor *stats = &t->v->g->tensors[t->op->out[0]], *logits = &t->v->g->tensors[t->op->in[0]];
@@ -199,7 +199,7 @@ static void check_stats(const struct trial *t, int devices)
 	}
 }
 
-/* One combination. false: it cannot be run (devices that do not fit the parts of a vocabulary). */
+/* Tries one combination. false: it cannot be run (devices that do not fit the parts of a vocabulary). */
 static bool try_one(struct trial *t, int devices)
 {
 	struct hspmd_error err = { "" };
@@ -248,7 +248,7 @@ static struct hspmd_op_view view_op(const struct hspmd_graph *g, const struct hs
 	return view;
 }
 
-/* Combinations of annotations on `devices` devices: all, or `limit` random ones. Returns how many ran. */
+/* Tries combinations of annotations on `devices` devices: all, or `limit` random ones. Returns how many ran. */
 static size_t try_devices(struct op_values *v, size_t number, int devices, size_t limit, unsigned seed)
 {
 	const struct hspmd_op *op = &v->g->ops[number];
@@ -263,7 +263,7 @@ static size_t try_devices(struct op_values *v, size_t number, int devices, size_
 		for (int d = 0; d < HSPMD_MAX_RANK; d++)
 			units[d] = op->attr.head_dim && d == tensor->shape.rank - 1 ? op->attr.head_dim : 2;
 		annotation_list_fill(&list[i], &tensor->shape, devices, units, seed + (unsigned)i);
-		if (list[i].count == 0) { /* a scalar or too small for so many */
+		if (list[i].count == 0) { /* a scalar, or too small for that many devices */
 			combinations = 0;
 			break;
 		}
@@ -278,7 +278,7 @@ static size_t try_devices(struct op_values *v, size_t number, int devices, size_
 			uint32_t w[4];
 			if (op->in[i] < 0)
 				continue;
-			/* all of them; or as many of the random ones as there are of one input have it in every way that is */
+			/* all combinations; or, for random ones, each annotation of the inputs at least once if the limit allows it */
 			hspmd_random_words(seed, 100 + (uint64_t)i, k / list[i].count, w);
 			t.view.annotation[i] = list[i].item[tries == limit ? (k + w[0]) % list[i].count : rest % list[i].count];
 			rest /= list[i].count;

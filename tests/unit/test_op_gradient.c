@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every operator's backward against central differences of its forward in double precision; single precision against double, on every
- * instruction set; and the same bits for any number of threads. */
+ * instruction set; and equal bits for any number of threads. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -152,7 +152,7 @@ static void test_threads(void **state)
 	}
 }
 
-/* Outputs that opcode.h marks (acc). */
+/* The outputs that opcode.h marks (acc). */
 static bool accumulates(enum hspmd_opcode opcode, int output)
 {
 	switch (opcode) {
@@ -174,7 +174,7 @@ static bool accumulates(enum hspmd_opcode opcode, int output)
 	}
 }
 
-/* Run operator `number` again onto 0, 1, 2, ...: that much more comes out. */
+/* Runs operator `number` again onto contents 0, 1, 2, ...: the results must be larger by exactly that. */
 static void check_accumulation(struct op_values *v, size_t number)
 {
 	const struct hspmd_op *op = &v->g->ops[number];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What deduction chooses where several choices would be right: the ways of sharing a model that plans rely on. */
+/* The choices of deduction among several correct ones: the divisions of a model that plans rely on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "runtime/op/op.h"
+#include "runtime/sharding/spmd.h"
 
 #define SHAPE(...)                                                                                                                         \
 	{                                                                                                                                  \
@@ -27,8 +28,8 @@ struct pattern {
 	bool sequence_parallel;
 	int inputs, outputs;
 	struct hspmd_shape in[7], out[5];
-	const char *lies[7];  /* inputs */
-	const char *expected; /* what each input must become ("." as it lies), then " -> " and outputs */
+	const char *given[7]; /* the inputs' annotations */
+	const char *expected; /* annotation that each input must get ("." unchanged), then " -> " and the outputs' */
 };
 
 static const struct pattern patterns[] = {
@@ -142,7 +143,7 @@ static const struct pattern patterns[] = {
 	  { X },
 	  { "{[0,1]: 2:2}", "{[0,1]: 0:2}" },
 	  ". . -> {[0,1]: -2:2}" },
-	{ "partial into the residual stream: as that lies",
+	{ "partial into the residual stream: as the other input",
 	  HSPMD_OP_ADD,
 	  { 0 },
 	  false,
@@ -192,7 +193,7 @@ static const struct pattern patterns[] = {
 	  { X, SHAPE(2, 8, 1) },
 	  { "{[0-3]: 1:2 -2:2}", "{[0-3]: -1:4}" },
 	  "{[0-3]: 1:2 1:2} . -> {[0-3]: 1:2 1:2} {[0-3]: 1:2 1:2}" },
-	{ "norm's gradient goes where the forward ran",
+	{ "norm's gradient is split like the forward",
 	  HSPMD_OP_RMSNORM_GRAD,
 	  { 0 },
 	  true,
@@ -292,7 +293,7 @@ static const struct pattern patterns[] = {
 	  { X },
 	  { "{[0,1]: 2:2/2}" },
 	  "{[0,1]: -1:2} -> {[0,1]: -1:2}" },
-	{ "a split that meets heads by luck can",
+	{ "a split at heads by chance can",
 	  HSPMD_OP_ROPE,
 	  { .head_dim = 4 },
 	  false,
@@ -364,16 +365,16 @@ static void check(const struct pattern *p)
 	struct hspmd_op_view v = {
 		.attr = &p->attr, .input_count = p->inputs, .output_count = p->outputs, .sequence_parallel = p->sequence_parallel
 	};
-	struct hspmd_annotation *lies[7] = { NULL }, *want[7], *out[5];
+	struct hspmd_annotation *given[7] = { NULL }, *want[7], *out[5];
 	struct hspmd_error err;
 	char *text = NULL;
 	size_t size;
 	for (int i = 0; i < p->inputs; i++) {
-		lies[i] = hspmd_annotation_parse(p->lies[i], &err);
+		given[i] = hspmd_annotation_parse(p->given[i], &err);
 		v.in[i] = p->in[i];
-		if (!lies[i] || hspmd_annotation_check(lies[i], &p->in[i], &err))
+		if (!given[i] || hspmd_annotation_check(given[i], &p->in[i], &err))
 			fail_msg("%s: input %d: %s", p->what, i, err.text);
-		v.annotation[i] = lies[i];
+		v.annotation[i] = given[i];
 	}
 	memcpy(v.out, p->out, sizeof p->out);
 	if (hspmd_op_deduce(hspmd_op_types[p->opcode], &v, want, out, &err))
@@ -386,7 +387,7 @@ static void check(const struct pattern *p)
 		fail_msg("%s: expected %s, got %s", p->what, p->expected, text);
 	free(text);
 	for (int i = 0; i < p->inputs; i++) {
-		hspmd_annotation_destroy(lies[i]);
+		hspmd_annotation_destroy(given[i]);
 		hspmd_annotation_destroy(want[i]);
 	}
 	for (int o = 0; o < p->outputs; o++)
@@ -400,7 +401,7 @@ static void test_patterns(void **state)
 		check(&patterns[i]);
 }
 
-/* Parts of a vocabulary that no sharing of these devices can hold. */
+/* Parts of a vocabulary that no division among these devices can hold. */
 static void test_impossible_parts(void **state)
 {
 	(void)state;
@@ -419,8 +420,33 @@ static void test_impossible_parts(void **state)
 	hspmd_annotation_destroy(a);
 }
 
+/* With sequence parallelism the embedding's sum is scattered once, and every operator that follows finds it split along the sequence. */
+static void test_sequence_begins(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	struct hspmd_graph *g = hspmd_graph_create(hspmd_op_types);
+	assert_non_null(g);
+	int tokens = hspmd_graph_input(g, "tokens", HSPMD_I32, (struct hspmd_shape)SHAPE(2, 8), 0);
+	int table = hspmd_graph_parameter(g, "table", (struct hspmd_shape)SHAPE(10, 4), 0, 0, 1, true, 0, 1);
+	int x = hspmd_graph_append(g, HSPMD_OP_EMBED, NULL, 0, (int[]){ tokens, table }, 2, NULL);
+	assert_true(x >= 0);
+	for (int parallel = 0; parallel < 2; parallel++) {
+		const struct hspmd_spmd_stage stage = { 2, (int[]){ 0, 1 }, .context = 1, .sequence_parallel = parallel };
+		struct hspmd_spmd *s = hspmd_spmd_build(g, &stage, (int[]){ 0 }, NULL, &err);
+		if (!s)
+			fail_msg("%s", err.text);
+		char *text = hspmd_annotation_text(s->values[hspmd_spmd_value(s, x, 0)].annotation);
+		assert_string_equal(text, parallel ? "{[0,1]: 1:2}" : "{[0,1]: -2:2}");
+		free(text);
+		hspmd_spmd_destroy(s);
+	}
+	hspmd_graph_destroy(g);
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_patterns), cmocka_unit_test(test_impossible_parts) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_patterns), cmocka_unit_test(test_impossible_parts),
+		                            cmocka_unit_test(test_sequence_begins) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Resolution: random pairs of annotations are resolved, executed on simulated devices and compared with slices of the full tensor; and
- * known cases get the communication they should. HSPMD_LONG=1 runs the full number of cases; HSPMD_SEED=n one case. */
+ * known cases get the expected communication. HSPMD_LONG=1 runs the full number of cases; HSPMD_SEED=n one case. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -29,7 +29,7 @@ static struct hspmd_shape random_shape(struct random *r)
 	return shape;
 }
 
-/* Nodes of 4: links within one are faster. */
+/* Nodes of 4, with faster links inside. */
 static double node_seconds(const void *context, int from, int to, double bytes)
 {
 	(void)context;
@@ -113,7 +113,7 @@ static void random_pairs(void **state)
 	assert_true(tally.identities > 0 && tally.compositions > 0);
 }
 
-/* ---- what is chosen */
+/* ---- choices */
 
 /* The steps as "kind members; ..", device numbers separated by commas; moves as "from>to". */
 static char *steps_text(const struct hspmd_transfer *t)
@@ -133,7 +133,7 @@ static char *steps_text(const struct hspmd_transfer *t)
 	return text;
 }
 
-/* 4-byte elements; links as node_seconds has them, between nodes of 4. */
+/* 4-byte elements; links as in node_seconds, nodes of 4. */
 static void check_steps(struct hspmd_shape shape, const char *from, const char *to, const char *want)
 {
 	struct hspmd_error err = { "" };
@@ -167,14 +167,14 @@ static void one_collective(void **state)
 	check_steps(LARGE, "{[0-3]: -2:4}", "{[0-3]: 0:4(1:2:3:4)}", "reduce-scatter 0,1,2,3; all-to-all 0,1,2,3");
 	check_steps(LARGE, "{[0-3]: -2:2 1:2}", "{[0-3]: 0:2 1:2}", "reduce-scatter 0,2; reduce-scatter 1,3");
 	check_steps(LARGE, "{[0-3]: 0:4(8:9:9:8)}", "{[0-3]: -1:4}", "all-gather 0,1,2,3");
-	/* One large part among small ones is shared out first. */
+	/* A large part among small ones is scattered first. */
 	check_steps(LARGE, "{[0-3]: 0:4(1:2:3:4)}", "{[0-3]: -1:4}", "all-to-all 0,1,2,3; all-gather 0,1,2,3");
 	check_steps(LARGE, "{[0-3]: 0:2 -1:2}", "{[0-3]: -1:4}", "all-gather 0,2; all-gather 1,3");
 	check_steps(LARGE, "{[0-3]: 0:4}", "{[0-3]: 1:4(1:2:3:4)}", "all-to-all 0,1,2,3");
 	check_steps(LARGE, "{[0-3]: 0:2 -1:2}", "{[0-3]: 1:2 -1:2}", "all-to-all 0,2; all-to-all 1,3");
 }
 
-/* Borders of stages. */
+/* Boundaries of stages. */
 static void between_groups(void **state)
 {
 	(void)state;
@@ -182,12 +182,12 @@ static void between_groups(void **state)
 	check_steps(LARGE, "{[0-3]: 0:4}", "{[4,5]: 0:2}", "batched 0>4,1>4,2>5,3>5");
 	check_steps(LARGE, "{[0,1]: 0:2}", "{[4-6]: 0:3}", "batched 0>4,0>5,1>5,1>6");
 	check_steps(LARGE, "{[0,1]: -1:2}", "{[4]}", "send-receive 0,4");
-	/* From where it is nearest. */
+	/* From the nearest copy. */
 	check_steps(LARGE, "{[0,4]: -1:2}", "{[1]}", "send-receive 0,1");
 	check_steps(LARGE, "{[0,4]: -1:2}", "{[5]}", "send-receive 4,5");
-	/* Copies share the sending, and what all receivers need crosses once. */
+	/* Copies divide the sending, and bytes that all receivers need cross once. */
 	check_steps(LARGE, "{[0,1]: -1:2}", "{[4,5]: -1:2}", "send-receive 0,4; send-receive 1,5; all-gather 4,5");
-	/* Of two copies of each addend those on the receiver's node. */
+	/* Of two copies of each addend, those on the receiver's node. */
 	check_steps((struct hspmd_shape){ 1, { 8 } }, "{[0,4,1,5]: -2:2 -1:2}", "{[6]}", "batched 4>6,5>6+");
 	check_steps((struct hspmd_shape){ 1, { 8 } }, "{[0,4,1,5]: -2:2 -1:2}", "{[2]}", "batched 0>2,1>2+");
 	/* A sum is made before it crosses. */
@@ -205,11 +205,11 @@ static void between_subgroups(void **state)
 	            "reduce-scatter 0,4; reduce-scatter 1,5; reduce-scatter 0,5; reduce-scatter 1,6");
 	check_steps(LARGE, "{[0,1]: 1:2 | [4-6]: 1:3} h0(2:1)", "{[0,1]: 1:2 | [4-6]: 1:3}",
 	            "all-gather 0,4; all-gather 1,5; all-gather 0,5; all-gather 1,6");
-	/* What need not be summed yet stays apart. */
+	/* Sums that are not needed yet stay apart. */
 	check_steps(LARGE, "{[0,1]: -2:2 | [4,5]: -2:2} h-2", "{[0,1]: 0:2 | [4,5]: 0:2} h-2", "reduce-scatter 0,1; reduce-scatter 4,5");
 	check_steps(LARGE, "{[0-3]: -2:2 0:2}", "{[0-3]: -2:2 1:2}", "all-to-all 0,1; all-to-all 2,3");
 	check_steps(LARGE, "{[0,1]: -1:2}", "{[0,1]: -2:2}", "zero 1; copy 0");
-	/* Two ways to a sum: only one is taken, so that all have the same bits. */
+	/* Two alternative ways to a sum: only one is taken, so that all have the same bits. */
 	check_steps((struct hspmd_shape){ 1, { 8 } }, "{[0,1]: -2:2 | [2,3]: -2:2}", "{[0,1]: -1:2 | [2,3]: -1:2}",
 	            "all-reduce 0,1; send-receive 0,2; send-receive 1,3; copy 0,1");
 }
@@ -253,7 +253,7 @@ static void cluster_costs(void **state)
 		fail_msg("%s", err.text);
 	struct hspmd_link_cost cost = hspmd_link_cost_of_cluster(c);
 	assert_float_equal(cost.seconds(cost.context, 0, 2, 1e9), 0.10001, 1e-6);
-	assert_float_equal(cost.seconds(cost.context, 0, 1, 1e9), 1.00001, 1e-6); /* no link says */
+	assert_float_equal(cost.seconds(cost.context, 0, 1, 1e9), 1.00001, 1e-6); /* without an entry for the link */
 	assert_int_equal(cost.node(cost.context, 1), cost.node(cost.context, 0));
 	assert_int_not_equal(cost.node(cost.context, 1), cost.node(cost.context, 2));
 	assert_float_equal(cost.network(cost.context, cost.node(cost.context, 0)), 0, 0);
@@ -261,7 +261,7 @@ static void cluster_costs(void **state)
 	hspmd_cluster_destroy(c);
 }
 
-/* The same question gets the same transfer, any other its own; they outlive the cache. */
+/* The same arguments get the same transfer, any others their own; transfers outlive the cache. */
 static void cached_answers(void **state)
 {
 	(void)state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stochastic rounding to BF16: which values move and how often, by what, and that a part of a tensor is rounded as the whole is. */
+/* Stochastic rounding to BF16: which values change, how often and by how much, and that a part of a tensor is rounded like those elements
+ * of the full tensor. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -37,8 +38,8 @@ static void test_exact(void **state)
 		assert_true(isnan(hspmd_bf16_to_float(hspmd_round_bf16(of_bits(0x7f800000u + low), 0xffff))));
 }
 
-/* Of all random numbers as many lead away from 0 as the value has units of its last 16 bits: normal, denormal, of either sign, and at the
- * border of a binade. */
+/* The number of random values that lead away from 0 equals the units in the value's last 16 bits: normal, denormal, of either sign, and at
+ * the border of a binade. */
 static void test_chance(void **state)
 {
 	(void)state;
@@ -71,8 +72,8 @@ static void test_overflow(void **state)
 	}
 }
 
-/* One value under many keys, steps and places: the mean is the value, within five standard deviations of the mean; and no two of them
- * follow one another. */
+/* One value under many keys, steps and indices: the mean is the value, within five standard deviations of the mean; and the draws are
+ * independent of one another. */
 static void test_unbiased(void **state)
 {
 	(void)state;
@@ -85,9 +86,9 @@ static void test_unbiased(void **state)
 		double p = low / 65536., deviation = sqrt(p * (1 - p) / COUNT);
 		for (int i = 0; i < COUNT; i++)
 			x[i] = value;
-		hspmd_round_elements(7, 11, &map, 0, COUNT, x, got[0]); /* over places */
+		hspmd_round_elements(7, 11, &map, 0, COUNT, x, got[0]); /* over indices */
 		hspmd_round_elements(8, 11, &map, 0, COUNT, x, got[1]); /* another seed's */
-		for (int i = 0; i < COUNT; i++) {                       /* over streams, at one place */
+		for (int i = 0; i < COUNT; i++) {                       /* over streams, at one index */
 			const struct hspmd_index_map one = { 1, 5, { 1 }, { 1 } };
 			hspmd_round_elements(7, (uint64_t)i, &one, 0, 1, x, &got[2][i]);
 		}
@@ -106,7 +107,7 @@ static void test_unbiased(void **state)
 	}
 }
 
-/* Checkpoints of one release are gone on from by another: what is drawn never changes. Philox's known answers are those of its authors'
+/* A checkpoint of one release continues under another, so the random numbers never change. Philox's known answers are from its authors'
  * Random123. */
 static void test_pinned(void **state)
 {
@@ -118,7 +119,7 @@ static void test_pinned(void **state)
 	assert_memory_equal(word, zero, sizeof word);
 	hspmd_random_words(UINT64_MAX, UINT64_MAX, UINT64_MAX, word);
 	assert_memory_equal(word, ones, sizeof word);
-	/* Element i is decided by the upper half of word i % 4 of block i / 4. */
+	/* The upper half of word i % 4 of block i / 4 decides element i. */
 	const struct hspmd_index_map map = { 1, 0, { 64 }, { 1 } };
 	for (int i = 0; i < 64; i++) {
 		hspmd_random_words(3, 4, (uint64_t)i / 4, word);
@@ -132,7 +133,7 @@ static void test_pinned(void **state)
 	}
 }
 
-/* A view of so many dimensions, and parts of it, some of them whole, by the draws of block `number`. */
+/* A random view with that many dimensions and parts, some of them the full dimension, from the draws of block `number`. */
 static struct hspmd_view draw_view(int rank, uint64_t number)
 {
 	struct hspmd_view v = { .rank = rank };
@@ -177,13 +178,13 @@ static void test_indices(void **state)
 			}
 		}
 	assert_true(tried > 20000);
-	/* Whole, or cut along the first dimension: one run. */
+	/* The full tensor, or cut along the first dimension: one run. */
 	struct hspmd_view rows = { .rank = 3, .shape = { 2, 5, 7 }, .start = { 3, 0, 0 }, .full = { 9, 5, 7 } };
 	struct hspmd_index_map map = hspmd_index_map_of(&rows);
 	assert_true(map.rank == 1 && map.first == 3 * 35 && map.shape[0] == 70);
 }
 
-/* However a tensor is cut, and wherever one begins in a part: what the whole has there. */
+/* For every cut of a tensor, and from every start inside a part: the same bits as in the full tensor. */
 static void test_parts(void **state)
 {
 	(void)state;
@@ -205,7 +206,7 @@ static void test_parts(void **state)
 		hspmd_round_elements(9, number, &whole_map, 0, (int)full, x, whole);
 		for (int64_t i = 0; i < count; i++)
 			part[i] = x[index_in_full(&v, i)];
-		for (int64_t i = 0; i < count; i += 3) /* as threads of a device take them */
+		for (int64_t i = 0; i < count; i += 3) /* in pieces, as a device's threads process them */
 			hspmd_round_elements(9, number, &map, i, (int)(count - i < 3 ? count - i : 3), part + i, got + i);
 		for (int64_t i = 0; i < count; i++)
 			assert_int_equal(got[i], whole[index_in_full(&v, i)]);

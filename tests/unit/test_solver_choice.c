@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What else than speed decides: the plan that runs now, limits, and cost. */
+/* Criteria other than speed: the current plan, limits, and cost. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,12 +11,12 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/search/migration.h"
 #include "controller/solver/search/assignment.h"
+#include "controller/solver/search/migration.h"
 #include "tests/bench/solver/instances.h"
 #include "tests/unit/solver_inputs.h"
 
-/* ---- pairing */
+/* ---- assignment */
 
 static double best_pairing(int n, const double *value, int i, unsigned taken)
 {
@@ -50,7 +50,7 @@ static void pairs_are_worth_most(void **state)
 	}
 }
 
-/* More than can be paired exactly: everybody still gets a partner of his own, and whoever wants one place alone gets it. */
+/* Too many to pair exactly: every element still gets a partner of its own, and one that alone values a partner gets it. */
 static void many_are_paired_too(void **state)
 {
 	(void)state;
@@ -69,7 +69,7 @@ static void many_are_paired_too(void **state)
 	free(value);
 }
 
-/* ---- the present plan */
+/* ---- the current plan */
 
 struct scene {
 	struct hspmd_cluster *cluster;
@@ -78,7 +78,7 @@ struct scene {
 	struct hspmd_device_classes *device_classes;
 };
 
-/* `text`: the cluster's nodes. Six layers of 1000 weights, of 4 bytes and 8 of moments each. */
+/* `nodes`: the text of the cluster's nodes. Six layers of 1000 weights, with 4 bytes and 8 bytes of moments each. */
 static void scene_new(struct scene *s, const char *nodes)
 {
 	struct hspmd_error err = { "" };
@@ -175,19 +175,19 @@ static void bytes_are_those_that_are_not_there(void **state)
 	              "\"a\", \"count\": 2}]}]");
 	const double layer = 12000;
 	assert_true(moved(&s, TWO_STAGES("3", "n0:0", "n1:0"), TWO_STAGES("3", "n0:0", "n1:0"), 0) == 0);
-	/* One layer changes hands. */
+	/* One layer moves to another device. */
 	assert_true(moved(&s, TWO_STAGES("3", "n0:0", "n1:0"), TWO_STAGES("4", "n0:0", "n1:0"), 0) == layer);
 	assert_true(moved(&s, TWO_STAGES("3", "n0:0", "n1:0"), TWO_STAGES("3", "n1:0", "n0:0"), 0) == 6 * layer);
-	/* A group of two: each drops a half, or takes up the other. */
+	/* A group of two: each device drops a half, or receives the other half. */
 	assert_true(moved(&s, ONE_STAGE("n0:0"), ONE_STAGE("n0:0-1"), 0) == 3 * layer);
 	assert_true(moved(&s, ONE_STAGE("n0:0-1"), ONE_STAGE("n0:0"), 0) == 3 * layer);
-	/* A second copy: whole, or its weights and half of the moments. */
+	/* A second copy: complete, or its weights and half of the moments. */
 	assert_true(moved(&s, ONE_STAGE("n0:0"), TWO_PIPELINES("n0:0", "n1:0"), 0) == 6 * layer);
 	assert_true(moved(&s, ONE_STAGE("n0:0"), TWO_PIPELINES("n0:0", "n1:0"), 1) == 6 * (4000 + 4000));
 	scene_free(&s);
 }
 
-/* Nodes and devices of a kind are exchanged so that nothing moves that need not; those of another kind are not. */
+/* Nodes and devices of one class are exchanged so that nothing moves without need; those of different classes are not exchanged. */
 static void plans_are_turned_onto_what_holds_them(void **state)
 {
 	(void)state;
@@ -226,7 +226,7 @@ static struct hspmd_plan *solve(const struct scene *s, const struct hspmd_plan *
 	return p;
 }
 
-/* A node goes: what the others hold stays theirs. Without a present plan nothing is said about moving. */
+/* A node is lost: the others keep what they hold. Without a current plan nothing is reported about moving. */
 static void a_smaller_cluster_keeps_what_it_has(void **state)
 {
 	(void)state;
@@ -257,7 +257,8 @@ static void a_smaller_cluster_keeps_what_it_has(void **state)
 	scene_free(&three);
 }
 
-/* Random problems, the present plan being that of another batch: never more than 2 % slower than the fastest, never more bytes than it. */
+/* Random problems; the current plan is that of another batch. The plan chosen is never more than 2 % slower than the fastest, and never
+ * moves more bytes than it. */
 static void nearness_costs_little(void **state)
 {
 	(void)state;
@@ -297,7 +298,7 @@ static void nearness_costs_little(void **state)
 
 /* ---- limits and cost */
 
-/* Nodes n are fast and dear, nodes m slow and cheap. */
+/* Nodes n are fast and expensive, nodes m slow and cheap. */
 #define MARKET                                                                                                                             \
 	"[{\"name\": \"n[0-2]\", \"price_per_hour\": 5, \"devices\": [{\"type\": \"a\", \"count\": 2}]}, {\"name\": \"m[0-2]\", "          \
 	"\"price_per_hour\": 2, \"devices\": [{\"type\": \"b\", \"count\": 2}]}]"
@@ -356,13 +357,13 @@ static void limits_are_kept(void **state)
 	assert_true(two > whole);
 	step_within(&s, (struct hspmd_solve_limits){ .max_nodes = 1, .type_count = 2, .types = only_b }, &u);
 	assert_true(u.nodes == 1 && u.types[1] && !u.types[0]);
-	/* Part of a node, where devices and not nodes are counted. */
+	/* A part of a node, as devices are limited and not nodes. */
 	double one = step_within(&s, (struct hspmd_solve_limits){ .max_devices = 1 }, &u);
 	assert_int_equal(u.devices, 1);
 	double three = step_within(&s, (struct hspmd_solve_limits){ .max_devices = 3 }, &u);
 	assert_int_equal(u.devices, 3);
 	assert_true(one > three && three > whole);
-	/* 9 an hour: a dear node and two cheap ones are as fast as two dear ones, which cost 10. */
+	/* 9 per hour: an expensive node and two cheap ones are as fast as two expensive ones, which cost 10. */
 	double nine = step_within(&s, (struct hspmd_solve_limits){ .max_price_per_hour = 9 }, &u);
 	assert_true(u.price <= 9 && u.types[0] && u.types[1]);
 	assert_true(nine < two * 1.05);
@@ -430,14 +431,14 @@ static void cost_steers(void **state)
 		assert_true(u.price <= before.price);
 		before = u;
 	}
-	/* At the least cost the dear nodes are not worth their price. */
+	/* At the least cost the expensive nodes are not used. */
 	assert_false(u.types[0]);
 	scene_free(&s);
 }
 
-/* ---- what goes at once */
+/* ---- nodes that are lost together */
 
-/* Four nodes of one device, whose links were measured and so differ a little. */
+/* Four nodes of one device, whose links were measured and therefore differ slightly. */
 static struct hspmd_cluster *measured_cluster(unsigned seed, long memory_bytes, const char *rack)
 {
 	char links[2000] = "";
@@ -463,7 +464,7 @@ static struct hspmd_cluster *measured_cluster(unsigned seed, long memory_bytes, 
 	return c;
 }
 
-/* Has each layer a holder besides nodes a and b? */
+/* Returns true if each layer has a holder other than nodes a and b. */
 static bool outlives(const struct hspmd_plan *p, int a, int b)
 {
 	const struct hspmd_pipeline *first = &p->pipelines[0];
@@ -480,8 +481,8 @@ static bool outlives(const struct hspmd_plan *p, int a, int b)
 	return true;
 }
 
-/* Two pipelines of two stages: whatever links were measured, and wherever they lie now, the two nodes that a shrink takes first, or a rack,
- * do not hold all of anything. */
+/* Two pipelines of two stages: for any measured links and any current placement, the two nodes that a shrink removes first, or a rack, do
+ * not hold all copies of anything. */
 static void holders_stay(void **state)
 {
 	(void)state;
@@ -502,7 +503,7 @@ static void holders_stay(void **state)
 		halves += two;
 		assert_true(!two || (outlives(p, 2, 3) && (racks[seed % 3][1] != racks[seed % 3][3] || outlives(p, 1, 3)) &&
 		                     (racks[seed % 3][0] != racks[seed % 3][3] || outlives(p, 0, 3))));
-		/* From the worst there is. */
+		/* Start from the worst placements. */
 		static const int worst[2][2] = { { 0, 3 }, { 1, 2 } };
 		for (int i = 0; two && i < 2; i++)
 			for (int s = 0; s < 2; s++)

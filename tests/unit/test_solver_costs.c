@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What single effects do to a predicted step, against what can be computed by hand. */
+/* Effects on a predicted step, one at a time, compared with results computed by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/cost/costs.h"
 #include "controller/solver/cost/cost_constants.h"
+#include "controller/solver/cost/costs.h"
 #include "controller/solver/solver.h"
 #include "tests/unit/solver_inputs.h"
 
@@ -27,11 +27,10 @@
 	        kind) "},\"nodes\":[{\"name\":\"a\"" more ",\"devices\":[{\"type\":\"x\",\"count\":4}]},"                                  \
 	              "{\"name\":\"b\",\"devices\":[{\"type\":\"x\",\"count\":4}]}],\"links\":[" links "]}"
 #define FREE "{\"scope\":\"node\",\"alpha_s\":0,\"gbytes_per_s\":1e6},{\"scope\":\"cluster\",\"alpha_s\":0,\"gbytes_per_s\":1e6}"
-/* 1 ms a message within a node, 3 ms between two, whatever its size. */
+/* 1 ms per message within a node, 3 ms between two nodes, for any size. */
 #define LATENT "{\"scope\":\"node\",\"alpha_s\":1e-3,\"gbytes_per_s\":1e9},{\"scope\":\"cluster\",\"alpha_s\":3e-3,\"gbytes_per_s\":1e9}"
 
-/* Four layers of which each takes 1 ms forward and 2 ms backward; in a group of two half of that and 1 ms of all-reduces besides where
- * `grouped`. */
+/* Four layers, each 1 ms forward and 2 ms backward; in a group of two half of that, plus 1 ms of all-reduces if `grouped`. */
 static struct hspmd_profile *profile(bool grouped)
 {
 	char text[2048];
@@ -88,7 +87,7 @@ static void a_straggler_takes_as_much_longer_as_it_is_slower(void **state)
 	hspmd_profile_destroy(p);
 }
 
-/* Two micro-batches of 1 in the time of one of 2: pipelines that differ in this alone are as fast as ones that do not. */
+/* Two micro-batches of 1 take the time of one of 2: pipelines that differ only in this are as fast as equal ones. */
 static void a_pipeline_has_its_own_micro_batch(void **state)
 {
 	(void)state;
@@ -108,8 +107,8 @@ static void a_pipeline_has_its_own_micro_batch(void **state)
 static const char inside[] = HEAD "{\"micro_batches\":8,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0-1\"]}]}]}";
 static const char across[] = HEAD "{\"micro_batches\":8,\"stages\":[{\"layers\":[0,4],\"devices\":[\"a:0\",\"b:0\"]}]}]}";
 
-/* Measured in a group: its all-reduces are inside, once. Between nodes they take longer: layers with an input reduce twice in a pass, each
- * time two messages. */
+/* Measured in a group: the times contain its all-reduces once. Between nodes they take longer: layers with an input reduce twice per
+ * pass, each time with two messages. */
 static void groups_across_nodes_pay_what_is_longer_there(void **state)
 {
 	(void)state;
@@ -120,7 +119,7 @@ static void groups_across_nodes_pay_what_is_longer_there(void **state)
 	hspmd_profile_destroy(p);
 }
 
-/* Measured alone: what is saved is the other half, and the all-reduces come on top, within a node too. */
+/* Measured alone: the other half is saved, and the all-reduces are added, also within a node. */
 static void groups_that_were_not_measured_communicate(void **state)
 {
 	(void)state;
@@ -131,19 +130,20 @@ static void groups_that_were_not_measured_communicate(void **state)
 	hspmd_profile_destroy(p);
 }
 
-/* A CPU launches nothing: all of a layer's time shrinks as what it reads, writes and computes. A GPU's may be launches, which half a layer
- * has as many of; and at 0.7 TFLOP/s the few operations of these layers are nothing beside their milliseconds. */
+/* A CPU launches nothing: a layer's whole time shrinks in proportion to what it reads, writes and computes. A GPU's time may be launches,
+ * of which half a layer has as many; and at 0.7 TFLOP/s the few operations of these layers are negligible compared with their
+ * milliseconds. */
 static void what_is_not_work_shrinks_on_cpus_alone(void **state)
 {
 	(void)state;
 	struct hspmd_profile *p = profile(false);
 	double cpu = evaluate(CLUSTER_OF("cpu", "", FREE), p, inside).step_s;
-	assert_true(cpu > 8 * 12.5e-3 / 2 && cpu < 8 * 12.5e-3 * 0.6); /* norms and residuals stay whole */
+	assert_true(cpu > 8 * 12.5e-3 / 2 && cpu < 8 * 12.5e-3 * 0.6); /* norms and residuals are not divided */
 	assert_true(evaluate(CLUSTER_OF("cuda", "", FREE), p, inside).step_s > 8 * 12.3e-3);
 	hspmd_profile_destroy(p);
 }
 
-/* Times are what a profile says they are, also twice the forward pass: but for those where nobody can have had a clock on the backward
+/* A profile's times are used as they are, even twice the forward time; except those that no clock can have measured on the backward
  * pass. */
 static void backward_times_are_believed(void **state)
 {
@@ -159,7 +159,7 @@ static void backward_times_are_believed(void **state)
 	free(t->optimizer_s);
 	t->optimizer_s = NULL;
 	assert_float_equal(evaluate(CLUSTER("", FREE), p, one).step_s, 8 * 12e-3, 1e-4);
-	t->forward_s[2] = 1.01e-3; /* b0 and b1 are alike, and one clock never says the same twice */
+	t->forward_s[2] = 1.01e-3; /* b0 and b1 are equal layers, and a clock never gives the same time twice */
 	t->backward_s[2] = 2.02e-3;
 	assert_true(evaluate(CLUSTER("", FREE), p, one).step_s < 8 * 10e-3);
 	p->times_count = count;
@@ -167,7 +167,7 @@ static void backward_times_are_believed(void **state)
 	hspmd_profile_destroy(p);
 }
 
-/* Two chunks a device: the bubble of the last stage is that of one chunk, half of what it is with one stage a device. */
+/* Two chunks per device: the bubble of the last stage is that of one chunk, half of what it is with one stage per device. */
 static void interleaving_pays(void **state)
 {
 	(void)state;
@@ -188,10 +188,10 @@ static void interleaving_pays(void **state)
 	hspmd_profile_destroy(p);
 }
 
-/* ---- what hides behind backward passes */
+/* ---- overlap of gradients and backward passes */
 
-/* Two copies of a model on two nodes of so many Tflop/s with a network of so many GB/s: what summing gradients adds to the step. *whole:
- * seconds on their way; *before: of the last backward pass behind that of the uppermost layer. */
+/* Seconds that summing gradients adds to the step, for two copies of a model on two nodes of `tflops` each with a network of
+ * `gbytes_per_s`. *whole: seconds of all transfers; *before: seconds of the last backward pass after that of the last layer. */
 static double summing(const char *kind, double tflops, double gbytes_per_s, const struct hspmd_model *m, double *whole, double *before)
 {
 	struct hspmd_error err = { "" };
@@ -223,8 +223,8 @@ static double summing(const char *kind, double tflops, double gbytes_per_s, cons
 	return sync;
 }
 
-/* Layer after layer beside the passes on CPUs: all but the layers' own copies is hidden where the network is fast, and all of the passes is
- * used where it is slow. */
+/* On CPUs gradients are sent layer after layer, concurrently with the passes: with a fast network all but the layers' own copies is
+ * hidden, with a slow one the whole time of the passes is used. */
 static void gradients_hide_behind_the_passes_before(void **state)
 {
 	(void)state;
@@ -233,15 +233,15 @@ static void gradients_hide_behind_the_passes_before(void **state)
 	        "\"num_key_value_heads\":4,\"max_position_embeddings\":64,\"vocab_size\":1000,\"tie_word_embeddings\":false,\"rms_norm_"
 	        "eps\":1e-5}");
 	double whole, before, layers = 6, copies = (double)hspmd_model_params(m) * 4 * HSPMD_SUM_TRAFFIC / (100e9 * HSPMD_SUSTAINED_MEMORY);
-	/* Slow network: from the first gradients on it is busy. */
+	/* Slow network: it is busy from the first gradients on. */
 	double sync = summing("cpu", 1, 0.01, m, &whole, &before);
 	assert_true(whole > 2 * before);
 	assert_float_equal(sync, whole - before, 1e-9);
-	/* Slow devices: what is left is the lowest layer's way, and the copies that kept the cores from the passes. */
+	/* Slow devices: what remains is the first layer's transfer, and the copies that delayed the passes on the cores. */
 	sync = summing("cpu", 1e-3, 1, m, &whole, &before);
 	assert_true(whole < before / 2 && copies < whole);
 	assert_float_equal(sync, whole / layers + copies * (layers - 1) / layers, 1e-9);
-	/* GPUs' programs sum when all passes are done. */
+	/* GPUs' programs sum gradients after all passes. */
 	sync = summing("cuda", 1e-3, 1, m, &whole, &before);
 	assert_float_equal(sync, whole, 1e-9);
 	hspmd_model_destroy(m);

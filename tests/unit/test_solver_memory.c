@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory that the solver predicts for a device against the memory plan of the program that the runtime specialises for it: models of
- * every family, every parallelism, schedule and recomputation. Nothing is allocated, so the models are of a size at which kernels'
- * workspaces (a few MB) count for little. */
+/* The memory that the solver predicts for a device, compared with the memory plan of the program that the runtime specialises for it:
+ * models of every family, every parallelism, schedule and recomputation. Nothing is allocated, so the models are of a size at which
+ * kernels' workspaces (a few MB) matter little. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 #include "tests/unit/solver_inputs.h"
 
 #define CLOSE 0.05
-#define CLOSE_BF16 0.02 /* of the first plans, which are weights, gradients and optimizer state above all */
+#define CLOSE_BF16 0.02 /* for the first plans, whose memory is mainly weights, gradients and optimizer state */
 #define BF16_STATE 4
 
 static const char *const models[] = {
@@ -79,12 +79,12 @@ static const struct {
 };
 
 enum run {
-	ON_CPUS, /* predicted, beside the programs of CPU devices */
-	PAIRED,  /* programs without pairs of operators, beside those with */
-	BF16,    /* predicted, beside bf16 programs of GPUs without pairs of operators */
+	ON_CPUS, /* prediction compared with the programs of CPU devices */
+	PAIRED,  /* programs without fused pairs of operators compared with those with them */
+	BF16,    /* prediction compared with bf16 programs of GPUs without fused pairs of operators */
 };
 
-/* Bytes of a device's program on a GPU, but for kernels' workspaces. */
+/* Bytes of a device's program on a GPU, without kernels' workspaces. */
 static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device)
 {
 	struct hspmd_error err = { "" };
@@ -100,7 +100,7 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	return bytes;
 }
 
-/* Bytes of a device's program, and of its part of an image of parameters and moments; the device computes nothing here, so nothing is
+/* Bytes of a device's program, and of its part of an image of parameters and moments. The device computes nothing here, so nothing is
  * allocated. */
 static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device)
 {
@@ -123,7 +123,7 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 	return bytes;
 }
 
-/* What a device needs by one account and by the other. */
+/* Bytes that a device needs by each of the two accounts. */
 static void account(enum run run, const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int d,
                     double *here, double *there)
 {
@@ -190,7 +190,7 @@ static void memory_agrees_with_the_program(void **state)
 	compare_on("cpu", ON_CPUS);
 }
 
-/* Programs that run pairs of operators as one take what is predicted for all. */
+/* Programs with fused pairs of operators need as much memory as is predicted for all. */
 static void memory_agrees_with_pairs(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Splits of layers and shares of work against trying everything. */
+/* Partitions of layers and shares of work, compared with trying everything. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,12 +9,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "controller/solver/search/shard_ratio.h"
 #include "controller/solver/search/minmax.h"
 #include "controller/solver/search/partition.h"
+#include "controller/solver/search/shard_ratio.h"
 #include "tests/bench/solver/instances.h"
 
-/* ---- splits */
+/* ---- partitions */
 
 static double cycle_of(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, const int *ends)
 {
@@ -47,7 +47,7 @@ static double least_cycle(struct hspmd_submesh_tables *t, const struct hspmd_sta
 	return best;
 }
 
-/* On clusters of one-device nodes every border crosses nodes, so the cycle can be computed by hand. */
+/* On clusters of one-device nodes every boundary crosses nodes, so the period can be computed by hand. */
 static void splits_have_the_least_cycle(void **state)
 {
 	(void)state;
@@ -75,7 +75,7 @@ static void splits_have_the_least_cycle(void **state)
 			assert_true(hspmd_partition_layers(t, &sequence, &copies, 64, 1e-9, &partition));
 			double best = least_cycle(t, &sequence, ends, 0, 0);
 			assert_true(fabs(partition.period_s - best) <= 1e-7 * best);
-			/* No row does more micro-batches a second than its units' rates together. */
+			/* No sequence runs more micro-batches per second than the sum of its submeshes' rates. */
 			double rates = 0;
 			for (int s = 0; s < sequence.stages; s++)
 				rates += t->submeshes[sequence.submesh[s]].rate;
@@ -90,8 +90,8 @@ static void splits_have_the_least_cycle(void **state)
 	assert_true(compared > 20);
 }
 
-/* Whatever the search makes of all devices is within the bound that it cuts branches by, and the bound is near: a fifth less would cut off
- * what is best. */
+/* Every plan that the search makes of all devices respects the bound by which it prunes, and the bound is tight: a bound lower by a fifth
+ * would prune the best plan. */
 static void no_plan_beats_the_bound(void **state)
 {
 	(void)state;
@@ -139,7 +139,7 @@ static double slowest(const struct hspmd_minmax_worker *t, int count, const int 
 	return worst;
 }
 
-/* The least time by trying every number of parts of every taker (one copy each). */
+/* The least time by trying every number of parts for every worker (one copy each). */
 static double tried(const struct hspmd_minmax_worker *t, int count, int total)
 {
 	double best = INFINITY;
@@ -189,7 +189,7 @@ static void copies_take_alike(void **state)
 	assert_int_equal(hspmd_minmax_divide(t, 2, 5, parts, extra), 1);
 }
 
-/* ---- shards of unlike devices */
+/* ---- shards of unequal devices */
 
 #define UNLIKE 3
 
@@ -202,7 +202,7 @@ struct stage_of {
 	double ratio[UNLIKE];
 };
 
-/* One device of each type that there is, all layers on them. Their number. */
+/* Make a stage of one device of each type, with all layers. Returns the number of devices. */
 static int put_together(struct stage_of *x, const struct instance *in, struct hspmd_costs *c)
 {
 	*x = (struct stage_of){ .c = c };
@@ -224,7 +224,7 @@ static int put_together(struct stage_of *x, const struct instance *in, struct hs
 	return n;
 }
 
-/* Seconds of a micro-batch on the slowest; INFINITY where a device cannot hold its part. */
+/* Seconds of a micro-batch on the slowest device; INFINITY if a device cannot hold its part. */
 static double slowest_shard(struct stage_of *x, bool memory, bool *guess)
 {
 	double worst = 0;
@@ -243,7 +243,7 @@ static double slowest_shard(struct stage_of *x, bool memory, bool *guess)
 	return worst;
 }
 
-/* The least over every division into granules; *guess: the best one has a share that was not measured. */
+/* The least time over every division into granules; *guess: the best one has a share that was not measured. */
 static double best_division(struct stage_of *x, int i, int left, bool memory, bool *guess)
 {
 	double best = INFINITY;
@@ -285,7 +285,7 @@ static void unlike_devices_share_a_stage_as_well_as_can_be(void **state)
 			ours = rc ? INFINITY : slowest_shard(&x, true, &ignored);
 			double best = best_division(&x, 0, HSPMD_GRANULES, true, &guess);
 			assert_true(rc >= 0);
-			/* What nobody measured is not relied on, however fast it looks. */
+			/* Shares that were not measured are not used, however fast they look. */
 			if (!guess && fabs(ours - best) > 1e-9 * best && !(isinf(ours) && isinf(best)))
 				fail_msg("problem %u: %g s, the best division takes %g s", seed, ours, best);
 			compared += !guess && !isinf(best);
@@ -297,7 +297,7 @@ static void unlike_devices_share_a_stage_as_well_as_can_be(void **state)
 		instance_free(&in);
 	}
 	print_message("%d divided, %d of them as memory allows, %d impossible\n", compared, bound, impossible);
-	/* Memory decided often enough, both ways. */
+	/* Memory decided often enough, in both ways. */
 	assert_true(compared > 20 && bound > 0 && impossible > 0);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans for small clusters are legal, sane and predicted. */
+/* Plans for small clusters are valid, reasonable and predicted. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,7 @@ static void faster_devices_get_more(void **state)
 	hspmd_cluster_destroy(slow);
 }
 
-/* The fastest nodes within the limit, named as the whole cluster names them; and one device more is worth something. */
+/* The fastest nodes within the limit are used, named as in the whole cluster; and one more device would help. */
 static void limits_are_kept_and_explained(void **state)
 {
 	(void)state;
@@ -75,7 +75,7 @@ static void limits_are_kept_and_explained(void **state)
 	char *text = hspmd_plan_explain(c, m, NULL, HSPMD_PRECISION_FP32, &r, p);
 	assert_non_null(text);
 	assert_non_null(strstr(text, "The fullest device"));
-	/* Nodes n1 and n3 are used, whole: of their types there is no spare one. */
+	/* Nodes n1 and n3 are used completely: no device of their types is spare. */
 	for (int t = 0; t < c->type_count; t++) {
 		char more[128];
 		snprintf(more, sizeof more, t % 2 ? "\nOne more %s would " : "\n1 of the 1 %s is spare", c->types[t].name);
@@ -88,7 +88,7 @@ static void limits_are_kept_and_explained(void **state)
 	hspmd_cluster_destroy(c);
 }
 
-/* A batch of 2 keeps two devices busy: the others are spare, and one more would be so too. */
+/* A batch of 2 keeps two devices busy: the others are spare, and one more would be spare too. */
 static void spare_devices_are_told(void **state)
 {
 	(void)state;
@@ -110,7 +110,7 @@ static void spare_devices_are_told(void **state)
 		fail_msg("expected '%s' in: %s", spare, text);
 	free(text);
 	hspmd_plan_destroy(p);
-	/* With work enough nothing is spare, and one more is worth something. */
+	/* With enough work no device is spare, and one more would help. */
 	r.global_batch = 1024;
 	p = hspmd_solve(c, m, NULL, &r, NULL, &err);
 	assert_non_null(p);
@@ -151,7 +151,7 @@ static void the_limiting_stage_is_named(void **state)
 	assert_non_null(strstr(said, limit));
 	assert_non_null(strstr(said, "messages to its neighbours; its 5 micro-batches are "));
 	assert_non_null(strstr(said, "Stage 0 has the least to do"));
-	assert_non_null(strstr(said, "Gradients are together "));
+	assert_non_null(strstr(said, "Gradients are synchronised "));
 	free(said);
 	hspmd_plan_destroy(p);
 	hspmd_model_destroy(m);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The figures that published measurements and plans hold the cost model and the search to. Skipped where the validation folder is not
- * there. */
+/* The cost model and the search compared with published measurements and plans. Skipped if the validation folder does not exist. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -73,9 +72,9 @@ static void alike_gpus_are_ranked(void **state)
 	assert_int_equal(f.ran_predicted_not, 0);
 }
 
-/* Four rows, those with tensor parallelism and more micro-batches than stages, were measured 1.25 to 1.8 times as slow as predicted, and
- * nothing in their description says why: with tp 2 and 8 stages 16 micro-batches of 2 took 3.36 s, 8 of 4 took 1.79 s. The others are
- * within 15 %. */
+/* Four configurations, those with tensor parallelism and more micro-batches than stages, were measured 1.25 to 1.8 times as slow as
+ * predicted, and nothing in their description explains it: with tp 2 and 8 stages 16 micro-batches of 2 took 3.36 s, 8 of 4 took 1.79 s.
+ * The others are within 15 %. */
 static void mixed_gpus_are_ranked(void **state)
 {
 	(void)state;
@@ -85,7 +84,7 @@ static void mixed_gpus_are_ranked(void **state)
 	assert_true(f.mean_error <= 0.11);
 	assert_true(f.first_loss <= 0.03);
 	assert_int_equal(f.failed_predicted, f.failed);
-	assert_int_equal(f.ran_bare, 0); /* so that memory is not why those did not run */
+	assert_int_equal(f.ran_bare, 0); /* so memory is not the reason why those did not run */
 	assert_int_equal(f.ran_predicted_not, 0);
 }
 

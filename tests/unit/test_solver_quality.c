@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans for small problems (at most 8 devices of 3 types, 10 layers) are as fast as exhaustive search finds any: within 1 % always, equal
- * in nine of ten. Problems that it cannot decide in so many looks are told and do not count. Twelve, drawn; with HSPMD_LONG as many as it
- * takes for three hundred that are decided. Plans for larger ones (16 devices, 24 layers) are at least such that no single change makes
- * them faster. */
+/* Plans for small problems (at most 8 devices of 3 types, 10 layers) are as fast as exhaustive search finds any: always within 1 %, equal
+ * in nine of ten. Problems that exhaustive search cannot decide within a number of partitions tried (looks) are reported and do not
+ * count. Twelve random problems; with HSPMD_LONG as many as are needed for three hundred decided ones. Plans for larger problems (16
+ * devices, 24 layers) are at least such that no single change makes them faster. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@ static struct hspmd_plan *solve(const struct instance *in, struct hspmd_error *e
 	return hspmd_solve(in->cluster, NULL, in->profile, &r, NULL, err);
 }
 
-/* How many times the fastest plan's step ours takes, as far as so many looks tell; *all: they tell all. */
+/* Ratio of our plan's step time to the fastest plan's, as far as `looks` partitions show; *all: they were enough. */
 static double behind(unsigned seed, long looks, bool *all)
 {
 	struct hspmd_error err = { "" };
@@ -44,7 +44,7 @@ static double behind(unsigned seed, long looks, bool *all)
 	return p ? ours / best : NAN;
 }
 
-/* Problems until `wanted` are decided, in so many looks each. */
+/* Compare problems until `wanted` are decided, with `looks` partitions each. */
 static void compare(unsigned first, int wanted, long looks, double may_stay_undecided)
 {
 	int decided = 0, equal = 0, undecided = 0, tried = 0;
@@ -60,7 +60,7 @@ static void compare(unsigned first, int wanted, long looks, double may_stay_unde
 	assert_true(undecided <= may_stay_undecided * tried);
 }
 
-/* Two stages whose messages pass while gradients of weights are computed: what is sent is not part of the slower one's cycle. */
+/* Two stages whose messages pass while weight gradients are computed: transfers are not part of the slower stage's period. */
 static void messages_hide_behind_gradients_of_weights(void **state)
 {
 	(void)state;
@@ -77,7 +77,7 @@ static void small_problems_are_solved_to_optimality(void **state)
 		compare(1 + draw_first(12, 400), 12, 50000, 0.75);
 }
 
-/* A plan that fits after one change must not be faster, but for rounding. */
+/* Fail if a plan that fits after one change is faster by more than rounding. */
 static void expect_not_faster(const struct instance *in, struct hspmd_plan *changed, double ours, unsigned seed, const char *what)
 {
 	struct hspmd_error err = { "" };
@@ -88,7 +88,7 @@ static void expect_not_faster(const struct instance *in, struct hspmd_plan *chan
 	hspmd_solve_report_clear(&report);
 }
 
-/* Every border between two stages a layer further back or on. */
+/* Move every boundary between two stages one layer back and one layer forward. */
 static int move_borders(const struct instance *in, struct hspmd_plan *p, double ours, unsigned seed)
 {
 	int tried = 0;
@@ -125,7 +125,7 @@ static int move_micro_batches(const struct instance *in, struct hspmd_plan *p, d
 	return tried;
 }
 
-/* Problems too large for exhaustive search: no single change makes the plan found faster. */
+/* Problems too large for exhaustive search: no single change makes our plan faster. */
 static void no_single_change_is_faster(void **state)
 {
 	(void)state;
@@ -147,7 +147,7 @@ static void no_single_change_is_faster(void **state)
 	assert_true(tried > 2 * (int)count);
 }
 
-/* The same problem twice: the same plan to the bit. */
+/* Solving the same problem twice gives the same plan to the bit. */
 static void solving_is_deterministic(void **state)
 {
 	(void)state;

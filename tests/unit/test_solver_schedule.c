@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order in which passes run is part of what is searched: others than 1F1B are chosen where they are faster and memory allows, and only
- * those that may be. */
+/* The schedule is part of the search: schedules other than 1F1B are chosen if they are faster and memory allows, and only schedules that
+ * are allowed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,8 +13,8 @@
 #include "tests/unit/solver_inputs.h"
 
 #define LAYERS 24
-#define PARAMS 1e6 /* of a layer: 16 bytes each */
-#define KEPT 1e6   /* bytes of a layer and micro-batch */
+#define PARAMS 1e6 /* per layer: 16 bytes each */
+#define KEPT 1e6   /* bytes per layer and micro-batch */
 #define BIT(schedule) (1u << HSPMD_SCHEDULE_##schedule)
 
 /* Equal layers of 1 ms forward and 2 ms backward. */
@@ -38,7 +38,7 @@ static struct hspmd_profile *layers_alike(void)
 	return p;
 }
 
-/* Four devices of so many bytes. */
+/* Four devices with `bytes` of memory each. */
 static struct hspmd_cluster *four(double bytes)
 {
 	char *text = hspmd_asprintf(
@@ -62,7 +62,7 @@ static struct hspmd_plan *solve(const struct hspmd_cluster *c, const struct hspm
 	return hspmd_solve(c, NULL, p, &r, NULL, err);
 }
 
-/* The step of the fastest plan with these schedules, which is what *schedule says; it fits and reads back. */
+/* Seconds of the fastest plan with these schedules; *schedule is the plan's. Fails unless the plan fits and reads back. */
 static double step_with(double bytes, unsigned schedules, enum hspmd_schedule *schedule)
 {
 	struct hspmd_error err = { "" };
@@ -82,7 +82,7 @@ static double step_with(double bytes, unsigned schedules, enum hspmd_schedule *s
 	return step;
 }
 
-/* The model takes 384 MB, so there is one pipeline of four stages, in which 1F1B wastes 3 turns of 11. */
+/* The model takes 384 MB, so there is one pipeline of four stages, in which 1F1B idles 3 rounds of 11. */
 static void the_fastest_order_is_chosen(void **state)
 {
 	(void)state;
@@ -98,11 +98,11 @@ static void the_fastest_order_is_chosen(void **state)
 	assert_true(split_s < 0.9 * fifo);
 	assert_true(interleaved_s < 0.9 * fifo);
 	assert_true(best <= split_s && best <= interleaved_s);
-	/* No device works faster than all the time. */
+	/* Lower bound: every device works all the time. */
 	assert_true(best > 8 * LAYERS * 3.1e-3 / 4);
 }
 
-/* In the least memory in which 1F1B runs there is no room for having more in flight. */
+/* In the least memory in which 1F1B runs, more micro-batches in flight do not fit. */
 static void memory_decides(void **state)
 {
 	(void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The schedule's simulation against what can be computed by hand. */
+/* The simulation of schedules compared with results computed by hand. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ static double end_of(const struct hspmd_sim_stage *stages, int count, int micro_
 	return result.end;
 }
 
-/* Equal stages without transfers: m micro-batches and S - 1 of bubble (PipeDream-flush). */
+/* Equal stages without transfers: m micro-batches and a bubble of S - 1 (PipeDream-flush). */
 static void equal_stages_follow_the_closed_form(void **state)
 {
 	(void)state;
@@ -52,7 +52,7 @@ static void unequal_stages_by_hand(void **state)
 			assert_float_equal(ops[i].start, 8, CLOSE);
 }
 
-/* A transfer delays the receiver and holds the sender: one micro-batch passes each border twice. */
+/* A transfer delays the receiver and occupies the sender: one micro-batch crosses each boundary twice. */
 static void transfers_are_part_of_the_cycle(void **state)
 {
 	(void)state;
@@ -79,7 +79,7 @@ static void split_backward_by_hand(void **state)
 	assert_float_equal(weights, 6, CLOSE);
 }
 
-/* Whole groups of micro-batches, equal chunks, no transfers: the bubble is that of one chunk (Megatron-LM, arXiv 2104.04473, section
+/* Full groups of micro-batches, equal chunks, no transfers: the bubble is that of one chunk (Megatron-LM, arXiv 2104.04473, section
  * 2.2). */
 static void interleaving_shrinks_the_bubble(void **state)
 {
@@ -96,14 +96,14 @@ static void interleaving_shrinks_the_bubble(void **state)
 			}
 }
 
-/* Two ranks, two rounds, two micro-batches, a transfer of 0.5 each time a pass changes ranks: every operation is noted once, and no rank
- * does two at a time. */
+/* Two ranks, two chunks, two micro-batches, a transfer of 0.5 each time a pass changes ranks: every operation is listed once, and no rank
+ * runs two at the same time. */
 static void interleaved_operations_do_not_overlap(void **state)
 {
 	(void)state;
 	struct hspmd_sim_stage stages[4];
 	struct hspmd_sim_op ops[28];
-	double ends[4], least = 4 * 3 + 6 * 0.5; /* one micro-batch all the way there and back */
+	double ends[4], least = 4 * 3 + 6 * 0.5; /* one micro-batch forward and backward through all stages */
 	struct hspmd_pipeline_sim result = { .ops = ops, .stage_end = ends };
 	for (int i = 0; i < 4; i++)
 		stages[i] = (struct hspmd_sim_stage){ .forward = 1, .backward = 2, .send_forward = 0.5, .send_backward = 0.5 };
@@ -127,8 +127,8 @@ static void in_flight_falls_along_the_pipeline(void **state)
 	assert_int_equal(hspmd_in_flight(3, 4, 8, HSPMD_SCHEDULE_ZB_H1), 4);
 }
 
-/* The closed form against the order in which a stage runs its passes; split backward passes keep what they have until the gradients of
- * weights are done. */
+/* The closed form compared with the order in which a stage runs its passes; with a split backward pass, saved activations stay until the
+ * weight gradients are computed. */
 static void in_flight_is_what_the_schedule_holds(void **state)
 {
 	(void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The predicted schedule as a trace: every event is one that the Trace Event Format knows, with all the keys that it wants; nothing
- * overlaps within a thread; all threads and processes have names; every flow has both ends, each within an event; every pass is there once
- * and the last thing that ends is the step. */
+/* The predicted schedule as a trace: every event is of a kind that the Trace Event Format defines, with all keys that it requires;
+ * nothing overlaps within a thread; all threads and processes have names; every flow has both ends, each within an event; every pass
+ * occurs once, and the last event ends with the step. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -100,7 +100,7 @@ static void check_names(const json_t *e)
 	assert_true(json_is_object(json_object_get(e, "args")));
 }
 
-/* Is there an event on the thread of this end of a flow, at its time? */
+/* Returns true if the thread of this end of a flow has an event at its time. */
 static bool is_within(const json_t *events, const json_t *end)
 {
 	size_t i;
@@ -116,7 +116,7 @@ static bool is_within(const json_t *events, const json_t *end)
 	return false;
 }
 
-/* Every flow begins once and ends once, later. Count. */
+/* Fail unless every flow begins once and ends once, later. Returns the number of flows. */
 static int check_flows(const json_t *events)
 {
 	size_t i, k;
@@ -146,7 +146,7 @@ static int check_flows(const json_t *events)
 	return flows;
 }
 
-/* No two at a time on one thread. The last end. */
+/* Fail if two events overlap on one thread. Returns the end of the last event. */
 static double check_threads(const json_t *events, struct span *spans, int count)
 {
 	double last = 0;
@@ -192,7 +192,7 @@ static void check_trace(const json_t *trace, const struct hspmd_plan *p, int chu
 	assert_int_equal(forward, passes);
 	assert_int_equal(backward, passes);
 	assert_int_equal(weights, p->schedule == HSPMD_SCHEDULE_ZB_H1 ? passes : 0);
-	/* One each way across each border. */
+	/* One message in each direction across each boundary. */
 	assert_int_equal(messages, 2 * (passes - passes / (2 * chunks)));
 	assert_int_equal(check_flows(events), messages);
 	assert_true(fabs(check_threads(events, spans, count) - 1e6 * p->predicted.step_s) < 1e-6 * 1e6 * p->predicted.step_s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resolved transfers on real executors: random pairs of annotations, one thread a device over the memory transport and CPU devices, must
- * leave to the bit what the interpreter leaves. Half of the cases have values whose sums depend on the order of additions. HSPMD_SEED=n
- * runs one case. */
+/* Resolved transfers on real executors: random pairs of annotations, one thread per device over the memory transport and CPU devices, must
+ * give the same bits as the interpreter. Half of the cases have values whose sums depend on the order of additions. HSPMD_SEED=n runs one
+ * case. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static int rank_of_device(int device)
 	return DEVICES - 1 - device; /* device numbers are not ranks */
 }
 
-/* This device's buffer of every value; NULL where it holds nothing of one. The first is the source's. */
+/* This device's buffer of every value; NULL if it holds nothing of the value. The first is the source's. */
 static double **values_open(const struct scene *s, int device)
 {
 	double **value = calloc((size_t)s->t->value_count, sizeof *value);
@@ -62,7 +62,7 @@ static int run_steps(struct member *m, struct hspmd_comm *comm, double **value)
 	return hspmd_comm_flush(comm, NULL, 0, &m->err);
 }
 
-/* Hands the last value to the scene. */
+/* Stores the last value in the scene. */
 static int communicate(struct member *m, struct hspmd_device *dev, struct hspmd_transport *transport)
 {
 	struct scene *s = m->s;
@@ -70,7 +70,7 @@ static int communicate(struct member *m, struct hspmd_device *dev, struct hspmd_
 	for (int d = 0; d < DEVICES; d++)
 		rank_of[d] = rank_of_device(d);
 	int rc = transport->ops->connect(transport, s->address, &m->err);
-	pthread_barrier_wait(&s->opened); /* nobody leaves before all are connected */
+	pthread_barrier_wait(&s->opened); /* no device closes before all are connected */
 	if (rc)
 		return -1;
 	struct hspmd_comm *comm = hspmd_comm_create(dev, transport, rank_of, DEVICES, m->device, &m->err);
@@ -137,7 +137,7 @@ static void run_scene(struct scene *s, uint64_t seed, const struct hspmd_annotat
 	pthread_barrier_destroy(&s->opened);
 }
 
-/* The destination, to the bit. */
+/* Compares the destination, to the bit. */
 static void compare(const struct scene *s, uint64_t seed, const struct hspmd_annotation *a, const struct hspmd_annotation *b)
 {
 	const struct hspmd_layout *l = &s->t->layout[s->t->value_count - 1];

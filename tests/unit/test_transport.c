@@ -334,7 +334,7 @@ static int aborting(struct shared *s, const struct hspmd_transport_ops *ops, int
 		if (ops->send(t, 1, 5, big, sizeof big, &r[0], err) || ops->receive(t, 1, 5, big, 1, &r[1], err) ||
 		    !hspmd_transport_wait(t, r, 2, err))
 			return hspmd_fail(err, "the wait did not end as it should");
-		if (strncmp(err->text, "called off while waiting for ", 29))
+		if (strncmp(err->text, "aborted while waiting for ", 26))
 			return -1;
 	}
 	atomic_fetch_add(&s->done, 1);
@@ -368,7 +368,7 @@ static int wrong_size(struct shared *s, const struct hspmd_transport_ops *ops, i
 	if (wait_for(&s->done, 2, err))
 		return -1;
 	ops->close(t);
-	return rank || !strcmp(err->text, "16 B from b:0: 8 bytes came") ? 0 : -1;
+	return rank || !strcmp(err->text, "16 B from b:0: received 8 bytes") ? 0 : -1;
 }
 
 static void test_wrong_size(void **state)

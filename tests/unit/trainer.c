@@ -41,7 +41,7 @@ static int look(void *context, const struct hspmd_program *program, const struct
 	return o->on_end ? o->on_end(o->context, program, executor, device, err) : 0;
 }
 
-/* Text enough for any test: a byte file with structure that a model can learn. */
+/* A byte file with structure that a model can learn, long enough for all tests. */
 static int write_corpus(char *path)
 {
 	int fd = mkstemp(path);
@@ -54,7 +54,7 @@ static int write_corpus(char *path)
 	return f ? fclose(f) : -1;
 }
 
-/* Devices in their order, each a run of one: "c" a CPU, "g" a GPU. */
+/* Devices in order, each an entry of its own, of type "c" (a CPU) or "g" (a GPU). */
 static char *write_cluster(const struct trainer_options *o)
 {
 	char *text = NULL;

@@ -27,7 +27,7 @@ static void random_weights(struct random *r, int count, int64_t *weights)
 		weights[i] = random_range(r, 1, 5);
 }
 
-/* Split n devices into factors, outermost first, each with a random meaning. partial: may be partial. */
+/* Splits n devices into factors, outermost first, each with a random meaning. partial: may be partial. */
 static void random_state(struct random *r, struct hspmd_annotation *a, int n, int rank, bool partial)
 {
 	while (n > 1) {
@@ -46,7 +46,7 @@ static void random_state(struct random *r, struct hspmd_annotation *a, int n, in
 	}
 }
 
-/* The union of parts, which it takes, with random weights. */
+/* The union of parts, of which it takes ownership, with random weights. */
 static struct hspmd_annotation *join(struct random *r, struct hspmd_annotation **part, int count, int hdim)
 {
 	int64_t weights[4];
@@ -178,7 +178,7 @@ static bool wrong(struct machine *m, const char *what, int step, int device)
 	return false;
 }
 
-/* Where a device holds `box` of a value; NULL: it does not. */
+/* The box of a value on a device if it contains `box`; NULL: it does not. */
 static const struct hspmd_box *held(struct machine *m, int value, int device, const struct hspmd_box *box)
 {
 	const struct hspmd_layout *l = &m->t->layout[value];
@@ -186,7 +186,7 @@ static const struct hspmd_box *held(struct machine *m, int value, int device, co
 	return at >= 0 && hspmd_box_contains(&l->box[at], box) ? &l->box[at] : NULL;
 }
 
-/* Put (add 0: every element once) or add packed data into a device's part of a value. */
+/* Writes (add 0: every element once) or adds packed data to a device's part of a value. */
 static bool deposit(struct machine *m, int step, int value, int device, const struct hspmd_box *box, const double *data, int add)
 {
 	const struct hspmd_box *home = held(m, value, device, box);
@@ -204,7 +204,7 @@ static bool deposit(struct machine *m, int step, int value, int device, const st
 	return good || wrong(m, add ? "adds to nothing" : "writes an element twice", step, device);
 }
 
-/* Packed copy of what a device has of a value; NULL: it has not. */
+/* Packed copy of a device's part of a value; NULL: the device does not hold it. */
 static double *fetch(struct machine *m, int step, int value, int device, const struct hspmd_box *box)
 {
 	const struct hspmd_box *home = held(m, value, device, box);
@@ -232,7 +232,7 @@ static bool pass(struct machine *m, int s, int from, int to, const struct hspmd_
 	return good;
 }
 
-/* Moves that overwrite first, then those that add, in the order listed. */
+/* First the moves that overwrite, then those that add, in the order of the list. */
 static bool run_moves(struct machine *m, int s)
 {
 	const struct hspmd_comm_step *step = &m->t->steps[s];
@@ -247,7 +247,7 @@ static bool run_moves(struct machine *m, int s)
 	return true;
 }
 
-/* Sum in member order of in[0], then each member's part. */
+/* Sums in[0] in member order, then gives each member its part. */
 static bool run_sum(struct machine *m, int s)
 {
 	const struct hspmd_comm_step *step = &m->t->steps[s];
@@ -280,7 +280,7 @@ static bool run_sum(struct machine *m, int s)
 	return good;
 }
 
-/* Every member sends everyone what that one's output box has in common with its own input box. */
+/* Every member sends each other the intersection of that one's output box with its own input box. */
 static bool run_exchange(struct machine *m, int s)
 {
 	const struct hspmd_comm_step *step = &m->t->steps[s];
@@ -381,7 +381,7 @@ bool transfer_run(const struct hspmd_transfer *t, const struct buffers *source, 
 
 /* ---- comparison */
 
-/* Add what a device holds to the running sum of its scope, and compare with the copy of the same addend that came first. */
+/* Adds a device's part to the running sum of its scope, and compares it with the first copy of the same addend. */
 static bool account(const double *data, const struct hspmd_box *box, const struct hspmd_box *whole, double *sum, double *copy)
 {
 	int64_t n = hspmd_box_elements(box);
@@ -403,7 +403,7 @@ static bool account(const double *data, const struct hspmd_box *box, const struc
 	return good;
 }
 
-/* One scope: devices [first, end) of the shares. region: what they hold together. */
+/* One scope: devices [first, end) of the shards. region: what they hold together. */
 static bool check_scope(const struct buffers *b, const int *device, const struct hspmd_local_shard *shard, int first, int end,
                         const struct hspmd_shape *shape, const double *full, double tolerance, char *message, size_t size)
 {
@@ -440,7 +440,7 @@ bool buffers_check(const struct buffers *b, const struct hspmd_annotation *a, co
 	int count = hspmd_annotation_local_shards(a, shape, NULL, NULL), device[64];
 	struct hspmd_local_shard shard[64];
 	hspmd_annotation_local_shards(a, shape, device, shard);
-	bool whole = true; /* copies in all subgroups must agree to the bit then */
+	bool whole = true; /* in that case copies in all subgroups must agree to the bit */
 	for (int i = 0; i < count; i++)
 		whole = whole && shard[i].partials == 1;
 	for (int first = 0, end; first < count; first = end) {

@@ -7,7 +7,8 @@
  *  - after each event the next deadline lies ahead;
  *  - replies are given once, a change of the allocation is told of once, and events are numbered on, also over the controller's
  * incarnations;
- *  - no two processes have one serial number.
+ *  - nobody is asked for a checkpoint who does not answer, unless it hangs, which is found sooner than the wait for the checkpoint ends;
+ *  - no two processes have one serial number, and no two lives of the controller ask for a checkpoint of one name.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -192,6 +193,11 @@ static void carry_out(struct world *w, struct run_actions *a)
 			}
 			if (!strcmp(world_word(x->value, "type"), "start"))
 				check_start(w, x->value);
+			if (!strcmp(world_word(x->value, "type"), "checkpoint")) {
+				json_t *life = json_object_get(w->saves, world_word(x->value, "id"));
+				assert_true(!life || json_integer_value(life) == w->life);
+				json_object_set_new(w->saves, world_word(x->value, "id"), json_integer(w->life));
+			}
 			if (!strcmp(world_word(x->value, "type"), "spawn")) {
 				assert_true(world_integer(x->value, "serial") > w->serial);
 				w->serial = world_integer(x->value, "serial");
@@ -201,9 +207,11 @@ static void carry_out(struct world *w, struct run_actions *a)
 			break;
 		}
 		case ACTION_SOLVE:
-			assert_float_equal(json_number_value(json_object_get(x->value, "every_s")), w->job.checkpoint.every_s, 0);
-			assert_float_equal(json_number_value(json_object_get(x->value, "shared_every_s")),
-			                   w->o.checkpoints ? w->job.checkpoint.shared_every_s : w->job.checkpoint.every_s, 0);
+			if (!w->o.every_steps) {
+				assert_float_equal(json_number_value(json_object_get(x->value, "every_s")), w->job.checkpoint.every_s, 0);
+				assert_float_equal(json_number_value(json_object_get(x->value, "shared_every_s")),
+				                   w->o.checkpoints ? w->job.checkpoint.shared_every_s : w->job.checkpoint.every_s, 0);
+			}
 			json_decref(w->solve);
 			w->solve = json_incref(x->value);
 			w->solve_id = x->id;
@@ -270,9 +278,14 @@ static void carry_out(struct world *w, struct run_actions *a)
 		case ACTION_RECORD_EVENT:
 			assert_int_equal(world_integer(x->value, "number"), json_array_size(w->events) + 1);
 			json_array_append(w->events, x->value);
+			if (!w->o.stuck && strstr(world_word(x->value, "event"), "_failed") &&
+			    strstr(world_word(x->value, "text"), "failed: waited"))
+				fail_msg("%s", world_word(x->value, "text"));
 			break;
 		}
-		w->dead = (w->dies && w->actions_left-- <= 0) ||
+		bool at = w->dies_at && x->kind == ACTION_SEND && !strcmp(world_word(x->value, "type"), w->dies_at);
+		w->dies_at = at ? NULL : w->dies_at;
+		w->dead = at || (w->dies && w->actions_left-- <= 0) ||
 		          (w->dies_in_switch && x->kind == ACTION_JOURNAL && json_is_object(json_object_get(x->value, "older")));
 	}
 	w->dies_in_switch &= !w->dead;
@@ -339,12 +352,12 @@ bool world_move(struct world *w)
 			world_resize(w);
 			return true;
 		}
-		if (what == 2 * NODES + 3 && heard(w) && world_work(w))
+		if (what == 2 * NODES + 3 && heard(w) && !(w->o.long_steps && world_pick(w, 8)) && world_work(w))
 			return true;
 		if (what == 2 * NODES + 4 && w->waiting && world_member_starts(w))
 			return true;
 	}
-	return false;
+	return w->o.long_steps && world_work(w);
 }
 
 void world_wait(struct world *w)
@@ -437,7 +450,7 @@ void world_fault(struct world *w)
 			world_put(&w->up[n], json_pack("{s:s, s:s}", "type", "terminating", "text", "Terminated"));
 		break;
 	case 8:
-		command(w, json_pack("{s:s}", "command", "checkpoint"));
+		world_checkpoint(w);
 		break;
 	}
 }
@@ -514,6 +527,12 @@ int world_copies(const struct world *w)
 	return w->copies;
 }
 
+void world_checkpoint(struct world *w)
+{
+	if (!w->ended)
+		command(w, json_pack("{s:s}", "command", "checkpoint"));
+}
+
 /* ---- asking */
 
 void world_slow(struct world *w, int node, double factor)
@@ -565,6 +584,11 @@ int64_t world_steps_lost(const struct world *w)
 int world_began_anew(const struct world *w)
 {
 	return w->anew;
+}
+
+int world_commands(const struct world *w)
+{
+	return w->commands;
 }
 
 int world_replies(const struct world *w, bool ok)

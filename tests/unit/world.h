@@ -26,6 +26,9 @@ struct world_options {
 	bool unfit;                      /* it cannot be run */
 	int needs;                       /* devices: there is no plan for fewer */
 	double shared_every_s;           /* between two checkpoints on shared storage; 0: 0.7 */
+	int every_steps;                 /* between two checkpoints; 0: by time */
+	bool long_steps;                 /* longer than all else takes */
+	bool stuck;                      /* the disks take no checkpoint, and do not fail either */
 	double gather;                   /* seconds that agents may take to come up; 0: the usual */
 	bool noise;                      /* now and then a worker does not come up, cannot prepare, or cannot write */
 };
@@ -45,6 +48,8 @@ void world_restart(struct world *w);
 /* The same once it has carried out so many more actions; or when it has written down that a generation is to take over from one before, and
  * nothing of that is done. */
 void world_dies(struct world *w, int after);
+/* Or when it has sent a message of this type to the first of several nodes. */
+void world_dies_at(struct world *w, const char *type);
 void world_dies_in_switch(struct world *w);
 /* Slurm gives or takes a node. */
 void world_hold(struct world *w, int node, bool held);
@@ -63,6 +68,7 @@ enum world_how { WORLD_KILL, WORLD_HANG, WORLD_AGENT };
 void world_kill(struct world *w, int node, int device, enum world_how how);
 /* A user's command: "grow" or "shrink" by so many nodes. */
 void world_ask(struct world *w, const char *what, int by);
+void world_checkpoint(struct world *w); /* a user asks for one */
 /* Heal hung workers and give the job all nodes back, so that it can end. */
 void world_heal(struct world *w);
 void world_shutdown(struct world *w);
@@ -85,7 +91,8 @@ const char *world_cause(const struct world *w); /* of the last resize; "": none 
 int64_t world_steps_lost(const struct world *w);
 int world_began_anew(const struct world *w); /* how often it began from nothing after steps had been told of */
 int world_replies(const struct world *w, bool ok);
-bool world_saved(const struct world *w); /* a complete checkpoint of where it stopped is there */
+int world_commands(const struct world *w); /* that were given */
+bool world_saved(const struct world *w);   /* a complete checkpoint of where it stopped is there */
 json_t *world_status(const struct world *w);
 const char *world_exit_text(const struct world *w);
 

@@ -9,6 +9,7 @@
 #define NODES 8
 #define DEVICES 4
 #define QUEUE 8192
+#define WAITING 64 /* messages for a worker that is in a step */
 #define STEPS 4096 /* that an agent remembers */
 #define LAYERS 6
 
@@ -29,8 +30,12 @@ struct sim {
 	int64_t loading; /* generation that is being started */
 	json_t *start;
 	int64_t holds, step, ready, applied;
-	int64_t stop, aborted; /* generations */
-	json_t *checkpoint;
+	int64_t done;                   /* generation whose steps it has ended, as was agreed; 0: none */
+	int64_t stop, stopped, aborted; /* generations */
+	bool votes_stop, votes_save;    /* at the end of the step it is ready for */
+	json_t *checkpoint;             /* asked for and not served */
+	json_t *waiting[WAITING];       /* until the step's end */
+	int waiting_count;
 	bool reporter;
 	int preconnects; /* meetings that it took part in */
 	struct {         /* what a process that was killed has left in its node's memory; holds 0: nothing */
@@ -62,8 +67,11 @@ struct world {
 	bool poll;
 	/* The controller's incarnation: what it keeps for the next, and when it ends. */
 	json_t *journal, *events;
+	json_t *saves; /* id of each checkpoint asked for -> life */
+	int life;
 	int64_t planned, resize_reported; /* generations: newest that was saved, newest whose change was told of */
 	bool dies, dies_in_switch, dead;
+	const char *dies_at; /* NULL: not so */
 	int actions_left;
 	int64_t serial;     /* of the last process that was to be started */
 	int64_t generation; /* newest prepared */

@@ -96,6 +96,7 @@ struct world *world_create(const struct world_options *o)
 	w->shrinks = json_array();
 	w->over = json_object();
 	w->events = json_array();
+	w->saves = json_object();
 	w->saved_step = w->shared_step = -1;
 	w->job.steps = o->steps;
 	w->job.global_batch = 48;
@@ -103,7 +104,8 @@ struct world *world_create(const struct world_options *o)
 	w->job.file = "job.json";
 	w->job.elastic.min_nodes = 1;
 	w->job.elastic.max_nodes = o->nodes;
-	w->job.checkpoint.every_s = 0.5;
+	w->job.checkpoint.every_s = o->every_steps ? 0 : 0.5;
+	w->job.checkpoint.every_steps = o->every_steps;
 	w->job.checkpoint.shared_every_s = o->shared_every_s > 0 ? o->shared_every_s : 0.7;
 	w->job.checkpoint.replicas = 1;
 	w->config = (struct run_config){
@@ -173,6 +175,7 @@ void world_destroy(struct world *w)
 	json_decref(w->config.journal);
 	json_decref(w->journal);
 	json_decref(w->events);
+	json_decref(w->saves);
 	free(w);
 }
 
@@ -206,6 +209,7 @@ void world_restart(struct world *w)
 	struct hspmd_error err;
 	if (w->ended)
 		return;
+	w->life++;
 	hspmd_controller_destroy(w->m);
 	json_decref(w->solve);
 	json_decref(w->grow);
@@ -231,6 +235,11 @@ void world_dies(struct world *w, int after)
 {
 	w->dies = true;
 	w->actions_left = after;
+}
+
+void world_dies_at(struct world *w, const char *type)
+{
+	w->dies_at = type;
 }
 
 void world_dies_in_switch(struct world *w)

@@ -19,7 +19,9 @@ void world_forget(struct sim *s)
 	json_decref(s->checkpoint);
 	s->start = s->checkpoint = NULL;
 	s->alive = s->set_up = s->hung = s->stays = s->reporter = false;
-	s->prepared = s->runs = s->loading = s->holds = s->stop = s->aborted = 0;
+	s->prepared = s->runs = s->loading = s->holds = s->done = s->stop = s->stopped = s->aborted = 0;
+	while (s->waiting_count)
+		json_decref(s->waiting[--s->waiting_count]);
 	s->step = 0;
 	s->ready = s->applied = -1;
 }
@@ -65,14 +67,36 @@ static void report(struct world *w, struct sim *s, const char *type, int64_t g)
 	                       losses(s->step)));
 }
 
+static void tell_stopped(struct world *w, struct sim *s, int64_t g)
+{
+	s->stopped = g;
+	report(w, s, "stopped", g);
+}
+
 static void write_checkpoint(struct world *w, struct sim *s, json_t *m)
 {
+	if (w->o.stuck)
+		return;
 	bool bad = w->o.noise && world_pick(w, 40) == 0;
 	world_say_up(
 	        w, s,
 	        bad ? json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error",
 	                        "No space left on device")
 	            : json_pack("{s:s, s:s, s:I}", "type", "checkpoint_written", "id", world_word(m, "id"), "step", (json_int_t)s->step));
+}
+
+/* As worker_serve_late and worker_snapshot (runtime/worker/worker_checkpoint.c). */
+static void serve(struct world *w, struct sim *s, const char *why_not)
+{
+	json_t *m = s->checkpoint;
+	s->checkpoint = NULL;
+	if (m && !why_not && world_integer(m, "generation") != s->holds)
+		why_not = "it does not hold that";
+	if (m && why_not)
+		world_say_up(w, s, json_pack("{s:s, s:s, s:s}", "type", "checkpoint_written", "id", world_word(m, "id"), "error", why_not));
+	else if (m)
+		write_checkpoint(w, s, m);
+	json_decref(m);
 }
 
 /* In every other world the devices of every other node take long to connect. */
@@ -154,7 +178,8 @@ static json_t *laid(struct world *w, const json_t *manifest, int64_t generation)
 	return copy;
 }
 
-void world_worker_hears(struct world *w, struct sim *s, json_t *m)
+/* What its main thread does with a message. */
+static void handle(struct world *w, struct sim *s, json_t *m)
 {
 	const char *type = world_word(m, "type");
 	int64_t g = world_integer(m, "generation");
@@ -199,23 +224,20 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		json_decref(s->start);
 		s->start = json_incref(m);
 	} else if (!strcmp(type, "stop")) {
-		s->stop = g;
-		if (!s->runs && s->holds == g && s->aborted < g)
-			report(w, s, "stopped", g);
+		if (!s->runs && s->holds == g && s->aborted < g && s->stopped != g)
+			tell_stopped(w, s, g);
 	} else if (!strcmp(type, "query")) {
 		world_say_up(w, s,
 		             json_pack("{s:s, s:I, s:I, s:o, s:b, s:o}", "type", "query_reply", "generation", (json_int_t)g, "step",
 		                       (json_int_t)s->step, "holds", s->holds ? json_integer(s->holds) : json_null(), "training",
-		                       s->runs == g, "losses", losses(s->step)));
-	} else if (!strcmp(type, "ping")) {
-		world_say_up(w, s, json_pack("{s:s}", "type", "pong"));
+		                       s->runs == g && s->stop != g, "losses", losses(s->step)));
 	} else if (!strcmp(type, "abort")) {
 		if (json_is_true(json_object_get(m, "revive")) && s->set_up && !s->holds && s->left.holds)
 			revive(s);
 		if (s->loading == g)
 			s->loading = 0;
-		if (s->runs == g)
-			s->runs = 0;
+		if (s->done == g)
+			s->done = 0;
 		s->aborted = g;
 		json_t *a = json_pack("{s:s, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "type", "aborted", "generation", (json_int_t)g, "step",
 		                      (json_int_t)s->step, "holds", s->holds ? json_integer(s->holds) : json_null(), "ready",
@@ -233,12 +255,8 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 		s->ready = -1;
 		report(w, s, "settled", g);
 	} else if (!strcmp(type, "checkpoint")) {
-		if (s->runs) {
-			json_decref(s->checkpoint);
-			s->checkpoint = json_incref(m);
-		} else {
-			write_checkpoint(w, s, m);
-		}
+		if (!s->runs)
+			serve(w, s, NULL);
 	} else if (!strcmp(type, "write_manifest")) {
 		json_t *manifest = json_object_get(m, "manifest");
 		world_say_up(w, s, json_pack("{s:s, s:s}", "type", "manifest_written", "id", world_word(m, "id")));
@@ -261,6 +279,56 @@ void world_worker_hears(struct world *w, struct sim *s, json_t *m)
 	}
 }
 
+static void drain(struct world *w, struct sim *s)
+{
+	while (s->waiting_count) {
+		json_t *m = s->waiting[0];
+		memmove(s->waiting, s->waiting + 1, (size_t)--s->waiting_count * sizeof *s->waiting);
+		handle(w, s, m);
+		json_decref(m);
+	}
+}
+
+/* The steps are over, as agreed or (why_not) because they were called off. */
+static void end_steps(struct world *w, struct sim *s, const char *why_not)
+{
+	s->done = why_not ? 0 : s->runs;
+	s->runs = 0;
+	serve(w, s, why_not);
+	drain(w, s);
+}
+
+static void finish(struct world *w, struct sim *s)
+{
+	report(w, s, "finished", s->runs);
+	end_steps(w, s, NULL);
+}
+
+/* What its reading thread learns at once; all else waits for the end of a step. */
+void world_worker_hears(struct world *w, struct sim *s, json_t *m)
+{
+	const char *type = world_word(m, "type");
+	int64_t g = world_integer(m, "generation");
+	if (!strcmp(type, "ping")) {
+		world_say_up(w, s, json_pack("{s:s}", "type", "pong"));
+		return;
+	}
+	if (!strcmp(type, "stop"))
+		s->stop = g;
+	if (!strcmp(type, "checkpoint") || !strcmp(type, "query")) {
+		json_decref(s->checkpoint);
+		s->checkpoint = !strcmp(type, "checkpoint") ? json_incref(m) : NULL;
+	}
+	if (!strcmp(type, "abort") && s->runs == g)
+		end_steps(w, s, "called off");
+	if (s->runs && strcmp(type, "quit") != 0) {
+		assert_true(s->waiting_count < WAITING);
+		s->waiting[s->waiting_count++] = json_incref(m);
+	} else {
+		handle(w, s, m);
+	}
+}
+
 /* All who load generation g together: done when every member does. */
 static void loaded(struct world *w, int64_t g)
 {
@@ -274,6 +342,7 @@ static void loaded(struct world *w, int64_t g)
 			s->step = world_integer(s->start, "step");
 			s->holds = s->prepared_in_plan ? g : 0;
 			s->runs = s->prepared_in_plan ? g : 0;
+			s->done = s->stopped = 0;
 			s->ready = s->applied = -1;
 			s->left.holds = 0;
 			s->stop = 0;
@@ -282,6 +351,8 @@ static void loaded(struct world *w, int64_t g)
 			world_say_up(w, s,
 			             json_pack("{s:s, s:I, s:I, s:{s:i, s:i}}", "type", "started", "generation", (json_int_t)g, "step",
 			                       (json_int_t)s->step, "bytes", "peers", 10, "shared", 1));
+			if (s->runs && s->step >= w->o.steps)
+				finish(w, s);
 		}
 }
 
@@ -302,12 +373,28 @@ static int team(struct world *w, int64_t g, bool loading, struct sim **member, b
 				char address[64];
 				struct sim *s = world_find(
 				        w, hspmd_cluster_device_address(c, p->pipelines[i].stages[k].devices[j], address, sizeof address));
-				*complete &= s->alive && !s->hung && (loading ? s->loading == g : s->runs == g);
+				*complete &= s->alive && !s->hung && (loading ? s->loading == g : s->runs == g || s->done == g);
 				member[count++] = s;
 			}
 	hspmd_plan_destroy(p);
 	hspmd_cluster_destroy(c);
 	return count;
+}
+
+/* As run_steps (runtime/worker/worker.c). */
+static void end_of_step(struct world *w, struct sim *s, bool stop, bool save)
+{
+	int64_t g = s->runs;
+	if (save)
+		serve(w, s, NULL);
+	if (stop && s->step < w->o.steps) {
+		tell_stopped(w, s, g);
+		end_steps(w, s, NULL);
+		return;
+	}
+	drain(w, s);
+	if (s->runs == g && s->step >= w->o.steps)
+		finish(w, s);
 }
 
 bool world_work(struct world *w)
@@ -351,17 +438,20 @@ bool world_work(struct world *w)
 				all_ready &= member[i]->step > step || member[i]->ready == step;
 			w->now += 0.01;
 			if (!all_ready) {
-				if (one->step == step)
+				if (one->step == step && one->ready != step) {
 					one->ready = step;
+					one->votes_stop = one->stop == one->runs;
+					one->votes_save = one->checkpoint && world_integer(one->checkpoint, "generation") == one->runs;
+				}
 				return true;
 			}
 			if (one->step > step)
 				return true;
-			/* The vote: what anybody asked for before it is agreed by the first who learns its result. */
+			/* The vote: each learns its result on its own. */
 			bool stop = false, save = true;
 			for (int i = 0; i < count; i++) {
-				stop |= member[i]->stop == member[i]->runs;
-				save &= member[i]->checkpoint != NULL;
+				stop |= member[i]->votes_stop;
+				save &= member[i]->votes_save;
 			}
 			one->applied = one->step++;
 			one->ready = -1;
@@ -375,29 +465,7 @@ bool world_work(struct world *w)
 				world_say_up(w, one,
 				             json_pack("{s:s, s:I, s:I, s:f}", "type", "heartbeat", "generation", (json_int_t)one->runs,
 				                       "step", (json_int_t)step, "compute_s", busy));
-			bool last = true;
-			for (int i = 0; i < count; i++)
-				last &= member[i]->step > step;
-			if (!last)
-				return true;
-			for (int i = 0; i < count; i++) {
-				if (save) {
-					write_checkpoint(w, member[i], member[i]->checkpoint);
-					json_decref(member[i]->checkpoint);
-					member[i]->checkpoint = NULL;
-				}
-				if (member[i]->step >= w->o.steps)
-					report(w, member[i], "finished", member[i]->runs);
-				else if (stop)
-					report(w, member[i], "stopped", member[i]->runs);
-				if (!stop && member[i]->step < w->o.steps)
-					continue;
-				member[i]->runs = 0;
-				if (member[i]->checkpoint) /* it was asked too late for the vote */
-					write_checkpoint(w, member[i], member[i]->checkpoint);
-				json_decref(member[i]->checkpoint);
-				member[i]->checkpoint = NULL;
-			}
+			end_of_step(w, one, stop, save);
 			return true;
 		}
 	return false;

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts of each layer, from a profile where there is one and from the model's shapes where the profile says nothing.
+/* Facts of each layer, from the profile, and from the model's shapes if the profile does not have them.
  *
- * Activations a transformer block keeps for its backward pass, per sample of s tokens, e bytes an element, as hspmd's programs do (after
- * Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4, with fused attention, 2205.14135, and without
- * dropout): its input, the second residual, both norms' results   4 s h e   (whole on every device of a group unless sequences are sharded
- * too) q, k, v and the attention's result                    s (2 q + 2 kv) e the MLP's inner activations                           s f e
- * twice, three times when gated; experts keep none and run again norms' and softmax's statistics                       4 s (2 or 4 + a)
- * Full recomputation keeps the block's input alone, s h e; selective drops the norms' results and the activation function's.
- * The head keeps its input, the norm's result and the logits, whose gradient takes their place; three numbers a token stand for the
- * softmax. While a layer runs backward it needs the gradients of its input and its result. A framework whose loss is not fused needs the
- * last layer's result once more, for the softmax, whose gradient takes its place (Megatron-LM's vocabulary-parallel cross entropy).
- */
+ * Activations that a transformer block saves for its backward pass, per sample of s tokens with e bytes per element, as in hspmd's
+ * programs (after Korthikanti et al., "Reducing Activation Recomputation", arXiv 2205.05198, section 4, with fused attention, 2205.14135,
+ * and without dropout):
+ * - its input, the second residual, the results of both norms: 4 s h e (replicated on every device of a group, unless sequences are
+ *   sharded too)
+ * - q, k, v and the result of attention: s (2 q + 2 kv) e
+ * - the MLP's inner activations: s f e twice, three times if gated; experts save none and are recomputed
+ * - statistics of norms and softmax: 4 s (2 or 4 + a)
+ *
+ * Full recomputation saves only the block's input, s h e; selective recomputation does not save the results of the norms and of the
+ * activation function. The head saves its input, the norm's result and the logits, whose gradient overwrites them; three numbers per
+ * token stand for the softmax. While a layer runs backward it needs the gradients of its input and its result. A framework whose loss is
+ * not fused needs the last layer's result once more, for the softmax, whose gradient overwrites it (Megatron-LM's vocabulary-parallel
+ * cross entropy). */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,11 +46,11 @@ static void block_from_model(struct hspmd_layer_info *f, const struct hspmd_mode
 	f->saved[HSPMD_RECOMPUTE_SELECTIVE] = (struct hspmd_layer_bytes){ none.replicated / 2, none.sharded - inner };
 	f->saved[HSPMD_RECOMPUTE_FULL] = (struct hspmd_layer_bytes){ s * h * e, 0 };
 	f->transient = (struct hspmd_layer_bytes){ 2 * s * h * e, 0 };
-	if (m->experts) /* all tokens may choose one expert: rows gathered, inner activations, results */
+	if (m->experts) /* all tokens may choose one expert: gathered rows, inner activations, results */
 		f->transient = (struct hspmd_layer_bytes){ 4 * s * h * e, s * (3.0 * m->ffn + fmax(m->ffn, h)) * e };
 	f->gathered_bytes = s * (m->gated ? 2 * kv : q + 2 * kv) * e;
-	/* Read and written, a kernel an operation: norms 2 each, residual sums 3 each, inputs of products as often as they are read;
-	 * rotation in place. */
+	/* Bytes read and written with one kernel per operation: norms 2 each, residual sums 3 each, inputs of products as often as they
+	 * are read; rotation in place. */
 	double routed = m->experts ? m->experts_per_token : 1, wide = routed * m->ffn;
 	f->traffic.replicated = s * e * h * (m->gated ? 4 + 6 + 3 + 1 : 4 + 6 + 1 + 1) + s * e * h * routed * (m->gated ? 3 : 2);
 	f->traffic.sharded = s * e * (2 * (q + 2 * kv) + 2 * q + (m->gated ? 2 * (q + kv) + 6 * wide : 4 * wide));
@@ -76,7 +78,7 @@ static void facts_from_model(struct hspmd_costs *c)
 		bool block = l > 0 && l <= m->block_count;
 		f->params = hspmd_model_layer_params(m, l);
 		f->output_bytes = hspmd_model_layer_output(m, l, c->seq_len) * e;
-		/* Neither end is recomputed: the embedding keeps nothing, the head runs backward at once. */
+		/* Neither the first nor the last layer is recomputed: the embedding saves nothing, and the head runs backward at once. */
 		f->recomputable = block;
 		f->flops = hspmd_model_layer_flops(m, l, c->seq_len);
 		if (block)
@@ -91,8 +93,8 @@ static void facts_from_model(struct hspmd_costs *c)
 	}
 }
 
-/* Two operations a weight and token. The first layer looks words up. A layer without weights of its own that hands on more than it gets
- * projects with another's. */
+/* Two operations per weight and token. The first layer looks up words. A layer without weights of its own whose output is larger than its
+ * input projects with another layer's weights. */
 static double profile_flops(const struct hspmd_profile *p, int l, double seq_len)
 {
 	double in = l ? p->layers[l - 1].output_elems : 0, out = p->layers[l].output_elems;
@@ -103,8 +105,8 @@ static double profile_flops(const struct hspmd_profile *p, int l, double seq_len
 	return 2 * p->layers[l].params * seq_len;
 }
 
-/* A layer without weights of its own that hands on more elements than it gets multiplies with somebody's: with the first layer's, where
- * that has as many. */
+/* A layer without weights of its own whose output has more elements than its input multiplies with another layer's weights: with the
+ * first layer's, if it has enough weights. */
 static void find_tied(struct hspmd_costs *c)
 {
 	const struct hspmd_profile *p = c->profile;
@@ -116,12 +118,13 @@ static void find_tied(struct hspmd_costs *c)
 		c->layers[0].tied_to = l;
 		c->layers[l].tied_to = 0;
 		c->layers[l].tied_params = in * out;
-		hspmd_costs_warn(c, "layer %s has no weights to project with: taken to share %s's", p->layers[l].name, p->layers[0].name);
+		hspmd_costs_warn(c, "layer %s has no weights to project with: assumed to share those of %s", p->layers[l].name,
+		                 p->layers[0].name);
 		return;
 	}
 }
 
-/* What a layer keeps when the profile says it: in the proportions of the model where there is one. */
+/* Bytes that a layer saves, if the profile has them: in the model's proportions if there is a model. */
 static void set_saved(struct hspmd_layer_info *f, double saved, double input, bool inner, bool modelled)
 {
 	const struct hspmd_layer_bytes *none = &f->saved[HSPMD_RECOMPUTE_NONE];
@@ -148,7 +151,7 @@ static void facts_from_profile(struct hspmd_costs *c)
 		double input = l ? p->layers[l - 1].output_elems * p->activation_bytes : 0, saved = pl->activation_bytes;
 		bool inner = l > 0 && l < c->layer_count - 1;
 		if (isnan(saved)) {
-			/* The paper's 34 s h bytes at 2 bytes an element, 17 elements a token: no more is known about a layer without
+			/* The paper's 34 s h bytes at 2 bytes per element, 17 elements per token: no more is known about a layer without
 			 * shapes. */
 			saved = c->model ? f->saved[HSPMD_RECOMPUTE_NONE].replicated + f->saved[HSPMD_RECOMPUTE_NONE].sharded
 			                 : 17 * f->output_bytes;
@@ -168,7 +171,8 @@ static void facts_from_profile(struct hspmd_costs *c)
 	if (!p->tied_count && !c->model)
 		find_tied(c);
 	for (int i = 0; i < p->tied_count; i++) {
-		/* Weights listed with both are one and the same; listed with one, the other has to borrow them. */
+		/* Weights that are listed with both layers are the same weights; if they are listed with one layer, the other has to hold
+		 * a copy of them. */
 		struct hspmd_layer_info *a = &c->layers[p->tied[i][0]], *b = &c->layers[p->tied[i][1]];
 		struct hspmd_layer_info *owner = a->params >= b->params ? a : b, *other = owner == a ? b : a;
 		a->tied_to = p->tied[i][1];
@@ -222,9 +226,9 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 	}
 	for (int l = 0; l < c->layer_count; l++)
 		c->layers[l].tied_to = -1;
-	/* Mixed precision keeps a master copy in fp32 beside Adam's two moments (arXiv 1710.03740). */
+	/* Mixed precision keeps a master copy in fp32 in addition to Adam's two moments (arXiv 1710.03740). */
 	c->param_bytes = profile ? profile->params_bytes : element_bytes(precision);
-	/* hspmd sums gradients in fp32, whatever it computes in (hspmd_dtype_master), and sends the sums. */
+	/* hspmd sums gradients in fp32 in any precision of the computation (hspmd_dtype_master), and sends the sums. */
 	c->grad_bytes = profile ? profile->grads_bytes : fmax(element_bytes(precision), 4);
 	c->master_bytes = c->param_bytes < 4 ? 4 : 0;
 	c->moment_bytes = 8;
@@ -266,23 +270,4 @@ void hspmd_costs_destroy(struct hspmd_costs *c)
 	free(c->tied_layers);
 	free(c->layers);
 	free(c);
-}
-
-void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...)
-{
-	char text[512];
-	va_list ap;
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof text, fmt, ap);
-	va_end(ap);
-	for (int i = 0; i < c->warning_count; i++)
-		if (!strcmp(c->warnings[i], text))
-			return;
-	char **grown = realloc(c->warnings, ((size_t)c->warning_count + 1) * sizeof *grown);
-	if (!grown)
-		return;
-	c->warnings = grown;
-	grown[c->warning_count] = strdup(text);
-	if (grown[c->warning_count])
-		c->warning_count++;
 }

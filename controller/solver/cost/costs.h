@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a layer, a message and a stage cost: the cost model's tables, private to the solver.
+/* Costs of layers, messages and stages: the tables of the cost model. Private to the solver.
  *
- * costs.c  facts of each layer (parameters, bytes, operations) from the model or the profile
- * layer_times.c  seconds of each layer on each device type, at each tensor-parallel share and micro-batch
- * links.c  seconds of messages and collectives between devices
- * memory.c bytes on each device of a stage
+ * - costs.c: facts of each layer (parameters, bytes, operations) from the model or the profile
+ * - layer_times.c: seconds of each layer on each device type, at each tensor-parallel share and micro-batch
+ * - links.c: seconds of messages and collectives between devices
+ * - stage_cost.c: seconds of one micro-batch on a stage
+ * - memory.c: bytes on each device of a stage
+ * - warnings.c: warnings for the report
  *
- * "Share" is the part of a layer that one device of a tensor-parallel group holds: 1 / tp when even.
- */
+ * A "share" is the part of a layer that one device of a tensor-parallel group holds: 1 / tp if the group divides evenly. Times are in
+ * seconds. Functions that return -1 or NULL fill err, which may be NULL. */
 #ifndef HSPMD_COST_COSTS_H
 #define HSPMD_COST_COSTS_H
 
@@ -21,31 +23,31 @@
 #include "common/format/profile.h"
 
 #define HSPMD_RECOMPUTE_KINDS (HSPMD_RECOMPUTE_FULL + 1)
-#define HSPMD_MAX_TP 64               /* devices of one stage */
-#define HSPMD_MEASURED_BATCHES_MAX 64 /* micro-batches of one type and tp that a profile may have */
+#define HSPMD_MAX_TP 64               /* most devices of one stage */
+#define HSPMD_MEASURED_BATCHES_MAX 64 /* most micro-batches that a profile may have measured for one type and tp */
 
-/* Bytes of which a tensor-parallel group divides one part, and every device of it holds the other. */
+/* Bytes of a layer: `sharded` is divided across the tensor-parallel group, `replicated` is on each of its devices. */
 struct hspmd_layer_bytes {
 	double replicated, sharded;
 };
 
-/* One layer, whole (tp 1), one sample. */
+/* One whole layer (tp 1); bytes and operations are for one sample. */
 struct hspmd_layer_info {
 	double params;
-	double output_bytes;                                   /* what it hands to the next layer */
-	struct hspmd_layer_bytes saved[HSPMD_RECOMPUTE_KINDS]; /* activations kept for the backward pass */
-	struct hspmd_layer_bytes transient;                    /* alive only while the layer runs backward */
-	struct hspmd_layer_bytes traffic;                      /* by the forward pass, reads and writes */
-	double gathered_bytes;                                 /* what a context group gathers: keys and values, as they are stored */
-	double flops;                                          /* forward; of matrix products */
-	double reduced_bytes;                                  /* forward; all-reduced by a tensor-parallel group */
-	bool recomputable;                                     /* by full recomputation; else the layer does without */
-	bool same_memory;                                      /* memory, as the layer before does */
-	int tied_to;                                           /* layer whose weights it shares; -1: none */
-	double tied_params;                                    /* weights of tied_to that a stage without that layer must hold for it */
+	double output_bytes;                                   /* its activation, sent to the next layer */
+	struct hspmd_layer_bytes saved[HSPMD_RECOMPUTE_KINDS]; /* activations saved for the backward pass */
+	struct hspmd_layer_bytes transient;                    /* allocated only while the layer runs backward */
+	struct hspmd_layer_bytes traffic;                      /* bytes that the forward pass reads and writes */
+	double gathered_bytes; /* gathered by a context group: keys and values as stored (ungated: together with queries) */
+	double flops;          /* of the forward pass's matrix products */
+	double reduced_bytes;  /* all-reduced by a tensor-parallel group in the forward pass */
+	bool recomputable;     /* false: full recomputation does not apply to this layer */
+	bool same_memory;      /* its memory equals that of the layer before (hspmd_layer_same_memory) */
+	int tied_to;           /* layer that shares weights with this one; -1: none */
+	double tied_params;    /* shared weights that a stage with this layer but without tied_to must hold in addition */
 };
 
-/* What has to be told about layer times that were not measured as they are used. */
+/* How layer times were obtained, if they were not measured exactly as they are used: what warnings must say. */
 enum hspmd_time_origin {
 	HSPMD_TIME_SHARE_INTERPOLATED = 1,
 	HSPMD_TIME_TP_INTERPOLATED = 2,
@@ -55,14 +57,14 @@ enum hspmd_time_origin {
 	HSPMD_TIME_BACKWARD_MODELLED = 32,
 };
 
-/* Seconds of the layers of one type at one share and micro-batch, as sums from layer 0: layers [a, b) take x[b] - x[a]. */
+/* Seconds of the layers on one device type at one share and micro-batch, as prefix sums: layers [a, b) take x[b] - x[a]. */
 struct hspmd_layer_times {
 	int type, micro_batch;
 	double share;
 	bool measured;    /* from the profile */
-	bool reduced;     /* at a degree at which all-reduces among the devices of a node were part of it */
-	double per_byte;  /* seconds of these */
-	unsigned origins; /* enum hspmd_time_origin, or-ed */
+	bool reduced;     /* the measured times contain the all-reduces of a group within a node */
+	double per_byte;  /* seconds of these all-reduces per byte */
+	unsigned origins; /* set of enum hspmd_time_origin */
 	double *forward, *backward, *optimizer;
 	double *recompute_s[HSPMD_RECOMPUTE_KINDS]; /* forward work repeated in the backward pass */
 };
@@ -74,114 +76,119 @@ struct hspmd_costs {
 	enum hspmd_precision precision;
 	int seq_len, layer_count;
 	struct hspmd_layer_info *layers;
-	double *params_sum; /* layer_count + 1 sums of params */
+	double *params_sum; /* prefix sums of params, layer_count + 1 */
 	int tied_layer_count;
-	int *tied_layers;                                           /* layers that use the weights of the layer they are tied to */
-	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* an element */
+	int *tied_layers;                                           /* layers with tied_params > 0 */
+	double param_bytes, grad_bytes, master_bytes, moment_bytes; /* bytes per element */
 	bool sequence_parallel;
-	struct hspmd_layer_times **times; /* cache, open addressing */
+	struct hspmd_layer_times **times; /* cache, a hash table with open addressing */
 	size_t times_size, times_count;
-	double variation[HSPMD_MAX_TP + 1]; /* expected maximum of as many draws, where known */
-	int last_devices;                   /* the last number asked for, and its maximum */
+	double variation[HSPMD_MAX_TP + 1]; /* cache: expected maximum of [n] standard normal draws; 0: not computed yet */
+	int last_devices;                   /* the last `devices` of hspmd_variation, and their expected maximum */
 	double last_maximum;
 	int warning_count;
 	char **warnings;
 };
 
-/* Tables for one input. The arguments must outlive the result. seq_len 0: the profile's, else the model's positions. NULL and err on
- * failure. */
+/* Make the tables for one input. The arguments must outlive the result, which hspmd_costs_destroy frees. seq_len 0: the profile's,
+ * otherwise the model's positions. Returns NULL with err on failure. */
 struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
                                     const struct hspmd_profile *profile, enum hspmd_precision precision, int seq_len,
                                     struct hspmd_error *err);
-/* The same in the precision that a plan computes in where `asked` is asked for. That is hspmd's to decide where there is a model; what only
- * a profile is known of is trained by another framework. */
+/* The same, in the precision that a plan computes in if `asked` is requested. hspmd chooses that precision if there is a model; a
+ * workload known only by its profile is trained by another framework, in the requested precision. */
 struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
                                         const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
                                         struct hspmd_error *err);
 void hspmd_costs_destroy(struct hspmd_costs *c);
-/* Keep a warning, once. */
+/* Add a warning, unless it is there already; dropped if memory runs out. */
 void hspmd_costs_warn(struct hspmd_costs *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision); /* sustained; 0: not known */
-/* layer_times.c. The result belongs to the tables. NULL and err when there is nothing to compute it from. */
+double hspmd_device_flops(const struct hspmd_device_type *t,
+                          enum hspmd_precision precision); /* sustained operations per second; 0: unknown */
+/* layer_times.c. The tables own the result. Returns NULL with err if there is nothing to compute the times from. */
 const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, int micro_batch, struct hspmd_error *err);
-/* Warn of what is to be told about t. */
+/* Add the warnings for t's origins. */
 void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_times *t);
 void hspmd_layer_times_destroy(struct hspmd_layer_times *t);
 
 /* links.c */
-/* The link between a's and b's node when n devices of a's side send to m of b's at once; counts no entry has fall back on smaller ones. */
+/* The link between the nodes of devices a and b if n devices on a's side send to m on b's side at once. If no entry has these counts, an
+ * entry with smaller counts is used. Returns NULL with err if there is no link. */
 const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err);
-/* Seconds for `bytes`, those of all n senders together. -1: no link. */
+/* Seconds to transfer `bytes`, the total of all n senders. Returns -1 with err if there is no link. */
 double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, int m, double bytes, struct hspmd_error *err);
-/* Seconds of a collective over devices[0], devices[stride], ... as a ring: `rounds` times n - 1 messages of bytes / n; one round gathers
- * `bytes` to all, or scatters their sums. -1: no link. */
+/* Seconds of a ring collective over devices[0], devices[stride], ...: `rounds` times n - 1 messages of bytes / n. One round is an
+ * all-gather, or a reduce-scatter, of `bytes`. Returns -1 with err if there is no link. */
 double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes,
                         struct hspmd_error *err);
-/* Seconds of an all-reduce of `bytes` on each of n devices, as a ring (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. -1: no
- * link. */
+/* Seconds of a ring all-reduce of `bytes` on each of n devices (Patarasuk and Yuan, 2009): 2 (n - 1) messages of bytes / n. Returns -1
+ * with err if there is no link. */
 double hspmd_costs_all_reduce(const struct hspmd_costs *c, const int *devices, int n, double bytes, struct hspmd_error *err);
 
-/* A stage with a given micro-batch: seconds for one micro-batch and for the optimizer, all of it on one copy. */
+/* Seconds of a stage for one micro-batch, and of its optimizer if one copy updates all of the stage's state. */
 struct hspmd_stage_cost {
 	double forward, backward, optimizer;
-	double group_comm; /* of forward and backward: messages within the group, where they are not part of measured layer times */
+	double group_comm; /* part of forward and backward: messages within the group, unless measured layer times contain them */
 };
-/* stage_cost.c. 0 or -1. */
+/* stage_cost.c. Fills *out. Returns 0, or -1 with err. */
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
                       struct hspmd_error *err);
-/* Even share or shard_ratio of device `which`. */
+/* Share of device `which`: even, or from shard_ratio. */
 double hspmd_stage_share(const struct hspmd_stage *s, int which);
-/* Its part of the sequence. */
+/* Its fraction of the sequence. */
 double hspmd_stage_context_share(const struct hspmd_stage *s, int which);
-/* How much longer a group of `group` devices takes when it works in step with all of the plan's `devices`: they wait for the slowest. */
+/* Factor by which a group of `group` devices slows down because it runs in step with all of the plan's `devices`, which wait for the
+ * slowest device. */
 double hspmd_variation(struct hspmd_costs *c, int devices, int group);
 
 /* ---- memory.c: bytes of one device */
 
-/* How often a plan holds each layer: copies need buckets to reduce gradients with, and share the optimizer's state when zero. */
+/* How many copies of each layer a plan holds. With several copies a framework other than hspmd needs buckets to reduce gradients with;
+ * with zero the copies share the optimizer state. */
 struct hspmd_layer_copies {
 	int pipelines;
 	bool zero;
 };
 
-/* What one device of a stage has of its layers. */
+/* The part of a stage's layers that one device has. */
 struct hspmd_device_share {
-	double share;           /* of weights, and of what a tensor-parallel group divides */
-	double context_share;   /* of the sequence */
-	bool sequence_parallel; /* between the divided parts the sequence is divided too */
+	double share;           /* of weights and of activations that a tensor-parallel group divides */
+	double context_share;   /* of the sequence; 1: no context parallelism */
+	bool sequence_parallel; /* activations between the sharded parts are sharded along the sequence */
 };
-/* Bytes of one sample on such a device: what the layer keeps for the backward pass, of each micro-batch in flight; what stays for a while
- * after it was sent, once whatever is in flight; what it needs while it runs, in which layers take turns. */
+/* Bytes of one sample on such a device. Saved: what the layer saves for the backward pass, for each micro-batch in flight. Resident: what
+ * stays allocated for some time after it was sent, once, for any number of micro-batches in flight. Transient: what the layer needs while
+ * it runs; layers run one after the other. */
 double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                const struct hspmd_device_share *device);
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device);
 double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                    const struct hspmd_device_share *device);
-/* All of these are the same for both. */
+/* Returns true if all of these are equal for both layers. */
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b);
-/* Weights of layers [first, end), those they hold for a twin elsewhere included. */
+/* Number of weights of layers [first, end), including shared weights of tied layers outside of the range. */
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end);
-/* Bytes of weight, gradient and optimizer state for one weight. */
+/* Bytes of weight, gradient and optimizer state per weight. */
 double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
-/* For one weight, at the step's end alone. */
+/* Additional bytes per weight at the step's end. */
 double hspmd_step_end_bytes(const struct hspmd_costs *c, const struct hspmd_layer_copies *copies);
-/* For one weight, beside the program: a checkpoint's image. */
+/* Additional bytes per weight for a checkpoint's image. */
 double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, const struct hspmd_layer_copies *copies);
-/* What weights and activations may fill of a device: what is left by the context and by fragmentation. */
+/* Bytes of a device that weights and activations may fill: without the context and the loss to fragmentation. */
 double hspmd_usable_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type);
-/* Device number `which` of one stage or, interleaved, of the stages of all chunks. */
+/* Memory of device `which` of one stage. With interleaving the caller adds up the stages of all chunks. */
 struct hspmd_memory {
-	double state;      /* weights, gradients, optimizer, their image */
-	double in_flight;  /* of one micro-batch, while it is in flight: what layers keep, and what was sent to the next stage */
-	double recomputed; /* of one micro-batch whose backward pass was done but for the gradients of weights: what it computed anew */
-	double fixed;      /* whatever is in flight */
-	double end;        /* at the step's end, when nothing is in flight */
+	double state;      /* weights, gradients, optimizer state, checkpoint image */
+	double in_flight;  /* per micro-batch in flight: saved activations, and the activation sent to the next stage */
+	double recomputed; /* per micro-batch whose weight gradients are deferred: recomputed activations */
+	double fixed;      /* for any number of micro-batches in flight */
+	double end;        /* at the step's end, when no micro-batch is in flight */
 };
 struct hspmd_memory hspmd_costs_memory(const struct hspmd_costs *c, const struct hspmd_stage *s, int which, int micro_batch,
                                        const struct hspmd_layer_copies *copies);
-/* With what the device holds before any of it, and what fragments waste. */
+/* Bytes of a device that `used` bytes occupy, including the context and the loss to fragmentation. */
 double hspmd_device_bytes(const struct hspmd_costs *c, const struct hspmd_device_type *type, double used);
 
 #endif

@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Seconds of each layer on one device that holds a share of it.
  *
- * Work is what the hardware cannot do faster, a roofline (Williams et al., 2009) over one sample:
+ * Work is a lower bound given by the hardware, a roofline (Williams et al., 2009) over one sample:
  *     work = flops share / rate + bytes moved / memory rate
- * with the rate of a large matrix product as measured on the device, or what a data sheet's peak sustains. Backward has two products for
- * each one of forward (Megatron-LM, arXiv 2104.04473, appendix). What a layer takes besides, launching kernels that the device finishes
- * sooner than the host can start the next, does not grow with the micro-batch.
+ * with the rate of a large matrix product as measured on the device, or the part of a data sheet's peak that is sustained. The backward
+ * pass has two products for each one of the forward pass (Megatron-LM, arXiv 2104.04473, appendix). The rest of a layer's time is
+ * launching kernels that the device finishes before the host can start the next, and does not grow with the micro-batch.
  *
- * From a profile, where it has the device type:
- *   micro-batch between measured ones   on the straight line between them; outside, on the line through the last two
- *   one micro-batch measured alone      work (and the group's all-reduce) for each sample more; never more than the measured sample took
- *   tp between measured degrees         on the straight line over 1 / tp; a higher degree saves work alone, but on a CPU, which launches
- * nothing, all that is measured shrinks as the work does backward not measured               forward and its work once more. So are times
- * of exactly twice the forward pass in every layer, where these were taken layer by layer (layers alike differ) at one micro-batch and the
- * optimizer was not: then whoever wrote the profile had no others. Any other numbers are taken at their word Without one: work +
- * launches. */
+ * From a profile, if it has the device type:
+ * - micro-batch between measured ones: on the straight line between them; outside, on the line through the last two
+ * - only one micro-batch measured: work (and the group's all-reduce) for each additional sample, but never more than the time per
+ *   measured sample
+ * - tp between measured degrees: on the straight line over 1 / tp
+ * - tp above the measured degrees: only the work is saved; but on a CPU, which launches nothing, the whole measured time shrinks in
+ *   proportion to the work
+ * - backward not measured: forward, and its work once more. Backward times that are exactly twice the forward time in every layer count
+ *   as not measured, if the forward times come from a clock (equal layers differ), only one micro-batch was measured, and the optimizer
+ *   was not measured: then the author of the profile had no others. Any other numbers are used as they are
+ *
+ * Without a profile: work and launches. */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
@@ -67,7 +71,7 @@ void hspmd_layer_times_destroy(struct hspmd_layer_times *t)
 {
 	if (!t)
 		return;
-	free(t->forward); /* one block for all sums */
+	free(t->forward); /* one allocation for all sums */
 	free(t);
 }
 
@@ -90,7 +94,7 @@ static struct hspmd_layer_times *times_new(int layers)
 
 double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision)
 {
-	/* A device without the precision's own units computes in the next wider one it has. */
+	/* A device without units for the precision computes in the next wider precision that it has. */
 	static const enum hspmd_precision instead[HSPMD_PRECISION_COUNT][4] = {
 		{ HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32 },
 		{ HSPMD_PRECISION_TF32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32, HSPMD_PRECISION_FP32 },
@@ -109,7 +113,8 @@ double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precisio
 	return 0;
 }
 
-/* A profile does not say in which precision it was measured: the fastest the device could have used bounds its work from below. */
+/* A profile does not say in which precision it was measured: the fastest precision that the device could have used gives a lower bound on
+ * its work. */
 static double fastest_units(const struct hspmd_device_type *t)
 {
 	double most = 0;
@@ -120,7 +125,7 @@ static double fastest_units(const struct hspmd_device_type *t)
 
 /* ---- work */
 
-/* Seconds of forward work of one sample of layer l, at `rate` operations a second. */
+/* Seconds of forward work of one sample of layer l, at `rate` operations per second. */
 static double forward_work(const struct hspmd_costs *c, int type, double share, double rate, int l)
 {
 	const struct hspmd_layer_info *f = &c->layers[l];
@@ -130,7 +135,7 @@ static double forward_work(const struct hspmd_costs *c, int type, double share, 
 	return (rate > 0 ? f->flops * share / rate : 0) + (memory_rate > 0 ? traffic / memory_rate : 0);
 }
 
-/* Seconds of a stage's end: clipping and Adam over the layer's share. */
+/* Seconds of the update at the step's end: clipping and Adam over the share of the layer. */
 static double update_time(const struct hspmd_costs *c, int type, double share, int l)
 {
 	double memory_rate = c->cluster->types[type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
@@ -138,7 +143,7 @@ static double update_time(const struct hspmd_costs *c, int type, double share, i
 	return memory_rate > 0 ? bytes / memory_rate : 0;
 }
 
-/* Seconds of forward work done again. Selective: norms and activation functions read as much as they write. */
+/* Seconds of forward work that the backward pass repeats. Selective: norms and activation functions read as much as they write. */
 static double recompute_time(const struct hspmd_costs *c, const struct hspmd_layer_times *t, enum hspmd_recompute recompute, int l)
 {
 	const struct hspmd_layer_info *f = &c->layers[l];
@@ -171,21 +176,22 @@ static int fill_roofline(struct hspmd_costs *c, struct hspmd_layer_times *t, str
 
 enum column { FORWARD, BACKWARD, OPTIMIZER };
 
-/* The profile's entries of one device type and tp, by growing micro-batch. */
+/* The profile's entries of one device type and tp, ascending by micro-batch. */
 struct measurements {
 	int tp, count;
 	struct {
 		const struct hspmd_profile_times *times;
-		bool made_up; /* its backward times */
+		bool made_up; /* its backward times count as not measured */
 	} entries[HSPMD_MEASURED_BATCHES_MAX];
 };
 
-/* Seconds a sample adds to one layer: forward work, one pass's all-reduces. */
+/* Seconds that one more sample adds to a layer: forward work, and the all-reduces of one pass. */
 struct sample {
 	double work, reduce;
 };
 
-/* One layer's work at the share asked for, of that at the highest degree measured below it; NaN: the time need not follow the work. */
+/* Ratio of one layer's work at the requested share to its work at the highest degree measured below it; NaN if the time need not be
+ * proportional to the work. */
 static double part_left(const struct hspmd_costs *c, const struct hspmd_layer_times *t, const struct measurements *below, double rate,
                         int l)
 {
@@ -194,7 +200,8 @@ static double part_left(const struct hspmd_costs *c, const struct hspmd_layer_ti
 	return follows ? forward_work(c, t->type, t->share, rate, l) / before : NAN;
 }
 
-/* Numbers that a person or a formula gave are equal for equal layers; a clock's are not. */
+/* Returns true if equal layers have different forward times. Times from a person or a formula are equal for equal layers; those of a
+ * clock are not. */
 static bool forward_was_timed(const struct hspmd_profile *p, const struct hspmd_profile_times *e)
 {
 	for (int l = 1; l < p->layer_count; l++) {
@@ -222,7 +229,7 @@ static bool backward_was_made_up(const struct hspmd_profile *p, const struct hsp
 	for (int l = 0; l < p->layer_count; l++) {
 		if (isnan(e->backward_s[l]))
 			continue;
-		/* Six significant digits are what a profile is printed with. */
+		/* A profile is printed with six significant digits. */
 		if (fabs(e->backward_s[l] - 2 * e->forward_s[l]) > 2e-5 * e->forward_s[l])
 			return false;
 		any = any || e->forward_s[l] > 0;
@@ -246,7 +253,7 @@ static void collect_measurements(const struct hspmd_profile *p, const char *type
 	}
 }
 
-/* What entry number i says of one layer; NaN when it was not measured and cannot be told from what was. */
+/* Time of one layer in entry i; NaN if it was not measured and cannot be derived from what was measured. */
 static double known_time(const struct measurements *s, int i, enum column column, int layer, const struct sample *x)
 {
 	const struct hspmd_profile_times *e = s->entries[i].times;
@@ -260,13 +267,13 @@ static double known_time(const struct measurements *s, int i, enum column column
 	return fmin(2 * forward, forward + x->work * e->micro_batch);
 }
 
-/* Value of one layer at a micro-batch. */
+/* Time of one layer at a micro-batch; NaN as in known_time. */
 static double over_micro_batch(const struct measurements *s, int micro_batch, enum column column, int layer, const struct sample *x)
 {
 	int above = 0;
 	while (above < s->count && s->entries[above].times->micro_batch < micro_batch)
 		above++;
-	int low = above == s->count ? above - 1 : above; /* of the measured ones, the one to start from */
+	int low = above == s->count ? above - 1 : above; /* the measured micro-batch to start from */
 	if (low < 0)
 		return NAN;
 	double at = known_time(s, low, column, layer, x), from = s->entries[low].times->micro_batch;
@@ -283,8 +290,8 @@ static double over_micro_batch(const struct measurements *s, int micro_batch, en
 	return at + (micro_batch - from) * fmin(fmax(slope, 0), at / from);
 }
 
-/* The measured degrees of a type next to 1 / share: below <= 1 / share <= above; count 0 where there is none. False: the type was not
- * measured. */
+/* Collect the measured degrees of a type next to 1 / share: below <= 1 / share <= above; count 0 if there is none. Returns false if the
+ * type was not measured. */
 static bool measurements_around(const struct hspmd_costs *c, const char *type, double share, struct measurements *below,
                                 struct measurements *above)
 {
@@ -306,7 +313,7 @@ static bool measurements_around(const struct hspmd_costs *c, const char *type, d
 	return low || high;
 }
 
-/* Value of one layer at a share and micro-batch; `left` as part_left. */
+/* Time of one layer at a share and micro-batch; `left` as in part_left. */
 static double over_share(const struct measurements *below, const struct measurements *above, double share, int micro_batch,
                          enum column column, int layer, const struct sample *whole, double left)
 {
@@ -316,7 +323,7 @@ static double over_share(const struct measurements *below, const struct measurem
 	double b = above->count ? over_micro_batch(above, micro_batch, column, layer, &high) : NAN;
 	if (below->count && above->count)
 		return a + (b - a) * (1.0 / below->tp - share) / (1.0 / below->tp - 1.0 / above->tp);
-	if (above->count) /* a lower degree than any measured: all of it grows with the share */
+	if (above->count) /* a lower degree than any measured one: the whole time grows with the share */
 		return b * share * above->tp;
 	if (fabs(below->tp * share - 1) < 1e-9)
 		return a;
@@ -335,12 +342,12 @@ static bool has_micro_batch(const struct measurements *s, int micro_batch)
 	return false;
 }
 
-/* Seconds that `bytes` all-reduced take among 1 / share devices of a type in one node, an element a byte; 0 where no node has as many. */
+/* Seconds per byte of an all-reduce among 1 / share devices of a type in one node; 0 if no node has that many. */
 static double reduce_rate(const struct hspmd_costs *c, int type, double share)
 {
 	const struct hspmd_cluster *cl = c->cluster;
 	int n = (int)lround(1 / share);
-	const double probe = 1 << 22; /* large enough for latency not to matter: what grows with the micro-batch is sought */
+	const double probe = 1 << 22; /* large enough that latency does not matter: only what grows with the micro-batch is wanted */
 	for (int i = 0; n > 1 && i < cl->node_count; i++) {
 		int first = cl->nodes[i].first_device;
 		if (cl->nodes[i].device_count < n || cl->devices[first].type != type || cl->devices[first + n - 1].type != type)
@@ -352,7 +359,7 @@ static double reduce_rate(const struct hspmd_costs *c, int type, double share)
 	return 0;
 }
 
-/* Fill from the profile; false when it has nothing on the type. */
+/* Fill the times from the profile. Returns false if it has nothing about the type. */
 static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 {
 	const char *type = c->cluster->types[t->type].name;
@@ -401,7 +408,7 @@ void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_ti
 		                                                            : "extrapolated from the one that was measured");
 	if (t->origins & HSPMD_TIME_BACKWARD_MODELLED)
 		hspmd_costs_warn(
-		        c, "%s: the profile's backward times are exactly twice its forward times: taken as not measured, and modelled",
+		        c, "%s: the profile's backward times are exactly twice its forward times: treated as not measured, and modelled",
 		        type);
 }
 

@@ -6,7 +6,7 @@
 
 const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, int b, int n, int m, struct hspmd_error *err)
 {
-	/* More senders never have less together, so counts that no entry has use the next smaller ones. */
+	/* More senders never have less bandwidth in total, so counts without an entry use the next smaller ones. */
 	for (int k = n > m ? n : m; k > 0; k--) {
 		const struct hspmd_link *link = hspmd_cluster_find_link(c->cluster, a, b, k < n ? k : n, k < m ? k : m);
 		if (link)
@@ -14,7 +14,7 @@ const struct hspmd_link *hspmd_costs_link(const struct hspmd_costs *c, int a, in
 	}
 	char x[256], y[256];
 	const char *file = c->cluster->file;
-	hspmd_fail(err, "%s%slinks: no entry of the cluster's covers %s and %s, which have to talk; add one of scope \"%s\"",
+	hspmd_fail(err, "%s%slinks: no entry of the cluster's covers %s and %s, which must communicate; add one of scope \"%s\"",
 	           file ? file : "", file ? ": " : "", hspmd_cluster_device_address(c->cluster, a, x, sizeof x),
 	           hspmd_cluster_device_address(c->cluster, b, y, sizeof y),
 	           c->cluster->devices[a].node == c->cluster->devices[b].node ? "node" : "cluster");

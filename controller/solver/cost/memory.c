@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes on each device of a stage, as hspmd's programs lay them out (runtime/program/memory_plan.c; tests/unit/test_solver_memory.c holds
- * both together):
+/* Bytes on each device of a stage, as hspmd's programs allocate them (runtime/program/memory_plan.c; tests/unit/test_solver_memory.c
+ * compares the two):
  *
- *   state       weights, gradients, and the optimizer's (divided among the copies under ZeRO-1, arXiv 1910.02054; the updated weights are
- * then cut as finely, beside those that are used) in flight   of each micro-batch what its layers keep for the backward pass, and what was
- * sent to the next stage, which stays until that stage is known to have it recomputed  under zb-h1 of each micro-batch whose gradients of
- * weights are still to come, what its backward pass computed anew fixed       gradients of the layer at hand and, recomputed, its
- * activations; and the keys and values that context groups have sent in the pass at hand and the one before it: whoever reads them may be
- * that far behind or, when those are gone, the step's end: under ZeRO the sums that each copy got of its part of the gradients
+ * - state: weights, gradients and optimizer state. Under ZeRO-1 (arXiv 1910.02054) the optimizer state is divided among the copies; the
+ *   updated weights are then divided as finely, in addition to the weights in use
+ * - in flight: per micro-batch, what its layers save for the backward pass, and the activation sent to the next stage, which stays
+ *   allocated until that stage is known to have it
+ * - recomputed: under zb-h1, per micro-batch whose weight gradients are deferred, what its backward pass recomputed
+ * - fixed: gradients of the current layer and, if it is recomputed, its activations; and the keys and values that context groups have
+ *   sent in the current pass and the one before it: their readers may be that far behind
+ * - end: at the step's end, when all of this but the state is free again: under ZeRO the sums that each copy received of its part of the
+ *   gradients
  *
- * and on a GPU what the device holds before any of it; on a CPU, whose memory is the host's, also the image of weights and optimizer that a
- * checkpoint is written from behind the program's back, of which each copy takes its part. hspmd trains what it has a model of. Where there
- * is but a profile some other framework is going to: it keeps gradients once more, in the buckets they are summed in (PyTorch's, arXiv
- * 2006.15704, section 4.2), and its allocator leaves gaps.
- */
+ * On a GPU, add what the device holds before the program allocates anything. On a CPU, whose memory is the host's, add the image of
+ * weights and optimizer state from which a checkpoint is written in the background; each copy holds its part of it. hspmd trains what
+ * there is a model of. If there is only a profile, another framework will run the plan: it holds gradients once more, in the buckets in
+ * which they are summed (PyTorch's, arXiv 2006.15704, section 4.2), and its allocator leaves gaps. */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
@@ -26,7 +28,8 @@ static double of(const struct hspmd_layer_bytes *p, double share)
 	return p->replicated + p->sharded * share;
 }
 
-/* Sharded along the sequence, inputs of the divided parts are gathered whole; what lies between the parts, half of it, is not. */
+/* With sequence parallelism the inputs of the sharded parts are gathered whole; the other half, which lies between these parts, is
+ * not. */
 static double kept_of(const struct hspmd_layer_info *f, const struct hspmd_layer_bytes *p, const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_bytes *all = &f->saved[HSPMD_RECOMPUTE_NONE];
@@ -55,7 +58,7 @@ double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum h
                                   const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
-	double passes = recompute == HSPMD_RECOMPUTE_FULL ? 1.5 : 1; /* there, again, back */
+	double passes = recompute == HSPMD_RECOMPUTE_FULL ? 1.5 : 1; /* forward, recomputation, backward */
 	return device->context_share < 1 ? passes * f->gathered_bytes * device->share * (1 + device->context_share) : 0;
 }
 
@@ -87,7 +90,8 @@ double hspmd_state_bytes(const struct hspmd_costs *c, const struct hspmd_layer_c
 	double own = c->param_bytes + c->grad_bytes;
 	if (!c->model && copies->pipelines > 1)
 		own += c->grad_bytes;
-	/* What an update makes is there beside what is used: of hspmd's programs the master copy and, where it is rounded, that too. */
+	/* The result of an update is there in addition to the weights in use: in hspmd's programs the master copy and, if weights are
+	 * rounded, the rounded weights too. */
 	double updated = c->model ? c->master_bytes + c->param_bytes : fmax(c->master_bytes, c->param_bytes);
 	if (copies->zero && copies->pipelines > 1)
 		return own + (updated + c->moment_bytes) / copies->pipelines;
@@ -105,7 +109,7 @@ double hspmd_image_bytes(const struct hspmd_costs *c, const struct hspmd_device_
 	                                                  : 0;
 }
 
-/* Part of a device's memory that can be filled. */
+/* Fraction of a device's memory that can be filled. */
 static double usable_fraction(const struct hspmd_costs *c)
 {
 	return c->model ? 1 : HSPMD_USABLE_MEMORY;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one micro-batch costs on one stage.
+/* Cost of one micro-batch on one stage.
  *
- * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layers that were measured in a group bring
- * its all-reduces along, as they are within a node; computed ones add two forward and two backward a block (Megatron-LM, arXiv 1909.08053),
- * and groups that span nodes what they take longer there. Context groups gather keys and values before attention and add up their gradients
- * behind it.
- */
+ * A group runs at the pace of its slowest device: devices differ in type, share and slowdown. Layer times that were measured in a group
+ * contain its all-reduces within a node. Otherwise two all-reduces in the forward pass and two in the backward pass of each block are
+ * added (Megatron-LM, arXiv 1909.08053); for groups that span nodes, only what these take longer there. Context groups gather keys and
+ * values before attention, and sum their gradients after it. */
 #include "controller/solver/cost/costs.h"
 
 #include <math.h>
@@ -58,7 +57,7 @@ double hspmd_variation(struct hspmd_costs *c, int devices, int group)
 	return 1 + HSPMD_DEVICE_DEVIATION * (c->last_maximum - remembered_maximum(c, group));
 }
 
-/* Is every tensor-parallel group of the stage in one node? */
+/* Returns true if every tensor-parallel group of the stage is within one node. */
 static bool in_one_node(const struct hspmd_cluster *c, const struct hspmd_stage *s)
 {
 	int tp = s->device_count / s->context;
@@ -68,8 +67,8 @@ static bool in_one_node(const struct hspmd_cluster *c, const struct hspmd_stage 
 	return true;
 }
 
-/* Seconds of one pass's all-reduces for a micro-batch, in the slowest of the stage's tensor-parallel groups: two a layer, each of half the
- * bytes. What they take beyond `per_byte`. */
+/* Seconds of one pass's all-reduces for a micro-batch, in the slowest of the stage's tensor-parallel groups: two per layer, each of half
+ * the bytes. Only the time beyond `per_byte` counts. Returns -1 with err if there is no link. */
 static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, double per_byte, struct hspmd_error *err)
 {
 	int tp = s->device_count / s->context;
@@ -91,8 +90,9 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 	return slowest;
 }
 
-/* Seconds of one pass in which a context group gathers keys and values or, backward, adds up their gradients: each of the tensor-parallel
- * group's devices with those of the other groups that hold the same share. */
+/* Seconds of one pass in which a context group gathers keys and values or, backward, sums their gradients: each device of the
+ * tensor-parallel group communicates with the devices of the other groups that hold the same share. Returns -1 with err if there is no
+ * link. */
 static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_error *err)
 {
 	double seconds = 0;

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What limits a plan, in sentences: where the step's time goes, which stage of which pipeline is the limit and by what, which gradients are
- * together last, which device is fullest, and what one more device of each type would bring (by solving again with it). */
+/* What limits a plan, in sentences: where the step's time goes, which stage of which pipeline is the limit and why, which gradients are
+ * synchronised last, which device is fullest, and what one more device of each type would bring (by searching again with it). */
+#include "controller/solver/report/explain.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "controller/solver/sim/evaluate.h"
+#include "controller/solver/search/search_plan.h"
 #include "controller/solver/search/subclusters.h"
+#include "controller/solver/sim/evaluate.h"
 
-static void say_time(FILE *f, const struct hspmd_predicted *p)
+static void write_time(FILE *f, const struct hspmd_predicted *p)
 {
 	const struct {
 		const char *what, *means;
@@ -16,28 +19,28 @@ static void say_time(FILE *f, const struct hspmd_predicted *p)
 		{ "arithmetic", "faster or more devices help, other links do not", p->compute_s },
 		{ "stages that wait for one another", "more micro-batches or more equal stages help", p->bubble_s },
 		{ "messages within a micro-batch", "faster links between stages or within a stage help", p->communication_s },
-		{ "bringing gradients together", "faster links between pipelines or a larger batch help", p->sync_s },
+		{ "gradient synchronisation", "faster links between pipelines or a larger batch help", p->sync_s },
 	};
 	size_t most = 0;
 	for (size_t i = 1; i < sizeof parts / sizeof *parts; i++)
 		most = parts[i].s > parts[most].s ? i : most;
 	if (p->step_s > 0)
-		fprintf(f, "Of %.4g s a step, %.0f%% is %s: %s.\n", p->step_s, 100 * parts[most].s / p->step_s, parts[most].what,
+		fprintf(f, "Of a step's %.4g s, %.0f%% is %s: %s.\n", p->step_s, 100 * parts[most].s / p->step_s, parts[most].what,
 		        parts[most].means);
 }
 
 /* "layers 0-3 and 8-11 on a:0-1 (2 x H20)" */
-static void say_place(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, int pipeline, int stage)
+static void write_location(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, int pipeline, int stage)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	const struct hspmd_stage *st = &pipe->stages[stage];
-	int seats = pipe->stage_count / p->virtual_stages;
+	int ranks = pipe->stage_count / p->virtual_stages;
 	char name[256];
 	fputs("layers ", f);
-	for (int s = stage; s < pipe->stage_count; s += seats)
+	for (int s = stage; s < pipe->stage_count; s += ranks)
 		fprintf(f, "%s%d-%d",
 		        s == stage                      ? ""
-		        : s + seats < pipe->stage_count ? ", "
+		        : s + ranks < pipe->stage_count ? ", "
 		                                        : " and ",
 		        pipe->stages[s].layers[0], pipe->stages[s].layers[1] - 1);
 	bool alike = true;
@@ -54,14 +57,14 @@ static double cycle_of(const struct hspmd_stage_timing *x)
 	return x->cost.forward + x->cost.backward + x->send_forward + x->send_backward;
 }
 
-/* What the busiest stage of the pipeline that ends last does in a micro-batch, and how much less the least busy one has to do. */
-static void say_stage(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, const struct hspmd_timing *t)
+/* Write what the busiest stage of the pipeline that ends last does per micro-batch, and how much less the least busy stage has to do. */
+static void write_stage(FILE *f, const struct hspmd_cluster *c, const struct hspmd_plan *p, const struct hspmd_timing *t)
 {
-	int pipeline = t->worst_pipeline, seats = p->pipelines[pipeline].stage_count / p->virtual_stages, least = t->worst_stage;
+	int pipeline = t->worst_pipeline, ranks = p->pipelines[pipeline].stage_count / p->virtual_stages, least = t->worst_stage;
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
 	struct hspmd_stage_timing x = hspmd_timing_all_chunks(p, t, pipeline, t->worst_stage), low = x;
 	double cycle = cycle_of(&x), sent = x.send_forward + x.send_backward, group_comm = x.cost.group_comm;
-	for (int s = 0; s < seats; s++) {
+	for (int s = 0; s < ranks; s++) {
 		struct hspmd_stage_timing y = hspmd_timing_all_chunks(p, t, pipeline, s);
 		if (cycle_of(&y) < cycle_of(&low)) {
 			low = y;
@@ -73,8 +76,8 @@ static void say_stage(FILE *f, const struct hspmd_cluster *c, const struct hspmd
 	else
 		fputs("There is one pipeline", f);
 	fprintf(f, "; its limit is stage %d (", t->worst_stage);
-	say_place(f, c, p, pipeline, t->worst_stage);
-	fprintf(f, "): a micro-batch takes it %.4g ms there and back, %.4g of them arithmetic", 1e3 * cycle,
+	write_location(f, c, p, pipeline, t->worst_stage);
+	fprintf(f, "): a micro-batch takes it %.4g ms forward and backward, %.4g of them arithmetic", 1e3 * cycle,
 	        1e3 * (cycle - sent - group_comm));
 	if (group_comm > 0)
 		fprintf(f, ", %.4g messages within its group", 1e3 * group_comm);
@@ -83,13 +86,13 @@ static void say_stage(FILE *f, const struct hspmd_cluster *c, const struct hspmd
 	fprintf(f, "; its %d micro-batches are %.0f%% of the step.\n", pipe->micro_batches, 100 * pipe->micro_batches * cycle / t->step_s);
 	if (cycle_of(&low) < 0.97 * cycle)
 		fprintf(f,
-		        "Stage %d has the least to do, %.4g ms: layers cannot be divided more evenly, or memory or a border's messages "
-		        "stand against it.\n",
+		        "Stage %d has the least to do, %.4g ms: layers cannot be divided more evenly, or memory or a boundary's messages "
+		        "prevent it.\n",
 		        least, 1e3 * cycle_of(&low));
 }
 
-/* Which gradients are there last. */
-static void say_sync(FILE *f, const struct hspmd_plan *p, const struct hspmd_timing *t)
+/* Write which gradients are synchronised last. */
+static void write_sync(FILE *f, const struct hspmd_plan *p, const struct hspmd_timing *t)
 {
 	int pipeline = 0, stage = 0;
 	double last = 0;
@@ -105,35 +108,36 @@ static void say_sync(FILE *f, const struct hspmd_plan *p, const struct hspmd_tim
 		return;
 	const int *layers = p->pipelines[pipeline].stages[stage].layers;
 	fprintf(f,
-	        "Gradients are together %.4g s after the last backward pass; last come those of layers %d-%d (stage %d of pipeline "
+	        "Gradients are synchronised %.4g s after the last backward pass; the last ones are those of layers %d-%d (stage %d of "
+	        "pipeline "
 	        "%d%s).\n",
-	        waited, layers[0], layers[1] - 1, stage, pipeline, p->pipeline_count > 1 ? " and its likes" : "");
+	        waited, layers[0], layers[1] - 1, stage, pipeline, p->pipeline_count > 1 ? " and those like it" : "");
 }
 
-struct place {
+struct location {
 	int pipeline, stage, which;
 	double bytes, share;
 };
 
-static struct place fullest(const struct hspmd_cluster *c, const struct hspmd_plan *p)
+static struct location fullest(const struct hspmd_cluster *c, const struct hspmd_plan *p)
 {
 	const struct hspmd_predicted *x = &p->predicted;
-	struct place most = { 0 };
+	struct location most = { 0 };
 	int at = 0;
 	for (int i = 0; i < p->pipeline_count; i++)
 		for (int s = 0; s < p->pipelines[i].stage_count / p->virtual_stages; s++)
 			for (int d = 0; d < p->pipelines[i].stages[s].device_count && at < x->device_count; d++, at++) {
 				double share = x->memory_bytes[at] / (double)c->types[c->devices[x->devices[at]].type].memory_bytes;
 				if (share > most.share)
-					most = (struct place){ i, s, d, x->memory_bytes[at], share };
+					most = (struct location){ i, s, d, x->memory_bytes[at], share };
 			}
 	return most;
 }
 
-static void say_memory(FILE *f, const struct hspmd_costs *costs, const struct hspmd_plan *p)
+static void write_memory(FILE *f, const struct hspmd_costs *costs, const struct hspmd_plan *p)
 {
 	const struct hspmd_cluster *c = costs->cluster;
-	struct place at = fullest(c, p);
+	struct location at = fullest(c, p);
 	const struct hspmd_pipeline *pipe = &p->pipelines[at.pipeline];
 	const struct hspmd_layer_copies copies = { p->pipeline_count, p->zero_stage > 0 };
 	char name[256];
@@ -149,21 +153,21 @@ static void say_memory(FILE *f, const struct hspmd_costs *costs, const struct hs
 	        100 * at.share, state / 1e9, (at.bytes - state) / 1e9);
 }
 
-static void say_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-                        enum hspmd_precision precision, const struct hspmd_plan *plan)
+static void write_details(FILE *f, const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                          const struct hspmd_profile *profile, enum hspmd_precision precision, const struct hspmd_plan *plan)
 {
 	struct hspmd_timing t;
 	struct hspmd_costs *c = hspmd_costs_of_plan(cluster, model, profile, precision, plan, NULL);
 	if (c && !hspmd_timing_compute(c, plan, &t, NULL)) {
-		say_stage(f, cluster, plan, &t);
-		say_sync(f, plan, &t);
+		write_stage(f, cluster, plan, &t);
+		write_sync(f, plan, &t);
 		hspmd_timing_clear(&t);
-		say_memory(f, c, plan);
+		write_memory(f, c, plan);
 	}
 	hspmd_costs_destroy(c);
 }
 
-/* The cluster with a node more that has one device of this type. NULL: memory. */
+/* The cluster with one more node that has one device of this type. Returns NULL if memory runs out. */
 static struct hspmd_cluster *with_one_more(const struct hspmd_cluster *c, int type)
 {
 	struct hspmd_error ignored;
@@ -177,7 +181,7 @@ static struct hspmd_cluster *with_one_more(const struct hspmd_cluster *c, int ty
 	return more;
 }
 
-/* Devices of a type that the plan leaves out; *all: that there are. */
+/* Number of devices of a type that the plan does not use; *all: number of all devices of the type. */
 static int spare(const struct hspmd_cluster *c, const struct hspmd_plan *p, int type, int *all)
 {
 	int used = 0;
@@ -191,9 +195,9 @@ static int spare(const struct hspmd_cluster *c, const struct hspmd_plan *p, int 
 	return *all - used;
 }
 
-/* What a device more would bring is another question where there are some already that the plan has no use for. */
-static void say_one_more(FILE *f, const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const struct hspmd_plan *plan,
-                         int type, const struct hspmd_plan *with)
+/* One more device means something else if the plan already has no use for some. */
+static void write_one_more(FILE *f, const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const struct hspmd_plan *plan,
+                           int type, const struct hspmd_plan *with)
 {
 	bool limits = hspmd_limits_are_set(&r->limits) || r->limits.type_count > 0,
 	     helps = with->predicted.step_s < plan->predicted.step_s * 0.999;
@@ -220,16 +224,16 @@ char *hspmd_plan_explain(const struct hspmd_cluster *cluster, const struct hspmd
 	FILE *f = open_memstream(&text, &size);
 	if (!f)
 		return NULL;
-	say_time(f, &plan->predicted);
-	say_details(f, cluster, model, profile, precision, plan);
+	write_time(f, &plan->predicted);
+	write_details(f, cluster, model, profile, precision, plan);
 	for (int t = 0; request && t < cluster->type_count; t++) {
 		struct hspmd_error err = { "" };
 		struct hspmd_cluster *more = with_one_more(cluster, t);
-		struct hspmd_plan *better = more ? hspmd_solve(more, model, profile, request, NULL, &err) : NULL;
+		struct hspmd_plan *better = more ? hspmd_search_plan(more, model, profile, request, NULL, NULL, &err) : NULL;
 		if (better)
-			say_one_more(f, cluster, request, plan, t, better);
+			write_one_more(f, cluster, request, plan, t, better);
 		else
-			fprintf(f, "What one more %s would bring cannot be told: %s.\n", cluster->types[t].name,
+			fprintf(f, "What one more %s would bring is unknown: %s.\n", cluster->types[t].name,
 			        more ? err.text : "out of memory");
 		hspmd_plan_destroy(better);
 		hspmd_cluster_destroy(more);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan that comes nearest is the one that the search finds when every device has so much more memory that there is just one: what it
- * lacks of the memory there is, is what is short. A change that would do is looked for among what a user can change, the least first.
- */
+/* The nearest plan is the one that the search finds if every device has just enough more memory: what it needs beyond the existing memory
+ * is what is short. A change that would be enough is searched for among what a user can change, the smallest change first. */
 #include "controller/solver/report/shortage.h"
 
 #include <math.h>
@@ -11,13 +10,15 @@
 #include <time.h>
 
 #include "common/alloc.h"
+#include "controller/solver/search/search_plan.h"
 #include "controller/solver/search/subclusters.h"
+#include "controller/solver/sim/predict.h"
 
-#define FACTOR_MAX 1e6 /* times the memory there is; a model that needs more is told so */
+#define FACTOR_MAX 1e6 /* most times the existing memory; for a model that needs more, no plan is named */
 #define FACTOR_CLOSE 1.02
-#define NODES_MAX 64       /* nodes more that are tried */
-#define NODES_LOOKED_AT 64 /* nodes among which links are missed */
-#define FACTOR_NEAR 2      /* times the memory that are worth to be told beside another change */
+#define NODES_MAX 64       /* most additional nodes that are tried */
+#define NODES_LOOKED_AT 64 /* nodes among which missing links are searched for */
+#define FACTOR_NEAR 2      /* up to so many times the memory, more memory is named in addition to another change */
 
 struct inquiry {
 	const struct hspmd_cluster *c;
@@ -25,12 +26,12 @@ struct inquiry {
 	const struct hspmd_profile *profile;
 	struct hspmd_solve_request request;
 	double until;
-	double factor; /* times the memory there is, with which there is a plan; 0: not known */
+	double factor; /* times the existing memory with which there is a plan; 0: unknown */
 	char *text;
 	size_t size, used;
 };
 
-/* Of this thread's work, so that what is said does not depend on who else uses the machine. */
+/* This thread's CPU time, so that the result does not depend on other users of the machine. */
 static double now_s(void)
 {
 	struct timespec ts;
@@ -52,15 +53,15 @@ __attribute__((format(printf, 2, 3))) static void append_text(struct inquiry *q,
 	q->used += n > 0 ? (size_t)n : 0;
 }
 
-/* Any plan will do: the search ends with the first one. */
+/* Search until the first plan is found. */
 static struct hspmd_plan *solve(const struct inquiry *q, const struct hspmd_cluster *c, const struct hspmd_solve_request *r)
 {
 	struct hspmd_solve_request first = *r;
 	first.time_limit_s = 1e-9;
-	return hspmd_solve(c, q->model, q->profile, &first, NULL, NULL);
+	return hspmd_search_plan(c, q->model, q->profile, &first, NULL, NULL, NULL);
 }
 
-/* The plan for devices with `factor` times their memory. */
+/* The plan for devices with `factor` times their memory; NULL if there is none. */
 static struct hspmd_plan *with_memory(const struct inquiry *q, struct hspmd_cluster *copy, double factor)
 {
 	for (int t = 0; t < copy->type_count; t++)
@@ -68,7 +69,7 @@ static struct hspmd_plan *with_memory(const struct inquiry *q, struct hspmd_clus
 	return solve(q, copy, &q->request);
 }
 
-static struct hspmd_plan *nearest(struct inquiry *q)
+static struct hspmd_plan *nearest_plan(struct inquiry *q)
 {
 	struct hspmd_error ignored;
 	json_t *json = hspmd_cluster_to_json(q->c);
@@ -97,7 +98,7 @@ static struct hspmd_plan *nearest(struct inquiry *q)
 static void append_what_is_short(struct inquiry *q)
 {
 	struct hspmd_solve_report report = { 0 };
-	struct hspmd_plan *p = nearest(q);
+	struct hspmd_plan *p = nearest_plan(q);
 	const struct hspmd_shortage *worst = NULL;
 	if (p && !hspmd_evaluate(q->c, q->model, q->profile, q->request.precision, p, &report, NULL))
 		for (int i = 0; i < report.shortage_count && i < HSPMD_SHORTAGE_MAX; i++)
@@ -120,7 +121,7 @@ static void append_what_is_short(struct inquiry *q)
 	hspmd_plan_destroy(p);
 }
 
-/* ---- what would do */
+/* ---- changes that would be enough */
 
 static bool would_do(const struct inquiry *q, const struct hspmd_cluster *c, const struct hspmd_solve_request *r)
 {
@@ -129,8 +130,8 @@ static bool would_do(const struct inquiry *q, const struct hspmd_cluster *c, con
 	return p != NULL;
 }
 
-/* The cluster with `count` nodes more like its last one with devices of this type; *like: that node. NULL: there is none, or memory is
- * short. */
+/* The cluster with `count` additional nodes, each with as many devices of this type as the cluster's last node that begins with one; *like:
+ * that node. Returns NULL if there is none or memory runs out. */
 static struct hspmd_cluster *with_nodes(const struct inquiry *q, int type, int count, const struct hspmd_node **like)
 {
 	struct hspmd_error ignored;
@@ -155,7 +156,7 @@ static struct hspmd_cluster *with_nodes(const struct inquiry *q, int type, int c
 	return more;
 }
 
-/* Two devices that no link joins; false: there are none (among as many nodes as are looked at). */
+/* Find two devices without a link between them. Returns false if there are none among the nodes that are examined. */
 static bool find_unlinked(const struct hspmd_cluster *c, int *a, int *b)
 {
 	int nodes = c->node_count < NODES_LOOKED_AT ? c->node_count : NODES_LOOKED_AT;
@@ -169,7 +170,7 @@ static bool find_unlinked(const struct hspmd_cluster *c, int *a, int *b)
 	return false;
 }
 
-/* With links for all of the kind that have none, of a common network's speed. */
+/* Try with links for all pairs of that scope that have none, of a common network's speed. */
 static bool links_would_do(struct inquiry *q)
 {
 	struct hspmd_error ignored;
@@ -272,7 +273,6 @@ int hspmd_explain_shortage(const struct hspmd_cluster *cluster, const struct hsp
 		             .until = start + seconds / 2,
 		             .text = text,
 		             .size = sizeof text };
-	q.request.no_diagnosis = true;
 	q.request.current = NULL;
 	append_text(&q, "no plan%s fits into the memory of the %d devices", has_limits(&request->limits) ? " within the limits" : "",
 	            cluster->device_count);

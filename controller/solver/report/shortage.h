@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why there is no plan. Private to the solver. */
+/* Explanation why there is no plan. Private to the solver. */
 #ifndef HSPMD_REPORT_SHORTAGE_H
 #define HSPMD_REPORT_SHORTAGE_H
 
-#include "controller/solver/solver.h"
+#include "common/error.h"
+#include "common/format/cluster.h"
+#include "common/format/model.h"
+#include "common/format/profile.h"
+#include "controller/solver/search/request.h"
 
-/* Say in err what is short, where and by how much, and the nearest change that would do, for a request that has no plan for want of memory.
- * Solves it again with more memory, and with changes, for at most about `seconds`. Always returns -1. */
+/* For a request without a plan that fits in memory, write into err what is short, where and by how much, and the smallest change that
+ * would be enough. Searches again with more memory, and with changes, for at most about `seconds` of this thread's CPU time. Always
+ * returns -1. */
 int hspmd_explain_shortage(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
                            const struct hspmd_solve_request *request, double seconds, struct hspmd_error *err);
 

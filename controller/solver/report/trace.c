@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The predicted schedule in Chrome's Trace Event Format, which Perfetto opens; times in microseconds. One process a pipeline; of each
- * stage's devices (interleaved: of the stages of all rounds) one thread for what they compute, down to the step's end, and one for what
- * they send, as gradients of weights may be computed meanwhile.
+/* The predicted schedule in Chrome's Trace Event Format, which Perfetto opens; times in microseconds. One process per pipeline. Each
+ * stage's devices (interleaved: of the stages of all chunks) have one thread for what they compute, until the step's end, and one for
+ * what they send, since weight gradients may be computed at the same time.
  *
- *   M      names of processes and threads, and their order
- *   X      complete events, which do not overlap within a thread
- *   s, f   flows: from a message to the pass that needs it
- */
+ * - M: names of processes and threads, and their order
+ * - X: complete events, which do not overlap within a thread
+ * - s, f: flows from a message to the pass that needs it */
+#include "controller/solver/report/explain.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/alloc.h"
 #include "controller/solver/sim/evaluate.h"
-#include "controller/solver/solver.h"
 
 #define MICROSECONDS 1e6
 
 struct writer {
 	json_t *events;
 	const struct hspmd_plan *p;
-	int pipeline, ranks; /* at hand */
-	long long flows;     /* so far */
+	int pipeline, ranks; /* current pipeline; number of its ranks */
+	long long flows;     /* number of flows written */
 };
 
 static int computing(const struct writer *w, int stage)
@@ -53,7 +54,7 @@ static int add_order(struct writer *w, int thread)
 	                                                  w->pipeline, "tid", thread, "args", "sort_index", thread));
 }
 
-/* An arrow from within a message to the beginning of a pass. */
+/* Add an arrow from within a message to the beginning of a pass. */
 static int add_flow(struct writer *w, int from, double sent, int to, double taken)
 {
 	long long id = w->flows++;
@@ -65,7 +66,7 @@ static int add_flow(struct writer *w, int from, double sent, int to, double take
 	                                                  "tid", to, "ts", taken * MICROSECONDS));
 }
 
-/* When the pass that a message is for begins: the next stage's forward pass, or the backward pass of the one before. */
+/* The pass that a message is for: the next stage's forward pass, or the previous stage's backward pass. */
 static const struct hspmd_sim_op *needs(const struct hspmd_sim_op *ops, const struct hspmd_sim_op *message, const int *at,
                                         int micro_batches)
 {
@@ -97,7 +98,7 @@ static int add_ops(struct writer *w, const struct hspmd_sim_op *ops, int count, 
 	return 0;
 }
 
-/* Names of the threads of stage s, gradients and optimizer behind its passes. */
+/* Add the names of the threads of stage s, and gradients and optimizer after its passes. */
 static int add_stage(struct writer *w, const struct hspmd_cluster *c, const struct hspmd_timing *t, int s)
 {
 	const struct hspmd_stage *stage = &w->p->pipelines[w->pipeline].stages[s];

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drafts: sets of candidates that the cluster's inventory of devices allows.
  *
- * Where candidates and devices are few, every set of candidates is looked at. Otherwise each candidate in turn is the base, as often as it
- * goes, and what is left of the inventory is filled with the candidates that add most: by dynamic programming over the inventory where it
- * has few states (a knapsack with several weights), else greedily. Devices may be left over: a device that would only slow the others stays
- * spare.
+ * If there are few candidates and devices, every set of candidates is tried. Otherwise each candidate in turn is the base, as many times
+ * as the inventory allows, and the rest of the inventory is filled with the candidates that add most: by dynamic programming over the
+ * inventory if it has few states (a knapsack with several weights), otherwise greedily. Devices may be left over: a device that would
+ * only slow down the others stays spare.
  *
- * A set is ranked by the time its pipelines need for the batch, m micro-batches taking fill_drain_s + (m - 1) period_s, plus the least that
- * summing the gradients can take; the best are placed on devices and timed by the simulator.
- */
+ * A set is ranked by the time that its pipelines need for the batch, m micro-batches taking fill_drain_s + (m - 1) period_s, plus the
+ * least time that summing the gradients can take; the best sets are placed on devices and timed by the simulator. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,39 +17,39 @@
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/search/search_internal.h"
 
-#define SETS_MAX 20000          /* sets looked at where all are */
-#define SETS_CANDIDATES 400     /* candidates up to which that is tried */
-#define WORK_MAX 2000000        /* states x candidates of the dynamic programme */
-#define WORK_FEW 400000         /* up to which the least time is looked for with it, */
-#define PRECISELY 2e-3          /* so precisely */
-#define DRAFTS_MAX 400          /* drafts kept for timing */
-#define TIMED_MAX 8000          /* stages timed for one micro-batch */
-#define THOROUGH 10             /* times as many of these where all sequences were tried: there are few devices */
-#define SEEN_MAX (1 << 17)      /* combinations remembered so as not to keep one twice, at most half as many */
-#define TIMED_MIN 24            /* plans as large as the most promising that are timed however large they are */
-#define HINDSIGHT 0.97          /* estimates may be that much too long */
-#define REBALANCE_WORK_MAX 2048 /* micro-batches x stages^2 up to which borders are settled by simulation */
-#define EXACTLY 1e-7            /* precision of a split that is timed */
-#define TARGET 1.15             /* the step that leftovers are filled for, over the least conceivable */
+#define SETS_MAX 20000          /* most sets tried if all are tried */
+#define SETS_CANDIDATES 400     /* up to so many candidates that is done */
+#define WORK_MAX 2000000        /* most states x candidates of the dynamic program */
+#define WORK_FEW 400000         /* up to so many, the least time is searched with it, ... */
+#define PRECISELY 2e-3          /* ... with this relative precision */
+#define DRAFTS_MAX 400          /* drafts kept to be timed */
+#define TIMED_MAX 8000          /* stages timed per micro-batch */
+#define THOROUGH 10             /* factor on it if all sequences were tried: there are few devices */
+#define SEEN_MAX (1 << 17)      /* size of the table of combinations that prevents keeping one twice; it is filled to at most a half */
+#define TIMED_MIN 24            /* plans of the most promising one's size that are timed, however large they are */
+#define HINDSIGHT 0.97          /* estimates may be too long by this factor */
+#define REBALANCE_WORK_MAX 2048 /* up to so many micro-batches x stages^2, boundaries are chosen by simulation */
+#define EXACTLY 1e-7            /* relative precision of a partition that is timed */
+#define TARGET 1.15             /* factor over the least conceivable step time, for the step time that leftovers are filled for */
 
 struct combination {
 	int count;
 	int candidate[HSPMD_PIPELINE_GROUPS_MAX], copies[HSPMD_PIPELINE_GROUPS_MAX];
-	double pipelines_s, seconds; /* without and with summing gradients */
+	double pipelines_s, seconds; /* without and with summing the gradients */
 };
 
 struct assembly {
 	struct hspmd_search *s;
 	struct hspmd_submesh_tables *t;
 	const struct hspmd_candidates *l;
-	int total, pipelines; /* micro-batches of the step; the most pipelines there may be */
+	int total, pipelines; /* micro-batches per step; most pipelines that there may be */
 	int combination_count, combinations_max;
-	struct combination *combinations; /* a heap, the slowest on top */
-	uint64_t *seen;                   /* open addressing by what they hold; 0: free */
+	struct combination *combinations; /* a heap with the slowest on top */
+	uint64_t *seen;                   /* fingerprints of combinations, open addressing; 0: free */
 	int seen_count, sets, sets_max;
-	/* the dynamic programme: states of the inventory in mixed radix */
+	/* the dynamic program: states of the inventory in mixed radix */
 	size_t states, stride[HSPMD_DEVICE_CLASSES_MAX];
-	int *value, *last; /* micro-batches done by then; the candidate put in last, -1: none */
+	int *value, *last; /* per state: micro-batches that can be run; the candidate added last, -1: none */
 };
 
 static int capacity(const struct hspmd_pipeline_partition *x, double seconds)
@@ -63,8 +62,8 @@ static int capacity(const struct hspmd_pipeline_partition *x, double seconds)
 
 /* ---- estimates */
 
-/* Bytes per second between nodes, or inside where there is but one, for the slowest device class that a combination uses; 0: it takes nodes
- * that no link joins. */
+/* Bytes per second between nodes, or within the node if there is only one, of the slowest device class that a combination uses; 0: the
+ * combination needs nodes that have no link. */
 static double slowest_link(const struct assembly *a, const struct combination *k)
 {
 	const struct hspmd_costs *c = a->t->costs;
@@ -85,7 +84,7 @@ static double slowest_link(const struct assembly *a, const struct combination *k
 	return slowest;
 }
 
-/* The least that a ring over the copies of the largest stage takes. */
+/* Least seconds of a ring over the copies of the largest stage. */
 static double summing(const struct assembly *a, const struct combination *k)
 {
 	int pipelines = 0;
@@ -101,7 +100,7 @@ static double summing(const struct assembly *a, const struct combination *k)
 	return 2.0 * (pipelines - 1) / pipelines * largest * a->t->costs->grad_bytes / rate;
 }
 
-/* Seconds in which the combination's pipelines do the batch; INFINITY when they cannot. */
+/* Seconds that the combination's pipelines need for the batch; INFINITY if they cannot run it. */
 static double pipelines_s(const struct assembly *a, const struct combination *k)
 {
 	double rate = 0, ahead = 0, longest = 0;
@@ -118,7 +117,7 @@ static double pipelines_s(const struct assembly *a, const struct combination *k)
 		return INFINITY;
 	double seconds = fmax(longest, (a->total + ahead) / rate);
 	for (int i = 0; i < 4; i++) {
-		/* Whole micro-batches: the least time by which enough are done. */
+		/* Micro-batches are whole: the least time in which enough of them are run. */
 		long long done = 0;
 		double next = INFINITY;
 		for (int g = 0; g < k->count; g++) {
@@ -153,8 +152,8 @@ static void sink(struct assembly *a, int i)
 	}
 }
 
-/* The same number for the same candidates as often, in whatever order (a sum of splitmix64, Steele et al., OOPSLA'14); two sets in 2^64
- * share one. */
+/* A number that is equal for the same candidates with the same multiplicities, in any order (a sum of splitmix64, Steele et al.,
+ * OOPSLA'14); two different sets collide with probability 2^-64. */
 static uint64_t fingerprint(const struct combination *k)
 {
 	uint64_t sum = 0;
@@ -167,7 +166,7 @@ static uint64_t fingerprint(const struct combination *k)
 	return sum ? sum : 1;
 }
 
-/* Has this set been kept before? From now on it has. */
+/* Returns true if this set has been kept before, and marks it as kept. */
 static bool is_known(struct assembly *a, const struct combination *k)
 {
 	uint64_t what = fingerprint(k);
@@ -230,7 +229,8 @@ static void take(const struct hspmd_pipeline_candidate *c, int *inventory, int t
 		inventory[k] -= times * c->use[k];
 }
 
-/* Every set that goes on from candidate `from`; each is a combination of its own, the rest of the inventory spare. */
+/* Try every set that continues with candidates from `from` on; each is a combination of its own that leaves the rest of the inventory
+ * spare. */
 static void all_sets(struct assembly *a, const int *order, int count, int from, int *inventory, int depth, struct combination *k)
 {
 	for (int i = from; i < count && a->sets < a->sets_max && depth < a->pipelines; i++) {
@@ -256,7 +256,7 @@ static void all_sets(struct assembly *a, const int *order, int count, int from, 
 }
 
 struct ranked {
-	double waste; /* cycle over the bound on it: 1 when no time is lost */
+	double waste; /* period divided by the bound on it; 1: no time is lost */
 	int candidate;
 };
 
@@ -266,7 +266,7 @@ static int by_waste(const void *x, const void *y)
 	return a->waste < b->waste ? -1 : a->waste > b->waste ? 1 : a->candidate - b->candidate;
 }
 
-/* Candidate numbers, the most efficient first; NULL when memory is short. */
+/* Indexes of candidates, the most efficient first. Returns NULL if memory runs out. */
 static int *rank_candidates(const struct hspmd_candidates *l)
 {
 	struct ranked *ranked = hspmd_calloc((size_t)l->count, sizeof *ranked);
@@ -283,7 +283,7 @@ static int *rank_candidates(const struct hspmd_candidates *l)
 
 /* ---- base and rest */
 
-/* For every state of the inventory, the most micro-batches that candidates can do in `seconds`. */
+/* For every state of the inventory, compute the most micro-batches that candidates can run in `seconds`. */
 static void programme(struct assembly *a, const int *order, int count, double seconds)
 {
 	int device_classes = a->t->device_classes->count, inventory[HSPMD_DEVICE_CLASSES_MAX] = { 0 };
@@ -347,8 +347,8 @@ static void fill_greedily(const struct assembly *a, const int *order, int count,
 	}
 }
 
-/* Each candidate in turn as often as it goes (or, where candidates are few, every number of times), the rest filled; and once alone, for
- * nodes that no link joins. */
+/* Use each candidate in turn as the base as many times as the inventory allows (or, if there are few candidates, every number of times)
+ * and fill the rest; and use it once alone, for nodes that have no link between them. */
 static void from_bases(struct assembly *a, const int *order, int count, double seconds)
 {
 	for (int i = 0; i < a->l->count; i++) {
@@ -375,7 +375,7 @@ static void from_bases(struct assembly *a, const int *order, int count, double s
 	}
 }
 
-/* The least time in which the candidates can do the batch, by the programme; INFINITY: longer than `most`. */
+/* The least time in which the candidates can run the batch, by the dynamic program; INFINITY: more than `most`. */
 static double least_seconds(struct assembly *a, const int *order, int count, double least, double most)
 {
 	double found = INFINITY, longest = 1e6 * least;
@@ -400,8 +400,8 @@ static long stages_of(const struct assembly *a, const struct combination *k)
 	return stages;
 }
 
-/* Suit each shape to the micro-batches that fell to it, then deal again; not where that is much work and fill and drain are little of a
- * step. */
+/* Adapt each partition to the micro-batches that its pipeline runs, then distribute the micro-batches again; not if that is much work and
+ * fill and drain are a small part of the step. */
 static int rebalance(struct assembly *a, const struct combination *k, struct hspmd_draft *d)
 {
 	bool any = false;
@@ -457,8 +457,8 @@ static int prepare_programme(struct assembly *a, int *count)
 	return a->value && a->last ? 0 : -1;
 }
 
-/* Sketches for about the time that all devices would need that nothing ever kept waiting; where that is little work, also for the least
- * time in which these candidates can do the batch and some longer ones, as what the estimate leaves out may cost less with them. */
+/* Combinations for about the time that all devices would need if they never waited. If that is little work, also for the least time in
+ * which these candidates can run the batch and some longer times, because costs that the estimate leaves out may be lower there. */
 static void from_programme(struct assembly *a, const int *order, int count)
 {
 	static const double longer[] = { 1, 1.04, 1.12, 1.25 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The assignment problem. Exactly by the Hungarian method with potentials and shortest augmenting paths (Kuhn 1955; Jonker and Volgenant,
- * Computing 38, 1987), O(n^3); where there are too many, the most valuable pair first, which is worth at least half of the optimum. */
+/* The assignment problem. Exact by the Hungarian method with potentials and shortest augmenting paths (Kuhn 1955; Jonker and Volgenant,
+ * Computing 38, 1987), O(n^3). If n is too large, greedy, the most valuable pair first, which gives at least half of the optimum. */
 #include "controller/solver/search/assignment.h"
 
 #include <math.h>
@@ -9,17 +9,17 @@
 
 #include "common/alloc.h"
 
-/* The state of the exact method, indexes from 1: index 0 stands for "none yet". */
+/* The state of the exact method. Indexes start from 1: index 0 stands for "none yet". */
 struct exact {
 	int n;
 	const double *value;
-	double *row, *column; /* potentials */
-	double *slack;        /* per column: the least reduced cost of reaching it */
-	int *owner, *way;     /* per column: its row; the column before it on the shortest way */
+	double *row, *column;  /* potentials */
+	double *slack;         /* per column: least reduced cost of reaching it */
+	int *owner, *previous; /* per column: its row; the column before it on the shortest path */
 	bool *done;
 };
 
-/* Find a partner for `row` along the shortest way, and change the pairs along it. */
+/* Find a partner for `row` along the shortest path, and change the pairs along it. */
 static void add_row(struct exact *x, int row)
 {
 	int at = 0;
@@ -38,7 +38,7 @@ static void add_row(struct exact *x, int row)
 			double cost = -x->value[(size_t)(i - 1) * (size_t)x->n + (size_t)(j - 1)] - x->row[i] - x->column[j];
 			if (cost < x->slack[j]) {
 				x->slack[j] = cost;
-				x->way[j] = at;
+				x->previous[j] = at;
 			}
 			if (x->slack[j] < least) {
 				least = x->slack[j];
@@ -55,8 +55,8 @@ static void add_row(struct exact *x, int row)
 		}
 		at = next;
 	} while (x->owner[at]);
-	for (; at; at = x->way[at])
-		x->owner[at] = x->owner[x->way[at]];
+	for (; at; at = x->previous[at])
+		x->owner[at] = x->owner[x->previous[at]];
 }
 
 static int pair_exactly(int n, const double *value, int *to)
@@ -72,7 +72,7 @@ static int pair_exactly(int n, const double *value, int *to)
 		x.column = numbers + m;
 		x.slack = numbers + 2 * m;
 		x.owner = links;
-		x.way = links + m;
+		x.previous = links + m;
 		for (int i = 1; i <= n; i++)
 			add_row(&x, i);
 		for (int j = 1; j <= n; j++)
@@ -97,8 +97,8 @@ static int by_value(const void *a, const void *b)
 	return x->i != y->i ? x->i - y->i : x->j - y->j;
 }
 
-/* Pairs of no value are left out of the sorting: who has found no partner in the end keeps his own place where it is free, or gets the next
- * that is. */
+/* Pairs without value are not sorted: an element without a partner in the end is paired with its own index if that is free, otherwise
+ * with the next free one. */
 static int pair_greedily(int n, const double *value, int *to)
 {
 	size_t count = 0, all = (size_t)n * (size_t)n;

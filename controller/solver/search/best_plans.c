@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing drafts and keeping the best plans. */
+/* Timing of drafts; the list of the best plans. */
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -23,10 +23,11 @@ void hspmd_best_plans_clear(struct hspmd_best_plans *p)
 	p->count = 0;
 }
 
-/* Do two pipelines put the same on their devices, of the same types? Then one stands for both. */
+/* Returns true if two pipelines need the same memory on devices of the same types, so that checking one of them is enough. */
 static bool weigh_alike(const struct hspmd_cluster *c, const struct hspmd_pipeline *a, const struct hspmd_pipeline *b, bool interleaved)
 {
-	if (interleaved && a->micro_batches != b->micro_batches) /* what is in flight then depends on what does not fill a group */
+	if (interleaved &&
+	    a->micro_batches != b->micro_batches) /* what is in flight then also depends on micro-batches that do not fill a group */
 		return false;
 	if (a->stage_count != b->stage_count || a->micro_batch != b->micro_batch || a->micro_batches < b->micro_batches)
 		return false;
@@ -48,11 +49,11 @@ bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, i
 {
 	const struct hspmd_stage *st = &p->pipelines[pipeline].stages[stage];
 	const struct hspmd_cluster_device *devices = c->cluster->devices;
-	int place = stage % (p->pipelines[pipeline].stage_count / p->virtual_stages); /* the same devices in every round */
+	int place = stage % (p->pipelines[pipeline].stage_count / p->virtual_stages); /* the same devices in every chunk */
 	for (int d = 0; d < st->device_count; d++) {
 		int type = devices[st->devices[d]].type;
 		if (d > 0 && !st->shard_ratio && type == devices[st->devices[d - 1]].type)
-			continue; /* like the one before */
+			continue; /* equal to the one before */
 		if (hspmd_plan_memory(c, p, pipeline, place, d) > (double)c->cluster->types[type].memory_bytes)
 			return false;
 	}

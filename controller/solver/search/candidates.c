@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Candidates: which sequences of submeshes a pipeline may be made of.
  *
- * Where there are few, all: every multiset of submeshes that the cluster can supply, in every order that differs (few classes, few
- * devices). Where there are many, those that the inventory can be dealt into evenly: for every set of device classes, the best degrees of
- * each, and every number of pipelines P, a row has the P-th part of each device class's submeshes, rounded down or up. Order matters little
- * beyond which device classes come first, as early stages hold more activations: device classes are kept together and tried in a few
- * orders. What did well with one micro-batch is tried alone with the next.
+ * If there are few, all of them: every multiset of submeshes that the cluster can supply, in every order that differs (few classes, few
+ * devices). If there are many, those into which the inventory can be distributed evenly: for every set of device classes, the best
+ * degrees of each, and every number of pipelines P, a sequence has the P-th part of each device class's submeshes, rounded down or up.
+ * The order matters little, except which device classes come first, as early stages hold more activations: device classes are kept
+ * together and tried in a few orders. For the next micro-batches only the sequences that did well with the first one are tried.
  *
- * Of sequences with the same devices the best few are kept.
- */
+ * Of the sequences with the same devices the best few are kept. */
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,16 +16,17 @@
 #include "common/alloc.h"
 #include "controller/solver/search/search_internal.h"
 
-#define SEQUENCES_ALL 20000 /* sequences up to which all are tried */
-#define ORDERS_ALL 120      /* orders of one multiset that are tried where all sequences are */
-#define ORDERS_EVEN 12      /* and in even deals of one or two device classes */
-#define ORDERS_MANY 4       /* and of more */
-#define ROUGHLY 2e-3        /* precision of a candidate's cycle */
-#define FRONT 8             /* candidates kept of those with the same devices */
-#define CHOICES 64          /* choices of a degree for each device class of a set */
-#define CLASSES_FEW 5       /* device classes of which every set is dealt */
-#define PIPELINE_STEP 12    /* numbers of pipelines beyond this are tried in steps */
-#define SEQUENCES_MIN 6000  /* sequences that are tried in even deals: SEQUENCES_WORK over the devices, within these */
+#define SEQUENCES_ALL 20000 /* up to so many sequences, all are tried */
+#define ORDERS_ALL 120      /* orders of one multiset that are tried if all sequences are */
+#define ORDERS_EVEN 12      /* orders tried in even distributions of one or two device classes */
+#define ORDERS_MANY 4       /* and of more device classes */
+#define ROUGHLY 2e-3        /* relative precision of a candidate's period */
+#define FRONT 8             /* candidates kept among those with the same devices */
+#define CHOICES 64          /* choices of one degree per device class of a set */
+#define CLASSES_FEW 5       /* up to so many device classes, every set of them is distributed */
+#define PIPELINE_STEP 12    /* numbers of pipelines above this are tried in steps */
+#define SEQUENCES_MIN                                                                                                                      \
+	6000 /* sequences that are tried in even distributions: SEQUENCES_WORK divided by the number of devices, within these limits */
 #define SEQUENCES_MAX 16000
 #define SEQUENCES_WORK 2000000
 
@@ -34,12 +34,12 @@ struct builder {
 	struct hspmd_search *s;
 	struct hspmd_submesh_tables *t;
 	struct hspmd_layer_copies copies;
-	int max_micro_batches; /* micro-batches a pipeline could run */
+	int max_micro_batches; /* most micro-batches that a pipeline can run */
 	struct hspmd_candidates *out;
-	int chosen[HSPMD_SUBMESHES_MAX]; /* how many of each submesh */
+	int chosen[HSPMD_SUBMESHES_MAX]; /* how many of each submesh are chosen */
 	int use[HSPMD_DEVICE_CLASSES_MAX];
 	int stages, sequences, sequences_max;
-	double fair; /* micro-batches a device */
+	double fair; /* micro-batches per device */
 	bool short_of_memory;
 };
 
@@ -60,7 +60,7 @@ static bool same_split(const struct hspmd_pipeline_partition *a, const struct hs
 	       !memcmp(a->ends, b->ends, (size_t)a->sequence.stages * sizeof *a->ends);
 }
 
-/* The micro-batches that would fall to the sequence at hand if all devices shared alike. */
+/* Micro-batches that the current sequence would run if all devices took equal shares. */
 static int fair_share(const struct builder *b)
 {
 	int devices = 0;
@@ -70,8 +70,8 @@ static int fair_share(const struct builder *b)
 	return parts < 1 ? 1 : parts < b->max_micro_batches ? parts : b->max_micro_batches;
 }
 
-/* What a sequence is worth against others of the same devices: its time for a fair share. */
-static double gauge(const struct builder *b, const struct hspmd_pipeline_partition *x)
+/* A sequence's cost compared with others of the same devices: its seconds for a fair share. */
+static double fair_seconds(const struct builder *b, const struct hspmd_pipeline_partition *x)
 {
 	int parts = fair_share(b);
 	return x->fill_drain_s + ((parts < x->max_micro_batches ? parts : x->max_micro_batches) - 1) * x->period_s;
@@ -81,11 +81,11 @@ static void keep(struct builder *b, const struct hspmd_pipeline_partition *parti
 {
 	struct hspmd_candidates *l = b->out;
 	int alike = 0, worst = -1;
-	double here = gauge(b, partition), worst_here = -1;
+	double here = fair_seconds(b, partition), worst_here = -1;
 	for (int i = l->count - 1; i >= 0 && same_use(&l->candidates[i], b->use); i--) {
 		if (same_split(&l->candidates[i].partition, partition))
 			return;
-		double there = gauge(b, &l->candidates[i].partition);
+		double there = fair_seconds(b, &l->candidates[i].partition);
 		alike++;
 		if (there > worst_here) {
 			worst_here = there;
@@ -118,7 +118,7 @@ static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *s
 {
 	struct hspmd_pipeline_partition partition;
 	int held = sequence->stages < b->max_micro_batches ? sequence->stages : b->max_micro_batches;
-	/* Where memory is too small for a full pipeline, fewer micro-batches may still be run through it: of use when there are few. */
+	/* If memory is too small for a full pipeline, it may still run fewer micro-batches: useful if there are few. */
 	b->sequences++;
 	for (; held > 0 && (held == sequence->stages || b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages); held--) {
 		int max_micro_batches = held == sequence->stages ? b->max_micro_batches : held;
@@ -128,8 +128,8 @@ static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *s
 			b->out->memory_bound = b->out->memory_bound || partition.recompute[s] != HSPMD_RECOMPUTE_NONE;
 		b->out->memory_bound = b->out->memory_bound || held < sequence->stages;
 		keep(b, &partition);
-		/* With few micro-batches another split may be better than the one with the least cycle: for a fair share, and for all of
-		 * them. */
+		/* With few micro-batches another partition may be better than the one with the least period: for a fair share, and for
+		 * all of them. */
 		for (int all = 0; b->out->exhaustive && b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages &&
 		                  sequence->stages > 1 && all < 2;
 		     all++) {
@@ -152,7 +152,7 @@ static double orders(const struct builder *b)
 	return n;
 }
 
-/* The next permutation in lexicographic order; false after the last. */
+/* The next permutation in lexicographic order. Returns false after the last. */
 static bool next_order(unsigned char *x, int n)
 {
 	int i = n - 2, j = n - 1;
@@ -173,7 +173,8 @@ static bool next_order(unsigned char *x, int n)
 	return true;
 }
 
-/* Submeshes of one device class together, the device classes in the order given, wide before narrow or the other way round. */
+/* Try sequences that keep the submeshes of each device class together, the device classes in the order given, wide submeshes before
+ * narrow ones or the other way round. */
 static void try_blocks(struct builder *b, const int *device_classes, int count, bool wide_first)
 {
 	struct hspmd_stage_sequence sequence = { 0 };
@@ -241,7 +242,7 @@ static int deepest(const struct builder *b)
 	return b->t->layers < HSPMD_STAGES_MAX ? b->t->layers : HSPMD_STAGES_MAX;
 }
 
-/* Count the multisets of submeshes from `unit` on, or try them; stops past SEQUENCES_ALL. */
+/* Count the multisets of submeshes from `submesh` on, or try them; stops at SEQUENCES_ALL. */
 static void multisets(struct builder *b, int submesh, bool count_only)
 {
 	if (submesh == b->t->submesh_count) {
@@ -269,14 +270,14 @@ static void multisets(struct builder *b, int submesh, bool count_only)
 	b->use[u->device_class] -= taken * u->tp;
 }
 
-/* ---- even deals */
+/* ---- even distributions */
 
 static double rate_of_device(const struct builder *b, int submesh)
 {
 	return b->t->submeshes[submesh].rate / b->t->submeshes[submesh].tp;
 }
 
-/* The submeshes of a device class, the fastest a device first. Count. */
+/* Fill submeshes with the submeshes of a device class, the fastest per device first. Returns their number. */
 static int rank_submeshes(const struct builder *b, int device_class, int *submeshes)
 {
 	int count = 0;
@@ -299,14 +300,14 @@ static int submeshes_available(const struct builder *b, int submesh)
 	return whole < allowed ? whole : allowed;
 }
 
-/* What is dealt: a submesh of each device class of a set. */
-struct deal {
+/* What is distributed over the pipelines: one submesh of each device class of a set. */
+struct distribution {
 	int count, submesh[HSPMD_DEVICE_CLASSES_MAX], pipelines;
-	bool nearest; /* round each device class to the nearest whole number only, not both ways */
+	bool nearest; /* round each device class only to the nearest whole number, not both ways */
 };
 
-/* Take the part of the deal's `at`-th submesh that falls to one pipeline and go on with the next. */
-static void deal_unit(struct builder *b, const struct deal *d, int at)
+/* Take one pipeline's part of the `at`-th submesh of the distribution, and go on with the next. */
+static void distribute_submesh(struct builder *b, const struct distribution *d, int at)
 {
 	if (b->short_of_memory || b->stages > deepest(b))
 		return;
@@ -322,15 +323,15 @@ static void deal_unit(struct builder *b, const struct deal *d, int at)
 		b->chosen[d->submesh[at]] = n;
 		b->stages += n;
 		b->use[u->device_class] += n * u->tp;
-		deal_unit(b, d, at + 1);
+		distribute_submesh(b, d, at + 1);
 		b->chosen[d->submesh[at]] = 0;
 		b->stages -= n;
 		b->use[u->device_class] -= n * u->tp;
 	}
 }
 
-/* Every number of pipelines that deals the submeshes differently: all where they are few, else by steps of a tenth. */
-static void deal_evenly(struct builder *b, struct deal *d)
+/* Try every number of pipelines that distributes the submeshes differently: all if there are few, otherwise in steps of a tenth. */
+static void distribute_evenly(struct builder *b, struct distribution *d)
 {
 	int most = 0, sum = 0;
 	for (int i = 0; i < d->count; i++) {
@@ -340,16 +341,16 @@ static void deal_evenly(struct builder *b, struct deal *d)
 	most = most < b->max_micro_batches ? most : b->max_micro_batches;
 	for (int p = most; p > 0 && (sum + p - 1) / p <= 2 * deepest(b) && !hspmd_search_is_over(b->s); p -= 1 + p / PIPELINE_STEP) {
 		d->pipelines = b->copies.pipelines = p;
-		deal_unit(b, d, 0);
+		distribute_submesh(b, d, 0);
 	}
 }
 
-/* All choices of one submesh a device class, of the `widths` best ones each. */
-static void deal_set(struct builder *b, const int *device_classes, int count)
+/* Try all choices of one submesh per device class, of the `widths` best ones each. */
+static void distribute_set(struct builder *b, const int *device_classes, int count)
 {
 	int submeshes[HSPMD_DEVICE_CLASSES_MAX][HSPMD_SUBMESHES_MAX], widths[HSPMD_DEVICE_CLASSES_MAX],
 	        at[HSPMD_DEVICE_CLASSES_MAX] = { 0 }, widest = HSPMD_SUBMESHES_MAX;
-	struct deal d = { .count = count, .nearest = count > 2 };
+	struct distribution d = { .count = count, .nearest = count > 2 };
 	while (widest > 1 && pow(widest, count) > (count == 1 ? HSPMD_SUBMESHES_MAX : CHOICES))
 		widest--;
 	for (int i = 0; i < count; i++) {
@@ -359,7 +360,7 @@ static void deal_set(struct builder *b, const int *device_classes, int count)
 	for (int i = 0; i < count && b->sequences < b->sequences_max;) {
 		for (int k = 0; k < count; k++)
 			d.submesh[k] = submeshes[k][at[k]];
-		deal_evenly(b, &d);
+		distribute_evenly(b, &d);
 		if (b->short_of_memory || hspmd_search_is_over(b->s))
 			return;
 		for (i = 0; i < count && ++at[i] >= widths[i]; i++)
@@ -367,12 +368,12 @@ static void deal_set(struct builder *b, const int *device_classes, int count)
 	}
 }
 
-/* Sets of device classes: each by itself, all together, pairs, and the others where device classes are few. */
-static void even_deals(struct builder *b)
+/* Try sets of device classes: each class alone, all together, pairs, and the other sets if there are few device classes. */
+static void even_distributions(struct builder *b)
 {
 	int device_classes = b->t->device_classes->count, chosen[HSPMD_DEVICE_CLASSES_MAX];
-	for (int turn = 0; turn < device_classes; turn++) {
-		int size = turn == 0 ? 1 : turn == 1 ? device_classes : turn;
+	for (int round = 0; round < device_classes; round++) {
+		int size = round == 0 ? 1 : round == 1 ? device_classes : round;
 		for (unsigned set = 1; set < 1u << device_classes; set++) {
 			int count = 0;
 			for (int k = 0; k < device_classes; k++)
@@ -381,7 +382,7 @@ static void even_deals(struct builder *b)
 			if (count != __builtin_popcount(set) || count != size ||
 			    (device_classes > CLASSES_FEW && count > 2 && count < device_classes))
 				continue;
-			deal_set(b, chosen, count);
+			distribute_set(b, chosen, count);
 		}
 	}
 }
@@ -414,8 +415,8 @@ static int by_waste(const void *x, const void *y)
 	return d ? d : memcmp(a->partition.sequence.submesh, b->partition.sequence.submesh, (size_t)a->partition.sequence.stages);
 }
 
-/* Remember the sequences that lose least time to imbalance; half of the places for the sequences of each depth in turn, as a larger
- * micro-batch may want more stages. */
+/* Remember the sequences that lose least time to imbalance. Half of the places go to the sequences of each depth in turn, as a larger
+ * micro-batch may need more stages. */
 static void remember(struct hspmd_search *s, const struct hspmd_candidates *l)
 {
 	int of_depth[HSPMD_STAGES_MAX + 1] = { 0 };
@@ -457,7 +458,7 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
 		try_warm_starts(&b);
 	if (out->count * 2 <= s->warm_start_count || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch ||
 	    s->warm_start_zero != zero) {
-		even_deals(&b);
+		even_distributions(&b);
 		s->warm_start_count = 0;
 		s->warm_start_micro_batch = t->micro_batch;
 		s->warm_start_zero = zero;

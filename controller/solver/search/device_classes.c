@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Nodes are sorted by what they look like and fall into classes; a class has a device class for each type of device in it. How finely
- * slowdowns are told apart, and whether links that name nodes count, is relaxed step by step until there are few enough device classes:
- * with the last step nodes differ by what they hold alone. */
+/* Nodes are sorted by their properties and divided into node classes; a node class has a device class for each type of device in it. How
+ * finely slowdowns are distinguished, and whether links that name nodes count, is relaxed step by step until there are few enough device
+ * classes; in the last step nodes differ only by their devices, network and price. */
 #include "controller/solver/search/device_classes.h"
 
 #include <math.h>
@@ -10,15 +10,15 @@
 
 #include "common/alloc.h"
 
-/* What makes a node like another. */
-struct look {
+/* The properties by which nodes are compared. */
+struct node_key {
 	const struct hspmd_cluster *c;
 	const bool *named;
 	double step;
 	int node;
 };
 
-static int slow_step(const struct look *l)
+static int slow_step(const struct node_key *l)
 {
 	return (int)lround(log(l->c->nodes[l->node].slowdown) / l->step);
 }
@@ -28,7 +28,7 @@ static int compare(double a, double b)
 	return (a > b) - (a < b);
 }
 
-static int alike(const struct look *a, const struct look *b)
+static int alike(const struct node_key *a, const struct node_key *b)
 {
 	const struct hspmd_node *x = &a->c->nodes[a->node], *y = &b->c->nodes[b->node];
 	int d = compare(x->device_count, y->device_count);
@@ -42,18 +42,18 @@ static int alike(const struct look *a, const struct look *b)
 	return d;
 }
 
-static int by_look(const void *a, const void *b)
+static int by_key(const void *a, const void *b)
 {
-	const struct look *x = a, *y = b;
+	const struct node_key *x = a, *y = b;
 	int d = alike(x, y);
 	return d ? d : compare(x->node, y->node);
 }
 
-/* Add a class of nodes; -1 when there would be too many device classes. */
-static int add_class(struct hspmd_device_classes *k, const struct hspmd_cluster *c, const bool *allowed, const struct look *looks,
+/* Add a class of nodes. Returns -1 if there would be too many device classes. */
+static int add_class(struct hspmd_device_classes *k, const struct hspmd_cluster *c, const bool *allowed, const struct node_key *keys,
                      int count, int node_class)
 {
-	const struct hspmd_node *first = &c->nodes[looks[0].node];
+	const struct hspmd_node *first = &c->nodes[keys[0].node];
 	for (int i = 0; i < first->device_count; i++) {
 		int type = c->devices[first->first_device + i].type;
 		struct hspmd_device_class *device_class = NULL;
@@ -77,33 +77,33 @@ static int add_class(struct hspmd_device_classes *k, const struct hspmd_cluster 
 			                                     .count = count,
 			                                     .price = first->price_per_hour };
 		for (int n = 0; n < count; n++)
-			device_class->slowdown = fmax(device_class->slowdown, c->nodes[looks[n].node].slowdown);
+			device_class->slowdown = fmax(device_class->slowdown, c->nodes[keys[n].node].slowdown);
 	}
 	return 0;
 }
 
-static int classify(struct hspmd_device_classes *k, const struct hspmd_cluster *c, const bool *allowed, struct look *looks)
+static int classify(struct hspmd_device_classes *k, const struct hspmd_cluster *c, const bool *allowed, struct node_key *keys)
 {
 	int classes = 0;
 	k->count = 0;
-	qsort(looks, (size_t)c->node_count, sizeof *looks, by_look);
+	qsort(keys, (size_t)c->node_count, sizeof *keys, by_key);
 	for (int i = 0, end; i < c->node_count; i = end) {
-		for (end = i + 1; end < c->node_count && !alike(&looks[i], &looks[end]); end++)
+		for (end = i + 1; end < c->node_count && !alike(&keys[i], &keys[end]); end++)
 			;
-		if (c->nodes[looks[i].node].device_count && add_class(k, c, allowed, &looks[i], end - i, classes++))
+		if (c->nodes[keys[i].node].device_count && add_class(k, c, allowed, &keys[i], end - i, classes++))
 			return -1;
 	}
 	return 0;
 }
 
-/* List each device class's nodes and name each device's device class, from the classes the looks are sorted into. */
-static int list_nodes(struct hspmd_device_classes *k, const struct hspmd_cluster *c, const struct look *looks)
+/* Fill in each device class's nodes and each device's device class, from the sorted keys. */
+static int list_nodes(struct hspmd_device_classes *k, const struct hspmd_cluster *c, const struct node_key *keys)
 {
 	int classes = 0;
 	for (int i = 0, end; i < c->node_count; i = end) {
-		for (end = i + 1; end < c->node_count && !alike(&looks[i], &looks[end]); end++)
+		for (end = i + 1; end < c->node_count && !alike(&keys[i], &keys[end]); end++)
 			;
-		if (!c->nodes[looks[i].node].device_count)
+		if (!c->nodes[keys[i].node].device_count)
 			continue;
 		for (int j = 0; j < k->count; j++) {
 			struct hspmd_device_class *device_class = &k->list[j];
@@ -113,10 +113,10 @@ static int list_nodes(struct hspmd_device_classes *k, const struct hspmd_cluster
 			if (!device_class->nodes)
 				return -1;
 			for (int n = 0; n < device_class->node_count; n++) {
-				const struct hspmd_node *node = &c->nodes[looks[i + n].node];
-				device_class->nodes[n] = looks[i + n].node;
-				k->index_in_node_class[looks[i + n].node] = n;
-				k->node_class_of[looks[i + n].node] = classes;
+				const struct hspmd_node *node = &c->nodes[keys[i + n].node];
+				device_class->nodes[n] = keys[i + n].node;
+				k->index_in_node_class[keys[i + n].node] = n;
+				k->node_class_of[keys[i + n].node] = classes;
 				for (int d = node->first_device; d < node->first_device + node->device_count; d++)
 					if (c->devices[d].type == device_class->type)
 						k->class_of_device[d] = j;
@@ -129,13 +129,13 @@ static int list_nodes(struct hspmd_device_classes *k, const struct hspmd_cluster
 
 struct hspmd_device_classes *hspmd_device_classes_new(const struct hspmd_cluster *c, const bool *allowed, struct hspmd_error *err)
 {
-	/* Steps of ln(slowdown): first so fine that nothing is lost, in the end one for all. */
+	/* Steps of ln(slowdown): the first is so fine that nothing is lost, with the last one all slowdowns are equal. */
 	static const double steps[] = { 0.02, 0.05, 0.15, 0.5, 1e9 };
 	struct hspmd_device_classes *k = hspmd_calloc(1, sizeof *k);
-	struct look *looks = hspmd_calloc((size_t)c->node_count, sizeof *looks);
+	struct node_key *keys = hspmd_calloc((size_t)c->node_count, sizeof *keys);
 	bool *named = hspmd_calloc((size_t)c->node_count, sizeof *named);
 	int rc = -1;
-	if (!k || !looks || !named || !(k->class_of_device = hspmd_calloc((size_t)c->device_count, sizeof *k->class_of_device)) ||
+	if (!k || !keys || !named || !(k->class_of_device = hspmd_calloc((size_t)c->device_count, sizeof *k->class_of_device)) ||
 	    !(k->index_in_node_class = hspmd_calloc((size_t)c->node_count, sizeof *k->index_in_node_class)) ||
 	    !(k->node_class_of = hspmd_calloc((size_t)c->node_count, sizeof *k->node_class_of)))
 		goto memory;
@@ -149,11 +149,11 @@ struct hspmd_device_classes *hspmd_device_classes_new(const struct hspmd_cluster
 	for (int names = 1; rc && names >= 0; names--)
 		for (size_t s = 0; rc && s < sizeof steps / sizeof *steps; s++) {
 			for (int n = 0; n < c->node_count; n++)
-				looks[n] = (struct look){ c, names ? named : NULL, steps[s], n };
-			rc = classify(k, c, allowed, looks);
+				keys[n] = (struct node_key){ c, names ? named : NULL, steps[s], n };
+			rc = classify(k, c, allowed, keys);
 		}
 	if (rc) {
-		hspmd_fail(err, "the nodes are of more than %d device classes", HSPMD_DEVICE_CLASSES_MAX);
+		hspmd_fail(err, "the nodes form more than %d device classes", HSPMD_DEVICE_CLASSES_MAX);
 		goto out;
 	}
 	rc = -1;
@@ -162,14 +162,14 @@ struct hspmd_device_classes *hspmd_device_classes_new(const struct hspmd_cluster
 		           c->type_count > 1 ? " and others" : "");
 		goto out;
 	}
-	if (list_nodes(k, c, looks))
+	if (list_nodes(k, c, keys))
 		goto memory;
 	rc = 0;
 	goto out;
 memory:
 	hspmd_fail_memory(err, "sorting the devices");
 out:
-	free(looks);
+	free(keys);
 	free(named);
 	if (rc) {
 		hspmd_device_classes_destroy(k);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Micro-batches are dealt to groups of pipelines by the linear program of minmax.c: m of them take a pipeline of the group (fill_drain_s -
- * period_s) + m period_s.
+/* Micro-batches are distributed over groups of pipelines by the linear program of minmax.c: m of them take a pipeline of the group
+ * (fill_drain_s - period_s) + m period_s.
  *
- * Placing is packing: stages of one pipeline (or copies of one stage) take what is left of the node at hand, else the node that has the
- * fewest devices left and still as many as the stages of their device class that follow want, else as the stage itself wants. Nodes with as
- * many left are a stack, so that finding one takes as many looks as a node has devices, whatever the number of nodes. The widest stages go
- * first, while nodes are whole. */
+ * Placement is packing. Stages of one pipeline (or copies of one stage) use what is left of the current node; otherwise the node that has
+ * the fewest free devices but at least as many as the following stages of their device class need together; otherwise at least as many as
+ * the stage itself needs. Nodes with equally many free devices form a stack, so that finding a node takes as many steps as a node has
+ * devices, for any number of nodes. The widest stages are placed first, while nodes are empty. */
 #include "controller/solver/search/draft.h"
 
 #include <math.h>
@@ -42,72 +42,72 @@ int hspmd_draft_assign_micro_batches(struct hspmd_draft *d, int total)
 	return rc;
 }
 
-/* ---- placing */
+/* ---- placement */
 
-/* Free devices of the device classes: nodes in stacks by how many devices of the device class they have free. */
-struct room {
-	int *free;  /* per device class and node of it */
-	int *next;  /* below in its stack, -1: none */
-	int *top;   /* per device class and number of free devices */
-	int *first; /* per device class: where its nodes begin in free and next */
+/* Free devices per device class: nodes in stacks by how many devices of the class they have free. */
+struct free_devices {
+	int *count; /* per device class and node: number of free devices */
+	int *next;  /* the next node in its stack; -1: none */
+	int *top;   /* per device class and number of free devices: the top of the stack; -1: empty */
+	int *first; /* per device class: index of its first node in free and next */
 	int widest;
 };
 
-static void push(struct room *r, int device_class, int node)
+static void push(struct free_devices *r, int device_class, int node)
 {
-	int *top = &r->top[device_class * (r->widest + 1) + r->free[r->first[device_class] + node]];
+	int *top = &r->top[device_class * (r->widest + 1) + r->count[r->first[device_class] + node]];
 	r->next[r->first[device_class] + node] = *top;
 	*top = node;
 }
 
-/* Take a node off its stack wherever it lies in it. */
-static void unlink_node(struct room *r, int device_class, int node)
+/* Remove a node from its stack, at any position in it. */
+static void unlink_node(struct free_devices *r, int device_class, int node)
 {
-	int *at = &r->top[device_class * (r->widest + 1) + r->free[r->first[device_class] + node]];
+	int *at = &r->top[device_class * (r->widest + 1) + r->count[r->first[device_class] + node]];
 	while (*at != node)
 		at = &r->next[r->first[device_class] + *at];
 	*at = r->next[r->first[device_class] + node];
 }
 
-static int room_new(struct room *r, const struct hspmd_device_classes *device_classes)
+static int free_devices_new(struct free_devices *r, const struct hspmd_device_classes *device_classes)
 {
 	int nodes = 0;
-	*r = (struct room){ 0 };
+	*r = (struct free_devices){ 0 };
 	for (int k = 0; k < device_classes->count; k++) {
 		nodes += device_classes->list[k].node_count;
 		r->widest = device_classes->list[k].per_node > r->widest ? device_classes->list[k].per_node : r->widest;
 	}
-	r->free = hspmd_calloc((size_t)nodes, sizeof *r->free);
+	r->count = hspmd_calloc((size_t)nodes, sizeof *r->count);
 	r->next = hspmd_calloc((size_t)nodes, sizeof *r->next);
 	r->top = hspmd_calloc((size_t)(device_classes->count * (r->widest + 1)), sizeof *r->top);
 	r->first = hspmd_calloc((size_t)device_classes->count, sizeof *r->first);
-	if (!r->free || !r->next || !r->top || !r->first)
+	if (!r->count || !r->next || !r->top || !r->first)
 		return -1;
 	for (int i = 0; i < device_classes->count * (r->widest + 1); i++)
 		r->top[i] = -1;
 	for (int k = 0, at = 0; k < device_classes->count; at += device_classes->list[k++].node_count) {
 		r->first[k] = at;
 		for (int n = device_classes->list[k].node_count - 1; n >= 0; n--) {
-			r->free[at + n] = device_classes->list[k].per_node;
+			r->count[at + n] = device_classes->list[k].per_node;
 			push(r, k, n);
 		}
 	}
 	return 0;
 }
 
-static void room_clear(struct room *r)
+static void free_devices_clear(struct free_devices *r)
 {
-	free(r->free);
+	free(r->count);
 	free(r->next);
 	free(r->top);
 	free(r->first);
 }
 
-/* The node with the fewest free devices that has `wish` of them, else `need`; -1: none. */
-static int find_node(const struct room *r, int device_class, int need, int wish)
+/* The node with the fewest free devices that has at least `preferred` of them, otherwise at least `need`; -1: none. */
+static int find_node(const struct free_devices *r, int device_class, int need, int preferred)
 {
 	for (int pass = 0; pass < 2; pass++)
-		for (int n = pass || wish < need ? need : wish; n <= r->widest; n++)
+		for (int n = pass || preferred < need ? need : preferred; n <= r->widest; n++)
 			if (r->top[device_class * (r->widest + 1) + n] >= 0)
 				return r->top[device_class * (r->widest + 1) + n];
 	return -1;
@@ -116,12 +116,12 @@ static int find_node(const struct room *r, int device_class, int need, int wish)
 struct placing {
 	const struct hspmd_submesh_tables *t;
 	const struct hspmd_draft *d;
-	struct room room;
+	struct free_devices free;
 	struct hspmd_plan *plan;
 	bool full, short_of_memory;
 };
 
-/* Devices of consecutive stages of one device class, from stage s on. */
+/* Number of devices of consecutive stages of one device class, from stage s on. */
 static int run_of(const struct placing *p, const struct hspmd_stage_sequence *sequence, int s)
 {
 	int device_class = p->t->submeshes[sequence->submesh[s]].device_class, devices = 0;
@@ -130,29 +130,29 @@ static int run_of(const struct placing *p, const struct hspmd_stage_sequence *se
 	return devices;
 }
 
-/* Give a stage its devices, in the node `near` (of the whole cluster, -1: none) where it has room. */
-static void place_stage(struct placing *p, const struct hspmd_stage_sequence *sequence, int s, int preferred_node, int wish,
+/* Choose a stage's devices, in `preferred_node` (index in the cluster; -1: none) if it has enough free devices. */
+static void place_stage(struct placing *p, const struct hspmd_stage_sequence *sequence, int s, int preferred_node, int preferred,
                         struct hspmd_stage *out)
 {
 	const struct hspmd_submesh *u = &p->t->submeshes[sequence->submesh[s]];
 	const struct hspmd_device_class *device_class = &p->t->device_classes->list[u->device_class];
 	int node = -1;
 	if (preferred_node >= 0 && p->t->device_classes->node_class_of[preferred_node] == device_class->node_class &&
-	    p->room.free[p->room.first[u->device_class] + p->t->device_classes->index_in_node_class[preferred_node]] >= u->tp)
+	    p->free.count[p->free.first[u->device_class] + p->t->device_classes->index_in_node_class[preferred_node]] >= u->tp)
 		node = p->t->device_classes->index_in_node_class[preferred_node];
 	if (node < 0)
-		node = find_node(&p->room, u->device_class, u->tp, wish < device_class->per_node ? wish : device_class->per_node);
+		node = find_node(&p->free, u->device_class, u->tp, preferred < device_class->per_node ? preferred : device_class->per_node);
 	out->devices = node < 0 ? NULL : hspmd_calloc((size_t)u->tp, sizeof *out->devices);
 	p->full = p->full || node < 0;
 	p->short_of_memory = p->short_of_memory || (node >= 0 && !out->devices);
 	if (!out->devices)
 		return;
-	int *free = &p->room.free[p->room.first[u->device_class] + node];
+	int *left = &p->free.count[p->free.first[u->device_class] + node];
 	for (int i = 0; i < u->tp; i++)
-		out->devices[i] = hspmd_device_class_device(p->t->costs->cluster, device_class, node, device_class->per_node - *free + i);
-	unlink_node(&p->room, u->device_class, node);
-	*free -= u->tp;
-	push(&p->room, u->device_class, node);
+		out->devices[i] = hspmd_device_class_device(p->t->costs->cluster, device_class, node, device_class->per_node - *left + i);
+	unlink_node(&p->free, u->device_class, node);
+	*left -= u->tp;
+	push(&p->free, u->device_class, node);
 }
 
 static void place_pipelines(struct placing *p, int group, int first)
@@ -226,10 +226,10 @@ struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const
 	p.plan->schedule = t->schedule;
 	p.plan->virtual_stages = 1;
 	p.plan->zero_stage = zero && pipelines > 1;
-	p.short_of_memory = make_pipelines(t, d, p.plan) || room_new(&p.room, t->device_classes);
+	p.short_of_memory = make_pipelines(t, d, p.plan) || free_devices_new(&p.free, t->device_classes);
 	for (int i = 0; i < pipelines && !p.short_of_memory; i++)
 		p.plan->global_batch += p.plan->pipelines[i].micro_batches * t->micro_batch;
-	/* Wide submeshes first, while nodes are whole. */
+	/* Wide submeshes first, while nodes are empty. */
 	for (int width = HSPMD_MAX_TP; width > 0 && !p.full && !p.short_of_memory; width--)
 		for (int i = 0, first = 0; i < d->group_count; first += d->groups[i++].copies) {
 			if (widest_submesh(t, &d->groups[i]) != width)
@@ -239,7 +239,7 @@ struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const
 			else
 				place_pipelines(&p, i, first);
 		}
-	room_clear(&p.room);
+	free_devices_clear(&p.free);
 	if (p.full || p.short_of_memory) {
 		hspmd_plan_destroy(p.plan);
 		*full = p.full;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The best exchange of two nodes, again and again until none helps: hill climbing, which is enough where what helps is to bring one holder
- * of each layer forward. */
+/* Hill climbing: the best exchange of two nodes, repeated until none helps. This is enough, because what helps is to move one holder of
+ * each layer forward. */
 #include "controller/solver/search/holders.h"
 
 #include <limits.h>
@@ -9,25 +9,21 @@
 
 #include "common/alloc.h"
 #include "common/losses.h"
+#include "common/order.h"
 
-#define EXPOSED 4.0        /* what a byte that may be lost counts beside one that moves: it is sent that often soon enough */
-#define WORK_MAX 20000000L /* stages looked at in all */
-#define LEAST_GAIN 1e-6    /* of what it was */
+#define EXPOSED 4.0        /* weight of a byte that may be lost, relative to a byte that moves: it will be copied that often soon enough */
+#define WORK_MAX 20000000L /* most stages examined in total */
+#define LEAST_GAIN 1e-6    /* least gain, relative to the cost before */
 
 struct holders {
 	struct hspmd_search *s;
 	struct hspmd_losses l;
-	int *edges, edge_count; /* layers at which any stage begins, and the end */
-	double bytes;           /* of a parameter */
-	int sets;               /* losses that take several nodes other than by count */
-	bool *refused;          /* by pair of nodes: the plan would be slower, or not fit */
+	int *edges, edge_count; /* layers at which a stage begins, and the end */
+	double bytes;           /* bytes per parameter */
+	int sets;               /* number of losses of several nodes other than by count */
+	bool *refused;          /* per pair of nodes: the exchanged plan would be slower, or not fit */
 	long work;
 };
-
-static int by_number(const void *a, const void *b)
-{
-	return *(const int *)a - *(const int *)b;
-}
 
 static void end(struct holders *h)
 {
@@ -51,7 +47,7 @@ static int begin(struct holders *h, const struct hspmd_plan *p)
 		for (int s = 0; s < p->pipelines[i].stage_count; s++)
 			h->edges[count++] = p->pipelines[i].stages[s].layers[0];
 	h->edges[count++] = c->layer_count;
-	qsort(h->edges, (size_t)count, sizeof *h->edges, by_number);
+	qsort(h->edges, (size_t)count, sizeof *h->edges, hspmd_int_order);
 	for (int i = 0; i < count; i++)
 		if (!i || h->edges[i] != h->edges[h->edge_count - 1])
 			h->edges[h->edge_count++] = h->edges[i];
@@ -68,7 +64,7 @@ static const struct hspmd_stage *stage_with(const struct hspmd_pipeline *pipe, i
 	return NULL;
 }
 
-/* The highest place of a stage's nodes: what a shrink must leave for the stage to be whole. */
+/* The highest index of a stage's nodes: a shrink must leave that node for the stage to stay complete. */
 static int highest(const struct holders *h, const struct hspmd_stage *st)
 {
 	const struct hspmd_cluster *c = h->s->costs->cluster;
@@ -87,7 +83,7 @@ static bool is_hit(const struct holders *h, const struct hspmd_stage *st, int se
 	return false;
 }
 
-/* In how many losses all that hold this layer are hit. */
+/* Number of losses that hit all holders of this layer. */
 static int losses_of(struct holders *h, const struct hspmd_plan *p, int layer)
 {
 	int lowest = INT_MAX, count = 0;
@@ -137,7 +133,7 @@ static void exchange(const struct hspmd_cluster *c, struct hspmd_plan *p, int a,
 			}
 }
 
-/* What a plan is worth here; the less the better. *moved: its bytes. */
+/* Cost of a plan's placement; lower is better. *moved: the bytes that move. */
 static double weigh(struct holders *h, const struct hspmd_plan *p, double than, double *moved)
 {
 	double value = EXPOSED * exposed(h, p);
@@ -145,7 +141,7 @@ static double weigh(struct holders *h, const struct hspmd_plan *p, double than, 
 	return value + (isnan(*moved) ? 0 : *moved);
 }
 
-/* Find the best exchange; false: none helps, or there is no time to look. */
+/* Find the best exchange. Returns false if none helps or there is no time left to search. */
 static bool best_exchange(struct holders *h, struct hspmd_plan *p, double now, int *first, int *second)
 {
 	const struct hspmd_cluster *c = h->s->costs->cluster;
@@ -190,7 +186,7 @@ static int climb(struct holders *h, struct hspmd_plan *p, double enough, double 
 	return 0;
 }
 
-int hspmd_holders_settle(struct hspmd_search *s, struct hspmd_plan *plan, double enough, double *moved)
+int hspmd_holders_spread(struct hspmd_search *s, struct hspmd_plan *plan, double enough, double *moved)
 {
 	struct holders h = { .s = s };
 	if (s->request->least_nodes < 1 || plan->zero_stage || s->costs->cluster->node_count < 2 ||

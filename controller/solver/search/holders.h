@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* On which of the nodes that are alike a plan's stages lie: so that what goes at once (common/losses.h) takes all holders of as little as
- * can be. Private to the solver.
+/* Placement of a plan's stages among equal nodes such that nodes that are lost together (common/losses.h) hold all copies of as few bytes
+ * as possible. Private to the solver.
  *
- * Devices of a kind cost a step the same wherever they are, so this is free where nothing has to move; what it cannot save is copied
- * (runtime/generation/checkpoint_placement.h), again and again. So bytes that one kind of loss takes altogether count EXPOSED times what
- * moves once (holders.c). */
+ * In the cost model a step takes the same time on any of a class's devices, so a better placement is free if no state has to move. What
+ * no placement saves must be copied to other nodes (runtime/generation/checkpoint_placement.h), again and again. Therefore bytes that one
+ * kind of loss takes away completely count EXPOSED times as much as bytes that move once (holders.c). */
 #ifndef HSPMD_SEARCH_HOLDERS_H
 #define HSPMD_SEARCH_HOLDERS_H
 
 #include "controller/solver/search/search_internal.h"
 
-#define HSPMD_HOLDERS_NODES 2048 /* plans over more stay as they are */
+#define HSPMD_HOLDERS_NODES 2048 /* plans over more nodes keep their placement */
 
-/* Exchange nodes of the same devices while that is worth it and the plan stays within `enough` (an objective). What counts is the bytes of
- * state that are lost with a shrink by count, a rack or a member job, summed over all of these there can be (each number of nodes down to
- * the request's `least_nodes` is one). Nothing is done where the optimizer's state is spread over the pipelines: any loss takes some of it,
- * wherever the plan lies. *moved: the bytes that move (NAN: nothing is there yet), kept up to date. 0 or -1 (memory); the plan is whole in
- * any case. */
-int hspmd_holders_settle(struct hspmd_search *s, struct hspmd_plan *plan, double enough, double *moved);
+/* Exchange equal nodes as long as this is worth it and the plan's objective stays at most `enough`. The cost of a placement is the bytes
+ * of state that are lost with a shrink by count, a rack or a member job, summed over all such losses that are possible (each number of
+ * nodes down to the request's `least_nodes` is one). Nothing is done if the optimizer state is divided among the pipelines: any loss then
+ * takes some of it, with any placement. *moved is the number of bytes that move (NAN: there is no current plan) and is kept up to date.
+ * Returns 0, or -1 if memory runs out; the plan is valid in both cases. */
+int hspmd_holders_spread(struct hspmd_search *s, struct hspmd_plan *plan, double enough, double *moved);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interleaved plans (Megatron-LM, arXiv 2104.04473, section 2.2), made of the best plans that are not: the layers of every stage are dealt
- * to v chunks, as evenly as they go, in which the pipeline's devices come one after another. The bubble shrinks to a v-th; borders are
- * crossed v times as often and more micro-batches are in flight. Which is worth more the simulator says; what comes near the best plan is
- * refined. */
+/* Interleaved plans (Megatron-LM, arXiv 2104.04473, section 2.2), made from the best plans that are not interleaved: the layers of every
+ * stage are distributed over v chunks, as evenly as possible, and the pipeline's devices come one after another in each chunk. The bubble
+ * shrinks to a v-th; activations cross stage boundaries v times as often, and more micro-batches are in flight. The simulator decides
+ * which matters more; plans that come near the best plan are refined. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,23 +11,23 @@
 
 #define BASES 6
 #define CHUNKS_MAX 8
-#define PASSES_MAX 200000 /* passes of all micro-batches on all devices: what simulating a plan costs */
-#define WORK_EACH 60      /* plans timed while one is refined */
-#define NEAR 1.05         /* times the best: what is refined */
+#define PASSES_MAX 200000 /* passes of all micro-batches on all devices: the cost of simulating a plan */
+#define WORK_EACH 60      /* plans timed while one plan is refined */
+#define NEAR 1.05         /* factor over the best objective up to which a plan is refined */
 
 static const struct hspmd_stage *base_stage(const struct hspmd_pipeline *pipe, int s)
 {
 	return &pipe->stages[s % pipe->stage_count];
 }
 
-/* Layers of stage s that fall to chunk r. */
+/* Number of layers of stage s that belong to chunk r. */
 static int part_of(const struct hspmd_stage *s, int r, int chunks)
 {
 	int layers = s->layers[1] - s->layers[0];
 	return layers / chunks + (r < layers % chunks);
 }
 
-/* A stage on the devices of another, its layers not yet told. 0 or -1 (memory). */
+/* Make a stage on the devices of another one; its layers are not set. Returns 0, or -1 if memory runs out. */
 static int copy_stage(const struct hspmd_stage *from, struct hspmd_stage *to)
 {
 	size_t n = (size_t)from->device_count;
@@ -64,7 +64,8 @@ static int deal_layers(const struct hspmd_pipeline *from, int chunks, struct hsp
 	return 0;
 }
 
-/* The least recomputation, alike in all chunks, with which the devices of stage s hold their layers. */
+/* Choose the least recomputation, the same in all chunks, with which the devices of stage s can hold their layers. Returns false if there
+ * is none. */
 static bool choose_recompute(const struct hspmd_search *s, struct hspmd_plan *p, int pipeline, int stage)
 {
 	struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
@@ -77,7 +78,7 @@ static bool choose_recompute(const struct hspmd_search *s, struct hspmd_plan *p,
 	return false;
 }
 
-/* The plan in chunks. NULL with *possible false when it does not fit, NULL with it true when memory is short. */
+/* Make the plan in chunks. Returns NULL with *possible false if it does not fit, NULL with *possible true if memory runs out. */
 static struct hspmd_plan *interleaved_plan(const struct hspmd_search *s, const struct hspmd_plan *base, int chunks, bool *possible)
 {
 	struct hspmd_plan *p = hspmd_calloc(1, sizeof *p);
@@ -94,7 +95,7 @@ static struct hspmd_plan *interleaved_plan(const struct hspmd_search *s, const s
 	int rc = p->pipelines ? 0 : -1;
 	for (int i = 0; !rc && i < base->pipeline_count; i++, p->pipeline_count++)
 		if ((rc = deal_layers(&base->pipelines[i], chunks, &p->pipelines[i])) != 0)
-			p->pipeline_count++; /* the plan owns what there is of it */
+			p->pipeline_count++; /* the plan owns the part of it that exists */
 	for (int i = 0; !rc && *possible && i < p->pipeline_count; i++)
 		for (int k = 0; *possible && k < base->pipelines[i].stage_count; k++)
 			*possible = choose_recompute(s, p, i, k);
@@ -105,7 +106,7 @@ static struct hspmd_plan *interleaved_plan(const struct hspmd_search *s, const s
 	return NULL;
 }
 
-/* Can every device have a layer in every chunk, and is the work of simulating that small? */
+/* Returns true if every device can have a layer in every chunk, and the work of simulating the plan is small enough. */
 static bool can_interleave(const struct hspmd_plan *p, int chunks)
 {
 	long passes = 0;

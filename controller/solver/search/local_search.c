@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Refinement: single changes to a plan, each timed by the simulator, kept when the step gets shorter; until none helps.
+/* Refinement: single changes to a plan, each timed by the simulator and kept if the step gets shorter, until none helps.
  *
- *   move a border between two stages by a layer or two, in all pipelines of one shape or in one
- *   give a micro-batch of the pipeline that ends last to another
- *   divide the optimizer's state (ZeRO-1) or not
- *   let two neighbouring stages change places
- *   run the passes in another order (1F1B, ZB-H1)
- * What the estimates of the search leave out, uneven fill and drain, gradients that hide behind it, queues, is found here. Larger changes,
- * after which these are made again, are in reshape.c.
- */
+ * - move a boundary between two stages by a layer or two, in all pipelines with the same partition or in one
+ * - move a micro-batch from the pipeline that ends last to another one
+ * - divide the optimizer state (ZeRO-1) or not
+ * - swap two neighbouring stages
+ * - run the passes in another order (1F1B, ZB-H1)
+ *
+ * This accounts for what the estimates of the search leave out: uneven fill and drain, gradient synchronisation that overlaps with it,
+ * queues. Larger changes, each of which is followed by these, are in reshape.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,15 +16,15 @@
 #include "common/alloc.h"
 #include "controller/solver/search/search_internal.h"
 
-#define EPSILON 1e-9 /* relative gain that counts */
+#define EPSILON 1e-9 /* least relative gain that counts */
 
 struct local_search {
 	struct hspmd_search *s;
 	struct hspmd_plan *p;
 	double seconds;
-	int *group;               /* per pipeline: the first pipeline like it */
-	double *ends;             /* per pipeline: when its last backward pass is done */
-	unsigned char *recompute; /* per stage, of all pipelines: as it was */
+	int *group;               /* per pipeline: the first pipeline equal to it */
+	double *ends;             /* per pipeline: end of its last backward pass */
+	unsigned char *recompute; /* per stage of all pipelines: its recomputation before the change */
 	long budget;
 };
 
@@ -53,7 +53,7 @@ static void find_groups(struct local_search *r)
 	}
 }
 
-/* Seconds of the plan as it is now; INFINITY when it does not fit. */
+/* Seconds of a step of the plan as it is now; INFINITY if it does not fit. */
 static double timed(struct local_search *r)
 {
 	struct hspmd_timing t;
@@ -78,7 +78,7 @@ static bool go_on(struct local_search *r)
 	return r->budget > 0 && !hspmd_search_is_over(r->s);
 }
 
-/* The least recomputation with which stage s of pipeline i fits; false when none does. */
+/* Choose the least recomputation with which stage s of pipeline i fits. Returns false if there is none. */
 static bool choose_recompute(struct local_search *r, int i, int s)
 {
 	struct hspmd_stage *st = &r->p->pipelines[i].stages[s];
@@ -90,7 +90,7 @@ static bool choose_recompute(struct local_search *r, int i, int s)
 	return false;
 }
 
-/* Move the border behind stage s by `by` layers in pipeline i, and in all like it when `all`. */
+/* Move the boundary after stage s by `by` layers in pipeline i, and if `all`, also in all pipelines equal to it. */
 static bool shift(struct local_search *r, int i, int s, int by, bool all)
 {
 	bool fits = true;
@@ -155,9 +155,9 @@ static bool give_one(struct local_search *r, int from, int to)
 	return false;
 }
 
-/* The pipeline that ends last gives a micro-batch to one of those that end first, one of each shape: the ends alone do not tell how much
- * longer a shape takes with one more. */
-static bool give_away(struct local_search *r)
+/* Move a micro-batch from the pipeline that ends last to one of those that end first. One pipeline of each partition is tried, because
+ * the ends alone do not say how much longer a pipeline takes with one more. */
+static bool move_micro_batch(struct local_search *r)
 {
 	int n = r->p->pipeline_count, last = 0;
 	if (isinf(timed(r)))
@@ -184,7 +184,7 @@ static bool give_away(struct local_search *r)
 static bool try_micro_batches(struct local_search *r)
 {
 	bool any = false;
-	while (go_on(r) && r->p->pipeline_count > 1 && give_away(r))
+	while (go_on(r) && r->p->pipeline_count > 1 && move_micro_batch(r))
 		any = true;
 	return any;
 }
@@ -203,7 +203,7 @@ static bool try_zero(struct local_search *r)
 	return false;
 }
 
-/* 1F1B and ZB-H1 change for one another. */
+/* Switch between 1F1B and ZB-H1. */
 static bool try_schedule(struct local_search *r)
 {
 	enum hspmd_schedule was = r->p->schedule, other = was == HSPMD_SCHEDULE_1F1B ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
@@ -229,7 +229,7 @@ static bool try_schedule(struct local_search *r)
 	return false;
 }
 
-/* Neighbouring stages change their devices. */
+/* Swap the devices of neighbouring stages. */
 static void swap_devices(struct local_search *r, int i, int s)
 {
 	for (int k = i; k < r->p->pipeline_count; k++) {
@@ -248,7 +248,7 @@ static void swap_devices(struct local_search *r, int i, int s)
 static bool try_swaps(struct local_search *r)
 {
 	bool any = false;
-	if (r->p->virtual_stages > 1) /* a place has the same devices in every round */
+	if (r->p->virtual_stages > 1) /* a pipeline rank has the same devices in every chunk */
 		return false;
 	for (int i = 0; i < r->p->pipeline_count && go_on(r); i++)
 		for (int s = 0; r->group[i] == i && s + 1 < r->p->pipelines[i].stage_count && go_on(r); s++) {

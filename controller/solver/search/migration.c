@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ownership is reckoned by layers and shards: a device of a stage holds of each of its layers the interval of the weights that its place in
- * the tensor-parallel group and the shard ratio give it, and of that interval the optimizer's state, under ZeRO-1 the part of it that is
- * its pipeline's.
+/* Ownership is counted by layers and shards. A device of a stage holds, of each of its layers, the interval of the weights that its place
+ * in the tensor-parallel group and the shard ratio give it; and of that interval the optimizer state, under ZeRO-1 the part of it that
+ * belongs to its pipeline.
  *
- * Devices of one device class are alike to the search, so a plan may be turned onto any of them. Which is best is a pairing problem on two
- * levels: for each two nodes of a class, who of the one takes the place of whom of the other; and then which node takes whose place.
- */
+ * Devices of one device class are equal to the search, so a plan may be moved to any of them. The best way is an assignment problem on
+ * two levels: for each two nodes of a class, which device of one takes the place of which device of the other; then, which node takes
+ * which node's place. */
 #include "controller/solver/search/migration.h"
 
 #include <math.h>
@@ -15,27 +15,27 @@
 #include "common/alloc.h"
 #include "controller/solver/search/assignment.h"
 
-#define PAIRS_MAX 2000000 /* pairs of devices compared for one class of nodes; classes with more stay as they are */
-#define NEVER (-1e30)     /* value of putting a device in the place of one of another type */
+#define PAIRS_MAX 2000000 /* pairs of devices compared for one class of nodes; classes with more pairs keep their order */
+#define NEVER (-1e30)     /* value of putting a device in the place of a device of another type */
 
-/* What a device holds of one stage. Intervals are parts of each layer's weights, and of their optimizer state. */
+/* What a device holds of one stage. Intervals are fractions of each layer's weights, and of their optimizer state. */
 struct holding {
 	int device;
 	int layers[2];
 	double weights[2], state[2];
 };
 
-/* The holdings of a plan, by device. */
+/* The holdings of a plan, sorted by device. */
 struct table {
 	int count;
 	struct holding *holdings;
-	int *first; /* per device of the cluster, and one more: where its holdings begin */
+	int *first; /* per device of the cluster, and one more: index of its first holding */
 };
 
 struct hspmd_migration {
 	const struct hspmd_costs *c;
 	const struct hspmd_device_classes *device_classes;
-	struct hspmd_plan *now; /* over the cluster of the costs; devices that are gone are -1 */
+	struct hspmd_plan *now; /* the current plan, over the cluster of the costs; devices that no longer exist are -1 */
 	struct table held;
 };
 
@@ -75,7 +75,7 @@ static int by_device(const void *a, const void *b)
 	return x->device != y->device ? (x->device > y->device) - (x->device < y->device) : x->layers[0] - y->layers[0];
 }
 
-/* Devices that are gone (-1) hold nothing. 0 or -1 (memory). */
+/* Fill the table. Devices that no longer exist (-1) hold nothing. Returns 0, or -1 if memory runs out. */
 static int table_fill(const struct hspmd_costs *c, const struct hspmd_plan *p, struct table *t)
 {
 	int most = 0, at = 0;
@@ -107,7 +107,8 @@ static double common_part(const double a[2], const double b[2])
 	return fmax(0, fmin(a[1], b[1]) - fmax(a[0], b[0]));
 }
 
-/* Weights of layers [first, end) on a stage with layers [own[0], own[1]), with what they borrow from twins outside of it. */
+/* Number of weights of layers [first, end) on a stage with layers [own[0], own[1]), including those shared with tied layers outside of
+ * it. */
 static double params(const struct hspmd_costs *c, int first, int end, const int own[2])
 {
 	double sum = c->params_sum[end] - c->params_sum[first];
@@ -129,7 +130,7 @@ static double bytes_needed(const struct hspmd_costs *c, const struct holding *h)
 	return bytes_of(c, params(c, h->layers[0], h->layers[1], h->layers), h->weights[1] - h->weights[0], h->state[1] - h->state[0]);
 }
 
-/* Bytes of what h needs that `device` holds now. */
+/* Bytes of holding h that `device` already holds now. */
 static double bytes_there(const struct hspmd_migration *n, const struct holding *h, int device)
 {
 	double sum = 0;
@@ -156,7 +157,7 @@ double hspmd_migration_bytes(const struct hspmd_migration *n, const struct hspmd
 	return sum;
 }
 
-/* ---- turning a plan onto the devices that hold most of it */
+/* ---- moving a plan to the devices that hold most of it */
 
 struct device_mapping {
 	const struct hspmd_migration *n;
@@ -169,8 +170,8 @@ static bool holds_any(const struct table *t, const struct hspmd_node *node)
 	return t->first[node->first_device] < t->first[node->first_device + node->device_count];
 }
 
-/* Put node `there`'s devices in the places of node `place`'s; to[i]: which takes the place of the i-th. The bytes that then need not move,
- * or -1 (memory). */
+/* Put node `there`'s devices in the places of node `place`'s; to[i] is the device that takes the place of the i-th. Returns the bytes
+ * that then need not move, or -1 if memory runs out. */
 static double pair_devices(const struct device_mapping *t, const struct hspmd_node *place, const struct hspmd_node *there, double *value,
                            int *to)
 {
@@ -196,7 +197,8 @@ static double pair_devices(const struct device_mapping *t, const struct hspmd_no
 	return sum;
 }
 
-/* The nodes of one class, all with as many devices. */
+/* Assign the nodes of one class, which all have the same number of devices, to each other's places. Returns 0, or -1 if memory runs
+ * out. */
 static int map_class(struct device_mapping *t, const int *nodes, int count)
 {
 	const struct hspmd_cluster *c = t->n->c->cluster;
@@ -271,8 +273,9 @@ static bool may_be_used(const struct hspmd_migration *n, const struct hspmd_pipe
 	return true;
 }
 
-/* Give each pipeline its part of `total` micro-batches in proportion to what it has, at least one each; 0 or -1. */
-static int deal(struct hspmd_plan *p, int total)
+/* Distribute `total` micro-batches over the pipelines in proportion to what they have, at least one each. Returns 0, or -1 if there are
+ * too few. */
+static int distribute(struct hspmd_plan *p, int total)
 {
 	int sum = 0, left = total;
 	for (int i = 0; i < p->pipeline_count; i++)
@@ -301,7 +304,7 @@ struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const 
 		struct hspmd_pipeline *pipe = &p->pipelines[i];
 		if (!may_be_used(n, pipe, caps))
 			continue;
-		/* A pipeline that is left out changes places with one that is kept, so that the plan still owns it. */
+		/* A removed pipeline is swapped with one that is kept, so that the plan still owns it. */
 		struct hspmd_pipeline swap = p->pipelines[kept];
 		p->pipelines[kept++] = *pipe;
 		*pipe = swap;
@@ -316,7 +319,7 @@ struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const 
 	bool fine = kept > 0 && (caps->schedules & 1u << p->schedule) && p->seq_len == n->c->seq_len && (alike || !request->micro_batch);
 	if (fine && samples != request->global_batch)
 		fine = alike && request->global_batch % batch == 0 && p->schedule != HSPMD_SCHEDULE_INTERLEAVED &&
-		       !deal(p, request->global_batch / batch);
+		       !distribute(p, request->global_batch / batch);
 	if (fine) {
 		p->global_batch = request->global_batch;
 		p->zero_stage = p->zero_stage <= caps->max_zero_stage && kept > 1 ? p->zero_stage : 0;
@@ -327,10 +330,8 @@ struct hspmd_plan *hspmd_migration_start(const struct hspmd_migration *n, const 
 	return start;
 }
 
-/* ---- */
-
-/* The plan with devices numbered as the cluster of the costs numbers them. */
-static int rename_devices(struct hspmd_migration *n, const struct hspmd_cluster *of)
+/* Rewrite the current plan's device indexes to those of the cluster of the costs. Returns 0, or -1 if memory runs out. */
+static int renumber_devices(struct hspmd_migration *n, const struct hspmd_cluster *of)
 {
 	const struct hspmd_cluster *c = n->c->cluster;
 	char name[256];
@@ -359,9 +360,9 @@ struct hspmd_migration *hspmd_migration_new(const struct hspmd_costs *costs, con
 		n->device_classes = device_classes;
 		n->now = hspmd_plan_copy(current);
 	}
-	if (!n || !n->now || rename_devices(n, of)) {
+	if (!n || !n->now || renumber_devices(n, of)) {
 		hspmd_migration_destroy(n);
-		hspmd_fail_memory(err, "looking at the current plan");
+		hspmd_fail_memory(err, "reading the current plan");
 		return NULL;
 	}
 	return n;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A linear program as in HAP (arXiv 2401.05965, section 4.3), with the memory row that it leaves out:
+/* A linear program as in HAP (arXiv 2401.05965, section 4.3), with the memory constraint that it leaves out:
  *
- *     least t   with   fixed_i + each_i x_i <= t,   1 <= x_i <= most_i (memory),   sum copies_i x_i = total
+ *     least t   with   fixed_i + each_i x_i <= t,   1 <= x_i <= max_i (memory),   sum copies_i x_i = total
  *
- * and then whole parts: the optimum in whole parts takes at least as long, so nobody gets less than the linear optimum rounded down; what
- * is left goes, one part after another, to whoever would be done with it first, which is optimal as every taker's time grows with its
- * parts.
- */
+ * and then whole parts. The optimum in whole parts takes at least as long as the linear one, so no worker gets less than the linear
+ * optimum rounded down. The parts that are left go, one after another, to the worker that would finish first with one more; this is
+ * optimal because every worker's time grows with its parts. */
 #include "controller/solver/search/minmax.h"
 
 #include <glpk.h>
@@ -18,7 +17,7 @@
 
 #define SLACK 1e-9
 
-/* The linear optimum into x. False when there is none. */
+/* Compute the linear optimum into x. Returns 0; 1 if there is none; -1 if memory runs out. */
 static int relax(const struct hspmd_minmax_worker *workers, int count, int total, double *x)
 {
 	glp_prob *lp = glp_create_prob();
@@ -64,7 +63,7 @@ out:
 	return rc;
 }
 
-/* When taker i would be done with one part more; extra[i] of its copies have one more already. INFINITY: it can take no more. */
+/* Seconds of a worker with one part more than `parts`; INFINITY if it can take no more. */
 static double done_with_next(const struct hspmd_minmax_worker *k, int parts)
 {
 	return parts + 1 > k->max_parts ? INFINITY : k->fixed + k->each * (parts + 1);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dividing work so that the slowest is done soonest: shards of a layer over unlike devices, micro-batches over unlike pipelines. */
+/* Division of work so that the slowest worker finishes as early as possible: shards of a layer over unequal devices, micro-batches over
+ * unequal pipelines. */
 #ifndef HSPMD_SEARCH_MINMAX_H
 #define HSPMD_SEARCH_MINMAX_H
 
 #include "common/error.h"
 
-/* One that takes a share: `fixed` seconds and `each` for every part, at least one part and at most `most` (what its memory holds). There
- * are `copies` of it, which take alike as far as the parts go round. */
+/* A worker: it takes `fixed` seconds plus `each` seconds per part, and takes at least one part and at most max_parts (the limit of its
+ * memory). There are `copies` of it, whose numbers of parts differ by at most one. */
 struct hspmd_minmax_worker {
 	double fixed, each;
 	int copies, max_parts;
 };
 
-/* Divide `total` parts: every copy of taker i gets parts[i], the first extra[i] of them one more. Least possible time of the slowest.
- * 0; 1: there are too few parts for all or too little memory for them; -1: memory is short. */
+/* Divide `total` parts: every copy of worker i gets parts[i], and the first extra[i] of them one more. The slowest worker's time is the
+ * least possible. Returns 0; 1 if there are too few parts for all workers or too little memory for the parts; -1 if memory runs out. */
 int hspmd_minmax_divide(const struct hspmd_minmax_worker *workers, int count, int total, int *parts, int *extra);
 
 #endif

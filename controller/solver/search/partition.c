@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The least possible time of the slowest stage, by parametric search (Alpa, OSDI'22, section 5.2, enumerates the bound in the same way): a
- * stage's cost only grows with its last layer, so for a given bound it is best to let every stage take as many layers as the bound and its
- * memory allow; the bound is then narrowed to the least for which that reaches the last layer. Work O(stages log layers) a bound. With few
- * micro-batches the slowest stage is not all that counts: hspmd_partition_rebalance looks for the split with the shortest simulated step.
+/* The least possible time of the slowest stage, by parametric search (Alpa, OSDI'22, section 5.2, enumerates the bound in the same way).
+ * A stage's cost only grows with its last layer, so for a given bound it is best if every stage takes as many layers as the bound and its
+ * memory allow; the bound is then narrowed to the least one with which the last layer is reached. The work per bound is O(stages log
+ * layers). With few micro-batches the slowest stage alone does not decide: hspmd_partition_rebalance searches for the partition with the
+ * shortest simulated step.
  *
- * A stage's cost is its passes and all four transfers of a micro-batch, one after another, as the simulator has them. Stages of one device
- * class that follow one another share nodes as far as they go; a transfer that leaves the node queues with those of the other pipelines
- * that fit beside it.
- */
+ * A stage's cost is its passes and all four transfers of a micro-batch, one after another, as the simulator has them. Consecutive stages
+ * of one device class share nodes as far as these have devices; a transfer that leaves the node queues with those of the other pipelines
+ * that fit into the same node. */
 #include "controller/solver/search/partition.h"
 
 #include <math.h>
 
 #include "controller/solver/sim/simulate.h"
 
-#define PARTITIONS_ALL 300 /* splits up to which all are looked at */
-#define WIDEN 1.02         /* first guess of the bound over the least conceivable one */
+#define PARTITIONS_ALL 300 /* up to so many partitions, all are tried */
+#define WIDEN 1.02         /* first bound tried, as a factor over the least conceivable one */
 
 struct problem {
 	struct hspmd_submesh_tables *t;
 	const struct hspmd_stage_sequence *sequence;
 	int in_flight[HSPMD_STAGES_MAX];
-	int deferred[HSPMD_STAGES_MAX];                       /* micro-batches whose gradients of weights are put off */
-	bool same_node[HSPMD_STAGES_MAX];                     /* as the stage before */
-	int queue[HSPMD_STAGES_MAX];                          /* pipelines that send from this stage's node at once */
-	double state_bytes[HSPMD_SUBMESHES_MAX];              /* of one weight, by submesh */
-	double end_bytes;                                     /* at the step's end alone */
-	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* into the stage, by what is handed on */
+	int deferred[HSPMD_STAGES_MAX];                       /* per stage: micro-batches with deferred weight gradients */
+	bool same_node[HSPMD_STAGES_MAX];                     /* per stage: it is in the same node as the stage before */
+	int queue[HSPMD_STAGES_MAX];                          /* per stage: pipelines that send from its node at the same time */
+	double state_bytes[HSPMD_SUBMESHES_MAX];              /* bytes of state per weight, by submesh */
+	double end_bytes;                                     /* additional bytes per weight at the step's end */
+	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
 };
 
-/* Stages of one device class that follow one another fill a node before they start another; a stage of another device class of the same
- * node class joins its neighbour's node. */
+/* Assign stages to nodes: consecutive stages of one device class fill a node before they start another; a stage of another device class
+ * of the same node class joins its neighbour's node. */
 static void lay_out(struct problem *p)
 {
 	const struct hspmd_device_class *device_classes = p->t->device_classes->list;
-	int first = 0, used = 0; /* of the node at hand: its first stage, devices taken of the last one's device class */
+	int first = 0, used = 0; /* of the current node: its first stage, and the devices used of the last stage's device class */
 	for (int s = 0; s <= p->sequence->stages; s++) {
 		const struct hspmd_submesh *u = s < p->sequence->stages ? &p->t->submeshes[p->sequence->submesh[s]] : NULL;
 		const struct hspmd_submesh *before = s > 0 ? &p->t->submeshes[p->sequence->submesh[s - 1]] : NULL;
@@ -52,7 +52,7 @@ static void lay_out(struct problem *p)
 	}
 }
 
-/* The recomputation with which layers [a, b) fit on stage s, least work first; -1: none. */
+/* The recomputation with the least work with which layers [a, b) fit on stage s; -1: none. */
 static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
 	int j = 31 - __builtin_clz((unsigned)(b - a));
@@ -73,7 +73,7 @@ static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, i
 	return -1;
 }
 
-/* Seconds of the transfers into a stage whose first layer is the one behind `layer`. */
+/* Seconds of the transfers into a stage whose first layer is the one after `layer`. */
 static double border(const struct problem *p, int stage, int layer)
 {
 	return p->boundary_s[stage][p->t->size_of[layer]];
@@ -85,7 +85,7 @@ static double work(const struct problem *p, int s, int a, int b, int recompute)
 	return sums[b] - sums[a];
 }
 
-/* Seconds of a micro-batch on stage s with layers [a, b); INFINITY when they do not fit. */
+/* Seconds of a micro-batch on stage s with layers [a, b); INFINITY if they do not fit. */
 static double cost(const struct problem *p, int s, int a, int b, int *recompute)
 {
 	const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
@@ -100,7 +100,7 @@ static double cost(const struct problem *p, int s, int a, int b, int *recompute)
 	return seconds;
 }
 
-/* Let every stage take all it can within the bound. The slowest stage's cost, or INFINITY when the last layer is not reached. */
+/* Give every stage as many layers as the bound allows. Returns the slowest stage's cost, or INFINITY if the last layer is not reached. */
 static double fill(const struct problem *p, double bound, struct hspmd_pipeline_partition *out)
 {
 	int layers = p->t->layers, stages = p->sequence->stages, at = 0;
@@ -184,8 +184,8 @@ static double through(const struct problem *p, const struct hspmd_pipeline_parti
 	return seconds;
 }
 
-/* Cycle, and what fill and drain add to one for each micro-batch but one: by simulation where m of them are few, else what they add at
- * most. */
+/* Fill in period_s and fill_drain_s, the latter by simulation if m micro-batches are few, otherwise its upper bound. Returns false if the
+ * partition does not fit. */
 static bool finish(const struct problem *p, int max_micro_batches, int m, struct hspmd_pipeline_partition *out)
 {
 	int few = HSPMD_FEW_MICRO_BATCHES * p->sequence->stages;
@@ -196,7 +196,7 @@ static bool finish(const struct problem *p, int max_micro_batches, int m, struct
 	for (int s = 0, a = 0, recompute; s < p->sequence->stages; a = out->ends[s++])
 		out->period_s = fmax(out->period_s, cost(p, s, a, out->ends[s], &recompute));
 	if (p->t->schedule == HSPMD_SCHEDULE_ZB_H1) {
-		/* Gradients of weights fill what messages and neighbours leave; there is no simple sum for either. */
+		/* Weight gradients fill the time of messages and of waiting for neighbours; there is no simple sum for either. */
 		m = m < few ? m : few;
 		out->period_s = m > 1 ? (step(p, out, m) - step(p, out, m / 2)) / (m - m / 2) : out->period_s;
 	}
@@ -216,7 +216,7 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
 	for (int s = 0; s < sequence->stages; s++)
 		rates += t->submeshes[sequence->submesh[s]].rate;
 	prepare(&p, t, sequence, copies, max_micro_batches);
-	/* Widen from below until a bound is met, the last time without one, then narrow. */
+	/* Widen the bound from below until it is met, the last time without a bound; then narrow it. */
 	double low = 1 / rates;
 	for (double factor = WIDEN; isinf(high); factor *= factor) {
 		double bound = factor < 1e3 ? low * factor : 1e300;
@@ -237,7 +237,7 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
 	return finish(&p, max_micro_batches, max_micro_batches, out);
 }
 
-/* Move border s by `by` layers if it leaves both stages some and they fit. */
+/* Move boundary s by `by` layers, if that leaves both stages some layers and they fit. Returns false if not. */
 static bool move(const struct problem *p, struct hspmd_pipeline_partition *x, int s, int by)
 {
 	int first = s ? x->ends[s - 1] : 0, end = x->ends[s + 1], at = x->ends[s] + by, a, b;
@@ -249,7 +249,7 @@ static bool move(const struct problem *p, struct hspmd_pipeline_partition *x, in
 	return true;
 }
 
-/* The best split that single moves lead to. */
+/* Find the best partition that single moves lead to. */
 static void descend(const struct problem *p, int m, double best, struct hspmd_pipeline_partition *partition)
 {
 	for (bool again = true; again;) {
@@ -268,9 +268,9 @@ static void descend(const struct problem *p, int m, double best, struct hspmd_pi
 	}
 }
 
-/* The best of all splits of the layers from `first` on over the stages from s on. A stage's m cycles come after the first micro-batch has
- * passed the stages before it and before its gradients pass them, which bounds what is worth simulating. With ZB-H1 only forward passes are
- * sure to come before, and messages may pass while gradients of weights are computed. */
+/* Find the best of all partitions of the layers from `first` on over the stages from s on. A stage's m periods come after the first
+ * micro-batch has passed the stages before it, and before its gradients pass them; this bounds which partitions are worth simulating.
+ * With ZB-H1 only forward passes are sure to come before, and messages may pass while weight gradients are computed. */
 static void enumerate(const struct problem *p, int s, int first, double before, int m, struct hspmd_pipeline_partition *now, double *best,
                       struct hspmd_pipeline_partition *out)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Larger changes to the best plans, each refined before it is judged, round by round while the best plan gets better:
+/* Larger changes to the best plans, each refined before it is judged, in rounds as long as the best plan gets better:
  *
- *   a pipeline is left out
- *   a pipeline gets a micro-batch of its own, its samples the same
- *   a spare device becomes a stage of a pipeline, or joins one
- *   two neighbouring stages, or two pipelines stage by stage, become tensor-parallel groups of unlike devices (shard_ratio.c)
+ * - a pipeline is removed
+ * - a pipeline gets a micro-batch size of its own, with the same number of samples
+ * - a spare device becomes a stage of a pipeline, or joins one
+ * - two neighbouring stages, or two pipelines stage by stage, become tensor-parallel groups of unequal devices (shard_ratio.c)
  *
- * They matter where devices are few, as each is then much of the whole; they are left out where a plan has many stages.
- */
+ * They matter if there are few devices, as each is then a large part of the whole; plans with many stages are not reshaped. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,20 +14,20 @@
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/search/shard_ratio.h"
 
-#define STAGES_FEW 24 /* stages of a plan that is reshaped */
-#define BASES 12      /* plans that are, in one round */
+#define STAGES_FEW 24 /* most stages of a plan that is reshaped */
+#define BASES 12      /* plans that are reshaped per round */
 #define ROUNDS 4
-#define WORK_MAX 60000 /* stages timed in all; a third where devices are more than FEW */
+#define WORK_MAX 60000 /* stages timed in total; a third of it if there are more devices than FEW */
 #define FEW 16
-#define WORK_EACH 60     /* plans timed for one change, */
-#define PARTITIONS_MAX 3 /* and ways to give a new stage its layers */
+#define WORK_EACH 60     /* plans timed per change */
+#define PARTITIONS_MAX 3 /* ways to give a new stage its layers that are tried per change */
 
 struct reshape {
 	struct hspmd_search *s;
 	const struct hspmd_plan *base;
-	bool *used;  /* per device */
-	int *first;  /* per pipeline of the base: the first one like it */
-	long budget; /* stages */
+	bool *used;  /* per device: the plan uses it */
+	int *first;  /* per pipeline of the base: the first pipeline equal to it */
+	long budget; /* stages that may still be timed */
 };
 
 static int stages_of(const struct hspmd_plan *p)
@@ -44,7 +43,7 @@ static bool go_on(const struct reshape *r)
 	return r->budget > 0 && !hspmd_search_is_over(r->s);
 }
 
-/* Refine a changed plan (which is then gone) and let the best plans have it. */
+/* Refine a changed plan and offer it to the best plans; takes ownership of the plan. Returns 0, or -1 if memory runs out. */
 static int judge(struct reshape *r, struct hspmd_plan *p)
 {
 	long most = (long)WORK_EACH * stages_of(p), left = most;
@@ -62,8 +61,8 @@ static void clear_stage(struct hspmd_stage *s)
 	free(s->context_ratio);
 }
 
-/* Take pipeline i out of the plan; its micro-batches are lost. */
-static void take_out(struct hspmd_plan *p, int i)
+/* Remove pipeline i and its micro-batches from the plan. */
+static void remove_pipeline(struct hspmd_plan *p, int i)
 {
 	for (int s = 0; s < p->pipelines[i].stage_count; s++)
 		clear_stage(&p->pipelines[i].stages[s]);
@@ -72,8 +71,8 @@ static void take_out(struct hspmd_plan *p, int i)
 	p->zero_stage = p->pipeline_count > 1 ? p->zero_stage : 0;
 }
 
-/* Deal samples to the pipelines in proportion to what they do; false when they do not come out even. */
-static bool deal_samples(struct hspmd_plan *p, int samples)
+/* Distribute samples over the pipelines in proportion to their micro-batches' samples. Returns false if they do not divide evenly. */
+static bool distribute_samples(struct hspmd_plan *p, int samples)
 {
 	int sum = 0;
 	for (int i = 0; i < p->pipeline_count; i++)
@@ -94,7 +93,7 @@ static bool deal_samples(struct hspmd_plan *p, int samples)
 	return true;
 }
 
-/* Put a stage without devices before stage s of pipeline i. */
+/* Insert a stage with these devices before stage s of pipeline i; its layers are not set. */
 static int add_stage(struct hspmd_plan *p, int i, int s, const int *devices, int count)
 {
 	struct hspmd_pipeline *pipe = &p->pipelines[i];
@@ -112,7 +111,7 @@ static int add_stage(struct hspmd_plan *p, int i, int s, const int *devices, int
 	return 0;
 }
 
-/* Add devices to a stage, and divide its layers among all of them. 0; 1: cannot be; -1: memory. */
+/* Add devices to a stage, and divide its layers among all of them. Returns 0; 1 if that is not possible; -1 if memory runs out. */
 static int join_stage(struct reshape *r, struct hspmd_plan *p, int i, int s, const int *devices, int count)
 {
 	struct hspmd_stage *st = &p->pipelines[i].stages[s];
@@ -141,7 +140,7 @@ static int join_stage(struct reshape *r, struct hspmd_plan *p, int i, int s, con
 	return 1;
 }
 
-/* Judge a plan that was changed as rc says (0; 1: not possible; -1: memory). */
+/* Judge a changed plan; rc is the result of the change (0; 1: not possible; -1: memory ran out). */
 static int judge_if(struct reshape *r, struct hspmd_plan *p, int rc)
 {
 	if (!rc)
@@ -152,17 +151,17 @@ static int judge_if(struct reshape *r, struct hspmd_plan *p, int rc)
 
 /* ---- the changes */
 
-static int leave_out(struct reshape *r, int i)
+static int drop_pipeline(struct reshape *r, int i)
 {
 	struct hspmd_plan *p = r->base->pipeline_count > 1 ? hspmd_plan_copy(r->base) : NULL;
 	if (!p)
 		return r->base->pipeline_count > 1 ? -1 : 0;
 	int samples = p->pipelines[i].micro_batches * p->pipelines[i].micro_batch;
-	take_out(p, i);
-	return judge_if(r, p, deal_samples(p, samples) ? 0 : 1);
+	remove_pipeline(p, i);
+	return judge_if(r, p, distribute_samples(p, samples) ? 0 : 1);
 }
 
-/* Micro-batches of `own` samples in pipeline i and those like it. */
+/* Give pipeline i, and those equal to it, micro-batches of `own` samples. */
 static int resize_micro_batch(struct reshape *r, int i, int own)
 {
 	struct hspmd_plan *p = hspmd_plan_copy(r->base);
@@ -179,7 +178,7 @@ static int resize_micro_batch(struct reshape *r, int i, int own)
 	return judge_if(r, p, rc);
 }
 
-/* The devices become a stage before stage s, with half, a quarter or three quarters of the layers of one of its neighbours. */
+/* Make the devices a stage before stage s, with half, a quarter or three quarters of the layers of one of its neighbours. */
 static int insert(struct reshape *r, int i, int s, bool from_next, const int *devices, int count)
 {
 	const struct hspmd_pipeline *pipe = &r->base->pipelines[i];
@@ -211,7 +210,7 @@ static int join(struct reshape *r, int i, int s, const int *devices, int count)
 	return judge_if(r, p, p ? join_stage(r, p, i, s, devices, count) : -1);
 }
 
-/* Stages s and s + 1 of pipeline i become one. */
+/* Merge stages s and s + 1 of pipeline i. */
 static int merge_stages(struct reshape *r, int i, int s)
 {
 	struct hspmd_plan *p = hspmd_plan_copy(r->base);
@@ -226,7 +225,7 @@ static int merge_stages(struct reshape *r, int i, int s)
 	return judge_if(r, p, rc);
 }
 
-/* Pipeline k's stages join those of pipeline i, which has as many. */
+/* Merge the stages of pipeline k into those of pipeline i, which has as many. */
 static int merge_pipelines(struct reshape *r, int i, int k)
 {
 	const struct hspmd_pipeline *other = &r->base->pipelines[k];
@@ -239,11 +238,11 @@ static int merge_pipelines(struct reshape *r, int i, int k)
 	for (int s = 0; !rc && s < other->stage_count; s++)
 		rc = join_stage(r, p, i, s, other->stages[s].devices, other->stages[s].device_count);
 	if (!rc)
-		take_out(p, k);
+		remove_pipeline(p, k);
 	return judge_if(r, p, rc);
 }
 
-/* ---- which of them */
+/* ---- choice of changes */
 
 static int change_pipelines(struct reshape *r)
 {
@@ -251,7 +250,7 @@ static int change_pipelines(struct reshape *r)
 		const struct hspmd_pipeline *pipe = &r->base->pipelines[i];
 		if (r->first[i] != i)
 			continue;
-		if (leave_out(r, i))
+		if (drop_pipeline(r, i))
 			return -1;
 		for (int own = 1; r->s->caps.unequal_micro_batch && r->base->pipeline_count > 1 && own <= 4 * pipe->micro_batch && go_on(r);
 		     own++)
@@ -267,7 +266,7 @@ static int change_pipelines(struct reshape *r)
 	return 0;
 }
 
-/* Spare devices of one node and kind, `count` of them, go to every place there is. */
+/* Try `count` spare devices of one node and type in every place. */
 static int place_spares(struct reshape *r, const int *devices, int count)
 {
 	for (int i = 0; i < r->base->pipeline_count && go_on(r); i++) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seconds and bytes of a device are nearly straight lines over its share, so the linear program of minmax.c (HAP's, with the memory row)
- * gives the division; what the lines leave out, measured degrees that do not lie on one, is then made good by moving single parts away from
- * the slowest.
- */
+/* Seconds and bytes of a device are nearly linear in its share, so the linear program of minmax.c (HAP's, with a memory constraint) gives
+ * the division. Deviations from the lines (measured degrees need not be on one) are then corrected by moving single parts away from the
+ * slowest device. */
 #include "controller/solver/search/shard_ratio.h"
 
 #include <limits.h>
@@ -20,7 +19,7 @@ struct sharding {
 	struct hspmd_stage *s;
 };
 
-/* Seconds of a micro-batch on device `which` with a share; INFINITY: not known. */
+/* Seconds of a micro-batch on device `which` with a share; INFINITY: unknown. */
 static double seconds(const struct sharding *x, int which, double share)
 {
 	const struct hspmd_cluster_device *d = &x->c->cluster->devices[x->s->devices[which]];
@@ -33,7 +32,8 @@ static double seconds(const struct sharding *x, int which, double share)
 	       (t->forward[b] - t->forward[a] + t->backward[b] - t->backward[a] + recompute_s[b] - recompute_s[a]);
 }
 
-/* Is the share smaller than any that was measured on this type? Between measured ones times can be told, beyond them they are a guess. */
+/* Returns true if the share is smaller than any that was measured on this type. Times between measured shares can be interpolated; beyond
+ * them they are a guess. */
 static bool is_guess(const struct sharding *x, int which, double share)
 {
 	const struct hspmd_cluster_device *d = &x->c->cluster->devices[x->s->devices[which]];
@@ -52,7 +52,7 @@ static double memory_of(const struct sharding *x, int which)
 	return (double)x->c->cluster->types[x->c->cluster->devices[x->s->devices[which]].type].memory_bytes;
 }
 
-/* Device `which` as straight lines through half and one and a half times the even share. */
+/* Device `which` as a worker: straight lines through half and one and a half times the even share. */
 static struct hspmd_minmax_worker line(const struct sharding *x, int which)
 {
 	double low = 0.5 / x->s->device_count, high = fmin(1, 3 * low), span = (high - low) * x->granules;
@@ -66,11 +66,11 @@ static struct hspmd_minmax_worker line(const struct sharding *x, int which)
 	return t;
 }
 
-/* The slowest device gives parts away one by one while that makes the slowest faster. */
+/* Move parts away from the slowest device one by one as long as that makes the slowest faster. */
 static void even_out(const struct sharding *x, const struct hspmd_minmax_worker *workers, int *parts)
 {
 	int n = x->s->device_count;
-	for (int turn = 0; turn < 2 * x->granules; turn++) {
+	for (int round = 0; round < 2 * x->granules; round++) {
 		int slowest = 0, to = -1;
 		double worst = 0, best;
 		for (int i = 0; i < n; i++) {
@@ -110,7 +110,7 @@ static int divide(const struct sharding *x, int *parts, int *extra, struct hspmd
 	return rc;
 }
 
-/* Parts that every layer can be cut into: heads that share keys and values, and experts whole. */
+/* Number of parts that every layer can be divided into: heads that share keys and values, and experts, stay whole. */
 static int granules(const struct hspmd_model *m)
 {
 	if (!m)

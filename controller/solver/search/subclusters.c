@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A subcluster's estimate is a roofline of its own, the arithmetic rate of its nodes over their slowdown, weighed with its price as the
- * objective weighs it: it only orders what is searched. Half of the searches go to the subclusters with the best estimates; the other half
- * to those around the best that was found: a node more or less of a class, half of the class, none of it, what the limits then leave room
- * for filled with the others. */
+/* A subcluster's estimate is a simple roofline, the arithmetic rate of its nodes divided by their slowdown, weighted with its price as in
+ * the objective; it only orders the searches. Half of the searches go to the subclusters with the best estimates, the other half to the
+ * neighbours of the best one found: one node more or less of a class, half of the class, none of it, and what the limits then allow
+ * filled with the other classes. */
 #include "controller/solver/search/subclusters.h"
 
 #include <math.h>
@@ -13,32 +13,32 @@
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/search/device_classes.h"
 
-#define SUBCLUSTERS_ALL 4096 /* subclusters up to which all are looked at */
+#define SUBCLUSTERS_ALL 4096 /* up to so many subclusters, all are considered */
 
 struct node_class {
-	int *nodes, count; /* in the order in which they are taken */
-	int devices;       /* of one node, of types that may be used */
-	double speed;      /* of one node, in units of its own */
+	int *nodes, count; /* in the order in which they are used */
+	int devices;       /* per node: devices of types that may be used */
+	double speed;      /* per node, in arbitrary units */
 	double price;
 };
 
 struct subcluster {
 	int nodes[HSPMD_DEVICE_CLASSES_MAX];
-	double estimate; /* a rough objective, to order subclusters that were not searched */
+	double estimate; /* an approximate objective, to order subclusters that were not searched */
 	double objective;
-	bool searched, expanded; /* spread: those near it are listed */
+	bool searched, expanded; /* searched; its neighbours are listed */
 };
 
 struct hspmd_subclusters {
 	const struct hspmd_cluster *c;
 	const struct hspmd_solve_limits *limits;
 	struct hspmd_device_classes *device_classes;
-	bool *allowed; /* per device type */
+	bool *allowed; /* per device type: it may be used */
 	int class_count, searched, searches_max;
 	struct node_class node_classes[HSPMD_DEVICE_CLASSES_MAX];
 	struct subcluster *subclusters;
 	size_t count, capacity;
-	int now; /* the one being searched */
+	int now; /* index of the one being searched */
 	bool short_of_memory;
 };
 
@@ -47,7 +47,7 @@ bool hspmd_limits_are_set(const struct hspmd_solve_limits *l)
 	return l->max_devices > 0 || l->max_nodes > 0 || l->max_price_per_hour > 0 || l->cost_weight > 0;
 }
 
-/* ---- what a subcluster is worth */
+/* ---- estimates */
 
 static int devices_of(const struct hspmd_subclusters *s, const struct subcluster *k)
 {
@@ -65,7 +65,7 @@ static double price_of(const struct hspmd_subclusters *s, const struct subcluste
 	return price;
 }
 
-/* The class whose last node gives up devices where there are too many: the slowest that has more than that in a node; -1: none. */
+/* The class whose last node gives up devices if there are too many: the slowest class with more than that many in a node; -1: none. */
 static int class_to_trim(const struct hspmd_subclusters *s, const struct subcluster *k, int excess)
 {
 	int best = -1;
@@ -97,7 +97,7 @@ static bool within(const struct hspmd_subclusters *s, const struct subcluster *k
 	       (!(s->limits->max_price_per_hour > 0) || price_of(s, k) <= s->limits->max_price_per_hour * (1 + 1e-12));
 }
 
-/* As if a step took one unit of work, spread evenly. */
+/* Estimated objective, as if a step took one unit of work, divided evenly. */
 static double estimate_of(const struct hspmd_subclusters *s, const struct subcluster *k)
 {
 	double speed = 0, price = price_of(s, k);
@@ -131,7 +131,8 @@ static bool contains(const struct hspmd_subclusters *s, const struct subcluster 
 	return true;
 }
 
-/* List a subcluster that is allowed and new. Where cost does not count, one that another contains cannot be better. */
+/* List a subcluster that is allowed and new. If cost does not count, a subcluster contained in another one cannot be better and is not
+ * listed. */
 static void list(struct hspmd_subclusters *s, struct subcluster k)
 {
 	if (!within(s, &k) || s->short_of_memory)
@@ -157,7 +158,7 @@ static void fill(const struct hspmd_subclusters *s, struct subcluster *k, int i)
 	k->nodes[i]--;
 }
 
-/* Fill class after class, from `first` on round. */
+/* List the subcluster filled class after class, from `first` on, cyclically. */
 static void list_filled(struct hspmd_subclusters *s, struct subcluster k, int first)
 {
 	for (int i = 0; i < s->class_count && !(s->limits->cost_weight > 0); i++)
@@ -176,7 +177,7 @@ static void list_all(struct hspmd_subclusters *s)
 	}
 }
 
-/* Each class first, then the others in turn; and all of each by itself. */
+/* List the first subclusters: each class first, then the others in turn; and each class alone. */
 static void list_first(struct hspmd_subclusters *s)
 {
 	for (int i = 0; i < s->class_count; i++) {
@@ -190,7 +191,7 @@ static void list_first(struct hspmd_subclusters *s)
 	}
 }
 
-/* Stocks that differ from the best by a node or by half of a class. */
+/* List the subclusters that differ from the best one by a node or by half of a class. */
 static void list_neighbours(struct hspmd_subclusters *s, struct subcluster best)
 {
 	for (int i = 0; i < s->class_count; i++) {
@@ -201,7 +202,7 @@ static void list_neighbours(struct hspmd_subclusters *s, struct subcluster best)
 			k.nodes[i] += changes[j];
 			if (!changes[j] || k.nodes[i] < 0)
 				continue;
-			/* Room for more of one class is made by fewer of another. */
+			/* More nodes of one class are made possible by fewer of another. */
 			for (int other = 0; other < s->class_count; other++) {
 				struct subcluster with = k;
 				while (changes[j] > 0 && other != i && with.nodes[other] > 0 && !within(s, &with))
@@ -238,7 +239,7 @@ struct candidate {
 	double slowdown;
 };
 
-/* Those that the present plan uses, then the faster, then the cluster's order. */
+/* Order of nodes: those that the current plan uses, then the faster ones, then the cluster's order. */
 static int by_use(const void *a, const void *b)
 {
 	const struct candidate *x = a, *y = b;
@@ -309,13 +310,13 @@ static void allow(struct hspmd_subclusters *s)
 	}
 }
 
-/* Not even one node, or part of one, is allowed: only what it costs stands against it. */
+/* Fill err if not even one node, or part of one, is allowed: only the price can be the reason. */
 static int fail_of_limits(const struct hspmd_subclusters *s, struct hspmd_error *err)
 {
 	const struct node_class *cheapest = &s->node_classes[0];
 	for (int i = 1; i < s->class_count; i++)
 		cheapest = s->node_classes[i].price < cheapest->price ? &s->node_classes[i] : cheapest;
-	return hspmd_fail(err, "%g an hour does not pay for any node of the %d: the cheapest, %s, costs %g", s->limits->max_price_per_hour,
+	return hspmd_fail(err, "no node costs at most %g per hour: the cheapest of the %d, %s, costs %g", s->limits->max_price_per_hour,
 	                  s->c->node_count, s->c->nodes[cheapest->nodes[0]].name, cheapest->price);
 }
 
@@ -375,7 +376,7 @@ void hspmd_subclusters_destroy(struct hspmd_subclusters *s)
 
 /* ---- one after another */
 
-/* The parts of the nodes taken, put together again. */
+/* Make a cluster of the nodes that the subcluster uses. */
 static struct hspmd_cluster *make_subcluster(const struct hspmd_subclusters *s, const struct subcluster *k, struct hspmd_error *err)
 {
 	int count = 0, made = 0, excess = excess_of(s, k), trimmed = excess ? class_to_trim(s, k, excess) : -1;
@@ -428,7 +429,7 @@ int hspmd_subclusters_next(struct hspmd_subclusters *s, struct hspmd_cluster **p
 	*part = NULL;
 	if (s->searched >= s->searches_max)
 		return 0;
-	/* Half of the searches are for what promises most, the others for what lies near the best found. */
+	/* Half of the searches are for the most promising subclusters, the others for neighbours of the best one found. */
 	if (best >= 0 && !s->subclusters[best].expanded && (s->searched >= s->searches_max / 2 || best_estimate(s) < 0)) {
 		for (size_t i = 0; i < s->count;)
 			if (s->subclusters[i].searched)

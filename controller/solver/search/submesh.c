@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bound on a pipeline's speed: give each layer l a weight w(l), sum 1, the least part that it takes of any submesh's time through all
- * layers, scaled by W. A submesh with rate r = 1 / (W all its time) then has w(l) <= r c(l) for every layer; over all stages of a pipeline,
- * whose slowest takes the cycle, 1 = sum w <= sum r c <= cycle sum r. So micro-batches per second, 1 / cycle, are at most the sum of the
- * rates, however layers are split.
- */
+/* Bound on a pipeline's speed. Give each layer l a weight w(l), with sum 1: the least fraction that it takes of any submesh's time
+ * through all layers, scaled by W. A submesh with rate r = 1 / (W times its time through all layers) then has w(l) <= r c(l) for every
+ * layer, where c(l) is its time for the layer. Over all stages of a pipeline, whose slowest takes one period, 1 = sum w <= sum r c <=
+ * period sum r. So the micro-batches per second, 1 / period, are at most the sum of the rates, for any partition of the layers. */
 #include "controller/solver/search/submesh.h"
 
 #include <math.h>
@@ -23,7 +22,7 @@ static bool tp_is_allowed(const struct hspmd_submesh_tables *t, int tp)
 		return false;
 	if (m || !t->costs->profile)
 		return true;
-	/* Without a model the profile says which degrees there are; others could only be guessed at. */
+	/* Without a model the profile gives the tensor-parallel degrees; others could only be guessed. */
 	for (int i = 0; i < t->costs->profile->times_count; i++)
 		if (t->costs->profile->times[i].tp == tp)
 			return true;
@@ -114,7 +113,7 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 	return 0;
 }
 
-/* Of the sizes kept, the next larger one, else the largest. */
+/* Index of the next larger one of the sizes that are kept, or of the largest. */
 static int nearest_size(const struct hspmd_submesh_tables *t, double bytes)
 {
 	int best = 0;
@@ -196,7 +195,7 @@ void hspmd_submesh_tables_destroy(struct hspmd_submesh_tables *t)
 	free(t);
 }
 
-/* A device of device class a and another of device class b, in one node or not; false when there are no two such. */
+/* Find a device of device class a and another of device class b, in one node or not. Returns false if there are no two such devices. */
 static bool two_devices(const struct hspmd_submesh_tables *t, int a, int b, bool same_node, int *from, int *to)
 {
 	const struct hspmd_cluster *c = t->costs->cluster;

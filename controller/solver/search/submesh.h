@@ -1,30 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Submeshes: the devices that may make up one stage, and all that a search asks about them, as tables for one micro-batch. Private to the
- * solver. */
+/* Submeshes: sets of devices that may form one stage, with tables of all that the search needs to know about them for one micro-batch.
+ * Private to the solver. */
 #ifndef HSPMD_SEARCH_SUBMESH_H
 #define HSPMD_SEARCH_SUBMESH_H
 
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/search/device_classes.h"
-#include "controller/solver/solver.h"
+#include "controller/solver/search/request.h"
 
 #define HSPMD_SUBMESHES_MAX 64
-#define HSPMD_SIZES_MAX 8     /* different sizes of what layers hand on; others count as the next larger */
-#define HSPMD_RANGE_LEVELS 12 /* powers of two of layers: models of up to 4095 layers */
+#define HSPMD_SIZES_MAX 8     /* most distinct sizes of activations between layers; other sizes count as the next larger one */
+#define HSPMD_RANGE_LEVELS 12 /* number of powers of two: models of up to 4095 layers */
 
-/* tp devices of one device class in one node. Arrays are sums over layers, layer_count + 1 long: layers [a, b) have x[b] - x[a]. */
+/* tp devices of one device class in one node. Arrays are prefix sums over layers, with layer_count + 1 elements: layers [a, b) have x[b]
+ * - x[a]. */
 struct hspmd_submesh {
 	int device_class, tp;
 	double share;
 	double usable_bytes;                 /* bytes of a device that weights and activations may fill */
-	double *params;                      /* weights of a device */
-	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds of a micro-batch, forward, backward and what is recomputed */
+	double *params;                      /* number of weights on one device */
+	double *work[HSPMD_RECOMPUTE_KINDS]; /* seconds per micro-batch, forward, backward and recomputation */
 	double *forward;
-	double *saved[HSPMD_RECOMPUTE_KINDS];     /* bytes of a micro-batch */
-	double *resident;                         /* bytes, whatever is in flight */
-	double *transient[HSPMD_RANGE_LEVELS];    /* working[j][a]: the most that one of the layers [a, a + 2^j) needs while it runs */
-	double recomputed[HSPMD_RECOMPUTE_KINDS]; /* the most that one layer needs more when it is recomputed */
-	double rate;                              /* no pipeline does more micro-batches a second than the sum of its submeshes' rates */
+	double *saved[HSPMD_RECOMPUTE_KINDS];  /* bytes per micro-batch */
+	double *resident;                      /* bytes, for any number of micro-batches in flight */
+	double *transient[HSPMD_RANGE_LEVELS]; /* not sums: transient[j][a] is the most that one of the layers [a, a + 2^j) needs while it
+	                                          runs */
+	double recomputed[HSPMD_RECOMPUTE_KINDS]; /* most additional bytes of one layer if it is recomputed */
+	double rate;                              /* no pipeline runs more micro-batches per second than the sum of its submeshes' rates */
 };
 
 struct hspmd_submesh_tables {
@@ -32,29 +34,29 @@ struct hspmd_submesh_tables {
 	const struct hspmd_device_classes *device_classes;
 	const struct hspmd_runtime_caps *caps;
 	int micro_batch, layers;
-	enum hspmd_schedule schedule; /* of the plans to be drafted; the caller's to set, 1f1b at first */
-	double alike;                 /* W of submesh.c: how alike the submeshes are in what each layer takes of their time, at most 1 */
+	enum hspmd_schedule schedule; /* schedule of the drafts; set by the caller, initially 1f1b */
+	double alike; /* W of submesh.c, at most 1: how similar the submeshes' layer times are, as fractions of their totals */
 	int submesh_count;
 	struct hspmd_submesh submeshes[HSPMD_SUBMESHES_MAX];
 	double *storage;
-	int size_count;     /* different sizes of what a layer hands on */
-	int *size_of;       /* per layer: which */
-	double *size_bytes; /* of one micro-batch */
-	double *boundaries; /* memory of hspmd_boundary_seconds */
+	int size_count;     /* number of distinct activation sizes */
+	int *size_of;       /* per layer: index into size_bytes */
+	double *size_bytes; /* bytes per micro-batch */
+	double *boundaries; /* cache of hspmd_boundary_seconds */
 	int boundary_classes;
 };
 
-/* Tables for one micro-batch. devices: how many the plan will use, about. NULL and err on failure. */
+/* Make the tables for one micro-batch; the arguments must outlive them. Returns NULL with err on failure. */
 struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes,
                                                       const struct hspmd_runtime_caps *caps, int micro_batch, struct hspmd_error *err);
 void hspmd_submesh_tables_destroy(struct hspmd_submesh_tables *t);
 
-/* Micro-batches a second that no plan of `available` devices of each device class can exceed whose devices wait for one another as all of
- * the cluster would. */
+/* Upper bound on the micro-batches per second of any plan of `available` devices of each device class, if its devices wait for one
+ * another as those of a plan on the whole cluster do. */
 double hspmd_submesh_tables_rate(const struct hspmd_submesh_tables *t, const int *available);
 
-/* Seconds of what a layer hands on (of size number `size`), there and back together, from submesh a's device to b's; in the same node or
- * not; with `queue` pipelines that send from the node at once. INFINITY: no link. */
+/* Seconds to send a layer's activation (of size number `size`) from submesh a's device to submesh b's, and its gradient back; in one node
+ * or not; with `queue` pipelines that send from the node at the same time. Returns INFINITY if there is no link. */
 double hspmd_boundary_seconds(struct hspmd_submesh_tables *t, int a, int b, bool same_node, int queue, int size);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who works how much: each device's passes of all its micro-batches and its update, without what it waits for. */
+/* Busy time of each device: the passes of all its micro-batches and its update, without waiting. */
 #include "controller/solver/cost/costs.h"
-#include "controller/solver/solver.h"
+#include "controller/solver/sim/predict.h"
 
 int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
                          enum hspmd_precision precision, const struct hspmd_plan *plan, double *busy_s, struct hspmd_error *err)
@@ -14,7 +14,7 @@ int hspmd_plan_busy_time(const struct hspmd_cluster *cluster, const struct hspmd
 		for (int k = 0; !rc && k < p->stage_count; k++) {
 			struct hspmd_stage_cost cost;
 			rc = hspmd_costs_stage(c, &p->stages[k], p->micro_batch, &cost, err);
-			at = k % ranks ? at : first; /* each round's stages are on the devices of the first's */
+			at = k % ranks ? at : first; /* the stages of each chunk are on the devices of the first chunk's stages */
 			for (int d = 0; !rc && d < p->stages[k].device_count; d++, at++)
 				busy_s[at] =
 				        (k < ranks ? 0 : busy_s[at]) + p->micro_batches * (cost.forward + cost.backward) + cost.optimizer;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan's step time: every pipeline simulated, transfers slowed by those that share their way, gradients synchronised, weights updated.
+/* A plan's step time: every pipeline simulated, transfers slowed by those that share their network, gradients synchronised, weights
+ * updated.
  *
  *     step = last gradient synchronised + slowest optimizer
- * Clipping by the global norm needs all gradients, so no device updates before the last group is done.
- */
+ * Clipping by the global norm needs all gradients, so no device updates its weights before the last group is synchronised. */
 #include "controller/solver/sim/evaluate.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@
 
 #include "common/alloc.h"
 #include "common/schedule.h"
-#include "controller/solver/solver.h"
+#include "controller/solver/sim/predict.h"
 
 void hspmd_timing_clear(struct hspmd_timing *t)
 {
@@ -21,16 +21,16 @@ void hspmd_timing_clear(struct hspmd_timing *t)
 	*t = (struct hspmd_timing){ 0 };
 }
 
-/* An activation crosses from one stage to the next once, from one device to one. */
-struct way {
-	int stage; /* that sends forward, in the timing's array */
+/* An activation is sent from one stage to the next once, from one device to one device. */
+struct message {
+	int stage; /* index of the sender (forward) in the timing's array */
 	int from_node, to_node, from, to;
 	double bytes;
 };
 
-static int by_way(const void *a, const void *b)
+static int by_nodes(const void *a, const void *b)
 {
-	const struct way *x = a, *y = b;
+	const struct message *x = a, *y = b;
 	if (x->from_node != y->from_node)
 		return x->from_node < y->from_node ? -1 : 1;
 	if (x->to_node != y->to_node)
@@ -38,63 +38,65 @@ static int by_way(const void *a, const void *b)
 	return x->stage < y->stage ? -1 : x->stage > y->stage;
 }
 
-static int collect_ways(const struct hspmd_costs *c, const struct hspmd_plan *p, const struct hspmd_timing *t, struct way *ways)
+static int collect_messages(const struct hspmd_costs *c, const struct hspmd_plan *p, const struct hspmd_timing *t, struct message *messages)
 {
 	int count = 0;
 	for (int i = 0; i < p->pipeline_count; i++) {
 		const struct hspmd_pipeline *pipe = &p->pipelines[i];
 		for (int s = 0; s + 1 < pipe->stage_count; s++) {
 			const struct hspmd_stage *a = &pipe->stages[s], *b = a + 1;
-			ways[count++] = (struct way){ t->first_stage[i] + s,
-				                      c->cluster->devices[a->devices[0]].node,
-				                      c->cluster->devices[b->devices[0]].node,
-				                      a->devices[0],
-				                      b->devices[0],
-				                      c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
+			messages[count++] = (struct message){ t->first_stage[i] + s,
+				                              c->cluster->devices[a->devices[0]].node,
+				                              c->cluster->devices[b->devices[0]].node,
+				                              a->devices[0],
+				                              b->devices[0],
+				                              c->layers[a->layers[1] - 1].output_bytes * pipe->micro_batch };
 		}
 	}
-	qsort(ways, (size_t)count, sizeof *ways, by_way);
+	qsort(messages, (size_t)count, sizeof *messages, by_nodes);
 	return count;
 }
 
-/* Seconds of `senders` messages of `bytes` together on one way, there and back; -1: no link. */
-static int there_and_back(const struct hspmd_costs *c, const struct way *w, int senders, double bytes, double seconds[2],
-                          struct hspmd_error *err)
+/* Seconds of `senders` messages of `bytes` in total over one link, forward and backward. Returns 0, or -1 with err if there is no
+ * link. */
+static int both_directions(const struct hspmd_costs *c, const struct message *w, int senders, double bytes, double seconds[2],
+                           struct hspmd_error *err)
 {
 	seconds[0] = hspmd_costs_transfer(c, w->from, w->to, senders, senders, bytes, err);
 	seconds[1] = seconds[0] < 0 ? -1 : hspmd_costs_transfer(c, w->to, w->from, senders, senders, bytes, err);
 	return seconds[1] < 0 ? -1 : 0;
 }
 
-/* Pipelines work in step with one another, so what they send from one node to others comes to its network at the same time and queues: the
- * one in the middle of n waits for half of them, (own + all) / 2. */
+/* Pipelines run in step, so what they send from one node to others reaches its network at the same time and queues. The message in the
+ * middle of n waits for half of the others: (own + all) / 2. */
 static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err)
 {
-	struct way *ways = hspmd_calloc((size_t)t->stage_total, sizeof *ways);
+	struct message *messages = hspmd_calloc((size_t)t->stage_total, sizeof *messages);
 	double *leaving = hspmd_calloc((size_t)c->cluster->node_count * 2, sizeof *leaving), *returning = leaving + c->cluster->node_count;
 	int rc = -1, count;
-	if (!ways || !leaving) {
+	if (!messages || !leaving) {
 		hspmd_fail_memory(err, "evaluating a plan");
 		goto out;
 	}
-	count = collect_ways(c, p, t, ways);
+	count = collect_messages(c, p, t, messages);
 	for (int i = 0, end; i < count; i = end) {
 		double bytes = 0, seconds[2];
-		for (end = i; end < count && ways[end].from_node == ways[i].from_node && ways[end].to_node == ways[i].to_node; end++)
-			bytes += ways[end].bytes;
-		if (ways[i].from_node == ways[i].to_node)
+		for (end = i;
+		     end < count && messages[end].from_node == messages[i].from_node && messages[end].to_node == messages[i].to_node; end++)
+			bytes += messages[end].bytes;
+		if (messages[i].from_node == messages[i].to_node)
 			continue;
-		if (there_and_back(c, &ways[i], end - i, bytes, seconds, err))
+		if (both_directions(c, &messages[i], end - i, bytes, seconds, err))
 			goto out;
-		leaving[ways[i].from_node] += seconds[0];
-		returning[ways[i].to_node] += seconds[1];
+		leaving[messages[i].from_node] += seconds[0];
+		returning[messages[i].to_node] += seconds[1];
 	}
 	for (int i = 0; i < count; i++) {
-		const struct way *w = &ways[i];
+		const struct message *w = &messages[i];
 		double seconds[2];
 		if (w->from == w->to)
 			continue;
-		if (there_and_back(c, w, 1, w->bytes, seconds, err))
+		if (both_directions(c, w, 1, w->bytes, seconds, err))
 			goto out;
 		if (w->from_node != w->to_node) {
 			seconds[0] = (seconds[0] + leaving[w->from_node]) / 2;
@@ -105,7 +107,7 @@ static int transfers(struct hspmd_costs *c, const struct hspmd_plan *p, struct h
 	}
 	rc = 0;
 out:
-	free(ways);
+	free(messages);
 	free(leaving);
 	return rc;
 }
@@ -176,7 +178,7 @@ static double busy(const struct hspmd_plan *p, const struct hspmd_timing *t, int
 	return sum.cost.forward + sum.cost.backward + sum.send_forward + sum.send_backward;
 }
 
-/* The slowest optimizer, and the busiest devices of the pipeline that ends last. */
+/* Find the slowest optimizer, and the busiest devices of the pipeline that ends last. */
 static void find_slowest(const struct hspmd_plan *p, struct hspmd_timing *t)
 {
 	for (int i = 0; i < p->pipeline_count; i++)
@@ -239,7 +241,7 @@ fail:
 	return -1;
 }
 
-/* The most that is in flight at once on stage `stage` of every chunk, in the order of its entries. */
+/* Most bytes in flight at one time on stage `stage` of every chunk, in the order of its schedule. Returns INFINITY if memory runs out. */
 static double fullest(const struct hspmd_plan *p, int pipeline, int stage, const struct hspmd_memory *chunks)
 {
 	const struct hspmd_pipeline *pipe = &p->pipelines[pipeline];
@@ -315,7 +317,8 @@ static int fill_memory(const struct hspmd_costs *c, struct hspmd_plan *p, struct
 	return 0;
 }
 
-/* Where the step's time goes, seen from the busiest stage of the pipeline that ends last; the parts add up to the step. */
+/* Where the step's time goes, from the point of view of the busiest stage of the pipeline that ends last; the parts add up to the
+ * step. */
 static void fill_times(const struct hspmd_plan *p, const struct hspmd_timing *t, struct hspmd_predicted *out)
 {
 	struct hspmd_stage_timing w = hspmd_timing_all_chunks(p, t, t->worst_pipeline, t->worst_stage);

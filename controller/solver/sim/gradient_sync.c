@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradient synchronisation, layer by layer between whichever stages hold the layer (after AutoHet, arXiv 2512.20953, section 4.3, and
+/* Gradient synchronisation, layer by layer between the stages that hold the layer (after AutoHet, arXiv 2512.20953, section 4.3, and
  * HSPMD, 2504.20490).
  *
- * Layers that lie in the same stage of every pipeline make one group; weights that two layers share make another, of the stages of both.
- * The holders form a ring in the order of their nodes, so that no node's network is crossed more often than it must be; each hop carries 2
- * (n - 1) chunks of 1 / n of the gradients, spread over the holder's devices. A group starts when all its holders have done their last
- * backward pass, so the groups of later stages hide behind the drain of the pipeline. What leaves a node leaves through one network: groups
- * queue for it in the order they start. Under ZeRO-1 the second half of the way carries updated weights instead of gradients, after the
- * update.
+ * Layers that are in the same stage of every pipeline form one group; weights that two layers share form another, of the stages of both.
+ * The holders form a ring in the order of their nodes, so that no node's network is crossed more often than necessary; each hop carries 2
+ * (n - 1) chunks of 1 / n of the gradients, divided over the holder's devices. A group starts when all its holders have finished their
+ * last backward pass, so the groups of later stages overlap with the drain of the pipeline. All messages that leave a node use one
+ * network: groups queue for it in the order in which they start. Under ZeRO-1 the second half of the ring carries updated weights instead
+ * of gradients, after the update.
  *
- * hspmd's programs for CPUs (that train what there is a model of) send a layer's gradients when its last backward pass is done, beside
- * those of the layers before it (runtime/program/gradient_sync.c). The way hides behind these, the copies and sums that the cores make
- * themselves do not. The gradients of n layers, all of them t seconds on their way, of which the cores are busy for c, the uppermost
- * layer's complete at f and the lowest's, but for c, at l, are there at max(f + t, l + c (n - 1) / n + t / n) for layers that are alike:
- * either the way is busy without a break from the first on, or it waits for the last. Otherwise all go together, n = 1.
- */
+ * hspmd's programs for CPUs (which train what there is a model of) send a layer's gradients when its last backward pass is finished,
+ * concurrently with the passes of the layers before it (runtime/program/gradient_sync.c). The transfer overlaps with these passes; the
+ * copies and sums that the cores make themselves do not. For the gradients of n equal layers, with all transfers taking t seconds, of
+ * which the cores are busy for c, the last layer's gradients complete at f, and the first layer's, without c, at l, all are synchronised
+ * at max(f + t, l + c (n - 1) / n + t / n): either the network is busy without a break from the first gradients on, or it waits for the
+ * last ones. Otherwise all are sent together, n = 1. */
 #include "controller/solver/sim/evaluate.h"
 
 #include <math.h>
@@ -25,23 +25,23 @@
 #include "controller/solver/cost/cost_constants.h"
 
 struct holder {
-	int stage; /* in the timing's array */
+	int stage; /* index in the timing's array */
 	const struct hspmd_stage *s;
 };
 
 struct group {
-	double first, start; /* the first gradients of it are complete everywhere; all are */
+	double first, start; /* when the first of its gradients are complete everywhere; when all are */
 	double params;
-	int count, layers; /* holders; layers that go one after another, 1: all together */
+	int count, layers; /* number of holders; number of layers whose gradients are sent one after another, 1: all together */
 	struct holder *holders;
 };
 
-/* What one group puts on the way from one node to another. */
+/* What one group sends from one node to another. */
 struct flow {
 	int from_node, to_node;
-	int from, to; /* a device on each side */
+	int from, to; /* one device on each side */
 	int senders, receivers;
-	double bytes; /* of one ring step, all senders together */
+	double bytes; /* of one ring step, for all senders together */
 };
 
 struct sync {
@@ -50,11 +50,11 @@ struct sync {
 	struct hspmd_timing *t;
 	struct group *groups;
 	int count;
-	struct holder *holders; /* storage of all groups */
+	struct holder *holders; /* array that all groups' holders are part of */
 	size_t used;
 	struct flow *flows;
-	double *net_free; /* when a node's way out is free */
-	int *stage_of;    /* each pipeline's stage of the layer at hand */
+	double *net_free; /* per node: when its network is free */
+	int *stage_of;    /* per pipeline: the stage of the current layer */
 };
 
 static int by_node(const void *a, const void *b)
@@ -78,7 +78,8 @@ static int by_nodes(const void *a, const void *b)
 	return x->to_node < y->to_node ? -1 : x->to_node > y->to_node;
 }
 
-/* One ring's hops. Those between the same two nodes share their way and are joined; hops inside a node have ways of their own. Count. */
+/* The hops of one ring. Hops between the same two nodes share a link and are merged; hops inside a node have links of their own. Returns
+ * their number. */
 static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct flow *flows)
 {
 	int n = g->count;
@@ -106,7 +107,7 @@ static int ring_flows(const struct hspmd_costs *c, const struct group *g, struct
 	return kept + 1;
 }
 
-/* Seconds of one step of a flow. -1: no link. */
+/* Seconds of one ring step of a flow. Returns -1 with err if there is no link. */
 static double flow_seconds(const struct sync *y, const struct flow *f, double bytes, struct hspmd_error *err)
 {
 	double s = hspmd_costs_transfer(y->c, f->from, f->to, f->senders, f->receivers, bytes, err);
@@ -116,7 +117,7 @@ static double flow_seconds(const struct sync *y, const struct flow *f, double by
 	return s;
 }
 
-/* Seconds for which the cores of a sender are busy with one step of a flow. */
+/* Seconds for which the cores of a sender are busy in one ring step of a flow. */
 static double own_work(const struct hspmd_costs *c, const struct flow *f, double element_bytes)
 {
 	double rate = c->cluster->types[c->cluster->devices[f->from].type].gbytes_per_s * 1e9 * HSPMD_SUSTAINED_MEMORY;
@@ -154,7 +155,7 @@ static bool goes_beside(const struct hspmd_costs *c, const struct hspmd_stage *s
 	return c->model && c->cluster->types[c->cluster->devices[s->devices[0]].type].kind == HSPMD_DEVICE_CPU;
 }
 
-/* Seconds of a stage's last backward pass that are left when that of `layer` is done. */
+/* Seconds of a stage's last backward pass that are left when that of `layer` is finished. */
 static double left_behind(const struct sync *y, int pipeline, int stage, int layer)
 {
 	const struct hspmd_pipeline *pipe = &y->p->pipelines[pipeline];
@@ -171,7 +172,7 @@ static double left_behind(const struct sync *y, int pipeline, int stage, int lay
 	return part * (y->p->schedule == HSPMD_SCHEDULE_ZB_H1 ? hspmd_sim_weight_grads(cost->forward, cost->backward) : cost->backward);
 }
 
-/* A holder of the group's layers, [first, end). */
+/* Add a holder of the group's layers, [first, end). */
 static void add_holder(struct sync *y, struct group *g, int pipeline, int stage, int first, int end)
 {
 	const struct hspmd_stage *s = &y->p->pipelines[pipeline].stages[stage];
@@ -181,7 +182,7 @@ static void add_holder(struct sync *y, struct group *g, int pipeline, int stage,
 	g->holders[g->count++] = (struct holder){ index, s };
 	g->start = fmax(g->start, beside ? done - left_behind(y, pipeline, stage, first) : done);
 	g->first = fmax(g->first, beside ? done - left_behind(y, pipeline, stage, end - 1) : done);
-	g->layers = beside && g->layers != 1 ? end - first : 1; /* 0 at first */
+	g->layers = beside && g->layers != 1 ? end - first : 1; /* 0 initially */
 	y->used++;
 }
 
@@ -193,7 +194,7 @@ static int stage_with(const struct hspmd_pipeline *pipe, int layer)
 	return s;
 }
 
-/* The group of the weights that layer l borrows from its twin: nothing to do where one stage has both. */
+/* The group of the weights that layer l shares with the layer it is tied to. There is nothing to send if one stage has both. */
 static void collect_tied(struct sync *y, int l)
 {
 	struct group *g = &y->groups[y->count++];

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stage does, and in which order, is fixed by the schedule, so a step is a longest path: an operation starts when its stage is free
- * and what it needs has come.
+/* The schedule fixes what a stage does and in which order, so a step is a longest path: an operation starts when its stage is free and
+ * its input has arrived.
  *
- * Time is cut into rounds. In round i stage s of S runs the forward pass of micro-batch i + w(s) and then the backward pass of micro-batch
- * i, as far as there are such; 1F1B has w(s) = S - 1 - s, GPipe m more. What a stage has made it exchanges with its neighbour before it
- * goes on: neighbours meet once a round, after the forward pass of the one in front and the backward pass of the one behind; the gradient
- * goes one way, then the activation the other. A transfer needs both sides and holds both while it lasts, as sends and receives in one
- * stream of instructions do; so transfers are part of each stage's cycle, not only of the first micro-batch's way.
+ * Time is divided into rounds. In round i stage s of S runs the forward pass of micro-batch i + w(s) and then the backward pass of
+ * micro-batch i, if these micro-batches exist; 1F1B has w(s) = S - 1 - s, GPipe m more. A stage exchanges its results with its neighbour
+ * before it continues: neighbours exchange once per round, after the forward pass of the earlier stage and the backward pass of the later
+ * one; first the gradient is sent, then the activation. A transfer needs both sides and occupies both as long as it lasts, like sends and
+ * receives in one stream of instructions; so transfers are part of every period of a stage, not only of the first micro-batch's path.
  *
  *     forward done  f(s, i) = l(s, i) + F(s)
- *     met           l(s, i + 1) = max(b(s, i), f(s - 1, i)) + gradient(s) + activation(s - 1)
+ *     exchanged     l(s, i + 1) = max(b(s, i), f(s - 1, i)) + gradient(s) + activation(s - 1)
  *     backward done b(s, i) = l(s + 1, i + 1) + B(s);   for the last stage f(s, i) + B(s)
- * so that a round takes O(S), from the last stage to the first. ZB-H1 is 1F1B in which B(s) lacks the gradients of weights; stage s
- * computes those of micro-batch i - s while it waits for its neighbours in round i, and what is left of them at the end.
- */
+ * so a round takes O(S), from the last stage to the first. ZB-H1 is 1F1B in which B(s) lacks the weight gradients; stage s computes those
+ * of micro-batch i - s while it waits for its neighbours in round i, and those that are left at the end. */
 #include "controller/solver/sim/simulate.h"
 
 #include <stdlib.h>
@@ -24,8 +23,8 @@
 
 struct run {
 	const struct hspmd_sim_stage *stages;
-	bool split_backward;             /* gradients of weights are */
-	int count, micro_batches, ahead; /* ahead: rounds between the last stage's first forward pass and first backward pass */
+	bool split_backward;             /* weight gradients are computed separately */
+	int count, micro_batches, ahead; /* ahead: additional rounds between the last stage's first forward pass and first backward pass */
 	double *exchanged, *forward_done;
 	struct hspmd_pipeline_sim *result;
 	int ops;
@@ -58,7 +57,7 @@ static void note(struct run *r, enum hspmd_sim_kind kind, int stage, int micro_b
 		r->result->ops[r->ops++] = (struct hspmd_sim_op){ kind, stage, micro_batch, start, end };
 }
 
-/* The micro-batch whose forward pass stage s runs in round i; none when out of range. */
+/* The micro-batch whose forward pass stage s runs in round i; none if out of range. */
 static int forward_of(const struct run *r, int s, int i)
 {
 	return i + r->count - 1 - s + r->ahead;
@@ -69,7 +68,8 @@ static bool there_is(const struct run *r, int micro_batch)
 	return micro_batch >= 0 && micro_batch < r->micro_batches;
 }
 
-/* Stage s, having done its backward pass of round i at `free`, meets the stage in front of it. When the latter can go on. */
+/* Stage s, which has finished its backward pass of round i at `free`, exchanges with the stage before it. Returns when the latter can
+ * continue. */
 static double exchange(struct run *r, int s, int i, double free)
 {
 	int next = forward_of(r, s, i + 1);
@@ -90,7 +90,7 @@ static double exchange(struct run *r, int s, int i, double free)
 	return r->exchanged[s] = at;
 }
 
-/* Stage s in round i has time for gradients of weights from `start` on. When it has done those that are due. */
+/* Stage s in round i is free to compute weight gradients from `start` on. Returns when it has computed those that are due. */
 static double run_weight_grads(struct run *r, int s, int i, double start)
 {
 	int left = i - s < 0 ? 0 : i - s, due = i == r->micro_batches - 1 ? r->micro_batches : i - s + 1;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Interleaved 1F1B (Megatron-LM, arXiv 2104.04473, section 2.2), event by event: every pipeline rank runs its entries in the order of
- * common/schedule.h, each as soon as the rank is free and what the entry needs has come. With full groups of micro-batches, equal chunks
- * and no transfers this is the paper's chunks m (f + b) + (ranks - 1) (f + b)        f, b: of one chunk
+ * common/schedule.h, each as soon as the rank is free and the entry's input has arrived. With full groups of micro-batches, equal chunks
+ * and no transfers the step is the paper's
+ *     chunks m (f + b) + (ranks - 1) (f + b)        f, b: of one chunk
  *
- * A transfer holds the rank that sends for as long as it lasts, and the rank that takes it in as well, from when both could; unlike with
- * one chunk a device nobody waits for the other side to be ready, since here two ranks may want to send to one another at the same
- * time. */
+ * A transfer occupies the sending rank as long as it lasts, and also the receiving rank, from when both are free. Unlike with one chunk
+ * per device, no rank waits for the other side to be ready, because here two ranks may want to send to each other at the same time. */
 #include "controller/solver/sim/simulate.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct schedule_run {
 	struct hspmd_schedule_entry *entries; /* per rank */
 	int *next;                            /* per rank: its next entry */
 	double *free;                         /* per rank */
-	double *sent[2]; /* per stage and micro-batch: when its result began to be sent on, forward and backward; < 0: not yet */
+	double *sent[2]; /* per stage and micro-batch: when sending its result began, forward and backward; < 0: not yet */
 	struct hspmd_pipeline_sim *result;
 	int ops;
 };
@@ -37,13 +37,13 @@ static double seconds_of_transfer(const struct schedule_run *t, int from, bool b
 	return backward ? t->stages[from].send_backward : t->stages[from].send_forward;
 }
 
-/* False: what the rank's next entry needs has not been sent yet. */
+/* Run the rank's next entry. Returns false if its input has not been sent yet. */
 static bool run_entry(struct schedule_run *t, int rank)
 {
 	int per_rank = 2 * t->micro_batches * (t->count / t->ranks);
 	const struct hspmd_schedule_entry *entry = &t->entries[(size_t)rank * (size_t)per_rank + (size_t)t->next[rank]];
-	int stage = rank + entry->chunk * t->ranks, m = entry->micro_batch, way = entry->backward ? -1 : 1, from = stage - way,
-	    to = stage + way;
+	int stage = rank + entry->chunk * t->ranks, m = entry->micro_batch, direction = entry->backward ? -1 : 1, from = stage - direction,
+	    to = stage + direction;
 	double start = t->free[rank];
 	if (from >= 0 && from < t->count) {
 		double sent = t->sent[entry->backward][(size_t)from * (size_t)t->micro_batches + (size_t)m];

@@ -63,7 +63,7 @@ static int64_t lay_out(const struct attention *a, real *base, struct scratch *s)
 	return used;
 }
 
-/* Turn scores into exponentials against the running maximum, and bring sums and output up to the new maximum. */
+/* Turns scores into exponentials against the running maximum, and scales sums and output to the new maximum. */
 static void soften(int64_t keys, int64_t d, const struct scratch *s, vec most[NV], vec sum[NV])
 {
 	vec now[NV];
@@ -85,7 +85,7 @@ static void soften(int64_t keys, int64_t d, const struct scratch *s, vec most[NV
 	}
 }
 
-/* What queries saw of other keys before, and what they see of these: softmax over both. o is scaled, and what is added to it too. */
+/* Merges the queries' results over earlier keys with those over these keys: softmax over both. Scales both to a common maximum and sum. */
 static void merge_output(const struct attention *a, real *o, real *lse, int64_t count, const real *new_lse, real *new_output)
 {
 	int64_t width = a->heads * a->head_dim;
@@ -146,7 +146,8 @@ static void attend_block(const struct attention *a, int64_t batch, int64_t head,
 	write_output(a, batch, head, q0, s, most, sum);
 }
 
-/* One part of the queries of one kv head of one sample. Keys and values are packed by each part: little beside what it saves later. */
+/* One part of the queries of one kv head of one sample. Every part packs the keys and values for itself: little work compared with what it
+ * saves later. */
 static void attend(void *context, int64_t item, int thread)
 {
 	const struct attention *a = context;
@@ -172,7 +173,7 @@ static void attention(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *arg
 	a.parts = pairs && pairs < wanted ? (wanted + pairs - 1) / pairs : 1;
 	a.parts = a.parts < blocks || !blocks ? a.parts : blocks;
 	a.scratch = lay_out(&a, NULL, &none);
-	double seen = (double)(a.group * a.queries * a.keys) / (double)(2 * a.parts), packed = (double)(2 * a.keys * a.head_dim);
+	double seen = (double)(a.group * a.queries * a.keys) / (double)a.parts, packed = (double)(2 * a.keys * a.head_dim);
 	hspmd_thread_pool_for(cpu->pool, pairs * a.parts, seen * (2 * (double)a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, attend,
 	                      &a);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What attention's forward and backward share: where heads lie, which positions see which, and products with small panels.
+/* Shared by attention's forward and backward: the addresses of heads, the visible positions, and products with small panels.
  *
- * Queries lie along vectors: a block of QUERIES queries is a panel of the "right" operand, and scores are [key][query], so that softmax
+ * Queries are along vectors: a block of QUERIES queries is a panel of the "right" operand, and scores are [key][query], so that softmax
  * needs no sums across lanes (blocks of keys with a running maximum: Dao et al., "FlashAttention", arXiv 2205.14135). T x T is never
- * stored. */
+ * stored.
+ */
 #ifndef HSPMD_CPU_ATTENTION_H
 #define HSPMD_CPU_ATTENTION_H
 
@@ -11,7 +12,7 @@
 #include "runtime/device/cpu/microkernel.h"
 
 #define QUERIES NR
-#define KEYS 96 /* keys of a block of scores: a multiple of MR */
+#define KEYS 96 /* keys per block of scores: a multiple of MR */
 #define MASKED ((real)-1e30)
 
 /* The rows (positions) of one tensor's heads: element d of head h at position t of sample b is data[b * batch + t * row + h * head_dim +
@@ -27,7 +28,7 @@ struct attention {
 	int64_t queries, keys;          /* local positions */
 	int64_t query_start, key_start; /* global position of the first */
 	int64_t heads, kv_heads;        /* local */
-	int64_t first_head, first_kv;   /* global numbers of the first local ones */
+	int64_t first_head, first_kv;   /* global numbers of the first local heads */
 	int64_t group;                  /* query heads that share a kv head */
 	int64_t window;                 /* 0: none */
 	real scale;
@@ -35,11 +36,11 @@ struct attention {
 	int64_t segment_length, segment_start;
 	struct head_rows q, k, v;
 	int64_t parts;   /* items that share the queries of one kv head */
-	int64_t scratch; /* elements of workspace a thread */
+	int64_t scratch; /* elements of workspace per thread */
 };
 
-/* in[first..] are q, k, v or qkv; segments are in[segments] when given. `rows`: o or its gradient, whose positions are the queries that are
- * worked on (qkv may hold more). */
+/* in[first..] are q, k, v or qkv; segments are in[segments] if present. `rows`: o or its gradient, whose positions are the queries to
+ * compute (qkv may hold more). */
 void LOCAL(attention_setup)(struct attention *a, const struct hspmd_kernel_args *args, int first, int segments,
                             const struct hspmd_view *rows);
 int64_t LOCAL(attention_inputs)(const struct hspmd_kernel_args *args, int first); /* 1 (packed) or 3 */
@@ -62,7 +63,7 @@ static inline void keys_seen(const struct attention *a, int64_t q0, int64_t q1, 
 	*end = *end > *first ? *end : *first;
 }
 
-/* Set scores[key][query] of what may not be seen to MASKED, for keys [k0, k1) and QUERIES queries from q0. */
+/* Sets scores[key][query] to MASKED if the query may not see the key, for keys [k0, k1) and QUERIES queries from q0. */
 static inline void mask_scores(const struct attention *a, int64_t batch, int64_t q0, int64_t k0, int64_t k1, real *scores)
 {
 	int64_t shift = a->query_start - a->key_start;

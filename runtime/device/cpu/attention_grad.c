@@ -2,7 +2,7 @@
 #include "runtime/device/cpu/attention.h"
 
 /* Workspace of one thread. For one kv head: keys and values packed for scores (panels of keys), keys packed for dq (panels of head_dim),
- * and sums of dk and dv. For one block of queries: q and do as right operands both ways round, scores and their gradient, also as left
+ * and sums of dk and dv. For one block of queries: q and do as right operands in both orientations, scores and their gradient, also as left
  * operands. */
 struct scratch {
 	real *keys, *values, *keys_across;
@@ -44,7 +44,7 @@ static void pack_query_rows(const struct attention *a, real *to, const real *fro
 	}
 }
 
-/* p = exp(scores - lse), ds = p (dp - delta) scale, where ds holds dp; for `keys` rows. Rows up to a multiple of MR are cleared. */
+/* p = exp(scores - lse), ds = p (dp - delta) scale, where ds holds dp on entry; for `keys` rows. Clears the rows up to a multiple of MR. */
 static void differentiate_scores(const struct attention *a, int64_t keys, const struct scratch *s, const real *lse, const real *delta)
 {
 	for (int j = 0; j < QUERIES; j += LANES) {
@@ -67,7 +67,7 @@ static void add_to_keys(const struct attention *a, real *to, int64_t k0, int64_t
 		multiply_panels(keys, QUERIES, left, QUERIES * MR, right + c * QUERIES, to + k0 * wide + c, wide, true);
 }
 
-/* lse and delta = sum of do * o of the block's queries; of what is beyond the last, such that p is 0. */
+/* lse and delta = sum of do * o for the block's queries; beyond the last query, values that make p 0. */
 static void query_terms(const struct attention *a, int64_t batch, int64_t head, int64_t q0, int64_t count, int out, real *lse, real *delta)
 {
 	int64_t d = a->head_dim, width = a->heads * d, at = (batch * a->queries + q0) * width + head * d;
@@ -102,7 +102,7 @@ static void write_dq(const struct grads *g, int64_t batch, int64_t head, int64_t
 			dq[j * g->dq.row + d] += s->dq[d * QUERIES + j];
 }
 
-/* Rows of dqkv for queries that others work on. */
+/* Clears rows of dqkv for queries that are not computed here. */
 static void clear_other_rows(const struct grads *g, int64_t batch, int64_t head)
 {
 	int64_t rows = g->dq.batch / g->dq.row;
@@ -156,7 +156,7 @@ static void write_keys(const struct attention *a, const struct head_rows *to, bo
 	}
 }
 
-/* All queries that read one kv head of one sample: dk and dv are summed here alone, in one order. */
+/* All queries that read one kv head of one sample: dk and dv are summed only here, in a fixed order. */
 static void kv_head_grad(void *context, int64_t item, int thread)
 {
 	const struct grads *g = context;
@@ -207,7 +207,7 @@ static void attention_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args
 {
 	struct grads g;
 	setup(&g, args);
-	double seen = (double)(g.a.group * g.a.queries * g.a.keys) / 2, packed = (double)(5 * g.a.keys * g.a.head_dim);
+	double seen = (double)(g.a.group * g.a.queries * g.a.keys), packed = (double)(5 * g.a.keys * g.a.head_dim);
 	hspmd_thread_pool_for(cpu->pool, g.a.batches * g.a.kv_heads,
 	                      seen * (5 * (double)g.a.head_dim * PRODUCT_NS + VEXP_NS) + packed * MOVE_NS, kv_head_grad, &g);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between buffers: of boxes, and to another floating type. */
+/* Copies between buffers: of boxes, and with conversion to another floating type. */
 #include <string.h>
 
 #include "common/half.h"
@@ -96,7 +96,7 @@ static int64_t offset_of(const struct hspmd_box *box, const int64_t *at)
 	return o;
 }
 
-/* By rows of the last dimension: what is added is as a rule wide there. */
+/* By rows of the last dimension, which is usually long in boxes that are added. */
 static void add_box(const struct box_addition *add, const struct hspmd_box *part)
 {
 	int64_t at[HSPMD_MAX_RANK], row = part->rank ? part->hi[part->rank - 1] - part->lo[part->rank - 1] : 1;

@@ -45,7 +45,7 @@ static int cpu_open(struct hspmd_device **dev, int index, int threads, struct hs
 	return 0;
 }
 
-/* Large memory comes in large pages where the system has them: fewer faults, fewer misses of the address cache. */
+/* Large allocations use large pages if the system has them: fewer page faults and TLB misses. */
 #define LARGE_PAGE ((size_t)2 << 20)
 
 static void *cpu_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_error *err)
@@ -93,7 +93,7 @@ static int cpu_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 	return 0;
 }
 
-/* The type a call computes in: that of its first floating input, else of its first output (random numbers, constants). */
+/* The type in which a call computes: that of its first floating input, else of its first output (random numbers, constants). */
 static enum hspmd_dtype compute_type(const struct hspmd_kernel_args *args)
 {
 	for (int i = 0; i < args->input_count; i++)
@@ -105,7 +105,7 @@ static enum hspmd_dtype compute_type(const struct hspmd_kernel_args *args)
 static const struct hspmd_cpu_kernel *find_kernel(const struct hspmd_cpu *cpu, enum hspmd_opcode op, const struct hspmd_kernel_args *args)
 {
 	enum hspmd_dtype type = compute_type(args);
-	if (op == HSPMD_OP_CAST) /* reads and writes any two types, so that one table has it */
+	if (op == HSPMD_OP_CAST) /* reads and writes any two types, so it is in one table only */
 		return cpu->f32[op];
 	return type == HSPMD_F32 ? cpu->f32[op] : type == HSPMD_F64 ? cpu->f64[op] : NULL;
 }

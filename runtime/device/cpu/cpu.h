@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU device: kernels for F32 and F64, each compiled for several instruction sets and chosen when the device is opened
- * (environment HSPMD_CPU_ISA = "generic", "avx2", "avx512" asks for a lesser one). Every kernel gives the same bits for any number of
- * threads. Buffers are host memory. */
+/* The CPU device: kernels for F32 and F64, each compiled for several instruction sets and chosen when the device is opened (environment
+ * HSPMD_CPU_ISA = "generic", "avx2", "avx512" selects a lesser one). Every kernel gives the same bits for any number of threads. Buffers
+ * are host memory. */
 #ifndef HSPMD_CPU_CPU_H
 #define HSPMD_CPU_CPU_H
 
@@ -21,7 +21,7 @@ struct hspmd_cpu_kernel {
 	size_t (*workspace)(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args); /* NULL: needs none */
 };
 
-/* The fastest tables that this machine can run, and the name of their instruction set. NULL and err when HSPMD_CPU_ISA names one that is
+/* The fastest tables that this machine can run, and the name of their instruction set. NULL and err if HSPMD_CPU_ISA names one that is
  * unknown or that the machine lacks. */
 const char *hspmd_cpu_choose(const struct hspmd_cpu_kernel *const **f32, const struct hspmd_cpu_kernel *const **f64,
                              struct hspmd_error *err);

@@ -37,7 +37,8 @@ static void embed(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 	                      (void *)args);
 }
 
-/* Columns [first, end) of the table's gradient: shared out by columns, so that a row that many tokens hit is summed in their order. */
+/* Columns [first, end) of the table's gradient: divided by columns, so that the contributions to a row are summed in the order of the
+ * tokens. */
 #define COLUMNS_PER_ITEM 64
 
 static void embed_grad_columns(void *context, int64_t item, int thread)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The local experts of a mixture, one after another: the tokens that chose it are gathered, go through its two layers, and are added where
- * they came from. An expert sees its tokens in their order and a token its experts in theirs, so that sums have one order. */
+/* The local experts of a mixture, one after another: the tokens that chose an expert are gathered, go through its two layers, and are added
+ * to their rows. An expert sees its tokens in order and a token its experts in order, so that sums have one order. */
 #include "runtime/device/cpu/kernel.h"
 
 #define ROWS_PER_ITEM 16
 
-/* One call, and within it one expert's tokens. */
+/* One call, and in it one expert's tokens. */
 struct experts {
 	const struct hspmd_kernel_args *args;
 	struct hspmd_thread_pool *pool;
@@ -16,9 +16,9 @@ struct experts {
 	real *dweights; /* NULL: not wanted */
 	real *to;       /* y or dx */
 	void *workspace;
-	/* the expert's */
+	/* of the current expert */
 	int64_t count;
-	int32_t *token, *slot; /* which token, and which of its choices */
+	int32_t *token, *slot; /* number of the token, and of the choice among the token's choices */
 	real *rows, *rows_dy;  /* [count][width]: x, and dy */
 	real *gate, *up, *act; /* [count][inner] */
 	real *result;          /* [count][width] */
@@ -104,8 +104,9 @@ static void scatter(void *context, int64_t item, int thread)
 	}
 }
 
-/* `act` holds act; `result`'s space is not yet used and holds dy * down, the gradient of act but for the token's weight. Gives that of the
- * weight, and turns gate and up into their gradients, act into what ddown needs: weight * act. */
+/* On entry `gate` and `up` hold the first layer, `act` holds act, and `result`, not used yet, holds dy * down, the gradient of act but for
+ * the token's weight. Writes the gradient of the weight, replaces gate and up by their gradients, and act by what ddown needs: weight *
+ * act. */
 static void differentiate(void *context, int64_t item, int thread)
 {
 	const struct experts *e = context;
@@ -128,14 +129,14 @@ static void differentiate(void *context, int64_t item, int thread)
 	}
 }
 
-/* C[m,n] (+)= A[m,k] B[k,n] with the strides of `a` and `b`. */
+/* C[m,n] (+)= A[m,k] B[k,n], with the strides of `a` and `b`. */
 static void multiply(const struct experts *e, int64_t m, int64_t n, int64_t k, struct matrix a, struct matrix b, real *c, bool accumulate)
 {
 	struct gemm p = { .m = m, .n = n, .k = k, .a = a, .b = b, .c = c, .ldc = n, .accumulate = accumulate };
 	LOCAL(gemm)(e->pool, &p, e->workspace);
 }
 
-/* gate and up of the gathered rows, and act of them. */
+/* gate and up of the gathered rows, and their act. */
 static void first_layer(struct experts *e, const real *gate, const real *up)
 {
 	struct matrix rows = { e->rows, e->width, 1 };
@@ -145,7 +146,7 @@ static void first_layer(struct experts *e, const real *gate, const real *up)
 	hspmd_thread_pool_for(e->pool, items_of(e->count), rows_ns(e->inner, 2 * VEXP_NS), activate, e);
 }
 
-/* Places in the workspace for every token choosing one expert; returns the bytes used. first: number of the first input, x. */
+/* Lays out the workspace for all tokens choosing one expert; returns the bytes used. first: number of the first input, x. */
 static size_t lay_out(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, struct experts *e, int first, bool backward)
 {
 	const struct hspmd_view *x = &args->in[first], *gate = &args->in[first + 3];
@@ -200,7 +201,7 @@ static size_t experts_workspace(const struct hspmd_cpu *cpu, const struct hspmd_
 	return lay_out(cpu, args, &e, 0, false);
 }
 
-/* Gradient of one expert's matrix, or nothing where it is not wanted: left^T right over the expert's tokens. */
+/* Gradient of one expert's matrix, unless it is not wanted: left^T right over the expert's tokens. */
 static void matrix_grad(const struct experts *e, const struct hspmd_view *out, int64_t at, int64_t m, int64_t n, const real *left,
                         const real *right)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What makes tensors from nothing: random numbers and constants. */
+/* Operators without inputs: random numbers and constants. */
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/random.h"
 
@@ -19,7 +19,7 @@ static void normal_item(void *context, int64_t item, int thread)
 	struct hspmd_index_map map = hspmd_index_map_of(x);
 	int64_t count = element_count(x), end = (item + 1) * ELEMENTS_PER_ITEM;
 	double four[4];
-	int64_t index = 0, run = 0, block = -1; /* whose numbers `four` holds */
+	int64_t index = 0, run = 0, block = -1; /* the block whose numbers `four` holds */
 	for (int64_t i = item * ELEMENTS_PER_ITEM; i < (end < count ? end : count); i++, index++, run--) {
 		if (!run)
 			index = hspmd_index_at(&map, i, &run);
@@ -33,7 +33,7 @@ static void normal_item(void *context, int64_t item, int thread)
 
 static void normal(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, items_of(&args->out[0]), ELEMENTS_PER_ITEM * LIBM_NS, normal_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->out[0]), ELEMENTS_PER_ITEM * 2 * LIBM_NS, normal_item, (void *)args);
 }
 
 static void fill_item(void *context, int64_t item, int thread)

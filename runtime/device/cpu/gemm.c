@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix product (the blocking of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Both operands are
- * packed into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. A block of
- * B is packed by all threads together and shared; then threads take blocks of C. An element of C is always summed in the same order, so its
- * bits depend neither on the threads nor on how rows and columns are shared among devices. */
+ * packed into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. All threads
+ * together pack a block of B, which they share; then each thread takes blocks of C. An element of C is always summed in the same order, so
+ * its bits depend neither on the threads nor on how rows and columns are divided among devices. */
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/microkernel.h"
 
 /* Depth of a block, rows of a block of A, columns of a block of B: a block of A and a panel of B stay in the second-level cache (a megabyte
- * or more where there is AVX-512, else a quarter may be all), the block of B in the last-level cache that the threads share. */
+ * or more on machines with AVX-512, else possibly only a quarter), the block of B in the last-level cache that the threads share. */
 #ifdef __AVX512F__
 #define KC_MAX 768
 #else
@@ -23,7 +23,7 @@ struct blocks {
 	int64_t n0, n1;     /* columns of this block of B */
 	int64_t row_items, column_items;
 	real *b_panels;
-	real *a_panels; /* one block for every thread */
+	real *a_panels; /* one block per thread */
 };
 
 static int64_t round_up(int64_t n, int64_t unit)
@@ -44,7 +44,7 @@ static int64_t block_columns(int64_t n)
 	return blocks ? round_up((n + blocks - 1) / blocks, NR) : 0;
 }
 
-/* Grows with n and k, so that what is enough for some sizes is enough for all smaller ones. */
+/* Grows with n and k, so that enough for some sizes is enough for all smaller ones. */
 size_t LOCAL(gemm_workspace)(int threads, int64_t n, int64_t k)
 {
 	int64_t columns = round_up(n < NC_MAX ? n : NC_MAX, NR);
@@ -84,7 +84,7 @@ static void tile(const struct blocks *b, const real *a, const real *bp, int64_t 
 		memcpy(c + i * p->ldc, whole + i * NR, (size_t)columns * sizeof *c);
 }
 
-/* Panels of `rows` rows. A matrix that is stored by columns is read column by column, so that memory is read in order. */
+/* Panels of `rows` rows. A matrix stored by columns is read column by column, so that memory is read in order. */
 static void pack_a_block(real *restrict to, const real *restrict from, const struct matrix *m, int64_t depth, int64_t rows)
 {
 	int64_t whole = m->rows == 1 ? rows / MR * MR : 0;
@@ -118,8 +118,8 @@ static void compute_block(void *context, int64_t item, int thread)
 	}
 }
 
-/* Share out the blocks of C so that all threads have as much to do, which no result depends on: a multiple of their number in rows or,
- * where rows are few, columns as well. */
+/* Divides C into blocks so that all threads have equal work, which no result depends on: a multiple of the number of threads in rows or, if
+ * there are few rows, also in columns. */
 static void share_out(struct blocks *b, int threads)
 {
 	int64_t m = b->p->m, blocks = round_up((m + MC - 1) / MC, threads);

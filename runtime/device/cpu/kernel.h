@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel files share. Each is compiled once for every (floating type, instruction set): REAL_BITS is 32 or 64, ISA names the
- * instruction set that the compiler's flags allow, and LOCAL() makes names of external linkage distinct. Vectors are GCC's; VECTOR_BYTES
- * fits the instruction set. */
+/* Shared by the kernel files. Each is compiled once per (floating type, instruction set): REAL_BITS is 32 or 64, ISA names the instruction
+ * set that the compiler's flags allow, and LOCAL() makes names of external linkage distinct. Vectors are GCC's; VECTOR_BYTES fits the
+ * instruction set. */
 #ifndef HSPMD_CPU_KERNEL_H
 #define HSPMD_CPU_KERNEL_H
 
@@ -135,7 +135,7 @@ static inline vec vsigmoid(vec x)
 	return splat(1) / (splat(1) + vexp(-x));
 }
 
-/* Rows of the last dimension that a view holds, and the length of that dimension. */
+/* Number of rows of the last dimension in a view, and the length of that dimension. */
 static inline int64_t row_length(const struct hspmd_view *v)
 {
 	return v->rank ? v->shape[v->rank - 1] : 1;
@@ -154,22 +154,22 @@ static inline int64_t element_count(const struct hspmd_view *v)
 	return row_count(v) * row_length(v);
 }
 
-/* About how many nanoseconds an element takes on one thread, for hspmd_thread_pool_for; measured with AVX2. */
+/* Approximate nanoseconds per element on one thread, for hspmd_thread_pool_for. Measured with AVX2 on data in the caches, which calls that
+ * are about worth a second thread have: right to a factor of two; data from memory take several times as long. */
 #define WORD_NS (REAL_BITS / 32.0)
 #define MOVE_NS (0.25 * WORD_NS)    /* read, used in a few instructions and written */
-#define VEXP_NS (1.0 * WORD_NS)     /* vexp and what goes with it */
+#define VEXP_NS (1.0 * WORD_NS)     /* vexp and the arithmetic around it */
 #define LIBM_NS 15.0                /* a call of libm's exp, sin, pow... */
 #define PRODUCT_NS (0.04 * WORD_NS) /* one multiplication and addition of a matrix product */
 
-/* Cut `count` things into at most `parts` items of near-equal size that do not depend on the number of threads: part i is [*first,
- * *end). */
+/* Cuts `count` elements into at most `parts` items of nearly equal size, independent of the number of threads: part i is [*first, *end). */
 static inline void split_range(int64_t count, int64_t parts, int64_t i, int64_t *first, int64_t *end)
 {
 	*first = count * i / parts;
 	*end = count * (i + 1) / parts;
 }
 
-/* C[m,n] (+)= A[m,k] B[k,n] + bias. Element (i, j) of A lies at data[i * rows + j * columns], and so for B; C's rows are `ldc` apart. */
+/* C[m,n] (+)= A[m,k] B[k,n] + bias. Element (i, j) of A is at data[i * rows + j * columns], likewise for B; C's rows are `ldc` apart. */
 struct matrix {
 	const real *data;
 	int64_t rows, columns;

@@ -53,7 +53,7 @@ static void sum_rows(void *context, int64_t item, int thread)
 	}
 }
 
-/* Rows are summed in a fixed number of items, then those in order: same bits for any number of threads. */
+/* Rows are summed in a fixed number of items, then the items in order: the same bits for any number of threads. */
 static void bias_grad(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, int64_t n)
 {
 	real *restrict to = args->out[1].data;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layer norm and root-mean-square norm. Forward, rows are independent. Backward, the gradients of gain and bias sum over rows: a fixed
- * number of items sum their rows apart and the sums are added in order, so that the result does not depend on the threads. */
+ * number of items sum their own rows and the sums are added in order, so that the result does not depend on the threads. */
 #include "runtime/device/cpu/kernel.h"
 
 #define ITEMS 32
@@ -69,7 +69,7 @@ static void layernorm_rows(void *context, int64_t item, int thread)
 
 static void layernorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 3 * MOVE_NS, layernorm_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 6 * MOVE_NS, layernorm_rows, (void *)args);
 }
 
 static void rmsnorm_rows(void *context, int64_t item, int thread)
@@ -86,11 +86,11 @@ static void rmsnorm_rows(void *context, int64_t item, int thread)
 
 static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 2 * MOVE_NS, rmsnorm_rows, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 4 * MOVE_NS, rmsnorm_rows, (void *)args);
 }
 
-/* One row backward: dx, and this row's part of dgain and dbias added to the item's sums. Layer norm subtracts the mean, RMS norm does
- * not. */
+/* One row backward: dx, and the row's contributions to dgain and dbias, added to the item's sums. Layer norm subtracts the mean, RMS norm
+ * does not. */
 static void grad_row(const real *dy, const real *x, const real *gain, real mean, real scale, real *dx, real *dgain, real *dbias,
                      int64_t width)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What updates parameters: norm of the gradients and AdamW. */
+/* Operators that update parameters: norm of the gradients and AdamW. */
 #include "runtime/device/cpu/kernel.h"
 
 #define ELEMENTS_PER_ITEM 16384
@@ -9,7 +9,7 @@ static int64_t items_of(const struct hspmd_view *x)
 	return (element_count(x) + ELEMENTS_PER_ITEM - 1) / ELEMENTS_PER_ITEM;
 }
 
-/* Sums in double, by lane: eight of them cover the latency of the addition. */
+/* Sums in double, per lane: eight sums cover the latency of the addition. */
 static void squares_item(void *context, int64_t item, int thread)
 {
 	const struct hspmd_kernel_args *args = context;
@@ -71,7 +71,7 @@ static void adamw_item(void *context, int64_t item, int thread)
 
 static void adamw(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 {
-	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 4 * MOVE_NS, adamw_item, (void *)args);
+	hspmd_thread_pool_for(cpu->pool, items_of(&args->in[0]), ELEMENTS_PER_ITEM * 10 * MOVE_NS, adamw_item, (void *)args);
 }
 
 const struct hspmd_cpu_kernel LOCAL(sum_squares) = { sum_squares, sum_squares_workspace };

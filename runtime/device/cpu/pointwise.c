@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What acts on every element apart: activations and sums. An output may be the very buffer of an input. */
+/* Elementwise operators: activations and sums. An output may be the same buffer as an input. */
 #include "runtime/device/cpu/kernel.h"
 
 #define ELEMENTS_PER_ITEM 16384
@@ -7,7 +7,7 @@
 /* One vector of inputs in[] to outputs out[]. */
 typedef void map(const struct hspmd_op_attr *attr, const vec *in, vec *out);
 
-/* Apply `f`, which the compiler inlines, to the item's elements. */
+/* Applies `f`, which the compiler inlines, to the item's elements. */
 static inline __attribute__((always_inline)) void apply(const struct hspmd_kernel_args *args, int64_t item, int inputs, int outputs, map *f)
 {
 	int64_t count = element_count(&args->in[0]), i = item * ELEMENTS_PER_ITEM, end = i + ELEMENTS_PER_ITEM;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: element i of a head turns with
- * element i + head_dim / 2 by the angle position * theta^(-2 i / head_dim). Angles are built in double from a multiple of BLOCK and a
- * remainder, so that a position's sine and cosine are the same wherever a device's part of the sequence begins. */
+/* Rotary position embedding (Su et al., "RoFormer", arXiv 2104.09864, section 3.4.2) in Llama's form: elements i and i + head_dim / 2 of a
+ * head are rotated by the angle position * theta^(-2 i / head_dim). Angles are computed in double from a multiple of BLOCK and a remainder,
+ * so that a position's sine and cosine do not depend on where a device's part of the sequence begins. */
 #include "runtime/device/cpu/kernel.h"
 
 #define BLOCK 64
@@ -11,7 +11,7 @@ struct rotation {
 	real direction;
 	int64_t half, first; /* half a head; position of the first row of the table */
 	double *fine;        /* cosine, sine of remainder * frequency: [BLOCK][half][2] */
-	real *table;         /* cosines [half], then sines [half], a row a position */
+	real *table;         /* cosines [half], then sines [half], one row per position */
 };
 
 static double frequency(const struct hspmd_op_attr *attr, int64_t i)

@@ -15,31 +15,32 @@
 #include "common/alloc.h"
 #include "common/clock.h"
 
-/* Work that is worth a helper. Measured on virtual machines (EPYC): waking a sleeper costs the caller 7 to 11 microseconds, and the sleeper
- * begins 6 to 12 after the call; one that spins begins within 1. */
+/* The least work that is worth a helper. Measured on virtual machines (EPYC): waking a sleeping helper costs the caller 7 to 11
+ * microseconds, and the helper begins 6 to 12 after the call; a spinning one begins within 1. */
 #define WORTH_WAKING_NS 30e3
 #define WORTH_SHARING_NS 5e3
-/* How long a waiting thread spins: about what a sleep and its wake-up cost, so that spinning at most doubles the price of a wait. */
+/* Limit of a spin: about the cost of a sleep and its wake-up, so that spinning at most doubles the cost of a wait. */
 #define SPIN_S 20e-6
-/* Two looks at the clock that are so far apart: something else had the core. */
+/* If two consecutive readings of the clock are this far apart, another process had the core. */
 #define GAP_S 50e-6
-#define LOOKS 4     /* pauses between two looks at the clock */
-#define MOST_VAIN 6 /* whoever has spun so often in vain spins once in 2^6 waits */
+#define PAUSES_PER_CLOCK 4 /* pauses between two readings of the clock */
+#define MOST_VAIN 6        /* after this many spins in vain in a row, a thread spins once in 2^6 waits */
 
-/* Whether it is of use to spin, as one thread has found. */
-struct patience {
-	int vain; /* spins in vain, one after the other */
-	int skip; /* waits to come without a spin */
+/* One thread's experience of whether spinning pays. */
+struct spin_history {
+	int vain; /* consecutive spins in vain */
+	int skip; /* number of next waits without a spin */
 };
 
 struct worker {
 	struct hspmd_thread_pool *pool;
 	pthread_t thread;
 	int number;
-	struct patience patience;
+	struct spin_history spin_history;
 };
 
-/* `state` is the number of the call in progress or done last, whether helpers may still come to it, and how many have come and not gone. */
+/* `state` holds the number of the call that runs or ran last, whether helpers may still join it (OPEN), and how many have joined and not
+ * left. */
 #define OPEN (UINT64_C(1) << 31)
 #define HELPERS (OPEN - 1)
 
@@ -47,18 +48,18 @@ struct hspmd_thread_pool {
 	int threads;
 	struct worker *workers; /* threads - 1 of them */
 	bool share_all;
-	/* The call in progress; written before `state`. */
+	/* The current call; written before `state`. */
 	void (*work)(void *context, int64_t item, int thread);
 	void *context;
 	int64_t count;
-	struct patience patience; /* the caller's */
+	struct spin_history spin_history; /* the caller's */
 	int64_t alone, shared;
-	_Alignas(64) atomic_int_fast64_t next; /* first item nobody has taken */
+	_Alignas(64) atomic_int_fast64_t next; /* first item that no thread has taken */
 	_Alignas(64) _Atomic uint64_t state;
 	_Alignas(64) atomic_uint call; /* the number in `state`; helpers sleep on it */
-	atomic_int asleep;             /* helpers that do */
-	_Alignas(64) atomic_uint left; /* counts calls that the last helper has left after they were closed; the caller sleeps on it */
-	atomic_bool waiting;           /* the caller does */
+	atomic_int asleep;             /* number of sleeping helpers */
+	_Alignas(64) atomic_uint left; /* number of calls that the last helper left after they were closed; the caller sleeps on it */
+	atomic_bool waiting;           /* the caller sleeps */
 	atomic_bool stop;
 	atomic_int_fast64_t helped, slept, vain;
 };
@@ -93,8 +94,8 @@ static bool is_left(struct hspmd_thread_pool *pool, unsigned unused)
 	return !(atomic_load(&pool->state) & HELPERS);
 }
 
-/* Spin until over(pool, last), where that has been of use; false: sleep. */
-static bool spin(struct patience *p, struct hspmd_thread_pool *pool, bool (*over)(struct hspmd_thread_pool *pool, unsigned last),
+/* Spins until over(pool, last), if spinning has paid; false: the thread must sleep. */
+static bool spin(struct spin_history *p, struct hspmd_thread_pool *pool, bool (*over)(struct hspmd_thread_pool *pool, unsigned last),
                  unsigned last)
 {
 	if (p->skip > 0) {
@@ -104,7 +105,7 @@ static bool spin(struct patience *p, struct hspmd_thread_pool *pool, bool (*over
 	double since = hspmd_now(), before = since, now = since;
 	bool lost = false;
 	while (now - since < SPIN_S && !lost) {
-		for (int i = 0; i < LOOKS; i++) {
+		for (int i = 0; i < PAUSES_PER_CLOCK; i++) {
 			if (over(pool, last)) {
 				p->vain = 0;
 				return true;
@@ -135,8 +136,8 @@ static void take_items(struct hspmd_thread_pool *pool, int thread)
 static unsigned wait_for_call(struct worker *worker, unsigned last)
 {
 	struct hspmd_thread_pool *pool = worker->pool;
-	bool spins = !worker->patience.skip;
-	if (!spin(&worker->patience, pool, is_called, last)) {
+	bool spins = !worker->spin_history.skip;
+	if (!spin(&worker->spin_history, pool, is_called, last)) {
 		if (spins)
 			atomic_fetch_add_explicit(&pool->vain, 1, memory_order_relaxed);
 		atomic_fetch_add_explicit(&pool->slept, 1, memory_order_relaxed);
@@ -148,8 +149,8 @@ static unsigned wait_for_call(struct worker *worker, unsigned last)
 	return atomic_load(&pool->call);
 }
 
-/* Unless the call is over. */
-static bool come(struct hspmd_thread_pool *pool, unsigned number)
+/* Joins the call, unless it is over. */
+static bool join_call(struct hspmd_thread_pool *pool, unsigned number)
 {
 	uint64_t state = atomic_load(&pool->state);
 	while (state >> 32 == number && state & OPEN)
@@ -176,7 +177,7 @@ static void *worker_main(void *arg)
 		last = wait_for_call(worker, last);
 		if (atomic_load_explicit(&pool->stop, memory_order_relaxed))
 			return NULL;
-		if (!come(pool, last))
+		if (!join_call(pool, last))
 			continue;
 		atomic_fetch_add_explicit(&pool->helped, 1, memory_order_relaxed);
 		take_items(pool, worker->number);
@@ -197,7 +198,7 @@ static void begin_call(struct hspmd_thread_pool *pool, int helpers)
 
 static void wait_for_helpers(struct hspmd_thread_pool *pool)
 {
-	if (!(atomic_fetch_and(&pool->state, ~OPEN) & HELPERS) || spin(&pool->patience, pool, is_left, 0))
+	if (!(atomic_fetch_and(&pool->state, ~OPEN) & HELPERS) || spin(&pool->spin_history, pool, is_left, 0))
 		return;
 	atomic_store(&pool->waiting, true);
 	for (;;) {
@@ -209,7 +210,7 @@ static void wait_for_helpers(struct hspmd_thread_pool *pool)
 	atomic_store(&pool->waiting, false);
 }
 
-/* How many helpers a call of so much work is worth. */
+/* The number of helpers that a call of this much work is worth. */
 static int helpers_for(struct hspmd_thread_pool *pool, int64_t count, double ns)
 {
 	int most = count - 1 < pool->threads - 1 ? (int)(count - 1) : pool->threads - 1;
@@ -259,7 +260,7 @@ int hspmd_thread_pool_threads(const struct hspmd_thread_pool *pool)
 	return pool->threads;
 }
 
-/* Signals are the business of the process's own threads. */
+/* Workers block all signals, which the process's own threads handle. */
 static int start_worker(struct worker *worker)
 {
 	sigset_t all, old;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Router of a mixture of experts: which experts a token goes to, with what weights, and how evenly the tokens of a sample are spread
+/* Router of a mixture of experts: the experts that a token goes to, their weights, and how evenly the tokens of a sample are spread
  * (opcode.h). */
 #include "runtime/device/cpu/kernel.h"
 
-/* The k largest of n, largest first; of equals the first. */
+/* The k largest of n, largest first; among equals the first. */
 static void choose_largest(const real *x, int64_t n, int64_t k, int32_t *choice)
 {
 	for (int64_t j = 0; j < k; j++) {
@@ -19,7 +19,7 @@ static void choose_largest(const real *x, int64_t n, int64_t k, int32_t *choice)
 	}
 }
 
-/* Largest of n and sum of exponentials against it. */
+/* The largest of n, and the sum of exponentials relative to it. */
 static double exponential_sum(const real *x, int64_t n, double *most)
 {
 	double sum = 0;

@@ -5,7 +5,7 @@
 
 #include "runtime/device/cpu/kernel.h"
 
-/* Lanes of two vectors in turn: of their first halves, and of their second. */
+/* Interleaves the lanes of two vectors: those of their first halves, and those of their second. */
 #if LANES == 16
 #define FIRST_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define SECOND_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
@@ -26,7 +26,7 @@
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (ivec){ __VA_ARGS__ })
 #endif
 
-/* Lane j of v[i] becomes lane i of v[j]: each round deals the first half of the vectors and the second into one another, like cards. */
+/* Lane j of v[i] becomes lane i of v[j]: each round interleaves the first half of the vectors with the second, like a card shuffle. */
 static inline __attribute__((always_inline)) void transpose(vec v[LANES])
 {
 	vec w[LANES];
@@ -43,7 +43,7 @@ static inline __attribute__((always_inline)) void transpose(vec v[LANES])
 	}
 }
 
-/* to[c * to_step + r] = from[r * from_step + c] for `rows` <= LANES rows (a constant where speed counts) and all columns. */
+/* to[c * to_step + r] = from[r * from_step + c] for `rows` <= LANES rows (a constant in the fast path) and all columns. */
 static inline __attribute__((always_inline)) void transpose_strip(real *restrict to, int64_t to_step, const real *restrict from,
                                                                   int64_t from_step, int rows, int64_t columns)
 {

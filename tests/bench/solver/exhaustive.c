@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exhaustive search with cuts. A pipeline by itself, its transfers undisturbed and no gradients to sum, is never slower in company; devices
- * that are still free do no more micro-batches a second than the sum of their rates (controller/solver/search/submesh.c), so what they
- * cannot do falls to the pipeline at hand, and no stage of it may be too slow for that. Where there are two pipelines, the first layer's
- * gradients are summed after the last backward pass of all, over a link that is no faster than the fastest. Nodes that are alike and
- * untouched are taken in order, pipelines in the order of their first device: the same plan is not looked at twice. Passes run as 1F1B or
- * ZB-H1; interleaved plans are not looked at.
- */
+/* Exhaustive search with pruning. A pipeline alone, with its transfers undisturbed and no gradients to sum, is never slower than together
+ * with others. Devices that are still free run no more micro-batches per second than the sum of their rates
+ * (controller/solver/search/submesh.c), so the current pipeline must run the rest, and none of its stages may be too slow for that. If
+ * there are two pipelines, the first layer's gradients are summed after the last backward pass of all, over a link that is no faster than
+ * the fastest. Equal unused nodes are used in order, and pipelines are in the order of their first device, so that no plan is tried
+ * twice. Passes run as 1F1B or ZB-H1; interleaved plans are not tried. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/sim/evaluate.h"
 #include "controller/solver/search/submesh.h"
+#include "controller/solver/sim/evaluate.h"
 #include "tests/bench/solver/instances.h"
 
 #define DEVICES_MOST 8
@@ -25,10 +24,10 @@ struct brute {
 	int micro_batch, total;
 	enum hspmd_schedule schedule;
 	double best;
-	double tail;       /* seconds between the end of a pipeline's passes and the step's, at least */
-	long looked, most; /* splits looked at, and that may be */
+	double tail;       /* least seconds between the end of a pipeline's passes and the end of the step */
+	long looked, most; /* partitions tried, and their limit */
 	struct hspmd_plan *found;
-	int free[DEVICES_MOST]; /* devices left in each node */
+	int free[DEVICES_MOST]; /* free devices per node */
 	struct hspmd_plan plan;
 	struct hspmd_pipeline pipelines[DEVICES_MOST];
 	struct hspmd_stage stages[DEVICES_MOST][STAGES_MOST];
@@ -38,13 +37,13 @@ struct brute {
 
 static void place_next(struct brute *b, int left);
 
-/* Rates are told for devices that wait for all of the cluster; those of a plan with fewer wait less. */
+/* Rates assume that devices wait for those of the whole cluster; those of a plan with fewer devices wait less. */
 static double loosened(const struct brute *b, const struct hspmd_submesh *u)
 {
 	return u->rate * hspmd_variation(b->c, b->c->cluster->device_count, u->tp) / hspmd_variation(b->c, u->tp, u->tp);
 }
 
-/* Micro-batches a second that the free devices could do, whatever is made of them. */
+/* Most micro-batches per second that the free devices can run in any plan. */
 static double free_rate(const struct brute *b)
 {
 	double rate = 0;
@@ -96,7 +95,7 @@ static void time_plan(struct brute *b)
 		time_with(b, 1);
 }
 
-/* Seconds of pipeline i for m micro-batches on its own, nothing recomputed. */
+/* Seconds of pipeline i for m micro-batches alone, without recomputation. */
 static double alone(struct brute *b, int i, int m)
 {
 	struct hspmd_sim_stage sim[STAGES_MOST] = { 0 };
@@ -122,25 +121,25 @@ static double alone(struct brute *b, int i, int m)
 	return result.end;
 }
 
-/* By when pipeline i must be done: together with others, or alone. */
+/* When pipeline i must be finished: together with others, or alone. */
 static double deadline(const struct brute *b, int i, bool more)
 {
 	return i > 0 || more ? b->best - b->tail : b->best;
 }
 
-/* The fewest micro-batches that fall to the pipeline at hand: what the free devices cannot do in time. */
+/* The fewest micro-batches that the current pipeline must run: those that the free devices cannot run in time. */
 static int least_share(const struct brute *b, int left)
 {
 	double others = free_rate(b) * (b->best - b->tail);
 	return !(others > 0) ? left : others >= left - 1 ? 1 : left - (int)floor(others * (1 + 1e-9));
 }
 
-/* Every number of micro-batches that the pipeline at hand can do in time. */
+/* Try every number of micro-batches that the current pipeline can run in time. */
 static void deal(struct brute *b, int i, int left)
 {
 	for (int m = least_share(b, left); m <= left; m++) {
 		if (alone(b, i, m) >= deadline(b, i, m < left)) {
-			/* By itself it has some time more. */
+			/* Alone it has more time. */
 			m = i == 0 && m < left && alone(b, i, left) < b->best ? left - 1 : left;
 			continue;
 		}
@@ -152,7 +151,7 @@ static void deal(struct brute *b, int i, int left)
 	}
 }
 
-/* Seconds of a micro-batch on stage s with layers [first, end), at least: nothing sent, nobody waited for but within the group. */
+/* Least seconds of a micro-batch on stage s with layers [first, end): nothing is sent, and devices wait only within the group. */
 static double least_work(struct brute *b, int i, int s, int first, int end)
 {
 	const struct hspmd_submesh *u = b->submeshes[i][s];
@@ -166,9 +165,9 @@ static double forward_part(const struct brute *b, int i, int s, int first, int e
 	return (u->forward[end] - u->forward[first]) / (u->work[HSPMD_RECOMPUTE_NONE][end] - u->work[HSPMD_RECOMPUTE_NONE][first]);
 }
 
-/* Every split of the layers from `first` on over the stages from s on. `before`: seconds of one micro-batch on the stages before. All that
- * a stage does comes after the first micro-batch has come to it and before the last one's gradients have gone back; where gradients of
- * weights are put off, these may come after that. */
+/* Try every partition of the layers from `first` on over the stages from s on. `before`: seconds of one micro-batch on the stages before.
+ * All work of a stage comes after the first micro-batch has reached it and before the last one's gradients have gone back; deferred
+ * weight gradients may come after that. */
 static void split(struct brute *b, int i, int s, int first, double before, int left)
 {
 	struct hspmd_pipeline *pipe = &b->pipelines[i];
@@ -196,7 +195,7 @@ static bool alike_and_untouched(const struct brute *b, int n, int other)
 	       b->device_classes->node_class_of[n] == b->device_classes->node_class_of[other];
 }
 
-/* Micro-batches a second that the pipeline at hand can do at most. */
+/* Most micro-batches per second that the current pipeline can run. */
 static double rate_of(const struct brute *b, int i)
 {
 	double rate = 0;
@@ -213,7 +212,7 @@ static const struct hspmd_submesh *submesh_of(const struct brute *b, int device,
 	return NULL;
 }
 
-/* Line up one group more in pipeline i, or leave it at what it has. */
+/* Add one more group to pipeline i, or leave it as it is. */
 static void line_up(struct brute *b, int i, int least, int left)
 {
 	const struct hspmd_cluster *c = b->c->cluster;
@@ -288,7 +287,7 @@ struct hspmd_plan *fastest_plan(const struct instance *in, double known, long mo
 			continue;
 		b->t = hspmd_submesh_tables_new(b->c, device_classes, &caps, b->micro_batch, err);
 		for (int apart = 0; b->t && apart < 2; apart++) {
-			/* With ZB-H1 the first layer's stage may be done before the others. */
+			/* With ZB-H1 the first layer's stage may finish before the others. */
 			b->tail = apart ? 0 : summing;
 			b->schedule = apart ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
 			search_micro_batch(b, in);

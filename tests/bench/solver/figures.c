@@ -28,7 +28,7 @@ static double fullest(const struct hspmd_plan *p, const struct hspmd_cluster *c)
 	return most;
 }
 
-/* Evaluate one case: paths are absolute; profile or model may be NULL. */
+/* Evaluate one case. Paths are absolute; profile or model may be NULL. Returns 0, or -1 with err. */
 static int predict(struct validation_case *out, const char *cluster, const char *profile, const char *model, const char *plan,
                    struct hspmd_error *err)
 {
@@ -107,7 +107,7 @@ void validation_free(struct validation_case *cases, int count)
 
 /* ---- figures */
 
-/* Rank of x[i] among n values, ties sharing their mean rank. */
+/* Rank of x[i] among n values; equal values share their mean rank. */
 static double rank(const double *x, int n, int i)
 {
 	int below = 0, equal = 0;

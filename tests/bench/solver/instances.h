@@ -12,17 +12,17 @@ struct instance {
 	bool tight; /* no device can hold the whole model */
 };
 
-/* Problem number `seed`: at most `devices` devices of at most three types in nodes of up to four, at most `layers` layers. 0 or -1
- * (err). */
+/* Make problem number `seed`: at most `devices` devices of at most three types in nodes of up to four, at most `layers` layers. Returns
+ * 0, or -1 with err. */
 int instance_new(unsigned seed, int devices, int layers, struct instance *out, struct hspmd_error *err);
 void instance_free(struct instance *i);
 
-/* The fastest step of all plans for the problem whose stages are alike and whose micro-batches are of one size: every set of
- * tensor-parallel groups in nodes, every way to line them up in pipelines, every split of layers, every micro-batch, every way to deal
- * them, ZeRO or not, each timed as hspmd_evaluate times it. Branches that cannot beat `known` (a step that is known to be possible;
- * INFINITY: none) are cut by bounds that never exceed the time of any plan in the branch. At most `most` parts of splits are looked at;
- * *all: that was enough. NULL when no plan was found that beats what is known; the caller destroys the plan, whose predicted.step_s is its
- * time. */
+/* Find the fastest plan for the problem among those whose stages are of equal devices and whose micro-batches are of one size: every set
+ * of tensor-parallel groups in nodes, every way to arrange them in pipelines, every partition of layers, every micro-batch, every
+ * distribution of micro-batches, ZeRO or not, each timed as hspmd_evaluate times it. Branches that cannot beat `known` (a step time known
+ * to be possible; INFINITY: none) are pruned by bounds that never exceed the time of any plan in the branch. At most `most` parts of
+ * partitions are tried; *all: that was enough. Returns NULL if no plan beats what is known; the caller destroys the plan, whose
+ * predicted.step_s is its time. */
 struct hspmd_plan *fastest_plan(const struct instance *i, double known, long most, bool *all, struct hspmd_error *err);
 
 #endif

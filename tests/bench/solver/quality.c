@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How near the solver's plans are to the fastest possible: solves random small problems and compares with exhaustive search, which decides
- * those that it is through with within so many looks. Arguments: FIRST and LAST problem, most DEVICES, most LAYERS, most LOOKS. */
+/* How near the solver's plans are to the fastest possible: solves random small problems and compares with exhaustive search, which
+ * decides those that it completes within a limit of partitions tried (looks). Arguments: FIRST and LAST problem, most DEVICES, most
+ * LAYERS, most LOOKS. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@ struct figures {
 	double worst;
 };
 
-/* Solve problem `seed` and look for a faster plan; what came of it goes into *f. 0 or -1. */
+/* Solve problem `seed` and search for a faster plan; the result goes into *f. Returns 0 or -1. */
 static int compare(unsigned seed, int devices, int layers, long looks, struct figures f[2])
 {
 	struct hspmd_error err = { "" };

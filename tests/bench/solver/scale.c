@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long the search takes and how much memory, as clusters grow: CPU seconds of one core for made-up clusters of up to four GPU types in
- * nodes of eight, and a model of 60 or 80 blocks. Each problem is solved in a process of its own, so that the memory is its own.
- */
+/* Time and memory of the search as clusters grow: CPU seconds of one core for synthetic clusters of up to four GPU types in nodes of
+ * eight, and a model of 60 or 80 blocks. Each problem is solved in a process of its own, so that its memory is measured alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +35,7 @@ static struct hspmd_cluster *make_cluster(const struct problem *p, struct hspmd_
 {
 	json_t *described = json_object(), *nodes = json_array(), *links = json_array();
 	for (int t = 0; t < p->types; t++) {
-		/* Nodes of a type: an equal part each, the first types one more where it does not divide. */
+		/* Number of nodes of a type: equal parts, and one more for the first types if the nodes do not divide evenly. */
 		int count = p->nodes / p->types + (t < p->nodes % p->types);
 		char *name = hspmd_asprintf("%s-[0-%d]", types[t].name, count - 1);
 		json_object_set_new(described, types[t].name,

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How well the cost model predicts published step times: reads cases.json of the validation folder (HSPMD_VALIDATION, default
- * ../shared/validation), evaluates every plan and prints measured beside predicted, then the figures of each group. With group names as
- * arguments, those alone.
- */
+ * ../shared/validation), evaluates every plan and prints measured and predicted times, then the figures of each group. With group names
+ * as arguments, only those groups. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

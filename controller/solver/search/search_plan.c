@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search, in two stages as in H2's HeteroAuto (arXiv 2505.17548, section 4): first pipelines, from device classes of devices rather
- * than devices, with layers split as well as can be (candidates.c), then plans made of them (assemble.c), timed by the simulator; the best
- * are refined (local_search.c).
+/* The search, in two stages as in H2's HeteroAuto (arXiv 2505.17548, section 4). First pipelines are made, from device classes instead of
+ * devices, with layers partitioned as well as possible (candidates.c); then plans are made of them (assemble.c) and timed by the
+ * simulator. The best ones are refined (improve.c).
  *
- * Each micro-batch that divides the global batch is searched by itself; one that could not beat what is known, however well its devices
- * worked together, is left out (submesh.c has the bound). Passes run as 1F1B or ZB-H1 (arXiv 2401.10241), whichever is faster
- * (local_search.c), or interleaved (interleaved_plans.c).
- */
+ * Each micro-batch that divides the global batch is searched separately; a micro-batch is skipped if a bound shows that it cannot beat
+ * the best plan known, however well its devices work together (submesh.c has the bound). Passes run as 1F1B or ZB-H1 (arXiv 2401.10241),
+ * whichever is faster (local_search.c), or interleaved (interleaved_plans.c). */
+#include "controller/solver/search/search_plan.h"
+
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,16 +17,14 @@
 
 #include "common/alloc.h"
 #include "controller/solver/search/holders.h"
-#include "controller/solver/search/subclusters.h"
 #include "controller/solver/search/search_internal.h"
-#include "controller/solver/report/shortage.h"
+#include "controller/solver/search/subclusters.h"
 
 #define MICRO_BATCH_MAX 128
 #define MICRO_BATCHES_MAX 64
-#define PARTS_MAX (1 << 15) /* micro-batches a step: each is simulated */
-#define DIAGNOSIS_S 5.0     /* seconds for finding out why there is no plan */
-#define NEAR_ENOUGH 1.02    /* a plan that is so much worse than the best may still be preferred as it moves less */
-#define BEHIND 1.4          /* bound over the least one from which on a micro-batch comes last */
+#define PARTS_MAX (1 << 15) /* micro-batches per step: each is simulated */
+#define NEAR_ENOUGH 1.02    /* a plan that is worse than the best by this factor may still be chosen because it moves less */
+#define BEHIND 1.4          /* a micro-batch whose bound exceeds the least bound by this factor is searched last */
 
 struct hspmd_runtime_caps hspmd_runtime_caps_default(void)
 {
@@ -50,9 +49,9 @@ static double now_s(void)
 
 /* ---- one micro-batch */
 
-/* Seconds that no plan with this micro-batch can beat: all devices at work all the time; one micro-batch through the whole model, without
- * the gradients of weights where they may be put off, which are at most half of it. The tables' devices wait for the slowest of the whole
- * cluster; those of a plan of few wait less. */
+/* Lower bound on the step time of any plan with this micro-batch. The larger of two bounds: all devices work all the time; and one
+ * micro-batch runs through the whole model, without the weight gradients if they may be deferred, which are at most half of it. The
+ * tables assume that devices wait for the slowest of the whole cluster; those of a plan with few devices wait less. */
 static double bound(const struct hspmd_search *s, const struct hspmd_submesh_tables *t)
 {
 	bool split_backward = s->caps.schedules & 1u << HSPMD_SCHEDULE_ZB_H1;
@@ -81,9 +80,9 @@ static int search_candidates(struct hspmd_search *s, struct hspmd_submesh_tables
 	return rc;
 }
 
-/* How much memory a stage needs depends on how many copies of it there will be. Many candidates are made for the number of pipelines that
- * their deal leads to, ZeRO-1 where it is allowed: it saves memory and the optimizer's time, and costs nothing but the order of messages.
- * Few candidates are made for every case. */
+/* The memory that a stage needs depends on how many copies of it there will be. If there are many candidates, they are made for the
+ * number of pipelines that distributing the devices leads to, with ZeRO-1 if it is allowed: ZeRO-1 saves memory and time of the
+ * optimizer, and changes only the order of messages. If there are few candidates, they are made for every case. */
 static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t, bool exhaustive)
 {
 	struct candidate_search found = { 0 };
@@ -99,13 +98,13 @@ static int search_copies(struct hspmd_search *s, struct hspmd_submesh_tables *t,
 	return 0;
 }
 
-/* Schedules that drafts are made for. Interleaved plans are made of others (interleaved_plans.c). */
+/* Schedules for which drafts are made. Interleaved plans are made from other plans (interleaved_plans.c). */
 static const enum hspmd_schedule drafted[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1, HSPMD_SCHEDULE_GPIPE };
 #define DRAFTED ((int)(sizeof drafted / sizeof *drafted))
 
-/* What split is best depends on the schedule: few candidates are made for each, many for the first allowed alone, as those that do well
- * with it do well with the others, to which refinement changes. GPipe holds more than 1F1B and is no faster; ZB-H1 holds more, too, so
- * where nothing fits it does not either. */
+/* The best partition depends on the schedule. Few candidates are made for each schedule; many candidates only for the first one allowed,
+ * because those that do well with it do well with the others, to which refinement changes. GPipe needs more memory than 1F1B and is no
+ * faster. ZB-H1 also needs more memory, so if nothing fits with 1F1B, nothing fits with ZB-H1. */
 static int search_micro_batch(struct hspmd_search *s, struct hspmd_submesh_tables *t)
 {
 	bool exhaustive = hspmd_candidates_are_exhaustive(s, t), any = false;
@@ -128,8 +127,8 @@ struct trial {
 	double bound;
 };
 
-/* Small ones first: the sequences that do well with one are what is tried with the next, and what fits with a small one may not with a
- * large one, hardly the other way round. Those that work much less well on these devices come last and will mostly be left out. */
+/* Small micro-batches come first: the sequences that do well with one are tried with the next, and what fits with a small one may not fit
+ * with a large one, hardly the other way round. Micro-batches whose bound is much worse come last and will mostly be skipped. */
 static void order_trials(struct trial *trials, int count)
 {
 	double least = INFINITY;
@@ -144,7 +143,7 @@ static void order_trials(struct trial *trials, int count)
 	}
 }
 
-/* Bring the turn with the least micro-batch to the front of those to come. */
+/* Move the trial with the smallest micro-batch to the front. */
 static void least_first(struct trial *trials, int count)
 {
 	int least = 0;
@@ -155,8 +154,8 @@ static void least_first(struct trial *trials, int count)
 	trials[0] = first;
 }
 
-/* No stage holds less of a larger micro-batch than of a smaller one: in flight are as many samples at least, and each layer works on more.
- * So where the first one tried does not fit the least comes next, and where that does not no other does. */
+/* No stage needs less memory with a larger micro-batch than with a smaller one: at least as many samples are in flight, and each layer
+ * works on more. So if the first micro-batch tried does not fit, the smallest comes next, and if that does not fit, no other does. */
 static int search_trials(struct hspmd_search *s, struct trial *trials, int count)
 {
 	int least = INT_MAX, rc = 0;
@@ -168,7 +167,8 @@ static int search_trials(struct hspmd_search *s, struct trial *trials, int count
 		if (i && !s->best_plans.count)
 			least_first(trials + i, count - i);
 		struct hspmd_submesh_tables *t = trials[i].tables;
-		/* Steps get shorter with the micro-batch, then longer: where work is much, two that did not help are enough. */
+		/* Steps get shorter, then longer, as the micro-batch grows: if the search is much work, two trials without a gain are
+		 * enough. */
 		bool enough = hopeless || (no_gain >= 2 && !hspmd_candidates_are_exhaustive(s, t));
 		if (!rc && !enough && trials[i].bound < s->best_s && !hspmd_search_is_over(s))
 			rc = search_micro_batch(s, t);
@@ -222,7 +222,7 @@ static int check_request(const struct hspmd_cluster *c, const struct hspmd_solve
 	return 0;
 }
 
-/* Which device types may be used: allowed by the limits, with memory and with layer times. Returns how many devices that are. */
+/* Fill allowed[]: the device types that the limits allow and that have layer times. Returns the number of devices of these types. */
 static int allow_types(struct hspmd_search *s, bool *allowed)
 {
 	const struct hspmd_cluster *c = s->costs->cluster;
@@ -243,7 +243,7 @@ static int allow_types(struct hspmd_search *s, bool *allowed)
 	return usable;
 }
 
-/* Where prices count, a node without one counts as free. */
+/* Warn if prices count and a node has none: it counts as free. */
 static void warn_of_prices(struct hspmd_search *s)
 {
 	const struct hspmd_solve_limits *l = &s->request->limits;
@@ -256,7 +256,7 @@ static void warn_of_prices(struct hspmd_search *s)
 		}
 }
 
-/* Devices that no link joins are never put into one plan: whoever forgot an entry should hear of it. */
+/* Warn of devices without a link between them: they are never put into one plan, and the reason may be a forgotten entry. */
 static void warn_of_links(struct hspmd_search *s)
 {
 	const struct hspmd_cluster *c = s->costs->cluster;
@@ -268,13 +268,13 @@ static void warn_of_links(struct hspmd_search *s)
 				continue;
 			int from = hspmd_device_class_device(c, x, 0, 0), to = hspmd_device_class_device(c, y, a == b, 0);
 			if (c->devices[from].node != c->devices[to].node && !hspmd_costs_link(s->costs, from, to, 1, 1, NULL))
-				hspmd_costs_warn(s->costs, "no link covers %s and %s: no plan lets them and their likes work together",
+				hspmd_costs_warn(s->costs, "no link covers %s and %s: no plan puts them, or devices like them, together",
 				                 hspmd_cluster_device_address(c, from, one, sizeof one),
 				                 hspmd_cluster_device_address(c, to, other, sizeof other));
 		}
 }
 
-/* No device may be used: why. */
+/* Fill err with the reason why no device may be used. */
 static void fail_of_types(const struct hspmd_search *s, struct hspmd_error *err)
 {
 	const struct hspmd_solve_limits *l = &s->request->limits;
@@ -312,10 +312,10 @@ static int prepare(struct hspmd_search *s, struct hspmd_error *err)
 	for (int i = 0; i < DRAFTED; i++)
 		if (s->caps.schedules & 1u << drafted[i])
 			return 0;
-	return hspmd_fail(err, "interleaved plans are made of those of another schedule, and none is allowed");
+	return hspmd_fail(err, "interleaved plans are made from plans of another schedule, and no other schedule is allowed");
 }
 
-/* Begin with the present plan: what could not beat it is not looked at. */
+/* Begin with the current plan: what cannot beat it is then skipped. */
 static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
 {
 	const struct hspmd_solve_request *r = s->request;
@@ -331,32 +331,32 @@ static int start_from_current(struct hspmd_search *s, struct hspmd_error *err)
 	return copy && hspmd_best_plans_offer(s, copy, NULL) ? hspmd_fail_memory(err, "starting from the current plan") : 0;
 }
 
-/* The plan on nodes that do not go together. NULL: memory. */
-static struct hspmd_plan *laid(struct hspmd_search *s, struct hspmd_plan *plan, double *moved)
+/* Spread the holders of each layer over nodes that are not lost together. Returns the plan; NULL if memory runs out. */
+static struct hspmd_plan *spread_holders(struct hspmd_search *s, struct hspmd_plan *plan, double *moved)
 {
-	if (plan && hspmd_holders_settle(s, plan, s->best_plans.list[0].objective * NEAR_ENOUGH, moved)) {
+	if (plan && hspmd_holders_spread(s, plan, s->best_plans.list[0].objective * NEAR_ENOUGH, moved)) {
 		hspmd_plan_destroy(plan);
 		return NULL;
 	}
 	return plan;
 }
 
-/* Of the plans that are good enough the one for which the fewest bytes move; the first where that is equal. The caller destroys it. NULL:
- * memory. */
+/* Of the plans that are good enough, choose the one that moves the fewest bytes; among equal ones the first. The caller destroys it.
+ * Returns NULL if memory runs out. */
 static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
 {
 	double enough = s->best_plans.list[0].objective * (s->migration ? NEAR_ENOUGH : 1);
 	struct hspmd_plan *chosen = NULL;
 	*moved = NAN;
 	if (!s->migration)
-		return laid(s, hspmd_plan_copy(s->best_plans.list[0].plan), moved);
+		return spread_holders(s, hspmd_plan_copy(s->best_plans.list[0].plan), moved);
 	for (int i = 0; i <= s->best_plans.count; i++) {
 		struct hspmd_plan *plan = i < s->best_plans.count ? s->best_plans.list[i].plan : s->start;
 		double now = plan ? hspmd_migration_bytes(s->migration, plan) : NAN;
 		struct hspmd_plan *remapped = isnan(now) || hspmd_best_plans_time(s, plan, NULL) > enough ? NULL : hspmd_plan_copy(plan);
 		if (!remapped)
 			continue;
-		/* The same plan on other devices of the same device classes; not where they differ after all. */
+		/* The same plan on other devices of the same device classes; not if it turns out slower there. */
 		double then = hspmd_migration_assign(s->migration, remapped) ? NAN : hspmd_migration_bytes(s->migration, remapped);
 		if (!(then < now) || hspmd_best_plans_time(s, remapped, NULL) > enough) {
 			hspmd_plan_destroy(remapped);
@@ -371,7 +371,7 @@ static struct hspmd_plan *choose(struct hspmd_search *s, double *moved)
 			hspmd_plan_destroy(remapped);
 		}
 	}
-	return laid(s, chosen, moved);
+	return spread_holders(s, chosen, moved);
 }
 
 static void clear_search(struct hspmd_search *s)
@@ -384,7 +384,7 @@ static void clear_search(struct hspmd_search *s)
 	hspmd_costs_destroy(s->costs);
 }
 
-/* With one stage per pipeline ZB-H1 is 1F1B, and the plan says so, whichever draft it was made from. */
+/* With one stage per pipeline ZB-H1 equals 1F1B, and the plan is named 1F1B, whichever draft it was made from. */
 static void name_schedule(const struct hspmd_search *s, struct hspmd_plan *p)
 {
 	for (int q = 0; q < p->pipeline_count; q++)
@@ -432,7 +432,7 @@ static struct hspmd_plan *solve_part(const struct hspmd_cluster *cluster, const 
 	return plan;
 }
 
-/* A plan's worth to compare it with those of other parts of the cluster. */
+/* A plan's objective, to compare it with plans for other parts of the cluster. */
 static double objective_of(const struct hspmd_solve_request *r, const struct hspmd_cluster *c, const struct hspmd_plan *p)
 {
 	struct hspmd_costs costs = { .cluster = c };
@@ -440,8 +440,8 @@ static double objective_of(const struct hspmd_solve_request *r, const struct hsp
 	return hspmd_objective(&s, p, p->predicted.step_s);
 }
 
-/* One part of the cluster after another; the best plan over the whole cluster. Its report, and what was evaluated in all, go into
- * *report. */
+/* Search one part of the cluster after another. Returns the best plan, over the whole cluster. *report is that plan's report, with the
+ * number of plans evaluated and the time of all parts. */
 static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
                                             const struct hspmd_profile *profile, struct hspmd_solve_request *r,
                                             struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
@@ -485,7 +485,7 @@ static struct hspmd_plan *solve_subclusters(const struct hspmd_cluster *cluster,
 	return best;
 }
 
-/* In the request's precision. */
+/* Search in the request's precision. */
 static struct hspmd_plan *solve_whole(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
                                       const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                       struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
@@ -503,7 +503,8 @@ static bool is_allowed(const struct hspmd_solve_limits *limits, const char *type
 	return limits->type_count == 0;
 }
 
-/* Names of the types that may be used and whose devices compute in the precision, into names; how many. *left: devices of the others. */
+/* Fill names with the names of the types that are allowed and compute in the precision; returns their number. *left: number of devices of
+ * the other allowed types. */
 static int types_that_compute(const struct hspmd_cluster *c, const struct hspmd_solve_request *r, const char **names, int *left)
 {
 	int n = 0;
@@ -549,9 +550,9 @@ static struct hspmd_plan *solve_left(const struct hspmd_cluster *cluster, const 
 	return plan;
 }
 
-/* A plan computes in bf16 where all its devices can (hspmd_plan_precision). So it is made of those first; where they are none or too few,
- * of all, in fp32: what it costs and what fits is always told of what will run. Only hspmd's own runtime is known so well: where there is a
- * profile alone, the precision is what it is. */
+/* A plan computes in bf16 if all its devices can (hspmd_plan_precision). So the search uses these devices first; if there are none or too
+ * few, it uses all devices, in fp32. Cost and memory are thus always predicted for the precision that will run. This is known only of
+ * hspmd's own runtime: with a profile alone, the precision stays as requested. */
 static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
                                              const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                              struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
@@ -568,19 +569,20 @@ static struct hspmd_plan *solve_in_precision(const struct hspmd_cluster *cluster
 	return plan;
 }
 
-struct hspmd_plan *hspmd_solve(const struct hspmd_cluster *cluster, const struct hspmd_model *model, const struct hspmd_profile *profile,
-                               const struct hspmd_solve_request *request, struct hspmd_solve_report *report, struct hspmd_error *err)
+struct hspmd_plan *hspmd_search_plan(const struct hspmd_cluster *cluster, const struct hspmd_model *model,
+                                     const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
+                                     struct hspmd_solve_report *report, bool *too_large, struct hspmd_error *err)
 {
 	struct hspmd_solve_request r = *request;
 	struct hspmd_solve_report unread = { 0 };
-	bool too_large = false;
-	if (check_request(cluster, request, err))
-		return NULL;
+	bool no_memory = false;
+	struct hspmd_plan *plan = NULL;
 	if (r.current && !r.current_cluster)
 		r.current_cluster = cluster;
-	struct hspmd_plan *plan = solve_in_precision(cluster, model, profile, &r, report ? report : &unread, &too_large, err);
+	if (!check_request(cluster, request, err))
+		plan = solve_in_precision(cluster, model, profile, &r, report ? report : &unread, &no_memory, err);
 	hspmd_solve_report_clear(&unread);
-	if (!plan && too_large && !r.no_diagnosis)
-		hspmd_explain_shortage(cluster, model, profile, request, DIAGNOSIS_S, err);
+	if (too_large)
+		*too_large = !plan && no_memory;
 	return plan;
 }

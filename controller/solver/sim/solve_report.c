@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report that goes with a plan. */
+#include "controller/solver/sim/solve_report.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/format/plan_model.h"
-#include "controller/solver/sim/evaluate.h"
 
 void hspmd_solve_report_clear(struct hspmd_solve_report *r)
 {
@@ -54,10 +54,10 @@ void hspmd_report_warn(struct hspmd_solve_report *r, const char *text)
 }
 
 void hspmd_report_precision(struct hspmd_solve_report *r, const struct hspmd_cluster *c, const struct hspmd_plan *p,
-                            enum hspmd_precision asked)
+                            enum hspmd_precision requested)
 {
 	char why[400] = "the plan ";
 	size_t n = strlen(why);
-	if (hspmd_plan_precision_differs(p, c, asked, why + n, sizeof why - n))
+	if (hspmd_plan_precision_differs(p, c, requested, why + n, sizeof why - n))
 		hspmd_report_warn(r, why);
 }

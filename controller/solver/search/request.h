@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the caller requests of the search. */
+#ifndef HSPMD_SEARCH_REQUEST_H
+#define HSPMD_SEARCH_REQUEST_H
+
+#include <stdbool.h>
+
+#include "common/format/cluster.h"
+#include "common/format/plan.h"
+
+/* What the runtime that will run the plan supports. The search produces only such plans. */
+struct hspmd_runtime_caps {
+	int max_tp;               /* largest tensor-parallel group; 1: no tensor parallelism */
+	bool tp_across_nodes;     /* a group may span nodes */
+	bool mixed_stage;         /* a group may hold devices of several types */
+	bool unequal_shards;      /* shard_ratio may be uneven (in whole heads); otherwise tp must divide heads and kv_heads */
+	bool unequal_micro_batch; /* a pipeline may have its own micro_batch */
+	bool sequence_parallel;   /* activations between the sharded parts are sharded along the sequence (Megatron, arXiv 2205.05198) */
+	unsigned recompute;       /* set of 1 << enum hspmd_recompute */
+	unsigned schedules;       /* set of 1 << enum hspmd_schedule */
+	int max_zero_stage;       /* 0 or 1 */
+};
+
+/* What hspmd's own runtime supports. */
+struct hspmd_runtime_caps hspmd_runtime_caps_default(void);
+
+/* What a site or user allows and prefers. All zero: no limits, and speed alone counts. */
+struct hspmd_solve_limits {
+	int max_devices, max_nodes; /* 0: no limit */
+	int type_count;             /* 0: all types */
+	const char *const *types;   /* names of the device types that are allowed; names that the cluster does not know are ignored */
+	double max_price_per_hour;  /* of the nodes used; 0: no limit */
+	double cost_weight;         /* w from 0 (fastest step) to 1 (cheapest step): minimises step_s^(1-w) * (step_s * price)^w */
+};
+
+struct hspmd_solve_request {
+	int global_batch;               /* samples per step */
+	int seq_len;                    /* 0: the profile's */
+	int micro_batch;                /* 0: the search chooses */
+	enum hspmd_precision precision; /* of the arithmetic, if layers are computed from a model; a profile has its own element sizes */
+	double time_limit_s;            /* the best plan found by then is returned; 0: no limit */
+	/* Fewest nodes to which the job may be shrunk. Among equal nodes, the plan is placed so that no shrink by count (nodes in Slurm's
+	 * order, as the cluster lists them) and no loss of a rack or member job removes all holders of a layer, unless that makes the step
+	 * slower by more than 2 %. 0: place it anywhere. */
+	int least_nodes;
+	struct hspmd_solve_limits limits;
+	const struct hspmd_runtime_caps *caps; /* NULL: hspmd_runtime_caps_default() */
+	/* The plan that runs now; NULL: none. The search starts from it, and of the plans within 2 % of the best one the plan that moves
+	 * the least state is chosen. */
+	const struct hspmd_plan *current;
+	/* The cluster that current's device indexes refer to; NULL: the cluster given. Devices are matched by address. */
+	const struct hspmd_cluster *current_cluster;
+};
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The source of a graph's inputs. */
+#ifndef HSPMD_INPUT_SAMPLE_SOURCE_H
+#define HSPMD_INPUT_SAMPLE_SOURCE_H
+
+#include <stdint.h>
+
+#include "common/error.h"
+
+/* `read` fills `to` with positions [start, start + count) of input `name` (dimension 1; a position may hold several elements) of sample
+ * `number`, counted over all training (step * global batch + index in the batch). For equal arguments every caller gets the same contents
+ * at any time (doc/design.md, law 1). 0, or -1 and err. */
+struct hspmd_sample_source {
+	int (*read)(void *context, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err);
+	void *context;
+};
+
+#endif

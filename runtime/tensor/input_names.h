@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of a language model's inputs, which the data reader fills. */
+#ifndef HSPMD_TENSOR_INPUT_NAMES_H
+#define HSPMD_TENSOR_INPUT_NAMES_H
+
+#define HSPMD_TENSOR_TOKENS "tokens"     /* [B,T] I32 */
+#define HSPMD_TENSOR_TARGETS "targets"   /* [B,T] I32, -1: not counted */
+#define HSPMD_TENSOR_SEGMENTS "segments" /* [B,T] I32, number of the position's document within the sample; only for documents */
+
+#endif
