@@ -36,9 +36,10 @@
  *                           files: { "n0-1.safetensors": [device addresses of the members that can read this shard] }
  *   stop                end after the current step (agreed in the vote of the step). Answer of all: `stopped`.
  *                       generation
- *   checkpoint          snapshot at the end of the first step before whose vote all workers had been asked, or at once if the worker runs
- *                       no more steps; write in the background; send copies to other nodes (as many as the generation's `replicas`,
- *                       unless the plan holds the state twice anyway). Answer, also if nothing can be written: `checkpoint_written`.
+ *   checkpoint          snapshot at the end of the first step before whose vote all workers had received this message, or at once if
+ *                       the worker runs no steps (any more); write in the background; send copies to other nodes (as many as the
+ *                       generation's `replicas`, unless the plan holds the state twice anyway).
+ *                       Answer, also if nothing can be written: `checkpoint_written`.
  *                       generation; id; memory, local, shared: folders or null
  *   write_manifest      write the manifest durably into the folders; remove the checkpoints beyond `keep`. Answer: `manifest_written`.
  *                       id; manifest: {...}; folders: [paths]; keep: number (default: the job's)

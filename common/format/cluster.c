@@ -21,7 +21,7 @@
 
 static const char *const scope_names[] = { "node", "cluster", NULL };
 
-/* What the file holds is first read into growing arrays; the counts of struct hspmd_cluster say how far they are filled. */
+/* The reader first fills growing arrays; the counts of struct hspmd_cluster say how far they are filled. */
 struct reader {
 	struct hspmd_cluster *c;
 	size_t node_room, device_room, link_room;
@@ -246,7 +246,7 @@ static int read_nodes(struct reader *r, struct hspmd_json *root)
 
 typedef int find_name(const struct hspmd_cluster *c, const char *name);
 
-/* An optional pair of names of what `find` finds, as indexes. */
+/* An optional pair of names, looked up by `find`, as indexes. */
 static int read_pair(const struct hspmd_cluster *c, struct hspmd_json *at, const char *key, find_name *find, const char *among, int *pair)
 {
 	struct hspmd_json both = hspmd_json_array_or_none(at, key, 2, 2);

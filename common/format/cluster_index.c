@@ -15,7 +15,7 @@
 
 #define NODES_SHOWN 200 /* bytes of the list of nodes in a message */
 
-/* What a link is for, from the most specific. */
+/* Scopes of a link, from the most specific. */
 enum level { FOR_NODES, FOR_TYPES, FOR_ALL };
 
 /* One direction of one link. */
@@ -277,7 +277,7 @@ const char *hspmd_cluster_device_address(const struct hspmd_cluster *c, int devi
 
 /* ---- links */
 
-/* The entry of a cell for exactly these gpus, or the one for any. */
+/* The entry of a cell for exactly these gpus, or else the entry without gpus. */
 static const struct hspmd_link *in_cell(const struct hspmd_cluster *c, struct cell cell, int n, int m)
 {
 	const struct entry *entries = c->index->entries, *any = NULL;
@@ -290,7 +290,7 @@ static const struct hspmd_link *in_cell(const struct hspmd_cluster *c, struct ce
 	return any ? &c->links[any->link] : NULL;
 }
 
-/* The entries for a pair of nodes, by halving. */
+/* The entries for a pair of nodes, by binary search. */
 static struct cell node_cell(const struct hspmd_cluster_index *x, int scope, int a, int b)
 {
 	struct entry key = { .level = FOR_NODES, .scope = scope, .a = a, .b = b };

@@ -8,20 +8,20 @@
 #include "common/alloc.h"
 #include "common/format/cluster.h"
 
-/* Where the slower of two links is told by: a message of 16 MiB. */
+/* The message size by which the slower of two links is determined: 16 MiB. */
 #define PROBE_BYTES (1 << 24)
 
-/* Measured memory rates differ this much more from one time to the next than products do. */
+/* Measured memory rates vary this much more between measurements than rates of products. */
 #define RATE_SLACK 3
 
-/* A type of a part, and the type of the result it becomes part of. */
+/* A type of a part, and the type of the result into which it is merged. */
 struct piece {
 	const struct hspmd_device_type *type;
 	int part, number; /* of that part's types */
 	int group;
 };
 
-/* A type of the result while its pieces come together. */
+/* A type of the result during merging. */
 struct group {
 	const struct hspmd_device_type *leader; /* the fastest of them */
 	int pieces;
@@ -63,7 +63,7 @@ static bool agree(const struct hspmd_device_type *a, const struct hspmd_device_t
 	return same;
 }
 
-/* By name, the fastest first; ties as the parts come, so that the result does not depend on the sort. */
+/* Orders by name, then the fastest first; ties in the order of parts, so that the result does not depend on the sort. */
 static int by_speed(const void *a, const void *b)
 {
 	const struct piece *x = a, *y = b;
@@ -104,7 +104,7 @@ static bool name_taken(const struct merge *m, const char *name, int before)
 	for (int g = 0; g < before; g++)
 		if (!strcmp(m->c->types[g].name, name))
 			return true;
-	/* A part may bring a type that is called so already. */
+	/* A part may already contain a type of that name. */
 	for (int g = before + 1; g < m->group_count; g++)
 		if (!strcmp(m->groups[g].leader->name, name))
 			return true;
@@ -201,7 +201,7 @@ static int add_nodes(struct merge *m, int part, struct hspmd_error *err)
 	return 0;
 }
 
-/* For the same scope, places and devices taking part? Pairs are unordered; `gpus` go with `types`. */
+/* Returns true if both links have the same scope, ends and gpus. Pairs are unordered; `gpus` belong to `types`. */
 static bool same_ends(const struct hspmd_link *a, const struct hspmd_link *b)
 {
 	bool straight = a->types[0] == b->types[0] && a->types[1] == b->types[1] && a->gpus[0] == b->gpus[0] && a->gpus[1] == b->gpus[1];

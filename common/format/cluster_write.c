@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing hspmd-cluster-1. Every helper returns a new reference, or NULL when memory is short. */
+/* Writing hspmd-cluster-1. Every helper returns a new reference, or NULL: out of memory. */
 #include "common/format/cluster.h"
 
 #include <math.h>
@@ -60,7 +60,7 @@ static bool same_text(const char *a, const char *b)
 	return a == b || (a && b && !strcmp(a, b));
 }
 
-/* Whether two nodes can share an entry: equal in all but the name. */
+/* Returns true if two nodes can share an entry: they are equal except for the name. */
 static bool alike(const struct hspmd_cluster *c, int i, int j)
 {
 	const struct hspmd_node *a = &c->nodes[i], *b = &c->nodes[j];
@@ -88,7 +88,7 @@ static json_t *device_runs(const struct hspmd_cluster *c, const struct hspmd_nod
 	return hspmd_json_unless_failed(bad, runs);
 }
 
-/* An array with one value a device, if any device has one. */
+/* An array with one value per device, if any device has one. */
 static int set_places(json_t *o, const struct hspmd_cluster *c, const struct hspmd_node *n)
 {
 	const struct hspmd_cluster_device *d = &c->devices[n->first_device];
@@ -114,7 +114,7 @@ static int set_places(json_t *o, const struct hspmd_cluster *c, const struct hsp
 	return bad;
 }
 
-/* The entry for nodes[first, end), which are alike. */
+/* The entry for nodes[first, end), which are identical. */
 static json_t *node_json(const struct hspmd_cluster *c, int first, int end)
 {
 	const struct hspmd_node *n = &c->nodes[first];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading, checking and writing hspmd-job-1. What the job names is looked at in job_files.c. */
+/* Reading, checking and writing hspmd-job-1. job_files.c checks the files that the job names. */
 #include "common/format/job.h"
 
 #include <limits.h>
@@ -79,7 +79,7 @@ static int read_paths(struct hspmd_job *j, struct hspmd_json *all, char ***out, 
 	return hspmd_json_failed(all) ? -1 : 0;
 }
 
-/* seq_len is added where it is not named. */
+/* Adds seq_len unless it is listed. */
 static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
 {
 	struct hspmd_json all = hspmd_json_array_or_none(data, "lengths", 1, LENGTHS_MAX), ends = hspmd_json_any(data, "lengths");
@@ -155,7 +155,7 @@ static int read_elastic(struct hspmd_job *j, struct hspmd_json *root)
 	return j->elastic.policy ? 0 : hspmd_json_fail_memory(&o);
 }
 
-/* A checkpoint folder may hold variables; they are looked at now so that a slip is told at submission. */
+/* A checkpoint folder may contain variables; they are checked now so that a mistake is reported at submission. */
 static void read_folder(struct hspmd_job *j, struct hspmd_json *o, const char *key, char **out)
 {
 	const char *text = hspmd_json_string_or(o, key, NULL);
@@ -393,5 +393,5 @@ double hspmd_job_lr(const struct hspmd_job *j, int64_t step)
 		return low;
 	double done = (double)(step - warmup) / (double)(j->steps - warmup);
 	double left = j->optimizer.schedule == HSPMD_LR_COSINE ? 0.5 * (1 + cos(M_PI * done)) : 1 - done;
-	return fmin(lr, low + (lr - low) * left); /* rounding may reach beyond */
+	return fmin(lr, low + (lr - low) * left); /* rounding may exceed lr */
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job file names: variables in paths, and whether model, data and folders are there and fit. */
+/* Files that a job file names: variables in paths; checks that model, data and folders exist and fit together. */
 #include "common/format/job.h"
 
 #include <errno.h>
@@ -16,12 +16,12 @@
 #include "common/durable.h"
 
 #define BYTE_VOCABULARY 256
-#define LOOKED_AT_BYTES 65536 /* of each file of tokens */
+#define LOOKED_AT_BYTES 65536 /* bytes checked per file of tokens */
 #define INDEX_HEAD_BYTES 34   /* magic, version, type of a token, number of sequences, number of documents */
 
 /* ---- variables in paths */
 
-/* Who runs this: the password file's word before the environment's, which may be a batch script's or a daemon's. */
+/* The user of this process: from the password file, not from the environment, which may be a batch script's or a daemon's. */
 static char *user_entry(bool home)
 {
 	const char *given = getenv(home ? "HOME" : "USER");
@@ -56,7 +56,7 @@ static char *variable(const char *name, size_t length, const char *job_id, struc
 	return value;
 }
 
-/* The name behind a '$', in braces or not; *rest is what follows it. NULL: no name. */
+/* The name after a '$', in braces or not; *rest is the text after it. NULL: no name. */
 static const char *variable_name(const char *text, size_t *length, const char **rest)
 {
 	bool braces = *text == '{';
@@ -162,7 +162,7 @@ int hspmd_job_megatron_base_length(const char *path)
 	return (int)(suffix ? n - 4 : n);
 }
 
-/* A file of another kind than it is said to be has large numbers soon; the rest is looked at as it is read. */
+/* A file of another kind than stated soon contains large numbers; the rest is checked while it is read. */
 static int check_tokens(const struct check *k, const char *what, int i, const char *path, int fd, int width)
 {
 	unsigned char head[LOOKED_AT_BYTES];
@@ -227,7 +227,7 @@ static int check_data(const struct check *k, const char *what, char *const *path
 
 /* ---- the rest */
 
-/* Whether there is a safetensors file: it begins with the length of its header. What is in it its readers look at. */
+/* Checks that a file is a safetensors file: it begins with the length of its header. Its readers check the contents. */
 static int check_init(const struct check *k)
 {
 	const struct hspmd_job *j = k->j;
@@ -270,7 +270,7 @@ static int check_model(const struct check *k)
 	return j->init ? check_init(k) : 0;
 }
 
-/* Whether a folder can be written, or made where the first one of its parents that is there can be. */
+/* Checks that a folder can be written, or can be made in its nearest existing parent. */
 static int writable(const char *folder)
 {
 	char *path = strdup(folder);

@@ -26,7 +26,7 @@ const char *const hspmd_model_type_names[] = { "gpt2", "llama", "mistral", "qwen
 static const char *const gelu_names[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", NULL };
 static const char *const silu_names[] = { "silu", "swish", NULL };
 
-/* What the rotary-embedding model types differ in when a key is absent. */
+/* Defaults in which the rotary-embedding model types differ. */
 struct defaults {
 	int64_t kv_heads; /* 0: as many as heads */
 	int64_t max_positions;
@@ -41,7 +41,7 @@ static const struct defaults defaults_of[HSPMD_MODEL_TYPE_COUNT] = {
 	[HSPMD_MODEL_MIXTRAL] = { 8, 131072, 0, 1e-5, 1e6 },
 };
 
-/* ---- what we do not do */
+/* ---- unsupported features */
 
 static void refuse_set(struct hspmd_json *root, const char *key)
 {
@@ -76,7 +76,7 @@ static void refuse_common(struct hspmd_json *root)
 		hspmd_json_fail(&pruned, "not supported; expected no pruned heads");
 }
 
-/* A rope_type other than plain rotation stretches positions in ways of its own. */
+/* Every rope_type other than plain rotation scales positions in its own way. */
 static void refuse_scaled_rope(struct hspmd_json *rope)
 {
 	static const char *const keys[] = { "rope_type", "type" };
@@ -111,7 +111,7 @@ static void check_divides(struct hspmd_json *root, const char *key, int64_t by, 
 		hspmd_json_fail(&at, "%lld does not divide the %s, %lld", (long long)by, what, (long long)whole);
 }
 
-/* An integer under its own name, or under the one that all model types share. */
+/* An integer under the model type's own key, or under the key that all model types share. */
 static int64_t size_of(struct hspmd_json *root, const char *key, const char *shared, int64_t max)
 {
 	bool other = !hspmd_json_has(root, key) && hspmd_json_has(root, shared);
@@ -230,7 +230,7 @@ static void read_rotary(struct hspmd_json *root, struct hspmd_model *m)
 		hspmd_json_fail(root, "heads of %lld elements cannot be rotated in pairs", (long long)m->head_dim);
 }
 
-/* An upper bound in floating point, taken before any product of sizes is made in integers. */
+/* An upper bound in floating point, computed before any integer product of sizes. */
 static double params_bound(const struct hspmd_model *m)
 {
 	double h = (double)m->hidden, wide = (double)m->heads * (double)m->head_dim;
@@ -269,7 +269,7 @@ static struct hspmd_model *from_doc(struct hspmd_json_doc *doc)
 	}
 	m->config = json_incref(doc->root);
 	int rc = read_all(&root, m);
-	if (!rc && doc->rounded) /* an integer of a key that is passed over, but goes into exported models */
+	if (!rc && doc->rounded) /* an integer of an ignored key, which is copied to exported models */
 		rc = hspmd_json_fail(&root, "an integer is too large");
 	if (!rc)
 		return m;
@@ -353,7 +353,7 @@ int64_t hspmd_model_params(const struct hspmd_model *m)
 	       hspmd_model_layer_params(m, m->block_count + 1);
 }
 
-/* Pairs of positions that attend: half the square of what the window does not cut off. */
+/* Number of pairs of positions that attend: half the square, without the pairs that the window excludes. */
 static double attended_pairs(const struct hspmd_model *m, double seq_len)
 {
 	double window = m->sliding_window > 0 && (double)m->sliding_window < seq_len ? (double)m->sliding_window : seq_len;

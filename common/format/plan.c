@@ -19,7 +19,7 @@
 const char *const hspmd_recompute_names[] = { "none", "selective", "full", NULL };
 const char *const hspmd_schedule_names[] = { "1f1b", "gpipe", "interleaved", "zb-h1", NULL };
 
-/* Which stage has a device. */
+/* The stage of a device. */
 struct owner {
 	int pipeline, stage; /* pipeline -1: none */
 };
@@ -28,7 +28,7 @@ struct reader {
 	struct hspmd_plan *p;
 	const struct hspmd_cluster *c;
 	int layers;           /* the model's, -1: not known */
-	struct owner *owners; /* one a device of the cluster */
+	struct owner *owners; /* one per device of the cluster */
 	int *found;           /* room for a run of devices */
 };
 
@@ -144,7 +144,7 @@ static bool same_ratio(const double *a, const double *b, int count)
 	return !a == !b && (!a || !memcmp(a, b, (size_t)count * sizeof *a));
 }
 
-/* A parameter that both chunks use lies on the devices once, so both must split it alike. */
+/* A device holds a parameter that both chunks use once, so both chunks must split it alike. */
 static int check_round(const struct hspmd_json *stages, const struct hspmd_pipeline *pl, int i, int length)
 {
 	const struct hspmd_stage *s = &pl->stages[i], *first = &pl->stages[i % length];

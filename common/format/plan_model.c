@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan beside what it trains: the precision it computes in, and the parts of the model that a device must have whole. */
+/* A plan together with its model: the precision of the computation, and the parts of the model that cannot be divided. */
 #include "common/format/plan_model.h"
 
 #include <inttypes.h>
@@ -7,13 +7,13 @@
 
 /* ---- precision */
 
-/* How many of the plan's devices cannot compute in it, and the first of them (-1: none). */
+/* Number of the plan's devices that cannot compute in the precision, and the first of them (-1: none). */
 static int without(const struct hspmd_plan *p, const struct hspmd_cluster *c, enum hspmd_precision precision, int *first)
 {
 	int count = 0;
 	*first = -1;
 	for (int q = 0; q < p->pipeline_count; q++)
-		for (int s = 0; s < p->pipelines[q].stage_count / p->virtual_stages; s++) { /* later rounds have the same devices */
+		for (int s = 0; s < p->pipelines[q].stage_count / p->virtual_stages; s++) { /* later chunks have the same devices */
 			const struct hspmd_stage *stage = &p->pipelines[q].stages[s];
 			for (int d = 0; d < stage->device_count; d++) {
 				if (hspmd_device_kind_computes(c->types[c->devices[stage->devices[d]].type].kind, precision))
@@ -50,7 +50,7 @@ bool hspmd_plan_precision_differs(const struct hspmd_plan *p, const struct hspmd
 
 /* ---- parts of the model */
 
-/* A stage with blocks: each device of a tensor-parallel group has whole heads of keys and values, and whole experts. */
+/* In a stage with blocks each device of a tensor-parallel group has whole heads of keys and values, and whole experts. */
 static int check_stage(const struct hspmd_stage *s, const struct hspmd_model *m, struct hspmd_error *err)
 {
 	const struct {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing, copying and describing plans. Helpers return a new reference, or NULL when memory is short. */
+/* Writing, copying and describing plans. Helpers return a new reference, or NULL: out of memory. */
 #include "common/format/plan.h"
 
 #include <stdio.h>
@@ -121,7 +121,7 @@ json_t *hspmd_plan_to_json(const struct hspmd_plan *p, const struct hspmd_cluste
 
 /* ---- copying */
 
-/* A copy of n elements; NULL for NULL. *failed is set when memory is short. */
+/* A copy of n elements; NULL for NULL. *failed is set if memory is out. */
 static void *copy_array(const void *from, size_t n, size_t size, int *failed)
 {
 	if (!from)

@@ -207,7 +207,7 @@ static void read_field(struct hspmd_json *section, int field, struct hspmd_polic
 	}
 }
 
-/* Words are read and written as int. */
+/* Enumerated values are read and written as int. */
 _Static_assert(sizeof(enum hspmd_for_pending) == sizeof(int) && sizeof(enum hspmd_share_by) == sizeof(int), "enums are ints");
 
 static bool given(const struct hspmd_policy_terms *t, const void *at)
@@ -231,7 +231,7 @@ __attribute__((format(printf, 4, 5))) static void fail_term(struct hspmd_json *o
 	hspmd_json_fail(&at, "%s", text);
 }
 
-/* What cannot be meant together in one place. */
+/* Contradictions within one object. */
 static void check_terms(struct hspmd_json *obj, const struct hspmd_policy_terms *t)
 {
 	if (given(t, &t->max_nodes) && given(t, &t->max_devices) && t->max_devices < t->max_nodes)
@@ -312,7 +312,7 @@ static void read_rule(struct hspmd_json *obj, const struct hspmd_policy *p, stru
 	hspmd_json_check_keys(obj);
 }
 
-/* Take from a file's defaults what the set has not yet; both giving a field is fine only if they agree. */
+/* Take the fields of a file's defaults that the set does not have yet; if both give a field, the values must be equal. */
 static int merge_defaults(struct hspmd_policy *p, struct hspmd_policy_terms *d, struct hspmd_json *root, int file)
 {
 	for (int i = 0; i < hspmd_policy_field_count; i++) {
@@ -339,7 +339,7 @@ static int merge_defaults(struct hspmd_policy *p, struct hspmd_policy_terms *d, 
 	return 0;
 }
 
-/* Room for one more file and n more rules; what is there stays valid. */
+/* Make room for one more file and n more rules; existing pointers stay valid. */
 static int reserve(struct hspmd_policy *p, size_t n)
 {
 	char **files = realloc(p->files, ((size_t)p->file_count + 1) * sizeof *files);

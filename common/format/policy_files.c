@@ -45,7 +45,7 @@ static char *read_open(int fd, size_t *length)
 	return text;
 }
 
-/* Judge and read an open file; takes the descriptor. */
+/* Check and read an open file; takes over the descriptor. */
 static int add_open(struct hspmd_policy *p, int fd, const char *path, const char *name, const struct hspmd_policy_trust *trust,
                     struct hspmd_error *err)
 {
@@ -103,7 +103,7 @@ static int wanted(const struct dirent *d)
 	return d->d_name[0] != '.' && n > 5 && !strcmp(d->d_name + n - 5, ".json");
 }
 
-/* Not alphasort, which goes by locale: the order of the rules must not depend on who reads them. */
+/* Not alphasort, which depends on the locale: the order of the rules must not depend on the reader. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
 	return strcmp((*a)->d_name, (*b)->d_name);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What holds for a rule: its own terms, then the defaults, then what is built in; and whether these fit together. */
+/* The terms of a rule: its own, then the defaults, then the built-in values; and checks that they fit together. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ int hspmd_policy_field(const char *section, const char *key)
 	return -1;
 }
 
-/* ---- what cannot be meant together, though no file says all of it */
+/* ---- contradictions between files */
 
 static bool gives(const struct hspmd_policy *p, int rule, int f)
 {
@@ -69,7 +69,7 @@ static int contradicts(const struct hspmd_policy *p, int rule, const char *where
 	                  hspmd_policy_source(p, rule, other, by, sizeof by));
 }
 
-/* What the rule gives must be possible beside what it does not give; that one limit leaves another nothing to limit is no contradiction. */
+/* The rule's own values must fit the values that it inherits. That one limit makes another superfluous is no contradiction. */
 static int check_rule(const struct hspmd_policy *p, int rule, struct hspmd_error *err)
 {
 	const struct hspmd_policy_terms t = hspmd_policy_effective(p, rule);

@@ -90,7 +90,8 @@ static int read_tied(struct hspmd_json *root, struct hspmd_profile *p)
 
 /* ---- times */
 
-/* One number a layer, into *out. `required`: the array and each number must be there; else null is NaN, and an absent array leaves NULL. */
+/* One number per layer, into *out. `required`: the array and each number must exist; otherwise null is NaN, and an absent array leaves
+ * NULL. */
 static int read_seconds(struct hspmd_json *at, const char *key, int layers, bool required, double **out)
 {
 	size_t n = (size_t)layers;

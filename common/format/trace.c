@@ -13,7 +13,7 @@ const char *const hspmd_trace_kind_names[] = { "add", "remove", "submit", NULL }
 #define MAX_SECONDS (10 * 366.0 * 86400)
 #define MAX_RATE 1e18
 
-/* Names to numbers while reading: open addressing, a power of two of places, -1 empty. */
+/* Maps names to numbers while reading: open addressing, the table size is a power of two, -1 is empty. */
 struct names {
 	char **names;
 	size_t room;

@@ -4,7 +4,7 @@
 #include "common/format/trace.h"
 #include "common/json.h"
 
-/* Members of an object, skipped when NULL; false when memory is short. */
+/* Sets members of an object; NULL values are skipped. false: out of memory. */
 static bool put_string(json_t *o, const char *key, const char *text)
 {
 	return !text || json_object_set_new(o, key, json_string(text)) == 0;
