@@ -12,7 +12,7 @@
 #include "controller/core/checkpoint_interval.h"
 #include "policies/liveput.h"
 
-/* Out of { losses_per_node_s, correlated }, as hspmdctld tells it. What is not there is 0: nothing was ever seen to be lost. */
+/* Out of { losses_per_node_s, together }, as hspmdctld tells it. What is not there is 0: nothing was ever seen to be lost. */
 struct hspmd_risk run_risk_read(const json_t *v);
 
 /* Copies on other nodes for a job on so many: what its file and the site's policy ask for, or more where nodes are lost so often, or so

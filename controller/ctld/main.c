@@ -124,7 +124,6 @@ static int refresh(void *context, const struct hspmd_slurm_view *old, struct hsp
 static int run(struct given *g, struct hspmd_error *err)
 {
 	struct hspmd_slurm_view_settings slurm = { NULL, NULL, NULL };
-	hspmd_slurm_view_init();
 	/* slurmctld may start later than we do: then nobody is believed but root, or who is named. */
 	if (hspmd_slurm_view_settings(&slurm, err) < 0)
 		hspmd_warn("%s; going on", err->text);

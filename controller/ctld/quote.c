@@ -31,14 +31,6 @@ int ctld_quote_read(struct ctld_quote_request *request, json_t *message, struct 
 	return rc;
 }
 
-static const struct hspmd_slurm_view_job *job_of(const struct hspmd_slurm_view *v, uint32_t id)
-{
-	for (int i = 0; v && i < v->job_count; i++)
-		if (v->jobs[i].id == id)
-			return &v->jobs[i];
-	return NULL;
-}
-
 static bool is_peer(const struct ctld_peer *peers, int count, uint32_t job)
 {
 	for (int i = 0; i < count; i++) {
@@ -55,7 +47,7 @@ static int jobs_before(const struct hspmd_slurm_view *v, const struct ctld_peer 
 {
 	int n = 0;
 	for (int i = 0; i < count; i++) {
-		const struct hspmd_slurm_view_job *j = job_of(v, peers[i].job);
+		const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(v, peers[i].job);
 		n += peers[i].uid == uid && peers[i].job != job && (!job || peers[i].job < job) &&
 		     (!j || j->state != HSPMD_SLURM_VIEW_COMPLETING);
 	}

@@ -12,6 +12,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "controller/ctld_client/address.h"
 #include "controller/ctld_client/protocol.h"
 
 #define UNAUTHENTICATED_MAX 128 /* connections that have not proved who they are */

@@ -87,14 +87,6 @@ static void fill_usable(const struct building *b, const struct hspmd_slurm_view_
 
 /* ---- jobs */
 
-static const struct hspmd_slurm_view_job *job_by_id(const struct hspmd_slurm_view *v, uint32_t id)
-{
-	for (int i = 0; i < v->job_count; i++)
-		if (v->jobs[i].id == id)
-			return &v->jobs[i];
-	return NULL;
-}
-
 /* The highest tier of the partitions a job names, and whether its nodes may be taken there. */
 static int tier_of(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j, bool *preemptable)
 {
@@ -127,7 +119,7 @@ static bool would_preempt(const struct building *b, const struct hspmd_slurm_vie
 	bool preemptable;
 	int tier = tier_of(b->v, j, &preemptable);
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
-		const struct hspmd_slurm_view_job *x = job_by_id(b->v, b->out->elastic[e].id);
+		const struct hspmd_slurm_view_job *x = hspmd_slurm_view_find_job(b->v, b->out->elastic[e].id);
 		if (x && tier_of(b->v, x, &preemptable) < tier && preemptable)
 			return true;
 	}
@@ -190,7 +182,7 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 	fill_usable(b, j, s->usable + (size_t)at * (size_t)s->snapshot.class_count);
 	hold(b, j, at);
 	for (int m = 0; m < p->member_count; m++) {
-		const struct hspmd_slurm_view_job *member = job_by_id(b->v, p->members[m]);
+		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(b->v, p->members[m]);
 		if (member && member->uid == p->uid)
 			hold(b, member, at);
 	}
@@ -199,7 +191,7 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 static void add_all_elastic(struct building *b)
 {
 	for (int i = 0; i < b->peer_count; i++) {
-		const struct hspmd_slurm_view_job *j = job_by_id(b->v, b->peers[i].job);
+		const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(b->v, b->peers[i].job);
 		if (j && j->state == HSPMD_SLURM_VIEW_RUNNING && j->uid == b->peers[i].uid)
 			add_elastic(b, i, j);
 	}
@@ -327,7 +319,7 @@ static void fill_nodes(struct building *b)
 		}
 	}
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++)
-		fix_first(b, job_by_id(b->v, b->out->elastic[e].id));
+		fix_first(b, hspmd_slurm_view_find_job(b->v, b->out->elastic[e].id));
 }
 
 static int allocate(struct ctld_snapshot *s, struct building *b)
@@ -378,13 +370,24 @@ static double size_of(const struct hspmd_slurm_view *v, const struct ctld_peer *
 
 double ctld_reference_nodes(const struct hspmd_slurm_view *view, const struct ctld_peer *p)
 {
-	const struct hspmd_slurm_view_job *j = view ? job_by_id(view, p->job) : NULL;
+	const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(view, p->job);
 	double size = j ? size_of(view, p, j) : 0;
 	for (int m = 0; m < p->member_count && view; m++) {
-		const struct hspmd_slurm_view_job *member = job_by_id(view, p->members[m]);
+		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(view, p->members[m]);
 		size += member && member->uid == p->uid ? size_of(view, p, member) : 0;
 	}
 	return size;
+}
+
+int ctld_nodes_held(const struct hspmd_slurm_view *view, const struct ctld_peer *p)
+{
+	const struct hspmd_slurm_view_job *j = hspmd_slurm_view_find_job(view, p->job);
+	int n = j ? j->held_count : 0;
+	for (int m = 0; m < p->member_count; m++) {
+		const struct hspmd_slurm_view_job *member = hspmd_slurm_view_find_job(view, p->members[m]);
+		n += member && member->uid == p->uid ? member->held_count : 0;
+	}
+	return n;
 }
 
 int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view *view, const struct hspmd_policy *policy,

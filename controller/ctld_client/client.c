@@ -181,7 +181,7 @@ static int on_message(struct ctld_client *l, json_t *message, struct hspmd_error
 	const char *type = json_string_value(json_object_get(message, "type"));
 	if (type && !strcmp(type, "refused"))
 		return hspmd_fail(err, "hspmdctld refuses: %s", json_string_value(json_object_get(message, "text")));
-	if (type && !strcmp(type, "request")) {
+	if (type && !strcmp(type, CTLD_MESSAGE_REQUEST)) {
 		int64_t id = json_integer_value(json_object_get(message, "id"));
 		l->oldest = id < l->oldest ? id : l->oldest;
 		if (json_array_append(l->requests, message) < 0)

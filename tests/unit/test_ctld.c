@@ -109,7 +109,7 @@ static void test_claims_are_bounded_by_what_was_seen(void **state)
 	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_CURVE);
 	assert_string_equal(p.histories[at].claim_text,
 	                    "claims 1e+09 tokens/s on 3 nodes; by what was measured no more than 315 are believed");
-	ctld_peers_claim_told(&p, at);
+	ctld_peers_claim_logged(&p, at);
 	/* A rate at a size that Slurm does not confirm is not taken as seen. */
 	say(&p, at, 2,
 	    "{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 4, \"tokens_per_s\": 1e9, \"curve\": [100, 200, 300, "
@@ -139,7 +139,7 @@ static void test_needs_and_pauses_are_bounded(void **state)
 	say(&p, at, 2, before, NULL);
 	assert_int_equal(p.peers[at].min_nodes, 2);
 	assert_int_equal(p.histories[at].claim, CTLD_CLAIM_MIN_NODES);
-	ctld_peers_claim_told(&p, at);
+	ctld_peers_claim_logged(&p, at);
 	ctld_peers_request_sent(&p, at, 1, true, 6, 10);
 	ctld_peers_answered(&p, at, 1, true, "", 110);
 	say(&p, at, 8, grown, NULL);
@@ -191,7 +191,7 @@ static void test_rates_are_held_against_those_of_others(void **state)
 		assert_true(p.peers[i].overclaim_factor <= 1);
 		assert_int_equal(p.histories[i].claim, CTLD_CLAIM_NONE);
 	}
-	ctld_peers_claim_told(&p, 0);
+	ctld_peers_claim_logged(&p, 0);
 	claim_rate(&p, 1, "1e14");
 	ctld_peers_compare(&p);
 	assert_int_equal(p.histories[0].claim, CTLD_CLAIM_NONE);
@@ -233,9 +233,9 @@ static void test_worth_counts_in_what_is_seen(void **state)
 {
 	(void)state;
 	static const char *const words[] = {
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": "
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"worth\": "
 		"{\"a\": 3}, \"curve\": [100, 200, 280, 350]}",
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"relative_speed\": "
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"tokens_per_s\": 300, \"worth\": "
 		"{\"a\": 9}, \"curve\": [100, 200, 280, 350]}",
 	};
 	struct ctld_peers p = { 0 };
@@ -259,15 +259,14 @@ static void test_ill_formed_states_change_nothing(void **state)
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [\"x\"]}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"curve\": [-1]}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"members\": [0]}",
-		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"relative_speed\": {\"n5\": -1}}",
+		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"worth\": {\"n5\": -1}}",
 		"{\"type\": \"state\", \"min_nodes\": 1, \"max_nodes\": 4, \"nodes\": 1, \"extra\": 1}",
 	};
 	struct ctld_peers p = { 0 };
 	struct hspmd_error err = { "" };
 	int at = ctld_peers_hello(&p, 7, 1000);
 	say(&p, at, 0,
-	    "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"relative_speed\": {\"n5\": 2.5}}",
-	    &err);
+	    "{\"type\": \"state\", \"min_nodes\": 2, \"max_nodes\": 4, \"nodes\": 2, \"curve\": [1, 2], \"worth\": {\"n5\": 2.5}}", &err);
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		if (say(&p, at, 0, bad[i], &err) != -1)
 			fail_msg("taken: %s", bad[i]);

@@ -387,12 +387,17 @@ static struct hspmd_stream *stranger_calls(const struct daemon *d, char *nonce)
 	return s;
 }
 
-static json_t *hello(const struct hspmd_auth *who, const char *nonce, int job)
+static json_t *hello_as(const char *role, const struct hspmd_auth *who, const char *nonce, int job)
 {
-	json_t *content = json_pack("{s:s, s:i, s:s}", "role", "controller", "job", job, "nonce", "n");
+	json_t *content = json_pack("{s:s, s:i, s:s}", "role", role, "job", job, "nonce", "n");
 	json_t *sealed = hspmd_auth_seal(who, "hello", nonce, content, NULL);
 	json_decref(content);
 	return sealed;
+}
+
+static json_t *hello(const struct hspmd_auth *who, const char *nonce, int job)
+{
+	return hello_as("controller", who, nonce, job);
 }
 
 /* It is hung up on, with a word or without. */
@@ -506,6 +511,57 @@ static void test_a_port_that_another_holds_is_not_trusted(void **state)
 			         ctld_client_last_error(d->line[0]));
 }
 
+/* The next message of this type; others in between are skipped. */
+static json_t *receive_type(const struct daemon *d, struct hspmd_stream *s, const char *type)
+{
+	json_t *m = NULL;
+	while (hspmd_stream_receive(s, PATIENCE_S, &m, NULL) == 1) {
+		const char *got = json_string_value(json_object_get(m, "type"));
+		if (got && !strcmp(got, type))
+			return m;
+		json_decref(m);
+		m = NULL;
+	}
+	fail_msg("no message \"%s\"; it said:\n%s", type, d->said);
+	return NULL;
+}
+
+/* A daemon understands controllers and viewers of other versions, as running jobs outlive its upgrade: the names of messages and members
+ * are written out here, because they must never change. */
+static void test_the_names_on_the_wire_stay(void **state)
+{
+	struct daemon *d = *state;
+	char nonce[HSPMD_NONCE_HEX];
+	d->world->waits = true;
+	struct hspmd_stream *controller = stranger_calls(d, nonce);
+	say(controller, hello(d->auth, nonce, 7));
+	json_decref(receive_type(d, controller, "welcome"));
+	say(controller, json_pack("{s:s, s:i, s:i, s:s, s:i, s:f, s:[f, f, f], s:{s:f}, s:f, s:f, s:I, s:[i]}", "type", "state",
+	                          "min_nodes", 1, "max_nodes", 3, "policy", "any", "nodes", 3, "tokens_per_s", 280.0, "curve", 100.0, 190.0,
+	                          280.0, "worth", "n0", 1.0, "pause_s", 1.0, "lost_s", 1.0, "step", (json_int_t)5, "members", 10));
+	json_t *risk = receive_type(d, controller, "risk");
+	assert_true(json_is_number(json_object_get(risk, "losses_per_node_s")) && json_is_number(json_object_get(risk, "together")));
+	json_t *ask = receive_type(d, controller, "ask");
+	assert_string_equal(json_string_value(json_object_get(ask, "command")), "shrink");
+	assert_int_equal(json_array_size(json_object_get(ask, "names")), 2);
+	say(controller, json_pack("{s:s, s:O, s:b, s:s}", "type", "answer", "id", json_object_get(ask, "id"), "ok", 0, "text", "busy"));
+	struct hspmd_stream *viewer = stranger_calls(d, nonce);
+	say(viewer, hello_as("viewer", d->auth, nonce, 0));
+	json_decref(receive_type(d, viewer, "welcome"));
+	say(viewer, json_pack("{s:s}", "type", "show"));
+	json_t *cluster = receive_type(d, viewer, "cluster");
+	assert_true(json_is_number(json_object_get(json_object_get(cluster, "risk"), "together")));
+	say(viewer, json_pack("{s:s}", "type", "quote"));
+	json_t *quote = receive_type(d, viewer, "quote");
+	assert_true(json_is_integer(json_object_get(quote, "jobs")));
+	json_decref(risk);
+	json_decref(ask);
+	json_decref(cluster);
+	json_decref(quote);
+	hspmd_stream_destroy(viewer);
+	hspmd_stream_destroy(controller);
+}
+
 /* Before Slurm knows a job, whoever greeted first may greet again, and nobody else; then its user alone. */
 static void test_a_job_is_one_users(void **state)
 {
@@ -534,6 +590,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_job_is_one_users),
 		cmocka_unit_test_setup_teardown(test_a_port_that_another_holds_is_not_trusted, start, stop),
+		cmocka_unit_test_setup_teardown(test_the_names_on_the_wire_stay, start, stop),
 		cmocka_unit_test_setup_teardown(test_one_that_thinks_and_one_that_declines, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, start, stop),
 		cmocka_unit_test_setup_teardown(test_nothing_is_asked_on_an_old_look, start, stop),

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "common/clock.h"
+#include "controller/ctld_client/client.h"
 #include "controller/ctld_client/protocol.h"
 #include "controller/ctld/server.h"
 
@@ -144,16 +145,51 @@ static void test_who_proves_himself_is_heard(void **state)
 	(void)state;
 	struct hspmd_stream *s = greet(auth, "controller", 7);
 	expect(s, "welcome");
-	json_t *ask = json_pack("{s:s}", "type", "request");
+	json_t *ask = json_pack("{s:s}", "type", "ask");
 	assert_int_equal(ctld_server_send(server, 7, ask), 0);
 	assert_int_equal(ctld_server_send(server, 8, ask), -1);
 	json_decref(ask);
-	expect(s, "request");
+	expect(s, "ask");
 	say(s, json_pack("{s:i}", "bad", 1));
 	expect(s, NULL);
 	assert_int_equal(messages, 1);
 	assert_int_equal(gone, 1);
 	hspmd_stream_destroy(s);
+}
+
+/* A controller understands a daemon of another version: the names of messages are written out here, because they must never change. */
+static void test_a_client_understands_the_names_on_the_wire(void **state)
+{
+	char where[64];
+	struct hspmd_error err;
+	(void)state;
+	snprintf(where, sizeof where, "%u@127.0.0.1:%d", (unsigned)getuid(), ctld_server_port(server));
+	struct ctld_client *client = ctld_client_create(where, 7, auth, &err);
+	assert_non_null(client);
+	json_t *messages_in[] = { json_pack("{s:s}", "type", "of a later version"),
+		                  json_pack("{s:s, s:i, s:s, s:i}", "type", "ask", "id", 5, "command", "grow", "by", 1),
+		                  json_pack("{s:s, s:f, s:f}", "type", "risk", "losses_per_node_s", 0.25, "together", 0.5) };
+	json_t *request = NULL, *risk = NULL;
+	bool sent = false;
+	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline && !(request && risk);) {
+		ctld_client_process(client);
+		uv_run(&loop, UV_RUN_NOWAIT);
+		for (int i = 0; i < 3 && !sent && ctld_client_is_connected(client); i++)
+			assert_int_equal(ctld_server_send(server, 7, messages_in[i]), 0);
+		sent = ctld_client_is_connected(client);
+		request = request ? request : ctld_client_next_request(client);
+		risk = risk ? risk : ctld_client_next_risk(client);
+		struct pollfd p = { .fd = ctld_client_fd(client), .events = POLLIN };
+		poll(&p, 1, 5);
+	}
+	assert_true(json_equal(request, messages_in[1]));
+	assert_true(json_equal(risk, messages_in[2]));
+	assert_null(ctld_client_next_request(client));
+	for (int i = 0; i < 3; i++)
+		json_decref(messages_in[i]);
+	json_decref(request);
+	json_decref(risk);
+	ctld_client_destroy(client);
 }
 
 static void test_forged_and_foreign_are_refused(void **state)
@@ -304,6 +340,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_who_proves_himself_is_heard, open_server, close_server),
+		cmocka_unit_test_setup_teardown(test_a_client_understands_the_names_on_the_wire, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_forged_and_foreign_are_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_replayed_is_refused, open_server, close_server),
 		cmocka_unit_test_setup_teardown(test_oversized_and_gibberish_are_cut, open_server, close_server),
