@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Step 4: nodes that bring another job more than they bring the one that holds them. */
+/* Step 4: nodes by which another job gains more than their holder loses. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static bool may_get(const struct decision_state *k, const struct decision_job *j
 	       k->s->now_s - e->resized_s >= e->terms.grow_cooldown_s;
 }
 
-/* The best number of nodes to move from a to b, its nodes in out (those least missed first): 0 when no move pays for both pauses. */
+/* Returns the best number of nodes to move from job a to job b, 0 if no move earns back both pauses; the nodes are the first in out. */
 static int best_move(const struct decision_state *k, int a, int b, int *out, double *gain)
 {
 	const struct decision_job *x = &k->jobs[a], *y = &k->jobs[b];
@@ -67,7 +67,7 @@ static int move(struct decision_state *k, int a, int b, int n, const int *nodes,
 	return 0;
 }
 
-/* The one move that gains most; 1 when one was made, 0 none, -1 memory. */
+/* Makes the one move that gains most. Returns 1 if one was made, 0 if none gains, -1: out of memory. */
 static int one_move(struct decision_state *k, int *nodes, int *scratch)
 {
 	int from = -1, to = -1, count = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking at Slurm: seldom while nothing happens, off the loop, one poll at a time. */
+/* Polls Slurm on another thread, one poll at a time, seldom while nothing changes; and counts losses of nodes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -87,7 +87,7 @@ static void fill_usable(const struct building *b, const struct hspmd_slurm_view_
 
 /* ---- jobs */
 
-/* The highest tier of the partitions a job names, and whether its nodes may be taken there. */
+/* Returns the highest tier of the partitions that a job names; *preemptable: whether one of them allows preemption. */
 static int tier_of(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j, bool *preemptable)
 {
 	int tier = 0;
@@ -106,14 +106,14 @@ static int tier_of(const struct hspmd_slurm_view *v, const struct hspmd_slurm_vi
 	return tier;
 }
 
-/* Slurm orders by the partition's tier, then by priority; both in one number. */
+/* Returns one number for Slurm's order: by the partition's tier, then by priority. */
 static double rank(const struct hspmd_slurm_view *v, const struct hspmd_slurm_view_job *j)
 {
 	bool preemptable;
 	return tier_of(v, j, &preemptable) * 4294967296.0 + j->priority;
 }
 
-/* Would Slurm take an elastic job's nodes for this one? */
+/* Returns true if Slurm would preempt an elastic job for this one. */
 static bool would_preempt(const struct building *b, const struct hspmd_slurm_view_job *j)
 {
 	bool preemptable;
@@ -153,7 +153,7 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 	struct hspmd_policy_subject who = { j->user, j->account, j->partition, j->qos, *p->policy ? p->policy : NULL };
 	int rule = HSPMD_POLICY_NO_RULE, at = s->snapshot.elastic_count++;
 	if (hspmd_policy_decide_rule(b->policy, &who, &rule, NULL) < 0)
-		rule = HSPMD_POLICY_NO_RULE; /* the policy it was admitted under is gone */
+		rule = HSPMD_POLICY_NO_RULE; /* the policy under which it was admitted no longer exists */
 	s->elastic_peer[at] = peer;
 	double resized = fmax(p->resized_s, j->resized ? (double)j->resized : -INFINITY);
 	s->elastic[at] = (struct hspmd_snapshot_elastic){
@@ -175,7 +175,7 @@ static void add_elastic(struct building *b, int peer, const struct hspmd_slurm_v
 		.declined_shrink_until_s = p->declined_shrink_until_s,
 		.usable = s->usable + (size_t)at * (size_t)s->snapshot.class_count,
 	};
-	/* Only where rates of jobs are compared as they are does their scale matter; there weight and rate are one factor. */
+	/* The scale of a rate matters only if rates are compared absolutely, and then weight and rate are one factor. */
 	if (s->elastic[at].terms.by == HSPMD_SHARE_TOKENS && p->overclaim_factor > 1)
 		s->elastic[at].terms.weight /= p->overclaim_factor;
 	set_relative_speed(b, at, p);
@@ -195,7 +195,7 @@ static void add_all_elastic(struct building *b)
 		if (j && j->state == HSPMD_SLURM_VIEW_RUNNING && j->uid == b->peers[i].uid)
 			add_elastic(b, i, j);
 	}
-	/* A user's jobs beyond the limit keep what they have and are not grown: those that started first come first. */
+	/* A user's jobs beyond max_jobs_per_user keep their nodes but do not grow; older jobs count first. */
 	for (int e = 0; e < b->out->snapshot.elastic_count; e++) {
 		struct hspmd_snapshot_elastic *x = &b->out->elastic[e];
 		int before = 0;
@@ -207,7 +207,7 @@ static void add_all_elastic(struct building *b)
 	}
 }
 
-/* Is a waiting job one by which an elastic job grows? Its nodes come by another way than by making others give. */
+/* Returns true if a pending job is a member job of an elastic job: no other job shrinks for it. */
 static bool is_member(const struct building *b, uint32_t id)
 {
 	for (int i = 0; i < b->peer_count; i++)
@@ -282,7 +282,7 @@ static void fill_node(struct building *b, int i)
 	if (b->holder[i] >= 0) {
 		n->state = HSPMD_SNAPSHOT_HELD;
 		n->holder = b->holder[i];
-		n->fixed = b->users[i] > 1; /* others are on it too: giving it frees no whole node */
+		n->fixed = b->users[i] > 1; /* other jobs use it too: returning it frees no whole node */
 		n->leaving =
 		        b->node_histories[i].asked_of == b->out->elastic[n->holder].id && b->node_histories[i].asked_until_s > b->now_s;
 		return;
@@ -293,7 +293,7 @@ static void fill_node(struct building *b, int i)
 	n->leaving = from->state == HSPMD_SLURM_VIEW_LEAVING;
 }
 
-/* The node that has the controller stays: the batch host, or for an allocation without a script its first. */
+/* The controller's node is never returned: the batch host, or the first node of an allocation without a batch script. */
 static void fix_first(struct building *b, const struct hspmd_slurm_view_job *j)
 {
 	int at = 0;
@@ -426,7 +426,7 @@ int ctld_snapshot_build(struct ctld_snapshot *out, const struct hspmd_slurm_view
 	out->snapshot.nodes = out->nodes;
 	out->snapshot.pending = out->pending;
 	out->snapshot.elastic = out->elastic;
-	return rc < 0 ? hspmd_fail_memory(err, "looking at the cluster") : 0;
+	return rc < 0 ? hspmd_fail_memory(err, "building a snapshot of the cluster") : 0;
 }
 
 void ctld_snapshot_clear(struct ctld_snapshot *s)

@@ -166,7 +166,7 @@ static void test_growth_rules(void **state)
 	CASE(0, "declined", m.elastic[0].declined_grow_until_s = m.snapshot.now_s + 1);
 	CASE(0, "under way", m.elastic[0].request_pending = true);
 	CASE(0, "does not answer", m.elastic[0].reachable = false);
-	CASE(0, "no gain curve", m.elastic[0].curve_count = 0);
+	CASE(0, "no scaling curve", m.elastic[0].curve_count = 0);
 	CASE(0, "min_gain", t->min_gain = 2); /* 6 nodes are 2.7 times 2 nodes: +169 % */
 	CASE(4, NULL, t->min_gain = 1.5);
 	CASE(0, "pause", (m.elastic[0].pause_s = 110, t->grow_cooldown_s = 60)); /* +169 % for 60 s do not pay for 110 s of nothing */
