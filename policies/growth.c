@@ -76,7 +76,7 @@ bool growth_fits(const struct growth *f, int job, int pool, int instead)
 /* ---- setting up */
 
 /* Returns why the job may not grow; "" if it may. */
-static const char *held_back(const struct decision_state *k, const struct decision_job *j)
+static const char *why_not_grow(const struct decision_state *k, const struct decision_job *j)
 {
 	const struct hspmd_snapshot_elastic *e = j->e;
 	if (!e->terms.into_idle)
@@ -101,7 +101,7 @@ static const char *held_back(const struct decision_state *k, const struct decisi
 static void list_candidates(struct growth *f)
 {
 	for (int i = 0; i < f->k->s->elastic_count; i++) {
-		const char *why = held_back(f->k, &f->k->jobs[i]);
+		const char *why = why_not_grow(f->k, &f->k->jobs[i]);
 		if (*why)
 			decision_set_why(f->k, i, "%s", why);
 		else

@@ -7,7 +7,7 @@
 #include "common/alloc.h"
 #include "policies/decision_state_internal.h"
 
-static bool may_give(const struct decision_state *k, const struct decision_job *j)
+static bool may_shrink(const struct decision_state *k, const struct decision_job *j)
 {
 	const struct hspmd_snapshot_elastic *e = j->e;
 	return e->terms.rebalance && e->reachable && !e->request_pending && !j->shrunk && j->now.nodes == j->was.nodes &&
@@ -15,7 +15,7 @@ static bool may_give(const struct decision_state *k, const struct decision_job *
 	       k->s->now_s - e->resized_s >= fmax(e->terms.shrink_cooldown_s, e->terms.grow_cooldown_s);
 }
 
-static bool may_get(const struct decision_state *k, const struct decision_job *j)
+static bool may_grow(const struct decision_state *k, const struct decision_job *j)
 {
 	const struct hspmd_snapshot_elastic *e = j->e;
 	return e->terms.rebalance && e->terms.into_idle && e->reachable && !e->request_pending && !j->shrunk && e->curve_count &&
@@ -73,9 +73,9 @@ static int one_move(struct decision_state *k, int *nodes, int *scratch)
 	int from = -1, to = -1, count = 0;
 	double best = 0;
 	for (int a = 0; a < k->s->elastic_count; a++)
-		for (int b = 0; b < k->s->elastic_count && may_give(k, &k->jobs[a]); b++) {
+		for (int b = 0; b < k->s->elastic_count && may_shrink(k, &k->jobs[a]); b++) {
 			double gain;
-			if (a == b || !may_get(k, &k->jobs[b]))
+			if (a == b || !may_grow(k, &k->jobs[b]))
 				continue;
 			int n = best_move(k, a, b, scratch, &gain);
 			if (!n || gain <= best)

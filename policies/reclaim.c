@@ -102,7 +102,7 @@ static void keep_for(struct decision_state *k, const struct hspmd_snapshot_pendi
 		}
 }
 
-static bool gives_for(const struct decision_state *k, const struct decision_job *j, const struct hspmd_snapshot_pending *p)
+static bool may_shrink_for(const struct decision_state *k, const struct decision_job *j, const struct hspmd_snapshot_pending *p)
 {
 	const struct hspmd_policy_terms *t = &j->e->terms;
 	bool higher = p->priority > j->e->priority || p->preempts;
@@ -128,7 +128,7 @@ static int find_donors(const struct decision_state *k, const struct hspmd_snapsh
 	for (int i = 0; i < k->s->elastic_count; i++) {
 		const struct decision_job *j = &k->jobs[i];
 		int most = j->now.nodes - j->e->min_nodes;
-		if (most <= 0 || !gives_for(k, j, p))
+		if (most <= 0 || !may_shrink_for(k, j, p))
 			continue;
 		int found = decision_choose_nodes(k, i, p->usable, most, nodes + used);
 		if (!found)

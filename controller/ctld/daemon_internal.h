@@ -25,8 +25,8 @@ extern const char *const cause_names[]; /* "idle", "waiting", "rebalance", "limi
 /* Counters since the start of the daemon. */
 struct totals {
 	uint64_t rpcs, rounds, failed_polls, decisions;
-	uint64_t grows, shrinks, declined, unanswered, nodes_asked, nodes_given;
-	uint64_t asked_for[CAUSES];
+	uint64_t grows, shrinks, declined, unanswered, nodes_granted, nodes_recalled;
+	uint64_t requests_by_cause[CAUSES];
 	double pauses_s;     /* sum over all resizes, as the controllers report them */
 	double up_node_s;    /* node-seconds during which a node was watched and usable */
 	uint64_t lost_nodes; /* nodes lost during up_node_s */

@@ -68,11 +68,11 @@ static void all(FILE *f, const struct ctld *d)
 	jobs(f, d);
 	family(f, "resizes", "counter", "Resizes asked of elastic jobs, by cause: idle nodes, a waiting job, rebalancing, limits.");
 	for (int i = 0; i < CAUSES; i++)
-		fprintf(f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_names[i], (unsigned long long)t->asked_for[i]);
+		fprintf(f, "hspmd_resizes_total{cause=\"%s\"} %llu\n", cause_names[i], (unsigned long long)t->requests_by_cause[i]);
 	family(f, "pause_seconds", "counter", "What resizes have cost, by the jobs' word.");
 	fprintf(f, "hspmd_pause_seconds_total %g\n", t->pauses_s);
-	counter(f, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_asked);
-	counter(f, "nodes_recalled", "Nodes that elastic jobs were asked to give back.", t->nodes_given);
+	counter(f, "nodes_granted", "Nodes that elastic jobs were asked to take.", t->nodes_granted);
+	counter(f, "nodes_recalled", "Nodes that elastic jobs were asked to give back.", t->nodes_recalled);
 	counter(f, "declined", "Requests that a job declined.", t->declined);
 	counter(f, "unanswered", "Requests that a job did not answer in time.", t->unanswered);
 	counter(f, "decisions", "Runs of the policy engine.", t->decisions);

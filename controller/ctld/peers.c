@@ -296,7 +296,7 @@ void ctld_peers_request_sent(struct ctld_peers *p, int at, int64_t id, bool grow
 {
 	struct ctld_peer_history *r = &p->histories[at];
 	r->request_id = id;
-	r->asked_s = now_s;
+	r->requested_s = now_s;
 	r->request_is_grow = grow;
 	snprintf(r->request_text, sizeof r->request_text, "%s by %d", grow ? "grow" : "shrink", nodes);
 	p->peers[at].request_pending = true;
@@ -315,7 +315,7 @@ int ctld_peers_answered(struct ctld_peers *p, int at, int64_t id, bool ok, const
 	int *row = r->request_is_grow ? &r->declined : &r->declined_shrinks;
 	if (ok) {
 		peer->resized_s = now_s;
-		r->max_pause_s = fmax(r->max_pause_s, now_s - r->asked_s);
+		r->max_pause_s = fmax(r->max_pause_s, now_s - r->requested_s);
 		*row = 0;
 		return 0;
 	}

@@ -27,7 +27,7 @@ struct ctld_peer_history {
 	bool confirmed;         /* Slurm knows the job as this user's */
 	double risk_sent[2];    /* last sent to it: losses per node and second, fraction lost together; [0] is -1: none yet */
 	int64_t request_id;     /* of the request that is not answered yet; 0: none */
-	double asked_s;         /* wall clock of that request */
+	double requested_s;     /* wall clock of that request */
 	char request_text[32];
 	bool request_is_grow;
 	char last_reply[200];           /* the last answer, for people */

@@ -22,8 +22,8 @@ static void unreserve(struct ctld *d, uint32_t job)
 static void forget_expected(struct ctld *d, uint32_t job)
 {
 	for (int i = 0; d->view && i < d->view->node_count; i++)
-		if (d->node_histories[i].asked_of == job)
-			d->node_histories[i].asked_of = 0;
+		if (d->node_histories[i].requested_from == job)
+			d->node_histories[i].requested_from = 0;
 }
 
 static bool job_holds(const struct hspmd_slurm_view_job *j, int node)
@@ -45,9 +45,9 @@ static bool peer_holds(const struct ctld *d, const struct ctld_peer *p, int node
 void requests_forget_returned(struct ctld *d)
 {
 	for (int i = 0; i < d->view->node_count; i++) {
-		int at = d->node_histories[i].asked_of ? ctld_peers_find(&d->peers, d->node_histories[i].asked_of) : -1;
+		int at = d->node_histories[i].requested_from ? ctld_peers_find(&d->peers, d->node_histories[i].requested_from) : -1;
 		if (at < 0 || !peer_holds(d, &d->peers.peers[at], i))
-			d->node_histories[i].asked_of = 0;
+			d->node_histories[i].requested_from = 0;
 	}
 }
 
@@ -97,7 +97,7 @@ void requests_expire(struct ctld *d)
 	double now = hspmd_unix_time();
 	for (int i = 0; i < d->peers.count; i++) {
 		struct ctld_peer_history *r = &d->peers.histories[i];
-		if (!r->request_id || now - r->asked_s < CTLD_ANSWER_S)
+		if (!r->request_id || now - r->requested_s < CTLD_ANSWER_S)
 			continue;
 		ctld_peers_answered(&d->peers, i, r->request_id, false, "no answer in time", now);
 		d->totals.unanswered++;
@@ -146,12 +146,12 @@ void request_send(struct ctld *d, const struct ctld_snapshot *s, const struct hs
 	else if (a->for_job >= 0)
 		reserve_nodes_for(d, a, s->elastic[a->for_job].id, now);
 	for (int i = 0; i < a->node_count; i++) {
-		d->node_histories[a->nodes[i]].asked_of = grow ? 0 : job;
-		d->node_histories[a->nodes[i]].asked_until_s = now + KEEP_S;
+		d->node_histories[a->nodes[i]].requested_from = grow ? 0 : job;
+		d->node_histories[a->nodes[i]].requested_until_s = now + KEEP_S;
 	}
-	d->totals.asked_for[cause_of(a)]++;
+	d->totals.requests_by_cause[cause_of(a)]++;
 	*(grow ? &d->totals.grows : &d->totals.shrinks) += 1;
-	*(grow ? &d->totals.nodes_asked : &d->totals.nodes_given) += (uint64_t)a->node_count;
+	*(grow ? &d->totals.nodes_granted : &d->totals.nodes_recalled) += (uint64_t)a->node_count;
 	log_event(d, grow ? "grow" : "shrink", job, a->reason,
 	          json_pack("{s:O, s:f, s:I, s:s}", "nodes", names, "gain", a->gain, "id", (json_int_t)d->last_request_id, "cause",
 	                    cause_names[cause_of(a)]));

@@ -283,8 +283,8 @@ static void fill_node(struct building *b, int i)
 		n->state = HSPMD_SNAPSHOT_HELD;
 		n->holder = b->holder[i];
 		n->fixed = b->users[i] > 1; /* other jobs use it too: returning it frees no whole node */
-		n->leaving =
-		        b->node_histories[i].asked_of == b->out->elastic[n->holder].id && b->node_histories[i].asked_until_s > b->now_s;
+		n->leaving = b->node_histories[i].requested_from == b->out->elastic[n->holder].id &&
+		             b->node_histories[i].requested_until_s > b->now_s;
 		return;
 	}
 	static const enum hspmd_snapshot_state states[] = { HSPMD_SNAPSHOT_IDLE, HSPMD_SNAPSHOT_BUSY, HSPMD_SNAPSHOT_HELD,

@@ -37,8 +37,8 @@ struct ctld_peer {
 struct ctld_node_history {
 	uint32_t reserved_for; /* elastic job that is to get it; 0: none */
 	double reserved_until_s;
-	uint32_t asked_of; /* elastic job that was requested to return it and has not declined; 0: none */
-	double asked_until_s;
+	uint32_t requested_from; /* elastic job that was requested to return it and has not declined; 0: none */
+	double requested_until_s;
 	double up_s; /* seconds during which it was watched and usable */
 	int losses;  /* times it became unusable while busy */
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hspmdctld's port and those who mean it ill: forged, replayed, oversized, out of turn, too many; each loses its connection and nothing
- * else. */
+/* hspmdctld's server and hostile clients: forged, replayed, oversized, out of order, too many. Each loses its own connection, and nothing
+ * else happens. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -87,7 +87,7 @@ static struct hspmd_stream *call(void)
 	return s;
 }
 
-/* The next message while the server runs; NULL: it hung up. */
+/* Runs the server until the next message; NULL: it closed the connection. */
 static json_t *next(struct hspmd_stream *s)
 {
 	for (double deadline = hspmd_now() + 20; hspmd_now() < deadline;) {
@@ -122,7 +122,7 @@ static json_t *hello(const struct hspmd_auth *who, const char *nonce, const char
 	return sealed;
 }
 
-/* Take the challenge and answer it as `who`. */
+/* Connects, and answers the challenge as `who`. */
 static struct hspmd_stream *greet(const struct hspmd_auth *who, const char *role, int job)
 {
 	struct hspmd_stream *s = call();
@@ -238,7 +238,7 @@ static void test_oversized_and_gibberish_are_cut(void **state)
 	hspmd_stream_destroy(b);
 }
 
-/* One says nothing, one has half a message for ever. */
+/* One client sends nothing, one sends half a message. */
 static void test_the_slow_are_cut(void **state)
 {
 	static const char half[] = { 'H', 'S', 'P', '1', 0, 0, 0, 20, '{' };
@@ -256,7 +256,7 @@ static void test_the_slow_are_cut(void **state)
 	hspmd_stream_destroy(slow);
 }
 
-/* So many who say nothing that no place is left for strangers: one who proves himself is heard all the same. */
+/* So many silent clients that no place for strangers is left: a client that proves its user is served all the same. */
 static void test_the_silent_keep_nobody_out(void **state)
 {
 	struct hspmd_stream *silent[300];
@@ -275,7 +275,7 @@ static void test_the_silent_keep_nobody_out(void **state)
 	hspmd_stream_destroy(s);
 }
 
-/* One user who wants all places for himself. */
+/* One user who tries to use up all connections. */
 static void test_a_user_has_not_all_places(void **state)
 {
 	enum { MANY = 2048 };
@@ -295,7 +295,7 @@ static void test_a_user_has_not_all_places(void **state)
 	expect(more, "refused");
 	hspmd_stream_destroy(more);
 	hspmd_stream_destroy(s[0]);
-	for (double until = hspmd_now() + 20;;) { /* till its end was seen */
+	for (double until = hspmd_now() + 20;;) { /* until the end was noticed */
 		more = greet(auth, "controller", 7);
 		json_t *m = next(more);
 		bool in = !strcmp(json_string_value(json_object_get(m, "type")), "welcome");
