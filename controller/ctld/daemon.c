@@ -23,7 +23,7 @@ static void reload(struct ctld *d)
 	struct hspmd_policy *p = read_policies(d, &err);
 	if (!p) {
 		strcpy(d->policy_error, err.text);
-		hspmd_error_log("policies were not taken, the old ones stand: %s", err.text);
+		hspmd_error_log("the new policies are invalid, the old ones remain: %s", err.text);
 		log_event(d, "policies_refused", 0, err.text, NULL);
 		return;
 	}
@@ -175,7 +175,7 @@ int ctld_run(const struct ctld_options *options, struct hspmd_error *err)
 	if (rc == 0) {
 		uv_run(&d.loop, UV_RUN_DEFAULT);
 		ctld_sd_notify("STOPPING=1");
-		log_event(&d, "stop", 0, "told to stop; jobs go on without", NULL);
+		log_event(&d, "stop", 0, "stopping; jobs continue without it", NULL);
 	}
 	stop(&d);
 	return rc;

@@ -91,6 +91,6 @@ json_t *on_query(void *context, uid_t uid, json_t *message, struct hspmd_error *
 		return cluster(context);
 	if (type && !strcmp(type, "quote"))
 		return quote(context, uid, message, err);
-	hspmd_fail(err, "a viewer asked for something unknown");
+	hspmd_fail(err, "a viewer sent a message of an unknown type");
 	return NULL;
 }

@@ -68,7 +68,7 @@ int request_answered(struct ctld *d, int at, json_t *message, struct hspmd_error
 	const char *text = json_string_value(json_object_get(message, "text"));
 	uint32_t job = d->peers.peers[at].job;
 	if (ctld_peers_answered(&d->peers, at, id, ok, text ? text : "", hspmd_unix_time()) < 0)
-		return hspmd_fail(err, "job %u answered what it was not asked", job);
+		return hspmd_fail(err, "job %u answered a request that is not pending", job);
 	d->totals.declined += !ok;
 	if (ok)
 		d->answered_s = hspmd_now();

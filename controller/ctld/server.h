@@ -20,7 +20,7 @@ struct ctld_handlers {
 	int (*hello)(void *context, uint32_t job, uid_t uid, struct hspmd_error *err);
 	/* A controller's message. Returns 0, or -1 and err to close the connection. */
 	int (*message)(void *context, uint32_t job, json_t *message, struct hspmd_error *err);
-	/* A controller's connection is closed. Not called if the controller has connected again meanwhile. */
+	/* A controller's connection is closed. Not called if the controller has connected again meanwhile, nor by ctld_server_close(). */
 	void (*gone)(void *context, uint32_t job);
 	/* A viewer's message; uid is proved. Returns the reply (new reference), or NULL and err to close the connection. */
 	json_t *(*query)(void *context, uid_t uid, json_t *message, struct hspmd_error *err);

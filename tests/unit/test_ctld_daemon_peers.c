@@ -563,6 +563,22 @@ static void test_the_names_on_the_wire_stay(void **state)
 	hspmd_stream_destroy(controller);
 }
 
+/* A controller whose job Slurm does not know is disconnected after the next poll that finds a change. */
+static void test_a_job_that_slurm_does_not_know_is_disconnected(void **state)
+{
+	struct daemon *d = *state;
+	char nonce[HSPMD_NONCE_HEX];
+	struct hspmd_stream *s = stranger_calls(d, nonce);
+	say(s, hello(d->auth, nonce, 1000));
+	json_decref(receive_type(d, s, "welcome"));
+	d->world->waits = true;
+	put(d, "job_state", "");
+	json_t *refused = receive_type(d, s, "refused");
+	assert_string_equal(json_string_value(json_object_get(refused, "text")), "Slurm knows no such job");
+	json_decref(refused);
+	hspmd_stream_destroy(s);
+}
+
 /* Before Slurm knows a job, only the user of its first hello may send another; afterwards only the job's user. */
 static void test_a_job_is_one_users(void **state)
 {
@@ -592,6 +608,7 @@ int main(void)
 		cmocka_unit_test(test_a_job_is_one_users),
 		cmocka_unit_test_setup_teardown(test_a_port_that_another_holds_is_not_trusted, start, stop),
 		cmocka_unit_test_setup_teardown(test_the_names_on_the_wire_stay, start, stop),
+		cmocka_unit_test_setup_teardown(test_a_job_that_slurm_does_not_know_is_disconnected, start, stop),
 		cmocka_unit_test_setup_teardown(test_one_that_thinks_and_one_that_declines, start, stop),
 		cmocka_unit_test_setup_teardown(test_a_slow_slurmctld_is_left_in_peace, start, stop),
 		cmocka_unit_test_setup_teardown(test_no_request_on_an_old_view, start, stop),
